@@ -1,0 +1,68 @@
+package waybill
+
+import "context"
+
+// Position is where a delivery stands: its lane, the epoch of the lane's owner, and its number in the lane. Positions
+// of one lane are ordered by (Epoch, Seq).
+//
+// A paused relay that wakes up may repeat an old event after newer ones of the same aggregate. A consumer that keeps
+// the last value only can refuse what is not newer than what it has; see [Position.Newer].
+type Position struct {
+	Lane  int
+	Epoch int64
+	Seq   int64
+}
+
+// Newer reports whether p comes after q in their lane. Positions of two lanes have no order: then it is false.
+func (p Position) Newer(q Position) bool {
+	if p.Lane != q.Lane {
+		return false
+	}
+	if p.Epoch != q.Epoch {
+		return p.Epoch > q.Epoch
+	}
+	return p.Seq > q.Seq
+}
+
+// Claim is the right by which a relay holds a delivery. It is opaque: relays make it, stores check it, handlers may
+// read its position.
+type Claim struct {
+	position Position
+	token    ID
+}
+
+// NewClaim returns a claim for a position under the owner's token. Relays call it; a test of a sink may.
+func NewClaim(p Position, token ID) Claim {
+	return Claim{position: p, token: token}
+}
+
+// Position returns where the delivery stands.
+func (c Claim) Position() Position { return c.position }
+
+// Token returns the random token of the lane's owner.
+func (c Claim) Token() ID { return c.token }
+
+// Delivery is one attempt to hand an event to a sink.
+type Delivery struct {
+	Event
+	// Attempt counts from 1.
+	Attempt int
+	// Replay is 0, and one more for every time an operator replayed the event.
+	Replay int
+	// Claim is the right by which the relay holds this delivery.
+	Claim Claim
+}
+
+type deliveryKey struct{}
+
+// ContextWithDelivery returns a context in which [DeliveryFrom] finds d, and in which events that are written take
+// their origin from it: its tenant, its correlation id, and its id as their causation.
+func ContextWithDelivery(ctx context.Context, d Delivery) context.Context {
+	return context.WithValue(ctx, deliveryKey{}, d)
+}
+
+// DeliveryFrom returns the delivery that is being handled in ctx.
+func DeliveryFrom(ctx context.Context) (Delivery, bool) {
+	d, ok := ctx.Value(deliveryKey{}).(Delivery)
+	return d, ok
+}

@@ -1,0 +1,7 @@
+module github.com/waybillhq/waybill
+
+go 1.25.0
+
+require github.com/oklog/ulid/v2 v2.1.2
+
+require go.uber.org/goleak v1.3.0 // indirect
