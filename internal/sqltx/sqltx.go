@@ -1,0 +1,170 @@
+// Package sqltx is the session of the stores over database/sql: a [*sql.Tx] that is begun, watched and ended in one way,
+// whatever the database.
+package sqltx
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Dialect is what differs between the databases.
+type Dialect struct {
+	// Started, if not nil, runs right after the transaction has begun, inside it; an error ends it.
+	Started func(ctx context.Context, tx *sql.Tx) error
+	// Present returns which of the ids have a row that this transaction sees.
+	Present func(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error)
+	// RolledBack reports whether a failed COMMIT certainly left nothing: the server itself has answered that it did not.
+	RolledBack func(err error) bool
+	// NoTx, if not nil, reports whether a COMMIT or ROLLBACK failed because the transaction is not open any more, although
+	// neither was called on the handle, and then whether it is certain that the database itself rolled it back. conn is the
+	// transaction's connection: the pool may have no other.
+	NoTx func(ctx context.Context, conn *sql.Conn, err error) (ended, undone bool)
+	// Lost, if not nil, is told about a transaction whose commit was left uncertain.
+	Lost func(ids []waybill.ID)
+	// Ended, if not nil, runs once when the session is over.
+	Ended func()
+}
+
+// Session is a transaction over database/sql. It implements [store.Session].
+type Session struct {
+	dialect Dialect
+	conn    *sql.Conn
+	tx      *sql.Tx
+	over    bool
+}
+
+// Begin starts a transaction. Ending ctx aborts the start only: database/sql would roll a transaction back when the context
+// it was begun with ends, also while its COMMIT is under way, and then nobody knows the outcome.
+func Begin(ctx context.Context, db *sql.DB, opts *sql.TxOptions, d Dialect) (*Session, error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	detached, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	tx, err := conn.BeginTx(detached, opts)
+	if err == nil && d.Started != nil {
+		if err = d.Started(ctx, tx); err != nil {
+			_ = tx.Rollback()
+		}
+	}
+	if !stop() && err == nil { // ctx ended in between, and the transaction is being rolled back
+		_ = tx.Rollback()
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		cancel(nil)
+		_ = conn.Close()
+		return nil, err
+	}
+	s := &Session{dialect: d, conn: conn, tx: tx}
+	// cancel is called when the session ends, to free the context.
+	ended := d.Ended
+	s.dialect.Ended = func() {
+		cancel(nil)
+		if ended != nil {
+			ended()
+		}
+	}
+	return s, nil
+}
+
+// Tx implements [store.Session].
+func (s *Session) Tx() *sql.Tx { return s.tx }
+
+// Owns implements [store.Session].
+func (s *Session) Owns(tx *sql.Tx) bool { return tx == s.tx }
+
+// Commit implements [store.Session].
+func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
+	if s.over {
+		return store.Ending{}, waybill.ErrTxDone
+	}
+	defer s.end()
+	var ending store.Ending
+	if check && len(accepted) > 0 {
+		// Statements on a *sql.Tx cannot be seen, so neither can a ROLLBACK TO SAVEPOINT: ask for the rows.
+		present, err := s.dialect.Present(ctx, s.tx, accepted)
+		if err != nil {
+			return store.Ending{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
+		}
+		ending.Checked = true
+		for _, id := range accepted {
+			if !present[id] {
+				ending.Undone = append(ending.Undone, id)
+			}
+		}
+	}
+	err := s.tx.Commit()
+	switch {
+	case err == nil:
+		return ending, nil
+	case s.dialect.RolledBack(err), s.undone(ctx, err):
+		return store.Ending{}, fmt.Errorf("waybill: commit: %w", err)
+	}
+	if owned := s.owned(ctx, err); errors.Is(owned, waybill.ErrTxOwned) {
+		return store.Ending{}, owned
+	}
+	if s.dialect.Lost != nil {
+		s.dialect.Lost(accepted)
+	}
+	return store.Ending{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
+}
+
+// owned turns "already ended" into what it means here: the caller's function ended a transaction that was not its own. A
+// *sql.Tx cannot refuse that, and does not say which way it went.
+func (s *Session) owned(ctx context.Context, err error) error {
+	ended := errors.Is(err, sql.ErrTxDone)
+	if err != nil && !ended && s.dialect.NoTx != nil {
+		ended, _ = s.dialect.NoTx(ctx, s.conn, err)
+	}
+	if ended {
+		return fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
+	}
+	return err
+}
+
+// undone reports whether the database had rolled back by itself.
+func (s *Session) undone(ctx context.Context, err error) bool {
+	if err == nil || s.dialect.NoTx == nil {
+		return false
+	}
+	_, undone := s.dialect.NoTx(ctx, s.conn, err)
+	return undone
+}
+
+// Rollback implements [store.Session]. A transaction that was ended inside may have been committed there: that is uncertain.
+func (s *Session) Rollback(ctx context.Context) error {
+	if s.over {
+		return nil
+	}
+	defer s.end()
+	return s.rollback(ctx)
+}
+
+func (s *Session) rollback(ctx context.Context) error {
+	err := s.tx.Rollback()
+	if s.undone(ctx, err) {
+		return nil
+	}
+	return s.owned(ctx, err)
+}
+
+func (s *Session) end() {
+	s.over = true
+	_ = s.conn.Close()
+	s.dialect.Ended()
+}
+
+// Done turns the driver's word for an ended transaction into Waybill's.
+func Done(err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("%w: %w", waybill.ErrTxDone, err)
+	}
+	return err
+}

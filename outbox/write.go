@@ -1,0 +1,265 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Outcome is what became of an event that was written.
+type Outcome int
+
+// The outcomes.
+const (
+	// Written: the transaction has it.
+	Written Outcome = iota + 1
+	// Duplicate: a pending event with the same dedup key stands for it; the receipt has that one's id.
+	Duplicate
+	// Suppressed: a hook took it out.
+	Suppressed
+)
+
+// String returns the outcome's name in lower case.
+func (o Outcome) String() string {
+	switch o {
+	case Written:
+		return "written"
+	case Duplicate:
+		return "duplicate"
+	case Suppressed:
+		return "suppressed"
+	}
+	return fmt.Sprintf("outcome(%d)", int(o))
+}
+
+// Receipt says what became of one event.
+type Receipt struct {
+	// ID is the id of the event that is pending: its own, or for a Duplicate that of the event that absorbed it. Zero
+	// for one that was suppressed.
+	ID      waybill.ID
+	Outcome Outcome
+}
+
+// Hook is called around every write, like httptrace.ClientTrace; any field may be nil.
+type Hook struct {
+	// BeforeWrite may change what is written: it returns the events to write. Returning none suppresses the write, and
+	// returning an error fails it. It may change the slice it is handed, but not the payloads and headers in it: it
+	// sets new ones.
+	BeforeWrite func(ctx context.Context, evs []waybill.Event) ([]waybill.Event, error)
+	// AfterWrite runs when the transaction has taken the events. Like the two below, it cannot fail the write: a panic
+	// is logged.
+	AfterWrite func(ctx context.Context, evs []waybill.Event)
+	// AfterCommit runs once per transaction of InTx that committed, with all its events.
+	AfterCommit func(ctx context.Context, evs []waybill.Event)
+	// AfterRollback runs once per transaction of InTx that rolled back, with all its events.
+	AfterRollback func(ctx context.Context, evs []waybill.Event)
+}
+
+func (o *Outbox[T]) write(ctx context.Context, tx T, evs []waybill.Event, now bool) ([]Receipt, error) {
+	if len(evs) == 0 {
+		return nil, nil
+	}
+	if isNil(tx) {
+		return nil, fmt.Errorf("outbox: write: %w: the transaction is nil", waybill.ErrNoTx)
+	}
+	return o.writer.write(ctx, evs, now, func(prepared []waybill.Event) ([]store.Placed, error) {
+		if u := o.runner.Owner(ctx, tx); u != nil {
+			return u.Write(ctx, o.db, o.writer, tx, prepared, now)
+		}
+		placed, err := o.db.Append(ctx, tx, prepared)
+		if err == nil {
+			o.writer.acceptedOf(ctx, prepared, placed)
+		}
+		return placed, err
+	})
+}
+
+// isNil reports whether a transaction is a nil interface or a nil pointer.
+func isNil(tx any) bool {
+	if tx == nil {
+		return true
+	}
+	v := reflect.ValueOf(tx)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// WriteSQL is [Outbox.Write] for transactions of libraries that hide their [*sql.Tx], such as gorm with prepared
+// statements and ent. The store must be one over database/sql.
+func WriteSQL(ctx context.Context, o *Outbox[*sql.Tx], tx store.SQLTx, evs ...waybill.Event) error {
+	if len(evs) == 0 {
+		return nil
+	}
+	if isNil(tx) {
+		return fmt.Errorf("outbox: write: %w: the transaction is nil", waybill.ErrNoTx)
+	}
+	if plain, ok := tx.(*sql.Tx); ok {
+		return o.Write(ctx, plain, evs...)
+	}
+	db, ok := o.db.(store.SQLAppender)
+	if !ok {
+		return fmt.Errorf("outbox: write: %T cannot write to a %T", o.db, tx)
+	}
+	_, err := o.writer.write(ctx, evs, false, func(prepared []waybill.Event) ([]store.Placed, error) {
+		placed, err := db.AppendSQL(ctx, tx, prepared)
+		if err == nil {
+			o.writer.acceptedOf(ctx, prepared, placed)
+		}
+		return placed, err
+	})
+	return err
+}
+
+// writer is the part of an outbox that does not depend on the transaction's type. It is a unit.Writer.
+type writer struct {
+	hooks   []Hook
+	observe observe.Hooks
+	logger  *slog.Logger
+}
+
+// write prepares the events, hands them to put, and returns a receipt for each if put says where they went.
+func (w *writer) write(
+	ctx context.Context, evs []waybill.Event, receipts bool, put func([]waybill.Event) ([]store.Placed, error),
+) ([]Receipt, error) {
+	given := make([]waybill.ID, len(evs))
+	prepared, err := w.prepare(ctx, evs, given)
+	if err != nil {
+		return nil, err
+	}
+	var placed []store.Placed
+	if len(prepared) > 0 {
+		if placed, err = put(prepared); err != nil {
+			return nil, fmt.Errorf("outbox: write: %w", err)
+		}
+	}
+	if !receipts {
+		return nil, nil
+	}
+	byID := make(map[waybill.ID]Receipt, len(prepared))
+	for i, ev := range prepared {
+		outcome := Written
+		if placed[i].ID != ev.ID {
+			outcome = Duplicate
+		}
+		byID[ev.ID] = Receipt{ID: placed[i].ID, Outcome: outcome}
+	}
+	out := make([]Receipt, len(evs))
+	for i, id := range given {
+		receipt, ok := byID[id]
+		if !ok {
+			receipt = Receipt{Outcome: Suppressed}
+		}
+		out[i] = receipt
+	}
+	return out, nil
+}
+
+// prepare returns the events as they will be stored, and puts the id of each event that was handed in into given.
+func (w *writer) prepare(ctx context.Context, evs []waybill.Event, given []waybill.ID) ([]waybill.Event, error) {
+	origin := waybill.OriginFrom(ctx)
+	prepared := make([]waybill.Event, len(evs))
+	for i, ev := range evs {
+		if ev.ID.IsZero() {
+			ev.ID = waybill.NewID() // before the hooks, so that receipts find it again behind them
+		}
+		given[i] = ev.ID
+		prepared[i] = origin.Fill(ev)
+	}
+	for _, hook := range w.hooks {
+		if hook.BeforeWrite == nil || len(prepared) == 0 {
+			continue
+		}
+		changed, err := hook.BeforeWrite(ctx, prepared)
+		if err != nil {
+			return nil, fmt.Errorf("outbox: before write: %w", err)
+		}
+		prepared = changed
+	}
+	var errs []error
+	for i := range prepared {
+		if w.observe.Write != nil {
+			prepared[i] = addHeaders(prepared[i], w.observe.Write(ctx, prepared[i]))
+		}
+		if err := prepared[i].Validate(); err != nil {
+			errs = append(errs, fmt.Errorf("outbox: write: event %d of %d: %w", i+1, len(prepared), err))
+			continue
+		}
+		prepared[i] = prepared[i].Complete()
+	}
+	return prepared, errors.Join(errs...)
+}
+
+// addHeaders returns the event with headers it does not have yet; it does not touch the event's own map.
+func addHeaders(ev waybill.Event, headers map[string]string) waybill.Event {
+	if len(headers) == 0 {
+		return ev
+	}
+	merged := maps.Clone(headers)
+	maps.Copy(merged, ev.Headers)
+	ev.Headers = merged
+	return ev
+}
+
+// acceptedOf tells the hooks about the events that were written, not absorbed.
+func (w *writer) acceptedOf(ctx context.Context, evs []waybill.Event, placed []store.Placed) {
+	written := make([]waybill.Event, 0, len(evs))
+	for i, ev := range evs {
+		if placed[i].ID == ev.ID {
+			written = append(written, ev)
+		}
+	}
+	if len(written) > 0 {
+		w.Accepted(ctx, written)
+	}
+}
+
+// WantsCommitted says whether a hook follows the commit.
+func (w *writer) WantsCommitted() bool {
+	for _, hook := range w.hooks {
+		if hook.AfterCommit != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Accepted runs the AfterWrite hooks.
+func (w *writer) Accepted(ctx context.Context, evs []waybill.Event) {
+	w.after(ctx, "AfterWrite", evs, func(h Hook) func(context.Context, []waybill.Event) { return h.AfterWrite })
+}
+
+// Committed runs the AfterCommit hooks.
+func (w *writer) Committed(ctx context.Context, evs []waybill.Event) {
+	w.after(ctx, "AfterCommit", evs, func(h Hook) func(context.Context, []waybill.Event) { return h.AfterCommit })
+}
+
+// RolledBack runs the AfterRollback hooks.
+func (w *writer) RolledBack(ctx context.Context, evs []waybill.Event) {
+	w.after(ctx, "AfterRollback", evs, func(h Hook) func(context.Context, []waybill.Event) { return h.AfterRollback })
+}
+
+func (w *writer) after(
+	ctx context.Context, name string, evs []waybill.Event, pick func(Hook) func(context.Context, []waybill.Event),
+) {
+	for _, hook := range w.hooks {
+		if fn := pick(hook); fn != nil {
+			w.contain(name, func() { fn(ctx, evs) })
+		}
+	}
+}
+
+func (w *writer) contain(name string, fn func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			w.logger.Error("outbox: a hook panicked", "hook", name, "panic", fmt.Sprint(r))
+		}
+	}()
+	fn()
+}

@@ -1,0 +1,87 @@
+package store
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/waybillhq/waybill"
+)
+
+// Hub is where the writers and relays of one process meet: a writer says what it has committed, a relay listens. Nothing
+// depends on it for correctness: what was not heard is in the table.
+//
+// Its zero value is ready. A Hub must not be copied.
+type Hub struct {
+	mu        sync.RWMutex
+	listeners map[*listener]struct{}
+	lanes     []int
+}
+
+type listener struct{ fn func(Commit) }
+
+// Commit is what a writer has committed.
+type Commit struct {
+	// Entries are the events, in the order they were written; none for a bare wake-up.
+	Entries []Entry
+	// Checked says that every entry has its row. Where it is false, a rollback to a savepoint that nobody saw may have
+	// taken some back: a listener must see the row before it acts on the entry.
+	Checked bool
+}
+
+// Entry is a committed event and the lane its row is in. It is shared by all listeners: do not change it.
+type Entry struct {
+	Event waybill.Event
+	Lane  int
+}
+
+// Listen calls fn for every commit from now on, on the writer's goroutine: fn must not block. After stop has returned, fn
+// is not called any more.
+func (h *Hub) Listen(fn func(Commit)) (stop func()) {
+	l := &listener{fn: fn}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.listeners == nil {
+		h.listeners = make(map[*listener]struct{})
+	}
+	h.listeners[l] = struct{}{}
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.listeners, l)
+	}
+}
+
+// Publish tells the listeners what has been committed. Writers call it after the commit, once per transaction.
+func (h *Hub) Publish(c Commit) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	for l := range h.listeners {
+		l.fn(c)
+	}
+}
+
+// Wake tells the listeners that something may have been committed.
+func (h *Hub) Wake() {
+	h.Publish(Commit{})
+}
+
+// Prefer says which lanes a relay of this process owns: unordered events may as well go there. The hub keeps its own
+// copy.
+func (h *Hub) Prefer(lanes []int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lanes = slices.Clone(lanes)
+}
+
+// AnyLane returns a lane for an event that may take any: one that this process owns, else a random one of the n.
+func (h *Hub) AnyLane(n int) int {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if len(h.lanes) > 0 {
+		if lane := h.lanes[rand.IntN(len(h.lanes))]; lane < n {
+			return lane
+		}
+	}
+	return rand.IntN(max(n, 1))
+}

@@ -1,0 +1,89 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+)
+
+// laneSeparator stands between the parts of a lane's hash. No part can contain it: events refuse control characters.
+const laneSeparator = 0x1f
+
+// LaneOf returns the lane of an ordered event in an outbox of n lanes: the first four bytes of the SHA-256 of tenant,
+// aggregate type and aggregate id, with the byte 0x1f between them, as a big-endian number, modulo n. The databases
+// compute the same for producers that insert with plain SQL.
+func LaneOf(tenant, aggregateType, aggregateID string, n int) int {
+	if n <= 1 {
+		return 0
+	}
+	// Large enough for every valid event, so that it stays on the stack.
+	var buf [64 + 64 + 128 + 2]byte
+	key := append(buf[:0], tenant...)
+	key = append(key, laneSeparator)
+	key = append(key, aggregateType...)
+	key = append(key, laneSeparator)
+	key = append(key, aggregateID...)
+	sum := sha256.Sum256(key)
+	return int(binary.BigEndian.Uint32(sum[:4]) % uint32(n))
+}
+
+// EncodeHeaders returns the headers as they are stored: a flat JSON object, or "" (stored as NULL) for none.
+func EncodeHeaders(headers map[string]string) (string, error) {
+	if len(headers) == 0 {
+		return "", nil
+	}
+	if _, bad := headers[""]; bad {
+		return "", errors.New("store: headers: an empty name")
+	}
+	data, err := json.Marshal(headers)
+	if err != nil {
+		return "", fmt.Errorf("store: headers: %w", err)
+	}
+	return string(data), nil
+}
+
+// DecodeHeaders reads what [EncodeHeaders] writes. An empty text and "null" mean none. Anything but a flat object of
+// strings is an error.
+func DecodeHeaders(text string) (map[string]string, error) {
+	if text == "" || text == "null" {
+		return nil, nil
+	}
+	var headers map[string]string
+	if err := json.Unmarshal([]byte(text), &headers); err != nil {
+		return nil, fmt.Errorf("store: headers are not a flat JSON object of strings: %w", err)
+	}
+	if _, bad := headers[""]; bad {
+		return nil, errors.New("store: headers: an empty name")
+	}
+	if len(headers) == 0 {
+		return nil, nil
+	}
+	return headers, nil
+}
+
+// maxError is how much of an error's text is stored.
+const maxError = 4000
+
+// CutError returns an error's text as it is stored: valid UTF-8 without NUL, at most 4000 bytes, cut between runes.
+func CutError(text string) string {
+	if len(text) > maxError {
+		text = text[:maxError]
+		for len(text) > 0 {
+			if r, size := utf8.DecodeLastRuneInString(text); r != utf8.RuneError || size > 1 {
+				break
+			}
+			text = text[:len(text)-1]
+		}
+	}
+	clean := make([]byte, 0, len(text))
+	for _, r := range text {
+		if r == 0 || r == utf8.RuneError {
+			r = '?'
+		}
+		clean = utf8.AppendRune(clean, r)
+	}
+	return string(clean)
+}

@@ -1,0 +1,162 @@
+// Package memstore is a store without a database: the reference that the others are compared with, and a queue for
+// services that can do without durability. What it holds is gone when the process ends.
+//
+// [New] has transactions of its own. [Over] follows transactions of the caller's database, whatever their type: it never
+// writes to them, and takes their events after their commit. A crash between the two loses those events, which is what
+// reconciliation jobs are for; moving to a store with tables changes the constructor line only.
+package memstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Config holds what may be tuned; its zero value is ready.
+type Config struct {
+	// Lanes is into how many lanes events are spread. Defaults to 32; at most 1024.
+	Lanes int
+}
+
+const (
+	usualLanes = 32
+	maxLanes   = 1024
+)
+
+// Store keeps events in memory. T is the type of the transactions they join. It plays every role of package store.
+type Store[T any] struct {
+	*tables
+	begin func(ctx context.Context, opts *sql.TxOptions) (Handle[T], error)
+
+	live sync.Map // *session[T] → struct{}: transactions of InTx that are still open
+}
+
+// Handle is a transaction that [Over] was given a way to begin.
+type Handle[T any] struct {
+	// Tx is what the caller's code uses.
+	Tx T
+	// Commit and Rollback end it. A Commit that fails must leave nothing committed, or return an error that matches
+	// [waybill.ErrUncertain].
+	Commit   func(ctx context.Context) error
+	Rollback func(ctx context.Context) error
+}
+
+// New returns a store with transactions of its own.
+func New(cfg Config) (*Store[*Tx], error) {
+	t, err := newTables(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Store[*Tx]{tables: t, begin: func(context.Context, *sql.TxOptions) (Handle[*Tx], error) {
+		tx := &Tx{txn: newTxn(t), owned: true}
+		nothing := func(context.Context) error { return nil }
+		return Handle[*Tx]{Tx: tx, Commit: nothing, Rollback: nothing}, nil
+	}}, nil
+}
+
+// Over returns a store that follows the transactions that begin starts. It can only see the end of a transaction that it
+// began itself: writing to any other fails with [waybill.ErrNoTx].
+func Over[T any](begin func(ctx context.Context, opts *sql.TxOptions) (Handle[T], error), cfg Config) (*Store[T], error) {
+	if begin == nil {
+		return nil, errors.New("memstore: begin is nil")
+	}
+	t, err := newTables(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Store[T]{tables: t, begin: begin}, nil
+}
+
+// Begin implements [store.Beginner].
+func (s *Store[T]) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[T], error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	h, err := s.begin(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	sess := &session[T]{store: s, handle: h}
+	if tx, own := any(h.Tx).(*Tx); own {
+		sess.txn = tx.txn
+	} else {
+		sess.txn = newTxn(s.tables)
+	}
+	s.live.Store(sess, struct{}{})
+	return sess, nil
+}
+
+// Append implements [store.Appender].
+func (s *Store[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]store.Placed, error) {
+	txn, err := s.txnOf(tx)
+	if err != nil {
+		return nil, err
+	}
+	return txn.append(ctx, evs)
+}
+
+func (s *Store[T]) txnOf(tx T) (*txn, error) {
+	if own, ok := any(tx).(*Tx); ok {
+		if own == nil || own.txn.tables != s.tables {
+			return nil, fmt.Errorf("%w: it is of another store", waybill.ErrNoTx)
+		}
+		if own.closed() {
+			return nil, waybill.ErrTxDone
+		}
+		return own.txn, nil
+	}
+	var found *txn
+	s.live.Range(func(key, _ any) bool {
+		if sess := key.(*session[T]); sess.Owns(tx) {
+			found = sess.txn
+		}
+		return found == nil
+	})
+	if found == nil {
+		return nil, fmt.Errorf("%w: memstore sees the end of transactions of InTx only", waybill.ErrNoTx)
+	}
+	return found, nil
+}
+
+// BeginTx starts a transaction that the caller ends itself. Only stores of [New] have it.
+func BeginTx(s *Store[*Tx]) *Tx {
+	return &Tx{txn: newTxn(s.tables)}
+}
+
+// session is a transaction of InTx.
+type session[T any] struct {
+	store  *Store[T]
+	handle Handle[T]
+	txn    *txn
+}
+
+func (s *session[T]) Tx() T { return s.handle.Tx }
+
+func (s *session[T]) Owns(tx T) bool {
+	if own, ok := any(tx).(*Tx); ok {
+		return own != nil && own.txn == s.txn
+	}
+	a, b := any(s.handle.Tx), any(tx)
+	return a != nil && b != nil && reflect.TypeOf(a).Comparable() && reflect.TypeOf(b).Comparable() && a == b
+}
+
+func (s *session[T]) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.Ending, error) {
+	defer s.store.live.Delete(s)
+	if err := s.handle.Commit(ctx); err != nil {
+		s.txn.abandon(errors.Is(err, waybill.ErrUncertain))
+		return store.Ending{}, err
+	}
+	return s.txn.commit(), nil
+}
+
+func (s *session[T]) Rollback(ctx context.Context) error {
+	defer s.store.live.Delete(s)
+	s.txn.rollback()
+	return s.handle.Rollback(ctx)
+}

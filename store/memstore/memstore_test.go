@@ -1,0 +1,71 @@
+package memstore_test
+
+import (
+	"context"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/memstore"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The stores play every role.
+var (
+	_ storetest.DB[*memstore.Tx] = (*memstore.Store[*memstore.Tx])(nil)
+	_ store.Outbox[*memstore.Tx] = (*memstore.Store[*memstore.Tx])(nil)
+	_ store.Relay                = (*memstore.Store[*memstore.Tx])(nil)
+)
+
+func TestConformance(t *testing.T) {
+	storetest.Run(t, storetest.Harness[*memstore.Tx]{
+		Name:     "memstore",
+		Features: storetest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},
+		Open:     func(t *testing.T) storetest.Instance[*memstore.Tx] { return instance(t, memstore.Config{}) },
+	})
+}
+
+// With one lane, as an embedded database has it, everything is in one order.
+func TestConformanceOneLane(t *testing.T) {
+	storetest.Run(t, storetest.Harness[*memstore.Tx]{
+		Name:     "memstore with one lane",
+		Features: storetest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},
+		Open:     func(t *testing.T) storetest.Instance[*memstore.Tx] { return instance(t, memstore.Config{Lanes: 1}) },
+	})
+}
+
+func instance(t *testing.T, cfg memstore.Config) storetest.Instance[*memstore.Tx] {
+	t.Helper()
+	db, err := memstore.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return storetest.Instance[*memstore.Tx]{
+		DB: db,
+		Begin: func(ctx context.Context) (storetest.Foreign[*memstore.Tx], error) {
+			tx := memstore.BeginTx(db)
+			return storetest.Foreign[*memstore.Tx]{
+				Tx:       tx,
+				Commit:   func() error { return tx.Commit(ctx) },
+				Rollback: func() error { return tx.Rollback(ctx) },
+			}, nil
+		},
+		Savepoint: func(ctx context.Context, tx *memstore.Tx, fn func(tx *memstore.Tx) error) error {
+			sp, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			if err := fn(sp); err != nil {
+				_ = sp.Rollback(ctx)
+				return err
+			}
+			return sp.Commit(ctx)
+		},
+		SetHeaders: func(_ context.Context, id waybill.ID, text string) error { return memstore.SetHeaders(db, id, text) },
+		Pending:    func(context.Context) ([]store.Row, error) { return memstore.Pending(db), nil },
+	}
+}

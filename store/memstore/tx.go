@@ -1,0 +1,292 @@
+package memstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Tx is a transaction of a store made by [New], or a savepoint in one.
+type Tx struct {
+	txn    *txn
+	parent *Tx
+	mark   int // how many events the transaction had when the savepoint was set
+	owned  bool
+	done   bool
+}
+
+// Begin sets a savepoint: a transaction inside this one, whose Rollback takes back what was written since.
+func (tx *Tx) Begin(context.Context) (*Tx, error) {
+	if tx.closed() {
+		return nil, waybill.ErrTxDone
+	}
+	return &Tx{txn: tx.txn, parent: tx, mark: tx.txn.len()}, nil
+}
+
+// Commit ends the transaction or releases the savepoint. On the handle that InTx gives out it fails.
+func (tx *Tx) Commit(context.Context) error {
+	if err := tx.end(); err != nil {
+		return err
+	}
+	if tx.parent == nil {
+		tx.txn.commit()
+	}
+	return nil
+}
+
+// Rollback ends the transaction without a trace, or goes back to the savepoint. On the handle that InTx gives out it
+// fails.
+func (tx *Tx) Rollback(context.Context) error {
+	if err := tx.end(); err != nil {
+		return err
+	}
+	if tx.parent == nil {
+		tx.txn.rollback()
+	} else {
+		tx.txn.truncate(tx.mark)
+	}
+	return nil
+}
+
+func (tx *Tx) end() error {
+	if tx.owned {
+		return waybill.ErrTxOwned
+	}
+	if tx.closed() {
+		return waybill.ErrTxDone
+	}
+	tx.done = true
+	return nil
+}
+
+// closed reports whether this transaction, or one around it, has ended.
+func (tx *Tx) closed() bool {
+	for t := tx; t != nil; t = t.parent {
+		if t.done {
+			return true
+		}
+	}
+	tx.txn.tables.mu.Lock()
+	defer tx.txn.tables.mu.Unlock()
+	return tx.txn.over
+}
+
+// errDeadlock is what a database says when two transactions wait for each other.
+var errDeadlock = errors.New("memstore: deadlock: two transactions wait for each other")
+
+// txn is the events of an open transaction. Its fields are guarded by the tables' mutex.
+type txn struct {
+	tables  *tables
+	pending []store.Entry
+	ids     map[waybill.ID]bool // taken: held until the transaction ends
+	undone  []waybill.ID
+	keys    map[dedupKey]waybill.ID // reserved: held until the transaction ends
+	waits   *txn                    // the transaction whose end this one waits for
+	ended   chan struct{}
+	over    bool
+}
+
+func newTxn(t *tables) *txn {
+	return &txn{tables: t, ids: make(map[waybill.ID]bool), keys: make(map[dedupKey]waybill.ID), ended: make(chan struct{})}
+}
+
+func (x *txn) len() int {
+	x.tables.mu.Lock()
+	defer x.tables.mu.Unlock()
+	return len(x.pending)
+}
+
+func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.Placed, error) {
+	holders, err := x.reserve(ctx, evs)
+	if err != nil {
+		return nil, err
+	}
+	t := x.tables
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x.over {
+		return nil, waybill.ErrTxDone
+	}
+	placed := make([]store.Placed, len(evs))
+	var entries []store.Entry
+	for i, ev := range evs {
+		placed[i] = store.Placed{ID: ev.ID, Lane: t.laneFor(ev)}
+		if holder, ok := holders[keyOf(ev)]; ok && ev.DedupKey != "" && holder != ev.ID {
+			placed[i].ID = holder
+			continue
+		}
+		if err := x.take(ctx, ev.ID); err != nil {
+			return nil, err
+		}
+		entries = append(entries, store.Entry{Event: ev, Lane: placed[i].Lane})
+	}
+	x.pending = append(x.pending, entries...)
+	return placed, nil
+}
+
+// take takes an event's id. One that another open transaction has taken is waited for, as a database would; mu is held.
+func (x *txn) take(ctx context.Context, id waybill.ID) error {
+	t := x.tables
+	for t.writing[id] != nil && t.writing[id] != x {
+		if err := x.wait(ctx, t.writing[id]); err != nil {
+			return err
+		}
+	}
+	if x.ids[id] || t.known(id) {
+		return fmt.Errorf("memstore: the id %s is taken", id)
+	}
+	x.ids[id], t.writing[id] = true, x
+	return nil
+}
+
+// reserve takes the dedup keys of evs and returns who holds each. A key that another open transaction has reserved is
+// waited for, as a database would; keys are touched in sorted order, so that single writes cannot deadlock.
+func (x *txn) reserve(ctx context.Context, evs []waybill.Event) (map[dedupKey]waybill.ID, error) {
+	first := make(map[dedupKey]waybill.ID)
+	for _, ev := range evs {
+		if _, dup := first[keyOf(ev)]; ev.DedupKey != "" && !dup {
+			first[keyOf(ev)] = ev.ID
+		}
+	}
+	keys := make([]dedupKey, 0, len(first))
+	for k := range first {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b dedupKey) int {
+		if c := strings.Compare(a.tenant, b.tenant); c != 0 {
+			return c
+		}
+		return strings.Compare(a.key, b.key)
+	})
+	for _, k := range keys {
+		holder, err := x.reserveOne(ctx, k, first[k])
+		if err != nil {
+			return nil, err
+		}
+		first[k] = holder
+	}
+	return first, nil
+}
+
+func (x *txn) reserveOne(ctx context.Context, k dedupKey, id waybill.ID) (waybill.ID, error) {
+	t := x.tables
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for {
+		if x.over {
+			return id, waybill.ErrTxDone
+		}
+		if holder, ok := t.dedup[k]; ok {
+			return holder, nil
+		}
+		other := t.reserved[k]
+		if other == nil || other == x {
+			if holder, mine := x.keys[k]; mine {
+				id = holder
+			}
+			x.keys[k], t.reserved[k] = id, x
+			return id, nil
+		}
+		if err := x.wait(ctx, other); err != nil {
+			return id, err
+		}
+	}
+}
+
+// wait returns when the other transaction has ended. mu is held, but not while it waits.
+func (x *txn) wait(ctx context.Context, other *txn) error {
+	for w := other; w != nil; w = w.waits {
+		if w == x {
+			return errDeadlock
+		}
+	}
+	x.waits = other
+	x.tables.mu.Unlock()
+	var err error
+	select {
+	case <-other.ended:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	x.tables.mu.Lock()
+	x.waits = nil
+	if err == nil && x.over {
+		err = waybill.ErrTxDone
+	}
+	return err
+}
+
+// truncate takes back what was written after the first n events, and the keys that came with it.
+func (x *txn) truncate(n int) {
+	t := x.tables
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range x.pending[n:] {
+		x.undone = append(x.undone, e.Event.ID)
+		delete(x.ids, e.Event.ID)
+		delete(t.writing, e.Event.ID)
+		if k := keyOf(e.Event); x.keys[k] == e.Event.ID {
+			delete(x.keys, k)
+			delete(t.reserved, k)
+		}
+	}
+	x.pending = x.pending[:n]
+}
+
+func (x *txn) commit() store.Ending {
+	t := x.tables
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x.over {
+		return store.Ending{Checked: true}
+	}
+	for k, id := range x.keys {
+		t.dedup[k] = id
+	}
+	for _, e := range x.pending {
+		t.insert(e)
+	}
+	x.end()
+	return store.Ending{Undone: x.undone, Checked: true}
+}
+
+func (x *txn) rollback() {
+	x.tables.mu.Lock()
+	defer x.tables.mu.Unlock()
+	if !x.over {
+		x.end()
+	}
+}
+
+// abandon ends the transaction without its events. If it is uncertain whether they should be there, that is remembered: a
+// "no" would have the caller do its work twice.
+func (x *txn) abandon(uncertain bool) {
+	x.tables.mu.Lock()
+	defer x.tables.mu.Unlock()
+	if x.over {
+		return
+	}
+	if uncertain {
+		for _, e := range x.pending {
+			x.tables.lost[e.Event.ID] = struct{}{}
+		}
+	}
+	x.end()
+}
+
+// end closes the transaction; the tables' mutex is held.
+func (x *txn) end() {
+	for id := range x.ids {
+		delete(x.tables.writing, id)
+	}
+	for k := range x.keys {
+		delete(x.tables.reserved, k)
+	}
+	x.over = true
+	close(x.ended)
+}
