@@ -1,0 +1,357 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+)
+
+// tb is as much of *testing.T as a check needs. The suite's own tests run checks against stores that are broken on
+// purpose, and record what a *testing.T would have failed for.
+type tb interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+}
+
+// check is one test of a behaviour.
+type check[T any] struct {
+	// row is the behaviour's row in the matrix, by its id.
+	row  string
+	name string
+	// needs is the feature without which the check cannot be made.
+	needs feature
+	// fresh asks for tables that nobody has used: because the check needs all of it, or leaves traces.
+	fresh bool
+	run   func(ctx context.Context, t tb, b *bench[T])
+}
+
+// bench is an instance on which one check runs, and what checks have in common.
+type bench[T any] struct {
+	Instance[T]
+	features Features
+	// lanes is how many there are.
+	lanes int
+	// patience is how long a condition may take to come true.
+	patience time.Duration
+	// short asks for smaller sizes.
+	short bool
+	// tag is in every name that this check makes up, so that checks on shared tables do not meet.
+	tag      string
+	count    atomic.Int64
+	cleanups []func()
+}
+
+// newBench finds out what must be known about an instance.
+func newBench[T any](ctx context.Context, in Instance[T], features Features, patience time.Duration) (*bench[T], error) {
+	if err := in.check(features); err != nil {
+		return nil, err
+	}
+	probe := store.Node{ID: waybill.NewID(), Relay: relayName}
+	m, err := in.DB.Heartbeat(ctx, probe, time.Minute)
+	if err != nil {
+		return nil, fmt.Errorf("storetest: heartbeat on fresh tables: %w", err)
+	}
+	if err := in.DB.Leave(ctx, probe); err != nil {
+		return nil, fmt.Errorf("storetest: leave: %w", err)
+	}
+	if len(m.Lanes) == 0 {
+		return nil, errors.New("storetest: fresh tables have no lanes")
+	}
+	return &bench[T]{Instance: in, features: features, lanes: len(m.Lanes), patience: patience}, nil
+}
+
+// begin makes the bench ready for a check.
+func (b *bench[T]) begin(tag string) {
+	b.tag = tag
+	b.cleanups = nil
+}
+
+// end undoes what the check has set up.
+func (b *bench[T]) end() {
+	for _, fn := range slices.Backward(b.cleanups) {
+		fn()
+	}
+	b.cleanups = nil
+}
+
+// later has fn run at the end of the check.
+func (b *bench[T]) later(fn func()) { b.cleanups = append(b.cleanups, fn) }
+
+// cleanupTimeout bounds what runs after a check, whose own context may be over by then.
+const cleanupTimeout = 30 * time.Second
+
+// laterDo has fn run at the end of the check, with a context of its own; its error does not matter any more.
+func (b *bench[T]) laterDo(fn func(ctx context.Context) error) {
+	b.later(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		_ = fn(ctx)
+	})
+}
+
+// clear delivers everything that is ready or due, so that the next check finds empty tables.
+func (b *bench[T]) clear(ctx context.Context) error {
+	n := store.Node{ID: waybill.NewID(), Relay: relayName}
+	if _, err := b.DB.Heartbeat(ctx, n, time.Minute); err != nil {
+		return err
+	}
+	defer func() { _ = b.DB.Leave(ctx, n) }()
+	leases, err := b.DB.Acquire(ctx, n, b.allLanes(), 1)
+	if err != nil {
+		return err
+	}
+	if len(leases) != b.lanes {
+		return fmt.Errorf("storetest: only %d of %d lanes are free after a check", len(leases), b.lanes)
+	}
+	for {
+		ready, err := b.DB.Fetch(ctx, b.cursors(), 500)
+		if err != nil {
+			return err
+		}
+		due, err := b.DB.Due(ctx, b.allLanes(), 500)
+		if err != nil {
+			return err
+		}
+		rows := append(ready.Rows, due.Rows...)
+		if len(rows) == 0 {
+			return b.DB.Release(ctx, leases, false)
+		}
+		settled, err := b.DB.Settle(ctx, store.Settlement{Leases: leases, Done: results(rows), History: true})
+		if err != nil {
+			return err
+		}
+		if len(settled.Moved) == 0 {
+			return errors.New("storetest: rows that are ready cannot be settled")
+		}
+	}
+}
+
+// unique returns a name that no other check uses.
+func (b *bench[T]) unique(name string) string { return b.tag + "." + name }
+
+// event returns an event of the aggregate with that name in this check ("": unordered), with an id of its own.
+func (b *bench[T]) event(aggregate string) waybill.Event {
+	ev := waybill.NewEvent("thing.happened", map[string]int64{"n": b.count.Add(1)})
+	ev.ID = waybill.NewID()
+	if aggregate != "" {
+		ev.AggregateType, ev.AggregateID = "thing", b.unique(aggregate)
+	}
+	return ev
+}
+
+// events returns n events of one aggregate.
+func (b *bench[T]) events(n int, aggregate string) []waybill.Event {
+	evs := make([]waybill.Event, n)
+	for i := range evs {
+		evs[i] = b.event(aggregate)
+	}
+	return evs
+}
+
+// keyed returns an event with a dedup key of this check.
+func (b *bench[T]) keyed(aggregate, key string) waybill.Event {
+	ev := b.event(aggregate)
+	ev.DedupKey = b.unique(key)
+	return ev
+}
+
+// box returns an outbox over the instance's store.
+func (b *bench[T]) box(t tb, hooks ...outbox.Hook) *outbox.Outbox[T] {
+	t.Helper()
+	return boxOver(t, b.DB, outbox.Config{Hooks: hooks})
+}
+
+func boxOver[T any](t tb, db store.Outbox[T], cfg outbox.Config) *outbox.Outbox[T] {
+	t.Helper()
+	box, err := outbox.New(db, cfg)
+	if err != nil {
+		t.Fatalf("outbox.New: %v", err)
+	}
+	return box
+}
+
+// write commits events in one transaction.
+func (b *bench[T]) write(ctx context.Context, t tb, evs ...waybill.Event) {
+	t.Helper()
+	box := b.box(t)
+	if err := box.InTx(ctx, func(ctx context.Context, tx T) error { return box.Write(ctx, tx, evs...) }); err != nil {
+		t.Fatalf("writing %d events: %v", len(evs), err)
+	}
+}
+
+// second returns the store as another process would have it, where that is possible.
+func (b *bench[T]) second() DB[T] {
+	if b.features.SecondStore {
+		return b.Second()
+	}
+	return b.DB
+}
+
+// insert puts a row into the business table, if there is one.
+func (b *bench[T]) insert(ctx context.Context, tx T, note string) error {
+	if b.Insert == nil {
+		return nil
+	}
+	return b.Insert(ctx, tx, b.unique(note))
+}
+
+// wantNotes asserts how many business rows with the note are committed.
+func (b *bench[T]) wantNotes(ctx context.Context, t tb, note string, want int) {
+	t.Helper()
+	if b.Count == nil {
+		return
+	}
+	got, err := b.Count(ctx, b.unique(note))
+	if err != nil {
+		t.Fatalf("counting business rows: %v", err)
+	}
+	if got != want {
+		t.Errorf("%d business rows are committed, want %d", got, want)
+	}
+}
+
+// foreign begins a transaction that is not the store's. It is rolled back at the end of the check, at the latest.
+func (b *bench[T]) foreign(ctx context.Context, t tb) Foreign[T] {
+	t.Helper()
+	f, err := b.Begin(ctx)
+	if err != nil {
+		t.Fatalf("beginning a foreign transaction: %v", err)
+	}
+	b.later(func() { _ = f.Rollback() })
+	return f
+}
+
+// await polls until the condition is true.
+func (b *bench[T]) await(ctx context.Context, t tb, what string, cond func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, b.patience)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("waited %v in vain: %s", b.patience, what)
+		}
+	}
+}
+
+// ear hears what the hub of a store says.
+type ear struct {
+	mu      sync.Mutex
+	commits []store.Commit
+}
+
+// listen returns an ear at the store's hub, until the end of the check.
+func (b *bench[T]) listen(db store.Local) *ear {
+	e := &ear{}
+	b.later(db.Local().Listen(func(c store.Commit) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.commits = append(e.commits, c)
+	}))
+	return e
+}
+
+func (e *ear) heard() []store.Commit {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.commits)
+}
+
+// record is a hook that remembers its calls.
+type record struct {
+	mu                           sync.Mutex
+	written, committed, rolledBk [][]waybill.ID
+}
+
+func (r *record) hook() outbox.Hook {
+	note := func(list *[][]waybill.ID) func(context.Context, []waybill.Event) {
+		return func(_ context.Context, evs []waybill.Event) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			*list = append(*list, idsOf(evs))
+		}
+	}
+	return outbox.Hook{AfterWrite: note(&r.written), AfterCommit: note(&r.committed), AfterRollback: note(&r.rolledBk)}
+}
+
+// want asserts which batches the hooks after a commit and after a rollback have seen, and which events the hook after a
+// write has, in whatever batches.
+func (r *record) want(t tb, written []waybill.Event, committed, rolledBack [][]waybill.Event) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if got, want := slices.Concat(r.written...), idsOf(written); !slices.Equal(got, want) {
+		t.Errorf("AfterWrite hooks saw %v, want %v", got, want)
+	}
+	wantBatches(t, "AfterCommit", r.committed, committed)
+	wantBatches(t, "AfterRollback", r.rolledBk, rolledBack)
+}
+
+func wantBatches(t tb, name string, got [][]waybill.ID, want [][]waybill.Event) {
+	t.Helper()
+	ids := make([][]waybill.ID, len(want))
+	for i, batch := range want {
+		ids[i] = idsOf(batch)
+	}
+	if !slices.EqualFunc(got, ids, slices.Equal[[]waybill.ID]) {
+		t.Errorf("%s hooks saw the batches %v, want %v", name, got, ids)
+	}
+}
+
+func batch(evs ...waybill.Event) [][]waybill.Event { return [][]waybill.Event{evs} }
+
+func idsOf(evs []waybill.Event) []waybill.ID {
+	ids := make([]waybill.ID, len(evs))
+	for i, ev := range evs {
+		ids[i] = ev.ID
+	}
+	return ids
+}
+
+// lines is a slog handler's target that can be read while it is written to.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// nilTx returns the zero transaction, and whether it is nil.
+func nilTx[T any]() (T, bool) {
+	var zero T
+	if any(zero) == nil {
+		return zero, true
+	}
+	return zero, reflect.ValueOf(zero).Kind() == reflect.Pointer
+}
+
+// errBoom is an error of the caller's own.
+var errBoom = errors.New("storetest: boom")

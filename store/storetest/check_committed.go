@@ -1,0 +1,67 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+)
+
+// committedChecks are W12: what became of a write.
+func committedChecks[T any]() []check[T] {
+	return []check[T]{
+		{row: "W12", name: "wherever the event is", run: committedAnywhere[T]},
+		{row: "W12", name: "no trace without history", fresh: true, run: committedNoTrace[T]},
+	}
+}
+
+func committedAnywhere[T any](ctx context.Context, t tb, b *bench[T]) {
+	box := boxOver[T](t, b.second(), outbox.Config{}) // also for another process
+	evs := b.events(5, "a")
+	evs[4].Delay = usualLease
+	b.write(ctx, t, evs...)
+	unknown := []waybill.Event{b.event("a"), {ID: waybill.ID{0: 1}}}
+	ask := func(when string) {
+		t.Helper()
+		for _, ev := range evs {
+			if yes, err := box.Committed(ctx, ev.ID); err != nil || !yes {
+				t.Errorf("%s: Committed is %v, %v for a committed event", when, yes, err)
+			}
+		}
+		b.wantCommitted(ctx, t, false, unknown...)
+	}
+	ask("pending")
+	rows := b.ready(ctx, t)
+	if len(rows) != 4 {
+		t.Fatalf("%d rows are ready, want 4", len(rows))
+	}
+	retry := result(rows[1])
+	retry.Delay = usualLease
+	b.settle(ctx, t, store.Settlement{
+		Leases: b.own(ctx, t), History: true,
+		Done: results(rows[:1]), Retry: []store.Result{retry}, Dead: results(rows[2:3]),
+	})
+	ask("done, put off, dead and pending")
+}
+
+// committedNoTrace delivers an event that leaves no trace: from then on, not finding an event means nothing.
+func committedNoTrace[T any](ctx context.Context, t tb, b *bench[T]) {
+	kept, gone := b.event("a"), b.event("a")
+	unknown := b.event("a")
+	b.write(ctx, t, kept, gone)
+	b.wantCommitted(ctx, t, false, unknown)
+	row := b.row(ctx, t, gone.ID)
+	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: []store.Result{result(row)}})
+	for name, db := range map[string]store.Resolver{"the store": b.DB, "another process": b.second()} {
+		for _, ev := range []waybill.Event{gone, unknown, b.event("a")} {
+			if yes, err := db.Committed(ctx, ev.ID); !errors.Is(err, waybill.ErrUncertain) || yes {
+				t.Errorf("%s: Committed is %v, %v for an event whose trace may be gone, want ErrUncertain", name, yes, err)
+			}
+		}
+		if yes, err := db.Committed(ctx, kept.ID); err != nil || !yes {
+			t.Errorf("%s: Committed is %v, %v for a pending event", name, yes, err)
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// fenceChecks are S5: a settlement counts for the lanes that are held, and for no other.
+func fenceChecks[T any]() []check[T] {
+	return []check[T]{
+		{row: "S5", name: "stale leases change nothing", run: staleLeases[T]},
+		{row: "S5", name: "a lost lane beside a held one", run: lostBesideHeld[T]},
+		{row: "S5", name: "results without a lease", run: resultsWithoutLease[T]},
+	}
+}
+
+// staleLeases tries every kind of lease that is not the present one, with every kind of result.
+func staleLeases[T any](ctx context.Context, t tb, b *bench[T]) {
+	evs := b.events(2, "a")
+	evs[1].Delay = 1
+	b.write(ctx, t, evs...)
+	ready := b.row(ctx, t, evs[0].ID)
+	due := b.awaitDue(ctx, t, evs[1].ID)
+	n := b.node(ctx, t, b.DB)
+	old := b.acquire(ctx, t, b.DB, n, ready.Lane)[0]
+	if err := b.DB.Release(ctx, []store.Lease{old}, false); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+	try := func(what string, lease store.Lease) {
+		t.Helper()
+		for kind := range 3 {
+			r1, r2 := result(ready), result(due)
+			r1.Attempts, r2.Attempts, r1.Error, r2.Error = 9, 9, "stale", "stale"
+			settled, err := b.DB.Settle(ctx, settlement(kind, []store.Lease{lease}, r1, r2))
+			if err != nil {
+				t.Errorf("%s: Settle returned the error %v, want an empty answer", what, err)
+			}
+			if len(settled.Held) > 0 || len(settled.Moved) > 0 {
+				t.Errorf("%s: the settlement was accepted: %+v", what, settled)
+			}
+		}
+		b.wantReady(ctx, t, evs[0])
+		if row := b.awaitDue(ctx, t, evs[1].ID); row.Attempts != 0 || row.LastError != "" || !row.DueAt.Equal(due.DueAt) {
+			t.Errorf("%s: the row that was put off has changed: %+v", what, row)
+		}
+	}
+	try("a lease that was released", old)
+	try("a lease without a token, on a lane without an owner", store.Lease{Lane: old.Lane, Epoch: old.Epoch})
+	held := b.acquire(ctx, t, b.DB, n, ready.Lane)[0]
+	try("the lease before the present one", old)
+	for what, change := range map[string]func(l *store.Lease){
+		"an old epoch with the present token": func(l *store.Lease) { l.Epoch = old.Epoch },
+		"a later epoch":                       func(l *store.Lease) { l.Epoch++ },
+		"the present epoch with an old token": func(l *store.Lease) { l.Token = old.Token },
+		"the present epoch with another token": func(l *store.Lease) {
+			l.Token[15] ^= 1
+		},
+		"no token":                    func(l *store.Lease) { l.Token = waybill.ID{} },
+		"a lane that does not exist":  func(l *store.Lease) { l.Lane = b.lanes + 5 },
+		"a lane below the first lane": func(l *store.Lease) { l.Lane = -1 },
+	} {
+		lease := held
+		change(&lease)
+		try(what, lease)
+	}
+	// The present one still counts, whatever else it says about itself.
+	held.Unclean, held.Window = !held.Unclean, held.Window+1
+	settled := b.settle(ctx, t, store.Settlement{Leases: []store.Lease{held}, Done: []store.Result{result(ready), result(due)}, History: true})
+	wantMoved(t, settled, evs[0].ID, evs[1].ID)
+}
+
+func lostBesideHeld[T any](ctx context.Context, t tb, b *bench[T]) {
+	names := b.aggregates(3)
+	if len(names) < 3 {
+		t.Logf("the store has %d lanes: no lane beside another", b.lanes)
+		return
+	}
+	var evs []waybill.Event
+	for _, name := range names {
+		evs = append(evs, b.events(3, name)...)
+	}
+	rows := b.writeRows(ctx, t, evs...)
+	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
+	lanes := []int{rows[0].Lane, rows[3].Lane, rows[6].Lane}
+	leases := b.acquire(ctx, t, b.DB, one, lanes...)
+	slices.SortFunc(leases, func(x, y store.Lease) int { return slices.Index(lanes, x.Lane) - slices.Index(lanes, y.Lane) })
+	// The middle lane changes hands.
+	if err := b.DB.Release(ctx, leases[1:2], false); err != nil {
+		t.Fatalf("Release: %v", err)
+	}
+	b.acquire(ctx, t, b.second(), two, lanes[1])
+	s := store.Settlement{Leases: leases, History: true}
+	for i, row := range rows {
+		r := result(row)
+		r.Attempts, r.Delay = 1, usualLease
+		switch i % 3 {
+		case 0:
+			s.Done = append(s.Done, r)
+		case 1:
+			s.Retry = append(s.Retry, r)
+		case 2:
+			s.Dead = append(s.Dead, r)
+		}
+	}
+	settled, err := b.DB.Settle(ctx, s)
+	if err != nil {
+		t.Fatalf("Settle: %v", err)
+	}
+	wantHeld(t, settled, lanes[0], lanes[2])
+	wantMoved(t, settled, slices.Concat(rowIDs(rows[:3]), rowIDs(rows[6:]))...)
+	left := b.wantReady(ctx, t, evs[3:6]...)
+	for _, row := range left {
+		if row.Attempts != 0 || row.LastError != "" || !row.DueAt.IsZero() {
+			t.Errorf("a lane that is lost was changed: %+v", row)
+		}
+	}
+}
+
+// resultsWithoutLease names rows of lanes that the settlement has no fence for, and rows under the fence of another lane.
+func resultsWithoutLease[T any](ctx context.Context, t tb, b *bench[T]) {
+	names := b.aggregates(2)
+	var evs []waybill.Event
+	for _, name := range names {
+		evs = append(evs, b.event(name))
+	}
+	rows := b.writeRows(ctx, t, evs...)
+	leases := b.own(ctx, t)
+	settled, err := b.DB.Settle(ctx, store.Settlement{Done: results(rows), History: true})
+	if err != nil {
+		t.Fatalf("Settle: %v", err)
+	}
+	wantHeld(t, settled)
+	wantMoved(t, settled)
+	b.wantReady(ctx, t, evs...)
+	if len(names) < 2 {
+		return
+	}
+	first := leases[rows[0].Lane : rows[0].Lane+1]
+	settled = b.settle(ctx, t, store.Settlement{Leases: first, Done: results(rows), History: true})
+	wantMoved(t, settled, evs[0].ID)
+	b.wantReady(ctx, t, evs[1])
+	// A row is protected by the fence of the lane it is in, not by the one that somebody says it is in.
+	wrong := result(rows[1])
+	wrong.Lane = rows[0].Lane
+	for kind := range 3 {
+		wantMoved(t, b.settle(ctx, t, settlement(kind, first, wrong)))
+		b.wantReady(ctx, t, evs[1])
+	}
+}

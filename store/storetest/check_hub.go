@@ -1,0 +1,135 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+)
+
+// hubChecks are W6: what the relays of this process are told at once must be what they would read.
+func hubChecks[T any]() []check[T] {
+	return []check[T]{
+		{row: "W6", name: "one commit with all entries", run: hubOnce[T]},
+		{row: "W6", name: "the same hub always", run: hubSame[T]},
+		{row: "W6", name: "preferred lanes", run: hubPrefers[T]},
+		{row: "W6", name: "told after the commit", run: hubAfterCommit[T]},
+	}
+}
+
+func hubOnce[T any](ctx context.Context, t tb, b *bench[T]) {
+	var hooks record
+	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
+	away := b.second()
+	afar := b.listen(away)
+	evs := []waybill.Event{b.event("a"), b.event(""), b.event("b"), b.keyed("c", "k"), b.event("a")}
+	evs[2].Headers = map[string]string{"h": "v"}
+	evs[2].TenantID = "acme"
+	later := b.event("a")
+	later.Delay = usualLease
+	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
+		return errors.Join(box.Write(ctx, tx, evs[:2]...), box.Write(ctx, tx, evs[2], later), box.Write(ctx, tx, evs[3:]...))
+	})
+	if err != nil {
+		t.Fatalf("InTx: %v", err)
+	}
+	commits := heard.heard()
+	wantHeard(t, commits, []waybill.Event{evs[0], evs[1], evs[2], later, evs[3], evs[4]}, nil)
+	if len(commits) != 1 {
+		return
+	}
+	if !commits[0].Checked {
+		t.Errorf("a hook wanted to know what was committed, and the commit is not checked")
+	}
+	rows := b.wantReady(ctx, t, evs...)
+	for _, entry := range commits[0].Entries {
+		if entry.Event.ID == later.ID {
+			if want := b.laneOf(later); entry.Lane != want || !entry.Event.Delayed() {
+				t.Errorf("the hub heard of the delayed event as %+v, want it delayed, in lane %d", entry, want)
+			}
+			continue
+		}
+		row, ok := find(rows, entry.Event.ID)
+		if !ok {
+			continue // reported above
+		}
+		if row.Lane != entry.Lane {
+			t.Errorf("the hub heard that event %s is in lane %d; its row is in %d", row.ID, entry.Lane, row.Lane)
+		}
+		for _, diff := range differences(entry.Event, row.Event) {
+			t.Errorf("what the hub heard of event %s is not what is read: %s", row.ID, diff)
+		}
+	}
+	if away.Local() != b.DB.Local() && len(afar.heard()) > 0 {
+		t.Errorf("the hub of another process heard %v", afar.heard())
+	}
+	if got := rowIDs(b.readyIn(ctx, t, away)); !slices.Equal(got, idsOf(evs)) {
+		t.Errorf("another process reads %v, want %v", got, idsOf(evs))
+	}
+}
+
+func hubSame[T any](_ context.Context, t tb, b *bench[T]) {
+	if b.DB.Local() == nil || b.DB.Local() != b.DB.Local() {
+		t.Errorf("Local does not return the same hub every time")
+	}
+	if b.features.SecondStore && b.second().Local() == b.DB.Local() {
+		t.Errorf("Instance.Second returned a store with the same hub: it must look like another process")
+	}
+}
+
+// hubPrefers has a relay own some lanes: unordered events go there, ordered ones where they belong.
+func hubPrefers[T any](ctx context.Context, t tb, b *bench[T]) {
+	mine := []int{b.lanes - 1, b.lanes / 2}
+	b.DB.Local().Prefer(mine)
+	b.later(func() { b.DB.Local().Prefer(nil) })
+	evs := append(b.events(20, ""), b.event("a"), b.event("b"))
+	b.write(ctx, t, evs...)
+	for _, row := range b.wantReady(ctx, t, evs...) {
+		switch ordered := row.Event.Ordered(); {
+		case ordered && row.Lane != b.laneOf(row.Event):
+			t.Errorf("an ordered event is in lane %d, want %d", row.Lane, b.laneOf(row.Event))
+		case !ordered && !slices.Contains(mine, row.Lane):
+			t.Errorf("an unordered event is in lane %d, want one of %v", row.Lane, mine)
+		}
+	}
+	// Without a preference they are spread: 40 events into one of several lanes by chance would be a miracle.
+	b.DB.Local().Prefer(nil)
+	b.write(ctx, t, b.events(40, "")...)
+	lanes := map[int]bool{}
+	for _, row := range b.ready(ctx, t)[len(evs):] {
+		lanes[row.Lane] = true
+	}
+	if b.lanes > 1 && len(lanes) < 2 {
+		t.Errorf("40 unordered events went into %d of %d lanes", len(lanes), b.lanes)
+	}
+}
+
+// hubAfterCommit reads on another connection from inside the listener: what it was told is there.
+func hubAfterCommit[T any](ctx context.Context, t tb, b *bench[T]) {
+	box := boxOver[T](t, b.DB, outbox.Config{})
+	ev := b.event("a")
+	told := false
+	var seen []waybill.ID
+	b.later(b.DB.Local().Listen(func(c store.Commit) {
+		told = told || len(c.Entries) > 0
+		seen = rowIDs(b.ready(ctx, t))
+	}))
+	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
+		if _, err := box.WriteEach(ctx, tx, ev); err != nil {
+			return err
+		}
+		if told {
+			t.Errorf("the hub heard of an event before its commit")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("InTx: %v", err)
+	}
+	if !told || !slices.Equal(seen, []waybill.ID{ev.ID}) {
+		t.Errorf("when the hub heard of the commit (%v), a reader saw %v, want %s", told, seen, ev.ID)
+	}
+}

@@ -1,0 +1,118 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// largeChecks are behaviour 13c: transactions that no packet and no list of parameters can hold.
+func largeChecks[T any]() []check[T] {
+	return []check[T]{
+		{row: "13c", name: "20000 events", fresh: true, run: manyEvents[T]},
+		{row: "13c", name: "40 MiB", fresh: true, run: muchPayload[T]},
+	}
+}
+
+func manyEvents[T any](ctx context.Context, t tb, b *bench[T]) {
+	n := 20_000
+	if b.short {
+		n = 2_000
+	}
+	// Most in one write, the rest in small ones behind it, of one aggregate: one order.
+	evs := b.events(n, "a")
+	evs[n/2].DedupKey = b.unique("k") // in the middle of the large write
+	most := n * 9 / 10
+	box := b.box(t)
+	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
+		if err := box.Write(ctx, tx, evs[:most]...); err != nil {
+			return err
+		}
+		for part := range slices.Chunk(evs[most:], 100) {
+			if err := box.Write(ctx, tx, part...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("InTx: %v", err)
+	}
+	lane := b.laneOf(evs[0])
+	var got []waybill.ID
+	cursor := store.Cursor{Lane: lane, UpTo: 1 << 62}
+	for {
+		keys, err := b.DB.Sweep(ctx, []store.Cursor{cursor}, 5000)
+		if err != nil {
+			t.Fatalf("Sweep: %v", err)
+		}
+		for _, k := range keys {
+			got = append(got, k.ID)
+			cursor.After = k.Seq
+		}
+		if len(keys) < 5000 {
+			break
+		}
+	}
+	if !slices.Equal(got, idsOf(evs)) {
+		t.Errorf("%d events were written in one transaction; %d are ready, or not in their order", n, len(got))
+	}
+	page, err := b.DB.Fetch(ctx, []store.Cursor{{Lane: lane}}, n)
+	if err != nil {
+		t.Fatalf("Fetch: %v", err)
+	}
+	if len(page.Rows) != n {
+		t.Fatalf("Fetch returned %d of %d rows", len(page.Rows), n)
+	}
+	for i := 0; i < n; i += n / 20 {
+		wantEvent(t, page.Rows[i], evs[i])
+	}
+}
+
+func muchPayload[T any](ctx context.Context, t tb, b *bench[T]) {
+	n := 40
+	if b.short {
+		n = 6
+	}
+	evs := b.events(n, "a")
+	for i := range evs {
+		evs[i].ContentType = "application/octet-stream"
+		evs[i].Payload = bytes.Repeat([]byte(fmt.Sprintf("%07d\xff", i)), waybill.MaxPayload/8)
+	}
+	box := b.box(t)
+	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
+		if err := box.Write(ctx, tx, evs[:n/2]...); err != nil { // in one call
+			return err
+		}
+		for _, ev := range evs[n/2:] { // and in many
+			if err := box.Write(ctx, tx, ev); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("InTx: %v", err)
+	}
+	cursor := store.Cursor{Lane: b.laneOf(evs[0])}
+	for i := 0; i < n; {
+		page, err := b.DB.Fetch(ctx, []store.Cursor{cursor}, 5)
+		if err != nil {
+			t.Fatalf("Fetch: %v", err)
+		}
+		if len(page.Rows) == 0 {
+			t.Fatalf("%d of %d events are ready", i, n)
+		}
+		for _, row := range page.Rows {
+			if row.ID != evs[i].ID || !bytes.Equal(row.Event.Payload, evs[i].Payload) {
+				t.Fatalf("event %d of %d did not come back as it was, where it was", i, n)
+			}
+			cursor.After = row.Seq
+			i++
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// lateChecks are behaviour 33, as far as the store goes: a row that appears below what was read can be found.
+func lateChecks[T any]() []check[T] {
+	return []check[T]{
+		{row: "33", name: "early seq, late commit", needs: lateCommits, run: lateCommit[T]},
+		{row: "33", name: "early seq, rollback", needs: lateCommits, run: lateRollback[T]},
+	}
+}
+
+// early opens a transaction that writes an event and does not commit, and commits another of the same aggregate.
+func early[T any](ctx context.Context, t tb, b *bench[T]) (open Foreign[T], first, second waybill.Event) {
+	t.Helper()
+	open = b.foreign(ctx, t)
+	first, second = b.event("a"), b.event("a")
+	box := b.box(t)
+	if err := errors.Join(b.insert(ctx, open.Tx, "late"), box.Write(ctx, open.Tx, first)); err != nil {
+		t.Fatalf("writing: %v", err)
+	}
+	b.write(ctx, t, second)
+	return open, first, second
+}
+
+func lateCommit[T any](ctx context.Context, t tb, b *bench[T]) {
+	open, first, second := early(ctx, t, b)
+	rows := b.wantReady(ctx, t, second)
+	if len(rows) != 1 {
+		t.Fatalf("the second transaction did not pass the first")
+	}
+	read := rows[0]
+	sweep := []store.Cursor{{Lane: read.Lane, UpTo: read.Seq}}
+	keys, err := b.DB.Sweep(ctx, sweep, 100)
+	if err != nil || len(keys) != 1 || keys[0] != read.Key {
+		t.Fatalf("Sweep while the first is open: %v, %v", keys, err)
+	}
+	if err := open.Commit(); err != nil {
+		t.Fatalf("the late commit: %v", err)
+	}
+	b.wantNotes(ctx, t, "late", 1)
+	// A reader that goes on from where it was never sees it ...
+	page, err := b.DB.Fetch(ctx, []store.Cursor{{Lane: read.Lane, After: read.Seq}}, 100)
+	if err != nil || len(page.Rows) != 0 {
+		t.Fatalf("Fetch behind the second: %v, %v: Features.LateCommits promises that the first has the lower seq",
+			rowIDs(page.Rows), err)
+	}
+	// ... and the sweep does.
+	keys, err = b.DB.Sweep(ctx, sweep, 100)
+	if err != nil || len(keys) != 2 {
+		t.Fatalf("Sweep after the late commit: %v, %v, want both", keys, err)
+	}
+	late := keys[0]
+	if late.ID != first.ID || late.Seq >= read.Seq || late.Lane != read.Lane || keys[1] != read.Key {
+		t.Errorf("Sweep returned %v, want the late event in front of %v", keys, read.Key)
+	}
+	loaded, err := b.DB.Load(ctx, []store.Key{late})
+	if err != nil || len(loaded.Rows) != 1 {
+		t.Fatalf("Load of the late event: %v, %v", rowIDs(loaded.Rows), err)
+	}
+	wantEvent(t, loaded.Rows[0], first)
+	b.wantReady(ctx, t, first, second)
+}
+
+func lateRollback[T any](ctx context.Context, t tb, b *bench[T]) {
+	open, first, second := early(ctx, t, b)
+	if err := open.Rollback(); err != nil {
+		t.Fatalf("the late rollback: %v", err)
+	}
+	rows := b.wantReady(ctx, t, second)
+	if len(rows) != 1 {
+		return
+	}
+	keys, err := b.DB.Sweep(ctx, []store.Cursor{{Lane: rows[0].Lane, UpTo: rows[0].Seq}}, 100)
+	if err != nil || len(keys) != 1 || keys[0] != rows[0].Key {
+		t.Errorf("Sweep after the rollback: %v, %v, want %v", keys, err, rows[0].Key)
+	}
+	b.wantNotes(ctx, t, "late", 0)
+	b.wantCommitted(ctx, t, false, first)
+}

@@ -1,0 +1,59 @@
+package storetest
+
+import (
+	"context"
+	"database/sql"
+	"sync/atomic"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// spy is a store that counts what is asked of it, and lets a check act at the moment of a commit.
+type spy[T any] struct {
+	store.Outbox[T]
+	// writes counts the calls that hand events over.
+	writes atomic.Int64
+	// committing, if not nil, is called when a commit has been asked for, before it is done.
+	committing func()
+}
+
+func (s *spy[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]store.Placed, error) {
+	s.writes.Add(1)
+	return s.Outbox.Append(ctx, tx, evs)
+}
+
+func (s *spy[T]) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[T], error) {
+	session, err := s.Outbox.Begin(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	watched := &spySession[T]{Session: session, spy: s}
+	if d, ok := session.(store.Deferrer[T]); ok {
+		return &spyDeferrer[T]{spySession: watched, deferrer: d}, nil
+	}
+	return watched, nil
+}
+
+type spySession[T any] struct {
+	store.Session[T]
+	spy *spy[T]
+}
+
+func (s *spySession[T]) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
+	if s.spy.committing != nil {
+		s.spy.committing()
+	}
+	return s.Session.Commit(ctx, accepted, check)
+}
+
+// spyDeferrer is the session of a store that lets events wait: the spy must not hide that.
+type spyDeferrer[T any] struct {
+	*spySession[T]
+	deferrer store.Deferrer[T]
+}
+
+func (s *spyDeferrer[T]) Defer(ctx context.Context, tx T, evs []waybill.Event, accepted func([]store.Placed)) error {
+	s.spy.writes.Add(1)
+	return s.deferrer.Defer(ctx, tx, evs, accepted)
+}
