@@ -1,0 +1,99 @@
+# Everything runs on a clean machine with Go, git and make. What else tests need
+# (PostgreSQL, MariaDB, sqlite3, a C compiler for the race detector) is installed
+# by internal/testserver; the linters are built into .tools.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Pinned, never @latest: the same commit lints the same everywhere.
+GOLANGCI_LINT := v2.14.0
+GOFUMPT := v0.12.0
+TOOLS := $(CURDIR)/.tools/bin-golangci-lint-$(GOLANGCI_LINT)-gofumpt-$(GOFUMPT)
+
+FUZZTIME ?= 30s
+
+# No version control stamp: builds in containers often run as another user than
+# the checkout's, and git then refuses to answer. What the caller's environment
+# says about flags and workspaces would change what is tested.
+export GOFLAGS := -buildvcs=false
+export GOWORK := $(wildcard $(CURDIR)/go.work)
+
+# Built and then run, rather than "go run": that would pass on neither SIGTERM
+# nor the exit code. exec, so that make's signals reach it and not a shell.
+TESTSERVER := exec $(CURDIR)/.tools/testserver
+WITH_SERVERS := $(TESTSERVER) run --race-tools --
+
+# The folders of all modules in go.work.
+MODULES = $$(go list -m -f '{{.Dir}}')
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: testserver ## test all modules with the race detector, against real servers
+	$(WITH_SERVERS) env CGO_ENABLED=1 go test -race -count=1 -timeout 15m work
+
+.PHONY: lint
+lint: tools ## check formatting, and lint every module
+	@unformatted=$$(find . -name '.?*' -prune -o -name '*.go' -print0 | xargs -0 -r $(TOOLS)/gofumpt -l); \
+	if [ -n "$$unformatted" ]; then \
+		echo "not formatted (make fmt mends it):"; echo "$$unformatted"; exit 1; \
+	fi
+	@failed=; for dir in $(MODULES); do \
+		echo "golangci-lint: .$${dir#$(CURDIR)}"; \
+		(cd "$$dir" && $(TOOLS)/golangci-lint run ./...) || failed="$$failed .$${dir#$(CURDIR)}"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "lint failed in:$$failed"; exit 1; fi
+
+.PHONY: fmt
+fmt: tools ## format all Go files
+	@find . -name '.?*' -prune -o -name '*.go' -print0 | xargs -0 -r $(TOOLS)/gofumpt -l -w
+
+.PHONY: bench
+bench: testserver ## measure writes against real servers
+	$(WITH_SERVERS) go run ./bench write
+
+.PHONY: mutants
+mutants: testserver ## break the code on purpose, and see that tests notice
+	$(WITH_SERVERS) go run ./internal/mutants/cmd/mutants
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (30s)
+	@found=; while read -r dir package; do \
+		for target in $$(cat "$$dir"/*_test.go 2>/dev/null | sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p'); do \
+			found=1; echo "fuzz: $$package $$target"; \
+			go test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) "$$package"; \
+		done; \
+	done < <(go list -f '{{.Dir}} {{.ImportPath}}' work); \
+	[ -n "$$found" ] || echo "there are no fuzz targets"
+
+.PHONY: servers
+servers: testserver ## start servers and leave them running: eval "$(make -s servers)"
+	@$(TESTSERVER) start
+
+.PHONY: servers-stop
+servers-stop: testserver ## stop what make servers started
+	@$(TESTSERVER) stop
+
+.PHONY: tidy
+tidy: ## go mod tidy in every module
+	@for dir in $(MODULES); do \
+		echo "go mod tidy: .$${dir#$(CURDIR)}"; (cd "$$dir" && GOWORK=off go mod tidy); \
+	done
+
+# Without cgo: this is the program that installs the C compiler.
+.PHONY: testserver
+testserver:
+	@CGO_ENABLED=0 go build -o .tools/testserver ./internal/testserver/cmd/testserver
+
+.PHONY: tools
+tools: $(TOOLS)/golangci-lint $(TOOLS)/gofumpt
+
+$(TOOLS)/golangci-lint:
+	@echo "building golangci-lint $(GOLANGCI_LINT), once: this takes a few minutes"
+	GOBIN=$(TOOLS) CGO_ENABLED=0 go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT)
+
+$(TOOLS)/gofumpt:
+	GOBIN=$(TOOLS) CGO_ENABLED=0 go install mvdan.cc/gofumpt@$(GOFUMPT)

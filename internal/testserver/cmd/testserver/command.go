@@ -1,0 +1,126 @@
+//go:build linux || darwin
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/internal/testserver/manage"
+)
+
+// commandPatience is how long COMMAND may take to end after a signal.
+const commandPatience = 10 * time.Second
+
+func (a app) run(ctx context.Context, args []string) (code int, err error) {
+	var req manage.Request
+	command, err := parse(args, func(fs *flag.FlagSet) {
+		onlyFlag(fs, &req.Only)
+		fs.BoolVar(&req.RaceTools, "race-tools", false, "install a C compiler")
+	})
+	if err != nil {
+		return 0, err
+	}
+	if len(command) == 0 {
+		return 0, usageError("no command to run")
+	}
+	// A typing error should not cost the time to start servers.
+	if _, err := exec.LookPath(command[0]); err != nil {
+		_, _ = fmt.Fprintf(a.stderr, "testserver: %v\n", err)
+		return exitNotFound, nil
+	}
+	home, err := a.home(ctx)
+	if err != nil {
+		return 0, err
+	}
+	req.Shells = true
+	in, err := home.Run(ctx, req)
+	if err != nil {
+		return 0, err
+	}
+	// Deferred, so that a panic between here and the end stops servers too.
+	defer func() {
+		if stopErr := in.Stop(context.WithoutCancel(ctx)); stopErr != nil {
+			err = errors.Join(err, fmt.Errorf("stop servers: %w", stopErr))
+		}
+	}()
+	return a.execute(ctx, command, append(in.Env(), testserver.EnvRequire+"="+requirement(req.Only)))
+}
+
+// requirement is the value of EnvRequire: servers that were not asked for may
+// be missing.
+func requirement(only []string) string {
+	if len(only) == 0 {
+		return "1"
+	}
+	return strings.Join(only, ",")
+}
+
+// execute runs the command to its end and returns its exit code, which for a
+// command ended by a signal is 128 plus the signal, as in a shell.
+func (a app) execute(ctx context.Context, command, env []string) (int, error) {
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.stdin, a.stdout, a.stderr
+	cmd.Env = append(slices.Clone(os.Environ()), env...)
+	// At a terminal the command shares our process group, so that it can read
+	// from the terminal and gets Ctrl-C directly. Elsewhere it leads a group of
+	// its own, so that a signal reaches what it has started too: "go test" does
+	// not pass SIGTERM on to the test binaries.
+	ownGroup := !isTerminal(a.stdin)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: ownGroup}
+	send := func(sig syscall.Signal) error {
+		if ownGroup {
+			return syscall.Kill(-cmd.Process.Pid, sig)
+		}
+		return cmd.Process.Signal(sig)
+	}
+	cmd.Cancel = func() error {
+		sig := syscall.SIGTERM
+		var cause signalError
+		if errors.As(context.Cause(ctx), &cause) {
+			sig = cause.signal
+		}
+		return send(sig)
+	}
+	cmd.WaitDelay = commandPatience
+	err := cmd.Run()
+	if ownGroup && ctx.Err() != nil && cmd.Process != nil {
+		_ = send(syscall.SIGKILL) // what ignored the signal loses its servers now
+	}
+	var signalled signalError
+	if errors.As(context.Cause(ctx), &signalled) {
+		return 0, signalled
+	}
+	if cmd.ProcessState == nil {
+		return 0, err // it never started
+	}
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal()), nil
+	}
+	return cmd.ProcessState.ExitCode(), nil
+}
+
+// isTerminal reports whether r is a terminal: a character device other than
+// the null device.
+func isTerminal(r io.Reader) bool {
+	f, ok := r.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(info, null)
+}

@@ -1,0 +1,15 @@
+//go:build linux || darwin
+
+// Command testserver starts private PostgreSQL and MariaDB servers for tests.
+//
+//	testserver run -- go test ./...
+//
+// See "testserver --help" for the other commands.
+package main
+
+import (
+	"context"
+	"os"
+)
+
+func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }

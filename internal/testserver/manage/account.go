@@ -1,0 +1,75 @@
+//go:build linux || darwin
+
+package manage
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"syscall"
+)
+
+// account is the system user that a server runs as. The zero account is the
+// user who runs this program.
+type account struct {
+	name string
+	cred *syscall.Credential
+}
+
+// serverAccount picks the user for a server. PostgreSQL refuses to run as
+// root and MariaDB warns, so root steps down to the user that the package made
+// for the server, or to nobody.
+func serverAccount(preferred string) (account, error) {
+	if os.Geteuid() != 0 {
+		return account{}, nil
+	}
+	for _, name := range []string{preferred, "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err := strconv.ParseUint(u.Uid, 10, 32)
+		if err != nil {
+			continue
+		}
+		gid, err := strconv.ParseUint(u.Gid, 10, 32)
+		if err != nil {
+			continue
+		}
+		return account{name, &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+	}
+	return account{}, fmt.Errorf("running as root, and neither %q nor %q exists to run the server as", preferred, "nobody")
+}
+
+// command prepares a program that runs as the account, in a session of its
+// own: a Ctrl-C at the terminal is for the tests, which may still need the
+// server while they clean up.
+func (a account) command(ctx context.Context, dir, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: a.cred}
+	// The home folder of the caller is not the account's, and locale settings
+	// would translate the log lines that are searched for.
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "HOME=/"}
+	return cmd
+}
+
+// own gives a path to the account.
+func (a account) own(path string) error {
+	if a.cred == nil {
+		return nil
+	}
+	return os.Chown(path, int(a.cred.Uid), int(a.cred.Gid))
+}
+
+// reaches reports whether the account can work below dir. Asking the kernel,
+// by trying, also covers access lists and mounts that mode bits do not show.
+func (a account) reaches(ctx context.Context, dir string) bool {
+	if a.cred == nil {
+		return true
+	}
+	return a.command(ctx, "/", "/bin/sh", "-c", `cd "$1"`, "sh", dir).Run() == nil
+}

@@ -1,0 +1,25 @@
+//go:build linux || darwin
+
+// Package manage installs, starts and stops the private database servers that
+// tests run against.
+//
+// Everything lives in one home folder, .servers in the repository:
+//
+//	.servers/
+//	  lock                    held while instances are made or swept
+//	  templates/              freshly initialised data folders, by version
+//	  run-4711-x1y2z3/        one instance: the servers of one test run
+//	    lock                  held by the process that owns the instance
+//	    postgres.json         how the server was started
+//	    postgres.log
+//	    postgres/data/
+//	  kept/                   the instance of "testserver start"
+//
+// Ownership is an advisory lock on the instance's lock file. The kernel drops
+// it when the owner dies, however it dies, so the next run can tell an instance
+// in use from one left behind without trusting a process id that may have been
+// given to somebody else. Instances left behind are stopped and removed.
+//
+// A process is only ever signalled when it is a known server program working
+// in, or started with, a data folder below the home folder.
+package manage

@@ -1,0 +1,313 @@
+//go:build linux || darwin
+
+package manage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/waybillhq/waybill/internal/testserver"
+)
+
+// Names of instance folders. Nothing else in the home folder is ever removed.
+const (
+	keptName  = "kept"
+	runPrefix = "run-"
+)
+
+// Instance is a set of running servers with a folder of its own.
+type Instance struct {
+	home    *Home
+	dir     string
+	lock    *fileLock // nil for the kept instance, which nobody owns
+	Servers []Server
+}
+
+// Request says what to start.
+type Request struct {
+	// Only names the servers to start. Defaults to all of EngineNames.
+	Only []string
+	// RaceTools also makes sure of a C compiler, which the race detector needs.
+	RaceTools bool
+	// Shells also makes sure of the databases' command line clients.
+	Shells bool
+}
+
+// shells are the clients that tests run.
+func shells() []program {
+	return []program{
+		{names: []string{"psql"}, packages: []string{"postgresql-client"}, optional: true},
+		{names: []string{"mariadb"}, packages: []string{"mariadb-client"}, optional: true},
+		{names: []string{"sqlite3"}, packages: []string{"sqlite3"}, optional: true},
+	}
+}
+
+// Run starts servers for as long as the caller lives. The caller must Stop the
+// instance; if it dies first, the next Run does.
+func (h *Home) Run(ctx context.Context, req Request) (*Instance, error) {
+	chosen, err := h.prepare(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	in, err := h.newInstance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := in.start(ctx, chosen); err != nil {
+		return nil, errors.Join(err, in.Stop(context.WithoutCancel(ctx)))
+	}
+	return in, nil
+}
+
+// Keep starts servers that outlive the caller, until StopKept. Servers that it
+// started before and that still run are used as they are.
+func (h *Home) Keep(ctx context.Context, req Request) (*Instance, error) {
+	chosen, err := h.prepare(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := h.lockHome(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.unlock()
+	if err := h.sweep(ctx); err != nil {
+		return nil, err
+	}
+	in, err := h.kept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var absent []engine
+	for _, e := range chosen {
+		if !slices.ContainsFunc(in.Servers, func(s Server) bool { return s.Name == e.name() }) {
+			absent = append(absent, e)
+		}
+	}
+	for _, e := range absent {
+		if err := in.clear(ctx, e.name()); err != nil {
+			return nil, err
+		}
+	}
+	if err := in.start(ctx, absent); err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+// Kept returns the instance that Keep made, with the servers of it that run.
+func (h *Home) Kept(ctx context.Context) (*Instance, error) {
+	in := &Instance{home: h, dir: filepath.Join(h.dir, keptName)}
+	return in, in.load(ctx)
+}
+
+// StopKept ends the servers that Keep started, and sweeps what dead runs left.
+func (h *Home) StopKept(ctx context.Context) error {
+	lock, err := h.lockHome(ctx)
+	if err != nil {
+		return err
+	}
+	defer lock.unlock()
+	err = h.remove(ctx, filepath.Join(h.dir, keptName))
+	return errors.Join(err, h.sweep(ctx))
+}
+
+// prepare chooses engines, skipping those for which the environment names a
+// server already, and installs what they need.
+func (h *Home) prepare(ctx context.Context, req Request) ([]engine, error) {
+	only := req.Only
+	if len(only) == 0 {
+		only = EngineNames()
+	}
+	if err := CheckNames(only); err != nil {
+		return nil, err
+	}
+	var chosen []engine
+	var want []program
+	for _, e := range engines() {
+		switch {
+		case !slices.Contains(only, e.name()):
+		case os.Getenv(e.env()) != "":
+			if err := answers(ctx, e.env(), os.Getenv(e.env())); err != nil {
+				return nil, err
+			}
+			h.say("%s is named by %s: using that one", e.name(), e.env())
+		default:
+			chosen = append(chosen, e)
+			want = append(want, e.programs()...)
+		}
+	}
+	if req.Shells {
+		want = append(want, shells()...)
+	}
+	return chosen, h.install(ctx, want, req.RaceTools)
+}
+
+// lockHome takes the lock under which instances are made and swept. Without
+// it, a sweep could find a folder between its making and its locking, and take
+// it for abandoned.
+func (h *Home) lockHome(ctx context.Context) (*fileLock, error) {
+	return lockFile(ctx, filepath.Join(h.dir, "lock"))
+}
+
+// newInstance sweeps what dead runs left and makes a folder that this process
+// owns.
+func (h *Home) newInstance(ctx context.Context) (*Instance, error) {
+	homeLock, err := h.lockHome(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer homeLock.unlock()
+	if err := h.sweep(ctx); err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(h.dir, fmt.Sprintf("%s%d-", runPrefix, os.Getpid()))
+	if err != nil {
+		return nil, err
+	}
+	// Servers run as other users: they must be able to pass through.
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := tryLockFile(filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, err
+	}
+	if err := lock.sign(); err != nil {
+		lock.unlock()
+		return nil, err
+	}
+	return &Instance{home: h, dir: dir, lock: lock}, nil
+}
+
+// kept makes or loads the folder of the kept instance. Call it with the home
+// locked.
+func (h *Home) kept(ctx context.Context) (*Instance, error) {
+	in := &Instance{home: h, dir: filepath.Join(h.dir, keptName)}
+	if err := errors.Join(os.MkdirAll(in.dir, 0o755), os.Chmod(in.dir, 0o755)); err != nil {
+		return nil, err
+	}
+	return in, in.load(ctx)
+}
+
+// sweep stops and removes the instances whose owner is dead. Call it with the
+// home locked. An instance that cannot be removed (root made it, say) does not
+// keep this run from working, so it is reported and passed over.
+func (h *Home) sweep(ctx context.Context) error {
+	entries, err := os.ReadDir(h.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), runPrefix) {
+			continue
+		}
+		dir := filepath.Join(h.dir, e.Name())
+		lock, err := tryLockFile(filepath.Join(dir, "lock"))
+		if errors.Is(err, errLocked) {
+			continue
+		}
+		owner := signature(filepath.Join(dir, "lock"))
+		if err == nil {
+			err = h.remove(ctx, dir)
+		}
+		lock.unlock()
+		if err != nil {
+			h.say("warning: cannot sweep %s: %v", dir, err)
+			continue
+		}
+		h.say("swept %s, left behind by process %s", e.Name(), owner)
+	}
+	return nil
+}
+
+// remove stops the servers of an instance folder and deletes it.
+func (h *Home) remove(ctx context.Context, dir string) error {
+	name := filepath.Base(dir)
+	if filepath.Dir(dir) != h.dir || name != keptName && !strings.HasPrefix(name, runPrefix) {
+		return fmt.Errorf("%s is not an instance folder of %s", dir, h.dir)
+	}
+	if err := stopServers(ctx, dir); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// Dir returns the instance's folder.
+func (in *Instance) Dir() string { return in.dir }
+
+// start starts engines side by side and adds them to the instance's servers.
+func (in *Instance) start(ctx context.Context, chosen []engine) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	servers := make([]Server, len(chosen))
+	errs := make([]error, len(chosen))
+	var wg sync.WaitGroup
+	for i, e := range chosen {
+		wg.Go(func() {
+			if servers[i], errs[i] = in.home.startEngine(ctx, e, in.dir); errs[i] != nil {
+				errs[i] = fmt.Errorf("start %s: %w", e.name(), errs[i])
+				cancel() // one failure fails the start: do not wait for the others
+			}
+		})
+	}
+	wg.Wait()
+	in.Servers = append(in.Servers, servers...)
+	return errors.Join(errs...)
+}
+
+// load reads the descriptions of the servers in the folder that still run.
+func (in *Instance) load(ctx context.Context) error {
+	in.Servers = nil
+	for _, e := range engines() {
+		at := placeOf(in.dir, e.name())
+		s, err := readServer(at.info)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		running, err := serversIn(ctx, at.dir)
+		if err != nil {
+			return err
+		}
+		if len(running) > 0 {
+			in.Servers = append(in.Servers, s)
+		}
+	}
+	return nil
+}
+
+// clear removes what a server that no longer runs left in the folder.
+func (in *Instance) clear(ctx context.Context, name string) error {
+	at := placeOf(in.dir, name)
+	if err := stopServers(ctx, at.dir); err != nil {
+		return err
+	}
+	return errors.Join(os.RemoveAll(at.dir), os.RemoveAll(at.info), os.RemoveAll(at.log))
+}
+
+// Env returns the environment variables for tests, as NAME=VALUE.
+func (in *Instance) Env() []string {
+	env := []string{
+		testserver.EnvServers + "=" + in.home.dir,
+		testserver.EnvInstance + "=" + in.dir,
+	}
+	for _, s := range in.Servers {
+		env = append(env, s.Env+"="+s.DSN)
+	}
+	return env
+}
+
+// Stop ends the servers and removes the folder.
+func (in *Instance) Stop(ctx context.Context) error {
+	defer in.lock.unlock()
+	return in.home.remove(ctx, in.dir)
+}

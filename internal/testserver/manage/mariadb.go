@@ -1,0 +1,110 @@
+//go:build linux || darwin
+
+package manage
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/waybillhq/waybill/internal/testserver"
+)
+
+type mariadb struct{}
+
+func (mariadb) name() string    { return testserver.MariaDBName }
+func (mariadb) env() string     { return testserver.EnvMySQL }
+func (mariadb) account() string { return "mysql" }
+
+func (mariadb) programs() []program {
+	return []program{
+		{names: []string{"mariadbd", "mysqld"}, packages: []string{"mariadb-server"}},
+		{names: []string{"mariadb-install-db", "mysql_install_db"}, packages: []string{"mariadb-server"}},
+	}
+}
+
+func (m mariadb) server() string {
+	path, _ := m.programs()[0].find()
+	return path
+}
+
+var mariadbVersion = regexp.MustCompile(`Ver (\S+?)-MariaDB`)
+
+func (m mariadb) version(ctx context.Context) (string, error) {
+	line, err := versionOutput(ctx, m.server())
+	if err != nil {
+		return "", err
+	}
+	found := mariadbVersion.FindStringSubmatch(line)
+	if found == nil {
+		return "", fmt.Errorf("%s is not MariaDB (%q): install mariadb-server, or name a running MySQL with %s",
+			m.server(), line, m.env())
+	}
+	return found[1], nil
+}
+
+// recipe makes the system tables, then the login and the database in bootstrap
+// mode, which needs no client and no port.
+func (m mariadb) recipe(data string) []step {
+	install, _ := m.programs()[1].find()
+	// A starting server deletes the temporary tables that it finds in its
+	// temporary folder. In a shared one they are those of a run next door.
+	tmp := "--tmpdir=" + filepath.Dir(data)
+	return []step{
+		{argv: []string{
+			install, "--no-defaults", "--datadir=" + data, tmp, "--skip-test-db", "--skip-name-resolve",
+			"--auth-root-authentication-method=normal",
+		}},
+		{
+			argv: []string{m.server(), "--no-defaults", "--datadir=" + data, tmp, "--bootstrap"},
+			// Bootstrap mode takes one statement per line, and starts without
+			// the grant tables: FLUSH PRIVILEGES loads them.
+			stdin: "FLUSH PRIVILEGES;\n" +
+				"CREATE DATABASE " + login + " CHARACTER SET utf8mb4;\n" +
+				grantAll("%") + grantAll("localhost"),
+		},
+	}
+}
+
+func grantAll(host string) string {
+	return fmt.Sprintf("CREATE USER '%[1]s'@'%[2]s' IDENTIFIED BY '%[1]s';\n"+
+		"GRANT ALL PRIVILEGES ON *.* TO '%[1]s'@'%[2]s' WITH GRANT OPTION;\n", login, host)
+}
+
+func (m mariadb) argv(at place, port int) []string {
+	return []string{
+		m.server(),
+		"--no-defaults", // the system's configuration is for the system's server
+		"--datadir=" + at.data,
+		"--bind-address=127.0.0.1",
+		"--port=" + strconv.Itoa(port),
+		"--skip-networking=0",
+		"--skip-name-resolve",
+		// Relative to the data folder: a checkout's path can be longer than a
+		// socket's may be.
+		"--socket=mariadb.sock",
+		"--pid-file=mariadb.pid",
+		"--tmpdir=" + at.dir,
+		"--innodb-flush-log-at-trx-commit=1", // benchmarks and crash tests measure real durability
+		"--innodb-buffer-pool-size=256M",
+		"--max-connections=300",
+		"--max-allowed-packet=64M",
+	}
+}
+
+// ready waits for the line that the server logs when all of it is up. The pid
+// file appears earlier.
+func (mariadb) ready(_ place, log string) bool {
+	return strings.Contains(log, "ready for connections")
+}
+
+func (mariadb) portTaken(log string) bool {
+	return strings.Contains(log, "Bind on TCP/IP port") || strings.Contains(log, "Address already in use")
+}
+
+func (mariadb) dsn(port int) string {
+	return fmt.Sprintf("%[1]s:%[1]s@tcp(127.0.0.1:%[2]d)/%[1]s?parseTime=true", login, port)
+}

@@ -1,0 +1,119 @@
+//go:build linux || darwin
+
+package manage
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/waybillhq/waybill/internal/testserver"
+)
+
+// The one login of the test servers. It guards nothing: they listen on
+// loopback only and hold nothing but test data.
+const login = "waybill"
+
+type postgres struct{}
+
+func (postgres) name() string    { return testserver.PostgresName }
+func (postgres) env() string     { return testserver.EnvPostgres }
+func (postgres) account() string { return "postgres" }
+
+func (postgres) programs() []program {
+	return []program{
+		{names: []string{"postgres"}, packages: []string{"postgresql"}},
+		{names: []string{"initdb"}, packages: []string{"postgresql"}},
+	}
+}
+
+// binary returns a program that comes with the server that will run. Taking it
+// from the server's own folder keeps initdb and postgres at one version.
+func (p postgres) binary(name string) string {
+	server, _ := p.programs()[0].find()
+	if name == "postgres" {
+		return server
+	}
+	beside := filepath.Join(filepath.Dir(server), name)
+	if _, err := os.Stat(beside); err == nil {
+		return beside
+	}
+	path, _ := findProgram(name)
+	return path
+}
+
+var postgresVersion = regexp.MustCompile(`PostgreSQL\) (\S+)`)
+
+func (p postgres) version(ctx context.Context) (string, error) {
+	line, err := versionOutput(ctx, p.binary("postgres"))
+	if err != nil {
+		return "", err
+	}
+	m := postgresVersion.FindStringSubmatch(line)
+	if m == nil {
+		return "", fmt.Errorf("postgres --version printed %q", line)
+	}
+	return m[1], nil
+}
+
+// recipe makes the cluster with the login as its superuser, and the database
+// in single-user mode, which needs no client and no port.
+func (p postgres) recipe(data string) []step {
+	return []step{
+		{
+			// initdb wants the password from a file. A pipe that its own user
+			// made is the only one that it may open by name.
+			argv: []string{
+				"/bin/sh", "-c", `password=$1; shift; echo "$password" | "$@"`, "sh", login,
+				p.binary("initdb"), "-D", data, "-U", login, "--pwfile=/dev/stdin", "--auth=scram-sha-256",
+				"--encoding=UTF8", "--locale=C", "--no-sync",
+			},
+		},
+		{
+			argv:  []string{p.binary("postgres"), "--single", "-D", data, "-F", "postgres"},
+			stdin: "CREATE DATABASE " + login + "\n",
+		},
+	}
+}
+
+func (p postgres) argv(at place, port int) []string {
+	argv := []string{p.binary("postgres"), "-D", at.data, "-p", strconv.Itoa(port)}
+	for _, setting := range []string{
+		"listen_addresses=127.0.0.1",
+		"unix_socket_directories=", // a checkout's path can be longer than a socket's may be
+		"fsync=on",                 // benchmarks and crash tests measure real durability
+		"synchronous_commit=on",
+		"full_page_writes=on",
+		"max_connections=200",
+		"shared_buffers=256MB",
+		"max_wal_size=4GB",
+		"logging_collector=off",
+		"log_line_prefix=%m [%p] %q%a ",
+	} {
+		argv = append(argv, "-c", setting)
+	}
+	return argv
+}
+
+// ready reads the state that the postmaster keeps in its pid file: unlike a
+// connection to the port, it cannot be another program's answer.
+func (postgres) ready(at place, _ string) bool {
+	b, err := os.ReadFile(filepath.Join(at.data, "postmaster.pid"))
+	if err != nil {
+		return false
+	}
+	lines := strings.Split(string(b), "\n")
+	return len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready"
+}
+
+func (postgres) portTaken(log string) bool {
+	return strings.Contains(log, "Address already in use")
+}
+
+func (postgres) dsn(port int) string {
+	return fmt.Sprintf("postgres://%[1]s:%[1]s@127.0.0.1:%[2]d/%[1]s?sslmode=disable", login, port)
+}

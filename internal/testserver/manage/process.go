@@ -1,0 +1,218 @@
+//go:build linux || darwin
+
+package manage
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is what decides whether a process is a server of ours.
+type process struct {
+	pid     int
+	program string // base name of the executable
+	args    []string
+	cwd     string // empty where the system does not tell
+}
+
+// isServerProgram lists the programs that ever run in a data folder. A shell
+// in which somebody looks around there is not one of them.
+func isServerProgram(name string) bool {
+	switch name {
+	case "postgres", "initdb", "mariadbd", "mysqld":
+		return true
+	}
+	return false
+}
+
+// serves reports whether p is a server program that works in, or was started
+// with, a path below dir.
+func (p process) serves(dir string) bool {
+	if !isServerProgram(p.program) {
+		return false
+	}
+	if within(p.cwd, dir) {
+		return true
+	}
+	for _, arg := range p.args {
+		_, value, found := strings.Cut(arg, "=")
+		if within(arg, dir) || found && within(value, dir) {
+			return true
+		}
+	}
+	return false
+}
+
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, dir+string(filepath.Separator))
+}
+
+// serversIn returns the server processes of a folder.
+func serversIn(ctx context.Context, dir string) ([]process, error) {
+	all, err := processes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ours []process
+	for _, p := range all {
+		if p.serves(dir) {
+			ours = append(ours, p)
+		}
+	}
+	return ours, nil
+}
+
+func processes(ctx context.Context) ([]process, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil || len(entries) == 0 {
+		return processesFromPS(ctx)
+	}
+	var all []process
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if p, ok := readProc(pid); ok {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// readProc reads one process. It fails for a process that is gone, dead but
+// not reaped, or somebody else's: none of these can be a running server that
+// we may stop.
+func readProc(pid int) (process, bool) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	exe, err := os.Readlink(filepath.Join(dir, "exe"))
+	if err != nil {
+		return process{}, false
+	}
+	cmdline, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	if err != nil {
+		return process{}, false
+	}
+	cwd, err := os.Readlink(filepath.Join(dir, "cwd"))
+	if err != nil {
+		cwd = ""
+	}
+	args := strings.Split(string(bytes.TrimRight(cmdline, "\x00")), "\x00")
+	// An upgraded package or a removed data folder shows as "NAME (deleted)".
+	return process{
+		pid:     pid,
+		program: filepath.Base(strings.TrimSuffix(exe, " (deleted)")),
+		args:    args,
+		cwd:     strings.TrimSuffix(cwd, " (deleted)"),
+	}, true
+}
+
+// processesFromPS serves systems without /proc. Arguments that contain spaces
+// are cut there, which can only make a process look less like ours.
+func processesFromPS(ctx context.Context) ([]process, error) {
+	out, err := exec.CommandContext(ctx, "ps", "-axww", "-o", "pid=", "-o", "command=").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var all []process
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		pid, err := strconv.Atoi(fields[0])
+		if err != nil {
+			continue
+		}
+		all = append(all, process{pid: pid, program: filepath.Base(fields[1]), args: fields[1:]})
+	}
+	return all, nil
+}
+
+// stopServers ends every server process of a folder and returns when none is
+// left. The data is about to be thrown away, so servers are told to stop at
+// once rather than to finish a checkpoint.
+func stopServers(ctx context.Context, dir string) error {
+	for _, step := range []struct {
+		signal   func(process) syscall.Signal
+		patience time.Duration
+	}{
+		{quitSignal, 8 * time.Second},
+		{func(process) syscall.Signal { return syscall.SIGKILL }, 8 * time.Second},
+	} {
+		left, err := signalAndWait(ctx, dir, step.signal, step.patience)
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("servers in %s do not end: look at `ps -ef | grep %s`", dir, dir)
+}
+
+// quitSignal is the quickest way to end a server that leaves nothing behind.
+// PostgreSQL's immediate shutdown frees its shared memory, which SIGKILL would
+// not; MariaDB has nothing outside its folder, and its orderly shutdown writes
+// pages that nobody will read.
+func quitSignal(p process) syscall.Signal {
+	if p.program == "postgres" {
+		return syscall.SIGQUIT
+	}
+	return syscall.SIGKILL
+}
+
+func signalAndWait(ctx context.Context, dir string, signal func(process) syscall.Signal, patience time.Duration) ([]process, error) {
+	ours, err := serversIn(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range ours {
+		signalVerified(p, dir, signal(p))
+	}
+	deadline := time.Now().Add(patience)
+	for len(ours) > 0 && time.Now().Before(deadline) {
+		pause(ctx, 10*time.Millisecond)
+		if ours, err = serversIn(ctx, dir); err != nil {
+			return nil, err
+		}
+	}
+	return ours, nil
+}
+
+// signalVerified signals p if it still is a server of dir. Between listing a
+// process and signalling it, it can end and its number can go to a stranger.
+// FindProcess pins the number first (a pidfd on Linux), then the process is
+// read again: what is read after pinning is what is signalled.
+func signalVerified(p process, dir string, sig syscall.Signal) {
+	handle, err := os.FindProcess(p.pid)
+	if err != nil {
+		return
+	}
+	defer func() { _ = handle.Release() }()
+	if _, err := os.Stat("/proc/self"); err == nil {
+		now, ok := readProc(p.pid)
+		if !ok || !now.serves(dir) {
+			return
+		}
+	}
+	_ = handle.Signal(sig)
+}
+
+// pause waits for a moment or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

@@ -1,0 +1,110 @@
+package testserver_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/waybillhq/waybill/internal/testserver"
+)
+
+// fakeTB records how a helper ends a test. Like the real one, Skip and Fatal
+// do not return.
+type fakeTB struct {
+	testing.TB
+	outcome string
+	lines   []string
+}
+
+func (f *fakeTB) Helper() {}
+
+func (f *fakeTB) Skip(args ...any) { f.end("skip", fmt.Sprint(args...)) }
+
+func (f *fakeTB) Fatal(args ...any) { f.end("fatal", fmt.Sprint(args...)) }
+
+func (f *fakeTB) Fatalf(format string, args ...any) { f.end("fatal", fmt.Sprintf(format, args...)) }
+
+func (f *fakeTB) end(outcome, text string) {
+	f.outcome = outcome
+	f.lines = append(f.lines, strings.Split(text, "\n")...)
+	runtime.Goexit()
+}
+
+// try runs a helper with a test of its own and reports its result.
+func try(helper func(testing.TB) string) (result string, tb *fakeTB) {
+	tb = &fakeTB{outcome: "pass"}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		result = helper(tb)
+	}()
+	<-done
+	return result, tb
+}
+
+func shell(name string) func(testing.TB) string {
+	return func(tb testing.TB) string { return testserver.Shell(tb, name) }
+}
+
+func TestAddressesComeFromTheEnvironment(t *testing.T) {
+	t.Setenv(testserver.EnvPostgres, "postgres://somewhere")
+	t.Setenv(testserver.EnvMySQL, "me@tcp(somewhere)/db")
+	if got, tb := try(testserver.Postgres); got != "postgres://somewhere" || tb.outcome != "pass" {
+		t.Errorf("Postgres = %q, %s", got, tb.outcome)
+	}
+	if got, tb := try(testserver.MySQL); got != "me@tcp(somewhere)/db" || tb.outcome != "pass" {
+		t.Errorf("MySQL = %q, %s", got, tb.outcome)
+	}
+}
+
+func TestMissingServerSkipsOrFails(t *testing.T) {
+	cases := []struct {
+		name    string
+		helper  func(testing.TB) string
+		require string
+		outcome string
+		hint    string
+	}{
+		{"postgres, not required", testserver.Postgres, "", "skip", testserver.EnvPostgres},
+		{"postgres, all required", testserver.Postgres, "1", "fatal", testserver.EnvPostgres},
+		{"postgres, required by name", testserver.Postgres, "postgres", "fatal", testserver.EnvPostgres},
+		{"postgres, only the other required", testserver.Postgres, "mariadb", "skip", testserver.EnvPostgres},
+		{"mysql, not required", testserver.MySQL, "", "skip", testserver.EnvMySQL},
+		{"mysql, required in a list", testserver.MySQL, "postgres,mariadb", "fatal", testserver.EnvMySQL},
+		{"psql, not required", shell("psql"), "mariadb", "skip", "postgresql-client"},
+		{"psql, required", shell("psql"), "1", "fatal", "postgresql-client"},
+		{"mariadb, required", shell("mariadb"), "mariadb", "fatal", "mariadb-client"},
+		{"sqlite3, not required", shell("sqlite3"), "", "skip", "sqlite3"},
+		{"sqlite3, required by any", shell("sqlite3"), "mariadb", "fatal", "sqlite3"},
+		{"unknown shell", shell("sqlplus"), "", "fatal", "sqlplus"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv(testserver.EnvPostgres, "")
+			t.Setenv(testserver.EnvMySQL, "")
+			t.Setenv(testserver.EnvRequire, c.require)
+			t.Setenv("PATH", t.TempDir())
+			_, tb := try(c.helper)
+			if tb.outcome != c.outcome {
+				t.Errorf("outcome = %s, want %s", tb.outcome, c.outcome)
+			}
+			if len(tb.lines) != 1 || !strings.Contains(tb.lines[0], c.hint) {
+				t.Errorf("message = %q, want one line that names %s", tb.lines, c.hint)
+			}
+		})
+	}
+}
+
+func TestShellReturnsThePath(t *testing.T) {
+	dir := t.TempDir()
+	path := dir + "/sqlite3"
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	if got, tb := try(shell("sqlite3")); got != path || tb.outcome != "pass" {
+		t.Errorf("Shell = %q, %s; want %q", got, tb.outcome, path)
+	}
+}
