@@ -1,0 +1,68 @@
+package pgstore
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/waybillhq/waybill/internal/sqlname"
+)
+
+// Config names the tables; its zero value is ready.
+type Config struct {
+	// Schema is where the tables are. Defaults to the connection's search path.
+	Schema string
+	// Prefix is what the tables' names start with. Defaults to "waybill_".
+	Prefix string
+	// Lanes is into how many lanes events are spread, 1 to 1024. It is used when the tables are made and belongs to them
+	// from then on; a store whose Config names another number refuses to work. Defaults to 32, or to what the tables
+	// have.
+	Lanes int
+}
+
+const (
+	usualLanes = 32
+	maxLanes   = 1024
+)
+
+func (c Config) complete() (Config, error) {
+	var errs []error
+	if c.Prefix == "" {
+		c.Prefix = sqlname.UsualPrefix
+	}
+	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Schema != "" {
+		if err := sqlname.Check("Config.Schema", c.Schema); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.Lanes < 0 || c.Lanes > maxLanes {
+		errs = append(errs, fmt.Errorf("Config.Lanes: %d is not between 1 and %d", c.Lanes, maxLanes))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return c, fmt.Errorf("pgstore: %w", err)
+	}
+	return c, nil
+}
+
+// objects are what the statements name in braces, tables first.
+var objects = []string{
+	"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "setting", "migration",
+	"history_rest", "outbox_seq", "lane_of", "choose_lane",
+}
+
+// replacer puts the configured names into a statement's braces.
+func (c Config) replacer() *strings.Replacer {
+	lanes := c.Lanes
+	if lanes == 0 {
+		lanes = usualLanes
+	}
+	pairs := []string{"{prefix}", c.Prefix, "{lanes}", strconv.Itoa(lanes)}
+	for _, name := range objects {
+		pairs = append(pairs, "{"+name+"}", sqlname.Quote(`"`, c.Schema, c.Prefix+name))
+	}
+	return strings.NewReplacer(pairs...)
+}

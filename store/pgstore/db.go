@@ -1,0 +1,204 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybillhq/waybill"
+)
+
+// database is as much of a pool as the plain roles need, so that one set of statements serves pgx and database/sql.
+type database interface {
+	exec(ctx context.Context, query string, args ...any) error
+	query(ctx context.Context, query string, args ...any) (rows, error)
+	// within runs fn in a transaction at READ COMMITTED, whatever the server's default.
+	within(ctx context.Context, fn func(database) error) error
+	encoder
+}
+
+// encoder turns values into arguments. pgx takes slices as they are; other drivers get the text of an array.
+type encoder interface {
+	ids(ids []waybill.ID) any
+	int16s(ns []int16) any
+	int32s(ns []int32) any
+	int64s(ns []int64) any
+	bools(bs []bool) any
+	texts(ss []string) any
+	scanID(id *waybill.ID) any
+}
+
+type rows interface {
+	Next() bool
+	Scan(dest ...any) error
+	Err() error
+	Close()
+}
+
+// pgxDB is a database over pgx: a pool or a transaction.
+type pgxDB struct{ q pgxQuerier }
+
+type pgxQuerier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func (d pgxDB) exec(ctx context.Context, query string, args ...any) error {
+	_, err := d.q.Exec(ctx, query, args...)
+	return err
+}
+
+func (d pgxDB) query(ctx context.Context, query string, args ...any) (rows, error) {
+	return d.q.Query(ctx, query, args...)
+}
+
+func (d pgxDB) within(ctx context.Context, fn func(database) error) error {
+	pool := d.q.(*pgxpool.Pool)
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		return fn(pgxDB{tx})
+	})
+}
+
+func (pgxDB) ids(ids []waybill.ID) any  { return uuids(ids) }
+func (pgxDB) int16s(ns []int16) any     { return ns }
+func (pgxDB) int32s(ns []int32) any     { return ns }
+func (pgxDB) int64s(ns []int64) any     { return ns }
+func (pgxDB) bools(bs []bool) any       { return bs }
+func (pgxDB) texts(ss []string) any     { return ss }
+func (pgxDB) scanID(id *waybill.ID) any { return (*scanUUID)(id) }
+
+// scanUUID lets pgx write a uuid straight into an id. NULL is the zero id.
+type scanUUID waybill.ID
+
+// ScanUUID implements pgtype.UUIDScanner.
+func (id *scanUUID) ScanUUID(v pgtype.UUID) error {
+	*id = scanUUID(v.Bytes)
+	return nil
+}
+
+func uuids(ids []waybill.ID) []pgtype.UUID {
+	out := make([]pgtype.UUID, len(ids))
+	for i, id := range ids {
+		out[i] = pgtype.UUID{Bytes: id, Valid: true}
+	}
+	return out
+}
+
+// sqlDB is a database over database/sql with any driver.
+type sqlDB struct{ q sqlQuerier }
+
+type sqlQuerier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func (d sqlDB) exec(ctx context.Context, query string, args ...any) error {
+	_, err := d.q.ExecContext(ctx, query, args...)
+	return err
+}
+
+func (d sqlDB) query(ctx context.Context, query string, args ...any) (rows, error) {
+	r, err := d.q.QueryContext(ctx, query, args...) //nolint:sqlclosecheck,rowserrcheck // the caller closes and checks it
+	if err != nil {
+		return nil, err
+	}
+	return sqlRows{r}, nil
+}
+
+func (d sqlDB) within(ctx context.Context, fn func(database) error) error {
+	tx, err := d.q.(*sql.DB).BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // harmless after the commit
+	if err := fn(sqlDB{tx}); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+type sqlRows struct{ *sql.Rows }
+
+func (r sqlRows) Close() { _ = r.Rows.Close() }
+
+func (sqlDB) ids(ids []waybill.ID) any {
+	return array(ids, func(id waybill.ID) string { return id.UUID() })
+}
+func (sqlDB) int16s(ns []int16) any {
+	return array(ns, func(n int16) string { return strconv.Itoa(int(n)) })
+}
+func (sqlDB) int32s(ns []int32) any {
+	return array(ns, func(n int32) string { return strconv.Itoa(int(n)) })
+}
+func (sqlDB) int64s(ns []int64) any {
+	return array(ns, func(n int64) string { return strconv.FormatInt(n, 10) })
+}
+func (sqlDB) bools(bs []bool) any       { return array(bs, strconv.FormatBool) }
+func (sqlDB) texts(ss []string) any     { return array(ss, quoteElement) }
+func (sqlDB) scanID(id *waybill.ID) any { return (*scanText)(id) }
+
+// array returns the text form of an array, which every driver can send.
+func array[E any](elements []E, text func(E) string) string {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, e := range elements {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(text(e))
+	}
+	b.WriteByte('}')
+	return b.String()
+}
+
+// quoteElement quotes a text for the text form of an array.
+func quoteElement(s string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
+
+// scanText lets database/sql write the text of a uuid into an id. NULL is the zero id.
+type scanText waybill.ID
+
+// Scan implements sql.Scanner.
+func (id *scanText) Scan(src any) error {
+	if src == nil {
+		*id = scanText{}
+		return nil
+	}
+	var u pgtype.UUID
+	if b, ok := src.([]byte); ok {
+		src = string(b)
+	}
+	if err := u.Scan(src); err != nil {
+		return err
+	}
+	*id = scanText(u.Bytes)
+	return nil
+}
+
+// seconds is a duration as an argument for "$n * interval '1 second'".
+func seconds(d time.Duration) float64 { return d.Seconds() }
+
+// collect reads all rows through scan.
+func collect(r rows, err error, scan func() error, dest ...any) error {
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for r.Next() {
+		if err := r.Scan(dest...); err != nil {
+			return err
+		}
+		if err := scan(); err != nil {
+			return err
+		}
+	}
+	return r.Err()
+}

@@ -1,0 +1,257 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/waybillhq/waybill"
+)
+
+// guard is the pgx.Tx that InTx gives out, or a savepoint in it. It sends waiting events in front of everything, and does not
+// let the caller end what is not his.
+type guard struct {
+	s         *session
+	parent    *guard
+	savepoint string
+	done      bool
+}
+
+var _ pgx.Tx = (*guard)(nil)
+
+// usable returns nil while the transaction, and every savepoint around this one, is open.
+func (g *guard) usable() error {
+	if g.s.over {
+		return fmt.Errorf("%w: %w", waybill.ErrTxDone, pgx.ErrTxClosed)
+	}
+	for p := g; p != nil; p = p.parent {
+		if p.done {
+			return fmt.Errorf("%w: %w", waybill.ErrTxDone, pgx.ErrTxClosed)
+		}
+	}
+	return nil
+}
+
+// Begin sets a savepoint.
+func (g *guard) Begin(ctx context.Context) (pgx.Tx, error) {
+	g.s.savepoints++
+	inner := &guard{s: g.s, parent: g, savepoint: "waybill_" + strconv.Itoa(g.s.savepoints)}
+	if _, err := g.Exec(ctx, "savepoint "+inner.savepoint); err != nil {
+		return nil, err
+	}
+	return inner, nil
+}
+
+// Commit releases a savepoint. The transaction itself belongs to InTx.
+func (g *guard) Commit(ctx context.Context) error {
+	if g.parent == nil {
+		return g.owned()
+	}
+	if err := g.usable(); err != nil {
+		return err
+	}
+	_, err := g.Exec(ctx, "release savepoint "+g.savepoint)
+	g.done = true
+	return err
+}
+
+// Rollback goes back to a savepoint. The transaction itself belongs to InTx.
+func (g *guard) Rollback(ctx context.Context) error {
+	if g.parent == nil {
+		return g.owned()
+	}
+	if err := g.usable(); err != nil {
+		return err
+	}
+	g.done = true
+	// What waits was written behind the savepoint: setting it sent everything in front of it. It need not be sent to be
+	// taken back.
+	g.s.drop()
+	g.s.failed = nil
+	g.s.revoked = true
+	_, err := g.s.tx.Exec(ctx, "rollback to savepoint "+g.savepoint)
+	return err
+}
+
+func (g *guard) owned() error {
+	if err := g.usable(); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: return from its function instead, with an error to roll back", waybill.ErrTxOwned)
+}
+
+// ends matches statements that would end the transaction under InTx, revokes those that may contain a ROLLBACK TO.
+var (
+	ends    = regexp.MustCompile(`(?i)^[\s(]*(commit|end|abort|rollback|prepare\s+transaction)\b`)
+	goesTo  = regexp.MustCompile(`(?i)^[\s(]*rollback\s+((work|transaction)\s+)?to\b`)
+	revokes = regexp.MustCompile(`(?i)\brollback\b`)
+)
+
+// watch looks at a statement before it is sent. It sees text only: a ROLLBACK TO that hides in a string is taken for one,
+// which costs a question at the commit and nothing else.
+func (g *guard) watch(sql string) error {
+	if err := g.usable(); err != nil {
+		return err
+	}
+	if ends.MatchString(sql) && !goesTo.MatchString(sql) {
+		return g.owned()
+	}
+	if revokes.MatchString(sql) {
+		g.s.revoked = true
+		if g.s.status() == aborted {
+			g.s.failed = nil
+		}
+	}
+	return nil
+}
+
+// rides reports whether a statement can share a round trip with what waits. Several statements in one text, and arguments
+// that change the protocol, cannot.
+func rides(sql string, args []any) bool {
+	if len(args) > 0 {
+		switch args[0].(type) {
+		case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+			return false
+		}
+		return true
+	}
+	return !strings.Contains(strings.TrimRight(sql, "; \t\r\n"), ";")
+}
+
+// front sends what waits, in front of a statement that cannot share its round trip, and reports whether it can.
+func (g *guard) front(ctx context.Context, sql string, args []any) (shared bool, err error) {
+	if err := g.watch(sql); err != nil {
+		return false, err
+	}
+	switch {
+	case len(g.s.waiting) == 0:
+		return false, nil
+	case rides(sql, args):
+		return true, nil
+	}
+	return false, g.s.flush(ctx)
+}
+
+// Exec implements pgx.Tx.
+func (g *guard) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	shared, err := g.front(ctx, sql, args)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	if !shared {
+		return g.s.tx.Exec(ctx, sql, args...)
+	}
+	behind := &pgx.Batch{}
+	behind.Queue(sql, args...)
+	results, err := g.s.send(ctx, behind)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	tag, err := results.Exec()
+	if cerr := results.Close(); err == nil {
+		err = cerr
+	}
+	return tag, err
+}
+
+// Query implements pgx.Tx.
+func (g *guard) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	shared, err := g.front(ctx, sql, args)
+	if err != nil {
+		return failedRows{err}, err
+	}
+	if !shared {
+		return g.s.tx.Query(ctx, sql, args...)
+	}
+	behind := &pgx.Batch{}
+	behind.Queue(sql, args...)
+	results, err := g.s.send(ctx, behind)
+	if err != nil {
+		return failedRows{err}, err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		_ = results.Close()
+		return failedRows{err}, err
+	}
+	return &sharedRows{Rows: rows, results: results}, nil
+}
+
+// QueryRow implements pgx.Tx.
+func (g *guard) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := g.Query(ctx, sql, args...)
+	return oneRow{rows, err}
+}
+
+// SendBatch implements pgx.Tx.
+func (g *guard) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	for _, q := range b.QueuedQueries {
+		if err := g.watch(q.SQL); err != nil {
+			return failedBatch{err}
+		}
+	}
+	if err := g.usable(); err != nil {
+		return failedBatch{err}
+	}
+	if len(g.s.waiting) == 0 {
+		return g.s.tx.SendBatch(ctx, b)
+	}
+	results, err := g.s.send(ctx, b)
+	if err != nil {
+		return failedBatch{err}
+	}
+	return results
+}
+
+// CopyFrom implements pgx.Tx.
+func (g *guard) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, src pgx.CopyFromSource) (int64, error) {
+	if err := g.usable(); err != nil {
+		return 0, err
+	}
+	if err := g.s.flush(ctx); err != nil {
+		return 0, err
+	}
+	return g.s.tx.CopyFrom(ctx, table, columns, src)
+}
+
+// Prepare implements pgx.Tx. It changes nothing, so nothing has to go in front of it.
+func (g *guard) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if err := g.usable(); err != nil {
+		return nil, err
+	}
+	return g.s.tx.Prepare(ctx, name, sql)
+}
+
+// LargeObjects implements pgx.Tx.
+func (g *guard) LargeObjects() pgx.LargeObjects {
+	g.expose()
+	return g.s.tx.LargeObjects()
+}
+
+// Conn implements pgx.Tx. What is done with the connection itself cannot be seen, so everything goes out first, and the commit
+// asks which events are still there.
+func (g *guard) Conn() *pgx.Conn {
+	g.expose()
+	return g.s.conn.Conn()
+}
+
+// exposeTimeout bounds the flush of methods that take no context.
+const exposeTimeout = 30 * time.Second
+
+func (g *guard) expose() {
+	if g.usable() != nil {
+		return
+	}
+	g.s.revoked = true
+	ctx, cancel := context.WithTimeout(g.s.base, exposeTimeout)
+	defer cancel()
+	if err := g.s.flush(ctx); err != nil {
+		g.s.failed = err // there is no other way to report it than at the commit
+	}
+}

@@ -1,0 +1,149 @@
+package pgstore
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill/internal/migration"
+	"github.com/waybillhq/waybill/store"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// migrationTable is where the tables remember which migrations they have had.
+const migrationTable = `CREATE TABLE IF NOT EXISTS {migration} (
+  version    integer     NOT NULL,
+  name       text        NOT NULL,
+  applied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  CONSTRAINT "{prefix}migration_pkey" PRIMARY KEY (version)
+)`
+
+func (c *core) steps() ([]migration.Step, error) {
+	return migration.Read(migrationFiles, "migrations", c.cfg.replacer())
+}
+
+// Migrate implements [store.Migrator]. All steps are one transaction behind an advisory lock: several processes may call it at
+// once, and one that fails leaves nothing.
+func (c *core) Migrate(ctx context.Context) ([]store.Migration, error) {
+	steps, err := c.steps()
+	if err != nil {
+		return nil, err
+	}
+	r := c.cfg.replacer()
+	var applied []store.Migration
+	err = c.db.within(ctx, func(tx database) error {
+		if err := tx.exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "waybill migrate "+c.cfg.Schema+"."+c.cfg.Prefix); err != nil {
+			return err
+		}
+		if c.cfg.Schema != "" {
+			if err := c.createSchema(ctx, tx); err != nil {
+				return err
+			}
+		}
+		if err := tx.exec(ctx, r.Replace(migrationTable)); err != nil {
+			return err
+		}
+		had, err := c.applied(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for _, step := range steps {
+			if _, ok := had[step.Version]; ok {
+				continue
+			}
+			for i, statement := range step.Statements {
+				if err := tx.exec(ctx, statement); err != nil {
+					return fmt.Errorf("migration %d (%s), statement %d: %w", step.Version, step.Name, i+1, err)
+				}
+			}
+			if err := tx.exec(ctx, r.Replace(`INSERT INTO {migration} (version, name) VALUES ($1, $2)`), step.Version, step.Name); err != nil {
+				return err
+			}
+			applied = append(applied, store.Migration{Version: step.Version, Name: step.Name, AppliedAt: time.Now().UTC()})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pgstore: migrate: %w", err)
+	}
+	return applied, nil
+}
+
+// createSchema makes the schema unless it is there. It looks first: CREATE SCHEMA IF NOT EXISTS needs the right to create one
+// even when it has nothing to do.
+func (c *core) createSchema(ctx context.Context, tx database) error {
+	there := false
+	rows, err := tx.query(ctx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, c.cfg.Schema)
+	if err := collect(rows, err, func() error { return nil }, &there); err != nil || there {
+		return err
+	}
+	return tx.exec(ctx, c.schemaSQL())
+}
+
+func (c *core) schemaSQL() string { return `CREATE SCHEMA "` + c.cfg.Schema + `"` }
+
+// applied returns the migrations that the tables have had.
+func (c *core) applied(ctx context.Context, db database) (map[int]store.Migration, error) {
+	had := make(map[int]store.Migration)
+	var m store.Migration
+	rows, err := db.query(ctx, c.cfg.replacer().Replace(`SELECT version, name, applied_at FROM {migration}`))
+	err = collect(rows, err, func() error {
+		m.AppliedAt = m.AppliedAt.UTC()
+		had[m.Version] = m
+		return nil
+	}, &m.Version, &m.Name, &m.AppliedAt)
+	return had, err
+}
+
+// Migrations implements [store.Migrator].
+func (c *core) Migrations(ctx context.Context) ([]store.Migration, error) {
+	steps, err := c.steps()
+	if err != nil {
+		return nil, err
+	}
+	had, err := c.applied(ctx, c.db)
+	if err != nil && sqlState(err) != "42P01" && sqlState(err) != "3F000" { // no table yet: none was applied
+		return nil, c.explain(err)
+	}
+	var all []store.Migration
+	for _, step := range steps {
+		all = append(all, store.Migration{Version: step.Version, Name: step.Name, AppliedAt: had[step.Version].AppliedAt})
+		delete(had, step.Version)
+	}
+	for version := len(steps) + 1; len(had) > 0; version++ {
+		if m, ok := had[version]; ok {
+			m.Unknown = true
+			all = append(all, m)
+			delete(had, version)
+		}
+	}
+	return all, nil
+}
+
+// MigrationSQL implements [store.Migrator]. It is a script for psql, in one transaction.
+func (c *core) MigrationSQL() string {
+	steps, err := c.steps()
+	if err != nil {
+		panic(err) // the files are compiled in, and a test reads them
+	}
+	r := c.cfg.replacer()
+	var b strings.Builder
+	b.WriteString("\\set ON_ERROR_STOP on\nBEGIN;\n\n")
+	if c.cfg.Schema != "" {
+		b.WriteString("CREATE SCHEMA IF NOT EXISTS \"" + c.cfg.Schema + "\";\n\n")
+	}
+	b.WriteString(r.Replace(migrationTable) + ";\n\n")
+	for _, step := range steps {
+		fmt.Fprintf(&b, "-- Migration %d: %s\n\n", step.Version, step.Name)
+		for _, statement := range step.Statements {
+			b.WriteString(statement + ";\n\n")
+		}
+		fmt.Fprintf(&b, r.Replace("INSERT INTO {migration} (version, name) VALUES (%d, '%s');\n\n"), step.Version, step.Name)
+	}
+	b.WriteString("COMMIT;\n")
+	return b.String()
+}

@@ -1,0 +1,231 @@
+package pgstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	"go.uber.org/goleak"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/pgstore"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// schemaOf returns the name of a schema that nobody else uses, and drops it after the test.
+func schemaOf(t testing.TB, pool *pgxpool.Pool) string {
+	t.Helper()
+	schema := "t_" + strings.ToLower(waybill.NewID().String())
+	t.Cleanup(func() {
+		if _, err := pool.Exec(context.Background(), `DROP SCHEMA IF EXISTS "`+schema+`" CASCADE`); err != nil {
+			t.Error(err)
+		}
+	})
+	return schema
+}
+
+// openPool returns a pool on the test server; change may adjust its configuration.
+func openPool(t testing.TB, change func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(testserver.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 16
+	if change != nil {
+		change(cfg)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// openStore returns a store over fresh tables.
+func openStore(t testing.TB, pool *pgxpool.Pool) (*pgstore.Store, string) {
+	t.Helper()
+	schema := schemaOf(t, pool)
+	db, err := pgstore.New(pool, pgstore.Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), `CREATE TABLE "`+schema+`".business (note text)`); err != nil {
+		t.Fatal(err)
+	}
+	return db, schema
+}
+
+func count(pool *pgxpool.Pool, schema string) func(context.Context, string) (int, error) {
+	return func(ctx context.Context, note string) (n int, err error) {
+		err = pool.QueryRow(ctx, `SELECT count(*) FROM "`+schema+`".business WHERE note = $1`, note).Scan(&n)
+		return n, err
+	}
+}
+
+func insertPlain(pool *pgxpool.Pool, schema string) func(context.Context, storetest.Plain) error {
+	return func(ctx context.Context, p storetest.Plain) error {
+		columns, values := []string{"type", "payload"}, []any{p.Type, p.Payload}
+		for name, value := range map[string]string{
+			"aggregate_type": p.AggregateType, "aggregate_id": p.AggregateID, "tenant_id": p.TenantID,
+		} {
+			if value != "" {
+				columns, values = append(columns, name), append(values, value)
+			}
+		}
+		var marks []string
+		for i := range columns {
+			marks = append(marks, fmt.Sprintf("$%d", i+1))
+		}
+		_, err := pool.Exec(ctx, fmt.Sprintf(`INSERT INTO "%s".waybill_outbox (%s) VALUES (%s)`,
+			schema, strings.Join(columns, ", "), strings.Join(marks, ", ")), values...)
+		return err
+	}
+}
+
+func setHeaders(pool *pgxpool.Pool, schema string) func(context.Context, waybill.ID, string) error {
+	return func(ctx context.Context, id waybill.ID, text string) error {
+		tag, err := pool.Exec(ctx, `UPDATE "`+schema+`".waybill_outbox SET headers = $2 WHERE id = $1`, id.UUID(), text)
+		if err == nil && tag.RowsAffected() != 1 {
+			err = fmt.Errorf("%d rows have the id", tag.RowsAffected())
+		}
+		return err
+	}
+}
+
+func expireNode(pool *pgxpool.Pool, schema string) func(context.Context, waybill.ID) error {
+	return func(ctx context.Context, id waybill.ID) error {
+		_, err := pool.Exec(ctx, `UPDATE "`+schema+`".waybill_node SET expires_at = clock_timestamp() WHERE id = $1`, id.UUID())
+		return err
+	}
+}
+
+// pending reads the tables themselves, so that rows that are not due are seen too.
+func pending(pool *pgxpool.Pool, schema string, db store.Reader) func(context.Context) ([]store.Row, error) {
+	return func(ctx context.Context) ([]store.Row, error) {
+		var cursors []store.Cursor
+		for lane := range 32 {
+			cursors = append(cursors, store.Cursor{Lane: lane})
+		}
+		page, err := db.Fetch(ctx, cursors, 100_000)
+		if err != nil {
+			return nil, err
+		}
+		rows, err := pool.Query(ctx, `SELECT lane, seq, id, type, due_at, attempts, replay, holds, coalesce(last_error, '') FROM "`+schema+`".waybill_delayed`)
+		if err != nil {
+			return nil, err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var row store.Row
+			var id [16]byte
+			if err := rows.Scan(&row.Lane, &row.Seq, &id, &row.Event.Type, &row.DueAt, &row.Attempts, &row.Replay, &row.Holds, &row.LastError); err != nil {
+				return nil, err
+			}
+			row.ID, row.Event.ID = id, id
+			page.Rows = append(page.Rows, row)
+		}
+		return page.Rows, rows.Err()
+	}
+}
+
+func pgxInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[pgx.Tx] {
+	db, schema := openStore(t, pool)
+	return storetest.Instance[pgx.Tx]{
+		DB: db,
+		Second: func() storetest.DB[pgx.Tx] {
+			second, err := pgstore.New(pool, pgstore.Config{Schema: schema})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return second
+		},
+		Insert: func(ctx context.Context, tx pgx.Tx, note string) error {
+			_, err := tx.Exec(ctx, `INSERT INTO "`+schema+`".business VALUES ($1)`, note)
+			return err
+		},
+		Count: count(pool, schema),
+		Begin: func(ctx context.Context) (storetest.Foreign[pgx.Tx], error) {
+			tx, err := pool.Begin(ctx)
+			if err != nil {
+				return storetest.Foreign[pgx.Tx]{}, err
+			}
+			return storetest.Foreign[pgx.Tx]{
+				Tx:       tx,
+				Commit:   func() error { return tx.Commit(context.WithoutCancel(ctx)) },
+				Rollback: func() error { return tx.Rollback(context.WithoutCancel(ctx)) },
+			}, nil
+		},
+		Savepoint: func(ctx context.Context, tx pgx.Tx, fn func(pgx.Tx) error) error {
+			inner, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			if err := fn(inner); err != nil {
+				if rerr := inner.Rollback(ctx); rerr != nil {
+					return rerr
+				}
+				return err
+			}
+			return inner.Commit(ctx)
+		},
+		Exec: func(ctx context.Context, tx pgx.Tx, sql string) error {
+			_, err := tx.Exec(ctx, sql)
+			return err
+		},
+		InsertPlain: insertPlain(pool, schema), SetHeaders: setHeaders(pool, schema), ExpireNode: expireNode(pool, schema),
+		Pending: pending(pool, schema, db),
+	}
+}
+
+func sqlInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[*sql.Tx] {
+	_, schema := openStore(t, pool)
+	sqldb := stdlib.OpenDBFromPool(pool)
+	t.Cleanup(func() { _ = sqldb.Close() })
+	open := func() storetest.DB[*sql.Tx] {
+		db, err := pgstore.NewSQL(sqldb, pgstore.Config{Schema: schema})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return db
+	}
+	db := open()
+	exec := func(ctx context.Context, tx *sql.Tx, query string) error {
+		_, err := tx.ExecContext(ctx, query)
+		return err
+	}
+	return storetest.Instance[*sql.Tx]{
+		DB:     db,
+		Second: open,
+		Insert: func(ctx context.Context, tx *sql.Tx, note string) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO "`+schema+`".business VALUES ($1)`, note)
+			return err
+		},
+		Count: count(pool, schema),
+		Begin: func(ctx context.Context) (storetest.Foreign[*sql.Tx], error) {
+			tx, err := sqldb.BeginTx(ctx, nil)
+			if err != nil {
+				return storetest.Foreign[*sql.Tx]{}, err
+			}
+			return storetest.Foreign[*sql.Tx]{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}, nil
+		},
+		Exec:        exec,
+		InsertPlain: insertPlain(pool, schema), SetHeaders: setHeaders(pool, schema), ExpireNode: expireNode(pool, schema),
+		Pending: pending(pool, schema, db),
+	}
+}

@@ -1,0 +1,132 @@
+package pgstore
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/store"
+)
+
+// record receives one row of a read.
+type record struct {
+	row                 store.Row
+	headers             string
+	lane, version, prio int
+	due                 *time.Time
+	now                 time.Time
+	attempts, replay    int
+}
+
+// dest returns the targets for readColumns and what follows them.
+func (r *record) dest(e encoder) []any {
+	ev := &r.row.Event
+	return []any{
+		&r.lane, &r.row.Seq, e.scanID(&r.row.ID), &ev.Type, &ev.AggregateType, &ev.AggregateID, &ev.TenantID, &ev.Topic,
+		&ev.RoutingKey, &ev.SchemaID, &r.version, &ev.DedupKey, &ev.OccurredAt, &r.prio, &ev.CorrelationID, &ev.CausationID,
+		&r.headers, &ev.ContentType, &ev.Payload, &r.row.CreatedAt,
+		&r.due, &r.attempts, &r.replay, &r.row.Holds, &r.row.LastError, &r.now,
+	}
+}
+
+// decode returns the row that was scanned.
+func (r *record) decode() store.Row {
+	row := r.row
+	row.Lane, row.Attempts, row.Replay = r.lane, r.attempts, r.replay
+	row.CreatedAt = row.CreatedAt.UTC()
+	row.Event.ID, row.Event.SchemaVersion, row.Event.Priority = row.ID, r.version, r.prio
+	row.Event.OccurredAt = row.Event.OccurredAt.UTC()
+	if r.due != nil {
+		row.DueAt = r.due.UTC()
+		row.Event.AvailableAt = row.DueAt
+	}
+	eventrow.Finish(&row, r.headers)
+	r.row.Event.Payload = nil // the next row must not be scanned into this one's bytes
+	return row
+}
+
+// page reads whole rows.
+func (c *core) page(ctx context.Context, query string, args ...any) (store.Page, error) {
+	var p store.Page
+	var rec record
+	rows, err := c.db.query(ctx, query, args...)
+	err = collect(rows, err, func() error {
+		if rec.lane >= 0 {
+			p.Rows = append(p.Rows, rec.decode())
+		}
+		return nil
+	}, rec.dest(c.db)...)
+	if err != nil {
+		return store.Page{}, c.explain(err)
+	}
+	p.Now = rec.now.UTC()
+	return p, nil
+}
+
+// Fetch implements [store.Reader].
+func (c *core) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	lanes, after, upTo := cursors(from)
+	p, err := c.page(ctx, c.sql.fetch, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo), limit)
+	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	return p, err
+}
+
+// Sweep implements [store.Reader].
+func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Key, error) {
+	lanes, after, upTo := cursors(from)
+	var keys []store.Key
+	var lane int
+	var seq int64
+	var id waybill.ID
+	rows, err := c.db.query(ctx, c.sql.sweep, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo), limit)
+	err = collect(rows, err, func() error {
+		keys = append(keys, store.Key{Lane: lane, Seq: seq, ID: id})
+		return nil
+	}, &lane, &seq, c.db.scanID(&id))
+	sortBySeq(keys, func(k store.Key) store.Key { return k })
+	return keys, c.explain(err)
+}
+
+// Load implements [store.Reader].
+func (c *core) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
+	lanes, seqs := make([]int16, len(keys)), make([]int64, len(keys))
+	for i, k := range keys {
+		lanes[i], seqs[i] = int16(k.Lane), k.Seq
+	}
+	p, err := c.page(ctx, c.sql.load, c.db.int16s(lanes), c.db.int64s(seqs))
+	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	return p, err
+}
+
+// Due implements [store.Reader].
+func (c *core) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+	return c.page(ctx, c.sql.due, c.db.int16s(int16s(lanes)), limit)
+}
+
+// cursors splits cursors into columns.
+func cursors(from []store.Cursor) (lanes []int16, after, upTo []int64) {
+	for _, cur := range from {
+		if cur.UpTo == 0 {
+			cur.UpTo = math.MaxInt64
+		}
+		lanes = append(lanes, int16(cur.Lane))
+		after = append(after, cur.After)
+		upTo = append(upTo, cur.UpTo)
+	}
+	return lanes, after, upTo
+}
+
+// sortBySeq puts rows into the order of lane and seq, in which they nearly always come: sorting in the database would carry the
+// payloads through the sort.
+func sortBySeq[E any](rows []E, key func(E) store.Key) {
+	order := func(a, b E) int {
+		return cmp.Or(cmp.Compare(key(a).Lane, key(b).Lane), cmp.Compare(key(a).Seq, key(b).Seq))
+	}
+	if !slices.IsSortedFunc(rows, order) {
+		slices.SortFunc(rows, order)
+	}
+}

@@ -1,0 +1,361 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// The connection's word for where its transaction stands.
+const (
+	idle    = 'I' // there is none
+	aborted = 'E' // something failed; only a rollback helps
+)
+
+// waitBytes is how much may wait for the next round trip.
+const waitBytes = 4 << 20
+
+// session is a transaction of InTx on pgx. Events that are written wait for its next round trip.
+//
+// Waiting has a rule behind it: an event's place is where it was written. Whatever the caller does next, the events go out
+// in front of it. An event that overtook a statement, or was overtaken by a savepoint, would end up in the wrong part of the
+// transaction; one that waited for a COMMIT that the caller sent himself would be lost.
+type session struct {
+	store *Store
+	conn  *pgxpool.Conn
+	tx    pgx.Tx
+	base  context.Context // for flushes that come without a context of their own
+	guard *guard
+	lanes int
+
+	waiting    []batch
+	size       int
+	failed     error        // waiting events could not be sent, and the server does not know it
+	flushed    []waybill.ID // sent and accepted
+	dropped    []waybill.ID // never sent: taken back before their round trip came
+	revoked    bool         // a rollback to a savepoint may have taken accepted events back
+	savepoints int
+	over       bool
+}
+
+// batch is the events of one Write.
+type batch struct {
+	evs      []waybill.Event
+	accepted func([]store.Placed)
+}
+
+// Begin implements [store.Beginner].
+func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[pgx.Tx], error) {
+	options, err := txOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	lanes, err := s.laneCount(ctx, s.db)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := conn.BeginTx(ctx, options)
+	if err != nil {
+		conn.Release()
+		return nil, err
+	}
+	sess := &session{store: s, conn: conn, tx: tx, base: context.WithoutCancel(ctx), lanes: lanes}
+	sess.guard = &guard{s: sess}
+	return sess, nil
+}
+
+// txOptions translates database/sql's options.
+func txOptions(opts *sql.TxOptions) (pgx.TxOptions, error) {
+	var out pgx.TxOptions
+	if opts == nil {
+		return out, nil
+	}
+	if opts.ReadOnly {
+		out.AccessMode = pgx.ReadOnly
+	}
+	switch opts.Isolation {
+	case sql.LevelDefault:
+	case sql.LevelReadUncommitted:
+		out.IsoLevel = pgx.ReadUncommitted
+	case sql.LevelReadCommitted:
+		out.IsoLevel = pgx.ReadCommitted
+	case sql.LevelRepeatableRead, sql.LevelSnapshot:
+		out.IsoLevel = pgx.RepeatableRead
+	case sql.LevelSerializable:
+		out.IsoLevel = pgx.Serializable
+	case sql.LevelWriteCommitted, sql.LevelLinearizable:
+		return out, fmt.Errorf("pgstore: PostgreSQL has no isolation level %s", opts.Isolation)
+	default:
+		return out, fmt.Errorf("pgstore: unknown isolation level %d", opts.Isolation)
+	}
+	return out, nil
+}
+
+func (s *session) Tx() pgx.Tx { return s.guard }
+
+func (s *session) Owns(tx pgx.Tx) bool {
+	g, ok := tx.(*guard)
+	return ok && g.s == s
+}
+
+// status is where the connection says the transaction stands.
+func (s *session) status() byte { return s.conn.Conn().PgConn().TxStatus() }
+
+// Defer implements [store.Deferrer].
+func (s *session) Defer(ctx context.Context, tx pgx.Tx, evs []waybill.Event, accepted func([]store.Placed)) error {
+	if err := tx.(*guard).usable(); err != nil {
+		return err
+	}
+	for _, ev := range evs {
+		s.size += len(ev.Payload)
+	}
+	s.waiting = append(s.waiting, batch{evs, accepted})
+	if s.size > waitBytes {
+		return s.flush(ctx)
+	}
+	return nil
+}
+
+// flush sends what waits, in a round trip of its own.
+func (s *session) flush(ctx context.Context) error {
+	if len(s.waiting) == 0 {
+		return nil
+	}
+	results, err := s.send(ctx, &pgx.Batch{})
+	if err != nil {
+		return err
+	}
+	return results.Close()
+}
+
+// send sends what waits and the given statements behind it, in one round trip, and reads the answers to the former. On an
+// error the results are closed.
+func (s *session) send(ctx context.Context, behind *pgx.Batch) (pgx.BatchResults, error) {
+	if s.status() == aborted {
+		// Nothing can be written any more. What the caller sends may be the ROLLBACK TO that mends it; the events that
+		// wait were written behind that savepoint, since setting one sends everything in front of it.
+		s.drop()
+	}
+	front := s.compose()
+	all := &pgx.Batch{}
+	for _, part := range front {
+		if part.err != nil {
+			return nil, part.err
+		}
+		all.Queue(part.query, part.args...)
+	}
+	all.QueuedQueries = append(all.QueuedQueries, behind.QueuedQueries...)
+	results := s.conn.SendBatch(ctx, all)
+	for _, part := range front {
+		if err := part.read(results); err != nil {
+			_ = results.Close()
+			if s.status() != aborted {
+				s.failed = err // the server never saw it; a COMMIT now would commit without the events
+			}
+			s.drop()
+			return nil, s.store.hint(ended(err))
+		}
+	}
+	s.accept(front)
+	return results, nil
+}
+
+// part is one statement of a flush.
+type part struct {
+	evs    []waybill.Event
+	placed []store.Placed
+	query  string
+	args   []any
+	err    error
+}
+
+// compose merges what waits into as few statements as it fits in.
+func (s *session) compose() []part {
+	if len(s.waiting) == 0 {
+		return nil
+	}
+	evs := s.waiting[0].evs
+	if len(s.waiting) > 1 {
+		evs = nil
+		for _, b := range s.waiting {
+			evs = append(evs, b.evs...)
+		}
+	}
+	var parts []part
+	for _, chunk := range chunks(evs) {
+		p := part{evs: chunk, placed: s.store.place(chunk, s.lanes)}
+		p.query, p.args, p.err = s.store.insert(chunk, p.placed)
+		parts = append(parts, p)
+	}
+	return parts
+}
+
+// read reads the answer to a part. An event that was absorbed gets the zero id: who holds its key was not asked.
+func (p *part) read(results pgx.BatchResults) error {
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var place int64
+		if err := rows.Scan(&place); err != nil {
+			return err
+		}
+		p.placed[place-1].ID = waybill.ID{}
+	}
+	rows.Close()
+	return rows.Err()
+}
+
+// accept tells who wrote the events that the transaction has them.
+func (s *session) accept(parts []part) {
+	if len(parts) == 0 {
+		return
+	}
+	placed := parts[0].placed
+	if len(parts) > 1 {
+		placed = nil
+		for _, p := range parts {
+			placed = append(placed, p.placed...)
+		}
+	}
+	waiting := s.waiting
+	s.waiting, s.size = nil, 0
+	for _, b := range waiting {
+		mine := placed[:len(b.evs):len(b.evs)]
+		placed = placed[len(b.evs):]
+		for i, ev := range b.evs {
+			if mine[i].ID == ev.ID {
+				s.flushed = append(s.flushed, ev.ID)
+			}
+		}
+		if b.accepted != nil {
+			b.accepted(mine)
+		}
+	}
+}
+
+// drop forgets what waits: it was taken back before it was sent.
+func (s *session) drop() {
+	for _, b := range s.waiting {
+		for _, ev := range b.evs {
+			s.dropped = append(s.dropped, ev.ID)
+		}
+	}
+	s.waiting, s.size = nil, 0
+}
+
+// Commit implements [store.Session]. What waits, the question for survivors if there is one, and the COMMIT are one round
+// trip with one Sync: if the INSERT fails, the server skips the COMMIT.
+func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.Ending, error) {
+	if s.over {
+		return store.Ending{}, waybill.ErrTxDone
+	}
+	defer s.end()
+	switch {
+	case s.conn.Conn().IsClosed():
+		return store.Ending{}, errors.New("pgstore: the connection was lost before the commit")
+	case s.status() == idle:
+		return store.Ending{}, fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
+	case s.failed != nil, s.status() == aborted:
+		_ = s.tx.Rollback(ctx)
+		if s.failed != nil {
+			return store.Ending{}, fmt.Errorf("pgstore: rolled back, because events could not be sent: %w", s.failed)
+		}
+		return store.Ending{}, fmt.Errorf("pgstore: commit: %w: a statement in it has failed", pgx.ErrTxCommitRollback)
+	}
+	ending, err := s.commit(ctx)
+	if err == nil {
+		return ending, nil
+	}
+	if pg := s.conn.Conn().PgConn(); !pg.IsClosed() && pg.TxStatus() != idle {
+		// The server has not come to the COMMIT: an INSERT in front of it failed.
+		_ = s.tx.Rollback(ctx)
+		return store.Ending{}, s.store.explain(err)
+	}
+	if answeredNo(err) {
+		return store.Ending{}, s.store.explain(err)
+	}
+	return store.Ending{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
+}
+
+func (s *session) commit(ctx context.Context) (store.Ending, error) {
+	ending := store.Ending{Checked: true}
+	var tag pgconn.CommandTag
+	var err error
+	if len(s.waiting) == 0 && !s.revoked {
+		tag, err = s.conn.Exec(ctx, "commit")
+	} else {
+		tag, err = s.commitBehind(ctx, &ending)
+	}
+	if err == nil && tag.String() != "COMMIT" {
+		err = pgx.ErrTxCommitRollback
+	}
+	ending.Undone = append(ending.Undone, s.dropped...)
+	return ending, err
+}
+
+// commitBehind commits behind what waits.
+func (s *session) commitBehind(ctx context.Context, ending *store.Ending) (pgconn.CommandTag, error) {
+	behind := &pgx.Batch{}
+	asked := s.flushed // what waits now cannot have been taken back
+	if s.revoked {
+		behind.Queue(s.store.sql.present, uuids(asked))
+	}
+	behind.Queue("commit")
+	results, err := s.send(ctx, behind)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	defer results.Close() //nolint:errcheck // closed for good below; this is for the errors in between
+	if s.revoked {
+		there := make(map[waybill.ID]bool)
+		rows, err := results.Query()
+		var id waybill.ID
+		err = collect(rows, err, func() error { there[id] = true; return nil }, (*scanUUID)(&id))
+		if err != nil {
+			return pgconn.CommandTag{}, err
+		}
+		for _, id := range asked {
+			if !there[id] {
+				ending.Undone = append(ending.Undone, id)
+			}
+		}
+	}
+	tag, err := results.Exec()
+	return tag, errors.Join(err, results.Close())
+}
+
+// Rollback implements [store.Session].
+func (s *session) Rollback(ctx context.Context) error {
+	if s.over {
+		return nil
+	}
+	defer s.end()
+	s.drop()
+	switch {
+	case s.conn.Conn().IsClosed():
+		return nil // the server rolls back what its client has left
+	case s.status() == idle:
+		return fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
+	}
+	return s.tx.Rollback(ctx)
+}
+
+func (s *session) end() {
+	s.over = true
+	s.conn.Release() // the pool destroys a connection that is still in a transaction
+}

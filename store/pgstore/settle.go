@@ -1,0 +1,192 @@
+package pgstore
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// settleKind says which of the parts a settlement's statement has: what is not there costs nothing.
+type settleKind struct{ done, history, retry, dead bool }
+
+// settleStatements are the statements of all kinds. Each is one autocommit statement: a client that stops between a lock and
+// its commit would block the take-over for as long as its connection lives.
+//
+// The fence is a lock, not a look: with EXISTS(epoch) instead, a statement whose snapshot is older than a take-over would still
+// move rows after it. FOR SHARE makes the take-over's FOR UPDATE wait; when this had to wait for one instead, the row is
+// checked again and its epoch no longer fits. Rows are found by id: unique id of outbox, primary key of delayed.
+func settleStatements(r func(string) string) map[settleKind]string {
+	out := make(map[settleKind]string)
+	for i := range 16 {
+		k := settleKind{done: i&1 != 0, history: i&2 != 0, retry: i&4 != 0, dead: i&8 != 0}
+		out[k] = r(k.statement())
+	}
+	return out
+}
+
+const settleFence = `WITH mode AS MATERIALIZED (
+  SELECT set_config('synchronous_commit', CASE WHEN $1::boolean THEN 'off' WHEN current = 'off' THEN 'on' ELSE current END, true)
+  FROM current_setting('synchronous_commit') AS current
+),
+fence AS MATERIALIZED (
+  SELECT l.lane FROM mode, {lane} l JOIN unnest($2::smallint[], $3::bigint[], $4::uuid[]) AS f(lane, epoch, token)
+    ON l.lane = f.lane AND l.epoch = f.epoch AND l.token = f.token
+  ORDER BY l.lane FOR SHARE OF l
+)`
+
+// $5: ids of done.
+const settleDone = `, done AS (
+  DELETE FROM {outbox} WHERE id = ANY($5::uuid[]) AND lane IN (SELECT lane FROM fence)
+  RETURNING lane, seq, {events}, created_at, 0 AS attempts, 0 AS replay
+), done_late AS (
+  DELETE FROM {delayed} WHERE id = ANY($5::uuid[]) AND lane IN (SELECT lane FROM fence)
+  RETURNING lane, seq, {events}, created_at, attempts, replay
+), done_key AS (
+  DELETE FROM {dedup} d USING (SELECT * FROM done UNION ALL SELECT * FROM done_late) AS g
+  WHERE g.dedup_key IS NOT NULL AND d.tenant_id = coalesce(g.tenant_id, '') AND d.dedup_key = g.dedup_key AND d.id = g.id
+)`
+
+const settleHistory = `, kept AS (
+  INSERT INTO {history} (lane, seq, {events}, created_at, attempts, replay, done_at)
+  SELECT *, clock_timestamp() FROM (SELECT * FROM done UNION ALL SELECT * FROM done_late) AS g
+)`
+
+// $6: ids, $7: attempts, $8: delays in microseconds, $9: holds, $10: errors of retry.
+const settleRetry = `, retry AS MATERIALIZED (
+  SELECT * FROM unnest($6::uuid[], $7::integer[], $8::bigint[], $9::boolean[], $10::text[]) AS r(id, attempts, delay, holds, error)
+), put_off AS (
+  DELETE FROM {outbox} WHERE id = ANY($6::uuid[]) AND lane IN (SELECT lane FROM fence)
+  RETURNING lane, seq, {events}, created_at
+), late AS (
+  INSERT INTO {delayed} (lane, seq, {events}, created_at, due_at, attempts, holds, last_error)
+  SELECT p.*, clock_timestamp() + r.delay * interval '1 microsecond', r.attempts, r.holds, r.error
+  FROM put_off p JOIN retry r ON r.id = p.id RETURNING lane, id
+), again AS (
+  UPDATE {delayed} d SET due_at = clock_timestamp() + r.delay * interval '1 microsecond',
+    attempts = r.attempts, holds = r.holds, last_error = r.error
+  FROM retry r WHERE d.id = ANY($6::uuid[]) AND d.id = r.id AND d.lane IN (SELECT lane FROM fence) RETURNING d.lane, d.id
+)`
+
+// $11: ids, $12: attempts, $13: holds, $14: errors of dead.
+const settleDead = `, verdict AS MATERIALIZED (
+  SELECT * FROM unnest($11::uuid[], $12::integer[], $13::boolean[], $14::text[]) AS v(id, attempts, holds, error)
+), given_up AS (
+  DELETE FROM {outbox} WHERE id = ANY($11::uuid[]) AND lane IN (SELECT lane FROM fence)
+  RETURNING lane, seq, {events}, created_at, 0 AS replay
+), given_up_late AS (
+  DELETE FROM {delayed} WHERE id = ANY($11::uuid[]) AND lane IN (SELECT lane FROM fence)
+  RETURNING lane, seq, {events}, created_at, replay
+), buried AS (
+  INSERT INTO {dead} (lane, seq, {events}, created_at, replay, attempts, holds, last_error)
+  SELECT g.*, v.attempts, v.holds, v.error
+  FROM (SELECT * FROM given_up UNION ALL SELECT * FROM given_up_late) AS g JOIN verdict v ON v.id = g.id
+  RETURNING lane, id, tenant_id, dedup_key
+), dead_key AS (
+  DELETE FROM {dedup} d USING buried b
+  WHERE b.dedup_key IS NOT NULL AND d.tenant_id = coalesce(b.tenant_id, '') AND d.dedup_key = b.dedup_key AND d.id = b.id
+)`
+
+func (k settleKind) statement() string {
+	var b strings.Builder
+	b.WriteString(settleFence)
+	answer := "\nSELECT lane, NULL::uuid AS id FROM fence"
+	if k.done {
+		b.WriteString(settleDone)
+		if k.history {
+			b.WriteString(settleHistory)
+		}
+		answer += "\nUNION ALL SELECT lane, id FROM done UNION ALL SELECT lane, id FROM done_late"
+	}
+	if k.retry {
+		b.WriteString(settleRetry)
+		answer += "\nUNION ALL SELECT lane, id FROM late UNION ALL SELECT lane, id FROM again"
+	}
+	if k.dead {
+		b.WriteString(settleDead)
+		answer += "\nUNION ALL SELECT lane, id FROM buried"
+	}
+	b.WriteString(answer)
+	return strings.ReplaceAll(renumber(b.String(), k), "{events}", eventColumns)
+}
+
+// renumber closes the gaps that missing parts leave in the numbers of the parameters.
+func renumber(statement string, k settleKind) string {
+	present := []bool{true, true, true, true, k.done, k.retry, k.retry, k.retry, k.retry, k.retry, k.dead, k.dead, k.dead, k.dead}
+	var pairs []string
+	next := len(slices.DeleteFunc(slices.Clone(present), func(b bool) bool { return !b }))
+	for i := len(present) - 1; i >= 0; i-- { // from the largest, so that $1 is not found in $14
+		if present[i] {
+			pairs = append(pairs, "$"+strconv.Itoa(i+1), "$"+strconv.Itoa(next))
+			next--
+		}
+	}
+	return strings.NewReplacer(pairs...).Replace(statement)
+}
+
+// Settle implements [store.Settler].
+func (c *core) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
+	k := settleKind{done: len(s.Done) > 0, history: s.History && len(s.Done) > 0, retry: len(s.Retry) > 0, dead: len(s.Dead) > 0}
+	if k.done && !k.history {
+		if err := c.noteGap(ctx); err != nil {
+			return store.Settled{}, c.explain(err)
+		}
+	}
+	lanes, epochs, tokens := fences(s.Leases)
+	// Losing a commit of these only means delivering again. A dead letter that came back would be delivered behind its
+	// successors.
+	hasty := !k.dead
+	args := []any{hasty, c.db.int16s(lanes), c.db.int64s(epochs), c.db.ids(tokens)}
+	if k.done {
+		args = append(args, c.db.ids(column(s.Done, func(r store.Result) waybill.ID { return r.ID })))
+	}
+	if k.retry {
+		args = append(args, c.results(s.Retry, true)...)
+	}
+	if k.dead {
+		args = append(args, c.results(s.Dead, false)...)
+	}
+	var out store.Settled
+	var lane int
+	var id waybill.ID
+	rows, err := c.db.query(ctx, c.sql.settle[k], args...)
+	err = collect(rows, err, func() error {
+		if id.IsZero() {
+			out.Held = append(out.Held, lane)
+		} else {
+			out.Moved = append(out.Moved, id)
+		}
+		return nil
+	}, &lane, c.db.scanID(&id))
+	if err != nil {
+		return store.Settled{}, c.explain(err)
+	}
+	slices.Sort(out.Held)
+	return out, nil
+}
+
+// results splits results into columns: id, attempts, delay if asked for, holds and error.
+func (c *core) results(rs []store.Result, delays bool) []any {
+	out := []any{
+		c.db.ids(column(rs, func(r store.Result) waybill.ID { return r.ID })),
+		c.db.int32s(column(rs, func(r store.Result) int32 { return int32(r.Attempts) })),
+	}
+	if delays {
+		out = append(out, c.db.int64s(column(rs, func(r store.Result) int64 { return r.Delay.Microseconds() })))
+	}
+	return append(out,
+		c.db.bools(column(rs, func(r store.Result) bool { return r.Holds })),
+		c.db.texts(column(rs, func(r store.Result) string { return store.CutError(r.Error) })),
+	)
+}
+
+func column[E any](rs []store.Result, field func(store.Result) E) []E {
+	out := make([]E, len(rs))
+	for i, r := range rs {
+		out[i] = field(r)
+	}
+	return out
+}

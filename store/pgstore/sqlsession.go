@@ -1,0 +1,63 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqltx"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Begin implements [store.Beginner].
+func (s *SQLStore) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*sql.Tx], error) {
+	if _, err := s.laneCount(ctx, s.db); err != nil {
+		return nil, err
+	}
+	sess, err := sqltx.Begin(ctx, s.sqldb, opts, sqltx.Dialect{
+		Present:    s.stillThere,
+		RolledBack: answeredNo,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return sess, nil
+}
+
+// stillThere returns which of the events have a row that tx sees.
+func (s *SQLStore) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error) {
+	db := sqlDB{tx}
+	there := make(map[waybill.ID]bool, len(ids))
+	var id waybill.ID
+	rows, err := db.query(ctx, s.sql.present, db.ids(ids))
+	err = collect(rows, err, func() error { there[id] = true; return nil }, db.scanID(&id))
+	return there, err
+}
+
+// Append implements [store.Appender].
+func (s *SQLStore) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.Placed, error) {
+	return s.AppendSQL(ctx, tx, evs)
+}
+
+// AppendSQL implements [store.SQLAppender].
+func (s *SQLStore) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.Placed, error) {
+	db := sqlDB{tx}
+	put := func(evs []waybill.Event, placed []store.Placed) error {
+		for _, chunk := range chunks(evs) {
+			here := placed[:len(chunk)]
+			placed = placed[len(chunk):]
+			query, args, err := s.insert(chunk, here)
+			if err != nil {
+				return err
+			}
+			var place int64
+			rows, err := db.query(ctx, query, textArgs(args)...)
+			err = collect(rows, err, func() error { here[place-1].ID = waybill.ID{}; return nil }, &place)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return s.append(ctx, db, evs, put)
+}

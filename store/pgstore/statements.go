@@ -1,0 +1,129 @@
+package pgstore
+
+import (
+	"strings"
+
+	"github.com/waybillhq/waybill/internal/eventrow"
+)
+
+// statements are the SQL of the store, with the configured names in place. Comments name the index that each uses.
+type statements struct {
+	lanes, setSetting, historyFrom string
+	insertOne, insertMany          string
+	insertWith, holders            string
+	insertHead                     string // INSERT INTO outbox (…) VALUES, for drivers without arrays
+	present                        string
+	openTransactions, found        string
+	lockNodes, join, renew, live   string
+	acquire                        string
+	release, leave                 string
+	fetch, sweep, load, due        string
+	settle                         map[settleKind]string
+}
+
+// eventColumns is the event's columns with a comma between them.
+var eventColumns = strings.Join(eventrow.Columns(), ", ")
+
+// readColumns is what every read of whole rows returns, in the order of record.dest; what is NULL reads as its zero value. The
+// rows come from the right side of an outer join, so that the clock is returned even if there are none; then the lane is -1.
+const readColumns = `coalesce(lane, -1), coalesce(seq, 0), id, coalesce(type, ''), coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
+ coalesce(tenant_id, ''), coalesce(topic, ''), coalesce(routing_key, ''), coalesce(schema_id, ''), coalesce(schema_version, 1),
+ coalesce(dedup_key, ''), coalesce(occurred_at, now()), coalesce(priority, 0), coalesce(correlation_id, ''), coalesce(causation_id, ''),
+ coalesce(headers, ''), coalesce(content_type, ''), payload, coalesce(created_at, now())`
+
+// manyColumns is what insertMany and insertWith make of their arrays. An array that is shorter than the others is filled up
+// with NULLs, so a column that is empty in all events is sent as no array at all.
+const manyColumns = `unnest($1::smallint[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+ $10::integer[], $11::text[], $12::timestamptz[], $13::smallint[], $14::text[], $15::text[], $16::text[], $17::text[], $18::bytea[]`
+
+const manyNames = `lane, id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, schema_version, dedup_key,
+ occurred_at, priority, correlation_id, causation_id, headers, content_type, payload`
+
+// manyValues is manyNames with the defaults of what an array may leave out.
+const manyValues = `lane, id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, coalesce(schema_version, 1), dedup_key,
+ occurred_at, coalesce(priority, 0), correlation_id, causation_id, headers, content_type, payload`
+
+func newStatements(names *strings.Replacer) statements {
+	r := names.Replace
+	return statements{
+		lanes: r(`SELECT value FROM {setting} WHERE name = 'lanes'`),
+		setSetting: r(`INSERT INTO {setting} AS s (name, value) VALUES ($1, $2)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value <> excluded.value`),
+		historyFrom: r(`SELECT value FROM {setting} WHERE name = 'history_from'`),
+
+		insertOne: r(`INSERT INTO {outbox} (` + manyNames + `)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`),
+		insertMany: r(`INSERT INTO {outbox} (` + manyNames + `)
+SELECT ` + manyValues + ` FROM ` + manyColumns + `) AS i(` + manyNames + `)`),
+		insertHead: r(`INSERT INTO {outbox} (` + manyNames + `) VALUES `),
+
+		// Keys are taken in sorted order, so that two writers cannot deadlock over one write each; a key that another open
+		// transaction has taken is waited for. The database's clock chooses the table. The answer is the place, counted from
+		// 1, of every event that was absorbed.
+		insertWith: r(`WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+input AS MATERIALIZED (
+  SELECT i.*, CASE WHEN i.delay > 0 THEN clock.now + i.delay * interval '1 microsecond'
+                   WHEN i.available_at > clock.now THEN i.available_at END AS due_at
+  FROM clock, ` + manyColumns + `, $19::timestamptz[], $20::bigint[]) WITH ORDINALITY
+    AS i(` + manyNames + `, available_at, delay, place)
+), taken AS (
+  INSERT INTO {dedup} (tenant_id, dedup_key, id)
+  SELECT DISTINCT ON (tenant, key) coalesce(tenant_id, '') COLLATE "C" AS tenant, dedup_key COLLATE "C" AS key, id
+  FROM input WHERE dedup_key IS NOT NULL ORDER BY tenant, key, place
+  ON CONFLICT DO NOTHING RETURNING id
+), kept AS MATERIALIZED (
+  SELECT *, nextval('{outbox_seq}') AS seq FROM (
+    SELECT * FROM input WHERE dedup_key IS NULL OR id IN (SELECT id FROM taken)
+      -- An event is not its own duplicate: writing it twice must meet its unique id.
+      OR EXISTS (SELECT FROM {dedup} d WHERE d.tenant_id = coalesce(input.tenant_id, '') AND d.dedup_key = input.dedup_key AND d.id = input.id)
+    ORDER BY place
+  ) AS ordered
+), later AS (
+  INSERT INTO {delayed} (` + manyNames + `, seq, due_at)
+  SELECT ` + manyValues + `, seq, due_at FROM kept WHERE due_at IS NOT NULL
+), ready AS (
+  INSERT INTO {outbox} (` + manyNames + `, seq)
+  SELECT ` + manyValues + `, seq FROM kept WHERE due_at IS NULL
+)
+SELECT place FROM input WHERE dedup_key IS NOT NULL AND id NOT IN (SELECT id FROM kept)`),
+		// Primary key of dedup.
+		holders: r(`SELECT d.id, k.place FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k(tenant_id, dedup_key, place)
+JOIN {dedup} d ON d.tenant_id = k.tenant_id AND d.dedup_key = k.dedup_key`),
+
+		// Unique id of outbox, primary key of delayed.
+		present: r(`SELECT id FROM {outbox} WHERE id = ANY($1::uuid[]) UNION ALL SELECT id FROM {delayed} WHERE id = ANY($1::uuid[])`),
+		openTransactions: `SELECT clock_timestamp(), min(xact_start) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`,
+		found: r(`SELECT EXISTS (SELECT FROM {outbox} WHERE id = $1) OR EXISTS (SELECT FROM {delayed} WHERE id = $1)
+ OR EXISTS (SELECT FROM {dead} WHERE id = $1) OR EXISTS (SELECT FROM {history} WHERE id = $1),
+ coalesce((SELECT value FROM {setting} WHERE name = 'history_from'), '')`),
+
+		lockNodes: r(`LOCK TABLE {node} IN SHARE ROW EXCLUSIVE MODE`),
+		live:      r(`SELECT EXISTS (SELECT FROM {node} WHERE id = $1 AND expires_at > clock_timestamp())`),
+
+		join:    r(joinRelay),
+		renew:   r(renewLease),
+		acquire: r(acquireLanes),
+		release: r(releaseLanes),
+		leave:   r(leaveRelay),
+
+		// Primary key of outbox (lane, seq).
+		fetch: r(`SELECT ` + readColumns + `, r.available_at, 0, 0, false, '', now() FROM (SELECT) AS once LEFT JOIN (
+  unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
+  CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT $4) AS r
+) ON true`),
+		sweep: r(`SELECT r.lane, r.seq, r.id FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
+CROSS JOIN LATERAL (SELECT o.lane, o.seq, o.id FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT $4) AS r`),
+		load: r(`SELECT ` + readColumns + `, r.available_at, 0, 0, false, '', now() FROM (SELECT) AS once LEFT JOIN (
+  unnest($1::smallint[], $2::bigint[]) AS c(l, s) JOIN {outbox} r ON r.lane = c.l AND r.seq = c.s
+) ON true`),
+		// delayed_due_idx (lane, due_at, seq), once per lane.
+		due: r(`SELECT ` + readColumns + `, r.due_at, coalesce(r.attempts, 0), coalesce(r.replay, 0), coalesce(r.holds, false),
+ coalesce(r.last_error, ''), now() FROM (SELECT) AS once LEFT JOIN (
+  unnest($1::smallint[]) AS c(l)
+  CROSS JOIN LATERAL (SELECT * FROM {delayed} d WHERE d.lane = c.l AND d.due_at <= now() ORDER BY d.due_at, d.seq LIMIT $2) AS r
+) ON true ORDER BY r.due_at, r.seq LIMIT $2`),
+
+		settle: settleStatements(r),
+	}
+}
