@@ -35,8 +35,7 @@ func TestConformanceSQL(t *testing.T) {
 // Poolers in transaction mode want one of the other protocols. What rides in front of a statement must ride there too.
 func TestConformanceProtocols(t *testing.T) {
 	for name, mode := range map[string]pgx.QueryExecMode{
-		"exec": pgx.QueryExecModeExec, "simple": pgx.QueryExecModeSimpleProtocol, "describe": pgx.QueryExecModeDescribeExec,
-		"cache_describe": pgx.QueryExecModeCacheDescribe,
+		"exec": pgx.QueryExecModeExec, "simple": pgx.QueryExecModeSimpleProtocol,
 	} {
 		t.Run(name, func(t *testing.T) {
 			pool := openPool(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })

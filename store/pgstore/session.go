@@ -270,12 +270,9 @@ func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.End
 		return store.Ending{}, errors.New("pgstore: the connection was lost before the commit")
 	case s.status() == idle:
 		return store.Ending{}, fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
-	case s.failed != nil, s.status() == aborted:
+	case s.failed != nil:
 		_ = s.tx.Rollback(ctx)
-		if s.failed != nil {
-			return store.Ending{}, fmt.Errorf("pgstore: rolled back, because events could not be sent: %w", s.failed)
-		}
-		return store.Ending{}, fmt.Errorf("pgstore: commit: %w: a statement in it has failed", pgx.ErrTxCommitRollback)
+		return store.Ending{}, fmt.Errorf("pgstore: rolled back, because events could not be sent: %w", s.failed)
 	}
 	ending, err := s.commit(ctx)
 	if err == nil {
@@ -302,6 +299,7 @@ func (s *session) commit(ctx context.Context) (store.Ending, error) {
 		tag, err = s.commitBehind(ctx, &ending)
 	}
 	if err == nil && tag.String() != "COMMIT" {
+		// A statement has failed, its error was swallowed, and the server answers COMMIT with ROLLBACK.
 		err = pgx.ErrTxCommitRollback
 	}
 	ending.Undone = append(ending.Undone, s.dropped...)

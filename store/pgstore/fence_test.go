@@ -1,0 +1,81 @@
+package pgstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Protocol 6: the fence is a lock. A settlement that meets a take-over under way waits for it, and is then refused, although the
+// statement's snapshot is older than the take-over.
+func TestProtocol6_SettlementWaitsForTakeOver(t *testing.T) {
+	pool := openPool(t, nil)
+	db, schema := openStore(t, pool)
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, event("A")) }); err != nil {
+		t.Fatal(err)
+	}
+	node := store.Node{ID: waybill.NewID(), Relay: "r"}
+	if _, err := db.Heartbeat(t.Context(), node, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	lane := store.LaneOf("", waybill.GlobalAggregate, "a", 32)
+	leases, err := db.Acquire(t.Context(), node, []int{lane}, 1)
+	if err != nil || len(leases) != 1 {
+		t.Fatal(leases, err)
+	}
+	page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: lane}}, 1)
+	if err != nil || len(page.Rows) != 1 {
+		t.Fatal(page, err)
+	}
+
+	takeOver, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer takeOver.Rollback(context.Background()) //nolint:errcheck // harmless after the commit
+	if _, err := takeOver.Exec(t.Context(), `UPDATE "`+schema+`".waybill_lane SET epoch = epoch + 1, token = gen_random_uuid() WHERE lane = $1`, lane); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		settled store.Settled
+		err     error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		settled, err := db.Settle(t.Context(), store.Settlement{
+			Leases: leases, Done: []store.Result{{Lane: lane, ID: page.Rows[0].ID}}, History: true,
+		})
+		answers <- answer{settled, err}
+	}()
+	// Wait until the settlement waits for the lock, or has ended without.
+	deadline := time.Now().Add(20 * time.Second)
+	for waits := false; !waits && len(answers) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the settlement neither waits nor ends")
+		}
+		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%fence%')`, schema).Scan(&waits)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := takeOver.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := <-answers
+	if got.err != nil || len(got.settled.Held) > 0 || len(got.settled.Moved) > 0 {
+		t.Errorf("the stale settlement: %+v, %v; want nothing held and nothing moved", got.settled, got.err)
+	}
+	if page, err = db.Fetch(t.Context(), []store.Cursor{{Lane: lane}}, 1); err != nil || len(page.Rows) != 1 {
+		t.Errorf("the event is gone from the outbox: %v, %v", page.Rows, err)
+	}
+}

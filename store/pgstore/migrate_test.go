@@ -1,0 +1,264 @@
+package pgstore_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/docblock"
+	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/pgstore"
+)
+
+// psql runs a script in the database's own shell, as the user of the tests.
+func psql(t testing.TB, script, searchPath string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), testserver.Shell(t, "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", testserver.Postgres(t))
+	cmd.Stdin = strings.NewReader(script)
+	cmd.Env = append(os.Environ(), "PGOPTIONS=-c search_path="+searchPath)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("psql: %v\n%s", err, out)
+	}
+}
+
+// catalogue describes everything in a schema, with the schema's name taken out.
+func catalogue(t testing.TB, pool *pgxpool.Pool, schema string) []string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `
+SELECT 'table ' || c.relname || ' ' || c.relkind::text || ' ' || coalesce(c.reloptions::text, '') || ' ' || coalesce(pg_get_partkeydef(c.oid), '')
+  || ' ' || coalesce(pg_get_expr(c.relpartbound, c.oid), '') FROM pg_class c WHERE c.relnamespace = $1::regnamespace
+UNION ALL SELECT 'column ' || c.relname || ' ' || a.attnum || ' ' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || ' ' || a.attnotnull::text
+  || ' ' || coalesce(pg_get_expr(d.adbin, d.adrelid), '') || ' ' || coalesce(co.collname, '')
+  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+  LEFT JOIN pg_collation co ON co.oid = a.attcollation
+  WHERE c.relnamespace = $1::regnamespace AND c.relkind IN ('r', 'p') AND a.attnum > 0
+UNION ALL SELECT 'index ' || pg_get_indexdef(i.indexrelid) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relnamespace = $1::regnamespace
+UNION ALL SELECT 'constraint ' || conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = $1::regnamespace
+UNION ALL SELECT 'function ' || pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = $1::regnamespace
+UNION ALL SELECT 'trigger ' || pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid WHERE c.relnamespace = $1::regnamespace
+UNION ALL SELECT 'sequence ' || s.seqrelid::regclass || ' cache ' || s.seqcache || ' start ' || s.seqstart FROM pg_sequence s
+  JOIN pg_class c ON c.oid = s.seqrelid WHERE c.relnamespace = $1::regnamespace`, schema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range lines {
+		lines[i] = strings.ReplaceAll(lines[i], schema, "SCHEMA")
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// The exported script, applied by psql, gives the same catalogue as Migrate.
+func TestMigrationSQLGivesTheSameCatalogue(t *testing.T) {
+	pool := openPool(t, nil)
+	byCode, byShell := schemaOf(t, pool), schemaOf(t, pool)
+	config := func(schema string) pgstore.Config { return pgstore.Config{Schema: schema, Prefix: "my_", Lanes: 7} }
+	code, err := pgstore.New(pool, config(byCode))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := code.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	shell, err := pgstore.New(pool, config(byShell))
+	if err != nil {
+		t.Fatal(err)
+	}
+	psql(t, shell.MigrationSQL(), "public")
+	a, b := catalogue(t, pool, byCode), catalogue(t, pool, byShell)
+	if len(a) < 100 {
+		t.Fatalf("the catalogue has only %d lines", len(a))
+	}
+	if diff := cmpLines(a, b); diff != "" {
+		t.Errorf("by code and by psql differ:\n%s", diff)
+	}
+	// Code takes over from the shell.
+	applied, err := shell.Migrate(t.Context())
+	if err != nil || len(applied) != 0 {
+		t.Errorf("Migrate after the script applied %v, %v; want nothing", applied, err)
+	}
+	all, err := shell.Migrations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		if m.AppliedAt.IsZero() || m.Unknown {
+			t.Errorf("after the script: %+v", m)
+		}
+	}
+	for _, s := range []store.Reader{code, shell} {
+		if _, err := s.Fetch(t.Context(), []store.Cursor{{Lane: 6}}, 1); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func cmpLines(a, b []string) string {
+	var diff strings.Builder
+	for _, line := range a {
+		if !slices.Contains(b, line) {
+			fmt.Fprintf(&diff, "- %s\n", line)
+		}
+	}
+	for _, line := range b {
+		if !slices.Contains(a, line) {
+			fmt.Fprintf(&diff, "+ %s\n", line)
+		}
+	}
+	return diff.String()
+}
+
+func TestMigrateFromManyAtOnce(t *testing.T) {
+	pool := openPool(t, nil)
+	schema := schemaOf(t, pool)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	applied := 0
+	for range 8 {
+		wg.Go(func() {
+			db, err := pgstore.New(pool, pgstore.Config{Schema: schema})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			ms, err := db.Migrate(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			applied += len(ms)
+			mu.Unlock()
+		})
+	}
+	wg.Wait()
+	db, err := pgstore.New(pool, pgstore.Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := db.Migrations(t.Context())
+	if err != nil || applied != len(all) {
+		t.Errorf("%d migrations were applied by all together, %v; want each once: %v", applied, err, all)
+	}
+}
+
+func TestMigrations(t *testing.T) {
+	pool := openPool(t, nil)
+	schema := schemaOf(t, pool)
+	db, err := pgstore.New(pool, pgstore.Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := db.Migrations(t.Context())
+	if err != nil || len(before) == 0 || !before[0].AppliedAt.IsZero() {
+		t.Errorf("without tables: %v, %v; want all, none applied", before, err)
+	}
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), `INSERT INTO "`+schema+`".waybill_migration VALUES (99, 'from the future')`); err != nil {
+		t.Fatal(err)
+	}
+	after, err := db.Migrations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := after[len(after)-1]; len(after) != len(before)+1 || !last.Unknown || last.Version != 99 || after[0].AppliedAt.IsZero() {
+		t.Errorf("with one from the future: %+v", after)
+	}
+}
+
+// Protocol 10: a sequence that hands out blocks would break the order.
+func TestProtocol10_SequenceCache(t *testing.T) {
+	pool := openPool(t, nil)
+	_, schema := openStore(t, pool)
+	var cache int64
+	err := pool.QueryRow(t.Context(), `SELECT seqcache FROM pg_sequence WHERE seqrelid = ($1 || '.waybill_outbox_seq')::regclass`, `"`+schema+`"`).Scan(&cache)
+	if err != nil || cache != 1 {
+		t.Errorf("CACHE is %d, %v; want 1", cache, err)
+	}
+}
+
+func TestLanesBelongToTheTables(t *testing.T) {
+	pool := openPool(t, nil)
+	schema := schemaOf(t, pool)
+	made, err := pgstore.New(pool, pgstore.Config{Schema: schema, Lanes: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := made.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	silent, err := pgstore.New(pool, pgstore.Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // always rolled back
+	for i := range 40 {
+		ev := waybill.Event{Type: "A", AggregateID: fmt.Sprint(i), Payload: []byte("1")}.Complete()
+		placed, err := silent.Append(t.Context(), tx, []waybill.Event{ev})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := store.LaneOf("", waybill.GlobalAggregate, ev.AggregateID, 4); placed[0].Lane != want {
+			t.Fatalf("lane %d, want %d of 4", placed[0].Lane, want)
+		}
+	}
+	other, err := pgstore.New(pool, pgstore.Config{Schema: schema, Lanes: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Begin(t.Context(), nil); err == nil || !containsAll(err.Error(), "Config.Lanes is 8", "the tables have 4") {
+		t.Errorf("a store that wants 8 lanes: %v", err)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	pool := openPool(t, nil)
+	_, err := pgstore.New(pool, pgstore.Config{Schema: `x"; DROP TABLE y`, Prefix: "1st", Lanes: 5000})
+	if err == nil || !containsAll(err.Error(), "Config.Schema", "Config.Prefix", "Config.Lanes") {
+		t.Errorf("got %v, want every wrong field", err)
+	}
+	if _, err := pgstore.New(nil, pgstore.Config{}); err == nil {
+		t.Error("a nil pool was accepted")
+	}
+	if _, err := pgstore.NewSQL(nil, pgstore.Config{}); err == nil {
+		t.Error("a nil database was accepted")
+	}
+}
+
+// What docs/sql.md tells people to type works, in the shell they would type it in.
+func TestDocumentedSQL(t *testing.T) {
+	pool := openPool(t, nil)
+	db, schema := openStore(t, pool)
+	for _, block := range docblock.Blocks(t, "docs/sql.md", "sql postgresql") {
+		psql(t, block, schema)
+	}
+	lane := store.LaneOf("", "order", "A-1", 32)
+	page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: lane}}, 10)
+	if err != nil || len(page.Rows) != 1 {
+		t.Fatalf("lane %d has %d rows, %v; want the one that was inserted", lane, len(page.Rows), err)
+	}
+	ev := page.Rows[0].Event
+	if ev.Type != "OrderPlaced" || ev.AggregateID != "A-1" || string(ev.Payload) != `{"total": 9990}` || ev.Topic != "OrderPlaced" ||
+		ev.ContentType != waybill.JSON || ev.SchemaVersion != 1 || page.Rows[0].Err != nil {
+		t.Errorf("it reads back as %+v", page.Rows[0])
+	}
+}
