@@ -126,6 +126,9 @@ func (rawCodec) Unmarshal(data []byte, v any) error {
 }
 
 func encodeJSON(v any) ([]byte, error) {
+	if raw, ok := v.(json.RawMessage); ok && raw != nil {
+		return raw, nil // json.Marshal would compact and escape it
+	}
 	data, err := json.Marshal(v)
 	if err != nil {
 		return nil, &FieldError{"Payload", "encode: " + err.Error()}

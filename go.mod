@@ -4,4 +4,4 @@ go 1.25.0
 
 require github.com/oklog/ulid/v2 v2.1.2
 
-require go.uber.org/goleak v1.3.0 // indirect
+require go.uber.org/goleak v1.3.0

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"reflect"
+	"slices"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
@@ -180,7 +181,7 @@ func (w *writer) prepare(ctx context.Context, evs []waybill.Event, given []waybi
 		if err != nil {
 			return nil, fmt.Errorf("outbox: before write: %w", err)
 		}
-		prepared = changed
+		prepared = slices.Clone(changed) // the hook may keep its own
 	}
 	var errs []error
 	for i := range prepared {

@@ -51,15 +51,22 @@ func DecodeHeaders(text string) (map[string]string, error) {
 	if text == "" || text == "null" {
 		return nil, nil
 	}
-	var headers map[string]string
-	if err := json.Unmarshal([]byte(text), &headers); err != nil {
+	var values map[string]*string // pointers, because a null would pass for an empty string
+	if err := json.Unmarshal([]byte(text), &values); err != nil {
 		return nil, fmt.Errorf("store: headers are not a flat JSON object of strings: %w", err)
 	}
-	if _, bad := headers[""]; bad {
-		return nil, errors.New("store: headers: an empty name")
-	}
-	if len(headers) == 0 {
+	if len(values) == 0 {
 		return nil, nil
+	}
+	headers := make(map[string]string, len(values))
+	for name, value := range values {
+		if name == "" {
+			return nil, errors.New("store: headers: an empty name")
+		}
+		if value == nil {
+			return nil, fmt.Errorf("store: headers are not a flat JSON object of strings: %q is null", name)
+		}
+		headers[name] = *value
 	}
 	return headers, nil
 }
@@ -69,19 +76,13 @@ const maxError = 4000
 
 // CutError returns an error's text as it is stored: valid UTF-8 without NUL, at most 4000 bytes, cut between runes.
 func CutError(text string) string {
-	if len(text) > maxError {
-		text = text[:maxError]
-		for len(text) > 0 {
-			if r, size := utf8.DecodeLastRuneInString(text); r != utf8.RuneError || size > 1 {
-				break
-			}
-			text = text[:len(text)-1]
-		}
-	}
-	clean := make([]byte, 0, len(text))
+	clean := make([]byte, 0, min(len(text), maxError))
 	for _, r := range text {
 		if r == 0 || r == utf8.RuneError {
 			r = '?'
+		}
+		if len(clean)+utf8.RuneLen(r) > maxError {
+			break
 		}
 		clean = utf8.AppendRune(clean, r)
 	}

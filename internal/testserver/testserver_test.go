@@ -10,7 +10,7 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// fakeTB records how a helper ends a test. Like the real one, Skip and Fatal
+// fakeTB records how a call ends a test. Like the real one, Skip and Fatal
 // do not return.
 type fakeTB struct {
 	testing.TB
@@ -32,13 +32,13 @@ func (f *fakeTB) end(outcome, text string) {
 	runtime.Goexit()
 }
 
-// try runs a helper with a test of its own and reports its result.
-func try(helper func(testing.TB) string) (result string, tb *fakeTB) {
+// try makes a call with a test of its own and reports its result.
+func try(ask func(testing.TB) string) (result string, tb *fakeTB) {
 	tb = &fakeTB{outcome: "pass"}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		result = helper(tb)
+		result = ask(tb)
 	}()
 	<-done
 	return result, tb
@@ -62,7 +62,7 @@ func TestAddressesComeFromTheEnvironment(t *testing.T) {
 func TestMissingServerSkipsOrFails(t *testing.T) {
 	cases := []struct {
 		name    string
-		helper  func(testing.TB) string
+		ask     func(testing.TB) string
 		require string
 		outcome string
 		hint    string
@@ -86,7 +86,7 @@ func TestMissingServerSkipsOrFails(t *testing.T) {
 			t.Setenv(testserver.EnvMySQL, "")
 			t.Setenv(testserver.EnvRequire, c.require)
 			t.Setenv("PATH", t.TempDir())
-			_, tb := try(c.helper)
+			_, tb := try(c.ask)
 			if tb.outcome != c.outcome {
 				t.Errorf("outcome = %s, want %s", tb.outcome, c.outcome)
 			}

@@ -66,14 +66,13 @@ func (r *Runner[T]) Owner(ctx context.Context, tx T) *Unit[T] {
 // Run calls fn in a transaction and commits it if fn returns nil. Inside a unit of the same tables it joins that one:
 // then the outer one commits, and an error here makes it roll back even if the caller swallows it.
 func (r *Runner[T]) Run(ctx context.Context, opts *sql.TxOptions, fn func(ctx context.Context, tx T) error) error {
-	if outer := ctx.Value(contextKey{r.db.Local()}); outer != nil {
-		u, ok := outer.(*Unit[T])
-		if !ok {
+	// A unit that is over is nobody's: its context may have been kept.
+	if outer, ok := ctx.Value(contextKey{r.db.Local()}).(interface{ Usable() error }); ok && outer.Usable() == nil {
+		u, same := outer.(*Unit[T])
+		if !same {
 			return fmt.Errorf("%w: a transaction of another driver is open on the same tables", waybill.ErrNested)
 		}
-		if u.Usable() == nil {
-			return r.join(ctx, u, opts, fn)
-		}
+		return r.join(ctx, u, opts, fn)
 	}
 	session, err := r.db.Begin(ctx, opts)
 	if err != nil {
@@ -209,7 +208,11 @@ func (r *Runner[T]) commit(ctx context.Context, u *Unit[T]) error {
 		return err
 	}
 	if len(ending.Undone) > 0 {
-		entries = slices.DeleteFunc(entries, func(e entry) bool { return slices.Contains(ending.Undone, e.Event.ID) })
+		undone := make(map[waybill.ID]bool, len(ending.Undone)) // there may be as many as there are events
+		for _, id := range ending.Undone {
+			undone[id] = true
+		}
+		entries = slices.DeleteFunc(entries, func(e entry) bool { return undone[e.Event.ID] })
 	}
 	r.tellCommitted(ctx, entries, afterCommit, ending.Checked)
 	return nil
@@ -223,8 +226,10 @@ func (r *Runner[T]) tellCommitted(ctx context.Context, entries []entry, after []
 		}
 		r.db.Local().Publish(commit)
 	}
-	for w, evs := range byWriter(entries) {
-		w.Committed(ctx, evs)
+	if slices.ContainsFunc(entries, func(e entry) bool { return e.writer.WantsCommitted() }) {
+		for w, evs := range byWriter(entries) {
+			w.Committed(ctx, evs)
+		}
 	}
 	for _, fn := range after {
 		contained(r.logger, "an AfterCommit callback", fn)

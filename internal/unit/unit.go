@@ -88,6 +88,7 @@ func (u *Unit[T]) offer(w Writer, evs []waybill.Event) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	start := len(u.entries)
+	u.entries = slices.Grow(u.entries, len(evs))
 	for _, ev := range evs {
 		u.entries = append(u.entries, entry{Entry: store.Entry{Event: ev}, writer: w})
 	}

@@ -42,7 +42,7 @@ type Handle[T any] struct {
 	// Tx is what the caller's code uses.
 	Tx T
 	// Commit and Rollback end it. A Commit that fails must leave nothing committed, or return an error that matches
-	// [waybill.ErrUncertain].
+	// [waybill.ErrUncertain]; [sql.ErrTxDone] is understood as well.
 	Commit   func(ctx context.Context) error
 	Rollback func(ctx context.Context) error
 }
@@ -148,7 +148,7 @@ func (s *session[T]) Owns(tx T) bool {
 
 func (s *session[T]) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.Ending, error) {
 	defer s.store.live.Delete(s)
-	if err := s.handle.Commit(ctx); err != nil {
+	if err := ended(s.handle.Commit(ctx)); err != nil {
 		s.txn.abandon(errors.Is(err, waybill.ErrUncertain))
 		return store.Ending{}, err
 	}
@@ -157,6 +157,16 @@ func (s *session[T]) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.
 
 func (s *session[T]) Rollback(ctx context.Context) error {
 	defer s.store.live.Delete(s)
-	s.txn.rollback()
-	return s.handle.Rollback(ctx)
+	err := ended(s.handle.Rollback(ctx))
+	s.txn.abandon(errors.Is(err, waybill.ErrUncertain))
+	return err
+}
+
+// ended turns database/sql's word for a transaction that has ended into what it means here: the caller's function ended
+// it, and nobody knows which way.
+func ended(err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
+	}
+	return err
 }

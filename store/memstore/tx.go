@@ -17,7 +17,7 @@ type Tx struct {
 	parent *Tx
 	mark   int // how many events the transaction had when the savepoint was set
 	owned  bool
-	done   bool
+	done   bool // guarded by the tables' mutex
 }
 
 // Begin sets a savepoint: a transaction inside this one, whose Rollback takes back what was written since.
@@ -57,7 +57,9 @@ func (tx *Tx) end() error {
 	if tx.owned {
 		return waybill.ErrTxOwned
 	}
-	if tx.closed() {
+	tx.txn.tables.mu.Lock()
+	defer tx.txn.tables.mu.Unlock()
+	if tx.ended() {
 		return waybill.ErrTxDone
 	}
 	tx.done = true
@@ -66,13 +68,18 @@ func (tx *Tx) end() error {
 
 // closed reports whether this transaction, or one around it, has ended.
 func (tx *Tx) closed() bool {
+	tx.txn.tables.mu.Lock()
+	defer tx.txn.tables.mu.Unlock()
+	return tx.ended()
+}
+
+// ended is closed for who holds the tables' mutex.
+func (tx *Tx) ended() bool {
 	for t := tx; t != nil; t = t.parent {
 		if t.done {
 			return true
 		}
 	}
-	tx.txn.tables.mu.Lock()
-	defer tx.txn.tables.mu.Unlock()
 	return tx.txn.over
 }
 

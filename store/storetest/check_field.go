@@ -138,7 +138,12 @@ func anyBytes[T any](ctx context.Context, t tb, b *bench[T]) {
 		all[i] = byte(i)
 	}
 	payloads := [][]byte{
-		all, {}, nil, {0}, {0, 0, 0}, []byte("\\x00"), []byte("E'\\\\x'"), bytes.Repeat(all, 300), []byte("\xff\xfe\x00"),
+		all,
+		{},
+		nil,
+		{0},
+		{0, 0, 0},
+		[]byte("\\x00"), []byte("E'\\\\x'"), bytes.Repeat(all, 300), []byte("\xff\xfe\x00"),
 		[]byte("trailing \x00"), []byte("\r\n\x1a"), []byte("not { json"),
 	}
 	var evs []waybill.Event

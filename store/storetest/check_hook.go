@@ -111,8 +111,10 @@ func hookSuppressesSome[T any](ctx context.Context, t tb, b *bench[T]) {
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 		receipts, err := box.WriteEach(ctx, tx, evs...)
 		want := []outbox.Receipt{
-			{ID: evs[0].ID, Outcome: outbox.Written}, {Outcome: outbox.Suppressed},
-			{ID: evs[2].ID, Outcome: outbox.Written}, {Outcome: outbox.Suppressed},
+			{ID: evs[0].ID, Outcome: outbox.Written},
+			{Outcome: outbox.Suppressed},
+			{ID: evs[2].ID, Outcome: outbox.Written},
+			{Outcome: outbox.Suppressed},
 		}
 		if err == nil && !slices.Equal(receipts, want) {
 			t.Errorf("WriteEach returned %v, want %v", receipts, want)

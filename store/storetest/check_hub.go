@@ -72,7 +72,7 @@ func hubOnce[T any](ctx context.Context, t tb, b *bench[T]) {
 }
 
 func hubSame[T any](_ context.Context, t tb, b *bench[T]) {
-	if b.DB.Local() == nil || b.DB.Local() != b.DB.Local() {
+	if first, second := b.DB.Local(), b.DB.Local(); first == nil || first != second {
 		t.Errorf("Local does not return the same hub every time")
 	}
 	if b.features.SecondStore && b.second().Local() == b.DB.Local() {

@@ -1,0 +1,99 @@
+package waybill_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybillhq/waybill"
+)
+
+// Placed is the payload of OrderPlaced.
+type Placed struct {
+	Total int `json:"total"`
+}
+
+// OrderPlaced is made once, and used at both ends.
+var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
+
+func ExampleDefine() {
+	ev := OrderPlaced.New("o-1", Placed{Total: 9990}) // where it happens
+	p, err := OrderPlaced.Decode(ev)                  // where it arrives
+	fmt.Println(ev.Type, ev.AggregateType, ev.AggregateID, p.Total, err)
+
+	// A definition that has an aggregate type wants to know which one.
+	fmt.Println(OrderPlaced.New("", Placed{}).Validate())
+	// Output:
+	// OrderPlaced order o-1 9990 <nil>
+	// waybill: event OrderPlaced: AggregateID: is empty, and the definition has the aggregate type order
+}
+
+func ExampleNewEvent() {
+	ev := waybill.NewEvent("CacheStale", map[string]string{"region": "eu"})
+	fmt.Println(ev.Type, string(ev.Payload), ev.Ordered())
+	// Output: CacheStale {"region":"eu"} false
+}
+
+func ExampleEvent_Validate() {
+	ev := waybill.Event{Type: "OrderPlaced", TenantID: "a\nb", Priority: 70000, Payload: []byte("not JSON")}
+	fmt.Println(ev.Validate())
+	// Output:
+	// waybill: event OrderPlaced: TenantID: contains a control character
+	// Priority: 70000 is not between 0 and 32767
+	// Payload: not valid JSON; set ContentType if it is something else
+}
+
+func ExampleClassify() {
+	refused := errors.New("400 Bad Request")
+	for _, err := range []error{
+		nil,
+		errors.New("timeout"),
+		waybill.Permanent(refused),
+		waybill.Unavailable(errors.New("connection refused")),
+		waybill.RetryAfter(30*time.Second, errors.New("429 Too Many Requests")),
+		errors.Join(waybill.Permanent(refused), waybill.Unavailable(errors.New("connection refused"))),
+	} {
+		class, delay := waybill.Classify(err)
+		fmt.Println(class, delay)
+	}
+	// Output:
+	// done 0s
+	// counted 0s
+	// dead 0s
+	// down 0s
+	// counted 30s
+	// down 0s
+}
+
+// Order is an aggregate: it collects what happens to it, and the outbox's Track writes it at commit.
+type Order struct {
+	waybill.Log
+	ID string
+}
+
+// Place is something that happens.
+func (o *Order) Place(total int) { o.Raise(OrderPlaced.New(o.ID, Placed{Total: total})) }
+
+func ExampleLog() {
+	order := &Order{ID: "o-1"}
+	order.Place(9990)
+	for _, ev := range order.Raised() {
+		fmt.Println(ev.Type, ev.AggregateID, string(ev.Payload))
+	}
+	// Output: OrderPlaced o-1 {"total":9990}
+}
+
+func ExampleContextWithOrigin() {
+	ctx := waybill.ContextWithOrigin(context.Background(), waybill.Origin{TenantID: "acme", CorrelationID: "req-7"})
+	ev := waybill.OriginFrom(ctx).Fill(waybill.NewEvent("Ping", nil)) // the outbox does this for every event it writes
+	fmt.Println(ev.TenantID, ev.CorrelationID)
+	// Output: acme req-7
+}
+
+func ExampleEvent_NaturalKey() {
+	ev := OrderPlaced.New("o-1", Placed{})
+	ev.DedupKey = ev.NaturalKey() // told once, however often it is written while it is pending
+	fmt.Println(ev.DedupKey)
+	// Output: OrderPlaced:o-1:1
+}

@@ -1,0 +1,139 @@
+package waybill_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+)
+
+func TestOrigin(t *testing.T) {
+	ctx := context.Background()
+	if got := waybill.OriginFrom(ctx); got != (waybill.Origin{}) {
+		t.Errorf("nothing has the origin %+v", got)
+	}
+	given := waybill.Origin{TenantID: "acme", CorrelationID: "corr", CausationID: "cause"}
+	from := waybill.ContextWithOrigin(ctx, given)
+	if got := waybill.OriginFrom(from); got != given {
+		t.Errorf("the origin is %+v, want %+v", got, given)
+	}
+	handled := waybill.Delivery{Event: waybill.Event{ID: waybill.NewID(), TenantID: "t", CorrelationID: "c", CausationID: "not this"}, Attempt: 2}
+	handling := waybill.ContextWithDelivery(ctx, handled)
+	if got, want := waybill.OriginFrom(handling), (waybill.Origin{TenantID: "t", CorrelationID: "c", CausationID: handled.ID.String()}); got != want {
+		t.Errorf("in a handler the origin is %+v, want %+v", got, want)
+	}
+	// What was said explicitly counts, field by field; the order of the two does not matter.
+	for name, both := range map[string]context.Context{
+		"origin in delivery": waybill.ContextWithOrigin(handling, waybill.Origin{TenantID: "mine"}),
+		"delivery in origin": waybill.ContextWithDelivery(waybill.ContextWithOrigin(ctx, waybill.Origin{TenantID: "mine"}), handled),
+	} {
+		if got, want := waybill.OriginFrom(both), (waybill.Origin{TenantID: "mine", CorrelationID: "c", CausationID: handled.ID.String()}); got != want {
+			t.Errorf("%s: the origin is %+v, want %+v", name, got, want)
+		}
+	}
+	if got := waybill.OriginFrom(waybill.ContextWithDelivery(ctx, waybill.Delivery{})); got.CausationID != "" {
+		t.Errorf("an event without an id is the cause %q", got.CausationID)
+	}
+}
+
+func TestOriginFill(t *testing.T) {
+	o := waybill.Origin{TenantID: "t", CorrelationID: "c", CausationID: "a"}
+	if got := o.Fill(waybill.Event{}); got.TenantID != "t" || got.CorrelationID != "c" || got.CausationID != "a" {
+		t.Errorf("an empty event became %+v", got)
+	}
+	own := waybill.Event{TenantID: "1", CorrelationID: "2", CausationID: "3"}
+	if got := o.Fill(own); got.TenantID != "1" || got.CorrelationID != "2" || got.CausationID != "3" {
+		t.Errorf("an event's own origin became %+v", got)
+	}
+}
+
+func TestDeliveryFrom(t *testing.T) {
+	if _, ok := waybill.DeliveryFrom(context.Background()); ok {
+		t.Errorf("nothing is a delivery")
+	}
+	pos := waybill.Position{Lane: 3, Epoch: 2, Seq: 7}
+	token := waybill.NewID()
+	d := waybill.Delivery{Event: waybill.Event{Type: "t"}, Attempt: 1, Claim: waybill.NewClaim(pos, token)}
+	got, ok := waybill.DeliveryFrom(waybill.ContextWithDelivery(context.Background(), d))
+	if !ok || got.Type != "t" || got.Attempt != 1 || got.Claim.Position() != pos || got.Claim.Token() != token {
+		t.Errorf("the delivery is %+v, %v", got, ok)
+	}
+}
+
+func TestPositionNewer(t *testing.T) {
+	at := func(lane int, epoch, seq int64) waybill.Position {
+		return waybill.Position{Lane: lane, Epoch: epoch, Seq: seq}
+	}
+	for _, c := range []struct {
+		p, q waybill.Position
+		want bool
+	}{
+		{at(0, 1, 2), at(0, 1, 1), true},
+		{at(0, 1, 1), at(0, 1, 1), false},
+		{at(0, 1, 1), at(0, 1, 2), false},
+		{at(0, 2, 1), at(0, 1, 9), true}, // a new owner's, although it started over
+		{at(0, 1, 9), at(0, 2, 1), false},
+		{at(1, 9, 9), at(0, 1, 1), false}, // two lanes have no order
+	} {
+		if got := c.p.Newer(c.q); got != c.want {
+			t.Errorf("%+v newer than %+v is %v", c.p, c.q, got)
+		}
+	}
+}
+
+func TestDedupKeys(t *testing.T) {
+	ev := waybill.Event{Type: "Enrolled", AggregateID: "s-1"}
+	at := time.Date(2026, 3, 1, 0, 59, 0, 0, time.FixedZone("", 2*3600))
+	for _, c := range []struct{ got, want string }{
+		{ev.NaturalKey(), "Enrolled:s-1:1"},
+		{waybill.Event{Type: "Enrolled", AggregateID: "s-1", SchemaVersion: 3}.NaturalKey(), "Enrolled:s-1:3"},
+		{ev.VersionKey(42), "Enrolled:s-1:42"},
+		{ev.HourKey(at), "Enrolled:s-1:2026022822"},
+		{ev.HourKey(at.Add(time.Minute)), "Enrolled:s-1:2026022823"},
+		{waybill.DedupKey("a", "b", "c"), "a:b:c"},
+		{waybill.DedupKey(), ""},
+	} {
+		if c.got != c.want {
+			t.Errorf("the key is %q, want %q", c.got, c.want)
+		}
+	}
+}
+
+func TestLog(t *testing.T) {
+	var l waybill.Log
+	if n := len(l.Raised()); n != 0 {
+		t.Errorf("a new log has %d events", n)
+	}
+	given := waybill.Event{ID: waybill.NewID(), Type: "given"}
+	l.Raise(waybill.Event{Type: "one"}, given)
+	l.Raise(waybill.Event{Type: "three"})
+	first := l.Raised()
+	if len(first) != 3 || first[0].Type != "one" || first[1].ID != given.ID || first[0].ID.IsZero() || first[2].ID.IsZero() {
+		t.Fatalf("raised are %+v", first)
+	}
+	if second := l.Raised(); second[0].ID != first[0].ID || second[2].ID != first[2].ID {
+		t.Errorf("an event was given another id")
+	}
+	first[0].Type = "changed"
+	if l.Raised()[0].Type != "one" {
+		t.Errorf("the slice is not the caller's own")
+	}
+	l.ForgetRaised(2)
+	if left := l.Raised(); len(left) != 1 || left[0].Type != "three" {
+		t.Errorf("left are %+v", left)
+	}
+	l.ForgetRaised(-1)
+	l.ForgetRaised(0)
+	if len(l.Raised()) != 1 {
+		t.Errorf("forgetting none forgot some")
+	}
+	l.ForgetRaised(99)
+	if len(l.Raised()) != 0 {
+		t.Errorf("forgetting all left some")
+	}
+	l.Raise(waybill.Event{Type: "again"})
+	if len(l.Raised()) != 1 {
+		t.Errorf("a log that was emptied takes no more")
+	}
+}

@@ -1,0 +1,135 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/memstore"
+)
+
+func TestHubTellsEveryListenerUntilItStops(t *testing.T) {
+	var hub store.Hub
+	hub.Wake() // nobody listens: nothing happens
+	var one, two []int
+	stopOne := hub.Listen(func(c store.Commit) { one = append(one, len(c.Entries)) })
+	stopTwo := hub.Listen(func(c store.Commit) { two = append(two, len(c.Entries)) })
+	hub.Publish(store.Commit{Entries: make([]store.Entry, 2), Checked: true})
+	hub.Wake()
+	stopOne()
+	stopOne() // twice is harmless
+	hub.Publish(store.Commit{Entries: make([]store.Entry, 1)})
+	stopTwo()
+	hub.Wake()
+	if !slices.Equal(one, []int{2, 0}) || !slices.Equal(two, []int{2, 0, 1}) {
+		t.Errorf("the listeners heard %v and %v", one, two)
+	}
+}
+
+// After stop has returned the listener is not called any more, whoever publishes at that moment.
+func TestHubStopIsFinal(t *testing.T) {
+	var hub store.Hub
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					hub.Wake()
+				}
+			}
+		})
+	}
+	for range 200 {
+		var stopped atomic.Bool
+		stop := hub.Listen(func(store.Commit) {
+			if stopped.Load() {
+				t.Error("a listener was called after it was stopped")
+			}
+		})
+		stop()
+		stopped.Store(true)
+	}
+	close(done)
+	wg.Wait()
+}
+
+func TestHubAnyLane(t *testing.T) {
+	var hub store.Hub
+	lanes := func(n int) map[int]bool {
+		seen := map[int]bool{}
+		for range 500 {
+			seen[hub.AnyLane(n)] = true
+		}
+		return seen
+	}
+	if seen := lanes(4); len(seen) != 4 || seen[4] || seen[-1] {
+		t.Errorf("of 4 lanes it chose %v", seen)
+	}
+	if seen := lanes(1); len(seen) != 1 || !seen[0] {
+		t.Errorf("of one lane it chose %v", seen)
+	}
+	if seen := lanes(0); len(seen) != 1 || !seen[0] {
+		t.Errorf("of no lanes it chose %v", seen)
+	}
+	mine := []int{2, 3}
+	hub.Prefer(mine)
+	mine[0] = 0 // the hub has its own copy
+	if seen := lanes(4); len(seen) != 2 || !seen[2] || !seen[3] {
+		t.Errorf("it prefers 2 and 3 and chose %v", seen)
+	}
+	hub.Prefer([]int{99}) // of a larger outbox: not a lane here
+	if seen := lanes(4); len(seen) != 4 || seen[99] {
+		t.Errorf("it chose %v of 4 lanes", seen)
+	}
+	hub.Prefer(nil)
+	if seen := lanes(4); len(seen) != 4 {
+		t.Errorf("without a preference it chose %v", seen)
+	}
+}
+
+// A relay listens at the hub of its store, and hears of what was committed when it was committed.
+func ExampleHub_Listen() {
+	db, err := memstore.New(memstore.Config{Lanes: 4})
+	if err != nil {
+		panic(err)
+	}
+	stop := db.Local().Listen(func(c store.Commit) {
+		for _, e := range c.Entries {
+			fmt.Println("committed:", e.Event.Type, "in lane", e.Lane)
+		}
+	})
+	defer stop()
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		panic(err)
+	}
+	ev := waybill.NewEvent("OrderPlaced", nil)
+	ev.AggregateType, ev.AggregateID = "order", "o-1"
+	err = box.InTx(context.Background(), func(ctx context.Context, _ *memstore.Tx) error { return box.Emit(ctx, ev) })
+	fmt.Println(err)
+	// Output:
+	// committed: OrderPlaced in lane 3
+	// <nil>
+}
+
+func ExampleLaneOf() {
+	for _, id := range []string{"o-1", "o-2", "o-3", "o-1"} {
+		fmt.Print(store.LaneOf("", "order", id, 32), " ")
+	}
+	// Output: 3 25 14 3
+}
+
+func ExampleCutError() {
+	fmt.Println(store.CutError("broken \xff pipe\x00"))
+	// Output: broken ? pipe?
+}

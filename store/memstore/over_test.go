@@ -1,0 +1,211 @@
+package memstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/memstore"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+// ledger is somebody's own database: it has one table, of notes.
+type ledger struct {
+	mu    sync.Mutex
+	notes map[string]int
+}
+
+// entryTx is a transaction of a ledger. Its handle refuses to be ended, as a careful library's would.
+type entryTx struct {
+	ledger *ledger
+	notes  []string
+}
+
+func (*entryTx) Commit() error   { return waybill.ErrTxOwned }
+func (*entryTx) Rollback() error { return waybill.ErrTxOwned }
+
+func (l *ledger) begin(context.Context, *sql.TxOptions) (memstore.Handle[*entryTx], error) {
+	tx := &entryTx{ledger: l}
+	return memstore.Handle[*entryTx]{
+		Tx: tx,
+		Commit: func(context.Context) error {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			for _, note := range tx.notes {
+				l.notes[note]++
+			}
+			return nil
+		},
+		Rollback: func(context.Context) error { return nil },
+	}, nil
+}
+
+// Over somebody else's transactions the store shows what it can see: everything but savepoints and transactions that it
+// did not begin.
+func TestOver(t *testing.T) {
+	storetest.Run(t, storetest.Harness[*entryTx]{
+		Name:     "memstore.Over",
+		Features: storetest.Features{StoredHeaders: true},
+		Open: func(t *testing.T) storetest.Instance[*entryTx] {
+			l := &ledger{notes: map[string]int{}}
+			db, err := memstore.Over(l.begin, memstore.Config{Lanes: 4})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return storetest.Instance[*entryTx]{
+				DB: db,
+				Insert: func(_ context.Context, tx *entryTx, note string) error {
+					tx.notes = append(tx.notes, note)
+					return nil
+				},
+				Count: func(_ context.Context, note string) (int, error) {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					return l.notes[note], nil
+				},
+				SetHeaders: func(_ context.Context, id waybill.ID, text string) error { return memstore.SetHeaders(db, id, text) },
+			}
+		},
+	})
+}
+
+// over returns an outbox whose transactions end as told.
+func over(t *testing.T, commit, rollback error) (*outbox.Outbox[*int], *memstore.Store[*int]) {
+	t.Helper()
+	db, err := memstore.Over(func(context.Context, *sql.TxOptions) (memstore.Handle[*int], error) {
+		return memstore.Handle[*int]{
+			Tx:       new(int),
+			Commit:   func(context.Context) error { return commit },
+			Rollback: func(context.Context) error { return rollback },
+		}, nil
+	}, memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return box, db
+}
+
+// A commit that failed for certain leaves nothing; of one that is uncertain, nobody may say that it did not happen.
+func TestOverCommitFails(t *testing.T) {
+	boom := errors.New("boom")
+	for _, c := range []struct {
+		name            string
+		commit          error
+		uncertain, owed bool
+	}{
+		{"refused", boom, false, false},
+		{"uncertain", fmt.Errorf("%w: %w", waybill.ErrUncertain, boom), true, false},
+		{"ended inside", sql.ErrTxDone, true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			box, db := over(t, c.commit, nil)
+			ev := waybill.NewEvent("t", nil)
+			ev.ID = waybill.NewID()
+			err := box.InTx(t.Context(), func(ctx context.Context, tx *int) error { return box.Write(ctx, tx, ev) })
+			if err == nil || errors.Is(err, waybill.ErrUncertain) != c.uncertain || errors.Is(err, waybill.ErrTxOwned) != c.owed {
+				t.Errorf("InTx: %v", err)
+			}
+			yes, err := box.Committed(t.Context(), ev.ID)
+			if yes || errors.Is(err, waybill.ErrUncertain) != c.uncertain {
+				t.Errorf("Committed: %v, %v", yes, err)
+			}
+			if page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: 0}}, 1); err != nil || len(page.Rows) != 0 {
+				t.Errorf("Fetch: %v, %v", page.Rows, err)
+			}
+			if yes, err := box.Committed(t.Context(), waybill.NewID()); yes || err != nil { // others are not affected
+				t.Errorf("Committed of another event: %v, %v", yes, err)
+			}
+		})
+	}
+}
+
+// The caller found out that nothing had happened, and tries again with the same event: then it is there.
+func TestOverUncertainThenCommitted(t *testing.T) {
+	answers := []error{waybill.ErrUncertain, nil}
+	db, err := memstore.Over(func(context.Context, *sql.TxOptions) (memstore.Handle[*int], error) {
+		return memstore.Handle[*int]{
+			Tx: new(int),
+			Commit: func(context.Context) error {
+				answer := answers[0]
+				answers = answers[1:]
+				return answer
+			},
+			Rollback: func(context.Context) error { return nil },
+		}, nil
+	}, memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev := waybill.NewEvent("t", nil)
+	ev.ID = waybill.NewID()
+	write := func(ctx context.Context, tx *int) error { return box.Write(ctx, tx, ev) }
+	if err := box.InTx(t.Context(), write); !errors.Is(err, waybill.ErrUncertain) {
+		t.Errorf("the first attempt: %v", err)
+	}
+	if err := box.InTx(t.Context(), write); err != nil {
+		t.Errorf("the second attempt: %v", err)
+	}
+	if yes, err := box.Committed(t.Context(), ev.ID); !yes || err != nil {
+		t.Errorf("Committed: %v, %v", yes, err)
+	}
+}
+
+func TestOverRollbackFails(t *testing.T) {
+	boom, own := errors.New("boom"), errors.New("the function's own")
+	box, _ := over(t, nil, boom)
+	err := box.InTx(t.Context(), func(context.Context, *int) error { return own })
+	if !errors.Is(err, own) || !errors.Is(err, boom) {
+		t.Errorf("InTx: %v, want both errors", err)
+	}
+	box, _ = over(t, nil, sql.ErrTxDone) // the function committed its handle, and then failed
+	ev := waybill.NewEvent("t", nil)
+	ev.ID = waybill.NewID()
+	err = box.InTx(t.Context(), func(ctx context.Context, tx *int) error { return errors.Join(box.Write(ctx, tx, ev), own) })
+	if !errors.Is(err, own) || !errors.Is(err, waybill.ErrTxOwned) || !errors.Is(err, waybill.ErrUncertain) {
+		t.Errorf("InTx: %v, want the own error, and that it is uncertain", err)
+	}
+	if yes, err := box.Committed(t.Context(), ev.ID); yes || !errors.Is(err, waybill.ErrUncertain) {
+		t.Errorf("Committed: %v, %v", yes, err)
+	}
+}
+
+// A transaction that the store did not begin has an end that it cannot see.
+func TestOverRefusesOtherTransactions(t *testing.T) {
+	box, db := over(t, nil, nil)
+	if err := box.Write(t.Context(), new(int), waybill.NewEvent("t", nil)); !errors.Is(err, waybill.ErrNoTx) {
+		t.Errorf("Write: %v, want ErrNoTx", err)
+	}
+	if _, err := db.Append(t.Context(), nil, nil); !errors.Is(err, waybill.ErrNoTx) {
+		t.Errorf("Append: %v, want ErrNoTx", err)
+	}
+}
+
+func TestOverBegin(t *testing.T) {
+	if _, err := memstore.Over[*int](nil, memstore.Config{}); err == nil {
+		t.Error("Over accepted no way to begin")
+	}
+	boom := errors.New("boom")
+	db, err := memstore.Over(func(context.Context, *sql.TxOptions) (memstore.Handle[*int], error) {
+		return memstore.Handle[*int]{}, boom
+	}, memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Begin(t.Context(), nil); !errors.Is(err, boom) {
+		t.Errorf("Begin: %v", err)
+	}
+}

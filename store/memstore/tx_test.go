@@ -1,0 +1,199 @@
+package memstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/memstore"
+)
+
+func open(t *testing.T) *memstore.Store[*memstore.Tx] {
+	t.Helper()
+	db, err := memstore.New(memstore.Config{Lanes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+func keyed(key string) []waybill.Event {
+	ev := waybill.NewEvent("t", nil)
+	ev.DedupKey = key
+	return []waybill.Event{ev.Complete()}
+}
+
+func TestConfig(t *testing.T) {
+	for lanes, ok := range map[int]bool{0: true, 1: true, 1024: true, 1025: false, -1: false} {
+		if _, err := memstore.New(memstore.Config{Lanes: lanes}); (err == nil) != ok {
+			t.Errorf("%d lanes: %v", lanes, err)
+		}
+	}
+}
+
+func TestSavepointsEndOnce(t *testing.T) {
+	ctx := t.Context()
+	db := open(t)
+	tx := memstore.BeginTx(db)
+	sp, err := tx.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner, err := sp.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sp.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// What was inside it has ended with it.
+	for name, err := range map[string]error{
+		"rollback again": sp.Rollback(ctx), "commit": sp.Commit(ctx), "commit inside": inner.Commit(ctx), "rollback inside": inner.Rollback(ctx),
+	} {
+		if !errors.Is(err, waybill.ErrTxDone) {
+			t.Errorf("%s: %v, want ErrTxDone", name, err)
+		}
+	}
+	for name, old := range map[string]*memstore.Tx{"savepoint": sp, "inside": inner} {
+		if _, err := db.Append(ctx, old, keyed("")); !errors.Is(err, waybill.ErrTxDone) {
+			t.Errorf("Append to the %s: %v, want ErrTxDone", name, err)
+		}
+		if _, err := old.Begin(ctx); !errors.Is(err, waybill.ErrTxDone) {
+			t.Errorf("Begin in the %s: %v, want ErrTxDone", name, err)
+		}
+	}
+	if _, err := db.Append(ctx, tx, keyed("")); err != nil {
+		t.Errorf("the transaction around it: %v", err)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(ctx); !errors.Is(err, waybill.ErrTxDone) {
+		t.Errorf("committed twice: %v", err)
+	}
+}
+
+func TestTransactionsOfAnotherStore(t *testing.T) {
+	one, two := open(t), open(t)
+	if _, err := one.Append(t.Context(), memstore.BeginTx(two), keyed("")); !errors.Is(err, waybill.ErrNoTx) {
+		t.Errorf("Append: %v, want ErrNoTx", err)
+	}
+	if _, err := one.Append(t.Context(), nil, keyed("")); !errors.Is(err, waybill.ErrNoTx) {
+		t.Errorf("Append to nil: %v, want ErrNoTx", err)
+	}
+}
+
+// Two transactions that wait for each other would wait for ever: one of them is told.
+func TestDeadlockIsFound(t *testing.T) {
+	ctx := t.Context()
+	db := open(t)
+	one, two := memstore.BeginTx(db), memstore.BeginTx(db)
+	for tx, key := range map[*memstore.Tx]string{one: "a", two: "b"} {
+		if _, err := db.Append(ctx, tx, keyed(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	errs := make(chan error, 2)
+	for tx, key := range map[*memstore.Tx]string{one: "b", two: "a"} {
+		go func() {
+			_, err := db.Append(ctx, tx, keyed(key))
+			if err != nil { // as a database does with the one it chose
+				err = errors.Join(err, tx.Rollback(ctx))
+			}
+			errs <- err
+		}()
+	}
+	first, second := <-errs, <-errs
+	if (first == nil) == (second == nil) {
+		t.Errorf("two that wait for each other: %v and %v, want one to fail", first, second)
+	}
+}
+
+// Whoever waits for a key waits no longer than its context, and no longer than its own transaction.
+func TestWaitEnds(t *testing.T) {
+	db := open(t)
+	holder := memstore.BeginTx(db)
+	if _, err := db.Append(t.Context(), holder, keyed("k")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := db.Append(ctx, memstore.BeginTx(db), keyed("k"))
+		done <- err
+	}()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("Append: %v, want the context's error", err)
+	}
+	waiter := memstore.BeginTx(db)
+	go func() {
+		_, err := db.Append(t.Context(), waiter, keyed("k"))
+		done <- err
+	}()
+	if err := waiter.Rollback(t.Context()); err != nil { // by somebody else, while it waits or before
+		t.Fatal(err)
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, waybill.ErrTxDone) {
+		t.Errorf("Append: %v, want ErrTxDone", err)
+	}
+}
+
+// What is read shares nothing with the store.
+func TestRowsAreCopies(t *testing.T) {
+	db := open(t)
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev := waybill.NewEvent("t", "original")
+	ev.Headers = map[string]string{"a": "1"}
+	err = box.InTx(t.Context(), func(ctx context.Context, _ *memstore.Tx) error { return box.Emit(ctx, ev) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		page, err := db.Fetch(t.Context(), []store.Cursor{{}}, 1)
+		if err != nil || len(page.Rows) != 1 {
+			t.Fatal(page, err)
+		}
+		got := page.Rows[0].Event
+		if string(got.Payload) != `"original"` || got.Headers["a"] != "1" {
+			t.Fatalf("read are %s and %v", got.Payload, got.Headers)
+		}
+		got.Payload[1], got.Headers["a"] = 'X', "X"
+	}
+}
+
+func Example() {
+	db, err := memstore.New(memstore.Config{Lanes: 1})
+	if err != nil {
+		panic(err)
+	}
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	err = box.InTx(ctx, func(ctx context.Context, tx *memstore.Tx) error {
+		return box.Write(ctx, tx, waybill.NewEvent("OrderPlaced", nil), waybill.NewEvent("OrderPaid", nil))
+	})
+	fmt.Println(err)
+	page, err := db.Fetch(ctx, []store.Cursor{{Lane: 0}}, 10) // what a relay does
+	for _, row := range page.Rows {
+		fmt.Println(row.Seq, row.Event.Type)
+	}
+	fmt.Println(err)
+	// Output:
+	// <nil>
+	// 1 OrderPlaced
+	// 2 OrderPaid
+	// <nil>
+}

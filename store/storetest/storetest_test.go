@@ -1,0 +1,154 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The golden matrix has a cell for every behaviour and store, and no other "no" than these.
+func TestGoldenMatrix(t *testing.T) {
+	allowed := []string{"memstore 12", "memstore 13 (SQL text)", "memstore 33", "sqlitestore 33"}
+	columns, err := parseMatrix(Matrix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stores := []string{"memstore", "mysqlstore", "pgstore", "pgstore/sql", "sqlitestore"}
+	var names []string
+	for name := range columns {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if !slices.Equal(names, stores) {
+		t.Errorf("the matrix has the stores %v, want %v", names, stores)
+	}
+	var nos []string
+	for _, name := range names {
+		if len(columns[name]) != len(behaviours()) {
+			t.Errorf("%s has %d rows, want %d", name, len(columns[name]), len(behaviours()))
+		}
+		for _, b := range behaviours() {
+			switch cell := columns[name][b.id]; cell {
+			case yes:
+			case no:
+				nos = append(nos, name+" "+b.id)
+			default:
+				t.Errorf("%s, behaviour %s: the cell is %q", name, b.id, cell)
+			}
+		}
+	}
+	if !slices.Equal(nos, allowed) {
+		t.Errorf("the matrix says no to %q, want %q", nos, allowed)
+	}
+	for _, b := range behaviours() { // the titles are those of the code
+		if !strings.Contains(Matrix(), "| "+b.title+" ") {
+			t.Errorf("the matrix does not have the title of behaviour %s, %q", b.id, b.title)
+		}
+	}
+}
+
+// Every behaviour has a check and every check a behaviour, under a name of its own.
+func TestEveryBehaviourIsChecked(t *testing.T) {
+	known := map[string]int{}
+	for _, b := range behaviours() {
+		known[b.id] = 0
+	}
+	names := map[string]bool{}
+	for _, c := range checks[int]() {
+		if _, ok := known[c.row]; !ok {
+			t.Errorf("check %q is of the behaviour %q, which the matrix does not have", c.name, c.row)
+		}
+		known[c.row]++
+		if name := c.testName(); names[name] || strings.ContainsAny(name, " ()/") {
+			t.Errorf("the test name %q is taken, or cannot be typed", name)
+		} else {
+			names[name] = true
+		}
+	}
+	for id, n := range known {
+		if n == 0 {
+			t.Errorf("behaviour %s has no check", id)
+		}
+	}
+}
+
+func TestCompareColumns(t *testing.T) {
+	all := column{}
+	for _, b := range behaviours() {
+		all[b.id] = yes
+	}
+	if diffs := compare("x", all, all); len(diffs) > 0 || !all.complete() {
+		t.Errorf("a column differs from itself: %v", diffs)
+	}
+	worse := column{}
+	for id := range all {
+		worse[id] = yes
+	}
+	worse["13b"] = no
+	if diffs := compare("x", worse, all); len(diffs) != 1 || !strings.Contains(diffs[0], "13b") {
+		t.Errorf("the differences are %q, want one about 13b", diffs)
+	}
+	if diffs := compare("x", all, worse); len(diffs) != 1 { // better than golden: then the golden one is wrong
+		t.Errorf("the differences are %q, want one", diffs)
+	}
+	delete(worse, "13b")
+	if worse.complete() {
+		t.Errorf("a column with a hole is complete")
+	}
+	text := column{"1": yes, "12": no}.text("mystore", map[string]string{"12": "no SQL"})
+	for _, want := range []string{"mystore", "yes", "no: no SQL", " -\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the printed column lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestParseMatrix(t *testing.T) {
+	columns, err := parseMatrix("words\n| b | title | one | two |\n|---|---|---|---|\n| 1 | t | yes | no |\n")
+	if err != nil || columns["one"]["1"] != yes || columns["two"]["1"] != no {
+		t.Errorf("parsed as %v, %v", columns, err)
+	}
+	for _, bad := range []string{"| b |\n", "| b | t | one |\n| 1 | t |\n"} {
+		if _, err := parseMatrix(bad); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+// A feature that is on needs its function, and one that is off gives the reason for a "no".
+func TestFeatures(t *testing.T) {
+	all := Features{
+		PlainSQL: true, SavepointAPI: true, SavepointSQL: true, SecondStore: true, LateCommits: true, ForeignTx: true, StoredHeaders: true,
+	}
+	err := Instance[int]{}.check(all)
+	for _, want := range []string{"DB", "InsertPlain", "Savepoint", "Exec", "Second", "Begin", "SetHeaders"} {
+		if err == nil || !strings.Contains(err.Error(), "Instance."+want) {
+			t.Errorf("the error %q does not name %s", err, want)
+		}
+	}
+	for need := anyStore; need <= storedHeaders; need++ {
+		if reason := all.lacks(need); reason != "" {
+			t.Errorf("feature %d is on, and lacks because %q", need, reason)
+		}
+		if reason := (Features{}).lacks(need); (reason == "") != (need == anyStore) {
+			t.Errorf("feature %d is off, and lacks because %q", need, reason)
+		}
+	}
+}
+
+func ExampleMatrix() {
+	for line := range strings.Lines(Matrix()) {
+		if strings.HasPrefix(line, "- ") {
+			fmt.Print(line)
+		}
+	}
+	// Output:
+	// - memstore, 12 and 13 (SQL text): it has no SQL.
+	// - memstore, 33: an event takes its seq when its transaction commits, so none can appear below one that was read.
+	// - sqlitestore, 33: SQLite has one writer at a time; whoever wrote first has committed before the next can write.
+}
