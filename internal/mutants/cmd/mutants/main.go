@@ -1,0 +1,161 @@
+// Command mutants applies each mutant to a copy of the repository and runs the test that must notice. It ends with an error if
+// one survives. Run it through make mutants, which brings the servers that the tests need.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill/internal/mutants"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	only := flags.String("only", "", "a pattern: only mutants whose name or file it matches")
+	verbose := flags.Bool("v", false, "show what the tests print")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	pattern, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(stderr, "mutants: -only:", err)
+		return 2
+	}
+	survived, err := hunt(ctx, pattern, *verbose, stdout)
+	if err != nil {
+		fmt.Fprintln(stderr, "mutants:", err)
+		return 1
+	}
+	if survived > 0 {
+		return 1
+	}
+	return 0
+}
+
+// hunt tries all mutants and returns how many survived.
+func hunt(ctx context.Context, only *regexp.Regexp, verbose bool, out io.Writer) (survived int, err error) {
+	root, err := output(ctx, ".", "git", "rev-parse", "--show-toplevel")
+	if err != nil {
+		return 0, fmt.Errorf("not in the repository: %w", err)
+	}
+	all, err := mutants.Read(os.DirFS(filepath.Join(root, "internal", "mutants")), "testdata")
+	if err != nil {
+		return 0, err
+	}
+	dir, err := copyOf(ctx, root)
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a copy in the temporary folder
+	killed := 0
+	for _, m := range all {
+		if !only.MatchString(m.Name) && !only.MatchString(m.File) {
+			continue
+		}
+		start := time.Now()
+		verdict, text, err := try(ctx, dir, m)
+		if err != nil {
+			return survived, err
+		}
+		if verdict == "killed" {
+			killed++
+		} else {
+			survived++
+		}
+		fmt.Fprintf(out, "%-9s %5.1fs  %s (%s)\n", verdict, time.Since(start).Seconds(), m.Name, m.Where)
+		if verbose || verdict != "killed" {
+			fmt.Fprintln(out, text)
+		}
+	}
+	fmt.Fprintf(out, "%d mutants: %d killed, %d survived\n", killed+survived, killed, survived)
+	return survived, nil
+}
+
+// try applies one mutant to the copy, runs its test, and takes the change back.
+func try(ctx context.Context, dir string, m mutants.Mutant) (verdict, text string, err error) {
+	name := filepath.Join(dir, m.File)
+	original, err := os.ReadFile(name)
+	if err != nil {
+		return "", "", err
+	}
+	changed, err := m.Apply(string(original))
+	if err != nil {
+		return "", "", err
+	}
+	if err := os.WriteFile(name, []byte(changed), 0o644); err != nil { //nolint:gosec // a source file
+		return "", "", err
+	}
+	defer os.WriteFile(name, original, 0o644) //nolint:errcheck,gosec // the next mutant of this file would not apply, and say so
+	text, err = output(ctx, filepath.Join(dir, m.Folder), "go", "test", "-count=1", "-short", "-timeout=3m", "-run", m.Pattern, ".")
+	switch {
+	case ctx.Err() != nil:
+		return "", "", ctx.Err()
+	case err == nil && strings.Contains(text, "no tests to run"):
+		return "no test", text, nil
+	case err == nil:
+		return "SURVIVED", text, nil
+	case strings.Contains(text, "--- FAIL") || strings.Contains(text, "panic:"):
+		return "killed", text, nil
+	}
+	return "no build", text, nil // a mutant that does not compile proves nothing
+}
+
+// copyOf copies the repository's files, as they are, into a temporary folder.
+func copyOf(ctx context.Context, root string) (string, error) {
+	list, err := output(ctx, root, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "waybill-mutants-")
+	if err != nil {
+		return "", err
+	}
+	for _, name := range strings.Split(strings.Trim(list, "\x00"), "\x00") {
+		data, err := os.ReadFile(filepath.Join(root, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted, not committed
+		}
+		if err != nil {
+			return "", err
+		}
+		target := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(target, data, 0o644); err != nil { //nolint:gosec // a source file
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// output runs a command and returns what it prints.
+func output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	// The caller's workspace setting would name the repository instead of the copy.
+	cmd.Env = append(os.Environ(), "GOWORK=")
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}

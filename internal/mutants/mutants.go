@@ -1,0 +1,104 @@
+// Package mutants breaks the shipped code on purpose, one small change at a time, and wants the test that guards it to notice. A
+// test that stays green with its guarantee gone proves nothing.
+//
+// Mutants are listed in files like this, a blank line between two:
+//
+//	mutant: behaviour 1: a rollback commits instead
+//	file: store/memstore/memstore.go
+//	test: store/memstore TestConformance/behaviour_1_
+//	- 	s.txn.rollback()
+//	+ 	s.txn.commit()
+//
+// The lines after "- " stand in the file exactly once and are replaced by those after "+ ". The test is a folder and a pattern
+// for go test's -run.
+package mutants
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Mutant is one way to break the code, and the test that must notice.
+type Mutant struct {
+	// Name says which guarantee is gone.
+	Name string
+	// File is the changed file, relative to the repository.
+	File string
+	// Folder and Pattern are the test.
+	Folder, Pattern string
+	// Old stands in the file once; New takes its place.
+	Old, New string
+	// Where is the file and line that lists it.
+	Where string
+}
+
+// Read returns the mutants of all *.mutants files in a folder.
+func Read(files fs.FS, dir string) ([]Mutant, error) {
+	names, err := fs.Glob(files, path.Join(dir, "*.mutants"))
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	var all []Mutant
+	for _, name := range names {
+		f, err := files.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		ms, err := parse(f, path.Base(name))
+		_ = f.Close()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, ms...)
+	}
+	return all, nil
+}
+
+func parse(r io.Reader, name string) ([]Mutant, error) {
+	var all []Mutant
+	var m *Mutant
+	scan := bufio.NewScanner(r)
+	for n := 1; scan.Scan(); n++ {
+		line := scan.Text()
+		where := fmt.Sprintf("%s:%d", name, n)
+		key, value, _ := strings.Cut(line, ": ")
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case key == "mutant":
+			all = append(all, Mutant{Name: value, Where: where})
+			m = &all[len(all)-1]
+		case m == nil:
+			return nil, fmt.Errorf("mutants: %s: want a line that starts with \"mutant: \"", where)
+		case key == "file":
+			m.File = value
+		case key == "test":
+			m.Folder, m.Pattern, _ = strings.Cut(value, " ")
+		case strings.HasPrefix(line, "- ") || line == "-":
+			m.Old += strings.TrimPrefix(strings.TrimPrefix(line, "-"), " ") + "\n"
+		case strings.HasPrefix(line, "+ ") || line == "+":
+			m.New += strings.TrimPrefix(strings.TrimPrefix(line, "+"), " ") + "\n"
+		default:
+			return nil, fmt.Errorf("mutants: %s: %q is none of mutant, file, test, - and +", where, line)
+		}
+	}
+	for _, m := range all {
+		if m.File == "" || m.Folder == "" || m.Pattern == "" || m.Old == "" {
+			return nil, fmt.Errorf("mutants: %s: file, test or the replaced lines are missing", m.Where)
+		}
+	}
+	return all, scan.Err()
+}
+
+// Apply returns the file's text with the change made.
+func (m Mutant) Apply(text string) (string, error) {
+	if n := strings.Count(text, m.Old); n != 1 {
+		return "", fmt.Errorf("mutants: %s: the replaced lines stand %d times in %s, want once", m.Where, n, m.File)
+	}
+	return strings.Replace(text, m.Old, m.New, 1), nil
+}

@@ -1,0 +1,98 @@
+package mutants_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/waybillhq/waybill/internal/docblock"
+	"github.com/waybillhq/waybill/internal/mutants"
+)
+
+// The list stays true while the code changes: every mutant still applies, to shipped code, and its test exists.
+func TestListIsUpToDate(t *testing.T) {
+	root := docblock.Root(t)
+	all, err := mutants.Read(os.DirFS("."), "testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 20 {
+		t.Errorf("only %d mutants are listed", len(all))
+	}
+	seen := map[string]bool{}
+	for _, m := range all {
+		if seen[m.Name] {
+			t.Errorf("%s: the name %q is taken", m.Where, m.Name)
+		}
+		seen[m.Name] = true
+		if strings.HasSuffix(m.File, "_test.go") {
+			t.Errorf("%s: %s is a test, not shipped code", m.Where, m.File)
+		}
+		text, err := os.ReadFile(filepath.Join(root, m.File))
+		if err != nil {
+			t.Errorf("%s: %v", m.Where, err)
+			continue
+		}
+		changed, err := m.Apply(string(text))
+		if err != nil {
+			t.Error(err)
+		} else if changed == string(text) {
+			t.Errorf("%s: nothing changes", m.Where)
+		}
+		name, _, _ := strings.Cut(m.Pattern, "/")
+		if !hasTest(t, filepath.Join(root, m.Folder), strings.Trim(name, "^$")) {
+			t.Errorf("%s: %s has no test named %s", m.Where, m.Folder, name)
+		}
+	}
+}
+
+func hasTest(t *testing.T, dir, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(name) + `\w*\(`)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if declared.Match(text) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestReadRefuses(t *testing.T) {
+	for _, text := range []string{
+		"file: a.go\n",
+		"mutant: x\nfile: a.go\n",
+		"mutant: x\nfile: a.go\ntest: a TestX\nwhat: y\n",
+	} {
+		if _, err := mutants.Read(fstest.MapFS{"d/x.mutants": {Data: []byte(text)}}, "d"); err == nil {
+			t.Errorf("%q was accepted", text)
+		}
+	}
+}
+
+func ExampleMutant_Apply() {
+	files := fstest.MapFS{"list/x.mutants": {Data: []byte("mutant: one and one\nfile: sum.go\ntest: . TestSum\n- \treturn a + b\n+ \treturn a - b\n")}}
+	all, err := mutants.Read(files, "list")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	text, err := all[0].Apply("func sum(a, b int) int {\n\treturn a + b\n}\n")
+	fmt.Print(text, err)
+	// Output:
+	// func sum(a, b int) int {
+	// 	return a - b
+	// }
+	// <nil>
+}

@@ -1,0 +1,216 @@
+package repocheck_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/waybillhq/waybill/internal/docblock"
+)
+
+const module = "github.com/waybillhq/waybill"
+
+// file is a Go file and what it imports.
+type file struct {
+	path    string // slash-separated, relative to the repository
+	test    bool
+	imports []string
+}
+
+// folder returns the file's folder, "." for the root.
+func (f file) folder() string { return path.Dir(f.path) }
+
+// parseImports reads the imports of all Go files.
+func parseImports(t *testing.T) []file {
+	t.Helper()
+	root := docblock.Root(t)
+	var files []file
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := d.Name()
+		if d.IsDir() && (base == "testdata" || name != root && strings.HasPrefix(base, ".")) {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(base, ".go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		f := file{path: filepath.ToSlash(rel), test: strings.HasSuffix(base, "_test.go")}
+		for _, spec := range parsed.Imports {
+			f.imports = append(f.imports, strings.Trim(spec.Path.Value, `"`))
+		}
+		files = append(files, f)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 50 {
+		t.Fatalf("only %d Go files were found", len(files))
+	}
+	return files
+}
+
+// local returns an import's folder in this repository, or "" for one from elsewhere.
+func local(imported string) string {
+	if imported == module {
+		return "."
+	}
+	if rest, ok := strings.CutPrefix(imported, module+"/"); ok {
+		return rest
+	}
+	return ""
+}
+
+// flow are the packages above the stores.
+var flow = []string{"outbox", "relay", "inbox", "idempotency", "reconcile", "operate", "handler", "broker"}
+
+// rules are the import directions of files that are not tests: folder (and what is below it) → what it may import of this
+// repository. The first that fits a folder counts.
+var rules = []struct {
+	folder string
+	may    []string
+}{
+	{"store/storetest", []string{".", "store", "outbox"}},
+	{"store", []string{".", "store", "internal/eventrow", "internal/sqlname", "internal/sqltx", "internal/migration"}},
+	{"outbox/outboxtest", []string{".", "outbox"}},
+	{"outbox", []string{".", "store", "observe", "internal/unit"}},
+	{"observe", []string{"."}},
+	{"internal/unit", []string{".", "store", "observe"}},
+	{"internal/sqltx", []string{".", "store"}},
+	{"internal/eventrow", []string{".", "store"}},
+	{"internal", []string{"internal/testserver", "internal/mutants", "internal/docblock"}},
+	{"examples", nil},
+	{"bench", nil},
+	{"test", nil},
+	{".", []string{"internal/jsontext"}},
+}
+
+// TestImportDirections keeps the architecture as docs/flow.md draws it.
+func TestImportDirections(t *testing.T) {
+	for _, f := range parseImports(t) {
+		if f.test {
+			continue // tests may drive a package through what is above it
+		}
+		for _, imported := range f.imports {
+			if complaint := judge(f.folder(), local(imported)); complaint != "" {
+				t.Errorf("%s imports %s: %s", f.path, imported, complaint)
+			}
+		}
+	}
+}
+
+// judge returns what is wrong with a file in folder importing target, both of this repository, or "".
+func judge(folder, target string) string {
+	if target == "" || target == folder {
+		return ""
+	}
+	if target == "cmd" || strings.HasPrefix(target, "cmd/") {
+		return "nothing imports cmd"
+	}
+	for _, rule := range rules {
+		if folder != rule.folder && (rule.folder == "." || !strings.HasPrefix(folder, rule.folder+"/")) {
+			continue
+		}
+		switch {
+		case rule.may == nil, slices.Contains(rule.may, target), family(folder) == family(target):
+			return ""
+		case strings.HasPrefix(folder, "store/") && strings.HasPrefix(target, "store/"):
+			return "stores do not import each other"
+		}
+		return "only " + strings.Join(rule.may, ", ") + " may be imported there; see docs/flow.md"
+	}
+	return "the folder has no rule; give it one, here and in docs/flow.md"
+}
+
+// family returns the program under internal/ that a folder belongs to, such as internal/testserver, or the folder itself.
+func family(folder string) string {
+	if parts := strings.Split(folder, "/"); parts[0] == "internal" && len(parts) > 2 {
+		return strings.Join(parts[:2], "/")
+	}
+	return folder
+}
+
+// TestJudge breaks the rules on purpose.
+func TestJudge(t *testing.T) {
+	for _, tc := range []struct {
+		folder, target string
+		allowed        bool
+	}{
+		{"store/pgstore", "store", true},
+		{"store/pgstore", "internal/sqltx", true},
+		{"store/pgstore", "outbox", false},
+		{"store/pgstore", "relay", false},
+		{"store/pgstore", "store/memstore", false},
+		{"store/pgstore", "internal/unit", false},
+		{"store", "store/memstore", false},
+		{"outbox", "store", true},
+		{"outbox", "store/memstore", false},
+		{"outbox", "relay", false},
+		{"outbox/outboxtest", "store", false},
+		{".", "store", false},
+		{".", "internal/jsontext", true},
+		{"internal/unit", "outbox", false},
+		{"examples/plain", "store/sqlitestore", true},
+		{"outbox", "cmd/waybill", false},
+		{"nowhere", "store", false},
+	} {
+		if got := judge(tc.folder, tc.target) == ""; got != tc.allowed {
+			t.Errorf("%s importing %s: allowed is %v, want %v", tc.folder, tc.target, got, tc.allowed)
+		}
+	}
+	for _, name := range flow {
+		if judge("store", name) == "" {
+			t.Errorf("store may import %s", name)
+		}
+	}
+}
+
+// TestCoreDependencies: at run time the core module needs oklog/ulid and nothing else.
+func TestCoreDependencies(t *testing.T) {
+	modules := nestedModules(t)
+	for _, f := range parseImports(t) {
+		if f.test || slices.ContainsFunc(modules, func(m string) bool { return f.folder() == m || strings.HasPrefix(f.folder(), m+"/") }) {
+			continue
+		}
+		for _, imported := range f.imports {
+			if strings.Contains(strings.Split(imported, "/")[0], ".") && local(imported) == "" && imported != "github.com/oklog/ulid/v2" {
+				t.Errorf("%s imports %s", f.path, imported)
+			}
+		}
+	}
+}
+
+// nestedModules returns the folders of the modules other than the core.
+func nestedModules(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(docblock.Root(t), "go.work"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var modules []string
+	for _, line := range strings.Split(string(text), "\n") {
+		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), "./"); ok {
+			modules = append(modules, rest)
+		}
+	}
+	if len(modules) == 0 {
+		t.Fatal("go.work names no modules")
+	}
+	return modules
+}
