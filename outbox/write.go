@@ -92,8 +92,12 @@ func isNil(tx any) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// WriteSQL is [Outbox.Write] for transactions of libraries that hide their [*sql.Tx], such as gorm with prepared
-// statements and ent. The store must be one over database/sql.
+// WriteSQL is [Outbox.Write] for transactions of libraries that hide their [*sql.Tx], such as gorm with prepared statements and
+// ent. The store must be one over database/sql. A nil tx, which is what a failed type assertion gives, is [waybill.ErrNoTx].
+//
+// A library that shows its *sql.Tx is better served by Write: what is written through a wrapper inside [Outbox.InTx] is stored, but
+// cannot be told to belong to that transaction, so hooks that follow the commit do not see it. bun.Tx is such a case: hand over its
+// field Tx.
 func WriteSQL(ctx context.Context, o *Outbox[*sql.Tx], tx store.SQLTx, evs ...waybill.Event) error {
 	if len(evs) == 0 {
 		return nil
@@ -112,6 +116,9 @@ func WriteSQL(ctx context.Context, o *Outbox[*sql.Tx], tx store.SQLTx, evs ...wa
 		placed, err := db.AppendSQL(ctx, tx, prepared)
 		if err == nil {
 			o.writer.acceptedOf(ctx, prepared, placed)
+			if u, ok := o.runner.From(ctx); ok { // perhaps its own transaction, in disguise
+				_ = u.AfterCommit(o.Wake)
+			}
 		}
 		return placed, err
 	})

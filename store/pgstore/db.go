@@ -56,7 +56,7 @@ func (d pgxDB) exec(ctx context.Context, query string, args ...any) error {
 }
 
 func (d pgxDB) query(ctx context.Context, query string, args ...any) (rows, error) {
-	return d.q.Query(ctx, query, args...)
+	return d.q.Query(ctx, query, args...) //nolint:sqlclosecheck // collect closes it
 }
 
 func (d pgxDB) within(ctx context.Context, fn func(database) error) error {
@@ -105,7 +105,7 @@ func (d sqlDB) exec(ctx context.Context, query string, args ...any) error {
 }
 
 func (d sqlDB) query(ctx context.Context, query string, args ...any) (rows, error) {
-	r, err := d.q.QueryContext(ctx, query, args...) //nolint:sqlclosecheck,rowserrcheck // the caller closes and checks it
+	r, err := d.q.QueryContext(ctx, query, args...) //nolint:rowserrcheck // collect checks it
 	if err != nil {
 		return nil, err
 	}
@@ -131,12 +131,15 @@ func (r sqlRows) Close() { _ = r.Rows.Close() }
 func (sqlDB) ids(ids []waybill.ID) any {
 	return array(ids, func(id waybill.ID) string { return id.UUID() })
 }
+
 func (sqlDB) int16s(ns []int16) any {
 	return array(ns, func(n int16) string { return strconv.Itoa(int(n)) })
 }
+
 func (sqlDB) int32s(ns []int32) any {
 	return array(ns, func(n int32) string { return strconv.Itoa(int(n)) })
 }
+
 func (sqlDB) int64s(ns []int64) any {
 	return array(ns, func(n int64) string { return strconv.FormatInt(n, 10) })
 }

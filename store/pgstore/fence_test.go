@@ -57,17 +57,7 @@ func TestProtocol6_SettlementWaitsForTakeOver(t *testing.T) {
 		})
 		answers <- answer{settled, err}
 	}()
-	// Wait until the settlement waits for the lock, or has ended without.
-	deadline := time.Now().Add(20 * time.Second)
-	for waits := false; !waits && len(answers) == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("the settlement neither waits nor ends")
-		}
-		err := pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%fence%')`, schema).Scan(&waits)
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	awaitLockWait(t, pool, schema, answers)
 	if err := takeOver.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

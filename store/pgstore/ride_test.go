@@ -239,8 +239,11 @@ func TestBehaviour13b_HandleIsGuarded(t *testing.T) {
 		"Rollback": func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 		"commit":   func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, " commit"); return err },
 		"END":      func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "END;"); return err },
-		"rollback": func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Query(ctx, "ROLLBACK"); return err },
-		"abort":    func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "abort work"); return err },
+		"rollback": func(ctx context.Context, tx pgx.Tx) error {
+			var nothing int
+			return tx.QueryRow(ctx, "ROLLBACK").Scan(&nothing)
+		},
+		"abort": func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "abort work"); return err },
 		"batch": func(ctx context.Context, tx pgx.Tx) error {
 			b := &pgx.Batch{}
 			b.Queue("commit")

@@ -321,7 +321,7 @@ func (s *session) commitBehind(ctx context.Context, ending *store.Ending) (pgcon
 	defer results.Close() //nolint:errcheck // closed for good below; this is for the errors in between
 	if s.revoked {
 		there := make(map[waybill.ID]bool)
-		rows, err := results.Query()
+		rows, err := results.Query() //nolint:sqlclosecheck // collect closes it
 		var id waybill.ID
 		err = collect(rows, err, func() error { there[id] = true; return nil }, (*scanUUID)(&id))
 		if err != nil {

@@ -1,0 +1,84 @@
+package orm_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/waybillhq/waybill/internal/docblock"
+)
+
+const page = "docs/orm.md"
+
+// Every Go block of the page stands in the files that are tested, to the letter.
+func TestDocsAreTested(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := readAll(t, files...)
+	for _, block := range docblock.Blocks(t, page, "go") {
+		if !strings.Contains(sources, "\n"+block) {
+			first, _, _ := strings.Cut(block, "\n")
+			t.Errorf("%s: this block is not in the tested files as it stands: %s", page, first)
+		}
+	}
+}
+
+// Every recipe of the tested files is on the page.
+func TestRecipesAreDocumented(t *testing.T) {
+	files, err := filepath.Glob("recipe_*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Join(docblock.Blocks(t, page, "go"), "\n")
+	recipes := regexp.MustCompile(`(?m)^func ((save|in|join)[A-Z]\w*|[a-z]+Over)\(`).FindAllString(readAll(t, files...), -1)
+	if len(recipes) == 0 {
+		t.Fatal("found no recipes")
+	}
+	for _, recipe := range recipes {
+		if !strings.Contains(blocks, recipe) {
+			t.Errorf("%s does not show %s…)", page, recipe)
+		}
+	}
+}
+
+// notLibraries are requirements that are not what the page is about.
+var notLibraries = regexp.MustCompile(`waybill|goleak|pgx`)
+
+// The page names the versions that are tested.
+func TestDocsVersions(t *testing.T) {
+	text := readAll(t, filepath.Join(docblock.Root(t), page))
+	direct := regexp.MustCompile(`(?m)^\t(\S+) (v\S+)$`).FindAllStringSubmatch(readAll(t, "go.mod"), -1)
+	if len(direct) == 0 {
+		t.Fatal("found no requirements")
+	}
+	for _, m := range direct {
+		if notLibraries.MatchString(m[1]) {
+			continue
+		}
+		if !strings.Contains(text, "`"+m[1]+"` "+m[2]) {
+			t.Errorf("%s does not name %s %s", page, m[1], m[2])
+		}
+	}
+	_, version, _ := strings.Cut(readAll(t, "sqlc/pgxorders/db.go"), "sqlc ")
+	version, _, _ = strings.Cut(version, "\n")
+	if !strings.Contains(text, "`github.com/sqlc-dev/sqlc` "+version) {
+		t.Errorf("%s does not name sqlc %s", page, version)
+	}
+}
+
+func readAll(t *testing.T, files ...string) string {
+	t.Helper()
+	var all strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(text)
+	}
+	return all.String()
+}

@@ -1,0 +1,2 @@
+// Package readme runs what README.md shows.
+package readme

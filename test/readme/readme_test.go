@@ -1,0 +1,123 @@
+package readme_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/waybillhq/waybill/internal/docblock"
+)
+
+// overlay lays a file over the module, without writing it there, and returns the flag for the go command.
+func overlay(t *testing.T, name, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "main.go")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(here, name): file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "-overlay=" + list
+}
+
+// goTool runs the go command in the module's folder.
+func goTool(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", args...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// The program in the README runs and prints what the README says.
+func TestTwentyLines(t *testing.T) {
+	block := docblock.Blocks(t, "README.md", "go")[0]
+	if !strings.HasPrefix(block, "package main") {
+		t.Fatal("the first Go block of the README is not a program")
+	}
+	binary := filepath.Join(t.TempDir(), "shop")
+	goTool(t, "build", overlay(t, "shop/main.go", block), "-o", binary, "./shop")
+	cmd := exec.CommandContext(t.Context(), binary)
+	cmd.Dir = t.TempDir()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if want := docblock.Blocks(t, "README.md", "text")[0]; string(out) != want {
+		t.Errorf("it prints %q, and the README says %q", out, want)
+	}
+}
+
+// frame is what the README's fragments stand in.
+const frame = `package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/outbox/outboxtest"
+	"github.com/waybillhq/waybill/store/pgstore"
+)
+
+type Placed struct{ Total int }
+
+var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
+
+type Order struct{ waybill.Log }
+
+func (o *Order) Place() { o.Raise(OrderPlaced.New("A-3", Placed{})) }
+
+func placeOrder(*testing.T, *outbox.Outbox[pgx.Tx]) {}
+
+var (
+	_ = errors.As
+	_ = fmt.Println
+	_ outboxtest.Recorder
+	_ pgstore.Config
+)
+
+func main() {}
+
+func fragment(ctx context.Context, t *testing.T, pool *pgxpool.Pool, box *outbox.Outbox[pgx.Tx], db *pgstore.Store, order *Order, err error) error {
+	{
+BLOCK
+	}
+	return err
+}
+`
+
+// The README's fragments compile.
+func TestFragments(t *testing.T) {
+	for _, block := range docblock.Blocks(t, "README.md", "go")[1:] {
+		title, _, _ := strings.Cut(strings.TrimSpace(block), "\n")
+		t.Run(title, func(t *testing.T) {
+			text := strings.Replace(frame, "BLOCK", block, 1)
+			// Declared and not used is fine in a fragment.
+			text = strings.Replace(text, "\n\t}\n\treturn err", "\n_, _, _, _ = box, err, db, order\n\t}\n\treturn err", 1)
+			goTool(t, "build", overlay(t, "fragment/main.go", text), "-o", os.DevNull, "./fragment")
+		})
+	}
+}
