@@ -59,7 +59,7 @@ type Deferrer[T any] interface {
 // Placed says where an event went.
 type Placed struct {
 	// ID is the event's own id if it was written; else it was absorbed, and this is the id of the pending event that
-	// has its dedup key.
+	// has its dedup key. A [Deferrer] may leave that one zero: it does not ask who it was.
 	ID waybill.ID
 	// Lane is the lane that it was written to.
 	Lane int

@@ -14,5 +14,5 @@
 // the [Matrix], never a silent skip; columns of stores that the matrix does not know are printed only.
 //
 // The suite needs no sleep and asserts no duration: where something takes effect by the database's clock it polls for it,
-// with a generous deadline. Run it with the race detector on.
+// with a generous deadline. Run it with the race detector on. The random test logs its seed; STORETEST_SEED=… repeats it.
 package storetest

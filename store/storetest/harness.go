@@ -22,8 +22,8 @@ type Harness[T any] struct {
 	// Features is what the store can show. A behaviour that needs a feature which is off is a "no" in the matrix.
 	Features Features
 	// Open returns a store over fresh, empty, migrated tables. It registers with t.Cleanup whatever must be closed or
-	// dropped. The suite calls it some twenty times, never concurrently; most tests share one instance, one after
-	// another.
+	// dropped. The suite calls it a handful of times, never concurrently; most tests share one instance, one after
+	// another, and a test that failed leaves its instance to nobody.
 	Open func(t *testing.T) Instance[T]
 }
 
