@@ -9,8 +9,8 @@
 //	- 	s.txn.rollback()
 //	+ 	s.txn.commit()
 //
-// The lines after "- " stand in the file exactly once and are replaced by those after "+ ". The test is a folder and a pattern
-// for go test's -run.
+// The lines after "- " stand in the file exactly once and are replaced by those after "+ "; a mutant may have several such pairs,
+// where a guarantee is kept in two places. The test is a folder and a pattern for go test's -run.
 package mutants
 
 import (
@@ -31,11 +31,14 @@ type Mutant struct {
 	File string
 	// Folder and Pattern are the test.
 	Folder, Pattern string
-	// Old stands in the file once; New takes its place.
-	Old, New string
+	// Hunks are the changes.
+	Hunks []Hunk
 	// Where is the file and line that lists it.
 	Where string
 }
+
+// Hunk is one change: Old stands in the file once, and New takes its place.
+type Hunk struct{ Old, New string }
 
 // Read returns the mutants of all *.mutants files in a folder.
 func Read(files fs.FS, dir string) ([]Mutant, error) {
@@ -80,25 +83,31 @@ func parse(r io.Reader, name string) ([]Mutant, error) {
 		case key == "test":
 			m.Folder, m.Pattern, _ = strings.Cut(value, " ")
 		case strings.HasPrefix(line, "- ") || line == "-":
-			m.Old += strings.TrimPrefix(strings.TrimPrefix(line, "-"), " ") + "\n"
-		case strings.HasPrefix(line, "+ ") || line == "+":
-			m.New += strings.TrimPrefix(strings.TrimPrefix(line, "+"), " ") + "\n"
+			if len(m.Hunks) == 0 || m.Hunks[len(m.Hunks)-1].New != "" {
+				m.Hunks = append(m.Hunks, Hunk{})
+			}
+			m.Hunks[len(m.Hunks)-1].Old += strings.TrimPrefix(strings.TrimPrefix(line, "-"), " ") + "\n"
+		case (strings.HasPrefix(line, "+ ") || line == "+") && len(m.Hunks) > 0:
+			m.Hunks[len(m.Hunks)-1].New += strings.TrimPrefix(strings.TrimPrefix(line, "+"), " ") + "\n"
 		default:
 			return nil, fmt.Errorf("mutants: %s: %q is none of mutant, file, test, - and +", where, line)
 		}
 	}
 	for _, m := range all {
-		if m.File == "" || m.Folder == "" || m.Pattern == "" || m.Old == "" {
+		if m.File == "" || m.Folder == "" || m.Pattern == "" || len(m.Hunks) == 0 {
 			return nil, fmt.Errorf("mutants: %s: file, test or the replaced lines are missing", m.Where)
 		}
 	}
 	return all, scan.Err()
 }
 
-// Apply returns the file's text with the change made.
+// Apply returns the file's text with the changes made.
 func (m Mutant) Apply(text string) (string, error) {
-	if n := strings.Count(text, m.Old); n != 1 {
-		return "", fmt.Errorf("mutants: %s: the replaced lines stand %d times in %s, want once", m.Where, n, m.File)
+	for _, h := range m.Hunks {
+		if n := strings.Count(text, h.Old); n != 1 {
+			return "", fmt.Errorf("mutants: %s: the replaced lines stand %d times in %s, want once:\n%s", m.Where, n, m.File, h.Old)
+		}
+		text = strings.Replace(text, h.Old, h.New, 1)
 	}
-	return strings.Replace(text, m.Old, m.New, 1), nil
+	return text, nil
 }

@@ -146,6 +146,38 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
+// An id that an open transaction has taken is waited for: whoever is second gets it only if the first rolls back.
+func TestSameIDInTwoTransactions(t *testing.T) {
+	for _, commit := range []bool{true, false} {
+		db := open(t)
+		evs := keyed("")
+		first, second := memstore.BeginTx(db), memstore.BeginTx(db)
+		if _, err := db.Append(t.Context(), first, evs); err != nil {
+			t.Fatal(err)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := db.Append(gone, memstore.BeginTx(db), evs); !errors.Is(err, context.Canceled) {
+			t.Errorf("Append: %v, want it to have waited for as long as its context", err)
+		}
+		done := make(chan error)
+		go func() {
+			_, err := db.Append(t.Context(), second, evs)
+			done <- err
+		}()
+		end := first.Rollback
+		if commit {
+			end = first.Commit
+		}
+		if err := end(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; (err == nil) == commit {
+			t.Errorf("the first committed: %v; the second: %v", commit, err)
+		}
+	}
+}
+
 // What is read shares nothing with the store.
 func TestRowsAreCopies(t *testing.T) {
 	db := open(t)

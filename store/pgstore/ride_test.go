@@ -317,22 +317,25 @@ func TestFailureBehindWaitingEvents(t *testing.T) {
 			t.Errorf("%d events were reported as committed", len(rec.Events()))
 		}
 	})
-	t.Run("arguments that cannot be sent", func(t *testing.T) {
-		box, _, business := boxOf(t, pool)
-		err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-			if err := box.Write(ctx, tx, event("A")); err != nil {
-				return err
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		t.Run("arguments that cannot be sent, "+mode.String(), func(t *testing.T) {
+			pool := openPool(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
+			box, _, business := boxOf(t, pool)
+			err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+				if err := box.Write(ctx, tx, event("A")); err != nil {
+					return err
+				}
+				if _, err := tx.Exec(ctx, `INSERT INTO `+business+` VALUES ($1)`, make(chan int)); err == nil {
+					t.Error("a channel was sent as a text")
+				}
+				return nil
+			})
+			// Whether the event had reached the server is not known to the client: committing without it would lose it.
+			if stored := stored(t, pool, business); err == nil && !slices.Equal(stored, []string{"A"}) || err != nil && len(stored) > 0 {
+				t.Errorf("InTx returned %v, and the outbox has %q", err, stored)
 			}
-			if _, err := tx.Exec(ctx, `INSERT INTO `+business+` VALUES ($1)`, make(chan int)); err == nil {
-				t.Error("a channel was sent as a text")
-			}
-			return nil
 		})
-		// Whether the event had reached the server is not known to the client: committing without it would lose it.
-		if stored := stored(t, pool, business); err == nil && !slices.Equal(stored, []string{"A"}) || err != nil && len(stored) > 0 {
-			t.Errorf("InTx returned %v, and the outbox has %q", err, stored)
-		}
-	})
+	}
 	t.Run("in a savepoint", func(t *testing.T) {
 		box, rec, business := boxOf(t, pool)
 		err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
