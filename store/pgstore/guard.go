@@ -27,7 +27,7 @@ var _ pgx.Tx = (*guard)(nil)
 
 // usable returns nil while the transaction, and every savepoint around this one, is open.
 func (g *guard) usable() error {
-	if g.s.over {
+	if g.s.over || g.s.ending {
 		return fmt.Errorf("%w: %w", waybill.ErrTxDone, pgx.ErrTxClosed)
 	}
 	for p := g; p != nil; p = p.parent {

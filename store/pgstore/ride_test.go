@@ -390,6 +390,34 @@ func TestFailureBehindWaitingEvents(t *testing.T) {
 	})
 }
 
+// A hook that writes while the events are on their way with the COMMIT is told that it is too late: what it wrote would never be
+// sent.
+func TestWriteDuringTheCommit(t *testing.T) {
+	pool := openPool(t, nil)
+	db, schema := openStore(t, pool)
+	var box *outbox.Outbox[pgx.Tx]
+	var late error
+	hook := outbox.Hook{AfterWrite: func(ctx context.Context, evs []waybill.Event) {
+		if evs[0].Type == "A" {
+			late = box.Emit(ctx, event("B"))
+		}
+	}}
+	box, err := outbox.New(db, outbox.Config{Hooks: []outbox.Hook{hook}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, event("A")) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := stored(t, pool, `"`+schema+`".business`); late == nil && !slices.Equal(got, []string{"A", "B"}) || late != nil && !slices.Equal(got, []string{"A"}) {
+		t.Errorf("the late write returned %v, and the outbox has %q", late, got)
+	}
+	if !errors.Is(late, waybill.ErrTxDone) {
+		t.Errorf("the late write: %v, want ErrTxDone", late)
+	}
+}
+
 func TestWithoutTables(t *testing.T) {
 	pool := openPool(t, nil)
 	db, err := pgstore.New(pool, pgstore.Config{Schema: schemaOf(t, pool)})

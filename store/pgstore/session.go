@@ -43,6 +43,7 @@ type session struct {
 	dropped    []waybill.ID // never sent: taken back before their round trip came
 	revoked    bool         // a rollback to a savepoint may have taken accepted events back
 	savepoints int
+	ending     bool // the commit is under way: what is written now would never be sent
 	over       bool
 }
 
@@ -265,6 +266,7 @@ func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.End
 		return store.Ending{}, waybill.ErrTxDone
 	}
 	defer s.end()
+	s.ending = true
 	switch {
 	case s.conn.Conn().IsClosed():
 		return store.Ending{}, errors.New("pgstore: the connection was lost before the commit")

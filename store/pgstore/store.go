@@ -169,7 +169,7 @@ func answeredNo(err error) bool {
 		return true
 	}
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Severity != "ERROR" {
+	if errors.As(err, &pg) && pg.SeverityUnlocalized != "ERROR" { // FATAL: the connection is gone, and who knows since when
 		return false
 	}
 	state := sqlState(err)
