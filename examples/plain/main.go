@@ -1,0 +1,86 @@
+// Command plain writes orders, each with its event in the same transaction: one commits, one rolls back. Then it shows what the
+// outbox holds. It needs nothing but Go: the database is SQLite, in a file that is gone afterwards.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/sqlitestore"
+)
+
+// Placed is what OrderPlaced tells. Events of one order are delivered in the order in which they were written.
+type Placed struct{ Total int }
+
+var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
+
+func main() {
+	ctx := context.Background()
+	db, closeAll := open(ctx)
+	defer closeAll()
+	box, err := outbox.New(db, outbox.Config{})
+	check(err)
+
+	place := func(order string, total int) {
+		err := box.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			if _, err := tx.ExecContext(ctx, insertOrder, order, total); err != nil {
+				return err
+			}
+			if err := box.Write(ctx, tx, OrderPlaced.New(order, Placed{Total: total})); err != nil {
+				return err
+			}
+			if total == 0 {
+				return errors.New("nothing was ordered") // rolls back: neither the order nor its event ever was
+			}
+			return nil // commits both
+		})
+		if err != nil {
+			fmt.Printf("Order %s was rolled back: %v.\n", order, err)
+			return
+		}
+		fmt.Printf("Order %s was committed.\n", order)
+	}
+	place("A-1", 9990)
+	place("A-2", 0)
+
+	// What a relay would read and deliver. An outbox is split into lanes, so that several relays can share the work.
+	var lanes []store.Cursor
+	for lane := range 32 {
+		lanes = append(lanes, store.Cursor{Lane: lane})
+	}
+	page, err := db.Fetch(ctx, lanes, 100)
+	check(err)
+	fmt.Println("The outbox holds:")
+	for _, row := range page.Rows {
+		fmt.Printf("  %s of order %s: %s\n", row.Event.Type, row.Event.AggregateID, row.Event.Payload)
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+const insertOrder = `INSERT INTO orders (id, total) VALUES (?, ?)`
+
+// open makes the database and the outbox in it. It is all that would change on another database, with the type of the transaction.
+func open(ctx context.Context) (db *sqlitestore.Store, closeAll func()) {
+	dir, err := os.MkdirTemp("", "waybill-plain-")
+	check(err)
+	db, err = sqlitestore.Open(filepath.Join(dir, "shop.db"), sqlitestore.Config{})
+	check(err)
+	_, err = db.Migrate(ctx) // makes Waybill's own tables
+	check(err)
+	_, err = db.DB().ExecContext(ctx, `CREATE TABLE orders (id VARCHAR(20) PRIMARY KEY, total INTEGER)`)
+	check(err)
+	return db, func() { check(errors.Join(db.Close(), os.RemoveAll(dir))) }
+}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// told is what the program says, on every store.
+const told = `Order A-1 was committed.
+Order A-2 was rolled back: nothing was ordered.
+The outbox holds:
+  OrderPlaced of order A-1: {"Total":9990}
+`
+
+func TestPlain(t *testing.T) {
+	if got := goRun(t, "."); got != told {
+		t.Errorf("it says:\n%s", got)
+	}
+}
+
+// goRun runs the program in a folder, as a reader of the documentation would, and returns what it prints.
+func goRun(t *testing.T, folder string, env ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "run", ".")
+	cmd.Dir = folder
+	cmd.Env = append(os.Environ(), env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s", folder, err, errs.Bytes())
+	}
+	return out.String()
+}

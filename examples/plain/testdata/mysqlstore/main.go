@@ -1,0 +1,86 @@
+// Command mysqlstore is the program of examples/plain on MySQL or MariaDB: a test compares them line by line.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+
+	_ "github.com/go-sql-driver/mysql"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/mysqlstore"
+)
+
+// Placed is what OrderPlaced tells. Events of one order are delivered in the order in which they were written.
+type Placed struct{ Total int }
+
+var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
+
+func main() {
+	ctx := context.Background()
+	db, closeAll := open(ctx)
+	defer closeAll()
+	box, err := outbox.New(db, outbox.Config{})
+	check(err)
+
+	place := func(order string, total int) {
+		err := box.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			if _, err := tx.ExecContext(ctx, insertOrder, order, total); err != nil {
+				return err
+			}
+			if err := box.Write(ctx, tx, OrderPlaced.New(order, Placed{Total: total})); err != nil {
+				return err
+			}
+			if total == 0 {
+				return errors.New("nothing was ordered") // rolls back: neither the order nor its event ever was
+			}
+			return nil // commits both
+		})
+		if err != nil {
+			fmt.Printf("Order %s was rolled back: %v.\n", order, err)
+			return
+		}
+		fmt.Printf("Order %s was committed.\n", order)
+	}
+	place("A-1", 9990)
+	place("A-2", 0)
+
+	// What a relay would read and deliver. An outbox is split into lanes, so that several relays can share the work.
+	var lanes []store.Cursor
+	for lane := range 32 {
+		lanes = append(lanes, store.Cursor{Lane: lane})
+	}
+	page, err := db.Fetch(ctx, lanes, 100)
+	check(err)
+	fmt.Println("The outbox holds:")
+	for _, row := range page.Rows {
+		fmt.Printf("  %s of order %s: %s\n", row.Event.Type, row.Event.AggregateID, row.Event.Payload)
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+const insertOrder = `INSERT INTO orders (id, total) VALUES (?, ?)`
+
+// open connects to the database and makes the outbox in it.
+func open(ctx context.Context) (db *mysqlstore.Store, closeAll func()) {
+	shop, err := sql.Open("mysql", os.Getenv("DATABASE_URL"))
+	check(err)
+	db, err = mysqlstore.New(shop, mysqlstore.Config{})
+	check(err)
+	_, err = db.Migrate(ctx)
+	check(err)
+	_, err = shop.ExecContext(ctx, `CREATE TABLE orders (id VARCHAR(20) PRIMARY KEY, total INTEGER)`)
+	check(err)
+	return db, func() { check(shop.Close()) }
+}

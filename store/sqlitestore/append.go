@@ -1,0 +1,228 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/internal/sqltx"
+	"github.com/waybillhq/waybill/store"
+)
+
+// encoder is how SQLite gets its ids and times.
+var encoder = eventrow.Encoder{
+	ID:   idArg,
+	Time: func(t time.Time) any { return micros(t) },
+}
+
+// Append implements [store.Appender]. tx may be of another [*sql.DB], as long as that is the same file.
+func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.Placed, error) {
+	if len(evs) == 0 {
+		return nil, nil
+	}
+	w := s.writer.Load()
+	own := w != nil && w.tx == tx
+	if own {
+		// The store's own transaction has the write lock, so there is nothing to wait for; see append.
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		ctx = context.WithoutCancel(ctx)
+	} else if _, reading := s.readers.Load(tx); reading {
+		return nil, errors.New("sqlitestore: the transaction is read-only")
+	}
+	placed, err := s.append(ctx, txTarget{s, tx}, evs, own)
+	if err == nil && own {
+		w.took(evs, placed)
+	}
+	return placed, err
+}
+
+// AppendSQL implements [store.SQLAppender].
+func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.Placed, error) {
+	if len(evs) == 0 {
+		return nil, nil
+	}
+	if plain, ok := tx.(*sql.Tx); ok {
+		return s.Append(ctx, plain, evs)
+	}
+	return s.append(ctx, sqlTarget{tx}, evs, false)
+}
+
+// savepoint is around an append that takes more than one statement, so that an error leaves none of its events behind.
+const savepoint = `waybill_append`
+
+func (s *Store) append(ctx context.Context, t target, evs []waybill.Event, own bool) ([]store.Placed, error) {
+	if err := s.prove(ctx, t); err != nil {
+		return nil, err
+	}
+	if err := s.ready(ctx, t); err != nil {
+		return nil, err
+	}
+	if !own {
+		// Somebody's transaction may not have the write lock yet. It is waited for here, where ctx can end the waiting and leave
+		// the transaction whole. From then on there is nothing to wait for, and an insert that was interrupted halfway would
+		// make SQLite roll back all that the caller has written.
+		if _, err := t.exec(ctx, s.sql.lock); err != nil {
+			return nil, s.refused(err)
+		}
+		ctx = context.WithoutCancel(ctx)
+	}
+	// One insert undoes itself when it fails. In the store's own transaction the runner rolls everything back.
+	undo := !own && !simple(evs)
+	if undo {
+		if err := t.text(ctx, "SAVEPOINT "+savepoint); err != nil {
+			return nil, s.refused(err)
+		}
+	}
+	placed, err := s.insert(ctx, t, evs)
+	if err != nil {
+		if undo {
+			// Where SQLite has rolled the transaction back there is no savepoint any more, and nothing to undo.
+			_ = t.text(ctx, "ROLLBACK TO "+savepoint)
+			_ = t.text(ctx, "RELEASE "+savepoint)
+		}
+		return nil, s.refused(err)
+	}
+	if undo {
+		if err := t.text(ctx, "RELEASE "+savepoint); err != nil {
+			return nil, s.refused(err)
+		}
+	}
+	return placed, nil
+}
+
+// simple reports whether a single insert does it.
+func simple(evs []waybill.Event) bool {
+	return len(evs) == 1 && evs[0].DedupKey == "" && !evs[0].Delayed()
+}
+
+func (s *Store) refused(err error) error { return s.explain(sqltx.Done(err)) }
+
+// prove returns an error unless a transaction is open. SQLite rolls back by itself when a statement that writes is interrupted
+// (a context that ended), when the disk is full, and when a trigger says so; database/sql does not notice, and what follows on
+// the same [*sql.Tx] is committed at once, each statement for itself. An event must not be: BEGIN fails exactly as long as the
+// transaction is there.
+func (s *Store) prove(ctx context.Context, t target) error {
+	_, err := t.exec(ctx, s.sql.probe)
+	if err == nil {
+		_ = t.text(context.WithoutCancel(ctx), "ROLLBACK")
+		return fmt.Errorf("sqlitestore: %w: SQLite has rolled it back, or a statement ended it", waybill.ErrTxDone)
+	}
+	if _, primary := code(err); primary == sqlite3.SQLITE_ERROR {
+		return nil
+	}
+	return s.refused(err)
+}
+
+func (s *Store) insert(ctx context.Context, t target, evs []waybill.Event) ([]store.Placed, error) {
+	placed := make([]store.Placed, len(evs))
+	for i, ev := range evs {
+		placed[i].ID = ev.ID
+	}
+	kept, err := s.takeKeys(ctx, t, evs, placed)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	timed := false
+	for _, ev := range kept {
+		timed = timed || dueAt(ev, now) != nil
+	}
+	list := s.sql.insert
+	if timed {
+		list = s.sql.insertTimed
+	}
+	var args []any
+	for len(kept) > 0 {
+		index, n := pick(len(kept))
+		args = append(args[:0], micros(now))
+		for _, ev := range kept[:n] {
+			if args, err = encoder.Append(args, ev); err != nil {
+				return nil, err
+			}
+			if timed {
+				args = append(args, dueAt(ev, now))
+			}
+		}
+		result, err := t.exec(ctx, list[index], args...)
+		if err == nil && timed {
+			err = s.putOff(ctx, t, result, n, now)
+		}
+		if err != nil {
+			return nil, err
+		}
+		kept = kept[n:]
+	}
+	return placed, nil
+}
+
+// dueAt returns when an event is due, as it is stored; nil: at once.
+func dueAt(ev waybill.Event, now time.Time) any {
+	switch {
+	case ev.Delay > 0:
+		return micros(now.Add(ev.Delay))
+	case ev.AvailableAt.After(now):
+		return micros(ev.AvailableAt)
+	}
+	return nil
+}
+
+// putOff moves those of the n rows just inserted that are not due. Their seqs are the last n: one statement counts up without a
+// gap.
+func (s *Store) putOff(ctx context.Context, t target, result sql.Result, n int, now time.Time) error {
+	last, err := result.LastInsertId()
+	if err != nil {
+		return err
+	}
+	if _, err := t.exec(ctx, s.sql.putOff, last-int64(n)+1, last, micros(now)); err != nil {
+		return err
+	}
+	_, err = t.exec(ctx, s.sql.unready, last-int64(n)+1, last, micros(now))
+	return err
+}
+
+// takeKeys takes the dedup keys of evs, in their order, so that the first of several with one key has it, and returns the
+// events that are left to insert. Those that are absorbed get the holder's id in placed. There is one writer, so the holder
+// cannot vanish in between, and the order in which keys are touched cannot lead to a deadlock.
+func (s *Store) takeKeys(
+	ctx context.Context, t target, evs []waybill.Event, placed []store.Placed,
+) ([]waybill.Event, error) {
+	var kept []waybill.Event
+	for i, ev := range evs {
+		if ev.DedupKey == "" {
+			if kept != nil {
+				kept = append(kept, ev)
+			}
+			continue
+		}
+		if kept == nil {
+			kept = append(make([]waybill.Event, 0, len(evs)), evs[:i]...)
+		}
+		n, err := affected(t.exec(ctx, s.sql.takeKey, ev.TenantID, ev.DedupKey, ev.ID[:]))
+		if err != nil {
+			return nil, err
+		}
+		if n == 1 {
+			kept = append(kept, ev)
+			continue
+		}
+		rows, err := t.query(ctx, s.sql.keyHolder, ev.TenantID, ev.DedupKey)
+		if _, err := scanOne(rows, err, (*scanID)(&placed[i].ID)); err != nil {
+			return nil, err
+		}
+		if placed[i].ID == ev.ID { // it would look as if it had been written now
+			return nil, fmt.Errorf("the id %s is taken", ev.ID)
+		}
+	}
+	if kept == nil {
+		return evs, nil
+	}
+	return kept, nil
+}

@@ -1,0 +1,122 @@
+package sqlitestore
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill/internal/sqlname"
+)
+
+// Config names the tables and bounds the waiting; its zero value is ready.
+type Config struct {
+	// Schema is where the tables are: "main", the file of the connection. Nothing else is accepted, because SQLite does
+	// not commit atomically across attached files in WAL mode. Defaults to "main".
+	Schema string
+	// Prefix is what the tables' names start with. Defaults to "waybill_".
+	Prefix string
+	// Lanes is into how many lanes events are spread: 1. Lanes let several processes deliver at the same time; here they
+	// would only wait for each other, because SQLite has one writer. Aggregates are delivered in parallel all the same,
+	// by the workers of the relay. Defaults to 1.
+	Lanes int
+	// BusyTimeout is how long a write waits for other writers before it fails. Defaults to 10 seconds; negative means not
+	// at all.
+	BusyTimeout time.Duration
+	// AllowUnsafeVersion lets the store work on a SQLite older than 3.51.3, which can corrupt a file in WAL mode when a
+	// checkpoint and a write meet. Defaults to refusing it.
+	AllowUnsafeVersion bool
+}
+
+const (
+	mainSchema  = "main"
+	usualBusy   = 10 * time.Second
+	maxBusy     = 24 * time.Hour
+	lanesOfFile = 1
+)
+
+func (c Config) complete() (Config, error) {
+	var errs []error
+	if c.Prefix == "" {
+		c.Prefix = sqlname.UsualPrefix
+	}
+	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
+		errs = append(errs, err)
+	} else if strings.HasPrefix(strings.ToLower(c.Prefix), "sqlite_") {
+		errs = append(errs, fmt.Errorf("Config.Prefix: %q: SQLite keeps names that start with sqlite_ for itself", c.Prefix))
+	}
+	if c.Schema == "" {
+		c.Schema = mainSchema
+	}
+	if c.Schema != mainSchema {
+		errs = append(errs, fmt.Errorf(
+			"Config.Schema: %q: the outbox must be in the file of the connection, main; commits are not atomic across attached files",
+			c.Schema))
+	}
+	if c.Lanes == 0 {
+		c.Lanes = lanesOfFile
+	}
+	if c.Lanes != lanesOfFile {
+		errs = append(errs, fmt.Errorf("Config.Lanes: %d: SQLite has one writer, so the outbox has one lane", c.Lanes))
+	}
+	if c.BusyTimeout == 0 {
+		c.BusyTimeout = usualBusy
+	}
+	if c.BusyTimeout > maxBusy {
+		errs = append(errs, fmt.Errorf("Config.BusyTimeout: %v, at most %v", c.BusyTimeout, maxBusy))
+	}
+	c.BusyTimeout = max(c.BusyTimeout, 0)
+	if err := errors.Join(errs...); err != nil {
+		return c, fmt.Errorf("sqlitestore: %w", err)
+	}
+	return c, nil
+}
+
+// tables are what the statements name in braces.
+var tables = []string{"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "setting", "migration"}
+
+// indexes are what migrations name in braces, after "index:".
+var indexes = []string{
+	"outbox_id_key", "outbox_priority_idx", "delayed_due_idx", "delayed_holds_idx", "dead_seq_idx", "dead_died_idx",
+	"dead_holds_idx", "history_id_idx", "history_done_idx",
+}
+
+// replacer puts the configured names into a statement's braces.
+func (c Config) replacer() *strings.Replacer {
+	pairs := []string{"{prefix}", c.Prefix, "{now}", microsNow, "{new_id}", newID()}
+	for _, name := range tables {
+		pairs = append(pairs, "{"+name+"}", sqlname.Quote(`"`, c.Schema, c.Prefix+name))
+	}
+	for _, name := range indexes {
+		pairs = append(pairs, "{index:"+name+"}", sqlname.Quote(`"`, c.Schema, c.Prefix+name))
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// The defaults of columns are written for SQLite 3.40 and later, because producers bring their own: no unixepoch('subsec'),
+// no unhex.
+const (
+	// millisNow is milliseconds since 1970. SQLite's clock has milliseconds; the day number, a float, is 0.05 ms off.
+	millisNow = `CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)`
+	// microsNow is microseconds since 1970, which is how all times are stored.
+	microsNow = millisNow + ` * 1000`
+)
+
+// newID returns an expression for the id of an event whose producer names none: six bytes of milliseconds since 1970, the
+// highest first, then ten random ones. SQLite has no function from a number to a byte, so each byte is cut out of the table
+// of all bytes.
+func newID() string {
+	var all [256]byte
+	for i := range all {
+		all[i] = byte(i)
+	}
+	table := "x'" + hex.EncodeToString(all[:]) + "'"
+	var b strings.Builder
+	b.WriteString("CAST(")
+	for shift := 40; shift >= 0; shift -= 8 {
+		fmt.Fprintf(&b, "substr(%s, (%s >> %d & 255) + 1, 1) || ", table, millisNow, shift)
+	}
+	b.WriteString("randomblob(10) AS BLOB)")
+	return b.String()
+}

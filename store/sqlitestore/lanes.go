@@ -1,0 +1,128 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// forgetAfter is how long a node that is not live any more is remembered.
+const forgetAfter = 24 * time.Hour
+
+// Heartbeat implements [store.Lanes].
+func (s *Store) Heartbeat(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
+	var m store.Membership
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		now := clock() // with the lock in hand: waiting for it must not shorten the lease
+		var other string
+		rows, err := t.query(ctx, s.sql.otherRelay, n.Relay, n.ID[:], micros(now))
+		if found, err := scanOne(rows, err, &other); err != nil {
+			return err
+		} else if found {
+			return fmt.Errorf("%w: %q", waybill.ErrOtherRelay, other)
+		}
+		if _, err := t.exec(ctx, s.sql.beat, n.ID[:], n.Relay, micros(now.Add(lease))); err != nil {
+			return err
+		}
+		if _, err := t.exec(ctx, s.sql.forgetNodes, micros(now.Add(-forgetAfter))); err != nil {
+			return err
+		}
+		m, err = s.membership(ctx, t, now)
+		return err
+	})
+	if err != nil {
+		return store.Membership{}, err
+	}
+	return m, nil
+}
+
+func (s *Store) membership(ctx context.Context, t txTarget, now time.Time) (store.Membership, error) {
+	var m store.Membership
+	rows, err := t.query(ctx, s.sql.nodes, micros(now))
+	err = eachRow(rows, err, func(rows *sql.Rows) error {
+		var n store.Node
+		if err := rows.Scan((*scanID)(&n.ID), &n.Relay); err != nil {
+			return err
+		}
+		m.Nodes = append(m.Nodes, n)
+		return nil
+	})
+	if err != nil {
+		return m, err
+	}
+	rows, err = t.query(ctx, s.sql.lanesState, micros(now))
+	err = eachRow(rows, err, func(rows *sql.Rows) error {
+		var l store.LaneState
+		if err := rows.Scan(&l.Lane, (*scanID)(&l.Owner), &l.Live, &l.Epoch); err != nil {
+			return err
+		}
+		m.Lanes = append(m.Lanes, l)
+		return nil
+	})
+	return m, err
+}
+
+// Acquire implements [store.Lanes]. Settlements are write transactions too, so it waits for those under way.
+func (s *Store) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
+	var leases []store.Lease
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		now := clock()
+		var live bool
+		rows, err := t.query(ctx, s.sql.live, n.ID[:], micros(now))
+		if _, err := scanOne(rows, err, &live); err != nil {
+			return err
+		}
+		if !live {
+			return fmt.Errorf("acquire: %w: the node has no running lease", waybill.ErrLeaseLost)
+		}
+		if !slices.Contains(lanes, onlyLane) {
+			return nil
+		}
+		lease := store.Lease{Lane: onlyLane, Token: waybill.NewID()}
+		rows, err = t.query(ctx, s.sql.freeLane, onlyLane, micros(now))
+		if free, err := scanOne(rows, err, &lease.Epoch, &lease.Unclean, &lease.Window); err != nil || !free {
+			return err
+		}
+		lease.Epoch++
+		if _, err := t.exec(ctx, s.sql.acquire, n.ID[:], lease.Epoch, lease.Token[:], window, onlyLane); err != nil {
+			return err
+		}
+		leases = append(leases, lease)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return leases, nil
+}
+
+// Release implements [store.Lanes].
+func (s *Store) Release(ctx context.Context, leases []store.Lease, dirty bool) error {
+	if len(leases) == 0 {
+		return nil
+	}
+	return s.within(ctx, func(ctx context.Context, t txTarget) error {
+		for _, l := range leases {
+			if _, err := t.exec(ctx, s.sql.release, dirty, l.Lane, l.Epoch, l.Token[:]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Leave implements [store.Lanes].
+func (s *Store) Leave(ctx context.Context, n store.Node) error {
+	return s.within(ctx, func(ctx context.Context, t txTarget) error {
+		if _, err := t.exec(ctx, s.sql.leave, n.ID[:]); err != nil {
+			return err
+		}
+		_, err := t.exec(ctx, s.sql.leaveLanes, n.ID[:])
+		return err
+	})
+}

@@ -1,0 +1,143 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/store"
+)
+
+// onlyLane is the lane of every row.
+const onlyLane = 0
+
+// Fetch implements [store.Reader].
+func (s *Store) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	page := store.Page{Now: clock()}
+	for _, c := range from {
+		if c.Lane != onlyLane {
+			continue
+		}
+		if err := s.read(ctx, &page, s.sql.fetch, []any{c.After, upTo(c), limit}, scanReady); err != nil {
+			return store.Page{}, err
+		}
+	}
+	return page, nil
+}
+
+// Sweep implements [store.Reader].
+func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Key, error) {
+	if err := s.ready(ctx, s.db); err != nil {
+		return nil, err
+	}
+	var keys []store.Key
+	for _, c := range from {
+		if c.Lane != onlyLane {
+			continue
+		}
+		rows, err := s.query(ctx, s.sql.sweep, c.After, upTo(c), limit)
+		err = eachRow(rows, err, func(rows *sql.Rows) error {
+			key := store.Key{Lane: onlyLane}
+			if err := rows.Scan(&key.Seq, (*scanID)(&key.ID)); err != nil {
+				return err
+			}
+			keys = append(keys, key)
+			return nil
+		})
+		if err != nil {
+			return nil, s.explain(err)
+		}
+	}
+	return keys, nil
+}
+
+// Load implements [store.Reader].
+func (s *Store) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
+	page := store.Page{Now: clock()}
+	ids := make(map[int64]waybill.ID, len(keys))
+	seqs := make([]int64, 0, len(keys))
+	for _, k := range keys {
+		if k.Lane == onlyLane {
+			ids[k.Seq] = k.ID
+			seqs = append(seqs, k.Seq)
+		}
+	}
+	slices.Sort(seqs) // the chunks are read one after the other, and the rows come in their order
+	seqs = slices.Compact(seqs)
+	err := lists(seqs, func(seq int64) any { return seq }, func(index int, args []any) error {
+		return s.read(ctx, &page, s.sql.load[index], args, scanReady)
+	})
+	if err != nil {
+		return store.Page{}, err
+	}
+	page.Rows = slices.DeleteFunc(page.Rows, func(row store.Row) bool { return ids[row.Seq] != row.ID })
+	return page, nil
+}
+
+// Due implements [store.Reader].
+func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+	page := store.Page{Now: clock()}
+	if !slices.Contains(lanes, onlyLane) {
+		return page, nil
+	}
+	if err := s.read(ctx, &page, s.sql.due, []any{micros(page.Now), limit}, scanDelayed); err != nil {
+		return store.Page{}, err
+	}
+	return page, nil
+}
+
+// clock returns the database's time, in the precision that it stores.
+func clock() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+func upTo(c store.Cursor) int64 {
+	if c.UpTo == 0 {
+		return math.MaxInt64
+	}
+	return c.UpTo
+}
+
+// scanReady reads a row of outbox. A time that has passed says no more than none.
+func scanReady(record *eventrow.Record) (dest []any, decode func(now time.Time) store.Row) {
+	return record.ReadyDest(), func(now time.Time) store.Row {
+		row := record.Decode()
+		if !row.DueAt.After(now) {
+			row.DueAt, row.Event.AvailableAt = time.Time{}, time.Time{}
+		}
+		return row
+	}
+}
+
+// scanDelayed reads a row of delayed.
+func scanDelayed(record *eventrow.Record) (dest []any, decode func(now time.Time) store.Row) {
+	return record.DelayedDest(), func(time.Time) store.Row { return record.Decode() }
+}
+
+// read appends the rows of a statement to page.
+func (s *Store) read(
+	ctx context.Context, page *store.Page, st *statement, args []any,
+	scan func(*eventrow.Record) (dest []any, decode func(now time.Time) store.Row),
+) error {
+	if err := s.ready(ctx, s.db); err != nil {
+		return err
+	}
+	var record eventrow.Record
+	dest, decode := scan(&record) // dest points into record, which stays where it is
+	rows, err := s.query(ctx, st, args...)
+	err = eachRow(rows, err, func(rows *sql.Rows) error {
+		record.Reset()
+		if err := rows.Scan(dest...); err != nil {
+			return fmt.Errorf("a row that cannot be read at all: %w", err)
+		}
+		page.Rows = append(page.Rows, decode(page.Now))
+		return nil
+	})
+	if err != nil {
+		return s.explain(err)
+	}
+	return nil
+}

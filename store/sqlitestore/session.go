@@ -1,0 +1,210 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqltx"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Begin implements [store.Beginner]. The transaction has the write lock from its first moment, unless opts say that it only
+// reads; it waits for its turn at most as long as Config.BusyTimeout says. All isolation levels are the same here: serializable.
+func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*sql.Tx], error) {
+	if err := s.ready(ctx, s.db); err != nil {
+		return nil, err
+	}
+	if opts != nil && opts.ReadOnly {
+		return s.beginReading(ctx, opts)
+	}
+	return s.begin(ctx, opts, s.lock())
+}
+
+func (s *Store) beginReading(ctx context.Context, opts *sql.TxOptions) (store.Session[*sql.Tx], error) {
+	var tx *sql.Tx
+	d := s.dialect()
+	d.Ended = func() { s.readers.Delete(tx) }
+	session, err := sqltx.Begin(ctx, s.db, opts, d)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	tx = session.Tx()
+	s.readers.Store(tx, struct{}{})
+	return session, nil
+}
+
+// locker takes the write lock in a transaction that has just begun; nil: it has it.
+type locker func(ctx context.Context, tx *sql.Tx) error
+
+// lock returns how transactions get the write lock, once the tables are there.
+func (s *Store) lock() locker {
+	if s.immediate {
+		return nil
+	}
+	return func(ctx context.Context, tx *sql.Tx) error {
+		_, err := txTarget{s, tx}.exec(ctx, s.sql.lock)
+		return err
+	}
+}
+
+// begin starts a transaction that writes, when its turn has come.
+func (s *Store) begin(ctx context.Context, opts *sql.TxOptions, lock locker) (*sqltx.Session, error) {
+	if err := s.prepareWanted(ctx); err != nil { // before the turn, and before a connection is held
+		return nil, err
+	}
+	if err := s.turns.take(ctx, s.cfg.BusyTimeout); err != nil {
+		return nil, err
+	}
+	session, err := s.beginLocked(ctx, opts, lock)
+	if err != nil {
+		s.turns.give()
+		return nil, err
+	}
+	return session, nil
+}
+
+// writing is the store's own write transaction and the events that it has taken.
+type writing struct {
+	tx  *sql.Tx
+	mu  sync.Mutex // a *sql.Tx may be used by several goroutines
+	ids []waybill.ID
+}
+
+// took notes events that the transaction has taken.
+func (w *writing) took(evs []waybill.Event, placed []store.Placed) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, ev := range evs {
+		if placed[i].ID == ev.ID {
+			w.ids = append(w.ids, ev.ID)
+		}
+	}
+}
+
+// beginLocked starts a transaction that has the write lock. Others may hold it: processes, and transactions of this one that
+// do not go through the store. The connection's own busy timeout waits for them; where it has none, or a shorter one, this goes
+// on until Config.BusyTimeout has passed. Nothing has been read yet, so trying again is safe.
+func (s *Store) beginLocked(ctx context.Context, opts *sql.TxOptions, lock locker) (*sqltx.Session, error) {
+	d := s.dialect()
+	d.Started = lock
+	w := &writing{}
+	d.NoTx = func(ctx context.Context, conn *sql.Conn, err error) (ended, undone bool) {
+		return s.noTx(ctx, conn, err, w.ids)
+	}
+	d.Ended = func() {
+		s.writer.Store(nil)
+		s.turns.give()
+	}
+	start := time.Now()
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		session, err := sqltx.Begin(ctx, s.db, opts, d)
+		switch {
+		case err == nil:
+			w.tx = session.Tx()
+			s.writer.Store(w)
+			return session, nil
+		case !isBusy(err):
+			return nil, s.explain(err)
+		case time.Since(start) >= s.cfg.BusyTimeout:
+			return nil, fmt.Errorf("%w: %w", waitedFor(s.cfg.BusyTimeout), err)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (s *Store) dialect() sqltx.Dialect {
+	return sqltx.Dialect{
+		Present: func(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error) {
+			return s.presentIn(context.WithoutCancel(ctx), txTarget{s, tx}, ids)
+		},
+		RolledBack: rolledBack,
+	}
+}
+
+// rolledBack reports whether a failed COMMIT certainly left nothing.
+//
+// SQLite gives up before it has written the mark that makes a transaction count, and the driver then rolls back, when it says
+// that it is busy, that a constraint does not hold, that it was interrupted, or that there is no room. An I/O error may come
+// after the mark was written and before it is safe: it may or may not be there after a crash. And "no transaction is active"
+// says that it ended inside, one way or the other.
+func rolledBack(err error) bool {
+	_, primary := code(err)
+	switch primary {
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT,
+		sqlite3.SQLITE_READONLY, sqlite3.SQLITE_TOOBIG:
+		return true
+	}
+	return false
+}
+
+// noTx is the dialect's NoTx for a transaction that has taken the events with these ids.
+//
+// SQLite rolls back by itself when a statement that writes is interrupted, which is what the driver does when its context ends.
+// That is common, and must not look like an uncertain commit. The other way to get here is a COMMIT or ROLLBACK as SQL text inside
+// InTx. The events tell which it was: they are there, in whatever table, or they are not.
+func (s *Store) noTx(ctx context.Context, conn *sql.Conn, err error, ids []waybill.ID) (ended, undone bool) {
+	if _, primary := code(err); primary != sqlite3.SQLITE_ERROR {
+		return false, false
+	}
+	for _, id := range ids {
+		var found bool
+		rows, err := conn.QueryContext(ctx, s.sql.found.text, id[:])
+		if _, err := scanOne(rows, err, &found); err != nil || found {
+			return true, false
+		}
+	}
+	return true, true
+}
+
+// within runs fn in a transaction that writes, for the store's own work.
+func (s *Store) within(ctx context.Context, fn func(ctx context.Context, t txTarget) error) error {
+	if err := s.ready(ctx, s.db); err != nil {
+		return err
+	}
+	return s.transact(ctx, s.lock(), fn)
+}
+
+// transact runs fn in a transaction that writes. fn's statements cannot be cancelled: they are few and short, and interrupting
+// one would throw the transaction away.
+func (s *Store) transact(ctx context.Context, lock locker, fn func(ctx context.Context, t txTarget) error) error {
+	session, err := s.begin(ctx, nil, lock)
+	if err != nil {
+		return err
+	}
+	detached := context.WithoutCancel(ctx)
+	if err := fn(detached, txTarget{s, session.Tx()}); err != nil {
+		return errors.Join(s.explain(err), session.Rollback(detached))
+	}
+	_, err = session.Commit(detached, nil, false)
+	return err
+}
+
+// presentIn returns which of the ids are pending, as the transaction sees it.
+func (s *Store) presentIn(ctx context.Context, t target, ids []waybill.ID) (map[waybill.ID]bool, error) {
+	found := make(map[waybill.ID]bool, len(ids))
+	err := lists(ids, idArg, func(index int, args []any) error {
+		rows, err := t.query(ctx, s.sql.present[index], args...)
+		return eachRow(rows, err, func(rows *sql.Rows) error {
+			var id waybill.ID
+			if err := rows.Scan((*scanID)(&id)); err != nil {
+				return err
+			}
+			found[id] = true
+			return nil
+		})
+	})
+	return found, err
+}

@@ -1,0 +1,217 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Settle implements [store.Settler]. It is one write transaction: a take-over, which is another, cannot come between the check
+// of the lease and the commit.
+func (s *Store) Settle(ctx context.Context, set store.Settlement) (store.Settled, error) {
+	var out store.Settled
+	gap := false
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		var err error
+		if out.Held, err = s.heldLanes(ctx, t, set.Leases); err != nil || len(out.Held) == 0 {
+			return err
+		}
+		gap = len(set.Done) > 0 && !set.History
+		if gap {
+			if err := s.keepNoHistory(ctx, t); err != nil {
+				return err
+			}
+		}
+		w := settling{store: s, t: t, now: clock(), held: out.Held}
+		if err := w.done(ctx, set.Done, set.History); err != nil {
+			return err
+		}
+		if err := w.each(ctx, set.Retry, w.retry); err != nil {
+			return err
+		}
+		if err := w.each(ctx, set.Dead, w.bury); err != nil {
+			return err
+		}
+		out.Moved = w.moved
+		return nil
+	})
+	if err != nil {
+		return store.Settled{}, err
+	}
+	if gap {
+		s.gap.Store(true)
+	}
+	return out, nil
+}
+
+// heldLanes returns the lanes whose lease is still held.
+func (s *Store) heldLanes(ctx context.Context, t txTarget, leases []store.Lease) ([]int, error) {
+	var held []int
+	for _, l := range leases {
+		var yes bool
+		rows, err := t.query(ctx, s.sql.held, l.Lane, l.Epoch, l.Token[:])
+		if _, err := scanOne(rows, err, &yes); err != nil {
+			return nil, err
+		}
+		if yes && !slices.Contains(held, l.Lane) {
+			held = append(held, l.Lane)
+		}
+	}
+	slices.Sort(held)
+	return held, nil
+}
+
+// settling is one settlement at work.
+type settling struct {
+	store *Store
+	t     txTarget
+	now   time.Time
+	held  []int
+	moved []waybill.ID
+}
+
+// done moves events to the history, or drops them. Most are in outbox; those that are not there are looked for in delayed.
+func (w *settling) done(ctx context.Context, results []store.Result, history bool) error {
+	var ids []waybill.ID
+	for _, r := range results {
+		if slices.Contains(w.held, r.Lane) {
+			ids = append(ids, r.ID)
+		}
+	}
+	stmts := w.store.sql
+	gone, err := w.leave(ctx, ids, history, stmts.keepReady, stmts.dropReady)
+	if err != nil {
+		return err
+	}
+	if len(gone) < len(ids) {
+		rest := slices.DeleteFunc(slices.Clone(ids), func(id waybill.ID) bool { return gone[id] })
+		late, err := w.leave(ctx, rest, history, stmts.keepDelayed, stmts.dropDelayed)
+		if err != nil {
+			return err
+		}
+		for id := range late {
+			gone[id] = true
+		}
+	}
+	for _, id := range ids {
+		if gone[id] {
+			w.moved = append(w.moved, id)
+			delete(gone, id) // an id that was handed in twice was moved once
+		}
+	}
+	return nil
+}
+
+// leave takes events out of one table, by way of the history if keep is set, and returns which were there.
+func (w *settling) leave(
+	ctx context.Context, ids []waybill.ID, history bool, keep, drop []*statement,
+) (map[waybill.ID]bool, error) {
+	gone := make(map[waybill.ID]bool, len(ids))
+	err := lists(ids, idArg, func(index int, args []any) error {
+		if history {
+			kept := append([]any{micros(w.now)}, args...)
+			if _, err := w.t.exec(ctx, keep[index], kept...); err != nil {
+				return err
+			}
+		}
+		return w.drop(ctx, drop[index], args, func(id waybill.ID) { gone[id] = true })
+	})
+	return gone, err
+}
+
+// drop deletes rows and gives their dedup keys back.
+func (w *settling) drop(ctx context.Context, st *statement, args []any, dropped func(waybill.ID)) error {
+	type key struct {
+		tenant, key string
+		id          waybill.ID
+	}
+	var keys []key
+	rows, err := w.t.query(ctx, st, args...)
+	err = eachRow(rows, err, func(rows *sql.Rows) error {
+		var id waybill.ID
+		var tenant, name sql.NullString
+		if err := rows.Scan((*scanID)(&id), &tenant, &name); err != nil {
+			return err
+		}
+		if name.Valid {
+			keys = append(keys, key{tenant.String, name.String, id})
+		}
+		dropped(id)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		if _, err := w.t.exec(ctx, w.store.sql.freeKey, k.tenant, k.key, k.id[:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each calls move for every result of a held lane and notes which it moved.
+func (w *settling) each(
+	ctx context.Context, results []store.Result, move func(context.Context, store.Result) (bool, error),
+) error {
+	for _, r := range results {
+		if !slices.Contains(w.held, r.Lane) {
+			continue
+		}
+		moved, err := move(ctx, r)
+		if err != nil {
+			return err
+		}
+		if moved {
+			w.moved = append(w.moved, r.ID)
+		}
+	}
+	return nil
+}
+
+// retry puts an event off, from either table. It keeps its dedup key.
+func (w *settling) retry(ctx context.Context, r store.Result) (bool, error) {
+	stmts := w.store.sql
+	args := []any{micros(w.now.Add(r.Delay)), r.Attempts, r.Holds, errorText(r.Error), r.ID[:]}
+	n, err := affected(w.t.exec(ctx, stmts.retryDelayed, args...))
+	if err != nil || n > 0 {
+		return n > 0, err
+	}
+	n, err = affected(w.t.exec(ctx, stmts.retryReady, args...))
+	if err != nil || n == 0 {
+		return false, err
+	}
+	_, err = w.t.exec(ctx, single(stmts.dropReady), r.ID[:])
+	return true, err
+}
+
+// bury makes an event a dead letter and gives its dedup key back.
+func (w *settling) bury(ctx context.Context, r store.Result) (bool, error) {
+	stmts := w.store.sql
+	args := []any{r.Attempts, r.Holds, errorText(r.Error), micros(w.now), r.ID[:]}
+	drop := single(stmts.dropDelayed)
+	n, err := affected(w.t.exec(ctx, stmts.buryDelayed, args...))
+	if err == nil && n == 0 {
+		drop = single(stmts.dropReady)
+		n, err = affected(w.t.exec(ctx, stmts.buryReady, args...))
+	}
+	if err != nil || n == 0 {
+		return false, err
+	}
+	return true, w.drop(ctx, drop, []any{r.ID[:]}, func(waybill.ID) {})
+}
+
+// single is the statement of a list that takes one id.
+func single(list []*statement) *statement { return list[len(sizes)-1] }
+
+// errorText is an error as it is stored.
+func errorText(text string) any {
+	if text = store.CutError(text); text == "" {
+		return nil
+	}
+	return text
+}

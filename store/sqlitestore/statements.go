@@ -1,0 +1,235 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/waybillhq/waybill/internal/eventrow"
+)
+
+// sizes are how many rows or ids a statement takes, largest first. Preparing costs more than running (for a single insert,
+// about a third of the transaction), so there are a few fixed sizes that stay prepared, not one for every number. Ten rows in
+// a statement are nearly as fast as five hundred.
+var sizes = []int{64, 8, 1}
+
+// statement is one SQL text, and its prepared form once there is one.
+//
+// Preparing needs a connection of the pool. Inside a transaction the pool may have none left (SetMaxOpenConns(1) is common with
+// SQLite), so a statement that is missed there is run from its text and only noted; the next Begin prepares it.
+type statement struct {
+	text     string
+	prepared atomic.Pointer[sql.Stmt]
+	wanted   atomic.Bool
+}
+
+// statements are all statements of a store, named for what they mean.
+type statements struct {
+	all []*statement
+
+	// The state of the file.
+	lanes, historyFrom, keepNoHistory *statement
+	// Transactions.
+	probe, lock *statement
+	// Writing; the lists have one for each of sizes.
+	insert, insertTimed []*statement
+	putOff, unready     *statement
+	takeKey, keyHolder  *statement
+	present             []*statement
+	// Reading.
+	fetch, sweep, due, found *statement
+	load                     []*statement
+	// Lanes.
+	otherRelay, beat, forgetNodes, nodes, lanesState *statement
+	live, freeLane, acquire, release                 *statement
+	leave, leaveLanes, held                          *statement
+	// Settling.
+	keepReady, keepDelayed   []*statement
+	dropReady, dropDelayed   []*statement
+	retryReady, retryDelayed *statement
+	buryReady, buryDelayed   *statement
+	freeKey                  *statement
+}
+
+// eventColumns are the columns of an event, and rowColumns those that a row of every table has.
+var (
+	eventColumns = strings.Join(eventrow.Columns(), ", ")
+	rowColumns   = "lane, seq, " + eventColumns + ", created_at"
+)
+
+func newStatements(names *strings.Replacer) *statements {
+	s := &statements{}
+	one := func(text string) *statement {
+		st := &statement{text: names.Replace(text)}
+		s.all = append(s.all, st)
+		return st
+	}
+	// each makes a statement for every size; LIST stands for that many copies of item.
+	each := func(text, item string) []*statement {
+		var list []*statement
+		for _, n := range sizes {
+			list = append(list, one(strings.Replace(text, "LIST", strings.Repeat(item+", ", n-1)+item, 1)))
+		}
+		return list
+	}
+	columns := len(eventrow.Columns())
+	row := func(more int) string { return "(?1" + strings.Repeat(", ?", columns+more) + ")" }
+
+	s.lanes = one(`SELECT value FROM {setting} WHERE name = 'lanes'`)
+	s.historyFrom = one(`SELECT value FROM {setting} WHERE name = 'history_from'`)
+	s.keepNoHistory = one(`INSERT INTO {setting} (name, value) VALUES ('history_from', 'never')
+ON CONFLICT (name) DO UPDATE SET value = 'never' WHERE value <> 'never'`)
+
+	// BEGIN fails exactly when a transaction is open: it proves that this one still is.
+	s.probe = one(`BEGIN`)
+	// A write that writes nothing takes the write lock and makes no page dirty.
+	s.lock = one(`DELETE FROM {setting} WHERE 0`)
+
+	s.insert = each(`INSERT INTO {outbox} (created_at, `+eventColumns+`) VALUES LIST`, row(0))
+	s.insertTimed = each(`INSERT INTO {outbox} (created_at, `+eventColumns+`, available_at) VALUES LIST`, row(1))
+	// What was just inserted and is not due moves on; it has drawn its seq from the one counter. Primary key of outbox.
+	s.putOff = one(`INSERT INTO {delayed} (` + rowColumns + `, due_at)
+SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq BETWEEN ?1 AND ?2 AND available_at > ?3 ORDER BY seq`)
+	s.unready = one(`DELETE FROM {outbox} WHERE seq BETWEEN ?1 AND ?2 AND available_at > ?3`)
+	// Not OR IGNORE, which would hide every other error too. Primary key of dedup.
+	s.takeKey = one(`INSERT INTO {dedup} (tenant_id, dedup_key, id) VALUES (?, ?, ?)
+ON CONFLICT (tenant_id, dedup_key) DO NOTHING`)
+	s.keyHolder = one(`SELECT id FROM {dedup} WHERE tenant_id = ? AND dedup_key = ?`)
+	// Unique id of outbox, primary key of delayed.
+	s.present = each(`WITH asked(id) AS (VALUES LIST)
+SELECT id FROM asked WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.id = asked.id)
+ OR EXISTS (SELECT 1 FROM {delayed} d WHERE d.id = asked.id)`, "(?)")
+
+	s.readStatements(one, each)
+	s.laneStatements(one)
+	s.settleStatements(one, each)
+	return s
+}
+
+func (s *statements) readStatements(one func(string) *statement, each func(text, item string) []*statement) {
+	// Primary key of outbox, for all three. There is one lane, so seq alone is the order.
+	s.fetch = one(`SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?`)
+	s.sweep = one(`SELECT seq, id FROM {outbox} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?`)
+	s.load = each(`SELECT `+rowColumns+`, available_at FROM {outbox} WHERE seq IN (LIST) ORDER BY seq`, "?")
+	// delayed_due_idx (lane, due_at, seq).
+	s.due = one(`SELECT ` + rowColumns + `, due_at, attempts, replay, holds, last_error FROM {delayed}
+WHERE lane = 0 AND due_at <= ? ORDER BY due_at, seq LIMIT ?`)
+	// Unique id or primary key of each; history_id_idx.
+	s.found = one(`SELECT EXISTS (SELECT 1 FROM {outbox} WHERE id = ?1) OR EXISTS (SELECT 1 FROM {delayed} WHERE id = ?1)
+ OR EXISTS (SELECT 1 FROM {dead} WHERE id = ?1) OR EXISTS (SELECT 1 FROM {history} WHERE id = ?1)`)
+}
+
+func (s *statements) laneStatements(one func(string) *statement) {
+	s.otherRelay = one(`SELECT relay FROM {node} WHERE relay <> ? AND id <> ? AND expires_at > ? LIMIT 1`)
+	s.beat = one(`INSERT INTO {node} (id, relay, expires_at) VALUES (?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET relay = excluded.relay, expires_at = excluded.expires_at`)
+	s.forgetNodes = one(`DELETE FROM {node} WHERE expires_at < ?`)
+	s.nodes = one(`SELECT id, relay FROM {node} WHERE expires_at > ? ORDER BY id`)
+	s.lanesState = one(`SELECT l.lane, l.owner, n.id IS NOT NULL, l.epoch FROM {lane} l
+LEFT JOIN {node} n ON n.id = l.owner AND n.expires_at > ? ORDER BY l.lane`)
+	s.live = one(`SELECT EXISTS (SELECT 1 FROM {node} WHERE id = ? AND expires_at > ?)`)
+	s.freeLane = one(`SELECT epoch, dirty OR owner IS NOT NULL, in_flight FROM {lane} WHERE lane = ?
+ AND NOT EXISTS (SELECT 1 FROM {node} n WHERE n.id = owner AND n.expires_at > ?)`)
+	s.acquire = one(`UPDATE {lane} SET owner = ?, epoch = ?, token = ?, in_flight = ?, dirty = 0 WHERE lane = ?`)
+	s.release = one(`UPDATE {lane} SET owner = NULL, token = NULL, dirty = ?
+WHERE lane = ? AND epoch = ? AND token = ? AND owner IS NOT NULL`)
+	s.leave = one(`DELETE FROM {node} WHERE id = ?`)
+	s.leaveLanes = one(`UPDATE {lane} SET owner = NULL, token = NULL, dirty = 1 WHERE owner = ?`)
+	s.held = one(`SELECT EXISTS (SELECT 1 FROM {lane} WHERE lane = ? AND epoch = ? AND token = ? AND owner IS NOT NULL)`)
+}
+
+func (s *statements) settleStatements(one func(string) *statement, each func(text, item string) []*statement) {
+	// Everything here finds its rows by the unique id of outbox or the primary key of delayed.
+	s.keepReady = each(`INSERT INTO {history} (`+rowColumns+`, attempts, replay, done_at)
+SELECT `+rowColumns+`, 0, 0, ?1 FROM {outbox} WHERE id IN (LIST)`, "?")
+	s.keepDelayed = each(`INSERT INTO {history} (`+rowColumns+`, attempts, replay, done_at)
+SELECT `+rowColumns+`, attempts, replay, ?1 FROM {delayed} WHERE id IN (LIST)`, "?")
+	s.dropReady = each(`DELETE FROM {outbox} WHERE id IN (LIST) RETURNING id, tenant_id, dedup_key`, "?")
+	s.dropDelayed = each(`DELETE FROM {delayed} WHERE id IN (LIST) RETURNING id, tenant_id, dedup_key`, "?")
+
+	s.retryDelayed = one(`UPDATE {delayed} SET due_at = ?, attempts = ?, holds = ?, last_error = ? WHERE id = ?`)
+	s.retryReady = one(`INSERT INTO {delayed} (` + rowColumns + `, due_at, attempts, holds, last_error)
+SELECT ` + rowColumns + `, ?, ?, ?, ? FROM {outbox} WHERE id = ?`)
+
+	// OR REPLACE: should two events have come with one id, the second must not stop the lane by failing here for ever.
+	s.buryDelayed = one(`INSERT OR REPLACE INTO {dead} (` + rowColumns + `, replay, attempts, holds, last_error, died_at)
+SELECT ` + rowColumns + `, replay, ?, ?, ?, ? FROM {delayed} WHERE id = ?`)
+	s.buryReady = one(`INSERT OR REPLACE INTO {dead} (` + rowColumns + `, replay, attempts, holds, last_error, died_at)
+SELECT ` + rowColumns + `, 0, ?, ?, ?, ? FROM {outbox} WHERE id = ?`)
+	// Primary key of dedup.
+	s.freeKey = one(`DELETE FROM {dedup} WHERE tenant_id = ? AND dedup_key = ? AND id = ?`)
+}
+
+// prepare prepares a statement. It needs a connection of the pool: never call it while holding one.
+func (s *Store) prepare(ctx context.Context, st *statement) (*sql.Stmt, error) {
+	s.preparing.Lock()
+	defer s.preparing.Unlock()
+	if p := st.prepared.Load(); p != nil {
+		return p, nil
+	}
+	p, err := s.db.PrepareContext(ctx, st.text) //nolint:sqlclosecheck // Close does it
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	st.prepared.Store(p)
+	return p, nil
+}
+
+// prepareWanted prepares what transactions have missed.
+func (s *Store) prepareWanted(ctx context.Context) error {
+	if !s.wanted.Swap(false) {
+		return nil
+	}
+	for _, st := range s.sql.all {
+		if !st.wanted.Load() || st.prepared.Load() != nil {
+			continue
+		}
+		if _, err := s.prepare(ctx, st); err != nil { //nolint:sqlclosecheck // Close does it
+			s.wanted.Store(true)
+			return err
+		}
+	}
+	return nil
+}
+
+// query runs a statement outside of any transaction.
+func (s *Store) query(ctx context.Context, st *statement, args ...any) (*sql.Rows, error) {
+	p := st.prepared.Load() //nolint:sqlclosecheck // Close does it
+	if p == nil {
+		var err error
+		if p, err = s.prepare(ctx, st); err != nil {
+			return nil, err
+		}
+	}
+	return p.QueryContext(ctx, args...)
+}
+
+// pick returns the index in sizes of the statement for the next chunk of n rows, and how many of them it takes: as many as
+// fit, without padding.
+func pick(n int) (index, size int) {
+	index = slices.IndexFunc(sizes, func(size int) bool { return size <= n })
+	return index, sizes[index]
+}
+
+// lists calls fn with chunks of ids for statements that take a list, whose order and repetitions mean nothing: the last chunk
+// is padded by repeating its last id.
+func lists[E any](items []E, arg func(E) any, fn func(index int, args []any) error) error {
+	for len(items) > 0 {
+		index := 0
+		for index+1 < len(sizes) && 2*sizes[index+1] >= len(items) {
+			index++
+		}
+		n := min(sizes[index], len(items))
+		args := make([]any, sizes[index])
+		for i := range args {
+			args[i] = arg(items[min(i, n-1)])
+		}
+		if err := fn(index, args); err != nil {
+			return err
+		}
+		items = items[n:]
+	}
+	return nil
+}
