@@ -75,7 +75,7 @@ func (g *guard) Rollback(ctx context.Context) error {
 	g.s.drop()
 	g.s.failed = nil
 	g.s.revoked = true
-	_, err := g.s.tx.Exec(ctx, "rollback to savepoint "+g.savepoint)
+	_, err := g.s.conn.Exec(ctx, "rollback to savepoint "+g.savepoint)
 	return err
 }
 
@@ -86,12 +86,28 @@ func (g *guard) owned() error {
 	return fmt.Errorf("%w: return from its function instead, with an error to roll back", waybill.ErrTxOwned)
 }
 
-// ends matches statements that would end the transaction under InTx, revokes those that may contain a ROLLBACK TO.
+// ends matches statements that would end the transaction under InTx, goesTo those of them that only go back to a savepoint.
 var (
-	ends    = regexp.MustCompile(`(?i)^[\s(]*(commit|end|abort|rollback|prepare\s+transaction)\b`)
-	goesTo  = regexp.MustCompile(`(?i)^[\s(]*rollback\s+((work|transaction)\s+)?to\b`)
-	revokes = regexp.MustCompile(`(?i)\brollback\b`)
+	ends   = regexp.MustCompile(`(?i)^[\s(]*(commit|end|abort|rollback|prepare\s+transaction)\b`)
+	goesTo = regexp.MustCompile(`(?i)^[\s(]*rollback\s+((work|transaction)\s+)?to\b`)
 )
+
+// mayEnd is a quick look at whether ends can match: it runs for every statement, and nearly all begin with another letter.
+func mayEnd(sql string) bool {
+	sql = strings.TrimLeft(sql, " \t\r\n\f\v(")
+	return sql != "" && strings.IndexByte("ceaprCEAPR", sql[0]) >= 0
+}
+
+// mayRevoke reports whether a text contains "rollback", in whatever case.
+func mayRevoke(sql string) bool {
+	const word = "rollback"
+	for i := 0; i+len(word) <= len(sql); i++ {
+		if sql[i]|0x20 == 'r' && strings.EqualFold(sql[i:i+len(word)], word) {
+			return true
+		}
+	}
+	return false
+}
 
 // watch looks at a statement before it is sent. It sees text only: a ROLLBACK TO that hides in a string is taken for one,
 // which costs a question at the commit and nothing else.
@@ -99,10 +115,10 @@ func (g *guard) watch(sql string) error {
 	if err := g.usable(); err != nil {
 		return err
 	}
-	if ends.MatchString(sql) && !goesTo.MatchString(sql) {
+	if mayEnd(sql) && ends.MatchString(sql) && !goesTo.MatchString(sql) {
 		return g.owned()
 	}
-	if revokes.MatchString(sql) {
+	if mayRevoke(sql) {
 		g.s.revoked = true
 		if g.s.status() == aborted {
 			g.s.failed = nil
@@ -130,7 +146,7 @@ func (g *guard) front(ctx context.Context, sql string, args []any) (shared bool,
 		return false, err
 	}
 	switch {
-	case len(g.s.waiting) == 0:
+	case !g.s.pending():
 		return false, nil
 	case rides(sql, args):
 		return true, nil
@@ -145,7 +161,7 @@ func (g *guard) Exec(ctx context.Context, sql string, args ...any) (pgconn.Comma
 		return pgconn.CommandTag{}, err
 	}
 	if !shared {
-		return g.s.tx.Exec(ctx, sql, args...)
+		return g.s.conn.Exec(ctx, sql, args...)
 	}
 	behind := &pgx.Batch{}
 	behind.Queue(sql, args...)
@@ -167,7 +183,7 @@ func (g *guard) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, e
 		return failedRows{err}, err
 	}
 	if !shared {
-		return g.s.tx.Query(ctx, sql, args...)
+		return g.s.conn.Query(ctx, sql, args...)
 	}
 	behind := &pgx.Batch{}
 	behind.Queue(sql, args...)
@@ -199,8 +215,8 @@ func (g *guard) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	if err := g.usable(); err != nil {
 		return failedBatch{err}
 	}
-	if len(g.s.waiting) == 0 {
-		return g.s.tx.SendBatch(ctx, b)
+	if len(b.QueuedQueries) == 0 || !g.s.pending() {
+		return g.s.conn.SendBatch(ctx, b)
 	}
 	results, err := g.s.send(ctx, b)
 	if err != nil {
@@ -217,7 +233,7 @@ func (g *guard) CopyFrom(ctx context.Context, table pgx.Identifier, columns []st
 	if err := g.s.flush(ctx); err != nil {
 		return 0, err
 	}
-	return g.s.tx.CopyFrom(ctx, table, columns, src)
+	return g.s.conn.CopyFrom(ctx, table, columns, src)
 }
 
 // Prepare implements pgx.Tx. It changes nothing, so nothing has to go in front of it.
@@ -225,13 +241,21 @@ func (g *guard) Prepare(ctx context.Context, name, sql string) (*pgconn.Statemen
 	if err := g.usable(); err != nil {
 		return nil, err
 	}
-	return g.s.tx.Prepare(ctx, name, sql)
+	return g.s.conn.Conn().Prepare(ctx, name, sql)
 }
 
-// LargeObjects implements pgx.Tx.
+// LargeObjects implements pgx.Tx. They work on a transaction of pgx's own, which is made here: its BEGIN is a statement that does
+// nothing, because the transaction has begun.
 func (g *guard) LargeObjects() pgx.LargeObjects {
 	g.expose()
-	return g.s.tx.LargeObjects()
+	ctx, cancel := context.WithTimeout(g.s.base, exposeTimeout)
+	defer cancel()
+	tx, err := g.s.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "select"})
+	if err != nil {
+		g.s.failed = err
+		return pgx.LargeObjects{}
+	}
+	return tx.LargeObjects()
 }
 
 // Conn implements pgx.Tx. What is done with the connection itself cannot be seen, so everything goes out first, and the commit

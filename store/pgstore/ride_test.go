@@ -2,6 +2,7 @@ package pgstore_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -55,7 +56,7 @@ func want(t testing.TB, got []string, want ...string) {
 	}
 }
 
-// Protocol 21: a written event costs no round trip of its own, wherever it is written.
+// Protocol 21: a written event costs no round trip of its own, wherever it is written. Neither does the BEGIN.
 func TestProtocol21_RoundTrips(t *testing.T) {
 	insert := func(ctx context.Context, tx pgx.Tx, business string) error {
 		_, err := tx.Exec(ctx, `INSERT INTO `+business+` VALUES ($1)`, "x")
@@ -66,34 +67,34 @@ func TestProtocol21_RoundTrips(t *testing.T) {
 		trips int64
 		fn    func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error
 	}{
-		{"nothing written", 3, func(ctx context.Context, _ *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
+		{"nothing written", 2, func(ctx context.Context, _ *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
 			return insert(ctx, tx, business)
 		}},
-		{"written last", 3, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
+		{"written last", 2, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
 			return errors.Join(insert(ctx, tx, business), box.Write(ctx, tx, event("A")))
 		}},
-		{"written first", 3, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
+		{"written first", 2, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
 			return errors.Join(box.Write(ctx, tx, event("A")), insert(ctx, tx, business))
 		}},
-		{"several writes", 3, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
+		{"several writes", 2, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
 			return errors.Join(insert(ctx, tx, business), box.Write(ctx, tx, event("A")), box.Write(ctx, tx, event("B"), event("C")))
 		}},
-		{"around a statement", 3, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
+		{"around a statement", 2, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
 			return errors.Join(box.Write(ctx, tx, event("A")), insert(ctx, tx, business), box.Write(ctx, tx, event("B")))
 		}},
-		{"with a dedup key", 3, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
+		{"with a dedup key", 2, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
 			ev := event("A")
 			ev.DedupKey = waybill.NewID().String()
 			return errors.Join(insert(ctx, tx, business), box.Write(ctx, tx, ev))
 		}},
-		{"before a query", 3, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
+		{"before a query", 2, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
 			if err := box.Write(ctx, tx, event("A")); err != nil {
 				return err
 			}
 			var n int
 			return tx.QueryRow(ctx, `SELECT count(*) FROM `+business+` WHERE note <> $1`, "").Scan(&n)
 		}},
-		{"before a batch", 3, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
+		{"before a batch", 2, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, business string) error {
 			if err := box.Write(ctx, tx, event("A")); err != nil {
 				return err
 			}
@@ -102,6 +103,10 @@ func TestProtocol21_RoundTrips(t *testing.T) {
 			b.Queue(`INSERT INTO `+business+` VALUES ($1)`, "y")
 			return tx.SendBatch(ctx, b).Close()
 		}},
+		{"only written", 1, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, _ string) error {
+			return box.Write(ctx, tx, event("A"))
+		}},
+		{"nothing at all", 0, func(context.Context, *outbox.Outbox[pgx.Tx], pgx.Tx, string) error { return nil }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pool, w := openWire(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
@@ -116,10 +121,85 @@ func TestProtocol21_RoundTrips(t *testing.T) {
 			}
 			run() // prepares the statements
 			if got := run(); got != tc.trips {
-				t.Errorf("%d round trips, want %d: BEGIN, the statement and COMMIT", got, tc.trips)
+				t.Errorf("%d round trips, want %d: BEGIN with the first statement, the events with the next or with the COMMIT", got, tc.trips)
 			}
 		})
 	}
+}
+
+// BEGIN waits for the first round trip, whatever that is: everything in the function is in the transaction.
+func TestProtocol21_BeginComesFirst(t *testing.T) {
+	pool := openPool(t, nil)
+	errNo := errors.New("no")
+	for name, first := range map[string]func(ctx context.Context, tx pgx.Tx, business string) error{
+		"exec": func(ctx context.Context, tx pgx.Tx, business string) error {
+			_, err := tx.Exec(ctx, `INSERT INTO `+business+` VALUES ($1)`, "x")
+			return err
+		},
+		"several statements": func(ctx context.Context, tx pgx.Tx, business string) error {
+			_, err := tx.Exec(ctx, `INSERT INTO `+business+` VALUES ('x'); INSERT INTO `+business+` VALUES ('y')`)
+			return err
+		},
+		"query row": func(ctx context.Context, tx pgx.Tx, business string) error {
+			var note string
+			return tx.QueryRow(ctx, `INSERT INTO `+business+` VALUES ($1) RETURNING note`, "x").Scan(&note)
+		},
+		"batch": func(ctx context.Context, tx pgx.Tx, business string) error {
+			b := &pgx.Batch{}
+			b.Queue(`INSERT INTO `+business+` VALUES ($1)`, "x")
+			return tx.SendBatch(ctx, b).Close()
+		},
+		"copy": func(ctx context.Context, tx pgx.Tx, business string) error {
+			schema := business[1 : len(business)-len(`".business`)]
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{schema, "business"}, []string{"note"}, pgx.CopyFromRows([][]any{{"x"}}))
+			return err
+		},
+		"the connection itself": func(ctx context.Context, tx pgx.Tx, business string) error {
+			_, err := tx.Conn().Exec(ctx, `INSERT INTO `+business+` VALUES ($1)`, "x")
+			return err
+		},
+		"a savepoint": func(ctx context.Context, tx pgx.Tx, business string) error {
+			inner, err := tx.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = inner.Exec(ctx, `INSERT INTO `+business+` VALUES ($1)`, "x")
+			return errors.Join(err, inner.Commit(ctx))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			box, _, business := boxOf(t, pool)
+			err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+				if err := first(ctx, tx, business); err != nil {
+					t.Error(err)
+				}
+				return errNo
+			})
+			if !errors.Is(err, errNo) {
+				t.Errorf("InTx: %v", err)
+			}
+			var n int
+			if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM `+business).Scan(&n); err != nil || n != 0 {
+				t.Errorf("%d rows were committed, %v; want none: the function failed", n, err)
+			}
+		})
+	}
+	t.Run("options", func(t *testing.T) {
+		box, _, _ := boxOf(t, pool)
+		err := box.InTxWith(t.Context(), &sql.TxOptions{Isolation: sql.LevelSerializable, ReadOnly: true}, func(ctx context.Context, tx pgx.Tx) error {
+			var level, readOnly string
+			if err := tx.QueryRow(ctx, `SELECT current_setting('transaction_isolation'), current_setting('transaction_read_only')`).Scan(&level, &readOnly); err != nil {
+				return err
+			}
+			if level != "serializable" || readOnly != "on" {
+				t.Errorf("isolation %s, read only %s", level, readOnly)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Protocol 21: an event's place is where it was written, whatever follows it.

@@ -28,13 +28,17 @@ const waitBytes = 4 << 20
 // Waiting has a rule behind it: an event's place is where it was written. Whatever the caller does next, the events go out
 // in front of it. An event that overtook a statement, or was overtaken by a savepoint, would end up in the wrong part of the
 // transaction; one that waited for a COMMIT that the caller sent himself would be lost.
+//
+// BEGIN waits too: it goes out in front of the first round trip. A transaction that does nothing never reaches the server, and
+// one that only writes events is a single round trip.
 type session struct {
 	store *Store
 	conn  *pgxpool.Conn
-	tx    pgx.Tx
+	begin string          // the statement that begins the transaction
 	base  context.Context // for flushes that come without a context of their own
 	guard *guard
 	lanes int
+	begun bool
 
 	waiting    []batch
 	size       int
@@ -55,7 +59,7 @@ type batch struct {
 
 // Begin implements [store.Beginner].
 func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[pgx.Tx], error) {
-	options, err := txOptions(opts)
+	begin, err := beginSQL(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -67,41 +71,36 @@ func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[p
 	if err != nil {
 		return nil, err
 	}
-	tx, err := conn.BeginTx(ctx, options)
-	if err != nil {
-		conn.Release()
-		return nil, err
-	}
-	sess := &session{store: s, conn: conn, tx: tx, base: context.WithoutCancel(ctx), lanes: lanes}
+	sess := &session{store: s, conn: conn, begin: begin, base: context.WithoutCancel(ctx), lanes: lanes}
 	sess.guard = &guard{s: sess}
 	return sess, nil
 }
 
-// txOptions translates database/sql's options.
-func txOptions(opts *sql.TxOptions) (pgx.TxOptions, error) {
-	var out pgx.TxOptions
+// beginSQL translates database/sql's options.
+func beginSQL(opts *sql.TxOptions) (string, error) {
+	begin := "begin"
 	if opts == nil {
-		return out, nil
-	}
-	if opts.ReadOnly {
-		out.AccessMode = pgx.ReadOnly
+		return begin, nil
 	}
 	switch opts.Isolation {
 	case sql.LevelDefault:
 	case sql.LevelReadUncommitted:
-		out.IsoLevel = pgx.ReadUncommitted
+		begin += " isolation level read uncommitted"
 	case sql.LevelReadCommitted:
-		out.IsoLevel = pgx.ReadCommitted
+		begin += " isolation level read committed"
 	case sql.LevelRepeatableRead, sql.LevelSnapshot:
-		out.IsoLevel = pgx.RepeatableRead
+		begin += " isolation level repeatable read"
 	case sql.LevelSerializable:
-		out.IsoLevel = pgx.Serializable
+		begin += " isolation level serializable"
 	case sql.LevelWriteCommitted, sql.LevelLinearizable:
-		return out, fmt.Errorf("pgstore: PostgreSQL has no isolation level %s", opts.Isolation)
+		return "", fmt.Errorf("pgstore: PostgreSQL has no isolation level %s", opts.Isolation)
 	default:
-		return out, fmt.Errorf("pgstore: unknown isolation level %d", opts.Isolation)
+		return "", fmt.Errorf("pgstore: unknown isolation level %d", opts.Isolation)
 	}
-	return out, nil
+	if opts.ReadOnly {
+		begin += " read only"
+	}
+	return begin, nil
 }
 
 func (s *session) Tx() pgx.Tx { return s.guard }
@@ -113,6 +112,9 @@ func (s *session) Owns(tx pgx.Tx) bool {
 
 // status is where the connection says the transaction stands.
 func (s *session) status() byte { return s.conn.Conn().PgConn().TxStatus() }
+
+// pending reports whether something waits for the next round trip: events, or the BEGIN.
+func (s *session) pending() bool { return !s.begun || len(s.waiting) > 0 }
 
 // Defer implements [store.Deferrer].
 func (s *session) Defer(ctx context.Context, tx pgx.Tx, evs []waybill.Event, accepted func([]store.Placed)) error {
@@ -131,7 +133,7 @@ func (s *session) Defer(ctx context.Context, tx pgx.Tx, evs []waybill.Event, acc
 
 // flush sends what waits, in a round trip of its own.
 func (s *session) flush(ctx context.Context) error {
-	if len(s.waiting) == 0 {
+	if !s.pending() {
 		return nil
 	}
 	results, err := s.send(ctx, &pgx.Batch{})
@@ -151,6 +153,9 @@ func (s *session) send(ctx context.Context, behind *pgx.Batch) (pgx.BatchResults
 	}
 	front := s.compose()
 	all := &pgx.Batch{}
+	if !s.begun {
+		all.Queue(s.begin)
+	}
 	for _, part := range front {
 		if part.err != nil {
 			return nil, part.err
@@ -159,18 +164,32 @@ func (s *session) send(ctx context.Context, behind *pgx.Batch) (pgx.BatchResults
 	}
 	all.QueuedQueries = append(all.QueuedQueries, behind.QueuedQueries...)
 	results := s.conn.SendBatch(ctx, all)
-	for _, part := range front {
-		if err := part.read(results); err != nil {
-			_ = results.Close()
-			if s.status() != aborted {
-				s.failed = err // the server never saw it; a COMMIT now would commit without the events
-			}
-			s.drop()
-			return nil, s.store.hint(ended(err))
+	if err := s.readFront(results, front); err != nil {
+		_ = results.Close()
+		if s.status() != aborted {
+			s.failed = err // the server never saw it; a COMMIT now would commit without the events
 		}
+		s.drop()
+		return nil, s.store.hint(ended(err))
 	}
 	s.accept(front)
 	return results, nil
+}
+
+// readFront reads the answers to BEGIN, if it was sent, and to the events.
+func (s *session) readFront(results pgx.BatchResults, front []part) error {
+	if !s.begun {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
+		s.begun = true
+	}
+	for i := range front {
+		if err := front[i].read(results); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // part is one statement of a flush.
@@ -270,10 +289,12 @@ func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.End
 	switch {
 	case s.conn.Conn().IsClosed():
 		return store.Ending{}, errors.New("pgstore: the connection was lost before the commit")
-	case s.status() == idle:
+	case !s.begun && s.failed == nil && len(s.waiting) == 0:
+		return store.Ending{Undone: s.dropped, Checked: true}, nil // nothing was ever sent
+	case s.begun && s.status() == idle:
 		return store.Ending{}, fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
 	case s.failed != nil:
-		_ = s.tx.Rollback(ctx)
+		_ = s.undo(ctx)
 		return store.Ending{}, fmt.Errorf("pgstore: rolled back, because events could not be sent: %w", s.failed)
 	}
 	ending, err := s.commit(ctx)
@@ -282,7 +303,7 @@ func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.End
 	}
 	if pg := s.conn.Conn().PgConn(); !pg.IsClosed() && pg.TxStatus() != idle {
 		// The server has not come to the COMMIT: an INSERT in front of it failed.
-		_ = s.tx.Rollback(ctx)
+		_ = s.undo(ctx)
 		return store.Ending{}, s.store.explain(err)
 	}
 	if answeredNo(err) {
@@ -295,7 +316,7 @@ func (s *session) commit(ctx context.Context) (store.Ending, error) {
 	ending := store.Ending{Checked: true}
 	var tag pgconn.CommandTag
 	var err error
-	if len(s.waiting) == 0 && !s.revoked {
+	if !s.pending() && !s.revoked {
 		tag, err = s.conn.Exec(ctx, "commit")
 	} else {
 		tag, err = s.commitBehind(ctx, &ending)
@@ -347,12 +368,24 @@ func (s *session) Rollback(ctx context.Context) error {
 	defer s.end()
 	s.drop()
 	switch {
-	case s.conn.Conn().IsClosed():
+	case !s.begun, s.conn.Conn().IsClosed():
 		return nil // the server rolls back what its client has left
 	case s.status() == idle:
 		return fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
 	}
-	return s.tx.Rollback(ctx)
+	return s.undo(ctx)
+}
+
+// undo rolls back what the server has. A connection on which that fails is of no use to anybody.
+func (s *session) undo(ctx context.Context) error {
+	if s.conn.Conn().IsClosed() || s.status() == idle {
+		return nil
+	}
+	_, err := s.conn.Exec(ctx, "rollback")
+	if err != nil {
+		_ = s.conn.Conn().Close(ctx)
+	}
+	return err
 }
 
 func (s *session) end() {
