@@ -66,7 +66,7 @@ func (e Event) Validate() error {
 	return nil
 }
 
-func (e Event) problems() error {
+func (e *Event) problems() error {
 	if e.err != nil {
 		return e.err
 	}
@@ -143,7 +143,7 @@ func checkRange(field string, n, limit int) error {
 	return nil
 }
 
-func checkTimes(e Event) []error {
+func checkTimes(e *Event) []error {
 	var errs []error
 	for _, t := range []struct {
 		field string

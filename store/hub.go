@@ -52,6 +52,13 @@ func (h *Hub) Listen(fn func(Commit)) (stop func()) {
 	}
 }
 
+// Listened reports whether anybody listens: a writer need not say what nobody hears.
+func (h *Hub) Listened() bool {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	return len(h.listeners) > 0
+}
+
 // Publish tells the listeners what has been committed. Writers call it after the commit, once per transaction.
 func (h *Hub) Publish(c Commit) {
 	h.mu.RLock()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -172,13 +171,13 @@ func (r *Runner[T]) prepare(ctx context.Context, u *Unit[T]) error {
 func (r *Runner[T]) rollback(ctx context.Context, u *Unit[T]) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	entries, _, after := u.finish()
+	batches, _, after := u.finish()
 	err := u.session.Rollback(end)
 	if errors.Is(err, waybill.ErrUncertain) { // it was ended inside, one way or the other
 		r.db.Local().Wake()
-		return &UncertainError{Events: eventIDs(entries), Err: err}
+		return &UncertainError{Events: eventIDs(batches), Err: err}
 	}
-	r.tellRolledBack(ctx, entries, after)
+	r.tellRolledBack(ctx, batches, after)
 	return err
 }
 
@@ -188,56 +187,64 @@ func (r *Runner[T]) commit(ctx context.Context, u *Unit[T]) error {
 	u.mu.Lock()
 	var ids []waybill.ID
 	check := false
-	for _, e := range u.entries {
-		check = check || e.writer.WantsCommitted()
-		if e.state == accepted {
-			ids = append(ids, e.Event.ID)
+	for _, b := range u.written {
+		check = check || b.writer.WantsCommitted()
+		for i := range b.evs {
+			if b.accepted(i) {
+				ids = append(ids, b.evs[i].ID)
+			}
 		}
 	}
 	u.mu.Unlock()
 
-	// Events that still wait are accepted in here, so the entries are final only after it.
+	// Events that still wait are accepted in here, so the batches are final only after it.
 	ending, err := u.session.Commit(end, ids, check)
-	entries, afterCommit, afterRollback := u.finish()
+	batches, afterCommit, afterRollback := u.finish()
 	switch {
 	case errors.Is(err, waybill.ErrUncertain):
 		r.db.Local().Wake()
-		return &UncertainError{Events: eventIDs(entries), Err: err}
+		return &UncertainError{Events: eventIDs(batches), Err: err}
 	case err != nil:
-		r.tellRolledBack(ctx, entries, afterRollback)
+		r.tellRolledBack(ctx, batches, afterRollback)
 		return err
 	}
-	if len(ending.Undone) > 0 {
-		undone := make(map[waybill.ID]bool, len(ending.Undone)) // there may be as many as there are events
-		for _, id := range ending.Undone {
-			undone[id] = true
-		}
-		entries = slices.DeleteFunc(entries, func(e entry) bool { return undone[e.Event.ID] })
-	}
-	r.tellCommitted(ctx, entries, afterCommit, ending.Checked)
+	r.tellCommitted(ctx, batches, afterCommit, ending)
 	return nil
 }
 
-func (r *Runner[T]) tellCommitted(ctx context.Context, entries []entry, after []func(), checked bool) {
-	if len(entries) > 0 {
-		commit := store.Commit{Entries: make([]store.Entry, len(entries)), Checked: checked}
-		for i, e := range entries {
-			commit.Entries[i] = e.Entry
-		}
-		r.db.Local().Publish(commit)
+func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after []func(), ending store.Ending) {
+	undone := make(map[waybill.ID]bool, len(ending.Undone)) // there may be as many as there are events
+	for _, id := range ending.Undone {
+		undone[id] = true
 	}
-	if slices.ContainsFunc(entries, func(e entry) bool { return e.writer.WantsCommitted() }) {
-		for w, evs := range byWriter(entries) {
-			w.Committed(ctx, evs)
+	lost := func(b *written) func(int) bool {
+		return func(i int) bool { return !b.accepted(i) || len(undone) > 0 && undone[b.evs[i].ID] }
+	}
+	if hub := r.db.Local(); hub.Listened() {
+		commit := store.Commit{Checked: ending.Checked}
+		for _, b := range batches {
+			gone := lost(b)
+			for i, ev := range b.evs {
+				if !gone(i) {
+					commit.Entries = append(commit.Entries, store.Entry{Event: ev, Lane: b.placed[i].Lane})
+				}
+			}
 		}
+		if len(commit.Entries) > 0 {
+			hub.Publish(commit)
+		}
+	}
+	for w, evs := range byWriter(batches, Writer.WantsCommitted, lost) {
+		w.Committed(ctx, evs)
 	}
 	for _, fn := range after {
 		contained(r.logger, "an AfterCommit callback", fn)
 	}
 }
 
-func (r *Runner[T]) tellRolledBack(ctx context.Context, entries []entry, after []func()) {
-	for w, evs := range byWriter(entries) {
+func (r *Runner[T]) tellRolledBack(ctx context.Context, batches []*written, after []func()) {
+	absorbed := func(b *written) func(int) bool { return b.absorbed }
+	for w, evs := range byWriter(batches, func(Writer) bool { return true }, absorbed) {
 		w.RolledBack(ctx, evs)
 	}
 	for _, fn := range after {
@@ -245,19 +252,33 @@ func (r *Runner[T]) tellRolledBack(ctx context.Context, entries []entry, after [
 	}
 }
 
-// byWriter groups the events by who wrote them, each group in the order it was written.
-func byWriter(entries []entry) map[Writer][]waybill.Event {
+// byWriter groups the events by who wrote them, each group in the order it was written, without those that drop takes out.
+func byWriter(batches []*written, wants func(Writer) bool, drop func(*written) func(int) bool) map[Writer][]waybill.Event {
 	groups := make(map[Writer][]waybill.Event, 1)
-	for _, e := range entries {
-		groups[e.writer] = append(groups[e.writer], e.Event)
+	for _, b := range batches {
+		if !wants(b.writer) {
+			continue
+		}
+		evs := b.without(drop(b))
+		if have, ok := groups[b.writer]; ok {
+			evs = append(have[:len(have):len(have)], evs...)
+		}
+		if len(evs) > 0 {
+			groups[b.writer] = evs
+		}
 	}
 	return groups
 }
 
-func eventIDs(entries []entry) []waybill.ID {
-	ids := make([]waybill.ID, len(entries))
-	for i, e := range entries {
-		ids[i] = e.Event.ID
+// eventIDs returns the ids of all events that were not absorbed.
+func eventIDs(batches []*written) []waybill.ID {
+	var ids []waybill.ID
+	for _, b := range batches {
+		for i := range b.evs {
+			if !b.absorbed(i) {
+				ids = append(ids, b.evs[i].ID)
+			}
+		}
 	}
 	return ids
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 
 	"github.com/waybillhq/waybill"
@@ -33,28 +32,44 @@ type Unit[T any] struct {
 	mu            sync.Mutex
 	over          bool
 	broken        error
-	entries       []entry
+	written       []*written
 	beforeCommit  []func(context.Context) error
 	afterCommit   []func()
 	afterRollback []func()
 	tracked       map[any]bool
 }
 
-// entry is an event that was written in the unit.
-type entry struct {
-	store.Entry
+// written is the events of one write. They are kept as they came, in one piece: a large write would otherwise be copied once
+// more at every step.
+type written struct {
 	writer Writer
-	state  state
+	evs    []waybill.Event
+	// placed says where each went, once the transaction has taken them. One that was absorbed has another id than its event.
+	placed []store.Placed
 }
 
-// state is how far a written event has come.
-type state int
+// accepted reports whether the transaction has taken the i-th event, as itself.
+func (w *written) accepted(i int) bool { return w.placed != nil && w.placed[i].ID == w.evs[i].ID }
 
-const (
-	offered  state = iota // waits for the transaction's next round trip
-	accepted              // the transaction has taken it
-	absorbed              // a pending event with the same dedup key stands for it
-)
+// absorbed reports whether a pending event with the same dedup key stands for the i-th.
+func (w *written) absorbed(i int) bool { return w.placed != nil && w.placed[i].ID != w.evs[i].ID }
+
+// without returns the events for which drop is false. It copies nothing if that is all of them.
+func (w *written) without(drop func(i int) bool) []waybill.Event {
+	for i := range w.evs {
+		if !drop(i) {
+			continue
+		}
+		kept := append([]waybill.Event(nil), w.evs[:i]...)
+		for j := i + 1; j < len(w.evs); j++ {
+			if !drop(j) {
+				kept = append(kept, w.evs[j])
+			}
+		}
+		return kept
+	}
+	return w.evs
+}
 
 // Tx returns the unit's transaction.
 func (u *Unit[T]) Tx() T { return u.session.Tx() }
@@ -67,8 +82,8 @@ func (u *Unit[T]) Write(
 	if err := u.Usable(); err != nil {
 		return nil, err
 	}
-	start := u.offer(w, evs)
-	accept := func(placed []store.Placed) { u.accept(ctx, w, start, evs, placed) }
+	batch := u.offer(w, evs)
+	accept := func(placed []store.Placed) { u.accept(ctx, batch, placed) }
 	if d, ok := u.session.(store.Deferrer[T]); ok && !now {
 		err = d.Defer(ctx, tx, evs, accept)
 	} else if placed, err = db.Append(ctx, tx, evs); err == nil {
@@ -83,34 +98,22 @@ func (u *Unit[T]) Write(
 	return placed, nil
 }
 
-// offer notes events that are about to be written and returns the index of the first.
-func (u *Unit[T]) offer(w Writer, evs []waybill.Event) int {
+// offer notes events that are about to be written.
+func (u *Unit[T]) offer(w Writer, evs []waybill.Event) *written {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	start := len(u.entries)
-	u.entries = slices.Grow(u.entries, len(evs))
-	for _, ev := range evs {
-		u.entries = append(u.entries, entry{Entry: store.Entry{Event: ev}, writer: w})
-	}
-	return start
+	batch := &written{writer: w, evs: evs}
+	u.written = append(u.written, batch)
+	return batch
 }
 
 // accept notes what the transaction has taken, and tells the writer.
-func (u *Unit[T]) accept(ctx context.Context, w Writer, start int, evs []waybill.Event, placed []store.Placed) {
-	written := make([]waybill.Event, 0, len(evs))
+func (u *Unit[T]) accept(ctx context.Context, batch *written, placed []store.Placed) {
 	u.mu.Lock()
-	for i, ev := range evs {
-		e := &u.entries[start+i]
-		if placed[i].ID != ev.ID {
-			e.state = absorbed
-			continue
-		}
-		e.state, e.Lane = accepted, placed[i].Lane
-		written = append(written, ev)
-	}
+	batch.placed = placed
 	u.mu.Unlock()
-	if len(written) > 0 {
-		w.Accepted(ctx, written)
+	if evs := batch.without(batch.absorbed); len(evs) > 0 {
+		batch.writer.Accepted(ctx, evs)
 	}
 }
 
@@ -168,13 +171,12 @@ func (u *Unit[T]) register(add func()) error {
 	return nil
 }
 
-// finish closes the unit to further work and returns what it has; absorbed events are not its own.
-func (u *Unit[T]) finish() (entries []entry, commit, rollback []func()) {
+// finish closes the unit to further work and returns what it has.
+func (u *Unit[T]) finish() (batches []*written, commit, rollback []func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.over = true
-	u.entries = slices.DeleteFunc(u.entries, func(e entry) bool { return e.state == absorbed })
-	return u.entries, u.afterCommit, u.afterRollback
+	return u.written, u.afterCommit, u.afterRollback
 }
 
 // UncertainError says that a commit was sent and its answer never came.

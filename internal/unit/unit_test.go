@@ -367,20 +367,22 @@ func TestOwner(t *testing.T) {
 func TestTwoWriters(t *testing.T) {
 	db := newFake()
 	r := unit.NewRunner[*tx](db, discard)
-	one, two := &teller{}, &teller{wants: true} // one of them wants to know: then both are told
-	evs := events(3)
+	one, two, deaf := &teller{wants: true}, &teller{wants: true}, &teller{}
+	evs := events(4)
 	err := r.Run(context.Background(), nil, func(ctx context.Context, tx *tx) error {
 		u, _ := r.From(ctx)
 		_, err1 := u.Write(ctx, db, one, tx, evs[:1], false)
 		_, err2 := u.Write(ctx, db, two, tx, evs[1:2], false)
-		_, err3 := u.Write(ctx, db, one, tx, evs[2:], false)
-		return errors.Join(err1, err2, err3)
+		_, err3 := u.Write(ctx, db, one, tx, evs[2:3], false)
+		_, err4 := u.Write(ctx, db, deaf, tx, evs[3:], false)
+		return errors.Join(err1, err2, err3, err4)
 	})
 	if err != nil || !db.sessions[0].check { // one of them wants to know
 		t.Errorf("Run: %v, check %v", err, db.sessions[0].check)
 	}
 	same(t, "the first", one.committed, []waybill.ID{evs[0].ID, evs[2].ID})
 	same(t, "the second", two.committed, []waybill.ID{evs[1].ID})
+	same(t, "the one that does not want to know", deaf.committed)
 }
 
 func TestCallbacksThatPanicAreLogged(t *testing.T) {

@@ -195,13 +195,14 @@ func (s *Store) takeKeys(
 	ctx context.Context, t target, evs []waybill.Event, placed []store.Placed,
 ) ([]waybill.Event, error) {
 	var kept []waybill.Event
-	for i, ev := range evs {
-		if ev.DedupKey == "" {
+	for i := range evs {
+		if evs[i].DedupKey == "" {
 			if kept != nil {
-				kept = append(kept, ev)
+				kept = append(kept, evs[i])
 			}
 			continue
 		}
+		ev := evs[i] // its id goes to the driver, and so to the heap
 		if kept == nil {
 			kept = append(make([]waybill.Event, 0, len(evs)), evs[:i]...)
 		}
