@@ -18,10 +18,6 @@ type Dialect struct {
 	Started func(ctx context.Context, tx *sql.Tx) error
 	// Present returns which of the ids have a row that this transaction sees.
 	Present func(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error)
-	// Open, if not nil, is asked before the commit of a transaction that has taken events whether it is still open; an error ends
-	// the session. It is for databases that end a transaction behind the client's back and answer COMMIT with yes even so: such
-	// an error wraps [waybill.ErrUncertain].
-	Open func(ctx context.Context, tx *sql.Tx) error
 	// RolledBack reports whether a failed COMMIT certainly left nothing: the server itself has answered that it did not.
 	RolledBack func(err error) bool
 	// NoTx, if not nil, reports whether a COMMIT or ROLLBACK failed because the transaction is not open any more, although
@@ -91,11 +87,6 @@ func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	}
 	defer s.end()
 	var ending store.Ending
-	if s.dialect.Open != nil && len(accepted) > 0 {
-		if err := s.dialect.Open(ctx, s.tx); err != nil {
-			return store.Ending{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
-		}
-	}
 	if check && len(accepted) > 0 {
 		// Statements on a *sql.Tx cannot be seen, so neither can a ROLLBACK TO SAVEPOINT: ask for the rows.
 		present, err := s.dialect.Present(ctx, s.tx, accepted)

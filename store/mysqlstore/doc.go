@@ -1,0 +1,22 @@
+// Package mysqlstore keeps the outbox in MySQL (8.0.13 or later) or MariaDB (10.10 or later), beside the tables of the service,
+// for transactions of database/sql with github.com/go-sql-driver/mysql.
+//
+// [Store.Migrate] makes the tables; [Store.MigrationSQL] is the same as a script for the mariadb or mysql shell. docs/sql.md
+// describes the tables for producers in other languages and for CDC tools. The settings of the data source name do not matter:
+// parseTime, loc, time_zone, charset and interpolateParams may be what they are, and multiStatements is not needed. Only
+// autocommit must be on.
+//
+// These servers may end a transaction behind the client's back, at a deadlock or at a DDL statement; what follows is then
+// committed statement by statement. Every write therefore proves that its transaction is open, and so does the commit of InTx; a
+// write to one that has ended is [waybill.ErrTxDone]. What the caller's own statements do after an error that was swallowed
+// cannot be seen here: roll back after a deadlock (1213) or a lock wait timeout (1205).
+//
+// What to know about the server: innodb_flush_log_at_trx_commit must be 1, or a crash may take back what was already delivered;
+// binlog_format must not be STATEMENT, because relays work at READ COMMITTED; the account needs the right to EXECUTE the
+// procedures that the migration makes. Tables of another engine than InnoDB are refused.
+//
+// The suite of package storetest is proven on MariaDB 10.11. MySQL is served by the same statements and has one branch of its own
+// (it cannot prove a transaction inside a statement, so a write costs one more round trip). TiDB is not proven: it has no stored
+// procedures, so no relay can work there, and its AUTO_INCREMENT is only in order with AUTO_ID_CACHE 1, without which it is
+// refused.
+package mysqlstore

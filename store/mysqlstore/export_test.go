@@ -1,0 +1,51 @@
+package mysqlstore
+
+import "context"
+
+// What tests need to see of the inside.
+var (
+	CheckVersion = checkVersion
+	OrdersTiDB   = ordersTiDB
+	PacketBytes  = packetBytes
+)
+
+// PretendMySQL makes the store prove its transactions as it must on MySQL, which has no variable for it. MariaDB understands that
+// way as well.
+func (s *Store) PretendMySQL(ctx context.Context) error {
+	f, err := s.facts(ctx, s.db)
+	if err != nil {
+		return err
+	}
+	f.proves = false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = &f
+	return nil
+}
+
+// Leftover returns how many dedup keys wait to be freed.
+func (s *Store) Leftover() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.leftover)
+}
+
+// Prepared returns how many statements are prepared.
+func (s *Store) Prepared() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.inserts)
+}
+
+// ShrinkPackets makes the store believe that the server takes packets of this size only.
+func (s *Store) ShrinkPackets(ctx context.Context, bytes int64) error {
+	f, err := s.facts(ctx, s.db)
+	if err != nil {
+		return err
+	}
+	f.packet = packetBytes(bytes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = &f
+	return nil
+}

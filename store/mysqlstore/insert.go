@@ -1,0 +1,210 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/store"
+)
+
+// What one statement carries at most. The protocol counts placeholders in 16 bits; a driver that puts arguments into the text of the
+// statement may have to escape every byte of a payload, so a packet holds at least four times as much.
+const (
+	chunkRows   = 1000
+	chunkPacket = 4 << 20
+	rowBytes    = 2 << 10 // what a row has beside its payload and headers
+)
+
+// packetBytes returns how much of the events one statement may carry on a server that takes packets of this size.
+func packetBytes(maxAllowed int64) int {
+	return int(max(min(maxAllowed/4, chunkPacket), 64<<10))
+}
+
+// batch is events as they are inserted.
+type batch struct {
+	evs    []waybill.Event
+	values []any // of all events, a row of columns each
+	used   uint32
+	late   bool // some must wait
+}
+
+// columns of a row, the lane first.
+var columns = append([]string{"lane"}, eventrow.Columns()...)
+
+// encoder is how MySQL wants an event.
+var encoder = eventrow.Encoder{
+	ID:   func(id waybill.ID) any { return id[:] },
+	Time: func(t time.Time) any { return utc(t) },
+}
+
+// utc returns a time as the text of a DATETIME(6) in UTC: a text means the same whatever the session's time zone is.
+func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000") }
+
+// encode returns events as they are inserted. A column in which no event has anything is not used: most events have half of them. A
+// text beyond ASCII goes as bytes, so that nobody on the way converts it to another character set.
+func encode(evs []waybill.Event, placed []store.Placed) (*batch, error) {
+	b := &batch{evs: evs, values: make([]any, 0, len(evs)*len(columns))}
+	for i, ev := range evs {
+		var err error
+		if b.values, err = encoder.Append(append(b.values, placed[i].Lane), ev); err != nil {
+			return nil, err
+		}
+		row := b.values[i*len(columns):]
+		for c, value := range row {
+			if text, ok := value.(string); ok && !ascii(text) {
+				row[c] = []byte(text)
+			}
+			if !isDefault(columns[c], value) {
+				b.used |= 1 << c
+			}
+		}
+		b.late = b.late || ev.Delayed()
+	}
+	return b, nil
+}
+
+func ascii(text string) bool {
+	for i := range len(text) {
+		if text[i] >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+// isDefault reports whether a column has the value by itself.
+func isDefault(column string, value any) bool {
+	switch column {
+	case "lane":
+		return false // what the table would choose for an unordered event is not what was chosen here
+	case "schema_version":
+		return value == 1
+	case "priority":
+		return value == 0
+	}
+	return value == nil
+}
+
+// fits returns how many of the events, from start on, go into one statement.
+func (s *Store) fits(b *batch, f facts, start int) int {
+	n, size := 0, 0
+	for start+n < len(b.evs) && n < chunkRows {
+		ev := b.evs[start+n]
+		next := rowBytes + len(ev.Payload)
+		for name, value := range ev.Headers {
+			next += len(name) + len(value)
+		}
+		if n > 0 && size+next > f.packet {
+			break
+		}
+		n, size = n+1, size+next
+	}
+	if sh := (shape{b.used, hundred}); n > hundred && !b.late {
+		if s.prepared(sh) != nil {
+			return hundred
+		}
+		s.want(sh)
+	}
+	return n
+}
+
+// insertAll writes a batch with as many statements as it takes.
+func (s *Store) insertAll(ctx context.Context, tx querier, f facts, b *batch) error {
+	for start := 0; start < len(b.evs); {
+		n := s.fits(b, f, start)
+		if err := s.insert(ctx, tx, f, b, start, n); err != nil {
+			return err
+		}
+		start += n
+	}
+	return nil
+}
+
+// insert writes n events of a batch in one statement, prepared if there is one and the transaction is of this store's pool.
+func (s *Store) insert(ctx context.Context, tx querier, f facts, b *batch, start, n int) error {
+	width := len(columns)
+	args := make([]any, 0, n*(width+2))
+	var due []string // what follows a row's values
+	for i := start; i < start+n; i++ {
+		for c, value := range b.values[i*width : (i+1)*width] {
+			if b.used&(1<<c) != 0 {
+				args = append(args, value)
+			}
+		}
+		if b.late {
+			var text string
+			text, args = dueValue(args, b.evs[i])
+			due = append(due, text)
+		}
+	}
+	sh := shape{b.used, n}
+	if plain, ok := tx.(*sql.Tx); ok && !b.late {
+		if stmt := s.prepared(sh); stmt != nil {
+			_, err := plain.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+			if !otherPool(err) {
+				return err
+			}
+		} else {
+			s.want(sh)
+		}
+	}
+	_, err := tx.ExecContext(ctx, s.insertText(f, sh, due), args...)
+	return err
+}
+
+// dueValue returns when an event may be delivered; NULL is at once. The database's clock decides.
+func dueValue(args []any, ev waybill.Event) (string, []any) {
+	switch {
+	case ev.Delay > 0:
+		return ", UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND", append(args, ev.Delay.Microseconds())
+	case !ev.AvailableAt.IsZero():
+		at := utc(ev.AvailableAt)
+		return ", IF(CAST(? AS DATETIME(6)) > UTC_TIMESTAMP(6), CAST(? AS DATETIME(6)), NULL)", append(args, at, at)
+	}
+	return ", NULL", args
+}
+
+// insertText returns the statement that inserts rows of one shape; due is what follows each row's values, or nil.
+func (s *Store) insertText(f facts, sh shape, due []string) string {
+	var text strings.Builder
+	text.WriteString(s.sql.insertHead)
+	row := ""
+	for c, name := range columns {
+		if sh.used&(1<<c) == 0 {
+			continue
+		}
+		mark := "?"
+		if name == "headers" {
+			mark = utf8Argument
+		}
+		if row != "" {
+			text.WriteString(", ")
+			row += ", "
+		}
+		text.WriteString(name)
+		row += mark
+	}
+	if due != nil {
+		text.WriteString(", available_at")
+	}
+	text.WriteString(") VALUES ")
+	for i := range sh.rows {
+		switch {
+		case i > 0:
+			text.WriteString(", (" + row)
+		case f.proves:
+			text.WriteString("(" + proven + row[1:]) // the lane is the first value, and is always there
+		default:
+			text.WriteString("(" + row)
+		}
+		if due != nil {
+			text.WriteString(due[i])
+		}
+		text.WriteByte(')')
+	}
+	return text.String()
+}

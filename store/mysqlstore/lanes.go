@@ -1,0 +1,170 @@
+package mysqlstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Heartbeat implements [store.Lanes].
+func (s *Store) Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error) {
+	var m store.Membership
+	var other string
+	var kind, lane int
+	var epoch int64
+	var id scanID
+	var relay []byte
+	var live bool
+	args := []any{node.ID[:], []byte(node.Relay), lease.Microseconds()}
+	err := each(ctx, s.db, s.sql.heartbeat, args, func() {
+		switch kind {
+		case 0:
+			other = string(relay)
+		case 1:
+			m.Nodes = append(m.Nodes, store.Node{ID: waybill.ID(id), Relay: string(relay)})
+		case 2:
+			m.Lanes = append(m.Lanes, store.LaneState{Lane: lane, Owner: waybill.ID(id), Live: live, Epoch: epoch})
+		}
+	}, &kind, &lane, &epoch, &id, &relay, &live)
+	if err != nil {
+		return store.Membership{}, s.explain(err)
+	}
+	if other != "" {
+		return store.Membership{}, fmt.Errorf("mysqlstore: %w: %q", waybill.ErrOtherRelay, other)
+	}
+	slices.SortFunc(m.Nodes, func(a, b store.Node) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+	slices.SortFunc(m.Lanes, func(a, b store.LaneState) int { return a.Lane - b.Lane })
+	return m, nil
+}
+
+// laneRow is a lane's row as it was read.
+type laneRow struct {
+	lane, window int
+	epoch        int64
+	owner        scanID
+	dirty, live  bool
+}
+
+// Acquire implements [store.Lanes]. It looks which lanes are free and then takes them with one statement that names the epochs it
+// saw: nobody holds a lock while a client may be paused. Taking waits for settlements under way, which have the lane's row locked. A
+// lane that somebody else took or gave back in between has another epoch or owner, and is left alone.
+func (s *Store) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]store.Lease, error) {
+	free, err := s.freeLanes(ctx, node, lanes)
+	if err != nil || len(free) == 0 {
+		return nil, err
+	}
+	leases := make([]store.Lease, len(free))
+	var where strings.Builder
+	var tokens, which []any
+	for i, l := range free {
+		leases[i] = store.Lease{
+			Lane: l.lane, Epoch: l.epoch + 1, Unclean: l.dirty || l.owner != (scanID{}), Window: l.window,
+		}
+		_, _ = rand.Read(leases[i].Token[:]) // it never fails
+		if i > 0 {
+			where.WriteString(" OR ")
+		}
+		where.WriteString("lane = ? AND epoch = ? AND owner <=> ?")
+		tokens = append(tokens, l.lane, leases[i].Token[:])
+		which = append(which, l.lane, l.epoch, ownerArg(l.owner))
+	}
+	// The lanes' rows are locked in the order of the primary key, as a settlement locks them.
+	query := s.sql.take(len(free)) + where.String() + ` ORDER BY lane`
+	args := append(append([]any{node.ID[:]}, tokens...), window)
+	res, err := s.db.ExecContext(ctx, query, append(args, which...)...)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	if n, err := res.RowsAffected(); err != nil || int(n) == len(free) {
+		return leases, err
+	}
+	// Somebody was faster with some of them: those have another token.
+	held := make(map[waybill.ID]bool)
+	var lane int
+	var token scanID
+	err = each(ctx, s.db, s.sql.lanesOf, []any{node.ID[:]}, func() { held[waybill.ID(token)] = true }, &lane, &token)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return slices.DeleteFunc(leases, func(l store.Lease) bool { return !held[l.Token] }), nil
+}
+
+// freeLanes returns those of the lanes that nobody live owns, in their order.
+func (s *Store) freeLanes(ctx context.Context, node store.Node, lanes []int) ([]laneRow, error) {
+	var free []laneRow
+	var row laneRow
+	self := false
+	err := each(ctx, s.db, s.sql.laneStates, []any{node.ID[:]}, func() {
+		switch {
+		case row.lane < 0:
+			self = row.live
+		case !row.live && slices.Contains(lanes, row.lane):
+			free = append(free, row)
+		}
+	}, &row.lane, &row.epoch, &row.owner, &row.dirty, &row.window, &row.live)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	if !self {
+		return nil, fmt.Errorf("mysqlstore: acquire: %w: the node has no running lease", waybill.ErrLeaseLost)
+	}
+	slices.SortFunc(free, func(a, b laneRow) int { return a.lane - b.lane })
+	return free, nil
+}
+
+func ownerArg(owner scanID) any {
+	if owner == (scanID{}) {
+		return nil
+	}
+	return owner[:]
+}
+
+// take returns the statement that takes n lanes, up to its conditions. Primary key of lane.
+func (st statements) take(n int) string {
+	return st.takeLanes + `CASE lane` + strings.Repeat(` WHEN ? THEN ?`, n) + ` END, in_flight = ?, dirty = 0 WHERE `
+}
+
+// Release implements [store.Lanes].
+func (s *Store) Release(ctx context.Context, leases []store.Lease, dirty bool) error {
+	if len(leases) == 0 {
+		return nil
+	}
+	args := []any{dirty}
+	for _, l := range leases {
+		args = append(args, l.Lane, l.Epoch, l.Token[:])
+	}
+	where := strings.Repeat(` OR lane = ? AND epoch = ? AND token = ?`, len(leases))[len(` OR `):]
+	_, err := s.db.ExecContext(ctx, s.sql.freeLanes+where+` ORDER BY lane`, args...)
+	return s.explain(err)
+}
+
+// Leave implements [store.Lanes]. Once the node is gone its lanes are free, and count as dirty because they have an owner; giving them
+// back is a courtesy to whoever reads the table.
+func (s *Store) Leave(ctx context.Context, node store.Node) error {
+	if _, err := s.db.ExecContext(ctx, s.sql.forgetNode, node.ID[:]); err != nil {
+		return s.explain(err)
+	}
+	var lane int
+	var token scanID
+	var where strings.Builder
+	args := []any{true}
+	err := each(ctx, s.db, s.sql.lanesOf, []any{node.ID[:]}, func() {
+		if where.Len() > 0 {
+			where.WriteString(` OR `)
+		}
+		where.WriteString(`lane = ? AND token = ?`)
+		args = append(args, lane, bytes.Clone(token[:]))
+	}, &lane, &token)
+	if err != nil || where.Len() == 0 {
+		return s.explain(err)
+	}
+	_, err = s.db.ExecContext(ctx, s.sql.freeLanes+where.String()+` ORDER BY lane`, args...)
+	return s.explain(err)
+}

@@ -1,0 +1,261 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill/internal/migration"
+	"github.com/waybillhq/waybill/store"
+)
+
+//go:embed migrations/*.sql
+var migrationFiles embed.FS
+
+// migrationTable is where the tables remember which migrations they have had.
+const migrationTable = `CREATE TABLE IF NOT EXISTS {migration} (
+  version    INT           NOT NULL,
+  name       VARBINARY(64) NOT NULL,
+  applied_at DATETIME(6)   NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+  PRIMARY KEY (version)
+) ENGINE=InnoDB DEFAULT CHARACTER SET=utf8mb4 COLLATE=utf8mb4_bin`
+
+// sqlMode is the mode in which tables and procedures are made: a procedure keeps it, and without NO_ENGINE_SUBSTITUTION a server that
+// has no InnoDB would make tables of another engine.
+const sqlMode = `STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION`
+
+// lockSeconds is how long one call waits for another process that migrates, before it looks at its context.
+const lockSeconds = 5
+
+func (c Config) steps() ([]migration.Step, error) {
+	return migration.Read(migrationFiles, "migrations", c.replacer())
+}
+
+// Migrate implements [store.Migrator]. MySQL commits every DDL statement by itself, so a step that was interrupted is run again from
+// its beginning: its statements do nothing where they are already done, and its version is written down last. A named lock keeps
+// several processes apart.
+func (s *Store) Migrate(ctx context.Context) (applied []store.Migration, err error) {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("mysqlstore: migrate: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	unlock, err := s.lock(ctx, conn)
+	if err != nil {
+		return nil, fmt.Errorf("mysqlstore: migrate: %w", err)
+	}
+	defer unlock()
+	if applied, err = s.migrate(ctx, conn); err != nil {
+		return applied, fmt.Errorf("mysqlstore: migrate: %w", err)
+	}
+	return applied, nil
+}
+
+func (s *Store) migrate(ctx context.Context, conn *sql.Conn) ([]store.Migration, error) {
+	if err := s.checkServer(ctx, conn); err != nil {
+		return nil, err
+	}
+	cfg, err := s.madeWith(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	steps, err := cfg.steps()
+	if err != nil {
+		return nil, err
+	}
+	r := cfg.replacer()
+	if _, err := conn.ExecContext(ctx, r.Replace(migrationTable)); err != nil {
+		return nil, err
+	}
+	had, err := s.applied(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	var applied []store.Migration
+	for _, step := range steps {
+		if _, ok := had[step.Version]; ok {
+			continue
+		}
+		for i, statement := range step.Statements {
+			if _, err := conn.ExecContext(ctx, statement); err != nil {
+				return applied, fmt.Errorf("migration %d (%s), statement %d: %w", step.Version, step.Name, i+1, err)
+			}
+		}
+		if _, err := conn.ExecContext(ctx, r.Replace(`INSERT INTO {migration} (version, name) VALUES (?, ?)`), step.Version, step.Name); err != nil {
+			return applied, err
+		}
+		applied = append(applied, store.Migration{Version: step.Version, Name: step.Name, AppliedAt: time.Now().UTC()})
+	}
+	return applied, nil
+}
+
+// lock takes the named lock of these tables, which is the session's, and sets the mode in which they are made. Both are undone by
+// unlock.
+func (s *Store) lock(ctx context.Context, conn *sql.Conn) (unlock func(), err error) {
+	const name = `CONCAT('waybill ', SHA1(CONCAT(COALESCE(NULLIF(?, ''), DATABASE(), ''), '.', ?)))`
+	args := []any{s.cfg.Schema, s.cfg.Prefix}
+	for {
+		var got sql.NullInt64
+		query := `SELECT GET_LOCK(` + name + `, ` + strconv.Itoa(lockSeconds) + `)`
+		if err := each(ctx, conn, query, args, nil, &got); err != nil {
+			return nil, err
+		}
+		if got.Int64 == 1 {
+			break
+		}
+		if !got.Valid {
+			return nil, errors.New("the server refused the named lock")
+		}
+	}
+	var mode string
+	if err = each(ctx, conn, `SELECT @@sql_mode`, nil, nil, &mode); err == nil {
+		_, err = conn.ExecContext(ctx, `SET SESSION sql_mode = '`+sqlMode+`'`)
+	}
+	unlock = func() {
+		// The connection goes back to the pool. What cannot be undone there, because it broke, is undone by the server.
+		ctx := context.WithoutCancel(ctx)
+		_, _ = conn.ExecContext(ctx, `SET SESSION sql_mode = ?`, mode)
+		_ = each(ctx, conn, `SELECT RELEASE_LOCK(`+name+`)`, args, nil, new(sql.NullInt64))
+	}
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// versionNumbers finds the numbers in "8.0.36", "10.11.19-MariaDB-0+deb12u1" and "5.5.5-10.11.19-MariaDB".
+var versionNumbers = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)(-MariaDB)?`)
+
+// checkServer refuses servers that cannot have the tables: their own words would be a syntax error.
+func (s *Store) checkServer(ctx context.Context, conn *sql.Conn) error {
+	var version string
+	if err := each(ctx, conn, `SELECT VERSION()`, nil, nil, &version); err != nil {
+		return err
+	}
+	return checkVersion(version)
+}
+
+func checkVersion(version string) error {
+	all := versionNumbers.FindAllStringSubmatch(version, -1)
+	if len(all) == 0 || strings.Contains(version, "TiDB") {
+		return nil // it will say itself what it cannot do
+	}
+	found := all[len(all)-1]
+	var got [3]int
+	for i := range got {
+		got[i], _ = strconv.Atoi(found[i+1])
+	}
+	least := [3]int{8, 0, 13} // defaults that are expressions
+	if strings.Contains(version, "MariaDB") {
+		least = [3]int{10, 10, 1} // RANDOM_BYTES
+	}
+	if slices.Compare(got[:], least[:]) < 0 {
+		return fmt.Errorf("the server is %s; MySQL 8.0.13 or MariaDB 10.10 or later is needed", version)
+	}
+	return nil
+}
+
+// madeWith returns the configuration with the number of lanes that the tables were begun with, and makes the schema.
+func (s *Store) madeWith(ctx context.Context, conn *sql.Conn) (Config, error) {
+	cfg := s.cfg
+	if cfg.Schema != "" {
+		// Look first: CREATE DATABASE IF NOT EXISTS needs the right to create one even when it has nothing to do.
+		there := 0
+		err := each(ctx, conn, `SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?`, []any{cfg.Schema}, nil, &there)
+		if err == nil && there == 0 {
+			_, err = conn.ExecContext(ctx, cfg.schemaSQL())
+		}
+		if err != nil {
+			return cfg, err
+		}
+	}
+	var lanes int
+	err := each(ctx, conn, cfg.replacer().Replace(`SELECT value FROM {setting} WHERE name = 'lanes'`), nil, nil, &lanes)
+	switch {
+	case number(err) == errNoTable:
+		return cfg, nil
+	case err != nil:
+		return cfg, err
+	case lanes != 0 && cfg.Lanes != 0 && lanes != cfg.Lanes:
+		return cfg, fmt.Errorf("Config.Lanes is %d, but the tables have %d; leave it out, or change the tables", cfg.Lanes, lanes)
+	case lanes != 0:
+		cfg.Lanes = lanes
+	}
+	return cfg, nil
+}
+
+func (c Config) schemaSQL() string { return "CREATE DATABASE IF NOT EXISTS `" + c.Schema + "`" }
+
+// applied returns the migrations that the tables have had.
+func (s *Store) applied(ctx context.Context, q querier) (map[int]store.Migration, error) {
+	had := make(map[int]store.Migration)
+	var m store.Migration
+	var at int64
+	query := s.cfg.replacer().Replace(`SELECT version, name, ` + micros + `applied_at) FROM {migration}`)
+	err := each(ctx, q, query, nil, func() {
+		m.AppliedAt = time.UnixMicro(at).UTC()
+		had[m.Version] = m
+	}, &m.Version, &m.Name, &at)
+	return had, err
+}
+
+// Migrations implements [store.Migrator].
+func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
+	steps, err := s.cfg.steps()
+	if err != nil {
+		return nil, err
+	}
+	had, err := s.applied(ctx, s.db)
+	if err != nil && number(err) != errNoTable && number(err) != errNoDatabase { // no table yet: none was applied
+		return nil, s.explain(err)
+	}
+	var all []store.Migration
+	for _, step := range steps {
+		all = append(all, store.Migration{Version: step.Version, Name: step.Name, AppliedAt: had[step.Version].AppliedAt})
+		delete(had, step.Version)
+	}
+	for _, version := range slices.Sorted(maps.Keys(had)) {
+		m := had[version]
+		m.Unknown = true
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// MigrationSQL implements [store.Migrator]. It is a script for the mariadb or mysql shell. Every statement commits by itself; after an
+// error the script can be run again.
+func (s *Store) MigrationSQL() string {
+	steps, err := s.cfg.steps()
+	if err != nil {
+		panic(err) // the files are compiled in, and a test reads them
+	}
+	r := s.cfg.replacer()
+	var b strings.Builder
+	b.WriteString("SET SESSION sql_mode = '" + sqlMode + "';\n\n")
+	if s.cfg.Schema != "" {
+		b.WriteString(s.cfg.schemaSQL() + ";\n\n")
+	}
+	b.WriteString(r.Replace(migrationTable) + ";\n\n")
+	for _, step := range steps {
+		fmt.Fprintf(&b, "-- Migration %d: %s\n\n", step.Version, step.Name)
+		for _, statement := range step.Statements {
+			if strings.Contains(statement, "CREATE PROCEDURE") { // it has semicolons of its own
+				b.WriteString("DELIMITER $$\n" + statement + "$$\nDELIMITER ;\n\n")
+				continue
+			}
+			b.WriteString(statement + ";\n\n")
+		}
+		fmt.Fprintf(&b, r.Replace("INSERT INTO {migration} (version, name) VALUES (%d, '%s') ON DUPLICATE KEY UPDATE name = name;\n\n"),
+			step.Version, step.Name)
+	}
+	return b.String()
+}

@@ -1,0 +1,263 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"go.uber.org/goleak"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/mysqlstore"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+// openDB returns a pool on a fresh database of the test server, and the database's name; change may adjust the data source name.
+func openDB(t testing.TB, change func(*mysql.Config)) (*sql.DB, string) {
+	t.Helper()
+	name := "t_" + strings.ToLower(waybill.NewID().String())
+	root := pool(t, configOf(t, ""))
+	exec(t, root, "CREATE DATABASE "+name)
+	t.Cleanup(func() {
+		if _, err := root.ExecContext(context.Background(), "DROP DATABASE "+name); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg := configOf(t, name)
+	if change != nil {
+		change(cfg)
+	}
+	return pool(t, cfg), name
+}
+
+// configOf returns the data source name of a database of the test server.
+func configOf(t testing.TB, name string) *mysql.Config {
+	t.Helper()
+	cfg, err := mysql.ParseDSN(testserver.MySQL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.DBName = name
+	return cfg
+}
+
+// pool returns a pool that is closed after the test.
+func pool(t testing.TB, cfg *mysql.Config) *sql.DB {
+	t.Helper()
+	connector, err := mysql.NewConnector(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxIdleConns(8)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// exec runs a statement, on a pool, a connection or a transaction.
+func exec(t testing.TB, db interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}, query string, args ...any,
+) {
+	t.Helper()
+	if _, err := db.ExecContext(context.WithoutCancel(t.Context()), query, args...); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// ask returns the one value that a query has.
+func ask[V any](t testing.TB, db *sql.DB, query string, args ...any) V {
+	t.Helper()
+	var value V
+	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return value
+}
+
+// newStore returns a store over tables that are there.
+func newStore(t testing.TB, db *sql.DB) *mysqlstore.Store {
+	t.Helper()
+	s, err := mysqlstore.New(db, mysqlstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// openStore returns a store over fresh tables.
+func openStore(t testing.TB, change func(*mysql.Config)) (*mysqlstore.Store, *sql.DB) {
+	t.Helper()
+	db, _ := openDB(t, change)
+	s := newStore(t, db)
+	if _, err := s.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exec(t, db, "CREATE TABLE business (note VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, n INT DEFAULT 0, KEY (note)) ENGINE=InnoDB")
+	return s, db
+}
+
+func begin(t testing.TB, db *sql.DB, opts *sql.TxOptions) *sql.Tx {
+	t.Helper()
+	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return tx
+}
+
+// event returns a complete event, as a store gets it.
+func event(aggregate string) waybill.Event {
+	ev := waybill.NewEvent("thing.happened", map[string]int{"n": 1})
+	if aggregate != "" {
+		ev.AggregateType, ev.AggregateID = "thing", aggregate
+	}
+	return ev.Complete()
+}
+
+func keyed(key string) waybill.Event {
+	ev := event("a")
+	ev.DedupKey = key
+	return ev
+}
+
+// cursors are all lanes from their beginning.
+func cursors(lanes int) []store.Cursor {
+	from := make([]store.Cursor, lanes)
+	for i := range from {
+		from[i].Lane = i
+	}
+	return from
+}
+
+// ready returns all ready rows.
+func ready(t testing.TB, s *mysqlstore.Store) []store.Row {
+	t.Helper()
+	page, err := s.Fetch(t.Context(), cursors(32), 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page.Rows
+}
+
+// own makes a node live that owns all lanes.
+func own(t testing.TB, s *mysqlstore.Store) (store.Node, []store.Lease) {
+	t.Helper()
+	node := store.Node{ID: waybill.NewID(), Relay: "test"}
+	m, err := s.Heartbeat(t.Context(), node, 1<<40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lanes := make([]int, len(m.Lanes))
+	for i := range lanes {
+		lanes[i] = i
+	}
+	leases, err := s.Acquire(t.Context(), node, lanes, 7)
+	if err != nil || len(leases) != len(lanes) {
+		t.Fatalf("Acquire: %d leases, %v", len(leases), err)
+	}
+	return node, leases
+}
+
+// instance is what the suite needs. change may adjust the data source name, and with every store.
+func instance(t *testing.T, change func(*mysql.Config), with func(*mysqlstore.Store)) storetest.Instance[*sql.Tx] {
+	s, db := openStore(t, change)
+	if with == nil {
+		with = func(*mysqlstore.Store) {}
+	}
+	with(s)
+	return storetest.Instance[*sql.Tx]{
+		DB: s,
+		Second: func() storetest.DB[*sql.Tx] {
+			second := newStore(t, db)
+			with(second)
+			return second
+		},
+		Insert: func(ctx context.Context, tx *sql.Tx, note string) error {
+			_, err := tx.ExecContext(ctx, "INSERT INTO business (note) VALUES (?)", note)
+			return err
+		},
+		Count: func(ctx context.Context, note string) (n int, err error) {
+			err = db.QueryRowContext(ctx, "SELECT COUNT(*) FROM business WHERE note = ?", note).Scan(&n)
+			return n, err
+		},
+		Begin: func(ctx context.Context) (storetest.Foreign[*sql.Tx], error) {
+			tx, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				return storetest.Foreign[*sql.Tx]{}, err
+			}
+			return storetest.Foreign[*sql.Tx]{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}, nil
+		},
+		Exec: func(ctx context.Context, tx *sql.Tx, query string) error {
+			_, err := tx.ExecContext(ctx, query)
+			return err
+		},
+		InsertPlain: func(ctx context.Context, p storetest.Plain) error { return insertPlain(ctx, db, p) },
+		SetHeaders: func(ctx context.Context, id waybill.ID, text string) error {
+			res, err := db.ExecContext(ctx, "UPDATE waybill_outbox SET headers = ? WHERE id = ?", text, id[:])
+			if err != nil {
+				return err
+			}
+			if n, err := res.RowsAffected(); err != nil || n != 1 {
+				return fmt.Errorf("%d rows have the id: %w", n, err)
+			}
+			return nil
+		},
+		ExpireNode: func(ctx context.Context, id waybill.ID) error {
+			_, err := db.ExecContext(ctx, "UPDATE waybill_node SET expires_at = UTC_TIMESTAMP(6) WHERE id = ?", id[:])
+			return err
+		},
+		Pending: func(ctx context.Context) ([]store.Row, error) { return pending(ctx, db, s) },
+	}
+}
+
+func insertPlain(ctx context.Context, db *sql.DB, p storetest.Plain) error {
+	columns, values := []string{"type", "payload"}, []any{p.Type, p.Payload}
+	for name, value := range map[string]string{
+		"aggregate_type": p.AggregateType, "aggregate_id": p.AggregateID, "tenant_id": p.TenantID,
+	} {
+		if value != "" {
+			columns, values = append(columns, name), append(values, value)
+		}
+	}
+	_, err := db.ExecContext(ctx, fmt.Sprintf("INSERT INTO waybill_outbox (%s) VALUES (?%s)",
+		strings.Join(columns, ", "), strings.Repeat(", ?", len(columns)-1)), values...)
+	return err
+}
+
+// pending reads the tables themselves, so that rows that are not due are seen too.
+func pending(ctx context.Context, db *sql.DB, s store.Reader) ([]store.Row, error) {
+	page, err := s.Fetch(ctx, cursors(32), 100_000)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.QueryContext(ctx, `SELECT lane, seq, id, type, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', due_at),
+ attempts, replay, holds, COALESCE(last_error, '') FROM waybill_delayed`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var row store.Row
+		var id []byte
+		var due int64
+		if err := rows.Scan(&row.Lane, &row.Seq, &id, &row.Event.Type, &due, &row.Attempts, &row.Replay, &row.Holds, &row.LastError); err != nil {
+			return nil, err
+		}
+		row.ID, row.DueAt = waybill.ID(id), time.UnixMicro(due).UTC()
+		row.Event.ID = row.ID
+		page.Rows = append(page.Rows, row)
+	}
+	return page.Rows, rows.Err()
+}

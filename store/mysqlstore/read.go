@@ -1,0 +1,156 @@
+package mysqlstore
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/store"
+)
+
+// page reads whole rows, with a statement that begins with the clock's own.
+func (s *Store) page(ctx context.Context, query string) (store.Page, error) {
+	var p store.Page
+	var rec eventrow.Record
+	dest := rec.DelayedDest()
+	err := each(ctx, s.db, query, nil, func() {
+		row := rec.Decode()
+		rec.Reset()
+		if row.Lane < 0 {
+			p.Now = row.CreatedAt
+			return
+		}
+		p.Rows = append(p.Rows, row)
+	}, dest...)
+	if err != nil {
+		return store.Page{}, s.explain(err)
+	}
+	return p, nil
+}
+
+// Fetch implements [store.Reader].
+func (s *Store) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	if len(from) == 0 {
+		return s.clock(ctx)
+	}
+	p, err := s.page(ctx, fill(s.sql.fetch, "{keys}", perLane(s.sql.fetchKeys, from, limit)))
+	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	return p, err
+}
+
+// clock returns a page without rows.
+func (s *Store) clock(ctx context.Context) (store.Page, error) {
+	return s.page(ctx, clockRow)
+}
+
+// perLane returns a SELECT per cursor.
+func perLane(statement string, from []store.Cursor, limit int) string {
+	selects := make([]string, len(from))
+	for i, c := range from {
+		where := "lane = " + strconv.Itoa(c.Lane) + " AND seq > " + strconv.FormatInt(c.After, 10)
+		if c.UpTo != 0 {
+			where += " AND seq <= " + strconv.FormatInt(c.UpTo, 10)
+		}
+		selects[i] = fill(fill(statement, "{where}", where), "{limit}", strconv.Itoa(max(limit, 0)))
+	}
+	return strings.Join(selects, " UNION ALL ")
+}
+
+// Sweep implements [store.Reader].
+func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Key, error) {
+	if len(from) == 0 {
+		return nil, nil
+	}
+	var keys []store.Key
+	var lane int
+	var seq int64
+	var id scanID
+	err := each(ctx, s.db, perLane(s.sql.sweep, from, limit), nil, func() {
+		keys = append(keys, store.Key{Lane: lane, Seq: seq, ID: waybill.ID(id)})
+	}, &lane, &seq, &id)
+	sortBySeq(keys, func(k store.Key) store.Key { return k })
+	return keys, s.explain(err)
+}
+
+// Load implements [store.Reader].
+func (s *Store) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
+	if len(keys) == 0 {
+		return s.clock(ctx)
+	}
+	var p store.Page
+	for part := range parts(keys, manyIDs) {
+		var list strings.Builder
+		for _, k := range part {
+			appendKey(&list, int64(k.Lane), k.Seq)
+		}
+		list.WriteByte(']')
+		more, err := s.page(ctx, fill(s.sql.load, "{keys}", list.String()))
+		if err != nil {
+			return store.Page{}, err
+		}
+		p.Rows = append(p.Rows, more.Rows...)
+		if p.Now.IsZero() {
+			p.Now = more.Now
+		}
+	}
+	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	return p, nil
+}
+
+// dueKey is a row of the index by which delayed events become due.
+type dueKey struct {
+	at, seq int64
+	id      waybill.ID
+}
+
+// Due implements [store.Reader]. It reads the keys of all lanes first, which are in the index, and then the rows of the longest due:
+// ordering whole rows across the lanes would carry all their payloads through a sort on disk.
+func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+	if len(lanes) == 0 || limit <= 0 {
+		return s.clock(ctx)
+	}
+	selects := make([]string, len(lanes))
+	for i, lane := range lanes {
+		selects[i] = fill(fill(s.sql.dueKeys, "{number}", strconv.Itoa(lane)), "{limit}", strconv.Itoa(limit))
+	}
+	var keys []dueKey
+	var k dueKey
+	err := each(ctx, s.db, strings.Join(selects, " UNION ALL "), nil, func() { keys = append(keys, k) }, &k.at, &k.seq, (*scanID)(&k.id))
+	if err != nil {
+		return store.Page{}, s.explain(err)
+	}
+	if len(keys) == 0 {
+		return s.clock(ctx)
+	}
+	slices.SortFunc(keys, func(a, b dueKey) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
+	var p store.Page
+	for part := range parts(keys[:min(limit, len(keys))], manyIDs) {
+		ids := make([]string, len(part))
+		for i, k := range part {
+			ids[i] = hexID(k.id)
+		}
+		more, err := s.page(ctx, fill(s.sql.due, "{ids}", `["`+strings.Join(ids, `","`)+`"]`))
+		if err != nil {
+			return store.Page{}, err
+		}
+		p.Rows, p.Now = append(p.Rows, more.Rows...), more.Now
+	}
+	slices.SortFunc(p.Rows, func(a, b store.Row) int {
+		return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(a.Seq, b.Seq))
+	})
+	return p, nil
+}
+
+// sortBySeq puts rows into the order of lane and seq, in which they nearly always come.
+func sortBySeq[E any](rows []E, key func(E) store.Key) {
+	order := func(a, b E) int {
+		return cmp.Or(cmp.Compare(key(a).Lane, key(b).Lane), cmp.Compare(key(a).Seq, key(b).Seq))
+	}
+	if !slices.IsSortedFunc(rows, order) {
+		slices.SortFunc(rows, order)
+	}
+}

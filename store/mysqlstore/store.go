@@ -1,0 +1,201 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqltx"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Store keeps the outbox in MySQL or MariaDB. It plays every role of package store.
+type Store struct {
+	db  *sql.DB
+	cfg Config
+	sql statements
+	hub store.Hub
+
+	mu       sync.Mutex
+	known    *facts                  // nil until the server was asked
+	inserts  map[shape]*sql.Stmt     // prepared
+	wanted   map[shape]*sql.Stmt     // to be prepared
+	gap      bool                    // the tables know that delivered events leave no history
+	leftover map[waybill.ID]struct{} // settled events whose dedup keys a producer had locked
+}
+
+// New returns a store over database/sql. It does not touch the database; db stays the caller's.
+func New(db *sql.DB, cfg Config) (*Store, error) {
+	if db == nil {
+		return nil, errors.New("mysqlstore: the database is nil")
+	}
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	return &Store{
+		db: db, cfg: cfg, sql: newStatements(cfg), leftover: make(map[waybill.ID]struct{}),
+		inserts: make(map[shape]*sql.Stmt), wanted: make(map[shape]*sql.Stmt),
+	}, nil
+}
+
+// Local implements [store.Local].
+func (s *Store) Local() *store.Hub { return &s.hub }
+
+// querier is a database, a connection or a transaction.
+type querier interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// facts are what the store must know about the server and the tables.
+type facts struct {
+	lanes int
+	// proves says that a statement can prove by itself that its transaction is open: MariaDB has a variable for it.
+	proves bool
+	// readCommitted says that transactions see what is committed now, unless they were begun otherwise.
+	readCommitted bool
+	// packet is how much one statement may carry, in bytes of the events.
+	packet int
+}
+
+// facts returns what is known about the server. It asks once, through q: inside a transaction, by its own connection, because the
+// pool may have no other.
+func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
+	s.mu.Lock()
+	known := s.known
+	s.mu.Unlock()
+	if known != nil {
+		return *known, nil
+	}
+	var version, lanes, engines string
+	var packet int64
+	var autocommit bool
+	args := s.cfg.tableNames()
+	err := each(ctx, q, s.sql.facts, append(args, s.cfg.Schema), nil, &version, &packet, &autocommit, &lanes, &engines)
+	if err != nil {
+		return facts{}, s.explain(err)
+	}
+	var name, isolation string
+	if err := each(ctx, q, s.sql.isolation, nil, nil, &name, &isolation); err != nil {
+		return facts{}, s.explain(err)
+	}
+	f := facts{readCommitted: isolation == "READ-COMMITTED", proves: strings.Contains(version, "MariaDB"), packet: packetBytes(packet)}
+	f.lanes, err = strconv.Atoi(lanes)
+	switch {
+	case err != nil || f.lanes < 1 || f.lanes > maxLanes:
+		return facts{}, fmt.Errorf("mysqlstore: the tables say that they have %q lanes", lanes)
+	case s.cfg.Lanes != 0 && s.cfg.Lanes != f.lanes:
+		return facts{}, fmt.Errorf("mysqlstore: Config.Lanes is %d, but the tables have %d; leave it out, or change the tables", s.cfg.Lanes, f.lanes)
+	case engines != "":
+		return facts{}, fmt.Errorf("mysqlstore: %s: only InnoDB takes rows back when a transaction rolls back; run ALTER TABLE … ENGINE=InnoDB", engines)
+	case !autocommit:
+		return facts{}, errors.New("mysqlstore: autocommit is off; leave it out of the data source name: transactions are begun where they are needed")
+	case strings.Contains(version, "TiDB"):
+		if err := s.checkTiDB(ctx, q); err != nil {
+			return facts{}, err
+		}
+	}
+	s.mu.Lock()
+	s.known = &f
+	s.mu.Unlock()
+	return f, nil
+}
+
+// checkTiDB refuses tables whose numbers are handed out in blocks: every TiDB node would have its own, and the order of events is
+// the order of their numbers.
+func (s *Store) checkTiDB(ctx context.Context, q querier) error {
+	var name, text string
+	if err := each(ctx, q, s.sql.showOutbox, nil, nil, &name, &text); err != nil {
+		return s.explain(err)
+	}
+	return ordersTiDB(text)
+}
+
+func ordersTiDB(createTable string) error {
+	if strings.Contains(createTable, "AUTO_ID_CACHE=1") || strings.Contains(createTable, "AUTO_ID_CACHE 1 ") {
+		return nil
+	}
+	return errors.New("mysqlstore: TiDB hands out AUTO_INCREMENT in blocks, so events would not be in order; " +
+		"make the outbox table with AUTO_ID_CACHE 1")
+}
+
+// each runs a query, scans every row into dest and calls fn for it, if there is one.
+func each(ctx context.Context, q querier, query string, args []any, fn func(), dest ...any) error {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(dest...); err != nil {
+			return err
+		}
+		if fn != nil {
+			fn()
+		}
+	}
+	return rows.Err()
+}
+
+func (s *Store) laneFor(ev waybill.Event, n int) int {
+	if ev.Ordered() {
+		return store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, n)
+	}
+	return s.hub.AnyLane(n)
+}
+
+// The numbers of errors that mean something here.
+const (
+	errNoDatabase   = 1049
+	errDuplicate    = 1062
+	errNoTable      = 1146
+	errLockTimeout  = 1205
+	errDeadlock     = 1213
+	errNoRoutine    = 1305
+	errTxInProgress = 1568
+	errOutOfRange   = 1690
+	errLockNoWait   = 3572
+)
+
+// number returns the server's number of an error, or 0 if it is not the server's.
+func number(err error) uint16 {
+	var answer *mysql.MySQLError
+	if errors.As(err, &answer) {
+		return answer.Number
+	}
+	return 0
+}
+
+// explain adds whose error it is, and what to do about it where the server's words alone do not say.
+func (s *Store) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	switch number(err) {
+	case errNoDatabase, errNoTable, errNoRoutine:
+		if strings.Contains(err.Error(), s.cfg.Prefix) || s.cfg.Schema != "" && strings.Contains(err.Error(), s.cfg.Schema) {
+			return fmt.Errorf("mysqlstore: the tables are missing; call Migrate, or apply MigrationSQL with the mariadb shell: %w", err)
+		}
+	case errDeadlock:
+		return fmt.Errorf("mysqlstore: a deadlock ended the transaction; run it again: %w", err)
+	}
+	return fmt.Errorf("mysqlstore: %w", err)
+}
+
+// ended turns the words for a transaction that is over into Waybill's: the driver's own, and the error that a statement's proof of
+// its transaction ends with.
+func ended(err error) error {
+	if number(err) == errOutOfRange {
+		return fmt.Errorf("%w: the server has no transaction open on this connection: a deadlock or a DDL statement has ended it, "+
+			"or none was begun", waybill.ErrTxDone)
+	}
+	return sqltx.Done(err)
+}
