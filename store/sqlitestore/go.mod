@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	github.com/waybillhq/waybill v0.0.0
 	go.uber.org/goleak v1.3.0
-	modernc.org/sqlite v1.61.0
+	modernc.org/sqlite v1.60.1
 )
 
 require (
@@ -16,7 +16,7 @@ require (
 	github.com/oklog/ulid/v2 v2.1.2 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	golang.org/x/sys v0.49.0 // indirect
-	modernc.org/libc v1.79.0 // indirect
+	modernc.org/libc v1.77.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 )
