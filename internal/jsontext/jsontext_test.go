@@ -27,7 +27,9 @@ func TestValidAgreesWithTheStandardLibrary(t *testing.T) {
 
 func FuzzValid(f *testing.F) {
 	for _, s := range samples {
-		f.Add([]byte(s))
+		if len(s) < 1000 { // mutating the very deep ones takes all the time
+			f.Add([]byte(s))
+		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if got, want := jsontext.Valid(data), json.Valid(data); got != want {
