@@ -37,7 +37,7 @@ test: testserver ## test all modules with the race detector, against real server
 
 .PHONY: lint
 lint: tools ## check formatting, and lint every module
-	@unformatted=$$(find . -name '.?*' -prune -o -name '*.go' -print0 | xargs -0 -r $(TOOLS)/gofumpt -l); \
+	@unformatted=$$($(TOOLS)/gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then \
 		echo "not formatted (make fmt mends it):"; echo "$$unformatted"; exit 1; \
 	fi
@@ -49,7 +49,7 @@ lint: tools ## check formatting, and lint every module
 
 .PHONY: fmt
 fmt: tools ## format all Go files
-	@find . -name '.?*' -prune -o -name '*.go' -print0 | xargs -0 -r $(TOOLS)/gofumpt -l -w
+	@$(TOOLS)/gofumpt -l -w .
 
 .PHONY: bench
 bench: testserver ## measure writes against real servers
