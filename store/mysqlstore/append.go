@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqltx"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -28,7 +29,11 @@ func (s *Store) append(ctx context.Context, tx querier, evs []waybill.Event) ([]
 	if len(evs) == 0 {
 		return nil, nil
 	}
-	placed, err := s.put(ctx, tx, evs)
+	f, err := s.facts(ctx, tx)
+	if err != nil {
+		return nil, sqltx.Done(err)
+	}
+	placed, err := s.put(ctx, tx, f, evs)
 	if err == nil {
 		return placed, nil
 	}
@@ -38,11 +43,7 @@ func (s *Store) append(ctx context.Context, tx querier, evs []waybill.Event) ([]
 	return nil, s.explain(err)
 }
 
-func (s *Store) put(ctx context.Context, tx querier, evs []waybill.Event) ([]store.Placed, error) {
-	f, err := s.facts(ctx, tx)
-	if err != nil {
-		return nil, err
-	}
+func (s *Store) put(ctx context.Context, tx querier, f facts, evs []waybill.Event) ([]store.Placed, error) {
 	if !f.proves {
 		open, err := inTransaction(ctx, tx)
 		if err != nil {

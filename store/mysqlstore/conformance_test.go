@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/storetest"
 )
@@ -15,6 +16,7 @@ var features = storetest.Features{
 }
 
 func TestConformance(t *testing.T) {
+	testserver.MySQL(t)
 	storetest.Run(t, storetest.Harness[*sql.Tx]{
 		Name: "mysqlstore", Features: features,
 		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return instance(t, nil, nil) },
@@ -23,6 +25,7 @@ func TestConformance(t *testing.T) {
 
 // The driver puts arguments into the text of the statement: everything must survive that, too.
 func TestConformanceInterpolated(t *testing.T) {
+	testserver.MySQL(t)
 	storetest.Run(t, storetest.Harness[*sql.Tx]{
 		Name: "mysqlstore", Features: features,
 		Open: func(t *testing.T) storetest.Instance[*sql.Tx] {
@@ -33,6 +36,7 @@ func TestConformanceInterpolated(t *testing.T) {
 
 // Transactions are proven as on MySQL, with a statement of their own.
 func TestConformanceAsMySQL(t *testing.T) {
+	testserver.MySQL(t)
 	storetest.Run(t, storetest.Harness[*sql.Tx]{
 		Name: "mysqlstore", Features: features,
 		Open: func(t *testing.T) storetest.Instance[*sql.Tx] {

@@ -7,9 +7,14 @@
 // autocommit must be on.
 //
 // These servers may end a transaction behind the client's back, at a deadlock or at a DDL statement; what follows is then
-// committed statement by statement. Every write therefore proves that its transaction is open, and so does the commit of InTx; a
-// write to one that has ended is [waybill.ErrTxDone]. What the caller's own statements do after an error that was swallowed
-// cannot be seen here: roll back after a deadlock (1213) or a lock wait timeout (1205).
+// committed statement by statement. Every write therefore proves that its transaction is open: a write to one that has ended is
+// [waybill.ErrTxDone]. So does the commit of InTx where hooks follow it. What the caller's own statements do after an error that was
+// swallowed cannot be seen here: return the error of a deadlock (1213) or a lock wait timeout (1205), so that InTx rolls back.
+//
+// Dedup keys: a producer that is absorbed keeps the key's row locked until its transaction ends, and others that write the same key
+// wait for it; a relay never does. At READ COMMITTED, as the server's or the session's default, absorbed producers lock nothing;
+// that is the better choice where one key is written very often. At SERIALIZABLE every look is a lock, and deadlocks are to be
+// expected.
 //
 // What to know about the server: innodb_flush_log_at_trx_commit must be 1, or a crash may take back what was already delivered;
 // binlog_format must not be STATEMENT, because relays work at READ COMMITTED; the account needs the right to EXECUTE the

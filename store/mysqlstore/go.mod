@@ -5,6 +5,7 @@ go 1.25.0
 require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/waybillhq/waybill v0.0.0
+	go.uber.org/goleak v1.3.0
 )
 
 require (

@@ -3,6 +3,7 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"strings"
 	"time"
 
@@ -45,7 +46,8 @@ var encoder = eventrow.Encoder{
 func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000") }
 
 // encode returns events as they are inserted. A column in which no event has anything is not used: most events have half of them. A
-// text beyond ASCII goes as bytes, so that nobody on the way converts it to another character set.
+// text beyond ASCII goes as bytes, or as hexadecimal where the column is a text, so that nobody on the way converts it to another
+// character set.
 func encode(evs []waybill.Event, placed []store.Placed) (*batch, error) {
 	b := &batch{evs: evs, values: make([]any, 0, len(evs)*len(columns))}
 	for i, ev := range evs {
@@ -55,7 +57,9 @@ func encode(evs []waybill.Event, placed []store.Placed) (*batch, error) {
 		}
 		row := b.values[i*len(columns):]
 		for c, value := range row {
-			if text, ok := value.(string); ok && !ascii(text) {
+			if text, ok := value.(string); ok && columns[c] == "headers" {
+				row[c] = hex.EncodeToString([]byte(text))
+			} else if false {
 				row[c] = []byte(text)
 			}
 			if !isDefault(columns[c], value) {
@@ -144,7 +148,7 @@ func (s *Store) insert(ctx context.Context, tx querier, f facts, b *batch, start
 	sh := shape{b.used, n}
 	if plain, ok := tx.(*sql.Tx); ok && !b.late {
 		if stmt := s.prepared(sh); stmt != nil {
-			_, err := plain.StmtContext(ctx, stmt).ExecContext(ctx, args...)
+			_, err := plain.StmtContext(ctx, stmt).ExecContext(ctx, args...) //nolint:sqlclosecheck // ends with the transaction
 			if !otherPool(err) {
 				return err
 			}

@@ -35,6 +35,9 @@ const sqlMode = `STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION`
 // lockSeconds is how long one call waits for another process that migrates, before it looks at its context.
 const lockSeconds = 5
 
+// unlockTimeout bounds giving the lock back.
+const unlockTimeout = 10 * time.Second
+
 func (c Config) steps() ([]migration.Step, error) {
 	return migration.Read(migrationFiles, "migrations", c.replacer())
 }
@@ -72,10 +75,10 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn) ([]store.Migration,
 		return nil, err
 	}
 	r := cfg.replacer()
-	if _, err := conn.ExecContext(ctx, r.Replace(migrationTable)); err != nil {
-		return nil, err
-	}
 	had, err := s.applied(ctx, conn)
+	if number(err) == errNoTable { // look first: an account without the right to DDL may still find that nothing is missing
+		_, err = conn.ExecContext(ctx, r.Replace(migrationTable))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +124,8 @@ func (s *Store) lock(ctx context.Context, conn *sql.Conn) (unlock func(), err er
 	}
 	unlock = func() {
 		// The connection goes back to the pool. What cannot be undone there, because it broke, is undone by the server.
-		ctx := context.WithoutCancel(ctx)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
+		defer cancel()
 		_, _ = conn.ExecContext(ctx, `SET SESSION sql_mode = ?`, mode)
 		_ = each(ctx, conn, `SELECT RELEASE_LOCK(`+name+`)`, args, nil, new(sql.NullInt64))
 	}

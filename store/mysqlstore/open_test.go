@@ -107,6 +107,22 @@ func openStore(t testing.TB, change func(*mysql.Config)) (*mysqlstore.Store, *sq
 	return s, db
 }
 
+// await polls until the condition is true.
+func await(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal("waited in vain: " + what)
+		}
+	}
+}
+
 func begin(t testing.TB, db *sql.DB, opts *sql.TxOptions) *sql.Tx {
 	t.Helper()
 	tx, err := db.BeginTx(context.WithoutCancel(t.Context()), opts)
@@ -141,6 +157,15 @@ func cursors(lanes int) []store.Cursor {
 	return from
 }
 
+// allLanes are the numbers of all lanes.
+func allLanes() []int {
+	lanes := make([]int, 32)
+	for i := range lanes {
+		lanes[i] = i
+	}
+	return lanes
+}
+
 // ready returns all ready rows.
 func ready(t testing.TB, s *mysqlstore.Store) []store.Row {
 	t.Helper()
@@ -155,16 +180,11 @@ func ready(t testing.TB, s *mysqlstore.Store) []store.Row {
 func own(t testing.TB, s *mysqlstore.Store) (store.Node, []store.Lease) {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "test"}
-	m, err := s.Heartbeat(t.Context(), node, 1<<40)
-	if err != nil {
+	if _, err := s.Heartbeat(t.Context(), node, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	lanes := make([]int, len(m.Lanes))
-	for i := range lanes {
-		lanes[i] = i
-	}
-	leases, err := s.Acquire(t.Context(), node, lanes, 7)
-	if err != nil || len(leases) != len(lanes) {
+	leases, err := s.Acquire(t.Context(), node, allLanes(), 7)
+	if err != nil || len(leases) != 32 {
 		t.Fatalf("Acquire: %d leases, %v", len(leases), err)
 	}
 	return node, leases

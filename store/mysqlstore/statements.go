@@ -30,8 +30,8 @@ type statements struct {
 // settings: times are read as microseconds since 1970 and written as the text of a UTC time.
 const (
 	micros = `TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', `
-	// utf8 makes the bytes of an argument UTF-8, whatever the connection's character set says they are.
-	utf8Argument = `CONVERT(CAST(? AS BINARY) USING utf8mb4)`
+	// utf8Argument is a text whose argument is hexadecimal: UTF-8, whatever the connection's character set says it is.
+	utf8Argument = `CONVERT(UNHEX(?) USING utf8mb4)`
 	// proven is an argument that can only be evaluated in a transaction that is open; anywhere else the statement fails with
 	// "out of range", before it does anything. It costs no round trip. Without autocommit the variable says nothing.
 	proven = `IF(@@in_transaction AND @@autocommit, ?, ~0 + 1)`

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -119,8 +120,10 @@ func (s *Store) checkTiDB(ctx context.Context, q querier) error {
 	return ordersTiDB(text)
 }
 
+var autoIDCache = regexp.MustCompile(`AUTO_ID_CACHE[ =]1\b`)
+
 func ordersTiDB(createTable string) error {
-	if strings.Contains(createTable, "AUTO_ID_CACHE=1") || strings.Contains(createTable, "AUTO_ID_CACHE 1 ") {
+	if autoIDCache.MatchString(createTable) {
 		return nil
 	}
 	return errors.New("mysqlstore: TiDB hands out AUTO_INCREMENT in blocks, so events would not be in order; " +

@@ -1,0 +1,204 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/mysqlstore"
+)
+
+func TestNew(t *testing.T) {
+	if _, err := mysqlstore.New(nil, mysqlstore.Config{}); err == nil {
+		t.Error("a nil database is accepted")
+	}
+	db := sql.OpenDB(nowhere{}) // the constructor does not touch it
+	defer db.Close()            //nolint:errcheck // nothing was opened
+	if _, err := mysqlstore.New(db, mysqlstore.Config{Schema: "app", Prefix: "x_", Lanes: 1024}); err != nil {
+		t.Error(err)
+	}
+	_, err := mysqlstore.New(db, mysqlstore.Config{Schema: "a`b", Prefix: "1x", Lanes: 1025})
+	for _, field := range []string{"Config.Schema", "Config.Prefix", "Config.Lanes"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%v does not name %s", err, field)
+		}
+	}
+}
+
+// everything calls every method that touches the tables.
+func everything(ctx context.Context, s *mysqlstore.Store, db *sql.DB) map[string]error {
+	errs := map[string]error{}
+	_, errs["Begin"] = s.Begin(ctx, nil)
+	if tx, err := db.BeginTx(ctx, nil); err != nil {
+		errs["BeginTx"] = err
+	} else {
+		_, errs["Append"] = s.Append(ctx, tx, []waybill.Event{event("a")})
+		_, errs["AppendSQL"] = s.AppendSQL(ctx, tx, []waybill.Event{event("a")})
+		_ = tx.Rollback()
+	}
+	_, errs["Committed"] = s.Committed(ctx, waybill.NewID())
+	node := store.Node{ID: waybill.NewID(), Relay: "test"}
+	_, errs["Heartbeat"] = s.Heartbeat(ctx, node, 1)
+	_, errs["Acquire"] = s.Acquire(ctx, node, []int{1}, 1)
+	leases := []store.Lease{{Lane: 1, Epoch: 1, Token: waybill.NewID()}}
+	errs["Release"] = s.Release(ctx, leases, false)
+	errs["Leave"] = s.Leave(ctx, node)
+	_, errs["Fetch"] = s.Fetch(ctx, cursors(2), 1)
+	_, errs["Sweep"] = s.Sweep(ctx, cursors(2), 1)
+	_, errs["Load"] = s.Load(ctx, []store.Key{{Lane: 1, Seq: 1}})
+	_, errs["Due"] = s.Due(ctx, []int{1}, 1)
+	result := []store.Result{{Lane: 1, ID: waybill.NewID()}}
+	_, errs["Settle"] = s.Settle(ctx, store.Settlement{Leases: leases, Done: result, History: true})
+	_, errs["Settle without history"] = s.Settle(ctx, store.Settlement{Leases: leases, Done: result})
+	return errs
+}
+
+// Without the tables every method says what to do.
+func TestMissingTables(t *testing.T) {
+	db, name := openDB(t, nil)
+	for _, schema := range []string{"", name, "no_such_database"} {
+		s, err := mysqlstore.New(db, mysqlstore.Config{Schema: schema})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for method, err := range everything(t.Context(), s, db) {
+			if err == nil || !strings.Contains(err.Error(), "call Migrate") {
+				t.Errorf("%s in %q: %v, want a hint", method, schema, err)
+			}
+		}
+	}
+}
+
+// Tables that would keep rows of a transaction that rolled back are refused.
+func TestOtherEngines(t *testing.T) {
+	for _, engine := range []string{"Aria", "MyISAM"} {
+		s, db := openStore(t, nil)
+		exec(t, db, "ALTER TABLE waybill_dedup ENGINE="+engine)
+		_, err := s.Begin(t.Context(), nil)
+		if err == nil || !strings.Contains(err.Error(), "waybill_dedup is "+engine) || !strings.Contains(err.Error(), "ENGINE=InnoDB") {
+			t.Errorf("%s: %v, want a hint", engine, err)
+		}
+		tx := begin(t, db, nil)
+		if _, err := s.Append(t.Context(), tx, []waybill.Event{event("a")}); err == nil || !strings.Contains(err.Error(), engine) {
+			t.Errorf("%s: %v, want a hint", engine, err)
+		}
+		_ = tx.Rollback()
+		exec(t, db, "ALTER TABLE waybill_dedup ENGINE=InnoDB")
+		sess, err := s.Begin(t.Context(), nil)
+		if err != nil {
+			t.Fatalf("it is not forgiven: %v", err)
+		}
+		if err := sess.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestAutocommitOff(t *testing.T) {
+	s, db := openStore(t, nil)
+	off := configOf(t, ask[string](t, db, "SELECT DATABASE()"))
+	off.Params = map[string]string{"autocommit": "0"}
+	other := pool(t, off)
+	if _, err := newStore(t, other).Begin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "autocommit") {
+		t.Errorf("Begin: %v, want a hint", err)
+	}
+	// Without autocommit the server begins transactions by itself, and none of them can be proven to be the caller's.
+	write(t, s, db, event("a"))
+	if _, err := s.Append(t.Context(), begin(t, other, nil), []waybill.Event{event("a")}); !errors.Is(err, waybill.ErrTxDone) {
+		t.Errorf("Append: %v, want ErrTxDone", err)
+	}
+}
+
+func TestOtherNumberOfLanes(t *testing.T) {
+	_, db := openStore(t, nil)
+	other, err := mysqlstore.New(db, mysqlstore.Config{Lanes: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Begin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "the tables have 32") {
+		t.Errorf("Begin: %v, want a refusal", err)
+	}
+	same, err := mysqlstore.New(db, mysqlstore.Config{Lanes: 32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sess, err := same.Begin(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sess.Rollback(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, lanes := range []string{"0", "many", "1025"} {
+		exec(t, db, "UPDATE waybill_setting SET value = ? WHERE name = 'lanes'", lanes)
+		if _, err := newStore(t, db).Begin(t.Context(), nil); err == nil {
+			t.Errorf("tables with %s lanes are accepted", lanes)
+		}
+	}
+}
+
+// TiDB hands out numbers in blocks unless told otherwise. It is not here to be asked; this is what it shows.
+func TestTiDB(t *testing.T) {
+	const table = "CREATE TABLE `waybill_outbox` (\n  `seq` bigint NOT NULL AUTO_INCREMENT\n) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4"
+	if err := mysqlstore.OrdersTiDB(table); err == nil || !strings.Contains(err.Error(), "AUTO_ID_CACHE 1") {
+		t.Errorf("%v, want a hint", err)
+	}
+	for _, comment := range []string{" /*T![auto_id_cache] AUTO_ID_CACHE=1 */", " AUTO_ID_CACHE 1 COMMENT 'x'"} {
+		if err := mysqlstore.OrdersTiDB(table + comment); err != nil {
+			t.Errorf("%s: %v", comment, err)
+		}
+	}
+	for _, comment := range []string{" /*T![auto_id_cache] AUTO_ID_CACHE=100 */", " /*T![auto_id_cache] AUTO_ID_CACHE=10 */"} {
+		if err := mysqlstore.OrdersTiDB(table + comment); err == nil {
+			t.Errorf("%s is accepted", comment)
+		}
+	}
+}
+
+// An account needs no more than the rows and the procedures: nothing about other sessions, no DDL.
+func TestOrdinaryAccount(t *testing.T) {
+	s, db := openStore(t, nil)
+	name := ask[string](t, db, "SELECT DATABASE()")
+	account := fmt.Sprintf("'%.20s'@'%%'", name)
+	exec(t, db, "CREATE USER "+account+" IDENTIFIED BY 'secret'")
+	t.Cleanup(func() { exec(t, db, "DROP USER "+account) })
+	exec(t, db, "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON "+name+".* TO "+account)
+	cfg := configOf(t, name)
+	cfg.User, cfg.Passwd = name[:20], "secret"
+	poor := pool(t, cfg)
+	roundTrip(t, newStore(t, poor), poor)
+	if rows := ready(t, s); len(rows) != 0 {
+		t.Errorf("%d rows are left", len(rows))
+	}
+	if _, err := newStore(t, poor).Migrate(t.Context()); err != nil {
+		t.Errorf("a migration that has nothing to do: %v", err)
+	}
+}
+
+// An error never contains what was in an argument.
+func TestErrorsKeepSecrets(t *testing.T) {
+	s, db := openStore(t, func(c *mysql.Config) { c.InterpolateParams = true })
+	ev := event("a")
+	ev.Payload, ev.DedupKey = []byte(`"a secret payload"`), "k"
+	write(t, s, db, ev)
+	tx := begin(t, db, nil)
+	again := ev
+	again.DedupKey = ""
+	if _, err := s.Append(t.Context(), tx, []waybill.Event{again}); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("an id that is taken: %v", err)
+	}
+}
+
+// nowhere is a server that cannot be reached.
+type nowhere struct{}
+
+func (nowhere) Connect(context.Context) (driver.Conn, error) { return nil, mysql.ErrInvalidConn }
+func (nowhere) Driver() driver.Driver                        { return &mysql.MySQLDriver{} }
