@@ -102,3 +102,59 @@ func benchWrite(b *testing.B, interpolate bool, conns, events int, byHand bool) 
 	wg.Wait()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
+
+// BenchmarkDrain compares reading and settling with the floor: a page of one lane, and a DELETE of its ids in a transaction. An
+// operation is one event.
+func BenchmarkDrain(b *testing.B) {
+	for _, page := range []int{100, 500} {
+		for _, way := range []string{"floor", "done", "done with history"} {
+			b.Run(fmt.Sprintf("page=%d/%s", page, way), func(b *testing.B) { benchDrain(b, page, way) })
+		}
+	}
+}
+
+func benchDrain(b *testing.B, page int, way string) {
+	s, db := openStore(b, nil)
+	_, leases := own(b, s)
+	evs := make([]waybill.Event, 1000)
+	for left := b.N + page; left > 0; left -= len(evs) {
+		for i := range evs {
+			evs[i] = event("a")
+			evs[i].Payload = []byte(`{"note":"` + strings.Repeat("x", 489) + `"}`)
+		}
+		write(b, s, db, evs...)
+	}
+	lane := store.LaneOf("", "thing", "a", 32)
+	ctx := b.Context()
+	var after int64
+	b.ResetTimer()
+	for done := 0; done < b.N; done += page {
+		p, err := s.Fetch(ctx, []store.Cursor{{Lane: lane, After: after}}, page)
+		if err != nil || len(p.Rows) != page {
+			b.Fatal(len(p.Rows), err)
+		}
+		after = p.Rows[page-1].Seq
+		if way != "floor" {
+			settled, err := s.Settle(ctx, store.Settlement{Leases: leases[lane : lane+1], Done: results(p.Rows), History: way != "done"})
+			if err != nil || len(settled.Moved) != page {
+				b.Fatal(len(settled.Moved), err)
+			}
+			continue
+		}
+		args := make([]any, page)
+		for i := range p.Rows {
+			args[i] = p.Rows[i].ID[:]
+		}
+		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := tx.ExecContext(ctx, "DELETE FROM waybill_outbox WHERE id IN (?"+strings.Repeat(", ?", page-1)+")", args...); err != nil {
+			b.Fatal(err)
+		}
+		if err := tx.Commit(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}

@@ -31,6 +31,7 @@ var settings = map[string]func(*mysql.Config){
 	"clientFoundRows":            func(c *mysql.Config) { c.ClientFoundRows = true },
 	"multiStatements":            func(c *mysql.Config) { c.MultiStatements = true },
 	"charset=utf8":               charset("utf8"),
+	"charset=utf8 interpolate":   func(c *mysql.Config) { charset("utf8")(c); c.InterpolateParams = true },
 	"charset=latin1":             charset("latin1"),
 	"charset=latin1 interpolate": func(c *mysql.Config) { charset("latin1")(c); c.InterpolateParams = true },
 	"sql_mode empty":             param("sql_mode", "''"),
@@ -251,6 +252,22 @@ func awaitDue(t testing.TB, s store.Reader, id waybill.ID) store.Row {
 		case <-tick.C:
 		case <-ctx.Done():
 			t.Fatalf("event %s does not become due", id)
+		}
+	}
+}
+
+// A server may refuse a text that is not valid in the connection's character set, even on its way into a column of bytes. What is not
+// ASCII therefore does not travel as a text.
+func TestOnlyASCIITravelsAsText(t *testing.T) {
+	for _, text := range strange {
+		args, err := mysqlstore.Arguments(full(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for column, arg := range args {
+			if sent, ok := arg.(string); ok && strings.ContainsFunc(sent, func(r rune) bool { return r >= 0x80 }) {
+				t.Errorf("%s of %q travels as a text", column, text)
+			}
 		}
 	}
 }

@@ -1,6 +1,11 @@
 package mysqlstore
 
-import "context"
+import (
+	"context"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
 
 // What tests need to see of the inside.
 var (
@@ -48,4 +53,17 @@ func (s *Store) ShrinkPackets(ctx context.Context, bytes int64) error {
 	defer s.mu.Unlock()
 	s.known = &f
 	return nil
+}
+
+// Arguments returns what is sent for an event, by column.
+func Arguments(ev waybill.Event) (map[string]any, error) {
+	b, err := encode([]waybill.Event{ev}, []store.Placed{{ID: ev.ID}})
+	if err != nil {
+		return nil, err
+	}
+	args := make(map[string]any)
+	for c, name := range columns {
+		args[name] = b.values[c]
+	}
+	return args, nil
 }

@@ -59,7 +59,7 @@ func encode(evs []waybill.Event, placed []store.Placed) (*batch, error) {
 		for c, value := range row {
 			if text, ok := value.(string); ok && columns[c] == "headers" {
 				row[c] = hex.EncodeToString([]byte(text))
-			} else if false {
+			} else if ok && !ascii(text) {
 				row[c] = []byte(text)
 			}
 			if !isDefault(columns[c], value) {

@@ -1,8 +1,10 @@
 package mysqlstore_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -169,5 +171,32 @@ func TestSeqIsNeverReused(t *testing.T) {
 	write(t, s, db, event("a"))
 	if after := ready(t, s); len(after) != 1 || after[0].Seq <= before[1].Seq {
 		t.Errorf("seq %d after %d", after[0].Seq, before[1].Seq)
+	}
+}
+
+// Two relays of different names that come at the same time: one is alone, the other is told so.
+func TestOneRelayWins(t *testing.T) {
+	s, db := openStore(t, nil)
+	for range 30 {
+		names := []string{"a", "b", "c"}
+		errs := make([]error, len(names))
+		var wg sync.WaitGroup
+		for i, name := range names {
+			wg.Go(func() { _, errs[i] = s.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: name}, time.Hour) })
+		}
+		wg.Wait()
+		won := 0
+		for _, err := range errs {
+			switch {
+			case err == nil:
+				won++
+			case !errors.Is(err, waybill.ErrOtherRelay):
+				t.Fatal(err)
+			}
+		}
+		if won != 1 {
+			t.Fatalf("%d relays think that they are alone", won)
+		}
+		exec(t, db, "DELETE FROM waybill_node")
 	}
 }

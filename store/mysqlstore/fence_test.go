@@ -1,0 +1,41 @@
+package mysqlstore_test
+
+import (
+	"testing"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// Protocol 6: the fence is a lock. A settlement that meets a take-over under way waits for it, and is then refused.
+func TestSettlementWaitsForTakeOver(t *testing.T) {
+	s, db := openStore(t, nil)
+	_, leases := own(t, s)
+	write(t, s, db, event("a"))
+	rows := ready(t, s)
+	lane := rows[0].Lane
+	takeOver := begin(t, db, nil)
+	exec(t, takeOver, "UPDATE waybill_lane SET epoch = epoch + 1, token = RANDOM_BYTES(16) WHERE lane = ?", lane)
+	type answer struct {
+		settled store.Settled
+		err     error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		settled, err := s.Settle(t.Context(), store.Settlement{Leases: leases[lane : lane+1], Done: results(rows), History: true})
+		answers <- answer{settled, err}
+	}()
+	await(t, "the settlement waits, or has ended", func() bool { // innodb_trx is a copy that is not renewed while it is being read
+		return len(answers) > 0 ||
+			ask[int](t, db, "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'Innodb_row_lock_current_waits'") > 0
+	})
+	if err := takeOver.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	got := <-answers
+	if got.err != nil || len(got.settled.Held) > 0 || len(got.settled.Moved) > 0 {
+		t.Errorf("the stale settlement: %+v, %v; want nothing held and nothing moved", got.settled, got.err)
+	}
+	if len(ready(t, s)) != 1 {
+		t.Error("the event is gone from the outbox")
+	}
+}
