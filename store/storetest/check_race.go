@@ -149,7 +149,10 @@ func settleBesideWriters[T any](ctx context.Context, t tb, b *bench[T]) {
 	const writers, each = 3, 20
 	leases := b.own(ctx, t)
 	box := b.box(t)
+	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
+	defer wg.Wait() // also when the test ends early: a writer must not report to a test that is over
+	defer cancel()
 	var failed sync.Once
 	stop := make(chan struct{})
 	for w := range writers {
