@@ -19,7 +19,8 @@ const clockMargin = time.Hour
 // The open transactions are looked at before the tables. The other way round, one that commits in between would be neither in
 // the tables that were read nor among the transactions that were open. A transaction that was open when the question was
 // first asked may still commit the event: until it has ended the answer is "uncertain". One that began later cannot hold it,
-// so a busy database does not put the answer off for ever.
+// so a busy database does not put the answer off for ever. Only transactions of the store's own account are looked at: a report or a
+// backup under another one does not put it off either.
 func (c *core) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	var now time.Time
 	var oldest *time.Time

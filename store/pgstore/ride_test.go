@@ -103,7 +103,7 @@ func TestProtocol21_RoundTrips(t *testing.T) {
 			b.Queue(`INSERT INTO `+business+` VALUES ($1)`, "y")
 			return tx.SendBatch(ctx, b).Close()
 		}},
-		{"only written", 1, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, _ string) error {
+		{"only written", 2, func(ctx context.Context, box *outbox.Outbox[pgx.Tx], tx pgx.Tx, _ string) error {
 			return box.Write(ctx, tx, event("A"))
 		}},
 		{"nothing at all", 0, func(context.Context, *outbox.Outbox[pgx.Tx], pgx.Tx, string) error { return nil }},

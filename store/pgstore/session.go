@@ -29,8 +29,7 @@ const waitBytes = 4 << 20
 // in front of it. An event that overtook a statement, or was overtaken by a savepoint, would end up in the wrong part of the
 // transaction; one that waited for a COMMIT that the caller sent himself would be lost.
 //
-// BEGIN waits too: it goes out in front of the first round trip. A transaction that does nothing never reaches the server, and
-// one that only writes events is a single round trip.
+// BEGIN waits too: it goes out in front of the first round trip. A transaction that does nothing never reaches the server.
 type session struct {
 	store *Store
 	conn  *pgxpool.Conn
@@ -316,6 +315,13 @@ func (s *session) commit(ctx context.Context) (store.Ending, error) {
 	ending := store.Ending{Checked: true}
 	var tag pgconn.CommandTag
 	var err error
+	if !s.begun {
+		// A COMMIT must not travel with its BEGIN. If its answer is lost, Committed looks for a transaction that is still open; a
+		// request that the server has not read yet would not be one.
+		if err := s.flush(ctx); err != nil {
+			return ending, err
+		}
+	}
 	if !s.pending() && !s.revoked {
 		tag, err = s.conn.Exec(ctx, "commit")
 	} else {

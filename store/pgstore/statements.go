@@ -93,7 +93,7 @@ JOIN {dedup} d ON d.tenant_id = k.tenant_id AND d.dedup_key = k.dedup_key`),
 		// Unique id of outbox, primary key of delayed.
 		present: r(`SELECT id FROM {outbox} WHERE id = ANY($1::uuid[]) UNION ALL SELECT id FROM {delayed} WHERE id = ANY($1::uuid[])`),
 		openTransactions: `SELECT clock_timestamp(), min(xact_start) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'`,
+WHERE datname = current_database() AND usename = session_user AND pid <> pg_backend_pid() AND backend_type = 'client backend'`,
 		found: r(`SELECT EXISTS (SELECT FROM {outbox} WHERE id = $1) OR EXISTS (SELECT FROM {delayed} WHERE id = $1)
  OR EXISTS (SELECT FROM {dead} WHERE id = $1) OR EXISTS (SELECT FROM {history} WHERE id = $1),
  coalesce((SELECT value FROM {setting} WHERE name = 'history_from'), '')`),

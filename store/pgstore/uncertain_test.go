@@ -55,7 +55,10 @@ func TestUncertainCommit(t *testing.T) {
 			pool, w := openWire(t, nil)
 			box, rec, business := boxOf(t, pool)
 			// The first transaction prepares its statements in a round trip of its own: do that before the line is cut.
-			err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, event("warm")) })
+			err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `INSERT INTO `+business+` VALUES ('x')`)
+				return errors.Join(err, box.Write(ctx, tx, event("warm")))
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
