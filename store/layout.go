@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 	"unicode/utf8"
+
+	"github.com/waybillhq/waybill"
 )
 
 // laneSeparator stands between the parts of a lane's hash. No part can contain it: events refuse control characters.
@@ -87,4 +90,18 @@ func CutError(text string) string {
 		clean = utf8.AppendRune(clean, r)
 	}
 	return string(clean)
+}
+
+// clockMargin is by how much the clocks of a client, which stamped an id, and of the database may differ.
+const clockMargin = time.Hour
+
+// HistoryReaches reports whether the history of delivered events, complete since from, would show that the event was delivered: then
+// one that is not found was never committed. from is the setting history_from: a time as in RFC 3339, "" for "since ever", or
+// "never".
+func HistoryReaches(from string, id waybill.ID) bool {
+	if from == "" {
+		return true
+	}
+	since, err := time.Parse(time.RFC3339, from)
+	return err == nil && since.Before(id.Time().Add(-clockMargin))
 }

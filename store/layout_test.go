@@ -5,8 +5,10 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
+	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -169,4 +171,22 @@ func FuzzCutError(f *testing.F) {
 			t.Errorf("%d bytes were cut to %d", len(text), len(got))
 		}
 	})
+}
+
+func TestHistoryReaches(t *testing.T) {
+	id := waybill.NewID()
+	at := id.Time()
+	for from, want := range map[string]bool{
+		"":      true,
+		"never": false,
+		"x":     false,
+		at.Add(-2 * time.Hour).Format(time.RFC3339):                           true,
+		at.Add(-2 * time.Hour).Add(time.Millisecond).Format(time.RFC3339Nano): true,
+		at.Add(-time.Minute).Format(time.RFC3339):                             false, // clocks may differ by that much
+		at.Add(time.Hour).Format(time.RFC3339):                                false,
+	} {
+		if got := store.HistoryReaches(from, id); got != want {
+			t.Errorf("history from %q, an event of %v: %v, want %v", from, at, got, want)
+		}
+	}
 }

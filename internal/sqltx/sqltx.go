@@ -24,8 +24,6 @@ type Dialect struct {
 	// neither was called on the handle, and then whether it is certain that the database itself rolled it back. conn is the
 	// transaction's connection: the pool may have no other.
 	NoTx func(ctx context.Context, conn *sql.Conn, err error) (ended, undone bool)
-	// Lost, if not nil, is told about a transaction whose commit was left uncertain.
-	Lost func(ids []waybill.ID)
 	// Ended, if not nil, runs once when the session is over.
 	Ended func()
 }
@@ -109,9 +107,6 @@ func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	}
 	if owned := s.owned(ctx, err); errors.Is(owned, waybill.ErrTxOwned) {
 		return store.Ending{}, owned
-	}
-	if s.dialect.Lost != nil {
-		s.dialect.Lost(accepted)
 	}
 	return store.Ending{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
 }

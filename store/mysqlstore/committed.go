@@ -3,13 +3,10 @@ package mysqlstore
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
 )
-
-// clockMargin is by how much the clocks of a client, which stamped an id, and of the database may differ.
-const clockMargin = time.Hour
 
 // Committed implements [store.Resolver].
 //
@@ -34,14 +31,10 @@ func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	if err := each(ctx, s.db, s.sql.found, []any{id[:]}, nil, &found, &historyFrom); err != nil {
 		return false, s.explain(err)
 	}
-	if found || historyFrom == "" {
-		return found, nil
-	}
-	since, err := time.Parse(time.RFC3339Nano, historyFrom)
-	if err != nil || id.Time().Add(-clockMargin).Before(since) {
+	if !found && !store.HistoryReaches(historyFrom, id) {
 		return false, fmt.Errorf("mysqlstore: event %s: %w: the history does not reach back to it", id, waybill.ErrUncertain)
 	}
-	return false, nil
+	return found, nil
 }
 
 // noteGap records, once, that delivered events leave no history from now on, so that "not found" stops meaning "never was".

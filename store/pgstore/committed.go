@@ -6,13 +6,11 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
 )
 
 // maxDoubted bounds how many unresolved ids are remembered.
 const maxDoubted = 10_000
-
-// clockMargin is by how much the clocks of a client, which stamped an id, and of the database may differ.
-const clockMargin = time.Hour
 
 // Committed implements [store.Resolver].
 //
@@ -41,11 +39,8 @@ func (c *core) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	if asked := c.doubtSince(id, now); oldest != nil && !oldest.After(asked) {
 		return false, fmt.Errorf("pgstore: event %s: %w: a transaction that may hold it is still open; ask again", id, waybill.ErrUncertain)
 	}
-	if historyFrom != "" {
-		since, err := time.Parse(time.RFC3339Nano, historyFrom)
-		if err != nil || id.Time().Add(-clockMargin).Before(since) {
-			return false, fmt.Errorf("pgstore: event %s: %w: the history does not reach back to it", id, waybill.ErrUncertain)
-		}
+	if !store.HistoryReaches(historyFrom, id) {
+		return false, fmt.Errorf("pgstore: event %s: %w: the history does not reach back to it", id, waybill.ErrUncertain)
 	}
 	c.forgetDoubt(id)
 	return false, nil

@@ -278,36 +278,43 @@ func TestProtocol21_Places(t *testing.T) {
 			return err
 		}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			box, rec, business := boxOf(t, pool)
-			// A trigger notes how many events were there when the statement ran.
-			schema := business[:len(business)-len(".business")]
-			if _, err := pool.Exec(t.Context(), `CREATE FUNCTION `+schema+`.seen() RETURNS trigger LANGUAGE plpgsql AS
+		for _, begun := range []bool{false, true} { // true: then only the events wait, not the BEGIN
+			t.Run(fmt.Sprintf("%s, begun %v", tc.name, begun), func(t *testing.T) {
+				box, rec, business := boxOf(t, pool)
+				// A trigger notes how many events were there when the statement ran.
+				schema := business[:len(business)-len(".business")]
+				if _, err := pool.Exec(t.Context(), `CREATE FUNCTION `+schema+`.seen() RETURNS trigger LANGUAGE plpgsql AS
 				$$ BEGIN NEW.note := NEW.note || (SELECT count(*) FROM `+schema+`.waybill_outbox); RETURN NEW; END $$;
 				ALTER TABLE `+business+` ADD seen int;
 				CREATE FUNCTION `+schema+`.count_seen() RETURNS trigger LANGUAGE plpgsql AS
 				$$ BEGIN NEW.seen := (SELECT count(*) FROM `+schema+`.waybill_outbox); RETURN NEW; END $$;
 				CREATE TRIGGER seen BEFORE INSERT ON `+business+` FOR EACH ROW EXECUTE FUNCTION `+schema+`.count_seen()`); err != nil {
-				t.Fatal(err)
-			}
-			err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-				return errors.Join(box.Write(ctx, tx, event("A")), tc.next(ctx, tx, business), box.Write(ctx, tx, event("B")))
+					t.Fatal(err)
+				}
+				err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+					if begun {
+						if _, err := tx.Exec(ctx, `SELECT $1::int`, 1); err != nil {
+							return err
+						}
+					}
+					return errors.Join(box.Write(ctx, tx, event("A")), tc.next(ctx, tx, business), box.Write(ctx, tx, event("B")))
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				want(t, stored(t, pool, business), "A", "B")
+				if len(rec.Events()) != 2 {
+					t.Errorf("%d events were reported as committed, want 2", len(rec.Events()))
+				}
+				var seen int
+				if err := pool.QueryRow(t.Context(), `SELECT max(seen) FROM `+business).Scan(&seen); err != nil {
+					t.Fatal(err)
+				}
+				if seen != 1 {
+					t.Errorf("the statement between the events saw %d of them, want 1", seen)
+				}
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			want(t, stored(t, pool, business), "A", "B")
-			if len(rec.Events()) != 2 {
-				t.Errorf("%d events were reported as committed, want 2", len(rec.Events()))
-			}
-			var seen int
-			if err := pool.QueryRow(t.Context(), `SELECT max(seen) FROM `+business).Scan(&seen); err != nil {
-				t.Fatal(err)
-			}
-			if seen != 1 {
-				t.Errorf("the statement between the events saw %d of them, want 1", seen)
-			}
-		})
+		}
 	}
 }
 

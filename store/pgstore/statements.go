@@ -8,17 +8,16 @@ import (
 
 // statements are the SQL of the store, with the configured names in place. Comments name the index that each uses.
 type statements struct {
-	lanes, setSetting, historyFrom string
-	insertOne, insertMany          string
-	insertWith, holders            string
-	insertHead                     string // INSERT INTO outbox (…) VALUES, for drivers without arrays
-	present                        string
-	openTransactions, found        string
-	lockNodes, join, renew, live   string
-	acquire                        string
-	release, leave                 string
-	fetch, sweep, load, due        string
-	settle                         map[settleKind]string
+	lanes, setSetting            string
+	insertOne, insertMany        string
+	insertWith, holders          string
+	present                      string
+	openTransactions, found      string
+	lockNodes, join, renew, live string
+	acquire                      string
+	release, leave               string
+	fetch, sweep, load, due      string
+	settle                       map[settleKind]string
 }
 
 // eventColumns is the event's columns with a comma between them.
@@ -49,13 +48,11 @@ func newStatements(names *strings.Replacer) statements {
 		lanes: r(`SELECT value FROM {setting} WHERE name = 'lanes'`),
 		setSetting: r(`INSERT INTO {setting} AS s (name, value) VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value <> excluded.value`),
-		historyFrom: r(`SELECT value FROM {setting} WHERE name = 'history_from'`),
 
 		insertOne: r(`INSERT INTO {outbox} (` + manyNames + `)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`),
 		insertMany: r(`INSERT INTO {outbox} (` + manyNames + `)
 SELECT ` + manyValues + ` FROM ` + manyColumns + `) AS i(` + manyNames + `)`),
-		insertHead: r(`INSERT INTO {outbox} (` + manyNames + `) VALUES `),
 
 		// Keys are taken in sorted order, so that two writers cannot deadlock over one write each; a key that another open
 		// transaction has taken is waited for. The database's clock chooses the table. The answer is the place, counted from

@@ -8,11 +8,8 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
 )
-
-// historyMargin is how much earlier than an event the history must begin to prove that the event was never there: ids carry the
-// clock of the process that made them.
-const historyMargin = time.Hour
 
 // resolvePatience is how long Committed waits for the write lock. It is asked when something went wrong already; "ask again" soon is
 // a better answer then than one late.
@@ -51,7 +48,7 @@ func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 		return false, err
 	case found:
 		return true, nil
-	case !reachesBack(from, id):
+	case !store.HistoryReaches(from, id):
 		return false, fmt.Errorf("sqlitestore: event %s: %w: it may have been delivered, and its history is gone", id, waybill.ErrUncertain)
 	}
 	return false, nil
@@ -65,16 +62,6 @@ func (s *Store) found(ctx context.Context, id waybill.ID) (bool, error) {
 		return false, s.explain(err)
 	}
 	return found, nil
-}
-
-// reachesBack reports whether the history, complete since from, would show that the event was delivered. Without the setting it
-// is complete since ever.
-func reachesBack(from string, id waybill.ID) bool {
-	if from == "" {
-		return true
-	}
-	since, err := time.Parse(time.RFC3339, from) // "never" is no time
-	return err == nil && since.Before(id.Time().Add(-historyMargin))
 }
 
 // keepNoHistory notes in the tables, once per process, that events are delivered without a trace.
