@@ -82,8 +82,8 @@ func classify(class Class, delay time.Duration, err error) error {
 //
 // The outermost of [Permanent], [Unavailable], [RetryAfter] and [Later] decides, because whoever wrapped last knew
 // most. Where errors were joined, the least final branch decides: while one destination is only down, its neighbour's
-// verdict must not bury the event. An error without a class is Dead if it is [ErrDead] or [ErrConflict], and Counted
-// otherwise.
+// verdict must not bury the event. An error without a class is Dead if it is [ErrDead], [ErrConflict] or [ErrNoHandler],
+// Done if it is [ErrSettled], and Counted otherwise.
 func Classify(err error) (Class, time.Duration) {
 	if err == nil {
 		return Done, 0
@@ -91,8 +91,11 @@ func Classify(err error) (Class, time.Duration) {
 	if c := find(err); c != nil {
 		return c.class, c.delay
 	}
-	if errors.Is(err, ErrDead) || errors.Is(err, ErrConflict) {
+	switch {
+	case errors.Is(err, ErrDead), errors.Is(err, ErrConflict), errors.Is(err, ErrNoHandler):
 		return Dead, 0
+	case errors.Is(err, ErrSettled):
+		return Done, 0
 	}
 	return Counted, 0
 }

@@ -29,6 +29,7 @@ func (p Position) Newer(q Position) bool {
 type Claim struct {
 	position Position
 	token    ID
+	history  bool
 }
 
 // NewClaim returns a claim for a position under the owner's token. Relays call it; a test of a sink may.
@@ -39,8 +40,18 @@ func NewClaim(p Position, token ID) Claim {
 // Position returns where the delivery stands.
 func (c Claim) Position() Position { return c.position }
 
-// Token returns the random token of the lane's owner.
+// Token returns the random token of the lane's owner. It is zero where a sink must not settle the delivery itself: other
+// sinks get it too.
 func (c Claim) Token() ID { return c.token }
+
+// WithHistory returns the claim, saying whether the event is to be kept in the history once it is delivered.
+func (c Claim) WithHistory(keep bool) Claim {
+	c.history = keep
+	return c
+}
+
+// History reports whether the event is to be kept in the history once it is delivered.
+func (c Claim) History() bool { return c.history }
 
 // Delivery is one attempt to hand an event to a sink.
 type Delivery struct {

@@ -25,6 +25,12 @@ var (
 	ErrDead = errors.New("waybill: dead")
 	// ErrLeaseLost: the work took longer than its lease, and somebody else has taken it over.
 	ErrLeaseLost = errors.New("waybill: lease lost")
+	// ErrNoHandler: nothing is registered for an event of this type. It is dead at once, unless the relay waits for
+	// handlers that a rolling deploy may bring.
+	ErrNoHandler = errors.New("waybill: no handler")
+	// ErrSettled is what a sink returns for a delivery that it has itself recorded as done, in a transaction of the
+	// outbox's database. It means success.
+	ErrSettled = errors.New("waybill: settled by the sink")
 	// ErrOtherRelay: a relay of another name is at work on this outbox; one outbox has one relay.
 	ErrOtherRelay = errors.New("waybill: another relay serves this outbox")
 )

@@ -4,15 +4,94 @@ package observe
 
 import (
 	"context"
+	"time"
 
 	"github.com/waybillhq/waybill"
 )
 
 // Hooks is what an observer wants to be told, like httptrace.ClientTrace. Functions may be called concurrently and must
-// not block.
+// not block: some run on the goroutine that keeps a relay going.
 type Hooks struct {
 	// Write is called for every event that is written, after the outbox's own BeforeWrite hooks and before the event is
 	// checked. The headers it returns are added to the event, unless it has one of the same name: trace context travels
 	// this way. The event's payload and headers must not be changed.
 	Write func(ctx context.Context, ev waybill.Event) map[string]string
+
+	// HotEnqueued counts events that a commit of this process handed to its relay.
+	HotEnqueued func(n int)
+	// HotDropped counts events that a commit of this process could not hand to its relay; they are read from the table.
+	HotDropped func(n int, why Drop)
+	// ColdEnqueued counts events that a relay has read from the tables.
+	ColdEnqueued func(n int)
+	// QueueDepths is how many events wait in the relay's memory, by the path they came.
+	QueueDepths func(hot, cold int)
+
+	// Deliver is called around every call of a sink. The context that it returns is handed to the sink; the function, if
+	// it is not nil, is called with the results. The deliveries must not be changed or kept.
+	Deliver func(ctx context.Context, batch []waybill.Delivery) (context.Context, func(results []error))
+	// Delivered counts events whose delivery succeeded. took is the time in the sink; age is how long ago the event was
+	// written, 0 if that is not known.
+	Delivered func(d *waybill.Delivery, took, age time.Duration)
+	// Failed counts deliveries that did not succeed and will be tried again; class says whether the attempt counts.
+	Failed func(d *waybill.Delivery, class waybill.Class, err error, took time.Duration)
+	// Died counts events that became dead letters.
+	Died func(d *waybill.Delivery, err error)
+	// Paused says that a destination is down (true) or back (false).
+	Paused func(destination string, paused bool)
+
+	// Read is called after every read of a relay, with what kind of read it was.
+	Read func(kind string, rows int, took time.Duration, err error)
+	// Settled is called after every settlement of a relay.
+	Settled func(n int, took time.Duration, err error)
+	// Lanes is how many lanes this relay owns, and how many there are.
+	Lanes func(owned, total int)
+	// Lag is the age of the oldest event that the relay has in hand; 0 if there is none.
+	Lag func(oldest time.Duration)
+	// Backlog is what waits in the tables, whenever somebody counted it.
+	Backlog func(b Backlog)
+	// Purged counts rows that retention has removed, by what they were: "delivered", "dead", "written".
+	Purged func(what string, n int)
+	// Replayed counts dead letters that an operator replayed; Discarded, those that were thrown away.
+	Replayed  func(n int)
+	Discarded func(n int)
+}
+
+// Backlog is what waits in the tables.
+type Backlog struct {
+	// Ready events wait for their first delivery, Failed ones for another, Scheduled ones for their time.
+	Ready, Failed, Scheduled int64
+	// Dead letters wait for an operator.
+	Dead int64
+	// Holding counts events that hold their aggregate back.
+	Holding int64
+	// MaxAttempts is the highest number of attempts of a pending event.
+	MaxAttempts int
+	// Oldest is the age of the oldest ready event.
+	Oldest time.Duration
+}
+
+// Drop is why an event did not take the hot path.
+type Drop int
+
+// The reasons.
+const (
+	// Full: the hot queue was full.
+	Full Drop = iota
+	// Elsewhere: another node owns the event's lane.
+	Elsewhere
+	// NotDue: the event is delayed.
+	NotDue
+)
+
+// String returns the reason in lower case.
+func (d Drop) String() string {
+	switch d {
+	case Full:
+		return "full"
+	case Elsewhere:
+		return "elsewhere"
+	case NotDue:
+		return "not due"
+	}
+	return "unknown"
 }

@@ -16,6 +16,7 @@ type Hub struct {
 	mu        sync.RWMutex
 	listeners map[*listener]struct{}
 	lanes     []int
+	beyond    func()
 }
 
 type listener struct{ fn func(Commit) }
@@ -56,7 +57,7 @@ func (h *Hub) Listen(fn func(Commit)) (stop func()) {
 func (h *Hub) Listened() bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	return len(h.listeners) > 0
+	return len(h.listeners) > 0 || h.beyond != nil
 }
 
 // Publish tells the listeners what has been committed. Writers call it after the commit, once per transaction.
@@ -66,6 +67,25 @@ func (h *Hub) Publish(c Commit) {
 	for l := range h.listeners {
 		l.fn(c)
 	}
+	if h.beyond != nil && h.elsewhere(c) {
+		h.beyond()
+	}
+}
+
+// Beyond sets what is called, on the writer's goroutine, after a commit with events in lanes that no relay of this process
+// owns: a store that can wake other processes does so. fn must not block.
+func (h *Hub) Beyond(fn func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.beyond = fn
+}
+
+// elsewhere reports whether a commit may concern other processes; mu is held.
+func (h *Hub) elsewhere(c Commit) bool {
+	if len(c.Entries) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(c.Entries, func(e Entry) bool { return !slices.Contains(h.lanes, e.Lane) })
 }
 
 // Wake tells the listeners that something may have been committed.

@@ -133,3 +133,28 @@ func ExampleCutError() {
 	fmt.Println(store.CutError("broken \xff pipe\x00"))
 	// Output: broken ? pipe?
 }
+
+// TestBeyond: other processes are woken for lanes that nobody here owns, and for bare wake-ups, and for nothing else.
+func TestBeyond(t *testing.T) {
+	var h store.Hub
+	woken := 0
+	h.Beyond(func() { woken++ })
+	if !h.Listened() {
+		t.Error("a hub that wakes others must be told")
+	}
+	h.Prefer([]int{1, 2})
+	entry := func(lane int) store.Entry { return store.Entry{Lane: lane} }
+	for _, step := range []struct {
+		c    store.Commit
+		want int
+	}{
+		{store.Commit{Entries: []store.Entry{entry(1), entry(2)}}, 0},
+		{store.Commit{Entries: []store.Entry{entry(1), entry(3)}}, 1},
+		{store.Commit{}, 2},
+	} {
+		h.Publish(step.c)
+		if woken != step.want {
+			t.Errorf("after %+v others were woken %d times, want %d", step.c, woken, step.want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 type Relay interface {
 	Lanes
 	Reader
+	Seeker
 	Settler
 	Local
 }
@@ -75,13 +76,56 @@ type Reader interface {
 	// Fetch returns ready rows after each cursor, in the order of their seq, at most limit per lane. A cursor's UpTo
 	// of 0 has no bound.
 	Fetch(ctx context.Context, from []Cursor, limit int) (Page, error)
-	// Sweep returns the keys alone of ready rows in (After, UpTo], in order, at most limit per lane. A transaction may
-	// commit late with a seq that the fast read has passed: this is how it is found.
-	Sweep(ctx context.Context, from []Cursor, limit int) ([]Key, error)
+	// Sweep returns which ready rows there are in (After, UpTo], without their contents, in order, at most limit per
+	// lane. A transaction may commit late with a seq that the fast read has passed: this is how it is found.
+	Sweep(ctx context.Context, from []Cursor, limit int) ([]Sighting, error)
 	// Load returns ready rows by key, in the order of lane and seq; keys whose rows are gone are passed over.
 	Load(ctx context.Context, keys []Key) (Page, error)
-	// Due returns rows put off whose time has come, of these lanes, the longest due first, then by seq.
+	// Due returns rows put off whose time has come, of these lanes, the longest due first, then by seq. Its page says
+	// when the next row of these lanes is due.
 	Due(ctx context.Context, lanes []int, limit int) (Page, error)
+}
+
+// Seeker is how a relay looks for particular events. As with [Reader], nothing is locked or changed.
+type Seeker interface {
+	// Holds returns the rows of these lanes, put off or dead, that hold their aggregate back, in the order of lane and
+	// seq.
+	Holds(ctx context.Context, lanes []int) ([]Hold, error)
+	// Follow returns ready rows of one aggregate in the cursor's stretch, in the order of their seq, at most limit.
+	Follow(ctx context.Context, agg Aggregate, from Cursor, limit int) (Page, error)
+	// Urgent returns ready rows after each cursor that have a priority above 0 and belong to no aggregate, in the order
+	// of their seq, at most limit per lane. A store may leave out those that lie far behind the cursor.
+	Urgent(ctx context.Context, from []Cursor, limit int) (Page, error)
+}
+
+// Aggregate is what events are ordered by. The zero Aggregate is that of unordered events.
+type Aggregate struct {
+	Tenant, Type, ID string
+}
+
+// AggregateOf returns the aggregate of an event; the zero one if the event is unordered.
+func AggregateOf(ev *waybill.Event) Aggregate {
+	if ev.AggregateID == "" {
+		return Aggregate{}
+	}
+	return Aggregate{Tenant: ev.TenantID, Type: ev.AggregateType, ID: ev.AggregateID}
+}
+
+// IsZero reports whether a is the aggregate of unordered events.
+func (a Aggregate) IsZero() bool { return a.ID == "" }
+
+// Sighting is a row and its aggregate.
+type Sighting struct {
+	Key
+	Aggregate Aggregate
+}
+
+// Hold is a row that holds its aggregate back.
+type Hold struct {
+	Key
+	Aggregate Aggregate
+	// Dead says that it is a dead letter, and not put off.
+	Dead bool
 }
 
 // Cursor is a stretch of a lane: After is excluded, UpTo included.
@@ -102,6 +146,8 @@ type Key struct {
 type Page struct {
 	Rows []Row
 	Now  time.Time
+	// Next is, for [Reader.Due], when the next row that is not due yet will be; zero if there is none.
+	Next time.Time
 }
 
 // Row is an event as it stands in a table.
@@ -143,12 +189,17 @@ type Settlement struct {
 	// Dead: given up. The row moves to the dead letters. A settlement with any commits synchronously; others need not:
 	// losing one only means delivering again.
 	Dead []Result
+	// Durable makes the settlement commit synchronously whatever it holds.
+	Durable bool
 }
 
 // Result is what became of one event.
 type Result struct {
 	Lane int
 	ID   waybill.ID
+	// Late says that the row was read from the delayed events, and not from the ready ones. A store that looks for it
+	// there only saves itself a search; one that looks in both places need not care. Done uses it.
+	Late bool
 	// Attempts is the new count. Retry and Dead use it.
 	Attempts int
 	// Delay is how long to wait, by the database's clock. Retry uses it.
@@ -159,10 +210,28 @@ type Result struct {
 	Error string
 }
 
+// Finisher records deliveries as done inside a transaction of the caller: the outbox row goes if and only if what else
+// the transaction does commits. Sinks that write to the same database use it.
+type Finisher[T any] interface {
+	// Finish checks the fence of every delivery's claim, holding the lanes' rows locked until the transaction ends, and
+	// then does what [Settler.Settle] does for Done, with history where the claim says so. Call it last: a client that
+	// stops between it and the commit blocks a take-over. If any fence is not held it is [waybill.ErrLeaseLost], nothing
+	// has changed, and the transaction must be rolled back. A row that is not there any more is passed over.
+	Finish(ctx context.Context, tx T, done []waybill.Delivery) error
+}
+
 // Settled says what a settlement changed.
 type Settled struct {
 	// Held are the lanes whose lease was still held. A lane that is missing here is lost: drop its work.
 	Held []int
 	// Moved are the events that were moved or deleted.
 	Moved []waybill.ID
+}
+
+// Watcher is a store that can tell a relay when other processes have written. A relay does without it: polling is always
+// enough.
+type Watcher interface {
+	// Watch calls woken, which does not block, whenever another process may have committed events, until ctx ends. It
+	// mends what breaks by itself.
+	Watch(ctx context.Context, woken func())
 }

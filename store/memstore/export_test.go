@@ -11,11 +11,11 @@ import (
 func SetHeaders[T any](s *Store[T], id waybill.ID, text string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	row := s.outbox[id]
-	if row == nil {
+	r := s.rows[id]
+	if r == nil || r.state != store.Ready {
 		return fmt.Errorf("memstore: event %s is not ready", id)
 	}
-	row.Event.Headers, row.Err = store.DecodeHeaders(text)
+	r.Event.Headers, r.Err = store.DecodeHeaders(text)
 	return nil
 }
 
@@ -24,11 +24,10 @@ func Pending[T any](s *Store[T]) []store.Row {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var rows []store.Row
-	for _, row := range s.outbox {
-		rows = append(rows, copyRow(row))
-	}
-	for _, row := range s.delayed {
-		rows = append(rows, copyRow(row))
+	for _, r := range s.rows {
+		if r.pending() {
+			rows = append(rows, copyRow(r))
+		}
 	}
 	return rows
 }

@@ -21,17 +21,22 @@ func (t *tables) Heartbeat(_ context.Context, n store.Node, lease time.Duration)
 		}
 	}
 	t.nodes[n.ID] = node{Node: n, expires: now.Add(lease)}
+	return t.membership(now), nil
+}
+
+// membership returns who is there; mu is held.
+func (t *tables) membership(now time.Time) store.Membership {
 	var m store.Membership
-	for _, other := range t.nodes {
-		if other.expires.After(now) {
-			m.Nodes = append(m.Nodes, other.Node)
+	for _, n := range t.nodes {
+		if n.expires.After(now) {
+			m.Nodes = append(m.Nodes, n.Node)
 		}
 	}
 	slices.SortFunc(m.Nodes, func(a, b store.Node) int { return slices.Compare(a.ID[:], b.ID[:]) })
 	for i, l := range t.lanes {
 		m.Lanes = append(m.Lanes, store.LaneState{Lane: i, Owner: l.owner, Live: t.liveAt(l.owner, now), Epoch: l.epoch})
 	}
-	return m, nil
+	return m
 }
 
 // liveAt reports whether a node's lease is running; mu is held.
@@ -41,19 +46,22 @@ func (t *tables) liveAt(id waybill.ID, now time.Time) bool {
 }
 
 // Acquire implements [store.Lanes].
-func (t *tables) Acquire(_ context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
+func (t *tables) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now := time.Now()
-	if !t.liveAt(n.ID, now) {
+	free := func(i int, l *lane) bool { return slices.Contains(lanes, i) && !t.liveAt(l.owner, time.Now()) }
+	if err := t.quiet(ctx, free); err != nil {
+		return nil, fmt.Errorf("memstore: acquire: %w", err)
+	}
+	if !t.liveAt(n.ID, time.Now()) {
 		return nil, fmt.Errorf("memstore: acquire: %w: the node has no running lease", waybill.ErrLeaseLost)
 	}
 	var leases []store.Lease
-	for _, i := range slices.Sorted(slices.Values(lanes)) {
-		if i < 0 || i >= len(t.lanes) || t.liveAt(t.lanes[i].owner, now) {
+	for i := range t.lanes {
+		l := &t.lanes[i]
+		if !free(i, l) || len(l.shared) > 0 { // its owner's lease has ended only now
 			continue
 		}
-		l := &t.lanes[i]
 		leases = append(leases, store.Lease{
 			Lane: i, Epoch: l.epoch + 1, Token: waybill.NewID(), Unclean: l.dirty || !l.owner.IsZero(), Window: l.window,
 		})
@@ -63,26 +71,60 @@ func (t *tables) Acquire(_ context.Context, n store.Node, lanes []int, window in
 }
 
 // Release implements [store.Lanes].
-func (t *tables) Release(_ context.Context, leases []store.Lease, dirty bool) error {
+func (t *tables) Release(ctx context.Context, leases []store.Lease, dirty bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, lease := range leases {
-		if t.holds(lease) {
-			l := &t.lanes[lease.Lane]
-			l.owner, l.token, l.dirty = waybill.ID{}, waybill.ID{}, dirty
-		}
+	given := func(i int, _ *lane) bool {
+		return slices.ContainsFunc(leases, func(lease store.Lease) bool { return lease.Lane == i && t.holds(lease) })
 	}
+	if err := t.quiet(ctx, given); err != nil {
+		return fmt.Errorf("memstore: release: %w", err)
+	}
+	t.free(given, dirty)
 	return nil
 }
 
 // Leave implements [store.Lanes].
-func (t *tables) Leave(_ context.Context, n store.Node) error {
+func (t *tables) Leave(ctx context.Context, n store.Node) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	owned := func(_ int, l *lane) bool { return l.owner == n.ID }
+	if err := t.quiet(ctx, owned); err != nil {
+		return fmt.Errorf("memstore: leave: %w", err)
+	}
 	delete(t.nodes, n.ID)
+	t.free(owned, true)
+	return nil
+}
+
+// free takes lanes from their owners; mu is held.
+func (t *tables) free(which func(i int, l *lane) bool, dirty bool) {
 	for i := range t.lanes {
-		if l := &t.lanes[i]; l.owner == n.ID {
-			l.owner, l.token, l.dirty = waybill.ID{}, waybill.ID{}, true
+		if l := &t.lanes[i]; which(i, l) {
+			l.owner, l.token, l.dirty = waybill.ID{}, waybill.ID{}, dirty
+		}
+	}
+}
+
+// quiet returns when no open transaction has checked the fence of these lanes; mu is held, but not while it waits.
+func (t *tables) quiet(ctx context.Context, which func(i int, l *lane) bool) error {
+	for {
+		x := t.sharer(which)
+		if x == nil {
+			return nil
+		}
+		if err := t.await(ctx, x); err != nil {
+			return err
+		}
+	}
+}
+
+func (t *tables) sharer(which func(i int, l *lane) bool) *txn {
+	for i := range t.lanes {
+		if l := &t.lanes[i]; len(l.shared) > 0 && which(i, l) {
+			for x := range l.shared {
+				return x
+			}
 		}
 	}
 	return nil
@@ -90,74 +132,9 @@ func (t *tables) Leave(_ context.Context, n store.Node) error {
 
 // holds reports whether a lease is the lane's present one; mu is held.
 func (t *tables) holds(lease store.Lease) bool {
-	if lease.Lane < 0 || lease.Lane >= len(t.lanes) {
+	if !t.has(lease.Lane) {
 		return false
 	}
 	l := t.lanes[lease.Lane]
 	return !l.owner.IsZero() && l.epoch == lease.Epoch && l.token == lease.Token
-}
-
-// Settle implements [store.Settler].
-func (t *tables) Settle(_ context.Context, s store.Settlement) (store.Settled, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var out store.Settled
-	for _, lease := range s.Leases {
-		if t.holds(lease) && !slices.Contains(out.Held, lease.Lane) {
-			out.Held = append(out.Held, lease.Lane)
-		}
-	}
-	slices.Sort(out.Held)
-	now := clock()
-	move := func(results []store.Result, to func(row *store.Row, r store.Result)) {
-		for _, r := range results {
-			row := t.take(r, out.Held)
-			if row == nil {
-				continue
-			}
-			to(row, r)
-			out.Moved = append(out.Moved, r.ID)
-		}
-	}
-	move(s.Done, func(row *store.Row, _ store.Result) {
-		t.freeKey(row)
-		if s.History {
-			t.history[row.ID] = row
-		} else {
-			t.gap = true
-		}
-	})
-	move(s.Retry, func(row *store.Row, r store.Result) {
-		row.Attempts, row.LastError, row.Holds = r.Attempts, store.CutError(r.Error), r.Holds
-		row.DueAt = now.Add(r.Delay).Truncate(time.Microsecond)
-		row.Event.AvailableAt = row.DueAt
-		t.delayed[row.ID] = row
-	})
-	move(s.Dead, func(row *store.Row, r store.Result) {
-		row.Attempts, row.LastError, row.Holds = r.Attempts, store.CutError(r.Error), r.Holds
-		t.freeKey(row)
-		t.dead[row.ID] = row
-	})
-	return out, nil
-}
-
-// take removes a row from where it is pending, if its lane is held; mu is held.
-func (t *tables) take(r store.Result, held []int) *store.Row {
-	row := t.outbox[r.ID]
-	if row == nil {
-		row = t.delayed[r.ID]
-	}
-	if row == nil || row.Lane != r.Lane || !slices.Contains(held, r.Lane) {
-		return nil
-	}
-	delete(t.outbox, r.ID)
-	delete(t.delayed, r.ID)
-	return row
-}
-
-// freeKey gives a settled event's dedup key back; mu is held.
-func (t *tables) freeKey(row *store.Row) {
-	if k := keyOf(row.Event); row.Event.DedupKey != "" && t.dedup[k] == row.ID {
-		delete(t.dedup, k)
-	}
 }

@@ -37,6 +37,14 @@ type Store[T any] struct {
 	live sync.Map // *session[T] → struct{}: transactions of InTx that are still open
 }
 
+// It plays every role, whatever the transactions.
+var (
+	_ store.Outbox[*Tx]   = (*Store[*Tx])(nil)
+	_ store.Finisher[*Tx] = (*Store[*Tx])(nil)
+	_ store.Relay         = (*Store[*Tx])(nil)
+	_ store.Operator      = (*Store[*Tx])(nil)
+)
+
 // Handle is a transaction that [Over] was given a way to begin.
 type Handle[T any] struct {
 	// Tx is what the caller's code uses.

@@ -15,11 +15,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The stores play every role.
-var (
-	_ storetest.DB[*memstore.Tx] = (*memstore.Store[*memstore.Tx])(nil)
-	_ store.Outbox[*memstore.Tx] = (*memstore.Store[*memstore.Tx])(nil)
-	_ store.Relay                = (*memstore.Store[*memstore.Tx])(nil)
-)
+var _ storetest.DB[*memstore.Tx] = (*memstore.Store[*memstore.Tx])(nil)
 
 func TestConformance(t *testing.T) {
 	storetest.Run(t, storetest.Harness[*memstore.Tx]{

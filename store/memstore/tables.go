@@ -1,10 +1,9 @@
 package memstore
 
 import (
-	"cmp"
+	"container/heap"
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,25 +13,29 @@ import (
 
 // tables is what a database would keep. Everything below mu is guarded by it.
 type tables struct {
-	hub    store.Hub
-	nlanes int
+	hub store.Hub
 
 	mu       sync.Mutex
 	seq      int64
-	outbox   map[waybill.ID]*store.Row
-	ready    map[int][]*store.Row // lane → rows of outbox in the order of seq; settled ones are dropped lazily
-	delayed  map[waybill.ID]*store.Row
-	dead     map[waybill.ID]*store.Row
-	history  map[waybill.ID]*store.Row
+	rows     map[waybill.ID]*record // every event that there is
+	queues   []queue                // lane → its pending rows
+	follow   map[store.Aggregate]*series
+	holding  map[waybill.ID]*record // put off or dead, and holds its aggregate
+	buried   series                 // dead letters, in the order of their death
+	history  series                 // delivered events, in the order of their delivery
+	count    map[store.State]int64
 	dedup    map[dedupKey]waybill.ID
 	reserved map[dedupKey]*txn
 	writing  map[waybill.ID]*txn     // ids of events in open transactions
 	lost     map[waybill.ID]struct{} // events of transactions whose commit was left uncertain
-	gap      bool                    // events were delivered and left no history
+	reaches  string                  // since when the history is complete; see store.HistoryReaches
 
 	nodes map[waybill.ID]node
 	lanes []lane
 }
+
+// never says that the history is not complete since any time.
+const never = "never"
 
 type dedupKey struct{ tenant, key string }
 
@@ -49,6 +52,7 @@ type lane struct {
 	token  waybill.ID
 	window int
 	dirty  bool
+	shared map[*txn]struct{} // open transactions that have checked the fence
 }
 
 func newTables(cfg Config) (*tables, error) {
@@ -59,9 +63,9 @@ func newTables(cfg Config) (*tables, error) {
 		return nil, fmt.Errorf("memstore: Config.Lanes: %d is not between 1 and %d", cfg.Lanes, maxLanes)
 	}
 	return &tables{
-		nlanes: cfg.Lanes, outbox: make(map[waybill.ID]*store.Row), ready: make(map[int][]*store.Row),
-		delayed: make(map[waybill.ID]*store.Row), dead: make(map[waybill.ID]*store.Row),
-		history: make(map[waybill.ID]*store.Row), dedup: make(map[dedupKey]waybill.ID),
+		rows: make(map[waybill.ID]*record), queues: newQueues(cfg.Lanes), follow: make(map[store.Aggregate]*series),
+		holding: make(map[waybill.ID]*record), buried: series{order: byEnded}, history: series{order: byEnded},
+		count: make(map[store.State]int64), dedup: make(map[dedupKey]waybill.ID),
 		reserved: make(map[dedupKey]*txn), writing: make(map[waybill.ID]*txn), lost: make(map[waybill.ID]struct{}),
 		nodes: make(map[waybill.ID]node), lanes: make([]lane, cfg.Lanes),
 	}, nil
@@ -76,137 +80,139 @@ func clock() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 func (t *tables) laneFor(ev waybill.Event) int {
 	if ev.Ordered() {
-		return store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, t.nlanes)
+		return store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, len(t.lanes))
 	}
-	return t.hub.AnyLane(t.nlanes)
-}
-
-// known reports whether any table has the id; mu is held.
-func (t *tables) known(id waybill.ID) bool {
-	return t.outbox[id] != nil || t.delayed[id] != nil || t.dead[id] != nil || t.history[id] != nil
+	return t.hub.AnyLane(len(t.lanes))
 }
 
 // insert puts a committed event into the table it belongs to; mu is held.
 func (t *tables) insert(e store.Entry) {
 	now := clock()
 	t.seq++
-	row := &store.Row{
+	r := &record{Row: store.Row{
 		Key: store.Key{Lane: e.Lane, Seq: t.seq, ID: e.Event.ID}, Event: e.Event.Complete(), CreatedAt: now,
-	}
+	}}
 	switch {
 	case e.Event.Delay > 0:
-		row.DueAt = now.Add(e.Event.Delay).Truncate(time.Microsecond)
+		r.DueAt = now.Add(e.Event.Delay).Truncate(time.Microsecond)
 	case e.Event.AvailableAt.After(now):
-		row.DueAt = e.Event.AvailableAt
+		r.DueAt = e.Event.AvailableAt
 	}
-	row.Event.AvailableAt, row.Event.Delay = row.DueAt, 0
-	delete(t.lost, row.ID)
-	if !row.DueAt.IsZero() {
-		t.delayed[row.ID] = row
+	r.Event.AvailableAt, r.Event.Delay = r.DueAt, 0
+	if !r.DueAt.IsZero() {
+		r.state = store.Delayed
+	}
+	delete(t.lost, r.ID)
+	t.put(r)
+}
+
+// put files a record where its state belongs; mu is held.
+func (t *tables) put(r *record) {
+	t.rows[r.ID] = r
+	t.count[r.state]++
+	if r.Holds {
+		t.holding[r.ID] = r
+	}
+	switch r.state {
+	case store.Ready, store.Delayed:
+		t.enqueue(r)
+	case store.Dead:
+		t.buried.add(r)
+	case store.Delivered:
+		t.history.add(r)
+	}
+}
+
+// enqueue files a pending record in its lane; mu is held.
+func (t *tables) enqueue(r *record) {
+	q := &t.queues[r.Lane]
+	if r.state == store.Delayed {
+		heap.Push(&q.later, r)
 		return
 	}
-	t.outbox[row.ID] = row
-	t.ready[row.Lane] = append(t.ready[row.Lane], row)
+	q.ready.add(r)
+	if urgent(r) {
+		q.urgent.add(r)
+	}
+	if agg := store.AggregateOf(&r.Event); !agg.IsZero() {
+		if t.follow[agg] == nil {
+			t.follow[agg] = &series{order: bySeq}
+		}
+		t.follow[agg].add(r)
+	}
+}
+
+// remove takes a record out of the tables; mu is held.
+func (t *tables) remove(r *record) {
+	r.left = true
+	delete(t.rows, r.ID)
+	delete(t.holding, r.ID)
+	t.count[r.state]--
+	switch r.state {
+	case store.Dead:
+		t.buried.drop()
+		return
+	case store.Delivered:
+		t.history.drop()
+		return
+	case store.Ready, store.Delayed:
+	}
+	t.queues[r.Lane].drop(r)
+	if agg := store.AggregateOf(&r.Event); r.state == store.Ready && !agg.IsZero() {
+		if s := t.follow[agg]; len(s.rows) == s.gone+1 {
+			delete(t.follow, agg)
+		} else {
+			s.drop()
+		}
+	}
+}
+
+// move replaces a record by one in another state, which change makes of the old row; mu is held.
+func (t *tables) move(r *record, to store.State, change func(next *record)) {
+	t.remove(r)
+	next := &record{Row: r.Row, state: to}
+	next.DueAt, next.Event.AvailableAt = time.Time{}, time.Time{}
+	change(next)
+	t.put(next)
+}
+
+// putOff makes a record due at a time; mu is held.
+func (r *record) putOff(until time.Time) {
+	r.DueAt = until.Truncate(time.Microsecond)
+	r.Event.AvailableAt = r.DueAt
+}
+
+// freeKey gives a settled event's dedup key back; mu is held.
+func (t *tables) freeKey(r *record) {
+	if k := keyOf(r.Event); r.Event.DedupKey != "" && t.dedup[k] == r.ID {
+		delete(t.dedup, k)
+	}
 }
 
 // Committed implements [store.Resolver].
 func (t *tables) Committed(_ context.Context, id waybill.ID) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.known(id) {
+	if t.rows[id] != nil {
 		return true, nil
 	}
 	if _, lost := t.lost[id]; lost {
 		return false, fmt.Errorf("memstore: event %s: %w: so was its commit", id, waybill.ErrUncertain)
 	}
-	if t.gap {
-		return false, fmt.Errorf("memstore: event %s: %w: delivered events leave no history", id, waybill.ErrUncertain)
+	if !store.HistoryReaches(t.reaches, id) {
+		return false, fmt.Errorf("memstore: event %s: %w: the history does not reach back to it", id, waybill.ErrUncertain)
 	}
 	return false, nil
 }
 
-// Fetch implements [store.Reader].
-func (t *tables) Fetch(_ context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	page := store.Page{Now: clock()}
-	for _, c := range from {
-		for _, row := range t.scan(c, limit) {
-			page.Rows = append(page.Rows, copyRow(row))
-		}
+// await returns when a transaction has ended; mu is held, but not while it waits.
+func (t *tables) await(ctx context.Context, x *txn) error {
+	t.mu.Unlock()
+	defer t.mu.Lock()
+	select {
+	case <-x.ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return page, nil
-}
-
-// Sweep implements [store.Reader].
-func (t *tables) Sweep(_ context.Context, from []store.Cursor, limit int) ([]store.Key, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var keys []store.Key
-	for _, c := range from {
-		for _, row := range t.scan(c, limit) {
-			keys = append(keys, row.Key)
-		}
-	}
-	return keys, nil
-}
-
-// scan returns the ready rows of a stretch; mu is held.
-func (t *tables) scan(c store.Cursor, limit int) []*store.Row {
-	rows := t.ready[c.Lane]
-	for len(rows) > 0 && t.outbox[rows[0].ID] != rows[0] {
-		rows = rows[1:]
-	}
-	t.ready[c.Lane] = rows
-	start, _ := slices.BinarySearchFunc(rows, c.After+1, func(r *store.Row, seq int64) int { return cmp.Compare(r.Seq, seq) })
-	var found []*store.Row
-	for _, row := range rows[start:] {
-		if len(found) == limit || c.UpTo > 0 && row.Seq > c.UpTo {
-			break
-		}
-		if t.outbox[row.ID] == row {
-			found = append(found, row)
-		}
-	}
-	return found
-}
-
-// Load implements [store.Reader].
-func (t *tables) Load(_ context.Context, keys []store.Key) (store.Page, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	page := store.Page{Now: clock()}
-	for _, k := range keys {
-		if row := t.outbox[k.ID]; row != nil && row.Lane == k.Lane {
-			page.Rows = append(page.Rows, copyRow(row))
-		}
-	}
-	slices.SortFunc(page.Rows, func(a, b store.Row) int {
-		return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq))
-	})
-	return page, nil
-}
-
-// Due implements [store.Reader].
-func (t *tables) Due(_ context.Context, lanes []int, limit int) (store.Page, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	page := store.Page{Now: clock()}
-	for _, row := range t.delayed {
-		if !row.DueAt.After(page.Now) && slices.Contains(lanes, row.Lane) {
-			page.Rows = append(page.Rows, copyRow(row))
-		}
-	}
-	slices.SortFunc(page.Rows, func(a, b store.Row) int {
-		return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(a.Seq, b.Seq))
-	})
-	page.Rows = page.Rows[:min(limit, len(page.Rows))]
-	return page, nil
-}
-
-// copyRow returns a row that shares nothing with the table.
-func copyRow(r *store.Row) store.Row {
-	c := *r
-	c.Event = r.Event.Complete()
-	return c
 }

@@ -15,17 +15,20 @@ import (
 type Tx struct {
 	txn    *txn
 	parent *Tx
-	mark   int // how many events the transaction had when the savepoint was set
+	mark   mark
 	owned  bool
 	done   bool // guarded by the tables' mutex
 }
+
+// mark is how much the transaction had when a savepoint was set.
+type mark struct{ events, finished int }
 
 // Begin sets a savepoint: a transaction inside this one, whose Rollback takes back what was written since.
 func (tx *Tx) Begin(context.Context) (*Tx, error) {
 	if tx.closed() {
 		return nil, waybill.ErrTxDone
 	}
-	return &Tx{txn: tx.txn, parent: tx, mark: tx.txn.len()}, nil
+	return &Tx{txn: tx.txn, parent: tx, mark: tx.txn.mark()}, nil
 }
 
 // Commit ends the transaction or releases the savepoint. On the handle that InTx gives out it fails.
@@ -88,24 +91,26 @@ var errDeadlock = errors.New("memstore: deadlock: two transactions wait for each
 
 // txn is the events of an open transaction. Its fields are guarded by the tables' mutex.
 type txn struct {
-	tables  *tables
-	pending []store.Entry
-	ids     map[waybill.ID]bool // taken: held until the transaction ends
-	undone  []waybill.ID
-	keys    map[dedupKey]waybill.ID // reserved: held until the transaction ends
-	waits   *txn                    // the transaction whose end this one waits for
-	ended   chan struct{}
-	over    bool
+	tables   *tables
+	pending  []store.Entry
+	finished []finish            // recorded as done
+	shares   []int               // lanes whose fence was checked: held until the transaction ends
+	ids      map[waybill.ID]bool // taken: held until the transaction ends
+	undone   []waybill.ID
+	keys     map[dedupKey]waybill.ID // reserved: held until the transaction ends
+	waits    *txn                    // the transaction whose end this one waits for
+	ended    chan struct{}
+	over     bool
 }
 
 func newTxn(t *tables) *txn {
 	return &txn{tables: t, ids: make(map[waybill.ID]bool), keys: make(map[dedupKey]waybill.ID), ended: make(chan struct{})}
 }
 
-func (x *txn) len() int {
+func (x *txn) mark() mark {
 	x.tables.mu.Lock()
 	defer x.tables.mu.Unlock()
-	return len(x.pending)
+	return mark{events: len(x.pending), finished: len(x.finished)}
 }
 
 func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.Placed, error) {
@@ -144,7 +149,7 @@ func (x *txn) take(ctx context.Context, id waybill.ID) error {
 			return err
 		}
 	}
-	if x.ids[id] || t.known(id) {
+	if x.ids[id] || t.rows[id] != nil {
 		return fmt.Errorf("memstore: the id %s is taken", id)
 	}
 	x.ids[id], t.writing[id] = true, x
@@ -228,12 +233,13 @@ func (x *txn) wait(ctx context.Context, other *txn) error {
 	return err
 }
 
-// truncate takes back what was written after the first n events, and the keys that came with it.
-func (x *txn) truncate(n int) {
+// truncate takes back what was done after the mark, and the keys that came with what was written.
+func (x *txn) truncate(to mark) {
 	t := x.tables
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, e := range x.pending[n:] {
+	x.keep(to.finished)
+	for _, e := range x.pending[to.events:] {
 		x.undone = append(x.undone, e.Event.ID)
 		delete(x.ids, e.Event.ID)
 		delete(t.writing, e.Event.ID)
@@ -242,7 +248,7 @@ func (x *txn) truncate(n int) {
 			delete(t.reserved, k)
 		}
 	}
-	x.pending = x.pending[:n]
+	x.pending = x.pending[:to.events]
 }
 
 func (x *txn) commit() store.Ending {
@@ -251,6 +257,11 @@ func (x *txn) commit() store.Ending {
 	defer t.mu.Unlock()
 	if x.over {
 		return store.Ending{Checked: true}
+	}
+	for _, f := range x.finished {
+		if r := t.rows[f.id]; r != nil && r.pending() && r.Lane == f.lane {
+			t.deliver(r, f.history)
+		}
 	}
 	for k, id := range x.keys {
 		t.dedup[k] = id
@@ -293,6 +304,10 @@ func (x *txn) end() {
 	}
 	for k := range x.keys {
 		delete(x.tables.reserved, k)
+	}
+	x.keep(0)
+	for _, lane := range x.shares {
+		delete(x.tables.lanes[lane].shared, x)
 	}
 	x.over = true
 	close(x.ended)

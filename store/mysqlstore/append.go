@@ -34,13 +34,18 @@ func (s *Store) append(ctx context.Context, tx querier, evs []waybill.Event) ([]
 		return nil, sqltx.Done(err)
 	}
 	placed, err := s.put(ctx, tx, f, evs)
-	if err == nil {
-		return placed, nil
+	if err != nil {
+		return nil, s.refused(err)
 	}
+	return placed, nil
+}
+
+// refused explains an error of somebody's transaction.
+func (s *Store) refused(err error) error {
 	if done := ended(err); done != err { //nolint:errorlint // the same error means that the transaction is not over
-		return nil, done
+		return done
 	}
-	return nil, s.explain(err)
+	return s.explain(err)
 }
 
 func (s *Store) put(ctx context.Context, tx querier, f facts, evs []waybill.Event) ([]store.Placed, error) {

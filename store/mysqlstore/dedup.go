@@ -20,7 +20,7 @@ import (
 //     other open transactions that have the row, and for a settlement that deletes it. A plain INSERT would do the same with a shared
 //     lock on what it meets; but two that wait for the same settlement would then both have the shared lock, both want to insert,
 //     and each wait for the other: deadlock. So would two that lock the gap of a row that is gone, with a SELECT.
-//   - A settlement passes over rows that are locked (SKIP LOCKED) and leaves them behind; it tries again with the next one. Producer P
+//   - A settlement passes over rows that are locked (SKIP LOCKED) and leaves them behind; the next one tries again, and so does Tidy. Producer P
 //     absorbs its event into e1 and stays open; the relay settles e1 and cannot delete the row. P has done right: e1 was pending when
 //     it looked.
 //   - A row that was left behind names an event that is not pending any more. Whoever comes next, and has the row locked now, sees that
@@ -39,6 +39,11 @@ func keyOf(ev waybill.Event) dedupKey { return dedupKey{ev.TenantID, ev.DedupKey
 // bytes returns the key's two values as arguments.
 func (k dedupKey) bytes() []any { return []any{[]byte(k.tenant), []byte(k.key)} }
 
+// compareKeys is the order in which keys are taken.
+func compareKeys(a, b dedupKey) int {
+	return cmp.Or(strings.Compare(a.tenant, b.tenant), strings.Compare(a.key, b.key))
+}
+
 // takeKeys takes the dedup keys of events, in sorted order, so that two writers cannot deadlock over one write each. The place of
 // an event whose key is taken gets the id of the event that has it; of two events with one key the first gets it.
 func (s *Store) takeKeys(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []store.Placed) error {
@@ -55,9 +60,7 @@ func (s *Store) takeKeys(ctx context.Context, tx querier, f facts, evs []waybill
 	for k := range first {
 		keys = append(keys, k)
 	}
-	slices.SortFunc(keys, func(a, b dedupKey) int {
-		return cmp.Or(strings.Compare(a.tenant, b.tenant), strings.Compare(a.key, b.key))
-	})
+	slices.SortFunc(keys, compareKeys)
 	for part := range parts(keys, manyIDs) {
 		if err := s.takeSorted(ctx, tx, f, part, first); err != nil {
 			return err

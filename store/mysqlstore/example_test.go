@@ -73,4 +73,7 @@ func ExampleStore_MigrationSQL() {
 	// CREATE TABLE IF NOT EXISTS `shop`.`events_node` (
 	// DROP PROCEDURE IF EXISTS `shop`.`events_heartbeat`;
 	// DROP PROCEDURE IF EXISTS `shop`.`events_settle`;
+	// DROP PROCEDURE IF EXISTS `shop`.`events_finish`;
+	// DROP PROCEDURE IF EXISTS `shop`.`events_free_keys`;
+	// DROP PROCEDURE IF EXISTS `shop`.`events_purge_written`;
 }

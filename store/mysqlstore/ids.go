@@ -27,6 +27,9 @@ func idArgs(ids []waybill.ID) []any {
 // hexID returns an id as it stands in JSON.
 func hexID(id waybill.ID) string { return hex.EncodeToString(id[:]) }
 
+// idList returns ids as a list in JSON.
+func idList(ids []waybill.ID) string { return string(list(ids, appendID)) }
+
 // scanID lets database/sql write 16 bytes into an id. NULL is the zero id.
 type scanID waybill.ID
 

@@ -170,7 +170,7 @@ func checkVersion(version string) error {
 
 // madeWith returns the configuration with the number of lanes that the tables were begun with, and makes the schema.
 func (s *Store) madeWith(ctx context.Context, conn *sql.Conn) (Config, error) {
-	cfg := s.cfg
+	cfg := s.config()
 	if cfg.Schema != "" {
 		// Look first: CREATE DATABASE IF NOT EXISTS needs the right to create one even when it has nothing to do.
 		there := 0
@@ -238,7 +238,7 @@ func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
 // MigrationSQL implements [store.Migrator]. It is a script for the mariadb or mysql shell. Every statement commits by itself; after an
 // error the script can be run again.
 func (s *Store) MigrationSQL() string {
-	steps, err := s.cfg.steps()
+	steps, err := s.config().steps()
 	if err != nil {
 		panic(err) // the files are compiled in, and a test reads them
 	}

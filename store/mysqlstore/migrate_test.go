@@ -18,6 +18,9 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
+// migrations is how many there are.
+const migrations = 2
+
 // shell runs a script in the database's own shell, as the user of the tests.
 func shell(t testing.TB, database, script string) {
 	t.Helper()
@@ -127,7 +130,7 @@ func TestMigrationSQLGivesTheSameCatalogue(t *testing.T) {
 			t.Errorf("Migrate after the script applied %v, %v; want nothing", applied, err)
 		}
 		all, err := script.Migrations(t.Context())
-		if err != nil || len(all) != 1 || all[0].AppliedAt.IsZero() || all[0].Unknown {
+		if err != nil || len(all) != migrations || all[0].AppliedAt.IsZero() || all[0].Unknown {
 			t.Errorf("after the script: %+v, %v", all, err)
 		}
 		own7(t, script)
@@ -187,11 +190,11 @@ func TestMigrateFromManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if applied != 1 {
-		t.Errorf("%d migrations were applied, want 1", applied)
+	if applied != migrations {
+		t.Errorf("%d migrations were applied, want %d", applied, migrations)
 	}
 	all, err := newStore(t, db).Migrations(t.Context())
-	if err != nil || len(all) != 1 || all[0].AppliedAt.IsZero() {
+	if err != nil || len(all) != migrations || all[0].AppliedAt.IsZero() {
 		t.Errorf("Migrations: %+v, %v", all, err)
 	}
 }
@@ -209,7 +212,8 @@ func TestInterruptedMigrationIsTakenUp(t *testing.T) {
 	expected := catalogue(t, reference, want)
 	// Undoing statements from the end gives every state in which a crash may leave the tables.
 	parts := []string{
-		"DELETE FROM waybill_migration", "DROP PROCEDURE waybill_settle", "DROP PROCEDURE waybill_heartbeat", "DROP TABLE waybill_node",
+		"DELETE FROM waybill_migration", "DROP PROCEDURE waybill_purge_written", "DROP PROCEDURE waybill_free_keys", "DROP PROCEDURE waybill_finish",
+		"DROP PROCEDURE waybill_settle", "DROP PROCEDURE waybill_heartbeat", "DROP TABLE waybill_node",
 		"DELETE FROM waybill_lane WHERE lane > 2", "DELETE FROM waybill_lane", "DROP TABLE waybill_lane", "DROP TABLE waybill_dedup",
 		"DROP TABLE waybill_history", "DROP TABLE waybill_dead", "DROP TABLE waybill_delayed", "DROP TABLE waybill_outbox",
 	}
@@ -221,7 +225,7 @@ func TestInterruptedMigrationIsTakenUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if applied, err := again.Migrate(t.Context()); err != nil || len(applied) != 1 {
+		if applied, err := again.Migrate(t.Context()); err != nil || len(applied) != migrations {
 			t.Fatalf("after %s: %v, %v", parts[n], applied, err)
 		}
 		if got := catalogue(t, reference, want); !slices.Equal(got, expected) {
@@ -257,15 +261,15 @@ func TestMigrationsBeforeAndAfter(t *testing.T) {
 	db, _ := openDB(t, nil)
 	s := newStore(t, db)
 	all, err := s.Migrations(t.Context())
-	if err != nil || len(all) != 1 || !all[0].AppliedAt.IsZero() {
-		t.Errorf("before: %+v, %v; want one that is missing", all, err)
+	if err != nil || len(all) != migrations || !all[0].AppliedAt.IsZero() {
+		t.Errorf("before: %+v, %v; want %d that are missing", all, err, migrations)
 	}
 	if _, err := s.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, db, "INSERT INTO waybill_migration (version, name) VALUES (7, 'of the future'), (1000000, 'of a far one')")
 	all, err = s.Migrations(t.Context())
-	if err != nil || len(all) != 3 || all[0].Unknown || !all[1].Unknown || !all[2].Unknown || all[2].Version != 1000000 {
+	if err != nil || len(all) != migrations+2 || all[1].Unknown || !all[2].Unknown || !all[3].Unknown || all[3].Version != 1000000 {
 		t.Errorf("after: %+v, %v; want the last two to be unknown", all, err)
 	}
 	if d := time.Since(all[0].AppliedAt); d < -time.Minute || d > time.Hour {

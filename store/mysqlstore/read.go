@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
@@ -13,11 +14,11 @@ import (
 )
 
 // page reads whole rows, with a statement that begins with the clock's own.
-func (s *Store) page(ctx context.Context, query string) (store.Page, error) {
+func (s *Store) page(ctx context.Context, query string, args ...any) (store.Page, error) {
 	var p store.Page
 	var rec eventrow.Record
 	dest := rec.DelayedDest()
-	err := each(ctx, s.db, query, nil, func() {
+	err := each(ctx, s.db, query, args, func() {
 		row := rec.Decode()
 		rec.Reset()
 		if row.Lane < 0 {
@@ -61,19 +62,23 @@ func perLane(statement string, from []store.Cursor, limit int) string {
 }
 
 // Sweep implements [store.Reader].
-func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Key, error) {
+func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
 	if len(from) == 0 {
 		return nil, nil
 	}
-	var keys []store.Key
-	var lane int
-	var seq int64
+	var seen []store.Sighting
+	var sight store.Sighting
 	var id scanID
+	var agg aggregate
 	err := each(ctx, s.db, perLane(s.sql.sweep, from, limit), nil, func() {
-		keys = append(keys, store.Key{Lane: lane, Seq: seq, ID: waybill.ID(id)})
-	}, &lane, &seq, &id)
-	sortBySeq(keys, func(k store.Key) store.Key { return k })
-	return keys, s.explain(err)
+		sight.ID, sight.Aggregate = waybill.ID(id), agg.decode()
+		seen = append(seen, sight)
+	}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	sortBySeq(seen, func(sight store.Sighting) store.Key { return sight.Key })
+	return seen, nil
 }
 
 // Load implements [store.Reader].
@@ -110,39 +115,57 @@ type dueKey struct {
 // Due implements [store.Reader]. It reads the keys of all lanes first, which are in the index, and then the rows of the longest due:
 // ordering whole rows across the lanes would carry all their payloads through a sort on disk.
 func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
-	if len(lanes) == 0 || limit <= 0 {
+	if len(lanes) == 0 {
 		return s.clock(ctx)
 	}
-	selects := make([]string, len(lanes))
-	for i, lane := range lanes {
-		selects[i] = fill(fill(s.sql.dueKeys, "{number}", strconv.Itoa(lane)), "{limit}", strconv.Itoa(limit))
-	}
-	var keys []dueKey
-	var k dueKey
-	err := each(ctx, s.db, strings.Join(selects, " UNION ALL "), nil, func() { keys = append(keys, k) }, &k.at, &k.seq, (*scanID)(&k.id))
+	keys, next, err := s.dueKeys(ctx, lanes, limit)
 	if err != nil {
-		return store.Page{}, s.explain(err)
+		return store.Page{}, err
 	}
-	if len(keys) == 0 {
-		return s.clock(ctx)
-	}
-	slices.SortFunc(keys, func(a, b dueKey) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
 	var p store.Page
-	for part := range parts(keys[:min(limit, len(keys))], manyIDs) {
-		ids := make([]string, len(part))
+	for part := range parts(keys[:min(max(limit, 0), len(keys))], manyIDs) {
+		ids := make([]waybill.ID, len(part))
 		for i, k := range part {
-			ids[i] = hexID(k.id)
+			ids[i] = k.id
 		}
-		more, err := s.page(ctx, fill(s.sql.due, "{ids}", `["`+strings.Join(ids, `","`)+`"]`))
+		more, err := s.page(ctx, fill(s.sql.due, "{ids}", idList(ids)))
 		if err != nil {
 			return store.Page{}, err
 		}
 		p.Rows, p.Now = append(p.Rows, more.Rows...), more.Now
 	}
+	if len(p.Rows) == 0 {
+		if p, err = s.clock(ctx); err != nil {
+			return store.Page{}, err
+		}
+	}
+	p.Next = next
 	slices.SortFunc(p.Rows, func(a, b store.Row) int {
 		return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(a.Seq, b.Seq))
 	})
 	return p, nil
+}
+
+// dueKeys returns the keys of what is due, the longest due first, and when the next one is.
+func (s *Store) dueKeys(ctx context.Context, lanes []int, limit int) (keys []dueKey, next time.Time, err error) {
+	selects := make([]string, len(lanes))
+	for i, lane := range lanes {
+		selects[i] = fill(fill(s.sql.dueKeys, "{number}", strconv.Itoa(lane)), "{limit}", strconv.Itoa(max(limit, 0)))
+	}
+	var k dueKey
+	var due bool
+	err = each(ctx, s.db, strings.Join(selects, "\nUNION ALL "), nil, func() {
+		if due {
+			keys = append(keys, k)
+		} else if at := time.UnixMicro(k.at).UTC(); next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}, &k.at, &k.seq, (*scanID)(&k.id), &due)
+	if err != nil {
+		return nil, next, s.explain(err)
+	}
+	slices.SortFunc(keys, func(a, b dueKey) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
+	return keys, next, nil
 }
 
 // sortBySeq puts rows into the order of lane and seq, in which they nearly always come.

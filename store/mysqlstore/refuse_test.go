@@ -42,6 +42,7 @@ func everything(ctx context.Context, s *mysqlstore.Store, db *sql.DB) map[string
 	} else {
 		_, errs["Append"] = s.Append(ctx, tx, []waybill.Event{event("a")})
 		_, errs["AppendSQL"] = s.AppendSQL(ctx, tx, []waybill.Event{event("a")})
+		errs["Finish"] = s.Finish(ctx, tx, []waybill.Delivery{{Event: event("a")}})
 		_ = tx.Rollback()
 	}
 	_, errs["Committed"] = s.Committed(ctx, waybill.NewID())
@@ -58,6 +59,21 @@ func everything(ctx context.Context, s *mysqlstore.Store, db *sql.DB) map[string
 	result := []store.Result{{Lane: 1, ID: waybill.NewID()}}
 	_, errs["Settle"] = s.Settle(ctx, store.Settlement{Leases: leases, Done: result, History: true})
 	_, errs["Settle without history"] = s.Settle(ctx, store.Settlement{Leases: leases, Done: result})
+	_, errs["Holds"] = s.Holds(ctx, []int{1})
+	_, errs["Follow"] = s.Follow(ctx, store.Aggregate{ID: "a"}, store.Cursor{}, 1)
+	_, errs["Urgent"] = s.Urgent(ctx, cursors(2), 1)
+	_, errs["Stats"] = s.Stats(ctx)
+	_, errs["Count"] = s.Count(ctx, store.Dead, store.Filter{})
+	_, errs["List"] = s.List(ctx, store.Dead, store.Filter{}, 0, 1)
+	ids := []waybill.ID{waybill.NewID()}
+	_, errs["Find"] = s.Find(ctx, ids[0])
+	_, errs["Replay"] = s.Replay(ctx, ids)
+	_, errs["Discard"] = s.Discard(ctx, ids)
+	_, errs["Unblock"] = s.Unblock(ctx, ids)
+	_, errs["Purge"] = s.Purge(ctx, store.Dead, 0, 1)
+	_, errs["PurgeWritten"] = s.PurgeWritten(ctx, 0, 1)
+	errs["Tidy"] = s.Tidy(ctx, 0)
+	errs["SetLanes"] = s.SetLanes(ctx, 1)
 	return errs
 }
 

@@ -2,7 +2,6 @@ package mysqlstore
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,18 +38,18 @@ func (s *Store) Settle(ctx context.Context, settlement store.Settlement) (store.
 			return store.Settled{}, s.explain(err)
 		}
 	}
+	s.freeLeftover(ctx)
 	w := newWork(settlement)
 	for round := 0; ; round++ {
 		if len(w.fences) == 0 {
 			return store.Settled{}, nil
 		}
-		tried := s.someLeftover()
-		answer, err := s.callSettle(ctx, w, tried)
+		answer, err := s.callSettle(ctx, w)
 		switch {
 		case err != nil:
 			return store.Settled{}, s.explain(err)
 		case answer.outcome == settled:
-			s.keepLeftover(tried, answer.ids)
+			s.keepLeftover(nil, answer.ids)
 			return w.settled(), nil
 		case round == maxRounds:
 			return store.Settled{}, errors.New("mysqlstore: settle: the rows keep changing; somebody else is at work on them")
@@ -68,17 +67,29 @@ type answer struct {
 	ids     []waybill.ID
 }
 
-func (s *Store) callSettle(ctx context.Context, w *work, leftover []waybill.ID) (answer, error) {
+func (s *Store) callSettle(ctx context.Context, w *work) (answer, error) {
 	var a answer
 	var lane int
 	var id scanID
-	args := []any{w.fenceList(), list(w.done, doneItem), w.history, list(w.retry, retryItem), list(w.dead, deadItem), w.freeList(leftover)}
+	args := []any{list(w.fences, fenceItem), list(w.done, doneItem), w.history, list(w.retry, retryItem), list(w.dead, deadItem), w.freeList()}
 	err := each(ctx, s.db, s.sql.settle, args, func() {
 		if id != (scanID{}) {
 			a.ids = append(a.ids, waybill.ID(id))
 		}
 	}, &a.outcome, &lane, &id)
 	return a, err
+}
+
+// freeLeftover tries again to free keys that could not be freed before. Not in the settlement itself: an operator may have replayed an
+// event since, which then has its key again, and that must be looked at with the key's row locked. What fails is tried the next time.
+func (s *Store) freeLeftover(ctx context.Context) {
+	tried := s.someLeftover()
+	if len(tried) == 0 {
+		return
+	}
+	if left, err := s.freeKeys(ctx, tried); err == nil {
+		s.keepLeftover(tried, left)
+	}
 }
 
 // someLeftover returns some of the keys that are still to be freed.
@@ -120,13 +131,7 @@ type work struct {
 // leaves out what cannot be settled: results of lanes without a fence, and second ones of the same event.
 func newWork(s store.Settlement) *work {
 	w := &work{history: s.History}
-	w.fences = slices.Clone(s.Leases)
-	slices.SortFunc(w.fences, func(a, b store.Lease) int {
-		return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Epoch, b.Epoch), bytes.Compare(a.Token[:], b.Token[:]))
-	})
-	w.fences = slices.CompactFunc(w.fences, func(a, b store.Lease) bool {
-		return a.Lane == b.Lane && a.Epoch == b.Epoch && a.Token == b.Token
-	})
+	w.fences = sortedFences(slices.Clone(s.Leases))
 	seen := make(map[waybill.ID]bool, len(s.Done)+len(s.Retry)+len(s.Dead))
 	first := func(results []store.Result) []store.Result {
 		results = slices.DeleteFunc(slices.Clone(results), func(r store.Result) bool {
@@ -185,17 +190,16 @@ func (w *work) settled() store.Settled {
 	return out
 }
 
-func (w *work) fenceList() []byte {
-	return list(w.fences, func(b []byte, l store.Lease) []byte {
-		b = strconv.AppendInt(append(b, '['), int64(l.Lane), 10)
-		b = strconv.AppendInt(append(b, ','), l.Epoch, 10)
-		return append(appendID(append(b, ','), l.Token), ']')
-	})
+// fenceItem is [lane, epoch, token].
+func fenceItem(b []byte, l store.Lease) []byte {
+	b = strconv.AppendInt(append(b, '['), int64(l.Lane), 10)
+	b = strconv.AppendInt(append(b, ','), l.Epoch, 10)
+	return append(appendID(append(b, ','), l.Token), ']')
 }
 
 // freeList is the events whose dedup keys are to be freed.
-func (w *work) freeList(leftover []waybill.ID) []byte {
-	ids := slices.Clone(leftover)
+func (w *work) freeList() []byte {
+	var ids []waybill.ID
 	for _, results := range [][]store.Result{w.done, w.dead} {
 		for _, r := range results {
 			ids = append(ids, r.ID)

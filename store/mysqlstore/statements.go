@@ -23,7 +23,9 @@ type statements struct {
 	takeLanes, freeLanes           string
 	fetchKeys, fetch, load         string
 	sweep, dueKeys, due            string
+	holds, followKeys, urgentKeys  string
 	settle                         string
+	operateStatements
 }
 
 // The ways to write a value that belongs to one moment of the database, whatever the session's time zone and the driver's
@@ -68,6 +70,8 @@ func readable() string {
 func newStatements(cfg Config) statements {
 	r := cfg.replacer().Replace
 	return statements{
+		operateStatements: newOperateStatements(r),
+
 		facts: r(`SELECT VERSION(), @@max_allowed_packet, @@autocommit,
  COALESCE((SELECT value FROM {setting} WHERE name = 'lanes'), ''),
  COALESCE((SELECT GROUP_CONCAT(CONCAT(table_name, ' is ', engine) ORDER BY table_name SEPARATOR ', ') FROM information_schema.tables
@@ -130,14 +134,26 @@ UNION ALL SELECT l.lane, l.epoch, l.owner, l.dirty, l.in_flight,
 FROM ({keys}) AS k STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
 		load: r(clockRow + ` UNION ALL SELECT ` + readColumns + `, ` + micros + `o.available_at), 0, 0, 0, NULL
 FROM ` + keyTable + ` STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
-		sweep: r(`(SELECT lane, seq, id FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} ORDER BY seq LIMIT {limit})`),
-		// The index due of delayed (lane, due_at, seq), which has the id as well.
-		dueKeys: r(`(SELECT ` + micros + `due_at), seq, id FROM {delayed} FORCE INDEX (due)
- WHERE lane = {number} AND due_at <= UTC_TIMESTAMP(6) ORDER BY due_at, seq LIMIT {limit})`),
+		sweep: r(`(SELECT lane, seq, id, ` + aggregateColumns + ` FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} ORDER BY seq LIMIT {limit})`),
+		// And what does not fit is passed over.
+		followKeys: r(`SELECT lane, seq FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} AND aggregate_id = ? AND ` + shownType + ` = ?
+ AND COALESCE(tenant_id, '') = ? ORDER BY seq LIMIT {limit}`),
+		// There is no index on what is urgent: only the next rows of the lane are looked at.
+		urgentKeys: r(`(SELECT lane, seq FROM (SELECT lane, seq, priority, aggregate_id FROM {outbox} FORCE INDEX (PRIMARY)
+ WHERE {where} ORDER BY seq LIMIT {reach}) AS w WHERE priority > 0 AND ` + unordered + ` ORDER BY seq LIMIT {limit})`),
+		// The index due of delayed (lane, due_at, seq), which has the id as well. The first that is not due tells when to come back.
+		dueKeys: r(`(SELECT ` + micros + `due_at), seq, id, 1 FROM {delayed} FORCE INDEX (due)
+ WHERE lane = {number} AND due_at <= UTC_TIMESTAMP(6) ORDER BY due_at, seq LIMIT {limit})
+UNION ALL (SELECT ` + micros + `due_at), seq, id, 0 FROM {delayed} FORCE INDEX (due)
+ WHERE lane = {number} AND due_at > UTC_TIMESTAMP(6) ORDER BY due_at, seq LIMIT 1)`),
 		// Primary key of delayed.
 		due: r(clockRow + ` UNION ALL SELECT ` + readColumns + `, ` + micros + `o.due_at), o.attempts, o.replay, o.holds, CAST(o.last_error AS BINARY)
-FROM JSON_TABLE('{ids}', '$[*]' COLUMNS (id CHAR(32) PATH '$')) AS k
+FROM ` + idTable + `
 STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) WHERE o.due_at <= UTC_TIMESTAMP(6)`),
+
+		// The index holds (lane, holds) of each.
+		holds: r(`SELECT lane, seq, id, ` + aggregateColumns + `, 0 FROM {delayed} FORCE INDEX (holds) WHERE lane IN ({numbers}) AND holds = 1
+UNION ALL SELECT lane, seq, id, ` + aggregateColumns + `, 1 FROM {dead} FORCE INDEX (holds) WHERE lane IN ({numbers}) AND holds = 1`),
 
 		settle: r(`CALL {settle}(?, ?, ?, ?, ?, ?)`),
 	}
@@ -145,6 +161,9 @@ STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) WHERE o
 
 // keyTable is a table of keys, given as JSON: [[lane, seq], …].
 const keyTable = `JSON_TABLE('{keys}', '$[*]' COLUMNS (lane INT PATH '$[0]', seq BIGINT PATH '$[1]')) AS k`
+
+// idTable is a table of ids, given as JSON: ["hexadecimal", …].
+const idTable = `JSON_TABLE('{ids}', '$[*]' COLUMNS (id CHAR(32) PATH '$')) AS k`
 
 // marks returns n question marks.
 func marks(n int) string { return strings.Repeat(", ?", n)[2:] }

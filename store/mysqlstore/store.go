@@ -26,11 +26,21 @@ type Store struct {
 
 	mu       sync.Mutex
 	known    *facts                  // nil until the server was asked
+	lanes    int                     // what SetLanes has made of Config.Lanes, or 0
 	inserts  map[shape]*sql.Stmt     // prepared
 	wanted   map[shape]*sql.Stmt     // to be prepared
 	gap      bool                    // the tables know that delivered events leave no history
 	leftover map[waybill.ID]struct{} // settled events whose dedup keys a producer had locked
 }
+
+var (
+	_ store.Outbox[*sql.Tx]   = (*Store)(nil)
+	_ store.SQLAppender       = (*Store)(nil)
+	_ store.Relay             = (*Store)(nil)
+	_ store.Finisher[*sql.Tx] = (*Store)(nil)
+	_ store.Operator          = (*Store)(nil)
+	_ store.Migrator          = (*Store)(nil)
+)
 
 // New returns a store over database/sql. It does not touch the database; db stays the caller's.
 func New(db *sql.DB, cfg Config) (*Store, error) {
@@ -49,6 +59,17 @@ func New(db *sql.DB, cfg Config) (*Store, error) {
 
 // Local implements [store.Local].
 func (s *Store) Local() *store.Hub { return &s.hub }
+
+// config returns the configuration, with the number of lanes that SetLanes has made.
+func (s *Store) config() Config {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cfg := s.cfg
+	if s.lanes != 0 {
+		cfg.Lanes = s.lanes
+	}
+	return cfg
+}
 
 // querier is a database, a connection or a transaction.
 type querier interface {
@@ -79,8 +100,9 @@ func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
 	var version, lanes, engines string
 	var packet int64
 	var autocommit bool
-	args := s.cfg.tableNames()
-	err := each(ctx, q, s.sql.facts, append(args, s.cfg.Schema), nil, &version, &packet, &autocommit, &lanes, &engines)
+	cfg := s.config()
+	args := cfg.tableNames()
+	err := each(ctx, q, s.sql.facts, append(args, cfg.Schema), nil, &version, &packet, &autocommit, &lanes, &engines)
 	if err != nil {
 		return facts{}, s.explain(err)
 	}
@@ -93,8 +115,8 @@ func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
 	switch {
 	case err != nil || f.lanes < 1 || f.lanes > maxLanes:
 		return facts{}, fmt.Errorf("mysqlstore: the tables say that they have %q lanes", lanes)
-	case s.cfg.Lanes != 0 && s.cfg.Lanes != f.lanes:
-		return facts{}, fmt.Errorf("mysqlstore: Config.Lanes is %d, but the tables have %d; leave it out, or change the tables", s.cfg.Lanes, f.lanes)
+	case cfg.Lanes != 0 && cfg.Lanes != f.lanes:
+		return facts{}, fmt.Errorf("mysqlstore: Config.Lanes is %d, but the tables have %d; leave it out, or change the tables", cfg.Lanes, f.lanes)
 	case engines != "":
 		return facts{}, fmt.Errorf("mysqlstore: %s: only InnoDB takes rows back when a transaction rolls back; run ALTER TABLE … ENGINE=InnoDB", engines)
 	case !autocommit:

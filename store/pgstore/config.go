@@ -16,8 +16,8 @@ type Config struct {
 	// Prefix is what the tables' names start with. Defaults to "waybill_".
 	Prefix string
 	// Lanes is into how many lanes events are spread, 1 to 1024. It is used when the tables are made and belongs to them
-	// from then on; a store whose Config names another number refuses to work. Defaults to 32, or to what the tables
-	// have.
+	// from then on, until SetLanes changes it; a store whose Config names another number refuses to work. Defaults to 32,
+	// or to what the tables have.
 	Lanes int
 }
 

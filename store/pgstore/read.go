@@ -5,9 +5,10 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
-	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
 )
@@ -51,15 +52,20 @@ func (r *record) decode() store.Row {
 
 // page reads whole rows.
 func (c *core) page(ctx context.Context, query string, args ...any) (store.Page, error) {
+	return c.pageAnd(ctx, nil, query, args...)
+}
+
+// pageAnd reads whole rows, and whatever the statement returns behind them.
+func (c *core) pageAnd(ctx context.Context, behind []any, query string, args ...any) (store.Page, error) {
 	var p store.Page
 	var rec record
-	rows, err := c.db.query(ctx, query, args...)
+	rows, err := c.db.ordered(ctx, query, args...)
 	err = collect(rows, err, func() error {
 		if rec.lane >= 0 {
 			p.Rows = append(p.Rows, rec.decode())
 		}
 		return nil
-	}, rec.dest(c.db)...)
+	}, append(rec.dest(c.db), behind...)...)
 	if err != nil {
 		return store.Page{}, c.explain(err)
 	}
@@ -70,25 +76,31 @@ func (c *core) page(ctx context.Context, query string, args ...any) (store.Page,
 // Fetch implements [store.Reader].
 func (c *core) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	lanes, after, upTo := cursors(from)
-	p, err := c.page(ctx, c.sql.fetch, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo), limit)
+	p, ok, err := c.fetchPage(ctx, limit, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
+	if ok {
+		sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+		return p, err
+	}
+	p, err = c.page(ctx, limited(c.sql.fetch, limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
 	return p, err
 }
 
 // Sweep implements [store.Reader].
-func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Key, error) {
+func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
 	lanes, after, upTo := cursors(from)
-	var keys []store.Key
-	var lane int
-	var seq int64
-	var id waybill.ID
-	rows, err := c.db.query(ctx, c.sql.sweep, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo), limit)
+	var seen []store.Sighting
+	var s store.Sighting
+	rows, err := c.db.ordered(ctx, limited(c.sql.sweep, limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	err = collect(rows, err, func() error {
-		keys = append(keys, store.Key{Lane: lane, Seq: seq, ID: id})
+		if s.Aggregate.IsZero() {
+			s.Aggregate = store.Aggregate{}
+		}
+		seen = append(seen, s)
 		return nil
-	}, &lane, &seq, c.db.scanID(&id))
-	sortBySeq(keys, func(k store.Key) store.Key { return k })
-	return keys, c.explain(err)
+	}, &s.Lane, &s.Seq, c.db.scanID(&s.ID), &s.Aggregate.Tenant, &s.Aggregate.Type, &s.Aggregate.ID)
+	sortBySeq(seen, func(s store.Sighting) store.Key { return s.Key })
+	return seen, c.explain(err)
 }
 
 // Load implements [store.Reader].
@@ -104,7 +116,18 @@ func (c *core) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
 
 // Due implements [store.Reader].
 func (c *core) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
-	return c.page(ctx, c.sql.due, c.db.int16s(int16s(lanes)), limit)
+	var next *time.Time
+	p, err := c.pageAnd(ctx, []any{&next}, limited(c.sql.due, limit), c.db.int16s(int16s(lanes)))
+	if err == nil && next != nil {
+		p.Next = next.UTC()
+	}
+	return p, err
+}
+
+// limited puts a limit into a statement, as a number and not as a parameter: a relay uses a handful of them, and of a parameter the planner
+// would assume that it lets through a tenth of the table.
+func limited(statement string, limit int) string {
+	return strings.ReplaceAll(statement, "{limit}", strconv.Itoa(max(limit, 0)))
 }
 
 // cursors splits cursors into columns.

@@ -11,7 +11,7 @@ import (
 )
 
 // settleKind says which of the parts a settlement's statement has: what is not there costs nothing.
-type settleKind struct{ done, history, retry, dead bool }
+type settleKind struct{ done, late, history, retry, dead bool }
 
 // settleStatements are the statements of all kinds. Each is one autocommit statement: a client that stops between a lock and
 // its commit would block the take-over for as long as its connection lives.
@@ -21,8 +21,8 @@ type settleKind struct{ done, history, retry, dead bool }
 // checked again and its epoch no longer fits. Rows are found by id: unique id of outbox, primary key of delayed.
 func settleStatements(r func(string) string) map[settleKind]string {
 	out := make(map[settleKind]string)
-	for i := range 16 {
-		k := settleKind{done: i&1 != 0, history: i&2 != 0, retry: i&4 != 0, dead: i&8 != 0}
+	for i := range 32 {
+		k := settleKind{done: i&1 != 0, history: i&2 != 0, retry: i&4 != 0, dead: i&8 != 0, late: i&16 != 0}
 		out[k] = r(k.statement())
 	}
 	return out
@@ -38,28 +38,36 @@ fence AS MATERIALIZED (
   ORDER BY l.lane FOR SHARE OF l
 )`
 
-// $5: ids of done.
+// held is the lanes of the fence, as an array: comparing with a few numbers is cheaper than a join, row by row.
+const held = `lane = ANY(ARRAY(SELECT lane FROM fence))`
+
+// $5: ids of done that are ready. What becomes of the rows decides how much of them is carried through.
 const settleDone = `, done AS (
-  DELETE FROM {outbox} WHERE id = ANY($5::uuid[]) AND lane IN (SELECT lane FROM fence)
-  RETURNING lane, seq, {events}, created_at, 0 AS attempts, 0 AS replay
-), done_late AS (
-  DELETE FROM {delayed} WHERE id = ANY($5::uuid[]) AND lane IN (SELECT lane FROM fence)
-  RETURNING lane, seq, {events}, created_at, attempts, replay
-), done_key AS (
-  DELETE FROM {dedup} d USING (SELECT * FROM done UNION ALL SELECT * FROM done_late) AS g
+  DELETE FROM {outbox} WHERE id = ANY($5::uuid[]) AND ` + held + `
+  RETURNING {kept}, 0 AS attempts, 0 AS replay
+)`
+
+// $6: ids of done that were put off.
+const settleLate = `, done_late AS (
+  DELETE FROM {delayed} WHERE id = ANY($6::uuid[]) AND ` + held + `
+  RETURNING {kept}, attempts, replay
+)`
+
+const settleKeys = `, done_key AS (
+  DELETE FROM {dedup} d USING ({gone}) AS g
   WHERE g.dedup_key IS NOT NULL AND d.tenant_id = coalesce(g.tenant_id, '') AND d.dedup_key = g.dedup_key AND d.id = g.id
 )`
 
 const settleHistory = `, kept AS (
   INSERT INTO {history} (lane, seq, {events}, created_at, attempts, replay, done_at)
-  SELECT *, clock_timestamp() FROM (SELECT * FROM done UNION ALL SELECT * FROM done_late) AS g
+  SELECT *, clock_timestamp() FROM ({gone}) AS g
 )`
 
-// $6: ids, $7: attempts, $8: delays in microseconds, $9: holds, $10: errors of retry.
+// $7: ids, $8: attempts, $9: delays in microseconds, $10: holds, $11: errors of retry.
 const settleRetry = `, retry AS MATERIALIZED (
-  SELECT * FROM unnest($6::uuid[], $7::integer[], $8::bigint[], $9::boolean[], $10::text[]) AS r(id, attempts, delay, holds, error)
+  SELECT * FROM unnest($7::uuid[], $8::integer[], $9::bigint[], $10::boolean[], $11::text[]) AS r(id, attempts, delay, holds, error)
 ), put_off AS (
-  DELETE FROM {outbox} WHERE id = ANY($6::uuid[]) AND lane IN (SELECT lane FROM fence)
+  DELETE FROM {outbox} WHERE id = ANY($7::uuid[]) AND lane IN (SELECT lane FROM fence)
   RETURNING lane, seq, {events}, created_at
 ), late AS (
   INSERT INTO {delayed} (lane, seq, {events}, created_at, due_at, attempts, holds, last_error)
@@ -68,17 +76,17 @@ const settleRetry = `, retry AS MATERIALIZED (
 ), again AS (
   UPDATE {delayed} d SET due_at = clock_timestamp() + r.delay * interval '1 microsecond',
     attempts = r.attempts, holds = r.holds, last_error = r.error
-  FROM retry r WHERE d.id = ANY($6::uuid[]) AND d.id = r.id AND d.lane IN (SELECT lane FROM fence) RETURNING d.lane, d.id
+  FROM retry r WHERE d.id = ANY($7::uuid[]) AND d.id = r.id AND d.lane IN (SELECT lane FROM fence) RETURNING d.lane, d.id
 )`
 
-// $11: ids, $12: attempts, $13: holds, $14: errors of dead.
+// $12: ids, $13: attempts, $14: holds, $15: errors of dead.
 const settleDead = `, verdict AS MATERIALIZED (
-  SELECT * FROM unnest($11::uuid[], $12::integer[], $13::boolean[], $14::text[]) AS v(id, attempts, holds, error)
+  SELECT * FROM unnest($12::uuid[], $13::integer[], $14::boolean[], $15::text[]) AS v(id, attempts, holds, error)
 ), given_up AS (
-  DELETE FROM {outbox} WHERE id = ANY($11::uuid[]) AND lane IN (SELECT lane FROM fence)
+  DELETE FROM {outbox} WHERE id = ANY($12::uuid[]) AND lane IN (SELECT lane FROM fence)
   RETURNING lane, seq, {events}, created_at, 0 AS replay
 ), given_up_late AS (
-  DELETE FROM {delayed} WHERE id = ANY($11::uuid[]) AND lane IN (SELECT lane FROM fence)
+  DELETE FROM {delayed} WHERE id = ANY($12::uuid[]) AND lane IN (SELECT lane FROM fence)
   RETURNING lane, seq, {events}, created_at, replay
 ), buried AS (
   INSERT INTO {dead} (lane, seq, {events}, created_at, replay, attempts, holds, last_error)
@@ -94,12 +102,23 @@ func (k settleKind) statement() string {
 	var b strings.Builder
 	b.WriteString(settleFence)
 	answer := "\nSELECT lane, NULL::uuid AS id FROM fence"
+	var gone []string
 	if k.done {
 		b.WriteString(settleDone)
+		gone = append(gone, "done")
+	}
+	if k.late {
+		b.WriteString(settleLate)
+		gone = append(gone, "done_late")
+	}
+	for _, table := range gone {
+		answer += "\nUNION ALL SELECT lane, id FROM " + table
+	}
+	if len(gone) > 0 {
+		b.WriteString(settleKeys)
 		if k.history {
 			b.WriteString(settleHistory)
 		}
-		answer += "\nUNION ALL SELECT lane, id FROM done UNION ALL SELECT lane, id FROM done_late"
 	}
 	if k.retry {
 		b.WriteString(settleRetry)
@@ -110,15 +129,21 @@ func (k settleKind) statement() string {
 		answer += "\nUNION ALL SELECT lane, id FROM buried"
 	}
 	b.WriteString(answer)
-	return strings.ReplaceAll(renumber(b.String(), k), "{events}", eventColumns)
+	kept := "lane, id, tenant_id, dedup_key"
+	if k.history {
+		kept = "lane, seq, {events}, created_at"
+	}
+	return strings.NewReplacer("{events}", eventColumns).Replace(strings.NewReplacer(
+		"{kept}", kept, "{gone}", "SELECT * FROM "+strings.Join(gone, " UNION ALL SELECT * FROM "),
+	).Replace(renumber(b.String(), k)))
 }
 
 // renumber closes the gaps that missing parts leave in the numbers of the parameters.
 func renumber(statement string, k settleKind) string {
-	present := []bool{true, true, true, true, k.done, k.retry, k.retry, k.retry, k.retry, k.retry, k.dead, k.dead, k.dead, k.dead}
+	present := []bool{true, true, true, true, k.done, k.late, k.retry, k.retry, k.retry, k.retry, k.retry, k.dead, k.dead, k.dead, k.dead}
 	var pairs []string
 	next := len(slices.DeleteFunc(slices.Clone(present), func(b bool) bool { return !b }))
-	for i := len(present) - 1; i >= 0; i-- { // from the largest, so that $1 is not found in $14
+	for i := len(present) - 1; i >= 0; i-- { // from the largest, so that $1 is not found in $15
 		if present[i] {
 			pairs = append(pairs, "$"+strconv.Itoa(i+1), "$"+strconv.Itoa(next))
 			next--
@@ -127,21 +152,59 @@ func renumber(statement string, k settleKind) string {
 	return strings.NewReplacer(pairs...).Replace(statement)
 }
 
-// Settle implements [store.Settler].
+// Settle implements [store.Settler]. Done events are looked for where the relay read them. If some are not there, they are looked
+// for in the other place, with a second statement behind the same fence.
 func (c *core) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
-	k := settleKind{done: len(s.Done) > 0, history: s.History && len(s.Done) > 0, retry: len(s.Retry) > 0, dead: len(s.Dead) > 0}
-	if k.done && !k.history {
+	if len(s.Done) > 0 && !s.History {
 		if err := c.noteGap(ctx); err != nil {
 			return store.Settled{}, c.explain(err)
 		}
 	}
+	var ready, late []waybill.ID
+	for _, r := range s.Done {
+		if r.Late {
+			late = append(late, r.ID)
+		} else {
+			ready = append(ready, r.ID)
+		}
+	}
+	out, err := c.settle(ctx, s, ready, late)
+	if err != nil || len(out.Moved) >= len(s.Done)+len(s.Retry)+len(s.Dead) || len(out.Held) == 0 {
+		return out, err
+	}
+	moved := make(map[waybill.ID]bool, len(out.Moved))
+	for _, id := range out.Moved {
+		moved[id] = true
+	}
+	gone := func(id waybill.ID) bool { return moved[id] }
+	ready, late = slices.DeleteFunc(ready, gone), slices.DeleteFunc(late, gone)
+	if len(ready)+len(late) == 0 {
+		return out, nil
+	}
+	more, err := c.settle(ctx, store.Settlement{Leases: s.Leases, History: s.History}, late, ready)
+	if err != nil {
+		return store.Settled{}, err
+	}
+	out.Held = slices.DeleteFunc(out.Held, func(lane int) bool { return !slices.Contains(more.Held, lane) })
+	out.Moved = append(out.Moved, more.Moved...)
+	return out, nil
+}
+
+// settle runs one statement; ready and late are where done events are looked for.
+func (c *core) settle(ctx context.Context, s store.Settlement, ready, late []waybill.ID) (store.Settled, error) {
+	k := settleKind{
+		done: len(ready) > 0, late: len(late) > 0, history: s.History && len(ready)+len(late) > 0, retry: len(s.Retry) > 0, dead: len(s.Dead) > 0,
+	}
 	lanes, epochs, tokens := fences(s.Leases)
 	// Losing a commit of these only means delivering again. A dead letter that came back would be delivered behind its
 	// successors.
-	hasty := !k.dead
+	hasty := !k.dead && !s.Durable
 	args := []any{hasty, c.db.int16s(lanes), c.db.int64s(epochs), c.db.ids(tokens)}
 	if k.done {
-		args = append(args, c.db.ids(column(s.Done, func(r store.Result) waybill.ID { return r.ID })))
+		args = append(args, c.db.ids(ready))
+	}
+	if k.late {
+		args = append(args, c.db.ids(late))
 	}
 	if k.retry {
 		args = append(args, c.results(s.Retry, true)...)
@@ -149,7 +212,7 @@ func (c *core) Settle(ctx context.Context, s store.Settlement) (store.Settled, e
 	if k.dead {
 		args = append(args, c.results(s.Dead, false)...)
 	}
-	var out store.Settled
+	out := store.Settled{Moved: make([]waybill.ID, 0, len(ready)+len(late)+len(s.Retry)+len(s.Dead))}
 	var lane int
 	var id waybill.ID
 	rows, err := c.db.query(ctx, c.sql.settle[k], args...)

@@ -3,7 +3,9 @@ package pgstore
 import (
 	"strings"
 
+	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/store"
 )
 
 // statements are the SQL of the store, with the configured names in place. Comments name the index that each uses.
@@ -17,7 +19,18 @@ type statements struct {
 	acquire                      string
 	release, leave               string
 	fetch, sweep, load, due      string
+	fetchRaw                     string
+	holds, follow, urgent        string
 	settle                       map[settleKind]string
+	finish                       string
+	stats, find                  string
+	list, count                  map[store.State]string
+	replay, discard, unblock     string
+	purge                        map[store.State]string
+	purgeWritten, forgetNodes    string
+	days, forgetDay              string
+	anyLive                      string
+	setLanes                     []string
 }
 
 // eventColumns is the event's columns with a comma between them.
@@ -29,6 +42,12 @@ const readColumns = `coalesce(lane, -1), coalesce(seq, 0), id, coalesce(type, ''
  coalesce(tenant_id, ''), coalesce(topic, ''), coalesce(routing_key, ''), coalesce(schema_id, ''), coalesce(schema_version, 1),
  coalesce(dedup_key, ''), coalesce(occurred_at, now()), coalesce(priority, 0), coalesce(correlation_id, ''), coalesce(causation_id, ''),
  coalesce(headers, ''), coalesce(content_type, ''), payload, coalesce(created_at, now())`
+
+// aggregateColumns is what an event is ordered by, as it reads. Without an id it is ordered by nothing.
+const aggregateColumns = `coalesce(tenant_id, ''), ` + aggregateType + `, coalesce(aggregate_id, '')`
+
+// aggregateType is the type of an aggregate; one that names none has the usual one, as in eventrow.Finish.
+const aggregateType = `coalesce(nullif(aggregate_type, ''), '` + waybill.GlobalAggregate + `')`
 
 // manyColumns is what insertMany and insertWith make of their arrays. An array that is shorter than the others is filled up
 // with NULLs, so a column that is empty in all events is sent as no array at all.
@@ -107,20 +126,53 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
 		// Primary key of outbox (lane, seq).
 		fetch: r(`SELECT ` + readColumns + `, r.available_at, 0, 0, false, '', now() FROM (SELECT) AS once LEFT JOIN (
   unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
-  CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT $4) AS r
+  CROSS JOIN LATERAL (SELECT * FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT {limit}) AS r
 ) ON true`),
-		sweep: r(`SELECT r.lane, r.seq, r.id FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
-CROSS JOIN LATERAL (SELECT o.lane, o.seq, o.id FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT $4) AS r`),
+		sweep: r(`SELECT lane, seq, id, ` + aggregateColumns + ` FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
+CROSS JOIN LATERAL (
+  SELECT lane, seq, id, tenant_id, aggregate_type, aggregate_id FROM {outbox} o
+  WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT {limit}
+) AS r`),
 		load: r(`SELECT ` + readColumns + `, r.available_at, 0, 0, false, '', now() FROM (SELECT) AS once LEFT JOIN (
   unnest($1::smallint[], $2::bigint[]) AS c(l, s) JOIN {outbox} r ON r.lane = c.l AND r.seq = c.s
 ) ON true`),
-		// delayed_due_idx (lane, due_at, seq), once per lane.
+		// delayed_due_idx (lane, due_at, seq), once per lane for what is due, and once for what is next.
 		due: r(`SELECT ` + readColumns + `, r.due_at, coalesce(r.attempts, 0), coalesce(r.replay, 0), coalesce(r.holds, false),
- coalesce(r.last_error, ''), now() FROM (SELECT) AS once LEFT JOIN (
+ coalesce(r.last_error, ''), now(), (
+  SELECT min(n.due_at) FROM unnest($1::smallint[]) AS c(l)
+  CROSS JOIN LATERAL (SELECT d.due_at FROM {delayed} d WHERE d.lane = c.l AND d.due_at > now() ORDER BY d.due_at LIMIT 1) AS n
+) FROM (SELECT) AS once LEFT JOIN (
   unnest($1::smallint[]) AS c(l)
-  CROSS JOIN LATERAL (SELECT * FROM {delayed} d WHERE d.lane = c.l AND d.due_at <= now() ORDER BY d.due_at, d.seq LIMIT $2) AS r
-) ON true ORDER BY r.due_at, r.seq LIMIT $2`),
+  CROSS JOIN LATERAL (SELECT * FROM {delayed} d WHERE d.lane = c.l AND d.due_at <= now() ORDER BY d.due_at, d.seq LIMIT {limit}) AS r
+) ON true ORDER BY r.due_at, r.seq LIMIT {limit}`),
+
+		fetchRaw: r(fetchRaw),
+
+		holds:  r(holdingRows),
+		follow: r(followAggregate),
+		urgent: r(urgentRows),
 
 		settle: settleStatements(r),
+		finish: r(finishDeliveries()),
+
+		stats: r(countRows),
+		find:  r(findEvent()),
+		list:  listStatements(r),
+		count: countStatements(r),
+
+		replay:  r(replayDead()),
+		discard: r(discardDead),
+		unblock: r(unblockRows),
+
+		purge: map[store.State]string{
+			store.Delivered: r(purgeHistory),
+			store.Dead:      r(purgeDead),
+		},
+		purgeWritten: r(purgePending),
+		forgetNodes:  r(forgetSilentNodes),
+		days:         r(historyDays),
+		forgetDay:    r(forgetUntil),
+		anyLive:      r(anyLive),
+		setLanes:     setLanesStatements(r),
 	}
 }

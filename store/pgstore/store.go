@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +30,18 @@ type SQLStore struct {
 	*core
 	sqldb *sql.DB
 }
+
+// Both play every role.
+var (
+	_ store.Outbox[pgx.Tx]    = (*Store)(nil)
+	_ store.Finisher[pgx.Tx]  = (*Store)(nil)
+	_ store.Relay             = (*Store)(nil)
+	_ store.Operator          = (*Store)(nil)
+	_ store.Outbox[*sql.Tx]   = (*SQLStore)(nil)
+	_ store.Finisher[*sql.Tx] = (*SQLStore)(nil)
+	_ store.Relay             = (*SQLStore)(nil)
+	_ store.Operator          = (*SQLStore)(nil)
+)
 
 // New returns a store over a pgx pool. It does not touch the database; the pool stays the caller's.
 func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
@@ -66,6 +79,8 @@ type core struct {
 	db  database
 	cfg Config
 	sql statements
+	// textual: the driver sends columns as text, so they are scanned.
+	textual atomic.Bool
 	*shared
 }
 

@@ -26,22 +26,31 @@ func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]
 	if len(evs) == 0 {
 		return nil, nil
 	}
-	w := s.writer.Load()
-	own := w != nil && w.tx == tx
-	if own {
-		// The store's own transaction has the write lock, so there is nothing to wait for; see append.
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		ctx = context.WithoutCancel(ctx)
-	} else if _, reading := s.readers.Load(tx); reading {
-		return nil, errors.New("sqlitestore: the transaction is read-only")
+	ctx, w, err := s.whose(ctx, tx)
+	if err != nil {
+		return nil, err
 	}
-	placed, err := s.append(ctx, txTarget{s, tx}, evs, own)
-	if err == nil && own {
+	placed, err := s.append(ctx, txTarget{s, tx}, evs, w != nil)
+	if err == nil && w != nil {
 		w.took(evs, placed)
 	}
 	return placed, err
+}
+
+// whose returns the store's own write transaction if tx is that, and the context to go on with. A transaction that only reads is
+// refused.
+func (s *Store) whose(ctx context.Context, tx *sql.Tx) (context.Context, *writing, error) {
+	if w := s.writer.Load(); w != nil && w.tx == tx {
+		// The store's own transaction has the write lock, so there is nothing to wait for; see enter.
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		return context.WithoutCancel(ctx), w, nil
+	}
+	if _, reading := s.readers.Load(tx); reading {
+		return nil, nil, errors.New("sqlitestore: the transaction is read-only")
+	}
+	return ctx, nil, nil
 }
 
 // AppendSQL implements [store.SQLAppender].
@@ -55,10 +64,35 @@ func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Eve
 	return s.append(ctx, sqlTarget{tx}, evs, false)
 }
 
-// savepoint is around an append that takes more than one statement, so that an error leaves none of its events behind.
+// savepoint is around what takes more than one statement, so that an error leaves nothing of it behind.
 const savepoint = `waybill_append`
 
 func (s *Store) append(ctx context.Context, t target, evs []waybill.Event, own bool) ([]store.Placed, error) {
+	ctx, err := s.enter(ctx, t, own)
+	if err != nil {
+		return nil, err
+	}
+	var placed []store.Placed
+	insert := func() error {
+		var err error
+		placed, err = s.insert(ctx, t, evs)
+		return err
+	}
+	// One insert undoes itself when it fails. In the store's own transaction the runner rolls everything back.
+	undo := !own && !simple(evs)
+	if !undo {
+		err = s.refused(insert())
+	} else {
+		err = s.atOnce(ctx, t, insert)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return placed, nil
+}
+
+// enter makes sure that a transaction is open and has the write lock, and returns the context for what is done in it.
+func (s *Store) enter(ctx context.Context, t target, own bool) (context.Context, error) {
 	if err := s.prove(ctx, t); err != nil {
 		return nil, err
 	}
@@ -72,30 +106,22 @@ func (s *Store) append(ctx context.Context, t target, evs []waybill.Event, own b
 		if _, err := t.exec(ctx, s.sql.lock); err != nil {
 			return nil, s.refused(err)
 		}
-		ctx = context.WithoutCancel(ctx)
 	}
-	// One insert undoes itself when it fails. In the store's own transaction the runner rolls everything back.
-	undo := !own && !simple(evs)
-	if undo {
-		if err := t.text(ctx, "SAVEPOINT "+savepoint); err != nil {
-			return nil, s.refused(err)
-		}
+	return context.WithoutCancel(ctx), nil
+}
+
+// atOnce runs what takes more than one statement. After an error nothing of it is left.
+func (s *Store) atOnce(ctx context.Context, t target, fn func() error) error {
+	if err := t.text(ctx, "SAVEPOINT "+savepoint); err != nil {
+		return s.refused(err)
 	}
-	placed, err := s.insert(ctx, t, evs)
-	if err != nil {
-		if undo {
-			// Where SQLite has rolled the transaction back there is no savepoint any more, and nothing to undo.
-			_ = t.text(ctx, "ROLLBACK TO "+savepoint)
-			_ = t.text(ctx, "RELEASE "+savepoint)
-		}
-		return nil, s.refused(err)
+	if err := fn(); err != nil {
+		// Where SQLite has rolled the transaction back there is no savepoint any more, and nothing to undo.
+		_ = t.text(ctx, "ROLLBACK TO "+savepoint)
+		_ = t.text(ctx, "RELEASE "+savepoint)
+		return s.refused(err)
 	}
-	if undo {
-		if err := t.text(ctx, "RELEASE "+savepoint); err != nil {
-			return nil, s.refused(err)
-		}
-	}
-	return placed, nil
+	return s.refused(t.text(ctx, "RELEASE "+savepoint))
 }
 
 // simple reports whether a single insert does it.

@@ -165,6 +165,7 @@ func TestNoTables(t *testing.T) {
 func uses(t *testing.T, db *sqlitestore.Store) map[string]func() error {
 	ctx := t.Context()
 	node := store.Node{ID: waybill.NewID(), Relay: "test"}
+	ids := []waybill.ID{waybill.NewID()}
 	return map[string]func() error{
 		"Begin":     func() error { _, err := db.Begin(ctx, nil); return err },
 		"Fetch":     func() error { _, err := db.Fetch(ctx, []store.Cursor{{}}, 1); return err },
@@ -177,6 +178,28 @@ func uses(t *testing.T, db *sqlitestore.Store) map[string]func() error {
 		"Release":   func() error { return db.Release(ctx, []store.Lease{{}}, false) },
 		"Leave":     func() error { return db.Leave(ctx, node) },
 		"Settle":    func() error { _, err := db.Settle(ctx, store.Settlement{}); return err },
+		"Holds":     func() error { _, err := db.Holds(ctx, []int{0}); return err },
+		"Follow":    func() error { _, err := db.Follow(ctx, store.Aggregate{ID: "x"}, store.Cursor{}, 1); return err },
+		"Urgent":    func() error { _, err := db.Urgent(ctx, []store.Cursor{{}}, 1); return err },
+		"Finish": func() error {
+			tx, err := db.DB().BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			defer tx.Rollback() //nolint:errcheck // nothing was written
+			return db.Finish(ctx, tx, []waybill.Delivery{{}})
+		},
+		"Stats":        func() error { _, err := db.Stats(ctx); return err },
+		"Count":        func() error { _, err := db.Count(ctx, store.Dead, store.Filter{}); return err },
+		"List":         func() error { _, err := db.List(ctx, store.Dead, store.Filter{}, 0, 1); return err },
+		"Find":         func() error { _, err := db.Find(ctx, ids[0]); return err },
+		"Replay":       func() error { _, err := db.Replay(ctx, ids); return err },
+		"Discard":      func() error { _, err := db.Discard(ctx, ids); return err },
+		"Unblock":      func() error { _, err := db.Unblock(ctx, ids); return err },
+		"Purge":        func() error { _, err := db.Purge(ctx, store.Dead, 0, 1); return err },
+		"PurgeWritten": func() error { _, err := db.PurgeWritten(ctx, 0, 1); return err },
+		"Tidy":         func() error { return db.Tidy(ctx, 0) },
+		"SetLanes":     func() error { return db.SetLanes(ctx, 1) },
 	}
 }
 

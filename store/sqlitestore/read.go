@@ -31,29 +31,31 @@ func (s *Store) Fetch(ctx context.Context, from []store.Cursor, limit int) (stor
 }
 
 // Sweep implements [store.Reader].
-func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Key, error) {
+func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
-	var keys []store.Key
+	var seen []store.Sighting
 	for _, c := range from {
 		if c.Lane != onlyLane {
 			continue
 		}
 		rows, err := s.query(ctx, s.sql.sweep, c.After, upTo(c), limit)
 		err = eachRow(rows, err, func(rows *sql.Rows) error {
-			key := store.Key{Lane: onlyLane}
-			if err := rows.Scan(&key.Seq, (*scanID)(&key.ID)); err != nil {
+			sight := store.Sighting{Key: store.Key{Lane: onlyLane}}
+			var agg aggregate
+			if err := rows.Scan(append([]any{&sight.Seq, (*scanID)(&sight.ID)}, agg.dest()...)...); err != nil {
 				return err
 			}
-			keys = append(keys, key)
+			sight.Aggregate = agg.decode()
+			seen = append(seen, sight)
 			return nil
 		})
 		if err != nil {
 			return nil, s.explain(err)
 		}
 	}
-	return keys, nil
+	return seen, nil
 }
 
 // Load implements [store.Reader].
@@ -88,6 +90,14 @@ func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, er
 	if err := s.read(ctx, &page, s.sql.due, []any{micros(page.Now), limit}, scanDelayed); err != nil {
 		return store.Page{}, err
 	}
+	// What is committed between the two reads is not missed: due, it is as late as what is committed after them; not due, it is
+	// seen here.
+	var next sql.NullInt64
+	rows, err := s.query(ctx, s.sql.nextDue, micros(page.Now))
+	if _, err := scanOne(rows, err, &next); err != nil {
+		return store.Page{}, s.explain(err)
+	}
+	page.Next = timeOf(next)
 	return page, nil
 }
 
@@ -99,6 +109,14 @@ func upTo(c store.Cursor) int64 {
 		return math.MaxInt64
 	}
 	return c.UpTo
+}
+
+// timeOf returns a time as it is stored; NULL is zero.
+func timeOf(at sql.NullInt64) time.Time {
+	if !at.Valid {
+		return time.Time{}
+	}
+	return time.UnixMicro(at.Int64).UTC()
 }
 
 // scanReady reads a row of outbox. A time that has passed says no more than none.

@@ -39,8 +39,10 @@ type statements struct {
 	takeKey, keyHolder  *statement
 	present             []*statement
 	// Reading.
-	fetch, sweep, due, found *statement
-	load                     []*statement
+	fetch, sweep, found   *statement
+	due, nextDue          *statement
+	holds, follow, urgent *statement
+	load                  []*statement
 	// Lanes.
 	otherRelay, beat, forgetNodes, nodes, lanesState *statement
 	live, freeLane, acquire, release                 *statement
@@ -51,12 +53,23 @@ type statements struct {
 	retryReady, retryDelayed *statement
 	buryReady, buryDelayed   *statement
 	freeKey                  *statement
+	// Looking, by state, and mending.
+	count, list                [4]*statement
+	stats, find                *statement
+	deadKeys, replay, discard  []*statement
+	unblockDead, unblockPutOff []*statement
+	// Keeping in shape.
+	anyLive, setHistoryFrom              *statement
+	purgeHistory, purgeDead              *statement
+	purgeReady, purgeDelayed, raiseEpoch *statement
 }
 
-// eventColumns are the columns of an event, and rowColumns those that a row of every table has.
+// eventColumns are the columns of an event, rowColumns those that a row of every table has, and aggregateColumns what makes an
+// aggregate.
 var (
-	eventColumns = strings.Join(eventrow.Columns(), ", ")
-	rowColumns   = "lane, seq, " + eventColumns + ", created_at"
+	eventColumns     = strings.Join(eventrow.Columns(), ", ")
+	rowColumns       = "lane, seq, " + eventColumns + ", created_at"
+	aggregateColumns = "tenant_id, aggregate_type, aggregate_id"
 )
 
 func newStatements(names *strings.Replacer) *statements {
@@ -105,17 +118,28 @@ SELECT id FROM asked WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.id = asked.i
 	s.readStatements(one, each)
 	s.laneStatements(one)
 	s.settleStatements(one, each)
+	s.browseStatements(one)
+	s.mendStatements(one, each)
 	return s
 }
 
 func (s *statements) readStatements(one func(string) *statement, each func(text, item string) []*statement) {
-	// Primary key of outbox, for all three. There is one lane, so seq alone is the order.
+	// Primary key of outbox, for all four. There is one lane, so seq alone is the order.
 	s.fetch = one(`SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?`)
-	s.sweep = one(`SELECT seq, id FROM {outbox} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?`)
+	s.sweep = one(`SELECT seq, id, ` + aggregateColumns + ` FROM {outbox} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?`)
 	s.load = each(`SELECT `+rowColumns+`, available_at FROM {outbox} WHERE seq IN (LIST) ORDER BY seq`, "?")
-	// delayed_due_idx (lane, due_at, seq).
+	s.follow = one(`SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq > ? AND seq <= ?
+ AND aggregate_id = ? AND ` + shownType + ` = ? AND ifnull(tenant_id, '') = ? ORDER BY seq LIMIT ?`)
+	// outbox_priority_idx (seq) of what is urgent; left to itself, SQLite may take the primary key.
+	s.urgent = one(`SELECT ` + rowColumns + `, available_at FROM {outbox} INDEXED BY "{prefix}outbox_priority_idx"
+WHERE seq > ? AND seq <= ? AND priority > 0 AND ifnull(aggregate_id, '') = '' ORDER BY seq LIMIT ?`)
+	// delayed_due_idx (lane, due_at, seq), for both.
 	s.due = one(`SELECT ` + rowColumns + `, due_at, attempts, replay, holds, last_error FROM {delayed}
 WHERE lane = 0 AND due_at <= ? ORDER BY due_at, seq LIMIT ?`)
+	s.nextDue = one(`SELECT min(due_at) FROM {delayed} WHERE lane = 0 AND due_at > ?`)
+	// delayed_holds_idx and dead_holds_idx (lane) of what holds.
+	s.holds = one(`SELECT seq, id, ` + aggregateColumns + `, 0 FROM {delayed} WHERE lane = 0 AND holds
+UNION ALL SELECT seq, id, ` + aggregateColumns + `, 1 FROM {dead} WHERE lane = 0 AND holds`)
 	// Unique id or primary key of each; history_id_idx.
 	s.found = one(`SELECT EXISTS (SELECT 1 FROM {outbox} WHERE id = ?1) OR EXISTS (SELECT 1 FROM {delayed} WHERE id = ?1)
  OR EXISTS (SELECT 1 FROM {dead} WHERE id = ?1) OR EXISTS (SELECT 1 FROM {history} WHERE id = ?1)`)

@@ -40,10 +40,12 @@ type Store struct {
 }
 
 var (
-	_ store.Outbox[*sql.Tx] = (*Store)(nil)
-	_ store.SQLAppender     = (*Store)(nil)
-	_ store.Relay           = (*Store)(nil)
-	_ store.Migrator        = (*Store)(nil)
+	_ store.Outbox[*sql.Tx]   = (*Store)(nil)
+	_ store.SQLAppender       = (*Store)(nil)
+	_ store.Relay             = (*Store)(nil)
+	_ store.Finisher[*sql.Tx] = (*Store)(nil)
+	_ store.Operator          = (*Store)(nil)
+	_ store.Migrator          = (*Store)(nil)
 )
 
 // New returns a store over a database that was opened with the driver modernc.org/sqlite, for example

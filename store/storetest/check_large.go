@@ -43,19 +43,19 @@ func manyEvents[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("InTx: %v", err)
 	}
 	cursor := store.Cursor{Lane: b.laneOf(evs[0]), UpTo: 1 << 62}
-	var keys []store.Key
+	var seen []store.Sighting
 	for {
 		page := b.sweep(ctx, t, 5000, cursor)
-		keys = append(keys, page...)
+		seen = append(seen, page...)
 		if len(page) < 5000 {
 			break
 		}
 		cursor.After = page[len(page)-1].Seq
 	}
-	if len(keys) != n {
-		t.Fatalf("%d events were written in one transaction, and %d are ready", n, len(keys))
+	if len(seen) != n {
+		t.Fatalf("%d events were written in one transaction, and %d are ready", n, len(seen))
 	}
-	for i, key := range keys {
+	for i, key := range seen {
 		if key.ID != evs[i].ID {
 			t.Fatalf("event %d of %d is %s, want %s", i, n, key.ID, evs[i].ID)
 		}
@@ -64,7 +64,7 @@ func manyEvents[T any](ctx context.Context, t tb, b *bench[T]) {
 	var samples []store.Key
 	var want []waybill.Event
 	for i := 0; i < n; i += 97 {
-		samples, want = append(samples, keys[i]), append(want, evs[i])
+		samples, want = append(samples, seen[i].Key), append(want, evs[i])
 	}
 	page, err := b.DB.Load(ctx, samples)
 	if err != nil {

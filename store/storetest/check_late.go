@@ -37,9 +37,9 @@ func lateCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	read := rows[0]
 	sweep := []store.Cursor{{Lane: read.Lane, UpTo: read.Seq}}
-	keys, err := b.DB.Sweep(ctx, sweep, 100)
-	if err != nil || len(keys) != 1 || keys[0] != read.Key {
-		t.Fatalf("Sweep while the first is open: %v, %v", keys, err)
+	seen, err := b.DB.Sweep(ctx, sweep, 100)
+	if err != nil || len(seen) != 1 || seen[0].Key != read.Key {
+		t.Fatalf("Sweep while the first is open: %v, %v", seen, err)
 	}
 	if err := open.Commit(); err != nil {
 		t.Fatalf("the late commit: %v", err)
@@ -52,15 +52,15 @@ func lateCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 			rowIDs(page.Rows), err)
 	}
 	// ... and the sweep does.
-	keys, err = b.DB.Sweep(ctx, sweep, 100)
-	if err != nil || len(keys) != 2 {
-		t.Fatalf("Sweep after the late commit: %v, %v, want both", keys, err)
+	seen, err = b.DB.Sweep(ctx, sweep, 100)
+	if err != nil || len(seen) != 2 {
+		t.Fatalf("Sweep after the late commit: %v, %v, want both", seen, err)
 	}
-	late := keys[0]
-	if late.ID != first.ID || late.Seq >= read.Seq || late.Lane != read.Lane || keys[1] != read.Key {
-		t.Errorf("Sweep returned %v, want the late event in front of %v", keys, read.Key)
+	late := seen[0]
+	if late.ID != first.ID || late.Seq >= read.Seq || late.Lane != read.Lane || seen[1].Key != read.Key {
+		t.Errorf("Sweep returned %v, want the late event in front of %v", seen, read.Key)
 	}
-	loaded, err := b.DB.Load(ctx, []store.Key{late})
+	loaded, err := b.DB.Load(ctx, []store.Key{late.Key})
 	if err != nil || len(loaded.Rows) != 1 {
 		t.Fatalf("Load of the late event: %v, %v", rowIDs(loaded.Rows), err)
 	}
@@ -77,9 +77,9 @@ func lateRollback[T any](ctx context.Context, t tb, b *bench[T]) {
 	if len(rows) != 1 {
 		return
 	}
-	keys, err := b.DB.Sweep(ctx, []store.Cursor{{Lane: rows[0].Lane, UpTo: rows[0].Seq}}, 100)
-	if err != nil || len(keys) != 1 || keys[0] != rows[0].Key {
-		t.Errorf("Sweep after the rollback: %v, %v, want %v", keys, err, rows[0].Key)
+	seen, err := b.DB.Sweep(ctx, []store.Cursor{{Lane: rows[0].Lane, UpTo: rows[0].Seq}}, 100)
+	if err != nil || len(seen) != 1 || seen[0].Key != rows[0].Key {
+		t.Errorf("Sweep after the rollback: %v, %v, want %v", seen, err, rows[0].Key)
 	}
 	b.wantNotes(ctx, t, "late", 0)
 	b.wantCommitted(ctx, t, false, first)

@@ -31,13 +31,22 @@ func (b *bench[T]) fetch(ctx context.Context, t tb, limit int, from ...store.Cur
 	return page.Rows
 }
 
-func (b *bench[T]) sweep(ctx context.Context, t tb, limit int, from ...store.Cursor) []store.Key {
+func (b *bench[T]) sweep(ctx context.Context, t tb, limit int, from ...store.Cursor) []store.Sighting {
 	t.Helper()
-	keys, err := b.DB.Sweep(ctx, from, limit)
+	seen, err := b.DB.Sweep(ctx, from, limit)
 	if err != nil {
 		t.Fatalf("Sweep: %v", err)
 	}
-	return keys
+	return seen
+}
+
+// sightings returns what a sweep shows of rows.
+func sightings(rows []row) []store.Sighting {
+	seen := make([]store.Sighting, len(rows))
+	for i, row := range rows {
+		seen[i] = store.Sighting{Key: row.Key, Aggregate: store.AggregateOf(&row.Event)}
+	}
+	return seen
 }
 
 func keysOf(rows []row) []store.Key {
@@ -163,8 +172,8 @@ func fetchNothing[T any](ctx context.Context, t tb, b *bench[T]) {
 	if err != nil || len(page.Rows) != 0 {
 		t.Errorf("Fetch of no lanes returned %d rows, %v", len(page.Rows), err)
 	}
-	if keys, err := b.DB.Sweep(ctx, nil, 10); err != nil || len(keys) != 0 {
-		t.Errorf("Sweep of no lanes returned %v, %v", keys, err)
+	if seen, err := b.DB.Sweep(ctx, nil, 10); err != nil || len(seen) != 0 {
+		t.Errorf("Sweep of no lanes returned %v, %v", seen, err)
 	}
 	if page, err := b.DB.Load(ctx, nil); err != nil || len(page.Rows) != 0 {
 		t.Errorf("Load of no keys returned %d rows, %v", len(page.Rows), err)
@@ -196,9 +205,9 @@ func sweeps[T any](ctx context.Context, t tb, b *bench[T]) {
 	}{{0, top, 100}, {0, top, 2}, {all[2].Seq, top, 100}, {0, all[7].Seq, 100}, {all[2].Seq, all[7].Seq, 1}, {top, top, 10}} {
 		for lane := range b.lanes {
 			cursor := store.Cursor{Lane: lane, After: c.after, UpTo: c.upTo}
-			keys, rows := b.sweep(ctx, t, c.limit, cursor), b.fetch(ctx, t, c.limit, cursor)
-			if !slices.Equal(keys, keysOf(rows)) {
-				t.Errorf("Sweep(%+v, %d) returned %v, Fetch %v", cursor, c.limit, keys, keysOf(rows))
+			seen, rows := b.sweep(ctx, t, c.limit, cursor), b.fetch(ctx, t, c.limit, cursor)
+			if !slices.Equal(seen, sightings(rows)) {
+				t.Errorf("Sweep(%+v, %d) returned %v, Fetch %v", cursor, c.limit, seen, sightings(rows))
 			}
 		}
 	}
@@ -207,10 +216,10 @@ func sweeps[T any](ctx context.Context, t tb, b *bench[T]) {
 	for lane := range b.lanes {
 		from = append(from, store.Cursor{Lane: lane, UpTo: top})
 	}
-	keys := b.sweep(ctx, t, 100, from...)
-	slices.SortFunc(keys, func(a, b store.Key) int { return int(a.Seq - b.Seq) })
-	if !slices.Equal(keys, keysOf(all)) {
-		t.Errorf("Sweep of all lanes returned %v, want %v", keys, keysOf(all))
+	seen := b.sweep(ctx, t, 100, from...)
+	slices.SortFunc(seen, func(a, b store.Sighting) int { return int(a.Seq - b.Seq) })
+	if !slices.Equal(seen, sightings(all)) {
+		t.Errorf("Sweep of all lanes returned %v, want %v", seen, sightings(all))
 	}
 }
 
@@ -285,9 +294,9 @@ func readsCommitted[T any](ctx context.Context, t tb, b *bench[T]) {
 			if len(rows) != 1 {
 				continue
 			}
-			keys, err := db.Sweep(ctx, []store.Cursor{{Lane: rows[0].Lane, UpTo: 1 << 62}}, 10)
-			if err != nil || !slices.Equal(keys, keysOf(rows)) {
-				t.Errorf("Sweep beside an open transaction returned %v, %v, want %v", keys, err, keysOf(rows))
+			seen, err := db.Sweep(ctx, []store.Cursor{{Lane: rows[0].Lane, UpTo: 1 << 62}}, 10)
+			if err != nil || !slices.Equal(seen, sightings(rows)) {
+				t.Errorf("Sweep beside an open transaction returned %v, %v, want %v", seen, err, sightings(rows))
 			}
 			if page, err := db.Due(ctx, b.allLanes(), 100); err != nil {
 				t.Errorf("Due: %v", err)

@@ -53,9 +53,9 @@ func done[T any](history bool) func(context.Context, tb, *bench[T]) {
 		})
 		wantMoved(t, settled, rows[0].ID, rows[2].ID)
 		b.wantReady(ctx, t, evs[1], evs[3])
-		keys := b.sweep(ctx, t, 100, store.Cursor{Lane: rows[0].Lane, UpTo: rows[3].Seq})
-		if want := []store.Key{rows[1].Key, rows[3].Key}; !slices.Equal(keys, want) {
-			t.Errorf("Sweep after the settlement returned %v, want %v", keys, want)
+		seen := b.sweep(ctx, t, 100, store.Cursor{Lane: rows[0].Lane, UpTo: rows[3].Seq})
+		if want := sightings([]row{rows[1], rows[3]}); !slices.Equal(seen, want) {
+			t.Errorf("Sweep after the settlement returned %v, want %v", seen, want)
 		}
 		// Once only: a settled event is settled.
 		again := b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows[:3]), History: history})
@@ -113,8 +113,8 @@ func retries[T any](ctx context.Context, t tb, b *bench[T]) {
 	if page, err := b.DB.Load(ctx, []store.Key{row.Key}); err != nil || len(page.Rows) > 0 {
 		t.Errorf("Load returned a row that is put off: %v, %v", rowIDs(page.Rows), err)
 	}
-	keys := b.sweep(ctx, t, 10, store.Cursor{Lane: row.Lane, UpTo: 1 << 62})
-	if slices.Contains(keys, row.Key) {
+	seen := b.sweep(ctx, t, 10, store.Cursor{Lane: row.Lane, UpTo: 1 << 62})
+	if slices.ContainsFunc(seen, func(s store.Sighting) bool { return s.Key == row.Key }) {
 		t.Errorf("Sweep returned a row that is put off")
 	}
 	b.wantCommitted(ctx, t, true, ev)
@@ -130,7 +130,7 @@ func retriesAgain[T any](ctx context.Context, t tb, b *bench[T]) {
 		if i == 3 {
 			r.Error = ""
 		}
-		wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}}), ev.ID)
+		wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}, Durable: i == 2}), ev.ID)
 		row := b.awaitDue(ctx, t, ev.ID)
 		if row.Attempts != i || row.Holds != r.Holds || row.LastError != r.Error || row.Key != rows[0].Key {
 			t.Errorf("put off for the %d. time, the row is %+v", i, row)

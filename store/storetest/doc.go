@@ -10,8 +10,8 @@
 //	}
 //
 // Tests are named after the behaviours: behaviour_1 to behaviour_33 are the numbered ones of the project, W is more about
-// writing, R about reading, L about lanes and S about settlements. What a store cannot show is a "no" in its column of
-// the [Matrix], never a silent skip; columns of stores that the matrix does not know are printed only.
+// writing, R about reading, L about lanes, S about settlements and O about operating. What a store cannot show is a "no"
+// in its column of the [Matrix], never a silent skip; columns of stores that the matrix does not know are printed only.
 //
 // The suite needs no sleep and asserts no duration: where something takes effect by the database's clock it polls for it,
 // with a generous deadline. Run it with the race detector on. The random test logs its seed; STORETEST_SEED=… repeats it.

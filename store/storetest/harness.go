@@ -8,10 +8,12 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// DB is a store under test: the write side and the relay side.
+// DB is a store under test: the write side, the relay side, and the operator's.
 type DB[T any] interface {
 	store.Outbox[T]
+	store.Finisher[T]
 	store.Relay
+	store.Operator
 }
 
 // Harness is a kind of store, and how a test gets hold of one.
@@ -47,6 +49,8 @@ type Features struct {
 	ForeignTx bool
 	// StoredHeaders: the stored text of headers can be overwritten. Needs Instance.SetHeaders.
 	StoredHeaders bool
+	// OneLane: the store has one lane, and can have no other number of them.
+	OneLane bool
 }
 
 // Instance is one store over tables of its own. A function that is optional may be nil.

@@ -56,6 +56,9 @@ func behaviours() []behaviour {
 		{"R3", "Load"},
 		{"R4", "Due"},
 		{"R5", "reads see committed rows only"},
+		{"R6", "Holds"},
+		{"R7", "Follow"},
+		{"R8", "Urgent"},
 		{"L1", "heartbeats and membership"},
 		{"L2", "one outbox has one relay"},
 		{"L3", "acquiring free lanes"},
@@ -71,6 +74,17 @@ func behaviours() []behaviour {
 		{"S6", "rows that are gone"},
 		{"S7", "stored errors"},
 		{"S8", "a stale owner against a take-over"},
+		{"S9", "Finish, in the caller's transaction"},
+		{"O1", "Stats"},
+		{"O2", "Count and List"},
+		{"O3", "Find"},
+		{"O4", "Replay"},
+		{"O5", "Discard"},
+		{"O6", "Unblock"},
+		{"O7", "Purge"},
+		{"O8", "PurgeWritten"},
+		{"O9", "Tidy"},
+		{"O10", "SetLanes"},
 	}
 }
 

@@ -29,7 +29,9 @@ func TestSuiteAcceptsAGoodStore(t *testing.T) {
 // A store that is broken in one way fails at least one check of every behaviour that is broken with it: a suite that
 // cannot fail proves nothing.
 func TestSuiteRefusesBrokenStores(t *testing.T) {
-	for _, m := range slices.Concat(writeMutants(), readMutants(), laneMutants(), settleMutants()) {
+	for _, m := range slices.Concat(
+		writeMutants(), readMutants(), laneMutants(), settleMutants(), seekMutants(), finishMutants(), browseMutants(), mendMutants(), keepMutants(),
+	) {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			for row := range strings.FieldsSeq(m.rows) {

@@ -113,10 +113,11 @@ type worse struct {
 	release   func(ctx context.Context, leases []store.Lease, dirty bool) error
 	leave     func(ctx context.Context, n store.Node) error
 	fetch     func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error)
-	sweep     func(ctx context.Context, from []store.Cursor, limit int) ([]store.Key, error)
+	sweep     func(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error)
 	load      func(ctx context.Context, keys []store.Key) (store.Page, error)
 	due       func(ctx context.Context, lanes []int, limit int) (store.Page, error)
 	settle    func(ctx context.Context, s store.Settlement) (store.Settled, error)
+	worseOperator
 }
 
 func (w *worse) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[memTx], error) {
@@ -182,7 +183,7 @@ func (w *worse) Fetch(ctx context.Context, from []store.Cursor, limit int) (stor
 	return w.DB.Fetch(ctx, from, limit)
 }
 
-func (w *worse) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Key, error) {
+func (w *worse) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
 	if w.sweep != nil {
 		return w.sweep(ctx, from, limit)
 	}

@@ -285,7 +285,9 @@ func wantHeld(t tb, settled store.Settled, want ...int) {
 }
 
 // result is an event's result in the lane of its row.
-func result(row store.Row) store.Result { return store.Result{Lane: row.Lane, ID: row.ID} }
+func result(row store.Row) store.Result {
+	return store.Result{Lane: row.Lane, ID: row.ID, Late: !row.DueAt.IsZero()}
+}
 
 func results(rows []store.Row) []store.Result {
 	rs := make([]store.Result, len(rows))

@@ -115,8 +115,10 @@ func checks[T any]() []check[T] {
 		savepointChecks[T](), trackChecks[T](), ownedChecks[T](), largeChecks[T](), lateChecks[T](),
 		contextChecks[T](), refusedChecks[T](), foreignChecks[T](), hubChecks[T](),
 		fieldChecks[T](), headerChecks[T](), delayChecks[T](), committedChecks[T](), modelChecks[T](),
-		readChecks[T](), dueChecks[T](),
+		readChecks[T](), dueChecks[T](), seekChecks[T](),
 		laneChecks[T](), takeOverChecks[T](),
-		doneChecks[T](), retryChecks[T](), fenceChecks[T](), raceChecks[T](),
+		doneChecks[T](), retryChecks[T](), fenceChecks[T](), raceChecks[T](), finishChecks[T](), finishFenceChecks[T](),
+		statsChecks[T](), browseChecks[T](), replayChecks[T](), replayKeyChecks[T](), mendChecks[T](),
+		purgeChecks[T](), purgeWrittenChecks[T](), tidyChecks[T](), setLanesChecks[T](),
 	)
 }

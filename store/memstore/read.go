@@ -1,0 +1,149 @@
+package memstore
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// pageOf returns copies of records; mu is held.
+func pageOf(rs []*record) store.Page {
+	page := store.Page{Now: clock()}
+	for _, r := range rs {
+		page.Rows = append(page.Rows, copyRow(r))
+	}
+	return page
+}
+
+// copyRow returns a row that shares nothing with the table.
+func copyRow(r *record) store.Row {
+	c := r.Row
+	c.Event = r.Event.Complete()
+	return c
+}
+
+// scan reads a series of each cursor's lane; mu is held.
+func (t *tables) scan(from []store.Cursor, limit int, of func(*queue) *series) []*record {
+	var found []*record
+	for _, c := range from {
+		if t.has(c.Lane) {
+			found = append(found, of(&t.queues[c.Lane]).stretch(c.After, c.UpTo, limit)...)
+		}
+	}
+	return found
+}
+
+func (t *tables) has(lane int) bool { return lane >= 0 && lane < len(t.lanes) }
+
+func ready(q *queue) *series { return &q.ready }
+
+// Fetch implements [store.Reader].
+func (t *tables) Fetch(_ context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return pageOf(t.scan(from, limit, ready)), nil
+}
+
+// Sweep implements [store.Reader].
+func (t *tables) Sweep(_ context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var seen []store.Sighting
+	for _, r := range t.scan(from, limit, ready) {
+		seen = append(seen, store.Sighting{Key: r.Key, Aggregate: store.AggregateOf(&r.Event)})
+	}
+	return seen, nil
+}
+
+// Urgent implements [store.Seeker].
+func (t *tables) Urgent(_ context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return pageOf(t.scan(from, limit, func(q *queue) *series { return &q.urgent })), nil
+}
+
+// Follow implements [store.Seeker].
+func (t *tables) Follow(_ context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.follow[agg]
+	if s == nil || len(s.rows) == 0 || s.rows[0].Lane != from.Lane {
+		return pageOf(nil), nil
+	}
+	return pageOf(s.stretch(from.After, from.UpTo, limit)), nil
+}
+
+// Load implements [store.Reader].
+func (t *tables) Load(_ context.Context, keys []store.Key) (store.Page, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var found []*record
+	for _, k := range keys {
+		if r := t.rows[k.ID]; r != nil && r.state == store.Ready && r.Lane == k.Lane {
+			found = append(found, r)
+		}
+	}
+	slices.SortFunc(found, byLane)
+	return pageOf(slices.Compact(found)), nil
+}
+
+func byLane(a, b *record) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), bySeq(a, b)) }
+
+// Due implements [store.Reader].
+func (t *tables) Due(_ context.Context, lanes []int, limit int) (store.Page, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := clock()
+	var found []*record
+	var first time.Time
+	for _, lane := range distinct(lanes) {
+		if !t.has(lane) {
+			continue
+		}
+		q := &t.queues[lane]
+		if next := q.advance(now); first.IsZero() || !next.IsZero() && next.Before(first) {
+			first = next
+		}
+		n := 0
+		for r := range q.due.all {
+			if n == limit {
+				break
+			}
+			found = append(found, r)
+			n++
+		}
+	}
+	slices.SortFunc(found, byDue)
+	page := pageOf(found[:min(max(limit, 0), len(found))])
+	page.Now, page.Next = now, first
+	return page, nil
+}
+
+func distinct(lanes []int) []int {
+	return slices.Compact(slices.Sorted(slices.Values(lanes)))
+}
+
+// Holds implements [store.Seeker].
+func (t *tables) Holds(_ context.Context, lanes []int) ([]store.Hold, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	wanted := make(map[int]bool, len(lanes))
+	for _, lane := range lanes {
+		wanted[lane] = true
+	}
+	var found []*record
+	for _, r := range t.holding {
+		if wanted[r.Lane] {
+			found = append(found, r)
+		}
+	}
+	slices.SortFunc(found, byLane)
+	var holds []store.Hold
+	for _, r := range found {
+		holds = append(holds, store.Hold{Key: r.Key, Aggregate: store.AggregateOf(&r.Event), Dead: r.state == store.Dead})
+	}
+	return holds, nil
+}

@@ -1,0 +1,169 @@
+package memstore
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// record is a row and where it stands. A row that moves gets a new record; whoever still comes across the old one sees that
+// it has left.
+type record struct {
+	store.Row
+	state store.State
+	ended time.Time // when it was delivered or given up
+	left  bool
+	place int  // its place in the heap of what is put off; -1 if it is due
+	taker *txn // the open transaction that has recorded it as done
+}
+
+func (r *record) pending() bool { return r.state == store.Ready || r.state == store.Delayed }
+
+func bySeq(a, b *record) int   { return cmp.Compare(a.Seq, b.Seq) }
+func byDue(a, b *record) int   { return cmp.Or(a.DueAt.Compare(b.DueAt), bySeq(a, b)) }
+func byEnded(a, b *record) int { return cmp.Or(a.ended.Compare(b.ended), bySeq(a, b)) }
+
+// series is records in an order. Those that have left are passed over, and dropped once they are as many as those that
+// stay: adding and dropping cost the same however many there are.
+type series struct {
+	order func(a, b *record) int
+	rows  []*record
+	gone  int
+}
+
+// add puts a record into its place, which nearly always is the end.
+func (s *series) add(r *record) {
+	if n := len(s.rows); n == 0 || s.order(s.rows[n-1], r) < 0 {
+		s.rows = append(s.rows, r)
+		return
+	}
+	at, _ := slices.BinarySearchFunc(s.rows, r, s.order)
+	s.rows = slices.Insert(s.rows, at, r)
+}
+
+// drop notes that one of the records has left.
+func (s *series) drop() {
+	s.gone++
+	for len(s.rows) > 0 && s.rows[0].left {
+		s.rows = s.rows[1:]
+		s.gone--
+	}
+	if s.gone*2 > len(s.rows) {
+		s.rows = slices.DeleteFunc(s.rows, func(r *record) bool { return r.left })
+		s.gone = 0
+	}
+}
+
+// all calls yield for every record that has not left.
+func (s *series) all(yield func(*record) bool) {
+	for _, r := range s.rows {
+		if !r.left && !yield(r) {
+			return
+		}
+	}
+}
+
+// stretch returns the records with a seq in (after, upTo], at most limit; an upTo of 0 has no bound. The series is in the
+// order of seq.
+func (s *series) stretch(after, upTo int64, limit int) []*record {
+	start, _ := slices.BinarySearchFunc(s.rows, after+1, func(r *record, seq int64) int { return cmp.Compare(r.Seq, seq) })
+	var found []*record
+	for _, r := range s.rows[start:] {
+		if len(found) >= limit || upTo > 0 && r.Seq > upTo {
+			break
+		}
+		if !r.left {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+// queue is the pending rows of a lane.
+type queue struct {
+	ready  series // in the order of seq
+	urgent series // those of them that have a priority and no aggregate
+	due    series // put off, and their time has come
+	later  later  // put off, and it has not
+}
+
+func newQueues(n int) []queue {
+	queues := make([]queue, n)
+	for i := range queues {
+		queues[i] = queue{ready: series{order: bySeq}, urgent: series{order: bySeq}, due: series{order: byDue}}
+	}
+	return queues
+}
+
+// delayed calls yield for every row that is put off.
+func (q *queue) delayed(yield func(*record) bool) {
+	for r := range q.due.all {
+		if !yield(r) {
+			return
+		}
+	}
+	for _, r := range q.later {
+		if !yield(r) {
+			return
+		}
+	}
+}
+
+// drop takes a row out that has left.
+func (q *queue) drop(r *record) {
+	switch {
+	case r.state == store.Ready:
+		q.ready.drop()
+		if urgent(r) {
+			q.urgent.drop()
+		}
+	case r.place < 0:
+		q.due.drop()
+	default:
+		heap.Remove(&q.later, r.place)
+	}
+}
+
+func urgent(r *record) bool { return r.Event.Priority > 0 && !r.Event.Ordered() }
+
+// advance moves what has become due by now, and returns when the next will be; zero if there is none.
+func (q *queue) advance(now time.Time) time.Time {
+	for len(q.later) > 0 {
+		first := q.later[0]
+		if first.DueAt.After(now) {
+			return first.DueAt
+		}
+		heap.Pop(&q.later)
+		q.due.add(first)
+	}
+	return time.Time{}
+}
+
+// later is a heap of rows by when they are due.
+type later []*record
+
+func (l later) Len() int           { return len(l) }
+func (l later) Less(i, j int) bool { return byDue(l[i], l[j]) < 0 }
+
+func (l later) Swap(i, j int) {
+	l[i], l[j] = l[j], l[i]
+	l[i].place, l[j].place = i, j
+}
+
+func (l *later) Push(x any) {
+	r := x.(*record)
+	r.place = len(*l)
+	*l = append(*l, r)
+}
+
+func (l *later) Pop() any {
+	last := len(*l) - 1
+	r := (*l)[last]
+	r.place = -1
+	(*l)[last] = nil
+	*l = (*l)[:last]
+	return r
+}

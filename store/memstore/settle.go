@@ -1,0 +1,151 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Settle implements [store.Settler].
+func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.settled(ctx, s); err != nil {
+		return store.Settled{}, fmt.Errorf("memstore: settle: %w", err)
+	}
+	var out store.Settled
+	for _, lease := range s.Leases {
+		if t.holds(lease) {
+			out.Held = append(out.Held, lease.Lane)
+		}
+	}
+	out.Held = distinct(out.Held)
+	now := clock()
+	each := func(results []store.Result, move func(r *record, res store.Result)) {
+		for _, res := range results {
+			r := t.rows[res.ID]
+			if r != nil && r.pending() && r.Lane == res.Lane && slices.Contains(out.Held, r.Lane) {
+				move(r, res)
+				out.Moved = append(out.Moved, res.ID)
+			}
+		}
+	}
+	each(s.Done, func(r *record, _ store.Result) { t.deliver(r, s.History) })
+	each(s.Retry, func(r *record, res store.Result) {
+		t.move(r, store.Delayed, func(next *record) {
+			next.Attempts, next.LastError, next.Holds = res.Attempts, store.CutError(res.Error), res.Holds
+			next.putOff(now.Add(res.Delay))
+		})
+	})
+	each(s.Dead, func(r *record, res store.Result) {
+		t.freeKey(r)
+		t.move(r, store.Dead, func(next *record) {
+			next.Attempts, next.LastError, next.Holds = res.Attempts, store.CutError(res.Error), res.Holds
+			next.ended = now
+		})
+	})
+	return out, nil
+}
+
+// settled waits until no open transaction has any of the rows recorded as done: whether they are, its end decides; mu is
+// held, but not while it waits.
+func (t *tables) settled(ctx context.Context, s store.Settlement) error {
+	for _, results := range [][]store.Result{s.Done, s.Retry, s.Dead} {
+		for _, res := range results {
+			for r := t.rows[res.ID]; r != nil && r.taker != nil; r = t.rows[res.ID] {
+				if err := t.await(ctx, r.taker); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// deliver ends a pending event; mu is held.
+func (t *tables) deliver(r *record, history bool) {
+	t.freeKey(r)
+	if !history {
+		t.remove(r)
+		t.reaches = never
+		return
+	}
+	t.move(r, store.Delivered, func(next *record) {
+		next.Holds, next.LastError, next.ended = false, "", clock()
+	})
+}
+
+// finish is a delivery that an open transaction has recorded as done.
+type finish struct {
+	id      waybill.ID
+	lane    int
+	history bool
+}
+
+// Finish implements [store.Finisher].
+func (s *Store[T]) Finish(ctx context.Context, tx T, done []waybill.Delivery) error {
+	if len(done) == 0 {
+		return nil
+	}
+	x, err := s.txnOf(tx)
+	if err != nil {
+		return fmt.Errorf("memstore: finish: %w", err)
+	}
+	if err := x.finish(ctx, done); err != nil {
+		return fmt.Errorf("memstore: finish: %w", err)
+	}
+	return nil
+}
+
+// finish records deliveries as done; they are when the transaction commits.
+func (x *txn) finish(ctx context.Context, done []waybill.Delivery) error {
+	t := x.tables
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x.over {
+		return waybill.ErrTxDone
+	}
+	for _, d := range done {
+		p := d.Claim.Position()
+		if !t.holds(store.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}) {
+			return fmt.Errorf("lane %d: %w", p.Lane, waybill.ErrLeaseLost)
+		}
+	}
+	for _, d := range done { // from here to the transaction's end nobody takes these lanes over
+		l := &t.lanes[d.Claim.Position().Lane]
+		if l.shared == nil {
+			l.shared = make(map[*txn]struct{})
+		}
+		if _, has := l.shared[x]; !has {
+			l.shared[x] = struct{}{}
+			x.shares = append(x.shares, d.Claim.Position().Lane)
+		}
+	}
+	for _, d := range done {
+		r := t.rows[d.ID]
+		for r != nil && r.taker != nil && r.taker != x {
+			if err := x.wait(ctx, r.taker); err != nil {
+				return err
+			}
+			r = t.rows[d.ID]
+		}
+		if r != nil && r.pending() && r.taker == nil && r.Lane == d.Claim.Position().Lane {
+			r.taker = x
+			x.finished = append(x.finished, finish{id: d.ID, lane: r.Lane, history: d.Claim.History()})
+		}
+	}
+	return nil
+}
+
+// keep takes back what was recorded as done after the first n; mu is held.
+func (x *txn) keep(n int) {
+	for _, f := range x.finished[n:] {
+		if r := x.tables.rows[f.id]; r != nil && r.taker == x {
+			r.taker = nil
+		}
+	}
+	x.finished = x.finished[:n]
+}

@@ -1,0 +1,155 @@
+package mysqlstore
+
+import (
+	"strconv"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// operateStatements are what looking at the outbox, mending it and keeping it in shape takes.
+type operateStatements struct {
+	lateProven, late, finish         string
+	stats, nodes, lanes              string
+	find                             string
+	count, list                      [4]string
+	lockDead, replay                 string
+	lockDeadIDs, dropDead            string
+	lockHolding, unblock             [2]string // dead, delayed
+	purgeHistory, purgeDead          string
+	moveHistoryFrom                  string
+	oldReady, oldDelayed             string
+	purgeWritten, freeKeys           string
+	keyPage, forgetNodes, liveRelay  string
+	lockTables, defaultLane          string
+	rehash                           [3]string
+	lanesNow, raiseEpochs, dropLanes string
+	insertLanes, readSetting         string
+}
+
+const (
+	aggregateColumns = `tenant_id, aggregate_type, aggregate_id`
+	// unordered is what an event without an aggregate is.
+	unordered = `COALESCE(aggregate_id, '') = ''`
+	// shownType is an aggregate type as a row that was read shows it.
+	shownType = `COALESCE(NULLIF(aggregate_type, ''), '` + waybill.GlobalAggregate + `')`
+	// laneExpression is the lane of a row, as the table's default computes it.
+	laneExpression = `CASE WHEN ` + unordered + `
+ THEN CONV(RIGHT(HEX(id), 8), 16, 10) % {modulus}
+ ELSE CONV(LEFT(SHA2(CONCAT(COALESCE(tenant_id, ''), 0x1f, aggregate_type, 0x1f, aggregate_id), 256), 8), 16, 10) % {modulus} END`
+)
+
+// place is how the rows of a state lie in their table.
+type place struct {
+	table string
+	// more is what follows the columns of every row: when it is due, attempts, replay, holds, last error, when it ended.
+	more string
+	// keys are the columns that name a row, and join is their comparison.
+	keys, join string
+	// index is which index gives the order of seq; without one the table is read through, and only the keys are sorted.
+	index string
+	// attempts and holds are what a filter asks for.
+	attempts, holds string
+}
+
+const (
+	byKey    = `o.lane = k.lane AND o.seq = k.seq`
+	byID     = `o.id = k.id`
+	byNumber = `o.number = k.number`
+	tried    = `o.attempts, o.replay, o.holds, CAST(o.last_error AS BINARY), `
+)
+
+var places = [...]place{
+	store.Ready: {"{outbox}", micros + `o.available_at), 0, 0, 0, NULL, NULL`, `lane, seq`, byKey, `FORCE INDEX (seq)`, `0`, `0`},
+	store.Delayed: {
+		"{delayed}", micros + `o.due_at), ` + tried + `NULL`, `id`, byID, ``, `attempts`, `holds`,
+	},
+	store.Dead: {
+		"{dead}", `NULL, ` + tried + micros + `o.died_at)`, `id`, byID, ``, `attempts`, `holds`,
+	},
+	store.Delivered: {
+		"{history}", `NULL, o.attempts, o.replay, 0, NULL, ` + micros + `o.done_at)`, `number`, byNumber, ``, `attempts`, `0`,
+	},
+}
+
+func newOperateStatements(r func(string) string) operateStatements {
+	s := operateStatements{
+		// Primary key of delayed. The row without an id is there if a transaction is open.
+		lateProven: r(`SELECT NULL AS id FROM DUAL WHERE @@in_transaction AND @@autocommit
+UNION ALL SELECT o.id FROM ` + idTable + ` STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
+		late:   r(`SELECT o.id FROM ` + idTable + ` STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
+		finish: r(`CALL {finish}('{fences}', '{ready}', '{late}')`),
+
+		// Everything is counted by reading through a table or its smallest index; the oldest of a lane is the first by the primary key.
+		stats: r(`SELECT ` + micros + `UTC_TIMESTAMP(6)), (SELECT COUNT(*) FROM {outbox}),
+ (SELECT ` + micros + `MIN(o.created_at)) FROM {lane} AS l STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = l.lane
+  AND o.seq = (SELECT m.seq FROM {outbox} AS m FORCE INDEX (PRIMARY) WHERE m.lane = l.lane ORDER BY m.seq LIMIT 1)),
+ d.n - d.failed, d.failed, d.attempts, e.n, d.holding + e.holding
+FROM (SELECT COUNT(*) AS n, COALESCE(SUM(attempts > 0), 0) AS failed, COALESCE(MAX(attempts), 0) AS attempts,
+  COALESCE(SUM(holds), 0) AS holding FROM {delayed}) AS d,
+ (SELECT COUNT(*) AS n, COALESCE(SUM(holds), 0) AS holding FROM {dead}) AS e`),
+		nodes: r(`SELECT id, relay FROM {node} WHERE expires_at > TIMESTAMP'{now}' ORDER BY id`),
+		lanes: r(`SELECT l.lane, l.owner, EXISTS (SELECT 1 FROM {node} AS n WHERE n.id = l.owner AND n.expires_at > TIMESTAMP'{now}'), l.epoch
+FROM {lane} AS l ORDER BY l.lane`),
+
+		// Primary key of dead, or delayed, up to unblock.
+		lockDead: r(`SELECT o.id, o.seq, COALESCE(o.tenant_id, ''), COALESCE(o.dedup_key, '') FROM ` + idTable + `
+STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) FOR UPDATE`),
+		// A replayed event that is ordered holds its aggregate, so that it keeps its place in front of later ones.
+		replay: r(`INSERT INTO {delayed} (lane, seq, {events}, created_at, due_at, attempts, replay, holds, last_error)
+SELECT o.lane, o.seq, {o.events}, o.created_at, TIMESTAMP'{now}', 0, o.replay + 1, COALESCE(o.aggregate_id, '') <> '', o.last_error
+FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
+		lockDeadIDs: r(`SELECT o.id, ` + micros + `o.created_at) FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) FOR UPDATE`),
+		dropDead:    r(`DELETE o FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
+
+		// The index done_at of history, and died_at of dead.
+		purgeHistory: r(`DELETE FROM {history} WHERE done_at < TIMESTAMP'{before}' ORDER BY done_at LIMIT {limit}`),
+		purgeDead:    r(`DELETE FROM {dead} WHERE died_at < TIMESTAMP'{before}' ORDER BY died_at LIMIT {limit}`),
+		// Times are texts of one length, in UTC, whose order is that of time; "never" comes after all of them.
+		moveHistoryFrom: r(`INSERT INTO {setting} (name, value) VALUES ('history_from', '{from}')
+ON DUPLICATE KEY UPDATE value = IF(value < CAST('{from}' AS BINARY), '{from}', value)`),
+		// The index seq of outbox, whose order is nearly that of created_at; delayed is read through.
+		oldReady: r(`SELECT lane, seq, id, dedup_key IS NOT NULL FROM {outbox} FORCE INDEX (seq)
+WHERE created_at < TIMESTAMP'{before}' ORDER BY seq LIMIT {limit}`),
+		oldDelayed: r(`SELECT lane, seq, id, dedup_key IS NOT NULL FROM {delayed}
+WHERE created_at < TIMESTAMP'{before}' LIMIT {limit}`),
+		purgeWritten: r(`CALL {purge_written}('{ready}', '{late}')`),
+		freeKeys:     r(`CALL {free_keys}('{ids}')`),
+		// Primary key of dedup.
+		keyPage: r(`SELECT d.tenant_id, d.dedup_key, d.id,
+ EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.id = d.id) OR EXISTS (SELECT 1 FROM {delayed} AS l WHERE l.id = d.id)
+FROM {dedup} AS d FORCE INDEX (PRIMARY) WHERE d.tenant_id = ? AND d.dedup_key > ? OR d.tenant_id > ?
+ORDER BY d.tenant_id, d.dedup_key LIMIT {limit}`),
+		forgetNodes: r(`DELETE FROM {node} WHERE expires_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY`),
+
+		liveRelay: r(`SELECT relay FROM {node} WHERE expires_at > UTC_TIMESTAMP(6) LIMIT 1`),
+		// Behind LOCK TABLES a statement may name a table once only, and under its own name.
+		lockTables:  r(`LOCK TABLES {outbox} WRITE, {delayed} WRITE, {dead} WRITE, {lane} WRITE, {node} WRITE, {setting} WRITE`),
+		defaultLane: r(`ALTER TABLE {outbox} ALTER COLUMN lane SET DEFAULT (` + laneExpression + `)`),
+		lanesNow:    r(`SELECT COALESCE(MAX(lane), -1), COALESCE(MAX(epoch), 0), COALESCE(MAX(in_flight), 0), COALESCE(MAX(dirty OR owner IS NOT NULL), 0) FROM {lane}`),
+		raiseEpochs: r(`UPDATE {lane} SET epoch = epoch + 1, owner = NULL, token = NULL, in_flight = ?, dirty = ?`),
+		dropLanes:   r(`DELETE FROM {lane} WHERE lane >= ?`),
+		insertLanes: r(`INSERT INTO {lane} (lane, epoch, in_flight, dirty) VALUES `),
+		readSetting: r(`SELECT value FROM {setting} WHERE name = ?`),
+	}
+	for i, table := range []string{"{outbox}", "{delayed}", "{dead}"} {
+		s.rehash[i] = r(`UPDATE ` + table + ` SET lane = ` + laneExpression + ` WHERE lane <> ` + laneExpression)
+	}
+	for i, table := range []string{"{dead}", "{delayed}"} {
+		s.lockHolding[i] = r(`SELECT o.id, ` + micros + `o.created_at) FROM ` + idTable + ` STRAIGHT_JOIN ` + table + ` AS o FORCE INDEX (PRIMARY)
+ON o.id = UNHEX(k.id) WHERE o.holds = 1 FOR UPDATE`)
+		s.unblock[i] = r(`UPDATE ` + idTable + ` STRAIGHT_JOIN ` + table + ` AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) SET o.holds = 0`)
+	}
+	for state, p := range places {
+		s.count[state] = r(`SELECT COUNT(*) FROM ` + p.table + ` WHERE {fits}`)
+		whole := `SELECT ` + strconv.Itoa(state) + ` AS state, ` + readColumns + `, ` + p.more
+		s.list[state] = r(whole + ` FROM (SELECT ` + p.keys + ` FROM ` + p.table + ` ` + p.index + ` WHERE seq > {after} AND {fits}
+ ORDER BY seq LIMIT {limit}) AS k STRAIGHT_JOIN ` + p.table + ` AS o FORCE INDEX (PRIMARY) ON ` + p.join)
+		if state > 0 {
+			s.find += "\nUNION ALL "
+		}
+		// Unique id of outbox, primary keys of delayed and dead, index id of history.
+		s.find += r(whole + ` FROM ` + p.table + ` AS o WHERE o.id = UNHEX('{id}')`)
+	}
+	return s
+}

@@ -1,0 +1,161 @@
+package mysqlstore_test
+
+import (
+	"database/sql"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/mysqlstore"
+)
+
+// counts is how many rows each table has.
+func counts(t testing.TB, db *sql.DB) map[string]int {
+	t.Helper()
+	n := map[string]int{}
+	for _, table := range []string{"outbox", "delayed", "dead", "history", "dedup"} {
+		n[table] = ask[int](t, db, "SELECT COUNT(*) FROM waybill_"+table)
+	}
+	return n
+}
+
+func idsOf(rows []store.Row) []waybill.ID {
+	ids := make([]waybill.ID, len(rows))
+	for i, row := range rows {
+		ids[i] = row.ID
+	}
+	return ids
+}
+
+// settle records results of lanes that are held.
+func settle(t testing.TB, s *mysqlstore.Store, set store.Settlement) {
+	t.Helper()
+	settled, err := s.Settle(t.Context(), set)
+	if want := len(set.Done) + len(set.Retry) + len(set.Dead); err != nil || len(settled.Moved) != want {
+		t.Fatalf("Settle: %d moved, want %d; %v", len(settled.Moved), want, err)
+	}
+}
+
+// Rows that leave their aggregate to the defaults, or empty: what is seen of it is what a whole row shows. Texts compare as bytes.
+func TestSightings(t *testing.T) {
+	s, db := openStore(t, nil)
+	exec(t, db, `INSERT INTO waybill_outbox (lane, type, payload, aggregate_type, aggregate_id, tenant_id) VALUES
+(3, 'A', '', '__GLOBAL__', NULL, NULL), (3, 'A', '', 'order', '', 't'), (3, 'A', '', '', 'x', NULL), (3, 'A', '', 'order', 'x', ''),
+(3, 'A', '', 'order', 'x', 't'), (3, 'A', '', 'order', 'X', 't'), (3, 'A', '', 'order', 'x ', 't'), (3, 'A', '', 'order', ' ', ''), (3, 'A', '', 'order', 'é', 't')`)
+	rows := ready(t, s)
+	seen, err := s.Sweep(t.Context(), []store.Cursor{{Lane: 3, UpTo: 100}}, 100)
+	if err != nil || len(seen) != len(rows) {
+		t.Fatalf("Sweep: %d, %v; want %d", len(seen), err, len(rows))
+	}
+	if !seen[0].Aggregate.IsZero() || !seen[1].Aggregate.IsZero() || seen[2].Aggregate != (store.Aggregate{Type: waybill.GlobalAggregate, ID: "x"}) {
+		t.Errorf("Sweep: %+v", seen[:3])
+	}
+	for i, row := range rows {
+		agg := store.AggregateOf(&row.Event)
+		if seen[i].Key != row.Key || seen[i].Aggregate != agg {
+			t.Errorf("%+v, read whole %+v", seen[i], row)
+		}
+		page, err := s.Follow(t.Context(), agg, store.Cursor{Lane: 3}, 100)
+		var want []waybill.ID
+		for _, other := range rows {
+			if !agg.IsZero() && store.AggregateOf(&other.Event) == agg {
+				want = append(want, other.ID)
+			}
+		}
+		if err != nil || !slices.Equal(idsOf(page.Rows), want) || page.Now.IsZero() {
+			t.Errorf("Follow %+v: %v, %v; want %v", agg, idsOf(page.Rows), err, want)
+		}
+	}
+}
+
+// What lies more than ten times as far as what was asked for is not looked at.
+func TestUrgentReach(t *testing.T) {
+	s, db := openStore(t, nil)
+	exec(t, db, `INSERT INTO waybill_outbox (lane, type, payload, priority, aggregate_id)
+SELECT 1, 'x', '', IF(n IN (3, 5, 20, 21), 1, 0), IF(n = 3, 'ordered', NULL) FROM JSON_TABLE(CONCAT('[', REPEAT('0,', 24), '0]'), '$[*]' COLUMNS (n FOR ORDINALITY)) AS t`)
+	rows := ready(t, s)
+	for limit, want := range map[int][]waybill.ID{
+		0: {}, 1: {rows[4].ID}, 2: {rows[4].ID, rows[19].ID}, 3: {rows[4].ID, rows[19].ID, rows[20].ID},
+	} {
+		page, err := s.Urgent(t.Context(), []store.Cursor{{Lane: 0}, {Lane: 1}}, limit)
+		if err != nil || !slices.Equal(idsOf(page.Rows), want) || page.Now.IsZero() {
+			t.Errorf("limit %d: %v, %v; want %v", limit, idsOf(page.Rows), err, want)
+		}
+	}
+}
+
+// The page says when there is more to come, whether or not it is full.
+func TestNextDue(t *testing.T) {
+	s, db := openStore(t, nil)
+	if page, err := s.Due(t.Context(), allLanes(), 10); err != nil || !page.Next.IsZero() || page.Now.IsZero() {
+		t.Errorf("without rows: %+v, %v", page, err)
+	}
+	soon := clock(t, s).Add(time.Hour)
+	late, later := event("a"), event("b")
+	late.AvailableAt, later.AvailableAt = soon, soon.Add(time.Second)
+	write(t, s, db, later, late)
+	for _, limit := range []int{0, 1, 10} {
+		if page, err := s.Due(t.Context(), allLanes(), limit); err != nil || len(page.Rows) != 0 || !page.Next.Equal(soon) {
+			t.Errorf("limit %d: next %v, %v; want %v", limit, page.Next, err, soon)
+		}
+	}
+	_, leases := own(t, s)
+	write(t, s, db, event("a"), event("b"), event("c"))
+	settle(t, s, store.Settlement{Leases: leases, Retry: results(ready(t, s)), Durable: true})
+	if page, err := s.Due(t.Context(), allLanes(), 2); err != nil || len(page.Rows) != 2 || !page.Next.Equal(soon) {
+		t.Errorf("%d rows, next %v, %v; want 2 and %v", len(page.Rows), page.Next, err, soon)
+	}
+	lane := store.LaneOf("", "thing", "b", 32)
+	if page, err := s.Due(t.Context(), []int{lane}, 2); err != nil || !page.Next.Equal(soon.Add(time.Second)) {
+		t.Errorf("of one lane: next %v, %v", page.Next, err)
+	}
+}
+
+// Reads name every lane in one statement: that must work for as many as there may be.
+func TestAllTheLanes(t *testing.T) {
+	s, db := openStore(t, nil)
+	write(t, s, db, event("a"))
+	lanes := make([]int, 1024)
+	for i := range lanes {
+		lanes[i] = i
+	}
+	if _, err := s.Due(t.Context(), lanes, 100); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Holds(t.Context(), lanes); err != nil {
+		t.Error(err)
+	}
+	if seen, err := s.Sweep(t.Context(), cursors(1024), 100); err != nil || len(seen) != 1 {
+		t.Errorf("Sweep: %v, %v", seen, err)
+	}
+	if page, err := s.Urgent(t.Context(), cursors(1024), 100); err != nil || len(page.Rows) != 0 {
+		t.Errorf("Urgent: %v, %v", page, err)
+	}
+}
+
+// Holds come from both tables, in the order of lane and seq.
+func TestHolds(t *testing.T) {
+	s, db := openStore(t, nil)
+	_, leases := own(t, s)
+	write(t, s, db, event("a"), event("b"), event("c"), event("d"))
+	rows := ready(t, s)
+	verdict := results(rows)
+	for i := range verdict {
+		verdict[i].Holds, verdict[i].Delay = i < 3, time.Hour
+	}
+	settle(t, s, store.Settlement{Leases: leases, Dead: verdict[:1], Retry: verdict[1:]})
+	holds, err := s.Holds(t.Context(), allLanes())
+	if err != nil || len(holds) != 3 {
+		t.Fatalf("Holds: %+v, %v", holds, err)
+	}
+	for i, h := range holds {
+		if h.Key != rows[i].Key || h.Dead != (i == 0) || h.Aggregate != store.AggregateOf(&rows[i].Event) {
+			t.Errorf("hold %d: %+v, want %+v", i, h, rows[i])
+		}
+	}
+	if holds, err := s.Holds(t.Context(), []int{rows[1].Lane}); err != nil || len(holds) != 1 {
+		t.Errorf("of one lane: %+v, %v", holds, err)
+	}
+}

@@ -1,0 +1,112 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// finishDeliveries is what a settlement does for what is done, in somebody else's transaction, and for all or none: every fence
+// must be held. $1 to $3: fences, each once, $4: ids, $5: those of them that are kept in the history.
+//
+// The lanes' rows stay locked until the transaction ends, so that a take-over waits for it. Rows are found by id: unique id of
+// outbox, primary key of delayed. The note that the history has gaps is only written where it is not there yet: it would lock
+// its row, and all transactions like this one would wait for each other.
+func finishDeliveries() string {
+	return strings.ReplaceAll(`WITH fence AS MATERIALIZED (
+  SELECT l.lane FROM {lane} l JOIN unnest($1::smallint[], $2::bigint[], $3::uuid[]) AS f(lane, epoch, token)
+    ON l.lane = f.lane AND l.epoch = f.epoch AND l.token = f.token
+  ORDER BY l.lane FOR SHARE OF l
+), held AS MATERIALIZED (
+  SELECT lane FROM fence WHERE (SELECT count(*) FROM fence) = cardinality($1::smallint[])
+), done AS (
+  DELETE FROM {outbox} WHERE id = ANY($4::uuid[]) AND lane IN (SELECT lane FROM held)
+  RETURNING lane, seq, {events}, created_at, 0 AS attempts, 0 AS replay
+), done_late AS (
+  DELETE FROM {delayed} WHERE id = ANY($4::uuid[]) AND lane IN (SELECT lane FROM held)
+  RETURNING lane, seq, {events}, created_at, attempts, replay
+), gone AS (
+  SELECT * FROM done UNION ALL SELECT * FROM done_late
+), freed AS (
+  DELETE FROM {dedup} d USING gone g
+  WHERE g.dedup_key IS NOT NULL AND d.tenant_id = coalesce(g.tenant_id, '') AND d.dedup_key = g.dedup_key AND d.id = g.id
+), kept AS (
+  INSERT INTO {history} (lane, seq, {events}, created_at, attempts, replay, done_at)
+  SELECT *, clock_timestamp() FROM gone WHERE id = ANY($5::uuid[])
+), noted AS (
+  INSERT INTO {setting} (name, value)
+  SELECT 'history_from', 'never' WHERE EXISTS (SELECT FROM gone WHERE id <> ALL($5::uuid[]))
+    AND NOT EXISTS (SELECT FROM {setting} WHERE name = 'history_from' AND value = 'never')
+  ON CONFLICT (name) DO UPDATE SET value = excluded.value
+)
+SELECT lane FROM fence`, "{events}", eventColumns)
+}
+
+// Finish implements [store.Finisher].
+func (s *Store) Finish(ctx context.Context, tx pgx.Tx, done []waybill.Delivery) error {
+	if tx == nil {
+		return fmt.Errorf("pgstore: finish: %w", waybill.ErrNoTx)
+	}
+	// As in Append: is the transaction open? Outside of one, every statement would commit by itself.
+	if err := tx.SendBatch(ctx, &pgx.Batch{}).Close(); err != nil {
+		return s.explain(ended(err))
+	}
+	if _, ours := tx.(*guard); !ours && tx.Conn() != nil && tx.Conn().PgConn().TxStatus() == idle {
+		return fmt.Errorf("pgstore: finish: %w: it was ended by a statement", waybill.ErrTxDone)
+	}
+	return s.finish(ctx, pgxDB{tx}, done)
+}
+
+// Finish implements [store.Finisher].
+func (s *SQLStore) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery) error {
+	if tx == nil {
+		return fmt.Errorf("pgstore: finish: %w", waybill.ErrNoTx)
+	}
+	return s.finish(ctx, sqlDB{tx}, done)
+}
+
+// finish records deliveries as done in a transaction of the caller.
+func (c *core) finish(ctx context.Context, tx database, done []waybill.Delivery) error {
+	if len(done) == 0 {
+		return nil
+	}
+	var leases []store.Lease
+	var ids, kept []waybill.ID
+	for _, d := range done {
+		p := d.Claim.Position()
+		lease := store.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}
+		if !slices.Contains(leases, lease) {
+			leases = append(leases, lease)
+		}
+		ids = append(ids, d.ID)
+		if d.Claim.History() {
+			kept = append(kept, d.ID)
+		}
+	}
+	lanes, epochs, tokens := fences(leases)
+	held := make(map[int]bool)
+	var lane int
+	rows, err := tx.query(ctx, c.sql.finish, tx.int16s(lanes), tx.int64s(epochs), tx.ids(tokens), tx.ids(ids), tx.ids(kept))
+	err = collect(rows, err, func() error { held[lane] = true; return nil }, &lane)
+	if err != nil {
+		return c.explain(ended(err))
+	}
+	var lost []error
+	for _, l := range leases {
+		if !held[l.Lane] {
+			lost = append(lost, fmt.Errorf("pgstore: finish: lane %d: %w", l.Lane, waybill.ErrLeaseLost))
+		}
+	}
+	if len(lost) == 0 && len(held) < len(leases) { // two claims of one lane, and one of them is stale
+		lost = append(lost, fmt.Errorf("pgstore: finish: %w", waybill.ErrLeaseLost))
+	}
+	return errors.Join(lost...)
+}

@@ -1,0 +1,378 @@
+package pgstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/pgstore"
+)
+
+// partitions returns the names of the history's partitions, without those of the default one.
+func partitions(t *testing.T, pool *pgxpool.Pool, schema string) []string {
+	t.Helper()
+	rows, err := pool.Query(t.Context(), `SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+		WHERE i.inhparent = $1::regclass AND c.relname NOT LIKE '%rest' ORDER BY 1`, `"`+schema+`".waybill_history`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// days returns the names of the partitions of some days, counted from the one that the time is in.
+func days(now time.Time, from, to int) []string {
+	var names []string
+	for i := from; i <= to; i++ {
+		names = append(names, "waybill_history_"+now.UTC().AddDate(0, 0, i).Format("20060102"))
+	}
+	return names
+}
+
+// dayOf returns the database's clock. A test that starts right before midnight waits for it to pass: days are what it is about.
+func dayOf(t *testing.T, db store.Browser) time.Time {
+	t.Helper()
+	for {
+		stats, err := db.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.Now.Add(20*time.Second).Day() == stats.Now.Day() {
+			return stats.Now
+		}
+	}
+}
+
+// deliver writes an event and delivers it.
+func deliver(t *testing.T, db *pgstore.Store) waybill.Event {
+	t.Helper()
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev := event("A")
+	ev.ID = waybill.NewID()
+	if err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, ev) }); err != nil {
+		t.Fatal(err)
+	}
+	lease, leave := acquire(t, db)
+	defer leave()
+	settled, err := db.Settle(t.Context(), store.Settlement{
+		Leases: []store.Lease{lease}, Done: []store.Result{{Lane: lease.Lane, ID: ev.ID}}, History: true,
+	})
+	if err != nil || len(settled.Moved) != 1 {
+		t.Fatal(settled, err)
+	}
+	return ev
+}
+
+// acquire returns a lease on the lane of the events that event returns, and how its node leaves.
+func acquire(t *testing.T, db store.Lanes) (lease store.Lease, leave func()) {
+	t.Helper()
+	node := store.Node{ID: waybill.NewID(), Relay: "r"}
+	if _, err := db.Heartbeat(t.Context(), node, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	leases, err := db.Acquire(t.Context(), node, []int{store.LaneOf("", waybill.GlobalAggregate, "a", 32)}, 1)
+	if err != nil || len(leases) != 1 {
+		t.Fatal(leases, err)
+	}
+	return leases[0], func() {
+		if err := db.Leave(context.Background(), node); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Protocol 20: days are made three ahead, used, and dropped when they are old, and then nobody says that what was in them never was.
+func TestProtocol20_Days(t *testing.T) {
+	pool := openPool(t, nil)
+	db, schema := openStore(t, pool)
+	now := dayOf(t, db)
+	tidy := func(age time.Duration, want []string) {
+		t.Helper()
+		if err := db.Tidy(t.Context(), age); err != nil {
+			t.Fatal(err)
+		}
+		if got := partitions(t, pool, schema); !slices.Equal(got, want) {
+			t.Errorf("after Tidy(%v) the days are %v, want %v", age, got, want)
+		}
+	}
+	tidy(-1, days(now, 0, 3))
+	tidy(-1, days(now, 0, 3))
+	ev := deliver(t, db)
+	var table string
+	err := pool.QueryRow(t.Context(), `SELECT relname FROM pg_class WHERE oid = (SELECT tableoid FROM "`+schema+`".waybill_history WHERE id = $1)`, ev.ID.UUID()).Scan(&table)
+	if err != nil || table != days(now, 0, 0)[0] {
+		t.Errorf("what was delivered today is in %q, %v", table, err)
+	}
+	// Days gone by, and events in them.
+	ids := map[int]waybill.ID{}
+	for _, back := range []int{6, 3, 1} {
+		day := now.UTC().Truncate(24*time.Hour).AddDate(0, 0, -back)
+		ids[back] = deliver(t, db).ID
+		for _, query := range []string{
+			fmt.Sprintf(`CREATE TABLE "%[1]s".%[2]s PARTITION OF "%[1]s".waybill_history FOR VALUES FROM ('%[3]s') TO ('%[4]s')`,
+				schema, days(now, -back, -back)[0], day.Format(time.RFC3339), day.AddDate(0, 0, 1).Format(time.RFC3339)),
+			fmt.Sprintf(`UPDATE "%s".waybill_history SET done_at = '%s' WHERE id = '%s'`, schema, day.Add(time.Hour).Format(time.RFC3339), ids[back].UUID()),
+		} {
+			if _, err := pool.Exec(t.Context(), query); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	old := slices.Concat(days(now, -6, -6), days(now, -3, -3), days(now, -1, -1), days(now, 0, 3))
+	tidy(-1, old)
+	tidy(30*24*time.Hour, old)
+	tidy(2*24*time.Hour, old[2:]) // a day ends before the age when it is wholly older
+	var from string
+	err = pool.QueryRow(t.Context(), `SELECT value FROM "`+schema+`".waybill_setting WHERE name = 'history_from'`).Scan(&from)
+	if want := now.UTC().Truncate(24*time.Hour).AddDate(0, 0, -2).Format(time.RFC3339); err != nil || from != want {
+		t.Errorf("the history reaches back to %q, %v; want %q", from, err, want)
+	}
+	for back, there := range map[int]bool{6: false, 3: false, 1: true} {
+		if recs, err := db.Find(t.Context(), ids[back]); err != nil || (len(recs) == 1) != there {
+			t.Errorf("what was delivered %d days ago: %v, %v", back, recs, err)
+		}
+	}
+	gone := waybill.ID{15: 1} // of the year 1970
+	if yes, err := db.Committed(t.Context(), gone); yes || !errors.Is(err, waybill.ErrUncertain) {
+		t.Errorf("Committed of an event from before the history: %v, %v", yes, err)
+	}
+}
+
+// Protocol 20: what the default partition has of a day keeps that day, and nobody fails for it.
+func TestProtocol20_TheDefaultPartitionKeepsItsDays(t *testing.T) {
+	pool := openPool(t, nil)
+	db, schema := openStore(t, pool)
+	now := dayOf(t, db)
+	ev := deliver(t, db)
+	for range 2 {
+		if err := db.Tidy(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := partitions(t, pool, schema), days(now, 1, 3); !slices.Equal(got, want) {
+			t.Errorf("the days are %v, want %v", got, want)
+		}
+		if recs, err := db.Find(t.Context(), ev.ID); err != nil || len(recs) != 1 {
+			t.Errorf("what was delivered is %v, %v", recs, err)
+		}
+		ev = deliver(t, db)
+	}
+}
+
+// Protocol 20: an account that may not run DDL has one table, and tidies what it may.
+func TestProtocol20_WithoutRights(t *testing.T) {
+	pool := openPool(t, nil)
+	owner, schema := openStore(t, pool)
+	role := schema + "_user"
+	for _, query := range []string{
+		`CREATE ROLE "` + role + `"`,
+		`GRANT USAGE ON SCHEMA "` + schema + `" TO "` + role + `"`,
+		`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "` + schema + `" TO "` + role + `"`,
+		`GRANT USAGE ON ALL SEQUENCES IN SCHEMA "` + schema + `" TO "` + role + `"`,
+	} {
+		if _, err := pool.Exec(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		for _, query := range []string{`DROP OWNED BY "` + role + `"`, `DROP ROLE "` + role + `"`} {
+			if _, err := pool.Exec(context.Background(), query); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	db, err := pgstore.New(openPool(t, func(c *pgxpool.Config) {
+		c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, `SET ROLE "`+role+`"`)
+			return err
+		}
+	}), pgstore.Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Tidy(t.Context(), 0); err != nil {
+		t.Errorf("Tidy without rights: %v", err)
+	}
+	if got := partitions(t, pool, schema); len(got) > 0 {
+		t.Errorf("the days are %v", got)
+	}
+	deliver(t, db)
+	if n, err := db.Purge(t.Context(), store.Delivered, 0, 10); err != nil || n != 1 {
+		t.Errorf("Purge deleted %d, %v; want 1", n, err)
+	}
+	// Changing the lanes needs more, and says so.
+	if err := db.SetLanes(t.Context(), 8); err == nil || errors.Is(err, store.ErrRelayLive) {
+		t.Errorf("SetLanes without rights: %v", err)
+	}
+	if stats, err := owner.Stats(t.Context()); err != nil || len(stats.Lanes) != 32 {
+		t.Errorf("after SetLanes failed there are %d lanes, %v", len(stats.Lanes), err)
+	}
+}
+
+// Protocol 20: making a day does not wait long, because everybody waits behind it, and does not give up at once.
+func TestProtocol20_TidyTriesAgain(t *testing.T) {
+	pool := openPool(t, nil)
+	db, schema := openStore(t, pool)
+	now := dayOf(t, db)
+	busy, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Rollback(context.Background()) //nolint:errcheck // harmless after the commit
+	if _, err := busy.Exec(t.Context(), `LOCK TABLE "`+schema+`".waybill_history IN ROW EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- db.Tidy(t.Context(), -1) }()
+	awaitLockWait(t, pool, schema, done)
+	deliver(t, db) // which waits behind it, until it has given up for the first time
+	if err := busy.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("Tidy: %v", err)
+	}
+	if got := partitions(t, pool, schema); !slices.Contains(got, days(now, 3, 3)[0]) {
+		t.Errorf("the days are %v", got)
+	}
+}
+
+// Finish belongs into an open transaction: outside of one it would commit by itself.
+func TestFinishNeedsAnOpenTransaction(t *testing.T) {
+	pool := openPool(t, nil)
+	db, _ := openStore(t, pool)
+	sqldb := stdlib.OpenDBFromPool(pool)
+	defer sqldb.Close() //nolint:errcheck // nothing can fail
+	face := db.SQL(sqldb)
+	lease, leave := acquire(t, db)
+	defer leave()
+	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: 1}, lease.Token)
+	done := []waybill.Delivery{{Event: event("A").Complete(), Claim: claim}}
+
+	if err := db.Finish(t.Context(), nil, done); !errors.Is(err, waybill.ErrNoTx) {
+		t.Errorf("no transaction: %v", err)
+	}
+	if err := face.Finish(t.Context(), nil, done); !errors.Is(err, waybill.ErrNoTx) {
+		t.Errorf("no transaction of database/sql: %v", err)
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // harmless
+	if err := db.Finish(t.Context(), tx, done); err != nil {
+		t.Errorf("an open transaction, an event that is gone: %v", err)
+	}
+	if _, err := tx.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
+		t.Errorf("a transaction that a statement ended: %v", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
+		t.Errorf("a transaction that has ended: %v", err)
+	}
+	stx, err := sqldb.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := face.Finish(t.Context(), stx, done); !errors.Is(err, waybill.ErrTxDone) {
+		t.Errorf("a transaction of database/sql that has ended: %v", err)
+	}
+}
+
+// Protocol 6, in the caller's transaction: the fence of Finish is a lock, too.
+func TestProtocol6_FinishWaitsForTakeOver(t *testing.T) {
+	pool := openPool(t, nil)
+	db, schema := openStore(t, pool)
+	lease, leave := acquire(t, db)
+	defer leave()
+	takeOver, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer takeOver.Rollback(context.Background()) //nolint:errcheck // harmless after the commit
+	if _, err := takeOver.Exec(t.Context(), `UPDATE "`+schema+`".waybill_lane SET epoch = epoch + 1 WHERE lane = $1`, lease.Lane); err != nil {
+		t.Fatal(err)
+	}
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: 1}, lease.Token)
+	done := make(chan error, 1)
+	go func() {
+		done <- box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			return db.Finish(ctx, tx, []waybill.Delivery{{Event: event("A").Complete(), Claim: claim}})
+		})
+	}()
+	awaitLockWait(t, pool, schema, done)
+	if err := takeOver.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; !errors.Is(err, waybill.ErrLeaseLost) || !containsAll(err.Error(), fmt.Sprintf("lane %d", lease.Lane)) {
+		t.Errorf("Finish behind a take-over: %v, want ErrLeaseLost and the lane", err)
+	}
+}
+
+// A store whose tables have got another number of lanes is told so when it starts; the one that changed it, and its other face, know.
+func TestSetLanesIsKnownAtOnce(t *testing.T) {
+	pool := openPool(t, nil)
+	schema := schemaOf(t, pool)
+	db, err := pgstore.New(pool, pgstore.Config{Schema: schema, Lanes: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	sqldb := stdlib.OpenDBFromPool(pool)
+	defer sqldb.Close() //nolint:errcheck // nothing can fail
+	face := db.SQL(sqldb)
+	if err := face.SetLanes(t.Context(), 9); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // always rolled back
+	for i := range 20 {
+		ev := waybill.Event{Type: "A", AggregateID: fmt.Sprint(i), Payload: []byte("1")}.Complete()
+		placed, err := db.Append(t.Context(), tx, []waybill.Event{ev})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := store.LaneOf("", waybill.GlobalAggregate, ev.AggregateID, 9); placed[0].Lane != want {
+			t.Fatalf("lane %d, want %d of 9", placed[0].Lane, want)
+		}
+	}
+	again, err := pgstore.New(pool, pgstore.Config{Schema: schema, Lanes: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.Begin(t.Context(), nil); err == nil || !containsAll(err.Error(), "Config.Lanes is 4", "the tables have 9") {
+		t.Errorf("a store that wants 4 lanes: %v", err)
+	}
+}

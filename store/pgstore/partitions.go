@@ -1,0 +1,154 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// daysAhead is for how many days to come the history has partitions.
+const daysAhead = 3
+
+// How long a partition's lock is waited for, and what looking through the default partition may take: settlements wait meanwhile.
+const (
+	dayLockTimeout = time.Second
+	dayTimeout     = 3 * time.Second
+	dayAttempts    = 4
+	dayPause       = 300 * time.Millisecond
+)
+
+// historyDays returns the schema of the history, the database's clock, and the history's partitions that are named after a day.
+const historyDays = `SELECT n.nspname, clock_timestamp(), coalesce(d.relname, '') FROM pg_class h JOIN pg_namespace n ON n.oid = h.relnamespace
+LEFT JOIN (pg_inherits i JOIN pg_class d ON d.oid = i.inhrelid AND d.relname ~ '^{prefix}history_[0-9]{8}$') ON i.inhparent = h.oid
+WHERE h.oid = '{history}'::regclass`
+
+// forgetUntil notes that the history is complete since $1 at the earliest.
+const forgetUntil = `WITH gone AS (SELECT $1::timestamptz AS at), ` + noteGone + ` SELECT`
+
+// Tidy implements [store.Keeper]. Each day is a transaction of its own, so that its lock is short. A day that cannot be made, because the
+// default partition has rows of it already or is too large to be looked through, stays with the default partition; who may not run DDL
+// has no other. [Store.Purge] deletes rows wherever they are.
+func (c *core) Tidy(ctx context.Context, age time.Duration) error {
+	if err := c.db.exec(ctx, c.sql.forgetNodes); err != nil {
+		return c.explain(err)
+	}
+	h, err := c.history(ctx)
+	if err != nil {
+		return c.explain(err)
+	}
+	var errs []error
+	for i := range daysAhead + 1 {
+		if day := h.today.AddDate(0, 0, i); !h.has[h.name(day)] {
+			errs = append(errs, c.patiently(ctx, func(tx database) error { return tx.exec(ctx, h.create(day)) }))
+		}
+	}
+	for _, day := range h.days {
+		end := day.AddDate(0, 0, 1)
+		if age < 0 || end.After(h.now.Add(-age)) {
+			continue
+		}
+		errs = append(errs, c.patiently(ctx, func(tx database) error {
+			if err := tx.exec(ctx, h.drop(day)); err != nil {
+				return err
+			}
+			return tx.exec(ctx, c.sql.forgetDay, end)
+		}))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("pgstore: tidy: %w", err)
+	}
+	return nil
+}
+
+// history is the table of that name, as far as its days go.
+type history struct {
+	schema, prefix string
+	table          string
+	now, today     time.Time
+	days           []time.Time
+	has            map[string]bool
+}
+
+func (c *core) history(ctx context.Context) (history, error) {
+	h := history{prefix: c.cfg.Prefix + "history_", table: c.cfg.replacer().Replace("{history}"), has: make(map[string]bool)}
+	var name string
+	rows, err := c.db.query(ctx, c.sql.days)
+	err = collect(rows, err, func() error {
+		if day, err := time.Parse("20060102", strings.TrimPrefix(name, h.prefix)); err == nil {
+			h.days = append(h.days, day)
+		}
+		h.has[name] = true
+		return nil
+	}, &h.schema, &h.now, &name)
+	h.now = h.now.UTC()
+	h.today = h.now.Truncate(24 * time.Hour)
+	return h, err
+}
+
+func (h history) name(day time.Time) string { return h.prefix + day.Format("20060102") }
+
+// quoted is the partition's name, in the schema of its parent, wherever the search path leads by now.
+func (h history) quoted(day time.Time) string {
+	quote := func(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+	return quote(h.schema) + "." + quote(h.name(day))
+}
+
+// create makes a day. It locks the whole table. ATTACH PARTITION would lock less, and then a settlement that is on its way to the
+// default partition, and waits there, fails: what it brings does not belong there any more.
+func (h history) create(day time.Time) string {
+	const stamp = "2006-01-02 15:04:05+00"
+	return fmt.Sprintf("CREATE TABLE %s PARTITION OF %s FOR VALUES FROM ('%s') TO ('%s')",
+		h.quoted(day), h.table, day.Format(stamp), day.AddDate(0, 0, 1).Format(stamp))
+}
+
+func (h history) drop(day time.Time) string { return "DROP TABLE IF EXISTS " + h.quoted(day) }
+
+// patiently changes the partitions in a transaction. It waits for a lock for a short time only, and tries again after a pause, because
+// everybody who comes behind it waits as well. Two nodes do not collide: the second one leaves it to the first.
+func (c *core) patiently(ctx context.Context, change func(tx database) error) error {
+	for attempt := 1; ; attempt++ {
+		err := c.db.within(ctx, func(tx database) error {
+			alone := false
+			rows, err := tx.query(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended($1, 0)),
+set_config('lock_timeout', $2, true), set_config('statement_timeout', $3, true)`,
+				"waybill tidy "+c.cfg.Schema+"."+c.cfg.Prefix, milliseconds(dayLockTimeout), milliseconds(dayTimeout))
+			var discard string
+			if err := collect(rows, err, func() error { return nil }, &alone, &discard, &discard); err != nil || !alone {
+				return err
+			}
+			return change(tx)
+		})
+		switch sqlState(err) {
+		// Not allowed; there by now; rows of that day are in the default partition; too many rows are there.
+		case "42501", "42P07", "23514", "57014":
+			if ctx.Err() == nil {
+				return nil
+			}
+			return err
+		case "55P03", "40P01": // somebody has it locked
+			if attempt < dayAttempts {
+				if err := pause(ctx, dayPause); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		return err
+	}
+}
+
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,143 @@
+package pgstore
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/store"
+)
+
+// The read that drains an outbox is decoded from the wire by hand: scanning twenty columns a row by reflection took longer than the
+// server needed to read them. Whatever else is read, and other drivers and protocols, go through scanning.
+
+// rawColumns are the columns of fetchRaw, in the order of rawRow.
+const rawColumns = `lane, seq, id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, schema_version, dedup_key,
+ occurred_at, priority, correlation_id, causation_id, headers, content_type, payload, created_at, available_at`
+
+// fetchRaw is fetch without anything done to the columns. The clock is a row of its own, in the place of created_at, with the
+// lane -1. Primary key of outbox (lane, seq).
+const fetchRaw = `SELECT r.* FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
+CROSS JOIN LATERAL (
+  SELECT ` + rawColumns + ` FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT {limit}
+) AS r
+UNION ALL SELECT -1::smallint, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0::smallint, NULL, NULL, NULL, NULL, NULL, now(), NULL`
+
+// rawCount is how many columns there are, and rawTexts which of them are text, whose bytes are the same in every format.
+const rawCount = 21
+
+var rawTexts = [rawCount]bool{
+	3: true, 4: true, 5: true, 6: true, 7: true, 8: true, 9: true, 11: true, 14: true, 15: true, 16: true, 17: true,
+}
+
+// fetchPage reads ready rows from the wire. It reports false if the driver or protocol sends them another way, and nothing was read.
+func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p store.Page, ok bool, err error) {
+	db, ok := c.db.(pgxDB)
+	if !ok || c.textual.Load() {
+		return p, false, nil
+	}
+	rows, err := db.walk(ctx, limited(c.sql.fetchRaw, limit), args...)
+	if err != nil {
+		return p, true, c.explain(err)
+	}
+	defer rows.Close()
+	for i, f := range rows.FieldDescriptions() {
+		if f.Format != pgx.BinaryFormatCode && !rawTexts[i] {
+			c.textual.Store(true) // the protocol is the pool's, and does not change
+			return p, false, nil
+		}
+	}
+	var d rawDecoder
+	for rows.Next() {
+		values := rows.RawValues()
+		if len(values) != rawCount {
+			return store.Page{}, true, fmt.Errorf("pgstore: fetch: %d columns, want %d", len(values), rawCount)
+		}
+		if int16(binary.BigEndian.Uint16(values[0])) < 0 {
+			p.Now = rawTime(values[19])
+			continue
+		}
+		p.Rows = append(p.Rows, store.Row{})
+		d.row(&p.Rows[len(p.Rows)-1], values)
+	}
+	if err := rows.Err(); err != nil {
+		return store.Page{}, true, c.explain(err)
+	}
+	return p, true, nil
+}
+
+// rawDecoder makes rows of what is on the wire. Texts that repeat from row to row are made once, and bytes are copied to large
+// pieces.
+type rawDecoder struct {
+	typ, aggregateType, tenant, topic string
+	routing, schema, contentType      string
+	piece                             []byte
+}
+
+// row decodes one row.
+func (d *rawDecoder) row(row *store.Row, v [][]byte) {
+	row.Lane = int(int16(binary.BigEndian.Uint16(v[0])))
+	row.Seq = int64(binary.BigEndian.Uint64(v[1]))
+	copy(row.ID[:], v[2])
+	ev := &row.Event
+	ev.ID = row.ID
+	ev.Type = same(&d.typ, v[3])
+	ev.AggregateType = same(&d.aggregateType, v[4])
+	ev.AggregateID = string(v[5])
+	ev.TenantID = same(&d.tenant, v[6])
+	ev.Topic = same(&d.topic, v[7])
+	ev.RoutingKey = same(&d.routing, v[8])
+	ev.SchemaID = same(&d.schema, v[9])
+	ev.SchemaVersion = int(int32(binary.BigEndian.Uint32(v[10])))
+	ev.DedupKey = string(v[11])
+	ev.OccurredAt = rawTime(v[12])
+	ev.Priority = int(int16(binary.BigEndian.Uint16(v[13])))
+	ev.CorrelationID, ev.CausationID = string(v[14]), string(v[15])
+	ev.ContentType = same(&d.contentType, v[17])
+	ev.Payload = d.bytes(v[18])
+	row.CreatedAt = rawTime(v[19])
+	if v[20] != nil {
+		row.DueAt = rawTime(v[20])
+		ev.AvailableAt = row.DueAt
+	}
+	eventrow.Finish(row, string(v[16]))
+}
+
+// same returns the text of b: the last one again if it is the same.
+func same(last *string, b []byte) string {
+	if string(b) != *last {
+		*last = string(b)
+	}
+	return *last
+}
+
+// pieceSize is how many bytes of payloads share a piece of memory: they are let go together.
+const pieceSize = 64 << 10
+
+// bytes copies b.
+func (d *rawDecoder) bytes(b []byte) []byte {
+	if len(b) > pieceSize/4 {
+		return append([]byte(nil), b...)
+	}
+	if cap(d.piece)-len(d.piece) < len(b) {
+		d.piece = make([]byte, 0, pieceSize)
+	}
+	start := len(d.piece)
+	d.piece = append(d.piece, b...)
+	return d.piece[start:len(d.piece):len(d.piece)]
+}
+
+// postgresEpoch is where PostgreSQL's times begin, in microseconds since 1970.
+const postgresEpoch = 946684800 * 1_000_000
+
+// rawTime decodes a timestamptz.
+func rawTime(b []byte) time.Time {
+	if len(b) != 8 {
+		return time.Time{}
+	}
+	return time.UnixMicro(int64(binary.BigEndian.Uint64(b)) + postgresEpoch).UTC()
+}

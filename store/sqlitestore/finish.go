@@ -1,0 +1,74 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Finish implements [store.Finisher]. tx may be of another [*sql.DB], as long as that is the same file. From here to its end it has the
+// write lock, and a take-over needs that too.
+func (s *Store) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery) error {
+	if len(done) == 0 {
+		return nil
+	}
+	ctx, own, err := s.whose(ctx, tx)
+	if err != nil {
+		return err
+	}
+	t := txTarget{s, tx}
+	if ctx, err = s.enter(ctx, t, own != nil); err != nil {
+		return err
+	}
+	if err := s.fenced(ctx, t, done); err != nil {
+		return err
+	}
+	return s.atOnce(ctx, t, func() error { return s.finish(ctx, t, done) })
+}
+
+// fenced returns an error unless all deliveries are of lanes that are still held by whoever made their claims.
+func (s *Store) fenced(ctx context.Context, t txTarget, done []waybill.Delivery) error {
+	var leases []store.Lease
+	for _, d := range done {
+		p := d.Claim.Position()
+		lease := store.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}
+		if slices.Contains(leases, lease) {
+			continue
+		}
+		leases = append(leases, lease)
+		held, err := s.heldLanes(ctx, t, []store.Lease{lease})
+		if err != nil {
+			return s.refused(err)
+		}
+		if len(held) == 0 {
+			return fmt.Errorf("sqlitestore: finish: lane %d: %w", p.Lane, waybill.ErrLeaseLost)
+		}
+	}
+	return nil
+}
+
+// finish moves the events to the history, or drops them, as their claims say.
+func (s *Store) finish(ctx context.Context, t txTarget, done []waybill.Delivery) error {
+	var kept, dropped []store.Result
+	for _, d := range done {
+		result := store.Result{Lane: d.Claim.Position().Lane, ID: d.ID}
+		if d.Claim.History() {
+			kept = append(kept, result)
+		} else {
+			dropped = append(dropped, result)
+		}
+	}
+	w := settling{store: s, t: t, now: clock(), held: []int{onlyLane}}
+	if err := w.done(ctx, kept, true); err != nil || len(dropped) == 0 {
+		return err
+	}
+	// Not remembered in the store: the transaction may yet be rolled back.
+	if err := s.keepNoHistory(ctx, t); err != nil {
+		return err
+	}
+	return w.done(ctx, dropped, false)
+}

@@ -1,0 +1,82 @@
+package sqlitestore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// shownType is an aggregate type as a row that was read shows it.
+const shownType = `ifnull(nullif(aggregate_type, ''), '` + waybill.GlobalAggregate + `')`
+
+// aggregate receives the columns that make one.
+type aggregate struct{ tenant, kind, id sql.NullString }
+
+// dest returns the scan targets, in the order of aggregateColumns.
+func (a *aggregate) dest() []any { return []any{&a.tenant, &a.kind, &a.id} }
+
+func (a *aggregate) decode() store.Aggregate {
+	if a.id.String == "" {
+		return store.Aggregate{}
+	}
+	return store.Aggregate{Tenant: a.tenant.String, Type: cmp.Or(a.kind.String, waybill.GlobalAggregate), ID: a.id.String}
+}
+
+// Holds implements [store.Seeker].
+func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
+	if err := s.ready(ctx, s.db); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(lanes, onlyLane) {
+		return nil, nil
+	}
+	var holds []store.Hold
+	rows, err := s.query(ctx, s.sql.holds)
+	err = eachRow(rows, err, func(rows *sql.Rows) error {
+		hold := store.Hold{Key: store.Key{Lane: onlyLane}}
+		var agg aggregate
+		if err := rows.Scan(append(append([]any{&hold.Seq, (*scanID)(&hold.ID)}, agg.dest()...), &hold.Dead)...); err != nil {
+			return err
+		}
+		hold.Aggregate = agg.decode()
+		holds = append(holds, hold)
+		return nil
+	})
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	slices.SortFunc(holds, func(a, b store.Hold) int { return cmp.Compare(a.Seq, b.Seq) })
+	return holds, nil
+}
+
+// Follow implements [store.Seeker]. It reads through the whole stretch, and leaves out what is not the aggregate's. Unordered events
+// follow nothing.
+func (s *Store) Follow(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+	page := store.Page{Now: clock()}
+	if from.Lane != onlyLane || agg.IsZero() {
+		return page, nil
+	}
+	args := []any{from.After, upTo(from), agg.ID, agg.Type, agg.Tenant, max(limit, 0)}
+	if err := s.read(ctx, &page, s.sql.follow, args, scanReady); err != nil {
+		return store.Page{}, err
+	}
+	return page, nil
+}
+
+// Urgent implements [store.Seeker].
+func (s *Store) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	page := store.Page{Now: clock()}
+	for _, c := range from {
+		if c.Lane != onlyLane {
+			continue
+		}
+		if err := s.read(ctx, &page, s.sql.urgent, []any{c.After, upTo(c), max(limit, 0)}, scanReady); err != nil {
+			return store.Page{}, err
+		}
+	}
+	return page, nil
+}

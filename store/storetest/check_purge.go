@@ -1,0 +1,248 @@
+package storetest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// purgeChecks are O7: forgetting what has ended.
+func purgeChecks[T any]() []check[T] {
+	return []check[T]{
+		{row: "O7", name: "delivered events, the oldest first", fresh: true, run: purgesDelivered[T]},
+		{row: "O7", name: "dead letters, the oldest first", fresh: true, run: purgesDead[T]},
+		{row: "O7", name: "a history that has gaps keeps them", fresh: true, run: purgeKeepsGap[T]},
+		{row: "O7", name: "states that are not purged", run: purgesNothingElse[T]},
+	}
+}
+
+// purgeWrittenChecks are O8: forgetting what nobody is going to deliver.
+func purgeWrittenChecks[T any]() []check[T] {
+	return []check[T]{
+		{row: "O8", name: "pending events, in batches", fresh: true, run: purgesWritten[T]},
+		{row: "O8", name: "not while a relay is live", fresh: true, run: purgeWrittenRefused[T]},
+		{row: "O8", name: "a relay that starts at the same moment", fresh: true, run: purgeWrittenRaces[T]},
+	}
+}
+
+// endOneByOne ends events one after another, so that they ended at different times; then all of it is past.
+func (b *bench[T]) endOneByOne(ctx context.Context, t tb, kind int, rows ...row) {
+	t.Helper()
+	leases := b.own(ctx, t)
+	for _, row := range rows {
+		wantMoved(t, b.settle(ctx, t, settlement(kind, leases, result(row))), row.ID)
+		b.tick(ctx, t)
+	}
+	b.end()
+}
+
+// wantPurged purges in batches of two, and asserts that the events go in this order and nothing else does.
+func (b *bench[T]) wantPurged(ctx context.Context, t tb, state store.State, evs ...waybill.Event) {
+	t.Helper()
+	if n := b.purge(ctx, t, state, time.Hour, 100); n > 0 {
+		t.Errorf("Purge of what was %v an hour ago deleted %d", state, n)
+	}
+	for rest := evs; len(rest) > 0; {
+		part := rest[:min(2, len(rest))]
+		rest = rest[len(part):]
+		if n := b.purge(ctx, t, state, 0, 2); n != len(part) {
+			t.Errorf("Purge of 2 that are %v deleted %d, want %d", state, n, len(part))
+		}
+		b.wantNowhere(ctx, t, part...)
+		for _, ev := range rest {
+			b.wantState(ctx, t, ev, state)
+		}
+		b.wantUncertain(ctx, t, part...)
+		b.wantCommitted(ctx, t, true, rest...)
+	}
+	if n := b.purge(ctx, t, state, 0, 2); n > 0 {
+		t.Errorf("Purge of nothing deleted %d", n)
+	}
+}
+
+// tomorrow is an event that somebody made up a day from now: whatever is forgotten today, it was never written.
+func tomorrow() waybill.Event {
+	ev := waybill.Event{ID: waybill.NewID()}
+	var stamp [8]byte
+	binary.BigEndian.PutUint64(stamp[:], uint64(time.Now().Add(24*time.Hour).UnixMilli()))
+	copy(ev.ID[:6], stamp[2:])
+	return ev
+}
+
+// purgesDelivered delivers in another order than that of seq.
+func purgesDelivered[T any](ctx context.Context, t tb, b *bench[T]) {
+	evs := b.events(5, "a")
+	rows := b.writeRows(ctx, t, evs...)
+	b.endOneByOne(ctx, t, 2, rows[4])
+	slices.Reverse(rows[:4])
+	b.endOneByOne(ctx, t, 0, rows[:4]...)
+	pending := b.events(2, "a")
+	pending[1].Delay = usualLease
+	b.write(ctx, t, pending...)
+	ended := slices.Clone(evs[:4])
+	slices.Reverse(ended)
+	b.wantPurged(ctx, t, store.Delivered, ended...)
+	b.wantReady(ctx, t, pending[0])
+	b.wantState(ctx, t, pending[1], store.Delayed)
+	b.wantState(ctx, t, evs[4], store.Dead)
+	b.wantCommitted(ctx, t, true, append(pending, evs[4])...)
+	b.wantCommitted(ctx, t, false, tomorrow()) // the history reaches back to some time
+}
+
+func purgesDead[T any](ctx context.Context, t tb, b *bench[T]) {
+	evs := b.events(4, "a")
+	rows := b.writeRows(ctx, t, evs...)
+	b.endOneByOne(ctx, t, 0, rows[3])
+	slices.Reverse(rows[:3])
+	b.endOneByOne(ctx, t, 2, rows[:3]...)
+	pending := b.events(2, "a")
+	pending[1].Delay = usualLease
+	b.write(ctx, t, pending...)
+	ended := slices.Clone(evs[:3])
+	slices.Reverse(ended)
+	b.wantPurged(ctx, t, store.Dead, ended...)
+	b.wantReady(ctx, t, pending[0])
+	b.wantState(ctx, t, pending[1], store.Delayed)
+	b.wantState(ctx, t, evs[3], store.Delivered)
+}
+
+// purgeKeepsGap purges a history that has a hole already: what is left of it still proves nothing.
+func purgeKeepsGap[T any](ctx context.Context, t tb, b *bench[T]) {
+	evs := b.events(2, "a")
+	rows := b.writeRows(ctx, t, evs...)
+	leases := b.own(ctx, t)
+	b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows[:1])})
+	b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows[1:]), History: true})
+	b.tick(ctx, t)
+	if n := b.purge(ctx, t, store.Delivered, 0, 100); n != 1 {
+		t.Errorf("Purge deleted %d, want 1", n)
+	}
+	b.wantUncertain(ctx, t, append(evs, tomorrow())...)
+}
+
+func purgesNothingElse[T any](ctx context.Context, t tb, b *bench[T]) {
+	evs := b.events(2, "a")
+	evs[1].Delay = usualLease
+	b.write(ctx, t, evs...)
+	b.tick(ctx, t)
+	for _, state := range []store.State{store.Ready, store.Delayed, -1, 99} {
+		if n, err := b.DB.Purge(ctx, state, 0, 100); err == nil || n > 0 {
+			t.Errorf("Purge of rows that are %v deleted %d, and returned %v", state, n, err)
+		}
+	}
+	b.wantReady(ctx, t, evs[0])
+	b.wantState(ctx, t, evs[1], store.Delayed)
+}
+
+func (b *bench[T]) purgeWritten(ctx context.Context, t tb, age time.Duration, limit int) int {
+	t.Helper()
+	n, err := b.DB.PurgeWritten(ctx, age, limit)
+	if err != nil {
+		t.Fatalf("PurgeWritten: %v", err)
+	}
+	return n
+}
+
+func purgesWritten[T any](ctx context.Context, t tb, b *bench[T]) {
+	kept := b.events(2, "a")
+	rows := b.writeRows(ctx, t, kept...)
+	b.endOneByOne(ctx, t, 0, rows[0])
+	b.endOneByOne(ctx, t, 2, rows[1])
+	evs := []waybill.Event{b.event("a"), b.event("b"), b.keyed("a", "k"), b.event(""), b.keyed("b", "late")}
+	evs[1].Delay, evs[4].Delay = usualLease, usualLease
+	b.write(ctx, t, evs...)
+	b.tick(ctx, t)
+	if n := b.purgeWritten(ctx, t, time.Hour, 100); n > 0 {
+		t.Errorf("PurgeWritten of what was written an hour ago deleted %d", n)
+	}
+	if n := b.purgeWritten(ctx, t, 0, 3); n != 3 {
+		t.Errorf("PurgeWritten of 3 deleted %d", n)
+	}
+	if left := b.stats(ctx, t); left.Ready+left.Scheduled != 2 {
+		t.Errorf("after PurgeWritten of 3 of 5, %d are ready and %d scheduled", left.Ready, left.Scheduled)
+	}
+	if n := b.purgeWritten(ctx, t, 0, 100); n != 2 {
+		t.Errorf("PurgeWritten of the rest deleted %d, want 2", n)
+	}
+	if n := b.purgeWritten(ctx, t, 0, 100); n > 0 {
+		t.Errorf("PurgeWritten of nothing deleted %d", n)
+	}
+	b.wantNowhere(ctx, t, evs...)
+	b.wantState(ctx, t, kept[0], store.Delivered)
+	b.wantState(ctx, t, kept[1], store.Dead)
+	b.wantUncertain(ctx, t, evs...) // they left no trace
+	again := []waybill.Event{b.keyed("a", "k"), b.keyed("a", "late")}
+	wantReceipts(t, receipts(ctx, t, b.box(t), again...), written(again[0]), written(again[1]))
+}
+
+func purgeWrittenRefused[T any](ctx context.Context, t tb, b *bench[T]) {
+	evs := b.events(2, "a")
+	evs[1].Delay = usualLease
+	b.write(ctx, t, evs...)
+	b.tick(ctx, t)
+	one, two := b.node(ctx, t, b.second()), b.node(ctx, t, b.DB)
+	if n, err := b.DB.PurgeWritten(ctx, 0, 100); !errors.Is(err, store.ErrRelayLive) || n > 0 {
+		t.Errorf("PurgeWritten beside a live relay deleted %d, and returned %v, want ErrRelayLive", n, err)
+	}
+	b.wantReady(ctx, t, evs[0])
+	b.wantState(ctx, t, evs[1], store.Delayed)
+	b.wantCommitted(ctx, t, false, b.event("a"))
+	b.expire(ctx, t, b.DB, one, two)
+	if err := b.DB.Leave(ctx, two); err != nil {
+		t.Fatalf("Leave: %v", err)
+	}
+	if n := b.purgeWritten(ctx, t, 0, 100); n != 2 { // a relay that is dead does not count
+		t.Errorf("PurgeWritten deleted %d, want 2", n)
+	}
+}
+
+// purgeWrittenRaces has a relay start while pending events are purged: what it sees when it is live must not go away.
+func purgeWrittenRaces[T any](ctx context.Context, t tb, b *bench[T]) {
+	other := b.second()
+	purged := 0
+	for round := range 20 {
+		b.write(ctx, t, b.events(200, "a")...) // enough for the purge to take its time
+		b.tick(ctx, t)
+		n := store.Node{ID: waybill.NewID(), Relay: relayName}
+		var seen []row
+		var purge, beat error
+		start := make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			<-start
+			b.stumble(ctx)
+			_, purge = b.DB.PurgeWritten(ctx, 0, 1000)
+		})
+		wg.Go(func() {
+			<-start
+			b.stumble(ctx)
+			if _, beat = other.Heartbeat(ctx, n, usualLease); beat == nil {
+				var page store.Page
+				page, beat = other.Fetch(ctx, b.cursors(), 1000)
+				seen = page.Rows
+			}
+		})
+		close(start)
+		wg.Wait()
+		if beat != nil || purge != nil && !errors.Is(purge, store.ErrRelayLive) {
+			t.Fatalf("round %d: Heartbeat: %v; PurgeWritten: %v", round, beat, purge)
+		}
+		if len(seen) == 0 {
+			purged++
+		}
+		if left := b.ready(ctx, t); !slices.Equal(rowIDs(left), rowIDs(slices.SortedFunc(slices.Values(seen), bySeq))) {
+			t.Errorf("round %d: a relay saw %d rows when it was live; %d are left", round, len(seen), len(left))
+		}
+		if err := other.Leave(ctx, n); err != nil {
+			t.Fatalf("Leave: %v", err)
+		}
+		b.purgeWritten(ctx, t, 0, 1000)
+	}
+	t.Logf("in %d of 20 rounds the purge came first", purged)
+}

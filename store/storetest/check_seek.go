@@ -1,0 +1,338 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// seekChecks are R4, R6, R7 and R8: how a relay looks for particular events.
+func seekChecks[T any]() []check[T] {
+	return []check[T]{
+		{row: "R4", name: "when the next is due", fresh: true, run: dueNext[T]},
+		{row: "R6", name: "holds of rows put off and dead", run: holds[T]},
+		{row: "R6", name: "holds of these lanes in order", run: holdsOfLanes[T]},
+		{row: "R7", name: "follow one aggregate", run: follows[T]},
+		{row: "R7", name: "follow what looks alike", run: followsAlike[T]},
+		{row: "R8", name: "urgent rows", run: urgent[T]},
+	}
+}
+
+// dueNext asks when the next row is due, with rows that are due and rows of other lanes around.
+func dueNext[T any](ctx context.Context, t tb, b *bench[T]) {
+	next := func(limit int, lanes ...int) time.Time {
+		t.Helper()
+		page, err := b.DB.Due(ctx, lanes, limit)
+		if err != nil {
+			t.Fatalf("Due: %v", err)
+		}
+		return page.Next
+	}
+	want := func(when string, got, want time.Time) {
+		t.Helper()
+		if !got.Equal(want) {
+			t.Errorf("%s: the next row is due at %v, want %v", when, got, want)
+		}
+	}
+	want("empty tables", next(10, b.allLanes()...), time.Time{})
+	names := b.aggregates(2)
+	at := b.now(ctx, t).Add(time.Hour).Truncate(time.Millisecond)
+	var evs []waybill.Event
+	for i, name := range []string{names[0], names[0], names[len(names)-1]} {
+		ev := b.event(name)
+		ev.AvailableAt = at.Add(time.Duration(3-i) * time.Minute) // the last is due first
+		evs = append(evs, ev)
+	}
+	b.write(ctx, t, b.event(names[0]))
+	want("nothing is put off", next(10, b.allLanes()...), time.Time{})
+	b.write(ctx, t, evs...)
+	first, last := b.laneOf(evs[0]), b.laneOf(evs[2])
+	want("all lanes", next(10, b.allLanes()...), evs[2].AvailableAt)
+	if first != last {
+		want("one lane", next(10, first), evs[1].AvailableAt)
+		want("the other lane", next(10, last), evs[2].AvailableAt)
+		want("a lane without any", next(10, b.otherLane(first, last)), time.Time{})
+	}
+	// What is due already is not the next, whether it is in the page or not.
+	soon := []waybill.Event{b.event(names[0]), b.event(names[0])}
+	soon[0].Delay, soon[1].Delay = 1, 1
+	b.write(ctx, t, soon...)
+	for _, ev := range soon {
+		b.awaitDue(ctx, t, ev.ID)
+	}
+	for _, limit := range []int{1, 2, 10} {
+		want(fmt.Sprintf("%d of two that are due", limit), next(limit, b.allLanes()...), evs[2].AvailableAt)
+	}
+	done := store.Settlement{Leases: b.own(ctx, t), History: true}
+	for _, ev := range evs {
+		done.Done = append(done.Done, store.Result{Lane: b.laneOf(ev), ID: ev.ID})
+	}
+	b.settle(ctx, t, done)
+	want("only what is due", next(10, b.allLanes()...), time.Time{})
+}
+
+// otherLane returns a lane that is none of those; the first of those if there is none.
+func (b *bench[T]) otherLane(not ...int) int {
+	for lane := range b.lanes {
+		if !slices.Contains(not, lane) {
+			return lane
+		}
+	}
+	return not[0]
+}
+
+// heldBy returns the holds of events that are these, in the order in which the store returns them.
+func (b *bench[T]) heldBy(ctx context.Context, t tb, lanes []int, evs ...waybill.Event) []store.Hold {
+	t.Helper()
+	held, err := b.DB.Holds(ctx, lanes)
+	if err != nil {
+		t.Fatalf("Holds: %v", err)
+	}
+	return slices.DeleteFunc(held, func(h store.Hold) bool { return !slices.Contains(idsOf(evs), h.ID) })
+}
+
+// wantHolds asserts which of the events hold their aggregate, and from which table.
+func (b *bench[T]) wantHolds(ctx context.Context, t tb, when string, among []waybill.Event, want ...store.Hold) {
+	t.Helper()
+	if got := b.heldBy(ctx, t, b.allLanes(), among...); !slices.Equal(got, want) {
+		t.Errorf("%s: Holds returned %v, want %v", when, got, want)
+	}
+}
+
+// hold is what Holds returns for an event in this row.
+func hold(r row, dead bool) store.Hold {
+	return store.Hold{Key: r.Key, Aggregate: store.AggregateOf(&r.Event), Dead: dead}
+}
+
+func holds[T any](ctx context.Context, t tb, b *bench[T]) {
+	evs := b.events(6, "a") // one aggregate: the order of the answer is that of seq
+	for i := range evs {
+		evs[i].TenantID, evs[i].AggregateType = "tenant", ""
+	}
+	evs[5].Delay = usualLease // scheduled: it holds nobody back
+	b.write(ctx, t, evs...)
+	rows := b.ready(ctx, t)
+	leases := b.own(ctx, t)
+	s := store.Settlement{Leases: leases}
+	for i, row := range rows[:4] { // 0 and 1 are put off, 2 and 3 dead; 0 and 2 hold
+		r := result(row)
+		r.Delay, r.Attempts, r.Holds = usualLease, 1, i%2 == 0
+		if i < 2 {
+			s.Retry = append(s.Retry, r)
+		} else {
+			s.Dead = append(s.Dead, r)
+		}
+	}
+	b.wantHolds(ctx, t, "before", evs)
+	b.settle(ctx, t, s)
+	b.wantHolds(ctx, t, "put off and dead", evs, hold(rows[0], false), hold(rows[2], true))
+	if got := b.heldBy(ctx, t, b.allLanes(), evs[0]); len(got) == 1 && got[0].Aggregate.Type != waybill.GlobalAggregate {
+		t.Errorf("an aggregate without a type is %+v", got[0].Aggregate)
+	}
+	if held, err := b.DB.Holds(ctx, nil); err != nil || len(held) > 0 {
+		t.Errorf("Holds of no lanes returned %v, %v", held, err)
+	}
+	if lane := b.otherLane(rows[0].Lane); lane != rows[0].Lane {
+		if got := b.heldBy(ctx, t, []int{lane}, evs...); len(got) > 0 {
+			t.Errorf("Holds of lane %d returned %v", lane, got)
+		}
+	}
+	// Put off again it may end its hold, or take one; done, it holds nobody any more.
+	s.Retry[0].Holds, s.Retry[1].Holds, s.Dead = false, true, nil
+	b.settle(ctx, t, s)
+	b.wantHolds(ctx, t, "put off again", evs, hold(rows[1], false), hold(rows[2], true))
+	b.settle(ctx, t, store.Settlement{Leases: leases, History: true, Done: results(rows[1:2])})
+	b.wantHolds(ctx, t, "delivered", evs, hold(rows[2], true))
+}
+
+func holdsOfLanes[T any](ctx context.Context, t tb, b *bench[T]) {
+	var evs []waybill.Event
+	for range 2 {
+		for _, name := range b.aggregates(3) {
+			evs = append(evs, b.event(name))
+		}
+	}
+	rows := b.writeRows(ctx, t, evs...)
+	s := store.Settlement{Leases: b.own(ctx, t)}
+	var want []store.Hold
+	for i, row := range rows {
+		r := result(row)
+		r.Delay, r.Holds = usualLease, true
+		if i < len(rows)/2 { // the first of each aggregate is dead, the second put off
+			s.Dead = append(s.Dead, r)
+		} else {
+			s.Retry = append(s.Retry, r)
+		}
+		want = append(want, hold(row, i < len(rows)/2))
+	}
+	b.settle(ctx, t, s)
+	slices.SortFunc(want, func(x, y store.Hold) int {
+		if x.Lane != y.Lane {
+			return x.Lane - y.Lane
+		}
+		return int(x.Seq - y.Seq)
+	})
+	b.wantHolds(ctx, t, "all lanes", evs, want...)
+	one := slices.DeleteFunc(slices.Clone(want), func(h store.Hold) bool { return h.Lane != want[0].Lane })
+	if got := b.heldBy(ctx, t, []int{want[0].Lane}, evs...); !slices.Equal(got, one) {
+		t.Errorf("Holds of lane %d returned %v, want %v", want[0].Lane, got, one)
+	}
+}
+
+func (b *bench[T]) follow(ctx context.Context, t tb, agg store.Aggregate, from store.Cursor, limit int) []row {
+	t.Helper()
+	page, err := b.DB.Follow(ctx, agg, from, limit)
+	if err != nil {
+		t.Fatalf("Follow: %v", err)
+	}
+	if page.Now.IsZero() {
+		t.Errorf("Follow does not say when it was")
+	}
+	return page.Rows
+}
+
+// neighbours returns two aggregates in one lane, the second by a change of the first's name.
+func (b *bench[T]) neighbours(change func(name string) string) (string, string) {
+	for i := 0; ; i++ {
+		name := fmt.Sprintf("neighbour%d", i)
+		if other := change(name); b.laneOf(b.event(name)) == b.laneOf(b.event(other)) {
+			return name, other
+		}
+	}
+}
+
+func follows[T any](ctx context.Context, t tb, b *bench[T]) {
+	name, other := b.neighbours(func(name string) string { return name + "s" })
+	var mine, all []waybill.Event
+	for i := range 16 { // two of mine, one of the neighbour's, one of nobody's
+		ev := b.event([]string{name, name, other, ""}[i%4])
+		if ev.AggregateID == b.unique(name) {
+			mine = append(mine, ev)
+		}
+		all = append(all, ev)
+	}
+	rows := b.writeRows(ctx, t, all...)
+	agg, lane := store.AggregateOf(&mine[0]), b.laneOf(mine[0])
+	var seqs []int64
+	for _, row := range rows {
+		if row.Event.AggregateID == agg.ID {
+			seqs = append(seqs, row.Seq)
+		}
+	}
+	got := b.follow(ctx, t, agg, store.Cursor{Lane: lane}, 100)
+	wantIDs(t, "Follow", got, mine)
+	for i := range min(len(got), len(mine)) {
+		wantEvent(t, got[i], mine[i])
+	}
+	wantIDs(t, "Follow of 3", b.follow(ctx, t, agg, store.Cursor{Lane: lane}, 3), mine[:3])
+	wantIDs(t, "Follow after the third", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[2]}, 100), mine[3:])
+	wantIDs(t, "Follow up to the fifth", b.follow(ctx, t, agg, store.Cursor{Lane: lane, UpTo: seqs[4]}, 100), mine[:5])
+	wantIDs(t, "Follow of 1 from third to fifth", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[1], UpTo: seqs[4]}, 1), mine[2:3])
+	wantIDs(t, "Follow of an empty stretch", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[4], UpTo: seqs[4]}, 100), nil)
+	wantIDs(t, "Follow behind the end", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[7]}, 100), nil)
+	wantIDs(t, "Follow of an aggregate that nobody has", b.follow(ctx, t, store.Aggregate{Type: "thing", ID: b.unique("none")}, store.Cursor{Lane: lane}, 100), nil)
+	wantIDs(t, "Follow of no aggregate", b.follow(ctx, t, store.Aggregate{}, store.Cursor{Lane: lane}, 100), nil)
+	if apart := b.otherLane(lane); apart != lane {
+		wantIDs(t, "Follow in another lane", b.follow(ctx, t, agg, store.Cursor{Lane: apart}, 100), nil)
+	}
+	// Ready rows only.
+	s := store.Settlement{Leases: b.own(ctx, t), History: true}
+	for i, ev := range mine[:3] {
+		r := store.Result{Lane: lane, ID: ev.ID, Delay: usualLease, Holds: true}
+		switch i {
+		case 0:
+			s.Done = append(s.Done, r)
+		case 1:
+			s.Retry = append(s.Retry, r)
+		default:
+			s.Dead = append(s.Dead, r)
+		}
+	}
+	b.settle(ctx, t, s)
+	wantIDs(t, "Follow after a settlement", b.follow(ctx, t, agg, store.Cursor{Lane: lane}, 100), mine[3:])
+}
+
+// followsAlike follows aggregates of one lane whose names a database may take for the same.
+func followsAlike[T any](ctx context.Context, t tb, b *bench[T]) {
+	for _, change := range []func(string) string{
+		strings.ToUpper, func(name string) string { return name + " " }, func(name string) string { return strings.Replace(name, "e", "é", 1) },
+	} {
+		name, other := b.neighbours(change)
+		evs := []waybill.Event{b.event(name), b.event(other)}
+		if b.lanes == 1 { // then also what another tenant or another type has
+			tenant, kind := b.event(name), b.event(name)
+			tenant.TenantID, kind.AggregateType = "other", "Thing"
+			evs = append(evs, tenant, kind)
+		}
+		b.write(ctx, t, evs...)
+		for _, ev := range evs {
+			got := b.follow(ctx, t, store.AggregateOf(&ev), store.Cursor{Lane: b.laneOf(ev)}, 100)
+			wantIDs(t, fmt.Sprintf("Follow of %+v", store.AggregateOf(&ev)), got, []waybill.Event{ev})
+		}
+		s := store.Settlement{Leases: b.own(ctx, t), Done: results(b.ready(ctx, t)), History: true}
+		b.settle(ctx, t, s)
+		b.end()
+	}
+}
+
+func urgent[T any](ctx context.Context, t tb, b *bench[T]) {
+	var evs []waybill.Event
+	for i := range 8 {
+		ev := b.event("")
+		ev.Priority = []int{0, 1, 32767, 5}[i%4]
+		evs = append(evs, ev)
+	}
+	ordered, later := b.event("a"), b.event("")
+	ordered.Priority, later.Priority, later.Delay = 9, 9, usualLease
+	b.write(ctx, t, append(evs, ordered, later)...)
+	byLane := map[int][]row{}
+	for _, row := range b.ready(ctx, t) {
+		if row.Event.Priority > 0 && row.ID != ordered.ID {
+			byLane[row.Lane] = append(byLane[row.Lane], row)
+		}
+	}
+	look := func(limit int, from ...store.Cursor) map[int][]waybill.ID {
+		t.Helper()
+		page, err := b.DB.Urgent(ctx, from, limit)
+		if err != nil {
+			t.Fatalf("Urgent: %v", err)
+		}
+		got := map[int][]waybill.ID{}
+		for _, row := range page.Rows {
+			if i := slices.IndexFunc(evs, func(ev waybill.Event) bool { return ev.ID == row.ID }); i >= 0 {
+				wantEvent(t, row, evs[i])
+			}
+			got[row.Lane] = append(got[row.Lane], row.ID)
+		}
+		return got
+	}
+	want := func(what string, got map[int][]waybill.ID, cut func(rows []row) []row) {
+		t.Helper()
+		for lane := range b.lanes {
+			if want := rowIDs(cut(byLane[lane])); !slices.Equal(got[lane], want) {
+				t.Errorf("%s returned %v in lane %d, want %v", what, got[lane], lane, want)
+			}
+		}
+	}
+	all := func(rows []row) []row { return rows }
+	want("Urgent", look(100, b.cursors()...), all)
+	want("Urgent of 1", look(1, b.cursors()...), func(rows []row) []row { return rows[:min(1, len(rows))] })
+	behind, upTo := b.cursors(), b.cursors()
+	for lane, rows := range byLane {
+		behind[lane].After, upTo[lane].UpTo = rows[0].Seq, rows[0].Seq
+	}
+	want("Urgent behind the first", look(100, behind...), func(rows []row) []row { return rows[min(1, len(rows)):] })
+	want("Urgent up to the first", look(100, upTo...), func(rows []row) []row { return rows[:min(1, len(rows))] })
+	want("Urgent of no lanes", look(100), func([]row) []row { return nil })
+	s := store.Settlement{Leases: b.own(ctx, t), History: true}
+	for _, rows := range byLane {
+		s.Done = append(s.Done, result(rows[0]))
+	}
+	b.settle(ctx, t, s)
+	want("Urgent after a settlement", look(100, b.cursors()...), func(rows []row) []row { return rows[min(1, len(rows)):] })
+}
