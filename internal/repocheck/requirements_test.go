@@ -67,7 +67,7 @@ func TestRequirementNamesAreLookedUp(t *testing.T) {
 			t.Errorf("%s is said to exist", name)
 		}
 	}
-	for _, name := range []string{". TestNothing", "store/storetest 99", "nowhere TestX", "store"} {
+	for _, name := range []string{". TestNothing", "store/storetest 99", "nowhere TestX", "store", "relay/relaytest 99_nothing"} {
 		if testExists(t, root, name) == "" {
 			t.Errorf("%s is said to exist", name)
 		}
@@ -180,6 +180,9 @@ func testExists(t *testing.T, root, name string) string {
 		}
 		return ""
 	}
+	if folder == "relay/relaytest" {
+		return checkExists(t, root, test)
+	}
 	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
 	if err != nil {
 		t.Fatal(err)
@@ -194,6 +197,25 @@ func testExists(t *testing.T, root, name string) string {
 		}
 	}
 	return name + " does not exist"
+}
+
+// checkExists returns what is wrong with the name of a check of the relay's suite, or "".
+func checkExists(t *testing.T, root, name string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "relay/relaytest", "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), `{name: "`+name+`"`) {
+			return ""
+		}
+	}
+	return "relay/relaytest has no check " + name
 }
 
 // TestLinks: links of the documentation to files of the repository lead somewhere.

@@ -1,0 +1,122 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill/internal/retention"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Keep is what is kept, and for how long.
+type Keep struct {
+	// History is how long delivered events are kept. Defaults to 7 days; negative: for ever.
+	History time.Duration
+	// Dead is how long dead letters are kept. Defaults to 0: until an operator decides.
+	Dead time.Duration
+	// Interval is how often [Purger.Run] deletes what need not be kept. Defaults to 1 h.
+	Interval time.Duration
+	// Batch is how many rows are deleted at a time, each batch in a transaction of its own. Defaults to 500.
+	Batch int
+}
+
+// Purged says how many rows were deleted.
+type Purged struct {
+	Delivered, Dead int
+}
+
+// Purger deletes what need not be kept any more. A running relay does so by itself; this is for outboxes whose relay is told
+// not to, and for doing it by hand.
+type Purger struct {
+	db       store.Keeper
+	policy   retention.Policy
+	interval time.Duration
+	log      *slog.Logger
+	observe  observe.Hooks
+	running  atomic.Bool
+}
+
+// Purger returns a purger. It reports every field that is wrong.
+func (d *Desk) Purger(k Keep) (*Purger, error) {
+	var errs []error
+	if k.History == 0 {
+		k.History = 7 * 24 * time.Hour
+	}
+	if k.Dead < 0 {
+		errs = append(errs, fmt.Errorf("field Dead: %v is negative", k.Dead))
+	}
+	if k.Interval == 0 {
+		k.Interval = time.Hour
+	}
+	if k.Interval < 0 {
+		errs = append(errs, fmt.Errorf("field Interval: %v is negative", k.Interval))
+	}
+	if k.Batch == 0 {
+		k.Batch = 500
+	}
+	if k.Batch < 0 {
+		errs = append(errs, fmt.Errorf("field Batch: %d is negative", k.Batch))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("operate: Keep: %w", err)
+	}
+	return &Purger{
+		db: d.db, policy: retention.Policy{KeepHistory: k.History, KeepDead: k.Dead, Batch: k.Batch},
+		interval: k.Interval, log: d.cfg.Logger, observe: d.cfg.Observe,
+	}, nil
+}
+
+// Once deletes until nothing is left to delete, and calls progress, if that is not nil, after every batch. The numbers are right
+// also when it fails.
+func (p *Purger) Once(ctx context.Context, progress func(Purged)) (Purged, error) {
+	policy := p.policy
+	if progress != nil {
+		policy.Progress = func(r retention.Report) { progress(Purged(r)) }
+	}
+	r, err := retention.Once(ctx, p.db, policy, p.observe)
+	if err != nil {
+		return Purged(r), fmt.Errorf("operate: %w", err)
+	}
+	return Purged(r), nil
+}
+
+// Run deletes at once and then every interval, until ctx ends. What fails is logged, and tried again next time. A second Run
+// at the same time is an error.
+func (p *Purger) Run(ctx context.Context) error {
+	if p.running.Swap(true) {
+		return errors.New("operate: the purger is running already")
+	}
+	defer p.running.Store(false)
+	retention.Loop(ctx, p.db, p.policy, p.interval, p.log, p.observe)
+	return nil
+}
+
+// PurgeWritten deletes events, delivered or not, that were written longer ago than age: for an outbox that is read by change data
+// capture and has no relay. While a relay is live it is [store.ErrRelayLive]. It calls progress, if that is not nil, after every
+// batch, and returns how many are gone, also when it fails.
+func (d *Desk) PurgeWritten(ctx context.Context, age time.Duration, progress func(n int)) (int, error) {
+	if age <= 0 {
+		return 0, fmt.Errorf("operate: purging written events: the age %v is not positive", age)
+	}
+	for sum := 0; ; {
+		n, err := d.db.PurgeWritten(ctx, age, d.cfg.Batch)
+		sum += n
+		if err != nil {
+			return sum, fmt.Errorf("operate: purging written events (%d are gone): %w", sum, err)
+		}
+		if n > 0 && d.cfg.Observe.Purged != nil {
+			d.cfg.Observe.Purged("written", n)
+		}
+		if progress != nil {
+			progress(sum)
+		}
+		if n < d.cfg.Batch {
+			return sum, nil
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package relay
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// finishFast takes a page of new rows, lane by lane.
+func (e *engine) finishFast(r readReply) {
+	p := &e.plan
+	p.fastTook = r.took
+	rows := r.page.Rows
+	taken := false
+	whole := r.whole
+	for _, l := range r.lanes {
+		from, to := lanePart(rows, l.number)
+		if l.gone || l.draining {
+			whole = false
+			continue
+		}
+		if e.finishFastLane(l, rows[from:to], r) {
+			taken = true
+		}
+		whole = whole && to-from < r.limit
+	}
+	if taken {
+		p.busy()
+	} else {
+		p.empty(e.cfg.PollInterval)
+	}
+	now := time.Now()
+	p.nextPoll = now.Add(max(p.interval, firstPoll))
+	if whole && !p.sweeping {
+		p.sweepTook = r.took
+		e.endSweep(now)
+		p.nextSweep = p.nextSweep.Add(p.interval / 2) // the next poll will have done it again by then
+	}
+}
+
+// lanePart returns where the rows of a lane are in a page that is ordered by lane.
+func lanePart(rows []store.Row, lane int) (from, to int) {
+	compare := func(r store.Row, lane int) int { return cmp.Compare(r.Lane, lane) }
+	from, _ = slices.BinarySearchFunc(rows, lane, compare)
+	n, _ := slices.BinarySearchFunc(rows[from:], lane+1, compare)
+	return from, from + n
+}
+
+// finishFastLane takes the rows of one lane. It reports whether any was new.
+func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
+	full := len(rows) >= r.limit
+	before, known := l.read, len(l.items)
+	short := false
+	for i := range rows {
+		row := &rows[i]
+		if !e.take(l, row, r.page.Now) {
+			short = true // the window is full: this and what follows is read again
+			break
+		}
+		l.recent.add(row.Seq, row.CreatedAt)
+		l.read = max(l.read, row.Seq)
+	}
+	l.backlog = full || short
+	// A page full of rows that are known or held says nothing about what follows it: go on from where reading stopped.
+	l.clogged = full && l.read == before
+	if !l.backlog {
+		l.suspects = 0 // all that the last owner can have had in hand has been seen
+		e.forgetMarks(l)
+	}
+	return l.read > before || len(l.items) > known
+}
+
+// finishDue takes rows put off whose time has come.
+func (e *engine) finishDue(r readReply) {
+	full := len(r.page.Rows) >= r.limit
+	now := time.Now()
+	if next := r.page.Next; !next.IsZero() {
+		e.dueTimes.at(now.Add(next.Sub(r.page.Now)))
+	}
+	if full {
+		e.dueTimes.at(now.Add(e.cfg.Linger))
+	}
+	crowded := false
+	for i := range r.page.Rows {
+		row := &r.page.Rows[i]
+		l := e.lanes[row.Lane]
+		if l == nil || l.draining || !l.open {
+			continue
+		}
+		crowded = crowded || l.unsettled >= e.window
+		if !e.takeDue(l, row) && full {
+			// It waits for another one, and would fill every page: it may come back later.
+			it := e.add(l, row)
+			it.late = true
+			e.putOff(it, behindDelay, row.Holds, row.LastError)
+		}
+	}
+	if crowded {
+		e.dueTimes.at(now.Add(firstPoll))
+	}
+	if !full {
+		for _, l := range r.lanes {
+			if !crowded {
+				l.lateSuspects = 0
+			}
+		}
+	}
+}
+
+// behindDelay is how long a row that is due waits behind another one of its aggregate before it is looked at again.
+const behindDelay = 5 * time.Second
+
+// finishFollow takes the rows of an aggregate that had been passed over, in their order.
+func (e *engine) finishFollow(r readReply) {
+	a := r.agg
+	a.following = false
+	if a.lane.gone || a.lane.draining {
+		return
+	}
+	upTo, passedTo := r.cursors[0].UpTo, a.passedTo
+	a.passed, a.passedTo = 0, 0
+	for i := range r.page.Rows {
+		row := &r.page.Rows[i]
+		if !e.take(a.lane, row, r.page.Now) {
+			a.pass(row.Seq)
+		}
+	}
+	rows := r.page.Rows
+	switch {
+	case len(rows) >= r.limit:
+		a.pass(rows[len(rows)-1].Seq + 1)
+	case passedTo > upTo:
+		a.pass(upTo + 1) // passed over while this read was under way
+	}
+	if a.passed != 0 {
+		a.passedTo = max(a.passedTo, passedTo)
+	}
+	// take may have forgotten it in between: it is remembered if there is anything to remember.
+	if known := a.lane.aggs[a.key]; known == nil && (a.passed != 0 || len(a.queue) > 0) {
+		a.lane.aggs[a.key] = a
+	}
+	e.advance(a)
+}
+
+// finishSweep compares what there is with what is known.
+func (e *engine) finishSweep(r readReply) {
+	p := &e.plan
+	p.sweepTook += r.took
+	count := make(map[int]int, len(r.lanes))
+	for i := range r.sightings {
+		s := &r.sightings[i]
+		l := e.lanes[s.Lane]
+		if l == nil {
+			continue
+		}
+		count[s.Lane]++
+		if _, ok := p.swept[l]; ok {
+			p.swept[l] = s.Seq
+		}
+		if !e.known(l, s) && len(p.load) < e.cfg.ColdQueue {
+			p.load = append(p.load, s.Key)
+		}
+	}
+	for _, l := range r.lanes {
+		if count[l.number] < r.limit {
+			delete(p.swept, l)
+		}
+	}
+	if len(p.swept) == 0 {
+		e.endSweep(time.Now())
+	}
+}
+
+// known reports whether there is a reason why a row below where reading stopped is still there.
+func (e *engine) known(l *lane, s *store.Sighting) bool {
+	if l.items[s.ID] != nil {
+		return true
+	}
+	if s.Aggregate.IsZero() {
+		_, skipped := l.skipped[s.Seq]
+		return skipped
+	}
+	a := l.aggs[s.Aggregate]
+	return a != nil && (a.heldBefore(s.Seq) || a.passed != 0 && s.Seq >= a.passed)
+}
+
+// finishLoad takes rows that committed late.
+func (e *engine) finishLoad(r readReply) {
+	for i := range r.page.Rows {
+		row := &r.page.Rows[i]
+		if l := e.lanes[row.Lane]; l != nil && l.open && !l.draining {
+			e.take(l, row, r.page.Now) // without room for it, the next sweep finds it again
+			l.recent.add(row.Seq, row.CreatedAt)
+		}
+	}
+	if len(r.page.Rows) > 0 {
+		e.plan.busy()
+	}
+}
+
+// finishUrgent takes unordered rows that have a priority, ahead of the fast read, which will find them known or gone.
+func (e *engine) finishUrgent(r readReply) {
+	for i := range r.page.Rows {
+		row := &r.page.Rows[i]
+		l := e.lanes[row.Lane]
+		if l == nil || l.draining || l.items[row.ID] != nil || row.Seq <= l.read || row.DueAt.After(r.page.Now) {
+			continue
+		}
+		if l.unsettled >= e.window || !store.AggregateOf(&row.Event).IsZero() {
+			continue
+		}
+		suspects := l.suspects
+		e.takeUnordered(l, row, false)
+		l.suspects = suspects // they are not among the first rows, and suspect while any are
+	}
+}

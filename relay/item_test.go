@@ -1,0 +1,153 @@
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+func anItem(hot bool, priority int, seq int64) *item {
+	return &item{hot: hot, row: &store.Row{Key: store.Key{Seq: seq}, Event: waybill.Event{Priority: priority}}}
+}
+
+// TestQueuesPullTwoToOne: while both wait, two hot ones for each cold one; alone, either is pulled as it comes.
+func TestQueuesPullTwoToOne(t *testing.T) {
+	var q queues
+	for i := range 9 {
+		q.push(anItem(true, 0, int64(i)))
+	}
+	for i := range 6 {
+		q.push(anItem(false, 0, int64(i)))
+	}
+	got := ""
+	for it := q.pop(); it != nil; it = q.pop() {
+		it.state = inFlight
+		if it.hot {
+			got += "h"
+		} else {
+			got += "c"
+		}
+	}
+	if want := "hhchhchhchhchcc"; got != want {
+		t.Errorf("pulled %s, want %s", got, want)
+	}
+	if q.depth() != 0 {
+		t.Errorf("depth %d at the end", q.depth())
+	}
+}
+
+// TestPriority: at most three of four go to urgent items while others wait, and those by priority, then by seq.
+func TestPriority(t *testing.T) {
+	var q queue
+	for i := range 4 {
+		q.push(anItem(false, 0, int64(100+i)))
+	}
+	for i, p := range []int{1, 9, 5, 9, 2, 7, 3} {
+		q.push(anItem(false, p, int64(i)))
+	}
+	var got []int64
+	for it := q.pop(); it != nil; it = q.pop() {
+		it.state = inFlight
+		got = append(got, it.row.Seq)
+	}
+	want := []int64{1, 3, 5, 100, 2, 6, 4, 101, 0, 102, 103}
+	for i := range want {
+		if i >= len(got) || got[i] != want[i] {
+			t.Fatalf("order %v, want %v", got, want)
+		}
+	}
+}
+
+// TestDroppedItemsArePassedOver: what was dropped while it waited does not come up, and does not count.
+func TestDroppedItemsArePassedOver(t *testing.T) {
+	var q queues
+	first, second := anItem(true, 0, 1), anItem(false, 3, 2)
+	q.push(first)
+	q.push(second)
+	q.push(anItem(false, 0, 3))
+	for _, it := range []*item{first, second} {
+		q.forget(it)
+		it.state = dropped
+	}
+	if q.depth() != 1 {
+		t.Errorf("depth %d, want 1", q.depth())
+	}
+	if it := q.pop(); it == nil || it.row.Seq != 3 {
+		t.Errorf("pulled %+v, want the third", it)
+	}
+	if it := q.pop(); it != nil {
+		t.Errorf("pulled %+v from empty queues", it)
+	}
+}
+
+// TestRecentFloor (protocol 10): the fast read begins in front of the first row of the last two seconds, or where reading
+// stopped if nothing is that young.
+func TestRecentFloor(t *testing.T) {
+	var r recent
+	base := time.Unix(1_700_000_000, 0)
+	if got := r.floor(base, 50); got != 50 {
+		t.Errorf("with nothing recent: %d, want 50", got)
+	}
+	r.add(10, base)
+	r.add(12, base.Add(time.Second))
+	r.add(11, base.Add(1100*time.Millisecond)) // committed out of order
+	r.add(20, base.Add(1500*time.Millisecond))
+	for after, want := range map[time.Duration]int64{
+		1500 * time.Millisecond: 9, 1900 * time.Millisecond: 9, 2500 * time.Millisecond: 10, 3300 * time.Millisecond: 19, 4 * time.Second: 20,
+	} {
+		if got := r.floor(base.Add(after), 20); got != want {
+			t.Errorf("%v later: %d, want %d", after, got, want)
+		}
+	}
+	// A row of long ago that shares a bucket's place does not disturb it.
+	r.add(1, base.Add(-time.Hour))
+	if got := r.floor(base.Add(1900*time.Millisecond), 20); got != 9 {
+		t.Errorf("after an old row: %d, want 9", got)
+	}
+}
+
+// TestPastRemembers: what was settled before its writer's word is known for at least half a minute, and when there is too much
+// to remember, that is known.
+func TestPastRemembers(t *testing.T) {
+	var p past
+	first := waybill.NewID()
+	p.add(first)
+	if !p.has(first) || !p.complete() {
+		t.Error("it does not remember")
+	}
+	p.turn = time.Now().Add(-time.Second) // the generation is over
+	p.add(waybill.NewID())
+	if !p.has(first) {
+		t.Error("it has forgotten after one generation")
+	}
+	p.turn = time.Now().Add(-time.Second)
+	p.add(waybill.NewID())
+	if p.has(first) {
+		t.Error("it never forgets")
+	}
+	for range pastMost + 1 {
+		p.add(waybill.NewID())
+	}
+	if p.complete() {
+		t.Error("it claims to remember everything")
+	}
+}
+
+// TestChunks: calls of a serial sink take about as long whatever one event takes.
+func TestChunks(t *testing.T) {
+	for each, want := range map[time.Duration]int{time.Millisecond: 1, 10 * time.Microsecond: 20, 100 * time.Nanosecond: mostChunk} {
+		var c chunker
+		if c.size() != 1 {
+			t.Errorf("the first call has %d events", c.size())
+		}
+		for range 50 {
+			n := c.size()
+			c.add(n, time.Duration(n)*each)
+		}
+		if got := c.size(); got != want {
+			t.Errorf("at %v each: %d events, want %d", each, got, want)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package relay
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// lane is a lane that this relay owns, and what it knows of it. Only the engine's goroutine touches it.
+type lane struct {
+	number int
+	lease  store.Lease
+
+	// items are the events in hand, and those that a read under way might still bring back.
+	items map[waybill.ID]*item
+	// unsettled is how many of them are not settled: never more than the window that the lane's row names.
+	unsettled int
+	// busy is how many of those are with a worker, or finished and not settled.
+	busy int
+
+	aggs map[store.Aggregate]*aggregate
+
+	// read is where the fast read stopped. A row may commit late with a seq below it.
+	read   int64
+	recent recent
+	// backlog: the last fast read did not get to the end.
+	backlog bool
+	// clogged: what lies just behind read fills a whole page.
+	clogged bool
+	// wake: somebody says that there is something to read.
+	wake bool
+
+	// open: the holds have been read, reading may begin.
+	open bool
+	// suspects and lateSuspects are how many of the next rows, ready and put off, may have been in the hands of an owner
+	// that died.
+	suspects, lateSuspects int
+
+	// marks are events that this process has committed and that have not been read yet.
+	marks map[waybill.ID]int
+
+	// skipped are unordered rows that were passed over because their destination is down, by seq; skippedFrom is the
+	// lowest of any row that was, by destination.
+	skipped     map[int64]struct{}
+	skippedFrom map[string]int64
+
+	draining bool
+	drainBy  time.Time
+	gone     bool // released or lost
+}
+
+func newLane(lease store.Lease) *lane {
+	l := &lane{
+		number: lease.Lane, lease: lease, items: make(map[waybill.ID]*item), aggs: make(map[store.Aggregate]*aggregate),
+		marks: make(map[waybill.ID]int), skipped: make(map[int64]struct{}), skippedFrom: make(map[string]int64), wake: true,
+	}
+	if lease.Unclean {
+		l.suspects, l.lateSuspects = lease.Window, lease.Window
+	}
+	return l
+}
+
+// aggregate is an aggregate of which something is in hand, held or passed over.
+type aggregate struct {
+	key  store.Aggregate
+	lane *lane
+	// queue are its events in hand that are not finished, in the order in which they are delivered.
+	queue []*item
+	// flying is how many at the front of the queue are with a worker.
+	flying int
+	// stuck: its dead letter is being moved; the aggregate goes on only when that has returned.
+	stuck int
+	// holders are rows in delayed or dead that hold it back, by seq.
+	holders []holder
+	// passed is the first seq that was passed over, 0 if none was; passedTo the last.
+	passed, passedTo int64
+	// waitsFor is the destination for which it was passed over.
+	waitsFor string
+	// lateWaiting: a row that is due was left in its table, behind another.
+	lateWaiting bool
+	// following: its rows are to be read again.
+	following bool
+}
+
+// holder is a row that holds an aggregate back.
+type holder struct {
+	seq  int64
+	id   waybill.ID
+	dead bool
+	read int64 // the read during which it was added
+}
+
+// manyQueued is how many events of one aggregate wait in memory: more would keep the rest of the lane out.
+const manyQueued = 64
+
+func (l *lane) aggregate(key store.Aggregate) *aggregate {
+	a := l.aggs[key]
+	if a == nil {
+		a = &aggregate{key: key, lane: l}
+		l.aggs[key] = a
+	}
+	return a
+}
+
+// tidy forgets an aggregate about which there is nothing to remember.
+func (a *aggregate) tidy() {
+	if len(a.queue) == 0 && len(a.holders) == 0 && a.passed == 0 && a.stuck == 0 {
+		delete(a.lane.aggs, a.key)
+	}
+}
+
+// heldBefore reports whether a row of this seq has to wait for another.
+func (a *aggregate) heldBefore(seq int64) bool {
+	return len(a.holders) > 0 && a.holders[0].seq < seq
+}
+
+// hold adds a row that holds the aggregate.
+func (a *aggregate) hold(h holder) {
+	at, found := slices.BinarySearchFunc(a.holders, h, func(x, y holder) int { return cmp.Compare(x.seq, y.seq) })
+	if found && a.holders[at].id == h.id {
+		a.holders[at] = h
+		return
+	}
+	a.holders = slices.Insert(a.holders, at, h)
+}
+
+// holds reports whether the row of this id holds the aggregate.
+func (a *aggregate) holds(id waybill.ID) bool {
+	return slices.ContainsFunc(a.holders, func(h holder) bool { return h.id == id })
+}
+
+// unhold removes a row that held the aggregate.
+func (a *aggregate) unhold(id waybill.ID) {
+	a.holders = slices.DeleteFunc(a.holders, func(h holder) bool { return h.id == id })
+}
+
+// pass notes that a row was passed over; it will be read again.
+func (a *aggregate) pass(seq int64) {
+	if a.passed == 0 || seq < a.passed {
+		a.passed = seq
+	}
+	a.passedTo = max(a.passedTo, seq)
+}
+
+// passes reports whether a row of this seq must be passed over because one before it was, or because there is no room.
+func (a *aggregate) passes(seq int64) bool {
+	return a.heldBefore(seq) || a.passed != 0 && seq >= a.passed || len(a.queue) >= manyQueued
+}
+
+// enqueue puts an item into its place: by seq, behind what is with a worker.
+func (a *aggregate) enqueue(it *item) {
+	at := len(a.queue)
+	if !it.late || it.row.Holds {
+		for at > a.flying && a.queue[at-1].row.Seq > it.row.Seq {
+			at--
+		}
+	}
+	a.queue = slices.Insert(a.queue, at, it)
+}
+
+// remove takes an item out of the queue that is not with a worker any more.
+func (a *aggregate) remove(it *item) {
+	if len(a.queue) > 0 && a.queue[0] == it { // nearly always
+		a.queue[0] = nil
+		a.queue = a.queue[1:]
+		return
+	}
+	if at := slices.Index(a.queue, it); at >= 0 {
+		a.queue = slices.Delete(a.queue, at, at+1)
+	}
+}
+
+// recent knows where the rows of the last two seconds begin. A transaction draws the seq of its events before it commits, so
+// near the end of a lane rows appear out of order all the time; the fast read begins a little behind where it stopped.
+type recent struct {
+	buckets [recentBuckets]bucket
+}
+
+type bucket struct {
+	number int64 // which stretch of time it is for
+	first  int64 // the lowest seq written in it
+}
+
+const (
+	recentBuckets = 16
+	bucketWidth   = 125 * time.Millisecond
+)
+
+// add notes a row.
+func (r *recent) add(seq int64, created time.Time) {
+	n := created.UnixNano() / int64(bucketWidth)
+	b := &r.buckets[n%recentBuckets]
+	if n > b.number {
+		*b = bucket{number: n, first: seq}
+	} else if n == b.number {
+		b.first = min(b.first, seq)
+	}
+}
+
+// floor returns the seq behind which to read: in front of the first row of the last two seconds, or read if there is none.
+func (r *recent) floor(now time.Time, read int64) int64 {
+	oldest := now.UnixNano()/int64(bucketWidth) - recentBuckets
+	for _, b := range r.buckets {
+		if b.first > 0 && b.number > oldest {
+			read = min(read, b.first-1)
+		}
+	}
+	return read
+}

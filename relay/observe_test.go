@@ -1,0 +1,169 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/relay"
+)
+
+// TestMain: no goroutine outlives Run.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestObserverIsTold: every hook of delivering is called for what it stands for.
+func TestObserverIsTold(t *testing.T) {
+	var mu sync.Mutex
+	told := map[string]int{}
+	count := func(name string, n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[name] += n
+	}
+	is := func(name string, least int) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return told[name] >= least
+		}
+	}
+	f := newFixture(t)
+	f.write(event("cold", 0))
+	boom := errors.New("boom")
+	c := &collector{fail: func(d waybill.Delivery) error {
+		switch {
+		case d.AggregateID == "dead":
+			return waybill.Permanent(boom)
+		case d.AggregateID == "down" && d.Attempt == 1 && is("paused", 1)():
+			return nil
+		case d.AggregateID == "down":
+			return waybill.Unavailable(boom)
+		case d.AggregateID == "retry" && d.Attempt == 1:
+			return boom
+		}
+		return nil
+	}}
+	f.start(c.sink(), relay.Config{
+		BackoffBase: time.Millisecond, BackoffMax: time.Millisecond, Lease: 3 * time.Second, Heartbeat: 20 * time.Millisecond,
+		Observe: observe.Hooks{
+			HotEnqueued:  func(n int) { count("hot", n) },
+			HotDropped:   func(n int, why observe.Drop) { count("dropped "+why.String(), n) },
+			ColdEnqueued: func(n int) { count("cold", n) },
+			QueueDepths:  func(int, int) { count("depths", 1) },
+			Deliver: func(ctx context.Context, batch []waybill.Delivery) (context.Context, func([]error)) {
+				count("deliver", len(batch))
+				return ctx, func(errs []error) { count("delivered results", len(errs)) }
+			},
+			Delivered: func(_ *waybill.Delivery, _, age time.Duration) {
+				count("delivered", 1)
+				if age > 0 {
+					count("with age", 1)
+				}
+			},
+			Failed: func(_ *waybill.Delivery, class waybill.Class, _ error, _ time.Duration) {
+				count("failed "+class.String(), 1)
+			},
+			Died: func(*waybill.Delivery, error) { count("died", 1) },
+			Paused: func(_ string, down bool) {
+				if down {
+					count("paused", 1)
+				} else {
+					count("back", 1)
+				}
+			},
+			Read:    func(kind string, _ int, _ time.Duration, _ error) { count("read "+kind, 1) },
+			Settled: func(n int, _ time.Duration, _ error) { count("settled", n) },
+			Lanes:   func(owned, _ int) { count("lanes", owned) },
+			Lag:     func(time.Duration) { count("lag", 1) },
+		},
+	})
+	await(t, "the cold one", func() bool { return c.count() == 1 })
+	later := event("later", 0)
+	later.Delay = time.Hour
+	f.write(event("dead", 0), event("retry", 0), event("", 0), later)
+	await(t, "they are settled", is("delivered", 3))
+	f.write(event("down", 0))
+	for name, least := range map[string]int{
+		"hot": 3, "dropped not due": 1, "cold": 1, "depths": 1, "deliver": 5, "delivered results": 5, "delivered": 4, "with age": 1,
+		"failed counted": 1, "failed down": 1, "died": 1, "paused": 1, "back": 1, "read fast": 1, "read due": 1, "read holds": 1,
+		"settled": 5, "lanes": 1, "lag": 1,
+	} {
+		await(t, name, is(name, least))
+	}
+}
+
+// TestObserverCostsNothing: hooks that are nil are not paid for. The delivery path of one event, with and without an observer
+// that does nothing, is compared by its allocations.
+func TestObserverCostsNothing(t *testing.T) {
+	var hooks observe.Hooks
+	d := &waybill.Delivery{}
+	allocs := testing.AllocsPerRun(1000, func() {
+		if hooks.HotEnqueued != nil {
+			hooks.HotEnqueued(1)
+		}
+		if hooks.Delivered != nil {
+			hooks.Delivered(d, 1, 1)
+		}
+		if hooks.Deliver != nil {
+			hooks.Deliver(context.Background(), nil)
+		}
+		if hooks.Settled != nil {
+			hooks.Settled(1, 1, nil)
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}
+
+// TestLogFields: a line about an event has the fields that operators look for.
+func TestLogFields(t *testing.T) {
+	f := newFixture(t)
+	var mu sync.Mutex
+	var text strings.Builder
+	log := slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return text.Write(p)
+	}), nil))
+	c := &collector{fail: func(waybill.Delivery) error { return waybill.Permanent(errors.New("no good")) }}
+	f.start(c.sink(), relay.Config{Logger: log})
+	ev := event("a7", 1)
+	ev.DedupKey, ev.CorrelationID, ev.TenantID, ev.Payload = "k1", "c1", "t1", []byte(`"secret"`)
+	f.write(ev)
+	line := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		for l := range strings.Lines(text.String()) {
+			if strings.Contains(l, "event is dead") {
+				return l
+			}
+		}
+		return ""
+	}
+	await(t, "the line", func() bool { return line() != "" })
+	for _, want := range []string{
+		"level=ERROR", "type=Tested", "dedupKey=k1", "aggregateType=thing", "aggregateId=a7", "attempt=1", "latency=", `error="no good"`, "correlationId=c1",
+	} {
+		if !strings.Contains(line(), want) {
+			t.Errorf("the line lacks %s: %s", want, line())
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if strings.Contains(text.String(), "secret") {
+		t.Error("a payload is in the log")
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

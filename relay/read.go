@@ -1,0 +1,487 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// readKind is a way of finding events.
+type readKind uint8
+
+const (
+	readHolds  readKind = iota // what holds aggregates back
+	readFast                   // new rows of lanes
+	readDue                    // rows put off whose time has come
+	readFollow                 // rows of an aggregate that were passed over
+	readLoad                   // rows that a sweep has found
+	readSweep                  // rows that committed late
+	readUrgent                 // rows with a priority, ahead of the fast read
+)
+
+// readKinds is how many there are.
+const readKinds = 7
+
+func (k readKind) String() string {
+	return [...]string{"holds", "fast", "due", "follow", "load", "sweep", "urgent"}[k]
+}
+
+// plan is when to read what.
+type plan struct {
+	turn readKind // the kinds have turns, so that none starves
+
+	lastFast time.Time
+	fastTook time.Duration
+	interval time.Duration // between polls: it grows while there is nothing
+	nextPoll time.Time
+
+	sweeping  bool
+	swept     map[*lane]int64 // how far; a lane that is missing is done
+	sweepFrom time.Time       // when this sweep began
+	sweepTook time.Duration   // how much of it was reading
+	nextSweep time.Time
+
+	lastHolds  time.Time
+	lastDue    time.Time
+	lastUrgent time.Time
+	follow     []*aggregate
+	load       []store.Key
+}
+
+// busy makes the next polls come soon.
+func (p *plan) busy() {
+	p.interval = 0
+}
+
+// The beginning of the intervals between polls, and how much of the time sweeping may take.
+const (
+	firstPoll  = 16 * time.Millisecond
+	sweepShare = 20
+)
+
+// empty makes polls rarer, as far as most.
+func (p *plan) empty(most time.Duration) {
+	p.interval = min(max(2*p.interval, firstPoll), most)
+}
+
+// dueTimes is when the next row put off is due, as far as is known.
+type dueTimes struct{ next time.Time }
+
+func (d *dueTimes) at(t time.Time) {
+	if t.Before(d.next) {
+		d.next = t
+	}
+}
+func (d *dueTimes) now() { d.next = time.Time{} }
+
+// readJob is one read.
+type readJob struct {
+	kind    readKind
+	lanes   []*lane
+	cursors []store.Cursor
+	limit   int
+	agg     *aggregate
+	keys    []store.Key
+	whole   bool // a fast read that does the work of a sweep as well
+}
+
+type readReply struct {
+	readJob
+	page      store.Page
+	sightings []store.Sighting
+	holds     []store.Hold
+	err       error
+	took      time.Duration
+}
+
+// readTimeout bounds a read.
+const readTimeout = time.Minute
+
+// reader runs reads until there are no more.
+func (e *engine) reader() {
+	for j := range e.reads {
+		r := readReply{readJob: j}
+		ctx, cancel := context.WithTimeout(e.io, readTimeout)
+		began := time.Now()
+		switch j.kind {
+		case readHolds:
+			r.holds, r.err = e.db.Holds(ctx, laneNumbers(j.lanes))
+		case readFast:
+			r.page, r.err = e.db.Fetch(ctx, j.cursors, j.limit)
+		case readDue:
+			r.page, r.err = e.db.Due(ctx, laneNumbers(j.lanes), j.limit)
+		case readFollow:
+			r.page, r.err = e.db.Follow(ctx, j.agg.key, j.cursors[0], j.limit)
+		case readLoad:
+			r.page, r.err = e.db.Load(ctx, j.keys)
+		case readSweep:
+			r.sightings, r.err = e.db.Sweep(ctx, j.cursors, j.limit)
+		case readUrgent:
+			r.page, r.err = e.db.Urgent(ctx, j.cursors, j.limit)
+		}
+		cancel()
+		r.took = time.Since(began)
+		e.pages <- r
+	}
+}
+
+// read starts the next read, if one is wanted and none is under way.
+func (e *engine) read(now time.Time) {
+	if e.reading || e.stopping || !e.member.joined || len(e.lanes) == 0 {
+		return
+	}
+	p := &e.plan
+	for i := range readKinds {
+		k := (p.turn + readKind(i)) % readKinds
+		at := e.when(k, now)
+		if at.IsZero() || at.After(now) {
+			continue
+		}
+		j, ok := e.readJob(k, now)
+		if !ok {
+			continue
+		}
+		p.turn = (k + 1) % readKinds
+		e.reading = true
+		e.readNo++
+		e.reads <- j
+		return
+	}
+}
+
+// nextRead returns when the next read is wanted.
+func (e *engine) nextRead(now time.Time) time.Time {
+	if !e.member.joined || len(e.lanes) == 0 {
+		return time.Time{}
+	}
+	var next time.Time
+	for k := range readKinds {
+		if at := e.when(readKind(k), now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next
+}
+
+var (
+	never   time.Time
+	already = time.Unix(1, 0)
+)
+
+// when returns when a kind of read is wanted.
+func (e *engine) when(k readKind, now time.Time) time.Time {
+	p := &e.plan
+	switch k {
+	case readHolds:
+		if e.unopened() {
+			return already
+		}
+		if !now.Before(p.lastHolds.Add(e.cfg.SweepInterval)) && !e.holding() {
+			p.lastHolds = now // look again then
+		}
+		return p.lastHolds.Add(e.cfg.SweepInterval)
+	case readFast:
+		return e.whenFast()
+	case readDue:
+		return e.dueTimes.next.Add(1) // the zero time means now
+	case readFollow:
+		return either(e.nextFollow() != nil)
+	case readLoad:
+		return either(len(p.load) > 0)
+	case readSweep:
+		if p.sweeping {
+			return already
+		}
+		return p.nextSweep.Add(1)
+	case readUrgent:
+		if !e.behind() {
+			return never
+		}
+		return p.lastUrgent.Add(urgentInterval)
+	}
+	return never
+}
+
+const (
+	urgentInterval = 100 * time.Millisecond
+	urgentLimit    = 64
+)
+
+func either(now bool) time.Time {
+	if now {
+		return already
+	}
+	return never
+}
+
+// unopened reports whether there is a lane whose holds have not been read.
+func (e *engine) unopened() bool {
+	for _, l := range e.lanes {
+		if !l.open && !l.draining {
+			return true
+		}
+	}
+	return false
+}
+
+// behind reports whether there is a lane with rows that were not read yet.
+func (e *engine) behind() bool {
+	for _, l := range e.lanes {
+		if l.backlog && l.open && !l.draining {
+			return true
+		}
+	}
+	return false
+}
+
+// pageLimit is how many rows of a lane are read at a time while there is a backlog.
+func (e *engine) pageLimit() int { return max(min(e.window/2, e.cfg.BatchSize), 1) }
+
+// readable reports whether a lane has room for what a read might bring.
+func (e *engine) readable(l *lane) bool {
+	if !l.open || l.draining || len(l.aggs) >= manyHeld+e.window || len(l.skipped) >= manySkipped {
+		return false
+	}
+	if l.backlog {
+		return e.window-l.unsettled >= e.pageLimit() && e.cold.depth < e.cfg.ColdQueue
+	}
+	return l.unsettled < e.window
+}
+
+// whenFast returns when the next fast read is wanted.
+func (e *engine) whenFast() time.Time {
+	p := &e.plan
+	wanted, open := false, false
+	for _, l := range e.lanes {
+		if !e.readable(l) {
+			continue
+		}
+		open = true
+		if l.backlog {
+			return already
+		}
+		wanted = wanted || l.wake
+	}
+	if !open {
+		return never
+	}
+	if wanted {
+		// While busy, a little patience makes one read of many. It is measured by what a read costs.
+		return p.lastFast.Add(min(max(e.cfg.Linger, 0), 2*p.fastTook) + 1)
+	}
+	return p.nextPoll.Add(1)
+}
+
+// readJob makes a read of a kind.
+func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
+	p := &e.plan
+	j := readJob{kind: k}
+	switch k {
+	case readHolds:
+		p.lastHolds = now
+		j.lanes = e.lanesThat(func(l *lane) bool { return !l.draining })
+	case readFast:
+		return e.fastJob(now)
+	case readDue:
+		p.lastDue = now
+		e.dueTimes.next = now.Add(e.cfg.PollInterval)
+		j.lanes = e.lanesThat(func(l *lane) bool { return l.open && !l.draining })
+		j.limit = e.cfg.BatchSize
+	case readFollow:
+		a := e.nextFollow()
+		p.follow = slices.DeleteFunc(p.follow, func(x *aggregate) bool { return x == a })
+		j.agg, j.limit = a, manyQueued
+		j.cursors = []store.Cursor{{Lane: a.lane.number, After: a.passed - 1, UpTo: max(a.lane.read, a.passedTo)}}
+		return j, true
+	case readLoad:
+		n := min(len(p.load), e.cfg.BatchSize)
+		j.keys, p.load = p.load[:n:n], p.load[n:]
+		return j, true
+	case readSweep:
+		return e.sweepJob(now)
+	case readUrgent:
+		p.lastUrgent = now
+		j.limit = urgentLimit
+		j.lanes = e.lanesThat(func(l *lane) bool { return l.backlog && l.open && !l.draining })
+		for _, l := range j.lanes {
+			j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: l.read})
+		}
+	}
+	return j, len(j.lanes) > 0
+}
+
+func (e *engine) lanesThat(ok func(*lane) bool) []*lane {
+	var out []*lane
+	for _, l := range e.lanes {
+		if ok(l) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// nextFollow returns an aggregate whose rows are to be read again and for which there is room, or nil.
+func (e *engine) nextFollow() *aggregate {
+	for _, a := range e.plan.follow {
+		if !a.lane.gone && !a.lane.draining && a.lane.unsettled < e.window {
+			return a
+		}
+	}
+	return nil
+}
+
+// fastJob makes a fast read: of the lanes that somebody woke, of those with a backlog, or of all of them if it is time for a
+// poll.
+func (e *engine) fastJob(now time.Time) (readJob, bool) {
+	p := &e.plan
+	j := readJob{kind: readFast, limit: e.pageLimit()}
+	poll := !now.Before(p.nextPoll)
+	budget := e.cfg.ColdQueue + e.cfg.BatchSize - e.cold.depth
+	clock := e.dbClock.now()
+	j.whole = poll
+	for _, l := range e.lanes { // in random order, which is fair
+		if !e.readable(l) {
+			j.whole = j.whole && l.draining
+			continue
+		}
+		if !l.backlog && !l.wake && !poll {
+			continue
+		}
+		if l.backlog {
+			if budget < j.limit && len(j.lanes) > 0 {
+				j.whole = false
+				continue
+			}
+			budget -= j.limit
+		}
+		l.wake = false
+		j.whole = j.whole && l.quiet()
+		j.lanes = append(j.lanes, l)
+	}
+	slices.SortFunc(j.lanes, func(a, b *lane) int { return a.number - b.number })
+	for _, l := range j.lanes {
+		after := l.read
+		switch {
+		case j.whole:
+			// Nothing is in hand or held: reading from the beginning is as cheap, and finds what committed late too.
+			after = 0
+		case !l.clogged:
+			after = l.recent.floor(clock, l.read)
+		}
+		if after < l.read {
+			j.limit = max(j.limit, min(e.window, 2*e.cfg.BatchSize))
+		}
+		j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: after})
+	}
+	p.lastFast = now
+	if poll {
+		p.nextPoll = now.Add(max(p.interval, firstPoll))
+	}
+	return j, len(j.lanes) > 0
+}
+
+// quiet reports whether nothing of a lane is in hand or remembered.
+func (l *lane) quiet() bool {
+	return len(l.items) == 0 && len(l.aggs) == 0 && len(l.skipped) == 0 && !l.backlog
+}
+
+// sweepLimit is how many rows of a lane one read of a sweep looks at.
+const sweepLimit = 2000
+
+// sweepJob makes the next read of a sweep, and begins a new sweep if none is under way.
+func (e *engine) sweepJob(now time.Time) (readJob, bool) {
+	p := &e.plan
+	if !p.sweeping {
+		p.sweeping, p.sweepFrom, p.sweepTook = true, now, 0
+		p.swept = make(map[*lane]int64, len(e.lanes))
+		for _, l := range e.lanes {
+			if l.open && !l.draining && l.read > 0 {
+				p.swept[l] = 0
+			}
+		}
+	}
+	j := readJob{kind: readSweep, limit: sweepLimit}
+	for l, after := range p.swept {
+		if l.gone || l.draining || after >= l.read {
+			delete(p.swept, l)
+			continue
+		}
+		j.lanes = append(j.lanes, l)
+		j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: after, UpTo: l.read})
+	}
+	if len(j.lanes) == 0 {
+		e.endSweep(now)
+		return j, false
+	}
+	return j, true
+}
+
+// endSweep says when the next sweep is to begin.
+func (e *engine) endSweep(now time.Time) {
+	p := &e.plan
+	p.sweeping, p.swept = false, nil
+	pause := max(e.cfg.SweepInterval, p.interval, sweepShare*p.sweepTook)
+	p.nextSweep = now.Add(pause)
+}
+
+// readRetry is how long to wait after a read that failed.
+const readRetry = 250 * time.Millisecond
+
+// finishRead takes what a read has brought.
+func (e *engine) finishRead(r readReply) {
+	if e.observe.Read != nil {
+		e.observe.Read(r.kind.String(), len(r.page.Rows)+len(r.sightings)+len(r.holds), r.took, r.err)
+	}
+	if r.err != nil {
+		e.failedRead(r)
+	} else if !e.stopping {
+		e.dbClock.set(r.page.Now)
+		switch r.kind {
+		case readHolds:
+			e.applyHolds(r.lanes, r.holds)
+		case readFast:
+			e.finishFast(r)
+		case readDue:
+			e.finishDue(r)
+		case readFollow:
+			e.finishFollow(r)
+		case readLoad:
+			e.finishLoad(r)
+		case readSweep:
+			e.finishSweep(r)
+		case readUrgent:
+			e.finishUrgent(r)
+		}
+	}
+	// Every read from here on begins after these settlements were answered.
+	e.reading = false
+	for i, it := range e.graves {
+		e.bury(it)
+		e.graves[i] = nil
+	}
+	e.graves = e.graves[:0]
+}
+
+// failedRead lets a read be tried again, soon but not at once.
+func (e *engine) failedRead(r readReply) {
+	e.warn("waybill: reading failed, and is tried again", r.err, slog.String("read", r.kind.String()))
+	p := &e.plan
+	later := time.Now().Add(readRetry)
+	switch r.kind {
+	case readFast:
+		for _, l := range r.lanes {
+			l.wake = true
+		}
+		p.lastFast, p.fastTook = later, 0
+	case readDue:
+		e.dueTimes.at(later)
+	case readFollow:
+		p.follow = append(p.follow, r.agg)
+	case readSweep:
+		e.endSweep(time.Now())
+	case readHolds, readLoad, readUrgent:
+	}
+}

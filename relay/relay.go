@@ -1,0 +1,137 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/retention"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Relay delivers what was committed to an outbox.
+type Relay struct {
+	db      store.Relay
+	sink    Sink
+	cfg     Config
+	running atomic.Bool
+}
+
+// New returns a relay that hands the events of an outbox to a sink. It reports every field of the config that is wrong.
+func New(db store.Relay, sink Sink, cfg Config) (*Relay, error) {
+	if db == nil {
+		return nil, errors.New("relay: the store is nil")
+	}
+	if sink == nil {
+		return nil, errors.New("relay: the sink is nil")
+	}
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, fmt.Errorf("relay: Config: %w", err)
+	}
+	return &Relay{db: db, sink: sink, cfg: cfg}, nil
+}
+
+var errRunning = errors.New("relay: it is running already")
+
+// Run delivers events until ctx ends. Then it stops taking new ones, gives those under way Config.DrainTimeout to finish,
+// settles them, gives its lanes back, and returns nil. What did not finish stays pending, and no attempt is spent.
+//
+// It returns an error if it cannot begin: the tables are not there, a relay of another name serves this outbox
+// ([waybill.ErrOtherRelay]), or this relay is running already. Later failures of the database are logged, and end when it
+// is back.
+func (r *Relay) Run(ctx context.Context) error {
+	if r.running.Swap(true) {
+		return errRunning
+	}
+	defer r.running.Store(false)
+	e := newEngine(r.db, r.sink, r.cfg)
+	e.log.Info("waybill: relay starts", slog.String("relay", r.cfg.Name), slog.String("node", e.node.ID.String()))
+	stop := e.start(ctx)
+	err := e.run(ctx)
+	stop()
+	e.log.Info("waybill: relay has stopped", slog.String("node", e.node.ID.String()))
+	return err
+}
+
+// minWindow is the least number of events of a lane that may be in hand.
+const minWindow = 128
+
+func newEngine(db store.Relay, sink Sink, cfg Config) *engine {
+	e := &engine{
+		cfg: cfg, db: db, sink: sink, log: cfg.Logger, observe: cfg.Observe,
+		node:    store.Node{ID: waybill.NewID(), Relay: cfg.Name},
+		backoff: backoff{base: cfg.BackoffBase, max: cfg.BackoffMax, series: cfg.BackoffSeries},
+		history: cfg.KeepHistory > 0,
+		lanes:   make(map[int]*lane), dests: make(map[string]*destination),
+		reads: make(chan readJob, 1), pages: make(chan readReply, 1),
+		settles: make(chan settleJob, 1), answers: make(chan settleReply, 1),
+		jobs: make(chan *job, cfg.Workers), results: make(chan *job, cfg.Workers),
+		idle:  cfg.Workers,
+		heard: newHotQueue(cfg),
+		timer: time.NewTimer(0),
+	}
+	_, e.ordered = sink.(OrderedSink)
+	_, e.serial = sink.(SerialSink)
+	e.window = minWindow
+	e.io, e.endIO = context.WithCancel(context.Background())
+	e.lease, e.endLease = context.WithCancelCause(context.Background())
+	e.member.start = time.Now()
+	e.member.jobs, e.member.replies = make(chan memberJob, 1), make(chan memberReply, 1)
+	return e
+}
+
+// start starts the goroutines of an engine; stop ends them. A worker whose sink does not return is left behind: there is no
+// way to stop it, and its result will be refused.
+func (e *engine) start(ctx context.Context) (stop func()) {
+	var group, workers sync.WaitGroup
+	group.Go(e.reader)
+	group.Go(e.settler)
+	group.Go(e.memberWorker)
+	for range e.cfg.Workers {
+		workers.Go(e.work)
+	}
+	sides, endSides := context.WithCancel(ctx)
+	e.sides(sides, &group)
+	deaf := e.db.Local().Listen(e.heard.offer)
+	return func() {
+		deaf()
+		endSides()
+		e.endIO()
+		e.endLease(errDrain)
+		e.timer.Stop()
+		close(e.reads)
+		close(e.settles)
+		close(e.member.jobs)
+		close(e.jobs)
+		e.db.Local().Prefer(nil)
+		group.Wait()
+		ended := make(chan struct{})
+		go func() { workers.Wait(); close(ended) }()
+		select {
+		case <-ended:
+		case <-time.After(workerTime):
+			e.log.Error("waybill: a sink does not return; its goroutine is left behind")
+		}
+	}
+}
+
+// workerTime is how long a sink whose context has ended may take to return.
+const workerTime = time.Second
+
+// sides starts what goes on beside the flow: wake-ups from other processes, and deleting what need not be kept. Every node
+// does the latter; that is harmless, and the oldest rows are gone after the first.
+func (e *engine) sides(ctx context.Context, group *sync.WaitGroup) {
+	if k, ok := e.db.(store.Keeper); ok && e.cfg.PurgeInterval > 0 {
+		p := retention.Policy{KeepHistory: e.cfg.KeepHistory, KeepDead: e.cfg.KeepDead, Batch: e.cfg.PurgeBatch}
+		group.Go(func() { retention.Loop(ctx, k, p, e.cfg.PurgeInterval, e.log, e.observe) })
+	}
+	if w, ok := e.db.(store.Watcher); ok {
+		group.Go(func() { w.Watch(ctx, func() { e.heard.offer(store.Commit{}) }) })
+	}
+}

@@ -1,0 +1,129 @@
+package relaytest
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store"
+)
+
+// downChecks are the behaviours of destinations that are down.
+func downChecks[T any]() []check[T] {
+	return []check[T]{
+		{name: "25_unavailable", run: unavailable[T]},
+		{name: "25_one_event_calls_it_down", run: oneCallsItDown[T]},
+		{name: "25_unavailable_after_a_crash", run: unavailableSuspects[T]},
+	}
+}
+
+// unavailable: while the destination is down no attempt is spent and nothing dies; when it is back everything drains by itself.
+func unavailable[T any](b *bed[T]) {
+	r := &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
+	var paused, back atomic.Int64
+	cfg := b.quick()
+	cfg.MaxAttempts = 2
+	cfg.Observe = observe.Hooks{Paused: func(_ string, down bool) {
+		if down {
+			paused.Add(1)
+		} else {
+			back.Add(1)
+		}
+	}}
+	b.start(r.sink(), cfg)
+	var evs []waybill.Event
+	write := func(n int) {
+		for i := range n {
+			name := fmt.Sprint("a", i%30)
+			if i%3 == 0 {
+				name = ""
+			}
+			evs = append(evs, event(name, len(evs)))
+		}
+		b.write(evs[len(evs)-n:]...)
+	}
+	write(200)
+	b.await("it was probed several times", func() bool { return r.count() >= 12 })
+	write(200)
+	late := event("late", 0)
+	late.Delay = time.Millisecond
+	b.write(late)
+	b.await("it was probed again", func() bool { return r.count() >= 24 })
+	if s := b.stats(); s.Dead != 0 || s.MaxAttempts != 0 {
+		b.Errorf("%d dead, up to %d attempts spent; want none", s.Dead, s.MaxAttempts)
+	}
+	probes := make(map[waybill.ID]bool)
+	for _, d := range r.all() {
+		probes[d.ID] = true
+	}
+	if len(probes) < 4 {
+		b.Errorf("only %d different events were used to probe", len(probes))
+	}
+	r.tell(nil)
+	b.awaitEmpty()
+	if s := b.stats(); s.Dead != 0 {
+		b.Errorf("%d dead", s.Dead)
+	}
+	for _, ev := range append(evs, late) {
+		if row := b.find(ev.ID); row.State != store.Delivered || row.Attempts != 0 {
+			b.Fatalf("event %s is %s with %d attempts", ev.Payload, row.State, row.Attempts)
+		}
+	}
+	b.wantOrder(r.all())
+	if paused.Load() == 0 || paused.Load() != back.Load() {
+		b.Errorf("it was said %d times that it is down and %d times that it is back", paused.Load(), back.Load())
+	}
+}
+
+// oneCallsItDown: an event that calls its destination down by mistake does not keep it down for the others.
+func oneCallsItDown[T any](b *bed[T]) {
+	liar := event("liar", 0)
+	r := &recorder{answer: func(d waybill.Delivery) error {
+		if d.ID == liar.ID {
+			return waybill.Unavailable(errBoom)
+		}
+		return nil
+	}}
+	b.start(r.sink(), b.quick())
+	b.write(liar)
+	b.await("it was called down", func() bool { return r.count() >= 2 })
+	var evs []waybill.Event
+	for i := range 50 {
+		evs = append(evs, event(fmt.Sprint("a", i%7), i))
+	}
+	b.write(evs...)
+	b.await("the others", func() bool {
+		for _, ev := range evs {
+			if b.state(ev.ID) != "delivered" {
+				return false
+			}
+		}
+		return true
+	})
+	if row := b.find(liar.ID); row.Attempts != 0 || row.State == store.Dead {
+		b.Errorf("it is %s with %d attempts", row.State, row.Attempts)
+	}
+}
+
+// unavailableSuspects: what an owner that died had in hand is counted before it is delivered; if the destination is down that is
+// taken back.
+func unavailableSuspects[T any](b *bed[T]) {
+	b.abandonLanes()
+	evs := []waybill.Event{event("a", 0), event("a", 1), event("", 2)}
+	b.write(evs...)
+	r := &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
+	cfg := b.quick()
+	cfg.MaxAttempts = 2
+	b.start(r.sink(), cfg)
+	b.await("it was tried several times", func() bool { return r.count() >= 5 })
+	r.tell(nil)
+	b.awaitEmpty()
+	for _, ev := range evs {
+		if row := b.find(ev.ID); row.State != store.Delivered || row.Attempts != 0 {
+			b.Errorf("event %s is %s with %d attempts", ev.Payload, row.State, row.Attempts)
+		}
+	}
+	b.wantOrder(r.all())
+}

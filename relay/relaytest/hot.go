@@ -1,0 +1,235 @@
+package relaytest
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+// hotChecks are the behaviours of the hot path and of what waits.
+func hotChecks[T any]() []check[T] {
+	return []check[T]{
+		{name: "20_hot_queue_full", run: hotFull[T]},
+		{name: "20_hot_path", run: hotPath[T]},
+		{name: "21_delayed", run: delayed[T]},
+		{name: "21_plain_sql_not_due", run: plainDelayed[T], needs: func(f storetest.Features) bool { return f.PlainSQL }, why: "it has no SQL"},
+		{name: "22_hot_and_cold", run: hotAndCold[T]},
+		{name: "23_priority", run: priority[T]},
+		{name: "23_priority_ahead", run: priorityAhead[T]},
+	}
+}
+
+// gate is a sink that lets deliveries through one by one, or all at once.
+type gate struct {
+	*recorder
+	tokens chan struct{}
+}
+
+func newGate() *gate {
+	g := &gate{recorder: &recorder{}, tokens: make(chan struct{}, 1_000_000)}
+	g.answer = func(waybill.Delivery) error {
+		<-g.tokens
+		return nil
+	}
+	return g
+}
+
+func (g *gate) let(n int) {
+	for range n {
+		g.tokens <- struct{}{}
+	}
+}
+
+// hotFull: the write succeeds, a counter and a warning say so, and the cold path delivers.
+func hotFull[T any](b *bed[T]) {
+	g := newGate()
+	var dropped atomic.Int64
+	cfg := b.quick()
+	cfg.Workers, cfg.HotQueue = 1, 5
+	cfg.Observe = observe.Hooks{HotDropped: func(n int, why observe.Drop) {
+		if why == observe.Full {
+			dropped.Add(int64(n))
+		}
+	}}
+	b.start(g.sink(), cfg)
+	first := event("", 0)
+	b.write(first)
+	b.await("the worker is busy", func() bool { return g.count() == 1 })
+	evs := []waybill.Event{first}
+	for i := range 40 {
+		ev := event("", i+1)
+		evs = append(evs, ev)
+		b.write(ev)
+	}
+	if dropped.Load() == 0 {
+		b.Error("no event was counted as dropped from the hot queue")
+	}
+	if lines := b.logs.find("WARN", "hot queue is full"); len(lines) != 1 {
+		b.Errorf("%d warnings say that the hot queue is full, want 1", len(lines))
+	}
+	g.let(len(evs))
+	b.awaitEmpty()
+	b.wantOnce(g.recorder, evs)
+}
+
+// hotPath: what this process commits is delivered although nobody polls.
+func hotPath[T any](b *bed[T]) {
+	r := &recorder{}
+	cfg := b.quick()
+	cfg.PollInterval, cfg.SweepInterval = time.Hour, time.Hour
+	var hot atomic.Int64
+	cfg.Observe = observe.Hooks{HotEnqueued: func(n int) { hot.Add(int64(n)) }}
+	b.start(r.sink(), cfg)
+	var evs []waybill.Event
+	for i := range 20 {
+		ev := []waybill.Event{event(fmt.Sprint("a", i), 0), event("", i)}
+		evs = append(evs, ev...)
+		b.write(ev...)
+		b.await("delivered", func() bool { return r.count() == len(evs) })
+	}
+	if hot.Load() == 0 {
+		b.Error("no event took the hot path")
+	}
+	b.wantOnce(r, evs)
+}
+
+// delayed: never early, by the database's clock, and not through the hot path.
+func delayed[T any](b *bed[T]) {
+	r := &recorder{}
+	arrived := make(chan time.Time, 10)
+	r.answer = func(waybill.Delivery) error { arrived <- time.Now(); return nil }
+	var notDue atomic.Int64
+	cfg := b.quick()
+	cfg.Observe = observe.Hooks{HotDropped: func(n int, why observe.Drop) {
+		if why == observe.NotDue {
+			notDue.Add(int64(n))
+		}
+	}}
+	b.start(r.sink(), cfg)
+	b.await("the relay has its lanes", func() bool { return b.stats().Lanes[0].Live })
+	warm := event("a", -1)
+	b.write(warm)
+	b.await("it delivers", func() bool { return b.state(warm.ID) == "delivered" })
+	<-arrived
+	late, soon := event("a", 0), event("a", 1)
+	late.Delay = 400 * time.Millisecond
+	before := time.Now()
+	b.write(late, soon)
+	b.await("the one that is due", func() bool { return len(r.of(soon.ID)) == 1 })
+	<-arrived
+	if got := <-arrived; got.Sub(before) < late.Delay {
+		b.Errorf("it was delivered after %v, before its delay of %v", got.Sub(before), late.Delay)
+	}
+	b.awaitEmpty()
+	b.wantOnce(r, []waybill.Event{warm, late, soon})
+	// It takes its place when it is due: until then it holds nothing back.
+	if got := fmt.Sprint(r.payloads("a")); got != "[-1 1 0]" {
+		b.Errorf("delivered %s, want [-1 1 0]", got)
+	}
+	if notDue.Load() == 0 {
+		b.Error("nobody counted that the hot path did not take it")
+	}
+}
+
+// plainDelayed: a row that somebody inserted with plain SQL and that is not due yet is delivered when it is.
+func plainDelayed[T any](b *bed[T]) {
+	r := &recorder{}
+	b.start(r.sink(), b.quick())
+	if err := b.InsertPlain(b.Context(), storetest.Plain{Type: "Tested", AggregateType: "thing", AggregateID: "p", Payload: []byte("1")}); err != nil {
+		b.Fatal(err)
+	}
+	b.await("the plain row", func() bool { return r.count() == 1 })
+	b.awaitEmpty()
+}
+
+// hotAndCold: with one worker and both waiting, hot comes first, and cold still gets about a third.
+func hotAndCold[T any](b *bed[T]) {
+	const each = 60
+	var cold []waybill.Event
+	for i := range each + 1 {
+		cold = append(cold, event("", 1000+i))
+	}
+	b.write(cold...)
+	g := newGate()
+	var hot atomic.Int64
+	cfg := b.quick()
+	cfg.Workers = 1
+	cfg.Observe = observe.Hooks{HotEnqueued: func(n int) { hot.Add(int64(n)) }}
+	b.start(g.sink(), cfg)
+	b.await("the worker is busy", func() bool { return g.count() == 1 })
+	for i := range each {
+		b.write(event("", i))
+	}
+	b.await("the relay has heard of them", func() bool { return hot.Load() == each })
+	g.let(each + 1)
+	b.await("half of them", func() bool { return g.count() > each })
+	colds := 0
+	for _, d := range g.all()[1 : each+1] {
+		if len(d.Payload) == 4 {
+			colds++
+		}
+	}
+	if colds < each/4 || colds > each/2 {
+		b.Errorf("of %d deliveries %d were cold, want about a third", each, colds)
+	}
+	g.let(2 * each)
+	b.awaitEmpty()
+}
+
+// priority: higher first between aggregates, never inside one.
+func priority[T any](b *bed[T]) {
+	low := []waybill.Event{event("a", 0), event("a", 1), event("b", 2), event("c", 3), event("d", 4), event("", 5)}
+	urgent := []waybill.Event{event("a", 6), event("e", 7), event("", 8), event("f", 9)}
+	for i, p := range []int{9, 1, 5, 9} {
+		urgent[i].Priority = p
+	}
+	b.write(append(low, urgent...)...)
+	r := &recorder{}
+	cfg := b.quick()
+	cfg.Workers = 1
+	b.start(r.sink(), cfg)
+	b.awaitEmpty()
+	var got []string
+	for _, d := range r.all() {
+		got = append(got, string(d.Payload))
+	}
+	if fmt.Sprint(got[:3]) != "[9 8 7]" {
+		b.Errorf("the first three of %v were not 9, 8 and 7", got)
+	}
+	if a := fmt.Sprint(r.payloads("a")); a != "[0 1 6]" {
+		b.Errorf("aggregate a: %s, want [0 1 6]", a)
+	}
+}
+
+// priorityAhead: an urgent event does not wait until a long backlog has been read.
+func priorityAhead[T any](b *bed[T]) {
+	const backlog = 3000
+	var evs []waybill.Event
+	for i := range backlog {
+		evs = append(evs, event(fmt.Sprint("a", i%500), i))
+	}
+	b.write(evs...)
+	urgent := event("", backlog)
+	urgent.Priority = 5
+	b.write(urgent)
+	g := newGate()
+	cfg := b.quick()
+	cfg.Workers, cfg.ColdQueue, cfg.BatchSize = 1, 50, 50
+	b.start(g.sink(), cfg)
+	b.await("something is being delivered", func() bool { return g.count() >= 1 })
+	// Let some through until the urgent one has come.
+	b.await("the urgent event", func() bool {
+		g.let(1)
+		return len(g.of(urgent.ID)) == 1 || g.count() > backlog
+	})
+	if n := g.count(); n > backlog*3/4 {
+		b.Errorf("the urgent event came after %d others", n)
+	}
+	g.let(backlog + 1)
+	b.await("all of them", func() bool { return g.count() == backlog+1 })
+	b.wantOrder(g.all())
+}

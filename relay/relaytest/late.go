@@ -1,0 +1,139 @@
+package relaytest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+// lateChecks are the behaviours of rows that appear where reading has passed.
+func lateChecks[T any]() []check[T] {
+	late := func(f storetest.Features) bool { return f.LateCommits }
+	return []check[T]{
+		{name: "33_late_commit", run: lateCommit[T], needs: late, why: "no row can appear below one that was read"},
+		{name: "33_many_late_commits", run: manyLateCommits[T], needs: late, why: "no row can appear below one that was read"},
+		{name: "33_settled_while_reading", run: settledWhileReading[T]},
+		{name: "33_plain_sql", run: plainSQL[T], needs: func(f storetest.Features) bool { return f.PlainSQL }, why: "it has no SQL"},
+	}
+}
+
+// lateCommit: a transaction that took its seq early and commits late still has its event delivered, also when its row is far
+// below where reading stopped.
+func lateCommit[T any](b *bed[T]) {
+	r := &recorder{}
+	cfg := b.quick()
+	b.start(r.sink(), cfg)
+	foreign, err := b.Begin(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer foreign.Rollback() //nolint:errcheck // harmless after the commit
+	late := []waybill.Event{event("l", 0), event("l", 1), event("", 2)}
+	if err := b.box.Write(b.Context(), foreign.Tx, late...); err != nil {
+		b.Fatal(err)
+	}
+	var evs []waybill.Event
+	for i := range 300 {
+		evs = append(evs, event(fmt.Sprint("a", i%20), i))
+	}
+	b.write(evs...)
+	b.await("the others", func() bool { return r.count() == len(evs) })
+	// Until nothing is recent any more, so that only a sweep can find it.
+	began := time.Now()
+	b.await("two seconds have passed", func() bool { return time.Since(began) > 2200*time.Millisecond })
+	more := event("a0", 1000)
+	b.write(more)
+	b.await("one more", func() bool { return len(r.of(more.ID)) == 1 })
+	if err := foreign.Commit(); err != nil {
+		b.Fatal(err)
+	}
+	b.awaitEmpty()
+	b.wantOnce(r, append(append(evs, late...), more))
+	b.wantOrder(r.all())
+}
+
+// manyLateCommits: transactions overlap at random; everything is delivered once, and in order per aggregate.
+func manyLateCommits[T any](b *bed[T]) {
+	r := &recorder{}
+	b.start(r.sink(), b.quick())
+	const writers, rounds = 6, 25
+	done := make(chan []waybill.Event, writers)
+	for w := range writers {
+		go func() {
+			var mine []waybill.Event
+			for n := range rounds {
+				evs := []waybill.Event{event(fmt.Sprint("w", w), 2*n), event("", n), event(fmt.Sprint("w", w), 2*n+1)}
+				err := b.box.InTx(context.Background(), func(ctx context.Context, tx T) error {
+					for _, ev := range evs {
+						if err := b.box.Write(ctx, tx, ev); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					b.Errorf("write: %v", err)
+				}
+				mine = append(mine, evs...)
+			}
+			done <- mine
+		}()
+	}
+	var evs []waybill.Event
+	for range writers {
+		evs = append(evs, <-done...)
+	}
+	b.awaitEmpty()
+	b.wantOnce(r, evs)
+	b.wantOrder(r.all())
+}
+
+// settledWhileReading: an event that is delivered and settled while a read is under way is not brought back by it. The relay
+// reads as fast as it can while events come and go.
+func settledWhileReading[T any](b *bed[T]) {
+	r := &recorder{}
+	cfg := b.quick()
+	cfg.Linger, cfg.SweepInterval, cfg.PollInterval = -1, time.Millisecond, time.Millisecond
+	cfg.Workers = 8
+	reads := 0
+	cfg.Observe = observe.Hooks{Read: func(string, int, time.Duration, error) { reads++ }}
+	run := b.start(r.sink(), cfg)
+	var evs []waybill.Event
+	for i := range 150 {
+		some := []waybill.Event{event(fmt.Sprint("a", i%5), i), event("", i)}
+		evs = append(evs, some...)
+		b.write(some...)
+	}
+	b.awaitEmpty()
+	if err := run.stop(); err != nil {
+		b.Fatal(err)
+	}
+	b.wantOnce(r, evs)
+	b.wantOrder(r.all())
+	b.Logf("%d reads for %d events", reads, len(evs))
+}
+
+// plainSQL: what another language inserts is delivered, in its order among what Go writes.
+func plainSQL[T any](b *bed[T]) {
+	r := &recorder{}
+	b.start(r.sink(), b.quick())
+	for n := range 10 {
+		if n%2 == 0 {
+			b.write(event("p", n))
+			continue
+		}
+		p := storetest.Plain{Type: "Tested", AggregateType: "thing", AggregateID: "p", Payload: fmt.Append(nil, n)}
+		if err := b.InsertPlain(b.Context(), p); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := b.InsertPlain(b.Context(), storetest.Plain{Type: "Tested", Payload: []byte("1")}); err != nil {
+		b.Fatal(err)
+	}
+	b.await("all of them", func() bool { return r.count() == 11 })
+	b.wantOrder(r.all())
+}

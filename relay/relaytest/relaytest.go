@@ -1,0 +1,369 @@
+// Package relaytest is the suite that shows a relay's promises over a store: every behaviour of delivering that the project
+// names, numbered as in its list. Each store's tests run it after the store's own conformance suite, with the same harness.
+//
+// The processes of these tests live in one program. What needs processes that are killed or stopped is in the module test.
+package relaytest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+// patience is how long a condition may take to come true: long enough for a loaded machine.
+const patience = 40 * time.Second
+
+// check is one test of a behaviour.
+type check[T any] struct {
+	name  string
+	needs func(storetest.Features) bool
+	why   string // what a store without the feature cannot show
+	run   func(b *bed[T])
+}
+
+// Run runs the suite, as subtests of t that are named after the behaviours.
+func Run[T any](t *testing.T, h storetest.Harness[T]) {
+	t.Helper()
+	for _, c := range checks[T]() {
+		t.Run("behaviour_"+c.name, func(t *testing.T) {
+			if c.needs != nil && !c.needs(h.Features) {
+				t.Skip("not shown by this store: " + c.why)
+			}
+			c.run(newBed(t, h))
+		})
+	}
+}
+
+func checks[T any]() []check[T] {
+	return slices.Concat(failChecks[T](), handlerChecks[T](), hotChecks[T](), orderChecks[T](), downChecks[T](), stopChecks[T](),
+		lateChecks[T](), deadChecks[T](), sinkChecks[T]())
+}
+
+// bed is an outbox of its own for one check.
+type bed[T any] struct {
+	*testing.T
+	storetest.Instance[T]
+	features storetest.Features
+	box      *outbox.Outbox[T]
+	desk     *operate.Desk
+	logs     *logs
+}
+
+func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
+	t.Helper()
+	b := &bed[T]{T: t, Instance: h.Open(t), features: h.Features, logs: &logs{}}
+	var err error
+	if b.box, err = outbox.New[T](b.DB, outbox.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if b.desk, err = operate.New(b.DB, operate.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// second returns another store over the same tables, as another process would have it; the same one where there is none.
+func (b *bed[T]) second() storetest.DB[T] {
+	if b.features.SecondStore {
+		return b.Second()
+	}
+	return b.DB
+}
+
+// write commits events in one transaction.
+func (b *bed[T]) write(evs ...waybill.Event) {
+	b.Helper()
+	if err := b.tryWrite(evs...); err != nil {
+		b.Fatalf("write: %v", err)
+	}
+}
+
+func (b *bed[T]) tryWrite(evs ...waybill.Event) error {
+	return b.box.InTx(context.Background(), func(ctx context.Context, tx T) error { return b.box.Write(ctx, tx, evs...) })
+}
+
+// event returns an event of an aggregate, "" for none, whose payload is n.
+func event(aggregate string, n int) waybill.Event {
+	ev := waybill.NewEvent("Tested", n)
+	ev.ID = waybill.NewID()
+	if aggregate != "" {
+		ev.AggregateType, ev.AggregateID = "thing", aggregate
+	}
+	return ev
+}
+
+// quick is a config whose waits are short.
+func (b *bed[T]) quick() relay.Config {
+	return relay.Config{
+		BackoffBase: 5 * time.Millisecond, BackoffMax: 40 * time.Millisecond, PollInterval: 100 * time.Millisecond,
+		SweepInterval: 50 * time.Millisecond, Lease: 3 * time.Second, Heartbeat: 200 * time.Millisecond,
+		Logger: slog.New(b.logs),
+	}
+}
+
+// running is a relay that runs.
+type running struct {
+	cancel context.CancelFunc
+	done   chan error
+	once   sync.Once
+	err    error
+}
+
+// stop ends the relay and returns what Run did.
+func (r *running) stop() error {
+	r.cancel()
+	r.once.Do(func() { r.err = <-r.done })
+	return r.err
+}
+
+// start runs a relay over the store until the test ends, or it is stopped.
+func (b *bed[T]) start(sink relay.Sink, cfg relay.Config) *running {
+	b.Helper()
+	return b.startOn(b.DB, sink, cfg)
+}
+
+func (b *bed[T]) startOn(db store.Relay, sink relay.Sink, cfg relay.Config) *running {
+	b.Helper()
+	rel, err := relay.New(db, sink, cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{cancel: cancel, done: make(chan error, 1)}
+	go func() { r.done <- rel.Run(ctx) }()
+	b.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			b.Errorf("Run: %v", err)
+		}
+	})
+	return r
+}
+
+// await waits for a condition.
+func (b *bed[T]) await(what string, ok func() bool) {
+	b.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			b.Fatalf("waited in vain for this: %s; the outbox: %s\n%s", what, b.picture(), b.logs)
+		}
+	}
+}
+
+// picture is what there is, for a failure's message.
+func (b *bed[T]) picture() string {
+	s, err := b.desk.Stats(context.Background())
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d ready, %d failed, %d scheduled, %d dead, %d holding, %d nodes", s.Ready, s.Failed, s.Scheduled, s.Dead, s.Holding, len(s.Nodes))
+}
+
+func (b *bed[T]) stats() operate.Stats {
+	b.Helper()
+	s, err := b.desk.Stats(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
+}
+
+// awaitEmpty waits until nothing is pending.
+func (b *bed[T]) awaitEmpty() {
+	b.Helper()
+	b.await("nothing is pending", func() bool {
+		s := b.stats()
+		return s.Ready+s.Failed+s.Scheduled == 0
+	})
+}
+
+func (b *bed[T]) find(id waybill.ID) store.Record {
+	b.Helper()
+	r, err := b.desk.Find(b.Context(), id)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+// state returns where an event is, or "nowhere".
+func (b *bed[T]) state(id waybill.ID) string {
+	records, err := b.DB.Find(b.Context(), id)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if len(records) == 0 {
+		return "nowhere"
+	}
+	return records[0].State.String()
+}
+
+// logs keeps what a relay logs.
+type logs struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// Enabled implements [slog.Handler].
+func (*logs) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements [slog.Handler].
+func (l *logs) Handle(_ context.Context, r slog.Record) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", r.Level, r.Message)
+	r.Attrs(func(a slog.Attr) bool {
+		fmt.Fprintf(&b, " %s=%v", a.Key, a.Value)
+		return true
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, b.String())
+	return nil
+}
+
+// WithAttrs implements [slog.Handler].
+func (l *logs) WithAttrs([]slog.Attr) slog.Handler { return l }
+
+// WithGroup implements [slog.Handler].
+func (l *logs) WithGroup(string) slog.Handler { return l }
+
+// find returns the lines that contain all of the parts.
+func (l *logs) find(parts ...string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []string
+	for _, line := range l.lines {
+		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(line, p) }) {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// String returns the last lines.
+func (l *logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.lines[max(0, len(l.lines)-40):], "\n")
+}
+
+// recorder is a sink that remembers what it got, and answers as it is told.
+type recorder struct {
+	mu     sync.Mutex
+	got    []waybill.Delivery
+	answer func(d waybill.Delivery) error
+}
+
+func (r *recorder) sink() relay.Sink {
+	return relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error { return r.take(d) })
+}
+
+func (r *recorder) take(d waybill.Delivery) error {
+	r.mu.Lock()
+	r.got = append(r.got, d)
+	answer := r.answer
+	r.mu.Unlock()
+	if answer == nil {
+		return nil
+	}
+	return answer(d)
+}
+
+// tell changes the answer.
+func (r *recorder) tell(answer func(d waybill.Delivery) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answer = answer
+}
+
+func (r *recorder) all() []waybill.Delivery {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+func (r *recorder) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.got)
+}
+
+// of returns the deliveries of one event.
+func (r *recorder) of(id waybill.ID) []waybill.Delivery {
+	return slices.DeleteFunc(r.all(), func(d waybill.Delivery) bool { return d.ID != id })
+}
+
+// payloads returns what was delivered of an aggregate, in order.
+func (r *recorder) payloads(aggregate string) []string {
+	var out []string
+	for _, d := range r.all() {
+		if d.AggregateID == aggregate {
+			out = append(out, string(d.Payload))
+		}
+	}
+	return out
+}
+
+// numbers returns the texts of 0 to n-1.
+func numbers(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprint(i)
+	}
+	return out
+}
+
+// wantOnce reports events that were not delivered exactly once.
+func (b *bed[T]) wantOnce(r *recorder, evs []waybill.Event) {
+	b.Helper()
+	calls := make(map[waybill.ID]int)
+	for _, d := range r.all() {
+		calls[d.ID]++
+	}
+	for _, ev := range evs {
+		if n := calls[ev.ID]; n != 1 {
+			b.Errorf("event %s (%s of %q) was delivered %d times, want once", ev.ID, ev.Payload, ev.AggregateID, n)
+		}
+	}
+	if len(calls) != len(evs) {
+		b.Errorf("%d events were delivered, want %d", len(calls), len(evs))
+	}
+}
+
+// wantOrder reports aggregates whose first deliveries are out of order. Payloads are numbers that count up.
+func (b *bed[T]) wantOrder(ds []waybill.Delivery) {
+	b.Helper()
+	last := make(map[string]int)
+	seen := make(map[waybill.ID]bool)
+	for _, d := range ds {
+		if d.AggregateID == "" || seen[d.ID] {
+			continue
+		}
+		seen[d.ID] = true
+		var n int
+		if _, err := fmt.Sscan(string(d.Payload), &n); err != nil {
+			b.Fatal(err)
+		}
+		if prev, ok := last[d.AggregateID]; ok && n <= prev {
+			b.Errorf("aggregate %s: %d was first delivered after %d", d.AggregateID, n, prev)
+		}
+		last[d.AggregateID] = n
+	}
+}

@@ -1,0 +1,335 @@
+package relaytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+)
+
+// stopChecks are the behaviours of stopping, and of owners that died.
+func stopChecks[T any]() []check[T] {
+	return []check[T]{
+		{name: "27_graceful_stop", run: graceful[T]},
+		{name: "27_fair_share", run: fairShare[T]},
+		{name: "27_run_twice", run: runTwice[T]},
+		{name: "28_drain_timeout", run: drainTimeout[T]},
+		{name: "29_owner_died", run: ownerDied[T]},
+		{name: "30_stale_owner", run: staleOwner[T]},
+		{name: "31_suspects", run: suspects[T]},
+	}
+}
+
+// graceful: work in hand finishes and settles, the lanes are released, and another node has them soon.
+func graceful[T any](b *bed[T]) {
+	g := newGate()
+	evs := []waybill.Event{event("a", 0), event("a", 1), event("b", 2)}
+	b.write(evs...)
+	cfg := b.quick()
+	cfg.DrainTimeout, cfg.Lease, cfg.Heartbeat = time.Minute, time.Hour, 100*time.Millisecond
+	run := b.start(g.sink(), cfg)
+	b.await("two are with the sink", func() bool { return g.count() == 2 })
+	r := &recorder{}
+	other := cfg
+	b.startOn(b.second(), r.sink(), other)
+	b.await("the other is there", func() bool { return len(b.stats().Nodes) == 2 })
+	stopped := make(chan error, 1)
+	go func() { stopped <- run.stop() }()
+	b.await("it has stopped taking work", func() bool { return len(b.logs.find("relay stops")) == 1 })
+	g.let(2)
+	if err := <-stopped; err != nil {
+		b.Fatal(err)
+	}
+	// With a lease of an hour, only lanes that were given back can be had.
+	b.awaitEmpty()
+	if n := g.count(); n != 2 {
+		b.Errorf("the first relay delivered %d events, want the 2 that it had in hand", n)
+	}
+	b.wantOnce(r, []waybill.Event{evs[1]})
+	for _, l := range b.stats().Lanes {
+		if !l.Live {
+			b.Errorf("lane %d has no owner", l.Lane)
+		}
+	}
+}
+
+// fairShare: nodes that join get their share, also of a relay that is running; when they leave, the rest has all.
+func fairShare[T any](b *bed[T]) {
+	total := len(b.stats().Lanes)
+	if total < 4 {
+		b.Skipf("the store has %d lanes", total)
+	}
+	owned := func() map[waybill.ID]int {
+		out := make(map[waybill.ID]int)
+		for _, l := range b.stats().Lanes {
+			if l.Live {
+				out[l.Owner]++
+			}
+		}
+		return out
+	}
+	fair := func(nodes int) func() bool {
+		return func() bool {
+			own := owned()
+			sum := 0
+			for _, n := range own {
+				if n < total/nodes || n > total/nodes+1 {
+					return false
+				}
+				sum += n
+			}
+			return len(own) == nodes && sum == total
+		}
+	}
+	r := &recorder{}
+	b.startOn(b.DB, r.sink(), b.quick())
+	b.await("one has all", fair(1))
+	two := b.startOn(b.second(), r.sink(), b.quick())
+	b.await("two have half each", fair(2))
+	three := b.startOn(b.second(), r.sink(), b.quick())
+	b.await("three have a third each", fair(3))
+	for _, run := range []*running{two, three} {
+		if err := run.stop(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.await("one has all again", fair(1))
+}
+
+// runTwice: a second Run is an error, and a relay can run again after it has stopped.
+func runTwice[T any](b *bed[T]) {
+	r := &recorder{}
+	rel, err := relay.New(b.DB, r.sink(), b.quick())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for range 2 {
+		ctx, cancel := context.WithCancel(b.Context())
+		done := make(chan error, 1)
+		go func() { done <- rel.Run(ctx) }()
+		b.await("it runs", func() bool { return len(b.stats().Nodes) == 1 })
+		if err := rel.Run(ctx); err == nil {
+			b.Error("a second Run returned nil")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			b.Errorf("Run: %v", err)
+		}
+		b.await("it has left", func() bool { return len(b.stats().Nodes) == 0 })
+	}
+}
+
+// drainTimeout: what does not finish stays pending, uncounted, and is delivered after a restart.
+func drainTimeout[T any](b *bed[T]) {
+	var ended error
+	r := &recorder{}
+	stuck := relay.SinkFunc(func(ctx context.Context, d waybill.Delivery) error {
+		_ = r.take(d)
+		<-ctx.Done()
+		ended = context.Cause(ctx)
+		return ctx.Err()
+	})
+	cfg := b.quick()
+	cfg.Workers, cfg.DrainTimeout = 1, 50*time.Millisecond
+	evs := []waybill.Event{event("a", 0), event("b", 1)}
+	run := b.start(stuck, cfg)
+	b.write(evs...)
+	b.await("one is with the sink", func() bool { return r.count() == 1 })
+	if err := run.stop(); err != nil {
+		b.Fatal(err)
+	}
+	if ended == nil {
+		b.Error("the sink's context did not end")
+	}
+	if s := b.stats(); s.Ready != 2 || s.Failed != 0 || s.MaxAttempts != 0 || s.Dead != 0 {
+		b.Errorf("the outbox: %s; want 2 ready, uncounted", b.picture())
+	}
+	r2 := &recorder{}
+	b.start(r2.sink(), b.quick())
+	b.awaitEmpty()
+	b.wantOnce(r2, evs)
+}
+
+// abandonLanes makes all lanes look as if their owner had died with a full window.
+func (b *bed[T]) abandonLanes() {
+	b.Helper()
+	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
+	m, err := b.DB.Heartbeat(b.Context(), node, time.Minute)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var lanes []int
+	for _, l := range m.Lanes {
+		lanes = append(lanes, l.Lane)
+	}
+	if _, err := b.DB.Acquire(b.Context(), node, lanes, 64); err != nil {
+		b.Fatal(err)
+	}
+	if err := b.DB.Leave(b.Context(), node); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// ownerDied: another node delivers everything after the lease ends.
+func ownerDied[T any](b *bed[T]) {
+	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
+	m, err := b.DB.Heartbeat(b.Context(), node, 300*time.Millisecond)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var lanes []int
+	for _, l := range m.Lanes {
+		lanes = append(lanes, l.Lane)
+	}
+	if _, err := b.DB.Acquire(b.Context(), node, lanes, 64); err != nil {
+		b.Fatal(err)
+	}
+	var evs []waybill.Event
+	for i := range 100 {
+		evs = append(evs, event(fmt.Sprint("a", i%9), i))
+	}
+	b.write(evs...)
+	r := &recorder{}
+	b.start(r.sink(), b.quick())
+	b.awaitEmpty()
+	b.wantOnce(r, evs)
+	b.wantOrder(r.all())
+}
+
+// staleOwner: what a relay settles after its lanes were taken from it is refused, and it goes on with what it still has.
+func staleOwner[T any](b *bed[T]) {
+	g := newGate()
+	ev := event("a", 0)
+	run := b.start(g.sink(), b.quick())
+	b.write(ev)
+	b.await("it is with the sink", func() bool { return g.count() == 1 })
+	// Somebody takes all lanes, as if this relay had been stopped for longer than its lease.
+	s := b.stats()
+	if err := b.DB.Leave(b.Context(), s.Nodes[0]); err != nil {
+		b.Fatal(err)
+	}
+	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
+	if _, err := b.DB.Heartbeat(b.Context(), node, time.Minute); err != nil {
+		b.Fatal(err)
+	}
+	var lanes []int
+	for _, l := range s.Lanes {
+		lanes = append(lanes, l.Lane)
+	}
+	leases, err := b.DB.Acquire(b.Context(), node, lanes, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	g.let(1)
+	b.await("it has noticed", func() bool { return len(b.logs.find("lane was lost")) > 0 })
+	if got := b.state(ev.ID); got != "ready" {
+		b.Errorf("the event is %s: a stale settlement was accepted", got)
+	}
+	if err := b.DB.Release(b.Context(), leases, false); err != nil {
+		b.Fatal(err)
+	}
+	if err := b.DB.Leave(b.Context(), node); err != nil {
+		b.Fatal(err)
+	}
+	g.let(5)
+	b.awaitEmpty()
+	if n := len(g.of(ev.ID)); n != 2 {
+		b.Errorf("it was delivered %d times, want 2", n)
+	}
+	if row := b.find(ev.ID); row.Attempts != 0 {
+		b.Errorf("%d attempts", row.Attempts)
+	}
+	_ = run
+}
+
+// suspects: after an owner died, what it may have had in hand goes one at a time, its attempt counted before it is delivered. An
+// event whose attempts are used up by then is dead.
+func suspects[T any](b *bed[T]) {
+	r := &recorder{}
+	r.answer = func(d waybill.Delivery) error {
+		row := b.find(d.ID)
+		if d.AggregateID == "a1" {
+			return nil // they were behind the killer, which held them: nobody can have had them in hand
+		}
+		if row.Attempts != d.Attempt || row.State != store.Delayed {
+			return fmt.Errorf("event %s is delivered with %d attempts in its row, want %d", d.Payload, row.Attempts, d.Attempt)
+		}
+		return nil
+	}
+	var evs []waybill.Event
+	for i := range 20 {
+		name := fmt.Sprint("a", i%4)
+		if i%5 == 0 {
+			name = ""
+		}
+		evs = append(evs, event(name, i))
+	}
+	b.write(evs...)
+	killer := evs[1]
+	cfg := b.quick()
+	cfg.MaxAttempts = 2
+	// The killer's attempts have been used up by processes that died.
+	b.abandonLanes()
+	b.spend(killer.ID, 2)
+	b.abandonLanes()
+	b.start(r.sink(), cfg)
+	b.awaitEmpty()
+	for _, d := range r.all() {
+		if d.Attempt != 1 {
+			b.Errorf("event %s was delivered as attempt %d", d.Payload, d.Attempt)
+		}
+	}
+	if row := b.find(killer.ID); row.State != store.Dead || row.Attempts != 2 {
+		b.Errorf("the killer is %s with %d attempts", row.State, row.Attempts)
+	}
+	for _, ev := range evs {
+		if ev.ID == killer.ID {
+			continue
+		}
+		if row := b.find(ev.ID); row.State != store.Delivered {
+			b.Errorf("event %s is %s: %s", ev.Payload, row.State, row.LastError)
+		}
+	}
+	b.wantOrder(r.all())
+	// What is written from now on is nobody's suspect.
+	fresh := event("a0", 100)
+	r.tell(func(d waybill.Delivery) error {
+		if row := b.find(d.ID); row.State != store.Ready {
+			return errors.New("still suspected")
+		}
+		return nil
+	})
+	b.write(fresh)
+	b.await("delivered", func() bool { return b.state(fresh.ID) == "delivered" })
+	if n := len(r.of(fresh.ID)); n != 1 {
+		b.Errorf("%d calls", n)
+	}
+}
+
+// spend counts attempts of an event that nobody saw the end of.
+func (b *bed[T]) spend(id waybill.ID, attempts int) {
+	b.Helper()
+	row := b.find(id)
+	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
+	if _, err := b.DB.Heartbeat(b.Context(), node, time.Minute); err != nil {
+		b.Fatal(err)
+	}
+	leases, err := b.DB.Acquire(b.Context(), node, []int{row.Lane}, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, err = b.DB.Settle(b.Context(), store.Settlement{
+		Leases: leases, Durable: true,
+		Retry: []store.Result{{Lane: row.Lane, ID: id, Attempts: attempts, Holds: true}},
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := b.DB.Leave(b.Context(), node); err != nil {
+		b.Fatal(err)
+	}
+}

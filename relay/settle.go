@@ -1,0 +1,256 @@
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// outcome is what became of an item, to be settled.
+type outcome struct {
+	it    *item
+	kind  kind
+	delay time.Duration
+	holds bool
+	text  string
+}
+
+type kind uint8
+
+const (
+	kindDone kind = iota
+	kindRetry
+	kindDead
+	kindCount // the attempt of a suspect, before it is delivered
+)
+
+// pending are the outcomes that wait for the next settlement.
+type pending struct {
+	list     []outcome
+	since    time.Time
+	urgent   bool
+	failures int
+	notUntil time.Time
+}
+
+// outcome notes what became of an item that is not with a worker.
+func (e *engine) outcome(o outcome) {
+	o.it.state = finished
+	o.it.lane.busy++
+	if len(e.pending.list) == 0 {
+		e.pending.since = time.Now()
+	}
+	// A dead letter keeps its aggregate waiting, and a suspect all other suspects.
+	e.pending.urgent = e.pending.urgent || o.kind == kindDead || o.kind == kindCount || o.it.suspect
+	e.pending.list = append(e.pending.list, o)
+}
+
+// flushAt returns when the next settlement is to be sent; the zero time if there is nothing to settle.
+func (p *pending) flushAt(e *engine) time.Time {
+	if len(p.list) == 0 {
+		return time.Time{}
+	}
+	at := p.since
+	if !p.urgent && len(p.list) < e.cfg.BatchSize && !e.stopping {
+		at = at.Add(max(e.cfg.Linger, 0))
+	}
+	if at.Before(p.notUntil) {
+		return p.notUntil
+	}
+	return at
+}
+
+// settleJob is a settlement, and what it is made of.
+type settleJob struct {
+	settlement store.Settlement
+	outcomes   []outcome
+	lanes      []*lane
+	until      time.Time
+}
+
+type settleReply struct {
+	settleJob
+	settled store.Settled
+	err     error
+	took    time.Duration
+}
+
+// settle sends a settlement if one is due and none is under way.
+func (e *engine) settle(now time.Time) {
+	if e.settling || len(e.pending.list) == 0 || e.pending.flushAt(e).After(now) {
+		return
+	}
+	p := &e.pending
+	j := settleJob{}
+	j.settlement.History = e.history
+	rest := p.list[:0:0]
+	marks := make(map[*lane]bool, len(e.lanes))
+	for i, o := range p.list {
+		if len(j.outcomes) == e.cfg.BatchSize {
+			rest = append(rest, p.list[i:]...)
+			break
+		}
+		l := o.it.lane
+		if l.gone {
+			l.busy--
+			e.suspects.settled(o.it)
+			continue
+		}
+		if !marks[l] {
+			marks[l] = true
+			j.lanes = append(j.lanes, l)
+			j.settlement.Leases = append(j.settlement.Leases, l.lease)
+		}
+		j.add(o)
+	}
+	p.list, p.since, p.urgent = rest, now, slices.ContainsFunc(rest, func(o outcome) bool { return o.kind >= kindDead || o.it.suspect })
+	if len(j.outcomes) == 0 {
+		return
+	}
+	// Detached from cancellation; a settlement that takes longer than the lease will be refused anyway.
+	j.until = now.Add(e.cfg.Lease)
+	e.settling = true
+	e.settles <- j
+}
+
+func (j *settleJob) add(o outcome) {
+	r := o.it.result()
+	s := &j.settlement
+	switch o.kind {
+	case kindDone:
+		s.Done = append(s.Done, r)
+	case kindRetry, kindCount:
+		r.Delay, r.Holds, r.Error = o.delay, o.holds, o.text
+		s.Retry = append(s.Retry, r)
+		s.Durable = s.Durable || o.kind == kindCount
+	case kindDead:
+		r.Holds, r.Error = o.holds, o.text
+		s.Dead = append(s.Dead, r)
+	}
+	j.outcomes = append(j.outcomes, o)
+}
+
+// settler runs settlements until there are no more.
+func (e *engine) settler() {
+	for j := range e.settles {
+		ctx, cancel := context.WithDeadline(context.Background(), j.until)
+		began := time.Now()
+		settled, err := e.db.Settle(ctx, j.settlement)
+		cancel()
+		e.answers <- settleReply{settleJob: j, settled: settled, err: err, took: time.Since(began)}
+	}
+}
+
+const (
+	settleRetry    = 50 * time.Millisecond
+	settleRetryMax = 2 * time.Second
+)
+
+// finishSettle takes the answer to a settlement.
+func (e *engine) finishSettle(r settleReply) {
+	e.settling = false
+	if e.observe.Settled != nil {
+		e.observe.Settled(len(r.outcomes), r.took, r.err)
+	}
+	p := &e.pending
+	if r.err != nil {
+		// What was delivered stays delivered: only the settlement is tried again, for as long as the lanes are ours. If it
+		// was done and only the answer got lost, the rows are gone, which is not an error.
+		p.list = append(r.outcomes, p.list...)
+		p.failures++
+		p.notUntil = time.Now().Add(min(settleRetry<<min(p.failures, 10), settleRetryMax))
+		e.warn("waybill: settling failed, and is tried again", r.err, slog.Int("events", len(r.outcomes)))
+		return
+	}
+	p.failures, p.notUntil = 0, time.Time{}
+	for _, l := range r.lanes {
+		if !slices.Contains(r.settled.Held, l.number) && !l.gone {
+			e.log.Warn("waybill: lane was lost: another node has it", slog.Int("lane", l.number), slog.Int64("epoch", l.lease.Epoch))
+			e.lose(l)
+		}
+	}
+	for _, o := range r.outcomes {
+		if o.kind == kindCount && !o.it.lane.gone && !slices.Contains(r.settled.Moved, o.it.id()) {
+			// An operator has discarded it: it must not be delivered.
+			e.vanished(o.it)
+			continue
+		}
+		e.settledOutcome(o)
+	}
+	e.chainSettle()
+}
+
+// vanished forgets a suspect whose row is gone.
+func (e *engine) vanished(it *item) {
+	a := it.agg
+	if a != nil {
+		a.remove(it)
+	}
+	e.settledItem(it)
+	e.suspects.settled(it)
+	if a != nil {
+		e.advance(a)
+	}
+}
+
+// chainSettle is called when a settlement has been answered: what has gathered meanwhile has waited long enough if it is
+// much.
+func (e *engine) chainSettle() {
+	if len(e.pending.list) >= e.cfg.BatchSize/4 {
+		e.pending.since = time.Time{}
+	}
+}
+
+func (e *engine) settledOutcome(o outcome) {
+	it := o.it
+	if it.lane.gone {
+		it.lane.busy--
+		e.suspects.settled(it)
+		return
+	}
+	if o.kind == kindCount {
+		it.lane.busy--
+		e.countedSuspect(it)
+		if it.lane.draining {
+			e.abandon(it)
+		}
+		return
+	}
+	e.settledItem(it)
+	e.suspects.settled(it)
+	switch o.kind {
+	case kindRetry:
+		e.dueTimes.at(time.Now().Add(o.delay))
+	case kindDead:
+		if it.agg != nil {
+			it.agg.stuck--
+			e.advance(it.agg)
+		}
+	case kindDone, kindCount:
+	}
+}
+
+// settledItem lets an item go, as soon as no read can bring its row back.
+func (e *engine) settledItem(it *item) {
+	it.state = settled
+	it.lane.busy--
+	it.lane.unsettled--
+	if it.agg == nil && !it.heard && it.row.Seq > 0 {
+		e.past.add(it.id())
+	}
+	if e.reading {
+		e.graves = append(e.graves, it)
+		return
+	}
+	e.bury(it)
+}
+
+// bury forgets a settled item.
+func (e *engine) bury(it *item) {
+	if it.lane.items[it.id()] == it {
+		delete(it.lane.items, it.id())
+	}
+}

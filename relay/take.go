@@ -1,0 +1,417 @@
+package relay
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store"
+)
+
+// take takes a row that a read of the outbox has brought, unless it is known, has to wait, or is not due. It reports
+// whether the row needs no further thought: false means that there was no room for it.
+func (e *engine) take(l *lane, row *store.Row, now time.Time) bool {
+	if known := l.items[row.ID]; known != nil {
+		e.meet(known, row)
+		return true
+	}
+	if l.unsettled >= e.window {
+		return false
+	}
+	hot := e.unmark(l, row.ID)
+	if row.Err == nil && row.DueAt.After(now) {
+		// Somebody inserted it with plain SQL and a time to come: its place is among the delayed events.
+		it := e.add(l, row)
+		it.hot = hot
+		e.cool(it)
+		e.putOff(it, row.DueAt.Sub(now), false, "")
+		return true
+	}
+	agg := store.AggregateOf(&row.Event)
+	if agg.IsZero() {
+		return e.takeUnordered(l, row, hot)
+	}
+	a := l.aggregate(agg)
+	if a.passes(row.Seq) {
+		a.pass(row.Seq)
+		e.unheard(hot)
+		return true
+	}
+	if dest, down := e.down(&row.Event); down && (len(a.queue) > 0 || !e.dests[dest].wantsProbe()) {
+		e.unheard(hot)
+		a.pass(row.Seq)
+		a.waitsFor = dest
+		l.skip(dest, row.Seq, false)
+		return true
+	}
+	it := e.add(l, row)
+	it.hot, it.heard, it.agg = hot, hot, a
+	it.suspect = l.suspected(&l.suspects)
+	a.enqueue(it)
+	e.advance(a)
+	return true
+}
+
+func (e *engine) takeUnordered(l *lane, row *store.Row, hot bool) bool {
+	if dest, down := e.down(&row.Event); down && !e.dests[dest].wantsProbe() {
+		e.unheard(hot)
+		if len(l.skipped) >= manySkipped {
+			return false
+		}
+		l.skip(dest, row.Seq, true)
+		return true
+	}
+	it := e.add(l, row)
+	it.hot, it.heard = hot, hot
+	it.suspect = l.suspected(&l.suspects)
+	e.ready(it)
+	return true
+}
+
+// manySkipped bounds how many unordered rows a lane remembers that wait for a destination; then reading waits too.
+const manySkipped = 100_000
+
+// manyHeld bounds how many aggregates a lane remembers that are held or passed over; then reading waits too.
+const manyHeld = 100_000
+
+// meet notes what a read knows about an event that is already in hand: one that came from memory had no seq.
+func (e *engine) meet(it *item, row *store.Row) {
+	if it.row.Seq == 0 && it.state < settled {
+		it.row.Seq = row.Seq
+		if it.row.CreatedAt.IsZero() {
+			it.row.CreatedAt = row.CreatedAt
+		}
+	}
+}
+
+// add makes an item of a row.
+func (e *engine) add(l *lane, row *store.Row) *item {
+	it := &item{lane: l, row: row}
+	l.items[row.ID] = it
+	l.unsettled++
+	return it
+}
+
+// suspected counts down the rows that may have been in the hands of an owner that died.
+func (l *lane) suspected(left *int) bool {
+	if *left == 0 {
+		return false
+	}
+	*left--
+	return true
+}
+
+// ready puts an item where it will be delivered from.
+func (e *engine) ready(it *item) {
+	if it.suspect && !it.counted {
+		it.state = waiting
+		e.suspects.push(it)
+		return
+	}
+	if !it.hot && e.observe.ColdEnqueued != nil {
+		e.observe.ColdEnqueued(1)
+	}
+	if dest, down := e.down(&it.row.Event); down {
+		e.cool(it)
+		e.park(it, e.dests[dest])
+		return
+	}
+	e.push(it)
+}
+
+// advance lets an aggregate's next event be delivered, if nothing stands in its way.
+func (e *engine) advance(a *aggregate) {
+	if a.lane.gone || a.lane.draining {
+		return
+	}
+	if a.stuck == 0 && a.flying == 0 && len(a.queue) > 0 {
+		head := a.queue[0]
+		switch {
+		case head.state != waiting || e.suspects.has(head):
+		case a.heldBefore(head.row.Seq) && !a.holds(head.id()):
+			e.evict(a)
+		default:
+			e.ready(head)
+		}
+	}
+	if len(a.queue) <= manyQueued/4 && len(a.holders) == 0 && a.passed != 0 && a.waitsFor == "" && !a.following {
+		a.following = true
+		e.plan.follow = append(e.plan.follow, a)
+	}
+	if a.lateWaiting && (len(a.holders) == 0 || len(a.queue) == 0) {
+		a.lateWaiting = false
+		e.dueTimes.now()
+	}
+	a.tidy()
+}
+
+// evict takes what waits of an aggregate out of memory: it is held, and its rows will be read again.
+func (e *engine) evict(a *aggregate) {
+	keep := a.queue[:0]
+	for i, it := range a.queue {
+		if i < a.flying || it.state == inFlight {
+			keep = append(keep, it)
+			continue
+		}
+		if a.holds(it.id()) && !a.heldBefore(it.row.Seq) {
+			keep = append(keep, it) // the one that the others wait for
+			continue
+		}
+		if it.late {
+			a.lateWaiting = true
+		} else {
+			a.pass(it.row.Seq)
+		}
+		e.drop(it)
+	}
+	clear(a.queue[len(keep):])
+	a.queue = keep
+}
+
+// drop forgets an item that is not with a worker. Its row is untouched.
+func (e *engine) drop(it *item) {
+	switch it.state {
+	case queued:
+		e.forget(it)
+	case parked:
+		e.dests[it.dest].unpark(it)
+	case waiting, inFlight, finished, settled, dropped:
+	}
+	e.cool(it)
+	e.unprobe(it)
+	e.suspects.remove(it)
+	if it.suspect && !it.counted { // whoever takes it again must suspect it
+		if it.late {
+			it.lane.lateSuspects++
+		} else {
+			it.lane.suspects++
+		}
+	}
+	it.state = dropped
+	it.lane.unsettled--
+	delete(it.lane.items, it.id())
+}
+
+// takeDue takes a row put off whose time has come. It reports false for one that stands behind another.
+func (e *engine) takeDue(l *lane, row *store.Row) bool {
+	if l.items[row.ID] != nil {
+		return true
+	}
+	if l.unsettled >= e.window {
+		return true // the next read brings it again
+	}
+	dest, down := e.down(&row.Event)
+	agg := store.AggregateOf(&row.Event)
+	if agg.IsZero() {
+		it := e.add(l, row)
+		it.late = true
+		if down {
+			e.putOff(it, e.dests[dest].wait(), row.Holds, row.LastError)
+			return true
+		}
+		it.suspect = l.suspected(&l.lateSuspects)
+		e.ready(it)
+		return true
+	}
+	a := l.aggregate(agg)
+	if row.Holds && !a.holds(row.ID) {
+		a.hold(holder{seq: row.Seq, id: row.ID, read: e.readNo})
+		e.evict(a)
+	}
+	if a.heldBefore(row.Seq) || !row.Holds && a.passed != 0 || len(a.queue) >= manyQueued {
+		a.lateWaiting = true
+		return false
+	}
+	it := e.add(l, row)
+	it.late, it.agg = true, a
+	if down {
+		a.tidy()
+		e.putOff(it, e.dests[dest].wait(), true, row.LastError)
+		return true
+	}
+	it.suspect = l.suspected(&l.lateSuspects)
+	a.enqueue(it)
+	e.advance(a)
+	return true
+}
+
+// applyHolds makes the aggregates' holds those that the tables have. What changed while the read was under way is not
+// judged by it: an event that is in hand is not held by its own row, and a hold that was added meanwhile stays.
+func (e *engine) applyHolds(lanes []*lane, holds []store.Hold) {
+	found := make(map[waybill.ID]bool, len(holds))
+	for _, h := range holds {
+		found[h.ID] = true
+		l := e.lanes[h.Lane]
+		if l == nil || h.Aggregate.IsZero() || l.items[h.ID] != nil {
+			continue
+		}
+		a := l.aggregate(h.Aggregate)
+		if !a.holds(h.ID) {
+			a.hold(holder{seq: h.Seq, id: h.ID, dead: h.Dead, read: e.readNo})
+			e.evict(a)
+		}
+	}
+	for _, l := range lanes {
+		if l.gone {
+			continue
+		}
+		l.open = true
+		for _, a := range l.aggs {
+			if len(a.holders) == 0 {
+				continue
+			}
+			kept := a.holders[:0]
+			for _, h := range a.holders {
+				if found[h.id] || h.read == e.readNo || l.items[h.id] != nil {
+					kept = append(kept, h)
+				}
+			}
+			if len(kept) < len(a.holders) {
+				a.holders = kept
+				e.advance(a)
+			}
+		}
+	}
+}
+
+// holding reports whether any lane has an aggregate that is held.
+func (e *engine) holding() bool {
+	for _, l := range e.lanes {
+		for _, a := range l.aggs {
+			if len(a.holders) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// takeHot takes what commits of this process have handed over.
+func (e *engine) takeHot() {
+	for _, c := range e.heard.take() {
+		if len(c.Entries) == 0 {
+			e.wakeAll()
+			continue
+		}
+		for i := range c.Entries {
+			e.takeEntry(&c.Entries[i], c.Checked)
+		}
+	}
+	e.plan.busy()
+}
+
+// wakeAll looks at everything: somebody may have written, replayed, or unblocked.
+func (e *engine) wakeAll() {
+	for _, l := range e.lanes {
+		l.wake = true
+	}
+	// Wake-ups may come in numbers.
+	e.dueTimes.at(e.plan.lastDue.Add(wakePause))
+	if soon := time.Now().Add(wakePause - e.cfg.SweepInterval); soon.Before(e.plan.lastHolds) {
+		e.plan.lastHolds = soon
+	}
+}
+
+// wakePause is how far apart wake-ups make the relay look at what is put off and held.
+const wakePause = 50 * time.Millisecond
+
+func (e *engine) takeEntry(entry *store.Entry, checked bool) {
+	ev := &entry.Event
+	l := e.lanes[entry.Lane]
+	switch {
+	case l == nil || l.draining:
+		e.heard.done(1)
+		e.heard.dropped(1, observe.Elsewhere)
+		return
+	case ev.Delay > 0 || ev.AvailableAt.After(e.wallClock()):
+		e.heard.done(1)
+		e.heard.dropped(1, observe.NotDue)
+		delay := ev.Delay
+		if delay <= 0 {
+			delay = ev.AvailableAt.Sub(e.wallClock())
+		}
+		e.dueTimes.at(time.Now().Add(delay))
+		return
+	}
+	if e.observe.HotEnqueued != nil {
+		e.observe.HotEnqueued(1)
+	}
+	// A rollback to a savepoint that nobody saw may have taken the row back, and the order of an aggregate is in the table:
+	// both have to be read first. So does everything while rows before it are unread, or suspect.
+	straight := checked && !ev.Ordered() && l.open && !l.backlog && l.suspects == 0 && l.unsettled < e.window && e.past.complete()
+	if it := l.items[ev.ID]; it != nil || e.past.has(ev.ID) {
+		// A read was faster than the writer's own word.
+		if it != nil {
+			it.heard = true
+		}
+		e.heard.done(1)
+		return
+	}
+	if _, down := e.down(ev); !straight || down {
+		if len(l.marks) >= e.cfg.HotQueue {
+			e.heard.done(1)
+		} else {
+			l.marks[ev.ID] = 0
+		}
+		l.wake = true
+		return
+	}
+	it := e.add(l, &store.Row{Key: store.Key{Lane: l.number, ID: ev.ID}, Event: *ev, CreatedAt: e.wallClock()})
+	it.hot, it.heard = true, true
+	e.ready(it)
+}
+
+// unmark reports whether a commit of this process has announced the row that was read.
+func (e *engine) unmark(l *lane, id waybill.ID) bool {
+	if len(l.marks) == 0 {
+		return false
+	}
+	_, hot := l.marks[id]
+	if hot {
+		delete(l.marks, id)
+	}
+	return hot
+}
+
+// oldMarks is how many fast reads an announced event may be missing from.
+const oldMarks = 8
+
+// forgetMarks drops announcements whose rows never came: they were taken back, or somebody else has delivered them.
+func (e *engine) forgetMarks(l *lane) {
+	for id, reads := range l.marks {
+		if reads >= oldMarks {
+			delete(l.marks, id)
+			e.heard.done(1)
+			continue
+		}
+		l.marks[id] = reads + 1
+	}
+}
+
+// unheard gives the place in the hot queue back of an event that is not taken now.
+func (e *engine) unheard(hot bool) {
+	if hot {
+		e.heard.done(1)
+	}
+}
+
+// cool gives a hot item's place in the hot queue back.
+func (e *engine) cool(it *item) {
+	if it.hot {
+		it.hot = false
+		e.heard.done(1)
+	}
+}
+
+// wallClock is the database's time, or this node's while that is not known.
+func (e *engine) wallClock() time.Time {
+	if now := e.dbClock.now(); !now.IsZero() {
+		return now
+	}
+	return time.Now()
+}
+
+func (e *engine) warn(message string, err error, attrs ...any) {
+	e.log.Warn(message, append(attrs, slog.String("error", err.Error()))...)
+}

@@ -1,0 +1,21 @@
+package memstore_test
+
+import (
+	"testing"
+
+	"github.com/waybillhq/waybill/relay/relaytest"
+	"github.com/waybillhq/waybill/store/memstore"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+// TestRelay shows the relay's promises over this store, with its usual lanes and with one.
+func TestRelay(t *testing.T) {
+	for name, cfg := range map[string]memstore.Config{"lanes": {}, "one_lane": {Lanes: 1}} {
+		t.Run(name, func(t *testing.T) {
+			relaytest.Run(t, storetest.Harness[*memstore.Tx]{
+				Name: "memstore", Features: storetest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},
+				Open: func(t *testing.T) storetest.Instance[*memstore.Tx] { return instance(t, cfg) },
+			})
+		})
+	}
+}
