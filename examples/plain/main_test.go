@@ -9,9 +9,10 @@ import (
 
 // told is what the program says, on every store.
 const told = `Order A-1 was committed.
+Delivered: OrderPlaced of order A-1, total 9990.
 Order A-2 was rolled back: nothing was ordered.
-The outbox holds:
-  OrderPlaced of order A-1: {"Total":9990}
+Order A-3 was committed.
+Delivered: OrderPlaced of order A-3, total 20.
 `
 
 func TestPlain(t *testing.T) {

@@ -12,8 +12,9 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/handler"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -23,11 +24,24 @@ type Placed struct{ Total int }
 var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
 
 func main() {
-	ctx := context.Background()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
 	db, closeAll := open(ctx)
 	defer closeAll()
 	box, err := outbox.New(db, outbox.Config{})
 	check(err)
+
+	// A relay delivers what was committed; here to a function of this process. It runs until its context ends.
+	mux := handler.NewMux()
+	delivered := make(chan string)
+	handler.On(mux, OrderPlaced, func(_ context.Context, ev waybill.Event, p Placed) error {
+		delivered <- fmt.Sprintf("%s of order %s, total %d", ev.Type, ev.AggregateID, p.Total)
+		return nil // an error would be tried again later
+	})
+	r, err := relay.New(db, mux, relay.Config{})
+	check(err)
+	running := make(chan error)
+	go func() { running <- r.Run(ctx) }()
 
 	place := func(order string, total int) {
 		err := box.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -49,19 +63,13 @@ func main() {
 		fmt.Printf("Order %s was committed.\n", order)
 	}
 	place("A-1", 9990)
+	fmt.Printf("Delivered: %s.\n", <-delivered)
 	place("A-2", 0)
+	place("A-3", 20)
+	fmt.Printf("Delivered: %s.\n", <-delivered)
 
-	// What a relay would read and deliver. An outbox is split into lanes, so that several relays can share the work.
-	var lanes []store.Cursor
-	for lane := range 32 {
-		lanes = append(lanes, store.Cursor{Lane: lane})
-	}
-	page, err := db.Fetch(ctx, lanes, 100)
-	check(err)
-	fmt.Println("The outbox holds:")
-	for _, row := range page.Rows {
-		fmt.Printf("  %s of order %s: %s\n", row.Event.Type, row.Event.AggregateID, row.Event.Payload)
-	}
+	stop() // the relay finishes what it has in hand
+	check(<-running)
 }
 
 func check(err error) {
