@@ -209,7 +209,7 @@ func (e *engine) resume(d *destination) {
 				e.advance(a)
 			}
 		}
-		l.read = min(l.read, from-1)
+		l.read, l.rewound = min(l.read, from-1), e.readNo
 		l.backlog, l.wake, l.clogged = true, true, true
 	}
 	e.plan.busy()

@@ -185,6 +185,7 @@ func (e *engine) land(it *item) bool {
 	if it.lane.gone {
 		it.state = dropped
 		e.unprobe(it)
+		e.suspects.settled(it)
 		return false
 	}
 	return true

@@ -21,6 +21,7 @@ func (e *engine) finishFast(r readReply) {
 			whole = false
 			continue
 		}
+		whole = whole && l.rewound != e.readNo
 		if e.finishFastLane(l, rows[from:to], r) {
 			taken = true
 		}
@@ -50,6 +51,10 @@ func lanePart(rows []store.Row, lane int) (from, to int) {
 
 // finishFastLane takes the rows of one lane. It reports whether any was new.
 func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
+	if l.rewound == e.readNo {
+		l.wake = true
+		return false
+	}
 	full := len(rows) >= r.limit
 	before, known := l.read, len(l.items)
 	short := false
@@ -190,7 +195,8 @@ func (e *engine) known(l *lane, s *store.Sighting) bool {
 func (e *engine) finishLoad(r readReply) {
 	for i := range r.page.Rows {
 		row := &r.page.Rows[i]
-		if l := e.lanes[row.Lane]; l != nil && l.open && !l.draining {
+		// Reading may have been set back since the sweep: then the fast read comes by.
+		if l := e.lanes[row.Lane]; l != nil && l.open && !l.draining && row.Seq <= l.read {
 			e.take(l, row, r.page.Now) // without room for it, the next sweep finds it again
 			l.recent.add(row.Seq, row.CreatedAt)
 		}

@@ -32,6 +32,9 @@ type lane struct {
 	clogged bool
 	// wake: somebody says that there is something to read.
 	wake bool
+	// rewound is the read that was under way when reading was set back: what it brings lies behind rows that are to be read
+	// again.
+	rewound int64
 
 	// open: the holds have been read, reading may begin.
 	open bool

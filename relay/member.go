@@ -374,8 +374,14 @@ func (e *engine) checkLease(now time.Time) {
 	switch {
 	case e.lease.Err() != nil:
 	case e.member.joined && !e.member.holdsLease(now):
-		e.log.Warn("waybill: the lease has lapsed: deliveries wait for a heartbeat")
+		// Somebody may be taking the lanes over at this moment, and the next heartbeat may not show it yet: what it has put off
+		// must not be overtaken by what is delivered here. So nothing is delivered under these leases any more. If nobody takes
+		// the lanes they are given back in good order, and acquired anew.
+		e.log.Warn("waybill: the lease has lapsed: its lanes are given back")
 		e.endLease(waybill.ErrLeaseLost)
+		for _, l := range e.lanes {
+			e.drain(l, now.Add(max(e.cfg.DrainTimeout, 0)))
+		}
 	case e.stopping && !now.Before(e.stopBy) && e.calls > 0:
 		e.log.Warn("waybill: the drain has taken too long; deliveries under way stay pending", slog.Int("calls", e.calls))
 		e.endLease(errDrain)

@@ -265,7 +265,11 @@ func (e *engine) applyHolds(lanes []*lane, holds []store.Hold) {
 			for _, h := range a.holders {
 				if found[h.id] || h.read == e.readNo || l.items[h.id] != nil {
 					kept = append(kept, h)
+					continue
 				}
+				// An operator has decided about it; or the server has crashed and forgotten that it was put off, and it is
+				// ready again. So what follows is read from its own place on.
+				a.pass(h.seq)
 			}
 			if len(kept) < len(a.holders) {
 				a.holders = kept

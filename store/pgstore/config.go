@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/waybillhq/waybill/internal/sqlname"
 )
@@ -19,6 +20,9 @@ type Config struct {
 	// from then on, until SetLanes changes it; a store whose Config names another number refuses to work. Defaults to 32,
 	// or to what the tables have.
 	Lanes int
+	// NotifyInterval is how far apart commits wake relays of other processes, with NOTIFY, outside of the committing
+	// transaction. Defaults to 10 ms; negative: never, they poll.
+	NotifyInterval time.Duration
 }
 
 const (
@@ -41,6 +45,9 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.Lanes < 0 || c.Lanes > maxLanes {
 		errs = append(errs, fmt.Errorf("Config.Lanes: %d is not between 1 and %d", c.Lanes, maxLanes))
+	}
+	if c.NotifyInterval == 0 {
+		c.NotifyInterval = usualNotify
 	}
 	if err := errors.Join(errs...); err != nil {
 		return c, fmt.Errorf("pgstore: %w", err)

@@ -57,8 +57,15 @@ func openPool(t testing.TB, change func(*pgxpool.Config)) *pgxpool.Pool {
 // openStore returns a store over fresh tables.
 func openStore(t testing.TB, pool *pgxpool.Pool) (*pgstore.Store, string) {
 	t.Helper()
+	return openWith(t, pool, pgstore.Config{})
+}
+
+// openWith returns a store over fresh tables, with a config.
+func openWith(t testing.TB, pool *pgxpool.Pool, cfg pgstore.Config) (*pgstore.Store, string) {
+	t.Helper()
 	schema := schemaOf(t, pool)
-	db, err := pgstore.New(pool, pgstore.Config{Schema: schema})
+	cfg.Schema = schema
+	db, err := pgstore.New(pool, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 // boxOf returns an outbox over fresh tables, what it commits, and the name of a business table.
 func boxOf(t testing.TB, pool *pgxpool.Pool) (*outbox.Outbox[pgx.Tx], *outboxtest.Recorder, string) {
 	t.Helper()
-	db, schema := openStore(t, pool)
+	db, schema := openWith(t, pool, pgstore.Config{NotifyInterval: -1}) // wake-ups would be counted
 	var rec outboxtest.Recorder
 	box, err := outbox.New(db, outbox.Config{Hooks: []outbox.Hook{rec.Hook()}})
 	if err != nil {

@@ -37,10 +37,12 @@ var (
 	_ store.Finisher[pgx.Tx]  = (*Store)(nil)
 	_ store.Relay             = (*Store)(nil)
 	_ store.Operator          = (*Store)(nil)
+	_ store.Watcher           = (*Store)(nil)
 	_ store.Outbox[*sql.Tx]   = (*SQLStore)(nil)
 	_ store.Finisher[*sql.Tx] = (*SQLStore)(nil)
 	_ store.Relay             = (*SQLStore)(nil)
 	_ store.Operator          = (*SQLStore)(nil)
+	_ store.Watcher           = (*SQLStore)(nil)
 )
 
 // New returns a store over a pgx pool. It does not touch the database; the pool stays the caller's.
@@ -52,7 +54,9 @@ func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{core: newCore(pgxDB{pool}, cfg, newShared()), pool: pool}, nil
+	s := &Store{core: newCore(pgxDB{pool}, cfg, newShared()), pool: pool}
+	s.wakeOthers()
+	return s, nil
 }
 
 // NewSQL returns a store over database/sql, with whatever driver db was opened with. It does not touch the database; db
@@ -65,7 +69,9 @@ func NewSQL(db *sql.DB, cfg Config) (*SQLStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &SQLStore{core: newCore(sqlDB{db}, cfg, newShared()), sqldb: db}, nil
+	s := &SQLStore{core: newCore(sqlDB{db}, cfg, newShared()), sqldb: db}
+	s.wakeOthers()
+	return s, nil
 }
 
 // SQL returns a store over the same tables for transactions of db, which must be a handle to the same database. The two share
@@ -90,7 +96,8 @@ func newCore(db database, cfg Config, s *shared) *core {
 
 // shared is what the faces over the same tables share.
 type shared struct {
-	hub store.Hub
+	hub  store.Hub
+	self waybill.ID // tells this process's wake-ups from those of others
 
 	mu      sync.Mutex
 	lanes   int                      // 0 until the tables were asked
@@ -99,7 +106,7 @@ type shared struct {
 }
 
 func newShared() *shared {
-	return &shared{doubted: make(map[waybill.ID]time.Time)}
+	return &shared{self: waybill.NewID(), doubted: make(map[waybill.ID]time.Time)}
 }
 
 // Local implements [store.Local].

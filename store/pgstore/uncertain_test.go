@@ -91,7 +91,7 @@ func TestUncertainCommitSQL(t *testing.T) {
 	_, schema := openStore(t, pool)
 	sqldb := stdlib.OpenDBFromPool(pool)
 	t.Cleanup(func() { _ = sqldb.Close() })
-	db, err := pgstore.NewSQL(sqldb, pgstore.Config{Schema: schema})
+	db, err := pgstore.NewSQL(sqldb, pgstore.Config{Schema: schema, NotifyInterval: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
