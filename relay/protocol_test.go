@@ -1,0 +1,296 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/memstore"
+)
+
+// scripted is a store whose answers can be held up or changed. The tests of this file are the interleavings behind the rules of
+// the relay's protocol, one by one.
+type scripted struct {
+	store.Relay
+	fetch     func(next func() (store.Page, error)) (store.Page, error)
+	settle    func(s store.Settlement, next func() (store.Settled, error)) (store.Settled, error)
+	heartbeat func(next func() (store.Membership, error)) (store.Membership, error)
+	acquire   func(next func() ([]store.Lease, error)) ([]store.Lease, error)
+}
+
+func (s *scripted) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	next := func() (store.Page, error) { return s.Relay.Fetch(ctx, from, limit) }
+	if s.fetch == nil {
+		return next()
+	}
+	return s.fetch(next)
+}
+
+func (s *scripted) Settle(ctx context.Context, t store.Settlement) (store.Settled, error) {
+	next := func() (store.Settled, error) { return s.Relay.Settle(ctx, t) }
+	if s.settle == nil {
+		return next()
+	}
+	return s.settle(t, next)
+}
+
+func (s *scripted) Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error) {
+	next := func() (store.Membership, error) { return s.Relay.Heartbeat(ctx, node, lease) }
+	if s.heartbeat == nil {
+		return next()
+	}
+	return s.heartbeat(next)
+}
+
+func (s *scripted) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]store.Lease, error) {
+	next := func() ([]store.Lease, error) { return s.Relay.Acquire(ctx, node, lanes, window) }
+	if s.acquire == nil {
+		return next()
+	}
+	return s.acquire(next)
+}
+
+// startOn runs a relay over a scripted store.
+func (f *fixture) startOn(db store.Relay, sink relay.Sink, cfg relay.Config) (stop func() error) {
+	f.Helper()
+	r, err := relay.New(db, sink, cfg)
+	if err != nil {
+		f.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	stop = sync.OnceValue(func() error { cancel(); return <-done })
+	f.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+// TestProtocol11_SeenUntilALaterRead: a read that began before an event was settled brings it back after the settlement was
+// answered. It must not be delivered again.
+func TestProtocol11_SeenUntilALaterRead(t *testing.T) {
+	for _, aggregate := range []string{"a", ""} {
+		f := newFixture(t)
+		var armed, answered atomic.Bool
+		seen := make(chan struct{})
+		db := &scripted{Relay: f.db}
+		db.fetch = func(next func() (store.Page, error)) (store.Page, error) {
+			page, err := next()
+			if len(page.Rows) > 0 && armed.CompareAndSwap(true, false) {
+				close(seen) // this read has seen the row
+				await(t, "the settlement was answered", answered.Load)
+			}
+			return page, err
+		}
+		db.settle = func(_ store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
+			armed.Store(true)
+			f.box.Wake() // a read begins
+			<-seen
+			return next()
+		}
+		c := &collector{}
+		f.startOn(db, c.sink(), relay.Config{
+			Observe: observe.Hooks{Settled: func(int, time.Duration, error) { answered.Store(true) }},
+		})
+		f.write(event(aggregate, 1))
+		await(t, "it is settled", answered.Load)
+		last := event("b", 2)
+		db.settle = nil // the first one is over
+		f.write(last)
+		await(t, "another one was read since", func() bool { return c.count() >= 2 })
+		if n := c.count(); n != 2 {
+			t.Errorf("aggregate %q: %d deliveries of 2 events", aggregate, n)
+		}
+	}
+}
+
+// TestProtocol9_AggregateWaitsForTheDeadMove: the aggregate goes on only when the dead letter is on disk.
+func TestProtocol9_AggregateWaitsForTheDeadMove(t *testing.T) {
+	f := newFixture(t)
+	moving, move := make(chan struct{}), make(chan struct{})
+	db := &scripted{Relay: f.db, settle: func(s store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
+		if len(s.Dead) > 0 {
+			close(moving)
+			<-move
+		}
+		return next()
+	}}
+	c := &collector{fail: func(d waybill.Delivery) error {
+		if string(d.Payload) == "1" {
+			return waybill.Permanent(errors.New("no"))
+		}
+		return nil
+	}}
+	f.startOn(db, c.sink(), relay.Config{})
+	f.write(event("a", 1), event("a", 2), event("b", 3))
+	<-moving
+	await(t, "the other aggregate", func() bool { return c.count() >= 2 })
+	for _, d := range c.all() {
+		if string(d.Payload) == "2" {
+			t.Error("the successor was delivered while its predecessor could still come back")
+		}
+	}
+	close(move)
+	await(t, "the successor", func() bool { return c.count() == 3 })
+}
+
+// TestProtocol3_NothingStartsAfterTheLapse: when the lease cannot be renewed, deliveries stop by this node's own clock, and those
+// under way have their context ended. No attempt is spent. When the database is back, everything goes on.
+func TestProtocol3_NothingStartsAfterTheLapse(t *testing.T) {
+	f := newFixture(t)
+	var away atomic.Bool
+	db := &scripted{Relay: f.db, heartbeat: func(next func() (store.Membership, error)) (store.Membership, error) {
+		if away.Load() {
+			return store.Membership{}, errors.New("the database is away")
+		}
+		return next()
+	}}
+	ended := make(chan error, 1)
+	c := &collector{}
+	sink := relay.SinkFunc(func(ctx context.Context, d waybill.Delivery) error {
+		if string(d.Payload) == "1" && d.Attempt == 1 && away.Load() {
+			<-ctx.Done()
+			select {
+			case ended <- context.Cause(ctx):
+			default:
+			}
+			return ctx.Err()
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.got = append(c.got, d)
+		return nil
+	})
+	f.startOn(db, sink, relay.Config{Lease: 600 * time.Millisecond, Heartbeat: 50 * time.Millisecond, PollInterval: 20 * time.Millisecond})
+	f.write(event("warm", 0))
+	await(t, "it works", func() bool { return c.count() == 1 })
+	away.Store(true)
+	f.write(event("a", 1))
+	if err := <-ended; !errors.Is(err, waybill.ErrLeaseLost) {
+		t.Errorf("the context ended with %v, want ErrLeaseLost", err)
+	}
+	f.write(event("b", 2), event("", 3))
+	looks := time.Now().Add(200 * time.Millisecond)
+	await(t, "some time without a lease", func() bool { return time.Now().After(looks) })
+	if n := c.count(); n != 1 {
+		t.Errorf("%d deliveries, want none after the lapse", n-1)
+	}
+	away.Store(false)
+	await(t, "everything goes on", func() bool { return c.count() == 4 })
+	for _, d := range c.all() {
+		if d.Attempt != 1 {
+			t.Errorf("event %s: attempt %d", d.Payload, d.Attempt)
+		}
+	}
+}
+
+// TestProtocol1_LostAnswerToAnAcquisition: the lanes were taken and nobody knows the tokens. The node begins again, under another id.
+func TestProtocol1_LostAnswerToAnAcquisition(t *testing.T) {
+	f := newFixture(t)
+	var lost atomic.Bool
+	db := &scripted{Relay: f.db, acquire: func(next func() ([]store.Lease, error)) ([]store.Lease, error) {
+		leases, err := next()
+		if err == nil && len(leases) > 0 && !lost.Swap(true) {
+			return nil, errors.New("the answer got lost")
+		}
+		return leases, err
+	}}
+	c := &collector{}
+	f.startOn(db, c.sink(), relay.Config{Lease: 3 * time.Second, Heartbeat: 50 * time.Millisecond})
+	f.write(event("a", 1))
+	await(t, "it is delivered", func() bool { return c.count() == 1 })
+}
+
+// TestProtocol12_MemoryOfAHeldAggregate: successors of an aggregate that is held are passed over, not kept.
+func TestProtocol12_MemoryOfAHeldAggregate(t *testing.T) {
+	f := newFixture(t)
+	var healed atomic.Bool
+	var most atomic.Int64
+	c := &collector{fail: func(d waybill.Delivery) error {
+		if d.AggregateID == "bad" && !healed.Load() {
+			return errors.New("no")
+		}
+		return nil
+	}}
+	var evs []waybill.Event
+	for i := range 20_000 {
+		evs = append(evs, event("bad", i))
+		if i%100 == 0 {
+			evs = append(evs, event(fmt.Sprint("a", i), i))
+		}
+	}
+	f.write(evs...)
+	f.startOn(f.db, c.sink(), relay.Config{
+		MaxAttempts: -1, BackoffBase: 5 * time.Millisecond, BackoffMax: 5 * time.Millisecond, Lease: 3 * time.Second, Heartbeat: 10 * time.Millisecond,
+		Observe: observe.Hooks{QueueDepths: func(hot, cold int) { most.Store(max(most.Load(), int64(hot+cold))) }},
+	})
+	others := func() (n int) {
+		for _, d := range c.all() {
+			if d.AggregateID != "bad" {
+				n++
+			}
+		}
+		return n
+	}
+	await(t, "the others", func() bool { return others() == 200 })
+	healed.Store(true)
+	await(t, "all of it", func() bool {
+		s, err := f.db.Stats(t.Context())
+		return err == nil && s.Ready+s.Failed == 0
+	})
+	if most.Load() > 3000 {
+		t.Errorf("%d events waited in memory", most.Load())
+	}
+}
+
+// TestWordAfterTheFact: a row can be read, delivered and settled before the goroutine that committed it has told the hub. Its word must
+// not deliver the event a second time, straight from memory.
+func TestWordAfterTheFact(t *testing.T) {
+	f := newFixture(t)
+	c := &collector{}
+	f.start(c.sink(), relay.Config{PollInterval: 5 * time.Millisecond})
+	f.write(event("", 0))
+	await(t, "it works", func() bool { return c.count() == 1 })
+	ev := event("", 1)
+	ev.ID = waybill.NewID()
+	tx := memstore.BeginTx(f.db) // nobody hears of this commit
+	if err := f.box.Write(t.Context(), tx, ev); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var row store.Record
+	await(t, "it is settled", func() bool {
+		found, err := f.db.Find(t.Context(), ev.ID)
+		if err != nil || len(found) == 0 || found[0].State != store.Delivered {
+			return false
+		}
+		row = found[0]
+		return true
+	})
+	await(t, "the relay knows", func() bool {
+		f.db.Local().Publish(store.Commit{Entries: []store.Entry{{Event: ev, Lane: row.Lane}}, Checked: true})
+		f.write(event("", 2))
+		return c.count() > 10
+	})
+	for _, d := range c.all() {
+		if d.ID == ev.ID && d.Claim.Position().Seq == 0 {
+			t.Fatal("it was delivered again, from memory")
+		}
+	}
+}
+
+// all returns what was delivered.
+func (c *collector) all() []waybill.Delivery {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]waybill.Delivery(nil), c.got...)
+}
