@@ -77,8 +77,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/handler"
+	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/outbox/outboxtest"
+	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -92,7 +95,18 @@ func (o *Order) Place() { o.Raise(OrderPlaced.New("A-3", Placed{})) }
 
 func placeOrder(*testing.T, *outbox.Outbox[pgx.Tx]) {}
 
+type stock struct{}
+
+func (stock) Reserve(context.Context, waybill.ID, int) error { return nil }
+
 var (
+	warehouse      stock
+	mux            = handler.NewMux()
+	errUnreachable = errors.New("unreachable")
+	errNoSuchOrder = errors.New("no such order")
+
+	_ operate.Keep
+	_ store.Filter
 	_ = errors.As
 	_ = fmt.Println
 	_ outboxtest.Recorder
