@@ -155,14 +155,21 @@ func (e *engine) schedule() {
 			next = t
 		}
 	}
+	// What has passed already has been acted on, or waits for an answer that will wake the engine.
+	ahead := func(t time.Time) {
+		if t.After(now) {
+			earlier(t)
+		}
+	}
 	earlier(e.member.next())
-	earlier(e.member.lapse)
+	ahead(e.member.lapse)
 	if e.stopping {
-		earlier(e.stopBy)
+		ahead(e.stopBy)
+		ahead(e.stopBy.Add(releaseTime))
 	}
 	for _, l := range e.lanes {
 		if l.draining {
-			earlier(l.drainBy)
+			ahead(l.drainBy)
 		}
 	}
 	for _, d := range e.dests {

@@ -130,7 +130,14 @@ func TestProtocol9_AggregateWaitsForTheDeadMove(t *testing.T) {
 	}}
 	f.startOn(db, c.sink(), relay.Config{})
 	f.write(event("a", 1), event("a", 2), event("b", 3))
-	<-moving
+	await(t, "the dead letter is being moved", func() bool {
+		select {
+		case <-moving:
+			return true
+		default:
+			return false
+		}
+	})
 	await(t, "the other aggregate", func() bool { return c.count() >= 2 })
 	for _, d := range c.all() {
 		if string(d.Payload) == "2" {
@@ -173,6 +180,7 @@ func TestProtocol3_NothingStartsAfterTheLapse(t *testing.T) {
 	await(t, "it works", func() bool { return c.count() == 1 })
 	away.Store(true)
 	f.write(event("a", 1))
+	await(t, "its context has ended", func() bool { return len(ended) > 0 })
 	if err := <-ended; !errors.Is(err, waybill.ErrLeaseLost) {
 		t.Errorf("the context ended with %v, want ErrLeaseLost", err)
 	}

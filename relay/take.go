@@ -131,6 +131,9 @@ func (e *engine) advance(a *aggregate) {
 		case head.state != waiting || e.suspects.has(head):
 		case a.heldBefore(head.row.Seq) && !a.holds(head.id()):
 			e.evict(a)
+		case !head.late && a.passed != 0 && head.row.Seq >= a.passed:
+			// It was with a worker, behind one that has been passed over since: it is read again after that one.
+			e.passAll(a)
 		default:
 			e.ready(head)
 		}

@@ -21,6 +21,7 @@ func orderChecks[T any]() []check[T] {
 		{name: "24_order_with_retries", run: orderWithRetries[T]},
 		{name: "24_order_through_hand_over", run: orderThroughHandOver[T]},
 		{name: "24_ordered_sink", run: orderedSink[T]},
+		{name: "24_ordered_sink_down", run: orderedSinkDown[T]},
 		{name: "24_one_aggregate_at_a_time", run: oneAtATime[T]},
 		{name: "24a_route", run: routes[T]},
 		{name: "24a_fan", run: fans[T]},
@@ -180,6 +181,58 @@ func orderedSink[T any](b *bed[T]) {
 			b.Errorf("event %s has %d failed attempts, want %d", ev.Payload, row.Attempts, want)
 		}
 	}
+}
+
+// topics is an ordered sink with a destination per topic.
+type topics struct {
+	*recorder
+	down atomic.Bool
+}
+
+func (*topics) StopsAtFailure() {}
+
+func (*topics) Destination(ev *waybill.Event) string { return ev.Topic }
+
+func (s *topics) Deliver(_ context.Context, batch []waybill.Delivery) []error {
+	results := make([]error, len(batch))
+	stopped := make(map[string]bool)
+	for i, d := range batch {
+		switch {
+		case stopped[d.AggregateID]:
+			results[i] = errors.New("not delivered: one before it failed")
+		case d.Topic == "bad" && s.down.Load():
+			stopped[d.AggregateID] = true
+			results[i] = waybill.Unavailable(errBoom)
+		default:
+			results[i] = s.take(d)
+		}
+	}
+	return results
+}
+
+// orderedSinkDown: an aggregate's events go to two destinations, and the first one's is down. What was in the same call behind it must
+// not overtake it, however many wait.
+func orderedSinkDown[T any](b *bed[T]) {
+	s := &topics{recorder: &recorder{}}
+	s.down.Store(true)
+	var evs []waybill.Event
+	for a := range 60 {
+		for n, topic := range []string{"bad", "good", "good"} {
+			ev := event(fmt.Sprint("a", a), n)
+			ev.Topic = topic
+			evs = append(evs, ev)
+		}
+	}
+	free := event("free", 0)
+	free.Topic = "good"
+	b.write(append(evs, free)...)
+	b.start(s, b.quick())
+	b.await("what has no such predecessor", func() bool { return b.state(free.ID) == "delivered" })
+	b.await("it is known to be down", func() bool { return len(b.logs.find("destination is down")) > 0 })
+	s.down.Store(false)
+	b.awaitEmpty()
+	b.wantOnce(s.recorder, append(evs, free))
+	b.wantOrder(s.all())
 }
 
 // oneAtATime: two events of one aggregate are never with the sink at the same time.
