@@ -135,6 +135,28 @@ func TestPastRemembers(t *testing.T) {
 	}
 }
 
+// TestProtocol12_PassedOver: once a row of an aggregate was passed over, all behind it are, until they are read again in their order.
+func TestProtocol12_PassedOver(t *testing.T) {
+	l := newLane(store.Lease{})
+	a := l.aggregate(store.Aggregate{ID: "a"})
+	if a.passes(10) {
+		t.Error("a row of an aggregate of which nothing is known was passed over")
+	}
+	a.pass(10)
+	a.pass(12)
+	if a.passes(9) || !a.passes(10) || !a.passes(11) || !a.passes(13) {
+		t.Error("what is behind a row that was passed over must be passed over, and nothing else")
+	}
+	if a.passed != 10 || a.passedTo != 12 {
+		t.Errorf("passed over: %d to %d, want 10 to 12", a.passed, a.passedTo)
+	}
+	a.passed, a.passedTo = 0, 0
+	a.hold(holder{seq: 5, id: waybill.NewID()})
+	if a.passes(4) || !a.passes(6) {
+		t.Error("a hold is for what is behind it")
+	}
+}
+
 // TestChunks: calls of a serial sink take about as long whatever one event takes.
 func TestChunks(t *testing.T) {
 	for each, want := range map[time.Duration]int{time.Millisecond: 1, 10 * time.Microsecond: 20, 100 * time.Nanosecond: mostChunk} {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
-	"github.com/waybillhq/waybill/store/storetest"
 )
 
 // hotChecks are the behaviours of the hot path and of what waits.
@@ -16,7 +15,6 @@ func hotChecks[T any]() []check[T] {
 		{name: "20_hot_queue_full", run: hotFull[T]},
 		{name: "20_hot_path", run: hotPath[T]},
 		{name: "21_delayed", run: delayed[T]},
-		{name: "21_plain_sql_not_due", run: plainDelayed[T], needs: func(f storetest.Features) bool { return f.PlainSQL }, why: "it has no SQL"},
 		{name: "22_hot_and_cold", run: hotAndCold[T]},
 		{name: "23_priority", run: priority[T]},
 		{name: "23_priority_ahead", run: priorityAhead[T]},
@@ -133,17 +131,6 @@ func delayed[T any](b *bed[T]) {
 	if notDue.Load() == 0 {
 		b.Error("nobody counted that the hot path did not take it")
 	}
-}
-
-// plainDelayed: a row that somebody inserted with plain SQL and that is not due yet is delivered when it is.
-func plainDelayed[T any](b *bed[T]) {
-	r := &recorder{}
-	b.start(r.sink(), b.quick())
-	if err := b.InsertPlain(b.Context(), storetest.Plain{Type: "Tested", AggregateType: "thing", AggregateID: "p", Payload: []byte("1")}); err != nil {
-		b.Fatal(err)
-	}
-	b.await("the plain row", func() bool { return r.count() == 1 })
-	b.awaitEmpty()
 }
 
 // hotAndCold: with one worker and both waiting, hot comes first, and cold still gets about a third.
