@@ -48,8 +48,8 @@ func lateCommit[T any](b *bed[T]) {
 		b.Fatal(err)
 	}
 	var evs []waybill.Event
-	for i := range 300 {
-		evs = append(evs, event(fmt.Sprint("a", i%20), i))
+	for i := range 400 { // some in every lane: reading has passed the late rows there
+		evs = append(evs, event(fmt.Sprint("a", i), i))
 	}
 	b.write(evs...)
 	b.await("the others", func() bool { return r.count() == 1+len(evs) })
