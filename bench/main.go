@@ -1,8 +1,11 @@
-// Command bench measures Waybill side by side with the floor: the same statements, written by hand.
+// Command bench measures Waybill side by side with the floor, which is the same statements written by hand, and with other
+// libraries.
 //
-//	go run ./bench write            what an event costs the transaction that writes it
-//	go run ./bench write -db sqlite only there
-//	go run ./bench -h               everything else
+//	go run ./bench write     what an event costs the transaction that writes it
+//	go run ./bench drain     how fast a backlog goes to handlers, for Waybill and its peers
+//	go run ./bench steady    producers and relay together: throughput, and the time from commit to handler
+//	go run ./bench idle      what a relay costs that has nothing to do
+//	go run ./bench drain -h  the flags of a command
 //
 // PostgreSQL and MariaDB are private servers that it starts and stops by itself, unless WAYBILL_TEST_POSTGRES and
 // WAYBILL_TEST_MYSQL name existing ones. All figures of a table come from one run on one server, and the contenders take turns,
@@ -20,7 +23,6 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/waybillhq/waybill/internal/testserver"
 )
@@ -32,64 +34,113 @@ func main() {
 	os.Exit(code)
 }
 
-const usage = `usage: bench write [flags]
+// command is one thing to measure.
+type command struct {
+	name, about string
+	// prepare defines the command's flags; what it returns is used after they were parsed.
+	prepare func(flags *flag.FlagSet) task
+}
 
-  write   an event's cost to the transaction that writes it: the business transaction alone, with the same
-          insert by hand (the floor), and with Waybill; 1 and 8 connections; 1, 100 and 1000 events a transaction
+// task is a command whose flags are known.
+type task struct {
+	// databases returns what it runs on; an error is a wrong flag.
+	databases func() ([]string, error)
+	run       func(ctx context.Context, out, progress io.Writer) error
+}
 
-`
+var commands = []command{
+	{"write", `an event's cost to the transaction that writes it: the business transaction alone, with the same insert by hand (the
+          floor), and with Waybill; 1 and 8 connections; 1, 100 and 1000 events a transaction`, prepareWrite},
+	{"drain", `how fast a backlog goes to handlers: the same reads and deletes by hand (the floor), Waybill, and on PostgreSQL River,
+          watermill-sql and oagudo/outbox, each as it comes and tuned`, prepareDrain},
+	{"steady", `producers and relay together (PostgreSQL): what is left of the producers' speed, and the time from commit to handler,
+          flat out and at a fixed rate`, prepareSteady},
+	{"idle", `what a relay costs that has nothing to do (PostgreSQL)`, prepareIdle},
+}
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprint(stderr, usage)
-		flags.PrintDefaults()
-	}
-	databases := flags.String("db", "postgres,mariadb,sqlite", "databases, separated by commas")
-	rounds := flags.Int("rounds", 5, "how often every contender takes its turn")
-	turn := flags.Duration("turn", 500*time.Millisecond, "how long a turn takes; longer is less noisy")
-	only := flags.String("only", "", "a part of a title, such as \"1 conn, 1 ev\": only those tables")
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		flags.Usage()
-		if len(args) > 0 && (args[0] == "-h" || args[0] == "--help" || args[0] == "-help") {
+		usage(stderr)
+		if len(args) > 0 && strings.TrimLeft(args[0], "-") == "h" || len(args) > 0 && strings.TrimLeft(args[0], "-") == "help" {
 			return 0
 		}
 		return 2
 	}
-	command := args[0]
+	at := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
+	if at < 0 {
+		fmt.Fprintf(stderr, "bench: unknown command %q\n\n", args[0])
+		usage(stderr)
+		return 2
+	}
+	c := commands[at]
+	flags := flag.NewFlagSet("bench "+c.name, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintf(stderr, "usage: bench %s [flags]\n\n  %s   %s\n\n", c.name, c.name, c.about)
+		flags.PrintDefaults()
+	}
+	t := c.prepare(flags)
 	if err := flags.Parse(args[1:]); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return 0
 		}
 		return 2
 	}
-	if command != "write" {
-		fmt.Fprintf(stderr, "bench: unknown command %q\n\n", command)
-		flags.Usage()
-		return 2
-	}
-	names := strings.Split(*databases, ",")
-	for _, name := range names {
-		if !slices.Contains([]string{"postgres", "mariadb", "sqlite"}, name) {
-			fmt.Fprintf(stderr, "bench: unknown database %q; there are postgres, mariadb and sqlite\n", name)
-			return 2
+	names, err := t.databases()
+	if err != nil || flags.NArg() > 0 {
+		if err == nil {
+			err = fmt.Errorf("%q is not a flag", flags.Arg(0))
 		}
+		fmt.Fprintln(stderr, "bench:", err)
+		return 2
 	}
 	if servers := missing(names); len(servers) > 0 {
 		return underServers(ctx, servers, args, stdout, stderr)
 	}
-	if err := writes(ctx, names, *only, *rounds, *turn, stdout, stderr); err != nil {
+	if err := t.run(ctx, stdout, stderr); err != nil {
 		fmt.Fprintln(stderr, "bench:", err)
 		return 1
 	}
 	return 0
 }
 
+func usage(w io.Writer) {
+	fmt.Fprint(w, "usage: bench COMMAND [flags]\n\n")
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-6s  %s\n", c.name, c.about)
+	}
+	fmt.Fprint(w, "\nbench COMMAND -h lists the flags of a command.\n")
+}
+
+// parseDatabases reads names of databases that are separated by commas.
+func parseDatabases(text string) ([]string, error) {
+	names := strings.Split(text, ",")
+	for i, name := range names {
+		if name == "mysql" {
+			names[i] = mariadb
+		}
+		if !slices.Contains([]string{"postgres", mariadb, "sqlite"}, names[i]) {
+			return nil, fmt.Errorf("unknown database %q; there are postgres, mysql (MariaDB) and sqlite", name)
+		}
+	}
+	return names, nil
+}
+
+// oneDatabase reads the name of one.
+func oneDatabase(text string) ([]string, error) {
+	names, err := parseDatabases(text)
+	if err == nil && len(names) > 1 {
+		err = fmt.Errorf("-db %s: one at a time", text)
+	}
+	return names, err
+}
+
+const mariadb = "mariadb"
+
 // missing returns the servers that the environment does not name.
 func missing(names []string) []string {
 	var out []string
-	for name, variable := range map[string]string{"postgres": testserver.EnvPostgres, "mariadb": testserver.EnvMySQL} {
+	for name, variable := range map[string]string{"postgres": testserver.EnvPostgres, mariadb: testserver.EnvMySQL} {
 		if slices.Contains(names, name) && os.Getenv(variable) == "" {
 			out = append(out, name)
 		}

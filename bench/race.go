@@ -109,23 +109,3 @@ func (r race) turn(ctx context.Context, c contender, d time.Duration, f *figure)
 	}
 	return nil
 }
-
-// ratios pairs the turns of one round, which saw the same machine.
-func ratios(a, b []float64) []float64 {
-	out := make([]float64, min(len(a), len(b)))
-	for i := range out {
-		out[i] = a[i] / b[i]
-	}
-	return out
-}
-
-func median(xs []float64) float64 {
-	if len(xs) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(xs))
-	if n := len(sorted); n%2 == 0 {
-		return (sorted[n/2-1] + sorted[n/2]) / 2
-	}
-	return sorted[len(sorted)/2]
-}

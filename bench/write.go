@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"strings"
@@ -27,11 +28,29 @@ func sample(n, worker int) []waybill.Event {
 	return evs
 }
 
+// prepareWrite defines the flags of write.
+func prepareWrite(flags *flag.FlagSet) task {
+	databases := flags.String("db", "postgres,mysql,sqlite", "databases, separated by commas")
+	rounds := flags.Int("rounds", 5, "how often every contender takes its turn")
+	turn := flags.Duration("turn", 500*time.Millisecond, "how long a turn takes; longer is less noisy")
+	only := flags.String("only", "", "a part of a title, such as \"1 conn, 1 ev\": only those tables")
+	return task{
+		databases: func() ([]string, error) { return parseDatabases(*databases) },
+		run: func(ctx context.Context, out, progress io.Writer) error {
+			names, err := parseDatabases(*databases)
+			if err != nil {
+				return err
+			}
+			return writes(ctx, names, *only, *rounds, *turn, out, progress)
+		},
+	}
+}
+
 // writes runs the races of all databases.
 func writes(ctx context.Context, names []string, only string, rounds int, turn time.Duration, out, progress io.Writer) error {
 	for _, name := range names {
 		open := map[string]func(context.Context, int) (*target, error){
-			"postgres": openPostgres, "mariadb": openMariaDB, "sqlite": openSQLite,
+			"postgres": openPostgres, mariadb: openMariaDB, "sqlite": openSQLite,
 		}[name]
 		for _, load := range loads {
 			title := fmt.Sprintf("%s, %d conn, %d ev/tx", name, load.conns, load.events)

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store/pgstore"
+)
+
+// One aggregate's events fail, and it has many: what does that cost the others?
+
+const (
+	stuckAggregate = "stuck"
+	stuckEvents    = 100_000
+	stuckNumber    = 1_000_000_000 // not one of those that are counted
+)
+
+// stuckSink delivers the events of all aggregates but one.
+type stuckSink struct{ batchSink }
+
+var errStuck = errors.New("this one always fails")
+
+// Deliver implements [relay.Sink].
+func (s stuckSink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	errs := s.batchSink.Deliver(ctx, batch)
+	for i := range batch {
+		if batch[i].AggregateID == stuckAggregate {
+			errs[i] = errStuck
+		}
+	}
+	return errs
+}
+
+// stuckDrainer is Waybill with so many events of one aggregate among those that count.
+func (s *pgServer) stuckDrainer(name string, stuck int) drainer {
+	return drainer{
+		name: name, group: "waybill, events of other aggregates", role: roleOwn, yardstick: stuck == 0,
+		open: func(ctx context.Context) (*stage, error) {
+			f, db, err := s.waybillField(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return &stage{
+				load: func(ctx context.Context, n int) error { return loadAround(ctx, db, n, stuck) },
+				calm: f.calm, gauge: f.gauge, close: f.close, statements: f.statements(),
+				left: f.counting(`SELECT count(*) FROM waybill_outbox WHERE aggregate_id <> '` + stuckAggregate + `'`),
+				drain: func(ctx context.Context, l *ledger) error {
+					return runRelay(ctx, db, relay.Config{}, stuckSink{batchSink{l}}, l, l.all)
+				},
+			}, nil
+		},
+	}
+}
+
+// loadAround writes the events that count, and others of one aggregate evenly among them.
+func loadAround(ctx context.Context, db *pgstore.Store, n, stuck int) error {
+	if stuck == 0 {
+		return loadEvents(ctx, db, n)
+	}
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		return err
+	}
+	written := 0
+	for from := 0; from < n; from += loadBatch {
+		to := min(from+loadBatch, n)
+		evs := numberedEvents(from, to)
+		var among []waybill.Event
+		for i, ev := range evs {
+			for ; written <= stuck*(from+i)/n && written < stuck; written++ {
+				among = append(among, waybill.Event{
+					Type: ev.Type, AggregateType: ev.AggregateType, AggregateID: stuckAggregate, Payload: numbered(stuckNumber),
+				})
+			}
+			among = append(among, ev)
+		}
+		if err := box.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, among...) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f drainFlags) runBlocked(ctx context.Context, server *drainServer, sizes []int, out, progress io.Writer) error {
+	if server.pg == nil {
+		return errors.New("-blocked is measured on postgres")
+	}
+	more := thousands(stuckEvents)
+	for _, n := range sizes {
+		p := drainPlan{
+			title: fmt.Sprintf("%s, %s events, one aggregate with %s more", server.name, size(n), more),
+			size:  n, rounds: f.roundsFor(n),
+			drainers: []drainer{
+				server.pg.stuckDrainer("without it", 0),
+				server.pg.stuckDrainer("its first event fails", stuckEvents),
+			},
+		}
+		if err := f.table(ctx, server, p, out, progress); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestUsage(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{nil, 2, "usage: bench COMMAND"},
+		{[]string{"-h"}, 0, "usage: bench COMMAND"},
+		{[]string{"--help"}, 0, "usage: bench COMMAND"},
+		{[]string{"-rounds", "3"}, 2, "usage: bench COMMAND"},
+		{[]string{"fly"}, 2, `unknown command "fly"`},
+		{[]string{"drain", "-h"}, 0, "-held-snapshot"},
+		{[]string{"steady", "-h"}, 0, "-rate"},
+		{[]string{"idle", "-h"}, 0, "-turn"},
+		{[]string{"write", "-h"}, 0, "-rounds"},
+		{[]string{"drain", "-nonsense"}, 2, "-nonsense"},
+		{[]string{"drain", "100k"}, 2, `"100k" is not a flag`},
+		{[]string{"drain", "-db", "oracle"}, 2, `unknown database "oracle"`},
+		{[]string{"drain", "-db", "mysql,sqlite"}, 2, "one at a time"},
+		{[]string{"drain", "-db", "sqlite", "-sizes", "many"}, 1, `"many" is not a size`},
+		{[]string{"drain", "-db", "sqlite", "-only", "nobody"}, 1, "leave no contender"},
+		{[]string{"drain", "-db", "sqlite", "-blocked"}, 1, "measured on postgres"},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(t.Context(), tc.args, &out, &errs); code != tc.code || !strings.Contains(errs.String(), tc.says) {
+			t.Errorf("bench %v: exit %d, want %d with %q:\n%s", tc.args, code, tc.code, tc.says, errs.String())
+		}
+	}
+}
+
+// TestDrainSQLite runs the whole way once, on the one database that needs no server.
+func TestDrainSQLite(t *testing.T) {
+	dir := t.TempDir()
+	var out, errs bytes.Buffer
+	code := run(t.Context(), []string{"drain", "-db", "sqlite", "-sizes", "2k", "-rounds", "1", "-svg", dir}, &out, &errs)
+	if code != 0 {
+		t.Fatalf("exit %d:\n%s", code, errs.String())
+	}
+	for _, want := range []string{floorName, "waybill, tuned", dropped, kept} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "more than once") || strings.Contains(out.String(), "after a later one") {
+		t.Errorf("events came twice, or out of order:\n%s", out.String())
+	}
+}
+
+func TestFileName(t *testing.T) {
+	if got, want := fileName("drain-postgres, 100k events, 1ms sink"), "drain-postgres-100k-events-1ms-sink"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	text := func(s string) *string { return &s }
+	more, fewer := true, false
+	all := []drainer{
+		{name: floorName, group: dropped, yardstick: true},
+		{name: "waybill", group: dropped, role: roleOwn},
+		{name: "oagudo, tuned", group: dropped, role: rolePeer},
+		{name: floorName, group: kept, yardstick: true},
+		{name: "waybill", group: kept, role: roleOwn},
+		{name: "river, tuned", group: kept, role: rolePeer},
+		{name: "floor, 1000 a batch", group: dropped, role: roleFloor},
+	}
+	for _, tc := range []struct {
+		only, history string
+		floors        *bool
+		want          []int
+	}{
+		{"", "off,on", &fewer, []int{0, 1, 2, 3, 4, 5}},
+		{"", "off", &more, []int{0, 1, 2, 6}},
+		{"river", "off,on", &more, []int{3, 5}},
+		{"waybill,oagudo", "off", &fewer, []int{0, 1, 2}},
+		{"nobody", "off,on", &more, nil},
+	} {
+		got := drainFlags{only: text(tc.only), history: text(tc.history), floors: tc.floors}.choose(all)
+		var want []string
+		for _, i := range tc.want {
+			want = append(want, all[i].name+all[i].group)
+		}
+		if !slices.EqualFunc(got, want, func(d drainer, w string) bool { return d.name+d.group == w }) {
+			t.Errorf("-only %q -history %q: %d contenders, want %v", tc.only, tc.history, len(got), want)
+		}
+	}
+}
+
+func TestShorten(t *testing.T) {
+	if got := shorten("SELECT\n  1"); got != "SELECT 1" {
+		t.Errorf("got %q", got)
+	}
+	long := shorten("SELECT " + strings.Repeat("column, ", 100) + " FROM t")
+	if len([]rune(long)) > 170 || !strings.HasPrefix(long, "SELECT") || !strings.HasSuffix(long, "FROM t") {
+		t.Errorf("got %q", long)
+	}
+}
+
+func TestStatementCounterLists(t *testing.T) {
+	var c statementCounter
+	c.note("SELECT 1", time.Millisecond)
+	c.note("SELECT 2", time.Second)
+	c.note("SELECT 1", time.Millisecond)
+	var out bytes.Buffer
+	c.write(&out, 1)
+	if text := out.String(); !strings.Contains(text, "SELECT 2") || strings.Contains(text, "SELECT 1") {
+		t.Errorf("the most expensive one is missing, or not alone:\n%s", text)
+	}
+	c.forget()
+	out.Reset()
+	c.write(&out, 0)
+	if strings.Contains(out.String(), "SELECT") {
+		t.Errorf("it remembers:\n%s", out.String())
+	}
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
+	"github.com/jackc/pgx/v5"
+	oagudo "github.com/oagudo/outbox"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/pgstore"
+)
+
+// Every transaction of a producer inserts an order, which stands for the business, and writes one event.
+const (
+	ordersTable = `CREATE TABLE orders (id bigserial PRIMARY KEY, note text NOT NULL)`
+	orderInsert = `INSERT INTO orders (note) VALUES ($1)`
+	orderNote   = "an order"
+)
+
+func order(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, orderInsert, orderNote)
+	return err
+}
+
+// runners are the contenders.
+func (s *pgServer) runners(peers bool) []runner {
+	list := []runner{
+		{name: "by hand, no relay", role: roleFloor, open: s.handLine},
+		{name: "waybill, no relay", role: roleFloor, ceiling: true, open: s.waybillLine(nil, false)},
+		{name: "waybill", role: roleOwn, open: s.waybillLine(&relay.Config{}, false)},
+		{name: "waybill, no history", role: roleOwn, open: s.waybillLine(&relay.Config{KeepHistory: -1}, false)},
+		{name: "waybill, relay elsewhere", role: roleOwn, open: s.waybillLine(&relay.Config{}, true)},
+	}
+	if !peers {
+		return list
+	}
+	for _, r := range []riverSettings{riverUsual, riverTuned} {
+		list = append(list, runner{name: r.name, role: rolePeer, open: s.riverLine(r)})
+	}
+	for _, w := range []watermillSettings{watermillUsual, watermillTuned, watermillQueueTuned} {
+		list = append(list, runner{name: w.name, role: rolePeer, open: s.watermillLine(w)})
+	}
+	for _, o := range []oagudoSettings{oagudoUsual, oagudoTuned, oagudoOptimistic} {
+		list = append(list, runner{name: o.name, role: rolePeer, open: s.oagudoLine(o)})
+	}
+	return list
+}
+
+// newLine makes a line of a field.
+func (f *field) newLine(ctx context.Context) (*line, error) {
+	if err := f.exec(ctx, ordersTable); err != nil {
+		return nil, err
+	}
+	return &line{gauge: f.gauge, close: f.close}, f.calm(ctx)
+}
+
+// handLine writes the same rows by hand.
+func (s *pgServer) handLine(ctx context.Context) (*line, error) {
+	f, _, err := s.waybillField(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l, err := f.newLine(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.commit = func(ctx context.Context, n int) error { return pgFloor(ctx, f.pool, order, 1, n) }
+	return l, nil
+}
+
+// waybillLine is Waybill, with a relay unless cfg is nil. A relay elsewhere is not told what this process commits: it finds
+// events as one in another process does.
+func (s *pgServer) waybillLine(cfg *relay.Config, elsewhere bool) func(ctx context.Context) (*line, error) {
+	return func(ctx context.Context) (*line, error) {
+		f, db, err := s.waybillField(ctx)
+		if err != nil {
+			return nil, err
+		}
+		l, err := f.newLine(ctx)
+		if err != nil {
+			return nil, err
+		}
+		box, err := outbox.New(db, outbox.Config{})
+		if err != nil {
+			return nil, err
+		}
+		l.commit = func(ctx context.Context, n int) error {
+			ev := numberedEvents(n, n+1)
+			return box.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+				if err := order(ctx, tx); err != nil {
+					return err
+				}
+				return box.Write(ctx, tx, ev...)
+			})
+		}
+		if cfg == nil {
+			return l, nil
+		}
+		other := db
+		if elsewhere {
+			if other, err = pgstore.New(f.pool, pgstore.Config{}); err != nil {
+				return nil, err
+			}
+		}
+		l.start = func(ctx context.Context, handle func([]byte)) (func() error, error) {
+			return startRelay(ctx, other, *cfg, handle)
+		}
+		return l, nil
+	}
+}
+
+// startRelay runs a relay beside; stop ends it.
+func startRelay(ctx context.Context, db store.Relay, cfg relay.Config, handle func([]byte)) (stop func() error, err error) {
+	r, err := relay.New(db, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
+		handle(d.Payload)
+		return nil
+	}), cfg)
+	if err != nil {
+		return nil, err
+	}
+	running, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(running) }()
+	return func() error {
+		cancel()
+		return <-ended
+	}, nil
+}
+
+func (s *pgServer) riverLine(r riverSettings) func(ctx context.Context) (*line, error) {
+	return func(ctx context.Context) (*line, error) {
+		f, err := s.riverField(ctx)
+		if err != nil {
+			return nil, err
+		}
+		l, err := f.newLine(ctx)
+		if err != nil {
+			return nil, err
+		}
+		producer, err := r.client(f, nil)
+		if err != nil {
+			return nil, err
+		}
+		l.commit = func(ctx context.Context, n int) error {
+			return pgx.BeginFunc(ctx, f.pool, func(tx pgx.Tx) error {
+				if err := order(ctx, tx); err != nil {
+					return err
+				}
+				_, err := producer.InsertTx(ctx, tx, newRiverArgs(n), nil)
+				return err
+			})
+		}
+		l.start = func(ctx context.Context, handle func([]byte)) (func() error, error) {
+			c, err := r.client(f, handle)
+			if err != nil {
+				return nil, err
+			}
+			return func() error { return stopRiver(ctx, c) }, c.Start(context.WithoutCancel(ctx))
+		}
+		return l, nil
+	}
+}
+
+func (s *pgServer) watermillLine(w watermillSettings) func(ctx context.Context) (*line, error) {
+	return func(ctx context.Context) (*line, error) {
+		f, err := s.watermillField(ctx, w)
+		if err != nil {
+			return nil, err
+		}
+		l, err := f.newLine(ctx)
+		if err != nil {
+			return nil, err
+		}
+		l.commit = func(ctx context.Context, n int) error {
+			return pgx.BeginFunc(ctx, f.pool, func(tx pgx.Tx) error {
+				if err := order(ctx, tx); err != nil {
+					return err
+				}
+				pub, err := wsql.NewPublisher(wsql.TxFromPgx(tx), wsql.PublisherConfig{SchemaAdapter: w.schema()}, watermill.NopLogger{})
+				if err != nil {
+					return err
+				}
+				return pub.Publish(watermillTopic, newWatermillMessage(n))
+			})
+		}
+		l.start = func(ctx context.Context, handle func([]byte)) (func() error, error) {
+			sub, err := w.subscriber(f)
+			if err != nil {
+				return nil, err
+			}
+			messages, err := sub.Subscribe(context.WithoutCancel(ctx), watermillTopic)
+			if err != nil {
+				return nil, err
+			}
+			go consume(messages, handle)
+			return sub.Close, nil
+		}
+		return l, nil
+	}
+}
+
+func (s *pgServer) oagudoLine(o oagudoSettings) func(ctx context.Context) (*line, error) {
+	return func(ctx context.Context) (*line, error) {
+		f, err := s.oagudoField(ctx)
+		if err != nil {
+			return nil, err
+		}
+		l, err := f.newLine(ctx)
+		if err != nil {
+			return nil, err
+		}
+		db := f.sql()
+		l.close = func() {
+			_ = db.Close()
+			f.close()
+		}
+		box := oagudo.NewDBContext(db, oagudo.SQLDialectPostgres)
+		var writer *oagudo.Writer
+		l.commit = func(ctx context.Context, n int) error {
+			return writer.WriteOne(ctx, oagudo.NewMessage(numbered(n)), func(ctx context.Context, tx oagudo.TxQueryer) error {
+				_, err := tx.ExecContext(ctx, orderInsert, orderNote)
+				return err
+			})
+		}
+		l.start = func(_ context.Context, handle func([]byte)) (func() error, error) {
+			var options []oagudo.WriterOption
+			if o.optimistic {
+				options = append(options, oagudo.WithOptimisticPublisher(oagudoPublisher(handle)))
+			}
+			writer = oagudo.NewWriter(box, options...)
+			return o.start(box, handle), nil
+		}
+		return l, nil
+	}
+}
