@@ -92,7 +92,7 @@ func (p *Purger) Run(ctx context.Context) error {
 		return errors.New("operate: the purger is running already")
 	}
 	defer p.running.Store(false)
-	retention.Loop(ctx, p.db, p.policy, p.interval, p.log, p.observe)
+	retention.Loop(ctx, p.db, p.policy, 0, p.interval, p.log, p.observe)
 	return nil
 }
 

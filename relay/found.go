@@ -68,6 +68,7 @@ func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
 		l.read = max(l.read, row.Seq)
 	}
 	l.backlog = full || short
+	l.barren = full && !short && len(l.items)-known < len(rows)/8
 	// A page full of rows that are known or held says nothing about what follows it: go on from where reading stopped.
 	l.clogged = full && l.read == before
 	if !l.backlog {

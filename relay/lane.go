@@ -30,6 +30,8 @@ type lane struct {
 	backlog bool
 	// clogged: what lies just behind read fills a whole page.
 	clogged bool
+	// barren: most of the last page was passed over, so the next may be larger.
+	barren bool
 	// wake: somebody says that there is something to read.
 	wake bool
 	// rewound is the read that was under way when reading was set back: what it brings lies behind rows that are to be read

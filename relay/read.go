@@ -33,6 +33,7 @@ func (k readKind) String() string {
 type plan struct {
 	turn readKind // the kinds have turns, so that none starves
 
+	barren   bool // the turn of lanes that are barren
 	lastFast time.Time
 	fastTook time.Duration
 	interval time.Duration // between polls: it grows while there is nothing
@@ -339,6 +340,14 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 	p := &e.plan
 	j := readJob{kind: readFast, limit: e.pageLimit()}
 	poll := !now.Before(p.nextPoll)
+	// A lane whose rows are nearly all passed over, because their aggregate is held, is read by itself in large pages: it needs no room,
+	// and the others should not wait for it.
+	if l := e.barrenLane(); l != nil {
+		l.wake = false
+		j.limit, j.lanes = 2*e.cfg.BatchSize, []*lane{l}
+		j.cursors = []store.Cursor{{Lane: l.number, After: l.read}}
+		return j, true
+	}
 	budget := e.cfg.ColdQueue + e.cfg.BatchSize - e.cold.depth
 	clock := e.dbClock.now()
 	j.whole = poll
@@ -381,6 +390,20 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 		p.nextPoll = now.Add(max(p.interval, firstPoll))
 	}
 	return j, len(j.lanes) > 0
+}
+
+// barrenLane returns a lane that is to be read in large pages, every other time; nil if there is none.
+func (e *engine) barrenLane() *lane {
+	e.plan.barren = !e.plan.barren
+	if !e.plan.barren {
+		return nil
+	}
+	for _, l := range e.lanes {
+		if l.barren && l.backlog && e.readable(l) {
+			return l
+		}
+	}
+	return nil
 }
 
 // quiet reports whether nothing of a lane is in hand or remembered.

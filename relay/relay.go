@@ -121,6 +121,9 @@ func (e *engine) start(ctx context.Context) (stop func()) {
 	}
 }
 
+// purgeDelay is how long a relay that starts leaves the database to its deliveries.
+const purgeDelay = 10 * time.Second
+
 // workerTime is how long a sink whose context has ended may take to return.
 const workerTime = time.Second
 
@@ -129,7 +132,9 @@ const workerTime = time.Second
 func (e *engine) sides(ctx context.Context, group *sync.WaitGroup) {
 	if k, ok := e.db.(store.Keeper); ok && e.cfg.PurgeInterval > 0 {
 		p := retention.Policy{KeepHistory: e.cfg.KeepHistory, KeepDead: e.cfg.KeepDead, Batch: e.cfg.PurgeBatch}
-		group.Go(func() { retention.Loop(ctx, k, p, e.cfg.PurgeInterval, e.log, e.observe) })
+		group.Go(func() {
+			retention.Loop(ctx, k, p, min(purgeDelay, e.cfg.PurgeInterval), e.cfg.PurgeInterval, e.log, e.observe)
+		})
 	}
 	if w, ok := e.db.(store.Watcher); ok {
 		group.Go(func() { w.Watch(ctx, func() { e.heard.offer(store.Commit{}) }) })

@@ -77,9 +77,15 @@ func (p Policy) purge(
 	}
 }
 
-// Loop does it once at the beginning and then every interval, until ctx ends. What fails is logged, and tried again next
-// time.
-func Loop(ctx context.Context, db store.Keeper, p Policy, interval time.Duration, log *slog.Logger, hooks observe.Hooks) {
+// Loop does it once after the delay and then every interval, until ctx ends. What fails is logged, and tried again next time.
+func Loop(ctx context.Context, db store.Keeper, p Policy, delay, interval time.Duration, log *slog.Logger, hooks observe.Hooks) {
+	first := time.NewTimer(delay)
+	defer first.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-first.C:
+	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {

@@ -52,6 +52,8 @@ func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p store.P
 		}
 	}
 	var d rawDecoder
+	p.Rows = make([]store.Row, 0, c.pageSize.Load()) // about as many as last time
+	defer func() { c.pageSize.Store(int64(len(p.Rows) + len(p.Rows)/8)) }()
 	for rows.Next() {
 		values := rows.RawValues()
 		if len(values) != rawCount {

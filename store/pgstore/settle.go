@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,8 +39,9 @@ fence AS MATERIALIZED (
   ORDER BY l.lane FOR SHARE OF l
 )`
 
-// held is the lanes of the fence, as an array: comparing with a few numbers is cheaper than a join, row by row.
-const held = `lane = ANY(ARRAY(SELECT lane FROM fence))`
+// held is the lanes of the fence, as an array: comparing with a few numbers is cheaper than a join, row by row. As integers, which no index
+// has: rows are found by id, and by nothing else.
+const held = `lane::integer = ANY(ARRAY(SELECT lane::integer FROM fence))`
 
 // $5: ids of done that are ready. What becomes of the rows decides how much of them is carried through.
 const settleDone = `, done AS (
@@ -67,7 +69,7 @@ const settleHistory = `, kept AS (
 const settleRetry = `, retry AS MATERIALIZED (
   SELECT * FROM unnest($7::uuid[], $8::integer[], $9::bigint[], $10::boolean[], $11::text[]) AS r(id, attempts, delay, holds, error)
 ), put_off AS (
-  DELETE FROM {outbox} WHERE id = ANY($7::uuid[]) AND lane IN (SELECT lane FROM fence)
+  DELETE FROM {outbox} WHERE id = ANY($7::uuid[]) AND ` + held + `
   RETURNING lane, seq, {events}, created_at
 ), late AS (
   INSERT INTO {delayed} (lane, seq, {events}, created_at, due_at, attempts, holds, last_error)
@@ -76,17 +78,17 @@ const settleRetry = `, retry AS MATERIALIZED (
 ), again AS (
   UPDATE {delayed} d SET due_at = clock_timestamp() + r.delay * interval '1 microsecond',
     attempts = r.attempts, holds = r.holds, last_error = r.error
-  FROM retry r WHERE d.id = ANY($7::uuid[]) AND d.id = r.id AND d.lane IN (SELECT lane FROM fence) RETURNING d.lane, d.id
+  FROM retry r WHERE d.id = ANY($7::uuid[]) AND d.id = r.id AND d.` + held + ` RETURNING d.lane, d.id
 )`
 
 // $12: ids, $13: attempts, $14: holds, $15: errors of dead.
 const settleDead = `, verdict AS MATERIALIZED (
   SELECT * FROM unnest($12::uuid[], $13::integer[], $14::boolean[], $15::text[]) AS v(id, attempts, holds, error)
 ), given_up AS (
-  DELETE FROM {outbox} WHERE id = ANY($12::uuid[]) AND lane IN (SELECT lane FROM fence)
+  DELETE FROM {outbox} WHERE id = ANY($12::uuid[]) AND ` + held + `
   RETURNING lane, seq, {events}, created_at, 0 AS replay
 ), given_up_late AS (
-  DELETE FROM {delayed} WHERE id = ANY($12::uuid[]) AND lane IN (SELECT lane FROM fence)
+  DELETE FROM {delayed} WHERE id = ANY($12::uuid[]) AND ` + held + `
   RETURNING lane, seq, {events}, created_at, replay
 ), buried AS (
   INSERT INTO {dead} (lane, seq, {events}, created_at, replay, attempts, holds, last_error)
@@ -101,8 +103,7 @@ const settleDead = `, verdict AS MATERIALIZED (
 func (k settleKind) statement() string {
 	var b strings.Builder
 	b.WriteString(settleFence)
-	answer := "\nSELECT lane, NULL::uuid AS id FROM fence"
-	var gone []string
+	var gone, moved []string
 	if k.done {
 		b.WriteString(settleDone)
 		gone = append(gone, "done")
@@ -111,9 +112,7 @@ func (k settleKind) statement() string {
 		b.WriteString(settleLate)
 		gone = append(gone, "done_late")
 	}
-	for _, table := range gone {
-		answer += "\nUNION ALL SELECT lane, id FROM " + table
-	}
+	moved = append(moved, gone...)
 	if len(gone) > 0 {
 		b.WriteString(settleKeys)
 		if k.history {
@@ -122,13 +121,13 @@ func (k settleKind) statement() string {
 	}
 	if k.retry {
 		b.WriteString(settleRetry)
-		answer += "\nUNION ALL SELECT lane, id FROM late UNION ALL SELECT lane, id FROM again"
+		moved = append(moved, "late", "again")
 	}
 	if k.dead {
 		b.WriteString(settleDead)
-		answer += "\nUNION ALL SELECT lane, id FROM buried"
+		moved = append(moved, "buried")
 	}
-	b.WriteString(answer)
+	b.WriteString(k.answer(moved))
 	kept := "lane, id, tenant_id, dedup_key"
 	if k.history {
 		kept = "lane, seq, {events}, created_at"
@@ -138,12 +137,25 @@ func (k settleKind) statement() string {
 	).Replace(renumber(b.String(), k)))
 }
 
+// answer is one row: the lanes that are held, how many events were moved, and, only if they are not all, which. What the client knows
+// already need not be sent: five hundred rows of it took as long as deleting them.
+func (k settleKind) answer(moved []string) string {
+	const held = "\nSELECT coalesce((SELECT string_agg(lane::text, ',') FROM fence), '')"
+	if len(moved) == 0 {
+		return held + ", 0, ''"
+	}
+	return held + `, m.n, CASE WHEN m.n < $16::bigint THEN m.ids ELSE '' END
+FROM (SELECT count(*) AS n, CASE WHEN count(*) < $16::bigint THEN coalesce(string_agg(id::text, ','), '') END AS ids FROM (
+  SELECT id FROM ` + strings.Join(moved, " UNION ALL SELECT id FROM ") + `
+) AS all_of_them) AS m`
+}
+
 // renumber closes the gaps that missing parts leave in the numbers of the parameters.
 func renumber(statement string, k settleKind) string {
-	present := []bool{true, true, true, true, k.done, k.late, k.retry, k.retry, k.retry, k.retry, k.retry, k.dead, k.dead, k.dead, k.dead}
+	present := []bool{true, true, true, true, k.done, k.late, k.retry, k.retry, k.retry, k.retry, k.retry, k.dead, k.dead, k.dead, k.dead, k.done || k.late || k.retry || k.dead}
 	var pairs []string
 	next := len(slices.DeleteFunc(slices.Clone(present), func(b bool) bool { return !b }))
-	for i := len(present) - 1; i >= 0; i-- { // from the largest, so that $1 is not found in $15
+	for i := len(present) - 1; i >= 0; i-- { // from the largest, so that $1 is not found in $16
 		if present[i] {
 			pairs = append(pairs, "$"+strconv.Itoa(i+1), "$"+strconv.Itoa(next))
 			next--
@@ -212,22 +224,49 @@ func (c *core) settle(ctx context.Context, s store.Settlement, ready, late []way
 	if k.dead {
 		args = append(args, c.results(s.Dead, false)...)
 	}
-	out := store.Settled{Moved: make([]waybill.ID, 0, len(ready)+len(late)+len(s.Retry)+len(s.Dead))}
-	var lane int
-	var id waybill.ID
+	all := len(ready) + len(late) + len(s.Retry) + len(s.Dead)
+	if all > 0 {
+		args = append(args, int64(all))
+	}
+	var held, ids string
+	var n int
 	rows, err := c.db.query(ctx, c.sql.settle[k], args...)
-	err = collect(rows, err, func() error {
-		if id.IsZero() {
-			out.Held = append(out.Held, lane)
-		} else {
-			out.Moved = append(out.Moved, id)
-		}
-		return nil
-	}, &lane, c.db.scanID(&id))
-	if err != nil {
+	if err := collect(rows, err, func() error { return nil }, &held, &n, &ids); err != nil {
 		return store.Settled{}, c.explain(err)
 	}
+	return settledOf(held, n, ids, all, slices.Concat(ready, late, column(s.Retry, resultID), column(s.Dead, resultID)))
+}
+
+func resultID(r store.Result) waybill.ID { return r.ID }
+
+// settledOf reads the answer of a settlement.
+func settledOf(held string, n int, ids string, all int, asked []waybill.ID) (store.Settled, error) {
+	var out store.Settled
+	for lane := range strings.SplitSeq(held, ",") {
+		if lane == "" {
+			continue
+		}
+		number, err := strconv.Atoi(lane)
+		if err != nil {
+			return out, fmt.Errorf("pgstore: settle: the lane %q: %w", lane, err)
+		}
+		out.Held = append(out.Held, number)
+	}
 	slices.Sort(out.Held)
+	if n >= all {
+		out.Moved = asked
+		return out, nil
+	}
+	for text := range strings.SplitSeq(ids, ",") {
+		if text == "" {
+			continue
+		}
+		var id scanText
+		if err := id.Scan(text); err != nil {
+			return out, fmt.Errorf("pgstore: settle: the id %q: %w", text, err)
+		}
+		out.Moved = append(out.Moved, waybill.ID(id))
+	}
 	return out, nil
 }
 

@@ -87,6 +87,8 @@ type core struct {
 	sql statements
 	// textual: the driver sends columns as text, so they are scanned.
 	textual atomic.Bool
+	// pageSize is about how many rows the last page had.
+	pageSize atomic.Int64
 	*shared
 }
 
