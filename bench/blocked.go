@@ -38,8 +38,9 @@ func (s stuckSink) Deliver(ctx context.Context, batch []waybill.Delivery) []erro
 	return errs
 }
 
-// stuckDrainer is Waybill with so many events of one aggregate among those that count.
-func (s *pgServer) stuckDrainer(name string, stuck int) drainer {
+// stuckDrainer is Waybill with so many events of one aggregate in front of those that count, as they gather while others come and
+// go, or evenly among them.
+func (s *pgServer) stuckDrainer(name string, stuck int, among bool) drainer {
 	return drainer{
 		name: name, group: "waybill, events of other aggregates", role: roleOwn, yardstick: stuck == 0,
 		open: func(ctx context.Context) (*stage, error) {
@@ -48,7 +49,7 @@ func (s *pgServer) stuckDrainer(name string, stuck int) drainer {
 				return nil, err
 			}
 			return &stage{
-				load: func(ctx context.Context, n int) error { return loadAround(ctx, db, n, stuck) },
+				load: func(ctx context.Context, n int) error { return loadAround(ctx, db, n, stuck, among) },
 				calm: f.calm, gauge: f.gauge, close: f.close, statements: f.statements(),
 				left: f.counting(`SELECT count(*) FROM waybill_outbox WHERE aggregate_id <> '` + stuckAggregate + `'`),
 				drain: func(ctx context.Context, l *ledger) error {
@@ -59,8 +60,8 @@ func (s *pgServer) stuckDrainer(name string, stuck int) drainer {
 	}
 }
 
-// loadAround writes the events that count, and others of one aggregate evenly among them.
-func loadAround(ctx context.Context, db *pgstore.Store, n, stuck int) error {
+// loadAround writes the events that count, and those of the one aggregate.
+func loadAround(ctx context.Context, db *pgstore.Store, n, stuck int, among bool) error {
 	if stuck == 0 {
 		return loadEvents(ctx, db, n)
 	}
@@ -68,20 +69,30 @@ func loadAround(ctx context.Context, db *pgstore.Store, n, stuck int) error {
 	if err != nil {
 		return err
 	}
+	write := func(evs []waybill.Event) error {
+		return box.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, evs...) })
+	}
 	written := 0
+	more := func(evs []waybill.Event, like waybill.Event, upTo int) []waybill.Event {
+		for ; written < min(upTo, stuck); written++ {
+			evs = append(evs, waybill.Event{
+				Type: like.Type, AggregateType: like.AggregateType, AggregateID: stuckAggregate, Payload: numbered(stuckNumber),
+			})
+		}
+		return evs
+	}
+	for !among && written < stuck {
+		if err := write(more(nil, numberedEvents(0, 1)[0], written+loadBatch)); err != nil {
+			return err
+		}
+	}
 	for from := 0; from < n; from += loadBatch {
 		to := min(from+loadBatch, n)
-		evs := numberedEvents(from, to)
-		var among []waybill.Event
-		for i, ev := range evs {
-			for ; written <= stuck*(from+i)/n && written < stuck; written++ {
-				among = append(among, waybill.Event{
-					Type: ev.Type, AggregateType: ev.AggregateType, AggregateID: stuckAggregate, Payload: numbered(stuckNumber),
-				})
-			}
-			among = append(among, ev)
+		var evs []waybill.Event
+		for i, ev := range numberedEvents(from, to) {
+			evs = append(more(evs, ev, 1+stuck*(from+i)/n), ev)
 		}
-		if err := box.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, among...) }); err != nil {
+		if err := write(evs); err != nil {
 			return err
 		}
 	}
@@ -98,8 +109,9 @@ func (f drainFlags) runBlocked(ctx context.Context, server *drainServer, sizes [
 			title: fmt.Sprintf("%s, %s events, one aggregate with %s more", server.name, size(n), more),
 			size:  n, rounds: f.roundsFor(n),
 			drainers: []drainer{
-				server.pg.stuckDrainer("without it", 0),
-				server.pg.stuckDrainer("its first event fails", stuckEvents),
+				server.pg.stuckDrainer("without it", 0, false),
+				server.pg.stuckDrainer("waiting in front of the others", stuckEvents, false),
+				server.pg.stuckDrainer("waiting among the others", stuckEvents, true),
 			},
 		}
 		if err := f.table(ctx, server, p, out, progress); err != nil {

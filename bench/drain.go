@@ -214,7 +214,7 @@ func (p drainPlan) run(ctx context.Context, progress io.Writer) ([][]turn, error
 		for i := range p.drainers {
 			at := (i + round) % len(p.drainers) // nobody is always first
 			d := p.drainers[at]
-			if n := len(turns[at]); p.limit > 0 && n > 0 && turns[at][n-1].took >= p.limit && d.role == rolePeer {
+			if len(turns[at]) > 0 && d.role == rolePeer && p.limit > 0 && (turns[at][0].cut || turns[at][0].took >= 2*p.limit) {
 				continue
 			}
 			t, err := p.turn(ctx, d, progress)
@@ -255,7 +255,7 @@ func prepareDrain(flags *flag.FlagSet) task {
 		history:    flags.String("history", "off,on", "whether delivered events are kept, separated by commas: off, on"),
 		only:       flags.String("only", "", "parts of contenders' names, separated by commas: only those run (the floor they are compared with always does)"),
 		rounds:     flags.Int("rounds", 0, "how often every contender takes its turn; 0: 3, and 1 from a million events on"),
-		limit:      flags.Duration("limit", 3*time.Second, "when a turn is cut short whose pace is set by waiting and not by work, or in which nothing is handled for so long; and a peer whose turn takes longer has only one. 0: never"),
+		limit:      flags.Duration("limit", 3*time.Second, "when a turn is cut short whose pace is set by waiting and not by work, or in which nothing is handled for so long; and a peer whose turn takes twice as long has only one. 0: never"),
 		held:       flags.Bool("held-snapshot", false, "drain three times: alone, beside a connection that holds an old snapshot, and beside one that has an xid as well"),
 		floors:     flags.Bool("floors", false, "more floors: 1000 events a batch, with synchronous commit, and (history on) copying and deleting in one statement"),
 		blocked:    flags.Bool("blocked", false, "instead: drain while one aggregate fails that has 100,000 events waiting, and without it (postgres)"),

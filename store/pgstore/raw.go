@@ -36,40 +36,66 @@ var rawTexts = [rawCount]bool{
 
 // fetchPage reads ready rows from the wire. It reports false if the driver or protocol sends them another way, and nothing was read.
 func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p store.Page, ok bool, err error) {
-	db, ok := c.db.(pgxDB)
-	if !ok || c.textual.Load() {
-		return p, false, nil
-	}
-	rows, err := db.walk(ctx, limited(c.sql.fetchRaw, limit), args...)
-	if err != nil {
-		return p, true, c.explain(err)
-	}
-	defer rows.Close()
-	for i, f := range rows.FieldDescriptions() {
-		if f.Format != pgx.BinaryFormatCode && !rawTexts[i] {
-			c.textual.Store(true) // the protocol is the pool's, and does not change
-			return p, false, nil
-		}
-	}
-	var d rawDecoder
 	p.Rows = make([]store.Row, 0, c.pageSize.Load()) // about as many as last time
-	defer func() { c.pageSize.Store(int64(len(p.Rows) + len(p.Rows)/8)) }()
-	for rows.Next() {
-		values := rows.RawValues()
-		if len(values) != rawCount {
-			return store.Page{}, true, fmt.Errorf("pgstore: fetch: %d columns, want %d", len(values), rawCount)
-		}
+	var d rawDecoder
+	ok, err = c.raw(ctx, limited(c.sql.fetchRaw, limit), rawTexts[:], func(values [][]byte) {
 		if int16(binary.BigEndian.Uint16(values[0])) < 0 {
 			p.Now = rawTime(values[19])
-			continue
+			return
 		}
 		p.Rows = append(p.Rows, store.Row{})
 		d.row(&p.Rows[len(p.Rows)-1], values)
+	}, args...)
+	if err != nil || !ok {
+		return store.Page{}, ok, err
 	}
-	if err := rows.Err(); err != nil {
-		return store.Page{}, true, c.explain(err)
-	}
+	c.pageSize.Store(int64(len(p.Rows) + len(p.Rows)/8))
 	return p, true, nil
+}
+
+// sweepTexts is which columns of a sweep are text.
+var sweepTexts = []bool{false, false, false, true, true, true}
+
+// sweepPage is Sweep from the wire.
+func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []store.Sighting, ok bool, err error) {
+	var tenant, typ, id string
+	ok, err = c.raw(ctx, limited(c.sql.sweep, limit), sweepTexts, func(v [][]byte) {
+		s := store.Sighting{Key: store.Key{Lane: int(int16(binary.BigEndian.Uint16(v[0]))), Seq: int64(binary.BigEndian.Uint64(v[1]))}}
+		copy(s.ID[:], v[2])
+		if len(v[5]) > 0 {
+			s.Aggregate = store.Aggregate{Tenant: same(&tenant, v[3]), Type: same(&typ, v[4]), ID: same(&id, v[5])}
+		}
+		seen = append(seen, s)
+	}, args...)
+	return seen, ok, err
+}
+
+// raw calls fn with the bytes of every row, which are valid until it returns. It reports false if they do not come in the binary
+// format; texts says of which columns that does not matter.
+func (c *core) raw(ctx context.Context, query string, texts []bool, fn func([][]byte), args ...any) (ok bool, err error) {
+	db, ok := c.db.(pgxDB)
+	if !ok || c.textual.Load() {
+		return false, nil
+	}
+	rows, err := db.walk(ctx, query, args...)
+	if err != nil {
+		return true, c.explain(err)
+	}
+	defer rows.Close()
+	fields := rows.FieldDescriptions()
+	if len(fields) != len(texts) {
+		return true, fmt.Errorf("pgstore: read: %d columns, want %d", len(fields), len(texts))
+	}
+	for i, f := range fields {
+		if f.Format != pgx.BinaryFormatCode && !texts[i] {
+			c.textual.Store(true) // the protocol is the pool's, and does not change
+			return false, nil
+		}
+	}
+	for rows.Next() {
+		fn(rows.RawValues())
+	}
+	return true, c.explain(rows.Err())
 }
 
 // rawDecoder makes rows of what is on the wire. Texts that repeat from row to row are made once, and bytes are copied to large

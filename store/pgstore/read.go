@@ -89,7 +89,11 @@ func (c *core) Fetch(ctx context.Context, from []store.Cursor, limit int) (store
 // Sweep implements [store.Reader].
 func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
 	lanes, after, upTo := cursors(from)
-	var seen []store.Sighting
+	seen, ok, err := c.sweepPage(ctx, limit, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
+	if ok {
+		sortBySeq(seen, func(s store.Sighting) store.Key { return s.Key })
+		return seen, err
+	}
 	var s store.Sighting
 	rows, err := c.db.ordered(ctx, limited(c.sql.sweep, limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	err = collect(rows, err, func() error {
