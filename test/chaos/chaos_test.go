@@ -1,0 +1,140 @@
+//go:build linux || darwin
+
+package chaos
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/store/pgstore"
+	"github.com/waybillhq/waybill/test/process/journal"
+	"github.com/waybillhq/waybill/test/process/server"
+)
+
+var (
+	chaosTime = flag.Duration("chaos.time", 2*time.Minute, "how long TestChaos does harm; 15s with -short, unless it is set")
+	chaosSeed = flag.Uint64("chaos.seed", 0, "the seed of TestChaos's schedule; 0: a new one")
+	chaosDir  = flag.String("chaos.dir", "", "where TestChaos keeps its journal and its logs; a temporary folder if it is not set")
+)
+
+// TestChaos: whatever happens to processes, destinations and the server, nothing is lost, nothing that was rolled back is
+// delivered, the order holds, no stale owner settles, and no more is delivered twice than the faults explain.
+func TestChaos(t *testing.T) {
+	total, seed, folder := *chaosTime, *chaosSeed, *chaosDir
+	if testing.Short() && !isSet("chaos.time") {
+		total = 15 * time.Second
+	}
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	if folder == "" {
+		folder = t.TempDir()
+	}
+	t.Logf("-chaos.seed=%d -chaos.time=%v", seed, total)
+
+	pg := server.Start(t)
+	pool, err := connect(t.Context(), pg.DSN, "operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	db, err := pgstore.New(pool, pgstore.Config{Lanes: lanes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool.Exec(t.Context(), serviceTables); err != nil {
+		t.Fatal(err)
+	}
+	desk, err := operate.New(db, operate.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &driver{
+		t: t, seed: seed, server: pg, desk: desk, tally: make(map[string]int),
+		role: role{Source: pg.DSN, Folder: folder, Seed: seed},
+	}
+	t.Cleanup(func() {
+		d.kill()
+		if t.Failed() {
+			tell(t, folder)
+		}
+	})
+	d.run(t.Context(), schedule(seed, total), total)
+	d.heal(t.Context())
+
+	e, err := gather(t.Context(), pool, folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.limits = limits{maxAttempts: maxAttempts, window: window, lanes: lanes, flush: time.Second}
+	e.crashes = d.crashes
+	e.faults = faults{
+		kills: d.tally["kill relay"], suicides: d.tally["relay killed itself"], longStops: d.tally["stop relay for long"],
+		shortStops: d.tally["stop relay"], terms: d.tally["terminate relay"], crashes: len(d.crashes),
+	}
+	sum, bad := check(e)
+	for i, v := range sorted(bad) {
+		if i == 40 {
+			t.Errorf("and so on: %v", byRule(bad))
+			break
+		}
+		t.Error(v)
+	}
+	t.Log(d.report(e, sum))
+	if sum.events < int(total/time.Second) {
+		t.Errorf("only %d events were written: this shows nothing", sum.events)
+	}
+}
+
+func isSet(name string) bool {
+	found := false
+	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
+	return found
+}
+
+// report is what a run was like.
+func (d *driver) report(e evidence, s summary) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d, %v\n", d.seed, time.Since(d.begun).Round(time.Second))
+	for _, what := range slices.Sorted(maps.Keys(d.tally)) {
+		fmt.Fprintf(&b, "  %s: %d\n", what, d.tally[what])
+	}
+	ends := make(map[string]int)
+	for _, r := range e.journal {
+		ends[r.What]++
+	}
+	fmt.Fprintf(&b, "  results of sinks:")
+	for _, what := range []string{journal.OK, journal.Failed, journal.Refused, journal.Down, journal.Later, journal.Ended, journal.Kill} {
+		fmt.Fprintf(&b, " %d %s", ends[what], what)
+	}
+	outcomes := make(map[string]int)
+	for _, c := range e.claims {
+		outcomes[c.Outcome]++
+	}
+	fmt.Fprintf(&b, "\n  transactions: %d committed, %d rolled back, %d uncertain", outcomes[committed], outcomes[rolledBack], outcomes[uncertain])
+	fmt.Fprintf(&b, "\n  lanes acquired %d times, %d dead letters, %d replayed", len(e.lanes), s.died, d.replayed)
+	fmt.Fprintf(&b, "\n  %d events, %d deliveries, %d successful, %d duplicates, at most %d are allowed", s.events, s.deliveries, s.successes, s.duplicates, s.bound)
+	return b.String()
+}
+
+// tell logs the ends of the relays' logs.
+func tell(t *testing.T, folder string) {
+	logs, _ := filepath.Glob(filepath.Join(folder, "*.log")) // the pattern is well formed
+	for _, path := range logs {
+		text, _ := os.ReadFile(path) // what cannot be read is not shown
+		lines := strings.Split(string(text), "\n")
+		t.Logf("%s:\n%s", filepath.Base(path), strings.Join(lines[max(0, len(lines)-30):], "\n"))
+	}
+}

@@ -1,0 +1,369 @@
+//go:build linux || darwin
+
+package chaos
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/test/process/child"
+	"github.com/waybillhq/waybill/test/process/server"
+)
+
+// driver runs the processes and does harm to them.
+type driver struct {
+	t      *testing.T
+	seed   uint64
+	role   role
+	server *server.Postgres
+	desk   *operate.Desk
+	units  []*unit
+	begun  time.Time
+	wg     sync.WaitGroup // of what is done beside the schedule
+
+	mu       sync.Mutex
+	tally    map[string]int
+	crashes  []outage
+	down     bool
+	replayed int
+}
+
+// unit is a process that is started again when it has ended.
+type unit struct {
+	role    role
+	process *child.Process
+	doomed  string    // why its end is expected
+	wake    time.Time // when a process that is stopped goes on; zero if it is not stopped
+	start   time.Time // when it is to be started again
+}
+
+// harm is one item of the schedule.
+type harm struct {
+	at   time.Duration
+	what string
+	who  int
+	long time.Duration
+}
+
+// The harms, and how often each is done.
+var harms = []struct {
+	what   string
+	weight float64
+}{
+	{"kill relay", 0.20},
+	{"stop relay", 0.15},
+	{"stop relay for long", 0.15},
+	{"terminate relay", 0.08},
+	{"kill producer", 0.10},
+	{"stop producer", 0.05},
+	{"destination down", 0.12},
+	{"replay", 0.15},
+}
+
+const (
+	relays    = 3
+	producers = 2
+)
+
+// schedule draws what is done, and when, from the seed alone.
+func schedule(seed uint64, total time.Duration) []harm {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	between := func(from, to time.Duration) time.Duration { return from + time.Duration(rng.Int64N(int64(to-from))) }
+	out := []harm{{at: total/3 + between(0, total/3), what: "crash server"}}
+	for at := between(0, 2*time.Second); at < total; at += between(200*time.Millisecond, 1400*time.Millisecond) {
+		u := rng.Float64()
+		h := harm{at: at}
+		for _, c := range harms {
+			h.what = c.what
+			if u -= c.weight; u < 0 {
+				break
+			}
+		}
+		switch h.what {
+		case "kill producer", "stop producer":
+			h.who, h.long = rng.IntN(producers), between(50*time.Millisecond, 3*time.Second)
+		case "stop relay for long":
+			h.who, h.long = rng.IntN(relays), between(lease+lease/10, 3*lease)
+		case "destination down":
+			h.who, h.long = rng.IntN(len(destinations())), between(100*time.Millisecond, 3*time.Second)
+		default:
+			h.who, h.long = rng.IntN(relays), between(10*time.Millisecond, lease*3/4)
+		}
+		out = append(out, h)
+	}
+	slices.SortStableFunc(out, func(a, b harm) int { return cmp.Compare(a.at, b.at) })
+	return out
+}
+
+// run does everything on the schedule.
+func (d *driver) run(ctx context.Context, plan []harm, total time.Duration) {
+	d.begun = time.Now()
+	for i := range relays {
+		r := d.role
+		r.Kind, r.Name = "relay", string(rune('A'+i))
+		d.units = append(d.units, &unit{role: r})
+	}
+	for i := range producers {
+		r := d.role
+		r.Kind, r.Name = "producer", fmt.Sprint("P", i)
+		d.units = append(d.units, &unit{role: r})
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for time.Since(d.begun) < total && !d.t.Failed() {
+		d.tend()
+		for len(plan) > 0 && time.Since(d.begun) >= plan[0].at {
+			d.do(ctx, plan[0])
+			plan = plan[1:]
+		}
+		<-tick.C
+	}
+	d.wg.Wait()
+}
+
+// tend sees to processes that have ended, or are to go on.
+func (d *driver) tend() {
+	now := time.Now()
+	for _, u := range d.units {
+		switch {
+		case u.process == nil && now.After(u.start):
+			d.launch(u)
+		case u.process != nil && !u.process.Alive():
+			d.ended(u)
+			u.start = now.Add(time.Duration(roll(d.seed, "again", u.role.Name, u.role.Life) * float64(lease*3/2)))
+		case u.process != nil && !u.wake.IsZero() && now.After(u.wake):
+			u.wake = time.Time{}
+			d.signal(u, syscall.SIGCONT)
+		}
+	}
+}
+
+func (d *driver) launch(u *unit) {
+	text, err := json.Marshal(u.role)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if u.process, err = child.Start(roleVariable + "=" + string(text)); err != nil {
+		d.t.Fatal(err)
+	}
+	u.role.Life++
+	u.doomed, u.wake = "", time.Time{}
+}
+
+// ended judges how a process has ended: a panic or a data race in it is a failure of the test.
+func (d *driver) ended(u *unit) {
+	err := u.process.Wait()
+	u.process = nil
+	var exit *exec.ExitError
+	killed := false
+	if errors.As(err, &exit) {
+		status, ok := exit.Sys().(syscall.WaitStatus)
+		killed = ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+	}
+	switch {
+	case killed && u.doomed == "kill":
+	case killed:
+		d.count(u.role.Kind + " killed itself")
+	case err == nil && u.doomed == "terminate":
+	case d.serverAway():
+		d.count(u.role.Kind + " gave up without a server")
+	default:
+		d.t.Errorf("%s %s has ended: %v", u.role.Kind, u.role.Name, err)
+	}
+}
+
+// serverAway reports whether the server was down a short while ago.
+func (d *driver) serverAway() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.down || slices.ContainsFunc(d.crashes, func(o outage) bool { return time.Since(o.to) < 10*time.Second })
+}
+
+func (d *driver) count(what string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tally[what]++
+}
+
+func (d *driver) signal(u *unit, sig syscall.Signal) {
+	if err := u.process.Signal(sig); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// do does one harm.
+func (d *driver) do(ctx context.Context, h harm) {
+	u := d.units[h.who%relays]
+	switch h.what {
+	case "kill producer", "stop producer":
+		u = d.units[relays+h.who]
+	case "destination down":
+		d.count(h.what)
+		d.wg.Go(func() { d.destinationDown(destinations()[h.who], h.long) })
+		return
+	case "replay":
+		d.wg.Go(func() { d.replay(ctx) })
+		return
+	case "crash server":
+		d.count(h.what)
+		d.wg.Go(func() { d.crash(ctx) })
+		return
+	}
+	if u.process == nil || u.doomed != "" {
+		return // it is not there
+	}
+	switch h.what {
+	case "kill relay", "kill producer":
+		u.doomed = "kill"
+		d.signal(u, syscall.SIGKILL)
+	case "terminate relay":
+		u.doomed = "terminate"
+		d.signal(u, syscall.SIGTERM)
+	default:
+		if !u.wake.IsZero() {
+			return
+		}
+		u.wake = time.Now().Add(h.long)
+		d.signal(u, syscall.SIGSTOP)
+	}
+	d.count(h.what)
+}
+
+func (d *driver) destinationDown(name string, long time.Duration) {
+	path := d.role.downFile(name)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		d.t.Error(err)
+	}
+	<-time.After(long)
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) { // it may have been down twice
+		d.t.Error(err)
+	}
+}
+
+// replay replays all dead letters. Without a server it does not.
+func (d *driver) replay(ctx context.Context) {
+	out, err := d.desk.ReplayAll(ctx, store.Filter{}, nil)
+	d.mu.Lock()
+	d.replayed += len(out.IDs)
+	d.mu.Unlock()
+	if err != nil && !d.serverAway() {
+		d.t.Errorf("replay: %v", err)
+	}
+}
+
+// crash crashes the server and starts it again.
+func (d *driver) crash(ctx context.Context) {
+	d.mu.Lock()
+	d.down = true
+	d.mu.Unlock()
+	o := outage{from: time.Now()}
+	err := errors.Join(d.server.Crash(ctx), d.server.Restart(ctx))
+	o.to = time.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.down = false
+	d.crashes = append(d.crashes, o)
+	if err != nil {
+		d.t.Errorf("crash: %v", err)
+	}
+}
+
+// patience is how long the end may take.
+const patience = 2 * time.Minute
+
+// heal ends all faults, lets the producers finish, and waits until everything is delivered and the relays have stopped.
+func (d *driver) heal(ctx context.Context) {
+	if err := os.WriteFile(d.role.Folder+"/"+healthyFile, nil, 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	for _, u := range d.units {
+		if u.process == nil {
+			continue
+		}
+		u.wake = time.Time{}
+		d.signal(u, syscall.SIGCONT)
+		if u.role.Kind == "producer" && u.doomed == "" {
+			u.doomed = "terminate"
+			d.signal(u, syscall.SIGTERM)
+		}
+	}
+	d.await("the producers have ended", func() bool {
+		return !slices.ContainsFunc(d.units[relays:], func(u *unit) bool { return u.process != nil && u.process.Alive() })
+	})
+	for _, u := range d.units[relays:] {
+		if u.process != nil {
+			d.ended(u)
+		}
+	}
+	// Relays have producers inside: they are started again, without.
+	d.units = d.units[:relays]
+	d.stopRelays()
+	for _, u := range d.units {
+		u.role.Quiet = true
+	}
+	var last store.Stats
+	d.await("everything is delivered", func() bool {
+		d.tend()
+		d.replay(ctx)
+		s, err := d.desk.Stats(ctx)
+		last = s.Stats
+		return err == nil && s.Ready+s.Failed+s.Scheduled+s.Dead == 0
+	})
+	if d.t.Failed() {
+		d.t.Logf("%d ready, %d failed, %d scheduled, %d dead, %d holding, %d nodes", last.Ready, last.Failed, last.Scheduled, last.Dead, last.Holding, len(last.Nodes))
+	}
+	d.stopRelays()
+}
+
+// stopRelays terminates all relays and waits for their ends.
+func (d *driver) stopRelays() {
+	for _, u := range d.units {
+		if u.process != nil && u.doomed == "" {
+			u.doomed = "terminate"
+			d.signal(u, syscall.SIGTERM)
+		}
+	}
+	d.await("the relays have ended", func() bool {
+		return !slices.ContainsFunc(d.units, func(u *unit) bool { return u.process != nil && u.process.Alive() })
+	})
+	for _, u := range d.units {
+		if u.process != nil && !u.process.Alive() {
+			d.ended(u)
+		}
+	}
+}
+
+// kill ends what is still there.
+func (d *driver) kill() {
+	for _, u := range d.units {
+		if u.process != nil {
+			u.process.Kill()
+		}
+	}
+}
+
+func (d *driver) await(what string, ok func() bool) {
+	deadline := time.Now().Add(patience)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		if time.Now().After(deadline) {
+			d.t.Errorf("waited in vain for this: %s", what)
+			return
+		}
+		<-tick.C
+	}
+}

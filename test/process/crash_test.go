@@ -1,0 +1,110 @@
+//go:build linux || darwin
+
+package process_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/test/process/journal"
+	"github.com/waybillhq/waybill/test/process/server"
+)
+
+// forgetful is a bed on a server of its own that writes only when somebody waits for it: what was committed without waiting is lost
+// when it crashes. Nodes on it must be quiet, because a heartbeat makes it write all that came before.
+type forgetful struct {
+	*bed
+	server *server.Postgres
+}
+
+func newForgetful(t *testing.T) *forgetful {
+	t.Helper()
+	pg := server.Start(t)
+	conn, err := pgx.Connect(t.Context(), pg.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, statement := range []string{`ALTER SYSTEM SET wal_writer_delay = '10s'`, `SELECT pg_reload_conf()`} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &forgetful{newBed(t, place{Database: "postgres", Source: pg.DSN, Lanes: 1}), pg}
+}
+
+// quiet is a node that has a long lease and seldom renews it.
+func quiet(name string, script map[string]act) spec {
+	return spec{Name: name, Lease: time.Minute, Heartbeat: 15 * time.Second, Backoff: time.Minute, Script: script}
+}
+
+// crash crashes the server and starts it again.
+func (b *forgetful) crash() {
+	b.Helper()
+	if err := b.server.Crash(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	if err := b.server.Restart(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	b.await("the pool has got rid of its dead connections", func() bool {
+		_, err := b.db.Stats(b.Context())
+		return err == nil
+	})
+}
+
+// Behaviour 24: the order holds when the server crashes and forgets what was committed without waiting for the disk: an event that
+// had failed and was put off is ready again, as if it had never been tried, and must not be overtaken by those that waited for it.
+func TestBehaviour24ServerCrash(t *testing.T) {
+	b := newForgetful(t)
+	a := b.start(quiet("A", map[string]act{"x/0": {Error: "no"}}))
+	b.awaitNodes(1)
+	b.add("x/0", "x/1")
+	b.await("x/0 is put off", func() bool { return b.find("x/0").State == store.Delayed })
+	b.crash()
+	if s := b.find("x/0").State; s != store.Ready {
+		b.Skipf("something has made the server write in time: x/0 is %s", s)
+	}
+	b.await("the relay goes on", func() bool { return b.count(journal.Begin, "A", "x/0") > 1 || b.count(journal.Begin, "A", "x/1") > 0 })
+	b.wantOrder()
+	if !a.Alive() {
+		b.Error("the relay has ended")
+	}
+}
+
+// Behaviour 35: a dead letter stays dead when the server crashes: its successors may have been delivered.
+func TestBehaviour35ServerCrash(t *testing.T) {
+	b := newForgetful(t)
+	b.start(quiet("A", map[string]act{"x/0": {Permanent: true, Error: "never"}}))
+	b.awaitNodes(1)
+	b.add("x/0", "x/1")
+	b.await("x/1 is delivered", func() bool { return b.count(journal.OK, "A", "x/1") == 1 })
+	b.crash()
+	if r := b.find("x/0"); r.State != store.Dead {
+		b.Errorf("x/0 is %s again", r.State)
+	}
+	b.awaitEmpty()
+	if n := b.count(journal.Begin, "", "x/0"); n != 1 {
+		b.Errorf("x/0 was delivered %d times, want once", n)
+	}
+}
+
+// Behaviour 31: the attempt of a suspect is on disk before it is delivered, or an event that kills server and process would never die.
+func TestBehaviour31ServerCrash(t *testing.T) {
+	b := newForgetful(t)
+	a := b.start(spec{Name: "A", Script: map[string]act{"x/0": {Gate: "never"}}})
+	b.add("x/0")
+	b.await("it is with A", func() bool { return b.count(journal.Begin, "A", "x/0") == 1 })
+	a.Kill()
+	b.start(quiet("B", map[string]act{"x/0": {Gate: "never"}}))
+	b.await("it is with B", func() bool { return b.count(journal.Begin, "B", "x/0") == 1 })
+	b.crash()
+	if r := b.find("x/0"); r.State != store.Delayed || r.Attempts != 1 {
+		b.Errorf("x/0 is %s with %d attempts, want the one that B has begun", r.State, r.Attempts)
+	}
+}

@@ -1,0 +1,143 @@
+//go:build linux || darwin
+
+package process_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/test/process/journal"
+)
+
+// spec is what a node is told.
+type spec struct {
+	Name   string
+	Place  place
+	Folder string // of the journal, the gates and the logs
+	// Script says what the sink does with some events, by aggregate/number; all others succeed at once.
+	Script map[string]act
+
+	Lease, Heartbeat, Drain, Backoff, Poll time.Duration
+	MaxAttempts, Workers                   int
+}
+
+// act is what the sink does with an event.
+type act struct {
+	// Gate is the name of a gate that the sink waits for.
+	Gate string
+	// Deaf: it waits although its context has ended.
+	Deaf bool
+	// Kill: it kills its process.
+	Kill bool
+	// Error is what it returns; empty for success. It may be Permanent.
+	Error     string
+	Permanent bool
+}
+
+// runNode is the main function of a node: a relay, until SIGTERM.
+func runNode(text string) error {
+	var s spec
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	out, err := os.OpenFile(filepath.Join(s.Folder, s.Name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	notes, err := journal.Open(filepath.Join(s.Folder, journalName), s.Name)
+	if err != nil {
+		return err
+	}
+	tables, err := s.Place.open(ctx)
+	if err != nil {
+		return err
+	}
+	rel, err := relay.New(tables.db, &sink{spec: s, notes: notes}, relay.Config{
+		Lease: s.Lease, Heartbeat: s.Heartbeat, DrainTimeout: s.Drain, MaxAttempts: s.MaxAttempts, Workers: s.Workers,
+		BackoffBase: s.Backoff, BackoffMax: max(s.Backoff, time.Second), PollInterval: s.Poll, SweepInterval: s.Poll,
+		PurgeInterval: -1, // it commits when it likes
+		Logger:        slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err != nil {
+		return err
+	}
+	if err := rel.Run(ctx); err != nil {
+		return err
+	}
+	return tables.close()
+}
+
+// journalName is the file in which all nodes of a test note their deliveries.
+const journalName = "journal"
+
+// sink notes what it gets and does as it is told. It takes one event at a time, so that as many are under way as there are
+// workers.
+type sink struct {
+	spec
+	notes *journal.Writer
+}
+
+func (s *sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	return relay.SinkFunc(s.deliver).Deliver(ctx, batch)
+}
+
+// Serial implements [relay.SerialSink].
+func (*sink) Serial() {}
+
+func (s *sink) deliver(ctx context.Context, d waybill.Delivery) error {
+	s.notes.Note(journal.Begin, d)
+	what := s.Script[d.AggregateID+"/"+string(d.Payload)]
+	if what.Kill {
+		s.notes.Note(journal.Kill, d)
+		return errors.Join(syscall.Kill(os.Getpid(), syscall.SIGKILL), s.never())
+	}
+	if what.Gate != "" {
+		if err := s.pass(ctx, what); err != nil {
+			s.notes.Note(journal.Ended, d)
+			return err
+		}
+	}
+	if what.Permanent {
+		s.notes.Note(journal.Refused, d)
+		return waybill.Permanent(errors.New(what.Error))
+	}
+	if what.Error != "" {
+		s.notes.Note(journal.Failed, d)
+		return errors.New(what.Error)
+	}
+	s.notes.Note(journal.OK, d)
+	return nil
+}
+
+// pass waits for a gate to be opened.
+func (s *sink) pass(ctx context.Context, what act) error {
+	if what.Deaf {
+		ctx = context.WithoutCancel(ctx)
+	}
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(filepath.Join(s.Folder, what.Gate)); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// never does not return: the signal is on its way.
+func (*sink) never() error { select {} }

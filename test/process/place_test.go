@@ -1,0 +1,202 @@
+//go:build linux || darwin
+
+package process_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver for statements of the tests' own
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/mysqlstore"
+	"github.com/waybillhq/waybill/store/pgstore"
+	"github.com/waybillhq/waybill/store/sqlitestore"
+)
+
+// place is where the tables of a test are.
+type place struct {
+	Database string // postgres, mariadb or sqlite
+	Source   string
+	Schema   string
+	Lanes    int
+}
+
+// handle opens the database for statements of the test's own.
+func (p place) handle(t *testing.T) *sql.DB {
+	t.Helper()
+	driver := map[string]string{"postgres": "pgx", "mariadb": "mysql", "sqlite": "sqlite"}[p.Database]
+	db, err := sql.Open(driver, p.Source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// fill puts names into the braces of a statement of the test's own.
+func (p place) fill(statement string) string {
+	prefix := "waybill_"
+	if p.Schema != "" {
+		prefix = p.Schema + "." + prefix
+	}
+	return strings.NewReplacer("{lane}", prefix+"lane", "{outbox}", prefix+"outbox", "{schema}", p.Schema).Replace(statement)
+}
+
+// lanes is how many lanes a test's tables have, where there can be several.
+const lanes = 4
+
+// tables is an open store.
+type tables struct {
+	db roles
+	// write commits events; late does so when it has given them their places, and before has returned.
+	write func(ctx context.Context, evs ...waybill.Event) error
+	late  func(ctx context.Context, before func(), evs ...waybill.Event) error
+	close func() error
+}
+
+// roles is what the tests need of a store.
+type roles interface {
+	store.Relay
+	store.Operator
+	store.Migrator
+}
+
+// open opens the tables, which are made already.
+func (p place) open(ctx context.Context) (*tables, error) {
+	switch p.Database {
+	case "postgres":
+		pool, err := pgxpool.New(ctx, p.Source)
+		if err != nil {
+			return nil, err
+		}
+		db, err := pgstore.New(pool, pgstore.Config{Schema: p.Schema, Lanes: p.Lanes})
+		if err != nil {
+			return nil, err
+		}
+		return tablesOf[pgx.Tx](db, func() error { pool.Close(); return nil })
+	case "mariadb":
+		pool, err := sql.Open("mysql", p.Source)
+		if err != nil {
+			return nil, err
+		}
+		db, err := mysqlstore.New(pool, mysqlstore.Config{Lanes: p.Lanes})
+		if err != nil {
+			return nil, err
+		}
+		return tablesOf[*sql.Tx](db, pool.Close)
+	case "sqlite":
+		db, err := sqlitestore.Open(p.Source, sqlitestore.Config{})
+		if err != nil {
+			return nil, err
+		}
+		return tablesOf[*sql.Tx](db, db.Close)
+	}
+	return nil, fmt.Errorf("no database is called %q", p.Database)
+}
+
+func tablesOf[T any](db interface {
+	roles
+	store.Outbox[T]
+}, closer func() error,
+) (*tables, error) {
+	box, err := outbox.New[T](db, outbox.Config{})
+	if err != nil {
+		return nil, err
+	}
+	write := func(ctx context.Context, evs ...waybill.Event) error {
+		return box.InTx(ctx, func(ctx context.Context, tx T) error { return box.Write(ctx, tx, evs...) })
+	}
+	late := func(ctx context.Context, before func(), evs ...waybill.Event) error {
+		return box.InTx(ctx, func(ctx context.Context, tx T) error {
+			_, err := box.WriteEach(ctx, tx, evs...)
+			before()
+			return err
+		})
+	}
+	return &tables{db: db, write: write, late: late, close: closer}, nil
+}
+
+// postgresPlace makes a schema for a test.
+func postgresPlace(t *testing.T) place {
+	t.Helper()
+	p := place{Database: "postgres", Source: testserver.Postgres(t), Schema: unique(t), Lanes: lanes}
+	pool, err := pgxpool.New(t.Context(), p.Source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if _, err := pool.Exec(t.Context(), `CREATE SCHEMA `+p.Schema); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		pool, err := pgxpool.New(context.Background(), p.Source)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer pool.Close()
+		if _, err := pool.Exec(context.Background(), `DROP SCHEMA `+p.Schema+` CASCADE`); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// mariadbPlace makes a database for a test.
+func mariadbPlace(t *testing.T) place {
+	t.Helper()
+	cfg, err := mysql.ParseDSN(testserver.MySQL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := sql.Open("mysql", cfg.FormatDSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.DBName = unique(t)
+	if _, err := admin.ExecContext(t.Context(), `CREATE DATABASE `+cfg.DBName); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := admin.ExecContext(context.Background(), `DROP DATABASE `+cfg.DBName); err != nil {
+			t.Error(err)
+		}
+		if err := admin.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return place{Database: "mariadb", Source: cfg.FormatDSN(), Lanes: lanes}
+}
+
+func sqlitePlace(t *testing.T) place {
+	t.Helper()
+	return place{Database: "sqlite", Source: filepath.Join(t.TempDir(), "x.db")}
+}
+
+// unique returns a name that no other test run uses.
+func unique(t *testing.T) string {
+	t.Helper()
+	return "process_" + strings.ToLower(waybill.NewID().String())
+}
+
+// everywhere runs a test on every database.
+func everywhere(t *testing.T, test func(b *bed)) {
+	t.Helper()
+	for _, d := range []struct {
+		name string
+		make func(*testing.T) place
+	}{{"postgres", postgresPlace}, {"mariadb", mariadbPlace}, {"sqlite", sqlitePlace}} {
+		t.Run(d.name, func(t *testing.T) { test(newBed(t, d.make(t))) })
+	}
+}

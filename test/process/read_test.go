@@ -1,0 +1,70 @@
+//go:build linux || darwin
+
+package process_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/test/process/journal"
+)
+
+// Behaviour 33: a transaction took its place early and commits late, when reading has long gone past it. Its event is delivered, also
+// while something is held, so that the lane is never so quiet that it is read from its beginning.
+//
+// SQLite cannot show it: it has one writer at a time.
+func TestBehaviour33LateBesideAHold(t *testing.T) {
+	for name, place := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace} {
+		t.Run(name, func(t *testing.T) {
+			at := place(t)
+			at.Lanes = 1
+			b := newBed(t, at)
+			b.start(spec{Name: "A", Backoff: time.Hour, Script: map[string]act{"held/0": {Error: "no"}}})
+			b.add("held/0")
+			b.await("held/0 is put off", func() bool { return b.find("held/0").State == store.Delayed })
+			b.add("held/1")
+			evs := b.events("/0")
+			placed, commit, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				if err := b.late(t.Context(), func() { close(placed); <-commit }, evs...); err != nil {
+					t.Error(err)
+				}
+			}()
+			<-placed
+			b.add("other/0")
+			b.await("what came later is delivered, and was for so long that no read begins before it", func() bool {
+				records := b.journal()
+				last := records[len(records)-1]
+				return last.Name() == "other/0" && last.What == journal.OK && time.Since(last.At) > 2500*time.Millisecond
+			})
+			close(commit)
+			<-done
+			b.await("the late one is delivered", func() bool { return b.count(journal.OK, "A", "/0") == 1 })
+		})
+	}
+}
+
+// Behaviour 24: the order of an aggregate is that of its places in the outbox, whatever clocks say: one that was set back between two
+// transactions makes the second one look older.
+func TestBehaviour24ClockSetBack(t *testing.T) {
+	back := map[string]string{
+		"postgres": `UPDATE {outbox} SET created_at = created_at - seq * interval '1 minute'`,
+		"mariadb":  `UPDATE {outbox} SET created_at = created_at - INTERVAL seq MINUTE`,
+		"sqlite":   `UPDATE {outbox} SET created_at = created_at - seq * 60000000`,
+	}
+	everywhere(t, func(b *bed) {
+		names := series("x", 20)
+		for _, name := range names {
+			b.add(name)
+		}
+		if _, err := b.place.handle(b.T).ExecContext(b.Context(), b.place.fill(back[b.place.Database])); err != nil {
+			b.Fatal(err)
+		}
+		b.start(spec{Name: "A"})
+		b.awaitEmpty()
+		b.wantOK(1, names...)
+		b.wantOrder()
+	})
+}

@@ -1,0 +1,93 @@
+//go:build linux || darwin
+
+package process_test
+
+import (
+	"context"
+	"database/sql"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/test/process/journal"
+)
+
+// Behaviour 30, the narrowest moment: an owner that was stopped renews its lease, which has run out, while another node's take-over is
+// under way and waits for a settlement. The answer to the heartbeat says that the lane is still its own; then the take-over goes on.
+// What the new owner has put off must not be overtaken by what the old one reads.
+//
+// SQLite cannot show it: there a take-over waits before it has looked at anything.
+func TestBehaviour30RenewedWhileTakenOver(t *testing.T) {
+	for _, d := range []struct {
+		name    string
+		make    func(*testing.T) place
+		lock    string
+		waiting string
+	}{
+		{
+			"postgres", postgresPlace, `SELECT 1 FROM {lane} FOR SHARE`,
+			`SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{schema}%' AND query LIKE '%lane%'`,
+		},
+		{
+			"mariadb", mariadbPlace, `SELECT 1 FROM {lane} LOCK IN SHARE MODE`,
+			`SELECT count(*) > 0 FROM information_schema.processlist
+				WHERE db = database() AND info LIKE 'UPDATE%lane%' AND state LIKE 'Updat%' AND time_ms > 50`,
+		},
+	} {
+		t.Run(d.name, func(t *testing.T) {
+			at := d.make(t)
+			at.Lanes = 1 // and A, which came first, does not give it up
+			b := newBed(t, at)
+			renewed(b, at.handle(t), at.fill(d.lock), at.fill(d.waiting))
+		})
+	}
+}
+
+func renewed(b *bed, db *sql.DB, lock, waiting string) {
+	// A reads rarely, so that it sees nothing of x/1 while that is ready, and looks at its lanes once a second.
+	a := b.start(spec{Name: "A", Lease: 4 * time.Second, Heartbeat: 1200 * time.Millisecond, Poll: 600 * time.Millisecond})
+	b.add("x/0")
+	b.awaitEmpty()
+	b.await("A has got used to reading rarely", func() bool { return time.Since(b.journal()[1].At) > 3*a.spec.Poll })
+	a.pause()
+	// Something has the lane's row locked for a moment, as a settlement does.
+	tx, err := db.BeginTx(b.Context(), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // of a test that failed
+	if _, err := tx.ExecContext(b.Context(), lock); err != nil {
+		b.Fatal(err)
+	}
+	b.await("A's lease has run out", func() bool { return len(b.stats().Nodes) == 0 })
+	// B does not look soon, or it would give the lane back to A, whose turn it is.
+	b.start(spec{
+		Name: "B", Lease: time.Minute, Heartbeat: 15 * time.Second, Poll: 10 * time.Millisecond, Backoff: time.Minute,
+		Script: map[string]act{"x/1": {Error: "B says no"}},
+	})
+	b.await("B waits for the lane", func() bool {
+		var yes bool
+		if err := db.QueryRowContext(context.Background(), waiting).Scan(&yes); err != nil {
+			b.Fatal(err)
+		}
+		return yes
+	})
+	a.signal(syscall.SIGCONT)
+	// A heartbeat may also have to wait, or be refused. Then, a moment for the answer.
+	b.await("A has sent a heartbeat", func() bool { return len(b.stats().Nodes) == 2 || a.says("lane was lost") || a.says("heartbeat failed") })
+	sent := time.Now()
+	b.await("A has its answer", func() bool { return time.Since(sent) > 100*time.Millisecond })
+	if err := tx.Rollback(); err != nil {
+		b.Fatal(err)
+	}
+	b.add("x/1")
+	b.await("x/1 was tried", func() bool { return b.count(journal.Begin, "", "x/1") > 0 && b.find("x/1").State != store.Ready })
+	b.add("x/2")
+	added := time.Now()
+	b.await("A has read x/2, or knows that it must not", func() bool {
+		return b.count(journal.Begin, "A", "") > 1 || time.Since(added) > 2*a.spec.Heartbeat
+	})
+	b.wantOrder()
+	b.wantEpochs()
+}
