@@ -23,6 +23,7 @@ type Journey struct {
 
 // Step is one thing on an event's way.
 type Step struct {
+	// At is when; zero where the row does not say.
 	At   time.Time
 	What string
 }

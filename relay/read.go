@@ -289,6 +289,11 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 	case readDue:
 		p.lastDue = now
 		e.dueTimes.next = now.Add(e.cfg.PollInterval)
+		if p.interval >= e.cfg.PollInterval {
+			// Nothing happens at all. Whoever schedules an event in this process says so, and a store that can wake others does;
+			// of those that are there already, the time is known.
+			e.dueTimes.next = now.Add(2 * e.cfg.PollInterval)
+		}
 		j.lanes = e.lanesThat(func(l *lane) bool { return l.open && !l.draining })
 		j.limit = e.cfg.BatchSize
 	case readFollow:
