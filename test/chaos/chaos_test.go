@@ -3,6 +3,8 @@
 package chaos
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -13,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/store/pgstore"
@@ -42,6 +46,9 @@ func TestChaos(t *testing.T) {
 	t.Logf("-chaos.seed=%d -chaos.time=%v", seed, total)
 
 	pg := server.Start(t)
+	if err := noteCommits(t.Context(), pg); err != nil {
+		t.Fatal(err)
+	}
 	pool, err := connect(t.Context(), pg.DSN, "operator")
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +85,7 @@ func TestChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.limits = limits{maxAttempts: maxAttempts, window: window, lanes: lanes, flush: time.Second}
+	e.limits = limits{maxAttempts: maxAttempts, window: window, lanes: lanes, flush: time.Second, late: 1800 * time.Millisecond}
 	e.crashes = d.crashes
 	e.faults = faults{
 		kills: d.tally["kill relay"], suicides: d.tally["relay killed itself"], longStops: d.tally["stop relay for long"],
@@ -96,6 +103,16 @@ func TestChaos(t *testing.T) {
 	if sum.events < int(total/time.Second) {
 		t.Errorf("only %d events were written: this shows nothing", sum.events)
 	}
+}
+
+// noteCommits makes the server remember when transactions committed.
+func noteCommits(ctx context.Context, pg *server.Postgres) error {
+	conn, err := pgx.Connect(ctx, pg.DSN)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, `ALTER SYSTEM SET track_commit_timestamp = on`)
+	return errors.Join(err, conn.Close(ctx), pg.Crash(ctx), pg.Restart(ctx))
 }
 
 func isSet(name string) bool {
@@ -125,6 +142,7 @@ func (d *driver) report(e evidence, s summary) string {
 	}
 	fmt.Fprintf(&b, "\n  transactions: %d committed, %d rolled back, %d uncertain", outcomes[committed], outcomes[rolledBack], outcomes[uncertain])
 	fmt.Fprintf(&b, "\n  lanes acquired %d times, %d dead letters, %d replayed", len(e.lanes), s.died, d.replayed)
+	fmt.Fprintf(&b, "\n  %d passed one whose transaction was open for long", s.late)
 	fmt.Fprintf(&b, "\n  %d events, %d deliveries, %d successful, %d duplicates, at most %d are allowed", s.events, s.deliveries, s.successes, s.duplicates, s.bound)
 	return b.String()
 }

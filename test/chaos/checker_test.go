@@ -24,7 +24,7 @@ func noon() time.Time { return time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC) }
 // a/1 and a/2 are delivered, a/2 twice; a/3 is dead and replayed, and passed by a/4 meanwhile; one event is unordered.
 func sound() *story {
 	s := &story{clock: noon()}
-	s.limits = limits{maxAttempts: 3, window: 10, lanes: 1, flush: time.Second}
+	s.limits = limits{maxAttempts: 3, window: 10, lanes: 1, flush: time.Second, late: time.Second}
 	s.faults = faults{kills: 1}
 	s.acquire("A", 1)
 	for n := 1; n <= 4; n++ {
@@ -221,6 +221,10 @@ func TestCheckerAllows(t *testing.T) {
 		{"a process that goes on after a stop repeats what it had", func(s *story) {
 			s.faults.longStops++
 			s.deliver("A", 1, "a2", 1, 0, journal.Failed)
+		}},
+		{"a transaction that was open for long", func(s *story) {
+			s.journal[1], s.journal[2] = s.journal[2], s.journal[1]
+			s.ledger[0].open = 2 * time.Second
 		}},
 		{"the server has forgotten", func(s *story) {
 			s.crashes = []outage{{s.clock, s.now()}}

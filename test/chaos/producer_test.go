@@ -137,13 +137,18 @@ func (p *producer[T]) transaction(ctx context.Context, rng *rand.Rand) error {
 				return err
 			}
 		} else {
-			// The events get their places now, and are seen much later.
+			// The events get their places now, and are seen much later. The order of an aggregate is promised to transactions that
+			// end within two seconds of writing.
 			if _, err := p.box.WriteEach(ctx, tx, evs...); err != nil {
 				return err
 			}
+			most := 1500 * time.Millisecond
+			if aggregates[len(aggregates)-1] == "" {
+				most = 4 * time.Second
+			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(time.Duration(rng.Int64N(int64(3 * time.Second)))):
+			case <-time.After(time.Duration(rng.Int64N(int64(most)))):
 			}
 		}
 		switch u := rng.Float64(); {

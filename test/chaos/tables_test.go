@@ -23,7 +23,9 @@ import (
 // row to find that out: so what it notes is true when the change commits, whatever the statement that made it believed.
 const serviceTables = `
 CREATE TABLE counter (aggregate text PRIMARY KEY, n integer NOT NULL);
-CREATE TABLE ledger (id uuid PRIMARY KEY, aggregate text NOT NULL, number bigint NOT NULL, due timestamptz);
+CREATE TABLE ledger (
+  id uuid PRIMARY KEY, aggregate text NOT NULL, number bigint NOT NULL, due timestamptz, written_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
 
 CREATE TABLE audit_lane (
   n bigserial PRIMARY KEY, lane integer NOT NULL, epoch bigint NOT NULL, token uuid, app text NOT NULL
@@ -72,12 +74,14 @@ func gather(ctx context.Context, pool *pgxpool.Pool, folder string) (evidence, e
 	if e.claims, err = readClaims(filepath.Join(folder, claimsFile)); err != nil {
 		return e, err
 	}
-	e.ledger, err = rows(ctx, pool, `SELECT id, aggregate, number, due FROM ledger ORDER BY id`, func(row pgx.CollectableRow) (entry, error) {
+	e.ledger, err = rows(ctx, pool, `SELECT id, aggregate, number, due,
+		(extract(epoch FROM pg_xact_commit_timestamp(xmin) - written_at) * 1e6)::bigint FROM ledger ORDER BY id`, func(row pgx.CollectableRow) (entry, error) {
 		var id [16]byte
 		var out entry
 		var due *time.Time
-		err := row.Scan(&id, &out.aggregate, &out.number, &due)
-		out.id = waybill.ID(id).String()
+		var open int64
+		err := row.Scan(&id, &out.aggregate, &out.number, &due, &open)
+		out.id, out.open = waybill.ID(id).String(), time.Duration(open)*time.Microsecond
 		if due != nil {
 			out.due = *due
 		}

@@ -92,6 +92,9 @@ func (b *bed) start(s spec) *node {
 	if s.Poll == 0 {
 		s.Poll = 100 * time.Millisecond
 	}
+	if s.Sweep == 0 {
+		s.Sweep = s.Poll
+	}
 	text, err := json.Marshal(s)
 	if err != nil {
 		b.Fatal(err)

@@ -26,8 +26,8 @@ type spec struct {
 	// Script says what the sink does with some events, by aggregate/number; all others succeed at once.
 	Script map[string]act
 
-	Lease, Heartbeat, Drain, Backoff, Poll time.Duration
-	MaxAttempts, Workers                   int
+	Lease, Heartbeat, Drain, Backoff, Poll, Sweep time.Duration
+	MaxAttempts, Workers                          int
 }
 
 // act is what the sink does with an event.
@@ -65,7 +65,7 @@ func runNode(text string) error {
 	}
 	rel, err := relay.New(tables.db, &sink{spec: s, notes: notes}, relay.Config{
 		Lease: s.Lease, Heartbeat: s.Heartbeat, DrainTimeout: s.Drain, MaxAttempts: s.MaxAttempts, Workers: s.Workers,
-		BackoffBase: s.Backoff, BackoffMax: max(s.Backoff, time.Second), PollInterval: s.Poll, SweepInterval: s.Poll,
+		BackoffBase: s.Backoff, BackoffMax: max(s.Backoff, time.Second), PollInterval: s.Poll, SweepInterval: s.Sweep,
 		PurgeInterval: -1, // it commits when it likes
 		Logger:        slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})

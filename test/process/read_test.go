@@ -15,16 +15,34 @@ import (
 //
 // SQLite cannot show it: it has one writer at a time.
 func TestBehaviour33LateBesideAHold(t *testing.T) {
-	for name, place := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace} {
-		t.Run(name, func(t *testing.T) {
+	late(t, spec{}, "/0", func(b *bed) {
+		b.await("the late one is delivered", func() bool { return b.count(journal.OK, "A", "/0") == 1 })
+	})
+}
+
+// Behaviour 24: the next transaction of the same aggregate, which began when the late one had committed, does not overtake it.
+func TestBehaviour24BehindALateCommit(t *testing.T) {
+	late(t, spec{Sweep: 5 * time.Second}, "x/0", func(b *bed) {
+		b.add("x/1")
+		b.await("the next one is delivered", func() bool { return b.count(journal.OK, "A", "x/1") == 1 })
+		b.wantOrder()
+	})
+}
+
+// late lets a transaction commit an event when what came later has been read and delivered long ago, and something is held.
+func late(t *testing.T, s spec, name string, then func(b *bed)) {
+	for database, place := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace} {
+		t.Run(database, func(t *testing.T) {
 			at := place(t)
 			at.Lanes = 1
 			b := newBed(t, at)
-			b.start(spec{Name: "A", Backoff: time.Hour, Script: map[string]act{"held/0": {Error: "no"}}})
+			s := s
+			s.Name, s.Backoff, s.Script = "A", time.Hour, map[string]act{"held/0": {Error: "no"}}
+			b.start(s)
 			b.add("held/0")
 			b.await("held/0 is put off", func() bool { return b.find("held/0").State == store.Delayed })
 			b.add("held/1")
-			evs := b.events("/0")
+			evs := b.events(name)
 			placed, commit, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 			go func() {
 				defer close(done)
@@ -41,7 +59,7 @@ func TestBehaviour33LateBesideAHold(t *testing.T) {
 			})
 			close(commit)
 			<-done
-			b.await("the late one is delivered", func() bool { return b.count(journal.OK, "A", "/0") == 1 })
+			then(b)
 		})
 	}
 }
