@@ -20,15 +20,6 @@ func TestBehaviour33LateBesideAHold(t *testing.T) {
 	})
 }
 
-// Behaviour 24: the next transaction of the same aggregate, which began when the late one had committed, does not overtake it.
-func TestBehaviour24BehindALateCommit(t *testing.T) {
-	late(t, spec{Sweep: 5 * time.Second}, "x/0", func(b *bed) {
-		b.add("x/1")
-		b.await("the next one is delivered", func() bool { return b.count(journal.OK, "A", "x/1") == 1 })
-		b.wantOrder()
-	})
-}
-
 // late lets a transaction commit an event when what came later has been read and delivered long ago, and something is held.
 func late(t *testing.T, s spec, name string, then func(b *bed)) {
 	for database, place := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace} {
