@@ -109,7 +109,10 @@ func (e *engine) ready(it *item) {
 		e.suspects.push(it)
 		return
 	}
-	if !it.hot && e.observe.ColdEnqueued != nil {
+	switch {
+	case it.hot && e.observe.HotEnqueued != nil:
+		e.observe.HotEnqueued(1)
+	case !it.hot && e.observe.ColdEnqueued != nil:
 		e.observe.ColdEnqueued(1)
 	}
 	if dest, down := e.down(&it.row.Event); down {
@@ -340,9 +343,6 @@ func (e *engine) takeEntry(entry *store.Entry, checked bool) {
 		}
 		e.dueTimes.at(time.Now().Add(delay))
 		return
-	}
-	if e.observe.HotEnqueued != nil {
-		e.observe.HotEnqueued(1)
 	}
 	// A rollback to a savepoint that nobody saw may have taken the row back, and the order of an aggregate is in the table:
 	// both have to be read first. So does everything while rows before it are unread, or suspect.

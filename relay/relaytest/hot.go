@@ -148,10 +148,11 @@ func hotAndCold[T any](b *bed[T]) {
 	cfg.Observe = observe.Hooks{HotEnqueued: func(n int) { hot.Add(int64(n)) }}
 	b.start(g.sink(), cfg)
 	b.await("the worker is busy", func() bool { return g.count() == 1 })
-	for i := range each {
-		b.write(event("", i))
+	// A read may be faster than a writer's own word: then the event is a cold one.
+	written := 0
+	for ; hot.Load() < each && written < 1000; written++ {
+		b.write(event("", written))
 	}
-	b.await("the relay has heard of them", func() bool { return hot.Load() == each })
 	g.let(each + 1)
 	b.await("half of them", func() bool { return g.count() > each })
 	colds := 0
@@ -163,7 +164,7 @@ func hotAndCold[T any](b *bed[T]) {
 	if colds < each/4 || colds > each/2 {
 		b.Errorf("of %d deliveries %d were cold, want about a third", each, colds)
 	}
-	g.let(2 * each)
+	g.let(each + written)
 	b.awaitEmpty()
 }
 
