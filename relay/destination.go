@@ -210,6 +210,7 @@ func (e *engine) resume(d *destination) {
 			}
 		}
 		l.read, l.rewound = min(l.read, from-1), e.readNo
+		l.floor = min(l.floor, l.read)
 		l.backlog, l.wake, l.clogged = true, true, true
 	}
 	e.plan.busy()

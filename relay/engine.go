@@ -41,6 +41,7 @@ type engine struct {
 	readNo   int64
 	graves   []*item // settled while a read was under way
 	plan     plan
+	horizon  horizon
 	dbClock  clock
 	dueTimes dueTimes
 

@@ -12,6 +12,9 @@ import (
 func (e *engine) finishFast(r readReply) {
 	p := &e.plan
 	p.fastTook = r.took
+	if e.overtaken(r) {
+		return
+	}
 	rows := r.page.Rows
 	taken := false
 	whole := r.whole
@@ -41,6 +44,28 @@ func (e *engine) finishFast(r readReply) {
 	}
 }
 
+// overtaken reports whether a transaction that was set aside had ended when these rows had been read: what it wrote comes first.
+func (e *engine) overtaken(r readReply) bool {
+	from, any := e.horizon.ended(r.writers)
+	if any {
+		e.lookFrom(from)
+	}
+	return any
+}
+
+// missing reports whether a lane has rows, in front of those that were read, that are not known; they will be.
+func (e *engine) missing(l *lane, r readReply) bool {
+	found := false
+	for i := range r.sightings {
+		s := &r.sightings[i]
+		if s.Lane == l.number && !e.known(l, s) {
+			e.plan.load = append(e.plan.load, s.Key)
+			found = true
+		}
+	}
+	return found
+}
+
 // lanePart returns where the rows of a lane are in a page that is ordered by lane.
 func lanePart(rows []store.Row, lane int) (from, to int) {
 	compare := func(r store.Row, lane int) int { return cmp.Compare(r.Lane, lane) }
@@ -51,21 +76,25 @@ func lanePart(rows []store.Row, lane int) (from, to int) {
 
 // finishFastLane takes the rows of one lane. It reports whether any was new.
 func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
-	if l.rewound == e.readNo {
+	if l.rewound == e.readNo || e.missing(l, r) {
 		l.wake = true
 		return false
 	}
 	full := len(rows) >= r.limit
 	before, known := l.read, len(l.items)
-	short := false
+	short, gap := false, full && rows[len(rows)-1].Seq < before
 	for i := range rows {
 		row := &rows[i]
 		if !e.take(l, row, r.page.Now) {
 			short = true // the window is full: this and what follows is read again
+			gap = gap || row.Seq < before
 			break
 		}
 		l.recent.add(row.Seq, row.CreatedAt)
 		l.read = max(l.read, row.Seq)
+	}
+	if !gap {
+		l.floor, l.look = min(l.read, e.horizon.seq), false
 	}
 	l.backlog = full || short
 	l.barren = full && !short && len(l.items)-known < len(rows)/8
@@ -125,7 +154,16 @@ func (e *engine) finishFollow(r readReply) {
 	if a.lane.gone || a.lane.draining {
 		return
 	}
+	if e.overtaken(r) {
+		e.advance(a)
+		return
+	}
 	upTo, passedTo := r.cursors[0].UpTo, a.passedTo
+	if a.passed != r.passed {
+		// Meanwhile an event before these was put off, or reading was set back: they would come too early.
+		e.advance(a)
+		return
+	}
 	a.passed, a.passedTo = 0, 0
 	for i := range r.page.Rows {
 		row := &r.page.Rows[i]
@@ -198,7 +236,10 @@ func (e *engine) finishLoad(r readReply) {
 		row := &r.page.Rows[i]
 		// Reading may have been set back since the sweep: then the fast read comes by.
 		if l := e.lanes[row.Lane]; l != nil && l.open && !l.draining && row.Seq <= l.read {
-			e.take(l, row, r.page.Now) // without room for it, the next sweep finds it again
+			if !e.take(l, row, r.page.Now) {
+				e.plan.load = nil // the next sweep finds it again; what follows it must not come first
+				break
+			}
 			l.recent.add(row.Seq, row.CreatedAt)
 		}
 	}

@@ -24,8 +24,13 @@ type lane struct {
 	aggs map[store.Aggregate]*aggregate
 
 	// read is where the fast read stopped. A row may commit late with a seq below it.
-	read   int64
-	recent recent
+	read int64
+	// floor is up to where every row has been seen that will ever be there, but for transactions that are set aside; see horizon.
+	floor  int64
+	recent recent // in place of floor, if the store cannot tell
+	// look: there may be rows between lookFrom and read that have not been seen, and that come before what is read next.
+	look     bool
+	lookFrom int64
 	// backlog: the last fast read did not get to the end.
 	backlog bool
 	// clogged: what lies just behind read fills a whole page.
@@ -112,7 +117,7 @@ func (l *lane) aggregate(key store.Aggregate) *aggregate {
 
 // tidy forgets an aggregate about which there is nothing to remember.
 func (a *aggregate) tidy() {
-	if len(a.queue) == 0 && len(a.holders) == 0 && a.passed == 0 && a.stuck == 0 {
+	if len(a.queue) == 0 && len(a.holders) == 0 && a.passed == 0 && a.stuck == 0 && a.lane.aggs[a.key] == a {
 		delete(a.lane.aggs, a.key)
 	}
 }

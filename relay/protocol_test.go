@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,6 +26,23 @@ type scripted struct {
 	settle    func(s store.Settlement, next func() (store.Settled, error)) (store.Settled, error)
 	heartbeat func(next func() (store.Membership, error)) (store.Membership, error)
 	acquire   func(next func() ([]store.Lease, error)) ([]store.Lease, error)
+	follow    func(next func() (store.Page, error)) (store.Page, error)
+	writers   func() store.Writers
+}
+
+func (s *scripted) Writers(ctx context.Context) (store.Writers, error) {
+	if s.writers == nil {
+		return s.Relay.Writers(ctx)
+	}
+	return s.writers(), nil
+}
+
+func (s *scripted) Follow(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+	next := func() (store.Page, error) { return s.Relay.Follow(ctx, agg, from, limit) }
+	if s.follow == nil {
+		return next()
+	}
+	return s.follow(next)
 }
 
 func (s *scripted) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
@@ -80,7 +99,7 @@ func TestProtocol11_SeenUntilALaterRead(t *testing.T) {
 		f := newFixture(t)
 		var armed, answered atomic.Bool
 		seen := make(chan struct{})
-		db := &scripted{Relay: f.db}
+		db := &scripted{Relay: f.db, writers: somebodyWrites}
 		db.fetch = func(next func() (store.Page, error)) (store.Page, error) {
 			page, err := next()
 			if len(page.Rows) > 0 && armed.CompareAndSwap(true, false) {
@@ -108,6 +127,51 @@ func TestProtocol11_SeenUntilALaterRead(t *testing.T) {
 		if n := c.count(); n != 2 {
 			t.Errorf("aggregate %q: %d deliveries of 2 events", aggregate, n)
 		}
+	}
+}
+
+// somebodyWrites keeps the relay from reading only what is new.
+func somebodyWrites() store.Writers { return store.Writers{Open: []string{"somebody"}} }
+
+// TestProtocol12_PutOffWhileItsRowsAreRead: while what was passed over of an aggregate is being read, an event before it is put off, and with
+// it all that stood between them. They come first.
+func TestProtocol12_PutOffWhileItsRowsAreRead(t *testing.T) {
+	f := newFixture(t)
+	const many, failing = 200, 60 // more than wait in memory; one of the last that do
+	following, failed := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	db := &scripted{Relay: f.db, follow: func(next func() (store.Page, error)) (store.Page, error) {
+		page, err := next()
+		once.Do(func() { close(following); <-failed })
+		return page, err
+	}}
+	c := &collector{fail: func(d waybill.Delivery) error {
+		if string(d.Payload) == strconv.Itoa(failing) && d.Attempt == 1 {
+			<-following
+			return errors.New("not yet")
+		}
+		return nil
+	}}
+	f.startOn(db, c.sink(), relay.Config{
+		BackoffBase: time.Millisecond,
+		Observe:     observe.Hooks{Failed: func(*waybill.Delivery, waybill.Class, error, time.Duration) { close(failed) }},
+	})
+	var evs []waybill.Event
+	for i := range many {
+		evs = append(evs, event("a", i))
+	}
+	f.write(evs...)
+	await(t, "all are delivered", func() bool { return c.count() >= many+1 })
+	var got, want []string
+	for _, d := range c.all() {
+		got = append(got, string(d.Payload))
+	}
+	for i := range many {
+		want = append(want, strconv.Itoa(i))
+	}
+	want = slices.Insert(want, failing, strconv.Itoa(failing))
+	if !slices.Equal(got, want) {
+		t.Errorf("delivered %v", got)
 	}
 }
 

@@ -13,20 +13,21 @@ import (
 type readKind uint8
 
 const (
-	readHolds  readKind = iota // what holds aggregates back
-	readFast                   // new rows of lanes
-	readDue                    // rows put off whose time has come
-	readFollow                 // rows of an aggregate that were passed over
-	readLoad                   // rows that a sweep has found
-	readSweep                  // rows that committed late
-	readUrgent                 // rows with a priority, ahead of the fast read
+	readHolds   readKind = iota // what holds aggregates back
+	readFast                    // new rows of lanes
+	readDue                     // rows put off whose time has come
+	readFollow                  // rows of an aggregate that were passed over
+	readLoad                    // rows that a sweep has found
+	readSweep                   // rows that committed late
+	readUrgent                  // rows with a priority, ahead of the fast read
+	readWriters                 // transactions that are open
 )
 
 // readKinds is how many there are.
-const readKinds = 7
+const readKinds = 8
 
 func (k readKind) String() string {
-	return [...]string{"holds", "fast", "due", "follow", "load", "sweep", "urgent"}[k]
+	return [...]string{"holds", "fast", "due", "follow", "load", "sweep", "urgent", "writers"}[k]
 }
 
 // plan is when to read what.
@@ -85,8 +86,11 @@ type readJob struct {
 	cursors []store.Cursor
 	limit   int
 	agg     *aggregate
+	passed  int64 // its first row that was passed over
 	keys    []store.Key
-	whole   bool // a fast read that does the work of a sweep as well
+	whole   bool           // a fast read that does the work of a sweep as well
+	verify  bool           // see afterwards who still writes
+	check   []store.Cursor // look afterwards what there is
 }
 
 type readReply struct {
@@ -94,6 +98,7 @@ type readReply struct {
 	page      store.Page
 	sightings []store.Sighting
 	holds     []store.Hold
+	writers   *store.Writers
 	err       error
 	took      time.Duration
 }
@@ -122,6 +127,16 @@ func (e *engine) reader() {
 			r.sightings, r.err = e.db.Sweep(ctx, j.cursors, j.limit)
 		case readUrgent:
 			r.page, r.err = e.db.Urgent(ctx, j.cursors, j.limit)
+		case readWriters:
+			j.verify = true
+		}
+		if r.err == nil && j.verify {
+			var w store.Writers
+			w, r.err = e.db.Writers(ctx)
+			r.writers = &w
+		}
+		if r.err == nil && len(j.check) > 0 {
+			r.sightings, r.err = e.db.Sweep(ctx, j.check, checkLimit)
 		}
 		cancel()
 		r.took = time.Since(began)
@@ -202,6 +217,10 @@ func (e *engine) when(k readKind, now time.Time) time.Time {
 			return never
 		}
 		return p.lastUrgent.Add(urgentInterval)
+	case readWriters:
+		if e.horizon.wanted(e.lanes) {
+			return e.horizon.next.Add(1)
+		}
 	}
 	return never
 }
@@ -254,6 +273,9 @@ func (e *engine) readable(l *lane) bool {
 
 // whenFast returns when the next fast read is wanted.
 func (e *engine) whenFast() time.Time {
+	if e.horizon.next.IsZero() {
+		return never // it has to be known first
+	}
 	p := &e.plan
 	wanted, open := false, false
 	for _, l := range e.lanes {
@@ -299,8 +321,11 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 	case readFollow:
 		a := e.nextFollow()
 		p.follow = slices.DeleteFunc(p.follow, func(x *aggregate) bool { return x == a })
-		j.agg, j.limit = a, manyQueued
-		j.cursors = []store.Cursor{{Lane: a.lane.number, After: a.passed - 1, UpTo: max(a.lane.read, a.passedTo)}}
+		j.agg, j.passed, j.limit = a, a.passed, manyQueued
+		j.cursors = []store.Cursor{{
+			Lane: a.lane.number, After: min(a.passed-1, e.floor(a.lane)), UpTo: max(a.lane.read, a.passedTo),
+		}}
+		j.verify = e.horizon.setAside()
 		return j, true
 	case readLoad:
 		n := min(len(p.load), e.cfg.BatchSize)
@@ -315,6 +340,8 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 		for _, l := range j.lanes {
 			j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: l.read})
 		}
+	case readWriters:
+		return j, true
 	}
 	return j, len(j.lanes) > 0
 }
@@ -331,8 +358,16 @@ func (e *engine) lanesThat(ok func(*lane) bool) []*lane {
 
 // nextFollow returns an aggregate whose rows are to be read again and for which there is room, or nil.
 func (e *engine) nextFollow() *aggregate {
-	for _, a := range e.plan.follow {
-		if !a.lane.gone && !a.lane.draining && a.lane.unsettled < e.window {
+	p := &e.plan
+	p.follow = slices.DeleteFunc(p.follow, func(a *aggregate) bool {
+		if a.passed != 0 && !a.lane.gone {
+			return false
+		}
+		a.following = false // nothing is passed over any more
+		return true
+	})
+	for _, a := range p.follow {
+		if !a.lane.draining && !a.lane.look && a.lane.unsettled < e.window {
 			return a
 		}
 	}
@@ -343,7 +378,7 @@ func (e *engine) nextFollow() *aggregate {
 // poll.
 func (e *engine) fastJob(now time.Time) (readJob, bool) {
 	p := &e.plan
-	j := readJob{kind: readFast, limit: e.pageLimit()}
+	j := readJob{kind: readFast, limit: e.pageLimit(), verify: e.horizon.setAside()}
 	poll := !now.Before(p.nextPoll)
 	// A lane whose rows are nearly all passed over, because their aggregate is held, is read by itself in large pages: it needs no room,
 	// and the others should not wait for it.
@@ -354,7 +389,6 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 		return j, true
 	}
 	budget := e.cfg.ColdQueue + e.cfg.BatchSize - e.cold.depth
-	clock := e.dbClock.now()
 	j.whole = poll
 	for _, l := range e.lanes { // in random order, which is fair
 		if !e.readable(l) {
@@ -377,16 +411,22 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 	}
 	slices.SortFunc(j.lanes, func(a, b *lane) int { return a.number - b.number })
 	for _, l := range j.lanes {
-		after := l.read
+		after, from := e.floor(l), e.floor(l)
 		switch {
 		case j.whole:
 			// Nothing is in hand or held: reading from the beginning is as cheap, and finds what committed late too.
-			after = 0
-		case !l.clogged:
-			after = l.recent.floor(clock, l.read)
+			after, from = 0, 0
+		case l.clogged:
+			after = l.read
 		}
 		if after < l.read {
 			j.limit = max(j.limit, min(e.window, 2*e.cfg.BatchSize))
+		}
+		if l.look {
+			from = min(from, l.lookFrom)
+		}
+		if from < after {
+			j.check = append(j.check, store.Cursor{Lane: l.number, After: from, UpTo: after})
 		}
 		j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: after})
 	}
@@ -404,7 +444,7 @@ func (e *engine) barrenLane() *lane {
 		return nil
 	}
 	for _, l := range e.lanes {
-		if l.barren && l.backlog && e.readable(l) {
+		if l.barren && l.backlog && !l.look && e.floor(l) == l.read && e.readable(l) {
 			return l
 		}
 	}
@@ -418,6 +458,9 @@ func (l *lane) quiet() bool {
 
 // sweepLimit is how many rows of a lane one read of a sweep looks at.
 const sweepLimit = 2000
+
+// checkLimit is how many rows of a lane are looked through at once. With more than that, the next sweep finds what is missing.
+const checkLimit = 100_000
 
 // sweepJob makes the next read of a sweep, and begins a new sweep if none is under way.
 func (e *engine) sweepJob(now time.Time) (readJob, bool) {
@@ -482,6 +525,8 @@ func (e *engine) finishRead(r readReply) {
 			e.finishSweep(r)
 		case readUrgent:
 			e.finishUrgent(r)
+		case readWriters:
+			e.settleHorizon(*r.writers)
 		}
 	}
 	// Every read from here on begins after these settlements were answered.
@@ -498,6 +543,7 @@ func (e *engine) failedRead(r readReply) {
 	e.warn("waybill: reading failed, and is tried again", r.err, slog.String("read", r.kind.String()))
 	p := &e.plan
 	later := time.Now().Add(readRetry)
+	e.lookFrom(0) // the server may have lost or changed something, or be another one
 	switch r.kind {
 	case readFast:
 		for _, l := range r.lanes {
@@ -510,6 +556,12 @@ func (e *engine) failedRead(r readReply) {
 		p.follow = append(p.follow, r.agg)
 	case readSweep:
 		e.endSweep(time.Now())
-	case readHolds, readLoad, readUrgent:
+	case readLoad:
+		p.load = nil // the next sweep finds them again, in their order
+	case readWriters:
+		if !e.horizon.next.IsZero() {
+			e.horizon.next = later
+		}
+	case readHolds, readUrgent:
 	}
 }

@@ -84,6 +84,19 @@ type Reader interface {
 	// Due returns rows put off whose time has come, of these lanes, the longest due first, then by seq. Its page says
 	// when the next row of these lanes is due.
 	Due(ctx context.Context, lanes []int, limit int) (Page, error)
+	// Writers tells which transactions may still commit a row in front of others.
+	Writers(ctx context.Context) (Writers, error)
+}
+
+// Writers are the transactions that have drawn a seq, or may have, and have not ended.
+type Writers struct {
+	// Drawn is a seq: whoever drew it, or one before it, had ended when this was asked, or is in Open. What an ended one committed is
+	// seen by every read that begins later.
+	Drawn int64
+	// Open names the transactions; none of them had committed when this was asked. A name is not used again.
+	Open []string
+	// Unknown says that this account may not ask, or that there is no answer at the moment.
+	Unknown bool
 }
 
 // Seeker is how a relay looks for particular events. As with [Reader], nothing is locked or changed.

@@ -179,15 +179,16 @@ func (s *Store) laneFor(ev waybill.Event, n int) int {
 
 // The numbers of errors that mean something here.
 const (
-	errNoDatabase   = 1049
-	errDuplicate    = 1062
-	errNoTable      = 1146
-	errLockTimeout  = 1205
-	errDeadlock     = 1213
-	errNoRoutine    = 1305
-	errTxInProgress = 1568
-	errOutOfRange   = 1690
-	errLockNoWait   = 3572
+	errNoDatabase     = 1049
+	errDuplicate      = 1062
+	errNoTable        = 1146
+	errLockTimeout    = 1205
+	errDeadlock       = 1213
+	errNoRoutine      = 1305
+	errNeedsPrivilege = 1227
+	errTxInProgress   = 1568
+	errOutOfRange     = 1690
+	errLockNoWait     = 3572
 )
 
 // number returns the server's number of an error, or 0 if it is not the server's.

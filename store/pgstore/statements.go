@@ -19,6 +19,7 @@ type statements struct {
 	acquire                      string
 	release, leave               string
 	fetch, sweep, load, due      string
+	drawn, drawers               string
 	fetchRaw                     string
 	holds, follow, urgent        string
 	settle                       map[settleKind]string
@@ -113,6 +114,10 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
 		found: r(`SELECT EXISTS (SELECT FROM {outbox} WHERE id = $1) OR EXISTS (SELECT FROM {delayed} WHERE id = $1)
  OR EXISTS (SELECT FROM {dead} WHERE id = $1) OR EXISTS (SELECT FROM {history} WHERE id = $1),
  coalesce((SELECT value FROM {setting} WHERE name = 'history_from'), '')`),
+
+		drawn: r(`SELECT last_value FROM {outbox_seq}`),
+		drawers: r(`SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND relation = '{outbox_seq}'::regclass
+ AND mode = 'RowExclusiveLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`),
 
 		lockNodes: r(`LOCK TABLE {node} IN SHARE ROW EXCLUSIVE MODE`),
 		live:      r(`SELECT EXISTS (SELECT FROM {node} WHERE id = $1 AND expires_at > clock_timestamp())`),

@@ -59,6 +59,8 @@ func behaviours() []behaviour {
 		{"R6", "Holds"},
 		{"R7", "Follow"},
 		{"R8", "Urgent"},
+		{"R9", "Writers: what has been drawn"},
+		{"R10", "Writers: who may still commit"},
 		{"L1", "heartbeats and membership"},
 		{"L2", "one outbox has one relay"},
 		{"L3", "acquiring free lanes"},

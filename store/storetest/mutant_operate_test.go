@@ -97,6 +97,9 @@ func seekMutants() []mutant {
 				return db.Urgent(ctx, from, 1000)
 			}
 		})},
+		{"does not know what was drawn", "R9", operates(func(_ DB[memTx], w *worseOperator) {
+			w.writers = func(context.Context) (store.Writers, error) { return store.Writers{}, nil }
+		})},
 		{"looks for what is urgent from the beginning", "R8", operates(func(db DB[memTx], w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 				from = slices.Clone(from)

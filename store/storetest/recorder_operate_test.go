@@ -13,6 +13,7 @@ type worseOperator struct {
 	holds        func(ctx context.Context, lanes []int) ([]store.Hold, error)
 	follow       func(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error)
 	urgent       func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error)
+	writers      func(ctx context.Context) (store.Writers, error)
 	finish       func(ctx context.Context, tx memTx, done []waybill.Delivery) error
 	stats        func(ctx context.Context) (store.Stats, error)
 	count        func(ctx context.Context, state store.State, f store.Filter) (int64, error)
@@ -25,6 +26,13 @@ type worseOperator struct {
 	purgeWritten func(ctx context.Context, age time.Duration, limit int) (int, error)
 	tidy         func(ctx context.Context, age time.Duration) error
 	setLanes     func(ctx context.Context, n int) error
+}
+
+func (w *worse) Writers(ctx context.Context) (store.Writers, error) {
+	if w.writers != nil {
+		return w.writers(ctx)
+	}
+	return w.DB.Writers(ctx)
 }
 
 func (w *worse) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {

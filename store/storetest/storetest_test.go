@@ -13,7 +13,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The golden matrix has a cell for every behaviour and store, and no other "no" than these.
 func TestGoldenMatrix(t *testing.T) {
-	allowed := []string{"memstore 12", "memstore 13 (SQL text)", "memstore 33", "sqlitestore 33"}
+	allowed := []string{"memstore 12", "memstore 13 (SQL text)", "memstore 33", "memstore R10", "sqlitestore 33", "sqlitestore R10"}
 	columns, err := parseMatrix(Matrix())
 	if err != nil {
 		t.Fatal(err)

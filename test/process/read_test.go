@@ -55,6 +55,16 @@ func late(t *testing.T, s spec, name string, then func(b *bed)) {
 	}
 }
 
+// Behaviour 24: what was written after a late commit, to the same aggregate, waits for what that committed, although reading has long gone
+// past it and no sweep comes by.
+func TestBehaviour24BehindALateCommit(t *testing.T) {
+	late(t, spec{Sweep: time.Minute}, "x/0", func(b *bed) {
+		b.add("x/1")
+		b.await("the next one is delivered", func() bool { return b.count(journal.OK, "A", "x/1") == 1 })
+		b.wantOrder()
+	})
+}
+
 // Behaviour 24: the order of an aggregate is that of its places in the outbox, whatever clocks say: one that was set back between two
 // transactions makes the second one look older.
 func TestBehaviour24ClockSetBack(t *testing.T) {

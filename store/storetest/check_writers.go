@@ -1,0 +1,75 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// writersChecks are R9 and R10: which transactions may still commit a row in front of others.
+func writersChecks[T any]() []check[T] {
+	return []check[T]{
+		{row: "R9", name: "what has been drawn", run: drawn[T]},
+		{row: "R10", name: "who still writes", needs: lateCommits, run: stillWriting[T]},
+	}
+}
+
+func (b *bench[T]) writers(ctx context.Context, t tb) store.Writers {
+	t.Helper()
+	w, err := b.DB.Writers(ctx)
+	if err != nil {
+		t.Fatalf("Writers: %v", err)
+	}
+	return w
+}
+
+// until asks until the answer is as it should be: a store may be unable to tell now and then.
+func (b *bench[T]) until(ctx context.Context, t tb, what string, ok func(store.Writers) bool) store.Writers {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		w := b.writers(ctx, t)
+		if !w.Unknown && ok(w) {
+			return w
+		}
+		if !w.Unknown || time.Now().After(deadline) {
+			t.Fatalf("%s: Writers returned %+v", what, w)
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func drawn[T any](ctx context.Context, t tb, b *bench[T]) {
+	ev := b.event("a")
+	b.write(ctx, t, ev)
+	rows := b.wantReady(ctx, t, ev)
+	if len(rows) != 1 {
+		return
+	}
+	b.until(ctx, t, "a committed row", func(w store.Writers) bool { return w.Drawn >= rows[0].Seq })
+}
+
+func stillWriting[T any](ctx context.Context, t tb, b *bench[T]) {
+	before := b.writers(ctx, t)
+	open, first, second := early(ctx, t, b)
+	rows := b.wantReady(ctx, t, second)
+	if len(rows) != 1 {
+		return
+	}
+	isNew := func(name string) bool { return !slices.Contains(before.Open, name) }
+	w := b.until(ctx, t, "while the first is open", func(w store.Writers) bool {
+		return w.Drawn >= rows[0].Seq && slices.ContainsFunc(w.Open, isNew)
+	})
+	names := slices.DeleteFunc(w.Open, func(name string) bool { return !isNew(name) })
+	if err := open.Commit(); err != nil {
+		t.Fatalf("the late commit: %v", err)
+	}
+	b.until(ctx, t, "after the late commit", func(w store.Writers) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(w.Open, name) })
+	})
+	b.wantReady(ctx, t, first, second)
+}
