@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
@@ -32,6 +34,8 @@ func (s *pgServer) runners(peers bool) []runner {
 	list := []runner{
 		{name: "by hand, no relay", role: roleFloor, open: s.handLine},
 		{name: "waybill, no relay", role: roleFloor, ceiling: true, open: s.waybillLine(nil, false)},
+		{name: "by hand, a relay every 3 ms", role: roleFloor, open: s.handRelayLine(3 * time.Millisecond)},
+		{name: "by hand, a relay every 10 ms", role: roleFloor, open: s.handRelayLine(10 * time.Millisecond)},
 		{name: "waybill", role: roleOwn, open: s.waybillLine(&relay.Config{}, false)},
 		{name: "waybill, no history", role: roleOwn, open: s.waybillLine(&relay.Config{KeepHistory: -1}, false)},
 		{name: "waybill, relay elsewhere", role: roleOwn, open: s.waybillLine(&relay.Config{}, true)},
@@ -71,6 +75,63 @@ func (s *pgServer) handLine(ctx context.Context) (*line, error) {
 	}
 	l.commit = func(ctx context.Context, n int) error { return pgFloor(ctx, f.pool, order, 1, n) }
 	return l, nil
+}
+
+// handRelayLine writes with Waybill and relays by hand: what two statements every now and then cost the producers, whoever sends them.
+func (s *pgServer) handRelayLine(every time.Duration) func(ctx context.Context) (*line, error) {
+	return func(ctx context.Context) (*line, error) {
+		l, err := s.waybillLine(nil, false)(ctx)
+		if err != nil {
+			return nil, err
+		}
+		l.start = func(ctx context.Context, handle func([]byte)) (stop func() error, err error) {
+			config := s.config.ConnConfig.Copy()
+			config.RuntimeParams["search_path"], config.RuntimeParams["synchronous_commit"] = schema, "off"
+			conn, err := pgx.ConnectConfig(ctx, config)
+			if err != nil {
+				return nil, err
+			}
+			done, ended := make(chan struct{}), make(chan error, 1)
+			go func() { ended <- handRelay(ctx, conn, every, handle, done) }()
+			return func() error {
+				close(done)
+				return errors.Join(<-ended, conn.Close(ctx))
+			}, nil
+		}
+		return l, nil
+	}
+}
+
+// handRelay reads, handles and deletes until done; no order, no fence, one reader.
+func handRelay(ctx context.Context, conn *pgx.Conn, every time.Duration, handle func([]byte), done <-chan struct{}) error {
+	const most = 1000
+	for {
+		select {
+		case <-done:
+			return nil
+		case <-time.After(every):
+		}
+		rows, err := conn.Query(ctx, `SELECT id, payload FROM waybill_outbox LIMIT $1`, most)
+		if err != nil {
+			return err
+		}
+		var ids [][16]byte
+		var id [16]byte
+		var payload []byte
+		_, err = pgx.ForEachRow(rows, []any{&id, &payload}, func() error {
+			ids = append(ids, id)
+			handle(payload)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if len(ids) > 0 {
+			if _, err := conn.Exec(ctx, `DELETE FROM waybill_outbox WHERE id = ANY($1::uuid[])`, ids); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // waybillLine is Waybill, with a relay unless cfg is nil. A relay elsewhere is not told what this process commits: it finds

@@ -59,9 +59,10 @@ type engine struct {
 	calls   int    // jobs with workers
 	chunk   chunker
 
-	heard  *hotQueue
-	past   past
-	member membership
+	heard    *hotQueue
+	hotWaits bool // there is something in it that waits for the next read
+	past     past
+	member   membership
 
 	io       context.Context // ends when nothing is to be read any more
 	endIO    context.CancelFunc
@@ -115,7 +116,10 @@ func (e *engine) run(ctx context.Context) error {
 		case r := <-e.member.replies:
 			e.finishMember(r)
 		case <-e.heard.signal:
-			e.takeHot()
+			// While many events are read anyway, their writers' words are taken with the next read: waking up for each costs more.
+			if e.hotWaits = e.plan.rate > calmRate; !e.hotWaits {
+				e.takeHot()
+			}
 		case <-e.timer.C:
 		case <-done:
 			done = nil

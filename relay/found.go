@@ -15,8 +15,12 @@ func (e *engine) finishFast(r readReply) {
 	if e.overtaken(r) {
 		return
 	}
+	if r.skip != nil {
+		e.finishBarren(r.lanes[0], r)
+		return
+	}
 	rows := r.page.Rows
-	taken := false
+	taken, fresh := false, 0
 	whole := r.whole
 	for _, l := range r.lanes {
 		from, to := lanePart(rows, l.number)
@@ -25,9 +29,11 @@ func (e *engine) finishFast(r readReply) {
 			continue
 		}
 		whole = whole && l.rewound != e.readNo
+		before := len(l.items)
 		if e.finishFastLane(l, rows[from:to], r) {
 			taken = true
 		}
+		fresh += max(len(l.items)-before, 0)
 		whole = whole && to-from < r.limit
 	}
 	if taken {
@@ -36,12 +42,58 @@ func (e *engine) finishFast(r readReply) {
 		p.empty(e.cfg.PollInterval)
 	}
 	now := time.Now()
+	if e.behind() {
+		p.rate, p.rateAt = 0, now
+	} else {
+		p.arrived(fresh, now)
+	}
 	p.nextPoll = now.Add(max(p.interval, firstPoll))
 	if whole && !p.sweeping {
 		p.sweepTook = r.took
 		e.endSweep(now)
 		p.nextSweep = p.nextSweep.Add(p.interval / 2) // the next poll will have done it again by then
 	}
+}
+
+// finishBarren takes what was picked from a lane whose rows are nearly all passed over.
+func (e *engine) finishBarren(l *lane, r readReply) {
+	if l.gone || l.draining {
+		return
+	}
+	if l.rewound == e.readNo {
+		l.wake = true
+		return
+	}
+	rows, taken, short := r.page.Rows, 0, false
+	for i := range r.sightings {
+		s := &r.sightings[i]
+		if _, skipped := r.skip[s.Aggregate]; skipped {
+			l.aggregate(s.Aggregate).pass(s.Seq) // also if it has been released meanwhile: then it is read again
+		} else if len(rows) > 0 && rows[0].ID == s.ID { // else it is gone
+			if !e.take(l, &rows[0], r.page.Now) {
+				short = true
+				break
+			}
+			l.recent.add(s.Seq, rows[0].CreatedAt)
+			rows = rows[1:]
+			taken++
+		}
+		l.read = max(l.read, s.Seq)
+	}
+	for agg := range r.skip {
+		if a := l.aggs[agg]; a != nil {
+			e.advance(a)
+		}
+	}
+	l.floor = min(l.read, e.horizon.seq)
+	full := len(r.sightings) >= r.limit
+	l.backlog = full || short
+	l.barren = full && !short && taken < len(r.sightings)/8
+	if !l.backlog {
+		l.suspects = 0
+		e.forgetMarks(l)
+	}
+	e.plan.busy()
 }
 
 // overtaken reports whether a transaction that was set aside had ended when these rows had been read: what it wrote comes first.

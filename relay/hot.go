@@ -48,6 +48,7 @@ func (q *hotQueue) offer(c store.Commit) {
 		q.depth.Add(-int64(len(c.Entries)))
 		return
 	}
+	first := len(q.commits) == 0
 	if last := len(q.commits) - 1; len(c.Entries) > 0 || last < 0 || len(q.commits[last].Entries) > 0 {
 		q.commits = append(q.commits, c) // one bare wake-up is as good as many
 	}
@@ -55,6 +56,9 @@ func (q *hotQueue) offer(c store.Commit) {
 		q.commits = append(q.commits, store.Commit{}) // the others' rows are there: let them be read
 	}
 	q.mu.Unlock()
+	if !first {
+		return // somebody has said so
+	}
 	select {
 	case q.signal <- struct{}{}:
 	default:

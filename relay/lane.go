@@ -115,6 +115,17 @@ func (l *lane) aggregate(key store.Aggregate) *aggregate {
 	return a
 }
 
+// passedOver returns the aggregates whose next rows would be passed over, whatever they are.
+func (l *lane) passedOver() map[store.Aggregate]struct{} {
+	out := make(map[store.Aggregate]struct{})
+	for key, a := range l.aggs {
+		if a.passes(l.read + 1) {
+			out[key] = struct{}{}
+		}
+	}
+	return out
+}
+
 // tidy forgets an aggregate about which there is nothing to remember.
 func (a *aggregate) tidy() {
 	if len(a.queue) == 0 && len(a.holders) == 0 && a.passed == 0 && a.stuck == 0 && a.lane.aggs[a.key] == a {

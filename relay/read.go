@@ -51,6 +51,35 @@ type plan struct {
 	lastUrgent time.Time
 	follow     []*aggregate
 	load       []store.Key
+
+	rate   float64 // events per second, about, while there is no backlog
+	rateAt time.Time
+}
+
+// Between these rates, in events per second, a relay becomes more patient: to many producers, each of its statements costs more than
+// what it does.
+const (
+	calmRate = 2500
+	busyRate = 5000
+	// mostPatient is how many times Linger it waits then.
+	mostPatient = 5
+)
+
+// arrived notes how many events a read has brought.
+func (p *plan) arrived(n int, now time.Time) {
+	since := now.Sub(p.rateAt).Seconds()
+	p.rateAt = now
+	if since <= 0 {
+		return
+	}
+	p.rate += (float64(n)/since - p.rate) * min(since/0.1, 1)
+}
+
+// patience stretches a pause by how much is coming.
+func (e *engine) patience(pause time.Duration) time.Duration {
+	most := mostPatient * max(e.cfg.Linger, 0)
+	share := (e.plan.rate - calmRate) / (busyRate - calmRate)
+	return max(pause, 0) + time.Duration(min(max(share, 0), 1)*float64(most-max(pause, 0)))
 }
 
 // busy makes the next polls come soon.
@@ -91,6 +120,8 @@ type readJob struct {
 	whole   bool           // a fast read that does the work of a sweep as well
 	verify  bool           // see afterwards who still writes
 	check   []store.Cursor // look afterwards what there is
+	// A lane whose rows are nearly all passed over: these aggregates' rows are seen without being read.
+	skip map[store.Aggregate]struct{}
 }
 
 type readReply struct {
@@ -116,7 +147,11 @@ func (e *engine) reader() {
 		case readHolds:
 			r.holds, r.err = e.db.Holds(ctx, laneNumbers(j.lanes))
 		case readFast:
-			r.page, r.err = e.db.Fetch(ctx, j.cursors, j.limit)
+			if j.skip == nil {
+				r.page, r.err = e.db.Fetch(ctx, j.cursors, j.limit)
+			} else {
+				r.sightings, r.page, r.err = e.pick(ctx, j)
+			}
 		case readDue:
 			r.page, r.err = e.db.Due(ctx, laneNumbers(j.lanes), j.limit)
 		case readFollow:
@@ -142,6 +177,22 @@ func (e *engine) reader() {
 		r.took = time.Since(began)
 		e.pages <- r
 	}
+}
+
+// pick sees which rows come next, and reads those that are not to be skipped.
+func (e *engine) pick(ctx context.Context, j readJob) ([]store.Sighting, store.Page, error) {
+	seen, err := e.db.Sweep(ctx, j.cursors, j.limit)
+	if err != nil {
+		return nil, store.Page{}, err
+	}
+	var keys []store.Key
+	for _, s := range seen {
+		if _, skip := j.skip[s.Aggregate]; !skip {
+			keys = append(keys, s.Key)
+		}
+	}
+	page, err := e.db.Load(ctx, keys)
+	return seen, page, err
 }
 
 // read starts the next read, if one is wanted and none is under way.
@@ -277,7 +328,7 @@ func (e *engine) whenFast() time.Time {
 		return never // it has to be known first
 	}
 	p := &e.plan
-	wanted, open := false, false
+	wanted, open := e.hotWaits, false
 	for _, l := range e.lanes {
 		if !e.readable(l) {
 			continue
@@ -292,8 +343,8 @@ func (e *engine) whenFast() time.Time {
 		return never
 	}
 	if wanted {
-		// While busy, a little patience makes one read of many. It is measured by what a read costs.
-		return p.lastFast.Add(min(max(e.cfg.Linger, 0), 2*p.fastTook) + 1)
+		// While busy, a little patience makes one read of many. It is measured by what a read costs, and by how much is coming.
+		return p.lastFast.Add(e.patience(min(e.cfg.Linger, 2*p.fastTook)) + 1)
 	}
 	return p.nextPoll.Add(1)
 }
@@ -378,13 +429,16 @@ func (e *engine) nextFollow() *aggregate {
 // poll.
 func (e *engine) fastJob(now time.Time) (readJob, bool) {
 	p := &e.plan
+	if e.hotWaits {
+		e.takeHot()
+	}
 	j := readJob{kind: readFast, limit: e.pageLimit(), verify: e.horizon.setAside()}
 	poll := !now.Before(p.nextPoll)
 	// A lane whose rows are nearly all passed over, because their aggregate is held, is read by itself in large pages: it needs no room,
 	// and the others should not wait for it.
 	if l := e.barrenLane(); l != nil {
 		l.wake = false
-		j.limit, j.lanes = 2*e.cfg.BatchSize, []*lane{l}
+		j.limit, j.lanes, j.skip = sweepLimit, []*lane{l}, l.passedOver()
 		j.cursors = []store.Cursor{{Lane: l.number, After: l.read}}
 		return j, true
 	}

@@ -55,7 +55,7 @@ func (p *pending) flushAt(e *engine) time.Time {
 	}
 	at := p.since
 	if !p.urgent && len(p.list) < e.cfg.BatchSize && !e.stopping {
-		at = at.Add(max(e.cfg.Linger, 0))
+		at = at.Add(e.patience(e.cfg.Linger))
 	}
 	if at.Before(p.notUntil) {
 		return p.notUntil

@@ -299,6 +299,7 @@ func (e *engine) holding() bool {
 
 // takeHot takes what commits of this process have handed over.
 func (e *engine) takeHot() {
+	e.hotWaits = false
 	for _, c := range e.heard.take() {
 		if len(c.Entries) == 0 {
 			e.wakeAll()

@@ -69,3 +69,30 @@ func TestProtocol6_SettlementWaitsForTakeOver(t *testing.T) {
 		t.Errorf("the event is gone from the outbox: %v, %v", page.Rows, err)
 	}
 }
+
+// Protocol 2: a lease is renewed on the node's row. A heartbeat that wrote lanes would wait for settlements, and they for it.
+func TestProtocol2_HeartbeatsLeaveLanesAlone(t *testing.T) {
+	pool := openPool(t, nil)
+	db, schema := openStore(t, pool)
+	node := store.Node{ID: waybill.NewID(), Relay: "r"}
+	if _, err := db.Heartbeat(t.Context(), node, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if leases, err := db.Acquire(t.Context(), node, []int{0, 1, 2}, 1); err != nil || len(leases) != 3 {
+		t.Fatal(leases, err)
+	}
+	versions := func() (out string) {
+		err := pool.QueryRow(t.Context(), `SELECT string_agg(xmin::text, ' ' ORDER BY lane) FROM "`+schema+`".waybill_lane`).Scan(&out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	before := versions()
+	if _, err := db.Heartbeat(t.Context(), node, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if after := versions(); after != before {
+		t.Errorf("a heartbeat changed lanes: %s is now %s", before, after)
+	}
+}

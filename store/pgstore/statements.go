@@ -115,7 +115,7 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
  OR EXISTS (SELECT FROM {dead} WHERE id = $1) OR EXISTS (SELECT FROM {history} WHERE id = $1),
  coalesce((SELECT value FROM {setting} WHERE name = 'history_from'), '')`),
 
-		drawn: r(`SELECT last_value FROM {outbox_seq}`),
+		drawn: r(`SELECT coalesce(pg_sequence_last_value('{outbox_seq}'::regclass), 0)`),
 		drawers: r(`SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND relation = '{outbox_seq}'::regclass
  AND mode = 'RowExclusiveLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`),
 
