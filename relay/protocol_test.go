@@ -138,14 +138,22 @@ func somebodyWrites() store.Writers { return store.Writers{Open: []string{"someb
 func TestProtocol12_PutOffWhileItsRowsAreRead(t *testing.T) {
 	f := newFixture(t)
 	const many, failing = 200, 60 // more than wait in memory; one of the last that do
-	following, failed := make(chan struct{}), make(chan struct{})
-	var once sync.Once
+	read, following, failed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var once, all sync.Once
 	db := &scripted{Relay: f.db, follow: func(next func() (store.Page, error)) (store.Page, error) {
 		page, err := next()
 		once.Do(func() { close(following); <-failed })
 		return page, err
 	}}
+	db.fetch = func(next func() (store.Page, error)) (store.Page, error) {
+		page, err := next()
+		if n := len(page.Rows); n > 0 && string(page.Rows[n-1].Event.Payload) == strconv.Itoa(many-1) {
+			all.Do(func() { close(read) })
+		}
+		return page, err
+	}
 	c := &collector{fail: func(d waybill.Delivery) error {
+		<-read // so most of them have been passed over
 		if string(d.Payload) == strconv.Itoa(failing) && d.Attempt == 1 {
 			<-following
 			return errors.New("not yet")
