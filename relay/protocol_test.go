@@ -140,18 +140,12 @@ func TestProtocol12_PutOffWhileItsRowsAreRead(t *testing.T) {
 	const many, failing = 200, 60 // more than wait in memory; one of the last that do
 	read, following, failed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var once, all sync.Once
+	rows := 0
 	db := &scripted{Relay: f.db, follow: func(next func() (store.Page, error)) (store.Page, error) {
 		page, err := next()
 		once.Do(func() { close(following); <-failed })
 		return page, err
 	}}
-	db.fetch = func(next func() (store.Page, error)) (store.Page, error) {
-		page, err := next()
-		if n := len(page.Rows); n > 0 && string(page.Rows[n-1].Event.Payload) == strconv.Itoa(many-1) {
-			all.Do(func() { close(read) })
-		}
-		return page, err
-	}
 	c := &collector{fail: func(d waybill.Delivery) error {
 		<-read // so most of them have been passed over
 		if string(d.Payload) == strconv.Itoa(failing) && d.Attempt == 1 {
@@ -162,7 +156,14 @@ func TestProtocol12_PutOffWhileItsRowsAreRead(t *testing.T) {
 	}}
 	f.startOn(db, c.sink(), relay.Config{
 		BackoffBase: time.Millisecond,
-		Observe:     observe.Hooks{Failed: func(*waybill.Delivery, waybill.Class, error, time.Duration) { close(failed) }},
+		Observe: observe.Hooks{
+			Failed: func(*waybill.Delivery, waybill.Class, error, time.Duration) { close(failed) },
+			Read: func(_ string, n int, _ time.Duration, _ error) {
+				if rows += n; rows >= many {
+					all.Do(func() { close(read) })
+				}
+			},
+		},
 	})
 	var evs []waybill.Event
 	for i := range many {
