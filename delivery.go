@@ -30,6 +30,7 @@ type Claim struct {
 	position Position
 	token    ID
 	history  bool
+	source   any
 }
 
 // NewClaim returns a claim for a position under the owner's token. Relays call it; a test of a sink may.
@@ -49,6 +50,15 @@ func (c Claim) WithHistory(keep bool) Claim {
 	c.history = keep
 	return c
 }
+
+// WithSource returns the claim, saying whose it is: something comparable that stands for the outbox's tables.
+func (c Claim) WithSource(source any) Claim {
+	c.source = source
+	return c
+}
+
+// Source returns what stands for the outbox's tables, or nil.
+func (c Claim) Source() any { return c.source }
 
 // History reports whether the event is to be kept in the history once it is delivered.
 func (c Claim) History() bool { return c.history }

@@ -11,10 +11,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/contain"
 )
 
 // Func handles an event. What its error means is decided by [waybill.Classify]: nil is done, an ordinary error is tried
@@ -114,7 +114,7 @@ func (m *Mux) Destination(ev *waybill.Event) string {
 func (m *Mux) one(ctx context.Context, d *waybill.Delivery) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &PanicError{Value: v, stack: debug.Stack()}
+			err = contain.Recovered(v)
 		}
 	}()
 	return m.find(d)(waybill.ContextWithDelivery(ctx, *d), d.Event)
@@ -146,23 +146,9 @@ func chain(h Func, wrap []func(Func) Func) Func {
 	return h
 }
 
-// PanicError is a handler's panic, as the error of its delivery.
-type PanicError struct {
-	Value any
-	stack []byte
-}
-
-// Error returns the panic's value; the stack is not part of it, so that it is not stored with the event.
-func (p *PanicError) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
-
-// Stack returns where it happened.
-func (p *PanicError) Stack() string { return string(p.stack) }
-
-// Unwrap returns the error that was panicked with, if it was one.
-func (p *PanicError) Unwrap() error {
-	err, _ := p.Value.(error)
-	return err
-}
+// PanicError is a handler's panic, as the error of its delivery. Its stack is not part of its text, so that it is not stored with the
+// event; [PanicError.Stack] returns it.
+type PanicError = contain.PanicError
 
 // On registers a typed handler for a definition. A payload that cannot be decoded is dead at once: trying again would not
 // change it.
@@ -192,9 +178,9 @@ func AfterLog(log *slog.Logger, fn func(ctx context.Context, ev waybill.Event, e
 			defer func() {
 				v := recover()
 				if v != nil {
-					err = &PanicError{Value: v, stack: debug.Stack()}
+					err = contain.Recovered(v)
 				}
-				if failed := contain(ctx, ev, err, fn); failed != nil {
+				if failed := quietly(ctx, ev, err, fn); failed != nil {
 					log.LogAttrs(ctx, slog.LevelError, "waybill: what runs after a handler failed",
 						slog.String("id", ev.ID.String()), slog.String("type", ev.Type), slog.String("error", failed.Error()))
 				}
@@ -204,8 +190,8 @@ func AfterLog(log *slog.Logger, fn func(ctx context.Context, ev waybill.Event, e
 	}
 }
 
-// contain calls what runs after a handler, and turns its panic into an error.
-func contain(ctx context.Context, ev waybill.Event, err error, fn func(context.Context, waybill.Event, error) error) (failed error) {
+// quietly calls what runs after a handler, and turns its panic into an error.
+func quietly(ctx context.Context, ev waybill.Event, err error, fn func(context.Context, waybill.Event, error) error) (failed error) {
 	defer func() {
 		if v := recover(); v != nil {
 			failed = fmt.Errorf("panic: %v", v)

@@ -51,6 +51,14 @@ type Hooks struct {
 	Backlog func(b Backlog)
 	// Purged counts rows that retention has removed, by what they were: "delivered", "dead", "written".
 	Purged func(what string, n int)
+	// Consumed counts events that a consumer group has applied, or had applied before.
+	Consumed func(group string, ev *waybill.Event, took time.Duration, replayed bool)
+	// ConsumeFailed counts attempts of a consumer group that did not succeed and will be made again; ConsumeDied, events it has given up.
+	ConsumeFailed func(group string, ev *waybill.Event, err error, took time.Duration)
+	ConsumeDied   func(group string, ev *waybill.Event, err error)
+	// Groups is how the consumer groups stand, whenever somebody counted.
+	Groups func(groups []Group)
+
 	// Replayed counts dead letters that an operator replayed; Discarded, those that were thrown away.
 	Replayed  func(n int)
 	Discarded func(n int)
@@ -68,6 +76,17 @@ type Backlog struct {
 	MaxAttempts int
 	// Oldest is the age of the oldest ready event.
 	Oldest time.Duration
+}
+
+// Group is how a consumer group stands.
+type Group struct {
+	Name string
+	// Processing attempts are under way, Failed events wait for another one, Dead ones for an operator.
+	Processing, Failed, Dead int64
+	// HighestAttempts is of a failed event.
+	HighestAttempts int
+	// OldestDue is for how long a failed event has been due.
+	OldestDue time.Duration
 }
 
 // Drop is why an event did not take the hot path.

@@ -70,7 +70,7 @@ func TestConfigReportsEveryBadField(t *testing.T) {
 
 // TestBackoff: min(max, base·2^(n−1)) with jitter 0.5 to 1.5, at most max after jitter; a series as it is.
 func TestBackoff(t *testing.T) {
-	b := backoff{base: 200 * time.Millisecond, max: time.Minute}
+	b := delays{base: 200 * time.Millisecond, max: time.Minute}
 	for n, want := range map[int]time.Duration{
 		0: 200 * time.Millisecond, 1: 200 * time.Millisecond, 2: 400 * time.Millisecond, 5: 3200 * time.Millisecond,
 		9: 51200 * time.Millisecond, 10: time.Minute, 64: time.Minute, 1 << 30: time.Minute,
@@ -87,7 +87,7 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("after failure %d: between %v and %v does not use the range around %v", n, low, high, want)
 		}
 	}
-	s := backoff{base: time.Hour, max: time.Hour, series: []time.Duration{1, 5, 30}}
+	s := delays{base: time.Hour, max: time.Hour, series: []time.Duration{1, 5, 30}}
 	for n, want := range map[int]time.Duration{1: 1, 2: 5, 3: 30, 4: 30, 1000: 30} {
 		if got := s.after(n); got != want {
 			t.Errorf("series after failure %d: %v, want %v", n, got, want)

@@ -87,7 +87,7 @@ func (e *engine) launch(j *job, it *item) {
 		it.agg.flying++
 	}
 	j.items = append(j.items, it)
-	j.batch = append(j.batch, it.delivery(e.history))
+	j.batch = append(j.batch, it.delivery(e.history, e.source))
 }
 
 func (e *engine) newJob() *job {
@@ -131,7 +131,7 @@ func (e *engine) deliver(j *job) {
 		ctx, after = e.observe.Deliver(ctx, j.batch)
 	}
 	began := time.Now()
-	j.results = contain(ctx, e.sink, j.batch)
+	j.results = safely(ctx, e.sink, j.batch)
 	j.took = time.Since(began)
 	j.ended = j.ctx.Err() != nil
 	if after != nil {
@@ -376,7 +376,7 @@ func (e *engine) putOff(it *item, delay time.Duration, holds bool, text string) 
 // verdict gives an event up that was not delivered.
 func (e *engine) verdict(it *item, err error) {
 	it.attempts = it.row.Attempts
-	d := it.delivery(e.history)
+	d := it.delivery(e.history, e.source)
 	e.die(it, &d, err)
 }
 

@@ -23,8 +23,9 @@ type engine struct {
 
 	ordered bool // the sink is an OrderedSink
 	serial  bool // the sink is a SerialSink
-	backoff backoff
+	backoff delays
 	history bool
+	source  any // stands for the tables
 	window  int
 
 	lanes map[int]*lane

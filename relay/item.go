@@ -49,11 +49,11 @@ func (it *item) attempt() int {
 }
 
 // delivery returns what the sink gets.
-func (it *item) delivery(history bool) waybill.Delivery {
+func (it *item) delivery(history bool, source any) waybill.Delivery {
 	p := waybill.Position{Lane: it.lane.number, Epoch: it.lane.lease.Epoch, Seq: it.row.Seq}
 	return waybill.Delivery{
 		Event: it.row.Event, Attempt: it.attempt(), Replay: it.row.Replay,
-		Claim: waybill.NewClaim(p, it.lane.lease.Token).WithHistory(history),
+		Claim: waybill.NewClaim(p, it.lane.lease.Token).WithHistory(history).WithSource(source),
 	}
 }
 

@@ -66,9 +66,9 @@ func newEngine(db store.Relay, sink Sink, cfg Config) *engine {
 	e := &engine{
 		cfg: cfg, db: db, sink: sink, log: cfg.Logger, observe: cfg.Observe,
 		node:    store.Node{ID: waybill.NewID(), Relay: cfg.Name},
-		backoff: backoff{base: cfg.BackoffBase, max: cfg.BackoffMax, series: cfg.BackoffSeries},
-		history: cfg.KeepHistory > 0,
-		lanes:   make(map[int]*lane), dests: make(map[string]*destination),
+		backoff: delays{base: cfg.BackoffBase, max: cfg.BackoffMax, series: cfg.BackoffSeries},
+		history: cfg.KeepHistory > 0, source: db.Local(),
+		lanes: make(map[int]*lane), dests: make(map[string]*destination),
 		reads: make(chan readJob, 1), pages: make(chan readReply, 1),
 		settles: make(chan settleJob, 1), answers: make(chan settleReply, 1),
 		jobs: make(chan *job, cfg.Workers), results: make(chan *job, cfg.Workers),

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"runtime/debug"
 	"slices"
 	"strconv"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/contain"
 )
 
 // Sink is where events go.
@@ -64,30 +64,13 @@ func (SinkFunc) Serial() {}
 func (f SinkFunc) one(ctx context.Context, d waybill.Delivery) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = &panicError{value: v, stack: debug.Stack()}
+			err = contain.Recovered(v)
 		}
 	}()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return f(waybill.ContextWithDelivery(ctx, d), d)
-}
-
-// panicError is a panic of a sink. Its stack goes to the log and not into the row.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (p *panicError) Error() string { return fmt.Sprintf("panic: %v", p.value) }
-
-// Stack returns where it happened.
-func (p *panicError) Stack() string { return string(p.stack) }
-
-// Unwrap returns the error that was panicked with, if it was one.
-func (p *panicError) Unwrap() error {
-	err, _ := p.value.(error)
-	return err
 }
 
 // Fan hands every event to all sinks, one after the other. The results of one event are joined: it is done when all sinks
@@ -116,7 +99,7 @@ func (f fan) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	}
 	joined := make([][]error, len(batch))
 	for n, s := range f.sinks {
-		results := contain(ctx, s, batch)
+		results := safely(ctx, s, batch)
 		for i := range batch {
 			switch {
 			case len(results) != len(batch):
@@ -178,7 +161,7 @@ func (r *route) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 		p.batch = append(p.batch, batch[i])
 	}
 	for _, p := range order {
-		results := contain(ctx, p.sink, p.batch)
+		results := safely(ctx, p.sink, p.batch)
 		for i, at := range p.index {
 			if len(results) != len(p.batch) {
 				errs[at] = waybill.Unavailable(errResults(len(results), len(p.batch)))
@@ -232,11 +215,11 @@ func identity(s Sink) any {
 	return v.Type()
 }
 
-// contain calls a sink and turns its panic into a failed attempt of the whole batch.
-func contain(ctx context.Context, s Sink, batch []waybill.Delivery) (results []error) {
+// safely calls a sink and turns its panic into a failed attempt of the whole batch.
+func safely(ctx context.Context, s Sink, batch []waybill.Delivery) (results []error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err := &panicError{value: v, stack: debug.Stack()}
+			err := contain.Recovered(v)
 			results = make([]error, len(batch))
 			for i := range results {
 				results[i] = err

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"time"
+	"unicode/utf8"
 
 	"github.com/waybillhq/waybill"
 )
@@ -65,19 +66,19 @@ type Attempt struct {
 
 // Claimer takes events outside the transaction that has their effects. Each method is one transaction, and on disk when it returns.
 type Claimer interface {
-	// Acquire takes an event for an attempt, and counts it: if there is no record, or a failed one that is due, or one that is
+	// ClaimEvent takes an event for an attempt, and counts it: if there is no record, or a failed one that is due, or one that is
 	// being processed whose lease has run out, and fewer than most attempts were made. It returns the record as it is then, and
 	// whether it was taken. A record of another type or hash is left as it is. One that could be taken but for its attempts is given up:
-	// its state becomes [InboxDead], and its error ends with [ExceededMaxRetry].
+	// its state becomes [InboxDead], and its error that of [ExceededError].
 	//
 	// kept, if any, is stored with the record.
-	Acquire(ctx context.Context, in Intake, owner waybill.ID, lease time.Duration, most int, kept []byte) (InboxRecord, bool, error)
-	// Fail records that an attempt failed. With Fence 0 nothing was acquired: it creates the record, with one attempt, and does nothing if
+	ClaimEvent(ctx context.Context, in Intake, owner waybill.ID, lease time.Duration, most int, kept []byte) (InboxRecord, bool, error)
+	// FailEvent records that an attempt failed. With Fence 0 nothing was acquired: it creates the record, with one attempt, and does nothing if
 	// there is one. Otherwise the record must still be processed under this owner and fence, whatever its lease. It reports whether it
 	// did anything.
-	Fail(ctx context.Context, in Intake, f Failure) (bool, error)
-	// Release gives an acquired attempt back: failed, due now, and not counted. It reports whether it was still held.
-	Release(ctx context.Context, a Attempt) (bool, error)
+	FailEvent(ctx context.Context, in Intake, f Failure) (bool, error)
+	// ReleaseEvent gives an acquired attempt back: failed, due now, and not counted. It reports whether it was still held.
+	ReleaseEvent(ctx context.Context, a Attempt) (bool, error)
 }
 
 // Failure is what became of an attempt.
@@ -96,6 +97,20 @@ type Failure struct {
 
 // ExceededMaxRetry is what the error of an event says that was given up because of its attempts.
 const ExceededMaxRetry = "exceeded maxRetry"
+
+// ExceededError returns the error of an event that is given up because of its attempts: the last one, cut to fit, and why.
+func ExceededError(last string) string {
+	if last == "" {
+		return ExceededMaxRetry
+	}
+	const suffix = "; " + ExceededMaxRetry
+	last = CutError(last)
+	for len(last)+len(suffix) > maxError {
+		_, size := utf8.DecodeLastRuneInString(last)
+		last = last[:len(last)-size]
+	}
+	return last + suffix
+}
 
 // InboxState is where a record stands.
 type InboxState int

@@ -62,6 +62,12 @@ func (r *Runner[T]) Owner(ctx context.Context, tx T) *Unit[T] {
 	return nil
 }
 
+// Inside reports whether ctx carries a unit of this runner's tables that is not over, of whatever driver.
+func (r *Runner[T]) Inside(ctx context.Context) bool {
+	u, ok := ctx.Value(contextKey{r.db.Local()}).(interface{ Usable() error })
+	return ok && u.Usable() == nil
+}
+
 // Run calls fn in a transaction and commits it if fn returns nil. Inside a unit of the same tables it joins that one:
 // then the outer one commits, and an error here makes it roll back even if the caller swallows it.
 func (r *Runner[T]) Run(ctx context.Context, opts *sql.TxOptions, fn func(ctx context.Context, tx T) error) error {

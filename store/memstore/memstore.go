@@ -43,6 +43,8 @@ var (
 	_ store.Finisher[*Tx] = (*Store[*Tx])(nil)
 	_ store.Relay         = (*Store[*Tx])(nil)
 	_ store.Operator      = (*Store[*Tx])(nil)
+	_ store.Inbox[*Tx]    = (*Store[*Tx])(nil)
+	_ store.Restarter     = (*Store[*Tx])(nil)
 )
 
 // Handle is a transaction that [Over] was given a way to begin.

@@ -21,7 +21,7 @@ type Tx struct {
 }
 
 // mark is how much the transaction had when a savepoint was set.
-type mark struct{ events, finished int }
+type mark struct{ events, finished, intakes int }
 
 // Begin sets a savepoint: a transaction inside this one, whose Rollback takes back what was written since.
 func (tx *Tx) Begin(context.Context) (*Tx, error) {
@@ -94,6 +94,7 @@ type txn struct {
 	tables   *tables
 	pending  []store.Entry
 	finished []finish            // recorded as done
+	intakes  []intake            // accepted and succeeded
 	shares   []int               // lanes whose fence was checked: held until the transaction ends
 	ids      map[waybill.ID]bool // taken: held until the transaction ends
 	undone   []waybill.ID
@@ -110,7 +111,7 @@ func newTxn(t *tables) *txn {
 func (x *txn) mark() mark {
 	x.tables.mu.Lock()
 	defer x.tables.mu.Unlock()
-	return mark{events: len(x.pending), finished: len(x.finished)}
+	return mark{events: len(x.pending), finished: len(x.finished), intakes: len(x.intakes)}
 }
 
 func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.Placed, error) {
@@ -239,6 +240,7 @@ func (x *txn) truncate(to mark) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x.keep(to.finished)
+	x.forgetIntakes(to.intakes)
 	for _, e := range x.pending[to.events:] {
 		x.undone = append(x.undone, e.Event.ID)
 		delete(x.ids, e.Event.ID)
@@ -263,6 +265,7 @@ func (x *txn) commit() store.Ending {
 			t.deliver(r, f.history)
 		}
 	}
+	x.settleIntakes()
 	for k, id := range x.keys {
 		t.dedup[k] = id
 	}
@@ -306,6 +309,7 @@ func (x *txn) end() {
 		delete(x.tables.reserved, k)
 	}
 	x.keep(0)
+	x.forgetIntakes(0)
 	for _, lane := range x.shares {
 		delete(x.tables.lanes[lane].shared, x)
 	}

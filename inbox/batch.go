@@ -1,0 +1,177 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// ConsumeBatch is [Group.Consume] for many events, with one statement for their records and one commit. The results are those of Consume, in the
+// order of evs. An event whose handler fails gets a transaction of its own, and the others one without it; none is lost or applied twice.
+func (g *Group[T]) ConsumeBatch(ctx context.Context, evs []waybill.Event, fn HandlerFunc[T]) []error {
+	if fn == nil {
+		return repeat(errors.New("inbox: the handler is nil"), len(evs))
+	}
+	b := batch[T]{g: g, results: make([]error, len(evs))}
+	for i := range evs {
+		b.add(i, &evs[i], fn, nil)
+	}
+	b.run(ctx)
+	return b.results
+}
+
+func repeat(err error, n int) []error {
+	out := make([]error, n)
+	for i := range out {
+		out[i] = err
+	}
+	return out
+}
+
+// batch is events that are applied together as far as they can be.
+type batch[T any] struct {
+	g       *Group[T]
+	results []error
+	list    []*member[T]
+}
+
+// member is an event of a batch.
+type member[T any] struct {
+	*effort[T]
+	at      int
+	applied bool
+	alone   bool // it has to have a transaction of its own
+}
+
+func (b *batch[T]) add(at int, ev *waybill.Event, fn HandlerFunc[T], fence *waybill.Delivery) {
+	in, err := b.g.intake(ev)
+	if err != nil {
+		b.results[at] = err
+		return
+	}
+	b.list = append(b.list, &member[T]{effort: &effort[T]{g: b.g, in: in, ev: ev, fn: fn, fence: fence}, at: at})
+}
+
+// together is how often a batch is tried again without events that failed.
+const together = 3
+
+// run applies the events.
+func (b *batch[T]) run(ctx context.Context) {
+	if err := b.g.nested(ctx); err != nil {
+		for _, m := range b.list {
+			b.results[m.at] = err
+		}
+		return
+	}
+	// What this process is at already, or has twice in this batch, and what may have killed somebody, goes by itself.
+	entered := make(map[waybill.ID]bool, len(b.list))
+	for _, m := range b.list {
+		redelivered := m.fence != nil && m.fence.Attempt > 1
+		if d, ok := waybill.DeliveryFrom(ctx); ok && d.ID == m.ev.ID && d.Attempt > 1 {
+			redelivered = true
+		}
+		m.alone = redelivered || entered[m.in.Key] || !b.g.enter(m.in.Key)
+		if !m.alone {
+			entered[m.in.Key] = true
+		}
+	}
+	for range together {
+		if !b.attempt(ctx) {
+			break
+		}
+	}
+	for key := range entered {
+		b.g.leave(key)
+	}
+	for _, m := range b.list {
+		if m.applied {
+			continue
+		}
+		inner := ctx
+		if m.fence != nil {
+			inner = waybill.ContextWithDelivery(ctx, *m.fence)
+		}
+		if ctx.Err() != nil {
+			b.results[m.at] = waybill.Later(0, m.wrap(context.Cause(ctx)))
+			continue
+		}
+		res, err := b.g.consume(inner, m.ev, m.fn, m.own())
+		b.results[m.at] = settled(res, err, m.own())
+	}
+}
+
+// own returns the delivery that is to be settled with the event, if any.
+func (m *member[T]) own() *waybill.Delivery {
+	if m.settles() {
+		return m.fence
+	}
+	return nil
+}
+
+// attempt applies all events in one transaction that can be. It reports whether another attempt is worth while, without one that failed.
+func (b *batch[T]) attempt(ctx context.Context) bool {
+	var members []*member[T]
+	var ins []store.Intake
+	for _, m := range b.list {
+		if !m.alone {
+			members = append(members, m)
+			ins = append(ins, m.in)
+		}
+	}
+	if len(members) < 2 {
+		return false
+	}
+	var accepted []*member[T]
+	var failing *member[T]
+	began := time.Now()
+	err := b.g.inbox.runner.Run(ctx, nil, func(ctx context.Context, tx T) error {
+		accepted, failing = nil, nil
+		got, err := b.g.inbox.db.Accept(ctx, tx, waybill.NewID(), ins)
+		if err != nil {
+			return err
+		}
+		var done []waybill.Delivery
+		for i, m := range members {
+			if !got[i].Accepted {
+				m.alone = true
+				continue
+			}
+			inner := ctx
+			if m.fence != nil {
+				inner = waybill.ContextWithDelivery(ctx, *m.fence)
+			}
+			if err := m.apply(inner, tx, 1); err != nil {
+				failing = m
+				return err
+			}
+			accepted = append(accepted, m)
+			if m.settles() {
+				done = append(done, *m.fence)
+			}
+		}
+		if len(done) == 0 {
+			return nil
+		}
+		return b.g.inbox.finish.Finish(ctx, tx, done)
+	})
+	if err == nil {
+		took := time.Since(began) / time.Duration(max(len(accepted), 1))
+		for _, m := range accepted {
+			m.applied = true
+			if m.settles() {
+				b.results[m.at] = waybill.ErrSettled
+			}
+			b.g.tell(m.ev, Result{Attempt: 1}, nil, took)
+		}
+		return false
+	}
+	// Nothing of it is there, or nobody knows: each by itself finds out.
+	if failing == nil {
+		return false
+	}
+	failing.alone = true
+	return true
+}

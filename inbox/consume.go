@@ -1,0 +1,394 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Result says how an event came to be applied.
+type Result struct {
+	// Replayed: it had been, before; the handler was not called.
+	Replayed bool
+	// Attempt is the number of the attempt that applied it now.
+	Attempt int
+}
+
+// ErrConsumeFailed is what a group that waits returns when the one it waited for failed.
+var ErrConsumeFailed = errors.New("waybill: the other attempt failed")
+
+// Consume applies an event once: it runs fn in a transaction together with the event's record. It returns nil if and only if the effect
+// is committed, now or earlier. Otherwise the error's class says what to do with the delivery: [waybill.ErrInProgress] and
+// [waybill.ErrNotDue] come back later, as does an attempt that failed and was recorded; [waybill.ErrDead] and [waybill.ErrConflict] never
+// succeed.
+//
+// It never joins a transaction that is open already: [waybill.ErrNested]. If ctx carries a delivery ([waybill.ContextWithDelivery]) that is
+// not its first, the attempt is recorded before fn runs, so that an event that kills its process ends dead too.
+func (g *Group[T]) Consume(ctx context.Context, ev waybill.Event, fn HandlerFunc[T]) (Result, error) {
+	if fn == nil {
+		return Result{}, errors.New("inbox: the handler is nil")
+	}
+	return g.consume(ctx, &ev, fn, nil)
+}
+
+// consume is Consume; fence, if any, is the delivery to be settled in the same transaction.
+func (g *Group[T]) consume(ctx context.Context, ev *waybill.Event, fn HandlerFunc[T], fence *waybill.Delivery) (Result, error) {
+	in, err := g.intake(ev)
+	if err == nil {
+		err = g.nested(ctx)
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	began := time.Now()
+	e := &effort[T]{g: g, in: in, ev: ev, fn: fn, fence: fence}
+	res, err := e.run(ctx)
+	if g.opts.WaitIfInProgress && errors.Is(err, waybill.ErrInProgress) {
+		res, err = e.wait(ctx, began.Add(g.opts.WaitMax), err)
+	}
+	g.tell(ev, res, err, time.Since(began))
+	return res, err
+}
+
+// nested refuses to run inside a transaction of the same tables.
+func (g *Group[T]) nested(ctx context.Context) error {
+	if g.inbox.runner.Inside(ctx) {
+		return fmt.Errorf("inbox: group %s: %w: nil must mean that the effect is committed", g.name, waybill.ErrNested)
+	}
+	return nil
+}
+
+// tell tells the observer what became of an event.
+func (g *Group[T]) tell(ev *waybill.Event, res Result, err error, took time.Duration) {
+	o := &g.inbox.cfg.Observe
+	class, _ := waybill.Classify(err)
+	switch {
+	case class == waybill.Done && o.Consumed != nil:
+		o.Consumed(g.name, ev, took, res.Replayed)
+	case class == waybill.Dead && o.ConsumeDied != nil:
+		o.ConsumeDied(g.name, ev, err)
+	case class != waybill.Done && class != waybill.Dead && o.ConsumeFailed != nil:
+		o.ConsumeFailed(g.name, ev, err, took)
+	}
+}
+
+// busyDelay is when to come back to an event that somebody is at who has no lease.
+const busyDelay = 200 * time.Millisecond
+
+// restarts is how often a transaction is run again that the database gave up because of others.
+const restarts = 10
+
+// effort is one call of Consume.
+type effort[T any] struct {
+	g     *Group[T]
+	in    store.Intake
+	ev    *waybill.Event
+	fn    HandlerFunc[T]
+	fence *waybill.Delivery // settled in the same transaction
+	// leased, if it is not nil, is called instead of fn, without a transaction.
+	leased func(ctx context.Context, l *Lease[T]) error
+}
+
+// run makes one attempt, if there is one to be made.
+func (e *effort[T]) run(ctx context.Context) (Result, error) {
+	if !e.g.enter(e.in.Key) {
+		return Result{}, e.inProgress(busyDelay)
+	}
+	defer e.g.leave(e.in.Key)
+	if e.leased != nil {
+		return e.underLease(ctx)
+	}
+	if d, ok := waybill.DeliveryFrom(ctx); ok && d.ID == e.ev.ID && d.Attempt > 1 {
+		return e.claimed(ctx) // it may be what its last consumer died of
+	}
+	return e.straight(ctx)
+}
+
+// errStands says that there is a record already, or that somebody is about to make it.
+type errStands struct{ acceptance store.Acceptance }
+
+func (*errStands) Error() string { return "there is a record" }
+
+// failedError is what the handler returned.
+type failedError struct{ error }
+
+func (e failedError) Unwrap() error { return e.error }
+
+// straight records the event and applies it in one transaction, which is all there is to do nearly always.
+func (e *effort[T]) straight(ctx context.Context) (Result, error) {
+	g := e.g
+	owner := waybill.NewID()
+	err := e.transaction(ctx, func(ctx context.Context, tx T) error {
+		got, err := g.inbox.db.Accept(ctx, tx, owner, []store.Intake{e.in})
+		if err != nil {
+			return err
+		}
+		if !got[0].Accepted {
+			return &errStands{got[0]}
+		}
+		return e.apply(ctx, tx, 1)
+	})
+	var stands *errStands
+	var failed failedError
+	switch {
+	case err == nil:
+		return Result{Attempt: 1}, nil
+	case errors.As(err, &stands):
+		if stands.acceptance.Busy {
+			return Result{}, e.inProgress(busyDelay)
+		}
+		if res, err, open := e.judge(stands.acceptance.Record); !open {
+			return res, err
+		}
+		return e.claimed(ctx)
+	case errors.As(err, &failed):
+		return Result{}, e.failed(ctx, store.Attempt{Owner: owner}, 1, failed.error)
+	case errors.Is(err, waybill.ErrUncertain):
+		return e.uncertain(ctx, owner, 1, err)
+	}
+	return Result{}, e.trouble(err)
+}
+
+// claimed records the attempt, durably, and then applies the event: it failed before, or may have killed who was at it.
+func (e *effort[T]) claimed(ctx context.Context) (Result, error) {
+	g := e.g
+	owner := waybill.NewID()
+	rec, ok, err := g.inbox.db.ClaimEvent(ctx, e.in, owner, g.opts.LockTTL, g.opts.attempts(), e.kept())
+	if err != nil {
+		return Result{}, e.trouble(err)
+	}
+	if !ok {
+		res, err, open := e.judge(rec)
+		if open { // somebody was faster
+			err = e.inProgress(busyDelay)
+		}
+		return res, err
+	}
+	a := store.Attempt{Group: g.name, Key: e.in.Key, Owner: owner, Fence: rec.Fence}
+	err = e.transaction(ctx, func(ctx context.Context, tx T) error {
+		if err := e.apply(ctx, tx, rec.Attempts); err != nil {
+			return err
+		}
+		return e.succeed(ctx, tx, a)
+	})
+	var failed failedError
+	switch {
+	case err == nil:
+		return Result{Attempt: rec.Attempts}, nil
+	case errors.As(err, &failed):
+		return Result{}, e.failed(ctx, a, rec.Attempts, failed.error)
+	case errors.Is(err, waybill.ErrUncertain):
+		return e.uncertain(ctx, owner, rec.Attempts, err)
+	}
+	if !errors.Is(err, errLapsed) {
+		e.release(ctx, a)
+	}
+	return Result{}, e.trouble(err)
+}
+
+// errLapsed says that somebody else may have the event by now. The attempt counts: the event may take too long every time.
+var errLapsed = fmt.Errorf("%w: the attempt took longer than LockTTL, and its effects are rolled back", waybill.ErrLeaseLost)
+
+// succeed records the attempt as succeeded, if it is still ours.
+func (e *effort[T]) succeed(ctx context.Context, tx T, a store.Attempt) error {
+	ok, err := e.g.inbox.db.Succeed(ctx, tx, a)
+	if err == nil && !ok {
+		err = errLapsed
+	}
+	return err
+}
+
+// transaction runs fn in a transaction, again if the database gave it up because of others. What fn does last is to settle the
+// delivery.
+func (e *effort[T]) transaction(ctx context.Context, fn func(ctx context.Context, tx T) error) error {
+	for n := 1; ; n++ {
+		err := e.g.inbox.runner.Run(ctx, nil, func(ctx context.Context, tx T) error {
+			if err := fn(ctx, tx); err != nil || e.fence == nil {
+				return err
+			}
+			return e.g.inbox.finish.Finish(ctx, tx, []waybill.Delivery{*e.fence})
+		})
+		if err == nil || n > restarts || !e.g.restartable(err) {
+			return err
+		}
+		select {
+		case <-time.After(time.Duration(n) * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// restartable reports whether a transaction failed because of others.
+func (g *Group[T]) restartable(err error) bool {
+	r, ok := g.inbox.db.(store.Restarter)
+	return ok && !errors.Is(err, waybill.ErrUncertain) && r.Restartable(err)
+}
+
+// delivered returns a context that says which event is in hand.
+func (e *effort[T]) delivered(ctx context.Context, attempt int) context.Context {
+	if d, ok := waybill.DeliveryFrom(ctx); ok && d.ID == e.ev.ID {
+		return ctx
+	}
+	return waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: *e.ev, Attempt: attempt})
+}
+
+// apply calls the handler.
+func (e *effort[T]) apply(ctx context.Context, tx T, attempt int) error {
+	err := contain.Call(func() error { return e.fn(e.delivered(ctx, attempt), tx, *e.ev) })
+	if err == nil {
+		return nil
+	}
+	if e.g.restartable(err) {
+		return err // the database's word, passed on by the handler
+	}
+	return failedError{err}
+}
+
+// judge says what an existing record means, and whether another attempt may be made.
+func (e *effort[T]) judge(rec store.InboxRecord) (res Result, err error, open bool) { //nolint:revive // the error is one of three answers
+	if rec.Type != e.in.Type || rec.Hash != e.in.Hash {
+		return Result{}, waybill.Permanent(fmt.Errorf("inbox: group %s: event %s of type %s: %w: it was recorded as %s",
+			e.g.name, e.ev.ID, e.ev.Type, waybill.ErrConflict, rec.Type)), false
+	}
+	switch rec.State {
+	case store.InboxSucceeded:
+		return Result{Replayed: true}, nil, false
+	case store.InboxDead:
+		return Result{}, e.dead(rec.Attempts, errors.New(rec.LastError)), false
+	case store.InboxProcessing:
+		if left := rec.LeaseUntil.Sub(rec.Now); left > 0 {
+			return Result{}, e.inProgress(left), false
+		}
+	case store.InboxFailed:
+		if left := rec.NextRetryAt.Sub(rec.Now); left > 0 {
+			return Result{}, waybill.Later(left, e.wrap(fmt.Errorf("%w: the next attempt is in %v; the last one: %s",
+				waybill.ErrNotDue, left.Round(time.Millisecond), rec.LastError))), false
+		}
+	}
+	return Result{}, nil, true
+}
+
+func (e *effort[T]) inProgress(left time.Duration) error {
+	return waybill.Later(left, e.wrap(waybill.ErrInProgress))
+}
+
+func (e *effort[T]) dead(attempts int, err error) error {
+	return waybill.Permanent(e.wrap(fmt.Errorf("%w after %d attempts: %w", waybill.ErrDead, attempts, err)))
+}
+
+// wrap says which event of which group.
+func (e *effort[T]) wrap(err error) error {
+	return fmt.Errorf("inbox: group %s: event %s: %w", e.g.name, e.ev.ID, err)
+}
+
+// trouble is an error of the database and not of the event: it is delivered again, and nothing is counted.
+func (e *effort[T]) trouble(err error) error { return waybill.Later(e.g.opts.BaseBackoff, e.wrap(err)) }
+
+// recordTime bounds what is done for an attempt after its own context may have ended.
+const recordTime = 10 * time.Second
+
+// failed records that an attempt failed, in a transaction of its own: the one that had its effects is rolled back. It returns what
+// the caller gets.
+func (e *effort[T]) failed(ctx context.Context, a store.Attempt, attempts int, err error) error {
+	g := e.g
+	class, delay := waybill.Classify(err)
+	if ctx.Err() != nil || class == waybill.Uncounted || class == waybill.Down {
+		e.release(ctx, a)
+		if class != waybill.Uncounted && class != waybill.Down {
+			err = waybill.Later(0, err) // our own doing
+		}
+		return e.wrap(err)
+	}
+	f := store.Failure{Owner: a.Owner, Fence: a.Fence, Delay: delay, Error: err.Error(), Kept: e.kept()}
+	if f.Delay == 0 {
+		f.Delay = g.opts.after(attempts)
+	}
+	switch {
+	case class == waybill.Dead:
+		f.Dead = true
+	case attempts >= g.opts.attempts():
+		f.Dead, f.Error = true, store.ExceededError(err.Error())
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+	defer cancel()
+	if _, ferr := g.inbox.db.FailEvent(ctx, e.in, f); ferr != nil {
+		// It will be delivered again; only the count is lost.
+		return waybill.Later(g.opts.BaseBackoff, e.wrap(errors.Join(err, fmt.Errorf("recording the failure: %w", ferr))))
+	}
+	if f.Dead {
+		g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelError, "waybill: an event is dead in a consumer group", e.attrs(attempts, err)...)
+		return e.dead(attempts, err)
+	}
+	g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "waybill: an event failed in a consumer group", e.attrs(attempts, err)...)
+	return waybill.Later(f.Delay, e.wrap(fmt.Errorf("attempt %d failed: %w", attempts, err)))
+}
+
+func (e *effort[T]) attrs(attempts int, err error) []slog.Attr {
+	return []slog.Attr{
+		slog.String("group", e.g.name), slog.String("id", e.ev.ID.String()), slog.String("type", e.ev.Type),
+		slog.Int("attempt", attempts), slog.String("error", err.Error()),
+	}
+}
+
+// release gives an attempt back that does not count.
+func (e *effort[T]) release(ctx context.Context, a store.Attempt) {
+	if a.Fence == 0 {
+		return // nothing was recorded
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+	defer cancel()
+	if _, err := e.g.inbox.db.ReleaseEvent(ctx, a); err != nil {
+		e.g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "waybill: an attempt was not given back; its lease will run out",
+			slog.String("group", e.g.name), slog.String("id", e.ev.ID.String()), slog.String("error", err.Error()))
+	}
+}
+
+// uncertain finds out what became of a commit whose answer was lost.
+func (e *effort[T]) uncertain(ctx context.Context, owner waybill.ID, attempt int, err error) (Result, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+	defer cancel()
+	rec, ok, ferr := e.g.inbox.db.FindRecord(ctx, e.g.name, e.in.Key)
+	if ferr == nil && ok && rec.State == store.InboxSucceeded && rec.Owner == owner {
+		return Result{Attempt: attempt}, nil
+	}
+	return Result{}, waybill.Later(e.g.opts.BaseBackoff, e.wrap(errors.Join(err, ferr)))
+}
+
+// wait waits for who is at the event.
+func (e *effort[T]) wait(ctx context.Context, until time.Time, last error) (Result, error) {
+	pause := 5 * time.Millisecond
+	for {
+		left := time.Until(until)
+		if left <= 0 {
+			return Result{}, last
+		}
+		select {
+		case <-ctx.Done():
+			return Result{}, waybill.Later(0, e.wrap(context.Cause(ctx)))
+		case <-time.After(min(pause, left)):
+		}
+		pause = min(2*pause, 500*time.Millisecond)
+		rec, ok, err := e.g.inbox.db.FindRecord(ctx, e.g.name, e.in.Key)
+		if err != nil {
+			return Result{}, e.trouble(err)
+		}
+		if ok && rec.State == store.InboxFailed {
+			return Result{}, waybill.Later(max(rec.NextRetryAt.Sub(rec.Now), 0), e.wrap(fmt.Errorf("%w: %s", ErrConsumeFailed, rec.LastError)))
+		}
+		if ok && rec.State == store.InboxProcessing && rec.LeaseUntil.After(rec.Now) {
+			continue
+		}
+		res, err := e.run(ctx)
+		if !errors.Is(err, waybill.ErrInProgress) {
+			return res, err
+		}
+		last = err
+	}
+}

@@ -1,0 +1,186 @@
+// Package inboxtest is the suite that shows what a consumer group promises, over a store: every behaviour of consuming once that the project
+// names, numbered as in its list. Each store's tests run it, with the harness of its conformance suite.
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+// check is one test of a behaviour.
+type check[T any] struct {
+	name string
+	// concurrent: it needs two transactions that write at the same time.
+	concurrent bool
+	run        func(b *bed[T])
+}
+
+// Run runs the suite, as subtests of t that are named after the behaviours.
+func Run[T any](t *testing.T, h storetest.Harness[T]) {
+	t.Helper()
+	for _, c := range slices.Concat(onceChecks[T](), failChecks[T](), leaseChecks[T](), batchChecks[T](), sinkChecks[T](), keepChecks[T]()) {
+		t.Run("behaviour_"+c.name, func(t *testing.T) {
+			if c.concurrent && !h.Features.LateCommits {
+				t.Skip("this store has one writer at a time")
+			}
+			c.run(newBed(t, h))
+		})
+	}
+}
+
+// bed is an inbox of its own for one check.
+type bed[T any] struct {
+	*testing.T
+	storetest.Instance[T]
+	features storetest.Features
+	box      *outbox.Outbox[T]
+	in       *inbox.Inbox[T]
+}
+
+func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
+	t.Helper()
+	b := &bed[T]{T: t, Instance: h.Open(t), features: h.Features}
+	var err error
+	if b.box, err = outbox.New[T](b.DB, outbox.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	b.in = b.inbox(inbox.Config{})
+	return b
+}
+
+// inbox returns another inbox over the same store.
+func (b *bed[T]) inbox(cfg inbox.Config) *inbox.Inbox[T] {
+	b.Helper()
+	in, err := inbox.New[T](any(b.DB).(store.Inbox[T]), cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return in
+}
+
+// event returns an event whose payload is n.
+func event(n int) waybill.Event {
+	return waybill.NewEvent("Happened", n).Complete()
+}
+
+// effect is what handlers do: an event of that name in the outbox, and a row where the store has tables. Both are committed with the record, or
+// not at all.
+func (b *bed[T]) effect(ctx context.Context, tx T, name string) error {
+	ev := waybill.NewEvent("Effect", 0)
+	ev.AggregateType, ev.AggregateID = "effect", name
+	var err error
+	if b.Insert != nil {
+		err = b.Insert(ctx, tx, name)
+	}
+	return errors.Join(err, b.box.Write(ctx, tx, ev))
+}
+
+// effects counts what was committed.
+func (b *bed[T]) effects(name string) int {
+	b.Helper()
+	n, err := b.DB.Count(context.Background(), store.Ready, store.Filter{AggregateType: "effect", AggregateID: name})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if b.Count != nil {
+		rows, err := b.Count(context.Background(), name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if int64(rows) != n {
+			b.Errorf("%d rows and %d events of %s", rows, n, name)
+		}
+	}
+	return int(n)
+}
+
+func (b *bed[T]) wantEffects(name string, want int) {
+	b.Helper()
+	if got := b.effects(name); got != want {
+		b.Errorf("%d effects of %s, want %d", got, name, want)
+	}
+}
+
+// apply is a handler with an effect of this name.
+func (b *bed[T]) apply(name string) inbox.HandlerFunc[T] {
+	return func(ctx context.Context, tx T, _ waybill.Event) error { return b.effect(ctx, tx, name) }
+}
+
+// failing is a handler whose effect is rolled back.
+func (b *bed[T]) failing(name string, result error) inbox.HandlerFunc[T] {
+	return func(ctx context.Context, tx T, _ waybill.Event) error {
+		return errors.Join(b.effect(ctx, tx, name), result)
+	}
+}
+
+// record returns the record of an event.
+func (b *bed[T]) record(g *inbox.Group[T], ev waybill.Event) store.InboxRecord {
+	b.Helper()
+	rec, ok, err := g.Find(context.Background(), ev)
+	if err != nil || !ok {
+		b.Fatalf("the record of the event: %v, %v", ok, err)
+	}
+	return rec
+}
+
+func (b *bed[T]) wantNone(g *inbox.Group[T], ev waybill.Event) {
+	b.Helper()
+	if rec, ok, err := g.Find(context.Background(), ev); err != nil || ok {
+		b.Errorf("there is a record: %+v, %v", rec, err)
+	}
+}
+
+// consume consumes an event that must be applied now.
+func (b *bed[T]) consume(g *inbox.Group[T], ev waybill.Event, fn inbox.HandlerFunc[T]) {
+	b.Helper()
+	if res, err := g.Consume(context.Background(), ev, fn); err != nil || res.Replayed {
+		b.Fatalf("Consume: %+v, %v", res, err)
+	}
+}
+
+// wantError checks an error and its class.
+func (b *bed[T]) wantError(err, want error, class waybill.Class) {
+	b.Helper()
+	got, _ := waybill.Classify(err)
+	if !errors.Is(err, want) || got != class {
+		b.Errorf("got %v of class %v, want %v of class %v", err, got, want, class)
+	}
+}
+
+// never is a handler that must not be called.
+func (b *bed[T]) never() inbox.HandlerFunc[T] {
+	return func(context.Context, T, waybill.Event) error {
+		b.Error("the handler was called")
+		return nil
+	}
+}
+
+// await waits for a condition.
+func (b *bed[T]) await(what string, ok func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); {
+		if time.Now().After(deadline) {
+			b.Fatalf("waited in vain: %s", what)
+		}
+		<-time.After(2 * time.Millisecond)
+	}
+}
+
+// redelivered returns a context in which an event is delivered for the nth time.
+func redelivered(ev waybill.Event, n int) context.Context {
+	return waybill.ContextWithDelivery(context.Background(), waybill.Delivery{Event: ev, Attempt: n})
+}
+
+var errNo = errors.New("no")
+
+func named(prefix string, n int) string { return fmt.Sprint(prefix, n) }

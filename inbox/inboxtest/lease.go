@@ -1,0 +1,147 @@
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/store"
+)
+
+func leaseChecks[T any]() []check[T] {
+	return []check[T]{
+		{name: "39_leased", run: leased[T]},
+		{name: "39_lease_expires", run: leaseExpires[T]},
+		{name: "39_lease_expires_in_a_transaction", concurrent: true, run: leaseExpiresInTx[T]},
+		{name: "39_leased_failure", run: leasedFailure[T]},
+		{name: "39_takeover_of_success", run: takeoverOfSuccess[T]},
+	}
+}
+
+func leased[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{})
+	for n, finishes := range []bool{true, false} {
+		ev := event(n)
+		res, err := g.ConsumeLeased(context.Background(), ev, func(ctx context.Context, l *inbox.Lease[T]) error {
+			if want := "G:" + ev.ID.String(); l.Key() != want || l.Fence() != 1 || l.Attempt() != 1 {
+				b.Errorf("the lease is %s, %d, %d", l.Key(), l.Fence(), l.Attempt())
+			}
+			if _, limited := ctx.Deadline(); !limited {
+				b.Error("the handler's context does not end with the lease")
+			}
+			if rec := b.record(g, ev); rec.State != store.InboxProcessing {
+				b.Errorf("during the handler the record is %+v", rec)
+			}
+			_, err := g.Consume(context.Background(), ev, b.never())
+			b.wantError(err, waybill.ErrInProgress, waybill.Uncounted)
+			if !finishes {
+				return nil
+			}
+			return l.Finish(ctx, func(ctx context.Context, tx T) error { return b.effect(ctx, tx, "leased") })
+		})
+		if err != nil || res.Replayed {
+			b.Errorf("ConsumeLeased: %+v, %v", res, err)
+		}
+		if rec := b.record(g, ev); rec.State != store.InboxSucceeded {
+			b.Errorf("the record is %+v", rec)
+		}
+	}
+	b.wantEffects("leased", 1)
+}
+
+// leaseExpires: who comes after the lease has run out has the event, and the first one's effects are rolled back when it wants to finish.
+func leaseExpires[T any](b *bed[T]) {
+	slow := b.in.Group("G", inbox.Options{LockTTL: time.Millisecond})
+	other := b.inbox(inbox.Config{}).Group("G", inbox.Options{})
+	ev := event(1)
+	_, err := slow.ConsumeLeased(context.Background(), ev, func(_ context.Context, l *inbox.Lease[T]) error {
+		b.await("the second one has it", func() bool {
+			_, err := other.ConsumeLeased(context.Background(), ev, func(ctx context.Context, l2 *inbox.Lease[T]) error {
+				if l2.Fence() <= l.Fence() {
+					b.Errorf("the fence was %d and is %d", l.Fence(), l2.Fence())
+				}
+				return l2.Finish(ctx, func(ctx context.Context, tx T) error { return b.effect(ctx, tx, "second") })
+			})
+			if err != nil && !errors.Is(err, waybill.ErrInProgress) {
+				b.Fatal(err)
+			}
+			return err == nil
+		})
+		return l.Finish(context.Background(), func(ctx context.Context, tx T) error { return b.effect(ctx, tx, "first") })
+	})
+	b.wantError(err, waybill.ErrLeaseLost, waybill.Uncounted)
+	b.wantEffects("first", 0)
+	b.wantEffects("second", 1)
+	if rec := b.record(other, ev); rec.State != store.InboxSucceeded || rec.Attempts != 2 {
+		b.Errorf("the record is %+v", rec)
+	}
+}
+
+func leaseExpiresInTx[T any](b *bed[T]) {
+	slow := b.in.Group("G", inbox.Options{LockTTL: time.Millisecond})
+	other := b.inbox(inbox.Config{}).Group("G", inbox.Options{})
+	ev := event(1)
+	_, err := slow.Consume(redelivered(ev, 2), ev, func(ctx context.Context, tx T, _ waybill.Event) error {
+		b.await("the second one has it", func() bool {
+			_, err := other.Consume(redelivered(ev, 3), ev, b.apply("second"))
+			if err != nil && !errors.Is(err, waybill.ErrInProgress) {
+				b.Fatal(err)
+			}
+			return err == nil
+		})
+		return b.effect(ctx, tx, "first")
+	})
+	b.wantError(err, waybill.ErrLeaseLost, waybill.Uncounted)
+	b.wantEffects("first", 0)
+	b.wantEffects("second", 1)
+}
+
+func leasedFailure[T any](b *bed[T]) {
+	g := b.in.Group("G", eager)
+	ev := event(1)
+	_, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error { return errNo })
+	b.wantError(err, errNo, waybill.Uncounted)
+	rec := b.record(g, ev)
+	if rec.State != store.InboxFailed || !rec.LeaseUntil.IsZero() || !strings.Contains(rec.LastError, "no") {
+		b.Errorf("the record is %+v", rec)
+	}
+	b.await("it is due", func() bool {
+		_, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error { return nil })
+		return err == nil
+	})
+}
+
+// takeoverOfSuccess: what has succeeded is not taken, and a late failure or release of who had it before changes nothing.
+func takeoverOfSuccess[T any](b *bed[T]) {
+	db := any(b.DB).(store.Inbox[T])
+	g := b.in.Group("G", inbox.Options{})
+	ev := event(1)
+	var old store.Attempt
+	_, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error {
+		rec := b.record(g, ev)
+		old = store.Attempt{Group: "G", Key: rec.Key, Owner: rec.Owner, Fence: rec.Fence}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	before := b.record(g, ev)
+	if _, ok, err := db.ClaimEvent(context.Background(), before.Intake, waybill.NewID(), time.Minute, 100, nil); ok || err != nil {
+		b.Errorf("a success was taken over: %v, %v", ok, err)
+	}
+	if ok, err := db.FailEvent(context.Background(), before.Intake, store.Failure{Owner: old.Owner, Fence: old.Fence}); ok || err != nil {
+		b.Errorf("a success was made a failure: %v, %v", ok, err)
+	}
+	if ok, err := db.FailEvent(context.Background(), before.Intake, store.Failure{}); ok || err != nil {
+		b.Errorf("a success was made a failure by who had claimed nothing: %v, %v", ok, err)
+	}
+	if ok, err := db.ReleaseEvent(context.Background(), old); ok || err != nil {
+		b.Errorf("a success was released: %v, %v", ok, err)
+	}
+	if rec := b.record(g, ev); rec.State != store.InboxSucceeded || rec.Fence != before.Fence || rec.Attempts != before.Attempts {
+		b.Errorf("the record was %+v and is %+v", before, rec)
+	}
+}

@@ -1,0 +1,264 @@
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/store"
+)
+
+func onceChecks[T any]() []check[T] {
+	return []check[T]{
+		{name: "36_a_hundred_in_parallel", run: parallel[T]},
+		{name: "36_busy_elsewhere", concurrent: true, run: busyElsewhere[T]},
+		{name: "36_replayed", run: replayed[T]},
+		{name: "40_another_type_or_payload", run: conflict[T]},
+		{name: "41_two_groups", run: twoGroups[T]},
+		{name: "41_two_handlers", run: twoHandlers[T]},
+		{name: "41b_nested", run: nested[T]},
+		{name: "41_by_dedup_key", run: byDedupKey[T]},
+		{name: "41b_no_id", run: noID[T]},
+		{name: "36_wait", run: waits[T]},
+	}
+}
+
+// parallel: the same event from many goroutines, of two stores where there are two, has one effect; the others see it, or that it is
+// under way.
+func parallel[T any](b *bed[T]) {
+	groups := []*inbox.Group[T]{b.in.Group("G", inbox.Options{})}
+	if b.features.SecondStore {
+		other, err := inbox.New[T](any(b.Second()).(store.Inbox[T]), inbox.Config{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		groups = append(groups, other.Group("G", inbox.Options{}))
+	}
+	ev := event(1)
+	var applied, replayed, busy atomic.Int64
+	var all sync.WaitGroup
+	for i := range 100 {
+		all.Go(func() {
+			res, err := groups[i%len(groups)].Consume(context.Background(), ev, b.apply("once"))
+			switch {
+			case err == nil && res.Replayed:
+				replayed.Add(1)
+			case err == nil:
+				applied.Add(1)
+			case errors.Is(err, waybill.ErrInProgress):
+				busy.Add(1)
+			default:
+				b.Errorf("Consume: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if applied.Load() != 1 || replayed.Load()+busy.Load() != 99 {
+		b.Errorf("%d applied it, %d saw that it was, %d that it is being", applied.Load(), replayed.Load(), busy.Load())
+	}
+	b.wantEffects("once", 1)
+}
+
+// busyElsewhere: while another process's transaction is at it, a duplicate is told so at once.
+func busyElsewhere[T any](b *bed[T]) {
+	if !b.features.SecondStore {
+		b.Skip("there is one store")
+	}
+	other, err := inbox.New[T](any(b.Second()).(store.Inbox[T]), inbox.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	one, two := b.in.Group("G", inbox.Options{}), other.Group("G", inbox.Options{})
+	ev := event(1)
+	b.consume(one, ev, func(ctx context.Context, tx T, _ waybill.Event) error {
+		_, err := two.Consume(context.Background(), ev, b.never())
+		b.wantError(err, waybill.ErrInProgress, waybill.Uncounted)
+		return b.effect(ctx, tx, "once")
+	})
+	if res, err := two.Consume(context.Background(), ev, b.never()); err != nil || !res.Replayed {
+		b.Errorf("after the commit: %+v, %v", res, err)
+	}
+	b.wantEffects("once", 1)
+}
+
+func replayed[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{})
+	ev := event(1)
+	b.consume(g, ev, b.apply("once"))
+	for _, ctx := range []context.Context{context.Background(), redelivered(ev, 2)} {
+		if res, err := g.Consume(ctx, ev, b.never()); err != nil || !res.Replayed {
+			b.Errorf("Consume again: %+v, %v", res, err)
+		}
+	}
+	b.wantEffects("once", 1)
+	rec := b.record(g, ev)
+	if rec.State != store.InboxSucceeded || rec.ProcessedAt.IsZero() || rec.Attempts != 1 || rec.Event != ev.ID || rec.Type != ev.Type {
+		b.Errorf("its record is %+v", rec)
+	}
+}
+
+// conflict: the same id with another content is refused, and changes nothing, whatever the record says.
+func conflict[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{BaseBackoff: time.Nanosecond, MaxBackoff: time.Nanosecond})
+	done, failed := event(1), event(2)
+	b.consume(g, done, b.apply("done"))
+	if _, err := g.Consume(context.Background(), failed, b.failing("failed", errNo)); err == nil {
+		b.Fatal("it did not fail")
+	}
+	for _, ev := range []waybill.Event{done, failed} {
+		before := b.record(g, ev)
+		otherType, otherPayload := ev, ev
+		otherType.Type = "Another"
+		otherPayload.Payload = []byte("3")
+		for _, wrong := range []waybill.Event{otherType, otherPayload} {
+			for _, ctx := range []context.Context{context.Background(), redelivered(wrong, 2)} {
+				_, err := g.Consume(ctx, wrong, b.never())
+				b.wantError(err, waybill.ErrConflict, waybill.Dead)
+			}
+		}
+		after := b.record(g, ev)
+		after.Now = before.Now
+		if after.State != before.State || after.Fence != before.Fence || after.Attempts != before.Attempts {
+			b.Errorf("the record was %+v and is %+v", before, after)
+		}
+	}
+}
+
+func twoGroups[T any](b *bed[T]) {
+	one, two := b.in.Group("one", inbox.Options{}), b.in.Group("two", inbox.Options{})
+	ev := event(1)
+	if _, err := one.Consume(context.Background(), ev, b.failing("one", errNo)); err == nil {
+		b.Error("it did not fail")
+	}
+	b.consume(two, ev, b.apply("two"))
+	b.wantEffects("one", 0)
+	b.wantEffects("two", 1)
+}
+
+func twoHandlers[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{})
+	g.Handle("", "A", b.never())
+	if !g.Handles(waybill.GlobalAggregate, "A") || g.Handles("other", "A") || g.Handles("", "B") {
+		b.Error("the group does not know what it handles")
+	}
+	mustPanic := func(what string, fn func()) {
+		defer func() {
+			if recover() == nil {
+				b.Errorf("%s did not panic", what)
+			}
+		}()
+		fn()
+	}
+	mustPanic("a second handler", func() { g.Handle("", "A", b.never()) })
+	mustPanic("a second group", func() { b.in.Group("G", inbox.Options{}) })
+	mustPanic("waiting without a bound", func() { b.in.Group("H", inbox.Options{WaitIfInProgress: true}) })
+	mustPanic("two groups of one name on a bus", func() { inbox.NewBus(g, g) })
+}
+
+// nested: nil means that the effect is committed, which it would not be inside a transaction that is still open.
+func nested[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{})
+	ev := event(1)
+	err := b.box.InTx(context.Background(), func(ctx context.Context, _ T) error {
+		_, err := g.Consume(ctx, ev, b.never())
+		if !errors.Is(err, waybill.ErrNested) {
+			b.Errorf("Consume: %v", err)
+		}
+		_, err = g.ConsumeLeased(ctx, ev, func(context.Context, *inbox.Lease[T]) error { b.Error("it was called"); return nil })
+		if !errors.Is(err, waybill.ErrNested) {
+			b.Errorf("ConsumeLeased: %v", err)
+		}
+		for _, err := range g.ConsumeBatch(ctx, []waybill.Event{ev}, b.never()) {
+			if !errors.Is(err, waybill.ErrNested) {
+				b.Errorf("ConsumeBatch: %v", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.Error(err)
+	}
+	b.wantNone(g, ev)
+}
+
+func byDedupKey[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{Key: inbox.ByDedupKey})
+	one, again, tenant := event(1), event(2), event(3)
+	one.DedupKey, again.DedupKey, tenant.DedupKey, tenant.TenantID = "order-1:paid", "order-1:paid", "order-1:paid", "t"
+	b.consume(g, one, b.apply("key"))
+	if res, err := g.Consume(context.Background(), again, b.never()); err != nil || !res.Replayed {
+		b.Errorf("the same key under another id: %+v, %v", res, err)
+	}
+	b.consume(g, tenant, b.apply("key"))
+	b.consume(g, event(4), b.apply("key"))
+	b.wantEffects("key", 3)
+}
+
+func noID[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{})
+	_, err := g.Consume(context.Background(), waybill.Event{Type: "A"}, b.never())
+	if class, _ := waybill.Classify(err); class != waybill.Dead {
+		b.Errorf("an event without an id: %v of class %v", err, class)
+	}
+}
+
+// waits: who waits sees how it ends, and not for longer than it said.
+func waits[T any](b *bed[T]) {
+	o := inbox.Options{WaitIfInProgress: true, WaitMax: 20 * time.Second}
+	g := b.in.Group("G", o)
+	o.WaitMax = 30 * time.Millisecond
+	short := b.in.Group("short", o)
+	ok, bad, long := event(1), event(2), event(3)
+	begun := func(g *inbox.Group[T], ev waybill.Event, go_ <-chan struct{}, result error) (started chan struct{}, done chan error) {
+		started, done = make(chan struct{}), make(chan error, 1)
+		go func() {
+			_, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error {
+				close(started)
+				<-go_
+				return result
+			})
+			done <- err
+		}()
+		return started, done
+	}
+	for _, c := range []struct {
+		ev     waybill.Event
+		result error
+		want   error
+	}{{ok, nil, nil}, {bad, errNo, inbox.ErrConsumeFailed}} {
+		end := make(chan struct{})
+		started, done := begun(g, c.ev, end, c.result)
+		<-started
+		waited := make(chan error, 1)
+		go func() {
+			res, err := g.Consume(context.Background(), c.ev, b.never())
+			if err == nil && !res.Replayed {
+				err = errors.New("it was applied")
+			}
+			waited <- err
+		}()
+		close(end)
+		if err := <-waited; !errors.Is(err, c.want) {
+			b.Errorf("waiting: %v, want %v", err, c.want)
+		}
+		<-done
+	}
+	end := make(chan struct{})
+	started, done := begun(short, long, end, nil)
+	<-started
+	_, err := short.Consume(context.Background(), long, b.never())
+	b.wantError(err, waybill.ErrInProgress, waybill.Uncounted)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := g.Consume(ended, event(4), b.never()); err == nil {
+		b.Error("Consume with a context that has ended returned nil")
+	}
+	close(end)
+	if err := <-done; err != nil {
+		b.Error(err)
+	}
+}

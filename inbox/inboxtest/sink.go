@@ -1,0 +1,225 @@
+package inboxtest
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+)
+
+func sinkChecks[T any]() []check[T] {
+	return []check[T]{
+		{name: "8_settles_with_the_effect", run: settlesWithEffect[T]},
+		{name: "8_all_or_nothing", run: allOrNothing[T]},
+		{name: "8_relayed", run: relayed[T]},
+		{name: "41_bus", run: bus[T]},
+		{name: "41_no_handler", run: noHandler[T]},
+	}
+}
+
+// deliveries writes events and returns them as a relay that owns all lanes has them.
+func (b *bed[T]) deliveries(n int) []waybill.Delivery {
+	b.Helper()
+	ctx := context.Background()
+	var evs []waybill.Event
+	for i := range n {
+		evs = append(evs, event(i))
+	}
+	if err := b.box.InTx(ctx, func(ctx context.Context, tx T) error { return b.box.Write(ctx, tx, evs...) }); err != nil {
+		b.Fatal(err)
+	}
+	stats, err := b.DB.Stats(ctx)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var lanes []int
+	var from []store.Cursor
+	for i := range stats.Lanes {
+		lanes = append(lanes, i)
+		from = append(from, store.Cursor{Lane: i})
+	}
+	node := store.Node{ID: waybill.NewID(), Relay: "r"}
+	if _, err := b.DB.Heartbeat(ctx, node, time.Hour); err != nil {
+		b.Fatal(err)
+	}
+	leases, err := b.DB.Acquire(ctx, node, lanes, 10)
+	if err != nil {
+		b.Fatal(err)
+	}
+	page, err := b.DB.Fetch(ctx, from, 100)
+	if err != nil || len(page.Rows) != n {
+		b.Fatal(page, err)
+	}
+	var out []waybill.Delivery
+	for _, row := range page.Rows {
+		for _, l := range leases {
+			if l.Lane == row.Lane {
+				p := waybill.Position{Lane: row.Lane, Epoch: l.Epoch, Seq: row.Seq}
+				out = append(out, waybill.Delivery{
+					Event: row.Event, Attempt: 1, Claim: waybill.NewClaim(p, l.Token).WithHistory(true).WithSource(b.DB.Local()),
+				})
+			}
+		}
+	}
+	return out
+}
+
+func (b *bed[T]) state(id waybill.ID) string {
+	b.Helper()
+	recs, err := b.DB.Find(context.Background(), id)
+	if err != nil || len(recs) != 1 {
+		b.Fatalf("the event: %v, %v", recs, err)
+	}
+	return recs[0].State.String()
+}
+
+// settlesWithEffect: outbox row, effect and record are one transaction, for a batch as for one event.
+func settlesWithEffect[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{})
+	g.Handle("", "Happened", b.apply("sink"))
+	ds := b.deliveries(5)
+	again := ds[4]
+	again.Attempt = 2 // by itself, with its attempt recorded
+	for _, part := range [][]waybill.Delivery{ds[:1], ds[1:4], {again}} {
+		for _, err := range g.Deliver(context.Background(), part) {
+			if !errors.Is(err, waybill.ErrSettled) {
+				b.Errorf("Deliver: %v, want ErrSettled", err)
+			}
+		}
+	}
+	for _, d := range ds {
+		if s := b.state(d.ID); s != "delivered" {
+			b.Errorf("the event is %s", s)
+		}
+	}
+	b.wantEffects("sink", 5)
+	// Delivered once more, by who does not know: nothing happens, and the relay settles it.
+	for _, err := range g.Deliver(context.Background(), ds[:2]) {
+		if err != nil {
+			b.Errorf("Deliver again: %v", err)
+		}
+	}
+	b.wantEffects("sink", 5)
+}
+
+// allOrNothing: if the lane is lost between effect and settlement, there is no effect, no record and no settlement.
+func allOrNothing[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{})
+	g.Handle("", "Happened", b.apply("lost"))
+	ds := b.deliveries(3)
+	for i := range ds {
+		p := ds[i].Claim.Position()
+		p.Epoch-- // as if somebody had taken the lane over
+		ds[i].Claim = waybill.NewClaim(p, ds[i].Claim.Token()).WithSource(b.DB.Local())
+	}
+	for _, part := range [][]waybill.Delivery{ds[:1], ds} {
+		for _, err := range g.Deliver(context.Background(), part) {
+			b.wantError(err, waybill.ErrLeaseLost, waybill.Uncounted)
+		}
+	}
+	for _, d := range ds {
+		if s := b.state(d.ID); s != "ready" {
+			b.Errorf("the event is %s", s)
+		}
+		b.wantNone(g, d.Event)
+	}
+	b.wantEffects("lost", 0)
+}
+
+// relayed: a relay feeds the group; some events fail at first. Everything is applied once, and the relay counts no attempt.
+func relayed[T any](b *bed[T]) {
+	o := eager
+	g := b.in.Group("G", o)
+	var failures atomic.Int64
+	g.Handle("", "Happened", func(ctx context.Context, tx T, ev waybill.Event) error {
+		if d, _ := waybill.DeliveryFrom(ctx); d.Attempt > 1 {
+			b.Errorf("the relay counted attempt %d", d.Attempt)
+		}
+		if err := b.effect(ctx, tx, "relayed"); err != nil {
+			return err
+		}
+		if failures.Add(1) <= 5 {
+			return errNo
+		}
+		return nil
+	})
+	g.Handle("effect", "Effect", func(context.Context, T, waybill.Event) error { return waybill.Unavailable(errNo) }) // they stay where they can be counted
+	r, err := relay.New(b.DB, g, relay.Config{BackoffBase: time.Millisecond, PollInterval: 20 * time.Millisecond})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	var evs []waybill.Event
+	for i := range 40 {
+		evs = append(evs, event(i))
+	}
+	for part := range 4 {
+		if err := b.box.InTx(ctx, func(ctx context.Context, tx T) error { return b.box.Write(ctx, tx, evs[10*part:10*part+10]...) }); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.await("all are delivered", func() bool {
+		n, err := b.DB.Count(ctx, store.Delivered, store.Filter{Type: "Happened"})
+		return err == nil && n == 40
+	})
+	cancel()
+	if err := <-done; err != nil {
+		b.Error(err)
+	}
+	total := b.effects("relayed")
+	delayed, err := b.DB.Count(context.Background(), store.Delayed, store.Filter{AggregateType: "effect", AggregateID: "relayed"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	_ = delayed
+	if total != 40 {
+		b.Errorf("%d effects of 40 events", total)
+	}
+	for _, ev := range evs {
+		if rec := b.record(g, ev); rec.State != store.InboxSucceeded {
+			b.Errorf("the record is %+v", rec)
+		}
+	}
+}
+
+// bus: every group that handles an event gets it; one that fails does not stop the others, and is the only one that gets it again.
+func bus[T any](b *bed[T]) {
+	one, two := b.in.Group("one", eager), b.in.Group("two", eager)
+	fail := true
+	one.Handle("", "Happened", func(ctx context.Context, tx T, _ waybill.Event) error {
+		if err := b.effect(ctx, tx, "one"); err != nil || !fail {
+			return err
+		}
+		return errNo
+	})
+	two.Handle("", "Happened", b.apply("two"))
+	bus := inbox.NewBus(one, two)
+	ev := event(1)
+	err := bus.Publish(context.Background(), ev)
+	b.wantError(err, errNo, waybill.Uncounted)
+	b.wantEffects("one", 0)
+	b.wantEffects("two", 1)
+	fail = false
+	b.await("it is due", func() bool { return bus.Publish(context.Background(), ev) == nil })
+	b.wantEffects("one", 1)
+	b.wantEffects("two", 1)
+	other := event(2)
+	other.Type = "Unheard"
+	b.wantError(bus.Publish(context.Background(), other), waybill.ErrNoHandler, waybill.Dead)
+}
+
+func noHandler[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{})
+	ev := event(1)
+	for _, err := range g.Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}) {
+		b.wantError(err, waybill.ErrNoHandler, waybill.Dead)
+	}
+	b.wantNone(g, ev)
+}

@@ -1,0 +1,144 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Run tries failed events again when they are due, in groups that keep them ([Options.KeepEvent]), and removes records that are old enough
+// ([Config.Retention]), until ctx ends; then it returns nil. Without a group that keeps events there is nothing to try again, and that is
+// an error, unless RetryInterval is negative. Any number of processes may run it at once.
+func (i *Inbox[T]) Run(ctx context.Context) error {
+	var keeping []*Group[T]
+	for _, g := range i.all() {
+		if g.opts.KeepEvent {
+			keeping = append(keeping, g)
+		}
+	}
+	if len(keeping) == 0 && i.cfg.RetryInterval > 0 {
+		return errors.New("inbox: no group keeps its events (Options.KeepEvent), so none can be tried again without another delivery; " +
+			"with Config.RetryInterval < 0 this only removes old records")
+	}
+	retry, stopRetry := ticks(i.cfg.RetryInterval)
+	defer stopRetry()
+	purge, stopPurge := ticks(i.cfg.PurgeInterval)
+	defer stopPurge()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry:
+			for _, g := range keeping {
+				g.retryDue(ctx)
+			}
+			i.count(ctx)
+		case <-purge:
+			if err := i.Purge(ctx); err != nil && ctx.Err() == nil {
+				i.cfg.Logger.Warn("waybill: old inbox records were not removed", slog.String("error", err.Error()))
+			}
+		}
+	}
+}
+
+// ticks returns a ticker's channel, or one on which nothing comes.
+func ticks(d time.Duration) (<-chan time.Time, func()) {
+	if d <= 0 {
+		return nil, func() {}
+	}
+	t := time.NewTicker(d)
+	return t.C, t.Stop
+}
+
+// dueLimit is how many events are tried again at a time.
+const dueLimit = 100
+
+// retryDue tries what is due.
+func (g *Group[T]) retryDue(ctx context.Context) {
+	due, err := g.inbox.db.DueRecords(ctx, g.name, dueLimit)
+	if err != nil {
+		if ctx.Err() == nil {
+			g.inbox.cfg.Logger.Warn("waybill: failed events were not looked for", slog.String("group", g.name), slog.String("error", err.Error()))
+		}
+		return
+	}
+	for i := range due {
+		if ctx.Err() != nil {
+			return
+		}
+		g.retry(ctx, &due[i])
+	}
+}
+
+// retry tries an event again that was kept.
+func (g *Group[T]) retry(ctx context.Context, rec *store.InboxRecord) {
+	log := g.inbox.cfg.Logger.With(slog.String("group", g.name), slog.String("id", rec.Event.String()))
+	ev, err := decodeKept(rec.Kept)
+	if err != nil {
+		log.Error("waybill: an event cannot be tried again", slog.String("error", err.Error()))
+		return
+	}
+	fn := g.handler(&ev)
+	if fn == nil {
+		log.Warn("waybill: an event that failed has no handler here", slog.String("type", ev.Type))
+		return
+	}
+	// As a delivery that is not its first: the attempt is recorded before the handler runs.
+	ctx = waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: ev, Attempt: rec.Attempts + 1})
+	if _, err := g.consume(ctx, &ev, fn, nil); err != nil {
+		log.Debug("waybill: an event was tried again", slog.String("error", err.Error()))
+	}
+}
+
+// count tells the observer how the groups stand.
+func (i *Inbox[T]) count(ctx context.Context) {
+	if i.cfg.Observe.Groups == nil {
+		return
+	}
+	stats, err := i.db.GroupStats(ctx, false)
+	if err != nil {
+		return
+	}
+	known := make(map[string]store.GroupStats, len(stats))
+	for _, s := range stats {
+		known[s.Group] = s
+	}
+	var out []observe.Group
+	for _, g := range i.all() {
+		s := known[g.name]
+		out = append(out, observe.Group{
+			Name: g.name, Processing: s.Processing, Failed: s.Failed, Dead: s.Dead, HighestAttempts: s.HighestAttempts, OldestDue: s.OldestDue,
+		})
+	}
+	i.cfg.Observe.Groups(out)
+}
+
+// purgeLimit is how many records are removed at a time.
+const purgeLimit = 5000
+
+// Purge removes the records that are older than [Config.Retention], now. Without one it does nothing.
+func (i *Inbox[T]) Purge(ctx context.Context) error {
+	if i.cfg.Retention == 0 {
+		return nil
+	}
+	for _, g := range i.all() {
+		for {
+			n, err := i.db.PurgeRecords(ctx, g.name, i.cfg.Retention, purgeLimit)
+			if err != nil {
+				return err
+			}
+			if n > 0 && i.cfg.Observe.Purged != nil {
+				i.cfg.Observe.Purged("inbox", n)
+			}
+			if n < purgeLimit {
+				break
+			}
+		}
+	}
+	return nil
+}

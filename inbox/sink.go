@@ -1,0 +1,128 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waybillhq/waybill"
+)
+
+// Deliver makes the group a sink: it applies the events that a relay or source delivers, with the handlers that are registered. An event without
+// a handler is [waybill.ErrNoHandler]. Failures are counted here, so to the relay they come as [waybill.Later].
+//
+// Fed by a relay on the same database, what is applied is settled in the same transaction.
+func (g *Group[T]) Deliver(ctx context.Context, deliveries []waybill.Delivery) []error {
+	b := batch[T]{g: g, results: make([]error, len(deliveries))}
+	for i := range deliveries {
+		d := &deliveries[i]
+		fn := g.handler(&d.Event)
+		if fn == nil {
+			b.results[i] = fmt.Errorf("inbox: group %s: %w for %s of %s", g.name, waybill.ErrNoHandler, d.Type, d.AggregateType)
+			continue
+		}
+		b.add(i, &d.Event, fn, d)
+	}
+	b.run(ctx)
+	return b.results
+}
+
+// settles reports whether an event's delivery can be settled in the transaction that has its effects: it comes from a relay on the same
+// tables, and goes to nobody else.
+func (e *effort[T]) settles() bool {
+	return e.fence != nil && e.g.inbox.finish != nil && !e.fence.Claim.Token().IsZero() && e.fence.Claim.Source() == any(e.g.inbox.db.Local())
+}
+
+// settled turns success into what tells a relay that there is nothing left to settle.
+func settled(res Result, err error, fence *waybill.Delivery) error {
+	if err == nil && fence != nil && !res.Replayed {
+		return waybill.ErrSettled
+	}
+	return err
+}
+
+// Consumer is a consumer group, whatever its transactions are.
+type Consumer interface {
+	Name() string
+	Handles(aggregateType, eventType string) bool
+	Deliver(ctx context.Context, deliveries []waybill.Delivery) []error
+}
+
+// Bus hands events to several groups. It is a sink.
+type Bus struct{ consumers []Consumer }
+
+// NewBus returns a bus. It panics if two groups have the same name.
+func NewBus(consumers ...Consumer) *Bus {
+	names := make(map[string]bool, len(consumers))
+	for _, c := range consumers {
+		if names[c.Name()] {
+			panic("inbox: two groups " + c.Name() + " on one bus")
+		}
+		names[c.Name()] = true
+	}
+	return &Bus{consumers: append([]Consumer(nil), consumers...)}
+}
+
+// Publish has every group apply the events that it handles. What went wrong is joined: one group's failure does not stop the others. An
+// event that no group handles is [waybill.ErrNoHandler].
+func (b *Bus) Publish(ctx context.Context, evs ...waybill.Event) error {
+	deliveries := make([]waybill.Delivery, len(evs))
+	for i, ev := range evs {
+		deliveries[i] = waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+	}
+	var errs []error
+	for _, err := range b.Deliver(ctx, deliveries) {
+		if class, _ := waybill.Classify(err); class != waybill.Done {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Deliver implements the relay's Sink. A delivery is done when every group that handles it has applied it; groups that have are not asked to do it
+// twice, because they remember.
+func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []error {
+	results := make([]error, len(deliveries))
+	handled := make([]int, len(deliveries))
+	takers := make([][]int, len(b.consumers))
+	for c, consumer := range b.consumers {
+		for i := range deliveries {
+			if consumer.Handles(deliveries[i].AggregateType, deliveries[i].Type) {
+				takers[c] = append(takers[c], i)
+				handled[i]++
+			}
+		}
+	}
+	for c, consumer := range b.consumers {
+		if len(takers[c]) == 0 {
+			continue
+		}
+		part := make([]waybill.Delivery, len(takers[c]))
+		for n, i := range takers[c] {
+			part[n] = deliveries[i]
+			if handled[i] > 1 {
+				part[n].Claim = waybill.Claim{} // the others have to have it too, before it is settled
+			}
+		}
+		for n, err := range consumer.Deliver(ctx, part) {
+			i := takers[c][n]
+			if handled[i] == 1 {
+				results[i] = err
+			} else if class, _ := waybill.Classify(err); class != waybill.Done {
+				results[i] = errors.Join(results[i], fmt.Errorf("group %s: %w", consumer.Name(), err))
+			}
+		}
+	}
+	for i := range deliveries {
+		if handled[i] == 0 {
+			results[i] = fmt.Errorf("inbox: %w for %s of %s in any group", waybill.ErrNoHandler, deliveries[i].Type, deliveries[i].AggregateType)
+		}
+	}
+	return results
+}
+
+// Destination tells a relay what waits when a handler reports [waybill.Unavailable]: events of the same kind, and no others.
+func (g *Group[T]) Destination(ev *waybill.Event) string { return ev.AggregateType + ":" + ev.Type }
+
+// Destination tells a relay what waits when a handler reports [waybill.Unavailable].
+func (b *Bus) Destination(ev *waybill.Event) string { return ev.AggregateType + ":" + ev.Type }

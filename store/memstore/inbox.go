@@ -1,0 +1,335 @@
+package memstore
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// inboxKey is what records are found by.
+type inboxKey struct {
+	group string
+	key   waybill.ID
+}
+
+func inboxKeyOf(in store.Intake) inboxKey { return inboxKey{in.Group, in.Key} }
+
+// received is a record of the inbox, and the open transaction that is about to change it.
+type received struct {
+	store.InboxRecord
+	taker *txn
+}
+
+// intake is what a transaction does to the inbox when it commits.
+type intake struct {
+	in      store.Intake
+	owner   waybill.ID
+	attempt bool // it was acquired before; else the record is made
+}
+
+// Accept implements [store.Acceptor].
+func (s *Store[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+	x, err := s.txnOf(tx)
+	if err != nil {
+		return nil, fmt.Errorf("memstore: accept: %w", err)
+	}
+	t := s.tables
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x.over {
+		return nil, fmt.Errorf("memstore: accept: %w", waybill.ErrTxDone)
+	}
+	out := make([]store.Acceptance, len(in))
+	for i, one := range in {
+		k := inboxKeyOf(one)
+		r := t.inbox[k]
+		switch {
+		case t.accepting[k] != nil || r != nil && r.taker != nil:
+			out[i].Busy = true
+		case r != nil:
+			out[i].Record = r.copy()
+		default:
+			out[i].Accepted = true
+			t.accepting[k] = x
+			x.intakes = append(x.intakes, intake{in: one, owner: owner})
+		}
+	}
+	return out, nil
+}
+
+// Succeed implements [store.Acceptor].
+func (s *Store[T]) Succeed(ctx context.Context, tx T, a store.Attempt) (bool, error) {
+	x, err := s.txnOf(tx)
+	if err != nil {
+		return false, fmt.Errorf("memstore: succeed: %w", err)
+	}
+	t := s.tables
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if x.over {
+		return false, fmt.Errorf("memstore: succeed: %w", waybill.ErrTxDone)
+	}
+	r, err := t.receivedBy(ctx, inboxKey{a.Group, a.Key}, x)
+	if err != nil || r == nil || !r.heldBy(a) || !r.LeaseUntil.After(clock()) {
+		return false, err
+	}
+	r.taker = x
+	x.intakes = append(x.intakes, intake{in: r.Intake, owner: a.Owner, attempt: true})
+	return true, nil
+}
+
+// receivedBy returns a record when no other transaction is about to change it; mu is held, but not while it waits.
+func (t *tables) receivedBy(ctx context.Context, k inboxKey, x *txn) (*received, error) {
+	for {
+		other := t.accepting[k]
+		if r := t.inbox[k]; r != nil {
+			other = r.taker
+		}
+		if other == nil || other == x {
+			return t.inbox[k], nil
+		}
+		if err := t.await(ctx, other); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (r *received) heldBy(a store.Attempt) bool {
+	return r.State == store.InboxProcessing && r.Owner == a.Owner && r.Fence == a.Fence
+}
+
+// copy returns the record with the time of the answer.
+func (r *received) copy() store.InboxRecord {
+	c := r.InboxRecord
+	c.Kept = bytes.Clone(c.Kept)
+	c.Now = clock()
+	return c
+}
+
+// settleIntakes carries out what a transaction that commits does to the inbox; mu is held.
+func (x *txn) settleIntakes() {
+	now := clock()
+	for _, in := range x.intakes {
+		k := inboxKeyOf(in.in)
+		r := x.tables.inbox[k]
+		if !in.attempt {
+			r = &received{InboxRecord: store.InboxRecord{Intake: in.in, Owner: in.owner, Fence: 1, Attempts: 1, ReceivedAt: now}}
+			x.tables.inbox[k] = r
+		}
+		r.State, r.ProcessedAt, r.LeaseUntil = store.InboxSucceeded, now, time.Time{}
+	}
+}
+
+// forgetIntakes lets go of records from the n-th on; mu is held.
+func (x *txn) forgetIntakes(n int) {
+	for _, in := range x.intakes[n:] {
+		k := inboxKeyOf(in.in)
+		if in.attempt {
+			x.tables.inbox[k].taker = nil
+		} else {
+			delete(x.tables.accepting, k)
+		}
+	}
+	x.intakes = x.intakes[:n]
+}
+
+// ClaimEvent implements [store.Claimer].
+func (t *tables) ClaimEvent(
+	ctx context.Context, in store.Intake, owner waybill.ID, lease time.Duration, most int, kept []byte,
+) (store.InboxRecord, bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := inboxKeyOf(in)
+	r, err := t.receivedBy(ctx, k, nil)
+	if err != nil {
+		return store.InboxRecord{}, false, fmt.Errorf("memstore: claim: %w", err)
+	}
+	now := clock()
+	if r == nil {
+		r = &received{InboxRecord: store.InboxRecord{Intake: in, State: store.InboxFailed, ReceivedAt: now}}
+		t.inbox[k] = r
+	}
+	free := r.State == store.InboxProcessing && !r.LeaseUntil.After(now) || r.State == store.InboxFailed && !r.NextRetryAt.After(now)
+	if !free || r.Type != in.Type || r.Hash != in.Hash {
+		return r.copy(), false, nil
+	}
+	if r.Attempts >= most {
+		r.State, r.ProcessedAt, r.LeaseUntil, r.NextRetryAt = store.InboxDead, now, time.Time{}, time.Time{}
+		r.LastError = store.ExceededError(r.LastError)
+		return r.copy(), false, nil
+	}
+	r.State, r.Owner, r.LeaseUntil, r.NextRetryAt = store.InboxProcessing, owner, now.Add(lease), time.Time{}
+	r.Fence++
+	r.Attempts++
+	if kept != nil {
+		r.Kept = bytes.Clone(kept)
+	}
+	return r.copy(), true, nil
+}
+
+// FailEvent implements [store.Claimer].
+func (t *tables) FailEvent(ctx context.Context, in store.Intake, f store.Failure) (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := inboxKeyOf(in)
+	r, err := t.receivedBy(ctx, k, nil)
+	if err != nil {
+		return false, fmt.Errorf("memstore: fail: %w", err)
+	}
+	now := clock()
+	if f.Fence == 0 {
+		if r != nil {
+			return false, nil
+		}
+		r = &received{InboxRecord: store.InboxRecord{Intake: in, Fence: 1, Attempts: 1, ReceivedAt: now}}
+		t.inbox[k] = r
+	} else if r == nil || !r.heldBy(store.Attempt{Owner: f.Owner, Fence: f.Fence}) {
+		return false, nil
+	}
+	r.Owner, r.LeaseUntil, r.LastError = waybill.ID{}, time.Time{}, store.CutError(f.Error)
+	if f.Kept != nil {
+		r.Kept = bytes.Clone(f.Kept)
+	}
+	if f.Dead {
+		r.State, r.ProcessedAt = store.InboxDead, now
+	} else {
+		r.State, r.NextRetryAt = store.InboxFailed, now.Add(f.Delay)
+	}
+	return true, nil
+}
+
+// ReleaseEvent implements [store.Claimer].
+func (t *tables) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r, err := t.receivedBy(ctx, inboxKey{a.Group, a.Key}, nil)
+	if err != nil || r == nil || !r.heldBy(a) {
+		return false, err
+	}
+	r.State, r.Owner, r.LeaseUntil, r.NextRetryAt = store.InboxFailed, waybill.ID{}, time.Time{}, clock()
+	r.Attempts--
+	return true, nil
+}
+
+// FindRecord implements [store.Records].
+func (t *tables) FindRecord(_ context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.inbox[inboxKey{group, key}]
+	if r == nil {
+		return store.InboxRecord{}, false, nil
+	}
+	return r.copy(), true, nil
+}
+
+// records returns copies of those that match, in the order of group and key.
+func (t *tables) records(match func(r *received) bool) []store.InboxRecord {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []store.InboxRecord
+	for _, r := range t.inbox {
+		if match(r) {
+			out = append(out, r.copy())
+		}
+	}
+	slices.SortFunc(out, func(a, b store.InboxRecord) int {
+		return cmp.Or(strings.Compare(a.Group, b.Group), bytes.Compare(a.Key[:], b.Key[:]))
+	})
+	return out
+}
+
+// DueRecords implements [store.Records].
+func (t *tables) DueRecords(_ context.Context, group string, limit int) ([]store.InboxRecord, error) {
+	now := clock()
+	due := func(r *store.InboxRecord) time.Time {
+		if r.State == store.InboxFailed {
+			return r.NextRetryAt
+		}
+		return r.LeaseUntil
+	}
+	out := t.records(func(r *received) bool {
+		return r.Group == group && r.Kept != nil && (r.State == store.InboxFailed || r.State == store.InboxProcessing) &&
+			!due(&r.InboxRecord).After(now)
+	})
+	slices.SortStableFunc(out, func(a, b store.InboxRecord) int { return due(&a).Compare(due(&b)) })
+	return out[:min(len(out), max(limit, 0))], nil
+}
+
+// ListRecords implements [store.Records].
+func (t *tables) ListRecords(
+	_ context.Context, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int,
+) ([]store.InboxRecord, error) {
+	out := t.records(func(r *received) bool {
+		behind := cmp.Or(strings.Compare(r.Group, afterGroup), bytes.Compare(r.Key[:], afterKey[:])) > 0
+		state := r.State != store.InboxSucceeded
+		if len(f.States) > 0 {
+			state = slices.Contains(f.States, r.State)
+		}
+		return behind && state && (f.Group == "" || r.Group == f.Group) && r.Attempts >= f.MinAttempts
+	})
+	return out[:min(len(out), max(limit, 0))], nil
+}
+
+// GroupStats implements [store.Records].
+func (t *tables) GroupStats(_ context.Context, all bool) ([]store.GroupStats, error) {
+	var out []store.GroupStats
+	for _, r := range t.records(func(r *received) bool { return all || r.State != store.InboxSucceeded }) {
+		if len(out) == 0 || out[len(out)-1].Group != r.Group {
+			out = append(out, store.GroupStats{Group: r.Group})
+		}
+		g := &out[len(out)-1]
+		switch r.State {
+		case store.InboxProcessing:
+			g.Processing++
+		case store.InboxFailed:
+			g.Failed++
+			g.HighestAttempts = max(g.HighestAttempts, r.Attempts)
+			g.OldestDue = max(g.OldestDue, r.Now.Sub(r.NextRetryAt))
+		case store.InboxDead:
+			g.Dead++
+		case store.InboxSucceeded:
+		}
+	}
+	return out, nil
+}
+
+// Redrive implements [store.Records].
+func (t *tables) Redrive(_ context.Context, group string, keys []waybill.ID, limit int) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for k, r := range t.inbox {
+		named := slices.Contains(keys, k.key) && r.State == store.InboxFailed
+		if k.group != group || n >= limit || len(keys) > 0 && !slices.Contains(keys, k.key) || r.State != store.InboxDead && !named {
+			continue
+		}
+		r.State, r.Attempts, r.NextRetryAt, r.ProcessedAt = store.InboxFailed, 0, clock(), time.Time{}
+		n++
+	}
+	return n, nil
+}
+
+// PurgeRecords implements [store.Records].
+func (t *tables) PurgeRecords(_ context.Context, group string, age time.Duration, limit int) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for k, r := range t.inbox {
+		if k.group == group && n < limit && r.State == store.InboxSucceeded && r.ProcessedAt.Before(clock().Add(-age)) {
+			delete(t.inbox, k)
+			n++
+		}
+	}
+	return n, nil
+}
+
+// Restartable implements [store.Restarter].
+func (t *tables) Restartable(err error) bool { return errors.Is(err, errDeadlock) }
