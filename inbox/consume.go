@@ -386,6 +386,10 @@ func (e *effort[T]) wait(ctx context.Context, until time.Time, last error) (Resu
 			continue
 		}
 		res, err := e.run(ctx)
+		if errors.Is(err, waybill.ErrNotDue) {
+			_, left := waybill.Classify(err)
+			return res, waybill.Later(left, fmt.Errorf("%w: %w", ErrConsumeFailed, err))
+		}
 		if !errors.Is(err, waybill.ErrInProgress) {
 			return res, err
 		}
