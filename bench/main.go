@@ -4,6 +4,7 @@
 //	go run ./bench write     what an event costs the transaction that writes it
 //	go run ./bench drain     how fast a backlog goes to handlers, for Waybill and its peers
 //	go run ./bench steady    producers and relay together: throughput, and the time from commit to handler
+//	go run ./bench inbox     what applying an event once costs a consumer
 //	go run ./bench idle      what a relay costs that has nothing to do
 //	go run ./bench drain -h  the flags of a command
 //
@@ -55,6 +56,8 @@ var commands = []command{
           watermill-sql and oagudo/outbox, each as it comes and tuned`, prepareDrain},
 	{"steady", `producers and relay together (PostgreSQL): what is left of the producers' speed, and the time from commit to handler,
           flat out and at a fixed rate`, prepareSteady},
+	{"inbox", `what applying an event once costs a consumer (PostgreSQL): by hand, one by one, in batches, with an empty table and a
+          large one`, prepareInbox},
 	{"idle", `what a relay costs that has nothing to do (PostgreSQL)`, prepareIdle},
 }
 

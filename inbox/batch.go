@@ -153,7 +153,7 @@ func (b *batch[T]) attempt(ctx context.Context) bool {
 			}
 		}
 		if len(done) == 0 {
-			return nil
+			return b.g.prove(ctx, tx)
 		}
 		return b.g.inbox.finish.Finish(ctx, tx, done)
 	})

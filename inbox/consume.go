@@ -132,7 +132,10 @@ func (e *effort[T]) straight(ctx context.Context) (Result, error) {
 		if !got[0].Accepted {
 			return &errStands{got[0]}
 		}
-		return e.apply(ctx, tx, 1)
+		if err := e.apply(ctx, tx, 1); err != nil {
+			return err
+		}
+		return g.prove(ctx, tx)
 	})
 	var stands *errStands
 	var failed failedError
@@ -237,6 +240,14 @@ func (e *effort[T]) delivered(ctx context.Context, attempt int) context.Context 
 		return ctx
 	}
 	return waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: *e.ev, Attempt: attempt})
+}
+
+// prove makes sure that what the handler did was in the transaction. To succeed with an attempt, or settle a delivery, is proof enough.
+func (g *Group[T]) prove(ctx context.Context, tx T) error {
+	if p, ok := g.inbox.db.(store.Prover[T]); ok {
+		return p.ProveOpen(ctx, tx)
+	}
+	return nil
 }
 
 // apply calls the handler.

@@ -40,7 +40,9 @@ func TestGroups(t *testing.T) {
 	for i := range 5 {
 		ev := waybill.NewEvent("A", i).Complete()
 		dead = append(dead, ev.ID)
-		_, _ = g.Consume(ctx, ev, func(context.Context, *memstore.Tx, waybill.Event) error { return waybill.Permanent(errors.New("never")) })
+		_, _ = g.Consume(ctx, ev, func(context.Context, *memstore.Tx, waybill.Event) error {
+			return waybill.Permanent(errors.New("never"))
+		})
 	}
 	stats, err := desk.Stats(ctx, false)
 	if err != nil || len(stats) != 1 || stats[0].Failed != 1 || stats[0].Dead != 5 || len(told) != 1 || told[0].Dead != 5 {

@@ -98,11 +98,11 @@ func (e *engine) finishBarren(l *lane, r readReply) {
 
 // overtaken reports whether a transaction that was set aside had ended when these rows had been read: what it wrote comes first.
 func (e *engine) overtaken(r readReply) bool {
-	from, any := e.horizon.ended(r.writers)
-	if any {
+	from, some := e.horizon.ended(r.writers)
+	if some {
 		e.lookFrom(from)
 	}
-	return any
+	return some
 }
 
 // missing reports whether a lane has rows, in front of those that were read, that are not known; they will be.

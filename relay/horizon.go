@@ -78,18 +78,18 @@ func (h *horizon) check(w store.Writers, read int64, now time.Time) {
 }
 
 // ended returns from where to look for what transactions wrote that were set aside and are not open any more, and forgets them.
-func (h *horizon) ended(w *store.Writers) (from int64, any bool) {
+func (h *horizon) ended(w *store.Writers) (from int64, some bool) {
 	if w == nil || w.Unknown {
 		return 0, false
 	}
 	from = math.MaxInt64
 	for id, seq := range h.old {
 		if !slices.Contains(w.Open, id) {
-			from, any = min(from, seq), true
+			from, some = min(from, seq), true
 			delete(h.old, id)
 		}
 	}
-	return from, any
+	return from, some
 }
 
 // setAside reports whether transactions are: after a read, somebody has to see whether they are still open.
@@ -111,7 +111,7 @@ func (e *engine) settleHorizon(w store.Writers) {
 		read = max(read, l.read)
 	}
 	e.horizon.check(w, read, time.Now())
-	if from, any := e.horizon.ended(&w); any {
+	if from, some := e.horizon.ended(&w); some {
 		e.lookFrom(from)
 	}
 }

@@ -38,11 +38,11 @@ func TestProtocol10_Horizon(t *testing.T) {
 	say(70, "c", "d")
 	say(80, "c")
 	want(80, 1) // c holds nothing up any more
-	if _, any := h.ended(&store.Writers{Open: []string{"c"}}); any {
+	if _, some := h.ended(&store.Writers{Open: []string{"c"}}); some {
 		t.Error("c has not ended")
 	}
-	if from, any := h.ended(&store.Writers{}); !any || from != 40 {
-		t.Errorf("what c wrote is looked for from %d (%v), want from 40", from, any)
+	if from, some := h.ended(&store.Writers{}); !some || from != 40 {
+		t.Errorf("what c wrote is looked for from %d (%v), want from 40", from, some)
 	}
 	want(80, 0)
 }

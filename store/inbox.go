@@ -195,6 +195,13 @@ type GroupStats struct {
 	OldestDue time.Duration
 }
 
+// Prover is what a store also is whose transactions can end without anybody noticing: a handler that swallows a deadlock goes on outside of
+// one, and the commit says yes.
+type Prover[T any] interface {
+	// ProveOpen returns [waybill.ErrTxDone] if the transaction has ended.
+	ProveOpen(ctx context.Context, tx T) error
+}
+
 // Restarter is what a store also is that can tell when a transaction failed because of others, and may be run again: a
 // serialization failure, or a deadlock.
 type Restarter interface {

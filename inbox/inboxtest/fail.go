@@ -173,7 +173,7 @@ func redrive[T any](b *bed[T]) {
 	one, two := event(1), event(2)
 	b.exhaust(g, one)
 	b.exhaust(g, two)
-	db := any(b.DB).(store.Inbox[T])
+	db := b.DB
 	before := b.record(g, one)
 	if n, err := db.Redrive(context.Background(), "G", []waybill.ID{one.ID}, 10); err != nil || n != 1 {
 		b.Fatalf("Redrive: %d, %v", n, err)

@@ -61,7 +61,7 @@ func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
 // inbox returns another inbox over the same store.
 func (b *bed[T]) inbox(cfg inbox.Config) *inbox.Inbox[T] {
 	b.Helper()
-	in, err := inbox.New[T](any(b.DB).(store.Inbox[T]), cfg)
+	in, err := inbox.New[T](b.DB, cfg)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func retention[T any](b *bed[T]) {
 		"shorter than the window": {Retention: time.Hour, RedeliveryWindow: 2 * time.Hour},
 		"negative":                {Retention: -time.Hour, RedeliveryWindow: 1},
 	} {
-		if _, err := inbox.New[T](any(b.DB).(store.Inbox[T]), cfg); err == nil {
+		if _, err := inbox.New[T](b.DB, cfg); err == nil {
 			b.Errorf("a retention %s was accepted", what)
 		}
 	}
@@ -137,7 +137,7 @@ func retention[T any](b *bed[T]) {
 }
 
 func stats[T any](b *bed[T]) {
-	db := any(b.DB).(store.Inbox[T])
+	db := b.DB
 	one := b.in.Group("one", inbox.Options{MaxRetry: 5, BaseBackoff: time.Microsecond, MaxBackoff: time.Microsecond})
 	two := b.in.Group("two", inbox.Options{})
 	quiet := b.in.Group("quiet", inbox.Options{})

@@ -116,7 +116,7 @@ func leasedFailure[T any](b *bed[T]) {
 
 // takeoverOfSuccess: what has succeeded is not taken, and a late failure or release of who had it before changes nothing.
 func takeoverOfSuccess[T any](b *bed[T]) {
-	db := any(b.DB).(store.Inbox[T])
+	db := b.DB
 	g := b.in.Group("G", inbox.Options{})
 	ev := event(1)
 	var old store.Attempt

@@ -21,6 +21,7 @@ func onceChecks[T any]() []check[T] {
 		{name: "41_two_groups", run: twoGroups[T]},
 		{name: "41_two_handlers", run: twoHandlers[T]},
 		{name: "41b_nested", run: nested[T]},
+		{name: "41b_ended_by_the_handler", run: endedByHandler[T]},
 		{name: "41_by_dedup_key", run: byDedupKey[T]},
 		{name: "41b_no_id", run: noID[T]},
 		{name: "36_wait", run: waits[T]},
@@ -32,7 +33,7 @@ func onceChecks[T any]() []check[T] {
 func parallel[T any](b *bed[T]) {
 	groups := []*inbox.Group[T]{b.in.Group("G", inbox.Options{})}
 	if b.features.SecondStore {
-		other, err := inbox.New[T](any(b.Second()).(store.Inbox[T]), inbox.Config{})
+		other, err := inbox.New[T](b.Second(), inbox.Config{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -68,7 +69,7 @@ func busyElsewhere[T any](b *bed[T]) {
 	if !b.features.SecondStore {
 		b.Skip("there is one store")
 	}
-	other, err := inbox.New[T](any(b.Second()).(store.Inbox[T]), inbox.Config{})
+	other, err := inbox.New[T](b.Second(), inbox.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -183,6 +184,36 @@ func nested[T any](b *bed[T]) {
 		b.Error(err)
 	}
 	b.wantNone(g, ev)
+}
+
+// endedByHandler: the transaction was ended behind the group's back, as a deadlock does whose error the handler swallows.
+func endedByHandler[T any](b *bed[T]) {
+	if !b.features.SavepointSQL {
+		b.Skip("this store has no SQL text")
+	}
+	g := b.in.Group("G", inbox.Options{})
+	one, two, three := event(1), event(2), event(3)
+	ended := func(ctx context.Context, tx T, ev waybill.Event) error {
+		if ev.ID == one.ID {
+			return b.effect(ctx, tx, "fine")
+		}
+		if err := b.effect(ctx, tx, "ended"); err != nil {
+			return err
+		}
+		return b.Exec(ctx, tx, "ROLLBACK")
+	}
+	errs := g.ConsumeBatch(context.Background(), []waybill.Event{one, two}, ended)
+	_, err := g.Consume(context.Background(), three, ended)
+	if errs[0] != nil || errs[1] == nil || err == nil {
+		b.Errorf("the results are %v and %v", errs, err)
+	}
+	b.wantEffects("fine", 1)
+	b.wantEffects("ended", 0)
+	for _, ev := range []waybill.Event{two, three} {
+		if rec, ok, err := g.Find(context.Background(), ev); err != nil || ok && rec.State == store.InboxSucceeded {
+			b.Errorf("its record is %+v, %v", rec, err)
+		}
+	}
 }
 
 func byDedupKey[T any](b *bed[T]) {

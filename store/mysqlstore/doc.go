@@ -1,4 +1,4 @@
-// Package mysqlstore keeps the outbox in MySQL (8.0.13 or later) or MariaDB (10.10 or later), beside the tables of the service,
+// Package mysqlstore keeps the outbox and the inbox in MySQL (8.0.13 or later) or MariaDB (10.10 or later), beside the tables of the service,
 // for transactions of database/sql with github.com/go-sql-driver/mysql.
 //
 // [Store.Migrate] makes the tables; [Store.MigrationSQL] is the same as a script for the mariadb or mysql shell. docs/sql.md
@@ -15,6 +15,10 @@
 // wait for it; a relay never does. At READ COMMITTED, as the server's or the session's default, absorbed producers lock nothing;
 // that is the better choice where one key is written very often. At SERIALIZABLE every look is a lock, and deadlocks are to be
 // expected.
+//
+// The inbox: on MariaDB accepting a new event costs one round trip, and never waits for another transaction that is at the same event. MySQL's
+// statements cannot say that they do not wait: there it may wait for as long as innodb_lock_wait_timeout says, unless READ COMMITTED is the
+// server's or the session's default. An event that is busy must not cost the transaction: leave innodb_rollback_on_timeout off.
 //
 // What to know about the server: innodb_flush_log_at_trx_commit must be 1, or a crash may take back what was already delivered;
 // binlog_format must not be STATEMENT, because relays work at READ COMMITTED; the account needs the right to EXECUTE the

@@ -76,4 +76,5 @@ func ExampleStore_MigrationSQL() {
 	// DROP PROCEDURE IF EXISTS `shop`.`events_finish`;
 	// DROP PROCEDURE IF EXISTS `shop`.`events_free_keys`;
 	// DROP PROCEDURE IF EXISTS `shop`.`events_purge_written`;
+	// CREATE TABLE IF NOT EXISTS `shop`.`events_inbox` (
 }

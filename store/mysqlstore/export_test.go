@@ -28,6 +28,19 @@ func (s *Store) PretendMySQL(ctx context.Context) error {
 	return nil
 }
 
+// PretendWaiting makes the store accept events as it must on MySQL, whose statements cannot say that they do not wait.
+func (s *Store) PretendWaiting(ctx context.Context) error {
+	f, err := s.facts(ctx, s.db)
+	if err != nil {
+		return err
+	}
+	f.proves, f.noWait = false, false
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = &f
+	return nil
+}
+
 // Leftover returns how many dedup keys wait to be freed.
 func (s *Store) Leftover() int {
 	s.mu.Lock()

@@ -73,6 +73,23 @@ func everything(ctx context.Context, s *mysqlstore.Store, db *sql.DB) map[string
 	_, errs["Purge"] = s.Purge(ctx, store.Dead, 0, 1)
 	_, errs["PurgeWritten"] = s.PurgeWritten(ctx, 0, 1)
 	errs["Tidy"] = s.Tidy(ctx, 0)
+	in := intakes("g", 1)
+	if tx, err := db.BeginTx(ctx, nil); err != nil {
+		errs["BeginTx"] = err
+	} else {
+		_, errs["Accept"] = s.Accept(ctx, tx, ids[0], in)
+		_, errs["Succeed"] = s.Succeed(ctx, tx, store.Attempt{Group: "g"})
+		_ = tx.Rollback()
+	}
+	_, _, errs["ClaimEvent"] = s.ClaimEvent(ctx, in[0], ids[0], 1, 1, nil)
+	_, errs["FailEvent"] = s.FailEvent(ctx, in[0], store.Failure{})
+	_, errs["ReleaseEvent"] = s.ReleaseEvent(ctx, store.Attempt{})
+	_, _, errs["FindRecord"] = s.FindRecord(ctx, "g", ids[0])
+	_, errs["DueRecords"] = s.DueRecords(ctx, "g", 1)
+	_, errs["ListRecords"] = s.ListRecords(ctx, store.RecordFilter{}, "", waybill.ID{}, 1)
+	_, errs["GroupStats"] = s.GroupStats(ctx, true)
+	_, errs["Redrive"] = s.Redrive(ctx, "g", ids, 1)
+	_, errs["PurgeRecords"] = s.PurgeRecords(ctx, "g", 0, 1)
 	errs["SetLanes"] = s.SetLanes(ctx, 1)
 	return errs
 }

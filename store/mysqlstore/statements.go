@@ -27,6 +27,7 @@ type statements struct {
 	holds, followKeys, urgentKeys  string
 	settle                         string
 	operateStatements
+	inboxStatements
 }
 
 // The ways to write a value that belongs to one moment of the database, whatever the session's time zone and the driver's
@@ -72,6 +73,7 @@ func newStatements(cfg Config) statements {
 	r := cfg.replacer().Replace
 	return statements{
 		operateStatements: newOperateStatements(r),
+		inboxStatements:   newInboxStatements(r),
 
 		facts: r(`SELECT VERSION(), @@max_allowed_packet, @@autocommit,
  COALESCE((SELECT value FROM {setting} WHERE name = 'lanes'), ''),

@@ -17,7 +17,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Store keeps the outbox in MySQL or MariaDB. It plays every role of package store.
+// Store keeps the outbox and the inbox in MySQL or MariaDB. It plays every role of package store.
 type Store struct {
 	db  *sql.DB
 	cfg Config
@@ -39,6 +39,8 @@ var (
 	_ store.Relay             = (*Store)(nil)
 	_ store.Finisher[*sql.Tx] = (*Store)(nil)
 	_ store.Operator          = (*Store)(nil)
+	_ store.Inbox[*sql.Tx]    = (*Store)(nil)
+	_ store.Restarter         = (*Store)(nil)
 	_ store.Migrator          = (*Store)(nil)
 )
 
@@ -82,6 +84,8 @@ type facts struct {
 	lanes int
 	// proves says that a statement can prove by itself that its transaction is open: MariaDB has a variable for it.
 	proves bool
+	// noWait says that a statement can say for itself that it does not wait for locks: MariaDB again.
+	noWait bool
 	// readCommitted says that transactions see what is committed now, unless they were begun otherwise.
 	readCommitted bool
 	// packet is how much one statement may carry, in bytes of the events.
@@ -110,7 +114,9 @@ func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
 	if err := each(ctx, q, s.sql.isolation, nil, nil, &name, &isolation); err != nil {
 		return facts{}, s.explain(err)
 	}
-	f := facts{readCommitted: isolation == "READ-COMMITTED", proves: strings.Contains(version, "MariaDB"), packet: packetBytes(packet)}
+	f := facts{readCommitted: isolation == "READ-COMMITTED", packet: packetBytes(packet)}
+	f.proves = strings.Contains(version, "MariaDB")
+	f.noWait = f.proves
 	f.lanes, err = strconv.Atoi(lanes)
 	switch {
 	case err != nil || f.lanes < 1 || f.lanes > maxLanes:
@@ -179,6 +185,7 @@ func (s *Store) laneFor(ev waybill.Event, n int) int {
 
 // The numbers of errors that mean something here.
 const (
+	errRecordChanged  = 1020
 	errNoDatabase     = 1049
 	errDuplicate      = 1062
 	errNoTable        = 1146

@@ -44,7 +44,7 @@ func (s *Store) openWriters(ctx context.Context) (w store.Writers, ok bool, err 
 	if err != nil {
 		return w, false, err
 	}
-	defer conn.Close()
+	defer conn.Close() //nolint:errcheck // it goes back to the pool
 	if err := each(ctx, conn, s.sql.drawn, nil, func() {}, &w.Drawn); err != nil {
 		return w, false, err
 	}

@@ -57,8 +57,8 @@ func (c Config) complete() (Config, error) {
 
 // objects are what the statements name in braces, tables first.
 var objects = []string{
-	"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "setting", "migration",
-	"history_rest", "outbox_seq", "lane_of", "choose_lane",
+	"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "inbox", "setting", "migration",
+	"history_rest", "outbox_seq", "lane_of", "choose_lane", "inbox_of",
 }
 
 // replacer puts the configured names into a statement's braces.

@@ -1,4 +1,4 @@
-// Package pgstore keeps the outbox in PostgreSQL (12 or later), beside the tables of the service.
+// Package pgstore keeps the outbox and the inbox in PostgreSQL (12 or later), beside the tables of the service.
 //
 // It has two faces over the same tables: [New] for pgx pools, whose transactions are pgx.Tx, and [NewSQL] for database/sql
 // with any driver, whose transactions are *sql.Tx. On pgx, an event that is written inside InTx waits for the next round

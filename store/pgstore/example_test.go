@@ -75,4 +75,5 @@ func ExampleStore_MigrationSQL() {
 	// CREATE TABLE "messaging"."waybill_lane" (
 	// CREATE TABLE "messaging"."waybill_node" (
 	// CREATE TABLE "messaging"."waybill_setting" (
+	// CREATE TABLE "messaging"."waybill_inbox" (
 }

@@ -32,6 +32,33 @@ type statements struct {
 	days, forgetDay              string
 	anyLive                      string
 	setLanes                     []string
+	inboxStatements
+}
+
+// inboxStatements are those of the inbox.
+type inboxStatements struct {
+	acceptEvent, acceptEvents, acceptUnseen, succeedAttempt string
+	claimEvent, giveUpRecord                                string
+	failNew, failHeld, releaseHeld                          string
+	findRecord, dueRecords                                  string
+	openRecords, allRecords                                 string
+	openStats, allGroups                                    string
+	redriveDead, redriveNamed, purgeRecords                 string
+}
+
+func newInboxStatements(r func(string) string) inboxStatements {
+	return inboxStatements{
+		acceptEvent:  r(acceptEvent),
+		acceptEvents: r(acceptEvents), acceptUnseen: r(acceptUnseen), succeedAttempt: r(succeedAttempt),
+		claimEvent: r(claimEvent), giveUpRecord: r(giveUpRecord),
+		failNew: r(failNew), failHeld: r(failHeld), releaseHeld: r(releaseHeld),
+		findRecord: r(findRecord), dueRecords: r(dueRecords),
+		// inbox_open_idx, or the primary key: both are (consumer_group, dedup_id).
+		openRecords: r(strings.ReplaceAll(listRecords, "{open}", "r.status <> 1 AND")), allRecords: r(strings.ReplaceAll(listRecords, "{open}", "")),
+		openStats: r(openStats), allGroups: r(allGroups),
+		redriveDead: r(strings.ReplaceAll(redriveRecords, "{which}", deadOnes)), redriveNamed: r(strings.ReplaceAll(redriveRecords, "{which}", namedOnes)),
+		purgeRecords: r(purgeRecords),
+	}
 }
 
 // eventColumns is the event's columns with a comma between them.
@@ -179,5 +206,7 @@ CROSS JOIN LATERAL (
 		forgetDay:    r(forgetUntil),
 		anyLive:      r(anyLive),
 		setLanes:     setLanesStatements(r),
+
+		inboxStatements: newInboxStatements(r),
 	}
 }

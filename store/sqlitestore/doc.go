@@ -1,4 +1,4 @@
-// Package sqlitestore keeps the outbox in SQLite, in the same file as the tables of the service. It is pure Go (the driver
+// Package sqlitestore keeps the outbox and the inbox in SQLite, in the same file as the tables of the service. It is pure Go (the driver
 // is modernc.org/sqlite): nothing has to be installed.
 //
 //	db, err := sqlitestore.Open("shop.db", sqlitestore.Config{})

@@ -102,5 +102,7 @@ func ExampleNew() {
 	for _, m := range applied {
 		fmt.Println(m.Version, m.Name)
 	}
-	// Output: 1 outbox
+	// Output:
+	// 1 outbox
+	// 2 inbox
 }

@@ -23,6 +23,8 @@ func (s *Store) Statements() map[string]string {
 		"nextDue": q.nextDue.text, "holds": q.holds.text, "follow": q.follow.text, "urgent": q.urgent.text, "find": q.find.text,
 		"list ready": q.list[store.Ready].text, "list dead": q.list[store.Dead].text,
 		"purgeHistory": q.purgeHistory.text, "purgeDead": q.purgeDead.text,
+		"succeed": q.succeed.text, "handled": q.handled.text, "giveUp": q.giveUp.text, "failHeld": q.failHeld.text, "giveBack": q.giveBack.text,
+		"findRecord": q.findRecord.text, "dueRecords": q.dueRecords.text, "redriveDead": q.redriveDead.text, "purgeRecords": q.purgeRecords.text,
 	}
 	for i := range sizes {
 		size := strconv.Itoa(sizes[i])
@@ -31,6 +33,7 @@ func (s *Store) Statements() map[string]string {
 		list["dropReady "+size], list["dropDelayed "+size] = q.dropReady[i].text, q.dropDelayed[i].text
 		list["deadKeys "+size], list["replay "+size], list["discard "+size] = q.deadKeys[i].text, q.replay[i].text, q.discard[i].text
 		list["unblockDead "+size], list["unblockPutOff "+size] = q.unblockDead[i].text, q.unblockPutOff[i].text
+		list["redriveKeys "+size] = q.redriveKeys[i].text
 	}
 	return list
 }

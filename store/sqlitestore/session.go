@@ -70,11 +70,19 @@ func (s *Store) begin(ctx context.Context, opts *sql.TxOptions, lock locker) (*s
 	return session, nil
 }
 
-// writing is the store's own write transaction and the events that it has taken.
+// writing is the store's own write transaction, the events that it has taken, and those that it has handled.
 type writing struct {
-	tx  *sql.Tx
-	mu  sync.Mutex // a *sql.Tx may be used by several goroutines
-	ids []waybill.ID
+	tx   *sql.Tx
+	mu   sync.Mutex // a *sql.Tx may be used by several goroutines
+	ids  []waybill.ID
+	done []store.Attempt
+}
+
+// handled notes a record that the transaction has made succeeded.
+func (w *writing) handled(a store.Attempt) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.done = append(w.done, a)
 }
 
 // took notes events that the transaction has taken.
@@ -96,7 +104,7 @@ func (s *Store) beginLocked(ctx context.Context, opts *sql.TxOptions, lock locke
 	d.Started = lock
 	w := &writing{}
 	d.NoTx = func(ctx context.Context, conn *sql.Conn, err error) (ended, undone bool) {
-		return s.noTx(ctx, conn, err, w.ids)
+		return s.noTx(ctx, conn, err, w)
 	}
 	d.Ended = func() {
 		s.writer.Store(nil)
@@ -150,18 +158,25 @@ func rolledBack(err error) bool {
 	return false
 }
 
-// noTx is the dialect's NoTx for a transaction that has taken the events with these ids.
+// noTx is the dialect's NoTx for a write transaction.
 //
 // SQLite rolls back by itself when a statement that writes is interrupted, which is what the driver does when its context ends.
 // That is common, and must not look like an uncertain commit. The other way to get here is a COMMIT or ROLLBACK as SQL text inside
-// InTx. The events tell which it was: they are there, in whatever table, or they are not.
-func (s *Store) noTx(ctx context.Context, conn *sql.Conn, err error, ids []waybill.ID) (ended, undone bool) {
+// InTx. The events tell which it was: they are there, in whatever table, or they are not. So do the records of the inbox.
+func (s *Store) noTx(ctx context.Context, conn *sql.Conn, err error, w *writing) (ended, undone bool) {
 	if _, primary := code(err); primary != sqlite3.SQLITE_ERROR {
 		return false, false
 	}
-	for _, id := range ids {
+	for _, id := range w.ids {
 		var found bool
 		rows, err := conn.QueryContext(ctx, s.sql.found.text, id[:])
+		if _, err := scanOne(rows, err, &found); err != nil || found {
+			return true, false
+		}
+	}
+	for _, a := range w.done {
+		var found bool
+		rows, err := conn.QueryContext(ctx, s.sql.handled.text, heldArgs(a)...)
 		if _, err := scanOne(rows, err, &found); err != nil || found {
 			return true, false
 		}

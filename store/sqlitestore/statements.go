@@ -62,6 +62,7 @@ type statements struct {
 	anyLive, setHistoryFrom              *statement
 	purgeHistory, purgeDead              *statement
 	purgeReady, purgeDelayed, raiseEpoch *statement
+	inboxStatements
 }
 
 // eventColumns are the columns of an event, rowColumns those that a row of every table has, and aggregateColumns what makes an
@@ -120,6 +121,7 @@ SELECT id FROM asked WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.id = asked.i
 	s.settleStatements(one, each)
 	s.browseStatements(one)
 	s.mendStatements(one, each)
+	s.recordStatements(one, each)
 	return s
 }
 

@@ -8,12 +8,13 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// DB is a store under test: the write side, the relay side, and the operator's.
+// DB is a store under test: the write side, the relay side, the operator's, and the consumer's.
 type DB[T any] interface {
 	store.Outbox[T]
 	store.Finisher[T]
 	store.Relay
 	store.Operator
+	store.Inbox[T]
 }
 
 // Harness is a kind of store, and how a test gets hold of one.

@@ -13,13 +13,19 @@ import (
 // nodeVariable makes the test binary a node: it holds the node's spec.
 const nodeVariable = "WAYBILL_PROCESS_NODE"
 
+// consumerVariable makes it a consumer of a group.
+const consumerVariable = "WAYBILL_PROCESS_CONSUMER"
+
 func TestMain(m *testing.M) {
-	text := os.Getenv(nodeVariable)
+	run, text := runNode, os.Getenv(nodeVariable)
+	if text == "" {
+		run, text = runConsumer, os.Getenv(consumerVariable)
+	}
 	if text == "" {
 		os.Exit(m.Run())
 	}
 	child.Bind()
-	if err := runNode(text); err != nil {
+	if err := run(text); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+)
+
+// prepareInbox defines the flags of inbox.
+func prepareInbox(flags *flag.FlagSet) task {
+	turn := flags.Duration("turn", 3*time.Second, "how long a turn takes")
+	rounds := flags.Int("rounds", 3, "how often every contender takes its turn")
+	connections := flags.Int("connections", 8, "how many consumers run at once; batches have one")
+	records := flags.String("records", "2m", "once more with so many records already there; empty: only without any")
+	return task{
+		databases: func() ([]string, error) {
+			_, err := inboxSizes(*records)
+			return []string{"postgres"}, err
+		},
+		run: func(ctx context.Context, out, progress io.Writer) error {
+			s, err := connectPostgres(ctx)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			sizes, err := inboxSizes(*records)
+			if err != nil {
+				return err
+			}
+			for _, n := range sizes {
+				if err := s.inbox(ctx, inboxRace{turn: *turn, rounds: *rounds, connections: *connections, records: n}, out, progress); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// inboxSizes returns how many records there are at first, table by table.
+func inboxSizes(text string) ([]int, error) {
+	if text == "" {
+		return []int{0}, nil
+	}
+	sizes, err := parseSizes(text)
+	return append([]int{0}, sizes...), err
+}
+
+// inboxRace is one table.
+type inboxRace struct {
+	turn                time.Duration
+	rounds, connections int
+	records             int
+}
+
+// Every event inserts an order, which stands for the effect.
+const (
+	inboxByHand = `INSERT INTO waybill_inbox (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, fence, attempts,
+ processed_at, received_at) VALUES ('HAND', $1, $1, '', 'Happened', $2, 1, 1, 1, now(), now()) ON CONFLICT DO NOTHING`
+	inboxOneStatement = `WITH i AS (` + inboxByHand + ` RETURNING dedup_id) INSERT INTO orders (note) SELECT $3 FROM i`
+	inboxFill         = `INSERT INTO waybill_inbox (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, fence, attempts,
+ processed_at, received_at) SELECT 'OLD', gen_random_uuid(), gen_random_uuid(), '', 'Happened', '\x00', 1, 1, 1, now(), now()
+ FROM generate_series(1, $1)`
+)
+
+// contender consumes one event, or many, at a time.
+type inboxContender struct {
+	name    string
+	many    int
+	clients int
+	consume func(ctx context.Context, evs []waybill.Event) error
+
+	rates []float64
+}
+
+func (s *pgServer) inbox(ctx context.Context, race inboxRace, out, progress io.Writer) error {
+	f, db, err := s.waybillField(ctx)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	if err := f.exec(ctx, ordersTable); err != nil {
+		return err
+	}
+	if race.records > 0 {
+		fmt.Fprintf(progress, "bench: inbox: making %s records\n", size(race.records))
+		if _, err := f.pool.Exec(ctx, inboxFill, race.records); err != nil {
+			return err
+		}
+		if err := f.exec(ctx, `ANALYZE waybill_inbox`); err != nil {
+			return err
+		}
+	}
+	in, err := inbox.New[pgx.Tx](db, inbox.Config{})
+	if err != nil {
+		return err
+	}
+	g := in.Group("BENCH", inbox.Options{})
+	apply := func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error { return order(ctx, tx) }
+	hash := []byte("0123456789abcdef")
+	each := func(consume func(ctx context.Context, ev waybill.Event) error) func(context.Context, []waybill.Event) error {
+		return func(ctx context.Context, evs []waybill.Event) error { return consume(ctx, evs[0]) }
+	}
+	list := []*inboxContender{
+		{name: "by hand: BEGIN, record, effect, COMMIT", many: 1, clients: race.connections, consume: each(func(ctx context.Context, ev waybill.Event) error {
+			return pgx.BeginFunc(ctx, f.pool, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, inboxByHand, [16]byte(ev.ID), hash); err != nil {
+					return err
+				}
+				return order(ctx, tx)
+			})
+		})},
+		{name: "by hand: one statement", many: 1, clients: race.connections, consume: each(func(ctx context.Context, ev waybill.Event) error {
+			_, err := f.pool.Exec(ctx, inboxOneStatement, [16]byte(ev.ID), hash, orderNote)
+			return err
+		})},
+		{name: "waybill, Consume", many: 1, clients: race.connections, consume: each(func(ctx context.Context, ev waybill.Event) error {
+			_, err := g.Consume(ctx, ev, apply)
+			return err
+		})},
+		{name: "waybill, Consume, one consumer", many: 1, clients: 1, consume: each(func(ctx context.Context, ev waybill.Event) error {
+			_, err := g.Consume(ctx, ev, apply)
+			return err
+		})},
+		{name: "waybill, ConsumeBatch of 100, one consumer", many: 100, clients: 1, consume: func(ctx context.Context, evs []waybill.Event) error {
+			for _, err := range g.ConsumeBatch(ctx, evs, apply) {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+	}
+	for round := range race.rounds {
+		for i := range list {
+			c := list[(i+round)%len(list)]
+			n, err := c.run(ctx, race.turn)
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			c.rates = append(c.rates, float64(n)/race.turn.Seconds())
+			fmt.Fprintf(progress, "bench: inbox, %s records, round %d of %d: %s: %s events/s\n",
+				thousands(float64(race.records)), round+1, race.rounds, c.name, thousands(c.rates[round]))
+		}
+	}
+	s.inboxTable(race, list, out)
+	return nil
+}
+
+// run lets a contender consume new events for a while and returns how many it has.
+func (c *inboxContender) run(ctx context.Context, turn time.Duration) (int64, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var n atomic.Int64
+	var all sync.WaitGroup
+	end := time.Now().Add(turn)
+	for range c.clients {
+		all.Go(func() {
+			for time.Now().Before(end) && ctx.Err() == nil {
+				evs := numberedEvents(0, c.many)
+				for i := range evs {
+					evs[i] = evs[i].Complete()
+				}
+				if err := c.consume(ctx, evs); err != nil {
+					cancel(err)
+					return
+				}
+				n.Add(int64(c.many))
+			}
+		})
+	}
+	all.Wait()
+	return n.Load(), context.Cause(ctx)
+}
+
+func (s *pgServer) inboxTable(race inboxRace, list []*inboxContender, out io.Writer) {
+	floor, single := list[0].rates, list[3].rates
+	fmt.Fprintf(out, "inbox: %s records already there, one order as the effect of an event; %s, median of %d rounds of %s\n",
+		thousands(float64(race.records)), s.version, race.rounds, race.turn)
+	fmt.Fprintf(out, "  %-42s  %9s  %9s  %7s\n", "", "consumers", "events/s", "")
+	for i, c := range list {
+		against := ""
+		switch i {
+		case 1, 2:
+			against = fmt.Sprintf("%.0f %% of four round trips by hand", 100*median(ratios(c.rates, floor)))
+		case 4:
+			against = fmt.Sprintf("%.1f times one by one", median(ratios(c.rates, single)))
+		}
+		fmt.Fprintf(out, "  %-42s  %9d  %9s  %s\n", c.name, c.clients, thousands(median(c.rates)), against)
+	}
+	fmt.Fprintln(out)
+}

@@ -1,0 +1,520 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/mysqlstore"
+)
+
+// intakes returns n new events for a group.
+func intakes(group string, n int) []store.Intake {
+	list := make([]store.Intake, n)
+	for i := range list {
+		id := waybill.NewID()
+		list[i] = store.Intake{Group: group, Key: id, Event: id, Tenant: "t", Type: "OrderPlaced", Hash: [16]byte{1, byte(i)}}
+	}
+	return list
+}
+
+func accept(t testing.TB, s *mysqlstore.Store, tx *sql.Tx, owner waybill.ID, in []store.Intake) []store.Acceptance {
+	t.Helper()
+	out, err := s.Accept(t.Context(), tx, owner, in)
+	if err != nil || len(out) != len(in) {
+		t.Fatalf("Accept of %d: %d answers, %v", len(in), len(out), err)
+	}
+	return out
+}
+
+// received commits events as accepted.
+func received(t testing.TB, s *mysqlstore.Store, db *sql.DB, owner waybill.ID, in []store.Intake) {
+	t.Helper()
+	tx := begin(t, db, nil)
+	accept(t, s, tx, owner, in)
+	commit(t, tx)
+}
+
+func commit(t testing.TB, tx *sql.Tx) {
+	t.Helper()
+	if err := tx.Commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func claim(t testing.TB, s *mysqlstore.Store, in store.Intake, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool) {
+	t.Helper()
+	record, taken, err := s.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return record, taken
+}
+
+func findRecord(t testing.TB, s *mysqlstore.Store, in store.Intake) store.InboxRecord {
+	t.Helper()
+	record, found, err := s.FindRecord(t.Context(), in.Group, in.Key)
+	if err != nil || !found {
+		t.Fatalf("FindRecord: %t, %v", found, err)
+	}
+	return record
+}
+
+// Batches of many sizes are accepted, whatever the settings; some events are there already, and what is stored is what was given.
+func TestAcceptMany(t *testing.T) {
+	for name, change := range settings {
+		t.Run(name, func(t *testing.T) {
+			s, db := openStore(t, change)
+			for _, n := range []int{1, 2, 7, 501, 1200} {
+				if n > 100 && change != nil {
+					continue
+				}
+				in := intakes("größe ABC "+strconv.Itoa(n), n)
+				first, owner := waybill.NewID(), waybill.NewID()
+				var there []store.Intake
+				for i := range in {
+					in[i].Tenant, in[i].Type = `a'b\"`, "ÄöÜ "
+					if i%3 == 1 {
+						there = append(there, in[i])
+					}
+				}
+				if len(there) > 0 {
+					received(t, s, db, first, there)
+				}
+				tx := begin(t, db, nil)
+				answers := accept(t, s, tx, owner, in)
+				commit(t, tx)
+				for i, a := range answers {
+					r := a.Record
+					want := first
+					if i%3 != 1 {
+						r, want = findRecord(t, s, in[i]), owner
+					}
+					if a.Busy || a.Accepted != (i%3 != 1) || r.Owner != want || r.Intake != in[i] || r.State != store.InboxSucceeded ||
+						r.Fence != 1 || r.Attempts != 1 || r.ProcessedAt != r.ReceivedAt || r.Now.Sub(r.ProcessedAt).Abs() > time.Minute {
+						t.Fatalf("%d of %d: %+v, stored %+v", i, n, a, r)
+					}
+				}
+			}
+			in := intakes("größe abc", 1)[0]
+			text := strings.Repeat("ä\\'", 2000)
+			if did, err := s.FailEvent(t.Context(), in, store.Failure{Error: text, Kept: []byte("\x00\\'ä\xff")}); !did || err != nil {
+				t.Fatalf("FailEvent: %t, %v", did, err)
+			}
+			r := findRecord(t, s, in)
+			if r.LastError != store.CutError(text) || string(r.Kept) != "\x00\\'ä\xff" || r.NextRetryAt.IsZero() || !r.LeaseUntil.IsZero() || !r.ProcessedAt.IsZero() {
+				t.Errorf("%+v", r)
+			}
+			if r, taken := claim(t, s, in, time.Hour, 2, nil); !taken || r.LeaseUntil.Sub(r.Now).Round(time.Minute) != time.Hour || string(r.Kept) != "\x00\\'ä\xff" {
+				t.Errorf("ClaimEvent: %t, %+v", taken, r)
+			}
+			if stats, err := s.GroupStats(t.Context(), true); err != nil || len(stats) < 3 {
+				t.Errorf("GroupStats: %+v, %v", stats, err)
+			}
+		})
+	}
+}
+
+// A transaction that accepts does not wait for another that is accepting the same event, nor for one that accepts neighbours. It goes on:
+// a statement that met a lock was taken back alone.
+func TestAcceptDoesNotWait(t *testing.T) {
+	for _, mine := range levels {
+		for _, theirs := range levels {
+			s, db := openStore(t, nil)
+			in := intakes("g", 40)
+			seen := intakes("g", 2)
+			received(t, s, db, waybill.NewID(), seen[:1])
+			a, b := begin(t, db, &sql.TxOptions{Isolation: theirs}), begin(t, db, &sql.TxOptions{Isolation: mine})
+			var odd, most []store.Intake
+			for i := range in {
+				if i%2 == 1 && i < 20 {
+					odd = append(odd, in[i])
+				}
+			}
+			most = append(append(most, in[:30]...), seen...)
+			exec(t, b, "INSERT INTO business (note) VALUES ('kept')")
+			accept(t, s, a, waybill.NewID(), odd)
+			start := time.Now()
+			for i, answer := range accept(t, s, b, waybill.NewID(), most) {
+				busy := i%2 == 1 && i < 20
+				if known := i == 30; answer.Busy != busy || answer.Accepted == (busy || known) || (answer.Record.Key == seen[0].Key) != known {
+					t.Errorf("%v beside %v: %d: %+v", mine, theirs, i, answer)
+				}
+			}
+			for i, answer := range accept(t, s, a, waybill.NewID(), in[30:]) {
+				if !answer.Accepted {
+					t.Errorf("%v beside %v: the neighbour %d: %+v", mine, theirs, i, answer)
+				}
+			}
+			if d := time.Since(start); d > 10*time.Second {
+				t.Errorf("it took %v", d)
+			}
+			commit(t, b)
+			if err := a.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			if n := ask[int](t, db, "SELECT COUNT(*) FROM waybill_inbox"); n != 22 {
+				t.Errorf("%v beside %v: %d records, want 22", mine, theirs, n)
+			}
+			if n := ask[int](t, db, "SELECT COUNT(*) FROM business"); n != 1 {
+				t.Errorf("%v beside %v: the transaction has lost what it did before", mine, theirs)
+			}
+		}
+	}
+}
+
+// Transactions that meet the same succeeded event do not stand in each other's way, and each sees it, however old its snapshot.
+func TestReplaysTogether(t *testing.T) {
+	for _, level := range levels[:3] {
+		s, db := openStore(t, nil)
+		in := intakes("g", 3)
+		old := begin(t, db, &sql.TxOptions{Isolation: level})
+		look(t, old)
+		received(t, s, db, waybill.NewID(), in)
+		for range 3 {
+			tx := begin(t, db, &sql.TxOptions{Isolation: level})
+			for i, a := range accept(t, s, tx, waybill.NewID(), in) {
+				if a.Record.Intake != in[i] {
+					t.Errorf("%v: %+v", level, a)
+				}
+			}
+			defer tx.Rollback() //nolint:errcheck // the test is over then
+		}
+		other := intakes("g", 1)
+		received(t, s, db, waybill.NewID(), other)
+		if a := accept(t, s, old, waybill.NewID(), other)[0]; a.Record.Intake != other[0] {
+			t.Errorf("%v, with an old snapshot: %+v", level, a)
+		}
+		_ = old.Rollback()
+	}
+}
+
+// On MySQL a statement waits. At READ COMMITTED it is asked first; otherwise the server's patience ends it, and the event is busy all the same.
+func TestAcceptAsMySQL(t *testing.T) {
+	for _, level := range []string{"READ-COMMITTED", "REPEATABLE-READ"} {
+		s, db := openStore(t, func(c *mysql.Config) {
+			c.Params = map[string]string{"tx_isolation": "'" + level + "'", "innodb_lock_wait_timeout": "1"}
+		})
+		if err := s.PretendWaiting(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		in := intakes("g", 4)
+		received(t, s, db, waybill.NewID(), in[:1])
+		a, b := begin(t, db, nil), begin(t, db, nil)
+		accept(t, s, a, waybill.NewID(), in[1:2])
+		start := time.Now()
+		answers := accept(t, s, b, waybill.NewID(), in)
+		if d := time.Since(start); level == "READ-COMMITTED" && d > 900*time.Millisecond {
+			t.Errorf("%s: it took %v", level, d)
+		}
+		if answers[0].Record.Key != in[0].Key || !answers[1].Busy || !answers[2].Accepted || !answers[3].Accepted {
+			t.Errorf("%s: %+v", level, answers)
+		}
+		commit(t, b)
+		_ = a.Rollback()
+	}
+}
+
+// An event that is accepted in a transaction that the server has ended would be committed alone: it is refused.
+func TestAcceptNeedsAnOpenTransaction(t *testing.T) {
+	for _, asMySQL := range []bool{false, true} {
+		s, db := openStore(t, nil)
+		exec(t, db, "CREATE TABLE business_rows (id INT PRIMARY KEY, n INT) ENGINE=InnoDB")
+		if asMySQL {
+			if err := s.PretendMySQL(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		claimed, _ := claim(t, s, intakes("g", 1)[0], time.Hour, 3, nil)
+		attempt := store.Attempt{Group: "g", Key: claimed.Key, Owner: claimed.Owner, Fence: claimed.Fence}
+		refused := func(tx *sql.Tx, when string) {
+			if _, err := s.Accept(t.Context(), tx, waybill.NewID(), intakes("g", 2)); !errors.Is(err, waybill.ErrTxDone) {
+				t.Errorf("Accept %s (as MySQL: %t): %v, want ErrTxDone", when, asMySQL, err)
+			}
+			if did, err := s.Succeed(t.Context(), tx, attempt); did || !errors.Is(err, waybill.ErrTxDone) {
+				t.Errorf("Succeed %s (as MySQL: %t): %t, %v, want ErrTxDone", when, asMySQL, did, err)
+			}
+		}
+		tx := begin(t, db, nil)
+		deadlock(t, db, tx)
+		refused(tx, "after a deadlock")
+		if err := tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		refused(tx, "after a rollback")
+		if n := ask[int](t, db, "SELECT COUNT(*) FROM waybill_inbox WHERE status = 1"); n != 0 {
+			t.Errorf("%d records are committed", n)
+		}
+	}
+}
+
+// Of many who claim one event, when it is new, when its lease has run out and when it is due, one gets it, and the fence grows by one.
+func TestClaimTogether(t *testing.T) {
+	s, db := openStore(t, nil)
+	in := intakes("g", 1)[0]
+	for round := int64(1); round <= 6; round++ {
+		var won atomic.Int64
+		var winner atomic.Pointer[store.InboxRecord]
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				record, taken, err := s.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 100, nil)
+				if err != nil {
+					t.Error(err)
+				}
+				if taken {
+					won.Add(1)
+					winner.Store(&record)
+				}
+			})
+		}
+		wg.Wait()
+		if won.Load() != 1 {
+			t.Fatalf("round %d: %d have it", round, won.Load())
+		}
+		record := winner.Load()
+		if record.Fence != round || record.Attempts != int(round) || findRecord(t, s, in).Owner != record.Owner {
+			t.Fatalf("round %d: %+v", round, record)
+		}
+		if round%2 == 0 {
+			exec(t, db, "UPDATE waybill_inbox SET lease_until = received_at")
+		} else if did, err := s.FailEvent(t.Context(), in, store.Failure{Owner: record.Owner, Fence: round, Error: "boom"}); !did || err != nil {
+			t.Fatalf("FailEvent: %t, %v", did, err)
+		}
+	}
+}
+
+// Of many who find its attempts spent, all find it dead, and its error says so once.
+func TestGiveUpTogether(t *testing.T) {
+	s, db := openStore(t, nil)
+	in := intakes("g", 1)[0]
+	if did, err := s.FailEvent(t.Context(), in, store.Failure{Error: "boom"}); !did || err != nil {
+		t.Fatalf("FailEvent: %t, %v", did, err)
+	}
+	if did, err := s.FailEvent(t.Context(), in, store.Failure{Error: "again"}); did || err != nil {
+		t.Errorf("FailEvent where there is a record: %t, %v", did, err)
+	}
+	other := in
+	other.Hash[0]++
+	if r, taken := claim(t, s, other, time.Hour, 1, nil); taken || r.State != store.InboxFailed || r.Hash != in.Hash {
+		t.Errorf("a conflict: %t, %+v", taken, r)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			r, taken, err := s.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 1, nil)
+			if err != nil || taken || r.State != store.InboxDead || r.LastError != "boom; "+store.ExceededMaxRetry || r.ProcessedAt.IsZero() {
+				t.Errorf("ClaimEvent: %+v, %t, %v", r, taken, err)
+			}
+		})
+	}
+	wg.Wait()
+	if n, err := s.Redrive(t.Context(), "g", []waybill.ID{in.Key, in.Key}, 10); n != 1 || err != nil {
+		t.Errorf("Redrive: %d, %v", n, err)
+	}
+	if r, taken := claim(t, s, in, time.Hour, 1, nil); !taken || r.Attempts != 1 || r.Fence != 2 || !r.ProcessedAt.IsZero() {
+		t.Errorf("after the redrive: %t, %+v", taken, r)
+	}
+	if n := ask[int](t, db, "SELECT COUNT(*) FROM waybill_inbox"); n != 1 {
+		t.Errorf("%d records", n)
+	}
+}
+
+// Whoever was overtaken can neither succeed nor fail nor give back, also with a snapshot from before the take-over.
+func TestZombie(t *testing.T) {
+	for _, level := range levels {
+		s, db := openStore(t, nil)
+		in := intakes("g", 1)[0]
+		old, _ := claim(t, s, in, time.Hour, 5, nil)
+		attempt := func(r store.InboxRecord) store.Attempt {
+			return store.Attempt{Group: r.Group, Key: r.Key, Owner: r.Owner, Fence: r.Fence}
+		}
+		succeed := func(tx *sql.Tx, a store.Attempt) bool {
+			did, err := s.Succeed(t.Context(), tx, a)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return did
+		}
+		zombie := begin(t, db, &sql.TxOptions{Isolation: level})
+		exec(t, zombie, "INSERT INTO business (note) VALUES ('of the zombie')")
+		look(t, zombie)
+		exec(t, db, "UPDATE waybill_inbox SET lease_until = received_at")
+		next, taken := claim(t, s, in, time.Hour, 5, []byte("kept"))
+		if !taken || next.Fence != old.Fence+1 {
+			t.Fatalf("%v: the take-over: %+v, %t", level, next, taken)
+		}
+		if succeed(zombie, attempt(old)) {
+			t.Errorf("%v: the old attempt succeeded", level)
+		}
+		_ = zombie.Rollback()
+		if did, err := s.FailEvent(t.Context(), in, store.Failure{Owner: old.Owner, Fence: old.Fence, Error: "late"}); did || err != nil {
+			t.Errorf("FailEvent of the old attempt: %t, %v", did, err)
+		}
+		if held, err := s.ReleaseEvent(t.Context(), attempt(old)); held || err != nil {
+			t.Errorf("ReleaseEvent of the old attempt: %t, %v", held, err)
+		}
+		if held, err := s.ReleaseEvent(t.Context(), attempt(next)); !held || err != nil {
+			t.Errorf("ReleaseEvent: %t, %v", held, err)
+		}
+		if r := findRecord(t, s, in); r.State != store.InboxFailed || r.Attempts != 1 || string(r.Kept) != "kept" || r.NextRetryAt.After(r.Now) {
+			t.Errorf("given back: %+v", r)
+		}
+		last, _ := claim(t, s, in, time.Hour, 5, nil)
+		tx := begin(t, db, &sql.TxOptions{Isolation: level})
+		if !succeed(tx, attempt(last)) || succeed(tx, attempt(last)) {
+			t.Error("the last attempt did not succeed exactly once")
+		}
+		commit(t, tx)
+		if r := findRecord(t, s, in); r.State != store.InboxSucceeded || r.ProcessedAt.IsZero() || !r.LeaseUntil.IsZero() || string(r.Kept) != "kept" {
+			t.Errorf("after it: %+v", r)
+		}
+	}
+}
+
+// Only what has succeeded is purged, and what a transaction has met is not waited for.
+func TestPurgeRecords(t *testing.T) {
+	s, db := openStore(t, nil)
+	done, elsewhere := intakes("g", 6), intakes("other", 2)
+	received(t, s, db, waybill.NewID(), append(done, elsewhere...))
+	open := intakes("g", 3)
+	claim(t, s, open[0], 0, 3, nil)
+	for i, dead := range []bool{false, true} {
+		if _, err := s.FailEvent(t.Context(), open[1+i], store.Failure{Dead: dead}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := s.PurgeRecords(t.Context(), "g", time.Hour, 100); n != 0 || err != nil {
+		t.Errorf("none is old: %d, %v", n, err)
+	}
+	exec(t, db, `UPDATE waybill_inbox SET received_at = '2001-01-01', processed_at = IF(processed_at IS NULL, NULL, '2001-01-01'),
+ lease_until = IF(lease_until IS NULL, NULL, '2001-01-01'), next_retry_at = IF(next_retry_at IS NULL, NULL, '2001-01-01')`)
+	met := begin(t, db, nil)
+	accept(t, s, met, waybill.NewID(), done[5:])
+	for _, want := range []int{3, 2, 0} {
+		if n, err := s.PurgeRecords(t.Context(), "g", time.Hour, 3); n != want || err != nil {
+			t.Errorf("PurgeRecords: %d, %v; want %d", n, err, want)
+		}
+	}
+	_ = met.Rollback()
+	if n, err := s.PurgeRecords(t.Context(), "g", time.Hour, 3); n != 1 || err != nil {
+		t.Errorf("PurgeRecords: %d, %v", n, err)
+	}
+	if n := ask[int](t, db, "SELECT COUNT(*) FROM waybill_inbox"); n != len(open)+len(elsewhere) {
+		t.Errorf("%d records are left", n)
+	}
+	if _, err := s.PurgeRecords(t.Context(), "g", -1, 3); err == nil {
+		t.Error("a negative age was taken")
+	}
+}
+
+// Records of several groups are listed, counted and redriven; groups compare as bytes.
+func TestRecordsInOrder(t *testing.T) {
+	s, db := openStore(t, nil)
+	received(t, s, db, waybill.NewID(), intakes("done", 3))
+	var failed, dead []store.Intake
+	for _, group := range []string{"b", "B", "b "} {
+		for i, in := range intakes(group, 4) {
+			f := store.Failure{Error: "boom", Dead: i == 3, Delay: time.Duration(i-2) * time.Hour}
+			if i != 1 {
+				f.Kept = []byte(group)
+			}
+			if did, err := s.FailEvent(t.Context(), in, f); !did || err != nil {
+				t.Fatal(did, err)
+			}
+			if f.Dead {
+				dead = append(dead, in)
+			} else {
+				failed = append(failed, in)
+			}
+		}
+	}
+	overdue := intakes("b", 1)[0]
+	claim(t, s, overdue, -time.Hour, 3, []byte("b"))
+	due, err := s.DueRecords(t.Context(), "b", 10)
+	if err != nil || len(due) != 3 || due[0].Intake != failed[0] || due[1].Intake != overdue || due[2].Intake != failed[2] || string(due[0].Kept) != "b" {
+		t.Errorf("DueRecords: %+v, %v", due, err)
+	}
+	if due, err := s.DueRecords(t.Context(), "b", 1); err != nil || len(due) != 1 || due[0].Intake != failed[0] {
+		t.Errorf("DueRecords: %+v, %v", due, err)
+	}
+	var groups []string
+	var group string
+	var key waybill.ID
+	for {
+		page, err := s.ListRecords(t.Context(), store.RecordFilter{}, group, key, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range page {
+			group, key = r.Group, r.Key
+			groups = append(groups, group)
+		}
+		if len(page) < 5 {
+			break
+		}
+	}
+	if got := strings.Join(groups, ","); got != "B,B,B,B,b,b,b,b,b,b ,b ,b ,b " {
+		t.Errorf("ListRecords: %q", got)
+	}
+	only := store.RecordFilter{Group: "b", States: []store.InboxState{store.InboxDead, store.InboxSucceeded}, MinAttempts: 1}
+	if page, err := s.ListRecords(t.Context(), only, "", waybill.ID{}, 5); err != nil || len(page) != 1 || page[0].Intake != dead[0] {
+		t.Errorf("ListRecords of the dead: %+v, %v", page, err)
+	}
+	if _, err := s.ListRecords(t.Context(), store.RecordFilter{States: []store.InboxState{7}}, "", waybill.ID{}, 5); err == nil {
+		t.Error("a state that is none was taken")
+	}
+	for all, want := range map[bool]string{false: "B,b,b ", true: "B,b,b ,done"} {
+		stats, err := s.GroupStats(t.Context(), all)
+		var names []string
+		for _, g := range stats {
+			names = append(names, g.Group)
+			if g.Group != "done" && (g.Failed != 3 || g.Dead != 1 || g.HighestAttempts != 1 || g.OldestDue < 2*time.Hour) ||
+				g.Processing != int64(strings.Count(g.Group, "b")-strings.Count(g.Group, "b ")) {
+				t.Errorf("GroupStats: %+v", g)
+			}
+		}
+		if got := strings.Join(names, ","); err != nil || got != want {
+			t.Errorf("GroupStats(%t): %q, %v", all, got, err)
+		}
+	}
+	for _, want := range []int{1, 0} {
+		if n, err := s.Redrive(t.Context(), "b", nil, 10); n != want || err != nil {
+			t.Errorf("Redrive: %d, %v; want %d", n, err, want)
+		}
+	}
+	if n, err := s.Redrive(t.Context(), "B", []waybill.ID{failed[3].Key, failed[4].Key, dead[1].Key, waybill.NewID()}, 2); n != 2 || err != nil {
+		t.Errorf("Redrive of some: %d, %v", n, err)
+	}
+}
+
+// What the server says when transactions collide may be run again.
+func TestRestartable(t *testing.T) {
+	s, db := openStore(t, impatient)
+	in := intakes("g", 1)
+	tx := begin(t, db, nil)
+	accept(t, s, tx, waybill.NewID(), in)
+	_, _, err := s.ClaimEvent(t.Context(), in[0], waybill.NewID(), time.Hour, 3, nil)
+	if !s.Restartable(err) {
+		t.Errorf("ClaimEvent beside a transaction that accepts: %v", err)
+	}
+	commit(t, tx)
+	if r, taken := claim(t, s, in[0], time.Hour, 3, nil); taken || r.State != store.InboxSucceeded {
+		t.Errorf("ClaimEvent after it: %+v, %t", r, taken)
+	}
+	for _, other := range []error{nil, errRollback, context.Canceled, &mysql.MySQLError{Number: 1062}} {
+		if s.Restartable(other) {
+			t.Errorf("%v is restartable", other)
+		}
+	}
+}

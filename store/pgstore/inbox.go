@@ -1,0 +1,338 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// keyLock is the advisory lock of a record that is not there yet. Whoever makes a record holds it until his transaction ends, so that
+// others can ask for it and need not find out by waiting at the primary key. Another pair of tables has other locks.
+const keyLock = `hashtextextended(i.consumer_group || i.dedup_id::text, '{inbox}'::regclass::oid::bigint)`
+
+// alone waits for the lock of $1, the group, and $2, the key.
+const alone = `alone AS MATERIALIZED (
+  SELECT pg_advisory_xact_lock(` + keyLock + `) FROM durable, (VALUES ($1::text, $2::uuid)) AS i(consumer_group, dedup_id)
+)`
+
+// acceptEvents records events as succeeded. $1: the owner, $2 to $7: groups, keys, ids, tenants, types and hashes. It answers with those
+// that were not accepted: their place, counted from 1, whether they are busy, and the record that they have.
+//
+// What the snapshot shows is not inserted: INSERT would wait for a transaction that is changing it. What it does not show, and nobody is
+// making, can still be there, if it was committed since. Then nothing is inserted, the answer is neither busy nor a record, and it takes
+// a new snapshot to see it; in a transaction that has only one, the database reports a serialization failure. inbox_of, and then the
+// primary key of inbox.
+const acceptEvents = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+there AS MATERIALIZED (SELECT * FROM {inbox_of}($2::text[], $3::uuid[])),
+input AS MATERIALIZED (
+  SELECT i.*, CASE WHEN t.dedup_id IS NULL THEN pg_try_advisory_xact_lock(` + keyLock + `) END AS free
+  FROM unnest($2::text[], $3::uuid[], $4::uuid[], $5::text[], $6::text[], $7::uuid[]) WITH ORDINALITY
+    AS i(consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, place)
+  LEFT JOIN there t ON t.consumer_group = i.consumer_group AND t.dedup_id = i.dedup_id
+), taken AS (
+  INSERT INTO {inbox} (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, owner, fence, attempts, processed_at, received_at)
+  SELECT consumer_group, dedup_id, event_id, nullif(tenant_id, ''), event_type, payload_hash, 1, $1::uuid, 1, 1, clock.now, clock.now
+  FROM clock, input WHERE free ORDER BY consumer_group COLLATE "C", dedup_id
+  ON CONFLICT (consumer_group, dedup_id) DO NOTHING RETURNING consumer_group, dedup_id
+)
+SELECT i.place, coalesce(NOT i.free, false), ` + inboxColumns + `
+FROM input i LEFT JOIN there r ON r.consumer_group = i.consumer_group AND r.dedup_id = i.dedup_id
+WHERE NOT EXISTS (SELECT FROM taken t WHERE t.consumer_group = i.consumer_group AND t.dedup_id = i.dedup_id)`
+
+// acceptEvent is acceptEvents for one event that is not there yet, which is what most of them are. If it returns nothing, acceptEvents finds
+// out why. $1: the owner, $2 to $7: the event.
+const acceptEvent = `INSERT INTO {inbox} (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, owner, fence, attempts,
+  processed_at, received_at)
+SELECT i.consumer_group, i.dedup_id, $4::uuid, nullif($5::text, ''), $6::text, $7::uuid, 1, $1::uuid, 1, 1, clock_timestamp(), clock_timestamp()
+FROM (VALUES ($2::text, $3::uuid)) AS i(consumer_group, dedup_id) WHERE pg_try_advisory_xact_lock(` + keyLock + `)
+ON CONFLICT (consumer_group, dedup_id) DO NOTHING RETURNING 1`
+
+// acceptUnseen looks again for what acceptEvents could not see. $1: groups, $2: keys. inbox_of.
+const acceptUnseen = `SELECT ` + inboxColumns + ` FROM {inbox_of}($1::text[], $2::uuid[]) AS r`
+
+// heldBy is the fence of an attempt: $1 group, $2 key, $3 owner, $4 fence. Primary key of inbox.
+const heldBy = `consumer_group = $1::text AND dedup_id = $2::uuid AND status = 0 AND owner = $3::uuid AND fence = $4::bigint`
+
+const succeedAttempt = `UPDATE {inbox} SET status = 1, processed_at = clock_timestamp(), lease_until = NULL
+WHERE ` + heldBy + ` AND lease_until > clock_timestamp() RETURNING 1`
+
+// claimEvent takes an event. $1 to $6: the event, $7: the owner, $8: the lease in seconds, $9: the greatest number of attempts, $10: what
+// is kept. Of many, one makes the record, or changes it; the others wait for that and judge what they find. So the lease runs from when
+// the waiting is over. Primary key of inbox.
+const claimEvent = `WITH ` + durable + `, ` + alone + `
+INSERT INTO {inbox} AS r (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, owner, fence, attempts, lease_until, event)
+SELECT $1::text, $2::uuid, $3::uuid, nullif($4::text, ''), $5::text, $6::uuid, 0, $7::uuid, 1, 1,
+  clock_timestamp() + $8::double precision * interval '1 second', $10::bytea FROM alone
+ON CONFLICT (consumer_group, dedup_id) DO UPDATE SET status = 0, owner = excluded.owner, fence = r.fence + 1, attempts = r.attempts + 1,
+  lease_until = clock_timestamp() + $8::double precision * interval '1 second', next_retry_at = NULL, event = coalesce(excluded.event, r.event)
+WHERE r.event_type = excluded.event_type AND r.payload_hash = excluded.payload_hash AND r.attempts < $9::integer
+  AND (r.status = 0 AND r.lease_until <= clock_timestamp() OR r.status = 2 AND r.next_retry_at <= clock_timestamp())
+RETURNING ` + inboxColumns
+
+// giveUpRecord gives a record up, if it is still the one that was judged. $1: group, $2: key, $3: fence, $4: attempts, $5: its error,
+// $6: its error from now on. Primary key of inbox.
+const giveUpRecord = `WITH ` + durable + `
+UPDATE {inbox} AS r SET status = 3, lease_until = NULL, next_retry_at = NULL, processed_at = clock_timestamp(), last_error = $6::text FROM durable
+WHERE r.consumer_group = $1::text AND r.dedup_id = $2::uuid AND r.fence = $3::bigint AND r.attempts = $4::integer
+  AND coalesce(r.last_error, '') = $5::text
+  AND (r.status = 0 AND r.lease_until <= clock_timestamp() OR r.status = 2 AND r.next_retry_at <= clock_timestamp())
+RETURNING ` + inboxColumns
+
+// failNew makes the record of an attempt that failed. $1 to $6: the event, $7: whether it is dead, $8: the delay in seconds, $9: the
+// error, $10: what is kept.
+const failNew = `WITH ` + durable + `, ` + alone + `
+INSERT INTO {inbox} (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, fence, attempts,
+  next_retry_at, processed_at, last_error, event)
+SELECT $1::text, $2::uuid, $3::uuid, nullif($4::text, ''), $5::text, $6::uuid, CASE WHEN $7::boolean THEN 3 ELSE 2 END, 1, 1,
+  CASE WHEN NOT $7::boolean THEN clock_timestamp() + $8::double precision * interval '1 second' END,
+  CASE WHEN $7::boolean THEN clock_timestamp() END, nullif($9::text, ''), $10::bytea FROM alone
+ON CONFLICT (consumer_group, dedup_id) DO NOTHING RETURNING 1`
+
+// failHeld records that an attempt failed. $5: whether it is dead, $6: the delay in seconds, $7: the error, $8: what is kept.
+const failHeld = `WITH ` + durable + `
+UPDATE {inbox} SET status = CASE WHEN $5::boolean THEN 3 ELSE 2 END, owner = NULL, lease_until = NULL,
+  next_retry_at = CASE WHEN NOT $5::boolean THEN clock_timestamp() + $6::double precision * interval '1 second' END,
+  processed_at = CASE WHEN $5::boolean THEN clock_timestamp() END, last_error = nullif($7::text, ''), event = coalesce($8::bytea, event)
+FROM durable WHERE ` + heldBy + ` RETURNING 1`
+
+const releaseHeld = `WITH ` + durable + `
+UPDATE {inbox} SET status = 2, owner = NULL, lease_until = NULL, next_retry_at = clock_timestamp(), attempts = greatest(attempts - 1, 0)
+FROM durable WHERE ` + heldBy + ` RETURNING 1`
+
+// inOpenTx returns an error unless the transaction is open, as [Store.Append] finds out: outside of one, a statement would commit by itself.
+func (s *Store) inOpenTx(ctx context.Context, tx pgx.Tx, what string) error {
+	if tx == nil {
+		return fmt.Errorf("pgstore: %s: %w", what, waybill.ErrNoTx)
+	}
+	if err := tx.SendBatch(ctx, &pgx.Batch{}).Close(); err != nil {
+		return s.explain(ended(err))
+	}
+	if _, ours := tx.(*guard); !ours && tx.Conn() != nil && tx.Conn().PgConn().TxStatus() == idle {
+		return fmt.Errorf("pgstore: %s: %w: it was ended by a statement", what, waybill.ErrTxDone)
+	}
+	return nil
+}
+
+// Accept implements [store.Acceptor].
+func (s *Store) Accept(ctx context.Context, tx pgx.Tx, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+	if err := s.inOpenTx(ctx, tx, "accept"); err != nil {
+		return nil, err
+	}
+	return s.accept(ctx, pgxDB{tx}, owner, in)
+}
+
+// Accept implements [store.Acceptor].
+func (s *SQLStore) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+	if tx == nil {
+		return nil, fmt.Errorf("pgstore: accept: %w", waybill.ErrNoTx)
+	}
+	return s.accept(ctx, sqlDB{tx}, owner, in)
+}
+
+// accept records events as succeeded in a transaction of the caller. Each holds an advisory lock until the transaction ends, and all
+// transactions together have max_locks_per_transaction times max_connections of them.
+func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+	if len(in) == 0 {
+		return nil, nil
+	}
+	out := make([]store.Acceptance, len(in))
+	if len(in) == 1 {
+		accepted := 0
+		rows, err := tx.query(ctx, c.sql.acceptEvent, append([]any{owner.UUID()}, intakeArgs(in[0])...)...)
+		if err := collect(rows, err, func() error { return nil }, &accepted); err != nil {
+			return nil, c.locksHint(c.explain(ended(err)))
+		}
+		if accepted == 1 {
+			out[0].Accepted = true
+			return out, nil
+		}
+	}
+	for i := range out {
+		out[i].Accepted = true // what is not is in the answer
+	}
+	var unseen []int
+	r := newInboxRow(tx)
+	var place int64
+	var busy bool
+	rows, err := tx.query(ctx, c.sql.acceptEvents, append([]any{owner.UUID()}, intakes(tx, in)...)...)
+	err = collect(rows, err, func() error {
+		a := &out[place-1]
+		a.Accepted, a.Busy = false, busy
+		switch {
+		case r.there():
+			a.Record = r.record()
+		case !busy:
+			unseen = append(unseen, int(place-1))
+		}
+		return nil
+	}, append([]any{&place, &busy}, r.dest...)...)
+	if err == nil && len(unseen) > 0 {
+		err = c.lookAgain(ctx, tx, in, out, unseen)
+	}
+	if err != nil {
+		return nil, c.locksHint(c.explain(ended(err)))
+	}
+	return out, nil
+}
+
+// lookAgain finds the records of events that were committed after the snapshot of acceptEvents. One that is gone again by now counts as
+// busy: who comes back will find it free.
+func (c *core) lookAgain(ctx context.Context, tx database, in []store.Intake, out []store.Acceptance, unseen []int) error {
+	type name struct {
+		group string
+		key   waybill.ID
+	}
+	at := make(map[name]int, len(unseen))
+	groups, keys := make([]string, len(unseen)), make([]waybill.ID, len(unseen))
+	for i, n := range unseen {
+		groups[i], keys[i] = in[n].Group, in[n].Key
+		at[name{groups[i], keys[i]}] = n
+		out[n].Busy = true
+	}
+	r := newInboxRow(tx)
+	rows, err := tx.query(ctx, c.sql.acceptUnseen, tx.texts(groups), tx.ids(keys))
+	return collect(rows, err, func() error {
+		a := &out[at[name{r.Group, r.Key}]]
+		a.Busy, a.Record = false, r.record()
+		return nil
+	}, r.dest...)
+}
+
+// locksHint says what to do when the locks of all transactions together are too many.
+func (c *core) locksHint(err error) error {
+	if sqlState(err) == "53200" {
+		return fmt.Errorf("%w; accept fewer events in a transaction, or raise max_locks_per_transaction", err)
+	}
+	return err
+}
+
+// intakes splits events into columns: group, key, id, tenant, type and hash.
+func intakes(e encoder, in []store.Intake) []any {
+	n := len(in)
+	groups, tenants, types := make([]string, n), make([]string, n), make([]string, n)
+	keys, ids, hashes := make([]waybill.ID, n), make([]waybill.ID, n), make([]waybill.ID, n)
+	for i := range in {
+		groups[i], tenants[i], types[i] = in[i].Group, in[i].Tenant, in[i].Type
+		keys[i], ids[i], hashes[i] = in[i].Key, in[i].Event, in[i].Hash
+	}
+	return []any{e.texts(groups), e.ids(keys), e.ids(ids), e.texts(tenants), e.texts(types), e.ids(hashes)}
+}
+
+// intakeArgs are an event's columns, in the same order.
+func intakeArgs(in store.Intake) []any {
+	return []any{in.Group, in.Key.UUID(), in.Event.UUID(), in.Tenant, in.Type, waybill.ID(in.Hash).UUID()}
+}
+
+// attemptArgs are those of heldBy.
+func attemptArgs(a store.Attempt) []any {
+	return []any{a.Group, a.Key.UUID(), a.Owner.UUID(), a.Fence}
+}
+
+// bytesArg is bytes as an argument; nil is NULL.
+func bytesArg(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return b
+}
+
+// Succeed implements [store.Acceptor].
+func (s *Store) Succeed(ctx context.Context, tx pgx.Tx, a store.Attempt) (bool, error) {
+	if err := s.inOpenTx(ctx, tx, "succeed"); err != nil {
+		return false, err
+	}
+	return s.did(ctx, pgxDB{tx}, s.sql.succeedAttempt, attemptArgs(a))
+}
+
+// Succeed implements [store.Acceptor].
+func (s *SQLStore) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool, error) {
+	if tx == nil {
+		return false, fmt.Errorf("pgstore: succeed: %w", waybill.ErrNoTx)
+	}
+	return s.did(ctx, sqlDB{tx}, s.sql.succeedAttempt, attemptArgs(a))
+}
+
+// did runs a statement that returns a row for the record that it made or changed, and reports whether there was one.
+func (c *core) did(ctx context.Context, db database, query string, args []any) (bool, error) {
+	var one int
+	rows, err := db.query(ctx, query, args...)
+	if err := collect(rows, err, func() error { return nil }, &one); err != nil {
+		return false, c.explain(ended(err))
+	}
+	return one == 1, nil
+}
+
+// ClaimEvent implements [store.Claimer]. A record that was not taken is read again, because it may have changed since, and judged as it
+// is then; whoever finds that it could have been taken meanwhile starts again.
+func (c *core) ClaimEvent(
+	ctx context.Context, in store.Intake, owner waybill.ID, lease time.Duration, most int, kept []byte,
+) (store.InboxRecord, bool, error) {
+	for {
+		args := append(intakeArgs(in), owner.UUID(), seconds(lease), most, bytesArg(kept))
+		rec, taken, err := c.oneRecord(ctx, c.sql.claimEvent, args...)
+		if err != nil || taken {
+			return rec, taken, err
+		}
+		rec, there, err := c.FindRecord(ctx, in.Group, in.Key)
+		if err != nil {
+			return rec, false, err
+		}
+		if there && (rec.Type != in.Type || rec.Hash != in.Hash || !free(&rec)) {
+			return rec, false, nil
+		}
+		if !there || rec.Attempts < most {
+			continue
+		}
+		rec, gone, err := c.oneRecord(ctx, c.sql.giveUpRecord,
+			rec.Group, rec.Key.UUID(), rec.Fence, rec.Attempts, rec.LastError, store.ExceededError(rec.LastError))
+		if err != nil || gone {
+			return rec, false, err
+		}
+	}
+}
+
+// free reports whether a record could be taken when it was read, but for its attempts.
+func free(r *store.InboxRecord) bool {
+	due := r.NextRetryAt
+	if r.State == store.InboxProcessing {
+		due = r.LeaseUntil
+	}
+	return (r.State == store.InboxProcessing || r.State == store.InboxFailed) && !due.IsZero() && !due.After(r.Now)
+}
+
+// FailEvent implements [store.Claimer].
+func (c *core) FailEvent(ctx context.Context, in store.Intake, f store.Failure) (bool, error) {
+	query, args := c.sql.failNew, intakeArgs(in)
+	if f.Fence != 0 {
+		query, args = c.sql.failHeld, attemptArgs(store.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})
+	}
+	return c.did(ctx, c.db, query, append(args, f.Dead, seconds(f.Delay), store.CutError(f.Error), bytesArg(f.Kept)))
+}
+
+// ReleaseEvent implements [store.Claimer].
+func (c *core) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error) {
+	return c.did(ctx, c.db, c.sql.releaseHeld, attemptArgs(a))
+}
+
+// Restartable implements [store.Restarter]: a serialization failure, or a deadlock.
+func (*core) Restartable(err error) bool {
+	state := sqlState(err)
+	return state == "40001" || state == "40P01"
+}
+
+// ProveOpen implements [store.Prover]: there are no savepoints outside a transaction. It is the last thing before the commit, so nothing is in it.
+func (s *SQLStore) ProveOpen(ctx context.Context, tx *sql.Tx) error {
+	err := sqlDB{tx}.exec(ctx, `SAVEPOINT waybill_open`)
+	if sqlState(err) == noActiveTransaction {
+		return fmt.Errorf("pgstore: %w: it was ended by a statement", waybill.ErrTxDone)
+	}
+	return s.explain(ended(err))
+}
+
+const noActiveTransaction = "25P01"

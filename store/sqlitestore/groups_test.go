@@ -1,0 +1,15 @@
+package sqlitestore_test
+
+import (
+	"testing"
+
+	"github.com/waybillhq/waybill/inbox/inboxtest"
+	"github.com/waybillhq/waybill/store/sqlitestore"
+)
+
+// TestInbox shows what consumer groups promise over this store.
+func TestInbox(t *testing.T) {
+	inboxtest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
+		return openAt(t, path, sqlitestore.Config{})
+	}))
+}

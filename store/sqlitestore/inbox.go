@@ -1,0 +1,189 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// inboxKey is what a record is found by.
+type inboxKey struct {
+	group string
+	key   waybill.ID
+}
+
+// Accept implements [store.Acceptor]. From here to its end the transaction has the write lock, so no other can be at the same events.
+func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+	if len(in) == 0 {
+		return nil, nil
+	}
+	ctx, w, err := s.whose(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	t := txTarget{s, tx}
+	if ctx, err = s.enter(ctx, t, w != nil); err != nil {
+		return nil, err
+	}
+	accepted, err := s.acceptNew(ctx, t, owner, in)
+	if err != nil {
+		return nil, s.refused(err)
+	}
+	out := make([]store.Acceptance, len(in))
+	for i, one := range in {
+		if out[i].Accepted = accepted[inboxKey{one.Group, one.Key}]; out[i].Accepted {
+			if w != nil {
+				w.handled(store.Attempt{Group: one.Group, Key: one.Key, Owner: owner, Fence: 1})
+			}
+			continue
+		}
+		if out[i].Record, _, err = s.recordIn(ctx, t, one.Group, one.Key); err != nil {
+			return nil, s.refused(err)
+		}
+	}
+	return out, nil
+}
+
+// acceptNew records those of the events that have no record, and returns which.
+func (s *Store) acceptNew(ctx context.Context, t target, owner waybill.ID, in []store.Intake) (map[inboxKey]bool, error) {
+	accepted := make(map[inboxKey]bool, len(in))
+	now := micros(clock())
+	for len(in) > 0 {
+		index, n := pick(len(in))
+		args := []any{now, owner[:]}
+		for _, one := range in[:n] {
+			args = appendIntake(args, one)
+		}
+		rows, err := t.query(ctx, s.sql.accept[index], args...)
+		err = eachRow(rows, err, func(rows *sql.Rows) error {
+			var k inboxKey
+			if err := rows.Scan(&k.group, (*scanID)(&k.key)); err != nil {
+				return err
+			}
+			accepted[k] = true
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		in = in[n:]
+	}
+	return accepted, nil
+}
+
+// appendIntake appends the values of intakeColumns.
+func appendIntake(args []any, in store.Intake) []any {
+	return append(args, in.Group, in.Key[:], in.Event[:], in.Tenant, in.Type, in.Hash[:])
+}
+
+// heldArgs are the arguments of heldRecord.
+func heldArgs(a store.Attempt) []any { return []any{a.Group, a.Key[:], a.Owner[:], a.Fence} }
+
+// Succeed implements [store.Acceptor]. A take-over needs the write lock, which the transaction has from here to its end.
+func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool, error) {
+	ctx, w, err := s.whose(ctx, tx)
+	if err != nil {
+		return false, err
+	}
+	t := txTarget{s, tx}
+	if ctx, err = s.enter(ctx, t, w != nil); err != nil {
+		return false, err
+	}
+	n, err := affected(t.exec(ctx, s.sql.succeed, append(heldArgs(a), micros(clock()))...))
+	if err != nil {
+		return false, s.refused(err)
+	}
+	if n == 1 && w != nil {
+		w.handled(a)
+	}
+	return n == 1, nil
+}
+
+// ClaimEvent implements [store.Claimer]. It is one write transaction: of several at the same time one comes first, and the others find
+// what it has done.
+func (s *Store) ClaimEvent(
+	ctx context.Context, in store.Intake, owner waybill.ID, lease time.Duration, most int, kept []byte,
+) (store.InboxRecord, bool, error) {
+	var record store.InboxRecord
+	taken := false
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		now := clock() // with the lock in hand: waiting for it must not shorten the lease
+		args := append(appendIntake(nil, in), owner[:], micros(now.Add(lease)), micros(now), bytesArg(kept), most)
+		rows, err := t.query(ctx, s.sql.claim, args...)
+		if record, taken, err = scanRecord(rows, err, now); err != nil || taken {
+			return err
+		}
+		if record, _, err = s.recordIn(ctx, t, in.Group, in.Key); err != nil {
+			return err
+		}
+		return s.giveUp(ctx, t, in, most, &record)
+	})
+	if err != nil {
+		return store.InboxRecord{}, false, err
+	}
+	return record, taken, nil
+}
+
+// giveUp makes a record dead that could be taken but for its attempts.
+func (s *Store) giveUp(ctx context.Context, t txTarget, in store.Intake, most int, r *store.InboxRecord) error {
+	free := r.State == store.InboxProcessing && !r.LeaseUntil.After(r.Now) || r.State == store.InboxFailed && !r.NextRetryAt.After(r.Now)
+	if !free || r.Attempts < most || r.Type != in.Type || r.Hash != in.Hash {
+		return nil
+	}
+	r.State, r.ProcessedAt, r.LeaseUntil, r.NextRetryAt = store.InboxDead, r.Now, time.Time{}, time.Time{}
+	r.LastError = store.ExceededError(r.LastError)
+	_, err := t.exec(ctx, s.sql.giveUp, r.Group, r.Key[:], micros(r.ProcessedAt), r.LastError)
+	return err
+}
+
+// FailEvent implements [store.Claimer].
+func (s *Store) FailEvent(ctx context.Context, in store.Intake, f store.Failure) (bool, error) {
+	did := false
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		now := clock()
+		state, retry, ended := store.InboxFailed, any(micros(now.Add(f.Delay))), any(nil)
+		if f.Dead {
+			state, retry, ended = store.InboxDead, nil, micros(now)
+		}
+		st, args := s.sql.failHeld, heldArgs(store.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})
+		args = append(args, int(state), retry, ended)
+		if f.Fence == 0 {
+			st, args = s.sql.failNew, append(appendIntake(nil, in), int(state), retry, ended, micros(now))
+		}
+		n, err := affected(t.exec(ctx, st, append(args, errorText(f.Error), bytesArg(f.Kept))...))
+		did = n == 1
+		return err
+	})
+	return did && err == nil, err
+}
+
+// ReleaseEvent implements [store.Claimer].
+func (s *Store) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error) {
+	held := false
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		n, err := affected(t.exec(ctx, s.sql.giveBack, append(heldArgs(a), micros(clock()))...))
+		held = n == 1
+		return err
+	})
+	return held && err == nil, err
+}
+
+// Restartable implements [store.Restarter]. Whoever has waited for as long as Config.BusyTimeout says would only wait again.
+func (*Store) Restartable(err error) bool {
+	_, primary := code(err)
+	return (primary == sqlite3.SQLITE_BUSY || primary == sqlite3.SQLITE_LOCKED) && !errors.Is(err, errWaited)
+}
+
+// bytesArg is bytes as an argument; nil is NULL.
+func bytesArg(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return b
+}
