@@ -180,8 +180,8 @@ func testExists(t *testing.T, root, name string) string {
 		}
 		return ""
 	}
-	if folder == "relay/relaytest" {
-		return checkExists(t, root, test)
+	if folder == "relay/relaytest" || folder == "inbox/inboxtest" {
+		return checkExists(t, root, folder, test)
 	}
 	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
 	if err != nil {
@@ -199,10 +199,10 @@ func testExists(t *testing.T, root, name string) string {
 	return name + " does not exist"
 }
 
-// checkExists returns what is wrong with the name of a check of the relay's suite, or "".
-func checkExists(t *testing.T, root, name string) string {
+// checkExists returns what is wrong with the name of a check of a suite of promises, or "".
+func checkExists(t *testing.T, root, folder, name string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "relay/relaytest", "*.go"))
+	files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func checkExists(t *testing.T, root, name string) string {
 			return ""
 		}
 	}
-	return "relay/relaytest has no check " + name
+	return folder + " has no check " + name
 }
 
 // TestLinks: links of the documentation to files of the repository lead somewhere.

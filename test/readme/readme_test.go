@@ -78,9 +78,11 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/handler"
+	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/outbox/outboxtest"
+	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
@@ -105,7 +107,9 @@ var (
 	errUnreachable = errors.New("unreachable")
 	errNoSuchOrder = errors.New("no such order")
 
+	_ inbox.Config
 	_ operate.Keep
+	_ relay.Config
 	_ store.Filter
 	_ = errors.As
 	_ = fmt.Println

@@ -1,0 +1,36 @@
+package inbox
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestOptions(t *testing.T) {
+	got := Options{}.withDefaults()
+	want := Options{LockTTL: 30 * time.Second, MaxRetry: 20, BaseBackoff: time.Second, MaxBackoff: 5 * time.Minute}
+	if got != want {
+		t.Errorf("the defaults are %+v, want %+v", got, want)
+	}
+	if n := (Options{MaxRetry: -1}).withDefaults().attempts(); n != 1 {
+		t.Errorf("without retries there are %d attempts", n)
+	}
+	if err := (Options{}).Validate(); err != nil {
+		t.Errorf("the zero options: %v", err)
+	}
+	for word, o := range map[string]Options{
+		"WaitMax: for how long": {WaitIfInProgress: true},
+		"no meaning":            {WaitMax: time.Second},
+		"LockTTL":               {LockTTL: -1},
+		"above":                 {BaseBackoff: time.Hour},
+		"Options.Key":           {Key: 7},
+		"MaxBackoff":            {MaxBackoff: -time.Second},
+	} {
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%+v: %v, want something about %q", o, err, word)
+		}
+	}
+	if d := got.after(3); d != 4*time.Second {
+		t.Errorf("the delay after three failures is %v", d)
+	}
+}
