@@ -25,7 +25,8 @@ const (
 	listenPing = time.Minute
 )
 
-const sendNotify = `SELECT pg_notify($1, $2)`
+// Nobody has to wait for a wake-up to be on disk: it would hold up the commits of the writers it is for.
+const sendNotify = `SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)`
 
 // notifier wakes relays of other processes.
 type notifier struct {
