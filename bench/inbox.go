@@ -68,7 +68,7 @@ const (
  processed_at, received_at) VALUES ('HAND', $1, $1, '', 'Happened', $2, 1, 1, 1, now(), now()) ON CONFLICT DO NOTHING`
 	inboxOneStatement = `WITH i AS (` + inboxByHand + ` RETURNING dedup_id) INSERT INTO orders (note) SELECT $3 FROM i`
 	inboxFill         = `INSERT INTO waybill_inbox (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, fence, attempts,
- processed_at, received_at) SELECT 'OLD', gen_random_uuid(), gen_random_uuid(), '', 'Happened', '\x00', 1, 1, 1, now(), now()
+ processed_at, received_at) SELECT 'OLD', gen_random_uuid(), gen_random_uuid(), '', 'Happened', gen_random_uuid(), 1, 1, 1, now(), now()
  FROM generate_series(1, $1)`
 )
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/memstore"
@@ -28,6 +29,15 @@ type scripted struct {
 	acquire   func(next func() ([]store.Lease, error)) ([]store.Lease, error)
 	follow    func(next func() (store.Page, error)) (store.Page, error)
 	writers   func() store.Writers
+	sweep     func(next func() ([]store.Sighting, error)) ([]store.Sighting, error)
+}
+
+func (s *scripted) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+	next := func() ([]store.Sighting, error) { return s.Relay.Sweep(ctx, from, limit) }
+	if s.sweep == nil {
+		return next()
+	}
+	return s.sweep(next)
 }
 
 func (s *scripted) Writers(ctx context.Context) (store.Writers, error) {
@@ -128,6 +138,58 @@ func TestProtocol11_SeenUntilALaterRead(t *testing.T) {
 			t.Errorf("aggregate %q: %d deliveries of 2 events", aggregate, n)
 		}
 	}
+}
+
+// TestProtocol10_ARowAppearsBelow: a row appears below where reading stopped, and nobody was known to write: after a restore, or where the
+// store cannot tell. The sweep finds it, also beside something that is held, so that the lane is never read from its beginning.
+func TestProtocol10_ARowAppearsBelow(t *testing.T) {
+	f := newFixture(t)
+	var err error
+	if f.db, err = memstore.New(memstore.Config{Lanes: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if f.box, err = outbox.New(f.db, outbox.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	below := event("below", 0).Complete()
+	var there atomic.Bool
+	hidden := func(id waybill.ID) bool { return id == below.ID && !there.Load() }
+	db := &scripted{Relay: f.db}
+	db.fetch = func(next func() (store.Page, error)) (store.Page, error) {
+		page, err := next()
+		page.Rows = slices.DeleteFunc(page.Rows, func(r store.Row) bool { return hidden(r.ID) })
+		return page, err
+	}
+	db.sweep = func(next func() ([]store.Sighting, error)) ([]store.Sighting, error) {
+		seen, err := next()
+		return slices.DeleteFunc(seen, func(s store.Sighting) bool { return hidden(s.ID) }), err
+	}
+	delivered := make(chan string, 10)
+	f.startOn(db, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
+		delivered <- d.AggregateID
+		if d.AggregateID == "held" {
+			return errors.New("no")
+		}
+		return nil
+	}), relay.Config{BackoffBase: time.Hour, BackoffMax: time.Hour, SweepInterval: 20 * time.Millisecond, PollInterval: 20 * time.Millisecond})
+	wait := func(want string) {
+		t.Helper()
+		select {
+		case got := <-delivered:
+			if got != want {
+				t.Fatalf("delivered %s, want %s", got, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s was not delivered", want)
+		}
+	}
+	f.write(event("held", 0))
+	wait("held")
+	f.write(event("held", 1), below)
+	f.write(event("above", 0))
+	wait("above")
+	there.Store(true)
+	wait("below")
 }
 
 // somebodyWrites keeps the relay from reading only what is new.
