@@ -168,16 +168,18 @@ func (d *driver) ended(u *unit) {
 	err := u.process.Wait()
 	u.process = nil
 	var exit *exec.ExitError
-	killed := false
+	killed, early := false, false
 	if errors.As(err, &exit) {
 		status, ok := exit.Sys().(syscall.WaitStatus)
 		killed = ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+		early = ok && status.Signaled() && status.Signal() == syscall.SIGTERM
 	}
 	switch {
 	case killed && u.doomed == "kill":
 	case killed:
 		d.count(u.role.Kind + " killed itself")
 	case err == nil && u.doomed == "terminate":
+	case early && u.doomed == "terminate": // before it was ready to be told
 	case d.serverAway():
 		d.count(u.role.Kind + " gave up without a server")
 	default:

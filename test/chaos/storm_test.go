@@ -194,7 +194,7 @@ func (galeSink) Destination(ev *waybill.Event) string { return ev.Topic }
 // TestStorm: one relay, whose store is slow and forgets to answer and whose sink fails in every way, keeps the order and delivers
 // everything once. There are no processes here to be killed: what is tried is every order in which answers may come.
 func TestStorm(t *testing.T) {
-	runs, each := 8, 6*time.Second
+	runs, each := 4, 6*time.Second
 	if testing.Short() {
 		runs = 2
 	}
