@@ -139,6 +139,20 @@ func (s *pgServer) inbox(ctx context.Context, race inboxRace, out, progress io.W
 			}
 			return nil
 		}},
+		{name: "the same, effects in one round trip", many: 100, clients: 1, consume: func(ctx context.Context, evs []waybill.Event) error {
+			orders := &pgx.Batch{} // a handler that gathers what it does, and sends it with the last event
+			for _, err := range g.ConsumeBatch(ctx, evs, func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error {
+				if orders.Queue(orderInsert, orderNote); orders.Len() < len(evs) {
+					return nil
+				}
+				return tx.SendBatch(ctx, orders).Close()
+			}) {
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
 	}
 	for round := range race.rounds {
 		for i := range list {
@@ -192,7 +206,7 @@ func (s *pgServer) inboxTable(race inboxRace, list []*inboxContender, out io.Wri
 		switch i {
 		case 1, 2:
 			against = fmt.Sprintf("%.0f %% of four round trips by hand", 100*median(ratios(c.rates, floor)))
-		case 4:
+		case 4, 5:
 			against = fmt.Sprintf("%.1f times one by one", median(ratios(c.rates, single)))
 		}
 		fmt.Fprintf(out, "  %-42s  %9d  %9s  %s\n", c.name, c.clients, thousands(median(c.rates)), against)
