@@ -98,7 +98,7 @@ func (b *batch[T]) run(ctx context.Context) {
 			b.results[m.at] = waybill.Later(0, m.wrap(context.Cause(ctx)))
 			continue
 		}
-		res, err := b.g.consume(inner, m.ev, m.fn, m.own())
+		res, err := b.g.consume(inner, &effort[T]{ev: m.ev, fn: m.fn, fence: m.own()})
 		b.results[m.at] = settled(res, err, m.own())
 	}
 }

@@ -34,25 +34,24 @@ func (g *Group[T]) Consume(ctx context.Context, ev waybill.Event, fn HandlerFunc
 	if fn == nil {
 		return Result{}, errors.New("inbox: the handler is nil")
 	}
-	return g.consume(ctx, &ev, fn, nil)
+	return g.consume(ctx, &effort[T]{ev: &ev, fn: fn})
 }
 
-// consume is Consume; fence, if any, is the delivery to be settled in the same transaction.
-func (g *Group[T]) consume(ctx context.Context, ev *waybill.Event, fn HandlerFunc[T], fence *waybill.Delivery) (Result, error) {
-	in, err := g.intake(ev)
-	if err == nil {
+// consume applies an event once, in whatever way the effort says.
+func (g *Group[T]) consume(ctx context.Context, e *effort[T]) (res Result, err error) {
+	e.g = g
+	if e.in, err = g.intake(e.ev); err == nil {
 		err = g.nested(ctx)
 	}
 	if err != nil {
 		return Result{}, err
 	}
 	began := time.Now()
-	e := &effort[T]{g: g, in: in, ev: ev, fn: fn, fence: fence}
-	res, err := e.run(ctx)
+	res, err = e.run(ctx)
 	if g.opts.WaitIfInProgress && errors.Is(err, waybill.ErrInProgress) {
 		res, err = e.wait(ctx, began.Add(g.opts.WaitMax), err)
 	}
-	g.tell(ev, res, err, time.Since(began))
+	g.tell(e.ev, res, err, time.Since(began))
 	return res, err
 }
 
@@ -93,6 +92,7 @@ type effort[T any] struct {
 	fence *waybill.Delivery // settled in the same transaction
 	// leased, if it is not nil, is called instead of fn, without a transaction.
 	leased func(ctx context.Context, l *Lease[T]) error
+	until  time.Time // when its claim ends, by this process's clock and at the latest
 }
 
 // run makes one attempt, if there is one to be made.
@@ -102,10 +102,10 @@ func (e *effort[T]) run(ctx context.Context) (Result, error) {
 	}
 	defer e.g.leave(e.in.Key)
 	if e.leased != nil {
-		return e.underLease(ctx)
+		return e.claim(ctx, e.underLease)
 	}
 	if d, ok := waybill.DeliveryFrom(ctx); ok && d.ID == e.ev.ID && d.Attempt > 1 {
-		return e.claimed(ctx) // it may be what its last consumer died of
+		return e.claim(ctx, e.claimed) // it may be what its last consumer died of
 	}
 	return e.straight(ctx)
 }
@@ -149,7 +149,7 @@ func (e *effort[T]) straight(ctx context.Context) (Result, error) {
 		if res, err, open := e.judge(stands.acceptance.Record); !open {
 			return res, err
 		}
-		return e.claimed(ctx)
+		return e.claim(ctx, e.claimed)
 	case errors.As(err, &failed):
 		return Result{}, e.failed(ctx, store.Attempt{Owner: owner}, 1, failed.error)
 	case errors.Is(err, waybill.ErrUncertain):
@@ -158,10 +158,11 @@ func (e *effort[T]) straight(ctx context.Context) (Result, error) {
 	return Result{}, e.trouble(err)
 }
 
-// claimed records the attempt, durably, and then applies the event: it failed before, or may have killed who was at it.
-func (e *effort[T]) claimed(ctx context.Context) (Result, error) {
+// claim records an attempt, durably, and then makes it.
+func (e *effort[T]) claim(ctx context.Context, then func(context.Context, store.Attempt, int) (Result, error)) (Result, error) {
 	g := e.g
 	owner := waybill.NewID()
+	e.until = time.Now().Add(g.opts.LockTTL)
 	rec, ok, err := g.inbox.db.ClaimEvent(ctx, e.in, owner, g.opts.LockTTL, g.opts.attempts(), e.kept())
 	if err != nil {
 		return Result{}, e.trouble(err)
@@ -173,9 +174,13 @@ func (e *effort[T]) claimed(ctx context.Context) (Result, error) {
 		}
 		return res, err
 	}
-	a := store.Attempt{Group: g.name, Key: e.in.Key, Owner: owner, Fence: rec.Fence}
-	err = e.transaction(ctx, func(ctx context.Context, tx T) error {
-		if err := e.apply(ctx, tx, rec.Attempts); err != nil {
+	return then(ctx, store.Attempt{Group: g.name, Key: e.in.Key, Owner: owner, Fence: rec.Fence}, rec.Attempts)
+}
+
+// claimed applies an event in a transaction that is good only if the claim still holds.
+func (e *effort[T]) claimed(ctx context.Context, a store.Attempt, number int) (Result, error) {
+	err := e.transaction(ctx, func(ctx context.Context, tx T) error {
+		if err := e.apply(ctx, tx, number); err != nil {
 			return err
 		}
 		return e.succeed(ctx, tx, a)
@@ -183,11 +188,11 @@ func (e *effort[T]) claimed(ctx context.Context) (Result, error) {
 	var failed failedError
 	switch {
 	case err == nil:
-		return Result{Attempt: rec.Attempts}, nil
+		return Result{Attempt: number}, nil
 	case errors.As(err, &failed):
-		return Result{}, e.failed(ctx, a, rec.Attempts, failed.error)
+		return Result{}, e.failed(ctx, a, number, failed.error)
 	case errors.Is(err, waybill.ErrUncertain):
-		return e.uncertain(ctx, owner, rec.Attempts, err)
+		return e.uncertain(ctx, a.Owner, number, err)
 	}
 	if !errors.Is(err, errLapsed) {
 		e.release(ctx, a)

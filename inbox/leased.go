@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/contain"
@@ -63,61 +62,39 @@ func (g *Group[T]) ConsumeLeased(ctx context.Context, ev waybill.Event, fn func(
 	if fn == nil {
 		return Result{}, errors.New("inbox: the handler is nil")
 	}
-	in, err := g.intake(&ev)
-	if err == nil {
-		err = g.nested(ctx)
-	}
-	if err != nil {
-		return Result{}, err
-	}
-	began := time.Now()
-	e := &effort[T]{g: g, in: in, ev: &ev}
-	e.leased = fn
-	res, err := e.run(ctx)
-	if g.opts.WaitIfInProgress && errors.Is(err, waybill.ErrInProgress) {
-		res, err = e.wait(ctx, began.Add(g.opts.WaitMax), err)
-	}
-	g.tell(&ev, res, err, time.Since(began))
-	return res, err
+	return g.consume(ctx, &effort[T]{ev: &ev, leased: fn})
 }
 
-// underLease claims the event and applies it without a transaction.
-func (e *effort[T]) underLease(ctx context.Context) (Result, error) {
+// underLease applies an event without a transaction, for as long as the claim holds.
+func (e *effort[T]) underLease(ctx context.Context, a store.Attempt, number int) (Result, error) {
 	g := e.g
-	owner := waybill.NewID()
-	began := time.Now()
-	rec, ok, err := g.inbox.db.ClaimEvent(ctx, e.in, owner, g.opts.LockTTL, g.opts.attempts(), e.kept())
-	if err != nil {
-		return Result{}, e.trouble(err)
-	}
-	if !ok {
-		res, err, open := e.judge(rec)
-		if open {
-			err = e.inProgress(busyDelay)
-		}
-		return res, err
-	}
-	l := &Lease[T]{
-		effort: e, number: rec.Attempts,
-		attempt: store.Attempt{Group: g.name, Key: e.in.Key, Owner: owner, Fence: rec.Fence},
-	}
-	inner, cancel := context.WithDeadlineCause(ctx, began.Add(g.opts.LockTTL), fmt.Errorf("%w: LockTTL is over", waybill.ErrLeaseLost))
-	err = contain.Call(func() error { return e.leased(e.delivered(inner, rec.Attempts), l) })
+	l := &Lease[T]{effort: e, attempt: a, number: number}
+	inner, cancel := context.WithDeadlineCause(ctx, e.until, fmt.Errorf("%w: LockTTL is over", waybill.ErrLeaseLost))
+	err := contain.Call(func() error { return e.leased(e.delivered(inner, number), l) })
 	cancel()
 	switch {
 	case l.finished:
 		if err != nil {
 			g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "waybill: a handler failed after it had finished its event",
-				e.attrs(rec.Attempts, err)...)
+				e.attrs(number, err)...)
 		}
-		return Result{Attempt: rec.Attempts}, nil
+		return Result{Attempt: number}, nil
 	case err == nil:
 		if err := l.Finish(ctx, nil); err != nil {
-			return Result{}, e.trouble(err)
+			return Result{}, e.unfinished(ctx, a, err)
 		}
-		return Result{Attempt: rec.Attempts}, nil
-	case errors.Is(err, waybill.ErrLeaseLost):
-		return Result{}, e.trouble(err) // the next attempt counts itself
+		return Result{Attempt: number}, nil
+	case errors.Is(err, waybill.ErrLeaseLost), errors.Is(err, waybill.ErrUncertain), g.restartable(err):
+		return Result{}, e.unfinished(ctx, a, err) // what Finish said, passed on by the handler
 	}
-	return Result{}, e.failed(ctx, l.attempt, rec.Attempts, err)
+	return Result{}, e.failed(ctx, a, number, err)
+}
+
+// unfinished is what the database had against recording a success. The attempt is given back, unless it may be somebody else's by now, or
+// done: the next one finds out.
+func (e *effort[T]) unfinished(ctx context.Context, a store.Attempt, err error) error {
+	if !errors.Is(err, waybill.ErrLeaseLost) && !errors.Is(err, waybill.ErrUncertain) {
+		e.release(ctx, a)
+	}
+	return e.trouble(err)
 }

@@ -90,7 +90,7 @@ func (g *Group[T]) retry(ctx context.Context, rec *store.InboxRecord) {
 	}
 	// As a delivery that is not its first: the attempt is recorded before the handler runs.
 	ctx = waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: ev, Attempt: rec.Attempts + 1})
-	if _, err := g.consume(ctx, &ev, fn, nil); err != nil {
+	if _, err := g.consume(ctx, &effort[T]{ev: &ev, fn: fn}); err != nil {
 		log.Debug("waybill: an event was tried again", slog.String("error", err.Error()))
 	}
 }
@@ -110,10 +110,9 @@ func (i *Inbox[T]) count(ctx context.Context) {
 	}
 	var out []observe.Group
 	for _, g := range i.all() {
-		s := known[g.name]
-		out = append(out, observe.Group{
-			Name: g.name, Processing: s.Processing, Failed: s.Failed, Dead: s.Dead, HighestAttempts: s.HighestAttempts, OldestDue: s.OldestDue,
-		})
+		s := known[g.name] // or nothing, if nothing failed
+		s.Group = g.name
+		out = append(out, observe.Group(s))
 	}
 	i.cfg.Observe.Groups(out)
 }

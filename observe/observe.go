@@ -80,7 +80,7 @@ type Backlog struct {
 
 // Group is how a consumer group stands.
 type Group struct {
-	Name string
+	Group string
 	// Processing attempts are under way, Failed events wait for another one, Dead ones for an operator.
 	Processing, Failed, Dead int64
 	// HighestAttempts is of a failed event.

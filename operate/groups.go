@@ -2,7 +2,6 @@ package operate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/waybillhq/waybill"
@@ -19,14 +18,9 @@ type Groups struct {
 
 // NewGroups returns a desk for the consumer groups of a database.
 func NewGroups(db store.Records, cfg Config) (*Groups, error) {
-	if db == nil {
-		return nil, errors.New("operate: the store is nil")
-	}
-	if cfg.Batch < 0 {
-		return nil, fmt.Errorf("operate: Config: Batch: %d is negative", cfg.Batch)
-	}
-	if cfg.Batch == 0 {
-		cfg.Batch = 500
+	cfg, err := cfg.complete(db != nil)
+	if err != nil {
+		return nil, err
 	}
 	return &Groups{db: db, cfg: cfg}, nil
 }
@@ -41,9 +35,7 @@ func (g *Groups) Stats(ctx context.Context, all bool) ([]store.GroupStats, error
 	if g.cfg.Observe.Groups != nil {
 		out := make([]observe.Group, len(stats))
 		for i, s := range stats {
-			out[i] = observe.Group{
-				Name: s.Group, Processing: s.Processing, Failed: s.Failed, Dead: s.Dead, HighestAttempts: s.HighestAttempts, OldestDue: s.OldestDue,
-			}
+			out[i] = observe.Group(s)
 		}
 		g.cfg.Observe.Groups(out)
 	}

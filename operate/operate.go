@@ -35,19 +35,27 @@ type Desk struct {
 
 // New returns a desk for an outbox.
 func New(db store.Operator, cfg Config) (*Desk, error) {
-	if db == nil {
-		return nil, errors.New("operate: the store is nil")
-	}
-	if cfg.Batch < 0 {
-		return nil, fmt.Errorf("operate: Config: Batch: %d is negative", cfg.Batch)
-	}
-	if cfg.Batch == 0 {
-		cfg.Batch = 500
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+	cfg, err := cfg.complete(db != nil)
+	if err != nil {
+		return nil, err
 	}
 	return &Desk{db: db, cfg: cfg}, nil
+}
+
+// complete checks a configuration, and that there is a store, and fills in defaults.
+func (c Config) complete(store bool) (Config, error) {
+	switch {
+	case !store:
+		return c, errors.New("operate: the store is nil")
+	case c.Batch < 0:
+		return c, fmt.Errorf("operate: Config: Batch: %d is negative", c.Batch)
+	case c.Batch == 0:
+		c.Batch = 500
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
 }
 
 // wake tells a relay of this process, and others where the store can, that there is something to do.

@@ -1,0 +1,175 @@
+package inbox_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/memstore"
+)
+
+// unsteady is a store whose commits have their own ideas.
+type unsteady struct {
+	*memstore.Store[*memstore.Tx]
+	// commit is called instead of the session's; next is that one.
+	commit func(next func() (store.Ending, error)) (store.Ending, error)
+}
+
+type unsteadySession struct {
+	store.Session[*memstore.Tx]
+	db *unsteady
+}
+
+func (u *unsteady) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*memstore.Tx], error) {
+	s, err := u.Store.Begin(ctx, opts)
+	return &unsteadySession{Session: s, db: u}, err
+}
+
+func (s *unsteadySession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
+	end, err := s.db.commit(func() (store.Ending, error) { return s.Session.Commit(ctx, accepted, check) })
+	if err != nil && !errors.Is(err, waybill.ErrUncertain) {
+		_ = s.Rollback(ctx) // what a commit that fails has done
+	}
+	return end, err
+}
+
+var errCollided = errors.New("could not serialize")
+
+func (u *unsteady) Restartable(err error) bool { return errors.Is(err, errCollided) }
+
+func newUnsteady(t *testing.T) (*unsteady, *inbox.Group[*memstore.Tx]) {
+	t.Helper()
+	db, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &unsteady{Store: db, commit: func(next func() (store.Ending, error)) (store.Ending, error) { return next() }}
+	in, err := inbox.New(u, inbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u, in.Group("G", inbox.Options{})
+}
+
+// ways are how an event is consumed, each with whether its attempt is recorded first.
+func ways(g *inbox.Group[*memstore.Tx], fn inbox.HandlerFunc[*memstore.Tx]) map[string]func(ev waybill.Event) error {
+	ctx := context.Background()
+	return map[string]func(ev waybill.Event) error{
+		"at first": func(ev waybill.Event) error {
+			_, err := g.Consume(ctx, ev, fn)
+			return err
+		},
+		"again": func(ev waybill.Event) error {
+			_, err := g.Consume(waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: ev, Attempt: 2}), ev, fn)
+			return err
+		},
+		"leased": func(ev waybill.Event) error {
+			_, err := g.ConsumeLeased(ctx, ev, func(ctx context.Context, l *inbox.Lease[*memstore.Tx]) error {
+				return l.Finish(ctx, func(ctx context.Context, tx *memstore.Tx) error { return fn(ctx, tx, ev) })
+			})
+			return err
+		},
+	}
+}
+
+// TestUncertainCommit: when the commit's answer is lost, the record says whether it is this attempt's success. If it is not there, nothing is
+// claimed, and nothing is counted as a failure.
+func TestUncertainCommit(t *testing.T) {
+	for _, committed := range []bool{true, false} {
+		u, g := newUnsteady(t)
+		nothing := func(context.Context, *memstore.Tx, waybill.Event) error { return nil }
+		for way, consume := range ways(g, nothing) {
+			t.Run(fmt.Sprint(way, " committed ", committed), func(t *testing.T) {
+				lost := true
+				u.commit = func(next func() (store.Ending, error)) (store.Ending, error) {
+					if !lost {
+						return next()
+					}
+					lost = false
+					if committed {
+						if _, err := next(); err != nil {
+							return store.Ending{}, err
+						}
+					}
+					return store.Ending{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
+				}
+				ev := waybill.NewEvent("A", 1).Complete()
+				err := consume(ev)
+				rec, ok, ferr := g.Find(t.Context(), ev)
+				switch class, _ := waybill.Classify(err); {
+				case ferr != nil:
+					t.Fatal(ferr)
+				case committed && (err != nil || rec.State != store.InboxSucceeded):
+					t.Errorf("it is committed: %v, %+v", err, rec)
+				case !committed && (!errors.Is(err, waybill.ErrUncertain) || class != waybill.Uncounted):
+					t.Errorf("nobody knows: %v of class %v", err, class)
+				case !committed && ok && rec.State == store.InboxSucceeded:
+					t.Errorf("the record is %+v", rec)
+				}
+			})
+		}
+	}
+}
+
+// TestSomebodyElsesSuccess: the record of another attempt does not make an uncertain commit one's own.
+func TestSomebodyElsesSuccess(t *testing.T) {
+	u, g := newUnsteady(t)
+	ev := waybill.NewEvent("A", 1).Complete()
+	first := true
+	u.commit = func(next func() (store.Ending, error)) (store.Ending, error) {
+		if !first {
+			return next()
+		}
+		first = false
+		return store.Ending{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
+	}
+	// The session is still open, as a lost connection's is to the server: so the other one is told that it is busy.
+	if _, err := g.Consume(t.Context(), ev, func(context.Context, *memstore.Tx, waybill.Event) error { return nil }); !errors.Is(err, waybill.ErrUncertain) {
+		t.Fatalf("the first: %v", err)
+	}
+	if _, err := g.Consume(t.Context(), ev, func(context.Context, *memstore.Tx, waybill.Event) error { return nil }); !errors.Is(err, waybill.ErrInProgress) {
+		t.Errorf("while it may still be committed: %v", err)
+	}
+}
+
+// TestRestarts: a transaction that the database gave up because of others is run again, and nothing is counted; not for ever.
+func TestRestarts(t *testing.T) {
+	u, g := newUnsteady(t)
+	calls := 0
+	count := func(context.Context, *memstore.Tx, waybill.Event) error { calls++; return nil }
+	for way, consume := range ways(g, count) {
+		t.Run(way, func(t *testing.T) {
+			collisions := 3
+			u.commit = func(next func() (store.Ending, error)) (store.Ending, error) {
+				if collisions > 0 {
+					collisions--
+					return store.Ending{}, errCollided
+				}
+				return next()
+			}
+			calls = 0
+			ev := waybill.NewEvent("A", 1).Complete()
+			if err := consume(ev); err != nil || calls != 4 {
+				t.Errorf("after three collisions: %v, %d calls", err, calls)
+			}
+			if rec, ok, err := g.Find(t.Context(), ev); err != nil || !ok || rec.State != store.InboxSucceeded || rec.Attempts != 1 {
+				t.Errorf("the record is %+v, %v", rec, err)
+			}
+			collisions = 1000
+			calls = 0
+			other := waybill.NewEvent("A", 2).Complete()
+			err := consume(other)
+			if class, _ := waybill.Classify(err); !errors.Is(err, errCollided) || class != waybill.Uncounted || calls < 2 || calls > 50 {
+				t.Errorf("after many collisions: %v, %d calls", err, calls)
+			}
+			if rec, ok, err := g.Find(t.Context(), other); err != nil || ok && (rec.State != store.InboxFailed || rec.Attempts != 0) {
+				t.Errorf("the record is %+v, %v", rec, err)
+			}
+		})
+	}
+}

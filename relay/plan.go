@@ -1,0 +1,85 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// plan is when to read what.
+type plan struct {
+	turn readKind // the kinds have turns, so that none starves
+
+	barren   bool // the turn of lanes that are barren
+	lastFast time.Time
+	fastTook time.Duration
+	interval time.Duration // between polls: it grows while there is nothing
+	nextPoll time.Time
+
+	sweeping  bool
+	swept     map[*lane]int64 // how far; a lane that is missing is done
+	sweepFrom time.Time       // when this sweep began
+	sweepTook time.Duration   // how much of it was reading
+	nextSweep time.Time
+
+	lastHolds  time.Time
+	lastDue    time.Time
+	lastUrgent time.Time
+	follow     []*aggregate
+	load       []store.Key
+
+	rate   float64 // events per second, about, while there is no backlog
+	rateAt time.Time
+}
+
+// Between these rates, in events per second, a relay becomes more patient: to many producers, each of its statements costs more than
+// what it does.
+const (
+	calmRate = 2500
+	busyRate = 5000
+	// mostPatient is how many times Linger it waits then.
+	mostPatient = 5
+)
+
+// arrived notes how many events a read has brought.
+func (p *plan) arrived(n int, now time.Time) {
+	since := now.Sub(p.rateAt).Seconds()
+	p.rateAt = now
+	if since <= 0 {
+		return
+	}
+	p.rate += (float64(n)/since - p.rate) * min(since/0.1, 1)
+}
+
+// patience stretches a pause by how much is coming.
+func (e *engine) patience(pause time.Duration) time.Duration {
+	most := mostPatient * max(e.cfg.Linger, 0)
+	share := (e.plan.rate - calmRate) / (busyRate - calmRate)
+	return max(pause, 0) + time.Duration(min(max(share, 0), 1)*float64(most-max(pause, 0)))
+}
+
+// busy makes the next polls come soon.
+func (p *plan) busy() {
+	p.interval = 0
+}
+
+// The beginning of the intervals between polls, and how much of the time sweeping may take.
+const (
+	firstPoll  = 16 * time.Millisecond
+	sweepShare = 20
+)
+
+// empty makes polls rarer, as far as most.
+func (p *plan) empty(most time.Duration) {
+	p.interval = min(max(2*p.interval, firstPoll), most)
+}
+
+// dueTimes is when the next row put off is due, as far as is known.
+type dueTimes struct{ next time.Time }
+
+func (d *dueTimes) at(t time.Time) {
+	if t.Before(d.next) {
+		d.next = t
+	}
+}
+func (d *dueTimes) now() { d.next = time.Time{} }
