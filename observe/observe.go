@@ -59,6 +59,25 @@ type Hooks struct {
 	// Groups is how the consumer groups stand, whenever somebody counted.
 	Groups func(groups []Group)
 
+	// KeyRan counts runs of what an idempotency key stands for; err is how it ended. KeyRepeated counts requests that got the answer of an
+	// earlier run. KeyRefused counts requests that were refused, with the reason: [waybill.ErrInProgress], [waybill.ErrConflict],
+	// [waybill.ErrUncertain], or what the store said.
+	KeyRan      func(operation string, took time.Duration, err error)
+	KeyRepeated func(operation string)
+	KeyRefused  func(operation string, why error)
+	// KeyUnkept counts answers that were sent and could not be stored; repeats are refused then, nothing runs again.
+	KeyUnkept func(operation string, err error)
+	// Keys is how the idempotency keys stand, whenever somebody counted.
+	Keys func(k Keys)
+
+	// Received counts messages that a broker's source has handed to its consumer: what became of each, its redeliveries among them.
+	Received func(source string, class waybill.Class, redelivered bool, took time.Duration)
+	// SetAside counts messages that a source has moved to its dead-letter destination.
+	SetAside func(source string, err error)
+
+	// Reconciled is called after every run of a reconciliation job.
+	Reconciled func(job string, r Reconciled)
+
 	// Replayed counts dead letters that an operator replayed; Discarded, those that were thrown away.
 	Replayed  func(n int)
 	Discarded func(n int)
@@ -87,6 +106,23 @@ type Group struct {
 	HighestAttempts int
 	// OldestDue is for how long a failed event has been due.
 	OldestDue time.Duration
+}
+
+// Keys is how the idempotency keys stand.
+type Keys struct {
+	// Processing attempts are under way, Failed keys may be used again, Uncertain ones wait for an operator.
+	Processing, Failed, Uncertain int64
+	// Lapsed counts attempts whose lease has run out: their process died.
+	Lapsed int64
+}
+
+// Reconciled is what a run of a reconciliation job did.
+type Reconciled struct {
+	// Found is missing, Sent was written again, Failed could not be; Skipped was sent before and is still on its way.
+	Found, Sent, Failed, Skipped int
+	Took                         time.Duration
+	// Err is what ended the run early.
+	Err error
 }
 
 // Drop is why an event did not take the hot path.
