@@ -1,6 +1,6 @@
 # Everything runs on a clean machine with Go, git and make. What else tests need
-# (PostgreSQL, MariaDB, sqlite3, a C compiler for the race detector) is installed
-# by internal/testserver; the linters are built into .tools.
+# (databases, brokers, their clients, a C compiler for the race detector) is
+# installed by internal/testserver; the linters are built into .tools.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -23,6 +23,12 @@ export GOWORK := $(wildcard $(CURDIR)/go.work)
 # nor the exit code. exec, so that make's signals reach it and not a shell.
 TESTSERVER := exec $(CURDIR)/.tools/testserver
 WITH_SERVERS := $(TESTSERVER) run --race-tools --
+WITH_BROKERS := $(TESTSERVER) run --race-tools --only postgres,kafka,pulsar --
+WITH_ALL := $(TESTSERVER) run --race-tools --only postgres,mariadb,redis,rabbitmq,kafka,pulsar --
+RACE := env CGO_ENABLED=1 go test -race -count=1 -timeout 15m
+
+# The folders whose tests need the brokers that take long to start.
+BROKER_TESTS := broker/kafkabroker broker/pulsarbroker test/brokers internal/testserver/private
 
 # The folders of all modules in go.work.
 MODULES = $$(go list -m -f '{{.Dir}}')
@@ -33,7 +39,14 @@ help: ## list the targets
 
 .PHONY: test
 test: testserver ## test all modules with the race detector, against real servers
-	$(WITH_SERVERS) env CGO_ENABLED=1 go test -race -count=1 -timeout 15m work
+	$(WITH_SERVERS) $(RACE) work
+
+.PHONY: test-brokers
+test-brokers: testserver ## test what needs Kafka and Pulsar, which make test leaves out
+	$(WITH_BROKERS) $(RACE) $(patsubst %/.,./%/...,$(wildcard $(addsuffix /.,$(BROKER_TESTS))))
+
+.PHONY: test-all
+test-all: test test-brokers ## make test and make test-brokers
 
 .PHONY: lint
 lint: tools ## check formatting, and lint every module
@@ -53,11 +66,11 @@ fmt: tools ## format all Go files
 
 .PHONY: bench
 bench: testserver ## measure writes against real servers
-	$(WITH_SERVERS) go run ./bench write
+	$(TESTSERVER) run --only postgres,mariadb -- go run ./bench write
 
 .PHONY: mutants
 mutants: testserver ## break the code on purpose, and see that tests notice
-	$(WITH_SERVERS) go run ./internal/mutants/cmd/mutants
+	$(WITH_ALL) go run ./internal/mutants/cmd/mutants
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (30s)

@@ -1,4 +1,4 @@
-// Package testserver tells tests where the database servers are.
+// Package testserver tells tests where the databases and brokers are.
 //
 // Tests that need a real server ask for it and get a data source name:
 //
@@ -9,7 +9,8 @@
 // for every module of the repository. A plain "go test" without servers skips
 // such tests with one line that says how to get them. Under "make test" the
 // variable WAYBILL_TEST_REQUIRE turns the skip into a failure, so a run that
-// claims to have tested PostgreSQL did.
+// claims to have tested PostgreSQL did. Kafka and Pulsar take long to start:
+// "make test-all" has them too.
 //
 // This package only reads the environment. Starting and stopping processes is
 // in the sub-package manage, so that test binaries do not link it.

@@ -16,6 +16,19 @@ const (
 	// EnvMySQL holds a go-sql-driver data source name. Its user holds every
 	// privilege, with the right to grant them.
 	EnvMySQL = "WAYBILL_TEST_MYSQL"
+	// EnvRedis holds a Redis URL.
+	EnvRedis = "WAYBILL_TEST_REDIS"
+	// EnvRabbitMQ holds an AMQP URL. Its user may do everything in the virtual
+	// host.
+	EnvRabbitMQ = "WAYBILL_TEST_RABBITMQ"
+	// EnvKafka holds host:port of a Kafka broker that makes topics when they
+	// are first used.
+	EnvKafka = "WAYBILL_TEST_KAFKA"
+	// EnvPulsar holds a Pulsar service URL. Topics are made when they are first
+	// used.
+	EnvPulsar = "WAYBILL_TEST_PULSAR"
+	// EnvPulsarClient names a script that is Pulsar's own command line client.
+	EnvPulsarClient = "WAYBILL_TEST_PULSAR_CLIENT"
 	// EnvRequire makes a missing server a failure instead of a skip: "1" for
 	// all of them, or a comma-separated list of names.
 	EnvRequire = "WAYBILL_TEST_REQUIRE"
@@ -31,53 +44,120 @@ const (
 const (
 	PostgresName = "postgres"
 	MariaDBName  = "mariadb"
+	RedisName    = "redis"
+	RabbitMQName = "rabbitmq"
+	KafkaName    = "kafka"
+	PulsarName   = "pulsar"
 )
 
-// Postgres returns the URL of a PostgreSQL server on which the test may create
-// databases. Without a server it skips the test, or fails it when EnvRequire
-// asks for one.
+// servers says, by name, which variable carries an address and in what form.
+var servers = map[string]struct{ env, form string }{
+	PostgresName: {EnvPostgres, "postgres://user:password@host:port/database"},
+	MariaDBName:  {EnvMySQL, "user:password@tcp(host:port)/database?parseTime=true"},
+	RedisName:    {EnvRedis, "redis://host:port/0"},
+	RabbitMQName: {EnvRabbitMQ, "amqp://user:password@host:port/"},
+	KafkaName:    {EnvKafka, "host:port"},
+	PulsarName:   {EnvPulsar, "pulsar://host:port"},
+}
+
+// Address returns the address of the server of that name. Without a server it
+// skips the test, or fails it when EnvRequire asks for one.
+func Address(tb testing.TB, server string) string {
+	tb.Helper()
+	known, ok := servers[server]
+	if !ok {
+		tb.Fatalf("testserver.Address(%q): no server is called that", server)
+	}
+	return address(tb, server, known.env, known.form)
+}
+
+// Postgres is the [Address] of a PostgreSQL server, on which the test may
+// create databases.
 func Postgres(tb testing.TB) string {
 	tb.Helper()
-	return address(tb, PostgresName, EnvPostgres, "postgres://user:password@host:port/database")
+	return Address(tb, PostgresName)
 }
 
-// MySQL returns the go-sql-driver data source name of a MySQL or MariaDB
-// server on which the test may create databases. Without a server it skips the
-// test, or fails it when EnvRequire asks for one.
+// MySQL is the [Address] of a MySQL or MariaDB server, for go-sql-driver, on
+// which the test may create databases.
 func MySQL(tb testing.TB) string {
 	tb.Helper()
-	return address(tb, MariaDBName, EnvMySQL, "user:password@tcp(host:port)/database?parseTime=true")
+	return Address(tb, MariaDBName)
 }
 
-// Shell returns the path of a database's command line client: "psql",
-// "mariadb" or "sqlite3". Without it the test is skipped, or fails when
-// EnvRequire asks for the database that the client belongs to.
+// Redis is the [Address] of a Redis server. Its data belongs to everybody: a
+// test uses keys of its own.
+func Redis(tb testing.TB) string {
+	tb.Helper()
+	return Address(tb, RedisName)
+}
+
+// RabbitMQ is the [Address] of a RabbitMQ server, on which the test may declare
+// queues and exchanges of its own.
+func RabbitMQ(tb testing.TB) string {
+	tb.Helper()
+	return Address(tb, RabbitMQName)
+}
+
+// Kafka is the [Address] of a Kafka broker, on which topics are made when they
+// are first used.
+func Kafka(tb testing.TB) string {
+	tb.Helper()
+	return Address(tb, KafkaName)
+}
+
+// Pulsar is the [Address] of a Pulsar broker, on which topics of public/default
+// are made when they are first used.
+func Pulsar(tb testing.TB) string {
+	tb.Helper()
+	return Address(tb, PulsarName)
+}
+
+// Shell returns the path of a server's command line client: "psql", "mariadb",
+// "sqlite3", "redis-cli", "kcat" or "pulsar-client". Without it the test is
+// skipped, or fails when EnvRequire asks for the server that the client belongs
+// to.
 func Shell(tb testing.TB, name string) string {
 	tb.Helper()
-	server, install := "", ""
-	switch name {
-	case "psql":
-		server, install = PostgresName, "postgresql-client"
-	case "mariadb":
-		server, install = MariaDBName, "mariadb-client"
-	case "sqlite3":
-		// No server belongs to sqlite3, so any requirement includes it.
-		server, install = anyServer, "sqlite3"
-	default:
-		tb.Fatalf("testserver.Shell(%q): know only psql, mariadb and sqlite3", name)
+	client, ok := clients[name]
+	if !ok {
+		tb.Fatalf("testserver.Shell(%q): know only psql, mariadb, sqlite3, redis-cli, kcat and pulsar-client", name)
+	}
+	if client.env != "" {
+		return address(tb, client.server, client.env, "/path/to/"+name)
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		missing(tb, server, name+" is not installed: run `make test`, or install the package "+install)
+		missing(tb, client.server, name+" is not installed: run `"+target(client.server)+"`, or install the package "+client.install)
 	}
 	return path
+}
+
+// clients are the command line clients: the server that each belongs to, and
+// the package that brings it or the variable that names it.
+var clients = map[string]struct{ server, install, env string }{
+	"psql":          {server: PostgresName, install: "postgresql-client"},
+	"mariadb":       {server: MariaDBName, install: "mariadb-client"},
+	"sqlite3":       {server: anyServer, install: "sqlite3"}, // no server belongs to it, so any requirement includes it
+	"redis-cli":     {server: RedisName, install: "redis-tools"},
+	"kcat":          {server: KafkaName, install: "kcat"},
+	"pulsar-client": {server: PulsarName, env: EnvPulsarClient},
+}
+
+// target is the command that tests with a server. Those that take long to start
+// are left out of the quick one.
+func target(server string) string {
+	if server == KafkaName || server == PulsarName {
+		return "make test-all"
+	}
+	return "make test"
 }
 
 func address(tb testing.TB, server, env, form string) string {
 	tb.Helper()
 	dsn := os.Getenv(env)
 	if dsn == "" {
-		missing(tb, server, "no "+server+" server: run `make test`, or set "+env+"="+form)
+		missing(tb, server, "no "+server+" server: `"+target(server)+"` runs it; or set "+env+"="+form)
 	}
 	return dsn
 }

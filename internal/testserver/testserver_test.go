@@ -78,12 +78,26 @@ func TestMissingServerSkipsOrFails(t *testing.T) {
 		{"mariadb, required", shell("mariadb"), "mariadb", "fatal", "mariadb-client"},
 		{"sqlite3, not required", shell("sqlite3"), "", "skip", "sqlite3"},
 		{"sqlite3, required by any", shell("sqlite3"), "mariadb", "fatal", "sqlite3"},
+		{"redis, required by name", testserver.Redis, "redis", "fatal", testserver.EnvRedis},
+		{"rabbitmq, not required", testserver.RabbitMQ, "redis", "skip", testserver.EnvRabbitMQ},
+		{"kafka, left out of the quick run", testserver.Kafka, "postgres,mariadb,redis,rabbitmq", "skip", "`make test-all` runs it"},
+		{"kafka, required", testserver.Kafka, "kafka,pulsar", "fatal", testserver.EnvKafka},
+		{"pulsar, required", testserver.Pulsar, "kafka,pulsar", "fatal", testserver.EnvPulsar},
+		{"kcat, not required", shell("kcat"), "postgres", "skip", "kcat"},
+		{"kcat, required", shell("kcat"), "kafka", "fatal", "kcat"},
+		{"redis-cli, required", shell("redis-cli"), "redis", "fatal", "redis-tools"},
+		{"pulsar-client, required", shell("pulsar-client"), "pulsar", "fatal", testserver.EnvPulsarClient},
+		{"unknown server", func(tb testing.TB) string { return testserver.Address(tb, "oracle") }, "", "fatal", "oracle"},
 		{"unknown shell", shell("sqlplus"), "", "fatal", "sqlplus"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			t.Setenv(testserver.EnvPostgres, "")
-			t.Setenv(testserver.EnvMySQL, "")
+			for _, env := range []string{
+				testserver.EnvPostgres, testserver.EnvMySQL, testserver.EnvRedis, testserver.EnvRabbitMQ,
+				testserver.EnvKafka, testserver.EnvPulsar, testserver.EnvPulsarClient,
+			} {
+				t.Setenv(env, "")
+			}
 			t.Setenv(testserver.EnvRequire, c.require)
 			t.Setenv("PATH", t.TempDir())
 			_, tb := try(c.ask)

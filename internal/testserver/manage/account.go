@@ -4,11 +4,13 @@ package manage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/user"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -21,27 +23,38 @@ type account struct {
 
 // serverAccount picks the user for a server. PostgreSQL refuses to run as
 // root and MariaDB warns, so root steps down to the user that the package made
-// for the server, or to nobody.
+// for the server, or to nobody. Servers without a preference run as the
+// caller.
 func serverAccount(preferred string) (account, error) {
-	if os.Geteuid() != 0 {
+	if os.Geteuid() != 0 || preferred == "" {
 		return account{}, nil
 	}
 	for _, name := range []string{preferred, "nobody"} {
-		u, err := user.Lookup(name)
-		if err != nil {
-			continue
+		if a, err := accountOf(name); err == nil {
+			return a, nil
 		}
-		uid, err := strconv.ParseUint(u.Uid, 10, 32)
-		if err != nil {
-			continue
-		}
-		gid, err := strconv.ParseUint(u.Gid, 10, 32)
-		if err != nil {
-			continue
-		}
-		return account{name, &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 	}
 	return account{}, fmt.Errorf("running as root, and neither %q nor %q exists to run the server as", preferred, "nobody")
+}
+
+// accountOf returns a user by name. Empty is the user who runs this program.
+func accountOf(name string) (account, error) {
+	if name == "" {
+		return account{}, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		return account{}, err
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return account{}, err
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return account{}, err
+	}
+	return account{name, &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 }
 
 // command prepares a program that runs as the account, in a session of its
@@ -63,6 +76,19 @@ func (a account) own(path string) error {
 		return nil
 	}
 	return os.Chown(path, int(a.cred.Uid), int(a.cred.Gid))
+}
+
+// write makes a file that the account can read, whatever the umask says, and
+// can run if it is a script.
+func (a account) write(path, text string) error {
+	mode := os.FileMode(0o644)
+	if strings.HasPrefix(text, "#!") {
+		mode = 0o755
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		return err
+	}
+	return errors.Join(os.Chmod(path, mode), a.own(path))
 }
 
 // reaches reports whether the account can work below dir. Asking the kernel,

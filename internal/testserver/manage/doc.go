@@ -1,7 +1,7 @@
 //go:build linux || darwin
 
-// Package manage installs, starts and stops the private database servers that
-// tests run against.
+// Package manage installs, starts and stops the private databases and brokers
+// that tests run against.
 //
 // Everything lives in one home folder, .servers in the repository:
 //
@@ -19,6 +19,13 @@
 // it when the owner dies, however it dies, so the next run can tell an instance
 // in use from one left behind without trusting a process id that may have been
 // given to somebody else. Instances left behind are stopped and removed.
+//
+// Kafka and Pulsar are Java archives, which Maven fetches once into the user's
+// cache folder.
+//
+// A server that a test has started for itself can be killed, started again with
+// the same data on the same port, and frozen: see Server, and the sub-package
+// private of testserver.
 //
 // A process is only ever signalled when it is a known server program working
 // in, or started with, a data folder below the home folder.

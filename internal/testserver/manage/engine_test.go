@@ -31,11 +31,13 @@ func (s scripted) recipe(data string) []step {
 	return append([]step{{argv: []string{"mkdir", data}}}, s.steps...)
 }
 
-func (s scripted) argv(at place, _ int) []string {
-	return []string{"/bin/sh", "-c", s.script, "sh", at.data}
+func (s scripted) start(at place, _ []int) command {
+	return command{argv: []string{"/bin/sh", "-c", s.script, "sh", at.data}}
 }
 
-func (scripted) ready(at place, _ string) bool { return exists(filepath.Join(at.data, "ready")) }
+func (scripted) ready(_ context.Context, r running) bool {
+	return exists(filepath.Join(r.at.data, "ready"))
+}
 
 // serve is a script that gets ready and then serves until its folder is gone.
 const serve = `touch "$1/ready"; while [ -e "$1/ready" ]; do sleep 0.02; done`
@@ -203,17 +205,21 @@ func TestTemplateNameChangesWithVersionAndOwner(t *testing.T) {
 }
 
 func TestPostgresReadiness(t *testing.T) {
-	at := place{data: t.TempDir()}
-	if (postgres{}).ready(at, "") {
+	r := running{at: place{data: t.TempDir()}, pid: 4711}
+	if (postgres{}).ready(t.Context(), r) {
 		t.Error("ready without a pid file")
 	}
-	for state, want := range map[string]bool{"starting": false, "ready": true, "stopping": false} {
-		pid := "1\n/data\n2\n5432\n\n127.0.0.1\n  1 2\n" + state + "   \n"
-		if err := os.WriteFile(filepath.Join(at.data, "postmaster.pid"), []byte(pid), 0o644); err != nil {
+	for text, want := range map[string]bool{
+		"4711 starting": false, "4711 ready": true, "4711 stopping": false,
+		"4712 ready": false, // a server that was killed left the file
+	} {
+		pid, state, _ := strings.Cut(text, " ")
+		file := pid + "\n/data\n2\n5432\n\n127.0.0.1\n  1 2\n" + state + "   \n"
+		if err := os.WriteFile(filepath.Join(r.at.data, "postmaster.pid"), []byte(file), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if got := (postgres{}).ready(at, ""); got != want {
-			t.Errorf("state %s: ready = %t, want %t", state, got, want)
+		if got := (postgres{}).ready(t.Context(), r); got != want {
+			t.Errorf("%s: ready = %t, want %t", text, got, want)
 		}
 	}
 }

@@ -13,5 +13,5 @@ func ExampleCheckNames() {
 	fmt.Println(manage.CheckNames([]string{"oracle"}))
 	// Output:
 	// <nil>
-	// no server is called "oracle": the names are postgres, mariadb
+	// no server is called "oracle": the names are postgres, mariadb, redis, rabbitmq, kafka, pulsar
 }

@@ -14,11 +14,17 @@ import (
 // tcpAddress finds the host and port in a go-sql-driver data source name.
 var tcpAddress = regexp.MustCompile(`@tcp\(([^)]+)\)`)
 
+// plainAddress is how Kafka's is written.
+var plainAddress = regexp.MustCompile(`^[^/@=:]+:\d+$`)
+
 // addressIn returns host:port of a data source name, or nothing when it names
 // none, or is in a form that only its driver understands.
 func addressIn(dsn string) string {
 	if m := tcpAddress.FindStringSubmatch(dsn); m != nil {
 		return m[1]
+	}
+	if plainAddress.MatchString(dsn) {
+		return dsn
 	}
 	u, err := url.Parse(dsn)
 	if err != nil || u.Port() == "" {

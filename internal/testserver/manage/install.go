@@ -89,7 +89,8 @@ func (h *Home) report(missing []program, installErr error) error {
   why they were not installed: %w
   on Debian or Ubuntu, as root: apt-get install %s
   or name servers that run already: %s=postgres://user:password@host:port/database?sslmode=disable
-                                    %s='user:password@tcp(host:port)/database?parseTime=true'`,
+                                    %s='user:password@tcp(host:port)/database?parseTime=true'
+                                    (and so on: see testserver help)`,
 		strings.Join(append(fatal, optional...), ", "), installErr, strings.Join(packagesOf(missing), " "),
 		testserver.EnvPostgres, testserver.EnvMySQL)
 }

@@ -31,8 +31,10 @@ type Instance struct {
 
 // Request says what to start.
 type Request struct {
-	// Only names the servers to start. Defaults to all of EngineNames.
+	// Only names the servers to start. Defaults to QuickNames.
 	Only []string
+	// Private also starts servers for which the environment names one.
+	Private bool
 	// RaceTools also makes sure of a C compiler, which the race detector needs.
 	RaceTools bool
 	// Shells also makes sure of the databases' command line clients.
@@ -123,7 +125,7 @@ func (h *Home) StopKept(ctx context.Context) error {
 func (h *Home) prepare(ctx context.Context, req Request) ([]engine, error) {
 	only := req.Only
 	if len(only) == 0 {
-		only = EngineNames()
+		only = QuickNames()
 	}
 	if err := CheckNames(only); err != nil {
 		return nil, err
@@ -133,7 +135,7 @@ func (h *Home) prepare(ctx context.Context, req Request) ([]engine, error) {
 	for _, e := range engines() {
 		switch {
 		case !slices.Contains(only, e.name()):
-		case os.Getenv(e.env()) != "":
+		case !req.Private && os.Getenv(e.env()) != "":
 			if err := answers(ctx, e.env(), os.Getenv(e.env())); err != nil {
 				return nil, err
 			}
@@ -146,7 +148,17 @@ func (h *Home) prepare(ctx context.Context, req Request) ([]engine, error) {
 	if req.Shells {
 		want = append(want, shells()...)
 	}
-	return chosen, h.install(ctx, want, req.RaceTools)
+	if err := h.install(ctx, want, req.RaceTools); err != nil {
+		return nil, err
+	}
+	for _, e := range chosen {
+		if f, ok := e.(fetcher); ok {
+			if err := f.fetch(ctx, h); err != nil {
+				return nil, fmt.Errorf("fetch %s: %w", e.name(), err)
+			}
+		}
+	}
+	return chosen, nil
 }
 
 // lockHome takes the lock under which instances are made and swept. Without
@@ -301,7 +313,7 @@ func (in *Instance) Env() []string {
 		testserver.EnvInstance + "=" + in.dir,
 	}
 	for _, s := range in.Servers {
-		env = append(env, s.Env+"="+s.DSN)
+		env = append(append(env, s.Env+"="+s.DSN), s.Also...)
 	}
 	return env
 }

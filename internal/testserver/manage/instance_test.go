@@ -160,6 +160,8 @@ func TestPrepareUsesServersThatTheEnvironmentNames(t *testing.T) {
 	listener := listen(t)
 	t.Setenv(testserver.EnvPostgres, "postgres://u:secret@"+listener+"/db")
 	t.Setenv(testserver.EnvMySQL, "u:secret@tcp("+listener+")/db")
+	t.Setenv(testserver.EnvRedis, "redis://"+listener+"/0")
+	t.Setenv(testserver.EnvRabbitMQ, "amqp://guest:guest@"+listener+"/")
 	chosen, err := h.prepare(t.Context(), Request{})
 	if err != nil || len(chosen) != 0 {
 		t.Errorf("prepare chose %d engines, %v; want none", len(chosen), err)
@@ -168,11 +170,11 @@ func TestPrepareUsesServersThatTheEnvironmentNames(t *testing.T) {
 
 func TestPrepareReportsAnAddressThatDoesNotAnswer(t *testing.T) {
 	h := testHome(t)
-	port, err := freePort(t.Context())
+	ports, err := freePorts(t.Context(), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(testserver.EnvPostgres, postgres{}.dsn(port))
+	t.Setenv(testserver.EnvPostgres, postgres{}.dsn(ports[0]))
 	_, err = h.prepare(t.Context(), Request{Only: []string{testserver.PostgresName}})
 	if err == nil || !strings.Contains(err.Error(), "unset "+testserver.EnvPostgres) {
 		t.Errorf("prepare = %v, want a hint to unset %s", err, testserver.EnvPostgres)
@@ -192,6 +194,9 @@ func TestAddressIn(t *testing.T) {
 		"postgres://u:p@/db?host=/run/postgresql":          "",
 		"host=127.0.0.1 port=5433":                         "",
 		"u:p@unix(/run/mysqld.sock)/db":                    "",
+		"127.0.0.1:9092":                                   "127.0.0.1:9092",
+		"amqp://guest:guest@127.0.0.1:5672/":               "127.0.0.1:5672",
+		"pulsar://127.0.0.1:6650":                          "127.0.0.1:6650",
 	} {
 		if got := addressIn(dsn); got != want {
 			t.Errorf("addressIn(%q) = %q, want %q", dsn, got, want)

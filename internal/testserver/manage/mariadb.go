@@ -18,6 +18,7 @@ type mariadb struct{}
 func (mariadb) name() string    { return testserver.MariaDBName }
 func (mariadb) env() string     { return testserver.EnvMySQL }
 func (mariadb) account() string { return "mysql" }
+func (mariadb) ports() int      { return 1 }
 
 func (mariadb) programs() []program {
 	return []program{
@@ -74,13 +75,13 @@ func grantAll(host string) string {
 		"GRANT ALL PRIVILEGES ON *.* TO '%[1]s'@'%[2]s' WITH GRANT OPTION;\n", login, host)
 }
 
-func (m mariadb) argv(at place, port int) []string {
-	return []string{
+func (m mariadb) start(at place, ports []int) command {
+	return command{argv: []string{
 		m.server(),
 		"--no-defaults", // the system's configuration is for the system's server
 		"--datadir=" + at.data,
 		"--bind-address=127.0.0.1",
-		"--port=" + strconv.Itoa(port),
+		"--port=" + strconv.Itoa(ports[0]),
 		"--skip-networking=0",
 		"--skip-name-resolve",
 		// Relative to the data folder: a checkout's path can be longer than a
@@ -92,13 +93,13 @@ func (m mariadb) argv(at place, port int) []string {
 		"--innodb-buffer-pool-size=256M",
 		"--max-connections=300",
 		"--max-allowed-packet=64M",
-	}
+	}}
 }
 
 // ready waits for the line that the server logs when all of it is up. The pid
 // file appears earlier.
-func (mariadb) ready(_ place, log string) bool {
-	return strings.Contains(log, "ready for connections")
+func (mariadb) ready(_ context.Context, r running) bool {
+	return strings.Contains(r.log, "ready for connections")
 }
 
 func (mariadb) portTaken(log string) bool {

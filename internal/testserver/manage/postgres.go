@@ -23,6 +23,7 @@ type postgres struct{}
 func (postgres) name() string    { return testserver.PostgresName }
 func (postgres) env() string     { return testserver.EnvPostgres }
 func (postgres) account() string { return "postgres" }
+func (postgres) ports() int      { return 1 }
 
 func (postgres) programs() []program {
 	return []program{
@@ -80,8 +81,8 @@ func (p postgres) recipe(data string) []step {
 	}
 }
 
-func (p postgres) argv(at place, port int) []string {
-	argv := []string{p.binary("postgres"), "-D", at.data, "-p", strconv.Itoa(port)}
+func (p postgres) start(at place, ports []int) command {
+	argv := []string{p.binary("postgres"), "-D", at.data, "-p", strconv.Itoa(ports[0])}
 	for _, setting := range []string{
 		"listen_addresses=127.0.0.1",
 		"unix_socket_directories=", // a checkout's path can be longer than a socket's may be
@@ -96,18 +97,19 @@ func (p postgres) argv(at place, port int) []string {
 	} {
 		argv = append(argv, "-c", setting)
 	}
-	return argv
+	return command{argv: argv}
 }
 
 // ready reads the state that the postmaster keeps in its pid file: unlike a
-// connection to the port, it cannot be another program's answer.
-func (postgres) ready(at place, _ string) bool {
-	b, err := os.ReadFile(filepath.Join(at.data, "postmaster.pid"))
+// connection to the port, it cannot be another program's answer. A file that a
+// killed server left has another process id.
+func (postgres) ready(_ context.Context, r running) bool {
+	b, err := os.ReadFile(filepath.Join(r.at.data, "postmaster.pid"))
 	if err != nil {
 		return false
 	}
 	lines := strings.Split(string(b), "\n")
-	return len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready"
+	return len(lines) > 7 && lines[0] == strconv.Itoa(r.pid) && strings.TrimSpace(lines[7]) == "ready"
 }
 
 func (postgres) portTaken(log string) bool {

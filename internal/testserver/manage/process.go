@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,7 +28,10 @@ type process struct {
 // in which somebody looks around there is not one of them.
 func isServerProgram(name string) bool {
 	switch name {
-	case "postgres", "initdb", "mariadbd", "mysqld":
+	case "postgres", "initdb", "mariadbd", "mysqld",
+		"redis-server", "redis-check-rdb", // on Debian one file, whose other name is a link
+		"beam.smp", "epmd", // Erlang
+		"java":
 		return true
 	}
 	return false
@@ -178,14 +182,45 @@ func signalAndWait(ctx context.Context, dir string, signal func(process) syscall
 	for _, p := range ours {
 		signalVerified(p, dir, signal(p))
 	}
+	signalled := ours
 	deadline := time.Now().Add(patience)
-	for len(ours) > 0 && time.Now().Before(deadline) {
+	for (len(ours) > 0 || slices.ContainsFunc(signalled, stillExiting)) && time.Now().Before(deadline) {
 		pause(ctx, 10*time.Millisecond)
 		if ours, err = serversIn(ctx, dir); err != nil {
 			return nil, err
 		}
 	}
 	return ours, nil
+}
+
+// stillExiting reports whether threads of a process are left. One that is about
+// to end no longer has a program, but holds its sockets and files until the
+// last thread is gone.
+func stillExiting(p process) bool {
+	dir := filepath.Join("/proc", strconv.Itoa(p.pid))
+	threads, err := os.ReadDir(filepath.Join(dir, "task"))
+	if err != nil || len(threads) == 0 {
+		return false
+	}
+	if _, err := os.Readlink(filepath.Join(dir, "exe")); err == nil {
+		return false // it runs, and is another's question; or its number is somebody else's by now
+	}
+	return len(threads) > 1 || procState(p.pid) != 'Z'
+}
+
+// procState returns the state of a process as one letter, where the system
+// tells: T was stopped by a signal, Z has ended and was not waited for.
+func procState(pid int) byte {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0
+	}
+	// It follows the program's name, which may contain anything.
+	rest := bytes.TrimLeft(b[bytes.LastIndexByte(b, ')')+1:], " ")
+	if len(rest) == 0 {
+		return 0
+	}
+	return rest[0]
 }
 
 // signalVerified signals p if it still is a server of dir. Between listing a
@@ -205,6 +240,10 @@ func signalVerified(p process, dir string, sig syscall.Signal) {
 		}
 	}
 	_ = handle.Signal(sig)
+	// A test may have frozen it: only SIGKILL reaches one that is stopped.
+	if sig != syscall.SIGSTOP {
+		_ = handle.Signal(syscall.SIGCONT)
+	}
 }
 
 // pause waits for a moment or until ctx ends.

@@ -61,7 +61,7 @@ func (a app) run(ctx context.Context, args []string) (code int, err error) {
 // be missing.
 func requirement(only []string) string {
 	if len(only) == 0 {
-		return "1"
+		only = manage.QuickNames()
 	}
 	return strings.Join(only, ",")
 }

@@ -2,8 +2,9 @@
 
 package main
 
-const usage = `testserver starts private PostgreSQL and MariaDB servers for tests, on free
-loopback ports, with their data below .servers in the repository.
+const usage = `testserver starts private databases and brokers for tests, on free loopback
+ports, with their data below .servers in the repository: postgres, mariadb,
+redis and rabbitmq, and if they are asked for kafka and pulsar, which take long.
 
 Usage:
   testserver run [flags] -- COMMAND [ARGS...]   start, run COMMAND, stop
@@ -14,18 +15,24 @@ Usage:
 
 Run "testserver COMMAND --help" for more about one of them.
 
-Missing programs are installed with apt-get, as root or through sudo -n.
+Missing programs are installed with apt-get, as root or through sudo -n. Kafka
+and Pulsar are fetched with Maven, once, into the user's cache folder.
 Servers that an earlier run left behind, even after kill -9, are stopped and
 removed by the next one.
 
 Environment:
   WAYBILL_TEST_POSTGRES   postgres://user:password@host:port/database?sslmode=disable
   WAYBILL_TEST_MYSQL      user:password@tcp(host:port)/database?parseTime=true
+  WAYBILL_TEST_REDIS      redis://host:port/0
+  WAYBILL_TEST_RABBITMQ   amqp://user:password@host:port/
+  WAYBILL_TEST_KAFKA      host:port
+  WAYBILL_TEST_PULSAR     pulsar://host:port
       Set by testserver for COMMAND. If one is set already, that server is used
-      and none of its kind is started. Its user must be allowed to create
-      databases and to end other sessions.
+      and none of its kind is started. The user of a database must be allowed
+      to create databases and to end other sessions.
+  WAYBILL_TEST_PULSAR_CLIENT   a script: Pulsar's own command line client
   WAYBILL_TEST_REQUIRE    set by run: a missing server fails tests instead of
-      skipping them ("1" for all, or the names given to --only)
+      skipping them ("1" for all, or the names of those that were started)
   WAYBILL_TEST_SERVERS    set by testserver: the folder of all instances
   WAYBILL_TEST_INSTANCE   set by testserver: the folder of this instance
 `
@@ -38,7 +45,8 @@ fails and on SIGINT, SIGTERM and SIGHUP, which are passed on to COMMAND; it has
 ten seconds to end. Several runs at once get servers of their own.
 
 Flags:
-  --only NAMES   start only these: postgres, mariadb (separated by commas)
+  --only NAMES   start these, separated by commas (defaults to
+                 postgres,mariadb,redis,rabbitmq; there are kafka and pulsar too)
   --race-tools   also install a C compiler, which go test -race needs
 
 Example:
@@ -56,7 +64,8 @@ Starts servers, leaves them running, and prints their addresses for a shell:
 Servers of an earlier start that still run are used as they are.
 
 Flags:
-  --only NAMES   start only these: postgres, mariadb (separated by commas)
+  --only NAMES   start these, separated by commas (defaults to
+                 postgres,mariadb,redis,rabbitmq; there are kafka and pulsar too)
 `
 
 const stopUsage = `Usage: testserver stop

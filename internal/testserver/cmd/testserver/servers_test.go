@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -130,7 +131,8 @@ func (r *runner) exit(t *testing.T) int {
 // needServers skips unless real servers may be installed and started.
 func needServers(t *testing.T) {
 	t.Helper()
-	if os.Getenv(testserver.EnvRequire) != "1" {
+	names := strings.Split(os.Getenv(testserver.EnvRequire), ",")
+	if !slices.Contains(names, "1") && !slices.Contains(names, testserver.PostgresName) {
 		t.Skip("starts real servers: run `make test`, or set " + testserver.EnvRequire + "=1")
 	}
 }

@@ -1,0 +1,113 @@
+//go:build linux || darwin
+
+package manage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// These are for tests of what a client does when its server dies, hangs and
+// comes back. They work on a server that this program's user may signal: one of
+// an instance that the test has started.
+
+// dir is the server's own folder.
+func (s Server) dir() string { return filepath.Dir(s.Data) }
+
+// Kill ends the server at once, without a chance to write anything down, and
+// returns when its processes are gone. Its data stays.
+func (s Server) Kill(ctx context.Context) error { return stopServers(ctx, s.dir()) }
+
+// Restart starts a server that was killed on the same ports and the same data,
+// and returns when it serves clients. A port that another program has taken
+// meanwhile is waited for.
+func (s Server) Restart(ctx context.Context) error {
+	e, err := engineOf(s.Name)
+	if err != nil {
+		return err
+	}
+	acct, err := accountOf(s.User)
+	if err != nil {
+		return err
+	}
+	return s.restart(ctx, e, acct)
+}
+
+func (s Server) restart(ctx context.Context, e engine, acct account) error {
+	left, err := serversIn(ctx, s.dir())
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("%s still runs: kill it first", s.Name)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fmt.Errorf("%s did not get its ports %v back within %v", s.Name, s.Ports, startPatience))
+	defer cancel()
+	for {
+		if err := awaitPorts(ctx, s.Ports); err != nil {
+			return err
+		}
+		_, err := launch(ctx, e, acct, placeOf(filepath.Dir(s.dir()), s.Name), s.Ports)
+		if !errors.Is(err, errPortTaken) {
+			return err
+		}
+	}
+}
+
+// awaitPorts waits until nobody has the ports.
+func awaitPorts(ctx context.Context, ports []int) error {
+	for _, port := range ports {
+		for !portFree(ctx, port) {
+			pause(ctx, 20*time.Millisecond)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+	}
+	return nil
+}
+
+// Freeze stops the server's processes where they are, and returns when they
+// stand still: connections stay open, and nothing answers.
+func (s Server) Freeze(ctx context.Context) error { return s.signal(ctx, syscall.SIGSTOP, true) }
+
+// Thaw lets a frozen server go on.
+func (s Server) Thaw(ctx context.Context) error { return s.signal(ctx, syscall.SIGCONT, false) }
+
+func (s Server) signal(ctx context.Context, sig syscall.Signal, stopped bool) error {
+	ours, err := serversIn(ctx, s.dir())
+	if err != nil {
+		return err
+	}
+	if len(ours) == 0 {
+		return fmt.Errorf("%s does not run", s.Name)
+	}
+	for _, p := range ours {
+		signalVerified(p, s.dir(), sig)
+	}
+	for _, p := range ours {
+		for {
+			if state := procState(p.pid); state == 0 || (state == 'T') == stopped {
+				break
+			}
+			pause(ctx, time.Millisecond)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		}
+	}
+	return nil
+}
+
+func engineOf(name string) (engine, error) {
+	for _, e := range engines() {
+		if e.name() == name {
+			return e, nil
+		}
+	}
+	return nil, CheckNames([]string{name})
+}

@@ -1,0 +1,157 @@
+//go:build linux || darwin
+
+package manage
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// jars is a server that comes as a set of Java archives, with what it depends
+// on, resolved by Maven. They are kept in the user's cache folder: a checkout
+// is often new, and hundreds of archives are not fetched in seconds.
+type jars struct {
+	name    string
+	version string
+	roots   []string // group:artifact:version
+	without []string // group:artifact, of no use here
+	// ignore lists repositories that poms of others name and that need not be
+	// asked: each is one more host that has to be up.
+	ignore []string
+}
+
+// The plug-in is pinned like everything that is fetched.
+const copyDependencies = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
+
+// pom returns the project whose dependencies are wanted.
+func (j jars) pom() string {
+	var b strings.Builder
+	element := func(coordinates string, inner string) string {
+		parts := strings.Split(coordinates, ":")
+		text := "<groupId>" + parts[0] + "</groupId><artifactId>" + parts[1] + "</artifactId>"
+		if len(parts) > 2 {
+			text += "<version>" + parts[2] + "</version>"
+		}
+		return text + inner
+	}
+	var exclusions string
+	for _, x := range j.without {
+		exclusions += "<exclusion>" + element(x, "") + "</exclusion>"
+	}
+	if exclusions != "" {
+		exclusions = "<exclusions>" + exclusions + "</exclusions>"
+	}
+	b.WriteString(`<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>` + "\n")
+	b.WriteString(element("waybill.test:"+j.name+":1", "<packaging>pom</packaging>\n<repositories>"))
+	for _, id := range j.ignore {
+		const off = "<enabled>false</enabled>"
+		b.WriteString("\n<repository><id>" + id + "</id><url>file:///nowhere</url><releases>" + off + "</releases><snapshots>" + off + "</snapshots></repository>")
+	}
+	b.WriteString("\n</repositories>\n<dependencies>")
+	for _, root := range j.roots {
+		b.WriteString("\n<dependency>" + element(root, exclusions) + "</dependency>")
+	}
+	b.WriteString("\n</dependencies>\n</project>\n")
+	return b.String()
+}
+
+// dir is where the archives are. Its name changes with what is wanted.
+func (j jars) dir() string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = filepath.Join(os.TempDir(), fmt.Sprintf("cache-%d", os.Getuid()))
+	}
+	sum := sha256.Sum256([]byte(j.pom()))
+	return filepath.Join(cache, "waybill-testserver", fmt.Sprintf("%s-%s-%x", j.name, j.version, sum[:4]))
+}
+
+// classPath is what java takes for all archives of the folder.
+func (j jars) classPath() string { return filepath.Join(j.dir(), "*") }
+
+func (j jars) there() bool { return fileExists(j.dir()) }
+
+// programs are what it takes to run, and to fetch what is not there yet.
+func (j jars) programs() []program {
+	list := []program{{names: []string{"java"}, packages: []string{"default-jre-headless"}}}
+	if !j.there() {
+		list = append(list, program{names: []string{"mvn"}, packages: []string{"maven"}})
+	}
+	return list
+}
+
+// ownTemp makes java unpack its libraries in the server's own folder: one that
+// is killed leaves them behind.
+func ownTemp(at place) string { return "-Djava.io.tmpdir=" + at.dir }
+
+// java returns a command line that runs a class of the archives.
+func (j jars) java(heap string, options []string, class string, args ...string) []string {
+	path, _ := findProgram("java")
+	// Quick to start rather than fast in the long run, and on few cores.
+	argv := []string{path, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx" + heap, "-Djava.awt.headless=true"}
+	argv = append(append(argv, options...), "-cp", j.classPath(), class)
+	return append(argv, args...)
+}
+
+// fetch makes sure that the archives are there. They are gathered beside their
+// place and moved when complete: a folder that exists is whole.
+func (j jars) fetch(ctx context.Context, h *Home) error {
+	if j.there() {
+		return nil
+	}
+	parent := filepath.Dir(j.dir())
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	// Another run may be fetching the same right now.
+	lock, err := lockFile(ctx, filepath.Join(parent, j.name+".lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.unlock()
+	if j.there() {
+		return nil
+	}
+	h.say("fetching %s %s with Maven, once: this takes a minute or more ...", j.name, j.version)
+	building, err := os.MkdirTemp(parent, j.name+"-building-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(building) }()
+	if err := j.copy(ctx, building); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(building, "libs"), j.dir())
+}
+
+// copy runs Maven, which keeps what it has fetched: a second try goes on where
+// the first has failed.
+func (j jars) copy(ctx context.Context, dir string) error {
+	maven, ok := findProgram("mvn")
+	if !ok {
+		return errors.New("mvn is not installed: install maven")
+	}
+	pom := filepath.Join(dir, "pom.xml")
+	if err := os.WriteFile(pom, []byte(j.pom()), 0o644); err != nil {
+		return err
+	}
+	const tries = 3
+	for try := 1; ; try++ {
+		cmd := exec.CommandContext(ctx, maven, "--batch-mode", "--quiet", "--file", pom, copyDependencies,
+			"-DincludeScope=runtime", "-DoutputDirectory="+filepath.Join(dir, "libs"))
+		cmd.WaitDelay = 2 * time.Second
+		out, err := cmd.CombinedOutput()
+		if err == nil || ctx.Err() != nil {
+			return errors.Join(err, context.Cause(ctx))
+		}
+		if try == tries {
+			return fmt.Errorf("mvn: %w:\n%s", err, tail(string(out), 12))
+		}
+	}
+}

@@ -1,0 +1,96 @@
+//go:build linux || darwin
+
+package manage
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/waybillhq/waybill/internal/testserver"
+)
+
+// kafka is one node that is broker and controller.
+type kafka struct{}
+
+const kafkaHeap = "384m"
+
+func (kafka) jars() jars {
+	const version = "3.9.1"
+	return jars{
+		name: testserver.KafkaName, version: version,
+		// Without the second, nothing is logged.
+		roots: []string{"org.apache.kafka:kafka_2.13:" + version, "org.slf4j:slf4j-simple:1.7.36"},
+	}
+}
+
+func (kafka) name() string    { return testserver.KafkaName }
+func (kafka) env() string     { return testserver.EnvKafka }
+func (kafka) account() string { return "" }
+
+// ports: of the broker and of the controller.
+func (kafka) ports() int { return 2 }
+
+func (k kafka) programs() []program {
+	return append(k.jars().programs(), program{names: []string{"kcat"}, packages: []string{"kcat"}, optional: true})
+}
+
+func (k kafka) fetch(ctx context.Context, h *Home) error { return k.jars().fetch(ctx, h) }
+
+func (k kafka) version(context.Context) (string, error) { return k.jars().version, nil }
+
+// recipe formats the folder. The ports that it is told do not stay in there.
+func (k kafka) recipe(data string) []step {
+	const config = "kafka-format.properties"
+	format := k.jars().java(kafkaHeap, nil, "kafka.tools.StorageTool", "format", "--cluster-id", "d2F5YmlsbC10ZXN0cw", "--config", config)
+	return []step{
+		{argv: []string{"mkdir", data}},
+		{argv: []string{"/bin/sh", "-c", `cat >"$1"`, "sh", config}, stdin: kafkaProperties(data, []int{1, 2})},
+		{argv: format},
+	}
+}
+
+func kafkaProperties(data string, ports []int) string {
+	return strings.Join([]string{
+		"process.roles=broker,controller",
+		"node.id=1",
+		fmt.Sprintf("listeners=PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", ports[0], ports[1]),
+		fmt.Sprintf("advertised.listeners=PLAINTEXT://127.0.0.1:%d", ports[0]),
+		"listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+		"controller.listener.names=CONTROLLER",
+		fmt.Sprintf("controller.quorum.voters=1@127.0.0.1:%d", ports[1]),
+		"log.dirs=" + data,
+		"auto.create.topics.enable=true",
+		"num.partitions=3",
+		"offsets.topic.num.partitions=4",
+		"offsets.topic.replication.factor=1",
+		"transaction.state.log.num.partitions=2",
+		"transaction.state.log.replication.factor=1",
+		"transaction.state.log.min.isr=1",
+		"group.initial.rebalance.delay.ms=0", // nobody else is to come
+		// One that comes back after it was killed has to wait until its former self
+		// is given up.
+		"broker.session.timeout.ms=3000",
+		"broker.heartbeat.interval.ms=500",
+		"",
+	}, "\n")
+}
+
+func (k kafka) start(at place, ports []int) command {
+	config := filepath.Join(at.dir, "server.properties")
+	return command{
+		argv:  k.jars().java(kafkaHeap, []string{ownTemp(at)}, "kafka.Kafka", config),
+		files: map[string]string{config: kafkaProperties(at.data, ports)},
+	}
+}
+
+// ready wants the line of the log as well: on a port, an answer can be
+// somebody else's.
+func (kafka) ready(ctx context.Context, r running) bool {
+	return strings.Contains(r.log, "Kafka Server started") && probeKafka(ctx, r.ports[0]) == nil
+}
+
+func (kafka) portTaken(log string) bool { return strings.Contains(log, "Address already in use") }
+
+func (kafka) dsn(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }

@@ -1,0 +1,114 @@
+//go:build linux || darwin
+
+package manage
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/waybillhq/waybill/internal/testserver"
+)
+
+// rabbitmq is a node with a port mapper (epmd) of its own: one that was shared
+// would outlive the node, and would have to be found by other nodes of the
+// same name.
+type rabbitmq struct{}
+
+func (rabbitmq) name() string    { return testserver.RabbitMQName }
+func (rabbitmq) env() string     { return testserver.EnvRabbitMQ }
+func (rabbitmq) account() string { return "rabbitmq" }
+
+// ports: of AMQP, of the node for other nodes, and of the port mapper.
+func (rabbitmq) ports() int { return 3 }
+
+func (rabbitmq) programs() []program {
+	return []program{
+		{names: []string{"rabbitmq-server"}, packages: []string{"rabbitmq-server"}},
+		{names: []string{"epmd"}, packages: []string{"erlang-base"}},
+	}
+}
+
+// server returns the script itself. On Debian the one on PATH is a wrapper
+// that insists on being root, and on the system's own folders.
+func (r rabbitmq) server() string {
+	path, _ := r.programs()[0].find()
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		if script := filepath.Join(filepath.Dir(target), "rabbitmq-server"); fileExists(script) {
+			return script
+		}
+	}
+	return path
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+var rabbitmqVersion = regexp.MustCompile(`rabbitmq_server-([0-9.]+)`)
+
+// version reads the name of the folder that the server is in: asking the
+// server would start an Erlang machine.
+func (r rabbitmq) version(context.Context) (string, error) {
+	target, err := filepath.EvalSymlinks(r.server())
+	if err != nil {
+		return "", err
+	}
+	if found := rabbitmqVersion.FindStringSubmatch(target); found != nil {
+		return found[1], nil
+	}
+	return "unknown", nil
+}
+
+func (rabbitmq) recipe(data string) []step { return emptyFolder(data) }
+
+func (r rabbitmq) start(at place, ports []int) command {
+	mapper, _ := r.programs()[1].find()
+	config := filepath.Join(at.dir, "rabbitmq.conf")
+	plugins := filepath.Join(at.dir, "enabled_plugins")
+	// The port mapper stays in the data folder, by which it is known as ours;
+	// one that the node starts by itself goes to /. It may still run after the
+	// node was killed, and a second one then ends at once.
+	const script = `"$1" -port "$2" -address 127.0.0.1 & exec "$3"`
+	return command{
+		argv: []string{"/bin/sh", "-c", script, "sh", mapper, strconv.Itoa(ports[2]), r.server()},
+		environ: []string{
+			"HOME=" + at.dir, // where the node makes its cookie
+			"RABBITMQ_NODENAME=waybill@localhost",
+			"RABBITMQ_DIST_PORT=" + strconv.Itoa(ports[1]),
+			"ERL_EPMD_PORT=" + strconv.Itoa(ports[2]),
+			"ERL_EPMD_ADDRESS=127.0.0.1",
+			"RABBITMQ_CONF_ENV_FILE=/dev/null", // the system's settings are for the system's server
+			"RABBITMQ_CONFIG_FILE=" + config,
+			"RABBITMQ_ADVANCED_CONFIG_FILE=" + filepath.Join(at.dir, "advanced.config"),
+			"RABBITMQ_ENABLED_PLUGINS_FILE=" + plugins,
+			"RABBITMQ_MNESIA_BASE=" + at.data,
+			"RABBITMQ_GENERATED_CONFIG_DIR=" + filepath.Join(at.data, "config"),
+			"RABBITMQ_LOG_BASE=" + at.data,
+			"RABBITMQ_LOGS=-",
+			"RUNNING_UNDER_SYSTEMD=1", // no shell between this program and the server
+		},
+		files: map[string]string{
+			config: fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\n"+
+				"log.console = true\nlog.console.level = info\nlog.file = false\n", ports[0]),
+			plugins: "[].\n",
+		},
+	}
+}
+
+// ready wants the line of the log as well: on a port, an answer can be
+// somebody else's.
+func (rabbitmq) ready(ctx context.Context, r running) bool {
+	return strings.Contains(r.log, "Server startup complete") && probeAMQP(ctx, r.ports[0]) == nil
+}
+
+func (rabbitmq) portTaken(log string) bool {
+	return strings.Contains(log, "eaddrinuse") || strings.Contains(log, "already in use")
+}
+
+func (rabbitmq) dsn(port int) string { return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", port) }
