@@ -22,7 +22,8 @@
 //
 // What to know about the server: innodb_flush_log_at_trx_commit must be 1, or a crash may take back what was already delivered;
 // binlog_format must not be STATEMENT, because relays work at READ COMMITTED; the account needs the right to EXECUTE the
-// procedures that the migration makes, and for SetLanes those to ALTER and LOCK TABLES. Tables of another engine than InnoDB are refused.
+// procedures that the migration makes, a relay's account that of PROCESS to see who still writes (docs/relay.md), and for SetLanes those to ALTER
+// and LOCK TABLES. Tables of another engine than InnoDB are refused.
 //
 // The suite of package storetest is proven on MariaDB 10.11. MySQL is served by the same statements and has one branch of its own
 // (it cannot prove a transaction inside a statement, so a write costs one more round trip). TiDB is not proven: it has no stored

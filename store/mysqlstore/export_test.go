@@ -14,6 +14,12 @@ var (
 	PacketBytes  = packetBytes
 )
 
+// ParseStatus returns the transactions that a status shows, and whether it tells: known, committing or unknown.
+func ParseStatus(text string) (open []string, answer string) {
+	open, is := parseStatus(text)
+	return open, map[statusAnswer]string{statusKnown: "known", statusCommitting: "committing", statusUnknown: "unknown"}[is]
+}
+
 // PretendMySQL makes the store prove its transactions as it must on MySQL, which has no variable for it. MariaDB understands that
 // way as well.
 func (s *Store) PretendMySQL(ctx context.Context) error {

@@ -9,33 +9,46 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// The server makes its list of transactions anew only if nobody has read it for 100 ms; otherwise it shows the last one.
+// How often to look again when somebody is just committing, and how long after.
 const (
-	trxPause = 120 * time.Millisecond
-	trxTries = 3
+	commitTries = 5
+	commitPause = time.Millisecond
 )
 
-// Writers implements [store.Reader]. It takes the PROCESS privilege. The list is good if it shows the transaction that asks, with the very
-// statement that asks; if it never is, because many ask, the answer is that it is not known.
+// Writers implements [store.Reader]. It takes the PROCESS privilege. The server makes its table of transactions anew only if nobody has read it
+// for 100 ms, and shows the last one otherwise. It is good if it shows the transaction that asks, with the very statement that asks. Where
+// others keep reading it, the server's status tells.
 func (s *Store) Writers(ctx context.Context) (store.Writers, error) {
-	for range trxTries {
-		w, ok, err := s.openWriters(ctx)
-		if number(err) == errNeedsPrivilege {
-			return store.Writers{Unknown: true}, nil
-		}
-		if err != nil {
-			return store.Writers{}, s.explain(err)
-		}
-		if ok {
-			return w, nil
+	w, ok, err := s.openWriters(ctx)
+	if err == nil && !ok {
+		// What was drawn stays as it was asked before: it may be too little, never too much.
+		w.Open, ok, err = s.writersByStatus(ctx)
+	}
+	switch {
+	case number(err) == errNeedsPrivilege:
+		return store.Writers{Unknown: true}, nil
+	case err != nil:
+		return store.Writers{}, s.explain(err)
+	case !ok:
+		return store.Writers{Unknown: true}, nil
+	}
+	return w, nil
+}
+
+// writersByStatus asks until nobody is just committing.
+func (s *Store) writersByStatus(ctx context.Context) (open []string, ok bool, err error) {
+	for range commitTries {
+		open, answer, err := s.statusWriters(ctx)
+		if err != nil || answer != statusCommitting {
+			return open, answer == statusKnown, err
 		}
 		select {
-		case <-time.After(trxPause):
+		case <-time.After(commitPause):
 		case <-ctx.Done():
-			return store.Writers{}, context.Cause(ctx)
+			return nil, false, context.Cause(ctx)
 		}
 	}
-	return store.Writers{Unknown: true}, nil
+	return nil, false, nil
 }
 
 // openWriters asks once, and reports whether the answer is one to this question.

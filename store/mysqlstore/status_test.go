@@ -1,0 +1,141 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/store/mysqlstore"
+)
+
+// TestParseStatus reads statuses. idle.txt and mariadb.txt were printed by MariaDB 10.11 and are shortened; the others are written by hand
+// in that form, also mysql.txt: no MySQL was at hand.
+func TestParseStatus(t *testing.T) {
+	for _, c := range []struct {
+		file   string
+		open   []string
+		answer string
+	}{
+		{file: "idle.txt", answer: "known"},
+		// 24 has inserted, 25 has locked a row, 26 is prepared, 27 waits for 25; one only reads.
+		{file: "mariadb.txt", open: []string{"27", "26", "25", "24"}, answer: "known"},
+		{file: "mysql.txt", open: []string{"1811", "1810"}, answer: "known"},
+		// The statements look like the ends of lists and of transactions.
+		{file: "statements.txt", open: []string{"31", "30"}, answer: "known"},
+		{file: "nameless.txt", open: []string{"0"}, answer: "known"},
+		{file: "committing.txt", open: []string{"27"}, answer: "committing"},
+		{file: "truncated.txt", answer: "unknown"},
+		{file: "nolist.txt", answer: "unknown"},
+		{file: "noend.txt", answer: "unknown"},
+	} {
+		t.Run(strings.TrimSuffix(c.file, ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join("testdata", "status", c.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			open, answer := mysqlstore.ParseStatus(string(text))
+			if answer != c.answer || !slices.Equal(open, c.open) {
+				t.Errorf("parseStatus returned %q, %s; want %q, %s", open, answer, c.open, c.answer)
+			}
+		})
+	}
+}
+
+// TestWritersWhilePolled shows that somebody who keeps reading innodb_trx, and so keeps it old, hides no transaction that writes.
+func TestWritersWhilePolled(t *testing.T) {
+	testserver.MySQL(t)
+	s, db := openStore(t, nil)
+	before := begin(t, db, nil)
+	exec(t, before, "INSERT INTO business (note) VALUES ('before')")
+	keepOld(t, db)
+	since := begin(t, db, nil)
+	exec(t, since, "INSERT INTO business (note) VALUES ('since')")
+	names := []string{nameOf(t, db, before), nameOf(t, db, since)}
+	for range 20 {
+		if w := known(t, s); !slices.Contains(w, names[0]) || !slices.Contains(w, names[1]) {
+			t.Fatalf("%q write, and Writers returned %q", names, w)
+		}
+	}
+	if err := before.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if w := known(t, s); slices.Contains(w, names[0]) || !slices.Contains(w, names[1]) {
+		t.Errorf("of %q the first has committed, and Writers returned %q", names, w)
+	}
+	if err := since.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if w := known(t, s); slices.Contains(w, names[1]) {
+		t.Errorf("%q has rolled back, and Writers returned %q", names[1], w)
+	}
+}
+
+func known(t *testing.T, s *mysqlstore.Store) []string {
+	t.Helper()
+	w, err := s.Writers(t.Context())
+	if err != nil || w.Unknown {
+		t.Fatalf("Writers returned %+v, %v; want to know", w, err)
+	}
+	return w.Open
+}
+
+// keepOld reads innodb_trx over and over until the test ends. It returns when it has begun.
+func keepOld(t *testing.T, db *sql.DB) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var failed error
+	old, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		for n := 0; failed == nil && ctx.Err() == nil; n++ {
+			var shown int
+			err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM information_schema.innodb_trx").Scan(&shown)
+			if err != nil && ctx.Err() == nil {
+				failed = err
+			}
+			if n == 10 {
+				close(old)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-over
+		if failed != nil {
+			t.Error(failed)
+		}
+	})
+	select {
+	case <-old:
+	case <-over:
+		t.Fatal(failed)
+	}
+}
+
+// nameOf returns what the server calls a transaction.
+func nameOf(t *testing.T, db *sql.DB, tx *sql.Tx) string {
+	t.Helper()
+	var thread int
+	if err := tx.QueryRowContext(t.Context(), "SELECT CONNECTION_ID()").Scan(&thread); err != nil {
+		t.Fatal(err)
+	}
+	var kind, name, text string
+	if err := db.QueryRowContext(t.Context(), "SHOW ENGINE INNODB STATUS").Scan(&kind, &name, &text); err != nil {
+		t.Fatal(err)
+	}
+	for part := range strings.SplitSeq(text, "\n---TRANSACTION ") {
+		if regexp.MustCompile(fmt.Sprintf(`(?m)^\w+ thread id %d,`, thread)).MatchString(part) {
+			name, _, _ := strings.Cut(part, ",")
+			return name
+		}
+	}
+	t.Fatalf("no transaction of thread %d in:\n%s", thread, text)
+	return ""
+}
