@@ -6,15 +6,19 @@ require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.11.0
 	github.com/waybillhq/waybill v0.0.0
+	github.com/waybillhq/waybill/idempotency/httpkey v0.0.0
+	github.com/waybillhq/waybill/store/pgstore v0.0.0
 	github.com/waybillhq/waybill/store/sqlitestore v0.0.0
 )
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/dunglas/httpsfv v1.1.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.2 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/oklog/ulid/v2 v2.1.2 // indirect
@@ -30,6 +34,7 @@ require (
 
 replace (
 	github.com/waybillhq/waybill => ..
+	github.com/waybillhq/waybill/idempotency/httpkey => ../idempotency/httpkey
 	github.com/waybillhq/waybill/store/mysqlstore => ../store/mysqlstore
 	github.com/waybillhq/waybill/store/pgstore => ../store/pgstore
 	github.com/waybillhq/waybill/store/sqlitestore => ../store/sqlitestore

@@ -80,9 +80,6 @@ func (g *Group[T]) tell(ev *waybill.Event, res Result, err error, took time.Dura
 // busyDelay is when to come back to an event that somebody is at who has no lease.
 const busyDelay = 200 * time.Millisecond
 
-// restarts is how often a transaction is run again that the database gave up because of others.
-const restarts = 10
-
 // effort is one call of Consume.
 type effort[T any] struct {
 	g     *Group[T]
@@ -215,22 +212,12 @@ func (e *effort[T]) succeed(ctx context.Context, tx T, a store.Attempt) error {
 // transaction runs fn in a transaction, again if the database gave it up because of others. What fn does last is to settle the
 // delivery.
 func (e *effort[T]) transaction(ctx context.Context, fn func(ctx context.Context, tx T) error) error {
-	for n := 1; ; n++ {
-		err := e.g.inbox.runner.Run(ctx, nil, func(ctx context.Context, tx T) error {
-			if err := fn(ctx, tx); err != nil || e.fence == nil {
-				return err
-			}
-			return e.g.inbox.finish.Finish(ctx, tx, []waybill.Delivery{*e.fence})
-		})
-		if err == nil || n > restarts || !e.g.restartable(err) {
+	return e.g.inbox.runner.RunAgain(ctx, e.g.restartable, func(ctx context.Context, tx T) error {
+		if err := fn(ctx, tx); err != nil || e.fence == nil {
 			return err
 		}
-		select {
-		case <-time.After(time.Duration(n) * time.Millisecond):
-		case <-ctx.Done():
-			return err
-		}
-	}
+		return e.g.inbox.finish.Finish(ctx, tx, []waybill.Delivery{*e.fence})
+	})
 }
 
 // restartable reports whether a transaction failed because of others.

@@ -44,7 +44,10 @@ var (
 	_ store.Relay         = (*Store[*Tx])(nil)
 	_ store.Operator      = (*Store[*Tx])(nil)
 	_ store.Inbox[*Tx]    = (*Store[*Tx])(nil)
+	_ store.Keys[*Tx]     = (*Store[*Tx])(nil)
 	_ store.Restarter     = (*Store[*Tx])(nil)
+	_ store.Jobs[*Tx]     = (*Store[*Tx])(nil)
+	_ store.Gaps          = (*Store[*Tx])(nil)
 )
 
 // Handle is a transaction that [Over] was given a way to begin.

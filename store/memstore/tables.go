@@ -15,22 +15,25 @@ import (
 type tables struct {
 	hub store.Hub
 
-	mu        sync.Mutex
-	seq       int64
-	rows      map[waybill.ID]*record // every event that there is
-	queues    []queue                // lane → its pending rows
-	follow    map[store.Aggregate]*series
-	holding   map[waybill.ID]*record // put off or dead, and holds its aggregate
-	buried    series                 // dead letters, in the order of their death
-	history   series                 // delivered events, in the order of their delivery
-	count     map[store.State]int64
-	dedup     map[dedupKey]waybill.ID
-	reserved  map[dedupKey]*txn
-	writing   map[waybill.ID]*txn     // ids of events in open transactions
-	lost      map[waybill.ID]struct{} // events of transactions whose commit was left uncertain
-	inbox     map[inboxKey]*received
-	accepting map[inboxKey]*txn // records that open transactions are about to make
-	reaches   string            // since when the history is complete; see store.HistoryReaches
+	mu         sync.Mutex
+	seq        int64
+	rows       map[waybill.ID]*record // every event that there is
+	queues     []queue                // lane → its pending rows
+	follow     map[store.Aggregate]*series
+	holding    map[waybill.ID]*record // put off or dead, and holds its aggregate
+	buried     series                 // dead letters, in the order of their death
+	history    series                 // delivered events, in the order of their delivery
+	count      map[store.State]int64
+	dedup      map[dedupKey]waybill.ID
+	reserved   map[dedupKey]*txn
+	writing    map[waybill.ID]*txn     // ids of events in open transactions
+	lost       map[waybill.ID]struct{} // events of transactions whose commit was left uncertain
+	inbox      map[inboxKey]*received
+	accepting  map[inboxKey]*txn // records that open transactions are about to make
+	keyed      map[store.KeyID]*keyed
+	keyHolders map[store.KeyID]*txn // open transactions that have taken a key, or are about to change its record
+	jobs       map[string]*job
+	reaches    string // since when the history is complete; see store.HistoryReaches
 
 	nodes map[waybill.ID]node
 	lanes []lane
@@ -70,7 +73,8 @@ func newTables(cfg Config) (*tables, error) {
 		count: make(map[store.State]int64), dedup: make(map[dedupKey]waybill.ID),
 		reserved: make(map[dedupKey]*txn), writing: make(map[waybill.ID]*txn), lost: make(map[waybill.ID]struct{}),
 		inbox: make(map[inboxKey]*received), accepting: make(map[inboxKey]*txn),
-		nodes: make(map[waybill.ID]node), lanes: make([]lane, cfg.Lanes),
+		keyed: make(map[store.KeyID]*keyed), keyHolders: make(map[store.KeyID]*txn),
+		jobs: make(map[string]*job), nodes: make(map[waybill.ID]node), lanes: make([]lane, cfg.Lanes),
 	}, nil
 }
 

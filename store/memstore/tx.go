@@ -21,7 +21,7 @@ type Tx struct {
 }
 
 // mark is how much the transaction had when a savepoint was set.
-type mark struct{ events, finished, intakes int }
+type mark struct{ events, finished, intakes, keySteps, sendings int }
 
 // Begin sets a savepoint: a transaction inside this one, whose Rollback takes back what was written since.
 func (tx *Tx) Begin(context.Context) (*Tx, error) {
@@ -95,6 +95,8 @@ type txn struct {
 	pending  []store.Entry
 	finished []finish            // recorded as done
 	intakes  []intake            // accepted and succeeded
+	keySteps []keyStep           // what was done to idempotency keys
+	sendings []sending           // what jobs sent
 	shares   []int               // lanes whose fence was checked: held until the transaction ends
 	ids      map[waybill.ID]bool // taken: held until the transaction ends
 	undone   []waybill.ID
@@ -111,7 +113,9 @@ func newTxn(t *tables) *txn {
 func (x *txn) mark() mark {
 	x.tables.mu.Lock()
 	defer x.tables.mu.Unlock()
-	return mark{events: len(x.pending), finished: len(x.finished), intakes: len(x.intakes)}
+	return mark{
+		events: len(x.pending), finished: len(x.finished), intakes: len(x.intakes), keySteps: len(x.keySteps), sendings: len(x.sendings),
+	}
 }
 
 func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.Placed, error) {
@@ -241,6 +245,8 @@ func (x *txn) truncate(to mark) {
 	defer t.mu.Unlock()
 	x.keep(to.finished)
 	x.forgetIntakes(to.intakes)
+	x.forgetKeys(to.keySteps)
+	x.forgetSendings(to.sendings)
 	for _, e := range x.pending[to.events:] {
 		x.undone = append(x.undone, e.Event.ID)
 		delete(x.ids, e.Event.ID)
@@ -266,6 +272,8 @@ func (x *txn) commit() store.Ending {
 		}
 	}
 	x.settleIntakes()
+	x.settleKeys()
+	x.settleSendings()
 	for k, id := range x.keys {
 		t.dedup[k] = id
 	}
@@ -310,6 +318,8 @@ func (x *txn) end() {
 	}
 	x.keep(0)
 	x.forgetIntakes(0)
+	x.forgetKeys(0)
+	x.forgetSendings(0)
 	for _, lane := range x.shares {
 		delete(x.tables.lanes[lane].shared, x)
 	}

@@ -51,7 +51,7 @@ func (c Config) complete() (Config, error) {
 
 // tables are what the statements name in braces, and so are the procedures.
 var (
-	tables     = []string{"outbox", "delayed", "dead", "history", "dedup", "inbox", "lane", "node", "setting", "migration"}
+	tables     = []string{"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration"}
 	procedures = []string{"heartbeat", "settle", "finish", "free_keys", "purge_written"}
 )
 

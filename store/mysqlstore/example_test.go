@@ -77,4 +77,7 @@ func ExampleStore_MigrationSQL() {
 	// DROP PROCEDURE IF EXISTS `shop`.`events_free_keys`;
 	// DROP PROCEDURE IF EXISTS `shop`.`events_purge_written`;
 	// CREATE TABLE IF NOT EXISTS `shop`.`events_inbox` (
+	// CREATE TABLE IF NOT EXISTS `shop`.`events_idempotency` (
+	// CREATE TABLE IF NOT EXISTS `shop`.`events_job` (
+	// CREATE TABLE IF NOT EXISTS `shop`.`events_job_sent` (
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // migrations is how many there are.
-const migrations = 3
+const migrations = 5
 
 // shell runs a script in the database's own shell, as the user of the tests.
 func shell(t testing.TB, database, script string) {

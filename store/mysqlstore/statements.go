@@ -28,6 +28,8 @@ type statements struct {
 	settle                         string
 	operateStatements
 	inboxStatements
+	keyStatements
+	jobStatements
 }
 
 // The ways to write a value that belongs to one moment of the database, whatever the session's time zone and the driver's
@@ -74,6 +76,8 @@ func newStatements(cfg Config) statements {
 	return statements{
 		operateStatements: newOperateStatements(r),
 		inboxStatements:   newInboxStatements(r),
+		keyStatements:     newKeyStatements(r),
+		jobStatements:     newJobStatements(r),
 
 		facts: r(`SELECT VERSION(), @@max_allowed_packet, @@autocommit,
  COALESCE((SELECT value FROM {setting} WHERE name = 'lanes'), ''),

@@ -57,7 +57,7 @@ func (c Config) complete() (Config, error) {
 
 // objects are what the statements name in braces, tables first.
 var objects = []string{
-	"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "inbox", "setting", "migration",
+	"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "inbox", "idempotency", "job", "job_sent", "setting", "migration",
 	"history_rest", "outbox_seq", "lane_of", "choose_lane", "inbox_of",
 }
 

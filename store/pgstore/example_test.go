@@ -76,4 +76,7 @@ func ExampleStore_MigrationSQL() {
 	// CREATE TABLE "messaging"."waybill_node" (
 	// CREATE TABLE "messaging"."waybill_setting" (
 	// CREATE TABLE "messaging"."waybill_inbox" (
+	// CREATE TABLE "messaging"."waybill_idempotency" (
+	// CREATE TABLE "messaging"."waybill_job" (
+	// CREATE TABLE "messaging"."waybill_job_sent" (
 }

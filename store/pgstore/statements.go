@@ -32,7 +32,9 @@ type statements struct {
 	days, forgetDay              string
 	anyLive                      string
 	setLanes                     []string
+	jobStatements
 	inboxStatements
+	keyStatements
 }
 
 // inboxStatements are those of the inbox.
@@ -207,6 +209,8 @@ CROSS JOIN LATERAL (
 		anyLive:      r(anyLive),
 		setLanes:     setLanesStatements(r),
 
+		jobStatements:   newJobStatements(r),
 		inboxStatements: newInboxStatements(r),
+		keyStatements:   newKeyStatements(r),
 	}
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Store keeps the outbox and the inbox in PostgreSQL, for transactions of pgx. It plays every role of package store.
+// Store keeps the outbox, the inbox and idempotency keys in PostgreSQL, for transactions of pgx. It plays every role of package store.
 type Store struct {
 	*core
 	pool *pgxpool.Pool
 }
 
-// SQLStore keeps the outbox and the inbox in PostgreSQL, for transactions of database/sql. It plays every role of package store.
+// SQLStore keeps the outbox, the inbox and idempotency keys in PostgreSQL, for transactions of database/sql. It plays every role of package store.
 type SQLStore struct {
 	*core
 	sqldb *sql.DB
@@ -36,17 +36,23 @@ var (
 	_ store.Outbox[pgx.Tx]    = (*Store)(nil)
 	_ store.Finisher[pgx.Tx]  = (*Store)(nil)
 	_ store.Inbox[pgx.Tx]     = (*Store)(nil)
+	_ store.Keys[pgx.Tx]      = (*Store)(nil)
 	_ store.Restarter         = (*Store)(nil)
 	_ store.Relay             = (*Store)(nil)
 	_ store.Operator          = (*Store)(nil)
 	_ store.Watcher           = (*Store)(nil)
+	_ store.Jobs[pgx.Tx]      = (*Store)(nil)
+	_ store.Gaps              = (*Store)(nil)
 	_ store.Outbox[*sql.Tx]   = (*SQLStore)(nil)
 	_ store.Finisher[*sql.Tx] = (*SQLStore)(nil)
 	_ store.Inbox[*sql.Tx]    = (*SQLStore)(nil)
+	_ store.Keys[*sql.Tx]     = (*SQLStore)(nil)
 	_ store.Restarter         = (*SQLStore)(nil)
 	_ store.Relay             = (*SQLStore)(nil)
 	_ store.Operator          = (*SQLStore)(nil)
 	_ store.Watcher           = (*SQLStore)(nil)
+	_ store.Jobs[*sql.Tx]     = (*SQLStore)(nil)
+	_ store.Gaps              = (*SQLStore)(nil)
 )
 
 // New returns a store over a pgx pool. It does not touch the database; the pool stays the caller's.

@@ -74,12 +74,13 @@ func (c Config) complete() (Config, error) {
 }
 
 // tables are what the statements name in braces.
-var tables = []string{"outbox", "delayed", "dead", "history", "dedup", "inbox", "lane", "node", "setting", "migration"}
+var tables = []string{"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration"}
 
 // indexes are what migrations name in braces, after "index:".
 var indexes = []string{
 	"outbox_id_key", "outbox_priority_idx", "delayed_due_idx", "delayed_holds_idx", "dead_seq_idx", "dead_died_idx",
 	"dead_holds_idx", "history_id_idx", "history_done_idx", "inbox_open_idx", "inbox_done_idx",
+	"idempotency_open_idx", "idempotency_purge_idx", "job_sent_at_idx",
 }
 
 // replacer puts the configured names into a statement's braces.

@@ -35,7 +35,7 @@ func TestConformanceNew(t *testing.T) {
 
 // features are what SQLite can show. There is one writer, so no transaction can commit late.
 var features = storetest.Features{
-	PlainSQL: true, SavepointSQL: true, SecondStore: true, ForeignTx: true, StoredHeaders: true, OneLane: true,
+	PlainSQL: true, SavepointSQL: true, SecondStore: true, ForeignTx: true, StoredHeaders: true, OneLane: true, OneWriter: true,
 }
 
 func harness(open func(t *testing.T, path string) *sqlitestore.Store) storetest.Harness[*sql.Tx] {

@@ -70,12 +70,20 @@ func (s *Store) begin(ctx context.Context, opts *sql.TxOptions, lock locker) (*s
 	return session, nil
 }
 
-// writing is the store's own write transaction, the events that it has taken, and those that it has handled.
+// writing is the store's own write transaction, the events that it has taken, those that it has handled, and the keys that it has answered.
 type writing struct {
 	tx   *sql.Tx
 	mu   sync.Mutex // a *sql.Tx may be used by several goroutines
 	ids  []waybill.ID
 	done []store.Attempt
+	kept []store.KeyAttempt
+}
+
+// keeps notes an attempt whose answer the transaction has stored.
+func (w *writing) keeps(a store.KeyAttempt) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.kept = append(w.kept, a)
 }
 
 // handled notes a record that the transaction has made succeeded.
@@ -162,7 +170,8 @@ func rolledBack(err error) bool {
 //
 // SQLite rolls back by itself when a statement that writes is interrupted, which is what the driver does when its context ends.
 // That is common, and must not look like an uncertain commit. The other way to get here is a COMMIT or ROLLBACK as SQL text inside
-// InTx. The events tell which it was: they are there, in whatever table, or they are not. So do the records of the inbox.
+// InTx. The events tell which it was: they are there, in whatever table, or they are not. So do the records of the inbox,
+// and of keys.
 func (s *Store) noTx(ctx context.Context, conn *sql.Conn, err error, w *writing) (ended, undone bool) {
 	if _, primary := code(err); primary != sqlite3.SQLITE_ERROR {
 		return false, false
@@ -177,6 +186,13 @@ func (s *Store) noTx(ctx context.Context, conn *sql.Conn, err error, w *writing)
 	for _, a := range w.done {
 		var found bool
 		rows, err := conn.QueryContext(ctx, s.sql.handled.text, heldArgs(a)...)
+		if _, err := scanOne(rows, err, &found); err != nil || found {
+			return true, false
+		}
+	}
+	for _, a := range w.kept {
+		var found bool
+		rows, err := conn.QueryContext(ctx, s.sql.kept.text, a.Tenant, a.Operation, a.Key, a.Owner[:], a.Fence)
 		if _, err := scanOne(rows, err, &found); err != nil || found {
 			return true, false
 		}

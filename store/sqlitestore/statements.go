@@ -63,6 +63,8 @@ type statements struct {
 	purgeHistory, purgeDead              *statement
 	purgeReady, purgeDelayed, raiseEpoch *statement
 	inboxStatements
+	keyStatements
+	jobStatements
 }
 
 // eventColumns are the columns of an event, rowColumns those that a row of every table has, and aggregateColumns what makes an
@@ -122,6 +124,8 @@ SELECT id FROM asked WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.id = asked.i
 	s.browseStatements(one)
 	s.mendStatements(one, each)
 	s.recordStatements(one, each)
+	s.keysStatements(one)
+	s.jobsStatements(one)
 	return s
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Store keeps the outbox and the inbox in a SQLite file. It plays every role of package store for transactions of the type [*sql.Tx], and
+// Store keeps the outbox, the inbox and idempotency keys in a SQLite file. It plays every role of package store for transactions of the type [*sql.Tx], and
 // is safe for concurrent use.
 type Store struct {
 	db        *sql.DB
@@ -46,7 +46,10 @@ var (
 	_ store.Finisher[*sql.Tx] = (*Store)(nil)
 	_ store.Operator          = (*Store)(nil)
 	_ store.Inbox[*sql.Tx]    = (*Store)(nil)
+	_ store.Keys[*sql.Tx]     = (*Store)(nil)
 	_ store.Restarter         = (*Store)(nil)
+	_ store.Jobs[*sql.Tx]     = (*Store)(nil)
+	_ store.Gaps              = (*Store)(nil)
 	_ store.Migrator          = (*Store)(nil)
 )
 

@@ -15,6 +15,9 @@ type DB[T any] interface {
 	store.Relay
 	store.Operator
 	store.Inbox[T]
+	store.Keys[T]
+	store.Jobs[T]
+	store.Gaps
 }
 
 // Harness is a kind of store, and how a test gets hold of one.
@@ -52,6 +55,8 @@ type Features struct {
 	StoredHeaders bool
 	// OneLane: the store has one lane, and can have no other number of them.
 	OneLane bool
+	// OneWriter: one transaction that writes is open at a time; whoever begins another waits for its end.
+	OneWriter bool
 }
 
 // Instance is one store over tables of its own. A function that is optional may be nil.

@@ -115,7 +115,7 @@ func checks[T any]() []check[T] {
 		savepointChecks[T](), trackChecks[T](), ownedChecks[T](), largeChecks[T](), lateChecks[T](),
 		contextChecks[T](), refusedChecks[T](), foreignChecks[T](), hubChecks[T](),
 		fieldChecks[T](), headerChecks[T](), delayChecks[T](), committedChecks[T](), modelChecks[T](),
-		readChecks[T](), dueChecks[T](), seekChecks[T](), writersChecks[T](), inboxChecks[T](),
+		readChecks[T](), dueChecks[T](), seekChecks[T](), writersChecks[T](), inboxChecks[T](), keyChecks[T](), jobChecks[T](),
 		laneChecks[T](), takeOverChecks[T](),
 		doneChecks[T](), retryChecks[T](), fenceChecks[T](), raceChecks[T](), finishChecks[T](), finishFenceChecks[T](),
 		statsChecks[T](), browseChecks[T](), replayChecks[T](), replayKeyChecks[T](), mendChecks[T](),

@@ -16,10 +16,19 @@ const nodeVariable = "WAYBILL_PROCESS_NODE"
 // consumerVariable makes it a consumer of a group.
 const consumerVariable = "WAYBILL_PROCESS_CONSUMER"
 
+// keyedVariable makes it a process that runs requests under idempotency keys.
+const keyedVariable = "WAYBILL_PROCESS_KEYED"
+
 func TestMain(m *testing.M) {
 	run, text := runNode, os.Getenv(nodeVariable)
 	if text == "" {
 		run, text = runConsumer, os.Getenv(consumerVariable)
+	}
+	if text == "" {
+		run, text = runKeyed, os.Getenv(keyedVariable)
+	}
+	if text == "" {
+		run, text = runWeb, os.Getenv(webVariable)
 	}
 	if text == "" {
 		os.Exit(m.Run())

@@ -1,0 +1,124 @@
+package idempotency
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// flight is a request that this process is at. Others of the same key share what comes of it, and do not ask the store.
+//
+// It is in the map from when it is entered until it has ended. Whoever comes meanwhile waits for claimed, which is one round trip of the
+// store away: only then is it known whether there is a run under the flight's hash, or a stored answer, or nothing at all. To answer
+// before would be wrong both ways: "in progress" for an answer that is stored, "conflict" because of a request that is itself the wrong one.
+type flight struct {
+	id      store.KeyID
+	hash    Hash
+	claimed chan struct{} // closed when the outcome of the claim is known
+	ended   chan struct{} // closed when the request is over
+
+	// These are set before claimed is closed.
+	taken    bool
+	declined *outcome // what the store said, if the key was not taken
+
+	until  atomic.Int64 // when the lease ends, in Unix nanoseconds
+	answer *Answer      // what was stored; set before ended is closed
+}
+
+// outcome is what one request came to that others may share.
+type outcome struct {
+	reply Reply
+	err   error
+}
+
+// enter returns the flight of a key, and whether the caller leads it: then he must leave it.
+func (k *Keys[T]) enter(req *Request) (*flight, bool) {
+	id := req.id()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if f := k.flights[id]; f != nil {
+		return f, false
+	}
+	f := &flight{id: id, hash: req.Hash, claimed: make(chan struct{}), ended: make(chan struct{})}
+	k.flights[id] = f
+	return f, true
+}
+
+// leave ends a flight. Its key is free before anybody is woken, so that one of them can lead the next.
+func (k *Keys[T]) leave(f *flight) {
+	k.mu.Lock()
+	delete(k.flights, f.id)
+	k.mu.Unlock()
+	if !f.taken && f.declined == nil { // the store failed: each finds out himself
+		close(f.claimed)
+	}
+	close(f.ended)
+}
+
+// take says that the flight has the key.
+func (f *flight) take(until time.Time) {
+	f.until.Store(until.UnixNano())
+	if !f.taken {
+		f.taken = true
+		close(f.claimed)
+	}
+}
+
+// decline says that it has not, and why.
+func (f *flight) decline(reply Reply, err error) {
+	if !f.taken {
+		f.declined = &outcome{reply, err}
+		close(f.claimed)
+	}
+}
+
+// left is how long its lease will be.
+func (f *flight) left() time.Duration { return time.Until(time.Unix(0, f.until.Load())) }
+
+// follow waits for a flight that somebody else leads. With again, there is nothing to share.
+func (e *effort[T]) follow(ctx context.Context, f *flight, until time.Time) (reply Reply, again bool, err error) {
+	select {
+	case <-f.claimed:
+	case <-ctx.Done():
+		return Reply{}, false, context.Cause(ctx)
+	}
+	switch {
+	case f.taken && f.hash != e.req.Hash:
+		return Reply{}, false, e.conflict()
+	case f.taken:
+		return e.awaitEnd(ctx, f, until)
+	case f.declined == nil || f.hash != e.req.Hash:
+		return Reply{}, true, nil
+	}
+	return shared(f.declined.reply), false, f.declined.err
+}
+
+// awaitEnd waits for the end of a run, if the request waits at all.
+func (e *effort[T]) awaitEnd(ctx context.Context, f *flight, until time.Time) (reply Reply, again bool, err error) {
+	left := time.Until(until)
+	if e.req.WaitMax == 0 || left <= 0 {
+		return Reply{}, false, e.inProgress(f.left())
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-f.ended:
+		if f.answer != nil {
+			return shared(Reply{Answer: *f.answer, Replayed: true}), false, nil
+		}
+		return Reply{}, true, nil
+	case <-timer.C:
+		return Reply{}, false, e.inProgress(f.left())
+	case <-ctx.Done():
+		return Reply{}, false, context.Cause(ctx)
+	}
+}
+
+// shared returns a reply whose bytes are the caller's own.
+func shared(r Reply) Reply {
+	r.Body = slices.Clone(r.Body)
+	return r
+}

@@ -1,0 +1,117 @@
+package grpckey
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/idempotency"
+)
+
+// What a stored result is: a message with the name of its type, or a status.
+const (
+	messageType = "application/vnd.waybill.grpc-message.v1"
+	statusType  = "application/vnd.waybill.grpc-status.v1"
+)
+
+// answer is what a handler returned.
+type answer struct {
+	message any
+	err     error
+}
+
+func (a answer) encode() (idempotency.Answer, error) {
+	if a.err != nil {
+		body, err := proto.Marshal(status.Convert(a.err).Proto())
+		return idempotency.Answer{Body: body, ContentType: statusType}, err
+	}
+	message, ok := a.message.(proto.Message)
+	if !ok {
+		return idempotency.Answer{}, fmt.Errorf("%T is not a message", a.message)
+	}
+	packed, err := anypb.New(message)
+	if err != nil {
+		return idempotency.Answer{}, err
+	}
+	body, err := proto.Marshal(packed)
+	return idempotency.Answer{Body: body, ContentType: messageType}, err
+}
+
+func decode(stored idempotency.Answer) (answer, error) {
+	switch stored.ContentType {
+	case statusType:
+		var s spb.Status
+		if err := proto.Unmarshal(stored.Body, &s); err != nil {
+			return answer{}, err
+		}
+		err := status.ErrorProto(&s)
+		if err == nil {
+			return answer{}, errors.New("the stored error is none")
+		}
+		return answer{err: err}, nil
+	case messageType:
+		var packed anypb.Any
+		if err := proto.Unmarshal(stored.Body, &packed); err != nil {
+			return answer{}, err
+		}
+		message, err := packed.UnmarshalNew()
+		return answer{message: message}, err
+	}
+	return answer{}, errors.New("the stored result is not one of gRPC")
+}
+
+// reasonDomain is the domain of the reasons.
+const reasonDomain = "github.com/waybillhq/waybill"
+
+// refusal returns a status with a reason for programs.
+func refusal(code codes.Code, reason, text string, details ...protoadapt.MessageV1) error {
+	info := &errdetails.ErrorInfo{Reason: reason, Domain: reasonDomain}
+	s := status.New(code, text)
+	with, err := s.WithDetails(append([]protoadapt.MessageV1{info}, details...)...)
+	if err != nil {
+		return s.Err()
+	}
+	return with.Err()
+}
+
+// statusOf returns what a client is told about a refusal of the keys.
+func (i *Interceptor[T]) statusOf(ctx context.Context, operation string, err error) error {
+	var busy *idempotency.InProgressError
+	var gone *idempotency.NoResultError
+	again := func(d time.Duration) protoadapt.MessageV1 {
+		return &errdetails.RetryInfo{RetryDelay: durationpb.New(d)}
+	}
+	switch {
+	case errors.As(err, &busy):
+		return refusal(codes.Aborted, "IN_PROGRESS", "a call with this key is under way", again(busy.RetryAfter))
+	case errors.Is(err, waybill.ErrInProgress), errors.Is(err, waybill.ErrLeaseLost):
+		return refusal(codes.Aborted, "IN_PROGRESS", "a call with this key is under way", again(time.Second))
+	case errors.Is(err, waybill.ErrConflict):
+		return refusal(codes.InvalidArgument, "KEY_REUSED", "a call with this key and another request came before")
+	case errors.Is(err, idempotency.ErrUnresolved):
+		return refusal(codes.FailedPrecondition, "OUTCOME_UNCERTAIN", "an earlier call with this key failed halfway; it does not run again until somebody has looked at it")
+	case errors.As(err, &gone):
+		details := []protoadapt.MessageV1{}
+		if gone.Ref != "" {
+			details = append(details, &errdetails.ResourceInfo{ResourceName: gone.Ref})
+		}
+		return refusal(codes.AlreadyExists, "RESULT_UNAVAILABLE", "the call has run, and its answer is not kept; it does not run again", details...)
+	case errors.Is(err, idempotency.ErrStore), errors.Is(err, waybill.ErrUncertain):
+		return refusal(codes.Unavailable, "STORE_UNAVAILABLE", "the key could not be looked up", again(time.Second))
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err() // it left while it waited
+	}
+	i.cfg.Logger.ErrorContext(ctx, "grpckey: a call failed", "operation", operation, "error", err)
+	return refusal(codes.Internal, "INTERNAL", "it cannot be told what became of the call")
+}

@@ -1,0 +1,264 @@
+package grpckey
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/waybillhq/waybill/idempotency"
+)
+
+const (
+	// keyName is the key in the metadata of a request, replayedName the mark in the header of an answer.
+	keyName      = "idempotency-key"
+	replayedName = "idempotent-replayed"
+	// requestID is the field of AIP-155.
+	requestID = "request_id"
+	maxKey    = 255
+)
+
+// Config is what an interceptor can be told. Scope and Methods are required.
+type Config struct {
+	// Scope says whose key it is. Keys of different scopes never meet. An error, or a scope that names nobody, refuses the call. Where there are no
+	// tenants and no users, say so: [Unscoped].
+	Scope func(ctx context.Context) (Scope, error)
+	// Methods are those that need a key, by their full name: /shop.v1.Orders/Create. Others pass through.
+	Methods []string
+	// Optional lets calls without a key pass through, unprotected.
+	Optional bool
+	// Store decides by its code whether an answer is final; any other goes to its client only, and the key may be used again. Defaults to
+	// [StoreFinal].
+	Store func(code codes.Code) bool
+	// TTL is for how long a repeat gets the answer, from its completion. Defaults to that of the keys.
+	TTL time.Duration
+	// WaitMax is for how long a repeat waits for a call that is under way. Defaults to not waiting.
+	WaitMax time.Duration
+	// Logger gets what no client should see. Defaults to discarding.
+	Logger *slog.Logger
+}
+
+// Scope says whose a key is.
+type Scope struct {
+	// Tenant is at most 64 bytes.
+	Tenant string
+	// Principal is who asks. Another principal never gets this one's answers.
+	Principal string
+	// open is only set by Unscoped.
+	open bool
+}
+
+// Unscoped is a [Config.Scope] for services without tenants and users: all callers share one scope, so who guesses a key gets its answer.
+func Unscoped(context.Context) (Scope, error) { return Scope{open: true}, nil }
+
+// StoreFinal is true for successes, and for errors that a repeat of the same request would get again.
+func StoreFinal(code codes.Code) bool {
+	final := []codes.Code{codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.FailedPrecondition, codes.OutOfRange}
+	return slices.Contains(final, code)
+}
+
+// Interceptor makes methods run once per key.
+type Interceptor[T any] struct {
+	keys *idempotency.Keys[T]
+	cfg  Config
+}
+
+// New returns an interceptor over keys. The error names every wrong field of the configuration.
+func New[T any](keys *idempotency.Keys[T], cfg Config) (*Interceptor[T], error) {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if keys == nil {
+		bad("keys is nil")
+	}
+	if cfg.Scope == nil {
+		bad("Config.Scope is nil: say whose keys they are, or grpckey.Unscoped")
+	}
+	if len(cfg.Methods) == 0 {
+		bad("Config.Methods is empty: gRPC does not say which methods have effects")
+	}
+	for _, m := range cfg.Methods {
+		if !strings.HasPrefix(m, "/") || strings.Count(m, "/") != 2 || len(m) > 128 {
+			bad("Config.Methods: %q is not /service/method, in at most 128 bytes", m)
+		}
+	}
+	if cfg.TTL < 0 || cfg.WaitMax < 0 {
+		bad("Config.TTL, WaitMax: %v, %v: negative", cfg.TTL, cfg.WaitMax)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("grpckey: %w", err)
+	}
+	if cfg.Store == nil {
+		cfg.Store = StoreFinal
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Interceptor[T]{keys, cfg}, nil
+}
+
+// Unary is a [grpc.UnaryServerInterceptor]. The context of the handler does not end when the client leaves: what was begun is finished and stored.
+// [idempotency.MarkEffect], [idempotency.DontStore] and [idempotency.SetRef] work in it.
+func (i *Interceptor[T]) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if !slices.Contains(i.cfg.Methods, info.FullMethod) {
+		return handler(ctx, req)
+	}
+	key, err := keyOf(ctx, req)
+	switch {
+	case err != nil:
+		return nil, refusal(codes.InvalidArgument, "KEY_INVALID", err.Error())
+	case key == "" && i.cfg.Optional:
+		return handler(ctx, req)
+	case key == "":
+		return nil, refusal(codes.InvalidArgument, "KEY_MISSING", "this method needs a key: "+keyName+" in the metadata, or "+requestID)
+	}
+	request, err := i.request(ctx, key, req, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	return i.serve(ctx, request, func(ctx context.Context) (any, error) { return handler(ctx, req) })
+}
+
+// Stream is a [grpc.StreamServerInterceptor] that refuses keys: a stream cannot be stored, and a key that is ignored protects nobody.
+func (i *Interceptor[T]) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if len(metadata.ValueFromIncomingContext(stream.Context(), keyName)) > 0 || slices.Contains(i.cfg.Methods, info.FullMethod) {
+		return refusal(codes.InvalidArgument, "KEY_INVALID", "keys are for methods without streams")
+	}
+	return handler(srv, stream)
+}
+
+// request returns what is to run once. Its error is a status.
+func (i *Interceptor[T]) request(ctx context.Context, key string, req any, method string) (idempotency.Request, error) {
+	scope, err := i.cfg.Scope(ctx)
+	if err == nil && scope == (Scope{}) {
+		err = errors.New("Config.Scope names nobody")
+	}
+	if err != nil {
+		i.cfg.Logger.WarnContext(ctx, "grpckey: a call was refused, because its scope is not known", "operation", method, "error", err)
+		return idempotency.Request{}, refusal(codes.PermissionDenied, "SCOPE_REFUSED", "it cannot be told whose key this is")
+	}
+	message, ok := req.(proto.Message)
+	if !ok {
+		return idempotency.Request{}, refusal(codes.Internal, "INTERNAL", fmt.Sprintf("%T is not a message", req))
+	}
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	if err != nil {
+		return idempotency.Request{}, refusal(codes.Internal, "INTERNAL", "the request cannot be compared")
+	}
+	out := idempotency.Request{
+		TenantID: scope.Tenant, Operation: method, Key: recordKey(scope, method, key), TTL: i.cfg.TTL, WaitMax: i.cfg.WaitMax,
+		Hash: idempotency.HashRequest(idempotency.RequestContent{
+			Method: "gRPC", Operation: method, ContentType: string(message.ProtoReflect().Descriptor().FullName()), Body: body,
+		}),
+	}
+	if err := out.Validate(); err != nil {
+		i.cfg.Logger.ErrorContext(ctx, "grpckey: a call was refused", "operation", method, "error", err)
+		return out, refusal(codes.PermissionDenied, "SCOPE_REFUSED", "it cannot be told whose key this is")
+	}
+	return out, nil
+}
+
+// keyOf returns the key of a request, or "" if there is none. Its errors never repeat it.
+func keyOf(ctx context.Context, req any) (string, error) {
+	fromField := ""
+	if m, ok := req.(proto.Message); ok {
+		field := m.ProtoReflect().Descriptor().Fields().ByName(requestID)
+		if field != nil && field.Kind() == protoreflect.StringKind && !field.IsList() {
+			fromField = m.ProtoReflect().Get(field).String()
+		}
+	}
+	values := metadata.ValueFromIncomingContext(ctx, keyName)
+	key := fromField
+	switch {
+	case len(values) > 1:
+		return "", errors.New("there are several keys in the metadata")
+	case len(values) == 1 && values[0] == "":
+		return "", errors.New("the key is empty")
+	case len(values) == 1 && fromField != "" && fromField != values[0]:
+		return "", errors.New("the keys in the metadata and in " + requestID + " differ")
+	case len(values) == 1:
+		key = values[0]
+	}
+	if len(key) > maxKey {
+		return "", fmt.Errorf("a key may have %d bytes at most", maxKey)
+	}
+	return key, nil
+}
+
+// recordKey is the key that is stored. Nobody's key can be made to look like another's: each part has its length in front.
+func recordKey(s Scope, method, key string) string {
+	h := sha256.New()
+	for _, part := range []string{s.Tenant, s.Principal, method, key} {
+		var n [8]byte
+		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
+		_, _ = h.Write(n[:]) // a hash never fails
+		_, _ = io.WriteString(h, part)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// serve runs the handler, or answers as it did before.
+func (i *Interceptor[T]) serve(ctx context.Context, req idempotency.Request, run func(ctx context.Context) (any, error)) (any, error) {
+	detached, started, end := detach(ctx, req.WaitMax > 0)
+	defer end()
+	var fresh answer
+	got, err := i.keys.DoBytes(detached, req, func(ctx context.Context) (idempotency.Answer, error) {
+		if err := started(); err != nil {
+			return idempotency.Answer{}, err
+		}
+		fresh.message, fresh.err = run(ctx)
+		code := status.Code(fresh.err)
+		if !i.cfg.Store(code) {
+			return idempotency.Answer{Release: true}, nil
+		}
+		stored, err := fresh.encode()
+		if err != nil {
+			i.cfg.Logger.ErrorContext(ctx, "grpckey: an answer cannot be stored", "operation", req.Operation, "error", err)
+			return idempotency.Answer{Lost: true}, nil //nolint:nilerr // it ran: it must not run again
+		}
+		return stored, nil
+	})
+	switch {
+	case err != nil:
+		return nil, i.statusOf(ctx, req.Operation, err)
+	case !got.Replayed:
+		return fresh.message, fresh.err
+	}
+	_ = grpc.SetHeader(ctx, metadata.Pairs(replayedName, "true")) // outside of a server there is nowhere to put it
+	old, err := decode(got.Answer)
+	if err != nil {
+		i.cfg.Logger.ErrorContext(ctx, "grpckey: look at this record", "tenant", req.TenantID, "operation", req.Operation, "key", req.Key, "error", err)
+		return nil, refusal(codes.Internal, "RECORD_CORRUPT", "the call has run, but its stored answer cannot be read; it does not run again")
+	}
+	return old.message, old.err
+}
+
+// detach returns a context that the client's leaving does not end. Only a call that may wait for another one is different: until it starts, its
+// client may leave. started ends that, and returns why the call should not start after all.
+func detach(ctx context.Context, waits bool) (detached context.Context, started func() error, end func()) {
+	detached = context.WithoutCancel(ctx)
+	if !waits {
+		return detached, func() error { return nil }, func() {}
+	}
+	detached, cancel := context.WithCancelCause(detached)
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	return detached, func() error {
+		if stop() {
+			return nil
+		}
+		return context.Cause(ctx)
+	}, func() { stop(); cancel(nil) }
+}

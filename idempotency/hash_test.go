@@ -1,0 +1,223 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/waybillhq/waybill/idempotency"
+)
+
+func hashJSON(t testing.TB, v any) idempotency.Hash {
+	t.Helper()
+	h, err := idempotency.HashJSON(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// These are in databases: a change of the way they are made needs another version.
+func TestHashesStayAsTheyAre(t *testing.T) {
+	got := map[string]idempotency.Hash{
+		"json": hashJSON(t, map[string]any{"b": 1, "a": "é"}),
+		"raw":  hashJSON(t, json.RawMessage(`{"a":1,"a":2}`)),
+		"request": idempotency.HashRequest(idempotency.RequestContent{
+			Method: "POST", Operation: "POST /orders", Path: "/orders", Query: "b=1&a=2", ContentType: "application/json; charset=UTF-8", Body: []byte(`{"b":1.0}`),
+		}),
+	}
+	for name, want := range map[string]idempotency.Hash{
+		"json":    "v1:46a25cec1e5520417efab39f3744c75fddde84ddadafb7a1441acb8ade6fd20c",
+		"raw":     "v1:3a6dc4577cbf33c30d628c3d40cfdc56288d748c551558f69a5967169404e10f",
+		"request": "v1:2467a939b485ee63b101ac5ad147cfadcc2625b439f9cdc217ca59729aba3005",
+	} {
+		if got[name] != want || !got[name].Valid() {
+			t.Errorf("%s: %s", name, got[name])
+		}
+	}
+}
+
+func TestHashJSONFollowsTheMeaning(t *testing.T) {
+	same := [][]string{
+		{`{"a":1,"b":[1,2]}`, ` { "b" : [ 1.0 , 2e0 ] , "\u0061" : 10e-1 } `},
+		{`-0`, `0`, `0.0e7`},
+		{`"😀"`, `"\ud83d\ude00"`},
+		{`[1,2]`},
+		{`[2,1]`},
+		{`{"a":null}`},
+		{`{}`},
+		{`9007199254740993`},
+		{`9007199254740992`},
+		{`1e-400`},
+		{"\"\u00e9\""},
+		{"\"e\u0301\""}, // no normalisation
+		{`{"a":1,"a":2}`},
+		{`{"a":2}`},
+		{"\"\xff\""},
+		{"\"\xfe\""},
+		{"\"\ufffd\""},
+		{`"\ud83d"`},
+		{`"\ude00"`},
+		{strings.Repeat("[", 65) + strings.Repeat("]", 65)},
+		{`{} {}`},
+		{`not JSON`},
+		{``},
+	}
+	seen := map[idempotency.Hash]int{}
+	for i, texts := range same {
+		for _, text := range texts {
+			h := hashJSON(t, json.RawMessage(text))
+			if j, ok := seen[h]; ok && j != i {
+				t.Errorf("%q has the hash of %q", text, same[j])
+			}
+			seen[h] = i
+		}
+		if len(seen) != i+1 {
+			t.Fatalf("%q have different hashes", texts)
+		}
+	}
+}
+
+func TestHashJSONRefusesWhatItCannotTellApart(t *testing.T) {
+	for _, v := range []any{"\xff", map[string]int{"a\xff": 1}, struct{ S string }{"x\xfe"}, make(chan int)} {
+		if h, err := idempotency.HashJSON(v); err == nil || h != "" {
+			t.Errorf("%v: %s", v, h)
+		}
+	}
+	for _, v := range []any{"\ufffd", `\ufffd`, `\\ufffd`} { // these are what they are
+		hashJSON(t, v)
+	}
+}
+
+func TestHashFields(t *testing.T) {
+	type base struct {
+		Tenant string `json:"tenant"`
+	}
+	type order struct {
+		base
+		SKU      string `json:"sku"`
+		Quantity int    `json:"quantity,omitempty"`
+		Note     string
+		TraceID  string `json:"trace_id"`
+		Secret   string `json:"-"`
+		hidden   int
+	}
+	a := order{base{"t"}, "A-1", 2, "n", "trace 1", "s", 1}
+	b := a
+	b.TraceID, b.Secret, b.hidden = "trace 2", "other", 2
+	fields := []string{"tenant", "sku", "quantity", "Note"}
+	of := func(v any, fields ...string) idempotency.Hash {
+		h, err := idempotency.HashFields(v, fields...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	if of(a, fields...) != of(&b, "Note", "quantity", "sku", "tenant") {
+		t.Error("what was not chosen makes a difference, or the order does")
+	}
+	seen := map[idempotency.Hash]bool{of(a, fields...): true}
+	for _, change := range []func(o *order){
+		func(o *order) { o.Tenant = "u" }, func(o *order) { o.SKU = "" }, func(o *order) { o.Quantity = 0 }, func(o *order) { o.Note = "N" },
+	} {
+		c := a
+		change(&c)
+		if h := of(c, fields...); seen[h] {
+			t.Errorf("%+v looks like another", c)
+		} else {
+			seen[h] = true
+		}
+	}
+	for _, fields := range [][]string{{}, {"SKU"}, {"Secret"}, {"hidden"}, {"base"}, {"sku", "skoo"}} {
+		if _, err := idempotency.HashFields(a, fields...); err == nil {
+			t.Errorf("%v are accepted", fields)
+		}
+	}
+	for _, v := range []any{nil, 1, map[string]int{"sku": 1}, (*order)(nil)} {
+		if _, err := idempotency.HashFields(v, "sku"); err == nil {
+			t.Errorf("%T is accepted", v)
+		}
+	}
+}
+
+func TestHashRequestFollowsTheMeaning(t *testing.T) {
+	const form, multi = "application/x-www-form-urlencoded", "multipart/form-data; boundary="
+	parts := func(boundary, value string) []byte {
+		return fmt.Appendf(nil, "--%[1]s\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n%[2]s\r\n--%[1]s--\r\n", boundary, value)
+	}
+	base := idempotency.RequestContent{Method: "POST", Operation: "o", Path: "/p", Query: "a=1&b=2&a=3", ContentType: "application/json", Body: []byte(`{"a":1}`)}
+	with := func(change func(r *idempotency.RequestContent)) idempotency.RequestContent {
+		r := base
+		change(&r)
+		return r
+	}
+	body := func(contentType string, body []byte) idempotency.RequestContent {
+		return with(func(r *idempotency.RequestContent) { r.ContentType, r.Body = contentType, body })
+	}
+	query := func(q string) idempotency.RequestContent {
+		return with(func(r *idempotency.RequestContent) { r.Query = q })
+	}
+	same := [][]idempotency.RequestContent{
+		{base, query("b=2&a=1&a=3"), query("a=%31&&b=2&a=3"), body("Application/JSON; charset=utf-8", []byte("{ \"a\" : 1.0 }"))},
+		{query("a=3&b=2&a=1")},
+		{query("a=1&b=2;a=3")},
+		{query("a=1&b=%zz")},
+		{query("")},
+		{with(func(r *idempotency.RequestContent) { r.Method = "PATCH" })},
+		{with(func(r *idempotency.RequestContent) { r.Operation = "op" })},
+		{with(func(r *idempotency.RequestContent) { r.Path = "/q" })},
+		{with(func(r *idempotency.RequestContent) { r.ContentEncoding = "gzip" })},
+		{with(func(r *idempotency.RequestContent) { r.Digest = "sha-256=:x:" })},
+		{with(func(r *idempotency.RequestContent) { r.Digest = `{"a":1}` })},
+		{body("application/json", []byte(`{"a":2}`))},
+		{body("application/vnd.x+json", []byte(`{"a":1}`)), body("application/vnd.x+json", []byte(`{"a":1e0}`))},
+		{body("application/json; charset=utf-16", []byte(`{"a":1}`))},
+		{body("text/plain", []byte(`{"a":1}`))},
+		{body("text/plain", []byte(`{"a":1.0}`))},
+		{body("", []byte(`{"a":1}`))},
+		{body(form, []byte("a=1&b=2")), body(form, []byte("b=2&a=%31"))},
+		{body(form, []byte("a=1&a=2"))},
+		{body(form, []byte("a=2&a=1"))},
+		{body(multi+"x", parts("x", "1")), body(multi+`"y y"`, parts("y y", "1"))},
+		{body(multi+"x", parts("x", "2"))},
+		{body(multi+"x", bytes.TrimSuffix(parts("x", "1"), []byte("--\r\n")))}, // cut off
+		{body(multi+"x", append([]byte("preamble\r\n"), parts("x", "1")...))},
+		{body(multi+"x", append(parts("x", "1"), "epilogue"...))},
+	}
+	seen := map[idempotency.Hash]int{}
+	for i, rs := range same {
+		for _, r := range rs {
+			h := idempotency.HashRequest(r)
+			if j, ok := seen[h]; ok && j != i {
+				t.Errorf("%+v has the hash of %+v", r, same[j])
+			}
+			seen[h] = i
+		}
+		if len(seen) != i+1 {
+			t.Fatalf("%+v have different hashes", rs)
+		}
+	}
+}
+
+// FuzzHashRequest: where two bodies of the same type get the same hash, a parser of that type finds the same in them; and nothing panics.
+func FuzzHashRequest(f *testing.F) {
+	f.Add("a=1", "a=1", "application/json", []byte(`{"a":1}`), []byte(`{"a":1.0}`))
+	f.Add("a=1&b=2", "b=2&a=1", "multipart/form-data; boundary=x", []byte("--x\r\n\r\n1\r\n--x--"), []byte("--x\r\n\r\n2\r\n--x--"))
+	f.Add("a", "a=", "text/plain", []byte("a"), []byte("b"))
+	f.Fuzz(func(t *testing.T, q1, q2, contentType string, a, b []byte) {
+		x := idempotency.HashRequest(idempotency.RequestContent{Query: q1, ContentType: contentType, Body: a})
+		y := idempotency.HashRequest(idempotency.RequestContent{Query: q2, ContentType: contentType, Body: b})
+		if !x.Valid() || !y.Valid() {
+			t.Fatal(x, y)
+		}
+		structured := strings.Contains(contentType, "json") || strings.Contains(contentType, "form") || strings.Contains(contentType, "multipart")
+		if x == y && !structured && !bytes.Equal(a, b) && !strings.Contains(strings.ToLower(contentType), "json") {
+			t.Errorf("%q and %q look alike as %q", a, b, contentType)
+		}
+		if bytes.Equal(a, b) && q1 == q2 && x != y {
+			t.Errorf("%q is not like itself", a)
+		}
+	})
+}

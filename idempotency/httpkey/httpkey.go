@@ -1,0 +1,320 @@
+package httpkey
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/idempotency"
+)
+
+// Middleware makes handlers run once per key. It may be used for any number of handlers, concurrently.
+type Middleware[T any] struct {
+	keys *idempotency.Keys[T]
+	cfg  Config
+}
+
+// New returns a middleware over keys. The error names every wrong field of the configuration.
+func New[T any](keys *idempotency.Keys[T], cfg Config) (*Middleware[T], error) {
+	err := cfg.settle()
+	if keys == nil {
+		err = errors.Join(errors.New("keys is nil"), err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("httpkey: %w", err)
+	}
+	cfg.Headers = append(slices.Clone(alwaysKept), cfg.Headers...)
+	return &Middleware[T]{keys, cfg}, nil
+}
+
+// MarkEffect says that from now on something has happened outside that must not happen twice. If the request of ctx then ends in an answer that is
+// not stored (5xx), or in a panic, its key becomes uncertain: repeats get 409 until an operator has decided.
+func MarkEffect(ctx context.Context) { idempotency.MarkEffect(ctx) }
+
+// DontStore says that the answer to the request of ctx is not final, whatever its status: a mistyped one-time code may be corrected under the same
+// key.
+func DontStore(ctx context.Context) { idempotency.DontStore(ctx) }
+
+// SetRef names what the request of ctx has made, such as a public id. A repeat gets it even if the answer could not be kept.
+func SetRef(ctx context.Context, ref string) { idempotency.SetRef(ctx, ref) }
+
+// Wrap returns a handler that runs next once per key. The key is claimed, and that is committed, before next runs; its answer is stored before the
+// first byte of it is sent. The context of its request does not end when the client leaves: what was begun is finished and stored.
+//
+// An answer that next flushes or hijacks, or that is larger than [Config.MaxReply], is sent as it comes. It is not stored, but that it was sent is:
+// repeats get 409, and next does not run again.
+func (m *Middleware[T]) Wrap(next http.Handler) http.Handler {
+	if next == nil {
+		panic("httpkey: the handler is nil")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !slices.Contains(m.cfg.Methods, r.Method) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		c, pass, refusal := m.prepare(r)
+		switch {
+		case refusal != nil:
+			m.cfg.refuse(w, *refusal)
+		case pass:
+			next.ServeHTTP(w, c.request(r.Context()))
+		default:
+			m.serve(w, c, next)
+		}
+	})
+}
+
+// WrapTx returns a handler that runs fn once per key, in a transaction that also holds the key and the answer: all of it is committed, then the
+// answer is sent. It serves the configured methods only.
+//
+// If fn returns an error, everything is rolled back, and the key may be used again; the client gets what fn has written, if that is an error (a
+// status from 400 on), else a plain 500. The same happens, without an error, if the answer is not one to be stored ([Config.Store], [DontStore]). fn
+// may be called again if the database gives a transaction up because of others. Nothing can be flushed or hijacked. With [Config.Optional], a
+// request without a key runs in a transaction all the same, under a key that nobody knows.
+func (m *Middleware[T]) WrapTx(fn func(w http.ResponseWriter, r *http.Request, tx T) error) http.Handler {
+	if fn == nil {
+		panic("httpkey: the handler is nil")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !slices.Contains(m.cfg.Methods, r.Method) {
+			w.Header().Set("Allow", strings.Join(m.cfg.Methods, ", "))
+			m.cfg.refuse(w, methodRefused)
+			return
+		}
+		c, pass, refusal := m.prepare(r)
+		switch {
+		case refusal != nil:
+			m.cfg.refuse(w, *refusal)
+			return
+		case c.rest != nil: // fn may run twice, and what is not in memory can be read once
+			m.cfg.refuse(w, bodyTooLarge)
+			return
+		case pass:
+			c.req = idempotency.Request{
+				Operation: storable(c.operation), Key: waybill.NewID().String(), Hash: idempotency.HashRequest(c.content("")), TTL: time.Minute,
+			}
+		}
+		m.serveTx(w, c, fn)
+	})
+}
+
+// prepare reads a request: whose key it is, for what, and with which content. It also says whether the request passes without protection.
+func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *problem) {
+	no := func(p problem) (*call, bool, *problem) { return nil, false, &p }
+	c = &call{r: r, operation: m.cfg.Operation(r)}
+	key, err := m.cfg.key(r)
+	switch {
+	case errors.Is(err, errNoKey) && !m.cfg.Optional:
+		return no(keyMissing(m.cfg.Header))
+	case errors.Is(err, errNoKey):
+		pass = true
+	case err != nil:
+		return no(keyInvalid(err))
+	}
+	var scope Scope
+	if !pass {
+		if scope, err = m.scope(r); err != nil {
+			m.cfg.Logger.WarnContext(r.Context(), "httpkey: a request was refused, because its scope is not known", "operation", c.operation, "error", err)
+			return no(scopeRefused)
+		}
+	}
+	c.body, err = m.cfg.read(r)
+	digest := ""
+	switch {
+	case errors.Is(err, errTooLarge):
+		if m.cfg.DigestHeader != "" {
+			digest = r.Header.Get(m.cfg.DigestHeader)
+		}
+		if !pass && digest == "" && m.cfg.LargeBody == Refuse {
+			return no(bodyTooLarge)
+		}
+		c.rest, pass = r.Body, pass || digest == ""
+	case errors.Is(err, errBodyGone):
+		m.cfg.Logger.ErrorContext(r.Context(), "httpkey: a request was refused", "operation", c.operation, "error", err)
+		return no(broken)
+	case err != nil:
+		return no(bodyUnreadable)
+	case r.Body != nil:
+		_ = r.Body.Close() // it was read to its end
+	}
+	if pass {
+		return c, true, nil
+	}
+	operation := storable(c.operation)
+	if m.cfg.StrictRoutes {
+		operation = anyOperation
+	}
+	c.req = idempotency.Request{
+		TenantID: scope.Tenant, Operation: operation, Key: recordKey(scope, operation, key), Hash: idempotency.HashRequest(c.content(digest)),
+		TTL: m.cfg.TTL, WaitMax: m.cfg.WaitMax,
+	}
+	if err := c.req.Validate(); err != nil {
+		m.cfg.Logger.ErrorContext(r.Context(), "httpkey: a request was refused", "operation", c.operation, "error", err)
+		return no(scopeRefused)
+	}
+	return c, false, nil
+}
+
+// scope returns whose key it is. A scope that names nobody is a mistake: it would be shared by all.
+func (m *Middleware[T]) scope(r *http.Request) (Scope, error) {
+	s, err := m.cfg.Scope(r)
+	if err == nil && s == (Scope{}) {
+		err = errors.New("Config.Scope names nobody")
+	}
+	return s, err
+}
+
+// serve runs next, or answers as it did before.
+func (m *Middleware[T]) serve(w http.ResponseWriter, c *call, next http.Handler) {
+	ctx, started, end := detach(c.r.Context(), c.req.WaitMax > 0)
+	defer end()
+	var fresh *capture
+	got, err := m.keys.DoBytes(ctx, c.req, func(ctx context.Context) (idempotency.Answer, error) {
+		if err := started(); err != nil {
+			return idempotency.Answer{}, err
+		}
+		fresh = newCapture(w, m.cfg.MaxReply, false)
+		r := c.request(ctx)
+		defer dropForm(r)
+		next.ServeHTTP(fresh, r)
+		return m.answer(fresh), nil
+	})
+	if fresh == nil && m.cfg.FailOpen && errors.Is(err, idempotency.ErrStore) {
+		m.cfg.FailedOpen(c.operation, err)
+		m.cfg.Logger.WarnContext(ctx, "httpkey: a request runs unprotected, because the store failed", "operation", c.operation, "error", err)
+		next.ServeHTTP(w, c.request(c.r.Context()))
+		return
+	}
+	m.conclude(w, c, fresh, got, err)
+}
+
+// serveTx runs fn in a transaction, or answers as it did before.
+func (m *Middleware[T]) serveTx(w http.ResponseWriter, c *call, fn func(http.ResponseWriter, *http.Request, T) error) {
+	ctx, started, end := detach(c.r.Context(), c.req.WaitMax > 0)
+	defer end()
+	var fresh *capture
+	var wrong error // fn's own
+	got, err := m.keys.DoBytesTx(ctx, c.req, func(ctx context.Context, tx T) (idempotency.Answer, error) {
+		wrong = nil
+		if err := started(); err != nil {
+			return idempotency.Answer{}, err
+		}
+		fresh = newCapture(w, m.cfg.MaxReply, true)
+		r := c.request(ctx)
+		defer dropForm(r)
+		if wrong = fn(fresh, r, tx); wrong != nil {
+			return idempotency.Answer{}, wrong
+		}
+		return m.answer(fresh), nil
+	})
+	if wrong != nil && err != nil && errors.Is(err, wrong) {
+		m.fail(w, c, fresh, wrong)
+		return
+	}
+	m.conclude(w, c, fresh, got, err)
+}
+
+// fail answers for a handler that has returned an error, and was rolled back.
+func (m *Middleware[T]) fail(w http.ResponseWriter, c *call, fresh *capture, err error) {
+	if fresh.status >= http.StatusBadRequest {
+		fresh.finish()
+		fresh.send(m.cfg.ReplayedHeader)
+		return
+	}
+	m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: a handler failed", "operation", c.operation, "error", err)
+	fresh.discard()
+	m.cfg.refuse(w, failed)
+}
+
+// detach returns a context that the client's leaving does not end. Only a request that may wait for another one is different: until it
+// starts, its client may leave. started ends that, and returns why the request should not start after all.
+func detach(ctx context.Context, waits bool) (detached context.Context, started func() error, end func()) {
+	detached = context.WithoutCancel(ctx)
+	if !waits {
+		return detached, func() error { return nil }, func() {}
+	}
+	detached, cancel := context.WithCancelCause(detached)
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	return detached, func() error {
+		if stop() {
+			return nil
+		}
+		return context.Cause(ctx)
+	}, func() { stop(); cancel(nil) }
+}
+
+// answer returns what is to be stored of an answer.
+func (m *Middleware[T]) answer(fresh *capture) idempotency.Answer {
+	fresh.finish()
+	switch {
+	case !m.cfg.Store(fresh.status):
+		return idempotency.Answer{Release: true}
+	case fresh.through, fresh.body.Len() > m.cfg.MaxReply:
+		return idempotency.Answer{Lost: true}
+	}
+	return idempotency.Answer{Body: m.cfg.stored(fresh).encode(), ContentType: replyType}
+}
+
+// conclude sends what the keys have decided on.
+func (m *Middleware[T]) conclude(w http.ResponseWriter, c *call, fresh *capture, got idempotency.Reply, err error) {
+	if err == nil && !got.Replayed {
+		fresh.send(m.cfg.ReplayedHeader)
+		return
+	}
+	if fresh != nil && !fresh.discard() {
+		// It took too long, and somebody else has answered under this key; but the client has already seen the beginning of this answer.
+		m.cfg.Logger.WarnContext(c.r.Context(), "httpkey: an answer that was a stream is not the one that counts", "operation", c.operation, "error", err)
+		return
+	}
+	if err == nil {
+		m.replay(w, c, got.Answer)
+		return
+	}
+	p := problemOf(err)
+	if p.Code == broken.Code {
+		m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: a request failed", "operation", c.operation, "error", err)
+	}
+	if p.ResultRef != "" && !m.authorized(c, p.ResultRef) {
+		p = replayRefused
+	}
+	m.cfg.refuse(w, p)
+}
+
+// replay sends a stored answer.
+func (m *Middleware[T]) replay(w http.ResponseWriter, c *call, a idempotency.Answer) {
+	if !m.authorized(c, a.Ref) {
+		m.cfg.refuse(w, replayRefused)
+		return
+	}
+	r, err := decode(a)
+	if err != nil {
+		m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: look at this record", "tenant", c.req.TenantID, "operation", c.req.Operation,
+			"key", c.req.Key, "error", err) // the key is a hash of the client's
+		m.cfg.refuse(w, corrupt)
+		return
+	}
+	r.write(w, m.cfg.Headers, m.cfg.ReplayedHeader)
+}
+
+func (m *Middleware[T]) authorized(c *call, ref string) bool {
+	if m.cfg.AuthorizeReplay == nil {
+		return true
+	}
+	err := m.cfg.AuthorizeReplay(c.r, ref)
+	if err != nil {
+		m.cfg.Logger.InfoContext(c.r.Context(), "httpkey: a stored answer was refused", "operation", c.operation, "ref", ref, "error", err)
+	}
+	return err == nil
+}
+
+// dropForm removes the files of a form that the handler parsed: net/http would do so for its own request, but this is a copy.
+func dropForm(r *http.Request) {
+	if r.MultipartForm != nil {
+		_ = r.MultipartForm.RemoveAll() // a file that stays behind harms nobody
+	}
+}

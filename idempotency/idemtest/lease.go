@@ -1,0 +1,190 @@
+package idemtest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/store"
+)
+
+func leaseChecks[T any]() []check[T] {
+	return []check[T]{
+		{name: "rule_20_retry_after_is_what_is_left_of_the_lease", run: retryAfter[T]},
+		{name: "rule_36_a_dead_process_is_taken_over_after_its_lease", run: takenOver[T]},
+		{name: "rule_37_a_late_finisher_gets_the_stored_answer", run: lateFinisher[T]},
+		{name: "rule_37_a_late_finisher_whose_successor_is_at_it", run: lateFinisherBusy[T]},
+		{name: "rule_37_a_late_finisher_without_a_successor", run: lateFinisherAlone[T]},
+		{name: "rule_38_a_long_run_keeps_its_key", run: longRun[T]},
+		{name: "rule_38_a_lost_lease_ends_the_context", run: lostLease[T]},
+		{name: "rule_28_an_answer_is_stored_after_its_caller_has_gone", run: callerGone[T]},
+	}
+}
+
+// unrenewed is a store whose leases cannot be renewed: the process is cut off, but for the end of its run.
+type unrenewed[T any] struct{ store.Keys[T] }
+
+func (unrenewed[T]) RenewKey(context.Context, store.KeyAttempt, time.Duration) (bool, error) {
+	return false, errors.New("no route to the database")
+}
+
+// deaf returns keys that lose every lease.
+func (b *bed[T]) deaf() *idempotency.Keys[T] {
+	b.Helper()
+	return b.open(unrenewed[T]{b.db}, idempotency.Config{Lease: 100 * time.Millisecond})
+}
+
+// takeOver runs a request in another process as soon as it can.
+func (b *bed[T]) takeOver(req idempotency.Request, id string) {
+	b.Helper()
+	k := b.open(b.db, idempotency.Config{})
+	b.until("the key is taken over", func() bool {
+		res, err := idempotency.Do(context.Background(), k, req, func(context.Context) (order, error) { return order{ID: id}, nil })
+		if err != nil && !errors.Is(err, waybill.ErrInProgress) {
+			b.Fatal(err)
+		}
+		return err == nil && res.Value.ID == id
+	})
+}
+
+func retryAfter[T any](b *bed[T]) {
+	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+		req := request(way)
+		b.dead(req, time.Hour)
+		_, err := do(context.Background(), b.keys, req, never[order](b))
+		var in *idempotency.InProgressError
+		if !errors.As(err, &in) || in.RetryAfter < 50*time.Minute || in.RetryAfter > time.Hour {
+			b.Errorf("got %v", err)
+		}
+		if class, d := waybill.Classify(err); class != waybill.Uncounted || d != in.RetryAfter {
+			b.Errorf("its class is %v, %v", class, d)
+		}
+	})
+}
+
+func takenOver[T any](b *bed[T]) {
+	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+		req := request(way)
+		b.dead(req, 50*time.Millisecond)
+		var calls int
+		b.until("the key is taken over", func() bool {
+			res, err := do(context.Background(), b.keys, req, making(&calls, "O"))
+			if err != nil && !errors.Is(err, waybill.ErrInProgress) {
+				b.Fatal(err)
+			}
+			return err == nil && !res.Replayed
+		})
+		if rec := b.wantState(req, store.KeySucceeded); calls != 1 || rec.Fence != 2 || rec.Attempts != 2 {
+			b.Errorf("%d calls, %+v", calls, rec)
+		}
+	})
+}
+
+func lateFinisher[T any](b *bed[T]) {
+	req := request("late")
+	res, err := idempotency.Do(context.Background(), b.deaf(), req, func(context.Context) (order, error) {
+		b.takeOver(req, "the successor's")
+		return order{ID: "the late one's"}, nil
+	})
+	if err != nil || !res.Replayed || res.Value.ID != "the successor's" || res.Ref != "the successor's" {
+		b.Errorf("got %+v, %v", res, err)
+	}
+}
+
+func lateFinisherBusy[T any](b *bed[T]) {
+	req := request("late")
+	_, err := idempotency.Do(context.Background(), b.deaf(), req, func(context.Context) (order, error) {
+		b.until("the lease has run out", func() bool { rec := b.record(req); return !rec.LeaseUntil.After(rec.Now) })
+		b.dead(req, time.Hour)
+		return order{ID: "late"}, nil
+	})
+	if !errors.Is(err, waybill.ErrInProgress) {
+		b.Errorf("got %v", err)
+	}
+	if rec := b.wantState(req, store.KeyProcessing); rec.Fence != 2 {
+		b.Errorf("the record is %+v", rec)
+	}
+}
+
+func lateFinisherAlone[T any](b *bed[T]) {
+	for _, effect := range []bool{false, true} {
+		req := request("late")
+		req.TenantID = map[bool]string{true: "marked", false: "not"}[effect]
+		_, err := idempotency.Do(context.Background(), b.deaf(), req, func(ctx context.Context) (order, error) {
+			if effect {
+				idempotency.MarkEffect(ctx)
+			}
+			b.until("the lease has run out", func() bool { rec := b.record(req); return !rec.LeaseUntil.After(rec.Now) })
+			return order{ID: "late"}, nil
+		})
+		switch {
+		case effect:
+			if !errors.Is(err, idempotency.ErrUnresolved) {
+				b.Errorf("after an effect: %v", err)
+			}
+			b.wantState(req, store.KeyUncertain)
+		case !errors.Is(err, waybill.ErrLeaseLost):
+			b.Errorf("got %v", err)
+		}
+	}
+}
+
+func longRun[T any](b *bed[T]) {
+	const lease = 600 * time.Millisecond
+	k := b.open(b.db, idempotency.Config{Lease: lease})
+	req := request("long")
+	res, err := idempotency.Do(context.Background(), k, req, func(ctx context.Context) (order, error) {
+		first := b.record(req).LeaseUntil
+		b.until("the first lease is over", func() bool { return b.record(req).Now.After(first) })
+		_, err := idempotency.Do(context.Background(), b.keys, req, never[order](b))
+		if !errors.Is(err, waybill.ErrInProgress) {
+			b.Errorf("another one, after the first lease: %v", err)
+		}
+		return order{ID: "O"}, ctx.Err()
+	})
+	if err != nil || res.Replayed {
+		b.Errorf("got %+v, %v", res, err)
+	}
+	if rec := b.wantState(req, store.KeySucceeded); rec.Fence != 1 {
+		b.Errorf("the record is %+v", rec)
+	}
+}
+
+func lostLease[T any](b *bed[T]) {
+	_, err := idempotency.Do(context.Background(), b.deaf(), request("lost"), func(ctx context.Context) (order, error) {
+		select {
+		case <-ctx.Done():
+			return order{}, context.Cause(ctx)
+		case <-time.After(30 * time.Second):
+			return order{}, errors.New("the context did not end")
+		}
+	})
+	if !errors.Is(err, waybill.ErrLeaseLost) {
+		b.Errorf("got %v", err)
+	}
+}
+
+func callerGone[T any](b *bed[T]) {
+	ctx, cancel := context.WithCancel(context.Background())
+	req := request("gone")
+	res, err := idempotency.Do(ctx, b.keys, req, func(context.Context) (order, error) {
+		cancel()
+		return order{ID: "O"}, nil
+	})
+	if err != nil || res.Value.ID != "O" {
+		b.Errorf("got %+v, %v", res, err)
+	}
+	b.wantState(req, store.KeySucceeded)
+	failed := request("failed")
+	ctx, cancel = context.WithCancel(context.Background())
+	_, err = idempotency.Do(ctx, b.keys, failed, func(ctx context.Context) (order, error) {
+		cancel()
+		return order{}, ctx.Err()
+	})
+	if !errors.Is(err, context.Canceled) {
+		b.Errorf("got %v", err)
+	}
+	b.wantState(failed, store.KeyFailed)
+}

@@ -1,0 +1,156 @@
+package jcs
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+)
+
+// number reads a number and writes it as ECMAScript does.
+func (p *parser) number() error {
+	token := p.numberToken()
+	if token == nil {
+		return p.fail(ErrSyntax)
+	}
+	p.digits = p.digits[:0]
+	d := p.decimal(token)
+	f, ok := d.float()
+	if !ok {
+		return p.fail(ErrRange)
+	}
+	start := len(p.out)
+	p.out = appendNumber(p.out, f)
+	if p.exact && !d.equal(p.decimal(p.out[start:])) {
+		return p.fail(ErrInexact)
+	}
+	return nil
+}
+
+// numberToken takes the longest prefix that is a number in JSON's grammar; nil if there is none.
+func (p *parser) numberToken() []byte {
+	start := p.pos
+	if p.in[p.pos] == '-' {
+		p.pos++
+	}
+	whole := p.digitsAt()
+	if whole == 0 || whole > 1 && p.in[p.pos-whole] == '0' {
+		return nil
+	}
+	if p.pos < len(p.in) && p.in[p.pos] == '.' {
+		p.pos++
+		if p.digitsAt() == 0 {
+			return nil
+		}
+	}
+	if p.pos < len(p.in) && p.in[p.pos]|0x20 == 'e' {
+		p.pos++
+		if p.pos < len(p.in) && (p.in[p.pos] == '+' || p.in[p.pos] == '-') {
+			p.pos++
+		}
+		if p.digitsAt() == 0 {
+			return nil
+		}
+	}
+	return p.in[start:p.pos]
+}
+
+// digitsAt takes digits and returns how many there were.
+func (p *parser) digitsAt() int {
+	start := p.pos
+	for p.pos < len(p.in) && '0' <= p.in[p.pos] && p.in[p.pos] <= '9' {
+		p.pos++
+	}
+	return p.pos - start
+}
+
+// decimal is a number as it is written, with all of its digits: ±0.digits × 10^exponent. No digits mean zero; neither the first nor the last
+// is '0'. So two decimals have the same value if and only if they look the same.
+type decimal struct {
+	negative bool
+	digits   []byte
+	exponent int64
+}
+
+// farAway is more than any exponent that could matter, and adding the length of any text to it does not overflow.
+const farAway = 1 << 60
+
+// decimal takes a token of JSON's grammar apart. The digits are in p.digits, so two decimals can be compared before it is emptied.
+func (p *parser) decimal(token []byte) decimal {
+	var d decimal
+	if token[0] == '-' {
+		d.negative, token = true, token[1:]
+	}
+	if i := bytes.IndexAny(token, "eE"); i >= 0 {
+		d.exponent = exponentOf(token[i+1:])
+		token = token[:i]
+	}
+	whole, fraction, _ := bytes.Cut(token, []byte("."))
+	start := len(p.digits)
+	p.digits = append(append(p.digits, whole...), fraction...)
+	all := p.digits[start:]
+	significant := bytes.TrimLeft(all, "0")
+	d.exponent += int64(len(whole) - (len(all) - len(significant)))
+	d.digits = bytes.TrimRight(significant, "0")
+	if len(d.digits) == 0 {
+		return decimal{} // every zero is the same, also -0 and 0e99
+	}
+	return d
+}
+
+// exponentOf reads an exponent of any length.
+func exponentOf(text []byte) int64 {
+	negative := text[0] == '-'
+	text = bytes.TrimLeft(bytes.TrimLeft(text, "+-"), "0")
+	var e int64
+	for _, c := range text {
+		if e = e*10 + int64(c-'0'); e >= farAway/10 {
+			e = farAway
+			break
+		}
+	}
+	if negative {
+		return -e
+	}
+	return e
+}
+
+func (d decimal) equal(o decimal) bool {
+	return d.negative == o.negative && d.exponent == o.exponent && bytes.Equal(d.digits, o.digits)
+}
+
+// float returns the nearest float64, and false if it would be infinite. strconv is given a text of its own, because it does not look at
+// all digits of an exponent, and then gets 0.00…01e100001 wrong.
+func (d decimal) float() (float64, bool) {
+	switch {
+	case len(d.digits) == 0 || d.exponent < -400:
+		return 0, true
+	case d.exponent > 400:
+		return 0, false
+	}
+	text := make([]byte, 0, len(d.digits)+8)
+	if d.negative {
+		text = append(text, '-')
+	}
+	text = append(append(text, "0."...), d.digits...)
+	text = strconv.AppendInt(append(text, 'e'), d.exponent, 10)
+	f, err := strconv.ParseFloat(string(text), 64)
+	return f, err == nil
+}
+
+// appendNumber writes a finite float64 as ECMAScript's Number::toString does: the shortest digits that mean it, without an exponent from
+// 1e-6 to 1e21.
+func appendNumber(out []byte, f float64) []byte {
+	if f == 0 {
+		return append(out, '0') // also -0
+	}
+	if abs := math.Abs(f); 1e-6 <= abs && abs < 1e21 {
+		return strconv.AppendFloat(out, f, 'f', -1, 64)
+	}
+	out = strconv.AppendFloat(out, f, 'e', -1, 64)
+	// strconv writes at least two digits of an exponent, ECMAScript only those it needs.
+	if n := len(out); out[n-2] == '0' && (out[n-3] == '-' || out[n-3] == '+') {
+		out[n-2] = out[n-1]
+		out = out[:n-1]
+	}
+	return out
+}

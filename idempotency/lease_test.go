@@ -1,0 +1,236 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store"
+)
+
+// TestRule38Heartbeat: the lease is renewed at a third of it, for as long as the run takes.
+func TestRule38Heartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, k := open(t, idempotency.Config{}) // 30 s
+		req := request(t, "k")
+		other := another(t, d, idempotency.Config{})
+		_, err := idempotency.Do(t.Context(), k, req, func(ctx context.Context) (int, error) {
+			for range 10 {
+				<-time.After(20*time.Second + time.Millisecond)
+				_, err := idempotency.Do(t.Context(), other, req, func(context.Context) (int, error) { t.Error("two run"); return 0, nil })
+				var in *idempotency.InProgressError
+				if !errors.As(err, &in) || in.RetryAfter < 19*time.Second {
+					t.Errorf("another one: %v", err)
+				}
+				_, err = idempotency.Do(t.Context(), k, req, func(context.Context) (int, error) { t.Error("two run"); return 0, nil })
+				if !errors.As(err, &in) || in.RetryAfter < 19*time.Second {
+					t.Errorf("another one in this process: %v", err)
+				}
+			}
+			return 0, ctx.Err()
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if n := d.renews.Load(); n != 20 {
+			t.Errorf("%d renewals in 200 s", n)
+		}
+	})
+}
+
+// TestALeaseIsLost: when the store says so, at once; when it says nothing, as soon as the lease has run out. A store that comes back in time
+// changes nothing.
+func TestALeaseIsLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		renew func(n int64, next func() (bool, error)) (bool, error)
+		lost  time.Duration // 0: never
+	}{
+		"the store says no":      {func(int64, func() (bool, error)) (bool, error) { return false, nil }, 10 * time.Second},
+		"the store does not say": {func(int64, func() (bool, error)) (bool, error) { return false, errBoom }, 30 * time.Second},
+		"the store comes back": {func(n int64, next func() (bool, error)) (bool, error) {
+			if n < 4 {
+				return false, errBoom
+			}
+			return next()
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d, k := open(t, idempotency.Config{})
+				d.renew = func(next func() (bool, error)) (bool, error) { return tc.renew(d.renews.Load(), next) }
+				began := time.Now()
+				_, err := idempotency.Do(t.Context(), k, request(t, "k"), func(ctx context.Context) (int, error) {
+					select {
+					case <-ctx.Done():
+						if took := time.Since(began); took != tc.lost {
+							t.Errorf("it was lost after %v, want %v", took, tc.lost)
+						}
+						return 0, context.Cause(ctx)
+					case <-time.After(5 * time.Minute):
+						if tc.lost > 0 {
+							t.Error("the context did not end")
+						}
+						return 0, nil
+					}
+				})
+				if lost := errors.Is(err, waybill.ErrLeaseLost); lost != (tc.lost > 0) {
+					t.Errorf("got %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestMaxExecution: the context ends, and the key is not kept for who does not listen.
+func TestMaxExecution(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, k := open(t, idempotency.Config{MaxExecution: time.Minute})
+		for _, way := range []string{"Do", "DoTx"} {
+			began := time.Now()
+			fn := func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, context.Cause(ctx) }
+			var err error
+			if way == "Do" {
+				_, err = idempotency.Do(t.Context(), k, request(t, way), fn)
+			} else {
+				_, err = idempotency.DoTx(t.Context(), k, request(t, way), inTx(fn))
+			}
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Minute {
+				t.Errorf("%s: %v after %v", way, err, time.Since(began))
+			}
+		}
+		req := request(t, "stubborn")
+		res, err := idempotency.Do(t.Context(), k, req, func(context.Context) (string, error) {
+			<-time.After(2 * time.Minute)
+			other, err := idempotency.Do(t.Context(), another(t, d, idempotency.Config{}), req, value("the other's"))
+			if err != nil || other.Replayed {
+				t.Errorf("the other: %+v, %v", other, err)
+			}
+			return "mine", nil
+		})
+		if err != nil || !res.Replayed || res.Value != "the other's" {
+			t.Errorf("the stubborn one: %+v, %v", res, err)
+		}
+		_, k = open(t, idempotency.Config{MaxExecution: -1})
+		res, err = idempotency.Do(t.Context(), k, request(t, "k"), func(ctx context.Context) (string, error) {
+			<-time.After(24 * time.Hour)
+			return "v", ctx.Err()
+		})
+		if err != nil || res.Value != "v" {
+			t.Errorf("without a limit: %+v, %v", res, err)
+		}
+	})
+}
+
+// TestALateRunWhoseKeyIsAnothers: the key expired meanwhile, and stands for another request now. Its answer is not this one's.
+func TestALateRunWhoseKeyIsAnothers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, k := open(t, idempotency.Config{})
+		d.renew = func(func() (bool, error)) (bool, error) { return false, errBoom }
+		req := request(t, "k")
+		_, err := idempotency.Do(t.Context(), k, req, func(context.Context) (string, error) {
+			<-time.After(time.Minute)
+			successor := another(t, d, idempotency.Config{TTL: time.Second})
+			if _, err := idempotency.Do(t.Context(), successor, req, value("the successor's")); err != nil {
+				t.Error(err)
+			}
+			<-time.After(time.Minute)
+			other := req
+			other.Hash = hash(t, "pears")
+			if _, err := idempotency.Do(t.Context(), successor, other, value("another's")); err != nil {
+				t.Error(err)
+			}
+			return "late", nil
+		})
+		if !errors.Is(err, waybill.ErrLeaseLost) {
+			t.Errorf("got %v", err)
+		}
+		d.find = func(func() (store.KeyRecord, bool, error)) (store.KeyRecord, bool, error) {
+			return store.KeyRecord{}, false, errBoom
+		}
+		_, err = idempotency.Do(t.Context(), k, request(t, "other"), func(context.Context) (string, error) { <-time.After(time.Minute); return "late", nil })
+		if !errors.Is(err, waybill.ErrLeaseLost) || !errors.Is(err, errBoom) {
+			t.Errorf("when nobody can look: %v", err)
+		}
+	})
+}
+
+// TestRunCleans: about every interval, batch by batch, and soon after the start; a failure is no reason to stop.
+func TestRunCleans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var purged, counted int
+		hooks := observe.Hooks{
+			Purged: func(what string, n int) {
+				if what == "keys" {
+					purged += n
+				}
+			},
+			Keys: func(s observe.Keys) { counted += int(s.Lapsed) },
+		}
+		d, k := open(t, idempotency.Config{Observe: hooks, TTL: time.Minute})
+		for i := range 1100 {
+			if _, err := idempotency.Do(t.Context(), k, request(t, fmt.Sprint(i)), value("")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(time.Minute)
+		var limits []int
+		var times []time.Time
+		d.purge = func(limit int) (int, error) {
+			limits = append(limits, limit)
+			if len(times) == 0 || time.Since(times[len(times)-1]) > 0 {
+				times = append(times, time.Now())
+			}
+			if len(times) == 2 {
+				return 0, errBoom
+			}
+			return d.Store.PurgeKeys(t.Context(), limit)
+		}
+		d.stats = func() (store.KeyStats, error) { return store.KeyStats{Lapsed: 1}, nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		done := make(chan error, 1)
+		go func() { done <- k.Run(ctx) }()
+		synctest.Wait()
+		if err := k.Run(ctx); err == nil {
+			t.Error("a second Run runs")
+		}
+		<-time.After(10 * time.Hour)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if purged != 1100 || len(limits) < 3 || limits[0] != 500 {
+			t.Errorf("%d were removed, in batches of %v", purged, limits[:min(len(limits), 5)])
+		}
+		if len(times) < 6 || len(times) > 22 || times[0].Sub(began) > 2*time.Minute {
+			t.Errorf("it came %d times in ten hours", len(times))
+		}
+		if counted < 700 || counted > 2500 {
+			t.Errorf("it counted %d times in ten hours", counted)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := k.Run(ctx); err != nil { // the first is over
+			t.Error(err)
+		}
+	})
+}
+
+// TestRunWithNothingToDo: it waits for its end.
+func TestRunWithNothingToDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, k := open(t, idempotency.Config{CleanInterval: -1, CountInterval: -1})
+		d.purge = func(int) (int, error) { t.Error("it cleans"); return 0, nil }
+		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
+		defer cancel()
+		if err := k.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,89 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/waybillhq/waybill/observe"
+)
+
+// Run removes what has expired, and counts if an observer wants to know, until ctx ends; then it returns nil. A second Run at the same time
+// is an error. Any number of processes may run it.
+func (k *Keys[T]) Run(ctx context.Context) error {
+	if !k.running.CompareAndSwap(false, true) {
+		return errors.New("idempotency: Run is running already")
+	}
+	defer k.running.Store(false)
+	// A process that is often restarted cleans, too.
+	clean, stopClean := timer(min(k.cfg.CleanInterval, time.Minute))
+	defer stopClean()
+	counts := k.cfg.CountInterval
+	if k.cfg.Observe.Keys == nil {
+		counts = -1
+	}
+	count, stopCount := timer(counts)
+	defer stopCount()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-clean.C:
+			if _, err := k.Purge(ctx); err != nil && ctx.Err() == nil {
+				k.cfg.Logger.Warn("waybill: expired keys were not removed", slog.String("error", err.Error()))
+			}
+			clean.Reset(jittered(k.cfg.CleanInterval))
+		case <-count.C:
+			k.count(ctx)
+			count.Reset(jittered(counts))
+		}
+	}
+}
+
+// jittered returns about d, so that nodes do not all come at once.
+func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+
+// timer returns one that fires after about d, or never.
+func timer(d time.Duration) (*time.Timer, func() bool) {
+	if d <= 0 {
+		return &time.Timer{}, func() bool { return true }
+	}
+	t := time.NewTimer(jittered(d))
+	return t, t.Stop
+}
+
+// Purge removes the records that have expired and the answers that have outlived [Config.ResultTTL], now, and returns how many. It never touches a
+// key that is in progress or uncertain.
+func (k *Keys[T]) Purge(ctx context.Context) (int, error) {
+	sum := 0
+	for {
+		n, err := k.db.PurgeKeys(ctx, k.cfg.CleanBatch)
+		if err != nil {
+			return sum, storeError("purging", err)
+		}
+		sum += n
+		if n > 0 && k.cfg.Observe.Purged != nil {
+			k.cfg.Observe.Purged("keys", n)
+		}
+		if n < k.cfg.CleanBatch {
+			return sum, nil
+		}
+		if ctx.Err() != nil {
+			return sum, context.Cause(ctx)
+		}
+	}
+}
+
+// count tells the observer how the keys stand.
+func (k *Keys[T]) count(ctx context.Context) {
+	stats, err := k.db.KeyStats(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			k.cfg.Logger.Warn("waybill: keys were not counted", slog.String("error", err.Error()))
+		}
+		return
+	}
+	k.cfg.Observe.Keys(observe.Keys{Processing: stats.Processing, Failed: stats.Failed, Uncertain: stats.Uncertain, Lapsed: stats.Lapsed})
+}

@@ -1,0 +1,182 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/unit"
+	"github.com/waybillhq/waybill/store"
+)
+
+// errStands says that the key could not be taken.
+type errStands struct{ taken store.KeyTaken }
+
+func (*errStands) Error() string { return "there is a record" }
+
+// failedError is what the function returned.
+type failedError struct{ error }
+
+func (e failedError) Unwrap() error { return e.error }
+
+// errReleased rolls a transaction back whose answer is not to be stored.
+var errReleased = errors.New("its answer was not to be stored")
+
+// taking is one run inside a transaction.
+type taking[T any] struct {
+	*effort[T]
+	flight *flight
+	owner  waybill.ID
+	note   note
+	answer Answer
+	stored store.KeyAnswer
+}
+
+// inTransaction takes the key, calls the function and stores its answer in one transaction.
+func (e *effort[T]) inTransaction(ctx context.Context, f *flight) (Reply, error) {
+	t := &taking[T]{effort: e, flight: f, owner: waybill.NewID()}
+	began := time.Now()
+	returned := false
+	defer func() {
+		if !returned && t.ran { // the transaction is rolled back by now
+			_ = t.failed(ctx, codePanicked, errPanicked)
+			t.told(began, errPanicked)
+		}
+	}()
+	err := e.k.runner.RunAgain(ctx, e.k.restartable, t.run)
+	returned = true
+	var stands *errStands
+	if errors.As(err, &stands) {
+		reply, err := e.stands(&stands.taken)
+		f.decline(reply, err)
+		return reply, err
+	}
+	reply, err := t.end(ctx, err)
+	if t.ran {
+		t.told(began, err)
+	}
+	return reply, err
+}
+
+// stands says what it means that a key could not be taken.
+func (e *effort[T]) stands(t *store.KeyTaken) (Reply, error) {
+	if t.Busy {
+		return Reply{}, e.inProgress(busyDelay)
+	}
+	return e.judge(&t.Record)
+}
+
+// run is what is in the transaction.
+func (t *taking[T]) run(ctx context.Context, tx T) error {
+	claim := t.claim()
+	claim.Owner = t.owner
+	got, err := t.k.db.TakeKey(ctx, tx, claim)
+	if err != nil {
+		return err
+	}
+	if !got.Taken {
+		return &errStands{got}
+	}
+	t.flight.take(time.Now().Add(busyDelay)) // it has no lease: it is over when the transaction is
+	t.ran = true
+	t.note.restart()
+	inner, cancel := t.bounded(ctx)
+	defer cancel()
+	if t.answer, err = t.tx(context.WithValue(inner, noteKey{}, &t.note), tx); err != nil {
+		if t.k.restartable(err) {
+			return err // the database's word, passed on by the function
+		}
+		return failedError{err}
+	}
+	said, _, dontStore := t.note.read()
+	t.stored = t.final(ctx, &t.answer, said)
+	if t.answer.Release || dontStore {
+		return errReleased
+	}
+	if err := t.k.prove(ctx, tx); err != nil {
+		return err
+	}
+	ok, err := t.k.db.KeepKey(ctx, tx, got.Attempt, t.stored)
+	if err == nil && !ok {
+		err = errLapsed
+	}
+	return err
+}
+
+// end returns what the caller gets.
+func (t *taking[T]) end(ctx context.Context, err error) (Reply, error) {
+	var uncertain *unit.UncertainError
+	var failed failedError
+	_, plain := err.(failedError) //nolint:errorlint // wrapped means that the rollback had something to say
+	switch {
+	case err == nil:
+		t.flight.answer = kept(&t.stored)
+		return Reply{Answer: t.answer}, nil
+	case !plain && errors.As(err, &uncertain):
+		return t.uncertain(ctx, err)
+	case errors.As(err, &failed):
+		return Reply{}, t.failed(ctx, codeFailed, failed.error)
+	case errors.Is(err, errReleased):
+		_ = t.failed(ctx, codeReleased, errReleased)
+		return Reply{Answer: t.answer}, nil
+	}
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
+		return Reply{}, t.failed(ctx, codeFailed, t.wrap(err)) // the caller's own doing
+	}
+	return Reply{}, t.failed(ctx, codeFailed, t.wrap(storeError("in the transaction", err)))
+}
+
+// failed returns the error of a run that was rolled back. Nothing is left of it, unless something has happened outside that must not happen
+// twice: then a record says so.
+func (t *taking[T]) failed(ctx context.Context, code string, cause error) error {
+	if _, effect, _ := t.note.read(); !effect {
+		return cause
+	}
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	claim := t.claim()
+	rec, taken, err := t.k.db.ClaimKey(ctx, claim)
+	if err == nil && taken {
+		end := t.failure(code, cause.Error())
+		end.State = store.KeyUncertain
+		_, err = t.k.db.EndKey(ctx, store.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: rec.Fence}, end)
+	}
+	if err == nil && !taken {
+		err = errors.New("somebody else has the key by now")
+	}
+	if err != nil {
+		t.warn(ctx, "waybill: a run failed after an effect, and nothing says so", errors.Join(err, cause))
+	}
+	return cause
+}
+
+// uncertain finds out what became of a commit whose answer was lost.
+func (t *taking[T]) uncertain(ctx context.Context, cause error) (Reply, error) {
+	ctx, cancel := detach(ctx)
+	defer cancel()
+	rec, there, err := t.k.db.FindKey(ctx, t.req.id())
+	if err == nil && there && rec.State == store.KeySucceeded && rec.Owner == t.owner {
+		t.flight.answer = kept(&t.stored)
+		return Reply{Answer: t.answer}, nil
+	}
+	return Reply{}, t.wrap(storeError("committing", errors.Join(cause, err)))
+}
+
+// restartable reports whether a transaction failed because of others.
+func (k *Keys[T]) restartable(err error) bool {
+	r, ok := k.db.(store.Restarter)
+	return ok && !errors.Is(err, waybill.ErrUncertain) && r.Restartable(err)
+}
+
+// prove makes sure that what the function did was in the transaction: a function that swallows a deadlock goes on outside of one on some
+// databases, and the answer would be stored without what it stands for.
+func (k *Keys[T]) prove(ctx context.Context, tx T) error {
+	if p, ok := k.db.(store.Prover[T]); ok {
+		if err := p.ProveOpen(ctx, tx); err != nil {
+			return fmt.Errorf("before the answer is stored: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Jobs over Waybill's own tables. Each is a value: change its name, schedule or window before it is handed to [New].
+
+// pageSize is how many records are read at a time.
+const pageSize = 500
+
+// StuckLeases reports records of consumer groups that are being processed and whose lease ran out longer ago than age: their consumer died, and
+// nobody has delivered the event again since. It wakes the relays of this database, if it has any.
+func StuckLeases(db store.Records, age time.Duration) Job {
+	return Job{Name: "stuck-leases", Check: func(ctx context.Context, _ Window, found func(string)) error {
+		stuck := false
+		err := eachRecord(ctx, db, store.RecordFilter{States: []store.InboxState{store.InboxProcessing}}, func(r store.InboxRecord) {
+			if since := r.Now.Sub(r.LeaseUntil); since > age {
+				stuck = true
+				found(fmt.Sprintf("group %s: event %s, attempt %d: its lease ran out %v ago", r.Group, r.Event, r.Attempts, since.Round(time.Second)))
+			}
+		})
+		if l, ok := db.(store.Local); ok && stuck {
+			l.Local().Wake()
+		}
+		return err
+	}}
+}
+
+// StuckKeys reports idempotency keys that are being processed and whose lease ran out longer ago than age: whoever sent the request
+// has not asked again since, and may not know what became of it.
+func StuckKeys(db store.KeyRecords, age time.Duration) Job {
+	return Job{Name: "stuck-keys", Check: func(ctx context.Context, _ Window, found func(string)) error {
+		f := store.KeyFilter{States: []store.KeyState{store.KeyProcessing}}
+		for after := (store.KeyID{}); ; {
+			page, err := db.ListKeys(ctx, f, after, pageSize)
+			if err != nil {
+				return err
+			}
+			for _, r := range page {
+				if since := r.Now.Sub(r.LeaseUntil); since > age {
+					found(fmt.Sprintf("operation %s: a key of tenant %q, attempt %d: its lease ran out %v ago",
+						r.Operation, r.Tenant, r.Attempts, since.Round(time.Second)))
+				}
+				after = r.KeyID
+			}
+			if len(page) < pageSize {
+				return nil
+			}
+		}
+	}}
+}
+
+// NearLimit reports events of a group that have failed at least so many times, and are not dead yet. An empty group means all.
+func NearLimit(db store.Records, group string, attempts int) Job {
+	name := "near-limit"
+	if group != "" {
+		name += ":" + group
+	}
+	f := store.RecordFilter{Group: group, States: []store.InboxState{store.InboxFailed, store.InboxProcessing}, MinAttempts: attempts}
+	return Job{Name: name, Check: func(ctx context.Context, _ Window, found func(string)) error {
+		return eachRecord(ctx, db, f, func(r store.InboxRecord) {
+			found(fmt.Sprintf("group %s: event %s has %d attempts", r.Group, r.Event, r.Attempts))
+		})
+	}}
+}
+
+// eachRecord calls fn for every record that matches.
+func eachRecord(ctx context.Context, db store.Records, f store.RecordFilter, fn func(store.InboxRecord)) error {
+	group, key := f.Group, waybill.ID{}
+	for {
+		page, err := db.ListRecords(ctx, f, group, key, pageSize)
+		if err != nil {
+			return err
+		}
+		for _, r := range page {
+			fn(r)
+			group, key = r.Group, r.Key
+		}
+		if len(page) < pageSize {
+			return nil
+		}
+	}
+}
+
+// History is a database with both the outbox's history and the records of consumer groups.
+type History interface {
+	store.Gaps
+	store.Records
+}
+
+// Unrecorded hands a group the events again that were delivered in the window and of which it has no record: the broker lost them, or a
+// restored backup did. They go to the group alone and under their own ids, so that what comes late after all is not applied twice.
+// keepHistory is how long the relay keeps delivered events: what is not there cannot be found. An event that the group fails has a record from
+// then on: let the group keep its events ([inbox.Options.KeepEvent]), so that it tries again by itself.
+func Unrecorded(db History, group inbox.Consumer, keepHistory time.Duration) Job {
+	j := UnrecordedReport(db, group.Name(), keepHistory, group.Handles)
+	j.Repair = func(ctx context.Context, w Window) (fixed int, err error) {
+		err = eachUnrecorded(ctx, db, group.Name(), w, group.Handles, func(ev waybill.Event) error {
+			// Not as a first delivery: whatever its consumer may have died of is counted before it is handled.
+			result := group.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: 2}})
+			if len(result) != 1 || result[0] != nil {
+				return fmt.Errorf("event %s: %w", ev.ID, errors.Join(result...))
+			}
+			fixed++
+			return nil
+		})
+		return fixed, err
+	}
+	return j
+}
+
+// UnrecordedReport only reports what [Unrecorded] would hand to a group of that name: for groups that are in another process. handles says which
+// events are the group's; nil means all.
+func UnrecordedReport(db History, group string, keepHistory time.Duration, handles func(aggregateType, eventType string) bool) Job {
+	return Job{
+		Name: "unrecorded:" + group, LookBack: time.Hour, MinAge: 5 * time.Minute, TracesKept: keepHistory,
+		Check: func(ctx context.Context, w Window, found func(string)) error {
+			return eachUnrecorded(ctx, db, group, w, handles, func(ev waybill.Event) error {
+				found(fmt.Sprintf("group %s: event %s (%s) was delivered and not recorded", group, ev.ID, ev.Type))
+				return nil
+			})
+		},
+	}
+}
+
+// eachUnrecorded calls fn for every event of a group that has no record, neither under its id nor under its dedup key. It goes on after
+// errors of fn, and returns the first few.
+func eachUnrecorded(
+	ctx context.Context, db History, group string, w Window, handles func(aggregateType, eventType string) bool, fn func(waybill.Event) error,
+) error {
+	var errs []error
+	for span := (store.HistorySpan{From: w.From, To: w.To}); ; {
+		page, err := db.Unrecorded(ctx, group, span, pageSize)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		for i := range page {
+			ev := page[i].Event
+			span.From, span.After = page[i].EndedAt, ev.ID
+			if handles != nil && !handles(ev.AggregateType, ev.Type) {
+				continue
+			}
+			there := false
+			if ev.DedupKey != "" {
+				if _, there, err = db.FindRecord(ctx, group, inbox.DedupID(ev.TenantID, ev.DedupKey)); err != nil {
+					return errors.Join(append(errs, err)...)
+				}
+			}
+			if there {
+				continue
+			}
+			if err := fn(ev); err != nil && len(errs) < maxErrors {
+				errs = append(errs, err)
+			}
+			if ctx.Err() != nil {
+				return errors.Join(append(errs, context.Cause(ctx))...)
+			}
+		}
+		if len(page) < pageSize {
+			return errors.Join(errs...)
+		}
+	}
+}
+
+// maxErrors is how many errors a run returns.
+const maxErrors = 10

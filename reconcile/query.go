@@ -1,0 +1,118 @@
+package reconcile
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/waybillhq/waybill"
+)
+
+// Queryer is what a query runs on: a [*sql.DB], a connection or a transaction.
+type Queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Query is a SQL query that returns missing events.
+type Query struct {
+	// SQL returns one row for each missing event. Its columns have the names of the outbox table's: type, aggregate_type, aggregate_id, tenant_id,
+	// topic, routing_key, schema_id, schema_version, dedup_key, occurred_at, priority, correlation_id, causation_id, headers (a JSON object),
+	// content_type, payload. What is NULL counts as not returned. Any other name is an error.
+	SQL string
+	// Args returns the arguments for the query. Defaults to the window's two times, From and To.
+	Args func(w Window) []any
+	// Event has the fields that all events share and the query does not return: the type, for example.
+	Event waybill.Event
+}
+
+// QueryFind returns a Find for a [Job] that runs a query.
+func QueryFind(db Queryer, q Query) func(ctx context.Context, w Window, missing func(waybill.Event) error) error {
+	args := q.Args
+	if args == nil {
+		args = func(w Window) []any { return []any{w.From, w.To} }
+	}
+	return func(ctx context.Context, w Window, missing func(waybill.Event) error) error {
+		rows, err := db.QueryContext(ctx, q.SQL, args(w)...)
+		if err != nil {
+			return fmt.Errorf("the query: %w", err)
+		}
+		defer rows.Close()
+		names, err := rows.Columns()
+		if err != nil {
+			return fmt.Errorf("the query: %w", err)
+		}
+		values := make([]any, len(names))
+		dest := make([]any, len(names))
+		for i := range values {
+			dest[i] = &values[i]
+		}
+		for rows.Next() {
+			if err := rows.Scan(dest...); err != nil {
+				return fmt.Errorf("the query: %w", err)
+			}
+			ev := q.Event
+			for i, name := range names {
+				if err := setField(&ev, name, values[i]); err != nil {
+					return fmt.Errorf("the query: column %s: %w", name, err)
+				}
+			}
+			if err := missing(ev); err != nil {
+				return err
+			}
+		}
+		if err := rows.Err(); err != nil {
+			return fmt.Errorf("the query: %w", err)
+		}
+		return nil
+	}
+}
+
+// setField sets the field of an event that a column is named after.
+func setField(ev *waybill.Event, column string, value any) (err error) {
+	texts := map[string]*string{
+		"type": &ev.Type, "aggregate_type": &ev.AggregateType, "aggregate_id": &ev.AggregateID, "tenant_id": &ev.TenantID, "topic": &ev.Topic,
+		"routing_key": &ev.RoutingKey, "schema_id": &ev.SchemaID, "dedup_key": &ev.DedupKey, "correlation_id": &ev.CorrelationID,
+		"causation_id": &ev.CausationID, "content_type": &ev.ContentType,
+	}
+	field, isText := texts[column]
+	switch {
+	case !isText && column != "schema_version" && column != "priority" && column != "occurred_at" && column != "headers" && column != "payload":
+		return fmt.Errorf("an event has no such field; name it with AS")
+	case value == nil:
+		return nil
+	case isText:
+		*field = textOf(value)
+	case column == "schema_version":
+		ev.SchemaVersion, err = strconv.Atoi(textOf(value))
+	case column == "priority":
+		ev.Priority, err = strconv.Atoi(textOf(value))
+	case column == "occurred_at":
+		at, ok := value.(time.Time)
+		if !ok {
+			return fmt.Errorf("%T is not a time", value)
+		}
+		ev.OccurredAt = at
+	case column == "headers":
+		ev.Headers = nil // not into the map of q.Event
+		err = json.Unmarshal([]byte(textOf(value)), &ev.Headers)
+	case column == "payload":
+		ev.Payload = []byte(textOf(value))
+	}
+	return err
+}
+
+// textOf returns a value as drivers give it as a text.
+func textOf(value any) string {
+	switch v := value.(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	case time.Time:
+		return v.UTC().Format(time.RFC3339Nano)
+	}
+	return fmt.Sprint(value)
+}

@@ -1,0 +1,130 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/unit"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Config holds what may be tuned; its zero value is ready.
+type Config struct {
+	// Lease is for how long a node that stopped answering keeps a job from the others. It is renewed while the job runs. Defaults to 1 minute.
+	Lease time.Duration
+	// Batch is how many events are sent in one transaction. Defaults to 100.
+	Batch int
+	// DryRun lets jobs look and report, and change nothing. Defaults to false.
+	DryRun bool
+	// Outbox is how events are written: the hooks of the service's own outbox, for example. Defaults to none.
+	Outbox outbox.Config
+	// Observe is told about every run. Defaults to nothing.
+	Observe observe.Hooks
+	// Logger gets what runs did and what went wrong. Defaults to discarding it.
+	Logger *slog.Logger
+}
+
+const (
+	usualLease = time.Minute
+	leastLease = 100 * time.Millisecond
+	usualBatch = 100
+)
+
+// Reconciler runs jobs over one database. T is the type of its transactions. It is safe for concurrent use.
+type Reconciler[T any] struct {
+	db      store.Jobs[T]
+	box     *outbox.Outbox[T]
+	runner  *unit.Runner[T] // to see whether a transaction is open
+	jobs    []*Job
+	cfg     Config
+	running atomic.Bool
+}
+
+// New returns a reconciler for some jobs. It does not touch the database.
+func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error) {
+	if db == nil {
+		return nil, errors.New("reconcile: the store is nil")
+	}
+	var errs []error
+	if cfg.Lease == 0 {
+		cfg.Lease = usualLease
+	}
+	if cfg.Lease < leastLease {
+		errs = append(errs, fmt.Errorf("Config.Lease: %v is shorter than %v", cfg.Lease, leastLease))
+	}
+	if cfg.Batch == 0 {
+		cfg.Batch = usualBatch
+	}
+	if cfg.Batch < 0 {
+		errs = append(errs, fmt.Errorf("Config.Batch: %d is negative", cfg.Batch))
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Outbox.Logger == nil {
+		cfg.Outbox.Logger = cfg.Logger
+	}
+	r := &Reconciler[T]{db: db, cfg: cfg, runner: unit.NewRunner[T](db, cfg.Logger)}
+	if len(jobs) == 0 {
+		errs = append(errs, errors.New("there are no jobs"))
+	}
+	for _, j := range jobs {
+		j, err := j.complete()
+		if err == nil && r.job(j.Name) != nil {
+			err = fmt.Errorf("job %q: there is a second one", j.Name)
+		}
+		errs = append(errs, err)
+		r.jobs = append(r.jobs, &j)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("reconcile: %w", err)
+	}
+	var err error
+	r.box, err = outbox.New[T](db, cfg.Outbox)
+	return r, err
+}
+
+// job returns a job by its name, or nil.
+func (r *Reconciler[T]) job(name string) *Job {
+	for _, j := range r.jobs {
+		if j.Name == name {
+			return j
+		}
+	}
+	return nil
+}
+
+// Report is what a run did.
+type Report struct {
+	Job    string
+	Window Window
+	// Found is missing, Sent was written again or mended, Failed could not be. Skipped was sent before, or is still pending.
+	Found, Sent, Skipped, Failed int
+	// More says that Limit was reached: the next run goes on.
+	More bool
+	// DryRun says that nothing was changed; Events are what would have been sent, unless they are pending.
+	DryRun bool
+	Events []waybill.Event
+	// Notes say what a Check found and why events failed: the first of them.
+	Notes []string
+	Took  time.Duration
+}
+
+// maxNotes is how many notes a report has.
+const maxNotes = 100
+
+func (r *Report) note(text string) {
+	if len(r.Notes) < maxNotes {
+		r.Notes = append(r.Notes, text)
+	}
+}
+
+func (r *Report) counts() store.JobCounts {
+	return store.JobCounts{Found: r.Found, Sent: r.Sent, Skipped: r.Skipped, Failed: r.Failed}
+}

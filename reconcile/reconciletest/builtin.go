@@ -1,0 +1,132 @@
+package reconciletest
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/reconcile"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+)
+
+func builtinChecks[T any]() []check[T] {
+	return []check[T]{
+		{"stuck_leases_are_found", stuckLeases[T]},
+		{"stuck_keys_are_found", stuckKeys[T]},
+		{"events_near_their_limit_are_found", nearLimit[T]},
+		{"what_a_group_never_recorded_is_handed_to_it", unrecorded[T]},
+	}
+}
+
+// finds runs a check that must find so many.
+func (b *bed[T]) finds(job reconcile.Job, want int, text string) {
+	b.Helper()
+	rep, err := b.new(b.DB, reconcile.Config{}, job).RunOnce(context.Background(), job.Name)
+	if err != nil || rep.Found != want || rep.Sent != 0 || len(rep.Notes) != want || want > 0 && !strings.Contains(rep.Notes[0], text) {
+		b.Errorf("%s: %+v, %v; want %d found, with %q", job.Name, rep, err, want, text)
+	}
+}
+
+func stuckLeases[T any](b *bed[T]) {
+	stuck := waybill.NewID()
+	for id, lease := range map[waybill.ID]time.Duration{stuck: 0, waybill.NewID(): time.Hour} {
+		in := store.Intake{Group: "G", Key: id, Event: id, Type: "t"}
+		if _, ok, err := b.DB.ClaimEvent(context.Background(), in, waybill.NewID(), lease, 5, nil); !ok || err != nil {
+			b.Fatalf("ClaimEvent: %v, %v", ok, err)
+		}
+	}
+	woken := make(chan struct{}, 10)
+	stop := b.DB.Local().Listen(func(store.Commit) { woken <- struct{}{} })
+	b.finds(reconcile.StuckLeases(b.DB, time.Hour), 0, "")
+	if len(woken) > 0 {
+		b.Error("relays were woken for nothing")
+	}
+	b.finds(reconcile.StuckLeases(b.DB, 0), 1, stuck.String())
+	stop()
+	if len(woken) == 0 {
+		b.Error("the relays were not woken")
+	}
+}
+
+func stuckKeys[T any](b *bed[T]) {
+	keys := b.DB.(store.Keys[T])
+	for key, lease := range map[string]time.Duration{"stuck": 0, "held": time.Hour} {
+		claim := store.KeyClaim{
+			KeyID: store.KeyID{Tenant: "t", Operation: "op", Key: key}, Hash: "v1:" + strings.Repeat("0", 64), Owner: waybill.NewID(), Lease: lease,
+		}
+		if _, ok, err := keys.ClaimKey(context.Background(), claim); !ok || err != nil {
+			b.Fatalf("ClaimKey: %v, %v", ok, err)
+		}
+	}
+	b.finds(reconcile.StuckKeys(keys, time.Hour), 0, "")
+	b.finds(reconcile.StuckKeys(keys, 0), 1, "operation op")
+}
+
+func nearLimit[T any](b *bed[T]) {
+	for attempts := range 4 {
+		id := waybill.NewID()
+		in := store.Intake{Group: "G", Key: id, Event: id, Type: "t"}
+		for range attempts {
+			rec, ok, err := b.DB.ClaimEvent(context.Background(), in, waybill.NewID(), time.Hour, 10, nil)
+			if !ok || err != nil {
+				b.Fatalf("ClaimEvent: %v, %v", ok, err)
+			}
+			if ok, err := b.DB.FailEvent(context.Background(), in, store.Failure{Owner: rec.Owner, Fence: rec.Fence}); !ok || err != nil {
+				b.Fatalf("FailEvent: %v, %v", ok, err)
+			}
+		}
+	}
+	b.finds(reconcile.NearLimit(b.DB, "G", 2), 2, "attempts")
+	b.finds(reconcile.NearLimit(b.DB, "", 3), 1, "has 3 attempts")
+	b.finds(reconcile.NearLimit(b.DB, "H", 1), 0, "")
+}
+
+// unrecorded delivers events, of which a group gets some. The job hands it the others, but not those that are not the group's, and not again.
+func unrecorded[T any](b *bed[T]) {
+	g := b.group(inbox.Options{Key: inbox.ByDedupKey})
+	var handled []string
+	fails := true
+	g.Handle("row", "Happened", func(_ context.Context, _ T, ev waybill.Event) error {
+		if ev.AggregateID == "fails" && fails {
+			return errors.New("not now")
+		}
+		handled = append(handled, ev.AggregateID)
+		return nil
+	})
+	keyed, lostKeyed := happened("keyed"), happened("lost and keyed")
+	keyed.DedupKey, lostKeyed.DedupKey = "k1", "k2"
+	other := waybill.NewEvent("Other", 0)
+	b.write(happened("plain"), keyed, happened("lost"), lostKeyed, other, happened("fails"))
+	stop := b.deliver(relay.SinkFunc(func(ctx context.Context, d waybill.Delivery) error {
+		if d.AggregateID != "plain" && d.AggregateID != "keyed" {
+			return nil // the broker loses it
+		}
+		d.Claim = waybill.Claim{}
+		return g.Deliver(ctx, []waybill.Delivery{d})[0]
+	}))
+	b.await("all are delivered", func() bool { return len(b.pending()) == 0 })
+	stop()
+	if len(handled) != 2 {
+		b.Fatalf("handled are %v", handled)
+	}
+	job := reconcile.Unrecorded(b.DB, g, 7*24*time.Hour)
+	job.MinAge = -1
+	r := b.new(b.DB, reconcile.Config{}, job)
+	if rep, err := r.DryRun(context.Background(), job.Name); err != nil || rep.Found != 3 || len(handled) != 2 {
+		b.Errorf("the dry run: %+v, %v", rep, err)
+	}
+	rep, err := r.RunOnce(context.Background(), job.Name)
+	if err == nil || rep.Sent != 2 || len(handled) != 4 || handled[2] != "lost" && handled[2] != "lost and keyed" {
+		b.Errorf("the first run: %+v, %v; handled are %v", rep, err, handled)
+	}
+	fails = false
+	// What failed has a record now: the group and whoever delivers to it take care of it.
+	if rep, err := r.RunOnce(context.Background(), job.Name); err != nil || rep.Sent != 0 || len(handled) != 4 {
+		b.Errorf("the second run: %+v, %v; handled are %v", rep, err, handled)
+	}
+	b.finds(reconcile.UnrecordedReport(b.DB, "NOBODY", 7*24*time.Hour, nil), 0, "") // all of it is too young
+}

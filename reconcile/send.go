@@ -1,0 +1,199 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store"
+)
+
+// errEnough is what Find is told when the limit is reached.
+var errEnough = errors.New("reconcile: enough for one run")
+
+// errNoKey is about an event that cannot be told from others.
+var errNoKey = errors.New("it has neither a dedup key nor an aggregate id to make one of")
+
+// found gathers what Find yields. Nothing is sent while it runs: its rows may be open on the only connection that there is.
+type found struct {
+	origin waybill.Origin
+	known  map[waybill.ID]struct{} // what was sent, or found before
+	limit  int
+	rep    *Report
+	evs    []waybill.Event
+	errs   []error
+}
+
+// missing takes an event that Find yields.
+func (f *found) missing(ev waybill.Event) error {
+	if len(f.evs) >= f.limit {
+		f.rep.More = true
+		return errEnough
+	}
+	f.rep.Found++
+	ev = f.origin.Fill(ev)
+	ev.ID = waybill.ID{} // it is written anew, also if it comes from the history
+	if ev.DedupKey == "" && ev.AggregateID == "" {
+		f.fail(ev, errNoKey)
+		return nil
+	}
+	if ev.DedupKey == "" {
+		ev.DedupKey = ev.NaturalKey()
+	}
+	if err := ev.Validate(); err != nil {
+		f.fail(ev, err)
+		return nil
+	}
+	key := keyOf(ev)
+	if _, known := f.known[key]; known {
+		f.rep.Skipped++
+		return nil
+	}
+	f.known[key] = struct{}{}
+	f.evs = append(f.evs, ev.Complete()) // a copy: Find may use its buffers again
+	return nil
+}
+
+// fail notes an event that cannot be sent.
+func (f *found) fail(ev waybill.Event, err error) {
+	f.rep.Failed++
+	err = fmt.Errorf("event %s of %s %q: %w", ev.Type, ev.AggregateType, ev.AggregateID, err)
+	f.rep.note(err.Error())
+	f.errs = append(f.errs, err)
+}
+
+// failed returns an error if anything could not be sent.
+func (f *found) failed() error {
+	if len(f.errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %d could not be sent; the first: %w", f.rep.Failed, f.rep.Found, f.errs[0])
+}
+
+// keyOf is under what an event is remembered.
+func keyOf(ev waybill.Event) waybill.ID { return inbox.DedupID(ev.TenantID, ev.DedupKey) }
+
+// forgetLimit is how much is forgotten at a time.
+const forgetLimit = 5000
+
+// resend finds what is missing and writes it again. What was found before Find failed is sent all the same: it is missing.
+func (r *Reconciler[T]) resend(ctx context.Context, j *Job, a store.JobAttempt, rep *Report) error {
+	f := &found{origin: waybill.OriginFrom(ctx), known: make(map[waybill.ID]struct{}), limit: j.Limit, rep: rep}
+	if j.ResendAfter > 0 {
+		sent, err := r.db.SentKeys(ctx, j.Name, j.ResendAfter)
+		if err != nil {
+			return err
+		}
+		for _, one := range sent {
+			f.known[one.Key] = struct{}{}
+		}
+	}
+	err := contain.Call(func() error { return j.Find(ctx, rep.Window, f.missing) })
+	if err != nil && rep.More && errors.Is(err, errEnough) {
+		err = nil
+	}
+	if rep.DryRun {
+		rep.Events = f.evs
+		return errors.Join(err, f.failed())
+	}
+	for batch := range slices.Chunk(f.evs, r.cfg.Batch) {
+		if serr := r.send(ctx, j, a, f, batch); serr != nil {
+			return errors.Join(err, serr)
+		}
+	}
+	if ferr := r.forget(ctx, j); ferr != nil {
+		return errors.Join(err, f.failed(), ferr)
+	}
+	return errors.Join(err, f.failed())
+}
+
+// forget drops what need not be remembered any more.
+func (r *Reconciler[T]) forget(ctx context.Context, j *Job) error {
+	for {
+		n, err := r.db.ForgetSent(ctx, j.Name, max(j.ResendAfter, 0), forgetLimit)
+		if err != nil || n < forgetLimit {
+			return err
+		}
+	}
+}
+
+// send writes a batch, and each event of it by itself if that fails: one that the outbox refuses must not keep the others back. It returns an
+// error if the run is to end: the job is somebody else's, or nothing can be written at all.
+func (r *Reconciler[T]) send(ctx context.Context, j *Job, a store.JobAttempt, f *found, batch []waybill.Event) error {
+	err := r.sendAll(ctx, j, a, f, batch)
+	if err == nil || over(ctx, err) {
+		return err
+	}
+	if len(batch) == 1 {
+		f.fail(batch[0], err)
+		return nil
+	}
+	refused := 0
+	for _, ev := range batch {
+		if err = r.sendAll(ctx, j, a, f, []waybill.Event{ev}); over(ctx, err) {
+			return err
+		}
+		if err != nil {
+			f.fail(ev, err)
+			refused++
+		}
+	}
+	if refused == len(batch) {
+		return fmt.Errorf("none of %d events could be written: %w", refused, err)
+	}
+	return nil
+}
+
+// over reports whether an error ends the run. Of a commit that is uncertain nobody knows what was sent; the next run does.
+func over(ctx context.Context, err error) bool {
+	return err != nil && (ctx.Err() != nil || errors.Is(err, waybill.ErrLeaseLost) || errors.Is(err, waybill.ErrUncertain))
+}
+
+// restarts is how often a transaction is run again that the database gave up because of others.
+const restarts = 10
+
+// sendAll writes events and remembers them in one transaction, under the job's fence.
+func (r *Reconciler[T]) sendAll(ctx context.Context, j *Job, a store.JobAttempt, f *found, evs []waybill.Event) error {
+	var receipts []outbox.Receipt
+	send := func(ctx context.Context, tx T) (err error) {
+		if receipts, err = r.box.WriteEach(ctx, tx, evs...); err != nil {
+			return err
+		}
+		var sent []store.Sent
+		for i, receipt := range receipts {
+			if receipt.Outcome == outbox.Written && j.ResendAfter > 0 {
+				sent = append(sent, store.Sent{Key: keyOf(evs[i]), Event: receipt.ID})
+			}
+		}
+		held, err := r.db.RememberSent(ctx, tx, a, sent)
+		if err == nil && !held {
+			err = waybill.ErrLeaseLost
+		}
+		return err
+	}
+	err := r.box.InTx(ctx, send)
+	restarter, _ := r.db.(store.Restarter)
+	for n := 0; err != nil && n < restarts && restarter != nil && restarter.Restartable(err) && !over(ctx, err); n++ {
+		err = r.box.InTx(ctx, send)
+	}
+	if err != nil {
+		return err
+	}
+	for i, receipt := range receipts {
+		if receipt.Outcome != outbox.Written {
+			f.rep.Skipped++ // one with this key is pending, or a hook took it out
+			continue
+		}
+		f.rep.Sent++
+		r.cfg.Logger.Debug("waybill: an event was sent again", slog.String("job", j.Name), slog.String("id", receipt.ID.String()),
+			slog.String("type", evs[i].Type), slog.String("aggregate_type", evs[i].AggregateType), slog.String("aggregate_id", evs[i].AggregateID),
+			slog.String("dedup_key", evs[i].DedupKey), slog.String("correlation_id", evs[i].CorrelationID))
+	}
+	return nil
+}

@@ -1,0 +1,17 @@
+package memstore_test
+
+import (
+	"testing"
+
+	"github.com/waybillhq/waybill/idempotency/idemtest"
+	"github.com/waybillhq/waybill/store/memstore"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+// TestIdempotency shows what idempotency keys promise over this store.
+func TestIdempotency(t *testing.T) {
+	idemtest.Run(t, storetest.Harness[*memstore.Tx]{
+		Name: "memstore", Features: storetest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},
+		Open: func(t *testing.T) storetest.Instance[*memstore.Tx] { return instance(t, memstore.Config{}) },
+	})
+}

@@ -1,0 +1,241 @@
+package mysqlstore
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqltx"
+	"github.com/waybillhq/waybill/store"
+)
+
+// jobStatements are what reconciliation jobs take.
+type jobStatements struct {
+	claimNewJob, claimJob, renewJob, endJob string
+	clock, findJob, listJobs                string
+	lockJob, noteSent, noteSentRow          string
+	noteSentMet, sentKeys                   string
+	oldSent, dropSent, unrecorded           string
+}
+
+const (
+	// jobColumns are a whole job, as the driver gives them back unchanged, and the time of the answer.
+	jobColumns = `name, owner, fence, ` + micros + `lease_until), ` + micros + `started_at), ` + micros + `ended_at), ` + micros + `next_at),
+ found, sent, skipped, failed, CAST(last_error AS BINARY), ` + micros + `UTC_TIMESTAMP(6))`
+	// jobHeld is the fence of a run.
+	jobHeld = `name = ? AND owner = ? AND fence = ?`
+)
+
+func newJobStatements(r func(string) string) jobStatements {
+	return jobStatements{
+		// Primary key of job, up to lockJob.
+		claimNewJob: r(`INSERT INTO {job} (name, owner, fence, lease_until, started_at) VALUES (?, ?, 1, ` + fromNow + `, UTC_TIMESTAMP(6))`),
+		claimJob: r(`UPDATE {job} SET owner = ?, fence = fence + 1, lease_until = ` + fromNow + `, started_at = UTC_TIMESTAMP(6)
+WHERE name = ? AND (owner IS NULL OR lease_until <= UTC_TIMESTAMP(6)) AND (? < 0 OR fence = ?)`),
+		renewJob: r(`UPDATE {job} SET lease_until = ` + fromNow + ` WHERE ` + jobHeld + ` AND lease_until > UTC_TIMESTAMP(6)`),
+		endJob: r(`UPDATE {job} SET owner = NULL, lease_until = NULL, ended_at = UTC_TIMESTAMP(6), next_at = {next}, found = ?, sent = ?, skipped = ?,
+ failed = ?, last_error = ` + utf8Argument + ` WHERE ` + jobHeld),
+		clock:    `SELECT ` + micros + `UTC_TIMESTAMP(6))`,
+		findJob:  r(`SELECT ` + jobColumns + ` FROM {job} WHERE name = ?`),
+		listJobs: r(`SELECT ` + jobColumns + ` FROM {job} ORDER BY name`),
+		lockJob:  r(`SELECT fence FROM {job} WHERE ` + jobHeld + ` AND lease_until > UTC_TIMESTAMP(6) FOR UPDATE`),
+
+		// Primary key of job_sent.
+		noteSent:    r(`INSERT INTO {job_sent} (job, key_id, event_id, sent_at) VALUES `),
+		noteSentRow: `(x'{job}', x'{key}', x'{event}', UTC_TIMESTAMP(6))`,
+		noteSentMet: ` ON DUPLICATE KEY UPDATE event_id = VALUES(event_id), sent_at = VALUES(sent_at)`,
+		// The index sent_at (job, sent_at), and then the primary key.
+		sentKeys: r(`SELECT key_id, event_id FROM {job_sent} FORCE INDEX (sent_at)
+WHERE job = ? AND sent_at >= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND`),
+		oldSent: r(`SELECT key_id FROM {job_sent} FORCE INDEX (sent_at) WHERE job = ? AND sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+ORDER BY sent_at LIMIT {limit} FOR UPDATE SKIP LOCKED`),
+		dropSent: r(`DELETE FROM {job_sent} WHERE job = ? AND key_id IN ({marks})`),
+		// The index done_at for the span, and for each event the primary key of inbox.
+		unrecorded: r(`SELECT ` + strconv.Itoa(int(store.Delivered)) + ` AS state, ` + readColumns + `, ` + places[store.Delivered].more + `
+FROM {history} AS o FORCE INDEX (done_at) WHERE o.done_at >= TIMESTAMP'{from}' AND o.done_at < TIMESTAMP'{to}'
+ AND (o.done_at > TIMESTAMP'{from}' OR o.id > x'{after}')
+ AND NOT EXISTS (SELECT 1 FROM {inbox} AS i WHERE i.consumer_group = x'{group}' AND i.dedup_id = o.id)
+ORDER BY o.done_at, o.id LIMIT {limit}`),
+	}
+}
+
+// jobArgs are the arguments of jobHeld.
+func jobArgs(a store.JobAttempt) []any { return []any{[]byte(a.Name), a.Owner[:], a.Fence} }
+
+// ClaimJob implements [store.JobClaimer]. Every statement is a transaction of its own, and the one that takes the job is guarded: of several
+// at the same time one changes the row, and the others, which have waited for it, find that it does not fit any more.
+func (s *Store) ClaimJob(ctx context.Context, c store.JobClaim) (store.JobRecord, bool, error) {
+	if _, err := s.facts(ctx, s.db); err != nil { // without autocommit nothing would be kept
+		return store.JobRecord{}, false, err
+	}
+	for round := 0; ; round++ {
+		err := s.claimJobOnce(ctx, c)
+		if err != nil && (number(err) != errDeadlock || round == maxRounds) {
+			return store.JobRecord{}, false, s.explain(err)
+		}
+		if err == nil {
+			break
+		}
+	}
+	rec, _, err := s.FindJob(ctx, c.Name)
+	return rec, err == nil && rec.Owner == c.Owner, err
+}
+
+func (s *Store) claimJobOnce(ctx context.Context, c store.JobClaim) error {
+	n, err := affected(s.db.ExecContext(ctx, s.sql.claimJob, c.Owner[:], c.Lease.Microseconds(), []byte(c.Name), c.Seen, c.Seen))
+	if err != nil || n == 1 || c.Seen > 0 {
+		return err
+	}
+	_, err = s.db.ExecContext(ctx, s.sql.claimNewJob, []byte(c.Name), c.Owner[:], c.Lease.Microseconds())
+	if number(err) == errDuplicate { // somebody has it, or has just made it
+		return nil
+	}
+	return err
+}
+
+// RenewJob implements [store.JobClaimer].
+func (s *Store) RenewJob(ctx context.Context, a store.JobAttempt, lease time.Duration) (bool, error) {
+	n, err := affected(s.db.ExecContext(ctx, s.sql.renewJob, append([]any{lease.Microseconds()}, jobArgs(a)...)...))
+	return n == 1, s.explain(err)
+}
+
+// EndJob implements [store.JobClaimer].
+func (s *Store) EndJob(ctx context.Context, a store.JobAttempt, end store.JobEnd) (bool, error) {
+	next := `NULL`
+	if !end.Next.IsZero() {
+		next = `TIMESTAMP'` + utc(end.Next) + `'`
+	}
+	args := append([]any{end.Found, end.Sent, end.Skipped, end.Failed, errorArg(end.Error)}, jobArgs(a)...)
+	n, err := affected(s.db.ExecContext(ctx, fill(s.sql.endJob, "{next}", next), args...))
+	return n == 1, s.explain(err)
+}
+
+// jobs reads jobColumns.
+func (s *Store) jobs(ctx context.Context, query string, args ...any) ([]store.JobRecord, error) {
+	var list []store.JobRecord
+	var r store.JobRecord
+	var lease, started, ended, next sql.NullInt64
+	var now int64
+	var lastError []byte
+	dest := []any{
+		&r.Name, (*scanID)(&r.Owner), &r.Fence, &lease, &started, &ended, &next, &r.Found, &r.Sent, &r.Skipped, &r.Failed, &lastError, &now,
+	}
+	err := each(ctx, s.db, query, args, func() {
+		r.LeaseUntil, r.StartedAt, r.EndedAt, r.Next = timeOf(lease), timeOf(started), timeOf(ended), timeOf(next)
+		r.LastError, r.Now = string(lastError), time.UnixMicro(now).UTC()
+		list = append(list, r)
+	}, dest...)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return list, nil
+}
+
+// FindJob implements [store.JobRecords].
+func (s *Store) FindJob(ctx context.Context, name string) (store.JobRecord, bool, error) {
+	list, err := s.jobs(ctx, s.sql.findJob, []byte(name))
+	if err != nil {
+		return store.JobRecord{}, false, err
+	}
+	if len(list) == 1 {
+		return list[0], true, nil
+	}
+	var now int64
+	if err := each(ctx, s.db, s.sql.clock, nil, nil, &now); err != nil {
+		return store.JobRecord{}, false, s.explain(err)
+	}
+	return store.JobRecord{Now: time.UnixMicro(now).UTC()}, false, nil
+}
+
+// ListJobs implements [store.JobRecords].
+func (s *Store) ListJobs(ctx context.Context) ([]store.JobRecord, error) {
+	return s.jobs(ctx, s.sql.listJobs)
+}
+
+// RememberSent implements [store.JobSender]. The job's row is locked until the transaction ends: whoever takes it over waits for that.
+func (s *Store) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt, sent []store.Sent) (bool, error) {
+	if tx == nil {
+		return false, fmt.Errorf("mysqlstore: remember: %w", waybill.ErrNoTx)
+	}
+	f, err := s.facts(ctx, tx)
+	if err != nil {
+		return false, sqltx.Done(err)
+	}
+	if err := proveOpen(ctx, tx, f); err != nil {
+		return false, s.refused(err)
+	}
+	var fence int64
+	if err := each(ctx, tx, s.sql.lockJob, jobArgs(a), nil, &fence); err != nil {
+		return false, s.refused(err)
+	}
+	if fence != a.Fence || fence == 0 {
+		return false, nil
+	}
+	sorted := slices.SortedFunc(slices.Values(sent), func(a, b store.Sent) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+	for part := range parts(sorted, manyIntakes) {
+		rows := make([]string, len(part))
+		for i, one := range part {
+			rows[i] = strings.NewReplacer("{job}", hexText(a.Name), "{key}", hexID(one.Key), "{event}", hexID(one.Event)).Replace(s.sql.noteSentRow)
+		}
+		if _, err := tx.ExecContext(ctx, s.sql.noteSent+strings.Join(rows, ", ")+s.sql.noteSentMet); err != nil {
+			return false, s.refused(err)
+		}
+	}
+	return true, nil
+}
+
+// SentKeys implements [store.JobRecords].
+func (s *Store) SentKeys(ctx context.Context, name string, age time.Duration) ([]store.Sent, error) {
+	var list []store.Sent
+	var one store.Sent
+	err := each(ctx, s.db, s.sql.sentKeys, []any{[]byte(name), age.Microseconds()}, func() {
+		list = append(list, one)
+	}, (*scanID)(&one.Key), (*scanID)(&one.Event))
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return list, nil
+}
+
+// ForgetSent implements [store.JobRecords].
+func (s *Store) ForgetSent(ctx context.Context, name string, age time.Duration, limit int) (int, error) {
+	forgotten := 0
+	err := s.transact(ctx, func(tx *sql.Tx) error {
+		var old []waybill.ID
+		var id scanID
+		query := fill(s.sql.oldSent, "{limit}", strconv.Itoa(max(limit, 0)))
+		if err := each(ctx, tx, query, []any{[]byte(name), age.Microseconds()}, func() { old = append(old, waybill.ID(id)) }, &id); err != nil {
+			return err
+		}
+		for part := range parts(sortedIDs(old), manyIntakes) {
+			args := append([]any{[]byte(name)}, idArgs(part)...)
+			if _, err := tx.ExecContext(ctx, fill(s.sql.dropSent, "{marks}", marks(len(part))), args...); err != nil {
+				return err
+			}
+		}
+		forgotten = len(old)
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return forgotten, nil
+}
+
+// Unrecorded implements [store.Gaps].
+func (s *Store) Unrecorded(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
+	query := strings.NewReplacer("{group}", hexText(group), "{from}", utc(span.From), "{to}", utc(span.To), "{after}", hexID(span.After),
+		"{limit}", strconv.Itoa(max(limit, 0))).Replace(s.sql.unrecorded)
+	list, err := s.records(ctx, query)
+	slices.SortFunc(list, func(a, b store.Record) int {
+		return cmp.Or(a.EndedAt.Compare(b.EndedAt), bytes.Compare(a.ID[:], b.ID[:]))
+	})
+	return list, err
+}

@@ -1,0 +1,395 @@
+package mysqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqltx"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Keys are taken as events are accepted: see how, above [Store.Accept]. INSERT … ON DUPLICATE KEY UPDATE makes the row, or marks the one that
+// is there if it is free, or only locks it.
+
+// TakeKey implements [store.KeyTaker]. On MySQL it may wait for a transaction that is taking the same key; see the package's comment.
+func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
+	f, err := s.facts(ctx, tx)
+	if err != nil {
+		return store.KeyTaken{}, sqltx.Done(err)
+	}
+	if !f.proves {
+		if err := proveOpen(ctx, tx, f); err != nil {
+			return store.KeyTaken{}, s.refused(err)
+		}
+	}
+	values := keyValues(c.KeyID, "{mark}", hexID(c.Owner), "{hash}", hexText(c.Hash))
+	met, err := s.takeOnce(ctx, tx, f, values)
+	switch {
+	case isLocked(err):
+		return s.lookAtKey(ctx, tx, f, c, values)
+	case err != nil:
+		return store.KeyTaken{}, s.refused(err)
+	}
+	a := store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}
+	if !met {
+		return store.KeyTaken{Taken: true, Attempt: a}, nil
+	}
+	found, err := s.keyRecords(ctx, tx, values.Replace(s.sql.lockKey))
+	switch {
+	case err != nil:
+		return store.KeyTaken{}, s.refused(err)
+	case len(found) == 0: // it was there a moment ago, and this transaction has it locked
+		return store.KeyTaken{}, fmt.Errorf("mysqlstore: take a key: %w: the row is gone", waybill.ErrTxDone)
+	case found[0].taken:
+		a.Fence = found[0].Fence + 1
+		return store.KeyTaken{Taken: true, Attempt: a}, nil
+	}
+	return store.KeyTaken{Record: found[0].KeyRecord}, nil
+}
+
+// takeOnce makes the row of a key, or marks the one that is there, and reports whether there was one.
+func (s *Store) takeOnce(ctx context.Context, tx *sql.Tx, f facts, values *strings.Replacer) (met bool, err error) {
+	query, proof := s.sql.takeKey, "x'{mark}'"
+	switch {
+	case f.noWait:
+		query = s.sql.noWait + query
+	case f.readCommitted:
+		if err := each(ctx, tx, values.Replace(s.sql.probeKey), nil, nil, new(int64)); err != nil {
+			return false, err
+		}
+	}
+	if f.proves {
+		proof = strings.Replace(provenBytes, "?", proof, 1)
+	}
+	res, err := tx.ExecContext(ctx, values.Replace(fill(query, "{proof}", proof)))
+	if err != nil {
+		return false, err
+	}
+	id, err := res.LastInsertId()
+	return id != 0, err
+}
+
+// lookAtKey answers for a key whose row is locked. A record that is not free is there to be seen; otherwise the key is busy.
+func (s *Store) lookAtKey(ctx context.Context, tx *sql.Tx, f facts, c store.KeyClaim, values *strings.Replacer) (store.KeyTaken, error) {
+	look := s.sql.lookKey
+	if f.noWait {
+		look = s.sql.noWait + look // at SERIALIZABLE every look is a lock
+	}
+	found, err := s.keyRecords(ctx, tx, values.Replace(look))
+	if err != nil && !isLocked(err) {
+		return store.KeyTaken{}, s.refused(err)
+	}
+	if err := proveOpen(ctx, tx, f); err != nil {
+		return store.KeyTaken{}, s.refused(err)
+	}
+	if len(found) > 0 && !keyFree(&found[0].KeyRecord, c.Hash) {
+		return store.KeyTaken{Record: found[0].KeyRecord}, nil
+	}
+	return store.KeyTaken{Busy: true}, nil
+}
+
+// keyFree reports whether a live record could be taken by whoever has the hash when it was read.
+func keyFree(r *store.KeyRecord, hash string) bool {
+	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
+}
+
+// KeepKey implements [store.KeyTaker]. Whoever takes the key over has its row locked; the update waits for that, and then does not fit.
+func (s *Store) KeepKey(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+	return s.changeIn(ctx, tx, s.sql.keepKey, s.sql.keepProven, answer.Result, attemptValues(a, answerValues(answer)...))
+}
+
+// SavePoint implements [store.KeyTaker].
+func (s *Store) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
+	return s.changeIn(ctx, tx, s.sql.savePoint, s.sql.saveProven, p.Data, attemptValues(a, "{point}", "x'"+hexText(p.Name)+"'"))
+}
+
+// changeIn changes the record of an attempt in somebody's transaction, and reports whether it fitted.
+func (s *Store) changeIn(ctx context.Context, tx *sql.Tx, plain, proven string, data []byte, values *strings.Replacer) (bool, error) {
+	f, err := s.facts(ctx, tx)
+	if err != nil {
+		return false, sqltx.Done(err)
+	}
+	query := proven
+	if !f.proves {
+		query = plain
+		if err := proveOpen(ctx, tx, f); err != nil {
+			return false, s.refused(err)
+		}
+	}
+	fitted, err := s.changes(ctx, tx, query, data, values)
+	if err != nil {
+		return false, s.refused(err)
+	}
+	return fitted, nil
+}
+
+// largeData is how much stands in the text of a statement. More goes as an argument: two round trips, but half the bytes.
+const largeData = 64 << 10
+
+// changes runs a statement that changes at most one record, and reports whether it found it. A statement that may find everything as it wants
+// it changes nothing then, and says with the last insert id that it was there.
+func (s *Store) changes(ctx context.Context, q querier, query string, data []byte, values *strings.Replacer) (bool, error) {
+	text, args := hexBytes, []any(nil)
+	if len(data) > largeData {
+		text, args = func([]byte) string { return "?" }, []any{data}
+	}
+	res, err := q.ExecContext(ctx, fill(values.Replace(query), "{result}", text(data)), args...)
+	n, err := affected(res, err)
+	if err != nil || n == 1 {
+		return n == 1, err
+	}
+	id, err := res.LastInsertId()
+	return id == 1, err
+}
+
+// ClaimKey implements [store.KeyClaimer]. It is one statement, and a transaction of its own; of several at the same time one changes the row, and
+// the others, which have waited for it, find that it does not fit any more. MariaDB's statement answers with the record. On MySQL it is read
+// afterwards, when it may have changed: an attempt that was lost in between is not reported as taken.
+func (s *Store) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+	f, err := s.facts(ctx, s.db) // without autocommit nothing would be kept
+	if err != nil {
+		return store.KeyRecord{}, false, err
+	}
+	// The mark is of this call. The owner would not do: whoever claims again, because an answer was lost, has not taken the key again.
+	values := keyValues(c.KeyID, "{owner}", hexID(c.Owner), "{mark}", hexID(waybill.NewID()), "{hash}", hexText(c.Hash),
+		"{lease}", strconv.FormatInt(c.Lease.Microseconds(), 10))
+	for round := 0; ; round++ {
+		var found []foundKey
+		if f.proves {
+			found, err = s.keyRecords(ctx, s.db, values.Replace(s.sql.claimReturning))
+		} else if _, err = s.db.ExecContext(ctx, values.Replace(s.sql.claimKey)); err == nil {
+			found, err = s.keyRecords(ctx, s.db, values.Replace(s.sql.judgeKey))
+		}
+		switch {
+		case err != nil && (number(err) != errDeadlock || round == maxRounds):
+			return store.KeyRecord{}, false, s.explain(err)
+		case err == nil && len(found) > 0:
+			return found[0].KeyRecord, found[0].taken, nil
+		case round == maxRounds:
+			return store.KeyRecord{}, false, fmt.Errorf("mysqlstore: claim: the record of key %q keeps changing; somebody else is at work on it", c.Key)
+		}
+	}
+}
+
+// EndKey implements [store.KeyClaimer].
+func (s *Store) EndKey(ctx context.Context, a store.KeyAttempt, end store.KeyEnd) (bool, error) {
+	switch end.State {
+	case store.KeySucceeded:
+		return s.change(ctx, s.sql.endKey, end.Answer.Result, attemptValues(a, answerValues(end.Answer)...))
+	case store.KeyFailed, store.KeyUncertain:
+		return s.change(ctx, s.sql.failKey, nil, attemptValues(a, failureValues(end)...))
+	case store.KeyProcessing:
+	}
+	return false, fmt.Errorf("mysqlstore: an attempt cannot end as %s", end.State)
+}
+
+// RenewKey implements [store.KeyClaimer].
+func (s *Store) RenewKey(ctx context.Context, a store.KeyAttempt, lease time.Duration) (bool, error) {
+	return s.change(ctx, s.sql.renewKey, nil, attemptValues(a, "{lease}", strconv.FormatInt(lease.Microseconds(), 10)))
+}
+
+// ResolveKey implements [store.KeyRecords].
+func (s *Store) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd) (bool, error) {
+	switch end.State {
+	case store.KeySucceeded:
+		return s.change(ctx, s.sql.settleKey, end.Answer.Result, keyValues(id, answerValues(end.Answer)...))
+	case store.KeyFailed:
+		return s.change(ctx, s.sql.reopenKey, nil, keyValues(id, failureValues(end)...))
+	case store.KeyProcessing, store.KeyUncertain:
+	}
+	return false, fmt.Errorf("mysqlstore: an uncertain key cannot be resolved as %s", end.State)
+}
+
+// change changes a record in a transaction of its own, and reports whether it fitted.
+func (s *Store) change(ctx context.Context, query string, data []byte, values *strings.Replacer) (bool, error) {
+	if _, err := s.facts(ctx, s.db); err != nil {
+		return false, err
+	}
+	fitted, err := s.changes(ctx, s.db, query, data, values)
+	return fitted, s.explain(err)
+}
+
+// FindKey implements [store.KeyRecords].
+func (s *Store) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
+	found, err := s.keyRecords(ctx, s.db, keyValues(id).Replace(s.sql.lookKey))
+	if err != nil || len(found) == 0 {
+		return store.KeyRecord{}, false, s.explain(err)
+	}
+	return found[0].KeyRecord, true, nil
+}
+
+// ListKeys implements [store.KeyRecords].
+func (s *Store) ListKeys(ctx context.Context, f store.KeyFilter, after store.KeyID, limit int) ([]store.KeyRecord, error) {
+	states, index := f.States, "status"
+	if len(states) == 0 {
+		states = []store.KeyState{store.KeyProcessing, store.KeyFailed, store.KeyUncertain}
+	}
+	numbers := make([]string, len(states))
+	for i, state := range states {
+		if state < store.KeyProcessing || state > store.KeyUncertain {
+			return nil, fmt.Errorf("mysqlstore: there is no state %d of a key", state)
+		}
+		numbers[i] = strconv.Itoa(int(state))
+	}
+	if slices.Contains(states, store.KeySucceeded) {
+		index = "PRIMARY"
+	}
+	where := ""
+	if f.Tenant != "" {
+		where += " AND i.tenant = x'" + hexText(f.Tenant) + "'"
+	}
+	if f.Operation != "" {
+		where += " AND i.operation = x'" + hexText(f.Operation) + "'"
+	}
+	values := keyValues(after, "{index}", index, "{numbers}", strings.Join(numbers, ", "), "{where}", where, "{limit}", strconv.Itoa(max(limit, 0)))
+	found, err := s.keyRecords(ctx, s.db, values.Replace(s.sql.listKeys))
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	var list []store.KeyRecord
+	for _, one := range found {
+		list = append(list, one.KeyRecord)
+	}
+	return list, nil
+}
+
+// KeyStats implements [store.KeyRecords].
+func (s *Store) KeyStats(ctx context.Context) (store.KeyStats, error) {
+	var k store.KeyStats
+	var oldest int64
+	err := each(ctx, s.db, s.sql.keyStats, nil, nil, &k.Processing, &k.Failed, &k.Uncertain, &k.Lapsed, &oldest)
+	if err != nil {
+		return store.KeyStats{}, s.explain(err)
+	}
+	k.OldestLapsed = time.Duration(oldest) * time.Microsecond
+	return k, nil
+}
+
+// PurgeKeys implements [store.KeyRecords].
+func (s *Store) PurgeKeys(ctx context.Context, limit int) (int, error) {
+	purged := 0
+	err := s.transact(ctx, func(tx *sql.Tx) error {
+		purged = 0
+		for _, state := range []store.KeyState{store.KeySucceeded, store.KeyFailed} {
+			var over, answers []store.KeyID
+			var id store.KeyID
+			var isOver bool
+			query := fill(fill(s.sql.oldKeys, "{state}", strconv.Itoa(int(state))), "{limit}", strconv.Itoa(max(limit, 0)-purged))
+			err := each(ctx, tx, query, nil, func() {
+				if isOver {
+					over = append(over, id)
+				} else {
+					answers = append(answers, id)
+				}
+			}, &id.Tenant, &id.Operation, &id.Key, &isOver)
+			if err != nil {
+				return err
+			}
+			purged += len(over) + len(answers)
+			if err := onKeys(ctx, tx, s.sql.dropKeys, over); err != nil {
+				return err
+			}
+			if err := onKeys(ctx, tx, s.sql.stripAnswers, answers); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return purged, nil
+}
+
+// onKeys runs a statement for some keys.
+func onKeys(ctx context.Context, tx *sql.Tx, query string, ids []store.KeyID) error {
+	for part := range parts(ids, manyIntakes) {
+		names := list(part, func(b []byte, id store.KeyID) []byte {
+			b = strconv.AppendQuote(append(b, '['), hexText(id.Tenant))
+			b = strconv.AppendQuote(append(b, ','), hexText(id.Operation))
+			return append(strconv.AppendQuote(append(b, ','), hexText(id.Key)), ']')
+		})
+		if _, err := tx.ExecContext(ctx, fill(query, "{keys}", string(names))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keyValues puts the values of a key, and others, into a statement.
+func keyValues(id store.KeyID, more ...string) *strings.Replacer {
+	return strings.NewReplacer(append(more, "{tenant}", hexText(id.Tenant), "{operation}", hexText(id.Operation), "{key}", hexText(id.Key))...)
+}
+
+// attemptValues are those of an attempt.
+func attemptValues(a store.KeyAttempt, more ...string) *strings.Replacer {
+	return keyValues(a.KeyID, append(more, "{owner}", hexID(a.Owner), "{fence}", strconv.FormatInt(a.Fence, 10))...)
+}
+
+// answerValues are those of answerKey, but for the result. No time, after NULL microseconds.
+func answerValues(a store.KeyAnswer) []string {
+	answer := "NULL"
+	if a.ResultTTL > 0 {
+		answer = strconv.FormatInt(a.ResultTTL.Microseconds(), 10)
+	}
+	return []string{
+		"{ref}", "x'" + hexText(a.Ref) + "'", "{type}", "x'" + hexText(a.ContentType) + "'", "{lost}", strconv.FormatBool(a.Lost),
+		"{ttl}", strconv.FormatInt(a.TTL.Microseconds(), 10), "{answer}", answer,
+	}
+}
+
+// failureValues are those of failedKey. An uncertain record does not expire.
+func failureValues(end store.KeyEnd) []string {
+	ttl := "NULL"
+	if end.State == store.KeyFailed {
+		ttl = strconv.FormatInt(end.Answer.TTL.Microseconds(), 10)
+	}
+	text := func(s string) string {
+		if s = store.CutError(s); s == "" {
+			return "NULL"
+		}
+		return "x'" + hexText(s) + "'"
+	}
+	return []string{"{state}", strconv.Itoa(int(end.State)), "{ttl}", ttl, "{code}", text(end.Code), "{error}", text(end.Error)}
+}
+
+// hexBytes returns bytes as they stand in a statement; nil is NULL.
+func hexBytes(b []byte) string {
+	if b == nil {
+		return "NULL"
+	}
+	return "x'" + hex.EncodeToString(b) + "'"
+}
+
+// foundKey is a record, and whether it has the statement's mark.
+type foundKey struct {
+	store.KeyRecord
+	taken bool
+}
+
+// keyRecords reads takenBy and keyColumns.
+func (s *Store) keyRecords(ctx context.Context, q querier, query string) ([]foundKey, error) {
+	var found []foundKey
+	var r foundKey
+	var lease, completed, expires sql.NullInt64
+	var created, now int64
+	var point, ref, contentType, code, lastError []byte
+	dest := []any{
+		&r.taken, &r.Tenant, &r.Operation, &r.Key, &r.Hash, &r.State, (*scanID)(&r.Owner), &r.Fence, &r.Attempts, &point, &r.Point.Data, &ref, &r.Result,
+		&contentType, &r.Lost, &r.ResultExpired, &code, &lastError, &lease, &created, &completed, &expires, &now,
+	}
+	err := each(ctx, q, query, nil, func() {
+		r.Point.Name, r.Ref, r.ContentType, r.Code, r.LastError = string(point), string(ref), string(contentType), string(code), string(lastError)
+		r.LeaseUntil, r.CompletedAt, r.ExpiresAt = timeOf(lease), timeOf(completed), timeOf(expires)
+		r.CreatedAt, r.Now = time.UnixMicro(created).UTC(), time.UnixMicro(now).UTC()
+		found = append(found, r)
+	}, dest...)
+	return found, err
+}

@@ -1,0 +1,31 @@
+package pgstore_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill/idempotency/idemtest"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+// TestIdempotency shows what idempotency keys promise over pgx.
+func TestIdempotency(t *testing.T) {
+	pool := openPool(t, nil)
+	idemtest.Run(t, storetest.Harness[pgx.Tx]{
+		Name: "pgstore", Features: all,
+		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+	})
+}
+
+// TestIdempotencySQL shows it over database/sql.
+func TestIdempotencySQL(t *testing.T) {
+	pool := openPool(t, nil)
+	features := all
+	features.SavepointAPI = false
+	idemtest.Run(t, storetest.Harness[*sql.Tx]{
+		Name: "pgstore/sql", Features: features,
+		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+	})
+}

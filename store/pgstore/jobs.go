@@ -1,0 +1,230 @@
+package pgstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// jobStatements are those of the jobs.
+type jobStatements struct {
+	claimJob, renewJob, endJob string
+	findJob, listJobs          string
+	rememberSent               string
+	sentKeys, forgetSent       string
+	unrecorded                 string
+}
+
+func newJobStatements(r func(string) string) jobStatements {
+	return jobStatements{
+		claimJob: r(claimJob), renewJob: r(renewJob), endJob: r(endJob),
+		findJob: r(findJob), listJobs: r(listJobs),
+		rememberSent: r(rememberSent), sentKeys: r(sentKeys), forgetSent: r(forgetSent),
+		unrecorded: r(unrecordedEvents),
+	}
+}
+
+// jobColumns is what every read of a job j returns, in the order of jobRow.dest. Without a record the fence is -1.
+const jobColumns = `coalesce(j.name, ''), j.owner, coalesce(j.fence, -1), j.lease_until, j.started_at, j.ended_at, j.next_at,
+ coalesce(j.found, 0), coalesce(j.sent, 0), coalesce(j.skipped, 0), coalesce(j.failed, 0), coalesce(j.last_error, ''), clock_timestamp()`
+
+// claimJob takes a job. $1: its name, $2: the owner, $3: the lease in seconds, $4: the fence that was seen, or a negative number. Of many
+// one makes the record, or changes it; the others wait for that, and judge what they find. So the lease runs from when the waiting is
+// over. Primary key of job.
+const claimJob = `WITH ` + durable + `
+INSERT INTO {job} AS j (name, owner, fence, lease_until, started_at)
+SELECT $1::text, $2::uuid, 1, clock_timestamp() + $3::double precision * interval '1 second', clock_timestamp() FROM durable WHERE $4::bigint <= 0
+  OR EXISTS (SELECT FROM {job} WHERE name = $1::text)
+ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = j.fence + 1,
+  lease_until = clock_timestamp() + $3::double precision * interval '1 second', started_at = clock_timestamp()
+WHERE (j.owner IS NULL OR j.lease_until <= clock_timestamp()) AND ($4::bigint < 0 OR j.fence = $4::bigint)
+RETURNING ` + jobColumns
+
+// jobHeld is the fence of a run: $1 name, $2 owner, $3 fence. Primary key of job.
+const jobHeld = `name = $1::text AND owner = $2::uuid AND fence = $3::bigint`
+
+const renewJob = `WITH ` + durable + `
+UPDATE {job} SET lease_until = clock_timestamp() + $4::double precision * interval '1 second' FROM durable
+WHERE ` + jobHeld + ` AND lease_until > clock_timestamp() RETURNING 1`
+
+// endJob gives a job back. $4: when it is to run again, $5 to $8: what it did, $9: its error.
+const endJob = `WITH ` + durable + `
+UPDATE {job} SET owner = NULL, lease_until = NULL, ended_at = clock_timestamp(), next_at = $4::timestamptz,
+  found = $5::bigint, sent = $6::bigint, skipped = $7::bigint, failed = $8::bigint, last_error = nullif($9::text, '')
+FROM durable WHERE ` + jobHeld + ` RETURNING 1`
+
+// findJob returns the clock also if there is no such job.
+const findJob = `SELECT ` + jobColumns + ` FROM (SELECT) AS once LEFT JOIN {job} j ON j.name = $1::text`
+
+const listJobs = `SELECT ` + jobColumns + ` FROM {job} j ORDER BY j.name`
+
+// rememberSent notes what a run sends. $4: keys, $5: the ids of the events. The job is locked until the transaction ends, so that whoever
+// takes it over waits for what this one sends. Primary keys of job and job_sent; keys in their order.
+const rememberSent = `WITH held AS MATERIALIZED (
+  SELECT name FROM {job} WHERE ` + jobHeld + ` AND lease_until > clock_timestamp() FOR UPDATE
+), noted AS (
+  INSERT INTO {job_sent} (job, key_id, event_id, sent_at)
+  SELECT held.name, k.key_id, k.event_id, clock_timestamp() FROM held, unnest($4::uuid[], $5::uuid[]) AS k(key_id, event_id) ORDER BY k.key_id
+  ON CONFLICT (job, key_id) DO UPDATE SET event_id = excluded.event_id, sent_at = excluded.sent_at
+)
+SELECT 1 FROM held`
+
+// sentKeys: job_sent_at_idx (job, sent_at).
+const sentKeys = `SELECT key_id, event_id FROM {job_sent}
+WHERE job = $1::text AND sent_at >= clock_timestamp() - $2::double precision * interval '1 second'`
+
+// forgetSent: job_sent_at_idx finds the oldest, the primary key deletes them. Several may run at a time: each passes over what another has.
+const forgetSent = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() - $2::double precision * interval '1 second' AS cutoff),
+old AS MATERIALIZED (
+  SELECT key_id FROM {job_sent} WHERE job = $1::text AND sent_at < (SELECT cutoff FROM clock)
+  ORDER BY sent_at LIMIT $3::bigint FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM {job_sent} WHERE job = $1::text AND key_id = ANY(ARRAY(SELECT key_id FROM old)) RETURNING 1
+)
+SELECT count(*) FROM gone`
+
+// unrecordedEvents: history_done_idx (done_at) for the span, and for each event the primary key of inbox. $1: the group, $2 and $3: the
+// span, $4: the id to begin behind.
+var unrecordedEvents = `SELECT ` + recordColumns(store.Delivered) + ` FROM {history} h
+WHERE h.done_at >= $2::timestamptz AND h.done_at < $3::timestamptz AND (h.done_at, h.id) > ($2::timestamptz, $4::uuid)
+  AND NOT EXISTS (SELECT FROM {inbox} i WHERE i.consumer_group = $1::text AND i.dedup_id = h.id)
+ORDER BY h.done_at, h.id LIMIT $5::bigint`
+
+// jobRow is where a job is read into, row after row.
+type jobRow struct {
+	store.JobRecord
+	lease, started, ended, next *time.Time
+	dest                        []any
+}
+
+func newJobRow(e encoder) *jobRow {
+	r := &jobRow{}
+	r.dest = []any{
+		&r.Name, e.scanID(&r.Owner), &r.Fence, &r.lease, &r.started, &r.ended, &r.next,
+		&r.Found, &r.Sent, &r.Skipped, &r.Failed, &r.LastError, &r.Now,
+	}
+	return r
+}
+
+// record returns what was read, and whether there is a record.
+func (r *jobRow) record() (store.JobRecord, bool) {
+	out := r.JobRecord
+	out.LeaseUntil, out.StartedAt, out.EndedAt, out.Next = timeOf(r.lease), timeOf(r.started), timeOf(r.ended), timeOf(r.next)
+	out.Now = r.Now.UTC()
+	if r.Fence < 0 {
+		return store.JobRecord{Now: out.Now}, false
+	}
+	return out, true
+}
+
+// oneJob runs a statement that returns a job, or none, and reports which.
+func (c *core) oneJob(ctx context.Context, query string, args ...any) (rec store.JobRecord, there bool, err error) {
+	r := newJobRow(c.db)
+	rows, err := c.db.query(ctx, query, args...)
+	err = collect(rows, err, func() error { rec, there = r.record(); return nil }, r.dest...)
+	if err != nil {
+		return store.JobRecord{}, false, c.explain(err)
+	}
+	return rec, there, nil
+}
+
+// ClaimJob implements [store.JobClaimer].
+func (c *core) ClaimJob(ctx context.Context, claim store.JobClaim) (store.JobRecord, bool, error) {
+	rec, taken, err := c.oneJob(ctx, c.sql.claimJob, claim.Name, claim.Owner.UUID(), seconds(claim.Lease), claim.Seen)
+	if err != nil || taken {
+		return rec, taken, err
+	}
+	rec, _, err = c.FindJob(ctx, claim.Name)
+	return rec, false, err
+}
+
+// jobArgs are those of jobHeld.
+func jobArgs(a store.JobAttempt) []any { return []any{a.Name, a.Owner.UUID(), a.Fence} }
+
+// RenewJob implements [store.JobClaimer].
+func (c *core) RenewJob(ctx context.Context, a store.JobAttempt, lease time.Duration) (bool, error) {
+	return c.did(ctx, c.db, c.sql.renewJob, append(jobArgs(a), seconds(lease)))
+}
+
+// EndJob implements [store.JobClaimer].
+func (c *core) EndJob(ctx context.Context, a store.JobAttempt, end store.JobEnd) (bool, error) {
+	var next any
+	if !end.Next.IsZero() {
+		next = end.Next.UTC()
+	}
+	return c.did(ctx, c.db, c.sql.endJob, append(jobArgs(a), next, end.Found, end.Sent, end.Skipped, end.Failed, store.CutError(end.Error)))
+}
+
+// FindJob implements [store.JobRecords].
+func (c *core) FindJob(ctx context.Context, name string) (store.JobRecord, bool, error) {
+	return c.oneJob(ctx, c.sql.findJob, name)
+}
+
+// ListJobs implements [store.JobRecords].
+func (c *core) ListJobs(ctx context.Context) ([]store.JobRecord, error) {
+	var out []store.JobRecord
+	r := newJobRow(c.db)
+	rows, err := c.db.query(ctx, c.sql.listJobs)
+	err = collect(rows, err, func() error {
+		rec, _ := r.record()
+		out = append(out, rec)
+		return nil
+	}, r.dest...)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	return out, nil
+}
+
+// RememberSent implements [store.JobSender].
+func (s *Store) RememberSent(ctx context.Context, tx pgx.Tx, a store.JobAttempt, sent []store.Sent) (bool, error) {
+	if err := s.inOpenTx(ctx, tx, "remember"); err != nil {
+		return false, err
+	}
+	return s.remember(ctx, pgxDB{tx}, a, sent)
+}
+
+// RememberSent implements [store.JobSender].
+func (s *SQLStore) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt, sent []store.Sent) (bool, error) {
+	if tx == nil {
+		return false, fmt.Errorf("pgstore: remember: %w", waybill.ErrNoTx)
+	}
+	return s.remember(ctx, sqlDB{tx}, a, sent)
+}
+
+func (c *core) remember(ctx context.Context, tx database, a store.JobAttempt, sent []store.Sent) (bool, error) {
+	keys, events := make([]waybill.ID, len(sent)), make([]waybill.ID, len(sent))
+	for i, one := range sent {
+		keys[i], events[i] = one.Key, one.Event
+	}
+	return c.did(ctx, tx, c.sql.rememberSent, append(jobArgs(a), tx.ids(keys), tx.ids(events)))
+}
+
+// SentKeys implements [store.JobRecords].
+func (c *core) SentKeys(ctx context.Context, name string, age time.Duration) ([]store.Sent, error) {
+	var out []store.Sent
+	var one store.Sent
+	rows, err := c.db.query(ctx, c.sql.sentKeys, name, seconds(age))
+	err = collect(rows, err, func() error { out = append(out, one); return nil }, c.db.scanID(&one.Key), c.db.scanID(&one.Event))
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	return out, nil
+}
+
+// ForgetSent implements [store.JobRecords].
+func (c *core) ForgetSent(ctx context.Context, name string, age time.Duration, limit int) (int, error) {
+	return c.howMany(ctx, c.sql.forgetSent, name, seconds(age), max(limit, 0))
+}
+
+// Unrecorded implements [store.Gaps].
+func (c *core) Unrecorded(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
+	state := store.Delivered
+	return c.records(ctx, &state, nil, c.sql.unrecorded, group, span.From.UTC(), span.To.UTC(), span.After.UUID(), max(limit, 0))
+}

@@ -1,0 +1,31 @@
+package pgstore_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill/reconcile/reconciletest"
+	"github.com/waybillhq/waybill/store/storetest"
+)
+
+// TestReconcile shows what reconciliation promises over pgx.
+func TestReconcile(t *testing.T) {
+	pool := openPool(t, nil)
+	reconciletest.Run(t, storetest.Harness[pgx.Tx]{
+		Name: "pgstore", Features: all,
+		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+	})
+}
+
+// TestReconcileSQL shows it over database/sql.
+func TestReconcileSQL(t *testing.T) {
+	pool := openPool(t, nil)
+	features := all
+	features.SavepointAPI = false
+	reconciletest.Run(t, storetest.Harness[*sql.Tx]{
+		Name: "pgstore/sql", Features: features,
+		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+	})
+}

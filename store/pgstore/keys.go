@@ -1,0 +1,299 @@
+package pgstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// TakeKey implements [store.KeyTaker].
+func (s *Store) TakeKey(ctx context.Context, tx pgx.Tx, c store.KeyClaim) (store.KeyTaken, error) {
+	if err := s.inOpenTx(ctx, tx, "take a key"); err != nil {
+		return store.KeyTaken{}, err
+	}
+	return s.take(ctx, pgxDB{tx}, c)
+}
+
+// TakeKey implements [store.KeyTaker].
+func (s *SQLStore) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
+	if tx == nil {
+		return store.KeyTaken{}, fmt.Errorf("pgstore: take a key: %w", waybill.ErrNoTx)
+	}
+	return s.take(ctx, sqlDB{tx}, c)
+}
+
+// take takes a key in a transaction of the caller. A record that was committed after the snapshot is looked for again; what is free by
+// then counts as busy: who comes back will get it.
+func (c *core) take(ctx context.Context, tx database, claim store.KeyClaim) (store.KeyTaken, error) {
+	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID))
+	isNew, err := c.did(ctx, tx, c.sql.takeNew, args)
+	if err != nil {
+		return store.KeyTaken{}, c.locksHint(err)
+	}
+	taken := func(fence int64) store.KeyTaken {
+		return store.KeyTaken{Taken: true, Attempt: store.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: fence}}
+	}
+	if isNew {
+		return taken(1), nil
+	}
+	var ours *bool
+	var fence int64
+	r := newKeyRow(tx)
+	rows, err := tx.query(ctx, c.sql.takeKey, args...)
+	err = collect(rows, err, func() error { return nil }, append([]any{&ours, &fence}, r.dest...)...)
+	switch {
+	case err != nil:
+		return store.KeyTaken{}, c.locksHint(c.explain(ended(err)))
+	case fence > 0:
+		return taken(fence), nil
+	case ours == nil:
+		return store.KeyTaken{Record: r.record(claim.KeyID)}, nil
+	case !*ours:
+		return store.KeyTaken{Busy: true}, nil
+	}
+	record, there, err := c.oneKey(ctx, tx, claim.KeyID)
+	if err != nil || there && !keyFree(&record, claim.Hash) {
+		return store.KeyTaken{Record: record}, ended(err)
+	}
+	return store.KeyTaken{Busy: true}, nil
+}
+
+// keyFree reports whether a live record could be taken by whoever has the hash when it was read.
+func keyFree(r *store.KeyRecord, hash string) bool {
+	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
+}
+
+// KeepKey implements [store.KeyTaker].
+func (s *Store) KeepKey(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+	if err := s.inOpenTx(ctx, tx, "keep an answer"); err != nil {
+		return false, err
+	}
+	return s.did(ctx, pgxDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
+}
+
+// KeepKey implements [store.KeyTaker].
+func (s *SQLStore) KeepKey(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+	if tx == nil {
+		return false, fmt.Errorf("pgstore: keep an answer: %w", waybill.ErrNoTx)
+	}
+	return s.did(ctx, sqlDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
+}
+
+// SavePoint implements [store.KeyTaker].
+func (s *Store) SavePoint(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
+	if err := s.inOpenTx(ctx, tx, "save a point"); err != nil {
+		return false, err
+	}
+	return s.did(ctx, pgxDB{tx}, s.sql.savePoint, append(keyAttemptArgs(a), []byte(p.Name), bytesArg(p.Data)))
+}
+
+// SavePoint implements [store.KeyTaker].
+func (s *SQLStore) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
+	if tx == nil {
+		return false, fmt.Errorf("pgstore: save a point: %w", waybill.ErrNoTx)
+	}
+	return s.did(ctx, sqlDB{tx}, s.sql.savePoint, append(keyAttemptArgs(a), []byte(p.Name), bytesArg(p.Data)))
+}
+
+// ClaimKey implements [store.KeyClaimer]. It looks first: a repeat is one plain read, which locks nothing. A record that changed meanwhile is
+// looked at again.
+func (c *core) ClaimKey(ctx context.Context, claim store.KeyClaim) (store.KeyRecord, bool, error) {
+	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), seconds(claim.Lease))
+	for isNew := true; ; isNew = false {
+		record, there, err := c.FindKey(ctx, claim.KeyID)
+		if err != nil || there && !keyFree(&record, claim.Hash) {
+			return record, false, err
+		}
+		if isNew && !there {
+			record, taken, err := c.claimNew(ctx, claim, args)
+			if err != nil || taken {
+				return record, taken, err
+			}
+		}
+		taken, there := false, false
+		r := newKeyRow(c.db)
+		rows, err := c.db.query(ctx, c.sql.claimKey, args...)
+		err = collect(rows, err, func() error { there = true; return nil }, append([]any{&taken}, r.dest...)...)
+		switch {
+		case err != nil:
+			return store.KeyRecord{}, false, c.explain(err)
+		case there:
+			return r.record(claim.KeyID), taken, nil
+		}
+	}
+}
+
+// claimNew takes a key that has no record.
+func (c *core) claimNew(ctx context.Context, claim store.KeyClaim, args []any) (store.KeyRecord, bool, error) {
+	taken := false
+	rec := store.KeyRecord{KeyID: claim.KeyID, Hash: claim.Hash, State: store.KeyProcessing, Owner: claim.Owner, Fence: 1, Attempts: 1}
+	rows, err := c.db.query(ctx, c.sql.claimNew, args...)
+	err = collect(rows, err, func() error { taken = true; return nil }, &rec.LeaseUntil, &rec.CreatedAt, &rec.Now)
+	if err != nil || !taken {
+		return store.KeyRecord{}, false, c.explain(err)
+	}
+	rec.LeaseUntil, rec.CreatedAt, rec.Now = rec.LeaseUntil.UTC(), rec.CreatedAt.UTC(), rec.Now.UTC()
+	return rec, true, nil
+}
+
+// EndKey implements [store.KeyClaimer].
+func (c *core) EndKey(ctx context.Context, a store.KeyAttempt, end store.KeyEnd) (bool, error) {
+	switch end.State {
+	case store.KeySucceeded:
+		return c.did(ctx, c.db, c.sql.endKey, append(keyAttemptArgs(a), answerArgs(end.Answer)...))
+	case store.KeyFailed, store.KeyUncertain:
+		return c.did(ctx, c.db, c.sql.failKey, append(keyAttemptArgs(a), int(end.State), store.CutError(end.Code), store.CutError(end.Error),
+			secondsIf(end.State == store.KeyFailed, end.Answer.TTL)))
+	case store.KeyProcessing:
+	}
+	return false, fmt.Errorf("pgstore: an attempt cannot end as %s", end.State)
+}
+
+// RenewKey implements [store.KeyClaimer].
+func (c *core) RenewKey(ctx context.Context, a store.KeyAttempt, lease time.Duration) (bool, error) {
+	return c.did(ctx, c.db, c.sql.renewKey, append(keyAttemptArgs(a), seconds(lease)))
+}
+
+// FindKey implements [store.KeyRecords].
+func (c *core) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
+	return c.oneKey(ctx, c.db, id)
+}
+
+// ListKeys implements [store.KeyRecords].
+func (c *core) ListKeys(ctx context.Context, f store.KeyFilter, after store.KeyID, limit int) ([]store.KeyRecord, error) {
+	query, states := c.sql.openKeys, []int16{int16(store.KeyProcessing), int16(store.KeyFailed), int16(store.KeyUncertain)}
+	if len(f.States) > 0 {
+		states = nil
+	}
+	for _, state := range f.States {
+		if state < store.KeyProcessing || state > store.KeyUncertain {
+			return nil, fmt.Errorf("pgstore: there is no state %d of a key", state)
+		}
+		states = append(states, int16(state))
+	}
+	if slices.Contains(f.States, store.KeySucceeded) {
+		query = c.sql.allKeys
+	}
+	var out []store.KeyRecord
+	var tenant, operation, key []byte
+	r := newKeyRow(c.db)
+	args := append(keyArgs(after), []byte(f.Tenant), []byte(f.Operation), c.db.int16s(states))
+	rows, err := c.db.ordered(ctx, limited(query, limit), args...)
+	err = collect(rows, err, func() error {
+		out = append(out, r.record(store.KeyID{Tenant: string(tenant), Operation: string(operation), Key: string(key)}))
+		return nil
+	}, append([]any{&tenant, &operation, &key}, r.dest...)...)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	return out, nil
+}
+
+// KeyStats implements [store.KeyRecords].
+func (c *core) KeyStats(ctx context.Context) (store.KeyStats, error) {
+	var s store.KeyStats
+	var oldest float64
+	rows, err := c.db.ordered(ctx, c.sql.keyStats)
+	if err := collect(rows, err, func() error { return nil }, &s.Processing, &s.Failed, &s.Uncertain, &s.Lapsed, &oldest); err != nil {
+		return store.KeyStats{}, c.explain(err)
+	}
+	s.OldestLapsed = time.Duration(oldest * float64(time.Second))
+	return s, nil
+}
+
+// ResolveKey implements [store.KeyRecords].
+func (c *core) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd) (bool, error) {
+	switch end.State {
+	case store.KeySucceeded:
+		return c.did(ctx, c.db, c.sql.settleKey, append(keyArgs(id), answerArgs(end.Answer)...))
+	case store.KeyFailed:
+		return c.did(ctx, c.db, c.sql.reopenKey, append(keyArgs(id), store.CutError(end.Code), store.CutError(end.Error), seconds(end.Answer.TTL)))
+	case store.KeyProcessing, store.KeyUncertain:
+	}
+	return false, fmt.Errorf("pgstore: an uncertain key cannot be resolved as %s", end.State)
+}
+
+// PurgeKeys implements [store.KeyRecords].
+func (c *core) PurgeKeys(ctx context.Context, limit int) (int, error) {
+	return c.howMany(ctx, c.sql.purgeKeys, max(limit, 0))
+}
+
+// keyArgs are those of keyIs. Texts go as bytes: whatever they are, they come back unchanged.
+func keyArgs(id store.KeyID) []any {
+	return []any{[]byte(id.Tenant), []byte(id.Operation), []byte(id.Key)}
+}
+
+// keyTurnOf is a hash of a key, for its lock: of the parts with their lengths.
+func keyTurnOf(id store.KeyID) int64 {
+	buf := make([]byte, 0, 512)
+	for _, part := range []string{id.Tenant, id.Operation, id.Key} {
+		buf = append(binary.AppendUvarint(buf, uint64(len(part))), part...)
+	}
+	sum := sha256.Sum256(buf)
+	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // all 64 bits count
+}
+
+// keyAttemptArgs are those of isHeld.
+func keyAttemptArgs(a store.KeyAttempt) []any {
+	return append(keyArgs(a.KeyID), a.Owner.UUID(), a.Fence)
+}
+
+// answerArgs are those of answerKey.
+func answerArgs(a store.KeyAnswer) []any {
+	return []any{[]byte(a.Ref), bytesArg(a.Result), []byte(a.ContentType), a.Lost, seconds(a.TTL), secondsIf(a.ResultTTL > 0, a.ResultTTL)}
+}
+
+// secondsIf is a duration as an argument, or NULL.
+func secondsIf(yes bool, d time.Duration) any {
+	if !yes {
+		return nil
+	}
+	return seconds(d)
+}
+
+// oneKey returns a live record, and whether there is one.
+func (c *core) oneKey(ctx context.Context, db database, id store.KeyID) (rec store.KeyRecord, there bool, err error) {
+	r := newKeyRow(db)
+	rows, err := db.query(ctx, c.sql.findKey, keyArgs(id)...)
+	err = collect(rows, err, func() error { rec, there = r.record(id), true; return nil }, r.dest...)
+	if err != nil {
+		return store.KeyRecord{}, false, c.explain(err)
+	}
+	return rec, there, nil
+}
+
+// keyRow is where a record is read into, row after row.
+type keyRow struct {
+	store.KeyRecord
+	point, ref, contentType            []byte
+	lease, created, completed, expires *time.Time
+	dest                               []any
+}
+
+func newKeyRow(e encoder) *keyRow {
+	r := &keyRow{}
+	r.dest = []any{
+		&r.Hash, &r.State, e.scanID(&r.Owner), &r.Fence, &r.Attempts, &r.point, &r.Point.Data, &r.ref, &r.Result,
+		&r.contentType, &r.Lost, &r.ResultExpired, &r.Code, &r.LastError, &r.lease, &r.created, &r.completed, &r.expires, &r.Now,
+	}
+	return r
+}
+
+// record returns what was read, of the key that it was read for.
+func (r *keyRow) record(id store.KeyID) store.KeyRecord {
+	out := r.KeyRecord
+	out.KeyID = id
+	out.Point.Name, out.Ref, out.ContentType = string(r.point), string(r.ref), string(r.contentType)
+	out.LeaseUntil, out.CreatedAt, out.CompletedAt, out.ExpiresAt = timeOf(r.lease), timeOf(r.created), timeOf(r.completed), timeOf(r.expires)
+	out.Now = r.Now.UTC()
+	return out
+}

@@ -1,0 +1,15 @@
+package sqlitestore_test
+
+import (
+	"testing"
+
+	"github.com/waybillhq/waybill/idempotency/idemtest"
+	"github.com/waybillhq/waybill/store/sqlitestore"
+)
+
+// TestIdempotency shows what idempotency keys promise over this store.
+func TestIdempotency(t *testing.T) {
+	idemtest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
+		return openAt(t, path, sqlitestore.Config{})
+	}))
+}

@@ -1,0 +1,15 @@
+package sqlitestore_test
+
+import (
+	"testing"
+
+	"github.com/waybillhq/waybill/reconcile/reconciletest"
+	"github.com/waybillhq/waybill/store/sqlitestore"
+)
+
+// TestReconcile shows what reconciliation promises over this store.
+func TestReconcile(t *testing.T) {
+	reconciletest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
+		return openAt(t, path, sqlitestore.Config{})
+	}))
+}

@@ -1,0 +1,26 @@
+-- One record per reconciliation job: who runs it, and how the last run went. Texts compare as bytes.
+CREATE TABLE {job} (
+  name        TEXT    NOT NULL PRIMARY KEY,
+  owner       BLOB,
+  fence       INTEGER NOT NULL,
+  lease_until INTEGER,
+  started_at  INTEGER NOT NULL,
+  ended_at    INTEGER,
+  next_at     INTEGER,
+  found       INTEGER NOT NULL DEFAULT 0,
+  sent        INTEGER NOT NULL DEFAULT 0,
+  skipped     INTEGER NOT NULL DEFAULT 0,
+  failed      INTEGER NOT NULL DEFAULT 0,
+  last_error  TEXT
+) STRICT, WITHOUT ROWID
+-- next
+-- What jobs have sent, so that they do not send it again: a key is made of an event's tenant and dedup key.
+CREATE TABLE {job_sent} (
+  job      TEXT    NOT NULL,
+  key_id   BLOB    NOT NULL CHECK (length(key_id) = 16),
+  event_id BLOB    NOT NULL CHECK (length(event_id) = 16),
+  sent_at  INTEGER NOT NULL,
+  PRIMARY KEY (job, key_id)
+) STRICT, WITHOUT ROWID
+-- next
+CREATE INDEX {index:job_sent_at_idx} ON "{prefix}job_sent" (job, sent_at)
