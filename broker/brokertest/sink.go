@@ -1,0 +1,363 @@
+package brokertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// full returns a delivery in which no field has its default.
+func (b *bed) full() waybill.Delivery {
+	ev := waybill.Event{
+		ID: waybill.NewID(), Type: "OrderPlaced", AggregateType: "order", AggregateID: "ord/7 %2F ü", TenantID: "Käufer & Söhne", Topic: b.Topic,
+		SchemaID: "https://example.com/schemas/order.json", SchemaVersion: 3, DedupKey: `a "quoted" key`, Priority: 9,
+		OccurredAt: time.Date(2024, 2, 29, 23, 59, 59, 123456000, time.UTC), AvailableAt: time.Date(2024, 3, 1, 0, 0, 1, 1000, time.UTC),
+		CorrelationID: "corr-1", CausationID: waybill.NewID().String(), ContentType: "application/octet-stream",
+		Headers: map[string]string{
+			"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b,c=d",
+			"Name": "upper", "name": "lower", "empty": "", " spaces ": "  around  ", "percent%41": "100%41", "ünï": "çödé ✓ 日本",
+			// Names of ours must stay the user's.
+			"ce_id": "not the id", "ce-id": "nor this", "id": "nor that", "Nats-Msg-Id": "mine", "content-type": "text/mine", "data": "mine", "tenantid": "mine",
+		},
+		Payload: []byte("\x00\x01\xff binary \r\n"),
+	}
+	return waybill.Delivery{
+		Event: ev.Complete(), Attempt: 1, Replay: 2,
+		Claim: waybill.NewClaim(waybill.Position{Lane: 5, Epoch: 77, Seq: 123456789012}, waybill.NewID()),
+	}
+}
+
+// subscribe makes a source's durable consumer exist before something is published: some brokers keep messages only for those that do.
+func (b *bed) subscribe(name string) {
+	if b.can.Source {
+		b.Source(name, quick())
+	}
+}
+
+// decoded returns what was published, as a consumer sees it: through a source if there is one.
+func (b *bed) decoded(n int) []waybill.Delivery {
+	b.Helper()
+	if b.can.Source {
+		var r recorder
+		stop := b.start("reader", &r, quick())
+		b.await(fmt.Sprintf("%d deliveries", n), func() bool { return r.count() >= n })
+		stop()
+		return r.all()
+	}
+	var got []waybill.Delivery
+	for _, m := range b.read(n) {
+		d, err := b.Codec.Decode(&m)
+		if err != nil {
+			b.Fatal(err)
+		}
+		got = append(got, d)
+	}
+	return got
+}
+
+// roundTrip: what is consumed is what was published, in every field.
+func roundTrip(b *bed) {
+	b.subscribe("reader")
+	want := b.full()
+	b.publish(want)
+	got := b.decoded(1)[0]
+	if got.Replay != want.Replay || got.Claim.Position() != want.Claim.Position() || got.Attempt != 1 {
+		b.Errorf("replay %d, position %v, attempt %d", got.Replay, got.Claim.Position(), got.Attempt)
+	}
+	if !got.Claim.Token().IsZero() {
+		b.Error("the token travels")
+	}
+	sameEvent(b, got.Event, want.Event)
+	plain := b.event("", 1)
+	plain.Headers = map[string]string{}
+	b.publish(plain)
+	second := b.decoded(1)
+	sameEvent(b, second[len(second)-1].Event, plain.Event)
+}
+
+func sameEvent(b *bed, got, want waybill.Event) {
+	b.Helper()
+	if !maps.Equal(got.Headers, want.Headers) {
+		b.Errorf("headers\n%q, want\n%q", got.Headers, want.Headers)
+	}
+	if !bytes.Equal(got.Payload, want.Payload) {
+		b.Errorf("payload %q, want %q", got.Payload, want.Payload)
+	}
+	got.Headers, want.Headers, got.Payload, want.Payload = nil, nil, nil, nil
+	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
+		b.Errorf("event\n%s, want\n%s", g, w)
+	}
+}
+
+// onTheWire: a client that knows nothing of Waybill finds the attributes where CloudEvents puts them.
+func onTheWire(b *bed) {
+	d := b.event("42", 7)
+	d.TenantID, d.Headers = "shop", map[string]string{"colour": "red"}
+	b.publish(d)
+	m := b.read(1)[0]
+	bind := b.Codec.Binding()
+	for attr, want := range map[string]string{
+		"specversion": "1.0", "id": d.ID.String(), "type": "OrderPlaced", "subject": "42", "tenantid": "shop", "aggregatetype": "order", "aggregateid": "42",
+	} {
+		if got := wireHeader(&m, bind.Attribute(attr)); got != want {
+			b.Errorf("%s is %q, want %q; there are %v", bind.Attribute(attr), got, want, m.Headers)
+		}
+	}
+	if wireHeader(&m, bind.Attribute("source")) == "" {
+		b.Error("no source")
+	}
+	if got := wireHeader(&m, bind.UserHeader("colour")); got != "red" {
+		b.Errorf("%s is %q", bind.UserHeader("colour"), got)
+	}
+	if m.PublishID != d.ID.String() {
+		b.Errorf("publish id %q, want the event's", m.PublishID)
+	}
+	if m.ContentType != waybill.JSON {
+		b.Errorf("content type %q", m.ContentType)
+	}
+	if !bytes.Equal(m.Payload, d.Payload) {
+		b.Errorf("payload %q", m.Payload)
+	}
+}
+
+// wireHeader finds a header whatever its case: HTTP's have none.
+func wireHeader(m *broker.Message, name string) string {
+	for _, h := range m.Headers {
+		if strings.EqualFold(h.Name, name) {
+			return h.Value
+		}
+	}
+	return ""
+}
+
+// replay: an operator's replay arrives, though the broker has seen the event a moment ago, and is the same event.
+func replay(b *bed) {
+	d := b.event("1", 1)
+	b.publish(d)
+	d.Replay = 1
+	b.publish(d)
+	got := b.read(2)
+	if got[0].PublishID == got[1].PublishID {
+		b.Errorf("both have the publish id %q", got[0].PublishID)
+	}
+	attr := b.Codec.Binding().Attribute("id")
+	if x, y := wireHeader(&got[0], attr), wireHeader(&got[1], attr); x != y || x != d.ID.String() {
+		b.Errorf("ids %q and %q, want %s twice", x, y, d.ID)
+	}
+}
+
+// repeated: a message whose confirmation was lost is published again, and the broker drops it.
+func repeated(b *bed) {
+	d, last := b.event("1", 1), b.event("1", 2)
+	b.publish(d)
+	b.publish(d)
+	b.publish(last)
+	b.read(2)
+}
+
+// results: there is one per delivery, and an event that cannot travel harms no other.
+func results(b *bed) {
+	batch := []waybill.Delivery{b.event("1", 1), b.event("2", 2), b.event("3", 3)}
+	batch[1].Headers = map[string]string{"x": "a\r\nce_id: forged"}
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	got := b.deliver(ctx, batch)
+	if got[0] != nil || got[2] != nil {
+		b.Errorf("its neighbours: %v, %v", got[0], got[2])
+	}
+	if class, _ := waybill.Classify(got[1]); class != waybill.Dead {
+		b.Errorf("a header with a line break is %v (%v), want dead", class, got[1])
+	}
+	b.read(2)
+	if got := b.deliver(ctx, nil); len(got) != 0 {
+		b.Errorf("%d results for nothing", len(got))
+	}
+}
+
+// batchOrder: events of one aggregate in one batch arrive in their order, and when one fails the following do not arrive.
+func batchOrder(b *bed) {
+	if _, ok := b.Sink.(interface{ StopsAtFailure() }); !ok {
+		b.Skip("the sink takes one event of an aggregate at a time: it is no relay.OrderedSink")
+	}
+	var batch []waybill.Delivery
+	for n := range 20 {
+		for a := range 10 {
+			batch = append(batch, b.event(fmt.Sprint("a", a), n))
+		}
+	}
+	b.publish(batch...)
+	var got []waybill.Delivery
+	for _, m := range b.read(len(batch)) {
+		d, err := b.Codec.Decode(&m)
+		if err != nil {
+			b.Fatal(err)
+		}
+		got = append(got, d)
+	}
+	b.inOrder(got, 10, 20)
+
+	bad := []waybill.Delivery{b.event("x", 0), b.event("x", 1), b.event("x", 2), b.event("y", 0)}
+	bad[1].Headers = map[string]string{"x": "\n"}
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	errs := b.deliver(ctx, bad)
+	if errs[0] != nil || errs[1] == nil || errs[3] != nil {
+		b.Errorf("results %v", errs)
+	}
+	b.read(len(batch) + 2)
+}
+
+// tooLarge: what the broker will never take is dead at once, and harms no other.
+func tooLarge(b *bed) {
+	large := b.event("1", 1)
+	large.Payload, large.ContentType = bytes.Repeat([]byte("x"), 2*b.can.MaxPayload), "text/plain"
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	got := b.deliver(ctx, []waybill.Delivery{large, b.event("2", 2)})
+	if class, _ := waybill.Classify(got[0]); class != waybill.Dead {
+		b.Errorf("too large is %v (%v), want dead", class, got[0])
+	}
+	if got[1] != nil {
+		b.Errorf("its neighbour: %v", got[1])
+	}
+	b.read(1)
+}
+
+// unroutable: what has no place is never confirmed, and has the class that the broker's documentation names.
+func unroutable(b *bed) {
+	lost := b.event("1", 1)
+	lost.Topic = b.Nowhere
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	got := b.deliver(ctx, []waybill.Delivery{lost, b.event("2", 2)})
+	if class, _ := waybill.Classify(got[0]); class != b.can.Unroutable {
+		b.Errorf("unroutable is %v (%v), want %v", class, got[0], b.can.Unroutable)
+	}
+	if got[1] != nil {
+		b.Errorf("its neighbour: %v", got[1])
+	}
+	b.read(1)
+}
+
+// endedContext: a delivery whose time is over may have arrived or not, and nothing is held against the event.
+func endedContext(b *bed) {
+	ctx, cancel := context.WithCancel(b.Context())
+	cancel()
+	for _, err := range b.deliver(ctx, []waybill.Delivery{b.event("1", 1)}) {
+		if class, _ := waybill.Classify(err); class == waybill.Dead || class == waybill.Counted {
+			b.Errorf("the class is %v (%v)", class, err)
+		}
+	}
+	b.publish(b.event("2", 2))
+}
+
+// outage: while the broker cannot be reached deliveries are down, which spends no attempt; afterwards they arrive, and so does all before.
+func outage(b *bed) {
+	var r recorder
+	if b.can.Source {
+		b.start("through", &r, quick())
+	}
+	b.publish(b.event("a", 0))
+	b.Break()
+	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
+	for _, err := range b.deliver(ctx, []waybill.Delivery{b.event("b", 0), b.event("c", 0)}) {
+		if class, _ := waybill.Classify(err); class != waybill.Down {
+			b.Errorf("the class is %v (%v), want down", class, err)
+		}
+	}
+	cancel()
+	b.Heal()
+	b.insist([]waybill.Delivery{b.event("a", 1), b.event("b", 0), b.event("c", 0)})
+	if b.can.Source {
+		b.await("all deliveries", func() bool { return r.collected(4, 1) })
+	}
+}
+
+// insist delivers a batch until all of it has arrived. Only an outage may keep it from that.
+func (b *bed) insist(batch []waybill.Delivery) {
+	b.Helper()
+	deadline := time.Now().Add(patience)
+	for len(batch) > 0 {
+		if time.Now().After(deadline) {
+			b.Fatalf("%d events do not arrive", len(batch))
+		}
+		ctx, cancel := context.WithTimeout(b.Context(), patience/4)
+		var again []waybill.Delivery
+		stopped := make(map[string]bool)
+		for i, err := range b.Sink.Deliver(ctx, batch) {
+			d := batch[i]
+			if err == nil && !stopped[d.AggregateID] {
+				continue
+			}
+			if class, _ := waybill.Classify(err); !stopped[d.AggregateID] && class != waybill.Down && class != waybill.Uncounted {
+				b.Errorf("an attempt is spent: %v (%v)", class, err)
+			}
+			stopped[d.AggregateID] = true
+			again = append(again, d)
+		}
+		cancel()
+		batch = again
+		if len(batch) > 0 {
+			select {
+			case <-b.Context().Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+}
+
+// restart: a server that is killed in the middle of a stream loses nothing that it has confirmed, and no event overtakes another.
+func restart(b *bed) {
+	var r recorder
+	if b.can.Source {
+		b.start("through", &r, quick())
+	}
+	const aggregates, n = 10, 30
+	var wg sync.WaitGroup
+	half := make(chan struct{})
+	wg.Go(func() {
+		for k := range n {
+			if k == n/2 {
+				close(half)
+			}
+			var batch []waybill.Delivery
+			for a := range aggregates {
+				batch = append(batch, b.event(fmt.Sprint("a", a), k))
+			}
+			b.insist(batch)
+		}
+	})
+	<-half
+	b.Restart()
+	wg.Wait()
+	if !b.can.Source {
+		return
+	}
+	b.await("all deliveries", func() bool { return r.collected(aggregates, n) })
+	b.inOrder(r.all(), aggregates, n)
+}
+
+// secrets: an error shows no password.
+func secrets(b *bed) {
+	for _, password := range []string{"hunter2canary", "p@ss%word:ß/canary"} {
+		ctx, cancel := context.WithTimeout(b.Context(), patience)
+		err := b.OpenWith(ctx, password)
+		cancel()
+		if err == nil {
+			b.Fatal("it could be opened")
+		}
+		for e := err; e != nil; e = errors.Unwrap(e) {
+			if text := fmt.Sprintf("%v %+v", e, e); strings.Contains(text, "canary") {
+				b.Errorf("the error shows the password: %s", text)
+			}
+		}
+	}
+}

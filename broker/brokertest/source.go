@@ -1,0 +1,280 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+var errBoom = errors.New("boom")
+
+// workerOrder: messages of one aggregate are handled one after another, in order, however many workers there are.
+func workerOrder(b *bed) {
+	const aggregates, n = 20, 15
+	var r recorder
+	cfg := quick()
+	cfg.Workers, cfg.BatchSize = 8, 16
+	b.start("ordered", &r, cfg)
+	for k := range n {
+		var batch []waybill.Delivery
+		for a := range aggregates {
+			batch = append(batch, b.event(fmt.Sprint("a", a), k))
+		}
+		b.publish(batch...)
+	}
+	b.await("all deliveries", func() bool { return r.collected(aggregates, n) })
+	b.inOrder(r.all(), aggregates, n)
+	if r.bad != nil {
+		b.Error(r.bad)
+	}
+}
+
+// failure: a message that fails comes again with a higher count; what is behind it waits, and other aggregates do not.
+func failure(b *bed) { fails(b, quick()) }
+
+// givenBack is the same with the broker keeping the message meanwhile, if it can.
+func givenBack(b *bed) {
+	cfg := quick()
+	cfg.HoldFor = -1
+	fails(b, cfg)
+}
+
+func fails(b *bed, cfg broker.ReceiverConfig) {
+	var others atomic.Bool
+	r := &recorder{}
+	r.answer = func(_ context.Context, d waybill.Delivery) error {
+		switch {
+		case d.AggregateID == "other":
+			others.Store(numberOf(&d) == 1)
+		case numberOf(&d) == 0 && (d.Attempt < 3 || !others.Load()):
+			return errBoom
+		}
+		return nil
+	}
+	b.start("failing", r, cfg)
+	b.publish(b.event("a", 0), b.event("other", 0))
+	b.publish(b.event("a", 1), b.event("other", 1))
+	b.publish(b.event("a", 2))
+	b.await("all deliveries", func() bool { return r.collected(2, 2) && r.collected(1, 5) })
+	var first []int
+	last := 0
+	for _, d := range r.all() {
+		if d.AggregateID != "a" {
+			continue
+		}
+		if numberOf(&d) == 0 {
+			if d.Attempt <= last {
+				b.Errorf("attempt %d after attempt %d", d.Attempt, last)
+			}
+			last = d.Attempt
+		}
+		if !slices.Contains(first, numberOf(&d)) {
+			first = append(first, numberOf(&d))
+		} else if numberOf(&d) == 0 && len(first) > 1 {
+			b.Error("a later message was handled before the one that failed was done")
+		}
+	}
+	if !slices.Equal(first, []int{0, 1, 2}) {
+		b.Errorf("the order is %v", first)
+	}
+	if last < 3 {
+		b.Errorf("the last attempt has number %d, want 3 or more", last)
+	}
+}
+
+// vanished: a consumer that ends without an answer gets the message again, or its successor does.
+func vanished(b *bed) {
+	in := make(chan struct{})
+	var once sync.Once
+	r := &recorder{answer: func(ctx context.Context, _ waybill.Delivery) error {
+		once.Do(func() { close(in) })
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}}
+	cfg := quick()
+	cfg.DrainTimeout = -1
+	stop := b.start("vanishing", r, cfg)
+	b.publish(b.event("a", 0), b.event("b", 0))
+	<-in
+	stop()
+	var second recorder
+	b.start("vanishing", &second, quick())
+	b.await("both messages again", func() bool { return second.collected(2, 1) })
+	if !b.can.Counts {
+		return
+	}
+	seen := make(map[waybill.ID]bool)
+	for _, d := range r.all() {
+		seen[d.ID] = true
+	}
+	for _, d := range second.all() {
+		if seen[d.ID] && d.Attempt < 2 {
+			b.Errorf("attempt %d of a message that was delivered before", d.Attempt)
+		}
+	}
+}
+
+// acknowledged: what is done does not come again.
+func acknowledged(b *bed) {
+	var r recorder
+	stop := b.start("acks", &r, quick())
+	var batch []waybill.Delivery
+	for a := range 50 {
+		batch = append(batch, b.event(fmt.Sprint("a", a), 0))
+	}
+	b.publish(batch...)
+	b.await("all deliveries", func() bool { return r.count() >= len(batch) })
+	stop()
+	var second recorder
+	b.start("acks", &second, quick())
+	last := b.event("last", 0)
+	b.publish(last)
+	b.await("the last", func() bool { return second.count() >= 1 })
+	for _, d := range second.all() {
+		if d.ID != last.ID {
+			b.Errorf("aggregate %s comes again", d.AggregateID)
+		}
+	}
+}
+
+// deadLetter: what can never succeed is moved to the dead letters with the reason, is reported, and stops nobody.
+func deadLetter(b *bed) {
+	var reported atomic.Int32
+	cfg := quick()
+	cfg.Observe.SetAside = func(string, error) { reported.Add(1) }
+	r := &recorder{answer: func(_ context.Context, d waybill.Delivery) error {
+		switch numberOf(&d) {
+		case 0:
+			return waybill.Permanent(fmt.Errorf("no good\r\nx: y: %w", errBoom))
+		case 1:
+			return fmt.Errorf("other content: %w", waybill.ErrConflict)
+		}
+		return nil
+	}}
+	stop := b.start("grim", r, cfg)
+	dead := b.event("a", 0)
+	dead.Headers = map[string]string{"colour": "red"}
+	b.publish(dead)
+	b.publish(b.event("a", 1))
+	b.publish(b.event("a", 2))
+	b.await("the message behind them", func() bool {
+		return slices.ContainsFunc(r.all(), func(d waybill.Delivery) bool { return numberOf(&d) == 2 })
+	})
+	letters := b.readFrom(2, func(ctx context.Context) ([]broker.Message, error) { return b.DeadLetters(ctx, "grim") })
+	stop()
+	if n := reported.Load(); n != 2 {
+		b.Errorf("%d were reported, want 2", n)
+	}
+	m := &letters[0]
+	d, err := b.Codec.Decode(m)
+	if err != nil {
+		b.Fatal(err)
+	}
+	sameEvent(b, d.Event, dead.Event)
+	if reason := wireHeader(m, broker.HeaderDeadReason); !strings.Contains(reason, "boom") || strings.ContainsAny(reason, "\r\n") {
+		b.Errorf("the reason is %q", reason)
+	}
+	if !strings.HasSuffix(wireHeader(m, broker.HeaderDeadSource), "grim") || wireHeader(m, broker.HeaderDeadAttempt) == "" {
+		b.Errorf("the dead letter has the headers %v", m.Headers)
+	}
+	var second recorder
+	b.start("grim", &second, quick())
+	b.publish(b.event("b", 9))
+	b.await("the next message", func() bool { return second.count() >= 1 })
+	if second.count() != 1 {
+		b.Error("a dead message comes again")
+	}
+}
+
+// unreadable: a message without an id, or that is no event at all, is set aside and stops nobody.
+func unreadable(b *bed) {
+	b.subscribe("strict")
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	bind := b.Codec.Binding()
+	noID := broker.Message{Topic: b.Topic, ContentType: waybill.JSON, Payload: []byte("{}"), Headers: []broker.Header{
+		{Name: bind.Attribute("specversion"), Value: "1.0"}, {Name: bind.Attribute("type"), Value: "x"}, {Name: bind.Attribute("source"), Value: "elsewhere"},
+	}}
+	foreign := noID
+	foreign.Headers = append(slices.Clone(noID.Headers), broker.Header{Name: bind.Attribute("id"), Value: "order-1"})
+	for _, m := range []broker.Message{noID, {Topic: b.Topic, Payload: []byte("garbage")}, foreign} {
+		if err := b.Publish(ctx, m); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var r recorder
+	b.start("strict", &r, quick())
+	b.publish(b.event("a", 0))
+	b.await("the readable ones", func() bool { return r.count() >= 2 })
+	b.readFrom(2, func(ctx context.Context) ([]broker.Message, error) { return b.DeadLetters(ctx, "strict") })
+	if !slices.ContainsFunc(r.all(), func(d waybill.Delivery) bool { return d.Headers["ce_id"] == "order-1" && !d.ID.IsZero() }) {
+		b.Error("the foreign producer's event was not read")
+	}
+}
+
+// panics: a consumer that panics has failed, and gets the message again.
+func panics(b *bed) {
+	r := &recorder{}
+	r.answer = func(_ context.Context, d waybill.Delivery) error {
+		if d.Attempt == 1 {
+			panic("boom")
+		}
+		return nil
+	}
+	// The recorder's mark of what is being handled survives the panic; every event is its own aggregate's only one.
+	b.start("panicking", r, quick())
+	b.publish(b.event("a", 0))
+	b.await("another attempt", func() bool { return r.count() >= 2 })
+}
+
+// drain: when the context ends, what is in hand is finished and acknowledged.
+func drain(b *bed) {
+	in, out := make(chan struct{}), make(chan struct{})
+	var ended atomic.Bool
+	r := &recorder{answer: func(ctx context.Context, _ waybill.Delivery) error {
+		close(in)
+		<-out
+		ended.Store(ctx.Err() != nil)
+		return nil
+	}}
+	cfg := quick()
+	cfg.DrainTimeout = patience
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	src := b.Source("drained", cfg)
+	returned := make(chan error, 1)
+	go func() { returned <- src.Run(ctx, r) }()
+	first := b.event("a", 0)
+	b.publish(first)
+	<-in
+	cancel()
+	select {
+	case <-returned:
+		b.Error("Run returned before the work in hand was finished")
+	case <-time.After(50 * time.Millisecond): // long enough for a Run that does not wait; it passes on a slow machine, too
+	}
+	close(out)
+	if err := <-returned; err != nil {
+		b.Errorf("Run returned %v", err)
+	}
+	if ended.Load() {
+		b.Error("the consumer's context ended before the drain timeout")
+	}
+	var second recorder
+	b.start("drained", &second, quick())
+	b.publish(b.event("b", 0))
+	b.await("the next message", func() bool { return second.count() >= 1 })
+	for _, d := range second.all() {
+		if d.ID == first.ID {
+			b.Error("what was finished while draining comes again")
+		}
+	}
+}

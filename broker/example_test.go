@@ -1,0 +1,45 @@
+package broker_test
+
+import (
+	"fmt"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// An event as a Kafka record: a consumer in any language finds the attributes of CloudEvents.
+func ExampleCodec() {
+	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: "/shop"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990})
+	ev.AggregateType, ev.AggregateID, ev.Headers = "order", "42", map[string]string{"colour": "red"}
+	m, err := codec.Encode(&waybill.Delivery{Event: ev.Complete(), Attempt: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(m.Topic, m.Key, m.Header("ce_type"), m.Header("ce_source"), m.Header("ce_subject"), m.Header("waybill_colour"), string(m.Payload))
+	d, err := codec.Decode(&m)
+	fmt.Println(d.ID == m.ID, d.AggregateID, d.Headers, err)
+	// Output:
+	// OrderPlaced /order/42 OrderPlaced /shop 42 red {"total":9990}
+	// true 42 map[colour:red] <nil>
+}
+
+func ExampleNames_Template() {
+	topics, err := broker.Names{Separator: '.'}.Template("orders.{tenant:shared}.{type}")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(topics(&waybill.Event{Type: "placed", TenantID: "eu"}))
+	fmt.Println(topics(&waybill.Event{Type: "placed"}))
+	fmt.Println(topics(&waybill.Event{Type: "placed", TenantID: "eu.other"}))
+	// Output:
+	// orders.eu.placed <nil>
+	// orders.shared.placed <nil>
+	//  the event's tenant contains '.', which divides names
+}

@@ -1,0 +1,94 @@
+package kafkabroker
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// Failures is what Kafka's errors mean, as the package comment and docs/brokers.md show it.
+func Failures() broker.Failures {
+	return broker.Failures{
+		{
+			Name: "MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE", Class: waybill.Dead, Why: "it was sent alone, and will not shrink",
+			Match: codes(kerr.MessageTooLarge, kerr.RecordListTooLarge),
+		},
+		{
+			Name: "INVALID_RECORD, INVALID_TIMESTAMP", Class: waybill.Dead, Why: "it was sent alone, and the topic does not take it as it is",
+			Match: codes(kerr.InvalidRecord, kerr.InvalidTimestamp),
+		},
+		{
+			Name: "INVALID_TOPIC_EXCEPTION", Class: waybill.Dead, Why: "the name is made from the event",
+			Match: codes(kerr.InvalidTopicException),
+		},
+		{
+			Name: "UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID", Class: waybill.Down, Scope: "topic", Why: "somebody will make it",
+			Match: codes(kerr.UnknownTopicOrPartition, kerr.UnknownTopicID),
+		},
+		{
+			Name: "TOPIC_AUTHORIZATION_FAILED", Class: waybill.Down, Scope: "topic", Why: "the account may not write there, whatever the event",
+			Match: codes(kerr.TopicAuthorizationFailed),
+		},
+		{
+			Name: "NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND", Class: waybill.Down, Scope: "topic",
+			Why:   "fewer replicas than min.insync.replicas; they come back",
+			Match: codes(kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend),
+		},
+		{
+			Name:  "OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED",
+			Class: waybill.Down, Scope: "broker", Why: "the producer is of no more use, and is replaced", Match: isFatal,
+		},
+		{
+			Name:  "CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE",
+			Class: waybill.Down, Scope: "broker", Why: "the account is wrong, not the event",
+			Match: codes(kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState),
+		},
+		{
+			Name:  "any other error that Kafka calls retriable",
+			Class: waybill.Down, Scope: "broker", Why: "no leader, no room, too busy: it says that it is for now",
+			Match: func(err error) bool {
+				var code *kerr.Error
+				return errors.As(err, &code) && code.Retriable
+			},
+		},
+		{
+			Name: "not confirmed in time", Class: waybill.Down, Scope: "broker", Why: "it may have the message, or not",
+			Match: codes(errSilent, kgo.ErrRecordTimeout, kgo.ErrRecordRetries, kgo.ErrMaxBuffered, kgo.ErrAborting),
+		},
+		{
+			Name: "closed", Class: waybill.Down, Scope: "broker", Why: "the client connects again by itself, unless the broker was closed",
+			Match: codes(errClosed, kgo.ErrClientClosed),
+		},
+		unreachable(),
+	}
+}
+
+// unreachable is the usual row, and what else the client says when it gets no connection.
+func unreachable() broker.Failure {
+	row := broker.Unreachable()
+	usual := row.Match
+	row.Match = func(err error) bool { return usual(err) || kgo.IsRetryableBrokerErr(err) }
+	return row
+}
+
+func codes(list ...error) func(error) bool {
+	return func(err error) bool {
+		return slices.ContainsFunc(list, func(code error) bool { return errors.Is(err, code) })
+	}
+}
+
+// isFatal reports whether a producer can go on no more: the cluster and it do not agree on what was sent.
+func isFatal(err error) bool {
+	return err != nil && codes(kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch,
+		kerr.InvalidProducerIDMapping, kerr.ProducerFenced)(err)
+}
+
+// isSomebodys reports whether the cluster has refused all that traveled together because of one, and does not say which.
+func isSomebodys(err error) bool {
+	return err != nil && codes(kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp)(err)
+}

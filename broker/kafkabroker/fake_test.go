@@ -1,0 +1,241 @@
+package kafkabroker_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker/kafkabroker"
+)
+
+// fake starts a cluster in this process, which can be told to fail. It has the topics orders, with two partitions, and orders.dead.
+func fake(t *testing.T, opts ...kfake.Opt) (*kfake.Cluster, string) {
+	t.Helper()
+	c, err := kfake.NewCluster(append(opts, kfake.NumBrokers(1), kfake.SeedTopics(2, "orders"), kfake.SeedTopics(1, "orders.dead"))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c, c.ListenAddrs()[0]
+}
+
+func classOf(err error) waybill.Class {
+	class, _ := waybill.Classify(err)
+	return class
+}
+
+// published returns the ids of the events of an aggregate, in their order.
+func published(t *testing.T, address, topic, aggregate string) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	list, err := records(ctx, address, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []string
+	for _, r := range list {
+		if string(r.Key) != "/order/"+aggregate {
+			continue
+		}
+		for _, h := range r.Headers {
+			if h.Key == "ce_id" {
+				ids = append(ids, string(h.Value))
+			}
+		}
+	}
+	return ids
+}
+
+// partitionOf returns where an aggregate's events are.
+func partitionOf(t *testing.T, address, aggregate string) int32 {
+	t.Helper()
+	list, err := records(t.Context(), address, "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := slices.IndexFunc(list, func(r *kgo.Record) bool { return string(r.Key) == "/order/"+aggregate })
+	if at < 0 {
+		t.Fatalf("nothing of aggregate %s", aggregate)
+	}
+	return list[at].Partition
+}
+
+// Failure mode 36: when one partition fails in the middle of a batch, nothing that comes later overtakes what has failed, and others go on.
+func TestAPartialFailureReordersNothing(t *testing.T) {
+	cluster, address := fake(t)
+	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{})
+	var wide []waybill.Delivery // as many aggregates as it takes to be in both partitions
+	for n := range 16 {
+		wide = append(wide, event("orders", fmt.Sprint("a", n)))
+	}
+	for _, err := range s.Deliver(t.Context(), wide) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := slices.IndexFunc(wide, func(d waybill.Delivery) bool {
+		return partitionOf(t, address, d.AggregateID) != partitionOf(t, address, "a0")
+	})
+	if other < 0 {
+		t.Fatal("all are in one partition")
+	}
+	x, y := "a0", wide[other].AggregateID
+	batch := []waybill.Delivery{event("orders", x), event("orders", y), event("orders", x), event("orders", y), event("orders", x)}
+	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Partitions: []int32{partitionOf(t, address, x)}, Err: kerr.PolicyViolation})
+	results := s.Deliver(t.Context(), batch)
+	if classOf(results[0]) != waybill.Counted || results[2] == nil || results[4] == nil {
+		t.Errorf("the aggregate that failed has %v, %v, %v", results[0], results[2], results[4])
+	}
+	if results[1] != nil || results[3] != nil {
+		t.Errorf("the other has %v, %v", results[1], results[3])
+	}
+	if got := published(t, address, "orders", x); len(got) != 1 {
+		t.Fatalf("%d events of the aggregate that failed, want the one before", len(got))
+	}
+	want := []string{wide[0].ID.String(), batch[0].ID.String(), batch[2].ID.String(), batch[4].ID.String()}
+	for _, err := range s.Deliver(t.Context(), []waybill.Delivery{batch[0], batch[2], batch[4]}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := published(t, address, "orders", x); !slices.Equal(got, want) {
+		t.Errorf("the order is %v, want %v", got, want)
+	}
+}
+
+// Failure mode 37: a producer that the cluster no longer accepts is replaced by another, and no attempt is spent.
+func TestAFatalProducerIsReplaced(t *testing.T) {
+	for _, code := range []*kerr.Error{
+		kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping, kerr.ProducerFenced,
+	} {
+		t.Run(code.Message, func(t *testing.T) {
+			cluster, address := fake(t)
+			s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{})
+			begun := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, Observe: true, Count: -1})
+			if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; err != nil {
+				t.Fatal(err)
+			}
+			before := begun.Hits()
+			cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Err: code})
+			if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; classOf(err) != waybill.Down {
+				t.Errorf("class %v: %v", classOf(err), err)
+			}
+			if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; err != nil {
+				t.Errorf("the next one: %v", err)
+			}
+			if begun.Hits() == before {
+				t.Error("it is still the same producer")
+			}
+		})
+	}
+}
+
+// Kafka refuses all that travels together because of one. The others are not to suffer.
+func TestWhatIsRefusedTogetherIsTriedAlone(t *testing.T) {
+	cluster, address := fake(t)
+	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{})
+	batch := []waybill.Delivery{event("orders", "a"), event("orders", "a"), event("orders", "b"), event("orders", "c")}
+	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Err: kerr.MessageTooLarge})
+	for i, err := range s.Deliver(t.Context(), batch) {
+		if err != nil {
+			t.Errorf("delivery %d: %v", i, err)
+		}
+	}
+	if got := published(t, address, "orders", "a"); !slices.Equal(got, []string{batch[0].ID.String(), batch[1].ID.String()}) {
+		t.Errorf("the order is %v", got)
+	}
+}
+
+// The cluster itself answers, so that the client makes of it what it does.
+func TestAnswersHaveTheirClass(t *testing.T) {
+	for code, want := range map[*kerr.Error]waybill.Class{
+		kerr.MessageTooLarge: waybill.Dead, kerr.RecordListTooLarge: waybill.Dead, kerr.InvalidRecord: waybill.Dead, kerr.InvalidTopicException: waybill.Dead,
+		kerr.TopicAuthorizationFailed: waybill.Down, kerr.ClusterAuthorizationFailed: waybill.Down, kerr.NotEnoughReplicas: waybill.Down,
+		kerr.NotLeaderForPartition: waybill.Down, kerr.KafkaStorageError: waybill.Down, kerr.UnknownTopicOrPartition: waybill.Down,
+		kerr.PolicyViolation: waybill.Counted,
+	} {
+		t.Run(code.Message, func(t *testing.T) {
+			t.Parallel()
+			cluster, address := fake(t)
+			s := sink(t, open(t, address, kafkabroker.Config{Timeout: 2 * time.Second}), kafkabroker.SinkConfig{})
+			fault := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Err: code, Count: -1})
+			if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; classOf(err) != want {
+				t.Errorf("class %v, want %v: %v", classOf(err), want, err)
+			}
+			fault.Remove()
+			insist(t, s, event("orders", "a"))
+		})
+	}
+}
+
+// insist delivers until it succeeds: after a failure the client may need a moment.
+func insist(t *testing.T, s *kafkabroker.Sink, d waybill.Delivery) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		err := s.Deliver(t.Context(), []waybill.Delivery{d})[0]
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A cluster that takes a request and says nothing must not keep the relay; and what it never confirmed is not done.
+func TestASilentClusterIsDown(t *testing.T) {
+	cluster, address := fake(t)
+	s := sink(t, open(t, address, kafkabroker.Config{Timeout: 2 * time.Second}), kafkabroker.SinkConfig{})
+	if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; err != nil {
+		t.Fatal(err)
+	}
+	speak := make(chan struct{})
+	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		cluster.SleepControl(func() { <-speak })
+		return nil, nil, false
+	})
+	err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]
+	if classOf(err) != waybill.Down {
+		t.Errorf("class %v: %v", classOf(err), err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := s.Deliver(ctx, []waybill.Delivery{event("orders", "a")})[0]; classOf(err) != waybill.Down {
+		t.Errorf("class %v when the caller's time is over: %v", classOf(err), err)
+	}
+	close(speak)
+	insist(t, s, event("orders", "a"))
+}
+
+func TestLoggingIn(t *testing.T) {
+	for _, mechanism := range []string{"plain", "scram-sha-256", "scram-sha-512"} {
+		_, address := fake(t, kfake.EnableSASL(), kfake.Superuser(strings.ToUpper(mechanism), "shop", "p@ss,canary"))
+		b, err := kafkabroker.Open(t.Context(), "kafka://shop:p%40ss%2Ccanary@"+address+"?sasl="+mechanism, kafkabroker.Config{})
+		if err != nil {
+			t.Errorf("%s: %v", mechanism, err)
+			continue
+		}
+		if err := sink(t, b, kafkabroker.SinkConfig{}).Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; err != nil {
+			t.Errorf("%s: %v", mechanism, err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		_, err = kafkabroker.Open(t.Context(), "kafka://shop:wrongcanary@"+address+"?sasl="+mechanism, kafkabroker.Config{})
+		if err == nil || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%s with a wrong password: %v", mechanism, err)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package kafkabroker_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/kafkabroker"
+	"github.com/waybillhq/waybill/internal/testserver"
+)
+
+func noDeadLetters() kfake.Fault {
+	return kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dead", Err: kerr.TopicAuthorizationFailed, Count: -1}
+}
+
+func TestFailures(t *testing.T) {
+	brokertest.Failures(t, kafkabroker.Failures(), map[string]error{
+		"MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE":              kerr.RecordListTooLarge,
+		"INVALID_RECORD, INVALID_TIMESTAMP":                     kerr.InvalidTimestamp,
+		"INVALID_TOPIC_EXCEPTION":                               kerr.InvalidTopicException,
+		"UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID":          kerr.UnknownTopicID,
+		"TOPIC_AUTHORIZATION_FAILED":                            kerr.TopicAuthorizationFailed,
+		"NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND": kerr.NotEnoughReplicasAfterAppend,
+		"any other error that Kafka calls retriable":            kerr.LeaderNotAvailable,
+		"not confirmed in time":                                 kgo.ErrRecordTimeout,
+		"closed":                                                kgo.ErrClientClosed,
+		"connection lost, refused or silent":                    io.ErrUnexpectedEOF,
+		"OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED": kerr.ProducerFenced,
+		"CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE":                kerr.SaslAuthenticationFailed,
+	}, "../../docs/brokers.md")
+	if class := classOf(kafkabroker.Failures().Classify(errors.New("something that nobody has heard of"))); class != waybill.Counted {
+		t.Errorf("anything else is %v", class)
+	}
+}
+
+// kcat shows key, ids, headers and payload as documented.
+func TestKcatReadsIt(t *testing.T) {
+	address := testserver.Kafka(t)
+	kcat := testserver.Shell(t, "kcat")
+	name := topic(t, plain(t, address), 1, nil)
+	d := event(name, "A-1")
+	d.TenantID, d.Headers, d.Replay = "acme", map[string]string{"color": "red"}, 1
+	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{Source: "/shop"})
+	if err := s.Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, kcat, "-C", "-q", "-b", address, "-t", name, "-o", "beginning", "-c", "1", "-f", `%k\n%s\n%h\n`).Output() //nolint:gosec // a test's own
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(out), "\n")
+	if len(lines) < 3 || lines[0] != "acme/order/A-1" || lines[1] != "1" {
+		t.Fatalf("kcat shows\n%s", out)
+	}
+	headers := map[string]string{}
+	for pair := range strings.SplitSeq(lines[2], ",") {
+		name, value, _ := strings.Cut(pair, "=")
+		headers[name] = value
+	}
+	for name, want := range map[string]string{
+		"ce_id": d.ID.String(), "ce_type": "OrderPlaced", "ce_source": "/shop", "ce_specversion": "1.0", "ce_subject": "A-1", "ce_aggregateid": "A-1",
+		"ce_tenantid": "acme", "waybill_color": "red", "content-type": "application/json", "publish_id": d.ID.String() + "-r1",
+	} {
+		if headers[name] != want {
+			t.Errorf("%s is %q, want %q", name, headers[name], want)
+		}
+	}
+}
+
+// Topics that are missing are made if that is wanted, by sinks and by sources.
+func TestAutoCreate(t *testing.T) {
+	address := testserver.Kafka(t)
+	b := open(t, address, kafkabroker.Config{AutoCreate: true})
+	name := "test." + waybill.NewID().String()
+	d := event(name, "a")
+	insist(t, sink(t, b, kafkabroker.SinkConfig{}), d)
+	src, err := b.Source(kafkabroker.SourceConfig{Group: name, Topics: []string{name}, Receive: broker.ReceiverConfig{ReconnectMax: 200 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c := &consumer{}
+	ended := make(chan error, 1)
+	go func() { ended <- src.Run(ctx, c) }()
+	await(t, "delivery", func() bool { return len(c.ids()) == 1 })
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// One topic that is not there does not speak for another.
+func TestAMissingTopicIsDownByItself(t *testing.T) {
+	_, address := fake(t)
+	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{})
+	a, b := event("nowhere", "a"), event("orders", "a")
+	results := s.Deliver(t.Context(), []waybill.Delivery{a, b, event("orders", "b")})
+	if classOf(results[0]) != waybill.Down || results[2] != nil {
+		t.Errorf("results %v", results)
+	}
+	if s.Destination(&a.Event) == s.Destination(&b.Event) {
+		t.Error("both have one destination")
+	}
+}
+
+func TestConfigs(t *testing.T) {
+	_, address := fake(t)
+	b := open(t, address, kafkabroker.Config{})
+	_, err := b.Source(kafkabroker.SourceConfig{Topics: []string{"a b"}, SessionTimeout: -1, Receive: broker.ReceiverConfig{Workers: -1}})
+	for _, want := range []string{"Group", "Topics", "DeadLetter", "SessionTimeout", "Workers"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+	if _, err := b.Source(kafkabroker.SourceConfig{Group: "x", Topics: []string{"a", "b"}, DeadLetter: "b"}); err == nil {
+		t.Error("a source that reads its own dead letters")
+	}
+	_, err = kafkabroker.Open(t.Context(), "kafka://"+address, kafkabroker.Config{Timeout: 1, MaxMessageBytes: 1})
+	for _, want := range []string{"Timeout", "MaxMessageBytes"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+	for _, bad := range []string{
+		"", "nats://h", "kafka://", "kafka://a,,b", "kafka://u:canary@[bad", "kafka://h/topic", "kafka://h?tls=canary", "kafka://h?sasl=plain",
+		"kafka://u:canary@h?sasl=gssapi", "kafka://h?password=canary", "kafka://u:can%ary@h", "kafka://h:9092:9093",
+	} {
+		if _, err := kafkabroker.Open(t.Context(), bad, kafkabroker.Config{}); err == nil || strings.Contains(err.Error(), "canary") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// One of several hosts is enough.
+func TestSeveralHosts(t *testing.T) {
+	_, address := fake(t)
+	open(t, "127.0.0.1:1,"+address, kafkabroker.Config{})
+}

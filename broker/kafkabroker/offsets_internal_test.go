@@ -1,0 +1,60 @@
+package kafkabroker
+
+import "testing"
+
+func committable(o *offsets, topic string, number int32) int64 {
+	at, ok := o.ready()[topic][number]
+	if !ok {
+		return -1
+	}
+	return at.Offset
+}
+
+func TestOnlyWhatHasNothingOpenBeforeItIsCommitted(t *testing.T) {
+	var o offsets
+	handles := make([]handle, 0, 4)
+	for _, offset := range []int64{5, 6, 9, 10} { // Kafka leaves numbers out
+		handles = append(handles, o.take("orders", 0, offset))
+	}
+	for _, step := range []struct {
+		done int
+		want int64
+	}{{2, -1}, {1, -1}, {0, 10}, {3, 11}} {
+		o.done(handles[step.done])
+		if got := committable(&o, "orders", 0); got != step.want {
+			t.Errorf("after record %d is done, %d may be committed, want %d", step.done, got, step.want)
+		}
+	}
+	o.commit(o.ready())
+	if got := committable(&o, "orders", 0); got != -1 {
+		t.Errorf("%d is to be committed once more", got)
+	}
+}
+
+// A partition that was taken away and has come back begins anew: a late answer for the former one must not move it.
+func TestAnAnswerForAFormerAssignmentMovesNothing(t *testing.T) {
+	var o offsets
+	old := o.take("orders", 0, 7)
+	o.forget(map[string][]int32{"orders": {0}})
+	again := o.take("orders", 0, 9) // another member has done the two before it
+	o.done(old)
+	if got := committable(&o, "orders", 0); got != -1 {
+		t.Errorf("%d may be committed, though the record is in hand", got)
+	}
+	o.done(again)
+	if got := committable(&o, "orders", 0); got != 10 {
+		t.Errorf("%d may be committed, want 10", got)
+	}
+}
+
+// Records of one aggregate may be in two topics. The receiver takes two of the same order for one.
+func TestEveryRecordHasAnOrderOfItsOwn(t *testing.T) {
+	var o offsets
+	a, b, later := o.take("orders", 0, 7), o.take("bills", 0, 7), o.take("orders", 0, 8)
+	if a.order() == b.order() || a.order() == 0 {
+		t.Errorf("orders %d and %d", a.order(), b.order())
+	}
+	if a.order() >= later.order() {
+		t.Errorf("order %d before %d", a.order(), later.order())
+	}
+}

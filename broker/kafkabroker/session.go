@@ -1,0 +1,186 @@
+package kafkabroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/waybillhq/waybill/broker"
+)
+
+// session is one membership of the group.
+type session struct {
+	*Source
+	client     *kgo.Client
+	end        context.CancelFunc
+	offsets    offsets
+	committing sync.Mutex // one commit at a time: a late one must not take back another
+
+	mu       sync.Mutex
+	receiver *broker.Receiver
+}
+
+// Take implements broker.Session. While there is no room nothing is polled; the client keeps the membership alive meanwhile.
+func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
+	s.mu.Lock()
+	s.receiver = r
+	s.mu.Unlock()
+	for {
+		room := r.WaitFree(ctx, 1)
+		if room == 0 {
+			return nil
+		}
+		err := s.poll(ctx, r, room)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return s.b.hide(fmt.Errorf("kafkabroker: %w", err))
+		}
+	}
+}
+
+func (s *session) poll(ctx context.Context, r *broker.Receiver, most int) error {
+	fetches := s.client.PollRecords(ctx, most)
+	defer s.client.AllowRebalance()
+	for it := fetches.RecordIter(); !it.Done(); {
+		record := it.Next()
+		// First noted as taken, so that nothing behind it is committed before it is done.
+		h := s.offsets.take(record.Topic, record.Partition, record.Offset)
+		if err := r.Put(ctx, incoming(record, h)); err != nil {
+			return err
+		}
+	}
+	for _, e := range fetches.Errors() {
+		var loss *kgo.ErrDataLoss // the client has gone back to what is there
+		if !errors.As(e.Err, &loss) {
+			return e.Err
+		}
+	}
+	return nil
+}
+
+// incoming returns a record as the receiver takes it.
+func incoming(record *kgo.Record, h handle) *broker.Incoming {
+	m := message(record)
+	return &broker.Incoming{Message: m, Order: h.order(), OrderBy: m.Key, Handle: h}
+}
+
+func message(record *kgo.Record) broker.Message {
+	m := broker.Message{Topic: record.Topic, Key: string(record.Key), Payload: record.Value, Headers: make([]broker.Header, 0, len(record.Headers))}
+	for _, h := range record.Headers {
+		switch value := string(h.Value); h.Key {
+		case broker.HeaderPublishID:
+			m.PublishID = value
+		case "content-type":
+			m.ContentType = value
+			fallthrough
+		default:
+			m.Headers = append(m.Headers, broker.Header{Name: h.Key, Value: value})
+		}
+	}
+	return m
+}
+
+// Ack implements broker.Session. What is done behind something that is not done waits for that.
+func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
+	for _, in := range batch {
+		if h, ok := in.Handle.(handle); ok {
+			s.offsets.done(h)
+		}
+	}
+	return s.b.hide(s.commit(ctx))
+}
+
+// commit tells Kafka how far each partition is done. Of several callers, one may find that another has done its part.
+func (s *session) commit(ctx context.Context) error {
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	ready := s.offsets.ready()
+	if len(ready) == 0 {
+		return nil
+	}
+	var failed error
+	s.client.CommitOffsetsSync(ctx, ready, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		failed = err
+		if err != nil {
+			return
+		}
+		for _, topic := range resp.Topics {
+			for _, p := range topic.Partitions {
+				failed = errors.Join(failed, kerr.ErrorForCode(p.ErrorCode))
+			}
+		}
+	})
+	if failed != nil {
+		return fmt.Errorf("kafkabroker: commit: %w", failed)
+	}
+	s.offsets.commit(ready)
+	return nil
+}
+
+// revoked hands partitions over: what waits is forgotten, what is in hand is finished and committed.
+func (s *session) revoked(ctx context.Context, _ *kgo.Client, gone map[string][]int32) {
+	s.release(ctx, gone)
+	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
+	defer cancel()
+	if err := s.commit(ctx); err != nil && s.cfg.Receive.Logger != nil {
+		s.cfg.Receive.Logger.WarnContext(ctx, "messages of partitions that go to others are done and could not be committed: they will come again",
+			"source", s.cfg.Name, "error", s.b.hide(err))
+	}
+	s.forget(gone)
+}
+
+// commitTimeout bounds a commit, and is what rebalance leaves beside handOver.
+const commitTimeout = 10 * time.Second
+
+// lost forgets partitions that are others' already: they are not ours to commit.
+func (s *session) lost(ctx context.Context, _ *kgo.Client, gone map[string][]int32) {
+	s.forget(gone)
+	s.release(ctx, gone)
+}
+
+// release drops the messages of partitions, and waits for those in hand, but not for longer than the group does.
+func (s *session) release(ctx context.Context, gone map[string][]int32) {
+	s.mu.Lock()
+	r := s.receiver
+	s.mu.Unlock()
+	if r == nil {
+		return // nothing was taken
+	}
+	ctx, cancel := context.WithTimeout(ctx, handOver)
+	defer cancel()
+	_ = r.Drop(ctx, func(in *broker.Incoming) bool {
+		h, ok := in.Handle.(handle)
+		return ok && slices.Contains(gone[h.partition.topic], h.partition.number)
+	})
+}
+
+// forget waits for a commit under way: one that arrived when the partition is another's would take back what that has done.
+func (s *session) forget(gone map[string][]int32) {
+	s.committing.Lock()
+	defer s.committing.Unlock()
+	s.offsets.forget(gone)
+}
+
+// SetAside implements broker.Session.
+func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason error) error {
+	letter := s.codec.DeadLetter(s.cfg.Name, in, reason)
+	letter.Topic = deadLetter(&s.cfg, in.Topic)
+	return s.b.hide(s.b.publishAlone(ctx, records([]broker.Message{letter})[0]))
+}
+
+// Close implements broker.Session. Leaving the group hands its partitions over at once.
+func (s *session) Close(ctx context.Context) error {
+	err := s.client.LeaveGroupContext(ctx)
+	s.end()
+	s.client.CloseAllowingRebalance()
+	return s.b.hide(err)
+}

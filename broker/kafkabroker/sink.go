@@ -1,0 +1,143 @@
+package kafkabroker
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// SinkConfig holds what may be tuned; its zero value is ready.
+type SinkConfig struct {
+	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
+	Source string
+	// Topics says to which topic an event goes. Defaults to its Topic.
+	Topics broker.Topics
+}
+
+// Sink publishes events as records. It is safe for concurrent use.
+type Sink struct {
+	b     *Broker
+	codec *broker.Codec
+	table broker.Failures
+}
+
+// Sink returns a sink.
+func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
+	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: cfg.Source, Topics: names.Checked(cfg.Topics)})
+	if err != nil {
+		return nil, err
+	}
+	return &Sink{b: b, codec: codec, table: Failures()}, nil
+}
+
+// StopsAtFailure implements relay.OrderedSink.
+func (*Sink) StopsAtFailure() {}
+
+// Destination implements relay.DestinedSink: topics are told apart.
+func (s *Sink) Destination(ev *waybill.Event) string {
+	topic, err := s.codec.Topic(ev)
+	if err != nil {
+		return ""
+	}
+	return topic
+}
+
+// Deliver implements relay.Sink.
+func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	return broker.Waves(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
+}
+
+// wave publishes events of different aggregates.
+func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
+	messages, places := make([]broker.Message, 0, len(wave)), make([]int, 0, len(wave))
+	for _, i := range wave {
+		m, err := s.codec.Encode(&batch[i])
+		if err != nil {
+			results[i] = err
+			continue
+		}
+		messages, places = append(messages, m), append(places, i)
+	}
+	if len(messages) == 0 {
+		return
+	}
+	out := records(messages)
+	for n, err := range s.b.batches.publish(ctx, out) {
+		if isSomebodys(err) {
+			err = s.b.publishAlone(ctx, out[n])
+		}
+		if err != nil {
+			results[places[n]] = s.failure(err, &batch[places[n]].Event)
+		}
+	}
+}
+
+// publishAlone publishes a record that was refused together with others, and nobody knows because of which. Here nothing else is under way, so the
+// answer is its own.
+func (b *Broker) publishAlone(ctx context.Context, r *kgo.Record) error {
+	select {
+	case b.turn <- struct{}{}:
+		defer func() { <-b.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	again := kgo.Record{Topic: r.Topic, Key: r.Key, Headers: r.Headers, Value: r.Value}
+	if failed := b.singles.publish(ctx, []*kgo.Record{&again}); failed != nil {
+		return failed[0]
+	}
+	return nil
+}
+
+func (s *Sink) failure(err error, ev *waybill.Event) error {
+	class, _ := waybill.Classify(s.table.Classify(err))
+	shown := s.b.hide(fmt.Errorf("kafkabroker: event %s: %w", ev.ID, err))
+	switch class {
+	case waybill.Down:
+		return waybill.Unavailable(shown)
+	case waybill.Dead:
+		return waybill.Permanent(shown)
+	case waybill.Done, waybill.Counted, waybill.Uncounted:
+	}
+	return shown
+}
+
+// records returns messages as the client sends them. The headers of all of them share two pieces of memory: there are a dozen per message.
+func records(messages []broker.Message) []*kgo.Record {
+	headers, size := 0, 0
+	for n := range messages {
+		m := &messages[n]
+		headers += len(m.Headers) + 1
+		size += m.Size() - len(m.Payload)
+	}
+	list, out := make([]kgo.Record, len(messages)), make([]*kgo.Record, len(messages))
+	pool, text := make([]kgo.RecordHeader, 0, headers), make([]byte, 0, size)
+	bytes := func(s string) []byte {
+		start := len(text)
+		text = append(text, s...)
+		return text[start:len(text):len(text)]
+	}
+	for n := range messages {
+		m, r := &messages[n], &list[n]
+		r.Topic, r.Value = m.Topic, m.Payload
+		if r.Value == nil {
+			r.Value = []byte{} // no value at all would delete the key from a compacted topic
+		}
+		if m.Key != "" {
+			r.Key = bytes(m.Key) // no key at all: any partition
+		}
+		start := len(pool)
+		for _, h := range m.Headers {
+			pool = append(pool, kgo.RecordHeader{Key: h.Name, Value: bytes(h.Value)})
+		}
+		if m.PublishID != "" {
+			pool = append(pool, kgo.RecordHeader{Key: broker.HeaderPublishID, Value: bytes(m.PublishID)})
+		}
+		r.Headers = pool[start:len(pool):len(pool)]
+		out[n] = r
+	}
+	return out
+}

@@ -1,0 +1,191 @@
+package membroker_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/membroker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	brokertest.Run(t, brokertest.Harness{
+		Name: "membroker", Parallel: true,
+		Capabilities: brokertest.Capabilities{
+			Source: true, Counts: true, Dedup: true, MaxPayload: 64 << 10, Outage: true, Restart: true, Secrets: true,
+		},
+		Open: func(t *testing.T) brokertest.Instance {
+			b := open(t, membroker.Config{MaxMessage: 100 << 10})
+			return instance(t, b)
+		},
+	})
+}
+
+func open(t *testing.T, cfg membroker.Config) *membroker.Broker {
+	t.Helper()
+	b, err := membroker.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func instance(t *testing.T, b *membroker.Broker) brokertest.Instance {
+	return brokertest.Instance{
+		Topic: "orders",
+		Sink:  b.Sink(),
+		Codec: b.Codec(),
+		Source: func(name string, cfg broker.ReceiverConfig) broker.Source {
+			src, err := b.Source(membroker.SourceConfig{Name: name, Receive: cfg})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return src
+		},
+		Read: func(context.Context) ([]broker.Message, error) { return b.Messages("orders"), nil },
+		DeadLetters: func(_ context.Context, source string) ([]broker.Message, error) {
+			return b.Messages(source + ".dead"), nil
+		},
+		Publish: b.Publish,
+		Break:   func() { b.SetDown(true) },
+		Heal:    func() { b.SetDown(false) },
+		Restart: func() { b.SetDown(true); b.SetDown(false) },
+		OpenWith: func(ctx context.Context, password string) error {
+			_, err := membroker.Open(ctx, "amqp://user:"+password+"@localhost", membroker.Config{})
+			return err
+		},
+	}
+}
+
+func TestFailures(t *testing.T) {
+	b := open(t, membroker.Config{MaxMessage: 10})
+	large := b.Publish(t.Context(), broker.Message{Topic: "t", Payload: make([]byte, 11)})
+	b.SetFaults(membroker.Faults{DropConfirm: 1})
+	unconfirmed := b.Publish(t.Context(), broker.Message{Topic: "t"})
+	b.SetDown(true)
+	down := b.Publish(t.Context(), broker.Message{Topic: "t"})
+	brokertest.Failures(t, membroker.Failures(), map[string]error{
+		"message too large": large, "not confirmed in time": unconfirmed, "down": down, "connection lost, refused or silent": context.Canceled,
+	}, "")
+	if got := b.Messages("t"); len(got) != 1 {
+		t.Errorf("%d messages, want the one whose confirmation was lost", len(got))
+	}
+}
+
+// Whatever goes wrong on the way, a consumer that remembers ids sees every event.
+func TestFaults(t *testing.T) {
+	for name, faults := range map[string]membroker.Faults{
+		"lost deliveries": {DropDelivery: 0.3},
+		"lost acks":       {DropAck: 0.3},
+		"duplicates":      {Duplicate: 0.5},
+		"disorder":        {Reorder: 0.5},
+		"delays":          {Delay: 0.5},
+		"everything":      {DropConfirm: 0.2, DropDelivery: 0.2, DropAck: 0.2, Duplicate: 0.2, Reorder: 0.2, Delay: 0.2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			faults.Seed = 42
+			b := open(t, membroker.Config{AckWait: 50 * time.Millisecond, DedupWindow: -1})
+			b.SetFaults(faults)
+			src, err := b.Source(membroker.SourceConfig{Name: "s"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen := &set{ids: make(map[waybill.ID]int)}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- src.Run(ctx, seen) }()
+			const n = 100
+			for range n {
+				publish(t, b)
+			}
+			deadline := time.Now().Add(60 * time.Second)
+			for seen.len() < n {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d of %d events", seen.len(), n)
+				}
+				select {
+				case <-t.Context().Done():
+				case <-time.After(5 * time.Millisecond):
+				}
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if faults.Duplicate == 0.5 && seen.most() < 2 {
+				t.Error("no event came twice")
+			}
+		})
+	}
+}
+
+// publish delivers one event until it is confirmed.
+func publish(t *testing.T, b *membroker.Broker) {
+	t.Helper()
+	d := waybill.Delivery{Event: waybill.NewEvent("x", 1).Complete(), Attempt: 1}
+	for {
+		err := b.Sink().Deliver(t.Context(), []waybill.Delivery{d})[0]
+		if err == nil {
+			return
+		}
+		if class, _ := waybill.Classify(err); class != waybill.Down {
+			t.Fatal(err)
+		}
+	}
+}
+
+// set counts the ids it has seen.
+type set struct {
+	mu  sync.Mutex
+	ids map[waybill.ID]int
+}
+
+func (s *set) Deliver(_ context.Context, batch []waybill.Delivery) []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range batch {
+		s.ids[batch[i].ID]++
+	}
+	return make([]error, len(batch))
+}
+
+func (s *set) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ids)
+}
+
+func (s *set) most() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	most := 0
+	for _, n := range s.ids {
+		most = max(most, n)
+	}
+	return most
+}
+
+func TestConfig(t *testing.T) {
+	if _, err := membroker.New(membroker.Config{AckWait: -1, MaxMessage: -1, EventSource: "a b"}); err == nil {
+		t.Error("a config with three mistakes is accepted")
+	}
+	if _, err := membroker.Open(t.Context(), "mem:", membroker.Config{}); err != nil {
+		t.Error(err)
+	}
+	b := open(t, membroker.Config{})
+	if _, err := b.Source(membroker.SourceConfig{}); err == nil {
+		t.Error("a source without a name")
+	}
+	if _, err := b.Source(membroker.SourceConfig{Name: "s", Receive: broker.ReceiverConfig{Workers: -1}}); err == nil {
+		t.Error("a source with a wrong config")
+	}
+}

@@ -1,0 +1,263 @@
+package membroker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// SourceConfig says what a source consumes.
+type SourceConfig struct {
+	// Name is the durable consumer: sources of one name share its messages, and one that is made later goes on where the last has stopped. Required.
+	Name string
+	// Topics are consumed, from the beginning. Defaults to all but dead letters.
+	Topics []string
+	// DeadLetter is the topic for dead letters. Defaults to Name + ".dead".
+	DeadLetter string
+	// Receive tunes how messages are handed to the consumer.
+	Receive broker.ReceiverConfig
+}
+
+// deadSuffix ends the topics of dead letters.
+const deadSuffix = ".dead"
+
+// group is a durable consumer.
+type group struct {
+	next    int                 // the first message of the log that was not delivered yet
+	pending map[uint64]*pending // delivered and not acknowledged
+}
+
+// pending is a message that was delivered and not acknowledged.
+type pending struct {
+	*stored
+	count int
+	due   time.Time // when it is delivered again
+	owner *session
+}
+
+// Source consumes messages.
+type Source struct {
+	b   *Broker
+	cfg SourceConfig
+}
+
+// Source returns a source. Its durable consumer begins to exist now.
+func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
+	if cfg.Name == "" {
+		return nil, errors.New("membroker: source: field Name is empty")
+	}
+	if err := cfg.Receive.Validate(); err != nil {
+		return nil, fmt.Errorf("membroker: source %s: %w", cfg.Name, err)
+	}
+	if cfg.DeadLetter == "" {
+		cfg.DeadLetter = cfg.Name + deadSuffix
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.groups[cfg.Name] == nil {
+		b.groups[cfg.Name] = &group{pending: make(map[uint64]*pending)}
+	}
+	return &Source{b: b, cfg: cfg}, nil
+}
+
+// Name returns the durable consumer's name.
+func (s *Source) Name() string { return s.cfg.Name }
+
+// Run implements [broker.Source].
+func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
+	return broker.Receive(ctx, s.cfg.Name, s.b.codec, c, s.cfg.Receive, func(context.Context) (broker.Session, error) {
+		s.b.mu.Lock()
+		defer s.b.mu.Unlock()
+		if s.b.down {
+			return nil, waybill.Unavailable(errDown)
+		}
+		return &session{b: s.b, cfg: &s.cfg, group: s.b.groups[s.cfg.Name], outage: s.b.outages}, nil
+	})
+}
+
+// wants reports whether a topic is consumed.
+func (c *SourceConfig) wants(topic string) bool {
+	if len(c.Topics) > 0 {
+		return slices.Contains(c.Topics, topic)
+	}
+	return topic != c.DeadLetter && !strings.HasSuffix(topic, deadSuffix)
+}
+
+// session is one connection of a source.
+type session struct {
+	b      *Broker
+	cfg    *SourceConfig
+	group  *group
+	outage int // the number of outages when it began; when there is another, the connection is lost
+}
+
+// Take implements [broker.Session].
+func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
+	for {
+		free := r.WaitFree(ctx, 1)
+		if ctx.Err() != nil {
+			return nil
+		}
+		batch, next, changed, err := s.deliver(free)
+		if err != nil {
+			return err
+		}
+		for _, in := range batch {
+			if err := r.Put(ctx, in); err != nil {
+				return nil //nolint:nilerr // ctx has ended; Close gives back what was not put
+			}
+		}
+		if len(batch) > 0 {
+			continue
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// deliver returns what is to be delivered now, and when there may be more: then, or when changed is closed.
+func (s *session) deliver(most int) (batch []*broker.Incoming, next time.Time, changed <-chan struct{}, err error) {
+	b := s.b
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.outages != s.outage || b.down {
+		return nil, time.Time{}, nil, errDown
+	}
+	now := time.Now()
+	next = now.Add(time.Hour)
+	var due []*pending
+	for _, p := range s.group.pending {
+		if !p.due.After(now) {
+			due = append(due, p)
+		} else if p.due.Before(next) {
+			next = p.due
+		}
+	}
+	slices.SortFunc(due, func(x, y *pending) int { return cmp.Compare(x.seq, y.seq) })
+	for ; len(due) < most && s.group.next < len(b.log); s.group.next++ {
+		if m := b.log[s.group.next]; s.cfg.wants(m.message.Topic) {
+			p := &pending{stored: m}
+			s.group.pending[m.seq] = p
+			due = append(due, p)
+		}
+	}
+	for _, p := range due[:min(len(due), most)] {
+		if wait := s.delayed(p); wait > 0 {
+			if p.due = now.Add(wait); p.due.Before(next) {
+				next = p.due
+			}
+			continue
+		}
+		p.count++
+		p.due, p.owner = now.Add(b.cfg.AckWait), s
+		if b.happens(b.faults.DropDelivery) {
+			continue
+		}
+		batch = append(batch, s.incoming(p))
+		if b.happens(b.faults.Duplicate) {
+			p.count++
+			batch = append(batch, s.incoming(p))
+		}
+	}
+	for i := 1; i < len(batch); i++ {
+		if b.happens(b.faults.Reorder) {
+			batch[i-1], batch[i] = batch[i], batch[i-1]
+			i++ // one place, no farther
+		}
+	}
+	return batch, next, b.changed, nil
+}
+
+// delayed returns for how long a message is held up.
+func (s *session) delayed(p *pending) time.Duration {
+	if p.count > 0 || !p.due.IsZero() || !s.b.happens(s.b.faults.Delay) {
+		return 0
+	}
+	return time.Duration(s.b.random.Int64N(int64(s.b.faults.MaxDelay))) + 1
+}
+
+func (s *session) incoming(p *pending) *broker.Incoming {
+	return &broker.Incoming{Message: p.message, Order: p.seq, Attempt: p.count, Handle: p.seq}
+}
+
+// answer calls fn for a message that is pending.
+func (s *session) answer(in *broker.Incoming, fn func(p *pending)) error {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	if s.b.outages != s.outage || s.b.down {
+		return errDown
+	}
+	if p := s.group.pending[in.Order]; p != nil {
+		fn(p)
+	}
+	return nil
+}
+
+// Ack implements [broker.Session].
+func (s *session) Ack(_ context.Context, batch []*broker.Incoming) error {
+	var errs []error
+	for _, in := range batch {
+		errs = append(errs, s.answer(in, func(p *pending) {
+			if !s.b.happens(s.b.faults.DropAck) {
+				delete(s.group.pending, p.seq)
+			}
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// PutOff implements [broker.Redeliverer].
+func (s *session) PutOff(_ context.Context, in *broker.Incoming, delay time.Duration) error {
+	return s.answer(in, func(p *pending) {
+		p.due, p.owner = time.Now().Add(delay), nil
+		s.b.signal()
+	})
+}
+
+// Keep implements [broker.Keeper].
+func (s *session) Keep(_ context.Context, batch []*broker.Incoming) error {
+	var errs []error
+	for _, in := range batch {
+		errs = append(errs, s.answer(in, func(p *pending) {
+			if p.owner == s && p.count == in.Attempt {
+				p.due = time.Now().Add(s.b.cfg.AckWait)
+			}
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// KeepEvery implements [broker.Keeper].
+func (s *session) KeepEvery() time.Duration { return s.b.cfg.AckWait / 3 }
+
+// SetAside implements [broker.Session].
+func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason error) error {
+	m := s.b.codec.DeadLetter(s.cfg.Name, in, reason)
+	m.Topic = s.cfg.DeadLetter
+	return s.b.Publish(ctx, m)
+}
+
+// Close implements [broker.Session]: what was not acknowledged is delivered again at once.
+func (s *session) Close(context.Context) error {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	for _, p := range s.group.pending {
+		if p.owner == s {
+			p.due, p.owner = time.Now(), nil
+		}
+	}
+	s.b.signal()
+	return nil
+}

@@ -1,0 +1,108 @@
+package natsbroker
+
+import (
+	"errors"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// What the server calls its errors, where the client has no name for them.
+const (
+	codeMemoryFull    jetstream.ErrorCode = 10028
+	codeStorageFull   jetstream.ErrorCode = 10047
+	codeTooLarge      jetstream.ErrorCode = 10054
+	codeOtherStream   jetstream.ErrorCode = 10060
+	codeHeadersLarge  jetstream.ErrorCode = 10097
+	codeSealed        jetstream.ErrorCode = 10109
+	codeStreamOffline jetstream.ErrorCode = 10118
+)
+
+// Failures is the table of errors: what they mean for an event. docs/brokers.md shows it.
+func Failures() broker.Failures {
+	return broker.Failures{
+		{
+			Name: "message or headers larger than the server or the stream permits", Class: waybill.Dead, Why: "it will not shrink",
+			Match: either(is(nats.ErrMaxPayload), code(codeTooLarge, codeHeadersLarge)),
+		},
+		{Name: "a subject that is not valid", Class: waybill.Dead, Why: "it is made from the event", Match: is(nats.ErrBadSubject, jetstream.ErrInvalidSubject)},
+		{
+			Name: "no stream listens to the subject", Class: waybill.Down, Scope: "topic", Why: "somebody will make it",
+			Match: is(nats.ErrNoResponders, jetstream.ErrNoStreamResponse, jetstream.ErrStreamNotFound),
+		},
+		{
+			Name: "another stream listens to the subject", Class: waybill.Down, Scope: "topic", Why: "a mistake in the configuration, not in the event",
+			Match: code(codeOtherStream),
+		},
+		{
+			Name: "stream full, sealed or offline, or no storage left", Class: waybill.Down, Scope: "topic", Why: "an operator makes room",
+			Match: code(codeStorageFull, codeMemoryFull, codeSealed, codeStreamOffline),
+		},
+		{
+			Name: "any other error with code 503", Class: waybill.Down, Scope: "broker", Why: "no leader, no quorum, no JetStream, no room: the server says that it is for now",
+			Match: unavailable,
+		},
+		{
+			Name: "too many messages without a PubAck", Class: waybill.Uncounted, Why: "others are under way",
+			Match: is(jetstream.ErrTooManyStalledMsgs),
+		},
+		{
+			Name: "no PubAck in time", Class: waybill.Down, Scope: "broker", Why: "it may have the message, or not",
+			Match: is(jetstream.ErrAsyncPublishTimeout, nats.ErrTimeout),
+		},
+		{
+			Name: "disconnected, or closed", Class: waybill.Down, Scope: "broker", Why: "the client connects again by itself",
+			Match: is(nats.ErrDisconnected, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded, nats.ErrNoServers,
+				nats.ErrStaleConnection, nats.ErrConnectionDraining, jetstream.ErrConnectionClosed, jetstream.ErrJetStreamPublisherClosed),
+		},
+		broker.Unreachable(),
+	}
+}
+
+func is(targets ...error) func(error) bool {
+	return func(err error) bool {
+		for _, t := range targets {
+			if errors.Is(err, t) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func either(a, b func(error) bool) func(error) bool {
+	return func(err error) bool { return a(err) || b(err) }
+}
+
+func code(codes ...jetstream.ErrorCode) func(error) bool {
+	return func(err error) bool {
+		api := apiError(err)
+		for _, c := range codes {
+			if api != nil && api.ErrorCode == c {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func unavailable(err error) bool {
+	api := apiError(err)
+	return api != nil && api.Code == 503
+}
+
+// apiError returns what the server has answered, or nil.
+func apiError(err error) *jetstream.APIError {
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		return api
+	}
+	var js jetstream.JetStreamError
+	if errors.As(err, &js) {
+		return js.APIError()
+	}
+	return nil
+}

@@ -1,0 +1,333 @@
+package natsbroker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/natsbroker"
+	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
+)
+
+// event returns an event of an aggregate; its type is its number.
+func event(aggregate string, n int) waybill.Delivery {
+	ev := waybill.NewEvent(fmt.Sprint("n", n), n)
+	ev.Topic, ev.AggregateType, ev.AggregateID = "orders.placed", "order", aggregate
+	return waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+}
+
+func sink(t *testing.T, b *natsbroker.Broker) *natsbroker.Sink {
+	t.Helper()
+	s, err := b.Sink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// seen is a consumer that remembers.
+type seen struct {
+	answer func(ctx context.Context, d waybill.Delivery) error
+
+	mu  sync.Mutex
+	got []string
+}
+
+func (s *seen) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	errs := make([]error, len(batch))
+	for i, d := range batch {
+		s.mu.Lock()
+		s.got = append(s.got, d.AggregateID+"/"+d.Type)
+		s.mu.Unlock()
+		if s.answer != nil {
+			errs[i] = s.answer(ctx, d)
+		}
+	}
+	return errs
+}
+
+func (s *seen) all() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.got, " ")
+}
+
+// run runs a source until stop is called, or the test ends.
+func run(t *testing.T, b *natsbroker.Broker, cfg natsbroker.SourceConfig, c broker.Consumer) (stop func()) {
+	t.Helper()
+	src, err := b.Source(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- src.Run(ctx, c) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("Run returned %v", err)
+			}
+		})
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// A server that answers nothing, with its connection standing, is down within the publish timeout, and what it had is not published twice when it wakes.
+func TestFrozenServer(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, natsembed.Config{})
+	p := startProxy(t, s.url())
+	b := open(t, p.url(), natsbroker.Config{PublishTimeout: time.Second, Options: []nats.Option{nats.PingInterval(500 * time.Millisecond), nats.MaxPingsOutstanding(2)}})
+	to := sink(t, b)
+	p.freeze()
+	d := event("a", 1)
+	err := to.Deliver(t.Context(), []waybill.Delivery{d})[0]
+	if class, _ := waybill.Classify(err); class != waybill.Down {
+		t.Errorf("the class is %v (%v), want down", class, err)
+	}
+	p.thaw()
+	await(t, "delivery after the thaw", func() bool { return to.Deliver(t.Context(), []waybill.Delivery{d})[0] == nil })
+	got, err := readAll(t.Context(), s.url(), "orders", "orders.placed")
+	if err != nil || len(got) != 1 {
+		t.Errorf("%d messages, %v; want 1", len(got), err)
+	}
+}
+
+// What a process had in hand when it vanished is handled by its successor before anything newer.
+func TestSuccessorTakesTheOldestFirst(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, natsembed.Config{})
+	b := open(t, s.url(), natsbroker.Config{})
+	to := sink(t, b)
+	conn, err := nats.Connect(s.url())
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first process: a plain client that takes a message and is never heard of again.
+	c, err := js.CreateOrUpdateConsumer(t.Context(), "orders", jetstream.ConsumerConfig{
+		Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 2 * time.Second, MaxDeliver: -1, MaxAckPending: 20_000,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		if err := to.Deliver(t.Context(), []waybill.Delivery{event("a", n)})[0]; err != nil {
+			t.Fatal(err)
+		}
+	}
+	msg, err := c.Next()
+	if err != nil || msg == nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+
+	var second seen
+	run(t, b, natsbroker.SourceConfig{Name: "billing", AckWait: 2 * time.Second}, &second)
+	await(t, "both messages", func() bool { return strings.Count(second.all(), "a/") == 2 })
+	if got := second.all(); got != "a/n0 a/n1" {
+		t.Errorf("handled %s", got)
+	}
+}
+
+// A long delay is the server's to keep: the message comes back, counted, and in front of those behind it.
+func TestNakWithDelay(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, natsembed.Config{})
+	b := open(t, s.url(), natsbroker.Config{})
+	var attempts []int
+	c := &seen{}
+	c.answer = func(_ context.Context, d waybill.Delivery) error {
+		if d.Type != "n0" {
+			return nil
+		}
+		attempts = append(attempts, d.Attempt)
+		if d.Attempt == 1 {
+			return waybill.Later(300*time.Millisecond, errors.New("boom"))
+		}
+		return nil
+	}
+	run(t, b, natsbroker.SourceConfig{Name: "billing", Receive: broker.ReceiverConfig{HoldFor: -1}}, c)
+	if errs := sink(t, b).Deliver(t.Context(), []waybill.Delivery{event("a", 0), event("a", 1)}); errors.Join(errs...) != nil {
+		t.Fatal(errs)
+	}
+	await(t, "both messages", func() bool { return strings.Contains(c.all(), "n1") })
+	if got := c.all(); got != "a/n0 a/n0 a/n1" || fmt.Sprint(attempts) != "[1 2]" {
+		t.Errorf("handled %s, attempts %v", got, attempts)
+	}
+}
+
+// What is in hand is not delivered again, however long it takes.
+func TestLongWork(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, natsembed.Config{})
+	b := open(t, s.url(), natsbroker.Config{})
+	release := make(chan struct{})
+	c := &seen{answer: func(_ context.Context, d waybill.Delivery) error {
+		if d.AggregateID == "slow" {
+			<-release
+		}
+		return nil
+	}}
+	stop := run(t, b, natsbroker.SourceConfig{Name: "billing", AckWait: time.Second, Receive: broker.ReceiverConfig{BatchSize: 1}}, c)
+	to := sink(t, b)
+	if err := to.Deliver(t.Context(), []waybill.Delivery{event("slow", 0)})[0]; err != nil {
+		t.Fatal(err)
+	}
+	began, n := time.Now(), 0
+	await(t, "three times AckWait", func() bool { // other messages go on meanwhile
+		if err := to.Deliver(t.Context(), []waybill.Delivery{event("quick", n)})[0]; err != nil {
+			t.Fatal(err)
+		}
+		n++
+		return time.Since(began) > 3*time.Second
+	})
+	await(t, "the quick messages", func() bool { return strings.Count(c.all(), "quick") >= n })
+	close(release)
+	stop()
+	if got := strings.Count(c.all(), "slow"); got != 1 {
+		t.Errorf("the slow message was handled %d times", got)
+	}
+	js, err := jetstream.New(connect(t, s.url()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := js.Consumer(t.Context(), "orders", "billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.CachedInfo(); got.NumAckPending != 0 || got.NumRedelivered != 0 {
+		t.Errorf("%d messages are not acknowledged, %d were delivered again", got.NumAckPending, got.NumRedelivered)
+	}
+}
+
+func connect(t *testing.T, address string) *nats.Conn {
+	t.Helper()
+	conn, err := nats.Connect(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// The server's own refusals get the class that the table names.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, natsembed.Config{})
+	js, err := jetstream.New(connect(t, s.url()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cfg := range []jetstream.StreamConfig{
+		{Name: "orders", Subjects: []string{"orders.>"}, MaxMsgSize: 2000},
+		{Name: "other", Subjects: []string{"other.>"}},
+	} {
+		if _, err := js.CreateStream(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := natsbroker.Open(t.Context(), s.url(), natsbroker.Config{Stream: "orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = b.Close() }()
+	large := event("a", 1)
+	large.Payload, large.ContentType = bytes.Repeat([]byte("x"), 3000), "text/plain"
+	for name, c := range map[string]struct {
+		d    waybill.Delivery
+		want waybill.Class
+	}{
+		"larger than the stream permits": {large, waybill.Dead},
+		"another stream's subject":       {to(event("b", 1), "other.x"), waybill.Down},
+		"nobody's subject":               {to(event("c", 1), "nobody.x"), waybill.Down},
+		"a wildcard":                     {to(event("d", 1), "orders.*"), waybill.Dead},
+		"all of it":                      {to(event("e", 1), "orders.>"), waybill.Dead},
+		"the server's own":               {to(event("f", 1), "$JS.API.STREAM.DELETE.orders"), waybill.Dead},
+		"somebody's inbox":               {to(event("g", 1), "_INBOX.x"), waybill.Dead},
+		"an empty part":                  {to(event("h", 1), "orders..x"), waybill.Dead},
+		"fine":                           {event("i", 1), waybill.Done},
+	} {
+		err := sink(t, b).Deliver(t.Context(), []waybill.Delivery{c.d})[0]
+		if class, _ := waybill.Classify(err); class != c.want {
+			t.Errorf("%s is %v (%v), want %v", name, class, err, c.want)
+		}
+	}
+	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}, MaxMsgs: 1, Discard: jetstream.DiscardNew}); err != nil {
+		t.Fatal(err)
+	}
+	err = sink(t, b).Deliver(t.Context(), []waybill.Delivery{event("j", 1)})[0]
+	if class, _ := waybill.Classify(err); class != waybill.Down {
+		t.Errorf("a full stream is %v (%v), want down", class, err)
+	}
+}
+
+func to(d waybill.Delivery, subject string) waybill.Delivery {
+	d.Topic = subject
+	return d
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, natsembed.Config{})
+	if _, err := natsbroker.Open(t.Context(), s.url(), natsbroker.Config{Stream: "none"}); !errors.Is(err, jetstream.ErrStreamNotFound) || !strings.Contains(err.Error(), "Create") {
+		t.Errorf("a stream that does not exist: %v", err)
+	}
+	_, err := natsbroker.Open(t.Context(), s.url(), natsbroker.Config{Stream: "a.b", Create: true, Replicas: -1, PublishTimeout: -1, DedupWindow: -1})
+	for _, field := range []string{"Stream", "Subjects", "Replicas", "PublishTimeout", "DedupWindow"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s is not in %v", field, err)
+		}
+	}
+	b := open(t, s.url(), natsbroker.Config{})
+	again := open(t, s.url(), natsbroker.Config{}) // the streams exist now
+	if again.Codec().Binding() != broker.NATS {
+		t.Error("another binding")
+	}
+	_, err = b.Source(natsbroker.SourceConfig{Name: "a b", AckWait: time.Millisecond, DeadLetter: "x.*", Receive: broker.ReceiverConfig{Workers: -1}})
+	for _, field := range []string{"Name", "AckWait", "DeadLetter", "Workers"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s is not in %v", field, err)
+		}
+	}
+}
+
+// A source whose consumer an operator deletes makes it again.
+func TestDeletedConsumer(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, natsembed.Config{})
+	b := open(t, s.url(), natsbroker.Config{})
+	var c seen
+	run(t, b, natsbroker.SourceConfig{Name: "billing"}, &c)
+	if err := sink(t, b).Deliver(t.Context(), []waybill.Delivery{event("a", 0)})[0]; err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the first message", func() bool { return strings.Contains(c.all(), "n0") })
+	js, err := jetstream.New(connect(t, s.url()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteConsumer(t.Context(), "orders", "billing"); err != nil {
+		t.Fatal(err)
+	}
+	if err := sink(t, b).Deliver(t.Context(), []waybill.Delivery{event("a", 1)})[0]; err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the second message", func() bool { return strings.Contains(c.all(), "n1") })
+}

@@ -1,0 +1,255 @@
+package pulsarbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/log"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// Config holds what may be tuned of the client; its zero value is ready. A field that is zero has its default.
+type Config struct {
+	// Namespace is where topics are whose name has no namespace. Defaults to "public/default".
+	Namespace string
+	// Timeout is how long the broker may be silent: while connecting, and before it confirms. Defaults to 15 s.
+	Timeout time.Duration
+	// Heartbeat is how often a connection is tried out that is silent. Defaults to 10 s.
+	Heartbeat time.Duration
+	// Options, if it is not nil, changes what the client is made with: certificates, other kinds of authentication, metrics.
+	Options func(*pulsar.ClientOptions)
+	// Logger gets what the client itself has to say, which is a lot. Defaults to none.
+	Logger *slog.Logger
+}
+
+// Broker is a Pulsar cluster. It is safe for concurrent use.
+type Broker struct {
+	url    string
+	cfg    Config
+	client pulsar.Client
+	dead   *producers // of the sources, for dead letters
+
+	running sync.WaitGroup // calls of the client whose callers may have left
+
+	mu     sync.Mutex
+	pools  []*producers
+	closed bool
+}
+
+// Open connects to the cluster that a URL names: pulsar://host:port, or pulsar+ssl:// for TLS; several hosts have commas between them. A token
+// is given as ?token=…, a name and a password as user:password@host. It reports a cluster that cannot be reached; one that goes away later is
+// connected to again.
+func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
+	if cfg.Timeout < 0 || cfg.Heartbeat < 0 {
+		return nil, errors.New("pulsarbroker: fields Timeout and Heartbeat: not negative")
+	}
+	if cfg.Namespace == "" {
+		cfg.Namespace = "public/default"
+	}
+	if strings.Count(cfg.Namespace, "/") != 1 || names.Check(cfg.Namespace) != nil {
+		return nil, fmt.Errorf("pulsarbroker: field Namespace: %q, want tenant/namespace", cfg.Namespace)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 15 * time.Second
+	}
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = 10 * time.Second
+	}
+	b := &Broker{url: url, cfg: cfg}
+	opts, err := options(url, cfg)
+	if err != nil {
+		return nil, b.hide(fmt.Errorf("pulsarbroker: the URL: %w", err))
+	}
+	if b.client, err = pulsar.NewClient(opts); err != nil {
+		return nil, b.hide(fmt.Errorf("pulsarbroker: %w", err))
+	}
+	b.dead = b.newProducers(SinkConfig{Subscriptions: []string{DeadLetterSubscription}, MaxProducers: 64})
+	if err := b.reach(ctx); err != nil {
+		return nil, errors.Join(b.hide(fmt.Errorf("pulsarbroker: connect: %w", err)), b.Close())
+	}
+	return b, nil
+}
+
+// options returns what the client is made with.
+func options(text string, cfg Config) (pulsar.ClientOptions, error) {
+	logger := log.DefaultNopLogger()
+	if cfg.Logger != nil {
+		logger = log.NewLoggerWithSlog(cfg.Logger)
+	}
+	opts := pulsar.ClientOptions{
+		OperationTimeout: cfg.Timeout, ConnectionTimeout: cfg.Timeout, KeepAliveInterval: cfg.Heartbeat,
+		TLSValidateHostname: true, Logger: logger, Description: "waybill",
+		MetricsRegisterer: prometheus.NewRegistry(), // the default one is the program's
+	}
+	// By hand: URLs have one host.
+	address, query, _ := strings.Cut(text, "?")
+	scheme, hosts, ok := strings.Cut(address, "://")
+	if !ok || scheme != "pulsar" && scheme != "pulsar+ssl" {
+		return opts, errors.New("want pulsar://host:port or pulsar+ssl://host:port")
+	}
+	if at := strings.LastIndexByte(hosts, '@'); at >= 0 {
+		u, err := url.Parse("pulsar://" + hosts[:at] + "@host")
+		if err != nil {
+			return opts, errors.New("the user or password is not escaped as in a URL")
+		}
+		password, _ := u.User.Password()
+		if opts.Authentication, err = pulsar.NewAuthenticationBasic(u.User.Username(), password); err != nil {
+			return opts, err
+		}
+		hosts = hosts[at+1:]
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return opts, errors.New("the query is not escaped as in a URL")
+	}
+	for name := range values {
+		if name != "token" {
+			return opts, fmt.Errorf("no parameter %q: there is token", name)
+		}
+		opts.Authentication = pulsar.NewAuthenticationToken(values.Get(name))
+	}
+	opts.URL = scheme + "://" + hosts
+	if cfg.Options != nil {
+		cfg.Options(&opts)
+	}
+	return opts, nil
+}
+
+// reach asks the cluster for something that every cluster answers. That this account must not know it is an answer, too.
+func (b *Broker) reach(ctx context.Context) error {
+	ctx, cancel := b.timeout(ctx)
+	defer cancel()
+	_, err := await(ctx, b, func() ([]string, error) {
+		return b.client.TopicPartitions("persistent://" + b.cfg.Namespace + "/waybill")
+	}, nil)
+	if err == nil {
+		return nil
+	}
+	if _, ok := serverError(err); ok && !reports(err, "AuthenticationError") {
+		return nil
+	}
+	return err
+}
+
+// Close closes the client, with everything that was made of this broker. Sources are to be stopped before.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	pools := b.pools
+	b.pools, b.closed = nil, true
+	b.mu.Unlock()
+	for _, p := range pools {
+		p.close()
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b.running.Wait()
+		b.client.Close()
+	}()
+	// Calls end after the timeout, and then the client has to say goodbye, for which it takes as long.
+	select {
+	case <-done:
+		return nil
+	case <-time.After(2*b.cfg.Timeout + time.Second):
+		return errors.New("pulsarbroker: close: " + errSilent.Error())
+	}
+}
+
+// start runs a call that its caller may not wait for. It reports whether it does: a broker that was closed runs nothing.
+func (b *Broker) start(call func()) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	b.running.Go(call)
+	return true
+}
+
+func (b *Broker) timeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, b.cfg.Timeout, errSilent)
+}
+
+func (b *Broker) hide(err error) error { return broker.Hide(err, b.url) }
+
+// await bounds a call of the client, which knows no context. When ctx ends first the call goes on, until the client's own timeout, and late gets what
+// it brings.
+func await[T any](ctx context.Context, b *Broker, call func() (T, error), late func(T)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	done := make(chan outcome)
+	started := b.start(func() {
+		value, err := call()
+		select {
+		case done <- outcome{value, err}:
+		case <-ctx.Done():
+			if err == nil && late != nil {
+				late(value)
+			}
+		}
+	})
+	var none T
+	if !started {
+		return none, errClosed
+	}
+	select {
+	case o := <-done:
+		return o.value, o.err
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	}
+}
+
+// names is what a topic may be called: its name, or tenant/namespace/name.
+var names = broker.Names{Allowed: allowed, Separator: '/', Max: 255}
+
+func allowed(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.=:/", c) >= 0
+}
+
+// Names says what a topic may be called, for making topics by a template: "orders.{type}" or "shop/{tenant}/{type}".
+func Names() broker.Names { return names }
+
+const persistent = "persistent://"
+
+// topic returns the full name of a topic. Those that are not persistent are refused: the broker confirms what it does not store.
+func (b *Broker) topic(name string) (string, error) {
+	short := strings.TrimPrefix(name, persistent)
+	if strings.Contains(short, "://") {
+		return "", fmt.Errorf("%q: only persistent topics keep what they confirm", name)
+	}
+	if err := names.Check(short); err != nil {
+		return "", err
+	}
+	switch parts := strings.Count(short, "/") + 1; {
+	case parts == 3:
+		return persistent + short, nil
+	case parts == 1 && short == name:
+		return persistent + b.cfg.Namespace + "/" + name, nil
+	}
+	return "", fmt.Errorf("%q: want a name, tenant/namespace/name, or %stenant/namespace/name", name, persistent)
+}
+
+// topics returns topics by their full names; nil are the events' own.
+func (b *Broker) topics(t broker.Topics) broker.Topics {
+	t = broker.Names{Allowed: allowed}.Checked(t)
+	return func(ev *waybill.Event) (string, error) {
+		name, err := t(ev)
+		if err != nil {
+			return "", err
+		}
+		return b.topic(name)
+	}
+}

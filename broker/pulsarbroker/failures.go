@@ -1,0 +1,139 @@
+package pulsarbroker
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+var (
+	errSilent     = errors.New("the broker did not answer")
+	errClosed     = errors.New("the broker was closed")
+	errUnanswered = errors.New("no receipt")
+	errUnverified = errors.New("the receipt names no message (-1:-1)")
+)
+
+// Failures is what Pulsar's errors mean, as the package comment and docs/brokers.md show it.
+func Failures() broker.Failures {
+	matches := func(codes ...string) func(error) bool {
+		return func(err error) bool { return reports(err, codes...) }
+	}
+	return broker.Failures{
+		{
+			Name: "larger than MaxMessageSize", Class: waybill.Dead, Why: "it will not shrink", Match: tooLarge,
+		},
+		{
+			Name: "InvalidTopicName", Class: waybill.Dead, Why: "it is made from the event", Match: matches("InvalidTopicName"),
+		},
+		{
+			Name: "receipt without a message id (-1:-1)", Class: waybill.Uncounted,
+			Why:   "the broker took it for a duplicate of what it may never have stored",
+			Match: func(err error) bool { return errors.Is(err, errUnverified) },
+		},
+		{
+			Name: "TopicNotFound", Class: waybill.Down, Scope: "topic", Why: "somebody will make it", Match: matches("TopicNotFound"),
+		},
+		{
+			Name: "TopicTerminated", Class: waybill.Down, Scope: "topic", Why: "an operator has ended it, and will say where its events go",
+			Match: matches("TopicTerminated", "TopicTerminatedError"),
+		},
+		{
+			Name: "ProducerBlockedQuotaExceeded", Class: waybill.Down, Scope: "topic", Why: "the backlog is full: its consumers do not keep up",
+			Match: matches("ProducerBlockedQuotaExceededError", "ProducerBlockedQuotaExceededException"),
+		},
+		{
+			Name: "AuthorizationError, NotAllowedError", Class: waybill.Down, Scope: "topic", Why: "not for this account, or against a policy",
+			Match: matches("AuthorizationError", "NotAllowedError"),
+		},
+		{
+			Name: "IncompatibleSchema", Class: waybill.Down, Scope: "topic", Why: "the topic demands a schema",
+			Match: matches("IncompatibleSchema", "SchemaFailure"),
+		},
+		{
+			Name: "ProducerClosed, ProducerFenced, ProducerBusy", Class: waybill.Down, Scope: "topic", Why: "another one is made",
+			Match: matches("ProducerClosed", "ProducerFenced", "ProducerBusy", "AlreadyClosedError"),
+		},
+		{
+			Name: "ProducerQueueIsFull, ClientMemoryBufferIsFull", Class: waybill.Uncounted, Why: "others are under way",
+			Match: matches("ProducerQueueIsFull", "ClientMemoryBufferIsFull"),
+		},
+		{
+			Name: "any other error of the server", Class: waybill.Down, Scope: "broker", Why: "not ready, too many requests, no metadata, no storage: for now",
+			Match: func(err error) bool { _, ok := serverError(err); return ok },
+		},
+		unreachable(),
+	}
+}
+
+func tooLarge(err error) bool {
+	return errors.Is(err, pulsar.ErrMessageTooLarge) || errors.Is(err, pulsar.ErrMetaTooLarge) ||
+		err != nil && strings.Contains(err.Error(), "exceeds MaxMessageSize")
+}
+
+// unreachable knows the texts of the client's own errors, which have no type.
+func unreachable() broker.Failure {
+	row := broker.Unreachable()
+	usual := row.Match
+	row.Match = func(err error) bool {
+		return usual(err) || errors.Is(err, errSilent) || errors.Is(err, errClosed) || reports(err, "TimeoutError", "ConnectError", "NotConnectedError") ||
+			slices.Contains([]string{"connection closed", "connection error", "request timed out", "unable register listener when con closed"}, root(err).Error())
+	}
+	return row
+}
+
+// results names the client's errors as the server does.
+var results = map[pulsar.Result]string{
+	pulsar.TimeoutError: "TimeoutError", pulsar.ConnectError: "ConnectError", pulsar.NotConnectedError: "NotConnectedError",
+	pulsar.AuthenticationError: "AuthenticationError", pulsar.AuthorizationError: "AuthorizationError",
+	pulsar.AlreadyClosedError: "AlreadyClosedError", pulsar.ProducerClosed: "ProducerClosed", pulsar.ProducerFenced: "ProducerFenced",
+	pulsar.InvalidTopicName: "InvalidTopicName", pulsar.TopicNotFound: "TopicNotFound", pulsar.TopicTerminated: "TopicTerminated",
+	pulsar.ProducerBlockedQuotaExceededError:     "ProducerBlockedQuotaExceededError",
+	pulsar.ProducerBlockedQuotaExceededException: "ProducerBlockedQuotaExceededException",
+	pulsar.ProducerQueueIsFull:                   "ProducerQueueIsFull", pulsar.ClientMemoryBufferIsFull: "ClientMemoryBufferIsFull",
+	pulsar.SchemaFailure: "SchemaFailure", pulsar.ConsumerBusy: "ConsumerBusy",
+}
+
+// reports reports whether an error has one of the codes: the client's own, or the server's.
+func reports(err error, codes ...string) bool {
+	var own *pulsar.Error
+	if errors.As(err, &own) && slices.Contains(codes, results[own.Result()]) {
+		return true
+	}
+	code, ok := serverError(err)
+	return ok && slices.Contains(codes, code)
+}
+
+// serverErrors are the codes of Pulsar's protocol.
+var serverErrors = []string{
+	"UnknownError", "MetadataError", "PersistenceError", "AuthenticationError", "AuthorizationError", "ConsumerBusy", "ServiceNotReady",
+	"ProducerBlockedQuotaExceededError", "ProducerBlockedQuotaExceededException", "ChecksumError", "UnsupportedVersionError", "TopicNotFound",
+	"SubscriptionNotFound", "ConsumerNotFound", "TooManyRequests", "TopicTerminatedError", "ProducerBusy", "InvalidTopicName", "IncompatibleSchema",
+	"ConsumerAssignError", "NotAllowedError", "ProducerFenced",
+}
+
+// serverError returns the code that the server has answered with. The client passes it on as a text: "server error: TopicNotFound: why", or just the code.
+func serverError(err error) (string, bool) {
+	if err == nil {
+		return "", false
+	}
+	text := root(err).Error()
+	text = strings.TrimPrefix(text, "server error: ")
+	code, _, _ := strings.Cut(text, ":")
+	return code, slices.Contains(serverErrors, code)
+}
+
+// root returns the innermost error.
+func root(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}

@@ -1,0 +1,184 @@
+package pulsarbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/apache/pulsar-client-go/pulsar"
+
+	"github.com/waybillhq/waybill"
+)
+
+// ErrUnverified is for the table of errors.
+var ErrUnverified = errUnverified
+
+// producerDouble answers as no real broker can be made to.
+type producerDouble struct {
+	pulsar.Producer
+	send   func(answer func(pulsar.MessageID, *pulsar.ProducerMessage, error))
+	closed chan struct{}
+}
+
+func (p *producerDouble) SendAsync(_ context.Context, _ *pulsar.ProducerMessage, answer func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+	p.send(answer)
+}
+
+func (p *producerDouble) Close() { close(p.closed) }
+
+func double(send func(answer func(pulsar.MessageID, *pulsar.ProducerMessage, error))) *producerDouble {
+	return &producerDouble{send: send, closed: make(chan struct{})}
+}
+
+func stored(answer func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+	answer(pulsar.NewMessageID(1, 2, -1, -1), nil, nil)
+}
+
+// pool is a pool whose producers come from a list, in order.
+func pool(t *testing.T, most int, made ...*producerDouble) *producers {
+	t.Helper()
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait)
+	var mu sync.Mutex
+	return &producers{
+		most: most, byTopic: make(map[string]*producer),
+		start: func(call func()) bool { running.Go(call); return true },
+		create: func(string) (pulsar.Producer, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(made) == 0 {
+				return nil, errors.New("server error: TopicNotFound: no more of them")
+			}
+			next := made[0]
+			made = made[1:]
+			return next, nil
+		},
+	}
+}
+
+func send(ctx context.Context, p *producers, topic string) error {
+	return p.send(ctx, topic, []*pulsar.ProducerMessage{{}})[0]
+}
+
+// Failure mode 41: what the broker takes for a duplicate may never have been stored. It is published again, by another producer.
+func TestAReceiptWithoutAMessageIsNoDelivery(t *testing.T) {
+	bad := double(func(answer func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+		answer(pulsar.NewMessageID(-1, -1, 0, 0), nil, nil)
+	})
+	p := pool(t, 4, bad, double(stored))
+	err := Failures().Classify(send(t.Context(), p, "a"))
+	if class, _ := waybill.Classify(err); class != waybill.Uncounted {
+		t.Errorf("class %v: %v", class, err)
+	}
+	<-bad.closed
+	if err := send(t.Context(), p, "a"); err != nil {
+		t.Errorf("the second producer: %v", err)
+	}
+}
+
+// The client would send it again, perhaps long after somebody else has, and after later events.
+func TestAProducerThatDoesNotAnswerIsClosed(t *testing.T) {
+	silent := double(func(func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {})
+	p := pool(t, 4, silent, double(stored))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Millisecond, errSilent)
+	defer cancel()
+	if err := send(ctx, p, "a"); !errors.Is(err, errSilent) {
+		t.Errorf("%v", err)
+	}
+	<-silent.closed
+	if err := send(t.Context(), p, "a"); err != nil {
+		t.Errorf("the second producer: %v", err)
+	}
+}
+
+// The client closes a channel of its own while somebody sends on it.
+func TestAPanicOfTheClientIsAClosedProducer(t *testing.T) {
+	broken := double(func(func(pulsar.MessageID, *pulsar.ProducerMessage, error)) { panic("send on closed channel") })
+	p := pool(t, 4, broken)
+	err := Failures().Classify(send(t.Context(), p, "a"))
+	if class, _ := waybill.Classify(err); class != waybill.Down {
+		t.Errorf("class %v: %v", class, err)
+	}
+	<-broken.closed
+}
+
+func TestAMessageThatIsTooLargeLeavesTheProducer(t *testing.T) {
+	first := true
+	p := pool(t, 4, double(func(answer func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
+		if first {
+			first = false
+			answer(nil, nil, pulsar.ErrMessageTooLarge)
+			return
+		}
+		stored(answer)
+	}))
+	if err := send(t.Context(), p, "a"); !tooLarge(err) {
+		t.Errorf("%v", err)
+	}
+	if err := send(t.Context(), p, "a"); err != nil {
+		t.Errorf("the same producer: %v", err)
+	}
+}
+
+// A producer that could not be made is not remembered.
+func TestAProducerIsTriedAgain(t *testing.T) {
+	p := pool(t, 4)
+	for range 2 {
+		if err := send(t.Context(), p, "a"); !reports(err, "TopicNotFound") {
+			t.Errorf("%v", err)
+		}
+	}
+	if n := len(p.byTopic); n != 0 {
+		t.Errorf("%d producers are kept", n)
+	}
+}
+
+func TestProducersAreBounded(t *testing.T) {
+	var made []*producerDouble
+	for range 5 {
+		made = append(made, double(stored))
+	}
+	p := pool(t, 2, made...)
+	for _, topic := range []string{"a", "b", "a", "c", "a", "d"} { // b is used least recently, then c
+		if err := send(t.Context(), p, topic); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-made[1].closed
+	<-made[2].closed
+	if len(p.byTopic) != 2 || p.byTopic["a"] == nil || p.byTopic["d"] == nil {
+		t.Errorf("kept are %v", fmt.Sprint(p.byTopic))
+	}
+	p.close()
+	<-made[0].closed
+	<-made[3].closed
+	if err := send(t.Context(), p, "a"); !errors.Is(err, errClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// The number of a message compares as its id does.
+func TestOrder(t *testing.T) {
+	last := uint64(0)
+	for _, id := range []pulsar.MessageID{
+		pulsar.NewMessageID(0, 0, -1, -1), pulsar.NewMessageID(0, 1, -1, -1), pulsar.NewMessageID(0, 1, 1, -1), pulsar.NewMessageID(0, 1, 999, -1),
+		pulsar.NewMessageID(0, 50_000, 0, -1), pulsar.NewMessageID(7, 0, -1, -1), pulsar.NewMessageID(8, 16_000_000, 1000, 3), pulsar.NewMessageID(900_000_000, 0, 0, 3),
+	} {
+		n := order(id)
+		if n <= last {
+			t.Errorf("%v has the number %d after %d", id, n, last)
+		}
+		last = n
+	}
+}
+
+func TestWhole(t *testing.T) {
+	for topic, want := range map[string]string{"a-partition-12": "a", "a": "a", "a-partition-b": "a-partition-b", "a-partition-1-dead": "a-partition-1-dead"} {
+		if got := whole(topic); got != want {
+			t.Errorf("%s is of %s, want %s", topic, got, want)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package rabbitbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybillhq/waybill/broker"
+)
+
+// Config holds what may be tuned of the connections; its zero value is ready. A field that is zero has its default.
+type Config struct {
+	// Name is what the broker's own tools show for the connection. Defaults to "waybill".
+	Name string
+	// Timeout is how long the broker may be silent: while connecting, and before it confirms. Defaults to 15 s.
+	Timeout time.Duration
+	// Heartbeat is how often both sides show that they are there. Defaults to 10 s.
+	Heartbeat time.Duration
+}
+
+// Broker is a RabbitMQ server. It is safe for concurrent use.
+type Broker struct {
+	url string
+	cfg Config
+
+	mu     sync.Mutex
+	link   *link // of the sinks; nil until it is needed
+	closed bool
+}
+
+// Open connects to the broker that a URL names: amqp://user:password@host:port/vhost, or amqps:// for TLS. It reports a broker that cannot be reached;
+// one that goes away later is connected to again.
+func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
+	if cfg.Timeout < 0 || cfg.Heartbeat < 0 {
+		return nil, errors.New("rabbitbroker: fields Timeout and Heartbeat: not negative")
+	}
+	if _, err := amqp.ParseURI(url); err != nil {
+		return nil, broker.Hide(fmt.Errorf("rabbitbroker: the URL: %w", err), url)
+	}
+	if cfg.Name == "" {
+		cfg.Name = "waybill"
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 15 * time.Second
+	}
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = 10 * time.Second
+	}
+	b := &Broker{url: url, cfg: cfg}
+	if _, err := b.connected(ctx); err != nil {
+		return nil, b.hide(fmt.Errorf("rabbitbroker: connect: %w", err))
+	}
+	return b, nil
+}
+
+// Close closes the connection of the sinks. Sources close their own.
+func (b *Broker) Close() error {
+	b.mu.Lock()
+	l := b.link
+	b.link, b.closed = nil, true
+	b.mu.Unlock()
+	if l == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.Timeout)
+	defer cancel()
+	return b.hide(l.close(ctx))
+}
+
+// connected returns the connection of the sinks, which is made again when it is gone.
+func (b *Broker) connected(ctx context.Context) (*link, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, errClosed
+	}
+	if b.link != nil && b.link.gone.Err() == nil {
+		return b.link, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	defer cancel()
+	l, err := dial(ctx, b.url, b.cfg)
+	if err != nil {
+		return nil, err
+	}
+	b.link = l
+	return l, nil
+}
+
+func (b *Broker) hide(err error) error { return broker.Hide(err, b.url) }
+
+// names is what an exchange or queue may be called.
+var names = broker.Names{
+	Allowed: func(c byte) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == ':'
+	},
+	Separator: '.', Max: 255,
+}
+
+// Names says what an exchange or queue may be called, for making topics by a template: "orders.{type}".
+func Names() broker.Names { return names }

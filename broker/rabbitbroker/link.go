@@ -1,0 +1,139 @@
+package rabbitbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// link is one connection. The client's own calls know no context and may block in a write for as long as TCP is patient, so the socket is kept at hand: closing
+// it ends them all.
+type link struct {
+	conn *amqp.Connection
+	raw  net.Conn
+	// gone ends with the connection; its cause says why.
+	gone context.Context
+	end  context.CancelCauseFunc
+
+	closing sync.Once
+}
+
+// dial opens a connection; ctx bounds all of it, the handshake too.
+func dial(ctx context.Context, url string, cfg Config) (*link, error) {
+	l := &link{}
+	l.gone, l.end = context.WithCancelCause(context.WithoutCancel(ctx))
+	dialer := net.Dialer{Timeout: cfg.Timeout}
+	var mu sync.Mutex
+	done := make(chan struct{})
+	var err error
+	go func() {
+		defer close(done)
+		l.conn, err = amqp.DialConfig(url, amqp.Config{
+			Heartbeat: cfg.Heartbeat, Locale: "en_US", Properties: amqp.Table{"product": "waybill", "connection_name": cfg.Name},
+			Dial: func(network, address string) (net.Conn, error) {
+				raw, err := dialer.DialContext(ctx, network, address)
+				if err != nil {
+					return nil, err
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				l.raw = raw
+				// The client takes the deadline away when the handshake is through.
+				return raw, raw.SetDeadline(time.Now().Add(cfg.Timeout))
+			},
+		})
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		mu.Lock()
+		if l.raw != nil {
+			_ = l.raw.Close()
+		}
+		mu.Unlock()
+		<-done // closing the socket, or the dialer's context, has ended it
+		if err == nil {
+			err = errors.Join(context.Cause(ctx), l.conn.Close())
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	go l.watch(l.conn.NotifyBlocked(make(chan amqp.Blocking, 4)), l.conn.NotifyClose(make(chan *amqp.Error, 1)))
+	return l, nil
+}
+
+// watch follows what the broker says of the connection until it is closed: a channel that is not read would stop the client. A broker that has blocked the
+// connection reads nothing from it any more, not even the end of a channel, so it is of no use: the next delivery asks over a new one.
+func (l *link) watch(blocked <-chan amqp.Blocking, closed <-chan *amqp.Error) {
+	for blocked != nil || closed != nil {
+		select {
+		case b, open := <-blocked:
+			if !open {
+				blocked = nil
+				continue
+			}
+			if b.Active {
+				l.cut(errBlocked)
+			}
+		case why, open := <-closed:
+			if why != nil {
+				l.cut(why)
+			}
+			l.cut(errClosed)
+			if !open {
+				closed = nil
+			}
+		}
+	}
+}
+
+// cut ends the connection now, because of something. From the moment it returns nobody is given it any more.
+func (l *link) cut(why error) {
+	l.end(why) // the first reason stays
+	l.closing.Do(func() { _ = l.raw.Close() })
+}
+
+// until returns a context that ends with ctx or with the connection, and says why.
+func (l *link) until(ctx context.Context) (context.Context, context.CancelFunc) {
+	both, end := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.gone, func() { end(context.Cause(l.gone)) })
+	return both, func() {
+		stop()
+		end(nil)
+	}
+}
+
+// guard cuts the connection when ctx ends, so that calls of the client end as well. The function it returns must be called; when that returns, the
+// connection has been cut, or never will be by this guard.
+func (l *link) guard(ctx context.Context) (release func()) {
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(done)
+		l.cut(context.Cause(ctx))
+	})
+	return func() {
+		if !stop() {
+			<-done
+		}
+	}
+}
+
+// close ends the connection in good order, if the broker answers in time.
+func (l *link) close(ctx context.Context) error {
+	release := l.guard(ctx)
+	defer release()
+	defer l.cut(errClosed)
+	if l.gone.Err() != nil {
+		return nil
+	}
+	if err := l.conn.Close(); err != nil && !errors.Is(err, amqp.ErrClosed) {
+		return fmt.Errorf("rabbitbroker: close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,291 @@
+package rabbitbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// SinkConfig holds what may be tuned; its zero value is ready.
+type SinkConfig struct {
+	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
+	Source string
+	// Topics says to which exchange an event goes. Defaults to its Topic.
+	Topics broker.Topics
+	// ToQueues makes the topic the name of a queue instead: messages go there by the default exchange.
+	ToQueues bool
+	// Declare makes exchanges (durable, of type topic), or with ToQueues durable queues, when they are first used. An exchange without a queue
+	// still takes no event: nobody would get it.
+	Declare bool
+}
+
+// Sink publishes events. It is safe for concurrent use.
+type Sink struct {
+	b     *Broker
+	cfg   SinkConfig
+	codec *broker.Codec
+	table broker.Failures
+
+	mu       sync.Mutex
+	owner    *link           // of what follows
+	idle     []*publisher    // channels that wait for work
+	declared map[string]bool // what was declared over this connection
+}
+
+// Sink returns a sink.
+func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
+	codec, err := broker.NewCodec(broker.AMQP, broker.CodecConfig{Source: cfg.Source, Topics: names.Checked(cfg.Topics)})
+	if err != nil {
+		return nil, err
+	}
+	return &Sink{b: b, cfg: cfg, codec: codec, table: Failures()}, nil
+}
+
+// StopsAtFailure implements relay.OrderedSink.
+func (*Sink) StopsAtFailure() {}
+
+// Destination implements relay.DestinedSink: exchanges, or queues, are told apart.
+func (s *Sink) Destination(ev *waybill.Event) string {
+	topic, err := s.codec.Topic(ev)
+	if err != nil {
+		return ""
+	}
+	return topic
+}
+
+// Deliver implements relay.Sink.
+func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	return broker.Waves(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
+}
+
+// outgoing is an event on its way.
+type outgoing struct {
+	index   int
+	message broker.Message
+}
+
+// wave publishes events of different aggregates. Each topic has a channel of its own: a wrong one makes the broker close the channel, with all that is
+// under way on it.
+func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
+	topics := make(map[string][]outgoing, 1)
+	for _, i := range wave {
+		m, err := s.codec.Encode(&batch[i])
+		if err != nil {
+			results[i] = err
+			continue
+		}
+		topics[m.Topic] = append(topics[m.Topic], outgoing{i, m})
+	}
+	for topic, out := range topics {
+		failed, err := s.publish(ctx, topic, out)
+		for n := range out {
+			if e := errors.Join(failed[n], err); e != nil {
+				results[out[n].index] = s.failure(e, &batch[out[n].index].Event)
+			}
+		}
+	}
+}
+
+func (s *Sink) failure(err error, ev *waybill.Event) error {
+	class, _ := waybill.Classify(s.table.Classify(err))
+	shown := s.b.hide(fmt.Errorf("rabbitbroker: event %s: %w", ev.ID, err))
+	switch class {
+	case waybill.Down:
+		return waybill.Unavailable(shown)
+	case waybill.Dead:
+		return waybill.Permanent(shown)
+	case waybill.Done, waybill.Counted, waybill.Uncounted:
+	}
+	return shown
+}
+
+// publish sends messages of one topic and waits for what becomes of each. An error is that of all of them that have none of their own.
+func (s *Sink) publish(ctx context.Context, topic string, out []outgoing) (failed map[int]error, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.b.cfg.Timeout, errSilent)
+	defer cancel()
+	l, err := s.b.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	release := l.guard(ctx)
+	defer release()
+	ctx, ended := l.until(ctx)
+	defer ended()
+	p, err := s.borrow(l, topic)
+	if err != nil {
+		return nil, orCause(ctx, err)
+	}
+	failed, err = p.send(ctx, s.cfg.ToQueues, out)
+	if err != nil {
+		if ctx.Err() == nil { // closing it is a round trip
+			p.discard()
+		}
+		return failed, orCause(ctx, err)
+	}
+	s.giveBack(l, p)
+	return failed, nil
+}
+
+// orCause returns why the context ended, if that is why a call of the client failed.
+func orCause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// borrow returns a channel for publishing to a topic, which is declared if it has to be.
+func (s *Sink) borrow(l *link, topic string) (*publisher, error) {
+	s.mu.Lock()
+	if s.owner != l {
+		s.owner, s.idle, s.declared = l, nil, make(map[string]bool)
+	}
+	declared := s.declared[topic]
+	var p *publisher
+	if n := len(s.idle); n > 0 {
+		p, s.idle = s.idle[n-1], s.idle[:n-1]
+	}
+	s.mu.Unlock()
+	if p == nil {
+		var err error
+		if p, err = newPublisher(l); err != nil {
+			return nil, err
+		}
+	}
+	if declared || !s.cfg.Declare {
+		return p, nil
+	}
+	if err := p.declare(topic, s.cfg.ToQueues); err != nil {
+		p.discard()
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owner == l {
+		s.declared[topic] = true
+	}
+	return p, nil
+}
+
+func (s *Sink) giveBack(l *link, p *publisher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owner == l && l.gone.Err() == nil {
+		s.idle = append(s.idle, p)
+	}
+}
+
+// publisher is a channel in confirm mode. One goroutine at a time uses it.
+type publisher struct {
+	ch       *amqp.Channel
+	returned <-chan amqp.Return
+	closed   <-chan *amqp.Error
+}
+
+// returnsMost is how many returned messages wait to be read while a batch is being sent: a relay's batch has 500.
+const returnsMost = 4096
+
+func newPublisher(l *link) (*publisher, error) {
+	ch, err := l.conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := ch.Confirm(false); err != nil {
+		return nil, errors.Join(err, ch.Close())
+	}
+	return &publisher{
+		ch: ch, returned: ch.NotifyReturn(make(chan amqp.Return, returnsMost)), closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
+	}, nil
+}
+
+func (p *publisher) declare(topic string, queue bool) error {
+	if queue {
+		_, err := p.ch.QueueDeclare(topic, true, false, false, false, nil)
+		return err
+	}
+	return p.ch.ExchangeDeclare(topic, amqp.ExchangeTopic, true, false, false, false, nil)
+}
+
+func (p *publisher) discard() { _ = p.ch.Close() }
+
+// send publishes messages of one topic. It returns errors of single messages by their place, and one that concerns all the others. After an error the
+// channel is not to be used again.
+func (p *publisher) send(ctx context.Context, queue bool, out []outgoing) (map[int]error, error) {
+	confirms := make([]*amqp.DeferredConfirmation, len(out))
+	places := make(map[string]int, len(out))
+	for n := range out {
+		m := &out[n].message
+		exchange, key := m.Topic, m.RoutingKey
+		switch {
+		case queue:
+			exchange, key = "", m.Topic
+		case key == "":
+			key = m.Header(broker.AMQP.Attribute("type"))
+		}
+		confirm, err := p.ch.PublishWithDeferredConfirm(exchange, key, true, false, publishing(m))
+		if err != nil {
+			return nil, p.reason(err)
+		}
+		confirms[n], places[m.PublishID] = confirm, n
+	}
+	failed := make(map[int]error)
+	for n, confirm := range confirms {
+		acked, err := confirm.WaitContext(ctx)
+		switch {
+		case err != nil:
+			return nil, err // of none of them is anything known: some may have arrived
+		case !acked && p.ch.IsClosed():
+			return nil, p.reason(amqp.ErrClosed)
+		case !acked:
+			failed[n] = errNack
+		}
+	}
+	// A message that no queue got is returned first and confirmed then, so all returns are here.
+	for {
+		select {
+		case r, open := <-p.returned:
+			if !open {
+				return failed, nil
+			}
+			if n, ok := places[r.MessageId]; ok {
+				failed[n] = &returnedError{code: r.ReplyCode, text: r.ReplyText}
+			}
+		default:
+			return failed, nil
+		}
+	}
+}
+
+// reason returns why the channel was closed, if the broker said so.
+func (p *publisher) reason(err error) error {
+	select {
+	case why, open := <-p.closed:
+		if open && why != nil {
+			return why
+		}
+	default:
+	}
+	return err
+}
+
+// publishing returns a message as the client sends it.
+func publishing(m *broker.Message) amqp.Publishing {
+	headers := make(amqp.Table, len(m.Headers))
+	for _, h := range m.Headers {
+		headers[h.Name] = h.Value
+	}
+	p := amqp.Publishing{
+		Headers: headers, ContentType: m.ContentType, DeliveryMode: amqp.Persistent, MessageId: m.PublishID,
+		Type: m.Header(broker.AMQP.Attribute("type")), AppId: "waybill", Body: m.Payload,
+	}
+	if !m.ID.IsZero() { // a dead letter may be anything
+		p.Timestamp = m.ID.Time()
+	}
+	return p
+}

@@ -1,0 +1,161 @@
+package rabbitbroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// Binding says what a queue gets of an exchange.
+type Binding struct {
+	// Exchange is declared (durable, of type topic) if it is not there.
+	Exchange string
+	// Key is the pattern of routing keys: "#" for all.
+	Key string
+}
+
+// SourceConfig holds what a source is, and what may be tuned. A field that is zero has its default.
+type SourceConfig struct {
+	// Queue is read. Required.
+	Queue string
+	// Bind says what the queue gets. With it the queue is declared, too: durable and replicated (a quorum queue, which counts deliveries), and with one
+	// active consumer at a time, so that order is kept. Without it the queue must be there.
+	Bind []Binding
+	// Classic declares a classic queue instead. It does not count deliveries: a message that comes again is the second.
+	Classic bool
+	// Shared lets all consumers of the queue work at a time. Order per aggregate is lost.
+	Shared bool
+	// DeadLetter is the queue for what can never be handled. It is declared. Defaults to the queue's name and ".dead".
+	DeadLetter string
+	// Receive tunes the source as any other's. Messages that are put off stay here, unacknowledged; RabbitMQ's consumer_timeout, 30 minutes by
+	// default, must be longer than the longest delay.
+	Receive broker.ReceiverConfig
+}
+
+// Source reads a queue.
+type Source struct {
+	b     *Broker
+	cfg   SourceConfig
+	codec *broker.Codec
+}
+
+// Source returns a source.
+func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
+	var errs []error
+	name := func(field, value string) {
+		if err := names.Check(value); err != nil {
+			errs = append(errs, fmt.Errorf("field %s: %w", field, err))
+		}
+	}
+	name("Queue", cfg.Queue)
+	for _, bind := range cfg.Bind {
+		name("Bind.Exchange", bind.Exchange)
+	}
+	if cfg.DeadLetter == "" {
+		cfg.DeadLetter = cfg.Queue + ".dead"
+	}
+	name("DeadLetter", cfg.DeadLetter)
+	if cfg.DeadLetter == cfg.Queue {
+		errs = append(errs, errors.New("field DeadLetter: it is the queue that is read"))
+	}
+	codec, err := broker.NewCodec(broker.AMQP, broker.CodecConfig{})
+	errs = append(errs, err, cfg.Receive.Validate())
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("rabbitbroker: %w", err)
+	}
+	return &Source{b: b, cfg: cfg, codec: codec}, nil
+}
+
+// Name implements broker.Source.
+func (s *Source) Name() string { return s.cfg.Queue }
+
+// Run implements broker.Source.
+func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
+	return broker.Receive(ctx, s.cfg.Queue, s.codec, c, s.cfg.Receive, s.open)
+}
+
+// open makes a connection of the source's own: a broker that is short of memory blocks connections that publish, and acknowledging must go on.
+func (s *Source) open(ctx context.Context) (broker.Session, error) {
+	opening, cancel := context.WithTimeoutCause(ctx, s.b.cfg.Timeout, errSilent)
+	defer cancel()
+	l, err := dial(opening, s.b.url, s.b.cfg)
+	if err != nil {
+		return nil, s.b.hide(fmt.Errorf("rabbitbroker: connect: %w", err))
+	}
+	release := l.guard(opening)
+	defer release()
+	sess, err := s.prepare(l)
+	if err != nil {
+		err = errors.Join(orCause(opening, err), l.close(opening))
+		if exception(err, amqp.NotFound, amqp.PreconditionFailed, amqp.AccessRefused) {
+			err = waybill.Permanent(err) // somebody has to do something; saying it once is better than trying for ever
+		}
+		return nil, s.hideClass(fmt.Errorf("rabbitbroker: queue %s: %w", s.cfg.Queue, err))
+	}
+	return sess, nil
+}
+
+// hideClass keeps secrets out of an error whose class matters.
+func (s *Source) hideClass(err error) error {
+	if class, _ := waybill.Classify(err); class == waybill.Dead {
+		return waybill.Permanent(s.b.hide(err))
+	}
+	return s.b.hide(err)
+}
+
+func (s *Source) prepare(l *link) (*session, error) {
+	ch, err := l.conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.declare(ch); err != nil {
+		return nil, err
+	}
+	most := s.cfg.Receive.InHand
+	if most == 0 {
+		most = 1024
+	}
+	if err := ch.Qos(most, 0, false); err != nil {
+		return nil, err
+	}
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	deliveries, err := ch.Consume(s.cfg.Queue, "", false, false, false, false, nil)
+	if err != nil {
+		return nil, err
+	}
+	dead, err := newPublisher(l)
+	if err != nil {
+		return nil, err
+	}
+	return &session{Source: s, link: l, ch: ch, most: most, deliveries: deliveries, closed: closed, dead: dead, low: 1, done: make(map[uint64]bool)}, nil
+}
+
+func (s *Source) declare(ch *amqp.Channel) error {
+	if len(s.cfg.Bind) > 0 {
+		args := amqp.Table{}
+		if !s.cfg.Classic {
+			args["x-queue-type"] = "quorum"
+		}
+		if !s.cfg.Shared {
+			args["x-single-active-consumer"] = true
+		}
+		if _, err := ch.QueueDeclare(s.cfg.Queue, true, false, false, false, args); err != nil {
+			return err
+		}
+	}
+	for _, bind := range s.cfg.Bind {
+		if err := ch.ExchangeDeclare(bind.Exchange, amqp.ExchangeTopic, true, false, false, false, nil); err != nil {
+			return err
+		}
+		if err := ch.QueueBind(s.cfg.Queue, bind.Key, bind.Exchange, false, nil); err != nil {
+			return err
+		}
+	}
+	_, err := ch.QueueDeclare(s.cfg.DeadLetter, true, false, false, false, nil)
+	return err
+}

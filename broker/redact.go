@@ -1,0 +1,123 @@
+package broker
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+
+	"github.com/waybillhq/waybill"
+)
+
+// Redact returns a broker's URL, or several with commas between them, as it may be shown: scheme, user, host and path. Passwords and
+// everything in the query are left out, and so is all of a URL that cannot be read.
+func Redact(urls string) string {
+	parts := strings.Split(urls, ",")
+	for _, part := range parts {
+		if strings.Contains(urls, "@") && !strings.Contains(part, "://") {
+			return unreadable // a comma in a password, perhaps: then no part is what it looks like
+		}
+	}
+	for i, part := range parts {
+		parts[i] = redactOne(strings.TrimSpace(part))
+	}
+	return strings.Join(parts, ",")
+}
+
+const unreadable = "(unreadable URL)"
+
+func redactOne(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "" && u.Opaque != "" {
+		return unreadable
+	}
+	if u.Host == "" && strings.Contains(text, "@") {
+		return unreadable
+	}
+	if u.User != nil {
+		name := u.User.Username()
+		if _, has := u.User.Password(); !has {
+			name = "…" // a token, perhaps
+		}
+		u.User = url.User(name)
+	}
+	u.RawQuery, u.Fragment = "", ""
+	text = u.String()
+	return strings.Replace(text, url.User("…").String()+"@", "…@", 1)
+}
+
+// Hide returns an error that shows no secret of the URLs: passwords, tokens and the values of queries are replaced in its text. It matches what err
+// does with errors.Is, and cannot be unwrapped, because what it wraps may show them. Errors of a class keep it. nil is nil.
+func Hide(err error, urls string) error {
+	if err == nil {
+		return nil
+	}
+	text := err.Error()
+	for _, secret := range secrets(urls) {
+		text = strings.ReplaceAll(text, secret, "…")
+	}
+	shown := error(&hidden{text: text, err: err})
+	switch class, delay := waybill.Classify(err); class {
+	case waybill.Dead:
+		return waybill.Permanent(shown)
+	case waybill.Down:
+		return waybill.Unavailable(shown)
+	case waybill.Uncounted:
+		return waybill.Later(delay, shown)
+	case waybill.Counted:
+		if delay > 0 {
+			return waybill.RetryAfter(delay, shown)
+		}
+	case waybill.Done:
+	}
+	return shown
+}
+
+type hidden struct {
+	text string
+	err  error
+}
+
+func (h *hidden) Error() string        { return h.text }
+func (h *hidden) Is(target error) bool { return errors.Is(h.err, target) }
+
+// secrets returns every text of the URLs that must not be shown.
+func secrets(urls string) []string {
+	var found []string
+	add := func(s string) {
+		if s == "" {
+			return
+		}
+		found = append(found, s, url.QueryEscape(s), url.PathEscape(s))
+	}
+	// The whole as well as its parts: a password may contain a comma.
+	for _, part := range append(strings.Split(urls, ","), urls) {
+		part = strings.TrimSpace(part)
+		// Also by hand: the parser refuses some URLs, and their password must not be shown either.
+		if _, rest, ok := strings.Cut(part, "://"); ok {
+			if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+				if _, password, ok := strings.Cut(rest[:at], ":"); ok {
+					add(password)
+				} else {
+					add(rest[:at])
+				}
+			}
+		}
+		u, err := url.Parse(part)
+		if err != nil {
+			continue
+		}
+		if password, ok := u.User.Password(); ok {
+			add(password)
+		} else if u.User != nil {
+			add(u.User.Username())
+		}
+		for _, values := range u.Query() {
+			for _, v := range values {
+				if len(v) >= 6 { // "true" and "1" are no secrets, and occur in any text
+					add(v)
+				}
+			}
+		}
+	}
+	return found
+}

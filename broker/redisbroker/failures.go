@@ -1,0 +1,79 @@
+package redisbroker
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// Failures is what Redis's errors mean, as the package comment and docs/brokers.md show it.
+func Failures() broker.Failures {
+	return broker.Failures{
+		{
+			Name:  "OOM, MISCONF, LOADING, MASTERDOWN, READONLY, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, BUSY, UNKILLABLE, max number of clients",
+			Class: waybill.Down, Scope: "broker", Why: "the server takes nothing now",
+			Match: func(err error) bool {
+				return replies(err, "OOM", "MISCONF", "LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "BUSY", "UNKILLABLE") ||
+					says(err, "max number of clients")
+			},
+		},
+		{
+			Name: "NOAUTH, WRONGPASS", Class: waybill.Down, Scope: "broker", Why: "the account is wrong, not the event",
+			Match: func(err error) bool { return replies(err, "NOAUTH", "WRONGPASS") },
+		},
+		{
+			Name: "NOPERM, WRONGTYPE", Class: waybill.Down, Scope: "topic",
+			Why:   "the stream is not to be written to by this account, or is no stream",
+			Match: func(err error) bool { return replies(err, "NOPERM", "WRONGTYPE") },
+		},
+		{
+			Name: "bulk length", Class: waybill.Dead, Why: "larger than proto-max-bulk-len",
+			Match: func(err error) bool { return says(err, "bulk length") },
+		},
+		unreachable(),
+	}
+}
+
+// unreachable is the usual row, and what the client says when it gets no connection.
+func unreachable() broker.Failure {
+	row := broker.Unreachable()
+	usual := row.Match
+	row.Match = func(err error) bool {
+		return usual(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+	}
+	return row
+}
+
+// reply returns what the server said, if it said anything.
+func reply(err error) (string, bool) {
+	var answer redis.Error
+	if err == nil || errors.Is(err, redis.Nil) || !errors.As(err, &answer) {
+		return "", false
+	}
+	return answer.Error(), true
+}
+
+// replies reports whether the server's answer begins with one of the codes.
+func replies(err error, codes ...string) bool {
+	text, ok := reply(err)
+	if !ok {
+		return false
+	}
+	first, _, _ := strings.Cut(text, " ")
+	for _, code := range codes {
+		if first == code {
+			return true
+		}
+	}
+	return false
+}
+
+// says reports whether the server's answer contains a text; some have no code of their own.
+func says(err error, text string) bool {
+	answer, ok := reply(err)
+	return ok && strings.Contains(answer, text)
+}

@@ -1,0 +1,384 @@
+package redisbroker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/redisbroker"
+	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/internal/testserver/private"
+	"github.com/waybillhq/waybill/relay"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The relay and the inbox know them by their methods.
+var (
+	_ relay.OrderedSink  = (*redisbroker.Sink)(nil)
+	_ relay.DestinedSink = (*redisbroker.Sink)(nil)
+	_ broker.Source      = (*redisbroker.Source)(nil)
+)
+
+func open(t *testing.T, url string) *redisbroker.Broker {
+	t.Helper()
+	b, err := redisbroker.Open(t.Context(), url, redisbroker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+// plain is a client that knows nothing of Waybill.
+func plain(t *testing.T, url string) *redis.Client {
+	t.Helper()
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := redis.NewClient(opts)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func sink(t *testing.T, b *redisbroker.Broker, cfg redisbroker.SinkConfig) *redisbroker.Sink {
+	t.Helper()
+	s, err := b.Sink(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestConformance(t *testing.T) {
+	address := testserver.Redis(t)
+	brokertest.Run(t, brokertest.Harness{
+		Name:         "redisbroker",
+		Capabilities: brokertest.Capabilities{Source: true, Counts: true, Outage: true, Restart: true, Secrets: true},
+		Open: func(t *testing.T) brokertest.Instance {
+			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") {
+				return instance(t, address)
+			}
+			server := private.Start(t, testserver.RedisName) // one that may be killed
+			in := instance(t, server.DSN)
+			in.Restart = func() {
+				if err := errors.Join(server.Kill(t.Context()), server.Restart(t.Context())); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return in
+		},
+	})
+}
+
+func instance(t *testing.T, address string) brokertest.Instance {
+	t.Helper()
+	// What is cut off goes through a proxy; what looks at it does not.
+	cut := newProxy(t, address)
+	b, client := open(t, cut.url), plain(t, address)
+	topic := "test:" + waybill.NewID().String()
+	t.Cleanup(func() {
+		_ = client.Del(context.WithoutCancel(t.Context()), topic).Err()
+	})
+	codec, err := broker.NewCodec(broker.Redis, broker.CodecConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(ctx context.Context, stream string) ([]broker.Message, error) {
+		entries, err := client.XRange(ctx, stream, "-", "+").Result()
+		var found []broker.Message
+		for _, e := range entries {
+			m := broker.Message{Topic: stream}
+			for name, value := range e.Values {
+				text := fmt.Sprint(value)
+				switch name {
+				case "data":
+					m.Payload = []byte(text)
+				case "publish_id":
+					m.PublishID = text
+				case "content-type":
+					m.ContentType = text
+					m.Headers = append(m.Headers, broker.Header{Name: name, Value: text})
+				default:
+					m.Headers = append(m.Headers, broker.Header{Name: name, Value: text})
+				}
+			}
+			found = append(found, m)
+		}
+		return found, err
+	}
+	return brokertest.Instance{
+		Topic: topic, Sink: sink(t, b, redisbroker.SinkConfig{}), Codec: codec,
+		Source: func(name string, cfg broker.ReceiverConfig) broker.Source {
+			s, err := b.Source(redisbroker.SourceConfig{
+				Group: name, Streams: []string{topic}, DeadLetter: topic + ":" + name + ":dead", ClaimIdle: 2 * time.Second, Receive: cfg,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		},
+		Read: func(ctx context.Context) ([]broker.Message, error) { return read(ctx, topic) },
+		DeadLetters: func(ctx context.Context, name string) ([]broker.Message, error) {
+			return read(ctx, topic+":"+name+":dead")
+		},
+		Publish: func(ctx context.Context, m broker.Message) error {
+			values := []any{"data", m.Payload}
+			for _, h := range m.Headers {
+				values = append(values, h.Name, h.Value)
+			}
+			return client.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: values}).Err()
+		},
+		Break: cut.stop, Heal: cut.start,
+		OpenWith: func(ctx context.Context, password string) error {
+			u, err := url.Parse(address)
+			if err != nil {
+				return err
+			}
+			u.User = url.UserPassword("somebody", password)
+			b, err := redisbroker.Open(ctx, u.String(), redisbroker.Config{})
+			if err == nil {
+				_ = b.Close()
+			}
+			return err
+		},
+	}
+}
+
+// Every answer that the documentation names has the class that it says, as Redis itself words it.
+func TestFailures(t *testing.T) {
+	client := plain(t, testserver.Redis(t))
+	for answer, want := range map[string]waybill.Class{
+		"OOM command not allowed when used memory > 'maxmemory'.":           waybill.Down,
+		"MISCONF Redis is configured to save RDB snapshots":                 waybill.Down,
+		"LOADING Redis is loading the dataset in memory":                    waybill.Down,
+		"MASTERDOWN Link with MASTER is down":                               waybill.Down,
+		"READONLY You can't write against a read only replica.":             waybill.Down,
+		"CLUSTERDOWN The cluster is down":                                   waybill.Down,
+		"TRYAGAIN Multiple keys request during rehashing of slot":           waybill.Down,
+		"NOREPLICAS Not enough good replicas to write.":                     waybill.Down,
+		"BUSY Redis is busy running a script.":                              waybill.Down,
+		"UNKILLABLE Sorry the script already executed write commands":       waybill.Down,
+		"ERR max number of clients reached":                                 waybill.Down,
+		"NOAUTH Authentication required.":                                   waybill.Down,
+		"WRONGPASS invalid username-password pair":                          waybill.Down,
+		"NOPERM this user has no permissions to run the 'xadd' command":     waybill.Down,
+		"WRONGTYPE Operation against a key holding the wrong kind of value": waybill.Down,
+		"ERR Protocol error: invalid bulk length":                           waybill.Dead,
+		"ERR something that nobody has heard of":                            waybill.Counted,
+	} {
+		// The server itself returns the error, so that the client makes of it what it does.
+		err := client.Eval(t.Context(), "return redis.error_reply(ARGV[1])", nil, answer).Err()
+		if class, _ := waybill.Classify(redisbroker.Failures().Classify(err)); class != want {
+			t.Errorf("%s: class %v, want %v", answer, class, want)
+		}
+	}
+}
+
+func TestTheTableIsInTheDocumentation(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(string(doc), "// ", "")
+	if !strings.Contains(text, strings.TrimSpace(redisbroker.Failures().Table())) {
+		t.Errorf("the package comment does not have\n%s", redisbroker.Failures().Table())
+	}
+}
+
+// A server without memory refuses everything; nothing is wrong with the events.
+func TestFullMemoryIsDown(t *testing.T) {
+	server := private.Start(t, testserver.RedisName)
+	client := plain(t, server.DSN)
+	s := sink(t, open(t, server.DSN), redisbroker.SinkConfig{})
+	if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Deliver(t.Context(), []waybill.Delivery{event("orders")})[0]
+	if class, _ := waybill.Classify(err); class != waybill.Down || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("class %v: %v", class, err)
+	}
+	if err := client.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders")})[0]; err != nil {
+		t.Error(err)
+	}
+}
+
+func event(topic string) waybill.Delivery {
+	ev := waybill.NewEvent("OrderPlaced", 1)
+	ev.Topic = topic
+	return waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+}
+
+// One stream that cannot be written to does not speak for another.
+func TestAWrongKeyIsDownByItself(t *testing.T) {
+	address := testserver.Redis(t)
+	client := plain(t, address)
+	wrong, right := "test:"+waybill.NewID().String(), "test:"+waybill.NewID().String()
+	if err := client.Set(t.Context(), wrong, "text", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Del(context.WithoutCancel(t.Context()), wrong, right).Err() })
+	s := sink(t, open(t, address), redisbroker.SinkConfig{})
+	results := s.Deliver(t.Context(), []waybill.Delivery{event(wrong), event(right)})
+	if class, _ := waybill.Classify(results[0]); class != waybill.Down || results[1] != nil {
+		t.Errorf("results %v", results)
+	}
+	a, b := event(wrong), event(right)
+	if s.Destination(&a.Event) == s.Destination(&b.Event) {
+		t.Error("both have one destination")
+	}
+}
+
+func TestStreamsThatMustExist(t *testing.T) {
+	address := testserver.Redis(t)
+	client := plain(t, address)
+	name := "test:" + waybill.NewID().String()
+	s := sink(t, open(t, address), redisbroker.SinkConfig{ExistingOnly: true})
+	err := s.Deliver(t.Context(), []waybill.Delivery{event(name)})[0]
+	if class, _ := waybill.Classify(err); class != waybill.Down {
+		t.Errorf("class %v: %v", class, err)
+	}
+	if n, err := client.Exists(t.Context(), name).Result(); err != nil || n != 0 {
+		t.Errorf("the stream was made: %d, %v", n, err)
+	}
+}
+
+// redis-cli shows ids, headers and payload as documented.
+func TestRedisCLIReadsIt(t *testing.T) {
+	address := testserver.Redis(t)
+	cli, err := exec.LookPath("redis-cli")
+	if err != nil {
+		t.Fatal("redis-cli is not installed: run `make test`, or install the package redis-tools")
+	}
+	name := "test:" + waybill.NewID().String()
+	t.Cleanup(func() { _ = plain(t, address).Del(context.WithoutCancel(t.Context()), name).Err() })
+	d := event(name)
+	d.AggregateType, d.AggregateID, d.TenantID, d.Headers, d.Replay = "order", "A-1", "acme", map[string]string{"color": "red"}, 1
+	if err := sink(t, open(t, address), redisbroker.SinkConfig{Source: "/shop"}).Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), cli, "-u", address, "XRANGE", name, "-", "+").Output() //nolint:gosec // a test's own address
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(out), "\n")
+	fields := map[string]string{}
+	for i := 1; i+1 < len(lines); i += 2 {
+		fields[strings.TrimSpace(lines[i])] = strings.TrimSpace(lines[i+1])
+	}
+	for field, want := range map[string]string{
+		"ce_id": d.ID.String(), "ce_type": "OrderPlaced", "ce_source": "/shop", "ce_specversion": "1.0", "ce_aggregateid": "A-1", "ce_tenantid": "acme",
+		"waybill_color": "red", "content-type": "application/json", "publish_id": d.ID.String() + "-r1", "data": "1",
+	} {
+		if fields[field] != want {
+			t.Errorf("%s is %q, want %q", field, fields[field], want)
+		}
+	}
+}
+
+// What a consumer with a name of its own had in hand when it was cut off comes first when it is back.
+func TestAConsumerGoesOnInOrder(t *testing.T) {
+	address := testserver.Redis(t)
+	b := open(t, address)
+	name := "test:" + waybill.NewID().String()
+	t.Cleanup(func() { _ = plain(t, address).Del(context.WithoutCancel(t.Context()), name).Err() })
+	s := sink(t, b, redisbroker.SinkConfig{})
+	var want []string
+	publish := func(n int) {
+		for range n {
+			d := event(name)
+			d.AggregateType, d.AggregateID = "order", "A-1"
+			if err := s.Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, d.ID.String())
+		}
+	}
+	publish(3)
+	// Another client reads under the consumer's name, as if the process had died with the entries in hand.
+	client := plain(t, address)
+	if err := client.XGroupCreate(t.Context(), name, "billing", "0").Err(); err != nil {
+		t.Fatal(err)
+	}
+	args := &redis.XReadGroupArgs{Group: "billing", Consumer: "node-1", Streams: []string{name, ">"}, Count: 2}
+	if err := client.XReadGroup(t.Context(), args).Err(); err != nil {
+		t.Fatal(err)
+	}
+	publish(2)
+	source, err := b.Source(redisbroker.SourceConfig{Group: "billing", Consumer: "node-1", Streams: []string{name}, DeleteAcked: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &collector{want: 5, done: make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- source.Run(ctx, c) }()
+	select {
+	case <-c.done:
+	case <-time.After(30 * time.Second):
+		t.Error("they did not come")
+	}
+	stop()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(c.ids, " "); got != strings.Join(want, " ") {
+		t.Errorf("order %s, want %s", got, strings.Join(want, " "))
+	}
+	if len(c.attempts) == 5 && (c.attempts[0] != 2 || c.attempts[4] != 1) {
+		t.Errorf("attempts %v: the first two were handed out before", c.attempts)
+	}
+	if n, err := client.XLen(t.Context(), name).Result(); err != nil || n != 0 {
+		t.Errorf("%d entries are left although acknowledged ones are deleted: %v", n, err)
+	}
+}
+
+type collector struct {
+	mu       sync.Mutex
+	want     int
+	ids      []string
+	attempts []int
+	done     chan struct{}
+}
+
+func (c *collector) Deliver(_ context.Context, batch []waybill.Delivery) []error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, d := range batch {
+		c.ids, c.attempts = append(c.ids, d.ID.String()), append(c.attempts, d.Attempt)
+		if len(c.ids) == c.want {
+			close(c.done)
+		}
+	}
+	return make([]error, len(batch))
+}
+
+func TestConfigs(t *testing.T) {
+	b := redisbroker.New(nil)
+	_, err := b.Source(redisbroker.SourceConfig{Streams: []string{"a b"}, DeadLetter: "a b", ClaimIdle: -1, Receive: broker.ReceiverConfig{Workers: -1}})
+	for _, want := range []string{"Group", "Streams", "DeadLetter", "ClaimIdle", "Workers"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not name %s", err, want)
+		}
+	}
+	if _, err := redisbroker.Open(t.Context(), "redis://:canary@[bad", redisbroker.Config{}); err == nil || strings.Contains(err.Error(), "canary") {
+		t.Errorf("a bad URL: %v", err)
+	}
+}

@@ -1,0 +1,173 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/waybillhq/waybill"
+)
+
+// Topics says where an event goes. It is called often and concurrently, must not block, and gives one event the same answer every time.
+// An error, or no topic, makes the event a dead letter.
+type Topics func(ev *waybill.Event) (string, error)
+
+// OneTopic sends every event to the same place.
+func OneTopic(name string) Topics {
+	return func(*waybill.Event) (string, error) { return name, nil }
+}
+
+// ownTopic is where an event itself says it goes.
+func ownTopic(ev *waybill.Event) (string, error) {
+	if ev.Topic == "" {
+		return ev.Type, nil
+	}
+	return ev.Topic, nil
+}
+
+// Names says what a protocol permits in a topic's name.
+type Names struct {
+	// Allowed reports whether a byte may be part of a name. Nil: every printable ASCII character but the space.
+	Allowed func(c byte) bool
+	// Separator divides a name into parts, as '.' does in NATS. A tenant or an aggregate type must not contain it: with it, one tenant
+	// could reach into the topics of another. Zero: nothing does.
+	Separator byte
+	// Max is the longest name, in bytes. Zero: 255.
+	Max int
+}
+
+// Check reports what is wrong with a name.
+func (n Names) Check(name string) error {
+	most := n.Max
+	if most == 0 {
+		most = 255
+	}
+	switch {
+	case name == "":
+		return errNoTopic
+	case len(name) > most:
+		return fmt.Errorf("%d bytes, at most %d", len(name), most)
+	}
+	for i := range len(name) {
+		if !n.allows(name[i]) {
+			return fmt.Errorf("%q has a character that cannot be part of a name here", name)
+		}
+	}
+	if n.Separator != 0 {
+		for part := range strings.SplitSeq(name, string(n.Separator)) {
+			if part == "" {
+				return fmt.Errorf("%q has an empty part", name)
+			}
+		}
+	}
+	return nil
+}
+
+func (n Names) allows(c byte) bool {
+	if n.Allowed == nil {
+		return c > ' ' && c < 0x7f
+	}
+	return n.Allowed(c)
+}
+
+// Checked returns the topics with every name checked; nil topics are the events' own.
+func (n Names) Checked(t Topics) Topics {
+	if t == nil {
+		t = ownTopic
+	}
+	return func(ev *waybill.Event) (string, error) {
+		name, err := t(ev)
+		if err == nil {
+			err = n.Check(name)
+		}
+		if err != nil {
+			return "", err
+		}
+		return name, nil
+	}
+}
+
+// Template returns topics by a pattern such as "orders.{type}". Its fields are {topic}, {type}, {aggregatetype} and {tenant}; {tenant:none}
+// says what stands for a field that is empty. Every name is checked; fields other than topic and type must not contain the separator.
+func (n Names) Template(pattern string) (Topics, error) {
+	parts, err := parseTemplate(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("broker: topic template %q: %w", pattern, err)
+	}
+	for _, p := range parts {
+		for i := range len(p.text) {
+			if !n.allows(p.text[i]) {
+				return nil, fmt.Errorf("broker: topic template %q: %q has a character that cannot be part of a name here", pattern, p.text)
+			}
+		}
+	}
+	return n.Checked(func(ev *waybill.Event) (string, error) {
+		var b strings.Builder
+		for _, p := range parts {
+			value := p.value(ev)
+			if n.Separator != 0 && p.isolated() && strings.IndexByte(value, n.Separator) >= 0 {
+				return "", fmt.Errorf("the event's %s contains %q, which divides names", p.field, n.Separator)
+			}
+			b.WriteString(value)
+		}
+		return b.String(), nil
+	}), nil
+}
+
+// templatePart is a piece of a pattern: a field, for which text stands when it is empty, or plain text.
+type templatePart struct{ field, text string }
+
+func (p templatePart) value(ev *waybill.Event) string {
+	value := ""
+	switch p.field {
+	case "topic":
+		value, _ = ownTopic(ev)
+	case "type":
+		value = ev.Type
+	case "aggregatetype":
+		value = ev.AggregateType
+	case "tenant":
+		value = ev.TenantID
+	}
+	if value == "" {
+		return p.text
+	}
+	return value
+}
+
+func (p templatePart) isolated() bool { return p.field == "tenant" || p.field == "aggregatetype" }
+
+func parseTemplate(pattern string) ([]templatePart, error) {
+	if pattern == "" {
+		return nil, errNoTopic
+	}
+	var parts []templatePart
+	for rest := pattern; rest != ""; {
+		open := strings.IndexByte(rest, '{')
+		if open < 0 {
+			open = len(rest)
+		}
+		if text := rest[:open]; text != "" {
+			if strings.IndexByte(text, '}') >= 0 {
+				return nil, errors.New("a } without its {")
+			}
+			parts = append(parts, templatePart{text: text})
+		}
+		if rest = rest[open:]; rest == "" {
+			break
+		}
+		end := strings.IndexByte(rest, '}')
+		if end < 0 {
+			return nil, errors.New("a { without its }")
+		}
+		field, fallback, _ := strings.Cut(rest[1:end], ":")
+		switch field {
+		case "topic", "type", "aggregatetype", "tenant":
+		default:
+			return nil, fmt.Errorf("no field {%s}: there are topic, type, aggregatetype and tenant", field)
+		}
+		parts = append(parts, templatePart{field: field, text: fallback})
+		rest = rest[end+1:]
+	}
+	return parts, nil
+}

@@ -1,0 +1,20 @@
+// Package watermillbridge joins Waybill and Watermill: any message.Publisher is a sink for the relay, any message.Subscriber a source for
+// the inbox, and the outbox is a message.Publisher. So brokers that Watermill knows and Waybill does not (SNS and SQS, Google Pub/Sub and others) work
+// with the outbox's promises on this side of them.
+//
+//	sink, err := watermillbridge.NewSink(publisher, watermillbridge.SinkConfig{})
+//	r, err := relay.New(db, sink, relay.Config{})
+//
+//	pub, err := watermillbridge.NewPublisher(box, watermillbridge.PublisherConfig{}) // writes into the transaction of the message's context
+//
+// # What travels
+//
+// The message's UUID is the publish id: the event's, or one of its own for a deliberate replay. Its metadata are CloudEvents attributes
+// ("ce_id", "ce_type", …) and the event's own headers ("waybill_name"), as on Kafka.
+//
+// # What errors mean
+//
+// Watermill's Publish takes no context, and its errors have no classes. What says that the other side was not reached is
+// [waybill.Unavailable]; anything else is a failed attempt, unless [SinkConfig.Classify] knows better. A publisher that answers before
+// its broker has confirmed (Watermill calls that asynchronous) loses events, here as anywhere: configure it to wait.
+package watermillbridge

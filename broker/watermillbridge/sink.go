@@ -1,0 +1,114 @@
+package watermillbridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// SinkConfig holds what may be tuned. A field that is zero has its default.
+type SinkConfig struct {
+	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
+	Source string
+	// Topics says where an event goes. Defaults to its Topic.
+	Topics broker.Topics
+	// Parallel is how many messages of one batch are published at a time. Defaults to 8. Events of one aggregate are never in the same batch.
+	Parallel int
+	// Classify gives the publisher's errors a class: [waybill.Unavailable], [waybill.Permanent] and so on. Defaults to the rule in the
+	// package comment.
+	Classify func(error) error
+}
+
+// Sink publishes events with a Watermill publisher. It is safe for concurrent use if the publisher is, as Watermill demands.
+type Sink struct {
+	publisher message.Publisher
+	cfg       SinkConfig
+	codec     *broker.Codec
+}
+
+// NewSink returns a sink over a publisher. It does not close it.
+func NewSink(p message.Publisher, cfg SinkConfig) (*Sink, error) {
+	var errs []error
+	if p == nil {
+		errs = append(errs, errors.New("no publisher"))
+	}
+	if cfg.Parallel < 0 {
+		errs = append(errs, errors.New("field Parallel: not negative"))
+	}
+	codec, err := newCodec(cfg.Source, cfg.Topics)
+	errs = append(errs, err)
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("watermillbridge: %w", err)
+	}
+	if cfg.Parallel == 0 {
+		cfg.Parallel = 8
+	}
+	if cfg.Classify == nil {
+		cfg.Classify = broker.Failures{broker.Unreachable()}.Classify
+	}
+	return &Sink{publisher: p, cfg: cfg, codec: codec}, nil
+}
+
+// newCodec returns the codec of messages here. Watermill has no binding of its own: its metadata look like Kafka's headers.
+func newCodec(source string, topics broker.Topics) (*broker.Codec, error) {
+	return broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: source, Topics: topics})
+}
+
+// Destination implements relay.DestinedSink: topics are told apart.
+func (s *Sink) Destination(ev *waybill.Event) string {
+	topic, err := s.codec.Topic(ev)
+	if err != nil {
+		return ""
+	}
+	return topic
+}
+
+// Deliver implements relay.Sink. Every message is published by itself: a publisher that fails in the middle of several cannot say which.
+func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	results := make([]error, len(batch))
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range min(s.cfg.Parallel, len(batch)) {
+		wg.Go(func() {
+			for i := range next {
+				results[i] = s.one(ctx, &batch[i])
+			}
+		})
+	}
+	for i := range batch {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	return results
+}
+
+func (s *Sink) one(ctx context.Context, d *waybill.Delivery) (err error) {
+	if ctx.Err() != nil {
+		return waybill.Unavailable(context.Cause(ctx))
+	}
+	m, err := s.codec.Encode(d)
+	if err != nil {
+		return err
+	}
+	msg := message.NewMessage(m.PublishID, m.Payload)
+	msg.SetContext(ctx)
+	for _, h := range m.Headers {
+		msg.Metadata.Set(h.Name, h.Value)
+	}
+	defer func() { // publishers are plug-ins: one that panics must not take the relay with it
+		if v := recover(); v != nil {
+			err = fmt.Errorf("watermillbridge: the publisher panicked: %v", v)
+		}
+	}()
+	if err := s.publisher.Publish(m.Topic, msg); err != nil {
+		return s.cfg.Classify(fmt.Errorf("watermillbridge: publish to %s: %w", m.Topic, err))
+	}
+	return nil
+}

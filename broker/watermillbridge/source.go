@@ -1,0 +1,147 @@
+package watermillbridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+// SourceConfig holds what may be tuned. A field that is zero has its default.
+type SourceConfig struct {
+	// DeadLetters publishes what can never be handled, to DeadTopic. Without it such messages are logged, reported, and acknowledged.
+	DeadLetters message.Publisher
+	// DeadTopic defaults to the topic and ".dead".
+	DeadTopic string
+	// Receive tunes the source as any other's.
+	Receive broker.ReceiverConfig
+}
+
+// Source is a Watermill subscriber as a source of an inbox group. A message is acknowledged after the consumer is done with it, and negatively
+// acknowledged when it is put off for longer than [broker.ReceiverConfig.HoldFor]; when it comes again then is the subscriber's matter.
+//
+// Most subscribers deliver the next message only when the last was acknowledged.
+type Source struct {
+	subscriber message.Subscriber
+	topic      string
+	cfg        SourceConfig
+	codec      *broker.Codec
+}
+
+// NewSource returns a source over one topic of a subscriber. It does not close it.
+func NewSource(s message.Subscriber, topic string, cfg SourceConfig) (*Source, error) {
+	var errs []error
+	if s == nil {
+		errs = append(errs, errors.New("no subscriber"))
+	}
+	if topic == "" {
+		errs = append(errs, errors.New("no topic"))
+	}
+	codec, err := newCodec("", nil)
+	errs = append(errs, err, cfg.Receive.Validate())
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("watermillbridge: %w", err)
+	}
+	if cfg.DeadTopic == "" {
+		cfg.DeadTopic = topic + ".dead"
+	}
+	return &Source{subscriber: s, topic: topic, cfg: cfg, codec: codec}, nil
+}
+
+// Name implements broker.Source.
+func (s *Source) Name() string { return s.topic }
+
+// Run implements broker.Source.
+func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
+	return broker.Receive(ctx, s.topic, s.codec, c, s.cfg.Receive, s.open)
+}
+
+func (s *Source) open(ctx context.Context) (broker.Session, error) {
+	// The subscription outlives ctx, so that messages in hand can still be acknowledged when it has ended.
+	sub, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	messages, err := s.subscriber.Subscribe(sub, s.topic)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &session{source: s, messages: messages, cancel: cancel}, nil
+}
+
+type session struct {
+	source   *Source
+	messages <-chan *message.Message
+	cancel   context.CancelFunc
+	order    uint64
+}
+
+// Take implements broker.Session.
+func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case msg, open := <-s.messages:
+			if !open {
+				return errors.New("watermillbridge: the subscriber has closed the subscription")
+			}
+			s.order++
+			in := &broker.Incoming{Message: *incoming(s.source.topic, msg), Order: s.order, Handle: msg}
+			if err := r.Put(ctx, in); err != nil {
+				msg.Nack()
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+		}
+	}
+}
+
+// Ack implements broker.Session.
+func (s *session) Ack(_ context.Context, batch []*broker.Incoming) error {
+	for _, in := range batch {
+		if msg, ok := in.Handle.(*message.Message); ok {
+			msg.Ack()
+		}
+	}
+	return nil
+}
+
+// PutOff implements broker.Redeliverer: Watermill knows no delays.
+func (s *session) PutOff(_ context.Context, in *broker.Incoming, _ time.Duration) error {
+	if msg, ok := in.Handle.(*message.Message); ok {
+		msg.Nack()
+	}
+	return nil
+}
+
+// SetAside implements broker.Session.
+func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason error) error {
+	if s.source.cfg.DeadLetters == nil {
+		return nil
+	}
+	dead := s.source.codec.DeadLetter(s.source.topic, in, reason)
+	msg := message.NewMessage(dead.PublishID, dead.Payload)
+	msg.SetContext(ctx)
+	for _, h := range dead.Headers {
+		msg.Metadata.Set(h.Name, h.Value)
+	}
+	if err := s.source.cfg.DeadLetters.Publish(s.source.cfg.DeadTopic, msg); err != nil {
+		return waybill.Unavailable(fmt.Errorf("watermillbridge: dead letter: %w", err))
+	}
+	return nil
+}
+
+// Close implements broker.Session.
+func (s *session) Close(context.Context) error {
+	s.cancel()
+	for msg := range s.messages { // whatever the subscriber still had in hand goes back
+		msg.Nack()
+	}
+	return nil
+}

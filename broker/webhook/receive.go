@@ -1,0 +1,248 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/observe"
+)
+
+// ReceiverConfig holds what may be tuned. A field that is zero has its default.
+type ReceiverConfig struct {
+	// Secrets are those that requests may be signed with. At least one is needed, unless Unsigned says that everybody may send.
+	Secrets  []string
+	Unsigned bool
+	// Name says which receiver it is, in logs and metrics. Defaults to "webhook".
+	Name string
+	// Tolerance is how old, or how far in the future, a signature may be. Defaults to 5 min.
+	Tolerance time.Duration
+	// MaxBody is the largest body, in bytes. Defaults to [waybill.MaxPayload].
+	MaxBody int64
+	// Timeout is how long the consumer may take: when the client has gone away, it still finishes. Defaults to 30 s.
+	Timeout time.Duration
+	// Logger gets what an operator should know. Defaults to none.
+	Logger *slog.Logger
+	// Observe plugs in metrics.
+	Observe observe.Hooks
+}
+
+// Receiver is an http.Handler that hands signed requests to a consumer.
+//
+// | the result | the answer |
+// |---|---|
+// | done | 204 |
+// | not now (in progress, not due, or a failure that the consumer counts itself) | 425 and Retry-After |
+// | a failure that counts | 500 |
+// | the consumer's own destination is down | 503 |
+// | it can never succeed, or is in conflict with what was received | 422 |
+// | the request cannot be read as an event | 400 |
+// | not signed, or wrongly, or too old | 401 |
+// | too large | 413 |
+type Receiver struct {
+	cfg      ReceiverConfig
+	keys     []key
+	codec    *broker.Codec
+	consumer broker.Consumer
+}
+
+// NewReceiver returns a handler that feeds the consumer.
+func NewReceiver(c broker.Consumer, cfg ReceiverConfig) (*Receiver, error) {
+	var errs []error
+	if c == nil {
+		errs = append(errs, errors.New("no consumer"))
+	}
+	keys, err := parseSecrets(cfg.Secrets)
+	errs = append(errs, err)
+	switch {
+	case len(cfg.Secrets) == 0 && !cfg.Unsigned:
+		errs = append(errs, errors.New("field Secrets: none; anybody could send events (Unsigned says that anybody may)"))
+	case len(cfg.Secrets) > 0 && cfg.Unsigned:
+		errs = append(errs, errors.New("field Unsigned: there are Secrets"))
+	}
+	if cfg.Tolerance < 0 || cfg.MaxBody < 0 || cfg.Timeout < 0 {
+		errs = append(errs, errors.New("fields Tolerance, MaxBody and Timeout: not negative"))
+	}
+	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{})
+	errs = append(errs, err)
+	if err := fieldError(errs...); err != nil {
+		return nil, err
+	}
+	if cfg.Name == "" {
+		cfg.Name = "webhook"
+	}
+	if cfg.Tolerance == 0 {
+		cfg.Tolerance = 5 * time.Minute
+	}
+	if cfg.MaxBody == 0 {
+		cfg.MaxBody = waybill.MaxPayload
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 30 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Receiver{cfg: cfg, keys: keys, codec: codec, consumer: c}, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if req.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		http.Error(w, "POST an event", http.StatusMethodNotAllowed)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.cfg.MaxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		http.Error(w, fmt.Sprintf("more than %d bytes", large.Limit), http.StatusRequestEntityTooLarge)
+		return
+	case err != nil:
+		// Cut off: whoever sent it is gone, and will send it again.
+		http.Error(w, "the body was cut off", http.StatusRequestTimeout)
+		return
+	}
+	if !r.cfg.Unsigned {
+		if err := verify(r.keys, req.Header, body, time.Now(), r.cfg.Tolerance); err != nil {
+			r.cfg.Logger.Warn("waybill: a webhook was refused", "source", r.cfg.Name, "error", err)
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
+	}
+	d, err := r.codec.Decode(message(req.Header, body))
+	if err != nil {
+		r.setAside(waybill.ID{}, err)
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	r.answer(w, r.deliver(req.Context(), &d), d.ID)
+}
+
+// deliver hands one event over. The consumer finishes although the client may have gone: it would only have to begin again.
+func (r *Receiver) deliver(ctx context.Context, d *waybill.Delivery) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Timeout)
+	defer cancel()
+	began := time.Now()
+	results := r.consumer.Deliver(ctx, []waybill.Delivery{*d})
+	if len(results) == 1 {
+		err = results[0]
+	} else {
+		err = fmt.Errorf("webhook: the consumer returned %d results for one event", len(results))
+	}
+	if received := r.cfg.Observe.Received; received != nil {
+		class, _ := waybill.Classify(err)
+		received(r.cfg.Name, class, d.Attempt > 1, time.Since(began))
+	}
+	return err
+}
+
+func (r *Receiver) answer(w http.ResponseWriter, err error, id waybill.ID) {
+	class, delay := waybill.Classify(err)
+	switch class {
+	case waybill.Done:
+		w.WriteHeader(http.StatusNoContent)
+	case waybill.Uncounted:
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(max(delay, time.Second).Seconds()))))
+		http.Error(w, "not now", http.StatusTooEarly)
+	case waybill.Down:
+		http.Error(w, "not available", http.StatusServiceUnavailable)
+	case waybill.Dead:
+		r.setAside(id, err)
+		http.Error(w, "refused", http.StatusUnprocessableEntity)
+	case waybill.Counted:
+		if delay > 0 {
+			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(delay.Seconds()))))
+		}
+		// What failed is for the log here; the sender gets no inside view.
+		r.cfg.Logger.Warn("waybill: a webhook failed", "source", r.cfg.Name, "event", id.String(), "error", err)
+		http.Error(w, "failed", http.StatusInternalServerError)
+	}
+}
+
+// setAside raises the alarm: the sender, who is told with the answer, is the one that keeps the dead letter.
+func (r *Receiver) setAside(id waybill.ID, err error) {
+	r.cfg.Logger.Error("waybill: a webhook can never be handled; its sender keeps it as a dead letter",
+		"source", r.cfg.Name, "event", id.String(), "error", err)
+	if aside := r.cfg.Observe.SetAside; aside != nil {
+		aside(r.cfg.Name, err)
+	}
+}
+
+// message returns a request as the codec reads it. A header that occurs twice cannot be an attribute: its first line counts for
+// nobody, so it is left out, and the codec says what is missing.
+func message(h http.Header, body []byte) *broker.Message {
+	m := &broker.Message{PublishID: h.Get(HeaderID), ContentType: h.Get("Content-Type"), Payload: body}
+	for name, values := range h {
+		if len(values) == 1 {
+			m.Headers = append(m.Headers, broker.Header{Name: name, Value: values[0]})
+		}
+	}
+	return m
+}
+
+// Source is a receiver with a server of its own, for programs that have none.
+type Source struct {
+	listener net.Listener
+	cfg      ReceiverConfig
+}
+
+// NewSource returns a source that serves the listener at every path. It closes it when it ends.
+func NewSource(l net.Listener, cfg ReceiverConfig) (*Source, error) {
+	if l == nil {
+		return nil, errors.New("webhook: no listener")
+	}
+	if _, err := NewReceiver(discard{}, cfg); err != nil {
+		return nil, err
+	}
+	return &Source{listener: l, cfg: cfg}, nil
+}
+
+type discard struct{}
+
+func (discard) Deliver(context.Context, []waybill.Delivery) []error { return nil }
+
+// Name implements broker.Source.
+func (s *Source) Name() string {
+	if s.cfg.Name == "" {
+		return "webhook"
+	}
+	return s.cfg.Name
+}
+
+// Run implements broker.Source: it serves until ctx ends, then finishes the requests in hand.
+func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
+	receiver, err := NewReceiver(c, s.cfg)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler: receiver, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
+		WriteTimeout: receiver.cfg.Timeout + time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 128 << 10,
+		ErrorLog: slog.NewLogLogger(receiver.cfg.Logger.Handler(), slog.LevelWarn),
+	}
+	stopped := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), receiver.cfg.Timeout)
+		defer cancel()
+		stopped <- server.Shutdown(end)
+	})
+	err = server.Serve(s.listener)
+	if !stop() {
+		if shutdown := <-stopped; shutdown != nil {
+			return errors.Join(shutdown, server.Close())
+		}
+		return nil
+	}
+	return fmt.Errorf("webhook: %w", err)
+}
