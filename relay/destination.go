@@ -153,9 +153,10 @@ func (e *engine) wakeDestinations(now time.Time) {
 			continue
 		}
 		if len(d.parked) == 0 {
-			// Nothing is left to probe with: read what was passed over, and see.
-			e.resume(d)
+			// Nothing is left to probe with: read what was passed over, and see. If there is nothing, nobody here waits for it any more.
 			delete(e.dests, name)
+			e.tellPaused(name, false)
+			e.resume(d)
 			continue
 		}
 		it := d.parked[0]
@@ -177,10 +178,14 @@ func (e *engine) resumed(it *item) {
 	}
 	delete(e.dests, name)
 	e.log.Info("waybill: destination is back", slog.String("destination", name))
-	if e.observe.Paused != nil {
-		e.observe.Paused(name, false)
-	}
+	e.tellPaused(name, false)
 	e.resume(d)
+}
+
+func (e *engine) tellPaused(name string, paused bool) {
+	if e.observe.Paused != nil {
+		e.observe.Paused(name, paused)
+	}
 }
 
 // resume lets everything go that waited for a destination: what is parked, and, by reading again from there, what was

@@ -1,0 +1,222 @@
+package otelobserve_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/observe/otelobserve"
+	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/store/memstore"
+)
+
+func placed(id string) waybill.Event {
+	ev := waybill.NewEvent("OrderPlaced", "canary-payload")
+	ev.AggregateType, ev.AggregateID, ev.TenantID = "order", id, "canary-tenant"
+	return ev
+}
+
+// TestCountersEqualWhatHappened: outbox, relay and inbox run; the counters say what a count of what the handler saw says.
+func TestCountersEqualWhatHappened(t *testing.T) {
+	p := newProcess(t, otelobserve.Config{Relay: "orders"})
+	s := p.shop()
+	in, err := inbox.New(s.db, inbox.Config{Observe: p.Hooks()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := in.Group("INVENTORY", inbox.Options{BaseBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+	var applied, refused atomic.Int64
+	group.Handle("order", "OrderPlaced", func(_ context.Context, _ *memstore.Tx, ev waybill.Event) error {
+		switch {
+		case ev.AggregateID == "bad":
+			return waybill.Permanent(errBoom)
+		case ev.AggregateID == "shaky" && refused.Add(1) == 1:
+			return errBoom
+		}
+		applied.Add(1)
+		return nil
+	})
+	stop := s.relay(p.WrapGroup(group))
+	for i := range 10 {
+		s.write(t.Context(), placed(fmt.Sprint("o", i)))
+	}
+	s.write(t.Context(), placed("bad"), placed("shaky"))
+	p.await("all is settled", func() bool { return p.value("waybill.dispatch.success") == 11 && p.value("waybill.dispatch.dead") == 1 })
+	again := placed("o0").Complete()
+	for range 2 { // the second is a duplicate
+		if errs := p.WrapGroup(group).Deliver(t.Context(), []waybill.Delivery{{Event: again, Attempt: 1}}); errs[0] != nil {
+			t.Fatal(errs[0])
+		}
+	}
+	stop()
+
+	p.want(12, "waybill.written")
+	p.want(12, "waybill.written", "event_type", "OrderPlaced", "relay", "orders")
+	p.want(12, "waybill.consume.success", "group", "INVENTORY")
+	if n := applied.Load(); n != 12 {
+		t.Errorf("applied %d, want 12", n)
+	}
+	p.want(1, "waybill.consume.replayed", "group", "INVENTORY")
+	p.want(1, "waybill.consume.failure", "group", "INVENTORY")
+	p.want(1, "waybill.consume.dead", "group", "INVENTORY")
+	p.want(1, "waybill.dispatch.failure", "class", "uncounted")
+	p.want(0, "waybill.dispatch.failure", "class", "counted")
+	p.want(11, "waybill.publish.latency")
+	if in := p.value("waybill.enqueue.hot") + p.value("waybill.enqueue.cold"); in < 12 {
+		t.Errorf("%v events came into the relay, want 12 or more", in)
+	}
+	if n := p.value("waybill.lanes"); n != 32 {
+		t.Errorf("waybill.lanes = %v", n)
+	}
+	desk, err := operate.New(s.db, operate.Config{Observe: p.Hooks()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := desk.Stats(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.want(0, "waybill.backlog")
+	p.want(1, "waybill.dead")
+	if text := fmt.Sprint(p.metrics(), tracesText(p)); strings.Contains(text, "canary") {
+		t.Error("a payload or a tenant is in a metric or a span")
+	}
+}
+
+func tracesText(p *process) string {
+	var text strings.Builder
+	for _, s := range p.spans.Ended() {
+		fmt.Fprintln(&text, s.Name(), s.Attributes(), s.Status(), s.Events())
+	}
+	return text.String()
+}
+
+// TestCountersBeginAtZero: an alert on an increase sees the first failure, because the counter was there before it.
+func TestCountersBeginAtZero(t *testing.T) {
+	p := newProcess(t, otelobserve.Config{})
+	h := p.Hooks()
+	p.want(0, "waybill.enqueue.hot.dropped", "reason", "not_due")
+	p.want(0, "waybill.purged", "what", "dead")
+	p.want(-1, "waybill.dispatch.dead")
+	h.Write(t.Context(), placed("a"))
+	p.want(0, "waybill.dispatch.dead", "event_type", "OrderPlaced")
+	p.want(0, "waybill.dispatch.failure", "event_type", "OrderPlaced", "class", "down")
+	h.KeyRepeated("POST /orders")
+	p.want(0, "waybill.key.refused", "operation", "POST /orders", "reason", "uncertain")
+	h.Reconciled("payout", observe.Reconciled{})
+	p.want(0, "waybill.reconcile.fixed", "job_name", "payout")
+	p.want(0, "waybill.reconcile.runs", "job_name", "payout", "outcome", "failure")
+}
+
+// TestRefusalsAreTold: why a request was refused is in a label, however the error is wrapped.
+func TestRefusalsAreTold(t *testing.T) {
+	p := newProcess(t, otelobserve.Config{})
+	h := p.Hooks()
+	for reason, err := range map[string]error{
+		"in_progress": waybill.Later(time.Second, waybill.ErrInProgress), "conflict": waybill.ErrConflict,
+		"uncertain": fmt.Errorf("key: %w", waybill.ErrUncertain), "error": errBoom,
+	} {
+		h.KeyRefused("pay", err)
+		p.want(1, "waybill.key.refused", "reason", reason)
+	}
+}
+
+// TestGroupThatRecoveredIsZero: a group that is missing from a report has nothing failed any more. Two that report do not speak for each other.
+func TestGroupThatRecoveredIsZero(t *testing.T) {
+	p := newProcess(t, otelobserve.Config{})
+	desk, own := p.Hooks(), p.Hooks()
+	desk.Groups([]observe.Group{{Group: "BILLING", Failed: 3, OldestDue: time.Minute}, {Group: "INVENTORY", Dead: 1}})
+	own.Groups([]observe.Group{{Group: "MAIL"}})
+	p.want(3, "waybill.group.failed", "group", "BILLING")
+	p.want(60, "waybill.group.due.oldest", "group", "BILLING")
+	desk.Groups([]observe.Group{{Group: "INVENTORY", Dead: 1}})
+	p.want(0, "waybill.group.failed", "group", "BILLING")
+	p.want(0, "waybill.group.due.oldest", "group", "BILLING")
+	p.want(1, "waybill.group.dead", "group", "INVENTORY")
+}
+
+// TestLabelsAreLimited: event types that a program makes up do not fill the memory of whoever keeps the metrics.
+func TestLabelsAreLimited(t *testing.T) {
+	p := newProcess(t, otelobserve.Config{Labels: 2})
+	h := p.Hooks()
+	for i := range 10 {
+		d := &waybill.Delivery{Event: waybill.Event{Type: fmt.Sprint("T", i)}}
+		h.Delivered(d, time.Millisecond, 0)
+		h.Failed(d, waybill.Counted, errBoom, time.Millisecond)
+		h.Failed(d, waybill.Down, errBoom, time.Millisecond)
+	}
+	p.want(1, "waybill.dispatch.success", "event_type", "T1")
+	p.want(8, "waybill.dispatch.success", "event_type", "other")
+	p.want(16, "waybill.dispatch.failure", "event_type", "other")
+	p.want(1, "waybill.dispatch.failure", "event_type", "T1", "class", "down")
+	p.want(10, "waybill.dispatch.success")
+	p.want(-1, "waybill.publish.latency") // no age was known
+}
+
+// TestManyCountAtOnce: workers that meet new labels at the same time lose nothing.
+func TestManyCountAtOnce(t *testing.T) {
+	p := newProcess(t, otelobserve.Config{})
+	h := p.Hooks()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for i := range 100 {
+				h.Delivered(&waybill.Delivery{Event: waybill.Event{Type: fmt.Sprint("T", i)}}, time.Millisecond, time.Millisecond)
+			}
+		})
+	}
+	all.Wait()
+	p.want(800, "waybill.dispatch.success")
+	p.want(8, "waybill.dispatch.success", "event_type", "T99")
+}
+
+// TestPrefix: the prefix begins every name, and a bad one is refused.
+func TestPrefix(t *testing.T) {
+	p := newProcess(t, otelobserve.Config{Prefix: "orders.outbox"})
+	p.Hooks().Backlog(observe.Backlog{Ready: 7})
+	p.want(7, "orders.outbox.backlog")
+	for name := range p.metrics() {
+		if !strings.HasPrefix(name, "orders.outbox.") {
+			t.Errorf("%s lacks the prefix", name)
+		}
+	}
+	for _, cfg := range []otelobserve.Config{{Prefix: "1st"}, {Prefix: "a b"}, {Labels: -1}} {
+		if _, err := otelobserve.New(cfg); err == nil {
+			t.Errorf("%+v is accepted", cfg)
+		}
+	}
+}
+
+// TestMeasuringAllocatesNothing: what is called for every event makes no garbage once its labels are known.
+func TestMeasuringAllocatesNothing(t *testing.T) {
+	p := newProcess(t, otelobserve.Config{Relay: "orders"})
+	h := p.Hooks()
+	ev := placed("a")
+	d := &waybill.Delivery{Event: ev}
+	for name, call := range map[string]func(){
+		"HotEnqueued":  func() { h.HotEnqueued(1) },
+		"HotDropped":   func() { h.HotDropped(1, observe.NotDue) },
+		"ColdEnqueued": func() { h.ColdEnqueued(1) },
+		"QueueDepths":  func() { h.QueueDepths(1, 1) },
+		"Delivered":    func() { h.Delivered(d, time.Millisecond, time.Millisecond) },
+		"Failed":       func() { h.Failed(d, waybill.Counted, errBoom, time.Millisecond) },
+		"Died":         func() { h.Died(d, errBoom) },
+		"Read":         func() { h.Read("fast", 1, time.Millisecond, nil) },
+		"Settled":      func() { h.Settled(1, time.Millisecond, nil) },
+		"Lag":          func() { h.Lag(time.Second) },
+		"Consumed":     func() { h.Consumed("INVENTORY", &ev, time.Millisecond, false) },
+		"KeyRan":       func() { h.KeyRan("pay", time.Millisecond, nil) },
+		"KeyRefused":   func() { h.KeyRefused("pay", waybill.ErrConflict) },
+		"Received":     func() { h.Received("orders", waybill.Done, true, time.Millisecond) },
+	} {
+		if n := testing.AllocsPerRun(200, call); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}

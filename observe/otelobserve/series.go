@@ -1,0 +1,119 @@
+package otelobserve
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// series is a set of labels, made once and handed to instruments without allocating anything.
+type series struct {
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
+
+// overflow is what the labels of a series are called when there are too many of them.
+const overflow = "other"
+
+// most is how many labels a family has at most.
+const most = 3
+
+type values [most]string
+
+// family keeps the series of all values that its labels have had. Reading is one look into a map that nobody changes: hooks are called
+// from all workers of a relay at once. A new series replaces the map. Only the first label comes from outside, so it is the one that
+// is limited; the others have a few values that this package knows.
+type family struct {
+	fixed []attribute.KeyValue
+	names []string
+	limit int
+
+	known  atomic.Pointer[map[values]*series]
+	mu     sync.Mutex // held by whoever replaces known
+	firsts map[string]bool
+	rest   *series
+}
+
+func newFamily(fixed []attribute.KeyValue, limit int, names ...string) *family {
+	f := &family{fixed: fixed, names: names, limit: limit, firsts: map[string]bool{}}
+	f.known.Store(&map[values]*series{})
+	f.rest = f.make(values{overflow, overflow, overflow})
+	return f
+}
+
+// get returns the series with these values of the labels.
+func (f *family) get(label ...string) *series {
+	s, _ := f.find(label...)
+	return s
+}
+
+// find also reports whether the series is new.
+func (f *family) find(label ...string) (s *series, isNew bool) {
+	var v values
+	copy(v[:], label)
+	if s, ok := (*f.known.Load())[v]; ok {
+		return s, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := *f.known.Load()
+	if s, ok := known[v]; ok { // somebody else was here between the look and the lock
+		return s, false
+	}
+	if !f.firsts[v[0]] && len(f.firsts) >= f.limit {
+		return f.rest, false
+	}
+	for i := range v {
+		v[i] = strings.Clone(v[i]) // it may be a piece of something large
+	}
+	f.firsts[v[0]] = true
+	s = f.make(v)
+	known = maps.Clone(known)
+	known[v] = s
+	f.known.Store(&known)
+	return s, true
+}
+
+func (f *family) make(v values) *series {
+	attrs := append([]attribute.KeyValue(nil), f.fixed...)
+	for i, name := range f.names {
+		attrs = append(attrs, attribute.String(name, v[i]))
+	}
+	opt := metric.WithAttributeSet(attribute.NewSet(attrs...))
+	return &series{add: []metric.AddOption{opt}, record: []metric.RecordOption{opt}}
+}
+
+// families are the combinations of labels that metrics have.
+type families struct {
+	plain, reason, what, destination         *family
+	eventType, eventTypeClass, outcome       *family
+	kind                                     *family
+	group, groupOutcome                      *family
+	operation, operationOutcome              *family
+	operationReason                          *family
+	source, sourceClass, sourceClassRepeated *family
+	job, jobOutcome                          *family
+}
+
+func newFamilies(relay string, limit int) families {
+	var fixed []attribute.KeyValue
+	if relay != "" {
+		fixed = append(fixed, attribute.String("relay", relay))
+	}
+	of := func(names ...string) *family { return newFamily(fixed, limit, names...) }
+	return families{
+		plain: of(), reason: of("reason"), what: of("what"), destination: of("destination"),
+		eventType: of("event_type"), eventTypeClass: of("event_type", "class"), outcome: of("outcome"),
+		kind:  of("kind"),
+		group: of("group"), groupOutcome: of("group", "outcome"),
+		operation: of("operation"), operationOutcome: of("operation", "outcome"),
+		operationReason: of("operation", "reason"),
+		source:          of("source"), sourceClass: of("source", "class"), sourceClassRepeated: of("source", "class", "redelivered"),
+		// Prometheus has a label "job" of its own.
+		job: of("job_name"), jobOutcome: of("job_name", "outcome"),
+	}
+}

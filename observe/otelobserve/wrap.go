@@ -1,0 +1,136 @@
+package otelobserve
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/waybillhq/waybill"
+)
+
+// Sink is anything that takes deliveries: a consumer group, a bus, a mux, a relay's sink.
+type Sink interface {
+	Deliver(ctx context.Context, batch []waybill.Delivery) []error
+}
+
+// Group is a consumer group, as a bus takes it.
+type Group interface {
+	Sink
+	Name() string
+	Handles(aggregateType, eventType string) bool
+}
+
+// Wrap puts a span "process" around what a consumer does with an event, in the event's trace: the one that its headers name, or the one
+// that the context is in already. The consumer's handler finds the span in its context, and events that it writes go on in that trace.
+//
+// A context can be in one trace only. So of a batch the events that are traced are handed over one by one, and those between them
+// together: sampling keeps what batches are good for. A sink that stops an aggregate at its first failure cannot do so over several
+// calls, so to a relay a wrapped one is like any other, and gets one event of an aggregate at a time.
+func (o *Observer) Wrap(s Sink) Sink {
+	c := o.consumer(s)
+	if _, serial := s.(interface{ Serial() }); serial {
+		return serialConsumer{c}
+	}
+	return c
+}
+
+// WrapGroup is [Observer.Wrap] for a consumer group, which stays one: its name is in the spans.
+func (o *Observer) WrapGroup(g Group) Group {
+	c := o.consumer(g)
+	c.attrs = append(c.attrs, attribute.String("messaging.consumer.group.name", g.Name()))
+	return groupConsumer{consumer: c, group: g}
+}
+
+func (o *Observer) consumer(s Sink) *consumer { return &consumer{o: o, sink: s} }
+
+type consumer struct {
+	o     *Observer
+	sink  Sink
+	attrs []attribute.KeyValue
+}
+
+// serialConsumer wraps what works through its batches one event after another.
+type serialConsumer struct{ *consumer }
+
+// Serial says so to a relay.
+func (serialConsumer) Serial() {}
+
+type groupConsumer struct {
+	*consumer
+	group Group
+}
+
+// Name returns the group's name.
+func (g groupConsumer) Name() string { return g.group.Name() }
+
+// Handles passes on what the group says.
+func (g groupConsumer) Handles(aggregateType, eventType string) bool {
+	return g.group.Handles(aggregateType, eventType)
+}
+
+// Destination passes on what the consumer says about its destinations.
+func (c *consumer) Destination(ev *waybill.Event) string {
+	if d, ok := c.sink.(interface {
+		Destination(ev *waybill.Event) string
+	}); ok {
+		return d.Destination(ev)
+	}
+	return ""
+}
+
+// Deliver hands over the batch in its order: a traced event by itself, what lies between two of them together.
+func (c *consumer) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	if len(batch) == 1 {
+		inner, span := c.begin(ctx, &batch[0])
+		return c.traced(inner, span, batch)
+	}
+	results := make([]error, 0, len(batch))
+	hand := func(part []waybill.Delivery, errs []error) bool {
+		results = append(results, errs...)
+		return len(errs) == len(part)
+	}
+	first := 0 // of those that have not been handed over
+	for i := range batch {
+		inner, span := c.begin(ctx, &batch[i])
+		if !span.IsRecording() {
+			continue
+		}
+		if between := batch[first:i]; len(between) > 0 && !hand(between, c.sink.Deliver(ctx, between)) {
+			span.End()
+			return results // too few or too many: whoever called settles nothing
+		}
+		if own := batch[i : i+1]; !hand(own, c.traced(inner, span, own)) {
+			return results
+		}
+		first = i + 1
+	}
+	if last := batch[first:]; len(last) > 0 {
+		hand(last, c.sink.Deliver(ctx, last))
+	}
+	return results
+}
+
+// begin starts the span of an event. Its parent is the context's span if that is in the event's trace, which is so where a relay
+// delivers to a consumer of its own process.
+func (c *consumer) begin(ctx context.Context, d *waybill.Delivery) (context.Context, trace.Span) {
+	own := c.o.Extract(ctx, &d.Event)
+	if here := trace.SpanContextFromContext(ctx); here.IsValid() && here.TraceID() == trace.SpanContextFromContext(own).TraceID() {
+		own = ctx
+	}
+	attrs := append(c.o.attributes(process, &d.Event), attribute.Int("waybill.attempt", d.Attempt))
+	attrs = append(attrs, c.attrs...)
+	return c.o.tracer.Start(own, process+" "+destination(&d.Event), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attrs...))
+}
+
+// traced hands over one event and ends its span, whatever happens.
+func (c *consumer) traced(ctx context.Context, span trace.Span, own []waybill.Delivery) (errs []error) {
+	defer func() {
+		if len(errs) == 1 {
+			c.o.end(span, errs[0])
+			return
+		}
+		c.o.end(span, errResults) // another length, or a panic on its way up
+	}()
+	return c.sink.Deliver(ctx, own)
+}
