@@ -90,13 +90,24 @@ var rules = []struct {
 	{"store", []string{".", "store", "internal/eventrow", "internal/sqlname", "internal/sqltx", "internal/migration"}},
 	{"outbox/outboxtest", []string{".", "outbox"}},
 	{"outbox", []string{".", "store", "observe", "internal/unit"}},
-	{"observe", []string{"."}},
+	{"observe", []string{".", "observe"}},
 	{"relay/relaytest", []string{".", "store", "store/storetest", "outbox", "relay", "handler", "operate", "observe"}},
 	{"relay", []string{".", "store", "observe", "internal/retention", "internal/backoff", "internal/contain"}},
 	{"inbox/inboxtest", []string{".", "store", "store/storetest", "outbox", "relay", "inbox", "operate", "observe"}},
 	{"inbox", []string{".", "store", "observe", "internal/unit", "internal/backoff", "internal/contain"}},
 	{"handler", []string{".", "internal/contain"}},
 	{"operate", []string{".", "store", "observe", "internal/retention"}},
+	{"idempotency/idemtest", []string{".", "store", "store/storetest", "outbox", "idempotency"}},
+	{"idempotency/httpkey", []string{".", "idempotency"}},
+	{"idempotency/grpckey", []string{".", "idempotency"}},
+	{"idempotency/jcs", []string{}},
+	{"idempotency", []string{".", "store", "observe", "idempotency/jcs", "internal/unit", "internal/backoff"}},
+	{"publicid", []string{"."}},
+	{"reconcile/reconciletest", []string{".", "store", "store/storetest", "outbox", "relay", "inbox", "reconcile"}},
+	{"reconcile", []string{".", "store", "observe", "outbox", "inbox", "internal/unit", "internal/contain"}},
+	{"broker/brokertest", []string{".", "observe", "broker", "outbox", "relay", "inbox", "store/memstore"}},
+	{"broker", []string{".", "observe", "broker", "internal/backoff", "internal/contain"}},
+	{"cmd", nil},
 	{"internal/retention", []string{".", "store", "observe"}},
 	{"internal/unit", []string{".", "store", "observe"}},
 	{"internal/sqltx", []string{".", "store"}},
@@ -127,7 +138,7 @@ func judge(folder, target string) string {
 	if target == "" || target == folder {
 		return ""
 	}
-	if target == "cmd" || strings.HasPrefix(target, "cmd/") {
+	if (target == "cmd" || strings.HasPrefix(target, "cmd/")) && !strings.HasPrefix(folder, "cmd/") {
 		return "nothing imports cmd"
 	}
 	for _, rule := range rules {
@@ -139,6 +150,8 @@ func judge(folder, target string) string {
 			return ""
 		case strings.HasPrefix(folder, "store/") && strings.HasPrefix(target, "store/"):
 			return "stores do not import each other"
+		case strings.HasPrefix(folder, "broker/") && strings.HasPrefix(target, "broker/"):
+			return "brokers do not import each other"
 		}
 		return "only " + strings.Join(rule.may, ", ") + " may be imported there; see docs/flow.md"
 	}
@@ -175,6 +188,11 @@ func TestJudge(t *testing.T) {
 		{"internal/unit", "outbox", false},
 		{"examples/plain", "store/sqlitestore", true},
 		{"outbox", "cmd/waybill", false},
+		{"broker/natsbroker", "broker", true},
+		{"broker/natsbroker", "broker/redisbroker", false},
+		{"broker/natsbroker", "inbox", false},
+		{"broker/natsbroker", "store", false},
+		{"cmd/waybill", "relay", true},
 		{"nowhere", "store", false},
 	} {
 		if got := judge(tc.folder, tc.target) == ""; got != tc.allowed {

@@ -1,0 +1,193 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/operate"
+)
+
+// app is one run of the program.
+type app struct {
+	Streams
+	config, relay string
+	json          bool
+	scrubber      *settings.Scrubber // nil until the settings are known
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "waybill",
+		Short: "Run and operate a transactional outbox",
+		Long: `Waybill delivers what your transactions have written: an event goes out if and only if its transaction committed.
+
+  waybill serve          deliver events; with nothing set: ./waybill.db and a JetStream server inside this process
+  waybill stats          how things stand
+  waybill dead list      what was given up, and why
+  waybill show ID        what became of one event
+
+Every setting is a flag, a variable and a key of the file: waybill config lists them, with their values and where each came from.`,
+		SilenceErrors: true, SilenceUsage: true,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownCommand(cmd, args)
+		},
+	}
+	flags := root.PersistentFlags()
+	flags.StringVarP(&a.config, "config", "c", "", "The file of settings; also "+settings.ConfigVariable+". Without it, "+settings.UsualFile+" if it is there")
+	flags.StringVar(&a.relay, "relay", "", "Which relay of the file this is about; also "+settings.RelayVariable)
+	flags.BoolVar(&a.json, "json", false, "Print JSON for programs, not tables for people")
+	settings.AddFlags(flags, ofStore)
+	root.SetFlagErrorFunc(wrongFlag)
+	root.AddCommand(a.commands()...)
+	root.CompletionOptions.DisableDefaultCmd = false
+	return root
+}
+
+// commands is every command. A new one is a line here.
+func (a *app) commands() []*cobra.Command {
+	return []*cobra.Command{
+		a.serve(), a.migrate(), a.configure(), a.stats(), a.list(), a.show(), a.tail(), a.dead(), a.blocked(), a.inbox(), a.keys(),
+		a.purge(), a.send(), a.reconcile(), a.version(),
+	}
+}
+
+// parent makes a command that only has commands below it.
+func parent(name, short string, below ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: name, Short: short, Args: cobra.ArbitraryArgs, RunE: unknownCommand}
+	cmd.AddCommand(below...)
+	return cmd
+}
+
+// ofStore says which settings are flags of every command: where the tables are.
+func ofStore(k settings.Key) bool { return strings.HasPrefix(k.Name, "store.") }
+
+// wrongFlag is for flags that do not exist or lack their value.
+func wrongFlag(cmd *cobra.Command, err error) error {
+	if errors.Is(err, pflag.ErrHelp) {
+		return err
+	}
+	advice := "see " + cmd.CommandPath() + " --help"
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := hint.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+			advice = "did you mean --" + near + "?"
+		}
+		return usage(advice, "%s has no flag --%s", cmd.CommandPath(), unknown.GetSpecifiedName())
+	}
+	return usage(advice, "%s", err.Error())
+}
+
+// load reads the settings. What the flags say is known to the scrubber before anything can go wrong.
+func (a *app) load(cmd *cobra.Command) (*settings.Loaded, error) {
+	given := settings.GivenFlags(cmd.Flags())
+	a.scrubber = settings.NewScrubber(settings.GivenSecrets(given, a.Environ)...)
+	loaded, err := settings.Load(settings.Sources{Config: a.config, Flags: given, Environ: a.Environ})
+	if err != nil {
+		return nil, err
+	}
+	a.scrubber = settings.NewScrubber(loaded.Secrets()...)
+	return loaded, nil
+}
+
+// pick reads the settings of the relay that the command is about.
+func (a *app) pick(cmd *cobra.Command) (*settings.Settings, error) {
+	loaded, err := a.load(cmd)
+	if err != nil {
+		return nil, err
+	}
+	one, err := loaded.Pick(a.relayName())
+	if err != nil {
+		return nil, &coded{err, Usage}
+	}
+	return one, nil
+}
+
+func (a *app) relayName() string {
+	if a.relay != "" {
+		return a.relay
+	}
+	for _, pair := range a.Environ {
+		if name, ok := strings.CutPrefix(pair, settings.RelayVariable+"="); ok {
+			return name
+		}
+	}
+	return ""
+}
+
+// desk is a store with an operator in front of it.
+type desk struct {
+	*operate.Desk
+	groups   *operate.Groups
+	keys     *operate.Keys
+	store    *place.Store
+	settings *settings.Settings
+}
+
+// atDesk runs a command in front of a store whose tables are there.
+func (a *app) atDesk(cmd *cobra.Command, fn func(ctx context.Context, d *desk) error) error {
+	s, err := a.pick(cmd)
+	if err != nil {
+		return err
+	}
+	return a.open(cmd.Context(), s, false, func(ctx context.Context, st *place.Store) error {
+		if err := st.Ready(ctx); err != nil {
+			return err
+		}
+		d := &desk{store: st, settings: s}
+		cfg := operate.Config{Batch: s.Purge.Batch}
+		if d.Desk, err = operate.New(st.Tables, cfg); err != nil {
+			return err
+		}
+		if d.groups, err = operate.NewGroups(st.Tables, cfg); err != nil {
+			return err
+		}
+		if d.keys, err = operate.NewKeys(st.Tables, cfg); err != nil {
+			return err
+		}
+		return fn(ctx, d)
+	})
+}
+
+// open opens the store for as long as fn runs.
+func (a *app) open(ctx context.Context, s *settings.Settings, create bool, fn func(ctx context.Context, st *place.Store) error) error {
+	st, err := place.OpenStore(ctx, s.Store, create)
+	if err != nil {
+		return err
+	}
+	err = fn(ctx, st)
+	if closing := st.Close(); err == nil && closing != nil {
+		err = fmt.Errorf("closing the store: %w", st.Clean(closing))
+	}
+	return err
+}
+
+// Names returns the full names of all commands that do something.
+func Names() []string {
+	var names []string
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+		if !cmd.HasSubCommands() {
+			names = append(names, cmd.CommandPath())
+		}
+	}
+	walk((&app{}).root())
+	return names
+}

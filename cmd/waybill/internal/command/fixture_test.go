@@ -1,0 +1,245 @@
+package command_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+)
+
+// useStore points the settings at a store of a kind that nobody else uses. Servers get one lane, as SQLite has, so that the output is
+// the same.
+func (s *script) useStore(kind string) {
+	s.t.Helper()
+	name := strings.ToLower("cmd_" + waybill.NewID().String())
+	switch kind {
+	case place.SQLite:
+		s.environ = []string{"WAYBILL_STORE=sqlite:waybill.db"}
+	case "none":
+	case place.Postgres:
+		address := testserver.Postgres(s.t)
+		s.environ = []string{"WAYBILL_STORE=" + address, "WAYBILL_STORE_SCHEMA=" + name, "WAYBILL_STORE_LANES=1"}
+		s.hideAddress(address)
+		s.t.Cleanup(func() { execSQL(s.t, "pgx", address, "DROP SCHEMA IF EXISTS "+name+" CASCADE") })
+	case place.MySQL:
+		dsn := testserver.MySQL(s.t)
+		execSQL(s.t, "mysql", dsn, "CREATE DATABASE "+name)
+		s.t.Cleanup(func() { execSQL(s.t, "mysql", dsn, "DROP DATABASE "+name) })
+		cfg, err := mysql.ParseDSN(dsn)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		address := (&url.URL{Scheme: "mysql", User: url.UserPassword(cfg.User, cfg.Passwd), Host: cfg.Addr, Path: "/" + name}).String()
+		s.environ = []string{"WAYBILL_STORE=" + address, "WAYBILL_STORE_LANES=1"}
+		s.hideAddress(address)
+	default:
+		s.t.Fatalf("no store is called %s", kind)
+	}
+}
+
+// hideAddress has STORE stand for an address, as it is and as it is scrubbed: the password of a test server may be part of its other words.
+func (s *script) hideAddress(address string) {
+	secret := settings.NewSecret(address)
+	s.hidden = append(s.hidden, secret.String(), "STORE", settings.NewScrubber(secret).Clean(secret.String()), "STORE")
+}
+
+func execSQL(t *testing.T, driver, dsn, statement string) {
+	t.Helper()
+	_ = stdlib.GetDefaultDriver() // registers pgx
+	db, err := sql.Open(driver, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.ExecContext(context.WithoutCancel(t.Context()), statement); err != nil {
+		t.Errorf("%s: %v", statement, err)
+	}
+}
+
+// open opens the store of the script.
+func (s *script) open() *place.Store {
+	s.t.Helper()
+	loaded, err := settings.Load(settings.Sources{Environ: s.environ})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	st, err := place.OpenStore(s.t.Context(), loaded.Relays[0].Store, true)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if _, err := st.Migrate(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	return st
+}
+
+func (s *script) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// fixture brings the store, or the folder, into a state.
+func (s *script) fixture(words []string, text string) {
+	s.t.Helper()
+	if words[0] == "file" {
+		s.must(os.WriteFile(words[1], []byte(text), 0o600))
+		return
+	}
+	st := s.open()
+	defer func() { _ = st.Close() }()
+	ctx := s.t.Context()
+	switch words[0] {
+	case "tables":
+	case "events": // what happens to each event is in its name
+		s.events(ctx, st, relay.Continue)
+	case "blocked":
+		s.events(ctx, st, relay.Block)
+	case "inbox":
+		s.inbox(ctx, st)
+	case "keys":
+		s.keys(ctx, st)
+	case "orders": // a table of a service, for jobs
+		s.orders(ctx, st)
+	default:
+		s.t.Fatalf("there is no fixture %s", words[0])
+	}
+}
+
+// events writes events and runs a relay until each is where its name says.
+func (s *script) events(ctx context.Context, st *place.Store, onDead relay.OnDead) {
+	s.t.Helper()
+	event := func(name, kind, aggregate, tenant string) waybill.Event {
+		ev := waybill.Event{ID: waybill.NewID(), Type: kind, AggregateID: aggregate, TenantID: tenant, Payload: []byte(`{"total": 9990}`)}
+		ev.OccurredAt = time.Now().Add(-time.Hour)
+		if aggregate != "" {
+			ev.AggregateType = "order"
+		}
+		s.names[name] = ev.ID.String()
+		return ev
+	}
+	first := []waybill.Event{
+		event("delivered", "OrderPlaced", "16", ""), event("dead", "OrderPlaced", "17", ""), event("dead2", "InvoiceSent", "", "acme"),
+		event("failed", "OrderShipped", "18", ""),
+	}
+	_, err := st.Send(ctx, first...)
+	s.must(err)
+	r, err := relay.New(st.Tables, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
+		switch d.ID.String() {
+		case s.names["dead"]:
+			return waybill.Permanent(errors.New("no such customer"))
+		case s.names["dead2"]:
+			return waybill.Permanent(errors.New("the\x1b[31m printer\nis out of paper"))
+		case s.names["failed"]:
+			return waybill.RetryAfter(time.Hour, errors.New("the carrier does not answer"))
+		}
+		return nil
+	}), relay.Config{OnDead: onDead})
+	s.must(err)
+	running, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- r.Run(running) }()
+	waitFor(s.t, "the events to arrive", func() bool {
+		stats, err := st.Stats(ctx)
+		s.must(err)
+		delivered, err := st.Count(ctx, store.Delivered, store.Filter{})
+		s.must(err)
+		return stats.Ready == 0 && stats.Dead == 2 && stats.Failed == 1 && delivered == 1
+	})
+	stop()
+	s.must(<-done)
+	scheduled := event("scheduled", "ReminderDue", "", "")
+	scheduled.Delay = time.Hour
+	_, err = st.Send(ctx, event("behind", "OrderPaid", "17", ""), event("ready", "OrderPaid", "19", ""), scheduled)
+	s.must(err)
+}
+
+// waitFor waits for a condition.
+func waitFor(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(60 * time.Second)
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("gave up waiting for %s", what)
+		}
+	}
+}
+
+func (s *script) inbox(ctx context.Context, st *place.Store) {
+	s.t.Helper()
+	db, ok := st.Tables.(store.Claimer)
+	if !ok {
+		s.t.Fatal("the store claims no events")
+	}
+	for _, r := range []struct {
+		name, group string
+		dead        bool
+	}{{"i1", "BILLING", true}, {"i2", "BILLING", false}, {"i3", "INVENTORY", true}} {
+		id := waybill.NewID()
+		s.names[r.name] = id.String()
+		in := store.Intake{Group: r.group, Key: id, Event: id, Type: "OrderPlaced"}
+		_, err := db.FailEvent(ctx, in, store.Failure{Owner: waybill.NewID(), Delay: time.Hour, Dead: r.dead, Error: "out of stock"})
+		s.must(err)
+	}
+	s.names["nobody"] = waybill.NewID().String()
+}
+
+func (s *script) keys(ctx context.Context, st *place.Store) {
+	s.t.Helper()
+	db, ok := st.Tables.(store.KeyClaimer)
+	if !ok {
+		s.t.Fatal("the store claims no keys")
+	}
+	for _, k := range []struct {
+		key string
+		end store.KeyEnd
+	}{
+		{"k-failed", store.KeyEnd{State: store.KeyFailed, Error: "card refused", Answer: store.KeyAnswer{TTL: time.Hour}}},
+		{"k-done", store.KeyEnd{State: store.KeySucceeded, Answer: store.KeyAnswer{Ref: "ord_1", Result: []byte(`{}`), ContentType: "application/json", TTL: time.Hour}}},
+		{"k-unsure", store.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
+		{"k-unsure2", store.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
+	} {
+		id := store.KeyID{Tenant: "acme", Operation: "POST /orders", Key: k.key}
+		claim := store.KeyClaim{KeyID: id, Hash: "v1:" + strings.Repeat("a", 64), Owner: waybill.NewID(), Lease: time.Minute}
+		rec, taken, err := db.ClaimKey(ctx, claim)
+		if err != nil || !taken {
+			s.t.Fatalf("claiming %s: %v, %v", k.key, taken, err)
+		}
+		ended, err := db.EndKey(ctx, store.KeyAttempt{KeyID: id, Owner: claim.Owner, Fence: rec.Fence}, k.end)
+		if err != nil || !ended {
+			s.t.Fatalf("ending %s: %v, %v", k.key, ended, err)
+		}
+	}
+}
+
+// orders makes a service's table with two orders of ten minutes ago, of which nobody was told.
+func (s *script) orders(ctx context.Context, st *place.Store) {
+	s.t.Helper()
+	for i, statement := range []string{
+		"CREATE TABLE orders (id varchar(20) PRIMARY KEY)", "INSERT INTO orders VALUES ('o-1'), ('o-2')",
+	} {
+		if _, err := st.SQL.ExecContext(ctx, statement); err != nil {
+			s.t.Fatal(fmt.Errorf("statement %d: %w", i, err))
+		}
+	}
+}

@@ -1,0 +1,241 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
+	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/store"
+)
+
+func (a *app) inbox() *cobra.Command {
+	return parent("inbox", "Consumer groups: what failed, what is dead, and trying it again", a.inboxStats(), a.inboxList(), a.inboxShow(), a.inboxRedrive())
+}
+
+func (a *app) inboxStats() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use: "stats", Short: "How the groups stand", Args: needs(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+				stats, err := d.groups.Stats(ctx, all)
+				if err != nil {
+					return d.store.Clean(err)
+				}
+				groups := []view.Group{}
+				for _, g := range stats {
+					groups = append(groups, view.GroupOf(g))
+				}
+				if a.json {
+					return a.printJSON(map[string]any{"groups": groups})
+				}
+				if len(groups) == 0 {
+					fmt.Fprintln(a.Err, "no group has a record that did not succeed")
+					return nil
+				}
+				return groupTable(groups).writeTo(a.Out)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "Also groups of which nothing failed; that reads every record")
+	return cmd
+}
+
+var inboxStates = []store.InboxState{store.InboxProcessing, store.InboxSucceeded, store.InboxFailed, store.InboxDead}
+
+func parseInboxStates(texts []string) ([]store.InboxState, error) {
+	var out []store.InboxState
+next:
+	for _, text := range texts {
+		var names []string
+		for _, s := range inboxStates {
+			if s.String() == text {
+				out = append(out, s)
+				continue next
+			}
+			names = append(names, s.String())
+		}
+		return nil, usage("there are "+strings.Join(names, ", "), "no state is called %q", text)
+	}
+	return out, nil
+}
+
+func (a *app) inboxList() *cobra.Command {
+	var f store.RecordFilter
+	var names []string
+	var limit int
+	var afterGroup, afterKey string
+	cmd := &cobra.Command{
+		Use: "list", Short: "List records that did not succeed", Args: needs(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if f.States, err = parseInboxStates(names); err != nil {
+				return err
+			}
+			if (afterGroup == "") != (afterKey == "") {
+				return usage("give both", "--after-group and --after-key belong together")
+			}
+			var after waybill.ID
+			if afterKey != "" {
+				ids, err := parseIDs([]string{afterKey})
+				if err != nil {
+					return err
+				}
+				after = ids[0]
+			}
+			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+				return a.listRecords(ctx, d, f, afterGroup, after, max(limit, 1))
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.Group, "group", "", "Only records of this group")
+	flags.StringSliceVar(&names, "state", nil, "Only records that are processing, failed or dead")
+	flags.IntVar(&f.MinAttempts, "min-attempts", 0, "Only records with at least so many attempts")
+	flags.IntVar(&limit, "limit", 50, "How many")
+	flags.StringVar(&afterGroup, "after-group", "", "Where to begin, with --after-key")
+	flags.StringVar(&afterKey, "after-key", "", "Where to begin, with --after-group")
+	return cmd
+}
+
+func (a *app) listRecords(ctx context.Context, d *desk, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int) error {
+	page, err := d.groups.List(ctx, f, afterGroup, afterKey, limit)
+	if err != nil {
+		return d.store.Clean(err)
+	}
+	v := view.InboxPage{Records: []view.InboxRecord{}}
+	for _, r := range page.Records {
+		v.Records = append(v.Records, view.InboxRecordOf(r))
+	}
+	if page.More {
+		v.NextGroup, v.NextKey = page.Group, page.Key.String()
+	}
+	if a.json {
+		return a.printJSON(v)
+	}
+	if len(v.Records) == 0 {
+		fmt.Fprintln(a.Err, "no records")
+		return nil
+	}
+	t := newTable("GROUP", "KEY", "STATE", "TYPE", "TENANT", "TRIES", "RECEIVED", "DUE", "KEPT", "ERROR")
+	for _, r := range v.Records {
+		due := r.NextRetryAt
+		if due.IsZero() {
+			due = r.LeaseUntil
+		}
+		t.row(r.Group, r.Key, r.State, r.Type, or(r.TenantID), r.Attempts, at(r.ReceivedAt), at(due), yesNo(r.Kept), or(cut(r.LastError, errorWidth)))
+	}
+	if err := t.writeTo(a.Out); err != nil {
+		return err
+	}
+	if page.More {
+		fmt.Fprintf(a.Err, "there may be more: --after-group %s --after-key %s\n", plain(v.NextGroup), v.NextKey)
+	}
+	return nil
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func (a *app) inboxShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show GROUP KEY", Short: "The record of one event in a group", Args: needs(2, 2, "a group and a key"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ids, err := parseIDs(args[1:])
+			if err != nil {
+				return err
+			}
+			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+				rec, err := d.groups.Find(ctx, args[0], ids[0])
+				if err != nil {
+					return notFound(d.store.Clean(err), "the group never took it, or its record was removed (inbox.retention)")
+				}
+				v := view.InboxRecordOf(rec)
+				if a.json {
+					return a.printJSON(v)
+				}
+				t := &table{}
+				for _, row := range [][2]string{
+					{"group", v.Group},
+					{"key", v.Key.String()},
+					{"event", v.EventID.String()},
+					{"type", v.Type},
+					{"tenant", v.TenantID},
+					{"state", v.State},
+					{"attempts", fmt.Sprint(v.Attempts)},
+					{"received", at(v.ReceivedAt)},
+					{"lease until", at(v.LeaseUntil)},
+					{"due again", at(v.NextRetryAt)},
+					{"processed", at(v.ProcessedAt)},
+					{"event kept", yesNo(v.Kept)},
+					{"last error", v.LastError},
+				} {
+					if row[1] != "" && row[1] != "-" {
+						t.row(row[0], row[1])
+					}
+				}
+				return t.writeTo(a.Out)
+			})
+		},
+	}
+}
+
+func (a *app) inboxRedrive() *cobra.Command {
+	var all, yes bool
+	cmd := &cobra.Command{
+		Use: "redrive GROUP [KEY…]", Short: "Let dead and failed records of a group be tried again", Args: needs(1, -1, "a group"),
+		Long: "Let dead and failed records of a group be tried again, with all their attempts: when their events are delivered again or, if the\n" +
+			"group keeps its events, by its scheduler. With --all, the dead ones.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := parseIDs(args[1:])
+			if err != nil {
+				return err
+			}
+			if all == (len(keys) > 0) {
+				return usage("give keys, or --all", "which records?")
+			}
+			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.redrive(ctx, d, args[0], keys, yes) })
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "All dead records of the group")
+	cmd.Flags().BoolVar(&yes, "yes", false, "Do not ask")
+	return cmd
+}
+
+func (a *app) redrive(ctx context.Context, d *desk, group string, keys []waybill.ID, yes bool) error {
+	var n int
+	var err error
+	if len(keys) > 0 {
+		n, err = d.groups.Redrive(ctx, group, keys...)
+	} else {
+		if err := a.confirm(yes, "Try all dead records of "+plain(group)+" again?"); err != nil {
+			return err
+		}
+		b := a.bar("redriving")
+		n, err = d.groups.RedriveAll(ctx, group, func(p operate.Progress) { b.show(p.Done, p.Total) })
+		b.end()
+	}
+	if a.json {
+		if err := a.printJSON(map[string]int{"redriven": n}); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprintf(a.Out, "redriven: %d\n", n)
+	}
+	switch {
+	case err != nil:
+		return d.store.Clean(err)
+	case n < len(keys):
+		return partly("waybill inbox show GROUP KEY tells what became of each", "%d of %d were neither dead nor failed", len(keys)-n, len(keys))
+	}
+	return nil
+}

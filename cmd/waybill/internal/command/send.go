@@ -1,0 +1,114 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/outbox"
+)
+
+func (a *app) send() *cobra.Command {
+	var ev waybill.Event
+	var payload, delay string
+	var headers []string
+	cmd := &cobra.Command{
+		Use: "send TYPE", Short: "Write an event to the outbox", Args: needs(1, 1, "the event's type"),
+		Long: "Write an event to the outbox, in a transaction of its own. A relay delivers it like any other.\n\n" +
+			"  waybill send OrderPlaced --aggregate-type order --aggregate 17 --payload '{\"total\": 9990}'",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ev.Type = args[0]
+			if delay != "" {
+				d, err := settings.ParseDuration(delay)
+				if err != nil || d < 0 {
+					return usage("write --delay 10m", "--delay %s is not a time span", delay)
+				}
+				ev.Delay = d
+			}
+			for _, h := range headers {
+				name, value, ok := strings.Cut(h, "=")
+				if !ok {
+					return usage("write --header name=value", "the header %q has no value", h)
+				}
+				if ev.Headers == nil {
+					ev.Headers = make(map[string]string)
+				}
+				ev.Headers[name] = value
+			}
+			var err error
+			if ev.Payload, err = a.payload(payload); err != nil {
+				return err
+			}
+			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.write(ctx, d, ev) })
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&ev.AggregateType, "aggregate-type", "", "To what kind of thing it happened")
+	flags.StringVar(&ev.AggregateID, "aggregate", "", "To which one; events of one aggregate are delivered in order")
+	flags.StringVar(&ev.TenantID, "tenant", "", "Its tenant")
+	flags.StringVar(&ev.Topic, "topic", "", "Its topic; empty: its type")
+	flags.StringVar(&ev.RoutingKey, "routing-key", "", "Its routing key")
+	flags.StringVar(&ev.DedupKey, "dedup-key", "", "While an event with this key is pending, another is absorbed by it")
+	flags.StringVar(&ev.CorrelationID, "correlation", "", "Its correlation id")
+	flags.StringVar(&ev.ContentType, "content-type", waybill.JSON, "What the payload is")
+	flags.IntVar(&ev.Priority, "priority", 0, "0 to 32767; larger goes first")
+	flags.StringVar(&payload, "payload", "null", "The payload; @FILE reads a file, - reads standard input")
+	flags.StringVar(&delay, "delay", "", "Deliver it not before this time has passed")
+	flags.StringArrayVar(&headers, "header", nil, "A header, as name=value; may be repeated")
+	return cmd
+}
+
+// payload returns the payload that the flag means.
+func (a *app) payload(flag string) ([]byte, error) {
+	var in io.Reader
+	switch {
+	case flag == "-":
+		in = a.In
+	case strings.HasPrefix(flag, "@"):
+		f, err := os.Open(flag[1:])
+		if err != nil {
+			return nil, usage("--payload @FILE reads a file", "%v", err)
+		}
+		defer func() { _ = f.Close() }()
+		in = f
+	default:
+		return []byte(flag), nil
+	}
+	data, err := io.ReadAll(io.LimitReader(in, waybill.MaxPayload+1)) // one more, so that the check of the event sees it
+	if err != nil {
+		return nil, fmt.Errorf("reading the payload: %w", err)
+	}
+	return data, nil
+}
+
+func (a *app) write(ctx context.Context, d *desk, ev waybill.Event) error {
+	ev.ID = waybill.NewID()
+	if err := ev.Complete().Validate(); err != nil {
+		return usage("see waybill send --help", "%s", strings.TrimPrefix(err.Error(), "waybill: "))
+	}
+	receipts, err := d.store.Send(ctx, ev)
+	var uncertain *outbox.UncertainError
+	if errors.As(err, &uncertain) {
+		return hint.New("waybill show "+ev.ID.String()+" tells; do not send it again before you know", "the store did not say whether it has the event: %w", d.store.Clean(err))
+	}
+	if err != nil {
+		return d.store.Clean(err)
+	}
+	r := receipts[0]
+	if a.json {
+		return a.printJSON(map[string]any{"id": r.ID, "outcome": outcomeName(r.Outcome)})
+	}
+	fmt.Fprintf(a.Out, "%s: %s\n", outcomeName(r.Outcome), r.ID)
+	return nil
+}
+
+// outcomeName is what a receipt says, in a word.
+func outcomeName(o outbox.Outcome) string { return strings.ToLower(o.String()) }

@@ -1,0 +1,73 @@
+package command
+
+import (
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+)
+
+func (a *app) serve() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "serve", Short: "Deliver events, and look after the tables", Args: needs(0, 0, ""),
+		Long: "Deliver events from stores to sinks, delete what need not be kept, and look after inboxes and idempotency keys. With relays in the\n" +
+			"file, all of them, or the one that --relay names. A signal asks it to stop: what is in hand is finished first (relay.drain), and what\n" +
+			"is not stays pending.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := a.load(cmd)
+			if err != nil {
+				return err
+			}
+			if name := a.relayName(); name != "" {
+				one, err := loaded.Pick(name)
+				if err != nil {
+					return &coded{err, Usage}
+				}
+				loaded.Relays = []*settings.Settings{one}
+			}
+			a.warn(loaded)
+			d, err := daemon.Open(cmd.Context(), loaded, a.daemonConfig(loaded))
+			if err != nil {
+				return err
+			}
+			return d.Run(cmd.Context())
+		},
+	}
+	settings.AddFlags(cmd.Flags(), notOfStore)
+	return cmd
+}
+
+// daemonConfig is where metrics and the HTTP API join the daemon.
+func (a *app) daemonConfig(loaded *settings.Loaded) daemon.Config {
+	return daemon.Config{Logger: a.logger(loaded.Daemon().Log), Out: a.Out}
+}
+
+// logger returns the log that the settings ask for. Every line is scrubbed: drivers and clients log what they like.
+func (a *app) logger(s settings.Log) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(s.Level)); err != nil { // the settings have checked it
+		level = slog.LevelInfo
+	}
+	out := scrubbed{a.Err, a.scrubber}
+	options := &slog.HandlerOptions{Level: level}
+	if s.Format == "json" {
+		return slog.New(slog.NewJSONHandler(out, options))
+	}
+	return slog.New(slog.NewTextHandler(out, options))
+}
+
+// scrubbed is a writer that takes secrets out. Handlers write whole lines, so none is cut in two.
+type scrubbed struct {
+	to       io.Writer
+	scrubber *settings.Scrubber
+}
+
+func (s scrubbed) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(s.to, s.scrubber.Clean(string(p))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

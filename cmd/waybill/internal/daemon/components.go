@@ -1,0 +1,217 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/jobs"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/reconcile"
+)
+
+// components returns what is to be done for a relay. What is off is not among it.
+func (r *Relay) components() ([]Component, error) {
+	s := r.Settings
+	var all []Component
+	if s.Relay.Enabled {
+		c, err := r.deliver() // deletes what need not be kept, too
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	} else if s.Purge.Enabled {
+		p, err := r.Desk.Purger(operate.Keep{History: s.Relay.KeepHistory, Dead: s.Relay.KeepDead, Interval: s.Purge.Interval, Batch: s.Purge.Batch})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Component{Name: "purge", Run: p.Run})
+	}
+	if s.Inbox.Enabled && s.Inbox.Retention > 0 {
+		all = append(all, r.every("inbox retention", s.Inbox.PurgeInterval, r.purgeRecords))
+	}
+	if s.Inbox.Enabled && s.Inbox.Retry {
+		again := &retry{relay: r, sent: make(map[retryKey]retrySent)}
+		all = append(all, r.every("inbox retry", s.Inbox.RetryInterval, again.once))
+	}
+	if s.Keys.Enabled {
+		all = append(all, r.every("key cleaner", s.Keys.Interval, r.purgeKeys))
+	}
+	if s.Reconcile.Enabled && len(r.Jobs) > 0 {
+		c, err := r.reconcile()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	if s.Metrics.Enabled && (r.Observe.Backlog != nil || r.Observe.Groups != nil || r.Observe.Keys != nil) {
+		all = append(all, r.every("counting", s.Metrics.Interval, r.count))
+	}
+	return all, nil
+}
+
+// every returns a component that does something at once and then at an interval. What fails is logged, and done again next time: a
+// database that is away for a while must not end the daemon.
+func (r *Relay) every(name string, interval time.Duration, do func(ctx context.Context) error) Component {
+	return Component{Name: name, Run: func(ctx context.Context) error {
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			if err := do(ctx); err != nil && ctx.Err() == nil {
+				r.Log.Error("waybill: "+name+" failed", slog.String("error", r.Store.Clean(err).Error()))
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+		}
+	}}
+}
+
+// purgeRecords deletes the inbox records of success that are older than the retention, of every group that has any.
+func (r *Relay) purgeRecords(ctx context.Context) error {
+	s := r.Settings.Inbox
+	groups, err := r.Store.GroupStats(ctx, true)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		err := r.drain(ctx, s.PurgeBatch, "inbox", func() (int, error) { return r.Store.PurgeRecords(ctx, g.Group, s.Retention, s.PurgeBatch) })
+		if err != nil {
+			return fmt.Errorf("group %s: %w", g.Group, err)
+		}
+	}
+	return nil
+}
+
+func (r *Relay) purgeKeys(ctx context.Context) error {
+	n, err := r.Keys.Purge(ctx, nil)
+	if n > 0 && r.Observe.Purged != nil {
+		r.Observe.Purged("keys", n)
+	}
+	return err
+}
+
+// reconcile is the component that runs the jobs of the file.
+func (r *Relay) reconcile() (Component, error) {
+	list, err := jobs.Build(r.Store, r.Settings, r.Jobs)
+	if err != nil {
+		return Component{}, err
+	}
+	rec, err := r.Store.Reconciler(list, reconcile.Config{Observe: r.Observe, Logger: r.Log})
+	if err != nil {
+		return Component{}, err
+	}
+	return Component{Name: "reconcile", Run: rec.Run}, nil
+}
+
+// drain deletes in batches until one is not full.
+func (r *Relay) drain(ctx context.Context, batch int, what string, purge func() (int, error)) error {
+	for ctx.Err() == nil {
+		n, err := purge()
+		if err != nil {
+			return err
+		}
+		if n > 0 && r.Observe.Purged != nil {
+			r.Observe.Purged(what, n)
+		}
+		if n < batch {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// count keeps the observer's gauges fresh.
+func (r *Relay) count(ctx context.Context) error {
+	if _, err := r.Desk.Stats(ctx); err != nil {
+		return err
+	}
+	if _, err := r.Groups.Stats(ctx, false); err != nil {
+		return err
+	}
+	_, err := r.Keys.Stats(ctx)
+	return err
+}
+
+// retry hands events that failed in a consumer group, and that the group kept, to the sink again when they are due: for groups whose
+// messages were acknowledged when they failed, and whose processes do not run [inbox.Inbox.Run]. The groups' own records decide
+// what becomes of them; other groups see a repeat, and their inbox knows it.
+type retry struct {
+	relay *Relay
+	sent  map[retryKey]retrySent
+}
+
+type retryKey struct {
+	group string
+	key   waybill.ID
+}
+
+// retrySent is what was sent, and when: until the record has changed, or resend has passed, it is on its way.
+type retrySent struct {
+	attempts int
+	at       time.Time
+}
+
+const (
+	// resend is when a message that changed nothing counts as lost.
+	resend = 5 * time.Minute
+	// dueLimit is how many events of a group are looked at.
+	dueLimit = 100
+	// firstReplay keeps the numbers of these repeats away from those of an operator's replays: brokers drop what has the same number.
+	firstReplay = 1000
+)
+
+func (t *retry) once(ctx context.Context) error {
+	groups, err := t.relay.Store.GroupStats(ctx, false)
+	if err != nil {
+		return err
+	}
+	for key, s := range t.sent {
+		if time.Since(s.at) > resend {
+			delete(t.sent, key)
+		}
+	}
+	for _, g := range groups {
+		if g.Failed+g.Processing == 0 {
+			continue
+		}
+		if err := t.group(ctx, g.Group); err != nil {
+			return fmt.Errorf("group %s: %w", g.Group, err)
+		}
+	}
+	return nil
+}
+
+func (t *retry) group(ctx context.Context, group string) error {
+	due, err := t.relay.Store.DueRecords(ctx, group, dueLimit)
+	if err != nil {
+		return err
+	}
+	for i := range due {
+		rec := &due[i]
+		key := retryKey{group, rec.Key}
+		if s, on := t.sent[key]; on && s.attempts == rec.Attempts || ctx.Err() != nil {
+			continue
+		}
+		ev, err := inbox.Kept(rec)
+		if err != nil {
+			t.relay.Log.Error("waybill: an event cannot be tried again", slog.String("group", group), slog.String("id", rec.Event.String()),
+				slog.String("error", err.Error()))
+			continue
+		}
+		results := t.relay.Sink.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: rec.Attempts + 1, Replay: firstReplay + rec.Attempts}})
+		if len(results) != 1 {
+			return fmt.Errorf("the sink returned %d results for one event", len(results))
+		}
+		if results[0] != nil {
+			return fmt.Errorf("event %s: %w", rec.Event, results[0])
+		}
+		t.sent[key] = retrySent{rec.Attempts, time.Now()}
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package daemon
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store/sqlitestore"
+)
+
+// TestAKeptEventIsSentOncePerAttempt: however often the tables are looked at.
+func TestAKeptEventIsSentOncePerAttempt(t *testing.T) {
+	db, err := sqlitestore.Open(filepath.Join(t.TempDir(), "waybill.db"), sqlitestore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := db.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	in, err := inbox.New(db, inbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := in.Group("BILLING", inbox.Options{KeepEvent: true, BaseBackoff: time.Microsecond, MaxBackoff: time.Microsecond})
+	ev := waybill.NewEvent("OrderPlaced", 7).Complete()
+	fail := func() {
+		t.Helper()
+		_, err := group.Consume(t.Context(), ev, func(context.Context, *sql.Tx, waybill.Event) error { return errors.New("out of stock") })
+		if err == nil {
+			t.Fatal("it did not fail")
+		}
+	}
+	sent := 0
+	sink := relay.SinkFunc(func(context.Context, waybill.Delivery) error { sent++; return nil })
+	again := &retry{
+		relay: &Relay{Store: &place.Store{Tables: db}, Sink: &place.Sink{Sink: sink}, Log: slog.New(slog.DiscardHandler)},
+		sent:  make(map[retryKey]retrySent),
+	}
+	for attempt := 1; attempt <= 3; attempt++ {
+		fail()
+		deadline := time.Now().Add(30 * time.Second)
+		for looks := 0; sent < attempt || looks < 5; looks++ { // due a moment after it failed
+			if err := again.once(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("it is not sent")
+			}
+		}
+		if sent != attempt {
+			t.Fatalf("after %d attempts it was sent %d times", attempt, sent)
+		}
+	}
+}

@@ -1,0 +1,28 @@
+package place
+
+// SinkKinds returns all kinds of sinks. A new one is a row here, and a function that opens it.
+func SinkKinds() []SinkKind {
+	return []SinkKind{
+		{
+			Schemes: []string{"nats://", "tls://", "nats:"}, Form: "nats://user:password@host:4222,host2:4222/STREAM?create=true",
+			Help: "JetStream. The stream is waybill if none is named, and made if create says so. The subject is STREAM.{topic} unless " +
+				"sink.topic says otherwise. nats:embedded?dir=waybill-jetstream&listen=127.0.0.1:4222 is a server inside this process",
+			open: openNATS,
+		},
+		{
+			Schemes: []string{"amqp://", "amqps://"}, Form: "amqp://user:password@host:5672/vhost?declare=true",
+			Help: "RabbitMQ. The topic is an exchange, or with queues=true a queue; declare=true makes it when it is first used", open: openRabbit,
+		},
+		{
+			Schemes: []string{"redis://", "rediss://"}, Form: "redis://user:password@host:6379/0?existing=true",
+			Help: "Redis Streams. The topic is a stream; existing=true makes none", open: openRedis,
+		},
+		{
+			Schemes: []string{"https://", "http://"}, Form: "https://host/path",
+			Help: "a webhook: each event is posted, signed with sink.secret (Standard Webhooks)", open: openWebhook,
+		},
+		{
+			Schemes: []string{"log:"}, Form: "log: or log:payload", Help: "print a line of JSON for every event, without or with its payload", open: openLog,
+		},
+	}
+}

@@ -1,0 +1,233 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+)
+
+// entry is a value of the file, and where it stands.
+type entry struct {
+	text string
+	line int
+}
+
+// section is a part of the file with settings in it: all of it, or what it says about one relay.
+type section struct {
+	name    string // of the relay
+	entries map[string]entry
+}
+
+// document is what a file says.
+type document struct {
+	path   string
+	common section
+	relays []section
+	jobs   []Job
+	wrong  []error
+}
+
+// readFile reads a file of settings. All that is wrong with it is reported at once.
+func readFile(path string) (*document, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		var pathErr *os.PathError
+		if errors.As(err, &pathErr) {
+			err = pathErr.Err
+		}
+		return nil, hint.New("check --config and "+ConfigVariable, "the file of settings %s cannot be read: %w", path, err)
+	}
+	defer func() { _ = f.Close() }()
+	d := &document{path: filepath.ToSlash(path), common: section{entries: map[string]entry{}}}
+	decoder := yaml.NewDecoder(f)
+	var root yaml.Node
+	switch err := decoder.Decode(&root); {
+	case errors.Is(err, io.EOF):
+		return d, nil // empty
+	case err != nil:
+		return nil, hint.New("the file is YAML; waybill config shows what is understood of it", "%s: %s", d.path, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
+		return nil, hint.New("keep one document in the file", "%s: there is a second document behind ---", d.path)
+	}
+	d.read(root.Content[0])
+	return d, errors.Join(d.wrong...)
+}
+
+func (d *document) complain(n *yaml.Node, advice, format string, args ...any) {
+	d.wrong = append(d.wrong, hint.New(advice, "%s:%d: %s", d.path, n.Line, fmt.Sprintf(format, args...)))
+}
+
+// pairs calls fn for every key of a mapping, and complains about what is none and about keys that come twice.
+func (d *document) pairs(n *yaml.Node, what string, fn func(key string, at, value *yaml.Node)) {
+	n = resolve(n)
+	if n.Kind != yaml.MappingNode {
+		d.complain(n, "write keys and values, each on a line", "%s is not a mapping", what)
+		return
+	}
+	seen := make(map[string]bool)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if seen[key.Value] {
+			d.complain(key, "leave one of them out", "%s is there twice", key.Value)
+			continue
+		}
+		seen[key.Value] = true
+		fn(key.Value, key, resolve(n.Content[i+1]))
+	}
+}
+
+// resolve follows an alias to what it stands for.
+func resolve(n *yaml.Node) *yaml.Node {
+	for n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n
+}
+
+func (d *document) read(root *yaml.Node) {
+	d.pairs(root, "the file", func(key string, at, value *yaml.Node) {
+		switch key {
+		case "relays":
+			d.named(value, "relays", func(name string, value *yaml.Node) { d.relay(name, value) })
+		case "jobs":
+			d.named(value, "jobs", func(name string, value *yaml.Node) { d.job(name, value) })
+		default:
+			d.setting(&d.common, nil, key, at, value)
+		}
+	})
+}
+
+// named calls fn for every entry of a mapping of names, or of a list whose entries have a name.
+func (d *document) named(n *yaml.Node, what string, fn func(name string, value *yaml.Node)) {
+	if n.Kind != yaml.SequenceNode {
+		d.pairs(n, what, func(name string, _, value *yaml.Node) { fn(name, value) })
+		return
+	}
+	for _, item := range n.Content {
+		item = resolve(item)
+		name, rest := "", yaml.Node{Kind: yaml.MappingNode, Line: item.Line}
+		d.pairs(item, "an entry of "+what, func(key string, at, value *yaml.Node) {
+			if key == "name" {
+				name = value.Value
+				return
+			}
+			rest.Content = append(rest.Content, at, value)
+		})
+		if name == "" {
+			d.complain(item, "add name:", "an entry of %s has no name", what)
+			continue
+		}
+		fn(name, &rest)
+	}
+}
+
+// nameForm is what a relay or a job may be called: it becomes part of a variable's name.
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
+
+func (d *document) relay(name string, value *yaml.Node) {
+	if !nameForm.MatchString(name) {
+		d.complain(value, "use letters, digits, - and _", "the relay's name %q cannot be used", name)
+		return
+	}
+	for _, other := range d.relays {
+		if relayVariable(other.name, "") == relayVariable(name, "") {
+			d.complain(value, "give them names that differ in more than case and dashes", "the relays %s and %s have the same variables", other.name, name)
+			return
+		}
+	}
+	s := section{name: name, entries: map[string]entry{}}
+	if value.Tag != "!!null" { // an entry of which only the name matters
+		d.pairs(value, "relays."+name, func(key string, at, value *yaml.Node) { d.setting(&s, []string{"relays", name}, key, at, value) })
+	}
+	d.relays = append(d.relays, s)
+}
+
+// setting puts a value of the file into its section.
+func (d *document) setting(s *section, above []string, key string, at, value *yaml.Node) {
+	full := strings.Join(append(slices.Clone(above), key), ".")
+	names := fileNames(false)
+	switch {
+	case value.Tag == "!!null":
+		d.complain(at, "give it a value, or leave it out", "%s is empty", full)
+	case value.Kind == yaml.MappingNode && isGroup(key, names):
+		d.pairs(value, full, func(inner string, at, value *yaml.Node) { d.leaf(s, above, key+"."+inner, at, value) })
+	case isGroup(key, names) && names[key+".url"] && value.Kind == yaml.ScalarNode: // store: URL
+		d.leaf(s, above, key+".url", at, value)
+	default:
+		d.leaf(s, above, key, at, value)
+	}
+}
+
+func isGroup(key string, names map[string]bool) bool {
+	for name := range names {
+		if strings.HasPrefix(name, key+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// fileNames returns the keys that a section may have, those that name files of secrets included.
+func fileNames(ofRelay bool) map[string]bool {
+	names := make(map[string]bool)
+	for _, k := range Table() {
+		if ofRelay && k.Daemon {
+			continue
+		}
+		names[k.Name] = true
+		if k.Secret() {
+			names[k.FileName()] = true
+		}
+	}
+	return names
+}
+
+func (d *document) leaf(s *section, above []string, name string, at, value *yaml.Node) {
+	full := strings.Join(append(slices.Clone(above), name), ".")
+	names := fileNames(s.name != "")
+	switch {
+	case !names[name] && fileNames(false)[name]:
+		d.complain(at, "say it once, outside of relays", "%s belongs to the whole process", full)
+	case !names[name]:
+		d.complain(at, didYouMean(name, names), "there is no setting %s", full)
+	case value.Kind == yaml.SequenceNode:
+		var parts []string
+		for _, item := range value.Content {
+			parts = append(parts, resolve(item).Value)
+		}
+		s.entries[name] = entry{strings.Join(parts, ","), at.Line}
+	case value.Kind != yaml.ScalarNode:
+		d.complain(at, "write "+name[strings.LastIndex(name, ".")+1:]+": VALUE", "%s is one value, not a mapping", full)
+	case value.Tag == "!!null":
+		d.complain(at, "give it a value, or leave it out", "%s is empty", full)
+	default:
+		s.entries[name] = entry{value.Value, at.Line}
+	}
+}
+
+// didYouMean returns a hint for a name that does not exist.
+func didYouMean(name string, names map[string]bool) string {
+	all := slices.Sorted(maps.Keys(names))
+	if near := hint.Nearest(name, all); near != "" {
+		return "did you mean " + near + "?"
+	}
+	// The key may be right, and the group wrong or missing.
+	leaf := name[strings.LastIndex(name, ".")+1:]
+	for _, full := range all {
+		if full[strings.LastIndex(full, ".")+1:] == leaf {
+			return "did you mean " + full + "?"
+		}
+	}
+	return "waybill config lists all of them"
+}

@@ -1,0 +1,388 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+)
+
+// ConfigVariable names the file of settings; the flag --config wins over it.
+const ConfigVariable = "WAYBILL_CONFIG"
+
+// RelayVariable chooses a relay by name; the flag --relay wins over it.
+const RelayVariable = "WAYBILL_RELAY"
+
+// UsualFile is read if it is there and nobody names another.
+const UsualFile = "waybill.yaml"
+
+// Sources is where settings come from.
+type Sources struct {
+	// Config is the file that --config names; "" for none.
+	Config string
+	// Flags are those that were given, by the key's name: "store.url", "store.url-file".
+	Flags map[string]string
+	// Environ is the environment, as [os.Environ] returns it.
+	Environ []string
+}
+
+// Loaded is what the sources say, all together.
+type Loaded struct {
+	// Relays has an entry for each relay of the file, or one without a name.
+	Relays []*Settings
+	// Jobs are those of the file.
+	Jobs []Job
+	// File is the file that was read; "" if none was.
+	File string
+	// Warnings are about what is probably a mistake.
+	Warnings []string
+}
+
+// Daemon returns the settings that belong to the whole process. They are the same in every entry.
+func (l *Loaded) Daemon() *Settings { return l.Relays[0] }
+
+// Pick returns the relay of a name. Without a name there must be only one.
+func (l *Loaded) Pick(name string) (*Settings, error) {
+	var names []string
+	for _, s := range l.Relays {
+		if s.Name == name || name == "" && len(l.Relays) == 1 {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	if name == "" {
+		return nil, hint.New("say which one: --relay "+strings.Join(names, " or --relay "), "there are %d relays", len(names))
+	}
+	if len(names) == 1 && names[0] == "" {
+		return nil, hint.New("leave --relay out, or add relays: to the file", "no relay is called %s: the settings name none", name)
+	}
+	return nil, hint.New("there are "+strings.Join(names, ", "), "no relay is called %s", name)
+}
+
+// Secrets returns all that must not be seen.
+func (l *Loaded) Secrets() []Secret {
+	var all []Secret
+	for _, s := range l.Relays {
+		all = append(all, s.Secrets()...)
+	}
+	return all
+}
+
+// Load reads all settings. The error joins everything that is wrong.
+func Load(src Sources) (*Loaded, error) {
+	env := parseEnviron(src.Environ)
+	file, err := openFile(src.Config, env)
+	if err != nil {
+		return nil, problems(err)
+	}
+	out := &Loaded{Jobs: file.jobs, File: file.path}
+	sections := file.relays
+	if len(sections) == 0 {
+		sections = []section{{}}
+	}
+	var errs []error
+	for _, s := range sections {
+		one, err := (&loader{flags: src.Flags, env: env, file: file, own: s}).load()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		out.Relays = append(out.Relays, one)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, problems(err)
+	}
+	if err := apart(out.Relays); err != nil {
+		return nil, err
+	}
+	if err := out.placeJobs(); err != nil {
+		return nil, err
+	}
+	out.Warnings = strangers(env, sections)
+	return out, nil
+}
+
+// Problems is everything that is wrong with the settings.
+type Problems []error
+
+// Error returns all of it on one line.
+func (p Problems) Error() string {
+	texts := make([]string, len(p))
+	for i, err := range p {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap returns each.
+func (p Problems) Unwrap() []error { return p }
+
+// problems takes joined errors apart, and leaves each there once: what is wrong about all relays would be said for each of them.
+func problems(err error) error {
+	var flat Problems
+	var walk func(error)
+	walk = func(err error) {
+		_, single := err.(*hint.Error) //nolint:errorlint // this is about the shape of this very error
+		if many, ok := err.(interface{ Unwrap() []error }); ok && !single {
+			for _, one := range many.Unwrap() {
+				walk(one)
+			}
+			return
+		}
+		if !slices.ContainsFunc(flat, func(other error) bool { return other.Error() == err.Error() }) {
+			flat = append(flat, err)
+		}
+	}
+	walk(err)
+	return flat
+}
+
+// apart refuses two relays over the same tables: they would be one outbox with two destinations, each of which gets half.
+func apart(all []*Settings) error {
+	for i, a := range all {
+		for _, b := range all[:i] {
+			if a.Store.URL == b.Store.URL && a.Store.Schema == b.Store.Schema && a.Store.Prefix == b.Store.Prefix {
+				return hint.New("give each its own store.url, store.schema or store.prefix", "the relays %s and %s have the same tables", b.Name, a.Name)
+			}
+		}
+	}
+	return nil
+}
+
+// placeJobs checks that every job is about one of the relays.
+func (l *Loaded) placeJobs() error {
+	var errs Problems
+	for i := range l.Jobs {
+		j := &l.Jobs[i]
+		one, err := l.Pick(j.Relay)
+		if err != nil {
+			errs = append(errs, hint.New("add relay: NAME to the job", "%s: job %s: %w", j.Where(), j.Name, err))
+			continue
+		}
+		j.Relay = one.Name
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return errs
+}
+
+// JobsOf returns the jobs of a relay.
+func (l *Loaded) JobsOf(s *Settings) []Job {
+	var out []Job
+	for _, j := range l.Jobs {
+		if j.Relay == s.Name {
+			out = append(out, j)
+		}
+	}
+	return out
+}
+
+func parseEnviron(environ []string) map[string]string {
+	env := make(map[string]string)
+	for _, pair := range environ {
+		name, value, _ := strings.Cut(pair, "=")
+		if strings.HasPrefix(name, variablePrefix) && value != "" { // an empty variable is as good as none
+			env[name] = value
+		}
+	}
+	return env
+}
+
+func openFile(config string, env map[string]string) (*document, error) {
+	path := config
+	if path == "" {
+		path = env[ConfigVariable]
+	}
+	if path == "" {
+		if _, err := os.Stat(UsualFile); err != nil {
+			return &document{common: section{}}, nil
+		}
+		path = UsualFile
+	}
+	return readFile(path)
+}
+
+// strangers returns warnings about variables that look like settings and are none.
+func strangers(env map[string]string, sections []section) []string {
+	known := map[string]bool{ConfigVariable: true, RelayVariable: true}
+	for name := range fileNames(false) {
+		known[variableOf(name)] = true
+	}
+	for _, s := range sections {
+		for name := range fileNames(true) {
+			if s.name != "" {
+				known[relayVariable(s.name, name)] = true
+			}
+		}
+	}
+	var out []string
+	for name := range env {
+		if known[name] || strings.HasPrefix(name, variablePrefix+"TEST_") {
+			continue
+		}
+		out = append(out, fmt.Sprintf("there is no variable %s (%s)", name, didYouMean(name, known)))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// loader finds the values of one relay.
+type loader struct {
+	flags map[string]string
+	env   map[string]string
+	file  *document
+	own   section
+}
+
+func (l *loader) load() (*Settings, error) {
+	s := &Settings{Name: l.own.name}
+	var errs []error
+	for _, k := range Table() {
+		text, source, err := l.find(k)
+		if err == nil {
+			sl := k.slot(s)
+			if wrong := sl.set(text); wrong != nil {
+				err = hint.New(k.Help+" ("+k.Unit+")", "%s (%s): %w", k.Name, source, wrong)
+			}
+			s.values = append(s.values, Value{Key: k, Text: sl.show(), Source: source})
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return s, s.check()
+}
+
+// find returns what counts for a setting, and where it is from.
+func (l *loader) find(k Key) (text, source string, err error) {
+	for _, rung := range l.rungs(k) {
+		text, source, ok := rung(k.Name)
+		if !k.Secret() {
+			if ok {
+				return text, source, nil
+			}
+			continue
+		}
+		path, from, byFile := rung(k.FileName())
+		switch {
+		case ok && byFile:
+			return "", "", hint.New("leave one of them out", "%s and %s both say what %s is", source, from, k.Name)
+		case ok:
+			return text, source, nil
+		case byFile:
+			text, err := readSecret(path)
+			if err != nil {
+				return "", "", hint.New("it comes from "+from, "%s: %w", k.FileName(), err)
+			}
+			return text, from + ": " + path, nil
+		}
+	}
+	if k.Name == "relay.name" && l.own.name != "" {
+		return l.own.name, "relays." + l.own.name, nil
+	}
+	return k.Default, "default", nil
+}
+
+// rung looks a name up at one height of the ladder.
+type rung func(name string) (text, source string, ok bool)
+
+// rungs returns the ladder for a setting, the highest first.
+func (l *loader) rungs(k Key) []rung {
+	flag := func(name string) (string, string, bool) {
+		text, ok := l.flags[name]
+		return text, "--" + flagOf(name), ok
+	}
+	variable := func(variable func(string) string) rung {
+		return func(name string) (string, string, bool) {
+			text, ok := l.env[variable(name)]
+			return text, variable(name), ok
+		}
+	}
+	file := func(s section) rung {
+		return func(name string) (string, string, bool) {
+			e, ok := s.entries[name]
+			return e.text, fmt.Sprintf("%s:%d", l.file.path, e.line), ok
+		}
+	}
+	all := []rung{flag}
+	if l.own.name != "" && !k.Daemon {
+		all = append(all, variable(func(name string) string { return relayVariable(l.own.name, name) }))
+	}
+	all = append(all, variable(variableOf))
+	if l.own.name != "" && !k.Daemon {
+		all = append(all, file(l.own))
+	}
+	return append(all, file(l.file.common))
+}
+
+// secretSize is how large a file with a secret may be: a larger one is another file.
+const secretSize = 64 << 10
+
+func readSecret(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	switch {
+	case err != nil:
+		return "", err
+	case len(data) > secretSize:
+		return "", fmt.Errorf("%s has %d bytes, at most %d", path, len(data), secretSize)
+	}
+	text := strings.TrimRight(string(data), "\r\n")
+	if text == "" {
+		return "", fmt.Errorf("%s is empty", path)
+	}
+	if strings.ContainsAny(text, "\r\n") {
+		return "", fmt.Errorf("%s has more than one line", path)
+	}
+	return text, nil
+}
+
+// check looks for values that do not go together. What the library checks itself is left to it.
+func (s *Settings) check() error {
+	var errs []error
+	r := s.Relay
+	if r.Heartbeat > r.Lease/3 {
+		errs = append(errs, hint.New("lower relay.heartbeat or raise relay.lease",
+			"relay.heartbeat (%s) is more than a third of relay.lease (%s)", FormatDuration(r.Heartbeat), FormatDuration(r.Lease)))
+	}
+	if r.BackoffBase > r.BackoffMax {
+		errs = append(errs, hint.New("lower relay.backoff-base or raise relay.backoff-max",
+			"relay.backoff-base (%s) is more than relay.backoff-max (%s)", FormatDuration(r.BackoffBase), FormatDuration(r.BackoffMax)))
+	}
+	switch in := s.Inbox; {
+	case in.Retention > 0 && in.RedeliveryWindow == 0:
+		errs = append(errs, hint.New("set inbox.redelivery-window: for how long may an event be delivered again?",
+			"inbox.retention needs inbox.redelivery-window"))
+	case in.Retention > 0 && in.Retention < in.RedeliveryWindow:
+		errs = append(errs, hint.New("raise inbox.retention: an event could come after its record has gone, and be applied again",
+			"inbox.retention (%s) is shorter than inbox.redelivery-window (%s)", FormatDuration(in.Retention), FormatDuration(in.RedeliveryWindow)))
+	}
+	if (s.HTTP.Cert == "") != (s.HTTP.Key == "") {
+		errs = append(errs, hint.New("set both or none", "http.cert and http.key belong together"))
+	}
+	return errors.Join(errs...)
+}
+
+// GivenSecrets returns the secrets among flags and variables, before anything was checked: whatever goes wrong, they must not be seen.
+func GivenSecrets(flags map[string]string, environ []string) []Secret {
+	var out []Secret
+	env := parseEnviron(environ)
+	for _, k := range Table() {
+		if !k.Secret() {
+			continue
+		}
+		if text, ok := flags[k.Name]; ok {
+			out = append(out, NewSecret(text))
+		}
+		for name, text := range env {
+			if name == k.Variable() || strings.HasPrefix(name, variablePrefix+"RELAYS_") && strings.HasSuffix(name, strings.TrimPrefix(k.Variable(), "WAYBILL")) {
+				out = append(out, NewSecret(text))
+			}
+		}
+	}
+	return out
+}

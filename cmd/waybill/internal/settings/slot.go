@@ -1,0 +1,199 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// slot is where a setting's value goes: it reads texts and shows what it has.
+type slot interface {
+	set(text string) error
+	show() string
+}
+
+// off is the text that turns something off; in a Config of the library that is a negative number.
+const off = "off"
+
+type textSlot struct{ p *string }
+
+func (s textSlot) set(text string) error { *s.p = text; return nil }
+func (s textSlot) show() string          { return *s.p }
+
+type secretSlot struct{ p *Secret }
+
+func (s secretSlot) set(text string) error { *s.p = NewSecret(text); return nil }
+func (s secretSlot) show() string          { return s.p.String() }
+
+type switchSlot struct{ p *bool }
+
+func (s switchSlot) set(text string) error {
+	switch strings.ToLower(text) {
+	case "true", "yes", "on", "1":
+		*s.p = true
+	case "false", "no", off, "0":
+		*s.p = false
+	default:
+		return fmt.Errorf("%q is neither true nor false", text)
+	}
+	return nil
+}
+func (s switchSlot) show() string { return strconv.FormatBool(*s.p) }
+
+type choiceSlot struct {
+	p     *string
+	among []string
+}
+
+func (s choiceSlot) set(text string) error {
+	if !slices.Contains(s.among, text) {
+		return fmt.Errorf("%q is none of %s", text, strings.Join(s.among, ", "))
+	}
+	*s.p = text
+	return nil
+}
+func (s choiceSlot) show() string { return *s.p }
+
+// numberSlot holds a number of at least least; with offers, "off" is -1.
+type numberSlot struct {
+	p      *int
+	least  int
+	offers bool
+}
+
+func (s numberSlot) set(text string) error {
+	if s.offers && (text == off || text == "-1") {
+		*s.p = -1
+		return nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return fmt.Errorf("%q is not a whole number", text)
+	}
+	if n < s.least {
+		return fmt.Errorf("%d is less than %d", n, s.least)
+	}
+	*s.p = n
+	return nil
+}
+
+func (s numberSlot) show() string {
+	if s.offers && *s.p < 0 {
+		return off
+	}
+	return strconv.Itoa(*s.p)
+}
+
+// durationSlot holds a time span; with zero it may be 0, with offers "off" is negative.
+type durationSlot struct {
+	p            *time.Duration
+	zero, offers bool
+}
+
+func (s durationSlot) set(text string) error {
+	if s.offers && (text == off || text == "-1") {
+		*s.p = -1
+		return nil
+	}
+	d, err := ParseDuration(text)
+	switch {
+	case err != nil:
+		return err
+	case d < 0:
+		return fmt.Errorf("%s is negative", text)
+	case d == 0 && !s.zero:
+		return errors.New("it must be more than 0")
+	}
+	*s.p = d
+	return nil
+}
+
+func (s durationSlot) show() string {
+	if s.offers && *s.p < 0 {
+		return off
+	}
+	return FormatDuration(*s.p)
+}
+
+// seriesSlot holds time spans with commas between them.
+type seriesSlot struct{ p *[]time.Duration }
+
+func (s seriesSlot) set(text string) error {
+	var series []time.Duration
+	for _, part := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
+		d, err := ParseDuration(part)
+		if err != nil {
+			return err
+		}
+		if d < 0 {
+			return fmt.Errorf("%s is negative", part)
+		}
+		series = append(series, d)
+	}
+	*s.p = series
+	return nil
+}
+
+func (s seriesSlot) show() string {
+	parts := make([]string, len(*s.p))
+	for i, d := range *s.p {
+		parts[i] = FormatDuration(d)
+	}
+	return strings.Join(parts, ",")
+}
+
+const day = 24 * time.Hour
+
+// ParseDuration reads a time span as Go writes it, and days: 200ms, 1m30s, 7d, 1d12h.
+func ParseDuration(text string) (time.Duration, error) {
+	wrong := fmt.Errorf("%q is not a time span; write 200ms, 5s, 10m, 1h or 7d", text)
+	days, rest, has := strings.Cut(text, "d")
+	if !has {
+		rest = text
+	}
+	var sum time.Duration
+	if has {
+		n, err := strconv.Atoi(days)
+		if err != nil || n < 0 || n > 100_000 {
+			return 0, wrong
+		}
+		sum = time.Duration(n) * day
+		if rest == "" {
+			return sum, nil
+		}
+	}
+	if rest == "0" {
+		return sum, nil
+	}
+	d, err := time.ParseDuration(rest)
+	if err != nil || has && d < 0 {
+		return 0, wrong
+	}
+	return sum + d, nil
+}
+
+// FormatDuration writes a time span so that [ParseDuration] reads it, without parts that are zero.
+func FormatDuration(d time.Duration) string {
+	if d < day {
+		return short(d)
+	}
+	text := strconv.Itoa(int(d/day)) + "d"
+	if d%day != 0 {
+		text += short(d % day)
+	}
+	return text
+}
+
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = text[:len(text)-2]
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = text[:len(text)-2]
+	}
+	return text
+}

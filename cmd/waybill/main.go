@@ -1,0 +1,31 @@
+// Command waybill runs and operates an outbox: it delivers events, and it looks after what was not delivered. docs/cli.md describes it.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/mattn/go-isatty"
+
+	"github.com/waybillhq/waybill/cmd/waybill/internal/command"
+)
+
+func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+// run is the program. The first signal asks it to stop in good order; a second one ends it as usual.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return command.Run(ctx, args, command.Streams{
+		In: stdin, Out: stdout, Err: stderr, Environ: os.Environ(), Interactive: terminal(stdin) && terminal(stderr),
+	})
+}
+
+func terminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd())
+}
