@@ -17,6 +17,10 @@ import (
 var folders = map[string]string{
 	"waybill": ".", "outboxtest": "outbox/outboxtest", "memstore": "store/memstore", "pgstore": "store/pgstore",
 	"mysqlstore": "store/mysqlstore", "sqlitestore": "store/sqlitestore", "storetest": "store/storetest", "sqlname": "internal/sqlname",
+	"httpkey": "idempotency/httpkey", "grpckey": "idempotency/grpckey", "jcs": "idempotency/jcs", "otelobserve": "observe/otelobserve",
+	"brokertest": "broker/brokertest", "membroker": "broker/membroker", "natsbroker": "broker/natsbroker", "natsembed": "broker/natsbroker/natsembed",
+	"kafkabroker": "broker/kafkabroker", "rabbitbroker": "broker/rabbitbroker", "redisbroker": "broker/redisbroker", "pulsarbroker": "broker/pulsarbroker",
+	"webhook": "broker/webhook", "watermillbridge": "broker/watermillbridge",
 }
 
 var quoted = regexp.MustCompile("`([^`]+)`")
@@ -180,7 +184,7 @@ func testExists(t *testing.T, root, name string) string {
 		}
 		return ""
 	}
-	if folder == "relay/relaytest" || folder == "inbox/inboxtest" {
+	if folder == "relay/relaytest" || folder == "inbox/inboxtest" || folder == "idempotency/idemtest" {
 		return checkExists(t, root, folder, test)
 	}
 	files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
