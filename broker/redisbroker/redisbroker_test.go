@@ -370,6 +370,39 @@ func (c *collector) Deliver(_ context.Context, batch []waybill.Delivery) []error
 	return make([]error, len(batch))
 }
 
+// Entries of one aggregate in two streams are two messages, although their ids are equal.
+func TestTwoStreamsWithEqualIDs(t *testing.T) {
+	address := testserver.Redis(t)
+	b, client := open(t, address), plain(t, address)
+	streams := []string{"test:" + waybill.NewID().String(), "test:" + waybill.NewID().String()}
+	t.Cleanup(func() { _ = client.Del(context.WithoutCancel(t.Context()), streams...).Err() })
+	for i, stream := range streams {
+		args := &redis.XAddArgs{Stream: stream, ID: "1700000000000-7", Values: []any{
+			"ce_specversion", "1.0", "ce_id", fmt.Sprint(i), "ce_source", "/elsewhere", "ce_type", "Ping", "ce_subject", "A-1", "data", "{}",
+		}}
+		if err := client.XAdd(t.Context(), args).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := b.Source(redisbroker.SourceConfig{Group: "billing", Streams: streams})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &collector{want: 2, done: make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- source.Run(ctx, c) }()
+	select {
+	case <-c.done:
+	case <-time.After(20 * time.Second): // less than ClaimIdle, after which it would come again
+		t.Error("one of them was taken for the other")
+	}
+	stop()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestConfigs(t *testing.T) {
 	b := redisbroker.New(nil)
 	_, err := b.Source(redisbroker.SourceConfig{Streams: []string{"a b"}, DeadLetter: "a b", ClaimIdle: -1, Receive: broker.ReceiverConfig{Workers: -1}})

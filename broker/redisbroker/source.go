@@ -19,7 +19,7 @@ import (
 type SourceConfig struct {
 	// Group is the consumer group. It is made if it is not there, from the beginning of the streams. Required.
 	Group string
-	// Streams are read; those that are not there are made. At least one.
+	// Streams are read; those that are not there are made. At least one, at most 64.
 	Streams []string
 	// Consumer is the name of this consumer in the group. A name of its own for every process, the same after a restart, lets it go on where it was
 	// cut off, in order. Defaults to a random one; what such a consumer had in hand when it was killed is taken over after ClaimIdle.
@@ -50,6 +50,9 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	}
 	if len(cfg.Streams) == 0 {
 		errs = append(errs, errors.New("field Streams: none"))
+	}
+	if len(cfg.Streams) > streamsMost {
+		errs = append(errs, fmt.Errorf("field Streams: %d, at most %d", len(cfg.Streams), streamsMost))
 	}
 	for _, name := range cfg.Streams {
 		if err := names.Check(name); err != nil {
@@ -165,7 +168,7 @@ func (s *session) read(ctx context.Context, r *broker.Receiver) error {
 	}
 	for _, stream := range found {
 		for _, entry := range stream.Messages {
-			if err := r.Put(ctx, incoming(stream.Stream, entry, 1)); err != nil {
+			if err := r.Put(ctx, s.incoming(stream.Stream, entry, 1)); err != nil {
 				return err
 			}
 		}
@@ -201,7 +204,7 @@ func (s *session) takeOver(ctx context.Context, r *broker.Receiver, stream, cons
 			return fmt.Errorf("redisbroker: take over: %w", err)
 		}
 		for _, entry := range taken {
-			if err := r.Put(ctx, incoming(stream, entry, counts[entry.ID]+1)); err != nil {
+			if err := r.Put(ctx, s.incoming(stream, entry, counts[entry.ID]+1)); err != nil {
 				return err
 			}
 		}
@@ -210,7 +213,7 @@ func (s *session) takeOver(ctx context.Context, r *broker.Receiver, stream, cons
 }
 
 // incoming returns an entry as the receiver takes it.
-func incoming(stream string, entry redis.XMessage, attempt int) *broker.Incoming {
+func (s *session) incoming(stream string, entry redis.XMessage, attempt int) *broker.Incoming {
 	m := broker.Message{Topic: stream}
 	for name, value := range entry.Values {
 		text, ok := value.(string)
@@ -229,16 +232,20 @@ func incoming(stream string, entry redis.XMessage, attempt int) *broker.Incoming
 			m.Headers = append(m.Headers, broker.Header{Name: name, Value: text})
 		}
 	}
-	return &broker.Incoming{Message: m, Order: order(entry.ID), Attempt: attempt, Handle: handle{stream, entry.ID}}
+	return &broker.Incoming{Message: m, Order: order(entry.ID, slices.Index(s.cfg.Streams, stream)), Attempt: attempt, Handle: handle{stream, entry.ID}}
 }
 
-// order makes a number of an entry's id, which is milliseconds and a count within them, so that they compare alike.
-func order(id string) uint64 {
+// order makes a number of an entry's id, which is milliseconds and a count within them, so that they compare alike. The receiver takes two messages of
+// one aggregate with the same number for one, so the streams, whose ids may be equal, are told apart.
+func order(id string, stream int) uint64 {
 	ms, n, _ := strings.Cut(id, "-")
 	high, _ := strconv.ParseUint(ms, 10, 64)
 	low, _ := strconv.ParseUint(n, 10, 64)
-	return high<<20 | min(low, 1<<20-1)
+	return high<<20 | min(low, 1<<14-1)<<6 | uint64(stream)
 }
+
+// streamsMost is how many streams one source reads; see order.
+const streamsMost = 64
 
 // byStream collects the ids of entries.
 func byStream(batch []*broker.Incoming) map[string][]string {
