@@ -226,8 +226,7 @@ func TestAMessageThatCannotBeSetAsideStays(t *testing.T) {
 		BackoffBase: time.Millisecond, BackoffMax: 10 * time.Millisecond,
 		Observe: observe.Hooks{SetAside: func(string, error) { aside.Store("done", true) }},
 	})
-	<-tried
-	<-tried
+	await(t, "second attempt", func() bool { return len(tried) >= 2 })
 	if n := committed(t, address); n != 0 {
 		t.Errorf("%d records are committed", n)
 	}

@@ -28,7 +28,11 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// The client leaves one goroutine behind when it closes a producer by itself, because the topic was deleted. That of a producer which nobody has closed
+	// would show by its others.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).runEventsLoop.func1"))
+}
 
 // The relay and the inbox know them by their methods.
 var (
@@ -156,6 +160,7 @@ func newTopic() string { return "test-" + waybill.NewID().String() }
 
 func TestConformance(t *testing.T) {
 	address := testserver.Pulsar(t)
+	server := private.Start(t, testserver.PulsarName) // one that may be killed, or stopped
 	brokertest.Run(t, brokertest.Harness{
 		Name:         "pulsarbroker",
 		Capabilities: brokertest.Capabilities{Source: true, Outage: true, Restart: true, Secrets: true, Unroutable: waybill.Down},
@@ -163,7 +168,6 @@ func TestConformance(t *testing.T) {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") && !strings.HasSuffix(t.Name(), "an_outage_is_down_and_loses_nothing") {
 				return instance(t, address, false)
 			}
-			server := private.Start(t, testserver.PulsarName) // one that may be killed, or stopped
 			must := func(err error) {
 				if err != nil {
 					t.Fatal(err)
@@ -181,7 +185,7 @@ func TestConformance(t *testing.T) {
 func TestConformanceOfKeyShared(t *testing.T) {
 	address := testserver.Pulsar(t)
 	brokertest.Run(t, brokertest.Harness{
-		Name: "pulsarbroker, Key_Shared", Capabilities: brokertest.Capabilities{Source: true, Counts: true}, Parallel: true,
+		Name: "pulsarbroker, Key_Shared", Capabilities: brokertest.Capabilities{Source: true}, Parallel: true,
 		Open: func(t *testing.T) brokertest.Instance { return instance(t, address, true) },
 	})
 }
@@ -210,7 +214,7 @@ func instance(t *testing.T, address string, keyShared bool) brokertest.Instance 
 			return messages(found), err
 		},
 		Publish: func(ctx context.Context, m broker.Message) error {
-			p, err := c.CreateProducer(pulsar.ProducerOptions{Topic: topic})
+			p, err := c.CreateProducer(pulsar.ProducerOptions{Topic: topic, SendTimeout: -1})
 			if err != nil {
 				return err
 			}

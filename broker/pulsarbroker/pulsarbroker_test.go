@@ -89,7 +89,7 @@ func TestDeletedTopic(t *testing.T) {
 	topic := space + "/gone"
 	admin(t, http.MethodPost, "namespaces/"+space+"/autoTopicCreation", map[string]any{"allowAutoTopicCreation": false})
 	admin(t, http.MethodPut, "persistent/"+topic, nil)
-	b := open(t, address, pulsarbroker.Config{Heartbeat: 200 * time.Millisecond, Timeout: 5 * time.Second})
+	b := open(t, address, pulsarbroker.Config{Heartbeat: 200 * time.Millisecond, Timeout: 2 * time.Second})
 	s := sink(t, b, pulsarbroker.SinkConfig{})
 	var mu sync.Mutex
 	got := make(map[waybill.ID]bool)
@@ -237,6 +237,81 @@ func TestPartitions(t *testing.T) {
 			}
 			await(t, "all events", func() bool { mu.Lock(); defer mu.Unlock(); return done == aggregates*n })
 		})
+	}
+}
+
+// A process that loses a partition forgets what it has in hand of it. If it kept a message that is put off, the same one would wait behind it when the
+// partition comes back.
+func TestAPartitionThatMovesAndComesBack(t *testing.T) {
+	t.Parallel()
+	address, topic := testserver.Pulsar(t), newTopic()
+	admin(t, http.MethodPut, "persistent/public/default/"+topic+"/partitions", 2)
+	const aggregates = 10
+	start := func() (seen func(id string) int, stop func()) {
+		var mu sync.Mutex
+		times := make(map[string]int)
+		src := source(t, open(t, address, pulsarbroker.Config{}), pulsarbroker.SourceConfig{Subscription: "s", Topics: []string{topic}})
+		stop = run(t, src, func(d *waybill.Delivery) error {
+			mu.Lock()
+			defer mu.Unlock()
+			times[d.AggregateID]++
+			return waybill.Later(time.Hour, errors.New("not now"))
+		})
+		return func(id string) int { mu.Lock(); defer mu.Unlock(); return times[id] }, stop
+	}
+	first, _ := start()
+	s := sink(t, open(t, address, pulsarbroker.Config{}), pulsarbroker.SinkConfig{})
+	for a := range aggregates {
+		deliver(t, s, event(topic, fmt.Sprint("a", a)))
+	}
+	await(t, "all events", func() bool {
+		for a := range aggregates {
+			if first(fmt.Sprint("a", a)) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	second, stop := start()
+	moved := ""
+	await(t, "move of a partition", func() bool {
+		for a := range aggregates {
+			if id := fmt.Sprint("a", a); second(id) > 0 {
+				moved = id
+			}
+		}
+		return moved != ""
+	})
+	stop()
+	await(t, "event that has come back", func() bool { return first(moved) == 2 })
+}
+
+// Key_Shared hands out an entry as a whole, so one with several messages would put keys together that belong to different processes.
+func TestEveryMessageIsAnEntry(t *testing.T) {
+	t.Parallel()
+	address, topic := testserver.Pulsar(t), newTopic()
+	b := open(t, address, pulsarbroker.Config{})
+	var batch []waybill.Delivery
+	for a := range 50 {
+		batch = append(batch, event(topic, fmt.Sprint("a", a)))
+	}
+	entries := func(cfg pulsarbroker.SinkConfig) int {
+		deliver(t, sink(t, b, cfg), batch...)
+		found, err := client(t, address).read(t.Context(), topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := make(map[[2]int64]bool)
+		for _, m := range found[len(found)-len(batch):] {
+			ids[[2]int64{m.ID().LedgerID(), m.ID().EntryID()}] = true
+		}
+		return len(ids)
+	}
+	if n := entries(pulsarbroker.SinkConfig{}); n != len(batch) {
+		t.Errorf("%d messages are %d entries", len(batch), n)
+	}
+	if n := entries(pulsarbroker.SinkConfig{Batch: true}); n >= len(batch) {
+		t.Errorf("%d messages in batches are %d entries", len(batch), n)
 	}
 }
 

@@ -18,14 +18,23 @@ import (
 type session struct {
 	*Source
 	consumer pulsar.Consumer
-	inactive chan partition
 	arrived  atomic.Bool // something has, since the last heartbeat
+	lost     chan tenure
+
+	mu      sync.Mutex
+	tenures map[string]int // by topic, or partition: how often it was taken away
 }
 
-// partition is one of a topic.
-type partition struct {
-	topic string
-	index int32
+// tenure is the time between two moments at which a topic, or a partition of one, was taken away.
+type tenure struct {
+	topic  string
+	number int
+}
+
+// handle is a message, and when it came: what comes again after the topic has come back is another's.
+type handle struct {
+	pulsar.Message
+	number int
 }
 
 // Take implements broker.Session.
@@ -39,7 +48,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 		m, err := s.consumer.Receive(taking)
 		if err == nil {
 			s.arrived.Store(true)
-			err = r.Put(taking, incoming(m))
+			err = r.Put(taking, s.incoming(m))
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -61,11 +70,11 @@ func (s *session) watch(ctx context.Context, r *broker.Receiver) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case p := <-s.inactive:
-			// Another process gets what is in hand here, from its beginning.
+		case gone := <-s.lost:
+			// Another process gets what is in hand here.
 			_ = r.Drop(ctx, func(in *broker.Incoming) bool {
-				m, ok := in.Handle.(pulsar.Message)
-				return ok && m.Topic() == p.topic && max(m.ID().PartitionIdx(), 0) == max(p.index, 0)
+				h, ok := in.Handle.(handle)
+				return ok && h.Topic() == gone.topic && h.number <= gone.number
 			})
 		case <-tick.C:
 			if s.arrived.Swap(false) {
@@ -90,18 +99,25 @@ func (s *session) alive(ctx context.Context) error {
 func (*session) BecameActive(pulsar.Consumer, string, int32) {}
 
 // BecameInactive implements pulsar.ConsumerEventListener. The client's connection waits for it.
-func (s *session) BecameInactive(_ pulsar.Consumer, topic string, index int32) {
+func (s *session) BecameInactive(_ pulsar.Consumer, topic string, _ int32) {
+	s.mu.Lock()
+	gone := tenure{topic, s.tenures[topic]}
+	s.tenures[topic]++
+	s.mu.Unlock()
 	select {
-	case s.inactive <- partition{topic, index}:
+	case s.lost <- gone:
 	default: // more partitions than room; what is in hand is handled twice, which the inbox is for
 	}
 }
 
 // incoming returns a message as the receiver takes it.
-func incoming(m pulsar.Message) *broker.Incoming {
+func (s *session) incoming(m pulsar.Message) *broker.Incoming {
+	s.mu.Lock()
+	number := s.tenures[m.Topic()]
+	s.mu.Unlock()
 	in := &broker.Incoming{
 		Message: broker.Message{Topic: m.Topic(), Key: m.Key(), Payload: m.Payload()},
-		Order:   order(m.ID()), OrderBy: m.Key(), Attempt: int(m.RedeliveryCount()) + 1, Handle: m,
+		Order:   order(m.ID()), OrderBy: m.Key(), Attempt: int(m.RedeliveryCount()) + 1, Handle: handle{m, number},
 	}
 	for name, value := range m.Properties() {
 		switch name {
@@ -127,7 +143,7 @@ func order(id pulsar.MessageID) uint64 {
 func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	ids := make([]pulsar.MessageID, 0, len(batch))
 	for _, in := range batch {
-		if m, ok := in.Handle.(pulsar.Message); ok {
+		if m, ok := in.Handle.(handle); ok {
 			ids = append(ids, m.ID())
 		}
 	}
@@ -142,7 +158,7 @@ func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason erro
 		topic = whole(in.Topic) + "-dead"
 	}
 	var at time.Time
-	if m, ok := in.Handle.(pulsar.Message); ok && m.EventTime().UnixMilli() > 0 {
+	if m, ok := in.Handle.(handle); ok && m.EventTime().UnixMilli() > 0 {
 		at = m.EventTime()
 	}
 	ctx, cancel := s.b.timeout(ctx)

@@ -190,13 +190,14 @@ func TestFailures(t *testing.T) {
 }
 
 func TestTheTableIsInTheDocumentation(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := strings.ReplaceAll(string(doc), "// ", "")
-	if !strings.Contains(text, strings.TrimSpace(redisbroker.Failures().Table())) {
-		t.Errorf("the package comment does not have\n%s", redisbroker.Failures().Table())
+	for _, name := range []string{"doc.go", "../../docs/brokers.md"} {
+		doc, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := strings.ReplaceAll(string(doc), "// ", ""); !strings.Contains(text, strings.TrimSpace(redisbroker.Failures().Table())) {
+			t.Errorf("%s does not have\n%s", name, redisbroker.Failures().Table())
+		}
 	}
 }
 
