@@ -71,13 +71,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker/redisbroker"
 	"github.com/waybillhq/waybill/handler"
+	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/idempotency/httpkey"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/outbox"
@@ -95,6 +99,8 @@ type Order struct{ waybill.Log }
 
 func (o *Order) Place() { o.Raise(OrderPlaced.New("A-3", Placed{})) }
 
+func tenantOf(*http.Request) (httpkey.Scope, error) { return httpkey.Scope{Tenant: "acme"}, nil }
+
 func placeOrder(*testing.T, *outbox.Outbox[pgx.Tx]) {}
 
 type stock struct{}
@@ -103,10 +109,15 @@ func (stock) Reserve(context.Context, waybill.ID, int) error { return nil }
 
 var (
 	warehouse      stock
+	inventory      *inbox.Group[pgx.Tx]
 	mux            = handler.NewMux()
 	errUnreachable = errors.New("unreachable")
 	errNoSuchOrder = errors.New("no such order")
 
+	_ http.Handler
+	_ httpkey.Config
+	_ idempotency.Config
+	_ redisbroker.Config
 	_ inbox.Config
 	_ operate.Keep
 	_ relay.Config
