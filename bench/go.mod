@@ -12,6 +12,7 @@ require (
 	github.com/riverqueue/river v0.50.0
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.50.0
 	github.com/waybillhq/waybill v0.0.0
+	github.com/waybillhq/waybill/idempotency/httpkey v0.0.0
 	github.com/waybillhq/waybill/store/mysqlstore v0.0.0
 	github.com/waybillhq/waybill/store/pgstore v0.0.0
 	github.com/waybillhq/waybill/store/sqlitestore v0.0.0
@@ -20,6 +21,7 @@ require (
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
+	github.com/dunglas/httpsfv v1.1.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
@@ -51,6 +53,7 @@ require (
 
 replace (
 	github.com/waybillhq/waybill => ../
+	github.com/waybillhq/waybill/idempotency/httpkey => ../idempotency/httpkey
 	github.com/waybillhq/waybill/store/mysqlstore => ../store/mysqlstore
 	github.com/waybillhq/waybill/store/pgstore => ../store/pgstore
 	github.com/waybillhq/waybill/store/sqlitestore => ../store/sqlitestore

@@ -6,6 +6,7 @@
 //	go run ./bench steady    producers and relay together: throughput, and the time from commit to handler
 //	go run ./bench inbox     what applying an event once costs a consumer
 //	go run ./bench idle      what a relay costs that has nothing to do
+//	go run ./bench idempotency  what a key costs the request that has one
 //	go run ./bench drain -h  the flags of a command
 //
 // PostgreSQL and MariaDB are private servers that it starts and stops by itself, unless WAYBILL_TEST_POSTGRES and
@@ -59,6 +60,8 @@ var commands = []command{
 	{"inbox", `what applying an event once costs a consumer (PostgreSQL): by hand, one by one, in batches, with an empty table and a
           large one`, prepareInbox},
 	{"idle", `what a relay costs that has nothing to do (PostgreSQL)`, prepareIdle},
+	{"idempotency", `what a key costs the request that has one (PostgreSQL): by hand, Do and DoTx, first runs and repeats; what the HTTP middleware
+          adds to a handler`, prepareIdempotency},
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {

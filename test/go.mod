@@ -6,6 +6,7 @@ require (
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/jackc/pgx/v5 v5.11.0
 	github.com/waybillhq/waybill v0.0.0
+	github.com/waybillhq/waybill/idempotency/httpkey v0.0.0
 	github.com/waybillhq/waybill/store/mysqlstore v0.0.0
 	github.com/waybillhq/waybill/store/pgstore v0.0.0
 	github.com/waybillhq/waybill/store/sqlitestore v0.0.0
@@ -13,6 +14,7 @@ require (
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/dunglas/httpsfv v1.1.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
@@ -33,6 +35,7 @@ require (
 
 replace (
 	github.com/waybillhq/waybill => ../
+	github.com/waybillhq/waybill/idempotency/httpkey => ../idempotency/httpkey
 	github.com/waybillhq/waybill/store/mysqlstore => ../store/mysqlstore
 	github.com/waybillhq/waybill/store/pgstore => ../store/pgstore
 	github.com/waybillhq/waybill/store/sqlitestore => ../store/sqlitestore

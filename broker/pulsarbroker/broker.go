@@ -75,7 +75,8 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	}
 	b.dead = b.newProducers(SinkConfig{Subscriptions: []string{DeadLetterSubscription}, MaxProducers: 64})
 	if err := b.reach(ctx); err != nil {
-		return nil, errors.Join(b.hide(fmt.Errorf("pulsarbroker: connect: %w", err)), b.Close())
+		go func() { _ = b.Close() }() // the client knows no context, and goes on for a while
+		return nil, b.hide(fmt.Errorf("pulsarbroker: connect: %w", err))
 	}
 	return b, nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -140,15 +139,17 @@ func admin(t *testing.T, method, path string, body any) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close()
-	answer, _ := io.ReadAll(res.Body)
+	answer, err := io.ReadAll(res.Body)
+	if err := errors.Join(err, res.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
 	if res.StatusCode >= 300 {
 		t.Fatalf("%s %s: %s: %s", method, path, res.Status, answer)
 	}
 	return answer
 }
 
-// namespace makes a namespace that goes with the test.
+// namespace makes a namespace of the test's own.
 func namespace(t *testing.T) string {
 	t.Helper()
 	name := "public/test-" + waybill.NewID().String()
@@ -288,7 +289,7 @@ func deliver(t *testing.T, s *pulsarbroker.Sink, batch ...waybill.Delivery) {
 	t.Helper()
 	for i, err := range s.Deliver(t.Context(), batch) {
 		if err != nil {
-			t.Fatalf("%d: %v", i, fmt.Errorf("%w", err))
+			t.Fatalf("%d: %v", i, err)
 		}
 	}
 }

@@ -105,4 +105,6 @@ func ExampleNew() {
 	// Output:
 	// 1 outbox
 	// 2 inbox
+	// 3 keys
+	// 4 jobs
 }

@@ -35,6 +35,8 @@ func TestNoOutputHasASecret(t *testing.T) {
 	sinks := []string{
 		"nats://u:" + canary + "@127.0.0.1:1", "nats://" + canary + "@127.0.0.1:1", "nats://u:" + canary, "nats://a:" + canary + "@h,nats://b:" + canary + "@h",
 		"amqp://u:" + canary + "@127.0.0.1:1/", "amqp://u:" + canary, "redis://u:" + canary + "@127.0.0.1:1/0", "redis://u:" + canary + "@127.0.0.1:1/zero",
+		"kafka://u:" + canary + "@127.0.0.1:1", "kafka://u:" + canary + "@127.0.0.1:1,127.0.0.1:2?sasl=" + canary, "kafka://u:" + canary,
+		"pulsar://u:" + canary + "@127.0.0.1:1", "pulsar://127.0.0.1:1?token=" + canary, "pulsar+ssl://u:" + canary, "pulsar://127.0.0.1:1/" + canary,
 		"https://u:" + canary + "@127.0.0.1:1/" + canary, "https://127.0.0.1:1/x#" + canary, "nats:" + canary, "log:" + canary, canary, "sqs://u:" + canary + "@h",
 	}
 	quick := []string{"--store-connect-timeout", "2s"}

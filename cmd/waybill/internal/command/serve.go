@@ -1,13 +1,19 @@
 package command
 
 import (
+	"context"
+	"errors"
 	"io"
 	"log/slog"
 
 	"github.com/spf13/cobra"
 
+	"github.com/waybillhq/waybill/cmd/waybill/internal/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/telemetry"
+	"github.com/waybillhq/waybill/observe"
 )
 
 func (a *app) serve() *cobra.Command {
@@ -29,20 +35,42 @@ func (a *app) serve() *cobra.Command {
 				loaded.Relays = []*settings.Settings{one}
 			}
 			a.warn(loaded)
-			d, err := daemon.Open(cmd.Context(), loaded, a.daemonConfig(loaded))
-			if err != nil {
-				return err
+			if err := admin.Check(loaded.Daemon().HTTP); err != nil { // before tables are made for a daemon that cannot run
+				return &coded{err, Usage}
 			}
-			return d.Run(cmd.Context())
+			return a.runDaemon(cmd.Context(), loaded)
 		},
 	}
 	settings.AddFlags(cmd.Flags(), notOfStore)
 	return cmd
 }
 
-// daemonConfig is where metrics and the HTTP API join the daemon.
-func (a *app) daemonConfig(loaded *settings.Loaded) daemon.Config {
-	return daemon.Config{Logger: a.logger(loaded.Daemon().Log), Out: a.Out}
+// runDaemon is where metrics and the HTTP API join the daemon.
+func (a *app) runDaemon(ctx context.Context, loaded *settings.Loaded) (err error) {
+	counts, err := telemetry.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, counts.Close(context.WithoutCancel(ctx))) }()
+	cfg := daemon.Config{Logger: a.logger(loaded.Daemon().Log), Out: a.Out}
+	cfg.Observe = func(s *settings.Settings) (observe.Hooks, error) {
+		o, err := counts.Observer(s.Metrics.Prefix, s.Name)
+		if err != nil {
+			return observe.Hooks{}, hint.New("change metrics.prefix", "%w", err)
+		}
+		return o.Hooks(), nil
+	}
+	if loaded.Daemon().HTTP.Enabled {
+		cfg.Extra = func(d *daemon.Daemon) ([]daemon.Component, error) {
+			c, err := admin.Component(d, counts.Handler())
+			return []daemon.Component{c}, err
+		}
+	}
+	d, err := daemon.Open(ctx, loaded, cfg)
+	if err != nil {
+		return err
+	}
+	return d.Run(ctx)
 }
 
 // logger returns the log that the settings ask for. Every line is scrubbed: drivers and clients log what they like.

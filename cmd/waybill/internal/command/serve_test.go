@@ -52,6 +52,7 @@ func serve(t *testing.T, environ []string, args ...string) *served {
 	ctx, stop := context.WithCancel(t.Context())
 	d := &served{stop: stop, code: make(chan int, 1)}
 	go func() {
+		environ = append([]string{"WAYBILL_HTTP_LISTEN=127.0.0.1:0"}, environ...) // tests run side by side
 		d.code <- command.Run(ctx, append([]string{"serve"}, args...), command.Streams{In: strings.NewReader(""), Out: &d.out, Err: &d.err, Environ: environ})
 	}()
 	t.Cleanup(stop)
@@ -258,7 +259,7 @@ func TestServeRefusesASecondRelayOfAnotherName(t *testing.T) {
 	first := serve(t, nil, "--sink", "log:")
 	waitFor(t, "the first relay", func() bool { return strings.Contains(first.err.String(), "lanes acquired") })
 	s := &script{t: t, ids: map[string]string{}}
-	_, errs, code := s.run(t.Context(), []string{"serve", "--sink", "log:", "--relay-name", "other"}, "")
+	_, errs, code := s.run(t.Context(), []string{"serve", "--sink", "log:", "--relay-name", "other", "--http-listen", "127.0.0.1:0"}, "")
 	if code != command.Failed || !strings.Contains(errs, "(hint: one outbox has one relay") {
 		t.Errorf("the second ended with %d: %s", code, errs)
 	}

@@ -14,6 +14,7 @@ import (
 type Progress struct {
 	mu     sync.Mutex
 	read   time.Time // the last that succeeded
+	beat   time.Time // the last heartbeat that did
 	calls  map[int]time.Time
 	next   int
 	owned  int
@@ -25,6 +26,8 @@ type Progress struct {
 type Report struct {
 	// Read is when the tables were last read with success; zero if they never were.
 	Read time.Time
+	// Beat is when the lease was last renewed; zero if it never was.
+	Beat time.Time
 	// Calling is since when the longest call of the sink is under way; zero if none is.
 	Calling time.Time
 	// Owned and Total are lanes.
@@ -37,7 +40,7 @@ type Report struct {
 func (p *Progress) Report() Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := Report{Read: p.read, Owned: p.owned, Total: p.total}
+	r := Report{Read: p.read, Beat: p.beat, Owned: p.owned, Total: p.total}
 	for _, since := range p.calls {
 		if r.Calling.IsZero() || since.Before(r.Calling) {
 			r.Calling = since
@@ -49,9 +52,16 @@ func (p *Progress) Report() Report {
 	return r
 }
 
-// Stuck returns why the relay does not get anywhere, or "": it has not read for longer than a limit, or a call of the sink takes longer.
+// Stuck returns why the relay does not get anywhere, or "": it has not read for longer than a limit, or a call of the sink takes longer. One whose
+// lanes other nodes have does not read: it gets on as long as its heartbeat does.
 func (p *Progress) Stuck(limit time.Duration) string {
 	r := p.Report()
+	if standby := r.Owned == 0 && r.Beat.After(r.Read); standby {
+		if time.Since(r.Beat) > limit {
+			return "it could not renew its lease for longer than " + limit.String()
+		}
+		return ""
+	}
 	switch {
 	case r.Read.IsZero():
 		return "it has not read the tables yet"
@@ -87,6 +97,14 @@ func (p *Progress) watch(next observe.Hooks) observe.Hooks {
 			if after != nil {
 				after(results)
 			}
+		}
+	}
+	all.QueueDepths = func(hot, cold int) { // told after every heartbeat
+		p.mu.Lock()
+		p.beat = time.Now()
+		p.mu.Unlock()
+		if next.QueueDepths != nil {
+			next.QueueDepths(hot, cold)
 		}
 	}
 	all.Lanes = func(owned, total int) {

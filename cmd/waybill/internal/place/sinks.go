@@ -10,12 +10,21 @@ func SinkKinds() []SinkKind {
 			open: openNATS,
 		},
 		{
+			Schemes: []string{"kafka://"}, Form: "kafka://user:password@host:9092,host2:9092?tls=true&sasl=scram-sha-512&create=true",
+			Help: "Kafka. create=true has the broker make topics that are missing, if it may; sasl is plain, scram-sha-256 or scram-sha-512", open: openKafka,
+		},
+		{
 			Schemes: []string{"amqp://", "amqps://"}, Form: "amqp://user:password@host:5672/vhost?declare=true",
 			Help: "RabbitMQ. The topic is an exchange, or with queues=true a queue; declare=true makes it when it is first used", open: openRabbit,
 		},
 		{
 			Schemes: []string{"redis://", "rediss://"}, Form: "redis://user:password@host:6379/0?existing=true",
 			Help: "Redis Streams. The topic is a stream; existing=true makes none", open: openRedis,
+		},
+		{
+			Schemes: []string{"pulsar://", "pulsar+ssl://"}, Form: "pulsar://host:6650,host2:6650/tenant/namespace?token=…&subscriptions=billing,stock",
+			Help: "Pulsar. The namespace is public/default if none is named. The subscriptions are made on every topic before the first event goes there: " +
+				"Pulsar keeps nothing for those who come later", open: openPulsar,
 		},
 		{
 			Schemes: []string{"https://", "http://"}, Form: "https://host/path",

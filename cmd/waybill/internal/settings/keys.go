@@ -337,7 +337,7 @@ func daemonKeys() []Key {
 			slot: toggle(func(s *Settings) *bool { return &s.HTTP.Enabled }),
 		},
 		{
-			Name: "http.listen", Default: "127.0.0.1:8425", Unit: "address", Daemon: true, Help: "Where it listens; anything but loopback needs a token, a certificate and its key",
+			Name: "http.listen", Default: "127.0.0.1:9292", Unit: "address", Daemon: true, Help: "Where it listens; anything but loopback needs a token, a certificate and its key",
 			slot: text(func(s *Settings) *string { return &s.HTTP.Listen }),
 		},
 		{
@@ -351,6 +351,10 @@ func daemonKeys() []Key {
 		{
 			Name: "http.key", Default: "", Unit: "file", Daemon: true, Help: "The certificate's key, in PEM",
 			slot: text(func(s *Settings) *string { return &s.HTTP.Key }),
+		},
+		{
+			Name: "http.ready-age", Default: "30s", Unit: "duration", Daemon: true, Help: "How long a relay may get nowhere before /readyz says that it is not ready",
+			slot: span(func(s *Settings) *time.Duration { return &s.HTTP.ReadyAge }),
 		},
 		{
 			Name: "log.level", Default: "info", Unit: "choice", Daemon: true, Help: "What serve logs: debug, info, warn or error",

@@ -94,6 +94,8 @@ type HTTP struct {
 	Listen    string
 	Token     Secret
 	Cert, Key string
+	// ReadyAge is how long a relay may get nowhere.
+	ReadyAge time.Duration
 }
 
 // Log is what the daemon says while it runs.
