@@ -1,9 +1,11 @@
 package natsbroker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -189,34 +191,35 @@ func incoming(msg jetstream.Msg) (*broker.Incoming, error) {
 }
 
 // recover takes what was delivered before the session began and never answered, before anything newer: the process that had it is gone, or it was lost with the
-// connection. Newer messages that come meanwhile are set aside for that long.
+// connection. The server delivers such messages again in any order, and newer ones in between: none is handed out before all of them are here.
 func (s *session) recover(ctx context.Context, r *broker.Receiver) error {
-	var newer []*broker.Incoming
+	var held []*broker.Incoming // by their order
 	defer func() {
-		for _, in := range newer { // those that were not put: ctx has ended, or the connection is lost
+		for _, in := range held { // those that were not put: ctx has ended, or the connection is lost
 			s.release(in)
 		}
 	}()
-	for missing := s.missing; missing > 0 && ctx.Err() == nil && time.Now().Before(s.until); {
-		found := 0
+	for found := 0; found < s.missing && ctx.Err() == nil && time.Now().Before(s.until); {
+		before := found
 		err := s.fetch(1, func(in *broker.Incoming) {
-			switch {
-			case in.Order > s.before:
-				newer = append(newer, in)
-			case r.Put(ctx, in) != nil:
-				s.release(in)
-			default:
+			at, again := slices.BinarySearchFunc(held, in.Order, func(h *broker.Incoming, order uint64) int { return cmp.Compare(h.Order, order) })
+			if again {
+				held[at] = in // the server wants the answer to the latest delivery
+				return
+			}
+			held = slices.Insert(held, at, in)
+			if in.Order <= s.before {
 				found++
 			}
 		})
 		if err != nil {
 			return err
 		}
-		if missing -= found; found > 0 {
-			continue
-		}
-		if err := s.Keep(ctx, newer); err != nil {
+		if err := s.Keep(ctx, held); err != nil {
 			return err
+		}
+		if found > before {
+			continue
 		}
 		asking, cancel := s.s.b.connected(ctx)
 		info, err := s.consumer.Info(asking)
@@ -232,8 +235,8 @@ func (s *session) recover(ctx context.Context, r *broker.Receiver) error {
 		case <-time.After(recoverPause):
 		}
 	}
-	for len(newer) > 0 && r.Put(ctx, newer[0]) == nil {
-		newer = newer[1:]
+	for len(held) > 0 && r.Put(ctx, held[0]) == nil {
+		held = held[1:]
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (p plain) on(fn func(ch *amqp.Channel) error) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	ch, err := conn.Channel()
 	if err != nil {
 		return err

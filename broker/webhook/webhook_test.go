@@ -236,7 +236,7 @@ func post(t *testing.T, url string, h http.Header, body string) int {
 		t.Fatal(err)
 	}
 	defer http.DefaultClient.CloseIdleConnections()
-	defer res.Body.Close()
+	defer func() { _ = res.Body.Close() }()
 	return res.StatusCode
 }
 
@@ -330,7 +330,7 @@ func transport(t *testing.T) *http.Transport {
 func TestEndpointsAreTheirOwnDestinations(t *testing.T) {
 	c := &consumer{}
 	up := receiver(t, c, webhook.ReceiverConfig{})
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	gone, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +433,7 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer http.DefaultClient.CloseIdleConnections()
-	defer res.Body.Close()
+	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusMethodNotAllowed || len(c.events()) != 0 {
 		t.Errorf("GET: %d; %d events were handled", res.StatusCode, len(c.events()))
 	}
@@ -466,7 +466,7 @@ func TestTheConsumerFinishesWithoutItsClient(t *testing.T) {
 
 // A source drains: what is in hand when its context ends is answered.
 func TestSourceDrains(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -575,7 +575,7 @@ func ExampleNewReceiver() {
 		fmt.Println(err)
 		return
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990}).Complete()
 	fmt.Println(s.Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}))
 	// Output:

@@ -10,7 +10,7 @@ type keyStatements struct {
 	savePoint, saveProven           string
 	claimKey, claimReturning        string
 	endKey, failKey, renewKey       string
-	lookKey, findKey, judgeKey      string
+	lookKey, judgeKey               string
 	listKeys, keyStats              string
 	settleKey, reopenKey            string
 	oldKeys, dropKeys, stripAnswers string
