@@ -309,7 +309,7 @@ func (b *keyBed) bought() map[string]int64 {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer rows.Close() //nolint:errcheck // it is read
+	defer rows.Close()
 	out := map[string]int64{}
 	for rows.Next() {
 		var key string
