@@ -23,11 +23,13 @@ export GOWORK := $(wildcard $(CURDIR)/go.work)
 # nor the exit code. exec, so that make's signals reach it and not a shell.
 TESTSERVER := exec $(CURDIR)/.tools/testserver
 WITH_SERVERS := $(TESTSERVER) run --race-tools --
-WITH_BROKERS := $(TESTSERVER) run --race-tools --only postgres,kafka,pulsar --
+WITH_BROKERS := $(TESTSERVER) run --race-tools --only postgres,redis,rabbitmq,kafka,pulsar --
 WITH_ALL := $(TESTSERVER) run --race-tools --only postgres,mariadb,redis,rabbitmq,kafka,pulsar --
 RACE := env CGO_ENABLED=1 go test -race -count=1 -timeout 15m
 
-# The folders whose tests need the brokers that take long to start.
+# The folders whose tests need the brokers that take long to start. make test
+# builds them, too, and there they skip: test/brokers wants Kafka for all its
+# tests, so that the streams over Redis and the like do not run twice.
 BROKER_TESTS := broker/kafkabroker broker/pulsarbroker test/brokers internal/testserver/private
 
 # The folders of all modules in go.work.

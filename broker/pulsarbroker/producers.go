@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/apache/pulsar-client-go/pulsar"
+	"github.com/apache/pulsar-client-go/pulsar/backoff"
 
 	"github.com/waybillhq/waybill/internal/contain"
 )
@@ -44,7 +45,7 @@ func (b *Broker) newProducers(cfg SinkConfig) *producers {
 				return nil, err
 			}
 		}
-		return b.client.CreateProducer(pulsar.ProducerOptions{
+		return b.watched(pulsar.ProducerOptions{
 			Topic: topic, DisableBatching: !cfg.Batch,
 			SendTimeout: -1, // the sink has its own, and closes the producer then
 		})
@@ -53,6 +54,29 @@ func (b *Broker) newProducers(cfg SinkConfig) *producers {
 	defer b.mu.Unlock()
 	b.pools = append(b.pools, p)
 	return p
+}
+
+// watched is a producer that says when it has lost its connection.
+type watched struct {
+	pulsar.Producer
+	lost chan struct{}
+}
+
+// watched makes a producer that does not connect again by itself: the client would do so beside its sending, over fields that both use. What is under way fails at
+// once instead, and a new producer takes over.
+func (b *Broker) watched(opts pulsar.ProducerOptions) (pulsar.Producer, error) {
+	w := &watched{lost: make(chan struct{})}
+	never, once := uint(0), sync.Once{}
+	opts.MaxReconnectToBroker = &never
+	opts.BackOffPolicyFunc = func() backoff.Policy { // it is asked for when a connection was lost, and at no other time
+		once.Do(func() { close(w.lost) })
+		return backoff.NewDefaultBackoff()
+	}
+	var err error
+	if w.Producer, err = b.client.CreateProducer(opts); err != nil {
+		return nil, err
+	}
+	return w, nil
 }
 
 // subscribe makes a subscription at the beginning of a topic. Pulsar keeps what a subscription has not acknowledged, and nothing else.
@@ -209,21 +233,27 @@ func (p *producers) send(ctx context.Context, topic string, messages []*pulsar.P
 		}
 		results[i] = errUnanswered
 	}
-	broken := false
+	var lost <-chan struct{}
+	if w, ok := e.p.(*watched); ok {
+		lost = w.lost
+	}
+	broken, why := false, error(nil)
 	for range messages {
 		select {
 		case r := <-receipts:
 			results[r.i] = r.err
 			broken = broken || breaks(r.err)
 			continue
+		case <-lost:
+			broken, why = true, errSilent
 		case <-ctx.Done():
-			broken = true
+			broken, why = true, context.Cause(ctx)
 		}
 		break
 	}
 	for i := range results {
 		if errors.Is(results[i], errUnanswered) {
-			results[i] = context.Cause(ctx)
+			results[i] = why
 		}
 	}
 	if broken {
