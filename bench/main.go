@@ -6,11 +6,12 @@
 //	go run ./bench steady    producers and relay together: throughput, and the time from commit to handler
 //	go run ./bench inbox     what applying an event once costs a consumer
 //	go run ./bench idle      what a relay costs that has nothing to do
+//	go run ./bench brokers   how fast a relay publishes to each broker, beside its client library by hand
 //	go run ./bench idempotency  what a key costs the request that has one
 //	go run ./bench drain -h  the flags of a command
 //
-// PostgreSQL and MariaDB are private servers that it starts and stops by itself, unless WAYBILL_TEST_POSTGRES and
-// WAYBILL_TEST_MYSQL name existing ones. All figures of a table come from one run on one server, and the contenders take turns,
+// Databases and brokers are private servers that it starts and stops by itself, unless WAYBILL_TEST_POSTGRES,
+// WAYBILL_TEST_MYSQL and the like name existing ones. All figures of a table come from one run on one server, and the contenders take turns,
 // so that a slow minute of the machine is a slow minute for all: compare inside a table, never between two.
 package main
 
@@ -60,6 +61,8 @@ var commands = []command{
 	{"inbox", `what applying an event once costs a consumer (PostgreSQL): by hand, one by one, in batches, with an empty table and a
           large one`, prepareInbox},
 	{"idle", `what a relay costs that has nothing to do (PostgreSQL)`, prepareIdle},
+	{"brokers", `how fast a relay publishes to each broker, every event confirmed, beside the client library publishing the same messages
+          by hand; with the outbox in memory and in PostgreSQL`, prepareBrokers},
 	{"idempotency", `what a key costs the request that has one (PostgreSQL): by hand, Do and DoTx, first runs and repeats; what the HTTP middleware
           adds to a handler`, prepareIdempotency},
 }
@@ -113,7 +116,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func usage(w io.Writer) {
 	fmt.Fprint(w, "usage: bench COMMAND [flags]\n\n")
 	for _, c := range commands {
-		fmt.Fprintf(w, "  %-6s  %s\n", c.name, c.about)
+		fmt.Fprintf(w, "  %-7s  %s\n", c.name, c.about)
 	}
 	fmt.Fprint(w, "\nbench COMMAND -h lists the flags of a command.\n")
 }
@@ -146,7 +149,10 @@ const mariadb = "mariadb"
 // missing returns the servers that the environment does not name.
 func missing(names []string) []string {
 	var out []string
-	for name, variable := range map[string]string{"postgres": testserver.EnvPostgres, mariadb: testserver.EnvMySQL} {
+	for name, variable := range map[string]string{
+		"postgres": testserver.EnvPostgres, mariadb: testserver.EnvMySQL, testserver.RedisName: testserver.EnvRedis,
+		testserver.RabbitMQName: testserver.EnvRabbitMQ, testserver.KafkaName: testserver.EnvKafka, testserver.PulsarName: testserver.EnvPulsar,
+	} {
 		if slices.Contains(names, name) && os.Getenv(variable) == "" {
 			out = append(out, name)
 		}

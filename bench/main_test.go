@@ -23,6 +23,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"steady", "-h"}, 0, "-rate"},
 		{[]string{"idle", "-h"}, 0, "-turn"},
 		{[]string{"write", "-h"}, 0, "-rounds"},
+		{[]string{"brokers", "-h"}, 0, "-only"},
+		{[]string{"brokers", "-only", "pigeon"}, 2, `unknown broker "pigeon"`},
 		{[]string{"drain", "-nonsense"}, 2, "-nonsense"},
 		{[]string{"drain", "100k"}, 2, `"100k" is not a flag`},
 		{[]string{"drain", "-db", "oracle"}, 2, `unknown database "oracle"`},

@@ -148,19 +148,23 @@ var (
 	errTooLong = fmt.Errorf("idempotency: MaxExecution is over: %w", context.DeadlineExceeded)
 )
 
-// hold renews the lease until stop is called. The context that it returns ends when the lease is lost, or MaxExecution is over.
+// hold renews the lease until stop is called. The context that it returns ends when the lease is lost, or MaxExecution is over. Most runs are over
+// long before their lease has to be renewed, so it takes a goroutine only when it is time.
 func (a *attempt[T]) hold(ctx context.Context) (inner context.Context, stop func()) {
 	lost, lose := context.WithCancelCause(ctx)
 	inner, done := a.bounded(lost)
 	beat, end := context.WithCancel(context.WithoutCancel(ctx))
 	stopped := make(chan struct{})
-	go func() {
+	began := time.Now()
+	timer := time.AfterFunc(a.k.cfg.Lease/3, func() {
 		defer close(stopped)
-		a.beat(beat, lose)
-	}()
+		a.beat(beat, began, lose)
+	})
 	return inner, func() {
 		end()
-		<-stopped
+		if !timer.Stop() {
+			<-stopped
+		}
 		done()
 		lose(nil)
 	}
@@ -174,17 +178,14 @@ func (e *effort[T]) bounded(ctx context.Context) (context.Context, context.Cance
 	return ctx, func() {}
 }
 
-// beat renews the lease at a third of it. A store that fails is asked again until the lease has run out.
-func (a *attempt[T]) beat(ctx context.Context, lose context.CancelCauseFunc) {
+// beat renews the lease, now and then at every third of it. A store that fails is asked again until the lease has run out.
+func (a *attempt[T]) beat(ctx context.Context, began time.Time, lose context.CancelCauseFunc) {
 	every := a.k.cfg.Lease / 3
-	began := time.Now()
-	timer := time.NewTimer(every)
-	defer timer.Stop()
-	for {
+	for pause := time.Duration(0); ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-timer.C:
+		case <-time.After(pause):
 		}
 		now := time.Now()
 		if limit := a.k.cfg.MaxExecution; limit > 0 && now.Sub(began) >= limit {
@@ -200,12 +201,12 @@ func (a *attempt[T]) beat(ctx context.Context, lose context.CancelCauseFunc) {
 		case ok:
 			a.until = now.Add(a.k.cfg.Lease)
 			a.flight.until.Store(a.until.UnixNano())
-			timer.Reset(every)
+			pause = every
 		case err == nil || left <= 0:
 			lose(errLapsed)
 			return
 		default:
-			timer.Reset(min(every/3, left))
+			pause = min(every/3, left)
 		}
 	}
 }

@@ -113,7 +113,7 @@ func result[R any](reply Reply, value R) (Result[R], error) {
 	}
 	var stored R // not value: a late run has left its own there
 	if err := json.Unmarshal(reply.Body, &stored); err != nil {
-		return Result[R]{}, fmt.Errorf("idempotency: it ran, and its stored result cannot be read: %w", err)
+		return Result[R]{}, fmt.Errorf("%w: it ran, and this is wrong with its stored result: %w", ErrCorrupt, err)
 	}
 	res.Value = stored
 	return res, nil

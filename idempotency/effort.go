@@ -94,6 +94,12 @@ func (e *effort[T]) await(ctx context.Context, until time.Time, n int) error {
 // lead asks the store for the key, and runs what it stands for if it gets it.
 func (e *effort[T]) lead(ctx context.Context, f *flight) (Reply, error) {
 	defer e.k.leave(f)
+	if reply, stands, err := e.peek(ctx); stands || err != nil {
+		if stands {
+			f.decline(reply, err)
+		}
+		return reply, err
+	}
 	if e.tx != nil {
 		return e.inTransaction(ctx, f)
 	}
@@ -117,8 +123,31 @@ func (e *effort[T]) lead(ctx context.Context, f *flight) (Reply, error) {
 	return a.run(ctx)
 }
 
+// rarely is after how many new keys in a row the next one is expected to be new, too.
+const rarely = 16
+
+// peek answers from what is stored already, where a store can tell at little cost. A new key would pay for the look, so there is none while
+// nobody repeats anything: then it is the claim that finds the answer, at the cost of a round trip or two.
+func (e *effort[T]) peek(ctx context.Context) (reply Reply, stands bool, err error) {
+	if e.k.peeker == nil || e.k.fresh.Load() >= rarely {
+		return Reply{}, false, nil
+	}
+	rec, stands, err := e.k.peeker.PeekKey(ctx, e.req.id(), string(e.req.Hash))
+	switch {
+	case err != nil:
+		return Reply{}, false, e.wrap(storeError("looking", err))
+	case stands:
+		reply, err = e.judge(&rec)
+	}
+	return reply, stands, err
+}
+
 func (e *effort[T]) claim() store.KeyClaim {
-	return store.KeyClaim{KeyID: e.req.id(), Hash: string(e.req.Hash), Owner: waybill.NewID(), Lease: e.k.cfg.Lease}
+	claim := store.KeyClaim{KeyID: e.req.id(), Hash: string(e.req.Hash), Owner: waybill.NewID(), Lease: e.k.cfg.Lease, TTL: e.ttl()}
+	if e.k.cfg.ResultTTL > 0 {
+		claim.TTL = min(claim.TTL, e.k.cfg.ResultTTL)
+	}
+	return claim
 }
 
 // unclaim gives a key back if a claim whose answer was lost did take it: nothing has run.
@@ -157,7 +186,7 @@ func (e *effort[T]) judge(rec *store.KeyRecord) (Reply, error) {
 	case store.KeyFailed: // since it was looked at
 		return Reply{}, e.inProgress(busyDelay)
 	}
-	return Reply{}, e.wrap(storeError("reading", fmt.Errorf("the record's state is %d", int(rec.State))))
+	return Reply{}, e.wrap(fmt.Errorf("%w: its state is %d", ErrCorrupt, int(rec.State)))
 }
 
 func (e *effort[T]) conflict() error {

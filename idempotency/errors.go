@@ -19,6 +19,8 @@ var (
 	ErrResultExpired = errors.New("idempotency: it ran, and its answer has expired")
 	// ErrUnknownPhase: an earlier attempt got to a phase that this code does not have, or not at this place.
 	ErrUnknownPhase = errors.New("idempotency: an earlier attempt ended in a phase that this code does not have here")
+	// ErrCorrupt: there is a record, and it cannot be understood: it is damaged, or newer than this code. Nothing runs under the key.
+	ErrCorrupt = errors.New("idempotency: the record cannot be understood")
 	// ErrStore: the store failed, not the handler. Where nothing else is said, nothing has run, or it was rolled back.
 	ErrStore = errors.New("idempotency: the store failed")
 )

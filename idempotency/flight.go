@@ -52,7 +52,12 @@ func (k *Keys[T]) leave(f *flight) {
 	k.mu.Lock()
 	delete(k.flights, f.id)
 	k.mu.Unlock()
-	if !f.taken && f.declined == nil { // the store failed: each finds out himself
+	switch {
+	case f.taken:
+		k.fresh.Add(1)
+	case f.declined != nil:
+		k.fresh.Store(0)
+	default: // the store failed: each finds out himself
 		close(f.claimed)
 	}
 	close(f.ended)

@@ -81,6 +81,8 @@ func (c Config) withDefaults() Config {
 // Keys is the idempotency keys of one database. T is the type of its transactions. It is safe for concurrent use.
 type Keys[T any] struct {
 	db      store.Keys[T]
+	peeker  store.KeyPeeker // the same, if it can
+	fresh   atomic.Int64    // requests since the last repeat
 	cfg     Config
 	runner  *unit.Runner[T]
 	running atomic.Bool // Run
@@ -98,5 +100,6 @@ func New[T any](db store.Keys[T], cfg Config) (*Keys[T], error) {
 		return nil, fmt.Errorf("idempotency: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	return &Keys[T]{db: db, cfg: cfg, runner: unit.NewRunner[T](db, cfg.Logger), flights: make(map[store.KeyID]*flight)}, nil
+	peeker, _ := db.(store.KeyPeeker)
+	return &Keys[T]{db: db, peeker: peeker, cfg: cfg, runner: unit.NewRunner[T](db, cfg.Logger), flights: make(map[store.KeyID]*flight)}, nil
 }

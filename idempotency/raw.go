@@ -36,7 +36,7 @@ type Reply struct {
 // returns. The claim is committed before fn is called, and the answer is stored before DoBytes returns, so send it only then.
 //
 // The error is fn's own, as it is; or a refusal, and then fn was not called: [*InProgressError], [waybill.ErrConflict], [ErrUnresolved],
-// [*NoResultError], [ErrStore], [waybill.ErrNested], or what is wrong with the request. Two refusals can come after fn was called, because
+// [*NoResultError], [ErrCorrupt], [ErrStore], [waybill.ErrNested], or what is wrong with the request. Two refusals can come after fn was called, because
 // somebody else took the key over meanwhile: [*InProgressError] and [waybill.ErrLeaseLost]. One key has one answer: what fn returned must not be
 // sent then. If the other has already finished, the reply is the stored one.
 //

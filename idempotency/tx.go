@@ -98,7 +98,17 @@ func (t *taking[T]) run(ctx context.Context, tx T) error {
 	if err := t.k.prove(ctx, tx); err != nil {
 		return err
 	}
-	ok, err := t.k.db.KeepKey(ctx, tx, got.Attempt, t.stored)
+	return t.k.keep(ctx, tx, got.Attempt, t.stored)
+}
+
+// keep stores the answer in the transaction: with its commit, if that is possible.
+func (k *Keys[T]) keep(ctx context.Context, tx T, a store.KeyAttempt, answer store.KeyAnswer) error {
+	if keeper, ok := k.db.(store.KeyKeeper[T]); ok {
+		if later, err := keeper.KeepKeyLast(ctx, tx, a, answer); later || err != nil {
+			return err
+		}
+	}
+	ok, err := k.db.KeepKey(ctx, tx, a, answer)
 	if err == nil && !ok {
 		err = errLapsed
 	}

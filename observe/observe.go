@@ -65,7 +65,8 @@ type Hooks struct {
 	KeyRan      func(operation string, took time.Duration, err error)
 	KeyRepeated func(operation string)
 	KeyRefused  func(operation string, why error)
-	// KeyUnkept counts answers that were sent and could not be stored; repeats are refused then, nothing runs again.
+	// KeyUnkept counts answers that were sent and could not be stored. Repeats are refused; once the lease of the run is over one may run
+	// again, unless the store could at least record that the answer is lost.
 	KeyUnkept func(operation string, err error)
 	// Keys is how the idempotency keys stand, whenever somebody counted.
 	Keys func(k Keys)

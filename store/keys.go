@@ -37,6 +37,9 @@ type KeyClaim struct {
 	Owner waybill.ID
 	// Lease is for how long nobody else may take the key.
 	Lease time.Duration
+	// TTL is for how long the answer will be kept, if that is known: a hint. A store that sorts records by when they expire can do so at
+	// once, and does not have to when the answer comes.
+	TTL time.Duration
 }
 
 // KeyAttempt names an attempt that was taken.
@@ -51,7 +54,7 @@ type KeyTaker[T any] interface {
 	// TakeKey takes a key in the transaction that will hold its answer: if there is no live record, or a failed one, or one that is being
 	// processed whose lease has run out. Unless the transaction commits with an answer ([KeyTaker.KeepKey]), nothing has happened.
 	//
-	// It never waits for another transaction that holds the same key: that one is busy. It may report one as busy that is not, if that
+	// It never waits for another transaction that has taken the same key: that one is busy. It may wait for a claim that is being committed. It may report one as busy that is not, if that
 	// is rare. After an error the transaction can only be rolled back. A transaction that has ended is [waybill.ErrTxDone].
 	TakeKey(ctx context.Context, tx T, c KeyClaim) (KeyTaken, error)
 	// KeepKey stores the answer of an attempt and ends it as succeeded, in the caller's transaction: of a key that this transaction took, or
@@ -60,6 +63,14 @@ type KeyTaker[T any] interface {
 	KeepKey(ctx context.Context, tx T, a KeyAttempt, answer KeyAnswer) (bool, error)
 	// SavePoint stores how far a claimed attempt has come, under the same conditions as KeepKey.
 	SavePoint(ctx context.Context, tx T, a KeyAttempt, p KeyPoint) (bool, error)
+}
+
+// KeyKeeper may be implemented by stores whose transactions can store an answer in the round trip of their commit.
+type KeyKeeper[T any] interface {
+	// KeepKeyLast is [KeyTaker.KeepKey] for an answer that is the last thing in its transaction: it is stored when the transaction commits, and
+	// if the attempt does not hold the key then, the commit fails with [waybill.ErrLeaseLost] and nothing is left. It reports false if
+	// the transaction is not one that can.
+	KeepKeyLast(ctx context.Context, tx T, a KeyAttempt, answer KeyAnswer) (bool, error)
 }
 
 // KeyTaken says what became of a wish.
@@ -106,6 +117,13 @@ type KeyClaimer interface {
 	EndKey(ctx context.Context, a KeyAttempt, end KeyEnd) (bool, error)
 	// RenewKey makes the lease run from now on, if the attempt still holds the key and its lease has not run out.
 	RenewKey(ctx context.Context, a KeyAttempt, lease time.Duration) (bool, error)
+}
+
+// KeyPeeker may be implemented by stores for which a look costs less than a claim that fails: repeats are answered from it.
+type KeyPeeker interface {
+	// PeekKey returns a live record that whoever has the hash cannot take, with what a repeat needs of it: its hash, its state, its answer,
+	// LeaseUntil and Now. It reports whether there is one; if not, the key has to be taken, or claimed, to know more.
+	PeekKey(ctx context.Context, id KeyID, hash string) (KeyRecord, bool, error)
 }
 
 // KeyEnd is how an attempt ended.

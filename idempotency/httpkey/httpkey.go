@@ -276,7 +276,7 @@ func (m *Middleware[T]) conclude(w http.ResponseWriter, c *call, fresh *capture,
 		return
 	}
 	p := problemOf(err)
-	if p.Code == broken.Code {
+	if p.Code == broken.Code || p.Code == unreadable.Code {
 		m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: a request failed", "operation", c.operation, "error", err)
 	}
 	if p.ResultRef != "" && !m.authorized(c, p.ResultRef) {

@@ -71,6 +71,10 @@ var (
 		Title: "Stored answer cannot be read", Status: http.StatusInternalServerError, Code: "record-corrupt", OperationState: "succeeded",
 		Detail: "The operation has run, but its stored answer is damaged. It does not run again.",
 	}
+	unreadable = problem{
+		Title: "Record cannot be read", Status: http.StatusInternalServerError, Code: corrupt.Code, OperationState: "unknown",
+		Detail: "There is a record of this key, and it is damaged. Nothing runs.",
+	}
 )
 
 // problemOf returns what a client is told about a refusal of the keys.
@@ -101,6 +105,8 @@ func problemOf(err error) problem {
 			p.Code, p.Title, p.Detail = "result-expired", "Answer has expired", "The operation has run, but its answer is no longer kept. It does not run again."
 		}
 		return p
+	case errors.Is(err, idempotency.ErrCorrupt):
+		return unreadable
 	case errors.Is(err, waybill.ErrUncertain):
 		return unavailable("unknown", "It is not known yet whether the operation was committed. A repeat with the same key finds out.")
 	case errors.Is(err, idempotency.ErrStore):

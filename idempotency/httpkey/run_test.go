@@ -510,6 +510,21 @@ func TestRule43CorruptRecord(t *testing.T) {
 	}
 }
 
+// TestRule43UnknownState: a state that nobody knows is not a store that is down, so FailOpen does not run it either.
+func TestRule43UnknownState(t *testing.T) {
+	b := newBed(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(_ string, err error) { t.Error("it failed open:", err) }}})
+	b.post("k", "{}")
+	b.db.claim = func(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+		r, ok, err := b.db.Keys.ClaimKey(ctx, c)
+		r.State = 9
+		return r, ok, err
+	}
+	if a := b.post("k", "{}"); a.status != http.StatusInternalServerError || a.problem.Code != "record-corrupt" {
+		t.Errorf("%+v", a)
+	}
+	b.wantRuns(1)
+}
+
 func TestRule44CleaningLeavesWhatIsNotOver(t *testing.T) {
 	g := newGate()
 	b := newBed(t, setup{cfg: httpkey.Config{TTL: time.Millisecond}, run: func(w http.ResponseWriter, r *http.Request) {

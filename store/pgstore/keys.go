@@ -34,7 +34,7 @@ func (s *SQLStore) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (s
 // take takes a key in a transaction of the caller. A record that was committed after the snapshot is looked for again; what is free by
 // then counts as busy: who comes back will get it.
 func (c *core) take(ctx context.Context, tx database, claim store.KeyClaim) (store.KeyTaken, error) {
-	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID))
+	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.TTL > 0, claim.TTL))
 	isNew, err := c.did(ctx, tx, c.sql.takeNew, args)
 	if err != nil {
 		return store.KeyTaken{}, c.locksHint(err)
@@ -88,6 +88,19 @@ func (s *SQLStore) KeepKey(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, 
 	return s.did(ctx, sqlDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
 }
 
+// KeepKeyLast implements [store.KeyKeeper], for the transactions of InTx.
+func (s *Store) KeepKeyLast(_ context.Context, tx pgx.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+	g, ours := tx.(*guard)
+	if !ours || g.parent != nil || !g.s.begun || g.s.last != nil {
+		return false, nil
+	}
+	if err := g.usable(); err != nil {
+		return false, err
+	}
+	g.s.last = append(keyAttemptArgs(a), answerArgs(answer)...)
+	return true, nil
+}
+
 // SavePoint implements [store.KeyTaker].
 func (s *Store) SavePoint(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
 	if err := s.inOpenTx(ctx, tx, "save a point"); err != nil {
@@ -104,21 +117,31 @@ func (s *SQLStore) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt
 	return s.did(ctx, sqlDB{tx}, s.sql.savePoint, append(keyAttemptArgs(a), []byte(p.Name), bytesArg(p.Data)))
 }
 
-// ClaimKey implements [store.KeyClaimer]. It looks first: a repeat is one plain read, which locks nothing. A record that changed meanwhile is
-// looked at again.
+// PeekKey implements [store.KeyPeeker].
+func (c *core) PeekKey(ctx context.Context, id store.KeyID, hash string) (rec store.KeyRecord, stands bool, err error) {
+	var state int16
+	var ref, contentType []byte
+	var resultExpires, lease, expires *time.Time
+	rows, err := c.db.query(ctx, c.sql.peekKey, keyArgs(id)...)
+	err = collect(rows, err, func() error { stands = true; return nil },
+		&rec.Hash, &state, &ref, &rec.Result, &contentType, &rec.Lost, &resultExpires, &lease, &expires, &rec.Now)
+	if err != nil || !stands || expires != nil && !expires.After(rec.Now) {
+		return store.KeyRecord{}, false, c.explain(err)
+	}
+	rec.KeyID, rec.State, rec.Ref, rec.ContentType, rec.LeaseUntil = id, store.KeyState(state), string(ref), string(contentType), timeOf(lease)
+	if resultExpires != nil && !resultExpires.After(rec.Now) {
+		rec.ResultExpired, rec.Result = true, nil
+	}
+	return rec, !keyFree(&rec, hash), nil
+}
+
+// ClaimKey implements [store.KeyClaimer]. A record that changed while it was looked at is looked at again.
 func (c *core) ClaimKey(ctx context.Context, claim store.KeyClaim) (store.KeyRecord, bool, error) {
-	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), seconds(claim.Lease))
-	for isNew := true; ; isNew = false {
-		record, there, err := c.FindKey(ctx, claim.KeyID)
-		if err != nil || there && !keyFree(&record, claim.Hash) {
-			return record, false, err
-		}
-		if isNew && !there {
-			record, taken, err := c.claimNew(ctx, claim, args)
-			if err != nil || taken {
-				return record, taken, err
-			}
-		}
+	if record, taken, err := c.claimNew(ctx, claim); err != nil || taken {
+		return record, taken, err
+	}
+	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.TTL > 0, claim.TTL), seconds(claim.Lease))
+	for {
 		taken, there := false, false
 		r := newKeyRow(c.db)
 		rows, err := c.db.query(ctx, c.sql.claimKey, args...)
@@ -133,8 +156,9 @@ func (c *core) ClaimKey(ctx context.Context, claim store.KeyClaim) (store.KeyRec
 }
 
 // claimNew takes a key that has no record.
-func (c *core) claimNew(ctx context.Context, claim store.KeyClaim, args []any) (store.KeyRecord, bool, error) {
+func (c *core) claimNew(ctx context.Context, claim store.KeyClaim) (store.KeyRecord, bool, error) {
 	taken := false
+	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), seconds(claim.Lease), secondsIf(claim.TTL > 0, claim.TTL))
 	rec := store.KeyRecord{KeyID: claim.KeyID, Hash: claim.Hash, State: store.KeyProcessing, Owner: claim.Owner, Fence: 1, Attempts: 1}
 	rows, err := c.db.query(ctx, c.sql.claimNew, args...)
 	err = collect(rows, err, func() error { taken = true; return nil }, &rec.LeaseUntil, &rec.CreatedAt, &rec.Now)
@@ -222,9 +246,19 @@ func (c *core) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd)
 	return false, fmt.Errorf("pgstore: an uncertain key cannot be resolved as %s", end.State)
 }
 
-// PurgeKeys implements [store.KeyRecords].
+// PurgeKeys implements [store.KeyRecords]. Records that are put off must not keep it from those behind them.
 func (c *core) PurgeKeys(ctx context.Context, limit int) (int, error) {
-	return c.howMany(ctx, c.sql.purgeKeys, max(limit, 0))
+	sum := 0
+	for {
+		var purged, putOff int
+		rows, err := c.db.query(ctx, c.sql.purgeKeys, max(limit-sum, 0))
+		if err := collect(rows, err, func() error { return nil }, &purged, &putOff); err != nil {
+			return sum, c.explain(err)
+		}
+		if sum += purged; putOff == 0 || sum >= limit {
+			return sum, nil
+		}
+	}
 }
 
 // keyArgs are those of keyIs. Texts go as bytes: whatever they are, they come back unchanged.

@@ -1,6 +1,10 @@
 package pgstore_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -101,5 +106,87 @@ func TestKeysAreDurable(t *testing.T) {
 	err := pool.QueryRow(ctx, `SELECT count(*), count(*) FILTER (WHERE mode = 'off') FROM "`+schema+`".seen`).Scan(&n, &off)
 	if err != nil || n != len(steps) || off != 0 {
 		t.Errorf("%d changes, %d of them not durable, %v", n, off, err)
+	}
+}
+
+// TestKeyRoundTrips: a repeat among repeats is one, and what a key adds to a transaction is its own insert, which BEGIN rides on; the answer goes
+// with the COMMIT.
+func TestKeyRoundTrips(t *testing.T) {
+	pool, w := openWire(t, nil)
+	s, _ := openStore(t, pool)
+	keys, err := idempotency.New(s, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	do := func(key string) error {
+		_, err := idempotency.Do(ctx, keys, keyRequest(key), func(context.Context) (int, error) { return 1, nil })
+		return err
+	}
+	doTx := func(key string) error {
+		_, err := idempotency.DoTx(ctx, keys, keyRequest(key), func(ctx context.Context, tx pgx.Tx) (int, error) {
+			_, err := tx.Exec(ctx, "SELECT 1")
+			return 1, err
+		})
+		return err
+	}
+	for _, tc := range []struct {
+		name                       string
+		do                         func(key string) error
+		first, fresh, rediscovered int64
+	}{{"Do", do, 3, 2, 2}, {"DoTx", doTx, 4, 3, 3}} {
+		count := func(what, key string, want int64) {
+			before := w.sent.Load()
+			if err := tc.do(tc.name + key); err != nil {
+				t.Fatal(err)
+			}
+			if n := w.sent.Load() - before; n != want && want > 0 {
+				t.Errorf("%s, %s: %d round trips, want %d", tc.name, what, n, want)
+			}
+		}
+		// Once for all statements, which are prepared in round trips of their own.
+		for i := range 20 {
+			count("", fmt.Sprint(i), 0)
+		}
+		count("", "0", 0)
+		count("", "0", 0)
+
+		count("a repeat", "0", 1)
+		count("a new key among repeats", "new", tc.first)
+		for i := range 20 {
+			count("", fmt.Sprint("more ", i), 0)
+		}
+		count("a new key among new ones", "newer", tc.fresh)
+		count("a repeat among new keys", "newer", tc.rediscovered)
+		count("the next repeat", "newer", 1)
+	}
+}
+
+func keyRequest(key string) idempotency.Request {
+	return idempotency.Request{TenantID: "t", Operation: "pay", Key: key, Hash: idempotency.Hash("v1:" + strings.Repeat("a", 64))}
+}
+
+// TestKeyLostInItsTransaction: if the record is gone when the answer is stored, nothing is committed.
+func TestKeyLostInItsTransaction(t *testing.T) {
+	pool := openPool(t, nil)
+	s, schema := openStore(t, pool)
+	keys, err := idempotency.New(s, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if _, err := pool.Exec(ctx, `CREATE TABLE "`+schema+`".made (n int)`); err != nil {
+		t.Fatal(err)
+	}
+	_, err = idempotency.DoTx(ctx, keys, keyRequest("gone"), func(ctx context.Context, tx pgx.Tx) (int, error) {
+		_, err := tx.Exec(ctx, `WITH x AS (DELETE FROM "`+schema+`".waybill_idempotency) INSERT INTO "`+schema+`".made VALUES (1)`)
+		return 1, err
+	})
+	if !errors.Is(err, waybill.ErrLeaseLost) || errors.Is(err, waybill.ErrUncertain) {
+		t.Errorf("DoTx: %v", err)
+	}
+	var n int
+	if err := pool.QueryRow(ctx, `SELECT count(*) FROM "`+schema+`".made`).Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d rows are committed, %v", n, err)
 	}
 }

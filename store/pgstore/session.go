@@ -46,7 +46,8 @@ type session struct {
 	dropped    []waybill.ID // never sent: taken back before their round trip came
 	revoked    bool         // a rollback to a savepoint may have taken accepted events back
 	savepoints int
-	ending     bool // the commit is under way: what is written now would never be sent
+	last       []any // arguments of keepLast, which goes out in front of the COMMIT
+	ending     bool  // the commit is under way: what is written now would never be sent
 	over       bool
 }
 
@@ -322,7 +323,7 @@ func (s *session) commit(ctx context.Context) (store.Ending, error) {
 			return ending, err
 		}
 	}
-	if !s.pending() && !s.revoked {
+	if !s.pending() && !s.revoked && s.last == nil {
 		tag, err = s.conn.Exec(ctx, "commit")
 	} else {
 		tag, err = s.commitBehind(ctx, &ending)
@@ -335,12 +336,15 @@ func (s *session) commit(ctx context.Context) (store.Ending, error) {
 	return ending, err
 }
 
-// commitBehind commits behind what waits.
+// commitBehind commits behind what waits, and behind the answer of a key.
 func (s *session) commitBehind(ctx context.Context, ending *store.Ending) (pgconn.CommandTag, error) {
 	behind := &pgx.Batch{}
 	asked := s.flushed // what waits now cannot have been taken back
 	if s.revoked {
 		behind.Queue(s.store.sql.present, uuids(asked))
+	}
+	if s.last != nil {
+		behind.Queue(s.store.sql.keepLast, s.last...)
 	}
 	behind.Queue("commit")
 	results, err := s.send(ctx, behind)
@@ -362,9 +366,20 @@ func (s *session) commitBehind(ctx context.Context, ending *store.Ending) (pgcon
 			}
 		}
 	}
+	if s.last != nil {
+		if _, err := results.Exec(); err != nil {
+			if sqlState(err) == divisionByZero {
+				err = fmt.Errorf("%w: the transaction does not hold its key any more", waybill.ErrLeaseLost)
+			}
+			return pgconn.CommandTag{}, err
+		}
+	}
 	tag, err := results.Exec()
 	return tag, errors.Join(err, results.Close())
 }
+
+// divisionByZero is how keepLast fails.
+const divisionByZero = "22012"
 
 // Rollback implements [store.Session].
 func (s *session) Rollback(ctx context.Context) error {

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/memstore"
+)
+
+// lane is a broker to publish to, by hand and by a relay.
+type lane struct {
+	name string
+	// server is what testserver calls it; empty if this program is the server.
+	server string
+	// confirms says what a message has been through when it counts.
+	confirms string
+	open     func(ctx context.Context) (*brokerField, error)
+}
+
+// brokerField is a place on a broker that is used by nobody else.
+type brokerField struct {
+	sink  relay.Sink
+	codec *broker.Codec
+	// byHand returns a worker: it publishes messages with the client library alone and returns when all of them are confirmed.
+	byHand func() (publish func(ctx context.Context, batch []broker.Message) error, err error)
+	// reset throws away what was published.
+	reset func(ctx context.Context) error
+	close func()
+}
+
+func brokerLanes() []lane {
+	return []lane{natsLane(), redisLane(), rabbitLane(), kafkaLane(), pulsarLane(), webhookLane()}
+}
+
+// What a relay does unless it is told otherwise, and so what is done by hand as well.
+const (
+	brokerWorkers = 4
+	brokerBatch   = 500
+)
+
+func prepareBrokers(flags *flag.FlagSet) task {
+	events := flags.String("events", "20k", "how many events a turn publishes")
+	rounds := flags.Int("rounds", 3, "turns of every contender")
+	only := flags.String("only", "", "brokers, with commas between them: nats, redis, rabbitmq, kafka, pulsar, webhook; empty: all")
+	out := defineOutput(flags)
+	return task{
+		databases: func() ([]string, error) {
+			chosen, err := chooseLanes(*only)
+			names := []string{"postgres"}
+			for _, l := range chosen {
+				if l.server != "" {
+					names = append(names, l.server)
+				}
+			}
+			return names, err
+		},
+		run: func(ctx context.Context, w, progress io.Writer) error {
+			n, err := parseSizes(*events)
+			if err != nil {
+				return err
+			}
+			if len(n) != 1 || n[0] < 1 || *rounds < 1 {
+				return errors.New("-events and -rounds: one size, and at least one round")
+			}
+			stop, err := out.profile()
+			if err != nil {
+				return err
+			}
+			defer stop()
+			chosen, err := chooseLanes(*only)
+			if err != nil {
+				return err
+			}
+			pg, err := connectPostgres(ctx)
+			if err != nil {
+				return err
+			}
+			defer pg.close()
+			fmt.Fprintf(w, "brokers: %s events of %d bytes, each confirmed; %s; median of %d rounds\n\n", size(n[0]), payloadSize, machine(), *rounds)
+			for _, l := range chosen {
+				if err := (brokerRace{lane: l, pg: pg, events: n[0], rounds: *rounds}).run(ctx, w, progress); err != nil {
+					return fmt.Errorf("%s: %w", l.name, err)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+func chooseLanes(only string) ([]lane, error) {
+	all := brokerLanes()
+	if only == "" {
+		return all, nil
+	}
+	var chosen []lane
+	for name := range strings.SplitSeq(only, ",") {
+		at := slices.IndexFunc(all, func(l lane) bool { return l.name == name })
+		if at < 0 {
+			return nil, fmt.Errorf("unknown broker %q", name)
+		}
+		chosen = append(chosen, all[at])
+	}
+	return chosen, nil
+}
+
+// brokerRace is one table: by hand, and from two outboxes, as a relay comes and tuned.
+type brokerRace struct {
+	lane   lane
+	pg     *pgServer
+	events int
+	rounds int
+}
+
+// publisher is a contender: it publishes all events once and says how long that took.
+type publisher struct {
+	name  string
+	turn  func(ctx context.Context, f *brokerField) (time.Duration, error)
+	rates []float64
+}
+
+func (r brokerRace) run(ctx context.Context, out, progress io.Writer) error {
+	f, err := r.lane.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	list := []*publisher{
+		{name: "the client library, by hand", turn: r.byHand},
+		{name: "waybill, outbox in memory", turn: r.fromMemory(relay.Config{})},
+		{name: "waybill, outbox in PostgreSQL", turn: r.fromPostgres(relay.Config{})},
+		{name: "tuned, outbox in memory", turn: r.fromMemory(tunedRelay)},
+		{name: "tuned, outbox in PostgreSQL", turn: r.fromPostgres(tunedRelay)},
+	}
+	for round := range r.rounds + 1 { // the first is for warming up
+		for i := range list {
+			p := list[(i+round)%len(list)]
+			if err := f.reset(ctx); err != nil {
+				return err
+			}
+			var took time.Duration
+			pprof.Do(ctx, pprof.Labels("contender", p.name), func(ctx context.Context) { took, err = p.turn(ctx, f) })
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+			if round == 0 {
+				continue
+			}
+			p.rates = append(p.rates, float64(r.events)/took.Seconds())
+			fmt.Fprintf(progress, "bench: brokers, %s, round %d of %d: %s: %s events/s\n", r.lane.name, round, r.rounds, p.name, thousands(p.rates[round-1]))
+		}
+	}
+	fmt.Fprintf(out, "%s (%s)\n", r.lane.name, r.lane.confirms)
+	fmt.Fprintf(out, "  %-32s  %9s  %9s  %9s  %s\n", "", "events/s", "min", "max", "of by hand")
+	for _, p := range list {
+		fmt.Fprintf(out, "  %-32s  %9s  %9s  %9s  %8.0f %%\n", p.name, thousands(median(p.rates)), thousands(slices.Min(p.rates)), thousands(slices.Max(p.rates)),
+			100*median(ratios(p.rates, list[0].rates)))
+	}
+	fmt.Fprintln(out)
+	return nil
+}
+
+// byHand publishes the messages that the relay would publish, in batches of the same size, by as many workers.
+func (r brokerRace) byHand(ctx context.Context, f *brokerField) (time.Duration, error) {
+	messages := make([]broker.Message, r.events)
+	for n, ev := range numberedEvents(0, r.events) {
+		d := waybill.Delivery{Event: ev.Complete(), Attempt: 1, Claim: waybill.NewClaim(waybill.Position{Lane: n % lanes, Epoch: 1, Seq: int64(n)}, waybill.ID{})}
+		var err error
+		if messages[n], err = f.codec.Encode(&d); err != nil {
+			return 0, err
+		}
+	}
+	workers := make([]func(context.Context, []broker.Message) error, brokerWorkers)
+	for i := range workers {
+		var err error
+		if workers[i], err = f.byHand(); err != nil {
+			return 0, err
+		}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	batches := slices.Collect(slices.Chunk(messages, brokerBatch))
+	next := make(chan []broker.Message, len(batches))
+	for _, b := range batches {
+		next <- b
+	}
+	close(next)
+	var all sync.WaitGroup
+	began := time.Now()
+	for _, publish := range workers {
+		all.Go(func() {
+			for b := range next {
+				if err := publish(ctx, b); err != nil {
+					cancel(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return time.Since(began), context.Cause(ctx)
+}
+
+func (r brokerRace) fromMemory(cfg relay.Config) func(context.Context, *brokerField) (time.Duration, error) {
+	return func(ctx context.Context, f *brokerField) (time.Duration, error) {
+		db, err := memstore.New(memstore.Config{})
+		if err != nil {
+			return 0, err
+		}
+		if err := loadEvents(ctx, db, r.events); err != nil {
+			return 0, err
+		}
+		return r.drain(ctx, db, cfg, f)
+	}
+}
+
+func (r brokerRace) fromPostgres(cfg relay.Config) func(context.Context, *brokerField) (time.Duration, error) {
+	return func(ctx context.Context, f *brokerField) (time.Duration, error) {
+		tables, db, err := r.pg.waybillField(ctx)
+		if err != nil {
+			return 0, err
+		}
+		defer tables.close()
+		if err := loadEvents(ctx, db, r.events); err != nil {
+			return 0, err
+		}
+		if err := tables.calm(ctx); err != nil {
+			return 0, err
+		}
+		return r.drain(ctx, db, cfg, f)
+	}
+}
+
+// drain runs a relay until all events are published, confirmed and settled.
+func (r brokerRace) drain(ctx context.Context, db store.Relay, cfg relay.Config, f *brokerField) (time.Duration, error) {
+	l := newLedger(r.events, 0)
+	err := drainRelay(ctx, db, cfg, f.sink, l)
+	return l.took(), err
+}
