@@ -58,8 +58,8 @@ Every setting is a flag, a variable and a key of the file: waybill config lists 
 // commands is every command. A new one is a line here.
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
-		a.serve(), a.migrate(), a.configure(), a.stats(), a.list(), a.show(), a.tail(), a.dead(), a.blocked(), a.inbox(), a.keys(),
-		a.purge(), a.send(), a.reconcile(), a.version(),
+		a.serve(), a.demo(), a.migrate(), a.configure(), a.stats(), a.list(), a.show(), a.tail(), a.dead(), a.blocked(), a.inbox(), a.keys(),
+		a.purge(), a.send(), a.reconcile(), a.doctor(), a.version(),
 	}
 }
 

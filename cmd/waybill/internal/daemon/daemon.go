@@ -89,7 +89,7 @@ func Open(ctx context.Context, loaded *settings.Loaded, cfg Config) (*Daemon, er
 		}
 		d.Relays = append(d.Relays, r)
 	}
-	if cfg.Extra != nil {
+	if cfg.Extra != nil && len(d.Relays) > 0 {
 		var err error
 		if d.extra, err = cfg.Extra(d); err != nil {
 			return nil, errors.Join(err, d.Close())
@@ -216,10 +216,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 		}
 		all = append(all, more...)
 	}
-	all = append(all, d.extra...)
 	if len(all) == 0 {
 		return errors.Join(hint.New("everything is off; see waybill config --changed", "there is nothing to do"), d.Close())
 	}
+	all = append(all, d.extra...)
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var group sync.WaitGroup

@@ -3,7 +3,6 @@ package place
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -131,9 +130,8 @@ func openPulsar(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) 
 	namespace := strings.Trim(u.Path, "/")
 	u.Path = ""
 	given, address := take(u, "subscriptions")
-	// The client says a lot about each of its steps, and that at every level.
-	quiet := slog.New(atLeastWarn{cfg.Logger.Handler()})
-	b, err := pulsarbroker.Open(ctx, address, pulsarbroker.Config{Namespace: namespace, Logger: quiet})
+	// Without a logger: the client says a lot about each of its steps, at every level, and what matters of it comes back as an error.
+	b, err := pulsarbroker.Open(ctx, address, pulsarbroker.Config{Namespace: namespace})
 	if err != nil {
 		return nil, unreachable("sink.url", cfg.URL, "is the broker running, and is the token right? The path is tenant/namespace", err)
 	}

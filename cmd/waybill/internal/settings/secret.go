@@ -61,7 +61,7 @@ var plainForm = regexp.MustCompile(`^(sqlite:[^@]*|log:(payload)?|nats:embedded(
 
 // harmless recognises parameters whose values may be shown. All others may not: nobody knows every client's.
 var harmless = regexp.MustCompile(`^(sslmode|sslrootcert|application_name|connect_timeout|search_path|target_session_attrs|pool_[a-z_]+|` +
-	`socket|tls|timeout|readTimeout|writeTimeout|charset|collation|parseTime|loc|create|declare|queues|existing|sasl|subscriptions)$`)
+	`socket|tls|timeout|readTimeout|writeTimeout|charset|collation|parseTime|loc|create|declare|queues|existing)$`)
 
 var schemeForm = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
 

@@ -1,0 +1,132 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// habit is how a customer goes about an order.
+type habit int
+
+const (
+	once       habit = iota // asks until there is an answer
+	again                   // and then once more
+	inParallel              // sends it three times at once
+	unlucky                 // loses the first answer
+)
+
+// visit is an order that somebody wants to place.
+type visit struct {
+	key      string
+	sku      string
+	quantity int
+	habit    habit
+}
+
+// customers place orders over HTTP.
+type customers struct {
+	url    string
+	client *http.Client
+	faults *faults
+	log    *journal
+	tally  *tally
+	under  sync.WaitGroup // visits under way
+}
+
+// visitor returns who comes next. Only its own numbers decide, so the same seed gives the same customers.
+func visitor(random *rand.Rand, seed uint64, n int) visit {
+	v := visit{key: fmt.Sprintf("%d-%d", seed, n), sku: products[random.IntN(len(products))], quantity: 1 + random.IntN(3)}
+	switch p := random.IntN(100); {
+	case p < 10:
+		v.habit = again
+	case p < 15:
+		v.habit = inParallel
+	case p < 20:
+		v.habit = unlucky
+	}
+	return v
+}
+
+// welcome lets a customer in. It does not wait for him: he asks until he has his answer, or ctx ends.
+func (c *customers) welcome(ctx context.Context, v visit) {
+	c.under.Go(func() {
+		switch v.habit {
+		case once:
+			c.insist(ctx, v, false)
+		case again:
+			c.insist(ctx, v, false)
+			c.insist(ctx, v, false)
+		case unlucky:
+			c.insist(ctx, v, true)
+		case inParallel:
+			c.faults.note(keyInParallel)
+			var all sync.WaitGroup
+			for range 3 {
+				all.Go(func() { c.insist(ctx, v, false) })
+			}
+			all.Wait()
+		}
+	})
+}
+
+// insist asks until there is a final answer.
+func (c *customers) insist(ctx context.Context, v visit, loseFirst bool) {
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		status, err := c.ask(ctx, v, loseFirst)
+		if err == nil && status < 500 && status != http.StatusConflict || ctx.Err() != nil {
+			return
+		}
+		loseFirst = false
+		c.tally.asked.Add(1)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// ask sends a request, and writes down what came back.
+func (c *customers) ask(ctx context.Context, v visit, loseAnswer bool) (int, error) {
+	content, err := json.Marshal(map[string]any{"sku": v.sku, "quantity": v.quantity})
+	if err != nil {
+		return 0, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url+"/orders", bytes.NewReader(content))
+	if err != nil {
+		return 0, err
+	}
+	req.GetBody = nil // net/http would repeat a request with a key by itself; here the customer does
+	req.Header.Set("Idempotency-Key", `"`+v.key+`"`)
+	if loseAnswer {
+		req.Header.Set(loseHeader, "yes")
+	}
+	c.tally.requests.Add(1)
+	res, err := c.client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return 0, err
+	}
+	var o struct {
+		ID *string `json:"id"`
+	}
+	if res.StatusCode == http.StatusCreated {
+		if err := json.Unmarshal(body, &o); err != nil {
+			return 0, err
+		}
+	}
+	c.log.write(`INSERT INTO answers (key, status, replayed, order_id, body) VALUES (?, ?, ?, ?, ?)`,
+		v.key, res.StatusCode, res.Header.Get("Idempotent-Replayed") == "true", o.ID, string(body))
+	return res.StatusCode, nil
+}

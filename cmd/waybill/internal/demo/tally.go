@@ -1,0 +1,65 @@
+package demo
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+)
+
+// tally counts what no table remembers: attempts that failed, and repeats that changed nothing.
+type tally struct {
+	requests  atomic.Int64 // of customers
+	asked     atomic.Int64 // customers who had to ask again
+	relay     atomic.Int64 // deliveries that failed and are made again
+	inventory atomic.Int64 // attempts of the inventory that failed and are made again
+	byKey     atomic.Int64 // requests that got the answer of an earlier one
+	byInbox   atomic.Int64 // messages that had been applied before
+}
+
+// watch lets the tally see what the hooks are told.
+func (t *tally) watch(h observe.Hooks) observe.Hooks {
+	failed, consumed, notConsumed, repeated := h.Failed, h.Consumed, h.ConsumeFailed, h.KeyRepeated
+	h.Failed = func(d *waybill.Delivery, class waybill.Class, err error, took time.Duration) {
+		t.relay.Add(1)
+		failed(d, class, err, took)
+	}
+	h.Consumed = func(group string, ev *waybill.Event, took time.Duration, replayed bool) {
+		if replayed {
+			t.byInbox.Add(1)
+		}
+		consumed(group, ev, took, replayed)
+	}
+	h.ConsumeFailed = func(group string, ev *waybill.Event, err error, took time.Duration) {
+		t.inventory.Add(1)
+		notConsumed(group, ev, err, took)
+	}
+	h.KeyRepeated = func(operation string) {
+		t.byKey.Add(1)
+		repeated(operation)
+	}
+	return h
+}
+
+// numbers is the tally at one moment, for the view.
+type numbers struct {
+	After                                                     time.Duration
+	Requests, Asked, Relay, Inventory, ByKey, ByInbox, Faults int64
+	Kinds                                                     [faultCount]int
+	Last                                                      string
+	BrokerUp                                                  bool
+}
+
+func (w *world) numbers() numbers {
+	n := numbers{
+		After: time.Since(w.faults.began), Requests: w.tally.requests.Load(), Asked: w.tally.asked.Load(),
+		Relay: w.tally.relay.Load(), Inventory: w.tally.inventory.Load(), ByKey: w.tally.byKey.Load(), ByInbox: w.tally.byInbox.Load(),
+		BrokerUp: w.broker.up(),
+	}
+	n.Kinds, n.Last = w.faults.so()
+	for _, count := range n.Kinds {
+		n.Faults += int64(count)
+	}
+	return n
+}

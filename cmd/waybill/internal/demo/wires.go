@@ -1,0 +1,202 @@
+package demo
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/relay"
+)
+
+// publishing is the wire between the relay and the broker, with its faults.
+type publishing struct {
+	to     relay.Sink
+	faults *faults
+	down   atomic.Int64 // until when the destination is out of order, in Unix nanoseconds
+	extra  atomic.Int64 // numbers of messages that were published twice
+}
+
+// firstExtra keeps the numbers of second messages away from those of an operator's replays.
+const firstExtra = 1000
+
+// Deliver implements [relay.Sink].
+func (p *publishing) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	if time.Now().UnixNano() < p.down.Load() {
+		return all(batch, waybill.Unavailable(errInjected))
+	}
+	results := p.to.Deliver(ctx, batch)
+	for i := range batch {
+		if results[i] != nil {
+			continue
+		}
+		if p.faults.strikes(publishTwice) {
+			copied := batch[i]
+			copied.Replay = firstExtra + int(p.extra.Add(1)) // under the same number the broker would drop it
+			if err := p.to.Deliver(ctx, []waybill.Delivery{copied})[0]; err != nil {
+				p.faults.arm(publishTwice)
+			}
+		}
+		if p.faults.strikes(pubackLost) {
+			results[i] = errInjected
+		}
+	}
+	return results
+}
+
+// fail puts the destination out of order for a while.
+func (p *publishing) fail(d time.Duration) { p.down.Store(time.Now().Add(d).UnixNano()) }
+
+func all(batch []waybill.Delivery, err error) []error {
+	results := make([]error, len(batch))
+	for i := range results {
+		results[i] = err
+	}
+	return results
+}
+
+// consuming is the wire between the broker and the inventory, with its faults, and with the sabotage.
+type consuming struct {
+	to       broker.Consumer
+	faults   *faults
+	crash    func(ctx context.Context)
+	sabotage *saboteur // nil if there is none
+}
+
+// Deliver implements [broker.Consumer].
+func (c *consuming) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	var results []error
+	if c.sabotage == nil {
+		results = c.to.Deliver(ctx, batch)
+	} else {
+		for i := range batch {
+			results = append(results, c.sabotage.deliver(ctx, c.to, batch[i]))
+		}
+	}
+	for _, err := range results {
+		if err == nil && c.faults.strikes(ackLost) {
+			c.crash(ctx)
+			return all(batch, waybill.Later(0, errInjected)) // it is committed, and nobody gets to say so
+		}
+	}
+	return results
+}
+
+// saboteur breaks a promise, behind the back of everybody else.
+type saboteur struct {
+	kind  Sabotage
+	again func(ctx context.Context, ev waybill.Event) error // applies an event outside the inbox
+
+	mu     sync.Mutex
+	seen   map[waybill.ID]bool
+	victim waybill.ID        // what it was done to
+	held   *waybill.Delivery // waits for its successor
+}
+
+// sabotageAt is which event it is done to: in the middle, so that it is not the first or the last of anything.
+const sabotageAt = 12
+
+// deliver hands one message on, or does not. The messages of a product come one after another, so the lock delays only others.
+func (s *saboteur) deliver(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.victim.IsZero() {
+		known := s.seen[d.ID] // what comes again may have been applied: losing it would change nothing
+		s.seen[d.ID] = true
+		if known || len(s.seen) < sabotageAt {
+			return one(ctx, to, d)
+		}
+		if s.kind == Double {
+			return s.double(ctx, to, d)
+		}
+		s.victim = d.ID
+		if s.kind == Reorder {
+			s.held = &d
+		}
+	}
+	switch {
+	case d.ID == s.victim && (s.kind == Lose || s.held != nil):
+		return nil // says that it is done, whenever it comes
+	case s.held != nil && d.AggregateID == s.held.AggregateID:
+		return s.swap(ctx, to, d)
+	}
+	return one(ctx, to, d)
+}
+
+// double applies an event through the inbox, and once more.
+func (s *saboteur) double(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
+	if err := one(ctx, to, d); err != nil {
+		return err
+	}
+	err := s.again(ctx, d.Event)
+	if err == nil {
+		s.victim = d.ID
+	}
+	return nil // an attempt that failed is made on the next message
+}
+
+// swap applies an event before the one that was held.
+func (s *saboteur) swap(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
+	if err := one(ctx, to, d); err != nil {
+		return err
+	}
+	if err := one(ctx, to, *s.held); err != nil {
+		return waybill.Later(10*time.Millisecond, err) // the successor comes again, and changes nothing; then it is tried again
+	}
+	s.held = nil
+	return nil
+}
+
+func one(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
+	return to.Deliver(ctx, []waybill.Delivery{d})[0]
+}
+
+// again applies an event as the inventory does, without its inbox.
+func (s *shop) again(ctx context.Context, ev waybill.Event) error {
+	p, err := OrderPlaced.Decode(ev)
+	if err != nil {
+		return err
+	}
+	return s.box.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error { return apply(ctx, tx, ev, p) })
+}
+
+// part is something that runs, and can be ended and begun again.
+type part struct {
+	run func(ctx context.Context) error // one life
+
+	mu   sync.Mutex
+	kill context.CancelFunc
+}
+
+// keep runs the part until ctx ends, life after life.
+func (p *part) keep(ctx context.Context) error {
+	for ctx.Err() == nil {
+		life, kill := context.WithCancel(ctx)
+		p.mu.Lock()
+		p.kill = kill
+		p.mu.Unlock()
+		err := p.run(life)
+		killed := life.Err() != nil
+		kill()
+		if err != nil {
+			return err
+		}
+		if !killed {
+			return errors.New("demo: a part ended by itself")
+		}
+	}
+	return nil
+}
+
+// restart ends the life that is under way. It does not wait.
+func (p *part) restart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.kill != nil {
+		p.kill()
+	}
+}

@@ -1,0 +1,330 @@
+package demo
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/natsbroker"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/telemetry"
+	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/idempotency/httpkey"
+	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/observe/otelobserve"
+	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/reconcile"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store/sqlitestore"
+)
+
+// world is everything that runs.
+type world struct {
+	cfg      Config
+	dir      string
+	store    *sqlitestore.Store
+	broker   *server
+	lookout  *lookout
+	observer *otelobserve.Observer
+	metrics  *telemetry.Telemetry
+
+	desk   *operate.Desk
+	groups *operate.Groups
+	keys   *operate.Keys
+
+	shop      *shop
+	once      *httpkey.Middleware[*sql.Tx]
+	customers *customers
+	journal   *journal
+	faults    *faults
+	tally     *tally
+	screen    *screen
+
+	delivering, consuming *part
+	publishing            *publishing
+
+	running  *crew           // everything that runs in the background
+	visiting context.Context // of the customers; ends when they must leave without their answers
+	leave    context.CancelFunc
+	url      string         // of the shop
+	closing  []func() error // in the order in which it was opened
+	links    struct{ shop, inventory *natsbroker.Broker }
+}
+
+// crew runs things in the background. The first that fails ends all.
+type crew struct {
+	sync.WaitGroup
+	ctx  context.Context
+	stop context.CancelCauseFunc
+}
+
+func newCrew(ctx context.Context) *crew {
+	// Interrupting the demonstration must not stop the shop: it ends in good order, later.
+	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	return &crew{ctx: ctx, stop: stop}
+}
+
+func (c *crew) do(run func(ctx context.Context) error) {
+	c.Go(func() {
+		if err := run(c.ctx); err != nil {
+			c.stop(err)
+		}
+	})
+}
+
+// failure returns why a part failed, or nil.
+func (c *crew) failure() error {
+	if err := context.Cause(c.ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// open makes a world and lets it run, without customers and faults.
+func open(ctx context.Context, cfg Config) (w *world, err error) {
+	w = &world{cfg: cfg, tally: &tally{}, running: newCrew(ctx), screen: newScreen(cfg)}
+	w.visiting, w.leave = context.WithCancel(w.running.ctx)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.close())
+		}
+	}()
+	for _, step := range []func(context.Context) error{w.openStore, w.openMetrics, w.openBroker, w.openShop, w.openRelay, w.openInventory, w.openDoor} {
+		if err := step(ctx); err != nil {
+			return w, err
+		}
+	}
+	w.running.do(w.count)
+	return w, nil
+}
+
+// close ends everything, the last opened first.
+func (w *world) close() error {
+	w.leave()
+	if w.customers != nil {
+		w.customers.under.Wait()
+	}
+	w.running.stop(nil)
+	w.running.Wait()
+	var errs []error
+	for i := len(w.closing) - 1; i >= 0; i-- {
+		errs = append(errs, w.closing[i]())
+	}
+	return errors.Join(errs...)
+}
+
+func (w *world) closeLater(fn func() error) { w.closing = append(w.closing, fn) }
+
+func (w *world) openStore(ctx context.Context) error {
+	dir, remove, err := folder(w.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	w.dir = dir
+	w.closeLater(remove)
+	if w.store, err = sqlitestore.Open(filepath.Join(dir, file), sqlitestore.Config{}); err != nil {
+		return err
+	}
+	w.closeLater(w.store.Close)
+	if _, err := w.store.Migrate(ctx); err != nil {
+		return err
+	}
+	if _, err := w.store.DB().ExecContext(ctx, tables); err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	for _, sku := range products {
+		if _, err := w.store.DB().ExecContext(ctx, `INSERT INTO product (sku, initial, left) VALUES (?1, ?2, ?2)`, sku, initialStock); err != nil {
+			return fmt.Errorf("demo: %w", err)
+		}
+	}
+	return nil
+}
+
+func (w *world) openMetrics(context.Context) (err error) {
+	if w.metrics, err = telemetry.New(); err != nil {
+		return err
+	}
+	w.closeLater(func() error { return w.metrics.Close(context.Background()) })
+	if w.observer, err = w.metrics.Observer("waybill", ""); err != nil {
+		return err
+	}
+	cfg := operate.Config{Observe: w.observer.Hooks()}
+	if w.desk, err = operate.New(w.store, cfg); err != nil {
+		return err
+	}
+	if w.groups, err = operate.NewGroups(w.store, cfg); err != nil {
+		return err
+	}
+	w.keys, err = operate.NewKeys(w.store, cfg)
+	return err
+}
+
+// hooks are for one part each.
+func (w *world) hooks() observe.Hooks { return w.tally.watch(w.observer.Hooks()) }
+
+func (w *world) openBroker(ctx context.Context) (err error) {
+	w.broker = &server{dir: filepath.Join(w.dir, "jetstream")}
+	w.closeLater(func() error { w.broker.stop(); return nil })
+	if err := w.broker.start(ctx); err != nil {
+		return err
+	}
+	for _, link := range []**natsbroker.Broker{&w.links.shop, &w.links.inventory} {
+		if *link, err = w.broker.connect(ctx); err != nil {
+			return err
+		}
+		w.closeLater((*link).Close)
+	}
+	if w.lookout, err = w.broker.lookout(); err != nil {
+		return err
+	}
+	w.closeLater(func() error { w.lookout.conn.Close(); return nil })
+	return nil
+}
+
+func (w *world) openShop(context.Context) error {
+	box, err := outbox.New(w.store, outbox.Config{Observe: w.hooks()})
+	if err != nil {
+		return err
+	}
+	keys, err := idempotency.New(w.store, idempotency.Config{Observe: w.hooks()})
+	if err != nil {
+		return err
+	}
+	if w.once, err = httpkey.New(keys, httpkey.Config{Scope: httpkey.Unscoped}); err != nil {
+		return err
+	}
+	w.journal = newJournal(box)
+	w.running.do(w.journal.run)
+	w.faults = &faults{began: time.Now(), log: w.journal, told: w.screen.tell}
+	w.shop = &shop{box: box, faults: w.faults, crash: w.crash}
+	return nil
+}
+
+func (w *world) openRelay(context.Context) error {
+	sink, err := w.links.shop.Sink()
+	if err != nil {
+		return err
+	}
+	w.publishing = &publishing{to: sink, faults: w.faults}
+	w.delivering = &part{run: func(ctx context.Context) error {
+		r, err := relay.New(w.store, w.publishing, relay.Config{
+			BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, PollInterval: 200 * time.Millisecond, Observe: w.hooks(),
+		})
+		if err != nil {
+			return err
+		}
+		return r.Run(ctx)
+	}}
+	w.running.do(w.delivering.keep)
+	return nil
+}
+
+func (w *world) openInventory(context.Context) error {
+	in, err := inbox.New(w.store, inbox.Config{RetryInterval: -1, Observe: w.hooks()}) // what fails is delivered again by the broker
+	if err != nil {
+		return err
+	}
+	consumer := in.Group(group, inbox.Options{BaseBackoff: 50 * time.Millisecond, MaxBackoff: 500 * time.Millisecond, LockTTL: 2 * time.Second})
+	inbox.On(consumer, OrderPlaced, w.shop.reserve)
+	wire := &consuming{to: consumer, faults: w.faults, crash: w.crash}
+	if w.cfg.Sabotage != NoSabotage {
+		wire.sabotage = &saboteur{kind: w.cfg.Sabotage, again: w.shop.again, seen: map[waybill.ID]bool{}}
+	}
+	source, err := w.links.inventory.Source(natsbroker.SourceConfig{Name: inventory, AckWait: time.Second, Receive: broker.ReceiverConfig{
+		// A consumer that dies does not finish what it has in hand.
+		DrainTimeout: -1, BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, ReconnectMax: 500 * time.Millisecond, Observe: w.hooks(),
+	}})
+	if err != nil {
+		return err
+	}
+	w.consuming = &part{run: func(ctx context.Context) error { return source.Run(ctx, wire) }}
+	w.running.do(w.consuming.keep)
+	return nil
+}
+
+// crash ends the consumer, in the middle of whatever it does, and returns when its context has ended.
+func (w *world) crash(ctx context.Context) {
+	w.consuming.restart()
+	select {
+	case <-ctx.Done():
+	case <-time.After(10 * time.Second): // its context is that of a transaction, which must not stay open for ever
+	}
+}
+
+// openDoor opens the shop.
+func (w *world) openDoor(ctx context.Context) error {
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders", w.shop.lossy(w.once.WrapTx(w.shop.create)))
+	mux.Handle("GET /metrics", w.metrics.Handler())
+	socket, err := (&net.ListenConfig{}).Listen(ctx, "tcp", w.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	door := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+	w.url = "http://" + socket.Addr().String()
+	w.screen.url = w.url
+	w.running.do(func(ctx context.Context) error {
+		defer context.AfterFunc(ctx, func() { _ = door.Close() })()
+		if err := door.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	})
+	transport := &http.Transport{MaxIdleConnsPerHost: 16}
+	w.closeLater(func() error { transport.CloseIdleConnections(); return nil })
+	w.customers = &customers{
+		url: w.url, client: &http.Client{Transport: transport, Timeout: 30 * time.Second}, faults: w.faults, log: w.journal, tally: w.tally,
+	}
+	return nil
+}
+
+// countInterval is how often the gauges of the tables are set.
+const countInterval = 2 * time.Second
+
+// count keeps the gauges of the tables fresh.
+func (w *world) count(ctx context.Context) error {
+	for {
+		if err := w.countNow(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(countInterval):
+		}
+	}
+}
+
+// countNow sets the gauges of the tables.
+func (w *world) countNow(ctx context.Context) error {
+	if _, err := w.desk.Stats(ctx); err != nil {
+		return err
+	}
+	if _, err := w.groups.Stats(ctx, true); err != nil {
+		return err
+	}
+	_, err := w.keys.Stats(ctx)
+	return err
+}
+
+// reconcile runs the job that looks for events which the inventory never recorded. It only reports: mending what a sabotage broke would spoil it.
+func (w *world) reconcile(ctx context.Context) error {
+	job := reconcile.UnrecordedReport(w.store, group, 7*24*time.Hour, nil)
+	job.MinAge = -1
+	rec, err := reconcile.New(w.store, []reconcile.Job{job}, reconcile.Config{Observe: w.observer.Hooks()})
+	if err != nil {
+		return err
+	}
+	_, err = rec.RunOnce(ctx, job.Name)
+	return err
+}

@@ -1,0 +1,339 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// ward is a configuration under examination.
+type ward struct {
+	t     *testing.T
+	flags map[string]string
+	tune  func(p *patient)
+}
+
+func newWard(t *testing.T, flags ...string) *ward {
+	t.Helper()
+	w := &ward{t: t, flags: map[string]string{"sink.url": "log:"}}
+	if !slices.Contains(flags, "store.url") {
+		w.flags["store.url"] = "sqlite:" + filepath.Join(t.TempDir(), "waybill.db")
+	}
+	w.set(flags...)
+	return w
+}
+
+func (w *ward) set(flags ...string) {
+	for i := 0; i < len(flags); i += 2 {
+		w.flags[flags[i]] = flags[i+1]
+	}
+}
+
+func (w *ward) settings() *settings.Settings {
+	w.t.Helper()
+	loaded, err := settings.Load(settings.Sources{Flags: w.flags})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return loaded.Relays[0]
+}
+
+// open opens the store, with its tables.
+func (w *ward) open() *place.Store {
+	w.t.Helper()
+	st, err := place.OpenStore(w.t.Context(), w.settings().Store, true)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = st.Close() })
+	if _, err := st.Migrate(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	return st
+}
+
+// look runs one check, with connections of its own, as a run of the program has.
+func (w *ward) look(check string) Finding {
+	w.t.Helper()
+	p := &patient{Settings: w.settings(), now: time.Now, long: longTransaction}
+	if w.tune != nil {
+		w.tune(p)
+	}
+	p.open(w.t.Context())
+	defer p.close()
+	for _, c := range Table() {
+		if c.Name != check || !p.concerns(c) {
+			continue
+		}
+		return p.examine(w.t.Context(), []Check{c})[0]
+	}
+	w.t.Fatalf("no check %s is about this", check)
+	return Finding{}
+}
+
+// sees looks for a finding and returns what it says to type.
+func (w *ward) sees(check string, status Status, finding, advice string) string {
+	w.t.Helper()
+	f := w.look(check)
+	if f.Status != status || !strings.Contains(f.Text, finding) || !strings.Contains(f.Type, advice) {
+		w.t.Fatalf("%s: %s %q, type %q; want %s %q, type %q", check, f.Status, f.Text, f.Type, status, finding, advice)
+	}
+	return f.Type
+}
+
+// well wants a check to find nothing.
+func (w *ward) well(check string) {
+	w.t.Helper()
+	if f := w.look(check); f.Status != OK {
+		w.t.Fatalf("%s: %s %q, type %q; want ok", check, f.Status, f.Text, f.Type)
+	}
+}
+
+func (w *ward) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestSettings: each finding is made, seen, mended as the advice says, and gone.
+func TestSettings(t *testing.T) {
+	w := newWard(t, "relay.enabled", "false")
+	w.sees("enabled", Warn, "the relay is off", "relay.enabled")
+	w.set("relay.enabled", "true")
+	w.well("enabled")
+
+	w.set("http.listen", "0.0.0.0:9292")
+	w.sees("http", Fail, "open to everybody", "http.token")
+	w.set("http.listen", "127.0.0.1:9292")
+	w.well("http")
+
+	w.well("retention")
+	w.set("inbox.retention", "1m", "inbox.redelivery-window", "1m", "relay.keep-dead", "1m")
+	w.sees("retention", Fail, "applied again", "set inbox.retention to more than 1m42s")
+	w.set("inbox.retention", "103s")
+	w.well("retention")
+	w.set("relay.attempts", "off")
+	w.sees("retention", Warn, "at any time", "set relay.attempts")
+	w.set("relay.attempts", "10", "relay.keep-dead", "0s")
+	w.sees("retention", Warn, "replayed later", "relay.keep-dead")
+	w.set("relay.keep-dead", "1m")
+	w.well("retention")
+}
+
+func TestLastAttempt(t *testing.T) {
+	for _, c := range []struct {
+		relay settings.Relay
+		want  time.Duration
+	}{
+		{settings.Relay{Attempts: 1, BackoffBase: time.Second, BackoffMax: time.Minute}, 0},
+		{settings.Relay{Attempts: 4, BackoffBase: time.Second, BackoffMax: time.Minute}, 7 * time.Second},
+		{settings.Relay{Attempts: 4, BackoffBase: time.Second, BackoffMax: 2 * time.Second}, 5 * time.Second},
+		{settings.Relay{Attempts: 4, BackoffSeries: []time.Duration{time.Second, time.Hour}}, 2*time.Hour + time.Second},
+	} {
+		if got, ever := lastAttempt(c.relay); got != c.want || ever {
+			t.Errorf("%+v: %v, want %v", c.relay, got, c.want)
+		}
+	}
+}
+
+func TestSinksWithoutAServer(t *testing.T) {
+	w := newWard(t)
+	w.sees("log sink", Warn, "count as delivered", "sink.url")
+	w.set("sink.url", "http://hooks.example/x", "sink.secret", "unsigned")
+	w.sees("webhook", Fail, "in the clear", "https://")
+	w.set("sink.url", "https://hooks.example/x")
+	w.sees("webhook", Warn, "not signed", "whsec_")
+	w.set("sink.secret", "")
+	w.sees("webhook", Fail, "no sink.secret", "whsec_")
+	w.set("sink.secret", "whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0")
+	w.well("webhook")
+	w.set("sink.url", "odd://x")
+	w.sees("sink", Fail, "odd is no scheme", "it starts with one of")
+	w.set("sink.url", "nats:embedded?listen=127.0.0.1:1")
+	w.sees("sink", NotChecked, "inside waybill serve", "waybill serve")
+}
+
+func TestStoreAndTables(t *testing.T) {
+	w := newWard(t)
+	w.sees("store", Fail, "there is no file", "waybill migrate up")
+	w.sees("tables", NotChecked, "cannot be reached", "")
+	st := w.open()
+	w.well("store")
+	w.well("tables")
+	_, err := st.SQL.ExecContext(t.Context(), "DELETE FROM waybill_migration WHERE version = 4")
+	w.must(err)
+	w.sees("tables", Fail, "1 of 4 migrations", "waybill migrate up")
+	_, err = st.SQL.ExecContext(t.Context(), "INSERT INTO waybill_migration SELECT 4, 'jobs', applied_at FROM waybill_migration WHERE version = 3")
+	w.must(err)
+	w.well("tables")
+	_, err = st.SQL.ExecContext(t.Context(), "INSERT INTO waybill_migration SELECT 99, 'future', applied_at FROM waybill_migration WHERE version = 3")
+	w.must(err)
+	w.sees("tables", Fail, "does not know 99 future", "the version of waybill")
+}
+
+func TestClock(t *testing.T) {
+	w := newWard(t)
+	w.open()
+	w.tune = func(p *patient) { p.now = func() time.Time { return time.Now().Add(-time.Hour) } }
+	w.sees("clock", Warn, "1h apart", "set-ntp")
+	w.tune = nil
+	w.well("clock")
+}
+
+// runRelay runs a relay until the returned function is called.
+func (w *ward) runRelay(st *place.Store, name string, sink relay.Sink, onDead relay.OnDead) (stop func()) {
+	w.t.Helper()
+	r, err := relay.New(st.Tables, sink, relay.Config{Name: name, OnDead: onDead})
+	w.must(err)
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	return func() {
+		w.t.Helper()
+		cancel()
+		w.must(<-done)
+	}
+}
+
+func (w *ward) await(what string, done func() bool) {
+	w.t.Helper()
+	tick := time.NewTicker(200 * time.Millisecond) // MariaDB shows what it showed before if it is asked more often than ten times a second
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); !done(); <-tick.C {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("gave up waiting for %s", what)
+		}
+	}
+}
+
+func TestRelayAndLanes(t *testing.T) {
+	w := newWard(t)
+	st := w.open()
+	w.sees("relay", Warn, "no relay is alive", "waybill serve")
+	_, err := st.Send(t.Context(), waybill.NewEvent("OrderPlaced", 1))
+	w.must(err)
+	w.sees("relay", Fail, "1 events wait", "waybill serve")
+	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
+	_, err = st.Heartbeat(t.Context(), node, 10*time.Minute)
+	w.must(err)
+	w.sees("relay", Warn, "1 of 1 lanes have no owner", "look again")
+	_, err = st.Acquire(t.Context(), node, []int{0}, 100)
+	w.must(err)
+	w.well("relay")
+	w.set("relay.name", "other")
+	w.sees("relay", Fail, "a relay called relay has these tables", "set relay.name to relay")
+	w.set("relay.name", "relay")
+	w.well("relay")
+}
+
+// TestWhatWaitsForAnOperator: dead letters, blocked aggregates, dead records and uncertain keys, each until somebody has decided.
+func TestWhatWaitsForAnOperator(t *testing.T) {
+	w := newWard(t)
+	st := w.open()
+	for _, check := range []string{"dead letters", "blocked", "inbox", "keys"} {
+		w.well(check)
+	}
+	evs := []waybill.Event{
+		{ID: waybill.NewID(), Type: "OrderPlaced", AggregateType: "order", AggregateID: "1", Payload: []byte("{}")},
+		{ID: waybill.NewID(), Type: "OrderPaid", AggregateType: "order", AggregateID: "1", Payload: []byte("{}")},
+	}
+	_, err := st.Send(t.Context(), evs...)
+	w.must(err)
+	never := relay.SinkFunc(func(context.Context, waybill.Delivery) error { return waybill.Permanent(errors.New("never")) })
+	stop := w.runRelay(st, "relay", never, relay.Block)
+	w.await("the dead letter", func() bool { return w.look("dead letters").Status == Warn })
+	stop()
+	w.sees("dead letters", Warn, "1 events were given up", "waybill dead list")
+	w.sees("blocked", Warn, "1 aggregates wait behind a dead letter", "waybill blocked list")
+	_, err = st.Discard(t.Context(), []waybill.ID{evs[0].ID})
+	w.must(err)
+	w.well("dead letters")
+	w.well("blocked")
+
+	key := waybill.NewID()
+	group, ok := st.Tables.(store.Claimer)
+	if !ok {
+		t.Fatal("no claims")
+	}
+	_, err = group.FailEvent(t.Context(), store.Intake{Group: "BILLING", Key: key, Event: key, Type: "X"}, store.Failure{Owner: waybill.NewID(), Dead: true, Error: "no"})
+	w.must(err)
+	w.sees("inbox", Warn, "BILLING has 1", "waybill inbox redrive")
+	_, err = st.Redrive(t.Context(), "BILLING", []waybill.ID{key}, 1)
+	w.must(err)
+	w.well("inbox")
+
+	keys, ok := st.Tables.(store.KeyClaimer)
+	if !ok {
+		t.Fatal("no keys")
+	}
+	id := store.KeyID{Operation: "POST /orders", Key: "k"}
+	claim := store.KeyClaim{KeyID: id, Hash: "v1:" + strings.Repeat("a", 64), Owner: waybill.NewID(), Lease: time.Minute}
+	rec, _, err := keys.ClaimKey(t.Context(), claim)
+	w.must(err)
+	_, err = keys.EndKey(t.Context(), store.KeyAttempt{KeyID: id, Owner: claim.Owner, Fence: rec.Fence}, store.KeyEnd{State: store.KeyUncertain, Error: "?"})
+	w.must(err)
+	w.sees("keys", Warn, "1 idempotency keys", "waybill keys resolve")
+	p := &patient{Settings: w.settings(), now: time.Now}
+	p.open(t.Context())
+	defer p.close()
+	w.must(p.keys.RunAgain(t.Context(), id, "no", time.Hour))
+	w.well("keys")
+}
+
+// TestNothingIsOKThatWasNotSeen: with a store and a sink that do not answer, every check of theirs says so.
+func TestNothingIsOKThatWasNotSeen(t *testing.T) {
+	for _, c := range [][2]string{
+		{"postgres://u:c4nary@127.0.0.1:1/x?sslmode=disable&connect_timeout=2", "redis://u:c4nary@127.0.0.1:1/0"},
+		{"mysql://u:c4nary@127.0.0.1:1/x", "amqp://u:c4nary@127.0.0.1:1/"},
+		{"sqlite:/nonexistent/x.db", "nats://u:c4nary@127.0.0.1:1"},
+		{"sqlite:/nonexistent/x.db", "kafka://u:c4nary@127.0.0.1:1"},
+	} {
+		w := newWard(t, "store.url", c[0], "sink.url", c[1])
+		findings := Run(t.Context(), Config{Settings: w.settings(), Timeout: 5 * time.Second})
+		byName := make(map[string]Status)
+		for _, f := range findings {
+			byName[f.Check] = f.Status
+			if strings.Contains(f.Text+f.Type, "c4nary") {
+				t.Errorf("%s shows a password: %q", f.Check, f.Text)
+			}
+		}
+		for _, check := range Table() {
+			status, run := byName[check.Name]
+			switch {
+			case !run || check.For == settled && check.Name != "store" && check.Name != "tables":
+			case check.Name == "store" || check.Name == "sink":
+				if status != Fail {
+					t.Errorf("%s: %s is %s", c, check.Name, status)
+				}
+			case status != NotChecked:
+				t.Errorf("%s: %s is %s", c, check.Name, status)
+			}
+		}
+	}
+}
+
+// TestEveryCheckIsInTheTable: with what it looks at and wants.
+func TestEveryCheckIsInTheTable(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, c := range Table() {
+		if c.Name == "" || c.For == "" || c.Looks == "" || c.Wants == "" || c.run == nil || seen[c.Name+c.For] {
+			t.Errorf("%+v", c)
+		}
+		seen[c.Name+c.For] = true
+	}
+}

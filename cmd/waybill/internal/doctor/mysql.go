@@ -1,0 +1,130 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+)
+
+func mysqlChecks() []Check {
+	my := place.MySQL
+	return []Check{
+		{Name: "writable", For: my, Looks: "`read_only`", Wants: "off: replicas have it on", run: writable},
+		{Name: "innodb durability", For: my, Looks: "`innodb_flush_log_at_trx_commit`", Wants: "1", run: flushLog},
+		{Name: "binary log", For: my, Looks: "`log_bin`, `sync_binlog`", Wants: "1, where there is a binary log", run: binaryLog},
+		{Name: "engine", For: my, Looks: "the engines of the tables", Wants: "InnoDB: others have no transactions", run: engines},
+		{Name: "privileges", For: my, Looks: "`SHOW GRANTS`", Wants: "PROCESS: a relay has to see who may still commit", run: privileges},
+		{Name: "old transactions", For: my, Looks: "`information_schema.innodb_trx`", Wants: "no transaction older than 5 min: purge waits for it", run: oldMySQLTransactions},
+	}
+}
+
+// variable reads a variable of the server.
+func (p *patient) variable(ctx context.Context, name string) (string, error) {
+	var value string
+	err := p.store.SQL.QueryRowContext(ctx, "SELECT @@GLOBAL."+name).Scan(&value)
+	return value, err
+}
+
+func writable(ctx context.Context, p *patient) (Finding, error) {
+	value, err := p.variable(ctx, "read_only")
+	if err != nil {
+		return Finding{}, err
+	}
+	if value != "0" {
+		return fail("SET GLOBAL read_only = 0", "the server is read only, as replicas are: if this is one, have store.url name its primary"), nil
+	}
+	return good("the server can be written to"), nil
+}
+
+func flushLog(ctx context.Context, p *patient) (Finding, error) {
+	value, err := p.variable(ctx, "innodb_flush_log_at_trx_commit")
+	if err != nil {
+		return Finding{}, err
+	}
+	if value != "1" && value != "3" { // MariaDB's 3 is 1 and more
+		return fail("SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+			"innodb_flush_log_at_trx_commit is %s: a crash takes back transactions whose events were delivered. Change the server's file, too", value), nil
+	}
+	return good("innodb_flush_log_at_trx_commit is %s", value), nil
+}
+
+func binaryLog(ctx context.Context, p *patient) (Finding, error) {
+	on, err := p.variable(ctx, "log_bin")
+	if err != nil {
+		return Finding{}, err
+	}
+	if on == "0" {
+		return good("there is no binary log"), nil
+	}
+	value, err := p.variable(ctx, "sync_binlog")
+	if err != nil {
+		return Finding{}, err
+	}
+	if value != "1" {
+		return warn("SET GLOBAL sync_binlog = 1", "sync_binlog is %s: after a crash, replicas may lack what was delivered. Change the server's file, too", value), nil
+	}
+	return good("sync_binlog is 1"), nil
+}
+
+func engines(ctx context.Context, p *patient) (Finding, error) {
+	rows, err := p.store.SQL.QueryContext(ctx, `SELECT CONCAT('`+"`', table_schema, '`.`', table_name, '`"+`') FROM information_schema.tables
+		WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND LEFT(table_name, ?) = ? AND table_type = 'BASE TABLE' AND engine <> 'InnoDB' ORDER BY table_name`,
+		p.Store.Schema, len(p.Store.Prefix), p.Store.Prefix)
+	if err != nil {
+		return Finding{}, err
+	}
+	odd, err := texts(rows)
+	if err != nil {
+		return Finding{}, err
+	}
+	if len(odd) > 0 {
+		return fail("ALTER TABLE "+odd[0]+" ENGINE = InnoDB", "%s not InnoDB: there are no transactions", strings.Join(odd, ", ")+is(len(odd))), nil
+	}
+	return good("all tables are InnoDB"), nil
+}
+
+func privileges(ctx context.Context, p *patient) (Finding, error) {
+	rows, err := p.store.SQL.QueryContext(ctx, "SHOW GRANTS")
+	if err != nil {
+		return Finding{}, err
+	}
+	grants, err := texts(rows)
+	if err != nil {
+		return Finding{}, err
+	}
+	for _, g := range grants {
+		what, rest, _ := strings.Cut(strings.TrimPrefix(g, "GRANT "), " ON ")
+		if strings.HasPrefix(rest, "*.*") && (strings.Contains(what, "PROCESS") || what == "ALL PRIVILEGES") {
+			return good("PROCESS is granted"), nil
+		}
+	}
+	var user string
+	if err := p.store.SQL.QueryRowContext(ctx, "SELECT CURRENT_USER()").Scan(&user); err != nil {
+		return Finding{}, err
+	}
+	name, host, _ := strings.Cut(user, "@")
+	return fail(fmt.Sprintf("GRANT PROCESS ON *.* TO '%s'@'%s'", name, host), "the account may not see other transactions (PROCESS): a relay does not know who may still commit"), nil
+}
+
+func oldMySQLTransactions(ctx context.Context, p *patient) (Finding, error) {
+	const query = `SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW()), (SELECT COUNT(*) FROM information_schema.innodb_trx
+		WHERE TIMESTAMPDIFF(SECOND, trx_started, NOW()) >= ?) FROM information_schema.innodb_trx
+		WHERE TIMESTAMPDIFF(SECOND, trx_started, NOW()) >= ? AND trx_mysql_thread_id NOT IN (0, CONNECTION_ID()) ORDER BY trx_started LIMIT 1`
+	limit := int64(p.long / time.Second)
+	var thread, age, n int64
+	err := p.store.SQL.QueryRowContext(ctx, query, limit, limit).Scan(&thread, &age, &n)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return good("no transaction is older than %s", settings.FormatDuration(p.long)), nil
+	case err != nil:
+		return Finding{}, err
+	}
+	return warn(fmt.Sprintf("KILL %d", thread), "%d old: the oldest transaction began %s ago; what it could see is not purged", n,
+		settings.FormatDuration(time.Duration(age)*time.Second)), nil
+}

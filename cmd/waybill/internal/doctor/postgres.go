@@ -1,0 +1,175 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+)
+
+func postgresChecks() []Check {
+	pg := place.Postgres
+	return []Check{
+		{Name: "primary", For: pg, Looks: "`pg_is_in_recovery()`, `transaction_read_only`", Wants: "a server that can be written to", run: primary},
+		{Name: "synchronous_commit", For: pg, Looks: "`synchronous_commit` of this connection, and of every role", Wants: "anything but off", run: synchronousCommit},
+		{Name: "crash safety", For: pg, Looks: "`fsync`, `full_page_writes`", Wants: "on", run: crashSafety},
+		{Name: "sequence cache", For: pg, Looks: "the sequence of the outbox", Wants: "CACHE 1: order depends on it", run: sequenceCache},
+		{Name: "old transactions", For: pg, Looks: "`pg_stat_activity` of this database", Wants: "no transaction older than 5 min: vacuum waits for it", run: oldTransactions},
+		{Name: "replication slots", For: pg, Looks: "`pg_replication_slots`", Wants: "none that nobody reads: they keep WAL until the disk is full", run: slots},
+	}
+}
+
+func primary(ctx context.Context, p *patient) (Finding, error) {
+	var replica bool
+	var readOnly string
+	const query = `SELECT pg_is_in_recovery(), current_setting('transaction_read_only')`
+	if err := p.store.SQL.QueryRowContext(ctx, query).Scan(&replica, &readOnly); err != nil {
+		return Finding{}, err
+	}
+	switch {
+	case replica:
+		return fail("have store.url name the primary; with several hosts, add target_session_attrs=read-write", "the server is a replica"), nil
+	case readOnly == "on":
+		return fail("ALTER ROLE CURRENT_USER IN DATABASE "+p.database(ctx)+" SET default_transaction_read_only = off", "transactions are read only"), nil
+	}
+	return good("the server is a primary, and can be written to"), nil
+}
+
+// database returns the quoted name of the current one.
+func (p *patient) database(ctx context.Context) string {
+	var name string
+	if p.store.SQL.QueryRowContext(ctx, `SELECT quote_ident(current_database())`).Scan(&name) != nil {
+		return "…"
+	}
+	return name
+}
+
+func synchronousCommit(ctx context.Context, p *patient) (Finding, error) {
+	var value, source, standbys, role string
+	const query = `SELECT setting, source, current_setting('synchronous_standby_names'), quote_ident(current_user) FROM pg_settings WHERE name = 'synchronous_commit'`
+	if err := p.store.SQL.QueryRowContext(ctx, query).Scan(&value, &source, &standbys, &role); err != nil {
+		return Finding{}, err
+	}
+	switch {
+	case value == "off" && source == "client":
+		return fail("take synchronous_commit out of store.url, and out of PGOPTIONS",
+			"synchronous_commit is off: a crash takes back transactions whose events were delivered"), nil
+	case value == "off":
+		return fail(fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET synchronous_commit = on", role, p.database(ctx)),
+			"synchronous_commit is off: a crash takes back transactions whose events were delivered"), nil
+	case value == "local" && standbys != "":
+		return warn(fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET synchronous_commit = on", role, p.database(ctx)),
+			"synchronous_commit is local although there are synchronous standbys: a failover takes back transactions whose events were delivered"), nil
+	}
+	// The writers are other programs, with roles of their own.
+	const others = `SELECT coalesce(quote_ident(r.rolname), 'ALL') FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole
+		WHERE s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database())) AND 'synchronous_commit=off' = ANY (s.setconfig) LIMIT 1`
+	var other string
+	err := p.store.SQL.QueryRowContext(ctx, others).Scan(&other)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return good("synchronous_commit is %s", value), nil
+	case err != nil:
+		return Finding{}, err
+	}
+	return warn(fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET synchronous_commit = on", other, p.database(ctx)),
+		"synchronous_commit is off for the role %s: if it writes events, a crash takes back transactions whose events were delivered", other), nil
+}
+
+func crashSafety(ctx context.Context, p *patient) (Finding, error) {
+	const query = `SELECT name, source FROM pg_settings WHERE name IN ('fsync', 'full_page_writes') AND setting = 'off' ORDER BY name LIMIT 1`
+	var name, source string
+	err := p.store.SQL.QueryRowContext(ctx, query).Scan(&name, &source)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return good("fsync and full_page_writes are on"), nil
+	case err != nil:
+		return Finding{}, err
+	}
+	advice := "ALTER SYSTEM SET " + name + " = on; SELECT pg_reload_conf()"
+	if source == "command line" {
+		advice = "start the server without -c " + name + "=off"
+	}
+	return fail(advice, "%s is off: a crash may destroy the database", name), nil
+}
+
+func is(n int) string {
+	if n == 1 {
+		return " is"
+	}
+	return " are"
+}
+
+// texts reads rows of one column, and closes them.
+func texts(rows *sql.Rows) ([]string, error) {
+	defer func() { _ = rows.Close() }()
+	var out []string
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, rows.Err()
+}
+
+func sequenceCache(ctx context.Context, p *patient) (Finding, error) {
+	name := `"` + p.Store.Prefix + `outbox_seq"`
+	if p.Store.Schema != "" {
+		name = `"` + p.Store.Schema + `".` + name
+	}
+	var cache int64
+	err := p.store.SQL.QueryRowContext(ctx, `SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass($1)`, name).Scan(&cache)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return unseen("there is no sequence yet"), nil
+	case err != nil:
+		return Finding{}, err
+	case cache != 1:
+		return fail("ALTER SEQUENCE "+name+" CACHE 1", "the outbox's sequence has CACHE %d: connections that have taken a block hand out old numbers, and order is lost; "+
+			"start the writers again afterwards", cache), nil
+	}
+	return good("CACHE 1"), nil
+}
+
+func oldTransactions(ctx context.Context, p *patient) (Finding, error) {
+	const query = `SELECT pid, coalesce(quote_ident(usename), '?'), coalesce(state, '?'), extract(epoch FROM clock_timestamp() - xact_start)::float8,
+		count(*) OVER () FROM pg_stat_activity
+		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start < clock_timestamp() - $1 * interval '1 second' ORDER BY xact_start LIMIT 1`
+	var pid, n int64
+	var user, state string
+	var age float64
+	err := p.store.SQL.QueryRowContext(ctx, query, p.long.Seconds()).Scan(&pid, &user, &state, &age, &n)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return good("no transaction is older than %s", settings.FormatDuration(p.long)), nil
+	case err != nil:
+		return Finding{}, err
+	}
+	return warn(fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid),
+		"%d old: the oldest transaction, of %s, began %s ago and is %s; vacuum removes nothing that it could see. idle_in_transaction_session_timeout ends such by itself", n, user,
+		settings.FormatDuration(time.Duration(age*float64(time.Second)).Round(time.Second)), state), nil
+}
+
+func slots(ctx context.Context, p *patient) (Finding, error) {
+	rows, err := p.store.SQL.QueryContext(ctx, `SELECT slot_name FROM pg_replication_slots WHERE NOT active AND NOT temporary
+		AND (restart_lsn IS NOT NULL OR xmin IS NOT NULL OR catalog_xmin IS NOT NULL) ORDER BY slot_name`)
+	if err != nil {
+		return Finding{}, err
+	}
+	idle, err := texts(rows)
+	if err != nil {
+		return Finding{}, err
+	}
+	if len(idle) > 0 {
+		return warn("SELECT pg_drop_replication_slot('"+strings.ReplaceAll(idle[0], "'", "''")+"')",
+			"nobody reads from %s: what it keeps fills the disk. If its reader comes back, leave it", strings.Join(idle, ", ")), nil
+	}
+	return good("none is idle"), nil
+}

@@ -1,0 +1,88 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+)
+
+type redisProbe struct{ client *redis.Client }
+
+func (r *redisProbe) close() { _ = r.client.Close() }
+
+func dialRedis(ctx context.Context, u *url.URL) (probe, error) {
+	place.QuietRedis()
+	opts, err := redis.ParseURL(place.Client(u))
+	if err != nil { // the error may quote the URL
+		return nil, errors.New("Redis's client cannot read it") //nolint:staticcheck // a name
+	}
+	client := redis.NewClient(opts)
+	if err := client.Ping(ctx).Err(); err != nil {
+		_ = client.Close()
+		return nil, err
+	}
+	return &redisProbe{client}, nil
+}
+
+func redisChecks() []Check {
+	return []Check{
+		{Name: "redis persistence", For: redisSink, Looks: "`appendonly`, `appendfsync`", Wants: "yes, and always: everysec loses a second", run: redisPersistence},
+		{Name: "redis eviction", For: redisSink, Looks: "`maxmemory-policy`", Wants: "noeviction: others may evict streams", run: redisEviction},
+	}
+}
+
+// redisSetting asks for a setting of the server. Some do not tell: managed ones, and those whose account may not ask.
+func (p *patient) redisSetting(ctx context.Context, name string) (string, error) {
+	r, ok := p.sink.(*redisProbe)
+	if !ok {
+		return "", errors.New("there is no connection")
+	}
+	all, err := r.client.ConfigGet(ctx, name).Result()
+	if err != nil {
+		return "", err
+	}
+	value, ok := all[name]
+	if !ok {
+		return "", errors.New("the server does not tell " + name)
+	}
+	return value, nil
+}
+
+func redisPersistence(ctx context.Context, p *patient) (Finding, error) {
+	on, err := p.redisSetting(ctx, "appendonly")
+	if err != nil {
+		return Finding{}, err
+	}
+	sync, err := p.redisSetting(ctx, "appendfsync")
+	switch {
+	case err != nil:
+		return Finding{}, err
+	case on != "yes":
+		return fail("redis-cli CONFIG SET appendonly yes; redis-cli CONFIG REWRITE", "there is no append-only file: a crash loses what was delivered since the last snapshot"), nil
+	case sync == "no":
+		return fail("redis-cli CONFIG SET appendfsync always; redis-cli CONFIG REWRITE", "appendfsync is no: a crash loses what the system had not yet written"), nil
+	case sync != "always":
+		return warn("redis-cli CONFIG SET appendfsync always; redis-cli CONFIG REWRITE", "appendfsync is %s: a crash loses about a second of what was delivered", sync), nil
+	}
+	return good("what was taken is on disk"), nil
+}
+
+func redisEviction(ctx context.Context, p *patient) (Finding, error) {
+	policy, err := p.redisSetting(ctx, "maxmemory-policy")
+	if err != nil {
+		return Finding{}, err
+	}
+	const advice = "redis-cli CONFIG SET maxmemory-policy noeviction; redis-cli CONFIG REWRITE"
+	switch {
+	case strings.HasPrefix(policy, "allkeys"):
+		return fail(advice, "maxmemory-policy is %s: a server that is full throws whole streams away", policy), nil
+	case policy != "noeviction":
+		return warn(advice, "maxmemory-policy is %s: streams that were given a time to live may be thrown away", policy), nil
+	}
+	return good("maxmemory-policy is noeviction"), nil
+}

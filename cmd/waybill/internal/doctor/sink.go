@@ -1,0 +1,168 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/store"
+)
+
+// probe is a connection to the server behind a sink, for looking only.
+type probe interface{ close() }
+
+// The kinds of sinks.
+const (
+	natsSink    = "nats"
+	kafkaSink   = "kafka"
+	amqpSink    = "amqp"
+	redisSink   = "redis"
+	pulsarSink  = "pulsar"
+	webhookSink = "https"
+	logSink     = "log"
+)
+
+// sinkKind returns the kind of a sink: schemes of one kind differ by an s.
+func sinkKind(s settings.Sink) string {
+	scheme, _, _ := strings.Cut(s.URL.Reveal(), ":")
+	switch scheme {
+	case "tls":
+		return natsSink
+	case "amqps":
+		return amqpSink
+	case "rediss":
+		return redisSink
+	case "pulsar+ssl":
+		return pulsarSink
+	case "http":
+		return webhookSink
+	}
+	return scheme
+}
+
+// dial connects to the server behind a sink.
+func dial(ctx context.Context, s settings.Sink) (probe, error) {
+	u, err := place.SinkAddress(s)
+	if err != nil {
+		return nil, err
+	}
+	var p probe
+	switch sinkKind(s) {
+	case natsSink:
+		p, err = dialNATS(ctx, s)
+	case kafkaSink:
+		p, err = dialKafka(ctx, u)
+	case amqpSink:
+		p, err = dialAMQP(u)
+	case redisSink:
+		p, err = dialRedis(ctx, u)
+	case pulsarSink:
+		p, err = dialPulsar(ctx, u)
+	default: // there is nobody to ask before an event is posted, and printing needs no server
+		return nothing{}, nil
+	}
+	if err == nil || hint.Of(err) != "" {
+		return p, err
+	}
+	return nil, hint.New("is the server running, and are name and password right? waybill config says where sink.url came from", "sink.url: %w", err)
+}
+
+type nothing struct{}
+
+func (nothing) close() {}
+
+// errLater says that there is no server yet, and need not be.
+var errLater = errors.New("the server runs inside waybill serve, and that does not run")
+
+func sinkChecks() []Check {
+	return slices.Concat([]Check{{
+		Name: "sink", For: anySink, Looks: "`sink.url`", Wants: "a server that answers",
+		run: func(_ context.Context, p *patient) (Finding, error) {
+			switch {
+			case errors.Is(p.noSink, errLater):
+				return Finding{Status: NotChecked, Text: errLater.Error(), Type: "waybill serve"}, nil
+			case p.noSink != nil:
+				return failed(p.noSink), nil
+			case p.sink == probe(nothing{}):
+				return unseen("whether anybody takes events there is seen when the first is sent"), nil
+			}
+			return good("%s answers", p.Sink.URL), nil
+		},
+	}}, natsChecks(), kafkaChecks(), amqpChecks(), redisChecks(), pulsarChecks(), webhookChecks())
+}
+
+// sampled is how many events of each state are looked at for their topics.
+const sampled = 100
+
+// topics returns the topics that events of the tables go to: what an outbox will hold, nobody knows.
+func (p *patient) topics(ctx context.Context, names broker.Names) ([]string, error) {
+	topic := names.Checked(nil)
+	if p.Sink.Topic != "" {
+		var err error
+		if topic, err = names.Template(p.Sink.Topic); err != nil {
+			return nil, err
+		}
+		if !strings.Contains(p.Sink.Topic, "{") {
+			return []string{p.Sink.Topic}, nil
+		}
+	}
+	if p.noTables != nil {
+		return nil, nil
+	}
+	var out []string
+	for _, state := range []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered} {
+		page, err := p.desk.List(ctx, state, store.Filter{}, 0, sampled)
+		if err != nil {
+			return nil, err
+		}
+		for i := range page.Records {
+			name, err := topic(&page.Records[i].Event)
+			if err == nil && !slices.Contains(out, name) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out, nil
+}
+
+// noTopic is what a check of topics finds where there is none to look at.
+func noTopic() Finding {
+	return Finding{Status: NotChecked, Text: "there is no event whose topic could be looked at", Type: "waybill send TYPE, then look again"}
+}
+
+func webhookChecks() []Check {
+	return []Check{
+		{
+			Name: "webhook", For: webhookSink, Looks: "`sink.url`, `sink.secret`", Wants: "https, and a secret that signs",
+			run: func(_ context.Context, p *patient) (Finding, error) {
+				u, err := url.Parse(p.Sink.URL.Reveal())
+				if err != nil { // the error quotes the URL
+					return fail("see docs/brokers.md", "sink.url cannot be read"), nil
+				}
+				secret := p.Sink.Secret.Reveal()
+				host := u.Hostname()
+				switch {
+				case u.Scheme != "https" && host != "localhost" && host != "127.0.0.1" && host != "::1":
+					return fail("write https:// in sink.url", "events travel in the clear"), nil
+				case secret == "":
+					return fail("set sink.secret to whsec_ and the output of: openssl rand -base64 24", "there is no sink.secret: serve will refuse to start"), nil
+				case secret == "unsigned":
+					return warn("set sink.secret to whsec_ and the output of: openssl rand -base64 24", "requests are not signed: the receiver cannot tell who sent them"), nil
+				}
+				return good("requests are signed"), nil
+			},
+		},
+		{
+			Name: "log sink", For: logSink, Looks: "`sink.url`", Wants: "a broker: what is printed is kept by nobody",
+			run: func(context.Context, *patient) (Finding, error) {
+				return warn("set sink.url to a broker; waybill serve --help names them", "events are printed, and count as delivered"), nil
+			},
+		},
+	}
+}
