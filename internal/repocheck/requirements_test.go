@@ -20,6 +20,8 @@ var folders = map[string]string{
 	"httpkey": "idempotency/httpkey", "grpckey": "idempotency/grpckey", "jcs": "idempotency/jcs", "otelobserve": "observe/otelobserve",
 	"brokertest": "broker/brokertest", "membroker": "broker/membroker", "natsbroker": "broker/natsbroker", "natsembed": "broker/natsbroker/natsembed",
 	"kafkabroker": "broker/kafkabroker", "rabbitbroker": "broker/rabbitbroker", "redisbroker": "broker/redisbroker", "pulsarbroker": "broker/pulsarbroker",
+	"admin": "cmd/waybill/internal/admin", "daemon": "cmd/waybill/internal/daemon", "doctor": "cmd/waybill/internal/doctor",
+	"place": "cmd/waybill/internal/place", "telemetry": "cmd/waybill/internal/telemetry",
 	"webhook": "broker/webhook", "watermillbridge": "broker/watermillbridge",
 }
 
