@@ -25,12 +25,13 @@ TESTSERVER := exec $(CURDIR)/.tools/testserver
 WITH_SERVERS := $(TESTSERVER) run --race-tools --
 WITH_BROKERS := $(TESTSERVER) run --race-tools --only postgres,redis,rabbitmq,kafka,pulsar --
 WITH_ALL := $(TESTSERVER) run --race-tools --only postgres,mariadb,redis,rabbitmq,kafka,pulsar --
-RACE := env CGO_ENABLED=1 go test -race -count=1 -timeout 15m
+# Three packages at a time: most of them wait for servers. make lint has vet.
+RACE := env CGO_ENABLED=1 go test -race -count=1 -vet=off -p 3 -timeout 18m
 
 # The folders whose tests need the brokers that take long to start. make test
 # builds them, too, and there they skip: test/brokers wants Kafka for all its
 # tests, so that the streams over Redis and the like do not run twice.
-BROKER_TESTS := broker/kafkabroker broker/pulsarbroker test/brokers internal/testserver/private
+BROKER_TESTS := broker/kafkabroker broker/pulsarbroker test/brokers internal/testserver/private cmd/waybill/internal/doctor
 
 # The folders of all modules in go.work.
 MODULES = $$(go list -m -f '{{.Dir}}')
@@ -45,7 +46,8 @@ test: testserver ## test all modules with the race detector, against real server
 
 .PHONY: test-brokers
 test-brokers: testserver ## test what needs Kafka and Pulsar, which make test leaves out
-	$(WITH_BROKERS) $(RACE) $(patsubst %/.,./%/...,$(wildcard $(addsuffix /.,$(BROKER_TESTS))))
+	$(WITH_BROKERS) sh -c '$(RACE) $(patsubst %/.,./%/...,$(wildcard $(addsuffix /.,$(BROKER_TESTS)))) && \
+		$(RACE) -run EverySink ./cmd/waybill/internal/command'
 
 .PHONY: test-all
 test-all: test test-brokers ## make test and make test-brokers
