@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -330,4 +331,43 @@ func TestDeletedConsumer(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "the second message", func() bool { return strings.Contains(c.all(), "n1") })
+}
+
+// What arrives while a source stops is given back once: it is not delivered over and over into the fetch that is still open.
+func TestStoppingCountsNothing(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, natsembed.Config{})
+	b := open(t, s.url(), natsbroker.Config{})
+	src, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, first := sink(t, b), &seen{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- src.Run(ctx, first) }()
+	if err := to.Deliver(t.Context(), []waybill.Delivery{event("a", 0)})[0]; err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the first message", func() bool { return first.all() != "" })
+	cancel()
+	for n := range 20 {
+		if err := to.Deliver(t.Context(), []waybill.Delivery{event(fmt.Sprint("b", n), n)})[0]; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	var most atomic.Int64
+	second := &seen{answer: func(_ context.Context, d waybill.Delivery) error {
+		most.Store(max(most.Load(), int64(d.Attempt)))
+		return nil
+	}}
+	run(t, b, natsbroker.SourceConfig{Name: "billing"}, second)
+	await(t, "the others", func() bool { return strings.Count(second.all(), "b") >= 20 })
+	if got := most.Load(); got > 2 {
+		t.Errorf("a message is delivered for the %dth time, although one source has given it back", got)
+	}
 }

@@ -143,11 +143,16 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		var back []*broker.Incoming
 		err := s.fetch(free, func(in *broker.Incoming) {
 			if ctx.Err() != nil || r.Put(ctx, in) != nil {
-				s.release(in)
+				back = append(back, in)
 			}
 		})
+		// Not before the fetch is over: what is given back while it is open comes again at once, into the same fetch, and every time is counted.
+		for _, in := range back {
+			s.release(in)
+		}
 		if err != nil {
 			return err
 		}
