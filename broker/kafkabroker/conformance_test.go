@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -77,7 +78,28 @@ func topic(t *testing.T, client *kgo.Client, partitions int32, config map[string
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = admin.DeleteTopics(context.WithoutCancel(t.Context()), all...) })
+	led(t, admin, int(partitions), all...)
 	return name
+}
+
+// led waits until every partition of new topics has a leader that answers. The cluster says that a topic is made, and lists it, before that.
+func led(t *testing.T, admin *kadm.Client, partitions int, topics ...string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		ends, err := admin.ListEndOffsets(t.Context(), topics...)
+		answered := 0
+		ends.Each(func(o kadm.ListedOffset) {
+			if o.Err == nil {
+				answered++
+			}
+		})
+		if answered == partitions*len(topics) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d partitions of %v answer: %v, %v", answered, partitions*len(topics), topics, err, ends.Error())
+		}
+	}
 }
 
 // event returns one for a topic, of an aggregate.
