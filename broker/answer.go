@@ -83,13 +83,17 @@ func (r *Receiver) putOff(v verdict) {
 	// First the line, then the broker: the message may come back before PutOff returns.
 	behind := r.line.leave(v.it, due, due.Add(absenceGrace))
 	r.signal()
+	delay := v.delay
+	if r.leaving() {
+		delay = 0 // whoever comes next has to know of it before later messages of its key, and will be told that it is not due
+	}
 	r.mu.Unlock()
 	if r.giver == nil {
 		return // the session ends, and the broker delivers it again
 	}
-	r.giveBack(v.it, v.delay)
+	r.giveBack(v.it, delay)
 	for _, it := range behind {
-		r.giveBack(it, v.delay)
+		r.giveBack(it, delay)
 	}
 }
 

@@ -162,6 +162,9 @@ func (e *effort[T]) claim(ctx context.Context, then func(context.Context, store.
 	e.until = time.Now().Add(g.opts.LockTTL)
 	rec, ok, err := g.inbox.db.ClaimEvent(ctx, e.in, owner, g.opts.LockTTL, g.opts.attempts(), e.kept())
 	if err != nil {
+		if ctx.Err() != nil {
+			e.unclaim(ctx, owner)
+		}
 		return Result{}, e.trouble(err)
 	}
 	if !ok {
@@ -350,6 +353,16 @@ func (e *effort[T]) release(ctx context.Context, a store.Attempt) {
 	if _, err := e.g.inbox.db.ReleaseEvent(ctx, a); err != nil {
 		e.g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "waybill: an attempt was not given back; its lease will run out",
 			slog.String("group", e.g.name), slog.String("id", e.ev.ID.String()), slog.String("error", err.Error()))
+	}
+}
+
+// unclaim gives back what a claim whose context ended in the middle may have left behind: the next one would have to wait until its lease has run out.
+func (e *effort[T]) unclaim(ctx context.Context, owner waybill.ID) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+	defer cancel()
+	rec, ok, err := e.g.inbox.db.FindRecord(ctx, e.g.name, e.in.Key)
+	if err == nil && ok && rec.State == store.InboxProcessing && rec.Owner == owner {
+		e.release(ctx, store.Attempt{Group: e.g.name, Key: e.in.Key, Owner: owner, Fence: rec.Fence})
 	}
 }
 

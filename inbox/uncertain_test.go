@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
@@ -171,5 +172,52 @@ func TestRestarts(t *testing.T) {
 				t.Errorf("the record is %+v, %v", rec, err)
 			}
 		})
+	}
+}
+
+// cutOff is a store whose claims are committed, and their callers gone before the answer comes.
+type cutOff struct {
+	*memstore.Store[*memstore.Tx]
+	cut context.CancelFunc
+}
+
+func (c *cutOff) ClaimEvent(ctx context.Context, in store.Intake, owner waybill.ID, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool, error) {
+	rec, ok, err := c.Store.ClaimEvent(ctx, in, owner, lease, most, kept)
+	if c.cut != nil {
+		c.cut()
+		return store.InboxRecord{}, false, ctx.Err()
+	}
+	return rec, ok, err
+}
+
+// TestClaimCutOff: a claim whose context ends before its answer has come leaves no lease behind, and no attempt is counted.
+func TestClaimCutOff(t *testing.T) {
+	t.Parallel()
+	db, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutOff{Store: db}
+	in, err := inbox.New(c, inbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := in.Group("G", inbox.Options{})
+	ev := waybill.NewEvent("Placed", 1).Complete()
+	again := waybill.ContextWithDelivery(context.Background(), waybill.Delivery{Event: ev, Attempt: 2})
+	ctx, cancel := context.WithCancel(again)
+	c.cut = cancel
+	handled := 0
+	handle := func(context.Context, *memstore.Tx, waybill.Event) error {
+		handled++
+		return nil
+	}
+	if _, err := g.Consume(ctx, ev, handle); !errors.Is(err, context.Canceled) || handled > 0 {
+		t.Fatalf("handled %d times, %v; want a claim that was cut off", handled, err)
+	}
+	c.cut = nil
+	res, err := g.Consume(again, ev, handle)
+	if err != nil || res.Attempt != 1 || handled != 1 {
+		t.Errorf("the next one: %+v, %v, handled %d times", res, err, handled)
 	}
 }

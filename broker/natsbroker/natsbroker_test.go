@@ -107,47 +107,7 @@ func TestFrozenServer(t *testing.T) {
 	}
 }
 
-// What a process had in hand when it vanished is handled by its successor before anything newer.
-func TestSuccessorTakesTheOldestFirst(t *testing.T) {
-	t.Parallel()
-	s := startServer(t, natsembed.Config{})
-	b := open(t, s.url(), natsbroker.Config{})
-	to := sink(t, b)
-	conn, err := nats.Connect(s.url())
-	if err != nil {
-		t.Fatal(err)
-	}
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The first process: a plain client that takes a message and is never heard of again.
-	c, err := js.CreateOrUpdateConsumer(t.Context(), "orders", jetstream.ConsumerConfig{
-		Durable: "billing", AckPolicy: jetstream.AckExplicitPolicy, AckWait: 2 * time.Second, MaxDeliver: -1, MaxAckPending: 20_000,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for n := range 2 {
-		if err := to.Deliver(t.Context(), []waybill.Delivery{event("a", n)})[0]; err != nil {
-			t.Fatal(err)
-		}
-	}
-	msg, err := c.Next()
-	if err != nil || msg == nil {
-		t.Fatal(err)
-	}
-	conn.Close()
-
-	var second seen
-	run(t, b, natsbroker.SourceConfig{Name: "billing", AckWait: 2 * time.Second}, &second)
-	await(t, "both messages", func() bool { return strings.Count(second.all(), "a/") == 2 })
-	if got := second.all(); got != "a/n0 a/n1" {
-		t.Errorf("handled %s", got)
-	}
-}
-
-// A long delay is the server's to keep: the message comes back, counted, and in front of those behind it.
+// A delay is the server's to keep if HoldFor says so: the message comes back, counted, and in front of those behind it.
 func TestNakWithDelay(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsembed.Config{})

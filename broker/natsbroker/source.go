@@ -1,11 +1,10 @@
 package natsbroker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,7 +27,8 @@ type SourceConfig struct {
 	AckWait time.Duration
 	// DeadLetter is the subject for dead letters; a stream must listen to it. Defaults to "dead.<stream>.<name>".
 	DeadLetter string
-	// Receive tunes how messages are handed to the consumer.
+	// Receive tunes how messages are handed to the consumer. Its HoldFor defaults to always: a message that the server keeps for longer than AckWait
+	// would be overtaken by later ones of its aggregate when another process takes over.
 	Receive broker.ReceiverConfig
 }
 
@@ -55,6 +55,9 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	}
 	if err := Names().Check(cfg.DeadLetter); err != nil {
 		errs = append(errs, fmt.Errorf("field DeadLetter: %w", err))
+	}
+	if cfg.Receive.HoldFor == 0 {
+		cfg.Receive.HoldFor = math.MaxInt64
 	}
 	errs = append(errs, cfg.Receive.Validate())
 	if err := errors.Join(errs...); err != nil {
@@ -89,14 +92,11 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 	if err != nil {
 		return nil, Failures().Classify(fmt.Errorf("natsbroker: the durable consumer %s: %w", s.cfg.Name, err))
 	}
-	info, err := consumer.Info(ctx)
+	info, err := quiet(ctx, consumer)
 	if err != nil {
 		return nil, Failures().Classify(fmt.Errorf("natsbroker: the durable consumer %s: %w", s.cfg.Name, err))
 	}
-	return &session{
-		s: s, consumer: consumer, reconnects: reconnects,
-		before: info.Delivered.Stream, missing: info.NumAckPending, until: time.Now().Add(s.cfg.AckWait + time.Second),
-	}, nil
+	return &session{s: s, consumer: consumer, reconnects: reconnects, before: info.Delivered.Stream, missing: info.NumAckPending}, nil
 }
 
 const (
@@ -114,10 +114,9 @@ type session struct {
 	reconnects uint64
 
 	// What was delivered before the session began, up to sequence number before, and not acknowledged: that many messages are missing, and have
-	// to come before anything newer, until then.
+	// to come before anything newer.
 	before  uint64
 	missing int
-	until   time.Time
 }
 
 // handle is a message's way back to the server.
@@ -175,6 +174,10 @@ func (s *session) fetch(n int, fn func(*broker.Incoming)) error {
 		if err != nil {
 			return err
 		}
+		if s.lost() { // it came over another connection, and earlier ones may not have arrived
+			s.release(in)
+			continue
+		}
 		fn(in)
 	}
 	if err := batch.Error(); err != nil && !errors.Is(err, nats.ErrTimeout) {
@@ -194,60 +197,6 @@ func incoming(msg jetstream.Msg) (*broker.Incoming, error) {
 		Message: fromNATS(msg.Subject(), msg.Headers(), msg.Data()), Order: meta.Sequence.Stream, Attempt: int(meta.NumDelivered), Handle: h, //nolint:gosec // a count
 	}, nil
 }
-
-// recover takes what was delivered before the session began and never answered, before anything newer: the process that had it is gone, or it was lost with the
-// connection. The server delivers such messages again in any order, and newer ones in between: none is handed out before all of them are here.
-func (s *session) recover(ctx context.Context, r *broker.Receiver) error {
-	var held []*broker.Incoming // by their order
-	defer func() {
-		for _, in := range held { // those that were not put: ctx has ended, or the connection is lost
-			s.release(in)
-		}
-	}()
-	for found := 0; found < s.missing && ctx.Err() == nil && time.Now().Before(s.until); {
-		before := found
-		err := s.fetch(1, func(in *broker.Incoming) {
-			at, again := slices.BinarySearchFunc(held, in.Order, func(h *broker.Incoming, order uint64) int { return cmp.Compare(h.Order, order) })
-			if again {
-				held[at] = in // the server wants the answer to the latest delivery
-				return
-			}
-			held = slices.Insert(held, at, in)
-			if in.Order <= s.before {
-				found++
-			}
-		})
-		if err != nil {
-			return err
-		}
-		if err := s.Keep(ctx, held); err != nil {
-			return err
-		}
-		if found > before {
-			continue
-		}
-		asking, cancel := s.s.b.connected(ctx)
-		info, err := s.consumer.Info(asking)
-		cancel()
-		if err != nil {
-			return err
-		}
-		if info.AckFloor.Stream >= s.before {
-			break // somebody else has seen to them
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(recoverPause):
-		}
-	}
-	for len(held) > 0 && r.Put(ctx, held[0]) == nil {
-		held = held[1:]
-	}
-	return nil
-}
-
-// recoverPause is how long to wait before looking again for what is missing, so that few newer messages pile up.
-const recoverPause = 200 * time.Millisecond
 
 // release gives a message back that was never handed out.
 func (s *session) release(in *broker.Incoming) {

@@ -35,7 +35,6 @@ func TestEndToEnd(t *testing.T) {
 			there := s.place(t, s.shared(t), nil)
 			events := newStream(p, rng, there.topic())
 			f := newFlow(t, p, there)
-			f.overtaken = s.overtaken
 			relayStops, sourceStops := f.points(rng), f.points(rng)
 			var all sync.WaitGroup
 			running, stop := context.WithCancel(t.Context())
@@ -61,9 +60,6 @@ type flow struct {
 	pool  *pgxpool.Pool
 	db    *pgstore.Store
 	group *inbox.Group[pgx.Tx]
-
-	// overtaken: a source that takes over from another may hand out a message before an earlier one that the other had. It waits then.
-	overtaken bool
 
 	published, received atomic.Int64
 
@@ -126,9 +122,6 @@ func (f *flow) complaints() []string {
 func (f *flow) apply(ctx context.Context, tx pgx.Tx, ev waybill.Event, l letter) error {
 	tag, err := tx.Exec(ctx, `UPDATE account SET balance = balance + $1, last = $2 WHERE id = $3 AND last = $2 - 1`, l.Amount, l.Number, l.Aggregate)
 	if err == nil && tag.RowsAffected() != 1 {
-		if f.overtaken {
-			return waybill.Later(20*time.Millisecond, errors.New("its predecessor is not here yet"))
-		}
 		f.complain("event %s, number %d of account %s, is not in order", ev.ID, l.Number, l.Aggregate)
 		return waybill.Permanent(errors.New("not in order"))
 	}

@@ -35,7 +35,7 @@ func natsStand() stand {
 		return s, s.url()
 	}
 	return stand{
-		name: "nats", timeout: time.Second, overtaken: true,
+		name: "nats", timeout: time.Second,
 		start: func(t *testing.T) (victim, string) { return start(t) },
 		shared: func(t testing.TB) string {
 			t.Helper()

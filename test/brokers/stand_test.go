@@ -27,8 +27,6 @@ type stand struct {
 	shared func(tb testing.TB) string
 	// place makes a place for messages that nobody else uses. The victim is nil on a shared server.
 	place func(t *testing.T, address string, v victim) place
-	// overtaken says that a source which takes over from another may hand out a message before an earlier one; see docs/brokers.md.
-	overtaken bool
 }
 
 // victim is a server that can be hurt.
