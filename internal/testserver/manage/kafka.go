@@ -42,11 +42,15 @@ func (k kafka) version(context.Context) (string, error) { return k.jars().versio
 
 // recipe formats the folder. The ports that it is told do not stay in there.
 func (k kafka) recipe(data string) []step {
+	return k.format(data, kafkaProperties(data, []int{1, 2}))
+}
+
+func (k kafka) format(data, properties string) []step {
 	const config = "kafka-format.properties"
 	format := k.jars().java(kafkaHeap, nil, "kafka.tools.StorageTool", "format", "--cluster-id", "d2F5YmlsbC10ZXN0cw", "--config", config)
 	return []step{
 		{argv: []string{"mkdir", data}},
-		{argv: []string{"/bin/sh", "-c", `cat >"$1"`, "sh", config}, stdin: kafkaProperties(data, []int{1, 2})},
+		{argv: []string{"/bin/sh", "-c", `cat >"$1"`, "sh", config}, stdin: properties},
 		{argv: format},
 	}
 }
@@ -56,10 +60,18 @@ func kafkaProperties(data string, ports []int) string {
 		"process.roles=broker,controller",
 		"node.id=1",
 		fmt.Sprintf("listeners=PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", ports[0], ports[1]),
-		fmt.Sprintf("advertised.listeners=PLAINTEXT://127.0.0.1:%d", ports[0]),
+		kafkaSettings(data, ports[0], ports[1]),
+	}, "\n")
+}
+
+// kafkaSettings are the properties that are the same for every node of a
+// cluster, but for its folder and its port.
+func kafkaSettings(data string, port, controller int) string {
+	return strings.Join([]string{
+		fmt.Sprintf("advertised.listeners=PLAINTEXT://127.0.0.1:%d", port),
 		"listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
 		"controller.listener.names=CONTROLLER",
-		fmt.Sprintf("controller.quorum.voters=1@127.0.0.1:%d", ports[1]),
+		fmt.Sprintf("controller.quorum.voters=1@127.0.0.1:%d", controller),
 		"log.dirs=" + data,
 		"auto.create.topics.enable=true",
 		"num.partitions=3",

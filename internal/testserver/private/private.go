@@ -16,6 +16,22 @@ import (
 // skipped or fails, as with [testserver.Address].
 func Start(tb testing.TB, name string) manage.Server {
 	tb.Helper()
+	return start(tb, name).Servers[0]
+}
+
+// KafkaCluster starts a cluster of Kafka brokers that end with the test. Only
+// the first, which is the controller, can be started again when it was killed.
+func KafkaCluster(tb testing.TB, brokers int) []manage.Server {
+	tb.Helper()
+	in := start(tb, testserver.KafkaName)
+	if err := in.AddBrokers(tb.Context(), brokers-1); err != nil {
+		tb.Fatal(err)
+	}
+	return in.Servers
+}
+
+func start(tb testing.TB, name string) *manage.Instance {
+	tb.Helper()
 	testserver.Address(tb, name)
 	home, err := manage.Open(tb.Context(), ".", lines{tb})
 	if err != nil {
@@ -30,7 +46,7 @@ func Start(tb testing.TB, name string) manage.Server {
 			tb.Error(err)
 		}
 	})
-	return in.Servers[0]
+	return in
 }
 
 // lines passes progress on to the test's log.

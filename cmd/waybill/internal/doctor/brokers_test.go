@@ -3,10 +3,16 @@
 package doctor
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -21,13 +27,13 @@ import (
 )
 
 func TestJetStream(t *testing.T) {
-	server, err := natsembed.Start(t.Context(), natsembed.Config{Dir: t.TempDir()})
+	embedded, err := natsembed.Start(t.Context(), natsembed.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close()
-	w := newWard(t, "sink.url", server.URL()+"/orders")
-	conn, err := nats.Connect(server.URL())
+	defer embedded.Close()
+	w := newWard(t, "sink.url", embedded.URL()+"/orders")
+	conn, err := nats.Connect(embedded.URL())
 	w.must(err)
 	defer conn.Close()
 	js, err := jetstream.New(conn)
@@ -62,8 +68,76 @@ func TestJetStream(t *testing.T) {
 	edit(func(c *jetstream.StreamConfig) { c.MaxAge = 0 })
 	w.well("jetstream limits")
 	w.sees("jetstream sync", NotChecked, "no client can see it", "sync_interval: always")
-	w.set("sink.url", "nats:embedded?listen="+strings.TrimPrefix(server.URL(), "nats://"))
+	w.set("sink.url", "nats:embedded?listen="+strings.TrimPrefix(embedded.URL(), "nats://"))
 	w.well("jetstream sync")
+}
+
+// TestJetStreamCluster is about replicas, for which it takes several servers.
+func TestJetStreamCluster(t *testing.T) {
+	address := natsCluster(t, 3)
+	w := newWard(t, "sink.url", address+"/orders")
+	conn, err := nats.Connect(address)
+	w.must(err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	w.must(err)
+	// apply makes the stream, or edits it, as soon as the servers have elected who decides.
+	apply := func(replicas int) {
+		t.Helper()
+		w.await("the stream", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}, Replicas: replicas})
+			return err == nil
+		})
+	}
+	const check = "jetstream storage"
+	apply(1)
+	w.sees(check, Warn, "has 1 replicas, in a cluster", "nats stream edit orders --replicas 3")
+	apply(3)
+	w.well(check)
+}
+
+// natsCluster starts servers that know each other, and returns where clients reach one of them.
+func natsCluster(t *testing.T, n int) (address string) {
+	t.Helper()
+	var lc net.ListenConfig
+	var free []net.Listener
+	var routes []string
+	for len(free) < n { // below the ports that the kernel gives to connections: nobody takes them until the servers do
+		l, err := lc.Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", 16384+rand.IntN(16384)))
+		if err != nil {
+			continue
+		}
+		free = append(free, l)
+		routes = append(routes, "nats://"+l.Addr().String())
+	}
+	var started []*server.Server
+	for i, l := range free {
+		at, ok := l.Addr().(*net.TCPAddr)
+		if err := l.Close(); err != nil || !ok {
+			t.Fatal(l.Addr(), err)
+		}
+		s, err := server.NewServer(&server.Options{
+			ServerName: fmt.Sprintf("doctor-%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+			Cluster: server.ClusterOpts{Name: "doctor", Host: "127.0.0.1", Port: at.Port}, Routes: server.RoutesFromStr(strings.Join(routes, ",")),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		t.Cleanup(func() {
+			s.Shutdown()
+			s.WaitForShutdown()
+		})
+		started = append(started, s)
+	}
+	for _, s := range started {
+		if !s.ReadyForConnections(time.Minute) {
+			t.Fatal("the server does not become ready")
+		}
+	}
+	return started[0].ClientURL()
 }
 
 func TestRedisServer(t *testing.T) {
@@ -102,6 +176,11 @@ func TestRedisServer(t *testing.T) {
 	do("redis-cli CONFIG SET maxmemory-policy volatile-ttl")
 	do(w.sees("redis eviction", Warn, "time to live", "noeviction"))
 	w.well("redis eviction")
+
+	w.must(server.Kill(t.Context()))
+	w.sees("sink", Fail, "sink.url", "is the server running")
+	w.must(server.Restart(t.Context()))
+	w.well("sink")
 
 	w.must(client.Do(t.Context(), "ACL", "SETUSER", "relay", "on", ">a-Password", "~*", "+@all", "-config").Err())
 	w.set("sink.url", strings.Replace(server.DSN, "redis://", "redis://relay:a-Password@", 1))
@@ -159,57 +238,109 @@ func TestRabbitMQ(t *testing.T) {
 	w.must(err)
 }
 
-func TestKafka(t *testing.T) {
-	address := testserver.Kafka(t)
-	client, err := kgo.NewClient(kgo.SeedBrokers(address))
-	if err != nil {
-		t.Fatal(err)
-	}
-	boss := kadm.NewClient(client)
-	defer boss.Close()
-	name := unique()
-	w := newWard(t, "sink.url", "kafka://"+address, "sink.topic", name)
-	w.well("sink")
-	w.sees("kafka replication", Fail, "there is no topic "+name, "--create --topic "+name)
-	w.sees("kafka loss", NotChecked, "there is no topic", "")
-	compact := "compact"
-	_, err = boss.CreateTopic(t.Context(), 1, 1, map[string]*string{"cleanup.policy": &compact}, name)
-	w.must(err)
-	defer func() { _, _ = boss.DeleteTopics(t.Context(), name) }()
-	w.await("the topic", func() bool { return w.look("kafka replication").Status == Warn })
-	w.sees("kafka replication", Warn, "has 1 replicas", "three replicas")
-	set := func(advice string) {
-		t.Helper()
-		_, setting, _ := strings.Cut(advice, "--add-config ")
-		key, value, _ := strings.Cut(setting, "=")
-		_, err := boss.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}, name)
-		w.must(err)
-	}
-	set(w.sees("kafka loss", Fail, "is compacted", "cleanup.policy=delete"))
-	w.await("the setting", func() bool { return w.look("kafka loss").Status == OK })
-	set("--add-config unclean.leader.election.enable=true")
-	w.await("the setting", func() bool { return w.look("kafka loss").Status == Fail })
-	set(w.sees("kafka loss", Fail, "lacks events", "unclean.leader.election.enable=false"))
-	w.await("the setting", func() bool { return w.look("kafka loss").Status == OK })
+// boss is who may do everything with a topic.
+type boss struct {
+	w     *ward
+	admin *kadm.Client
+	topic string
 }
 
-// TestKafkaReplication is about clusters of several brokers, which the test server is not.
-func TestKafkaReplication(t *testing.T) {
-	for _, c := range []struct {
-		replicas int
-		insync   string
-		want     Status
-		advice   string
-	}{
-		{3, "1", Warn, "min.insync.replicas=2"},
-		{3, "2", OK, ""},
-		{2, "2", Warn, "three replicas"},
-	} {
-		f := kafkaReplication(kafkaTopic{name: "orders", replicas: c.replicas, settings: map[string]string{"min.insync.replicas": c.insync}})
-		if f.Status != c.want || !strings.Contains(f.Type, c.advice) {
-			t.Errorf("%+v: %+v", c, f)
-		}
+func newBoss(w *ward, topic string, brokers ...string) *boss {
+	w.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	w.must(err)
+	b := &boss{w, kadm.NewClient(client), topic}
+	w.t.Cleanup(b.admin.Close)
+	return b
+}
+
+// create makes the topic, with one partition and one replica.
+func (b *boss) create(settings map[string]*string) {
+	b.w.t.Helper()
+	_, err := b.admin.CreateTopic(b.w.t.Context(), 1, 1, settings, b.topic)
+	b.w.must(err)
+	b.w.await("the topic", func() bool { return b.w.look("kafka replication").Status == Warn })
+}
+
+// set types what a finding says, and waits until it is so: brokers learn of it a little later.
+func (b *boss) set(advice string) {
+	b.w.t.Helper()
+	_, setting, _ := strings.Cut(advice, "--add-config ")
+	key, value, _ := strings.Cut(setting, "=")
+	_, err := b.admin.AlterTopicConfigs(b.w.t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}, b.topic)
+	b.w.must(err)
+	b.w.await(setting, func() bool {
+		all, err := (&kafkaProbe{b.admin}).describe(b.w.t.Context(), []string{b.topic})
+		return err == nil && all[0].settings[key] == value
+	})
+}
+
+func TestKafka(t *testing.T) {
+	address, name := testserver.Kafka(t), unique()
+	w := newWard(t, "sink.url", "kafka://"+address, "sink.topic", name)
+	b := newBoss(w, name, address)
+	const loss, retention = "kafka loss", "kafka retention"
+	w.well("sink")
+	w.sees(loss, NotChecked, "there is no topic", "")
+	w.sees(retention, NotChecked, "there is no topic", "")
+	compact := "compact"
+	b.create(map[string]*string{"cleanup.policy": &compact})
+	defer func() { _, _ = b.admin.DeleteTopics(context.WithoutCancel(t.Context()), name) }()
+
+	b.set(w.sees(loss, Fail, "is compacted", "cleanup.policy=delete"))
+	w.well(loss)
+	b.set("--add-config unclean.leader.election.enable=true")
+	b.set(w.sees(loss, Fail, "lacks events", "unclean.leader.election.enable=false"))
+	w.well(loss)
+
+	w.well(retention)
+	b.set("--add-config retention.bytes=1048576")
+	b.set(w.sees(retention, Fail, "1048576 bytes", "retention.bytes=-1"))
+	w.well(retention)
+	b.set("--add-config retention.ms=3600000")
+	b.set(w.sees(retention, Warn, "after 1h: a consumer that is away", "retention.ms=86400000"))
+	w.well(retention)
+
+	// Now the settings say for how long events may come again, and for how long groups remember them.
+	w.set("inbox.redelivery-window", "2d")
+	b.set(w.sees(retention, Fail, "after 1d, whether they were read or not, and inbox.redelivery-window is 2d", "retention.ms=172800000"))
+	w.well(retention)
+	w.set("inbox.retention", "3d")
+	_, kept, _ := strings.Cut(w.sees(retention, Warn, "for 9d", "set inbox.retention to 9d"), "set inbox.retention to ") // two days, and seven of a segment
+	w.set("inbox.retention", kept)
+	w.well(retention)
+	b.set("--add-config retention.ms=-1")
+	w.sees(retention, Warn, "for ever, and inbox.retention is 9d", "set inbox.retention to 0s")
+	w.set("inbox.retention", "0s")
+	w.well(retention)
+}
+
+// TestKafkaCluster is about replicas, for which it takes several brokers.
+func TestKafkaCluster(t *testing.T) {
+	cluster, name := private.KafkaCluster(t, 3), unique()
+	w := newWard(t, "sink.url", "kafka://"+cluster[0].DSN+","+cluster[1].DSN+","+cluster[2].DSN, "sink.topic", name)
+	b := newBoss(w, name, cluster[0].DSN)
+	const check = "kafka replication"
+	w.well("sink")
+	w.sees(check, Fail, "there is no topic "+name, "--create --topic "+name)
+	b.create(nil)
+	reassign := func(brokers ...int32) {
+		t.Helper()
+		var to kadm.AlterPartitionAssignmentsReq
+		to.Assign(name, 0, brokers)
+		got, err := b.admin.AlterPartitionAssignments(t.Context(), to)
+		w.must(errors.Join(err, got.Error()))
 	}
+	// Each broker learns of a change when it does, and any of them may be asked.
+	w.awaits(check, Warn, "has 1 replicas", "three replicas")
+	reassign(1, 2)
+	b.set(w.awaits(check, Warn, "only one broker has", "min.insync.replicas=2"))
+	w.awaits(check, Warn, "has 2 replicas", "three replicas")
+	reassign(1, 2, 3)
+	w.awaits(check, OK, "", "")
+	b.set("--add-config min.insync.replicas=1")
+	b.set(w.awaits(check, Warn, "only one broker has", "min.insync.replicas=2"))
+	w.awaits(check, OK, "", "")
 }
 
 func TestPulsar(t *testing.T) {
@@ -223,4 +354,5 @@ func TestPulsar(t *testing.T) {
 	w.set("sink.topic", "non-persistent://public/default/x")
 	w.sees("pulsar persistence", Fail, "not persistent", "sink.topic")
 	w.set("sink.topic", "")
+	w.gone("pulsar persistence")
 }

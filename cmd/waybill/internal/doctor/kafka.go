@@ -5,10 +5,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -16,6 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/waybillhq/waybill/broker/kafkabroker"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
 type kafkaProbe struct{ admin *kadm.Client }
@@ -67,6 +71,10 @@ func kafkaChecks() []Check {
 			Name: "kafka loss", For: kafkaSink, Looks: "`unclean.leader.election.enable`, `cleanup.policy` of those topics",
 			Wants: "false, and delete: compaction drops events of an aggregate", run: onTopics(kafkaLoss),
 		},
+		{
+			Name: "kafka retention", For: kafkaSink, Looks: "`retention.ms`, `retention.bytes`, `segment.ms` of those topics; `inbox.redelivery-window`, `inbox.retention`",
+			Wants: "events that stay for the redelivery window, and for a day at least; inbox records that outlive them", run: onTopics(kafkaRetention),
+		},
 	}
 }
 
@@ -78,7 +86,7 @@ type kafkaTopic struct {
 }
 
 // onTopics runs a check on every topic, until one is wrong.
-func onTopics(check func(t kafkaTopic) Finding) func(context.Context, *patient) (Finding, error) {
+func onTopics(check func(p *patient, t kafkaTopic) Finding) func(context.Context, *patient) (Finding, error) {
 	return func(ctx context.Context, p *patient) (Finding, error) {
 		k, ok := p.sink.(*kafkaProbe)
 		if !ok {
@@ -97,7 +105,7 @@ func onTopics(check func(t kafkaTopic) Finding) func(context.Context, *patient) 
 		}
 		worst := good("%d topics looked at", len(all))
 		for _, t := range all {
-			f := check(t)
+			f := check(p, t)
 			if f.Status == Fail {
 				return f, nil
 			}
@@ -153,7 +161,7 @@ func (k *kafkaProbe) describe(ctx context.Context, names []string) ([]kafkaTopic
 	return out, nil
 }
 
-func kafkaReplication(t kafkaTopic) Finding {
+func kafkaReplication(_ *patient, t kafkaTopic) Finding {
 	const replicas = 3
 	insync := t.settings["min.insync.replicas"]
 	switch {
@@ -167,7 +175,7 @@ func kafkaReplication(t kafkaTopic) Finding {
 	return good("topic %s: %d replicas, of which %s must have an event", t.name, t.replicas, insync)
 }
 
-func kafkaLoss(t kafkaTopic) Finding {
+func kafkaLoss(_ *patient, t kafkaTopic) Finding {
 	switch {
 	case t.replicas == 0:
 		return unseen(fmt.Sprintf("there is no topic %s", t.name))
@@ -178,6 +186,60 @@ func kafkaLoss(t kafkaTopic) Finding {
 	}
 	return good("topic %s loses nothing by itself", t.name)
 }
+
+// leastRetention is how long a consumer may be away without losing events: less does not last for a night.
+const leastRetention = 24 * time.Hour
+
+// kafkaRetention compares how long a topic keeps events with how long they may have to be delivered again, and with how long consumer groups remember
+// them. An event counts from when it was published: the relay's own attempts do not matter.
+func kafkaRetention(p *patient, t kafkaTopic) Finding {
+	if t.replicas == 0 {
+		return unseen(fmt.Sprintf("there is no topic %s", t.name))
+	}
+	keep, err := t.span("retention.ms")
+	segment, err2 := t.span("segment.ms")
+	if err := errors.Join(err, err2); err != nil {
+		return unseen(err.Error())
+	}
+	longest := keep + min(segment, endless-keep) // an event goes when the last of its segment may
+	window, remember, show := p.Inbox.RedeliveryWindow, p.Inbox.Retention, settings.FormatDuration
+	switch size := t.settings["retention.bytes"]; {
+	case size != "-1":
+		return fail(alter(t.name, "retention.bytes=-1"), "topic %s drops the oldest events of a partition that has %s bytes, whether they were read or not", t.name, size)
+	case keep < window:
+		return fail(alter(t.name, "retention.ms="+millis(window)),
+			"topic %s drops events after %s, whether they were read or not, and inbox.redelivery-window is %s", t.name, show(keep), show(window))
+	case keep < leastRetention:
+		return warn(alter(t.name, "retention.ms="+millis(leastRetention)),
+			"topic %s drops events after %s: a consumer that is away for longer never sees them", t.name, show(keep))
+	case remember == 0:
+		return good("topic %s keeps events for long enough", t.name)
+	case longest == endless:
+		return warn("set inbox.retention to 0s", "topic %s keeps events for ever, and inbox.retention is %s: a group that reads it again applies older ones again", t.name, show(remember))
+	case remember < longest:
+		return warn("set inbox.retention to "+show(longest),
+			"topic %s may keep an event for %s (retention.ms and segment.ms), and inbox.retention is %s: a group that reads it again applies older ones again",
+			t.name, show(longest), show(remember))
+	}
+	return good("topic %s keeps events for long enough, and inbox records outlive them", t.name)
+}
+
+// endless is the span of a setting that has no end, or none that a Duration can hold.
+const endless = time.Duration(math.MaxInt64)
+
+// span reads a setting in milliseconds.
+func (t kafkaTopic) span(key string) (time.Duration, error) {
+	n, err := strconv.ParseInt(t.settings[key], 10, 64)
+	switch {
+	case err != nil: // some services do not tell
+		return 0, fmt.Errorf("topic %s: %s is %q", t.name, key, t.settings[key])
+	case n < 0 || n > endless.Milliseconds():
+		return endless, nil
+	}
+	return time.Duration(n) * time.Millisecond, nil
+}
+
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // alter is what to type to change a topic.
 func alter(topic, setting string) string {

@@ -16,7 +16,7 @@ func postgresChecks() []Check {
 	pg := place.Postgres
 	return []Check{
 		{Name: "primary", For: pg, Looks: "`pg_is_in_recovery()`, `transaction_read_only`", Wants: "a server that can be written to", run: primary},
-		{Name: "synchronous_commit", For: pg, Looks: "`synchronous_commit` of this connection, and of every role", Wants: "anything but off", run: synchronousCommit},
+		{Name: "synchronous_commit", For: pg, Looks: "`synchronous_commit` of this connection, and of every role", Wants: "not off; where there are synchronous standbys, not local", run: synchronousCommit},
 		{Name: "crash safety", For: pg, Looks: "`fsync`, `full_page_writes`", Wants: "on", run: crashSafety},
 		{Name: "sequence cache", For: pg, Looks: "the sequence of the outbox", Wants: "CACHE 1: order depends on it", run: sequenceCache},
 		{Name: "old transactions", For: pg, Looks: "`pg_stat_activity` of this database", Wants: "no transaction older than 5 min: vacuum waits for it", run: oldTransactions},
@@ -50,35 +50,41 @@ func (p *patient) database(ctx context.Context) string {
 }
 
 func synchronousCommit(ctx context.Context, p *patient) (Finding, error) {
-	var value, source, standbys, role string
-	const query = `SELECT setting, source, current_setting('synchronous_standby_names'), quote_ident(current_user) FROM pg_settings WHERE name = 'synchronous_commit'`
+	var value, source, role string
+	var standbys bool
+	const query = `SELECT setting, source, current_setting('synchronous_standby_names') <> '', quote_ident(current_user) FROM pg_settings WHERE name = 'synchronous_commit'`
 	if err := p.store.SQL.QueryRowContext(ctx, query).Scan(&value, &source, &standbys, &role); err != nil {
 		return Finding{}, err
 	}
-	switch {
-	case value == "off" && source == "client":
-		return fail("take synchronous_commit out of store.url, and out of PGOPTIONS",
-			"synchronous_commit is off: a crash takes back transactions whose events were delivered"), nil
-	case value == "off":
-		return fail(fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET synchronous_commit = on", role, p.database(ctx)),
-			"synchronous_commit is off: a crash takes back transactions whose events were delivered"), nil
-	case value == "local" && standbys != "":
-		return warn(fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET synchronous_commit = on", role, p.database(ctx)),
-			"synchronous_commit is local although there are synchronous standbys: a failover takes back transactions whose events were delivered"), nil
+	advice := fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET synchronous_commit = on", role, p.database(ctx))
+	if source == "client" {
+		advice = "take synchronous_commit out of store.url, and out of PGOPTIONS"
 	}
-	// The writers are other programs, with roles of their own.
-	const others = `SELECT coalesce(quote_ident(r.rolname), 'ALL') FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole
-		WHERE s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database())) AND 'synchronous_commit=off' = ANY (s.setconfig) LIMIT 1`
-	var other string
-	err := p.store.SQL.QueryRowContext(ctx, others).Scan(&other)
+	switch {
+	case value == "off":
+		return fail(advice, "synchronous_commit is off: a crash takes back transactions whose events were delivered"), nil
+	case value == "local" && standbys:
+		return warn(advice, "synchronous_commit is local although there are synchronous standbys: a failover takes back transactions whose events were delivered"), nil
+	}
+	return p.otherRoles(ctx, value, standbys)
+}
+
+// otherRoles looks at what roles are given: the writers are other programs, with roles of their own. The advice changes the very entry that was found.
+func (p *patient) otherRoles(ctx context.Context, own string, standbys bool) (Finding, error) {
+	const query = `SELECT coalesce(quote_ident(r.rolname), 'ALL'), coalesce(' IN DATABASE ' || quote_ident(d.datname), ''), lower(split_part(c.entry, '=', 2))
+		FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS c(entry) LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
+		WHERE (s.setdatabase = 0 OR d.datname = current_database()) AND lower(split_part(c.entry, '=', 1)) = 'synchronous_commit'
+			AND (lower(split_part(c.entry, '=', 2)) IN ('off', 'false', 'no', '0') OR $1 AND lower(split_part(c.entry, '=', 2)) = 'local') LIMIT 1`
+	var role, database, value string
+	err := p.store.SQL.QueryRowContext(ctx, query, standbys).Scan(&role, &database, &value)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return good("synchronous_commit is %s", value), nil
+		return good("synchronous_commit is %s", own), nil
 	case err != nil:
 		return Finding{}, err
 	}
-	return warn(fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET synchronous_commit = on", other, p.database(ctx)),
-		"synchronous_commit is off for the role %s: if it writes events, a crash takes back transactions whose events were delivered", other), nil
+	return warn(fmt.Sprintf("ALTER ROLE %s%s SET synchronous_commit = on", role, database),
+		"synchronous_commit is %s for the role %s: if it writes events, a crash or a failover takes back transactions whose events were delivered", value, role), nil
 }
 
 func crashSafety(ctx context.Context, p *patient) (Finding, error) {

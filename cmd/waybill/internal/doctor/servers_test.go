@@ -5,6 +5,7 @@ package doctor
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
@@ -79,21 +80,26 @@ func TestPostgres(t *testing.T) {
 	w.well("store")
 	w.well("clock")
 
-	w.well("synchronous_commit")
+	const commit = "synchronous_commit"
+	w.well(commit)
 	a.do("ALTER DATABASE " + name + " SET synchronous_commit = off")
-	a.do(w.sees("synchronous_commit", Fail, "a crash takes back", "SET synchronous_commit = on"))
-	a.do("ALTER DATABASE " + name + " RESET synchronous_commit")
-	w.well("synchronous_commit")
+	a.do(w.sees(commit, Fail, "a crash takes back", "SET synchronous_commit = on"))
+	a.do(w.sees(commit, Warn, "for the role ALL", "ALTER ROLE ALL IN DATABASE "+name))
+	w.well(commit)
 	role := unique()
-	a.do("CREATE ROLE "+role, "ALTER ROLE "+role+" IN DATABASE "+name+" SET synchronous_commit = off")
+	a.do("CREATE ROLE " + role)
 	t.Cleanup(func() { a.do("DROP ROLE " + role) })
-	a.do(w.sees("synchronous_commit", Warn, "for the role "+role, "SET synchronous_commit = on"))
-	w.well("synchronous_commit")
+	a.do("ALTER ROLE " + role + " IN DATABASE " + name + " SET synchronous_commit = off")
+	a.do(w.sees(commit, Warn, "is off for the role "+role, "ALTER ROLE "+role+" IN DATABASE "+name))
+	w.well(commit)
+	a.do("ALTER ROLE " + role + " SET synchronous_commit = FALSE")
+	a.do(w.sees(commit, Warn, "is false for the role "+role, "ALTER ROLE "+role+" SET"))
+	w.well(commit)
 	before := w.flags["store.url"]
 	w.set("store.url", before+"&synchronous_commit=off")
-	w.sees("synchronous_commit", Fail, "a crash takes back", "out of store.url")
+	w.sees(commit, Fail, "a crash takes back", "out of store.url")
 	w.set("store.url", before)
-	w.well("synchronous_commit")
+	w.well(commit)
 
 	w.well("primary")
 	a.do("ALTER DATABASE " + name + " SET default_transaction_read_only = on")
@@ -121,46 +127,85 @@ func TestPostgres(t *testing.T) {
 // TestPostgresServer is about what belongs to a whole server: one of the test's own.
 func TestPostgresServer(t *testing.T) {
 	server := private.Start(t, testserver.PostgresName)
-	w, a, _ := onPostgres(t, server.DSN)
+	w, a, name := onPostgres(t, server.DSN)
 	w.open()
-	w.well("crash safety")
+	const safety = "crash safety"
+	w.well(safety)
 	w.must(server.Kill(t.Context()))
-	stop := startWithout(t, server, "fsync=on", "full_page_writes=on")
+	stop := startAs(t, server, syscall.SIGINT, replaced(server.Argv, "fsync=on", "fsync=off")...)
+	w.await("the server", func() bool { return w.look("store").Status == OK })
+	w.sees(safety, Fail, "fsync is off", "start the server without -c fsync=off")
+	stop()
+	stop = startAs(t, server, syscall.SIGINT, without(without(server.Argv, "fsync=on"), "full_page_writes=on")...)
 	w.await("the server", func() bool { return w.look("store").Status == OK })
 	for _, name := range []string{"fsync", "full_page_writes"} {
-		w.well("crash safety")
+		w.well(safety)
 		a.do("ALTER SYSTEM SET "+name+" = off", "SELECT pg_reload_conf()")
-		w.await("the setting", func() bool { return w.look("crash safety").Status == Fail })
-		a.do(w.sees("crash safety", Fail, name+" is off", "ALTER SYSTEM SET "+name+" = on"))
-		w.await("the setting", func() bool { return w.look("crash safety").Status == OK })
+		a.do(w.awaits(safety, Fail, name+" is off", "ALTER SYSTEM SET "+name+" = on"))
+		w.awaits(safety, OK, "", "")
 	}
 
 	w.well("replication slots")
 	a.do("SELECT pg_create_physical_replication_slot('nobody', true)")
 	a.do(w.sees("replication slots", Warn, "nobody reads from nobody", "pg_drop_replication_slot('nobody')"))
 	w.well("replication slots")
+	standbys(w, newMaster(t, "pgx", server.DSN+"&synchronous_commit=local"), name)
 
 	// A server that waits for a primary it will never hear of is a replica.
 	stop()
 	w.must(os.WriteFile(filepath.Join(server.Data, "standby.signal"), nil, 0o644)) //nolint:gosec // the server runs as somebody else
 	w.must(server.Restart(t.Context()))
 	w.await("the replica", func() bool { return w.look("store").Status == OK })
-	w.sees("primary", Fail, "the server is a replica", "target_session_attrs")
+	w.sees("primary", Fail, "the server is a replica", "add target_session_attrs=read-write")
+	replica, err := url.Parse(server.DSN)
+	w.must(err)
+	another := private.Start(t, testserver.PostgresName)
+	both := fmt.Sprintf("postgres://%s@%s,127.0.0.1:%d/postgres?sslmode=disable", replica.User, replica.Host, another.Port)
+	before := w.flags["store.url"]
+	w.set("store.url", both)
+	w.sees("primary", Fail, "the server is a replica", "add target_session_attrs=read-write")
+	w.set("store.url", both+"&target_session_attrs=read-write")
+	w.well("primary")
+	w.set("store.url", before)
 	a.do("SELECT pg_promote()")
 	w.await("the primary", func() bool { return w.look("primary").Status == OK })
 }
 
-// startWithout starts a server of the test's own without some of its settings, which are on its command line and cannot be changed otherwise.
-func startWithout(t *testing.T, server manage.Server, settings ...string) (stop func()) {
+// standbys are what every commit on a server waits for, and are not there: the connection of a has synchronous_commit=local.
+func standbys(w *ward, a *master, database string) {
+	w.t.Helper()
+	const commit = "synchronous_commit"
+	w.well(commit)
+	a.do("ALTER DATABASE "+database+" SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = 'elsewhere'")
+	w.well(commit) // there are none yet
+	a.do("SELECT pg_reload_conf()")
+	a.do(w.awaits(commit, Warn, "a failover takes back", "SET synchronous_commit = on"))
+	a.do(w.sees(commit, Warn, "is local for the role ALL", "ALTER ROLE ALL IN DATABASE "+database))
+	w.well(commit)
+	before := w.flags["store.url"]
+	w.set("store.url", before+"&synchronous_commit=local")
+	w.sees(commit, Warn, "a failover takes back", "out of store.url")
+	w.set("store.url", before)
+	w.well(commit)
+	a.do("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+}
+
+// without returns a command line without a setting, which stands behind a -c.
+func without(argv []string, setting string) []string {
+	i := slices.Index(argv, setting)
+	return slices.Delete(slices.Clone(argv), i-1, i+1)
+}
+
+func replaced(argv []string, setting, by string) []string {
+	out := slices.Clone(argv)
+	out[slices.Index(out, setting)] = by
+	return out
+}
+
+// startAs starts a server of the test's own, which was killed, by another command line: what is said there cannot be changed otherwise. The signal ends it
+// quickly and in good order.
+func startAs(t *testing.T, server manage.Server, end syscall.Signal, argv ...string) (stop func()) {
 	t.Helper()
-	var argv []string
-	for _, arg := range server.Argv {
-		if slices.Contains(settings, arg) {
-			argv = argv[:len(argv)-1] // the -c before it
-			continue
-		}
-		argv = append(argv, arg)
-	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), argv[0], argv[1:]...) //nolint:gosec // the server's own
 	cmd.Dir = server.Data
 	if server.User != "" {
@@ -176,7 +221,7 @@ func startWithout(t *testing.T, server manage.Server, settings ...string) (stop 
 		t.Fatal(err)
 	}
 	stop = sync.OnceFunc(func() {
-		_ = cmd.Process.Signal(syscall.SIGINT) // a quick end, and an orderly one
+		_ = cmd.Process.Signal(end)
 		_ = cmd.Wait()
 	})
 	t.Cleanup(stop)
@@ -229,32 +274,45 @@ func TestMySQLServer(t *testing.T) {
 	a.do(w.sees("old transactions", Warn, "is not purged", "KILL "))
 	_ = tx.Rollback()
 	w.await("the transaction to end", func() bool { return w.look("old transactions").Status == OK })
+
+	w.must(server.Kill(t.Context()))
+	startAs(t, server, syscall.SIGTERM, append(slices.Clone(server.Argv), "--log-bin=binlog", "--sync-binlog=0")...)
+	w.await("the server", func() bool { return w.look("store").Status == OK })
+	for _, value := range []string{"0", "100"} {
+		a.do("SET GLOBAL sync_binlog = " + value)
+		a.do(w.sees("binary log", Warn, "sync_binlog is "+value, "SET GLOBAL sync_binlog = 1"))
+		w.well("binary log")
+	}
 }
 
+// TestSQLite examines a file that another program has opened: this one always opens it as it should be.
 func TestSQLite(t *testing.T) {
+	const check = "sqlite durability"
 	w := newWard(t)
 	w.open()
-	w.well("sqlite durability")
-	db, err := sql.Open("sqlite", filepath.Join(t.TempDir(), "other.db"))
-	w.must(err)
-	defer func() { _ = db.Close() }()
-	db.SetMaxOpenConns(1) // the settings are a connection's
-	p := &patient{store: &place.Store{SQL: db}}
-	check := sqliteChecks()[0]
-	for _, step := range []struct {
-		statement string
-		status    Status
-		finding   string
-	}{
-		{"PRAGMA journal_mode = DELETE", Fail, "the journal mode is delete"},
-		{"PRAGMA journal_mode = WAL", OK, "wal"},
-		{"PRAGMA synchronous = NORMAL", Fail, "synchronous is 1"},
-		{"PRAGMA synchronous = FULL", OK, "full"},
-	} {
-		_, err := db.ExecContext(t.Context(), step.statement)
+	w.well(check)
+	path := filepath.Join(t.TempDir(), "other.db")
+	var db *sql.DB
+	reopen := func(parameters string) {
+		t.Helper()
+		opened, err := sql.Open("sqlite", "file:"+path+parameters)
 		w.must(err)
-		if f, err := check.run(t.Context(), p); err != nil || f.Status != step.status || !strings.Contains(f.Text, step.finding) {
-			t.Errorf("%s: %+v, %v", step.statement, f, err)
-		}
+		t.Cleanup(func() { _ = opened.Close() })
+		opened.SetMaxOpenConns(1) // a statement may change a connection's settings
+		db = opened
 	}
+	w.instead = func(c Check) Finding {
+		f, err := c.run(t.Context(), &patient{store: &place.Store{SQL: db}})
+		w.must(err)
+		return f
+	}
+	reopen("?_journal_mode=DELETE&_synchronous=FULL")
+	advice := w.sees(check, Fail, "the journal mode is delete", "PRAGMA journal_mode = WAL")
+	_, err := db.ExecContext(t.Context(), strings.Split(advice, "'")[1])
+	w.must(err)
+	w.well(check)
+	reopen("?_synchronous=NORMAL")
+	w.sees(check, Fail, "synchronous is 1", "_synchronous=FULL")
+	reopen("?_synchronous=FULL")
+	w.well(check)
 }

@@ -143,7 +143,7 @@ func webhookChecks() []Check {
 			run: func(_ context.Context, p *patient) (Finding, error) {
 				u, err := url.Parse(p.Sink.URL.Reveal())
 				if err != nil { // the error quotes the URL
-					return fail("see docs/brokers.md", "sink.url cannot be read"), nil
+					return Finding{}, errors.New("sink.url cannot be read")
 				}
 				secret := p.Sink.Secret.Reveal()
 				host := u.Hostname()
