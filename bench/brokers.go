@@ -137,7 +137,8 @@ func (r brokerRace) run(ctx context.Context, out, progress io.Writer) error {
 	}
 	defer f.close()
 	list := []*publisher{
-		{name: "the client library, by hand", turn: r.byHand},
+		{name: "by hand, one batch at a time", turn: r.byHand(1)},
+		{name: fmt.Sprintf("by hand, %d at a time, no order", brokerWorkers), turn: r.byHand(brokerWorkers)},
 		{name: "waybill, outbox in memory", turn: r.fromMemory(relay.Config{})},
 		{name: "waybill, outbox in PostgreSQL", turn: r.fromPostgres(relay.Config{})},
 		{name: "tuned, outbox in memory", turn: r.fromMemory(tunedRelay)},
@@ -162,54 +163,68 @@ func (r brokerRace) run(ctx context.Context, out, progress io.Writer) error {
 		}
 	}
 	fmt.Fprintf(out, "%s (%s)\n", r.lane.name, r.lane.confirms)
-	fmt.Fprintf(out, "  %-32s  %9s  %9s  %9s  %s\n", "", "events/s", "min", "max", "of by hand")
+	fmt.Fprintf(out, "  %-32s  %9s  %9s  %9s  %10s  %s\n", "", "events/s", "min", "max", "of one", "of several")
 	for _, p := range list {
-		fmt.Fprintf(out, "  %-32s  %9s  %9s  %9s  %8.0f %%\n", p.name, thousands(median(p.rates)), thousands(slices.Min(p.rates)), thousands(slices.Max(p.rates)),
-			100*median(ratios(p.rates, list[0].rates)))
+		fmt.Fprintf(out, "  %-32s  %9s  %9s  %9s  %8.0f %%  %8.0f %%\n", p.name, thousands(median(p.rates)), thousands(slices.Min(p.rates)), thousands(slices.Max(p.rates)),
+			100*median(ratios(p.rates, list[0].rates)), 100*median(ratios(p.rates, list[1].rates)))
 	}
 	fmt.Fprintln(out)
 	return nil
 }
 
-// byHand publishes the messages that the relay would publish, in batches of the same size, by as many workers.
-func (r brokerRace) byHand(ctx context.Context, f *brokerField) (time.Duration, error) {
-	messages := make([]broker.Message, r.events)
-	for n, ev := range numberedEvents(0, r.events) {
-		d := waybill.Delivery{Event: ev.Complete(), Attempt: 1, Claim: waybill.NewClaim(waybill.Position{Lane: n % lanes, Epoch: 1, Seq: int64(n)}, waybill.ID{})}
-		var err error
-		if messages[n], err = f.codec.Encode(&d); err != nil {
-			return 0, err
+// byHand makes the messages that the relay would make of the same events, and publishes them in batches of the same size. One batch after another keeps the
+// order of every aggregate, as a relay does. Several at a time, by as many loops as a relay has workers, do not.
+func (r brokerRace) byHand(loops int) func(context.Context, *brokerField) (time.Duration, error) {
+	return func(ctx context.Context, f *brokerField) (time.Duration, error) {
+		events := numberedEvents(0, r.events)
+		for i := range events {
+			events[i] = events[i].Complete()
 		}
-	}
-	workers := make([]func(context.Context, []broker.Message) error, brokerWorkers)
-	for i := range workers {
-		var err error
-		if workers[i], err = f.byHand(); err != nil {
-			return 0, err
-		}
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	batches := slices.Collect(slices.Chunk(messages, brokerBatch))
-	next := make(chan []broker.Message, len(batches))
-	for _, b := range batches {
-		next <- b
-	}
-	close(next)
-	var all sync.WaitGroup
-	began := time.Now()
-	for _, publish := range workers {
-		all.Go(func() {
-			for b := range next {
-				if err := publish(ctx, b); err != nil {
-					cancel(err)
-					return
-				}
+		workers := make([]func(context.Context, []broker.Message) error, loops)
+		for i := range workers {
+			var err error
+			if workers[i], err = f.byHand(); err != nil {
+				return 0, err
 			}
-		})
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		next := make(chan []waybill.Event, (len(events)+brokerBatch-1)/brokerBatch)
+		for b := range slices.Chunk(events, brokerBatch) {
+			next <- b
+		}
+		close(next)
+		var all sync.WaitGroup
+		began := time.Now()
+		for _, publish := range workers {
+			all.Go(func() {
+				for b := range next {
+					messages, err := encodeAll(f.codec, b)
+					if err == nil {
+						err = publish(ctx, messages)
+					}
+					if err != nil {
+						cancel(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		return time.Since(began), context.Cause(ctx)
 	}
-	all.Wait()
-	return time.Since(began), context.Cause(ctx)
+}
+
+func encodeAll(codec *broker.Codec, events []waybill.Event) ([]broker.Message, error) {
+	messages := make([]broker.Message, len(events))
+	for n := range events {
+		d := waybill.Delivery{Event: events[n], Attempt: 1, Claim: waybill.NewClaim(waybill.Position{Lane: n % lanes, Epoch: 1, Seq: int64(n)}, waybill.ID{})}
+		var err error
+		if messages[n], err = codec.Encode(&d); err != nil {
+			return nil, err
+		}
+	}
+	return messages, nil
 }
 
 func (r brokerRace) fromMemory(cfg relay.Config) func(context.Context, *brokerField) (time.Duration, error) {

@@ -40,6 +40,12 @@ const (
 	attrAvailable     = "availableat" // RFC 3339
 )
 
+// attributes is all that are written.
+var attributes = []string{ //nolint:gochecknoglobals // never changed
+	attrID, attrSource, attrSpecVersion, attrType, attrSubject, attrTime, attrSchema, attrTraceParent, attrTraceState, attrTenant, attrAggregateType, attrAggregateID,
+	attrPosition, attrReplay, attrCorrelation, attrCausation, attrSchemaVersion, attrDedup, attrPriority, attrTopic, attrRoutingKey, attrAvailable,
+}
+
 const specVersion = "1.0"
 
 // CodecConfig holds what may be tuned; its zero value is ready.
@@ -65,6 +71,7 @@ type CodecConfig struct {
 type Codec struct {
 	binding Binding
 	rules   rules
+	names   map[string]string // the headers of attributes, so that they are not put together for every message
 	source  string
 	topics  Topics
 }
@@ -84,7 +91,11 @@ func NewCodec(b Binding, cfg CodecConfig) (*Codec, error) {
 	if cfg.Topics == nil {
 		cfg.Topics = ownTopic
 	}
-	return &Codec{binding: b, rules: r, source: cfg.Source, topics: cfg.Topics}, nil
+	names := make(map[string]string, len(attributes))
+	for _, name := range attributes {
+		names[name] = r.prefix + name
+	}
+	return &Codec{binding: b, rules: r, names: names, source: cfg.Source, topics: cfg.Topics}, nil
 }
 
 const maxSource = 512
@@ -115,15 +126,16 @@ func (c *Codec) Encode(d *waybill.Delivery) (Message, error) {
 	if err != nil {
 		return Message{}, err
 	}
+	id := d.ID.String()
 	m := Message{
-		PublishID: PublishID(d.ID, d.Replay), ID: d.ID, Topic: topic, Key: messageKey(&d.Event), RoutingKey: d.RoutingKey,
+		PublishID: publishID(id, d.Replay), ID: d.ID, Topic: topic, Key: messageKey(&d.Event), RoutingKey: d.RoutingKey,
 		ContentType: d.ContentType, Payload: d.Payload,
 	}
 	if m.ContentType == "" {
 		m.ContentType = waybill.JSON
 	}
-	w := writer{rules: &c.rules, headers: make([]Header, 0, 16+len(d.Headers))}
-	w.event(d, c.source)
+	w := writer{rules: &c.rules, names: c.names, headers: make([]Header, 0, 16+len(d.Headers))}
+	w.event(d, id, c.source)
 	if c.rules.contentType != "" {
 		w.plain(c.rules.contentType, m.ContentType)
 	}
@@ -138,13 +150,14 @@ func (c *Codec) Encode(d *waybill.Delivery) (Message, error) {
 // writer collects headers.
 type writer struct {
 	rules   *rules
+	names   map[string]string // of [attributes]
 	headers []Header
 	bad     string // the first field that must not travel
 }
 
-func (w *writer) event(d *waybill.Delivery, source string) {
+func (w *writer) event(d *waybill.Delivery, id, source string) {
 	w.attr(attrSpecVersion, specVersion)
-	w.attr(attrID, d.ID.String())
+	w.attr(attrID, id)
 	w.attr(attrSource, source)
 	w.attr(attrType, d.Type)
 	w.attr(attrSubject, d.AggregateID)
@@ -172,7 +185,7 @@ func (w *writer) attr(name, value string) {
 		return
 	}
 	w.check(name, value)
-	w.headers = append(w.headers, Header{w.rules.prefix + name, w.rules.value(value)})
+	w.headers = append(w.headers, Header{w.names[name], w.rules.value(value)})
 }
 
 func (w *writer) number(name string, n int) {
@@ -189,7 +202,10 @@ func (w *writer) time(name string, t time.Time) {
 
 func (w *writer) position(p waybill.Position) {
 	if p != (waybill.Position{}) {
-		w.attr(attrPosition, strconv.Itoa(p.Lane)+"/"+strconv.FormatInt(p.Epoch, 10)+"/"+strconv.FormatInt(p.Seq, 10))
+		text := strconv.AppendInt(make([]byte, 0, 48), int64(p.Lane), 10)
+		text = strconv.AppendInt(append(text, '/'), p.Epoch, 10)
+		text = strconv.AppendInt(append(text, '/'), p.Seq, 10)
+		w.attr(attrPosition, string(text))
 	}
 }
 

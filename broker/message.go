@@ -53,11 +53,13 @@ func (m *Message) Size() int {
 }
 
 // PublishID returns what identifies one publication of an event: "ID", and "ID-r2" for its second replay.
-func PublishID(id waybill.ID, replay int) string {
+func PublishID(id waybill.ID, replay int) string { return publishID(id.String(), replay) }
+
+func publishID(id string, replay int) string {
 	if replay <= 0 {
-		return id.String()
+		return id
 	}
-	return id.String() + "-r" + strconv.Itoa(replay)
+	return id + "-r" + strconv.Itoa(replay)
 }
 
 // AggregateKey returns the tenant, aggregate type and aggregate id of an event as one text, different for different aggregates. It is

@@ -123,25 +123,6 @@ func (e *effort[T]) lead(ctx context.Context, f *flight) (Reply, error) {
 	return a.run(ctx)
 }
 
-// rarely is after how many new keys in a row the next one is expected to be new, too.
-const rarely = 16
-
-// peek answers from what is stored already, where a store can tell at little cost. A new key would pay for the look, so there is none while
-// nobody repeats anything: then it is the claim that finds the answer, at the cost of a round trip or two.
-func (e *effort[T]) peek(ctx context.Context) (reply Reply, stands bool, err error) {
-	if e.k.peeker == nil || e.k.fresh.Load() >= rarely {
-		return Reply{}, false, nil
-	}
-	rec, stands, err := e.k.peeker.PeekKey(ctx, e.req.id(), string(e.req.Hash))
-	switch {
-	case err != nil:
-		return Reply{}, false, e.wrap(storeError("looking", err))
-	case stands:
-		reply, err = e.judge(&rec)
-	}
-	return reply, stands, err
-}
-
 func (e *effort[T]) claim() store.KeyClaim {
 	claim := store.KeyClaim{KeyID: e.req.id(), Hash: string(e.req.Hash), Owner: waybill.NewID(), Lease: e.k.cfg.Lease, TTL: e.ttl()}
 	if e.k.cfg.ResultTTL > 0 {

@@ -21,17 +21,12 @@ type flight struct {
 	ended   chan struct{} // closed when the request is over
 
 	// These are set before claimed is closed.
-	taken    bool
-	declined *outcome // what the store said, if the key was not taken
+	taken, declined bool
+	reply           Reply // what the store said, if it was declined: others may share it
+	err             error
 
 	until  atomic.Int64 // when the lease ends, in Unix nanoseconds
 	answer *Answer      // what was stored; set before ended is closed
-}
-
-// outcome is what one request came to that others may share.
-type outcome struct {
-	reply Reply
-	err   error
 }
 
 // enter returns the flight of a key, and whether the caller leads it: then he must leave it.
@@ -54,10 +49,10 @@ func (k *Keys[T]) leave(f *flight) {
 	k.mu.Unlock()
 	switch {
 	case f.taken:
-		k.fresh.Add(1)
-	case f.declined != nil:
-		k.fresh.Store(0)
-	default: // the store failed: each finds out himself
+		k.habit.ran()
+	case f.reply.Replayed:
+		k.habit.repeated()
+	case !f.declined: // the store failed: each finds out himself
 		close(f.claimed)
 	}
 	close(f.ended)
@@ -75,7 +70,7 @@ func (f *flight) take(until time.Time) {
 // decline says that it has not, and why.
 func (f *flight) decline(reply Reply, err error) {
 	if !f.taken {
-		f.declined = &outcome{reply, err}
+		f.declined, f.reply, f.err = true, reply, err
 		close(f.claimed)
 	}
 }
@@ -95,10 +90,10 @@ func (e *effort[T]) follow(ctx context.Context, f *flight, until time.Time) (rep
 		return Reply{}, false, e.conflict()
 	case f.taken:
 		return e.awaitEnd(ctx, f, until)
-	case f.declined == nil || f.hash != e.req.Hash:
+	case !f.declined || f.hash != e.req.Hash:
 		return Reply{}, true, nil
 	}
-	return shared(f.declined.reply), false, f.declined.err
+	return shared(f.reply), false, f.err
 }
 
 // awaitEnd waits for the end of a run, if the request waits at all.

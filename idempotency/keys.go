@@ -82,7 +82,7 @@ func (c Config) withDefaults() Config {
 type Keys[T any] struct {
 	db      store.Keys[T]
 	peeker  store.KeyPeeker // the same, if it can
-	fresh   atomic.Int64    // requests since the last repeat
+	habit   habit
 	cfg     Config
 	runner  *unit.Runner[T]
 	running atomic.Bool // Run

@@ -41,24 +41,36 @@ const (
 // Validate returns what is wrong with the request: every field at once.
 func (r Request) Validate() error {
 	var errs []error
-	check := func(ok bool, format string, args ...any) {
-		if !ok {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	text := func(field, s string, most int) {
-		check(len(s) <= most, "Request.%s has %d bytes, and at most %d are allowed", field, len(s), most)
-		check(utf8.ValidString(s) && !strings.ContainsRune(s, 0), "Request.%s is not valid UTF-8 without NUL", field)
+		if len(s) > most {
+			wrong("Request.%s has %d bytes, and at most %d are allowed", field, len(s), most)
+		}
+		if !utf8.ValidString(s) || strings.IndexByte(s, 0) >= 0 {
+			wrong("Request.%s is not valid UTF-8 without NUL", field)
+		}
 	}
 	text("TenantID", r.TenantID, maxTenant)
 	text("Operation", r.Operation, maxOperation)
 	text("Key", r.Key, maxKey)
-	check(r.Operation != "", "Request.Operation is empty")
-	check(r.Key != "", "Request.Key is empty")
-	check(r.Hash != "", "Request.Hash is empty: without it, another request under the same key would get the first one's answer")
-	check(r.Hash == "" || r.Hash.Valid(), "Request.Hash is not a hash; see HashJSON")
-	check(r.TTL >= 0, "Request.TTL: %v is negative", r.TTL)
-	check(r.WaitMax >= 0, "Request.WaitMax: %v is negative", r.WaitMax)
+	if r.Operation == "" {
+		wrong("Request.Operation is empty")
+	}
+	if r.Key == "" {
+		wrong("Request.Key is empty")
+	}
+	switch {
+	case r.Hash == "":
+		wrong("Request.Hash is empty: without it, another request under the same key would get the first one's answer")
+	case !r.Hash.Valid():
+		wrong("Request.Hash is not a hash; see HashJSON")
+	}
+	if r.TTL < 0 {
+		wrong("Request.TTL: %v is negative", r.TTL)
+	}
+	if r.WaitMax < 0 {
+		wrong("Request.WaitMax: %v is negative", r.WaitMax)
+	}
 	if len(errs) > 0 {
 		return fmt.Errorf("idempotency: %w", errors.Join(errs...))
 	}

@@ -121,9 +121,11 @@ type KeyClaimer interface {
 
 // KeyPeeker may be implemented by stores for which a look costs less than a claim that fails: repeats are answered from it.
 type KeyPeeker interface {
-	// PeekKey returns a live record that whoever has the hash cannot take, with what a repeat needs of it: its hash, its state, its answer,
-	// LeaseUntil and Now. It reports whether there is one; if not, the key has to be taken, or claimed, to know more.
-	PeekKey(ctx context.Context, id KeyID, hash string) (KeyRecord, bool, error)
+	// PeekKey returns a live record that has succeeded and whose answer is still there, with what a repeat needs of it: Hash, State, Ref, Result
+	// and ContentType. It reports whether there is one; if not, the key has to be taken, or claimed, to know more.
+	PeekKey(ctx context.Context, id KeyID) (KeyRecord, bool, error)
+	// PeekAlways reports whether a look costs next to nothing compared with a claim that fails, so that it comes before every claim.
+	PeekAlways() bool
 }
 
 // KeyEnd is how an attempt ended.

@@ -4,7 +4,7 @@
 //	relay and inbox     the event is delivered, and the inventory reserves the goods once
 //	GET /orders/{id}    by public id
 //
-// It needs nothing but Go: the database is SQLite, in a file that is gone afterwards.
+// It needs nothing but Go: the database is SQLite, in the file shop.db. Stop it, start it again, and send the same request: the answer is the same.
 //
 //	go run ./examples/shop
 //	curl -i localhost:8080/orders -H 'X-Customer: ada' -H 'Idempotency-Key: "1"' -d '{"sku":"tea","quantity":2}'   # twice
@@ -22,7 +22,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -36,7 +35,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// Order is what the API shows. Its id looks like ord_01j9zt6vb2e4x8k3m5n7p9qrst; inside, it is 16 bytes.
+// Order is what the API shows, and what OrderPlaced tells. Its id looks like ord_01j9zt6vb2e4x8k3m5n7p9qrst.
 type Order struct {
 	ID       publicid.ID[Order] `json:"id"`
 	SKU      string             `json:"sku"`
@@ -47,17 +46,11 @@ type Order struct {
 // PublicPrefix makes ids of orders begin with ord_.
 func (Order) PublicPrefix() string { return "ord" }
 
-// Placed is what OrderPlaced tells.
-type Placed struct {
-	SKU      string
-	Quantity int
-}
-
-var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
+var OrderPlaced = waybill.Define[Order]("OrderPlaced", waybill.Spec{AggregateType: "order"})
 
 // shop is what the handlers need.
 type shop struct {
-	db  *sqlitestore.Store
+	db  *sql.DB
 	box *outbox.Outbox[*sql.Tx]
 }
 
@@ -70,46 +63,45 @@ func (s *shop) create(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error 
 	}
 	o.ID, o.State = publicid.New[Order](), "placed" // whatever the client says
 	ctx := r.Context()
-	_, err := tx.ExecContext(ctx, `INSERT INTO orders (id, sku, quantity, state) VALUES (?, ?, ?, ?)`, o.ID.Bytes(), o.SKU, o.Quantity, o.State)
+	_, err := tx.ExecContext(ctx, `INSERT INTO orders (id, sku, quantity, state) VALUES (?, ?, ?, ?)`, o.ID, o.SKU, o.Quantity, o.State)
 	if err != nil {
 		return err // rolls everything back, the key included
 	}
-	if err := s.box.Write(ctx, tx, OrderPlaced.New(o.ID.String(), Placed{SKU: o.SKU, Quantity: o.Quantity})); err != nil {
+	if err := s.box.Write(ctx, tx, OrderPlaced.New(o.ID.String(), o)); err != nil {
 		return err
 	}
 	httpkey.SetRef(ctx, o.ID.String())
+	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Location", "/orders/"+o.ID.String())
-	return writeJSON(w, http.StatusCreated, o)
+	w.WriteHeader(http.StatusCreated)
+	return json.NewEncoder(w).Encode(o)
 }
 
 func (s *shop) find(w http.ResponseWriter, r *http.Request) {
-	id, err := publicid.Parse[Order](r.PathValue("id")) // a customer's id, or a mistyped one, does not get to the database
-	if err != nil {
-		http.Error(w, "there is no such order", http.StatusNotFound)
+	id, err := publicid.Parse[Order](r.PathValue("id"))
+	if err != nil { // a customer's id, or a mistyped one, does not get to the database
+		http.NotFound(w, r)
 		return
 	}
 	o := Order{ID: id}
-	err = s.db.DB().QueryRowContext(r.Context(), `SELECT sku, quantity, state FROM orders WHERE id = ?`, id.Bytes()).Scan(&o.SKU, &o.Quantity, &o.State)
+	err = s.db.QueryRowContext(r.Context(), `SELECT sku, quantity, state FROM orders WHERE id = ?`, id).Scan(&o.SKU, &o.Quantity, &o.State)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		http.Error(w, "there is no such order", http.StatusNotFound)
+		http.NotFound(w, r)
 	case err != nil:
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 	default:
-		_ = writeJSON(w, http.StatusOK, o) // a client that has gone does not matter
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(o) // a client that has gone does not matter
 	}
 }
 
 // reserve is the inventory. Its group sees an event once, and what it does is committed together with that fact.
-func reserve(ctx context.Context, tx *sql.Tx, ev waybill.Event, p Placed) error {
-	id, err := publicid.Parse[Order](ev.AggregateID)
-	if err != nil {
-		return waybill.Permanent(err)
-	}
-	if _, err := tx.ExecContext(ctx, `UPDATE stock SET left = left - ? WHERE sku = ?`, p.Quantity, p.SKU); err != nil {
+func reserve(ctx context.Context, tx *sql.Tx, _ waybill.Event, o Order) error {
+	if _, err := tx.ExecContext(ctx, `UPDATE stock SET left = left - ? WHERE sku = ?`, o.Quantity, o.SKU); err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `UPDATE orders SET state = 'reserved' WHERE id = ?`, id.Bytes())
+	_, err := tx.ExecContext(ctx, `UPDATE orders SET state = 'reserved' WHERE id = ?`, o.ID)
 	return err
 }
 
@@ -118,11 +110,20 @@ func customer(r *http.Request) (httpkey.Scope, error) {
 	return httpkey.Scope{Principal: r.Header.Get("X-Customer")}, nil // an empty one is refused
 }
 
+const tables = `CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, sku TEXT NOT NULL, quantity INTEGER NOT NULL, state TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS stock (sku TEXT PRIMARY KEY, left INTEGER NOT NULL);
+INSERT OR IGNORE INTO stock VALUES ('tea', 100)`
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	db, closeAll := open(ctx)
-	defer closeAll()
+	db, err := sqlitestore.Open("shop.db", sqlitestore.Config{})
+	check(err)
+	defer func() { check(db.Close()) }()
+	_, err = db.Migrate(ctx) // Waybill's own tables
+	check(err)
+	_, err = db.DB().ExecContext(ctx, tables)
+	check(err)
 
 	box, err := outbox.New(db, outbox.Config{})
 	check(err)
@@ -137,7 +138,7 @@ func main() {
 	deliver, err := relay.New(db, inventory, relay.Config{})
 	check(err)
 
-	s := &shop{db, box}
+	s := &shop{db.DB(), box}
 	mux := http.NewServeMux()
 	mux.Handle("POST /orders", once.WrapTx(s.create))
 	mux.HandleFunc("GET /orders/{id}", s.find)
@@ -152,39 +153,17 @@ func main() {
 		all.Go(func() { check(run(ctx)) })
 	}
 	all.Go(func() {
-		<-ctx.Done()
-		check(server.Shutdown(context.WithoutCancel(ctx)))
+		if err := server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+			check(err)
+		}
 	})
-	if err := server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
-		check(err)
-	}
+	<-ctx.Done()
+	check(server.Shutdown(context.WithoutCancel(ctx)))
 	all.Wait()
-}
-
-func writeJSON(w http.ResponseWriter, status int, v any) error {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	return json.NewEncoder(w).Encode(v)
 }
 
 func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-}
-
-// open makes the database, with Waybill's tables and those of the shop.
-func open(ctx context.Context) (db *sqlitestore.Store, closeAll func()) {
-	dir, err := os.MkdirTemp("", "waybill-shop-")
-	check(err)
-	db, err = sqlitestore.Open(filepath.Join(dir, "shop.db"), sqlitestore.Config{})
-	check(err)
-	_, err = db.Migrate(ctx)
-	check(err)
-	_, err = db.DB().ExecContext(ctx, `
-		CREATE TABLE orders (id BLOB PRIMARY KEY, sku TEXT NOT NULL, quantity INTEGER NOT NULL, state TEXT NOT NULL);
-		CREATE TABLE stock (sku TEXT PRIMARY KEY, left INTEGER NOT NULL);
-		INSERT INTO stock VALUES ('tea', 100)`)
-	check(err)
-	return db, func() { check(errors.Join(db.Close(), os.RemoveAll(dir))) }
 }

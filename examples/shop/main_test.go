@@ -13,15 +13,21 @@ import (
 	"time"
 )
 
-// start builds the program, runs it as a reader of the documentation would, and returns its address.
-func start(t *testing.T) string {
+// build builds the program in a folder of its own.
+func build(t *testing.T) (program string) {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "shop")
+	program = filepath.Join(t.TempDir(), "shop")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return program
+}
+
+// start runs the program in its folder, as a reader of the documentation would, and returns its address.
+func start(t *testing.T, program string) (address string, stop func()) {
+	t.Helper()
 	cmd := exec.Command(program) //nolint:noctx // it is interrupted below
-	cmd.Env = append(os.Environ(), "ADDR=127.0.0.1:0")
+	cmd.Dir, cmd.Env = filepath.Dir(program), append(os.Environ(), "ADDR=127.0.0.1:0")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -30,20 +36,19 @@ func start(t *testing.T) string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	line, err := bufio.NewReader(out).ReadString('\n')
+	address, ok := strings.CutPrefix(strings.TrimSpace(line), "Listening on ")
+	if err != nil || !ok {
+		t.Fatalf("it says %q, %v", line, err)
+	}
+	return address, func() {
 		if err := cmd.Process.Signal(os.Interrupt); err != nil {
 			t.Error(err)
 		}
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("it does not end in peace: %v", err)
 		}
-	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	address, ok := strings.CutPrefix(strings.TrimSpace(line), "Listening on ")
-	if err != nil || !ok {
-		t.Fatalf("it says %q, %v", line, err)
 	}
-	return address
 }
 
 // answer is what the shop said.
@@ -75,11 +80,15 @@ func call(t *testing.T, method, url, key, body string) (answer, string) {
 }
 
 func TestShop(t *testing.T) {
-	address := start(t)
+	program := build(t)
+	address, stop := start(t, program)
 	first, text := call(t, http.MethodPost, address+"/orders", `"1"`, `{"sku":"tea","quantity":2}`)
+	stop()
+	address, stop = start(t, program) // the next one knows what has been answered
+	defer stop()
 	again, repeated := call(t, http.MethodPost, address+"/orders", `"1"`, `{"sku":"tea","quantity":2}`)
 	if first.StatusCode != http.StatusCreated || again.StatusCode != http.StatusCreated || text != repeated ||
-		again.Header.Get("Idempotent-Replayed") != "true" || again.Header.Get("Location") != first.Header.Get("Location") {
+		again.Header.Get("Idempotent-Replayed") != "true" || again.Header.Get("Content-Type") != "application/json" || again.Header.Get("Location") != first.Header.Get("Location") {
 		t.Fatalf("%d %s, then %d %s", first.StatusCode, text, again.StatusCode, repeated)
 	}
 	for want, c := range map[int][3]string{

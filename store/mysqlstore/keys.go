@@ -149,6 +149,22 @@ func (s *Store) changes(ctx context.Context, q querier, query string, data []byt
 	return id == 1, err
 }
 
+// PeekKey implements [store.KeyPeeker].
+func (s *Store) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
+	var hash string // never empty
+	var ref, result, contentType []byte
+	err := each(ctx, s.db, keyValues(id).Replace(s.sql.peekKey), nil, nil, &hash, &ref, &result, &contentType)
+	if err != nil || hash == "" {
+		return store.KeyRecord{}, false, s.explain(err)
+	}
+	return store.KeyRecord{
+		KeyID: id, Hash: hash, State: store.KeySucceeded, Ref: string(ref), Result: result, ContentType: string(contentType),
+	}, true, nil
+}
+
+// PeekAlways implements [store.KeyPeeker]: a look is a round trip.
+func (s *Store) PeekAlways() bool { return false }
+
 // ClaimKey implements [store.KeyClaimer]. It is one statement, and a transaction of its own; of several at the same time one changes the row, and
 // the others, which have waited for it, find that it does not fit any more. MariaDB's statement answers with the record. On MySQL it is read
 // afterwards, when it may have changed: an attempt that was lost in between is not reported as taken.

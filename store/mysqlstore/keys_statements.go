@@ -10,7 +10,7 @@ type keyStatements struct {
 	savePoint, saveProven           string
 	claimKey, claimReturning        string
 	endKey, failKey, renewKey       string
-	lookKey, judgeKey               string
+	lookKey, judgeKey, peekKey      string
 	listKeys, keyStats              string
 	settleKey, reopenKey            string
 	oldKeys, dropKeys, stripAnswers string
@@ -82,7 +82,10 @@ ON DUPLICATE KEY UPDATE taker = IF(LAST_INSERT_ID(1) = 1 AND ` + isFree + `, x'{
 		probeKey: r(`SELECT fence` + find + ` FOR UPDATE NOWAIT`),
 		lockKey:  r(`SELECT ` + takenBy + `, ` + whole + find + ` FOR UPDATE`),
 		lookKey:  r(`SELECT FALSE, ` + whole + find + live),
-		keepKey:  r(keep), keepProven: r(keep + ` AND ` + openProof),
+		// It is the whole cost of a repeat, so it has no more columns than one needs.
+		peekKey: r(`SELECT i.request_hash, i.result_ref, i.result, i.content_type` + find + ` AND i.status = 1 AND NOT i.lost
+ AND i.expires_at > UTC_TIMESTAMP(6) AND COALESCE(i.result_expires_at > UTC_TIMESTAMP(6), TRUE)`),
+		keepKey: r(keep), keepProven: r(keep + ` AND ` + openProof),
 		savePoint: r(save), saveProven: r(save + ` AND ` + openProof),
 
 		claimKey:       r(claim),

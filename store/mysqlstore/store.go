@@ -41,6 +41,7 @@ var (
 	_ store.Operator          = (*Store)(nil)
 	_ store.Inbox[*sql.Tx]    = (*Store)(nil)
 	_ store.Keys[*sql.Tx]     = (*Store)(nil)
+	_ store.KeyPeeker         = (*Store)(nil)
 	_ store.Restarter         = (*Store)(nil)
 	_ store.Jobs[*sql.Tx]     = (*Store)(nil)
 	_ store.Gaps              = (*Store)(nil)

@@ -118,22 +118,24 @@ func (s *SQLStore) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt
 }
 
 // PeekKey implements [store.KeyPeeker].
-func (c *core) PeekKey(ctx context.Context, id store.KeyID, hash string) (rec store.KeyRecord, stands bool, err error) {
-	var state int16
-	var ref, contentType []byte
-	var resultExpires, lease, expires *time.Time
+func (c *core) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
+	var found struct {
+		hash                     string // never empty
+		ref, result, contentType []byte
+	}
 	rows, err := c.db.query(ctx, c.sql.peekKey, keyArgs(id)...)
-	err = collect(rows, err, func() error { stands = true; return nil },
-		&rec.Hash, &state, &ref, &rec.Result, &contentType, &rec.Lost, &resultExpires, &lease, &expires, &rec.Now)
-	if err != nil || !stands || expires != nil && !expires.After(rec.Now) {
+	err = collect(rows, err, func() error { return nil }, &found.hash, &found.ref, &found.result, &found.contentType)
+	if err != nil || found.hash == "" {
 		return store.KeyRecord{}, false, c.explain(err)
 	}
-	rec.KeyID, rec.State, rec.Ref, rec.ContentType, rec.LeaseUntil = id, store.KeyState(state), string(ref), string(contentType), timeOf(lease)
-	if resultExpires != nil && !resultExpires.After(rec.Now) {
-		rec.ResultExpired, rec.Result = true, nil
-	}
-	return rec, !keyFree(&rec, hash), nil
+	return store.KeyRecord{
+		KeyID: id, Hash: found.hash, State: store.KeySucceeded,
+		Ref: string(found.ref), Result: found.result, ContentType: string(found.contentType),
+	}, true, nil
 }
+
+// PeekAlways implements [store.KeyPeeker]: a look is a round trip.
+func (c *core) PeekAlways() bool { return false }
 
 // ClaimKey implements [store.KeyClaimer]. A record that changed while it was looked at is looked at again.
 func (c *core) ClaimKey(ctx context.Context, claim store.KeyClaim) (store.KeyRecord, bool, error) {
@@ -263,7 +265,10 @@ func (c *core) PurgeKeys(ctx context.Context, limit int) (int, error) {
 
 // keyArgs are those of keyIs. Texts go as bytes: whatever they are, they come back unchanged.
 func keyArgs(id store.KeyID) []any {
-	return []any{[]byte(id.Tenant), []byte(id.Operation), []byte(id.Key)}
+	buf := make([]byte, 0, len(id.Tenant)+len(id.Operation)+len(id.Key))
+	buf = append(append(append(buf, id.Tenant...), id.Operation...), id.Key...)
+	operation, key := len(id.Tenant), len(id.Tenant)+len(id.Operation)
+	return []any{buf[:operation], buf[operation:key], buf[key:]}
 }
 
 // keyTurnOf is a hash of a key, for its lock: of the parts with their lengths.

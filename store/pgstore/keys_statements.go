@@ -165,9 +165,9 @@ var renewKey = `UPDATE {idempotency} k SET lease_until = ` + later("$6") + ` WHE
 
 var findKey = `SELECT ` + wholeKey + ` FROM {idempotency} k WHERE ` + keyIs + ` AND ` + isLive
 
-// peekKey is what a repeat needs, and no more: it is the whole cost of one. Whether the record is live is for the caller to judge.
-const peekKey = `SELECT k.request_hash, k.status, k.result_ref, k.result, k.content_type, k.lost, k.result_expires_at, k.lease_until, k.expires_at,
- clock_timestamp() FROM {idempotency} k WHERE ` + keyIs
+// peekKey is what a repeat needs, and no more: it is the whole cost of one, and every column has its price.
+const peekKey = `SELECT k.request_hash, k.result_ref, k.result, k.content_type FROM {idempotency} k
+WHERE ` + keyIs + ` AND k.status = 1 AND NOT k.lost AND least(k.expires_at, k.result_expires_at) > clock_timestamp()`
 
 // listKeys reads records behind $1 to $3. $4 and $5: the only tenant and operation, or nothing, $6: states.
 var listKeys = `SELECT k.tenant, k.operation, k.key, ` + keyOutline + ` FROM {idempotency} k

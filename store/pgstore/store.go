@@ -37,6 +37,7 @@ var (
 	_ store.Finisher[pgx.Tx]  = (*Store)(nil)
 	_ store.Inbox[pgx.Tx]     = (*Store)(nil)
 	_ store.Keys[pgx.Tx]      = (*Store)(nil)
+	_ store.KeyPeeker         = (*Store)(nil)
 	_ store.Restarter         = (*Store)(nil)
 	_ store.Relay             = (*Store)(nil)
 	_ store.Operator          = (*Store)(nil)

@@ -72,6 +72,27 @@ func (s *Store) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p
 	return held && err == nil, err
 }
 
+// PeekKey implements [store.KeyPeeker].
+func (s *Store) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
+	if err := s.ready(ctx, s.db); err != nil {
+		return store.KeyRecord{}, false, err
+	}
+	rec := store.KeyRecord{KeyID: id, State: store.KeySucceeded}
+	answered := false
+	rows, err := s.query(ctx, s.sql.peekKey, keyArgs(id, clock())...)
+	found, err := scanOne(rows, err, &rec.Hash, &rec.Ref, &rec.Result, &rec.ContentType, &answered)
+	if err != nil || !found {
+		return store.KeyRecord{}, false, s.explain(err)
+	}
+	if answered && rec.Result == nil {
+		rec.Result = []byte{} // the driver reads it as nil
+	}
+	return rec, true, nil
+}
+
+// PeekAlways implements [store.KeyPeeker]: who claims waits for everybody who writes, whatever they write, and who looks does not.
+func (s *Store) PeekAlways() bool { return true }
+
 // ClaimKey implements [store.KeyClaimer]. A record that is not free is only read. Otherwise it is one write transaction: of several at the
 // same time one comes first, and the others find what it has done.
 func (s *Store) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {

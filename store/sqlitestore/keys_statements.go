@@ -9,9 +9,11 @@ type keyStatements struct {
 	// Outside of it.
 	claimKey, endKey, failKey, renewKey *statement
 	// Looking, and keeping in order.
-	findKey, openKeys, allKeys, keyStats *statement
-	settleKey, reopenKey                 *statement
-	purgeKeys, stripKeys                 *statement
+	peekKey, findKey     *statement
+	openKeys, allKeys    *statement
+	keyStats             *statement
+	settleKey, reopenKey *statement
+	purgeKeys, stripKeys *statement
 }
 
 const (
@@ -70,6 +72,8 @@ WHERE ` + isFree + ` RETURNING ` + whole)
 	s.renewKey = one(`UPDATE {idempotency} SET lease_until = ?7 WHERE ` + isHeldNow)
 	s.settleKey = one(`UPDATE {idempotency} SET ` + answerKey + ` WHERE ` + isUncertain)
 	s.reopenKey = one(`UPDATE {idempotency} SET ` + failedKey + ` WHERE ` + isUncertain)
+	s.peekKey = one(`SELECT request_hash, ifnull(result_ref, ''), result, ifnull(content_type, ''), result IS NOT NULL FROM {idempotency}
+WHERE ` + keyIs + ` AND status = 1 AND NOT lost AND expires_at > ?4 AND ifnull(result_expires_at > ?4, 1)`)
 	s.findKey = one(`SELECT ` + whole + ` FROM {idempotency} WHERE ` + keyIs + ` AND ifnull(expires_at > ?4, 1)`)
 
 	// idempotency_open_idx, or the primary key: both are (tenant, operation, key).

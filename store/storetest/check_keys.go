@@ -35,6 +35,7 @@ func keyChecks[T any]() []check[T] {
 		{row: "K5", name: "renewing a lease", run: keyRenew[T]},
 		{row: "K6", name: "answers come back byte for byte", run: keyAnswers[T]},
 		{row: "K6", name: "answers have a time of their own", run: keyAnswerExpires[T]},
+		{row: "K6", name: "a look sees answers that stand", run: keyPeeks[T]},
 		{row: "K7", name: "lists in pages", fresh: true, run: keyLists[T]},
 		{row: "K7", name: "stats", fresh: true, run: keyCounts[T]},
 		{row: "K7", name: "an operator decides", run: keyResolves[T]},

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/waybillhq/waybill/store"
@@ -22,6 +23,8 @@ type worseKeys struct {
 	stats func(ctx context.Context) (store.KeyStats, error)
 	solve func(ctx context.Context, id store.KeyID, end store.KeyEnd) (bool, error)
 	purge func(ctx context.Context, limit int) (int, error)
+	// looks says which records a look sees; one that fits is seen.
+	looks func(rec store.KeyRecord) bool
 }
 
 // keys makes a store worse that starts as it should be.
@@ -30,6 +33,9 @@ func keys(change func(db DB[memTx], w *worseKeys)) tamper {
 		w := &worseKeys{
 			DB: db, claim: db.ClaimKey, take: db.TakeKey, keep: db.KeepKey, save: db.SavePoint, end: db.EndKey, renew: db.RenewKey, find: db.FindKey,
 			list: db.ListKeys, stats: db.KeyStats, solve: db.ResolveKey, purge: db.PurgeKeys,
+			looks: func(rec store.KeyRecord) bool {
+				return rec.State == store.KeySucceeded && !rec.Lost && !rec.ResultExpired
+			},
 		}
 		change(db, w)
 		return w
@@ -76,6 +82,27 @@ func (w *worseKeys) ResolveKey(ctx context.Context, id store.KeyID, end store.Ke
 
 func (w *worseKeys) PurgeKeys(ctx context.Context, limit int) (int, error) {
 	return w.purge(ctx, limit)
+}
+
+// PeekKey implements [store.KeyPeeker], which the store below has no use for.
+func (w *worseKeys) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
+	rec, ok, err := w.find(ctx, id)
+	if !ok || err != nil || !w.looks(rec) {
+		return store.KeyRecord{}, false, err
+	}
+	return rec, true, nil
+}
+
+func (w *worseKeys) PeekAlways() bool { return true }
+
+// A store that can look, and does it as it should, passes, too.
+func TestSuiteAcceptsAStoreThatLooks(t *testing.T) {
+	for _, c := range keyChecks[memTx]() {
+		rec := try(t, c, keys(func(DB[memTx], *worseKeys) {}))
+		if len(rec.failures) > 0 || rec.panicked != "" {
+			t.Errorf("%s failed: %q %s", c.testName(), rec.failures, rec.panicked)
+		}
+	}
 }
 
 func claimMutants() []mutant {
@@ -194,6 +221,15 @@ func takeMutants() []mutant {
 				}
 				return db.EndKey(ctx, a, end)
 			}
+		})},
+		{"looks past what is stored", "K6", keys(func(_ DB[memTx], w *worseKeys) {
+			w.looks = func(store.KeyRecord) bool { return false }
+		})},
+		{"sees what has not succeeded", "K6", keys(func(_ DB[memTx], w *worseKeys) {
+			w.looks = func(rec store.KeyRecord) bool { return !rec.Lost && !rec.ResultExpired }
+		})},
+		{"sees answers that are not there", "K6", keys(func(_ DB[memTx], w *worseKeys) {
+			w.looks = func(rec store.KeyRecord) bool { return rec.State == store.KeySucceeded }
 		})},
 		{"has answers for as long as their records", "K6", keys(func(db DB[memTx], w *worseKeys) {
 			w.end = func(ctx context.Context, a store.KeyAttempt, end store.KeyEnd) (bool, error) {

@@ -1,0 +1,23 @@
+package broker_test
+
+import (
+	"testing"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+)
+
+func BenchmarkEncode(b *testing.B) {
+	c, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ev := waybill.Event{Type: "OrderPlaced", AggregateType: "order", AggregateID: "1", Payload: make([]byte, 500)}
+	d := waybill.Delivery{Event: ev.Complete(), Attempt: 1, Claim: waybill.NewClaim(waybill.Position{Lane: 1, Epoch: 1, Seq: 12345}, waybill.ID{})}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Encode(&d); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

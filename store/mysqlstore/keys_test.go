@@ -1,0 +1,56 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/waybillhq/waybill/idempotency"
+)
+
+// TestARepeatIsOneStatement: what a repeat costs is one SELECT, inside no transaction.
+func TestARepeatIsOneStatement(t *testing.T) {
+	s, db := openStore(t, nil)
+	db.SetMaxOpenConns(1) // the server counts for each connection
+	keys, err := idempotency.New(s, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	req := idempotency.Request{Operation: "pay", Key: "it's \\ one", Hash: idempotency.Hash("v1:" + strings.Repeat("a", 64))}
+	for name, run := range map[string]func() (idempotency.Result[int], error){
+		"Do": func() (idempotency.Result[int], error) {
+			return idempotency.Do(ctx, keys, req, func(context.Context) (int, error) { return 7, nil })
+		},
+		"DoTx": func() (idempotency.Result[int], error) {
+			return idempotency.DoTx(ctx, keys, req, func(context.Context, *sql.Tx) (int, error) { return 7, nil })
+		},
+	} {
+		if _, err := run(); err != nil {
+			t.Fatal(err)
+		}
+		before := statements(t, db)
+		if res, err := run(); err != nil || !res.Replayed || res.Value != 7 {
+			t.Errorf("%s: a repeat gets %+v, %v", name, res, err)
+		}
+		if n := statements(t, db) - before - 1; n != 1 { // one is the question itself
+			t.Errorf("%s: a repeat takes %d statements", name, n)
+		}
+	}
+}
+
+// statements returns how many commands the connection has sent, this one included.
+func statements(t *testing.T, db *sql.DB) int {
+	t.Helper()
+	var name, value string
+	if err := db.QueryRowContext(t.Context(), `SHOW SESSION STATUS LIKE 'Questions'`).Scan(&name, &value); err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

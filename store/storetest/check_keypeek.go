@@ -1,0 +1,80 @@
+package storetest
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// keyPeeks: a look sees what a repeat is answered with, and nothing else: who sees nothing claims. Stores need not be able to look.
+func keyPeeks[T any](ctx context.Context, t tb, b *bench[T]) {
+	peeker, ok := b.DB.(store.KeyPeeker)
+	if !ok {
+		return
+	}
+	seen := func(id store.KeyID) (store.KeyRecord, bool) {
+		rec, ok, err := peeker.PeekKey(ctx, id)
+		if err != nil {
+			t.Errorf("PeekKey: %v", err)
+		}
+		return rec, ok
+	}
+	for name, answer := range map[string]store.KeyAnswer{
+		"nothing": {},
+		"empty":   {Result: []byte{}},
+		"bytes":   {Ref: "ord_1 'ü' \\", Result: []byte{0, 1, 255, '\'', '\\', 0}, ContentType: "text/plain; charset=\"\xe9\""},
+		"for now": {Result: []byte("for now"), ResultTTL: time.Minute},
+	} {
+		answer.TTL = time.Hour
+		c := b.claim("peek 'ü' \\ " + name)
+		if !b.endKey(ctx, t, b.claimed(ctx, t, c), store.KeyEnd{State: store.KeySucceeded, Answer: answer}) {
+			t.Fatalf("the attempt did not end")
+		}
+		rec, ok := seen(c.KeyID)
+		if !ok || rec.KeyID != c.KeyID || rec.Hash != c.Hash || rec.State != store.KeySucceeded || rec.Ref != answer.Ref || rec.ContentType != answer.ContentType ||
+			!bytes.Equal(rec.Result, answer.Result) || (rec.Result == nil) != (answer.Result == nil) || rec.Lost || rec.ResultExpired {
+			t.Errorf("%s: a look sees %v, %+v", name, ok, rec)
+		}
+		other := c.KeyID
+		other.Tenant += "x"
+		if rec, ok := seen(other); ok {
+			t.Errorf("another tenant sees %+v", rec)
+		}
+	}
+	for name, id := range b.unanswered(ctx, t) {
+		if rec, ok := seen(id); ok {
+			t.Errorf("a look at what %s sees %+v", name, rec)
+		}
+	}
+}
+
+// unanswered makes keys for which there is no answer that stands.
+func (b *bench[T]) unanswered(ctx context.Context, t tb) map[string]store.KeyID {
+	t.Helper()
+	ids := map[string]store.KeyID{"is nowhere": b.claim("nowhere").KeyID}
+	processing := b.claim("peek processing")
+	b.claimed(ctx, t, processing)
+	ids["is being processed"] = processing.KeyID
+	for name, end := range map[string]store.KeyEnd{
+		"failed":                    failed("no"),
+		"is uncertain":              {State: store.KeyUncertain},
+		"has expired":               {State: store.KeySucceeded, Answer: store.KeyAnswer{Result: []byte("old")}},
+		"was lost":                  {State: store.KeySucceeded, Answer: store.KeyAnswer{TTL: time.Hour, Lost: true}},
+		"has outlived its own time": {State: store.KeySucceeded, Answer: store.KeyAnswer{TTL: time.Hour, ResultTTL: time.Nanosecond, Result: []byte("old")}},
+	} {
+		c := b.claim("peek " + name)
+		if !b.endKey(ctx, t, b.claimed(ctx, t, c), end) {
+			t.Fatalf("the attempt did not end")
+		}
+		ids[name] = c.KeyID
+	}
+	b.await(ctx, t, "the answer is over", func() bool { return b.key(ctx, t, ids["has outlived its own time"]).ResultExpired })
+	taken := b.claim("peek taken")
+	tx, end := b.begun(ctx, t)
+	b.take(ctx, t, tx, taken)
+	end(true)
+	ids["was taken and not kept"] = taken.KeyID
+	return ids
+}
