@@ -97,6 +97,9 @@ func (e *engine) reader() {
 		}
 		cancel()
 		r.took = time.Since(began)
+		if e.observe.Read != nil { // here, and not where the answer is taken: when Run ends nobody takes it
+			e.observe.Read(r.kind.String(), len(r.page.Rows)+len(r.sightings)+len(r.holds), r.took, r.err)
+		}
 		e.pages <- r
 	}
 }
@@ -479,9 +482,6 @@ const readRetry = 250 * time.Millisecond
 
 // finishRead takes what a read has brought.
 func (e *engine) finishRead(r readReply) {
-	if e.observe.Read != nil {
-		e.observe.Read(r.kind.String(), len(r.page.Rows)+len(r.sightings)+len(r.holds), r.took, r.err)
-	}
 	if r.err != nil {
 		e.failedRead(r)
 	} else if !e.stopping {

@@ -75,7 +75,6 @@ type settleReply struct {
 	settleJob
 	settled store.Settled
 	err     error
-	took    time.Duration
 }
 
 // settle sends a settlement if one is due and none is under way.
@@ -140,7 +139,10 @@ func (e *engine) settler() {
 		began := time.Now()
 		settled, err := e.db.Settle(ctx, j.settlement)
 		cancel()
-		e.answers <- settleReply{settleJob: j, settled: settled, err: err, took: time.Since(began)}
+		if e.observe.Settled != nil { // here, and not where the answer is taken: when Run ends nobody takes it
+			e.observe.Settled(len(j.outcomes), time.Since(began), err)
+		}
+		e.answers <- settleReply{settleJob: j, settled: settled, err: err}
 	}
 }
 
@@ -152,9 +154,6 @@ const (
 // finishSettle takes the answer to a settlement.
 func (e *engine) finishSettle(r settleReply) {
 	e.settling = false
-	if e.observe.Settled != nil {
-		e.observe.Settled(len(r.outcomes), r.took, r.err)
-	}
 	p := &e.pending
 	if r.err != nil {
 		// What was delivered stays delivered: only the settlement is tried again, for as long as the lanes are ours. If it

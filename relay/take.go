@@ -104,16 +104,17 @@ func (l *lane) suspected(left *int) bool {
 
 // ready puts an item where it will be delivered from.
 func (e *engine) ready(it *item) {
-	if it.suspect && !it.counted {
-		it.state = waiting
-		e.suspects.push(it)
-		return
-	}
 	switch {
+	case it.counted: // it was told when it came
 	case it.hot && e.observe.HotEnqueued != nil:
 		e.observe.HotEnqueued(1)
 	case !it.hot && e.observe.ColdEnqueued != nil:
 		e.observe.ColdEnqueued(1)
+	}
+	if it.suspect && !it.counted {
+		it.state = waiting
+		e.suspects.push(it)
+		return
 	}
 	if dest, down := e.down(&it.row.Event); down {
 		e.cool(it)

@@ -12,6 +12,7 @@
 // claims to have tested PostgreSQL did. Kafka and Pulsar take long to start:
 // "make test-all" has them too.
 //
-// This package only reads the environment. Starting and stopping processes is
-// in the sub-package manage, so that test binaries do not link it.
+// This package only reads the environment, but for Promtool, which is no server
+// and is fetched when a test asks for it. Starting and stopping processes is in
+// the sub-package manage, so that test binaries do not link it.
 package testserver

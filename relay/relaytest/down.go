@@ -16,6 +16,7 @@ func downChecks[T any]() []check[T] {
 		{name: "25_unavailable", run: unavailable[T]},
 		{name: "25_one_event_calls_it_down", run: oneCallsItDown[T]},
 		{name: "25_unavailable_after_a_crash", run: unavailableSuspects[T]},
+		{name: "25_nobody_waits_for_a_destination", run: nobodyWaits[T]},
 	}
 }
 
@@ -126,4 +127,22 @@ func unavailableSuspects[T any](b *bed[T]) {
 		}
 	}
 	b.wantOrder(r.all())
+}
+
+// nobodyWaits: a destination that is down, and that nothing in memory waits for, is not reported as paused for ever: nobody would try it to find out.
+func nobodyWaits[T any](b *bed[T]) {
+	b.abandonLanes()
+	b.write(event("", 0)) // it is put off, and does not wait in memory: it may be what its first owner died of
+	var down, back atomic.Bool
+	cfg := b.quick()
+	cfg.Observe.Paused = func(_ string, paused bool) {
+		if paused {
+			down.Store(true)
+		} else {
+			back.Store(true)
+		}
+	}
+	r := &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
+	b.start(r.sink(), cfg)
+	b.await("the destination is down, and then nobody's concern", func() bool { return down.Load() && back.Load() })
 }

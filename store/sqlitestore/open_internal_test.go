@@ -28,7 +28,7 @@ func FuzzDataSource(f *testing.F) {
 		}
 		abs, err := filepath.Abs(path)
 		if err != nil {
-			t.Skip(err)
+			t.Fatal(err) // the folder that the test runs in has a path
 		}
 		if want := filepath.ToSlash(abs); got != want && got != "/"+want {
 			t.Errorf("%q names %q", path, got)

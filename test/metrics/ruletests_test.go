@@ -21,10 +21,12 @@ import (
 	"github.com/prometheus/prometheus/template"
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// ruleTests is the part of promtool's format that our rule tests use. promtool itself pulls in the clients of every cloud, so the tests are run
-// here, with Prometheus' own parser, engine and templates.
+// ruleTests is the part of promtool's format that our rule tests use. As a library promtool would pull in the clients of every cloud, and as a
+// program it is not everywhere, so the tests are run here too, with Prometheus' own parser, engine and templates.
 type ruleTests struct {
 	RuleFiles          []string       `yaml:"rule_files"`
 	EvaluationInterval model.Duration `yaml:"evaluation_interval"`
@@ -92,14 +94,14 @@ func TestAlertsFireAtTheirThresholds(t *testing.T) {
 	}
 }
 
-// TestPromtoolAgrees runs the rule tests with promtool, where there is one.
+// TestPromtoolAgrees: Prometheus' own tool takes the rules, and their tests pass with it.
 func TestPromtoolAgrees(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("there is no promtool here; the same tests run without it in TestAlertsFireAtTheirThresholds")
-	}
-	if out, err := exec.CommandContext(t.Context(), promtool, "test", "rules", ruleTestsFile).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	promtool := testserver.Promtool(t)
+	for command, file := range map[string]string{"check": rulesFile, "test": ruleTestsFile} {
+		out, err := exec.CommandContext(t.Context(), promtool, command, "rules", file).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "SUCCESS") {
+			t.Errorf("promtool %s rules: %v\n%s", command, err, out)
+		}
 	}
 }
 

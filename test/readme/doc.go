@@ -1,2 +1,2 @@
-// Package readme runs what README.md shows.
+// Package readme runs what README.md shows, and compiles what the guides show.
 package readme

@@ -11,19 +11,23 @@ import (
 	"github.com/waybillhq/waybill/internal/docblock"
 )
 
-// overlay lays a file over the module, without writing it there, and returns the flag for the go command.
-func overlay(t *testing.T, name, text string) string {
+// overlay lays files over the module, without writing them there, and returns the flag for the go command.
+func overlay(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
-	file := filepath.Join(dir, "main.go")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	here, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(here, name): file}})
+	replace := map[string]string{}
+	for name, text := range files {
+		file := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		replace[filepath.Join(here, name)] = file
+	}
+	data, err := json.Marshal(map[string]map[string]string{"Replace": replace})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +56,7 @@ func TestTwentyLines(t *testing.T) {
 		t.Fatal("the first Go block of the README is not a program")
 	}
 	binary := filepath.Join(t.TempDir(), "shop")
-	goTool(t, "build", overlay(t, "shop/main.go", block), "-o", binary, "./shop")
+	goTool(t, "build", overlay(t, map[string]string{"shop/main.go": block}), "-o", binary, "./shop")
 	cmd := exec.CommandContext(t.Context(), binary)
 	cmd.Dir = t.TempDir()
 	out, err := cmd.CombinedOutput()
@@ -146,7 +150,7 @@ func TestFragments(t *testing.T) {
 			text := strings.Replace(frame, "BLOCK", block, 1)
 			// Declared and not used is fine in a fragment.
 			text = strings.Replace(text, "\n\t}\n\treturn err", "\n_, _, _, _ = box, err, db, order\n\t}\n\treturn err", 1)
-			goTool(t, "build", overlay(t, "fragment/main.go", text), "-o", os.DevNull, "./fragment")
+			goTool(t, "build", overlay(t, map[string]string{"fragment/main.go": text}), "-o", os.DevNull, "./fragment")
 		})
 	}
 }

@@ -31,7 +31,7 @@ func Component(d *daemon.Daemon, metrics http.Handler) (daemon.Component, error)
 	if err != nil {
 		return daemon.Component{}, err
 	}
-	l, err := listen(s)
+	l, err := listen(s, d.Log)
 	if err != nil {
 		return daemon.Component{}, err
 	}

@@ -70,14 +70,14 @@ func Check(s settings.HTTP) error {
 }
 
 // listen opens the port. That it is taken is found out before anything is delivered.
-func listen(s settings.HTTP) (net.Listener, error) {
+func listen(s settings.HTTP, log *slog.Logger) (net.Listener, error) {
 	var config *tls.Config
 	if s.Cert != "" {
-		cert, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+		cert, err := readCertificate(s.Cert, s.Key, log)
 		if err != nil {
-			return nil, hint.New("both are files in PEM, and the key is the certificate's", "http.cert, http.key: %w", err)
+			return nil, err
 		}
-		config = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+		config = &tls.Config{GetCertificate: cert.get, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	}
 	l, err := net.Listen("tcp", s.Listen) //nolint:noctx // it does not block
 	if err != nil {

@@ -51,7 +51,7 @@ Every setting is a flag, a variable and a key of the file: waybill config lists 
 	settings.AddFlags(flags, ofStore)
 	root.SetFlagErrorFunc(wrongFlag)
 	root.AddCommand(a.commands()...)
-	root.CompletionOptions.DisableDefaultCmd = false
+	root.CompletionOptions.DisableDefaultCmd = true // completion.go
 	return root
 }
 
@@ -59,7 +59,7 @@ Every setting is a flag, a variable and a key of the file: waybill config lists 
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.serve(), a.demo(), a.migrate(), a.configure(), a.stats(), a.list(), a.show(), a.tail(), a.dead(), a.blocked(), a.inbox(), a.keys(),
-		a.purge(), a.send(), a.reconcile(), a.doctor(), a.version(),
+		a.purge(), a.send(), a.reconcile(), a.doctor(), a.version(), a.completion(),
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"net/url"
 	"os"
 	"strings"
@@ -27,14 +26,17 @@ import (
 func (s *script) useStore(kind string) {
 	s.t.Helper()
 	name := strings.ToLower("cmd_" + waybill.NewID().String())
+	s.database = name
 	switch kind {
 	case place.SQLite:
 		s.environ = []string{"WAYBILL_STORE=sqlite:waybill.db"}
+		s.dialect("orders", "?1", "?2", "TEXT")
 	case "none":
 	case place.Postgres:
 		address := testserver.Postgres(s.t)
 		s.environ = []string{"WAYBILL_STORE=" + address, "WAYBILL_STORE_SCHEMA=" + name, "WAYBILL_STORE_LANES=1"}
 		s.hideAddress(address)
+		s.dialect(name+".orders", "$1", "$2", "timestamptz")
 		s.t.Cleanup(func() { execSQL(s.t, "pgx", address, "DROP SCHEMA IF EXISTS "+name+" CASCADE") })
 	case place.MySQL:
 		dsn := testserver.MySQL(s.t)
@@ -47,9 +49,23 @@ func (s *script) useStore(kind string) {
 		address := (&url.URL{Scheme: "mysql", User: url.UserPassword(cfg.User, cfg.Passwd), Host: cfg.Addr, Path: "/" + name}).String()
 		s.environ = []string{"WAYBILL_STORE=" + address, "WAYBILL_STORE_LANES=1"}
 		s.hideAddress(address)
+		s.dialect("orders", "?", "?", "datetime(6)")
 	default:
 		s.t.Fatalf("no store is called %s", kind)
 	}
+}
+
+// dialect says how a store spells the table of a service, the ends of a job's window, and the type of a time.
+func (s *script) dialect(orders, from, to, timestamp string) {
+	s.names["orders"], s.names["from"], s.names["to"], s.names["timestamp"] = orders, from, to, timestamp
+}
+
+// spell puts in what stands in braces.
+func (s *script) spell(text string) string {
+	for name, word := range s.names {
+		text = strings.ReplaceAll(text, "{"+name+"}", word)
+	}
+	return text
 }
 
 // hideAddress has STORE stand for an address, as it is and as it is scrubbed: the password of a test server may be part of its other words.
@@ -99,7 +115,11 @@ func (s *script) must(err error) {
 func (s *script) fixture(words []string, text string) {
 	s.t.Helper()
 	if words[0] == "file" {
-		s.must(os.WriteFile(words[1], []byte(text), 0o600))
+		s.must(os.WriteFile(words[1], []byte(s.spell(text)), 0o600))
+		return
+	}
+	if words[0] == "shell" { // of the database: it runs what a command prints
+		s.pipe(words[1:])
 		return
 	}
 	st := s.open()
@@ -232,14 +252,13 @@ func (s *script) keys(ctx context.Context, st *place.Store) {
 	}
 }
 
-// orders makes a service's table with two orders of ten minutes ago, of which nobody was told.
+// orders makes a service's table with two orders of ten minutes ago, of which nobody was told, and one of a week ago, which is nobody's business.
 func (s *script) orders(ctx context.Context, st *place.Store) {
 	s.t.Helper()
-	for i, statement := range []string{
-		"CREATE TABLE orders (id varchar(20) PRIMARY KEY)", "INSERT INTO orders VALUES ('o-1'), ('o-2')",
-	} {
-		if _, err := st.SQL.ExecContext(ctx, statement); err != nil {
-			s.t.Fatal(fmt.Errorf("statement %d: %w", i, err))
-		}
+	_, err := st.SQL.ExecContext(ctx, s.spell("CREATE TABLE {orders} (id varchar(20) PRIMARY KEY, created_at {timestamp} NOT NULL)"))
+	s.must(err)
+	for id, age := range map[string]time.Duration{"o-1": 10 * time.Minute, "o-2": 10 * time.Minute, "o-0": 7 * 24 * time.Hour} {
+		_, err := st.SQL.ExecContext(ctx, s.spell("INSERT INTO {orders} VALUES ('"+id+"', {from})"), time.Now().UTC().Add(-age))
+		s.must(err)
 	}
 }

@@ -117,10 +117,14 @@ func (a *app) migrateLanes() *cobra.Command {
 				if errors.Is(err, store.ErrRelayLive) {
 					return hint.New("stop every waybill serve and every service with a relay on this store, then try again", "%w", err)
 				}
-				if err == nil {
-					fmt.Fprintf(a.Out, "lanes: %d\n", n)
+				if err != nil {
+					return d.store.Clean(err)
 				}
-				return d.store.Clean(err)
+				if a.json {
+					return a.printJSON(map[string]int{"lanes": n})
+				}
+				fmt.Fprintf(a.Out, "lanes: %d\n", n)
+				return nil
 			})
 		},
 	}

@@ -266,4 +266,12 @@ func TestServeRefusesASecondRelayOfAnotherName(t *testing.T) {
 	first.end(t)
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asProgram makes the test binary be the program, for tests that need a process: TestCompletionInBash.
+const asProgram = "WAYBILL_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		os.Exit(command.Run(context.Background(), os.Args[1:], command.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	}
+	goleak.VerifyTestMain(m)
+}

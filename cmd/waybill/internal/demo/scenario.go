@@ -139,6 +139,7 @@ func (w *world) drain(ctx context.Context) (left int, err error) {
 	if err := w.countNow(ctx); err != nil {
 		return left, err
 	}
+	w.crossings.writeDown(w.journal)
 	return left, w.reconcile(ctx)
 }
 

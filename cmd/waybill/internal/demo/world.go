@@ -48,6 +48,7 @@ type world struct {
 	journal   *journal
 	faults    *faults
 	tally     *tally
+	crossings *crossings
 	screen    *screen
 
 	delivering, consuming *part
@@ -92,7 +93,7 @@ func (c *crew) failure() error {
 
 // open makes a world and lets it run, without customers and faults.
 func open(ctx context.Context, cfg Config) (w *world, err error) {
-	w = &world{cfg: cfg, tally: &tally{}, running: newCrew(ctx), screen: newScreen(cfg)}
+	w = &world{cfg: cfg, tally: &tally{}, crossings: &crossings{}, running: newCrew(ctx), screen: newScreen(cfg)}
 	w.visiting, w.leave = context.WithCancel(w.running.ctx)
 	defer func() {
 		if err != nil {
@@ -217,7 +218,7 @@ func (w *world) openRelay(context.Context) error {
 	}
 	w.publishing = &publishing{to: sink, faults: w.faults}
 	w.delivering = &part{run: func(ctx context.Context) error {
-		r, err := relay.New(w.store, w.publishing, relay.Config{
+		r, err := relay.New(watched{w.store, w.crossings}, w.publishing, relay.Config{
 			BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, PollInterval: 200 * time.Millisecond, Observe: w.hooks(),
 		})
 		if err != nil {
@@ -236,7 +237,7 @@ func (w *world) openInventory(context.Context) error {
 	}
 	consumer := in.Group(group, inbox.Options{BaseBackoff: 50 * time.Millisecond, MaxBackoff: 500 * time.Millisecond, LockTTL: 2 * time.Second})
 	inbox.On(consumer, OrderPlaced, w.shop.reserve)
-	wire := &consuming{to: consumer, faults: w.faults, crash: w.crash}
+	wire := &consuming{to: border{atInbox, consumer, w.crossings}, faults: w.faults, crash: w.crash}
 	if w.cfg.Sabotage != NoSabotage {
 		wire.sabotage = &saboteur{kind: w.cfg.Sabotage, again: w.shop.again, seen: map[waybill.ID]bool{}}
 	}
@@ -247,7 +248,7 @@ func (w *world) openInventory(context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.consuming = &part{run: func(ctx context.Context) error { return source.Run(ctx, wire) }}
+	w.consuming = &part{run: func(ctx context.Context) error { return source.Run(ctx, border{atSource, wire, w.crossings}) }}
 	w.running.do(w.consuming.keep)
 	return nil
 }

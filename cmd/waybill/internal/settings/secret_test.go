@@ -116,10 +116,10 @@ func FuzzRedact(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, before, after string) {
 		if strings.Contains(before, "@") || !strings.Contains(before, "://") || strings.ContainsAny(before[strings.Index(before, "://")+3:], "/?#,") {
-			t.Skip() // not in the place of a password
+			return // not in the place of a password: another input
 		}
 		if user := before[strings.Index(before, "://")+3:]; !strings.Contains(user, ":") || !strings.HasPrefix(after, "@") {
-			t.Skip()
+			return // nor is this
 		}
 		if shown := NewSecret(before + canary + after).String(); strings.Contains(strings.SplitN(shown, "@", 2)[0], canary) {
 			t.Errorf("%q is shown as %q", before+canary+after, shown)

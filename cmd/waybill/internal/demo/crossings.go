@@ -1,0 +1,143 @@
+package demo
+
+import (
+	"context"
+	"sync"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/sqlitestore"
+)
+
+// crossings counts what passes between two parts, where it passes. It knows nothing of what they count themselves, so the two can be compared:
+// at the end it is the table seen.
+type crossings struct {
+	mu     sync.Mutex
+	counts map[passage]int
+}
+
+// passage is where something passed, what became of it, and whether it had been there before.
+type passage struct {
+	place, class string
+	again        bool
+}
+
+// The places.
+const (
+	atSource = "source" // messages, between the broker and the wire to the inventory
+	atInbox  = "inbox"  // events, between the wire and the inbox
+	atSettle = "settle" // events whose end the relay wrote down; with the class failed, settlements
+	atRead   = "read"   // rows that the relay read; with the class failed, reads
+)
+
+// What becomes of a call of the store.
+const (
+	done    = "done"
+	failed  = "failed"
+	suspect = "suspect" // may have been in the hands of a relay that was lost: it spends an attempt before it is delivered
+)
+
+func (c *crossings) add(p passage, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = map[passage]int{}
+	}
+	c.counts[p] += n
+}
+
+// call counts a call of the store that was about n rows.
+func (c *crossings) call(place string, n int, err error) {
+	if err != nil {
+		c.add(passage{place: place, class: failed}, 1)
+		return
+	}
+	c.add(passage{place: place, class: done}, n)
+}
+
+// writeDown brings the table up to date.
+func (c *crossings) writeDown(to *journal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for p, n := range c.counts {
+		to.write(`INSERT INTO seen (place, class, again, n) VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET n = excluded.n`, p.place, p.class, p.again, n)
+	}
+}
+
+// border is a consumer whose results are counted.
+type border struct {
+	place string
+	to    broker.Consumer
+	seen  *crossings
+}
+
+// Deliver implements [broker.Consumer].
+func (b border) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	results := b.to.Deliver(ctx, batch)
+	for i, err := range results {
+		class, _ := waybill.Classify(err)
+		b.seen.add(passage{b.place, class.String(), batch[i].Attempt > 1}, 1)
+	}
+	return results
+}
+
+// watched is a store whose settlements and reads are counted: all that a relay makes of it.
+type watched struct {
+	*sqlitestore.Store
+	seen *crossings
+}
+
+func (w watched) Settle(ctx context.Context, set store.Settlement) (store.Settled, error) {
+	settled, err := w.Store.Settle(ctx, set)
+	w.seen.call(atSettle, len(set.Done)+len(set.Retry)+len(set.Dead), err)
+	for _, r := range set.Retry {
+		if err == nil && r.Delay == 0 { // what has failed waits
+			w.seen.add(passage{place: atSettle, class: suspect}, 1)
+		}
+	}
+	return settled, err
+}
+
+func (w watched) page(p store.Page, err error) (store.Page, error) {
+	w.seen.call(atRead, len(p.Rows), err)
+	return p, err
+}
+
+func (w watched) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	return w.page(w.Store.Fetch(ctx, from, limit))
+}
+
+func (w watched) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
+	return w.page(w.Store.Load(ctx, keys))
+}
+
+func (w watched) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+	return w.page(w.Store.Due(ctx, lanes, limit))
+}
+
+func (w watched) Follow(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+	return w.page(w.Store.Follow(ctx, agg, from, limit))
+}
+
+func (w watched) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	return w.page(w.Store.Urgent(ctx, from, limit))
+}
+
+func (w watched) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+	seen, err := w.Store.Sweep(ctx, from, limit)
+	w.seen.call(atRead, len(seen), err)
+	return seen, err
+}
+
+func (w watched) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
+	held, err := w.Store.Holds(ctx, lanes)
+	w.seen.call(atRead, len(held), err)
+	return held, err
+}
+
+func (w watched) Writers(ctx context.Context) (store.Writers, error) {
+	open, err := w.Store.Writers(ctx)
+	w.seen.call(atRead, 0, err)
+	return open, err
+}
