@@ -40,7 +40,7 @@ func codecFor(b broker.Binding, topic string) (*broker.Codec, error) {
 func nothing(context.Context) error { return nil }
 
 func natsLane() lane {
-	return lane{name: "nats", confirms: "JetStream, in this process, synced as the server comes", open: func(ctx context.Context) (*brokerField, error) {
+	return lane{name: "nats", events: 100_000, confirms: "JetStream, in this process, synced as the server comes", open: func(ctx context.Context) (*brokerField, error) {
 		dir, err := os.MkdirTemp("", "bench-nats-")
 		if err != nil {
 			return nil, err
@@ -119,7 +119,7 @@ func publishNATS(js jetstream.JetStream, batch []broker.Message) error {
 }
 
 func redisLane() lane {
-	return lane{name: "redis", server: testserver.RedisName, confirms: "XADD, pipelined", open: func(ctx context.Context) (*brokerField, error) {
+	return lane{name: "redis", events: 100_000, server: testserver.RedisName, confirms: "XADD, pipelined", open: func(ctx context.Context) (*brokerField, error) {
 		address, topic := os.Getenv(testserver.EnvRedis), newTopic()
 		b, err := redisbroker.Open(ctx, address, redisbroker.Config{})
 		if err != nil {
@@ -163,7 +163,7 @@ func redisLane() lane {
 }
 
 func rabbitLane() lane {
-	return lane{name: "rabbitmq", server: testserver.RabbitMQName, confirms: "persistent, mandatory, confirmed; one classic queue", open: func(ctx context.Context) (*brokerField, error) {
+	return lane{name: "rabbitmq", events: 20_000, server: testserver.RabbitMQName, confirms: "persistent, mandatory, confirmed; one classic queue", open: func(ctx context.Context) (*brokerField, error) {
 		address, topic := os.Getenv(testserver.EnvRabbitMQ), newTopic()
 		b, err := rabbitbroker.Open(ctx, address, rabbitbroker.Config{})
 		if err != nil {
@@ -232,7 +232,7 @@ func publishRabbit(ctx context.Context, ch *amqp.Channel, batch []broker.Message
 }
 
 func kafkaLane() lane {
-	return lane{name: "kafka", server: testserver.KafkaName, confirms: "acks=all, idempotent producer; 3 partitions", open: func(ctx context.Context) (*brokerField, error) {
+	return lane{name: "kafka", events: 200_000, server: testserver.KafkaName, confirms: "acks=all, idempotent producer; 3 partitions", open: func(ctx context.Context) (*brokerField, error) {
 		address, topic := os.Getenv(testserver.EnvKafka), newTopic()
 		// What lingers costs whoever waits for a batch to be confirmed, so both linger as long.
 		client, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(5*time.Millisecond))
@@ -278,7 +278,7 @@ func kafkaLane() lane {
 }
 
 func pulsarLane() lane {
-	return lane{name: "pulsar", server: testserver.PulsarName, confirms: "stored, each message by itself", open: func(ctx context.Context) (*brokerField, error) {
+	return lane{name: "pulsar", events: 20_000, server: testserver.PulsarName, confirms: "stored, each message by itself", open: func(ctx context.Context) (*brokerField, error) {
 		address, topic := os.Getenv(testserver.EnvPulsar), newTopic()
 		b, err := pulsarbroker.Open(ctx, address, pulsarbroker.Config{})
 		if err != nil {

@@ -22,7 +22,7 @@ import (
 const hookRequests = 16
 
 func webhookLane() lane {
-	return lane{name: "webhook", confirms: "signed, answered with 204", open: func(context.Context) (*brokerField, error) {
+	return lane{name: "webhook", events: 50_000, confirms: "signed, answered with 204", open: func(context.Context) (*brokerField, error) {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.WriteHeader(http.StatusNoContent)
