@@ -32,10 +32,14 @@ func endToEnd(b *bed) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	there, err := outbox.New(to, outbox.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
 	var mu sync.Mutex
 	sums, failed := make(map[string]int), make(map[waybill.ID]bool)
 	group := in.Group("sums", inbox.Options{})
-	group.Handle("order", "OrderPlaced", func(_ context.Context, _ *memstore.Tx, ev waybill.Event) error {
+	group.Handle("order", "OrderPlaced", func(ctx context.Context, _ *memstore.Tx, ev waybill.Event) error {
 		var p number
 		if err := json.Unmarshal(ev.Payload, &p); err != nil {
 			return err
@@ -46,8 +50,12 @@ func endToEnd(b *bed) {
 			failed[ev.ID] = true
 			return waybill.Later(1, errBoom)
 		}
-		sums[ev.AggregateID] += p.N
-		return nil
+		// Not before the commit: when another event of a batch fails, this one is applied again.
+		return there.AfterCommit(ctx, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			sums[ev.AggregateID] += p.N
+		})
 	})
 	r, err := relay.New(from, relay.Fan(b.Sink, b.Sink), relay.Config{}) // twice: the second is a duplicate
 	if err != nil {

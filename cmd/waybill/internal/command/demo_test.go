@@ -24,6 +24,16 @@ func TestDemo(t *testing.T) {
 			command.Failed, "✘ 2 one event, one effect",
 			regexp.MustCompile(`^waybill: promise 2 is broken \(one event, one effect\): event [0-9A-Z]{26} was never applied \(hint: .*\)\n$`),
 		},
+		{
+			[]string{"demo", "--sabotage=double"},
+			command.Failed, "✘ 2 one event, one effect",
+			regexp.MustCompile(`^waybill: promise 2 is broken \(one event, one effect\): event [0-9A-Z]{26} [^\n]* \(hint: .*\)\n$`),
+		},
+		{
+			[]string{"demo", "--sabotage=reorder"},
+			command.Failed, "✘ 4 ",
+			regexp.MustCompile(`^waybill: promise 4 is broken \([^)]*\): event [0-9A-Z]{26} [^\n]* \(hint: .*\)\n$`),
+		},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			t.Parallel()
