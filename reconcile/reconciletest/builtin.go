@@ -3,7 +3,9 @@ package reconciletest
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -88,13 +90,18 @@ func nearLimit[T any](b *bed[T]) {
 // unrecorded delivers events, of which a group gets some. The job hands it the others, but not those that are not the group's, and not again.
 func unrecorded[T any](b *bed[T]) {
 	g := b.group(inbox.Options{Key: inbox.ByDedupKey})
+	var mu sync.Mutex // several are handled at a time
 	var handled []string
 	fails := true
 	g.Handle("row", "Happened", func(_ context.Context, _ T, ev waybill.Event) error {
+		mu.Lock()
+		defer mu.Unlock()
 		if ev.AggregateID == "fails" && fails {
 			return errors.New("not now")
 		}
-		handled = append(handled, ev.AggregateID)
+		if !slices.Contains(handled, ev.AggregateID) { // a transaction may have to begin again
+			handled = append(handled, ev.AggregateID)
+		}
 		return nil
 	})
 	keyed, lostKeyed := happened("keyed"), happened("lost and keyed")
