@@ -39,11 +39,11 @@ type Broker struct {
 	client pulsar.Client
 	dead   *producers // of the sources, for dead letters
 
-	running sync.WaitGroup // calls of the client whose callers may have left
-
-	mu     sync.Mutex
-	pools  []*producers
-	closed bool
+	mu      sync.Mutex
+	pools   []*producers
+	running int           // calls of the client whose callers may have left
+	idle    chan struct{} // closed when there are none, once the broker is closed
+	closed  bool
 }
 
 // Open connects to the cluster that a URL names: pulsar://host:port, or pulsar+ssl:// for TLS; several hosts have commas between them. A token
@@ -147,6 +147,12 @@ func (b *Broker) Close() error {
 	b.mu.Lock()
 	pools := b.pools
 	b.pools, b.closed = nil, true
+	idle := make(chan struct{})
+	if b.running == 0 {
+		close(idle)
+	} else {
+		b.idle = idle
+	}
 	b.mu.Unlock()
 	for _, p := range pools {
 		p.close()
@@ -154,7 +160,10 @@ func (b *Broker) Close() error {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		b.running.Wait()
+		select {
+		case <-idle:
+		case <-time.After(b.cfg.Timeout + time.Second): // the client never answers some of them
+		}
 		b.client.Close()
 	}()
 	// Calls end after the timeout, and then the client has to say goodbye, for which it takes as long.
@@ -173,7 +182,16 @@ func (b *Broker) start(call func()) bool {
 	if b.closed {
 		return false
 	}
-	b.running.Go(call)
+	b.running++
+	go func() {
+		call()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.running--; b.running == 0 && b.idle != nil {
+			close(b.idle)
+			b.idle = nil
+		}
+	}()
 	return true
 }
 

@@ -29,8 +29,10 @@ import (
 
 func TestMain(m *testing.M) {
 	// The client leaves one goroutine behind when it closes a producer by itself, because the topic was deleted. That of a producer which nobody has closed
-	// would show by its others.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/apache/pulsar-client-go/pulsar.(*partitionProducer).runEventsLoop.func1"))
+	// would show by its others. And it never answers what a consumer is asked while the client closes it by itself.
+	const client = "github.com/apache/pulsar-client-go/pulsar."
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(client+"(*partitionProducer).runEventsLoop.func1"),
+		goleak.IgnoreTopFunction(client+"(*partitionConsumer).getLastMessageIDAndMarkDeletePosition.func1"))
 }
 
 // The relay and the inbox know them by their methods.

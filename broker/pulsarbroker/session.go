@@ -87,9 +87,10 @@ func (s *session) watch(ctx context.Context, r *broker.Receiver) error {
 	}
 }
 
-// alive asks the broker for something. The client gives up for good, and says nothing, when a topic is gone while it connects again.
+// alive asks the broker for something. The client gives up for good, and says nothing, when a topic is gone while it connects again. It is waited for
+// when the session ends, too: a question that a consumer gets while it is being closed is never answered.
 func (s *session) alive(ctx context.Context) error {
-	ctx, cancel := s.b.timeout(ctx)
+	ctx, cancel := s.b.timeout(context.WithoutCancel(ctx))
 	defer cancel()
 	_, err := await(ctx, s.b, s.consumer.GetLastMessageIDs, nil)
 	return err
