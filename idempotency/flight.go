@@ -42,13 +42,6 @@ func (k *Keys[T]) enter(req *Request) (*flight, bool) {
 	return f, true
 }
 
-// flying reports whether somebody in this process is at a key.
-func (k *Keys[T]) flying(req *Request) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.flights[req.id()] != nil
-}
-
 // leave ends a flight. Its key is free before anybody is woken, so that one of them can lead the next.
 func (k *Keys[T]) leave(f *flight) {
 	k.mu.Lock()

@@ -34,10 +34,9 @@ func (h *habit) repeated() {
 func (h *habit) expectsRepeat() bool { return h.fresh.Load() < habitFresh }
 
 // peek answers from what is stored already, where the store can tell at little cost and it is worth a look. Without it, it is the claim that finds
-// the answer, at the cost of a round trip or two. Who looks leads nobody, as there is nothing to wait for; while somebody in this process is at the
-// key, there is nothing to see.
+// the answer, at the cost of a round trip or two.
 func (e *effort[T]) peek(ctx context.Context) (reply Reply, stands bool, err error) {
-	if p := e.k.peeker; p == nil || !p.PeekAlways() && !e.k.habit.expectsRepeat() || e.k.flying(&e.req) {
+	if p := e.k.peeker; p == nil || !p.PeekAlways() && !e.k.habit.expectsRepeat() {
 		return Reply{}, false, nil
 	}
 	rec, stands, err := e.k.peeker.PeekKey(ctx, e.req.id())
@@ -46,9 +45,6 @@ func (e *effort[T]) peek(ctx context.Context) (reply Reply, stands bool, err err
 		return Reply{}, false, e.wrap(storeError("looking", err))
 	case stands:
 		reply, err = e.judge(&rec)
-	}
-	if reply.Replayed {
-		e.k.habit.repeated()
 	}
 	return reply, stands, err
 }
