@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
 )
 
 // TestMain: no goroutine outlives Run.
@@ -167,3 +169,56 @@ func TestLogFields(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// late is a store that settles only when the relay has stopped listening to it.
+type late struct {
+	store.Relay
+	settling atomic.Bool
+	reading  chan struct{} // closed when a read is under way that ends with the relay
+	ended    chan struct{}
+	once     sync.Once
+}
+
+func (l *late) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	if l.settling.Load() {
+		l.once.Do(func() {
+			close(l.reading)
+			<-ctx.Done() // its reads are ended when it does not wait for answers any more
+			close(l.ended)
+		})
+	}
+	return l.Relay.Fetch(ctx, from, limit)
+}
+
+func (l *late) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
+	l.settling.Store(true)
+	<-l.ended
+	return l.Relay.Settle(ctx, s)
+}
+
+// TestTheLastSettlementIsTold: what is under way when Run ends is done, and so it is counted.
+func TestTheLastSettlementIsTold(t *testing.T) {
+	f := newFixture(t)
+	f.write(event("a", 0))
+	db := &late{Relay: f.db, reading: make(chan struct{}), ended: make(chan struct{})}
+	var settled atomic.Int64
+	stop := f.startOn(db, (&collector{}).sink(), relay.Config{
+		DrainTimeout: -1, PollInterval: time.Millisecond,
+		Observe: observe.Hooks{Settled: func(n int, _ time.Duration, err error) {
+			if err == nil {
+				settled.Add(int64(n))
+			}
+		}},
+	})
+	select {
+	case <-db.reading:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing is read while the settlement is under way")
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := settled.Load(); n != 1 {
+		t.Errorf("%d settlements were told, want 1", n)
+	}
+}
