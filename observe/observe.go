@@ -17,11 +17,13 @@ type Hooks struct {
 	// this way. The event's payload and headers must not be changed.
 	Write func(ctx context.Context, ev waybill.Event) map[string]string
 
-	// HotEnqueued counts events that a commit of this process handed to its relay.
+	// HotEnqueued counts events that a commit of this process handed to its relay, and that the relay took in hand.
 	HotEnqueued func(n int)
-	// HotDropped counts events that a commit of this process could not hand to its relay; they are read from the table.
+	// HotDropped counts events that a commit of this process told its relay of in vain; they are read from the table. Every event that a
+	// relay is told of is either enqueued or dropped.
 	HotDropped func(n int, why Drop)
-	// ColdEnqueued counts events that a relay has read from the tables.
+	// ColdEnqueued counts events that a relay took in hand because a read of the tables brought them. One that it has to put back, because
+	// another of its aggregate failed, is read and counted again.
 	ColdEnqueued func(n int)
 	// QueueDepths is how many events wait in the relay's memory, by the path they came.
 	QueueDepths func(hot, cold int)
@@ -137,6 +139,14 @@ const (
 	Elsewhere
 	// NotDue: the event is delayed.
 	NotDue
+	// ReadFirst: a read of the table was faster than the writer's word.
+	ReadFirst
+	// Waits: it stands behind another of its aggregate that waits, or its destination is down.
+	Waits
+	// Missing: its row was not found: it was taken back by a rollback to a savepoint, or somebody else has delivered it.
+	Missing
+	// Stopped: the relay stopped.
+	Stopped
 )
 
 // String returns the reason in lower case.
@@ -148,6 +158,14 @@ func (d Drop) String() string {
 		return "elsewhere"
 	case NotDue:
 		return "not due"
+	case ReadFirst:
+		return "read first"
+	case Waits:
+		return "waits"
+	case Missing:
+		return "missing"
+	case Stopped:
+		return "stopped"
 	}
 	return "unknown"
 }

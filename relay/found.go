@@ -179,7 +179,7 @@ func (e *engine) finishDue(r readReply) {
 		crowded = crowded || l.unsettled >= e.window
 		if !e.takeDue(l, row) && full {
 			// It waits for another one, and would fill every page: it may come back later.
-			it := e.add(l, row)
+			it := e.add(l, row, false)
 			it.late = true
 			e.putOff(it, behindDelay, row.Holds, row.LastError)
 		}

@@ -45,7 +45,7 @@ func (q *hotQueue) offer(c store.Commit) {
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
-		q.depth.Add(-int64(len(c.Entries)))
+		q.cold(len(c.Entries), observe.Stopped)
 		return
 	}
 	first := len(q.commits) == 0
@@ -101,15 +101,23 @@ func (q *hotQueue) take() []store.Commit {
 // done gives room back.
 func (q *hotQueue) done(n int) { q.depth.Add(-int64(n)) }
 
+// cold gives the room back of events that take the other path.
+func (q *hotQueue) cold(n int, why observe.Drop) {
+	if n > 0 {
+		q.done(n)
+		q.dropped(n, why)
+	}
+}
+
 // close refuses what comes from now on.
 func (q *hotQueue) close() {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
-	for _, c := range q.commits {
-		q.depth.Add(-int64(len(c.Entries)))
+	commits := q.commits
+	q.closed, q.commits = true, nil
+	q.mu.Unlock()
+	for _, c := range commits {
+		q.cold(len(c.Entries), observe.Stopped)
 	}
-	q.commits = nil
 }
 
 // past remembers which unordered events were read, delivered and settled before this process's own writer had said that it

@@ -365,7 +365,7 @@ func (e *engine) dropAll(l *lane) {
 		case inFlight, finished, settled, dropped:
 		}
 	}
-	e.heard.done(len(l.marks))
+	e.heard.cold(len(l.marks), e.away())
 	clear(l.marks)
 }
 

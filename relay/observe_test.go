@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -220,5 +221,126 @@ func TestTheLastSettlementIsTold(t *testing.T) {
 	}
 	if n := settled.Load(); n != 1 {
 		t.Errorf("%d settlements were told, want 1", n)
+	}
+}
+
+// orderedSink is a collector that keeps the order of a batch itself.
+type orderedSink struct{ relay.Sink }
+
+func (orderedSink) StopsAtFailure() {}
+
+// intake counts how events came to a relay, or did not.
+type intake struct{ hot, dropped, cold atomic.Int64 }
+
+func (in *intake) hooks() observe.Hooks {
+	return observe.Hooks{
+		HotEnqueued:  func(n int) { in.hot.Add(int64(n)) },
+		HotDropped:   func(n int, _ observe.Drop) { in.dropped.Add(int64(n)) },
+		ColdEnqueued: func(n int) { in.cold.Add(int64(n)) },
+	}
+}
+
+// TestEveryEventIsCountedIn: an event is counted when the relay takes it in hand, also one that follows another of its aggregate to a sink in one
+// batch and is never ready by itself.
+func TestEveryEventIsCountedIn(t *testing.T) {
+	f := newFixture(t)
+	const backlog, commits, each = 300, 50, 4
+	for i := range backlog {
+		f.write(event("a"+strconv.Itoa(i%3), i))
+	}
+	var in intake
+	c := &collector{}
+	f.start(orderedSink{c.sink()}, relay.Config{Observe: in.hooks()})
+	await(t, "the backlog", func() bool { return c.count() == backlog })
+	if got := in.hot.Load() + in.cold.Load(); got != backlog {
+		t.Errorf("%d events came in, want %d", got, backlog)
+	}
+	for i := range commits {
+		var evs []waybill.Event
+		for range each {
+			evs = append(evs, event("b"+strconv.Itoa(i%2), i))
+		}
+		f.write(evs...)
+	}
+	await(t, "the rest", func() bool { return c.count() == backlog+commits*each })
+	if got := in.hot.Load() + in.cold.Load(); got != backlog+commits*each {
+		t.Errorf("%d events came in, want %d", got, backlog+commits*each)
+	}
+	if in.hot.Load() == 0 || in.cold.Load() < backlog {
+		t.Errorf("%d hot and %d cold", in.hot.Load(), in.cold.Load())
+	}
+}
+
+// TestEveryAnnouncementIsCounted: whatever becomes of an event that a commit told a relay of, it is enqueued or dropped, once: if it fails, has to
+// wait, is read first, is not due, finds no room, or the relay stops.
+func TestEveryAnnouncementIsCounted(t *testing.T) {
+	f := newFixture(t)
+	boom := errors.New("boom")
+	c := &collector{fail: func(d waybill.Delivery) error {
+		switch {
+		case d.AggregateID == "poor" && d.Attempt < 3:
+			return boom
+		case d.AggregateID == "down":
+			return waybill.Unavailable(boom)
+		}
+		return nil
+	}}
+	var in intake
+	stop := f.start(orderedSink{c.sink()}, relay.Config{
+		HotQueue: 40, PollInterval: time.Millisecond, BackoffBase: time.Millisecond, BackoffMax: 5 * time.Millisecond, Observe: in.hooks(),
+	})
+	first := event("first", 0)
+	f.write(first)
+	await(t, "the relay runs", func() bool { return c.count() == 1 })
+	before := in.hot.Load() + in.dropped.Load() // nobody or somebody had heard of the first
+	const writers, commits = 4, 100
+	var all sync.WaitGroup
+	for w := range writers {
+		all.Go(func() {
+			for i := range commits {
+				late := event("late", i)
+				late.Delay = time.Millisecond
+				f.write(event("", i), event("a"+strconv.Itoa(w), i), event("poor", i), late)
+				if i == commits/2 {
+					f.write(event("down", w))
+				}
+			}
+		})
+	}
+	all.Wait()
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	want := int64(writers * (commits*4 + 1))
+	if got := in.hot.Load() + in.dropped.Load() - before; got != want {
+		t.Errorf("of %d events that commits told the relay of, %d were enqueued or dropped", want, got)
+	}
+	if in.hot.Load() == 0 || in.dropped.Load() == 0 {
+		t.Errorf("%d enqueued, %d dropped", in.hot.Load(), in.dropped.Load())
+	}
+}
+
+// TestReadFirstIsCounted: a row may be read before its writer gets to say that it is there. Then its word changes nothing, and counts.
+func TestReadFirstIsCounted(t *testing.T) {
+	f := newFixture(t)
+	var said store.Commit
+	deaf := f.db.Local().Listen(func(c store.Commit) { said = c })
+	f.write(event("", 0))
+	deaf()
+	var first atomic.Int64
+	c := &collector{}
+	stop := f.start(c.sink(), relay.Config{Observe: observe.Hooks{HotDropped: func(n int, why observe.Drop) {
+		if why == observe.ReadFirst {
+			first.Add(int64(n))
+		}
+	}}})
+	await(t, "it was read", func() bool { return c.count() == 1 })
+	f.db.Local().Publish(said)
+	await(t, "its word counts", func() bool { return first.Load() == 1 })
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if n := c.count(); n != 1 {
+		t.Errorf("it was delivered %d times", n)
 	}
 }

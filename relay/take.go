@@ -22,10 +22,8 @@ func (e *engine) take(l *lane, row *store.Row, now time.Time) bool {
 	hot := e.unmark(l, row.ID)
 	if row.Err == nil && row.DueAt.After(now) {
 		// Somebody inserted it with plain SQL and a time to come: its place is among the delayed events.
-		it := e.add(l, row)
-		it.hot = hot
-		e.cool(it)
-		e.putOff(it, row.DueAt.Sub(now), false, "")
+		e.unheard(hot, observe.NotDue)
+		e.putOff(e.add(l, row, false), row.DueAt.Sub(now), false, "")
 		return true
 	}
 	agg := store.AggregateOf(&row.Event)
@@ -35,18 +33,18 @@ func (e *engine) take(l *lane, row *store.Row, now time.Time) bool {
 	a := l.aggregate(agg)
 	if a.passes(row.Seq) {
 		a.pass(row.Seq)
-		e.unheard(hot)
+		e.unheard(hot, observe.Waits)
 		return true
 	}
 	if dest, down := e.down(&row.Event); down && (len(a.queue) > 0 || !e.dests[dest].wantsProbe()) {
-		e.unheard(hot)
+		e.unheard(hot, observe.Waits)
 		a.pass(row.Seq)
 		a.waitsFor = dest
 		l.skip(dest, row.Seq, false)
 		return true
 	}
-	it := e.add(l, row)
-	it.hot, it.heard, it.agg = hot, hot, a
+	it := e.add(l, row, hot)
+	it.agg = a
 	it.suspect = l.suspected(&l.suspects)
 	a.enqueue(it)
 	e.advance(a)
@@ -55,15 +53,14 @@ func (e *engine) take(l *lane, row *store.Row, now time.Time) bool {
 
 func (e *engine) takeUnordered(l *lane, row *store.Row, hot bool) bool {
 	if dest, down := e.down(&row.Event); down && !e.dests[dest].wantsProbe() {
-		e.unheard(hot)
+		e.unheard(hot, observe.Waits)
 		if len(l.skipped) >= manySkipped {
 			return false
 		}
 		l.skip(dest, row.Seq, true)
 		return true
 	}
-	it := e.add(l, row)
-	it.hot, it.heard = hot, hot
+	it := e.add(l, row, hot)
 	it.suspect = l.suspected(&l.suspects)
 	e.ready(it)
 	return true
@@ -85,9 +82,15 @@ func (e *engine) meet(it *item, row *store.Row) {
 	}
 }
 
-// add makes an item of a row.
-func (e *engine) add(l *lane, row *store.Row) *item {
-	it := &item{lane: l, row: row}
+// add takes a row in hand. hot says that a commit of this process brought it, or announced it.
+func (e *engine) add(l *lane, row *store.Row, hot bool) *item {
+	switch {
+	case hot && e.observe.HotEnqueued != nil:
+		e.observe.HotEnqueued(1)
+	case !hot && e.observe.ColdEnqueued != nil:
+		e.observe.ColdEnqueued(1)
+	}
+	it := &item{lane: l, row: row, hot: hot, heard: hot}
 	l.items[row.ID] = it
 	l.unsettled++
 	return it
@@ -104,13 +107,6 @@ func (l *lane) suspected(left *int) bool {
 
 // ready puts an item where it will be delivered from.
 func (e *engine) ready(it *item) {
-	switch {
-	case it.counted: // it was told when it came
-	case it.hot && e.observe.HotEnqueued != nil:
-		e.observe.HotEnqueued(1)
-	case !it.hot && e.observe.ColdEnqueued != nil:
-		e.observe.ColdEnqueued(1)
-	}
 	if it.suspect && !it.counted {
 		it.state = waiting
 		e.suspects.push(it)
@@ -211,7 +207,7 @@ func (e *engine) takeDue(l *lane, row *store.Row) bool {
 	dest, down := e.down(&row.Event)
 	agg := store.AggregateOf(&row.Event)
 	if agg.IsZero() {
-		it := e.add(l, row)
+		it := e.add(l, row, false)
 		it.late = true
 		if down {
 			e.putOff(it, e.dests[dest].wait(), row.Holds, row.LastError)
@@ -230,7 +226,7 @@ func (e *engine) takeDue(l *lane, row *store.Row) bool {
 		a.lateWaiting = true
 		return false
 	}
-	it := e.add(l, row)
+	it := e.add(l, row, false)
 	it.late, it.agg = true, a
 	if down {
 		a.tidy()
@@ -333,12 +329,10 @@ func (e *engine) takeEntry(entry *store.Entry, checked bool) {
 	l := e.lanes[entry.Lane]
 	switch {
 	case l == nil || l.draining:
-		e.heard.done(1)
-		e.heard.dropped(1, observe.Elsewhere)
+		e.heard.cold(1, e.away())
 		return
 	case ev.Delay > 0 || ev.AvailableAt.After(e.wallClock()):
-		e.heard.done(1)
-		e.heard.dropped(1, observe.NotDue)
+		e.heard.cold(1, observe.NotDue)
 		delay := ev.Delay
 		if delay <= 0 {
 			delay = ev.AvailableAt.Sub(e.wallClock())
@@ -354,21 +348,27 @@ func (e *engine) takeEntry(entry *store.Entry, checked bool) {
 		if it != nil {
 			it.heard = true
 		}
-		e.heard.done(1)
+		e.heard.cold(1, observe.ReadFirst)
 		return
 	}
 	if _, down := e.down(ev); !straight || down {
 		if len(l.marks) >= e.cfg.HotQueue {
-			e.heard.done(1)
+			e.heard.cold(1, observe.Full)
 		} else {
 			l.marks[ev.ID] = 0
 		}
 		l.wake = true
 		return
 	}
-	it := e.add(l, &store.Row{Key: store.Key{Lane: l.number, ID: ev.ID}, Event: *ev, CreatedAt: e.wallClock()})
-	it.hot, it.heard = true, true
-	e.ready(it)
+	e.ready(e.add(l, &store.Row{Key: store.Key{Lane: l.number, ID: ev.ID}, Event: *ev, CreatedAt: e.wallClock()}, true))
+}
+
+// away is why an event is not for this relay.
+func (e *engine) away() observe.Drop {
+	if e.stopping {
+		return observe.Stopped
+	}
+	return observe.Elsewhere
 }
 
 // unmark reports whether a commit of this process has announced the row that was read.
@@ -391,17 +391,17 @@ func (e *engine) forgetMarks(l *lane) {
 	for id, reads := range l.marks {
 		if reads >= oldMarks {
 			delete(l.marks, id)
-			e.heard.done(1)
+			e.heard.cold(1, observe.Missing)
 			continue
 		}
 		l.marks[id] = reads + 1
 	}
 }
 
-// unheard gives the place in the hot queue back of an event that is not taken now.
-func (e *engine) unheard(hot bool) {
+// unheard gives the place in the hot queue back of an event that was announced and is not taken now.
+func (e *engine) unheard(hot bool, why observe.Drop) {
 	if hot {
-		e.heard.done(1)
+		e.heard.cold(1, why)
 	}
 }
 

@@ -1,6 +1,7 @@
 package otelobserve
 
 import (
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -27,7 +28,7 @@ func (o *Observer) zero() {
 	} {
 		o.add(c, 0, plain)
 	}
-	for _, why := range []observe.Drop{observe.Full, observe.Elsewhere, observe.NotDue} {
+	for why := observe.Full; why <= observe.Stopped; why++ {
 		o.add(o.in.enqueueHotDropped, 0, o.series.reason.get(dropReason(why)))
 	}
 	for _, what := range []string{"delivered", "dead", "written", "inbox"} {
@@ -35,12 +36,8 @@ func (o *Observer) zero() {
 	}
 }
 
-func dropReason(why observe.Drop) string {
-	if why == observe.NotDue {
-		return "not_due" // label values without spaces are easier to type in a query
-	}
-	return why.String()
-}
+// dropReason is a label's value: without spaces it is easier to type in a query.
+func dropReason(why observe.Drop) string { return strings.ReplaceAll(why.String(), " ", "_") }
 
 func (o *Observer) time(h metric.Float64Histogram, took time.Duration, s *series) {
 	h.Record(background, took.Seconds(), s.record...)

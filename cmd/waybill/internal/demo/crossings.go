@@ -3,9 +3,11 @@ package demo
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
@@ -29,6 +31,14 @@ const (
 	atInbox  = "inbox"  // events, between the wire and the inbox
 	atSettle = "settle" // events whose end the relay wrote down; with the class failed, settlements
 	atRead   = "read"   // rows that the relay read; with the class failed, reads
+	atSink   = "sink"   // events, between the relay and the wire to the broker
+	told     = "told"   // events, as the parts' hooks were told of them: what happens inside a part
+)
+
+// What the hooks are told that nobody outside a part can see.
+const (
+	hot, dropped, cold = "hot", "dropped", "cold" // how an event came to the relay, or did not
+	unconsumed         = "unconsumed"             // an attempt of the inventory failed
 )
 
 // What becomes of a call of the store.
@@ -56,6 +66,28 @@ func (c *crossings) call(place string, n int, err error) {
 	c.add(passage{place: place, class: done}, n)
 }
 
+// watch counts what hooks are told.
+func (c *crossings) watch(h observe.Hooks) observe.Hooks {
+	enqueued, lost, read, failing := h.HotEnqueued, h.HotDropped, h.ColdEnqueued, h.ConsumeFailed
+	h.HotEnqueued = func(n int) {
+		c.add(passage{place: told, class: hot}, n)
+		enqueued(n)
+	}
+	h.HotDropped = func(n int, why observe.Drop) {
+		c.add(passage{place: told, class: dropped}, n)
+		lost(n, why)
+	}
+	h.ColdEnqueued = func(n int) {
+		c.add(passage{place: told, class: cold}, n)
+		read(n)
+	}
+	h.ConsumeFailed = func(group string, ev *waybill.Event, err error, took time.Duration) {
+		c.add(passage{place: told, class: unconsumed}, 1)
+		failing(group, ev, err, took)
+	}
+	return h
+}
+
 // writeDown brings the table up to date.
 func (c *crossings) writeDown(to *journal) {
 	c.mu.Lock()
@@ -65,14 +97,14 @@ func (c *crossings) writeDown(to *journal) {
 	}
 }
 
-// border is a consumer whose results are counted.
+// border is a sink or a consumer whose results are counted.
 type border struct {
 	place string
-	to    broker.Consumer
+	to    relay.Sink
 	seen  *crossings
 }
 
-// Deliver implements [broker.Consumer].
+// Deliver implements [relay.Sink] and broker.Consumer.
 func (b border) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	results := b.to.Deliver(ctx, batch)
 	for i, err := range results {

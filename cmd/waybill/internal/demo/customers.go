@@ -38,7 +38,12 @@ type customers struct {
 	log    *journal
 	tally  *tally
 	under  sync.WaitGroup // visits under way
+	places chan struct{}  // taken by them
 }
+
+// mostCustomers is how many are served at a time. Without a limit a machine that is slow for a while would have ever more of them waiting for the
+// one writer that SQLite has, and the relay and the inventory wait among them.
+const mostCustomers = 8
 
 // visitor returns who comes next. Only its own numbers decide, so the same seed gives the same customers.
 func visitor(random *rand.Rand, seed uint64, n int) visit {
@@ -54,9 +59,15 @@ func visitor(random *rand.Rand, seed uint64, n int) visit {
 	return v
 }
 
-// welcome lets a customer in. It does not wait for him: he asks until he has his answer, or ctx ends.
+// welcome lets a customer in as soon as there is a place. It does not wait for him: he asks until he has his answer, or ctx ends.
 func (c *customers) welcome(ctx context.Context, v visit) {
+	select {
+	case c.places <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
 	c.under.Go(func() {
+		defer func() { <-c.places }()
 		switch v.habit {
 		case once:
 			c.insist(ctx, v, false)

@@ -52,6 +52,9 @@ func (w *world) fixed(ctx context.Context) error {
 			}
 		}
 		pause(ctx, w.between())
+		if n >= fixedVisits { // who comes now only brings the faults that wait their moment: others need time to catch up
+			pause(ctx, 4*w.between())
+		}
 	}
 	return nil
 }

@@ -171,7 +171,7 @@ func (w *world) openMetrics(context.Context) (err error) {
 }
 
 // hooks are for one part each.
-func (w *world) hooks() observe.Hooks { return w.tally.watch(w.observer.Hooks()) }
+func (w *world) hooks() observe.Hooks { return w.crossings.watch(w.tally.watch(w.observer.Hooks())) }
 
 func (w *world) openBroker(ctx context.Context) (err error) {
 	w.broker = &server{dir: filepath.Join(w.dir, "jetstream")}
@@ -218,7 +218,7 @@ func (w *world) openRelay(context.Context) error {
 	}
 	w.publishing = &publishing{to: sink, faults: w.faults}
 	w.delivering = &part{run: func(ctx context.Context) error {
-		r, err := relay.New(watched{w.store, w.crossings}, w.publishing, relay.Config{
+		r, err := relay.New(watched{w.store, w.crossings}, border{atSink, w.publishing, w.crossings}, relay.Config{
 			BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, PollInterval: 200 * time.Millisecond, Observe: w.hooks(),
 		})
 		if err != nil {
@@ -285,6 +285,7 @@ func (w *world) openDoor(ctx context.Context) error {
 	w.closeLater(func() error { transport.CloseIdleConnections(); return nil })
 	w.customers = &customers{
 		url: w.url, client: &http.Client{Transport: transport, Timeout: 30 * time.Second}, faults: w.faults, log: w.journal, tally: w.tally,
+		places: make(chan struct{}, mostCustomers),
 	}
 	return nil
 }
