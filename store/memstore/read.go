@@ -11,7 +11,7 @@ import (
 
 // pageOf returns copies of records; mu is held.
 func pageOf(rs []*record) store.Page {
-	page := store.Page{Now: clock()}
+	page := store.Page{Now: clock(), Rows: make([]store.Row, 0, len(rs))}
 	for _, r := range rs {
 		page.Rows = append(page.Rows, copyRow(r))
 	}

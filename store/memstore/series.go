@@ -16,8 +16,9 @@ type record struct {
 	state store.State
 	ended time.Time // when it was delivered or given up
 	left  bool
-	place int  // its place in the heap of what is put off; -1 if it is due
-	taker *txn // the open transaction that has recorded it as done
+	place int     // its place in the heap of what is put off; -1 if it is due
+	taker *txn    // the open transaction that has recorded it as done
+	group *series // the ready records of its aggregate, if it is one of them
 }
 
 func (r *record) pending() bool { return r.state == store.Ready || r.state == store.Delayed }
@@ -47,7 +48,7 @@ func (s *series) add(r *record) {
 // drop notes that one of the records has left.
 func (s *series) drop() {
 	s.gone++
-	for len(s.rows) > 0 && s.rows[0].left {
+	for s.gone > 0 && s.rows[0].left {
 		s.rows = s.rows[1:]
 		s.gone--
 	}

@@ -13,7 +13,8 @@ import (
 func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.settled(ctx, s); err != nil {
+	found, err := t.settled(ctx, s)
+	if err != nil {
 		return store.Settled{}, fmt.Errorf("memstore: settle: %w", err)
 	}
 	var out store.Settled
@@ -25,13 +26,14 @@ func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled,
 	out.Held = distinct(out.Held)
 	now := clock()
 	each := func(results []store.Result, move func(r *record, res store.Result)) {
-		for _, res := range results {
-			r := t.rows[res.ID]
-			if r != nil && r.pending() && r.Lane == res.Lane && slices.Contains(out.Held, r.Lane) {
+		for i, res := range results {
+			r := found[i]
+			if r != nil && !r.left && r.pending() && r.Lane == res.Lane && slices.Contains(out.Held, r.Lane) {
 				move(r, res)
 				out.Moved = append(out.Moved, res.ID)
 			}
 		}
+		found = found[len(results):]
 	}
 	each(s.Done, func(r *record, _ store.Result) { t.deliver(r, s.History) })
 	each(s.Retry, func(r *record, res store.Result) {
@@ -50,19 +52,33 @@ func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled,
 	return out, nil
 }
 
-// settled waits until no open transaction has any of the rows recorded as done: whether they are, its end decides; mu is
-// held, but not while it waits.
-func (t *tables) settled(ctx context.Context, s store.Settlement) error {
-	for _, results := range [][]store.Result{s.Done, s.Retry, s.Dead} {
-		for _, res := range results {
-			for r := t.rows[res.ID]; r != nil && r.taker != nil; r = t.rows[res.ID] {
-				if err := t.await(ctx, r.taker); err != nil {
-					return err
-				}
-			}
+// settled returns the records of the done, the retried and the dead, nil where there is none. It waits until no open transaction has any of them
+// recorded as done: whether they are, its end decides; mu is held, but not while it waits.
+func (t *tables) settled(ctx context.Context, s store.Settlement) ([]*record, error) {
+	for {
+		found, taker := t.named(s)
+		if taker == nil {
+			return found, nil
+		}
+		if err := t.await(ctx, taker); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+}
+
+// named returns the records that a settlement names, or a transaction that has one of them; mu is held.
+func (t *tables) named(s store.Settlement) (found []*record, taker *txn) {
+	found = make([]*record, 0, len(s.Done)+len(s.Retry)+len(s.Dead))
+	for _, results := range [][]store.Result{s.Done, s.Retry, s.Dead} {
+		for _, res := range results {
+			r := t.rows[res.ID]
+			if r != nil && r.taker != nil {
+				return nil, r.taker
+			}
+			found = append(found, r)
+		}
+	}
+	return found, nil
 }
 
 // deliver ends a pending event; mu is held.

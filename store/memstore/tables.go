@@ -23,7 +23,7 @@ type tables struct {
 	holding    map[waybill.ID]*record // put off or dead, and holds its aggregate
 	buried     series                 // dead letters, in the order of their death
 	history    series                 // delivered events, in the order of their delivery
-	count      map[store.State]int64
+	count      [states]int64
 	dedup      map[dedupKey]waybill.ID
 	reserved   map[dedupKey]*txn
 	writing    map[waybill.ID]*txn     // ids of events in open transactions
@@ -38,6 +38,9 @@ type tables struct {
 	nodes map[waybill.ID]node
 	lanes []lane
 }
+
+// states is how many [store.State]s there are.
+const states = int(store.Delivered) + 1
 
 // never says that the history is not complete since any time.
 const never = "never"
@@ -70,7 +73,7 @@ func newTables(cfg Config) (*tables, error) {
 	return &tables{
 		rows: make(map[waybill.ID]*record), queues: newQueues(cfg.Lanes), follow: make(map[store.Aggregate]*series),
 		holding: make(map[waybill.ID]*record), buried: series{order: byEnded}, history: series{order: byEnded},
-		count: make(map[store.State]int64), dedup: make(map[dedupKey]waybill.ID),
+		dedup: make(map[dedupKey]waybill.ID),
 		reserved: make(map[dedupKey]*txn), writing: make(map[waybill.ID]*txn), lost: make(map[waybill.ID]struct{}),
 		inbox: make(map[inboxKey]*received), accepting: make(map[inboxKey]*txn),
 		keyed: make(map[store.KeyID]*keyed), keyHolders: make(map[store.KeyID]*txn),
@@ -142,18 +145,27 @@ func (t *tables) enqueue(r *record) {
 		q.urgent.add(r)
 	}
 	if agg := store.AggregateOf(&r.Event); !agg.IsZero() {
-		if t.follow[agg] == nil {
-			t.follow[agg] = &series{order: bySeq}
+		r.group = t.follow[agg]
+		if r.group == nil {
+			r.group = &series{order: bySeq}
+			t.follow[agg] = r.group
 		}
-		t.follow[agg].add(r)
+		r.group.add(r)
 	}
 }
 
 // remove takes a record out of the tables; mu is held.
 func (t *tables) remove(r *record) {
-	r.left = true
 	delete(t.rows, r.ID)
-	delete(t.holding, r.ID)
+	t.unfile(r)
+}
+
+// unfile takes a record out of where its state belongs; mu is held.
+func (t *tables) unfile(r *record) {
+	r.left = true
+	if r.Holds {
+		delete(t.holding, r.ID)
+	}
 	t.count[r.state]--
 	switch r.state {
 	case store.Dead:
@@ -165,9 +177,9 @@ func (t *tables) remove(r *record) {
 	case store.Ready, store.Delayed:
 	}
 	t.queues[r.Lane].drop(r)
-	if agg := store.AggregateOf(&r.Event); r.state == store.Ready && !agg.IsZero() {
-		if s := t.follow[agg]; len(s.rows) == s.gone+1 {
-			delete(t.follow, agg)
+	if s := r.group; s != nil {
+		if len(s.rows) == s.gone+1 {
+			delete(t.follow, store.AggregateOf(&r.Event))
 		} else {
 			s.drop()
 		}
@@ -176,7 +188,7 @@ func (t *tables) remove(r *record) {
 
 // move replaces a record by one in another state, which change makes of the old row; mu is held.
 func (t *tables) move(r *record, to store.State, change func(next *record)) {
-	t.remove(r)
+	t.unfile(r)
 	next := &record{Row: r.Row, state: to}
 	next.DueAt, next.Event.AvailableAt = time.Time{}, time.Time{}
 	change(next)
