@@ -73,7 +73,7 @@ func newTables(cfg Config) (*tables, error) {
 	return &tables{
 		rows: make(map[waybill.ID]*record), queues: newQueues(cfg.Lanes), follow: make(map[store.Aggregate]*series),
 		holding: make(map[waybill.ID]*record), buried: series{order: byEnded}, history: series{order: byEnded},
-		dedup: make(map[dedupKey]waybill.ID),
+		dedup:    make(map[dedupKey]waybill.ID),
 		reserved: make(map[dedupKey]*txn), writing: make(map[waybill.ID]*txn), lost: make(map[waybill.ID]struct{}),
 		inbox: make(map[inboxKey]*received), accepting: make(map[inboxKey]*txn),
 		keyed: make(map[store.KeyID]*keyed), keyHolders: make(map[store.KeyID]*txn),
