@@ -38,7 +38,7 @@ const (
 	calmRate = 2500
 	busyRate = 5000
 	// mostPatient is how many times Linger it waits then.
-	mostPatient = 5
+	mostPatient = 10
 )
 
 // arrived notes how many events a read has brought.
