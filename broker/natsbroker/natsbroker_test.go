@@ -70,6 +70,11 @@ func run(t *testing.T, b *natsbroker.Broker, cfg natsbroker.SourceConfig, c brok
 	if err != nil {
 		t.Fatal(err)
 	}
+	return runSource(t, src, c)
+}
+
+func runSource(t *testing.T, src *natsbroker.Source, c broker.Consumer) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- src.Run(ctx, c) }()

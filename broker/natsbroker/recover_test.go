@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -185,3 +186,47 @@ func TestSuccessorTakesWhatWasPutOff(t *testing.T) {
 	o.publish(1)
 	o.check(o.run(broker.ReceiverConfig{}))
 }
+
+// A connection that is lost takes messages with it. One that comes back while a fetch is open brings newer ones into the same fetch: they wait for those that were lost.
+func TestConnectionComesBackInAFetch(t *testing.T) {
+	t.Parallel()
+	o := newTakeOver(t)
+	p := startProxy(t, o.url)
+	back := make(chan struct{}, 1)
+	through := open(t, p.url(), natsbroker.Config{Logger: slog.New(slog.NewTextHandler(writerFunc(func(line []byte) (int, error) {
+		if strings.Contains(string(line), "is back") {
+			back <- struct{}{}
+		}
+		return len(line), nil
+	}), nil))})
+	src, err := through.Source(natsbroker.SourceConfig{Name: "billing", AckWait: shortWait})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src.FetchFor(4 * time.Second)
+	got := &seen{}
+	runSource(t, src, got)
+	is := func(ok func(*jetstream.ConsumerInfo) bool) func() bool {
+		return func() bool {
+			info, err := o.before.Info(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ok(info)
+		}
+	}
+	await(t, "its fetch", is(func(i *jetstream.ConsumerInfo) bool { return i.NumWaiting == 1 }))
+	p.freeze()
+	o.publish(3)
+	await(t, "the server has sent them", is(func(i *jetstream.ConsumerInfo) bool { return i.NumAckPending == 3 }))
+	p.cut()
+	p.thaw()
+	p.heal()
+	<-back // to ask the server before would end the fetch: nobody would be there for it
+	o.publish(3)
+	o.check(got)
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -34,8 +34,9 @@ type SourceConfig struct {
 
 // Source consumes a stream.
 type Source struct {
-	b   *Broker
-	cfg SourceConfig
+	b        *Broker
+	cfg      SourceConfig
+	fetchFor time.Duration // fetchWait, but in a test
 }
 
 // Source returns a source. Its durable consumer is made, or changed to this config, when it runs.
@@ -66,7 +67,7 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	if cfg.Receive.Logger == nil {
 		cfg.Receive.Logger = b.log
 	}
-	return &Source{b: b, cfg: cfg}, nil
+	return &Source{b: b, cfg: cfg, fetchFor: fetchWait}, nil
 }
 
 // Name returns the durable consumer's name.
@@ -165,7 +166,7 @@ func (s *session) fetch(n int, fn func(*broker.Incoming)) error {
 	if s.lost() {
 		return errLost
 	}
-	batch, err := s.consumer.Fetch(n, jetstream.FetchMaxWait(fetchWait))
+	batch, err := s.consumer.Fetch(n, jetstream.FetchMaxWait(s.s.fetchFor))
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package otelobserve
 
 import (
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -37,7 +36,16 @@ func (o *Observer) zero() {
 }
 
 // dropReason is a label's value: without spaces it is easier to type in a query.
-func dropReason(why observe.Drop) string { return strings.ReplaceAll(why.String(), " ", "_") }
+func dropReason(why observe.Drop) string {
+	switch why {
+	case observe.NotDue:
+		return "not_due"
+	case observe.ReadFirst:
+		return "read_first"
+	case observe.Full, observe.Elsewhere, observe.Waits, observe.Missing, observe.Stopped:
+	}
+	return why.String()
+}
 
 func (o *Observer) time(h metric.Float64Histogram, took time.Duration, s *series) {
 	h.Record(background, took.Seconds(), s.record...)

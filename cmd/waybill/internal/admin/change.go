@@ -1,52 +1,32 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
+	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/store"
 )
 
-// about returns the relay and the events that a change is about.
-func (a *api) about(r *http.Request) (*daemon.Relay, []waybill.ID, error) {
-	one, err := a.relay(r)
-	if err != nil {
-		return nil, nil, err
+// changes lets a relay's desk change the events that a request names.
+func changes[D any](change func(d *operate.Desk, ctx context.Context, ids ...waybill.ID) (D, error), show func(done D) view.Changed) func(*api, *http.Request) (any, error) {
+	return func(a *api, r *http.Request) (any, error) {
+		one, err := a.relay(r)
+		if err != nil {
+			return nil, err
+		}
+		ids, err := idsOf(r)
+		if err != nil {
+			return nil, err
+		}
+		done, err := change(one.Desk, r.Context(), ids...)
+		return show(done), err
 	}
-	ids, err := idsOf(r)
-	return one, ids, err
-}
-
-func (a *api) replay(r *http.Request) (any, error) {
-	one, ids, err := a.about(r)
-	if err != nil {
-		return nil, err
-	}
-	done, err := one.Desk.Replay(r.Context(), ids...)
-	return view.ReplayedOf(done), err
-}
-
-func (a *api) discard(r *http.Request) (any, error) {
-	one, ids, err := a.about(r)
-	if err != nil {
-		return nil, err
-	}
-	gone, err := one.Desk.Discard(r.Context(), ids...)
-	return view.ChangedOf(gone), err
-}
-
-func (a *api) unblock(r *http.Request) (any, error) {
-	one, ids, err := a.about(r)
-	if err != nil {
-		return nil, err
-	}
-	done, err := one.Desk.Unblock(r.Context(), ids...)
-	return view.ChangedOf(done), err
 }
 
 func (a *api) inbox(r *http.Request) (any, error) {

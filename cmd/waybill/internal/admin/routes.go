@@ -12,6 +12,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
+	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -24,10 +25,10 @@ func Routes() []Route {
 		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=, by type, aggregate_type, aggregate_id, tenant_id; limit, after"},
 		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "The journey of one event; ?payload=1 needs the token"},
 		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters, as /api/events"},
-		{Method: "POST", Path: "/api/dead/replay", access: change, answer: (*api).replay, Help: "Has dead letters delivered again: {\"ids\": […]}"},
-		{Method: "POST", Path: "/api/dead/discard", access: change, answer: (*api).discard, Help: "Deletes dead letters for good: {\"ids\": […]}"},
+		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*operate.Desk).Replay, view.ReplayedOf), Help: "Has dead letters delivered again: {\"ids\": […]}"},
+		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*operate.Desk).Discard, view.ChangedOf), Help: "Deletes dead letters for good: {\"ids\": […]}"},
 		{Method: "GET", Path: "/api/blocked", access: look, answer: (*api).blocked, Help: "Aggregates that wait for one of their events"},
-		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: (*api).unblock, Help: "Lets aggregates go on: {\"ids\": […]}"},
+		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: changes((*operate.Desk).Unblock, view.ChangedOf), Help: "Lets aggregates go on: {\"ids\": […]}"},
 		{Method: "GET", Path: "/api/inbox", access: look, answer: (*api).inbox, Help: "Records of a ?group= that did not succeed, or of a state; limit, after_group, after_key"},
 		{Method: "POST", Path: "/api/inbox/redrive", access: change, answer: (*api).redrive, Help: "Lets records be tried again: {\"group\": …, \"keys\": […]}"},
 		{Method: "GET", Path: "/api/keys", access: look, answer: (*api).keys, Help: "Idempotency keys that did not succeed, or of a state; tenant_id, operation, limit"},
