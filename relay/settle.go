@@ -83,9 +83,10 @@ func (e *engine) settle(now time.Time) {
 		return
 	}
 	p := &e.pending
-	j := settleJob{}
-	j.settlement.History = e.history
-	rest := p.list[:0:0]
+	n := min(len(p.list), e.cfg.BatchSize)
+	j := settleJob{outcomes: make([]outcome, 0, n)}
+	j.settlement.History, j.settlement.Done = e.history, make([]store.Result, 0, n)
+	rest := p.list[:0] // nothing is written to it before the rest is known
 	marks := make(map[*lane]bool, len(e.lanes))
 	for i, o := range p.list {
 		if len(j.outcomes) == e.cfg.BatchSize {
@@ -105,6 +106,7 @@ func (e *engine) settle(now time.Time) {
 		}
 		j.add(o)
 	}
+	clear(p.list[len(rest):])
 	p.list, p.since, p.urgent = rest, now, slices.ContainsFunc(rest, func(o outcome) bool { return o.kind >= kindDead || o.it.suspect })
 	if len(j.outcomes) == 0 {
 		return
