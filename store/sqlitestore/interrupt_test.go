@@ -19,7 +19,7 @@ WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n`
 // database/sql nor its user notices.
 func interrupt(ctx context.Context, t *testing.T, tx *sql.Tx) {
 	t.Helper()
-	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
 	if _, err := tx.ExecContext(short, endless); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("the statement was not interrupted: %v", err)
@@ -101,7 +101,7 @@ func TestInterruptedIsNotUncertain(t *testing.T) {
 			if err := box.Write(ctx, tx, placed("1")); err != nil {
 				return err
 			}
-			short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+			short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 			defer cancel()
 			_, err := tx.ExecContext(short, endless)
 			if swallow {
