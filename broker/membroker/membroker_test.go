@@ -128,6 +128,40 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// A message that gets lost on its way comes again after AckWait, also if nothing else happens.
+func TestTheOnlyMessageIsLost(t *testing.T) {
+	for seed := range uint64(20) {
+		b := open(t, membroker.Config{AckWait: 5 * time.Millisecond})
+		b.SetFaults(membroker.Faults{DropDelivery: 0.5, Seed: seed})
+		src, err := b.Source(membroker.SourceConfig{Name: "s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := &set{ids: make(map[waybill.ID]int)}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- src.Run(ctx, seen) }()
+		publish(t, b)
+		deadline, tick := time.After(20*time.Second), time.NewTicker(time.Millisecond)
+		for waiting := true; waiting && seen.len() == 0; {
+			select {
+			case <-tick.C:
+			case <-deadline:
+				t.Errorf("seed %d: it did not come again", seed)
+				waiting = false
+			}
+		}
+		tick.Stop()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
 // publish delivers one event until it is confirmed.
 func publish(t *testing.T, b *membroker.Broker) {
 	t.Helper()

@@ -163,6 +163,9 @@ func (s *session) deliver(most int) (batch []*broker.Incoming, next time.Time, c
 		p.count++
 		p.due, p.owner = now.Add(b.cfg.AckWait), s
 		if b.happens(b.faults.DropDelivery) {
+			if p.due.Before(next) {
+				next = p.due
+			}
 			continue
 		}
 		batch = append(batch, s.incoming(p))
