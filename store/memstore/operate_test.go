@@ -314,3 +314,19 @@ func TestReplayWaitsForWriters(t *testing.T) {
 		})
 	}
 }
+
+// An event that a settlement names twice is moved once: what came first counts.
+func TestSettledOnce(t *testing.T) {
+	db := open(t)
+	ev := put(t, db, waybill.NewEvent("t", nil))[0]
+	_, lease := own(t, db)
+	twice := store.Settlement{History: true, Leases: []store.Lease{lease}, Done: []store.Result{{ID: ev.ID}, {ID: ev.ID}}, Dead: []store.Result{{ID: ev.ID}}}
+	settled, err := db.Settle(t.Context(), twice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(settled.Moved) != 1 {
+		t.Errorf("%d were moved", len(settled.Moved))
+	}
+	wantState(t, db, ev.ID, store.Delivered)
+}
