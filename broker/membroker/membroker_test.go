@@ -95,14 +95,7 @@ func TestFaults(t *testing.T) {
 			faults.Seed = 42
 			b := open(t, membroker.Config{AckWait: 50 * time.Millisecond, DedupWindow: -1})
 			b.SetFaults(faults)
-			src, err := b.Source(membroker.SourceConfig{Name: "s"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			seen := &set{ids: make(map[waybill.ID]int)}
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- src.Run(ctx, seen) }()
+			seen, stop := consume(t, b)
 			const n = 100
 			for range n {
 				publish(t, b)
@@ -117,10 +110,7 @@ func TestFaults(t *testing.T) {
 				case <-time.After(5 * time.Millisecond):
 				}
 			}
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			stop()
 			if faults.Duplicate == 0.5 && seen.most() < 2 {
 				t.Error("no event came twice")
 			}
@@ -133,14 +123,7 @@ func TestTheOnlyMessageIsLost(t *testing.T) {
 	for seed := range uint64(20) {
 		b := open(t, membroker.Config{AckWait: 5 * time.Millisecond})
 		b.SetFaults(membroker.Faults{DropDelivery: 0.5, Seed: seed})
-		src, err := b.Source(membroker.SourceConfig{Name: "s"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		seen := &set{ids: make(map[waybill.ID]int)}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- src.Run(ctx, seen) }()
+		seen, stop := consume(t, b)
 		publish(t, b)
 		deadline, tick := time.After(20*time.Second), time.NewTicker(time.Millisecond)
 		for waiting := true; waiting && seen.len() == 0; {
@@ -152,12 +135,28 @@ func TestTheOnlyMessageIsLost(t *testing.T) {
 			}
 		}
 		tick.Stop()
+		stop()
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// consume runs a source until stop is called.
+func consume(t *testing.T, b *membroker.Broker) (seen *set, stop func()) {
+	t.Helper()
+	src, err := b.Source(membroker.SourceConfig{Name: "s"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen = &set{ids: make(map[waybill.ID]int)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- src.Run(ctx, seen) }()
+	return seen, func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
-		}
-		if t.Failed() {
-			return
 		}
 	}
 }
