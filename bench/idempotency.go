@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,8 +24,8 @@ import (
 
 // prepareIdempotency defines the flags of idempotency.
 func prepareIdempotency(flags *flag.FlagSet) task {
-	turn := flags.Duration("turn", 3*time.Second, "how long a turn takes")
-	rounds := flags.Int("rounds", 5, "how often every contender takes its turn")
+	turn := flags.Duration("turn", 300*time.Millisecond, "how long a turn takes; the machine's own speed changes within seconds, so many short turns tell more than a few long ones")
+	rounds := flags.Int("rounds", 50, "how often every contender takes its turn")
 	connections := flags.Int("connections", 8, "how many requests run at once")
 	only := flags.String("only", "", "a part of the title of the tables wanted, such as repeat; empty: all of them")
 	answers := flags.String("answers", "10k", "how many stored answers the repeats ask for, at random")
@@ -84,8 +85,8 @@ type keyGroup struct {
 	title string
 	key   func() string
 	list  []*keyContender
-	// reset prepares the tables for a turn.
-	reset func(ctx context.Context) error
+	// prepare makes the tables ready, once: emptying them before every turn would have the server plan all statements again.
+	prepare func(ctx context.Context) error
 }
 
 // placed is what a request answers with.
@@ -167,15 +168,15 @@ func (f *field) keyGroups(keys *idempotency.Keys[pgx.Tx], race keyRace) []keyGro
 		return f.exec(ctx, `TRUNCATE orders, hand_keys, waybill_idempotency`)
 	}
 	return []keyGroup{
-		{title: "first run", key: fresh, reset: empty, list: []*keyContender{
+		{title: "first run", key: fresh, prepare: empty, list: []*keyContender{
 			{name: "by hand: insert, the order's transaction, update", request: f.byHand},
 			{name: "waybill, Do", request: do(false)},
 		}},
-		{title: "first run, one transaction", key: fresh, reset: empty, list: []*keyContender{
+		{title: "first run, one transaction", key: fresh, prepare: empty, list: []*keyContender{
 			{name: "by hand: BEGIN, insert, order, update, COMMIT", request: f.byHandTx},
 			{name: "waybill, DoTx", request: doTx(false)},
 		}},
-		{title: "repeat", key: stored, reset: f.answers(keys, race.answers), list: []*keyContender{
+		{title: "repeat", key: stored, prepare: f.answers(keys, race.answers), list: []*keyContender{
 			{name: "by hand: SELECT by primary key", request: f.readByHand},
 			{name: "waybill, Do", request: do(true)},
 			{name: "waybill, DoTx", request: doTx(true)},
@@ -185,6 +186,9 @@ func (f *field) keyGroups(keys *idempotency.Keys[pgx.Tx], race keyRace) []keyGro
 
 // run lets every contender have its turns.
 func (g *keyGroup) run(ctx context.Context, f *field, race keyRace, progress io.Writer) error {
+	if err := g.prepare(ctx); err != nil {
+		return fmt.Errorf("%s: %w", g.title, err)
+	}
 	for _, c := range g.list { // warm up: connections, prepared statements
 		if err := g.turn(ctx, f, c, race, race.turn/5); err != nil {
 			return fmt.Errorf("%s, %s: %w", g.title, c.name, err)
@@ -194,7 +198,9 @@ func (g *keyGroup) run(ctx context.Context, f *field, race keyRace, progress io.
 	for round := range race.rounds {
 		for i := range g.list {
 			c := g.list[(i+round)%len(g.list)] // nobody is always first
-			if err := g.turn(ctx, f, c, race, race.turn); err != nil {
+			var err error
+			pprof.Do(ctx, pprof.Labels("contender", c.name), func(ctx context.Context) { err = g.turn(ctx, f, c, race, race.turn) })
+			if err != nil {
 				return fmt.Errorf("%s, %s: %w", g.title, c.name, err)
 			}
 			fmt.Fprintf(progress, "bench: idempotency, %s, round %d of %d: %s: %s requests/s\n",
@@ -206,9 +212,6 @@ func (g *keyGroup) run(ctx context.Context, f *field, race keyRace, progress io.
 
 // turn lets one contender answer requests for a while.
 func (g *keyGroup) turn(ctx context.Context, f *field, c *keyContender, race keyRace, turn time.Duration) error {
-	if err := g.reset(ctx); err != nil {
-		return err
-	}
 	before, err := f.gauge(ctx)
 	if err != nil {
 		return err

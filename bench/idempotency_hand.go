@@ -107,14 +107,9 @@ func (f *field) readByHand(ctx context.Context, key string) error {
 	return nil
 }
 
-// answers returns what makes stored answers, once.
+// answers returns what makes stored answers.
 func (f *field) answers(keys *idempotency.Keys[pgx.Tx], n int) func(context.Context) error {
-	there := false
 	return func(ctx context.Context) error {
-		if there {
-			return nil
-		}
-		there = true
 		if err := f.exec(ctx, `TRUNCATE orders, hand_keys, waybill_idempotency`); err != nil {
 			return err
 		}

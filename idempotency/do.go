@@ -32,27 +32,31 @@ func Do[R, T any](ctx context.Context, k *Keys[T], req Request, fn func(ctx cont
 	if fn == nil {
 		return Result[R]{}, errors.New("idempotency: the function is nil")
 	}
-	var value R
-	var unkept error
+	var made struct { // one variable: what a function shares with its closure costs every call
+		value  R
+		unkept error
+	}
 	reply, err := k.DoBytes(ctx, req, func(ctx context.Context) (Answer, error) {
 		var err error
-		if value, err = fn(ctx); err != nil {
+		if made.value, err = fn(ctx); err != nil {
 			return Answer{}, err
 		}
-		answer, err := encode(value)
+		answer, err := encode(made.value)
 		if err != nil { // it has run: it must not run again because of this
-			unkept = err
+			made.unkept = err
 			answer.Lost = true
-			k.unkept(ctx, &req, err)
 		}
 		return answer, nil
 	})
+	if made.unkept != nil {
+		k.unkept(ctx, &req, made.unkept)
+	}
 	if err != nil {
 		return Result[R]{}, err
 	}
-	res, err := result(reply, value)
-	if !res.Replayed && unkept != nil {
-		res.Unkept = unkept
+	res, err := result(reply, &made.value)
+	if !res.Replayed && made.unkept != nil {
+		res.Unkept = made.unkept
 	}
 	return res, err
 }
@@ -79,7 +83,7 @@ func DoTx[R, T any](ctx context.Context, k *Keys[T], req Request, fn func(ctx co
 	if err != nil {
 		return Result[R]{}, err
 	}
-	return result(reply, value)
+	return result(reply, &value)
 }
 
 // encode makes an answer of a result.
@@ -105,16 +109,13 @@ func publicID(value any) string {
 	return p.PublicID()
 }
 
-// result returns the value that was just made, or the one that is stored.
-func result[R any](reply Reply, value R) (Result[R], error) {
-	res := Result[R]{Value: value, Replayed: reply.Replayed, Ref: reply.Ref, Unkept: reply.Unkept}
-	if !reply.Replayed {
-		return res, nil
+// result returns what is in value, which was just made, or puts the stored one there.
+func result[R any](reply Reply, value *R) (Result[R], error) {
+	if reply.Replayed {
+		*value = *new(R) // a late run has left its own there
+		if err := json.Unmarshal(reply.Body, value); err != nil {
+			return Result[R]{}, fmt.Errorf("%w: it ran, and this is wrong with its stored result: %w", ErrCorrupt, err)
+		}
 	}
-	var stored R // not value: a late run has left its own there
-	if err := json.Unmarshal(reply.Body, &stored); err != nil {
-		return Result[R]{}, fmt.Errorf("%w: it ran, and this is wrong with its stored result: %w", ErrCorrupt, err)
-	}
-	res.Value = stored
-	return res, nil
+	return Result[R]{Value: *value, Replayed: reply.Replayed, Ref: reply.Ref, Unkept: reply.Unkept}, nil
 }

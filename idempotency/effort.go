@@ -51,7 +51,10 @@ func (e *effort[T]) do(ctx context.Context) (Reply, error) {
 
 // answer tries until there is an answer, or WaitMax is over.
 func (e *effort[T]) answer(ctx context.Context) (reply Reply, err error) {
-	until := time.Now().Add(e.req.WaitMax)
+	var until time.Time
+	if e.req.WaitMax > 0 {
+		until = time.Now().Add(e.req.WaitMax)
+	}
 	for n := 1; ; n++ {
 		f, lead := e.k.enter(&e.req)
 		if lead {
@@ -93,7 +96,7 @@ func (e *effort[T]) await(ctx context.Context, until time.Time, n int) error {
 
 // lead asks the store for the key, and runs what it stands for if it gets it.
 func (e *effort[T]) lead(ctx context.Context, f *flight) (Reply, error) {
-	defer e.k.leave(f)
+	defer e.k.leave(&e.req, f)
 	if reply, stands, err := e.peek(ctx); stands || err != nil {
 		if stands {
 			f.decline(reply, err)

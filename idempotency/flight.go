@@ -3,10 +3,9 @@ package idempotency
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/waybillhq/waybill/store"
 )
 
 // flight is a request that this process is at. Others of the same key share what comes of it, and do not ask the store.
@@ -15,18 +14,47 @@ import (
 // store away: only then is it known whether there is a run under the flight's hash, or a stored answer, or nothing at all. To answer
 // before would be wrong both ways: "in progress" for an answer that is stored, "conflict" because of a request that is itself the wrong one.
 type flight struct {
-	id      store.KeyID
 	hash    Hash
-	claimed chan struct{} // closed when the outcome of the claim is known
-	ended   chan struct{} // closed when the request is over
+	claimed event // the outcome of the claim is known
+	ended   event // the request is over
 
-	// These are set before claimed is closed.
+	// These are set before claimed.
 	taken, declined bool
 	reply           Reply // what the store said, if it was declined: others may share it
 	err             error
 
 	until  atomic.Int64 // when the lease ends, in Unix nanoseconds
-	answer *Answer      // what was stored; set before ended is closed
+	answer *Answer      // what was stored; set before ended
+}
+
+// event happens once. It has a channel only if somebody waits for it, which for most requests nobody does.
+type event struct {
+	mu   sync.Mutex
+	over bool
+	done chan struct{}
+}
+
+// happen wakes who waits.
+func (e *event) happen() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.over = true
+	if e.done != nil {
+		close(e.done)
+	}
+}
+
+// happened returns a channel that is closed when it has.
+func (e *event) happened() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.done == nil {
+		e.done = make(chan struct{})
+		if e.over {
+			close(e.done)
+		}
+	}
+	return e.done
 }
 
 // enter returns the flight of a key, and whether the caller leads it: then he must leave it.
@@ -37,15 +65,15 @@ func (k *Keys[T]) enter(req *Request) (*flight, bool) {
 	if f := k.flights[id]; f != nil {
 		return f, false
 	}
-	f := &flight{id: id, hash: req.Hash, claimed: make(chan struct{}), ended: make(chan struct{})}
+	f := &flight{hash: req.Hash}
 	k.flights[id] = f
 	return f, true
 }
 
 // leave ends a flight. Its key is free before anybody is woken, so that one of them can lead the next.
-func (k *Keys[T]) leave(f *flight) {
+func (k *Keys[T]) leave(req *Request, f *flight) {
 	k.mu.Lock()
-	delete(k.flights, f.id)
+	delete(k.flights, req.id())
 	k.mu.Unlock()
 	switch {
 	case f.taken:
@@ -53,9 +81,9 @@ func (k *Keys[T]) leave(f *flight) {
 	case f.reply.Replayed:
 		k.habit.repeated()
 	case !f.declined: // the store failed: each finds out himself
-		close(f.claimed)
+		f.claimed.happen()
 	}
-	close(f.ended)
+	f.ended.happen()
 }
 
 // take says that the flight has the key.
@@ -63,7 +91,7 @@ func (f *flight) take(until time.Time) {
 	f.until.Store(until.UnixNano())
 	if !f.taken {
 		f.taken = true
-		close(f.claimed)
+		f.claimed.happen()
 	}
 }
 
@@ -71,7 +99,7 @@ func (f *flight) take(until time.Time) {
 func (f *flight) decline(reply Reply, err error) {
 	if !f.taken {
 		f.declined, f.reply, f.err = true, reply, err
-		close(f.claimed)
+		f.claimed.happen()
 	}
 }
 
@@ -81,7 +109,7 @@ func (f *flight) left() time.Duration { return time.Until(time.Unix(0, f.until.L
 // follow waits for a flight that somebody else leads. With again, there is nothing to share.
 func (e *effort[T]) follow(ctx context.Context, f *flight, until time.Time) (reply Reply, again bool, err error) {
 	select {
-	case <-f.claimed:
+	case <-f.claimed.happened():
 	case <-ctx.Done():
 		return Reply{}, false, context.Cause(ctx)
 	}
@@ -105,7 +133,7 @@ func (e *effort[T]) awaitEnd(ctx context.Context, f *flight, until time.Time) (r
 	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
-	case <-f.ended:
+	case <-f.ended.happened():
 		if f.answer != nil {
 			return shared(Reply{Answer: *f.answer, Replayed: true}), false, nil
 		}

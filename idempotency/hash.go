@@ -28,7 +28,12 @@ func (h Hash) Valid() bool {
 	if !ok || len(digits) != 2*sha256.Size {
 		return false
 	}
-	return strings.Trim(digits, "0123456789abcdef") == ""
+	for _, c := range []byte(digits) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
 }
 
 // HashJSON returns the hash of what v is in JSON. It does not depend on the order of names, on white space, or on how strings and numbers are

@@ -160,6 +160,27 @@ func TestALateRunWhoseKeyIsAnothers(t *testing.T) {
 	})
 }
 
+// TestALateRunLeavesNothing: it gets what its successor has stored, and nothing of its own shows through.
+func TestALateRunLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, k := open(t, idempotency.Config{})
+		d.renew = func(func() (bool, error)) (bool, error) { return false, errBoom }
+		req := request(t, "k")
+		res, err := idempotency.Do(t.Context(), k, req, func(context.Context) (map[string]int, error) {
+			<-time.After(time.Minute)
+			successor := another(t, d, idempotency.Config{})
+			made := func(context.Context) (map[string]int, error) { return map[string]int{"first": 1}, nil }
+			if _, err := idempotency.Do(t.Context(), successor, req, made); err != nil {
+				t.Error(err)
+			}
+			return map[string]int{"late": 2}, nil
+		})
+		if err != nil || !res.Replayed || len(res.Value) != 1 || res.Value["first"] != 1 {
+			t.Errorf("got %+v, %v", res, err)
+		}
+	})
+}
+
 // TestRunCleans: about every interval, batch by batch, and soon after the start; a failure is no reason to stop.
 func TestRunCleans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -18,6 +18,9 @@ import (
 // database is as much of a pool as the plain roles need, so that one set of statements serves pgx and database/sql.
 type database interface {
 	exec(ctx context.Context, query string, args ...any) error
+	// changed is exec, and returns how many rows the statement has changed. A RETURNING would tell the same, but the server writes what it
+	// returns into a store of its own first.
+	changed(ctx context.Context, query string, args ...any) (int64, error)
 	query(ctx context.Context, query string, args ...any) (rows, error)
 	// ordered is query for statements that must follow an index from where they are told, whatever the planner thinks of
 	// the table; see walkIndex.
@@ -57,6 +60,11 @@ type pgxQuerier interface {
 func (d pgxDB) exec(ctx context.Context, query string, args ...any) error {
 	_, err := d.q.Exec(ctx, query, args...)
 	return err
+}
+
+func (d pgxDB) changed(ctx context.Context, query string, args ...any) (int64, error) {
+	tag, err := d.q.Exec(ctx, query, args...)
+	return tag.RowsAffected(), err
 }
 
 func (d pgxDB) query(ctx context.Context, query string, args ...any) (rows, error) {
@@ -133,6 +141,14 @@ type sqlQuerier interface {
 func (d sqlDB) exec(ctx context.Context, query string, args ...any) error {
 	_, err := d.q.ExecContext(ctx, query, args...)
 	return err
+}
+
+func (d sqlDB) changed(ctx context.Context, query string, args ...any) (int64, error) {
+	res, err := d.q.ExecContext(ctx, query, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
 }
 
 func (d sqlDB) query(ctx context.Context, query string, args ...any) (rows, error) {

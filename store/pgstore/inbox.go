@@ -51,7 +51,7 @@ const acceptEvent = `INSERT INTO {inbox} (consumer_group, dedup_id, event_id, te
   processed_at, received_at)
 SELECT i.consumer_group, i.dedup_id, $4::uuid, nullif($5::text, ''), $6::text, $7::uuid, 1, $1::uuid, 1, 1, clock_timestamp(), clock_timestamp()
 FROM (VALUES ($2::text, $3::uuid)) AS i(consumer_group, dedup_id) WHERE pg_try_advisory_xact_lock(` + keyLock + `)
-ON CONFLICT (consumer_group, dedup_id) DO NOTHING RETURNING 1`
+ON CONFLICT (consumer_group, dedup_id) DO NOTHING`
 
 // acceptUnseen looks again for what acceptEvents could not see. $1: groups, $2: keys. inbox_of.
 const acceptUnseen = `SELECT ` + inboxColumns + ` FROM {inbox_of}($1::text[], $2::uuid[]) AS r`
@@ -60,7 +60,7 @@ const acceptUnseen = `SELECT ` + inboxColumns + ` FROM {inbox_of}($1::text[], $2
 const heldBy = `consumer_group = $1::text AND dedup_id = $2::uuid AND status = 0 AND owner = $3::uuid AND fence = $4::bigint`
 
 const succeedAttempt = `UPDATE {inbox} SET status = 1, processed_at = clock_timestamp(), lease_until = NULL
-WHERE ` + heldBy + ` AND lease_until > clock_timestamp() RETURNING 1`
+WHERE ` + heldBy + ` AND lease_until > clock_timestamp()`
 
 // claimEvent takes an event. $1 to $6: the event, $7: the owner, $8: the lease in seconds, $9: the greatest number of attempts, $10: what
 // is kept. Of many, one makes the record, or changes it; the others wait for that and judge what they find. So the lease runs from when
@@ -92,18 +92,18 @@ INSERT INTO {inbox} (consumer_group, dedup_id, event_id, tenant_id, event_type, 
 SELECT $1::text, $2::uuid, $3::uuid, nullif($4::text, ''), $5::text, $6::uuid, CASE WHEN $7::boolean THEN 3 ELSE 2 END, 1, 1,
   CASE WHEN NOT $7::boolean THEN clock_timestamp() + $8::double precision * interval '1 second' END,
   CASE WHEN $7::boolean THEN clock_timestamp() END, nullif($9::text, ''), $10::bytea FROM alone
-ON CONFLICT (consumer_group, dedup_id) DO NOTHING RETURNING 1`
+ON CONFLICT (consumer_group, dedup_id) DO NOTHING`
 
 // failHeld records that an attempt failed. $5: whether it is dead, $6: the delay in seconds, $7: the error, $8: what is kept.
 const failHeld = `WITH ` + durable + `
 UPDATE {inbox} SET status = CASE WHEN $5::boolean THEN 3 ELSE 2 END, owner = NULL, lease_until = NULL,
   next_retry_at = CASE WHEN NOT $5::boolean THEN clock_timestamp() + $6::double precision * interval '1 second' END,
   processed_at = CASE WHEN $5::boolean THEN clock_timestamp() END, last_error = nullif($7::text, ''), event = coalesce($8::bytea, event)
-FROM durable WHERE ` + heldBy + ` RETURNING 1`
+FROM durable WHERE ` + heldBy
 
 const releaseHeld = `WITH ` + durable + `
 UPDATE {inbox} SET status = 2, owner = NULL, lease_until = NULL, next_retry_at = clock_timestamp(), attempts = greatest(attempts - 1, 0)
-FROM durable WHERE ` + heldBy + ` RETURNING 1`
+FROM durable WHERE ` + heldBy
 
 // inOpenTx returns an error unless the transaction is open, as [Store.Append] finds out: outside of one, a statement would commit by itself.
 func (s *Store) inOpenTx(ctx context.Context, tx pgx.Tx, what string) error {
@@ -143,12 +143,11 @@ func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []s
 	}
 	out := make([]store.Acceptance, len(in))
 	if len(in) == 1 {
-		accepted := 0
-		rows, err := tx.query(ctx, c.sql.acceptEvent, append([]any{owner.UUID()}, intakeArgs(in[0])...)...)
-		if err := collect(rows, err, func() error { return nil }, &accepted); err != nil {
-			return nil, c.locksHint(c.explain(ended(err)))
+		accepted, err := c.did(ctx, tx, c.sql.acceptEvent, append([]any{owner.UUID()}, intakeArgs(in[0])...))
+		if err != nil {
+			return nil, c.locksHint(err)
 		}
-		if accepted == 1 {
+		if accepted {
 			out[0].Accepted = true
 			return out, nil
 		}
@@ -258,14 +257,13 @@ func (s *SQLStore) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bo
 	return s.did(ctx, sqlDB{tx}, s.sql.succeedAttempt, attemptArgs(a))
 }
 
-// did runs a statement that returns a row for the record that it made or changed, and reports whether there was one.
+// did runs a statement that makes or changes one record, if it is there and as it should be, and reports whether it did.
 func (c *core) did(ctx context.Context, db database, query string, args []any) (bool, error) {
-	var one int
-	rows, err := db.query(ctx, query, args...)
-	if err := collect(rows, err, func() error { return nil }, &one); err != nil {
+	n, err := db.changed(ctx, query, args...)
+	if err != nil {
 		return false, c.explain(ended(err))
 	}
-	return one == 1, nil
+	return n == 1, nil
 }
 
 // ClaimEvent implements [store.Claimer]. A record that was not taken is read again, because it may have changed since, and judged as it

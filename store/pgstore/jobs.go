@@ -51,13 +51,13 @@ const jobHeld = `name = $1::text AND owner = $2::uuid AND fence = $3::bigint`
 
 const renewJob = `WITH ` + durable + `
 UPDATE {job} SET lease_until = clock_timestamp() + $4::double precision * interval '1 second' FROM durable
-WHERE ` + jobHeld + ` AND lease_until > clock_timestamp() RETURNING 1`
+WHERE ` + jobHeld + ` AND lease_until > clock_timestamp()`
 
 // endJob gives a job back. $4: when it is to run again, $5 to $8: what it did, $9: its error.
 const endJob = `WITH ` + durable + `
 UPDATE {job} SET owner = NULL, lease_until = NULL, ended_at = clock_timestamp(), next_at = $4::timestamptz,
   found = $5::bigint, sent = $6::bigint, skipped = $7::bigint, failed = $8::bigint, last_error = nullif($9::text, '')
-FROM durable WHERE ` + jobHeld + ` RETURNING 1`
+FROM durable WHERE ` + jobHeld
 
 // findJob returns the clock also if there is no such job.
 const findJob = `SELECT ` + jobColumns + ` FROM (SELECT) AS once LEFT JOIN {job} j ON j.name = $1::text`

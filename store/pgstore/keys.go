@@ -118,21 +118,30 @@ func (s *SQLStore) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt
 }
 
 // PeekKey implements [store.KeyPeeker].
-func (c *core) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
-	var found struct {
-		hash                     string // never empty
-		ref, result, contentType []byte
+func (c *core) PeekKey(ctx context.Context, id store.KeyID) (rec store.KeyRecord, there bool, err error) {
+	found := func(hash string, ref, result []byte, contentType string) {
+		there = true
+		rec = store.KeyRecord{KeyID: id, Hash: hash, State: store.KeySucceeded, Ref: string(ref), Result: result, ContentType: contentType}
 	}
+	if db, ok := c.binary(); ok {
+		rows, err := db.q.Query(ctx, c.sql.peekKey, keyArgs(id)...)
+		if err != nil {
+			return store.KeyRecord{}, false, c.explain(err)
+		}
+		ok, err := c.wire(rows, peekTexts, func(v [][]byte) { found(string(v[0]), v[1], slices.Clone(v[2]), string(v[3])) })
+		if ok || err != nil {
+			return rec, there, err
+		}
+	}
+	var hash string
+	var ref, result, contentType []byte
 	rows, err := c.db.query(ctx, c.sql.peekKey, keyArgs(id)...)
-	err = collect(rows, err, func() error { return nil }, &found.hash, &found.ref, &found.result, &found.contentType)
-	if err != nil || found.hash == "" {
-		return store.KeyRecord{}, false, c.explain(err)
-	}
-	return store.KeyRecord{
-		KeyID: id, Hash: found.hash, State: store.KeySucceeded,
-		Ref: string(found.ref), Result: found.result, ContentType: string(found.contentType),
-	}, true, nil
+	err = collect(rows, err, func() error { found(hash, ref, result, string(contentType)); return nil }, &hash, &ref, &result, &contentType)
+	return rec, there, c.explain(err)
 }
+
+// peekTexts is which columns of a look are text.
+var peekTexts = []bool{true, false, false, false}
 
 // PeekAlways implements [store.KeyPeeker]: a look is a round trip.
 func (c *core) PeekAlways() bool { return false }

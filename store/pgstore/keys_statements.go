@@ -109,14 +109,14 @@ var answerKey = `status = 1, lease_until = NULL, taker = NULL, result_ref = $6::
 // claimed.
 var keepKey = `UPDATE {idempotency} k SET owner = $4::uuid, fence = $5::bigint, attempts = CASE WHEN k.fence = $5::bigint THEN k.attempts ELSE k.attempts + 1 END,
   ` + answerKey + `
-WHERE ` + keyIs + ` AND (` + isHeldNow + ` OR ` + isTaken + `) RETURNING 1`
+WHERE ` + keyIs + ` AND (` + isHeldNow + ` OR ` + isTaken + `)`
 
 // keepLast does the same in front of a COMMIT that is already on its way: if it finds nothing it fails, by dividing by zero, and the server skips the
 // COMMIT.
-var keepLast = `WITH kept AS (` + keepKey + `) SELECT 1 / count(*) FROM kept`
+var keepLast = `WITH kept AS (` + keepKey + ` RETURNING 1) SELECT 1 / count(*) FROM kept`
 
 // savePoint stores $6, the name, and $7, the data, of a phase.
-const savePoint = `UPDATE {idempotency} k SET recovery_point = $6::bytea, recovery_data = $7::bytea WHERE ` + keyIs + ` AND ` + isHeldNow + ` RETURNING 1`
+const savePoint = `UPDATE {idempotency} k SET recovery_point = $6::bytea, recovery_data = $7::bytea WHERE ` + keyIs + ` AND ` + isHeldNow
 
 // claimNew takes a key that has no record, which is what most of them are: one plain insert, and no row if there is a record after all. $6: the
 // lease in seconds, $7: as in takeKey. It does without the key's lock: who wants to take the key meanwhile waits for this one statement to commit.
@@ -128,7 +128,7 @@ ON CONFLICT (tenant, operation, key) DO NOTHING RETURNING lease_until, created_a
 var takeNew = `INSERT INTO {idempotency} (tenant, operation, key, request_hash, status, taker, fence, attempts, expires_at, purge_at)
 SELECT $1::bytea, $2::bytea, $3::bytea, $4::text, 1, $5::uuid, 0, 0, clock_timestamp(), ` + over("$7") + `
 WHERE pg_try_advisory_xact_lock(` + keyTurn + `)
-ON CONFLICT (tenant, operation, key) DO NOTHING RETURNING 1`
+ON CONFLICT (tenant, operation, key) DO NOTHING`
 
 // claimKey takes a key for an attempt. $4: the hash, $5: the owner, $6: the hash for the lock, $7: for how long the answer will be
 // kept, in seconds, or NULL, $8: the lease in seconds. It answers whether it was taken, and the record.
@@ -153,15 +153,15 @@ var claimKey = `WITH seen AS MATERIALIZED (
 SELECT true, ` + wholeKey + ` FROM taken k UNION ALL SELECT false, ` + wholeKey + ` FROM seen k`
 
 // endKey ends a claimed attempt as succeeded; its arguments are those of keepKey.
-var endKey = `UPDATE {idempotency} k SET ` + answerKey + ` WHERE ` + keyIs + ` AND ` + isHeldNow + ` AND ` + synced + ` RETURNING 1`
+var endKey = `UPDATE {idempotency} k SET ` + answerKey + ` WHERE ` + keyIs + ` AND ` + isHeldNow + ` AND ` + synced
 
 // failKey ends a claimed attempt otherwise, whatever its lease: $6 the state, $7 the code, $8 the error, $9 for how long in seconds, or NULL.
 var failKey = `UPDATE {idempotency} k SET status = $6::smallint, lease_until = NULL, error_code = nullif($7::text, ''),
   last_error = nullif($8::text, ''), completed_at = clock_timestamp(), expires_at = ` + later("$9") + `, purge_at = least(k.purge_at, ` + later("$9") + `)
-WHERE ` + keyIs + ` AND ` + isHeld + ` AND ` + synced + ` RETURNING 1`
+WHERE ` + keyIs + ` AND ` + isHeld + ` AND ` + synced
 
 // renewKey makes the lease $6 seconds from now.
-var renewKey = `UPDATE {idempotency} k SET lease_until = ` + later("$6") + ` WHERE ` + keyIs + ` AND ` + isHeldNow + ` AND ` + synced + ` RETURNING 1`
+var renewKey = `UPDATE {idempotency} k SET lease_until = ` + later("$6") + ` WHERE ` + keyIs + ` AND ` + isHeldNow + ` AND ` + synced
 
 var findKey = `SELECT ` + wholeKey + ` FROM {idempotency} k WHERE ` + keyIs + ` AND ` + isLive
 
@@ -186,10 +186,10 @@ FROM {idempotency} k WHERE status <> 1 AND ` + isLive
 var (
 	settleKey = `UPDATE {idempotency} k SET ` +
 		strings.NewReplacer("$6", "$4", "$7", "$5", "$8", "$6", "$9", "$7", "$10", "$8", "$11", "$9").Replace(answerKey) + `
-WHERE ` + keyIs + ` AND k.status = 3 AND ` + synced + ` RETURNING 1`
+WHERE ` + keyIs + ` AND k.status = 3 AND ` + synced
 	reopenKey = `UPDATE {idempotency} k SET status = 2, error_code = nullif($4::text, ''), last_error = nullif($5::text, ''),
   completed_at = clock_timestamp(), expires_at = ` + later("$6") + `, purge_at = least(k.purge_at, ` + later("$6") + `)
-WHERE ` + keyIs + ` AND k.status = 3 AND ` + synced + ` RETURNING 1`
+WHERE ` + keyIs + ` AND k.status = 3 AND ` + synced
 )
 
 // purgeKeys deletes what has expired: records, and answers. $1: how many. Several may run at a time: each passes over what another has.

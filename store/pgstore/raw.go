@@ -13,7 +13,8 @@ import (
 )
 
 // The read that drains an outbox is decoded from the wire by hand: scanning twenty columns a row by reflection took longer than the
-// server needed to read them. Whatever else is read, and other drivers and protocols, go through scanning.
+// server needed to read them. So is the look that a repeat of a request is answered from, which has nothing else to do. Whatever else is
+// read, and other drivers and protocols, go through scanning.
 
 // rawColumns are the columns of fetchRaw, in the order of rawRow.
 const rawColumns = `lane, seq, id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, schema_version, dedup_key,
@@ -70,24 +71,38 @@ func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []st
 	return seen, ok, err
 }
 
-// raw calls fn with the bytes of every row, which are valid until it returns. It reports false if they do not come in the binary
-// format; texts says of which columns that does not matter.
+// raw calls fn with the bytes of every row, as wire does, of a statement that follows an index.
 func (c *core) raw(ctx context.Context, query string, texts []bool, fn func([][]byte), args ...any) (ok bool, err error) {
-	db, ok := c.db.(pgxDB)
-	if !ok || c.textual.Load() {
+	db, ok := c.binary()
+	if !ok {
 		return false, nil
 	}
 	rows, err := db.walk(ctx, query, args...)
 	if err != nil {
 		return true, c.explain(err)
 	}
+	return c.wire(rows, texts, fn)
+}
+
+// binary returns the database if its columns come in the binary format, as far as is known.
+func (c *core) binary() (pgxDB, bool) {
+	db, ok := c.db.(pgxDB)
+	return db, ok && !c.textual.Load()
+}
+
+// wire calls fn with the bytes of every row, which are valid until it returns. It reports false if they do not come in the binary
+// format; texts says of which columns that does not matter.
+func (c *core) wire(rows pgx.Rows, texts []bool, fn func([][]byte)) (ok bool, err error) {
 	defer rows.Close()
 	fields := rows.FieldDescriptions()
 	if len(fields) != len(texts) {
+		if err := rows.Err(); err != nil {
+			return true, c.explain(err)
+		}
 		return true, fmt.Errorf("pgstore: read: %d columns, want %d", len(fields), len(texts))
 	}
-	for i, f := range fields {
-		if f.Format != pgx.BinaryFormatCode && !texts[i] {
+	for i := range fields {
+		if fields[i].Format != pgx.BinaryFormatCode && !texts[i] {
 			c.textual.Store(true) // the protocol is the pool's, and does not change
 			return false, nil
 		}

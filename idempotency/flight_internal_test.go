@@ -1,0 +1,26 @@
+package idempotency
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// TestAnEventThatHasHappened: whoever waits is told, whether he comes before or after.
+func TestAnEventThatHasHappened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var e event
+		early := e.happened()
+		synctest.Wait()
+		select {
+		case <-early:
+			t.Error("it has not happened yet")
+		default:
+		}
+		e.happen()
+		<-early
+		<-e.happened()
+		var late event
+		late.happen()
+		<-late.happened()
+	})
+}
