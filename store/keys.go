@@ -109,8 +109,9 @@ type KeyPoint struct {
 // KeyClaimer works outside the caller's transaction. Each method is one transaction, and on disk when it returns.
 type KeyClaimer interface {
 	// ClaimKey takes a key for an attempt, and counts it: if there is no live record, or a failed one, or one that is being processed whose
-	// lease has run out. It returns the record as it is then, and whether it was taken. An uncertain record is never taken. A live record of
-	// another hash is left as it is. What earlier attempts saved ([KeyPoint]) stays, unless the record had expired.
+	// lease has run out. It returns the record as it is then, and whether it was taken; of a record that it has just made, Now and LeaseUntil
+	// may be missing. An uncertain record is never taken. A live record of another hash is left as it is. What earlier attempts saved
+	// ([KeyPoint]) stays, unless the record had expired.
 	ClaimKey(ctx context.Context, c KeyClaim) (KeyRecord, bool, error)
 	// EndKey ends an attempt that is still being processed under this owner and fence. A success also needs a lease that has not run
 	// out. It reports whether it did anything: a late failure never overwrites what somebody else has stored.
@@ -186,7 +187,8 @@ type KeyRecord struct {
 	Code          string
 	LastError     string
 	// LeaseUntil is of a record that is being processed.
-	LeaseUntil  time.Time
+	LeaseUntil time.Time
+	// CreatedAt never changes while the record lives. It may be by the clock of the process that made the record.
 	CreatedAt   time.Time
 	CompletedAt time.Time
 	// ExpiresAt is zero while the key is being processed, or uncertain.

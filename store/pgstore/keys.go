@@ -168,15 +168,14 @@ func (c *core) ClaimKey(ctx context.Context, claim store.KeyClaim) (store.KeyRec
 
 // claimNew takes a key that has no record.
 func (c *core) claimNew(ctx context.Context, claim store.KeyClaim) (store.KeyRecord, bool, error) {
-	taken := false
-	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), seconds(claim.Lease), secondsIf(claim.TTL > 0, claim.TTL))
-	rec := store.KeyRecord{KeyID: claim.KeyID, Hash: claim.Hash, State: store.KeyProcessing, Owner: claim.Owner, Fence: 1, Attempts: 1}
-	rows, err := c.db.query(ctx, c.sql.claimNew, args...)
-	err = collect(rows, err, func() error { taken = true; return nil }, &rec.LeaseUntil, &rec.CreatedAt, &rec.Now)
-	if err != nil || !taken {
-		return store.KeyRecord{}, false, c.explain(err)
+	rec := store.KeyRecord{
+		KeyID: claim.KeyID, Hash: claim.Hash, State: store.KeyProcessing, Owner: claim.Owner, Fence: 1, Attempts: 1,
+		CreatedAt: time.Now().UTC().Truncate(time.Microsecond), // as it is stored
 	}
-	rec.LeaseUntil, rec.CreatedAt, rec.Now = rec.LeaseUntil.UTC(), rec.CreatedAt.UTC(), rec.Now.UTC()
+	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), seconds(claim.Lease), secondsIf(claim.TTL > 0, claim.TTL), rec.CreatedAt)
+	if taken, err := c.did(ctx, c.db, c.sql.claimNew, args); err != nil || !taken {
+		return store.KeyRecord{}, false, err
+	}
 	return rec, true, nil
 }
 

@@ -129,8 +129,13 @@ func keyClaims[T any](ctx context.Context, t tb, b *bench[T]) {
 	if !ok || rec.KeyID != c.KeyID || rec.Hash != c.Hash || rec.State != store.KeyProcessing || rec.Owner != c.Owner || rec.Fence != 1 || rec.Attempts != 1 {
 		t.Fatalf("the first claim: %v, %+v", ok, rec)
 	}
-	if left := rec.LeaseUntil.Sub(rec.Now); left < 59*time.Minute || left > time.Hour || rec.CreatedAt.IsZero() || !rec.ExpiresAt.IsZero() || !rec.CompletedAt.IsZero() {
-		t.Errorf("its times are %+v", rec)
+	made := rec.CreatedAt // keys of other services are made of it: whoever claims it later must find the same
+	if made.IsZero() {
+		t.Errorf("the claim does not say when the record was made: %+v", rec)
+	}
+	rec = b.key(ctx, t, c.KeyID)
+	if left := rec.LeaseUntil.Sub(rec.Now); left < 59*time.Minute || left > time.Hour || !rec.CreatedAt.Equal(made) || !rec.ExpiresAt.IsZero() || !rec.CompletedAt.IsZero() {
+		t.Errorf("its times are %+v, and it was made at %v", rec, made)
 	}
 	if rec, ok := b.tryClaim(ctx, t, again(c)); ok || rec.State != store.KeyProcessing || rec.Owner != c.Owner || rec.Fence != 1 || rec.Attempts != 1 {
 		t.Errorf("a claim while it is held: %v, %+v", ok, rec)
