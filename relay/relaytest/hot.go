@@ -214,7 +214,8 @@ func priorityAhead[T any](b *bed[T]) {
 		g.let(1)
 		return len(g.of(urgent.ID)) == 1 || g.count() > backlog
 	})
-	if n := g.count(); n > backlog*3/4 {
+	// Lanes are drained side by side, so without reading ahead the end of a small one comes not much before the end of all.
+	if n := g.count(); n > backlog/2 {
 		b.Errorf("the urgent event came after %d others", n)
 	}
 	g.let(backlog + 1)
