@@ -410,17 +410,27 @@ func TestWordAfterTheFact(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var row store.Record
-	await(t, "it is settled", func() bool {
-		found, err := f.db.Find(t.Context(), ev.ID)
-		if err != nil || len(found) == 0 || found[0].State != store.Delivered {
-			return false
-		}
-		row = found[0]
-		return true
-	})
-	await(t, "the relay knows", func() bool {
-		f.db.Local().Publish(store.Commit{Entries: []store.Entry{{Event: ev, Lane: row.Lane}}, Checked: true})
+	settled := func(id waybill.ID) (row store.Record) {
+		await(t, "it is settled", func() bool {
+			found, err := f.db.Find(t.Context(), id)
+			if err != nil || len(found) == 0 || found[0].State != store.Delivered {
+				return false
+			}
+			row = found[0]
+			return true
+		})
+		return row
+	}
+	row := settled(ev.ID)
+	for range 3 { // when others have been settled after it, the relay has let go of it
+		next := event("", 3)
+		next.ID = waybill.NewID()
+		f.write(next)
+		settled(next.ID)
+	}
+	// Once, as a writer does: what is still in hand when its writer speaks is not remembered any more.
+	f.db.Local().Publish(store.Commit{Entries: []store.Entry{{Event: ev, Lane: row.Lane}}, Checked: true})
+	await(t, "the relay has heard it", func() bool {
 		f.write(event("", 2))
 		return c.count() > 10
 	})
