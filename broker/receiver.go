@@ -143,6 +143,7 @@ func (r *Receiver) Drop(ctx context.Context, match func(*Incoming) bool) error {
 		r.signal()
 		changed := r.changed
 		r.mu.Unlock()
+		notify(r.wake) // what stood behind them may be the first of its key now
 		if !busy {
 			return nil
 		}

@@ -421,6 +421,37 @@ func TestDrop(t *testing.T) {
 	})
 }
 
+// What stood behind a message that is forgotten does not wait until that one would have been due.
+func TestDropLetsTheNextOneGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{}
+		s.take = func(ctx context.Context, r *broker.Receiver) error {
+			for n := range uint64(2) {
+				_ = r.Put(ctx, message(t, "a", n+1, 1))
+			}
+			pass(time.Second)
+			if err := r.Drop(ctx, func(in *broker.Incoming) bool { return in.Order == 1 }); err != nil {
+				t.Error(err)
+			}
+			<-ctx.Done()
+			return nil
+		}
+		first := true
+		stop := receive(t, s, consumer(func(context.Context, waybill.Delivery) error {
+			if first {
+				first = false
+				return waybill.Later(time.Hour, errBoom)
+			}
+			return nil
+		}), broker.ReceiverConfig{BatchSize: 1})
+		pass(time.Minute)
+		if got := s.said(); !strings.Contains(got, "ack 2") {
+			t.Errorf("the answers are %s", got)
+		}
+		stop()
+	})
+}
+
 // A source connects again by itself, with growing pauses, and gives up only what no attempt would change.
 func TestReconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
