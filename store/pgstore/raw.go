@@ -96,6 +96,7 @@ func (c *core) wire(rows pgx.Rows, texts []bool, fn func([][]byte)) (ok bool, er
 	defer rows.Close()
 	fields := rows.FieldDescriptions()
 	if len(fields) != len(texts) {
+		rows.Close() // a statement that failed has no columns, and says why when it is closed
 		if err := rows.Err(); err != nil {
 			return true, c.explain(err)
 		}
