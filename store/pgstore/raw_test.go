@@ -1,11 +1,14 @@
 package pgstore_test
 
 import (
+	"context"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
@@ -27,5 +30,38 @@ func TestAReadFromTheWireThatFails(t *testing.T) {
 				t.Errorf("a look without tables says %v, and a search %v", err, want)
 			}
 		})
+	}
+}
+
+// An answer is its reader's own: what the connection reads next does not change it.
+func TestAnAnswerFromTheWireStays(t *testing.T) {
+	s, _ := openStore(t, openPool(t, func(c *pgxpool.Config) { c.MaxConns = 1 }))
+	keys, err := idempotency.New(s, idempotency.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := func(name string) string {
+		res, err := idempotency.Do(t.Context(), keys, keyRequest(name), func(context.Context) (string, error) { return strings.Repeat(name, 300), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.Value
+	}
+	look := func(name string) []byte {
+		req := keyRequest(name)
+		rec, there, err := s.PeekKey(t.Context(), store.KeyID{Tenant: req.TenantID, Operation: req.Operation, Key: req.Key})
+		if err != nil || !there {
+			t.Fatalf("no answer of %s: %v", name, err)
+		}
+		return rec.Result
+	}
+	want := `"` + answer("a") + `"`
+	answer("b")
+	got := look("a")
+	for range 100 { // the driver's buffers come round
+		look("b")
+	}
+	if string(got) != want {
+		t.Errorf("it became %.20s…", got)
 	}
 }
