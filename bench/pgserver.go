@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -22,9 +23,10 @@ type pgServer struct {
 	config     *pgxpool.Config
 	admin      *pgx.Conn // what measures; never what is measured
 	version    string
-	number     int  // 150018 is version 15.18
-	postmaster int  // process id; 0: elsewhere
-	detailed   bool // list statements
+	number     int    // 150018 is version 15.18
+	postmaster int    // process id; 0: elsewhere
+	detailed   bool   // list statements
+	schema     string // of the next field; empty: the usual one
 }
 
 func connectPostgres(ctx context.Context) (*pgServer, error) {
@@ -58,12 +60,13 @@ func (s *pgServer) close() {
 	_ = s.admin.Close(context.Background())
 }
 
-// schema is where every contender has its tables, fresh ones in every turn.
+// schema is where a contender has its tables, unless several keep theirs.
 const schema = "bench"
 
 // field is a fresh schema, and connections to it.
 type field struct {
 	server  *pgServer
+	schema  string
 	pool    *pgxpool.Pool
 	counter *statementCounter
 }
@@ -73,13 +76,14 @@ const fieldConns = 16
 
 // fresh throws the last turn's tables away and returns an empty schema.
 func (s *pgServer) fresh(ctx context.Context) (*field, error) {
-	for _, statement := range []string{`DROP SCHEMA IF EXISTS ` + schema + ` CASCADE`, `CREATE SCHEMA ` + schema} {
+	f := &field{server: s, schema: cmp.Or(s.schema, schema), counter: &statementCounter{detailed: s.detailed}}
+	for _, statement := range []string{`DROP SCHEMA IF EXISTS ` + f.schema + ` CASCADE`, `CREATE SCHEMA ` + f.schema} {
 		if _, err := s.admin.Exec(ctx, statement); err != nil {
 			return nil, err
 		}
 	}
-	f := &field{server: s, counter: &statementCounter{detailed: s.detailed}}
 	config := s.config.Copy()
+	config.ConnConfig.RuntimeParams["search_path"] = f.schema
 	config.MaxConns = fieldConns
 	config.ConnConfig.Tracer = f.counter
 	var err error
@@ -99,7 +103,7 @@ func (f *field) sql() *sql.DB {
 
 // calm lets what loading left behind not be the drain's burden.
 func (f *field) calm(ctx context.Context) error {
-	rows, err := f.server.admin.Query(ctx, `SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables WHERE schemaname = $1`, schema)
+	rows, err := f.server.admin.Query(ctx, `SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables WHERE schemaname = $1`, f.schema)
 	if err != nil {
 		return err
 	}

@@ -100,9 +100,10 @@ type steadyTurn struct {
 	others        float64       // the part of the machine that other processes took
 }
 
-// A turn begins with a time that does not count, and ends with one in which the relay may catch up.
+// A turn begins with a time that does not count, and ends with one in which the relay may catch up. Turns are short, and there are many: a machine's speed
+// changes within seconds, and contenders are compared with who came just before or after them.
 const (
-	warmUp      = time.Second
+	warmUp      = 400 * time.Millisecond
 	graceTime   = 3 * time.Second
 	mostPerSec  = 40_000
 	lookAgain   = 2 * time.Millisecond
@@ -110,15 +111,11 @@ const (
 )
 
 // take lets one contender take its turn.
-func (p steadyPlan) take(ctx context.Context, r runner) (steadyTurn, error) {
-	l, err := r.open(ctx)
-	if err != nil {
-		return steadyTurn{}, fmt.Errorf("open: %w", err)
-	}
-	defer l.close()
+func (p steadyPlan) take(ctx context.Context, l *line) (steadyTurn, error) {
 	s := newStamps(int(mostPerSec * (p.turn + 2*warmUp).Seconds()))
 	stop := func() error { return nil }
 	if l.start != nil {
+		var err error
 		if stop, err = l.start(ctx, s.handle); err != nil {
 			return steadyTurn{}, err
 		}
@@ -226,18 +223,37 @@ func (p steadyPlan) measure(ctx context.Context, l *line, s *stamps, next, done 
 	return t, from, to, nil
 }
 
-// run lets every contender have its turns.
+// run lets every contender have its turns. It keeps its tables from one to the next; peers, and whoever leaves something behind, get new ones.
 func (p steadyPlan) run(ctx context.Context, progress io.Writer) ([][]steadyTurn, error) {
-	turns := make([][]steadyTurn, len(p.runners))
+	turns, lines := make([][]steadyTurn, len(p.runners)), make([]*line, len(p.runners))
+	leave := func(at int) {
+		if lines[at] != nil {
+			lines[at].close()
+		}
+		lines[at] = nil
+	}
+	defer func() {
+		for at := range lines {
+			leave(at)
+		}
+	}()
 	for round := range p.rounds {
 		for i := range p.runners {
 			at := (i + round) % len(p.runners) // nobody is always first
 			r := p.runners[at]
 			var t steadyTurn
 			var err error
-			pprof.Do(ctx, pprof.Labels("contender", r.name, "phase", "steady"), func(ctx context.Context) { t, err = p.take(ctx, r) })
+			if lines[at] == nil {
+				if lines[at], err = r.open(ctx); err != nil {
+					return nil, fmt.Errorf("%s, %s: open: %w", p.title, r.name, err)
+				}
+			}
+			pprof.Do(ctx, pprof.Labels("contender", r.name, "phase", "steady"), func(ctx context.Context) { t, err = p.take(ctx, lines[at]) })
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", p.title, r.name, err)
+			}
+			if r.role == rolePeer || t.late > 0 {
+				leave(at)
 			}
 			turns[at] = append(turns[at], t)
 			fmt.Fprintf(progress, "bench: %s, round %d of %d: %s: %s commits/s, p50 %s, p99 %s\n",
@@ -250,11 +266,11 @@ func (p steadyPlan) run(ctx context.Context, progress io.Writer) ([][]steadyTurn
 // prepareSteady defines the flags of steady.
 func prepareSteady(flags *flag.FlagSet) task {
 	producers := flags.Int("producers", 8, "how many producers run transactions, each on a connection of its own")
-	turn := flags.Duration("turn", 5*time.Second, "how long a turn takes, after a second that does not count")
+	turn := flags.Duration("turn", 700*time.Millisecond, "how long a turn takes, after a time that does not count")
 	perSecond := flags.Int("rate", 2000, "events per second of the second table, which is about latency; 0: leave it out")
 	closed := flags.Bool("closed", true, "the first table: producers as fast as they can")
-	rounds := flags.Int("rounds", 1, "how often every contender takes its turn")
-	only := flags.String("only", "", "parts of contenders' names, separated by commas: only those run (the ceiling always does)")
+	rounds := flags.Int("rounds", 5, "how often every contender takes its turn; with -peers=false, 25 are soon over and steadier")
+	only := flags.String("only", "", "parts of contenders' names, separated by commas, or =NAME: only those run (the ceiling always does)")
 	peers := flags.Bool("peers", true, "River, watermill-sql and oagudo/outbox as well")
 	output := defineOutput(flags)
 	return task{
@@ -270,8 +286,8 @@ func prepareSteady(flags *flag.FlagSet) task {
 				return err
 			}
 			defer s.close()
-			all := slices.DeleteFunc(s.runners(*peers), func(r runner) bool {
-				return !r.ceiling && *only != "" && !slices.ContainsFunc(strings.Split(*only, ","), func(part string) bool { return strings.Contains(r.name, part) })
+			all := slices.DeleteFunc(s.apart(s.runners(*peers)), func(r runner) bool {
+				return !r.ceiling && *only != "" && !slices.ContainsFunc(strings.Split(*only, ","), func(part string) bool { return strings.Contains(r.name, part) || part == "="+r.name })
 			})
 			plan := steadyPlan{producers: *producers, turn: *turn, rounds: *rounds}
 			if *closed {

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -55,6 +57,28 @@ func (s *pgServer) runners(peers bool) []runner {
 	return list
 }
 
+// apart lets every contender keep tables of its own.
+func (s *pgServer) apart(runners []runner) []runner {
+	for i, r := range runners {
+		tables := fmt.Sprintf("%s_%d", schema, i)
+		runners[i].open = func(ctx context.Context) (*line, error) {
+			s.schema = tables
+			defer func() { s.schema = "" }()
+			l, err := r.open(ctx)
+			if err != nil {
+				return nil, err
+			}
+			closed := l.close
+			l.close = func() {
+				closed()
+				_, _ = s.admin.Exec(context.WithoutCancel(ctx), `DROP SCHEMA `+tables+` CASCADE`)
+			}
+			return l, nil
+		}
+	}
+	return runners
+}
+
 // newLine makes a line of a field.
 func (f *field) newLine(ctx context.Context) (*line, error) {
 	if err := f.exec(ctx, ordersTable); err != nil {
@@ -80,13 +104,14 @@ func (s *pgServer) handLine(ctx context.Context) (*line, error) {
 // handRelayLine writes with Waybill and relays by hand: what two statements every now and then cost the producers, whoever sends them.
 func (s *pgServer) handRelayLine(every time.Duration) func(ctx context.Context) (*line, error) {
 	return func(ctx context.Context) (*line, error) {
+		tables := cmp.Or(s.schema, schema)
 		l, err := s.waybillLine(nil, false)(ctx)
 		if err != nil {
 			return nil, err
 		}
 		l.start = func(ctx context.Context, handle func([]byte)) (stop func() error, err error) {
 			config := s.config.ConnConfig.Copy()
-			config.RuntimeParams["search_path"], config.RuntimeParams["synchronous_commit"] = schema, "off"
+			config.RuntimeParams["search_path"], config.RuntimeParams["synchronous_commit"] = tables, "off"
 			conn, err := pgx.ConnectConfig(ctx, config)
 			if err != nil {
 				return nil, err

@@ -12,6 +12,7 @@ import (
 func (e *engine) finishFast(r readReply) {
 	p := &e.plan
 	p.fastTook = r.took
+	p.reads.add(r.took)
 	if e.overtaken(r) {
 		return
 	}

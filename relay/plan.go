@@ -30,6 +30,8 @@ type plan struct {
 
 	rate   float64 // events per second, about, while there is no backlog
 	rateAt time.Time
+	reads  pace // how long fast reads take
+	writes pace // how long settlements take
 }
 
 // Between these rates, in events per second, a relay becomes more patient: to many producers, each of its statements costs more than
@@ -37,9 +39,19 @@ type plan struct {
 const (
 	calmRate = 2500
 	busyRate = 5000
-	// mostPatient is how many times Linger it waits then.
-	mostPatient = 10
+	// restful is how many times as long as a read and a settlement take it then rests between them: on a machine that has time to spare they take
+	// little, and where they have to wait for the producers' turns it leaves more of those to them.
+	restful = 8
+	// mostPatient is how many times Linger it waits at most.
+	mostPatient = 20
 )
+
+// pace is about how long something takes.
+type pace time.Duration
+
+func (p *pace) add(took time.Duration) {
+	*p += (pace(took) - *p) / 8
+}
 
 // arrived notes how many events a read has brought.
 func (p *plan) arrived(n int, now time.Time) {
@@ -53,9 +65,11 @@ func (p *plan) arrived(n int, now time.Time) {
 
 // patience stretches a pause by how much is coming.
 func (e *engine) patience(pause time.Duration) time.Duration {
-	most := mostPatient * max(e.cfg.Linger, 0)
-	share := (e.plan.rate - calmRate) / (busyRate - calmRate)
-	return max(pause, 0) + time.Duration(min(max(share, 0), 1)*float64(most-max(pause, 0)))
+	p := &e.plan
+	pause = max(pause, 0)
+	most := min(restful*time.Duration(p.reads+p.writes), mostPatient*max(e.cfg.Linger, 0))
+	share := (p.rate - calmRate) / (busyRate - calmRate)
+	return pause + time.Duration(min(max(share, 0), 1)*float64(max(most-pause, 0)))
 }
 
 // busy makes the next polls come soon.

@@ -269,9 +269,26 @@ func (e *engine) whenFast() time.Time {
 	}
 	if wanted {
 		// While busy, a little patience makes one read of many. It is measured by what a read costs, and by how much is coming.
-		return p.lastFast.Add(e.patience(min(e.cfg.Linger, 2*p.fastTook)) + 1)
+		pause := e.patience(min(e.cfg.Linger, 2*p.fastTook))
+		return e.behindSettle(p.lastFast.Add(pause), pause).Add(1)
 	}
 	return p.nextPoll.Add(1)
+}
+
+// behindSettle puts a read that is wanted at a time behind the settlement that is due before it, or soon after: it would bring the rows once more that are
+// about to go. It waits for that once as long as it has waited anyway.
+func (e *engine) behindSettle(at time.Time, pause time.Duration) time.Time {
+	if e.plan.rate <= calmRate {
+		return at
+	}
+	last := at.Add(pause)
+	if e.settling {
+		return last // the answer is looked at again
+	}
+	if flush := e.pending.flushAt(e); flush.After(at) && flush.Before(last) {
+		return flush
+	}
+	return at
 }
 
 // readJob makes a read of a kind.

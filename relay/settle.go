@@ -74,6 +74,7 @@ type settleJob struct {
 type settleReply struct {
 	settleJob
 	settled store.Settled
+	took    time.Duration
 	err     error
 }
 
@@ -141,10 +142,11 @@ func (e *engine) settler() {
 		began := time.Now()
 		settled, err := e.db.Settle(ctx, j.settlement)
 		cancel()
+		took := time.Since(began)
 		if e.observe.Settled != nil { // here, and not where the answer is taken: when Run ends nobody takes it
-			e.observe.Settled(len(j.outcomes), time.Since(began), err)
+			e.observe.Settled(len(j.outcomes), took, err)
 		}
-		e.answers <- settleReply{settleJob: j, settled: settled, err: err}
+		e.answers <- settleReply{settleJob: j, settled: settled, took: took, err: err}
 	}
 }
 
@@ -167,6 +169,7 @@ func (e *engine) finishSettle(r settleReply) {
 		return
 	}
 	p.failures, p.notUntil = 0, time.Time{}
+	e.plan.writes.add(r.took)
 	for _, l := range r.lanes {
 		if !slices.Contains(r.settled.Held, l.number) && !l.gone {
 			e.log.Warn("waybill: lane was lost: another node has it", slog.Int("lane", l.number), slog.Int64("epoch", l.lease.Epoch))

@@ -1,0 +1,58 @@
+package relay
+
+import (
+	"testing"
+	"time"
+)
+
+// The more is coming, and the longer statements take, the longer a relay rests between them; it never rests longer than it may.
+func TestPatience(t *testing.T) {
+	const pause, ms = time.Millisecond, pace(time.Millisecond)
+	for _, c := range []struct {
+		what          string
+		rate          float64
+		reads, writes pace
+		linger        time.Duration
+		want          time.Duration
+	}{
+		{"little is coming", calmRate, 2 * ms, 3 * ms, 10 * time.Millisecond, pause},
+		{"half of what makes it patient", (calmRate + busyRate) / 2, ms, ms, 10 * time.Millisecond, pause + (restful*2*time.Millisecond-pause)/2},
+		{"much is coming", busyRate, ms, 2 * ms, 10 * time.Millisecond, restful * 3 * time.Millisecond},
+		{"more is coming", 10 * busyRate, ms, 2 * ms, 10 * time.Millisecond, restful * 3 * time.Millisecond},
+		{"the database is slow", busyRate, 200 * ms, 300 * ms, 10 * time.Millisecond, mostPatient * 10 * time.Millisecond},
+		{"statements take nothing", busyRate, 0, 0, 10 * time.Millisecond, pause},
+		{"it shall not wait", busyRate, ms, ms, -1, pause},
+	} {
+		e := &engine{cfg: Config{Linger: c.linger}, plan: plan{rate: c.rate, reads: c.reads, writes: c.writes}}
+		if got := e.patience(pause); got != c.want {
+			t.Errorf("%s: it waits for %v, want %v", c.what, got, c.want)
+		}
+	}
+}
+
+// While much is coming, a read that would meet rows which are about to go follows their settlement, but does not wait for it for ever.
+func TestReadBehindSettle(t *testing.T) {
+	const pause = 10 * time.Millisecond
+	at := time.Now()
+	for _, c := range []struct {
+		what     string
+		rate     float64
+		settling bool
+		since    time.Duration // of what is to be settled, after at; it waits for as long as a read
+		want     time.Duration // after at
+	}{
+		{"little is coming", calmRate, true, 0, 0},
+		{"nothing is to be settled", busyRate, false, -1, 0},
+		{"a settlement is under way", busyRate, true, -1, pause},
+		{"one is due just after the read", busyRate, false, time.Millisecond - pause, time.Millisecond},
+		{"one is due later", busyRate, false, pause, 0},
+	} {
+		e := &engine{cfg: Config{Linger: pause, BatchSize: 500}, plan: plan{rate: c.rate, reads: 0}, settling: c.settling}
+		if c.since != -1 {
+			e.pending = pending{list: []outcome{{it: &item{}}}, since: at.Add(c.since)}
+		}
+		if got := e.behindSettle(at, pause).Sub(at); got != c.want {
+			t.Errorf("%s: the read waits for %v, want %v", c.what, got, c.want)
+		}
+	}
+}
