@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
@@ -26,7 +25,7 @@ type pgServer struct {
 	number     int    // 150018 is version 15.18
 	postmaster int    // process id; 0: elsewhere
 	detailed   bool   // list statements
-	schema     string // of the next field; empty: the usual one
+	schema     string // of the next field
 }
 
 func connectPostgres(ctx context.Context) (*pgServer, error) {
@@ -41,7 +40,7 @@ func connectPostgres(ctx context.Context) (*pgServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &pgServer{config: config, admin: admin}
+	s := &pgServer{config: config, admin: admin, schema: schema}
 	var backend int
 	err = admin.QueryRow(ctx, `SELECT current_setting('server_version_num')::int, pg_backend_pid()`).Scan(&s.number, &backend)
 	if err != nil {
@@ -76,7 +75,7 @@ const fieldConns = 16
 
 // fresh throws the last turn's tables away and returns an empty schema.
 func (s *pgServer) fresh(ctx context.Context) (*field, error) {
-	f := &field{server: s, schema: cmp.Or(s.schema, schema), counter: &statementCounter{detailed: s.detailed}}
+	f := &field{server: s, schema: s.schema, counter: &statementCounter{detailed: s.detailed}}
 	for _, statement := range []string{`DROP SCHEMA IF EXISTS ` + f.schema + ` CASCADE`, `CREATE SCHEMA ` + f.schema} {
 		if _, err := s.admin.Exec(ctx, statement); err != nil {
 			return nil, err

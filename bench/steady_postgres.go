@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,7 +62,7 @@ func (s *pgServer) apart(runners []runner) []runner {
 		tables := fmt.Sprintf("%s_%d", schema, i)
 		runners[i].open = func(ctx context.Context) (*line, error) {
 			s.schema = tables
-			defer func() { s.schema = "" }()
+			defer func() { s.schema = schema }()
 			l, err := r.open(ctx)
 			if err != nil {
 				return nil, err
@@ -104,7 +103,7 @@ func (s *pgServer) handLine(ctx context.Context) (*line, error) {
 // handRelayLine writes with Waybill and relays by hand: what two statements every now and then cost the producers, whoever sends them.
 func (s *pgServer) handRelayLine(every time.Duration) func(ctx context.Context) (*line, error) {
 	return func(ctx context.Context) (*line, error) {
-		tables := cmp.Or(s.schema, schema)
+		tables := s.schema
 		l, err := s.waybillLine(nil, false)(ctx)
 		if err != nil {
 			return nil, err

@@ -30,10 +30,20 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// How long its statements take is what a relay sees itself.
+func TestPaceOfStatements(t *testing.T) {
+	e := &engine{}
+	e.finishFast(readReply{took: 8 * time.Millisecond})
+	e.finishSettle(settleReply{took: 16 * time.Millisecond})
+	if e.plan.reads != pace(time.Millisecond) || e.plan.writes != pace(2*time.Millisecond) {
+		t.Errorf("reads take %v and settlements %v, want an eighth of the first", time.Duration(e.plan.reads), time.Duration(e.plan.writes))
+	}
+}
+
 // While much is coming, a read that would meet rows which are about to go follows their settlement, but does not wait for it for ever.
 func TestReadBehindSettle(t *testing.T) {
 	const pause = 10 * time.Millisecond
-	at := time.Now()
+	at := time.Now() // when the read is wanted
 	for _, c := range []struct {
 		what     string
 		rate     float64
@@ -47,11 +57,14 @@ func TestReadBehindSettle(t *testing.T) {
 		{"one is due just after the read", busyRate, false, time.Millisecond - pause, time.Millisecond},
 		{"one is due later", busyRate, false, pause, 0},
 	} {
-		e := &engine{cfg: Config{Linger: pause, BatchSize: 500}, plan: plan{rate: c.rate, reads: 0}, settling: c.settling}
+		e := &engine{
+			cfg: Config{Linger: pause, BatchSize: 500}, window: 1, lanes: map[int]*lane{0: {open: true, wake: true}}, settling: c.settling,
+			horizon: horizon{next: at}, plan: plan{rate: c.rate, lastFast: at.Add(-pause), fastTook: pause},
+		}
 		if c.since != -1 {
 			e.pending = pending{list: []outcome{{it: &item{}}}, since: at.Add(c.since)}
 		}
-		if got := e.behindSettle(at, pause).Sub(at); got != c.want {
+		if got := e.whenFast().Sub(at); got != c.want+1 {
 			t.Errorf("%s: the read waits for %v, want %v", c.what, got, c.want)
 		}
 	}
