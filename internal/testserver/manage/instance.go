@@ -239,7 +239,8 @@ func (h *Home) sweep(ctx context.Context) error {
 	return nil
 }
 
-// remove stops the servers of an instance folder and deletes it.
+// remove stops the servers of an instance folder and deletes it. Call it with
+// the home locked.
 func (h *Home) remove(ctx context.Context, dir string) error {
 	name := filepath.Base(dir)
 	if filepath.Dir(dir) != h.dir || name != keptName && !strings.HasPrefix(name, runPrefix) {
@@ -318,8 +319,18 @@ func (in *Instance) Env() []string {
 	return env
 }
 
-// Stop ends the servers and removes the folder.
+// Stop ends the servers and removes the folder. It removes it with the home
+// locked: a sweep that came upon a folder whose lock file has just gone would
+// make a new one, and the folder would not be empty when it is removed.
 func (in *Instance) Stop(ctx context.Context) error {
 	defer in.lock.unlock()
+	if err := stopServers(ctx, in.dir); err != nil { // may take seconds, during which others start
+		return err
+	}
+	homeLock, err := in.home.lockHome(ctx)
+	if err != nil {
+		return err
+	}
+	defer homeLock.unlock()
 	return in.home.remove(ctx, in.dir)
 }

@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/waybillhq/waybill/internal/testserver"
@@ -64,6 +66,48 @@ func TestSweepLeavesInstancesInUse(t *testing.T) {
 	}
 	if exists(first.dir) || !exists(second.dir) {
 		t.Error("Stop must remove its own folder and no other")
+	}
+}
+
+// A sweep that comes while a folder is being removed leaves nothing in it.
+func TestStopWhileAnotherSweeps(t *testing.T) {
+	h := testHome(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var sweeps sync.WaitGroup
+	defer sweeps.Wait()
+	defer cancel()
+	sweeps.Go(func() {
+		for ctx.Err() == nil {
+			lock, err := h.lockHome(ctx)
+			if err != nil {
+				return
+			}
+			err = h.sweep(ctx)
+			lock.unlock()
+			if err != nil {
+				t.Error(err)
+			}
+			if _, err := h.List(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for range 20 {
+		in, err := h.newInstance(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 300 { // removing them takes a moment
+			if err := os.WriteFile(filepath.Join(in.dir, strconv.Itoa(i)), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := in.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if exists(in.dir) {
+			t.Errorf("%s is left", in.dir)
+		}
 	}
 }
 

@@ -40,16 +40,16 @@ func (h *Home) List(ctx context.Context) ([]Status, error) {
 }
 
 // ownerOf probes the instance's lock. It must not make the lock file of a
-// folder that is just being removed, so it looks for it first.
+// folder that is just being removed.
 func (h *Home) ownerOf(in *Instance) string {
 	if filepath.Base(in.dir) == keptName {
 		return "kept until stop"
 	}
 	path := filepath.Join(in.dir, "lock")
-	if _, err := os.Stat(path); err != nil {
+	lock, err := tryLock(path, 0)
+	if errors.Is(err, os.ErrNotExist) {
 		return "left behind"
 	}
-	lock, err := tryLockFile(path)
 	if errors.Is(err, errLocked) {
 		return "in use by process " + signature(path)
 	}

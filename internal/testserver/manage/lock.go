@@ -35,9 +35,13 @@ func lockFile(ctx context.Context, path string) (*fileLock, error) {
 	}
 }
 
-// tryLockFile takes the lock on path or returns errLocked at once.
-func tryLockFile(path string) (*fileLock, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+// tryLockFile takes the lock on path or returns errLocked at once, making the
+// file if needed.
+func tryLockFile(path string) (*fileLock, error) { return tryLock(path, os.O_CREATE) }
+
+// tryLock is tryLockFile, with flags for opening the file.
+func tryLock(path string, flags int) (*fileLock, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|flags, 0o644)
 	if err != nil {
 		return nil, err
 	}
