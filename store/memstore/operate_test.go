@@ -317,16 +317,32 @@ func TestReplayWaitsForWriters(t *testing.T) {
 
 // An event that a settlement names twice is moved once: what came first counts.
 func TestSettledOnce(t *testing.T) {
-	db := open(t)
-	ev := put(t, db, waybill.NewEvent("t", nil))[0]
-	_, lease := own(t, db)
-	twice := store.Settlement{History: true, Leases: []store.Lease{lease}, Done: []store.Result{{ID: ev.ID}, {ID: ev.ID}}, Dead: []store.Result{{ID: ev.ID}}}
-	settled, err := db.Settle(t.Context(), twice)
-	if err != nil {
-		t.Fatal(err)
+	for name, c := range map[string]struct {
+		settle func(store.Result) store.Settlement
+		want   store.State
+	}{
+		"done": {func(r store.Result) store.Settlement {
+			return store.Settlement{Done: []store.Result{r, r}, Dead: []store.Result{r}}
+		}, store.Delivered},
+		"retry": {func(r store.Result) store.Settlement {
+			r.Delay = time.Hour
+			return store.Settlement{Retry: []store.Result{r, r}, Dead: []store.Result{r}}
+		}, store.Delayed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := open(t)
+			ev := put(t, db, waybill.NewEvent("t", nil))[0]
+			_, lease := own(t, db)
+			twice := c.settle(store.Result{ID: ev.ID})
+			twice.History, twice.Leases = true, []store.Lease{lease}
+			settled, err := db.Settle(t.Context(), twice)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(settled.Moved) != 1 {
+				t.Errorf("%d were moved", len(settled.Moved))
+			}
+			wantState(t, db, ev.ID, c.want)
+		})
 	}
-	if len(settled.Moved) != 1 {
-		t.Errorf("%d were moved", len(settled.Moved))
-	}
-	wantState(t, db, ev.ID, store.Delivered)
 }

@@ -3,6 +3,7 @@ package memstore
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,26 +12,42 @@ import (
 
 // pageOf returns copies of records; mu is held.
 func pageOf(rs []*record) store.Page {
-	page := store.Page{Now: clock(), Rows: make([]store.Row, 0, len(rs))}
+	page := store.Page{Now: clock(), Rows: make([]store.Row, len(rs))}
+	size := 0
 	for _, r := range rs {
-		page.Rows = append(page.Rows, copyRow(r))
+		size += len(r.Event.Payload)
+	}
+	var piece []byte
+	for i, r := range rs {
+		page.Rows[i] = r.Row
+		ev := &page.Rows[i].Event
+		ev.Headers = maps.Clone(ev.Headers)
+		n := len(ev.Payload)
+		if n == 0 {
+			continue
+		}
+		if cap(piece)-len(piece) < n {
+			piece = make([]byte, 0, max(n, min(size, pieceSize)))
+		}
+		size -= n
+		piece = append(piece, ev.Payload...)
+		ev.Payload = piece[len(piece)-n : len(piece) : len(piece)]
 	}
 	return page
 }
 
+// pieceSize is how many bytes of payloads share a piece of memory: they are let go together.
+const pieceSize = 64 << 10
+
 // copyRow returns a row that shares nothing with the table.
-func copyRow(r *record) store.Row {
-	c := r.Row
-	c.Event = r.Event.Complete()
-	return c
-}
+func copyRow(r *record) store.Row { return pageOf([]*record{r}).Rows[0] }
 
 // scan reads a series of each cursor's lane; mu is held.
 func (t *tables) scan(from []store.Cursor, limit int, of func(*queue) *series) []*record {
 	var found []*record
 	for _, c := range from {
 		if t.has(c.Lane) {
-			found = append(found, of(&t.queues[c.Lane]).stretch(c.After, c.UpTo, limit)...)
+			found = of(&t.queues[c.Lane]).stretch(found, c.After, c.UpTo, limit)
 		}
 	}
 	return found
@@ -73,7 +90,7 @@ func (t *tables) Follow(_ context.Context, agg store.Aggregate, from store.Curso
 	if s == nil || len(s.rows) == 0 || s.rows[0].Lane != from.Lane {
 		return pageOf(nil), nil
 	}
-	return pageOf(s.stretch(from.After, from.UpTo, limit)), nil
+	return pageOf(s.stretch(nil, from.After, from.UpTo, limit)), nil
 }
 
 // Load implements [store.Reader].

@@ -10,7 +10,7 @@ import (
 )
 
 // record is a row and where it stands. A row that moves gets a new record; whoever still comes across the old one sees that
-// it has left.
+// it has left. Only a ready one that is delivered stays the same: what it leaves behind is in no order that this changes.
 type record struct {
 	store.Row
 	state store.State
@@ -31,9 +31,13 @@ func byEnded(a, b *record) int { return cmp.Or(a.ended.Compare(b.ended), bySeq(a
 // stay: adding and dropping cost the same however many there are.
 type series struct {
 	order func(a, b *record) int
+	ended bool // it is of records that are delivered or dead, and not of pending ones
 	rows  []*record
 	gone  int
 }
+
+// has reports whether a record that was added to the series is still one of it.
+func (s *series) has(r *record) bool { return !r.left && (s.ended || r.pending()) }
 
 // add puts a record into its place, which nearly always is the end.
 func (s *series) add(r *record) {
@@ -48,12 +52,12 @@ func (s *series) add(r *record) {
 // drop notes that one of the records has left.
 func (s *series) drop() {
 	s.gone++
-	for s.gone > 0 && s.rows[0].left {
+	for s.gone > 0 && !s.has(s.rows[0]) {
 		s.rows = s.rows[1:]
 		s.gone--
 	}
 	if s.gone*2 > len(s.rows) {
-		s.rows = slices.DeleteFunc(s.rows, func(r *record) bool { return r.left })
+		s.rows = slices.DeleteFunc(s.rows, func(r *record) bool { return !s.has(r) })
 		s.gone = 0
 	}
 }
@@ -61,23 +65,25 @@ func (s *series) drop() {
 // all calls yield for every record that has not left.
 func (s *series) all(yield func(*record) bool) {
 	for _, r := range s.rows {
-		if !r.left && !yield(r) {
+		if s.has(r) && !yield(r) {
 			return
 		}
 	}
 }
 
-// stretch returns the records with a seq in (after, upTo], at most limit; an upTo of 0 has no bound. The series is in the
+// stretch adds the records with a seq in (after, upTo] to found, at most limit; an upTo of 0 has no bound. The series is in the
 // order of seq.
-func (s *series) stretch(after, upTo int64, limit int) []*record {
+func (s *series) stretch(found []*record, after, upTo int64, limit int) []*record {
 	start, _ := slices.BinarySearchFunc(s.rows, after+1, func(r *record, seq int64) int { return cmp.Compare(r.Seq, seq) })
-	var found []*record
-	for _, r := range s.rows[start:] {
-		if len(found) >= limit || upTo > 0 && r.Seq > upTo {
+	rows := s.rows[start:]
+	found = slices.Grow(found, max(min(limit, len(rows)), 0))
+	for _, r := range rows {
+		if limit <= 0 || upTo > 0 && r.Seq > upTo {
 			break
 		}
-		if !r.left {
+		if s.has(r) {
 			found = append(found, r)
+			limit--
 		}
 	}
 	return found
@@ -117,14 +123,19 @@ func (q *queue) delayed(yield func(*record) bool) {
 func (q *queue) drop(r *record) {
 	switch {
 	case r.state == store.Ready:
-		q.ready.drop()
-		if urgent(r) {
-			q.urgent.drop()
-		}
+		q.dropReady(r)
 	case r.place < 0:
 		q.due.drop()
 	default:
 		heap.Remove(&q.later, r.place)
+	}
+}
+
+// dropReady takes a row out that was ready and is not any more.
+func (q *queue) dropReady(r *record) {
+	q.ready.drop()
+	if urgent(r) {
+		q.urgent.drop()
 	}
 }
 

@@ -17,7 +17,7 @@ func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled,
 	if err != nil {
 		return store.Settled{}, fmt.Errorf("memstore: settle: %w", err)
 	}
-	var out store.Settled
+	out := store.Settled{Held: make([]int, 0, len(s.Leases)), Moved: make([]waybill.ID, 0, len(found))}
 	for _, lease := range s.Leases {
 		if t.holds(lease) {
 			out.Held = append(out.Held, lease.Lane)
@@ -87,6 +87,16 @@ func (t *tables) deliver(r *record, history bool) {
 	if !history {
 		t.remove(r)
 		t.reaches = never
+		return
+	}
+	if r.state == store.Ready { // nearly always; it never held anything, and never failed
+		t.count[store.Ready]--
+		t.count[store.Delivered]++
+		r.state, r.ended, r.taker = store.Delivered, clock(), nil
+		t.queues[r.Lane].dropReady(r)
+		t.ungroup(r)
+		r.group = nil
+		t.history.add(r)
 		return
 	}
 	t.move(r, store.Delivered, func(next *record) {

@@ -72,7 +72,7 @@ func newTables(cfg Config) (*tables, error) {
 	}
 	return &tables{
 		rows: make(map[waybill.ID]*record), queues: newQueues(cfg.Lanes), follow: make(map[store.Aggregate]*series),
-		holding: make(map[waybill.ID]*record), buried: series{order: byEnded}, history: series{order: byEnded},
+		holding: make(map[waybill.ID]*record), buried: series{order: byEnded, ended: true}, history: series{order: byEnded, ended: true},
 		dedup:    make(map[dedupKey]waybill.ID),
 		reserved: make(map[dedupKey]*txn), writing: make(map[waybill.ID]*txn), lost: make(map[waybill.ID]struct{}),
 		inbox: make(map[inboxKey]*received), accepting: make(map[inboxKey]*txn),
@@ -177,6 +177,11 @@ func (t *tables) unfile(r *record) {
 	case store.Ready, store.Delayed:
 	}
 	t.queues[r.Lane].drop(r)
+	t.ungroup(r)
+}
+
+// ungroup takes a record that has left out of the ready ones of its aggregate; mu is held.
+func (t *tables) ungroup(r *record) {
 	if s := r.group; s != nil {
 		if len(s.rows) == s.gone+1 {
 			delete(t.follow, store.AggregateOf(&r.Event))
