@@ -196,7 +196,7 @@ func (e *engine) resume(d *destination) {
 		e.push(it)
 	}
 	d.parked = nil
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		from, ok := l.skippedFrom[d.name]
 		if !ok {
 			continue

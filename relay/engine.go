@@ -28,7 +28,7 @@ type engine struct {
 	source  any // stands for the tables
 	window  int
 
-	lanes map[int]*lane
+	lanes owned
 	total int // how many lanes there are
 	queues
 	suspects suspects
@@ -50,6 +50,7 @@ type engine struct {
 	settles  chan settleJob
 	answers  chan settleReply
 	settling bool
+	settleNo int64
 	pending  pending
 
 	// Delivering.
@@ -173,7 +174,7 @@ func (e *engine) schedule() {
 		ahead(e.stopBy)
 		ahead(e.stopBy.Add(releaseTime))
 	}
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		if l.draining {
 			ahead(l.drainBy)
 		}
@@ -198,7 +199,7 @@ func (e *engine) stop() {
 	e.log.Info("waybill: relay stops", slog.Int("calls", e.calls))
 	e.stopping = true
 	e.stopBy = time.Now().Add(max(e.cfg.DrainTimeout, 0))
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		e.drain(l, e.stopBy)
 	}
 	e.heard.close()

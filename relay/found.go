@@ -173,7 +173,7 @@ func (e *engine) finishDue(r readReply) {
 	crowded := false
 	for i := range r.page.Rows {
 		row := &r.page.Rows[i]
-		l := e.lanes[row.Lane]
+		l := e.lanes.at(row.Lane)
 		if l == nil || l.draining || !l.open {
 			continue
 		}
@@ -248,7 +248,7 @@ func (e *engine) finishSweep(r readReply) {
 	count := make(map[int]int, len(r.lanes))
 	for i := range r.sightings {
 		s := &r.sightings[i]
-		l := e.lanes[s.Lane]
+		l := e.lanes.at(s.Lane)
 		if l == nil {
 			continue
 		}
@@ -288,7 +288,7 @@ func (e *engine) finishLoad(r readReply) {
 	for i := range r.page.Rows {
 		row := &r.page.Rows[i]
 		// Reading may have been set back since the sweep: then the fast read comes by.
-		if l := e.lanes[row.Lane]; l != nil && l.open && !l.draining && row.Seq <= l.read {
+		if l := e.lanes.at(row.Lane); l != nil && l.open && !l.draining && row.Seq <= l.read {
 			if !e.take(l, row, r.page.Now) {
 				e.plan.load = nil // the next sweep finds it again; what follows it must not come first
 				break
@@ -305,7 +305,7 @@ func (e *engine) finishLoad(r readReply) {
 func (e *engine) finishUrgent(r readReply) {
 	for i := range r.page.Rows {
 		row := &r.page.Rows[i]
-		l := e.lanes[row.Lane]
+		l := e.lanes.at(row.Lane)
 		if l == nil || l.draining || l.items[row.ID] != nil || row.Seq <= l.read || row.DueAt.After(r.page.Now) {
 			continue
 		}

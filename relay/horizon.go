@@ -37,7 +37,7 @@ const (
 )
 
 // wanted reports whether the horizon ends before what has been read.
-func (h *horizon) wanted(lanes map[int]*lane) bool {
+func (h *horizon) wanted(lanes []*lane) bool {
 	if h.unknown || h.next.IsZero() || len(h.old) > 0 {
 		return true
 	}
@@ -107,7 +107,7 @@ func (e *engine) floor(l *lane) int64 {
 // settleHorizon takes what the store says about open transactions.
 func (e *engine) settleHorizon(w store.Writers) {
 	read := int64(0)
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		read = max(read, l.read)
 	}
 	e.horizon.check(w, read, time.Now())
@@ -118,7 +118,7 @@ func (e *engine) settleHorizon(w store.Writers) {
 
 // lookFrom has every lane looked through from a place on before more of it is taken.
 func (e *engine) lookFrom(seq int64) {
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		if !l.look || seq < l.lookFrom {
 			l.look, l.lookFrom = true, seq
 		}

@@ -26,6 +26,7 @@ type hotQueue struct {
 	mu      sync.Mutex
 	closed  bool
 	commits []store.Commit
+	spare   []store.Commit // for use again
 }
 
 func newHotQueue(cfg Config) *hotQueue {
@@ -89,13 +90,19 @@ func (q *hotQueue) dropped(n int, why observe.Drop) {
 	}
 }
 
-// take returns what has been offered.
-func (q *hotQueue) take() []store.Commit {
+// take calls fn with each commit that has been offered.
+func (q *hotQueue) take(fn func(*store.Commit)) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	commits := q.commits
-	q.commits = nil
-	return commits
+	q.commits, q.spare = q.spare, nil
+	q.mu.Unlock()
+	for i := range commits {
+		fn(&commits[i])
+	}
+	clear(commits)
+	q.mu.Lock()
+	q.spare = commits[:0]
+	q.mu.Unlock()
 }
 
 // done gives room back.
@@ -113,7 +120,7 @@ func (q *hotQueue) cold(n int, why observe.Drop) {
 func (q *hotQueue) close() {
 	q.mu.Lock()
 	commits := q.commits
-	q.closed, q.commits = true, nil
+	q.closed, q.commits, q.spare = true, nil, nil
 	q.mu.Unlock()
 	for _, c := range commits {
 		q.cold(len(c.Entries), observe.Stopped)

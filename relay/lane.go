@@ -2,6 +2,7 @@ package relay
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -57,6 +58,9 @@ type lane struct {
 	skipped     map[int64]struct{}
 	skippedFrom map[string]int64
 
+	// settling is the last settlement that names the lane.
+	settling int64
+
 	draining bool
 	drainBy  time.Time
 	gone     bool // released or lost
@@ -71,6 +75,48 @@ func newLane(lease store.Lease) *lane {
 		l.suspects, l.lateSuspects = lease.Window, lease.Window
 	}
 	return l
+}
+
+// owned is the lanes that this relay owns. They are looked through all the time, and change rarely: a list is replaced, and never changed, so that whoever
+// goes through it may lose some of them on the way.
+type owned struct {
+	list []*lane
+	by   map[int]*lane
+}
+
+// at returns the lane of a number, or nil.
+func (o *owned) at(number int) *lane { return o.by[number] }
+
+func (o *owned) add(l *lane) {
+	if o.by == nil {
+		o.by = make(map[int]*lane)
+	}
+	if old := o.by[l.number]; old != nil {
+		o.remove(old)
+	}
+	o.by[l.number] = l
+	o.list = append(slices.Clip(o.list), l)
+}
+
+func (o *owned) remove(l *lane) {
+	if o.by[l.number] == l {
+		delete(o.by, l.number)
+	}
+	o.list = slices.DeleteFunc(slices.Clone(o.list), func(x *lane) bool { return x == l })
+}
+
+// inTurn calls yield for every lane, each time beginning with another one, which is fair.
+func (o *owned) inTurn(yield func(*lane) bool) {
+	list := o.list
+	if len(list) == 0 {
+		return
+	}
+	first := rand.IntN(len(list))
+	for i := range list {
+		if !yield(list[(first+i)%len(list)]) {
+			return
+		}
+	}
 }
 
 // aggregate is an aggregate of which something is in hand, held or passed over.

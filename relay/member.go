@@ -133,7 +133,7 @@ func (e *engine) membership(now time.Time) {
 		j.kind, j.leases = release, leases(clean)
 	case len(dirty) > 0:
 		j.kind, j.leases, j.dirty = release, leases(dirty), true
-	case e.stopping && len(e.lanes) == 0 && m.joined:
+	case e.stopping && len(e.lanes.list) == 0 && m.joined:
 		j.kind, j.until = leave, now.Add(releaseTime)
 	case e.stopping && !m.joined:
 		m.left = true
@@ -160,7 +160,7 @@ func leases(lanes []*lane) []store.Lease {
 
 // toRelease returns the lanes that have drained, and those whose drain has taken too long.
 func (e *engine) toRelease(now time.Time) (clean, dirty []*lane) {
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		switch {
 		case !l.draining:
 		case l.busy == 0:
@@ -188,14 +188,14 @@ func (e *engine) finishMember(r memberReply) {
 		}
 		for _, lease := range r.leases {
 			l := newLane(lease)
-			e.lanes[lease.Lane] = l
+			e.lanes.add(l)
 			if e.stopping {
 				e.drain(l, e.stopBy)
 			}
 		}
 		e.prefer()
 		if len(r.leases) > 0 {
-			e.log.Info("waybill: lanes acquired", slog.Int("lanes", len(r.leases)), slog.Int("owned", len(e.lanes)))
+			e.log.Info("waybill: lanes acquired", slog.Int("lanes", len(r.leases)), slog.Int("owned", len(e.lanes.list)))
 		}
 	case release:
 		if r.err != nil {
@@ -204,7 +204,7 @@ func (e *engine) finishMember(r memberReply) {
 			return
 		}
 		for _, lease := range r.memberJob.leases {
-			if l := e.lanes[lease.Lane]; l != nil && l.lease == lease {
+			if l := e.lanes.at(lease.Lane); l != nil && l.lease == lease {
 				e.lose(l)
 			}
 		}
@@ -252,7 +252,7 @@ func (e *engine) finishBeat(r memberReply) {
 func (e *engine) compare(view store.Membership) bool {
 	known := true
 	for _, s := range view.Lanes {
-		l := e.lanes[s.Lane]
+		l := e.lanes.at(s.Lane)
 		switch {
 		case l == nil && s.Owner == e.node.ID:
 			known = false
@@ -265,7 +265,7 @@ func (e *engine) compare(view store.Membership) bool {
 		return true
 	}
 	e.log.Warn("waybill: the answer to an acquisition was lost; the node begins again")
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		e.lose(l)
 	}
 	e.prefer()
@@ -294,12 +294,12 @@ func (e *engine) share(view store.Membership, now time.Time) {
 		fair++
 	}
 	owned := 0
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		if !l.draining {
 			owned++
 		}
 	}
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		if owned <= fair {
 			break
 		}
@@ -310,7 +310,7 @@ func (e *engine) share(view store.Membership, now time.Time) {
 	}
 	var free []int
 	for _, s := range view.Lanes {
-		if !s.Live && e.lanes[s.Lane] == nil {
+		if !s.Live && e.lanes.at(s.Lane) == nil {
 			free = append(free, s.Lane)
 		}
 	}
@@ -321,7 +321,7 @@ func (e *engine) share(view store.Membership, now time.Time) {
 // prefer tells writers of this process which lanes are here.
 func (e *engine) prefer() {
 	var own []int
-	for n, l := range e.lanes {
+	for n, l := range e.lanes.list {
 		if !l.draining {
 			own = append(own, n)
 		}
@@ -349,7 +349,7 @@ func (e *engine) lose(l *lane) {
 	}
 	l.gone = true
 	e.dropAll(l)
-	delete(e.lanes, l.number)
+	e.lanes.remove(l)
 	e.prefer()
 }
 
@@ -379,7 +379,7 @@ func (e *engine) checkLease(now time.Time) {
 		// the lanes they are given back in good order, and acquired anew.
 		e.log.Warn("waybill: the lease has lapsed: its lanes are given back")
 		e.endLease(waybill.ErrLeaseLost)
-		for _, l := range e.lanes {
+		for _, l := range e.lanes.list {
 			e.drain(l, now.Add(max(e.cfg.DrainTimeout, 0)))
 		}
 	case e.stopping && !now.Before(e.stopBy) && e.calls > 0:
@@ -406,7 +406,7 @@ func (e *engine) gauges() {
 		return
 	}
 	var oldest time.Duration
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		for _, it := range l.items {
 			if it.state != settled {
 				oldest = max(oldest, e.age(it))

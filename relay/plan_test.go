@@ -58,7 +58,7 @@ func TestReadBehindSettle(t *testing.T) {
 		{"one is due later", busyRate, false, pause, 0},
 	} {
 		e := &engine{
-			cfg: Config{Linger: pause, BatchSize: 500}, window: 1, lanes: map[int]*lane{0: {open: true, wake: true}}, settling: c.settling,
+			cfg: Config{Linger: pause, BatchSize: 500}, window: 1, lanes: owned{list: []*lane{{open: true, wake: true}}}, settling: c.settling,
 			horizon: horizon{next: at}, plan: plan{rate: c.rate, lastFast: at.Add(-pause), fastTook: pause},
 		}
 		if c.since != -1 {

@@ -122,7 +122,7 @@ func (e *engine) pick(ctx context.Context, j readJob) ([]store.Sighting, store.P
 
 // read starts the next read, if one is wanted and none is under way.
 func (e *engine) read(now time.Time) {
-	if e.reading || e.stopping || !e.member.joined || len(e.lanes) == 0 {
+	if e.reading || e.stopping || !e.member.joined || len(e.lanes.list) == 0 {
 		return
 	}
 	p := &e.plan
@@ -146,7 +146,7 @@ func (e *engine) read(now time.Time) {
 
 // nextRead returns when the next read is wanted.
 func (e *engine) nextRead(now time.Time) time.Time {
-	if !e.member.joined || len(e.lanes) == 0 {
+	if !e.member.joined || len(e.lanes.list) == 0 {
 		return time.Time{}
 	}
 	var next time.Time
@@ -194,7 +194,7 @@ func (e *engine) when(k readKind, now time.Time) time.Time {
 		}
 		return p.lastUrgent.Add(urgentInterval)
 	case readWriters:
-		if e.horizon.wanted(e.lanes) {
+		if e.horizon.wanted(e.lanes.list) {
 			return e.horizon.next.Add(1)
 		}
 	}
@@ -215,7 +215,7 @@ func either(now bool) time.Time {
 
 // unopened reports whether there is a lane whose holds have not been read.
 func (e *engine) unopened() bool {
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		if !l.open && !l.draining {
 			return true
 		}
@@ -225,7 +225,7 @@ func (e *engine) unopened() bool {
 
 // behind reports whether there is a lane with rows that were not read yet.
 func (e *engine) behind() bool {
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		if l.backlog && l.open && !l.draining {
 			return true
 		}
@@ -254,7 +254,7 @@ func (e *engine) whenFast() time.Time {
 	}
 	p := &e.plan
 	wanted, open := e.hotWaits, false
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		if !e.readable(l) {
 			continue
 		}
@@ -341,7 +341,7 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 
 func (e *engine) lanesThat(ok func(*lane) bool) []*lane {
 	var out []*lane
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		if ok(l) {
 			out = append(out, l)
 		}
@@ -386,7 +386,7 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 	}
 	budget := e.cfg.ColdQueue + e.cfg.BatchSize - e.cold.depth
 	j.whole = poll
-	for _, l := range e.lanes { // in random order, which is fair
+	for l := range e.lanes.inTurn {
 		if !e.readable(l) {
 			j.whole = j.whole && l.draining
 			continue
@@ -439,7 +439,7 @@ func (e *engine) barrenLane() *lane {
 	if !e.plan.barren {
 		return nil
 	}
-	for _, l := range e.lanes {
+	for l := range e.lanes.inTurn {
 		if l.barren && l.backlog && !l.look && e.floor(l) == l.read && e.readable(l) {
 			return l
 		}
@@ -463,8 +463,8 @@ func (e *engine) sweepJob(now time.Time) (readJob, bool) {
 	p := &e.plan
 	if !p.sweeping {
 		p.sweeping, p.sweepFrom, p.sweepTook = true, now, 0
-		p.swept = make(map[*lane]int64, len(e.lanes))
-		for _, l := range e.lanes {
+		p.swept = make(map[*lane]int64, len(e.lanes.list))
+		for _, l := range e.lanes.list {
 			if l.open && !l.draining && l.read > 0 {
 				p.swept[l] = 0
 			}

@@ -68,7 +68,7 @@ func newEngine(db store.Relay, sink Sink, cfg Config) *engine {
 		node:    store.Node{ID: waybill.NewID(), Relay: cfg.Name},
 		backoff: delays{base: cfg.BackoffBase, max: cfg.BackoffMax, series: cfg.BackoffSeries},
 		history: cfg.KeepHistory > 0, source: db.Local(),
-		lanes: make(map[int]*lane), dests: make(map[string]*destination),
+		dests: make(map[string]*destination),
 		reads: make(chan readJob, 1), pages: make(chan readReply, 1),
 		settles: make(chan settleJob, 1), answers: make(chan settleReply, 1),
 		jobs: make(chan *job, cfg.Workers), results: make(chan *job, cfg.Workers),

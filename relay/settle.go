@@ -88,7 +88,7 @@ func (e *engine) settle(now time.Time) {
 	j := settleJob{outcomes: make([]outcome, 0, n)}
 	j.settlement.History, j.settlement.Done = e.history, make([]store.Result, 0, n)
 	rest := p.list[:0] // nothing is written to it before the rest is known
-	marks := make(map[*lane]bool, len(e.lanes))
+	e.settleNo++
 	for i, o := range p.list {
 		if len(j.outcomes) == e.cfg.BatchSize {
 			rest = append(rest, p.list[i:]...)
@@ -100,8 +100,8 @@ func (e *engine) settle(now time.Time) {
 			e.suspects.settled(o.it)
 			continue
 		}
-		if !marks[l] {
-			marks[l] = true
+		if l.settling != e.settleNo {
+			l.settling = e.settleNo
 			j.lanes = append(j.lanes, l)
 			j.settlement.Leases = append(j.settlement.Leases, l.lease)
 		}

@@ -245,7 +245,7 @@ func (e *engine) applyHolds(lanes []*lane, holds []store.Hold) {
 	found := make(map[waybill.ID]bool, len(holds))
 	for _, h := range holds {
 		found[h.ID] = true
-		l := e.lanes[h.Lane]
+		l := e.lanes.at(h.Lane)
 		if l == nil || h.Aggregate.IsZero() || l.items[h.ID] != nil {
 			continue
 		}
@@ -284,7 +284,7 @@ func (e *engine) applyHolds(lanes []*lane, holds []store.Hold) {
 
 // holding reports whether any lane has an aggregate that is held.
 func (e *engine) holding() bool {
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		for _, a := range l.aggs {
 			if len(a.holders) > 0 {
 				return true
@@ -297,21 +297,20 @@ func (e *engine) holding() bool {
 // takeHot takes what commits of this process have handed over.
 func (e *engine) takeHot() {
 	e.hotWaits = false
-	for _, c := range e.heard.take() {
+	e.heard.take(func(c *store.Commit) {
 		if len(c.Entries) == 0 {
 			e.wakeAll()
-			continue
 		}
 		for i := range c.Entries {
 			e.takeEntry(&c.Entries[i], c.Checked)
 		}
-	}
+	})
 	e.plan.busy()
 }
 
 // wakeAll looks at everything: somebody may have written, replayed, or unblocked.
 func (e *engine) wakeAll() {
-	for _, l := range e.lanes {
+	for _, l := range e.lanes.list {
 		l.wake = true
 	}
 	// Wake-ups may come in numbers.
@@ -326,7 +325,7 @@ const wakePause = 50 * time.Millisecond
 
 func (e *engine) takeEntry(entry *store.Entry, checked bool) {
 	ev := &entry.Event
-	l := e.lanes[entry.Lane]
+	l := e.lanes.at(entry.Lane)
 	switch {
 	case l == nil || l.draining:
 		e.heard.cold(1, e.away())
