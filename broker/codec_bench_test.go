@@ -14,10 +14,24 @@ func BenchmarkEncode(b *testing.B) {
 	}
 	ev := waybill.Event{Type: "OrderPlaced", AggregateType: "order", AggregateID: "1", Payload: make([]byte, 500)}
 	d := waybill.Delivery{Event: ev.Complete(), Attempt: 1, Claim: waybill.NewClaim(waybill.Position{Lane: 1, Epoch: 1, Seq: 12345}, waybill.ID{})}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := c.Encode(&d); err != nil {
-			b.Fatal(err)
+	b.Run("alone", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := c.Encode(&d); err != nil {
+				b.Fatal(err)
+			}
 		}
-	}
+	})
+	b.Run("of_100", func(b *testing.B) {
+		b.ReportAllocs()
+		var e *broker.Encoder
+		for i := 0; b.Loop(); i++ {
+			if i%100 == 0 {
+				e = c.Encoder(100)
+			}
+			if _, err := e.Encode(&d); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

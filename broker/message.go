@@ -65,10 +65,23 @@ func publishID(id string, replay int) string {
 // AggregateKey returns the tenant, aggregate type and aggregate id of an event as one text, different for different aggregates. It is
 // empty for an event that has no order.
 func AggregateKey(ev *waybill.Event) string {
+	var text strings.Builder
+	return aggregateKey(&text, ev)
+}
+
+// aggregateKey is AggregateKey, written behind what is in text.
+func aggregateKey(text *strings.Builder, ev *waybill.Event) string {
 	if !ev.Ordered() {
 		return ""
 	}
-	return keyPart(ev.TenantID) + "/" + keyPart(ev.AggregateType) + "/" + keyPart(ev.AggregateID)
+	start := text.Len()
+	for i, part := range [...]string{ev.TenantID, ev.AggregateType, ev.AggregateID} {
+		if i > 0 {
+			text.WriteByte('/')
+		}
+		text.WriteString(keyPart(part))
+	}
+	return text.String()[start:]
 }
 
 // keyPart escapes the separator, so that "a/b" of "c" and "a" of "b/c" do not meet.
@@ -77,12 +90,4 @@ func keyPart(s string) string {
 		return s
 	}
 	return strings.NewReplacer("%", "%25", "/", "%2F").Replace(s)
-}
-
-// messageKey returns the key of an event's message.
-func messageKey(ev *waybill.Event) string {
-	if ev.RoutingKey != "" {
-		return ev.RoutingKey
-	}
-	return AggregateKey(ev)
 }

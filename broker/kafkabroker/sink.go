@@ -54,8 +54,9 @@ func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 // wave publishes events of different aggregates.
 func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
 	messages, places := make([]broker.Message, 0, len(wave)), make([]int, 0, len(wave))
+	encoder := s.codec.Encoder(len(wave))
 	for _, i := range wave {
-		m, err := s.codec.Encode(&batch[i])
+		m, err := encoder.Encode(&batch[i])
 		if err != nil {
 			results[i] = err
 			continue

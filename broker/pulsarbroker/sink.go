@@ -82,8 +82,9 @@ func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, r
 	ctx, cancel := s.b.timeout(ctx)
 	defer cancel()
 	topics := make(map[string]*outgoing, 1)
+	encoder := s.codec.Encoder(len(wave))
 	for _, i := range wave {
-		m, err := s.codec.Encode(&batch[i])
+		m, err := encoder.Encode(&batch[i])
 		if err != nil {
 			results[i] = err
 			continue

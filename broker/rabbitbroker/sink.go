@@ -74,8 +74,9 @@ type outgoing struct {
 // under way on it.
 func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
 	topics := make(map[string][]outgoing, 1)
+	encoder := s.codec.Encoder(len(wave))
 	for _, i := range wave {
-		m, err := s.codec.Encode(&batch[i])
+		m, err := encoder.Encode(&batch[i])
 		if err != nil {
 			results[i] = err
 			continue

@@ -125,8 +125,9 @@ var errNoAnswer = waybill.Unavailable(errors.New("redisbroker: no answer"))
 func (s *Sink) publish(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
 	pipe := s.b.client.Pipeline()
 	sent := make([]*redis.StringCmd, len(wave))
+	encoder := s.codec.Encoder(len(wave))
 	for n, i := range wave {
-		m, err := s.codec.Encode(&batch[i])
+		m, err := encoder.Encode(&batch[i])
 		if err != nil {
 			results[i] = err
 			continue
