@@ -59,7 +59,7 @@ func (it *item) delivery(history bool, source any) waybill.Delivery {
 
 // result returns the item as a settlement names it.
 func (it *item) result() store.Result {
-	return store.Result{Lane: it.lane.number, ID: it.row.ID, Late: it.late, Attempts: it.attempts}
+	return store.Result{Lane: it.lane.number, ID: it.row.ID, Seq: it.row.Seq, Late: it.late, Attempts: it.attempts}
 }
 
 // queue holds items that can be delivered, urgent ones apart. What was dropped meanwhile is passed over when it comes up.

@@ -210,6 +210,8 @@ type Settlement struct {
 type Result struct {
 	Lane int
 	ID   waybill.ID
+	// Seq is the row's, as far as it is known, or 0: where a store may look first. The id decides.
+	Seq int64
 	// Late says that the row was read from the delayed events, and not from the ready ones. A store that looks for it
 	// there only saves itself a search; one that looks in both places need not care. Done uses it.
 	Late bool

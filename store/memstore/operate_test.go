@@ -346,3 +346,43 @@ func TestSettledOnce(t *testing.T) {
 		})
 	}
 }
+
+// A settlement finds an event by its id; a seq only says where to look first.
+func TestSettledByID(t *testing.T) {
+	db := open(t)
+	var evs []waybill.Event
+	for range 40 {
+		evs = append(evs, put(t, db, waybill.NewEvent("t", nil))...)
+	}
+	_, lease := own(t, db)
+	page, err := db.Fetch(t.Context(), []store.Cursor{{}}, len(evs))
+	if err != nil || len(page.Rows) != len(evs) {
+		t.Fatalf("%d rows, %v", len(page.Rows), err)
+	}
+	var done []store.Result
+	for i, row := range page.Rows {
+		res := store.Result{ID: row.ID, Seq: row.Seq}
+		switch i % 5 {
+		case 1: // that of another one
+			res.Seq = page.Rows[(i+7)%len(page.Rows)].Seq
+		case 2: // none has it
+			res.Seq = 1 << 40
+		case 3:
+			res.Seq = 0
+		case 4: // and an event that there is not
+			res.ID = waybill.NewID()
+		}
+		done = append(done, res)
+	}
+	settled, err := db.Settle(t.Context(), store.Settlement{History: true, Leases: []store.Lease{lease}, Done: done})
+	if err != nil || len(settled.Moved) != 32 {
+		t.Errorf("%d were moved, %v", len(settled.Moved), err)
+	}
+	for i, row := range page.Rows {
+		want := store.Delivered
+		if i%5 == 4 {
+			want = store.Ready
+		}
+		wantState(t, db, row.ID, want)
+	}
+}

@@ -89,6 +89,20 @@ func (s *series) stretch(found []*record, after, upTo int64, limit int) []*recor
 	return found
 }
 
+// near returns the record of a seq, looking at the first ones first; nil if it is not there. The series is in the order of seq.
+func (s *series) near(seq int64) *record {
+	end := 1
+	for end < len(s.rows) && s.rows[end-1].Seq < seq {
+		end *= 2
+	}
+	rows := s.rows[end/2 : min(end, len(s.rows))]
+	at, found := slices.BinarySearchFunc(rows, seq, func(r *record, seq int64) int { return cmp.Compare(r.Seq, seq) })
+	if !found || !s.has(rows[at]) {
+		return nil
+	}
+	return rows[at]
+}
+
 // queue is the pending rows of a lane.
 type queue struct {
 	ready  series // in the order of seq
