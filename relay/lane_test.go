@@ -3,6 +3,7 @@ package relay
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/waybillhq/waybill/store"
 )
@@ -44,5 +45,30 @@ func TestOwned(t *testing.T) {
 	slices.Sort(seen)
 	if !slices.Equal(seen, []int{0, 1, 2, 3, 4}) || len(o.list) != 0 || o.at(3) != nil {
 		t.Errorf("went through %v, and %d are left", seen, len(o.list))
+	}
+}
+
+// hubOnly is a store of which nothing is asked but its hub.
+type hubOnly struct {
+	store.Relay
+	hub store.Hub
+}
+
+func (h *hubOnly) Local() *store.Hub { return &h.hub }
+
+// Writers of this process hear which lanes are here, by their numbers, and not of those that are being handed over.
+func TestPrefersItsLanes(t *testing.T) {
+	db := &hubOnly{}
+	e := &engine{db: db}
+	for _, n := range []int{21, 9, 30} {
+		e.lanes.add(newLane(store.Lease{Lane: n}))
+	}
+	e.drain(e.lanes.at(9), time.Now())
+	seen := make(map[int]bool)
+	for range 200 {
+		seen[db.hub.AnyLane(32)] = true
+	}
+	if len(seen) != 2 || !seen[21] || !seen[30] {
+		t.Errorf("writers choose %v, want 21 and 30", seen)
 	}
 }

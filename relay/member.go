@@ -321,9 +321,9 @@ func (e *engine) share(view store.Membership, now time.Time) {
 // prefer tells writers of this process which lanes are here.
 func (e *engine) prefer() {
 	var own []int
-	for n, l := range e.lanes.list {
+	for _, l := range e.lanes.list {
 		if !l.draining {
-			own = append(own, n)
+			own = append(own, l.number)
 		}
 	}
 	e.db.Local().Prefer(own)
