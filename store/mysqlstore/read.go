@@ -39,7 +39,7 @@ func (s *Store) Fetch(ctx context.Context, from []store.Cursor, limit int) (stor
 		return s.clock(ctx)
 	}
 	p, err := s.page(ctx, fill(s.sql.fetch, "{keys}", perLane(s.sql.fetchKeys, from, limit)))
-	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 	return p, err
 }
 
@@ -77,7 +77,7 @@ func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]st
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	sortBySeq(seen, func(sight store.Sighting) store.Key { return sight.Key })
+	eventrow.Sort(seen, func(sight *store.Sighting) store.Key { return sight.Key })
 	return seen, nil
 }
 
@@ -102,7 +102,7 @@ func (s *Store) Load(ctx context.Context, keys []store.Key) (store.Page, error) 
 			p.Now = more.Now
 		}
 	}
-	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 	return p, nil
 }
 
@@ -166,14 +166,4 @@ func (s *Store) dueKeys(ctx context.Context, lanes []int, limit int) (keys []due
 	}
 	slices.SortFunc(keys, func(a, b dueKey) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
 	return keys, next, nil
-}
-
-// sortBySeq puts rows into the order of lane and seq, in which they nearly always come.
-func sortBySeq[E any](rows []E, key func(E) store.Key) {
-	order := func(a, b E) int {
-		return cmp.Or(cmp.Compare(key(a).Lane, key(b).Lane), cmp.Compare(key(a).Seq, key(b).Seq))
-	}
-	if !slices.IsSortedFunc(rows, order) {
-		slices.SortFunc(rows, order)
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -43,7 +44,7 @@ func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	sortBySeq(holds, func(h store.Hold) store.Key { return h.Key })
+	eventrow.Sort(holds, func(h *store.Hold) store.Key { return h.Key })
 	return holds, nil
 }
 
@@ -55,7 +56,7 @@ func (s *Store) Follow(ctx context.Context, agg store.Aggregate, from store.Curs
 	}
 	keys := perLane(s.sql.followKeys, []store.Cursor{from}, limit)
 	p, err := s.page(ctx, fill(s.sql.fetch, "{keys}", keys), []byte(agg.ID), []byte(agg.Type), []byte(agg.Tenant))
-	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 	return p, err
 }
 
@@ -67,6 +68,6 @@ func (s *Store) Urgent(ctx context.Context, from []store.Cursor, limit int) (sto
 	}
 	keys := perLane(fill(s.sql.urgentKeys, "{reach}", strconv.Itoa(urgentReach*max(limit, 0))), from, limit)
 	p, err := s.page(ctx, fill(s.sql.fetch, "{keys}", keys))
-	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 	return p, err
 }

@@ -1,10 +1,8 @@
 package pgstore
 
 import (
-	"cmp"
 	"context"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,11 +76,11 @@ func (c *core) Fetch(ctx context.Context, from []store.Cursor, limit int) (store
 	lanes, after, upTo := cursors(from)
 	p, ok, err := c.fetchPage(ctx, limit, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	if ok {
-		sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+		eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 		return p, err
 	}
 	p, err = c.page(ctx, limited(c.sql.fetch, limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
-	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 	return p, err
 }
 
@@ -91,7 +89,7 @@ func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]sto
 	lanes, after, upTo := cursors(from)
 	seen, ok, err := c.sweepPage(ctx, limit, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	if ok {
-		sortBySeq(seen, func(s store.Sighting) store.Key { return s.Key })
+		eventrow.Sort(seen, func(s *store.Sighting) store.Key { return s.Key })
 		return seen, err
 	}
 	var s store.Sighting
@@ -103,7 +101,7 @@ func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]sto
 		seen = append(seen, s)
 		return nil
 	}, &s.Lane, &s.Seq, c.db.scanID(&s.ID), &s.Aggregate.Tenant, &s.Aggregate.Type, &s.Aggregate.ID)
-	sortBySeq(seen, func(s store.Sighting) store.Key { return s.Key })
+	eventrow.Sort(seen, func(s *store.Sighting) store.Key { return s.Key })
 	return seen, c.explain(err)
 }
 
@@ -114,7 +112,7 @@ func (c *core) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
 		lanes[i], seqs[i] = int16(k.Lane), k.Seq
 	}
 	p, err := c.page(ctx, c.sql.load, c.db.int16s(lanes), c.db.int64s(seqs))
-	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 	return p, err
 }
 
@@ -145,15 +143,4 @@ func cursors(from []store.Cursor) (lanes []int16, after, upTo []int64) {
 		upTo = append(upTo, cur.UpTo)
 	}
 	return lanes, after, upTo
-}
-
-// sortBySeq puts rows into the order of lane and seq, in which they nearly always come: sorting in the database would carry the
-// payloads through the sort.
-func sortBySeq[E any](rows []E, key func(E) store.Key) {
-	order := func(a, b E) int {
-		return cmp.Or(cmp.Compare(key(a).Lane, key(b).Lane), cmp.Compare(key(a).Seq, key(b).Seq))
-	}
-	if !slices.IsSortedFunc(rows, order) {
-		slices.SortFunc(rows, order)
-	}
 }

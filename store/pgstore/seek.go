@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 
+	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -56,6 +57,6 @@ func (c *core) Follow(ctx context.Context, agg store.Aggregate, from store.Curso
 func (c *core) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	lanes, after, upTo := cursors(from)
 	p, err := c.page(ctx, limited(c.sql.urgent, limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
-	sortBySeq(p.Rows, func(r store.Row) store.Key { return r.Key })
+	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 	return p, err
 }
