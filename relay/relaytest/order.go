@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -248,6 +249,9 @@ func oneAtATime[T any](b *bed[T]) {
 		busy[d.AggregateID] = true
 		mu.Unlock()
 		err := r.take(d)
+		for range 200 { // let the others come
+			runtime.Gosched()
+		}
 		mu.Lock()
 		busy[d.AggregateID] = false
 		mu.Unlock()
