@@ -35,8 +35,9 @@ func (s *pgServer) runners(peers bool) []runner {
 	list := []runner{
 		{name: "by hand, no relay", role: roleFloor, open: s.handLine},
 		{name: "waybill, no relay", role: roleFloor, ceiling: true, open: s.waybillLine(nil, false)},
-		{name: "by hand, a relay every 3 ms", role: roleFloor, open: s.handRelayLine(3 * time.Millisecond)},
-		{name: "by hand, a relay every 10 ms", role: roleFloor, open: s.handRelayLine(10 * time.Millisecond)},
+		{name: "by hand, a relay every 3 ms", role: roleFloor, open: s.handRelayLine(3*time.Millisecond, false)},
+		{name: "by hand, a relay every 30 ms", role: roleFloor, open: s.handRelayLine(30*time.Millisecond, false)},
+		{name: "by hand, a relay every 30 ms, history", role: roleFloor, open: s.handRelayLine(30*time.Millisecond, true)},
 		{name: "waybill", role: roleOwn, open: s.waybillLine(&relay.Config{}, false)},
 		{name: "waybill, no history", role: roleOwn, open: s.waybillLine(&relay.Config{KeepHistory: -1}, false)},
 		{name: "waybill, relay elsewhere", role: roleOwn, open: s.waybillLine(&relay.Config{}, true)},
@@ -101,7 +102,7 @@ func (s *pgServer) handLine(ctx context.Context) (*line, error) {
 }
 
 // handRelayLine writes with Waybill and relays by hand: what two statements every now and then cost the producers, whoever sends them.
-func (s *pgServer) handRelayLine(every time.Duration) func(ctx context.Context) (*line, error) {
+func (s *pgServer) handRelayLine(every time.Duration, history bool) func(ctx context.Context) (*line, error) {
 	return func(ctx context.Context) (*line, error) {
 		tables := s.schema
 		l, err := s.waybillLine(nil, false)(ctx)
@@ -116,7 +117,7 @@ func (s *pgServer) handRelayLine(every time.Duration) func(ctx context.Context) 
 				return nil, err
 			}
 			done, ended := make(chan struct{}), make(chan error, 1)
-			go func() { ended <- handRelay(ctx, conn, every, handle, done) }()
+			go func() { ended <- handRelay(ctx, conn, every, history, handle, done) }()
 			return func() error {
 				close(done)
 				return errors.Join(<-ended, conn.Close(ctx))
@@ -126,9 +127,22 @@ func (s *pgServer) handRelayLine(every time.Duration) func(ctx context.Context) 
 	}
 }
 
-// handRelay reads, handles and deletes until done; no order, no fence, one reader.
-func handRelay(ctx context.Context, conn *pgx.Conn, every time.Duration, handle func([]byte), done <-chan struct{}) error {
+// What a relay by hand does with the rows it has handled, without a look at who owns them.
+const (
+	handDelete = `DELETE FROM waybill_outbox WHERE id = ANY($1::uuid[])`
+	handMove   = `WITH gone AS (DELETE FROM waybill_outbox WHERE id = ANY($1::uuid[]) RETURNING lane, seq, ` + handColumns + `)
+INSERT INTO waybill_history (lane, seq, ` + handColumns + `, attempts, replay, done_at) SELECT *, 0, 0, clock_timestamp() FROM gone`
+	handColumns = `id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, schema_version, dedup_key, occurred_at, priority,
+ correlation_id, causation_id, headers, content_type, payload, created_at`
+)
+
+// handRelay reads, handles and deletes, or moves to the history, until done; no order, no fence, one reader.
+func handRelay(ctx context.Context, conn *pgx.Conn, every time.Duration, history bool, handle func([]byte), done <-chan struct{}) error {
 	const most = 1000
+	settle := handDelete
+	if history {
+		settle = handMove
+	}
 	for {
 		select {
 		case <-done:
@@ -151,7 +165,7 @@ func handRelay(ctx context.Context, conn *pgx.Conn, every time.Duration, handle 
 			return err
 		}
 		if len(ids) > 0 {
-			if _, err := conn.Exec(ctx, `DELETE FROM waybill_outbox WHERE id = ANY($1::uuid[])`, ids); err != nil {
+			if _, err := conn.Exec(ctx, settle, ids); err != nil {
 				return err
 			}
 		}

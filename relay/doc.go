@@ -32,5 +32,6 @@
 // # Hot and cold
 //
 // Writers of the same process tell the relay of their commits, in memory: such events are delivered at once. Everything else, and
-// whatever that path has no room for, is found by reading the tables, which is always enough.
+// whatever that path has no room for, is found by reading the tables, which is always enough. While thousands of events a second
+// come they are all read: a word about each would cost the writers more than it saves.
 package relay

@@ -63,6 +63,7 @@ type engine struct {
 
 	heard    *hotQueue
 	hotWaits bool // there is something in it that waits for the next read
+	spares   bool // writers of this process need not say what they commit
 	past     past
 	member   membership
 

@@ -1,8 +1,7 @@
 package relay
 
 import (
-	"cmp"
-	"slices"
+	"sort"
 	"time"
 
 	"github.com/waybillhq/waybill/store"
@@ -48,6 +47,7 @@ func (e *engine) finishFast(r readReply) {
 	} else {
 		p.arrived(fresh, now)
 	}
+	e.spare()
 	p.nextPoll = now.Add(max(p.interval, firstPoll))
 	if whole && !p.sweeping {
 		p.sweepTook = r.took
@@ -121,10 +121,8 @@ func (e *engine) missing(l *lane, r readReply) bool {
 
 // lanePart returns where the rows of a lane are in a page that is ordered by lane.
 func lanePart(rows []store.Row, lane int) (from, to int) {
-	compare := func(r store.Row, lane int) int { return cmp.Compare(r.Lane, lane) }
-	from, _ = slices.BinarySearchFunc(rows, lane, compare)
-	n, _ := slices.BinarySearchFunc(rows[from:], lane+1, compare)
-	return from, from + n
+	before := func(lane int) int { return sort.Search(len(rows), func(i int) bool { return rows[i].Lane >= lane }) }
+	return before(lane), before(lane + 1)
 }
 
 // finishFastLane takes the rows of one lane. It reports whether any was new.

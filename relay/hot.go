@@ -127,6 +127,24 @@ func (q *hotQueue) close() {
 	}
 }
 
+// spare says whether writers of this process shall say what they commit. While many events come, all lanes are read again and again anyway, and a word about
+// each costs its writer and the engine more. What was committed until they are asked again is looked for.
+func (e *engine) spare() {
+	spares := e.plan.rate > calmRate
+	if spares == e.spares {
+		return
+	}
+	e.spares = spares
+	e.db.Local().Spare(spares)
+	if spares {
+		return
+	}
+	for _, l := range e.lanes.list {
+		l.wake = true
+	}
+	e.past.miss(time.Now())
+}
+
 // past remembers which unordered events were read, delivered and settled before this process's own writer had said that it
 // committed them: a row can be seen before the writer's goroutine runs again, and its word would deliver the event a second time,
 // straight from memory. Two generations of half a minute are much longer than that takes; a pause of the whole process stops
@@ -153,6 +171,14 @@ func (p *past) add(id waybill.ID) {
 		return
 	}
 	p.recent[id] = struct{}{}
+}
+
+// miss notes that events have passed that are not remembered.
+func (p *past) miss(now time.Time) {
+	p.full = 2
+	if p.turn.Before(now) {
+		p.turn = now.Add(pastLength)
+	}
 }
 
 func (p *past) has(id waybill.ID) bool {

@@ -125,6 +125,8 @@ type aggregate struct {
 	lane *lane
 	// queue are its events in hand that are not finished, in the order in which they are delivered.
 	queue []*item
+	// one is where the queue begins: most aggregates have a single event in hand.
+	one [1]*item
 	// flying is how many at the front of the queue are with a worker.
 	flying int
 	// stuck: its dead letter is being moved; the aggregate goes on only when that has returned.
@@ -220,6 +222,9 @@ func (a *aggregate) passes(seq int64) bool {
 // enqueue puts an item into its place: by seq, behind what is with a worker.
 func (a *aggregate) enqueue(it *item) {
 	at := len(a.queue)
+	if cap(a.queue) == 0 {
+		a.queue = a.one[:0]
+	}
 	if !it.late || it.row.Holds {
 		for at > a.flying && a.queue[at-1].row.Seq > it.row.Seq {
 			at--

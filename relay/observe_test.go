@@ -286,6 +286,7 @@ func TestEveryAnnouncementIsCounted(t *testing.T) {
 		return nil
 	}}
 	var in intake
+	defer f.db.Local().Listen(func(store.Commit) {})() // somebody else listens: nothing is spared, however much is coming
 	stop := f.start(orderedSink{c.sink()}, relay.Config{
 		HotQueue: 40, PollInterval: time.Millisecond, BackoffBase: time.Millisecond, BackoffMax: 5 * time.Millisecond, Observe: in.hooks(),
 	})

@@ -253,7 +253,7 @@ func (e *engine) whenFast() time.Time {
 		return never // it has to be known first
 	}
 	p := &e.plan
-	wanted, open := e.hotWaits, false
+	wanted, open := e.hotWaits || e.spares, false
 	for _, l := range e.lanes.list {
 		if !e.readable(l) {
 			continue
@@ -368,7 +368,7 @@ func (e *engine) nextFollow() *aggregate {
 }
 
 // fastJob makes a fast read: of the lanes that somebody woke, of those with a backlog, or of all of them if it is time for a
-// poll.
+// poll or nobody is asked to wake them.
 func (e *engine) fastJob(now time.Time) (readJob, bool) {
 	p := &e.plan
 	if e.hotWaits {
@@ -391,7 +391,7 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 			j.whole = j.whole && l.draining
 			continue
 		}
-		if !l.backlog && !l.wake && !poll {
+		if !l.backlog && !l.wake && !poll && !e.spares {
 			continue
 		}
 		if l.backlog {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -176,5 +177,30 @@ func TestRetriesAndHolds(t *testing.T) {
 	}
 	if got := fmt.Sprint(order); got != "[1/1 1/2 1/3 2/1 3/1]" {
 		t.Errorf("got %s", got)
+	}
+}
+
+// TestSparedEventsAreDelivered: writers who commit much are not listened to, and nothing waits for a poll because of it, neither then nor afterwards.
+func TestSparedEventsAreDelivered(t *testing.T) {
+	f := newFixture(t)
+	c := &collector{}
+	f.start(c.sink(), relay.Config{PollInterval: time.Hour, SweepInterval: time.Hour})
+	hub, none := f.db.Local(), waybill.Event{}
+	written := 0
+	for range 3 {
+		await(t, "writers are not listened to", func() bool {
+			var evs []waybill.Event
+			for i := range 50 {
+				evs = append(evs, event("a"+strconv.Itoa(i), written), event("", written))
+			}
+			f.write(evs...)
+			written += len(evs)
+			return !hub.Wants(&none, 0)
+		})
+		await(t, "all are delivered", func() bool { return c.count() == written })
+		await(t, "writers are listened to", func() bool { return hub.Wants(&none, 0) })
+		f.write(event("", written))
+		written++
+		await(t, "it is delivered", func() bool { return c.count() == written })
 	}
 }

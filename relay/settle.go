@@ -242,7 +242,7 @@ func (e *engine) settledItem(it *item) {
 	it.state = settled
 	it.lane.busy--
 	it.lane.unsettled--
-	if it.agg == nil && !it.heard && it.row.Seq > 0 {
+	if it.agg == nil && !it.heard && !e.spares && it.row.Seq > 0 {
 		e.past.add(it.id())
 	}
 	if e.reading {

@@ -341,7 +341,7 @@ func (e *engine) takeEntry(entry *store.Entry, checked bool) {
 	}
 	// A rollback to a savepoint that nobody saw may have taken the row back, and the order of an aggregate is in the table:
 	// both have to be read first. So does everything while rows before it are unread, or suspect.
-	straight := checked && !ev.Ordered() && l.open && !l.backlog && l.suspects == 0 && l.unsettled < e.window && e.past.complete()
+	straight := checked && !ev.Ordered() && !e.spares && l.open && !l.backlog && l.suspects == 0 && l.unsettled < e.window && e.past.complete()
 	if it := l.items[ev.ID]; it != nil || e.past.has(ev.ID) {
 		// A read was faster than the writer's own word.
 		if it != nil {

@@ -16,6 +16,7 @@ type Hub struct {
 	mu        sync.RWMutex
 	listeners map[*listener]struct{}
 	lanes     []int
+	spared    bool
 	beyond    func()
 }
 
@@ -50,6 +51,7 @@ func (h *Hub) Listen(fn func(Commit)) (stop func()) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.listeners, l)
+		h.spared = false
 	}
 }
 
@@ -58,6 +60,25 @@ func (h *Hub) Listened() bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	return len(h.listeners) > 0 || h.beyond != nil
+}
+
+// Spare says that the only listener looks all the time in the lanes that it prefers: of a commit there it need not be told, which saves its writer and the
+// listener more work than looking costs. Events whose time is to come are told of all the same, and everything is if there are other listeners. It ends
+// with Spare(false), or when a listener stops; who goes on looks there once more afterwards.
+func (h *Hub) Spare(spared bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.spared = spared
+}
+
+// Wants reports whether a writer has to publish an event that it has committed in a lane.
+func (h *Hub) Wants(ev *waybill.Event, lane int) bool {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if !h.spared || len(h.listeners) != 1 || !slices.Contains(h.lanes, lane) {
+		return true
+	}
+	return ev.Delay > 0 || !ev.AvailableAt.IsZero()
 }
 
 // Publish tells the listeners what has been committed. Writers call it after the commit, once per transaction.

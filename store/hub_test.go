@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
@@ -157,4 +158,44 @@ func TestBeyond(t *testing.T) {
 			t.Errorf("after %+v others were woken %d times, want %d", step.c, woken, step.want)
 		}
 	}
+}
+
+// TestSpare: of what is committed where the only listener looks anyway nobody need be told, unless its time is to come.
+func TestSpare(t *testing.T) {
+	var h store.Hub
+	var now, later, someday waybill.Event
+	later.Delay = time.Second
+	someday.AvailableAt = time.Now().Add(time.Hour)
+	stop := h.Listen(func(store.Commit) {})
+	h.Prefer([]int{5, 2})
+	if !h.Wants(&now, 2) {
+		t.Error("nothing is spared, and an event not wanted")
+	}
+	h.Spare(true)
+	for lane, wants := range map[int]bool{-1: true, 0: true, 2: false, 3: true, 5: false, 6: true} {
+		if h.Wants(&now, lane) != wants {
+			t.Errorf("lane %d: wants an event: %v", lane, !wants)
+		}
+	}
+	if !h.Wants(&later, 2) || !h.Wants(&someday, 2) {
+		t.Error("an event whose time is to come is not wanted")
+	}
+	h.Prefer([]int{3})
+	if !h.Wants(&now, 2) || h.Wants(&now, 3) {
+		t.Error("the lanes have changed, and what is wanted has not")
+	}
+	h.Spare(false)
+	if !h.Wants(&now, 3) {
+		t.Error("it is over, and an event not wanted")
+	}
+	h.Spare(true)
+	other := h.Listen(func(store.Commit) {})
+	if !h.Wants(&now, 3) {
+		t.Error("another listener does not hear of an event")
+	}
+	stop() // and with it what it said
+	if !h.Wants(&now, 3) {
+		t.Error("whoever looked is gone, and an event not wanted")
+	}
+	other()
 }

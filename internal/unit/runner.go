@@ -230,9 +230,12 @@ func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after
 		commit := store.Commit{Checked: ending.Checked}
 		for _, b := range batches {
 			gone := lost(b)
-			for i, ev := range b.evs {
-				if !gone(i) {
-					commit.Entries = append(commit.Entries, store.Entry{Event: ev, Lane: b.placed[i].Lane})
+			for i := range b.evs {
+				if gone(i) {
+					continue
+				}
+				if ev, lane := &b.evs[i], b.placed[i].Lane; hub.Wants(ev, lane) {
+					commit.Entries = append(commit.Entries, store.Entry{Event: *ev, Lane: lane})
 				}
 			}
 		}

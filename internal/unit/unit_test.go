@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/unit"
@@ -72,6 +73,33 @@ func TestCommitSaysWhatWasAccepted(t *testing.T) {
 		if len(*heard) != 1 || len((*heard)[0].Entries) != 3 || (*heard)[0].Entries[1].Lane != 7 {
 			t.Errorf("the hub heard %v", *heard)
 		}
+	}
+}
+
+// A relay that looks all the time hears only of what it would not see: the others' words are spared, and their hooks called.
+func TestCommitSpares(t *testing.T) {
+	db := newFake()
+	r := unit.NewRunner[*tx](db, discard)
+	w := &teller{wants: true}
+	heard := listen(t, db.hub)
+	woken := 0
+	db.hub.Beyond(func() { woken++ })
+	db.hub.Prefer([]int{7})
+	db.hub.Spare(true)
+	evs := events(3)
+	if err := write(db, r, w, nil, evs[:2]); err != nil {
+		t.Fatal(err)
+	}
+	if len(*heard) != 0 || woken != 0 {
+		t.Errorf("the hub heard %v, and others were woken %d times", *heard, woken)
+	}
+	same(t, "committed", w.committed, ids(evs[:2]))
+	evs[1].Delay = time.Minute
+	if err := write(db, r, w, nil, evs); err != nil {
+		t.Fatal(err)
+	}
+	if len(*heard) != 1 || len((*heard)[0].Entries) != 1 || (*heard)[0].Entries[0].Event.ID != evs[1].ID {
+		t.Errorf("the hub heard %v, want the one whose time is to come", *heard)
 	}
 }
 
