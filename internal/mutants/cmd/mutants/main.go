@@ -8,11 +8,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,7 +55,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// hunt tries all mutants and returns how many survived.
+// killed is the only verdict that is good.
+const killed = "killed"
+
+// hunt tries all mutants and returns how many were not killed.
 func hunt(ctx context.Context, only *regexp.Regexp, verbose bool, out io.Writer) (survived int, err error) {
 	root, err := output(ctx, ".", "git", "rev-parse", "--show-toplevel")
 	if err != nil {
@@ -68,7 +73,7 @@ func hunt(ctx context.Context, only *regexp.Regexp, verbose bool, out io.Writer)
 		return 0, err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a copy in the temporary folder
-	killed := 0
+	verdicts := make(map[string]int)
 	for _, m := range all {
 		if !only.MatchString(m.Name) && !only.MatchString(m.File) {
 			continue
@@ -78,17 +83,20 @@ func hunt(ctx context.Context, only *regexp.Regexp, verbose bool, out io.Writer)
 		if err != nil {
 			return survived, err
 		}
-		if verdict == "killed" {
-			killed++
-		} else {
+		verdicts[verdict]++
+		if verdict != killed {
 			survived++
 		}
 		fmt.Fprintf(out, "%-9s %5.1fs  %s (%s)\n", verdict, time.Since(start).Seconds(), m.Name, m.Where)
-		if verbose || verdict != "killed" {
+		if verbose || verdict != killed {
 			fmt.Fprintln(out, text)
 		}
 	}
-	fmt.Fprintf(out, "%d mutants: %d killed, %d survived\n", killed+survived, killed, survived)
+	fmt.Fprintf(out, "%d mutants:", verdicts[killed]+survived)
+	for _, verdict := range slices.Sorted(maps.Keys(verdicts)) {
+		fmt.Fprintf(out, " %d %s", verdicts[verdict], verdict)
+	}
+	fmt.Fprintln(out)
 	return survived, nil
 }
 
@@ -107,18 +115,26 @@ func try(ctx context.Context, dir string, m mutants.Mutant) (verdict, text strin
 		return "", "", err
 	}
 	defer os.WriteFile(name, original, 0o644) //nolint:errcheck,gosec // the next mutant of this file would not apply, and say so
-	text, err = output(ctx, filepath.Join(dir, m.Folder), "go", "test", "-count=1", "-short", "-timeout=3m", "-run", m.Pattern, ".")
-	switch {
-	case ctx.Err() != nil:
+	text, err = output(ctx, filepath.Join(dir, m.Folder), "go", "test", "-v", "-count=1", "-short", "-timeout=3m", "-run", m.Pattern, ".")
+	if ctx.Err() != nil {
 		return "", "", ctx.Err()
-	case err == nil && strings.Contains(text, "no tests to run"):
-		return "no test", text, nil
-	case err == nil:
-		return "SURVIVED", text, nil
-	case strings.Contains(text, "--- FAIL") || strings.Contains(text, "panic:"):
-		return "killed", text, nil
 	}
-	return "no build", text, nil // a mutant that does not compile proves nothing
+	return judge(text, err), text, nil
+}
+
+// judge says what became of a mutant whose test printed this, and ended like this.
+func judge(text string, err error) (verdict string) {
+	switch {
+	case err == nil && strings.Contains(text, "no tests to run"):
+		return "no test"
+	case err == nil && strings.Contains(text, "--- SKIP"):
+		return "skipped" // whatever would have noticed may not have run: a server is missing
+	case err == nil:
+		return "SURVIVED"
+	case strings.Contains(text, "--- FAIL") || strings.Contains(text, "panic:"):
+		return killed
+	}
+	return "no build" // a mutant that does not compile proves nothing
 }
 
 // copyOf copies the repository's files, as they are, into a temporary folder.
