@@ -76,6 +76,7 @@ func TestChaos(t *testing.T) {
 		d.kill()
 		if t.Failed() {
 			tell(t, folder)
+			t.Logf("-chaos.seed=%d: %s", seed, strings.Join(d.wrong, "\n")) // once more: the logs are long
 		}
 	})
 	d.run(t.Context(), schedule(seed, total), total)
@@ -94,14 +95,14 @@ func TestChaos(t *testing.T) {
 	sum, bad := check(e)
 	for i, v := range sorted(bad) {
 		if i == 40 {
-			t.Errorf("and so on: %v", byRule(bad))
+			d.errorf("and so on: %v", byRule(bad))
 			break
 		}
-		t.Error(v)
+		d.errorf("%v", v)
 	}
 	t.Log(d.report(e, sum))
 	if sum.events < int(total/time.Second) {
-		t.Errorf("only %d events were written: this shows nothing", sum.events)
+		d.errorf("only %d events were written: this shows nothing", sum.events)
 	}
 }
 

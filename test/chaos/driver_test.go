@@ -39,6 +39,16 @@ type driver struct {
 	crashes  []outage
 	down     bool
 	replayed int
+	wrong    []string // what made the test fail
+}
+
+func (d *driver) errorf(format string, args ...any) {
+	d.t.Helper()
+	text := fmt.Sprintf(format, args...)
+	d.t.Error(text)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wrong = append(d.wrong, text)
 }
 
 // unit is a process that is started again when it has ended.
@@ -183,7 +193,7 @@ func (d *driver) ended(u *unit) {
 	case d.serverAway():
 		d.count(u.role.Kind + " gave up without a server")
 	default:
-		d.t.Errorf("%s %s has ended: %v", u.role.Kind, u.role.Name, err)
+		d.errorf("%s %s has ended: %v", u.role.Kind, u.role.Name, err)
 	}
 }
 
@@ -247,11 +257,11 @@ func (d *driver) do(ctx context.Context, h harm) {
 func (d *driver) destinationDown(name string, long time.Duration) {
 	path := d.role.downFile(name)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		d.t.Error(err)
+		d.errorf("%v", err)
 	}
 	<-time.After(long)
 	if err := os.Remove(path); err != nil && !os.IsNotExist(err) { // it may have been down twice
-		d.t.Error(err)
+		d.errorf("%v", err)
 	}
 }
 
@@ -262,7 +272,7 @@ func (d *driver) replay(ctx context.Context) {
 	d.replayed += len(out.IDs)
 	d.mu.Unlock()
 	if err != nil && !d.serverAway() {
-		d.t.Errorf("replay: %v", err)
+		d.errorf("replay: %v", err)
 	}
 }
 
@@ -275,11 +285,11 @@ func (d *driver) crash(ctx context.Context) {
 	err := errors.Join(d.server.Crash(ctx), d.server.Restart(ctx))
 	o.to = time.Now()
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.down = false
 	d.crashes = append(d.crashes, o)
+	d.mu.Unlock()
 	if err != nil {
-		d.t.Errorf("crash: %v", err)
+		d.errorf("crash: %v", err)
 	}
 }
 
@@ -363,7 +373,7 @@ func (d *driver) await(what string, ok func() bool) {
 	defer tick.Stop()
 	for !ok() {
 		if time.Now().After(deadline) {
-			d.t.Errorf("waited in vain for this: %s", what)
+			d.errorf("waited in vain for this: %s", what)
 			return
 		}
 		<-tick.C
