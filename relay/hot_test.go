@@ -50,7 +50,7 @@ func TestSparesWriters(t *testing.T) {
 		t.Errorf("it reads %d of 3 lanes", len(j.lanes))
 	}
 	// Somebody may speak all the same. It may be about an event that was delivered and not remembered: its row has to be seen.
-	e.takeEntry(&store.Entry{Lane: 21, Event: waybill.Event{ID: waybill.NewID(), Type: "Tested"}}, true)
+	e.takeEntry(&store.Entry{Lane: 21, Event: waybill.Event{ID: waybill.NewID(), Type: "Tested"}}, &store.Commit{Checked: true, Begun: time.Now()})
 	if l := e.lanes.at(21); l.unsettled != 0 || !l.wake {
 		t.Error("an event is delivered straight from memory")
 	}

@@ -14,6 +14,7 @@ import (
 type lane struct {
 	number int
 	lease  store.Lease
+	since  time.Time // when it was known to be this relay's
 
 	// items are the events in hand, and those that a read under way might still bring back.
 	items map[waybill.ID]*item
@@ -69,7 +70,7 @@ type lane struct {
 func newLane(lease store.Lease) *lane {
 	l := &lane{
 		number: lease.Lane, lease: lease, items: make(map[waybill.ID]*item), aggs: make(map[store.Aggregate]*aggregate),
-		marks: make(map[waybill.ID]int), skipped: make(map[int64]struct{}), skippedFrom: make(map[string]int64), wake: true,
+		marks: make(map[waybill.ID]int), skipped: make(map[int64]struct{}), skippedFrom: make(map[string]int64), wake: true, since: time.Now(),
 	}
 	if lease.Unclean {
 		l.suspects, l.lateSuspects = lease.Window, lease.Window

@@ -409,42 +409,78 @@ func TestWordAfterTheFact(t *testing.T) {
 	f.start(c.sink(), relay.Config{PollInterval: 5 * time.Millisecond})
 	f.write(event("", 0))
 	await(t, "it works", func() bool { return c.count() == 1 })
-	ev := event("", 1)
-	ev.ID = waybill.NewID()
-	tx := memstore.BeginTx(f.db) // nobody hears of this commit
-	if err := f.box.Write(t.Context(), tx, ev); err != nil {
-		t.Fatal(err)
-	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	settled := func(id waybill.ID) (row store.Record) {
-		await(t, "it is settled", func() bool {
-			found, err := f.db.Find(t.Context(), id)
-			if err != nil || len(found) == 0 || found[0].State != store.Delivered {
-				return false
-			}
-			row = found[0]
-			return true
-		})
-		return row
-	}
-	row := settled(ev.ID)
+	word := f.silent()
 	for range 3 { // when others have been settled after it, the relay has let go of it
 		next := event("", 3)
 		next.ID = waybill.NewID()
 		f.write(next)
-		settled(next.ID)
+		f.settled(next.ID)
 	}
-	// Once, as a writer does: what is still in hand when its writer speaks is not remembered any more.
-	f.db.Local().Publish(store.Commit{Entries: []store.Entry{{Event: ev, Lane: row.Lane}}, Checked: true})
-	await(t, "the relay has heard it", func() bool {
+	word.Begun = time.Now()
+	f.hears(c, word)
+}
+
+// TestWordAfterAnotherOwner: while a writer waits for its commit's answer another node may deliver the event, settle it and give the lane away. Whoever
+// gets it remembers nothing, and must look for the row.
+func TestWordAfterAnotherOwner(t *testing.T) {
+	f := newFixture(t)
+	c := &collector{}
+	stop := f.start(c.sink(), relay.Config{PollInterval: 5 * time.Millisecond})
+	begun := time.Now()
+	word := f.silent()
+	word.Begun = begun
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	f.start(c.sink(), relay.Config{PollInterval: 5 * time.Millisecond})
+	await(t, "events are delivered straight from memory", func() bool {
+		f.write(event("", 0))
+		return slices.ContainsFunc(c.all(), func(d waybill.Delivery) bool { return d.Claim.Position().Seq == 0 })
+	})
+	f.hears(c, word)
+}
+
+// silent writes an event of whose commit nobody hears, waits until it is settled, and returns what its writer would say.
+func (f *fixture) silent() store.Commit {
+	f.Helper()
+	ev := event("", 1)
+	ev.ID = waybill.NewID()
+	tx := memstore.BeginTx(f.db)
+	if err := f.box.Write(f.Context(), tx, ev); err != nil {
+		f.Fatal(err)
+	}
+	if err := tx.Commit(f.Context()); err != nil {
+		f.Fatal(err)
+	}
+	return store.Commit{Entries: []store.Entry{{Event: ev, Lane: f.settled(ev.ID).Lane}}, Checked: true}
+}
+
+// settled waits until an event is.
+func (f *fixture) settled(id waybill.ID) (row store.Record) {
+	f.Helper()
+	await(f.T, "it is settled", func() bool {
+		found, err := f.db.Find(f.Context(), id)
+		if err != nil || len(found) == 0 || found[0].State != store.Delivered {
+			return false
+		}
+		row = found[0]
+		return true
+	})
+	return row
+}
+
+// hears says what a writer says, once, as a writer does: what is still in hand then is not remembered any more. The event must not be delivered from memory.
+func (f *fixture) hears(c *collector, word store.Commit) {
+	f.Helper()
+	f.db.Local().Publish(word)
+	before := c.count()
+	await(f.T, "the relay has heard it", func() bool {
 		f.write(event("", 2))
-		return c.count() > 10
+		return c.count() > before+10
 	})
 	for _, d := range c.all() {
-		if d.ID == ev.ID && d.Claim.Position().Seq == 0 {
-			t.Fatal("it was delivered again, from memory")
+		if d.ID == word.Entries[0].Event.ID && d.Claim.Position().Seq == 0 {
+			f.Fatal("it was delivered again, from memory")
 		}
 	}
 }

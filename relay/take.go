@@ -302,7 +302,7 @@ func (e *engine) takeHot() {
 			e.wakeAll()
 		}
 		for i := range c.Entries {
-			e.takeEntry(&c.Entries[i], c.Checked)
+			e.takeEntry(&c.Entries[i], c)
 		}
 	})
 	e.plan.busy()
@@ -323,7 +323,7 @@ func (e *engine) wakeAll() {
 // wakePause is how far apart wake-ups make the relay look at what is put off and held.
 const wakePause = 50 * time.Millisecond
 
-func (e *engine) takeEntry(entry *store.Entry, checked bool) {
+func (e *engine) takeEntry(entry *store.Entry, c *store.Commit) {
 	ev := &entry.Event
 	l := e.lanes.at(entry.Lane)
 	switch {
@@ -340,8 +340,10 @@ func (e *engine) takeEntry(entry *store.Entry, checked bool) {
 		return
 	}
 	// A rollback to a savepoint that nobody saw may have taken the row back, and the order of an aggregate is in the table:
-	// both have to be read first. So does everything while rows before it are unread, or suspect.
-	straight := checked && !ev.Ordered() && !e.spares && l.open && !l.backlog && l.suspects == 0 && l.unsettled < e.window && e.past.complete()
+	// both have to be read first. So does everything while rows before it are unread, or suspect, and what another node may have delivered before it gave
+	// the lane away.
+	straight := c.Checked && !c.Begun.Before(l.since) && !ev.Ordered() && !e.spares &&
+		l.open && !l.backlog && l.suspects == 0 && l.unsettled < e.window && e.past.complete()
 	if it := l.items[ev.ID]; it != nil || e.past.has(ev.ID) {
 		// A read was faster than the writer's own word.
 		if it != nil {

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/waybillhq/waybill"
 )
@@ -29,6 +30,8 @@ type Commit struct {
 	// Checked says that every entry has its row. Where it is false, a rollback to a savepoint that nobody saw may have
 	// taken some back: a listener must see the row before it acts on the entry.
 	Checked bool
+	// Begun is a time before which nobody can have seen the events: when their writer was about to ask for the commit.
+	Begun time.Time
 }
 
 // Entry is a committed event and the lane its row is in. It is shared by all listeners: do not change it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -83,6 +84,7 @@ type session struct {
 	ending                 store.Ending
 
 	commits, rollbacks int
+	asked              time.Time // for the last commit
 	accepted           []waybill.ID
 	check              bool
 	ctx                context.Context // of the commit or rollback
@@ -94,6 +96,7 @@ func (s *session) Owns(t *tx) bool { return t.root() == s.tx }
 
 func (s *session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
 	s.commits++
+	s.asked = time.Now()
 	s.ctx, s.accepted, s.check = ctx, accepted, check
 	if s.commitErr != nil {
 		return store.Ending{}, s.commitErr

@@ -203,6 +203,7 @@ func (r *Runner[T]) commit(ctx context.Context, u *Unit[T]) error {
 	}
 	u.mu.Unlock()
 
+	begun := time.Now()
 	// Events that still wait are accepted in here, so the batches are final only after it.
 	ending, err := u.session.Commit(end, ids, check)
 	batches, afterCommit, afterRollback := u.finish()
@@ -214,11 +215,11 @@ func (r *Runner[T]) commit(ctx context.Context, u *Unit[T]) error {
 		r.tellRolledBack(ctx, batches, afterRollback)
 		return err
 	}
-	r.tellCommitted(ctx, batches, afterCommit, ending)
+	r.tellCommitted(ctx, batches, afterCommit, ending, begun)
 	return nil
 }
 
-func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after []func(), ending store.Ending) {
+func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after []func(), ending store.Ending, begun time.Time) {
 	undone := make(map[waybill.ID]bool, len(ending.Undone)) // there may be as many as there are events
 	for _, id := range ending.Undone {
 		undone[id] = true
@@ -227,7 +228,7 @@ func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after
 		return func(i int) bool { return !b.accepted(i) || len(undone) > 0 && undone[b.evs[i].ID] }
 	}
 	if hub := r.db.Local(); hub.Listened() {
-		commit := store.Commit{Checked: ending.Checked}
+		commit := store.Commit{Checked: ending.Checked, Begun: begun}
 		for _, b := range batches {
 			gone := lost(b)
 			for i := range b.evs {

@@ -58,6 +58,9 @@ func TestCommitSaysWhatWasAccepted(t *testing.T) {
 		if err := write(db, r, w, nil, evs[:2], evs[2:]); err != nil {
 			t.Fatalf("Run: %v", err)
 		}
+		if c := *heard; len(c) != 1 || c[0].Begun.IsZero() || c[0].Begun.After(db.sessions[0].asked) {
+			t.Errorf("the commit was asked for at %v; the hub heard %v", db.sessions[0].asked, c)
+		}
 		s := db.sessions[0]
 		if s.commits != 1 || s.rollbacks != 0 || s.check != wants || !slices.Equal(s.accepted, ids(evs)) {
 			t.Errorf("committed %d times, with check %v (want %v) and %v", s.commits, s.check, wants, s.accepted)
