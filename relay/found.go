@@ -186,11 +186,12 @@ func (e *engine) finishDue(r readReply) {
 	if crowded {
 		e.dueTimes.at(now.Add(firstPoll))
 	}
-	if !full {
-		for _, l := range r.lanes {
-			if !crowded {
-				l.lateSuspects = 0
-			}
+	if full || crowded {
+		return
+	}
+	for _, l := range r.lanes {
+		if !l.draining { // else it took none
+			l.lateSuspects = 0
 		}
 	}
 }

@@ -158,14 +158,15 @@ func leases(lanes []*lane) []store.Lease {
 	return out
 }
 
-// toRelease returns the lanes that have drained, and those whose drain has taken too long.
+// toRelease returns the lanes that have drained, and those that are not left in good order: their drain has taken too long, or what an owner that died may have
+// had in hand has not been gone through. Whoever comes next must suspect it too: an event that kills its process would kill the next one uncounted.
 func (e *engine) toRelease(now time.Time) (clean, dirty []*lane) {
 	for _, l := range e.lanes.list {
 		switch {
 		case !l.draining:
-		case l.busy == 0:
+		case l.busy == 0 && l.suspects == 0 && l.lateSuspects == 0:
 			clean = append(clean, l)
-		case !now.Before(l.drainBy):
+		case l.busy == 0 || !now.Before(l.drainBy):
 			dirty = append(dirty, l)
 		}
 	}

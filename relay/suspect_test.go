@@ -1,0 +1,56 @@
+package relay
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// TestReleaseInGoodOrder: a lane is left in good order when nothing is under way, and nothing is left that an owner who died may have had in hand.
+func TestReleaseInGoodOrder(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		what         string
+		change       func(*lane)
+		clean, dirty bool
+	}{
+		{"nothing is under way", func(*lane) {}, true, false},
+		{"something is under way", func(l *lane) { l.busy = 1 }, false, false},
+		{"something has been under way for too long", func(l *lane) { l.busy, l.drainBy = 1, now }, false, true},
+		{"rows may be what the last owner died of", func(l *lane) { l.suspects = 1 }, false, true},
+		{"rows that were put off may be", func(l *lane) { l.lateSuspects = 1 }, false, true},
+		{"they may be, and something is under way", func(l *lane) { l.busy, l.suspects = 1, 1 }, false, false},
+	} {
+		e := &engine{db: &hubOnly{}}
+		l := newLane(store.Lease{Lane: 3})
+		e.lanes.add(l)
+		if clean, dirty := e.toRelease(now); len(clean)+len(dirty) > 0 {
+			t.Errorf("%s: a lane that is not handed over is released", c.what)
+		}
+		l.draining, l.drainBy = true, now.Add(time.Second)
+		c.change(l)
+		clean, dirty := e.toRelease(now)
+		if slices.Contains(clean, l) != c.clean || slices.Contains(dirty, l) != c.dirty {
+			t.Errorf("%s: in good order %v, otherwise %v", c.what, clean, dirty)
+		}
+	}
+}
+
+// TestDueWhileDraining: what a read of rows put off brings for a lane that is being handed over is not taken, and stays suspect.
+func TestDueWhileDraining(t *testing.T) {
+	e := &engine{db: &hubOnly{}}
+	var lanes []*lane
+	for n := range 2 {
+		l := newLane(store.Lease{Lane: n, Unclean: true, Window: 5})
+		l.open = true
+		e.lanes.add(l)
+		lanes = append(lanes, l)
+	}
+	lanes[1].draining = true
+	e.finishDue(readReply{readJob: readJob{kind: readDue, lanes: lanes, limit: 10}})
+	if lanes[0].lateSuspects != 0 || lanes[1].lateSuspects != 5 {
+		t.Errorf("%d and %d rows are suspect, want 0, and the 5 that were not taken", lanes[0].lateSuspects, lanes[1].lateSuspects)
+	}
+}
