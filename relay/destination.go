@@ -120,7 +120,7 @@ func (e *engine) park(it *item, d *destination) {
 // passAll takes an aggregate out of memory whose destination is down.
 func (e *engine) passAll(a *aggregate) {
 	for _, it := range slices.Clone(a.queue) {
-		if it.state == inFlight {
+		if it.state == inFlight || it.state == finished {
 			continue
 		}
 		a.remove(it)

@@ -27,7 +27,12 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	db, err := memstore.New(memstore.Config{})
+	return newFixtureOf(t, memstore.Config{})
+}
+
+func newFixtureOf(t *testing.T, cfg memstore.Config) *fixture {
+	t.Helper()
+	db, err := memstore.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

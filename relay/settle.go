@@ -218,7 +218,11 @@ func (e *engine) settledOutcome(o outcome) {
 	if o.kind == kindCount {
 		it.lane.busy--
 		e.countedSuspect(it)
-		if it.lane.draining {
+		switch a := it.agg; {
+		case it.lane.draining:
+			e.abandon(it)
+		case a != nil && a.heldBefore(it.row.Seq):
+			a.lateWaiting = true // another one has come to stand in front of it: it is read again after that one
 			e.abandon(it)
 		}
 		return

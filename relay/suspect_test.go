@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -52,5 +53,23 @@ func TestDueWhileDraining(t *testing.T) {
 	e.finishDue(readReply{readJob: readJob{kind: readDue, lanes: lanes, limit: 10}})
 	if lanes[0].lateSuspects != 0 || lanes[1].lateSuspects != 5 {
 		t.Errorf("%d and %d rows are suspect, want 0, and the 5 that were not taken", lanes[0].lateSuspects, lanes[1].lateSuspects)
+	}
+}
+
+// TestPassAllDuringACount: an aggregate whose destination is down leaves memory, but for the event whose attempt is being counted.
+func TestPassAllDuringACount(t *testing.T) {
+	e := &engine{db: &hubOnly{}}
+	l := newLane(store.Lease{Lane: 1, Unclean: true, Window: 5})
+	a := l.aggregate(store.Aggregate{Type: "thing", ID: "a"})
+	for seq := range int64(2) {
+		it := e.add(l, &store.Row{Key: store.Key{Lane: 1, Seq: seq + 1, ID: waybill.NewID()}}, false)
+		it.agg, it.suspect = a, true
+		a.enqueue(it)
+	}
+	counted := a.queue[0]
+	counted.state = finished
+	e.passAll(a)
+	if !slices.Equal(a.queue, []*item{counted}) || counted.state != finished || a.passed != 2 || l.unsettled != 1 {
+		t.Errorf("%d are left, the first is %v, passed from %d on, %d in hand", len(a.queue), counted.state, a.passed, l.unsettled)
 	}
 }

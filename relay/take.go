@@ -153,8 +153,8 @@ func (e *engine) advance(a *aggregate) {
 func (e *engine) evict(a *aggregate) {
 	keep := a.queue[:0]
 	for i, it := range a.queue {
-		if i < a.flying || it.state == inFlight {
-			keep = append(keep, it)
+		if i < a.flying || it.state == inFlight || it.state == finished {
+			keep = append(keep, it) // it is with a worker, or its attempt is being counted
 			continue
 		}
 		if a.holds(it.id()) && !a.heldBefore(it.row.Seq) {
