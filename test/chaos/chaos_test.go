@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -100,6 +101,9 @@ func TestChaos(t *testing.T) {
 		}
 		d.errorf("%v", v)
 	}
+	for _, line := range refused(folder) {
+		d.errorf("the server refused a statement: %s", line)
+	}
 	t.Log(d.report(e, sum))
 	if sum.events < int(total/time.Second) {
 		d.errorf("only %d events were written: this shows nothing", sum.events)
@@ -146,6 +150,27 @@ func (d *driver) report(e evidence, s summary) string {
 	fmt.Fprintf(&b, "\n  %d passed one whose transaction was open for long", s.late)
 	fmt.Fprintf(&b, "\n  %d events, %d deliveries, %d successful, %d duplicates, at most %d are allowed", s.events, s.deliveries, s.successes, s.duplicates, s.bound)
 	return b.String()
+}
+
+// sqlState is in the text of every error that the server has answered with.
+var sqlState = regexp.MustCompile(`\(SQLSTATE (\w{2})\w{3}\)`)
+
+// refused returns the lines of the relays' logs that tell of an error which is not explained by a server that goes away: a statement that is wrong once is wrong
+// whenever it is tried again, and nothing is settled meanwhile.
+func refused(folder string) (lines []string) {
+	logs, _ := filepath.Glob(filepath.Join(folder, "*.log")) // the pattern is well formed
+	for _, path := range logs {
+		text, _ := os.ReadFile(path) // what cannot be read shows nothing
+		for line := range strings.Lines(string(text)) {
+			switch m := sqlState.FindStringSubmatch(line); {
+			case m == nil:
+			case m[1] == "57", m[1] == "08": // an operator intervenes; the connection
+			default:
+				lines = append(lines, filepath.Base(path)+": "+strings.TrimSpace(line))
+			}
+		}
+	}
+	return lines
 }
 
 // tell logs the ends of the relays' logs.

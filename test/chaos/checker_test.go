@@ -4,7 +4,10 @@ package chaos
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -262,5 +265,22 @@ func TestCheckerAllows(t *testing.T) {
 				t.Errorf("%v", sorted(bad))
 			}
 		})
+	}
+}
+
+// TestRefused: what the server says of a statement is a fault of the relay, what it says when it goes away is not.
+func TestRefused(t *testing.T) {
+	folder := t.TempDir()
+	text := `level=INFO msg="waybill: relay starts"
+level=WARN msg="waybill: reading failed" error="FATAL: the database system is starting up (SQLSTATE 57P03)"
+level=WARN msg="waybill: settling failed" error="pgstore: unexpected EOF"
+level=WARN msg="waybill: settling failed" error="ERROR: duplicate key value (SQLSTATE 23505)"
+level=WARN msg="waybill: settling failed" error="ERROR: deadlock detected (SQLSTATE 40P01)"
+`
+	if err := os.WriteFile(filepath.Join(folder, "A.log"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := refused(folder); len(got) != 2 || !strings.Contains(got[0], "A.log: ") || !strings.Contains(got[0], "23505") || !strings.Contains(got[1], "40P01") {
+		t.Errorf("refused: %q", got)
 	}
 }
