@@ -21,6 +21,20 @@ func (s *suspects) has(it *item) bool {
 	return it.suspect && (s.current == it || slices.Contains(s.list, it))
 }
 
+// next takes out the one whose turn it is: of those with the fewest attempts, the first. A process may end for another reason right after it has counted, and
+// that must not hit the same event again and again.
+func (s *suspects) next() *item {
+	at := 0
+	for i, it := range s.list {
+		if it.row.Attempts < s.list[at].row.Attempts {
+			at = i
+		}
+	}
+	it := s.list[at]
+	s.list = slices.Delete(s.list, at, at+1)
+	return it
+}
+
 // remove forgets an item that is dropped.
 func (s *suspects) remove(it *item) {
 	if !it.suspect {
@@ -50,8 +64,7 @@ var errKilled = errors.New("its last attempt did not return: the process ended w
 func (e *engine) nextSuspect() {
 	s := &e.suspects
 	for s.current == nil && len(s.list) > 0 {
-		it := s.list[0]
-		s.list = s.list[1:]
+		it := s.next()
 		if it.state != waiting || it.lane.gone {
 			continue
 		}

@@ -73,3 +73,18 @@ func TestPassAllDuringACount(t *testing.T) {
 		t.Errorf("%d are left, the first is %v, passed from %d on, %d in hand", len(a.queue), counted.state, a.passed, l.unsettled)
 	}
 }
+
+// TestSuspectsTakeTurns: whoever was counted, and perhaps never delivered, comes behind those that were not.
+func TestSuspectsTakeTurns(t *testing.T) {
+	var s suspects
+	for i, attempts := range []int{2, 0, 1, 0, 2} {
+		s.push(&item{row: &store.Row{Key: store.Key{Seq: int64(i)}, Attempts: attempts}})
+	}
+	var order []int64
+	for len(s.list) > 0 {
+		order = append(order, s.next().row.Seq)
+	}
+	if want := []int64{1, 3, 2, 0, 4}; !slices.Equal(order, want) {
+		t.Errorf("they go in this order: %v, want %v", order, want)
+	}
+}
