@@ -96,6 +96,17 @@ func TestJetStreamCluster(t *testing.T) {
 	w.sees(check, Warn, "has 1 replicas, in a cluster", "nats stream edit orders --replicas 3")
 	apply(3)
 	w.well(check)
+	// A server that is stopped while it makes its copy of a stream leaves that running.
+	w.await("every server has its copy", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		stream, err := js.Stream(ctx, "orders")
+		if err != nil {
+			return false
+		}
+		c := stream.CachedInfo().Cluster
+		return c != nil && c.Leader != "" && len(c.Replicas) == 2 && c.Replicas[0].Current && c.Replicas[1].Current
+	})
 }
 
 // natsCluster starts servers that know each other, and returns where clients reach one of them.

@@ -19,7 +19,12 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain: what servers of NATS leave running that are stopped while they make a stream is theirs.
+func TestMain(m *testing.M) {
+	const nats = "github.com/nats-io/nats-server/v2/server"
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(nats+".(*fileStore).flushStreamStateLoop"),
+		goleak.IgnoreTopFunction(nats+".(*msgBlock).flushLoop"), goleak.IgnoreTopFunction(nats+"/ats.Register.func1"))
+}
 
 // ward is a configuration under examination.
 type ward struct {
