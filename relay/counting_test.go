@@ -122,7 +122,7 @@ func holdDuringACount(t *testing.T, late bool) {
 		t.Fatal(err)
 	}
 	f.write(second, other)
-	f.abandonLanes()
+	f.abandonLane()
 
 	g := &countGate{Relay: f.db, open: make(chan struct{}), due: make(map[waybill.ID]bool)}
 	var done atomic.Bool
@@ -173,22 +173,13 @@ func holdDuringACount(t *testing.T, late bool) {
 	}
 }
 
-// abandonLanes leaves all lanes to an owner that is gone without a word.
-func (f *fixture) abandonLanes() {
+// abandonLane leaves the only lane to an owner that is gone without a word.
+func (f *fixture) abandonLane() {
 	f.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
-	m, err := f.db.Heartbeat(f.Context(), node, time.Minute)
-	if err != nil {
-		f.Fatal(err)
-	}
-	var lanes []int
-	for _, l := range m.Lanes {
-		lanes = append(lanes, l.Lane)
-	}
-	if _, err := f.db.Acquire(f.Context(), node, lanes, 64); err != nil {
-		f.Fatal(err)
-	}
-	if err := f.db.Leave(f.Context(), node); err != nil {
+	_, beat := f.db.Heartbeat(f.Context(), node, time.Minute)
+	_, acquired := f.db.Acquire(f.Context(), node, []int{0}, 64)
+	if err := errors.Join(beat, acquired, f.db.Leave(f.Context(), node)); err != nil {
 		f.Fatal(err)
 	}
 }

@@ -38,13 +38,7 @@ func graceful[T any](b *bed[T]) {
 	other := cfg
 	b.startOn(b.second(), r.sink(), other)
 	b.await("the other is there", func() bool { return len(b.stats().Nodes) == 2 })
-	stopped := make(chan error, 1)
-	go func() { stopped <- run.stop() }()
-	b.await("it has stopped taking work", func() bool { return len(b.logs.find("relay stops")) == 1 })
-	g.let(2)
-	if err := <-stopped; err != nil {
-		b.Fatal(err)
-	}
+	b.stopWith(run, g, 2)
 	// With a lease of an hour, only lanes that were given back can be had.
 	b.awaitEmpty()
 	if n := g.count(); n != 2 {
@@ -55,6 +49,18 @@ func graceful[T any](b *bed[T]) {
 		if !l.Live {
 			b.Errorf("lane %d has no owner", l.Lane)
 		}
+	}
+}
+
+// stopWith stops a relay that has n events in hand; its sink lets them go when no more are taken.
+func (b *bed[T]) stopWith(run *running, g *gate, n int) {
+	b.Helper()
+	stopped := make(chan error, 1)
+	go func() { stopped <- run.stop() }()
+	b.await("it has stopped taking work", func() bool { return len(b.logs.find("relay stops")) == 1 })
+	g.let(n)
+	if err := <-stopped; err != nil {
+		b.Fatal(err)
 	}
 }
 
@@ -325,13 +331,7 @@ func suspectsHandedOn[T any](b *bed[T]) {
 	g := newGate()
 	run := b.start(g.sink(), cfg)
 	b.await("one is with the sink", func() bool { return g.count() == 1 })
-	stopped := make(chan error, 1)
-	go func() { stopped <- run.stop() }()
-	b.await("it has stopped taking work", func() bool { return len(b.logs.find("relay stops")) == 1 })
-	g.let(1)
-	if err := <-stopped; err != nil {
-		b.Fatal(err)
-	}
+	b.stopWith(run, g, 1)
 	r := &recorder{}
 	r.answer = b.counted
 	b.start(r.sink(), cfg)
