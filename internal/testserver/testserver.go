@@ -13,9 +13,16 @@ const (
 	// EnvPostgres holds a PostgreSQL URL. Its role is a superuser, because
 	// tests create databases and terminate other sessions.
 	EnvPostgres = "WAYBILL_TEST_POSTGRES"
-	// EnvMySQL holds a go-sql-driver data source name. Its user holds every
-	// privilege, with the right to grant them.
+	// EnvPostgresNew holds a PostgreSQL URL, too, of a server of another major
+	// version than the first.
+	EnvPostgresNew = "WAYBILL_TEST_POSTGRES_NEW"
+	// EnvMariaDB holds a go-sql-driver data source name of a MariaDB server. Its
+	// user holds every privilege, with the right to grant them.
+	EnvMariaDB = "WAYBILL_TEST_MARIADB"
+	// EnvMySQL is the same for a MySQL server, which is not MariaDB.
 	EnvMySQL = "WAYBILL_TEST_MYSQL"
+	// EnvMySQLClient names a script that is MySQL's own command line client.
+	EnvMySQLClient = "WAYBILL_TEST_MYSQL_CLIENT"
 	// EnvRedis holds a Redis URL.
 	EnvRedis = "WAYBILL_TEST_REDIS"
 	// EnvRabbitMQ holds an AMQP URL. Its user may do everything in the virtual
@@ -38,22 +45,34 @@ const (
 	// data folders, logs, and for each server a NAME.json that says how it
 	// was started.
 	EnvInstance = "WAYBILL_TEST_INSTANCE"
+	// EnvFull makes every way to connect to a store run the whole suite; see
+	// [Full].
+	EnvFull = "WAYBILL_TEST_FULL"
 )
+
+// Full reports whether a test that repeats another one over another way to
+// connect runs whole. Without it the large checks run once for each store.
+// make test-stores-full sets it.
+func Full() bool { return os.Getenv(EnvFull) == "1" }
 
 // The names of the servers, as EnvRequire and the command line spell them.
 const (
 	PostgresName = "postgres"
-	MariaDBName  = "mariadb"
-	RedisName    = "redis"
-	RabbitMQName = "rabbitmq"
-	KafkaName    = "kafka"
-	PulsarName   = "pulsar"
+	// PostgresNewName is the newest major version.
+	PostgresNewName = "postgres18"
+	MariaDBName     = "mariadb"
+	MySQLName       = "mysql"
+	RedisName       = "redis"
+	RabbitMQName    = "rabbitmq"
+	KafkaName       = "kafka"
+	PulsarName      = "pulsar"
 )
 
 // servers says, by name, which variable carries an address and in what form.
 var servers = map[string]struct{ env, form string }{
 	PostgresName: {EnvPostgres, "postgres://user:password@host:port/database"},
-	MariaDBName:  {EnvMySQL, "user:password@tcp(host:port)/database?parseTime=true"},
+	MariaDBName:  {EnvMariaDB, "user:password@tcp(host:port)/database?parseTime=true"},
+	MySQLName:    {EnvMySQL, "user:password@tcp(host:port)/database?parseTime=true"},
 	RedisName:    {EnvRedis, "redis://host:port/0"},
 	RabbitMQName: {EnvRabbitMQ, "amqp://user:password@host:port/"},
 	KafkaName:    {EnvKafka, "host:port"},
@@ -78,11 +97,25 @@ func Postgres(tb testing.TB) string {
 	return Address(tb, PostgresName)
 }
 
-// MySQL is the [Address] of a MySQL or MariaDB server, for go-sql-driver, on
-// which the test may create databases.
-func MySQL(tb testing.TB) string {
+// PostgresNew is the address of a PostgreSQL server of another major version
+// than [Postgres] has.
+func PostgresNew(tb testing.TB) string {
+	tb.Helper()
+	return address(tb, PostgresNewName, EnvPostgresNew, "postgres://user:password@host:port/database")
+}
+
+// MariaDB is the [Address] of a MariaDB server, for go-sql-driver, on which the
+// test may create databases.
+func MariaDB(tb testing.TB) string {
 	tb.Helper()
 	return Address(tb, MariaDBName)
+}
+
+// MySQL is the [Address] of a MySQL server, for go-sql-driver, on which the test
+// may create databases.
+func MySQL(tb testing.TB) string {
+	tb.Helper()
+	return Address(tb, MySQLName)
 }
 
 // Redis is the [Address] of a Redis server. Its data belongs to everybody: a
@@ -114,19 +147,23 @@ func Pulsar(tb testing.TB) string {
 }
 
 // Shell returns the path of a server's command line client: "psql", "mariadb",
-// "sqlite3", "redis-cli", "kcat" or "pulsar-client". Without it the test is
+// "mysql", "sqlite3", "redis-cli", "kcat" or "pulsar-client"; also of "pgbouncer",
+// which is a server. Without it the test is
 // skipped, or fails when EnvRequire asks for the server that the client belongs
 // to.
 func Shell(tb testing.TB, name string) string {
 	tb.Helper()
 	client, ok := clients[name]
 	if !ok {
-		tb.Fatalf("testserver.Shell(%q): know only psql, mariadb, sqlite3, redis-cli, kcat and pulsar-client", name)
+		tb.Fatalf("testserver.Shell(%q): know only psql, pgbouncer, mariadb, mysql, sqlite3, redis-cli, kcat and pulsar-client", name)
 	}
 	if client.env != "" {
 		return address(tb, client.server, client.env, "/path/to/"+name)
 	}
 	path, err := exec.LookPath(name)
+	if err != nil {
+		path, err = exec.LookPath("/usr/sbin/" + name) // where ordinary users do not look
+	}
 	if err != nil {
 		missing(tb, client.server, name+" is not installed: run `"+target(client.server)+"`, or install the package "+client.install)
 	}
@@ -137,7 +174,9 @@ func Shell(tb testing.TB, name string) string {
 // the package that brings it or the variable that names it.
 var clients = map[string]struct{ server, install, env string }{
 	"psql":          {server: PostgresName, install: "postgresql-client"},
+	"pgbouncer":     {server: PostgresName, install: "pgbouncer"},
 	"mariadb":       {server: MariaDBName, install: "mariadb-client"},
+	"mysql":         {server: MySQLName, env: EnvMySQLClient},
 	"sqlite3":       {server: anyServer, install: "sqlite3"}, // no server belongs to it, so any requirement includes it
 	"redis-cli":     {server: RedisName, install: "redis-tools"},
 	"kcat":          {server: KafkaName, install: "kcat"},

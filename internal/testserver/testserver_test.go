@@ -71,8 +71,11 @@ func TestMissingServerSkipsOrFails(t *testing.T) {
 		{"postgres, all required", testserver.Postgres, "1", "fatal", testserver.EnvPostgres},
 		{"postgres, required by name", testserver.Postgres, "postgres", "fatal", testserver.EnvPostgres},
 		{"postgres, only the other required", testserver.Postgres, "mariadb", "skip", testserver.EnvPostgres},
-		{"mysql, not required", testserver.MySQL, "", "skip", testserver.EnvMySQL},
-		{"mysql, required in a list", testserver.MySQL, "postgres,mariadb", "fatal", testserver.EnvMySQL},
+		{"mariadb, not required", testserver.MariaDB, "", "skip", testserver.EnvMariaDB},
+		{"mariadb, required in a list", testserver.MariaDB, "postgres,mariadb", "fatal", testserver.EnvMariaDB},
+		{"mysql, not required", testserver.MySQL, "postgres,mariadb", "skip", testserver.EnvMySQL},
+		{"mysql, required in a list", testserver.MySQL, "postgres,mysql", "fatal", testserver.EnvMySQL},
+		{"mysql's client, required", shell("mysql"), "mysql", "fatal", testserver.EnvMySQLClient},
 		{"psql, not required", shell("psql"), "mariadb", "skip", "postgresql-client"},
 		{"psql, required", shell("psql"), "1", "fatal", "postgresql-client"},
 		{"mariadb, required", shell("mariadb"), "mariadb", "fatal", "mariadb-client"},
@@ -93,7 +96,7 @@ func TestMissingServerSkipsOrFails(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			for _, env := range []string{
-				testserver.EnvPostgres, testserver.EnvMySQL, testserver.EnvRedis, testserver.EnvRabbitMQ,
+				testserver.EnvPostgres, testserver.EnvMariaDB, testserver.EnvMySQL, testserver.EnvMySQLClient, testserver.EnvRedis, testserver.EnvRabbitMQ,
 				testserver.EnvKafka, testserver.EnvPulsar, testserver.EnvPulsarClient,
 			} {
 				t.Setenv(env, "")

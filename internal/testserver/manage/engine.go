@@ -75,7 +75,11 @@ type fetcher interface {
 
 // engines returns all engines, in the order in which they are reported.
 func engines() []engine {
-	return []engine{postgres{}, mariadb{}, redis{}, rabbitmq{}, kafka{}, pulsar{}}
+	all := []engine{postgres{}, mariadb{}, mysql{}, redis{}, rabbitmq{}, kafka{}, pulsar{}}
+	for _, r := range releases() {
+		all = append(all, postgres{release: r})
+	}
+	return all
 }
 
 // place is where one server of an instance keeps its files.

@@ -92,7 +92,7 @@ func (h *Home) report(missing []program, installErr error) error {
                                     %s='user:password@tcp(host:port)/database?parseTime=true'
                                     (and so on: see testserver help)`,
 		strings.Join(append(fatal, optional...), ", "), installErr, strings.Join(packagesOf(missing), " "),
-		testserver.EnvPostgres, testserver.EnvMySQL)
+		testserver.EnvPostgres, testserver.EnvMariaDB)
 }
 
 func packagesOf(programs []program) []string {

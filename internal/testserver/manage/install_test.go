@@ -22,8 +22,8 @@ func TestReportSaysWhatIsMissingAndWhatToDo(t *testing.T) {
 	}
 	for _, want := range []string{
 		"postgres", "initdb", "mariadbd or mysqld", "mariadb-install-db", "psql", "sqlite3", "no apt-get",
-		"apt-get install mariadb-client mariadb-server postgresql postgresql-client sqlite3",
-		testserver.EnvPostgres + "=", testserver.EnvMySQL + "=",
+		"apt-get install mariadb-client mariadb-server pgbouncer postgresql postgresql-client sqlite3",
+		testserver.EnvPostgres + "=", testserver.EnvMariaDB + "=",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("message lacks %q:\n%v", want, err)

@@ -39,12 +39,28 @@ type Request struct {
 	RaceTools bool
 	// Shells also makes sure of the databases' command line clients.
 	Shells bool
+	// Secure, if it is not nil, also has Kafka and Pulsar listen with TLS: at the
+	// last of their ports.
+	Secure *Certificates
+}
+
+// Certificates are files in PEM.
+type Certificates struct {
+	// Cert and Key are the server's; CA is the authority of clients, which must
+	// have a certificate.
+	Cert, Key, CA string
+}
+
+// securer is an engine that can listen with TLS.
+type securer interface {
+	secured(c Certificates) engine
 }
 
 // shells are the clients that tests run.
 func shells() []program {
 	return []program{
 		{names: []string{"psql"}, packages: []string{"postgresql-client"}, optional: true},
+		{names: []string{"pgbouncer"}, packages: []string{"pgbouncer"}, optional: true},
 		{names: []string{"mariadb"}, packages: []string{"mariadb-client"}, optional: true},
 		{names: []string{"sqlite3"}, packages: []string{"sqlite3"}, optional: true},
 	}
@@ -141,6 +157,9 @@ func (h *Home) prepare(ctx context.Context, req Request) ([]engine, error) {
 			}
 			h.say("%s is named by %s: using that one", e.name(), e.env())
 		default:
+			if s, ok := e.(securer); ok && req.Secure != nil {
+				e = s.secured(*req.Secure)
+			}
 			chosen = append(chosen, e)
 			want = append(want, e.programs()...)
 		}

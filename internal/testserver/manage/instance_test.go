@@ -203,6 +203,7 @@ func TestPrepareUsesServersThatTheEnvironmentNames(t *testing.T) {
 	h := testHome(t)
 	listener := listen(t)
 	t.Setenv(testserver.EnvPostgres, "postgres://u:secret@"+listener+"/db")
+	t.Setenv(testserver.EnvMariaDB, "u:secret@tcp("+listener+")/db")
 	t.Setenv(testserver.EnvMySQL, "u:secret@tcp("+listener+")/db")
 	t.Setenv(testserver.EnvRedis, "redis://"+listener+"/0")
 	t.Setenv(testserver.EnvRabbitMQ, "amqp://guest:guest@"+listener+"/")

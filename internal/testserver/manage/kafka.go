@@ -5,6 +5,7 @@ package manage
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -12,7 +13,10 @@ import (
 )
 
 // kafka is one node that is broker and controller.
-type kafka struct{}
+type kafka struct{ certificates *Certificates }
+
+// secured implements securer.
+func (kafka) secured(c Certificates) engine { return kafka{certificates: &c} }
 
 const kafkaHeap = "384m"
 
@@ -29,8 +33,13 @@ func (kafka) name() string    { return testserver.KafkaName }
 func (kafka) env() string     { return testserver.EnvKafka }
 func (kafka) account() string { return "" }
 
-// ports: of the broker and of the controller.
-func (kafka) ports() int { return 2 }
+// ports: of the broker, of the controller, and of the broker with TLS.
+func (k kafka) ports() int {
+	if k.certificates != nil {
+		return 3
+	}
+	return 2
+}
 
 func (k kafka) programs() []program {
 	return append(k.jars().programs(), program{names: []string{"kcat"}, packages: []string{"kcat"}, optional: true})
@@ -91,10 +100,38 @@ func kafkaSettings(data string, port, controller int) string {
 
 func (k kafka) start(at place, ports []int) command {
 	config := filepath.Join(at.dir, "server.properties")
+	properties := kafkaProperties(at.data, ports)
+	if k.certificates != nil {
+		properties += kafkaTLS(k.certificates, ports)
+	}
 	return command{
 		argv:  k.jars().java(kafkaHeap, []string{ownTemp(at)}, "kafka.Kafka", config),
-		files: map[string]string{config: kafkaProperties(at.data, ports)},
+		files: map[string]string{config: properties},
 	}
+}
+
+// kafkaTLS are properties that stand behind the others, and instead of those of
+// the same name. Nodes and tools go on without TLS.
+func kafkaTLS(c *Certificates, ports []int) string {
+	return strings.Join([]string{
+		fmt.Sprintf("listeners=PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d,SSL://127.0.0.1:%d", ports[0], ports[1], ports[2]),
+		fmt.Sprintf("advertised.listeners=PLAINTEXT://127.0.0.1:%d,SSL://127.0.0.1:%d", ports[0], ports[2]),
+		"listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL",
+		"ssl.client.auth=required",
+		"ssl.keystore.type=PEM",
+		"ssl.keystore.certificate.chain=" + onOneLine(c.Cert),
+		"ssl.keystore.key=" + onOneLine(c.Key),
+		"ssl.truststore.type=PEM",
+		"ssl.truststore.certificates=" + onOneLine(c.CA),
+		"",
+	}, "\n")
+}
+
+// onOneLine returns a file as the value of a property; one that cannot be read
+// as an empty one, which the server refuses.
+func onOneLine(path string) string {
+	text, _ := os.ReadFile(path)
+	return strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", `\n`)
 }
 
 // ready wants the line of the log as well: on a port, an answer can be

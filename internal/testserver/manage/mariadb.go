@@ -16,7 +16,7 @@ import (
 type mariadb struct{}
 
 func (mariadb) name() string    { return testserver.MariaDBName }
-func (mariadb) env() string     { return testserver.EnvMySQL }
+func (mariadb) env() string     { return testserver.EnvMariaDB }
 func (mariadb) account() string { return "mysql" }
 func (mariadb) ports() int      { return 1 }
 
@@ -41,7 +41,7 @@ func (m mariadb) version(ctx context.Context) (string, error) {
 	}
 	found := mariadbVersion.FindStringSubmatch(line)
 	if found == nil {
-		return "", fmt.Errorf("%s is not MariaDB (%q): install mariadb-server, or name a running MySQL with %s",
+		return "", fmt.Errorf("%s is not MariaDB (%q): install mariadb-server, or name a running MariaDB with %s",
 			m.server(), line, m.env())
 	}
 	return found[1], nil

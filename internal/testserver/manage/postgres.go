@@ -18,14 +18,30 @@ import (
 // loopback only and hold nothing but test data.
 const login = "waybill"
 
-type postgres struct{}
+// postgres is the system's server, or one of a release of its own.
+type postgres struct{ release release }
 
-func (postgres) name() string    { return testserver.PostgresName }
-func (postgres) env() string     { return testserver.EnvPostgres }
+func (p postgres) name() string {
+	if p.release != "" {
+		return testserver.PostgresName + p.release.major()
+	}
+	return testserver.PostgresName
+}
+
+func (p postgres) env() string {
+	if p.release != "" {
+		return testserver.EnvPostgresNew
+	}
+	return testserver.EnvPostgres
+}
+
 func (postgres) account() string { return "postgres" }
 func (postgres) ports() int      { return 1 }
 
-func (postgres) programs() []program {
+func (p postgres) programs() []program {
+	if p.release != "" {
+		return p.release.programs()
+	}
 	return []program{
 		{names: []string{"postgres"}, packages: []string{"postgresql"}},
 		{names: []string{"initdb"}, packages: []string{"postgresql"}},
@@ -35,6 +51,9 @@ func (postgres) programs() []program {
 // binary returns a program that comes with the server that will run. Taking it
 // from the server's own folder keeps initdb and postgres at one version.
 func (p postgres) binary(name string) string {
+	if p.release != "" {
+		return p.release.binary(name)
+	}
 	server, _ := p.programs()[0].find()
 	if name == "postgres" {
 		return server
@@ -45,6 +64,14 @@ func (p postgres) binary(name string) string {
 	}
 	path, _ := findProgram(name)
 	return path
+}
+
+// fetch implements fetcher.
+func (p postgres) fetch(ctx context.Context, h *Home) error {
+	if p.release == "" {
+		return nil
+	}
+	return p.release.fetch(ctx, h)
 }
 
 var postgresVersion = regexp.MustCompile(`PostgreSQL\) (\S+)`)
@@ -89,6 +116,7 @@ func (p postgres) start(at place, ports []int) command {
 		"fsync=on",                 // benchmarks and crash tests measure real durability
 		"synchronous_commit=on",
 		"full_page_writes=on",
+		"wal_level=logical", // a test reads the log, as change data capture does
 		"max_connections=200",
 		"shared_buffers=256MB",
 		"max_wal_size=4GB",

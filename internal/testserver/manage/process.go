@@ -34,7 +34,7 @@ func isServerProgram(name string) bool {
 		"java":
 		return true
 	}
-	return false
+	return strings.HasPrefix(name, "ld-linux") // the loader, as which MySQL runs
 }
 
 // serves reports whether p is a server program that works in, or was started

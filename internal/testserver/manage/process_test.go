@@ -16,6 +16,7 @@ func TestServesOnlyKnownProgramsInTheFolder(t *testing.T) {
 		{"postmaster", process{program: "postgres", args: []string{"postgres", "-D", dir + "/postgres/data"}}, true},
 		{"its child", process{program: "postgres", args: []string{"postgres: checkpointer"}, cwd: dir + "/postgres/data"}, true},
 		{"mariadb", process{program: "mariadbd", args: []string{"mariadbd", "--datadir=" + dir + "/mariadb/data"}}, true},
+		{"mysql", process{program: "ld-linux-x86-64.so.2", args: []string{"ld-linux-x86-64.so.2", "mysqld", "--datadir=" + dir + "/mysql/data"}}, true},
 		{"initdb", process{program: "initdb", args: []string{"initdb", "-D", dir + "/postgres/data"}}, true},
 		{"redis", process{program: "redis-check-rdb", args: []string{"redis-server", "--dir", dir + "/redis/data"}}, true},
 		{"erlang", process{program: "beam.smp", args: []string{"beam.smp"}, cwd: dir + "/rabbitmq/data"}, true},

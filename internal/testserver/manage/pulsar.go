@@ -13,7 +13,10 @@ import (
 
 // pulsar is a broker and a bookie in one process, which keep their metadata in
 // files.
-type pulsar struct{}
+type pulsar struct{ certificates *Certificates }
+
+// secured implements securer.
+func (pulsar) secured(c Certificates) engine { return pulsar{certificates: &c} }
 
 func (pulsar) jars() jars {
 	const group, version = "org.apache.pulsar:", "4.0.6"
@@ -33,8 +36,14 @@ func (pulsar) name() string    { return testserver.PulsarName }
 func (pulsar) env() string     { return testserver.EnvPulsar }
 func (pulsar) account() string { return "" }
 
-// ports: of the broker and of its web server. The bookie finds one by itself.
-func (pulsar) ports() int { return 2 }
+// ports: of the broker, of its web server, and of the broker with TLS. The
+// bookie finds one by itself.
+func (p pulsar) ports() int {
+	if p.certificates != nil {
+		return 3
+	}
+	return 2
+}
 
 func (p pulsar) programs() []program { return p.jars().programs() }
 
@@ -59,6 +68,11 @@ func pulsarOpens() []string {
 func (p pulsar) start(at place, ports []int) command {
 	config := filepath.Join(at.dir, "standalone.conf")
 	client, clientConfig := filepath.Join(at.dir, "pulsar-client"), filepath.Join(at.dir, "client.conf")
+	settings := pulsarConfig(ports)
+	if c := p.certificates; c != nil {
+		settings += fmt.Sprintf("brokerServicePortTls=%d\ntlsCertificateFilePath=%s\ntlsKeyFilePath=%s\ntlsTrustCertsFilePath=%s\n"+
+			"tlsRequireTrustedClientCertOnConnect=true\n", ports[2], c.Cert, c.Key, c.CA)
+	}
 	options := append(pulsarOpens(), "-XX:MaxDirectMemorySize=256m", ownTemp(at))
 	return command{
 		argv: p.jars().java("768m", options, "org.apache.pulsar.PulsarStandaloneStarter",
@@ -66,7 +80,7 @@ func (p pulsar) start(at place, ports []int) command {
 			"--metadata-dir", filepath.Join(at.data, "metadata"),
 			"--bookkeeper-dir", filepath.Join(at.data, "bookkeeper")),
 		files: map[string]string{
-			config: pulsarConfig(ports),
+			config: settings,
 			clientConfig: fmt.Sprintf("brokerServiceUrl=%s\nwebServiceUrl=http://127.0.0.1:%d\n",
 				p.dsn(ports[0]), ports[1]),
 			client: "#!/bin/sh\nexec " + shellWords(p.jars().java("192m", []string{ownTemp(at)}, "org.apache.pulsar.client.cli.PulsarClientTool", clientConfig)) + ` "$@"` + "\n",

@@ -28,13 +28,17 @@ type Server struct {
 
 // EngineNames returns the servers that Start knows.
 func EngineNames() []string {
-	return append(QuickNames(), testserver.KafkaName, testserver.PulsarName)
+	names := append(QuickNames(), testserver.KafkaName, testserver.PulsarName)
+	for _, r := range releases() {
+		names = append(names, postgres{release: r}.name())
+	}
+	return names
 }
 
 // QuickNames returns the servers that start in seconds. They are what Start
 // starts when nothing else is asked for.
 func QuickNames() []string {
-	return []string{testserver.PostgresName, testserver.MariaDBName, testserver.RedisName, testserver.RabbitMQName}
+	return []string{testserver.PostgresName, testserver.MariaDBName, testserver.MySQLName, testserver.RedisName, testserver.RabbitMQName}
 }
 
 func writeServer(path string, s Server) error {

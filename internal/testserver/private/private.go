@@ -4,6 +4,7 @@ package private
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,28 +17,36 @@ import (
 // skipped or fails, as with [testserver.Address].
 func Start(tb testing.TB, name string) manage.Server {
 	tb.Helper()
-	return start(tb, name).Servers[0]
+	return start(tb, manage.Request{Only: []string{name}, Private: true}).Servers[0]
+}
+
+// StartSecure starts a server, Kafka or Pulsar, that ends with the test, and
+// returns where it listens with TLS: host and port.
+func StartSecure(tb testing.TB, name string, c manage.Certificates) string {
+	tb.Helper()
+	s := start(tb, manage.Request{Only: []string{name}, Private: true, Secure: &c}).Servers[0]
+	return "127.0.0.1:" + strconv.Itoa(s.Ports[len(s.Ports)-1])
 }
 
 // KafkaCluster starts a cluster of Kafka brokers that end with the test. Only
 // the first, which is the controller, can be started again when it was killed.
 func KafkaCluster(tb testing.TB, brokers int) []manage.Server {
 	tb.Helper()
-	in := start(tb, testserver.KafkaName)
+	in := start(tb, manage.Request{Only: []string{testserver.KafkaName}, Private: true})
 	if err := in.AddBrokers(tb.Context(), brokers-1); err != nil {
 		tb.Fatal(err)
 	}
 	return in.Servers
 }
 
-func start(tb testing.TB, name string) *manage.Instance {
+func start(tb testing.TB, req manage.Request) *manage.Instance {
 	tb.Helper()
-	testserver.Address(tb, name)
+	testserver.Address(tb, req.Only[0])
 	home, err := manage.Open(tb.Context(), ".", lines{tb})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	in, err := home.Run(tb.Context(), manage.Request{Only: []string{name}, Private: true})
+	in, err := home.Run(tb.Context(), req)
 	if err != nil {
 		tb.Fatal(err)
 	}

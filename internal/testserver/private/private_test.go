@@ -135,7 +135,7 @@ func TestRestartWaitsForItsPort(t *testing.T) {
 // Restart returns only when a client can publish, which is what its probe says.
 func TestBrokersComeBack(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{testserver.RabbitMQName, testserver.KafkaName, testserver.PulsarName, testserver.PostgresName, testserver.MariaDBName} {
+	for _, name := range []string{testserver.RabbitMQName, testserver.KafkaName, testserver.PulsarName, testserver.PostgresName, testserver.MariaDBName, testserver.MySQLName} {
 		t.Run(name, func(t *testing.T) {
 			s := private.Start(t, name)
 			if err := s.Freeze(t.Context()); err != nil {

@@ -144,9 +144,9 @@ func parse(args []string, define func(*flag.FlagSet)) ([]string, error) {
 	return fs.Args(), nil
 }
 
-// onlyFlag defines --only.
-func onlyFlag(fs *flag.FlagSet, only *[]string) {
-	fs.Func("only", "servers to start", func(list string) error {
+// onlyFlag defines a flag that names servers.
+func onlyFlag(fs *flag.FlagSet, name string, only *[]string) {
+	fs.Func(name, "servers to start", func(list string) error {
 		for name := range strings.SplitSeq(list, ",") {
 			if name = strings.TrimSpace(name); name != "" {
 				*only = append(*only, name)
@@ -171,7 +171,7 @@ func (a app) home(ctx context.Context) (*manage.Home, error) {
 
 func (a app) start(ctx context.Context, args []string) (int, error) {
 	var req manage.Request
-	rest, err := parse(args, func(fs *flag.FlagSet) { onlyFlag(fs, &req.Only) })
+	rest, err := parse(args, func(fs *flag.FlagSet) { onlyFlag(fs, "only", &req.Only) })
 	if err != nil {
 		return 0, err
 	}

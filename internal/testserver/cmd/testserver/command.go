@@ -24,12 +24,20 @@ const commandPatience = 10 * time.Second
 
 func (a app) run(ctx context.Context, args []string) (code int, err error) {
 	var req manage.Request
+	var also []string
 	command, err := parse(args, func(fs *flag.FlagSet) {
-		onlyFlag(fs, &req.Only)
+		onlyFlag(fs, "only", &req.Only)
+		onlyFlag(fs, "also", &also)
 		fs.BoolVar(&req.RaceTools, "race-tools", false, "install a C compiler")
 	})
 	if err != nil {
 		return 0, err
+	}
+	if len(also) > 0 {
+		if len(req.Only) == 0 {
+			req.Only = manage.QuickNames()
+		}
+		req.Only = append(req.Only, also...)
 	}
 	if len(command) == 0 {
 		return 0, usageError("no command to run")

@@ -4,7 +4,8 @@ package main
 
 const usage = `testserver starts private databases and brokers for tests, on free loopback
 ports, with their data below .servers in the repository: postgres, mariadb,
-redis and rabbitmq, and if they are asked for kafka and pulsar, which take long.
+mysql, redis and rabbitmq, and if they are asked for kafka and pulsar, which
+take long.
 
 Usage:
   testserver run [flags] -- COMMAND [ARGS...]   start, run COMMAND, stop
@@ -16,12 +17,17 @@ Usage:
 Run "testserver COMMAND --help" for more about one of them.
 
 Missing programs are installed with apt-get, as root or through sudo -n. Kafka
-and Pulsar are fetched with Maven, once, into the user's cache folder.
+and Pulsar are fetched with Maven, once, into the user's cache folder. So is
+MySQL, from Debian's unstable suite, with the mirror that this machine's apt
+sources name; it is not installed. Where that suite is out of reach, name a
+MySQL server with WAYBILL_TEST_MYSQL.
 Servers that an earlier run left behind, even after kill -9, are stopped and
 removed by the next one.
 
 Environment:
   WAYBILL_TEST_POSTGRES   postgres://user:password@host:port/database?sslmode=disable
+  WAYBILL_TEST_POSTGRES_NEW   the same, of another major version
+  WAYBILL_TEST_MARIADB    user:password@tcp(host:port)/database?parseTime=true
   WAYBILL_TEST_MYSQL      user:password@tcp(host:port)/database?parseTime=true
   WAYBILL_TEST_REDIS      redis://host:port/0
   WAYBILL_TEST_RABBITMQ   amqp://user:password@host:port/
@@ -30,6 +36,7 @@ Environment:
       Set by testserver for COMMAND. If one is set already, that server is used
       and none of its kind is started. The user of a database must be allowed
       to create databases and to end other sessions.
+  WAYBILL_TEST_MYSQL_CLIENT    a script: MySQL's own command line client
   WAYBILL_TEST_PULSAR_CLIENT   a script: Pulsar's own command line client
   WAYBILL_TEST_REQUIRE    set by run: a missing server fails tests instead of
       skipping them ("1" for all, or the names of those that were started)
@@ -37,7 +44,7 @@ Environment:
   WAYBILL_TEST_INSTANCE   set by testserver: the folder of this instance
 `
 
-const runUsage = `Usage: testserver run [--only NAMES] [--race-tools] -- COMMAND [ARGS...]
+const runUsage = `Usage: testserver run [--only NAMES] [--also NAMES] [--race-tools] -- COMMAND [ARGS...]
 
 Starts servers, runs COMMAND with their addresses in the environment, stops
 the servers, and exits with COMMAND's exit code. Also stops them when COMMAND
@@ -46,7 +53,9 @@ ten seconds to end. Several runs at once get servers of their own.
 
 Flags:
   --only NAMES   start these, separated by commas (defaults to
-                 postgres,mariadb,redis,rabbitmq; there are kafka and pulsar too)
+                 postgres,mariadb,mysql,redis,rabbitmq; there are kafka and pulsar too)
+  --also NAMES   start these, too: postgres14, postgres16, postgres17 or
+                 postgres18, of which one at a time gets an address
   --race-tools   also install a C compiler, which go test -race needs
 
 Example:
@@ -65,7 +74,7 @@ Servers of an earlier start that still run are used as they are.
 
 Flags:
   --only NAMES   start these, separated by commas (defaults to
-                 postgres,mariadb,redis,rabbitmq; there are kafka and pulsar too)
+                 postgres,mariadb,mysql,redis,rabbitmq; there are kafka and pulsar too)
 `
 
 const stopUsage = `Usage: testserver stop

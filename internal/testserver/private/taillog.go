@@ -1,0 +1,28 @@
+//go:build linux || darwin
+
+package private
+
+import "sync"
+
+// tailLog keeps the end of what a program writes.
+type tailLog struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+// Write implements [io.Writer].
+func (l *tailLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	const most = 4096
+	l.text = append(l.text, b...)
+	l.text = l.text[max(0, len(l.text)-most):]
+	return len(b), nil
+}
+
+// String returns what was kept.
+func (l *tailLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.text)
+}
