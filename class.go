@@ -83,7 +83,7 @@ func classify(class Class, delay time.Duration, err error) error {
 // The outermost of [Permanent], [Unavailable], [RetryAfter] and [Later] decides, because whoever wrapped last knew
 // most. Where errors were joined, the least final branch decides: while one destination is only down, its neighbour's
 // verdict must not bury the event. An error without a class is Dead if it is [ErrDead], [ErrConflict] or [ErrNoHandler],
-// Done if it is [ErrSettled], and Counted otherwise.
+// Done if it is [ErrSettled] or [ErrReplayed], and Counted otherwise.
 func Classify(err error) (Class, time.Duration) {
 	if err == nil {
 		return Done, 0
@@ -94,7 +94,7 @@ func Classify(err error) (Class, time.Duration) {
 	switch {
 	case errors.Is(err, ErrDead), errors.Is(err, ErrConflict), errors.Is(err, ErrNoHandler):
 		return Dead, 0
-	case errors.Is(err, ErrSettled):
+	case errors.Is(err, ErrSettled), errors.Is(err, ErrReplayed):
 		return Done, 0
 	}
 	return Counted, 0

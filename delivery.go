@@ -72,7 +72,18 @@ type Delivery struct {
 	Replay int
 	// Claim is the right by which the relay holds this delivery.
 	Claim Claim
+	// Uncounted says that the carrier counts no deliveries: this one may not be the first, whatever
+	// Attempt is. A consumer group counts the attempt before it calls the handler.
+	Uncounted bool
+	// Suspect says that an earlier consumer may have had the event when it died, and may have died
+	// of it. A consumer group handles one suspect at a time, so that no other event
+	// is counted with it, and returns [ErrReplayed] for one that was applied before.
+	Suspect bool
 }
+
+// Repeated reports whether an earlier consumer may have had the event. Its attempt has to be
+// counted before the handler runs: an event that kills its consumer is counted then or never.
+func (d *Delivery) Repeated() bool { return d.Attempt > 1 || d.Uncounted || d.Suspect }
 
 type deliveryKey struct{}
 

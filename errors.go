@@ -31,6 +31,12 @@ var (
 	// ErrSettled is what a sink returns for a delivery that it has itself recorded as done, in a transaction of the
 	// outbox's database. It means success.
 	ErrSettled = errors.New("waybill: settled by the sink")
+	// ErrReplayed is what a consumer group returns for a suspect ([Delivery.Suspect]) whose effect
+	// was committed earlier. It means success.
+	ErrReplayed = errors.New("waybill: applied before")
 	// ErrOtherRelay: a relay of another name is at work on this outbox; one outbox has one relay.
 	ErrOtherRelay = errors.New("waybill: another relay serves this outbox")
+	// ErrOtherSink: the outbox remembers that its events go elsewhere. A relay must be told to take
+	// the outbox over.
+	ErrOtherSink = errors.New("waybill: the events of this outbox go elsewhere")
 )

@@ -47,7 +47,8 @@ type Event struct {
 	AvailableAt time.Time
 	// Delay is the earliest delivery, counted from the database's time of the write. Excludes AvailableAt.
 	Delay time.Duration
-	// Priority is 0 to 32767; larger goes first, among aggregates, never inside one.
+	// Priority is 0 to 32767; larger goes first, among aggregates, never inside one. The relay
+	// looks for events with a priority ahead of a backlog.
 	Priority int
 	// CorrelationID and CausationID default to the context's, see [Origin]; at most 128 bytes each.
 	CorrelationID string

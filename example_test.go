@@ -95,5 +95,5 @@ func ExampleEvent_NaturalKey() {
 	ev := OrderPlaced.New("o-1", Placed{})
 	ev.DedupKey = ev.NaturalKey() // told once, however often it is written while it is pending
 	fmt.Println(ev.DedupKey)
-	// Output: OrderPlaced:o-1:1
+	// Output: order:OrderPlaced:o-1#1
 }

@@ -3,7 +3,6 @@ package waybill_test
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/waybillhq/waybill"
 )
@@ -78,24 +77,6 @@ func TestPositionNewer(t *testing.T) {
 	} {
 		if got := c.p.Newer(c.q); got != c.want {
 			t.Errorf("%+v newer than %+v is %v", c.p, c.q, got)
-		}
-	}
-}
-
-func TestDedupKeys(t *testing.T) {
-	ev := waybill.Event{Type: "Enrolled", AggregateID: "s-1"}
-	at := time.Date(2026, 3, 1, 0, 59, 0, 0, time.FixedZone("", 2*3600))
-	for _, c := range []struct{ got, want string }{
-		{ev.NaturalKey(), "Enrolled:s-1:1"},
-		{waybill.Event{Type: "Enrolled", AggregateID: "s-1", SchemaVersion: 3}.NaturalKey(), "Enrolled:s-1:3"},
-		{ev.VersionKey(42), "Enrolled:s-1:42"},
-		{ev.HourKey(at), "Enrolled:s-1:2026022822"},
-		{ev.HourKey(at.Add(time.Minute)), "Enrolled:s-1:2026022823"},
-		{waybill.DedupKey("a", "b", "c"), "a:b:c"},
-		{waybill.DedupKey(), ""},
-	} {
-		if c.got != c.want {
-			t.Errorf("the key is %q, want %q", c.got, c.want)
 		}
 	}
 }

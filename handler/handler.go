@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/internal/kind"
 )
 
 // Func handles an event. What its error means is decided by [waybill.Classify]: nil is done, an ordinary error is tried
@@ -108,7 +109,7 @@ func (m *Mux) Serial() {}
 
 // Destination tells a relay what waits when a handler reports [waybill.Unavailable]: events of the same kind, and no others.
 func (m *Mux) Destination(ev *waybill.Event) string {
-	return ev.AggregateType + ":" + ev.Type
+	return kind.Name(ev.AggregateType, ev.Type)
 }
 
 func (m *Mux) one(ctx context.Context, d *waybill.Delivery) (err error) {

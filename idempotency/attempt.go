@@ -118,8 +118,9 @@ func (a *attempt[T]) keep(ctx context.Context, stored store.KeyAnswer) (ok bool,
 	}
 }
 
-// late is for who finds that the key is not his any more. One key has one answer: the one that is stored, and that may be his own. What he
-// made is dropped otherwise.
+// late is for a run that finds that the key is not its own any more: another run has taken it over. That the lease has run out is not enough, because
+// an answer that is thrown away makes the repeat run a second time. One key has one answer: the one that is stored, and that may be this
+// run's own, after a try whose answer was lost. What the run made is dropped otherwise.
 func (a *attempt[T]) late(ctx context.Context, answer Answer, stored store.KeyAnswer) (Reply, error) {
 	rec, there, err := a.k.db.FindKey(ctx, a.key.KeyID)
 	mine := there && rec.Owner == a.key.Owner && rec.Fence == a.key.Fence
@@ -129,12 +130,6 @@ func (a *attempt[T]) late(ctx context.Context, answer Answer, stored store.KeyAn
 	case mine && rec.State == store.KeySucceeded:
 		a.flight.answer = kept(&stored)
 		return Reply{Answer: answer}, nil
-	case mine:
-		// Its lease has run out and nobody has taken it over. An effect must not happen again; else the next one runs it.
-		if _, effect, _ := a.note.read(); effect {
-			a.fail(ctx, codeFailed, errLapsed)
-			return Reply{}, a.wrap(ErrUnresolved)
-		}
 	case there && rec.Hash == string(a.req.Hash) && rec.State != store.KeyFailed:
 		return a.judge(&rec)
 	}
@@ -142,7 +137,7 @@ func (a *attempt[T]) late(ctx context.Context, answer Answer, stored store.KeyAn
 }
 
 var (
-	// errLapsed says that somebody else may have the key by now.
+	// errLapsed says that another run may have the key by now.
 	errLapsed = fmt.Errorf("%w: the run took longer than its lease could be renewed, and its answer is not stored", waybill.ErrLeaseLost)
 	// errTooLong ends the context of a run.
 	errTooLong = fmt.Errorf("idempotency: MaxExecution is over: %w", context.DeadlineExceeded)

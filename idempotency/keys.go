@@ -36,7 +36,8 @@ type Config struct {
 	CountInterval time.Duration
 	// Observe is told what becomes of requests. Defaults to nothing.
 	Observe observe.Hooks
-	// Logger gets what nobody else is told. Defaults to discarding it.
+	// Logger gets what nobody else is told. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
@@ -73,7 +74,7 @@ func (c Config) withDefaults() Config {
 		c.CleanBatch = 500
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return c
 }

@@ -153,7 +153,14 @@ func TestALateRunWhoseKeyIsAnothers(t *testing.T) {
 		d.find = func(func() (store.KeyRecord, bool, error)) (store.KeyRecord, bool, error) {
 			return store.KeyRecord{}, false, errBoom
 		}
-		_, err = idempotency.Do(t.Context(), k, request(t, "other"), func(context.Context) (string, error) { <-time.After(time.Minute); return "late", nil })
+		req = request(t, "other")
+		_, err = idempotency.Do(t.Context(), k, req, func(context.Context) (string, error) {
+			<-time.After(time.Minute)
+			if _, err := idempotency.Do(t.Context(), another(t, d, idempotency.Config{}), req, value("the successor's")); err != nil {
+				t.Error(err)
+			}
+			return "late", nil
+		})
 		if !errors.Is(err, waybill.ErrLeaseLost) || !errors.Is(err, errBoom) {
 			t.Errorf("when nobody can look: %v", err)
 		}

@@ -69,8 +69,8 @@ func (b *batch[T]) run(ctx context.Context) {
 	// What this process is at already, or has twice in this batch, and what may have killed somebody, goes by itself.
 	entered := make(map[waybill.ID]bool, len(b.list))
 	for _, m := range b.list {
-		redelivered := m.fence != nil && m.fence.Attempt > 1
-		if d, ok := waybill.DeliveryFrom(ctx); ok && d.ID == m.ev.ID && d.Attempt > 1 {
+		redelivered := m.fence != nil && m.fence.Repeated()
+		if d, ok := waybill.DeliveryFrom(ctx); ok && d.ID == m.ev.ID && d.Repeated() {
 			redelivered = true
 		}
 		m.alone = redelivered || entered[m.in.Key] || !b.g.enter(m.in.Key)
@@ -99,7 +99,7 @@ func (b *batch[T]) run(ctx context.Context) {
 			continue
 		}
 		res, err := b.g.consume(inner, &effort[T]{ev: m.ev, fn: m.fn, fence: m.own()})
-		b.results[m.at] = settled(res, err, m.own())
+		b.results[m.at] = settled(res, err, m.own(), m.fence != nil && m.fence.Suspect)
 	}
 }
 

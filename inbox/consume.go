@@ -29,7 +29,8 @@ var ErrConsumeFailed = errors.New("waybill: the other attempt failed")
 // succeed.
 //
 // It never joins a transaction that is open already: [waybill.ErrNested]. If ctx carries a delivery ([waybill.ContextWithDelivery]) that is
-// not its first, the attempt is recorded before fn runs, so that an event that kills its process ends dead too.
+// not its first, or may not be ([waybill.Delivery.Repeated]), the attempt is recorded before fn
+// runs, so that an event that kills its process ends dead too.
 func (g *Group[T]) Consume(ctx context.Context, ev waybill.Event, fn HandlerFunc[T]) (Result, error) {
 	if fn == nil {
 		return Result{}, errors.New("inbox: the handler is nil")
@@ -90,6 +91,8 @@ type effort[T any] struct {
 	// leased, if it is not nil, is called instead of fn, without a transaction.
 	leased func(ctx context.Context, l *Lease[T]) error
 	until  time.Time // when its claim ends, by this process's clock and at the latest
+	// suspect: its last consumer may have died of it.
+	suspect bool
 }
 
 // run makes one attempt, if there is one to be made.
@@ -98,13 +101,33 @@ func (e *effort[T]) run(ctx context.Context) (Result, error) {
 		return Result{}, e.inProgress(busyDelay)
 	}
 	defer e.g.leave(e.in.Key)
+	d, ok := waybill.DeliveryFrom(ctx)
+	if !ok || d.ID != e.ev.ID || !d.Repeated() {
+		if e.leased != nil {
+			return e.claim(ctx, e.underLease)
+		}
+		return e.straight(ctx)
+	}
+	// Any number of repetitions may be done: a look at the record is cheaper than a turn.
+	rec, there, err := e.g.inbox.db.FindRecord(ctx, e.g.name, e.in.Key)
+	if err != nil {
+		return Result{}, e.trouble(err)
+	}
+	if there {
+		if res, err, open := e.judge(rec); !open {
+			return res, err
+		}
+	}
+	// An attempt that left its lease behind makes a suspect of any event: its consumer died. One
+	// that failed clears it: since then no attempt was made that is not on record.
+	e.suspect = d.Suspect
+	if there {
+		e.suspect = rec.State == store.InboxProcessing
+	}
 	if e.leased != nil {
 		return e.claim(ctx, e.underLease)
 	}
-	if d, ok := waybill.DeliveryFrom(ctx); ok && d.ID == e.ev.ID && d.Attempt > 1 {
-		return e.claim(ctx, e.claimed) // it may be what its last consumer died of
-	}
-	return e.straight(ctx)
+	return e.claim(ctx, e.claimed)
 }
 
 // errStands says that there is a record already, or that somebody is about to make it.
@@ -146,6 +169,7 @@ func (e *effort[T]) straight(ctx context.Context) (Result, error) {
 		if res, err, open := e.judge(stands.acceptance.Record); !open {
 			return res, err
 		}
+		e.suspect = stands.acceptance.Record.State == store.InboxProcessing
 		return e.claim(ctx, e.claimed)
 	case errors.As(err, &failed):
 		return Result{}, e.failed(ctx, store.Attempt{Owner: owner}, 1, failed.error)
@@ -155,9 +179,19 @@ func (e *effort[T]) straight(ctx context.Context) (Result, error) {
 	return Result{}, e.trouble(err)
 }
 
-// claim records an attempt, durably, and then makes it.
+// claim records an attempt, durably, and then makes it: if the process dies of it, it is counted.
+// No other attempt is, because that of a suspect is made when no other is in flight.
 func (e *effort[T]) claim(ctx context.Context, then func(context.Context, store.Attempt, int) (Result, error)) (Result, error) {
 	g := e.g
+	wait := g.inbox.turns.among
+	if e.suspect {
+		wait = g.inbox.turns.alone
+	}
+	ctx, release, err := wait(ctx)
+	if err != nil {
+		return Result{}, waybill.Later(0, e.wrap(err))
+	}
+	defer release()
 	owner := waybill.NewID()
 	e.until = time.Now().Add(g.opts.LockTTL)
 	rec, ok, err := g.inbox.db.ClaimEvent(ctx, e.in, owner, g.opts.LockTTL, g.opts.attempts(), e.kept())

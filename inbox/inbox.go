@@ -20,14 +20,15 @@ type Config struct {
 	// RedeliveryWindow is for how long whoever carries the events may deliver one again: what the broker keeps, dead letters
 	// included. Retention needs it.
 	RedeliveryWindow time.Duration
-	// RetryInterval is how often [Inbox.Run] looks for failed events that are due, in groups that keep them. Defaults to 1 s;
-	// negative: never.
+	// RetryInterval is how often [Inbox.Run] looks for failed events that are due, in groups that keep them, and tells the observer
+	// how the groups stand. Defaults to 1 s; negative: it looks for none, and tells every 10 s.
 	RetryInterval time.Duration
 	// PurgeInterval is how often [Inbox.Run] removes records. Defaults to 10 minutes.
 	PurgeInterval time.Duration
 	// Observe is told what becomes of events. Defaults to nothing.
 	Observe observe.Hooks
-	// Logger gets what nobody else is told. Defaults to discarding it.
+	// Logger gets what nobody else is told. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
@@ -41,6 +42,8 @@ type Inbox[T any] struct {
 	mu     sync.Mutex
 	groups map[string]*Group[T]
 	order  []*Group[T]
+
+	turns *turns // of attempts that are counted before they are made
 }
 
 // New returns an inbox over a store. It does not touch the database.
@@ -69,9 +72,9 @@ func New[T any](db store.Inbox[T], cfg Config) (*Inbox[T], error) {
 		cfg.PurgeInterval = 10 * time.Minute
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+		cfg.Logger = slog.Default()
 	}
-	i := &Inbox[T]{db: db, cfg: cfg, runner: unit.NewRunner[T](db, cfg.Logger), groups: make(map[string]*Group[T])}
+	i := &Inbox[T]{db: db, cfg: cfg, runner: unit.NewRunner[T](db, cfg.Logger), groups: make(map[string]*Group[T]), turns: newTurns()}
 	i.finish, _ = db.(store.Finisher[T])
 	return i, nil
 }

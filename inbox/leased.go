@@ -19,8 +19,9 @@ type Lease[T any] struct {
 	finished bool
 }
 
-// Key is the same for every attempt of this group at this event. Pass it on to services that know idempotency keys.
-func (l *Lease[T]) Key() string { return l.effort.g.name + ":" + l.effort.ev.ID.String() }
+// Key is the same for every attempt of this group at this event: of a group that goes [ByDedupKey], under whatever id the event comes. Pass it on to
+// services that know idempotency keys.
+func (l *Lease[T]) Key() string { return l.effort.g.name + ":" + l.attempt.Key.String() }
 
 // Fence is higher than that of every earlier attempt. A service that remembers the highest it has seen can refuse a late one.
 func (l *Lease[T]) Fence() int64 { return l.attempt.Fence }

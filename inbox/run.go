@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 )
@@ -25,25 +26,49 @@ func (i *Inbox[T]) Run(ctx context.Context) error {
 		return errors.New("inbox: no group keeps its events (Options.KeepEvent), so none can be tried again without another delivery; " +
 			"with Config.RetryInterval < 0 this only removes old records")
 	}
+	database := outage.New(i.cfg.Logger, "the inbox's database")
 	retry, stopRetry := ticks(i.cfg.RetryInterval)
 	defer stopRetry()
 	purge, stopPurge := ticks(i.cfg.PurgeInterval)
 	defer stopPurge()
+	count, stopCount := ticks(i.countInterval())
+	defer stopCount()
+	note := func(operation string, err error) {
+		switch {
+		case err == nil:
+			database.Succeeded(operation)
+		case ctx.Err() == nil:
+			database.Failed(operation, err)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-retry:
 			for _, g := range keeping {
-				g.retryDue(ctx)
+				note("look for failed events of "+g.name, g.retryDue(ctx))
 			}
-			i.count(ctx)
+		case <-count:
+			note("count", i.count(ctx))
 		case <-purge:
-			if err := i.Purge(ctx); err != nil && ctx.Err() == nil {
-				i.cfg.Logger.Warn("waybill: old inbox records were not removed", slog.String("error", err.Error()))
-			}
+			note("remove old records", i.Purge(ctx))
 		}
 	}
+}
+
+// countEvery is how often the groups are counted if failed events are not looked for.
+const countEvery = 10 * time.Second
+
+// countInterval is how often an observer is told how the groups stand; negative: never.
+func (i *Inbox[T]) countInterval() time.Duration {
+	switch {
+	case i.cfg.Observe.Groups == nil:
+		return -1
+	case i.cfg.RetryInterval > 0:
+		return i.cfg.RetryInterval
+	}
+	return countEvery
 }
 
 // ticks returns a ticker's channel, or one on which nothing comes.
@@ -59,20 +84,18 @@ func ticks(d time.Duration) (<-chan time.Time, func()) {
 const dueLimit = 100
 
 // retryDue tries what is due.
-func (g *Group[T]) retryDue(ctx context.Context) {
+func (g *Group[T]) retryDue(ctx context.Context) error {
 	due, err := g.inbox.db.DueRecords(ctx, g.name, dueLimit)
 	if err != nil {
-		if ctx.Err() == nil {
-			g.inbox.cfg.Logger.Warn("waybill: failed events were not looked for", slog.String("group", g.name), slog.String("error", err.Error()))
-		}
-		return
+		return err
 	}
 	for i := range due {
 		if ctx.Err() != nil {
-			return
+			return nil
 		}
 		g.retry(ctx, &due[i])
 	}
+	return nil
 }
 
 // retry tries an event again that was kept.
@@ -96,13 +119,10 @@ func (g *Group[T]) retry(ctx context.Context, rec *store.InboxRecord) {
 }
 
 // count tells the observer how the groups stand.
-func (i *Inbox[T]) count(ctx context.Context) {
-	if i.cfg.Observe.Groups == nil {
-		return
-	}
+func (i *Inbox[T]) count(ctx context.Context) error {
 	stats, err := i.db.GroupStats(ctx, false)
 	if err != nil {
-		return
+		return err
 	}
 	known := make(map[string]store.GroupStats, len(stats))
 	for _, s := range stats {
@@ -115,6 +135,7 @@ func (i *Inbox[T]) count(ctx context.Context) {
 		out = append(out, observe.Group(s))
 	}
 	i.cfg.Observe.Groups(out)
+	return nil
 }
 
 // purgeLimit is how many records are removed at a time.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/kind"
 )
 
 // Deliver makes the group a sink: it applies the events that a relay or source delivers, with the handlers that are registered. An event without
@@ -33,12 +34,18 @@ func (e *effort[T]) settles() bool {
 	return e.fence != nil && e.g.inbox.finish != nil && !e.fence.Claim.Token().IsZero() && e.fence.Claim.Source() == any(e.g.inbox.db.Local())
 }
 
-// settled turns success into what tells a relay that there is nothing left to settle.
-func settled(res Result, err error, fence *waybill.Delivery) error {
-	if err == nil && fence != nil && !res.Replayed {
+// settled turns success into what tells a relay that there is nothing left to settle, and a source
+// that a suspect was none.
+func settled(res Result, err error, fence *waybill.Delivery, suspect bool) error {
+	switch {
+	case err != nil:
+		return err
+	case res.Replayed && suspect:
+		return waybill.ErrReplayed
+	case fence != nil && !res.Replayed:
 		return waybill.ErrSettled
 	}
-	return err
+	return nil
 }
 
 // Consumer is a consumer group, whatever its transactions are.
@@ -83,7 +90,7 @@ func (b *Bus) Publish(ctx context.Context, evs ...waybill.Event) error {
 // twice, because they remember.
 func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []error {
 	results := make([]error, len(deliveries))
-	handled := make([]int, len(deliveries))
+	handled, replayed := make([]int, len(deliveries)), make([]int, len(deliveries))
 	takers := make([][]int, len(b.consumers))
 	for c, consumer := range b.consumers {
 		for i := range deliveries {
@@ -106,14 +113,21 @@ func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []erro
 		}
 		for n, err := range consumer.Deliver(ctx, part) {
 			i := takers[c][n]
-			if handled[i] == 1 {
+			class, _ := waybill.Classify(err)
+			switch {
+			case handled[i] == 1:
 				results[i] = err
-			} else if class, _ := waybill.Classify(err); class != waybill.Done {
+			case errors.Is(err, waybill.ErrReplayed):
+				replayed[i]++
+			case class != waybill.Done:
 				results[i] = errors.Join(results[i], fmt.Errorf("group %s: %w", consumer.Name(), err))
 			}
 		}
 	}
 	for i := range deliveries {
+		if replayed[i] > 0 && replayed[i] == handled[i] {
+			results[i] = waybill.ErrReplayed // for every group that handles it
+		}
 		if handled[i] == 0 {
 			results[i] = fmt.Errorf("inbox: %w for %s of %s in any group", waybill.ErrNoHandler, deliveries[i].Type, deliveries[i].AggregateType)
 		}
@@ -122,7 +136,7 @@ func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []erro
 }
 
 // Destination tells a relay what waits when a handler reports [waybill.Unavailable]: events of the same kind, and no others.
-func (g *Group[T]) Destination(ev *waybill.Event) string { return ev.AggregateType + ":" + ev.Type }
+func (g *Group[T]) Destination(ev *waybill.Event) string { return kind.Name(ev.AggregateType, ev.Type) }
 
 // Destination tells a relay what waits when a handler reports [waybill.Unavailable].
-func (b *Bus) Destination(ev *waybill.Event) string { return ev.AggregateType + ":" + ev.Type }
+func (b *Bus) Destination(ev *waybill.Event) string { return kind.Name(ev.AggregateType, ev.Type) }

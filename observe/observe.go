@@ -47,7 +47,8 @@ type Hooks struct {
 	Settled func(n int, took time.Duration, err error)
 	// Lanes is how many lanes this relay owns, and how many there are.
 	Lanes func(owned, total int)
-	// Lag is the age of the oldest event that the relay has in hand; 0 if there is none.
+	// Lag is the age of the oldest event that the relay has in memory; 0 if there is none. While the tables cannot be read it grows
+	// from the last read that succeeded: what is not known is not 0. It is not told before the first read.
 	Lag func(oldest time.Duration)
 	// Backlog is what waits in the tables, whenever somebody counted it.
 	Backlog func(b Backlog)
@@ -58,7 +59,7 @@ type Hooks struct {
 	// ConsumeFailed counts attempts of a consumer group that did not succeed and will be made again; ConsumeDied, events it has given up.
 	ConsumeFailed func(group string, ev *waybill.Event, err error, took time.Duration)
 	ConsumeDied   func(group string, ev *waybill.Event, err error)
-	// Groups is how the consumer groups stand, whenever somebody counted.
+	// Groups is how the consumer groups stand, whenever they are counted: also those that do not keep their events.
 	Groups func(groups []Group)
 
 	// KeyRan counts runs of what an idempotency key stands for; err is how it ended. KeyRepeated counts requests that got the answer of an

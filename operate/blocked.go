@@ -52,7 +52,9 @@ func (d *Desk) Blocked(ctx context.Context, limit int) ([]Blocked, error) {
 	}
 	for i := range out {
 		b := &out[i]
-		n, err := d.Count(ctx, store.Ready, store.Filter{TenantID: b.Tenant, AggregateType: b.Type, AggregateID: b.ID})
+		n, err := d.Count(ctx, store.Ready, store.Filter{
+			TenantID: b.Tenant, NoTenant: b.Tenant == "", AggregateType: b.Type, AggregateID: b.ID,
+		})
 		if err != nil {
 			return nil, err
 		}

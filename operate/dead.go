@@ -29,7 +29,7 @@ func (d *Desk) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error) 
 		n := min(len(ids), d.cfg.Batch)
 		r, err := d.db.Replay(ctx, ids[:n])
 		if err != nil {
-			return out, fmt.Errorf("operate: replaying dead letters (%d are): %w", len(out.IDs), err)
+			return out, fmt.Errorf("operate: replaying dead letters: %w", err)
 		}
 		ids = ids[n:]
 		out.IDs, out.Refused = append(out.IDs, r.IDs...), append(out.Refused, r.Refused...)
@@ -60,7 +60,7 @@ func (d *Desk) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, er
 		n := min(len(ids), d.cfg.Batch)
 		gone, err := d.db.Discard(ctx, ids[:n])
 		if err != nil {
-			return out, fmt.Errorf("operate: discarding dead letters (%d are): %w", len(out), err)
+			return out, fmt.Errorf("operate: discarding dead letters: %w", err)
 		}
 		ids, out = ids[n:], append(out, gone...)
 		d.wake(len(gone))

@@ -92,7 +92,7 @@ func (g *Groups) Redrive(ctx context.Context, group string, keys ...waybill.ID) 
 		n := min(len(keys), g.cfg.Batch)
 		driven, err := g.db.Redrive(ctx, group, keys[:n], n)
 		if err != nil {
-			return done, fmt.Errorf("operate: redriving records (%d are): %w", done, err)
+			return done, fmt.Errorf("operate: redriving records: %w", err)
 		}
 		done += driven
 		keys = keys[n:]
@@ -116,7 +116,7 @@ func (g *Groups) RedriveAll(ctx context.Context, group string, progress func(Pro
 	for int64(done) < total {
 		n, err := g.db.Redrive(ctx, group, nil, min(g.cfg.Batch, int(total)-done))
 		if err != nil {
-			return done, fmt.Errorf("operate: redriving records (%d are): %w", done, err)
+			return done, fmt.Errorf("operate: redriving records: %w", err)
 		}
 		if n == 0 {
 			break

@@ -101,14 +101,13 @@ func (d *Desk) behind(ctx context.Context, r store.Record) (*store.Record, error
 	if agg.IsZero() {
 		return nil, nil
 	}
-	f := store.Filter{TenantID: agg.Tenant, AggregateType: agg.Type, AggregateID: agg.ID, Holding: true}
+	f := store.Filter{TenantID: agg.Tenant, NoTenant: agg.Tenant == "", AggregateType: agg.Type, AggregateID: agg.ID, Holding: true}
 	for _, state := range []store.State{store.Dead, store.Delayed} {
 		page, err := d.List(ctx, state, f, 0, d.cfg.Batch)
 		if err != nil {
 			return nil, err
 		}
 		for _, other := range page.Records {
-			// A filter without a tenant fits all tenants.
 			if other.ID != r.ID && other.Seq < r.Seq && store.AggregateOf(&other.Event) == agg {
 				return &other, nil
 			}

@@ -124,7 +124,7 @@ func (k *Keys) Purge(ctx context.Context, progress func(Progress)) (int, error) 
 	for {
 		n, err := k.db.PurgeKeys(ctx, k.cfg.Batch)
 		if err != nil {
-			return done, fmt.Errorf("operate: purging keys (%d are): %w", done, err)
+			return done, fmt.Errorf("operate: purging keys: %w", err)
 		}
 		done += n
 		if n > 0 && progress != nil {

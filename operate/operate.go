@@ -21,7 +21,8 @@ import (
 type Config struct {
 	// Batch is how many events are replayed, discarded or deleted at a time. Defaults to 500.
 	Batch int
-	// Logger gets what the schedulers do. Defaults to none.
+	// Logger gets what the schedulers do. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 	// Observe plugs in metrics.
 	Observe observe.Hooks
@@ -53,7 +54,7 @@ func (c Config) complete(store bool) (Config, error) {
 		c.Batch = 500
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return c, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -134,7 +136,9 @@ func (failing) Replay(context.Context, []waybill.ID) (store.Replayed, error) {
 
 func (failing) Discard(context.Context, []waybill.ID) ([]waybill.ID, error) { return nil, errAway }
 
-func (failing) Unblock(context.Context, []waybill.ID) ([]waybill.ID, error)   { return nil, errAway }
+func (failing) Unblock(context.Context, []waybill.ID) ([]waybill.ID, error) { return nil, errAway }
+func (failing) MakeReady(context.Context, int) (int, error)                 { return 0, errAway }
+
 func (failing) PurgeWritten(context.Context, time.Duration, int) (int, error) { return 0, errAway }
 func (failing) Tidy(context.Context, time.Duration) error                     { return errAway }
 func (failing) SetLanes(context.Context, int) error                           { return errAway }
@@ -163,6 +167,7 @@ func TestErrorsAreReturned(t *testing.T) {
 		"Blocked":      func() error { _, err := desk.Blocked(ctx, 1); return err },
 		"Unblock":      func() error { _, err := desk.Unblock(ctx, id); return err },
 		"PurgeWritten": func() error { _, err := desk.PurgeWritten(ctx, time.Hour, nil); return err },
+		"MakeReady":    func() error { _, err := desk.MakeReady(ctx); return err },
 		"Purger.Once":  func() error { _, err := purger.Once(ctx, nil); return err },
 		"SetLanes":     func() error { return desk.SetLanes(ctx, 8) },
 	} {
@@ -172,6 +177,77 @@ func TestErrorsAreReturned(t *testing.T) {
 	}
 	if _, err := newDesk(t, newStore(t, 0), observe.Hooks{}).Find(ctx, id); !errors.Is(err, operate.ErrNotFound) {
 		t.Errorf("Find of nothing: %v", err)
+	}
+}
+
+// TestTenantsAreNotMixed: an aggregate without a tenant is another one than those of the same name
+// that tenants have, however many there are.
+func TestTenantsAreNotMixed(t *testing.T) {
+	db, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(tenant string) waybill.ID {
+		t.Helper()
+		ev := waybill.NewEvent("Tested", 1)
+		ev.ID, ev.AggregateType, ev.AggregateID, ev.TenantID = waybill.NewID(), "order", "17", tenant
+		if err := box.InTx(t.Context(), func(ctx context.Context, _ *memstore.Tx) error { return box.Emit(ctx, ev) }); err != nil {
+			t.Fatal(err)
+		}
+		return ev.ID
+	}
+	tenants := []string{"a", "b", "c", ""} // the one without comes last
+	for _, tenant := range tenants {
+		write(tenant)
+	}
+	fails := relay.SinkFunc(func(context.Context, waybill.Delivery) error { return waybill.RetryAfter(time.Hour, errAway) })
+	r, err := relay.New(db, fails, relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for s := (store.Stats{}); s.Holding < int64(len(tenants)); <-tick.C {
+		if s, err = db.Stats(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	last := map[string]waybill.ID{}
+	for i, tenant := range tenants {
+		for range i + 1 {
+			last[tenant] = write(tenant)
+		}
+	}
+	desk, err := operate.New(db, operate.Config{Batch: 2}) // fewer than there are
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocked, err := desk.Blocked(t.Context(), 10)
+	if err != nil || len(blocked) != len(tenants) {
+		t.Fatalf("%d aggregates are blocked, %v", len(blocked), err)
+	}
+	for _, b := range blocked {
+		if want := int64(slices.Index(tenants, b.Tenant) + 1); b.Waiting != want {
+			t.Errorf("of tenant %q %d events wait, want %d", b.Tenant, b.Waiting, want)
+		}
+	}
+	for _, tenant := range tenants {
+		j, err := desk.Journey(t.Context(), last[tenant])
+		if err != nil || j.Behind == nil || j.Behind.Event.TenantID != tenant {
+			t.Errorf("an event of tenant %q waits for %+v, %v", tenant, j.Behind, err)
+		}
 	}
 }
 
@@ -234,6 +310,67 @@ func TestPurgeWritten(t *testing.T) {
 	}
 	if _, err := desk.PurgeWritten(t.Context(), time.Nanosecond, nil); !errors.Is(err, store.ErrRelayLive) {
 		t.Errorf("while a relay is live: %v", err)
+	}
+}
+
+// TestCapturer: delayed events become ready when they are due, events that are old enough go with their keys, and a key is then free.
+func TestCapturer(t *testing.T) {
+	db := newStore(t, 0)
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(delay time.Duration) outbox.Outcome {
+		t.Helper()
+		var out []outbox.Receipt
+		err := box.InTx(t.Context(), func(ctx context.Context, tx *memstore.Tx) error {
+			var err error
+			ev := waybill.Event{Type: "A", AggregateID: "1", DedupKey: "k", Delay: delay, Payload: []byte("1")}
+			out, err = box.WriteEach(ctx, tx, ev)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out[0].Outcome
+	}
+	if got := write(time.Millisecond); got != outbox.Written {
+		t.Fatalf("the first write: %v", got)
+	}
+	desk := newDesk(t, db, observe.Hooks{})
+	c, err := desk.Capturer(operate.Capture{Keep: time.Nanosecond, Interval: time.Millisecond, PurgeInterval: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		s, err := desk.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			cancel()
+			t.Fatalf("after a long time: %+v", s)
+		}
+		if s.Ready+s.Scheduled == 0 { // it was made ready, and then it was old enough
+			break
+		}
+		runtime.Gosched()
+	}
+	if err := c.Run(ctx); err == nil {
+		t.Error("a second Run returned nil")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if got := write(0); got != outbox.Written {
+		t.Errorf("the key of an event that is gone: %v", got)
+	}
+	if _, err := desk.Capturer(operate.Capture{Keep: -1}); err == nil {
+		t.Error("a negative field was accepted")
 	}
 }
 

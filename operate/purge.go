@@ -96,9 +96,9 @@ func (p *Purger) Run(ctx context.Context) error {
 	return nil
 }
 
-// PurgeWritten deletes events, delivered or not, that were written longer ago than age: for an outbox that is read by change data
-// capture and has no relay. While a relay is live it is [store.ErrRelayLive]. It calls progress, if that is not nil, after every
-// batch, and returns how many are gone, also when it fails.
+// PurgeWritten deletes ready events that were written, and became due, longer ago than age, and frees their dedup keys: for an
+// outbox that is read by change data capture and has no relay. While a relay is live it is [store.ErrRelayLive]. It calls progress,
+// if that is not nil, after every batch, and returns how many are gone, also when it fails. [Capturer.Run] does it by itself.
 func (d *Desk) PurgeWritten(ctx context.Context, age time.Duration, progress func(n int)) (int, error) {
 	if age <= 0 {
 		return 0, fmt.Errorf("operate: purging written events: the age %v is not positive", age)

@@ -19,7 +19,8 @@ type Config struct {
 	Hooks []Hook
 	// Observe is told about writes and may add headers. Defaults to nothing.
 	Observe observe.Hooks
-	// Logger gets what hooks and callbacks do wrong after a write. Defaults to discarding it.
+	// Logger gets what hooks and callbacks do wrong after a write. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
@@ -36,7 +37,7 @@ func New[T any](db store.Outbox[T], cfg Config) (*Outbox[T], error) {
 		return nil, errors.New("outbox: the store is nil")
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+		cfg.Logger = slog.Default()
 	}
 	w := &writer{hooks: cfg.Hooks, observe: cfg.Observe, logger: cfg.Logger}
 	return &Outbox[T]{db: db, runner: unit.NewRunner[T](db, cfg.Logger), writer: w}, nil

@@ -28,13 +28,30 @@ type Query struct {
 	Event waybill.Event
 }
 
-// QueryFind returns a Find for a [Job] that runs a query.
+// readOnly is a [Queryer] that can begin a transaction that only reads.
+type readOnly interface {
+	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
+}
+
+// QueryFind returns a Find for a [Job] that runs a query. On a [*sql.DB] or a connection the query
+// runs in a read-only transaction that is rolled back: finding changes nothing, also where the
+// query is a DELETE that returns rows. In a transaction of the caller's own that is up to the
+// caller.
 func QueryFind(db Queryer, q Query) func(ctx context.Context, w Window, missing func(waybill.Event) error) error {
 	args := q.Args
 	if args == nil {
 		args = func(w Window) []any { return []any{w.From, w.To} }
 	}
 	return func(ctx context.Context, w Window, missing func(waybill.Event) error) error {
+		db := db
+		if reads, ok := db.(readOnly); ok {
+			tx, err := reads.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+			if err != nil {
+				return fmt.Errorf("the query: %w", err)
+			}
+			defer func() { _ = tx.Rollback() }() // SQLite's transactions may write, and this one must not
+			db = tx
+		}
 		rows, err := db.QueryContext(ctx, q.SQL, args(w)...)
 		if err != nil {
 			return fmt.Errorf("the query: %w", err)

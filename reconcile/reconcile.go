@@ -26,7 +26,8 @@ type Config struct {
 	Outbox outbox.Config
 	// Observe is told about every run. Defaults to nothing.
 	Observe observe.Hooks
-	// Logger gets what runs did and what went wrong. Defaults to discarding it.
+	// Logger gets what runs did and what went wrong. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
@@ -65,7 +66,7 @@ func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error
 		errs = append(errs, fmt.Errorf("Config.Batch: %d is negative", cfg.Batch))
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+		cfg.Logger = slog.Default()
 	}
 	if cfg.Outbox.Logger == nil {
 		cfg.Outbox.Logger = cfg.Logger

@@ -14,6 +14,18 @@ type Config struct {
 	// Name is the relay's name. One outbox has one relay: a node of another name refuses to run beside this one, so that
 	// two services cannot drain the same outbox by mistake. Defaults to "relay".
 	Name string
+	// SinkName says where the events go. The outbox remembers it together with Name, and refuses a
+	// relay with another one ([waybill.ErrOtherSink]), so that a relay that was started by mistake
+	// does not deliver a service's events elsewhere. Leave passwords out of it. Defaults to
+	// "in-process", whatever the sink is: the code of a service may change its sink at any time,
+	// and the program waybill, which names its own, is refused.
+	SinkName string
+	// TakeOver lets the relay replace what the outbox remembers, while no other relay runs. It logs
+	// what it replaced. Set it for one start. Defaults to false.
+	TakeOver bool
+	// NewerTables lets the relay run on tables that have had migrations which this code does not know: for rolling back, if the
+	// changelog of the newer version allows it. Defaults to false: [store.ErrNewerTables].
+	NewerTables bool
 	// Workers is how many calls of the sink run at a time. Defaults to 4.
 	Workers int
 	// BatchSize is how many events a read, a settlement or a call of the sink holds at most. Defaults to 500.
@@ -21,7 +33,11 @@ type Config struct {
 	// HotQueue is how many events that this process has just committed may wait in memory. Those that find it full are
 	// read from the table instead. Defaults to 1000; negative: no hot path.
 	HotQueue int
-	// ColdQueue is about how many events that were read from the tables may wait in memory. Defaults to 1000.
+	// ColdQueue is how many events that were read from the tables may be ready in memory before
+	// the relay stops reading; the last read may add BatchSize to it. Beside those, the sink has
+	// up to Workers times BatchSize. Events that wait behind another one of their aggregate are
+	// not counted; a lane has at most max(128, (ColdQueue+BatchSize)/lanes) events in memory. The
+	// relay does not count bytes. Defaults to 1000.
 	ColdQueue int
 
 	// MaxAttempts is how often an event is tried before it is dead. Defaults to 10; negative: for ever.
@@ -66,7 +82,8 @@ type Config struct {
 	// PurgeBatch is how many rows are deleted at a time. Defaults to 500.
 	PurgeBatch int
 
-	// Logger gets what an operator should know. Defaults to none.
+	// Logger gets what an operator should know. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 	// Observe plugs in metrics and traces.
 	Observe observe.Hooks
@@ -110,7 +127,10 @@ func (c Config) complete() (Config, error) {
 		}
 	}
 	if c.Name == "" {
-		c.Name = "relay"
+		c.Name = usualName
+	}
+	if c.SinkName == "" {
+		c.SinkName = ownSink
 	}
 	if len(c.Name) > maxName {
 		errs = append(errs, fmt.Errorf("field Name: %d bytes, at most %d", len(c.Name), maxName))
@@ -160,7 +180,7 @@ func (c Config) complete() (Config, error) {
 		errs = append(errs, fmt.Errorf("field OnDead: %d is neither Continue nor Block", c.OnDead))
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return c, errors.Join(errs...)
 }

@@ -1,11 +1,13 @@
 package relay
 
 import (
+	"cmp"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/outage"
 )
 
 // destination is somewhere that events go and that has been down. While it is, its events wait: a few in memory, to probe
@@ -16,6 +18,8 @@ type destination struct {
 	// until is when the next probe may be sent; failures how many have failed.
 	until    time.Time
 	failures int
+	since    time.Time // when it was found to be down
+	last     error     // of the last probe
 	// parked are the events that probes are made of, in turn: an event that calls its destination down by mistake must
 	// not keep it down.
 	parked  []*item
@@ -70,7 +74,10 @@ func (e *engine) noteDown(it *item, probe bool, err error) *destination {
 		e.dests[name] = d
 	}
 	if !d.paused {
-		d.paused, d.failures = true, 0
+		d.paused, d.failures, d.since = true, 0, time.Now()
+		if len(e.dests) == 1 {
+			e.downTold = d.since
+		}
 		e.log.Warn("waybill: destination is down", slog.String("destination", name), slog.String("error", err.Error()))
 		if e.observe.Paused != nil {
 			e.observe.Paused(name, true)
@@ -78,6 +85,7 @@ func (e *engine) noteDown(it *item, probe bool, err error) *destination {
 	}
 	if probe || d.failures == 0 {
 		d.failures++
+		d.last = err
 		d.until = time.Now().Add(e.backoff.after(d.failures))
 		d.probing = false
 	}
@@ -91,6 +99,7 @@ func (e *engine) park(it *item, d *destination) {
 		e.abandon(it)
 		return
 	}
+	it.lane.giveBack(it)
 	if len(d.parked) < manyParked {
 		it.state = parked
 		d.parked = append(d.parked, it)
@@ -133,6 +142,16 @@ func (e *engine) passAll(a *aggregate) {
 	}
 }
 
+// unparked lets an event be delivered that waited for its destination. The attempt of a suspect is counted first.
+func (e *engine) unparked(it *item) {
+	if it.suspect && !it.counted {
+		it.state = waiting
+		e.suspects.push(it)
+		return
+	}
+	e.push(it)
+}
+
 // skip notes a row that was passed over because its destination is down.
 func (l *lane) skip(dest string, seq int64, unordered bool) {
 	if first, ok := l.skippedFrom[dest]; !ok || seq < first {
@@ -148,6 +167,7 @@ func (e *engine) wakeDestinations(now time.Time) {
 	if e.stopping {
 		return
 	}
+	e.tellDown(now)
 	for name, d := range e.dests {
 		if !d.paused || d.probing || now.Before(d.until) {
 			continue
@@ -155,14 +175,16 @@ func (e *engine) wakeDestinations(now time.Time) {
 		if len(d.parked) == 0 {
 			// Nothing is left to probe with: read what was passed over, and see. If there is nothing, nobody here waits for it any more.
 			delete(e.dests, name)
+			e.log.Info("waybill: destination is not probed any more: no event waits for it here", slog.String("destination", name),
+				slog.Duration("lasted", now.Sub(d.since)), slog.Int("failures", d.failures))
 			e.tellPaused(name, false)
 			e.resume(d)
 			continue
 		}
 		it := d.parked[0]
 		d.parked = slices.Delete(d.parked, 0, 1)
-		d.probing, it.probe = true, true
-		e.push(it)
+		d.probing, it.probe, it.dest = true, true, name
+		e.unparked(it)
 	}
 }
 
@@ -177,9 +199,38 @@ func (e *engine) resumed(it *item) {
 		return
 	}
 	delete(e.dests, name)
-	e.log.Info("waybill: destination is back", slog.String("destination", name))
+	e.log.Info("waybill: destination is back", slog.String("destination", name),
+		slog.Duration("lasted", time.Since(d.since)), slog.Int("failures", d.failures))
 	e.tellPaused(name, false)
 	e.resume(d)
+}
+
+// manyNamed is how many destinations one line of the log names.
+const manyNamed = 5
+
+// tellDown says once a minute what is down, in one line: a broker that is away may have hundreds of destinations.
+func (e *engine) tellDown(now time.Time) {
+	if len(e.dests) == 0 || now.Before(e.downTold.Add(outage.Every)) {
+		return
+	}
+	e.downTold = now
+	down := make([]*destination, 0, len(e.dests))
+	failures := 0
+	for _, d := range e.dests {
+		down = append(down, d)
+		failures += d.failures
+	}
+	slices.SortFunc(down, func(a, b *destination) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.name, b.name))
+	})
+	names := make([]string, 0, manyNamed)
+	for _, d := range down[:min(len(down), manyNamed)] {
+		names = append(names, d.name)
+	}
+	first := down[0]
+	e.log.Warn("waybill: destinations are still down", slog.Int("destinations", len(down)), slog.Any("names", names),
+		slog.String("since", first.since.UTC().Format(time.RFC3339)), slog.Duration("lasting", now.Sub(first.since)),
+		slog.Int("failures", failures), slog.String("error", first.last.Error()))
 }
 
 func (e *engine) tellPaused(name string, paused bool) {
@@ -193,7 +244,7 @@ func (e *engine) tellPaused(name string, paused bool) {
 func (e *engine) resume(d *destination) {
 	d.paused, d.probing = false, false
 	for _, it := range d.parked {
-		e.push(it)
+		e.unparked(it)
 	}
 	d.parked = nil
 	for _, l := range e.lanes.list {
@@ -215,7 +266,7 @@ func (e *engine) resume(d *destination) {
 			}
 		}
 		l.read, l.rewound = min(l.read, from-1), e.readNo
-		l.floor = min(l.floor, l.read)
+		l.floor, l.whole = min(l.floor, l.read), 0
 		l.backlog, l.wake, l.clogged = true, true, true
 	}
 	e.plan.busy()

@@ -208,7 +208,11 @@ func (e *engine) undo(it *item) {
 	}
 	e.unprobe(it)
 	if it.lane.draining {
-		e.abandon(it)
+		if it.counted {
+			e.uncount(it)
+		} else {
+			e.abandon(it)
+		}
 		return
 	}
 	it.state = waiting
@@ -259,11 +263,13 @@ func (e *engine) judge(it *item, d *waybill.Delivery, err error, took time.Durat
 	case waybill.Uncounted:
 		e.failed(d, class, err, took)
 		it.attempts = it.attempt() - 1
+		it.lane.remember(it)
 		e.retry(it, delay, err)
 	case waybill.Dead:
 		if wait := e.grace(it, err); wait > 0 {
 			e.failed(d, waybill.Uncounted, err, took)
 			it.attempts = it.attempt() - 1
+			it.lane.remember(it)
 			e.retry(it, wait, err)
 			return
 		}
@@ -331,13 +337,21 @@ func (e *engine) delivered(it *item, settledBySink bool) {
 
 // unreachable puts an event back whose destination is down.
 func (e *engine) unreachable(it *item, probe bool, err error) {
+	if a := it.agg; a != nil && !it.suspect && a.heldBefore(it.row.Seq) {
+		e.noteDown(it, probe, err)
+		it.state = waiting
+		e.advance(a) // an event that was replayed meanwhile comes first
+		return
+	}
 	if !it.suspect {
 		e.pause(it, probe, err)
 		return
 	}
-	// Its attempt was counted beforehand: take that back, by putting it off.
+	// Its attempt was counted beforehand: take that back, by putting it off. It stays suspect: it was not delivered.
 	d := e.noteDown(it, probe, err)
 	it.attempts = it.attempt() - 1
+	it.lane.remember(it)
+	it.lane.giveBack(it)
 	e.retry(it, d.wait(), err)
 }
 
@@ -357,12 +371,14 @@ func (e *engine) putOffAfter(it *item, delay time.Duration, text string) {
 	e.outcome(outcome{it: it, kind: kindRetry, delay: delay, holds: a != nil, text: text})
 	if a != nil {
 		e.evict(a)
+		e.advance(a) // a replayed event that waited for this one stays, and is the next one
 	}
 }
 
 // putOff moves an event that is not with a worker to delayed, without an attempt.
 func (e *engine) putOff(it *item, delay time.Duration, holds bool, text string) {
 	it.attempts = it.row.Attempts
+	it.lane.remember(it)
 	if it.agg != nil {
 		it.agg.remove(it)
 		if holds {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 )
@@ -33,6 +34,7 @@ type engine struct {
 	queues
 	suspects suspects
 	dests    map[string]*destination
+	downTold time.Time // when the log last said what is down
 
 	// Reading: one read at a time, so that a settlement that was answered while none was under way cannot be
 	// contradicted by a later one.
@@ -65,6 +67,8 @@ type engine struct {
 	hotWaits bool // there is something in it that waits for the next read
 	spares   bool // writers of this process need not say what they commit
 	past     past
+	database *outage.Log
+	seen     sight
 	member   membership
 
 	io       context.Context // ends when nothing is to be read any more
@@ -146,6 +150,7 @@ func (e *engine) takeResults() {
 // act starts whatever can be started.
 func (e *engine) act() {
 	now := time.Now()
+	e.database.Tick(now)
 	e.checkLease(now)
 	e.wakeDestinations(now)
 	e.dispatch(now)
@@ -169,21 +174,25 @@ func (e *engine) schedule() {
 			earlier(t)
 		}
 	}
+	earlier(e.database.Next())
 	earlier(e.member.next())
 	ahead(e.member.lapse)
 	if e.stopping {
 		ahead(e.stopBy)
-		ahead(e.stopBy.Add(releaseTime))
+		ahead(e.stopBy.Add(workerTime + releaseTime))
 	}
 	for _, l := range e.lanes.list {
 		if l.draining {
-			ahead(l.drainBy)
+			ahead(e.releaseBy(l))
 		}
 	}
 	for _, d := range e.dests {
 		if d.paused && len(d.parked) > 0 && !d.probing {
 			earlier(d.until)
 		}
+	}
+	if len(e.dests) > 0 {
+		ahead(e.downTold.Add(outage.Every))
 	}
 	if !e.settling {
 		earlier(e.pending.flushAt(e))
@@ -211,7 +220,7 @@ func (e *engine) drained() bool {
 	if e.member.left && !e.member.working {
 		return true
 	}
-	return !time.Now().Before(e.stopBy.Add(releaseTime))
+	return !time.Now().Before(e.stopBy.Add(workerTime + releaseTime))
 }
 
 // releaseTime is how long releasing the lanes may take after the drain, before they are left to expire.

@@ -34,6 +34,7 @@ func (e *engine) finishFast(r readReply) {
 			taken = true
 		}
 		fresh += max(len(l.items)-before, 0)
+		p.unlooked += max(len(l.items)-before, 0)
 		whole = whole && to-from < r.limit
 	}
 	if taken {
@@ -75,12 +76,13 @@ func (e *engine) finishBarren(l *lane, r readReply) {
 				short = true
 				break
 			}
-			l.recent.add(s.Seq, rows[0].CreatedAt)
+			l.recent.add(s.Seq, rows[0].CreatedAt, r.page.Now)
 			rows = rows[1:]
 			taken++
 		}
 		l.read = max(l.read, s.Seq)
 	}
+	e.plan.unlooked += taken
 	for agg := range r.skip {
 		if a := l.aggs[agg]; a != nil {
 			e.advance(a)
@@ -91,7 +93,7 @@ func (e *engine) finishBarren(l *lane, r readReply) {
 	l.backlog = full || short
 	l.barren = full && !short && taken < len(r.sightings)/8
 	if !l.backlog {
-		l.suspects = 0
+		l.seenAll()
 		e.forgetMarks(l)
 	}
 	e.plan.busy()
@@ -131,6 +133,10 @@ func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
 		l.wake = true
 		return false
 	}
+	if l.impossible(rows) {
+		e.distrust() // nothing is taken before the store has said who writes
+		return false
+	}
 	full := len(rows) >= r.limit
 	before, known := l.read, len(l.items)
 	short, gap := false, full && rows[len(rows)-1].Seq < before
@@ -141,7 +147,7 @@ func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
 			gap = gap || row.Seq < before
 			break
 		}
-		l.recent.add(row.Seq, row.CreatedAt)
+		l.recent.add(row.Seq, row.CreatedAt, r.page.Now)
 		l.read = max(l.read, row.Seq)
 	}
 	if !gap {
@@ -152,8 +158,11 @@ func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
 	// A page full of rows that are known or held says nothing about what follows it: go on from where reading stopped.
 	l.clogged = full && l.read == before
 	if !l.backlog {
-		l.suspects = 0 // all that the last owner can have had in hand has been seen
+		l.seenAll()
 		e.forgetMarks(l)
+		if !gap {
+			l.whole = e.horizon.whole()
+		}
 	}
 	return l.read > before || len(l.items) > known
 }
@@ -175,11 +184,15 @@ func (e *engine) finishDue(r readReply) {
 		if l == nil || l.draining || !l.open {
 			continue
 		}
-		crowded = crowded || l.unsettled >= e.window
+		crowded = crowded || l.unsettled >= e.window || l.items[row.ID] == nil && l.undecided(row.ID, l.lateSuspects, l.lateUnsure)
 		if !e.takeDue(l, row) && full {
 			// It waits for another one, and would fill every page: it may come back later.
 			it := e.add(l, row, false)
 			it.late = true
+			if a := l.aggs[store.AggregateOf(&row.Event)]; a != nil && row.Holds {
+				a.deferBehind(row)
+				it.behind = a
+			}
 			e.putOff(it, behindDelay, row.Holds, row.LastError)
 		}
 	}
@@ -191,13 +204,30 @@ func (e *engine) finishDue(r readReply) {
 	}
 	for _, l := range r.lanes {
 		if !l.draining { // else it took none
-			l.lateSuspects = 0
+			l.lateSuspects, l.lateUnsure = 0, false
 		}
 	}
 }
 
-// behindDelay is how long a row that is due waits behind another one of its aggregate before it is looked at again.
+// behindDelay is how long a row that is due waits behind another one of its aggregate before it is looked at again, unless its turn comes
+// first.
 const behindDelay = 5 * time.Second
+
+// recall makes the next rows of an aggregate due again that were deferred behind another one: their turn has come.
+func (e *engine) recall(a *aggregate) {
+	l := a.lane
+	for i := range min(len(a.holders), manyQueued, max(e.cfg.BatchSize/2, 1)) { // fewer than fill a page
+		h := &a.holders[i]
+		if known := l.items[h.id]; !h.behind || known != nil && known.state != settled {
+			return
+		}
+		h.behind = false
+		row := &store.Row{Key: store.Key{Lane: l.number, Seq: h.seq, ID: h.id}, Attempts: h.attempts, Replay: h.replay, LastError: h.text}
+		it := e.add(l, row, false)
+		it.late = true
+		e.putOff(it, 0, true, h.text)
+	}
+}
 
 // finishFollow takes the rows of an aggregate that had been passed over, in their order.
 func (e *engine) finishFollow(r readReply) {
@@ -217,6 +247,7 @@ func (e *engine) finishFollow(r readReply) {
 		return
 	}
 	a.passed, a.passedTo = 0, 0
+	e.plan.unlooked += len(r.page.Rows)
 	for i := range r.page.Rows {
 		row := &r.page.Rows[i]
 		if !e.take(a.lane, row, r.page.Now) {
@@ -269,7 +300,8 @@ func (e *engine) finishSweep(r readReply) {
 	}
 }
 
-// known reports whether there is a reason why a row below where reading stopped is still there.
+// known reports whether there is a reason why a row below where reading stopped is still there. A row that waits behind a
+// hold is noted as passed over: it may have committed late, and then no read has noted it before.
 func (e *engine) known(l *lane, s *store.Sighting) bool {
 	if l.items[s.ID] != nil {
 		return true
@@ -279,7 +311,11 @@ func (e *engine) known(l *lane, s *store.Sighting) bool {
 		return skipped
 	}
 	a := l.aggs[s.Aggregate]
-	return a != nil && (a.heldBefore(s.Seq) || a.passed != 0 && s.Seq >= a.passed)
+	if a == nil || !a.heldBefore(s.Seq) && (a.passed == 0 || s.Seq < a.passed) {
+		return false
+	}
+	a.pass(s.Seq)
+	return true
 }
 
 // finishLoad takes rows that committed late.
@@ -292,7 +328,7 @@ func (e *engine) finishLoad(r readReply) {
 				e.plan.load = nil // the next sweep finds it again; what follows it must not come first
 				break
 			}
-			l.recent.add(row.Seq, row.CreatedAt)
+			l.recent.add(row.Seq, row.CreatedAt, r.page.Now)
 		}
 	}
 	if len(r.page.Rows) > 0 {
@@ -300,19 +336,48 @@ func (e *engine) finishLoad(r readReply) {
 	}
 }
 
-// finishUrgent takes unordered rows that have a priority, ahead of the fast read, which will find them known or gone.
+// finishUrgent takes rows that have a priority, ahead of the fast read, which will find them
+// known or gone.
 func (e *engine) finishUrgent(r readReply) {
+	p := &e.plan
+	p.urgentTook, p.looked = r.took, r.page.Looked
+	overtaken := e.overtaken(r)
+	// With a full queue there is room for a few: they are the next ones then.
+	room := max(e.cfg.ColdQueue+e.cfg.BatchSize-e.cold.depth, urgentLimit-len(e.cold.urgent))
+	left := make(map[*lane]bool, len(r.lanes))  // rows of it were left in the table
+	waits := make(map[store.Aggregate]struct{}) // so do the next rows of the aggregate
 	for i := range r.page.Rows {
 		row := &r.page.Rows[i]
 		l := e.lanes.at(row.Lane)
-		if l == nil || l.draining || l.items[row.ID] != nil || row.Seq <= l.read || row.DueAt.After(r.page.Now) {
+		if l == nil || l.draining || l.items[row.ID] != nil || row.DueAt.After(r.page.Now) {
 			continue
 		}
-		if l.unsettled >= e.window || !store.AggregateOf(&row.Event).IsZero() {
+		agg := store.AggregateOf(&row.Event)
+		if row.Seq <= l.read {
+			waits[agg] = struct{}{} // it committed late, and the fast read brings it
 			continue
 		}
-		suspects := l.suspects
-		e.takeUnordered(l, row, false)
-		l.suspects = suspects // they are not among the first rows, and suspect while any are
+		if room <= 0 || l.unsettled >= e.window {
+			left[l] = true
+			continue
+		}
+		before := l.unsettled
+		switch _, behind := waits[agg]; {
+		case agg.IsZero():
+			suspects := l.suspects
+			l.suspects = 0 // they are not among the first rows, and have places of their own
+			e.takeUnordered(l, row, false)
+			l.suspects = suspects
+		case overtaken || l.look || l.rewound == e.readNo || len(p.load) > 0:
+			left[l] = true // rows in front of it may be unknown
+		case behind || !e.takeAhead(l, row):
+			waits[agg] = struct{}{}
+		}
+		room -= l.unsettled - before
+	}
+	for _, l := range r.lanes {
+		if from, to := lanePart(r.page.Rows, l.number); to-from < r.limit && !left[l] && !l.draining {
+			l.urgentSuspects = 0
+		}
 	}
 }

@@ -24,6 +24,11 @@ type horizon struct {
 	open   []string
 	checks int
 
+	// said is what the store said last had been drawn. After a crash, a failover or a restore a sequence goes back: what lies
+	// above is drawn again. Until it has caught up with what has been read, that says nothing about what was drawn.
+	said   int64
+	behind bool
+
 	old  map[string]int64 // transactions that are set aside, and where the horizon was when they began
 	next time.Time        // the next check
 }
@@ -57,7 +62,18 @@ func (h *horizon) check(w store.Writers, read int64, now time.Time) {
 		h.next = now.Add(unknownInterval)
 		return
 	}
-	w.Drawn = max(w.Drawn, read) // what has been read was drawn
+	if w.Drawn < h.said {
+		// How far it went back is not known: those who are open may have drawn again any seq that
+		// was drawn before.
+		*h = horizon{next: h.next, behind: true, drawn: w.Drawn, open: w.Open, old: h.old}
+		if len(w.Open) == 0 {
+			h.seq = w.Drawn
+		}
+	}
+	h.said = w.Drawn
+	if h.behind = h.behind && w.Drawn < read; !h.behind {
+		w.Drawn = max(w.Drawn, read) // what has been read was drawn
+	}
 	h.open = slices.DeleteFunc(h.open, func(id string) bool { return !slices.Contains(w.Open, id) })
 	h.checks++
 	if len(h.open) > 0 && h.checks < oldChecks {
@@ -77,6 +93,11 @@ func (h *horizon) check(w store.Writers, read int64, now time.Time) {
 	}
 }
 
+// forget makes the horizon begin anew, as at the start: the server has failed, or a row was found
+// where there could be none any more. It may have crashed, or be another one, and other
+// transactions may have drawn since what had been drawn before.
+func (h *horizon) forget() { *h = horizon{unknown: h.unknown, said: h.said, behind: true} }
+
 // ended returns from where to look for what transactions wrote that were set aside and are not open any more, and forgets them.
 func (h *horizon) ended(w *store.Writers) (from int64, some bool) {
 	if w == nil || w.Unknown {
@@ -90,6 +111,15 @@ func (h *horizon) ended(w *store.Writers) (from int64, some bool) {
 		}
 	}
 	return from, some
+}
+
+// whole returns up to where a lane that is read to its end now has been seen whole. A store whose
+// rows are there in the order of their seq has no such place: all of it is always seen.
+func (h *horizon) whole() int64 {
+	if h.seq == math.MaxInt64 {
+		return 0
+	}
+	return h.seq
 }
 
 // setAside reports whether transactions are: after a read, somebody has to see whether they are still open.
@@ -110,10 +140,41 @@ func (e *engine) settleHorizon(w store.Writers) {
 	for _, l := range e.lanes.list {
 		read = max(read, l.read)
 	}
+	before := e.horizon.seq
 	e.horizon.check(w, read, time.Now())
+	if e.horizon.seq < before { // it went back: reads begin there again
+		e.readAgainFrom(e.horizon.seq)
+	}
 	if from, some := e.horizon.ended(&w); some {
 		e.lookFrom(from)
 	}
+}
+
+// distrust has the horizon begin anew, and every lane be looked through from its beginning.
+func (e *engine) distrust() {
+	e.horizon.forget()
+	e.readAgainFrom(0)
+}
+
+// readAgainFrom has reads begin at a place again.
+func (e *engine) readAgainFrom(seq int64) {
+	e.lookFrom(seq)
+	for _, l := range e.lanes.list {
+		l.floor, l.whole = min(l.floor, seq), 0
+	}
+}
+
+// impossible reports whether a read has brought a row that cannot be there: when the lane was
+// last read to its end, all rows up to the horizon of that time had been seen. Such a seq was
+// drawn a second time, because the sequence went back, as it does after a crash: a connection
+// pool may hide that from the relay. One in front of it may be drawn again and not committed yet.
+func (l *lane) impossible(rows []store.Row) bool {
+	for i := range rows {
+		if seq := rows[i].Seq; seq > l.read && seq <= l.whole {
+			return true
+		}
+	}
+	return false
 }
 
 // lookFrom has every lane looked through from a place on before more of it is taken.

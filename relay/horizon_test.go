@@ -46,3 +46,50 @@ func TestProtocol10_Horizon(t *testing.T) {
 	}
 	want(80, 0)
 }
+
+// TestProtocol10_HorizonGoesBack: after a crash of the database a sequence goes back by what was drawn and not flushed. What is drawn again
+// lies in front of the horizon only if the horizon goes back as well.
+func TestProtocol10_HorizonGoesBack(t *testing.T) {
+	var h horizon
+	say := func(drawn, read int64, open ...string) {
+		h.check(store.Writers{Drawn: drawn, Open: open}, read, time.Now())
+	}
+	want := func(seq int64) {
+		t.Helper()
+		if h.seq != seq {
+			t.Fatalf("the horizon is %d, want %d", h.seq, seq)
+		}
+	}
+	say(100, 70)
+	want(100)
+	say(66, 70, "a") // a may have drawn any seq again that was drawn before the crash, also 66
+	want(0)
+	say(68, 70, "a")
+	want(0) // a has not ended, and that 70 was read says nothing about 68
+	say(69, 70)
+	want(69)
+	say(75, 70)
+	want(75)
+	say(75, 80)
+	want(80) // the sequence has caught up: what has been read was drawn
+}
+
+// TestProtocol10_HorizonAfterAFailure: after the server has failed the horizon begins anew,
+// because by the next check more may have been drawn than before a crash, so that nothing shows
+// that the sequence had gone back.
+func TestProtocol10_HorizonAfterAFailure(t *testing.T) {
+	var h horizon
+	h.check(store.Writers{Drawn: 100}, 70, time.Now())
+	h.forget()
+	if !h.next.IsZero() {
+		t.Error("the store is not asked at once")
+	}
+	h.check(store.Writers{Drawn: 120, Open: []string{"a"}}, 70, time.Now()) // a may have drawn 67
+	if h.seq != 0 {
+		t.Errorf("the horizon is %d while a is open, want 0", h.seq)
+	}
+	h.check(store.Writers{Drawn: 130}, 70, time.Now())
+	if h.seq != 130 {
+		t.Errorf("the horizon is %d when a has ended, want 130", h.seq)
+	}
+}

@@ -20,9 +20,11 @@ type item struct {
 	late     bool // its row is in delayed
 	suspect  bool // a process may have died of it: its attempt is counted before it is delivered
 	counted  bool // row.Attempts includes the attempt under way
+	place    *int // for a suspect, where its place was counted down; nil: it takes none
 	attempts int  // as they will be stored
 	dest     string
-	probe    bool // sent to see whether its destination is back
+	probe    bool       // sent to see whether its destination is back
+	behind   *aggregate // its row is due, and deferred because it waits for another one of this aggregate
 }
 
 // state is where an item stands.
@@ -59,7 +61,7 @@ func (it *item) delivery(history bool, source any) waybill.Delivery {
 
 // result returns the item as a settlement names it.
 func (it *item) result() store.Result {
-	return store.Result{Lane: it.lane.number, ID: it.row.ID, Seq: it.row.Seq, Late: it.late, Attempts: it.attempts}
+	return store.Result{Lane: it.lane.number, ID: it.row.ID, Seq: it.row.Seq, Late: it.late, Replay: it.row.Replay, Attempts: it.attempts}
 }
 
 // queue holds items that can be delivered, urgent ones apart. What was dropped meanwhile is passed over when it comes up.

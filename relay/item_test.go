@@ -90,10 +90,11 @@ func TestRecentFloor(t *testing.T) {
 	if got := r.floor(base, 50); got != 50 {
 		t.Errorf("with nothing recent: %d, want 50", got)
 	}
-	r.add(10, base)
-	r.add(12, base.Add(time.Second))
-	r.add(11, base.Add(1100*time.Millisecond)) // committed out of order
-	r.add(20, base.Add(1500*time.Millisecond))
+	add := func(seq int64, after time.Duration) { r.add(seq, base.Add(after), base.Add(1500*time.Millisecond)) }
+	add(10, 0)
+	add(12, time.Second)
+	add(11, 1100*time.Millisecond) // committed out of order
+	add(20, 1500*time.Millisecond)
 	for after, want := range map[time.Duration]int64{
 		1500 * time.Millisecond: 9, 1900 * time.Millisecond: 9, 2500 * time.Millisecond: 10, 3300 * time.Millisecond: 19, 4 * time.Second: 20,
 	} {
@@ -102,9 +103,31 @@ func TestRecentFloor(t *testing.T) {
 		}
 	}
 	// A row of long ago that shares a bucket's place does not disturb it.
-	r.add(1, base.Add(-time.Hour))
+	add(1, -time.Hour)
 	if got := r.floor(base.Add(1900*time.Millisecond), 20); got != 9 {
 		t.Errorf("after an old row: %d, want 9", got)
+	}
+}
+
+// TestRecentOfAnyTime: a producer with plain SQL writes any time of creation. The row of one long
+// ago is not recent, and one of a time to come is recent for two seconds.
+func TestRecentOfAnyTime(t *testing.T) {
+	var r recent
+	now := time.Unix(1_700_000_000, 0)
+	for _, year := range []int{1000, 1677, 1969} {
+		r.add(5, time.Date(year, 12, 31, 23, 59, 59, 900_000_000, time.UTC), now)
+	}
+	if got := r.floor(now, 50); got != 50 {
+		t.Errorf("after rows of long ago: %d, want 50", got)
+	}
+	for _, year := range []int{2262, 2263, 9999} {
+		r.add(30, time.Date(year, 12, 31, 23, 59, 59, 900_000_000, time.UTC), now)
+	}
+	if got := r.floor(now, 50); got != 29 {
+		t.Errorf("after rows of times to come: %d, want 29", got)
+	}
+	if got := r.floor(now.Add(time.Minute), 50); got != 50 {
+		t.Errorf("a minute later: %d, want 50", got)
 	}
 }
 

@@ -30,6 +30,9 @@ type lane struct {
 	// floor is up to where every row has been seen that will ever be there, but for transactions that are set aside; see horizon.
 	floor  int64
 	recent recent // in place of floor, if the store cannot tell
+	// whole is the horizon behind which the lane was last read to its end: a row up to it that is
+	// new cannot be there.
+	whole int64
 	// look: there may be rows between lookFrom and read that have not been seen, and that come before what is read next.
 	look     bool
 	lookFrom int64
@@ -50,6 +53,17 @@ type lane struct {
 	// suspects and lateSuspects are how many of the next rows, ready and put off, may have been in the hands of an owner
 	// that died.
 	suspects, lateSuspects int
+	// urgentSuspects is the same for rows with a priority, which that owner may have taken ahead of the others.
+	urgentSuspects int
+	// unsure and lateUnsure: such rows may not have been read yet. A suspect that turns out to have waited for a destination that is
+	// down gives its place back to them.
+	unsure, lateUnsure bool
+	// placed is how many suspects in memory may still give their place back.
+	placed int
+	// wary are suspects that have left memory before a delivery came to an end: they stay suspect. waryOf is how many of them were
+	// passed over because their destination was down, by destination.
+	wary   map[waybill.ID]struct{}
+	waryOf map[string]int
 
 	// marks are events that this process has committed and that have not been read yet.
 	marks map[waybill.ID]int
@@ -73,7 +87,9 @@ func newLane(lease store.Lease) *lane {
 		marks: make(map[waybill.ID]int), skipped: make(map[int64]struct{}), skippedFrom: make(map[string]int64), wake: true, since: time.Now(),
 	}
 	if lease.Unclean {
-		l.suspects, l.lateSuspects = lease.Window, lease.Window
+		l.suspects, l.lateSuspects, l.urgentSuspects = lease.Window, lease.Window, lease.Window
+		l.unsure, l.lateUnsure = true, true
+		l.wary, l.waryOf = make(map[waybill.ID]struct{}), make(map[string]int)
 	}
 	return l
 }
@@ -150,6 +166,10 @@ type holder struct {
 	id   waybill.ID
 	dead bool
 	read int64 // the read during which it was added
+	// behind: it is due, and was deferred so that it does not fill every page of rows that are. The rest is what its row has.
+	behind           bool
+	attempts, replay int
+	text             string
 }
 
 // manyQueued is how many events of one aggregate wait in memory: more would keep the rest of the lane out.
@@ -195,6 +215,14 @@ func (a *aggregate) hold(h holder) {
 		return
 	}
 	a.holders = slices.Insert(a.holders, at, h)
+}
+
+// deferBehind notes that a row which holds the aggregate was deferred though it is due.
+func (a *aggregate) deferBehind(row *store.Row) {
+	if at := slices.IndexFunc(a.holders, func(h holder) bool { return h.id == row.ID }); at >= 0 {
+		h := &a.holders[at]
+		h.behind, h.attempts, h.replay, h.text = true, row.Attempts, row.Replay, row.LastError
+	}
 }
 
 // holds reports whether the row of this id holds the aggregate.
@@ -262,8 +290,15 @@ const (
 	bucketWidth   = 125 * time.Millisecond
 )
 
-// add notes a row.
-func (r *recent) add(seq int64, created time.Time) {
+// add notes a row that was read at a time. A producer with plain SQL may have written any time of
+// creation: one to come counts as now.
+func (r *recent) add(seq int64, created, now time.Time) {
+	if created.Before(now.Add(-recentBuckets * bucketWidth)) {
+		return
+	}
+	if created.After(now) {
+		created = now
+	}
 	n := created.UnixNano() / int64(bucketWidth)
 	b := &r.buckets[n%recentBuckets]
 	if n > b.number {

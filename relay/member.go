@@ -33,6 +33,8 @@ type membership struct {
 	start   time.Time
 
 	want []int // lanes to acquire
+
+	claimed bool // the outbox remembers this relay's sink; the member worker's own
 }
 
 type memberKind uint8
@@ -101,7 +103,7 @@ func (e *engine) memberWorker() {
 		ctx, cancel := context.WithDeadline(context.Background(), j.until)
 		switch j.kind {
 		case beat:
-			r.view, r.err = e.db.Heartbeat(ctx, j.node, e.cfg.Lease)
+			r.view, r.err = e.heartbeat(ctx, j.node)
 		case acquire:
 			r.leases, r.err = e.db.Acquire(ctx, j.node, j.lanes, e.window)
 		case release:
@@ -164,13 +166,22 @@ func (e *engine) toRelease(now time.Time) (clean, dirty []*lane) {
 	for _, l := range e.lanes.list {
 		switch {
 		case !l.draining:
-		case l.busy == 0 && l.suspects == 0 && l.lateSuspects == 0:
+		case l.busy == 0 && l.suspects == 0 && l.urgentSuspects == 0 && l.lateSuspects == 0 && len(l.wary) == 0:
 			clean = append(clean, l)
-		case l.busy == 0 || !now.Before(l.drainBy):
+		case l.busy == 0 || !now.Before(e.releaseBy(l)):
 			dirty = append(dirty, l)
 		}
 	}
 	return clean, dirty
+}
+
+// releaseBy is when a lane is given back though deliveries of it are under way. When the relay stops, their context ends with the drain:
+// those that return by then are settled first, so that the next owner need not suspect them.
+func (e *engine) releaseBy(l *lane) time.Time {
+	if e.stopping {
+		return l.drainBy.Add(workerTime)
+	}
+	return l.drainBy
 }
 
 // finishMember takes the answer to a membership job.
@@ -184,9 +195,10 @@ func (e *engine) finishMember(r memberReply) {
 	case acquire:
 		if r.err != nil {
 			// It may have been done: then the lanes have an owner that does not know its tokens, and the next heartbeat shows it.
-			e.warn("waybill: acquiring lanes failed", r.err)
+			e.database.Failed("acquire lanes", r.err)
 			return
 		}
+		e.database.Succeeded("acquire lanes")
 		for _, lease := range r.leases {
 			l := newLane(lease)
 			e.lanes.add(l)
@@ -200,10 +212,11 @@ func (e *engine) finishMember(r memberReply) {
 		}
 	case release:
 		if r.err != nil {
-			e.warn("waybill: releasing lanes failed, and is tried again", r.err)
+			e.database.Failed("release lanes", r.err)
 			m.notUntil = time.Now().Add(memberRetry)
 			return
 		}
+		e.database.Succeeded("release lanes")
 		for _, lease := range r.memberJob.leases {
 			if l := e.lanes.at(lease.Lane); l != nil && l.lease == lease {
 				e.lose(l)
@@ -223,14 +236,18 @@ func (e *engine) finishBeat(r memberReply) {
 	m := &e.member
 	now := time.Now()
 	if r.err != nil {
-		if errors.Is(r.err, waybill.ErrOtherRelay) || !m.joined {
+		if errors.Is(r.err, waybill.ErrOtherRelay) || errors.Is(r.err, waybill.ErrOtherSink) || !m.joined {
 			m.failed = fmt.Errorf("relay: %w", r.err)
 			return
 		}
 		m.nextBeat = now.Add(min(look, e.cfg.Heartbeat) / 2)
-		e.warn("waybill: heartbeat failed, and is tried again", r.err)
+		e.database.Failed("heartbeat", r.err)
+		e.distrust()
+		e.seen.failed = now
+		e.gauges()
 		return
 	}
+	e.database.Succeeded("heartbeat")
 	m.joined = true
 	m.nextBeat = r.began.Add(e.cfg.Heartbeat)
 	if len(r.view.Nodes) > 1 {
@@ -406,6 +423,7 @@ func (e *engine) gauges() {
 	if e.observe.Lag == nil {
 		return
 	}
+	now := time.Now()
 	var oldest time.Duration
 	for _, l := range e.lanes.list {
 		for _, it := range l.items {
@@ -414,5 +432,37 @@ func (e *engine) gauges() {
 			}
 		}
 	}
-	e.observe.Lag(oldest)
+	if !e.seen.blind(now, e.reading) {
+		if e.seen.good.IsZero() && len(e.lanes.list)+len(e.member.want) > 0 {
+			return // nothing has been read yet: the lag is not known
+		}
+		e.seen.oldest = now.Add(-oldest)
+		e.observe.Lag(oldest)
+		return
+	}
+	// Whatever was committed since the last read that succeeded may be waiting, and so may what was in memory then.
+	since := e.seen.good
+	if since.IsZero() {
+		since = e.member.start
+	}
+	if !e.seen.oldest.IsZero() && e.seen.oldest.Before(since) {
+		since = e.seen.oldest
+	}
+	e.observe.Lag(max(oldest, now.Sub(since)))
+}
+
+// sight is when this relay could last see what is in the tables.
+type sight struct {
+	began  time.Time // when the last read began
+	good   time.Time // when the last fast read began that succeeded
+	failed time.Time // when a read or a heartbeat failed without which there is no fast read
+	oldest time.Time // when the oldest event was written that was known while reads succeeded; now if there was none
+}
+
+// slowRead is how long a read may take before the lag counts from the last one.
+const slowRead = 5 * time.Second
+
+// blind reports whether the tables cannot be read.
+func (s *sight) blind(now time.Time, reading bool) bool {
+	return s.failed.After(s.good) || reading && now.Sub(s.began) > slowRead
 }

@@ -103,30 +103,6 @@ func TestObserverIsTold(t *testing.T) {
 	}
 }
 
-// TestObserverCostsNothing: hooks that are nil are not paid for. The delivery path of one event, with and without an observer
-// that does nothing, is compared by its allocations.
-func TestObserverCostsNothing(t *testing.T) {
-	var hooks observe.Hooks
-	d := &waybill.Delivery{}
-	allocs := testing.AllocsPerRun(1000, func() {
-		if hooks.HotEnqueued != nil {
-			hooks.HotEnqueued(1)
-		}
-		if hooks.Delivered != nil {
-			hooks.Delivered(d, 1, 1)
-		}
-		if hooks.Deliver != nil {
-			hooks.Deliver(context.Background(), nil)
-		}
-		if hooks.Settled != nil {
-			hooks.Settled(1, 1, nil)
-		}
-	})
-	if allocs != 0 {
-		t.Errorf("%v allocations", allocs)
-	}
-}
-
 // TestLogFields: a line about an event has the fields that operators look for.
 func TestLogFields(t *testing.T) {
 	f := newFixture(t)

@@ -22,9 +22,15 @@ type plan struct {
 	sweepTook time.Duration   // how much of it was reading
 	nextSweep time.Time
 
-	lastHolds  time.Time
+	lastHolds time.Time
+	// After a read that failed, the same is not tried before.
+	holdsAfter, followAfter, writersAfter time.Time
+
 	lastDue    time.Time
 	lastUrgent time.Time
+	urgentTook time.Duration // how long the last look for urgent rows took
+	looked     int           // and about how many rows it went through
+	unlooked   int           // rows that were taken since then
 	follow     []*aggregate
 	load       []store.Key
 
@@ -97,3 +103,25 @@ func (d *dueTimes) at(t time.Time) {
 	}
 }
 func (d *dueTimes) now() { d.next = time.Time{} }
+
+const (
+	urgentInterval = 100 * time.Millisecond
+	urgentLimit    = 64
+	// urgentShare: between two looks for urgent rows the relay takes at least this part of as
+	// many rows as the last look went through.
+	urgentShare = 16
+)
+
+// whenUrgent returns when the next look for urgent rows is wanted: from time to time, and
+// whenever as many others were taken as the relay has room for, so that a relay that is fast does
+// not empty the backlog between two looks.
+func (e *engine) whenUrgent() time.Time {
+	p := &e.plan
+	switch {
+	case !e.behind():
+		return never
+	case p.unlooked >= max(e.cfg.ColdQueue+e.cfg.BatchSize, p.looked/urgentShare):
+		return already
+	}
+	return p.lastUrgent.Add(max(urgentInterval, sweepShare*p.urgentTook))
+}

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -29,6 +28,9 @@ const readKinds = 8
 func (k readKind) String() string {
 	return [...]string{"holds", "fast", "due", "follow", "load", "sweep", "urgent", "writers"}[k]
 }
+
+// readNames are the reads as the log names them.
+var readNames = [readKinds]string{"read holds", "read fast", "read due", "read follow", "read load", "read sweep", "read urgent", "read writers"}
 
 // readJob is one read.
 type readJob struct {
@@ -137,7 +139,7 @@ func (e *engine) read(now time.Time) {
 			continue
 		}
 		p.turn = (k + 1) % readKinds
-		e.reading = true
+		e.reading, e.seen.began = true, now
 		e.readNo++
 		e.reads <- j
 		return
@@ -169,7 +171,7 @@ func (e *engine) when(k readKind, now time.Time) time.Time {
 	switch k {
 	case readHolds:
 		if e.unopened() {
-			return already
+			return p.holdsAfter.Add(1) // the zero time means now
 		}
 		if !now.Before(p.lastHolds.Add(e.cfg.SweepInterval)) && !e.holding() {
 			p.lastHolds = now // look again then
@@ -180,7 +182,10 @@ func (e *engine) when(k readKind, now time.Time) time.Time {
 	case readDue:
 		return e.dueTimes.next.Add(1) // the zero time means now
 	case readFollow:
-		return either(e.nextFollow() != nil)
+		if e.nextFollow() == nil {
+			return never
+		}
+		return p.followAfter.Add(1)
 	case readLoad:
 		return either(len(p.load) > 0)
 	case readSweep:
@@ -189,22 +194,17 @@ func (e *engine) when(k readKind, now time.Time) time.Time {
 		}
 		return p.nextSweep.Add(1)
 	case readUrgent:
-		if !e.behind() {
-			return never
-		}
-		return p.lastUrgent.Add(urgentInterval)
+		return e.whenUrgent()
 	case readWriters:
 		if e.horizon.wanted(e.lanes.list) {
+			if p.writersAfter.After(e.horizon.next) {
+				return p.writersAfter
+			}
 			return e.horizon.next.Add(1)
 		}
 	}
 	return never
 }
-
-const (
-	urgentInterval = 100 * time.Millisecond
-	urgentLimit    = 64
-)
 
 func either(now bool) time.Time {
 	if now {
@@ -240,6 +240,9 @@ func (e *engine) pageLimit() int { return max(min(e.window/2, e.cfg.BatchSize), 
 func (e *engine) readable(l *lane) bool {
 	if !l.open || l.draining || len(l.aggs) >= manyHeld+e.window || len(l.skipped) >= manySkipped {
 		return false
+	}
+	if l.unsure && l.suspects == 0 && l.placed > 0 {
+		return false // whether the next rows are suspect is not decided
 	}
 	if l.backlog {
 		return e.window-l.unsettled >= e.pageLimit() && e.cold.depth < e.cfg.ColdQueue
@@ -327,11 +330,13 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 	case readSweep:
 		return e.sweepJob(now)
 	case readUrgent:
-		p.lastUrgent = now
-		j.limit = urgentLimit
+		p.lastUrgent, p.unlooked = now, 0
+		j.limit, j.verify = urgentLimit, e.horizon.setAside()
 		j.lanes = e.lanesThat(func(l *lane) bool { return l.backlog && l.open && !l.draining })
 		for _, l := range j.lanes {
-			j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: l.read})
+			// As the fast read: a row in front of an urgent one, of the same aggregate, may have
+			// committed late.
+			j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: e.floor(l)})
 		}
 	case readWriters:
 		return j, true
@@ -360,7 +365,8 @@ func (e *engine) nextFollow() *aggregate {
 		return true
 	})
 	for _, a := range p.follow {
-		if !a.lane.draining && !a.lane.look && a.lane.unsettled < e.window {
+		l := a.lane
+		if !l.draining && !l.look && l.unsettled < e.window && (!l.unsure || l.suspects > 0 || l.placed == 0) {
 			return a
 		}
 	}
@@ -384,7 +390,8 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 		j.cursors = []store.Cursor{{Lane: l.number, After: l.read}}
 		return j, true
 	}
-	budget := e.cfg.ColdQueue + e.cfg.BatchSize - e.cold.depth
+	room := e.cfg.ColdQueue + e.cfg.BatchSize - e.cold.depth
+	budget := room
 	j.whole = poll
 	for l := range e.lanes.inTurn {
 		if !e.readable(l) {
@@ -404,6 +411,12 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 		l.wake = false
 		j.whole = j.whole && l.quiet()
 		j.lanes = append(j.lanes, l)
+	}
+	// A lane that is not known to have a backlog may have one all the same. The lanes share the
+	// room, so that a first read, or one behind a large commit, does not bring a page of every
+	// lane; a lane whose share was not enough has a backlog from then on.
+	if n := len(j.lanes); n > 0 && n*j.limit > room {
+		j.limit = max(room/n, 1)
 	}
 	slices.SortFunc(j.lanes, func(a, b *lane) int { return a.number - b.number })
 	for _, l := range j.lanes {
@@ -501,12 +514,16 @@ const readRetry = 250 * time.Millisecond
 func (e *engine) finishRead(r readReply) {
 	if r.err != nil {
 		e.failedRead(r)
-	} else if !e.stopping {
+	} else {
+		e.database.Succeeded(readNames[r.kind])
+	}
+	if r.err == nil && !e.stopping {
 		e.dbClock.set(r.page.Now)
 		switch r.kind {
 		case readHolds:
 			e.applyHolds(r.lanes, r.holds)
 		case readFast:
+			e.seen.good = e.seen.began
 			e.finishFast(r)
 		case readDue:
 			e.finishDue(r)
@@ -533,10 +550,13 @@ func (e *engine) finishRead(r readReply) {
 
 // failedRead lets a read be tried again, soon but not at once.
 func (e *engine) failedRead(r readReply) {
-	e.warn("waybill: reading failed, and is tried again", r.err, slog.String("read", r.kind.String()))
+	e.database.Failed(readNames[r.kind], r.err)
+	if r.kind == readFast || r.kind == readHolds || r.kind == readWriters {
+		e.seen.failed = time.Now()
+	}
 	p := &e.plan
 	later := time.Now().Add(readRetry)
-	e.lookFrom(0) // the server may have lost or changed something, or be another one
+	e.distrust() // the server may have lost or changed something, or be another one
 	switch r.kind {
 	case readFast:
 		for _, l := range r.lanes {
@@ -546,15 +566,15 @@ func (e *engine) failedRead(r readReply) {
 	case readDue:
 		e.dueTimes.at(later)
 	case readFollow:
-		p.follow = append(p.follow, r.agg)
+		p.follow, p.followAfter = append(p.follow, r.agg), later
 	case readSweep:
 		e.endSweep(time.Now())
 	case readLoad:
 		p.load = nil // the next sweep finds them again, in their order
 	case readWriters:
-		if !e.horizon.next.IsZero() {
-			e.horizon.next = later
-		}
-	case readHolds, readUrgent:
+		p.writersAfter = later
+	case readHolds:
+		p.holdsAfter = later
+	case readUrgent:
 	}
 }

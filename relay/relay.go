@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/internal/retention"
 	"github.com/waybillhq/waybill/store"
 )
@@ -40,16 +41,22 @@ func New(db store.Relay, sink Sink, cfg Config) (*Relay, error) {
 var errRunning = errors.New("relay: it is running already")
 
 // Run delivers events until ctx ends. Then it stops taking new ones, gives those under way Config.DrainTimeout to finish,
-// settles them, gives its lanes back, and returns nil. What did not finish stays pending, and no attempt is spent.
+// settles them, gives its lanes back, and returns nil. What did not finish stays pending, and no attempt is spent, if the sink
+// returns within a second after its context has ended.
 //
-// It returns an error if it cannot begin: the tables are not there, a relay of another name serves this outbox
-// ([waybill.ErrOtherRelay]), or this relay is running already. Later failures of the database are logged, and end when it
+// It returns an error if it cannot begin: the tables are not there, or are newer than this code
+// ([store.ErrNewerTables], unless Config.NewerTables allows it), a relay of another name serves
+// this outbox ([waybill.ErrOtherRelay]), the outbox remembers another sink
+// ([waybill.ErrOtherSink]), or this relay is running already. Later failures of the database are logged, and end when it
 // is back.
 func (r *Relay) Run(ctx context.Context) error {
 	if r.running.Swap(true) {
 		return errRunning
 	}
 	defer r.running.Store(false)
+	if err := r.checkTables(ctx); err != nil {
+		return err
+	}
 	e := newEngine(r.db, r.sink, r.cfg)
 	e.log.Info("waybill: relay starts", slog.String("relay", r.cfg.Name), slog.String("node", e.node.ID.String()))
 	stop := e.start(ctx)
@@ -57,6 +64,28 @@ func (r *Relay) Run(ctx context.Context) error {
 	stop()
 	e.log.Info("waybill: relay has stopped", slog.String("node", e.node.ID.String()))
 	return err
+}
+
+// checkTables refuses tables whose migrations this code does not know, where the store can tell. That the tables cannot be read
+// is for the first heartbeat to say.
+func (r *Relay) checkTables(ctx context.Context) error {
+	m, ok := r.db.(store.Migrator)
+	if !ok {
+		return nil
+	}
+	all, err := m.Migrations(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // see above
+	}
+	newer := store.Newer(all)
+	if newer != nil && r.cfg.NewerTables {
+		r.cfg.Logger.Warn("waybill: the relay starts on tables that are newer than it is", slog.String("error", newer.Error()))
+		return nil
+	}
+	if newer != nil {
+		return fmt.Errorf("relay: %w", newer)
+	}
+	return nil
 }
 
 // minWindow is the least number of events of a lane that may be in hand.
@@ -76,6 +105,7 @@ func newEngine(db store.Relay, sink Sink, cfg Config) *engine {
 		heard: newHotQueue(cfg),
 		timer: time.NewTimer(0),
 	}
+	e.database = outage.New(cfg.Logger, "the database")
 	_, e.ordered = sink.(OrderedSink)
 	_, e.serial = sink.(SerialSink)
 	e.window = minWindow

@@ -40,6 +40,9 @@ type pending struct {
 func (e *engine) outcome(o outcome) {
 	o.it.state = finished
 	o.it.lane.busy++
+	if o.kind != kindCount {
+		e.unprobe(o.it) // one that is given up without a delivery has no result: another event probes
+	}
 	if len(e.pending.list) == 0 {
 		e.pending.since = time.Now()
 	}
@@ -97,6 +100,7 @@ func (e *engine) settle(now time.Time) {
 		l := o.it.lane
 		if l.gone {
 			l.busy--
+			e.unprobe(o.it)
 			e.suspects.settled(o.it)
 			continue
 		}
@@ -165,9 +169,11 @@ func (e *engine) finishSettle(r settleReply) {
 		p.list = append(r.outcomes, p.list...)
 		p.failures++
 		p.notUntil = time.Now().Add(min(settleRetry<<min(p.failures, 10), settleRetryMax))
-		e.warn("waybill: settling failed, and is tried again", r.err, slog.Int("events", len(r.outcomes)))
+		e.database.Failed("settle", r.err)
+		e.distrust()
 		return
 	}
+	e.database.Succeeded("settle")
 	p.failures, p.notUntil = 0, time.Time{}
 	e.plan.writes.add(r.took)
 	for _, l := range r.lanes {
@@ -193,6 +199,7 @@ func (e *engine) vanished(it *item) {
 	if a != nil {
 		a.remove(it)
 	}
+	e.unprobe(it)
 	e.settledItem(it)
 	e.suspects.settled(it)
 	if a != nil {
@@ -212,6 +219,7 @@ func (e *engine) settledOutcome(o outcome) {
 	it := o.it
 	if it.lane.gone {
 		it.lane.busy--
+		e.unprobe(it)
 		e.suspects.settled(it)
 		return
 	}
@@ -220,10 +228,11 @@ func (e *engine) settledOutcome(o outcome) {
 		e.countedSuspect(it)
 		switch a := it.agg; {
 		case it.lane.draining:
-			e.abandon(it)
+			e.uncount(it)
 		case a != nil && a.heldBefore(it.row.Seq):
 			a.lateWaiting = true // another one has come to stand in front of it: it is read again after that one
-			e.abandon(it)
+			e.uncount(it)
+			e.advance(a)
 		}
 		return
 	}
@@ -232,6 +241,9 @@ func (e *engine) settledOutcome(o outcome) {
 	switch o.kind {
 	case kindRetry:
 		e.dueTimes.at(time.Now().Add(o.delay))
+		if it.behind != nil {
+			e.advance(it.behind)
+		}
 	case kindDead:
 		if it.agg != nil {
 			it.agg.stuck--
@@ -244,6 +256,7 @@ func (e *engine) settledOutcome(o outcome) {
 // settledItem lets an item go, as soon as no read can bring its row back.
 func (e *engine) settledItem(it *item) {
 	it.state = settled
+	it.lane.cleared(it)
 	it.lane.busy--
 	it.lane.unsettled--
 	if it.agg == nil && !it.heard && !e.spares && it.row.Seq > 0 {

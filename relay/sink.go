@@ -2,10 +2,8 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strconv"
 
 	"github.com/waybillhq/waybill"
@@ -72,58 +70,6 @@ func (f SinkFunc) one(ctx context.Context, d waybill.Delivery) (err error) {
 	}
 	return f(waybill.ContextWithDelivery(ctx, d), d)
 }
-
-// Fan hands every event to all sinks, one after the other. The results of one event are joined: it is done when all sinks
-// have it, and [waybill.Classify] says what it means when some have not. Then all of them get it again, so each must
-// be able to see an event twice, as any sink must.
-func Fan(sinks ...Sink) Sink {
-	if len(sinks) == 1 {
-		return sinks[0]
-	}
-	f := fan{sinks: sinks}
-	for _, s := range sinks {
-		if _, serial := s.(SerialSink); serial {
-			return serialFan{f}
-		}
-	}
-	return f
-}
-
-type fan struct{ sinks []Sink }
-
-func (f fan) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	batch = slices.Clone(batch)
-	for i := range batch {
-		// No sink may settle for the others: without a token it cannot.
-		batch[i].Claim = waybill.NewClaim(batch[i].Claim.Position(), waybill.ID{})
-	}
-	joined := make([][]error, len(batch))
-	for n, s := range f.sinks {
-		results := safely(ctx, s, batch)
-		for i := range batch {
-			switch {
-			case len(results) != len(batch):
-				joined[i] = append(joined[i], waybill.Unavailable(fmt.Errorf("sink %d of the fan: %w", n+1, errResults(len(results), len(batch)))))
-			case results[i] != nil && !errors.Is(results[i], waybill.ErrSettled):
-				joined[i] = append(joined[i], results[i])
-			}
-		}
-	}
-	errs := make([]error, len(batch))
-	for i, list := range joined {
-		if len(list) == 1 {
-			errs[i] = list[0]
-		} else {
-			errs[i] = errors.Join(list...)
-		}
-	}
-	return errs
-}
-
-// serialFan is a fan of which some sinks are serial.
-type serialFan struct{ fan }
-
-func (serialFan) Serial() {}
 
 // Route hands every event to the sink that pick chooses for it. pick is called more than once per event and must give the
 // same answer; an event for which it returns nil is dead. Each of the sinks is a destination of its own, or several if it

@@ -3,6 +3,9 @@ package relay
 import (
 	"errors"
 	"slices"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
 )
 
 // suspects are events that an owner which died may have had in hand: one of them may be what it died of. They go one at a
@@ -21,11 +24,15 @@ func (s *suspects) has(it *item) bool {
 	return it.suspect && (s.current == it || slices.Contains(s.list, it))
 }
 
-// next takes out the one whose turn it is: of those with the fewest attempts, the first. A process may end for another reason right after it has counted, and
-// that must not hit the same event again and again.
+// next takes out the one whose turn it is: one that probes its destination; else, of those with the fewest attempts, the first. A process may end for another
+// reason right after it has counted, and that must not hit the same event again and again.
 func (s *suspects) next() *item {
 	at := 0
 	for i, it := range s.list {
+		if it.probe {
+			at = i
+			break
+		}
 		if it.row.Attempts < s.list[at].row.Attempts {
 			at = i
 		}
@@ -68,6 +75,10 @@ func (e *engine) nextSuspect() {
 		if it.state != waiting || it.lane.gone {
 			continue
 		}
+		if name, down := e.down(&it.row.Event); down && !it.probe {
+			e.park(it, e.dests[name])
+			continue
+		}
 		s.current = it
 		if it.row.Err != nil {
 			e.verdict(it, it.row.Err)
@@ -106,4 +117,91 @@ func (e *engine) countedSuspect(it *item) {
 	}
 	it.state = waiting
 	e.suspects.counted = true
+}
+
+// manyWary bounds how many suspects a lane remembers that are not in memory.
+const manyWary = 10_000
+
+// suspect decides whether a row that is taken may be what an owner died of. left is how many of its kind may be, besides those that are
+// known to be.
+func (l *lane) suspect(it *item, left *int) {
+	if _, known := l.wary[it.id()]; known {
+		delete(l.wary, it.id())
+		it.suspect = true
+		return
+	}
+	if *left > 0 {
+		*left--
+		l.placed++
+		it.suspect, it.place = true, left
+	}
+}
+
+// places returns where the places of suspects are counted that a row may take. One with a
+// priority may have been taken ahead of the others.
+func (l *lane) places(row *store.Row) *int {
+	if l.suspects == 0 && row.Event.Priority > 0 {
+		return &l.urgentSuspects
+	}
+	return &l.suspects
+}
+
+// undecided reports whether a row has to wait: it is none of the suspects, and becomes one if one of those gives its place back.
+func (l *lane) undecided(id waybill.ID, left int, unsure bool) bool {
+	if !unsure || left > 0 || l.placed == 0 {
+		return false
+	}
+	_, known := l.wary[id]
+	return !known
+}
+
+// remember keeps an event suspect that leaves memory before a delivery of it came to an end.
+func (l *lane) remember(it *item) {
+	if it.suspect && l.wary != nil && len(l.wary) < manyWary {
+		l.wary[it.id()] = struct{}{}
+	}
+}
+
+// passWary keeps a row suspect that is passed over because its destination is down. The owner that died had no more rows of one
+// destination than its window.
+func (l *lane) passWary(dest string, id waybill.ID, left int) {
+	if left > 0 && l.waryOf[dest] < l.lease.Window && len(l.wary) < manyWary {
+		if _, known := l.wary[id]; !known {
+			l.waryOf[dest]++
+			l.wary[id] = struct{}{}
+		}
+	}
+}
+
+// cleared ends the wait of others for a suspect's place.
+func (l *lane) cleared(it *item) {
+	if it.place != nil {
+		it.place = nil
+		l.placed--
+	}
+}
+
+// giveBack lets another row be suspect in place of one that the owner which died cannot have delivered: it waits for something.
+func (l *lane) giveBack(it *item) {
+	if left := it.place; left != nil {
+		l.cleared(it)
+		if left == &l.suspects && l.unsure || left == &l.lateSuspects && l.lateUnsure {
+			*left++
+		}
+	}
+}
+
+// seenAll notes that all has been seen that the last owner can have had in flight of what is ready.
+func (l *lane) seenAll() { l.suspects, l.urgentSuspects, l.unsure = 0, 0, false }
+
+// uncount takes the attempt back of a suspect whose delivery did not happen, or was cut off by this relay.
+func (e *engine) uncount(it *item) {
+	it.attempts = it.row.Attempts - 1
+	if it.agg != nil {
+		it.agg.remove(it)
+	}
+	it.lane.remember(it)
+	it.lane.giveBack(it)
+	e.suspects.settled(it)
+	e.outcome(outcome{it: it, kind: kindRetry, holds: it.agg != nil, text: it.row.LastError})
 }

@@ -88,3 +88,43 @@ func TestSuspectsTakeTurns(t *testing.T) {
 		t.Errorf("they go in this order: %v, want %v", order, want)
 	}
 }
+
+// TestSuspectsGiveTheirPlaceBack: of a lane that an owner left without a word, as many rows are suspect as it can have had in flight. One that
+// waits for a destination that is down gives its place to the next row, which is not taken before that is decided; and it stays suspect itself.
+func TestSuspectsGiveTheirPlaceBack(t *testing.T) {
+	l := newLane(store.Lease{Lane: 1, Unclean: true, Window: 2})
+	row := func() *item {
+		it := &item{lane: l, row: &store.Row{Key: store.Key{Lane: 1, ID: waybill.NewID()}}}
+		l.suspect(it, &l.suspects)
+		return it
+	}
+	first, second, next := row(), row(), waybill.NewID()
+	if !first.suspect || !second.suspect || !l.undecided(next, l.suspects, l.unsure) {
+		t.Fatal("the first two are not suspect, or the third is taken before they are decided")
+	}
+	l.remember(first)
+	l.giveBack(first)
+	l.giveBack(first)
+	if l.suspects != 1 || l.undecided(next, l.suspects, l.unsure) {
+		t.Errorf("%d places are left, want the one that was given back", l.suspects)
+	}
+	third := row()
+	l.cleared(second)
+	l.cleared(third)
+	if !third.suspect || row().suspect {
+		t.Error("the third is not suspect, or the fourth is")
+	}
+	again := &item{lane: l, row: first.row}
+	l.suspect(again, &l.suspects)
+	if !again.suspect || len(l.wary) != 0 {
+		t.Error("the first is not suspect any more")
+	}
+	last := newLane(store.Lease{Lane: 1, Unclean: true, Window: 1})
+	it := &item{lane: last, row: &store.Row{Key: store.Key{ID: waybill.NewID()}}}
+	last.suspect(it, &last.suspects)
+	last.seenAll()
+	last.giveBack(it)
+	if last.suspects != 0 || last.undecided(next, last.suspects, last.unsure) {
+		t.Error("a place is given back though nothing is left to read")
+	}
+}

@@ -16,7 +16,7 @@ func (e *engine) take(l *lane, row *store.Row, now time.Time) bool {
 		e.meet(known, row)
 		return true
 	}
-	if l.unsettled >= e.window {
+	if l.unsettled >= e.window || l.undecided(row.ID, l.suspects, l.unsure) {
 		return false
 	}
 	hot := e.unmark(l, row.ID)
@@ -41,11 +41,12 @@ func (e *engine) take(l *lane, row *store.Row, now time.Time) bool {
 		a.pass(row.Seq)
 		a.waitsFor = dest
 		l.skip(dest, row.Seq, false)
+		l.passWary(dest, row.ID, *l.places(row))
 		return true
 	}
 	it := e.add(l, row, hot)
 	it.agg = a
-	it.suspect = l.suspected(&l.suspects)
+	l.suspect(it, l.places(row))
 	a.enqueue(it)
 	e.advance(a)
 	return true
@@ -58,11 +59,33 @@ func (e *engine) takeUnordered(l *lane, row *store.Row, hot bool) bool {
 			return false
 		}
 		l.skip(dest, row.Seq, true)
+		l.passWary(dest, row.ID, *l.places(row))
 		return true
 	}
 	it := e.add(l, row, hot)
-	it.suspect = l.suspected(&l.suspects)
+	l.suspect(it, l.places(row))
 	e.ready(it)
+	return true
+}
+
+// takeAhead takes a row of an aggregate that has a priority, ahead of the fast read: all rows of
+// its aggregate between where that has stopped and this one have been taken. It reports false for
+// a row that has to wait; the fast read will bring it.
+func (e *engine) takeAhead(l *lane, row *store.Row) bool {
+	a := l.aggregate(store.AggregateOf(&row.Event))
+	defer a.tidy()
+	if a.passes(row.Seq) {
+		return false
+	}
+	if dest, down := e.down(&row.Event); down {
+		l.passWary(dest, row.ID, l.urgentSuspects)
+		return false
+	}
+	it := e.add(l, row, e.unmark(l, row.ID))
+	it.agg = a
+	l.suspect(it, &l.urgentSuspects)
+	a.enqueue(it)
+	e.advance(a)
 	return true
 }
 
@@ -96,15 +119,6 @@ func (e *engine) add(l *lane, row *store.Row, hot bool) *item {
 	return it
 }
 
-// suspected counts down the rows that may have been in the hands of an owner that died.
-func (l *lane) suspected(left *int) bool {
-	if *left == 0 {
-		return false
-	}
-	*left--
-	return true
-}
-
 // ready puts an item where it will be delivered from.
 func (e *engine) ready(it *item) {
 	if it.suspect && !it.counted {
@@ -126,11 +140,14 @@ func (e *engine) advance(a *aggregate) {
 		return
 	}
 	if a.stuck == 0 && a.flying == 0 && len(a.queue) > 0 {
+		if head := a.queue[0]; head.state == waiting && !e.suspects.has(head) && a.heldBefore(head.row.Seq) {
+			e.evict(a) // what it waits for may stand behind it, and is the next one then
+		}
+	}
+	if a.stuck == 0 && a.flying == 0 && len(a.queue) > 0 {
 		head := a.queue[0]
 		switch {
 		case head.state != waiting || e.suspects.has(head):
-		case a.heldBefore(head.row.Seq) && !a.holds(head.id()):
-			e.evict(a)
 		case !head.late && a.passed != 0 && head.row.Seq >= a.passed:
 			// It was with a worker, behind one that has been passed over since: it is read again after that one.
 			e.passAll(a)
@@ -145,6 +162,9 @@ func (e *engine) advance(a *aggregate) {
 	if a.lateWaiting && (len(a.holders) == 0 || len(a.queue) == 0) {
 		a.lateWaiting = false
 		e.dueTimes.now()
+	}
+	if len(a.queue) == 0 && a.stuck == 0 && len(a.holders) > 0 && a.holders[0].behind {
+		e.recall(a)
 	}
 	a.tidy()
 }
@@ -184,13 +204,8 @@ func (e *engine) drop(it *item) {
 	e.cool(it)
 	e.unprobe(it)
 	e.suspects.remove(it)
-	if it.suspect && !it.counted { // whoever takes it again must suspect it
-		if it.late {
-			it.lane.lateSuspects++
-		} else {
-			it.lane.suspects++
-		}
-	}
+	it.lane.remember(it) // it is suspect when it is taken again
+	it.lane.giveBack(it)
 	it.state = dropped
 	it.lane.unsettled--
 	delete(it.lane.items, it.id())
@@ -201,7 +216,7 @@ func (e *engine) takeDue(l *lane, row *store.Row) bool {
 	if l.items[row.ID] != nil {
 		return true
 	}
-	if l.unsettled >= e.window {
+	if l.unsettled >= e.window || l.undecided(row.ID, l.lateSuspects, l.lateUnsure) {
 		return true // the next read brings it again
 	}
 	dest, down := e.down(&row.Event)
@@ -210,10 +225,11 @@ func (e *engine) takeDue(l *lane, row *store.Row) bool {
 		it := e.add(l, row, false)
 		it.late = true
 		if down {
+			l.passWary(dest, row.ID, l.lateSuspects)
 			e.putOff(it, e.dests[dest].wait(), row.Holds, row.LastError)
 			return true
 		}
-		it.suspect = l.suspected(&l.lateSuspects)
+		l.suspect(it, &l.lateSuspects)
 		e.ready(it)
 		return true
 	}
@@ -230,10 +246,11 @@ func (e *engine) takeDue(l *lane, row *store.Row) bool {
 	it.late, it.agg = true, a
 	if down {
 		a.tidy()
+		l.passWary(dest, row.ID, l.lateSuspects)
 		e.putOff(it, e.dests[dest].wait(), true, row.LastError)
 		return true
 	}
-	it.suspect = l.suspected(&l.lateSuspects)
+	l.suspect(it, &l.lateSuspects)
 	a.enqueue(it)
 	e.advance(a)
 	return true
@@ -329,6 +346,12 @@ func (e *engine) takeEntry(entry *store.Entry, c *store.Commit) {
 	switch {
 	case l == nil || l.draining:
 		e.heard.cold(1, e.away())
+		return
+	case !ev.AvailableAt.IsZero() && e.dbClock.db.IsZero():
+		// Only the database's clock says whether it is due, and that is not known before the first page of rows.
+		e.heard.cold(1, observe.NotDue)
+		l.wake = true
+		e.dueTimes.now()
 		return
 	case ev.Delay > 0 || ev.AvailableAt.After(e.wallClock()):
 		e.heard.cold(1, observe.NotDue)

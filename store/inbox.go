@@ -42,7 +42,7 @@ type Acceptor[T any] interface {
 	// if that is rare. After an error the transaction can only be rolled back. A transaction that has ended is [waybill.ErrTxDone].
 	Accept(ctx context.Context, tx T, owner waybill.ID, in []Intake) ([]Acceptance, error)
 	// Succeed records an attempt as succeeded, in the transaction that has its effects: of a record that is being processed under this
-	// owner and fence, and whose lease has not run out. It reports false if it is not; then the transaction must be rolled back.
+	// owner and fence, whatever its lease. It reports false if it is not; then the transaction must be rolled back.
 	Succeed(ctx context.Context, tx T, a Attempt) (bool, error)
 }
 

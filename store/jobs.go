@@ -42,7 +42,8 @@ type JobClaimer interface {
 	// ClaimJob takes a job, if nobody holds it or its lease has run out, and its fence is the one that was seen. It returns the record as
 	// it is then, and whether it was taken.
 	ClaimJob(ctx context.Context, c JobClaim) (JobRecord, bool, error)
-	// RenewJob makes the lease run from now on, if the run still holds the job and its lease has not run out.
+	// RenewJob makes the lease run from now on, if the run still holds the job: also one that has run out, as long as no other run has taken the
+	// job over.
 	RenewJob(ctx context.Context, a JobAttempt, lease time.Duration) (bool, error)
 	// EndJob records how a run ended, and gives the job back: if the run still holds it, whatever its lease. It reports whether it did.
 	EndJob(ctx context.Context, a JobAttempt, end JobEnd) (bool, error)
@@ -79,9 +80,8 @@ type JobRecord struct {
 // JobSender remembers what a job sends.
 type JobSender[T any] interface {
 	// RememberSent records, in the transaction that has the events, that a run has sent them: then both are there or neither is. A key
-	// that is remembered already is from now on. The run must hold the job under this owner and fence, and its lease must not have run
-	// out; until the transaction ends nobody can take the job over. It reports false if it does not; then the transaction must
-	// be rolled back. Keys are not repeated. After an error the transaction can only be rolled back. A transaction that has ended is
+	// that is remembered already is from now on. The run must hold the job under this owner and fence, whatever its lease; until the
+	// transaction ends no other run can take the job over. It reports false if it does not; then the transaction must be rolled back. Keys are not repeated. After an error the transaction can only be rolled back. A transaction that has ended is
 	// [waybill.ErrTxDone].
 	RememberSent(ctx context.Context, tx T, a JobAttempt, sent []Sent) (bool, error)
 }

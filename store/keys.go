@@ -58,8 +58,8 @@ type KeyTaker[T any] interface {
 	// is rare. After an error the transaction can only be rolled back. A transaction that has ended is [waybill.ErrTxDone].
 	TakeKey(ctx context.Context, tx T, c KeyClaim) (KeyTaken, error)
 	// KeepKey stores the answer of an attempt and ends it as succeeded, in the caller's transaction: of a key that this transaction took, or
-	// of a claimed one that is still being processed under this owner and fence and whose lease has not run out. It reports false if it
-	// is not; then the transaction must be rolled back.
+	// of a claimed one that is still being processed under this owner and fence, whatever its lease. It reports false if it is not; then the
+	// transaction must be rolled back.
 	KeepKey(ctx context.Context, tx T, a KeyAttempt, answer KeyAnswer) (bool, error)
 	// SavePoint stores how far a claimed attempt has come, under the same conditions as KeepKey.
 	SavePoint(ctx context.Context, tx T, a KeyAttempt, p KeyPoint) (bool, error)
@@ -113,10 +113,11 @@ type KeyClaimer interface {
 	// may be missing. An uncertain record is never taken. A live record of another hash is left as it is. What earlier attempts saved
 	// ([KeyPoint]) stays, unless the record had expired.
 	ClaimKey(ctx context.Context, c KeyClaim) (KeyRecord, bool, error)
-	// EndKey ends an attempt that is still being processed under this owner and fence. A success also needs a lease that has not run
-	// out. It reports whether it did anything: a late failure never overwrites what somebody else has stored.
+	// EndKey ends an attempt that is still being processed under this owner and fence, whatever its lease: whoever takes the key over draws the
+	// next fence. It reports whether it did anything: a late end never overwrites what another attempt has stored.
 	EndKey(ctx context.Context, a KeyAttempt, end KeyEnd) (bool, error)
-	// RenewKey makes the lease run from now on, if the attempt still holds the key and its lease has not run out.
+	// RenewKey makes the lease run from now on, if the attempt still holds the key: also one that has run out, as long as no other attempt has
+	// taken the key over.
 	RenewKey(ctx context.Context, a KeyAttempt, lease time.Duration) (bool, error)
 }
 

@@ -2,6 +2,9 @@ package store
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -15,6 +18,32 @@ type Migrator interface {
 	// MigrationSQL returns all of it as a script for the database's own shell, for people who may not run DDL from code.
 	// Applied to an empty database it gives the same tables as Migrate.
 	MigrationSQL() string
+}
+
+// Upgrader is a [Migrator] that can write the script for tables that have had some of the
+// migrations.
+type Upgrader interface {
+	// UpgradeSQL returns [Migrator.MigrationSQL] without the migrations up to a version, which
+	// the tables have had. Applied to tables that have not had that version, the script fails
+	// before it changes anything. It is empty if the code knows no migration behind that version.
+	UpgradeSQL(version int) string
+}
+
+// ErrNewerTables says that the tables have had migrations that this code does not know. What they mean for it is not known either.
+var ErrNewerTables = errors.New("store: the tables are newer than this program")
+
+// Newer returns [ErrNewerTables], with their names, if some of the migrations are unknown to this code.
+func Newer(all []Migration) error {
+	var names []string
+	for _, m := range all {
+		if m.Unknown {
+			names = append(names, fmt.Sprintf("%d (%s)", m.Version, m.Name))
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: they have had migration %s", ErrNewerTables, strings.Join(names, ", "))
 }
 
 // Migration is one step of the tables' shape.

@@ -46,9 +46,14 @@ type Keeper interface {
 	// Purge deletes at most limit rows that have been delivered, or dead, for longer than age, the oldest first, and
 	// returns how many. Any other state is an error. Purging delivered rows notes how far back the history reaches.
 	Purge(ctx context.Context, state State, age time.Duration, limit int) (int, error)
-	// PurgeWritten deletes at most limit rows, ready or put off, that were written longer ago than age: for outboxes that
-	// are read by change data capture and have no relay. While a relay is live it is [ErrRelayLive], and nothing changes.
+	// PurgeWritten deletes at most limit ready rows that were written longer ago than age, and, if they were delayed, became
+	// due longer ago: for outboxes that are read by change data capture and have no relay. It frees their dedup keys. Delayed
+	// rows stay: nothing has read them. While a relay is live it is [ErrRelayLive], and nothing changes.
 	PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error)
+	// MakeReady makes at most limit delayed events ready whose time has come, the longest due first, and returns how many: change
+	// data capture reads the ready ones only. An event keeps its id, its seq and its dedup key; its attempts are forgotten.
+	// While a relay is live it is [ErrRelayLive], and nothing changes. MakeReady may run on several nodes at a time.
+	MakeReady(ctx context.Context, limit int) (int, error)
 	// Tidy does what else is to be done from time to time: partitions of days to come are made and those of days that
 	// ended before the age are dropped, leftovers are removed. A negative age drops no partition. Tidy is idempotent, and
 	// may run on several nodes at a time.
@@ -94,10 +99,14 @@ func (s State) String() string {
 // Filter chooses rows; what is empty fits all.
 type Filter struct {
 	Type, AggregateType, AggregateID, TenantID string
+	// NoTenant: only rows that belong to no tenant, whatever TenantID says.
+	NoTenant bool
 	// Holding: only rows that hold their aggregate back.
 	Holding bool
 	// Failed: only rows that were tried at least once.
 	Failed bool
+	// Untried: only rows that were never tried, whatever Failed says.
+	Untried bool
 }
 
 // Record is an event and where it stands.

@@ -106,8 +106,11 @@ type Seeker interface {
 	Holds(ctx context.Context, lanes []int) ([]Hold, error)
 	// Follow returns ready rows of one aggregate in the cursor's stretch, in the order of their seq, at most limit.
 	Follow(ctx context.Context, agg Aggregate, from Cursor, limit int) (Page, error)
-	// Urgent returns ready rows after each cursor that have a priority above 0 and belong to no aggregate, in the order
-	// of their seq, at most limit per lane. A store may leave out those that lie far behind the cursor.
+	// Urgent returns ready rows after each cursor that have a priority above 0, in the order of
+	// their seq, at most limit per lane. A row of an aggregate is returned only if no row of its
+	// aggregate with a priority of 0 lies between the cursor and it, and then with those in front
+	// of it that have one. A store may leave out what lies behind many other rows with a
+	// priority, and the later ones of many rows of one aggregate.
 	Urgent(ctx context.Context, from []Cursor, limit int) (Page, error)
 }
 
@@ -161,6 +164,9 @@ type Page struct {
 	Now  time.Time
 	// Next is, for [Reader.Due], when the next row that is not due yet will be; zero if there is none.
 	Next time.Time
+	// Looked is, for [Seeker.Urgent], about how many rows of a lane the store went through to
+	// find these: what the look has cost.
+	Looked int
 }
 
 // Row is an event as it stands in a table.
@@ -215,6 +221,9 @@ type Result struct {
 	// Late says that the row was read from the delayed events, and not from the ready ones. A store that looks for it
 	// there only saves itself a search; one that looks in both places need not care. Done uses it.
 	Late bool
+	// Replay is the row's, as it was read. Retry and Dead pass over a row that an operator has replayed since: the answer to a
+	// settlement that made it a dead letter was lost, and the settlement is repeated.
+	Replay int
 	// Attempts is the new count. Retry and Dead use it.
 	Attempts int
 	// Delay is how long to wait, by the database's clock. Retry uses it.

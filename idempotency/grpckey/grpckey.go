@@ -48,7 +48,8 @@ type Config struct {
 	TTL time.Duration
 	// WaitMax is for how long a repeat waits for a call that is under way. Defaults to not waiting.
 	WaitMax time.Duration
-	// Logger gets what no client should see. Defaults to discarding.
+	// Logger gets what no client should see. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
@@ -105,7 +106,7 @@ func New[T any](keys *idempotency.Keys[T], cfg Config) (*Interceptor[T], error) 
 		cfg.Store = StoreFinal
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+		cfg.Logger = slog.Default()
 	}
 	return &Interceptor[T]{keys, cfg}, nil
 }

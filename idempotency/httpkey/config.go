@@ -69,7 +69,8 @@ type Config struct {
 	// DocsURL is where the rules for keys, and for how long they are kept, are published; refusals link to it. Defaults to Waybill's own
 	// description.
 	DocsURL string
-	// Logger gets what no client should see. Defaults to discarding.
+	// Logger gets what no client should see. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
@@ -193,7 +194,7 @@ func (c *Config) fill() {
 		c.FailedOpen = func(string, error) {}
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 }
 

@@ -37,7 +37,7 @@ func (c *Config) parse(line string) (string, error) {
 	if !c.Strict && !strings.HasPrefix(line, `"`) {
 		return bare(line)
 	}
-	item, err := httpsfv.UnmarshalItem([]string{line})
+	item, err := item(line)
 	if err != nil {
 		return "", errors.New("the key is not a string in double quotes, as RFC 9651 has it") // the parser's error might repeat it
 	}
@@ -46,6 +46,16 @@ func (c *Config) parse(line string) (string, error) {
 		return "", errors.New("the key must be in double quotes")
 	}
 	return key, nil
+}
+
+// item calls the parser. The line is a client's, and the parser another project's: if it panics, the key is wrong, and the server goes on.
+func item(line string) (out httpsfv.Item, err error) {
+	defer func() {
+		if recover() != nil {
+			err = errors.New("the parser panicked")
+		}
+	}()
+	return httpsfv.UnmarshalItem([]string{line})
 }
 
 // bare reads a key without quotes: visible characters. A comma would be a list.

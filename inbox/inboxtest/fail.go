@@ -3,7 +3,10 @@ package inboxtest
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -21,6 +24,9 @@ func failChecks[T any]() []check[T] {
 		{name: "38_uncounted", run: uncounted[T]},
 		{name: "38_redrive", run: redrive[T]},
 		{name: "41a_killed", run: killed[T]},
+		{name: "41a_suspects", run: suspects[T]},
+		{name: "41a_abandoned", run: abandoned[T]},
+		{name: "41a_alone", run: alone[T]},
 	}
 }
 
@@ -195,25 +201,254 @@ func redrive[T any](b *bed[T]) {
 
 // killed: an event whose consumers all die comes to an end. What they leave behind is a claim whose lease runs out.
 func killed[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{MaxRetry: 2, LockTTL: time.Millisecond})
-	ev := event(1)
-	attempts := 0
-	b.await("it is dead", func() bool {
-		_, err := g.Consume(redelivered(ev, 2+attempts), ev, func(ctx context.Context, tx T, _ waybill.Event) error {
-			attempts++
-			<-time.After(5 * time.Millisecond) // until the lease is over: to the table, this consumer is gone
-			return b.effect(ctx, tx, "killed")
-		})
-		if err == nil {
-			b.Fatal("it was applied")
-		}
-		return errors.Is(err, waybill.ErrDead)
-	})
-	if attempts != 3 {
-		b.Errorf("%d attempts, want 3", attempts)
+	in, err := inbox.New[T](gone[T]{b.DB}, inbox.Config{})
+	if err != nil {
+		b.Fatal(err)
 	}
-	if rec := b.record(g, ev); rec.State != store.InboxDead || !strings.Contains(rec.LastError, "exceeded maxRetry") {
-		b.Errorf("the record is %+v", rec)
+	g := in.Group("G", inbox.Options{MaxRetry: 2, LockTTL: time.Millisecond})
+	attempts := 0
+	die := func(ctx context.Context, tx T, _ waybill.Event) error {
+		attempts++
+		return b.effect(ctx, tx, "killed")
+	}
+	g.Handle("", "Happened", die)
+	consume := func(d waybill.Delivery) error {
+		_, err := g.Consume(waybill.ContextWithDelivery(context.Background(), d), d.Event, die)
+		return err
+	}
+	deliver := func(d waybill.Delivery) error { return g.Deliver(context.Background(), []waybill.Delivery{d})[0] }
+	for n, way := range []struct {
+		take func(waybill.Delivery) error
+		d    func() waybill.Delivery
+	}{
+		{consume, func() waybill.Delivery { return waybill.Delivery{Attempt: 2 + attempts} }},
+		{consume, func() waybill.Delivery { return waybill.Delivery{Attempt: 1, Uncounted: true} }},
+		{consume, func() waybill.Delivery { return waybill.Delivery{Attempt: 1, Suspect: true} }},
+		{deliver, func() waybill.Delivery { return waybill.Delivery{Attempt: 1, Uncounted: true} }},
+		{deliver, func() waybill.Delivery { return waybill.Delivery{Attempt: 1, Suspect: true} }},
+	} {
+		ev := event(n)
+		attempts = 0
+		b.await("it is dead", func() bool {
+			d := way.d()
+			d.Event = ev
+			err := way.take(d)
+			if err == nil || attempts > 3 {
+				b.Fatalf("way %d: after %d attempts: %v", n, attempts, err)
+			}
+			return errors.Is(err, waybill.ErrDead)
+		})
+		if attempts != 3 {
+			b.Errorf("way %d: %d attempts, want 3", n, attempts)
+		}
+		if rec := b.record(g, ev); rec.State != store.InboxDead || !strings.Contains(rec.LastError, "exceeded maxRetry") {
+			b.Errorf("way %d: the record is %+v", n, rec)
+		}
 	}
 	b.wantEffects("killed", 0)
 }
+
+// suspects: of events that may kill their consumer, one at a time has an attempt counted, however
+// many come at once, and to whichever group: an attempt that dies with a killer's is counted, too.
+func suspects[T any](b *bed[T]) {
+	one, two := b.in.Group("one", inbox.Options{}), b.in.Group("two", inbox.Options{})
+	var ds []waybill.Delivery
+	for n := range 12 {
+		ds = append(ds, waybill.Delivery{Event: event(n), Attempt: 1, Suspect: true})
+	}
+	var under atomic.Int64
+	handle := func(ctx context.Context, tx T, _ waybill.Event) error {
+		if n := under.Add(1); n != 1 {
+			b.Errorf("%d suspects are being handled", n)
+		}
+		defer under.Add(-1)
+		for range 3 {
+			runtime.Gosched()
+		}
+		return b.effect(ctx, tx, "suspect")
+	}
+	one.Handle("", "Happened", handle)
+	two.Handle("", "Happened", handle)
+	bus := inbox.NewBus(one, two)
+	var all sync.WaitGroup
+	for i := 0; i < len(ds); i += 4 {
+		all.Go(func() {
+			for _, err := range bus.Deliver(context.Background(), ds[i:i+4]) {
+				if err != nil {
+					b.Errorf("Deliver: %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	b.wantEffects("suspect", 2*len(ds))
+	for _, g := range []*inbox.Group[T]{one, two} {
+		for _, d := range ds {
+			if rec := b.record(g, d.Event); rec.State != store.InboxSucceeded || rec.Attempts != 1 {
+				b.Errorf("the record is %+v", rec)
+			}
+		}
+	}
+	// A group reports a suspect that was applied before, and so does a bus if all groups have it.
+	extra := waybill.Delivery{Event: event(100), Attempt: 1, Suspect: true}
+	if err := errors.Join(one.Deliver(context.Background(), []waybill.Delivery{extra})...); err != nil {
+		b.Errorf("Deliver: %v", err)
+	}
+	b.wantError(one.Deliver(context.Background(), []waybill.Delivery{extra})[0], waybill.ErrReplayed, waybill.Done)
+	for _, want := range []error{nil, waybill.ErrReplayed} {
+		if err := bus.Deliver(context.Background(), []waybill.Delivery{extra})[0]; !errors.Is(err, want) {
+			b.Errorf("Deliver: %v, want %v", err, want)
+		}
+	}
+	extra.Suspect = false
+	if err := bus.Deliver(context.Background(), []waybill.Delivery{extra})[0]; err != nil {
+		b.Errorf("Deliver: %v", err)
+	}
+	// While one is being handled, a source that stops does not wait for it.
+	held, let := make(chan struct{}), make(chan struct{})
+	slow := b.in.Group("slow", inbox.Options{})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := slow.Consume(suspected(ds[0].Event), ds[0].Event, func(context.Context, T, waybill.Event) error {
+			close(held)
+			<-let
+			return nil
+		})
+		ended <- err
+	}()
+	<-held
+	ctx, cancel := context.WithCancel(suspected(ds[1].Event))
+	cancel()
+	_, err := slow.Consume(ctx, ds[1].Event, b.never())
+	b.wantError(err, context.Canceled, waybill.Uncounted)
+	b.wantNone(slow, ds[1].Event)
+	close(let)
+	if err := <-ended; err != nil {
+		b.Error(err)
+	}
+}
+
+// alone: while a suspect is handled, no other event is that has an attempt counted, such as one
+// that is retried; and a group that a handler calls does not wait for its caller.
+func alone[T any](b *bed[T]) {
+	g, other := b.in.Group("G", eager), b.in.Group("other", eager)
+	retried, suspect := event(0), event(1)
+	_, err := g.Consume(context.Background(), retried, func(context.Context, T, waybill.Event) error { return errNo })
+	b.wantError(err, errNo, waybill.Uncounted)
+	held, let := make(chan struct{}), make(chan struct{})
+	first, second := make(chan error, 1), make(chan error, 1)
+	var under atomic.Int64
+	again := func(ctx context.Context, tx T, _ waybill.Event) error {
+		if n := under.Add(1); n != 1 {
+			b.Errorf("%d events are being handled, and one of them is suspect", n)
+		}
+		defer under.Add(-1)
+		return b.effect(ctx, tx, "alone")
+	}
+	go func() {
+		_, err := g.ConsumeLeased(suspected(suspect), suspect, func(ctx context.Context, _ *inbox.Lease[T]) error {
+			under.Add(1)
+			close(held)
+			<-let
+			under.Add(-1)
+			_, err := other.Consume(ctx, suspect, again)
+			return err
+		})
+		first <- err
+	}()
+	<-held
+	go func() {
+		for {
+			_, err := g.Consume(redelivered(retried, 2), retried, again)
+			// It is not due yet, or the attempt below that does not wait is at it.
+			if !errors.Is(err, waybill.ErrNotDue) && !errors.Is(err, waybill.ErrInProgress) {
+				second <- err
+				return
+			}
+		}
+	}()
+	for range 100 {
+		runtime.Gosched()
+	}
+	// It waits, and one that stops does not wait with it.
+	ctx, cancel := context.WithCancel(redelivered(retried, 2))
+	cancel()
+	if _, err := g.Consume(ctx, retried, b.never()); err == nil {
+		b.Error("it is applied, and its context has ended")
+	}
+	close(let)
+	for _, ended := range []chan error{first, second} {
+		if err := <-ended; err != nil {
+			b.Error(err)
+		}
+	}
+	b.wantEffects("alone", 2)
+	if rec := b.record(g, retried); rec.State != store.InboxSucceeded || rec.Attempts != 2 {
+		b.Errorf("the record is %+v", rec)
+	}
+}
+
+// abandoned: events that no carrier counts are handled together, until a consumer dies. Then those
+// that it had are handled one at a time, because one of them may be the cause.
+func abandoned[T any](b *bed[T]) {
+	in, err := inbox.New[T](gone[T]{b.DB}, inbox.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var ds []waybill.Delivery
+	for n := range 8 {
+		ds = append(ds, waybill.Delivery{Event: event(n), Attempt: 1, Uncounted: true})
+	}
+	o := inbox.Options{LockTTL: time.Millisecond, BaseBackoff: time.Microsecond, MaxBackoff: time.Microsecond}
+	before := in.Group("G", o)
+	before.Handle("", "Happened", b.apply("abandoned"))
+	for _, err := range before.Deliver(context.Background(), ds) {
+		b.wantError(err, errGone, waybill.Uncounted)
+	}
+	var under atomic.Int64
+	g := b.in.Group("G", o)
+	g.Handle("", "Happened", func(ctx context.Context, tx T, _ waybill.Event) error {
+		if n := under.Add(1); n != 1 {
+			b.Errorf("%d events whose consumer died are being handled", n)
+		}
+		defer under.Add(-1)
+		for range 3 {
+			runtime.Gosched()
+		}
+		return b.effect(ctx, tx, "abandoned")
+	})
+	var all sync.WaitGroup
+	for _, d := range ds {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			err := errNo
+			for err != nil && ctx.Err() == nil {
+				err = g.Deliver(ctx, []waybill.Delivery{d})[0]
+			}
+			if err != nil {
+				b.Errorf("it is not applied: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	b.wantEffects("abandoned", len(ds))
+}
+
+// suspected returns a context in which an event is suspect.
+func suspected(ev waybill.Event) context.Context {
+	return waybill.ContextWithDelivery(context.Background(), waybill.Delivery{Event: ev, Attempt: 1, Suspect: true})
+}
+
+// gone is the store of a process that is killed while its handler runs: what would come afterwards does not reach the database.
+type gone[T any] struct{ store.Inbox[T] }
+
+var errGone = errors.New("the process is gone")
+
+func (gone[T]) Succeed(context.Context, T, store.Attempt) (bool, error) { return false, errGone }
+
+func (gone[T]) FailEvent(context.Context, store.Intake, store.Failure) (bool, error) {
+	return false, errGone
+}
+
+func (gone[T]) ReleaseEvent(context.Context, store.Attempt) (bool, error) { return false, errGone }

@@ -16,7 +16,9 @@ func leaseChecks[T any]() []check[T] {
 		{name: "39_leased", run: leased[T]},
 		{name: "39_lease_expires", run: leaseExpires[T]},
 		{name: "39_lease_expires_in_a_transaction", concurrent: true, run: leaseExpiresInTx[T]},
+		{name: "39_lease_expires_and_nobody_comes", run: leaseExpiresAlone[T]},
 		{name: "39_leased_failure", run: leasedFailure[T]},
+		{name: "39_lease_key", run: leaseKey[T]},
 		{name: "39_takeover_of_success", run: takeoverOfSuccess[T]},
 	}
 }
@@ -80,6 +82,51 @@ func leaseExpires[T any](b *bed[T]) {
 	}
 }
 
+// leaseExpiresAlone: an attempt that takes longer than its lease succeeds all the same, as long as no other has taken over. Refused, it would be
+// delivered again, and what it did elsewhere would happen twice.
+func leaseExpiresAlone[T any](b *bed[T]) {
+	g := b.in.Group("G", inbox.Options{LockTTL: time.Millisecond})
+	overdue := func(ev waybill.Event) {
+		b.await("the lease is over", func() bool { rec := b.record(g, ev); return !rec.LeaseUntil.After(rec.Now) })
+	}
+	for n, finishes := range []bool{true, false} {
+		ev := event(n)
+		_, err := g.ConsumeLeased(context.Background(), ev, func(ctx context.Context, l *inbox.Lease[T]) error {
+			overdue(ev)
+			if !finishes {
+				return nil
+			}
+			return l.Finish(context.WithoutCancel(ctx), func(ctx context.Context, tx T) error { return b.effect(ctx, tx, "leased") })
+		})
+		if err != nil {
+			b.Errorf("ConsumeLeased: %v", err)
+		}
+		if rec := b.record(g, ev); rec.State != store.InboxSucceeded || rec.Attempts != 1 || rec.Fence != 1 {
+			b.Errorf("the record is %+v", rec)
+		}
+		res, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error {
+			b.Error("it was applied twice")
+			return nil
+		})
+		if err != nil || !res.Replayed {
+			b.Errorf("the next delivery: %+v, %v", res, err)
+		}
+	}
+	b.wantEffects("leased", 1)
+	if !b.features.LateCommits {
+		return // a look at the record would wait for the one transaction that may write
+	}
+	ev := event(3)
+	_, err := g.Consume(redelivered(ev, 2), ev, func(ctx context.Context, tx T, _ waybill.Event) error {
+		overdue(ev)
+		return b.effect(ctx, tx, "in a transaction")
+	})
+	if err != nil {
+		b.Errorf("Consume: %v", err)
+	}
+	b.wantEffects("in a transaction", 1)
+}
+
 func leaseExpiresInTx[T any](b *bed[T]) {
 	slow := b.in.Group("G", inbox.Options{LockTTL: time.Millisecond})
 	other := b.inbox(inbox.Config{}).Group("G", inbox.Options{})
@@ -112,6 +159,38 @@ func leasedFailure[T any](b *bed[T]) {
 		_, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error { return nil })
 		return err == nil
 	})
+}
+
+// leaseKey: the key for other services is the same for every attempt at what the group takes for one thing, under whatever id it comes, and another for
+// everything else.
+func leaseKey[T any](b *bed[T]) {
+	first, again, other, tenant := event(1), event(1), event(1), event(1)
+	first.DedupKey, again.DedupKey, other.DedupKey, tenant.DedupKey = "paid", "paid", "paid too", "paid"
+	tenant.TenantID = "other"
+	key := func(g *inbox.Group[T], ev waybill.Event) (key string) {
+		b.await("there is an attempt", func() bool {
+			_, err := g.ConsumeLeased(context.Background(), ev, func(_ context.Context, l *inbox.Lease[T]) error {
+				key = l.Key()
+				return errNo
+			})
+			return errors.Is(err, errNo)
+		})
+		return key
+	}
+	opts := eager
+	byID := b.in.Group("BY_ID", opts)
+	opts.Key = inbox.ByDedupKey
+	byKey := b.in.Group("BY_KEY", opts)
+	if k := key(byID, first); k != "BY_ID:"+first.ID.String() || key(byID, first) != k || key(byID, again) == k {
+		b.Errorf("by id, the key is %s", k)
+	}
+	k := key(byKey, first)
+	if key(byKey, first) != k || key(byKey, again) != k {
+		b.Errorf("by dedup key, one thing has two keys: %s and %s", k, key(byKey, again))
+	}
+	if key(byKey, other) == k || key(byKey, tenant) == k {
+		b.Errorf("by dedup key, two things have the key %s", k)
+	}
 }
 
 // takeoverOfSuccess: what has succeeded is not taken, and a late failure or release of who had it before changes nothing.

@@ -66,7 +66,7 @@ type Record struct {
 	occurred, created, due                   nullTime
 	payload                                  []byte
 	lane, version, priority, attempts, plays int64
-	holds                                    bool
+	holds                                    int64 // as SQLite has it: a number
 }
 
 // Dest returns the scan targets for lane, seq, the event's columns in the order of [Columns], and created_at. The id must
@@ -100,7 +100,7 @@ func (r *Record) Decode() store.Row {
 	row.Lane = int(r.lane)
 	row.ID, row.Err = decodeID(r.id)
 	row.CreatedAt, row.DueAt = time.Time(r.created), time.Time(r.due)
-	row.Attempts, row.Replay, row.Holds, row.LastError = int(r.attempts), int(r.plays), r.holds, string(r.lastError)
+	row.Attempts, row.Replay, row.Holds, row.LastError = int(r.attempts), int(r.plays), r.holds != 0, string(r.lastError)
 	ev := &row.Event
 	ev.ID = row.ID
 	ev.AggregateType, ev.AggregateID, ev.TenantID = string(r.aggregateType), string(r.aggregateID), string(r.tenant)
@@ -177,6 +177,30 @@ func (t *nullText) Scan(src any) error {
 	return nil
 }
 
+// Times that events have; see [waybill.Event]. A producer with plain SQL may write others, which databases have and texts of
+// brokers have not.
+var (
+	earliest = time.Date(1000, 1, 1, 0, 0, 0, 0, time.UTC)
+	latest   = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
+)
+
+// Earliest is the first time that events have.
+func Earliest() time.Time { return earliest }
+
+// Latest is the last time that events have.
+func Latest() time.Time { return latest }
+
+// Clamp returns a time of a row in UTC, or the nearest one that events have.
+func Clamp(t time.Time) time.Time {
+	switch {
+	case t.Before(earliest):
+		return earliest
+	case t.After(latest):
+		return latest
+	}
+	return t.UTC()
+}
+
 // nullTime is a time in UTC; NULL is zero.
 type nullTime time.Time
 
@@ -186,9 +210,9 @@ func (t *nullTime) Scan(src any) error {
 	case nil:
 		*t = nullTime{}
 	case int64:
-		*t = nullTime(time.UnixMicro(v).UTC())
+		*t = nullTime(Clamp(time.UnixMicro(v)))
 	case time.Time:
-		*t = nullTime(v.UTC())
+		*t = nullTime(Clamp(v))
 	default:
 		return fmt.Errorf("eventrow: %T is not a time", src)
 	}

@@ -10,14 +10,15 @@ import (
 // Sort puts rows into the order of lane and seq, in which they nearly always come: then it only looks at them, where they are. Sorting in the database would
 // carry the payloads through the sort.
 func Sort[E any](rows []E, key func(*E) store.Key) {
-	order := func(a, b *E) int {
-		x, y := key(a), key(b)
-		return cmp.Or(cmp.Compare(x.Lane, y.Lane), cmp.Compare(x.Seq, y.Seq))
-	}
+	order := func(a, b *E) int { return compareKeys(key(a), key(b)) }
 	for i := 1; i < len(rows); i++ {
 		if order(&rows[i-1], &rows[i]) > 0 {
 			slices.SortFunc(rows, func(a, b E) int { return order(&a, &b) })
 			return
 		}
 	}
+}
+
+func compareKeys(a, b store.Key) int {
+	return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Seq, b.Seq))
 }

@@ -16,6 +16,13 @@ import (
 type Dialect struct {
 	// Started, if not nil, runs right after the transaction has begun, inside it; an error ends it.
 	Started func(ctx context.Context, tx *sql.Tx) error
+	// Open, if not nil, returns an error unless the server still has the transaction: COMMIT would
+	// be answered with yes even so. It is called in front of a COMMIT unless Present is.
+	Open func(ctx context.Context, tx *sql.Tx) error
+	// Kept, if not nil, is called in front of a ROLLBACK. It returns an error that wraps
+	// [waybill.ErrUncertain] if the server has committed something of the transaction already, by
+	// itself.
+	Kept func(ctx context.Context, tx *sql.Tx) error
 	// Present returns which of the ids have a row that this transaction sees.
 	Present func(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error)
 	// RolledBack reports whether a failed COMMIT certainly left nothing: the server itself has answered that it did not.
@@ -85,7 +92,8 @@ func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	}
 	defer s.end()
 	var ending store.Ending
-	if check && len(accepted) > 0 {
+	switch {
+	case check && len(accepted) > 0:
 		// Statements on a *sql.Tx cannot be seen, so neither can a ROLLBACK TO SAVEPOINT: ask for the rows.
 		present, err := s.dialect.Present(ctx, s.tx, accepted)
 		if err != nil {
@@ -96,6 +104,10 @@ func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 			if !present[id] {
 				ending.Undone = append(ending.Undone, id)
 			}
+		}
+	case s.dialect.Open != nil:
+		if err := s.dialect.Open(ctx, s.tx); err != nil {
+			return store.Ending{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
 		}
 	}
 	err := s.tx.Commit()
@@ -139,7 +151,11 @@ func (s *Session) Rollback(ctx context.Context) error {
 		return nil
 	}
 	defer s.end()
-	return s.rollback(ctx)
+	var kept error
+	if s.dialect.Kept != nil {
+		kept = s.dialect.Kept(ctx, s.tx)
+	}
+	return errors.Join(kept, s.rollback(ctx))
 }
 
 func (s *Session) rollback(ctx context.Context) error {

@@ -18,6 +18,8 @@ func deadChecks[T any]() []check[T] {
 		{name: "34_purge", run: purge[T]},
 		{name: "35_dead_letters", run: deadLetters[T]},
 		{name: "35_replay_in_order", run: replayInOrder[T]},
+		{name: "35_replay_behind_an_event_in_flight", run: replayBehind[T]},
+		{name: "35_replay_more_than_a_page", run: replayMany[T]},
 		{name: "35_replay_by_filter", run: replayByFilter[T]},
 		{name: "35a_block_replay", run: func(b *bed[T]) { blocked(b, replayIt) }},
 		{name: "35a_block_discard", run: func(b *bed[T]) { blocked(b, discardIt) }},
@@ -175,6 +177,77 @@ func replayInOrder[T any](b *bed[T]) {
 	b.awaitEmpty()
 	if got := r2.payloads("a"); !slices.Equal(got, numbers(31)) {
 		b.Errorf("delivered %v", got)
+	}
+}
+
+// replayBehind: a dead letter is replayed while the next event of its aggregate is with the sink, which then refuses that one. The replayed event is
+// delivered, and then the other.
+func replayBehind[T any](b *bed[T]) {
+	g := newGate()
+	inner := g.answer
+	evs := []waybill.Event{event("a", 0), event("a", 1)}
+	g.answer = func(d waybill.Delivery) error {
+		switch {
+		case d.ID == evs[0].ID && d.Replay == 0:
+			return waybill.Permanent(errBoom)
+		case d.ID == evs[1].ID && d.Attempt == 1:
+			_ = inner(d)
+			return errBoom
+		}
+		return nil
+	}
+	var due atomic.Int64
+	cfg := b.quick()
+	cfg.BackoffBase, cfg.BackoffMax = 200*time.Millisecond, 200*time.Millisecond
+	cfg.Observe.Read = func(kind string, n int, _ time.Duration, _ error) {
+		if kind == "due" && n > 0 {
+			due.Add(1)
+		}
+	}
+	b.start(g.sink(), cfg)
+	b.write(evs[0])
+	b.await("it is dead", func() bool { return b.state(evs[0].ID) == "dead" })
+	b.write(evs[1])
+	b.await("the next is with the sink", func() bool { return len(g.of(evs[1].ID)) == 1 })
+	if _, err := b.desk.Replay(b.Context(), evs[0].ID); err != nil {
+		b.Fatal(err)
+	}
+	b.await("the relay has read what was replayed, and has dealt with it", func() bool { return due.Load() >= 2 })
+	g.let(1)
+	b.awaitEmpty()
+	if got := g.payloads("a"); !slices.Equal(got, []string{"0", "1", "0", "1"}) {
+		b.Errorf("delivered %v", got)
+	}
+}
+
+// replayMany: more dead letters of one aggregate are replayed than a read brings; they are delivered in their order, each when the one before it is.
+func replayMany[T any](b *bed[T]) {
+	const many = 240
+	var healed atomic.Bool
+	r := &recorder{answer: func(waybill.Delivery) error {
+		if healed.Load() {
+			return nil
+		}
+		return waybill.Permanent(errBoom)
+	}}
+	cfg := b.quick()
+	cfg.BatchSize = 20
+	b.start(r.sink(), cfg)
+	var evs []waybill.Event
+	var ids []waybill.ID
+	for i := range many {
+		evs = append(evs, event("a", i))
+		ids = append(ids, evs[i].ID)
+	}
+	b.write(evs...)
+	b.await("all are dead", func() bool { return b.stats().Dead == many })
+	healed.Store(true)
+	if got, err := b.desk.Replay(b.Context(), ids...); err != nil || len(got.IDs) != many {
+		b.Fatalf("%d were replayed, %v", len(got.IDs), err)
+	}
+	b.awaitEmpty()
+	if got := r.payloads("a"); !slices.Equal(got[many:], numbers(many)) {
+		b.Errorf("delivered %v", got[many:])
 	}
 }
 

@@ -17,6 +17,7 @@ func downChecks[T any]() []check[T] {
 		{name: "25_one_event_calls_it_down", run: oneCallsItDown[T]},
 		{name: "25_unavailable_after_a_crash", run: unavailableSuspects[T]},
 		{name: "25_nobody_waits_for_a_destination", run: nobodyWaits[T]},
+		{name: "25_a_probe_that_dies", run: deadProbe[T]},
 	}
 }
 
@@ -122,11 +123,38 @@ func unavailableSuspects[T any](b *bed[T]) {
 	r.tell(nil)
 	b.awaitEmpty()
 	for _, ev := range evs {
-		if row := b.find(ev.ID); row.State != store.Delivered || row.Attempts != 0 {
+		// They stay suspect: the attempt that succeeded was counted beforehand.
+		if row := b.find(ev.ID); row.State != store.Delivered || row.Attempts > 1 {
 			b.Errorf("event %s is %s with %d attempts", ev.Payload, row.State, row.Attempts)
 		}
 	}
+	for _, d := range r.all() {
+		if d.Attempt != 1 {
+			b.Errorf("event %s was delivered as attempt %d", d.Payload, d.Attempt)
+		}
+	}
 	b.wantOrder(r.all())
+}
+
+// deadProbe: the event that is to probe a destination may have used up its attempts in processes
+// that died. It ends dead without a delivery, and the destination is probed with others.
+func deadProbe[T any](b *bed[T]) {
+	killer, other := event("", 0), event("a", 1)
+	b.write(killer, other)
+	b.abandonLanes()
+	b.spend(killer.ID, 2)
+	b.spend(other.ID, 1) // so that one read brings both, and its turn comes before the killer's
+	b.abandonLanes()
+	r := &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
+	cfg := b.quick()
+	cfg.MaxAttempts = 2
+	b.start(r.sink(), cfg)
+	b.await("the killer is dead", func() bool { return b.state(killer.ID) == "dead" })
+	r.tell(nil)
+	b.awaitEmpty()
+	if row := b.find(other.ID); row.State != store.Delivered {
+		b.Errorf("the other event is %s", row.State)
+	}
 }
 
 // nobodyWaits: a destination that is down, and that nothing in memory waits for, is not reported as paused for ever: nobody would try it to find out.

@@ -2,11 +2,13 @@ package relaytest
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/relay"
 )
 
 // hotChecks are the behaviours of the hot path and of what waits.
@@ -18,6 +20,8 @@ func hotChecks[T any]() []check[T] {
 		{name: "22_hot_and_cold", run: hotAndCold[T]},
 		{name: "23_priority", run: priority[T]},
 		{name: "23_priority_ahead", run: priorityAhead[T]},
+		{name: "23_priority_of_aggregates_ahead", run: priorityOrderedAhead[T]},
+		{name: "23_priority_inside_an_aggregate", run: priorityInside[T]},
 	}
 }
 
@@ -221,4 +225,118 @@ func priorityAhead[T any](b *bed[T]) {
 	g.let(backlog + 1)
 	b.await("all of them", func() bool { return g.count() == backlog+1 })
 	b.wantOrder(g.all())
+}
+
+// priorityOrderedAhead: an urgent event of an aggregate does not wait until a long backlog of
+// other aggregates has been read. The test counts how many of them are delivered first, from its
+// commit on. The relay then has at most ColdQueue + BatchSize events that are ready, and the sink
+// Workers times BatchSize. It looks for urgent events when it has read ColdQueue + BatchSize
+// more, or a sixteenth of the backlog if that is more; the read in front of the look may bring
+// ColdQueue + BatchSize. Of four deliveries, three are urgent then.
+func priorityOrderedAhead[T any](b *bed[T]) {
+	const backlog, before = 4000, 300
+	cfg := b.quick()
+	cfg.Workers, cfg.ColdQueue, cfg.BatchSize = 1, 50, 50
+	room := cfg.ColdQueue + cfg.BatchSize
+	var evs []waybill.Event
+	for i := range backlog {
+		evs = append(evs, event(fmt.Sprint("a", i), 0))
+	}
+	b.write(evs...)
+	g := newGate()
+	g.let(before)
+	b.start(g.sink(), cfg)
+	b.await("some are delivered", func() bool { return g.count() > before })
+	var urgent []waybill.Event
+	for i := range 5 {
+		ev := event(fmt.Sprint("u", i), 0)
+		ev.Priority = 1000
+		urgent = append(urgent, ev)
+	}
+	b.write(urgent...)
+	done := g.count()
+	most := room + cfg.Workers*cfg.BatchSize + max(room, backlog/16) + room + (len(urgent)+2)/3
+	g.let(backlog)
+	b.awaitEmpty()
+	evs = append(evs, urgent...)
+	b.wantOnce(g.recorder, evs)
+	others := 0
+	for _, d := range g.all()[done:] {
+		switch {
+		case d.Priority == 0:
+			others++
+		case others > most:
+			b.Errorf("the urgent event of %s came after %d others, want at most %d of %d", d.AggregateID, others, most, backlog-before)
+		}
+	}
+}
+
+// priorityInside: an urgent event never overtakes one of its own aggregate, though a read ahead
+// of the backlog finds it first: whether that one is unread, waits for its next attempt, or is a
+// dead letter that blocks the aggregate.
+func priorityInside[T any](b *bed[T]) {
+	const backlog, aggregates = 2000, 20
+	cfg := b.quick()
+	cfg.Workers, cfg.ColdQueue, cfg.BatchSize, cfg.MaxAttempts, cfg.OnDead = 1, 20, 50, 3, relay.Block
+	var evs, dead []waybill.Event
+	add := func(aggregate string, n, priority int) {
+		ev := event(aggregate, n)
+		ev.Priority = priority
+		evs = append(evs, ev)
+	}
+	for i := range aggregates {
+		add(fmt.Sprint("dead", i), 0, 9)
+		dead = append(dead, evs[len(evs)-1])
+		add(fmt.Sprint("retry", i), 0, 0)
+	}
+	for i := range backlog {
+		add(fmt.Sprint("a", i), 0, 0)
+	}
+	for i := range aggregates {
+		add(fmt.Sprint("plain", i), 0, 0) // the last to be read, but for the urgent ones behind it
+	}
+	for n := 1; n <= 3; n++ {
+		for i := range aggregates {
+			add(fmt.Sprint("plain", i), n, 1000)
+			add(fmt.Sprint("retry", i), n, 1000)
+			add(fmt.Sprint("dead", i), n, 1000)
+		}
+	}
+	b.write(evs...)
+	r := &recorder{}
+	var blocked atomic.Bool
+	blocked.Store(true)
+	r.answer = func(d waybill.Delivery) error {
+		switch {
+		case d.Priority == 9 && blocked.Load():
+			return waybill.Permanent(errBoom)
+		case d.Priority == 0 && d.Attempt < 3 && strings.HasPrefix(d.AggregateID, "retry"):
+			return errBoom
+		}
+		return nil
+	}
+	b.start(r.sink(), cfg)
+	b.await("all but the blocked ones", func() bool { return b.stats().Ready+b.stats().Failed == 3*aggregates })
+	for i := range aggregates {
+		if got := r.payloads(fmt.Sprint("dead", i)); len(got) != 1 {
+			b.Errorf("aggregate dead%d is blocked, and %v were delivered", i, got)
+		}
+	}
+	blocked.Store(false)
+	for _, ev := range dead {
+		if _, err := b.desk.Replay(b.Context(), ev.ID); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.awaitEmpty()
+	b.wantOrder(r.all())
+	delivered := make(map[waybill.ID]bool, len(evs))
+	for _, d := range r.all() {
+		delivered[d.ID] = true
+	}
+	for _, ev := range evs {
+		if !delivered[ev.ID] {
+			b.Errorf("event %s of %s was not delivered", ev.Payload, ev.AggregateID)
+		}
+	}
 }

@@ -3,10 +3,13 @@ package relaytest
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
@@ -16,6 +19,7 @@ func lateChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "33_late_commit", run: lateCommit[T], needs: late, why: "no row can appear below one that was read"},
 		{name: "33_many_late_commits", run: manyLateCommits[T], needs: late, why: "no row can appear below one that was read"},
+		{name: "33_late_commit_of_a_held_aggregate", run: lateOfHeld[T], needs: late, why: "no row can appear below one that was read"},
 		{name: "33_settled_while_reading", run: settledWhileReading[T]},
 		{name: "33_plain_sql", run: plainSQL[T], needs: func(f storetest.Features) bool { return f.PlainSQL }, why: "it has no SQL"},
 	}
@@ -69,17 +73,79 @@ func lateCommit[T any](b *bed[T]) {
 	b.wantOrder(r.all())
 }
 
+// lateOfHeld: while a dead letter holds an aggregate, a transaction that was open for longer than reading waits for it commits the
+// aggregate's next event, and then another one is written. When the dead letter is replayed, all come in their order.
+func lateOfHeld[T any](b *bed[T]) {
+	var healed atomic.Bool
+	var sweeps atomic.Int64
+	r := &recorder{answer: func(d waybill.Delivery) error {
+		if d.AggregateID == "h" && string(d.Payload) == "0" && !healed.Load() {
+			return waybill.Permanent(errBoom)
+		}
+		return nil
+	}}
+	cfg := b.quick()
+	cfg.OnDead = relay.Block
+	cfg.Observe = observe.Hooks{Read: func(kind string, _ int, _ time.Duration, _ error) {
+		if kind == "sweep" {
+			sweeps.Add(1)
+		}
+	}}
+	b.start(r.sink(), cfg)
+	evs := []waybill.Event{event("h", 0), event("h", 1), event("h", 2)}
+	b.write(evs[0])
+	b.await("it is dead", func() bool { return b.state(evs[0].ID) == "dead" })
+	foreign, err := b.Begin(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer foreign.Rollback() //nolint:errcheck // harmless after the commit
+	if err := b.box.Write(b.Context(), foreign.Tx, evs[1]); err != nil {
+		b.Fatal(err)
+	}
+	// Others are written until the transaction has been set aside, and reading has passed its row in every lane.
+	began, n := time.Now(), 0
+	b.await("the transaction has been open for long", func() bool {
+		var some []waybill.Event
+		for i := range 100 {
+			some = append(some, event(fmt.Sprint("a", i), n))
+		}
+		b.write(some...)
+		n++
+		b.await("the others", func() bool { return r.count() == 1+100*n })
+		return time.Since(began) > 3200*time.Millisecond
+	})
+	if err := foreign.Commit(); err != nil {
+		b.Fatal(err)
+	}
+	b.write(evs[2], event("a0", n))
+	b.await("one more", func() bool { return r.count() == 2+100*n })
+	seen := sweeps.Load() + 4
+	b.await("the lanes were swept", func() bool { return sweeps.Load() >= seen })
+	healed.Store(true)
+	if _, err := b.desk.Replay(b.Context(), evs[0].ID); err != nil {
+		b.Fatal(err)
+	}
+	b.awaitEmpty()
+	if got := r.payloads("h"); !slices.Equal(got, []string{"0", "0", "1", "2"}) {
+		b.Errorf("delivered %v", got)
+	}
+	b.wantOrder(r.all())
+}
+
 // manyLateCommits: transactions overlap at random; everything is delivered once, and in order per aggregate.
 func manyLateCommits[T any](b *bed[T]) {
 	r := &recorder{}
-	b.start(r.sink(), b.quick())
+	cfg := b.quick()
+	cfg.ColdQueue, cfg.BatchSize = 5, 5 // a backlog: urgent events are read ahead of it
+	b.start(r.sink(), cfg)
 	const writers, rounds = 6, 25
 	done := make(chan []waybill.Event, writers)
 	for w := range writers {
 		go func() {
 			var mine []waybill.Event
 			for n := range rounds {
-				evs := []waybill.Event{event(fmt.Sprint("w", w), 2*n), event("", n), event(fmt.Sprint("w", w), 2*n+1)}
+				evs := anyPriority([]waybill.Event{event(fmt.Sprint("w", w), 2*n), event("", n), event(fmt.Sprint("w", w), 2*n+1)})
 				err := b.box.InTx(context.Background(), func(ctx context.Context, tx T) error {
 					for _, ev := range evs {
 						if err := b.box.Write(ctx, tx, ev); err != nil {

@@ -56,7 +56,17 @@ func exactlyOnce[T any](b *bed[T]) {
 	b.wantOrder(r.all())
 }
 
-// orderWithRetries: aggregates keep their order though every third delivery fails, over two relays.
+// anyPriority gives events priorities at random: half of them have none.
+func anyPriority(evs []waybill.Event) []waybill.Event {
+	for i := range evs {
+		evs[i].Priority = max(rand.IntN(6)-2, 0)
+	}
+	return evs
+}
+
+// orderWithRetries: aggregates keep their order though every third delivery fails, over two
+// relays, and whatever the events' priorities are. The relays have room for few events, so that
+// urgent ones are read ahead of the others.
 func orderWithRetries[T any](b *bed[T]) {
 	const aggregates, each = 12, 25
 	r := &recorder{answer: func(waybill.Delivery) error {
@@ -67,14 +77,17 @@ func orderWithRetries[T any](b *bed[T]) {
 	}}
 	cfg := b.quick()
 	cfg.MaxAttempts, cfg.BackoffBase, cfg.BackoffMax = -1, time.Millisecond, 4*time.Millisecond
-	b.startOn(b.DB, r.sink(), cfg)
-	b.startOn(b.second(), r.sink(), cfg)
+	cfg.ColdQueue, cfg.BatchSize = 5, 5
 	for n := range each {
 		var some []waybill.Event
 		for a := range aggregates {
 			some = append(some, event(fmt.Sprint("a", a), n))
 		}
-		b.write(some...)
+		b.write(anyPriority(some)...)
+		if n == each/2 {
+			b.startOn(b.DB, r.sink(), cfg)
+			b.startOn(b.second(), r.sink(), cfg)
+		}
 	}
 	b.awaitEmpty()
 	b.wantOrder(r.all())
@@ -87,11 +100,13 @@ func orderWithRetries[T any](b *bed[T]) {
 	}
 }
 
-// orderThroughHandOver: relays come and go while events are written and delivered.
+// orderThroughHandOver: relays come and go while events of all priorities are written and
+// delivered.
 func orderThroughHandOver[T any](b *bed[T]) {
 	const aggregates, each = 10, 60
 	r := &recorder{}
 	cfg := b.quick()
+	cfg.ColdQueue, cfg.BatchSize = 10, 10
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -100,7 +115,7 @@ func orderThroughHandOver[T any](b *bed[T]) {
 			for a := range aggregates {
 				some = append(some, event(fmt.Sprint("a", a), n))
 			}
-			if err := b.tryWrite(some...); err != nil {
+			if err := b.tryWrite(anyPriority(some)...); err != nil {
 				b.Errorf("write: %v", err)
 				return
 			}
@@ -336,6 +351,9 @@ func fans[T any](b *bed[T]) {
 	}
 	if n := len(two.of(evs[2].ID)); n != 1 {
 		b.Errorf("an event that nobody refused was delivered %d times", n)
+	}
+	if n := len(one.of(evs[0].ID)); n != 1 {
+		b.Errorf("the sink that had the event was handed it %d times while the other one failed", n)
 	}
 	if row := b.find(evs[0].ID); row.Attempts != 2 {
 		b.Errorf("%d failed attempts, want 2", row.Attempts)

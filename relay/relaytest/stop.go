@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -18,10 +21,14 @@ func stopChecks[T any]() []check[T] {
 		{name: "27_fair_share", run: fairShare[T]},
 		{name: "27_run_twice", run: runTwice[T]},
 		{name: "28_drain_timeout", run: drainTimeout[T]},
+		{name: "28_restarts_in_an_outage", run: restartsInOutage[T]},
 		{name: "29_owner_died", run: ownerDied[T]},
 		{name: "30_stale_owner", run: staleOwner[T]},
 		{name: "31_suspects", run: suspects[T]},
 		{name: "31_suspects_handed_on", run: suspectsHandedOn[T]},
+		{name: "31_suspects_behind_an_outage", run: suspectsBehindOutage[T]},
+		{name: "31_suspects_behind_a_backlog", run: suspectsBehindBacklog[T]},
+		{name: "31_suspects_ahead_of_a_backlog", run: suspectsAhead[T]},
 	}
 }
 
@@ -161,6 +168,35 @@ func drainTimeout[T any](b *bed[T]) {
 	b.wantOnce(r2, evs)
 }
 
+// restartsInOutage: a destination hangs, and the relay is stopped and started again and again: no attempt is spent, also of an event that is
+// suspect from the beginning.
+func restartsInOutage[T any](b *bed[T]) {
+	evs := []waybill.Event{event("a", 0), event("", 1)}
+	b.write(evs...)
+	b.abandonLanes()
+	cfg := b.quick()
+	cfg.MaxAttempts, cfg.DrainTimeout = 2, 50*time.Millisecond
+	for range 4 {
+		r := &recorder{}
+		run := b.start(relay.SinkFunc(func(ctx context.Context, d waybill.Delivery) error {
+			_ = r.take(d)
+			<-ctx.Done()
+			return waybill.Unavailable(context.Cause(ctx))
+		}), cfg)
+		b.await("one is with the sink", func() bool { return r.count() > 0 })
+		if err := run.stop(); err != nil {
+			b.Fatal(err)
+		}
+		if s := b.stats(); s.MaxAttempts != 0 || s.Dead != 0 {
+			b.Errorf("up to %d attempts spent, %d dead; want none", s.MaxAttempts, s.Dead)
+		}
+	}
+	r := &recorder{}
+	b.start(r.sink(), cfg)
+	b.awaitEmpty()
+	b.wantOnce(r, evs)
+}
+
 // abandonLanes makes all lanes look as if their owner had died with a full window.
 func (b *bed[T]) abandonLanes() {
 	b.Helper()
@@ -211,26 +247,14 @@ func ownerDied[T any](b *bed[T]) {
 func staleOwner[T any](b *bed[T]) {
 	g := newGate()
 	ev := event("a", 0)
-	run := b.start(g.sink(), b.quick())
+	db := &deaf{Relay: b.DB}
+	cfg := b.quick()
+	cfg.Lease = time.Minute // it must not run out by itself
+	b.startOn(db, g.sink(), cfg)
 	b.write(ev)
 	b.await("it is with the sink", func() bool { return g.count() == 1 })
-	// Somebody takes all lanes, as if this relay had been stopped for longer than its lease.
-	s := b.stats()
-	if err := b.DB.Leave(b.Context(), s.Nodes[0]); err != nil {
-		b.Fatal(err)
-	}
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
-	if _, err := b.DB.Heartbeat(b.Context(), node, time.Minute); err != nil {
-		b.Fatal(err)
-	}
-	var lanes []int
-	for _, l := range s.Lanes {
-		lanes = append(lanes, l.Lane)
-	}
-	leases, err := b.DB.Acquire(b.Context(), node, lanes, 64)
-	if err != nil {
-		b.Fatal(err)
-	}
+	leases := b.takeAll(node, db)
 	g.let(1)
 	b.await("it has noticed", func() bool { return len(b.logs.find("lane was lost")) > 0 })
 	if got := b.state(ev.ID); got != "ready" {
@@ -250,7 +274,42 @@ func staleOwner[T any](b *bed[T]) {
 	if row := b.find(ev.ID); row.Attempts != 0 {
 		b.Errorf("%d attempts", row.Attempts)
 	}
-	_ = run
+}
+
+// takeAll takes all lanes for another node, as if the relay had been stopped for longer than its lease. Meanwhile the relay must not learn that it has
+// left: it would take its lanes back as those of a node that died, and count the event's attempt before it delivers it.
+func (b *bed[T]) takeAll(node store.Node, db *deaf) []store.Lease {
+	b.Helper()
+	db.held.Lock()
+	defer db.held.Unlock()
+	s := b.stats()
+	if err := b.DB.Leave(b.Context(), s.Nodes[0]); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := b.DB.Heartbeat(b.Context(), node, time.Minute); err != nil {
+		b.Fatal(err)
+	}
+	var lanes []int
+	for _, l := range s.Lanes {
+		lanes = append(lanes, l.Lane)
+	}
+	leases, err := b.DB.Acquire(b.Context(), node, lanes, 64)
+	if err != nil || len(leases) != len(lanes) {
+		b.Fatalf("%d of %d lanes were taken: %v", len(leases), len(lanes), err)
+	}
+	return leases
+}
+
+// deaf is a store whose heartbeats wait while they are held.
+type deaf struct {
+	store.Relay
+	held sync.Mutex
+}
+
+func (d *deaf) Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error) {
+	d.held.Lock()
+	defer d.held.Unlock()
+	return d.Relay.Heartbeat(ctx, node, lease)
 }
 
 // suspects: after an owner died, what it may have had in hand goes one at a time, its attempt counted before it is delivered. An
@@ -346,6 +405,100 @@ func suspectsHandedOn[T any](b *bed[T]) {
 	}
 }
 
+// suspectsBehindOutage: after an owner died, what it may have had in flight is counted before it is delivered also if the first deliveries
+// met a destination that was down, or a sink that asked for a later time: else an event that kills its process then is never counted.
+func suspectsBehindOutage[T any](b *bed[T]) {
+	var evs []waybill.Event
+	for i := range 40 {
+		name := ""
+		if i%2 == 0 {
+			name = fmt.Sprint("a", i)
+		}
+		evs = append(evs, event(name, i))
+	}
+	b.write(evs...)
+	b.abandonLanes()
+	var calls atomic.Int64
+	r := &recorder{}
+	r.answer = func(d waybill.Delivery) error {
+		if err := b.counted(d); err != nil {
+			b.Error(err)
+		}
+		switch n := calls.Add(1); {
+		case n < 6:
+			return waybill.Unavailable(errBoom)
+		case n < 9:
+			return waybill.Later(time.Millisecond, errBoom)
+		}
+		return nil
+	}
+	b.start(r.sink(), b.quick())
+	b.awaitEmpty()
+	for _, ev := range evs {
+		if row := b.find(ev.ID); row.State != store.Delivered {
+			b.Errorf("event %s is %s: %s", ev.Payload, row.State, row.LastError)
+		}
+	}
+}
+
+// suspectsBehindBacklog: an event that the owner that died may have had in flight is counted before it is delivered also if more events than that owner's window
+// lie in front of it, for a destination that is down: it passed them over.
+func suspectsBehindBacklog[T any](b *bed[T]) {
+	lane := -1
+	var evs []waybill.Event
+	for i := range 300 {
+		ev := event("a", i) // all in one lane
+		ev.Type = "down"
+		evs = append(evs, ev)
+	}
+	b.write(evs...)
+	lane = b.find(evs[0].ID).Lane
+	var killer waybill.Event
+	b.await("an event in the same lane", func() bool {
+		killer = event("k"+waybill.NewID().String(), 0)
+		b.write(killer)
+		return b.find(killer.ID).Lane == lane
+	})
+	b.abandonLanes()
+	var healed atomic.Bool
+	r := &recorder{}
+	sink := &destined{recorder: r}
+	r.answer = func(d waybill.Delivery) error {
+		switch {
+		case d.Type == "down" && !healed.Load():
+			return waybill.Unavailable(errBoom)
+		case d.ID == killer.ID:
+			if err := b.counted(d); err != nil {
+				b.Error(err)
+			}
+		}
+		return nil
+	}
+	b.start(sink, b.quick())
+	b.await("it is delivered", func() bool { return b.state(killer.ID) == "delivered" })
+	healed.Store(true)
+	b.awaitEmpty()
+	b.wantOrder(r.all())
+	for _, ev := range evs {
+		if row := b.find(ev.ID); row.State != store.Delivered {
+			b.Fatalf("event %s is %s with %d attempts", ev.Payload, row.State, row.Attempts)
+		}
+	}
+}
+
+// destined is a sink with a destination for every type.
+type destined struct{ *recorder }
+
+func (s *destined) Deliver(_ context.Context, batch []waybill.Delivery) []error {
+	out := make([]error, len(batch))
+	for i, d := range batch {
+		out[i] = s.take(d)
+	}
+	return out
+}
+
+func (*destined) Destination(ev *waybill.Event) string { return ev.Type }
+
 // counted is an error unless the attempt that is being made was counted beforehand.
 func (b *bed[T]) counted(d waybill.Delivery) error {
 	if row := b.find(d.ID); row.Attempts != d.Attempt || row.State != store.Delayed {
@@ -375,5 +528,39 @@ func (b *bed[T]) spend(id waybill.ID, attempts int) {
 	}
 	if err := b.DB.Leave(b.Context(), node); err != nil {
 		b.Fatal(err)
+	}
+}
+
+// suspectsAhead: an urgent event of an aggregate, which the owner that died may have taken from
+// far behind its window, is counted before it is delivered, though it is taken from there again.
+func suspectsAhead[T any](b *bed[T]) {
+	lanes := len(b.stats().Lanes)
+	var evs []waybill.Event
+	for i := 0; len(evs) < 600; i++ {
+		if ev := event(fmt.Sprint("a", i), 0); store.LaneOf("", ev.AggregateType, ev.AggregateID, lanes) == 0 {
+			evs = append(evs, ev)
+		}
+	}
+	killer := &evs[len(evs)-1]
+	killer.Priority = 5
+	b.write(evs...)
+	b.abandonLanes()
+	r := &recorder{}
+	r.answer = func(d waybill.Delivery) error {
+		if d.ID == killer.ID {
+			return b.counted(d)
+		}
+		return nil
+	}
+	cfg := b.quick()
+	cfg.Workers, cfg.ColdQueue, cfg.BatchSize = 1, 20, 20
+	b.start(r.sink(), cfg)
+	b.awaitEmpty()
+	if n := len(r.of(killer.ID)); n != 1 {
+		b.Errorf("the urgent event was delivered %d times: its attempt was not counted before", n)
+	}
+	place := slices.IndexFunc(r.all(), func(d waybill.Delivery) bool { return d.ID == killer.ID })
+	if place > len(evs)/2 {
+		b.Errorf("the urgent event came after %d others", place)
 	}
 }

@@ -101,8 +101,13 @@ func (t *tables) choose(state store.State, f store.Filter, after int64) ([]*reco
 }
 
 func fits(r *record, f store.Filter) bool {
+	if f.NoTenant {
+		f.TenantID = ""
+	}
+	f.Failed = f.Failed && !f.Untried
 	same := func(want, got string) bool { return want == "" || want == got }
 	ev := &r.Event
 	return same(f.Type, ev.Type) && same(f.AggregateType, ev.AggregateType) && same(f.AggregateID, ev.AggregateID) &&
-		same(f.TenantID, ev.TenantID) && (!f.Holding || r.Holds) && (!f.Failed || r.Attempts > 0)
+		same(f.TenantID, ev.TenantID) && (!f.Holding || r.Holds) && (!f.Failed || r.Attempts > 0) &&
+		(!f.NoTenant || ev.TenantID == "") && (!f.Untried || r.Attempts == 0)
 }

@@ -63,7 +63,7 @@ func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (
 	cutoff := clock().Add(-age)
 	var old []*record
 	for _, r := range t.rows {
-		if r.pending() && r.taker == nil && r.CreatedAt.Before(cutoff) {
+		if r.state == store.Ready && r.taker == nil && r.CreatedAt.Before(cutoff) && r.DueAt.Before(cutoff) {
 			old = append(old, r)
 		}
 	}
@@ -73,6 +73,31 @@ func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (
 		t.deliver(r, false) // which leaves no trace of it either
 	}
 	return len(old), nil
+}
+
+// MakeReady implements [store.Keeper].
+func (t *tables) MakeReady(_ context.Context, limit int) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.relayLive() {
+		return 0, fmt.Errorf("memstore: make ready: %w", store.ErrRelayLive)
+	}
+	now := clock()
+	var due []*record
+	for _, r := range t.rows {
+		if r.state == store.Delayed && r.taker == nil && !r.DueAt.After(now) {
+			due = append(due, r)
+		}
+	}
+	slices.SortFunc(due, func(a, b *record) int { return cmp.Or(a.DueAt.Compare(b.DueAt), bySeq(a, b)) })
+	due = due[:min(max(limit, 0), len(due))]
+	for _, r := range due {
+		t.move(r, store.Ready, func(next *record) {
+			next.putOff(r.DueAt)
+			next.Attempts, next.Replay, next.Holds, next.LastError = 0, 0, false, ""
+		})
+	}
+	return len(due), nil
 }
 
 // relayLive reports whether any relay is running; mu is held.

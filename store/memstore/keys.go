@@ -87,7 +87,7 @@ func (s *Store[T]) stepKey(ctx context.Context, tx T, a store.KeyAttempt, orTake
 	old := x.keyed(a.KeyID)
 	if taken := x.took(a.KeyID); orTaken && taken != nil && taken.claim.Owner == a.Owner && taken.fence == a.Fence {
 		r = old.next(taken.claim)
-	} else if old.heldBy(a) && old.LeaseUntil.After(clock()) {
+	} else if old.heldBy(a) {
 		c := *old
 		r = &c
 	} else {
@@ -249,7 +249,7 @@ func (t *tables) EndKey(ctx context.Context, a store.KeyAttempt, e store.KeyEnd)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r, err := t.keyedAlone(ctx, a.KeyID)
-	if err != nil || !r.heldBy(a) || e.State == store.KeySucceeded && !r.LeaseUntil.After(clock()) {
+	if err != nil || !r.heldBy(a) {
 		return false, err
 	}
 	r.end(e)
@@ -261,7 +261,7 @@ func (t *tables) RenewKey(ctx context.Context, a store.KeyAttempt, lease time.Du
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r, err := t.keyedAlone(ctx, a.KeyID)
-	if err != nil || !r.heldBy(a) || !r.LeaseUntil.After(clock()) {
+	if err != nil || !r.heldBy(a) {
 		return false, err
 	}
 	r.LeaseUntil = clock().Add(lease)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -79,7 +80,29 @@ func (t *tables) Sweep(_ context.Context, from []store.Cursor, limit int) ([]sto
 func (t *tables) Urgent(_ context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return pageOf(t.scan(from, limit, func(q *queue) *series { return &q.urgent })), nil
+	var seen []store.Sighting
+	for _, r := range t.scan(from, eventrow.AheadReach*max(limit, 0), func(q *queue) *series { return &q.urgent }) {
+		seen = append(seen, store.Sighting{Key: r.Key, Aggregate: store.AggregateOf(&r.Event)})
+	}
+	keys, _, err := eventrow.Ahead(from, seen, limit, t.plain)
+	if err != nil {
+		return store.Page{}, err
+	}
+	return pageOf(t.load(keys)), nil
+}
+
+// plain returns the first row without a priority of each aggregate in a stretch; mu is held.
+func (t *tables) plain(c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+	first := make(map[store.Aggregate]int64, len(aggs))
+	for _, agg := range aggs {
+		for r := range t.follow[agg].between(c.After, c.UpTo) {
+			if r.Event.Priority <= 0 {
+				first[agg] = r.Seq
+				break
+			}
+		}
+	}
+	return first, nil
 }
 
 // Follow implements [store.Seeker].
@@ -97,6 +120,11 @@ func (t *tables) Follow(_ context.Context, agg store.Aggregate, from store.Curso
 func (t *tables) Load(_ context.Context, keys []store.Key) (store.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return pageOf(t.load(keys)), nil
+}
+
+// load returns ready records by key; mu is held.
+func (t *tables) load(keys []store.Key) []*record {
 	var found []*record
 	for _, k := range keys {
 		if r := t.rows[k.ID]; r != nil && r.state == store.Ready && r.Lane == k.Lane {
@@ -104,7 +132,7 @@ func (t *tables) Load(_ context.Context, keys []store.Key) (store.Page, error) {
 		}
 	}
 	slices.SortFunc(found, byLane)
-	return pageOf(slices.Compact(found)), nil
+	return slices.Compact(found)
 }
 
 func byLane(a, b *record) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), bySeq(a, b)) }

@@ -3,6 +3,7 @@ package memstore
 import (
 	"cmp"
 	"container/heap"
+	"iter"
 	"slices"
 	"time"
 
@@ -74,19 +75,39 @@ func (s *series) all(yield func(*record) bool) {
 // stretch adds the records with a seq in (after, upTo] to found, at most limit; an upTo of 0 has no bound. The series is in the
 // order of seq.
 func (s *series) stretch(found []*record, after, upTo int64, limit int) []*record {
-	start, _ := slices.BinarySearchFunc(s.rows, after+1, func(r *record, seq int64) int { return cmp.Compare(r.Seq, seq) })
-	rows := s.rows[start:]
-	found = slices.Grow(found, max(min(limit, len(rows)), 0))
-	for _, r := range rows {
-		if limit <= 0 || upTo > 0 && r.Seq > upTo {
+	found = slices.Grow(found, max(min(limit, len(s.rows)-s.after(after)), 0))
+	for r := range s.between(after, upTo) {
+		if limit <= 0 {
 			break
 		}
-		if s.has(r) {
-			found = append(found, r)
-			limit--
-		}
+		found = append(found, r)
+		limit--
 	}
 	return found
+}
+
+// after returns where the records behind a seq begin.
+func (s *series) after(seq int64) int {
+	start, _ := slices.BinarySearchFunc(s.rows, seq+1, func(r *record, seq int64) int { return cmp.Compare(r.Seq, seq) })
+	return start
+}
+
+// between goes through the records with a seq in (after, upTo]; an upTo of 0 has no bound. The
+// series is in the order of seq.
+func (s *series) between(after, upTo int64) iter.Seq[*record] {
+	return func(yield func(*record) bool) {
+		if s == nil {
+			return
+		}
+		for _, r := range s.rows[s.after(after):] {
+			if upTo > 0 && r.Seq > upTo {
+				return
+			}
+			if s.has(r) && !yield(r) {
+				return
+			}
+		}
+	}
 }
 
 // near returns the record of a seq, looking at the first ones first; nil if it is not there. The series is in the order of seq.
@@ -106,7 +127,7 @@ func (s *series) near(seq int64) *record {
 // queue is the pending rows of a lane.
 type queue struct {
 	ready  series // in the order of seq
-	urgent series // those of them that have a priority and no aggregate
+	urgent series // those of them that have a priority
 	due    series // put off, and their time has come
 	later  later  // put off, and it has not
 }
@@ -153,7 +174,7 @@ func (q *queue) dropReady(r *record) {
 	}
 }
 
-func urgent(r *record) bool { return r.Event.Priority > 0 && !r.Event.Ordered() }
+func urgent(r *record) bool { return r.Event.Priority > 0 }
 
 // advance moves what has become due by now, and returns when the next will be; zero if there is none.
 func (q *queue) advance(now time.Time) time.Time {

@@ -25,24 +25,24 @@ func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled,
 	}
 	out.Held = distinct(out.Held)
 	now := clock()
-	each := func(results []store.Result, move func(r *record, res store.Result)) {
+	each := func(results []store.Result, done bool, move func(r *record, res store.Result)) {
 		for i, res := range results {
 			r := found[i]
-			if r != nil && !r.left && r.pending() && r.Lane == res.Lane && slices.Contains(out.Held, r.Lane) {
+			if r != nil && !r.left && r.pending() && r.Lane == res.Lane && (done || r.Replay == res.Replay) && slices.Contains(out.Held, r.Lane) {
 				move(r, res)
 				out.Moved = append(out.Moved, res.ID)
 			}
 		}
 		found = found[len(results):]
 	}
-	each(s.Done, func(r *record, _ store.Result) { t.deliver(r, s.History) })
-	each(s.Retry, func(r *record, res store.Result) {
+	each(s.Done, true, func(r *record, _ store.Result) { t.deliver(r, s.History) })
+	each(s.Retry, false, func(r *record, res store.Result) {
 		t.move(r, store.Delayed, func(next *record) {
 			next.Attempts, next.LastError, next.Holds = res.Attempts, store.CutError(res.Error), res.Holds
 			next.putOff(now.Add(res.Delay))
 		})
 	})
-	each(s.Dead, func(r *record, res store.Result) {
+	each(s.Dead, false, func(r *record, res store.Result) {
 		t.freeKey(r)
 		t.move(r, store.Dead, func(next *record) {
 			next.Attempts, next.LastError, next.Holds = res.Attempts, store.CutError(res.Error), res.Holds

@@ -35,6 +35,7 @@ type tables struct {
 	jobs       map[string]*job
 	reaches    string // since when the history is complete; see store.HistoryReaches
 
+	sink  string // where the events go; see store.SinkGuard
 	nodes map[waybill.ID]node
 	lanes []lane
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/sqltx"
@@ -34,9 +35,17 @@ func (s *Store) append(ctx context.Context, tx querier, evs []waybill.Event) ([]
 		return nil, sqltx.Done(err)
 	}
 	placed, err := s.put(ctx, tx, f, evs)
+	for range maxRounds { // what failed has left nothing behind
+		var changed bool
+		if f, changed = s.lanesChanged(err, f); !changed {
+			break
+		}
+		placed, err = s.put(ctx, tx, f, evs)
+	}
 	if err != nil {
 		return nil, s.refused(err)
 	}
+	s.note(tx, evs, placed)
 	return placed, nil
 }
 
@@ -91,55 +100,98 @@ func (s *Store) atOnce(ctx context.Context, tx querier, fn func() error) error {
 	return err
 }
 
-// putSpecial takes the dedup keys and inserts the events that were not absorbed. One that must wait is inserted among the others,
-// which gives it its seq, and then moved.
+// putSpecial takes the dedup keys and inserts the events that were not absorbed. One that may
+// have to wait is inserted among the others as a row without a type and without content, which
+// draws its seq and asks the database's clock, and that row is deleted: a reader of the binary
+// log sees an event when it may be published, and never a row with a type before.
 func (s *Store) putSpecial(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []store.Placed) error {
 	if err := s.takeKeys(ctx, tx, f, evs, placed); err != nil {
 		return err
 	}
 	kept, where := make([]waybill.Event, 0, len(evs)), make([]store.Placed, 0, len(evs))
-	var late []waybill.ID
 	for i, ev := range evs {
-		if placed[i].ID != ev.ID {
-			continue
-		}
-		kept, where = append(kept, ev), append(where, placed[i])
-		if ev.Delayed() {
-			late = append(late, ev.ID)
+		if placed[i].ID == ev.ID {
+			kept, where = append(kept, ev), append(where, placed[i])
 		}
 	}
 	b, err := encode(kept, where)
 	if err != nil {
 		return err
 	}
-	if err := s.insertAll(ctx, tx, f, b); err != nil {
+	if !b.late {
+		return s.insertAll(ctx, tx, f, b)
+	}
+	if err := s.insertAll(ctx, tx, f, b.blank()); err != nil {
 		return err
 	}
-	for part := range parts(late, manyIDs) {
-		if err := s.putOff(ctx, tx, part); err != nil {
-			return err
-		}
+	drawn, err := s.takeDrawn(ctx, tx, kept)
+	if err != nil {
+		return err
 	}
-	return nil
+	return s.insertDrawn(ctx, tx, f, b, drawn)
 }
 
-// putOff moves those of the events that are not due, by the database's clock, from the ready ones to the delayed ones.
-func (s *Store) putOff(ctx context.Context, tx querier, ids []waybill.ID) error {
-	var keys strings.Builder
-	var lane, seq int64
-	err := each(ctx, tx, fill(s.sql.delayedSeqs, "{marks}", marks(len(ids))), idArgs(ids), func() {
-		appendKey(&keys, lane, seq)
-	}, &lane, &seq)
-	if err != nil || keys.Len() == 0 {
-		return err
-	}
-	keys.WriteByte(']')
-	for _, statement := range []string{s.sql.putOff, s.sql.dropReady} {
-		if _, err := tx.ExecContext(ctx, fill(statement, "{keys}", keys.String())); err != nil {
-			return err
+// draw is what the table of ready events has given an event: its number, and when it was written
+// and is due by the database's clock.
+type draw struct {
+	seq          int64
+	created, due time.Time // due is zero for an event that need not wait
+}
+
+// takeDrawn returns what the rows of events that may have to wait were given, and deletes them.
+func (s *Store) takeDrawn(ctx context.Context, tx querier, evs []waybill.Event) (map[waybill.ID]draw, error) {
+	drawn := make(map[waybill.ID]draw)
+	var late []waybill.ID
+	for _, ev := range evs {
+		if ev.Delayed() {
+			late = append(late, ev.ID)
 		}
 	}
-	return nil
+	for part := range parts(late, manyIDs) {
+		var keys strings.Builder
+		var id scanID
+		var lane, seq, created int64
+		var due sql.NullInt64
+		err := each(ctx, tx, fill(s.sql.drawnSeqs, "{ids}", idList(part)), nil, func() {
+			appendKey(&keys, lane, seq)
+			d := draw{seq: seq, created: time.UnixMicro(created)}
+			if due.Valid {
+				d.due = time.UnixMicro(due.Int64)
+			}
+			drawn[waybill.ID(id)] = d
+		}, &id, &lane, &seq, &created, &due)
+		if err != nil {
+			return nil, err
+		}
+		if keys.Len() == 0 {
+			continue
+		}
+		keys.WriteByte(']')
+		if _, err := tx.ExecContext(ctx, fill(s.sql.dropDrawn, "{keys}", keys.String())); err != nil {
+			return nil, err
+		}
+	}
+	return drawn, nil
+}
+
+// insertDrawn writes the events whose numbers are drawn to where they belong.
+func (s *Store) insertDrawn(ctx context.Context, tx querier, f facts, b *batch, drawn map[waybill.ID]draw) error {
+	ready, late := &batch{used: b.used, drawn: drawn}, &batch{used: allColumns, drawn: drawn, delayed: true}
+	for i, ev := range b.evs {
+		to := ready
+		switch d, ok := drawn[ev.ID]; {
+		case !ok: // it is there
+			continue
+		case !d.due.IsZero():
+			to = late
+		}
+		to.evs = append(to.evs, ev)
+		to.values = append(to.values, b.values[i*len(columns):(i+1)*len(columns)]...)
+	}
+	if err := s.insertAll(ctx, tx, f, ready); err != nil {
+		return err
+	}
+	return s.insertAll(ctx, tx, f, late)
 }
 
 // appendKey adds a key to a list in JSON, which the caller closes.

@@ -68,6 +68,10 @@ func filtered(state store.State, f store.Filter) (where string, args []any, err 
 	if state < 0 || int(state) >= len(places) {
 		return "", nil, fmt.Errorf("mysqlstore: there is no %v", state)
 	}
+	if f.NoTenant {
+		f.TenantID = ""
+	}
+	f.Failed = f.Failed && !f.Untried
 	conditions := []string{`TRUE`}
 	for _, field := range []struct{ column, text string }{
 		{`type`, f.Type}, {shownType, f.AggregateType}, {`aggregate_id`, f.AggregateID}, {`tenant_id`, f.TenantID},
@@ -75,6 +79,12 @@ func filtered(state store.State, f store.Filter) (where string, args []any, err 
 		if field.text != "" {
 			conditions, args = append(conditions, field.column+` = ?`), append(args, []byte(field.text))
 		}
+	}
+	if f.NoTenant {
+		conditions = append(conditions, `COALESCE(tenant_id, '') = ''`)
+	}
+	if f.Untried {
+		conditions = append(conditions, places[state].attempts+` = 0`)
 	}
 	if f.Holding {
 		conditions = append(conditions, places[state].holds+` = 1`)

@@ -21,7 +21,9 @@ func TestPacketBytes(t *testing.T) {
 }
 
 // However a write is split, prepared or not, it has the order of its events, and is all there or not at all.
-func TestSplitWrites(t *testing.T) {
+func TestSplitWrites(t *testing.T) { onBoth(t, testSplitWrites) }
+
+func testSplitWrites(t *testing.T) {
 	s, db := openStore(t, nil)
 	box := newBox(t, s)
 	for round := range 3 { // prepared from the second on
@@ -86,7 +88,9 @@ func TestSplitWrites(t *testing.T) {
 }
 
 // Few statements are prepared, whatever the events look like.
-func TestFewStatementsArePrepared(t *testing.T) {
+func TestFewStatementsArePrepared(t *testing.T) { onBoth(t, testFewStatementsArePrepared) }
+
+func testFewStatementsArePrepared(t *testing.T) {
 	s, _ := openStore(t, nil)
 	box := newBox(t, s)
 	for mask := range 64 {

@@ -76,6 +76,7 @@ func (c Config) replacer() *strings.Replacer {
 	}
 	pairs := []string{
 		"{lanes}", strconv.Itoa(lanes), "{lane_numbers}", strings.Join(numbers, ", "),
+		"{prefix}", c.Prefix, "{guard_lanes}", sqlname.Quote("`", c.Schema, c.Prefix+"guard_lanes"),
 		"{events}", strings.Join(eventrow.Columns(), ", "), "{o.events}", "o." + strings.Join(eventrow.Columns(), ", o."),
 	}
 	for _, names := range [][]string{tables, procedures} {

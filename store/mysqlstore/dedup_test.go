@@ -63,6 +63,10 @@ func keys(t testing.TB, db *sql.DB) int {
 // A producer that was absorbed has the key's row locked until its transaction ends. The settlement of the event does not wait for it; the
 // next writer of the key is not absorbed by an event that is not pending any more.
 func TestSettlementNeverWaitsForAProducer(t *testing.T) {
+	onBoth(t, testSettlementNeverWaitsForAProducer)
+}
+
+func testSettlementNeverWaitsForAProducer(t *testing.T) {
 	s, db := openStore(t, impatient)
 	_, leases := own(t, s)
 	first, second, third := keyed("k"), keyed("k"), keyed("k")
@@ -102,7 +106,9 @@ func TestSettlementNeverWaitsForAProducer(t *testing.T) {
 }
 
 // A key that could not be freed is freed by the next settlement, whatever that settles.
-func TestLeftBehindKeyIsFreedLater(t *testing.T) {
+func TestLeftBehindKeyIsFreedLater(t *testing.T) { onBoth(t, testLeftBehindKeyIsFreedLater) }
+
+func testLeftBehindKeyIsFreedLater(t *testing.T) {
 	s, db := openStore(t, impatient)
 	_, leases := own(t, s)
 	first, other, last := keyed("k"), event("b"), event("b")
@@ -145,7 +151,9 @@ func leaveBehind(t *testing.T, s *mysqlstore.Store, db *sql.DB, leases []store.L
 
 // Many find the row that was left behind at the same time: one takes it over, the others are absorbed by that one. None is the victim of a
 // deadlock.
-func TestTakeOverHasOneWinner(t *testing.T) {
+func TestTakeOverHasOneWinner(t *testing.T) { onBoth(t, testTakeOverHasOneWinner) }
+
+func testTakeOverHasOneWinner(t *testing.T) {
 	for _, asMySQL := range []bool{false, true} {
 		s, db := openStore(t, nil)
 		_, leases := own(t, s)
@@ -193,7 +201,9 @@ func TestTakeOverHasOneWinner(t *testing.T) {
 }
 
 // A transaction at REPEATABLE READ, the default, sees the past. Whether a key is taken is decided by the present.
-func TestSnapshotsDoNotDecide(t *testing.T) {
+func TestSnapshotsDoNotDecide(t *testing.T) { onBoth(t, testSnapshotsDoNotDecide) }
+
+func testSnapshotsDoNotDecide(t *testing.T) {
 	s, db := openStore(t, impatient)
 	_, leases := own(t, s)
 	for _, isolation := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelReadCommitted} {
@@ -287,6 +297,10 @@ func TestSnapshotsDoNotDecide(t *testing.T) {
 // Writers that have read before they write, and settlements, at the same time and over the same keys: every event that was written is
 // delivered once, nobody is absorbed by an event that does not exist, and nobody meets a deadlock.
 func TestConcurrentWritersAtRepeatableRead(t *testing.T) {
+	onBoth(t, testConcurrentWritersAtRepeatableRead)
+}
+
+func testConcurrentWritersAtRepeatableRead(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	const writers, each = 4, 40
@@ -372,7 +386,9 @@ func TestConcurrentWritersAtRepeatableRead(t *testing.T) {
 }
 
 // Two producers of delayed events do not stand in each other's way: nothing but their own rows is locked.
-func TestDelayedWritesDoNotBlockOthers(t *testing.T) {
+func TestDelayedWritesDoNotBlockOthers(t *testing.T) { onBoth(t, testDelayedWritesDoNotBlockOthers) }
+
+func testDelayedWritesDoNotBlockOthers(t *testing.T) {
 	s, db := openStore(t, impatient)
 	ids := make([]waybill.ID, 6)
 	for i := range ids {

@@ -12,7 +12,6 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
@@ -40,8 +39,8 @@ var settings = map[string]func(*mysql.Config){
 		c.InterpolateParams = true
 		param("sql_mode", "'NO_BACKSLASH_ESCAPES'")(c)
 	},
-	"READ COMMITTED":       param("tx_isolation", "'READ-COMMITTED'"),
-	"SERIALIZABLE":         param("tx_isolation", "'SERIALIZABLE'"),
+	"READ COMMITTED":       param(isolation, "'READ-COMMITTED'"),
+	"SERIALIZABLE":         param(isolation, "'SERIALIZABLE'"),
 	"group_concat_max_len": param("group_concat_max_len", "4"),
 }
 
@@ -94,8 +93,9 @@ func equalEvents(a, b waybill.Event) bool {
 }
 
 // Whatever the data source name says, events come back as they were written, in the right lane, at the right time, from every table.
-func TestDataSourceNames(t *testing.T) {
-	testserver.MySQL(t)
+func TestDataSourceNames(t *testing.T) { onBoth(t, testDataSourceNames) }
+
+func testDataSourceNames(t *testing.T) {
 	for name, change := range settings {
 		t.Run(name, func(t *testing.T) {
 			s, db := openStore(t, change)

@@ -80,4 +80,7 @@ func ExampleStore_MigrationSQL() {
 	// CREATE TABLE IF NOT EXISTS `shop`.`events_idempotency` (
 	// CREATE TABLE IF NOT EXISTS `shop`.`events_job` (
 	// CREATE TABLE IF NOT EXISTS `shop`.`events_job_sent` (
+	// DROP PROCEDURE IF EXISTS `shop`.`events_guard_lanes`;
+	// DROP PROCEDURE `shop`.`events_guard_lanes`;
+	// DROP PROCEDURE IF EXISTS `shop`.`events_settle`;
 }

@@ -10,7 +10,6 @@ import (
 // What tests need to see of the inside.
 var (
 	CheckVersion = checkVersion
-	OrdersTiDB   = ordersTiDB
 	PacketBytes  = packetBytes
 )
 

@@ -7,7 +7,9 @@ import (
 )
 
 // Protocol 6: the fence is a lock. A settlement that meets a take-over under way waits for it, and is then refused.
-func TestSettlementWaitsForTakeOver(t *testing.T) {
+func TestSettlementWaitsForTakeOver(t *testing.T) { onBoth(t, testSettlementWaitsForTakeOver) }
+
+func testSettlementWaitsForTakeOver(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	write(t, s, db, event("a"))
@@ -26,7 +28,7 @@ func TestSettlementWaitsForTakeOver(t *testing.T) {
 	}()
 	await(t, "the settlement waits, or has ended", func() bool { // innodb_trx is a copy that is not renewed while it is being read
 		return len(answers) > 0 ||
-			ask[int](t, db, "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'Innodb_row_lock_current_waits'") > 0
+			lockWaits(t, db) > 0
 	})
 	if err := takeOver.Commit(); err != nil {
 		t.Fatal(err)

@@ -39,7 +39,9 @@ var levels = []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.
 
 // Whatever the isolation level, and although the transaction's snapshot is older than the events and than what became of them: some have
 // been put off since.
-func TestFinishWithAnOldSnapshot(t *testing.T) {
+func TestFinishWithAnOldSnapshot(t *testing.T) { onBoth(t, testFinishWithAnOldSnapshot) }
+
+func testFinishWithAnOldSnapshot(t *testing.T) {
 	for _, level := range levels {
 		for _, pretend := range []bool{false, true} {
 			s, db := openStore(t, impatient)
@@ -76,7 +78,9 @@ func TestFinishWithAnOldSnapshot(t *testing.T) {
 }
 
 // What is rolled back has not happened; what is left out of the history is noted in the same transaction.
-func TestFinishWithoutHistory(t *testing.T) {
+func TestFinishWithoutHistory(t *testing.T) { onBoth(t, testFinishWithoutHistory) }
+
+func testFinishWithoutHistory(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	write(t, s, db, keyed("k"), event("b"))
@@ -102,7 +106,9 @@ func TestFinishWithoutHistory(t *testing.T) {
 }
 
 // With one fence of several lost nothing changes, and the error says which lane it is.
-func TestFinishLost(t *testing.T) {
+func TestFinishLost(t *testing.T) { onBoth(t, testFinishLost) }
+
+func testFinishLost(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	write(t, s, db, event("a"), event("b"))
@@ -132,7 +138,9 @@ func TestFinishLost(t *testing.T) {
 }
 
 // A transaction that the server has ended is refused: the events would be settled alone.
-func TestFinishNeedsAnOpenTransaction(t *testing.T) {
+func TestFinishNeedsAnOpenTransaction(t *testing.T) { onBoth(t, testFinishNeedsAnOpenTransaction) }
+
+func testFinishNeedsAnOpenTransaction(t *testing.T) {
 	for _, pretend := range []bool{false, true} {
 		s, db := openStore(t, nil)
 		if pretend {
@@ -146,7 +154,7 @@ func TestFinishNeedsAnOpenTransaction(t *testing.T) {
 		done := deliveries(ready(t, s), leases, true)
 		ways := map[string]func(tx *sql.Tx){
 			"deadlock": func(tx *sql.Tx) { deadlock(t, db, tx) },
-			"DDL":      func(tx *sql.Tx) { exec(t, tx, "CREATE OR REPLACE TABLE business_other (id INT)") },
+			"DDL":      func(tx *sql.Tx) { exec(t, tx, "CREATE TABLE IF NOT EXISTS business_other (id INT)") },
 			"rollback": func(tx *sql.Tx) { _ = tx.Rollback() },
 		}
 		for name, end := range ways {
@@ -164,7 +172,9 @@ func TestFinishNeedsAnOpenTransaction(t *testing.T) {
 }
 
 // The fence is a lock until the transaction ends: a take-over waits for it.
-func TestTakeOverWaitsForFinish(t *testing.T) {
+func TestTakeOverWaitsForFinish(t *testing.T) { onBoth(t, testTakeOverWaitsForFinish) }
+
+func testTakeOverWaitsForFinish(t *testing.T) {
 	for _, level := range levels {
 		t.Run(level.String(), func(t *testing.T) { takeOverWaits(t, level) })
 	}
@@ -193,7 +203,7 @@ func takeOverWaits(t *testing.T, level sql.IsolationLevel) {
 	}()
 	await(t, "the take-over waits, or has ended", func() bool {
 		return len(answers) > 0 ||
-			ask[int](t, db, "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'Innodb_row_lock_current_waits'") > 0
+			lockWaits(t, db) > 0
 	})
 	if len(answers) > 0 {
 		t.Error("the take-over did not wait")
@@ -210,7 +220,9 @@ func takeOverWaits(t *testing.T, level sql.IsolationLevel) {
 }
 
 // A take-over that committed after the transaction's snapshot is seen all the same.
-func TestFinishSeesATakeOver(t *testing.T) {
+func TestFinishSeesATakeOver(t *testing.T) { onBoth(t, testFinishSeesATakeOver) }
+
+func testFinishSeesATakeOver(t *testing.T) {
 	for _, level := range levels {
 		s, db := openStore(t, nil)
 		_, leases := own(t, s)
@@ -227,7 +239,9 @@ func TestFinishSeesATakeOver(t *testing.T) {
 }
 
 // Until the transaction ends, producers, other settlements and other lanes' owners go on.
-func TestFinishBlocksNobody(t *testing.T) {
+func TestFinishBlocksNobody(t *testing.T) { onBoth(t, testFinishBlocksNobody) }
+
+func testFinishBlocksNobody(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		s, db := openStore(t, impatient)
 		_, leases := own(t, s)
@@ -257,7 +271,9 @@ func TestFinishBlocksNobody(t *testing.T) {
 }
 
 // A dedup key that a producer has locked is left behind: not waited for, and free for the next writer.
-func TestFinishNeverWaitsForAProducer(t *testing.T) {
+func TestFinishNeverWaitsForAProducer(t *testing.T) { onBoth(t, testFinishNeverWaitsForAProducer) }
+
+func testFinishNeverWaitsForAProducer(t *testing.T) {
 	s, db := openStore(t, impatient)
 	_, leases := own(t, s)
 	write(t, s, db, keyed("k"))
@@ -282,7 +298,9 @@ func TestFinishNeverWaitsForAProducer(t *testing.T) {
 }
 
 // An error in the middle leaves nothing, in a transaction that goes on; more events than one call takes are still all or none.
-func TestFinishFails(t *testing.T) {
+func TestFinishFails(t *testing.T) { onBoth(t, testFinishFails) }
+
+func testFinishFails(t *testing.T) {
 	for _, events := range []int{2, 2500} {
 		s, db := openStore(t, nil)
 		_, leases := own(t, s)
@@ -319,7 +337,9 @@ func TestFinishFails(t *testing.T) {
 }
 
 // A deadlock in the middle is called by its name: the transaction is over, and can be run again.
-func TestFinishInADeadlock(t *testing.T) {
+func TestFinishInADeadlock(t *testing.T) { onBoth(t, testFinishInADeadlock) }
+
+func testFinishInADeadlock(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	write(t, s, db, event("a"))

@@ -5,15 +5,15 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill/inbox/inboxtest"
-	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
 // TestInbox shows what consumer groups promise over this store.
-func TestInbox(t *testing.T) {
-	testserver.MySQL(t)
+func TestInbox(t *testing.T) { onBoth(t, testInbox) }
+
+func testInbox(t *testing.T) {
 	inboxtest.Run(t, storetest.Harness[*sql.Tx]{
-		Name: "mysqlstore", Features: features,
+		Name: columnOf(t), Features: features,
 		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return instance(t, nil, nil) },
 	})
 }

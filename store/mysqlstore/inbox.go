@@ -27,8 +27,9 @@ import (
 // Asking first, with a locking read, would be worse: at REPEATABLE READ it locks the gap where a row is missing, and two transactions that
 // accept neighbours would each keep the other from inserting.
 //
-// MySQL's statements always wait, as long as innodb_lock_wait_timeout says. At READ COMMITTED there are no gaps to lock, so there it is
-// asked first, with NOWAIT; what is left are two first comers in the same moment.
+// MySQL's statements always wait, and a second is the least that innodb_lock_wait_timeout can say:
+// the session gets that while events are accepted. At READ COMMITTED there are no gaps to lock, so
+// there it is asked first, with NOWAIT; what is left are two first comers in the same moment.
 //
 // A row that was met stays locked until the transaction ends. Whoever meets it then looks without a lock: a record that has succeeded stays
 // as it is, so a glance at the past is enough, and replays do not stand in each other's way.
@@ -44,7 +45,8 @@ type inboxKey struct {
 
 func inboxKeyOf(in store.Intake) inboxKey { return inboxKey{in.Group, in.Key} }
 
-// Accept implements [store.Acceptor]. On MySQL it may wait for a transaction that is accepting the same event; see the package's comment.
+// Accept implements [store.Acceptor]. On MySQL it may wait, for a second, for a transaction that is
+// accepting the same event; see the package's comment.
 func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
 	if len(in) == 0 {
 		return nil, nil
@@ -64,12 +66,15 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 		return cmp.Or(strings.Compare(a.Group, b.Group), bytes.Compare(a.Key[:], b.Key[:]))
 	})
 	w := accepting{store: s, tx: tx, facts: f, owner: owner, answers: make(map[inboxKey]store.Acceptance, len(in))}
-	for part := range parts(sorted, manyIntakes) {
-		if err := w.accept(ctx, part); err != nil {
-			return nil, s.refused(err)
+	err = briefly(ctx, tx, f, func() error {
+		for part := range parts(sorted, manyIntakes) {
+			if err := w.accept(ctx, part); err != nil {
+				return err
+			}
 		}
-	}
-	if err := w.lookAgain(ctx); err != nil {
+		return w.lookAgain(ctx) // at SERIALIZABLE a look waits as well
+	})
+	if err != nil {
 		return nil, s.refused(err)
 	}
 	out := make([]store.Acceptance, len(in))
@@ -116,18 +121,48 @@ func (w *accepting) accept(ctx context.Context, in []store.Intake) error {
 	return err
 }
 
-// halve accepts events in two halves, after a statement for all of them met a lock. A server can be told to roll back the whole transaction
-// then, and what follows would be committed by itself: unless the statement proves its transaction, it is asked for.
+// halve accepts events in two halves, after a statement for all of them met a lock. Where meeting
+// one takes a second, the events go one by one: of a hundred with one that is busy, halves would
+// meet it seven times. A server can be told to roll back the whole transaction then, and what
+// follows would be committed by itself: unless the statement proves its transaction, it is asked
+// for.
 func (w *accepting) halve(ctx context.Context, in []store.Intake) error {
 	if !w.facts.proves {
 		if err := proveOpen(ctx, w.tx, w.facts); err != nil {
 			return err
 		}
 	}
-	if err := w.accept(ctx, in[:len(in)/2]); err != nil {
+	size := (len(in) + 1) / 2
+	if !w.facts.noWait && !w.facts.readCommitted {
+		size = 1
+	}
+	for part := range parts(in, size) {
+		if err := w.accept(ctx, part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// briefly runs fn, whose statements must not wait for other transactions. MariaDB's say so for
+// themselves. On MySQL the session has the least patience that there is, a second, until fn has
+// ended.
+func briefly(ctx context.Context, tx querier, f facts, fn func() error) error {
+	if f.noWait {
+		return fn()
+	}
+	const impatient = `SET @waybill_patience = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = 1`
+	if _, err := tx.ExecContext(ctx, impatient); err != nil {
 		return err
 	}
-	return w.accept(ctx, in[len(in)/2:])
+	err := fn()
+	// Also after an error, and after the end of ctx: the connection goes back to a pool.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
+	defer cancel()
+	if _, undo := tx.ExecContext(ctx, `SET SESSION innodb_lock_wait_timeout = @waybill_patience`); err == nil {
+		err = undo
+	}
+	return err
 }
 
 // insert records events, and reports whether there was a record of any.
@@ -364,7 +399,7 @@ func (s *Store) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error)
 // Restartable implements [store.Restarter].
 func (*Store) Restartable(err error) bool {
 	switch number(err) {
-	case errDeadlock, errLockTimeout, errLockNoWait, errRecordChanged:
+	case errDeadlock, errLockTimeout, errLockNoWait, errRecordChanged, errTableChanged:
 		return true
 	}
 	return false

@@ -33,8 +33,7 @@ STRAIGHT_JOIN {inbox} AS i FORCE INDEX (PRIMARY) ON i.consumer_group = UNHEX(k.n
 
 func newInboxStatements(r func(string) string) inboxStatements {
 	const succeed = `UPDATE {inbox} SET status = 1, processed_at = UTC_TIMESTAMP(6), lease_until = NULL
-WHERE consumer_group = x'{group}' AND dedup_id = x'{key}' AND status = 0 AND owner = x'{owner}' AND fence = {fence}
- AND lease_until > UTC_TIMESTAMP(6)`
+WHERE consumer_group = x'{group}' AND dedup_id = x'{key}' AND status = 0 AND owner = x'{owner}' AND fence = {fence}`
 	return inboxStatements{
 		// Primary key of inbox, up to findRecord. The last insert id is the sign that a row was met; see takeKeys.
 		noWait: `SET STATEMENT innodb_lock_wait_timeout = 0 FOR `,
@@ -43,8 +42,8 @@ WHERE consumer_group = x'{group}' AND dedup_id = x'{key}' AND status = 0 AND own
 			`x'{hash}')`,
 		acceptMet:     ` ON DUPLICATE KEY UPDATE owner = IF(LAST_INSERT_ID(1) = 1, owner, owner)`,
 		lookRecords:   r(`SELECT ` + recordColumns + ` FROM ` + recordTable),
-		lockRecords:   r(`SELECT ` + recordColumns + ` FROM ` + recordTable + ` FOR UPDATE`),
-		probeRecords:  r(`SELECT i.fence FROM ` + recordTable + ` FOR UPDATE NOWAIT`),
+		lockRecords:   r(`SELECT ` + recordColumns + ` FROM ` + recordTable + ` FOR UPDATE /*!80001 OF i */`),
+		probeRecords:  r(`SELECT i.fence FROM ` + recordTable + ` FOR UPDATE /*!80001 OF i */ NOWAIT`),
 		succeed:       r(succeed),
 		succeedProven: r(succeed + ` AND ` + openProof),
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,8 +31,43 @@ type batch struct {
 	evs    []waybill.Event
 	values []any // of all events, a row of columns each
 	used   uint32
-	late   bool // some must wait
+	late   bool // some may have to wait
+	// drawn is the numbers of the events, if they are drawn already.
+	drawn map[waybill.ID]draw
+	// delayed says that the rows are for the table of delayed events.
+	delayed bool
 }
+
+// blank returns the batch with rows in the places of events that may have to wait which are
+// nothing but places: they have what the lane is computed from, and no type and no content.
+func (b *batch) blank() *batch {
+	out := *b
+	out.values = slices.Clone(b.values)
+	for i, ev := range b.evs {
+		if !ev.Delayed() {
+			continue
+		}
+		row := out.values[i*len(columns):]
+		for c, name := range columns {
+			switch name {
+			case "lane", "id", "tenant_id", "aggregate_type", "aggregate_id", "schema_version", "priority", "occurred_at":
+			case "type":
+				row[c] = ""
+			case "payload":
+				row[c] = []byte{}
+			default:
+				row[c] = nil
+			}
+		}
+	}
+	return &out
+}
+
+// plain reports whether the rows have nothing behind the columns of the event.
+func (b *batch) plain() bool { return !b.late && b.drawn == nil }
+
+// allColumns is a shape that leaves no column to its default: the table of delayed events has none.
+const allColumns = ^uint32(0)
 
 // columns of a row, the lane first.
 var columns = append([]string{"lane"}, eventrow.Columns()...)
@@ -107,7 +143,7 @@ func (s *Store) fits(b *batch, f facts, start int) int {
 		}
 		n, size = n+1, size+next
 	}
-	if sh := (shape{b.used, hundred}); n > hundred && !b.late {
+	if sh := (shape{b.used, hundred}); n > hundred && b.plain() {
 		if s.prepared(sh) != nil {
 			return hundred
 		}
@@ -131,22 +167,22 @@ func (s *Store) insertAll(ctx context.Context, tx querier, f facts, b *batch) er
 // insert writes n events of a batch in one statement, prepared if there is one and the transaction is of this store's pool.
 func (s *Store) insert(ctx context.Context, tx querier, f facts, b *batch, start, n int) error {
 	width := len(columns)
-	args := make([]any, 0, n*(width+2))
-	var due []string // what follows a row's values
+	args := make([]any, 0, n*(width+3))
+	more := s.tailOf(b)
 	for i := start; i < start+n; i++ {
 		for c, value := range b.values[i*width : (i+1)*width] {
 			if b.used&(1<<c) != 0 {
 				args = append(args, value)
 			}
 		}
-		if b.late {
+		if !b.plain() {
 			var text string
-			text, args = dueValue(args, b.evs[i])
-			due = append(due, text)
+			text, args = b.tailValues(args, b.evs[i])
+			more.rows = append(more.rows, text)
 		}
 	}
 	sh := shape{b.used, n}
-	if plain, ok := tx.(*sql.Tx); ok && !b.late {
+	if plain, ok := tx.(*sql.Tx); ok && b.plain() {
 		if stmt := s.prepared(sh); stmt != nil {
 			_, err := plain.StmtContext(ctx, stmt).ExecContext(ctx, args...) //nolint:sqlclosecheck // ends with the transaction
 			if !otherPool(err) {
@@ -156,8 +192,41 @@ func (s *Store) insert(ctx context.Context, tx querier, f facts, b *batch, start
 			s.want(sh)
 		}
 	}
-	_, err := tx.ExecContext(ctx, s.insertText(f, sh, due), args...)
+	_, err := tx.ExecContext(ctx, s.insertText(f, sh, more), args...)
 	return err
+}
+
+// tail is where rows go, and what follows the columns and the values of each event.
+type tail struct {
+	head, columns string
+	rows          []string
+}
+
+// tailOf returns the tail of a batch, without its rows.
+func (s *Store) tailOf(b *batch) tail {
+	switch {
+	case b.delayed:
+		return tail{head: s.sql.insertDelayed, columns: ", seq, created_at, due_at"}
+	case b.drawn != nil:
+		return tail{head: s.sql.insertHead, columns: ", seq, created_at"}
+	case b.late:
+		return tail{head: s.sql.insertHead, columns: ", available_at"}
+	}
+	return tail{head: s.sql.insertHead}
+}
+
+// tailValues returns what follows an event's values.
+func (b *batch) tailValues(args []any, ev waybill.Event) (string, []any) {
+	d := b.drawn[ev.ID]
+	switch {
+	case b.delayed:
+		return ", ?, ?, ?", append(args, d.seq, utc(d.created), utc(d.due))
+	case b.drawn != nil:
+		return ", ?, ?", append(args, d.seq, utc(d.created))
+	case b.late:
+		return dueValue(args, ev)
+	}
+	return "", args
 }
 
 // dueValue returns when an event may be delivered; NULL is at once. The database's clock decides.
@@ -172,10 +241,10 @@ func dueValue(args []any, ev waybill.Event) (string, []any) {
 	return ", NULL", args
 }
 
-// insertText returns the statement that inserts rows of one shape; due is what follows each row's values, or nil.
-func (s *Store) insertText(f facts, sh shape, due []string) string {
+// insertText returns the statement that inserts rows of one shape.
+func (s *Store) insertText(f facts, sh shape, more tail) string {
 	var text strings.Builder
-	text.WriteString(s.sql.insertHead)
+	text.WriteString(more.head)
 	row := ""
 	for c, name := range columns {
 		if sh.used&(1<<c) == 0 {
@@ -192,9 +261,7 @@ func (s *Store) insertText(f facts, sh shape, due []string) string {
 		text.WriteString(name)
 		row += mark
 	}
-	if due != nil {
-		text.WriteString(", available_at")
-	}
+	text.WriteString(more.columns)
 	text.WriteString(") VALUES ")
 	for i := range sh.rows {
 		switch {
@@ -205,8 +272,8 @@ func (s *Store) insertText(f facts, sh shape, due []string) string {
 		default:
 			text.WriteString("(" + row)
 		}
-		if due != nil {
-			text.WriteString(due[i])
+		if more.rows != nil {
+			text.WriteString(more.rows[i])
 		}
 		text.WriteByte(')')
 	}

@@ -39,13 +39,13 @@ func newJobStatements(r func(string) string) jobStatements {
 		claimNewJob: r(`INSERT INTO {job} (name, owner, fence, lease_until, started_at) VALUES (?, ?, 1, ` + fromNow + `, UTC_TIMESTAMP(6))`),
 		claimJob: r(`UPDATE {job} SET owner = ?, fence = fence + 1, lease_until = ` + fromNow + `, started_at = UTC_TIMESTAMP(6)
 WHERE name = ? AND (owner IS NULL OR lease_until <= UTC_TIMESTAMP(6)) AND (? < 0 OR fence = ?)`),
-		renewJob: r(`UPDATE {job} SET lease_until = ` + fromNow + ` WHERE ` + jobHeld + ` AND lease_until > UTC_TIMESTAMP(6)`),
+		renewJob: r(`UPDATE {job} SET lease_until = ` + fromNow + ` WHERE ` + jobHeld),
 		endJob: r(`UPDATE {job} SET owner = NULL, lease_until = NULL, ended_at = UTC_TIMESTAMP(6), next_at = {next}, found = ?, sent = ?, skipped = ?,
  failed = ?, last_error = ` + utf8Argument + ` WHERE ` + jobHeld),
 		clock:    `SELECT ` + micros + `UTC_TIMESTAMP(6))`,
 		findJob:  r(`SELECT ` + jobColumns + ` FROM {job} WHERE name = ?`),
 		listJobs: r(`SELECT ` + jobColumns + ` FROM {job} ORDER BY name`),
-		lockJob:  r(`SELECT fence FROM {job} WHERE ` + jobHeld + ` AND lease_until > UTC_TIMESTAMP(6) FOR UPDATE`),
+		lockJob:  r(`SELECT fence FROM {job} WHERE ` + jobHeld + ` FOR UPDATE`),
 
 		// Primary key of job_sent.
 		noteSent:    r(`INSERT INTO {job_sent} (job, key_id, event_id, sent_at) VALUES `),

@@ -4,16 +4,16 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/reconcile/reconciletest"
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
 // TestReconcile shows what reconciliation promises over this store.
-func TestReconcile(t *testing.T) {
-	testserver.MySQL(t)
+func TestReconcile(t *testing.T) { onBoth(t, testReconcile) }
+
+func testReconcile(t *testing.T) {
 	reconciletest.Run(t, storetest.Harness[*sql.Tx]{
-		Name: "mysqlstore", Features: features,
+		Name: columnOf(t), Features: features,
 		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return instance(t, nil, nil) },
 	})
 }

@@ -97,17 +97,12 @@ func (s *Store) purgeSome(ctx context.Context, before time.Time, limit int) (pur
 	if err != nil {
 		return 0, false, err
 	}
-	late, err := s.oldRows(ctx, s.sql.oldDelayed, before, limit-len(ready))
-	if err != nil {
-		return 0, false, err
-	}
 	keys := list(ready, func(b []byte, r oldRow) []byte {
 		b = strconv.AppendInt(append(b, '['), r.lane, 10)
 		return append(strconv.AppendInt(append(b, ','), r.seq, 10), ']')
 	})
-	ids := list(late, func(b []byte, r oldRow) []byte { return appendID(b, r.id) })
 	var relay sql.NullString
-	query := fill(fill(s.sql.purgeWritten, "{ready}", string(keys)), "{late}", string(ids))
+	query := fill(fill(s.sql.purgeWritten, "{ready}", string(keys)), "{late}", "[]")
 	if err := each(ctx, s.db, query, nil, nil, &purged, &relay); err != nil {
 		return 0, false, s.explain(err)
 	}
@@ -115,7 +110,7 @@ func (s *Store) purgeSome(ctx context.Context, before time.Time, limit int) (pur
 		return 0, false, fmt.Errorf("mysqlstore: %w: %q", store.ErrRelayLive, relay.String)
 	}
 	var keyed []waybill.ID
-	for _, r := range append(ready, late...) {
+	for _, r := range ready {
 		if r.keyed {
 			keyed = append(keyed, r.id)
 		}
@@ -123,7 +118,41 @@ func (s *Store) purgeSome(ctx context.Context, before time.Time, limit int) (pur
 	if _, err := s.freeKeys(ctx, keyed); err != nil {
 		return purged, false, s.explain(err)
 	}
-	return purged, purged > 0 && len(ready)+len(late) == limit, nil
+	return purged, purged > 0 && len(ready) == limit, nil
+}
+
+// MakeReady implements [store.Keeper]. The mutex is that of the heartbeat, as in the procedure that purges: a relay that starts at the
+// same moment comes before or after.
+func (s *Store) MakeReady(ctx context.Context, limit int) (int, error) {
+	moved := 0
+	err := s.transact(ctx, func(tx *sql.Tx) error {
+		moved = 0
+		if err := each(ctx, tx, s.sql.lockHeartbeat, nil, nil, new(sql.RawBytes)); err != nil {
+			return err
+		}
+		if err := s.noRelay(ctx, tx); err != nil {
+			return err
+		}
+		var ids []waybill.ID
+		var id scanID
+		query := fill(s.sql.dueNow, "{limit}", strconv.Itoa(max(limit, 0)))
+		if err := each(ctx, tx, query, nil, func() { ids = append(ids, waybill.ID(id)) }, &id); err != nil {
+			return err
+		}
+		for part := range parts(ids, manyIDs) {
+			for _, statement := range []string{s.sql.makeReady, s.sql.dropMoved} {
+				if _, err := tx.ExecContext(ctx, fill(statement, "{ids}", idList(part))); err != nil {
+					return err
+				}
+			}
+			moved += len(part)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return moved, nil
 }
 
 func (s *Store) oldRows(ctx context.Context, query string, before time.Time, limit int) ([]oldRow, error) {

@@ -18,7 +18,8 @@ import (
 // Keys are taken as events are accepted: see how, above [Store.Accept]. INSERT … ON DUPLICATE KEY UPDATE makes the row, or marks the one that
 // is there if it is free, or only locks it.
 
-// TakeKey implements [store.KeyTaker]. On MySQL it may wait for a transaction that is taking the same key; see the package's comment.
+// TakeKey implements [store.KeyTaker]. On MySQL it may wait, for a second, for a transaction that
+// is taking the same key; see the package's comment.
 func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
@@ -30,7 +31,11 @@ func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (stor
 		}
 	}
 	values := keyValues(c.KeyID, "{mark}", hexID(c.Owner), "{hash}", hexText(c.Hash))
-	met, err := s.takeOnce(ctx, tx, f, values)
+	var met bool
+	err = briefly(ctx, tx, f, func() (err error) {
+		met, err = s.takeOnce(ctx, tx, f, values)
+		return err
+	})
 	switch {
 	case isLocked(err):
 		return s.lookAtKey(ctx, tx, f, c, values)
@@ -82,7 +87,11 @@ func (s *Store) lookAtKey(ctx context.Context, tx *sql.Tx, f facts, c store.KeyC
 	if f.noWait {
 		look = s.sql.noWait + look // at SERIALIZABLE every look is a lock
 	}
-	found, err := s.keyRecords(ctx, tx, values.Replace(look))
+	var found []foundKey
+	err := briefly(ctx, tx, f, func() (err error) { // at SERIALIZABLE a look waits as well
+		found, err = s.keyRecords(ctx, tx, values.Replace(look))
+		return err
+	})
 	if err != nil && !isLocked(err) {
 		return store.KeyTaken{}, s.refused(err)
 	}

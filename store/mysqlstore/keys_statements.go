@@ -27,9 +27,8 @@ const (
 	takenBy = `COALESCE(i.taker = x'{mark}', FALSE)`
 	// keyIs names a record. Primary key of idempotency, and so are all statements up to listKeys.
 	keyIs = `tenant = x'{tenant}' AND operation = x'{operation}' AND idem_key = x'{key}'`
-	// isHeld is the fence of an attempt; isHeldNow also asks for its lease.
-	isHeld    = `status = 0 AND owner = x'{owner}' AND fence = {fence}`
-	isHeldNow = isHeld + ` AND lease_until > UTC_TIMESTAMP(6)`
+	// isHeld is the fence of an attempt. The lease is not looked at: it says when others may take the key, and who takes it draws the next fence.
+	isHeld = `status = 0 AND owner = x'{owner}' AND fence = {fence}`
 	// isTaken says that the transaction took the key for this attempt.
 	isTaken = `status IN (0, 2) AND taker = x'{owner}' AND fence = {fence} - 1`
 	// isOver comes before everything else; isFree says that whoever has the hash may take the key.
@@ -58,9 +57,9 @@ func newKeyStatements(r func(string) string) keyStatements {
 	whole := fill(keyColumns, "{result}", `IF(COALESCE(i.result_expires_at > UTC_TIMESTAMP(6), TRUE), i.result, NULL)`)
 	outline := fill(keyColumns, "{result}", `NULL`)
 	keep := `UPDATE {idempotency} SET attempts = attempts + (fence <> {fence}), owner = x'{owner}', fence = {fence}, ` + answerKey + `
-WHERE ` + keyIs + ` AND (` + isHeldNow + ` OR ` + isTaken + `)`
+WHERE ` + keyIs + ` AND (` + isHeld + ` OR ` + isTaken + `)`
 	// The last insert id says that the record was there, even if it had this point before, or this lease.
-	save := `UPDATE {idempotency} SET recovery_point = IF(LAST_INSERT_ID(1) = 1, {point}, NULL), recovery_data = {result} WHERE ` + keyIs + ` AND ` + isHeldNow
+	save := `UPDATE {idempotency} SET recovery_point = IF(LAST_INSERT_ID(1) = 1, {point}, NULL), recovery_data = {result} WHERE ` + keyIs + ` AND ` + isHeld
 	claim := `INSERT INTO {idempotency} (tenant, operation, idem_key, request_hash, status, owner, taker, fence, attempts, lease_until, created_at)
 VALUES (x'{tenant}', x'{operation}', x'{key}', x'{hash}', 0, x'{owner}', x'{mark}', 1, 1, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND,
  UTC_TIMESTAMP(6))
@@ -91,10 +90,10 @@ ON DUPLICATE KEY UPDATE taker = IF(LAST_INSERT_ID(1) = 1 AND ` + isFree + `, x'{
 		claimKey:       r(claim),
 		claimReturning: r(claim + ` RETURNING ` + strings.ReplaceAll(takenBy+`, `+whole, "i.", "")),
 		judgeKey:       r(`SELECT ` + takenBy + `, ` + whole + find + live),
-		endKey:         r(`UPDATE {idempotency} SET ` + answerKey + ` WHERE ` + keyIs + ` AND ` + isHeldNow),
+		endKey:         r(`UPDATE {idempotency} SET ` + answerKey + ` WHERE ` + keyIs + ` AND ` + isHeld),
 		failKey:        r(`UPDATE {idempotency} SET ` + failedKey + ` WHERE ` + keyIs + ` AND ` + isHeld),
 		renewKey: r(`UPDATE {idempotency} SET lease_until = UTC_TIMESTAMP(6) + INTERVAL IF(LAST_INSERT_ID(1) = 1, {lease}, 0) MICROSECOND
-WHERE ` + keyIs + ` AND ` + isHeldNow),
+WHERE ` + keyIs + ` AND ` + isHeld),
 		settleKey: r(`UPDATE {idempotency} SET ` + answerKey + ` WHERE ` + keyIs + ` AND status = 3`),
 		reopenKey: r(`UPDATE {idempotency} SET ` + failedKey + ` WHERE ` + keyIs + ` AND status = 3`),
 

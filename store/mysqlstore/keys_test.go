@@ -11,7 +11,9 @@ import (
 )
 
 // TestARepeatIsOneStatement: what a repeat costs is one SELECT, inside no transaction.
-func TestARepeatIsOneStatement(t *testing.T) {
+func TestARepeatIsOneStatement(t *testing.T) { onBoth(t, testARepeatIsOneStatement) }
+
+func testARepeatIsOneStatement(t *testing.T) {
 	s, db := openStore(t, nil)
 	db.SetMaxOpenConns(1) // the server counts for each connection
 	keys, err := idempotency.New(s, idempotency.Config{})

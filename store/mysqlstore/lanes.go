@@ -16,6 +16,9 @@ import (
 // Heartbeat implements [store.Lanes].
 func (s *Store) Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error) {
 	var m store.Membership
+	if err := s.checkKind(ctx); err != nil {
+		return m, err
+	}
 	var other string
 	var kind, lane int
 	var epoch int64

@@ -51,6 +51,9 @@ func (s *Store) Migrate(ctx context.Context) (applied []store.Migration, err err
 		return nil, fmt.Errorf("mysqlstore: migrate: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
+	if err := s.checkServer(ctx, conn); err != nil { // first: another kind of server may lack what follows
+		return nil, fmt.Errorf("mysqlstore: migrate: %w", err)
+	}
 	unlock, err := s.lock(ctx, conn)
 	if err != nil {
 		return nil, fmt.Errorf("mysqlstore: migrate: %w", err)
@@ -63,9 +66,6 @@ func (s *Store) Migrate(ctx context.Context) (applied []store.Migration, err err
 }
 
 func (s *Store) migrate(ctx context.Context, conn *sql.Conn) ([]store.Migration, error) {
-	if err := s.checkServer(ctx, conn); err != nil {
-		return nil, err
-	}
 	cfg, err := s.madeWith(ctx, conn)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn) ([]store.Migration,
 // lock takes the named lock of these tables, which is the session's, and sets the mode in which they are made. Both are undone by
 // unlock.
 func (s *Store) lock(ctx context.Context, conn *sql.Conn) (unlock func(), err error) {
-	const name = `CONCAT('waybill ', SHA1(CONCAT(COALESCE(NULLIF(?, ''), DATABASE(), ''), '.', ?)))`
+	const name = `CONCAT('waybill ', LEFT(SHA2(CONCAT(COALESCE(NULLIF(?, ''), DATABASE(), ''), '.', ?), 256), 40))`
 	args := []any{s.cfg.Schema, s.cfg.Prefix}
 	for {
 		var got sql.NullInt64
@@ -150,7 +150,10 @@ func (s *Store) checkServer(ctx context.Context, conn *sql.Conn) error {
 
 func checkVersion(version string) error {
 	all := versionNumbers.FindAllStringSubmatch(version, -1)
-	if len(all) == 0 || strings.Contains(version, "TiDB") {
+	if isTiDB(version) {
+		return errTiDB(version)
+	}
+	if len(all) == 0 {
 		return nil // it will say itself what it cannot do
 	}
 	found := all[len(all)-1]
@@ -158,12 +161,12 @@ func checkVersion(version string) error {
 	for i := range got {
 		got[i], _ = strconv.Atoi(found[i+1])
 	}
-	least := [3]int{8, 0, 13} // defaults that are expressions
+	least := [3]int{8, 0, 19} // defaults that are expressions, constraints that are enforced, DROP CONSTRAINT
 	if strings.Contains(version, "MariaDB") {
 		least = [3]int{10, 10, 1} // RANDOM_BYTES
 	}
 	if slices.Compare(got[:], least[:]) < 0 {
-		return fmt.Errorf("the server is %s; MySQL 8.0.13 or MariaDB 10.10 or later is needed", version)
+		return fmt.Errorf("the server is %s; MySQL 8.0.19 or MariaDB 10.10 or later is needed", version)
 	}
 	return nil
 }
@@ -237,18 +240,33 @@ func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
 
 // MigrationSQL implements [store.Migrator]. It is a script for the mariadb or mysql shell. Every statement commits by itself; after an
 // error the script can be run again.
-func (s *Store) MigrationSQL() string {
+func (s *Store) MigrationSQL() string { return s.UpgradeSQL(0) }
+
+// hadVersion fails where the tables have not had a version: the name of a migration is not null.
+const hadVersion = `INSERT INTO {migration} (version, name)
+  SELECT %[1]d, NULL FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE version = %[1]d)`
+
+// UpgradeSQL implements [store.Upgrader].
+func (s *Store) UpgradeSQL(version int) string {
 	steps, err := s.config().steps()
 	if err != nil {
 		panic(err) // the files are compiled in, and a test reads them
 	}
+	steps = steps[min(max(version, 0), len(steps)):]
+	if len(steps) == 0 {
+		return ""
+	}
 	r := s.cfg.replacer()
 	var b strings.Builder
 	b.WriteString("SET SESSION sql_mode = '" + sqlMode + "';\n\n")
-	if s.cfg.Schema != "" {
-		b.WriteString(s.cfg.schemaSQL() + ";\n\n")
+	if version > 0 {
+		fmt.Fprintf(&b, "-- This fails if the tables have not had migration %d.\n"+r.Replace(hadVersion)+";\n\n", version)
+	} else {
+		if s.cfg.Schema != "" {
+			b.WriteString(s.cfg.schemaSQL() + ";\n\n")
+		}
+		b.WriteString(r.Replace(migrationTable) + ";\n\n")
 	}
-	b.WriteString(r.Replace(migrationTable) + ";\n\n")
 	for _, step := range steps {
 		fmt.Fprintf(&b, "-- Migration %d: %s\n\n", step.Version, step.Name)
 		for _, statement := range step.Statements {

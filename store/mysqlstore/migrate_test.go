@@ -19,20 +19,27 @@ import (
 )
 
 // migrations is how many there are.
-const migrations = 5
+const migrations = 8
 
 // shell runs a script in the database's own shell, as the user of the tests.
 func shell(t testing.TB, database, script string) {
 	t.Helper()
+	if out, err := tryShell(t, database, script); err != nil {
+		t.Fatalf("%s: %v\n%s", serverOf(t), err, out)
+	}
+}
+
+// tryShell returns what the shell says.
+func tryShell(t testing.TB, database, script string) (string, error) {
+	t.Helper()
 	cfg := configOf(t, database)
 	host, port, _ := strings.Cut(cfg.Addr, ":")
-	cmd := osexec.CommandContext(t.Context(), testserver.Shell(t, "mariadb"),
+	cmd := osexec.CommandContext(t.Context(), testserver.Shell(t, serverOf(t)),
 		"--no-defaults", "--protocol=tcp", "--host="+host, "--port="+port, "--user="+cfg.User, "--default-character-set=utf8mb4", database)
 	cmd.Stdin = strings.NewReader(script)
 	cmd.Env = append(os.Environ(), "MYSQL_PWD="+cfg.Passwd)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("mariadb: %v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // catalogue describes everything in a database: the statement that would make each table and procedure, and the rows that a migration
@@ -92,6 +99,10 @@ func catalogue(t testing.TB, db *sql.DB, database string) []string {
 
 // The exported script, applied by the shell, gives the same catalogue as Migrate, and can be applied again.
 func TestMigrationSQLGivesTheSameCatalogue(t *testing.T) {
+	onBoth(t, testMigrationSQLGivesTheSameCatalogue)
+}
+
+func testMigrationSQLGivesTheSameCatalogue(t *testing.T) {
 	for _, schema := range []bool{false, true} {
 		db, byCode := openDB(t, nil)
 		other, byShell := openDB(t, nil)
@@ -137,6 +148,53 @@ func TestMigrationSQLGivesTheSameCatalogue(t *testing.T) {
 	}
 }
 
+// TestUpgradeSQL: the script from a version on makes the same of tables that have had this
+// version as Migrate makes of none. Where the tables have not had it, the script fails and
+// changes nothing.
+func TestUpgradeSQL(t *testing.T) { onBoth(t, testUpgradeSQL) }
+
+func testUpgradeSQL(t *testing.T) {
+	tables := func() (*sql.DB, string, *mysqlstore.Store) {
+		db, name := openDB(t, nil)
+		s, err := mysqlstore.New(db, mysqlstore.Config{Schema: name, Prefix: "my_", Lanes: 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return db, name, s
+	}
+	db, byCode, code := tables()
+	if _, err := code.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := catalogue(t, db, byCode)
+	for version := 1; version < migrations; version++ {
+		_, name, s := tables()
+		first, _, _ := strings.Cut(s.MigrationSQL(), fmt.Sprintf("-- Migration %d:", version+1))
+		shell(t, "", first)
+		before := catalogue(t, db, name)
+		if later := s.UpgradeSQL(version + 1); later != "" {
+			if out, err := tryShell(t, "", later); err == nil {
+				t.Errorf("the script from version %d on goes through on tables of version %d: %s", version+1, version, out)
+			}
+			if after := catalogue(t, db, name); !slices.Equal(before, after) {
+				t.Errorf("the script from version %d on changes tables of version %d:\n%s", version+1, version, diff(before, after))
+			}
+		}
+		shell(t, "", s.UpgradeSQL(version))
+		if got := catalogue(t, db, name); !slices.Equal(want, got) {
+			t.Errorf("from version %d on, code and shell differ:\n%s", version, diff(want, got))
+		}
+		if applied, err := s.Migrate(t.Context()); err != nil || len(applied) != 0 {
+			t.Errorf("Migrate after the script from version %d on applied %v, %v; want nothing", version, applied, err)
+		}
+	}
+	for _, version := range []int{migrations, migrations + 1} {
+		if text := code.UpgradeSQL(version); text != "" {
+			t.Errorf("behind version %d there is %s", version, text)
+		}
+	}
+}
+
 // own7 has the procedures work.
 func own7(t *testing.T, s *mysqlstore.Store) {
 	t.Helper()
@@ -168,7 +226,9 @@ func diff(a, b []string) string {
 	return text.String()
 }
 
-func TestMigrateFromManyAtOnce(t *testing.T) {
+func TestMigrateFromManyAtOnce(t *testing.T) { onBoth(t, testMigrateFromManyAtOnce) }
+
+func testMigrateFromManyAtOnce(t *testing.T) {
 	db, _ := openDB(t, nil)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -200,7 +260,9 @@ func TestMigrateFromManyAtOnce(t *testing.T) {
 }
 
 // DDL commits by itself: a migration that was interrupted, wherever, is taken up again, with the number of lanes it was begun with.
-func TestInterruptedMigrationIsTakenUp(t *testing.T) {
+func TestInterruptedMigrationIsTakenUp(t *testing.T) { onBoth(t, testInterruptedMigrationIsTakenUp) }
+
+func testInterruptedMigrationIsTakenUp(t *testing.T) {
 	reference, want := openDB(t, nil)
 	whole, err := mysqlstore.New(reference, mysqlstore.Config{Lanes: 5})
 	if err != nil {
@@ -243,7 +305,9 @@ func TestInterruptedMigrationIsTakenUp(t *testing.T) {
 }
 
 // Migrate leaves the connection as it found it: another process can migrate, and the session has its own mode.
-func TestMigrateLeavesNothingBehind(t *testing.T) {
+func TestMigrateLeavesNothingBehind(t *testing.T) { onBoth(t, testMigrateLeavesNothingBehind) }
+
+func testMigrateLeavesNothingBehind(t *testing.T) {
 	db, _ := openDB(t, param("sql_mode", "'ANSI_QUOTES'"))
 	db.SetMaxOpenConns(1)
 	if _, err := newStore(t, db).Migrate(t.Context()); err != nil {
@@ -257,7 +321,9 @@ func TestMigrateLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestMigrationsBeforeAndAfter(t *testing.T) {
+func TestMigrationsBeforeAndAfter(t *testing.T) { onBoth(t, testMigrationsBeforeAndAfter) }
+
+func testMigrationsBeforeAndAfter(t *testing.T) {
 	db, _ := openDB(t, nil)
 	s := newStore(t, db)
 	all, err := s.Migrations(t.Context())
@@ -267,7 +333,7 @@ func TestMigrationsBeforeAndAfter(t *testing.T) {
 	if _, err := s.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	exec(t, db, "INSERT INTO waybill_migration (version, name) VALUES (7, 'of the future'), (1000000, 'of a far one')")
+	exec(t, db, "INSERT INTO waybill_migration (version, name) VALUES (90, 'of the future'), (1000000, 'of a far one')")
 	all, err = s.Migrations(t.Context())
 	if err != nil || len(all) != migrations+2 || all[migrations-1].Unknown ||
 		!all[migrations].Unknown || !all[migrations+1].Unknown || all[migrations+1].Version != 1000000 {
@@ -279,7 +345,9 @@ func TestMigrationsBeforeAndAfter(t *testing.T) {
 }
 
 // What docs/sql.md shows is run by the shell, and read back with the defaults and in the right lane.
-func TestDocumentedSQL(t *testing.T) {
+func TestDocumentedSQL(t *testing.T) { onBoth(t, testDocumentedSQL) }
+
+func testDocumentedSQL(t *testing.T) {
 	s, db := openStore(t, nil)
 	for _, block := range docblock.Blocks(t, "docs/sql.md", "sql mysql") {
 		shell(t, ask[string](t, db, "SELECT DATABASE()"), block)
@@ -296,7 +364,9 @@ func TestDocumentedSQL(t *testing.T) {
 }
 
 // A producer that knows only the shell: everything that it leaves out is there, and the lane is the one that Go computes.
-func TestPlainInsert(t *testing.T) {
+func TestPlainInsert(t *testing.T) { onBoth(t, testPlainInsert) }
+
+func testPlainInsert(t *testing.T) {
 	s, db := openStore(t, nil)
 	var script strings.Builder
 	script.WriteString("SET time_zone = '+07:00';\n")
@@ -342,7 +412,9 @@ func TestPlainInsert(t *testing.T) {
 }
 
 // Plain inserts whose id is left out never collide.
-func TestPlainIDs(t *testing.T) {
+func TestPlainIDs(t *testing.T) { onBoth(t, testPlainIDs) }
+
+func testPlainIDs(t *testing.T) {
 	_, db := openStore(t, nil)
 	exec(t, db, "INSERT INTO waybill_outbox (type, payload) SELECT 'x', '' FROM (SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4) AS a, information_schema.collations LIMIT 500")
 	if n := ask[int](t, db, "SELECT COUNT(DISTINCT SUBSTR(id, 7)) FROM waybill_outbox"); n != 500 {
@@ -353,8 +425,8 @@ func TestPlainIDs(t *testing.T) {
 func TestServersThatAreTooOld(t *testing.T) {
 	for version, ok := range map[string]bool{
 		"10.11.19-MariaDB-0+deb12u1": true, "5.5.5-10.11.2-MariaDB": true, "11.4.2-MariaDB": true, "10.10.1-MariaDB": true,
-		"10.6.18-MariaDB": false, "5.5.5-10.5.9-MariaDB-log": false, "8.0.36": true, "8.4.0-commercial": true, "9.1.0": true, "8.0.13": true,
-		"8.0.12": false, "5.7.44-log": false, "8.0.11-TiDB-v7.5.0": true, "something else": true,
+		"10.6.18-MariaDB": false, "5.5.5-10.5.9-MariaDB-log": false, "8.0.36": true, "8.4.0-commercial": true, "9.1.0": true, "8.0.19": true,
+		"8.0.18": false, "8.0.13": false, "5.7.44-log": false, "8.0.11-TiDB-v7.5.0": false, "something else": true,
 	} {
 		if err := mysqlstore.CheckVersion(version); (err == nil) != ok {
 			t.Errorf("%s: %v, want it accepted: %t", version, err, ok)

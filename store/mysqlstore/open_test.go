@@ -22,6 +22,42 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+// onBoth runs a test on MariaDB and on MySQL, at the same time, and on each of them no other test.
+// Which of them it is, is the second part of the test's name; see serverOf.
+func onBoth(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	for _, server := range []string{testserver.MariaDBName, testserver.MySQLName} {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
+}
+
+// serverOf returns the name of the server that a test works on: MariaDB, unless its name says
+// otherwise.
+func serverOf(t testing.TB) string {
+	t.Helper()
+	if parts := strings.Split(t.Name(), "/"); len(parts) > 1 && parts[1] == testserver.MySQLName {
+		return testserver.MySQLName
+	}
+	return testserver.MariaDBName
+}
+
+// isolation stands, in the parameters of a data source name, for the variable that the two servers
+// call by different names.
+const isolation = "isolation"
+
+// lockWaits returns how many statements of the server wait for a row's lock.
+func lockWaits(t testing.TB, db *sql.DB) int {
+	t.Helper()
+	schema := "information_schema"
+	if serverOf(t) == testserver.MySQLName {
+		schema = "performance_schema"
+	}
+	return ask[int](t, db, "SELECT variable_value FROM "+schema+".global_status WHERE variable_name = 'Innodb_row_lock_current_waits'")
+}
+
 // openDB returns a pool on a fresh database of the test server, and the database's name; change may adjust the data source name.
 func openDB(t testing.TB, change func(*mysql.Config)) (*sql.DB, string) {
 	t.Helper()
@@ -37,13 +73,21 @@ func openDB(t testing.TB, change func(*mysql.Config)) (*sql.DB, string) {
 	if change != nil {
 		change(cfg)
 	}
+	if level, ok := cfg.Params[isolation]; ok {
+		delete(cfg.Params, isolation)
+		variable := "tx_isolation"
+		if serverOf(t) == testserver.MySQLName {
+			variable = "transaction_isolation"
+		}
+		cfg.Params[variable] = level
+	}
 	return pool(t, cfg), name
 }
 
 // configOf returns the data source name of a database of the test server.
 func configOf(t testing.TB, name string) *mysql.Config {
 	t.Helper()
-	cfg, err := mysql.ParseDSN(testserver.MySQL(t))
+	cfg, err := mysql.ParseDSN(testserver.Address(t, serverOf(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,12 +143,18 @@ func newStore(t testing.TB, db *sql.DB) *mysqlstore.Store {
 func openStore(t testing.TB, change func(*mysql.Config)) (*mysqlstore.Store, *sql.DB) {
 	t.Helper()
 	db, _ := openDB(t, change)
+	return migrated(t, db), db
+}
+
+// migrated returns a store over tables that it makes, and a table of the service's own.
+func migrated(t testing.TB, db *sql.DB) *mysqlstore.Store {
+	t.Helper()
 	s := newStore(t, db)
 	if _, err := s.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, db, "CREATE TABLE business (note VARCHAR(190) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, n INT DEFAULT 0, KEY (note)) ENGINE=InnoDB")
-	return s, db
+	return s
 }
 
 // await polls until the condition is true.
@@ -193,6 +243,11 @@ func own(t testing.TB, s *mysqlstore.Store) (store.Node, []store.Lease) {
 // instance is what the suite needs. change may adjust the data source name, and with every store.
 func instance(t *testing.T, change func(*mysql.Config), with func(*mysqlstore.Store)) storetest.Instance[*sql.Tx] {
 	s, db := openStore(t, change)
+	return instanceOf(t, s, db, with)
+}
+
+// instanceOf is an instance over a store that there is.
+func instanceOf(t *testing.T, s *mysqlstore.Store, db *sql.DB, with func(*mysqlstore.Store)) storetest.Instance[*sql.Tx] {
 	if with == nil {
 		with = func(*mysqlstore.Store) {}
 	}

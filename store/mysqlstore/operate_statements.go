@@ -18,10 +18,13 @@ type operateStatements struct {
 	lockHolding, unblock             [2]string // dead, delayed
 	purgeHistory, purgeDead          string
 	moveHistoryFrom                  string
-	oldReady, oldDelayed             string
+	oldReady                         string
+	lockHeartbeat, dueNow            string
+	makeReady, dropMoved             string
 	purgeWritten, freeKeys           string
 	keyPage, forgetNodes, liveRelay  string
-	lockTables, defaultLane          string
+	lockTables, laneGuards           string
+	freeLane, guardLane              string
 	rehash                           [3]string
 	lanesNow, raiseEpochs, dropLanes string
 	insertLanes, readSetting         string
@@ -38,6 +41,11 @@ const (
  THEN CONV(RIGHT(HEX(id), 8), 16, 10) % {modulus}
  ELSE CONV(LEFT(SHA2(CONCAT(COALESCE(tenant_id, ''), 0x1f, aggregate_type, 0x1f, aggregate_id), 256), 8), 16, 10) % {modulus} END`
 )
+
+// laneGuard is what the table's constraint says of a row's lane: there is one, and an aggregate's
+// is its own.
+const laneGuard = `lane >= 0 AND lane < {modulus} AND (` + unordered + `
+ OR lane = CONV(LEFT(SHA2(CONCAT(COALESCE(tenant_id, ''), 0x1f, aggregate_type, 0x1f, aggregate_id), 256), 8), 16, 10) % {modulus})`
 
 // place is how the rows of a state lie in their table.
 type place struct {
@@ -94,12 +102,12 @@ FROM {lane} AS l ORDER BY l.lane`),
 
 		// Primary key of dead, or delayed, up to unblock.
 		lockDead: r(`SELECT o.id, o.seq, COALESCE(o.tenant_id, ''), COALESCE(o.dedup_key, '') FROM ` + idTable + `
-STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) FOR UPDATE`),
+STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) FOR UPDATE /*!80001 OF o */`),
 		// A replayed event that is ordered holds its aggregate, so that it keeps its place in front of later ones.
 		replay: r(`INSERT INTO {delayed} (lane, seq, {events}, created_at, due_at, attempts, replay, holds, last_error)
 SELECT o.lane, o.seq, {o.events}, o.created_at, TIMESTAMP'{now}', 0, o.replay + 1, COALESCE(o.aggregate_id, '') <> '', o.last_error
 FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
-		lockDeadIDs: r(`SELECT o.id, ` + micros + `o.created_at) FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) FOR UPDATE`),
+		lockDeadIDs: r(`SELECT o.id, ` + micros + `o.created_at) FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) FOR UPDATE /*!80001 OF o */`),
 		dropDead:    r(`DELETE o FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
 
 		// The index done_at of history, and died_at of dead.
@@ -108,13 +116,20 @@ FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = U
 		// Times are texts of one length, in UTC, whose order is that of time; "never" comes after all of them.
 		moveHistoryFrom: r(`INSERT INTO {setting} (name, value) VALUES ('history_from', '{from}')
 ON DUPLICATE KEY UPDATE value = IF(value < CAST('{from}' AS BINARY), '{from}', value)`),
-		// The index seq of outbox, whose order is nearly that of created_at; delayed is read through.
+		// The index seq of outbox, whose order is nearly that of created_at. An event that was delayed is as old as its time is past.
 		oldReady: r(`SELECT lane, seq, id, dedup_key IS NOT NULL FROM {outbox} FORCE INDEX (seq)
-WHERE created_at < TIMESTAMP'{before}' ORDER BY seq LIMIT {limit}`),
-		oldDelayed: r(`SELECT lane, seq, id, dedup_key IS NOT NULL FROM {delayed}
-WHERE created_at < TIMESTAMP'{before}' LIMIT {limit}`),
+WHERE created_at < TIMESTAMP'{before}' AND (available_at IS NULL OR available_at < TIMESTAMP'{before}') ORDER BY seq LIMIT {limit}`),
 		purgeWritten: r(`CALL {purge_written}('{ready}', '{late}')`),
 		freeKeys:     r(`CALL {free_keys}('{ids}')`),
+		// The index due of delayed (lane, due_at, seq), once per lane; then the primary key. An id that is among the ready ones
+		// already stays where it is.
+		lockHeartbeat: r(`SELECT value FROM {setting} WHERE name = 'lanes' FOR UPDATE`),
+		dueNow: r(`SELECT d.id FROM {lane} AS l STRAIGHT_JOIN {delayed} AS d FORCE INDEX (due) ON d.lane = l.lane AND d.due_at <= UTC_TIMESTAMP(6)
+WHERE NOT EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.id = d.id) ORDER BY d.due_at, d.seq LIMIT {limit}`),
+		makeReady: r(`INSERT INTO {outbox} (lane, seq, {events}, created_at, available_at)
+SELECT o.lane, o.seq, {o.events}, o.created_at, o.due_at FROM ` + idTable + `
+STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) ORDER BY o.due_at, o.seq`),
+		dropMoved: r(`DELETE o FROM ` + idTable + ` STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
 		// Primary key of dedup.
 		keyPage: r(`SELECT d.tenant_id, d.dedup_key, d.id,
  EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.id = d.id) OR EXISTS (SELECT 1 FROM {delayed} AS l WHERE l.id = d.id)
@@ -124,8 +139,13 @@ ORDER BY d.tenant_id, d.dedup_key LIMIT {limit}`),
 
 		liveRelay: r(`SELECT relay FROM {node} WHERE expires_at > UTC_TIMESTAMP(6) LIMIT 1`),
 		// Behind LOCK TABLES a statement may name a table once only, and under its own name.
-		lockTables:  r(`LOCK TABLES {outbox} WRITE, {delayed} WRITE, {dead} WRITE, {lane} WRITE, {node} WRITE, {setting} WRITE`),
-		defaultLane: r(`ALTER TABLE {outbox} ALTER COLUMN lane SET DEFAULT (` + laneExpression + `)`),
+		lockTables: r(`LOCK TABLES {outbox} WRITE, {delayed} WRITE, {dead} WRITE, {lane} WRITE, {node} WRITE, {setting} WRITE`),
+		// The names of constraints; in a session that has locked tables they cannot be asked for on
+		// every server.
+		laneGuards: r(`SELECT constraint_name FROM information_schema.table_constraints WHERE table_name = '{prefix}outbox'
+ AND constraint_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND LEFT(constraint_name, CHAR_LENGTH('{prefix}lanes_')) = '{prefix}lanes_'`),
+		freeLane:    r("ALTER TABLE {outbox} ALTER COLUMN lane SET DEFAULT (" + laneExpression + "){drop}"),
+		guardLane:   r("ALTER TABLE {outbox} ADD CONSTRAINT `{prefix}lanes_{modulus}` CHECK (" + laneGuard + ")"),
 		lanesNow:    r(`SELECT COALESCE(MAX(lane), -1), COALESCE(MAX(epoch), 0), COALESCE(MAX(in_flight), 0), COALESCE(MAX(dirty OR owner IS NOT NULL), 0) FROM {lane}`),
 		raiseEpochs: r(`UPDATE {lane} SET epoch = epoch + 1, owner = NULL, token = NULL, in_flight = ?, dirty = ?`),
 		dropLanes:   r(`DELETE FROM {lane} WHERE lane >= ?`),
@@ -137,7 +157,7 @@ ORDER BY d.tenant_id, d.dedup_key LIMIT {limit}`),
 	}
 	for i, table := range []string{"{dead}", "{delayed}"} {
 		s.lockHolding[i] = r(`SELECT o.id, ` + micros + `o.created_at) FROM ` + idTable + ` STRAIGHT_JOIN ` + table + ` AS o FORCE INDEX (PRIMARY)
-ON o.id = UNHEX(k.id) WHERE o.holds = 1 FOR UPDATE`)
+ON o.id = UNHEX(k.id) WHERE o.holds = 1 FOR UPDATE /*!80001 OF o */`)
 		s.unblock[i] = r(`UPDATE ` + idTable + ` STRAIGHT_JOIN ` + table + ` AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) SET o.holds = 0`)
 	}
 	for state, p := range places {

@@ -27,7 +27,9 @@ func bury(t testing.TB, s *mysqlstore.Store, leases []store.Lease, holds bool) [
 	return rows
 }
 
-func TestStats(t *testing.T) {
+func TestStats(t *testing.T) { onBoth(t, testStats) }
+
+func testStats(t *testing.T) {
 	s, db := openStore(t, nil)
 	if st, err := s.Stats(t.Context()); err != nil || st.Ready != 0 || !st.Oldest.IsZero() || len(st.Lanes) != 32 || len(st.Nodes) != 0 || st.Now.IsZero() {
 		t.Errorf("of nothing: %+v, %v", st, err)
@@ -56,7 +58,9 @@ func TestStats(t *testing.T) {
 }
 
 // Rows of every state, filtered. Texts compare as bytes.
-func TestBrowse(t *testing.T) {
+func TestBrowse(t *testing.T) { onBoth(t, testBrowse) }
+
+func testBrowse(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	verdict := func() []store.Result {
@@ -135,7 +139,9 @@ func browse(t *testing.T, s *mysqlstore.Store, state store.State, f store.Filter
 }
 
 // More dead letters than one statement takes, handed in in any order, some twice, some that are not there.
-func TestReplayMany(t *testing.T) {
+func TestReplayMany(t *testing.T) { onBoth(t, testReplayMany) }
+
+func testReplayMany(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	evs := make([]waybill.Event, 2300)
@@ -176,7 +182,9 @@ func TestReplayMany(t *testing.T) {
 }
 
 // A key belongs to one pending event at a time, and the oldest dead letter gets it.
-func TestReplayKeys(t *testing.T) {
+func TestReplayKeys(t *testing.T) { onBoth(t, testReplayKeys) }
+
+func testReplayKeys(t *testing.T) {
 	s, db := openStore(t, impatient)
 	_, leases := own(t, s)
 	for range 2 {
@@ -213,7 +221,9 @@ func TestReplayKeys(t *testing.T) {
 }
 
 // A dead letter whose id a careless producer used again is refused, and the others are replayed.
-func TestReplayOneIDTwice(t *testing.T) {
+func TestReplayOneIDTwice(t *testing.T) { onBoth(t, testReplayOneIDTwice) }
+
+func testReplayOneIDTwice(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	write(t, s, db, event("a"), event(""))
@@ -231,7 +241,9 @@ func TestReplayOneIDTwice(t *testing.T) {
 
 // A key was left behind because a producer had it locked when its event died. The event is replayed, which takes the key again; what
 // remembers to free it must not take it away.
-func TestReplayedEventKeepsItsKey(t *testing.T) {
+func TestReplayedEventKeepsItsKey(t *testing.T) { onBoth(t, testReplayedEventKeepsItsKey) }
+
+func testReplayedEventKeepsItsKey(t *testing.T) {
 	s, db := openStore(t, impatient)
 	_, leases := own(t, s)
 	first := keyed("k")
@@ -266,7 +278,9 @@ func TestReplayedEventKeepsItsKey(t *testing.T) {
 
 // Many operators replay and discard the same dead letters, and producers write the same keys: each dead letter goes one way, once, and no
 // key is given twice.
-func TestMendTogether(t *testing.T) {
+func TestMendTogether(t *testing.T) { onBoth(t, testMendTogether) }
+
+func testMendTogether(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	evs := make([]waybill.Event, 100)
@@ -318,7 +332,9 @@ func TestMendTogether(t *testing.T) {
 	}
 }
 
-func TestUnblock(t *testing.T) {
+func TestUnblock(t *testing.T) { onBoth(t, testUnblock) }
+
+func testUnblock(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	write(t, s, db, event("a"))

@@ -63,7 +63,7 @@ func (s *Store) prepareWanted(ctx context.Context, f facts) {
 	s.wanted = make(map[shape]*sql.Stmt)
 	s.mu.Unlock()
 	for sh := range wanted {
-		stmt, err := s.db.PrepareContext(ctx, s.insertText(f, sh, nil)) //nolint:sqlclosecheck // kept for as long as the store
+		stmt, err := s.db.PrepareContext(ctx, s.insertText(f, sh, s.tailOf(&batch{}))) //nolint:sqlclosecheck // kept for as long as the store
 		s.mu.Lock()
 		if err == nil || number(err) != 0 {
 			s.inserts[sh] = stmt // nil, if it was refused

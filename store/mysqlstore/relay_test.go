@@ -4,16 +4,16 @@ import (
 	"database/sql"
 	"testing"
 
-	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/relay/relaytest"
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
 // TestRelay shows the relay's promises over this store.
-func TestRelay(t *testing.T) {
-	testserver.MySQL(t)
+func TestRelay(t *testing.T) { onBoth(t, testRelay) }
+
+func testRelay(t *testing.T) {
 	relaytest.Run(t, storetest.Harness[*sql.Tx]{
-		Name: "mysqlstore", Features: features,
+		Name: columnOf(t), Features: features,
 		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return instance(t, nil, nil) },
 	})
 }

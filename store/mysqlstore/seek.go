@@ -3,6 +3,8 @@ package mysqlstore
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,9 +12,6 @@ import (
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
 )
-
-// urgentReach is how many rows are looked at for each that is asked for.
-const urgentReach = 10
 
 // aggregate receives the columns that make one.
 type aggregate struct{ tenant, kind, id []byte }
@@ -60,14 +59,78 @@ func (s *Store) Follow(ctx context.Context, agg store.Aggregate, from store.Curs
 	return p, err
 }
 
-// Urgent implements [store.Seeker]. There is no index for it: it looks at the next rows of each lane, ten times as many as are asked
-// for.
+// Urgent implements [store.Seeker]. It looks for keys first, in an index that has all rows and
+// little else, and reads only the rows that do not wait for others.
 func (s *Store) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	if len(from) == 0 {
+	if len(from) == 0 || limit <= 0 {
 		return s.clock(ctx)
 	}
-	keys := perLane(fill(s.sql.urgentKeys, "{reach}", strconv.Itoa(urgentReach*max(limit, 0))), from, limit)
-	p, err := s.page(ctx, fill(s.sql.fetch, "{keys}", keys))
-	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
+	seen, drawn, err := s.urgentKeys(ctx, from, eventrow.AheadReach*limit)
+	if err != nil {
+		return store.Page{}, s.explain(err)
+	}
+	keys, _, err := eventrow.Ahead(from, seen, limit, func(c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+		return s.plain(ctx, c, aggs)
+	})
+	if err != nil {
+		return store.Page{}, s.explain(err)
+	}
+	p, err := s.Load(ctx, keys)
+	for _, c := range from {
+		p.Looked = max(p.Looked, int(drawn-c.After))
+	}
 	return p, err
+}
+
+// urgentKeys returns the first rows with a priority of each lane, and the last seq that there is.
+func (s *Store) urgentKeys(ctx context.Context, from []store.Cursor, limit int) (seen []store.Sighting, drawn int64, err error) {
+	first := from[0].After
+	cursor := make(map[int]store.Cursor, len(from))
+	numbers := make([]string, len(from))
+	for i, c := range from {
+		first, numbers[i], cursor[c.Lane] = min(first, c.After), strconv.Itoa(c.Lane), c
+	}
+	var sight store.Sighting
+	var id scanID
+	var agg aggregate
+	count := make(map[int]int, len(from))
+	query := fill(fill(fill(s.sql.urgentKeys, "{numbers}", strings.Join(numbers, ", ")),
+		"{first}", strconv.FormatInt(first, 10)), "{limit}", strconv.Itoa(limit*len(from)))
+	err = each(ctx, s.db, query, nil, func() {
+		if sight.Lane < 0 {
+			drawn = sight.Seq
+			return
+		}
+		sight.ID, sight.Aggregate = waybill.ID(id), agg.decode()
+		seen = append(seen, sight)
+	}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
+	eventrow.Sort(seen, func(sight *store.Sighting) store.Key { return sight.Key })
+	return slices.DeleteFunc(seen, func(sight store.Sighting) bool {
+		c := cursor[sight.Lane]
+		if sight.Seq <= c.After || c.UpTo != 0 && sight.Seq > c.UpTo {
+			return true
+		}
+		count[sight.Lane]++
+		return count[sight.Lane] > limit
+	}), drawn, err
+}
+
+// plain returns where the first rows without a priority are of aggregates with these ids. Ids are
+// sorted constants to the server, which goes through the stretch once.
+func (s *Store) plain(ctx context.Context, c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+	ids := make([]string, len(aggs))
+	for i, agg := range aggs {
+		ids[i] = "X'" + hex.EncodeToString([]byte(agg.ID)) + "'"
+	}
+	first := make(map[store.Aggregate]int64)
+	var seq int64
+	var agg aggregate
+	query := fill(perLane(s.sql.plain, []store.Cursor{c}, 0), "{ids}", strings.Join(ids, ", "))
+	err := each(ctx, s.db, query, nil, func() {
+		// Without a type, an aggregate may be here under two names.
+		if known, ok := first[agg.decode()]; !ok || seq < known {
+			first[agg.decode()] = seq
+		}
+	}, &agg.tenant, &agg.kind, &agg.id, &seq)
+	return first, err
 }

@@ -3,7 +3,9 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/sqltx"
@@ -17,11 +19,109 @@ func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*
 		return nil, err
 	}
 	s.prepareWanted(ctx, f)
-	sess, err := sqltx.Begin(ctx, s.db, opts, sqltx.Dialect{Present: s.stillThere, RolledBack: answeredNo})
+	w := &written{}
+	var tx *sql.Tx
+	sess, err := sqltx.Begin(ctx, s.db, opts, sqltx.Dialect{
+		Open: s.stillOpen, Present: s.stillThere, RolledBack: answeredNo,
+		Kept: func(ctx context.Context, tx *sql.Tx) error { return s.kept(ctx, tx, w.all()) },
+		Ended: func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.sessions, tx)
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
+	tx = sess.Tx()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sessions[tx] = w
 	return sess, nil
+}
+
+// written is the events that a transaction has taken.
+type written struct {
+	mu  sync.Mutex
+	ids []waybill.ID
+}
+
+func (w *written) all() []waybill.ID {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ids
+}
+
+// note remembers what a transaction that this store began has taken. Another one ends without being
+// asked.
+func (s *Store) note(tx querier, evs []waybill.Event, placed []store.Placed) {
+	begun, ok := tx.(*sql.Tx)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	w := s.sessions[begun]
+	s.mu.Unlock()
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, ev := range evs {
+		if placed[i].ID == ev.ID {
+			w.ids = append(w.ids, ev.ID)
+		}
+	}
+}
+
+// stillOpen returns an error unless there is something to commit. The server ends a transaction by
+// itself at a deadlock, and at a DDL statement; a caller that swallows the error of the first, and
+// goes on, would be told that all of it was committed. It costs a round trip, and nothing cheaper
+// is sure: the statements of a *sql.Tx cannot be seen, and the driver does not tell what the server
+// says about its transaction with every answer.
+func (s *Store) stillOpen(ctx context.Context, tx *sql.Tx) error {
+	f, err := s.facts(ctx, tx)
+	if err != nil {
+		return err
+	}
+	open := false
+	if f.proves {
+		_, err = tx.ExecContext(ctx, s.sql.proveOpen)
+		open = err == nil
+		if number(err) == errOutOfRange {
+			err = nil
+		}
+	} else {
+		open, err = inTransaction(ctx, tx)
+	}
+	if err != nil {
+		return s.explain(err)
+	}
+	if !open {
+		return errEndedInside()
+	}
+	return nil
+}
+
+func errEndedInside() error {
+	return fmt.Errorf("mysqlstore: %w: %w: a deadlock or a DDL statement inside has ended it", waybill.ErrUncertain, waybill.ErrTxDone)
+}
+
+// kept returns an error if a transaction that is to be rolled back has been ended by the server,
+// and not without a trace: a DDL statement has committed what was before it. After a deadlock
+// nothing is left, and that is as good as a rollback.
+func (s *Store) kept(ctx context.Context, tx *sql.Tx, ids []waybill.ID) error {
+	if len(ids) == 0 || !errors.Is(s.stillOpen(ctx, tx), waybill.ErrTxDone) { // without a connection the server rolls back
+		return nil
+	}
+	for part := range parts(ids, manyIDs) {
+		var found bool
+		query := fill(s.sql.anyFound, "{ids}", idList(part))
+		if err := each(ctx, tx, query, nil, nil, &found); err != nil || found {
+			return errors.Join(errEndedInside(), s.explain(err))
+		}
+	}
+	return nil
 }
 
 // stillThere returns which of the events have a row that tx sees. It also finds out whether there is still something to commit: the
@@ -52,7 +152,7 @@ func (s *Store) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (m
 		}
 	}
 	if !open {
-		return nil, fmt.Errorf("mysqlstore: %w: %w: a deadlock or a DDL statement inside has ended it", waybill.ErrUncertain, waybill.ErrTxDone)
+		return nil, errEndedInside()
 	}
 	return there, nil
 }

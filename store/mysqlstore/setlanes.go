@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -21,8 +22,13 @@ const highestEpoch = "highest_epoch"
 // SetLanes implements [store.Keeper]. It needs the rights to ALTER and to LOCK TABLES, and locks everybody out while it works, producers
 // too. From then on it cannot be cancelled.
 //
-// The lane of a plain insert is a default of the table, and changing it commits by itself. Should the server die between that and the
-// commit of the rest, run SetLanes again: it does everything anew, whatever the number of lanes was.
+// The lane of a plain insert is a default of the table, and a constraint refuses a lane that is not
+// the event's; changing these commits by itself. Should the server die between that and the commit
+// of the rest, run SetLanes again: it does everything anew, whatever the number of lanes was.
+//
+// A writer of another process remembers the old number. Its next insert into another lane than the
+// new one is refused by the constraint, which tells it the new number, and it computes the lanes
+// again.
 func (s *Store) SetLanes(ctx context.Context, n int) error {
 	if n < 1 || n > maxLanes {
 		return fmt.Errorf("mysqlstore: %d lanes: not between 1 and %d", n, maxLanes)
@@ -55,6 +61,31 @@ func (s *Store) SetLanes(ctx context.Context, n int) error {
 	return nil
 }
 
+// lanesChanged reports whether an insert failed because the tables have another number of lanes
+// than the store has remembered, and remembers that one. The number is in the error, because the
+// transaction's snapshot may be older than the change.
+func (s *Store) lanesChanged(err error, f facts) (facts, bool) {
+	if code := number(err); code != errCheckMySQL && code != errCheckMariaDB {
+		return f, false
+	}
+	found := regexp.MustCompile("[`']" + s.cfg.Prefix + "lanes_(\\d+)[`']").FindStringSubmatch(err.Error())
+	if found == nil {
+		return f, false
+	}
+	n, _ := strconv.Atoi(found[1])
+	if n < 1 || n > maxLanes || n == f.lanes {
+		return f, false
+	}
+	f.lanes = n
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = &f
+	if s.cfg.Lanes != 0 {
+		s.lanes = n
+	}
+	return f, true
+}
+
 // noRelay returns an error while a relay is live.
 func (s *Store) noRelay(ctx context.Context, q querier) error {
 	var relay []byte
@@ -68,6 +99,12 @@ func (s *Store) noRelay(ctx context.Context, q querier) error {
 
 // setLanes does it behind locks on all tables that are concerned. Without autocommit they are released by UNLOCK TABLES only.
 func (s *Store) setLanes(ctx context.Context, conn *sql.Conn, n int) error {
+	var guard string
+	drop := ""
+	err := each(ctx, conn, s.sql.laneGuards, []any{s.cfg.Schema}, func() { drop += ", DROP CONSTRAINT `" + guard + "`" }, &guard)
+	if err != nil {
+		return err
+	}
 	for _, statement := range []string{
 		`SET SESSION lock_wait_timeout = ` + strconv.Itoa(tablesPatience), `SET SESSION autocommit = 0`, s.sql.lockTables,
 	} {
@@ -88,18 +125,23 @@ func (s *Store) setLanes(ctx context.Context, conn *sql.Conn, n int) error {
 		return err
 	}
 	// First, because it is what an account may not be allowed to do.
-	if _, err := conn.ExecContext(ctx, withLanes(s.sql.defaultLane, n)); err != nil {
+	if _, err := conn.ExecContext(ctx, fill(withLanes(s.sql.freeLane, n), "{drop}", drop)); err != nil {
 		return err
 	}
-	err := s.moveToLanes(ctx, conn, n)
+	err = s.moveToLanes(ctx, conn, n)
 	if err == nil {
 		_, err = conn.ExecContext(ctx, `COMMIT`)
 	}
 	if err != nil {
 		_, _ = conn.ExecContext(ctx, `ROLLBACK`)
-		_, _ = conn.ExecContext(ctx, withLanes(s.sql.defaultLane, old))
+		_, _ = conn.ExecContext(ctx, fill(withLanes(s.sql.freeLane, old), "{drop}", ""))
+		_, _ = conn.ExecContext(ctx, withLanes(s.sql.guardLane, old))
+		return err
 	}
-	return err
+	if _, err := conn.ExecContext(ctx, withLanes(s.sql.guardLane, n)); err != nil {
+		return fmt.Errorf("the events have moved, but the constraint on their lanes is missing; run it again: %w", err)
+	}
+	return nil
 }
 
 // withLanes puts the number of lanes into a statement that computes them.

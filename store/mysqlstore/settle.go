@@ -226,17 +226,22 @@ func appendID(b []byte, id waybill.ID) []byte { return strconv.AppendQuote(b, he
 // doneItem is [lane, id].
 func doneItem(b []byte, r store.Result) []byte { return append(appendKeyOf(b, r), ']') }
 
-// retryItem is [lane, id, attempts, delay, holds, error].
+// retryItem is [lane, id, attempts, delay, holds, error, replay].
 func retryItem(b []byte, r store.Result) []byte {
 	b = strconv.AppendInt(append(appendKeyOf(b, r), ','), int64(r.Attempts), 10)
 	b = strconv.AppendInt(append(b, ','), r.Delay.Microseconds(), 10)
-	return appendVerdict(b, r)
+	return appendReplay(appendVerdict(b, r), r)
 }
 
-// deadItem is [lane, id, attempts, holds, error].
+// deadItem is [lane, id, attempts, holds, error, null, replay]: the replay has the same place as in retryItem.
 func deadItem(b []byte, r store.Result) []byte {
 	b = strconv.AppendInt(append(appendKeyOf(b, r), ','), int64(r.Attempts), 10)
-	return appendVerdict(b, r)
+	return appendReplay(append(appendVerdict(b, r), ",null"...), r)
+}
+
+// appendReplay ends an item with the number of replays that its row had when it was read.
+func appendReplay(b []byte, r store.Result) []byte {
+	return append(strconv.AppendInt(append(b, ','), int64(r.Replay), 10), ']')
 }
 
 func appendKeyOf(b []byte, r store.Result) []byte {
@@ -254,5 +259,5 @@ func appendVerdict(b []byte, r store.Result) []byte {
 		panic(err) // a string can always be encoded
 	}
 	b = append(b, ',', holds, ',')
-	return append(append(b, text...), ']')
+	return append(b, text...)
 }

@@ -15,13 +15,15 @@ import (
 func results(rows []store.Row) []store.Result {
 	var out []store.Result
 	for _, row := range rows {
-		out = append(out, store.Result{Lane: row.Lane, ID: row.ID, Attempts: 1, Error: "x"})
+		out = append(out, store.Result{Lane: row.Lane, ID: row.ID, Replay: row.Replay, Attempts: 1, Error: "x"})
 	}
 	return out
 }
 
 // What an operator has discarded is passed over, wherever the rest is, and the rest is settled.
-func TestSettleWithoutWhatIsGone(t *testing.T) {
+func TestSettleWithoutWhatIsGone(t *testing.T) { onBoth(t, testSettleWithoutWhatIsGone) }
+
+func testSettleWithoutWhatIsGone(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	var evs []waybill.Event
@@ -80,7 +82,9 @@ func TestSettleWithoutWhatIsGone(t *testing.T) {
 }
 
 // A settlement and a take-over of the same lane: the take-over waits for what is under way, and what comes after it finds the lane lost.
-func TestTakeOverWaitsForTheLock(t *testing.T) {
+func TestTakeOverWaitsForTheLock(t *testing.T) { onBoth(t, testTakeOverWaitsForTheLock) }
+
+func testTakeOverWaitsForTheLock(t *testing.T) {
 	s, db := openStore(t, nil)
 	old, leases := own(t, s)
 	ev := event("a")
@@ -104,7 +108,7 @@ func TestTakeOverWaitsForTheLock(t *testing.T) {
 		}
 	}()
 	await(t, "the take-over is under way", func() bool {
-		return ask[int](t, db, "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE 'UPDATE%lane%'") > 0
+		return lockWaits(t, db) > 0
 	})
 	select {
 	case <-done:
@@ -129,7 +133,9 @@ func TestTakeOverWaitsForTheLock(t *testing.T) {
 }
 
 // One owner may settle several batches of one lane at the same time.
-func TestSettlementsShareALane(t *testing.T) {
+func TestSettlementsShareALane(t *testing.T) { onBoth(t, testSettlementsShareALane) }
+
+func testSettlementsShareALane(t *testing.T) {
 	s, db := openStore(t, impatient)
 	_, leases := own(t, s)
 	write(t, s, db, event("a"))
@@ -141,7 +147,9 @@ func TestSettlementsShareALane(t *testing.T) {
 }
 
 // A settlement that fails leaves nothing, and says why.
-func TestSettleFails(t *testing.T) {
+func TestSettleFails(t *testing.T) { onBoth(t, testSettleFails) }
+
+func testSettleFails(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	write(t, s, db, event("a"), event("b"))
@@ -163,7 +171,9 @@ func TestSettleFails(t *testing.T) {
 }
 
 // The number that orders events never goes back, whatever is deleted.
-func TestSeqIsNeverReused(t *testing.T) {
+func TestSeqIsNeverReused(t *testing.T) { onBoth(t, testSeqIsNeverReused) }
+
+func testSeqIsNeverReused(t *testing.T) {
 	s, db := openStore(t, nil)
 	write(t, s, db, event("a"), event("a"))
 	before := ready(t, s)
@@ -175,7 +185,9 @@ func TestSeqIsNeverReused(t *testing.T) {
 }
 
 // Two relays of different names that come at the same time: one is alone, the other is told so.
-func TestOneRelayWins(t *testing.T) {
+func TestOneRelayWins(t *testing.T) { onBoth(t, testOneRelayWins) }
+
+func testOneRelayWins(t *testing.T) {
 	s, db := openStore(t, nil)
 	for range 30 {
 		names := []string{"a", "b", "c"}

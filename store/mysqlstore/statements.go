@@ -9,23 +9,25 @@ import (
 // statements are the SQL of the store, with the configured names in place. Comments name the index that each uses. Numbers that are
 // put into a statement's text are the program's own: lanes, seqs and limits, and ids as hexadecimal digits.
 type statements struct {
-	facts, isolation, showOutbox   string
-	setSetting                     string
-	insertHead                     string
-	present, presentProven         string
-	takeKeys, keyTaken, keyStates  string
-	holder, takeOver               string
-	delayedSeqs, putOff, dropReady string
-	probe                          [2]string
-	found                          string
-	laneStates, heartbeat          string
-	forgetNode, lanesOf            string
-	takeLanes, freeLanes           string
-	fetchKeys, fetch, load         string
-	sweep, dueKeys, due            string
-	drawn, writers                 string
-	holds, followKeys, urgentKeys  string
-	settle                         string
+	facts, isolation              string
+	setSetting                    string
+	insertHead, insertDelayed     string
+	present, presentProven        string
+	proveOpen, anyFound           string
+	takeKeys, keyTaken, keyStates string
+	holder, takeOver              string
+	drawnSeqs, dropDrawn          string
+	probe                         [2]string
+	found                         string
+	laneStates, heartbeat         string
+	forgetNode, lanesOf           string
+	takeLanes, freeLanes          string
+	fetchKeys, fetch, load        string
+	sweep, dueKeys, due           string
+	drawn, writers                string
+	holds, followKeys, urgentKeys string
+	plain                         string
+	settle                        string
 	operateStatements
 	inboxStatements
 	keyStatements
@@ -84,15 +86,22 @@ func newStatements(cfg Config) statements {
  COALESCE((SELECT GROUP_CONCAT(CONCAT(table_name, ' is ', engine) ORDER BY table_name SEPARATOR ', ') FROM information_schema.tables
   WHERE table_name IN (` + marks(len(tables)) + `) AND table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND engine <> 'InnoDB'), '')`),
 		isolation:  `SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation')`,
-		showOutbox: r(`SHOW CREATE TABLE {outbox}`),
 		setSetting: r(`INSERT INTO {setting} (name, value) VALUES (?, ?) ON DUPLICATE KEY UPDATE value = ?`),
 
-		insertHead: r(`INSERT INTO {outbox} (`),
+		insertHead:    r(`INSERT INTO {outbox} (`),
+		insertDelayed: r(`INSERT INTO {delayed} (`),
 
 		// Unique id of outbox, primary key of delayed.
 		present: r(`SELECT id FROM {outbox} WHERE id IN ({marks}) UNION ALL SELECT id FROM {delayed} WHERE id IN ({marks})`),
 		presentProven: r(`SELECT NULL AS id FROM DUAL WHERE @@in_transaction
 UNION ALL SELECT id FROM {outbox} WHERE id IN ({marks}) UNION ALL SELECT id FROM {delayed} WHERE id IN ({marks})`),
+
+		// It fails with "out of range" where no transaction is open, and answers without rows. DO
+		// would make a warning of the error.
+		proveOpen: `SET @waybill_open = IF(@@in_transaction AND @@autocommit, 1, ~0 + 1)`,
+		// Unique id of outbox, primary keys of delayed and dead, id of history.
+		anyFound: r(`SELECT COALESCE(MAX(EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.id = UNHEX(k.id)) OR EXISTS (SELECT 1 FROM {delayed} AS o WHERE o.id = UNHEX(k.id))
+ OR EXISTS (SELECT 1 FROM {dead} AS o WHERE o.id = UNHEX(k.id)) OR EXISTS (SELECT 1 FROM {history} AS o WHERE o.id = UNHEX(k.id))), 0) FROM ` + idTable),
 
 		// Primary key of dedup. The last insert id, which the table does not have, is the sign that a row was met; the number of rows
 		// that were affected is not, because the driver can be told to count others.
@@ -105,13 +114,12 @@ FROM {dedup} AS d WHERE `),
 		holder:   r(`SELECT id FROM {dedup} WHERE tenant_id = ? AND dedup_key = ? FOR UPDATE`),
 		takeOver: r(`UPDATE {dedup} SET id = ? WHERE tenant_id = ? AND dedup_key = ?`),
 
-		// The rows of the transaction itself. They are read without a lock and then named by the primary key: a locking read through
-		// the unique id would lock the gap below it, where other producers insert.
-		delayedSeqs: r(`SELECT lane, seq FROM {outbox} FORCE INDEX (id) WHERE available_at IS NOT NULL AND id IN ({marks})`),
-		putOff: r(`INSERT INTO {delayed} (lane, seq, {events}, created_at, due_at)
-SELECT o.lane, o.seq, {o.events}, o.created_at, o.available_at FROM ` + keyTable + `
-STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
-		dropReady: r(`DELETE o FROM ` + keyTable + `
+		// The rows of the transaction itself. They are read without a lock, by the unique id, and
+		// then named by the primary key: a locking read through the unique id would lock the gap
+		// below it, where other producers insert.
+		drawnSeqs: r(`SELECT o.id, o.lane, o.seq, ` + micros + `o.created_at), ` + micros + `o.available_at)
+FROM ` + idTable + ` STRAIGHT_JOIN {outbox} AS o FORCE INDEX (id) ON o.id = UNHEX(k.id)`),
+		dropDrawn: r(`DELETE o FROM ` + keyTable + `
 STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
 
 		// Unique id of outbox; primary key of delayed.
@@ -148,9 +156,15 @@ FROM ` + keyTable + ` STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lan
 		// And what does not fit is passed over.
 		followKeys: r(`SELECT lane, seq FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} AND aggregate_id = ? AND ` + shownType + ` = ?
  AND COALESCE(tenant_id, '') = ? ORDER BY seq LIMIT {limit}`),
-		// There is no index on what is urgent: only the next rows of the lane are looked at.
-		urgentKeys: r(`(SELECT lane, seq FROM (SELECT lane, seq, priority, aggregate_id FROM {outbox} FORCE INDEX (PRIMARY)
- WHERE {where} ORDER BY seq LIMIT {reach}) AS w WHERE priority > 0 AND ` + unordered + ` ORDER BY seq LIMIT {limit})`),
+		// The index seq of outbox (seq, priority), which has the lane as well; the others are
+		// looked up by primary key.
+		urgentKeys: r(`SELECT -1 AS lane, COALESCE(MAX(seq), 0) AS seq, NULL AS id, NULL AS tenant_id, NULL AS aggregate_type, NULL AS aggregate_id FROM {outbox}
+UNION ALL SELECT o.lane, o.seq, o.id, o.tenant_id, o.aggregate_type, o.aggregate_id
+FROM (SELECT lane, seq FROM {outbox} FORCE INDEX (seq) WHERE seq > {first} AND priority > 0 AND lane IN ({numbers}) ORDER BY seq LIMIT {limit}) AS k
+STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
+		// Primary key of outbox (lane, seq).
+		plain: r(`SELECT ` + aggregateColumns + `, MIN(seq) FROM {outbox} FORCE INDEX (PRIMARY)
+WHERE {where} AND priority <= 0 AND aggregate_id IN ({ids}) GROUP BY ` + aggregateColumns),
 		// The index due of delayed (lane, due_at, seq), which has the id as well. The first that is not due tells when to come back.
 		dueKeys: r(`(SELECT ` + micros + `due_at), seq, id, 1 FROM {delayed} FORCE INDEX (due)
  WHERE lane = {number} AND due_at <= UTC_TIMESTAMP(6) ORDER BY due_at, seq LIMIT {limit})

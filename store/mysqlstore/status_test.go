@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
@@ -49,8 +48,9 @@ func TestParseStatus(t *testing.T) {
 }
 
 // TestWritersWhilePolled shows that somebody who keeps reading innodb_trx, and so keeps it old, hides no transaction that writes.
-func TestWritersWhilePolled(t *testing.T) {
-	testserver.MySQL(t)
+func TestWritersWhilePolled(t *testing.T) { onBoth(t, testWritersWhilePolled) }
+
+func testWritersWhilePolled(t *testing.T) {
 	s, db := openStore(t, nil)
 	before := begin(t, db, nil)
 	exec(t, before, "INSERT INTO business (note) VALUES ('before')")
@@ -138,4 +138,31 @@ func nameOf(t *testing.T, db *sql.DB, tx *sql.Tx) string {
 	}
 	t.Fatalf("no transaction of thread %d in:\n%s", thread, text)
 	return ""
+}
+
+// A statement of another session that carries bytes which are no text does not keep a relay from
+// knowing who writes.
+func TestWritersBesideBytes(t *testing.T) { onBoth(t, testWritersBesideBytes) }
+
+func testWritersBesideBytes(t *testing.T) {
+	s, db := openStore(t, nil)
+	exec(t, db, "CREATE TABLE raw_bytes (id INT PRIMARY KEY, b VARBINARY(99)) ENGINE=InnoDB")
+	holder := begin(t, db, nil)
+	exec(t, holder, "INSERT INTO raw_bytes VALUES (1, '')")
+	waits := make(chan error, 1)
+	go func() {
+		_, err := db.ExecContext(context.WithoutCancel(t.Context()), "INSERT INTO raw_bytes VALUES (1, _binary'\xa1\xea\xcb')")
+		waits <- err
+	}()
+	await(t, "the statement waits", func() bool { return lockWaits(t, db) > 0 })
+	w, err := s.Writers(t.Context())
+	if err != nil || !w.Unknown && len(w.Open) < 2 {
+		t.Errorf("Writers: %+v, %v; want both, or that it is not known", w, err)
+	}
+	if err := holder.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waits; err == nil {
+		t.Error("the same key was inserted twice")
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,13 +23,16 @@ type Store struct {
 	sql statements
 	hub store.Hub
 
-	mu       sync.Mutex
-	known    *facts                  // nil until the server was asked
-	lanes    int                     // what SetLanes has made of Config.Lanes, or 0
-	inserts  map[shape]*sql.Stmt     // prepared
-	wanted   map[shape]*sql.Stmt     // to be prepared
-	gap      bool                    // the tables know that delivered events leave no history
-	leftover map[waybill.ID]struct{} // settled events whose dedup keys a producer had locked
+	mu    sync.Mutex
+	known *facts // nil until the server was asked
+	// kindKnown says that the server was asked what it is, and is not refused.
+	kindKnown bool
+	lanes     int                     // what SetLanes has made of Config.Lanes, or 0
+	inserts   map[shape]*sql.Stmt     // prepared
+	wanted    map[shape]*sql.Stmt     // to be prepared
+	sessions  map[*sql.Tx]*written    // what the open transactions of this store have taken
+	gap       bool                    // the tables know that delivered events leave no history
+	leftover  map[waybill.ID]struct{} // settled events whose dedup keys a producer had locked
 }
 
 var (
@@ -60,6 +62,7 @@ func New(db *sql.DB, cfg Config) (*Store, error) {
 	return &Store{
 		db: db, cfg: cfg, sql: newStatements(cfg), leftover: make(map[waybill.ID]struct{}),
 		inserts: make(map[shape]*sql.Stmt), wanted: make(map[shape]*sql.Stmt),
+		sessions: make(map[*sql.Tx]*written),
 	}, nil
 }
 
@@ -114,6 +117,9 @@ func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
 	if err != nil {
 		return facts{}, s.explain(err)
 	}
+	if isTiDB(version) {
+		return facts{}, errTiDB(version)
+	}
 	var name, isolation string
 	if err := each(ctx, q, s.sql.isolation, nil, nil, &name, &isolation); err != nil {
 		return facts{}, s.explain(err)
@@ -131,10 +137,6 @@ func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
 		return facts{}, fmt.Errorf("mysqlstore: %s: only InnoDB takes rows back when a transaction rolls back; run ALTER TABLE … ENGINE=InnoDB", engines)
 	case !autocommit:
 		return facts{}, errors.New("mysqlstore: autocommit is off; leave it out of the data source name: transactions are begun where they are needed")
-	case strings.Contains(version, "TiDB"):
-		if err := s.checkTiDB(ctx, q); err != nil {
-			return facts{}, err
-		}
 	}
 	s.mu.Lock()
 	s.known = &f
@@ -142,24 +144,33 @@ func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
 	return f, nil
 }
 
-// checkTiDB refuses tables whose numbers are handed out in blocks: every TiDB node would have its own, and the order of events is
-// the order of their numbers.
-func (s *Store) checkTiDB(ctx context.Context, q querier) error {
-	var name, text string
-	if err := each(ctx, q, s.sql.showOutbox, nil, nil, &name, &text); err != nil {
-		return s.explain(err)
-	}
-	return ordersTiDB(text)
+// errTiDB refuses TiDB. It takes MySQL's protocol, and says so in its version.
+func errTiDB(version string) error {
+	return fmt.Errorf("mysqlstore: the server is TiDB (%s), which is refused: it has no stored procedures, so no relay can work there, and every "+
+		"node of it hands out AUTO_INCREMENT in blocks of its own, so events would not be in order; MySQL 8.0.19 and MariaDB 10.10 or later work", version)
 }
 
-var autoIDCache = regexp.MustCompile(`AUTO_ID_CACHE[ =]1\b`)
+func isTiDB(version string) bool { return strings.Contains(version, "TiDB") }
 
-func ordersTiDB(createTable string) error {
-	if autoIDCache.MatchString(createTable) {
+// checkKind refuses servers that no relay can work on. It asks once.
+func (s *Store) checkKind(ctx context.Context) error {
+	s.mu.Lock()
+	known := s.known != nil || s.kindKnown
+	s.mu.Unlock()
+	if known {
 		return nil
 	}
-	return errors.New("mysqlstore: TiDB hands out AUTO_INCREMENT in blocks, so events would not be in order; " +
-		"make the outbox table with AUTO_ID_CACHE 1")
+	var version string
+	if err := each(ctx, s.db, `SELECT VERSION()`, nil, nil, &version); err != nil {
+		return s.explain(err)
+	}
+	if isTiDB(version) {
+		return errTiDB(version)
+	}
+	s.mu.Lock()
+	s.kindKnown = true
+	s.mu.Unlock()
+	return nil
 }
 
 // each runs a query, scans every row into dest and calls fn for it, if there is one.
@@ -199,7 +210,11 @@ const (
 	errNeedsPrivilege = 1227
 	errTxInProgress   = 1568
 	errOutOfRange     = 1690
+	errTableChanged   = 1412
 	errLockNoWait     = 3572
+	errCheckMySQL     = 3819
+	errNotText        = 3854 // MySQL cannot show what another session has sent
+	errCheckMariaDB   = 4025
 )
 
 // number returns the server's number of an error, or 0 if it is not the server's.
@@ -221,6 +236,8 @@ func (s *Store) explain(err error) error {
 		if strings.Contains(err.Error(), s.cfg.Prefix) || s.cfg.Schema != "" && strings.Contains(err.Error(), s.cfg.Schema) {
 			return fmt.Errorf("mysqlstore: the tables are missing; call Migrate, or apply MigrationSQL with the mariadb shell: %w", err)
 		}
+	case errTableChanged:
+		return fmt.Errorf("mysqlstore: the tables were changed after the transaction had begun, by a migration or SetLanes; run it again: %w", err)
 	case errDeadlock:
 		return fmt.Errorf("mysqlstore: a deadlock ended the transaction; run it again: %w", err)
 	}

@@ -68,7 +68,9 @@ func writes() map[string][]waybill.Event {
 }
 
 // A write to a transaction that the server has ended, or that was never begun, is refused, and leaves nothing.
-func TestWriteNeedsAnOpenTransaction(t *testing.T) {
+func TestWriteNeedsAnOpenTransaction(t *testing.T) { onBoth(t, testWriteNeedsAnOpenTransaction) }
+
+func testWriteNeedsAnOpenTransaction(t *testing.T) {
 	ways := map[string]func(t *testing.T, db *sql.DB, tx *sql.Tx) store.SQLTx{
 		"deadlock": func(t *testing.T, db *sql.DB, tx *sql.Tx) store.SQLTx { deadlock(t, db, tx); return tx },
 		"DDL": func(t *testing.T, _ *sql.DB, tx *sql.Tx) store.SQLTx {
@@ -137,7 +139,9 @@ func TestWriteNeedsAnOpenTransaction(t *testing.T) {
 }
 
 // Asking MySQL for the transaction changes nothing when there is none: the session is still read-only after its ROLLBACK.
-func TestProofChangesNothing(t *testing.T) {
+func TestProofChangesNothing(t *testing.T) { onBoth(t, testProofChangesNothing) }
+
+func testProofChangesNothing(t *testing.T) {
 	s, db := openStore(t, nil)
 	if err := s.PretendMySQL(t.Context()); err != nil {
 		t.Fatal(err)
@@ -183,7 +187,9 @@ func newBox(t testing.TB, s *mysqlstore.Store, hooks ...outbox.Hook) *outbox.Out
 
 // A transaction that the server ended behind InTx's back, after the write, must not be announced: a deadlock has taken the event back, a
 // DDL statement has committed it.
-func TestEndedBeforeTheCommit(t *testing.T) {
+func TestEndedBeforeTheCommit(t *testing.T) { onBoth(t, testEndedBeforeTheCommit) }
+
+func testEndedBeforeTheCommit(t *testing.T) {
 	for _, asMySQL := range []bool{false, true} {
 		s, db := openStore(t, nil)
 		exec(t, db, "CREATE TABLE business_rows (id INT PRIMARY KEY, n INT) ENGINE=InnoDB")
@@ -223,7 +229,9 @@ func TestEndedBeforeTheCommit(t *testing.T) {
 
 // A lock wait that took too long fails the write, and the unit rolls back even if the error is swallowed: the server has undone one
 // statement only.
-func TestLockWaitTimeout(t *testing.T) {
+func TestLockWaitTimeout(t *testing.T) { onBoth(t, testLockWaitTimeout) }
+
+func testLockWaitTimeout(t *testing.T) {
 	s, db := openStore(t, func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1"} })
 	box := newBox(t, s)
 	holder := begin(t, db, nil)
@@ -267,7 +275,9 @@ func TestLockWaitTimeout(t *testing.T) {
 }
 
 // A transaction of another pool on the same database cannot use the prepared statements, and is written to all the same.
-func TestTransactionOfAnotherPool(t *testing.T) {
+func TestTransactionOfAnotherPool(t *testing.T) { onBoth(t, testTransactionOfAnotherPool) }
+
+func testTransactionOfAnotherPool(t *testing.T) {
 	s, db := openStore(t, nil)
 	box := newBox(t, s)
 	for range 2 {
@@ -292,7 +302,9 @@ func TestTransactionOfAnotherPool(t *testing.T) {
 }
 
 // With one connection only, nothing waits for a second one.
-func TestPoolOfOne(t *testing.T) {
+func TestPoolOfOne(t *testing.T) { onBoth(t, testPoolOfOne) }
+
+func testPoolOfOne(t *testing.T) {
 	s, db := openStore(t, nil)
 	db.SetMaxOpenConns(1)
 	box := newBox(t, s, outbox.Hook{AfterCommit: func(context.Context, []waybill.Event) {}})

@@ -114,7 +114,9 @@ func lateEvent() waybill.Event {
 }
 
 // A commit whose answer was lost is uncertain, and Committed finds out: by the row, if it arrived, and by its absence, if it did not.
-func TestLostCommit(t *testing.T) {
+func TestLostCommit(t *testing.T) { onBoth(t, testLostCommit) }
+
+func testLostCommit(t *testing.T) {
 	cut := newCutter()
 	s, db := openStore(t, func(c *mysql.Config) { c.DialFunc = cut.dial })
 	box := newBox(t, s)
@@ -146,7 +148,9 @@ func TestLostCommit(t *testing.T) {
 
 // While the server still has the transaction open, because nobody told it that the client is gone, nothing is certain; when it has
 // ended, it is.
-func TestOpenTransactionIsUncertain(t *testing.T) {
+func TestOpenTransactionIsUncertain(t *testing.T) { onBoth(t, testOpenTransactionIsUncertain) }
+
+func testOpenTransactionIsUncertain(t *testing.T) {
 	cut := newCutter()
 	s, _ := openStore(t, func(c *mysql.Config) { c.DialFunc = cut.dial })
 	box := newBox(t, s)
@@ -182,7 +186,9 @@ func TestOpenTransactionIsUncertain(t *testing.T) {
 }
 
 // A connection that was killed before the commit rolled back: that is certain, or found out.
-func TestKilledConnection(t *testing.T) {
+func TestKilledConnection(t *testing.T) { onBoth(t, testKilledConnection) }
+
+func testKilledConnection(t *testing.T) {
 	s, db := openStore(t, nil)
 	box := newBox(t, s)
 	for _, ev := range []waybill.Event{event("a"), lateEvent(), keyed("k")} {
@@ -194,7 +200,7 @@ func TestKilledConnection(t *testing.T) {
 			if err := box.Write(ctx, tx, ev); err != nil {
 				return err
 			}
-			exec(t, db, "KILL CONNECTION ?", id)
+			exec(t, db, fmt.Sprint("KILL CONNECTION ", id))
 			return nil
 		})
 		if err == nil {

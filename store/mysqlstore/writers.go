@@ -20,12 +20,15 @@ const (
 // others keep reading it, the server's status tells.
 func (s *Store) Writers(ctx context.Context) (store.Writers, error) {
 	w, ok, err := s.openWriters(ctx)
+	if number(err) == errNotText { // the statement of another session has bytes that are no text
+		ok, err = false, nil
+	}
 	if err == nil && !ok {
 		// What was drawn stays as it was asked before: it may be too little, never too much.
 		w.Open, ok, err = s.writersByStatus(ctx)
 	}
 	switch {
-	case number(err) == errNeedsPrivilege:
+	case number(err) == errNeedsPrivilege, number(err) == errNotText:
 		return store.Writers{Unknown: true}, nil
 	case err != nil:
 		return store.Writers{}, s.explain(err)

@@ -49,27 +49,45 @@ func (c *core) place(evs []waybill.Event, lanes int) []store.Placed {
 	return placed
 }
 
+// answer takes a number that an insert returns: the place, counted from 1, of an event that was absorbed, or, negated, how
+// many lanes there are, because the writer counted on another number. Then the database has chosen the lanes.
+func (c *core) answer(evs []waybill.Event, placed []store.Placed, n int64) {
+	if n > 0 {
+		placed[n-1].ID = waybill.ID{}
+		return
+	}
+	lanes := int(-n)
+	c.noteLanes(lanes)
+	for i, ev := range evs {
+		if ev.Ordered() {
+			placed[i].Lane = store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, lanes)
+		} else {
+			placed[i].Lane = store.LaneOf("", "", ev.ID.UUID(), lanes)
+		}
+	}
+}
+
 // pgxEncoder is how pgx wants a single event.
 var pgxEncoder = eventrow.Encoder{
 	ID:   func(id waybill.ID) any { return pgtype.UUID{Bytes: id, Valid: true} },
 	Time: func(t time.Time) any { return t },
 }
 
-// insert returns the statement that writes a chunk, and its arguments for pgx.
-func (c *core) insert(evs []waybill.Event, placed []store.Placed) (query string, args []any, err error) {
+// insert returns the statement that writes a chunk into so many lanes, and its arguments for pgx.
+func (c *core) insert(evs []waybill.Event, placed []store.Placed, lanes int) (query string, args []any, err error) {
 	extra := false
 	for _, ev := range evs {
 		extra = extra || special(ev)
 	}
 	if len(evs) == 1 && !extra {
 		args, err = pgxEncoder.Append([]any{int16(placed[0].Lane)}, evs[0])
-		return c.sql.insertOne, args, err
+		return c.sql.insertOne, append(args, int32(lanes)), err
 	}
 	if args, err = arrays(evs, placed); err != nil {
 		return "", nil, err
 	}
 	if !extra {
-		return c.sql.insertMany, args, nil
+		return c.sql.insertMany, append(args, int32(lanes)), nil
 	}
 	at := make([]pgtype.Timestamptz, len(evs))
 	delay := make([]int64, len(evs))
@@ -77,7 +95,7 @@ func (c *core) insert(evs []waybill.Event, placed []store.Placed) (query string,
 		at[i] = pgtype.Timestamptz{Time: ev.AvailableAt, Valid: !ev.AvailableAt.IsZero()}
 		delay[i] = ev.Delay.Microseconds()
 	}
-	return c.sql.insertWith, append(args, at, delay), nil
+	return c.sql.insertWith, append(args, at, delay, int32(lanes)), nil
 }
 
 // arrays returns a column per argument, in the order of manyNames. A column that is empty in all events is nil.
@@ -158,13 +176,13 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]s
 	if !ours && tx.Conn() != nil && tx.Conn().PgConn().TxStatus() == idle {
 		return nil, fmt.Errorf("%w: it was ended by a statement", waybill.ErrTxDone)
 	}
-	put := func(evs []waybill.Event, placed []store.Placed) error {
+	put := func(evs []waybill.Event, placed []store.Placed, lanes int) error {
 		var parts []part
 		all := &pgx.Batch{}
 		for _, chunk := range chunks(evs) {
-			p := part{placed: placed[:len(chunk)]}
+			p := part{evs: chunk, placed: placed[:len(chunk)]}
 			placed = placed[len(chunk):]
-			query, args, err := s.insert(chunk, p.placed)
+			query, args, err := s.insert(chunk, p.placed, lanes)
 			if err != nil {
 				return err
 			}
@@ -173,7 +191,7 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]s
 		}
 		results := tx.SendBatch(ctx, all)
 		for _, p := range parts {
-			if err := p.read(results); err != nil {
+			if err := p.read(s.core, results); err != nil {
 				_ = results.Close()
 				return err
 			}
@@ -191,14 +209,14 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]s
 
 // append writes events through put, which marks those that were absorbed with the zero id, and finds out who absorbed them.
 func (c *core) append(
-	ctx context.Context, tx database, evs []waybill.Event, put func([]waybill.Event, []store.Placed) error,
+	ctx context.Context, tx database, evs []waybill.Event, put func([]waybill.Event, []store.Placed, int) error,
 ) ([]store.Placed, error) {
 	lanes, err := c.laneCount(ctx, tx)
 	if err != nil {
 		return nil, ended(err)
 	}
 	placed := c.place(evs, lanes)
-	if err := put(evs, placed); err != nil {
+	if err := put(evs, placed, lanes); err != nil {
 		return nil, c.explain(ended(err))
 	}
 	for {
@@ -223,7 +241,7 @@ func (c *core) append(
 		for i, at := range vanished {
 			again[i], where[i] = evs[at], store.Placed{ID: evs[at].ID, Lane: placed[at].Lane}
 		}
-		if err := put(again, where); err != nil {
+		if err := put(again, where, lanes); err != nil {
 			return nil, c.explain(ended(err))
 		}
 		for i, at := range vanished {
@@ -290,6 +308,8 @@ func textArgs(args []any) []any {
 		case pgtype.UUID:
 			out[i] = waybill.ID(v.Bytes).UUID()
 		case int16:
+			out[i] = int64(v)
+		case int32:
 			out[i] = int64(v)
 		default:
 			out[i] = arg

@@ -62,18 +62,20 @@ func tableOf(state store.State) string {
 	return ""
 }
 
-// fits is the condition of a filter: $1 to $4 are texts, $5 Holding, $6 Failed. What is empty fits all.
+// fits is the condition of a filter: $1 to $4 are texts, $5 Holding, $6 Failed. What is empty fits
+// all. $4 is NULL for rows without a tenant, and $6 for rows that were never tried.
 func fits(state store.State) string {
-	holds, failed := "NOT $5::boolean", "NOT $6::boolean"
+	const tried = "CASE WHEN $6::boolean IS NULL THEN attempts = 0 ELSE NOT $6::boolean OR attempts > 0 END"
+	holds, failed := "NOT $5::boolean", "$6::boolean IS NOT TRUE"
 	switch state {
 	case store.Ready:
 	case store.Delayed, store.Dead:
-		holds, failed = "(NOT $5::boolean OR holds)", "(NOT $6::boolean OR attempts > 0)"
+		holds, failed = "(NOT $5::boolean OR holds)", tried
 	case store.Delivered:
-		failed = "(NOT $6::boolean OR attempts > 0)"
+		failed = tried
 	}
 	return `($1::text = '' OR type = $1) AND ($2::text = '' OR ` + aggregateType + ` = $2) AND ($3::text = '' OR aggregate_id = $3)
-  AND ($4::text = '' OR tenant_id = $4) AND ` + holds + ` AND ` + failed
+  AND ($4::text = '' OR coalesce(tenant_id, '') = coalesce($4::text, '')) AND ` + holds + ` AND ` + failed
 }
 
 // listStatements read rows behind a seq. Ready rows are read lane by lane, by the primary key (lane, seq), and dead ones by
@@ -116,7 +118,7 @@ func (c *core) Stats(ctx context.Context) (store.Stats, error) {
 	var s store.Stats
 	var kind, lane int
 	var n int64
-	var at *time.Time
+	var at instant
 	var id waybill.ID
 	var relay string
 	var live bool
@@ -124,12 +126,10 @@ func (c *core) Stats(ctx context.Context) (store.Stats, error) {
 	err = collect(rows, err, func() error {
 		switch kind {
 		case 0:
-			s.Now = at.UTC()
+			s.Now = time.Time(at)
 		case 1:
 			s.Ready = n
-			if at != nil {
-				s.Oldest = at.UTC()
-			}
+			s.Oldest = time.Time(at)
 		case 2:
 			s.Scheduled = n
 		case 3:
@@ -155,7 +155,14 @@ func (c *core) Stats(ctx context.Context) (store.Stats, error) {
 
 // filterArgs are the arguments of fits.
 func filterArgs(f store.Filter) []any {
-	return []any{f.Type, f.AggregateType, f.AggregateID, f.TenantID, f.Holding, f.Failed}
+	var tenant, failed any = f.TenantID, f.Failed
+	if f.NoTenant {
+		tenant = nil
+	}
+	if f.Untried {
+		failed = nil
+	}
+	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed}
 }
 
 // Count implements [store.Browser].
@@ -188,14 +195,10 @@ func (c *core) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) 
 func (c *core) records(ctx context.Context, state *store.State, behind []any, query string, args ...any) ([]store.Record, error) {
 	var out []store.Record
 	var rec record
-	var ended *time.Time
+	var ended instant
 	rows, err := c.db.query(ctx, query, args...)
 	err = collect(rows, err, func() error {
-		found := store.Record{Row: rec.decode(), State: *state}
-		if ended != nil {
-			found.EndedAt = ended.UTC()
-		}
-		out = append(out, found)
+		out = append(out, store.Record{Row: rec.decode(), State: *state, EndedAt: time.Time(ended)})
 		return nil
 	}, append(append(rec.dest(c.db), &ended), behind...)...)
 	if err != nil {

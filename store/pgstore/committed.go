@@ -18,12 +18,14 @@ const maxDoubted = 10_000
 // the tables that were read nor among the transactions that were open. A transaction that was open when the question was
 // first asked may still commit the event: until it has ended the answer is "uncertain". One that began later cannot hold it,
 // so a busy database does not put the answer off for ever. Only transactions of the store's own account are looked at: a report or a
-// backup under another one does not put it off either.
+// backup under another one does not put it off either. A prepared transaction of any account that has drawn from the sequence does: it does
+// not say when it began.
 func (c *core) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	var now time.Time
 	var oldest *time.Time
+	var prepared bool
 	rows, err := c.db.query(ctx, c.sql.openTransactions)
-	if err := collect(rows, err, func() error { return nil }, &now, &oldest); err != nil {
+	if err := collect(rows, err, func() error { return nil }, &now, &oldest, &prepared); err != nil {
 		return false, c.explain(err)
 	}
 	var found bool
@@ -38,6 +40,9 @@ func (c *core) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	}
 	if asked := c.doubtSince(id, now); oldest != nil && !oldest.After(asked) {
 		return false, fmt.Errorf("pgstore: event %s: %w: a transaction that may hold it is still open; ask again", id, waybill.ErrUncertain)
+	}
+	if prepared {
+		return false, fmt.Errorf("pgstore: event %s: %w: a prepared transaction that may hold it has not ended; see pg_prepared_xacts", id, waybill.ErrUncertain)
 	}
 	if !store.HistoryReaches(historyFrom, id) {
 		return false, fmt.Errorf("pgstore: event %s: %w: the history does not reach back to it", id, waybill.ErrUncertain)

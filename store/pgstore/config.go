@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/waybillhq/waybill/internal/sqlname"
 )
 
@@ -23,6 +25,9 @@ type Config struct {
 	// NotifyInterval is how far apart commits wake relays of other processes, with NOTIFY, outside of the committing
 	// transaction. Defaults to 10 ms; negative: never, they poll.
 	NotifyInterval time.Duration
+	// ListenURL is where relays listen for these wake-ups: a URL of the same database that does not lead through a pooler, because
+	// LISTEN needs a session. Defaults to the pool's own address. It is for [New]; what cannot listen polls.
+	ListenURL string
 }
 
 const (
@@ -46,6 +51,11 @@ func (c Config) complete() (Config, error) {
 	if c.Lanes < 0 || c.Lanes > maxLanes {
 		errs = append(errs, fmt.Errorf("Config.Lanes: %d is not between 1 and %d", c.Lanes, maxLanes))
 	}
+	if c.ListenURL != "" {
+		if _, err := pgx.ParseConfig(c.ListenURL); err != nil { // the error may quote it
+			errs = append(errs, errors.New("Config.ListenURL: pgx cannot read it"))
+		}
+	}
 	if c.NotifyInterval == 0 {
 		c.NotifyInterval = usualNotify
 	}
@@ -58,7 +68,7 @@ func (c Config) complete() (Config, error) {
 // objects are what the statements name in braces, tables first.
 var objects = []string{
 	"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "inbox", "idempotency", "job", "job_sent", "setting", "migration",
-	"history_rest", "outbox_seq", "lane_of", "choose_lane", "inbox_of",
+	"history_rest", "outbox_seq", "lane_of", "lane_count", "choose_lane", "inbox_of",
 }
 
 // replacer puts the configured names into a statement's braces.

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
@@ -32,17 +33,41 @@ func TestConformanceSQL(t *testing.T) {
 	})
 }
 
-// Poolers in transaction mode want one of the other protocols. What rides in front of a statement must ride there too.
-func TestConformanceProtocols(t *testing.T) {
-	for name, mode := range map[string]pgx.QueryExecMode{
-		"exec": pgx.QueryExecModeExec, "simple": pgx.QueryExecModeSimpleProtocol,
-	} {
-		t.Run(name, func(t *testing.T) {
-			pool := openPool(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
-			storetest.Run(t, storetest.Harness[pgx.Tx]{
-				Name: "pgstore/" + name, Features: all,
-				Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
-			})
-		})
+// foreignSession makes sessions that are not in UTC, and write times and bytes in forms of their own, as settings of a role or a
+// database may: no answer may depend on that.
+func foreignSession(c *pgxpool.Config) {
+	c.ConnConfig.RuntimeParams["timezone"] = "Asia/Kathmandu" // 5:45 ahead
+	c.ConnConfig.RuntimeParams["datestyle"] = "SQL, DMY"
+	c.ConnConfig.RuntimeParams["intervalstyle"] = "sql_standard"
+	c.ConnConfig.RuntimeParams["bytea_output"] = "escape"
+}
+
+// The same on another major version of the server: the newest in make test, each in make test-postgres-versions.
+// Its sessions are foreign ones.
+func TestConformanceNew(t *testing.T) {
+	pool := openPoolAt(t, testserver.PostgresNew(t), foreignSession)
+	storetest.Run(t, storetest.Harness[pgx.Tx]{
+		Name: "pgstore", Features: all,
+		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+	})
+}
+
+// Some poolers want the simple protocol; TestConformancePooler has the other one that they take.
+// What rides in front of a statement must ride there too. The sessions are foreign ones.
+func TestConformanceSimpleProtocol(t *testing.T) {
+	if !testserver.Full() {
+		t.Skip("make test-stores-full runs it; TestPoolerEndToEnd has this protocol, too")
 	}
+	pool := openPool(t, func(c *pgxpool.Config) {
+		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+		foreignSession(c)
+		// Answers come as text, of which pgx itself reads times in ISO form and bytes in
+		// hexadecimal form only.
+		delete(c.ConnConfig.RuntimeParams, "datestyle")
+		delete(c.ConnConfig.RuntimeParams, "bytea_output")
+	})
+	storetest.Run(t, storetest.Harness[pgx.Tx]{
+		Name: "pgstore/simple", Features: all,
+		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+	})
 }

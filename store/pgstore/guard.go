@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -70,13 +71,15 @@ func (g *guard) Rollback(ctx context.Context) error {
 		return err
 	}
 	g.done = true
+	g.s.revoked = true
+	if _, err := g.s.conn.Exec(ctx, "rollback to savepoint "+g.savepoint); err != nil {
+		// It may never have reached the server. Then what was done behind the savepoint stays, and so do the events.
+		return err
+	}
 	// What waits was written behind the savepoint: setting it sent everything in front of it. It need not be sent to be
 	// taken back.
 	g.s.drop()
-	g.s.failed = nil
-	g.s.revoked = true
-	_, err := g.s.conn.Exec(ctx, "rollback to savepoint "+g.savepoint)
-	return err
+	return nil
 }
 
 func (g *guard) owned() error {
@@ -120,9 +123,6 @@ func (g *guard) watch(sql string) error {
 	}
 	if mayRevoke(sql) {
 		g.s.revoked = true
-		if g.s.status() == aborted {
-			g.s.failed = nil
-		}
 	}
 	return nil
 }
@@ -209,20 +209,33 @@ func (g *guard) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 func (g *guard) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	for _, q := range b.QueuedQueries {
 		if err := g.watch(q.SQL); err != nil {
-			return failedBatch{err}
+			return pgx.FailedBatchResults(b, err)
 		}
 	}
 	if err := g.usable(); err != nil {
-		return failedBatch{err}
+		return pgx.FailedBatchResults(b, err)
+	}
+	if begins(b) {
+		return pgx.FailedBatchResults(b, errBegins)
 	}
 	if len(b.QueuedQueries) == 0 || !g.s.pending() {
 		return g.s.conn.SendBatch(ctx, b)
 	}
 	results, err := g.s.send(ctx, b)
 	if err != nil {
-		return failedBatch{err}
+		return pgx.FailedBatchResults(b, err)
 	}
 	return results
+}
+
+// errBegins refuses what pgx refuses in a transaction of its own.
+var errBegins = errors.New("pgstore: Batch.BeginTx cannot be used within a transaction: use Begin for a savepoint")
+
+// begins reports whether a batch was told to begin a transaction. The server would only warn and go on in the one that
+// is open, but the results would hand out a transaction of pgx's own, whose Commit commits what belongs to InTx. pgx keeps
+// the mark to itself, and shows it in the results of a batch that was never sent.
+func begins(b *pgx.Batch) bool {
+	return pgx.FailedBatchResults(b, errBegins).Tx() != nil
 }
 
 // CopyFrom implements pgx.Tx.
@@ -252,7 +265,7 @@ func (g *guard) LargeObjects() pgx.LargeObjects {
 	defer cancel()
 	tx, err := g.s.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: "select"})
 	if err != nil {
-		g.s.failed = err
+		g.s.fail(err)
 		return pgx.LargeObjects{}
 	}
 	return tx.LargeObjects()
@@ -276,6 +289,15 @@ func (g *guard) expose() {
 	ctx, cancel := context.WithTimeout(g.s.base, exposeTimeout)
 	defer cancel()
 	if err := g.s.flush(ctx); err != nil {
-		g.s.failed = err // there is no other way to report it than at the commit
+		g.s.fail(err) // there is no other way to report it than at the commit
+	}
+}
+
+// fail makes the commit report an error that the caller has not seen. No savepoint mends it: what is done through the connection
+// itself may set one in front of events that wait. A transaction that the server has aborted needs no note: the server
+// remembers it, and knows what a rollback to a savepoint mends.
+func (s *session) fail(err error) {
+	if s.failed == nil && s.status() != aborted {
+		s.failed = err
 	}
 }

@@ -60,7 +60,7 @@ const acceptUnseen = `SELECT ` + inboxColumns + ` FROM {inbox_of}($1::text[], $2
 const heldBy = `consumer_group = $1::text AND dedup_id = $2::uuid AND status = 0 AND owner = $3::uuid AND fence = $4::bigint`
 
 const succeedAttempt = `UPDATE {inbox} SET status = 1, processed_at = clock_timestamp(), lease_until = NULL
-WHERE ` + heldBy + ` AND lease_until > clock_timestamp()`
+WHERE ` + heldBy
 
 // claimEvent takes an event. $1 to $6: the event, $7: the owner, $8: the lease in seconds, $9: the greatest number of attempts, $10: what
 // is kept. Of many, one makes the record, or changes it; the others wait for that and judge what they find. So the lease runs from when

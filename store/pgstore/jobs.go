@@ -51,7 +51,7 @@ const jobHeld = `name = $1::text AND owner = $2::uuid AND fence = $3::bigint`
 
 const renewJob = `WITH ` + durable + `
 UPDATE {job} SET lease_until = clock_timestamp() + $4::double precision * interval '1 second' FROM durable
-WHERE ` + jobHeld + ` AND lease_until > clock_timestamp()`
+WHERE ` + jobHeld
 
 // endJob gives a job back. $4: when it is to run again, $5 to $8: what it did, $9: its error.
 const endJob = `WITH ` + durable + `
@@ -67,7 +67,7 @@ const listJobs = `SELECT ` + jobColumns + ` FROM {job} j ORDER BY j.name`
 // rememberSent notes what a run sends. $4: keys, $5: the ids of the events. The job is locked until the transaction ends, so that whoever
 // takes it over waits for what this one sends. Primary keys of job and job_sent; keys in their order.
 const rememberSent = `WITH held AS MATERIALIZED (
-  SELECT name FROM {job} WHERE ` + jobHeld + ` AND lease_until > clock_timestamp() FOR UPDATE
+  SELECT name FROM {job} WHERE ` + jobHeld + ` FOR UPDATE
 ), noted AS (
   INSERT INTO {job_sent} (job, key_id, event_id, sent_at)
   SELECT held.name, k.key_id, k.event_id, clock_timestamp() FROM held, unnest($4::uuid[], $5::uuid[]) AS k(key_id, event_id) ORDER BY k.key_id

@@ -46,9 +46,9 @@ const (
 	isOver = `coalesce(k.expires_at <= NOW, false)`
 	// isFree says that whoever has the hash $4 may take the key.
 	isFree = `(` + isOver + ` OR k.request_hash = $4::text AND (k.status = 2 OR k.status = 0 AND k.lease_until <= NOW))`
-	// isHeld is the fence of an attempt: $4 owner, $5 fence. isHeldNow also asks for its lease.
-	isHeld    = `k.status = 0 AND k.owner = $4::uuid AND k.fence = $5::bigint`
-	isHeldNow = isHeld + ` AND k.lease_until > clock_timestamp()`
+	// isHeld is the fence of an attempt: $4 owner, $5 fence. The lease is not looked at: it says when others may take the key, and who takes it
+	// draws the next fence.
+	isHeld = `k.status = 0 AND k.owner = $4::uuid AND k.fence = $5::bigint`
 	// isTaken says that the transaction took the key for this attempt. Whoever ends one, or claims the key, forgets the taker.
 	isTaken = `k.taker = $4::uuid AND k.fence = $5::bigint - 1`
 	// keyTurn is the advisory lock of a key whose hash is $6: whoever makes its record has it until his transaction ends. Others can ask for it
@@ -109,14 +109,14 @@ var answerKey = `status = 1, lease_until = NULL, taker = NULL, result_ref = $6::
 // claimed.
 var keepKey = `UPDATE {idempotency} k SET owner = $4::uuid, fence = $5::bigint, attempts = CASE WHEN k.fence = $5::bigint THEN k.attempts ELSE k.attempts + 1 END,
   ` + answerKey + `
-WHERE ` + keyIs + ` AND (` + isHeldNow + ` OR ` + isTaken + `)`
+WHERE ` + keyIs + ` AND (` + isHeld + ` OR ` + isTaken + `)`
 
 // keepLast does the same in front of a COMMIT that is already on its way: if it finds nothing it fails, by dividing by zero, and the server skips the
 // COMMIT.
 var keepLast = `WITH kept AS (` + keepKey + ` RETURNING 1) SELECT 1 / count(*) FROM kept`
 
 // savePoint stores $6, the name, and $7, the data, of a phase.
-const savePoint = `UPDATE {idempotency} k SET recovery_point = $6::bytea, recovery_data = $7::bytea WHERE ` + keyIs + ` AND ` + isHeldNow
+const savePoint = `UPDATE {idempotency} k SET recovery_point = $6::bytea, recovery_data = $7::bytea WHERE ` + keyIs + ` AND ` + isHeld
 
 // claimNew takes a key that has no record, which is what most of them are: one plain insert, and no row if there is a record after all. $6: the
 // lease in seconds, $7: as in takeKey, $8: when it was made. That is the one time which is not the server's, because nothing depends on it but that it
@@ -155,7 +155,7 @@ var claimKey = `WITH seen AS MATERIALIZED (
 SELECT true, ` + wholeKey + ` FROM taken k UNION ALL SELECT false, ` + wholeKey + ` FROM seen k`
 
 // endKey ends a claimed attempt as succeeded; its arguments are those of keepKey.
-var endKey = `UPDATE {idempotency} k SET ` + answerKey + ` WHERE ` + keyIs + ` AND ` + isHeldNow + ` AND ` + synced
+var endKey = `UPDATE {idempotency} k SET ` + answerKey + ` WHERE ` + keyIs + ` AND ` + isHeld + ` AND ` + synced
 
 // failKey ends a claimed attempt otherwise, whatever its lease: $6 the state, $7 the code, $8 the error, $9 for how long in seconds, or NULL.
 var failKey = `UPDATE {idempotency} k SET status = $6::smallint, lease_until = NULL, error_code = nullif($7::text, ''),
@@ -163,7 +163,7 @@ var failKey = `UPDATE {idempotency} k SET status = $6::smallint, lease_until = N
 WHERE ` + keyIs + ` AND ` + isHeld + ` AND ` + synced
 
 // renewKey makes the lease $6 seconds from now.
-var renewKey = `UPDATE {idempotency} k SET lease_until = ` + later("$6") + ` WHERE ` + keyIs + ` AND ` + isHeldNow + ` AND ` + synced
+var renewKey = `UPDATE {idempotency} k SET lease_until = ` + later("$6") + ` WHERE ` + keyIs + ` AND ` + isHeld + ` AND ` + synced
 
 var findKey = `SELECT ` + wholeKey + ` FROM {idempotency} k WHERE ` + keyIs + ` AND ` + isLive
 

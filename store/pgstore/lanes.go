@@ -68,7 +68,7 @@ UPDATE {lane} l SET owner = NULL, token = NULL, dirty = true FROM durable WHERE 
 func (c *core) Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error) {
 	m, renewed, err := c.renew(ctx, node, lease)
 	if err != nil || renewed {
-		return m, err
+		return m, c.standby(ctx, err)
 	}
 	// The node is new, or was swept.
 	err = c.db.within(ctx, func(tx database) error {
@@ -78,13 +78,29 @@ func (c *core) Heartbeat(ctx context.Context, node store.Node, lease time.Durati
 		return tx.exec(ctx, c.sql.join, node.ID.UUID(), node.Relay, seconds(lease))
 	})
 	if err != nil {
-		return store.Membership{}, c.explain(err)
+		return store.Membership{}, c.standby(ctx, c.explain(err))
 	}
 	m, renewed, err = c.renew(ctx, node, lease)
 	if err == nil && !renewed {
 		err = fmt.Errorf("pgstore: heartbeat: %w", waybill.ErrLeaseLost)
 	}
 	return m, err
+}
+
+// readOnly is the server's code for a statement that writes where nothing may be written.
+const readOnly = "25006"
+
+// standby says so when a relay cannot write because its server is a standby: the server's own words do not name it.
+func (c *core) standby(ctx context.Context, err error) error {
+	if sqlState(err) != readOnly {
+		return err
+	}
+	recovers := false
+	rows, asked := c.db.query(ctx, `SELECT pg_is_in_recovery()`)
+	if asked = collect(rows, asked, func() error { return nil }, &recovers); asked != nil || !recovers {
+		return fmt.Errorf("%w; a relay needs a connection that may write: see default_transaction_read_only", err)
+	}
+	return fmt.Errorf("%w; the server is a standby (pg_is_in_recovery): connect the relay to the primary, with target_session_attrs=primary", err)
 }
 
 // renew prolongs a lease and reads the membership; it reports whether there was a lease to prolong.

@@ -125,18 +125,33 @@ func (c *core) Migrations(ctx context.Context) ([]store.Migration, error) {
 }
 
 // MigrationSQL implements [store.Migrator]. It is a script for psql, in one transaction.
-func (c *core) MigrationSQL() string {
+func (c *core) MigrationSQL() string { return c.UpgradeSQL(0) }
+
+// hadVersion fails where the tables have not had a version: the name of a migration is not null.
+const hadVersion = `INSERT INTO {migration} (version, name)
+  SELECT %[1]d, NULL WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE version = %[1]d)`
+
+// UpgradeSQL implements [store.Upgrader].
+func (c *core) UpgradeSQL(version int) string {
 	steps, err := c.steps()
 	if err != nil {
 		panic(err) // the files are compiled in, and a test reads them
 	}
+	steps = steps[min(max(version, 0), len(steps)):]
+	if len(steps) == 0 {
+		return ""
+	}
 	r := c.cfg.replacer()
 	var b strings.Builder
 	b.WriteString("\\set ON_ERROR_STOP on\nBEGIN;\n\n")
-	if c.cfg.Schema != "" {
-		b.WriteString("CREATE SCHEMA IF NOT EXISTS \"" + c.cfg.Schema + "\";\n\n")
+	if version > 0 {
+		fmt.Fprintf(&b, "-- This fails if the tables have not had migration %d.\n"+r.Replace(hadVersion)+";\n\n", version)
+	} else {
+		if c.cfg.Schema != "" {
+			b.WriteString("CREATE SCHEMA IF NOT EXISTS \"" + c.cfg.Schema + "\";\n\n")
+		}
+		b.WriteString(r.Replace(migrationTable) + ";\n\n")
 	}
-	b.WriteString(r.Replace(migrationTable) + ";\n\n")
 	for _, step := range steps {
 		fmt.Fprintf(&b, "-- Migration %d: %s\n\n", step.Version, step.Name)
 		for _, statement := range step.Statements {

@@ -23,12 +23,19 @@ import (
 // psql runs a script in the database's own shell, as the user of the tests.
 func psql(t testing.TB, script, searchPath string) {
 	t.Helper()
+	if out, err := tryPsql(t, script, searchPath); err != nil {
+		t.Fatalf("psql: %v\n%s", err, out)
+	}
+}
+
+// tryPsql returns what psql says.
+func tryPsql(t testing.TB, script, searchPath string) (string, error) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), testserver.Shell(t, "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", testserver.Postgres(t))
 	cmd.Stdin = strings.NewReader(script)
 	cmd.Env = append(os.Environ(), "PGOPTIONS=-c search_path="+searchPath)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("psql: %v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	return string(out), err
 }
 
 // catalogue describes everything in a schema, with the schema's name taken out.
@@ -103,6 +110,53 @@ func TestMigrationSQLGivesTheSameCatalogue(t *testing.T) {
 	for _, s := range []store.Reader{code, shell} {
 		if _, err := s.Fetch(t.Context(), []store.Cursor{{Lane: 6}}, 1); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestUpgradeSQL: the script from a version on makes the same of tables that have had this
+// version as Migrate makes of none. Where the tables have not had it, the script fails and
+// changes nothing.
+func TestUpgradeSQL(t *testing.T) {
+	pool := openPool(t, nil)
+	tables := func(schema string) *pgstore.Store {
+		s, err := pgstore.New(pool, pgstore.Config{Schema: schema, Prefix: "my_", Lanes: 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	byCode := schemaOf(t, pool)
+	all, err := tables(byCode).Migrate(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := catalogue(t, pool, byCode)
+	for version := 1; version < len(all); version++ {
+		schema := schemaOf(t, pool)
+		s := tables(schema)
+		first, _, _ := strings.Cut(s.MigrationSQL(), fmt.Sprintf("-- Migration %d:", version+1))
+		psql(t, first+"COMMIT;", "public")
+		before := catalogue(t, pool, schema)
+		if later := s.UpgradeSQL(version + 1); later != "" {
+			if out, err := tryPsql(t, later, "public"); err == nil {
+				t.Errorf("the script from version %d on goes through on tables of version %d: %s", version+1, version, out)
+			}
+			if diff := cmpLines(before, catalogue(t, pool, schema)); diff != "" {
+				t.Errorf("the script from version %d on changes tables of version %d:\n%s", version+1, version, diff)
+			}
+		}
+		psql(t, s.UpgradeSQL(version), "public")
+		if diff := cmpLines(want, catalogue(t, pool, schema)); diff != "" {
+			t.Errorf("from version %d on, code and psql differ:\n%s", version, diff)
+		}
+		if applied, err := s.Migrate(t.Context()); err != nil || len(applied) != 0 {
+			t.Errorf("Migrate after the script from version %d on applied %v, %v; want nothing", version, applied, err)
+		}
+	}
+	for _, version := range []int{len(all), len(all) + 1} {
+		if text := tables(byCode).UpgradeSQL(version); text != "" {
+			t.Errorf("behind version %d there is %s", version, text)
 		}
 	}
 }

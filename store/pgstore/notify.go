@@ -143,6 +143,13 @@ func (s *Store) Watch(ctx context.Context, woken func()) {
 				return err
 			}
 		}
+		if s.cfg.ListenURL != "" {
+			direct, err := pgx.ParseConfig(s.cfg.ListenURL)
+			if err != nil {
+				return err
+			}
+			cfg.ConnConfig = direct
+		}
 		conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
 		if err != nil {
 			return err

@@ -38,7 +38,13 @@ func schemaOf(t testing.TB, pool *pgxpool.Pool) string {
 // openPool returns a pool on the test server; change may adjust its configuration.
 func openPool(t testing.TB, change func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
-	cfg, err := pgxpool.ParseConfig(testserver.Postgres(t))
+	return openPoolAt(t, testserver.Postgres(t), change)
+}
+
+// openPoolAt is openPool on another server.
+func openPoolAt(t testing.TB, dsn string, change func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		t.Fatal(err)
 	}

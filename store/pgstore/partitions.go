@@ -34,6 +34,9 @@ func (c *core) Tidy(ctx context.Context, age time.Duration) error {
 	if err := c.db.exec(ctx, c.sql.forgetNodes); err != nil {
 		return c.explain(err)
 	}
+	if err := c.freeOrphans(ctx); err != nil {
+		return c.explain(err)
+	}
 	h, err := c.history(ctx)
 	if err != nil {
 		return c.explain(err)

@@ -29,22 +29,17 @@ old AS MATERIALIZED (
 ), ` + noteGone + `
 SELECT count(*) FROM gone`
 
-// purgePending deletes pending events. It runs behind a lock on the nodes, and looks at them: the first answer says whether a relay is
-// live. The tables are read from their beginning, where the oldest rows are, until there are enough. Rows that somebody is at work on
-// are passed over. What leaves in this way leaves no trace.
+// purgePending deletes ready events. It runs behind a lock on the nodes, and looks at them: the first answer says whether a relay is
+// live. The table is read from its beginning, where the oldest rows are, until there are enough. Rows that another transaction has
+// locked are passed over. What leaves in this way leaves no trace. An event that was delayed is as old as its time is past: a reader
+// of the table cannot have seen it before.
 const purgePending = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, clock_timestamp() - $1::double precision * interval '1 second' AS cutoff),
 live AS MATERIALIZED (SELECT EXISTS (SELECT FROM {node}, clock WHERE expires_at > clock.now) AS yes),
-ready AS MATERIALIZED (
-  SELECT id FROM {outbox} WHERE created_at < (SELECT cutoff FROM clock) AND NOT (SELECT yes FROM live) LIMIT $2 FOR UPDATE SKIP LOCKED
-), late AS MATERIALIZED (
-  SELECT id FROM {delayed} WHERE created_at < (SELECT cutoff FROM clock) AND NOT (SELECT yes FROM live)
-  LIMIT $2::bigint - (SELECT count(*) FROM ready) FOR UPDATE SKIP LOCKED
-), done AS (
-  DELETE FROM {outbox} WHERE id = ANY(ARRAY(SELECT id FROM ready)) RETURNING id, tenant_id, dedup_key
-), done_late AS (
-  DELETE FROM {delayed} WHERE id = ANY(ARRAY(SELECT id FROM late)) RETURNING id, tenant_id, dedup_key
+old AS MATERIALIZED (
+  SELECT id FROM {outbox} WHERE created_at < (SELECT cutoff FROM clock) AND (available_at IS NULL OR available_at < (SELECT cutoff FROM clock))
+    AND NOT (SELECT yes FROM live) LIMIT $2 FOR UPDATE SKIP LOCKED
 ), gone AS (
-  SELECT * FROM done UNION ALL SELECT * FROM done_late
+  DELETE FROM {outbox} WHERE id = ANY(ARRAY(SELECT id FROM old)) RETURNING id, tenant_id, dedup_key
 ), freed AS (
   DELETE FROM {dedup} d USING gone g
   WHERE g.dedup_key IS NOT NULL AND d.tenant_id = coalesce(g.tenant_id, '') AND d.dedup_key = g.dedup_key AND d.id = g.id
@@ -53,6 +48,53 @@ ready AS MATERIALIZED (
   ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value <> excluded.value
 )
 SELECT (SELECT yes FROM live), (SELECT count(*) FROM gone)`
+
+// readyDue moves delayed events whose time has come to the ready ones; $1: how many. It runs behind a lock on the nodes, as
+// purgePending does. delayed_due_idx (lane, due_at, seq), once per lane. The insert is in the order of their times, so that the log
+// is. An id that is among the ready ones already cannot be moved there: it stays where it is.
+const readyDue = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+live AS MATERIALIZED (SELECT EXISTS (SELECT FROM {node}, clock WHERE expires_at > clock.now) AS yes),
+due AS MATERIALIZED (
+  SELECT r.id, r.due_at, r.seq FROM clock, {lane} l
+  CROSS JOIN LATERAL (SELECT d.id, d.due_at, d.seq FROM {delayed} d WHERE d.lane = l.lane AND d.due_at <= clock.now
+    ORDER BY d.due_at, d.seq LIMIT $1) AS r
+  WHERE NOT (SELECT yes FROM live) ORDER BY r.due_at, r.seq LIMIT $1
+), taken AS MATERIALIZED (
+  SELECT id FROM {delayed} WHERE id = ANY(ARRAY(SELECT id FROM due)) AND NOT EXISTS (SELECT FROM {outbox} o WHERE o.id = {delayed}.id)
+  FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM {delayed} WHERE id = ANY(ARRAY(SELECT id FROM taken)) RETURNING *
+), moved AS (
+  INSERT INTO {outbox} (lane, seq, {events}, created_at, available_at)
+  SELECT lane, seq, {events}, created_at, due_at FROM gone ORDER BY due_at, seq RETURNING id
+)
+SELECT (SELECT yes FROM live), (SELECT count(*) FROM moved)`
+
+// freeOrphans frees the dedup keys among the next page whose event is nowhere pending: somebody deleted its row by hand. $1, $2: the
+// key that the page begins behind, $3: how many. A pending event and its key commit together, so that one snapshot shows both or
+// neither. The answer is how many keys the page had, and the last one.
+const freeOrphans = `WITH page AS MATERIALIZED (
+  SELECT tenant_id, dedup_key, id FROM {dedup} WHERE (tenant_id, dedup_key) > ($1, $2) ORDER BY tenant_id, dedup_key LIMIT $3
+), freed AS (
+  DELETE FROM {dedup} d USING page p WHERE d.tenant_id = p.tenant_id AND d.dedup_key = p.dedup_key AND d.id = p.id
+    AND NOT EXISTS (SELECT FROM {outbox} o WHERE o.id = p.id) AND NOT EXISTS (SELECT FROM {delayed} l WHERE l.id = p.id)
+)
+SELECT count(*) OVER (), tenant_id, dedup_key FROM page ORDER BY tenant_id DESC, dedup_key DESC LIMIT 1`
+
+// orphanPage is how many dedup keys are looked at in one statement.
+const orphanPage = 5000
+
+// freeOrphans looks through the dedup keys, page by page.
+func (c *core) freeOrphans(ctx context.Context) error {
+	var tenant, key string
+	for {
+		n := 0
+		rows, err := c.db.query(ctx, c.sql.freeOrphans, tenant, key, orphanPage)
+		if err := collect(rows, err, func() error { return nil }, &n, &tenant, &key); err != nil || n < orphanPage {
+			return err
+		}
+	}
+}
 
 // forgetSilentNodes removes nodes that have been silent for a day, as joining does.
 const forgetSilentNodes = `DELETE FROM {node} WHERE expires_at < clock_timestamp() - interval '1 day'`
@@ -76,6 +118,16 @@ func (c *core) PurgeWritten(ctx context.Context, age time.Duration, limit int) (
 	if age < 0 {
 		return 0, fmt.Errorf("pgstore: purge: the age %v is negative", age)
 	}
+	return c.withoutRelay(ctx, "purge", c.sql.purgeWritten, seconds(age), max(limit, 0))
+}
+
+// MakeReady implements [store.Keeper].
+func (c *core) MakeReady(ctx context.Context, limit int) (int, error) {
+	return c.withoutRelay(ctx, "make ready", c.sql.makeReady, max(limit, 0))
+}
+
+// withoutRelay runs a statement that must not run beside a relay. It answers whether one is live, and how many rows it changed.
+func (c *core) withoutRelay(ctx context.Context, what, query string, args ...any) (int, error) {
 	var live bool
 	var n int
 	err := c.db.within(ctx, func(tx database) error {
@@ -83,14 +135,14 @@ func (c *core) PurgeWritten(ctx context.Context, age time.Duration, limit int) (
 		if err := tx.exec(ctx, c.sql.lockNodes); err != nil {
 			return err
 		}
-		rows, err := tx.query(ctx, c.sql.purgeWritten, seconds(age), max(limit, 0))
+		rows, err := tx.query(ctx, query, args...)
 		return collect(rows, err, func() error { return nil }, &live, &n)
 	})
 	if err != nil {
 		return 0, c.explain(err)
 	}
 	if live {
-		return 0, fmt.Errorf("pgstore: purge: %w", store.ErrRelayLive)
+		return 0, fmt.Errorf("pgstore: %s: %w", what, store.ErrRelayLive)
 	}
 	return n, nil
 }

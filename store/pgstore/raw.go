@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -183,5 +184,9 @@ func rawTime(b []byte) time.Time {
 	if len(b) != 8 {
 		return time.Time{}
 	}
-	return time.UnixMicro(int64(binary.BigEndian.Uint64(b)) + postgresEpoch).UTC()
+	micros := int64(binary.BigEndian.Uint64(b))
+	if micros > math.MaxInt64-postgresEpoch { // infinity, or about the last year that PostgreSQL has
+		return eventrow.Latest()
+	}
+	return eventrow.Clamp(time.UnixMicro(micros + postgresEpoch))
 }

@@ -16,7 +16,8 @@ type record struct {
 	row                 store.Row
 	headers             string
 	lane, version, prio int
-	due                 *time.Time
+	occurred, created   instant
+	due                 instant
 	now                 time.Time
 	attempts, replay    int
 }
@@ -26,8 +27,8 @@ func (r *record) dest(e encoder) []any {
 	ev := &r.row.Event
 	return []any{
 		&r.lane, &r.row.Seq, e.scanID(&r.row.ID), &ev.Type, &ev.AggregateType, &ev.AggregateID, &ev.TenantID, &ev.Topic,
-		&ev.RoutingKey, &ev.SchemaID, &r.version, &ev.DedupKey, &ev.OccurredAt, &r.prio, &ev.CorrelationID, &ev.CausationID,
-		&r.headers, &ev.ContentType, &ev.Payload, &r.row.CreatedAt,
+		&ev.RoutingKey, &ev.SchemaID, &r.version, &ev.DedupKey, &r.occurred, &r.prio, &ev.CorrelationID, &ev.CausationID,
+		&r.headers, &ev.ContentType, &ev.Payload, &r.created,
 		&r.due, &r.attempts, &r.replay, &r.row.Holds, &r.row.LastError, &r.now,
 	}
 }
@@ -36,13 +37,11 @@ func (r *record) dest(e encoder) []any {
 func (r *record) decode() store.Row {
 	row := r.row
 	row.Lane, row.Attempts, row.Replay = r.lane, r.attempts, r.replay
-	row.CreatedAt = row.CreatedAt.UTC()
+	row.CreatedAt = time.Time(r.created)
 	row.Event.ID, row.Event.SchemaVersion, row.Event.Priority = row.ID, r.version, r.prio
-	row.Event.OccurredAt = row.Event.OccurredAt.UTC()
-	if r.due != nil {
-		row.DueAt = r.due.UTC()
-		row.Event.AvailableAt = row.DueAt
-	}
+	row.Event.OccurredAt = time.Time(r.occurred)
+	row.DueAt = time.Time(r.due)
+	row.Event.AvailableAt = row.DueAt
 	eventrow.Finish(&row, r.headers)
 	r.row.Event.Payload = nil // the next row must not be scanned into this one's bytes
 	return row
@@ -118,10 +117,10 @@ func (c *core) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
 
 // Due implements [store.Reader].
 func (c *core) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
-	var next *time.Time
+	var next instant
 	p, err := c.pageAnd(ctx, []any{&next}, limited(c.sql.due, limit), c.db.int16s(int16s(lanes)))
-	if err == nil && next != nil {
-		p.Next = next.UTC()
+	if err == nil {
+		p.Next = time.Time(next)
 	}
 	return p, err
 }

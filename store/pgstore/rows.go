@@ -75,11 +75,3 @@ func (r failedRows) Values() ([]any, error)                     { return nil, r.
 func (failedRows) RawValues() [][]byte                          { return nil }
 func (failedRows) Conn() *pgx.Conn                              { return nil }
 func (failedRows) TypeMap() *pgtype.Map                         { return nil }
-
-// failedBatch are no results, and why.
-type failedBatch struct{ err error }
-
-func (b failedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, b.err }
-func (b failedBatch) Query() (pgx.Rows, error)         { return failedRows(b), b.err }
-func (b failedBatch) QueryRow() pgx.Row                { return oneRow{nil, b.err} }
-func (b failedBatch) Close() error                     { return b.err }

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"time"
 
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
@@ -23,14 +24,24 @@ const followAggregate = `SELECT ` + readColumns + `, r.available_at, 0, 0, false
   ORDER BY seq LIMIT {limit}
 ) AS r ON true`
 
-// urgentRows reads what goes first. outbox_priority_idx (lane, seq) where priority > 0.
-const urgentRows = `SELECT ` + readColumns + `, r.available_at, 0, 0, false, '', now() FROM (SELECT) AS once LEFT JOIN (
+// urgentKeys finds what has a priority. outbox_priority_idx (lane, seq) where priority > 0. The
+// clock is in every row, and there is always one.
+const urgentKeys = `SELECT coalesce(r.lane, -1), coalesce(r.seq, 0), coalesce(r.id, '00000000-0000-0000-0000-000000000000'), ` + aggregateColumns + `, now()
+FROM (SELECT) AS once LEFT JOIN (
   unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
   CROSS JOIN LATERAL (
-    SELECT * FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to AND o.priority > 0 AND coalesce(o.aggregate_id, '') = ''
-    ORDER BY o.seq LIMIT {limit}
+    SELECT lane, seq, id, tenant_id, aggregate_type, aggregate_id FROM {outbox} o
+    WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to AND o.priority > 0 ORDER BY o.seq LIMIT {limit}
   ) AS r
 ) ON true`
+
+// plainRows finds the first rows without a priority of aggregates with these ids. Primary key of
+// outbox (lane, seq): it goes through the stretch once, however many aggregates there are. The
+// condition is a CASE so that the ids are hashed and not joined.
+const plainRows = `SELECT ` + aggregateColumns + `, min(seq) FROM {outbox}
+WHERE lane = $1::smallint AND seq > $2::bigint AND seq <= $3::bigint AND priority <= 0
+ AND CASE WHEN aggregate_id IN (SELECT unnest($4::text[])) THEN true ELSE false END
+GROUP BY 1, 2, 3`
 
 // Holds implements [store.Seeker].
 func (c *core) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
@@ -53,10 +64,54 @@ func (c *core) Follow(ctx context.Context, agg store.Aggregate, from store.Curso
 	return c.page(ctx, limited(c.sql.follow, limit), lanes[0], after[0], upTo[0], agg.Tenant, agg.Type, agg.ID)
 }
 
-// Urgent implements [store.Seeker].
+// Urgent implements [store.Seeker]. It looks for keys first, and reads only the rows that do not
+// wait for others.
 func (c *core) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	lanes, after, upTo := cursors(from)
-	p, err := c.page(ctx, limited(c.sql.urgent, limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
-	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
+	var seen []store.Sighting
+	var s store.Sighting
+	var now time.Time
+	rows, err := c.db.ordered(ctx, limited(c.sql.urgent, eventrow.AheadReach*limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
+	err = collect(rows, err, func() error {
+		if s.Aggregate.IsZero() {
+			s.Aggregate = store.Aggregate{}
+		}
+		if s.Lane >= 0 {
+			seen = append(seen, s)
+		}
+		return nil
+	}, &s.Lane, &s.Seq, c.db.scanID(&s.ID), &s.Aggregate.Tenant, &s.Aggregate.Type, &s.Aggregate.ID, &now)
+	if err != nil {
+		return store.Page{}, c.explain(err)
+	}
+	eventrow.Sort(seen, func(s *store.Sighting) store.Key { return s.Key })
+	keys, looked, err := eventrow.Ahead(from, seen, limit, func(cur store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+		return c.plain(ctx, cur, aggs)
+	})
+	if err != nil {
+		return store.Page{}, c.explain(err)
+	}
+	if len(keys) == 0 {
+		return store.Page{Now: now.UTC(), Looked: looked}, nil
+	}
+	p, err := c.Load(ctx, keys)
+	p.Looked = looked
 	return p, err
+}
+
+// plain returns where the first rows without a priority are of aggregates with these ids.
+func (c *core) plain(ctx context.Context, cur store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+	ids := make([]string, len(aggs))
+	for i, agg := range aggs {
+		ids[i] = agg.ID
+	}
+	first := make(map[store.Aggregate]int64)
+	var agg store.Aggregate
+	var seq int64
+	rows, err := c.db.ordered(ctx, c.sql.plain, int16(cur.Lane), cur.After, cur.UpTo, c.db.texts(ids))
+	err = collect(rows, err, func() error {
+		first[agg] = seq
+		return nil
+	}, &agg.Tenant, &agg.Type, &agg.ID, &seq)
+	return first, err
 }

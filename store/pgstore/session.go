@@ -17,6 +17,7 @@ import (
 // The connection's word for where its transaction stands.
 const (
 	idle    = 'I' // there is none
+	open    = 'T' // it can go on
 	aborted = 'E' // something failed; only a rollback helps
 )
 
@@ -41,7 +42,7 @@ type session struct {
 
 	waiting    []batch
 	size       int
-	failed     error        // waiting events could not be sent, and the server does not know it
+	failed     error        // the handle was given out though waiting events could not be sent in front of it
 	flushed    []waybill.ID // sent and accepted
 	dropped    []waybill.ID // never sent: taken back before their round trip came
 	revoked    bool         // a rollback to a savepoint may have taken accepted events back
@@ -113,6 +114,10 @@ func (s *session) Owns(tx pgx.Tx) bool {
 // status is where the connection says the transaction stands.
 func (s *session) status() byte { return s.conn.Conn().PgConn().TxStatus() }
 
+// busy reports whether the connection waits for the caller to read an answer to its end. It takes no statement meanwhile, and
+// what it says about the transaction is from before.
+func (s *session) busy() bool { return s.conn.Conn().PgConn().IsBusy() }
+
 // pending reports whether something waits for the next round trip: events, or the BEGIN.
 func (s *session) pending() bool { return !s.begun || len(s.waiting) > 0 }
 
@@ -146,7 +151,7 @@ func (s *session) flush(ctx context.Context) error {
 // send sends what waits and the given statements behind it, in one round trip, and reads the answers to the former. On an
 // error the results are closed.
 func (s *session) send(ctx context.Context, behind *pgx.Batch) (pgx.BatchResults, error) {
-	if s.status() == aborted {
+	if s.status() == aborted && !s.busy() {
 		// Nothing can be written any more. What the caller sends may be the ROLLBACK TO that mends it; the events that
 		// wait were written behind that savepoint, since setting one sends everything in front of it.
 		s.drop()
@@ -166,14 +171,30 @@ func (s *session) send(ctx context.Context, behind *pgx.Batch) (pgx.BatchResults
 	results := s.conn.SendBatch(ctx, all)
 	if err := s.readFront(results, front); err != nil {
 		_ = results.Close()
-		if s.status() != aborted {
-			s.failed = err // the server never saw it; a COMMIT now would commit without the events
+		if !s.unsent() {
+			s.drop()
 		}
-		s.drop()
 		return nil, s.store.hint(ended(err))
 	}
 	s.accept(front)
 	return results, nil
+}
+
+// unsent reports, behind a round trip that failed, whether the server has seen nothing of it: the connection lives, and the
+// transaction is as it was. The context had ended, an argument could not be encoded, or a statement could not be prepared
+// outside of the transaction, whose BEGIN waits too, or the connection was busy. The events wait on: a COMMIT without them would lose them, and so
+// would one behind a rollback to a savepoint that has nothing to do with them.
+func (s *session) unsent() bool {
+	if s.conn.Conn().IsClosed() {
+		return false
+	}
+	if s.busy() {
+		return true
+	}
+	if !s.begun {
+		return s.status() == idle
+	}
+	return s.status() == open
 }
 
 // readFront reads the answers to BEGIN, if it was sent, and to the events.
@@ -185,7 +206,7 @@ func (s *session) readFront(results pgx.BatchResults, front []part) error {
 		s.begun = true
 	}
 	for i := range front {
-		if err := front[i].read(results); err != nil {
+		if err := front[i].read(s.store.core, results); err != nil {
 			return err
 		}
 	}
@@ -216,25 +237,25 @@ func (s *session) compose() []part {
 	var parts []part
 	for _, chunk := range chunks(evs) {
 		p := part{evs: chunk, placed: s.store.place(chunk, s.lanes)}
-		p.query, p.args, p.err = s.store.insert(chunk, p.placed)
+		p.query, p.args, p.err = s.store.insert(chunk, p.placed, s.lanes)
 		parts = append(parts, p)
 	}
 	return parts
 }
 
 // read reads the answer to a part. An event that was absorbed gets the zero id: who holds its key was not asked.
-func (p *part) read(results pgx.BatchResults) error {
+func (p *part) read(c *core, results pgx.BatchResults) error {
 	rows, err := results.Query()
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var place int64
-		if err := rows.Scan(&place); err != nil {
+		var n int64
+		if err := rows.Scan(&n); err != nil {
 			return err
 		}
-		p.placed[place-1].ID = waybill.ID{}
+		c.answer(p.evs, p.placed, n)
 	}
 	rows.Close()
 	return rows.Err()

@@ -2,7 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -16,9 +15,7 @@ import (
 // of one lane left behind may now be in any, so they are all as unclean as the worst of them.
 func setLanesStatements(r func(string) string) []string {
 	statements := []string{`LOCK TABLE {outbox}, {delayed}, {dead} IN ACCESS EXCLUSIVE MODE`}
-	// As the trigger chooses it.
-	const lane = `CASE WHEN coalesce(aggregate_id, '') = '' THEN {lane_of}('', '', id::text, $1::integer)
-  ELSE {lane_of}(tenant_id, aggregate_type, aggregate_id, $1::integer) END`
+	lane := strings.ReplaceAll(rightLane, "{n}", "$1::integer")
 	for _, table := range []string{"{outbox}", "{delayed}", "{dead}"} {
 		statements = append(statements, `UPDATE `+table+` SET lane = `+lane+` WHERE lane <> `+lane)
 	}
@@ -37,6 +34,9 @@ ON CONFLICT (lane) DO UPDATE SET owner = NULL, token = NULL, epoch = excluded.ep
 	return statements
 }
 
+// countLanes makes the function anew that says how many lanes there are. A definition takes no arguments.
+const countLanes = `CREATE OR REPLACE FUNCTION {lane_count}() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT %d $$`
+
 // anyLive asks whether a relay is running.
 const anyLive = `WITH ` + durable + ` SELECT EXISTS (SELECT FROM {node} WHERE expires_at > clock_timestamp()) FROM durable`
 
@@ -45,11 +45,7 @@ func (c *core) SetLanes(ctx context.Context, n int) error {
 	if n < 1 || n > maxLanes {
 		return fmt.Errorf("pgstore: %d lanes are not between 1 and %d", n, maxLanes)
 	}
-	chooser, err := c.chooser(n)
-	if err != nil {
-		return err
-	}
-	err = c.db.within(ctx, func(tx database) error {
+	err := c.db.within(ctx, func(tx database) error {
 		if err := tx.exec(ctx, c.sql.lockNodes); err != nil {
 			return err
 		}
@@ -70,34 +66,11 @@ func (c *core) SetLanes(ctx context.Context, n int) error {
 				return err
 			}
 		}
-		return tx.exec(ctx, chooser)
+		return tx.exec(ctx, fmt.Sprintf(c.sql.countLanes, n))
 	})
 	if err != nil {
 		return c.explain(err)
 	}
-	c.mu.Lock()
-	c.lanes = n
-	c.mu.Unlock()
+	c.noteLanes(n)
 	return nil
-}
-
-// chooser returns the statement that makes the function which chooses a lane for plain SQL anew, for n lanes: the text is the
-// migration's.
-func (c *core) chooser(n int) (string, error) {
-	cfg := c.cfg
-	cfg.Lanes = n
-	changed := core{cfg: cfg}
-	steps, err := changed.steps()
-	if err != nil {
-		return "", err
-	}
-	begin := cfg.replacer().Replace("CREATE FUNCTION {choose_lane}()")
-	for _, step := range steps {
-		for _, statement := range step.Statements {
-			if at := strings.Index(statement, begin); at >= 0 {
-				return "CREATE OR REPLACE" + strings.TrimPrefix(statement[at:], "CREATE"), nil
-			}
-		}
-	}
-	return "", errors.New("pgstore: the migrations do not make the function that chooses lanes")
 }

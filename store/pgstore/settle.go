@@ -65,9 +65,11 @@ const settleHistory = `, kept AS (
   SELECT *, clock_timestamp() FROM ({gone}) AS g
 )`
 
-// $7: ids, $8: attempts, $9: delays in microseconds, $10: holds, $11: errors of retry.
+// $7: ids, $8: attempts, $9: delays in microseconds, $10: holds, $11: errors, $12: replays of retry. A row that was replayed since it was read
+// is another delivery's.
 const settleRetry = `, retry AS MATERIALIZED (
-  SELECT * FROM unnest($7::uuid[], $8::integer[], $9::bigint[], $10::boolean[], $11::text[]) AS r(id, attempts, delay, holds, error)
+  SELECT * FROM unnest($7::uuid[], $8::integer[], $9::bigint[], $10::boolean[], $11::text[], $12::integer[])
+    AS r(id, attempts, delay, holds, error, replay)
 ), put_off AS (
   DELETE FROM {outbox} WHERE id = ANY($7::uuid[]) AND ` + held + `
   RETURNING lane, seq, {events}, created_at
@@ -78,17 +80,17 @@ const settleRetry = `, retry AS MATERIALIZED (
 ), again AS (
   UPDATE {delayed} d SET due_at = clock_timestamp() + r.delay * interval '1 microsecond',
     attempts = r.attempts, holds = r.holds, last_error = r.error
-  FROM retry r WHERE d.id = ANY($7::uuid[]) AND d.id = r.id AND d.` + held + ` RETURNING d.lane, d.id
+  FROM retry r WHERE d.id = ANY($7::uuid[]) AND d.id = r.id AND d.replay = r.replay AND d.` + held + ` RETURNING d.lane, d.id
 )`
 
-// $12: ids, $13: attempts, $14: holds, $15: errors of dead.
+// $13: ids, $14: attempts, $15: holds, $16: errors, $17: replays of dead.
 const settleDead = `, verdict AS MATERIALIZED (
-  SELECT * FROM unnest($12::uuid[], $13::integer[], $14::boolean[], $15::text[]) AS v(id, attempts, holds, error)
+  SELECT * FROM unnest($13::uuid[], $14::integer[], $15::boolean[], $16::text[], $17::integer[]) AS v(id, attempts, holds, error, replay)
 ), given_up AS (
-  DELETE FROM {outbox} WHERE id = ANY($12::uuid[]) AND ` + held + `
+  DELETE FROM {outbox} WHERE id = ANY($13::uuid[]) AND ` + held + `
   RETURNING lane, seq, {events}, created_at, 0 AS replay
 ), given_up_late AS (
-  DELETE FROM {delayed} WHERE id = ANY($12::uuid[]) AND ` + held + `
+  DELETE FROM {delayed} WHERE id = ANY($13::uuid[]) AND (id, replay) IN (SELECT id, replay FROM verdict) AND ` + held + `
   RETURNING lane, seq, {events}, created_at, replay
 ), buried AS (
   INSERT INTO {dead} (lane, seq, {events}, created_at, replay, attempts, holds, last_error)
@@ -144,18 +146,21 @@ func (k settleKind) answer(moved []string) string {
 	if len(moved) == 0 {
 		return held + ", 0, ''"
 	}
-	return held + `, m.n, CASE WHEN m.n < $16::bigint THEN m.ids ELSE '' END
-FROM (SELECT count(*) AS n, CASE WHEN count(*) < $16::bigint THEN coalesce(string_agg(id::text, ','), '') END AS ids FROM (
+	return held + `, m.n, CASE WHEN m.n < $18::bigint THEN m.ids ELSE '' END
+FROM (SELECT count(*) AS n, CASE WHEN count(*) < $18::bigint THEN coalesce(string_agg(id::text, ','), '') END AS ids FROM (
   SELECT id FROM ` + strings.Join(moved, " UNION ALL SELECT id FROM ") + `
 ) AS all_of_them) AS m`
 }
 
 // renumber closes the gaps that missing parts leave in the numbers of the parameters.
 func renumber(statement string, k settleKind) string {
-	present := []bool{true, true, true, true, k.done, k.late, k.retry, k.retry, k.retry, k.retry, k.retry, k.dead, k.dead, k.dead, k.dead, k.done || k.late || k.retry || k.dead}
+	present := []bool{
+		true, true, true, true, k.done, k.late, k.retry, k.retry, k.retry, k.retry, k.retry, k.retry,
+		k.dead, k.dead, k.dead, k.dead, k.dead, k.done || k.late || k.retry || k.dead,
+	}
 	var pairs []string
 	next := len(slices.DeleteFunc(slices.Clone(present), func(b bool) bool { return !b }))
-	for i := len(present) - 1; i >= 0; i-- { // from the largest, so that $1 is not found in $16
+	for i := len(present) - 1; i >= 0; i-- { // from the largest, so that $1 is not found in $18
 		if present[i] {
 			pairs = append(pairs, "$"+strconv.Itoa(i+1), "$"+strconv.Itoa(next))
 			next--
@@ -270,7 +275,7 @@ func settledOf(held string, n int, ids string, all int, asked []waybill.ID) (sto
 	return out, nil
 }
 
-// results splits results into columns: id, attempts, delay if asked for, holds and error.
+// results splits results into columns: id, attempts, delay if asked for, holds, error and replay.
 func (c *core) results(rs []store.Result, delays bool) []any {
 	out := []any{
 		c.db.ids(column(rs, func(r store.Result) waybill.ID { return r.ID })),
@@ -282,6 +287,7 @@ func (c *core) results(rs []store.Result, delays bool) []any {
 	return append(out,
 		c.db.bools(column(rs, func(r store.Result) bool { return r.Holds })),
 		c.db.texts(column(rs, func(r store.Result) string { return store.CutError(r.Error) })),
+		c.db.int32s(column(rs, func(r store.Result) int32 { return int32(r.Replay) })),
 	)
 }
 

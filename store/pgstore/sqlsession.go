@@ -42,17 +42,17 @@ func (s *SQLStore) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) 
 // AppendSQL implements [store.SQLAppender].
 func (s *SQLStore) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.Placed, error) {
 	db := sqlDB{tx}
-	put := func(evs []waybill.Event, placed []store.Placed) error {
+	put := func(evs []waybill.Event, placed []store.Placed, lanes int) error {
 		for _, chunk := range chunks(evs) {
 			here := placed[:len(chunk)]
 			placed = placed[len(chunk):]
-			query, args, err := s.insert(chunk, here)
+			query, args, err := s.insert(chunk, here, lanes)
 			if err != nil {
 				return err
 			}
-			var place int64
+			var n int64
 			rows, err := db.query(ctx, query, textArgs(args)...)
-			err = collect(rows, err, func() error { here[place-1].ID = waybill.ID{}; return nil }, &place)
+			err = collect(rows, err, func() error { s.answer(chunk, here, n); return nil }, &n)
 			if err != nil {
 				return err
 			}

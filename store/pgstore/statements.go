@@ -21,7 +21,7 @@ type statements struct {
 	fetch, sweep, load, due      string
 	drawn, drawers               string
 	fetchRaw                     string
-	holds, follow, urgent        string
+	holds, follow, urgent, plain string
 	settle                       map[settleKind]string
 	finish                       string
 	stats, find                  string
@@ -29,9 +29,11 @@ type statements struct {
 	replay, discard, unblock     string
 	purge                        map[store.State]string
 	purgeWritten, forgetNodes    string
+	makeReady, freeOrphans       string
 	days, forgetDay              string
 	anyLive                      string
 	setLanes                     []string
+	countLanes                   string
 	jobStatements
 	inboxStatements
 	keyStatements
@@ -87,9 +89,16 @@ const manyColumns = `unnest($1::smallint[], $2::uuid[], $3::text[], $4::text[], 
 const manyNames = `lane, id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, schema_version, dedup_key,
  occurred_at, priority, correlation_id, causation_id, headers, content_type, payload`
 
-// manyValues is manyNames with the defaults of what an array may leave out.
-const manyValues = `lane, id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, coalesce(schema_version, 1), dedup_key,
+// manyValues is manyNames behind the lane, with the defaults of what an array may leave out.
+const manyValues = `id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, coalesce(schema_version, 1), dedup_key,
  occurred_at, coalesce(priority, 0), correlation_id, causation_id, headers, content_type, payload`
+
+// rightLane is the lane of a row, as the trigger chooses it and store.LaneOf computes it. {n} is how many lanes there are.
+const rightLane = `CASE WHEN coalesce(aggregate_id, '') = '' THEN {lane_of}('', '', id::text, {n})
+  ELSE {lane_of}(tenant_id, aggregate_type, aggregate_id, {n}) END`
+
+// countedLane is the lane that the writer has chosen, if it counted on as many as there are.
+var countedLane = `CASE WHEN $21::integer = {lane_count}() THEN lane ELSE ` + strings.ReplaceAll(rightLane, "{n}", "{lane_count}()") + ` END`
 
 func newStatements(names *strings.Replacer) statements {
 	r := names.Replace
@@ -98,14 +107,22 @@ func newStatements(names *strings.Replacer) statements {
 		setSetting: r(`INSERT INTO {setting} AS s (name, value) VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value <> excluded.value`),
 
-		insertOne: r(`INSERT INTO {outbox} (` + manyNames + `)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`),
-		insertMany: r(`INSERT INTO {outbox} (` + manyNames + `)
-SELECT ` + manyValues + ` FROM ` + manyColumns + `) AS i(` + manyNames + `)`),
+		// The last argument of each insert is how many lanes its writer counts on. If there are others by now, the lane is left
+		// out, the trigger chooses it, and the answer is their number, negated. Planned, nothing of it is left but the comparison of
+		// two numbers. A change of the number waits for the transactions that have inserted, and every INSERT waits for the
+		// change and plans again behind it, also in a transaction whose snapshot is older.
+		insertOne: r(`WITH put AS (INSERT INTO {outbox} (` + manyNames + `)
+VALUES (CASE WHEN $19::integer = {lane_count}() THEN $1::smallint END,
+ $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18))
+SELECT -{lane_count}()::bigint WHERE $19::integer <> {lane_count}()`),
+		insertMany: r(`WITH put AS (INSERT INTO {outbox} (` + manyNames + `)
+SELECT CASE WHEN $19::integer = {lane_count}() THEN lane END, ` + manyValues + ` FROM ` + manyColumns + `) AS i(` + manyNames + `))
+SELECT -{lane_count}()::bigint WHERE $19::integer <> {lane_count}()`),
 
 		// Keys are taken in sorted order, so that two writers cannot deadlock over one write each; a key that another open
-		// transaction has taken is waited for. The database's clock chooses the table. The answer is the place, counted from
-		// 1, of every event that was absorbed.
+		// transaction has taken is waited for. The database's clock chooses the table. The answer is also the place, counted from
+		// 1, of every event that was absorbed. Only outbox has the trigger, so the lane is chosen here. Tables are
+		// locked in the order in which they stand: outbox in front of delayed, as SetLanes locks them, or the two would deadlock.
 		insertWith: r(`WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 input AS MATERIALIZED (
   SELECT i.*, CASE WHEN i.delay > 0 THEN clock.now + i.delay * interval '1 microsecond'
@@ -124,29 +141,40 @@ input AS MATERIALIZED (
       OR EXISTS (SELECT FROM {dedup} d WHERE d.tenant_id = coalesce(input.tenant_id, '') AND d.dedup_key = input.dedup_key AND d.id = input.id)
     ORDER BY place
   ) AS ordered
-), later AS (
-  INSERT INTO {delayed} (` + manyNames + `, seq, due_at)
-  SELECT ` + manyValues + `, seq, due_at FROM kept WHERE due_at IS NOT NULL
 ), ready AS (
   INSERT INTO {outbox} (` + manyNames + `, seq)
-  SELECT ` + manyValues + `, seq FROM kept WHERE due_at IS NULL
+  SELECT ` + countedLane + `, ` + manyValues + `, seq FROM kept WHERE due_at IS NULL
+), later AS (
+  INSERT INTO {delayed} (` + manyNames + `, seq, due_at)
+  SELECT ` + countedLane + `, ` + manyValues + `, seq, due_at FROM kept WHERE due_at IS NOT NULL
 )
-SELECT place FROM input WHERE dedup_key IS NOT NULL AND id NOT IN (SELECT id FROM kept)`),
+SELECT place FROM input WHERE dedup_key IS NOT NULL AND id NOT IN (SELECT id FROM kept)
+UNION ALL SELECT -{lane_count}()::bigint WHERE $21::integer <> {lane_count}()`),
 		// Primary key of dedup.
 		holders: r(`SELECT d.id, k.place FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS k(tenant_id, dedup_key, place)
 JOIN {dedup} d ON d.tenant_id = k.tenant_id AND d.dedup_key = k.dedup_key`),
 
 		// Unique id of outbox, primary key of delayed.
 		present: r(`SELECT id FROM {outbox} WHERE id = ANY($1::uuid[]) UNION ALL SELECT id FROM {delayed} WHERE id = ANY($1::uuid[])`),
-		openTransactions: `SELECT clock_timestamp(), min(xact_start) FROM pg_stat_activity
-WHERE datname = current_database() AND usename = session_user AND pid <> pg_backend_pid() AND backend_type = 'client backend'`,
+		// A prepared transaction has no process. One that has drawn from the sequence may hold any event.
+		openTransactions: r(`SELECT clock_timestamp(), min(xact_start), EXISTS (SELECT FROM pg_locks WHERE pid IS NULL
+ AND locktype = 'relation' AND relation = '{outbox_seq}'::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+FROM pg_stat_activity
+WHERE datname = current_database() AND usename = session_user AND pid <> pg_backend_pid() AND backend_type = 'client backend'`),
 		found: r(`SELECT EXISTS (SELECT FROM {outbox} WHERE id = $1) OR EXISTS (SELECT FROM {delayed} WHERE id = $1)
  OR EXISTS (SELECT FROM {dead} WHERE id = $1) OR EXISTS (SELECT FROM {history} WHERE id = $1),
  coalesce((SELECT value FROM {setting} WHERE name = 'history_from'), '')`),
 
 		drawn: r(`SELECT coalesce(pg_sequence_last_value('{outbox_seq}'::regclass), 0)`),
-		drawers: r(`SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND relation = '{outbox_seq}'::regclass
- AND mode = 'RowExclusiveLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`),
+		// Each goes by two names, once it has both. A prepared transaction loses the first when the server is restarted.
+		drawers: r(`WITH l AS MATERIALIZED (SELECT locktype, relation, database, mode, granted, virtualtransaction, transactionid FROM pg_locks),
+d AS MATERIALIZED (
+  SELECT virtualtransaction FROM l WHERE locktype = 'relation' AND relation = '{outbox_seq}'::regclass
+    AND mode = 'RowExclusiveLock' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+)
+SELECT virtualtransaction FROM d
+UNION ALL SELECT 'xid ' || l.transactionid::text FROM d JOIN l USING (virtualtransaction)
+WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`),
 
 		lockNodes: r(`LOCK TABLE {node} IN SHARE ROW EXCLUSIVE MODE`),
 		live:      r(`SELECT EXISTS (SELECT FROM {node} WHERE id = $1 AND expires_at > clock_timestamp())`),
@@ -184,7 +212,8 @@ CROSS JOIN LATERAL (
 
 		holds:  r(holdingRows),
 		follow: r(followAggregate),
-		urgent: r(urgentRows),
+		urgent: r(urgentKeys),
+		plain:  r(plainRows),
 
 		settle: settleStatements(r),
 		finish: r(finishDeliveries()),
@@ -203,11 +232,14 @@ CROSS JOIN LATERAL (
 			store.Dead:      r(purgeDead),
 		},
 		purgeWritten: r(purgePending),
+		makeReady:    r(strings.ReplaceAll(readyDue, "{events}", eventColumns)),
+		freeOrphans:  r(freeOrphans),
 		forgetNodes:  r(forgetSilentNodes),
 		days:         r(historyDays),
 		forgetDay:    r(forgetUntil),
 		anyLive:      r(anyLive),
 		setLanes:     setLanesStatements(r),
+		countLanes:   r(countLanes),
 
 		jobStatements:   newJobStatements(r),
 		inboxStatements: newInboxStatements(r),

@@ -113,7 +113,7 @@ type shared struct {
 	self waybill.ID // tells this process's wake-ups from those of others
 
 	mu      sync.Mutex
-	lanes   int                      // 0 until the tables were asked
+	lanes   int                      // 0 until the tables were asked; a writer that counts on another number is told
 	gap     bool                     // the tables know that delivered events leave no history
 	doubted map[waybill.ID]time.Time // when Committed first could not tell, by the database's clock
 }
@@ -146,10 +146,15 @@ func (c *core) laneCount(ctx context.Context, db database) (int, error) {
 	if c.cfg.Lanes != 0 && c.cfg.Lanes != n {
 		return 0, fmt.Errorf("pgstore: Config.Lanes is %d, but the tables have %d; leave it out, or change the tables", c.cfg.Lanes, n)
 	}
-	c.mu.Lock()
-	c.lanes = n
-	c.mu.Unlock()
+	c.noteLanes(n)
 	return n, nil
+}
+
+// noteLanes remembers how many lanes the tables have.
+func (s *shared) noteLanes(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lanes = n
 }
 
 func (c *core) laneFor(ev waybill.Event, n int) int {
@@ -166,6 +171,11 @@ var undefined = map[string]bool{"42P01": true, "3F000": true, "42883": true}
 func (c *core) hint(err error) error {
 	if undefined[sqlState(err)] && strings.Contains(err.Error(), c.cfg.Prefix) {
 		return fmt.Errorf("pgstore: the tables are missing; call Migrate, or apply MigrationSQL with psql: %w", err)
+	}
+	// 26000: a prepared statement does not exist; 42P05: it exists already.
+	if state := sqlState(err); state == "26000" || state == "42P05" {
+		return fmt.Errorf("pgstore: a pooler shares the server's sessions among clients, and prepared statements belong to a session; "+
+			"add default_query_exec_mode=exec to the URL: %w", err)
 	}
 	return err
 }

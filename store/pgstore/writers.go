@@ -10,7 +10,7 @@ import (
 const insufficientPrivilege = "42501"
 
 // Writers implements [store.Reader]. Whoever has drawn from a sequence holds a lock on it until the end of its transaction, also of one
-// that is prepared, and until after its rows can be seen. Every account may look at locks.
+// that is prepared, also across a restart of the server, and until after its rows can be seen. Every account may look at locks.
 func (c *core) Writers(ctx context.Context) (store.Writers, error) {
 	var w store.Writers
 	rows, err := c.db.query(ctx, c.sql.drawn)

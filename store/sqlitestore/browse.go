@@ -50,9 +50,17 @@ func known(state store.State) error {
 	return nil
 }
 
-// filterArgs are the arguments 1 to 6 of the statements that count and list.
+// filterArgs are the arguments 1 to 6 of the statements that count and list. NULL asks for rows
+// without a tenant, or that were never tried.
 func filterArgs(f store.Filter) []any {
-	return []any{f.Type, f.AggregateType, f.AggregateID, f.TenantID, f.Holding, f.Failed}
+	var tenant, failed any = f.TenantID, f.Failed
+	if f.NoTenant {
+		tenant = nil
+	}
+	if f.Untried {
+		failed = nil
+	}
+	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed}
 }
 
 // Count implements [store.Browser].

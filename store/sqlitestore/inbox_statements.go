@@ -31,7 +31,7 @@ func (s *statements) recordStatements(one func(string) *statement, each func(tex
 	// Primary key of inbox, up to findRecord. Not OR IGNORE, which would hide every other error too.
 	s.accept = each(`INSERT INTO {inbox} (processed_at, received_at, owner, status, fence, attempts, `+intakeColumns+`) VALUES LIST
 ON CONFLICT (consumer_group, dedup_id) DO NOTHING RETURNING consumer_group, dedup_id`, `(?1, ?1, ?2, 1, 1, 1`+strings.Repeat(`, ?`, 6)+`)`)
-	s.succeed = one(`UPDATE {inbox} SET status = 1, processed_at = ?5, lease_until = NULL WHERE ` + heldRecord + ` AND lease_until > ?5`)
+	s.succeed = one(`UPDATE {inbox} SET status = 1, processed_at = ?5, lease_until = NULL WHERE ` + heldRecord)
 	s.handled = one(`SELECT EXISTS (SELECT 1 FROM {inbox} WHERE consumer_group = ? AND dedup_id = ? AND owner = ? AND fence = ? AND status = 1)`)
 
 	s.claim = one(`INSERT INTO {inbox} AS i (` + intakeColumns + `, status, owner, fence, attempts, lease_until, received_at, event)

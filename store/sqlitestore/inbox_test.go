@@ -244,12 +244,12 @@ func TestZombie(t *testing.T) {
 		}
 		return did
 	}
-	if succeed(attempt(old)) {
-		t.Error("succeeded after the lease had run out")
-	}
 	next, taken := claim(t, db, in, time.Hour, 3, []byte("kept"))
 	if !taken || next.Fence != old.Fence+1 {
 		t.Fatalf("the take-over: %+v, %t", next, taken)
+	}
+	if succeed(attempt(old)) {
+		t.Error("succeeded after another attempt had taken over")
 	}
 	if did, err := db.FailEvent(t.Context(), in, store.Failure{Owner: old.Owner, Fence: old.Fence, Error: "late"}); did || err != nil {
 		t.Errorf("FailEvent of the old attempt: %t, %v", did, err)

@@ -32,12 +32,12 @@ func (s *statements) jobsStatements(one func(string) *statement) {
 SELECT ?1, ?2, 1, ?3, ?4 WHERE ?5 <= 0 OR EXISTS (SELECT 1 FROM {job} WHERE name = ?1)
 ON CONFLICT (name) DO UPDATE SET owner = ?2, fence = j.fence + 1, lease_until = ?3, started_at = ?4
 WHERE (j.owner IS NULL OR j.lease_until <= ?4) AND (?5 < 0 OR j.fence = ?5)`)
-	s.renewJob = one(`UPDATE {job} SET lease_until = ?4 WHERE ` + jobFence + ` AND lease_until > ?5`)
+	s.renewJob = one(`UPDATE {job} SET lease_until = ?4 WHERE ` + jobFence)
 	s.endJob = one(`UPDATE {job} SET owner = NULL, lease_until = NULL, ended_at = ?4, next_at = ?5, found = ?6, sent = ?7, skipped = ?8,
  failed = ?9, last_error = ?10 WHERE ` + jobFence)
 	s.findJob = one(`SELECT ` + jobColumns + ` FROM {job} WHERE name = ?`)
 	s.listJobs = one(`SELECT ` + jobColumns + ` FROM {job} ORDER BY name`)
-	s.jobHeld = one(`SELECT EXISTS (SELECT 1 FROM {job} WHERE ` + jobFence + ` AND lease_until > ?4)`)
+	s.jobHeld = one(`SELECT EXISTS (SELECT 1 FROM {job} WHERE ` + jobFence + `)`)
 	// Primary key of job_sent.
 	s.noteSent = one(`INSERT INTO {job_sent} (job, key_id, event_id, sent_at) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (job, key_id) DO UPDATE SET event_id = ?3, sent_at = ?4`)
@@ -113,7 +113,7 @@ func (s *Store) changeJob(ctx context.Context, st *statement, args func(now time
 
 // RenewJob implements [store.JobClaimer].
 func (s *Store) RenewJob(ctx context.Context, a store.JobAttempt, lease time.Duration) (bool, error) {
-	return s.changeJob(ctx, s.sql.renewJob, func(now time.Time) []any { return append(jobArgs(a), micros(now.Add(lease)), micros(now)) })
+	return s.changeJob(ctx, s.sql.renewJob, func(now time.Time) []any { return append(jobArgs(a), micros(now.Add(lease))) })
 }
 
 // EndJob implements [store.JobClaimer].
@@ -170,7 +170,7 @@ func (s *Store) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt
 	}
 	now := micros(clock())
 	held := false
-	rows, err := t.query(ctx, s.sql.jobHeld, append(jobArgs(a), now)...)
+	rows, err := t.query(ctx, s.sql.jobHeld, jobArgs(a)...)
 	if _, err := scanOne(rows, err, &held); err != nil {
 		return false, s.refused(err)
 	}

@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"time"
 
@@ -83,14 +84,9 @@ func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) 
 			return err
 		}
 		w := settling{store: s, t: t, now: now}
-		for _, purge := range []*statement{s.sql.purgeReady, s.sql.purgeDelayed} {
-			args := []any{micros(now.Add(-age)), max(limit, 0) - purged}
-			if err := w.drop(ctx, purge, args, func(waybill.ID) { purged++ }); err != nil {
-				return err
-			}
-		}
-		if purged == 0 {
-			return nil
+		args := []any{micros(now.Add(-age)), max(limit, 0)}
+		if err := w.drop(ctx, s.sql.purgeReady, args, func(waybill.ID) { purged++ }); err != nil || purged == 0 {
+			return err
 		}
 		return s.keepNoHistory(ctx, t)
 	})
@@ -98,6 +94,38 @@ func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) 
 		return 0, err
 	}
 	return purged, nil
+}
+
+// MakeReady implements [store.Keeper].
+func (s *Store) MakeReady(ctx context.Context, limit int) (int, error) {
+	var ids []waybill.ID
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		ids = nil
+		now := clock()
+		if err := s.noRelay(ctx, t, now); err != nil {
+			return err
+		}
+		rows, err := t.query(ctx, s.sql.makeReady, micros(now), max(limit, 0))
+		err = eachRow(rows, err, func(rows *sql.Rows) error {
+			var id waybill.ID
+			if err := rows.Scan((*scanID)(&id)); err != nil {
+				return err
+			}
+			ids = append(ids, id)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return lists(ids, idArg, func(index int, args []any) error {
+			_, err := t.exec(ctx, s.sql.dropMoved[index], args...)
+			return err
+		})
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(ids), nil
 }
 
 // noRelay returns an error while a relay is live.
@@ -111,10 +139,14 @@ func (s *Store) noRelay(ctx context.Context, t txTarget, now time.Time) error {
 	return err
 }
 
-// Tidy implements [store.Keeper]. There are no partitions here, and nothing is left over but nodes that have been silent for long.
+// Tidy implements [store.Keeper]. There are no partitions here. What is left over are nodes that have been silent for long, and dedup
+// keys of events whose rows somebody deleted by hand.
 func (s *Store) Tidy(ctx context.Context, _ time.Duration) error {
 	return s.within(ctx, func(ctx context.Context, t txTarget) error {
-		_, err := t.exec(ctx, s.sql.forgetNodes, micros(clock().Add(-forgetAfter)))
+		if _, err := t.exec(ctx, s.sql.forgetNodes, micros(clock().Add(-forgetAfter))); err != nil {
+			return err
+		}
+		_, err := t.exec(ctx, s.sql.freeOrphans)
 		return err
 	})
 }

@@ -22,9 +22,9 @@ const (
  lost, ifnull(result_expires_at <= ?4, 0), error_code, last_error, lease_until, created_at, completed_at, expires_at, RESULT IS NOT NULL`
 	// keyIs names a record by ?1 to ?3. Primary key of idempotency, and so are all statements up to findKey.
 	keyIs = `tenant = ?1 AND operation = ?2 AND key = ?3`
-	// isHeld is the fence of an attempt: ?5 owner, ?6 fence. isHeldNow also asks for its lease. ?4 is the time, wherever there is one.
-	isHeld    = keyIs + ` AND status = 0 AND owner = ?5 AND fence = ?6`
-	isHeldNow = isHeld + ` AND lease_until > ?4`
+	// isHeld is the fence of an attempt: ?5 owner, ?6 fence. The lease is not looked at: it says when others may take the key, and who takes it
+	// draws the next fence. ?4 is the time, wherever there is one.
+	isHeld = keyIs + ` AND status = 0 AND owner = ?5 AND fence = ?6`
 	// isTaken says that the transaction took the key for this attempt.
 	isTaken = keyIs + ` AND status IN (0, 2) AND taker = ?5 AND fence = ?6 - 1`
 	// isOver comes before everything else; isFree says that whoever has the hash ?5 may take the key.
@@ -56,9 +56,9 @@ ON CONFLICT (tenant, operation, key) DO UPDATE SET taker = ?6, request_hash = ?5
  attempts = iif(` + isOver + `, 0, k.attempts), result = NULL, result_expires_at = NULL, ` + renewed + `
 WHERE ` + isFree + ` RETURNING fence + 1`)
 	s.keepKey = one(`UPDATE {idempotency} SET attempts = attempts + (fence <> ?6), owner = ?5, fence = ?6, ` + answerKey + `
-WHERE ` + isHeldNow + ` OR ` + isTaken)
+WHERE ` + isHeld + ` OR ` + isTaken)
 	s.kept = one(`SELECT EXISTS (SELECT 1 FROM {idempotency} WHERE tenant = ? AND operation = ? AND key = ? AND owner = ? AND fence = ? AND status = 1)`)
-	s.savePoint = one(`UPDATE {idempotency} SET recovery_point = ?7, recovery_data = ?8 WHERE ` + isHeldNow)
+	s.savePoint = one(`UPDATE {idempotency} SET recovery_point = ?7, recovery_data = ?8 WHERE ` + isHeld)
 
 	// ?6: the owner, ?7: until when.
 	s.claimKey = one(`INSERT INTO {idempotency} AS k (tenant, operation, key, created_at, request_hash, owner, lease_until, status, fence, attempts)
@@ -67,9 +67,9 @@ ON CONFLICT (tenant, operation, key) DO UPDATE SET request_hash = ?5, owner = ?6
  attempts = iif(` + isOver + `, 1, k.attempts + 1), result_ref = NULL, result = NULL, content_type = NULL, lost = 0, result_expires_at = NULL,
  error_code = NULL, last_error = NULL, completed_at = NULL, expires_at = NULL, ` + renewed + `
 WHERE ` + isFree + ` RETURNING ` + whole)
-	s.endKey = one(`UPDATE {idempotency} SET ` + answerKey + ` WHERE ` + isHeldNow)
+	s.endKey = one(`UPDATE {idempotency} SET ` + answerKey + ` WHERE ` + isHeld)
 	s.failKey = one(`UPDATE {idempotency} SET ` + failedKey + ` WHERE ` + isHeld)
-	s.renewKey = one(`UPDATE {idempotency} SET lease_until = ?7 WHERE ` + isHeldNow)
+	s.renewKey = one(`UPDATE {idempotency} SET lease_until = ?7 WHERE ` + isHeld)
 	s.settleKey = one(`UPDATE {idempotency} SET ` + answerKey + ` WHERE ` + isUncertain)
 	s.reopenKey = one(`UPDATE {idempotency} SET ` + failedKey + ` WHERE ` + isUncertain)
 	s.peekKey = one(`SELECT request_hash, ifnull(result_ref, ''), result, ifnull(content_type, ''), result IS NOT NULL FROM {idempotency}

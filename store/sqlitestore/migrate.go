@@ -140,15 +140,30 @@ func (s *Store) applied(ctx context.Context, q querier) ([]store.Migration, erro
 
 // MigrationSQL implements [store.Migrator]. The script is for the sqlite3 shell, version 3.40 or later, and for an empty
 // outbox: it stops at the first error and then leaves nothing behind.
-func (s *Store) MigrationSQL() string {
+func (s *Store) MigrationSQL() string { return s.UpgradeSQL(0) }
+
+// UpgradeSQL implements [store.Upgrader].
+func (s *Store) UpgradeSQL(version int) string {
+	steps := s.migrations.steps
+	steps = steps[min(max(version, 0), len(steps)):]
+	if len(steps) == 0 {
+		return ""
+	}
+	table := "\"main\".\"" + s.cfg.Prefix + "migration\""
 	var b strings.Builder
 	b.WriteString("-- The tables of Waybill. Apply with: sqlite3 FILE < THIS\n.bail on\nPRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n\n")
-	fmt.Fprintf(&b, "%s;\n", s.migrations.ledger)
-	for _, step := range s.migrations.steps {
+	if version > 0 { // the name of a migration is not null
+		fmt.Fprintf(&b, "-- This fails if the tables have not had migration %[1]d.\nINSERT INTO %[2]s (version, name)\n"+
+			"  SELECT %[1]d, NULL WHERE NOT EXISTS (SELECT 1 FROM %[2]s WHERE version = %[1]d);\n", version, table)
+	} else {
+		fmt.Fprintf(&b, "%s;\n", s.migrations.ledger)
+	}
+	for _, step := range steps {
+		fmt.Fprintf(&b, "\n-- Migration %d: %s\n", step.Version, step.Name)
 		for _, text := range step.Statements {
 			fmt.Fprintf(&b, "\n%s;\n", text)
 		}
-		fmt.Fprintf(&b, "\nINSERT INTO \"main\".\"%smigration\" (version, name) VALUES (%d, '%s');\n", s.cfg.Prefix, step.Version, step.Name)
+		fmt.Fprintf(&b, "\nINSERT INTO %s (version, name) VALUES (%d, '%s');\n", table, step.Version, step.Name)
 	}
 	b.WriteString("\nCOMMIT;\n")
 	return b.String()

@@ -3,6 +3,7 @@ package sqlitestore_test
 import (
 	"bytes"
 	"database/sql"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -201,6 +202,53 @@ func TestMigrationSQL(t *testing.T) {
 		}
 		if again := catalogue(t, byShell.DB()); again != want {
 			t.Errorf("after the second time:\n%s", again)
+		}
+	}
+}
+
+// TestUpgradeSQL: the script from a version on makes the same of tables that have had this
+// version as Migrate makes of none. Where the tables have not had it, the script fails and
+// changes nothing.
+func TestUpgradeSQL(t *testing.T) {
+	byCode := open(t, sqlitestore.Config{Prefix: "Other_"})
+	all, err := byCode.Migrations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := catalogue(t, byCode.DB())
+	for version := 1; version < len(all); version++ {
+		path := filepath.Join(t.TempDir(), "shell.db")
+		first, _, _ := strings.Cut(byCode.MigrationSQL(), fmt.Sprintf("-- Migration %d:", version+1))
+		if out, err := shell(t, path, first+"COMMIT;"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		byShell, err := sqlitestore.Open(path, sqlitestore.Config{Prefix: "Other_"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer shut(t, byShell)
+		before := catalogue(t, byShell.DB())
+		if later := byCode.UpgradeSQL(version + 1); later != "" {
+			if out, err := shell(t, path, later); err == nil {
+				t.Errorf("the script from version %d on goes through on tables of version %d: %s", version+1, version, out)
+			}
+			if after := catalogue(t, byShell.DB()); after != before {
+				t.Errorf("the script from version %d on makes of tables of version %d:\n%s", version+1, version, after)
+			}
+		}
+		if out, err := shell(t, path, byCode.UpgradeSQL(version)); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if got := catalogue(t, byShell.DB()); got != want {
+			t.Errorf("by the shell, from version %d on:\n%s\nby Migrate:\n%s", version, got, want)
+		}
+		if applied, err := byShell.Migrate(t.Context()); err != nil || len(applied) != 0 {
+			t.Errorf("Migrate after the script from version %d on: %v, %v", version, applied, err)
+		}
+	}
+	for _, version := range []int{len(all), len(all) + 1} {
+		if text := byCode.UpgradeSQL(version); text != "" {
+			t.Errorf("behind version %d there is %s", version, text)
 		}
 	}
 }

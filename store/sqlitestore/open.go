@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -18,7 +19,8 @@ const maxIdle = 8
 
 // Open opens the file at path, or makes it, with the settings that the outbox wants (WAL, synchronous FULL, foreign keys
 // checked, transactions that write from the start) and returns a store over it. The service's own tables belong in the same
-// file: use [Store.DB]. Close closes it.
+// file: use [Store.DB]. Close closes it. A file that Open makes can be read and written by its
+// owner only.
 //
 // path is a plain path. A database in memory is refused: it belongs to one connection and dies with it; use a file in a
 // temporary folder, or package memstore.
@@ -31,6 +33,7 @@ func Open(path string, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlitestore: open: %w", err)
 	}
+	private(path)
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return nil, fmt.Errorf("sqlitestore: open %s: %w", path, err)
@@ -43,6 +46,16 @@ func Open(path string, cfg Config) (*Store, error) {
 	s := newStore(db, cfg)
 	s.opened, s.immediate = true, true
 	return s, nil
+}
+
+// private makes the file, if it is not there, so that only its owner may read it: events hold what
+// their service knows. SQLite gives the files beside it, -wal and -shm, the same rights. Rights of
+// a file that exists are its owner's decision. What fails here, opening reports.
+func private(path string) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		_ = f.Close()
+	}
 }
 
 // dataSource returns the driver's name for the file, with the settings for every connection.

@@ -31,7 +31,8 @@ var places = [...]place{
 // fits is the filter, whose fields are the arguments 1 to 6. Texts compare as bytes: no column has a collation.
 func (p place) fits() string {
 	return `(?1 = '' OR type = ?1) AND (?2 = '' OR ` + shownType + ` = ?2) AND (?3 = '' OR aggregate_id = ?3)
- AND (?4 = '' OR tenant_id = ?4) AND (NOT ?5 OR ` + p.holds + `) AND (NOT ?6 OR ` + p.attempts + ` > 0)`
+ AND (?4 = '' OR ifnull(tenant_id, '') = ifnull(?4, '')) AND (NOT ?5 OR ` + p.holds + `)
+ AND CASE WHEN ?6 IS NULL THEN ` + p.attempts + ` = 0 ELSE NOT ?6 OR ` + p.attempts + ` > 0 END`
 }
 
 func (s *statements) browseStatements(one func(string) *statement) {
@@ -72,9 +73,17 @@ ON CONFLICT (name) DO UPDATE SET value = ?1`)
 	// history_done_idx, dead_died_idx.
 	s.purgeHistory = one(`DELETE FROM {history} WHERE rowid IN (SELECT rowid FROM {history} WHERE done_at < ? ORDER BY done_at LIMIT ?)`)
 	s.purgeDead = one(`DELETE FROM {dead} WHERE rowid IN (SELECT rowid FROM {dead} WHERE died_at < ? ORDER BY died_at LIMIT ?)`)
-	// Primary key of outbox, whose order is nearly that of created_at; delayed is read through.
-	s.purgeReady = one(`DELETE FROM {outbox} WHERE seq IN (SELECT seq FROM {outbox} WHERE created_at < ? ORDER BY seq LIMIT ?)
-RETURNING id, tenant_id, dedup_key`)
-	s.purgeDelayed = one(`DELETE FROM {delayed} WHERE rowid IN (SELECT rowid FROM {delayed} WHERE created_at < ? ORDER BY seq LIMIT ?)
-RETURNING id, tenant_id, dedup_key`)
+	// Primary key of outbox, whose order is nearly that of created_at. An event that was delayed is as old as its time is past.
+	s.purgeReady = one(`DELETE FROM {outbox} WHERE seq IN (SELECT seq FROM {outbox} WHERE created_at < ?1 AND ifnull(available_at, 0) < ?1
+ORDER BY seq LIMIT ?2) RETURNING id, tenant_id, dedup_key`)
+	// delayed_due_idx (lane, due_at, seq). An id that is among the ready ones already stays where it is.
+	const due = `SELECT id FROM {delayed} AS d WHERE lane = 0 AND due_at <= ?1 AND NOT EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.id = d.id)
+ORDER BY due_at, seq LIMIT ?2`
+	s.makeReady = one(`INSERT INTO {outbox} (` + rowColumns + `, available_at)
+SELECT ` + rowColumns + `, due_at FROM {delayed} WHERE id IN (` + due + `) ORDER BY due_at, seq RETURNING id`)
+	// Primary key of delayed. What makeReady has moved is in both, and nothing else is.
+	s.dropMoved = each(`DELETE FROM {delayed} WHERE id IN (LIST)`, "?")
+	// Keys whose event is nowhere pending: its row was deleted by hand. The event and its key commit together.
+	s.freeOrphans = one(`DELETE FROM {dedup} WHERE NOT EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.id = {dedup}.id)
+AND NOT EXISTS (SELECT 1 FROM {delayed} AS l WHERE l.id = {dedup}.id)`)
 }

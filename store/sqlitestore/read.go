@@ -32,28 +32,39 @@ func (s *Store) Fetch(ctx context.Context, from []store.Cursor, limit int) (stor
 
 // Sweep implements [store.Reader].
 func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
-	if err := s.ready(ctx, s.db); err != nil {
-		return nil, err
-	}
 	var seen []store.Sighting
 	for _, c := range from {
 		if c.Lane != onlyLane {
 			continue
 		}
-		rows, err := s.query(ctx, s.sql.sweep, c.After, upTo(c), limit)
-		err = eachRow(rows, err, func(rows *sql.Rows) error {
-			sight := store.Sighting{Key: store.Key{Lane: onlyLane}}
-			var agg aggregate
-			if err := rows.Scan(append([]any{&sight.Seq, (*scanID)(&sight.ID)}, agg.dest()...)...); err != nil {
-				return err
-			}
-			sight.Aggregate = agg.decode()
-			seen = append(seen, sight)
-			return nil
-		})
+		some, err := s.sight(ctx, s.sql.sweep, c.After, upTo(c), limit)
 		if err != nil {
-			return nil, s.explain(err)
+			return nil, err
 		}
+		seen = append(seen, some...)
+	}
+	return seen, nil
+}
+
+// sight reads keys and aggregates.
+func (s *Store) sight(ctx context.Context, st *statement, args ...any) ([]store.Sighting, error) {
+	if err := s.ready(ctx, s.db); err != nil {
+		return nil, err
+	}
+	var seen []store.Sighting
+	rows, err := s.query(ctx, st, args...)
+	err = eachRow(rows, err, func(rows *sql.Rows) error {
+		sight := store.Sighting{Key: store.Key{Lane: onlyLane}}
+		var agg aggregate
+		if err := rows.Scan(append([]any{&sight.Seq, (*scanID)(&sight.ID)}, agg.dest()...)...); err != nil {
+			return err
+		}
+		sight.Aggregate = agg.decode()
+		seen = append(seen, sight)
+		return nil
+	})
+	if err != nil {
+		return nil, s.explain(err)
 	}
 	return seen, nil
 }

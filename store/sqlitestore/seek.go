@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -67,16 +68,54 @@ func (s *Store) Follow(ctx context.Context, agg store.Aggregate, from store.Curs
 	return page, nil
 }
 
-// Urgent implements [store.Seeker].
+// Urgent implements [store.Seeker]. It looks for keys first, and reads only the rows that do not
+// wait for others.
 func (s *Store) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	page := store.Page{Now: clock()}
 	for _, c := range from {
 		if c.Lane != onlyLane {
 			continue
 		}
-		if err := s.read(ctx, &page, s.sql.urgent, []any{c.After, upTo(c), max(limit, 0)}, scanReady); err != nil {
+		seen, err := s.sight(ctx, s.sql.urgent, c.After, upTo(c), eventrow.AheadReach*max(limit, 0))
+		if err != nil {
 			return store.Page{}, err
 		}
+		keys, looked, err := eventrow.Ahead([]store.Cursor{c}, seen, limit, func(c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+			return s.plain(ctx, c, aggs)
+		})
+		if err != nil {
+			return store.Page{}, err
+		}
+		more, err := s.Load(ctx, keys)
+		if err != nil {
+			return store.Page{}, err
+		}
+		page.Rows, page.Looked = append(page.Rows, more.Rows...), max(page.Looked, looked)
 	}
 	return page, nil
+}
+
+// plain returns where the first rows without a priority are of aggregates with these ids.
+func (s *Store) plain(ctx context.Context, c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+	first := make(map[store.Aggregate]int64)
+	id := func(agg store.Aggregate) any { return agg.ID }
+	err := lists(aggs, id, func(index int, args []any) error {
+		rows, err := s.query(ctx, s.sql.plain[index], append([]any{c.After, upTo(c)}, args...)...)
+		return eachRow(rows, err, func(rows *sql.Rows) error {
+			var agg aggregate
+			var seq int64
+			if err := rows.Scan(append(agg.dest(), &seq)...); err != nil {
+				return err
+			}
+			// Without a type, an aggregate may be here under two names.
+			if known, ok := first[agg.decode()]; !ok || seq < known {
+				first[agg.decode()] = seq
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return first, nil
 }

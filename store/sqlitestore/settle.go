@@ -177,7 +177,7 @@ func (w *settling) each(
 func (w *settling) retry(ctx context.Context, r store.Result) (bool, error) {
 	stmts := w.store.sql
 	args := []any{micros(w.now.Add(r.Delay)), r.Attempts, r.Holds, errorText(r.Error), r.ID[:]}
-	n, err := affected(w.t.exec(ctx, stmts.retryDelayed, args...))
+	n, err := affected(w.t.exec(ctx, stmts.retryDelayed, append(args, r.Replay)...))
 	if err != nil || n > 0 {
 		return n > 0, err
 	}
@@ -194,7 +194,7 @@ func (w *settling) bury(ctx context.Context, r store.Result) (bool, error) {
 	stmts := w.store.sql
 	args := []any{r.Attempts, r.Holds, errorText(r.Error), micros(w.now), r.ID[:]}
 	drop := single(stmts.dropDelayed)
-	n, err := affected(w.t.exec(ctx, stmts.buryDelayed, args...))
+	n, err := affected(w.t.exec(ctx, stmts.buryDelayed, append(args, r.Replay)...))
 	if err == nil && n == 0 {
 		drop = single(stmts.dropReady)
 		n, err = affected(w.t.exec(ctx, stmts.buryReady, args...))

@@ -42,6 +42,7 @@ type statements struct {
 	fetch, sweep, found   *statement
 	due, nextDue          *statement
 	holds, follow, urgent *statement
+	plain                 []*statement
 	load                  []*statement
 	// Lanes.
 	otherRelay, beat, forgetNodes, nodes, lanesState *statement
@@ -59,12 +60,15 @@ type statements struct {
 	deadKeys, replay, discard  []*statement
 	unblockDead, unblockPutOff []*statement
 	// Keeping in shape.
-	anyLive, setHistoryFrom              *statement
-	purgeHistory, purgeDead              *statement
-	purgeReady, purgeDelayed, raiseEpoch *statement
+	anyLive, setHistoryFrom           *statement
+	purgeHistory, purgeDead           *statement
+	purgeReady, makeReady, raiseEpoch *statement
+	dropMoved                         []*statement
+	freeOrphans                       *statement
 	inboxStatements
 	keyStatements
 	jobStatements
+	sinkStatements
 }
 
 // eventColumns are the columns of an event, rowColumns those that a row of every table has, and aggregateColumns what makes an
@@ -93,6 +97,7 @@ func newStatements(names *strings.Replacer) *statements {
 	columns := len(eventrow.Columns())
 	row := func(more int) string { return "(?1" + strings.Repeat(", ?", columns+more) + ")" }
 
+	s.fill(one)
 	s.lanes = one(`SELECT value FROM {setting} WHERE name = 'lanes'`)
 	s.historyFrom = one(`SELECT value FROM {setting} WHERE name = 'history_from'`)
 	s.keepNoHistory = one(`INSERT INTO {setting} (name, value) VALUES ('history_from', 'never')
@@ -137,8 +142,11 @@ func (s *statements) readStatements(one func(string) *statement, each func(text,
 	s.follow = one(`SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq > ? AND seq <= ?
  AND aggregate_id = ? AND ` + shownType + ` = ? AND ifnull(tenant_id, '') = ? ORDER BY seq LIMIT ?`)
 	// outbox_priority_idx (seq) of what is urgent; left to itself, SQLite may take the primary key.
-	s.urgent = one(`SELECT ` + rowColumns + `, available_at FROM {outbox} INDEXED BY "{prefix}outbox_priority_idx"
-WHERE seq > ? AND seq <= ? AND priority > 0 AND ifnull(aggregate_id, '') = '' ORDER BY seq LIMIT ?`)
+	s.urgent = one(`SELECT seq, id, ` + aggregateColumns + ` FROM {outbox} INDEXED BY "{prefix}outbox_priority_idx"
+WHERE seq > ? AND seq <= ? AND priority > 0 ORDER BY seq LIMIT ?`)
+	// Primary key of outbox: it goes through the stretch once.
+	s.plain = each(`SELECT `+aggregateColumns+`, min(seq) FROM {outbox}
+WHERE seq > ?1 AND seq <= ?2 AND priority <= 0 AND aggregate_id IN (LIST) GROUP BY 1, 2, 3`, "?")
 	// delayed_due_idx (lane, due_at, seq), for both.
 	s.due = one(`SELECT ` + rowColumns + `, due_at, attempts, replay, holds, last_error FROM {delayed}
 WHERE lane = 0 AND due_at <= ? ORDER BY due_at, seq LIMIT ?`)
@@ -179,13 +187,13 @@ SELECT `+rowColumns+`, attempts, replay, ?1 FROM {delayed} WHERE id IN (LIST)`, 
 	s.dropReady = each(`DELETE FROM {outbox} WHERE id IN (LIST) RETURNING id, tenant_id, dedup_key`, "?")
 	s.dropDelayed = each(`DELETE FROM {delayed} WHERE id IN (LIST) RETURNING id, tenant_id, dedup_key`, "?")
 
-	s.retryDelayed = one(`UPDATE {delayed} SET due_at = ?, attempts = ?, holds = ?, last_error = ? WHERE id = ?`)
+	s.retryDelayed = one(`UPDATE {delayed} SET due_at = ?, attempts = ?, holds = ?, last_error = ? WHERE id = ? AND replay = ?`)
 	s.retryReady = one(`INSERT INTO {delayed} (` + rowColumns + `, due_at, attempts, holds, last_error)
 SELECT ` + rowColumns + `, ?, ?, ?, ? FROM {outbox} WHERE id = ?`)
 
 	// OR REPLACE: should two events have come with one id, the second must not stop the lane by failing here for ever.
 	s.buryDelayed = one(`INSERT OR REPLACE INTO {dead} (` + rowColumns + `, replay, attempts, holds, last_error, died_at)
-SELECT ` + rowColumns + `, replay, ?, ?, ?, ? FROM {delayed} WHERE id = ?`)
+SELECT ` + rowColumns + `, replay, ?, ?, ?, ? FROM {delayed} WHERE id = ? AND replay = ?`)
 	s.buryReady = one(`INSERT OR REPLACE INTO {dead} (` + rowColumns + `, replay, attempts, holds, last_error, died_at)
 SELECT ` + rowColumns + `, 0, ?, ?, ?, ? FROM {outbox} WHERE id = ?`)
 	// Primary key of dedup.

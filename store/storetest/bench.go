@@ -24,6 +24,7 @@ type tb interface {
 	Errorf(format string, args ...any)
 	Fatalf(format string, args ...any)
 	Logf(format string, args ...any)
+	Skipf(format string, args ...any)
 }
 
 // check is one test of a behaviour.
@@ -35,6 +36,8 @@ type check[T any] struct {
 	needs feature
 	// fresh asks for tables that nobody has used: because the check needs all of it, or leaves traces.
 	fresh bool
+	// large: it writes thousands of rows or tens of megabytes.
+	large bool
 	run   func(ctx context.Context, t tb, b *bench[T])
 }
 

@@ -28,6 +28,7 @@ func dedupChecks[T any]() []check[T] {
 		{row: "11", name: "tenants are apart", run: tenantsApart[T]},
 		{row: "11", name: "keys compare as bytes", run: keysAsBytes[T]},
 		{row: "11", name: "twice in one write", run: sameKeyTwice[T]},
+		{row: "11", name: "different facts", run: differentFacts[T]},
 	}
 }
 
@@ -227,4 +228,29 @@ func sameKeyTwice[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	b.wantReady(ctx, t, one, plain)
 	hooks.want(t, []waybill.Event{one, plain}, batch(one, plain), nil)
+}
+
+// differentFacts writes events that look alike, each under a key that the library made for it: none absorbs another.
+func differentFacts[T any](ctx context.Context, t tb, b *bench[T]) {
+	id, long := b.unique("a"), strings.Repeat("x", 128)
+	var evs []waybill.Event
+	var want []outbox.Receipt
+	add := func(kind, aggregate, id string, key func(waybill.Event) string) {
+		ev := waybill.NewEvent(kind, nil)
+		ev.ID, ev.AggregateType, ev.AggregateID = waybill.NewID(), aggregate, id
+		ev.DedupKey = key(ev)
+		evs, want = append(evs, ev), append(want, written(ev))
+	}
+	version := func(ev waybill.Event) string { return ev.VersionKey(1) }
+	add("Created", "order", id, waybill.Event.NaturalKey)
+	add("Created", "user", id, waybill.Event.NaturalKey)
+	add("Created", "order", id, version)
+	add("Created", "user", id, version)
+	add("a:b", "order", id, waybill.Event.NaturalKey)
+	add("a", "order", "b:"+id, waybill.Event.NaturalKey)
+	add("parts", "order", id, func(waybill.Event) string { return waybill.DedupKey(id+":b", "c") })
+	add("parts", "order", id, func(waybill.Event) string { return waybill.DedupKey(id, "b:c") })
+	add(long, "order", id+long[len(id):], waybill.Event.NaturalKey)
+	add(long, "user", id+long[len(id):], waybill.Event.NaturalKey)
+	wantReceipts(t, receipts(ctx, t, b.box(t), evs...), want...)
 }

@@ -279,8 +279,17 @@ func succeeds[T any](ctx context.Context, t tb, b *bench[T]) {
 	if _, ok, err := b.DB.ClaimEvent(ctx, late, owner, 0, 5, nil); !ok || err != nil {
 		t.Fatalf("Claim: %v, %v", ok, err)
 	}
-	if succeed(store.Attempt{Group: "succeeds", Key: late.Key, Owner: owner, Fence: 1}) {
-		t.Errorf("it succeeded after its lease was over")
+	if !succeed(store.Attempt{Group: "succeeds", Key: late.Key, Owner: owner, Fence: 1}) {
+		t.Errorf("it did not succeed after its lease was over, and nobody had taken over")
+	}
+	lost := b.intake("succeeds")
+	for range 2 {
+		if _, ok, err := b.DB.ClaimEvent(ctx, lost, owner, 0, 5, nil); !ok || err != nil {
+			t.Fatalf("Claim: %v, %v", ok, err)
+		}
+	}
+	if succeed(store.Attempt{Group: "succeeds", Key: lost.Key, Owner: owner, Fence: 1}) {
+		t.Errorf("it succeeded after another attempt had taken over")
 	}
 }
 

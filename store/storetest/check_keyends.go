@@ -49,14 +49,20 @@ func keyEnds[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keyLateSuccess: whoever is late gets false, and the second, who took over with the next fence, has the key.
+// keyLateSuccess: an attempt may end after its lease as long as no other has taken over. Afterwards it gets false, and the second, who took
+// over with the next fence, has the key.
 func keyLateSuccess[T any](ctx context.Context, t tb, b *bench[T]) {
+	alone := b.claim("late and alone")
+	alone.Lease = 0
+	if !b.endKey(ctx, t, b.claimed(ctx, t, alone), answered("late")) {
+		t.Errorf("a success needs no lease, as long as nobody has taken over")
+	}
+	if rec, ok := b.tryClaim(ctx, t, again(alone)); ok || rec.State != store.KeySucceeded || rec.Ref != "late" || rec.Attempts != 1 {
+		t.Errorf("a claim of it: %v, %+v", ok, rec)
+	}
 	c := b.claim("late success")
 	c.Lease = 0
 	first := b.claimed(ctx, t, c)
-	if b.endKey(ctx, t, first, answered("late")) {
-		t.Errorf("an attempt succeeded after its lease was over")
-	}
 	next := again(c)
 	next.Lease = time.Hour
 	second := b.claimed(ctx, t, next)

@@ -19,7 +19,7 @@ func keyChecks[T any]() []check[T] {
 		{row: "K1", name: "names compare as bytes", run: keyNames[T]},
 		{row: "K2", name: "one of many claims a key", run: keyRace[T]},
 		{row: "K3", name: "ends need owner and fence", run: keyEnds[T]},
-		{row: "K3", name: "a success needs its lease", run: keyLateSuccess[T]},
+		{row: "K3", name: "a success needs its fence and not its lease", run: keyLateSuccess[T]},
 		{row: "K3", name: "a late failure overwrites nothing", run: keyLateFailure[T]},
 		{row: "K3", name: "uncertain is never taken", run: keyUncertain[T]},
 		{row: "K4", name: "take and keep", run: keyTake[T]},

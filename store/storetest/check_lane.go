@@ -18,6 +18,8 @@ func laneChecks[T any]() []check[T] {
 		{row: "L1", name: "a node that renews", run: renews[T]},
 		{row: "L2", name: "another relay is refused", run: otherRelay[T]},
 		{row: "L2", name: "another relay after the first has gone", run: nextRelay[T]},
+		{row: "L2", name: "the outbox remembers its sink", run: remembersSink[T], fresh: true},
+		{row: "L2", name: "a take-over waits for the relay that runs", run: takesSinkOver[T], fresh: true},
 		{row: "L3", name: "only free lanes", run: acquiresFree[T]},
 		{row: "L3", name: "a new epoch and token every time", run: acquiresAnew[T]},
 		{row: "L3", name: "a node that is not live", run: acquiresDead[T]},

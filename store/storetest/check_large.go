@@ -13,8 +13,8 @@ import (
 // largeChecks are behaviour 13c: transactions that no packet and no list of parameters can hold.
 func largeChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "13c", name: "20000 events", fresh: true, run: manyEvents[T]},
-		{row: "13c", name: "40 MiB", fresh: true, run: muchPayload[T]},
+		{row: "13c", name: "20000 events", fresh: true, large: true, run: manyEvents[T]},
+		{row: "13c", name: "40 MiB", fresh: true, large: true, run: muchPayload[T]},
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 func mendChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "O5", name: "discard dead letters", fresh: true, run: discards[T]},
-		{row: "O5", name: "discard many", fresh: true, run: discardsMany[T]},
+		{row: "O5", name: "discard many", fresh: true, large: true, run: discardsMany[T]},
 		{row: "O6", name: "unblock", run: unblocks[T]},
 	}
 }

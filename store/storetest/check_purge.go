@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -22,10 +23,12 @@ func purgeChecks[T any]() []check[T] {
 	}
 }
 
-// purgeWrittenChecks are O8: forgetting what nobody is going to deliver.
+// purgeWrittenChecks are O8: an outbox that change data capture reads.
 func purgeWrittenChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O8", name: "pending events, in batches", fresh: true, run: purgesWritten[T]},
+		{row: "O8", name: "ready events, in batches", fresh: true, run: purgesWritten[T]},
+		{row: "O8", name: "delayed events become ready when they are due", fresh: true, run: makesReady[T]},
+		{row: "O8", name: "nothing is made ready while a relay is live", fresh: true, run: makeReadyRefused[T]},
 		{row: "O8", name: "not while a relay is live", fresh: true, run: purgeWrittenRefused[T]},
 		{row: "O8", name: "a relay that starts at the same moment", fresh: true, run: purgeWrittenRaces[T]},
 	}
@@ -161,24 +164,104 @@ func purgesWritten[T any](ctx context.Context, t tb, b *bench[T]) {
 	if n := b.purgeWritten(ctx, t, time.Hour, 100); n > 0 {
 		t.Errorf("PurgeWritten of what was written an hour ago deleted %d", n)
 	}
-	if n := b.purgeWritten(ctx, t, 0, 3); n != 3 {
-		t.Errorf("PurgeWritten of 3 deleted %d", n)
+	if n := b.purgeWritten(ctx, t, 0, 2); n != 2 {
+		t.Errorf("PurgeWritten of 2 deleted %d", n)
 	}
-	if left := b.stats(ctx, t); left.Ready+left.Scheduled != 2 {
-		t.Errorf("after PurgeWritten of 3 of 5, %d are ready and %d scheduled", left.Ready, left.Scheduled)
+	if left := b.stats(ctx, t); left.Ready != 1 || left.Scheduled != 2 {
+		t.Errorf("after PurgeWritten of 2 of 3 that are ready, %d are ready and %d scheduled", left.Ready, left.Scheduled)
 	}
-	if n := b.purgeWritten(ctx, t, 0, 100); n != 2 {
-		t.Errorf("PurgeWritten of the rest deleted %d, want 2", n)
+	if n := b.purgeWritten(ctx, t, 0, 100); n != 1 {
+		t.Errorf("PurgeWritten of the rest deleted %d, want 1", n)
 	}
 	if n := b.purgeWritten(ctx, t, 0, 100); n > 0 {
 		t.Errorf("PurgeWritten of nothing deleted %d", n)
 	}
-	b.wantNowhere(ctx, t, evs...)
+	gone := []waybill.Event{evs[0], evs[2], evs[3]}
+	b.wantNowhere(ctx, t, gone...)
+	for _, ev := range []waybill.Event{evs[1], evs[4]} { // nothing can have read them
+		b.wantState(ctx, t, ev, store.Delayed)
+	}
 	b.wantState(ctx, t, kept[0], store.Delivered)
 	b.wantState(ctx, t, kept[1], store.Dead)
-	b.wantUncertain(ctx, t, evs...) // they left no trace
+	b.wantUncertain(ctx, t, gone...) // they left no trace
 	again := []waybill.Event{b.keyed("a", "k"), b.keyed("a", "late")}
-	wantReceipts(t, receipts(ctx, t, b.box(t), again...), written(again[0]), written(again[1]))
+	wantReceipts(t, receipts(ctx, t, b.box(t), again...), written(again[0]), duplicateOf(evs[4]))
+}
+
+func (b *bench[T]) makeReady(ctx context.Context, t tb, limit int) int {
+	t.Helper()
+	n, err := b.DB.MakeReady(ctx, limit)
+	if err != nil {
+		t.Fatalf("MakeReady: %v", err)
+	}
+	return n
+}
+
+// makesReady has delayed events become ready, one of them after a failure, the longest due first. They can be purged then.
+func makesReady[T any](ctx context.Context, t tb, b *bench[T]) {
+	evs := b.events(4, "a")
+	evs[1].DedupKey = b.unique("k")
+	for i, delay := range []time.Duration{0, 30 * time.Millisecond, 20 * time.Millisecond, usualLease} {
+		evs[i].Delay = delay
+	}
+	b.write(ctx, t, evs...)
+	failed := result(b.row(ctx, t, evs[0].ID))
+	failed.Delay, failed.Holds = 10*time.Millisecond, true
+	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Retry: []store.Result{failed}})
+	b.end()
+	first := b.awaitDue(ctx, t, evs[1].ID)
+	var due []row
+	b.await(ctx, t, "three events are due", func() bool { due = b.due(ctx, t).Rows; return len(due) == 3 })
+	if n := b.makeReady(ctx, t, 2); n != 2 {
+		t.Errorf("MakeReady of 2 moved %d", n)
+	}
+	if left := b.due(ctx, t).Rows; len(left) != 1 || left[0].ID != due[2].ID {
+		t.Errorf("MakeReady of 2 of %v left %v", rowIDs(due), rowIDs(left))
+	}
+	if n := b.makeReady(ctx, t, 100); n != 1 {
+		t.Errorf("MakeReady of the rest moved %d, want 1", n)
+	}
+	if n := b.makeReady(ctx, t, 100); n > 0 {
+		t.Errorf("MakeReady of nothing moved %d", n)
+	}
+	b.wantState(ctx, t, evs[3], store.Delayed)
+	ready := b.row(ctx, t, evs[1].ID)
+	if r := b.wantState(ctx, t, evs[1], store.Ready); r.Key != first.Key || r.Event.DedupKey != evs[1].DedupKey {
+		t.Errorf("moved as %+v, key %q; it was %+v", r.Key, r.Event.DedupKey, first.Key)
+	}
+	if !bytes.Equal(ready.Event.Payload, evs[1].Payload) || !ready.CreatedAt.Equal(first.CreatedAt) {
+		t.Errorf("moved as %+v, want %+v", ready, first)
+	}
+	if s := b.stats(ctx, t); s.Ready != 3 || s.Scheduled != 1 || s.Failed != 0 || s.Holding != 0 {
+		t.Errorf("3 ready and 1 scheduled became %+v", s)
+	}
+	again := b.keyed("a", "k")
+	wantReceipts(t, receipts(ctx, t, b.box(t), again), duplicateOf(evs[1]))
+	b.tick(ctx, t)
+	if n := b.purgeWritten(ctx, t, 0, 100); n != 3 {
+		t.Errorf("PurgeWritten deleted %d that were moved, want 3", n)
+	}
+	wantReceipts(t, receipts(ctx, t, b.box(t), again), written(again))
+}
+
+func makeReadyRefused[T any](ctx context.Context, t tb, b *bench[T]) {
+	ev := b.event("a")
+	ev.Delay = time.Millisecond
+	b.write(ctx, t, ev)
+	b.awaitDue(ctx, t, ev.ID)
+	one, two := b.node(ctx, t, b.second()), b.node(ctx, t, b.DB)
+	if n, err := b.DB.MakeReady(ctx, 100); !errors.Is(err, store.ErrRelayLive) || n > 0 {
+		t.Errorf("MakeReady beside a live relay moved %d, and returned %v, want ErrRelayLive", n, err)
+	}
+	b.wantState(ctx, t, ev, store.Delayed)
+	b.expire(ctx, t, b.DB, one, two)
+	if err := b.DB.Leave(ctx, two); err != nil {
+		t.Fatalf("Leave: %v", err)
+	}
+	if n := b.makeReady(ctx, t, 100); n != 1 { // a relay that is dead does not count
+		t.Errorf("MakeReady moved %d, want 1", n)
+	}
+	b.wantReady(ctx, t, ev)
 }
 
 func purgeWrittenRefused[T any](ctx context.Context, t tb, b *bench[T]) {
@@ -197,8 +280,8 @@ func purgeWrittenRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 	if err := b.DB.Leave(ctx, two); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
-	if n := b.purgeWritten(ctx, t, 0, 100); n != 2 { // a relay that is dead does not count
-		t.Errorf("PurgeWritten deleted %d, want 2", n)
+	if n := b.purgeWritten(ctx, t, 0, 100); n != 1 { // a relay that is dead does not count
+		t.Errorf("PurgeWritten deleted %d, want 1", n)
 	}
 }
 

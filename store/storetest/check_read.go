@@ -17,7 +17,7 @@ func readChecks[T any]() []check[T] {
 		{row: "R1", name: "fetch nothing", run: fetchNothing[T]},
 		{row: "R2", name: "sweep finds what fetch finds", run: sweeps[T]},
 		{row: "R3", name: "load by key", run: loads[T]},
-		{row: "R3", name: "load many", run: loadsMany[T]},
+		{row: "R3", name: "load many", large: true, run: loadsMany[T]},
 		{row: "R5", name: "uncommitted rows are not seen", run: readsCommitted[T]},
 	}
 }

@@ -16,7 +16,7 @@ func replayChecks[T any]() []check[T] {
 		{row: "O4", name: "again and again", run: replaysAgain[T]},
 		{row: "O4", name: "the hold passes over", run: replayHolds[T]},
 		{row: "O4", name: "what is not dead", run: replaysNothing[T]},
-		{row: "O4", name: "many", run: replaysMany[T]},
+		{row: "O4", name: "many", large: true, run: replaysMany[T]},
 		{row: "O4", name: "operators at the same time", fresh: true, run: replayRaces[T]},
 	}
 }

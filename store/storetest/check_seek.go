@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -20,6 +21,7 @@ func seekChecks[T any]() []check[T] {
 		{row: "R7", name: "follow one aggregate", run: follows[T]},
 		{row: "R7", name: "follow what looks alike", run: followsAlike[T]},
 		{row: "R8", name: "urgent rows", run: urgent[T]},
+		{row: "R8", name: "urgent rows of aggregates", run: urgentOrdered[T]},
 	}
 }
 
@@ -289,10 +291,11 @@ func urgent[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	ordered, later := b.event("a"), b.event("")
 	ordered.Priority, later.Priority, later.Delay = 9, 9, usualLease
-	b.write(ctx, t, append(evs, ordered, later)...)
+	evs = append(evs, ordered)
+	b.write(ctx, t, append(evs, later)...)
 	byLane := map[int][]row{}
 	for _, row := range b.ready(ctx, t) {
-		if row.Event.Priority > 0 && row.ID != ordered.ID {
+		if row.Event.Priority > 0 {
 			byLane[row.Lane] = append(byLane[row.Lane], row)
 		}
 	}
@@ -335,4 +338,67 @@ func urgent[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	b.settle(ctx, t, s)
 	want("Urgent after a settlement", look(100, b.cursors()...), func(rows []row) []row { return rows[min(1, len(rows)):] })
+}
+
+// urgentOrdered: a row with a priority is not returned before a row of its aggregate without one;
+// others of that aggregate's id are other aggregates.
+func urgentOrdered[T any](ctx context.Context, t tb, b *bench[T]) {
+	ev := func(aggregate, kind, tenant string, priority int) waybill.Event {
+		ev := b.event(aggregate)
+		ev.Priority = priority
+		if kind != "" {
+			ev.AggregateType = kind
+		}
+		ev.TenantID = tenant
+		return ev
+	}
+	before := ev("a", "", "", 0)
+	free := ev("a", "", "", 2)
+	evs := []waybill.Event{
+		before, free, ev("b", "", "", 0), ev("b", "", "", 7), ev("b", "", "", 0), ev("b", "other", "", 7), ev("b", "", "tenant", 7), ev("B", "", "", 7),
+		ev("c", "", "", 1), ev("c", "", "", 9), ev("c", "", "", 0), ev("c", "", "", 9), ev("d", "", "", 0), ev("", "", "", 1),
+	}
+	b.write(ctx, t, evs...)
+	rows := map[waybill.ID]row{}
+	for _, row := range b.ready(ctx, t) {
+		rows[row.ID] = row
+	}
+	from := func(after, upTo int64) []store.Cursor {
+		cs := b.cursors()
+		for i := range cs {
+			cs[i].After, cs[i].UpTo = after, upTo
+		}
+		return cs
+	}
+	want := func(what string, limit int, from []store.Cursor, want ...waybill.Event) {
+		t.Helper()
+		page, err := b.DB.Urgent(ctx, from, limit)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		ids := make([]waybill.ID, len(want))
+		for i := range want {
+			ids[i] = want[i].ID
+		}
+		var got []waybill.ID
+		for i, row := range page.Rows {
+			got = append(got, row.ID)
+			if i > 0 && (page.Rows[i-1].Lane > row.Lane || page.Rows[i-1].Lane == row.Lane && page.Rows[i-1].Seq >= row.Seq) {
+				t.Errorf("%s: row %d is out of order", what, i)
+			}
+		}
+		byID := func(a, b waybill.ID) int { return bytes.Compare(a[:], b[:]) }
+		slices.SortFunc(ids, byID)
+		slices.SortFunc(got, byID)
+		if !slices.Equal(got, ids) {
+			t.Errorf("%s: Urgent returned %v, want %v", what, got, ids)
+		}
+	}
+	all := []waybill.Event{evs[5], evs[6], evs[7], evs[8], evs[9], evs[13]}
+	want("all", 100, from(0, 0), all...)
+	want("behind a's first", 100, from(rows[before.ID].Seq, 0), append([]waybill.Event{free}, all...)...)
+	want("up to b's second", 100, from(rows[before.ID].Seq, rows[evs[3].ID].Seq), free)
+	// Of one aggregate, the first ones are returned.
+	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: []store.Result{result(rows[before.ID]), result(rows[evs[8].ID])}, History: true})
+	want("after a settlement", 100, from(0, 0), free, evs[5], evs[6], evs[7], evs[9], evs[13])
 }

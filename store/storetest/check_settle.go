@@ -26,6 +26,7 @@ func retryChecks[T any]() []check[T] {
 		{row: "S2", name: "a ready row is put off", run: retries[T]},
 		{row: "S2", name: "a row that was put off is put off again", run: retriesAgain[T]},
 		{row: "S3", name: "dead from either table", run: dies[T]},
+		{row: "S3", name: "a settlement that is repeated behind a replay changes nothing", run: repeatedBehindReplay[T]},
 		{row: "S4", name: "all results in one settlement", run: mixed[T]},
 		{row: "S6", name: "rows that are gone are passed over", run: gone[T]},
 		{row: "S7", name: "errors are cut and cleaned", run: storedErrors[T]},
@@ -282,4 +283,43 @@ func storedErrors[T any](ctx context.Context, t tb, b *bench[T]) {
 	s.Dead, s.Retry = s.Retry, nil
 	wantMoved(t, b.settle(ctx, t, s), idsOf(evs)...)
 	b.wantCommitted(ctx, t, true, evs...)
+}
+
+// repeatedBehindReplay: the answer to a settlement that made events dead letters was lost, an operator has replayed them, and the settlement is repeated.
+func repeatedBehindReplay[T any](ctx context.Context, t tb, b *bench[T]) {
+	evs := b.events(3, "a")
+	rows := b.writeRows(ctx, t, evs...)
+	leases := b.own(ctx, t)
+	late := result(rows[1])
+	late.Attempts, late.Holds = 1, true
+	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{late}}), evs[1].ID)
+	var dead []store.Result
+	for _, r := range rows[:2] {
+		one := result(r)
+		one.Attempts, one.Error = 2, "no"
+		dead = append(dead, one)
+	}
+	for replay := 1; replay <= 2; replay++ {
+		wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Dead: dead}), evs[0].ID, evs[1].ID)
+		if _, err := b.DB.Replay(ctx, idsOf(evs[:2])); err != nil {
+			t.Fatalf("Replay: %v", err)
+		}
+		retry := slices.Clone(dead)
+		for i := range retry {
+			retry[i].Delay = usualLease
+		}
+		for what, s := range map[string]store.Settlement{"dead": {Dead: dead}, "retry": {Retry: retry}} {
+			s.Leases = leases
+			if out := b.settle(ctx, t, s); len(out.Moved) != 0 || len(out.Held) == 0 {
+				t.Errorf("%s, repeated behind replay %d: %+v; want the lanes held, and nothing moved", what, replay, out)
+			}
+		}
+		for i, ev := range evs[:2] {
+			if row := b.awaitDue(ctx, t, ev.ID); row.Replay != replay || row.Attempts != 0 {
+				t.Errorf("behind replay %d the row has replay %d and %d attempts", replay, row.Replay, row.Attempts)
+			}
+			dead[i].Replay = replay
+		}
+	}
+	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Dead: dead, Done: []store.Result{result(rows[2])}}), idsOf(evs)...)
 }

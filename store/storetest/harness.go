@@ -18,15 +18,19 @@ type DB[T any] interface {
 	store.Keys[T]
 	store.Jobs[T]
 	store.Gaps
+	store.SinkGuard
 }
 
 // Harness is a kind of store, and how a test gets hold of one.
 type Harness[T any] struct {
-	// Name is the store's column in the matrix: "memstore", "sqlitestore", "mysqlstore", "pgstore", "pgstore/sql", or a
-	// name of your own.
+	// Name is the store's column in the matrix: "memstore", "sqlitestore", "mysqlstore" (on MySQL),
+	// "mysqlstore/mariadb", "pgstore", "pgstore/sql", or a name of your own.
 	Name string
 	// Features is what the store can show. A behaviour that needs a feature which is off is a "no" in the matrix.
 	Features Features
+	// SkipLarge leaves out the checks that write thousands of rows or tens of megabytes. It is for a
+	// second way to connect to a store whose suite runs in full elsewhere.
+	SkipLarge bool
 	// Open returns a store over fresh, empty, migrated tables. It registers with t.Cleanup whatever must be closed or
 	// dropped. The suite calls it a handful of times, never concurrently; most tests share one instance, one after
 	// another, and a test that failed leaves its instance to nobody.

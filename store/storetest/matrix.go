@@ -100,7 +100,7 @@ func behaviours() []behaviour {
 		{"O5", "Discard"},
 		{"O6", "Unblock"},
 		{"O7", "Purge"},
-		{"O8", "PurgeWritten"},
+		{"O8", "PurgeWritten and MakeReady"},
 		{"O9", "Tidy"},
 		{"O10", "SetLanes"},
 	}

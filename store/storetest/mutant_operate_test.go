@@ -92,6 +92,26 @@ func seekMutants() []mutant {
 		{"takes no row for urgent", "R8", operates(func(_ DB[memTx], w *worseOperator) {
 			w.urgent = func(context.Context, []store.Cursor, int) (store.Page, error) { return store.Page{}, nil }
 		})},
+		{"lets what is urgent overtake its aggregate", "R8", operates(func(db DB[memTx], w *worseOperator) {
+			w.urgent = func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+				page, err := db.Fetch(ctx, from, 1000)
+				lanes := make(map[int]int)
+				page.Rows = slices.DeleteFunc(page.Rows, func(row store.Row) bool {
+					if row.Event.Priority > 0 {
+						lanes[row.Lane]++
+					}
+					return row.Event.Priority == 0 || lanes[row.Lane] > limit
+				})
+				return page, err
+			}
+		})},
+		{"knows no urgent rows of aggregates", "R8", operates(func(db DB[memTx], w *worseOperator) {
+			w.urgent = func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+				page, err := db.Urgent(ctx, from, limit)
+				page.Rows = slices.DeleteFunc(page.Rows, func(row store.Row) bool { return row.Event.Ordered() })
+				return page, err
+			}
+		})},
 		{"has no limit for what is urgent", "R8", operates(func(db DB[memTx], w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []store.Cursor, _ int) (store.Page, error) {
 				return db.Urgent(ctx, from, 1000)
@@ -394,6 +414,29 @@ func keepMutants() []mutant {
 					_ = db.Leave(ctx, n)
 				}
 				return db.PurgeWritten(ctx, age, limit)
+			}
+			return w
+		}},
+		{"says that more became ready", "O8", operates(func(db DB[memTx], w *worseOperator) {
+			w.makeReady = func(ctx context.Context, limit int) (int, error) {
+				n, err := db.MakeReady(ctx, limit)
+				return n + 1, err
+			}
+		})},
+		{"makes ready all that is due", "O8", operates(func(db DB[memTx], w *worseOperator) {
+			w.makeReady = func(ctx context.Context, _ int) (int, error) { return db.MakeReady(ctx, 1000) }
+		})},
+		{"makes ready under a relay", "O8", func(db DB[memTx]) DB[memTx] {
+			w := &worse{DB: db}
+			w.makeReady = func(ctx context.Context, limit int) (int, error) {
+				s, err := db.Stats(ctx)
+				if err != nil {
+					return 0, err
+				}
+				for _, n := range s.Nodes { // as if it did not look
+					_ = db.Leave(ctx, n)
+				}
+				return db.MakeReady(ctx, limit)
 			}
 			return w
 		}},

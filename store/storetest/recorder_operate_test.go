@@ -24,6 +24,7 @@ type worseOperator struct {
 	unblock      func(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error)
 	purge        func(ctx context.Context, state store.State, age time.Duration, limit int) (int, error)
 	purgeWritten func(ctx context.Context, age time.Duration, limit int) (int, error)
+	makeReady    func(ctx context.Context, limit int) (int, error)
 	tidy         func(ctx context.Context, age time.Duration) error
 	setLanes     func(ctx context.Context, n int) error
 }
@@ -124,6 +125,13 @@ func (w *worse) PurgeWritten(ctx context.Context, age time.Duration, limit int) 
 		return w.purgeWritten(ctx, age, limit)
 	}
 	return w.DB.PurgeWritten(ctx, age, limit)
+}
+
+func (w *worse) MakeReady(ctx context.Context, limit int) (int, error) {
+	if w.makeReady != nil {
+		return w.makeReady(ctx, limit)
+	}
+	return w.DB.MakeReady(ctx, limit)
 }
 
 func (w *worse) Tidy(ctx context.Context, age time.Duration) error {

@@ -36,6 +36,8 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
+func (r *recorder) Skipf(string, ...any) { runtime.Goexit() }
+
 type memTx = *memstore.Tx
 
 // tamper makes a store worse.

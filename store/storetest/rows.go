@@ -286,7 +286,7 @@ func wantHeld(t tb, settled store.Settled, want ...int) {
 
 // result is an event's result in the lane of its row.
 func result(row store.Row) store.Result {
-	return store.Result{Lane: row.Lane, ID: row.ID, Seq: row.Seq, Late: !row.DueAt.IsZero()}
+	return store.Result{Lane: row.Lane, ID: row.ID, Seq: row.Seq, Late: !row.DueAt.IsZero(), Replay: row.Replay}
 }
 
 func results(rows []store.Row) []store.Result {

@@ -26,6 +26,12 @@ func Run[T any](t *testing.T, h Harness[T]) {
 	for i, c := range all {
 		if reason := h.Features.lacks(c.needs); reason != "" {
 			s.column[c.row], s.reasons[c.row] = no, reason
+			t.Run(c.testName(), func(st *testing.T) { st.Skip(reason) }) // it is seen that it did not run
+			continue
+		}
+		if h.SkipLarge && c.large {
+			s.incomplete = append(s.incomplete, c.row)
+			t.Run(c.testName(), func(st *testing.T) { st.Skip("large checks are left out") })
 			continue
 		}
 		ran := false

@@ -18,7 +18,7 @@ func TestGoldenMatrix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stores := []string{"memstore", "mysqlstore", "pgstore", "pgstore/sql", "sqlitestore"}
+	stores := []string{"memstore", "mysqlstore", "mysqlstore/mariadb", "pgstore", "pgstore/sql", "sqlitestore"}
 	var names []string
 	for name := range columns {
 		names = append(names, name)

@@ -236,7 +236,7 @@ settling: BEGIN
   DECLARE unlocked CURSOR FOR
     SELECT d.tenant_id, d.dedup_key FROM JSON_TABLE(v_free, '$[*]' COLUMNS (id CHAR(32) PATH '$')) AS r
     STRAIGHT_JOIN {dedup} AS d FORCE INDEX (id) ON d.id = UNHEX(r.id)
-    FOR UPDATE SKIP LOCKED;
+    FOR UPDATE /*!80001 OF d */ SKIP LOCKED;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_end = 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -245,7 +245,7 @@ settling: BEGIN
   FROM JSON_TABLE(v_fences, '$[*]' COLUMNS (lane INT PATH '$[0]', epoch BIGINT PATH '$[1]', token CHAR(32) PATH '$[2]')) AS r
   STRAIGHT_JOIN {lane} AS l ON l.lane = r.lane
   WHERE l.epoch = r.epoch AND l.token = UNHEX(r.token)
-  LOCK IN SHARE MODE;
+  /*M! LOCK IN SHARE MODE */ /*!80001 FOR SHARE OF l */;
   IF v_held < JSON_LENGTH(v_fences) THEN
     ROLLBACK;
     SELECT 1 AS outcome, -1 AS lane, NULL AS id

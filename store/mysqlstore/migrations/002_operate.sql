@@ -25,7 +25,7 @@ finishing: BEGIN
     SELECT d.tenant_id, d.dedup_key, d.id
     FROM JSON_TABLE(JSON_MERGE_PRESERVE(v_ready, v_late), '$[*]' COLUMNS (id CHAR(32) PATH '$[1]')) AS r
     STRAIGHT_JOIN {dedup} AS d FORCE INDEX (id) ON d.id = UNHEX(r.id)
-    FOR UPDATE SKIP LOCKED;
+    FOR UPDATE /*!80001 OF d */ SKIP LOCKED;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_end = 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION
   BEGIN
@@ -40,13 +40,13 @@ finishing: BEGIN
   FROM JSON_TABLE(v_fences, '$[*]' COLUMNS (lane INT PATH '$[0]', epoch BIGINT PATH '$[1]', token CHAR(32) PATH '$[2]')) AS r
   STRAIGHT_JOIN {lane} AS l FORCE INDEX (PRIMARY) ON l.lane = r.lane
   WHERE l.epoch = r.epoch AND l.token = UNHEX(r.token)
-  LOCK IN SHARE MODE;
+  /*M! LOCK IN SHARE MODE */ /*!80001 FOR SHARE OF l */;
   IF v_held < JSON_LENGTH(v_fences) THEN
     SELECT MIN(r.lane) INTO v_lost
     FROM JSON_TABLE(v_fences, '$[*]' COLUMNS (lane INT PATH '$[0]', epoch BIGINT PATH '$[1]', token CHAR(32) PATH '$[2]')) AS r
     LEFT JOIN {lane} AS l FORCE INDEX (PRIMARY) ON l.lane = r.lane AND l.epoch = r.epoch AND l.token = UNHEX(r.token)
     WHERE l.lane IS NULL
-    LOCK IN SHARE MODE;
+    /*M! LOCK IN SHARE MODE */ /*!80001 FOR SHARE OF l */;
     SELECT 1 AS outcome, COALESCE(v_lost, -1) AS lane;
     LEAVE finishing;
   END IF;
@@ -54,7 +54,7 @@ finishing: BEGIN
   SELECT COUNT(*), COUNT(o.dedup_key) INTO v_found, v_keys
   FROM JSON_TABLE(v_ready, '$[*]' COLUMNS (lane INT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS r
   STRAIGHT_JOIN {outbox} AS o FORCE INDEX (id) ON o.id = UNHEX(r.id) AND o.lane = r.lane
-  FOR UPDATE;
+  FOR UPDATE /*!80001 OF o */;
   SET v_moved = v_found;
   IF v_found > 0 THEN
     INSERT INTO {history} (lane, seq, {events}, created_at, attempts, replay, done_at)
@@ -72,7 +72,7 @@ finishing: BEGIN
     SELECT COUNT(*), COUNT(o.dedup_key) INTO v_found, v_more
     FROM JSON_TABLE(v_late, '$[*]' COLUMNS (lane INT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS r
     STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(r.id) AND o.lane = r.lane
-    FOR UPDATE;
+    FOR UPDATE /*!80001 OF o */;
     SET v_moved = v_moved + v_found, v_keys = v_keys + v_more;
     IF v_found > 0 THEN
       INSERT INTO {history} (lane, seq, {events}, created_at, attempts, replay, done_at)
@@ -126,7 +126,7 @@ BEGIN
   DECLARE unlocked CURSOR FOR
     SELECT d.tenant_id, d.dedup_key, d.id FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id CHAR(32) PATH '$')) AS r
     STRAIGHT_JOIN {dedup} AS d FORCE INDEX (id) ON d.id = UNHEX(r.id)
-    FOR UPDATE SKIP LOCKED;
+    FOR UPDATE /*!80001 OF d */ SKIP LOCKED;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_end = 1;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;

@@ -1,0 +1,72 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Whoever is told to come back is told when: at once would be a busy loop.
+func TestInProgressHasADelay(t *testing.T) {
+	e := &effort[int]{k: &Keys[int]{}, req: Request{Operation: "o", Key: "k"}}
+	for left, want := range map[time.Duration]time.Duration{
+		-time.Second: 200 * time.Millisecond, 0: 200 * time.Millisecond, 199 * time.Millisecond: 200 * time.Millisecond, time.Second: time.Second,
+	} {
+		var in *InProgressError
+		if err := e.inProgress(left); !errors.As(err, &in) || in.RetryAfter != want {
+			t.Errorf("with %v left: %v, want %v", left, err, want)
+		}
+	}
+}
+
+// What is recorded after the caller has gone has ten seconds of its own.
+func TestDetachedWorkIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		ctx, end := detach(gone)
+		defer end()
+		began := time.Now()
+		<-ctx.Done()
+		if took := time.Since(began); took != 10*time.Second {
+			t.Errorf("it ended after %v", took)
+		}
+	})
+}
+
+func TestLimitsOfARequest(t *testing.T) {
+	hash, err := HashJSON("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := func(n int) string { return strings.Repeat("x", n) }
+	for _, c := range []struct {
+		tenant, operation, key int
+		ok                     bool
+	}{{64, 128, 255, true}, {0, 1, 1, true}, {65, 1, 1, false}, {0, 129, 1, false}, {0, 1, 256, false}, {0, 0, 1, false}, {0, 1, 0, false}} {
+		r := Request{TenantID: text(c.tenant), Operation: text(c.operation), Key: text(c.key), Hash: hash}
+		if err := r.Validate(); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// An answer of MaxResult bytes is stored; one byte more, and it is lost.
+func TestLimitsOfAnAnswer(t *testing.T) {
+	e := &effort[int]{k: &Keys[int]{cfg: Config{MaxResult: 10, TTL: time.Hour}}}
+	for n, lost := range map[int]bool{0: false, 9: false, 10: false, 11: true} {
+		out := e.final(t.Context(), &Answer{Body: make([]byte, n), ContentType: "t"}, "")
+		if out.Lost != lost || len(out.Result) != n && !lost || lost && (out.Result != nil || out.ContentType != "") {
+			t.Errorf("%d bytes: %+v", n, out)
+		}
+	}
+	for ttl, want := range map[time.Duration]time.Duration{0: 0, time.Minute: time.Minute, time.Hour: 0, 2 * time.Hour: 0} {
+		e.k.cfg.ResultTTL = ttl
+		if out := e.final(t.Context(), &Answer{}, ""); out.ResultTTL != want || out.TTL != time.Hour {
+			t.Errorf("ResultTTL %v: %+v", ttl, out)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store"
+)
+
+// answers is a sink whose answers are there already.
+type answers []error
+
+func (a answers) Deliver(_ context.Context, batch []waybill.Delivery) []error { return a[:len(batch)] }
+
+// TestObserverCostsNothing: a hook that is nil is not paid for. One event is taken, delivered and judged; that allocates the item that
+// stands for it and the claim of its delivery, and nothing else, without an observer as well as with one whose hooks keep nothing. An event that
+// fails, and one that dies, allocates as much with such an observer as without one.
+func TestObserverCostsNothing(t *testing.T) {
+	hooks := observe.Hooks{
+		ColdEnqueued: func(int) {}, HotEnqueued: func(int) {}, HotDropped: func(int, observe.Drop) {}, QueueDepths: func(int, int) {},
+		Deliver: func(ctx context.Context, _ []waybill.Delivery) (context.Context, func([]error)) {
+			return ctx, func([]error) {}
+		},
+		Delivered: func(*waybill.Delivery, time.Duration, time.Duration) {},
+		Failed:    func(*waybill.Delivery, waybill.Class, error, time.Duration) {},
+		Died:      func(*waybill.Delivery, error) {},
+		Paused:    func(string, bool) {}, Lanes: func(int, int) {}, Lag: func(time.Duration) {},
+	}
+	for name, c := range map[string]struct {
+		err  error
+		want float64 // negative: as much as without an observer
+	}{
+		"delivered": {nil, 2},
+		"failed":    {errors.New("boom"), -1},
+		"dead":      {waybill.Permanent(errors.New("boom")), -1},
+	} {
+		without, with := allocations(t, observe.Hooks{}, c.err), allocations(t, hooks, c.err)
+		if c.want >= 0 && without != c.want {
+			t.Errorf("%s: %v allocations without an observer, want %v", name, without, c.want)
+		}
+		if with != without {
+			t.Errorf("%s: %v allocations with an observer, %v without", name, with, without)
+		}
+	}
+}
+
+// allocations returns how often one event allocates on its way through a relay, from the read to its outcome.
+func allocations(t *testing.T, hooks observe.Hooks, answer error) float64 {
+	t.Helper()
+	cfg, err := Config{Workers: 1, Observe: hooks, Logger: slog.New(slog.DiscardHandler)}.complete()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(&hubOnly{}, answers{answer}, cfg)
+	defer e.timer.Stop()
+	now := time.Now()
+	e.member.renewed(now, time.Hour)
+	l := newLane(store.Lease{Lane: 1})
+	l.open = true
+	e.lanes.add(l)
+	row := store.Row{Key: store.Key{Lane: 1, Seq: 1, ID: waybill.NewID()}, CreatedAt: now}
+	row.Event = waybill.Event{ID: row.ID, Type: "Tested", Payload: []byte("1")}
+	return testing.AllocsPerRun(1000, func() {
+		if !e.take(l, &row, now) {
+			t.Fatal("there is no room")
+		}
+		e.dispatch(now)
+		j := <-e.jobs
+		e.deliver(j)
+		e.finishJob(j)
+		e.gauges()
+		if len(e.pending.list) != 1 {
+			t.Fatalf("%d outcomes", len(e.pending.list))
+		}
+		// It is settled.
+		clear(e.pending.list)
+		e.pending.list = e.pending.list[:0]
+		delete(l.items, row.ID)
+		l.unsettled, l.busy = 0, 0
+	})
+}

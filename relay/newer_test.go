@@ -1,0 +1,42 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/memstore"
+)
+
+// migrated is a store whose tables have had a migration that the code does not know.
+type migrated struct {
+	store.Relay
+	store.Migrator
+}
+
+func (migrated) Migrations(context.Context) ([]store.Migration, error) {
+	return []store.Migration{{Version: 1, Name: "outbox", AppliedAt: time.Now()}, {Version: 99, Name: "future", AppliedAt: time.Now(), Unknown: true}}, nil
+}
+
+// TestNewerTables: a relay does not begin on tables that are newer than it is, unless it is told to.
+func TestNewerTables(t *testing.T) {
+	db, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, allowed := range []bool{false, true} {
+		r, err := relay.New(migrated{Relay: db}, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }), relay.Config{NewerTables: allowed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Run(ctx); errors.Is(err, store.ErrNewerTables) == allowed {
+			t.Errorf("NewerTables %v: %v", allowed, err)
+		}
+	}
+}

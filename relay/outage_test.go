@@ -1,0 +1,372 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+)
+
+// logLines is a logger that counts.
+type logLines struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logLines) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.lines = append(l.lines, strings.TrimSpace(string(p)))
+		return len(p), nil
+	}), nil))
+}
+
+// with returns the lines that have all of these texts.
+func (l *logLines) with(texts ...string) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.lines), func(line string) bool {
+		return slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
+	})
+}
+
+// away is a database that may be away.
+type away struct {
+	store.Relay
+	err    atomic.Pointer[error]
+	failed atomic.Int64
+	only   string // if it is not empty, only this operation fails
+}
+
+func (a *away) is(operation string) error {
+	if err := a.err.Load(); err != nil && *err != nil && (a.only == "" || a.only == operation) {
+		a.failed.Add(1)
+		return *err
+	}
+	return nil
+}
+
+func (a *away) say(err error) { a.err.Store(&err) }
+
+func (a *away) Heartbeat(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
+	if err := a.is("heartbeat"); err != nil {
+		return store.Membership{}, err
+	}
+	return a.Relay.Heartbeat(ctx, n, lease)
+}
+
+func (a *away) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
+	if err := a.is("acquire"); err != nil {
+		return nil, err
+	}
+	return a.Relay.Acquire(ctx, n, lanes, window)
+}
+
+func (a *away) Release(ctx context.Context, leases []store.Lease, dirty bool) error {
+	if err := a.is("release"); err != nil {
+		return err
+	}
+	return a.Relay.Release(ctx, leases, dirty)
+}
+
+func (a *away) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
+	if err := a.is("holds"); err != nil {
+		return nil, err
+	}
+	return a.Relay.Holds(ctx, lanes)
+}
+
+func (a *away) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	if err := a.is("fetch"); err != nil {
+		return store.Page{}, err
+	}
+	return a.Relay.Fetch(ctx, from, limit)
+}
+
+func (a *away) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+	if err := a.is("due"); err != nil {
+		return store.Page{}, err
+	}
+	return a.Relay.Due(ctx, lanes, limit)
+}
+
+func (a *away) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+	if err := a.is("sweep"); err != nil {
+		return nil, err
+	}
+	return a.Relay.Sweep(ctx, from, limit)
+}
+
+func (a *away) Writers(ctx context.Context) (store.Writers, error) {
+	if err := a.is("writers"); err != nil {
+		return store.Writers{}, err
+	}
+	return a.Relay.Writers(ctx)
+}
+
+func (a *away) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
+	if err := a.is("settle"); err != nil {
+		return store.Settled{}, err
+	}
+	return a.Relay.Settle(ctx, s)
+}
+
+// run runs a relay over any store until stop is called.
+func run(t *testing.T, db store.Relay, sink relay.Sink, cfg relay.Config) (stop func()) {
+	t.Helper()
+	r, err := relay.New(db, sink, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+var errRefused = errors.New("connection refused")
+
+// TestLogOfADatabaseThatIsAway: an outage of the database is one line when it begins, one a minute while it lasts, with what fails, since when and how
+// often, and one when it is over.
+func TestLogOfADatabaseThatIsAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, c, log := newFixture(t), &collector{}, &logLines{}
+		db := &away{Relay: f.db}
+		stop := run(t, db, c.sink(), relay.Config{Logger: log.logger()})
+		f.write(event("a", 1))
+		pass(10 * time.Second)
+		db.say(errRefused)
+		f.write(event("a", 2), event("", 3))
+		pass(5*time.Minute - time.Second)
+		if n := db.failed.Load(); n < 500 {
+			t.Errorf("only %d calls failed", n)
+		}
+		db.say(nil)
+		pass(time.Minute)
+		stop()
+		for texts, want := range map[string]int{
+			"level=WARN":                             1 + 4 + 1, // the first failure, one a minute, the lease
+			"the database fails, and is tried again": 1,
+			"the database still fails":               4,
+			"the lease has lapsed":                   1,
+			"the database works again":               1,
+			"level=ERROR":                            0,
+			`error="connection refused"`:             1 + 4,
+		} {
+			if got := log.with(texts); len(got) != want {
+				t.Errorf("%d lines with %s, want %d:\n%s", len(got), texts, want, strings.Join(got, "\n"))
+			}
+		}
+		last := log.with("the database still fails")
+		if line := last[len(last)-1]; !strings.Contains(line, "since=2000-01-01T00:00:1") || !strings.Contains(line, "lasting=4m0s") ||
+			!strings.Contains(line, "heartbeat") || !strings.Contains(line, "settle") || !strings.Contains(line, "failures=") {
+			t.Errorf("the line does not say what fails, since when and how often: %s", line)
+		}
+		if back := log.with("the database works again", "lasted=4m5", "failures="); len(back) != 1 {
+			t.Errorf("how long did it last? %s", log.with("works again"))
+		}
+		if c.count() < 3 {
+			t.Errorf("%d deliveries", c.count())
+		}
+	})
+}
+
+// TestLogOfADestinationThatIsDown: the same for destinations: however many are down, one line a minute says so.
+func TestLogOfADestinationThatIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, log, sink := newFixture(t), &logLines{}, &partSink{}
+		const many = 20
+		sink.answer = func(waybill.Delivery) error { return waybill.Unavailable(errRefused) }
+		stop := f.start(sink, relay.Config{Logger: log.logger()})
+		for n := range many {
+			f.write(typed(fmt.Sprint("T", n), "a", n), typed(fmt.Sprint("T", n), "", n))
+		}
+		pass(5*time.Minute - time.Second)
+		sink.mu.Lock()
+		sink.answer = nil
+		sink.mu.Unlock()
+		pass(2 * time.Minute)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		down := many // those of the aggregate wait behind the first one
+		for text, want := range map[string]int{
+			"destination is down": down, "destinations are still down": 5, "destination is back": down, "level=WARN": down + 5, "level=ERROR": 0,
+		} {
+			if got := log.with(text); len(got) != want {
+				t.Errorf("%d lines with %s, want %d:\n%s", len(got), text, want, strings.Join(got, "\n"))
+			}
+		}
+		line := log.with("destinations are still down")[3]
+		for _, want := range []string{"destinations=20", `names="[T0 T1 T10 T11 T12]"`, "since=2000-01-01T00:00:00Z", "lasting=4m0s", "failures=", "connection refused"} {
+			if !strings.Contains(line, want) {
+				t.Errorf("the line lacks %s: %s", want, line)
+			}
+		}
+		if back := log.with("destination is back", "lasted=", "failures="); len(back) != down {
+			t.Errorf("how long did it last? %s", log.with("destination is back"))
+		}
+		if s, err := f.db.Stats(t.Context()); err != nil || s.Ready+s.Failed+s.Dead != 0 {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+// TestLogsGoToTheDefault: without a logger the log goes to slog's default.
+func TestLogsGoToTheDefault(t *testing.T) {
+	usual, log := slog.Default(), &logLines{}
+	slog.SetDefault(log.logger())
+	defer slog.SetDefault(usual)
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		stop := run(t, f.db, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return waybill.Permanent(errRefused) }), relay.Config{})
+		f.write(event("a", 1))
+		pass(time.Second)
+		stop()
+	})
+	if len(log.with("relay starts")) != 1 || len(log.with("event is dead")) != 1 {
+		t.Errorf("the log says %q", log.lines)
+	}
+}
+
+// TestLagWhileNothingCanBeRead: the lag grows while reads fail, whatever part of them does: it is not 0 because nothing is in memory.
+func TestLagWhileNothingCanBeRead(t *testing.T) {
+	for _, only := range []string{"", "fetch", "writers", "holds"} {
+		for _, fromTheStart := range []bool{false, true} {
+			if only == "" && fromTheStart {
+				continue // then Run ends: it cannot begin
+			}
+			t.Run(fmt.Sprintf("only %q, from the start %v", only, fromTheStart), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { lagWithout(t, only, fromTheStart) })
+			})
+		}
+	}
+}
+
+func lagWithout(t *testing.T, only string, fromTheStart bool) {
+	f, c := newFixture(t), &collector{}
+	db := &away{Relay: f.db, only: only}
+	if fromTheStart {
+		db.say(errRefused)
+	}
+	type told struct{ at, lag time.Duration }
+	var mu sync.Mutex
+	var lags []told
+	start := time.Now()
+	stop := run(t, db, c.sink(), relay.Config{HotQueue: -1, Logger: slog.New(slog.DiscardHandler), Observe: observe.Hooks{Lag: func(d time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		lags = append(lags, told{time.Since(start), d})
+	}}})
+	if !fromTheStart {
+		pass(time.Minute)
+		mu.Lock()
+		if len(lags) == 0 || slices.ContainsFunc(lags, func(l told) bool { return l.lag != 0 }) {
+			t.Errorf("while there is nothing: %v", lags)
+		}
+		lags = nil
+		mu.Unlock()
+		db.say(errRefused)
+	}
+	if only == "holds" && !fromTheStart {
+		stop()
+		return // nothing is held: its holds are not read
+	}
+	failing := time.Since(start)
+	f.write(event("", 1))
+	pass(2 * time.Minute)
+	mu.Lock()
+	last := lags[len(lags)-1]
+	for _, l := range lags {
+		if grown := l.at - failing; l.lag < grown-3*time.Second && only != "writers" || l.lag > l.at {
+			t.Errorf("%v after the first failure the lag is %v", grown, l.lag)
+		}
+	}
+	lags = nil
+	mu.Unlock()
+	if last.lag < 110*time.Second && (only != "writers" || fromTheStart) {
+		t.Errorf("after two minutes the lag is %v", last.lag)
+	}
+	db.say(nil)
+	pass(time.Minute)
+	mu.Lock()
+	defer mu.Unlock()
+	if last := lags[len(lags)-1]; last.lag != 0 {
+		t.Errorf("when all is delivered the lag is %v", last.lag)
+	}
+	stop()
+	if c.count() != 1 {
+		t.Errorf("%d deliveries", c.count())
+	}
+}
+
+// slow is a database whose first rows take a while to read.
+type slow struct {
+	store.Relay
+	open chan struct{}
+}
+
+func (s *slow) wait(ctx context.Context) error {
+	select {
+	case <-s.open:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *slow) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	if err := s.wait(ctx); err != nil {
+		return store.Page{}, err
+	}
+	return s.Relay.Fetch(ctx, from, limit)
+}
+
+func (s *slow) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+	if err := s.wait(ctx); err != nil {
+		return store.Page{}, err
+	}
+	return s.Relay.Due(ctx, lanes, limit)
+}
+
+// TestNothingIsEarlyBeforeTheClockIsKnown: the database's clock may be behind this node's. Before the first page of rows a relay does not know it, and does
+// not take its own clock instead: whether an event with a time is due is the database's answer, and not delivered from memory before.
+func TestNothingIsEarlyBeforeTheClockIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, c := newFixture(t), &collector{}
+		db := &slow{Relay: f.db, open: make(chan struct{})}
+		stop := run(t, db, c.sink(), relay.Config{})
+		pass(time.Second)
+		ev := event("", 1)
+		ev.AvailableAt = time.Now().Add(-30 * time.Minute) // to come, if the database's clock is an hour behind
+		f.write(ev)
+		pass(time.Second)
+		if c.count() != 0 {
+			t.Error("it was delivered by this node's clock")
+		}
+		close(db.open)
+		pass(time.Minute)
+		if c.count() != 1 {
+			t.Errorf("when the database said that it was due it was delivered %d times", c.count())
+		}
+		stop()
+	})
+}

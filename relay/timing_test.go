@@ -1,0 +1,113 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/handler"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+)
+
+// handOver is how long an event that is due may take to be read and delivered.
+const handOver = 100 * time.Millisecond
+
+// TestRetriesBackOff: the delay after the nth failure is 200 ms, 400 ms, ... 60 s, spread by a factor between 0.5 and 1.5: of an event that fails, and of the
+// probes of a destination that is down.
+func TestRetriesBackOff(t *testing.T) {
+	for name, err := range map[string]error{"retry": errors.New("boom"), "probe": waybill.Unavailable(errors.New("boom"))} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				var mu sync.Mutex
+				var at []time.Time
+				stop := run(t, f.db, relay.SinkFunc(func(context.Context, waybill.Delivery) error {
+					mu.Lock()
+					defer mu.Unlock()
+					at = append(at, time.Now())
+					return err
+				}), relay.Config{MaxAttempts: 14, Logger: slog.New(slog.DiscardHandler)})
+				f.write(event("a", 1))
+				pass(20 * time.Minute)
+				stop()
+				if len(at) < 14 {
+					t.Fatalf("%d attempts", len(at))
+				}
+				usual := 200 * time.Millisecond
+				for n := 1; n < 14; n++ {
+					delay := at[n].Sub(at[n-1])
+					if least, most := usual/2, min(usual*3/2, time.Minute)+handOver; delay < least || delay > most {
+						t.Errorf("the delay after failure %d is %v, want %v to %v", n, delay, least, most)
+					}
+					usual = min(2*usual, time.Minute)
+				}
+			})
+		})
+	}
+}
+
+// TestUnknownGraceEnds: an event without a handler waits for as long as Config.UnknownGrace says, and is dead then.
+func TestUnknownGraceEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		ev := event("a", 1)
+		ev.ID = waybill.NewID()
+		stop := run(t, f.db, handler.NewMux(), relay.Config{UnknownGrace: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+		f.write(ev)
+		state := func() store.State {
+			found, err := f.db.Find(t.Context(), ev.ID)
+			if err != nil || len(found) != 1 {
+				t.Fatal(err, found)
+			}
+			return found[0].State
+		}
+		pass(59 * time.Second)
+		if got := state(); got == store.Dead {
+			t.Errorf("before its grace is over it is %v", got)
+		}
+		pass(2 * time.Second)
+		if got := state(); got != store.Dead {
+			t.Errorf("when its grace is over it is %v", got)
+		}
+		stop()
+	})
+}
+
+// TestPollIntervalIsObeyed: an idle relay reads new rows once per interval, and those put off every second one.
+func TestPollIntervalIsObeyed(t *testing.T) {
+	for _, interval := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 10 * time.Second} {
+		t.Run(interval.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				var mu sync.Mutex
+				reads := map[string]int{}
+				stop := run(t, f.db, (&collector{}).sink(), relay.Config{
+					PollInterval: interval, Logger: slog.New(slog.DiscardHandler),
+					Observe: observe.Hooks{Read: func(kind string, _ int, _ time.Duration, _ error) {
+						mu.Lock()
+						defer mu.Unlock()
+						reads[kind]++
+					}},
+				})
+				pass(10*time.Minute + time.Millisecond) // now it is idle
+				mu.Lock()
+				clear(reads)
+				mu.Unlock()
+				pass(100 * interval)
+				mu.Lock()
+				defer mu.Unlock()
+				if reads["fast"] != 100 || reads["due"] != 50 {
+					t.Errorf("in 100 intervals: %v", reads)
+				}
+				stop()
+			})
+		})
+	}
+}

@@ -1,0 +1,22 @@
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// TestUrgentReadBeginsAtTheHorizon: a transaction drew seq 41 early and commits after the relay has
+// read up to 100. An urgent event of the same aggregate behind the backlog must not be read ahead of
+// it, so the read for urgent events begins where the fast read does.
+func TestUrgentReadBeginsAtTheHorizon(t *testing.T) {
+	l := newLane(store.Lease{Lane: 3})
+	l.open, l.backlog, l.read, l.floor = true, true, 100, 40
+	var e engine
+	e.lanes.list = []*lane{l}
+	j, ok := e.readJob(readUrgent, time.Now())
+	if !ok || len(j.cursors) != 1 || j.cursors[0] != (store.Cursor{Lane: 3, After: 40}) {
+		t.Errorf("the read begins at %+v, want lane 3 after 40", j.cursors)
+	}
+}

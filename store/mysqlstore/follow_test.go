@@ -1,0 +1,146 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store/mysqlstore"
+)
+
+// The number of lanes is changed while a service goes on writing, which has remembered the old one:
+// whatever it writes lies in a lane that there is, and an aggregate lies in its own.
+func TestWritersFollowTheLanes(t *testing.T) { onBoth(t, testWritersFollowTheLanes) }
+
+func testWritersFollowTheLanes(t *testing.T) {
+	for _, c := range []struct{ from, to int }{{32, 4}, {4, 32}, {32, 1}} {
+		t.Run(fmt.Sprint(c.from, " to ", c.to), func(t *testing.T) {
+			db, _ := openDB(t, nil)
+			writer, err := mysqlstore.New(db, mysqlstore.Config{Lanes: c.from})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := writer.Migrate(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			exec(t, db, "CREATE TABLE business (note VARCHAR(190)) ENGINE=InnoDB")
+			write(t, writer, db, event("first"))
+			old := begin(t, db, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+			var n int
+			if err := old.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM business").Scan(&n); err != nil { // its snapshot is from here
+				t.Fatal(err)
+			}
+			operator := newStore(t, db)
+			if err := operator.SetLanes(t.Context(), c.to); err != nil {
+				t.Fatal(err)
+			}
+			// Each kind of write has statements of its own.
+			late, dedup := event("late"), keyed("k")
+			late.Delay = time.Hour
+			var many []waybill.Event
+			for i := range 250 {
+				many = append(many, event(fmt.Sprint("a", i%50)), event(""))
+			}
+			all := append([]waybill.Event{late, dedup}, many...)
+			// The server does not show changed tables to a snapshot that is older; its transaction
+			// has to be run again.
+			if _, err := writer.Append(t.Context(), old, all); err == nil || !writer.Restartable(err) {
+				t.Errorf("a write behind an old snapshot: %v, want that it is to be run again", err)
+			}
+			if err := old.Rollback(); err != nil {
+				t.Fatal(err)
+			}
+			placed := write(t, writer, db, all...)
+			for _, one := range append(placed, write(t, writer, db, event("x"), event(""))...) {
+				if one.Lane >= c.to {
+					t.Fatalf("the writer says that an event is in lane %d of %d", one.Lane, c.to)
+				}
+			}
+			for i := range 50 {
+				write(t, operator, db, event(fmt.Sprint("a", i)))
+			}
+			for _, table := range []string{"waybill_outbox", "waybill_delayed"} {
+				if n := ask[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE lane < 0 OR lane >= ?", c.to); n != 0 {
+					t.Errorf("%d rows of %s are in lanes that there are not", n, table)
+				}
+				if n := ask[int](t, db, "SELECT COUNT(*) FROM (SELECT aggregate_id FROM "+table+" WHERE aggregate_id <> '' GROUP BY aggregate_id HAVING COUNT(DISTINCT lane) > 1) AS s"); n != 0 {
+					t.Errorf("%d aggregates of %s lie in two lanes", n, table)
+				}
+			}
+			// A plain insert cannot put an event there, either.
+			if _, err := db.ExecContext(t.Context(), "INSERT INTO waybill_outbox (type, lane, payload) VALUES ('x', ?, '')", c.to); err == nil {
+				t.Error("a plain insert into a lane that there is not was accepted")
+			}
+		})
+	}
+}
+
+// What InTx returns is true, also where the server has ended the transaction behind its back, and
+// no hook asks for it.
+func TestInTxTellsTheTruth(t *testing.T) { onBoth(t, testInTxTellsTheTruth) }
+
+func testInTxTellsTheTruth(t *testing.T) {
+	s, db := openStore(t, nil)
+	exec(t, db, "CREATE TABLE business_rows (id INT PRIMARY KEY, n INT) ENGINE=InnoDB")
+	exec(t, db, "CREATE TABLE made_inside (id INT) ENGINE=InnoDB")
+	box := newBox(t, s)
+	failure := errors.New("the caller's")
+	ddl := func(tx *sql.Tx) { exec(t, tx, "ALTER TABLE made_inside COMMENT = ''") }
+	for _, c := range []struct {
+		name      string
+		inside    func(tx *sql.Tx) error
+		uncertain bool
+		committed bool
+	}{
+		{"a deadlock is swallowed", func(tx *sql.Tx) error { deadlock(t, db, tx); return nil }, true, false},
+		{"a deadlock is swallowed, and work goes on", func(tx *sql.Tx) error {
+			deadlock(t, db, tx)
+			exec(t, tx, "INSERT INTO business (note) VALUES ('alone')")
+			return nil
+		}, true, false},
+		{"a deadlock is swallowed, and something else fails", func(tx *sql.Tx) error { deadlock(t, db, tx); return failure }, false, false},
+		{"a DDL statement", func(tx *sql.Tx) error { ddl(tx); return nil }, true, true},
+		{"a DDL statement, and then something fails", func(tx *sql.Tx) error { ddl(tx); return failure }, true, true},
+		{"something fails", func(*sql.Tx) error { return failure }, false, false},
+		{"nothing special", func(*sql.Tx) error { return nil }, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ev := event("a")
+			err := box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+				if err := box.Write(ctx, tx, ev); err != nil {
+					return err
+				}
+				return c.inside(tx)
+			})
+			var uncertain *outbox.UncertainError
+			switch {
+			case errors.As(err, &uncertain) != c.uncertain:
+				t.Errorf("InTx: %v; want an UncertainError: %t", err, c.uncertain)
+			case !c.uncertain && (err == nil) != c.committed:
+				t.Errorf("InTx: %v, but the event is committed: %t", err, c.committed)
+			case c.uncertain && !errors.Is(err, waybill.ErrTxDone):
+				t.Errorf("InTx: %v, want it to say that the transaction has ended", err)
+			}
+			if got, err := box.Committed(t.Context(), ev.ID); err != nil || got != c.committed {
+				t.Errorf("Committed is %v, %v; want %v", got, err, c.committed)
+			}
+		})
+	}
+	// Without an event a swallowed deadlock is not a success, either.
+	err := box.InTx(t.Context(), func(_ context.Context, tx *sql.Tx) error {
+		exec(t, tx, "INSERT INTO business (note) VALUES ('lost')")
+		deadlock(t, db, tx)
+		return nil
+	})
+	if !errors.Is(err, waybill.ErrTxDone) {
+		t.Errorf("InTx without an event: %v, want ErrTxDone", err)
+	}
+	if n := ask[int](t, db, "SELECT COUNT(*) FROM business WHERE note = 'lost'"); n != 0 {
+		t.Errorf("%d rows", n)
+	}
+}

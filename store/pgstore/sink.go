@@ -1,0 +1,60 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+const (
+	// readSink reads where the events go. Primary key of setting.
+	readSink = `SELECT value FROM {setting} WHERE name = 'sink'`
+	// firstSink records it, if nothing is recorded.
+	firstSink = `WITH ` + durable + `
+INSERT INTO {setting} (name, value) SELECT 'sink', $1::text FROM durable ON CONFLICT (name) DO NOTHING`
+	// takeSink replaces $2 with $1 unless another node than $3 is live.
+	takeSink = `WITH ` + durable + `
+UPDATE {setting} SET value = $1::text FROM durable
+WHERE name = 'sink' AND value = $2::text
+  AND NOT EXISTS (SELECT FROM {node} WHERE id <> $3::uuid AND expires_at > clock_timestamp())`
+)
+
+// ClaimSink implements [store.SinkGuard]. Each statement commits by itself. A node that joins
+// between the check for live nodes and the commit of a take-over sees the new sink at its next
+// heartbeat, and stops.
+func (c *core) ClaimSink(ctx context.Context, node store.Node, sink string, takeOver bool) (string, error) {
+	names := c.cfg.replacer()
+	before, err := c.RecordedSink(ctx)
+	if err != nil || before == sink {
+		return before, err
+	}
+	if before == "" {
+		if err := c.db.exec(ctx, names.Replace(firstSink), sink); err != nil {
+			return "", c.explain(err)
+		}
+	} else if takeOver {
+		if err := c.db.exec(ctx, names.Replace(takeSink), sink, before, node.ID.UUID()); err != nil {
+			return before, c.explain(err)
+		}
+	}
+	now, err := c.RecordedSink(ctx) // another relay may have been faster
+	switch {
+	case err != nil || now == sink:
+		return before, err
+	case takeOver && before != "":
+		return now, fmt.Errorf("pgstore: %w: it delivers to %q", store.ErrRelayLive, now)
+	}
+	return now, fmt.Errorf("pgstore: %w: %q", waybill.ErrOtherSink, now)
+}
+
+// RecordedSink implements [store.SinkGuard].
+func (c *core) RecordedSink(ctx context.Context) (string, error) {
+	var sink string
+	rows, err := c.db.query(ctx, c.cfg.replacer().Replace(readSink))
+	if err := collect(rows, err, func() error { return nil }, &sink); err != nil {
+		return "", c.explain(err)
+	}
+	return sink, nil
+}

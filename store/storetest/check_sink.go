@@ -1,0 +1,75 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// claimSink claims a sink, and fails the test unless it is taken.
+func (b *bench[T]) claimSink(ctx context.Context, t tb, db store.SinkGuard, n store.Node, sink string, takeOver bool, before string) {
+	t.Helper()
+	got, err := db.ClaimSink(ctx, n, sink, takeOver)
+	if err != nil || got != before {
+		t.Fatalf("ClaimSink(%q, %v) returned %q, %v; want %q before it, and no error", sink, takeOver, got, err, before)
+	}
+	b.wantSink(ctx, t, sink)
+}
+
+func (b *bench[T]) wantSink(ctx context.Context, t tb, want string) {
+	t.Helper()
+	for _, db := range []store.SinkGuard{b.DB, b.second()} {
+		if got, err := db.RecordedSink(ctx); err != nil || got != want {
+			t.Fatalf("RecordedSink is %q, %v; want %q", got, err, want)
+		}
+	}
+}
+
+// remembersSink: what was claimed first stays, whichever process asks, and also after its relay has
+// left.
+func remembersSink[T any](ctx context.Context, t tb, b *bench[T]) {
+	b.wantSink(ctx, t, "")
+	one := b.node(ctx, t, b.DB)
+	const sink = "kafka://äöü:9092 (relay orders)"
+	b.claimSink(ctx, t, b.DB, one, sink, false, "")
+	b.claimSink(ctx, t, b.second(), one, sink, false, sink)
+	b.claimSink(ctx, t, b.second(), one, sink, true, sink) // nothing to take over
+	refused := func(db store.SinkGuard, n store.Node) {
+		t.Helper()
+		_, err := db.ClaimSink(ctx, n, "log: (relay orders)", false)
+		if !errors.Is(err, waybill.ErrOtherSink) || !strings.Contains(err.Error(), "orders") {
+			t.Errorf("ClaimSink of another sink returned %v, want ErrOtherSink and the sink that is recorded", err)
+		}
+		b.wantSink(ctx, t, sink)
+	}
+	two := b.node(ctx, t, b.second())
+	refused(b.second(), two)
+	for _, n := range []store.Node{one, two} {
+		if err := b.DB.Leave(ctx, n); err != nil {
+			t.Fatalf("Leave: %v", err)
+		}
+	}
+	refused(b.second(), store.Node{ID: waybill.NewID(), Relay: relayName})
+	refused(b.DB, one)
+}
+
+// takesSinkOver: a take-over replaces the sink once no other node is live, and not before. The old
+// relay's next claim is refused.
+func takesSinkOver[T any](ctx context.Context, t tb, b *bench[T]) {
+	one := b.node(ctx, t, b.DB)
+	b.claimSink(ctx, t, b.DB, one, "old", false, "")
+	two := b.node(ctx, t, b.second())
+	if _, err := b.second().ClaimSink(ctx, two, "new", true); !errors.Is(err, store.ErrRelayLive) {
+		t.Errorf("a take-over while a relay runs returned %v, want ErrRelayLive", err)
+	}
+	b.wantSink(ctx, t, "old")
+	b.expire(ctx, t, b.DB, one, two)
+	b.claimSink(ctx, t, b.second(), two, "new", true, "old")
+	if _, err := b.DB.ClaimSink(ctx, one, "old", false); !errors.Is(err, waybill.ErrOtherSink) {
+		t.Errorf("the claim of a relay that slept through the take-over returned %v, want ErrOtherSink", err)
+	}
+	b.wantSink(ctx, t, "new")
+}
