@@ -38,7 +38,7 @@ func (c *Codec) decode(m *Message) (waybill.Delivery, error) {
 	if err != nil {
 		return waybill.Delivery{}, err
 	}
-	if media(in.contentType) == structuredJSON {
+	if IsStructured(in.contentType) {
 		if err := in.structured(m.Payload); err != nil {
 			return waybill.Delivery{}, err
 		}
@@ -56,11 +56,8 @@ type input struct {
 
 // read sorts the headers of a message into attributes and the event's own.
 func (c *Codec) read(m *Message) (*input, error) {
-	if len(m.Headers) > maxHeaderCount {
-		return nil, fmt.Errorf("%d headers, at most %d", len(m.Headers), maxHeaderCount)
-	}
-	if n := m.Size() - len(m.Payload); n > maxHeaderBytes {
-		return nil, fmt.Errorf("%d bytes of headers, at most %d", n, maxHeaderBytes)
+	if err := bounded(m); err != nil {
+		return nil, err
 	}
 	in := &input{attrs: make(map[string]string, len(m.Headers)), contentType: m.ContentType, payload: m.Payload}
 	plain := make(map[string]string, 3)
@@ -81,6 +78,18 @@ func (c *Codec) read(m *Message) (*input, error) {
 		}
 	}
 	return in, nil
+}
+
+// bounded reports headers that no reader would take, and that some brokers would end the connection
+// for.
+func bounded(m *Message) error {
+	if len(m.Headers) > maxHeaderCount {
+		return fmt.Errorf("%d headers, at most %d", len(m.Headers), maxHeaderCount)
+	}
+	if n := m.Size() - len(m.Payload); n > maxHeaderBytes {
+		return fmt.Errorf("%d bytes of headers, at most %d", n, maxHeaderBytes)
+	}
+	return nil
 }
 
 // sort puts one header where it belongs. A name that comes twice with two values is refused: readers would not agree which counts.

@@ -71,6 +71,7 @@ func (e *Encoder) Encode(d *waybill.Delivery) (Message, error) {
 	}
 	w := writer{rules: &c.rules, names: c.names, headers: e.headers[len(e.headers):], text: &e.text}
 	w.event(d, id, c.source)
+	w.check(attrContentType, m.ContentType)
 	if c.rules.contentType != "" {
 		w.plain(c.rules.contentType, m.ContentType)
 	}
@@ -79,6 +80,9 @@ func (e *Encoder) Encode(d *waybill.Delivery) (Message, error) {
 		return Message{}, waybill.Permanent(fmt.Errorf("broker: event %s: %s contains a control character or is not valid UTF-8", d.ID, w.bad))
 	}
 	m.Headers = slices.Clip(w.headers)
+	if err := bounded(&m); err != nil { // the outbox bounds them closer; a row that was inserted with SQL may hold anything
+		return Message{}, waybill.Permanent(fmt.Errorf("broker: event %s: %w", d.ID, err))
+	}
 	e.headers = e.headers[:min(len(e.headers)+len(w.headers), cap(e.headers))]
 	return m, nil
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -13,9 +14,28 @@ type item struct {
 	delivery waybill.Delivery
 	bad      error // why it cannot be read; then there is no delivery
 	key      string
-	order    uint64
+	number   uint64 // in the tenure, if it has one
+	order    place
 	due      time.Time // it was put off and stays here until then
 	line     *queue    // where it stands, while it is in the line
+	back     bool      // this receiver had given it back
+}
+
+// redelivered reports whether a message was delivered before, by the broker's count, to a process
+// that may have died of it: not to this one, which has given it back or kept it.
+func (it *item) redelivered() bool { return it.in.Attempt > 1 && it.in.held == 0 && !it.back }
+
+// place is where a message stands among those of its key. It is compared as a whole, and never
+// squeezed into fewer bits: two messages that look equal count as two copies of one.
+type place struct {
+	order  uint64
+	within [2]uint64
+}
+
+func placeOf(in *Incoming) place { return place{in.Order, in.Within} }
+
+func (p place) compare(other place) int {
+	return cmp.Or(cmp.Compare(p.order, other.order), cmp.Compare(p.within[0], other.within[0]), cmp.Compare(p.within[1], other.within[1]))
 }
 
 // line keeps the messages in hand in order: those of one key one after another, several keys at a time. It is guarded by its owner.
@@ -35,7 +55,7 @@ type queue struct {
 	key     string
 	waiting []*item // by order
 	busy    *item
-	away    map[uint64]absence // what was given back, by order
+	away    map[place]absence // what was given back
 }
 
 // absence is a message that was given back to the broker.
@@ -49,9 +69,9 @@ func newLine() *line { return &line{keys: make(map[string]*queue)} }
 // insert puts a message into the line. A copy that waits already is replaced: the broker takes answers to the latest delivery. It returns whether
 // the line has grown.
 func (l *line) insert(it *item) bool {
-	if it.order == 0 {
+	if it.order.order == 0 {
 		l.arrived++
-		it.order = l.arrived
+		it.order = place{order: l.arrived}
 	}
 	q := l.keys[it.key]
 	if q == nil || it.key == "" {
@@ -62,19 +82,12 @@ func (l *line) insert(it *item) bool {
 		}
 	}
 	if _, back := q.away[it.order]; back {
+		it.back = true
 		delete(q.away, it.order)
 		l.away--
 	}
 	it.line = q
-	at, found := slices.BinarySearchFunc(q.waiting, it.order, func(w *item, order uint64) int {
-		switch {
-		case w.order < order:
-			return -1
-		case w.order > order:
-			return 1
-		}
-		return 0
-	})
+	at, found := slices.BinarySearchFunc(q.waiting, it.order, func(w *item, order place) int { return w.order.compare(order) })
 	if found {
 		q.waiting[at] = it
 		return false
@@ -85,18 +98,18 @@ func (l *line) insert(it *item) bool {
 }
 
 // blocked returns until when a message has to wait for earlier ones of its key that were given back; zero if it has not.
-func (l *line) blocked(key string, order uint64, now time.Time) time.Time {
-	if q := l.keys[key]; q != nil && key != "" && order != 0 {
+func (l *line) blocked(key string, order place, now time.Time) time.Time {
+	if q := l.keys[key]; q != nil && key != "" && order.order != 0 {
 		return q.behind(order, now)
 	}
 	return time.Time{}
 }
 
 // behind returns when the broker delivers the last message that was given back, stands before order, and is still waited for.
-func (q *queue) behind(order uint64, now time.Time) time.Time {
+func (q *queue) behind(order place, now time.Time) time.Time {
 	var until time.Time
 	for o, a := range q.away {
-		if o < order && a.lapses.After(now) && a.due.After(until) {
+		if o.compare(order) < 0 && a.lapses.After(now) && a.due.After(until) {
 			until = a.due
 		}
 	}
@@ -111,7 +124,7 @@ func (q *queue) ready(now time.Time) (at time.Time, ok bool) {
 	head := q.waiting[0]
 	at = head.due
 	for o, a := range q.away {
-		if o < head.order && a.lapses.After(now) && a.lapses.After(at) {
+		if o.compare(head.order) < 0 && a.lapses.After(now) && a.lapses.After(at) {
 			at = a.lapses // or sooner: when it comes back it will be the first
 		}
 	}
@@ -176,12 +189,7 @@ func (l *line) hold(it *item, due time.Time) {
 		q.waiting[0].due = due // a newer copy has come meanwhile, and takes its place
 		return
 	}
-	at, _ := slices.BinarySearchFunc(q.waiting, it.order, func(w *item, order uint64) int {
-		if w.order < order {
-			return -1
-		}
-		return 1
-	})
+	at, _ := slices.BinarySearchFunc(q.waiting, it.order, func(w *item, order place) int { return w.order.compare(order) })
 	q.waiting = slices.Insert(q.waiting, at, it)
 	l.size++
 }
@@ -205,9 +213,9 @@ func (l *line) leave(it *item, due, lapses time.Time) []*item {
 	return behind
 }
 
-func (l *line) absent(q *queue, order uint64, due, lapses time.Time) {
+func (l *line) absent(q *queue, order place, due, lapses time.Time) {
 	if q.away == nil {
-		q.away = make(map[uint64]absence)
+		q.away = make(map[place]absence)
 	}
 	if _, known := q.away[order]; !known {
 		l.away++
@@ -216,7 +224,7 @@ func (l *line) absent(q *queue, order uint64, due, lapses time.Time) {
 }
 
 // turnAway notes that a message which has just come was given back at once, because earlier ones of its key are away.
-func (l *line) turnAway(key string, order uint64, due, lapses time.Time) {
+func (l *line) turnAway(key string, order place, due, lapses time.Time) {
 	if q := l.keys[key]; q != nil {
 		l.absent(q, order, due, lapses)
 	}

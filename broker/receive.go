@@ -1,13 +1,16 @@
 package broker
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/backoff"
+	"github.com/waybillhq/waybill/internal/outage"
 )
 
 // answerTimeout bounds an answer to the broker. Answers outlive the source's context: what is committed is to be acknowledged.
@@ -16,6 +19,13 @@ const answerTimeout = 10 * time.Second
 // firstPause is how long a source waits before it connects again for the first time.
 const firstPause = 100 * time.Millisecond
 
+// lastingSession is how long a session lasts before the log says that the source is connected again: a broker may let clients in and
+// turn them away at once.
+const lastingSession = time.Second
+
+// errEnded is why a source connects again whose session ended without an error.
+var errEnded = errors.New("the session ended")
+
 // Receive is the Run of every source: it opens sessions, one after another, and lets a [Receiver] feed the consumer from each, until ctx ends. It returns
 // nil then, and an error if open returns one of class Dead.
 func Receive(ctx context.Context, name string, codec *Codec, c Consumer, cfg ReceiverConfig, open func(context.Context) (Session, error)) error {
@@ -23,9 +33,9 @@ func Receive(ctx context.Context, name string, codec *Codec, c Consumer, cfg Rec
 	if err != nil {
 		return err
 	}
-	log := cfg.Logger.With("source", name)
+	connection := outage.New(cfg.Logger, "the source's connection", "source", name)
 	for failures := 0; ctx.Err() == nil; {
-		taken, err := session(ctx, name, codec, c, cfg, open)
+		taken, err := session(ctx, name, codec, c, cfg, open, connection)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -37,7 +47,7 @@ func Receive(ctx context.Context, name string, codec *Codec, c Consumer, cfg Rec
 		}
 		failures++
 		pause := jitter(backoff.After(firstPause, cfg.ReconnectMax, failures), cfg.ReconnectMax)
-		log.WarnContext(ctx, "the source has lost its broker and will connect again", "pause", pause, "error", err)
+		connection.Failed("receive", cmp.Or(err, errEnded))
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -47,14 +57,18 @@ func Receive(ctx context.Context, name string, codec *Codec, c Consumer, cfg Rec
 }
 
 // session runs one session to its end: until ctx ends, or the connection does. It reports whether a message was taken.
-func session(ctx context.Context, name string, codec *Codec, c Consumer, cfg ReceiverConfig, open func(context.Context) (Session, error)) (bool, error) {
+func session(ctx context.Context, name string, codec *Codec, c Consumer, cfg ReceiverConfig, open func(context.Context) (Session, error),
+	connection *outage.Log,
+) (bool, error) {
 	s, err := open(ctx)
 	if err != nil {
 		return false, err
 	}
 	r := newReceiver(ctx, name, codec, c, cfg, s)
 	r.start()
+	lasts := time.AfterFunc(lastingSession, func() { connection.Succeeded("receive") })
 	err = s.Take(ctx, r)
+	lasts.Stop()
 	r.stop(ctx.Err() != nil)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()

@@ -91,7 +91,7 @@ func (r *Receiver) WaitFree(ctx context.Context, n int) int {
 // Put takes a message in. It waits while there are too many, and returns an error when ctx or the session ends; then the message
 // was not taken, and is the broker's to deliver again.
 func (r *Receiver) Put(ctx context.Context, in *Incoming) error {
-	it := &item{in: in, order: in.Order}
+	it := &item{in: in, order: placeOf(in)}
 	if it.delivery, it.bad = r.codec.Decode(&in.Message); it.bad == nil {
 		if it.key = AggregateKey(&it.delivery.Event); it.key == "" {
 			it.key = in.OrderBy
@@ -107,6 +107,7 @@ func (r *Receiver) Put(ctx context.Context, in *Incoming) error {
 			return nil
 		}
 		if r.line.size < r.cfg.InHand {
+			it.number = in.Tenure.enter()
 			r.line.insert(it)
 			r.taken.Store(true)
 			r.mu.Unlock()
@@ -238,6 +239,9 @@ func (r *Receiver) handle(batch []*item) {
 			continue
 		}
 		it.delivery.Attempt = it.in.attempt()
+		r.mu.Lock()
+		it.delivery.Suspect = it.in.Tenure.suspects(it.number, r.cfg.InHand) || it.redelivered()
+		r.mu.Unlock()
 		readable = append(readable, it)
 		deliveries = append(deliveries, it.delivery)
 	}
@@ -248,7 +252,11 @@ func (r *Receiver) handle(batch []*item) {
 	}
 	took := time.Since(began)
 	for i, it := range readable {
-		verdicts = append(verdicts, r.judge(it, results[i]))
+		v := r.judge(it, results[i])
+		r.mu.Lock()
+		it.in.Tenure.done(it.number, r.cfg.InHand, v.class, v.err)
+		r.mu.Unlock()
+		verdicts = append(verdicts, v)
 	}
 	if r.cfg.Observe.Received != nil {
 		for _, v := range verdicts {

@@ -1,6 +1,7 @@
 package broker_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -257,6 +258,33 @@ func TestAbsenceLapses(t *testing.T) {
 	})
 }
 
+// Messages that are equal in one number of their place and not in another are several, and in the
+// order of all of it.
+func TestPlacesAreComparedAsAWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		at := func(n uint64, a, b uint64, name uint64) *broker.Incoming {
+			in := message(t, "a", name, 1)
+			in.Order, in.Within = n, [2]uint64{a, b}
+			return in
+		}
+		release := make(chan struct{})
+		var order []string
+		s := &script{take: put(at(1, 0, 0, 1), at(9, 1<<60, 1, 5), at(9, 1<<60, 0, 4), at(9, 1<<60-1, 7, 3), at(9, 0, 0, 2), at(1<<63, 0, 0, 6))}
+		stop := receive(t, s, consumer(func(_ context.Context, d waybill.Delivery) error {
+			<-release
+			order = append(order, d.Type)
+			return nil
+		}), broker.ReceiverConfig{})
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		stop()
+		if got := fmt.Sprint(order); got != "[n1 n2 n3 n4 n5 n6]" {
+			t.Errorf("handled %s", got)
+		}
+	})
+}
+
 // A message that comes late goes in front of later ones of its aggregate that have not been handled.
 func TestLateComerGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -470,6 +498,53 @@ func TestReconnect(t *testing.T) {
 			t.Errorf("opened %d times, then %v", opened, err)
 		}
 	})
+}
+
+// TestPausesBetweenSessions: the pause after the nth session in a row that fails is 100 ms, 200 ms, 400 ms, ... at most ReconnectMax, spread by a
+// factor between 0.5 and 1.5. A session that cannot be opened counts like one that ends without a message. After one that brought a message
+// the pauses begin again.
+func TestPausesBetweenSessions(t *testing.T) {
+	for name, cfg := range map[string]broker.ReceiverConfig{"as usual": {}, "its own": {ReconnectMax: 3 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const each = 16
+				most := cmp.Or(cfg.ReconnectMax, 10*time.Second)
+				var at []time.Time
+				err := broker.Receive(t.Context(), "test", codec(t, broker.Kafka, broker.CodecConfig{}),
+					consumer(func(context.Context, waybill.Delivery) error { return nil }), cfg,
+					func(context.Context) (broker.Session, error) {
+						at = append(at, time.Now())
+						switch n := len(at); {
+						case n == each:
+							return &script{take: func(ctx context.Context, r *broker.Receiver) error {
+								if err := r.Put(ctx, message(t, "a", 1, 1)); err != nil {
+									t.Error(err)
+								}
+								return errBoom
+							}}, nil
+						case n > 2*each:
+							return nil, waybill.Permanent(errBoom)
+						case n%2 == 0:
+							return &script{take: func(context.Context, *broker.Receiver) error { return errBoom }}, nil
+						}
+						return nil, waybill.Unavailable(errBoom)
+					})
+				if !errors.Is(err, errBoom) || len(at) != 2*each+1 {
+					t.Fatalf("opened %d times, then %v", len(at), err)
+				}
+				usual := 100 * time.Millisecond
+				for n := 1; n < len(at); n++ {
+					if n == each {
+						usual = 100 * time.Millisecond // the session that has just ended brought a message
+					}
+					if gap := at[n].Sub(at[n-1]); gap < usual/2 || gap > min(usual*3/2, most) {
+						t.Errorf("the pause after session %d is %v, want about %v", n, gap, usual)
+					}
+					usual = min(2*usual, most)
+				}
+			})
+		})
+	}
 }
 
 func TestReceiverConfig(t *testing.T) {

@@ -111,7 +111,10 @@ func secrets(urls string) []string {
 		} else if u.User != nil {
 			add(u.User.Username())
 		}
-		for _, values := range u.Query() {
+		for name, values := range u.Query() {
+			if isFile(name) {
+				continue // an operator has to know which one cannot be read
+			}
 			for _, v := range values {
 				if len(v) >= 6 { // "true" and "1" are no secrets, and occur in any text
 					add(v)

@@ -38,10 +38,17 @@ type Incoming struct {
 	// Order is its place among the messages of its key, such as a sequence number or offset: one that comes back late is put in front of
 	// later ones. Zero: behind all that have arrived.
 	Order uint64
+	// Within is its place among those of the same Order, the first number before the second, where
+	// one number is too few: an entry of a Redis stream has a millisecond and a count in it. Two
+	// messages of one key that are equal in Order and Within are two copies of one.
+	Within [2]uint64
 	// OrderBy is the key for an event that names no aggregate, such as a Kafka record's. Empty: it has no order.
 	OrderBy string
 	// Attempt is the broker's delivery count, from 1; 0 if it has none. It becomes the delivery's.
 	Attempt int
+	// Tenure, of a broker that counts no deliveries, is that of the place where the message comes
+	// from. Nil: the broker counts them, or no process can have had the message before.
+	Tenure *Tenure
 	// Handle is the session's own, for answering.
 	Handle any
 
@@ -103,7 +110,8 @@ type ReceiverConfig struct {
 	DrainTimeout time.Duration
 	// ReconnectMax is the longest pause between two attempts to connect; they begin with 100 ms. Defaults to 10 s.
 	ReconnectMax time.Duration
-	// Logger gets what an operator should know. Defaults to none.
+	// Logger gets what an operator should know. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 	// Observe plugs in metrics.
 	Observe observe.Hooks
@@ -143,7 +151,7 @@ func (c ReceiverConfig) complete() (ReceiverConfig, error) {
 	off(&c.HoldFor, 5*time.Second)
 	off(&c.DrainTimeout, 5*time.Second)
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	if err := errors.Join(errs...); err != nil {
 		return c, fmt.Errorf("broker: %w", err)

@@ -2,13 +2,107 @@ package broker
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/waybillhq/waybill"
 )
 
 // structuredJSON is the content type of a CloudEvents message in structured mode: attributes and data are one JSON object.
 const structuredJSON = "application/cloudevents+json"
+
+// attrHeaders holds the event's own headers in structured mode, as the text of a JSON object: the
+// names of attributes are lower-case letters and digits, and those of headers are not.
+const attrHeaders = "waybillheaders"
+
+// IsStructured reports whether a content type is that of a CloudEvents message in structured mode.
+func IsStructured(contentType string) bool { return media(contentType) == structuredJSON }
+
+// EncodeStructured returns the message for a delivery in structured mode: the payload is one JSON
+// object that holds the attributes, the event's own headers and the data, so that a signature of
+// the payload covers all of them. The only headers are the content type and the W3C trace context,
+// which are for those who look at a message without reading it. [Codec.Decode] reads it. An error
+// is of class Dead.
+//
+// A JSON payload is the member "data", byte for byte; any other, and JSON that would not survive as
+// a part of other JSON, is "data_base64". The event's own headers are the attribute
+// "waybillheaders": the text of a JSON object.
+func (c *Codec) EncodeStructured(d *waybill.Delivery) (Message, error) {
+	m, err := c.Encode(d) // it checks everything; of what it returns, the headers are made again
+	if err != nil {
+		return Message{}, err
+	}
+	var text strings.Builder
+	w := writer{rules: &rules{}, names: plainNames, text: &text}
+	w.event(d, d.ID.String(), c.source)
+	own := make(map[string]string, len(d.Headers))
+	var plain []Header
+	for name, value := range d.Headers {
+		if (name == attrTraceParent || name == attrTraceState) && value != "" {
+			w.attr(name, value)
+			plain = append(plain, Header{name, value})
+			continue
+		}
+		own[name] = value
+	}
+	w.attr(attrContentType, m.ContentType)
+	if len(own) > 0 {
+		w.attr(attrHeaders, string(quoted(own)))
+	}
+	body := make([]byte, 0, len(d.Payload)*4/3+1024)
+	for i, h := range w.headers {
+		body = append(append(append(append(body, "{,"[min(i, 1)]), quoted(h.Name)...), ':'), quoted(h.Value)...)
+	}
+	switch {
+	case len(d.Payload) == 0:
+	case embeds(m.ContentType, d.Payload):
+		body = append(append(body, `,"data":`...), d.Payload...)
+	default:
+		body = base64.StdEncoding.AppendEncode(append(body, `,"data_base64":"`...), d.Payload)
+		body = append(body, '"')
+	}
+	m.Payload, m.ContentType = append(body, '}'), structuredJSON
+	m.Headers = nil
+	if c.rules.contentType != "" {
+		m.Headers = append(m.Headers, Header{c.rules.contentType, structuredJSON})
+	}
+	for _, h := range plain {
+		w := writer{rules: &c.rules, headers: m.Headers}
+		w.plain(h.Name, h.Value)
+		m.Headers = w.headers
+	}
+	return m, nil
+}
+
+// plainNames is the attributes as they are called in structured mode.
+var plainNames = func() map[string]string { //nolint:gochecknoglobals // never changed
+	names := map[string]string{attrContentType: attrContentType, attrHeaders: attrHeaders}
+	for _, name := range attributes {
+		names[name] = name
+	}
+	return names
+}()
+
+// quoted returns a text, or texts by name in alphabetical order, as JSON. Neither can fail.
+func quoted(v any) []byte {
+	text, _ := json.Marshal(v)
+	return text
+}
+
+// embeds reports whether a payload can be a part of other JSON and be taken out of it as it was.
+func embeds(contentType string, payload []byte) bool {
+	return isJSON(contentType) && utf8.Valid(payload) && json.Valid(payload) && len(bytes.TrimSpace(payload)) == len(payload)
+}
+
+// isJSON reports whether a content type says JSON; without one, CloudEvents says so.
+func isJSON(contentType string) bool {
+	m := media(contentType)
+	return m == "" || m == "application/json" || len(m) > 5 && strings.HasSuffix(m, "+json")
+}
 
 // structured reads a message in structured mode. Its attributes replace what the headers say.
 func (in *input) structured(body []byte) error {
@@ -36,6 +130,11 @@ func (in *input) structured(body []byte) error {
 		}
 	}
 	in.contentType = in.attrs[attrContentType]
+	var own map[string]string
+	if text := in.attrs[attrHeaders]; text != "" && json.Unmarshal([]byte(text), &own) == nil {
+		delete(in.attrs, attrHeaders)
+		in.headers = own // all of them, like the attributes
+	}
 	return in.data(members)
 }
 
@@ -65,9 +164,7 @@ func (in *input) data(members map[string]json.RawMessage) error {
 
 // textual reports whether data is a text that stands for itself: a JSON string where the content is not JSON.
 func (in *input) textual(raw json.RawMessage) bool {
-	m := media(in.contentType)
-	isJSON := m == "" || m == "application/json" || len(m) > 5 && m[len(m)-5:] == "+json"
-	return !isJSON && len(raw) > 0 && raw[0] == '"'
+	return !isJSON(in.contentType) && len(raw) > 0 && raw[0] == '"'
 }
 
 // scalar returns the text of an attribute; null is none.

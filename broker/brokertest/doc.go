@@ -152,6 +152,7 @@ func checks() []check {
 		{"a replay has a publish id of its own", needSink, replay},
 		{"a repeated publish id is dropped", needDedup, repeated},
 		{"one result per delivery", needSink, results},
+		{"what cannot travel stops nothing", needSink, cannotTravel},
 		{"order per aggregate in one batch", needSink, batchOrder},
 		{"too large is permanent", needLimit, tooLarge},
 		{"unroutable has its class", needUnroutable, unroutable},

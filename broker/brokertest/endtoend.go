@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"testing"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
@@ -97,4 +99,33 @@ func endToEnd(b *bed) {
 		}
 		return true
 	})
+}
+
+// ThereAndBack delivers an event to a sink and wants it from a source, which has no other. It is
+// for ways to connect that the suite does not try.
+func ThereAndBack(t *testing.T, sink broker.Consumer, source broker.Source, d waybill.Delivery) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), patience)
+	defer stop()
+	if err := sink.Deliver(ctx, []waybill.Delivery{d})[0]; err != nil {
+		t.Fatal(err)
+	}
+	var got []waybill.ID
+	err := source.Run(ctx, consumerFunc(func(_ context.Context, batch []waybill.Delivery) []error {
+		for i := range batch {
+			got = append(got, batch[i].ID)
+		}
+		stop()
+		return make([]error, len(batch))
+	}))
+	if err != nil || len(got) != 1 || got[0] != d.ID {
+		t.Errorf("the source has %v, want %v: %v", got, d.ID, err)
+	}
+}
+
+type consumerFunc func(ctx context.Context, batch []waybill.Delivery) []error
+
+// Deliver implements [broker.Consumer].
+func (f consumerFunc) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	return f(ctx, batch)
 }

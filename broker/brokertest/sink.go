@@ -182,6 +182,71 @@ func results(b *bed) {
 	}
 }
 
+// cannotTravel: a row that was inserted with SQL may hold anything. What could be taken for another
+// header, or would end the connection, makes the event dead, or travels as it is; events beside it,
+// and after it, are published.
+func cannotTravel(b *bed) {
+	long := strings.Repeat("n", 300)
+	type odd struct {
+		name   string
+		change func(d *waybill.Delivery)
+		long   bool // it may travel: only some protocols have a limit there
+	}
+	var odds []odd
+	for name, text := range map[string]string{
+		"CR LF": "a\r\nce-id: forged", "LF": "a\nb", "NUL": "a\x00b", "escape": "a\x1b[2Jb", "DEL": "a\x7fb", "C1": "a\u0085b", "invalid UTF-8": "a\xffb",
+	} {
+		odds = append(odds,
+			odd{name + " in the type", func(d *waybill.Delivery) { d.Type = text }, false},
+			odd{name + " in a header", func(d *waybill.Delivery) { d.Headers = map[string]string{"x": text} }, false},
+			odd{name + " in a header's name", func(d *waybill.Delivery) { d.Headers = map[string]string{text: "x"} }, false},
+			odd{name + " in traceparent", func(d *waybill.Delivery) { d.Headers = map[string]string{"traceparent": text} }, false},
+			odd{name + " in the content type", func(d *waybill.Delivery) { d.ContentType = text }, false},
+			odd{name + " in the routing key", func(d *waybill.Delivery) { d.RoutingKey = text }, false},
+			odd{name + " in the tenant", func(d *waybill.Delivery) { d.TenantID = text }, false},
+			odd{name + " in the aggregate", func(d *waybill.Delivery) { d.AggregateID = text }, false},
+			odd{name + " in the schema", func(d *waybill.Delivery) { d.SchemaID = text }, false},
+		)
+	}
+	odds = append(odds,
+		odd{"a long name of a header", func(d *waybill.Delivery) { d.Headers = map[string]string{long: "x"} }, true},
+		odd{"a long type", func(d *waybill.Delivery) { d.Type = long }, true},
+		odd{"a long content type", func(d *waybill.Delivery) { d.ContentType = "text/" + long }, true},
+		odd{"a long routing key", func(d *waybill.Delivery) { d.RoutingKey = long }, true},
+		odd{"a huge header", func(d *waybill.Delivery) { d.Headers = map[string]string{"x": strings.Repeat("v", 200<<10)} }, true},
+		odd{"an empty name of a header", func(d *waybill.Delivery) { d.Headers = map[string]string{"": "x"} }, true},
+	)
+	ctx, cancel := context.WithTimeout(b.Context(), patience)
+	defer cancel()
+	arrived := 0
+	for start := 0; start < len(odds); start += 10 {
+		some := odds[start:min(start+10, len(odds))]
+		batch := []waybill.Delivery{b.event(fmt.Sprint("before ", start), 1)}
+		for i, o := range some {
+			d := b.event(fmt.Sprint("odd ", start+i), 1)
+			o.change(&d)
+			batch = append(batch, d)
+		}
+		batch = append(batch, b.event(fmt.Sprint("after ", start), 1))
+		for i, err := range b.deliver(ctx, batch) {
+			class, _ := waybill.Classify(err)
+			if class == waybill.Done {
+				arrived++
+			}
+			switch {
+			case i == 0 || i == len(batch)-1:
+				if err != nil {
+					b.Errorf("a neighbour of %q…: %v", some[0].name, err)
+				}
+			case class != waybill.Dead && (class != waybill.Done || !some[i-1].long):
+				b.Errorf("%s: class %v: %v", some[i-1].name, class, err)
+			}
+		}
+	}
+	b.publish(b.event("last", 1))
+	b.read(arrived + 1)
+}
+
 // batchOrder: events of one aggregate in one batch arrive in their order, and when one fails the following do not arrive.
 func batchOrder(b *bed) {
 	if _, ok := b.Sink.(interface{ StopsAtFailure() }); !ok {

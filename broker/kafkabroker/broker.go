@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -27,6 +28,9 @@ type Config struct {
 	TLS *tls.Config
 	// Options are for the client, such as another SASL mechanism or a dialer. Those that this package's promises rest on cannot be changed by them.
 	Options []kgo.Opt
+	// Logger gets what an operator should know: that the connection, or the password on it, is not
+	// safe. Defaults to [slog.Default].
+	Logger *slog.Logger
 }
 
 func (c Config) complete() (Config, error) {
@@ -63,14 +67,16 @@ type Broker struct {
 	turn    chan struct{} // a token for using singles
 }
 
-// Open connects to the cluster that a URL names: kafka://user:password@host:9092,host2:9092. Its query may say tls=true, and sasl=plain (the default
-// if there is a user), scram-sha-256 or scram-sha-512. Open reports a cluster that cannot be reached; one that goes away later is connected to again.
+// Open connects to the cluster that a URL names: kafka://user:password@host:9092,host2:9092. Its
+// query may say tls=true, ca, cert and key, which name files in PEM, insecure=true, which takes any
+// certificate, and sasl=plain (the default if there is a user), scram-sha-256 or scram-sha-512.
+// Open reports a cluster that cannot be reached; one that goes away later is connected to again.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	cfg, err := cfg.complete()
 	if err != nil {
 		return nil, err
 	}
-	fromURL, err := options(url, cfg.TLS)
+	fromURL, err := options(url, cfg)
 	if err != nil {
 		return nil, broker.Hide(fmt.Errorf("kafkabroker: the URL: %w", err), url)
 	}

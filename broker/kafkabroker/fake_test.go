@@ -1,8 +1,10 @@
 package kafkabroker_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/kafkabroker"
+	"github.com/waybillhq/waybill/internal/testtls"
 )
 
 // fake starts a cluster in this process, which can be told to fail. It has the topics orders, with two partitions, and orders.dead.
@@ -237,5 +240,45 @@ func TestLoggingIn(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s with a wrong password: %v", mechanism, err)
 		}
+	}
+}
+
+// The cluster's certificate is verified with the authority that the URL names, and what is not safe
+// is logged.
+func TestTLS(t *testing.T) {
+	a := testtls.New(t)
+	_, address := fake(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "shop", "canary"), kfake.Superuser("SCRAM-SHA-512", "shop", "canary"), kfake.TLS(a.Server(t, true)))
+	client := "&cert=" + a.Cert + "&key=" + a.Key
+	for name, tc := range map[string]struct {
+		query string
+		works bool
+		warns bool
+	}{
+		"with the authority":            {"tls=true&ca=" + a.CA + client, true, false},
+		"an authority says TLS":         {"ca=" + a.CA + client + "&sasl=scram-sha-512", true, false},
+		"with another authority":        {"ca=" + testtls.New(t).CA + client, false, false},
+		"with the system's":             {"tls=true" + client, false, false},
+		"without a certificate":         {"ca=" + a.CA, false, false},
+		"insecure":                      {"insecure=true" + client, true, true},
+		"an authority, and TLS is off":  {"tls=false&ca=" + a.CA, false, false},
+		"a password without encryption": {"sasl=plain", false, true},
+		"a hashed one":                  {"sasl=scram-sha-512", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			b, err := kafkabroker.Open(t.Context(), "kafka://shop:canary@"+address+"?"+tc.query,
+				kafkabroker.Config{Timeout: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			if (err == nil) != tc.works {
+				t.Fatalf("Open: %v", err)
+			}
+			if warned := strings.Contains(log.String(), "INSECURE"); warned != tc.warns || strings.Contains(log.String(), "canary") {
+				t.Errorf("logged %q", log.String())
+			}
+			if err != nil {
+				return
+			}
+			defer func() { _ = b.Close() }()
+			insist(t, sink(t, b, kafkabroker.SinkConfig{}), event("orders", "a"))
+		})
 	}
 }

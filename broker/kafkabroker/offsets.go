@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/waybillhq/waybill/broker"
 )
 
 // offsets knows, for every partition that a session has, which records were taken and are not done. What may be committed is all before the first of those:
@@ -23,6 +25,8 @@ type partition struct {
 	open      []int64 // taken and not done, ascending. At most as many as may be in hand.
 	next      int64   // behind the last that was taken
 	committed int64   // what Kafka knows from us
+	tenure    broker.Tenure
+	end       int64 // of the partition when it was assigned: no member had a record from there on
 }
 
 // handle is what answers for a record.
@@ -31,15 +35,22 @@ type handle struct {
 	offset    int64
 }
 
-// serialBits are the low bits of an order, which tell partitions apart: records of one aggregate may be in several, with equal offsets.
-const serialBits = 20
-
-func (h handle) order() uint64 {
-	return uint64(h.offset+1)<<serialBits | h.partition.serial&(1<<serialBits-1) //nolint:gosec // offsets begin at 0
+// order returns the place of a record: its offset, and then its partition, because records of one
+// aggregate may be in several, with equal offsets.
+func (h handle) order() (uint64, [2]uint64) {
+	return uint64(h.offset) + 1, [2]uint64{h.partition.serial} //nolint:gosec // offsets begin at 0, and 0 would be no place at all
 }
 
-// take notes that a record is in hand.
-func (o *offsets) take(topic string, number int32, offset int64) handle {
+// tenure returns what makes a record a suspect, or nil if it came after the assignment.
+func (h handle) tenure() *broker.Tenure {
+	if h.offset >= h.partition.end {
+		return nil
+	}
+	return &h.partition.tenure
+}
+
+// take notes that a record was taken. End is the end of its partition, as far as it is known now.
+func (o *offsets) take(topic string, number int32, offset, end int64) handle {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	p := o.places[topic][number]
@@ -51,7 +62,7 @@ func (o *offsets) take(topic string, number int32, offset int64) handle {
 			o.places[topic] = make(map[int32]*partition)
 		}
 		o.count++
-		p = &partition{topic: topic, number: number, serial: o.count, committed: offset}
+		p = &partition{topic: topic, number: number, serial: o.count, committed: offset, end: end}
 		o.places[topic][number] = p
 	}
 	p.open, p.next = append(p.open, offset), offset+1

@@ -1,6 +1,9 @@
 package kafkabroker
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func committable(o *offsets, topic string, number int32) int64 {
 	at, ok := o.ready()[topic][number]
@@ -14,7 +17,7 @@ func TestOnlyWhatHasNothingOpenBeforeItIsCommitted(t *testing.T) {
 	var o offsets
 	handles := make([]handle, 0, 4)
 	for _, offset := range []int64{5, 6, 9, 10} { // Kafka leaves numbers out
-		handles = append(handles, o.take("orders", 0, offset))
+		handles = append(handles, o.take("orders", 0, offset, 0))
 	}
 	for _, step := range []struct {
 		done int
@@ -34,9 +37,9 @@ func TestOnlyWhatHasNothingOpenBeforeItIsCommitted(t *testing.T) {
 // A partition that was taken away and has come back begins anew: a late answer for the former one must not move it.
 func TestAnAnswerForAFormerAssignmentMovesNothing(t *testing.T) {
 	var o offsets
-	old := o.take("orders", 0, 7)
+	old := o.take("orders", 0, 7, 0)
 	o.forget(map[string][]int32{"orders": {0}})
-	again := o.take("orders", 0, 9) // another member has done the two before it
+	again := o.take("orders", 0, 9, 0) // another member has done the two before it
 	o.done(old)
 	if got := committable(&o, "orders", 0); got != -1 {
 		t.Errorf("%d may be committed, though the record is in hand", got)
@@ -50,11 +53,23 @@ func TestAnAnswerForAFormerAssignmentMovesNothing(t *testing.T) {
 // Records of one aggregate may be in two topics. The receiver takes two of the same order for one.
 func TestEveryRecordHasAnOrderOfItsOwn(t *testing.T) {
 	var o offsets
-	a, b, later := o.take("orders", 0, 7), o.take("bills", 0, 7), o.take("orders", 0, 8)
-	if a.order() == b.order() || a.order() == 0 {
-		t.Errorf("orders %d and %d", a.order(), b.order())
-	}
-	if a.order() >= later.order() {
-		t.Errorf("order %d before %d", a.order(), later.order())
+	var last []uint64
+	for _, at := range []int64{0, 7, 1 << 43, 1 << 44, 1<<62 + 1} {
+		var places [][]uint64
+		for _, h := range []handle{o.take("orders", 0, at, 0), o.take("bills", 0, at, 0), o.take("orders", 0, at+1, 0)} {
+			n, within := h.order()
+			places = append(places, append([]uint64{n}, within[:]...))
+		}
+		a, b, later := places[0], places[1], places[2]
+		if slices.Equal(a, b) || a[0] == 0 {
+			t.Errorf("offset %d: places %d and %d", at, a, b)
+		}
+		if slices.Compare(a, later) >= 0 || slices.Compare(b, later) >= 0 {
+			t.Errorf("offset %d: places %d and %d before %d", at, a, b, later)
+		}
+		if slices.Compare(last, a) >= 0 {
+			t.Errorf("offset %d: place %d behind %d", at, a, last)
+		}
+		last = later
 	}
 }

@@ -50,13 +50,19 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 func (s *session) poll(ctx context.Context, r *broker.Receiver, most int) error {
 	fetches := s.client.PollRecords(ctx, most)
 	defer s.client.AllowRebalance()
-	for it := fetches.RecordIter(); !it.Done(); {
-		record := it.Next()
-		// First noted as taken, so that nothing behind it is committed before it is done.
-		h := s.offsets.take(record.Topic, record.Partition, record.Offset)
-		if err := r.Put(ctx, incoming(record, h)); err != nil {
-			return err
+	var failed error
+	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
+		for _, record := range p.Records {
+			if failed != nil {
+				return
+			}
+			// First noted as taken, so that nothing behind it is committed before it is done.
+			h := s.offsets.take(record.Topic, record.Partition, record.Offset, p.HighWatermark)
+			failed = r.Put(ctx, incoming(record, h))
 		}
+	})
+	if failed != nil {
+		return failed
 	}
 	for _, e := range fetches.Errors() {
 		var loss *kgo.ErrDataLoss // the client has gone back to what is there
@@ -70,7 +76,9 @@ func (s *session) poll(ctx context.Context, r *broker.Receiver, most int) error 
 // incoming returns a record as the receiver takes it.
 func incoming(record *kgo.Record, h handle) *broker.Incoming {
 	m := message(record)
-	return &broker.Incoming{Message: m, Order: h.order(), OrderBy: m.Key, Handle: h}
+	in := &broker.Incoming{Message: m, OrderBy: m.Key, Tenure: h.tenure(), Handle: h}
+	in.Order, in.Within = h.order()
+	return in
 }
 
 func message(record *kgo.Record) broker.Message {

@@ -1,9 +1,11 @@
 package kafkabroker
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"strings"
@@ -12,25 +14,41 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/waybillhq/waybill/broker"
 )
 
 const scheme = "kafka://"
 
-// options returns what a URL says, as options of the client.
-func options(text string, secure *tls.Config) ([]kgo.Opt, error) {
+// ClientOptions returns what a URL says, as options of the client, for programs that look at a
+// cluster. Errors may show the URL.
+func ClientOptions(url string, log *slog.Logger) ([]kgo.Opt, error) {
+	return options(url, Config{Logger: log})
+}
+
+// options returns what a URL says, as options of the client. It warns of what is not safe.
+func options(text string, cfg Config) ([]kgo.Opt, error) {
 	u, hosts, err := parse(text)
 	if err != nil {
 		return nil, err
 	}
 	opts := []kgo.Opt{kgo.SeedBrokers(hosts...)}
 	query := u.Query()
+	secure, err := broker.TakeTLS(query, cfg.TLS)
+	if err != nil {
+		return nil, err
+	}
 	for name := range query {
 		if name != "tls" && name != "sasl" {
-			return nil, fmt.Errorf("no parameter %q: there are tls and sasl", name)
+			return nil, fmt.Errorf("no parameter %q: there are tls, ca, cert, key, insecure and sasl", name)
 		}
 	}
 	switch query.Get("tls") {
-	case "", "false":
+	case "":
+	case "false":
+		if secure != nil {
+			return nil, errors.New("parameter tls: it is false, and there is a config for TLS")
+		}
 	case "true":
 		if secure == nil {
 			secure = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -44,6 +62,11 @@ func options(text string, secure *tls.Config) ([]kgo.Opt, error) {
 	mechanism, err := mechanism(u.User, query.Get("sasl"))
 	if err != nil {
 		return nil, err
+	}
+	log := cmp.Or(cfg.Logger, slog.Default())
+	broker.WarnInsecure(log, secure, scheme+hosts[0])
+	if mechanism != nil && mechanism.Name() == "PLAIN" && secure == nil {
+		log.Warn("waybill: INSECURE: the password goes to Kafka as plain text; use tls=true, or sasl=scram-sha-512", "broker", scheme+hosts[0])
 	}
 	if mechanism != nil {
 		opts = append(opts, kgo.SASL(mechanism))

@@ -1,10 +1,13 @@
 package natsbroker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
+	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -37,7 +40,8 @@ type Config struct {
 	PublishTimeout time.Duration
 	// Options are the client's own, for TLS, credentials and the like. Those that Open sets itself come after them.
 	Options []nats.Option
-	// Logger gets what an operator should know. Defaults to none.
+	// Logger gets what an operator should know. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
@@ -69,7 +73,7 @@ func (c Config) complete() (Config, error) {
 		c.Replicas = 1
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return c, errors.Join(errs...)
 }
@@ -114,8 +118,44 @@ type Broker struct {
 	lost  atomic.Pointer[signal] // for the next time that the connection is lost
 }
 
-// Open connects to one or more servers (nats://host:4222, with commas between them) and looks for the stream. Errors and logs never show the
-// URL's password. When the connection is lost, it comes back by itself.
+// Address returns URLs as the client takes them, and the options that their query means. It may
+// have the parameters ca, cert and key, which name files in PEM, insecure=true, which takes any
+// certificate, and creds, which names a file with an account's credentials. It stands behind the
+// last of several URLs and is for all of them. What is not safe is logged.
+func Address(urls string, log *slog.Logger) (string, []nats.Option, error) {
+	bare, text, found := strings.Cut(urls, "?")
+	if !found {
+		return urls, nil, nil
+	}
+	query, err := url.ParseQuery(text)
+	if err != nil || strings.Contains(text, "://") {
+		return "", nil, errors.New("the URL: its query cannot be read; with several URLs it stands behind the last")
+	}
+	secure, err := broker.TakeTLS(query, nil)
+	if err != nil {
+		return "", nil, fmt.Errorf("the URL: %w", err)
+	}
+	var opts []nats.Option
+	if secure != nil {
+		broker.WarnInsecure(log, secure, bare)
+		opts = append(opts, nats.Secure(secure))
+	}
+	if file := query.Get("creds"); file != "" {
+		if _, err := os.Stat(file); err != nil {
+			return "", nil, fmt.Errorf("the URL: parameter creds: %w", err)
+		}
+		opts = append(opts, nats.UserCredentials(file))
+	}
+	query.Del("creds")
+	for name := range query {
+		return "", nil, fmt.Errorf("the URL: no parameter %q: there are ca, cert, key, insecure and creds", name)
+	}
+	return bare, opts, nil
+}
+
+// Open connects to one or more servers (nats://host:4222, with commas between them; see [Address])
+// and looks for the stream. Errors and logs never show the URL's password. When the connection is
+// lost, it comes back by itself.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	b, err := open(ctx, url, cfg)
 	if err != nil {
@@ -125,6 +165,7 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 }
 
 func open(ctx context.Context, url string, cfg Config) (*Broker, error) {
+	given := cfg.Logger
 	cfg, err := cfg.complete()
 	if err != nil {
 		return nil, err
@@ -135,7 +176,12 @@ func open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	}
 	b := &Broker{cfg: cfg, codec: codec, log: cfg.Logger.With("broker", broker.Redact(url))}
 	b.lost.Store(newSignal())
-	if b.conn, err = nats.Connect(url, b.options()...); err != nil {
+	bare, secure, err := Address(url, cmp.Or(given, slog.Default()))
+	if err != nil {
+		return nil, err
+	}
+	b.cfg.Options = append(secure, cfg.Options...)
+	if b.conn, err = nats.Connect(bare, b.options()...); err != nil {
 		return nil, err
 	}
 	b.js, err = jetstream.New(b.conn, jetstream.WithPublishAsyncTimeout(cfg.PublishTimeout), jetstream.WithPublishAsyncMaxPending(maxPending))

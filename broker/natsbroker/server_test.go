@@ -8,21 +8,17 @@ import (
 	"testing"
 	"time"
 
-	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/natsbroker"
 	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
+	"github.com/waybillhq/waybill/internal/testproxy"
 )
 
-func TestMain(m *testing.M) {
-	// A proxy that is ended in the middle of its work may leave a goroutine behind.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // server is an embedded server that can be killed and started again at the same address.
 type server struct {
@@ -81,47 +77,32 @@ func port(t *testing.T, address string) int {
 
 // proxy stands between clients and a server.
 type proxy struct {
-	t *testing.T
-	p *toxiproxy.Proxy
+	p    *testproxy.Proxy
+	user *url.Userinfo
 }
 
 func startProxy(t *testing.T, upstream string) *proxy {
 	t.Helper()
-	p := toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), t.Name(), "127.0.0.1:0", strings.TrimPrefix(upstream, "nats://"))
-	if err := p.Start(); err != nil {
+	u, err := url.Parse(upstream)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(p.Stop)
-	return &proxy{t: t, p: p}
+	return &proxy{p: testproxy.New(t, u.Host), user: u.User}
 }
 
-func (p *proxy) url() string { return "nats://" + p.p.Listen }
+func (p *proxy) url() string {
+	return (&url.URL{Scheme: "nats", User: p.user, Host: p.p.Addr()}).String()
+}
 
 // cut ends all connections and accepts no new ones.
-func (p *proxy) cut() { p.p.Stop() }
+func (p *proxy) cut() { p.p.Cut() }
 
-func (p *proxy) heal() {
-	p.t.Helper()
-	if err := p.p.Start(); err != nil {
-		p.t.Fatal(err)
-	}
-}
+func (p *proxy) heal() { p.p.Join() }
 
 // freeze lets connections stand, and nothing through.
-func (p *proxy) freeze() {
-	p.t.Helper()
-	for _, stream := range []string{"upstream", "downstream"} {
-		_, err := p.p.Toxics.AddToxicJson(strings.NewReader(`{"name":"` + stream + `","type":"timeout","stream":"` + stream + `","attributes":{"timeout":0}}`))
-		if err != nil {
-			p.t.Fatal(err)
-		}
-	}
-}
+func (p *proxy) freeze() { p.p.Freeze() }
 
-func (p *proxy) thaw() {
-	p.t.Helper()
-	p.p.Toxics.ResetToxics(context.Background())
-}
+func (p *proxy) thaw() { p.p.Thaw() }
 
 // open connects to a server with fresh streams.
 func open(t *testing.T, address string, cfg natsbroker.Config) *natsbroker.Broker {

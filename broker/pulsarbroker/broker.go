@@ -1,10 +1,13 @@
 package pulsarbroker
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/url"
 	"strings"
 	"sync"
@@ -28,7 +31,8 @@ type Config struct {
 	Heartbeat time.Duration
 	// Options, if it is not nil, changes what the client is made with: certificates, other kinds of authentication, metrics.
 	Options func(*pulsar.ClientOptions)
-	// Logger gets what the client itself has to say, which is a lot. Defaults to none.
+	// Logger gets what the client itself has to say, which is a lot. Defaults to [slog.Default], which gets its warnings and
+	// errors only; slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
@@ -46,9 +50,10 @@ type Broker struct {
 	closed  bool
 }
 
-// Open connects to the cluster that a URL names: pulsar://host:port, or pulsar+ssl:// for TLS; several hosts have commas between them. A token
-// is given as ?token=…, a name and a password as user:password@host. It reports a cluster that cannot be reached; one that goes away later is
-// connected to again.
+// Open connects to the cluster that a URL names: pulsar://host:port, or pulsar+ssl:// for TLS;
+// several hosts have commas between them. A token is given as ?token=…, a name and a password as
+// user:password@host. ca, cert and key name files in PEM, and insecure=true takes any certificate.
+// It reports a cluster that cannot be reached; one that goes away later is connected to again.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.Timeout < 0 || cfg.Heartbeat < 0 {
 		return nil, errors.New("pulsarbroker: fields Timeout and Heartbeat: not negative")
@@ -70,6 +75,9 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, b.hide(fmt.Errorf("pulsarbroker: the URL: %w", err))
 	}
+	if err := greet(ctx, &opts); err != nil {
+		return nil, b.hide(fmt.Errorf("pulsarbroker: connect: %w", err))
+	}
 	if b.client, err = pulsar.NewClient(opts); err != nil {
 		return nil, b.hide(fmt.Errorf("pulsarbroker: %w", err))
 	}
@@ -83,10 +91,10 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 
 // options returns what the client is made with.
 func options(text string, cfg Config) (pulsar.ClientOptions, error) {
-	logger := log.DefaultNopLogger()
-	if cfg.Logger != nil {
-		logger = log.NewLoggerWithSlog(cfg.Logger)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(atLeastWarn{slog.Default().Handler()})
 	}
+	logger := log.NewLoggerWithSlog(cfg.Logger)
 	opts := pulsar.ClientOptions{
 		OperationTimeout: cfg.Timeout, ConnectionTimeout: cfg.Timeout, KeepAliveInterval: cfg.Heartbeat,
 		TLSValidateHostname: true, Logger: logger, Description: "waybill",
@@ -113,9 +121,23 @@ func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 	if err != nil {
 		return opts, errors.New("the query is not escaped as in a URL")
 	}
+	// The client reads the files again for every connection, and sets the name of the host that it
+	// connects to.
+	opts.TLSTrustCertsFilePath, opts.TLSCertificateFile, opts.TLSKeyFilePath = values.Get("ca"), values.Get("cert"), values.Get("key")
+	secure, err := broker.TakeTLS(values, nil)
+	if err != nil {
+		return opts, err
+	}
+	if secure != nil {
+		if scheme != "pulsar+ssl" {
+			return opts, errors.New("parameters ca, cert, key and insecure are for TLS: want pulsar+ssl://")
+		}
+		broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, scheme+"://"+hosts)
+		opts.TLSAllowInsecureConnection, opts.TLSValidateHostname = secure.InsecureSkipVerify, !secure.InsecureSkipVerify
+	}
 	for name := range values {
 		if name != "token" {
-			return opts, fmt.Errorf("no parameter %q: there is token", name)
+			return opts, fmt.Errorf("no parameter %q: there are ca, cert, key, insecure and token", name)
 		}
 		opts.Authentication = pulsar.NewAuthenticationToken(values.Get(name))
 	}
@@ -124,6 +146,45 @@ func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 		cfg.Options(&opts)
 	}
 	return opts, nil
+}
+
+// greet connects to the first server that answers, with TLS, and reports a certificate that is
+// not to be trusted. The client keeps such an error to itself, and tries again until its time is
+// over. What else goes wrong is for the client to report.
+func greet(ctx context.Context, opts *pulsar.ClientOptions) error {
+	hosts, ok := strings.CutPrefix(opts.URL, "pulsar+ssl://")
+	if !ok {
+		return nil
+	}
+	secure := opts.TLSConfig
+	if secure == nil {
+		insecure := ""
+		if opts.TLSAllowInsecureConnection {
+			insecure = "true"
+		}
+		var err error
+		if secure, err = broker.TakeTLS(url.Values{
+			"ca": {opts.TLSTrustCertsFilePath}, "cert": {opts.TLSCertificateFile}, "key": {opts.TLSKeyFilePath}, "insecure": {insecure},
+		}, nil); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, opts.ConnectionTimeout)
+	defer cancel()
+	for host := range strings.SplitSeq(hosts, ",") {
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			host = net.JoinHostPort(strings.Trim(host, "[]"), "6651")
+		}
+		conn, err := (&tls.Dialer{Config: secure}).DialContext(ctx, "tcp", host)
+		if err == nil {
+			return conn.Close()
+		}
+		var untrusted *tls.CertificateVerificationError
+		if errors.As(err, &untrusted) {
+			return err
+		}
+	}
+	return nil
 }
 
 // reach asks the cluster for something that every cluster answers. That this account must not know it is an answer, too.
@@ -271,4 +332,21 @@ func (b *Broker) topics(t broker.Topics) broker.Topics {
 		}
 		return b.topic(name)
 	}
+}
+
+// atLeastWarn passes warnings and worse on.
+type atLeastWarn struct{ slog.Handler }
+
+func (h atLeastWarn) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && h.Handler.Enabled(ctx, level)
+}
+
+// WithAttrs and WithGroup keep what they return as quiet.
+func (h atLeastWarn) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return atLeastWarn{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup: see WithAttrs.
+func (h atLeastWarn) WithGroup(name string) slog.Handler {
+	return atLeastWarn{h.Handler.WithGroup(name)}
 }

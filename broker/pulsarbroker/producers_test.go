@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -159,18 +160,23 @@ func TestProducersAreBounded(t *testing.T) {
 	}
 }
 
-// The number of a message compares as its id does.
+// The place of a message compares as its id does, however large the ledger, the entry in it or the
+// batch.
 func TestOrder(t *testing.T) {
-	last := uint64(0)
+	last := []uint64{0}
 	for _, id := range []pulsar.MessageID{
 		pulsar.NewMessageID(0, 0, -1, -1), pulsar.NewMessageID(0, 1, -1, -1), pulsar.NewMessageID(0, 1, 1, -1), pulsar.NewMessageID(0, 1, 999, -1),
-		pulsar.NewMessageID(0, 50_000, 0, -1), pulsar.NewMessageID(7, 0, -1, -1), pulsar.NewMessageID(8, 16_000_000, 1000, 3), pulsar.NewMessageID(900_000_000, 0, 0, 3),
+		pulsar.NewMessageID(0, 50_000, 0, -1), pulsar.NewMessageID(7, 0, -1, -1), pulsar.NewMessageID(8, 16_000_000, 1000, 3),
+		pulsar.NewMessageID(8, 16_000_000, 1023, 3), pulsar.NewMessageID(8, 16_000_000, 1024, 3), pulsar.NewMessageID(8, 17_000_000, 0, 3),
+		pulsar.NewMessageID(8, 17_000_001, 0, 3), pulsar.NewMessageID(900_000_000, 0, 0, 3), pulsar.NewMessageID(1<<30, 0, 0, 3),
+		pulsar.NewMessageID(1<<30+8, 0, 0, 3), pulsar.NewMessageID(1<<62, 1<<62, 1<<30, 3),
 	} {
-		n := order(id)
-		if n <= last {
-			t.Errorf("%v has the number %d after %d", id, n, last)
+		n, within := order(id)
+		place := append([]uint64{n}, within[:]...)
+		if n == 0 || slices.Compare(place, last) <= 0 {
+			t.Errorf("%v has the place %d after %d", id, place, last)
 		}
-		last = n
+		last = place
 	}
 }
 

@@ -1,9 +1,11 @@
 package pulsarbroker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,7 +24,34 @@ type session struct {
 	lost     chan tenure
 
 	mu      sync.Mutex
-	tenures map[string]int // by topic, or partition: how often it was taken away
+	tenures map[string]*reign // by topic, or partition
+}
+
+// reign is a topic, or a partition of one, since it was last taken away.
+type reign struct {
+	number int // how often it was taken away
+	tenure *broker.Tenure
+	order  uint64 // of the last message, and of those with the same
+	within [2]uint64
+}
+
+// suspects returns the tenure of a message. With Key_Shared the messages of a process that died go
+// to others, which may have had many from the topic: they come behind later ones, and nothing else
+// says what they are. Each has a tenure of its own then.
+func (r *reign) suspects(order uint64, within [2]uint64) *broker.Tenure {
+	if cmp.Or(cmp.Compare(order, r.order), slices.Compare(within[:], r.within[:])) < 0 {
+		return new(broker.Tenure)
+	}
+	r.order, r.within = order, within
+	return r.tenure
+}
+
+// of returns what is known of a topic. The session is locked.
+func (s *session) of(topic string) *reign {
+	if s.tenures[topic] == nil {
+		s.tenures[topic] = &reign{tenure: new(broker.Tenure)}
+	}
+	return s.tenures[topic]
 }
 
 // tenure is the time between two moments at which a topic, or a partition of one, was taken away.
@@ -102,8 +131,8 @@ func (*session) BecameActive(pulsar.Consumer, string, int32) {}
 // BecameInactive implements pulsar.ConsumerEventListener. The client's connection waits for it.
 func (s *session) BecameInactive(_ pulsar.Consumer, topic string, _ int32) {
 	s.mu.Lock()
-	gone := tenure{topic, s.tenures[topic]}
-	s.tenures[topic]++
+	gone := tenure{topic, s.of(topic).number}
+	s.tenures[topic] = &reign{number: gone.number + 1, tenure: new(broker.Tenure)}
 	s.mu.Unlock()
 	select {
 	case s.lost <- gone:
@@ -113,13 +142,15 @@ func (s *session) BecameInactive(_ pulsar.Consumer, topic string, _ int32) {
 
 // incoming returns a message as the receiver takes it.
 func (s *session) incoming(m pulsar.Message) *broker.Incoming {
-	s.mu.Lock()
-	number := s.tenures[m.Topic()]
-	s.mu.Unlock()
 	in := &broker.Incoming{
 		Message: broker.Message{Topic: m.Topic(), Key: m.Key(), Payload: m.Payload()},
-		Order:   order(m.ID()), OrderBy: m.Key(), Attempt: int(m.RedeliveryCount()) + 1, Handle: handle{m, number},
+		OrderBy: m.Key(), Attempt: int(m.RedeliveryCount()) + 1,
 	}
+	in.Order, in.Within = order(m.ID())
+	s.mu.Lock()
+	reign := s.of(m.Topic())
+	in.Handle, in.Tenure = handle{m, reign.number}, reign.suspects(in.Order, in.Within)
+	s.mu.Unlock()
 	for name, value := range m.Properties() {
 		switch name {
 		case broker.HeaderPublishID:
@@ -133,11 +164,12 @@ func (s *session) incoming(m pulsar.Message) *broker.Incoming {
 	return in
 }
 
-// order makes a number of a message's id, so that they compare alike within a partition: 30 bits for the ledger, 24 for the entry in it and 10 for the place
-// in a batch. Ledgers and batches that are larger than that are unusual, and what is beyond counts as equal: it stays as it arrived.
-func order(id pulsar.MessageID) uint64 {
-	ledger, entry, batch := uint64(max(id.LedgerID(), 0)), uint64(max(id.EntryID(), 0)), uint64(max(id.BatchIdx(), 0))
-	return ledger&(1<<30-1)<<34 | min(entry, 1<<24-1)<<10 | min(batch, 1<<10-2) + 1
+// order returns the place of a message within its partition: its ledger, the entry in that, and the
+// place in a batch. Each is a number of 64 bits. A cluster numbers its ledgers together, so
+// partitions have no place in common.
+func order(id pulsar.MessageID) (uint64, [2]uint64) {
+	number := func(n int64) uint64 { return uint64(max(n, -1) + 1) } // -1 says that there is none, and zero would be no place at all
+	return max(number(id.LedgerID()), 1), [2]uint64{number(id.EntryID()), number(int64(id.BatchIdx()))}
 }
 
 // Ack implements broker.Session.

@@ -82,7 +82,7 @@ func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
 func (s *Source) open(ctx context.Context) (broker.Session, error) {
 	opening, cancel := s.b.timeout(ctx)
 	defer cancel()
-	sess := &session{Source: s, lost: make(chan tenure, 64), tenures: make(map[string]int)}
+	sess := &session{Source: s, lost: make(chan tenure, 64), tenures: make(map[string]*reign)}
 	opts := pulsar.ConsumerOptions{
 		Topics: s.cfg.Topics, SubscriptionName: s.cfg.Subscription, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
 		Type: pulsar.Failover, EventListener: sess, AckWithResponse: true, ReceiverQueueSize: s.cfg.Receive.InHand,

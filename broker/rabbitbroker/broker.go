@@ -1,9 +1,13 @@
 package rabbitbroker
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/url"
 	"sync"
 	"time"
 
@@ -20,27 +24,61 @@ type Config struct {
 	Timeout time.Duration
 	// Heartbeat is how often both sides show that they are there. Defaults to 10 s.
 	Heartbeat time.Duration
+	// Logger gets what an operator should know: that the connection is not safe.
+	// Defaults to [slog.Default].
+	Logger *slog.Logger
 }
 
 // Broker is a RabbitMQ server. It is safe for concurrent use.
 type Broker struct {
-	url string
-	cfg Config
+	url  string // for hiding its secrets in errors
+	bare string // without the parameters that the client does not know
+	tls  *tls.Config
+	cfg  Config
 
 	mu     sync.Mutex
 	link   *link // of the sinks; nil until it is needed
 	closed bool
 }
 
-// Open connects to the broker that a URL names: amqp://user:password@host:port/vhost, or amqps:// for TLS. It reports a broker that cannot be reached;
-// one that goes away later is connected to again.
+// Address returns a URL as the client takes it, and what it says of TLS, nil if nothing: amqps://
+// URLs may have the parameters ca, cert and key, which name files in PEM, and insecure=true, which
+// takes any certificate.
+func Address(text string) (string, *tls.Config, error) {
+	if _, err := amqp.ParseURI(text); err != nil {
+		return "", nil, err
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return "", nil, err
+	}
+	if u.RawQuery == "" {
+		return text, nil, nil
+	}
+	query := u.Query()
+	secure, err := broker.TakeTLS(query, nil)
+	if err != nil {
+		return "", nil, err
+	}
+	if secure != nil && u.Scheme != "amqps" {
+		return "", nil, errors.New("parameters ca, cert, key and insecure are for TLS: want amqps://")
+	}
+	u.RawQuery = query.Encode()
+	return u.String(), secure, nil
+}
+
+// Open connects to the broker that a URL names: amqp://user:password@host:port/vhost, or amqps://
+// for TLS; see [Address]. It reports a broker that cannot be reached; one that goes away later is
+// connected to again.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.Timeout < 0 || cfg.Heartbeat < 0 {
 		return nil, errors.New("rabbitbroker: fields Timeout and Heartbeat: not negative")
 	}
-	if _, err := amqp.ParseURI(url); err != nil {
+	bare, secure, err := Address(url)
+	if err != nil {
 		return nil, broker.Hide(fmt.Errorf("rabbitbroker: the URL: %w", err), url)
 	}
+	broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, url)
 	if cfg.Name == "" {
 		cfg.Name = "waybill"
 	}
@@ -50,7 +88,7 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = 10 * time.Second
 	}
-	b := &Broker{url: url, cfg: cfg}
+	b := &Broker{url: url, bare: bare, tls: secure, cfg: cfg}
 	if _, err := b.connected(ctx); err != nil {
 		return nil, b.hide(fmt.Errorf("rabbitbroker: connect: %w", err))
 	}
@@ -83,7 +121,7 @@ func (b *Broker) connected(ctx context.Context) (*link, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
 	defer cancel()
-	l, err := dial(ctx, b.url, b.cfg)
+	l, err := dial(ctx, b)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,8 @@ type link struct {
 }
 
 // dial opens a connection; ctx bounds all of it, the handshake too.
-func dial(ctx context.Context, url string, cfg Config) (*link, error) {
+func dial(ctx context.Context, b *Broker) (*link, error) {
+	cfg := b.cfg
 	l := &link{}
 	l.gone, l.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	dialer := net.Dialer{Timeout: cfg.Timeout}
@@ -33,8 +34,9 @@ func dial(ctx context.Context, url string, cfg Config) (*link, error) {
 	var err error
 	go func() {
 		defer close(done)
-		l.conn, err = amqp.DialConfig(url, amqp.Config{
-			Heartbeat: cfg.Heartbeat, Locale: "en_US", Properties: amqp.Table{"product": "waybill", "connection_name": cfg.Name},
+		l.conn, err = amqp.DialConfig(b.bare, amqp.Config{
+			TLSClientConfig: b.tls.Clone(), // the client sets the server's name in it
+			Heartbeat:       cfg.Heartbeat, Locale: "en_US", Properties: amqp.Table{"product": "waybill", "connection_name": cfg.Name},
 			Dial: func(network, address string) (net.Conn, error) {
 				raw, err := dialer.DialContext(ctx, network, address)
 				if err != nil {

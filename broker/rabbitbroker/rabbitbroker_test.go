@@ -26,10 +26,7 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-func TestMain(m *testing.M) {
-	// A proxy that is ended in the middle of its work may leave a goroutine behind.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The relay and the inbox know them by their methods.
 var (

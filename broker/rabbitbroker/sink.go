@@ -1,10 +1,12 @@
 package rabbitbroker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -32,6 +34,9 @@ type Sink struct {
 	codec *broker.Codec
 	table broker.Failures
 
+	keys  sync.Map     // destinations that were named
+	known atomic.Int64 // how many
+
 	mu       sync.Mutex
 	owner    *link           // of what follows
 	idle     []*publisher    // channels that wait for work
@@ -50,13 +55,33 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 // StopsAtFailure implements relay.OrderedSink.
 func (*Sink) StopsAtFailure() {}
 
-// Destination implements relay.DestinedSink: exchanges, or queues, are told apart.
+// manyKeys is how many routing keys a sink tells apart.
+const manyKeys = 256
+
+// Destination implements relay.DestinedSink: queues are told apart, or exchanges and the first
+// 256 routing keys. A key that no queue is bound with keeps no other waiting. Further keys, of
+// events that are routed by an identifier, share the exchange: a relay remembers and probes each
+// destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.codec.Topic(ev)
 	if err != nil {
 		return ""
 	}
-	return topic
+	if s.cfg.ToQueues {
+		return topic
+	}
+	name := topic + " " + cmp.Or(ev.RoutingKey, ev.Type) // no exchange has a space in its name
+	if _, known := s.keys.Load(name); known {
+		return name
+	}
+	if s.known.Add(1) > manyKeys { // what was told apart once stays so
+		s.known.Add(-1)
+		return topic
+	}
+	if _, known := s.keys.LoadOrStore(name, struct{}{}); known {
+		s.known.Add(-1)
+	}
+	return name
 }
 
 // Deliver implements relay.Sink.
@@ -77,6 +102,9 @@ func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, r
 	encoder := s.codec.Encoder(len(wave))
 	for _, i := range wave {
 		m, err := encoder.Encode(&batch[i])
+		if err == nil {
+			err = fits(&m)
+		}
 		if err != nil {
 			results[i] = err
 			continue
@@ -273,6 +301,23 @@ func (p *publisher) reason(err error) error {
 	default:
 	}
 	return err
+}
+
+// shortMost is how many bytes a name or a property may have in AMQP 0-9-1. The client finds out
+// when half of the message is sent, and ends the connection with all that is under way.
+const shortMost = 255
+
+// fits refuses a message whose names or properties are longer than the protocol permits: header
+// names may have any length elsewhere.
+func fits(m *broker.Message) error {
+	most := max(len(m.RoutingKey), len(m.Header(broker.AMQP.Attribute("type"))), len(m.ContentType), len(m.PublishID))
+	for _, h := range m.Headers {
+		most = max(most, len(h.Name))
+	}
+	if most > shortMost {
+		return waybill.Permanent(fmt.Errorf("rabbitbroker: event %s: a name, type, routing key or content type of %d bytes, at most %d", m.ID, most, shortMost))
+	}
+	return nil
 }
 
 // publishing returns a message as the client sends it.

@@ -83,7 +83,7 @@ func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
 func (s *Source) open(ctx context.Context) (broker.Session, error) {
 	opening, cancel := context.WithTimeoutCause(ctx, s.b.cfg.Timeout, errSilent)
 	defer cancel()
-	l, err := dial(opening, s.b.url, s.b.cfg)
+	l, err := dial(opening, s.b)
 	if err != nil {
 		return nil, s.b.hide(fmt.Errorf("rabbitbroker: connect: %w", err))
 	}

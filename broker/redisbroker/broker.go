@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/url"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,6 +18,9 @@ import (
 type Config struct {
 	// PoolSize is how many connections there may be. Defaults to the client's: ten per core.
 	PoolSize int
+	// Logger gets what an operator should know: that the connection is not safe.
+	// Defaults to [slog.Default].
+	Logger *slog.Logger
 }
 
 // Broker is a connection to Redis. It is safe for concurrent use.
@@ -25,16 +30,45 @@ type Broker struct {
 	owned  bool
 }
 
-// Open connects to the server that a URL names: redis://user:password@host:port/database, or rediss:// for TLS. It reports a server that
-// cannot be reached; one that goes away later is connected to again.
+// Options returns what a URL says, as options of the client. Beside what go-redis knows, rediss://
+// URLs may have the parameters ca, cert and key, which name files in PEM, and insecure=true, which
+// takes any certificate. Errors may show the URL.
+func Options(text string) (*redis.Options, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	query := u.Query()
+	secure, err := broker.TakeTLS(query, nil)
+	if err != nil {
+		return nil, err
+	}
+	u.RawQuery = query.Encode()
+	opts, err := redis.ParseURL(u.String())
+	switch {
+	case err != nil:
+		return nil, err
+	case secure != nil && opts.TLSConfig == nil:
+		return nil, errors.New("parameters ca, cert, key and insecure are for TLS: want rediss://")
+	case secure != nil:
+		secure.ServerName = opts.TLSConfig.ServerName
+		opts.TLSConfig = secure
+	}
+	return opts, nil
+}
+
+// Open connects to the server that a URL names: redis://user:password@host:port/database, or
+// rediss:// for TLS; see [Options]. It reports a server that cannot be reached; one that goes away
+// later is connected to again.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.PoolSize < 0 {
 		return nil, errors.New("redisbroker: field PoolSize: not negative")
 	}
-	opts, err := redis.ParseURL(url)
+	opts, err := Options(url)
 	if err != nil {
 		return nil, broker.Hide(fmt.Errorf("redisbroker: the URL: %w", err), url)
 	}
+	broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), opts.TLSConfig, url)
 	if cfg.PoolSize > 0 {
 		opts.PoolSize = cfg.PoolSize
 	}

@@ -4,14 +4,12 @@ import (
 	"net/url"
 	"testing"
 
-	toxiproxy "github.com/Shopify/toxiproxy/v2"
-	"github.com/rs/zerolog"
+	"github.com/waybillhq/waybill/internal/testproxy"
 )
 
 // proxy stands between the broker under test and its server, and can be cut.
 type proxy struct {
-	t     *testing.T
-	proxy *toxiproxy.Proxy
+	proxy *testproxy.Proxy
 	url   string
 }
 
@@ -21,18 +19,12 @@ func newProxy(t *testing.T, address string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{t: t, proxy: toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), "cut", "127.0.0.1:0", u.Host)}
-	p.start()
-	t.Cleanup(p.proxy.Stop)
-	u.Host = p.proxy.Listen
+	p := &proxy{proxy: testproxy.New(t, u.Host)}
+	u.Host = p.proxy.Addr()
 	p.url = u.String()
 	return p
 }
 
-func (p *proxy) start() {
-	if err := p.proxy.Start(); err != nil {
-		p.t.Fatal(err)
-	}
-}
+func (p *proxy) start() { p.proxy.Join() }
 
-func (p *proxy) stop() { p.proxy.Stop() }
+func (p *proxy) stop() { p.proxy.Cut() }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,10 +25,7 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-func TestMain(m *testing.M) {
-	// A proxy that is ended in the middle of its work may leave a goroutine behind.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"))
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The relay and the inbox know them by their methods.
 var (
@@ -405,6 +403,71 @@ func TestTwoStreamsWithEqualIDs(t *testing.T) {
 	if err := <-ran; err != nil {
 		t.Error(err)
 	}
+}
+
+// When the server's clock is set back, entries go on under the last millisecond and count up, for
+// as long as that takes. They are as many messages, in their order.
+func TestEntriesOfOneMillisecond(t *testing.T) {
+	address := testserver.Redis(t)
+	b, client := open(t, address), plain(t, address)
+	for name, ids := range map[string][]string{
+		"few":               {"1700000000000-5", "1700000000000-6", "1700000000000-7", "1700000000000-8"},
+		"many":              {"1700000000000-20000", "1700000000000-20001", "1700000000000-20002", "1700000000000-20003"},
+		"more than 32 bits": {"1700000000000-9000000000", "1700000000000-9000000001", "1700000000000-18446744073709551615", "1700000000001-0"},
+		"no clock":          {"0-1", "0-2", "1-0", "17592186044416-0"},
+		"a far one":         {"1-0", "17592186044416-0", "17592186044417-0", "18446744073709551615-1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stream := "test:" + waybill.NewID().String()
+			t.Cleanup(func() { _ = client.Del(context.WithoutCancel(t.Context()), stream).Err() })
+			var want []string
+			for i, id := range ids {
+				args := &redis.XAddArgs{Stream: stream, ID: id, Values: []any{
+					"ce_specversion", "1.0", "ce_id", waybill.NewID().String(), "ce_source", "/elsewhere", "ce_type", fmt.Sprint("e", i), "ce_subject", "A-1", "data", "{}",
+				}}
+				if err := client.XAdd(t.Context(), args).Err(); err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, fmt.Sprint("e", i))
+			}
+			source, err := b.Source(redisbroker.SourceConfig{Group: "billing", Streams: []string{stream}, ClaimIdle: 5 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex
+			var got []string
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			err = source.Run(ctx, consumerFunc(func(ctx context.Context, batch []waybill.Delivery) []error {
+				for ctx.Err() == nil { // until all are handed out, so that they wait behind one another
+					if all, err := client.XPending(ctx, stream, "billing").Result(); err == nil && all.Count+int64(len(got)) >= int64(len(ids)) {
+						break
+					}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				for _, d := range batch {
+					got = append(got, d.Type)
+				}
+				if len(got) >= len(ids) {
+					stop()
+				}
+				return make([]error, len(batch))
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("handled %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+type consumerFunc func(ctx context.Context, batch []waybill.Delivery) []error
+
+func (f consumerFunc) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	return f(ctx, batch)
 }
 
 func TestConfigs(t *testing.T) {

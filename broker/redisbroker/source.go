@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -232,19 +233,23 @@ func (s *session) incoming(stream string, entry redis.XMessage, attempt int) *br
 			m.Headers = append(m.Headers, broker.Header{Name: name, Value: text})
 		}
 	}
-	return &broker.Incoming{Message: m, Order: order(entry.ID, slices.Index(s.cfg.Streams, stream)), Attempt: attempt, Handle: handle{stream, entry.ID}}
+	in := &broker.Incoming{Message: m, Attempt: attempt, Handle: handle{stream, entry.ID}}
+	in.Order, in.Within = order(entry.ID, slices.Index(s.cfg.Streams, stream))
+	return in
 }
 
-// order makes a number of an entry's id, which is milliseconds and a count within them, so that they compare alike. The receiver takes two messages of
-// one aggregate with the same number for one, so the streams, whose ids may be equal, are told apart.
-func order(id string, stream int) uint64 {
+// order returns the place of an entry, whose id is milliseconds and a count within them. When the
+// server's clock is set back, it goes on counting within the last millisecond, for as long as that
+// takes: the count may be any number of 64 bits. The streams, whose ids may be equal, are told
+// apart.
+func order(id string, stream int) (uint64, [2]uint64) {
 	ms, n, _ := strings.Cut(id, "-")
 	high, _ := strconv.ParseUint(ms, 10, 64)
 	low, _ := strconv.ParseUint(n, 10, 64)
-	return high<<20 | min(low, 1<<14-1)<<6 | uint64(stream)
+	return min(high, math.MaxUint64-1) + 1, [2]uint64{low, uint64(max(stream, 0))} // zero would be no place at all
 }
 
-// streamsMost is how many streams one source reads; see order.
+// streamsMost is how many streams one source reads: each has a part of what one read brings.
 const streamsMost = 64
 
 // byStream collects the ids of entries.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/membroker"
 	"github.com/waybillhq/waybill/broker/watermillbridge"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/outbox/outboxtest"
@@ -32,6 +33,7 @@ var (
 	_ relay.DestinedSink = (*watermillbridge.Sink)(nil)
 	_ broker.Source      = (*watermillbridge.Source)(nil)
 	_ message.Publisher  = (*watermillbridge.Publisher)(nil)
+	_ message.Subscriber = (*watermillbridge.Subscriber)(nil)
 )
 
 func channel(t *testing.T) *gochannel.GoChannel {
@@ -289,12 +291,159 @@ func TestTheOutboxAsAPublisher(t *testing.T) {
 	}
 }
 
+// A message that goes in through the publisher comes out of the sink, and of a subscriber over any
+// source, with its UUID and metadata; so it does after another turn.
+func TestAMessageKeepsItsUUIDAndMetadata(t *testing.T) {
+	for name, uuid := range map[string]string{"a UUID": "0b9c7c4e-6c2e-4f0e-8a55-111111111111", "a ULID": waybill.NewID().String(), "any text": "not a uuid"} {
+		t.Run(name, func(t *testing.T) {
+			db, err := memstore.New(memstore.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			box, err := outbox.New(db, outbox.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			pub, err := watermillbridge.NewPublisher(box, watermillbridge.PublisherConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := map[string]string{"test": "x", "AggregateID": "A-1", "tenantid": "acme", "Über": "naïve", "_watermill_requeue_retries": "3", "traceparent": "00-a-b-01"}
+			in := message.NewMessage(uuid, []byte("payload"))
+			for name, value := range want {
+				in.Metadata.Set(name, value)
+			}
+			mem, err := membroker.New(membroker.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			published := make(chan *message.Message, 1)
+			sink, err := watermillbridge.NewSink(publisherFunc(func(topic string, msgs ...*message.Message) error {
+				if topic != "orders" || len(msgs) != 1 {
+					t.Errorf("%d messages to %s", len(msgs), topic)
+				}
+				published <- msgs[0]
+				return nil
+			}), watermillbridge.SinkConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := relay.New(db, relay.Fan(mem.Sink(), sink), relay.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ran := make(chan error, 1)
+			go func() { ran <- r.Run(ctx) }()
+			defer func() { stop(); <-ran }()
+			sub, err := watermillbridge.NewSubscriber(func(topic string) (broker.Source, error) {
+				return mem.Source(membroker.SourceConfig{Name: "billing", Topics: []string{topic}})
+			}, watermillbridge.SubscriberConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = sub.Close() }()
+			subscribed, err := sub.Subscribe(ctx, "orders")
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = box.InTx(t.Context(), func(ctx context.Context, _ *memstore.Tx) error {
+				in.SetContext(ctx)
+				return pub.Publish("orders", in)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, ch := range map[string]<-chan *message.Message{"sink": published, "subscriber": subscribed} {
+				select {
+				case got := <-ch:
+					got.Ack()
+					if got.UUID != uuid || string(got.Payload) != "payload" {
+						t.Errorf("%s: message %s: %s", name, got.UUID, got.Payload)
+					}
+					for key, value := range want {
+						if got.Metadata.Get(key) != value {
+							t.Errorf("%s: %s is %q, want %q", name, key, got.Metadata.Get(key), value)
+						}
+					}
+					again, err := watermillbridge.EventOf("orders", got)
+					if err != nil || again.AggregateID != "A-1" || again.TenantID != "acme" || again.Headers["watermill_uuid"] != uuid || again.Headers["test"] != "x" {
+						t.Errorf("%s: it went in again as %+v: %v", name, again, err)
+					}
+					turn := watermillMessage(t, waybill.Delivery{Event: again, Attempt: 1})
+					if turn.UUID != uuid || turn.Metadata.Get("test") != "x" || turn.Metadata.Get("AggregateID") != "A-1" {
+						t.Errorf("%s: after another turn it is %s with %v, want %v", name, turn.UUID, turn.Metadata, got.Metadata)
+					}
+					if replayed := watermillMessage(t, waybill.Delivery{Event: again, Attempt: 1, Replay: 2}); replayed.UUID != uuid+"-r2" {
+						t.Errorf("%s: a replay is %s", name, replayed.UUID)
+					}
+				case <-time.After(30 * time.Second):
+					t.Fatalf("nothing came out of the %s", name)
+				}
+			}
+		})
+	}
+}
+
+// watermillMessage returns what the sink publishes for a delivery.
+func watermillMessage(t *testing.T, d waybill.Delivery) (msg *message.Message) {
+	t.Helper()
+	sink, err := watermillbridge.NewSink(publisherFunc(func(_ string, msgs ...*message.Message) error {
+		msg = msgs[0]
+		return nil
+	}), watermillbridge.SinkConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sink.Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
+		t.Fatal(err)
+	}
+	return msg
+}
+
+// A source that gives up ends its subscription, and a subscriber that is closed takes no other.
+func TestASubscriptionEndsWithItsSource(t *testing.T) {
+	sub, err := watermillbridge.NewSubscriber(func(topic string) (broker.Source, error) {
+		if topic == "none" {
+			return nil, errors.New("no such topic")
+		}
+		return failing{}, nil
+	}, watermillbridge.SubscriberConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sub.Subscribe(t.Context(), "none"); err == nil {
+		t.Error("a topic without a source was subscribed to")
+	}
+	messages, err := sub.Subscribe(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if msg, open := <-messages; open {
+		t.Errorf("got %v", msg)
+	}
+	if err := errors.Join(sub.Close(), sub.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := sub.Subscribe(t.Context(), "orders"); !errors.Is(err, watermillbridge.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+type failing struct{}
+
+func (failing) Name() string                               { return "failing" }
+func (failing) Run(context.Context, broker.Consumer) error { return errors.New("no such stream") }
+
 func TestConfigs(t *testing.T) {
 	if _, err := watermillbridge.NewSink(nil, watermillbridge.SinkConfig{Parallel: -1}); err == nil {
 		t.Error("a sink without a publisher was made")
 	}
 	if _, err := watermillbridge.NewPublisher(nil, watermillbridge.PublisherConfig{}); err == nil {
 		t.Error("a publisher without an outbox was made")
+	}
+	if _, err := watermillbridge.NewSubscriber(nil, watermillbridge.SubscriberConfig{}); err == nil {
+		t.Error("a subscriber without sources was made")
 	}
 	if _, err := watermillbridge.NewSource(nil, "", watermillbridge.SourceConfig{Receive: broker.ReceiverConfig{Workers: -1}}); err == nil {
 		t.Error("a source without a subscriber was made")

@@ -1,6 +1,8 @@
-// Package watermillbridge joins Waybill and Watermill: any message.Publisher is a sink for the relay, any message.Subscriber a source for
-// the inbox, and the outbox is a message.Publisher. So brokers that Watermill knows and Waybill does not (SNS and SQS, Google Pub/Sub and others) work
-// with the outbox's promises on this side of them.
+// Package watermillbridge joins Waybill and Watermill: any message.Publisher is a sink for the
+// relay, any message.Subscriber a source for the inbox, the outbox is a message.Publisher, and any
+// source a message.Subscriber. So brokers that Watermill knows and Waybill does not (SNS and SQS,
+// Google Pub/Sub and others) work with the outbox's promises on this side of them; and handlers
+// that were written for Watermill's router work with the brokers that Waybill knows.
 //
 //	sink, err := watermillbridge.NewSink(publisher, watermillbridge.SinkConfig{})
 //	r, err := relay.New(db, sink, relay.Config{})
@@ -11,6 +13,10 @@
 //
 // The message's UUID is the publish id: the event's, or one of its own for a deliberate replay. Its metadata are CloudEvents attributes
 // ("ce_id", "ce_type", …) and the event's own headers ("waybill_name"), as on Kafka.
+//
+// A message that was published through [Publisher] comes out of [Sink] and [Subscriber] with its
+// own UUID and metadata, beside the attributes; a deliberate replay has a UUID of its own
+// ("UUID-r1"). Metadata under the name of an attribute ("ce_type") give way to it.
 //
 // # What errors mean
 //

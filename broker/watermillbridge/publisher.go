@@ -63,10 +63,12 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // Close implements message.Publisher. There is nothing to close: the outbox is the caller's.
 func (p *Publisher) Close() error { return nil }
 
-// EventOf makes an event of a message. One with CloudEvents metadata, as [Sink] makes them, becomes the same event again. Any other has the
-// topic as its type and topic, the metadata as its headers, and the UUID, if it is one of Waybill's ids, as its id, else in the header
-// "watermill_uuid"; the metadata "aggregatetype", "aggregateid" and "tenantid" are the event's, so that messages of one aggregate
-// keep their order.
+// EventOf makes an event of a message. One with CloudEvents metadata, as [Sink] makes them, becomes
+// the same event again. Any other has the topic as its type and topic, the metadata as its headers,
+// and the UUID in the header "watermill_uuid": [Sink] and [Subscriber] make a message with that
+// UUID and these metadata again. The UUID is the event's id, too, if it is one of Waybill's; the
+// metadata "aggregatetype", "aggregateid" and "tenantid" are the event's, so that messages of one
+// aggregate keep their order.
 func EventOf(topic string, msg *message.Message) (waybill.Event, error) {
 	if msg.Metadata.Get(broker.Kafka.Attribute("specversion")) != "" {
 		codec, err := newCodec("", nil)
@@ -88,14 +90,14 @@ func EventOf(topic string, msg *message.Message) (waybill.Event, error) {
 			ev.AggregateID = value
 		case "tenantid":
 			ev.TenantID = value
-		default:
-			ev.Headers[name] = value
 		}
+		ev.Headers[name] = value
 	}
 	if id, err := waybill.ParseID(msg.UUID); err == nil {
 		ev.ID = id
-	} else if msg.UUID != "" {
-		ev.Headers["watermill_uuid"] = msg.UUID
+	}
+	if msg.UUID != "" {
+		ev.Headers[headerUUID] = msg.UUID
 	}
 	return ev, nil
 }

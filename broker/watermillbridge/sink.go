@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -93,22 +94,48 @@ func (s *Sink) one(ctx context.Context, d *waybill.Delivery) (err error) {
 	if ctx.Err() != nil {
 		return waybill.Unavailable(context.Cause(ctx))
 	}
-	m, err := s.codec.Encode(d)
+	msg, topic, err := outgoing(s.codec, d)
 	if err != nil {
 		return err
 	}
-	msg := message.NewMessage(m.PublishID, m.Payload)
 	msg.SetContext(ctx)
-	for _, h := range m.Headers {
-		msg.Metadata.Set(h.Name, h.Value)
-	}
 	defer func() { // publishers are plug-ins: one that panics must not take the relay with it
 		if v := recover(); v != nil {
 			err = fmt.Errorf("watermillbridge: the publisher panicked: %v", v)
 		}
 	}()
-	if err := s.publisher.Publish(m.Topic, msg); err != nil {
-		return s.cfg.Classify(fmt.Errorf("watermillbridge: publish to %s: %w", m.Topic, err))
+	if err := s.publisher.Publish(topic, msg); err != nil {
+		return s.cfg.Classify(fmt.Errorf("watermillbridge: publish to %s: %w", topic, err))
 	}
 	return nil
 }
+
+// outgoing returns an event as a Watermill message, and its topic. One that was a Watermill message
+// before, in [Publisher], has that one's UUID and metadata again, beside the attributes.
+func outgoing(codec *broker.Codec, d *waybill.Delivery) (*message.Message, string, error) {
+	m, err := codec.Encode(d)
+	if err != nil {
+		return nil, "", err
+	}
+	uuid, former := d.Headers[headerUUID]
+	if former {
+		uuid += strings.TrimPrefix(m.PublishID, d.ID.String()) // a replay has a publish id of its own
+	} else {
+		uuid = m.PublishID
+	}
+	msg := message.NewMessage(uuid, m.Payload)
+	for _, h := range m.Headers {
+		msg.Metadata.Set(h.Name, h.Value)
+	}
+	if former {
+		for name, value := range d.Headers {
+			if _, attribute := msg.Metadata[name]; !attribute && name != headerUUID {
+				msg.Metadata.Set(name, value)
+			}
+		}
+	}
+	return msg, m.Topic, nil
+}
+
+// headerUUID is the header of an event that was a Watermill message: its UUID.
+const headerUUID = "watermill_uuid"

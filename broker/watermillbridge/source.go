@@ -77,6 +77,7 @@ type session struct {
 	messages <-chan *message.Message
 	cancel   context.CancelFunc
 	order    uint64
+	tenure   broker.Tenure // Watermill tells no delivery counts
 }
 
 // Take implements broker.Session.
@@ -90,7 +91,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 				return errors.New("watermillbridge: the subscriber has closed the subscription")
 			}
 			s.order++
-			in := &broker.Incoming{Message: *incoming(s.source.topic, msg), Order: s.order, Handle: msg}
+			in := &broker.Incoming{Message: *incoming(s.source.topic, msg), Order: s.order, Tenure: &s.tenure, Handle: msg}
 			if err := r.Put(ctx, in); err != nil {
 				msg.Nack()
 				if ctx.Err() != nil {

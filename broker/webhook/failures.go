@@ -58,6 +58,11 @@ func Failures() broker.Failures {
 			Match: func(err error) bool { var e *StatusError; return errors.As(err, &e) },
 		},
 		{
+			Name: "the address is not public (PublicOnly)", Class: waybill.Counted,
+			Why:   "the endpoint's name leads into a network that is closed to it; nothing was sent",
+			Match: func(err error) bool { return errors.Is(err, ErrNotPublic) },
+		},
+		{
 			Name: "connection lost, refused or silent", Class: waybill.Down, Scope: "endpoint", Why: "nobody has refused the event",
 			Match: broker.IsUnreachable,
 		},

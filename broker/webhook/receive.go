@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/waybillhq/waybill"
@@ -22,15 +23,22 @@ type ReceiverConfig struct {
 	// Secrets are those that requests may be signed with. At least one is needed, unless Unsigned says that everybody may send.
 	Secrets  []string
 	Unsigned bool
+	// UnsignedAttributes takes signed requests in binary mode as well, whose attributes are headers
+	// that no signature covers. Anyone who has seen one request can then send its body as an event
+	// of another type, tenant or aggregate. It is for the time in which not all senders use
+	// structured mode yet.
+	UnsignedAttributes bool
 	// Name says which receiver it is, in logs and metrics. Defaults to "webhook".
 	Name string
 	// Tolerance is how old, or how far in the future, a signature may be. Defaults to 5 min.
 	Tolerance time.Duration
-	// MaxBody is the largest body, in bytes. Defaults to [waybill.MaxPayload].
+	// MaxBody is the largest body, in bytes. Defaults to 2 MiB: in structured mode a payload may be
+	// in base 64, and the attributes and headers are beside it.
 	MaxBody int64
 	// Timeout is how long the consumer may take: when the client has gone away, it still finishes. Defaults to 30 s.
 	Timeout time.Duration
-	// Logger gets what an operator should know. Defaults to none.
+	// Logger gets what an operator should know. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 	// Observe plugs in metrics.
 	Observe observe.Hooks
@@ -46,7 +54,7 @@ type ReceiverConfig struct {
 // | the consumer's own destination is down | 503 |
 // | it can never succeed, or is in conflict with what was received | 422 |
 // | the request cannot be read as an event | 400 |
-// | not signed, or wrongly, or too old | 401 |
+// | not signed, or wrongly, or too old; an attribute that is not signed; signed with another id than the event's | 401 |
 // | too large | 413 |
 type Receiver struct {
 	cfg      ReceiverConfig
@@ -69,6 +77,9 @@ func NewReceiver(c broker.Consumer, cfg ReceiverConfig) (*Receiver, error) {
 	case len(cfg.Secrets) > 0 && cfg.Unsigned:
 		errs = append(errs, errors.New("field Unsigned: there are Secrets"))
 	}
+	if cfg.Unsigned && cfg.UnsignedAttributes {
+		errs = append(errs, errors.New("field UnsignedAttributes: no signature is checked"))
+	}
 	if cfg.Tolerance < 0 || cfg.MaxBody < 0 || cfg.Timeout < 0 {
 		errs = append(errs, errors.New("fields Tolerance, MaxBody and Timeout: not negative"))
 	}
@@ -84,13 +95,13 @@ func NewReceiver(c broker.Consumer, cfg ReceiverConfig) (*Receiver, error) {
 		cfg.Tolerance = 5 * time.Minute
 	}
 	if cfg.MaxBody == 0 {
-		cfg.MaxBody = waybill.MaxPayload
+		cfg.MaxBody = 2 << 20
 	}
 	if cfg.Timeout == 0 {
 		cfg.Timeout = 30 * time.Second
 	}
 	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+		cfg.Logger = slog.Default()
 	}
 	return &Receiver{cfg: cfg, keys: keys, codec: codec, consumer: c}, nil
 }
@@ -113,15 +124,13 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "the body was cut off", http.StatusRequestTimeout)
 		return
 	}
-	if !r.cfg.Unsigned {
-		if err := verify(r.keys, req.Header, body, time.Now(), r.cfg.Tolerance); err != nil {
-			r.cfg.Logger.Warn("waybill: a webhook was refused", "source", r.cfg.Name, "error", err)
-			http.Error(w, err.Error(), http.StatusUnauthorized)
-			return
-		}
-	}
-	d, err := r.codec.Decode(message(req.Header, body))
-	if err != nil {
+	d, err := r.event(req.Header, body)
+	switch {
+	case errors.Is(err, ErrSignature):
+		r.cfg.Logger.Warn("waybill: a webhook was refused", "source", r.cfg.Name, "error", err)
+		http.Error(w, err.Error(), http.StatusUnauthorized)
+		return
+	case err != nil:
 		r.setAside(waybill.ID{}, err)
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -129,11 +138,58 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.answer(w, r.deliver(req.Context(), &d), d.ID)
 }
 
+// event returns the event of a request. Where signatures are checked, it consists of what is
+// signed, and of nothing else: the id, the time and the body are. A header is not, and the content
+// type is one: it decides only whether the request is read.
+func (r *Receiver) event(h http.Header, body []byte) (waybill.Delivery, error) {
+	if r.cfg.Unsigned {
+		return r.codec.Decode(message(h, body))
+	}
+	if err := verify(r.keys, h, body, time.Now(), r.cfg.Tolerance); err != nil {
+		return waybill.Delivery{}, err
+	}
+	m := message(h, body)
+	structured := len(h.Values("Content-Type")) == 1 && broker.IsStructured(m.ContentType)
+	switch {
+	case structured:
+		m.Headers = nil
+	case !r.cfg.UnsignedAttributes:
+		return waybill.Delivery{}, fmt.Errorf("%w for attributes in headers: want Content-Type application/cloudevents+json, "+
+			"with all of the event in the signed body", ErrSignature)
+	}
+	d, err := r.codec.Decode(m)
+	if err != nil {
+		return d, err
+	}
+	foreign := d.Headers["ce_id"] // the codec keeps an id there that is not one of Waybill's
+	if !structured {
+		foreign = h.Get("Ce-Id") // a header could pass for what the codec keeps
+	}
+	if !names(m.PublishID, &d, foreign) {
+		return d, fmt.Errorf("%w for this event: %s is not its id", ErrSignature, HeaderID)
+	}
+	return d, nil
+}
+
+// names reports whether an id that was signed is the event's: its publish id, or what a foreign
+// producer calls it. An id that Waybill has made never counts as foreign: under the text of a
+// replay's, an event would be a new one.
+func names(id string, d *waybill.Delivery, foreign string) bool {
+	if id == broker.PublishID(d.ID, d.Replay) {
+		return true
+	}
+	own, _, _ := strings.Cut(id, "-")
+	_, err := waybill.ParseID(own)
+	return err != nil && d.Replay == 0 && id == foreign
+}
+
 // deliver hands one event over. The consumer finishes although the client may have gone: it would only have to begin again.
 func (r *Receiver) deliver(ctx context.Context, d *waybill.Delivery) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Timeout)
 	defer cancel()
 	began := time.Now()
+	// A sender that lost the connection does not know that this process died, and cannot count it.
+	d.Uncounted = true
 	results := r.consumer.Deliver(ctx, []waybill.Delivery{*d})
 	if len(results) == 1 {
 		err = results[0]

@@ -24,9 +24,23 @@ type Config struct {
 	Secrets []string
 	// Unsigned sends requests without a signature. Nobody can tell then who sent them.
 	Unsigned bool
-	// Endpoint says where an event goes, if not all go to one place. It is called often and concurrently, and must not block. An
-	// error makes the event a dead letter.
+	// UnsignedAttributes sends signed requests in binary mode: the payload is the body, and the
+	// attributes are headers that no signature covers. Anyone who has seen one request can then
+	// send its body as another event. It is for receivers that cannot read structured mode yet.
+	UnsignedAttributes bool
+	// Endpoint says where an event goes, if not all go to one place. It is called often and
+	// concurrently, and must not block. An error makes the event a dead letter. All endpoints have
+	// the same secrets and headers: anyone who knows a secret can sign for each of them.
 	Endpoint func(ev *waybill.Event) (string, error)
+	// Target says where an event goes, and has the secrets and headers of that place: for endpoints
+	// that belong to several customers. It is called like Endpoint and stands instead of it, of
+	// Secrets, Unsigned and Header. An error makes the event a dead letter; secrets that cannot be
+	// used fail the attempt.
+	Target func(ev *waybill.Event) (Target, error)
+	// PublicOnly connects to public addresses only; see [PublicDialer]. It is for endpoints that
+	// customers choose. Requests use no proxy then, and Client must be nil. Defaults to false: an
+	// endpoint may be in one's own network.
+	PublicOnly bool
 	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
 	Source string
 	// Requests is how many requests one batch has under way at a time. Defaults to 16.
@@ -42,6 +56,31 @@ type Config struct {
 	Client *http.Client
 }
 
+// Target is an endpoint with what belongs to it alone.
+type Target struct {
+	URL string
+	// Secrets sign the requests, as [Config.Secrets] do. At least one is needed, unless Unsigned
+	// says that none is wanted.
+	Secrets  []string
+	Unsigned bool
+	// Header is sent with every request, as [Config.Header] is. It must not be changed afterwards.
+	Header http.Header
+}
+
+// keys returns what the requests are signed with.
+func (t *Target) keys() ([]key, error) {
+	keys, err := parseSecrets(t.Secrets)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(keys) == 0 && !t.Unsigned:
+		return nil, errors.New("field Secrets: none; a receiver could not tell who sent a request (Unsigned says that none is wanted)")
+	case len(keys) > 0 && t.Unsigned:
+		return nil, errors.New("field Unsigned: there are Secrets")
+	}
+	return keys, nil
+}
+
 // Sink posts events to endpoints. It is safe for concurrent use.
 type Sink struct {
 	url    string
@@ -52,21 +91,30 @@ type Sink struct {
 	table  broker.Failures
 }
 
-// NewSink returns a sink that posts to url, or, with [Config.Endpoint], to what that says for each event; then url may be empty.
+// NewSink returns a sink that posts to url, or, with [Config.Endpoint] or [Config.Target], to what
+// that says for each event; then url may be empty.
 func NewSink(url string, cfg Config) (*Sink, error) {
 	var errs []error
-	if url != "" || cfg.Endpoint == nil {
+	if url != "" || cfg.Endpoint == nil && cfg.Target == nil {
 		if _, err := checkEndpoint(url); err != nil {
 			errs = append(errs, fmt.Errorf("url: %w", err))
 		}
 	}
-	keys, err := parseSecrets(cfg.Secrets)
-	errs = append(errs, err)
-	switch {
-	case len(cfg.Secrets) == 0 && !cfg.Unsigned:
-		errs = append(errs, errors.New("field Secrets: none; a receiver could not tell who sent a request (Unsigned says that none is wanted)"))
-	case len(cfg.Secrets) > 0 && cfg.Unsigned:
-		errs = append(errs, errors.New("field Unsigned: there are Secrets"))
+	var keys []key
+	if cfg.Target != nil {
+		if url != "" || cfg.Endpoint != nil || len(cfg.Secrets) > 0 || cfg.Unsigned || len(cfg.Header) > 0 {
+			errs = append(errs, errors.New("field Target: it stands instead of the url, Endpoint, Secrets, Unsigned and Header"))
+		}
+	} else {
+		var err error
+		keys, err = (&Target{Secrets: cfg.Secrets, Unsigned: cfg.Unsigned}).keys()
+		errs = append(errs, err)
+	}
+	if cfg.PublicOnly && cfg.Client != nil {
+		errs = append(errs, errors.New("field PublicOnly: the Client has a dialer of its own (give it PublicDialer)"))
+	}
+	if cfg.Unsigned && cfg.UnsignedAttributes {
+		errs = append(errs, errors.New("field UnsignedAttributes: nothing is signed"))
 	}
 	if cfg.Requests < 0 || cfg.Timeout < 0 || cfg.MaxRetryAfter < 0 {
 		errs = append(errs, errors.New("fields Requests, Timeout and MaxRetryAfter: not negative"))
@@ -95,6 +143,10 @@ func newClient(cfg Config) *http.Client {
 		client = *cfg.Client // a copy: the caller's own stays as it is
 	} else if usual, ok := http.DefaultTransport.(*http.Transport); ok {
 		transport := usual.Clone()
+		if cfg.PublicOnly {
+			transport.DialContext = PublicDialer().DialContext
+			transport.Proxy = nil // it would connect in our place, to any address
+		}
 		transport.MaxIdleConnsPerHost = max(cfg.Requests, 16) * 4 // the relay's workers, each with a batch
 		client.Transport = transport
 	}
@@ -126,26 +178,32 @@ func (s *Sink) Close() error {
 
 // Destination implements relay.DestinedSink: endpoints are told apart by scheme and host.
 func (s *Sink) Destination(ev *waybill.Event) string {
-	u, err := s.endpoint(ev)
+	_, u, err := s.target(ev)
 	if err != nil {
 		return ""
 	}
 	return u.Scheme + "://" + u.Host
 }
 
-func (s *Sink) endpoint(ev *waybill.Event) (*url.URL, error) {
-	text := s.url
-	if s.cfg.Endpoint != nil {
-		var err error
-		if text, err = s.cfg.Endpoint(ev); err != nil {
-			return nil, waybill.Permanent(fmt.Errorf("webhook: endpoint of event %s: %w", ev.ID, err))
-		}
+// target returns where an event goes. Without [Config.Target] the secrets are the sink's, and not
+// in what it returns.
+func (s *Sink) target(ev *waybill.Event) (Target, *url.URL, error) {
+	t := Target{URL: s.url, Header: s.cfg.Header}
+	var err error
+	switch {
+	case s.cfg.Target != nil:
+		t, err = s.cfg.Target(ev)
+	case s.cfg.Endpoint != nil:
+		t.URL, err = s.cfg.Endpoint(ev)
 	}
-	u, err := checkEndpoint(text)
+	var u *url.URL
+	if err == nil {
+		u, err = checkEndpoint(t.URL)
+	}
 	if err != nil {
-		return nil, waybill.Permanent(fmt.Errorf("webhook: endpoint of event %s: %w", ev.ID, err))
+		return t, nil, waybill.Permanent(fmt.Errorf("webhook: endpoint of event %s: %w", ev.ID, err))
 	}
-	return u, nil
+	return t, u, nil
 }
 
 // Deliver implements relay.Sink. Events of one aggregate are never in the same batch, so all requests of one may be under way together.
@@ -169,15 +227,27 @@ func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 }
 
 func (s *Sink) one(ctx context.Context, d *waybill.Delivery) error {
-	u, err := s.endpoint(&d.Event)
+	t, u, err := s.target(&d.Event)
 	if err != nil {
 		return err
 	}
-	m, err := s.codec.Encode(d)
+	keys := s.keys
+	if s.cfg.Target != nil {
+		if keys, err = t.keys(); err != nil {
+			// A failed attempt of this event, and nothing more: other customers may have endpoints
+			// at the same host.
+			return fmt.Errorf("webhook: %s://%s: %w", u.Scheme, u.Host, err)
+		}
+	}
+	encode := s.codec.Encode
+	if len(keys) > 0 && !s.cfg.UnsignedAttributes {
+		encode = s.codec.EncodeStructured // a signature covers the body and no header
+	}
+	m, err := encode(d)
 	if err != nil {
 		return err
 	}
-	if err := s.post(ctx, u, &m); err != nil {
+	if err := s.post(ctx, u, t.Header, keys, &m); err != nil {
 		// The client's own error shows the whole URL.
 		var shown *url.Error
 		if errors.As(err, &shown) {
@@ -191,14 +261,14 @@ func (s *Sink) one(ctx context.Context, d *waybill.Delivery) error {
 // excerptLimit is how much of an answer's text is kept for whoever looks at the event.
 const excerptLimit = 256
 
-func (s *Sink) post(ctx context.Context, u *url.URL, m *broker.Message) error {
+func (s *Sink) post(ctx context.Context, u *url.URL, header http.Header, keys []key, m *broker.Message) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(m.Payload))
 	if err != nil {
 		return err
 	}
-	s.setHeader(req.Header, m)
+	setHeader(req.Header, header, keys, m)
 	res, err := s.client.Do(req)
 	if err != nil {
 		return err
@@ -216,9 +286,16 @@ func (s *Sink) post(ctx context.Context, u *url.URL, m *broker.Message) error {
 	return status
 }
 
-func (s *Sink) setHeader(h http.Header, m *broker.Message) {
-	for name, values := range s.cfg.Header {
-		h[http.CanonicalHeaderKey(name)] = values
+// reserved reports whether a header could pass for a part of the event.
+func reserved(name string) bool {
+	return strings.HasPrefix(name, "Ce-") || strings.HasPrefix(name, "Waybill-")
+}
+
+func setHeader(h, own http.Header, keys []key, m *broker.Message) {
+	for name, values := range own {
+		if name = http.CanonicalHeaderKey(name); !reserved(name) {
+			h[name] = values
+		}
 	}
 	h.Set("User-Agent", "waybill")
 	for _, header := range m.Headers {
@@ -227,7 +304,7 @@ func (s *Sink) setHeader(h http.Header, m *broker.Message) {
 	now := time.Now().Unix()
 	h.Set(HeaderID, m.PublishID)
 	h.Set(HeaderTimestamp, strconv.FormatInt(now, 10))
-	if len(s.keys) > 0 {
-		h.Set(HeaderSignature, signature(s.keys, m.PublishID, now, m.Payload))
+	if len(keys) > 0 {
+		h.Set(HeaderSignature, signature(keys, m.PublishID, now, m.Payload))
 	}
 }

@@ -2,6 +2,9 @@ package natsembed_test
 
 import (
 	"context"
+	"net/url"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -75,5 +78,67 @@ func TestConfig(t *testing.T) {
 			s.Close()
 			t.Errorf("%s is accepted", name)
 		}
+	}
+}
+
+// TestStrangersAreNotLetIn: a server that was told no password makes one, which its URL and a
+// private file in its folder have, also after a restart.
+func TestStrangersAreNotLetIn(t *testing.T) {
+	dir := t.TempDir()
+	first := start(t, natsembed.Config{Dir: dir})
+	address := first.URL()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, user := range map[string]*url.Userinfo{"no name": nil, "a guess": url.UserPassword("waybill", "waybill"), "the name alone": url.User("waybill")} {
+		stranger := *u
+		stranger.User = user
+		if conn, err := nats.Connect(stranger.String()); err == nil {
+			conn.Close()
+			t.Errorf("%s is let in", name)
+		}
+	}
+	conn, err := nats.Connect(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	first.Close()
+	again := start(t, natsembed.Config{Dir: dir})
+	defer again.Close()
+	own, err := natsembed.Password(dir)
+	if err != nil || own.String() != u.User.String() {
+		t.Fatalf("the folder has another password than the server had, or none: %v", err)
+	}
+	if conn, err = nats.Connect(again.URL()); err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(entry.Name(), "password") && (entry.Name() != "password" || info.Mode().Perm()&0o077 != 0) {
+			t.Errorf("%s has %o", entry.Name(), info.Mode().Perm())
+		}
+	}
+}
+
+// TestEveryMessageIsSynced: the running server syncs every message before it confirms it, also after a restart, and keeps its streams where Dir says. A test
+// cannot cut the power; the server's own configuration says what it does.
+func TestEveryMessageIsSynced(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 {
+		s := start(t, natsembed.Config{Dir: dir})
+		if js := s.JetStream(); !js.SyncAlways || !strings.HasPrefix(js.StoreDir, dir) {
+			t.Errorf("the server has %+v", js)
+		}
+		s.Close()
 	}
 }

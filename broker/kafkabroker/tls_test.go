@@ -1,0 +1,47 @@
+package kafkabroker_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/kafkabroker"
+	"github.com/waybillhq/waybill/internal/testserver"
+	"github.com/waybillhq/waybill/internal/testserver/manage"
+	"github.com/waybillhq/waybill/internal/testserver/private"
+	"github.com/waybillhq/waybill/internal/testtls"
+)
+
+// A sink and a source connect with TLS to a real server whose certificate is of an authority that
+// the URL names, and show one of their own.
+func TestTLSOfAServer(t *testing.T) {
+	a := testtls.New(t)
+	address := private.StartSecure(t, testserver.KafkaName, manage.Certificates{Cert: a.ServerCert, Key: a.ServerKey, CA: a.CA})
+	testtls.Try(t, a.Cases(t, "tls=true"), func(t *testing.T, query string, log *slog.Logger) (func(*testing.T), error) {
+		b, err := kafkabroker.Open(t.Context(), "kafka://"+address+"?"+query, kafkabroker.Config{Timeout: 10 * time.Second, Logger: log, AutoCreate: true})
+		return func(t *testing.T) {
+			defer func() { _ = b.Close() }()
+			topic := "tls." + waybill.NewID().String()
+			s := sink(t, b, kafkabroker.SinkConfig{})
+			source, err := b.Source(kafkabroker.SourceConfig{Group: topic, Topics: []string{topic}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			brokertest.ThereAndBack(t, insistent{t, s}, source, event(topic, "a"))
+		}, err
+	})
+}
+
+// insistent is a sink that tries again until the topic is made.
+type insistent struct {
+	t *testing.T
+	s *kafkabroker.Sink
+}
+
+func (i insistent) Deliver(_ context.Context, batch []waybill.Delivery) []error {
+	insist(i.t, i.s, batch[0])
+	return []error{nil}
+}
