@@ -1,8 +1,9 @@
 // Package admin is the daemon's HTTP API: is it alive, does it get anywhere, its metrics, and what an operator does at the desk. docs/cli.md
 // lists the routes.
 //
-// It listens at loopback unless told otherwise, and then needs a token and a certificate. Whatever changes something needs the token wherever
-// it listens, and cannot be done at all until there is one; so do payloads, which are not an operator's business by default.
+// It listens at loopback unless told otherwise, and then needs a token and a certificate. Where a
+// token is set, everything but the probes needs it. Whatever changes something, and payloads, which
+// are not an operator's business by default, cannot be had at all until there is one.
 package admin
 
 import (
@@ -15,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
@@ -46,7 +48,10 @@ type api struct {
 	scrub   *settings.Scrubber
 	metrics http.Handler
 	local   bool
-	busy    chan struct{}
+	door    door
+	// busy and probing are the requests under way. Probes have places of their own: a daemon that
+	// is busy is alive.
+	busy, probing chan struct{}
 }
 
 // access is what a route asks of whoever calls it.
@@ -55,7 +60,7 @@ type access int
 const (
 	// open: anybody may, also from elsewhere. Probes and load balancers have no token.
 	open access = iota
-	// look: anybody on this machine; from elsewhere, with the token.
+	// look: with the token; while none is set, anybody on this machine.
 	look
 	// change: with the token, and not from another site's page.
 	change
@@ -90,7 +95,10 @@ func newHandler(d *daemon.Daemon, metrics http.Handler) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &api{daemon: d, http: s, scrub: settings.NewScrubber(d.Loaded.Secrets()...), metrics: metrics, local: local, busy: make(chan struct{}, atOnce)}
+	a := &api{
+		daemon: d, http: s, scrub: settings.NewScrubber(d.Loaded.Secrets()...), metrics: metrics, local: local,
+		busy: make(chan struct{}, atOnce), probing: make(chan struct{}, probesAtOnce),
+	}
 	mux := http.NewServeMux()
 	for _, route := range Routes() {
 		mux.Handle(route.Method+" "+route.Path, a.guard(route, a.serve(route)))
@@ -113,9 +121,13 @@ func (a *api) outside(next http.Handler) http.Handler {
 			a.fail(w, refuse(http.StatusForbidden, "ask for localhost or 127.0.0.1"))
 			return
 		}
+		places := a.busy
+		if r.URL.Path == healthPath || r.URL.Path == readyPath {
+			places = a.probing
+		}
 		select {
-		case a.busy <- struct{}{}:
-			defer func() { <-a.busy }()
+		case places <- struct{}{}:
+			defer func() { <-places }()
 		default:
 			header.Set("Retry-After", "1")
 			a.fail(w, refuse(http.StatusServiceUnavailable, "too many requests at a time"))
@@ -140,9 +152,10 @@ func (a *api) guard(route Route, next http.Handler) http.Handler {
 		a.fail(w, refuse(http.StatusForbidden, "another site's page must not do this"))
 	}))
 	return sites.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if route.access == change || route.access == look && !a.local {
+		if route.access == change || route.access == look && !a.unlocked() {
 			if err := a.authorised(r); err != nil {
 				w.Header().Set("WWW-Authenticate", "Bearer")
+				w.Header().Set("Retry-After", "1")
 				a.fail(w, err)
 				return
 			}
@@ -151,14 +164,25 @@ func (a *api) guard(route Route, next http.Handler) http.Handler {
 	}))
 }
 
-// authorised checks the token. The sums are compared, in constant time: how long it takes tells neither how much of it was right nor how long it is.
+// unlocked reports whether anybody who reaches the API may look.
+func (a *api) unlocked() bool { return a.local && a.http.Token.IsZero() }
+
+// authorised checks the token. Who has failed often is refused for a while without a look at the
+// token, and every look that fails is logged. The sums are compared, in constant time: how long it
+// takes tells neither how much of it was right nor how long it is.
 func (a *api) authorised(r *http.Request) error {
 	if a.http.Token.IsZero() {
 		return refuse(http.StatusForbidden, "there is no http.token, so nothing may be changed")
 	}
+	from := hostOf(r.RemoteAddr)
+	if !a.door.opens(from, time.Now()) {
+		return refuse(http.StatusTooManyRequests, "too many wrong tokens came from there; try again in a second")
+	}
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	want, got := sha256.Sum256([]byte(a.http.Token.Reveal())), sha256.Sum256([]byte(given))
 	if same := subtle.ConstantTimeCompare(want[:], got[:]) == 1; !ok || !same {
+		a.door.failed(from)
+		a.daemon.Log.Warn("waybill: a request over HTTP without the right token", slog.String("route", r.URL.Path), slog.String("from", r.RemoteAddr), slog.Bool("given", given != ""))
 		return refuse(http.StatusUnauthorized, "send the token: Authorization: Bearer …")
 	}
 	return nil

@@ -166,9 +166,10 @@ func TestEveryChangingRouteRefuses(t *testing.T) {
 	}
 }
 
-// TestEveryLookingRoute: it answers at once on this machine, with JSON, and changes nothing.
+// TestEveryLookingRoute: while no token is set it answers at once on this machine, with JSON, and
+// changes nothing.
 func TestEveryLookingRoute(t *testing.T) {
-	b := newBed(t)
+	b := newBed(t, "http.token", "")
 	b.fill()
 	for _, route := range Routes() {
 		if route.Method != http.MethodGet || route.Path == "/readyz" {
@@ -204,6 +205,15 @@ func TestAPayloadNeedsTheToken(t *testing.T) {
 	}
 	if code, text := b.call("GET", path, "", withToken); code != http.StatusOK || !strings.Contains(text, "4111") {
 		t.Errorf("with: %d %s", code, text)
+	}
+	open := newBed(t, "http.token", "") // where anybody on this machine may look
+	open.fill()
+	path = "/api/events/" + open.dead[0].String()
+	if code, text := open.call("GET", path, ""); code != http.StatusOK {
+		t.Errorf("no token is set: %d %s", code, text)
+	}
+	if code, text := open.call("GET", path+"?payload=1", ""); code != http.StatusForbidden || strings.Contains(text, "4111") {
+		t.Errorf("no token is set, and a payload is asked for: %d %s", code, text)
 	}
 }
 
@@ -329,11 +339,14 @@ func TestTooManyAtATimeAreTurnedAway(t *testing.T) {
 	b.handler = h
 	codes := make(chan int, atOnce)
 	for range atOnce {
-		go func() { code, _ := b.call("GET", "/metrics", ""); codes <- code }()
+		go func() { code, _ := b.call("GET", "/metrics", "", withToken); codes <- code }()
 		<-inside
 	}
-	if code, _ := b.call("GET", "/healthz", ""); code != http.StatusServiceUnavailable {
+	if code, _ := b.call("GET", "/api/stats", "", withToken); code != http.StatusServiceUnavailable {
 		t.Errorf("one too many: %d", code)
+	}
+	if code, _ := b.call("GET", "/healthz", ""); code != http.StatusOK {
+		t.Errorf("a probe of a daemon that is busy: %d", code)
 	}
 	close(leave)
 	for range atOnce {

@@ -32,7 +32,13 @@ const (
 	stopTimeout = 5 * time.Second
 	// atOnce is how many requests are answered at a time; the rest is told to come back.
 	atOnce = 32
+	// probesAtOnce is how many probes are.
+	probesAtOnce = 8
 )
+
+// shortestToken is how long a token is at least, in bytes: at one guess a second, and thirty at
+// once, no guess finds one of them.
+const shortestToken = 16
 
 // Loopback reports whether only this machine can reach an address. An empty host is every interface.
 func Loopback(listen string) (bool, error) {
@@ -55,6 +61,9 @@ func loopbackHost(host string) bool {
 func Check(s settings.HTTP) error {
 	if !s.Enabled {
 		return nil
+	}
+	if n := len(s.Token.Reveal()); n > 0 && n < shortestToken {
+		return hint.New("openssl rand -hex 32 makes one", "http.token has %d bytes, and needs at least %d: it could be guessed", n, shortestToken)
 	}
 	local, err := Loopback(s.Listen)
 	switch {

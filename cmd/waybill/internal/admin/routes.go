@@ -19,8 +19,8 @@ import (
 // Routes returns everything that can be asked, but for /metrics.
 func Routes() []Route {
 	all := []Route{
-		{Method: "GET", Path: "/healthz", access: open, answer: (*api).health, Help: "Whether the process is alive. It says nothing about its work"},
-		{Method: "GET", Path: "/readyz", access: open, answer: (*api).ready, Help: "Whether every relay gets anywhere; 503 if not, with the reason"},
+		{Method: "GET", Path: healthPath, access: open, answer: (*api).health, Help: "Whether the process is alive. It says nothing about its work"},
+		{Method: "GET", Path: readyPath, access: open, answer: (*api).ready, Help: "Whether every relay gets anywhere; 503 if not, with the reason. Names of relays and destinations only for who may look"},
 		{Method: "GET", Path: "/api/stats", access: look, answer: (*api).stats, Help: "What waits, what failed, who delivers"},
 		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=, by type, aggregate_type, aggregate_id, tenant_id; limit, after"},
 		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "The journey of one event; ?payload=1 needs the token"},
@@ -38,10 +38,16 @@ func Routes() []Route {
 		},
 	}
 	for i := range all {
-		all[i].Token = map[access]string{open: "no", look: "from elsewhere", change: "always"}[all[i].access]
+		all[i].Token = map[access]string{open: "no", look: "if one is set", change: "always"}[all[i].access]
 	}
 	return all
 }
+
+// The probes.
+const (
+	healthPath = "/healthz"
+	readyPath  = "/readyz"
+)
 
 type health struct {
 	Status string    `json:"status"`
@@ -57,13 +63,15 @@ type readiness struct {
 }
 
 type relayState struct {
-	Relay  string `json:"relay"`
+	Relay  string `json:"relay,omitempty"`
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
 	// Read is when the tables were last read with success.
-	Read   time.Time  `json:"read,omitzero"`
-	Lanes  view.Lanes `json:"lanes"`
-	Paused []string   `json:"paused,omitempty"`
+	Read  time.Time  `json:"read,omitzero"`
+	Lanes view.Lanes `json:"lanes"`
+	// Down is how many destinations are down, and Paused their names.
+	Down   int      `json:"destinations_down,omitempty"`
+	Paused []string `json:"paused,omitempty"`
 }
 
 func (r readiness) status() int {
@@ -74,7 +82,10 @@ func (r readiness) status() int {
 }
 
 // ready is about progress: a process that runs and delivers nothing is not ready.
-func (a *api) ready(*http.Request) (any, error) {
+// It needs no token, and names relays and destinations only to who may look: their names tell what
+// a company does, and with whom.
+func (a *api) ready(r *http.Request) (any, error) {
+	named := a.unlocked() || r.Header.Get("Authorization") != "" && a.authorised(r) == nil
 	out := readiness{Ready: true, Relays: []relayState{}}
 	for _, r := range a.daemon.Relays {
 		if !r.Settings.Relay.Enabled {
@@ -82,8 +93,11 @@ func (a *api) ready(*http.Request) (any, error) {
 		}
 		report := r.Progress.Report()
 		s := relayState{
-			Relay: r.Name(), Reason: r.Progress.Stuck(a.http.ReadyAge), Read: report.Read, Lanes: view.Lanes{Total: report.Total, Owned: report.Owned},
-			Paused: report.Paused,
+			Reason: r.Progress.Stuck(a.http.ReadyAge), Read: report.Read, Lanes: view.Lanes{Total: report.Total, Owned: report.Owned},
+			Down: len(report.Paused),
+		}
+		if named {
+			s.Relay, s.Paused = r.Name(), report.Paused
 		}
 		s.Ready = s.Reason == ""
 		out.Ready = out.Ready && s.Ready
@@ -147,18 +161,17 @@ func (a *api) stats(r *http.Request) (any, error) {
 }
 
 func (a *api) events(r *http.Request) (any, error) {
-	text := r.URL.Query().Get("state")
-	for _, s := range []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered} {
-		if s.String() == text {
-			return a.list(r, s)
-		}
+	var f store.Filter
+	s, ok := view.ParseState(r.URL.Query().Get("state"), &f)
+	if !ok {
+		return nil, refuse(http.StatusBadRequest, "state: ready, delayed, scheduled, failed, dead or delivered")
 	}
-	return nil, refuse(http.StatusBadRequest, "state: ready, delayed, dead or delivered")
+	return a.list(r, s, f)
 }
 
-func (a *api) dead(r *http.Request) (any, error) { return a.list(r, store.Dead) }
+func (a *api) dead(r *http.Request) (any, error) { return a.list(r, store.Dead, store.Filter{}) }
 
-func (a *api) list(r *http.Request, state store.State) (any, error) {
+func (a *api) list(r *http.Request, state store.State, f store.Filter) (any, error) {
 	one, err := a.relay(r)
 	if err != nil {
 		return nil, err
@@ -174,7 +187,7 @@ func (a *api) list(r *http.Request, state store.State) (any, error) {
 			return nil, refuse(http.StatusBadRequest, "after: the number that the page before ended with")
 		}
 	}
-	f := store.Filter{Type: q.Get("type"), AggregateType: q.Get("aggregate_type"), AggregateID: q.Get("aggregate_id"), TenantID: q.Get("tenant_id")}
+	f.Type, f.AggregateType, f.AggregateID, f.TenantID = q.Get("type"), q.Get("aggregate_type"), q.Get("aggregate_id"), q.Get("tenant_id")
 	page, err := one.Desk.List(r.Context(), state, f, after, n)
 	if err != nil {
 		return nil, err

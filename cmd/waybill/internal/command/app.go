@@ -51,6 +51,7 @@ Every setting is a flag, a variable and a key of the file: waybill config lists 
 	settings.AddFlags(flags, ofStore)
 	root.SetFlagErrorFunc(wrongFlag)
 	root.AddCommand(a.commands()...)
+	completeSettings(root)
 	root.CompletionOptions.DisableDefaultCmd = true // completion.go
 	return root
 }

@@ -4,6 +4,9 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
 // shell is one that can complete the program's words when somebody presses Tab.
@@ -36,6 +39,41 @@ func shells() []shell {
 			(*cobra.Command).GenPowerShellCompletionWithDesc,
 		},
 	}
+}
+
+// complete has a shell offer the values that a flag can have.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	// It fails for a flag that does not exist or has values already: a mistake of this program,
+	// which its test finds.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// completeSettings does so for every flag that is a setting with known values, here and in all
+// commands below.
+func completeSettings(cmd *cobra.Command) {
+	for _, k := range settings.Table() {
+		if values := valuesOf(k); len(values) > 0 && (cmd.Flags().Lookup(k.Flag()) != nil || cmd.PersistentFlags().Lookup(k.Flag()) != nil) {
+			complete(cmd, k.Flag(), values...)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		completeSettings(sub)
+	}
+}
+
+// valuesOf returns what a setting can be, or how it begins.
+func valuesOf(k settings.Key) []string {
+	switch k.Name {
+	case "store.url":
+		return place.StoreSchemes()
+	case "sink.url":
+		values := []string{"nats:embedded"}
+		for _, kind := range place.SinkKinds() {
+			values = append(values, kind.Schemes...)
+		}
+		return values
+	}
+	return k.Choices()
 }
 
 // completion replaces the command of that name that cobra would add: its mistakes are told like all others.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/waybillhq/waybill/cmd/waybill/internal/demo"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
@@ -39,7 +40,7 @@ Ctrl-C lets everything arrive that is on its way and prints the verdict; --show-
 				}
 				return usage(advice, "demo: there is no sabotage %q", sabotage)
 			}
-			cfg.Redraw = isTerminal(a.Out)
+			cfg.Redraw, cfg.Rows = isTerminal(a.Out), func() int { return rows(a.Out) }
 			cfg.Color = cfg.Redraw && !slices.ContainsFunc(a.Environ, func(v string) bool { return strings.HasPrefix(v, "NO_COLOR=") && v != "NO_COLOR=" })
 			err := demo.Run(cmd.Context(), cfg)
 			var broken *demo.BrokenError
@@ -56,6 +57,7 @@ Ctrl-C lets everything arrive that is on its way and prints the verdict; --show-
 	flags := cmd.Flags()
 	flags.BoolVar(&cfg.Once, "once", false, "Run a short fixed scenario with every fault, print the proof, and end")
 	flags.StringVar(&sabotage, "sabotage", "", "Break a promise on purpose, in the scenario of --once: "+strings.Join(demo.Sabotages(), ", "))
+	complete(cmd, "sabotage", demo.Sabotages()...)
 	flags.BoolVar(&cfg.ShowSQL, "show-sql", false, "Print the queries of the proof with the verdict")
 	flags.Float64Var(&cfg.Rate, "rate", 0, "Orders per second (default 20; with --once 40)")
 	flags.DurationVar(&cfg.Duration, "duration", 0, "After how long it ends by itself, such as 30s (default: at Ctrl-C)")
@@ -69,4 +71,17 @@ Ctrl-C lets everything arrive that is on its way and prints the verdict; --show-
 func isTerminal(out any) bool {
 	f, ok := out.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd()) && os.Getenv("TERM") != "dumb"
+}
+
+// rows returns how many rows a terminal has; 0 if it does not say.
+func rows(out any) int {
+	f, ok := out.(*os.File)
+	if !ok {
+		return 0
+	}
+	_, height, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 0
+	}
+	return height
 }

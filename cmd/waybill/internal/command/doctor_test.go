@@ -43,7 +43,7 @@ func TestDoctorDocs(t *testing.T) {
 
 // TestDoctorOnEveryStore: what is fresh has no failure, strict or not the right exit code, and everything is in the JSON.
 func TestDoctorOnEveryStore(t *testing.T) {
-	for _, kind := range []string{"sqlite", "postgres", "mysql"} {
+	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) {
 			s := newScript(t, kind)
 			if out, _, code := s.run(t.Context(), []string{"doctor", "--sink", "log:", "--json"}, ""); code != command.Failed || !strings.Contains(out, "waybill migrate up") {

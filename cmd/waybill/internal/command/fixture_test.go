@@ -21,6 +21,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
+// mariadb is the other server that the store "mysql" works on.
+const mariadb = testserver.MariaDBName
+
 // useStore points the settings at a store of a kind that nobody else uses. Servers get one lane, as SQLite has, so that the output is
 // the same.
 func (s *script) useStore(kind string) {
@@ -38,8 +41,8 @@ func (s *script) useStore(kind string) {
 		s.hideAddress(address)
 		s.dialect(name+".orders", "$1", "$2", "timestamptz")
 		s.t.Cleanup(func() { execSQL(s.t, "pgx", address, "DROP SCHEMA IF EXISTS "+name+" CASCADE") })
-	case place.MySQL:
-		dsn := testserver.MySQL(s.t)
+	case place.MySQL, mariadb:
+		dsn := testserver.Address(s.t, kind)
 		execSQL(s.t, "mysql", dsn, "CREATE DATABASE "+name)
 		s.t.Cleanup(func() { execSQL(s.t, "mysql", dsn, "DROP DATABASE "+name) })
 		cfg, err := mysql.ParseDSN(dsn)

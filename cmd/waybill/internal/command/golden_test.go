@@ -168,7 +168,7 @@ func (s *script) args(line string) []string {
 
 var (
 	ulid      = regexp.MustCompile(`\b0[0-9A-HJKMNP-TV-Z]{25}\b`)
-	plainTime = regexp.MustCompile(`\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b`)
+	plainTime = regexp.MustCompile(`\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\b`)
 	jsonTime  = regexp.MustCompile(`"20\d\d-\d\d-\d\dT[0-9:.]+Z"`)
 	lag       = regexp.MustCompile(`(?m)^(lag +)(\d+s)( *)`)
 	oldestDue = regexp.MustCompile(`("(?:lag|oldest_due|oldest_lapsed)_seconds": )[0-9.e+-]+`)
@@ -186,7 +186,6 @@ func (s *script) normal(text string) string {
 		}
 		return s.ids[id]
 	})
-	text = plainTime.ReplaceAllString(text, "YYYY-MM-DD hh:mm:ss")
 	text = jsonTime.ReplaceAllString(text, `"TIME"`)
 	text = lag.ReplaceAllStringFunc(text, func(m string) string {
 		p := lag.FindStringSubmatch(m)
@@ -195,6 +194,7 @@ func (s *script) normal(text string) string {
 	text = oldestDue.ReplaceAllString(text, "${1}SECONDS")
 	text = goVersion.ReplaceAllString(text, "GO")
 	text = logTime.ReplaceAllString(text, "time=TIME")
+	text = plainTime.ReplaceAllString(text, "YYYY-MM-DDThh:mm:ssZ")
 	text = strings.ReplaceAll(text, runtime.GOOS+"/"+runtime.GOARCH, "PLATFORM")
 	return version.ReplaceAllString(text, "waybill VERSION GO PLATFORM")
 }

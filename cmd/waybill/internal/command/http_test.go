@@ -13,7 +13,8 @@ func get(t *testing.T, address, path string) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Close = true // no connection is left behind
+	r.Header.Set("Authorization", "Bearer "+canary) // of those that have a token
+	r.Close = true                                  // no connection is left behind
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)

@@ -96,6 +96,7 @@ func (a *app) inboxList() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Group, "group", "", "Only records of this group")
 	flags.StringSliceVar(&names, "state", nil, "Only records that are processing, failed or dead")
+	complete(cmd, "state", "processing", "failed", "dead")
 	flags.IntVar(&f.MinAttempts, "min-attempts", 0, "Only records with at least so many attempts")
 	flags.IntVar(&limit, "limit", 50, "How many")
 	flags.StringVar(&afterGroup, "after-group", "", "Where to begin, with --after-key")
@@ -122,13 +123,13 @@ func (a *app) listRecords(ctx context.Context, d *desk, f store.RecordFilter, af
 		fmt.Fprintln(a.Err, "no records")
 		return nil
 	}
-	t := newTable("GROUP", "KEY", "STATE", "TYPE", "TENANT", "TRIES", "RECEIVED", "DUE", "KEPT", "ERROR")
+	t := newTable("GROUP", "KEY", "STATE", "TYPE", "TENANT", "TRIES", "DUE", "KEPT", "ERROR")
 	for _, r := range v.Records {
 		due := r.NextRetryAt
 		if due.IsZero() {
 			due = r.LeaseUntil
 		}
-		t.row(r.Group, r.Key, r.State, r.Type, or(r.TenantID), r.Attempts, at(r.ReceivedAt), at(due), yesNo(r.Kept), or(cut(r.LastError, errorWidth)))
+		t.row(r.Group, r.Key, r.State, r.Type, or(r.TenantID), r.Attempts, at(due), yesNo(r.Kept), or(cut(r.LastError, errorWidth)))
 	}
 	if err := t.writeTo(a.Out); err != nil {
 		return err

@@ -82,22 +82,33 @@ func (a *app) printMigrations(all []store.Migration, none string) error {
 }
 
 func (a *app) migrateSQL() *cobra.Command {
-	return &cobra.Command{
+	var from int
+	cmd := &cobra.Command{
 		Use: "sql", Short: "Print all of it as a script for the database's own shell", Args: needs(0, 0, ""),
-		Long: "Print all of it as a script for psql, mariadb or sqlite3, for people who may not make tables from a program. The store is not asked.",
+		Long: "Print all of it as a script for psql, mariadb or sqlite3, for people who may not make tables from a program. The store is not asked.\n" +
+			"For tables that have had migrations up to a version (waybill migrate status shows it), --from leaves those out.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if from < 0 {
+				return usage("waybill migrate status shows the versions; 0 prints all of them", "--from: %d is negative", from)
+			}
 			s, err := a.pick(cmd)
 			if err != nil {
 				return err
 			}
-			script, err := place.MigrationSQL(s.Store)
+			script, err := place.MigrationSQL(s.Store, from)
 			if err != nil {
 				return err
+			}
+			if script == "" {
+				fmt.Fprintf(a.Err, "this program knows no migration after %d\n", from)
+				return nil
 			}
 			fmt.Fprint(a.Out, script)
 			return nil
 		},
 	}
+	cmd.Flags().IntVar(&from, "from", 0, "The version that the tables have had; only what comes after it is printed")
+	return cmd
 }
 
 func (a *app) migrateLanes() *cobra.Command {
@@ -140,7 +151,7 @@ func (a *app) purge() *cobra.Command {
 		Use: "purge", Short: "Delete events that need not be kept any more", Args: needs(0, 0, ""),
 		Long: "Delete delivered events and dead letters that are older than the settings say (relay.keep-history, relay.keep-dead), or than the\n" +
 			"flags say. serve does so by itself; this is for doing it now. --written is for an outbox that is read by change data capture and\n" +
-			"has no relay: it deletes what was written longer ago, delivered or not.",
+			"has no relay: it deletes what was written longer ago, read or not, and frees dedup keys. Delayed events stay.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if written != "" {
 				if history != "" || dead != "" {

@@ -66,6 +66,7 @@ func (a *app) keysList() *cobra.Command {
 	flags.StringVar(&f.Tenant, "tenant", "", "Only keys of this tenant")
 	flags.StringVar(&f.Operation, "operation", "", "Only keys of this operation")
 	flags.StringSliceVar(&names, "state", nil, "Only keys that are processing, succeeded, failed or uncertain")
+	complete(cmd, "state", "processing", "succeeded", "failed", "uncertain")
 	flags.IntVar(&limit, "limit", 50, "How many")
 	flags.StringVar(&after.Tenant, "after-tenant", "", "Where to begin: the last key of the page before")
 	flags.StringVar(&after.Operation, "after-operation", "", "As above")

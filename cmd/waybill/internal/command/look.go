@@ -28,15 +28,22 @@ func filterFlags(cmd *cobra.Command, f *store.Filter) {
 // states are the names of the states, in the order of an event's life.
 var states = []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered}
 
-func parseState(text string) (store.State, error) {
+// stateNames are what --state takes: the states, and the two kinds of delayed events that stats
+// counts.
+func stateNames() []string {
 	var names []string
 	for _, s := range states {
-		if s.String() == text {
-			return s, nil
-		}
 		names = append(names, s.String())
 	}
-	return 0, usage("there are "+strings.Join(names, ", "), "no state is called %q", text)
+	return slices.Insert(names, 2, view.Scheduled, view.Failed)
+}
+
+func parseState(text string, f *store.Filter) (store.State, error) {
+	s, ok := view.ParseState(text, f)
+	if !ok {
+		return 0, usage("there are "+strings.Join(stateNames(), ", "), "no state is called %q", text)
+	}
+	return s, nil
 }
 
 func parseIDs(texts []string) ([]waybill.ID, error) {
@@ -149,7 +156,8 @@ func (a *app) list() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use: "list", Short: "List events, oldest first", Args: needs(0, 0, ""),
-		Long: "List events, oldest first: those that are ready, delayed (scheduled, failed or replayed), dead, or delivered and kept in the history.\n" +
+		Long: "List events, oldest first: those that are ready, delayed, dead, or delivered and kept in the history. Delayed events are\n" +
+			"scheduled (never tried, or replayed) or failed; --state takes these names, too, as stats counts them.\n" +
 			"Without --state, all of them; then --after has no meaning.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 {
@@ -157,7 +165,7 @@ func (a *app) list() *cobra.Command {
 			}
 			which := states
 			if state != "" {
-				one, err := parseState(state)
+				one, err := parseState(state, &filter)
 				if err != nil {
 					return err
 				}
@@ -170,7 +178,8 @@ func (a *app) list() *cobra.Command {
 	}
 	filterFlags(cmd, &filter)
 	flags := cmd.Flags()
-	flags.StringVar(&state, "state", "", "Only events that are ready, delayed, dead or delivered")
+	flags.StringVar(&state, "state", "", "Only events that are ready, delayed (scheduled or failed), dead or delivered")
+	complete(cmd, "state", stateNames()...)
 	flags.BoolVar(&filter.Failed, "failed", false, "Only events that were tried at least once")
 	flags.BoolVar(&filter.Holding, "holding", false, "Only events that hold their aggregate back")
 	flags.IntVar(&limit, "limit", 50, "How many, of each state")

@@ -4,10 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
 )
@@ -35,19 +36,119 @@ func (t *table) row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
+// tableWidth is how wide a table is at most, if its cells let it: what is wider wraps on most
+// screens, and cannot be read.
+const (
+	tableWidth = 100
+	// lastWidth is what the last column gets at least beside the others. Where there is less, it
+	// goes below them.
+	lastWidth = 28
+	// cutWidth is how far a column is cut at most.
+	cutWidth = 8
+	gap      = 2
+)
+
+// whole are columns whose cells are copied into other commands: they are not cut.
+var whole = []string{"ID", "KEY", "BY", "KIND", "NODE", "GROUP", "OPERATION", "VALUE", "CHECK", "STATUS", "WHAT", "JOB"}
+
+// writeTo prints the table. The last column is the one for texts: it is continued on further lines.
 func (t *table) writeTo(out io.Writer) error {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	last := 0
 	for _, row := range t.rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		last = max(last, len(row)-1)
 	}
-	if err := w.Flush(); err != nil {
-		return err
+	widths := t.widths(last)
+	used := 0
+	for _, w := range widths {
+		used += w + gap
+	}
+	room, below := tableWidth-used, false
+	if last > 0 && room < lastWidth {
+		longest := 0
+		for _, row := range t.rows {
+			if len(row) > last {
+				longest = max(longest, utf8.RuneCountInString(row[last]))
+			}
+		}
+		below = longest > room
+	}
+	var b strings.Builder
+	for i, row := range t.rows {
+		for c, cell := range row[:min(len(row), last)] {
+			cell = cut(cell, widths[c])
+			b.WriteString(cell + strings.Repeat(" ", widths[c]-utf8.RuneCountInString(cell)+gap))
+		}
+		switch {
+		case len(row) <= last:
+		case below:
+			if i > 0 && row[last] != "-" && row[last] != "" {
+				b.WriteString("\n    " + strings.Join(wrap(row[last], tableWidth-4), "\n    "))
+			}
+		default:
+			b.WriteString(strings.Join(wrap(row[last], max(room, lastWidth)), "\n"+strings.Repeat(" ", used)))
+		}
+		b.WriteByte('\n')
 	}
 	for line := range strings.Lines(b.String()) {
-		fmt.Fprintln(out, strings.TrimRight(line, " \n"))
+		if _, err := fmt.Fprintln(out, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// widths returns how wide each column but the last is: as its widest cell, or cut where all of them
+// would not fit.
+func (t *table) widths(last int) []int {
+	widths := make([]int, last)
+	for _, row := range t.rows {
+		for c, cell := range row[:min(len(row), last)] {
+			widths[c] = max(widths[c], utf8.RuneCountInString(cell))
+		}
+	}
+	for {
+		used, widest := 0, -1
+		for c, w := range widths {
+			used += w + gap
+			mayCut := w > cutWidth && w > utf8.RuneCountInString(t.rows[0][c]) && !slices.Contains(whole, t.rows[0][c]) && !t.times(c)
+			if mayCut && (widest < 0 || w > widths[widest]) {
+				widest = c
+			}
+		}
+		if used <= tableWidth+gap || widest < 0 {
+			return widths
+		}
+		widths[widest]--
+	}
+}
+
+// times reports whether a column has times.
+func (t *table) times(column int) bool {
+	for _, row := range t.rows[1:] {
+		if column < len(row) && row[column] != "-" {
+			_, err := time.Parse(time.RFC3339, row[column])
+			return err == nil
+		}
+	}
+	return false
+}
+
+// wrap breaks a text between words into lines of a width. A word that is longer stays whole: it may
+// be an id, or what to type.
+func wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
 }
 
 // plain returns a text as it may be printed on one line of a terminal: whoever can make an event fail chooses its error's text, and
@@ -73,12 +174,12 @@ func cut(text string, most int) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// at returns a time for people, or "-".
+// at returns a time for people, to the second, with its zone; or "-".
 func at(t time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return t.UTC().Format("2006-01-02 15:04:05")
+	return t.UTC().Format(time.RFC3339)
 }
 
 // or returns a text, or "-" for none.
@@ -105,14 +206,16 @@ const errorWidth = 60
 
 // eventTable returns a table of events.
 func eventTable(evs []view.Event) *table {
-	t := newTable("ID", "STATE", "TYPE", "AGGREGATE", "TENANT", "TRIES", "WRITTEN", "WHEN", "ERROR")
+	t := newTable("ID", "STATE", "TYPE", "AGGREGATE", "TENANT", "TRIES", "SINCE OR DUE", "ERROR")
 	for _, ev := range evs {
-		when := ev.DueAt
-		if !ev.EndedAt.IsZero() {
+		when := ev.CreatedAt // ready since then
+		switch {
+		case !ev.EndedAt.IsZero():
 			when = ev.EndedAt
+		case !ev.DueAt.IsZero():
+			when = ev.DueAt
 		}
-		t.row(ev.ID, ev.State, ev.Type, aggregate(ev.AggregateType, ev.AggregateID), or(ev.TenantID), ev.Attempts, at(ev.CreatedAt), at(when),
-			or(cut(ev.LastError, errorWidth)))
+		t.row(ev.ID, ev.State, ev.Type, aggregate(ev.AggregateType, ev.AggregateID), or(ev.TenantID), ev.Attempts, at(when), or(cut(ev.LastError, errorWidth)))
 	}
 	return t
 }

@@ -12,7 +12,7 @@ import (
 // txOf is the transaction of SQLite's store.
 type txOf = *sql.Tx
 
-const canary = "c4nary-Passw0rd"
+const canary = "c4nary-Passw0rds"
 
 // TestNoOutputHasASecret: a password in every URL, good, bad and cut off, in every place a setting can come from, and in no output.
 func TestNoOutputHasASecret(t *testing.T) {
@@ -60,6 +60,21 @@ func TestNoOutputHasASecret(t *testing.T) {
 				continue // it would start
 			}
 			look("flag", nil, append(args, "--sink", url, "--http-token", canary)...)
+		}
+	}
+	for _, url := range []string{"postgres://u:" + canary + "@h/x", "nats://" + canary + "@h", "u:" + canary + "@tcp(h)/x", "pulsar://h?token=" + canary} {
+		for _, k := range settings.Table() { // in the place of another setting
+			if k.Secret() || k.Switch() && k.Name != "enabled" {
+				continue
+			}
+			look("the wrong flag", nil, "serve", "--sink", "log:", "--log-format", "json", "--enabled=false", "--"+k.Flag()+"="+url)
+			look("the wrong variable", []string{k.Variable() + "=" + url}, "config")
+			look("the wrong variable, for programs", []string{k.Variable() + "=" + url}, "config", "--json")
+			s.must(os.WriteFile("w.yaml", []byte(k.Name+": '"+url+"'\n"), 0o600))
+			look("the wrong key of the file", nil, "doctor", "--config", "w.yaml")
+		}
+		for _, args := range [][]string{{"show", url}, {url}, {"list", "--state", url}, {"config", "--config", url}, {"stats", "--relay", url}, {"stats", url}, {"stats", "--" + url}} {
+			look("the wrong argument", nil, args...)
 		}
 	}
 	look("a warning", []string{"WAYBILL_STROE=postgres://u:" + canary + "@h/x"}, "config")

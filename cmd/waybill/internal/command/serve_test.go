@@ -3,6 +3,7 @@ package command_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -74,7 +75,7 @@ func (d *served) end(t *testing.T) {
 }
 
 func TestServeDeliversPurgesAndStopsInGoodOrder(t *testing.T) {
-	for _, kind := range []string{"sqlite", "postgres", "mysql"} {
+	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) {
 			s := newScript(t, kind)
 			d := serve(t, s.environ, "--sink", "log:", "--relay-poll", "50ms", "--relay-keep-history", "1ms", "--purge-interval", "50ms")
@@ -264,6 +265,53 @@ func TestServeRefusesASecondRelayOfAnotherName(t *testing.T) {
 		t.Errorf("the second ended with %d: %s", code, errs)
 	}
 	first.end(t)
+}
+
+// TestServeRefusesNewerTables: what a migration that this program does not know means for it, nobody can say.
+func TestServeRefusesNewerTables(t *testing.T) {
+	t.Chdir(t.TempDir())
+	db, err := sql.Open("sqlite", "waybill.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	s := &script{t: t, ids: map[string]string{}}
+	if _, errs, code := s.run(t.Context(), []string{"migrate", "up"}, ""); code != command.Ok {
+		t.Fatal(errs)
+	}
+	if _, err := db.ExecContext(t.Context(), `INSERT INTO waybill_migration (version, name, applied_at) VALUES (99, 'from the future', 0)`); err != nil {
+		t.Fatal(err)
+	}
+	for _, migrate := range []string{"true", "false"} {
+		_, errs, code := s.run(t.Context(), []string{"serve", "--sink", "log:", "--store-migrate=" + migrate, "--http-listen", "127.0.0.1:0"}, "")
+		if code != command.Failed || !strings.Contains(errs, "99 (from the future)") || !strings.Contains(errs, "store.newer-tables") {
+			t.Errorf("store.migrate=%s: it ended with %d: %s", migrate, code, errs)
+		}
+	}
+	d := serve(t, nil, "--sink", "log:", "--store-newer-tables")
+	waitFor(t, "the relay", func() bool { return strings.Contains(d.err.String(), "lanes acquired") })
+	if !strings.Contains(d.err.String(), "newer than it is") {
+		t.Errorf("it says nothing about the tables: %s", d.err.String())
+	}
+	d.end(t)
+}
+
+// TestServeLooksAfterACapturedOutbox: without a relay, delayed events become ready, and old ones go.
+func TestServeLooksAfterACapturedOutbox(t *testing.T) {
+	t.Chdir(t.TempDir())
+	s := &script{t: t, ids: map[string]string{}}
+	if _, errs, code := s.run(t.Context(), []string{"migrate", "up"}, ""); code != command.Ok {
+		t.Fatal(errs)
+	}
+	if _, errs, code := s.run(t.Context(), []string{"send", "A", "--delay", "10ms", "--payload", "1"}, ""); code != command.Ok {
+		t.Fatal(errs)
+	}
+	d := serve(t, nil, "--relay-enabled=false", "--cdc-enabled", "--cdc-keep", "1ms", "--cdc-interval", "10ms", "--purge-interval", "10ms")
+	waitFor(t, "the event to become ready, and then to go", func() bool {
+		out, _, code := s.run(t.Context(), []string{"stats", "--json"}, "")
+		return code == command.Ok && strings.Contains(out, `"ready": 0`) && strings.Contains(out, `"scheduled": 0`)
+	})
+	d.end(t)
 }
 
 // asProgram makes the test binary be the program, for tests that need a process: TestCompletionInBash.

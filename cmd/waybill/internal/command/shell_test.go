@@ -32,11 +32,11 @@ func (s *script) shell() *exec.Cmd {
 		return exec.CommandContext(s.t.Context(), testserver.Shell(s.t, "sqlite3"), "-batch", "waybill.db")
 	case place.Postgres:
 		return exec.CommandContext(s.t.Context(), testserver.Shell(s.t, "psql"), "-X", "-q", testserver.Postgres(s.t))
-	case place.MySQL:
-		cfg, err := mysql.ParseDSN(testserver.MySQL(s.t))
+	case place.MySQL, mariadb:
+		cfg, err := mysql.ParseDSN(testserver.Address(s.t, s.kind))
 		s.must(err)
 		host, port, _ := strings.Cut(cfg.Addr, ":")
-		cmd := exec.CommandContext(s.t.Context(), testserver.Shell(s.t, "mariadb"),
+		cmd := exec.CommandContext(s.t.Context(), testserver.Shell(s.t, s.kind),
 			"--no-defaults", "--protocol=tcp", "--host="+host, "--port="+port, "--user="+cfg.User, "--default-character-set=utf8mb4", s.database)
 		cmd.Env = append(os.Environ(), "MYSQL_PWD="+cfg.Passwd)
 		return cmd

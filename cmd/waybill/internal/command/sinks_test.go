@@ -1,15 +1,111 @@
 package command_test
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker/webhook"
 	"github.com/waybillhq/waybill/internal/testserver"
 )
+
+// TestServeSignsTheWholeEvent: a webhook is signed as a whole, which the receiver of the library
+// takes; with sink.unsigned-attributes, by flag, variable or file, it is sent in binary mode, which
+// only a receiver takes that asks for it.
+func TestServeSignsTheWholeEvent(t *testing.T) {
+	const secret = "whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
+	for name, c := range map[string]struct {
+		environ, args []string
+		file          string
+		binary        bool
+	}{
+		"structured": {},
+		"flag":       {args: []string{"--sink-unsigned-attributes"}, binary: true},
+		"variable":   {environ: []string{"WAYBILL_SINK_UNSIGNED_ATTRIBUTES=true"}, binary: true},
+		"file":       {file: "sink:\n  unsigned-attributes: true\n", binary: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			type request struct{ id, kind string }
+			taken, refused := make(chan request, 16), make(chan int, 16)
+			consumer := consumerFunc(func(_ context.Context, batch []waybill.Delivery) []error {
+				for _, d := range batch {
+					taken <- request{id: d.ID.String(), kind: d.Type}
+				}
+				return make([]error, len(batch))
+			})
+			receive := func(cfg webhook.ReceiverConfig) http.Handler {
+				cfg.Secrets = []string{secret}
+				r, err := webhook.NewReceiver(consumer, cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return r
+			}
+			asked, strict := receive(webhook.ReceiverConfig{UnsignedAttributes: c.binary}), receive(webhook.ReceiverConfig{})
+			types := make(chan string, 16)
+			hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, err := io.ReadAll(r.Body)
+				if err != nil {
+					t.Error(err)
+				}
+				types <- r.Header.Get("Content-Type")
+				if c.binary {
+					again, seen := r.Clone(r.Context()), httptest.NewRecorder()
+					again.Body = io.NopCloser(bytes.NewReader(body))
+					strict.ServeHTTP(seen, again)
+					refused <- seen.Code
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				asked.ServeHTTP(w, r)
+			}))
+			defer hook.Close()
+			s := newScript(t, "sqlite")
+			args := append([]string{"--sink", hook.URL + "/hook", "--sink-secret", secret, "--relay-poll", "50ms"}, c.args...)
+			if c.file != "" {
+				path := filepath.Join(t.TempDir(), "waybill.yaml")
+				if err := os.WriteFile(path, []byte(c.file), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				args = append(args, "--config", path)
+			}
+			d := serve(t, append(slices.Clone(s.environ), c.environ...), args...)
+			waitFor(t, "serving", func() bool { return strings.Contains(d.err.String(), "waybill: serving") })
+			out, errs, code := s.run(t.Context(), []string{"send", "Placed", "--json"}, "")
+			var sent struct{ ID string }
+			if err := json.Unmarshal([]byte(out), &sent); err != nil || code != 0 {
+				t.Fatal(err, errs)
+			}
+			if got := <-taken; got.id != sent.ID || got.kind != "Placed" {
+				t.Errorf("the receiver has taken %+v, want %s", got, sent.ID)
+			}
+			if got := <-types; strings.HasPrefix(got, "application/cloudevents+json") == c.binary {
+				t.Errorf("it was sent as %s", got)
+			}
+			if c.binary {
+				if got := <-refused; got/100 != 4 {
+					t.Errorf("a receiver that wants all of it signed answers %d", got)
+				}
+			}
+			d.end(t)
+		})
+	}
+}
+
+// consumerFunc is a consumer.
+type consumerFunc func(ctx context.Context, batch []waybill.Delivery) []error
+
+func (f consumerFunc) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	return f(ctx, batch)
+}
 
 // TestServeDeliversToEverySink: an event reaches each of the six by nothing but a URL.
 func TestServeDeliversToEverySink(t *testing.T) {

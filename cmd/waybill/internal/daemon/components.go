@@ -30,6 +30,13 @@ func (r *Relay) components() ([]Component, error) {
 		}
 		all = append(all, Component{Name: "purge", Run: p.Run})
 	}
+	if s.CDC.Enabled {
+		c, err := r.Desk.Capturer(operate.Capture{Keep: s.CDC.Keep, Interval: s.CDC.Interval, PurgeInterval: s.Purge.Interval})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Component{Name: "cdc", Run: c.Run})
+	}
 	if s.Inbox.Enabled && s.Inbox.Retention > 0 {
 		all = append(all, r.every("inbox retention", s.Inbox.PurgeInterval, r.purgeRecords))
 	}

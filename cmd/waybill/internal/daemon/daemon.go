@@ -18,6 +18,7 @@ import (
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
 )
 
 // Component is one thing that the daemon does. Run does it until ctx ends, then finishes what it has in hand, and returns nil. An error
@@ -159,6 +160,9 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 	if !r.delivers() {
 		return nil
 	}
+	if err := r.guard(ctx); err != nil { // before a sink is made for a relay that is refused
+		return err
+	}
 	if r.Sink, err = place.OpenSink(ctx, place.SinkConfig{Sink: s.Sink, Out: cfg.Out, Logger: r.Log}); err != nil {
 		return err
 	}
@@ -166,8 +170,44 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 	return nil
 }
 
+// guard looks whether the outbox remembers another sink. The relay looks again when it has joined.
+func (r *Relay) guard(ctx context.Context) error {
+	if r.Settings.TakeOver || !r.Settings.Relay.Enabled {
+		return nil
+	}
+	recorded, err := r.Store.RecordedSink(ctx)
+	if err != nil {
+		return r.Store.Clean(err)
+	}
+	own, err := r.fingerprint()
+	if err != nil || recorded == "" || recorded == own {
+		return err
+	}
+	return otherSink(fmt.Errorf("%w: to %s, and this relay is %s", waybill.ErrOtherSink, recorded, own))
+}
+
+// fingerprint returns what the outbox remembers of this relay.
+func (r *Relay) fingerprint() (string, error) { return Fingerprint(r.Settings) }
+
+// Fingerprint returns what an outbox remembers of a relay with these settings.
+func Fingerprint(s *settings.Settings) (string, error) {
+	name, err := place.SinkName(s.Sink)
+	return relay.Config{Name: s.Relay.Name, SinkName: name}.Fingerprint(), err
+}
+
+// otherSink says what to do about an outbox that remembers another sink.
+func otherSink(err error) error {
+	return hint.New("one outbox has one relay: start the service, or the waybill serve, that delivers there. If this relay is to replace it for good, stop it, and start this one once "+
+		"with --take-over", "%w", err)
+}
+
 // tables makes what is missing, if it may.
 func (r *Relay) tables(ctx context.Context) error {
+	if !r.Settings.Store.NewerTables {
+		if err := r.Store.Newer(ctx); err != nil {
+			return err
+		}
+	}
 	if !r.Settings.Store.Migrate {
 		return r.Store.Ready(ctx)
 	}
@@ -249,12 +289,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 // relayConfig returns the settings in the relay's own words.
 func (r *Relay) relayConfig() relay.Config {
 	s := r.Settings.Relay
+	sink, _ := place.SinkName(r.Settings.Sink) // the sink is open, so it has one
 	cfg := relay.Config{
-		Name: s.Name, Workers: s.Workers, BatchSize: s.Batch, HotQueue: s.HotQueue, ColdQueue: s.ColdQueue, MaxAttempts: s.Attempts,
+		Name: s.Name, SinkName: sink, TakeOver: r.Settings.TakeOver, Workers: s.Workers, BatchSize: s.Batch, HotQueue: s.HotQueue, ColdQueue: s.ColdQueue, MaxAttempts: s.Attempts,
 		BackoffBase: s.BackoffBase, BackoffMax: s.BackoffMax, BackoffSeries: s.BackoffSeries, UnknownGrace: s.UnknownGrace,
 		DeliverTimeout: s.DeliverTimeout, Lease: s.Lease, Heartbeat: s.Heartbeat, PollInterval: s.Poll, Linger: s.Linger, SweepInterval: s.Sweep,
 		DrainTimeout: s.Drain, KeepHistory: s.KeepHistory, KeepDead: s.KeepDead, PurgeInterval: r.Settings.Purge.Interval,
-		PurgeBatch: r.Settings.Purge.Batch, Logger: r.Log, Observe: r.Progress.watch(r.Observe),
+		PurgeBatch: r.Settings.Purge.Batch, NewerTables: r.Settings.Store.NewerTables, Logger: r.Log, Observe: r.Progress.watch(r.Observe),
 	}
 	if s.OnDead == "block" {
 		cfg.OnDead = relay.Block
@@ -275,6 +316,12 @@ func (r *Relay) deliver() (Component, error) {
 		err := flow.Run(ctx)
 		if errors.Is(err, waybill.ErrOtherRelay) {
 			return hint.New("one outbox has one relay: use its relay.name, or tables of your own (store.prefix, store.schema)", "%w", err)
+		}
+		if errors.Is(err, waybill.ErrOtherSink) {
+			return otherSink(err)
+		}
+		if errors.Is(err, store.ErrRelayLive) {
+			return hint.New("stop every waybill serve and every service with a relay on this store, then take it over", "%w", err)
 		}
 		return r.Store.Clean(err)
 	}}, nil

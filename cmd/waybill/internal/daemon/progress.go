@@ -116,7 +116,7 @@ func (p *Progress) watch(next observe.Hooks) observe.Hooks {
 		}
 	}
 	all.Paused = func(destination string, paused bool) {
-		p.pause(destination, paused)
+		p.Pause(destination, paused)
 		if next.Paused != nil {
 			next.Paused(destination, paused)
 		}
@@ -141,7 +141,8 @@ func (p *Progress) call() func() {
 	}
 }
 
-func (p *Progress) pause(destination string, paused bool) {
+// Pause notes that a destination is down, or up again.
+func (p *Progress) Pause(destination string, paused bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !paused {

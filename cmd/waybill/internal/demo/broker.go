@@ -38,7 +38,7 @@ func (s *server) start(ctx context.Context) error {
 	if s.running != nil {
 		return nil
 	}
-	running, err := natsembed.Start(ctx, natsembed.Config{Dir: s.dir, Port: s.port})
+	running, err := natsembed.Start(ctx, natsembed.Config{Dir: s.dir, Port: s.port, Logger: silent})
 	if err != nil {
 		return fmt.Errorf("demo: the broker: %w", err)
 	}
@@ -71,7 +71,7 @@ func (s *server) up() bool {
 
 // connect returns a connection, as each process of a shop would have its own.
 func (s *server) connect(ctx context.Context) (*natsbroker.Broker, error) {
-	return natsbroker.Open(ctx, s.url, natsbroker.Config{Stream: stream, Create: true, Subjects: []string{stream + ".>"}})
+	return natsbroker.Open(ctx, s.url, natsbroker.Config{Stream: stream, Create: true, Subjects: []string{stream + ".>"}, Logger: silent})
 }
 
 // lookout asks the broker how much is on its way to the inventory.

@@ -20,6 +20,8 @@ type Config struct {
 	Out io.Writer
 	// Redraw draws the view in place, for a terminal; otherwise it is a line now and then. Color paints it.
 	Redraw, Color bool
+	// Rows returns how many rows the terminal has at the moment; 0, or nil: not known.
+	Rows func() int
 	// Dir is where the database and the streams are kept, and stay. Defaults to a folder that is gone afterwards.
 	Dir string
 	// Listen is where the shop takes orders and shows /metrics: a loopback address. Defaults to any free port.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +18,8 @@ type screen struct {
 	showSQL       bool
 	seed          uint64
 	url, dir      string
-	kept          bool // the folder stays
+	kept          bool       // the folder stays
+	rows          func() int // of the terminal; may be nil
 
 	mu     sync.Mutex
 	lines  int  // of the frame that stands on the terminal
@@ -25,7 +27,7 @@ type screen struct {
 }
 
 func newScreen(cfg Config) *screen {
-	return &screen{out: cfg.Out, redraw: cfg.Redraw, color: cfg.Color, showSQL: cfg.ShowSQL, seed: cfg.Seed, kept: cfg.Dir != ""}
+	return &screen{out: cfg.Out, redraw: cfg.Redraw, color: cfg.Color, showSQL: cfg.ShowSQL, rows: cfg.Rows, seed: cfg.Seed, kept: cfg.Dir != ""}
 }
 
 const (
@@ -98,6 +100,9 @@ func (s *screen) frame(p *proof, n numbers) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text := s.draw(p, n)
+	if s.rows != nil {
+		text = fit(text, s.rows())
+	}
 	var b strings.Builder
 	if s.lines > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA", s.lines)
@@ -106,6 +111,28 @@ func (s *screen) frame(p *proof, n numbers) {
 	b.WriteString("\r\x1b[?7l" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[J\x1b[?7h")
 	s.lines = strings.Count(text, "\n")
 	_, _ = io.WriteString(s.out, b.String())
+}
+
+// fit returns a frame that leaves the last row of a terminal free for the cursor: one that is
+// higher would push its own head out of sight, for good. Empty lines go first, then the list of
+// faults, then what is at the end.
+func fit(text string, rows int) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	most := rows - 1
+	if rows <= 0 || len(lines) <= most {
+		return text
+	}
+	for _, spare := range []func(line string) bool{
+		func(line string) bool { return line == "" },
+		func(line string) bool { return strings.HasPrefix(line, "    ") },
+	} {
+		for i := len(lines) - 1; i >= 0 && len(lines) > most; i-- {
+			if spare(lines[i]) {
+				lines = slices.Delete(lines, i, i+1)
+			}
+		}
+	}
+	return strings.Join(lines[:min(len(lines), max(most, 1))], "\n") + "\n"
 }
 
 func (s *screen) short(p *proof) string {

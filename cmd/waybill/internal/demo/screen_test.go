@@ -80,3 +80,21 @@ func TestRedraw(t *testing.T) {
 		t.Errorf("the frame is not drawn over the one before: %q", second)
 	}
 }
+
+// TestFrameKeepsItsHead: on a terminal of fewer rows the frame loses what can be spared, and its
+// head and height stay where they are.
+func TestFrameKeepsItsHead(t *testing.T) {
+	p, n := scene(t)
+	for _, rows := range []int{0, 40, 24, 23, 20, 16, 12, 5, 2} {
+		var out buffer
+		s := &screen{out: &out, redraw: true, rows: func() int { return rows }}
+		s.frame(p, n)
+		drawn := strings.Count(out.String(), "\n")
+		if rows > 0 && drawn > rows-1 || !strings.Contains(out.String(), "waybill demo") {
+			t.Errorf("on %d rows it draws %d lines:\n%s", rows, drawn, out.String())
+		}
+		if rows >= 16 && !strings.Contains(out.String(), "proof") {
+			t.Errorf("on %d rows the proof is not seen:\n%s", rows, out.String())
+		}
+	}
+}

@@ -159,7 +159,7 @@ func (w *world) openMetrics(context.Context) (err error) {
 	if w.observer, err = w.metrics.Observer("waybill", ""); err != nil {
 		return err
 	}
-	cfg := operate.Config{Observe: w.observer.Hooks()}
+	cfg := operate.Config{Observe: w.observer.Hooks(), Logger: silent}
 	if w.desk, err = operate.New(w.store, cfg); err != nil {
 		return err
 	}
@@ -169,6 +169,9 @@ func (w *world) openMetrics(context.Context) (err error) {
 	w.keys, err = operate.NewKeys(w.store, cfg)
 	return err
 }
+
+// silent is the logger of all parts: the screen shows what happens, and lines of a log would tear it.
+var silent = slog.New(slog.DiscardHandler)
 
 // hooks are for one part each.
 func (w *world) hooks() observe.Hooks { return w.crossings.watch(w.tally.watch(w.observer.Hooks())) }
@@ -193,15 +196,15 @@ func (w *world) openBroker(ctx context.Context) (err error) {
 }
 
 func (w *world) openShop(context.Context) error {
-	box, err := outbox.New(w.store, outbox.Config{Observe: w.hooks()})
+	box, err := outbox.New(w.store, outbox.Config{Observe: w.hooks(), Logger: silent})
 	if err != nil {
 		return err
 	}
-	keys, err := idempotency.New(w.store, idempotency.Config{Observe: w.hooks()})
+	keys, err := idempotency.New(w.store, idempotency.Config{Observe: w.hooks(), Logger: silent})
 	if err != nil {
 		return err
 	}
-	if w.once, err = httpkey.New(keys, httpkey.Config{Scope: httpkey.Unscoped}); err != nil {
+	if w.once, err = httpkey.New(keys, httpkey.Config{Scope: httpkey.Unscoped, Logger: silent}); err != nil {
 		return err
 	}
 	w.journal = newJournal(box)
@@ -220,6 +223,7 @@ func (w *world) openRelay(context.Context) error {
 	w.delivering = &part{run: func(ctx context.Context) error {
 		r, err := relay.New(watched{w.store, w.crossings}, border{atSink, w.publishing, w.crossings}, relay.Config{
 			BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, PollInterval: 200 * time.Millisecond, Observe: w.hooks(),
+			Logger: silent,
 		})
 		if err != nil {
 			return err
@@ -231,7 +235,7 @@ func (w *world) openRelay(context.Context) error {
 }
 
 func (w *world) openInventory(context.Context) error {
-	in, err := inbox.New(w.store, inbox.Config{RetryInterval: -1, Observe: w.hooks()}) // what fails is delivered again by the broker
+	in, err := inbox.New(w.store, inbox.Config{RetryInterval: -1, Observe: w.hooks(), Logger: silent}) // what fails is delivered again by the broker
 	if err != nil {
 		return err
 	}
@@ -244,6 +248,7 @@ func (w *world) openInventory(context.Context) error {
 	source, err := w.links.inventory.Source(natsbroker.SourceConfig{Name: inventory, AckWait: time.Second, Receive: broker.ReceiverConfig{
 		// A consumer that dies does not finish what it has in hand.
 		DrainTimeout: -1, BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, ReconnectMax: 500 * time.Millisecond, Observe: w.hooks(),
+		Logger: silent,
 	}})
 	if err != nil {
 		return err
@@ -271,7 +276,7 @@ func (w *world) openDoor(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	door := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+	door := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(silent.Handler(), slog.LevelError)}
 	w.url = "http://" + socket.Addr().String()
 	w.screen.url = w.url
 	w.running.do(func(ctx context.Context) error {
@@ -323,7 +328,7 @@ func (w *world) countNow(ctx context.Context) error {
 func (w *world) reconcile(ctx context.Context) error {
 	job := reconcile.UnrecordedReport(w.store, group, 7*24*time.Hour, nil)
 	job.MinAge = -1
-	rec, err := reconcile.New(w.store, []reconcile.Job{job}, reconcile.Config{Observe: w.observer.Hooks()})
+	rec, err := reconcile.New(w.store, []reconcile.Job{job}, reconcile.Config{Observe: w.observer.Hooks(), Logger: silent})
 	if err != nil {
 		return err
 	}

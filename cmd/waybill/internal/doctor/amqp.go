@@ -21,7 +21,13 @@ type amqpProbe struct {
 func (a *amqpProbe) close() { _ = a.conn.Close() }
 
 func dialAMQP(u *url.URL) (probe, error) {
-	conn, err := amqp.DialConfig(place.Client(u), amqp.Config{Dial: amqp.DefaultDial(5 * time.Second), Properties: amqp.Table{"connection_name": "waybill doctor"}})
+	address, secure, err := rabbitbroker.Address(place.Client(u))
+	if err != nil { // the error may quote the URL
+		return nil, errors.New("RabbitMQ's client cannot read it")
+	}
+	conn, err := amqp.DialConfig(address, amqp.Config{
+		TLSClientConfig: secure, Dial: amqp.DefaultDial(5 * time.Second), Properties: amqp.Table{"connection_name": "waybill doctor"},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +72,10 @@ func amqpDurable(ctx context.Context, p *patient) (Finding, error) {
 				"the %s %s is not durable: a restart of the server takes it away", kind, topic), nil
 		}
 	}
-	return good("%d durable; whether queues behind an exchange are, AMQP does not tell", len(topics)), nil
+	if a.queues {
+		return good("%d durable", len(topics)), nil
+	}
+	return good("%d durable; AMQP does not tell whether a queue is bound: the relay's log has NO_ROUTE if none is, and waybill_destination_paused the exchange and key", len(topics)), nil
 }
 
 // code returns the number of a refusal, or 0.

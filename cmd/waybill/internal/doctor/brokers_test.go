@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,8 @@ import (
 )
 
 func TestJetStream(t *testing.T) {
-	embedded, err := natsembed.Start(t.Context(), natsembed.Config{Dir: t.TempDir()})
+	dir := t.TempDir()
+	embedded, err := natsembed.Start(t.Context(), natsembed.Config{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +70,8 @@ func TestJetStream(t *testing.T) {
 	edit(func(c *jetstream.StreamConfig) { c.MaxAge = 0 })
 	w.well("jetstream limits")
 	w.sees("jetstream sync", NotChecked, "no client can see it", "sync_interval: always")
-	w.set("sink.url", "nats:embedded?listen="+strings.TrimPrefix(embedded.URL(), "nats://"))
+	_, at, _ := strings.Cut(embedded.URL(), "@")
+	w.set("sink.url", "nats:embedded?dir="+url.QueryEscape(dir)+"&listen="+at)
 	w.well("jetstream sync")
 }
 

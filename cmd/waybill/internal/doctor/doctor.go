@@ -79,9 +79,11 @@ type patient struct {
 	noStore, noTables, noSink error
 	sink                      probe
 
-	// For tests: the clock of this machine, and how old a transaction must be to be in the way.
+	// For tests: the clock of this machine, how old a transaction must be to be in the way, and
+	// how far a reader may be behind.
 	now     func() time.Time
 	long    time.Duration
+	lag     int64
 	scrub   *settings.Scrubber
 	timeout time.Duration
 }
@@ -91,7 +93,7 @@ const longTransaction = 5 * time.Minute
 
 // Run runs all checks that the settings call for.
 func Run(ctx context.Context, cfg Config) []Finding {
-	p := &patient{Settings: cfg.Settings, now: time.Now, long: longTransaction, timeout: cfg.Timeout}
+	p := &patient{Settings: cfg.Settings, now: time.Now, long: longTransaction, lag: cdcLag, timeout: cfg.Timeout}
 	p.open(ctx)
 	defer p.close()
 	return p.examine(ctx, Table())
@@ -210,6 +212,9 @@ func settingsChecks() []Check {
 		{
 			Name: "enabled", For: settled, Looks: "`enabled`, `relay.enabled`", Wants: "a relay that is on",
 			run: func(_ context.Context, p *patient) (Finding, error) {
+				if p.Enabled && p.CDC.Enabled {
+					return good("the relay is off: change data capture publishes the events"), nil
+				}
 				if !p.Enabled || !p.Relay.Enabled {
 					return warn("set enabled and relay.enabled to true", "the relay is off: nothing is delivered by it"), nil
 				}

@@ -88,7 +88,7 @@ func (w *ward) look(check string) Finding {
 // run returns false if the check is not about what the settings name.
 func (w *ward) run(check string) (Finding, Check, bool) {
 	w.t.Helper()
-	p := &patient{Settings: w.settings(), now: time.Now, long: longTransaction}
+	p := &patient{Settings: w.settings(), now: time.Now, long: longTransaction, lag: cdcLag}
 	if w.tune != nil {
 		w.tune(p)
 	}
@@ -219,7 +219,9 @@ func TestSinksWithoutAServer(t *testing.T) {
 	w.sees("webhook", Warn, "not signed", "whsec_")
 	w.set("sink.secret", "")
 	w.sees("webhook", Fail, "no sink.secret", "whsec_")
-	w.set("sink.secret", "whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0")
+	w.set("sink.secret", "whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0", "sink.unsigned-attributes", "true")
+	w.sees("webhook", Warn, "the payload only", "unsigned-attributes")
+	w.set("sink.unsigned-attributes", "false")
 	w.well("webhook")
 	w.set("sink.url", "odd://x")
 	w.sees("sink", Fail, "odd is no scheme", "it starts with one of")
@@ -289,7 +291,7 @@ func TestRelayAndLanes(t *testing.T) {
 	_, err := st.Send(t.Context(), waybill.NewEvent("OrderPlaced", 1))
 	w.must(err)
 	w.sees("relay", Fail, "1 events wait", "waybill serve")
-	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
+	node := store.Node{ID: waybill.NewID(), Relay: "waybill"}
 	_, err = st.Heartbeat(t.Context(), node, 10*time.Minute)
 	w.must(err)
 	w.sees("relay", Warn, "1 of 1 lanes have no owner", "look again")
@@ -297,9 +299,59 @@ func TestRelayAndLanes(t *testing.T) {
 	w.must(err)
 	w.well("relay")
 	w.set("relay.name", "other")
-	w.sees("relay", Fail, "a relay called relay has these tables", "set relay.name to relay")
-	w.set("relay.name", "relay")
+	w.sees("relay", Fail, "a relay called waybill has these tables", "set relay.name to waybill")
+	w.set("relay.name", "waybill")
 	w.well("relay")
+}
+
+// TestWaiting: doctor tells of events that have waited for minutes, also while a relay is alive.
+func TestWaiting(t *testing.T) {
+	w := newWard(t)
+	st := w.open()
+	w.well("waiting")
+	_, err := st.Send(t.Context(), waybill.NewEvent("OrderPlaced", 1))
+	w.must(err)
+	w.well("waiting")
+	node := store.Node{ID: waybill.NewID(), Relay: "waybill"}
+	_, err = st.Heartbeat(t.Context(), node, 10*time.Minute)
+	w.must(err)
+	_, err = st.Acquire(t.Context(), node, []int{0}, 100)
+	w.must(err)
+	older := func(by time.Duration) {
+		t.Helper()
+		_, err := st.SQL.ExecContext(t.Context(), "UPDATE waybill_outbox SET created_at = created_at - ?", by.Microseconds())
+		w.must(err)
+	}
+	older(2 * time.Minute)
+	w.sees("waiting", Warn, "1 event is ready, and the oldest has waited for 2m", "/readyz")
+	older(-2 * time.Minute)
+	w.well("waiting")
+	older(11 * time.Minute)
+	w.sees("waiting", Fail, "1 event is ready, and none is delivered: the oldest has waited for 11m", "/readyz")
+	w.well("relay")
+	_, err = st.SQL.ExecContext(t.Context(), "DELETE FROM waybill_outbox")
+	w.must(err)
+	w.well("waiting")
+}
+
+// TestWhoseOutbox: doctor says to whom the outbox belongs, and does not send an operator to deliver
+// a service's events elsewhere.
+func TestWhoseOutbox(t *testing.T) {
+	w := newWard(t)
+	st := w.open()
+	w.sees("relay", Warn, "no relay is alive", "waybill serve")
+	w.well("outbox")
+	_, err := st.ClaimSink(t.Context(), store.Node{ID: waybill.NewID()}, "in-process (relay relay)", false)
+	w.must(err)
+	w.sees("relay", Warn, "no relay is alive", "start the service, or the waybill serve, that delivers to in-process (relay relay)")
+	w.sees("outbox", Fail, "its events go to in-process (relay relay)", "--take-over")
+	w.set("take-over", "true")
+	w.sees("outbox", Warn, "serve will take it over", "then without")
+	w.set("take-over", "false")
+	w.set("sink.url", "")
+	w.well("outbox")
+	w.sees("sink", NotChecked, "no sink is set", "set sink.url")
+	w.sees("relay", Warn, "no relay is alive", "start the service")
 }
 
 // TestWhatWaitsForAnOperator: dead letters, blocked aggregates, dead records and uncertain keys, each until somebody has decided.

@@ -2,11 +2,10 @@ package doctor
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -15,10 +14,9 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/sasl/plain"
-	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/waybillhq/waybill/broker/kafkabroker"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
@@ -27,29 +25,11 @@ type kafkaProbe struct{ admin *kadm.Client }
 func (k *kafkaProbe) close() { k.admin.Close() }
 
 func dialKafka(ctx context.Context, u *url.URL) (probe, error) {
-	var hosts []string
-	for host := range strings.SplitSeq(u.Host, ",") {
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			host = net.JoinHostPort(strings.Trim(host, "[]"), "9092")
-		}
-		hosts = append(hosts, host)
+	opts, err := kafkabroker.ClientOptions(place.Client(u), slog.New(slog.DiscardHandler))
+	if err != nil { // the error may quote the URL
+		return nil, errors.New("Kafka's client cannot read it") //nolint:staticcheck // a name
 	}
-	opts := []kgo.Opt{kgo.SeedBrokers(hosts...), kgo.ClientID("waybill doctor"), kgo.DisableClientMetrics()}
-	query := u.Query()
-	if query.Get("tls") == "true" {
-		opts = append(opts, kgo.DialTLSConfig(&tls.Config{MinVersion: tls.VersionTLS12}))
-	}
-	if name := u.User.Username(); name != "" {
-		password, _ := u.User.Password()
-		switch query.Get("sasl") {
-		case "scram-sha-256":
-			opts = append(opts, kgo.SASL(scram.Auth{User: name, Pass: password}.AsSha256Mechanism()))
-		case "scram-sha-512":
-			opts = append(opts, kgo.SASL(scram.Auth{User: name, Pass: password}.AsSha512Mechanism()))
-		default:
-			opts = append(opts, kgo.SASL(plain.Auth{User: name, Pass: password}.AsMechanism()))
-		}
-	}
+	opts = append(opts, kgo.ClientID("waybill doctor"), kgo.DisableClientMetrics())
 	client, err := kgo.NewClient(opts...)
 	if err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ func mysqlChecks() []Check {
 		{Name: "engine", For: my, Looks: "the engines of the tables", Wants: "InnoDB: others have no transactions", run: engines},
 		{Name: "privileges", For: my, Looks: "`SHOW GRANTS`", Wants: "PROCESS: a relay has to see who may still commit", run: privileges},
 		{Name: "old transactions", For: my, Looks: "`information_schema.innodb_trx`", Wants: "no transaction older than 5 min: purge waits for it", run: oldMySQLTransactions},
+		{Name: "cdc", For: my, Looks: "`log_bin`, `binlog_format`, `binlog_row_image`", Wants: "where `cdc.enabled` is on: a binary log, ROW and FULL", run: mysqlCDC},
 	}
 }
 
@@ -127,4 +128,29 @@ func oldMySQLTransactions(ctx context.Context, p *patient) (Finding, error) {
 	}
 	return warn(fmt.Sprintf("KILL %d", thread), "%d old: the oldest transaction began %s ago; what it could see is not purged", n,
 		settings.FormatDuration(time.Duration(age)*time.Second)), nil
+}
+
+// mysqlCDC looks at what a reader of the binary log needs.
+func mysqlCDC(ctx context.Context, p *patient) (Finding, error) {
+	if !p.CDC.Enabled {
+		return good(cdcOff), nil
+	}
+	on, err := p.variable(ctx, "log_bin")
+	if err != nil {
+		return Finding{}, err
+	}
+	if on == "0" {
+		return fail("start the server with --log-bin --binlog-format=ROW", "there is no binary log: no reader can follow it"), nil
+	}
+	for _, want := range [][2]string{{"binlog_format", "ROW"}, {"binlog_row_image", "FULL"}} {
+		value, err := p.variable(ctx, want[0])
+		if err != nil {
+			return Finding{}, err
+		}
+		if !strings.EqualFold(value, want[1]) {
+			return fail(fmt.Sprintf("SET GLOBAL %s = '%s'", want[0], want[1]),
+				"%s is %s: a reader does not see the events. Change the server's file, too, and connect the writers again", want[0], value), nil
+		}
+	}
+	return good("binlog_format is ROW, binlog_row_image is FULL"), nil
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/waybillhq/waybill/broker/natsbroker"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
@@ -28,7 +30,11 @@ func dialNATS(ctx context.Context, s settings.Sink) (probe, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := nats.Connect(at.Servers, nats.Name("waybill doctor"), nats.Timeout(5*time.Second), nats.MaxReconnects(0))
+	servers, secure, err := natsbroker.Address(at.Servers, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	conn, err := nats.Connect(servers, append(secure, nats.Name("waybill doctor"), nats.Timeout(5*time.Second), nats.MaxReconnects(0))...)
 	switch {
 	case err != nil && at.Embedded:
 		return nil, errLater

@@ -21,6 +21,8 @@ func postgresChecks() []Check {
 		{Name: "sequence cache", For: pg, Looks: "the sequence of the outbox", Wants: "CACHE 1: order depends on it", run: sequenceCache},
 		{Name: "old transactions", For: pg, Looks: "`pg_stat_activity` of this database", Wants: "no transaction older than 5 min: vacuum waits for it", run: oldTransactions},
 		{Name: "replication slots", For: pg, Looks: "`pg_replication_slots`", Wants: "none that nobody reads: they keep WAL until the disk is full", run: slots},
+		{Name: "pooler", For: pg, Looks: "what is between `store.url` and the server, `store.listen`", Wants: "sessions; in transaction mode a setting, and an address to listen at", run: pooler},
+		{Name: "cdc", For: pg, Looks: "`wal_level`, publications, logical slots", Wants: "where `cdc.enabled` is on: a publication of the outbox, and a reader that follows", run: postgresCDC},
 	}
 }
 

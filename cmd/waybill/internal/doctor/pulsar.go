@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/url"
 	"strings"
 
@@ -17,7 +18,7 @@ func (p *pulsarProbe) close() { _ = p.b.Close() }
 func dialPulsar(ctx context.Context, u *url.URL) (probe, error) {
 	bare := *u
 	bare.Path = ""
-	b, err := pulsarbroker.Open(ctx, place.Client(&bare), pulsarbroker.Config{Namespace: strings.Trim(u.Path, "/")})
+	b, err := pulsarbroker.Open(ctx, place.Client(&bare), pulsarbroker.Config{Namespace: strings.Trim(u.Path, "/"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}

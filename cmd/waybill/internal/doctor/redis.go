@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/waybillhq/waybill/broker/redisbroker"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 )
 
@@ -17,7 +18,7 @@ func (r *redisProbe) close() { _ = r.client.Close() }
 
 func dialRedis(ctx context.Context, u *url.URL) (probe, error) {
 	place.QuietRedis()
-	opts, err := redis.ParseURL(place.Client(u))
+	opts, err := redisbroker.Options(place.Client(u))
 	if err != nil { // the error may quote the URL
 		return nil, errors.New("Redis's client cannot read it") //nolint:staticcheck // a name
 	}

@@ -230,7 +230,12 @@ func startAs(t *testing.T, server manage.Server, end syscall.Signal, argv ...str
 
 // TestMySQLServer has a server of its own: its settings are everybody's.
 func TestMySQLServer(t *testing.T) {
-	server := private.Start(t, testserver.MariaDBName)
+	for _, name := range []string{testserver.MariaDBName, testserver.MySQLName} {
+		t.Run(name, func(t *testing.T) { examineMySQL(t, private.Start(t, name)) })
+	}
+}
+
+func examineMySQL(t *testing.T, server manage.Server) {
 	a, name := newMaster(t, "mysql", server.DSN), unique()
 	cfg, err := mysql.ParseDSN(server.DSN)
 	if err != nil {
@@ -249,7 +254,7 @@ func TestMySQLServer(t *testing.T) {
 		a.do(w.sees("innodb durability", Fail, "is "+value, "innodb_flush_log_at_trx_commit = 1"))
 		w.well("innodb durability")
 	}
-	w.well("binary log") // there is none
+	w.well("binary log") // MariaDB has none, and MySQL's is safe unless it is told otherwise
 	w.well("writable")
 	a.do("SET GLOBAL read_only = 1")
 	a.do(w.sees("writable", Fail, "read only", "SET GLOBAL read_only = 0"))
@@ -275,9 +280,8 @@ func TestMySQLServer(t *testing.T) {
 	_ = tx.Rollback()
 	w.await("the transaction to end", func() bool { return w.look("old transactions").Status == OK })
 
-	w.must(server.Kill(t.Context()))
-	startAs(t, server, syscall.SIGTERM, append(slices.Clone(server.Argv), "--log-bin=binlog", "--sync-binlog=0")...)
-	w.await("the server", func() bool { return w.look("store").Status == OK })
+	w.tune = nil
+	examineMySQLCDC(w, a, server) // it has a binary log afterwards
 	for _, value := range []string{"0", "100"} {
 		a.do("SET GLOBAL sync_binlog = " + value)
 		a.do(w.sees("binary log", Warn, "sync_binlog is "+value, "SET GLOBAL sync_binlog = 1"))

@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"net/url"
 	"slices"
@@ -70,7 +72,25 @@ func dial(ctx context.Context, s settings.Sink) (probe, error) {
 	if err == nil || hint.Of(err) != "" {
 		return p, err
 	}
-	return nil, hint.New("is the server running, and are name and password right? waybill config says where sink.url came from", "sink.url: %w", err)
+	advice := "is the server running, and are name and password right? waybill config says where sink.url came from"
+	return nil, hint.New(cmp.Or(aboutCertificates(err), advice), "sink.url: %w", err)
+}
+
+// aboutCertificates says what to do about a connection that failed because of a certificate; of
+// another it says nothing. Some clients pass on the text alone.
+func aboutCertificates(err error) string {
+	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	says := func(part string) bool { return strings.Contains(err.Error(), part) }
+	switch {
+	case errors.As(err, &unknown), says("signed by unknown authority"), says("certificate is not trusted"):
+		return "add ca=FILE to sink.url: the certificate of the authority that the server's is of"
+	case errors.As(err, &name), says("x509: certificate is valid for"), says("doesn't contain any IP SANs"):
+		return "write the server's name in sink.url as its certificate has it"
+	case says("tls: certificate required"), says("tls: bad certificate"):
+		return "add cert=FILE and key=FILE to sink.url: the server wants a certificate of its clients"
+	}
+	return ""
 }
 
 type nothing struct{}
@@ -83,10 +103,19 @@ var errLater = errors.New("the server runs inside waybill serve, and that does n
 func sinkChecks() []Check {
 	return slices.Concat([]Check{{
 		Name: "sink", For: anySink, Looks: "`sink.url`", Wants: "a server that answers",
-		run: func(_ context.Context, p *patient) (Finding, error) {
+		run: func(ctx context.Context, p *patient) (Finding, error) {
 			switch {
+			case errors.Is(p.noSink, place.ErrNoSink):
+				return Finding{Status: NotChecked, Text: "no sink is set", Type: "if waybill serve is to deliver these events, set sink.url"}, nil
 			case errors.Is(p.noSink, errLater):
-				return Finding{Status: NotChecked, Text: errLater.Error(), Type: "waybill serve"}, nil
+				start := "waybill serve"
+				if p.noTables == nil {
+					var err error
+					if start, err = p.starter(ctx); err != nil {
+						return Finding{}, err
+					}
+				}
+				return Finding{Status: NotChecked, Text: errLater.Error(), Type: start}, nil
 			case p.noSink != nil:
 				return failed(p.noSink), nil
 			case p.sink == probe(nothing{}):
@@ -139,7 +168,7 @@ func noTopic() Finding {
 func webhookChecks() []Check {
 	return []Check{
 		{
-			Name: "webhook", For: webhookSink, Looks: "`sink.url`, `sink.secret`", Wants: "https, and a secret that signs",
+			Name: "webhook", For: webhookSink, Looks: "`sink.url`, `sink.secret`, `sink.unsigned-attributes`", Wants: "https, and a secret that signs the whole event",
 			run: func(_ context.Context, p *patient) (Finding, error) {
 				u, err := url.Parse(p.Sink.URL.Reveal())
 				if err != nil { // the error quotes the URL
@@ -154,6 +183,9 @@ func webhookChecks() []Check {
 					return fail("set sink.secret to whsec_ and the output of: openssl rand -base64 24", "there is no sink.secret: serve will refuse to start"), nil
 				case secret == "unsigned":
 					return warn("set sink.secret to whsec_ and the output of: openssl rand -base64 24", "requests are not signed: the receiver cannot tell who sent them"), nil
+				case p.Sink.UnsignedAttributes:
+					return warn("leave sink.unsigned-attributes out when the receiver reads structured mode",
+						"a signature covers the payload only: anyone who has seen a request can send its payload as another event"), nil
 				}
 				return good("requests are signed"), nil
 			},

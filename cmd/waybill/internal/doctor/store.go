@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
@@ -58,6 +59,8 @@ func tableChecks() []Check {
 	return []Check{
 		{Name: "clock", For: anyStore, Looks: "the clocks of this machine and of the database", Wants: "less than 2 s between them", run: clock},
 		{Name: "relay", For: anyStore, Looks: "live relays and their lanes", Wants: "a relay of this name that is alive, and every lane with an owner", run: lanes},
+		{Name: "outbox", For: anyStore, Looks: "the sink and the relay name that the outbox remembers", Wants: "those of these settings", run: remembered},
+		{Name: "waiting", For: anyStore, Looks: "the oldest event that is ready", Wants: "less than a minute of age", run: waiting},
 		{Name: "dead letters", For: anyStore, Looks: "events that were given up", Wants: "none", run: deadLetters},
 		{Name: "blocked", For: anyStore, Looks: "aggregates that wait for an operator", Wants: "none", run: blocked},
 		{Name: "inbox", For: anyStore, Looks: "dead records of consumer groups", Wants: "none", run: inboxDead},
@@ -100,7 +103,16 @@ func lanes(ctx context.Context, p *patient) (Finding, error) {
 				"a relay called %s has these tables, and this one is called %s: it will refuse to start", n.Relay, p.Relay.Name), nil
 		}
 	}
-	const start = "waybill serve"
+	if p.CDC.Enabled {
+		if len(s.Nodes) > 0 {
+			return fail("stop the relay, or set cdc.enabled to false", "a relay is alive, and cdc.enabled is on: each event is published by both, or is gone before it is read"), nil
+		}
+		return good("no relay is alive: change data capture publishes the events"), nil
+	}
+	start, err := p.starter(ctx)
+	if err != nil {
+		return Finding{}, err
+	}
 	switch {
 	case len(s.Nodes) == 0 && s.Ready > 0:
 		return fail(start, "no relay is alive, and %d events wait", s.Ready), nil
@@ -111,6 +123,85 @@ func lanes(ctx context.Context, p *patient) (Finding, error) {
 			"%d of %d lanes have no owner: %s", len(free), len(s.Lanes), strings.Join(free, ", ")), nil
 	}
 	return good("%d relays are alive and have all %d lanes", len(s.Nodes), len(s.Lanes)), nil
+}
+
+// starter returns how to start the relay of this outbox: not every outbox is one that waybill serve
+// may deliver.
+func (p *patient) starter(ctx context.Context) (string, error) {
+	recorded, err := p.store.RecordedSink(ctx)
+	if err != nil {
+		return "", err
+	}
+	own, noSink := daemon.Fingerprint(p.Settings)
+	switch {
+	case recorded != "" && (noSink != nil || recorded != own):
+		return "start the service, or the waybill serve, that delivers to " + recorded, nil
+	case noSink != nil:
+		return "start the service whose relay delivers these events; if there is none: waybill serve --sink URL", nil
+	}
+	return "waybill serve", nil
+}
+
+// remembered compares the sink of the settings with the one that the outbox remembers.
+func remembered(ctx context.Context, p *patient) (Finding, error) {
+	recorded, err := p.store.RecordedSink(ctx)
+	if err != nil {
+		return Finding{}, err
+	}
+	own, err := daemon.Fingerprint(p.Settings)
+	switch {
+	case recorded == "":
+		return good("no relay has served it yet"), nil
+	case errors.Is(err, place.ErrNoSink):
+		return good("its events go to %s; these settings name no sink", recorded), nil
+	case err != nil:
+		return unseen("the settings name no sink that is known"), nil
+	case recorded != own && !p.TakeOver:
+		return fail("start the relay that delivers there; if waybill serve is to replace it for good: waybill serve --take-over, once",
+			"its events go to %s, and these settings say %s: serve will refuse to start", recorded, own), nil
+	case recorded != own:
+		return warn("start serve once with --take-over, then without", "its events go to %s, and serve will take it over for %s", recorded, own), nil
+	}
+	return good("its events go to %s", recorded), nil
+}
+
+// waitingLimit is how old a ready event may be that a relay is getting to, and waitingTooLong how
+// old it is when something is wrong.
+const (
+	waitingLimit   = time.Minute
+	waitingTooLong = 5 * time.Minute
+)
+
+// waiting looks at the age of the oldest event that is ready: whatever the reason is, events that
+// wait for minutes are not in order.
+func waiting(ctx context.Context, p *patient) (Finding, error) {
+	s, err := p.desk.Stats(ctx)
+	if err != nil {
+		return Finding{}, err
+	}
+	if s.Oldest.IsZero() || s.Ready == 0 {
+		return good("no event is ready"), nil
+	}
+	if p.CDC.Enabled {
+		return good("events stay for cdc.keep (%s), whether or not they were read", settings.FormatDuration(p.CDC.Keep)), nil
+	}
+	age := s.Now.Sub(s.Oldest)
+	shown := settings.FormatDuration(age.Round(time.Second))
+	const advice = "see the relay's log, its /readyz and the metric destination_paused: is the destination down? Then waybill list --state ready"
+	switch {
+	case age >= waitingTooLong:
+		return fail(advice, "%s ready, and none is delivered: the oldest has waited for %s", events(s.Ready), shown), nil
+	case age >= waitingLimit:
+		return warn(advice, "%s ready, and the oldest has waited for %s so far", events(s.Ready), shown), nil
+	}
+	return good("no event has waited for longer than %s", settings.FormatDuration(waitingLimit)), nil
+}
+
+func events(n int64) string {
+	if n == 1 {
+		return "1 event is"
+	}
+	return fmt.Sprintf("%d events are", n)
 }
 
 func deadLetters(ctx context.Context, p *patient) (Finding, error) {

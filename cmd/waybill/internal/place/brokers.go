@@ -3,6 +3,7 @@ package place
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -69,7 +70,7 @@ func openRedis(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	}
 	QuietRedis()
 	given, address := take(u, "existing")
-	b, err := redisbroker.Open(ctx, address, redisbroker.Config{})
+	b, err := redisbroker.Open(ctx, address, redisbroker.Config{Logger: cfg.Logger})
 	if err != nil {
 		return nil, unreachable("sink.url", cfg.URL, "is the server running, and are name and password right?", err)
 	}
@@ -86,7 +87,7 @@ func openRabbit(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) 
 		return nil, err
 	}
 	given, address := take(u, "declare", "queues")
-	b, err := rabbitbroker.Open(ctx, address, rabbitbroker.Config{})
+	b, err := rabbitbroker.Open(ctx, address, rabbitbroker.Config{Logger: cfg.Logger})
 	if err != nil {
 		return nil, unreachable("sink.url", cfg.URL, "is the server running, and are name, password and vhost right?", err)
 	}
@@ -108,7 +109,7 @@ func openKafka(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 		return nil, err
 	}
 	given, address := take(u, "create")
-	b, err := kafkabroker.Open(ctx, address, kafkabroker.Config{AutoCreate: given["create"] == "true"})
+	b, err := kafkabroker.Open(ctx, address, kafkabroker.Config{AutoCreate: given["create"] == "true", Logger: cfg.Logger})
 	if err != nil {
 		return nil, unreachable("sink.url", cfg.URL, "is the broker running, and are name, password, tls and sasl right?", err)
 	}
@@ -130,8 +131,8 @@ func openPulsar(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) 
 	namespace := strings.Trim(u.Path, "/")
 	u.Path = ""
 	given, address := take(u, "subscriptions")
-	// Without a logger: the client says a lot about each of its steps, at every level, and what matters of it comes back as an error.
-	b, err := pulsarbroker.Open(ctx, address, pulsarbroker.Config{Namespace: namespace})
+	// Silent: the client says a lot about each of its steps, at every level, and what matters of it comes back as an error.
+	b, err := pulsarbroker.Open(ctx, address, pulsarbroker.Config{Namespace: namespace, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, unreachable("sink.url", cfg.URL, "is the broker running, and is the token right? The path is tenant/namespace", err)
 	}

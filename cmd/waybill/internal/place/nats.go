@@ -25,7 +25,7 @@ func openNATS(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	if u.Opaque != "" {
 		return openEmbedded(ctx, u, cfg)
 	}
-	create, err := parameters(u, "create")
+	create, err := parameters(u, append([]string{"create"}, natsSecurity...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,11 @@ func openNATS(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	return connectNATS(ctx, servers, stream, create["create"] == "true", cfg)
 }
 
-// eachHost returns the URL of every host that an address names, with commas between them: user and password are those of all.
+// natsSecurity is the parameters that are the client's.
+var natsSecurity = []string{"ca", "cert", "key", "insecure", "creds"} //nolint:gochecknoglobals // never changed
+
+// eachHost returns the URL of every host that an address names, with commas between them: user,
+// password and what says how to connect are those of all.
 func eachHost(u *url.URL, address settings.Secret) (string, error) {
 	_, hosts, err := settings.ParseURL(address.Reveal())
 	if err != nil {
@@ -49,6 +53,15 @@ func eachHost(u *url.URL, address settings.Secret) (string, error) {
 	var all []string
 	for host := range strings.SplitSeq(hosts, ",") {
 		all = append(all, (&url.URL{Scheme: u.Scheme, User: u.User, Host: host}).String())
+	}
+	query := url.Values{}
+	for _, name := range natsSecurity {
+		if text := u.Query().Get(name); text != "" {
+			query.Set(name, text)
+		}
+	}
+	if len(query) > 0 {
+		return strings.Join(all, ",") + "?" + query.Encode(), nil
 	}
 	return strings.Join(all, ","), nil
 }
@@ -137,7 +150,7 @@ func openEmbedded(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error
 		server.Close()
 		return nil, err
 	}
-	cfg.Logger.Info("waybill: a NATS server with JetStream runs in this process", slog.String("url", server.URL()), slog.String("dir", dir))
+	cfg.Logger.Info("waybill: a NATS server with JetStream runs in this process", slog.Any("url", settings.NewSecret(server.URL())), slog.String("dir", dir))
 	disconnect := s.close
 	s.close = func() error {
 		err := disconnect()

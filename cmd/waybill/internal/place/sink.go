@@ -3,6 +3,7 @@ package place
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/relay"
 )
@@ -59,7 +61,14 @@ func CheckSink(cfg settings.Sink) error {
 	return err
 }
 
+// ErrNoSink says that the settings name no sink.
+var ErrNoSink = errors.New("no sink is set")
+
 func sinkURL(cfg settings.Sink) (*url.URL, error) {
+	if cfg.URL.IsZero() {
+		return nil, hint.New("set sink.url (--sink, WAYBILL_SINK) to where the events of this store go; --sink nats:embedded is a JetStream server inside "+
+			"this process. If a service delivers them itself, waybill serve must not", "sink.url: %w: %w, and a store is", ErrBadSetting, ErrNoSink)
+	}
 	var schemes []string
 	for _, kind := range SinkKinds() {
 		schemes = append(schemes, kind.Schemes...)

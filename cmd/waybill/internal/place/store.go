@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,6 +37,9 @@ const (
 // storeSchemes is what a store's URL may start with.
 var storeSchemes = []string{"postgres://", "mysql://", "sqlite:"}
 
+// StoreSchemes returns what a store's URL may start with.
+func StoreSchemes() []string { return slices.Clone(storeSchemes) }
+
 // Reconciler runs jobs; see [reconcile.Reconciler].
 type Reconciler interface {
 	Run(ctx context.Context) error
@@ -52,6 +56,7 @@ type Tables interface {
 	store.KeyRecords
 	store.JobRecords
 	store.Gaps
+	store.SinkGuard
 }
 
 // Store is an open store.
@@ -153,6 +158,19 @@ func (s *Store) Ready(ctx context.Context) error {
 	return nil
 }
 
+// Newer returns an error if the tables have had migrations that this program does not know.
+func (s *Store) Newer(ctx context.Context) error {
+	all, err := s.Migrations(ctx)
+	if err != nil {
+		return s.Clean(err)
+	}
+	if err := store.Newer(all); err != nil {
+		return hint.New("use the version of waybill that made them, or set store.newer-tables if its changelog says that older programs may go on",
+			"%s: %w", s.Address, err)
+	}
+	return nil
+}
+
 // Clean returns an error of the store without its password.
 func (s *Store) Clean(err error) error { return clean(s.Address, err) }
 
@@ -203,7 +221,7 @@ func openPostgres(ctx context.Context, cfg settings.Store) (*Store, error) {
 	if err != nil {
 		return nil, unreachable("store.url", cfg.URL, form, err)
 	}
-	db, err := pgstore.New(pool, pgstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes, NotifyInterval: cfg.NotifyInterval})
+	db, err := pgstore.New(pool, pgstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes, NotifyInterval: cfg.NotifyInterval, ListenURL: cfg.Listen.Reveal()})
 	if err != nil {
 		pool.Close()
 		return nil, wrongNames(err)
@@ -293,12 +311,12 @@ func openSQLite(cfg settings.Store, create bool) (*Store, error) {
 }
 
 // MigrationSQL returns the script that makes a store's tables. The store is not asked.
-func MigrationSQL(cfg settings.Store) (string, error) {
+func MigrationSQL(cfg settings.Store, from int) (string, error) {
 	u, err := storeURL(cfg)
 	if err != nil {
 		return "", err
 	}
-	var tables store.Migrator
+	var tables store.Upgrader
 	none := new(sql.DB) // the constructors touch nothing
 	switch u.Scheme {
 	case Postgres:
@@ -311,5 +329,5 @@ func MigrationSQL(cfg settings.Store) (string, error) {
 	if err != nil {
 		return "", wrongNames(err)
 	}
-	return tables.MigrationSQL(), nil
+	return tables.UpgradeSQL(from), nil
 }

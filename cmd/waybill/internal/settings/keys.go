@@ -43,6 +43,17 @@ func (k Key) Switch() bool {
 	return is
 }
 
+// Choices returns the values of a setting that has only a few; nil for any other.
+func (k Key) Choices() []string {
+	switch s := k.slot(&Settings{}).(type) {
+	case choiceSlot:
+		return slices.Clone(s.among)
+	case switchSlot:
+		return []string{"true", "false"}
+	}
+	return nil
+}
+
 func flagOf(name string) string {
 	return strings.ReplaceAll(strings.Replace(name, ".url", "", 1), ".", "-")
 }
@@ -141,6 +152,14 @@ func storeKeys() []Key {
 			slot: spanOrOff(func(s *Settings) *time.Duration { return &s.Store.NotifyInterval }),
 		},
 		{
+			Name: "store.listen", Default: "", Unit: "URL", Help: "Where relays listen for commits of other processes, if store.url leads through a pooler (PostgreSQL); empty: store.url",
+			slot: secret(func(s *Settings) *Secret { return &s.Store.Listen }),
+		},
+		{
+			Name: "store.newer-tables", Default: "false", Unit: "switch", Help: "Whether serve runs on tables with migrations that it does not know; see docs/operating.md",
+			slot: toggle(func(s *Settings) *bool { return &s.Store.NewerTables }),
+		},
+		{
 			Name: "store.busy-timeout", Default: "10s", Unit: "duration", Help: "How long a write waits for other writers (SQLite); off: not at all",
 			slot: spanOrOff(func(s *Settings) *time.Duration { return &s.Store.BusyTimeout }),
 		},
@@ -150,7 +169,7 @@ func storeKeys() []Key {
 func sinkKeys() []Key {
 	return []Key{
 		{
-			Name: "sink.url", Default: "nats:embedded", Unit: "URL", Help: "Where events go; nats:embedded is a JetStream server inside this process, log: prints them",
+			Name: "sink.url", Default: "nats:embedded", Unit: "URL", Help: "Where events go; no default where store.url is set. nats:embedded is a JetStream server inside this process, log: prints them",
 			slot: secret(func(s *Settings) *Secret { return &s.Sink.URL }),
 		},
 		{
@@ -165,6 +184,11 @@ func sinkKeys() []Key {
 			Name: "sink.secret", Default: "", Unit: "text", Help: "What signs the requests of webhooks: whsec_…, several with commas between them; unsigned: nothing does",
 			slot: secret(func(s *Settings) *Secret { return &s.Sink.Secret }),
 		},
+		{
+			Name: "sink.unsigned-attributes", Default: "false", Unit: "switch",
+			Help: "Whether signed webhooks are sent in binary mode, for receivers that cannot read structured mode: the signature covers the payload, and not what event it is",
+			slot: toggle(func(s *Settings) *bool { return &s.Sink.UnsignedAttributes }),
+		},
 	}
 }
 
@@ -175,8 +199,13 @@ func relayKeys() []Key {
 			slot: toggle(func(s *Settings) *bool { return &s.Relay.Enabled }),
 		},
 		{
-			Name: "relay.name", Default: "relay", Unit: "name", Help: "The relay's name; one outbox has one. An entry of relays has its own name as default",
+			Name: "relay.name", Default: "waybill", Unit: "name", Help: "The relay's name; one outbox has one. An entry of relays has its own name as default",
 			slot: text(func(s *Settings) *string { return &s.Relay.Name }),
+		},
+		{
+			Name: "take-over", Default: "false", Unit: "switch",
+			Help: "Whether serve may deliver the events of an outbox that remembers another sink or relay name; give it for one start",
+			slot: toggle(func(s *Settings) *bool { return &s.TakeOver }),
 		},
 		{
 			Name: "relay.workers", Default: "4", Unit: "deliveries", Help: "How many calls of the sink run at a time",
@@ -272,6 +301,18 @@ func keepingKeys() []Key {
 			slot: span(func(s *Settings) *time.Duration { return &s.Purge.Interval }),
 		},
 		{
+			Name: "cdc.enabled", Default: "false", Unit: "switch", Help: "Whether change data capture reads the outbox, instead of a relay; relay.enabled has to be false",
+			slot: toggle(func(s *Settings) *bool { return &s.CDC.Enabled }),
+		},
+		{
+			Name: "cdc.keep", Default: "7d", Unit: "duration", Help: "How long events that can be read are kept; longer than the reader may be behind",
+			slot: span(func(s *Settings) *time.Duration { return &s.CDC.Keep }),
+		},
+		{
+			Name: "cdc.interval", Default: "1s", Unit: "duration", Help: "How often delayed events that are due are made ready to be read",
+			slot: span(func(s *Settings) *time.Duration { return &s.CDC.Interval }),
+		},
+		{
 			Name: "inbox.enabled", Default: "true", Unit: "switch", Help: "Whether serve looks after the records of consumer groups",
 			slot: toggle(func(s *Settings) *bool { return &s.Inbox.Enabled }),
 		},
@@ -341,7 +382,7 @@ func daemonKeys() []Key {
 			slot: text(func(s *Settings) *string { return &s.HTTP.Listen }),
 		},
 		{
-			Name: "http.token", Default: "", Unit: "text", Daemon: true, Help: "What a request that changes something must bring; empty: none may",
+			Name: "http.token", Default: "", Unit: "text", Daemon: true, Help: "What a request must bring, at least 16 bytes; empty: on this machine anybody may look, and nothing can be changed",
 			slot: secret(func(s *Settings) *Secret { return &s.HTTP.Token }),
 		},
 		{

@@ -285,7 +285,28 @@ func (l *loader) find(k Key) (text, source string, err error) {
 	if k.Name == "relay.name" && l.own.name != "" {
 		return l.own.name, "relays." + l.own.name, nil
 	}
+	if k.Name == "sink.url" && l.given("store.url") {
+		return "", "default", nil
+	}
 	return k.Default, "default", nil
+}
+
+// given reports whether a source says what a setting is. A store that is given has a service behind
+// it, whose events must not go to a sink that no setting names.
+func (l *loader) given(name string) bool {
+	for _, k := range Table() {
+		if k.Name != name {
+			continue
+		}
+		for _, rung := range l.rungs(k) {
+			_, _, direct := rung(k.Name)
+			_, _, byFile := rung(k.FileName())
+			if direct || k.Secret() && byFile {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // rung looks a name up at one height of the ladder.
@@ -360,6 +381,10 @@ func (s *Settings) check() error {
 	case in.Retention > 0 && in.Retention < in.RedeliveryWindow:
 		errs = append(errs, hint.New("raise inbox.retention: an event could come after its record has gone, and be applied again",
 			"inbox.retention (%s) is shorter than inbox.redelivery-window (%s)", FormatDuration(in.Retention), FormatDuration(in.RedeliveryWindow)))
+	}
+	if s.CDC.Enabled && s.Relay.Enabled && s.Enabled {
+		errs = append(errs, hint.New("set relay.enabled to false, or cdc.enabled: one of the two publishes the events",
+			"cdc.enabled and relay.enabled are both true"))
 	}
 	if (s.HTTP.Cert == "") != (s.HTTP.Key == "") {
 		errs = append(errs, hint.New("set both or none", "http.cert and http.key belong together"))

@@ -51,6 +51,8 @@ func companions(k Key) map[string]string {
 		return map[string]string{"http.key": "x"}
 	case "http.key":
 		return map[string]string{"http.cert": "x"}
+	case "cdc.enabled":
+		return map[string]string{"relay.enabled": "false"}
 	case "inbox.retention":
 		return map[string]string{"inbox.redelivery-window": "1ms"}
 	}
@@ -190,6 +192,7 @@ func TestWhatIsWrongIsSaidWithAHint(t *testing.T) {
 		"two names, one variable": {
 			"relays: {a-b: {store: {prefix: a_}}, A_B: {store: {prefix: b_}}}", "the relays a-b and A_B have the same variables", "names that differ",
 		},
+		"cdc and relay":           {"cdc: {enabled: true}", "cdc.enabled and relay.enabled are both true", "set relay.enabled to false"},
 		"heartbeat and lease":     {"relay: {lease: 6s}", "relay.heartbeat (5s) is more than a third of relay.lease (6s)", "lower relay.heartbeat"},
 		"retention alone":         {"inbox: {retention: 7d}", "inbox.retention needs inbox.redelivery-window", "for how long"},
 		"retention too short":     {"inbox: {retention: 1d, redelivery-window: 2d}", "shorter than inbox.redelivery-window", "applied again"},

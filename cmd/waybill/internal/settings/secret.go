@@ -136,11 +136,15 @@ func redactURL(u *url.URL) string {
 	var b strings.Builder
 	b.WriteString(u.Scheme + "://")
 	if u.User != nil {
-		// A name without a password is a token, to some servers.
-		if _, has := u.User.Password(); has && u.User.Username() != "" {
-			b.WriteString(url.User(u.User.Username()).String() + ":")
+		name := url.User(u.User.Username()).String()
+		switch _, has := u.User.Password(); {
+		case has && name != "":
+			b.WriteString(name + ":" + hidden + "@")
+		case !has && !tokenName(u.Scheme):
+			b.WriteString(name + "@")
+		default:
+			b.WriteString(hidden + "@")
 		}
-		b.WriteString(hidden + "@")
 	}
 	b.WriteString(u.Host)
 	web := u.Scheme == "http" || u.Scheme == "https"
@@ -157,6 +161,16 @@ func redactURL(u *url.URL) string {
 		b.WriteString("#" + hidden)
 	}
 	return b.String()
+}
+
+// tokenName reports whether a name without a password may be a token: databases and most brokers
+// know a name as a name.
+func tokenName(scheme string) bool {
+	switch scheme {
+	case "postgres", "postgresql", "mysql", "amqp", "amqps", "redis", "rediss", "kafka":
+		return false
+	}
+	return true
 }
 
 func redactQuery(query string, all bool) string {
@@ -189,7 +203,6 @@ func (s Secret) pieces() []string {
 	if s.text == redact(s.text) { // there is nothing to hide
 		return nil
 	}
-	add(s.text)
 	for _, one := range splitURLs(s.text) {
 		add(urlPieces(one)...)
 	}
@@ -209,7 +222,7 @@ func urlPieces(text string) []string {
 		if password, has := u.User.Password(); has {
 			_, raw, _ := strings.Cut(u.User.String(), ":")
 			out = append(out, password, raw, url.QueryEscape(password))
-		} else {
+		} else if tokenName(u.Scheme) {
 			out = append(out, u.User.Username(), u.User.String())
 		}
 	}
@@ -228,29 +241,87 @@ func urlPieces(text string) []string {
 	return append(out, u.Fragment)
 }
 
+// words returns what of a URL may be seen: scheme, name, host, path. A password that is one of
+// them, or a part of one, cannot be told from it by its text.
+func (s Secret) words() []string {
+	var out []string
+	for _, one := range splitURLs(s.text) {
+		u, hosts, err := ParseURL(one)
+		if err != nil || u.Host == "" && u.User == nil {
+			continue
+		}
+		out = append(out, u.Scheme, hosts)
+		if u.User != nil && u.User.Username() != "" {
+			if _, has := u.User.Password(); has || !tokenName(u.Scheme) {
+				out = append(out, u.User.Username())
+			}
+		}
+		if u.Scheme != "http" && u.Scheme != "https" {
+			out = append(out, strings.Trim(u.Path, "/"))
+		}
+	}
+	return out
+}
+
 // Scrubber takes secrets out of texts that others wrote: a driver's error, a log line. It is the second wall; the first is not to put
-// them there.
+// them there. Whatever stands in the place of a password is taken out, in any URL; and where they
+// stand alone, the secrets that it knows, unless one of them is also an ordinary word of its URL.
 type Scrubber struct{ replacer *strings.Replacer }
 
 // NewScrubber returns a scrubber for some secrets.
 func NewScrubber(secrets ...Secret) *Scrubber {
-	var pieces []string
+	type pair struct{ text, shown string }
+	var pairs []pair
+	var words []string
 	for _, s := range secrets {
-		pieces = append(pieces, s.pieces()...)
+		words = append(words, s.words()...)
+	}
+	for _, s := range secrets {
+		if shown := redact(s.text); shown != s.text && len(s.text) >= shortest {
+			pairs = append(pairs, pair{s.text, shown})
+		}
+		for _, piece := range s.pieces() {
+			if !slices.ContainsFunc(words, func(word string) bool { return strings.Contains(word, piece) }) {
+				pairs = append(pairs, pair{piece, hidden})
+			}
+		}
 	}
 	// The longest first: a whole URL goes before the password in it.
-	slices.SortFunc(pieces, func(a, b string) int { return len(b) - len(a) })
-	var pairs []string
-	for _, piece := range pieces {
-		pairs = append(pairs, piece, hidden)
+	slices.SortStableFunc(pairs, func(a, b pair) int { return len(b.text) - len(a.text) })
+	var flat []string
+	for _, p := range pairs {
+		flat = append(flat, p.text, p.shown)
 	}
-	return &Scrubber{strings.NewReplacer(pairs...)}
+	return &Scrubber{strings.NewReplacer(flat...)}
+}
+
+// Places of passwords in any text.
+var (
+	// passwordInURL: what is between the name and the last @ of a word that is a URL.
+	passwordInURL = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s:/?#@"']*):[^\s"']*@`)
+	// tokenInURL: a name alone, where servers take tokens for names.
+	tokenInURL = regexp.MustCompile(`((?:nats|tls|https?|pulsar(?:\+ssl)?)://)[^\s:/?#@"']+@`)
+	// passwordInDSN: as MySQL's driver writes it.
+	passwordInDSN = regexp.MustCompile(`([^\s:/@"'(]+):[^\s"']+@(tcp|unix)\(`)
+	// namedPassword: in a query, or as libpq writes it.
+	namedPassword = regexp.MustCompile(`(?i)\b(password|passwd|pwd|token|secret)=[^\s&"']+`)
+)
+
+// mask takes out what stands in the place of a password.
+func mask(text string) string {
+	if !strings.ContainsAny(text, "@=") {
+		return text
+	}
+	text = passwordInURL.ReplaceAllString(text, "$1:"+hidden+"@")
+	text = tokenInURL.ReplaceAllString(text, "${1}"+hidden+"@")
+	text = passwordInDSN.ReplaceAllString(text, "$1:"+hidden+"@$2(")
+	return namedPassword.ReplaceAllString(text, "$1="+hidden)
 }
 
 // Clean returns a text without the secrets.
 func (s *Scrubber) Clean(text string) string {
-	if s == nil {
-		return text
+	if s != nil {
+		text = s.replacer.Replace(text)
 	}
-	return s.replacer.Replace(text)
+	return mask(text)
 }

@@ -100,11 +100,43 @@ func TestWhatIsHarmlessIsShown(t *testing.T) {
 		"https://hooks.example/":                    "https://hooks.example/",
 		"https://hooks.example/abc":                 "https://hooks.example/xxxxx",
 		"log:":                                      "log:",
+		"postgres://postgres@h/postgres":            "postgres://postgres@h/postgres",
+		"postgres://shop:shop@h/shop":               "postgres://shop:xxxxx@h/shop",
+		"mysql://root@h/mysql":                      "mysql://root@h/mysql",
+		"amqp://guest@h/v":                          "amqp://guest@h/v",
+		"nats://T0KEN@h":                            "nats://xxxxx@h",
 		"":                                          "",
 	} {
 		if got := NewSecret(text).String(); got != want {
 			t.Errorf("%s is shown as %s, want %s", text, got, want)
 		}
+	}
+}
+
+// TestAScrubberLeavesWordsAlone: a password that is also a name is taken out where a password
+// stands, and nowhere else.
+func TestAScrubberLeavesWordsAlone(t *testing.T) {
+	for _, c := range []struct{ url, said, want string }{
+		{
+			"postgres://postgres@h/postgres", "failed to connect to `user=postgres database=postgres`: postgres://postgres@h/postgres: refused",
+			"failed to connect to `user=postgres database=postgres`: postgres://postgres@h/postgres: refused",
+		},
+		{
+			"postgres://shop:shop@h/shop", "cannot open postgres://shop:shop@h/shop: user=shop database=shop password=shop relation shop_orders",
+			"cannot open postgres://shop:xxxxx@h/shop: user=shop database=shop password=xxxxx relation shop_orders",
+		},
+		{"postgres://u:post@h/x", "postgres://u:post@h/x and u:post@tcp(h)/x of postgres", "postgres://u:xxxxx@h/x and u:xxxxx@tcp(h)/x of postgres"},
+		{"", "parse \"amqp://u:p@ss/w@h:1\": no", "parse \"amqp://u:xxxxx@h:1\": no"},
+		{"", "open nats://T0KEN@h and https://h/x?token=T0KEN&y=1", "open nats://xxxxx@h and https://h/x?token=xxxxx&y=1"},
+		{"", "waybill: 3 events at 10:15, mail to ops@example.com, http://h:80/x", "waybill: 3 events at 10:15, mail to ops@example.com, http://h:80/x"},
+	} {
+		if got := NewScrubber(NewSecret(c.url)).Clean(c.said); got != c.want {
+			t.Errorf("with %s:\n%s\nwant\n%s", c.url, got, c.want)
+		}
+	}
+	var none *Scrubber
+	if got := none.Clean("u:" + canary + "@tcp(h)/x"); strings.Contains(got, canary) {
+		t.Error(got)
 	}
 }
 

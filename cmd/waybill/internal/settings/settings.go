@@ -12,11 +12,14 @@ type Settings struct {
 	// Name is that of the relay's entry in the file; empty without one.
 	Name    string
 	Enabled bool
+	// TakeOver: the outbox may remember another sink.
+	TakeOver bool
 
 	Store     Store
 	Sink      Sink
 	Relay     Relay
 	Purge     Purge
+	CDC       CDC
 	Inbox     Inbox
 	Keys      Keys
 	Reconcile Reconcile
@@ -37,6 +40,8 @@ type Store struct {
 	ConnectTimeout time.Duration
 	NotifyInterval time.Duration
 	BusyTimeout    time.Duration
+	Listen         Secret
+	NewerTables    bool
 }
 
 // Sink is where events go.
@@ -44,6 +49,8 @@ type Sink struct {
 	URL           Secret
 	Topic, Source string
 	Secret        Secret
+	// UnsignedAttributes sends signed webhooks in binary mode.
+	UnsignedAttributes bool
 }
 
 // Relay is how events are delivered; see [github.com/waybillhq/waybill/relay.Config].
@@ -64,6 +71,12 @@ type Purge struct {
 	Enabled  bool
 	Batch    int
 	Interval time.Duration
+}
+
+// CDC is how an outbox is looked after that change data capture reads; see [github.com/waybillhq/waybill/operate.Capture].
+type CDC struct {
+	Enabled        bool
+	Keep, Interval time.Duration
 }
 
 // Inbox is how the records of consumer groups are kept in order.
@@ -124,5 +137,5 @@ func (s *Settings) Values() []Value { return s.values }
 
 // Secrets returns what must not be seen.
 func (s *Settings) Secrets() []Secret {
-	return []Secret{s.Store.URL, s.Sink.URL, s.Sink.Secret, s.HTTP.Token}
+	return []Secret{s.Store.URL, s.Store.Listen, s.Sink.URL, s.Sink.Secret, s.HTTP.Token}
 }

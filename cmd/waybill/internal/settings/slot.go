@@ -21,7 +21,7 @@ const off = "off"
 type textSlot struct{ p *string }
 
 func (s textSlot) set(text string) error { *s.p = text; return nil }
-func (s textSlot) show() string          { return *s.p }
+func (s textSlot) show() string          { return mask(*s.p) } // a URL may be in the wrong place
 
 type secretSlot struct{ p *Secret }
 
