@@ -9,7 +9,8 @@ SHELL := /bin/bash
 # Pinned, never @latest: the same commit lints the same everywhere.
 GOLANGCI_LINT := v2.14.0
 GOFUMPT := v0.12.0
-TOOLS := $(CURDIR)/.tools/bin-golangci-lint-$(GOLANGCI_LINT)-gofumpt-$(GOFUMPT)
+GOVULNCHECK := v1.8.0
+TOOLS := $(CURDIR)/.tools/bin-golangci-lint-$(GOLANGCI_LINT)-gofumpt-$(GOFUMPT)-govulncheck-$(GOVULNCHECK)
 
 FUZZTIME ?= 30s
 
@@ -22,12 +23,12 @@ export GOWORK := $(wildcard $(CURDIR)/go.work)
 # Built and then run, rather than "go run": that would pass on neither SIGTERM
 # nor the exit code. exec, so that make's signals reach it and not a shell.
 TESTSERVER := exec $(CURDIR)/.tools/testserver
-WITH_SERVERS := $(TESTSERVER) run --race-tools --
+WITH_SERVERS := $(TESTSERVER) run --race-tools --also postgres18 --
 WITH_BROKERS := $(TESTSERVER) run --race-tools --only postgres,redis,rabbitmq,kafka,pulsar --
-WITH_ALL := $(TESTSERVER) run --race-tools --only postgres,mariadb,redis,rabbitmq,kafka,pulsar --
+WITH_ALL := $(TESTSERVER) run --race-tools --only postgres,mariadb,mysql,redis,rabbitmq,kafka,pulsar --
 # Three packages at a time: most of them wait for servers. make lint has vet. Without symbols
 # for debuggers a test links in half the time; stacks have their names all the same.
-RACE := env CGO_ENABLED=1 go test -race -count=1 -vet=off -ldflags=-s -p 3 -timeout 18m
+RACE := env CGO_ENABLED=1 go test -race -count=1 -vet=off -ldflags=-s -p 3 -timeout 40m
 
 # The folders whose tests need the brokers that take long to start. make test
 # builds them, too, and there they skip: test/brokers wants Kafka for all its
@@ -36,7 +37,7 @@ BROKER_TESTS := broker/kafkabroker broker/pulsarbroker test/brokers internal/tes
 
 # The folders whose tests take minutes. They go first, so that none of them runs
 # by itself at the end.
-SLOW_TESTS := test/process test/chaos store/pgstore store/sqlitestore store/mysqlstore
+SLOW_TESTS := store/pgstore store/mysqlstore test/process store/sqlitestore test/chaos
 
 # The folders of all modules in go.work.
 MODULES = $$(go list -m -f '{{.Dir}}')
@@ -52,7 +53,19 @@ test: testserver ## test all modules with the race detector, against real server
 .PHONY: test-brokers
 test-brokers: testserver ## test what needs Kafka and Pulsar, which make test leaves out
 	$(WITH_BROKERS) sh -c '$(RACE) $(patsubst %/.,./%/...,$(wildcard $(addsuffix /.,$(BROKER_TESTS)))) && \
-		$(RACE) -run EverySink ./cmd/waybill/internal/command'
+		$(RACE) -run EverySink ./cmd/waybill/internal/command ./cmd/waybill/internal/doctor'
+
+.PHONY: test-postgres-versions
+test-postgres-versions: testserver ## run the store's suite on every major version of PostgreSQL, besides the system's
+	@for version in 14 16 17 18; do \
+		echo "PostgreSQL $$version"; \
+		.tools/testserver run --race-tools --only postgres$$version -- env CGO_ENABLED=1 go test -race -count=1 -vet=off -timeout 40m \
+			-run '^TestConformanceNew$$' ./store/pgstore; \
+	done
+
+.PHONY: test-stores-full
+test-stores-full: testserver ## run every store's suite in full over every way to connect: poolers, protocols, clocks
+	$(WITH_SERVERS) env WAYBILL_TEST_FULL=1 $(RACE) ./store/pgstore ./store/mysqlstore ./store/sqlitestore
 
 .PHONY: test-all
 test-all: test test-brokers ## make test and make test-brokers
@@ -71,7 +84,7 @@ fmt: tools ## format all Go files
 
 .PHONY: bench
 bench: testserver ## measure writes against real servers
-	$(TESTSERVER) run --only postgres,mariadb -- go run ./bench write
+	$(TESTSERVER) run --only postgres,mariadb,mysql -- go run ./bench write
 
 .PHONY: mutants
 mutants: testserver ## break the code on purpose, and see that tests notice
@@ -101,13 +114,25 @@ tidy: ## go mod tidy in every module
 		echo "go mod tidy: .$${dir#$(CURDIR)}"; (cd "$$dir" && GOWORK=off go mod tidy); \
 	done
 
+.PHONY: newest
+newest: ## build and test with every direct dependency at its newest release
+	@.ci/newest
+
+.PHONY: vuln
+vuln: $(TOOLS)/govulncheck ## look for known vulnerabilities; needs the vulnerability database
+	@GOVULNCHECK=$(TOOLS)/govulncheck .ci/vuln
+
 # Without cgo: this is the program that installs the C compiler.
 .PHONY: testserver
 testserver:
 	@CGO_ENABLED=0 go build -o .tools/testserver ./internal/testserver/cmd/testserver
 
+.PHONY: tool-path
+tool-path:
+	@echo $(TOOLS)
+
 .PHONY: tools
-tools: $(TOOLS)/golangci-lint $(TOOLS)/gofumpt
+tools: $(TOOLS)/golangci-lint $(TOOLS)/gofumpt $(TOOLS)/govulncheck
 
 $(TOOLS)/golangci-lint:
 	@echo "building golangci-lint $(GOLANGCI_LINT), once: this takes a few minutes"
@@ -115,3 +140,6 @@ $(TOOLS)/golangci-lint:
 
 $(TOOLS)/gofumpt:
 	GOBIN=$(TOOLS) CGO_ENABLED=0 go install mvdan.cc/gofumpt@$(GOFUMPT)
+
+$(TOOLS)/govulncheck:
+	GOBIN=$(TOOLS) CGO_ENABLED=0 go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK)

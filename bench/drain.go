@@ -249,7 +249,7 @@ type drainFlags struct {
 // prepareDrain defines the flags of drain.
 func prepareDrain(flags *flag.FlagSet) task {
 	f := drainFlags{
-		database:   flags.String("db", "postgres", "postgres, mysql or sqlite; the peers run on postgres only"),
+		database:   flags.String("db", "postgres", "postgres, mariadb, mysql or sqlite; the peers run on postgres only"),
 		sizes:      flags.String("sizes", "100k", "sizes of the backlog, separated by commas: 10k,100k,1m"),
 		sinks:      flags.String("sinks", "noop", "what handling an event takes, separated by commas: noop, 1ms, or any duration"),
 		history:    flags.String("history", "off,on", "whether delivered events are kept, separated by commas: off, on"),

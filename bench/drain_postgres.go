@@ -33,7 +33,7 @@ func openServer(ctx context.Context, name string) (*drainServer, error) {
 	case "sqlite":
 		return openSQLiteServer()
 	}
-	return openMariaDBServer(ctx)
+	return openMySQLServer(ctx, name)
 }
 
 // drainers are the contenders on PostgreSQL.

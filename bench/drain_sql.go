@@ -135,8 +135,9 @@ func (f *sqlField) read(ctx context.Context, read *sql.Stmt, lane int, after int
 var sqlKeep = `INSERT INTO waybill_history (lane, seq, ` + floorColumns + `, created_at, attempts, replay, done_at)
 SELECT lane, seq, ` + floorColumns + `, created_at, 0, 0, %s FROM waybill_outbox WHERE `
 
-func openMariaDBServer(ctx context.Context) (*drainServer, error) {
-	cfg, err := mysql.ParseDSN(os.Getenv(testserver.EnvMySQL))
+// openMySQLServer connects to MariaDB or MySQL, by the server's name.
+func openMySQLServer(ctx context.Context, name string) (*drainServer, error) {
+	cfg, err := mysql.ParseDSN(os.Getenv(mysqlKinds[name].env))
 	if err != nil {
 		return nil, err
 	}
@@ -154,21 +155,26 @@ func openMariaDBServer(ctx context.Context) (*drainServer, error) {
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 	}
 	version, _, _ = strings.Cut(version, "-")
-	m := &mariaServer{admin: admin, config: cfg, pid: pid}
+	m := &mysqlServer{admin: admin, config: cfg, pid: pid}
 	return &drainServer{
-		name: mariadb, version: "MariaDB " + version, close: func() { _ = admin.Close() },
+		name: name, version: mysqlKinds[name].title + " " + version, close: func() { _ = admin.Close() },
 		drainers: func(bool) []drainer { return drainersOf(m.fresh) },
 	}, nil
 }
 
-// mariaServer is a MariaDB or MySQL server.
-type mariaServer struct {
+// mysqlKinds says, by the name of a server, which variable names it and what it calls itself.
+var mysqlKinds = map[string]struct{ env, title string }{
+	testserver.MariaDBName: {testserver.EnvMariaDB, "MariaDB"}, testserver.MySQLName: {testserver.EnvMySQL, "MySQL"},
+}
+
+// mysqlServer is a MariaDB or MySQL server.
+type mysqlServer struct {
 	admin  *sql.DB
 	config *mysql.Config
 	pid    int
 }
 
-func (m *mariaServer) fresh(ctx context.Context) (*sqlField, error) {
+func (m *mysqlServer) fresh(ctx context.Context) (*sqlField, error) {
 	for _, statement := range []string{`DROP DATABASE IF EXISTS waybill_bench`, `CREATE DATABASE waybill_bench`} {
 		if _, err := m.admin.ExecContext(ctx, statement); err != nil {
 			return nil, err
@@ -225,7 +231,7 @@ func (m *mariaServer) fresh(ctx context.Context) (*sqlField, error) {
 	return f, nil
 }
 
-func (m *mariaServer) gauge(ctx context.Context) (gauge, error) {
+func (m *mysqlServer) gauge(ctx context.Context) (gauge, error) {
 	g := gauge{own: ownCPU(), server: treeCPU(m.pid), machine: machineCPU()}
 	var name string
 	err := m.admin.QueryRowContext(ctx, `SHOW GLOBAL STATUS LIKE 'Questions'`).Scan(&name, &g.statements)

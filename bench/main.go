@@ -21,6 +21,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -31,6 +32,7 @@ import (
 )
 
 func main() {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // what is measured writes no log
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -124,12 +126,9 @@ func usage(w io.Writer) {
 // parseDatabases reads names of databases that are separated by commas.
 func parseDatabases(text string) ([]string, error) {
 	names := strings.Split(text, ",")
-	for i, name := range names {
-		if name == "mysql" {
-			names[i] = mariadb
-		}
-		if !slices.Contains([]string{"postgres", mariadb, "sqlite"}, names[i]) {
-			return nil, fmt.Errorf("unknown database %q; there are postgres, mysql (MariaDB) and sqlite", name)
+	for _, name := range names {
+		if !slices.Contains([]string{"postgres", testserver.MariaDBName, testserver.MySQLName, "sqlite"}, name) {
+			return nil, fmt.Errorf("unknown database %q; there are postgres, mariadb, mysql and sqlite", name)
 		}
 	}
 	return names, nil
@@ -144,13 +143,11 @@ func oneDatabase(text string) ([]string, error) {
 	return names, err
 }
 
-const mariadb = "mariadb"
-
 // missing returns the servers that the environment does not name.
 func missing(names []string) []string {
 	var out []string
 	for name, variable := range map[string]string{
-		"postgres": testserver.EnvPostgres, mariadb: testserver.EnvMySQL, testserver.RedisName: testserver.EnvRedis,
+		"postgres": testserver.EnvPostgres, testserver.MariaDBName: testserver.EnvMariaDB, testserver.MySQLName: testserver.EnvMySQL, testserver.RedisName: testserver.EnvRedis,
 		testserver.RabbitMQName: testserver.EnvRabbitMQ, testserver.KafkaName: testserver.EnvKafka, testserver.PulsarName: testserver.EnvPulsar,
 	} {
 		if slices.Contains(names, name) && os.Getenv(variable) == "" {

@@ -123,7 +123,15 @@ func (t *sqlTarget) within(ctx context.Context, evs []waybill.Event) error {
 }
 
 func openMariaDB(ctx context.Context, conns int) (*target, error) {
-	cfg, err := mysql.ParseDSN(os.Getenv(testserver.EnvMySQL))
+	return openMySQLKind(ctx, testserver.MariaDBName, conns)
+}
+
+func openMySQL(ctx context.Context, conns int) (*target, error) {
+	return openMySQLKind(ctx, testserver.MySQLName, conns)
+}
+
+func openMySQLKind(ctx context.Context, name string, conns int) (*target, error) {
+	cfg, err := mysql.ParseDSN(os.Getenv(mysqlKinds[name].env))
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testserver"
 )
 
 // loads are the shapes of a transaction: how many connections, and how many events in one.
@@ -30,7 +31,7 @@ func sample(n, worker int) []waybill.Event {
 
 // prepareWrite defines the flags of write.
 func prepareWrite(flags *flag.FlagSet) task {
-	databases := flags.String("db", "postgres,mysql,sqlite", "databases, separated by commas")
+	databases := flags.String("db", "postgres,mariadb,mysql,sqlite", "databases, separated by commas")
 	rounds := flags.Int("rounds", 5, "how often every contender takes its turn")
 	turn := flags.Duration("turn", 500*time.Millisecond, "how long a turn takes; longer is less noisy")
 	only := flags.String("only", "", "a part of a title, such as \"1 conn, 1 ev\": only those tables")
@@ -50,7 +51,7 @@ func prepareWrite(flags *flag.FlagSet) task {
 func writes(ctx context.Context, names []string, only string, rounds int, turn time.Duration, out, progress io.Writer) error {
 	for _, name := range names {
 		open := map[string]func(context.Context, int) (*target, error){
-			"postgres": openPostgres, mariadb: openMariaDB, "sqlite": openSQLite,
+			"postgres": openPostgres, testserver.MariaDBName: openMariaDB, testserver.MySQLName: openMySQL, "sqlite": openSQLite,
 		}[name]
 		for _, load := range loads {
 			title := fmt.Sprintf("%s, %d conn, %d ev/tx", name, load.conns, load.events)

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/reconcile"
 )
 
@@ -183,6 +185,82 @@ func TestRepeatedEnrolment(t *testing.T) {
 	}
 	if err := s.await(t.Context(), 0, 1); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestJobsUseTheKeyOfTheOriginal: a job tells a fact under the dedup key under which the school
+// told it. While the original is pending, the outbox absorbs what the job tells; when it is
+// applied, the group knows the key and does not apply it again.
+func TestJobsUseTheKeyOfTheOriginal(t *testing.T) {
+	jobs := []string{"enrollment-reconcile", "session-payout-reconcile"}
+	rows := database(t, 5)
+	s, err := NewSchool(t.Context(), rows, -1, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Enrol(t.Context(), 1, 7); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Finish(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, job := range jobs {
+		if rep, err := s.jobs.RunOnce(t.Context(), job); err != nil || rep.Found != 1 || rep.Skipped != 1 || rep.Sent != 0 {
+			t.Errorf("%s while the original is pending: %+v, %v", job, rep, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.relay.Run(ctx) }()
+	if err := s.await(t.Context(), 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	// The traces are lost, so each job tells its fact again, and the relay delivers that: the key
+	// is free again.
+	if _, err := rows.ExecContext(t.Context(), `DELETE FROM notification; DELETE FROM payout`); err != nil {
+		t.Fatal(err)
+	}
+	for _, job := range jobs {
+		for deadline := time.Now().Add(time.Minute); ; <-time.After(5 * time.Millisecond) { // the original may not be settled yet
+			rep, err := s.jobs.RunOnce(t.Context(), job)
+			if err != nil || rep.Found != 1 || time.Now().After(deadline) {
+				t.Fatalf("%s when the trace is lost: %+v, %v", job, rep, err)
+			}
+			if rep.Sent == 1 {
+				break
+			}
+		}
+	}
+	again := EnrollmentCreated.New("1", Created{EnrollmentID: 1, SessionID: 1, LearnerID: 7})
+	again.DedupKey = "enrollment:1"
+	s.awaitFree(t, again)
+	closed := SessionClosed.New("1", Closed{SessionID: 1})
+	closed.DedupKey = closed.NaturalKey()
+	s.awaitFree(t, closed)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := s.await(t.Context(), 0, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// awaitFree writes an event until none of its key is pending.
+func (s *School) awaitFree(t *testing.T, ev waybill.Event) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(5 * time.Millisecond) {
+		var got []outbox.Receipt
+		err := s.box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) (err error) {
+			got, err = s.box.WriteEach(ctx, tx, ev)
+			return err
+		})
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("the event under the key %s: %v, %v", ev.DedupKey, got, err)
+		}
+		if got[0].Outcome != outbox.Duplicate {
+			return
+		}
 	}
 }
 

@@ -30,7 +30,7 @@ var variants = []struct {
 	{name: "memstore", tx: "*sql.Tx", exec: "ExecContext"},
 	{name: "pgstore", tx: "pgx.Tx", exec: "Exec", database: newPostgres},
 	{name: "pgstoresql", tx: "*sql.Tx", exec: "ExecContext", database: newPostgres},
-	{name: "mysqlstore", tx: "*sql.Tx", exec: "ExecContext", database: newMySQL},
+	{name: "mysqlstore", tx: "*sql.Tx", exec: "ExecContext", database: newMariaDB},
 }
 
 // TestSameStory proves that moving to another store changes the constructor and the type of the transaction, and nothing else: what
@@ -78,6 +78,11 @@ func TestSameEnding(t *testing.T) {
 			}
 		})
 	}
+	t.Run("mysqlstore on MySQL", func(t *testing.T) {
+		if got := goRun(t, filepath.Join("testdata", "mysqlstore"), "DATABASE_URL="+newMySQL(t)); got != told {
+			t.Errorf("it says:\n%s", got)
+		}
+	})
 }
 
 // story returns a program without what may differ: its first comment, its imports, the function open with the statement in the
@@ -152,10 +157,22 @@ func newPostgres(t *testing.T) string {
 	return u.String()
 }
 
-// newMySQL makes a database on the test server, drops it at the end of the test, and returns its data source name.
+// newMariaDB makes a database on the MariaDB test server, drops it at the end of the test, and
+// returns its data source name.
+func newMariaDB(t *testing.T) string {
+	t.Helper()
+	return newDatabase(t, testserver.MariaDB(t))
+}
+
+// newMySQL does the same on the MySQL test server.
 func newMySQL(t *testing.T) string {
 	t.Helper()
-	cfg, err := mysql.ParseDSN(testserver.MySQL(t))
+	return newDatabase(t, testserver.MySQL(t))
+}
+
+func newDatabase(t *testing.T, server string) string {
+	t.Helper()
+	cfg, err := mysql.ParseDSN(server)
 	if err != nil {
 		t.Fatal("the server's data source name is not one")
 	}

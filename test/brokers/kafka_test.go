@@ -23,7 +23,7 @@ func kafkaStand() stand {
 		name: "kafka", timeout: 3 * time.Second, start: startPrivate(testserver.KafkaName), shared: testserver.Kafka,
 		place: func(t *testing.T, address string, _ victim) place {
 			t.Helper()
-			p := kafkaPlace{address, "flow." + waybill.NewID().String()}
+			p := kafkaPlace{address: address, name: "flow." + waybill.NewID().String()}
 			client, err := kgo.NewClient(kgo.SeedBrokers(address))
 			must(t, err)
 			defer client.Close()
@@ -35,7 +35,11 @@ func kafkaStand() stand {
 	}
 }
 
-type kafkaPlace struct{ address, name string }
+// kafkaPlace has the session timeout of its sources; zero: the usual one.
+type kafkaPlace struct {
+	address, name string
+	session       time.Duration
+}
 
 func (p kafkaPlace) topic() string { return p.name }
 
@@ -60,7 +64,7 @@ func (p kafkaPlace) source(ctx context.Context, cfg broker.ReceiverConfig) (brok
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := b.Source(kafkabroker.SourceConfig{Group: p.name, Topics: []string{p.name}, Receive: cfg})
+	s, err := b.Source(kafkabroker.SourceConfig{Group: p.name, Topics: []string{p.name}, SessionTimeout: p.session, Receive: cfg})
 	return s, func() { _ = b.Close() }, err
 }
 

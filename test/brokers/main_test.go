@@ -25,6 +25,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if text := os.Getenv(mortalVariable); text != "" {
+		if err := runMortal(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	long := flag.Bool("long", false, "100,000 events instead of 10,000, and more faults")
 	seed := flag.Uint64("seed", 0, "repeats a schedule; 0: a new one")
 	flag.Parse()

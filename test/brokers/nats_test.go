@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
@@ -29,7 +27,7 @@ import (
 func natsStand() stand {
 	start := func(t testing.TB) (victim, string) {
 		t.Helper()
-		s := &natsServer{dir: t.TempDir(), port: freePort(t)}
+		s := &natsServer{dir: t.TempDir(), port: ownPort(t)}
 		must(t, s.Restart(t.Context()))
 		t.Cleanup(func() { must(t, s.Kill(context.WithoutCancel(t.Context()))) })
 		return s, s.url()
@@ -57,7 +55,7 @@ func serveNATS(text string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := natsembed.Start(context.Background(), natsembed.Config{Dir: dir, Port: n}); err != nil {
+	if _, err := natsembed.Start(context.Background(), natsembed.Config{Dir: dir, Port: n, User: "test", Password: "test"}); err != nil {
 		return err
 	}
 	_, _ = os.Stdin.Read(make([]byte, 1)) // it ends with its parent
@@ -71,7 +69,7 @@ type natsServer struct {
 	cmd  *exec.Cmd
 }
 
-func (s *natsServer) url() string { return "nats://127.0.0.1:" + strconv.Itoa(s.port) }
+func (s *natsServer) url() string { return "nats://test:test@127.0.0.1:" + strconv.Itoa(s.port) }
 
 // Restart implements victim. It returns when the server takes connections.
 func (s *natsServer) Restart(ctx context.Context) error {
@@ -116,19 +114,6 @@ func (s *natsServer) Freeze(context.Context) error { return s.cmd.Process.Signal
 
 // Thaw implements victim.
 func (s *natsServer) Thaw(context.Context) error { return s.cmd.Process.Signal(syscall.SIGCONT) }
-
-func freePort(t testing.TB) int {
-	t.Helper()
-	var lc net.ListenConfig
-	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
-	defer func() { _ = l.Close() }()
-	u, err := url.Parse("tcp://" + l.Addr().String())
-	must(t, err)
-	n, err := strconv.Atoi(u.Port())
-	must(t, err)
-	return n
-}
 
 type natsPlace struct{ address, stream string }
 

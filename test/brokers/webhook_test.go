@@ -23,7 +23,7 @@ func webhookStand() stand {
 		name: "webhook", timeout: time.Second,
 		start: func(t *testing.T) (victim, string) {
 			t.Helper()
-			s := &webServer{port: freePort(t), thawed: make(chan struct{})}
+			s := &webServer{thawed: make(chan struct{})}
 			close(s.thawed)
 			must(t, s.Restart(t.Context()))
 			t.Cleanup(func() { _ = s.Kill(context.WithoutCancel(t.Context())) })
@@ -31,7 +31,7 @@ func webhookStand() stand {
 		},
 		shared: func(t testing.TB) string {
 			t.Helper()
-			return "http://127.0.0.1:" + strconv.Itoa(freePort(t))
+			return "http://127.0.0.1:" + strconv.Itoa(ownPort(t))
 		},
 		place: func(_ *testing.T, address string, v victim) place {
 			s, _ := v.(*webServer) // none on a shared server: nobody reads there
@@ -78,6 +78,9 @@ func (s *webServer) Restart(ctx context.Context) error {
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(s.port))
 	if err != nil {
 		return err
+	}
+	if at, ok := l.Addr().(*net.TCPAddr); ok {
+		s.port = at.Port // chosen the first time, and the same from then on
 	}
 	s.server = &http.Server{
 		Handler: s, ReadHeaderTimeout: patience,
@@ -141,7 +144,19 @@ func (p webhookPlace) source(ctx context.Context, cfg broker.ReceiverConfig) (br
 }
 
 func (p webhookPlace) read(context.Context) ([][]byte, error) {
+	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{})
+	if err != nil {
+		return nil, err
+	}
 	p.server.mu.Lock()
 	defer p.server.mu.Unlock()
-	return p.server.got, nil
+	payloads := make([][]byte, 0, len(p.server.got))
+	for _, body := range p.server.got {
+		d, err := codec.Decode(&broker.Message{ContentType: "application/cloudevents+json", Payload: body}) // what is signed is the whole event
+		if err != nil {
+			return nil, err
+		}
+		payloads = append(payloads, d.Payload)
+	}
+	return payloads, nil
 }

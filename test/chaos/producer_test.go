@@ -204,13 +204,11 @@ func (p *producer[T]) event(ctx context.Context, tx T, rng *rand.Rand, aggregate
 			return ev, err
 		}
 		ev.Topic = destinations()[int(roll(p.Seed, "topic", aggregate)*4)]
-	} else {
-		if rng.Float64() < 0.3 {
-			ev.Priority = 1 + rng.IntN(3)
-		}
-		if rng.Float64() < 0.2 {
-			ev.Delay = time.Duration(1 + rng.Int64N(int64(2*time.Second)))
-		}
+	} else if rng.Float64() < 0.2 {
+		ev.Delay = time.Duration(1 + rng.Int64N(int64(2*time.Second)))
+	}
+	if rng.Float64() < 0.3 {
+		ev.Priority = 1 + rng.IntN(3)
 	}
 	ev.Payload = []byte(strconv.Itoa(number))
 	return ev, p.via.exec(ctx, tx, `INSERT INTO ledger (id, aggregate, number, due)

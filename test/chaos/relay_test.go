@@ -50,7 +50,7 @@ func playRelay(ctx context.Context, r role) error {
 		Lease: lease, Heartbeat: lease / 5, MaxAttempts: maxAttempts, BackoffBase: 20 * time.Millisecond, BackoffMax: 300 * time.Millisecond,
 		PollInterval: 100 * time.Millisecond, SweepInterval: 200 * time.Millisecond, DrainTimeout: time.Second,
 		BatchSize: 50, ColdQueue: 100, HotQueue: 100, PurgeInterval: -1,
-		Logger: slog.New(slog.NewTextHandler(out, nil)).With("pid", os.Getpid()),
+		Logger: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})).With("pid", os.Getpid()),
 	})
 	if err != nil {
 		return err

@@ -153,7 +153,7 @@ func TestAlertsSayWhatToType(t *testing.T) {
 	}
 	listed := map[string]string{}
 	for _, c := range tables(t, "alert") {
-		listed[strings.Trim(c[0], "`")] = strings.Trim(c[3], "`")
+		listed[strings.Trim(c[0], "`")] = strings.Trim(c[2], "`")
 	}
 	for _, r := range rules(t) {
 		runbook := r.Annotations["runbook"]

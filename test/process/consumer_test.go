@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -62,7 +64,7 @@ func (p place) openInbox(ctx context.Context) (store.Inbox[*sql.Tx], *sql.DB, er
 			return nil, nil, err
 		}
 		return db.SQL(handle), handle, nil
-	case "mariadb":
+	case "mariadb", "mysql":
 		handle, err := sql.Open("mysql", p.Source)
 		if err != nil {
 			return nil, nil, err
@@ -108,11 +110,12 @@ func runConsumer(text string) error {
 		LockTTL: 300 * time.Millisecond, BaseBackoff: time.Millisecond, MaxBackoff: 20 * time.Millisecond, MaxRetry: 1_000_000,
 	})
 	var all sync.WaitGroup
+	open := newUnapplied()
 	for i := range consumers {
 		rnd := rand.New(rand.NewPCG(c.Seed, uint64(i)))
 		all.Go(func() {
 			for {
-				consumeSome(ctx, g, c.Place, rnd)
+				consumeSome(ctx, g, c.Place, rnd, open)
 			}
 		})
 	}
@@ -120,10 +123,47 @@ func runConsumer(text string) error {
 	return nil
 }
 
+// unapplied are the events that this process does not know to be applied. Most draws are from these: the last of a thousand would otherwise come
+// up once in a thousand draws, and how long that takes is the machine's speed and not a property of the inbox.
+type unapplied struct {
+	mu   sync.Mutex
+	list []int
+}
+
+func newUnapplied() *unapplied {
+	u := &unapplied{}
+	for n := range consumed {
+		u.list = append(u.list, n)
+	}
+	return u
+}
+
+// draw returns an event; one in four is drawn from all, also from those that were applied.
+func (u *unapplied) draw(rnd *rand.Rand) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.list) == 0 || rnd.IntN(4) == 0 {
+		return rnd.IntN(consumed)
+	}
+	return u.list[rnd.IntN(len(u.list))]
+}
+
+// note takes an event out, if its record says that it is applied.
+func (u *unapplied) note(n int, err error) {
+	if err != nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if i := slices.Index(u.list, n); i >= 0 {
+		u.list = slices.Delete(u.list, i, i+1)
+	}
+}
+
 var errConsumer = errors.New("no luck")
 
 // consumeSome takes one event, or a few.
-func consumeSome(ctx context.Context, g *inbox.Group[*sql.Tx], p place, rnd *rand.Rand) {
+func consumeSome(ctx context.Context, g *inbox.Group[*sql.Tx], p place, rnd *rand.Rand, open *unapplied) {
 	// What a handler does besides is drawn beforehand: it may run on another goroutine's time.
 	fate := func() error {
 		switch u := rnd.Float64(); {
@@ -147,32 +187,39 @@ func consumeSome(ctx context.Context, g *inbox.Group[*sql.Tx], p place, rnd *ran
 		}
 		return fate()
 	}
-	ev := consumedEvent(rnd.IntN(consumed))
+	n := open.draw(rnd)
+	ev := consumedEvent(n)
+	var err error
 	switch rnd.IntN(4) {
 	case 0:
-		_, _ = g.Consume(ctx, ev, apply)
+		_, err = g.Consume(ctx, ev, apply)
 	case 1:
-		_, _ = g.Consume(waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: ev, Attempt: 2}), ev, apply)
+		_, err = g.Consume(waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: ev, Attempt: 2}), ev, apply)
 	case 2:
-		_, _ = g.ConsumeLeased(ctx, ev, func(ctx context.Context, l *inbox.Lease[*sql.Tx]) error {
+		_, err = g.ConsumeLeased(ctx, ev, func(ctx context.Context, l *inbox.Lease[*sql.Tx]) error {
 			if err := fate(); err != nil {
 				return err
 			}
 			return l.Finish(context.WithoutCancel(ctx), func(ctx context.Context, tx *sql.Tx) error { return apply(ctx, tx, ev) })
 		})
 	case 3:
-		evs := []waybill.Event{ev}
+		numbers, evs := []int{n}, []waybill.Event{ev}
 		for range 4 {
-			evs = append(evs, consumedEvent(rnd.IntN(consumed)))
+			numbers = append(numbers, open.draw(rnd))
+			evs = append(evs, consumedEvent(numbers[len(numbers)-1]))
 		}
-		g.ConsumeBatch(ctx, evs, apply)
+		for i, err := range g.ConsumeBatch(ctx, evs, apply) {
+			open.note(numbers[i], err)
+		}
+		return
 	}
+	open.note(n, err)
 }
 
 // TestConsumersThatDie: two processes with a hundred goroutines race over a thousand events, with leases that run out, crashes in one of twenty
 // handlers, and processes that are stopped and resumed. Every effect is there, once: the business tables' sums say so.
 func TestConsumersThatDie(t *testing.T) {
-	for database, make := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace} {
+	for database, make := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace, "mysql": mysqlPlace} {
 		t.Run(database, func(t *testing.T) {
 			p := make(t)
 			tables, err := p.open(t.Context())
@@ -188,6 +235,78 @@ func TestConsumersThatDie(t *testing.T) {
 			raceConsumers(t, p)
 		})
 	}
+}
+
+// whereabouts says where each event is that was not applied: its record, or that it has none, and
+// whether its effect is there.
+func whereabouts(t *testing.T, db *sql.DB, prefix string) string {
+	t.Helper()
+	effects := make(map[int]int)
+	lines := make(map[int]string)
+	err := eachRow(t.Context(), db, `SELECT event FROM `+prefix+`effect`, func(scan func(...any) error) error {
+		var n int
+		err := scan(&n)
+		effects[n]++
+		return err
+	})
+	if err != nil {
+		return err.Error()
+	}
+	records := make(map[string]string)
+	err = eachRow(t.Context(), db, `SELECT event_id, status, attempts, fence, lease_until, next_retry_at, last_error FROM `+prefix+`waybill_inbox`,
+		func(scan func(...any) error) error {
+			var id []byte
+			var status, attempts, fence int
+			var lease, next, last sql.NullString
+			err := scan(&id, &status, &attempts, &fence, &lease, &next, &last)
+			records[recordKey(id)] = fmt.Sprintf("status %d, %d attempts, fence %d, lease until %q, due at %q, error %q",
+				status, attempts, fence, lease.String, next.String, last.String)
+			return err
+		})
+	if err != nil {
+		return err.Error()
+	}
+	var missing []int
+	for n := range consumed {
+		record, ok := records[recordKey([]byte(consumedEvent(n).ID.UUID()))]
+		switch {
+		case !ok:
+			lines[n] = "no record"
+		case !strings.HasPrefix(record, "status 1,"):
+			lines[n] = record
+		default:
+			continue
+		}
+		missing = append(missing, n)
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d events:", len(missing))
+	for _, n := range missing {
+		fmt.Fprintf(&text, "\nevent %d: %s; %d effects", n, lines[n], effects[n])
+	}
+	return text.String()
+}
+
+// recordKey is an event's id as text: servers give it as 16 bytes, or as text of either case.
+func recordKey(id []byte) string {
+	if len(id) == 16 {
+		return fmt.Sprintf("%x", id)
+	}
+	return strings.ToLower(strings.ReplaceAll(string(id), "-", ""))
+}
+
+func eachRow(ctx context.Context, db *sql.DB, query string, take func(scan func(...any) error) error) error {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if err := take(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
 }
 
 func raceConsumers(t *testing.T, p place) {
@@ -235,10 +354,17 @@ func raceConsumers(t *testing.T, p place) {
 		}
 	}()
 	crashes, stops := 0, 0
-	succeeded := 0
-	for deadline := time.Now().Add(4 * time.Minute); succeeded < consumed; {
+	succeeded, before := 0, 0
+	const stuck = 4 * patience
+	for deadline := time.Now().Add(stuck); succeeded < consumed; {
+		// A busy machine is slow, and each event that is applied is progress. If none is for
+		// long, events are stuck or lost, and that is a mistake; attempts alone are none, because
+		// an event that can never be applied is tried for ever.
+		if succeeded > before {
+			before, deadline = succeeded, time.Now().Add(stuck)
+		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d events were applied, with %d crashes and %d stops", succeeded, consumed, crashes, stops)
+			t.Fatalf("%d of %d events were applied, with %d crashes and %d stops, and no more are: %s", succeeded, consumed, crashes, stops, whereabouts(t, db, prefix))
 		}
 		i := rnd.IntN(2)
 		select {
@@ -259,6 +385,9 @@ func raceConsumers(t *testing.T, p place) {
 		c.Kill()
 	}
 	t.Logf("%d events, %d crashes, %d stops", consumed, crashes, stops)
+	if text := whereabouts(t, db, prefix); text != "0 events:" {
+		t.Errorf("all events were applied, and these are elsewhere: %s", text)
+	}
 	if n := count(`SELECT count(*) FROM ` + prefix + `effect`); n != consumed {
 		t.Errorf("%d effects of %d events", n, consumed)
 	}

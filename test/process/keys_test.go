@@ -262,7 +262,7 @@ type keyBed struct {
 
 // withKeys runs a test on every database; with parallel, on all at the same time, because it mostly waits.
 func withKeys(t *testing.T, parallel bool, test func(b *keyBed)) {
-	for database, make := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace, "sqlite": sqlitePlace} {
+	for database, make := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace, "mysql": mysqlPlace, "sqlite": sqlitePlace} {
 		t.Run(database, func(t *testing.T) {
 			if parallel {
 				t.Parallel()

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,6 +27,12 @@ type spec struct {
 	Folder string // of the journal, the gates and the logs
 	// Script says what the sink does with some events, by aggregate/number; all others succeed at once.
 	Script map[string]act
+	// Down begins the numbers of events for a destination of its own, which is down.
+	Down string
+	// Outage is how many deliveries of the process report first that the destination is down.
+	Outage int
+	// Batch lets the sink take many events at a time.
+	Batch bool
 
 	Lease, Heartbeat, Drain, Backoff, Poll, Sweep time.Duration
 	MaxAttempts, Workers                          int
@@ -63,7 +71,7 @@ func runNode(text string) error {
 	if err != nil {
 		return err
 	}
-	rel, err := relay.New(tables.db, &sink{spec: s, notes: notes}, relay.Config{
+	rel, err := relay.New(tables.db, s.sink(notes), relay.Config{
 		Lease: s.Lease, Heartbeat: s.Heartbeat, DrainTimeout: s.Drain, MaxAttempts: s.MaxAttempts, Workers: s.Workers,
 		BackoffBase: s.Backoff, BackoffMax: max(s.Backoff, time.Second), PollInterval: s.Poll, SweepInterval: s.Sweep,
 		PurgeInterval: -1, // it commits when it likes
@@ -81,11 +89,38 @@ func runNode(text string) error {
 // journalName is the file in which all nodes of a test note their deliveries.
 const journalName = "journal"
 
+// sink returns the node's sink.
+func (s spec) sink(notes *journal.Writer) relay.Sink {
+	var up relay.Sink = &sink{spec: s, notes: notes}
+	if s.Batch {
+		up = batchSink{up}
+	}
+	if s.Down == "" {
+		return up
+	}
+	down := relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
+		notes.Note(journal.Down, d)
+		return waybill.Unavailable(errDown)
+	})
+	return relay.Route(func(ev waybill.Event) relay.Sink {
+		if strings.HasPrefix(string(ev.Payload), s.Down) {
+			return &down
+		}
+		return up
+	})
+}
+
+var errDown = errors.New("connection refused")
+
+// batchSink hides that a sink is serial.
+type batchSink struct{ relay.Sink }
+
 // sink notes what it gets and does as it is told. It takes one event at a time, so that as many are under way as there are
 // workers.
 type sink struct {
 	spec
 	notes *journal.Writer
+	given atomic.Int64 // deliveries
 }
 
 func (s *sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
@@ -97,6 +132,10 @@ func (*sink) Serial() {}
 
 func (s *sink) deliver(ctx context.Context, d waybill.Delivery) error {
 	s.notes.Note(journal.Begin, d)
+	if s.given.Add(1) <= int64(s.Outage) {
+		s.notes.Note(journal.Down, d)
+		return waybill.Unavailable(errDown)
+	}
 	what := s.Script[d.AggregateID+"/"+string(d.Payload)]
 	if what.Kill {
 		s.notes.Note(journal.Kill, d)

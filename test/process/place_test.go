@@ -26,7 +26,7 @@ import (
 
 // place is where the tables of a test are.
 type place struct {
-	Database string // postgres, mariadb or sqlite
+	Database string // postgres, mariadb, mysql or sqlite
 	Source   string
 	Schema   string
 	Lanes    int
@@ -35,7 +35,7 @@ type place struct {
 // handle opens the database for statements of the test's own.
 func (p place) handle(t *testing.T) *sql.DB {
 	t.Helper()
-	driver := map[string]string{"postgres": "pgx", "mariadb": "mysql", "sqlite": "sqlite"}[p.Database]
+	driver := map[string]string{"postgres": "pgx", "mariadb": "mysql", "mysql": "mysql", "sqlite": "sqlite"}[p.Database]
 	db, err := sql.Open(driver, p.Source)
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func (p place) open(ctx context.Context) (*tables, error) {
 			return nil, err
 		}
 		return tablesOf[pgx.Tx](db, func() error { pool.Close(); return nil })
-	case "mariadb":
+	case "mariadb", "mysql":
 		pool, err := sql.Open("mysql", p.Source)
 		if err != nil {
 			return nil, err
@@ -153,10 +153,21 @@ func postgresPlace(t *testing.T) place {
 	return p
 }
 
-// mariadbPlace makes a database for a test.
+// mariadbPlace makes a database of MariaDB for a test.
 func mariadbPlace(t *testing.T) place {
 	t.Helper()
-	cfg, err := mysql.ParseDSN(testserver.MySQL(t))
+	return mysqlKindPlace(t, testserver.MariaDBName)
+}
+
+// mysqlPlace makes a database of MySQL for a test.
+func mysqlPlace(t *testing.T) place {
+	t.Helper()
+	return mysqlKindPlace(t, testserver.MySQLName)
+}
+
+func mysqlKindPlace(t *testing.T, server string) place {
+	t.Helper()
+	cfg, err := mysql.ParseDSN(testserver.Address(t, server))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +187,7 @@ func mariadbPlace(t *testing.T) place {
 			t.Error(err)
 		}
 	})
-	return place{Database: "mariadb", Source: cfg.FormatDSN(), Lanes: lanes}
+	return place{Database: server, Source: cfg.FormatDSN(), Lanes: lanes}
 }
 
 func sqlitePlace(t *testing.T) place {
@@ -193,10 +204,16 @@ func unique(t *testing.T) string {
 // everywhere runs a test on every database.
 func everywhere(t *testing.T, test func(b *bed)) {
 	t.Helper()
+	onEach(t, func(t *testing.T, p place) { test(newBed(t, p)) })
+}
+
+// onEach runs a test with a place in every database.
+func onEach(t *testing.T, test func(t *testing.T, p place)) {
+	t.Helper()
 	for _, d := range []struct {
 		name string
 		make func(*testing.T) place
-	}{{"postgres", postgresPlace}, {"mariadb", mariadbPlace}, {"sqlite", sqlitePlace}} {
-		t.Run(d.name, func(t *testing.T) { test(newBed(t, d.make(t))) })
+	}{{"postgres", postgresPlace}, {"mariadb", mariadbPlace}, {"mysql", mysqlPlace}, {"sqlite", sqlitePlace}} {
+		t.Run(d.name, func(t *testing.T) { test(t, d.make(t)) })
 	}
 }

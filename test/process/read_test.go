@@ -25,7 +25,7 @@ const longOpen = 3 * time.Second
 
 // late lets a transaction commit an event when what came later has been read and delivered so long ago, and something is held.
 func late(t *testing.T, s spec, open time.Duration, name string, then func(b *bed)) {
-	for database, place := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace} {
+	for database, place := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace, "mysql": mysqlPlace} {
 		t.Run(database, func(t *testing.T) {
 			at := place(t)
 			at.Lanes = 1
@@ -78,6 +78,7 @@ func TestBehaviour24ClockSetBack(t *testing.T) {
 	back := map[string]string{
 		"postgres": `UPDATE {outbox} SET created_at = created_at - seq * interval '1 minute'`,
 		"mariadb":  `UPDATE {outbox} SET created_at = created_at - INTERVAL seq MINUTE`,
+		"mysql":    `UPDATE {outbox} SET created_at = created_at - INTERVAL seq MINUTE`,
 		"sqlite":   `UPDATE {outbox} SET created_at = created_at - seq * 60000000`,
 	}
 	everywhere(t, func(b *bed) {

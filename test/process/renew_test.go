@@ -34,6 +34,11 @@ func TestBehaviour30RenewedWhileTakenOver(t *testing.T) {
 			`SELECT count(*) > 0 FROM information_schema.processlist
 				WHERE db = database() AND info LIKE 'UPDATE%lane%' AND state LIKE 'Updat%' AND time_ms > 50`,
 		},
+		{
+			"mysql", mysqlPlace, `SELECT 1 FROM {lane} LOCK IN SHARE MODE`,
+			`SELECT count(*) > 0 FROM performance_schema.data_lock_waits AS w JOIN performance_schema.data_locks AS l
+				ON l.engine_lock_id = w.requesting_engine_lock_id WHERE l.object_schema = database() AND l.object_name = 'waybill_lane'`,
+		},
 	} {
 		t.Run(d.name, func(t *testing.T) {
 			at := d.make(t)
@@ -75,7 +80,9 @@ func renewed(b *bed, db *sql.DB, lock, waiting string) {
 	})
 	a.signal(syscall.SIGCONT)
 	// A heartbeat may also have to wait, or be refused. Then, a moment for the answer.
-	b.await("A has sent a heartbeat", func() bool { return len(b.stats().Nodes) == 2 || a.says("lane was lost") || a.says("heartbeat failed") })
+	b.await("A has sent a heartbeat", func() bool {
+		return len(b.stats().Nodes) == 2 || a.says("lane was lost") || a.says("operation=heartbeat")
+	})
 	sent := time.Now()
 	b.await("A has its answer", func() bool { return time.Since(sent) > 100*time.Millisecond })
 	if err := tx.Rollback(); err != nil {

@@ -50,7 +50,7 @@ func goTool(t *testing.T, args ...string) string {
 }
 
 // The program in the README runs and prints what the README says.
-func TestTwentyLines(t *testing.T) {
+func TestFirstProgram(t *testing.T) {
 	block := docblock.Blocks(t, "README.md", "go")[0]
 	if !strings.HasPrefix(block, "package main") {
 		t.Fatal("the first Go block of the README is not a program")
@@ -61,12 +61,17 @@ func TestTwentyLines(t *testing.T) {
 	for _, want := range []string{want, strings.Replace(want, "A-1", "A-2", 1)} { // whoever tries it out does so twice
 		cmd := exec.CommandContext(t.Context(), binary)
 		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
+		var logs strings.Builder
+		cmd.Stderr = &logs
+		out, err := cmd.Output()
 		if err != nil {
-			t.Fatalf("%v\n%s", err, out)
+			t.Fatalf("%v\n%s%s", err, out, &logs)
 		}
 		if string(out) != want {
 			t.Errorf("it prints %q, and the README says %q", out, want)
+		}
+		if !strings.Contains(logs.String(), "relay starts") {
+			t.Errorf("the relay logs %q, and the README says that it logs to slog.Default", &logs)
 		}
 	}
 }

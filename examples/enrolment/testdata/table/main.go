@@ -94,7 +94,7 @@ func NewSchool(ctx context.Context, rows *sql.DB, age time.Duration, logger *slo
 		_, err := tx.ExecContext(ctx, `INSERT INTO payout (session_id) VALUES (?) ON CONFLICT DO NOTHING`, p.SessionID)
 		return err
 	})
-	if s.relay, err = relay.New(db, inbox.NewBus(notify, settle), relay.Config{PollInterval: 50 * time.Millisecond}); err != nil {
+	if s.relay, err = relay.New(db, inbox.NewBus(notify, settle), relay.Config{PollInterval: 50 * time.Millisecond, Logger: logger}); err != nil {
 		return nil, err
 	}
 	s.jobs, err = reconcile.New(db, jobs(rows, age), reconcile.Config{Logger: logger})

@@ -1,0 +1,132 @@
+//go:build linux || darwin
+
+package process_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/test/process/journal"
+)
+
+// Behaviour 31, behind the backlog of a destination that is down: the owner that died passed the
+// backlog over, and its rows are the first of the lane. They take no place of the killer's.
+func TestBehaviour31BehindABacklog(t *testing.T) {
+	onEach(t, func(t *testing.T, p place) {
+		t.Parallel()
+		if p.Lanes > 0 {
+			p.Lanes = 32 // the more lanes there are, the fewer events of one are in flight
+		}
+		behindABacklog(newBed(t, p), 300)
+	})
+}
+
+// The same with a backlog of more events than an owner has in flight.
+func TestBehaviour31BehindALongBacklog(t *testing.T) {
+	t.Parallel()
+	p := postgresPlace(t)
+	p.Lanes = 32
+	behindABacklog(newBed(t, p), window+400)
+}
+
+func behindABacklog(b *bed, backlog int) {
+	down := series("", backlog)
+	for i, name := range down {
+		down[i] = "/-" + name[1:] // negative numbers go to the destination that is down
+	}
+	b.add(down...)
+	b.add("/0", "a/0", "a/1")
+	if b.place.Lanes > 0 {
+		q := b.place.fill(`UPDATE {outbox} SET lane = 0 WHERE COALESCE(aggregate_id, '') = ''`)
+		if _, err := b.place.handle(b.T).ExecContext(b.Context(), q); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.killedBy("/0", spec{Down: "-"})
+	if s := b.stats(); s.Dead != 1 || s.Ready+s.Failed+s.Scheduled != int64(backlog) {
+		b.Errorf("%d are dead, %d wait, want the killer and the backlog", s.Dead, s.Ready+s.Failed+s.Scheduled)
+	}
+	b.wantDelivered("a/0", "a/1")
+
+	b.start(spec{Name: "up"})
+	b.awaitEmpty()
+	b.wantOK(1, down[0], down[backlog/2], down[backlog-1])
+	if s := b.stats(); s.Dead != 1 {
+		b.Errorf("%d are dead, want the killer alone", s.Dead)
+	}
+	for _, r := range b.journal() {
+		// The last process is killed, perhaps while the attempt of a probe is counted beforehand.
+		if r.Number[0] == '-' && r.Attempt > 2 {
+			b.Errorf("the outage has spent attempts: %s", r)
+		}
+	}
+}
+
+// Behaviour 31, behind an outage at the start: the destination is down when a process makes its
+// first deliveries, and comes back then. The outage spends no attempt, and clears no suspect.
+func TestBehaviour31BehindAnOutage(t *testing.T) {
+	onEach(t, func(t *testing.T, p place) {
+		t.Parallel()
+		behindAnOutage(newBed(t, p.oneLane()), false)
+	})
+}
+
+// The same with a sink that takes batches.
+func TestBehaviour31BatchBehindAnOutage(t *testing.T) {
+	t.Parallel()
+	behindAnOutage(newBed(t, postgresPlace(t).oneLane()), true)
+}
+
+func behindAnOutage(b *bed, batch bool) {
+	others := slices.Concat(series("a", 3), series("b", 3))
+	b.add("/0")
+	b.add(others...)
+	b.killedBy("/0", spec{Outage: 3, Batch: batch})
+	b.wantDelivered(others...)
+	if s := b.stats(); s.Dead != 1 || s.Ready+s.Failed+s.Scheduled != 0 {
+		b.Errorf("%d are dead, %d wait, want the killer alone", s.Dead, s.Ready+s.Failed+s.Scheduled)
+	}
+}
+
+// killedBy starts nodes of a kind until the event that kills them is dead and the events of the
+// aggregates are delivered, and reports more kills than it has attempts, but for the first, which
+// comes as a surprise.
+func (b *bed) killedBy(name string, s spec) {
+	b.Helper()
+	const attempts = 3
+	s.MaxAttempts, s.Script = attempts, map[string]act{name: {Kill: true}}
+	for started := 1; b.find(name).State != store.Dead; started++ {
+		if started > 2*attempts {
+			b.Fatalf("the event has killed %d processes, and is %s", b.count(journal.Kill, "", ""), b.find(name).State)
+		}
+		s.Name = fmt.Sprint("R", started)
+		n := b.start(s)
+		b.await("the event or its process is dead", func() bool { return !n.Alive() || b.find(name).State == store.Dead })
+		if !n.Alive() {
+			continue
+		}
+		b.await("the other events are delivered", func() bool {
+			for other := range b.names {
+				if other != name && other[0] != '/' && b.find(other).State != store.Delivered {
+					return false
+				}
+			}
+			return true
+		})
+		n.Kill()
+	}
+	if r := b.find(name); r.Attempts != attempts {
+		b.Errorf("the event is dead after %d attempts, want %d", r.Attempts, attempts)
+	}
+	if n := b.count(journal.Kill, "", ""); n != attempts+1 {
+		b.Errorf("%d processes were killed, want %d", n, attempts+1)
+	}
+}
+
+// oneLane returns the place with one lane, so that all events stand behind each other.
+func (p place) oneLane() place {
+	p.Lanes = min(p.Lanes, 1)
+	return p
+}
