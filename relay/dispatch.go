@@ -100,7 +100,9 @@ func (e *engine) newJob() *job {
 }
 
 func (e *engine) send(j *job) {
-	j.ctx = e.lease
+	if j.ctx == nil {
+		j.ctx = e.lease
+	}
 	e.idle--
 	e.calls++
 	e.jobs <- j // there is room for every worker

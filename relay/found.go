@@ -357,7 +357,7 @@ func (e *engine) finishUrgent(r readReply) {
 			waits[agg] = struct{}{} // it committed late, and the fast read brings it
 			continue
 		}
-		if room <= 0 || l.unsettled >= e.window {
+		if room <= 0 || l.unsettled >= e.window || l.undecided(row.ID, l.urgentSuspects, l.urgentUnsure) {
 			left[l] = true
 			continue
 		}
@@ -375,9 +375,12 @@ func (e *engine) finishUrgent(r readReply) {
 		}
 		room -= l.unsettled - before
 	}
+	// Only a read that brings no row has seen all of them: a store may leave
+	// rows out, and rows of a short page may have been settled while it was
+	// read.
 	for _, l := range r.lanes {
-		if from, to := lanePart(r.page.Rows, l.number); to-from < r.limit && !left[l] && !l.draining {
-			l.urgentSuspects = 0
+		if from, to := lanePart(r.page.Rows, l.number); from == to && !left[l] && !l.draining {
+			l.urgentSuspects, l.urgentUnsure = 0, false
 		}
 	}
 }

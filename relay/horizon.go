@@ -24,9 +24,11 @@ type horizon struct {
 	open   []string
 	checks int
 
-	// said is what the store said last had been drawn. After a crash, a failover or a restore a sequence goes back: what lies
-	// above is drawn again. Until it has caught up with what has been read, that says nothing about what was drawn.
-	said   int64
+	// issued is the highest seq that the store last reported as handed out.
+	// After a crash, a failover or a restore a sequence goes back: the seqs
+	// above it are drawn again. The horizon is behind until the sequence has
+	// caught up with what has been read.
+	issued int64
 	behind bool
 
 	old  map[string]int64 // transactions that are set aside, and where the horizon was when they began
@@ -62,7 +64,7 @@ func (h *horizon) check(w store.Writers, read int64, now time.Time) {
 		h.next = now.Add(unknownInterval)
 		return
 	}
-	if w.Drawn < h.said {
+	if w.Issued < h.issued {
 		// How far it went back is not known: those who are open may have drawn again any seq that
 		// was drawn before.
 		*h = horizon{next: h.next, behind: true, drawn: w.Drawn, open: w.Open, old: h.old}
@@ -70,8 +72,8 @@ func (h *horizon) check(w store.Writers, read int64, now time.Time) {
 			h.seq = w.Drawn
 		}
 	}
-	h.said = w.Drawn
-	if h.behind = h.behind && w.Drawn < read; !h.behind {
+	h.issued = w.Issued
+	if h.behind = h.behind && w.Issued < read; !h.behind {
 		w.Drawn = max(w.Drawn, read) // what has been read was drawn
 	}
 	h.open = slices.DeleteFunc(h.open, func(id string) bool { return !slices.Contains(w.Open, id) })
@@ -96,7 +98,7 @@ func (h *horizon) check(w store.Writers, read int64, now time.Time) {
 // forget makes the horizon begin anew, as at the start: the server has failed, or a row was found
 // where there could be none any more. It may have crashed, or be another one, and other
 // transactions may have drawn since what had been drawn before.
-func (h *horizon) forget() { *h = horizon{unknown: h.unknown, said: h.said, behind: true} }
+func (h *horizon) forget() { *h = horizon{unknown: h.unknown, issued: h.issued, behind: true} }
 
 // ended returns from where to look for what transactions wrote that were set aside and are not open any more, and forgets them.
 func (h *horizon) ended(w *store.Writers) (from int64, some bool) {

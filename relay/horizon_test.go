@@ -12,7 +12,7 @@ import (
 func TestProtocol10_Horizon(t *testing.T) {
 	var h horizon
 	say := func(drawn int64, open ...string) {
-		h.check(store.Writers{Drawn: drawn, Open: open}, 0, time.Now())
+		h.check(store.Writers{Drawn: drawn, Issued: drawn, Open: open}, 0, time.Now())
 	}
 	want := func(seq int64, old int) {
 		t.Helper()
@@ -52,7 +52,7 @@ func TestProtocol10_Horizon(t *testing.T) {
 func TestProtocol10_HorizonGoesBack(t *testing.T) {
 	var h horizon
 	say := func(drawn, read int64, open ...string) {
-		h.check(store.Writers{Drawn: drawn, Open: open}, read, time.Now())
+		h.check(store.Writers{Drawn: drawn, Issued: drawn, Open: open}, read, time.Now())
 	}
 	want := func(seq int64) {
 		t.Helper()
@@ -79,17 +79,38 @@ func TestProtocol10_HorizonGoesBack(t *testing.T) {
 // that the sequence had gone back.
 func TestProtocol10_HorizonAfterAFailure(t *testing.T) {
 	var h horizon
-	h.check(store.Writers{Drawn: 100}, 70, time.Now())
+	h.check(store.Writers{Drawn: 100, Issued: 100}, 70, time.Now())
 	h.forget()
 	if !h.next.IsZero() {
 		t.Error("the store is not asked at once")
 	}
-	h.check(store.Writers{Drawn: 120, Open: []string{"a"}}, 70, time.Now()) // a may have drawn 67
+	h.check(store.Writers{Drawn: 120, Issued: 120, Open: []string{"a"}}, 70, time.Now()) // a may have drawn 67
 	if h.seq != 0 {
 		t.Errorf("the horizon is %d while a is open, want 0", h.seq)
 	}
-	h.check(store.Writers{Drawn: 130}, 70, time.Now())
+	h.check(store.Writers{Drawn: 130, Issued: 130}, 70, time.Now())
 	if h.seq != 130 {
 		t.Errorf("the horizon is %d when a has ended, want 130", h.seq)
+	}
+}
+
+// TestHorizonStaysWhenRowsAreDeleted: delivered rows are deleted, so that the
+// highest seq in the table falls. The sequence has not gone back: the horizon
+// stays, reads do not begin at 0 again, and an idle relay does not go on
+// asking who writes.
+func TestHorizonStaysWhenRowsAreDeleted(t *testing.T) {
+	h := horizon{}
+	lanes := []*lane{{read: 70}}
+	h.check(store.Writers{Drawn: 100, Issued: 100}, 70, time.Now())
+	for _, drawn := range []int64{90, 0} {
+		h.check(store.Writers{Drawn: drawn, Issued: 100}, 70, time.Now())
+		if h.seq != 100 || h.behind || h.wanted(lanes) {
+			t.Errorf("highest row %d: the horizon is %d, behind %v, wanted %v; want 100, false, false", drawn, h.seq, h.behind, h.wanted(lanes))
+		}
+	}
+	h.forget() // a heartbeat failed
+	h.check(store.Writers{Drawn: 0, Issued: 100}, 70, time.Now())
+	if h.seq != 70 || h.behind || h.wanted(lanes) {
+		t.Errorf("after a failure: the horizon is %d, behind %v, wanted %v; want 70, false, false", h.seq, h.behind, h.wanted(lanes))
 	}
 }

@@ -57,7 +57,7 @@ type lane struct {
 	urgentSuspects int
 	// unsure and lateUnsure: such rows may not have been read yet. A suspect that turns out to have waited for a destination that is
 	// down gives its place back to them.
-	unsure, lateUnsure bool
+	unsure, lateUnsure, urgentUnsure bool
 	// placed is how many suspects in memory may still give their place back.
 	placed int
 	// wary are suspects that have left memory before a delivery came to an end: they stay suspect. waryOf is how many of them were
@@ -88,7 +88,7 @@ func newLane(lease store.Lease) *lane {
 	}
 	if lease.Unclean {
 		l.suspects, l.lateSuspects, l.urgentSuspects = lease.Window, lease.Window, lease.Window
-		l.unsure, l.lateUnsure = true, true
+		l.unsure, l.lateUnsure, l.urgentUnsure = true, true, true
 		l.wary, l.waryOf = make(map[waybill.ID]struct{}), make(map[string]int)
 	}
 	return l

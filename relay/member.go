@@ -175,8 +175,9 @@ func (e *engine) toRelease(now time.Time) (clean, dirty []*lane) {
 	return clean, dirty
 }
 
-// releaseBy is when a lane is given back though deliveries of it are under way. When the relay stops, their context ends with the drain:
-// those that return by then are settled first, so that the next owner need not suspect them.
+// releaseBy is when a lane is given back though deliveries of it are under way.
+// When the relay stops, their context ends with the drain: those that return
+// by then are settled first, so that the next owner need not suspect them.
 func (e *engine) releaseBy(l *lane) time.Time {
 	if e.stopping {
 		return l.drainBy.Add(workerTime)
@@ -403,6 +404,22 @@ func (e *engine) checkLease(now time.Time) {
 	case e.stopping && !now.Before(e.stopBy) && e.calls > 0:
 		e.log.Warn("waybill: the drain has taken too long; deliveries under way stay pending", slog.Int("calls", e.calls))
 		e.endLease(errDrain)
+	}
+	e.endSuspect(now)
+}
+
+// endSuspect ends the delivery of a suspect whose lane moves to another node
+// and has drained for too long. Its attempt was counted before the delivery.
+// The lane waits for the settlement that takes the attempt back: otherwise
+// each move while a destination hangs would spend one.
+func (e *engine) endSuspect(now time.Time) {
+	s := &e.suspects
+	if s.stop == nil || e.stopping {
+		return
+	}
+	if l := s.current.lane; l.draining && !now.Before(l.drainBy) {
+		s.end(errDrain)
+		l.drainBy = now.Add(workerTime)
 	}
 }
 

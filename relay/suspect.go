@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"slices"
 
@@ -16,6 +17,9 @@ type suspects struct {
 	current *item
 	counted bool // current's attempt is on disk
 	sent    bool
+	// stop ends the context of current's delivery, so that its attempt can be
+	// taken back before its lane moves to another node.
+	stop context.CancelCauseFunc
 }
 
 func (s *suspects) push(it *item) { s.list = append(s.list, it) }
@@ -54,6 +58,7 @@ func (s *suspects) remove(it *item) {
 // settled ends an item's turn.
 func (s *suspects) settled(it *item) {
 	if s.current == it {
+		s.end(nil)
 		s.current, s.counted, s.sent = nil, false, false
 	}
 }
@@ -61,7 +66,16 @@ func (s *suspects) settled(it *item) {
 // again lets the current one be sent again: its delivery did not happen.
 func (s *suspects) again(it *item) {
 	if s.current == it {
+		s.end(nil)
 		s.sent = false
+	}
+}
+
+// end ends the context of current's delivery.
+func (s *suspects) end(cause error) {
+	if s.stop != nil {
+		s.stop(cause)
+		s.stop = nil
 	}
 }
 
@@ -96,6 +110,7 @@ func (e *engine) nextSuspect() {
 	}
 	s.sent = true
 	j := e.newJob()
+	j.ctx, s.stop = context.WithCancelCause(e.lease)
 	e.launch(j, s.current)
 	e.send(j)
 }
@@ -185,14 +200,17 @@ func (l *lane) cleared(it *item) {
 func (l *lane) giveBack(it *item) {
 	if left := it.place; left != nil {
 		l.cleared(it)
-		if left == &l.suspects && l.unsure || left == &l.lateSuspects && l.lateUnsure {
+		if left == &l.suspects && l.unsure || left == &l.lateSuspects && l.lateUnsure || left == &l.urgentSuspects && l.urgentUnsure {
 			*left++
 		}
 	}
 }
 
 // seenAll notes that all has been seen that the last owner can have had in flight of what is ready.
-func (l *lane) seenAll() { l.suspects, l.urgentSuspects, l.unsure = 0, 0, false }
+func (l *lane) seenAll() {
+	l.suspects, l.unsure = 0, false
+	l.urgentSuspects, l.urgentUnsure = 0, false
+}
 
 // uncount takes the attempt back of a suspect whose delivery did not happen, or was cut off by this relay.
 func (e *engine) uncount(it *item) {

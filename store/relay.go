@@ -93,6 +93,10 @@ type Writers struct {
 	// Drawn is a seq: whoever drew it, or one before it, had ended when this was asked, or is in Open. What an ended one committed is
 	// seen by every read that begins later.
 	Drawn int64
+	// Issued is the highest seq that was ever handed out. It falls only when
+	// the sequence went back: after a crash, a failover or a restore. Rows
+	// that are deleted do not change it.
+	Issued int64
 	// Open names the transactions; none of them had committed when this was asked. A name is not used again.
 	Open []string
 	// Unknown says that this account may not ask, or that there is no answer at the moment.

@@ -22,6 +22,7 @@ func stopChecks[T any]() []check[T] {
 		{name: "27_run_twice", run: runTwice[T]},
 		{name: "28_drain_timeout", run: drainTimeout[T]},
 		{name: "28_restarts_in_an_outage", run: restartsInOutage[T]},
+		{name: "28_rebalances_in_an_outage", run: rebalancesInOutage[T]},
 		{name: "29_owner_died", run: ownerDied[T]},
 		{name: "30_stale_owner", run: staleOwner[T]},
 		{name: "31_suspects", run: suspects[T]},
@@ -29,6 +30,7 @@ func stopChecks[T any]() []check[T] {
 		{name: "31_suspects_behind_an_outage", run: suspectsBehindOutage[T]},
 		{name: "31_suspects_behind_a_backlog", run: suspectsBehindBacklog[T]},
 		{name: "31_suspects_ahead_of_a_backlog", run: suspectsAhead[T]},
+		{name: "31_suspects_ahead_behind_an_outage", run: suspectsAheadBehindOutage[T]},
 	}
 }
 
@@ -195,6 +197,58 @@ func restartsInOutage[T any](b *bed[T]) {
 	b.start(r.sink(), cfg)
 	b.awaitEmpty()
 	b.wantOnce(r, evs)
+}
+
+// rebalancesInOutage: a destination hangs, and the lanes move to other nodes
+// again and again: no attempt is spent, also of an event whose attempt was
+// counted before its delivery.
+func rebalancesInOutage[T any](b *bed[T]) {
+	evs := []waybill.Event{event("a", 0), event("", 1)}
+	b.write(evs...)
+	b.abandonLanes()
+	cfg := b.quick()
+	cfg.MaxAttempts, cfg.DrainTimeout = 2, 50*time.Millisecond
+	for range 3 {
+		r := &recorder{}
+		db := &crowded{Relay: b.DB}
+		run := b.startOn(db, relay.SinkFunc(func(ctx context.Context, d waybill.Delivery) error {
+			_ = r.take(d)
+			<-ctx.Done()
+			return waybill.Unavailable(context.Cause(ctx))
+		}), cfg)
+		b.await("one is with the sink", func() bool { return r.count() > 0 })
+		db.others.Store(true)
+		b.await("it has no lane", func() bool {
+			return !slices.ContainsFunc(b.stats().Lanes, func(l store.LaneState) bool { return l.Live })
+		})
+		if s := b.stats(); s.MaxAttempts != 0 || s.Dead != 0 {
+			b.Errorf("up to %d attempts spent, %d dead; want none", s.MaxAttempts, s.Dead)
+		}
+		if err := run.stop(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	r := &recorder{}
+	b.start(r.sink(), cfg)
+	b.awaitEmpty()
+	b.wantOnce(r, evs)
+}
+
+// crowded is a store that, once others is set, reports so many other nodes that
+// a relay has to give all of its lanes away.
+type crowded struct {
+	store.Relay
+	others atomic.Bool
+}
+
+func (c *crowded) Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error) {
+	m, err := c.Relay.Heartbeat(ctx, node, lease)
+	if err == nil && c.others.Load() {
+		for i := range m.Lanes {
+			m.Nodes = append(m.Nodes, store.Node{ID: waybill.ID{15: byte(i)}, Relay: node.Relay})
+		}
+	}
+	return m, err
 }
 
 // abandonLanes makes all lanes look as if their owner had died with a full window.
@@ -563,4 +617,44 @@ func suspectsAhead[T any](b *bed[T]) {
 	if place > len(evs)/2 {
 		b.Errorf("the urgent event came after %d others", place)
 	}
+}
+
+// suspectsAheadBehindOutage: the same if more urgent events than the window of
+// the owner that died lie in front of it, for a destination that is down.
+func suspectsAheadBehindOutage[T any](b *bed[T]) {
+	lanes := len(b.stats().Lanes)
+	var evs []waybill.Event
+	for i := 0; len(evs) < 900; i++ {
+		ev := event(fmt.Sprint("a", i), 0)
+		if store.LaneOf("", ev.AggregateType, ev.AggregateID, lanes) != 0 {
+			continue
+		}
+		if len(evs) >= 600 {
+			ev.Priority, ev.Type = 5, "down"
+		}
+		evs = append(evs, ev)
+	}
+	killer := &evs[len(evs)-1]
+	killer.Type = evs[0].Type
+	b.write(evs...)
+	b.abandonLanes()
+	var healed atomic.Bool
+	r := &recorder{}
+	r.answer = func(d waybill.Delivery) error {
+		switch {
+		case d.Type == "down" && !healed.Load():
+			return waybill.Unavailable(errBoom)
+		case d.ID == killer.ID:
+			if err := b.counted(d); err != nil {
+				b.Error(err)
+			}
+		}
+		return nil
+	}
+	cfg := b.quick()
+	cfg.Workers, cfg.ColdQueue, cfg.BatchSize = 1, 20, 20
+	b.start(&destined{recorder: r}, cfg)
+	b.await("it is delivered", func() bool { return b.state(killer.ID) == "delivered" })
+	healed.Store(true)
+	b.awaitEmpty()
 }

@@ -24,7 +24,7 @@ type statements struct {
 	takeLanes, freeLanes          string
 	fetchKeys, fetch, load        string
 	sweep, dueKeys, due           string
-	drawn, writers                string
+	drawn, definition, writers    string
 	holds, followKeys, urgentKeys string
 	plain                         string
 	settle                        string
@@ -150,9 +150,10 @@ FROM ({keys}) AS k STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane =
 		load: r(clockRow + ` UNION ALL SELECT ` + readColumns + `, ` + micros + `o.available_at), 0, 0, 0, NULL
 FROM ` + keyTable + ` STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = k.lane AND o.seq = k.seq`),
 		// Whoever has written, or is about to, has a lock.
-		drawn:   r(`SELECT COALESCE(MAX(seq), 0) FROM {outbox}`),
-		writers: `SELECT trx_id, trx_rows_modified > 0 OR trx_lock_structs > 0, trx_query FROM information_schema.innodb_trx`,
-		sweep:   r(`(SELECT lane, seq, id, ` + aggregateColumns + ` FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} ORDER BY seq LIMIT {limit})`),
+		drawn:      r(`SELECT COALESCE(MAX(seq), 0) FROM {outbox}`),
+		definition: r(`SHOW CREATE TABLE {outbox}`),
+		writers:    `SELECT trx_id, trx_rows_modified > 0 OR trx_lock_structs > 0, trx_query FROM information_schema.innodb_trx`,
+		sweep:      r(`(SELECT lane, seq, id, ` + aggregateColumns + ` FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} ORDER BY seq LIMIT {limit})`),
 		// And what does not fit is passed over.
 		followKeys: r(`SELECT lane, seq FROM {outbox} FORCE INDEX (PRIMARY) WHERE {where} AND aggregate_id = ? AND ` + shownType + ` = ?
  AND COALESCE(tenant_id, '') = ? ORDER BY seq LIMIT {limit}`),

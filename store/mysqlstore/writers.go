@@ -4,6 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"fmt"
+	"regexp"
+	"strconv"
 	"time"
 
 	"github.com/waybillhq/waybill/store"
@@ -64,6 +67,9 @@ func (s *Store) openWriters(ctx context.Context) (w store.Writers, ok bool, err 
 	if err := each(ctx, conn, s.sql.drawn, nil, func() {}, &w.Drawn); err != nil {
 		return w, false, err
 	}
+	if w.Issued, err = s.issued(ctx, conn); err != nil {
+		return w, false, err
+	}
 	if _, err := conn.ExecContext(ctx, `START TRANSACTION WITH CONSISTENT SNAPSHOT`); err != nil {
 		return w, false, err
 	}
@@ -83,4 +89,28 @@ func (s *Store) openWriters(ctx context.Context) (w store.Writers, ok bool, err 
 		}
 	}, &name, &writes, &query)
 	return w, ok, err
+}
+
+// autoIncrement finds the next number in a table's definition. A table that
+// never had a row has none there.
+var autoIncrement = regexp.MustCompile(`\) ENGINE=.* AUTO_INCREMENT=(\d+)`)
+
+// issued returns the last number that AUTO_INCREMENT of the outbox has handed
+// out. The highest seq in the table is not it: delivered rows are deleted. The
+// definition is the one place where both servers show the counter as it is;
+// information_schema of MySQL shows a copy that is up to a day old.
+func (s *Store) issued(ctx context.Context, conn *sql.Conn) (int64, error) {
+	var table, definition string
+	if err := each(ctx, conn, s.sql.definition, nil, func() {}, &table, &definition); err != nil {
+		return 0, err
+	}
+	found := autoIncrement.FindStringSubmatch(definition)
+	if found == nil {
+		return 0, nil
+	}
+	next, err := strconv.ParseInt(found[1], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("mysqlstore: AUTO_INCREMENT of %s: %w", table, err)
+	}
+	return next - 1, nil
 }

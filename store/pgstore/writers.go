@@ -21,6 +21,7 @@ func (c *core) Writers(ctx context.Context) (store.Writers, error) {
 	if err != nil {
 		return store.Writers{}, c.explain(err)
 	}
+	w.Issued = w.Drawn
 	// Only now: who draws from here on draws more than that.
 	var name string
 	rows, err = c.db.query(ctx, c.sql.drawers)

@@ -50,7 +50,11 @@ func drawn[T any](ctx context.Context, t tb, b *bench[T]) {
 	if len(rows) != 1 {
 		return
 	}
-	b.until(ctx, t, "a committed row", func(w store.Writers) bool { return w.Drawn >= rows[0].Seq })
+	b.until(ctx, t, "a committed row", func(w store.Writers) bool {
+		return w.Drawn >= rows[0].Seq && w.Issued >= rows[0].Seq
+	})
+	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: []store.Result{result(rows[0])}})
+	b.until(ctx, t, "a delivered row", func(w store.Writers) bool { return w.Issued >= rows[0].Seq })
 }
 
 func stillWriting[T any](ctx context.Context, t tb, b *bench[T]) {
