@@ -186,36 +186,7 @@ func results(b *bed) {
 // header, or would end the connection, makes the event dead, or travels as it is; events beside it,
 // and after it, are published.
 func cannotTravel(b *bed) {
-	long := strings.Repeat("n", 300)
-	type odd struct {
-		name   string
-		change func(d *waybill.Delivery)
-		long   bool // it may travel: only some protocols have a limit there
-	}
-	var odds []odd
-	for name, text := range map[string]string{
-		"CR LF": "a\r\nce-id: forged", "LF": "a\nb", "NUL": "a\x00b", "escape": "a\x1b[2Jb", "DEL": "a\x7fb", "C1": "a\u0085b", "invalid UTF-8": "a\xffb",
-	} {
-		odds = append(odds,
-			odd{name + " in the type", func(d *waybill.Delivery) { d.Type = text }, false},
-			odd{name + " in a header", func(d *waybill.Delivery) { d.Headers = map[string]string{"x": text} }, false},
-			odd{name + " in a header's name", func(d *waybill.Delivery) { d.Headers = map[string]string{text: "x"} }, false},
-			odd{name + " in traceparent", func(d *waybill.Delivery) { d.Headers = map[string]string{"traceparent": text} }, false},
-			odd{name + " in the content type", func(d *waybill.Delivery) { d.ContentType = text }, false},
-			odd{name + " in the routing key", func(d *waybill.Delivery) { d.RoutingKey = text }, false},
-			odd{name + " in the tenant", func(d *waybill.Delivery) { d.TenantID = text }, false},
-			odd{name + " in the aggregate", func(d *waybill.Delivery) { d.AggregateID = text }, false},
-			odd{name + " in the schema", func(d *waybill.Delivery) { d.SchemaID = text }, false},
-		)
-	}
-	odds = append(odds,
-		odd{"a long name of a header", func(d *waybill.Delivery) { d.Headers = map[string]string{long: "x"} }, true},
-		odd{"a long type", func(d *waybill.Delivery) { d.Type = long }, true},
-		odd{"a long content type", func(d *waybill.Delivery) { d.ContentType = "text/" + long }, true},
-		odd{"a long routing key", func(d *waybill.Delivery) { d.RoutingKey = long }, true},
-		odd{"a huge header", func(d *waybill.Delivery) { d.Headers = map[string]string{"x": strings.Repeat("v", 200<<10)} }, true},
-		odd{"an empty name of a header", func(d *waybill.Delivery) { d.Headers = map[string]string{"": "x"} }, true},
-	)
+	odds := Odds()
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
 	defer cancel()
 	arrived := 0
@@ -224,7 +195,7 @@ func cannotTravel(b *bed) {
 		batch := []waybill.Delivery{b.event(fmt.Sprint("before ", start), 1)}
 		for i, o := range some {
 			d := b.event(fmt.Sprint("odd ", start+i), 1)
-			o.change(&d)
+			o.Change(&d)
 			batch = append(batch, d)
 		}
 		batch = append(batch, b.event(fmt.Sprint("after ", start), 1))
@@ -236,10 +207,10 @@ func cannotTravel(b *bed) {
 			switch {
 			case i == 0 || i == len(batch)-1:
 				if err != nil {
-					b.Errorf("a neighbour of %q…: %v", some[0].name, err)
+					b.Errorf("a neighbour of %q…: %v", some[0].Name, err)
 				}
-			case class != waybill.Dead && (class != waybill.Done || !some[i-1].long):
-				b.Errorf("%s: class %v: %v", some[i-1].name, class, err)
+			case class != waybill.Dead && (class != waybill.Done || !some[i-1].MayTravel):
+				b.Errorf("%s: class %v: %v", some[i-1].Name, class, err)
 			}
 		}
 	}

@@ -308,7 +308,13 @@ func TestAMessageKeepsItsUUIDAndMetadata(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := map[string]string{"test": "x", "AggregateID": "A-1", "tenantid": "acme", "Über": "naïve", "_watermill_requeue_retries": "3", "traceparent": "00-a-b-01"}
+			want := map[string]string{
+				"test": "x", "AggregateID": "A-1", "tenantid": "acme", "Über": "naïve", "_watermill_requeue_retries": "3", "traceparent": "00-a-b-01",
+				"content-type": "text/csv", "Content-Type": "text/tab-separated-values", "Traceparent": "other",
+				// names that the codec uses, without the one
+				// that makes a message a CloudEvents message
+				"ce_type": "mine", "ce_tenantid": "acme", "ce_replay": "7", "ce_custom": "c", "ce_dedupkey": "", "waybill_test": "y", "waybill_ce_subject": "z",
+			}
 			in := message.NewMessage(uuid, []byte("payload"))
 			for name, value := range want {
 				in.Metadata.Set(name, value)
@@ -362,17 +368,22 @@ func TestAMessageKeepsItsUUIDAndMetadata(t *testing.T) {
 						t.Errorf("%s: message %s: %s", name, got.UUID, got.Payload)
 					}
 					for key, value := range want {
-						if got.Metadata.Get(key) != value {
-							t.Errorf("%s: %s is %q, want %q", name, key, got.Metadata.Get(key), value)
+						if has, ok := got.Metadata[key]; !ok || has != value {
+							t.Errorf("%s: %s is %q, want %q", name, key, has, value)
 						}
 					}
 					again, err := watermillbridge.EventOf("orders", got)
 					if err != nil || again.AggregateID != "A-1" || again.TenantID != "acme" || again.Headers["watermill_uuid"] != uuid || again.Headers["test"] != "x" {
 						t.Errorf("%s: it went in again as %+v: %v", name, again, err)
 					}
+					if again.Type != "orders" || again.Topic != "orders" || again.ContentType != "text/csv" || again.DedupKey != "" {
+						t.Errorf("%s: metadata passed for attributes: %+v", name, again)
+					}
 					turn := watermillMessage(t, waybill.Delivery{Event: again, Attempt: 1})
-					if turn.UUID != uuid || turn.Metadata.Get("test") != "x" || turn.Metadata.Get("AggregateID") != "A-1" {
-						t.Errorf("%s: after another turn it is %s with %v, want %v", name, turn.UUID, turn.Metadata, got.Metadata)
+					for key, value := range want {
+						if has, ok := turn.Metadata[key]; turn.UUID != uuid || !ok || has != value {
+							t.Errorf("%s: after another turn %s of %s is %q, want %q", name, key, turn.UUID, has, value)
+						}
 					}
 					if replayed := watermillMessage(t, waybill.Delivery{Event: again, Attempt: 1, Replay: 2}); replayed.UUID != uuid+"-r2" {
 						t.Errorf("%s: a replay is %s", name, replayed.UUID)
@@ -382,6 +393,97 @@ func TestAMessageKeepsItsUUIDAndMetadata(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A handler that copies the metadata of the message that it consumed to a
+// message of its own has made a new event: with the old id, an inbox would
+// absorb it. A message with its own UUID is the same event, whether it is a
+// replay or not.
+func TestCopiedMetadataMakeANewEvent(t *testing.T) {
+	origin := delivery("A-1")
+	origin.Replay, origin.Priority, origin.AvailableAt = 3, 5, time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+	replayed := watermillMessage(t, origin)
+	first := origin
+	first.Replay = 0
+	former, err := watermillbridge.EventOf("orders", message.NewMessage("a uuid", []byte(`{"total":1}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	former.ID, former.AggregateID, former.TenantID, former.Headers["Über"] = waybill.NewID(), "A-1", "acme", "naïve"
+	for name, consumed := range map[string]*message.Message{
+		"an event": watermillMessage(t, first), "a replay": replayed, "a message": watermillMessage(t, waybill.Delivery{Event: former.Complete(), Attempt: 1}),
+		"a replay of a message": watermillMessage(t, waybill.Delivery{Event: former.Complete(), Attempt: 1, Replay: 2}),
+	} {
+		same, err := watermillbridge.EventOf("orders", consumed)
+		if want := consumed.Metadata.Get("ce_id"); err != nil || same.ID.String() != want {
+			t.Errorf("%s: with its own UUID it is %s, want %s: %v", name, same.ID, want, err)
+		}
+		ulid := waybill.NewID()
+		for uuid, wantID := range map[string]waybill.ID{ulid.String(): ulid, "another uuid": {}, "": {}, consumed.UUID + "-r9": {}} {
+			made := message.NewMessage(uuid, []byte("no JSON"))
+			for key, value := range consumed.Metadata {
+				made.Metadata.Set(key, value)
+			}
+			made.Metadata.Set("reason", "paid")
+			ev, err := watermillbridge.EventOf("invoices", made)
+			if err != nil {
+				t.Errorf("%s as %q: %v", name, uuid, err)
+				continue
+			}
+			if ev.ID != wantID || ev.Headers["watermill_uuid"] != uuid {
+				t.Errorf("%s as %q: id %s, want %s; headers %v", name, uuid, ev.ID, wantID, ev.Headers)
+			}
+			if ev.DedupKey != "" || !ev.AvailableAt.IsZero() || !ev.OccurredAt.IsZero() {
+				t.Errorf("%s as %q: the new event has %q, %v, %v of the old one", name, uuid, ev.DedupKey, ev.AvailableAt, ev.OccurredAt)
+			}
+			if ev.Topic != "invoices" || ev.Type != same.Type || ev.AggregateType != same.AggregateType || ev.AggregateID != "A-1" || ev.TenantID != "acme" ||
+				ev.CorrelationID != same.CorrelationID || ev.Priority != same.Priority || ev.Headers["Über"] != "naïve" || ev.Headers["reason"] != "paid" {
+				t.Errorf("%s as %q: the metadata made %+v, want what is in %+v", name, uuid, ev, same)
+			}
+			if err := ev.Complete().Validate(); err != nil || string(ev.Payload) != "no JSON" {
+				t.Errorf("%s as %q: %s: %v", name, uuid, ev.Payload, err)
+			}
+		}
+	}
+}
+
+// A source reads the event, whatever metadata the message has.
+func TestMetadataDoNotPassForAttributes(t *testing.T) {
+	pubsub := channel(t)
+	sink, err := watermillbridge.NewSink(pubsub, watermillbridge.SinkConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := watermillbridge.NewSource(pubsub, "orders", watermillbridge.SourceConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg := message.NewMessage(waybill.NewID().String(), []byte(`{"specversion":"1.0"}`))
+	for name, value := range map[string]string{
+		"ce_id": "forged", "ce_type": "forged", "ce_replay": "9", "ce_tenantid": "forged", "Content-Type": "text/csv", "content-type": "application/cloudevents+json", "Tracestate": "x", "tracestate": "y",
+	} {
+		msg.Metadata.Set(name, value)
+	}
+	ev, err := watermillbridge.EventOf("orders", msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev = ev.Complete()
+	if err := sink.Deliver(t.Context(), []waybill.Delivery{{Event: ev, Attempt: 1}})[0]; err != nil {
+		t.Fatal(err)
+	}
+	c := &consumer{each: make(chan struct{}, 1)}
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- source.Run(ctx, c) }()
+	await(t, c.each, 1)
+	stop()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+	if got := c.got[0]; !reflect.DeepEqual(got.Event, ev) || got.Replay != 0 {
+		t.Errorf("got %+v, want %+v", got, ev)
 	}
 }
 
@@ -447,5 +549,25 @@ func TestConfigs(t *testing.T) {
 	}
 	if _, err := watermillbridge.NewSource(nil, "", watermillbridge.SourceConfig{Receive: broker.ReceiverConfig{Workers: -1}}); err == nil {
 		t.Error("a source without a subscriber was made")
+	}
+}
+
+// TestPoisonQueueMakesANewEvent: Watermill's poison queue publishes the message
+// that failed, with its UUID and a reason. Through the outbox it goes to the
+// topic of the poison queue, not back to the topic where it failed, and it has
+// an id of its own.
+func TestPoisonQueueMakesANewEvent(t *testing.T) {
+	origin := delivery("A-1")
+	msg := watermillMessage(t, origin)
+	msg.Metadata.Set("reason_poisoned", "no stock")
+	ev, err := watermillbridge.EventOf("poison", msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ev.Topic != "poison" || ev.ID == origin.ID || ev.Type != origin.Type || ev.AggregateID != origin.AggregateID {
+		t.Errorf("topic %q, id %s, type %q, aggregate %q", ev.Topic, ev.ID, ev.Type, ev.AggregateID)
+	}
+	if ev.Headers["reason_poisoned"] != "no stock" || ev.Headers["watermill_uuid"] != msg.UUID {
+		t.Errorf("headers %v, want the reason and the UUID %s", ev.Headers, msg.UUID)
 	}
 }

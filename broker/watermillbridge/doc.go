@@ -16,7 +16,15 @@
 //
 // A message that was published through [Publisher] comes out of [Sink] and [Subscriber] with its
 // own UUID and metadata, beside the attributes; a deliberate replay has a UUID of its own
-// ("UUID-r1"). Metadata under the name of an attribute ("ce_type") give way to it.
+// ("UUID-r1"). An attribute whose name the metadata of such a message take
+// ("ce_type") is in "_waybill_ce_type" then, where [Source] and [EventOf] find
+// it. "ce_id" and "ce_specversion" are always the attributes: the message's own
+// are in "waybill_ce_id" and "waybill_ce_specversion". Metadata must not begin
+// with "_waybill_".
+//
+// A handler may copy the metadata of a message that it consumed to a message
+// that it makes. That is a new event, because it has another UUID; see
+// [EventOf].
 //
 // # What errors mean
 //

@@ -3,7 +3,7 @@ module github.com/waybillhq/waybill/broker/watermillbridge
 go 1.26.0
 
 require (
-	github.com/ThreeDotsLabs/watermill v1.5.1
+	github.com/ThreeDotsLabs/watermill v1.5.3
 	github.com/waybillhq/waybill v0.0.0
 	go.uber.org/goleak v1.3.0
 )

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -63,50 +66,157 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // Close implements message.Publisher. There is nothing to close: the outbox is the caller's.
 func (p *Publisher) Close() error { return nil }
 
-// EventOf makes an event of a message. One with CloudEvents metadata, as [Sink] makes them, becomes
-// the same event again. Any other has the topic as its type and topic, the metadata as its headers,
-// and the UUID in the header "watermill_uuid": [Sink] and [Subscriber] make a message with that
-// UUID and these metadata again. The UUID is the event's id, too, if it is one of Waybill's; the
-// metadata "aggregatetype", "aggregateid" and "tenantid" are the event's, so that messages of one
-// aggregate keep their order.
+// EventOf makes an event of a message.
+//
+// A message with CloudEvents metadata, as [Sink] makes them, becomes the same
+// event again if its UUID belongs to that event: the UUID is the event's id,
+// its publish id, or the UUID that the event has in the header
+// "watermill_uuid". A message with such metadata and another UUID is a new
+// event: a handler has copied the metadata of the message that it consumed. So
+// is a message that Watermill's poison queue publishes. The new event keeps type, aggregate, tenant, headers and whatever else the
+// metadata say, but it goes to the topic of the call, and it has no id, time,
+// position, replay number, dedup key and delay of the old event.
+//
+// Any other message has the topic as its type and topic, the metadata as its
+// headers, and the UUID in the header "watermill_uuid": [Sink] and [Subscriber]
+// make a message with that UUID and these metadata again. The metadata
+// "aggregatetype", "aggregateid" and "tenantid" are the event's, so that
+// messages of one aggregate keep their order. The metadata "content-type" is
+// the event's content type if the payload conforms to it.
+//
+// The UUID of a new event's message is the event's id if it is one of
+// Waybill's.
 func EventOf(topic string, msg *message.Message) (waybill.Event, error) {
-	if msg.Metadata.Get(broker.Kafka.Attribute("specversion")) != "" {
-		codec, err := newCodec("", nil)
-		if err != nil {
-			return waybill.Event{}, err
-		}
-		d, err := codec.Decode(incoming(topic, msg))
-		return d.Event, err
+	if msg.Metadata.Get(attrSpecVersion) == "" {
+		return plainEvent(topic, msg), nil
 	}
-	ev := waybill.Event{Type: topic, Topic: topic, Payload: msg.Payload, ContentType: "application/octet-stream", Headers: map[string]string{}}
-	if json.Valid(msg.Payload) {
-		ev.ContentType = waybill.JSON
+	codec, err := newCodec("", nil)
+	if err != nil {
+		return waybill.Event{}, err
 	}
+	m := incoming(topic, msg)
+	switch same := sameEvent(m, msg.UUID); {
+	case !same:
+		return newEvent(codec, m, msg)
+	case msg.Metadata.Get(reasonPoisoned) != "":
+		ev, err := newEvent(codec, m, msg)
+		ev.ID = waybill.ID{} // the event that failed has it
+		return ev, err
+	}
+	d, err := codec.Decode(m)
+	return d.Event, err
+}
+
+// reasonPoisoned is the metadata entry that Watermill's poison queue adds to a
+// message before it publishes the message to another topic.
+const reasonPoisoned = "reason_poisoned"
+
+// plainEvent makes an event of a message without CloudEvents metadata.
+func plainEvent(topic string, msg *message.Message) waybill.Event {
+	ev := waybill.Event{Type: topic, Topic: topic, Payload: msg.Payload, Headers: map[string]string{}}
+	ev.ContentType = contentType(msg.Metadata, msg.Payload)
 	for name, value := range msg.Metadata {
-		switch strings.ToLower(name) {
-		case "aggregatetype":
-			ev.AggregateType = value
-		case "aggregateid":
-			ev.AggregateID = value
-		case "tenantid":
-			ev.TenantID = value
+		if name == headerContentType && value == ev.ContentType {
+			continue // the event's own field holds it
 		}
-		ev.Headers[name] = value
+		setHeader(&ev, name, value)
 	}
-	if id, err := waybill.ParseID(msg.UUID); err == nil {
-		ev.ID = id
+	ev.ID = idOf(msg)
+	if msg.UUID != "" {
+		ev.Headers[headerUUID] = msg.UUID
 	}
+	return ev
+}
+
+// newEvent makes a new event of a message with the metadata of another one.
+func newEvent(codec *broker.Codec, m *broker.Message, msg *message.Message) (waybill.Event, error) {
+	own := map[string]string{}
+	kept := []broker.Header{{Name: attrID, Value: waybill.NewID().String()}}
+	for _, h := range m.Headers {
+		switch {
+		case slices.Contains(attrsOfOneEvent, h.Name) || strings.EqualFold(h.Name, headerContentType):
+		case readByCodec(h.Name):
+			kept = append(kept, h)
+		default:
+			own[h.Name] = h.Value
+		}
+	}
+	m.Headers, m.ContentType = kept, contentType(msg.Metadata, msg.Payload)
+	d, err := codec.Decode(m)
+	if err != nil {
+		return waybill.Event{}, err
+	}
+	ev := d.Event
+	ev.ID, ev.OccurredAt, ev.Topic = idOf(msg), time.Time{}, m.Topic
+	if ev.Headers == nil {
+		ev.Headers = map[string]string{}
+	}
+	for name, value := range own {
+		setHeader(&ev, name, value)
+	}
+	delete(ev.Headers, headerUUID)
 	if msg.UUID != "" {
 		ev.Headers[headerUUID] = msg.UUID
 	}
 	return ev, nil
 }
 
-// incoming returns a Watermill message as the codec reads it.
-func incoming(topic string, msg *message.Message) *broker.Message {
-	m := &broker.Message{PublishID: msg.UUID, Topic: topic, ContentType: msg.Metadata.Get("content-type"), Payload: msg.Payload}
-	for name, value := range msg.Metadata {
-		m.Headers = append(m.Headers, broker.Header{Name: name, Value: value})
+// setHeader gives an event one entry of the metadata.
+func setHeader(ev *waybill.Event, name, value string) {
+	switch strings.ToLower(name) {
+	case "aggregatetype":
+		ev.AggregateType = value
+	case "aggregateid":
+		ev.AggregateID = value
+	case "tenantid":
+		ev.TenantID = value
 	}
-	return m
+	ev.Headers[name] = value
+}
+
+// idOf returns the id of a new event: the message's UUID, or none if that is no
+// id of Waybill's.
+func idOf(msg *message.Message) waybill.ID {
+	id, err := waybill.ParseID(msg.UUID)
+	if err != nil {
+		return waybill.ID{}
+	}
+	return id
+}
+
+// sameEvent reports whether a message with this UUID is the event that its
+// attributes name.
+func sameEvent(m *broker.Message, uuid string) bool {
+	if uuid == "" {
+		return false
+	}
+	replay := ""
+	if n := m.Header(attrReplay); n != "" {
+		replay = "-r" + n // as broker.PublishID writes it
+	}
+	for _, id := range []string{m.Header(attrID), m.Header(broker.Kafka.UserHeader(headerUUID))} {
+		if id != "" && (uuid == id || uuid == id+replay) {
+			return true
+		}
+	}
+	return false
+}
+
+// contentType returns what the metadata say that the payload is. A type to
+// which the payload does not conform would make every write of the event fail;
+// the event then has another one. So it has in place of the type of structured
+// CloudEvents: a reader would take the event out of the payload.
+func contentType(metadata message.Metadata, payload []byte) string {
+	names := slices.Sorted(maps.Keys(metadata))
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.EqualFold(name, headerContentType) })
+	for _, name := range slices.Backward(names) { // the name in lower case counts first
+		given := metadata[name]
+		if given != "" && !broker.IsStructured(given) && (waybill.Event{Type: "any", ContentType: given, Payload: payload}).Validate() == nil {
+			return given
+		}
+	}
+	if json.Valid(payload) {
+		return waybill.JSON
+	}
+	return "application/octet-stream"
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -109,33 +108,3 @@ func (s *Sink) one(ctx context.Context, d *waybill.Delivery) (err error) {
 	}
 	return nil
 }
-
-// outgoing returns an event as a Watermill message, and its topic. One that was a Watermill message
-// before, in [Publisher], has that one's UUID and metadata again, beside the attributes.
-func outgoing(codec *broker.Codec, d *waybill.Delivery) (*message.Message, string, error) {
-	m, err := codec.Encode(d)
-	if err != nil {
-		return nil, "", err
-	}
-	uuid, former := d.Headers[headerUUID]
-	if former {
-		uuid += strings.TrimPrefix(m.PublishID, d.ID.String()) // a replay has a publish id of its own
-	} else {
-		uuid = m.PublishID
-	}
-	msg := message.NewMessage(uuid, m.Payload)
-	for _, h := range m.Headers {
-		msg.Metadata.Set(h.Name, h.Value)
-	}
-	if former {
-		for name, value := range d.Headers {
-			if _, attribute := msg.Metadata[name]; !attribute && name != headerUUID {
-				msg.Metadata.Set(name, value)
-			}
-		}
-	}
-	return msg, m.Topic, nil
-}
-
-// headerUUID is the header of an event that was a Watermill message: its UUID.
-const headerUUID = "watermill_uuid"

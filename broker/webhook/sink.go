@@ -3,6 +3,7 @@ package webhook
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -51,6 +52,10 @@ type Config struct {
 	MaxRetryAfter time.Duration
 	// Header is sent with every request: authorization, say. Attributes and signature cannot be overridden by it.
 	Header http.Header
+	// TLS says which authorities are trusted, and which certificate the
+	// requests show. Client must be nil then: it has a config of its own.
+	// Defaults to the system's authorities and no certificate.
+	TLS *tls.Config
 	// Client makes the requests. Defaults to one that keeps connections open and verifies certificates. Its redirect policy is not used:
 	// redirects are answers here.
 	Client *http.Client
@@ -113,6 +118,9 @@ func NewSink(url string, cfg Config) (*Sink, error) {
 	if cfg.PublicOnly && cfg.Client != nil {
 		errs = append(errs, errors.New("field PublicOnly: the Client has a dialer of its own (give it PublicDialer)"))
 	}
+	if cfg.TLS != nil && cfg.Client != nil {
+		errs = append(errs, errors.New("field TLS: the Client has a config of its own"))
+	}
 	if cfg.Unsigned && cfg.UnsignedAttributes {
 		errs = append(errs, errors.New("field UnsignedAttributes: nothing is signed"))
 	}
@@ -146,6 +154,9 @@ func newClient(cfg Config) *http.Client {
 		if cfg.PublicOnly {
 			transport.DialContext = PublicDialer().DialContext
 			transport.Proxy = nil // it would connect in our place, to any address
+		}
+		if cfg.TLS != nil {
+			transport.TLSClientConfig = cfg.TLS.Clone()
 		}
 		transport.MaxIdleConnsPerHost = max(cfg.Requests, 16) * 4 // the relay's workers, each with a batch
 		client.Transport = transport

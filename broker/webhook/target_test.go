@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -104,6 +105,9 @@ func TestPublicOnly(t *testing.T) {
 	}
 	if n := reached.Load(); n != 0 {
 		t.Errorf("%d requests arrived", n)
+	}
+	if _, err := webhook.NewSink("https://host", webhook.Config{Secrets: []string{secret}, TLS: &tls.Config{MinVersion: tls.VersionTLS12}, Client: http.DefaultClient}); err == nil {
+		t.Error("a client with a config of its own was taken")
 	}
 	if _, err := webhook.NewSink("https://host", webhook.Config{Secrets: []string{secret}, PublicOnly: true, Client: http.DefaultClient}); err == nil {
 		t.Error("a client whose dialer refuses nothing was taken")

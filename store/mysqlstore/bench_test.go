@@ -11,21 +11,33 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
 )
+
+// benchBoth runs a benchmark on MariaDB and on MySQL, one after the other. The
+// server is the second part of the benchmark's name; see serverOf.
+func benchBoth(b *testing.B, run func(b *testing.B)) {
+	b.Helper()
+	for _, server := range []string{testserver.MariaDBName, testserver.MySQLName} {
+		b.Run(server, run)
+	}
+}
 
 // BenchmarkWrite compares a write through the outbox with the floor: the same rows, inserted by hand with a prepared statement of
 // exactly that many. An operation is one event; every transaction also inserts a row of the service. Compare within one run, and
 // let the contenders take turns: -count=5.
 func BenchmarkWrite(b *testing.B) {
-	for _, interpolate := range []bool{false, true} {
-		for _, load := range []struct{ conns, events int }{{1, 1}, {8, 1}, {1, 100}, {8, 100}, {1, 1000}} {
-			name := fmt.Sprintf("interpolate=%t/conns=%d/events=%d", interpolate, load.conns, load.events)
-			b.Run(name+"/floor", func(b *testing.B) { benchWrite(b, interpolate, load.conns, load.events, true) })
-			b.Run(name+"/outbox", func(b *testing.B) { benchWrite(b, interpolate, load.conns, load.events, false) })
+	benchBoth(b, func(b *testing.B) {
+		for _, interpolate := range []bool{false, true} {
+			for _, load := range []struct{ conns, events int }{{1, 1}, {8, 1}, {1, 100}, {8, 100}, {1, 1000}} {
+				name := fmt.Sprintf("interpolate=%t/conns=%d/events=%d", interpolate, load.conns, load.events)
+				b.Run(name+"/floor", func(b *testing.B) { benchWrite(b, interpolate, load.conns, load.events, true) })
+				b.Run(name+"/outbox", func(b *testing.B) { benchWrite(b, interpolate, load.conns, load.events, false) })
+			}
 		}
-	}
+	})
 }
 
 func benchWrite(b *testing.B, interpolate bool, conns, events int, byHand bool) {
@@ -106,11 +118,13 @@ func benchWrite(b *testing.B, interpolate bool, conns, events int, byHand bool) 
 // BenchmarkDrain compares reading and settling with the floor: a page of one lane, and a DELETE of its ids in a transaction. An
 // operation is one event.
 func BenchmarkDrain(b *testing.B) {
-	for _, page := range []int{100, 500} {
-		for _, way := range []string{"floor", "done", "done with history"} {
-			b.Run(fmt.Sprintf("page=%d/%s", page, way), func(b *testing.B) { benchDrain(b, page, way) })
+	benchBoth(b, func(b *testing.B) {
+		for _, page := range []int{100, 500} {
+			for _, way := range []string{"floor", "done", "done with history"} {
+				b.Run(fmt.Sprintf("page=%d/%s", page, way), func(b *testing.B) { benchDrain(b, page, way) })
+			}
 		}
-	}
+	})
 }
 
 func benchDrain(b *testing.B, page int, way string) {

@@ -51,7 +51,7 @@ func refusedServe(t *testing.T, s *script, want []string, args ...string) {
 // TestServeDoesNotDrainAService: the outbox of a service whose relay runs in its own process is not
 // emptied by serve, whether the service is stopped or runs, unless the operator says so.
 func TestServeDoesNotDrainAService(t *testing.T) {
-	for _, kind := range []string{"sqlite", "postgres", "mysql"} {
+	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) {
 			s := newScript(t, kind)
 			stop := service(t, s)

@@ -103,7 +103,7 @@ func TestTablesFitTheScreen(t *testing.T) {
 
 // TestListKnowsWhatStatsCounts: scheduled and failed are states, too.
 func TestListKnowsWhatStatsCounts(t *testing.T) {
-	for _, kind := range []string{"sqlite", "postgres", "mysql"} {
+	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) {
 			s := newScript(t, kind)
 			s.fixture([]string{"events"}, "")
@@ -159,7 +159,7 @@ func TestDocumentedSettingsExist(t *testing.T) {
 // TestFindersOnlyLook: a query that deletes what it returns deletes nothing, whether the job is run
 // or only tried.
 func TestFindersOnlyLook(t *testing.T) {
-	for _, kind := range []string{"sqlite", "postgres", "mysql"} {
+	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) {
 			s := newScript(t, kind)
 			s.fixture([]string{"orders"}, "")

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -170,15 +169,17 @@ func webhookChecks() []Check {
 		{
 			Name: "webhook", For: webhookSink, Looks: "`sink.url`, `sink.secret`, `sink.unsigned-attributes`", Wants: "https, and a secret that signs the whole event",
 			run: func(_ context.Context, p *patient) (Finding, error) {
-				u, err := url.Parse(p.Sink.URL.Reveal())
-				if err != nil { // the error quotes the URL
-					return Finding{}, errors.New("sink.url cannot be read")
+				u, secure, err := place.Webhook(p.Sink)
+				if err != nil {
+					return failed(err), nil
 				}
 				secret := p.Sink.Secret.Reveal()
 				host := u.Hostname()
 				switch {
 				case u.Scheme != "https" && host != "localhost" && host != "127.0.0.1" && host != "::1":
 					return fail("write https:// in sink.url", "events travel in the clear"), nil
+				case secure != nil && secure.InsecureSkipVerify:
+					return warn("name the authority with ca=FILE in sink.url, and leave insecure out", "any certificate is taken: anyone on the way can read and change events"), nil
 				case secret == "":
 					return fail("set sink.secret to whsec_ and the output of: openssl rand -base64 24", "there is no sink.secret: serve will refuse to start"), nil
 				case secret == "unsigned":

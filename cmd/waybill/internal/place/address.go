@@ -93,6 +93,9 @@ func SinkName(cfg settings.Sink) (string, error) {
 	all := strings.Split(hosts, ",")
 	slices.Sort(all)
 	path := strings.Trim(u.Path, "/")
+	if u.Scheme == "https" || u.Scheme == "http" {
+		u, _ = splitTLS(u)
+	}
 	if (u.Scheme == "https" || u.Scheme == "http") && path+u.RawQuery != "" {
 		hash := sha256.Sum256([]byte(path + "?" + u.RawQuery))
 		path = hex.EncodeToString(hash[:8])

@@ -33,6 +33,7 @@ func TestSinkName(t *testing.T) {
 		{"log:", "log:payload"},
 		{"nats:embedded", "nats:embedded?dir=waybill-jetstream&listen=127.0.0.1:1"},
 		{"https://alice:canary@a/hook/T0KEN", "https://a/hook/T0KEN"},
+		{"https://a/hook?x=T0KEN&y=1", "https://a/hook?x=T0KEN&ca=/ca.pem&y=1&cert=/c.pem&key=/k.pem&insecure=false"},
 	} {
 		for _, other := range same[1:] {
 			if a, b := name(same[0]), name(other); a != b {
@@ -43,7 +44,7 @@ func TestSinkName(t *testing.T) {
 	seen := map[string]string{}
 	for _, url := range []string{
 		"nats://a:4222", "nats://a:4223", "nats://a:4222/ORDERS", "redis://a:6379/0", "redis://a:6379/1", "kafka://a:9092", "kafka://a:9092,b:9092", "log:",
-		"nats:embedded", "nats:embedded?dir=other", "https://a/hook/T0KEN", "https://a/hook/T0KEN2", "https://b/hook/T0KEN", "amqp://a/v", "amqp://a/w",
+		"nats:embedded", "nats:embedded?dir=other", "https://a/hook/T0KEN", "https://a/hook/T0KEN2", "https://b/hook/T0KEN", "https://b/hook/T0KEN?key=1", "https://b/hook/T0KEN?key=2", "amqp://a/v", "amqp://a/w",
 	} {
 		text := name(url)
 		if seen[text] != "" {

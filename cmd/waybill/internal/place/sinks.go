@@ -27,8 +27,9 @@ func SinkKinds() []SinkKind {
 				"Pulsar keeps nothing for those who come later", open: openPulsar,
 		},
 		{
-			Schemes: []string{"https://", "http://"}, Form: "https://host/path",
-			Help: "a webhook: each event is posted as a whole (CloudEvents, structured mode), signed with sink.secret (Standard Webhooks)", open: openWebhook,
+			Schemes: []string{"https://", "http://"}, Form: "https://host/path?ca=FILE&cert=FILE&key=FILE",
+			Help: "a webhook: each event is posted as a whole (CloudEvents, structured mode), signed with sink.secret (Standard Webhooks). ca, insecure, and cert with key " +
+				"are not sent; all other parameters are the endpoint's", open: openWebhook,
 		},
 		{
 			Schemes: []string{"log:"}, Form: "log: or log:payload", Help: "print a line of JSON for every event, without or with its payload", open: openLog,

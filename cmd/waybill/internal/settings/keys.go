@@ -189,6 +189,11 @@ func sinkKeys() []Key {
 			Help: "Whether signed webhooks are sent in binary mode, for receivers that cannot read structured mode: the signature covers the payload, and not what event it is",
 			slot: toggle(func(s *Settings) *bool { return &s.Sink.UnsignedAttributes }),
 		},
+		{
+			Name: "sink.public-only", Default: "false", Unit: "switch",
+			Help: "Whether webhooks are sent to public addresses only, without a proxy: an address of one's own network, or of this machine, is refused",
+			slot: toggle(func(s *Settings) *bool { return &s.Sink.PublicOnly }),
+		},
 	}
 }
 

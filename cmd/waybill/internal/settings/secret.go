@@ -229,7 +229,12 @@ func urlPieces(text string) []string {
 	if web := u.Scheme == "http" || u.Scheme == "https"; web && strings.Trim(u.Path, "/") != "" {
 		out = append(out, u.Path, u.EscapedPath(), u.RawQuery)
 		out = append(out, strings.Split(u.Path, "/")...)
-		out = append(out, strings.FieldsFunc(u.RawQuery, func(r rune) bool { return r == '&' || r == '=' })...)
+		for part := range strings.SplitSeq(u.RawQuery, "&") {
+			name, value, _ := strings.Cut(part, "=")
+			if out = append(out, value); strings.Trim(value, "=") == "" {
+				out = append(out, name) // a token, perhaps; a name with a value is shown
+			}
+		}
 	}
 	for name, values := range u.Query() {
 		if !harmless.MatchString(name) {

@@ -126,6 +126,10 @@ func TestAScrubberLeavesWordsAlone(t *testing.T) {
 			"cannot open postgres://shop:xxxxx@h/shop: user=shop database=shop password=xxxxx relation shop_orders",
 		},
 		{"postgres://u:post@h/x", "postgres://u:post@h/x and u:post@tcp(h)/x of postgres", "postgres://u:xxxxx@h/x and u:xxxxx@tcp(h)/x of postgres"},
+		{
+			"https://h/hook?cert=FILE.pem&T0KEN&T1KEN==", "parameter cert: open FILE.pem: hook T0KEN T1KEN",
+			"parameter cert: open xxxxx: xxxxx xxxxx xxxxx",
+		},
 		{"", "parse \"amqp://u:p@ss/w@h:1\": no", "parse \"amqp://u:xxxxx@h:1\": no"},
 		{"", "open nats://T0KEN@h and https://h/x?token=T0KEN&y=1", "open nats://xxxxx@h and https://h/x?token=xxxxx&y=1"},
 		{"", "waybill: 3 events at 10:15, mail to ops@example.com, http://h:80/x", "waybill: 3 events at 10:15, mail to ops@example.com, http://h:80/x"},

@@ -51,6 +51,8 @@ type Sink struct {
 	Secret        Secret
 	// UnsignedAttributes sends signed webhooks in binary mode.
 	UnsignedAttributes bool
+	// PublicOnly connects to webhooks at public addresses only.
+	PublicOnly bool
 }
 
 // Relay is how events are delivered; see [github.com/waybillhq/waybill/relay.Config].
