@@ -3,15 +3,17 @@ package idempotency
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 )
 
-// Run removes what has expired, and counts if an observer wants to know, until ctx ends; then it returns nil. A second Run at the same time
-// is an error. Any number of processes may run it.
+// Run removes what has expired, and counts if an observer wants to know, until
+// ctx ends; then it returns nil. What fails is tried again: the log says when
+// failures begin, once a minute that they go on, and when they are over. A
+// second Run at the same time is an error. Any number of processes may run it.
 func (k *Keys[T]) Run(ctx context.Context) error {
 	if !k.running.CompareAndSwap(false, true) {
 		return errors.New("idempotency: Run is running already")
@@ -26,17 +28,17 @@ func (k *Keys[T]) Run(ctx context.Context) error {
 	}
 	count, stopCount := timer(counts)
 	defer stopCount()
+	database := outage.New(k.cfg.Logger, "the idempotency keys' database")
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-clean.C:
-			if _, err := k.Purge(ctx); err != nil && ctx.Err() == nil {
-				k.cfg.Logger.Warn("waybill: expired keys were not removed", slog.String("error", err.Error()))
-			}
+			_, err := k.Purge(ctx)
+			database.Note(ctx, "remove expired keys", err)
 			clean.Reset(jittered(k.cfg.CleanInterval))
 		case <-count.C:
-			k.count(ctx)
+			database.Note(ctx, "count", k.count(ctx))
 			count.Reset(jittered(counts))
 		}
 	}
@@ -77,13 +79,11 @@ func (k *Keys[T]) Purge(ctx context.Context) (int, error) {
 }
 
 // count tells the observer how the keys stand.
-func (k *Keys[T]) count(ctx context.Context) {
+func (k *Keys[T]) count(ctx context.Context) error {
 	stats, err := k.db.KeyStats(ctx)
 	if err != nil {
-		if ctx.Err() == nil {
-			k.cfg.Logger.Warn("waybill: keys were not counted", slog.String("error", err.Error()))
-		}
-		return
+		return err
 	}
 	k.cfg.Observe.Keys(observe.Keys{Processing: stats.Processing, Failed: stats.Failed, Uncertain: stats.Uncertain, Lapsed: stats.Lapsed})
+	return nil
 }

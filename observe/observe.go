@@ -99,6 +99,10 @@ type Backlog struct {
 	MaxAttempts int
 	// Oldest is the age of the oldest ready event.
 	Oldest time.Duration
+	// Captured says that change data capture reads the outbox: ready events are
+	// there to be read, stay for as long as the outbox keeps them, and wait for no
+	// delivery.
+	Captured bool
 }
 
 // Group is how a consumer group stands.

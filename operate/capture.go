@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/waybillhq/waybill/internal/outage"
 )
 
 // Capture is how an outbox is looked after that change data capture reads, and that has no relay.
@@ -49,8 +51,10 @@ func (d *Desk) Capturer(c Capture) (*Capturer, error) {
 	return &Capturer{desk: d, cfg: c}, nil
 }
 
-// Run does both until ctx ends. What fails is logged, and tried again next time. While a relay is live nothing is done, and that is
-// logged, too. A second Run at the same time is an error.
+// Run does both until ctx ends, and tries again at the next interval what
+// fails. While a relay is live it does nothing, which counts as a failure. The
+// log says when failures begin, once a minute that they go on, and when they
+// are over. A second Run at the same time is an error.
 func (c *Capturer) Run(ctx context.Context) error {
 	if c.running.Swap(true) {
 		return errors.New("operate: the capturer is running already")
@@ -58,16 +62,17 @@ func (c *Capturer) Run(ctx context.Context) error {
 	defer c.running.Store(false)
 	tick := time.NewTicker(c.cfg.Interval)
 	defer tick.Stop()
+	trouble := outage.New(c.desk.cfg.Logger, "looking after a captured outbox")
 	var purged time.Time
 	for {
 		_, err := c.desk.MakeReady(ctx)
+		trouble.Note(ctx, "make delayed events ready", err)
 		if err == nil && (purged.IsZero() || time.Since(purged) >= c.cfg.PurgeInterval) {
-			if err = c.purge(ctx); err == nil {
+			err = c.purge(ctx)
+			trouble.Note(ctx, "purge", err)
+			if err == nil {
 				purged = time.Now()
 			}
-		}
-		if err != nil && ctx.Err() == nil {
-			c.desk.cfg.Logger.Error("waybill: looking after a captured outbox failed, and is tried again", slog.String("error", err.Error()))
 		}
 		select {
 		case <-ctx.Done():
@@ -98,7 +103,7 @@ func (d *Desk) MakeReady(ctx context.Context) (int, error) {
 		n, err := d.db.MakeReady(ctx, d.cfg.Batch)
 		sum += n
 		if err != nil {
-			return sum, fmt.Errorf("operate: making delayed events ready (%d are): %w", sum, err)
+			return sum, fmt.Errorf("operate: making delayed events ready: %w", err)
 		}
 		if n < d.cfg.Batch {
 			return sum, nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 )
@@ -24,6 +25,10 @@ type Config struct {
 	// Logger gets what the schedulers do. Defaults to [slog.Default];
 	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
+	// Captured says that change data capture reads the outbox, and no relay
+	// delivers from it. Ready events then stay for as long as [Capture.Keep], and
+	// wait for nothing; the observer is told so. Defaults to false.
+	Captured bool
 	// Observe plugs in metrics.
 	Observe observe.Hooks
 }
@@ -89,23 +94,25 @@ func (d *Desk) Stats(ctx context.Context) (Stats, error) {
 	if d.cfg.Observe.Backlog != nil {
 		d.cfg.Observe.Backlog(observe.Backlog{
 			Ready: s.Ready, Failed: s.Failed, Scheduled: s.Scheduled, Dead: s.Dead, Holding: s.Holding,
-			MaxAttempts: s.MaxAttempts, Oldest: out.Lag,
+			MaxAttempts: s.MaxAttempts, Oldest: out.Lag, Captured: d.cfg.Captured,
 		})
 	}
 	return out, nil
 }
 
-// Watch calls [Desk.Stats] every interval until ctx ends, so that the observer's gauges stay fresh. What fails is logged.
+// Watch calls [Desk.Stats] every interval until ctx ends, so that the
+// observer's gauges stay fresh. The log says when counting begins to fail, once
+// a minute that it goes on failing, and when it works again.
 func (d *Desk) Watch(ctx context.Context, every time.Duration) error {
 	if every <= 0 {
 		return fmt.Errorf("operate: watch: the interval %v is not positive", every)
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
+	trouble := outage.New(d.cfg.Logger, "counting")
 	for {
-		if _, err := d.Stats(ctx); err != nil && ctx.Err() == nil {
-			d.cfg.Logger.Error("waybill: counting failed", slog.String("error", err.Error()))
-		}
+		_, err := d.Stats(ctx)
+		trouble.Note(ctx, "count", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -159,8 +166,10 @@ func (d *Desk) Find(ctx context.Context, id waybill.ID) (store.Record, error) {
 	return records[0], nil
 }
 
-// SetLanes changes into how many lanes the outbox is divided. Stop the relays first (while one is live this is
-// [store.ErrRelayLive]), and start writers again afterwards: they remember the number.
+// SetLanes changes into how many lanes the outbox is divided. Stop the relays
+// first: while one is live this is [store.ErrRelayLive]. Services may go on
+// writing: the change waits for transactions that have written, and later ones
+// use the new number.
 func (d *Desk) SetLanes(ctx context.Context, n int) error {
 	if err := d.db.SetLanes(ctx, n); err != nil {
 		return fmt.Errorf("operate: changing the number of lanes to %d: %w", n, err)

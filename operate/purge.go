@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/internal/retention"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
@@ -85,15 +86,30 @@ func (p *Purger) Once(ctx context.Context, progress func(Purged)) (Purged, error
 	return Purged(r), nil
 }
 
-// Run deletes at once and then every interval, until ctx ends. What fails is logged, and tried again next time. A second Run
-// at the same time is an error.
+// Run deletes at once and then every interval, until ctx ends, and tries again
+// at the next interval what fails. The log says when purging begins to fail, at
+// most once a minute that it goes on failing, and when it works again. A second
+// Run at the same time is an error.
 func (p *Purger) Run(ctx context.Context) error {
 	if p.running.Swap(true) {
 		return errors.New("operate: the purger is running already")
 	}
 	defer p.running.Store(false)
-	retention.Loop(ctx, p.db, p.policy, 0, p.interval, p.log, p.observe)
-	return nil
+	tick := time.NewTicker(p.interval)
+	defer tick.Stop()
+	trouble := outage.New(p.log, "purging")
+	for {
+		gone, err := p.Once(ctx, nil)
+		trouble.Note(ctx, "purge", err)
+		if gone != (Purged{}) {
+			p.log.Info("waybill: purged", slog.Int("delivered", gone.Delivered), slog.Int("dead", gone.Dead))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }
 
 // PurgeWritten deletes ready events that were written, and became due, longer ago than age, and frees their dedup keys: for an
@@ -107,7 +123,7 @@ func (d *Desk) PurgeWritten(ctx context.Context, age time.Duration, progress fun
 		n, err := d.db.PurgeWritten(ctx, age, d.cfg.Batch)
 		sum += n
 		if err != nil {
-			return sum, fmt.Errorf("operate: purging written events (%d are gone): %w", sum, err)
+			return sum, fmt.Errorf("operate: purging written events: %w", err)
 		}
 		if n > 0 && d.cfg.Observe.Purged != nil {
 			d.cfg.Observe.Purged("written", n)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/internal/unit"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
@@ -45,6 +46,9 @@ type Reconciler[T any] struct {
 	jobs    []*Job
 	cfg     Config
 	running atomic.Bool
+
+	database *outage.Log            // asking when jobs are due
+	trouble  map[string]*outage.Log // runs, by the job's name
 }
 
 // New returns a reconciler for some jobs. It does not touch the database.
@@ -71,7 +75,10 @@ func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error
 	if cfg.Outbox.Logger == nil {
 		cfg.Outbox.Logger = cfg.Logger
 	}
-	r := &Reconciler[T]{db: db, cfg: cfg, runner: unit.NewRunner[T](db, cfg.Logger)}
+	r := &Reconciler[T]{
+		db: db, cfg: cfg, runner: unit.NewRunner[T](db, cfg.Logger),
+		database: outage.New(cfg.Logger, "the reconciler's database"), trouble: make(map[string]*outage.Log),
+	}
 	if len(jobs) == 0 {
 		errs = append(errs, errors.New("there are no jobs"))
 	}
@@ -82,6 +89,7 @@ func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error
 		}
 		errs = append(errs, err)
 		r.jobs = append(r.jobs, &j)
+		r.trouble[j.Name] = outage.New(cfg.Logger, "a reconciliation job", "job", j.Name)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("reconcile: %w", err)

@@ -23,9 +23,13 @@ const (
 	endTimeout = 10 * time.Second
 )
 
-// Run runs the jobs by their schedules until ctx ends; then it returns nil. Any number of processes may run it at once: each run of a job
-// takes place on one of them. What goes wrong is logged, and told to the observer. A run that ctx cuts short is made up for by another node, or
-// at the next start. A second Run at the same time is an error.
+// Run runs the jobs by their schedules until ctx ends; then it returns nil. Any
+// number of processes may run it at once: each run of a job takes place on one
+// of them. The observer is told of every run. The log says when a job, or
+// asking the database about jobs, begins to fail, once a minute that it goes on
+// failing, and when it works again. A run that ctx cuts short is made up for by
+// another node, or at the next start. A second Run at the same time is an
+// error.
 func (r *Reconciler[T]) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
 		return errors.New("reconcile: it is running already")
@@ -54,19 +58,19 @@ func (r *Reconciler[T]) loop(ctx context.Context, j *Job) {
 // several nodes that find so at the same time one gets the job: the others have seen a fence that is not the last one any more.
 func (r *Reconciler[T]) turn(ctx context.Context, j *Job) time.Duration {
 	rec, found, err := r.db.FindJob(ctx, j.Name)
-	if err == nil {
-		if wait := j.wait(rec, found); wait > 0 {
-			return min(wait, longestSleep)
-		}
-		var busy bool
-		_, busy, err = r.run(ctx, j, rec.Fence)
-		if busy {
-			return leastPause
-		}
+	r.database.Note(ctx, "look when "+j.Name+" is due", err)
+	if err != nil {
+		return troubleSleep
 	}
-	if err != nil && ctx.Err() == nil {
-		r.cfg.Logger.Error("waybill: a reconciliation job failed, and runs again as scheduled",
-			slog.String("job", j.Name), slog.String("error", err.Error()))
+	if wait := j.wait(rec, found); wait > 0 {
+		return min(wait, longestSleep)
+	}
+	_, busy, err := r.run(ctx, j, rec.Fence)
+	if busy {
+		return leastPause
+	}
+	r.trouble[j.Name].Note(ctx, "run", err)
+	if err != nil {
 		return troubleSleep
 	}
 	return 0

@@ -59,7 +59,8 @@ type Keeper interface {
 	// may run on several nodes at a time.
 	Tidy(ctx context.Context, age time.Duration) error
 	// SetLanes changes the number of lanes: it moves every pending and dead row to its new lane, and raises every epoch.
-	// While a relay is live it is [ErrRelayLive]. Writers that are running must be started again.
+	// While a relay is live it is [ErrRelayLive]. Writers may go on: the
+	// tables refuse a lane of the old number, and the writer follows.
 	SetLanes(ctx context.Context, n int) error
 }
 

@@ -3,6 +3,7 @@
 package outage
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"strings"
@@ -74,6 +75,17 @@ func (l *Log) Succeeded(operation string) {
 	}
 	if len(l.failing) == 0 {
 		l.log.Info("waybill: "+l.what+" works again", l.with("lasted", now.Sub(l.since), "failures", l.failures)...)
+	}
+}
+
+// Note notes how an operation ended. A failure that the end of ctx explains is
+// no failure of the thing.
+func (l *Log) Note(ctx context.Context, operation string, err error) {
+	switch {
+	case err == nil:
+		l.Succeeded(operation)
+	case ctx.Err() == nil:
+		l.Failed(operation, err)
 	}
 }
 

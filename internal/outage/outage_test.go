@@ -2,6 +2,7 @@ package outage_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"slices"
@@ -74,4 +75,22 @@ func TestLog(t *testing.T) {
 		l.Succeeded("read")
 		want(`level=INFO msg="waybill: the database works again" node=n1 lasted=1m1s failures=3`)
 	})
+}
+
+// TestNote: a failure that the end of the context explains is no outage.
+func TestNote(t *testing.T) {
+	var text bytes.Buffer
+	l := outage.New(slog.New(slog.NewTextHandler(&text, nil)), "the database")
+	ctx, cancel := context.WithCancel(t.Context())
+	l.Note(ctx, "read", nil)
+	cancel()
+	l.Note(ctx, "read", context.Canceled)
+	if text.Len() != 0 {
+		t.Errorf("without an outage the log says\n%s", text.String())
+	}
+	l.Note(t.Context(), "read", errors.New("connection refused"))
+	l.Note(t.Context(), "read", nil)
+	if n := strings.Count(text.String(), "\n"); n != 2 || !strings.Contains(text.String(), "works again") {
+		t.Errorf("the log of an outage is\n%s", text.String())
+	}
 }

@@ -4,11 +4,11 @@ package retention
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 )
@@ -77,7 +77,9 @@ func (p Policy) purge(
 	}
 }
 
-// Loop does it once after the delay and then every interval, until ctx ends. What fails is logged, and tried again next time.
+// Loop does it once after the delay and then every interval, until ctx ends. A
+// failure is tried again at the next interval; an outage is logged when it
+// begins, once a minute at most, and when it is over.
 func Loop(ctx context.Context, db store.Keeper, p Policy, delay, interval time.Duration, log *slog.Logger, hooks observe.Hooks) {
 	first := time.NewTimer(delay)
 	defer first.Stop()
@@ -88,12 +90,11 @@ func Loop(ctx context.Context, db store.Keeper, p Policy, delay, interval time.D
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
+	purging := outage.New(log, "purging")
 	for {
 		r, err := Once(ctx, db, p, hooks)
-		switch {
-		case err != nil && !errors.Is(err, context.Canceled):
-			log.Error("waybill: purging failed, and is tried again later", slog.String("error", err.Error()))
-		case r.Delivered+r.Dead > 0:
+		purging.Note(ctx, "purge", err)
+		if r.Delivered+r.Dead > 0 {
 			log.Info("waybill: purged", slog.Int("delivered", r.Delivered), slog.Int("dead", r.Dead))
 		}
 		select {

@@ -24,6 +24,8 @@ type instruments struct {
 	backlog, failed, scheduled, dead, holding      metric.Int64Gauge
 	attemptsHighest                                metric.Int64Gauge
 	backlogOldest                                  metric.Float64Gauge
+	captured                                       metric.Int64Gauge
+	capturedOldest                                 metric.Float64Gauge
 	purged, deadReplayed, deadDiscarded            metric.Int64Counter
 	consumeSuccess, consumeReplayed                metric.Int64Counter
 	consumeFailure, consumeDead                    metric.Int64Counter
@@ -95,6 +97,8 @@ func (b *builder) tables(in *instruments) {
 	in.holding = b.gauge("holding", "{event}", "Events that hold their aggregate back.")
 	in.attemptsHighest = b.gauge("attempts.highest", "{attempt}", "The most attempts that a pending event has had.")
 	in.backlogOldest = b.age("backlog.oldest", "Age of the oldest event that waits for its first delivery.")
+	in.captured = b.gauge("captured", "{event}", "Events in the tables that are kept for change data capture to read.")
+	in.capturedOldest = b.age("captured.oldest", "Age of the oldest event that is kept for change data capture to read.")
 	in.purged = b.counter("purged", "{row}", "Rows that retention has removed.")
 	in.deadReplayed = b.counter("dead.replayed", "{event}", "Dead letters that an operator replayed.")
 	in.deadDiscarded = b.counter("dead.discarded", "{event}", "Dead letters that an operator threw away.")

@@ -135,11 +135,15 @@ func (o *Observer) lag(oldest time.Duration) {
 
 func (o *Observer) backlog(b observe.Backlog) {
 	plain := o.series.plain.get()
-	o.set(o.in.backlog, b.Ready, plain)
+	ready, oldest := o.in.backlog, o.in.backlogOldest
+	if b.Captured { // they wait for no delivery, so no alert on a backlog is about them
+		ready, oldest = o.in.captured, o.in.capturedOldest
+	}
+	o.set(ready, b.Ready, plain)
+	oldest.Record(background, b.Oldest.Seconds(), plain.record...)
 	o.set(o.in.failed, b.Failed, plain)
 	o.set(o.in.scheduled, b.Scheduled, plain)
 	o.set(o.in.dead, b.Dead, plain)
 	o.set(o.in.holding, b.Holding, plain)
 	o.set(o.in.attemptsHighest, int64(b.MaxAttempts), plain)
-	o.in.backlogOldest.Record(background, b.Oldest.Seconds(), plain.record...)
 }

@@ -176,6 +176,18 @@ func TestManyCountAtOnce(t *testing.T) {
 	p.want(8, "waybill.dispatch.success", "event_type", "T99")
 }
 
+// TestACapturedOutboxHasNoBacklog: what change data capture reads has gauges of
+// its own; those that alerts on a backlog look at do not appear.
+func TestACapturedOutboxHasNoBacklog(t *testing.T) {
+	p := newProcess(t, otelobserve.Config{})
+	p.Hooks().Backlog(observe.Backlog{Ready: 7, Dead: 2, Oldest: time.Hour, Captured: true})
+	p.want(7, "waybill.captured")
+	p.want(3600, "waybill.captured.oldest")
+	p.want(2, "waybill.dead")
+	p.want(-1, "waybill.backlog")
+	p.want(-1, "waybill.backlog.oldest")
+}
+
 // TestPrefix: the prefix begins every name, and a bad one is refused.
 func TestPrefix(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{Prefix: "orders.outbox"})

@@ -3,13 +3,20 @@ package mysqlstore_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/docblock"
+	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/reconcile"
+	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
@@ -31,6 +38,24 @@ func (a *accounts) grant(info string) {
 				exec(a.t, a.root, statement)
 			}
 		}
+	}
+}
+
+// replace drops procedures, and makes them again as they were.
+func (a *accounts) replace(procedures ...string) {
+	a.t.Helper()
+	for _, name := range procedures {
+		var text string
+		err := a.root.QueryRowContext(a.t.Context(), `SELECT CONCAT('CREATE PROCEDURE waybill_', ?, '(',
+			(SELECT GROUP_CONCAT(parameter_mode, ' ', parameter_name, ' ', dtd_identifier ORDER BY ordinal_position) FROM information_schema.parameters
+			WHERE specific_schema = DATABASE() AND specific_name = CONCAT('waybill_', ?)),
+			') MODIFIES SQL DATA SQL SECURITY INVOKER ', routine_definition)
+			FROM information_schema.routines WHERE routine_schema = DATABASE() AND routine_name = CONCAT('waybill_', ?)`, name, name, name).Scan(&text)
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		exec(a.t, a.root, "DROP PROCEDURE waybill_"+name)
+		exec(a.t, a.root, text)
 	}
 }
 
@@ -62,12 +87,22 @@ func testDocumentedGrants(t *testing.T) {
 	writer, writerDB := a.as("writer", "a-long-password-2")
 	node, relayDB := a.as("relay", "a-long-password-3")
 	reader, readerDB := a.as("reader", "a-long-password-4")
+	consumer, consumerDB := a.as("consumer", "a-long-password-5")
 	a.grant("sql mysql-grants")
+	a.grant("sql mysql-procedures")
+	a.replace("settle", "heartbeat") // as a migration does
+	denied(t, relayDB, "CALL waybill_heartbeat('', '', 0)")
+	a.grant("sql mysql-procedures")
 
 	evs := grantedWriter(t, writer)
-	denied(t, writerDB, "UPDATE waybill_lane SET epoch = epoch + 1", "DELETE FROM waybill_history", "DROP TABLE waybill_outbox")
+	denied(t, writerDB, "UPDATE waybill_lane SET epoch = epoch + 1", "DELETE FROM waybill_history", "DROP TABLE waybill_outbox",
+		"SELECT * FROM waybill_inbox", "SELECT * FROM waybill_idempotency")
+	evs = append(evs, grantedConsumer(t, consumer)...)
+	denied(t, consumerDB, "UPDATE waybill_lane SET epoch = epoch + 1", "UPDATE waybill_setting SET value = '1'", "DELETE FROM waybill_history",
+		"DROP TABLE waybill_inbox")
 	grantedRelay(t, node, len(evs))
-	denied(t, relayDB, "DROP TABLE waybill_outbox", "ALTER TABLE waybill_outbox COMMENT = ''")
+	grantedOperator(t, node)
+	denied(t, relayDB, "DROP TABLE waybill_outbox", "ALTER TABLE waybill_outbox COMMENT = ''", "INSERT INTO waybill_migration (version, name) VALUES (99, 'x')")
 	grantedReader(t, reader)
 	denied(t, readerDB, "DELETE FROM waybill_outbox", "INSERT INTO waybill_setting (name, value) VALUES ('x', 'y')")
 }
@@ -153,6 +188,164 @@ func grantedRelay(t *testing.T, s *mysqlstore.Store, pending int) {
 	must("PurgeKeys", err)
 }
 
+// grantedConsumer consumes events and answers requests, both of which write
+// events, and returns what is pending.
+func grantedConsumer(t *testing.T, s *mysqlstore.Store) []waybill.Event {
+	t.Helper()
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	box := newBox(t, s)
+	caused := []waybill.Event{event("consumed"), event("asked")}
+	in, err := inbox.New(s, inbox.Config{})
+	must("inbox.New", err)
+	group := in.Group("G", inbox.Options{KeepEvent: true})
+	ev := event("x")
+	for range 2 { // the second finds the record
+		_, err = group.Consume(t.Context(), ev, func(ctx context.Context, tx *sql.Tx, _ waybill.Event) error { return box.Write(ctx, tx, caused[0]) })
+		must("Consume", err)
+	}
+	boom := errors.New("out of stock")
+	_, err = group.Consume(t.Context(), event("y"), func(context.Context, *sql.Tx, waybill.Event) error { return boom })
+	if !errors.Is(err, boom) {
+		t.Fatalf("Consume of what fails: %v", err)
+	}
+	intake, owner := intakes("G", 1)[0], waybill.NewID()
+	rec, took, err := s.ClaimEvent(t.Context(), intake, owner, time.Minute, 3, nil)
+	if err != nil || !took {
+		t.Fatalf("ClaimEvent: %t, %v", took, err)
+	}
+	_, err = s.FailEvent(t.Context(), intake, store.Failure{Owner: owner, Fence: rec.Fence, Dead: true, Error: "x"})
+	must("FailEvent", err)
+	_, err = s.DueRecords(t.Context(), "G", 10)
+	must("DueRecords", err)
+	_, err = s.PurgeRecords(t.Context(), "G", time.Hour, 10)
+	must("PurgeRecords", err)
+
+	keys, err := idempotency.New(s, idempotency.Config{})
+	must("idempotency.New", err)
+	hash, err := idempotency.HashJSON("request")
+	must("HashJSON", err)
+	_, err = idempotency.Do(t.Context(), keys, idempotency.Request{Operation: "op", Key: "do", Hash: hash}, func(context.Context) (int, error) { return 1, nil })
+	must("Do", err)
+	for range 2 { // the second gets the answer of the first
+		_, err = idempotency.DoTx(t.Context(), keys, idempotency.Request{Operation: "op", Key: "tx", Hash: hash}, func(ctx context.Context, tx *sql.Tx) (int, error) {
+			return 1, box.Write(ctx, tx, caused[1])
+		})
+		must("DoTx", err)
+	}
+	_, err = keys.Purge(t.Context())
+	must("Purge of keys", err)
+	return caused
+}
+
+// grantedOperator runs a relay, and does what its account promises beside it:
+// jobs, replay, discard, unblock, purges.
+func grantedOperator(t *testing.T, s *mysqlstore.Store) {
+	t.Helper()
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	box := newBox(t, s) // waybill send, as the relay's account
+	evs := []waybill.Event{event("dies"), event("dies, too"), event("arrives")}
+	must("InTx", box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error { return box.Write(ctx, tx, evs...) }))
+	r, err := relay.New(s, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
+		if d.ID == evs[0].ID || d.ID == evs[1].ID {
+			return waybill.Permanent(errors.New("no such customer"))
+		}
+		return nil
+	}), relay.Config{OnDead: relay.Block, PollInterval: 10 * time.Millisecond})
+	must("relay.New", err)
+	desk, err := operate.New(s, operate.Config{})
+	must("operate.New", err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	state := func(ev waybill.Event) store.State {
+		rec, err := desk.Find(t.Context(), ev.ID)
+		must("Find", err)
+		return rec.State
+	}
+	until(t, "the relay to settle", func() bool {
+		return state(evs[0]) == store.Dead && state(evs[1]) == store.Dead && state(evs[2]) == store.Delivered
+	})
+	cancel()
+	must("Run", <-done)
+	if sink, err := s.RecordedSink(t.Context()); err != nil || !strings.Contains(sink, "in-process") {
+		t.Errorf("RecordedSink: %q, %v", sink, err)
+	}
+	if n, err := desk.Unblock(t.Context(), evs[0].ID); err != nil || len(n) != 1 {
+		t.Errorf("Unblock: %v, %v", n, err)
+	}
+	if n, err := desk.Replay(t.Context(), evs[0].ID); err != nil || len(n.IDs) != 1 {
+		t.Errorf("Replay: %+v, %v", n, err)
+	}
+	if n, err := desk.Discard(t.Context(), evs[1].ID); err != nil || len(n) != 1 {
+		t.Errorf("Discard: %v, %v", n, err)
+	}
+	if n, err := desk.MakeReady(t.Context()); err != nil || n != 1 { // what was replayed
+		t.Errorf("MakeReady: %d, %v", n, err)
+	}
+	if n, err := desk.PurgeWritten(t.Context(), time.Nanosecond, nil); err != nil || n == 0 {
+		t.Errorf("PurgeWritten: %d, %v", n, err)
+	}
+	p, err := desk.Purger(operate.Keep{History: time.Nanosecond, Dead: time.Nanosecond})
+	must("Purger", err)
+	if gone, err := p.Once(t.Context(), nil); err != nil || gone.Delivered == 0 {
+		t.Errorf("Purger.Once: %+v, %v", gone, err)
+	}
+	if n, err := s.Redrive(t.Context(), "G", nil, 10); err != nil || n == 0 {
+		t.Errorf("Redrive: %d, %v", n, err)
+	}
+	if n, err := s.PurgeRecords(t.Context(), "G", time.Nanosecond, 10); err != nil || n == 0 {
+		t.Errorf("PurgeRecords: %d, %v", n, err)
+	}
+	_, err = s.PurgeKeys(t.Context(), 10)
+	must("PurgeKeys", err)
+	_, err = s.ResolveKey(t.Context(), store.KeyID{Operation: "op", Key: "none"}, store.KeyEnd{State: store.KeyFailed})
+	must("ResolveKey", err)
+	grantedJobs(t, s)
+}
+
+// grantedJobs runs a job that sends, and one over the tables.
+func grantedJobs(t *testing.T, s *mysqlstore.Store) {
+	t.Helper()
+	rec, err := reconcile.New(s, []reconcile.Job{
+		{Name: "sends", LookBack: time.Hour, Find: func(_ context.Context, _ reconcile.Window, missing func(waybill.Event) error) error {
+			return missing(event("lost"))
+		}},
+		reconcile.UnrecordedReport(s, "G", 7*24*time.Hour, nil), reconcile.StuckLeases(s, time.Minute), reconcile.StuckKeys(s, time.Minute),
+	}, reconcile.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, job := range []string{"sends", "unrecorded:G", "stuck-leases", "stuck-keys"} {
+		if rep, err := rec.RunOnce(t.Context(), job); err != nil || job == "sends" && rep.Sent != 1 {
+			t.Errorf("the job %s: %+v, %v", job, rep, err)
+		}
+	}
+	if n, err := s.ForgetSent(t.Context(), "sends", 0, 10); err != nil || n != 1 {
+		t.Errorf("ForgetSent: %d, %v", n, err)
+	}
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !done(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("gave up waiting for %s", what)
+		}
+		runtime.Gosched()
+	}
+}
+
 // grantedReader looks at everything.
 func grantedReader(t *testing.T, s *mysqlstore.Store) {
 	t.Helper()
@@ -172,6 +365,15 @@ func grantedReader(t *testing.T, s *mysqlstore.Store) {
 	}
 	if _, err := s.ListJobs(t.Context()); err != nil {
 		t.Errorf("ListJobs: %v", err)
+	}
+	if _, err := s.RecordedSink(t.Context()); err != nil { // waybill doctor
+		t.Errorf("RecordedSink: %v", err)
+	}
+	if _, err := s.ListRecords(t.Context(), store.RecordFilter{}, "", waybill.ID{}, 10); err != nil {
+		t.Errorf("ListRecords: %v", err)
+	}
+	if _, err := s.ListKeys(t.Context(), store.KeyFilter{}, store.KeyID{}, 10); err != nil {
+		t.Errorf("ListKeys: %v", err)
 	}
 	if _, err := s.Migrations(t.Context()); err != nil {
 		t.Errorf("Migrations: %v", err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/waybillhq/waybill/internal/docblock"
 	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/pgstore"
@@ -68,6 +70,86 @@ func refused(t *testing.T, pool *pgxpool.Pool, schema string, statements ...stri
 		if !errors.As(err, &coded) || coded.SQLState() != "42501" {
 			t.Errorf("%s: %v, want that it is not allowed", statement, err)
 		}
+	}
+}
+
+func second[A any](_ A, err error) error { return err }
+
+// grantedOperator does what the relay's role promises beside delivering: jobs,
+// replay, discard, unblock, and the purges of the inbox and of keys.
+func grantedOperator(t *testing.T, db *pgstore.Store, box *outbox.Outbox[pgx.Tx]) {
+	t.Helper()
+	must := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	ev := func(aggregate string) waybill.Event {
+		return waybill.Event{ID: waybill.NewID(), Type: "A", AggregateType: "t", AggregateID: aggregate, Payload: []byte("1")}
+	}
+	evs := []waybill.Event{ev("one"), ev("two"), ev("three")}
+	must("InTx", box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, evs...) }))
+	r, err := relay.New(db, relay.SinkFunc(func(context.Context, waybill.Delivery) error {
+		return waybill.Permanent(errors.New("no such customer"))
+	}), relay.Config{OnDead: relay.Block})
+	must("relay.New", err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	for deadline := time.Now().Add(time.Minute); ; {
+		n, err := db.Count(t.Context(), store.Dead, store.Filter{AggregateType: "t"})
+		must("Count", err)
+		if n == int64(len(evs)) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the relay does not deliver")
+		}
+		runtime.Gosched()
+	}
+	cancel()
+	must("Run", <-done)
+	if sink, err := db.RecordedSink(t.Context()); err != nil || !strings.Contains(sink, "in-process") {
+		t.Errorf("RecordedSink: %q, %v", sink, err)
+	}
+	desk, err := operate.New(db, operate.Config{})
+	must("operate.New", err)
+	if n, err := desk.Unblock(t.Context(), evs[0].ID); err != nil || len(n) != 1 {
+		t.Errorf("Unblock: %v, %v", n, err)
+	}
+	if n, err := desk.Discard(t.Context(), evs[1].ID); err != nil || len(n) != 1 {
+		t.Errorf("Discard: %v, %v", n, err)
+	}
+	if n, err := desk.Replay(t.Context(), evs[2].ID); err != nil || len(n.IDs) != 1 {
+		t.Errorf("Replay: %+v, %v", n, err)
+	}
+	if n, err := desk.MakeReady(t.Context()); err != nil || n != 1 {
+		t.Errorf("MakeReady: %d, %v", n, err)
+	}
+	if n, err := db.PurgeRecords(t.Context(), "G", time.Nanosecond, 10); err != nil || n != 1 { // the consumer's
+		t.Errorf("PurgeRecords: %d, %v", n, err)
+	}
+	_, err = db.Redrive(t.Context(), "G", nil, 10)
+	must("Redrive", err)
+	_, err = db.PurgeKeys(t.Context(), 10)
+	must("PurgeKeys", err)
+	_, err = db.ResolveKey(t.Context(), store.KeyID{Operation: "op", Key: "none"}, store.KeyEnd{State: store.KeyFailed})
+	must("ResolveKey", err)
+	rec, err := reconcile.New(db, []reconcile.Job{
+		{Name: "sends", LookBack: time.Hour, Find: func(_ context.Context, _ reconcile.Window, missing func(waybill.Event) error) error {
+			return missing(ev("lost"))
+		}},
+		reconcile.UnrecordedReport(db, "G", 7*24*time.Hour, nil), reconcile.StuckLeases(db, time.Minute), reconcile.StuckKeys(db, time.Minute),
+	}, reconcile.Config{})
+	must("reconcile.New", err)
+	for _, job := range []string{"sends", "unrecorded:G", "stuck-leases", "stuck-keys"} {
+		if rep, err := rec.RunOnce(t.Context(), job); err != nil || job == "sends" && rep.Sent != 1 {
+			t.Errorf("the job %s: %+v, %v", job, rep, err)
+		}
+	}
+	if n, err := db.ForgetSent(t.Context(), "sends", 0, 10); err != nil || n != 1 {
+		t.Errorf("ForgetSent: %d, %v", n, err)
 	}
 }
 
@@ -242,6 +324,7 @@ func TestDocumentedGrants(t *testing.T) {
 	if _, err := desk.PurgeWritten(t.Context(), time.Nanosecond, nil); err != nil {
 		t.Errorf("PurgeWritten: %v", err)
 	}
+	grantedOperator(t, rdb, rbox)
 	refused(t, relayPool, schema, `DROP TABLE waybill_outbox`, `CREATE TABLE waybill_x (a int)`, `INSERT INTO waybill_migration VALUES (1, 'x')`)
 
 	reader := as("reader")
@@ -259,8 +342,16 @@ func TestDocumentedGrants(t *testing.T) {
 	if _, err := look.Find(t.Context(), late[0].ID); err != nil {
 		t.Errorf("Find: %v", err)
 	}
-	if _, err := sdb.GroupStats(t.Context(), true); err != nil {
-		t.Errorf("GroupStats: %v", err)
+	for what, err := range map[string]error{ // what waybill doctor asks the library
+		"RecordedSink": second(sdb.RecordedSink(t.Context())), "Migrations": second(sdb.Migrations(t.Context())),
+		"GroupStats": second(sdb.GroupStats(t.Context(), true)), "KeyStats": second(sdb.KeyStats(t.Context())),
+		"ListJobs":    second(sdb.ListJobs(t.Context())),
+		"ListRecords": second(sdb.ListRecords(t.Context(), store.RecordFilter{}, "", waybill.ID{}, 10)),
+		"ListKeys":    second(sdb.ListKeys(t.Context(), store.KeyFilter{}, store.KeyID{}, 10)),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 	refused(t, reader, schema, `INSERT INTO waybill_outbox (type, payload) VALUES ('A', '1')`, `DELETE FROM waybill_dead`, `UPDATE waybill_delayed SET holds = false`)
 }

@@ -42,8 +42,11 @@ func calls(h *observe.Hooks) map[string]func() {
 		"Settled":   func() { h.Settled(1, time.Second, nil); h.Settled(1, time.Second, boom) },
 		"Lanes":     func() { h.Lanes(1, 32) },
 		"Lag":       func() { h.Lag(time.Second) },
-		"Backlog":   func() { h.Backlog(observe.Backlog{Ready: 1, Oldest: time.Second}) },
-		"Purged":    func() { h.Purged("dead", 1) },
+		"Backlog": func() {
+			h.Backlog(observe.Backlog{Ready: 1, Oldest: time.Second})
+			h.Backlog(observe.Backlog{Ready: 1, Oldest: time.Second, Captured: true})
+		},
+		"Purged": func() { h.Purged("dead", 1) },
 		"Consumed": func() {
 			h.Consumed("INVENTORY", &ev, time.Second, false)
 			h.Consumed("INVENTORY", &ev, time.Second, true)

@@ -3,7 +3,6 @@ package command_test
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -267,28 +266,34 @@ func TestServeRefusesASecondRelayOfAnotherName(t *testing.T) {
 	first.end(t)
 }
 
-// TestServeRefusesNewerTables: what a migration that this program does not know means for it, nobody can say.
+// TestServeRefusesNewerTables: it is not known what a migration that this
+// program does not know means for it.
 func TestServeRefusesNewerTables(t *testing.T) {
-	t.Chdir(t.TempDir())
-	db, err := sql.Open("sqlite", "waybill.db")
-	if err != nil {
-		t.Fatal(err)
+	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
+		t.Run(kind, func(t *testing.T) { testServeRefusesNewerTables(t, kind) })
 	}
-	defer func() { _ = db.Close() }()
-	s := &script{t: t, ids: map[string]string{}}
-	if _, errs, code := s.run(t.Context(), []string{"migrate", "up"}, ""); code != command.Ok {
-		t.Fatal(errs)
+}
+
+func testServeRefusesNewerTables(t *testing.T, kind string) {
+	s := newScript(t, kind)
+	table, at := "waybill_migration", "CURRENT_TIMESTAMP"
+	switch kind {
+	case "sqlite":
+		at = "0"
+	case "postgres":
+		table = s.database + "." + table
 	}
-	if _, err := db.ExecContext(t.Context(), `INSERT INTO waybill_migration (version, name, applied_at) VALUES (99, 'from the future', 0)`); err != nil {
-		t.Fatal(err)
-	}
+	st := s.open()
+	_, err := st.SQL.ExecContext(t.Context(), "INSERT INTO "+table+" (version, name, applied_at) VALUES (99, 'from the future', "+at+")")
+	s.must(err)
+	s.must(st.Close())
 	for _, migrate := range []string{"true", "false"} {
 		_, errs, code := s.run(t.Context(), []string{"serve", "--sink", "log:", "--store-migrate=" + migrate, "--http-listen", "127.0.0.1:0"}, "")
 		if code != command.Failed || !strings.Contains(errs, "99 (from the future)") || !strings.Contains(errs, "store.newer-tables") {
 			t.Errorf("store.migrate=%s: it ended with %d: %s", migrate, code, errs)
 		}
 	}
-	d := serve(t, nil, "--sink", "log:", "--store-newer-tables")
+	d := serve(t, s.environ, "--sink", "log:", "--store-newer-tables")
 	waitFor(t, "the relay", func() bool { return strings.Contains(d.err.String(), "lanes acquired") })
 	if !strings.Contains(d.err.String(), "newer than it is") {
 		t.Errorf("it says nothing about the tables: %s", d.err.String())
@@ -296,17 +301,23 @@ func TestServeRefusesNewerTables(t *testing.T) {
 	d.end(t)
 }
 
-// TestServeLooksAfterACapturedOutbox: without a relay, delayed events become ready, and old ones go.
+// TestServeLooksAfterACapturedOutbox: without a relay, delayed events become
+// ready, and old ones go.
 func TestServeLooksAfterACapturedOutbox(t *testing.T) {
-	t.Chdir(t.TempDir())
-	s := &script{t: t, ids: map[string]string{}}
+	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
+		t.Run(kind, func(t *testing.T) { testServeLooksAfterACapturedOutbox(t, kind) })
+	}
+}
+
+func testServeLooksAfterACapturedOutbox(t *testing.T, kind string) {
+	s := newScript(t, kind)
 	if _, errs, code := s.run(t.Context(), []string{"migrate", "up"}, ""); code != command.Ok {
 		t.Fatal(errs)
 	}
 	if _, errs, code := s.run(t.Context(), []string{"send", "A", "--delay", "10ms", "--payload", "1"}, ""); code != command.Ok {
 		t.Fatal(errs)
 	}
-	d := serve(t, nil, "--relay-enabled=false", "--cdc-enabled", "--cdc-keep", "1ms", "--cdc-interval", "10ms", "--purge-interval", "10ms")
+	d := serve(t, s.environ, "--relay-enabled=false", "--cdc-enabled", "--cdc-keep", "1ms", "--cdc-interval", "10ms", "--purge-interval", "10ms")
 	waitFor(t, "the event to become ready, and then to go", func() bool {
 		out, _, code := s.run(t.Context(), []string{"stats", "--json"}, "")
 		return code == command.Ok && strings.Contains(out, `"ready": 0`) && strings.Contains(out, `"scheduled": 0`)

@@ -9,6 +9,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/jobs"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/reconcile"
 )
@@ -60,16 +61,17 @@ func (r *Relay) components() ([]Component, error) {
 	return all, nil
 }
 
-// every returns a component that does something at once and then at an interval. What fails is logged, and done again next time: a
-// database that is away for a while must not end the daemon.
+// every returns a component that does something at once and then at an interval.
+// A failure does not end the daemon: the component tries again at the next
+// interval, and logs when failures begin and when they are over, not each of
+// them.
 func (r *Relay) every(name string, interval time.Duration, do func(ctx context.Context) error) Component {
 	return Component{Name: name, Run: func(ctx context.Context) error {
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
+		trouble := outage.New(r.Log, name)
 		for {
-			if err := do(ctx); err != nil && ctx.Err() == nil {
-				r.Log.Error("waybill: "+name+" failed", slog.String("error", r.Store.Clean(err).Error()))
-			}
+			trouble.Note(ctx, name, r.Store.Clean(do(ctx)))
 			select {
 			case <-ctx.Done():
 				return nil

@@ -146,7 +146,7 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	desk := operate.Config{Batch: s.Purge.Batch, Logger: r.Log, Observe: r.Observe}
+	desk := operate.Config{Batch: s.Purge.Batch, Logger: r.Log, Captured: s.CDC.Enabled, Observe: r.Observe}
 	if r.Desk, err = operate.New(r.Store.Tables, desk); err != nil {
 		return err
 	}

@@ -1,0 +1,48 @@
+package idempotency_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store"
+)
+
+// TestRunLogsAnOutageOnce: a line when the database is away, one a minute, and
+// one when it is back, however often Run counts and cleans.
+func TestRunLogsAnOutageOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		d, k := open(t, idempotency.Config{
+			Logger: slog.New(slog.NewTextHandler(&log, nil)), CleanInterval: time.Second, CountInterval: time.Second,
+			Observe: observe.Hooks{Keys: func(observe.Keys) {}},
+		})
+		back := time.Now().Add(100 * time.Second)
+		tries := 0
+		away := func() error {
+			tries++
+			if time.Now().Before(back) {
+				return errBoom
+			}
+			return nil
+		}
+		d.stats = func() (store.KeyStats, error) { return store.KeyStats{}, away() }
+		d.purge = func(int) (int, error) { return 0, away() }
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		if err := k.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if len(lines) != 3 || !strings.Contains(lines[0], "fails, and is tried again") || !strings.Contains(lines[1], "still fails") ||
+			!strings.Contains(lines[2], "works again") || tries < 500 {
+			t.Errorf("%d tries; the log of an outage of 100 s:\n%s", tries, log.String())
+		}
+	})
+}
