@@ -12,29 +12,29 @@ type Class int
 // The classes, from "finished" to "never".
 const (
 	// Done: delivered.
-	Done Class = iota
+	ClassDone Class = iota
 	// Down: the destination is unreachable. No attempt is spent, the destination is paused and probed.
-	Down
+	ClassUnavailable
 	// Uncounted: not now; try again after the delay. No attempt is spent.
-	Uncounted
+	ClassDefer
 	// Counted: a failed attempt. The event is tried again after a backoff until its attempts are used up.
-	Counted
+	ClassRetry
 	// Dead: it can never succeed. The event becomes a dead letter at once.
-	Dead
+	ClassPermanent
 )
 
 // String returns the class's name in lower case.
 func (c Class) String() string {
 	switch c {
-	case Done:
+	case ClassDone:
 		return "done"
-	case Down:
+	case ClassUnavailable:
 		return "down"
-	case Uncounted:
+	case ClassDefer:
 		return "uncounted"
-	case Counted:
+	case ClassRetry:
 		return "counted"
-	case Dead:
+	case ClassPermanent:
 		return "dead"
 	}
 	return fmt.Sprintf("class(%d)", int(c))
@@ -52,23 +52,23 @@ func (c *classified) Unwrap() error { return c.err }
 
 // Permanent says that trying again cannot help: the event becomes a dead letter at once. Permanent(nil) is nil.
 func Permanent(err error) error {
-	return classify(Dead, 0, err)
+	return classify(ClassPermanent, 0, err)
 }
 
 // Unavailable says that the destination is down, and nothing is wrong with the event: no attempt is spent, and the
 // destination is probed until it is back. Unavailable(nil) is nil.
 func Unavailable(err error) error {
-	return classify(Down, 0, err)
+	return classify(ClassUnavailable, 0, err)
 }
 
 // RetryAfter is a failed attempt that names its own delay, as an HTTP 429 does. RetryAfter(d, nil) is nil.
 func RetryAfter(d time.Duration, err error) error {
-	return classify(Counted, d, err)
+	return classify(ClassRetry, d, err)
 }
 
 // Later puts the event off by d without spending an attempt: it is not its turn yet. Later(d, nil) is nil.
 func Later(d time.Duration, reason error) error {
-	return classify(Uncounted, d, reason)
+	return classify(ClassDefer, d, reason)
 }
 
 func classify(class Class, delay time.Duration, err error) error {
@@ -86,18 +86,18 @@ func classify(class Class, delay time.Duration, err error) error {
 // Done if it is [ErrSettled] or [ErrReplayed], and Counted otherwise.
 func Classify(err error) (Class, time.Duration) {
 	if err == nil {
-		return Done, 0
+		return ClassDone, 0
 	}
 	if c := find(err); c != nil {
 		return c.class, c.delay
 	}
 	switch {
 	case errors.Is(err, ErrDead), errors.Is(err, ErrConflict), errors.Is(err, ErrNoHandler):
-		return Dead, 0
+		return ClassPermanent, 0
 	case errors.Is(err, ErrSettled), errors.Is(err, ErrReplayed):
-		return Done, 0
+		return ClassDone, 0
 	}
-	return Counted, 0
+	return ClassRetry, 0
 }
 
 // find returns the classified error that decides, or nil.

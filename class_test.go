@@ -18,30 +18,30 @@ func TestClassify(t *testing.T) {
 		class waybill.Class
 		delay time.Duration
 	}{
-		{"nil", nil, waybill.Done, 0},
-		{"plain", plain, waybill.Counted, 0},
-		{"permanent", waybill.Permanent(plain), waybill.Dead, 0},
-		{"unavailable", waybill.Unavailable(plain), waybill.Down, 0},
-		{"retry after", waybill.RetryAfter(time.Minute, plain), waybill.Counted, time.Minute},
-		{"retry after nothing", waybill.RetryAfter(-time.Minute, plain), waybill.Counted, 0},
-		{"later", waybill.Later(time.Second, plain), waybill.Uncounted, time.Second},
-		{"wrapped", wrap(wrap(waybill.Unavailable(plain))), waybill.Down, 0},
-		{"the outermost decides", waybill.Permanent(wrap(waybill.Unavailable(plain))), waybill.Dead, 0},
-		{"the outermost decides, the other way", waybill.Unavailable(waybill.Permanent(plain)), waybill.Down, 0},
-		{"dead", wrap(waybill.ErrDead), waybill.Dead, 0},
-		{"conflict", waybill.ErrConflict, waybill.Dead, 0},
-		{"in progress", waybill.ErrInProgress, waybill.Counted, 0},
-		{"dead, but later", waybill.Later(time.Second, waybill.ErrDead), waybill.Uncounted, time.Second},
-		{"joined: the least final", errors.Join(waybill.Permanent(plain), waybill.Unavailable(plain)), waybill.Down, 0},
-		{"joined with plain", errors.Join(waybill.Permanent(plain), plain), waybill.Counted, 0},
-		{"joined dead ones", errors.Join(waybill.Permanent(plain), waybill.ErrConflict), waybill.Dead, 0},
-		{"joined with later", errors.Join(plain, waybill.Later(time.Second, plain)), waybill.Uncounted, time.Second},
-		{"joined delays: the longest", errors.Join(waybill.RetryAfter(1, plain), waybill.RetryAfter(3, plain), waybill.RetryAfter(2, plain)), waybill.Counted, 3},
-		{"joined inside joined", errors.Join(errors.Join(waybill.Permanent(plain), waybill.ErrDead), waybill.Later(5, plain)), waybill.Uncounted, 5},
-		{"wrapped join", wrap(errors.Join(waybill.Permanent(plain), waybill.Unavailable(plain))), waybill.Down, 0},
-		{"classified join", waybill.Permanent(errors.Join(plain, waybill.Unavailable(plain))), waybill.Dead, 0},
-		{"one of a join", errors.Join(nil, waybill.Permanent(plain)), waybill.Dead, 0},
-		{"two verbs", fmt.Errorf("%w and %w", waybill.Permanent(plain), waybill.Later(7, plain)), waybill.Uncounted, 7},
+		{"nil", nil, waybill.ClassDone, 0},
+		{"plain", plain, waybill.ClassRetry, 0},
+		{"permanent", waybill.Permanent(plain), waybill.ClassPermanent, 0},
+		{"unavailable", waybill.Unavailable(plain), waybill.ClassUnavailable, 0},
+		{"retry after", waybill.RetryAfter(time.Minute, plain), waybill.ClassRetry, time.Minute},
+		{"retry after nothing", waybill.RetryAfter(-time.Minute, plain), waybill.ClassRetry, 0},
+		{"later", waybill.Later(time.Second, plain), waybill.ClassDefer, time.Second},
+		{"wrapped", wrap(wrap(waybill.Unavailable(plain))), waybill.ClassUnavailable, 0},
+		{"the outermost decides", waybill.Permanent(wrap(waybill.Unavailable(plain))), waybill.ClassPermanent, 0},
+		{"the outermost decides, the other way", waybill.Unavailable(waybill.Permanent(plain)), waybill.ClassUnavailable, 0},
+		{"dead", wrap(waybill.ErrDead), waybill.ClassPermanent, 0},
+		{"conflict", waybill.ErrConflict, waybill.ClassPermanent, 0},
+		{"in progress", waybill.ErrInProgress, waybill.ClassRetry, 0},
+		{"dead, but later", waybill.Later(time.Second, waybill.ErrDead), waybill.ClassDefer, time.Second},
+		{"joined: the least final", errors.Join(waybill.Permanent(plain), waybill.Unavailable(plain)), waybill.ClassUnavailable, 0},
+		{"joined with plain", errors.Join(waybill.Permanent(plain), plain), waybill.ClassRetry, 0},
+		{"joined dead ones", errors.Join(waybill.Permanent(plain), waybill.ErrConflict), waybill.ClassPermanent, 0},
+		{"joined with later", errors.Join(plain, waybill.Later(time.Second, plain)), waybill.ClassDefer, time.Second},
+		{"joined delays: the longest", errors.Join(waybill.RetryAfter(1, plain), waybill.RetryAfter(3, plain), waybill.RetryAfter(2, plain)), waybill.ClassRetry, 3},
+		{"joined inside joined", errors.Join(errors.Join(waybill.Permanent(plain), waybill.ErrDead), waybill.Later(5, plain)), waybill.ClassDefer, 5},
+		{"wrapped join", wrap(errors.Join(waybill.Permanent(plain), waybill.Unavailable(plain))), waybill.ClassUnavailable, 0},
+		{"classified join", waybill.Permanent(errors.Join(plain, waybill.Unavailable(plain))), waybill.ClassPermanent, 0},
+		{"one of a join", errors.Join(nil, waybill.Permanent(plain)), waybill.ClassPermanent, 0},
+		{"two verbs", fmt.Errorf("%w and %w", waybill.Permanent(plain), waybill.Later(7, plain)), waybill.ClassDefer, 7},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if class, delay := waybill.Classify(c.err); class != c.class || delay != c.delay {
@@ -76,7 +76,7 @@ func TestClassKeepsTheError(t *testing.T) {
 
 func TestClassString(t *testing.T) {
 	for class, want := range map[waybill.Class]string{
-		waybill.Done: "done", waybill.Down: "down", waybill.Uncounted: "uncounted", waybill.Counted: "counted", waybill.Dead: "dead",
+		waybill.ClassDone: "done", waybill.ClassUnavailable: "down", waybill.ClassDefer: "uncounted", waybill.ClassRetry: "counted", waybill.ClassPermanent: "dead",
 		waybill.Class(42): "class(42)",
 	} {
 		if got := class.String(); got != want {

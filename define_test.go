@@ -68,7 +68,7 @@ func TestDecodeErrorsArePermanent(t *testing.T) {
 		"another shape": {Type: "OrderPlaced", Payload: []byte(`{"total": "much"}`)},
 	} {
 		p, err := d.Decode(ev)
-		if class, _ := waybill.Classify(err); class != waybill.Dead || p != (placed{}) {
+		if class, _ := waybill.Classify(err); class != waybill.ClassPermanent || p != (placed{}) {
 			t.Errorf("%s: Decode is %+v, %v of class %s, want dead", name, p, err, class)
 		}
 	}

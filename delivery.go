@@ -72,7 +72,7 @@ type Delivery struct {
 	Replay int
 	// Claim is the right by which the relay holds this delivery.
 	Claim Claim
-	// Uncounted says that the carrier counts no deliveries: this one may not be the first, whatever
+	// ClassDefer says that the carrier counts no deliveries: this one may not be the first, whatever
 	// Attempt is. A consumer group counts the attempt before it calls the handler.
 	Uncounted bool
 	// Suspect says that an earlier consumer may have had the event when it died, and may have died

@@ -169,7 +169,7 @@ func rabbitLane() lane {
 		if err != nil {
 			return nil, err
 		}
-		sink, err := b.Sink(rabbitbroker.SinkConfig{Topics: broker.OneTopic(topic), ToQueues: true, Declare: true})
+		sink, err := b.Sink(rabbitbroker.SinkConfig{Topics: broker.OneTopic(topic), ToQueues: true, Create: true})
 		if err != nil {
 			return nil, err
 		}

@@ -66,7 +66,7 @@ func (s *pgServer) drainers(peers bool) []drainer {
 func waybillDrainers(group string, with func(name, group string, cfg relay.Config, single bool) drainer) []drainer {
 	usual, tuned, wide := relay.Config{}, tunedRelay, relay.Config{Workers: 256}
 	if group == dropped {
-		usual.KeepHistory, tuned.KeepHistory, wide.KeepHistory = -1, -1, -1
+		usual.HistoryRetention, tuned.HistoryRetention, wide.HistoryRetention = -1, -1, -1
 	}
 	slow := with("waybill, one event a call, 256 workers", group, wide, true)
 	slow.slow = true

@@ -105,14 +105,14 @@ type steadyTurn struct {
 const (
 	warmUp      = 400 * time.Millisecond
 	graceTime   = 3 * time.Second
-	mostPerSec  = 40_000
+	maxPerSec   = 40_000
 	lookAgain   = 2 * time.Millisecond
 	openWorkers = 4 // times as many producers at a fixed rate, so that a slow commit does not delay the next
 )
 
 // take lets one contender take its turn.
 func (p steadyPlan) take(ctx context.Context, l *line) (steadyTurn, error) {
-	s := newStamps(int(mostPerSec * (p.turn + 2*warmUp).Seconds()))
+	s := newStamps(int(maxPerSec * (p.turn + 2*warmUp).Seconds()))
 	stop := func() error { return nil }
 	if l.start != nil {
 		var err error

@@ -39,7 +39,7 @@ func (s *pgServer) runners(peers bool) []runner {
 		{name: "by hand, a relay every 30 ms", role: roleFloor, open: s.handRelayLine(30*time.Millisecond, false)},
 		{name: "by hand, a relay every 30 ms, history", role: roleFloor, open: s.handRelayLine(30*time.Millisecond, true)},
 		{name: "waybill", role: roleOwn, open: s.waybillLine(&relay.Config{}, false)},
-		{name: "waybill, no history", role: roleOwn, open: s.waybillLine(&relay.Config{KeepHistory: -1}, false)},
+		{name: "waybill, no history", role: roleOwn, open: s.waybillLine(&relay.Config{HistoryRetention: -1}, false)},
 		{name: "waybill, relay elsewhere", role: roleOwn, open: s.waybillLine(&relay.Config{}, true)},
 	}
 	if !peers {

@@ -13,15 +13,15 @@ func (r *Receiver) answer(verdicts []verdict) {
 	var done []*item
 	for _, v := range verdicts {
 		switch v.class {
-		case waybill.Done:
-		case waybill.Dead:
-			if err := r.setAside(v); err != nil {
-				r.putOff(v)
+		case waybill.ClassDone:
+		case waybill.ClassPermanent:
+			if err := r.deadLetter(v); err != nil {
+				r.deferMessage(v)
 				continue
 			}
-		case waybill.Down, waybill.Uncounted, waybill.Counted:
+		case waybill.ClassUnavailable, waybill.ClassDefer, waybill.ClassRetry:
 			r.log.Debug("a message is put off", "event", v.it.delivery.ID, "class", v.class, "delay", v.delay, "attempt", v.it.in.attempt(), "error", v.err)
-			r.putOff(v)
+			r.deferMessage(v)
 			continue
 		}
 		acks, done = append(acks, v.it.in), append(done, v.it)
@@ -53,23 +53,23 @@ func (r *Receiver) signal() {
 }
 
 // setAside moves a message to the dead-letter destination. It is acknowledged only when it is there.
-func (r *Receiver) setAside(v verdict) error {
+func (r *Receiver) deadLetter(v verdict) error {
 	ctx, cancel := r.answering()
 	defer cancel()
-	if err := r.session.SetAside(ctx, v.it.in, v.err); err != nil {
+	if err := r.session.DeadLetter(ctx, v.it.in, v.err); err != nil {
 		r.log.Warn("a dead message could not be moved to the dead-letter destination and will be tried again", "event", v.it.delivery.ID, "error", err)
 		return err
 	}
 	r.log.Error("a message was moved to the dead-letter destination", "event", v.it.delivery.ID, "type", v.it.delivery.Type,
 		"topic", v.it.in.Topic, "attempt", v.it.in.attempt(), "reason", v.err)
-	if r.cfg.Observe.SetAside != nil {
-		r.cfg.Observe.SetAside(r.name, v.err)
+	if r.cfg.Observe.DeadLettered != nil {
+		r.cfg.Observe.DeadLettered(r.name, v.err)
 	}
 	return nil
 }
 
 // putOff keeps a message here until its delay is over, or gives it back to the broker for that long. In both cases its key waits for it.
-func (r *Receiver) putOff(v verdict) {
+func (r *Receiver) deferMessage(v verdict) {
 	due := time.Now().Add(v.delay)
 	r.mu.Lock()
 	if !r.givesBack(v.it, v.delay) && !r.leaving() {
@@ -100,7 +100,7 @@ func (r *Receiver) putOff(v verdict) {
 // givesBack reports whether a message is given back for a delay. One without a place of its own could not be put in front again, and what is away must
 // have bounds, as what is here has. The receiver is locked.
 func (r *Receiver) givesBack(it *item, delay time.Duration) bool {
-	return r.giver != nil && delay > r.cfg.HoldFor && (it.in.Order != 0 || it.key == "") && r.line.away < r.cfg.InHand
+	return r.giver != nil && delay > r.cfg.MaxHold && (it.in.Order != 0 || it.key == "") && r.line.away < r.cfg.MaxInFlight
 }
 
 // leaving reports whether the session ends, so that nothing can be kept here.
@@ -117,14 +117,14 @@ func (r *Receiver) leaving() bool {
 func (r *Receiver) giveBack(it *item, delay time.Duration) {
 	ctx, cancel := r.answering()
 	defer cancel()
-	if err := r.giver.PutOff(ctx, it.in, delay); err != nil {
+	if err := r.giver.NakWithDelay(ctx, it.in, delay); err != nil {
 		r.log.Warn("a message could not be given back and will come again when the broker misses its answer", "event", it.delivery.ID, "error", err)
 	}
 }
 
 // keep tells the broker, now and then, that what is here is being worked on.
-func (r *Receiver) keep(k Keeper) {
-	tick := time.NewTicker(k.KeepEvery())
+func (r *Receiver) keep(k AckExtender) {
+	tick := time.NewTicker(k.ExtendInterval())
 	defer tick.Stop()
 	for {
 		select {
@@ -140,7 +140,7 @@ func (r *Receiver) keep(k Keeper) {
 			continue
 		}
 		ctx, cancel := r.answering()
-		if err := k.Keep(ctx, here); err != nil {
+		if err := k.ExtendAck(ctx, here); err != nil {
 			r.log.Warn("the broker could not be told that messages are being worked on", "messages", len(here), "error", err)
 		}
 		cancel()

@@ -145,7 +145,7 @@ func TestInjection(t *testing.T) {
 				d := waybill.Delivery{Event: waybill.Event{Type: "x", Topic: "t", Payload: []byte("1")}.Complete()}
 				set(&d.Event)
 				_, err := codec(t, b, broker.CodecConfig{}).Encode(&d)
-				if class, _ := waybill.Classify(err); class != waybill.Dead {
+				if class, _ := waybill.Classify(err); class != waybill.ClassPermanent {
 					t.Errorf("%v: %q in %s: %v", b, bad, field, err)
 				}
 			}
@@ -323,7 +323,7 @@ func TestUnreadable(t *testing.T) {
 		"a large structure":   {ContentType: "application/cloudevents+json", Payload: bytes.Repeat([]byte(" "), 5<<20)},
 	} {
 		_, err := codec(t, broker.Kafka, broker.CodecConfig{}).Decode(&m)
-		if class, _ := waybill.Classify(err); class != waybill.Dead || !errors.Is(err, broker.ErrMessage) {
+		if class, _ := waybill.Classify(err); class != waybill.ClassPermanent || !errors.Is(err, broker.ErrMessage) {
 			t.Errorf("%s: %v", name, err)
 		} else if strings.Contains(err.Error(), "canary") && name != "a control character" && name != "not UTF-8" && !strings.Contains(err.Error(), "event canary") {
 			t.Errorf("%s: the error shows a value: %v", name, err)

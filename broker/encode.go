@@ -28,24 +28,24 @@ type Encoder struct {
 
 // How much of the shared memory a message takes: an ordinary one, and one of which everything is set, without its own headers.
 const (
-	usualHeaders = 13
-	mostHeaders  = 2 + len(attributes)
-	usualText    = 128
+	defaultHeaders = 13
+	mostHeaders    = 2 + len(attributes)
+	defaultText    = 128
 )
 
 // room sees to it that a message has room, in memory that is shared with messages to come, but no more than a few dozen.
 func (e *Encoder) room(d *waybill.Delivery) {
 	together := min(e.left, 64)
 	if most := mostHeaders + 2*len(d.Headers); cap(e.headers)-len(e.headers) < most {
-		n := usualHeaders + 2 + len(d.Headers)
+		n := defaultHeaders + 2 + len(d.Headers)
 		if together > 1 {
-			n = max(usualHeaders*together, most)
+			n = max(defaultHeaders*together, most)
 		}
 		e.headers = make([]Header, 0, n)
 	}
-	if e.text.Cap()-e.text.Len() < usualText {
+	if e.text.Cap()-e.text.Len() < defaultText {
 		e.text = strings.Builder{}
-		e.text.Grow(usualText * together)
+		e.text.Grow(defaultText * together)
 	}
 	e.left = max(e.left-1, 1)
 }

@@ -29,8 +29,8 @@ func ExampleCodec() {
 	// true 42 map[colour:red] <nil>
 }
 
-func ExampleNames_Template() {
-	topics, err := broker.Names{Separator: '.'}.Template("orders.{tenant:shared}.{type}")
+func ExampleTopicRules_Template() {
+	topics, err := broker.TopicRules{Separator: '.'}.Template("orders.{tenant:shared}.{type}")
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -31,7 +31,7 @@ type Failures []Failure
 // Unreachable is the row that every table has: the connection is lost, refused or silent, or the caller's time is over. Nothing is wrong with the event.
 func Unreachable() Failure {
 	return Failure{
-		Name: "connection lost, refused or silent", Class: waybill.Down, Scope: "broker", Why: "nobody has refused the event", Match: IsUnreachable,
+		Name: "connection lost, refused or silent", Class: waybill.ClassUnavailable, Scope: "broker", Why: "nobody has refused the event", Match: IsUnreachable,
 	}
 }
 
@@ -59,7 +59,7 @@ func (f Failures) Classify(err error) error {
 	if err == nil {
 		return nil
 	}
-	if class, _ := waybill.Classify(err); class != waybill.Counted {
+	if class, _ := waybill.Classify(err); class != waybill.ClassRetry {
 		return err
 	}
 	row, ok := f.Row(err)
@@ -67,13 +67,13 @@ func (f Failures) Classify(err error) error {
 		return err
 	}
 	switch row.Class {
-	case waybill.Dead:
+	case waybill.ClassPermanent:
 		return waybill.Permanent(err)
-	case waybill.Down:
+	case waybill.ClassUnavailable:
 		return waybill.Unavailable(err)
-	case waybill.Uncounted:
+	case waybill.ClassDefer:
 		return waybill.Later(0, err)
-	case waybill.Done, waybill.Counted:
+	case waybill.ClassDone, waybill.ClassRetry:
 	}
 	return err
 }

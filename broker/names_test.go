@@ -13,7 +13,7 @@ import (
 )
 
 func TestTemplate(t *testing.T) {
-	dotted := broker.Names{Separator: '.', Max: 40, Allowed: func(c byte) bool { return c > ' ' && c < 0x7f && c != '*' && c != '>' }}
+	dotted := broker.TopicRules{Separator: '.', Max: 40, Allowed: func(c byte) bool { return c > ' ' && c < 0x7f && c != '*' && c != '>' }}
 	for _, c := range []struct {
 		pattern string
 		ev      waybill.Event
@@ -78,17 +78,17 @@ func TestHide(t *testing.T) {
 		if strings.Contains(url, ",x@") {
 			inner = fmt.Errorf("parse %q: %w (canary,x)", url, io.EOF)
 		}
-		err := broker.Hide(waybill.Unavailable(inner), url)
+		err := broker.RedactError(waybill.Unavailable(inner), url)
 		for e := err; e != nil; e = errors.Unwrap(e) {
 			if strings.Contains(e.Error(), secret) || strings.Contains(e.Error(), "c%61nary") {
 				t.Errorf("%s: shown in %q", url, e)
 			}
 		}
-		if class, _ := waybill.Classify(err); class != waybill.Down || !errors.Is(err, io.EOF) {
+		if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable || !errors.Is(err, io.EOF) {
 			t.Errorf("%s: class %v, %v", url, class, err)
 		}
 	}
-	if broker.Hide(nil, "x") != nil {
+	if broker.RedactError(nil, "x") != nil {
 		t.Error("nil is not nil")
 	}
 }
@@ -97,13 +97,13 @@ func TestFailures(t *testing.T) {
 	errFull, errBusy, errOdd := errors.New("full"), errors.New("busy"), errors.New("odd")
 	is := func(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 	table := broker.Failures{
-		{Name: "full", Class: waybill.Dead, Why: "w", Match: is(errFull)},
-		{Name: "busy", Class: waybill.Uncounted, Why: "w", Match: is(errBusy)},
+		{Name: "full", Class: waybill.ClassPermanent, Why: "w", Match: is(errFull)},
+		{Name: "busy", Class: waybill.ClassDefer, Why: "w", Match: is(errBusy)},
 		broker.Unreachable(),
 	}
 	for err, want := range map[error]waybill.Class{
-		errFull: waybill.Dead, errBusy: waybill.Uncounted, io.ErrUnexpectedEOF: waybill.Down, context.DeadlineExceeded: waybill.Down, context.Canceled: waybill.Down,
-		errOdd: waybill.Counted, waybill.Permanent(io.EOF): waybill.Dead,
+		errFull: waybill.ClassPermanent, errBusy: waybill.ClassDefer, io.ErrUnexpectedEOF: waybill.ClassUnavailable, context.DeadlineExceeded: waybill.ClassUnavailable, context.Canceled: waybill.ClassUnavailable,
+		errOdd: waybill.ClassRetry, waybill.Permanent(io.EOF): waybill.ClassPermanent,
 	} {
 		if class, _ := waybill.Classify(table.Classify(err)); class != want {
 			t.Errorf("%v is %v, want %v", err, class, want)
@@ -124,7 +124,7 @@ func TestWaves(t *testing.T) {
 		batch = append(batch, waybill.Delivery{Event: waybill.Event{Type: "x", AggregateType: "o", AggregateID: id}})
 	}
 	var waves []string
-	results := broker.Waves(batch, func(wave []int, results []error) {
+	results := broker.PublishInOrder(batch, func(wave []int, results []error) {
 		waves = append(waves, fmt.Sprint(wave))
 		for _, i := range wave {
 			if i == 2 {
@@ -140,7 +140,7 @@ func TestWaves(t *testing.T) {
 			t.Errorf("result %d: %v", i, err)
 		}
 	}
-	if class, _ := waybill.Classify(results[4]); class != waybill.Uncounted {
+	if class, _ := waybill.Classify(results[4]); class != waybill.ClassDefer {
 		t.Errorf("what was not published is %v", class)
 	}
 }

@@ -39,7 +39,7 @@ func Receive(ctx context.Context, name string, codec *Codec, c Consumer, cfg Rec
 		if ctx.Err() != nil {
 			return nil
 		}
-		if class, _ := waybill.Classify(err); class == waybill.Dead {
+		if class, _ := waybill.Classify(err); class == waybill.ClassPermanent {
 			return fmt.Errorf("broker: source %s: %w", name, err)
 		}
 		if taken {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/backoff"
-	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/internal/panics"
 )
 
 // absenceGrace is how long messages of a key wait for one that was given back and is overdue. Somebody else may have got it.
@@ -26,7 +26,7 @@ var errStopped = errors.New("broker: the session is over")
 //   - down, uncounted, counted: the message is put off, for the delay that the error names or a backoff by the delivery count, and holds back those
 //     of its aggregate that come behind it;
 //   - dead (a conflict and a missing handler among them), or unreadable: moved to the dead-letter destination, logged as an error, reported to
-//     observe.Hooks.SetAside, then acknowledged.
+//     observe.Hooks.DeadLettered, then acknowledged.
 //
 // Sessions hand messages to [Receiver.Put]; everything else is done by [Receive].
 type Receiver struct {
@@ -35,7 +35,7 @@ type Receiver struct {
 	consumer Consumer
 	cfg      ReceiverConfig
 	session  Session
-	giver    Redeliverer // nil if the broker takes nothing back
+	giver    Nakker // nil if the broker takes nothing back
 	log      *slog.Logger
 
 	work     context.Context // of the consumer: it outlives the source's
@@ -59,7 +59,7 @@ func newReceiver(ctx context.Context, name string, codec *Codec, c Consumer, cfg
 		stopping: make(chan struct{}), wake: make(chan struct{}, 1), workers: make(chan struct{}, cfg.Workers), kept: make(chan struct{}),
 		line: newLine(), changed: make(chan struct{}),
 	}
-	r.giver, _ = s.(Redeliverer)
+	r.giver, _ = s.(Nakker)
 	r.work, r.endWork = context.WithCancel(context.WithoutCancel(ctx))
 	return r
 }
@@ -68,16 +68,16 @@ func newReceiver(ctx context.Context, name string, codec *Codec, c Consumer, cfg
 func (r *Receiver) Free() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return max(r.cfg.InHand-r.line.size, 0)
+	return max(r.cfg.MaxInFlight-r.line.size, 0)
 }
 
 // WaitFree waits until at least n messages, or as many as may ever be in hand, may be put without waiting, and returns how many. It returns 0 when
 // ctx or the session ends.
 func (r *Receiver) WaitFree(ctx context.Context, n int) int {
-	n = min(n, r.cfg.InHand)
+	n = min(n, r.cfg.MaxInFlight)
 	for {
 		r.mu.Lock()
-		free, changed := r.cfg.InHand-r.line.size, r.changed
+		free, changed := r.cfg.MaxInFlight-r.line.size, r.changed
 		r.mu.Unlock()
 		if free >= n {
 			return free
@@ -106,7 +106,7 @@ func (r *Receiver) Put(ctx context.Context, in *Incoming) error {
 			r.giveBack(it, until.Sub(now))
 			return nil
 		}
-		if r.line.size < r.cfg.InHand {
+		if r.line.size < r.cfg.MaxInFlight {
 			it.number = in.Tenure.enter()
 			r.line.insert(it)
 			r.taken.Store(true)
@@ -159,7 +159,7 @@ func (r *Receiver) Drop(ctx context.Context, match func(*Incoming) bool) error {
 // start begins to hand out messages.
 func (r *Receiver) start() {
 	r.running.Go(r.dispatch)
-	if k, ok := r.session.(Keeper); ok && k.KeepEvery() > 0 {
+	if k, ok := r.session.(AckExtender); ok && k.ExtendInterval() > 0 {
 		r.keeping.Go(func() { r.keep(k) })
 	}
 }
@@ -235,12 +235,12 @@ func (r *Receiver) handle(batch []*item) {
 	verdicts := make([]verdict, 0, len(batch))
 	for _, it := range batch {
 		if it.bad != nil {
-			verdicts = append(verdicts, verdict{it: it, class: waybill.Dead, err: it.bad})
+			verdicts = append(verdicts, verdict{it: it, class: waybill.ClassPermanent, err: it.bad})
 			continue
 		}
 		it.delivery.Attempt = it.in.attempt()
 		r.mu.Lock()
-		it.delivery.Suspect = it.in.Tenure.suspects(it.number, r.cfg.InHand) || it.redelivered()
+		it.delivery.Suspect = it.in.Tenure.suspects(it.number, r.cfg.MaxInFlight) || it.redelivered()
 		r.mu.Unlock()
 		readable = append(readable, it)
 		deliveries = append(deliveries, it.delivery)
@@ -254,7 +254,7 @@ func (r *Receiver) handle(batch []*item) {
 	for i, it := range readable {
 		v := r.judge(it, results[i])
 		r.mu.Lock()
-		it.in.Tenure.done(it.number, r.cfg.InHand, v.class, v.err)
+		it.in.Tenure.done(it.number, r.cfg.MaxInFlight, v.class, v.err)
 		r.mu.Unlock()
 		verdicts = append(verdicts, v)
 	}
@@ -271,7 +271,7 @@ func (r *Receiver) deliver(deliveries []waybill.Delivery) (results []error) {
 	var failed error
 	defer func() {
 		if v := recover(); v != nil {
-			failed = contain.Recovered(v)
+			failed = panics.Recovered(v)
 		}
 		if failed != nil {
 			results = make([]error, len(deliveries))
@@ -300,8 +300,8 @@ func (r *Receiver) judge(it *item, err error) verdict {
 	v := verdict{it: it, err: err}
 	v.class, v.delay = waybill.Classify(err)
 	n := it.in.attempt()
-	if v.class == waybill.Counted && r.cfg.MaxAttempts > 0 && n >= r.cfg.MaxAttempts {
-		v.class, v.err = waybill.Dead, fmt.Errorf("attempt %d of %d: %w", n, r.cfg.MaxAttempts, err)
+	if v.class == waybill.ClassRetry && r.cfg.MaxAttempts > 0 && n >= r.cfg.MaxAttempts {
+		v.class, v.err = waybill.ClassPermanent, fmt.Errorf("attempt %d of %d: %w", n, r.cfg.MaxAttempts, err)
 	}
 	if v.delay == 0 {
 		v.delay = jitter(backoff.After(r.cfg.BackoffBase, r.cfg.BackoffMax, n), r.cfg.BackoffMax)

@@ -44,7 +44,7 @@ func (s *script) said() string {
 
 func (s *script) Take(ctx context.Context, r *broker.Receiver) error { return s.take(ctx, r) }
 func (s *script) Close(context.Context) error                        { return s.note("close") }
-func (s *script) SetAside(_ context.Context, in *broker.Incoming, _ error) error {
+func (s *script) DeadLetter(_ context.Context, in *broker.Incoming, _ error) error {
 	return s.note("aside %d", in.Order)
 }
 
@@ -63,14 +63,14 @@ func (s *script) Ack(ctx context.Context, batch []*broker.Incoming) error {
 // giver is a script whose broker takes messages back, and has to be told that they are being worked on.
 type giver struct{ *script }
 
-func (g giver) PutOff(_ context.Context, in *broker.Incoming, delay time.Duration) error {
+func (g giver) NakWithDelay(_ context.Context, in *broker.Incoming, delay time.Duration) error {
 	return g.note("back %d for %v", in.Order, delay.Round(time.Second))
 }
 
-func (g giver) Keep(_ context.Context, batch []*broker.Incoming) error {
+func (g giver) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
 	return g.note("keep %d", len(batch))
 }
-func (g giver) KeepEvery() time.Duration { return 10 * time.Second }
+func (g giver) ExtendInterval() time.Duration { return 10 * time.Second }
 
 // consumer handles one message at a time.
 type consumer func(ctx context.Context, d waybill.Delivery) error
@@ -146,7 +146,7 @@ func TestResults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{take: put(message(t, "a", 1, 1))}
-				stop := receive(t, giver{s}, consumer(func(context.Context, waybill.Delivery) error { return c.err }), broker.ReceiverConfig{HoldFor: c.hold})
+				stop := receive(t, giver{s}, consumer(func(context.Context, waybill.Delivery) error { return c.err }), broker.ReceiverConfig{MaxHold: c.hold})
 				synctest.Wait()
 				if got := s.said(); got != c.want {
 					t.Errorf("the answers are %q, want %q", got, c.want)
@@ -220,7 +220,7 @@ func TestPutOffHoldsItsAggregate(t *testing.T) {
 				<-ctx.Done()
 				return nil
 			}
-			stop := receive(t, giver{s}, c, broker.ReceiverConfig{HoldFor: hold})
+			stop := receive(t, giver{s}, c, broker.ReceiverConfig{MaxHold: hold})
 			pass(30 * time.Second)
 			stop()
 			if got := fmt.Sprint(handled); got != "[an1 bn3 an1 an2]" {
@@ -318,7 +318,7 @@ func TestBounds(t *testing.T) {
 			return nil
 		}
 		release := make(chan struct{})
-		stop := receive(t, s, consumer(func(context.Context, waybill.Delivery) error { <-release; return nil }), broker.ReceiverConfig{InHand: 10, Workers: 2, BatchSize: 3})
+		stop := receive(t, s, consumer(func(context.Context, waybill.Delivery) error { <-release; return nil }), broker.ReceiverConfig{MaxInFlight: 10, Workers: 2, BatchSize: 3})
 		synctest.Wait()
 		if puts != 10 {
 			t.Errorf("%d messages were taken, want 10", puts)
@@ -379,7 +379,7 @@ func TestMaxAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var aside []error
 		s := &script{take: put(message(t, "a", 1, 2))}
-		cfg := broker.ReceiverConfig{MaxAttempts: 3, Observe: observe.Hooks{SetAside: func(_ string, err error) { aside = append(aside, err) }}}
+		cfg := broker.ReceiverConfig{MaxAttempts: 3, Observe: observe.Hooks{DeadLettered: func(_ string, err error) { aside = append(aside, err) }}}
 		stop := receive(t, s, consumer(func(context.Context, waybill.Delivery) error { return errBoom }), cfg)
 		pass(time.Minute)
 		stop()
@@ -548,8 +548,8 @@ func TestPausesBetweenSessions(t *testing.T) {
 }
 
 func TestReceiverConfig(t *testing.T) {
-	err := broker.ReceiverConfig{Workers: -1, BatchSize: -1, InHand: -1, MaxAttempts: -1, BackoffBase: -1, BackoffMax: -1, ReconnectMax: -1}.Validate()
-	for _, field := range []string{"Workers", "BatchSize", "InHand", "MaxAttempts", "BackoffBase", "BackoffMax", "ReconnectMax"} {
+	err := broker.ReceiverConfig{Workers: -1, BatchSize: -1, MaxInFlight: -1, MaxAttempts: -1, BackoffBase: -1, BackoffMax: -1, ReconnectMax: -1}.Validate()
+	for _, field := range []string{"Workers", "BatchSize", "MaxInFlight", "MaxAttempts", "BackoffBase", "BackoffMax", "ReconnectMax"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s is not in %v", field, err)
 		}

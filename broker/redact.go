@@ -45,9 +45,9 @@ func redactOne(text string) string {
 	return strings.Replace(text, url.User("…").String()+"@", "…@", 1)
 }
 
-// Hide returns an error that shows no secret of the URLs: passwords, tokens and the values of queries are replaced in its text. It matches what err
+// RedactError returns an error that shows no secret of the URLs: passwords, tokens and the values of queries are replaced in its text. It matches what err
 // does with errors.Is, and cannot be unwrapped, because what it wraps may show them. Errors of a class keep it. nil is nil.
-func Hide(err error, urls string) error {
+func RedactError(err error, urls string) error {
 	if err == nil {
 		return nil
 	}
@@ -57,17 +57,17 @@ func Hide(err error, urls string) error {
 	}
 	shown := error(&hidden{text: text, err: err})
 	switch class, delay := waybill.Classify(err); class {
-	case waybill.Dead:
+	case waybill.ClassPermanent:
 		return waybill.Permanent(shown)
-	case waybill.Down:
+	case waybill.ClassUnavailable:
 		return waybill.Unavailable(shown)
-	case waybill.Uncounted:
+	case waybill.ClassDefer:
 		return waybill.Later(delay, shown)
-	case waybill.Counted:
+	case waybill.ClassRetry:
 		if delay > 0 {
 			return waybill.RetryAfter(delay, shown)
 		}
-	case waybill.Done:
+	case waybill.ClassDone:
 	}
 	return shown
 }

@@ -66,26 +66,26 @@ type Session interface {
 	// Ack tells the broker that the messages are done. It returns when the broker has confirmed that, where it does. What it
 	// fails to tell comes again.
 	Ack(ctx context.Context, batch []*Incoming) error
-	// SetAside puts a message into the dead-letter destination and returns when the broker has confirmed that. It does not acknowledge it. The
+	// DeadLettered puts a message into the dead-letter destination and returns when the broker has confirmed that. It does not acknowledge it. The
 	// reason is for the headers of the dead letter; see [Codec.DeadLetter].
-	SetAside(ctx context.Context, in *Incoming, reason error) error
+	DeadLetter(ctx context.Context, in *Incoming, reason error) error
 	// Close ends the connection; the broker hands out again what was not acknowledged. It is called last, once.
 	Close(ctx context.Context) error
 }
 
-// Redeliverer is a session whose broker can take a message back and deliver it again later. Others keep the messages that are
+// Nakker is a session whose broker can take a message back and deliver it again later. Others keep the messages that are
 // put off in memory, unacknowledged.
-type Redeliverer interface {
+type Nakker interface {
 	// PutOff gives a message back. The broker delivers it again, here or elsewhere, with a higher count, after the delay.
-	PutOff(ctx context.Context, in *Incoming, delay time.Duration) error
+	NakWithDelay(ctx context.Context, in *Incoming, delay time.Duration) error
 }
 
-// Keeper is a session whose broker delivers messages again when it hears nothing for a while.
-type Keeper interface {
+// AckExtender is a session whose broker delivers messages again when it hears nothing for a while.
+type AckExtender interface {
 	// Keep says that the messages are still being worked on. Some of them may have been answered meanwhile.
-	Keep(ctx context.Context, batch []*Incoming) error
-	// KeepEvery is how often it has to say so.
-	KeepEvery() time.Duration
+	ExtendAck(ctx context.Context, batch []*Incoming) error
+	// ExtendInterval is how often it has to say so.
+	ExtendInterval() time.Duration
 }
 
 // ReceiverConfig holds what may be tuned in any source; its zero value is ready. A field that is zero has its default.
@@ -94,17 +94,17 @@ type ReceiverConfig struct {
 	Workers int
 	// BatchSize is how many messages one call of the consumer holds at most. Defaults to 64.
 	BatchSize int
-	// InHand is how many messages may be taken and not yet answered. Defaults to 1024.
-	InHand int
+	// MaxInFlight is how many messages may be taken and not yet answered. Defaults to 1024.
+	MaxInFlight int
 	// MaxAttempts sets a message aside when an attempt fails that counts and the broker has delivered it this often. Defaults to 0: never. An inbox
 	// group counts for itself.
 	MaxAttempts int
 	// BackoffBase and BackoffMax shape the delay after a failure that names none: base·2^(n−1), at most max, with jitter between 0.5 and
 	// 1.5. n is the delivery count. Default to 1 s and 5 min.
 	BackoffBase, BackoffMax time.Duration
-	// HoldFor is the longest delay for which a message stays here; for longer ones it is given back to the broker, where it can be.
+	// MaxHold is the longest delay for which a message stays here; for longer ones it is given back to the broker, where it can be.
 	// Defaults to 5 s; negative: all are given back.
-	HoldFor time.Duration
+	MaxHold time.Duration
 	// DrainTimeout is how long Run waits, when its context has ended, for calls of the consumer under way; then it ends their context.
 	// Defaults to 5 s; negative: not at all.
 	DrainTimeout time.Duration
@@ -143,12 +143,12 @@ func (c ReceiverConfig) complete() (ReceiverConfig, error) {
 	}
 	number(&c.Workers, "Workers", 4)
 	number(&c.BatchSize, "BatchSize", 64)
-	number(&c.InHand, "InHand", 1024)
+	number(&c.MaxInFlight, "MaxInFlight", 1024)
 	number(&c.MaxAttempts, "MaxAttempts", 0)
 	positive(&c.BackoffBase, "BackoffBase", time.Second)
 	positive(&c.BackoffMax, "BackoffMax", 5*time.Minute)
 	positive(&c.ReconnectMax, "ReconnectMax", 10*time.Second)
-	off(&c.HoldFor, 5*time.Second)
+	off(&c.MaxHold, 5*time.Second)
 	off(&c.DrainTimeout, 5*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.Default()

@@ -12,7 +12,7 @@ import (
 //
 // The process that had the place before may have died, and a message that was in flight then may be
 // the cause. So the first messages of a tenure are suspects: [waybill.Delivery.Suspect]. Only
-// [ReceiverConfig.InHand] messages can have been in flight. The tenure counts messages that the
+// [ReceiverConfig.MaxInFlight] messages can have been in flight. The tenure counts messages that the
 // consumer handles for the first time; one that was done before ([waybill.ErrReplayed]) does not
 // count, because any number of those may stand between two that were not.
 type Tenure struct { // guarded by the receiver
@@ -37,7 +37,7 @@ func (t *Tenure) suspects(number uint64, window int) bool {
 
 // done notes what became of the message of a number.
 func (t *Tenure) done(number uint64, window int, class waybill.Class, err error) {
-	if t == nil || class != waybill.Done || errors.Is(err, waybill.ErrReplayed) || t.fresh >= window {
+	if t == nil || class != waybill.ClassDone || errors.Is(err, waybill.ErrReplayed) || t.fresh >= window {
 		return
 	}
 	t.fresh++

@@ -14,7 +14,7 @@ import (
 )
 
 // Of a broker that counts no deliveries, those messages are suspects that a process which died may
-// have had in flight: as many as InHand, without those that were done before, of which there may be
+// have had in flight: as many as MaxInFlight, without those that were done before, of which there may be
 // any number. Of one that counts them, those that were delivered before, until this process has
 // survived an attempt.
 func TestSuspects(t *testing.T) {
@@ -67,7 +67,7 @@ func TestSuspects(t *testing.T) {
 					}
 					seen[n] = true
 					return c.answers[n]
-				}), broker.ReceiverConfig{Workers: 1, BatchSize: 1, InHand: window})
+				}), broker.ReceiverConfig{Workers: 1, BatchSize: 1, MaxInFlight: window})
 				pass(2 * time.Hour)
 				stop()
 				if text := strings.Join(got, " "); text != c.want {
@@ -95,7 +95,7 @@ func TestSuspectsOfEachTenure(t *testing.T) {
 		stop := receive(t, &script{take: put(ms...)}, consumer(func(_ context.Context, d waybill.Delivery) error {
 			got = append(got, fmt.Sprint(d.Suspect))
 			return nil
-		}), broker.ReceiverConfig{Workers: 1, BatchSize: 1, InHand: 2})
+		}), broker.ReceiverConfig{Workers: 1, BatchSize: 1, MaxInFlight: 2})
 		pass(time.Minute)
 		stop()
 		if text := strings.Join(got, " "); text != "true true false false false true true false" {

@@ -75,7 +75,7 @@ func TestWarnInsecure(t *testing.T) {
 
 // The name of a file is no secret: an operator has to know which one cannot be read.
 func TestFilesAreShown(t *testing.T) {
-	err := broker.Hide(errors.New("open /etc/waybill/ca.pem: token canary-token"), "pulsar+ssl://host?ca=/etc/waybill/ca.pem&token=canary-token")
+	err := broker.RedactError(errors.New("open /etc/waybill/ca.pem: token canary-token"), "pulsar+ssl://host?ca=/etc/waybill/ca.pem&token=canary-token")
 	if text := err.Error(); !strings.Contains(text, "/etc/waybill/ca.pem") || strings.Contains(text, "canary") {
 		t.Errorf("it shows %s", text)
 	}

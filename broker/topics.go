@@ -25,8 +25,8 @@ func ownTopic(ev *waybill.Event) (string, error) {
 	return ev.Topic, nil
 }
 
-// Names says what a protocol permits in a topic's name.
-type Names struct {
+// TopicRules says what a protocol permits in a topic's name.
+type TopicRules struct {
 	// Allowed reports whether a byte may be part of a name. Nil: every printable ASCII character but the space.
 	Allowed func(c byte) bool
 	// Separator divides a name into parts, as '.' does in NATS. A tenant or an aggregate type must not contain it: with it, one tenant
@@ -37,7 +37,7 @@ type Names struct {
 }
 
 // Check reports what is wrong with a name.
-func (n Names) Check(name string) error {
+func (n TopicRules) Check(name string) error {
 	most := n.Max
 	if most == 0 {
 		most = 255
@@ -63,7 +63,7 @@ func (n Names) Check(name string) error {
 	return nil
 }
 
-func (n Names) allows(c byte) bool {
+func (n TopicRules) allows(c byte) bool {
 	if n.Allowed == nil {
 		return c > ' ' && c < 0x7f
 	}
@@ -71,7 +71,7 @@ func (n Names) allows(c byte) bool {
 }
 
 // Checked returns the topics with every name checked; nil topics are the events' own.
-func (n Names) Checked(t Topics) Topics {
+func (n TopicRules) Checked(t Topics) Topics {
 	if t == nil {
 		t = ownTopic
 	}
@@ -89,7 +89,7 @@ func (n Names) Checked(t Topics) Topics {
 
 // Template returns topics by a pattern such as "orders.{type}". Its fields are {topic}, {type}, {aggregatetype} and {tenant}; {tenant:none}
 // says what stands for a field that is empty. Every name is checked; fields other than topic and type must not contain the separator.
-func (n Names) Template(pattern string) (Topics, error) {
+func (n TopicRules) Template(pattern string) (Topics, error) {
 	parts, err := parseTemplate(pattern)
 	if err != nil {
 		return nil, fmt.Errorf("broker: topic template %q: %w", pattern, err)

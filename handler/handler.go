@@ -14,8 +14,8 @@ import (
 	"sync"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/contain"
 	"github.com/waybillhq/waybill/internal/kind"
+	"github.com/waybillhq/waybill/internal/panics"
 )
 
 // Func handles an event. What its error means is decided by [waybill.Classify]: nil is done, an ordinary error is tried
@@ -115,7 +115,7 @@ func (m *Mux) Destination(ev *waybill.Event) string {
 func (m *Mux) one(ctx context.Context, d *waybill.Delivery) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = contain.Recovered(v)
+			err = panics.Recovered(v)
 		}
 	}()
 	return m.find(d)(waybill.ContextWithDelivery(ctx, *d), d.Event)
@@ -149,7 +149,7 @@ func chain(h Func, wrap []func(Func) Func) Func {
 
 // PanicError is a handler's panic, as the error of its delivery. Its stack is not part of its text, so that it is not stored with the
 // event; [PanicError.Stack] returns it.
-type PanicError = contain.PanicError
+type PanicError = panics.PanicError
 
 // On registers a typed handler for a definition. A payload that cannot be decoded is dead at once: trying again would not
 // change it.
@@ -179,7 +179,7 @@ func AfterLog(log *slog.Logger, fn func(ctx context.Context, ev waybill.Event, e
 			defer func() {
 				v := recover()
 				if v != nil {
-					err = contain.Recovered(v)
+					err = panics.Recovered(v)
 				}
 				if failed := quietly(ctx, ev, err, fn); failed != nil {
 					log.LogAttrs(ctx, slog.LevelError, "waybill: what runs after a handler failed",

@@ -95,7 +95,7 @@ func TestResults(t *testing.T) {
 	if !errors.As(errs[2], &p) || !strings.Contains(p.Stack(), "TestResults") || strings.Contains(p.Error(), "TestResults") || !errors.Is(p, boom) {
 		t.Errorf("the panic: %v", errs[2])
 	}
-	for i, want := range []waybill.Class{waybill.Done, waybill.Counted, waybill.Counted, waybill.Dead, waybill.Dead} {
+	for i, want := range []waybill.Class{waybill.ClassDone, waybill.ClassRetry, waybill.ClassRetry, waybill.ClassPermanent, waybill.ClassPermanent} {
 		if class, _ := waybill.Classify(errs[i]); class != want {
 			t.Errorf("result %d is %v, want %v", i, class, want)
 		}

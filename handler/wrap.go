@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/internal/panics"
 )
 
 // Sink is anything that takes deliveries; a relay's Sink is one.
@@ -96,7 +96,7 @@ func (w *wrapped) handOver(ctx context.Context, batch []waybill.Delivery, there 
 func (w *wrapped) deliver(ctx context.Context, part []waybill.Delivery) (errs []error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err := contain.Recovered(v)
+			err := panics.Recovered(v)
 			errs = make([]error, len(part))
 			for i := range errs {
 				errs[i] = err
@@ -112,7 +112,7 @@ var errTwice = errors.New("handler: middleware called the next one twice")
 func (w *wrapped) one(ctx context.Context, d *waybill.Delivery, index int, arrived chan<- arrival) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = contain.Recovered(v)
+			err = panics.Recovered(v)
 		}
 	}()
 	called := false

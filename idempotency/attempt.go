@@ -13,13 +13,13 @@ import (
 
 // attempt is a run whose claim is committed.
 type attempt[T any] struct {
-	*effort[T]
-	flight  *flight
+	*invocation[T]
+	flight  *inflight
 	key     store.KeyAttempt
 	created time.Time
 	point   store.KeyPoint // where earlier attempts got to
 	until   time.Time      // when its lease ends, by this process's clock and at the latest
-	note    note
+	note    runFlags
 
 	phasing sync.Mutex // held by the phase that is under way
 	phases  phases
@@ -166,7 +166,7 @@ func (a *attempt[T]) hold(ctx context.Context) (inner context.Context, stop func
 }
 
 // bounded returns a context that ends when MaxExecution is over.
-func (e *effort[T]) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+func (e *invocation[T]) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if limit := e.k.cfg.MaxExecution; limit > 0 {
 		return context.WithTimeoutCause(ctx, limit, errTooLong)
 	}

@@ -34,7 +34,7 @@ type db struct {
 	*memstore.Store[tx]
 	claims, ends, finds, renews atomic.Int64
 	// Each is called instead of the store's method, which it may call.
-	commit func(next func() (store.Ending, error)) (store.Ending, error)
+	commit func(next func() (store.CommitInfo, error)) (store.CommitInfo, error)
 	claim  func(next func() (store.KeyRecord, bool, error)) (store.KeyRecord, bool, error)
 	end    func(next func() (bool, error)) (bool, error)
 	find   func(next func() (store.KeyRecord, bool, error)) (store.KeyRecord, bool, error)
@@ -54,8 +54,8 @@ type session struct {
 	db *db
 }
 
-func (s *session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
-	next := func() (store.Ending, error) { return s.Session.Commit(ctx, accepted, check) }
+func (s *session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
+	next := func() (store.CommitInfo, error) { return s.Session.Commit(ctx, accepted, check) }
 	if s.db.commit == nil {
 		return next()
 	}
@@ -68,9 +68,9 @@ func (s *session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 
 var errCollided = errors.New("could not serialize")
 
-func (*db) Restartable(err error) bool { return errors.Is(err, errCollided) }
+func (*db) IsRetryable(err error) bool { return errors.Is(err, errCollided) }
 
-func (d *db) ProveOpen(context.Context, tx) error {
+func (d *db) CheckOpen(context.Context, tx) error {
 	if d.prove == nil {
 		return nil
 	}
@@ -214,8 +214,8 @@ func TestEveryWrongFieldIsNamed(t *testing.T) {
 			t.Errorf("%s is accepted", name)
 		}
 	}
-	_, err = idempotency.New[tx](&db{}, idempotency.Config{TTL: -1, ResultTTL: -1, Lease: -1, CleanBatch: -1})
-	for _, field := range []string{"TTL", "ResultTTL", "Lease", "CleanBatch"} {
+	_, err = idempotency.New[tx](&db{}, idempotency.Config{TTL: -1, ResultTTL: -1, Lease: -1, PurgeBatchSize: -1})
+	for _, field := range []string{"TTL", "ResultTTL", "Lease", "PurgeBatchSize"} {
 		if err == nil || !strings.Contains(err.Error(), "Config."+field) {
 			t.Errorf("%s is not named: %v", field, err)
 		}

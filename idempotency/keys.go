@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/waybillhq/waybill/internal/unit"
+	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 )
@@ -28,10 +28,10 @@ type Config struct {
 	MaxExecution time.Duration
 	// MaxResult is how large an answer may be to be kept, in bytes; what phases keep together, too. Defaults to 1 MiB; negative: any size.
 	MaxResult int
-	// CleanInterval is how often [Keys.Run] removes what has expired, more or less. Defaults to 1 h; negative: never.
-	CleanInterval time.Duration
-	// CleanBatch is how many records it removes at a time. Defaults to 500.
-	CleanBatch int
+	// PurgeInterval is how often [Keys.Run] removes what has expired, more or less. Defaults to 1 h; negative: never.
+	PurgeInterval time.Duration
+	// PurgeBatchSize is how many records it removes at a time. Defaults to 500.
+	PurgeBatchSize int
 	// CountInterval is how often [Keys.Run] counts, if [Config.Observe] wants to know. Defaults to 30 s; negative: never.
 	CountInterval time.Duration
 	// Observe is told what becomes of requests. Defaults to nothing.
@@ -52,7 +52,7 @@ func (c Config) Validate() error {
 	check(c.TTL >= 0, "Config.TTL: %v is negative", c.TTL)
 	check(c.ResultTTL >= 0, "Config.ResultTTL: %v is negative", c.ResultTTL)
 	check(c.Lease >= 0, "Config.Lease: %v is negative", c.Lease)
-	check(c.CleanBatch >= 0, "Config.CleanBatch: %d is negative", c.CleanBatch)
+	check(c.PurgeBatchSize >= 0, "Config.PurgeBatchSize: %d is negative", c.PurgeBatchSize)
 	return errors.Join(errs...)
 }
 
@@ -65,13 +65,13 @@ func (c Config) withDefaults() Config {
 	duration(&c.TTL, 24*time.Hour)
 	duration(&c.Lease, 30*time.Second)
 	duration(&c.MaxExecution, 15*time.Minute)
-	duration(&c.CleanInterval, time.Hour)
+	duration(&c.PurgeInterval, time.Hour)
 	duration(&c.CountInterval, 30*time.Second)
 	if c.MaxResult == 0 {
 		c.MaxResult = 1 << 20
 	}
-	if c.CleanBatch == 0 {
-		c.CleanBatch = 500
+	if c.PurgeBatchSize == 0 {
+		c.PurgeBatchSize = 500
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -83,13 +83,13 @@ func (c Config) withDefaults() Config {
 type Keys[T any] struct {
 	db      store.Keys[T]
 	peeker  store.KeyPeeker // the same, if it can
-	habit   habit
+	habit   peekPolicy
 	cfg     Config
-	runner  *unit.Runner[T]
+	runner  *txrun.Runner[T]
 	running atomic.Bool // Run
 
 	mu      sync.Mutex
-	flights map[store.KeyID]*flight // what this process is at
+	flights map[store.KeyID]*inflight // what this process is at
 }
 
 // New returns keys over a store. It does not touch the database.
@@ -102,5 +102,5 @@ func New[T any](db store.Keys[T], cfg Config) (*Keys[T], error) {
 	}
 	cfg = cfg.withDefaults()
 	peeker, _ := db.(store.KeyPeeker)
-	return &Keys[T]{db: db, peeker: peeker, cfg: cfg, runner: unit.NewRunner[T](db, cfg.Logger), flights: make(map[store.KeyID]*flight)}, nil
+	return &Keys[T]{db: db, peeker: peeker, cfg: cfg, runner: txrun.NewRunner[T](db, cfg.Logger), flights: make(map[store.KeyID]*inflight)}, nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestRule38Heartbeat: the lease is renewed at a third of it, for as long as the run takes.
-func TestRule38Heartbeat(t *testing.T) {
+// TestHeartbeat: the lease is renewed at a third of it, for as long as the run takes.
+func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{}) // 30 s
 		req := request(t, "k")
@@ -253,7 +253,7 @@ func TestRunCleans(t *testing.T) {
 // TestRunWithNothingToDo: it waits for its end.
 func TestRunWithNothingToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, k := open(t, idempotency.Config{CleanInterval: -1, CountInterval: -1})
+		d, k := open(t, idempotency.Config{PurgeInterval: -1, CountInterval: -1})
 		d.purge = func(int) (int, error) { t.Error("it cleans"); return 0, nil }
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()

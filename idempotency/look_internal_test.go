@@ -4,7 +4,7 @@ import "testing"
 
 // TestHabit: looks stop where repeats are rarer than one in three, and come back with them.
 func TestHabit(t *testing.T) {
-	var h habit
+	var h peekPolicy
 	// looked answers so many requests, every n-th of which is a repeat, and returns how many of the last hundred were looked for.
 	looked := func(n int) (looks int) {
 		for i := range 300 {

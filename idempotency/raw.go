@@ -48,7 +48,7 @@ func (k *Keys[T]) DoBytes(ctx context.Context, req Request, fn func(ctx context.
 	if fn == nil {
 		return Reply{}, errors.New("idempotency: the function is nil")
 	}
-	e := &effort[T]{k: k, req: req, fn: fn}
+	e := &invocation[T]{k: k, req: req, fn: fn}
 	return e.do(ctx)
 }
 
@@ -61,6 +61,6 @@ func (k *Keys[T]) DoBytesTx(ctx context.Context, req Request, fn func(ctx contex
 	if fn == nil {
 		return Reply{}, errors.New("idempotency: the function is nil")
 	}
-	e := &effort[T]{k: k, req: req, tx: fn}
+	e := &invocation[T]{k: k, req: req, tx: fn}
 	return e.do(ctx)
 }

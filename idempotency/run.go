@@ -20,7 +20,7 @@ func (k *Keys[T]) Run(ctx context.Context) error {
 	}
 	defer k.running.Store(false)
 	// A process that is often restarted cleans, too.
-	clean, stopClean := timer(min(k.cfg.CleanInterval, time.Minute))
+	clean, stopClean := timer(min(k.cfg.PurgeInterval, time.Minute))
 	defer stopClean()
 	counts := k.cfg.CountInterval
 	if k.cfg.Observe.Keys == nil {
@@ -36,7 +36,7 @@ func (k *Keys[T]) Run(ctx context.Context) error {
 		case <-clean.C:
 			_, err := k.Purge(ctx)
 			database.Note(ctx, "remove expired keys", err)
-			clean.Reset(jittered(k.cfg.CleanInterval))
+			clean.Reset(jittered(k.cfg.PurgeInterval))
 		case <-count.C:
 			database.Note(ctx, "count", k.count(ctx))
 			count.Reset(jittered(counts))
@@ -61,7 +61,7 @@ func timer(d time.Duration) (*time.Timer, func() bool) {
 func (k *Keys[T]) Purge(ctx context.Context) (int, error) {
 	sum := 0
 	for {
-		n, err := k.db.PurgeKeys(ctx, k.cfg.CleanBatch)
+		n, err := k.db.PurgeKeys(ctx, k.cfg.PurgeBatchSize)
 		if err != nil {
 			return sum, storeError("purging", err)
 		}
@@ -69,7 +69,7 @@ func (k *Keys[T]) Purge(ctx context.Context) (int, error) {
 		if n > 0 && k.cfg.Observe.Purged != nil {
 			k.cfg.Observe.Purged("keys", n)
 		}
-		if n < k.cfg.CleanBatch {
+		if n < k.cfg.PurgeBatchSize {
 			return sum, nil
 		}
 		if ctx.Err() != nil {

@@ -20,7 +20,7 @@ func TestRunLogsAnOutageOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		d, k := open(t, idempotency.Config{
-			Logger: slog.New(slog.NewTextHandler(&log, nil)), CleanInterval: time.Second, CountInterval: time.Second,
+			Logger: slog.New(slog.NewTextHandler(&log, nil)), PurgeInterval: time.Second, CountInterval: time.Second,
 			Observe: observe.Hooks{Keys: func(observe.Keys) {}},
 		})
 		back := time.Now().Add(100 * time.Second)

@@ -19,13 +19,13 @@ func TestUncertainCommit(t *testing.T) {
 	for _, committed := range []bool{true, false} {
 		t.Run(fmt.Sprint("committed ", committed), func(t *testing.T) {
 			d, k := open(t, idempotency.Config{})
-			d.commit = func(next func() (store.Ending, error)) (store.Ending, error) {
+			d.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
 				if committed {
 					if _, err := next(); err != nil {
-						return store.Ending{}, err
+						return store.CommitInfo{}, err
 					}
 				}
-				return store.Ending{}, errLost
+				return store.CommitInfo{}, errLost
 			}
 			req := request(t, "k")
 			res, err := idempotency.DoTx(t.Context(), k, req, inTx(value("mine")))
@@ -54,7 +54,7 @@ func TestSomebodyElsesSuccess(t *testing.T) {
 	d.find = func(func() (store.KeyRecord, bool, error)) (store.KeyRecord, bool, error) {
 		return store.KeyRecord{State: store.KeySucceeded, Owner: waybill.NewID()}, true, nil
 	}
-	d.commit = func(func() (store.Ending, error)) (store.Ending, error) { return store.Ending{}, errLost }
+	d.commit = func(func() (store.CommitInfo, error)) (store.CommitInfo, error) { return store.CommitInfo{}, errLost }
 	if res, err := idempotency.DoTx(t.Context(), k, req, inTx(value("mine"))); !errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("got %+v, %v", res, err)
 	}
@@ -73,10 +73,10 @@ func TestRestarts(t *testing.T) {
 			collisions--
 			return errCollided
 		}
-		d.commit = func(next func() (store.Ending, error)) (store.Ending, error) {
+		d.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
 			if at == "commit" {
 				if err := collide(); err != nil {
-					return store.Ending{}, err
+					return store.CommitInfo{}, err
 				}
 			}
 			return next()
@@ -131,8 +131,8 @@ func TestNothingIsStoredOutsideTheTransaction(t *testing.T) {
 	}
 }
 
-// TestRule30PersistFails: the caller gets the answer, the key is not given back, and somebody is told.
-func TestRule30PersistFails(t *testing.T) {
+// TestPersistFails: the caller gets the answer, the key is not given back, and somebody is told.
+func TestPersistFails(t *testing.T) {
 	var told []error
 	d, k := open(t, idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(_ string, err error) { told = append(told, err) }}})
 	d.end = func(func() (bool, error)) (bool, error) { return false, errBoom }
@@ -206,16 +206,16 @@ func TestAPhaseWhoseCommitWasLost(t *testing.T) {
 	for _, committed := range []bool{true, false} {
 		d, k := open(t, idempotency.Config{})
 		lost := true
-		d.commit = func(next func() (store.Ending, error)) (store.Ending, error) {
+		d.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
 			if !lost {
 				return next()
 			}
 			lost = false
 			if committed {
 				_, _ = next()
-				return store.Ending{}, errLost
+				return store.CommitInfo{}, errLost
 			}
-			return store.Ending{}, errBoom
+			return store.CommitInfo{}, errBoom
 		}
 		calls := 0
 		run := func() (idempotency.Result[int], error) {
@@ -263,7 +263,7 @@ func TestPhasesHaveALimit(t *testing.T) {
 // TestStoreErrors: they are told apart from the function's.
 func TestStoreErrors(t *testing.T) {
 	d, k := open(t, idempotency.Config{})
-	d.commit = func(func() (store.Ending, error)) (store.Ending, error) { return store.Ending{}, errBoom }
+	d.commit = func(func() (store.CommitInfo, error)) (store.CommitInfo, error) { return store.CommitInfo{}, errBoom }
 	if _, err := idempotency.DoTx(t.Context(), k, request(t, "k"), inTx(value(""))); !errors.Is(err, idempotency.ErrStore) || !errors.Is(err, errBoom) {
 		t.Errorf("the commit: %v", err)
 	}
@@ -279,8 +279,8 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
-// TestRule28TheCallerHasGone: what became of a run is recorded all the same, whatever it was.
-func TestRule28TheCallerHasGone(t *testing.T) {
+// TestTheCallerHasGone: what became of a run is recorded all the same, whatever it was.
+func TestTheCallerHasGone(t *testing.T) {
 	d, k := open(t, idempotency.Config{})
 	for name, tc := range map[string]struct {
 		end   func(ctx context.Context) (string, error)

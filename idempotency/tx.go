@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/unit"
+	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/store"
 )
 
 // errStands says that the key could not be taken.
-type errStands struct{ taken store.KeyTaken }
+type errRecordExists struct{ taken store.KeyTaken }
 
-func (*errStands) Error() string { return "there is a record" }
+func (*errRecordExists) Error() string { return "there is a record" }
 
 // failedError is what the function returned.
 type failedError struct{ error }
@@ -26,17 +26,17 @@ var errReleased = errors.New("its answer was not to be stored")
 
 // taking is one run inside a transaction.
 type taking[T any] struct {
-	*effort[T]
-	flight *flight
+	*invocation[T]
+	flight *inflight
 	owner  waybill.ID
-	note   note
+	note   runFlags
 	answer Answer
 	stored store.KeyAnswer
 }
 
 // inTransaction takes the key, calls the function and stores its answer in one transaction.
-func (e *effort[T]) inTransaction(ctx context.Context, f *flight) (Reply, error) {
-	t := &taking[T]{effort: e, flight: f, owner: waybill.NewID()}
+func (e *invocation[T]) inTransaction(ctx context.Context, f *inflight) (Reply, error) {
+	t := &taking[T]{invocation: e, flight: f, owner: waybill.NewID()}
 	began := time.Now()
 	returned := false
 	defer func() {
@@ -47,7 +47,7 @@ func (e *effort[T]) inTransaction(ctx context.Context, f *flight) (Reply, error)
 	}()
 	err := e.k.runner.RunAgain(ctx, e.k.restartable, t.run)
 	returned = true
-	var stands *errStands
+	var stands *errRecordExists
 	if errors.As(err, &stands) {
 		reply, err := e.stands(&stands.taken)
 		f.decline(reply, err)
@@ -61,7 +61,7 @@ func (e *effort[T]) inTransaction(ctx context.Context, f *flight) (Reply, error)
 }
 
 // stands says what it means that a key could not be taken.
-func (e *effort[T]) stands(t *store.KeyTaken) (Reply, error) {
+func (e *invocation[T]) stands(t *store.KeyTaken) (Reply, error) {
 	if t.Busy {
 		return Reply{}, e.inProgress(busyDelay)
 	}
@@ -77,7 +77,7 @@ func (t *taking[T]) run(ctx context.Context, tx T) error {
 		return err
 	}
 	if !got.Taken {
-		return &errStands{got}
+		return &errRecordExists{got}
 	}
 	t.flight.take(time.Now().Add(busyDelay)) // it has no lease: it is over when the transaction is
 	t.ran = true
@@ -103,12 +103,12 @@ func (t *taking[T]) run(ctx context.Context, tx T) error {
 
 // keep stores the answer in the transaction: with its commit, if that is possible.
 func (k *Keys[T]) keep(ctx context.Context, tx T, a store.KeyAttempt, answer store.KeyAnswer) error {
-	if keeper, ok := k.db.(store.KeyKeeper[T]); ok {
-		if later, err := keeper.KeepKeyLast(ctx, tx, a, answer); later || err != nil {
+	if keeper, ok := k.db.(store.AnswerAtCommit[T]); ok {
+		if later, err := keeper.StoreAnswerAtCommit(ctx, tx, a, answer); later || err != nil {
 			return err
 		}
 	}
-	ok, err := k.db.KeepKey(ctx, tx, a, answer)
+	ok, err := k.db.StoreAnswer(ctx, tx, a, answer)
 	if err == nil && !ok {
 		err = errLapsed
 	}
@@ -117,7 +117,7 @@ func (k *Keys[T]) keep(ctx context.Context, tx T, a store.KeyAttempt, answer sto
 
 // end returns what the caller gets.
 func (t *taking[T]) end(ctx context.Context, err error) (Reply, error) {
-	var uncertain *unit.UncertainError
+	var uncertain *txrun.UncertainError
 	var failed failedError
 	_, plain := err.(failedError) //nolint:errorlint // wrapped means that the rollback had something to say
 	switch {
@@ -176,15 +176,15 @@ func (t *taking[T]) uncertain(ctx context.Context, cause error) (Reply, error) {
 
 // restartable reports whether a transaction failed because of others.
 func (k *Keys[T]) restartable(err error) bool {
-	r, ok := k.db.(store.Restarter)
-	return ok && !errors.Is(err, waybill.ErrUncertain) && r.Restartable(err)
+	r, ok := k.db.(store.RetryClassifier)
+	return ok && !errors.Is(err, waybill.ErrUncertain) && r.IsRetryable(err)
 }
 
 // prove makes sure that what the function did was in the transaction: a function that swallows a deadlock goes on outside of one on some
 // databases, and the answer would be stored without what it stands for.
 func (k *Keys[T]) prove(ctx context.Context, tx T) error {
-	if p, ok := k.db.(store.Prover[T]); ok {
-		if err := p.ProveOpen(ctx, tx); err != nil {
+	if p, ok := k.db.(store.TxChecker[T]); ok {
+		if err := p.CheckOpen(ctx, tx); err != nil {
 			return fmt.Errorf("before the answer is stored: %w", err)
 		}
 	}

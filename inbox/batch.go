@@ -40,7 +40,7 @@ type batch[T any] struct {
 
 // member is an event of a batch.
 type member[T any] struct {
-	*effort[T]
+	*consumption[T]
 	at      int
 	applied bool
 	alone   bool // it has to have a transaction of its own
@@ -52,7 +52,7 @@ func (b *batch[T]) add(at int, ev *waybill.Event, fn HandlerFunc[T], fence *wayb
 		b.results[at] = err
 		return
 	}
-	b.list = append(b.list, &member[T]{effort: &effort[T]{g: b.g, in: in, ev: ev, fn: fn, fence: fence}, at: at})
+	b.list = append(b.list, &member[T]{consumption: &consumption[T]{g: b.g, in: in, ev: ev, fn: fn, fence: fence}, at: at})
 }
 
 // together is how often a batch is tried again without events that failed.
@@ -98,7 +98,7 @@ func (b *batch[T]) run(ctx context.Context) {
 			b.results[m.at] = waybill.Later(0, m.wrap(context.Cause(ctx)))
 			continue
 		}
-		res, err := b.g.consume(inner, &effort[T]{ev: m.ev, fn: m.fn, fence: m.own()})
+		res, err := b.g.consume(inner, &consumption[T]{ev: m.ev, fn: m.fn, fence: m.own()})
 		b.results[m.at] = settled(res, err, m.own(), m.fence != nil && m.fence.Suspect)
 	}
 }
@@ -114,7 +114,7 @@ func (m *member[T]) own() *waybill.Delivery {
 // attempt applies all events in one transaction that can be. It reports whether another attempt is worth while, without one that failed.
 func (b *batch[T]) attempt(ctx context.Context) bool {
 	var members []*member[T]
-	var ins []store.Intake
+	var ins []store.InboxEntry
 	for _, m := range b.list {
 		if !m.alone {
 			members = append(members, m)

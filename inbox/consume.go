@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -35,11 +35,11 @@ func (g *Group[T]) Consume(ctx context.Context, ev waybill.Event, fn HandlerFunc
 	if fn == nil {
 		return Result{}, errors.New("inbox: the handler is nil")
 	}
-	return g.consume(ctx, &effort[T]{ev: &ev, fn: fn})
+	return g.consume(ctx, &consumption[T]{ev: &ev, fn: fn})
 }
 
 // consume applies an event once, in whatever way the effort says.
-func (g *Group[T]) consume(ctx context.Context, e *effort[T]) (res Result, err error) {
+func (g *Group[T]) consume(ctx context.Context, e *consumption[T]) (res Result, err error) {
 	e.g = g
 	if e.in, err = g.intake(e.ev); err == nil {
 		err = g.nested(ctx)
@@ -69,11 +69,11 @@ func (g *Group[T]) tell(ev *waybill.Event, res Result, err error, took time.Dura
 	o := &g.inbox.cfg.Observe
 	class, _ := waybill.Classify(err)
 	switch {
-	case class == waybill.Done && o.Consumed != nil:
+	case class == waybill.ClassDone && o.Consumed != nil:
 		o.Consumed(g.name, ev, took, res.Replayed)
-	case class == waybill.Dead && o.ConsumeDied != nil:
+	case class == waybill.ClassPermanent && o.ConsumeDied != nil:
 		o.ConsumeDied(g.name, ev, err)
-	case class != waybill.Done && class != waybill.Dead && o.ConsumeFailed != nil:
+	case class != waybill.ClassDone && class != waybill.ClassPermanent && o.ConsumeFailed != nil:
 		o.ConsumeFailed(g.name, ev, err, took)
 	}
 }
@@ -82,9 +82,9 @@ func (g *Group[T]) tell(ev *waybill.Event, res Result, err error, took time.Dura
 const busyDelay = 200 * time.Millisecond
 
 // effort is one call of Consume.
-type effort[T any] struct {
+type consumption[T any] struct {
 	g     *Group[T]
-	in    store.Intake
+	in    store.InboxEntry
 	ev    *waybill.Event
 	fn    HandlerFunc[T]
 	fence *waybill.Delivery // settled in the same transaction
@@ -96,7 +96,7 @@ type effort[T any] struct {
 }
 
 // run makes one attempt, if there is one to be made.
-func (e *effort[T]) run(ctx context.Context) (Result, error) {
+func (e *consumption[T]) run(ctx context.Context) (Result, error) {
 	if !e.g.enter(e.in.Key) {
 		return Result{}, e.inProgress(busyDelay)
 	}
@@ -106,12 +106,12 @@ func (e *effort[T]) run(ctx context.Context) (Result, error) {
 		if e.leased != nil {
 			return e.claim(ctx, e.underLease)
 		}
-		return e.straight(ctx)
+		return e.consumeInTx(ctx)
 	}
 	// Any number of repetitions may be done: a look at the record is cheaper than a turn.
 	rec, there, err := e.g.inbox.db.FindRecord(ctx, e.g.name, e.in.Key)
 	if err != nil {
-		return Result{}, e.trouble(err)
+		return Result{}, e.storeFailure(err)
 	}
 	if there {
 		if res, err, open := e.judge(rec); !open {
@@ -131,9 +131,9 @@ func (e *effort[T]) run(ctx context.Context) (Result, error) {
 }
 
 // errStands says that there is a record already, or that somebody is about to make it.
-type errStands struct{ acceptance store.Acceptance }
+type errRecordExists struct{ acceptance store.AcceptResult }
 
-func (*errStands) Error() string { return "there is a record" }
+func (*errRecordExists) Error() string { return "there is a record" }
 
 // failedError is what the handler returned.
 type failedError struct{ error }
@@ -141,23 +141,23 @@ type failedError struct{ error }
 func (e failedError) Unwrap() error { return e.error }
 
 // straight records the event and applies it in one transaction, which is all there is to do nearly always.
-func (e *effort[T]) straight(ctx context.Context) (Result, error) {
+func (e *consumption[T]) consumeInTx(ctx context.Context) (Result, error) {
 	g := e.g
 	owner := waybill.NewID()
 	err := e.transaction(ctx, func(ctx context.Context, tx T) error {
-		got, err := g.inbox.db.Accept(ctx, tx, owner, []store.Intake{e.in})
+		got, err := g.inbox.db.Accept(ctx, tx, owner, []store.InboxEntry{e.in})
 		if err != nil {
 			return err
 		}
 		if !got[0].Accepted {
-			return &errStands{got[0]}
+			return &errRecordExists{got[0]}
 		}
 		if err := e.apply(ctx, tx, 1); err != nil {
 			return err
 		}
 		return g.prove(ctx, tx)
 	})
-	var stands *errStands
+	var stands *errRecordExists
 	var failed failedError
 	switch {
 	case err == nil:
@@ -176,12 +176,12 @@ func (e *effort[T]) straight(ctx context.Context) (Result, error) {
 	case errors.Is(err, waybill.ErrUncertain):
 		return e.uncertain(ctx, owner, 1, err)
 	}
-	return Result{}, e.trouble(err)
+	return Result{}, e.storeFailure(err)
 }
 
 // claim records an attempt, durably, and then makes it: if the process dies of it, it is counted.
 // No other attempt is, because that of a suspect is made when no other is in flight.
-func (e *effort[T]) claim(ctx context.Context, then func(context.Context, store.Attempt, int) (Result, error)) (Result, error) {
+func (e *consumption[T]) claim(ctx context.Context, then func(context.Context, store.Attempt, int) (Result, error)) (Result, error) {
 	g := e.g
 	wait := g.inbox.turns.among
 	if e.suspect {
@@ -193,13 +193,13 @@ func (e *effort[T]) claim(ctx context.Context, then func(context.Context, store.
 	}
 	defer release()
 	owner := waybill.NewID()
-	e.until = time.Now().Add(g.opts.LockTTL)
-	rec, ok, err := g.inbox.db.ClaimEvent(ctx, e.in, owner, g.opts.LockTTL, g.opts.attempts(), e.kept())
+	e.until = time.Now().Add(g.opts.Lease)
+	rec, ok, err := g.inbox.db.ClaimEvent(ctx, e.in, owner, g.opts.Lease, g.opts.attempts(), e.kept())
 	if err != nil {
 		if ctx.Err() != nil {
 			e.unclaim(ctx, owner)
 		}
-		return Result{}, e.trouble(err)
+		return Result{}, e.storeFailure(err)
 	}
 	if !ok {
 		res, err, open := e.judge(rec)
@@ -212,7 +212,7 @@ func (e *effort[T]) claim(ctx context.Context, then func(context.Context, store.
 }
 
 // claimed applies an event in a transaction that is good only if the claim still holds.
-func (e *effort[T]) claimed(ctx context.Context, a store.Attempt, number int) (Result, error) {
+func (e *consumption[T]) claimed(ctx context.Context, a store.Attempt, number int) (Result, error) {
 	err := e.transaction(ctx, func(ctx context.Context, tx T) error {
 		if err := e.apply(ctx, tx, number); err != nil {
 			return err
@@ -231,14 +231,14 @@ func (e *effort[T]) claimed(ctx context.Context, a store.Attempt, number int) (R
 	if !errors.Is(err, errLapsed) {
 		e.release(ctx, a)
 	}
-	return Result{}, e.trouble(err)
+	return Result{}, e.storeFailure(err)
 }
 
 // errLapsed says that somebody else may have the event by now. The attempt counts: the event may take too long every time.
 var errLapsed = fmt.Errorf("%w: the attempt took longer than LockTTL, and its effects are rolled back", waybill.ErrLeaseLost)
 
 // succeed records the attempt as succeeded, if it is still ours.
-func (e *effort[T]) succeed(ctx context.Context, tx T, a store.Attempt) error {
+func (e *consumption[T]) succeed(ctx context.Context, tx T, a store.Attempt) error {
 	ok, err := e.g.inbox.db.Succeed(ctx, tx, a)
 	if err == nil && !ok {
 		err = errLapsed
@@ -248,7 +248,7 @@ func (e *effort[T]) succeed(ctx context.Context, tx T, a store.Attempt) error {
 
 // transaction runs fn in a transaction, again if the database gave it up because of others. What fn does last is to settle the
 // delivery.
-func (e *effort[T]) transaction(ctx context.Context, fn func(ctx context.Context, tx T) error) error {
+func (e *consumption[T]) transaction(ctx context.Context, fn func(ctx context.Context, tx T) error) error {
 	return e.g.inbox.runner.RunAgain(ctx, e.g.restartable, func(ctx context.Context, tx T) error {
 		if err := fn(ctx, tx); err != nil || e.fence == nil {
 			return err
@@ -259,12 +259,12 @@ func (e *effort[T]) transaction(ctx context.Context, fn func(ctx context.Context
 
 // restartable reports whether a transaction failed because of others.
 func (g *Group[T]) restartable(err error) bool {
-	r, ok := g.inbox.db.(store.Restarter)
-	return ok && !errors.Is(err, waybill.ErrUncertain) && r.Restartable(err)
+	r, ok := g.inbox.db.(store.RetryClassifier)
+	return ok && !errors.Is(err, waybill.ErrUncertain) && r.IsRetryable(err)
 }
 
 // delivered returns a context that says which event is in hand.
-func (e *effort[T]) delivered(ctx context.Context, attempt int) context.Context {
+func (e *consumption[T]) delivered(ctx context.Context, attempt int) context.Context {
 	if d, ok := waybill.DeliveryFrom(ctx); ok && d.ID == e.ev.ID {
 		return ctx
 	}
@@ -273,15 +273,15 @@ func (e *effort[T]) delivered(ctx context.Context, attempt int) context.Context 
 
 // prove makes sure that what the handler did was in the transaction. To succeed with an attempt, or settle a delivery, is proof enough.
 func (g *Group[T]) prove(ctx context.Context, tx T) error {
-	if p, ok := g.inbox.db.(store.Prover[T]); ok {
-		return p.ProveOpen(ctx, tx)
+	if p, ok := g.inbox.db.(store.TxChecker[T]); ok {
+		return p.CheckOpen(ctx, tx)
 	}
 	return nil
 }
 
 // apply calls the handler.
-func (e *effort[T]) apply(ctx context.Context, tx T, attempt int) error {
-	err := contain.Call(func() error { return e.fn(e.delivered(ctx, attempt), tx, *e.ev) })
+func (e *consumption[T]) apply(ctx context.Context, tx T, attempt int) error {
+	err := panics.Call(func() error { return e.fn(e.delivered(ctx, attempt), tx, *e.ev) })
 	if err == nil {
 		return nil
 	}
@@ -292,7 +292,7 @@ func (e *effort[T]) apply(ctx context.Context, tx T, attempt int) error {
 }
 
 // judge says what an existing record means, and whether another attempt may be made.
-func (e *effort[T]) judge(rec store.InboxRecord) (res Result, err error, open bool) { //nolint:revive // the error is one of three answers
+func (e *consumption[T]) judge(rec store.InboxRecord) (res Result, err error, open bool) { //nolint:revive // the error is one of three answers
 	if rec.Type != e.in.Type || rec.Hash != e.in.Hash {
 		return Result{}, waybill.Permanent(fmt.Errorf("inbox: group %s: event %s of type %s: %w: it was recorded as %s",
 			e.g.name, e.ev.ID, e.ev.Type, waybill.ErrConflict, rec.Type)), false
@@ -315,43 +315,45 @@ func (e *effort[T]) judge(rec store.InboxRecord) (res Result, err error, open bo
 	return Result{}, nil, true
 }
 
-func (e *effort[T]) inProgress(left time.Duration) error {
+func (e *consumption[T]) inProgress(left time.Duration) error {
 	return waybill.Later(left, e.wrap(waybill.ErrInProgress))
 }
 
-func (e *effort[T]) dead(attempts int, err error) error {
+func (e *consumption[T]) dead(attempts int, err error) error {
 	return waybill.Permanent(e.wrap(fmt.Errorf("%w after %d attempts: %w", waybill.ErrDead, attempts, err)))
 }
 
 // wrap says which event of which group.
-func (e *effort[T]) wrap(err error) error {
+func (e *consumption[T]) wrap(err error) error {
 	return fmt.Errorf("inbox: group %s: event %s: %w", e.g.name, e.ev.ID, err)
 }
 
 // trouble is an error of the database and not of the event: it is delivered again, and nothing is counted.
-func (e *effort[T]) trouble(err error) error { return waybill.Later(e.g.opts.BaseBackoff, e.wrap(err)) }
+func (e *consumption[T]) storeFailure(err error) error {
+	return waybill.Later(e.g.opts.BackoffBase, e.wrap(err))
+}
 
 // recordTime bounds what is done for an attempt after its own context may have ended.
 const recordTime = 10 * time.Second
 
 // failed records that an attempt failed, in a transaction of its own: the one that had its effects is rolled back. It returns what
 // the caller gets.
-func (e *effort[T]) failed(ctx context.Context, a store.Attempt, attempts int, err error) error {
+func (e *consumption[T]) failed(ctx context.Context, a store.Attempt, attempts int, err error) error {
 	g := e.g
 	class, delay := waybill.Classify(err)
-	if ctx.Err() != nil || class == waybill.Uncounted || class == waybill.Down {
+	if ctx.Err() != nil || class == waybill.ClassDefer || class == waybill.ClassUnavailable {
 		e.release(ctx, a)
-		if class != waybill.Uncounted && class != waybill.Down {
+		if class != waybill.ClassDefer && class != waybill.ClassUnavailable {
 			err = waybill.Later(0, err) // our own doing
 		}
 		return e.wrap(err)
 	}
-	f := store.Failure{Owner: a.Owner, Fence: a.Fence, Delay: delay, Error: err.Error(), Kept: e.kept()}
+	f := store.Failure{Owner: a.Owner, Fence: a.Fence, Delay: delay, Error: err.Error(), Stored: e.kept()}
 	if f.Delay == 0 {
 		f.Delay = g.opts.after(attempts)
 	}
 	switch {
-	case class == waybill.Dead:
+	case class == waybill.ClassPermanent:
 		f.Dead = true
 	case attempts >= g.opts.attempts():
 		f.Dead, f.Error = true, store.ExceededError(err.Error())
@@ -360,7 +362,7 @@ func (e *effort[T]) failed(ctx context.Context, a store.Attempt, attempts int, e
 	defer cancel()
 	if _, ferr := g.inbox.db.FailEvent(ctx, e.in, f); ferr != nil {
 		// It will be delivered again; only the count is lost.
-		return waybill.Later(g.opts.BaseBackoff, e.wrap(errors.Join(err, fmt.Errorf("recording the failure: %w", ferr))))
+		return waybill.Later(g.opts.BackoffBase, e.wrap(errors.Join(err, fmt.Errorf("recording the failure: %w", ferr))))
 	}
 	if f.Dead {
 		g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelError, "waybill: an event is dead in a consumer group", e.attrs(attempts, err)...)
@@ -370,7 +372,7 @@ func (e *effort[T]) failed(ctx context.Context, a store.Attempt, attempts int, e
 	return waybill.Later(f.Delay, e.wrap(fmt.Errorf("attempt %d failed: %w", attempts, err)))
 }
 
-func (e *effort[T]) attrs(attempts int, err error) []slog.Attr {
+func (e *consumption[T]) attrs(attempts int, err error) []slog.Attr {
 	return []slog.Attr{
 		slog.String("group", e.g.name), slog.String("id", e.ev.ID.String()), slog.String("type", e.ev.Type),
 		slog.Int("attempt", attempts), slog.String("error", err.Error()),
@@ -378,7 +380,7 @@ func (e *effort[T]) attrs(attempts int, err error) []slog.Attr {
 }
 
 // release gives an attempt back that does not count.
-func (e *effort[T]) release(ctx context.Context, a store.Attempt) {
+func (e *consumption[T]) release(ctx context.Context, a store.Attempt) {
 	if a.Fence == 0 {
 		return // nothing was recorded
 	}
@@ -391,7 +393,7 @@ func (e *effort[T]) release(ctx context.Context, a store.Attempt) {
 }
 
 // unclaim gives back what a claim whose context ended in the middle may have left behind: the next one would have to wait until its lease has run out.
-func (e *effort[T]) unclaim(ctx context.Context, owner waybill.ID) {
+func (e *consumption[T]) unclaim(ctx context.Context, owner waybill.ID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	rec, ok, err := e.g.inbox.db.FindRecord(ctx, e.g.name, e.in.Key)
@@ -401,18 +403,18 @@ func (e *effort[T]) unclaim(ctx context.Context, owner waybill.ID) {
 }
 
 // uncertain finds out what became of a commit whose answer was lost.
-func (e *effort[T]) uncertain(ctx context.Context, owner waybill.ID, attempt int, err error) (Result, error) {
+func (e *consumption[T]) uncertain(ctx context.Context, owner waybill.ID, attempt int, err error) (Result, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	rec, ok, ferr := e.g.inbox.db.FindRecord(ctx, e.g.name, e.in.Key)
 	if ferr == nil && ok && rec.State == store.InboxSucceeded && rec.Owner == owner {
 		return Result{Attempt: attempt}, nil
 	}
-	return Result{}, waybill.Later(e.g.opts.BaseBackoff, e.wrap(errors.Join(err, ferr)))
+	return Result{}, waybill.Later(e.g.opts.BackoffBase, e.wrap(errors.Join(err, ferr)))
 }
 
 // wait waits for who is at the event.
-func (e *effort[T]) wait(ctx context.Context, until time.Time, last error) (Result, error) {
+func (e *consumption[T]) wait(ctx context.Context, until time.Time, last error) (Result, error) {
 	pause := 5 * time.Millisecond
 	for {
 		left := time.Until(until)
@@ -427,7 +429,7 @@ func (e *effort[T]) wait(ctx context.Context, until time.Time, last error) (Resu
 		pause = min(2*pause, 500*time.Millisecond)
 		rec, ok, err := e.g.inbox.db.FindRecord(ctx, e.g.name, e.in.Key)
 		if err != nil {
-			return Result{}, e.trouble(err)
+			return Result{}, e.storeFailure(err)
 		}
 		if ok && rec.State == store.InboxFailed {
 			return Result{}, waybill.Later(max(rec.NextRetryAt.Sub(rec.Now), 0), e.wrap(fmt.Errorf("%w: %s", ErrConsumeFailed, rec.LastError)))

@@ -86,11 +86,11 @@ func (g *Group[T]) handler(ev *waybill.Event) HandlerFunc[T] {
 var errNoID = errors.New("the event has no id: without one, nobody can tell it from others")
 
 // intake returns what the event's record is made of.
-func (g *Group[T]) intake(ev *waybill.Event) (store.Intake, error) {
+func (g *Group[T]) intake(ev *waybill.Event) (store.InboxEntry, error) {
 	if ev.ID.IsZero() {
-		return store.Intake{}, waybill.Permanent(fmt.Errorf("inbox: group %s: %w", g.name, errNoID))
+		return store.InboxEntry{}, waybill.Permanent(fmt.Errorf("inbox: group %s: %w", g.name, errNoID))
 	}
-	in := store.Intake{Group: g.name, Key: ev.ID, Event: ev.ID, Tenant: ev.TenantID, Type: ev.Type}
+	in := store.InboxEntry{Group: g.name, Key: ev.ID, Event: ev.ID, Tenant: ev.TenantID, Type: ev.Type}
 	if g.opts.Key == ByDedupKey && ev.DedupKey != "" {
 		in.Key = DedupID(ev.TenantID, ev.DedupKey)
 		return in, nil

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/waybillhq/waybill/internal/unit"
+	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 )
@@ -36,7 +36,7 @@ type Config struct {
 type Inbox[T any] struct {
 	db     store.Inbox[T]
 	cfg    Config
-	runner *unit.Runner[T]
+	runner *txrun.Runner[T]
 	finish store.Finisher[T] // nil if the store has no outbox
 
 	mu     sync.Mutex
@@ -74,7 +74,7 @@ func New[T any](db store.Inbox[T], cfg Config) (*Inbox[T], error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	i := &Inbox[T]{db: db, cfg: cfg, runner: unit.NewRunner[T](db, cfg.Logger), groups: make(map[string]*Group[T]), turns: newTurns()}
+	i := &Inbox[T]{db: db, cfg: cfg, runner: txrun.NewRunner[T](db, cfg.Logger), groups: make(map[string]*Group[T]), turns: newTurns()}
 	i.finish, _ = db.(store.Finisher[T])
 	return i, nil
 }

@@ -30,8 +30,8 @@ type keptEvent struct {
 }
 
 // kept returns the event for its record, or nil.
-func (e *effort[T]) kept() []byte {
-	if !e.g.opts.KeepEvent {
+func (e *consumption[T]) kept() []byte {
+	if !e.g.opts.StoreEvent {
 		return nil
 	}
 	return encodeKept(e.ev)

@@ -7,13 +7,13 @@ import (
 	"log/slog"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/store"
 )
 
 // Lease is the right to apply an event, until another attempt may begin.
 type Lease[T any] struct {
-	effort   *effort[T]
+	effort   *consumption[T]
 	attempt  store.Attempt
 	number   int
 	finished bool
@@ -54,7 +54,7 @@ func (l *Lease[T]) Finish(ctx context.Context, fn func(ctx context.Context, tx T
 }
 
 // ConsumeLeased applies an event whose effects are outside the database: no transaction is open while fn runs, and the event's record is leased
-// to it for LockTTL; fn's context ends with it. fn calls [Lease.Finish]; if it returns nil without, that is done for it. It returns nil if
+// to it for Lease; fn's context ends with it. fn calls [Lease.Finish]; if it returns nil without, that is done for it. It returns nil if
 // and only if the record says that the event is applied.
 //
 // Effects outside the database can happen more than once: of an attempt that was cut off, nobody knows how far it came.
@@ -63,15 +63,15 @@ func (g *Group[T]) ConsumeLeased(ctx context.Context, ev waybill.Event, fn func(
 	if fn == nil {
 		return Result{}, errors.New("inbox: the handler is nil")
 	}
-	return g.consume(ctx, &effort[T]{ev: &ev, leased: fn})
+	return g.consume(ctx, &consumption[T]{ev: &ev, leased: fn})
 }
 
 // underLease applies an event without a transaction, for as long as the claim holds.
-func (e *effort[T]) underLease(ctx context.Context, a store.Attempt, number int) (Result, error) {
+func (e *consumption[T]) underLease(ctx context.Context, a store.Attempt, number int) (Result, error) {
 	g := e.g
 	l := &Lease[T]{effort: e, attempt: a, number: number}
 	inner, cancel := context.WithDeadlineCause(ctx, e.until, fmt.Errorf("%w: LockTTL is over", waybill.ErrLeaseLost))
-	err := contain.Call(func() error { return e.leased(e.delivered(inner, number), l) })
+	err := panics.Call(func() error { return e.leased(e.delivered(inner, number), l) })
 	cancel()
 	switch {
 	case l.finished:
@@ -93,9 +93,9 @@ func (e *effort[T]) underLease(ctx context.Context, a store.Attempt, number int)
 
 // unfinished is what the database had against recording a success. The attempt is given back, unless it may be somebody else's by now, or
 // done: the next one finds out.
-func (e *effort[T]) unfinished(ctx context.Context, a store.Attempt, err error) error {
+func (e *consumption[T]) unfinished(ctx context.Context, a store.Attempt, err error) error {
 	if !errors.Is(err, waybill.ErrLeaseLost) && !errors.Is(err, waybill.ErrUncertain) {
 		e.release(ctx, a)
 	}
-	return e.trouble(err)
+	return e.storeFailure(err)
 }

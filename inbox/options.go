@@ -10,23 +10,24 @@ import (
 
 // Options says how a group treats its events.
 type Options struct {
-	// LockTTL is how long an attempt may take before another one may begin: of a leased event, and of one that was delivered before or
+	// Lease is how long an attempt may take before another one may begin: of a leased event, and of one that was delivered before or
 	// has failed. Several times what the handler usually takes. Defaults to 30 s.
-	LockTTL time.Duration
+	Lease time.Duration
 	// WaitIfInProgress waits, up to WaitMax, for somebody else who is at the same event, instead of returning
 	// [waybill.ErrInProgress] at once. Defaults to false.
 	WaitIfInProgress bool
 	WaitMax          time.Duration
-	// MaxRetry is how often a failed event is tried again. Defaults to 20; negative: never.
-	MaxRetry int
-	// BaseBackoff is the delay after the first failure; it doubles after each further one, up to MaxBackoff. Default to 1 s
+	// MaxAttempts is the number of attempts after which a failed event is dead.
+	// Defaults to 20.
+	MaxAttempts int
+	// BackoffBase is the delay after the first failure; it doubles after each further one, up to BackoffMax. Default to 1 s
 	// and 5 minutes.
-	BaseBackoff time.Duration
-	MaxBackoff  time.Duration
+	BackoffBase time.Duration
+	BackoffMax  time.Duration
 	// Key says what makes two deliveries the same. Defaults to ByEventID.
 	Key Key
-	// KeepEvent stores a failed event with its record, so that [Inbox.Run] can try it again without another delivery.
-	KeepEvent bool
+	// StoreEvent stores a failed event with its record, so that [Inbox.Run] can try it again without another delivery.
+	StoreEvent bool
 }
 
 // Key is what makes two deliveries the same.
@@ -49,15 +50,16 @@ func (o Options) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	check(o.LockTTL >= 0, "Options.LockTTL: %v is negative", o.LockTTL)
+	check(o.Lease >= 0, "Options.Lease: %v is negative", o.Lease)
+	check(o.MaxAttempts >= 0, "Options.MaxAttempts: %d is negative", o.MaxAttempts)
 	check(o.WaitMax >= 0, "Options.WaitMax: %v is negative", o.WaitMax)
-	check(o.BaseBackoff >= 0, "Options.BaseBackoff: %v is negative", o.BaseBackoff)
-	check(o.MaxBackoff >= 0, "Options.MaxBackoff: %v is negative", o.MaxBackoff)
+	check(o.BackoffBase >= 0, "Options.BackoffBase: %v is negative", o.BackoffBase)
+	check(o.BackoffMax >= 0, "Options.BackoffMax: %v is negative", o.BackoffMax)
 	check(!o.WaitIfInProgress || o.WaitMax > 0, "Options.WaitIfInProgress needs Options.WaitMax: for how long?")
 	check(o.WaitIfInProgress || o.WaitMax == 0, "Options.WaitMax has no meaning without Options.WaitIfInProgress")
 	check(o.Key == ByEventID || o.Key == ByDedupKey, "Options.Key: there is no %d", o.Key)
 	d := o.withDefaults()
-	check(d.BaseBackoff <= d.MaxBackoff, "Options.BaseBackoff (%v) is above Options.MaxBackoff (%v)", d.BaseBackoff, d.MaxBackoff)
+	check(d.BackoffBase <= d.BackoffMax, "Options.BackoffBase (%v) is above Options.BackoffMax (%v)", d.BackoffBase, d.BackoffMax)
 	return errors.Join(errs...)
 }
 
@@ -67,20 +69,17 @@ func (o Options) withDefaults() Options {
 			*d = usual
 		}
 	}
-	duration(&o.LockTTL, 30*time.Second)
-	duration(&o.BaseBackoff, time.Second)
-	duration(&o.MaxBackoff, 5*time.Minute)
-	switch {
-	case o.MaxRetry == 0:
-		o.MaxRetry = 20
-	case o.MaxRetry < 0:
-		o.MaxRetry = 0
+	duration(&o.Lease, 30*time.Second)
+	duration(&o.BackoffBase, time.Second)
+	duration(&o.BackoffMax, 5*time.Minute)
+	if o.MaxAttempts == 0 {
+		o.MaxAttempts = 20
 	}
 	return o
 }
 
 // attempts is how many attempts there are.
-func (o Options) attempts() int { return o.MaxRetry + 1 }
+func (o Options) attempts() int { return o.MaxAttempts }
 
 // after returns the delay after the nth failure.
-func (o Options) after(n int) time.Duration { return backoff.After(o.BaseBackoff, o.MaxBackoff, n) }
+func (o Options) after(n int) time.Duration { return backoff.After(o.BackoffBase, o.BackoffMax, n) }

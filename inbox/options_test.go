@@ -8,11 +8,11 @@ import (
 
 func TestOptions(t *testing.T) {
 	got := Options{}.withDefaults()
-	want := Options{LockTTL: 30 * time.Second, MaxRetry: 20, BaseBackoff: time.Second, MaxBackoff: 5 * time.Minute}
+	want := Options{Lease: 30 * time.Second, MaxAttempts: 20, BackoffBase: time.Second, BackoffMax: 5 * time.Minute}
 	if got != want {
 		t.Errorf("the defaults are %+v, want %+v", got, want)
 	}
-	if n := (Options{MaxRetry: -1}).withDefaults().attempts(); n != 1 {
+	if n := (Options{MaxAttempts: 1}).withDefaults().attempts(); n != 1 {
 		t.Errorf("without retries there are %d attempts", n)
 	}
 	if err := (Options{}).Validate(); err != nil {
@@ -21,10 +21,10 @@ func TestOptions(t *testing.T) {
 	for word, o := range map[string]Options{
 		"WaitMax: for how long": {WaitIfInProgress: true},
 		"no meaning":            {WaitMax: time.Second},
-		"LockTTL":               {LockTTL: -1},
-		"above":                 {BaseBackoff: time.Hour},
+		"Lease":                 {Lease: -1},
+		"above":                 {BackoffBase: time.Hour},
 		"Options.Key":           {Key: 7},
-		"MaxBackoff":            {MaxBackoff: -time.Second},
+		"BackoffMax":            {BackoffMax: -time.Second},
 	} {
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%+v: %v, want something about %q", o, err, word)

@@ -12,13 +12,13 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Run tries failed events again when they are due, in groups that keep them ([Options.KeepEvent]), and removes records that are old enough
+// Run tries failed events again when they are due, in groups that keep them ([Options.StoreEvent]), and removes records that are old enough
 // ([Config.Retention]), until ctx ends; then it returns nil. Without a group that keeps events there is nothing to try again, and that is
 // an error, unless RetryInterval is negative. Any number of processes may run it at once.
 func (i *Inbox[T]) Run(ctx context.Context) error {
 	var keeping []*Group[T]
 	for _, g := range i.all() {
-		if g.opts.KeepEvent {
+		if g.opts.StoreEvent {
 			keeping = append(keeping, g)
 		}
 	}
@@ -101,7 +101,7 @@ func (g *Group[T]) retryDue(ctx context.Context) error {
 // retry tries an event again that was kept.
 func (g *Group[T]) retry(ctx context.Context, rec *store.InboxRecord) {
 	log := g.inbox.cfg.Logger.With(slog.String("group", g.name), slog.String("id", rec.Event.String()))
-	ev, err := decodeKept(rec.Kept)
+	ev, err := decodeKept(rec.Stored)
 	if err != nil {
 		log.Error("waybill: an event cannot be tried again", slog.String("error", err.Error()))
 		return
@@ -113,7 +113,7 @@ func (g *Group[T]) retry(ctx context.Context, rec *store.InboxRecord) {
 	}
 	// As a delivery that is not its first: the attempt is recorded before the handler runs.
 	ctx = waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: ev, Attempt: rec.Attempts + 1})
-	if _, err := g.consume(ctx, &effort[T]{ev: &ev, fn: fn}); err != nil {
+	if _, err := g.consume(ctx, &consumption[T]{ev: &ev, fn: fn}); err != nil {
 		log.Debug("waybill: an event was tried again", slog.String("error", err.Error()))
 	}
 }

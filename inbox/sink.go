@@ -30,7 +30,7 @@ func (g *Group[T]) Deliver(ctx context.Context, deliveries []waybill.Delivery) [
 
 // settles reports whether an event's delivery can be settled in the transaction that has its effects: it comes from a relay on the same
 // tables, and goes to nobody else.
-func (e *effort[T]) settles() bool {
+func (e *consumption[T]) settles() bool {
 	return e.fence != nil && e.g.inbox.finish != nil && !e.fence.Claim.Token().IsZero() && e.fence.Claim.Source() == any(e.g.inbox.db.Local())
 }
 
@@ -79,7 +79,7 @@ func (b *Bus) Publish(ctx context.Context, evs ...waybill.Event) error {
 	}
 	var errs []error
 	for _, err := range b.Deliver(ctx, deliveries) {
-		if class, _ := waybill.Classify(err); class != waybill.Done {
+		if class, _ := waybill.Classify(err); class != waybill.ClassDone {
 			errs = append(errs, err)
 		}
 	}
@@ -119,7 +119,7 @@ func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []erro
 				results[i] = err
 			case errors.Is(err, waybill.ErrReplayed):
 				replayed[i]++
-			case class != waybill.Done:
+			case class != waybill.ClassDone:
 				results[i] = errors.Join(results[i], fmt.Errorf("group %s: %w", consumer.Name(), err))
 			}
 		}

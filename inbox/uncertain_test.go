@@ -18,7 +18,7 @@ import (
 type unsteady struct {
 	*memstore.Store[*memstore.Tx]
 	// commit is called instead of the session's; next is that one.
-	commit func(next func() (store.Ending, error)) (store.Ending, error)
+	commit func(next func() (store.CommitInfo, error)) (store.CommitInfo, error)
 }
 
 type unsteadySession struct {
@@ -31,8 +31,8 @@ func (u *unsteady) Begin(ctx context.Context, opts *sql.TxOptions) (store.Sessio
 	return &unsteadySession{Session: s, db: u}, err
 }
 
-func (s *unsteadySession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
-	end, err := s.db.commit(func() (store.Ending, error) { return s.Session.Commit(ctx, accepted, check) })
+func (s *unsteadySession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
+	end, err := s.db.commit(func() (store.CommitInfo, error) { return s.Session.Commit(ctx, accepted, check) })
 	if err != nil && !errors.Is(err, waybill.ErrUncertain) {
 		_ = s.Rollback(ctx) // what a commit that fails has done
 	}
@@ -41,7 +41,7 @@ func (s *unsteadySession) Commit(ctx context.Context, accepted []waybill.ID, che
 
 var errCollided = errors.New("could not serialize")
 
-func (u *unsteady) Restartable(err error) bool { return errors.Is(err, errCollided) }
+func (u *unsteady) IsRetryable(err error) bool { return errors.Is(err, errCollided) }
 
 func newUnsteady(t *testing.T) (*unsteady, *inbox.Group[*memstore.Tx]) {
 	t.Helper()
@@ -49,7 +49,7 @@ func newUnsteady(t *testing.T) (*unsteady, *inbox.Group[*memstore.Tx]) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &unsteady{Store: db, commit: func(next func() (store.Ending, error)) (store.Ending, error) { return next() }}
+	u := &unsteady{Store: db, commit: func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) { return next() }}
 	in, err := inbox.New(u, inbox.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -87,17 +87,17 @@ func TestUncertainCommit(t *testing.T) {
 		for way, consume := range ways(g, nothing) {
 			t.Run(fmt.Sprint(way, " committed ", committed), func(t *testing.T) {
 				lost := true
-				u.commit = func(next func() (store.Ending, error)) (store.Ending, error) {
+				u.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
 					if !lost {
 						return next()
 					}
 					lost = false
 					if committed {
 						if _, err := next(); err != nil {
-							return store.Ending{}, err
+							return store.CommitInfo{}, err
 						}
 					}
-					return store.Ending{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
+					return store.CommitInfo{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
 				}
 				ev := waybill.NewEvent("A", 1).Complete()
 				err := consume(ev)
@@ -107,7 +107,7 @@ func TestUncertainCommit(t *testing.T) {
 					t.Fatal(ferr)
 				case committed && (err != nil || rec.State != store.InboxSucceeded):
 					t.Errorf("it is committed: %v, %+v", err, rec)
-				case !committed && (!errors.Is(err, waybill.ErrUncertain) || class != waybill.Uncounted):
+				case !committed && (!errors.Is(err, waybill.ErrUncertain) || class != waybill.ClassDefer):
 					t.Errorf("nobody knows: %v of class %v", err, class)
 				case !committed && ok && rec.State == store.InboxSucceeded:
 					t.Errorf("the record is %+v", rec)
@@ -122,12 +122,12 @@ func TestSomebodyElsesSuccess(t *testing.T) {
 	u, g := newUnsteady(t)
 	ev := waybill.NewEvent("A", 1).Complete()
 	first := true
-	u.commit = func(next func() (store.Ending, error)) (store.Ending, error) {
+	u.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
 		if !first {
 			return next()
 		}
 		first = false
-		return store.Ending{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
+		return store.CommitInfo{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
 	}
 	// The session is still open, as a lost connection's is to the server: so the other one is told that it is busy.
 	if _, err := g.Consume(t.Context(), ev, func(context.Context, *memstore.Tx, waybill.Event) error { return nil }); !errors.Is(err, waybill.ErrUncertain) {
@@ -146,10 +146,10 @@ func TestRestarts(t *testing.T) {
 	for way, consume := range ways(g, count) {
 		t.Run(way, func(t *testing.T) {
 			collisions := 3
-			u.commit = func(next func() (store.Ending, error)) (store.Ending, error) {
+			u.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
 				if collisions > 0 {
 					collisions--
-					return store.Ending{}, errCollided
+					return store.CommitInfo{}, errCollided
 				}
 				return next()
 			}
@@ -165,7 +165,7 @@ func TestRestarts(t *testing.T) {
 			calls = 0
 			other := waybill.NewEvent("A", 2).Complete()
 			err := consume(other)
-			if class, _ := waybill.Classify(err); !errors.Is(err, errCollided) || class != waybill.Uncounted || calls < 2 || calls > 50 {
+			if class, _ := waybill.Classify(err); !errors.Is(err, errCollided) || class != waybill.ClassDefer || calls < 2 || calls > 50 {
 				t.Errorf("after many collisions: %v, %d calls", err, calls)
 			}
 			if rec, ok, err := g.Find(t.Context(), other); err != nil || ok && (rec.State != store.InboxFailed || rec.Attempts != 0) {
@@ -181,7 +181,7 @@ type cutOff struct {
 	cut context.CancelFunc
 }
 
-func (c *cutOff) ClaimEvent(ctx context.Context, in store.Intake, owner waybill.ID, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool, error) {
+func (c *cutOff) ClaimEvent(ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool, error) {
 	rec, ok, err := c.Store.ClaimEvent(ctx, in, owner, lease, most, kept)
 	if c.cut != nil {
 		c.cut()

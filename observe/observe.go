@@ -76,8 +76,8 @@ type Hooks struct {
 
 	// Received counts messages that a broker's source has handed to its consumer: what became of each, its redeliveries among them.
 	Received func(source string, class waybill.Class, redelivered bool, took time.Duration)
-	// SetAside counts messages that a source has moved to its dead-letter destination.
-	SetAside func(source string, err error)
+	// DeadLettered counts messages that a source has moved to its dead-letter destination.
+	DeadLettered func(source string, err error)
 
 	// Reconciled is called after every run of a reconciliation job.
 	Reconciled func(job string, r Reconciled)
@@ -139,37 +139,37 @@ type Drop int
 // The reasons.
 const (
 	// Full: the hot queue was full.
-	Full Drop = iota
+	DropQueueFull Drop = iota
 	// Elsewhere: another node owns the event's lane.
-	Elsewhere
+	DropNotOwned
 	// NotDue: the event is delayed.
-	NotDue
+	DropNotDue
 	// ReadFirst: a read of the table was faster than the writer's word.
-	ReadFirst
+	DropAlreadyRead
 	// Waits: it stands behind another of its aggregate that waits, or its destination is down.
-	Waits
+	DropBlocked
 	// Missing: its row was not found: it was taken back by a rollback to a savepoint, or somebody else has delivered it.
-	Missing
+	DropRowMissing
 	// Stopped: the relay stopped.
-	Stopped
+	DropStopped
 )
 
 // String returns the reason in lower case.
 func (d Drop) String() string {
 	switch d {
-	case Full:
+	case DropQueueFull:
 		return "full"
-	case Elsewhere:
+	case DropNotOwned:
 		return "elsewhere"
-	case NotDue:
+	case DropNotDue:
 		return "not due"
-	case ReadFirst:
+	case DropAlreadyRead:
 		return "read first"
-	case Waits:
+	case DropBlocked:
 		return "waits"
-	case Missing:
+	case DropRowMissing:
 		return "missing"
-	case Stopped:
+	case DropStopped:
 		return "stopped"
 	}
 	return "unknown"

@@ -8,7 +8,7 @@ import (
 	"log/slog"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/unit"
+	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 )
@@ -27,7 +27,7 @@ type Config struct {
 // Outbox writes events. T is the type of the transactions they join. It is safe for concurrent use.
 type Outbox[T any] struct {
 	db     store.Outbox[T]
-	runner *unit.Runner[T]
+	runner *txrun.Runner[T]
 	writer *writer
 }
 
@@ -40,7 +40,7 @@ func New[T any](db store.Outbox[T], cfg Config) (*Outbox[T], error) {
 		cfg.Logger = slog.Default()
 	}
 	w := &writer{hooks: cfg.Hooks, observe: cfg.Observe, logger: cfg.Logger}
-	return &Outbox[T]{db: db, runner: unit.NewRunner[T](db, cfg.Logger), writer: w}, nil
+	return &Outbox[T]{db: db, runner: txrun.NewRunner[T](db, cfg.Logger), writer: w}, nil
 }
 
 // InTx calls fn in a transaction and commits it if fn returns nil; it rolls back if fn returns an error or panics, and
@@ -60,7 +60,7 @@ func (o *Outbox[T]) InTx(ctx context.Context, fn func(ctx context.Context, tx T)
 // [waybill.ErrNested].
 func (o *Outbox[T]) InTxWith(ctx context.Context, opts *sql.TxOptions, fn func(ctx context.Context, tx T) error) error {
 	err := o.runner.Run(ctx, opts, fn)
-	var uncertain *unit.UncertainError
+	var uncertain *txrun.UncertainError
 	if errors.As(err, &uncertain) {
 		return &UncertainError{Events: uncertain.Events, Err: uncertain.Err}
 	}

@@ -28,17 +28,17 @@ func (d *sqlDB) Begin(context.Context, *sql.TxOptions) (store.Session[*sql.Tx], 
 	return &sqlSession{db: d, tx: new(sql.Tx)}, nil
 }
 
-func (d *sqlDB) Append(_ context.Context, _ *sql.Tx, evs []waybill.Event) ([]store.Placed, error) {
+func (d *sqlDB) Append(_ context.Context, _ *sql.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
 	return d.take(evs)
 }
 
 func (d *sqlDB) Committed(context.Context, waybill.ID) (bool, error) { return true, nil }
 
-func (d *sqlDB) take(evs []waybill.Event) ([]store.Placed, error) {
+func (d *sqlDB) take(evs []waybill.Event) ([]store.AppendResult, error) {
 	if d.appendErr != nil {
 		return nil, d.appendErr
 	}
-	placed := make([]store.Placed, len(evs))
+	placed := make([]store.AppendResult, len(evs))
 	for i, ev := range evs {
 		d.appended = append(d.appended, ev)
 		placed[i].ID = ev.ID
@@ -57,8 +57,8 @@ type sqlSession struct {
 func (s *sqlSession) Tx() *sql.Tx                    { return s.tx }
 func (s *sqlSession) Owns(tx *sql.Tx) bool           { return tx == s.tx }
 func (s *sqlSession) Rollback(context.Context) error { return nil }
-func (s *sqlSession) Commit(context.Context, []waybill.ID, bool) (store.Ending, error) {
-	return store.Ending{}, s.db.commitErr
+func (s *sqlSession) Commit(context.Context, []waybill.ID, bool) (store.CommitInfo, error) {
+	return store.CommitInfo{}, s.db.commitErr
 }
 
 // appenderDB is a store that can also write to what is only nearly a *sql.Tx.
@@ -67,7 +67,7 @@ type appenderDB struct {
 	through []store.SQLTx
 }
 
-func (d *appenderDB) AppendSQL(_ context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.Placed, error) {
+func (d *appenderDB) AppendSQL(_ context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.AppendResult, error) {
 	d.through = append(d.through, tx)
 	return d.take(evs)
 }

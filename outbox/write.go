@@ -71,7 +71,7 @@ func (o *Outbox[T]) write(ctx context.Context, tx T, evs []waybill.Event, now bo
 	if isNil(tx) {
 		return nil, fmt.Errorf("outbox: write: %w: the transaction is nil", waybill.ErrNoTx)
 	}
-	return o.writer.write(ctx, evs, now, func(prepared []waybill.Event) ([]store.Placed, error) {
+	return o.writer.write(ctx, evs, now, func(prepared []waybill.Event) ([]store.AppendResult, error) {
 		if u := o.runner.Owner(ctx, tx); u != nil {
 			return u.Write(ctx, o.db, o.writer, tx, prepared, now)
 		}
@@ -112,7 +112,7 @@ func WriteSQL(ctx context.Context, o *Outbox[*sql.Tx], tx store.SQLTx, evs ...wa
 	if !ok {
 		return fmt.Errorf("outbox: write: %T cannot write to a %T", o.db, tx)
 	}
-	_, err := o.writer.write(ctx, evs, false, func(prepared []waybill.Event) ([]store.Placed, error) {
+	_, err := o.writer.write(ctx, evs, false, func(prepared []waybill.Event) ([]store.AppendResult, error) {
 		placed, err := db.AppendSQL(ctx, tx, prepared)
 		if err == nil {
 			o.writer.acceptedOf(ctx, prepared, placed)
@@ -134,14 +134,14 @@ type writer struct {
 
 // write prepares the events, hands them to put, and returns a receipt for each if put says where they went.
 func (w *writer) write(
-	ctx context.Context, evs []waybill.Event, receipts bool, put func([]waybill.Event) ([]store.Placed, error),
+	ctx context.Context, evs []waybill.Event, receipts bool, put func([]waybill.Event) ([]store.AppendResult, error),
 ) ([]Receipt, error) {
 	given := make([]waybill.ID, len(evs))
 	prepared, err := w.prepare(ctx, evs, given)
 	if err != nil {
 		return nil, err
 	}
-	var placed []store.Placed
+	var placed []store.AppendResult
 	if len(prepared) > 0 {
 		if placed, err = put(prepared); err != nil {
 			return nil, fmt.Errorf("outbox: write: %w", err)
@@ -216,7 +216,7 @@ func addHeaders(ev waybill.Event, headers map[string]string) waybill.Event {
 }
 
 // acceptedOf tells the hooks about the events that were written, not absorbed.
-func (w *writer) acceptedOf(ctx context.Context, evs []waybill.Event, placed []store.Placed) {
+func (w *writer) acceptedOf(ctx context.Context, evs []waybill.Event, placed []store.AppendResult) {
 	written := make([]waybill.Event, 0, len(evs))
 	for i, ev := range evs {
 		if placed[i].ID == ev.ID {

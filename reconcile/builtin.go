@@ -92,14 +92,14 @@ func eachRecord(ctx context.Context, db store.Records, f store.RecordFilter, fn 
 
 // History is a database with both the outbox's history and the records of consumer groups.
 type History interface {
-	store.Gaps
+	store.HistoryAudit
 	store.Records
 }
 
 // Unrecorded hands a group the events again that were delivered in the window and of which it has no record: the broker lost them, or a
 // restored backup did. They go to the group alone and under their own ids, so that what comes late after all is not applied twice.
 // keepHistory is how long the relay keeps delivered events: what is not there cannot be found. An event that the group fails has a record from
-// then on: let the group keep its events ([inbox.Options.KeepEvent]), so that it tries again by itself.
+// then on: let the group keep its events ([inbox.Options.StoreEvent]), so that it tries again by itself.
 func Unrecorded(db History, group inbox.Consumer, keepHistory time.Duration) Job {
 	j := UnrecordedReport(db, group.Name(), keepHistory, group.Handles)
 	j.Repair = func(ctx context.Context, w Window) (fixed int, err error) {
@@ -138,7 +138,7 @@ func eachUnrecorded(
 ) error {
 	var errs []error
 	for span := (store.HistorySpan{From: w.From, To: w.To}); ; {
-		page, err := db.Unrecorded(ctx, group, span, pageSize)
+		page, err := db.DeliveredWithoutRecord(ctx, group, span, pageSize)
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}

@@ -59,24 +59,24 @@ type every time.Duration
 func (e every) Next(after time.Time) time.Time { return after.Add(time.Duration(e)) }
 
 const (
-	usualLookBack = 24 * time.Hour
-	usualMinAge   = time.Minute
-	usualEvery    = 5 * time.Minute
-	usualLimit    = 10_000
-	maxName       = 128
+	defaultLookBack = 24 * time.Hour
+	defaultMinAge   = time.Minute
+	defaultEvery    = 5 * time.Minute
+	defaultLimit    = 10_000
+	maxName         = 128
 )
 
 // complete returns the job with its defaults, or everything that is wrong with it.
 func (j Job) complete() (Job, error) {
 	if j.Schedule == nil {
-		j.Schedule = Every(usualEvery)
+		j.Schedule = Every(defaultEvery)
 	}
 	if j.LookBack == 0 {
-		j.LookBack = usualLookBack
+		j.LookBack = defaultLookBack
 	}
 	switch {
 	case j.MinAge == 0:
-		j.MinAge = usualMinAge
+		j.MinAge = defaultMinAge
 	case j.MinAge < 0:
 		j.MinAge = 0
 	}
@@ -84,7 +84,7 @@ func (j Job) complete() (Job, error) {
 		j.ResendAfter = j.LookBack
 	}
 	if j.Limit == 0 {
-		j.Limit = usualLimit
+		j.Limit = defaultLimit
 	}
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -111,8 +111,8 @@ func (j *Job) window(now time.Time) Window {
 	return Window{From: now.Add(-j.LookBack), To: now.Add(-j.MinAge)}
 }
 
-// leastPause is between the beginnings of two runs of a schedule that says otherwise.
-const leastPause = time.Second
+// minPause is between the beginnings of two runs of a schedule that says otherwise.
+const minPause = time.Second
 
 // next returns when to run again after a run that began at a time, or zero for never.
 func (j *Job) next(began time.Time) time.Time {
@@ -120,7 +120,7 @@ func (j *Job) next(began time.Time) time.Time {
 	if at.IsZero() {
 		return at
 	}
-	if least := began.Add(leastPause); at.Before(least) {
+	if least := began.Add(minPause); at.Before(least) {
 		if _, fixed := j.Schedule.(every); !fixed {
 			return least
 		}

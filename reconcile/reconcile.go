@@ -9,7 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/outage"
-	"github.com/waybillhq/waybill/internal/unit"
+	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
@@ -20,7 +20,7 @@ type Config struct {
 	// Lease is for how long a node that stopped answering keeps a job from the others. It is renewed while the job runs. Defaults to 1 minute.
 	Lease time.Duration
 	// Batch is how many events are sent in one transaction. Defaults to 100.
-	Batch int
+	BatchSize int
 	// DryRun lets jobs look and report, and change nothing. Defaults to false.
 	DryRun bool
 	// Outbox is how events are written: the hooks of the service's own outbox, for example. Defaults to none.
@@ -33,16 +33,16 @@ type Config struct {
 }
 
 const (
-	usualLease = time.Minute
-	leastLease = 100 * time.Millisecond
-	usualBatch = 100
+	defaultLease = time.Minute
+	minLease     = 100 * time.Millisecond
+	defaultBatch = 100
 )
 
 // Reconciler runs jobs over one database. T is the type of its transactions. It is safe for concurrent use.
 type Reconciler[T any] struct {
 	db      store.Jobs[T]
 	box     *outbox.Outbox[T]
-	runner  *unit.Runner[T] // to see whether a transaction is open
+	runner  *txrun.Runner[T] // to see whether a transaction is open
 	jobs    []*Job
 	cfg     Config
 	running atomic.Bool
@@ -58,16 +58,16 @@ func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error
 	}
 	var errs []error
 	if cfg.Lease == 0 {
-		cfg.Lease = usualLease
+		cfg.Lease = defaultLease
 	}
-	if cfg.Lease < leastLease {
-		errs = append(errs, fmt.Errorf("Config.Lease: %v is shorter than %v", cfg.Lease, leastLease))
+	if cfg.Lease < minLease {
+		errs = append(errs, fmt.Errorf("Config.Lease: %v is shorter than %v", cfg.Lease, minLease))
 	}
-	if cfg.Batch == 0 {
-		cfg.Batch = usualBatch
+	if cfg.BatchSize == 0 {
+		cfg.BatchSize = defaultBatch
 	}
-	if cfg.Batch < 0 {
-		errs = append(errs, fmt.Errorf("Config.Batch: %d is negative", cfg.Batch))
+	if cfg.BatchSize < 0 {
+		errs = append(errs, fmt.Errorf("Config.Batch: %d is negative", cfg.BatchSize))
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -76,7 +76,7 @@ func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error
 		cfg.Outbox.Logger = cfg.Logger
 	}
 	r := &Reconciler[T]{
-		db: db, cfg: cfg, runner: unit.NewRunner[T](db, cfg.Logger),
+		db: db, cfg: cfg, runner: txrun.NewRunner[T](db, cfg.Logger),
 		database: outage.New(cfg.Logger, "the reconciler's database"), trouble: make(map[string]*outage.Log),
 	}
 	if len(jobs) == 0 {

@@ -59,7 +59,7 @@ func TestNewRefuses(t *testing.T) {
 		"Limit: -1":                                    {Name: "j", Find: yields(), Limit: -1},
 		"TracesKept: -1s":                              {Name: "j", Find: yields(), TracesKept: -time.Second},
 	} {
-		_, err := reconcile.New(open(t), []reconcile.Job{job, job}, reconcile.Config{Lease: -1, Batch: -1})
+		_, err := reconcile.New(open(t), []reconcile.Job{job, job}, reconcile.Config{Lease: -1, BatchSize: -1})
 		for _, want := range []string{want, "Config.Lease", "Config.Batch"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("the error %v does not say %q", err, want)

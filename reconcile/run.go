@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 )
@@ -67,7 +67,7 @@ func (r *Reconciler[T]) turn(ctx context.Context, j *Job) time.Duration {
 	}
 	_, busy, err := r.run(ctx, j, rec.Fence)
 	if busy {
-		return leastPause
+		return minPause
 	}
 	r.trouble[j.Name].Note(ctx, "run", err)
 	if err != nil {
@@ -92,7 +92,7 @@ func (j *Job) wait(rec store.JobRecord, found bool) time.Duration {
 	case next.After(rec.Now):
 		return next.Sub(rec.Now)
 	case held:
-		return min(rec.LeaseUntil.Sub(rec.Now), leastPause)
+		return min(rec.LeaseUntil.Sub(rec.Now), minPause)
 	}
 	return 0
 }
@@ -225,13 +225,13 @@ func (r *Reconciler[T]) work(ctx context.Context, j *Job, a store.JobAttempt, re
 	case j.Find != nil:
 		err = r.resend(ctx, j, a, rep)
 	case j.Repair != nil && !rep.DryRun:
-		err = contain.Call(func() (err error) {
+		err = panics.Call(func() (err error) {
 			rep.Sent, err = j.Repair(ctx, rep.Window)
 			rep.Found = rep.Sent
 			return err
 		})
 	case j.Check != nil:
-		err = contain.Call(func() error {
+		err = panics.Call(func() error {
 			return j.Check(ctx, rep.Window, func(what string) {
 				rep.Found++
 				rep.note(what)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
-	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
 )
@@ -94,7 +94,7 @@ func (r *Reconciler[T]) resend(ctx context.Context, j *Job, a store.JobAttempt, 
 			f.known[one.Key] = struct{}{}
 		}
 	}
-	err := contain.Call(func() error { return j.Find(ctx, rep.Window, f.missing) })
+	err := panics.Call(func() error { return j.Find(ctx, rep.Window, f.missing) })
 	if err != nil && rep.More && errors.Is(err, errEnough) {
 		err = nil
 	}
@@ -102,7 +102,7 @@ func (r *Reconciler[T]) resend(ctx context.Context, j *Job, a store.JobAttempt, 
 		rep.Events = f.evs
 		return errors.Join(err, f.failed())
 	}
-	for batch := range slices.Chunk(f.evs, r.cfg.Batch) {
+	for batch := range slices.Chunk(f.evs, r.cfg.BatchSize) {
 		if serr := r.send(ctx, j, a, f, batch); serr != nil {
 			return errors.Join(err, serr)
 		}
@@ -178,8 +178,8 @@ func (r *Reconciler[T]) sendAll(ctx context.Context, j *Job, a store.JobAttempt,
 		return err
 	}
 	err := r.box.InTx(ctx, send)
-	restarter, _ := r.db.(store.Restarter)
-	for n := 0; err != nil && n < restarts && restarter != nil && restarter.Restartable(err) && !over(ctx, err); n++ {
+	restarter, _ := r.db.(store.RetryClassifier)
+	for n := 0; err != nil && n < restarts && restarter != nil && restarter.IsRetryable(err) && !over(ctx, err); n++ {
 		err = r.box.InTx(ctx, send)
 	}
 	if err != nil {

@@ -72,15 +72,15 @@ type Config struct {
 	// negative: not at all.
 	DrainTimeout time.Duration
 
-	// KeepHistory is how long delivered events are kept. Defaults to 7 days; negative: they are not kept at all.
-	KeepHistory time.Duration
-	// KeepDead is how long dead letters are kept. Defaults to 0: until an operator decides.
-	KeepDead time.Duration
+	// HistoryRetention is how long delivered events are kept. Defaults to 7 days; negative: they are not kept at all.
+	HistoryRetention time.Duration
+	// DeadRetention is how long dead letters are kept. Defaults to 0: until an operator decides.
+	DeadRetention time.Duration
 	// PurgeInterval is how often what need not be kept any more is deleted. Defaults to 1 h; negative: never, somebody
 	// else does it.
 	PurgeInterval time.Duration
-	// PurgeBatch is how many rows are deleted at a time. Defaults to 500.
-	PurgeBatch int
+	// PurgeBatchSize is how many rows are deleted at a time. Defaults to 500.
+	PurgeBatchSize int
 
 	// Logger gets what an operator should know. Defaults to [slog.Default];
 	// slog.New(slog.DiscardHandler) silences it.
@@ -127,7 +127,7 @@ func (c Config) complete() (Config, error) {
 		}
 	}
 	if c.Name == "" {
-		c.Name = usualName
+		c.Name = defaultName
 	}
 	if c.SinkName == "" {
 		c.SinkName = ownSink
@@ -166,11 +166,11 @@ func (c Config) complete() (Config, error) {
 	def(&c.SweepInterval, "SweepInterval", time.Second)
 	off(&c.Linger, 2*time.Millisecond)
 	off(&c.DrainTimeout, 5*time.Second)
-	off(&c.KeepHistory, 7*24*time.Hour)
+	off(&c.HistoryRetention, 7*24*time.Hour)
 	off(&c.PurgeInterval, time.Hour)
-	number(&c.PurgeBatch, "PurgeBatch", 500)
+	number(&c.PurgeBatchSize, "PurgeBatchSize", 500)
 	for name, d := range map[string]time.Duration{
-		"KeepDead": c.KeepDead, "UnknownGrace": c.UnknownGrace, "DeliverTimeout": c.DeliverTimeout,
+		"DeadRetention": c.DeadRetention, "UnknownGrace": c.UnknownGrace, "DeliverTimeout": c.DeliverTimeout,
 	} {
 		if d < 0 {
 			errs = append(errs, fmt.Errorf("field %s: %v is negative", name, d))

@@ -23,8 +23,8 @@ func TestDefaults(t *testing.T) {
 		"Lease": c.Lease == 15*time.Second, "Heartbeat": c.Heartbeat == 5*time.Second,
 		"PollInterval": c.PollInterval == 2*time.Second, "Linger": c.Linger == 2*time.Millisecond,
 		"SweepInterval": c.SweepInterval == time.Second, "DrainTimeout": c.DrainTimeout == 5*time.Second,
-		"KeepHistory": c.KeepHistory == 7*24*time.Hour, "KeepDead": c.KeepDead == 0, "OnDead": c.OnDead == Continue,
-		"PurgeInterval": c.PurgeInterval == time.Hour, "PurgeBatch": c.PurgeBatch == 500, "UnknownGrace": c.UnknownGrace == 0,
+		"HistoryRetention": c.HistoryRetention == 7*24*time.Hour, "DeadRetention": c.DeadRetention == 0, "OnDead": c.OnDead == Continue,
+		"PurgeInterval": c.PurgeInterval == time.Hour, "PurgeBatchSize": c.PurgeBatchSize == 500, "UnknownGrace": c.UnknownGrace == 0,
 	} {
 		if !same {
 			t.Errorf("the default of %s is not what the documentation says: %+v", name, c)
@@ -40,15 +40,15 @@ func TestConfigReportsEveryBadField(t *testing.T) {
 	}
 	_, err = New(db, SinkFunc(func(context.Context, waybill.Delivery) error { return nil }), Config{
 		Name: strings.Repeat("x", 256), Workers: -1, BatchSize: -1, ColdQueue: -1, BackoffBase: -1, BackoffMax: -1,
-		BackoffSeries: []time.Duration{-1}, Lease: -1, PollInterval: -1, SweepInterval: -1, PurgeBatch: -1,
-		KeepDead: -1, UnknownGrace: -1, DeliverTimeout: -1, OnDead: 7,
+		BackoffSeries: []time.Duration{-1}, Lease: -1, PollInterval: -1, SweepInterval: -1, PurgeBatchSize: -1,
+		DeadRetention: -1, UnknownGrace: -1, DeliverTimeout: -1, OnDead: 7,
 	})
 	if err == nil {
 		t.Fatal("New accepted it")
 	}
 	for _, field := range []string{
 		"Name", "Workers", "BatchSize", "ColdQueue", "BackoffBase", "BackoffMax", "BackoffSeries[0]", "Lease", "PollInterval",
-		"SweepInterval", "PurgeBatch", "KeepDead", "UnknownGrace", "DeliverTimeout", "OnDead",
+		"SweepInterval", "PurgeBatchSize", "DeadRetention", "UnknownGrace", "DeliverTimeout", "OnDead",
 	} {
 		if !strings.Contains(err.Error(), field+":") {
 			t.Errorf("the error does not name %s: %v", field, err)

@@ -26,8 +26,8 @@ type destination struct {
 	probing bool
 }
 
-// manyParked is how many events of a destination that is down stay in memory.
-const manyParked = 16
+// maxParked is how many events of a destination that is down stay in memory.
+const maxParked = 16
 
 // wait returns how long it will be before the destination is probed again.
 func (d *destination) wait() time.Duration {
@@ -35,7 +35,7 @@ func (d *destination) wait() time.Duration {
 }
 
 // wantsProbe reports whether another event should be kept in memory to probe with.
-func (d *destination) wantsProbe() bool { return len(d.parked) < manyParked }
+func (d *destination) wantsProbe() bool { return len(d.parked) < maxParked }
 
 func (d *destination) unpark(it *item) {
 	d.parked = slices.DeleteFunc(d.parked, func(p *item) bool { return p == it })
@@ -43,7 +43,7 @@ func (d *destination) unpark(it *item) {
 
 // destinationOf names an event's destination.
 func (e *engine) destinationOf(ev *waybill.Event) string {
-	if d, ok := e.sink.(DestinedSink); ok {
+	if d, ok := e.sink.(DestinationSink); ok {
 		return d.Destination(ev)
 	}
 	return ""
@@ -100,14 +100,14 @@ func (e *engine) park(it *item, d *destination) {
 		return
 	}
 	it.lane.giveBack(it)
-	if len(d.parked) < manyParked {
+	if len(d.parked) < maxParked {
 		it.state = parked
 		d.parked = append(d.parked, it)
 		return
 	}
 	switch {
 	case it.late:
-		e.putOff(it, d.wait(), it.agg != nil, it.row.LastError)
+		e.deferEvent(it, d.wait(), it.agg != nil, it.row.LastError)
 	case it.agg != nil:
 		it.state = waiting
 		it.lane.skip(d.name, it.row.Seq, false)
@@ -205,8 +205,8 @@ func (e *engine) resumed(it *item) {
 	e.resume(d)
 }
 
-// manyNamed is how many destinations one line of the log names.
-const manyNamed = 5
+// maxNamed is how many destinations one line of the log names.
+const maxNamed = 5
 
 // tellDown says once a minute what is down, in one line: a broker that is away may have hundreds of destinations.
 func (e *engine) tellDown(now time.Time) {
@@ -223,8 +223,8 @@ func (e *engine) tellDown(now time.Time) {
 	slices.SortFunc(down, func(a, b *destination) int {
 		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.name, b.name))
 	})
-	names := make([]string, 0, manyNamed)
-	for _, d := range down[:min(len(down), manyNamed)] {
+	names := make([]string, 0, maxNamed)
+	for _, d := range down[:min(len(down), maxNamed)] {
 		names = append(names, d.name)
 	}
 	first := down[0]

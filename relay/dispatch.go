@@ -36,7 +36,7 @@ func (e *engine) dispatch(now time.Time) {
 				break
 			}
 			if e.admit(it) {
-				e.fly(j, it, n)
+				e.addToJob(j, it, n)
 			}
 		}
 		if len(j.items) == 0 {
@@ -49,9 +49,9 @@ func (e *engine) dispatch(now time.Time) {
 
 // admit reports whether an item may be delivered now, and sees to it otherwise.
 func (e *engine) admit(it *item) bool {
-	e.cool(it)
+	e.releaseHotSlot(it)
 	if it.row.Err != nil {
-		e.verdict(it, fmt.Errorf("the row cannot be decoded: %w", it.row.Err))
+		e.deadLetterUndelivered(it, fmt.Errorf("the row cannot be decoded: %w", it.row.Err))
 		return false
 	}
 	if name, down := e.down(&it.row.Event); down && !it.probe {
@@ -63,28 +63,28 @@ func (e *engine) admit(it *item) bool {
 }
 
 // fly puts an item into a job; for a sink that keeps the order itself, also those of its aggregate that follow.
-func (e *engine) fly(j *job, it *item, limit int) {
-	e.launch(j, it)
+func (e *engine) addToJob(j *job, it *item, limit int) {
+	e.startDelivery(j, it)
 	if !e.ordered || it.agg == nil || it.suspect || it.probe || it.late {
 		return
 	}
-	for _, next := range it.agg.queue[it.agg.flying:] {
+	for _, next := range it.agg.queue[it.agg.inFlight:] {
 		if len(j.items) >= limit || next.state != waiting || next.suspect || next.late || next.row.Err != nil {
 			return
 		}
 		if _, down := e.down(&next.row.Event); down {
 			return
 		}
-		e.cool(next)
-		e.launch(j, next)
+		e.releaseHotSlot(next)
+		e.startDelivery(j, next)
 	}
 }
 
-func (e *engine) launch(j *job, it *item) {
+func (e *engine) startDelivery(j *job, it *item) {
 	it.state = inFlight
 	it.lane.busy++
 	if it.agg != nil {
-		it.agg.flying++
+		it.agg.inFlight++
 	}
 	j.items = append(j.items, it)
 	j.batch = append(j.batch, it.delivery(e.history, e.source))
@@ -179,10 +179,10 @@ func (e *engine) finishJob(j *job) {
 }
 
 // land takes an item back from a worker. It reports false if the item is nobody's concern any more.
-func (e *engine) land(it *item) bool {
+func (e *engine) endDelivery(it *item) bool {
 	it.lane.busy--
 	if it.agg != nil {
-		it.agg.flying--
+		it.agg.inFlight--
 	}
 	if it.lane.gone {
 		it.state = dropped
@@ -205,7 +205,7 @@ func (e *engine) unprobe(it *item) {
 
 // undo takes back a delivery that did not happen, or whose failure is our own doing: it stays pending and uncounted.
 func (e *engine) undo(it *item) {
-	if !e.land(it) {
+	if !e.endDelivery(it) {
 		return
 	}
 	e.unprobe(it)
@@ -241,49 +241,49 @@ func (e *engine) abandon(it *item) {
 
 // judge decides what a result means for an event.
 func (e *engine) judge(it *item, d *waybill.Delivery, err error, took time.Duration) {
-	if !e.land(it) {
+	if !e.endDelivery(it) {
 		return
 	}
 	probe := it.probe
 	it.probe = false
 	class, delay := waybill.Classify(err)
-	if class != waybill.Down {
+	if class != waybill.ClassUnavailable {
 		e.resumed(it) // whatever it said, it was there
 	}
 	if stack := panicStack(err); stack != "" {
 		e.event(slog.LevelError, "waybill: the sink panicked", it, err, slog.String("stack", stack))
 	}
 	switch class {
-	case waybill.Done:
+	case waybill.ClassDone:
 		if e.observe.Delivered != nil {
 			e.observe.Delivered(d, took, e.age(it))
 		}
 		e.delivered(it, errors.Is(err, waybill.ErrSettled))
-	case waybill.Down:
+	case waybill.ClassUnavailable:
 		e.failed(d, class, err, took)
 		e.unreachable(it, probe, err)
-	case waybill.Uncounted:
+	case waybill.ClassDefer:
 		e.failed(d, class, err, took)
 		it.attempts = it.attempt() - 1
 		it.lane.remember(it)
 		e.retry(it, delay, err)
-	case waybill.Dead:
+	case waybill.ClassPermanent:
 		if wait := e.grace(it, err); wait > 0 {
-			e.failed(d, waybill.Uncounted, err, took)
+			e.failed(d, waybill.ClassDefer, err, took)
 			it.attempts = it.attempt() - 1
 			it.lane.remember(it)
 			e.retry(it, wait, err)
 			return
 		}
 		it.attempts = it.attempt()
-		e.die(it, d, err)
+		e.deadLetter(it, d, err)
 	default:
 		it.attempts = it.attempt()
 		if e.cfg.MaxAttempts > 0 && it.attempts >= e.cfg.MaxAttempts {
-			e.die(it, d, err)
+			e.deadLetter(it, d, err)
 			return
 		}
-		e.failed(d, waybill.Counted, err, took)
+		e.failed(d, waybill.ClassRetry, err, took)
 		if delay == 0 {
 			delay = e.backoff.after(it.attempts)
 		}
@@ -360,11 +360,11 @@ func (e *engine) unreachable(it *item, probe bool, err error) {
 // retry puts an event off after a delivery.
 func (e *engine) retry(it *item, delay time.Duration, err error) {
 	e.event(slog.LevelDebug, "waybill: event will be tried again", it, err, slog.Duration("in", delay))
-	e.putOffAfter(it, delay, err.Error())
+	e.deferAfterFailure(it, delay, err.Error())
 }
 
-// putOffAfter moves an event to delayed, where it holds its aggregate.
-func (e *engine) putOffAfter(it *item, delay time.Duration, text string) {
+// deferAfterFailure moves an event to delayed, where it holds its aggregate.
+func (e *engine) deferAfterFailure(it *item, delay time.Duration, text string) {
 	a := it.agg
 	if a != nil {
 		a.remove(it)
@@ -378,7 +378,7 @@ func (e *engine) putOffAfter(it *item, delay time.Duration, text string) {
 }
 
 // putOff moves an event that is not with a worker to delayed, without an attempt.
-func (e *engine) putOff(it *item, delay time.Duration, holds bool, text string) {
+func (e *engine) deferEvent(it *item, delay time.Duration, holds bool, text string) {
 	it.attempts = it.row.Attempts
 	it.lane.remember(it)
 	if it.agg != nil {
@@ -392,14 +392,14 @@ func (e *engine) putOff(it *item, delay time.Duration, holds bool, text string) 
 }
 
 // verdict gives an event up that was not delivered.
-func (e *engine) verdict(it *item, err error) {
+func (e *engine) deadLetterUndelivered(it *item, err error) {
 	it.attempts = it.row.Attempts
 	d := it.delivery(e.history, e.source)
-	e.die(it, &d, err)
+	e.deadLetter(it, &d, err)
 }
 
 // die makes an event a dead letter. Its aggregate goes on only when that is on disk, or not at all.
-func (e *engine) die(it *item, d *waybill.Delivery, err error) {
+func (e *engine) deadLetter(it *item, d *waybill.Delivery, err error) {
 	a, block := it.agg, false
 	if a != nil {
 		a.remove(it)
@@ -427,7 +427,7 @@ const (
 	// chunkTime is about how long one call of a serial sink should take: long enough that handing over work costs
 	// nothing beside it, short enough that the others do not wait.
 	chunkTime = 200 * time.Microsecond
-	mostChunk = 128
+	maxChunk  = 128
 )
 
 func (c *chunker) add(n int, took time.Duration) {
@@ -446,7 +446,7 @@ func (c *chunker) size() int {
 	if c.each == 0 {
 		return 1
 	}
-	return max(1, min(mostChunk, int(float64(chunkTime)/c.each)))
+	return max(1, min(maxChunk, int(float64(chunkTime)/c.each)))
 }
 
 // worthwhile is how many events a batching sink gets at least, if there are so many.

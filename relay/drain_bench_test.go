@@ -48,7 +48,7 @@ func BenchmarkDrain(b *testing.B) {
 	}
 	n = (n + 999) / 1000 * 1000
 	sink := &countSink{want: int64(n), done: make(chan struct{})}
-	r, err := relay.New(db, sink, relay.Config{KeepHistory: -1})
+	r, err := relay.New(db, sink, relay.Config{HistoryRetention: -1})
 	if err != nil {
 		b.Fatal(err)
 	}

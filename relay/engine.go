@@ -63,13 +63,13 @@ type engine struct {
 	calls   int    // jobs with workers
 	chunk   chunker
 
-	heard    *hotQueue
-	hotWaits bool // there is something in it that waits for the next read
-	spares   bool // writers of this process need not say what they commit
-	past     past
-	database *outage.Log
-	seen     sight
-	member   membership
+	commits     *hotQueue
+	hotWaits    bool // there is something in it that waits for the next read
+	selfPolling bool // writers of this process need not say what they commit
+	past        recentlyDelivered
+	database    *outage.Log
+	seen        sight
+	member      membership
 
 	io       context.Context // ends when nothing is to be read any more
 	endIO    context.CancelFunc
@@ -122,7 +122,7 @@ func (e *engine) run(ctx context.Context) error {
 			e.finishSettle(a)
 		case r := <-e.member.replies:
 			e.finishMember(r)
-		case <-e.heard.signal:
+		case <-e.commits.signal:
 			// While many events are read anyway, their writers' words are taken with the next read: waking up for each costs more.
 			if e.hotWaits = e.plan.rate > calmRate; !e.hotWaits {
 				e.takeHot()
@@ -212,7 +212,7 @@ func (e *engine) stop() {
 	for _, l := range e.lanes.list {
 		e.drain(l, e.stopBy)
 	}
-	e.heard.close()
+	e.commits.close()
 }
 
 // drained reports whether nothing is in hand any more, or waiting for it has taken too long.

@@ -46,7 +46,7 @@ func ExampleRoute() {
 			return nil
 		})
 	}
-	mail, both := named("mail"), relay.Fan(named("search"), named("audit"))
+	mail, both := named("mail"), relay.FanOut(named("search"), named("audit"))
 	sink := relay.Route(func(ev waybill.Event) relay.Sink {
 		if ev.Type == "InvoiceSent" {
 			return mail

@@ -19,14 +19,14 @@ import (
 //
 // An event's destination is the combination of its destinations at the sinks: while one of them is down, events of the same
 // combination wait, and no others.
-func Fan(sinks ...Sink) Sink {
+func FanOut(sinks ...Sink) Sink {
 	if len(sinks) == 1 {
 		return sinks[0]
 	}
 	f := &fan{sinks: sinks}
 	serial := false
 	for _, s := range sinks {
-		if d, ok := s.(DestinedSink); ok {
+		if d, ok := s.(DestinationSink); ok {
 			f.destined = append(f.destined, d)
 		}
 		_, one := s.(SerialSink)
@@ -40,7 +40,7 @@ func Fan(sinks ...Sink) Sink {
 
 type fan struct {
 	sinks    []Sink
-	destined []DestinedSink // those of the sinks that have several destinations
+	destined []DestinationSink // those of the sinks that have several destinations
 	has      fanMemory
 }
 
@@ -49,7 +49,7 @@ type serialFan struct{ *fan }
 
 func (serialFan) Serial() {}
 
-// Destination implements [DestinedSink]. A sink with one destination adds nothing that would tell events apart.
+// Destination implements [DestinationSink]. A sink with one destination adds nothing that would tell events apart.
 func (f *fan) Destination(ev *waybill.Event) string {
 	switch len(f.destined) {
 	case 0:
@@ -117,7 +117,7 @@ func (f *fan) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 // succeeded reports whether a sink has the event.
 func succeeded(err error) bool {
 	class, _ := waybill.Classify(err)
-	return class == waybill.Done
+	return class == waybill.ClassDone
 }
 
 // having is which sinks have which deliveries of a batch.

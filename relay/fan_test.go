@@ -77,7 +77,7 @@ func TestFanKeepsDestinationsApart(t *testing.T) {
 		two.say("X", waybill.Unavailable(errors.New("no queue is bound")))
 		var mu sync.Mutex
 		var paused []string
-		stop := f.start(relay.Fan(one, two), relay.Config{Observe: observe.Hooks{Paused: func(name string, down bool) {
+		stop := f.start(relay.FanOut(one, two), relay.Config{Observe: observe.Hooks{Paused: func(name string, down bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			paused = append(paused, fmt.Sprint(name, " ", down))
@@ -126,7 +126,7 @@ func TestFanAndDeadLetters(t *testing.T) {
 		f := newFixture(t)
 		one, two := &partSink{}, &partSink{}
 		two.say("X", waybill.Permanent(errors.New("never")))
-		stop := f.start(relay.Fan(one, two), relay.Config{MaxAttempts: 3})
+		stop := f.start(relay.FanOut(one, two), relay.Config{MaxAttempts: 3})
 		ev := typed("X", "x", 0)
 		ev.ID = waybill.NewID()
 		f.write(ev)
@@ -182,16 +182,16 @@ func TestFanRemembersWhoHasAnEvent(t *testing.T) {
 		answer func(waybill.Delivery) error
 		want   waybill.Class
 	}{
-		"unavailable": {func(waybill.Delivery) error { return waybill.Unavailable(boom) }, waybill.Down},
-		"permanent":   {func(waybill.Delivery) error { return waybill.Permanent(boom) }, waybill.Dead},
-		"retry":       {func(waybill.Delivery) error { return boom }, waybill.Counted},
-		"later":       {func(waybill.Delivery) error { return waybill.Later(time.Second, boom) }, waybill.Uncounted},
-		"panic":       {func(waybill.Delivery) error { panic("boom") }, waybill.Counted},
+		"unavailable": {func(waybill.Delivery) error { return waybill.Unavailable(boom) }, waybill.ClassUnavailable},
+		"permanent":   {func(waybill.Delivery) error { return waybill.Permanent(boom) }, waybill.ClassPermanent},
+		"retry":       {func(waybill.Delivery) error { return boom }, waybill.ClassRetry},
+		"later":       {func(waybill.Delivery) error { return waybill.Later(time.Second, boom) }, waybill.ClassDefer},
+		"panic":       {func(waybill.Delivery) error { panic("boom") }, waybill.ClassRetry},
 	} {
 		t.Run(name, func(t *testing.T) {
 			one, two, three := &partSink{}, &partSink{answer: c.answer}, &partSink{}
 			one.answer = func(waybill.Delivery) error { return waybill.ErrSettled } // it cannot have: it had no token
-			s := relay.Fan(one, two, three)
+			s := relay.FanOut(one, two, three)
 			d := delivery("X")
 			for range 3 {
 				if got := fanCall(t, s, d); got[0] != c.want {
@@ -200,7 +200,7 @@ func TestFanRemembersWhoHasAnEvent(t *testing.T) {
 				d.Attempt++
 			}
 			two.answer = nil
-			if got := fanCall(t, s, d); got[0] != waybill.Done {
+			if got := fanCall(t, s, d); got[0] != waybill.ClassDone {
 				t.Errorf("the event is %v when all have it", got[0])
 			}
 			if len(one.got) != 1 || len(three.got) != 1 || len(two.got) < 2 {
@@ -221,13 +221,13 @@ func TestFanRemembersWhoHasAnEvent(t *testing.T) {
 func TestFanOfBatches(t *testing.T) {
 	one, two := &partSink{}, &partSink{}
 	two.say("X", waybill.Unavailable(errors.New("down")))
-	s := relay.Fan(one, two)
+	s := relay.FanOut(one, two)
 	x, y := delivery("X"), delivery("Y")
-	if got := fanCall(t, s, x, y); got[0] != waybill.Down || got[1] != waybill.Done {
+	if got := fanCall(t, s, x, y); got[0] != waybill.ClassUnavailable || got[1] != waybill.ClassDone {
 		t.Errorf("got %v", got)
 	}
 	z := delivery("Z")
-	if got := fanCall(t, s, z, x); got[0] != waybill.Done || got[1] != waybill.Down {
+	if got := fanCall(t, s, z, x); got[0] != waybill.ClassDone || got[1] != waybill.ClassUnavailable {
 		t.Errorf("got %v", got)
 	}
 	if one.of("X") != 1 || one.of("Y") != 1 || one.of("Z") != 1 || two.of("X") != 2 {
@@ -249,10 +249,10 @@ func (s *shortSink) Deliver(context.Context, []waybill.Delivery) []error { s.cal
 // TestFanWithAPartThatAnswersWrong: a part whose answer has the wrong length has nothing; the others are not asked again.
 func TestFanWithAPartThatAnswersWrong(t *testing.T) {
 	one, wrong := &partSink{}, &shortSink{}
-	s := relay.Fan(one, wrong)
+	s := relay.FanOut(one, wrong)
 	d := delivery("X")
 	for range 3 {
-		if got := fanCall(t, s, d); got[0] != waybill.Down {
+		if got := fanCall(t, s, d); got[0] != waybill.ClassUnavailable {
 			t.Errorf("the event is %v", got[0])
 		}
 	}
@@ -279,7 +279,7 @@ func (s *fewSink) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 // TestFanForgets: a fan remembers 100,000 events at most, those that came last.
 func TestFanForgets(t *testing.T) {
 	one, two := &fewSink{}, &fewSink{refuse: errors.New("boom")}
-	s := relay.Fan(one, two)
+	s := relay.FanOut(one, two)
 	first, often := delivery("X"), delivery("X")
 	s.Deliver(t.Context(), []waybill.Delivery{first, often})
 	batch := make([]waybill.Delivery, 1000)
@@ -304,7 +304,7 @@ func TestFanForgets(t *testing.T) {
 // TestFanNamesDestinations: the name tells any two combinations of destinations apart, and reads well.
 func TestFanNamesDestinations(t *testing.T) {
 	name := func(s relay.Sink, ev waybill.Event) string {
-		d, ok := s.(relay.DestinedSink)
+		d, ok := s.(relay.DestinationSink)
 		if !ok {
 			return "none"
 		}
@@ -316,11 +316,11 @@ func TestFanNamesDestinations(t *testing.T) {
 		sink relay.Sink
 		want string
 	}{
-		{relay.Fan(byType, byTopic), "Placed + orders"},
-		{relay.Fan(byType, &shortSink{}), "Placed"},
-		{relay.Fan(&shortSink{}, &shortSink{}), ""},
-		{relay.Fan(byType), "Placed"},
-		{relay.Fan(byType, relay.Fan(byType, byTopic)), `Placed + Placed \+ orders`},
+		{relay.FanOut(byType, byTopic), "Placed + orders"},
+		{relay.FanOut(byType, &shortSink{}), "Placed"},
+		{relay.FanOut(&shortSink{}, &shortSink{}), ""},
+		{relay.FanOut(byType), "Placed"},
+		{relay.FanOut(byType, relay.FanOut(byType, byTopic)), `Placed + Placed \+ orders`},
 	} {
 		if got := name(c.sink, ev); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
@@ -330,7 +330,7 @@ func TestFanNamesDestinations(t *testing.T) {
 	seen := map[string]string{}
 	for _, one := range parts {
 		for _, two := range parts {
-			got := name(relay.Fan(byType, byTopic), waybill.Event{Type: one, Topic: two})
+			got := name(relay.FanOut(byType, byTopic), waybill.Event{Type: one, Topic: two})
 			if other, taken := seen[got]; taken {
 				t.Errorf("(%q, %q) and %s are both %q", one, two, other, got)
 			}

@@ -17,9 +17,9 @@ import (
 // ownSink is what the outbox remembers of a relay whose Config names no sink.
 const ownSink = "in-process"
 
-// usualName is the name of a relay whose Config has none. That of the program waybill is another
+// defaultName is the name of a relay whose Config has none. That of the program waybill is another
 // one.
-const usualName = "relay"
+const defaultName = "relay"
 
 // maxFingerprint is how long a text is that every store can remember.
 const maxFingerprint = 255
@@ -28,7 +28,7 @@ const maxFingerprint = 255
 // and by which relay. Of a text that is too long, the beginning and a hash.
 func (c Config) Fingerprint() string {
 	if c.Name == "" {
-		c.Name = usualName
+		c.Name = defaultName
 	}
 	if c.SinkName == "" {
 		c.SinkName = ownSink

@@ -16,9 +16,9 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// TestProtocol12_ALateRowOfAHeldAggregate: while a dead letter holds an aggregate, a row of the aggregate commits late, below where reading
+// TestALateRowOfAHeldAggregate: while a dead letter holds an aggregate, a row of the aggregate commits late, below where reading
 // stopped. The sweep sees the row once. When the dead letter is replayed, the row comes before the ones that were written after it.
-func TestProtocol12_ALateRowOfAHeldAggregate(t *testing.T) {
+func TestALateRowOfAHeldAggregate(t *testing.T) {
 	f := newFixtureOf(t, memstore.Config{Lanes: 1})
 	first, late, last := event("a", 0), event("a", 1).Complete(), event("a", 2)
 	first.ID = waybill.NewID()
@@ -32,10 +32,10 @@ func TestProtocol12_ALateRowOfAHeldAggregate(t *testing.T) {
 	db := &scripted{Relay: f.db}
 	db.fetch = func(next func() (store.Page, error)) (store.Page, error) { return hide(next()) }
 	db.follow = func(next func() (store.Page, error)) (store.Page, error) { return hide(next()) }
-	db.sweep = func(next func() ([]store.Sighting, error)) ([]store.Sighting, error) {
+	db.sweep = func(next func() ([]store.RowRef, error)) ([]store.RowRef, error) {
 		sweeps.Add(1)
 		seen, err := next()
-		return slices.DeleteFunc(seen, func(s store.Sighting) bool { return hidden(s.ID) }), err
+		return slices.DeleteFunc(seen, func(s store.RowRef) bool { return hidden(s.ID) }), err
 	}
 	c := &collector{fail: func(d waybill.Delivery) error {
 		if d.ID == first.ID && !healed.Load() {

@@ -57,7 +57,7 @@ func (h *horizon) wanted(lanes []*lane) bool {
 }
 
 // check takes what the store says about open transactions, and how far has been read.
-func (h *horizon) check(w store.Writers, read int64, now time.Time) {
+func (h *horizon) check(w store.WriterState, read int64, now time.Time) {
 	h.unknown = w.Unknown
 	h.next = now.Add(horizonInterval)
 	if h.unknown {
@@ -67,14 +67,14 @@ func (h *horizon) check(w store.Writers, read int64, now time.Time) {
 	if w.Issued < h.issued {
 		// How far it went back is not known: those who are open may have drawn again any seq that
 		// was drawn before.
-		*h = horizon{next: h.next, behind: true, drawn: w.Drawn, open: w.Open, old: h.old}
+		*h = horizon{next: h.next, behind: true, drawn: w.HighSeq, open: w.Open, old: h.old}
 		if len(w.Open) == 0 {
-			h.seq = w.Drawn
+			h.seq = w.HighSeq
 		}
 	}
 	h.issued = w.Issued
 	if h.behind = h.behind && w.Issued < read; !h.behind {
-		w.Drawn = max(w.Drawn, read) // what has been read was drawn
+		w.HighSeq = max(w.HighSeq, read) // what has been read was drawn
 	}
 	h.open = slices.DeleteFunc(h.open, func(id string) bool { return !slices.Contains(w.Open, id) })
 	h.checks++
@@ -88,7 +88,7 @@ func (h *horizon) check(w store.Writers, read int64, now time.Time) {
 		h.old[id] = h.seq
 	}
 	h.seq = max(h.seq, h.drawn)
-	h.drawn, h.checks = w.Drawn, 0
+	h.drawn, h.checks = w.HighSeq, 0
 	h.open = slices.DeleteFunc(slices.Clone(w.Open), func(id string) bool { _, old := h.old[id]; return old })
 	if len(h.open) == 0 {
 		h.seq = max(h.seq, h.drawn)
@@ -101,7 +101,7 @@ func (h *horizon) check(w store.Writers, read int64, now time.Time) {
 func (h *horizon) forget() { *h = horizon{unknown: h.unknown, issued: h.issued, behind: true} }
 
 // ended returns from where to look for what transactions wrote that were set aside and are not open any more, and forgets them.
-func (h *horizon) ended(w *store.Writers) (from int64, some bool) {
+func (h *horizon) ended(w *store.WriterState) (from int64, some bool) {
 	if w == nil || w.Unknown {
 		return 0, false
 	}
@@ -137,7 +137,7 @@ func (e *engine) floor(l *lane) int64 {
 }
 
 // settleHorizon takes what the store says about open transactions.
-func (e *engine) settleHorizon(w store.Writers) {
+func (e *engine) settleHorizon(w store.WriterState) {
 	read := int64(0)
 	for _, l := range e.lanes.list {
 		read = max(read, l.read)

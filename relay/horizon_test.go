@@ -7,12 +7,12 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestProtocol10_Horizon: the horizon moves when everybody has ended who was writing at the check before, waits a while for those who
+// TestHorizon: the horizon moves when everybody has ended who was writing at the check before, waits a while for those who
 // take longer, and then sets them aside.
-func TestProtocol10_Horizon(t *testing.T) {
+func TestHorizon(t *testing.T) {
 	var h horizon
 	say := func(drawn int64, open ...string) {
-		h.check(store.Writers{Drawn: drawn, Issued: drawn, Open: open}, 0, time.Now())
+		h.check(store.WriterState{HighSeq: drawn, Issued: drawn, Open: open}, 0, time.Now())
 	}
 	want := func(seq int64, old int) {
 		t.Helper()
@@ -38,21 +38,21 @@ func TestProtocol10_Horizon(t *testing.T) {
 	say(70, "c", "d")
 	say(80, "c")
 	want(80, 1) // c holds nothing up any more
-	if _, some := h.ended(&store.Writers{Open: []string{"c"}}); some {
+	if _, some := h.ended(&store.WriterState{Open: []string{"c"}}); some {
 		t.Error("c has not ended")
 	}
-	if from, some := h.ended(&store.Writers{}); !some || from != 40 {
+	if from, some := h.ended(&store.WriterState{}); !some || from != 40 {
 		t.Errorf("what c wrote is looked for from %d (%v), want from 40", from, some)
 	}
 	want(80, 0)
 }
 
-// TestProtocol10_HorizonGoesBack: after a crash of the database a sequence goes back by what was drawn and not flushed. What is drawn again
+// TestHorizonGoesBack: after a crash of the database a sequence goes back by what was drawn and not flushed. What is drawn again
 // lies in front of the horizon only if the horizon goes back as well.
-func TestProtocol10_HorizonGoesBack(t *testing.T) {
+func TestHorizonGoesBack(t *testing.T) {
 	var h horizon
 	say := func(drawn, read int64, open ...string) {
-		h.check(store.Writers{Drawn: drawn, Issued: drawn, Open: open}, read, time.Now())
+		h.check(store.WriterState{HighSeq: drawn, Issued: drawn, Open: open}, read, time.Now())
 	}
 	want := func(seq int64) {
 		t.Helper()
@@ -74,21 +74,21 @@ func TestProtocol10_HorizonGoesBack(t *testing.T) {
 	want(80) // the sequence has caught up: what has been read was drawn
 }
 
-// TestProtocol10_HorizonAfterAFailure: after the server has failed the horizon begins anew,
+// TestHorizonAfterAFailure: after the server has failed the horizon begins anew,
 // because by the next check more may have been drawn than before a crash, so that nothing shows
 // that the sequence had gone back.
-func TestProtocol10_HorizonAfterAFailure(t *testing.T) {
+func TestHorizonAfterAFailure(t *testing.T) {
 	var h horizon
-	h.check(store.Writers{Drawn: 100, Issued: 100}, 70, time.Now())
+	h.check(store.WriterState{HighSeq: 100, Issued: 100}, 70, time.Now())
 	h.forget()
 	if !h.next.IsZero() {
 		t.Error("the store is not asked at once")
 	}
-	h.check(store.Writers{Drawn: 120, Issued: 120, Open: []string{"a"}}, 70, time.Now()) // a may have drawn 67
+	h.check(store.WriterState{HighSeq: 120, Issued: 120, Open: []string{"a"}}, 70, time.Now()) // a may have drawn 67
 	if h.seq != 0 {
 		t.Errorf("the horizon is %d while a is open, want 0", h.seq)
 	}
-	h.check(store.Writers{Drawn: 130, Issued: 130}, 70, time.Now())
+	h.check(store.WriterState{HighSeq: 130, Issued: 130}, 70, time.Now())
 	if h.seq != 130 {
 		t.Errorf("the horizon is %d when a has ended, want 130", h.seq)
 	}
@@ -101,15 +101,15 @@ func TestProtocol10_HorizonAfterAFailure(t *testing.T) {
 func TestHorizonStaysWhenRowsAreDeleted(t *testing.T) {
 	h := horizon{}
 	lanes := []*lane{{read: 70}}
-	h.check(store.Writers{Drawn: 100, Issued: 100}, 70, time.Now())
+	h.check(store.WriterState{HighSeq: 100, Issued: 100}, 70, time.Now())
 	for _, drawn := range []int64{90, 0} {
-		h.check(store.Writers{Drawn: drawn, Issued: 100}, 70, time.Now())
+		h.check(store.WriterState{HighSeq: drawn, Issued: 100}, 70, time.Now())
 		if h.seq != 100 || h.behind || h.wanted(lanes) {
 			t.Errorf("highest row %d: the horizon is %d, behind %v, wanted %v; want 100, false, false", drawn, h.seq, h.behind, h.wanted(lanes))
 		}
 	}
 	h.forget() // a heartbeat failed
-	h.check(store.Writers{Drawn: 0, Issued: 100}, 70, time.Now())
+	h.check(store.WriterState{HighSeq: 0, Issued: 100}, 70, time.Now())
 	if h.seq != 70 || h.behind || h.wanted(lanes) {
 		t.Errorf("after a failure: the horizon is %d, behind %v, wanted %v; want 70, false, false", h.seq, h.behind, h.wanted(lanes))
 	}

@@ -73,8 +73,8 @@ type queue struct {
 	depth  int // without those that were dropped
 }
 
-// mostUrgent is how many urgent items may pass before one of the others has its turn.
-const mostUrgent = 3
+// maxUrgent is how many urgent items may pass before one of the others has its turn.
+const maxUrgent = 3
 
 func (q *queue) push(it *item) {
 	it.state = queued
@@ -92,7 +92,7 @@ func (q *queue) pop() *item {
 		var it *item
 		more := q.head < len(q.usual)
 		switch {
-		case len(q.urgent) > 0 && (!more || q.streak < mostUrgent):
+		case len(q.urgent) > 0 && (!more || q.streak < maxUrgent):
 			it = heap.Pop(&q.urgent).(*item)
 			if it.state == queued && more {
 				q.streak++

@@ -134,7 +134,7 @@ func TestRecentOfAnyTime(t *testing.T) {
 // TestPastRemembers: what was settled before its writer's word is known for at least half a minute, and when there is too much
 // to remember, that is known.
 func TestPastRemembers(t *testing.T) {
-	var p past
+	var p recentlyDelivered
 	first := waybill.NewID()
 	p.add(first)
 	if !p.has(first) || !p.complete() {
@@ -158,8 +158,8 @@ func TestPastRemembers(t *testing.T) {
 	}
 }
 
-// TestProtocol12_PassedOver: once a row of an aggregate was passed over, all behind it are, until they are read again in their order.
-func TestProtocol12_PassedOver(t *testing.T) {
+// TestPassedOver: once a row of an aggregate was passed over, all behind it are, until they are read again in their order.
+func TestPassedOver(t *testing.T) {
 	l := newLane(store.Lease{})
 	a := l.aggregate(store.Aggregate{ID: "a"})
 	if a.passes(10) {
@@ -182,7 +182,7 @@ func TestProtocol12_PassedOver(t *testing.T) {
 
 // TestChunks: calls of a serial sink take about as long whatever one event takes.
 func TestChunks(t *testing.T) {
-	for each, want := range map[time.Duration]int{time.Millisecond: 1, 10 * time.Microsecond: 20, 100 * time.Nanosecond: mostChunk} {
+	for each, want := range map[time.Duration]int{time.Millisecond: 1, 10 * time.Microsecond: 20, 100 * time.Nanosecond: maxChunk} {
 		var c chunker
 		if c.size() != 1 {
 			t.Errorf("the first call has %d events", c.size())

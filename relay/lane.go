@@ -66,7 +66,7 @@ type lane struct {
 	waryOf map[string]int
 
 	// marks are events that this process has committed and that have not been read yet.
-	marks map[waybill.ID]int
+	announced map[waybill.ID]int
 
 	// skipped are unordered rows that were passed over because their destination is down, by seq; skippedFrom is the
 	// lowest of any row that was, by destination.
@@ -84,7 +84,7 @@ type lane struct {
 func newLane(lease store.Lease) *lane {
 	l := &lane{
 		number: lease.Lane, lease: lease, items: make(map[waybill.ID]*item), aggs: make(map[store.Aggregate]*aggregate),
-		marks: make(map[waybill.ID]int), skipped: make(map[int64]struct{}), skippedFrom: make(map[string]int64), wake: true, since: time.Now(),
+		announced: make(map[waybill.ID]int), skipped: make(map[int64]struct{}), skippedFrom: make(map[string]int64), wake: true, since: time.Now(),
 	}
 	if lease.Unclean {
 		l.suspects, l.lateSuspects, l.urgentSuspects = lease.Window, lease.Window, lease.Window
@@ -145,7 +145,7 @@ type aggregate struct {
 	// one is where the queue begins: most aggregates have a single event in hand.
 	one [1]*item
 	// flying is how many at the front of the queue are with a worker.
-	flying int
+	inFlight int
 	// stuck: its dead letter is being moved; the aggregate goes on only when that has returned.
 	stuck int
 	// holders are rows in delayed or dead that hold it back, by seq.
@@ -172,8 +172,8 @@ type holder struct {
 	text             string
 }
 
-// manyQueued is how many events of one aggregate wait in memory: more would keep the rest of the lane out.
-const manyQueued = 64
+// maxQueued is how many events of one aggregate wait in memory: more would keep the rest of the lane out.
+const maxQueued = 64
 
 func (l *lane) aggregate(key store.Aggregate) *aggregate {
 	a := l.aggs[key]
@@ -245,7 +245,7 @@ func (a *aggregate) pass(seq int64) {
 
 // passes reports whether a row of this seq must be passed over because one before it was, or because there is no room.
 func (a *aggregate) passes(seq int64) bool {
-	return a.heldBefore(seq) || a.passed != 0 && seq >= a.passed || len(a.queue) >= manyQueued
+	return a.heldBefore(seq) || a.passed != 0 && seq >= a.passed || len(a.queue) >= maxQueued
 }
 
 // enqueue puts an item into its place: by seq, behind what is with a worker.
@@ -255,7 +255,7 @@ func (a *aggregate) enqueue(it *item) {
 		a.queue = a.one[:0]
 	}
 	if !it.late || it.row.Holds {
-		for at > a.flying && a.queue[at-1].row.Seq > it.row.Seq {
+		for at > a.inFlight && a.queue[at-1].row.Seq > it.row.Seq {
 			at--
 		}
 	}

@@ -307,7 +307,7 @@ func TestReadFirstIsCounted(t *testing.T) {
 	var first atomic.Int64
 	c := &collector{}
 	stop := f.start(c.sink(), relay.Config{Observe: observe.Hooks{HotDropped: func(n int, why observe.Drop) {
-		if why == observe.ReadFirst {
+		if why == observe.DropAlreadyRead {
 			first.Add(int64(n))
 		}
 	}}})

@@ -103,18 +103,18 @@ func (a *away) Due(ctx context.Context, lanes []int, limit int) (store.Page, err
 	return a.Relay.Due(ctx, lanes, limit)
 }
 
-func (a *away) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+func (a *away) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
 	if err := a.is("sweep"); err != nil {
 		return nil, err
 	}
 	return a.Relay.Sweep(ctx, from, limit)
 }
 
-func (a *away) Writers(ctx context.Context) (store.Writers, error) {
+func (a *away) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	if err := a.is("writers"); err != nil {
-		return store.Writers{}, err
+		return store.WriterState{}, err
 	}
-	return a.Relay.Writers(ctx)
+	return a.Relay.OpenWriters(ctx)
 }
 
 func (a *away) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {

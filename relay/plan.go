@@ -48,8 +48,8 @@ const (
 	// restful is how many times as long as a read and a settlement take it then rests between them: on a machine that has time to spare they take
 	// little, and where they have to wait for the producers' turns it leaves more of those to them.
 	restful = 8
-	// mostPatient is how many times Linger it waits at most.
-	mostPatient = 20
+	// maxPatient is how many times Linger it waits at most.
+	maxPatient = 20
 )
 
 // pace is about how long something takes.
@@ -70,10 +70,10 @@ func (p *plan) arrived(n int, now time.Time) {
 }
 
 // patience stretches a pause by how much is coming.
-func (e *engine) patience(pause time.Duration) time.Duration {
+func (e *engine) batchDelay(pause time.Duration) time.Duration {
 	p := &e.plan
 	pause = max(pause, 0)
-	most := min(restful*time.Duration(p.reads+p.writes), mostPatient*max(e.cfg.Linger, 0))
+	most := min(restful*time.Duration(p.reads+p.writes), maxPatient*max(e.cfg.Linger, 0))
 	share := (p.rate - calmRate) / (busyRate - calmRate)
 	return pause + time.Duration(min(max(share, 0), 1)*float64(max(most-pause, 0)))
 }

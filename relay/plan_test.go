@@ -19,12 +19,12 @@ func TestPatience(t *testing.T) {
 		{"half of what makes it patient", (calmRate + busyRate) / 2, ms, ms, 10 * time.Millisecond, pause + (restful*2*time.Millisecond-pause)/2},
 		{"much is coming", busyRate, ms, 2 * ms, 10 * time.Millisecond, restful * 3 * time.Millisecond},
 		{"more is coming", 10 * busyRate, ms, 2 * ms, 10 * time.Millisecond, restful * 3 * time.Millisecond},
-		{"the database is slow", busyRate, 200 * ms, 300 * ms, 10 * time.Millisecond, mostPatient * 10 * time.Millisecond},
+		{"the database is slow", busyRate, 200 * ms, 300 * ms, 10 * time.Millisecond, maxPatient * 10 * time.Millisecond},
 		{"statements take nothing", busyRate, 0, 0, 10 * time.Millisecond, pause},
 		{"it shall not wait", busyRate, ms, ms, -1, pause},
 	} {
 		e := &engine{cfg: Config{Linger: c.linger}, plan: plan{rate: c.rate, reads: c.reads, writes: c.writes}}
-		if got := e.patience(pause); got != c.want {
+		if got := e.batchDelay(pause); got != c.want {
 			t.Errorf("%s: it waits for %v, want %v", c.what, got, c.want)
 		}
 	}

@@ -28,27 +28,27 @@ type scripted struct {
 	heartbeat func(next func() (store.Membership, error)) (store.Membership, error)
 	acquire   func(next func() ([]store.Lease, error)) ([]store.Lease, error)
 	follow    func(next func() (store.Page, error)) (store.Page, error)
-	writers   func() store.Writers
-	sweep     func(next func() ([]store.Sighting, error)) ([]store.Sighting, error)
+	writers   func() store.WriterState
+	sweep     func(next func() ([]store.RowRef, error)) ([]store.RowRef, error)
 }
 
-func (s *scripted) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
-	next := func() ([]store.Sighting, error) { return s.Relay.Sweep(ctx, from, limit) }
+func (s *scripted) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+	next := func() ([]store.RowRef, error) { return s.Relay.Sweep(ctx, from, limit) }
 	if s.sweep == nil {
 		return next()
 	}
 	return s.sweep(next)
 }
 
-func (s *scripted) Writers(ctx context.Context) (store.Writers, error) {
+func (s *scripted) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	if s.writers == nil {
-		return s.Relay.Writers(ctx)
+		return s.Relay.OpenWriters(ctx)
 	}
 	return s.writers(), nil
 }
 
-func (s *scripted) Follow(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
-	next := func() (store.Page, error) { return s.Relay.Follow(ctx, agg, from, limit) }
+func (s *scripted) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+	next := func() (store.Page, error) { return s.Relay.FetchAggregate(ctx, agg, from, limit) }
 	if s.follow == nil {
 		return next()
 	}
@@ -102,9 +102,9 @@ func (f *fixture) startOn(db store.Relay, sink relay.Sink, cfg relay.Config) (st
 	return stop
 }
 
-// TestProtocol11_SeenUntilALaterRead: a read that began before an event was settled brings it back after the settlement was
+// TestSeenUntilALaterRead: a read that began before an event was settled brings it back after the settlement was
 // answered. It must not be delivered again.
-func TestProtocol11_SeenUntilALaterRead(t *testing.T) {
+func TestSeenUntilALaterRead(t *testing.T) {
 	for _, aggregate := range []string{"a", ""} {
 		f := newFixture(t)
 		var armed, answered atomic.Bool
@@ -148,9 +148,9 @@ func TestProtocol11_SeenUntilALaterRead(t *testing.T) {
 	}
 }
 
-// TestProtocol10_ARowAppearsBelow: a row appears below where reading stopped, and nobody was known to write: after a restore, or where the
+// TestARowAppearsBelow: a row appears below where reading stopped, and nobody was known to write: after a restore, or where the
 // store cannot tell. The sweep finds it, also beside something that is held, so that the lane is never read from its beginning.
-func TestProtocol10_ARowAppearsBelow(t *testing.T) {
+func TestARowAppearsBelow(t *testing.T) {
 	f := newFixture(t)
 	var err error
 	if f.db, err = memstore.New(memstore.Config{Lanes: 1}); err != nil {
@@ -168,9 +168,9 @@ func TestProtocol10_ARowAppearsBelow(t *testing.T) {
 		page.Rows = slices.DeleteFunc(page.Rows, func(r store.Row) bool { return hidden(r.ID) })
 		return page, err
 	}
-	db.sweep = func(next func() ([]store.Sighting, error)) ([]store.Sighting, error) {
+	db.sweep = func(next func() ([]store.RowRef, error)) ([]store.RowRef, error) {
 		seen, err := next()
-		return slices.DeleteFunc(seen, func(s store.Sighting) bool { return hidden(s.ID) }), err
+		return slices.DeleteFunc(seen, func(s store.RowRef) bool { return hidden(s.ID) }), err
 	}
 	delivered := make(chan string, 10)
 	f.startOn(db, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
@@ -201,11 +201,11 @@ func TestProtocol10_ARowAppearsBelow(t *testing.T) {
 }
 
 // somebodyWrites keeps the relay from reading only what is new.
-func somebodyWrites() store.Writers { return store.Writers{Open: []string{"somebody"}} }
+func somebodyWrites() store.WriterState { return store.WriterState{Open: []string{"somebody"}} }
 
-// TestProtocol12_PutOffWhileItsRowsAreRead: while what was passed over of an aggregate is being read, an event before it is put off, and with
+// TestPutOffWhileItsRowsAreRead: while what was passed over of an aggregate is being read, an event before it is put off, and with
 // it all that stood between them. They come first.
-func TestProtocol12_PutOffWhileItsRowsAreRead(t *testing.T) {
+func TestPutOffWhileItsRowsAreRead(t *testing.T) {
 	f := newFixture(t)
 	const many, failing = 200, 60 // more than wait in memory; one of the last that do
 	read, following, failed := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -254,8 +254,8 @@ func TestProtocol12_PutOffWhileItsRowsAreRead(t *testing.T) {
 	}
 }
 
-// TestProtocol9_AggregateWaitsForTheDeadMove: the aggregate goes on only when the dead letter is on disk.
-func TestProtocol9_AggregateWaitsForTheDeadMove(t *testing.T) {
+// TestAggregateWaitsForTheDeadMove: the aggregate goes on only when the dead letter is on disk.
+func TestAggregateWaitsForTheDeadMove(t *testing.T) {
 	f := newFixture(t)
 	moving, move := make(chan struct{}), make(chan struct{})
 	db := &scripted{Relay: f.db, settle: func(s store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
@@ -291,9 +291,9 @@ func TestProtocol9_AggregateWaitsForTheDeadMove(t *testing.T) {
 	await(t, "the successor", func() bool { return c.count() == 3 })
 }
 
-// TestProtocol3_NothingStartsAfterTheLapse: when the lease cannot be renewed, deliveries stop by this node's own clock, and those
+// TestNothingStartsAfterTheLapse: when the lease cannot be renewed, deliveries stop by this node's own clock, and those
 // under way have their context ended. No attempt is spent. When the database is back, everything goes on.
-func TestProtocol3_NothingStartsAfterTheLapse(t *testing.T) {
+func TestNothingStartsAfterTheLapse(t *testing.T) {
 	f := newFixture(t)
 	var away atomic.Bool
 	db := &scripted{Relay: f.db, heartbeat: func(next func() (store.Membership, error)) (store.Membership, error) {
@@ -342,8 +342,8 @@ func TestProtocol3_NothingStartsAfterTheLapse(t *testing.T) {
 	}
 }
 
-// TestProtocol1_LostAnswerToAnAcquisition: the lanes were taken and nobody knows the tokens. The node begins again, under another id.
-func TestProtocol1_LostAnswerToAnAcquisition(t *testing.T) {
+// TestLostAnswerToAnAcquisition: the lanes were taken and nobody knows the tokens. The node begins again, under another id.
+func TestLostAnswerToAnAcquisition(t *testing.T) {
 	f := newFixture(t)
 	var lost atomic.Bool
 	db := &scripted{Relay: f.db, acquire: func(next func() ([]store.Lease, error)) ([]store.Lease, error) {
@@ -359,8 +359,8 @@ func TestProtocol1_LostAnswerToAnAcquisition(t *testing.T) {
 	await(t, "it is delivered", func() bool { return c.count() == 1 })
 }
 
-// TestProtocol12_MemoryOfAHeldAggregate: successors of an aggregate that is held are passed over, not kept.
-func TestProtocol12_MemoryOfAHeldAggregate(t *testing.T) {
+// TestMemoryOfAHeldAggregate: successors of an aggregate that is held are passed over, not kept.
+func TestMemoryOfAHeldAggregate(t *testing.T) {
 	f := newFixture(t)
 	var healed atomic.Bool
 	var most atomic.Int64
@@ -416,7 +416,7 @@ func TestWordAfterTheFact(t *testing.T) {
 		f.write(next)
 		f.settled(next.ID)
 	}
-	word.Begun = time.Now()
+	word.BeganAt = time.Now()
 	f.hears(c, word)
 }
 
@@ -428,7 +428,7 @@ func TestWordAfterAnotherOwner(t *testing.T) {
 	stop := f.start(c.sink(), relay.Config{PollInterval: 5 * time.Millisecond})
 	begun := time.Now()
 	word := f.silent()
-	word.Begun = begun
+	word.BeganAt = begun
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

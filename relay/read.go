@@ -51,9 +51,9 @@ type readJob struct {
 type readReply struct {
 	readJob
 	page      store.Page
-	sightings []store.Sighting
+	sightings []store.RowRef
 	holds     []store.Hold
-	writers   *store.Writers
+	writers   *store.WriterState
 	err       error
 	took      time.Duration
 }
@@ -79,19 +79,19 @@ func (e *engine) reader() {
 		case readDue:
 			r.page, r.err = e.db.Due(ctx, laneNumbers(j.lanes), j.limit)
 		case readFollow:
-			r.page, r.err = e.db.Follow(ctx, j.agg.key, j.cursors[0], j.limit)
+			r.page, r.err = e.db.FetchAggregate(ctx, j.agg.key, j.cursors[0], j.limit)
 		case readLoad:
 			r.page, r.err = e.db.Load(ctx, j.keys)
 		case readSweep:
 			r.sightings, r.err = e.db.Sweep(ctx, j.cursors, j.limit)
 		case readUrgent:
-			r.page, r.err = e.db.Urgent(ctx, j.cursors, j.limit)
+			r.page, r.err = e.db.FetchPriority(ctx, j.cursors, j.limit)
 		case readWriters:
 			j.verify = true
 		}
 		if r.err == nil && j.verify {
-			var w store.Writers
-			w, r.err = e.db.Writers(ctx)
+			var w store.WriterState
+			w, r.err = e.db.OpenWriters(ctx)
 			r.writers = &w
 		}
 		if r.err == nil && len(j.check) > 0 {
@@ -107,7 +107,7 @@ func (e *engine) reader() {
 }
 
 // pick sees which rows come next, and reads those that are not to be skipped.
-func (e *engine) pick(ctx context.Context, j readJob) ([]store.Sighting, store.Page, error) {
+func (e *engine) pick(ctx context.Context, j readJob) ([]store.RowRef, store.Page, error) {
 	seen, err := e.db.Sweep(ctx, j.cursors, j.limit)
 	if err != nil {
 		return nil, store.Page{}, err
@@ -238,7 +238,7 @@ func (e *engine) pageLimit() int { return max(min(e.window/2, e.cfg.BatchSize), 
 
 // readable reports whether a lane has room for what a read might bring.
 func (e *engine) readable(l *lane) bool {
-	if !l.open || l.draining || len(l.aggs) >= manyHeld+e.window || len(l.skipped) >= manySkipped {
+	if !l.open || l.draining || len(l.aggs) >= maxHeld+e.window || len(l.skipped) >= maxSkipped {
 		return false
 	}
 	if l.unsure && l.suspects == 0 && l.placed > 0 {
@@ -256,7 +256,7 @@ func (e *engine) whenFast() time.Time {
 		return never // it has to be known first
 	}
 	p := &e.plan
-	wanted, open := e.hotWaits || e.spares, false
+	wanted, open := e.hotWaits || e.selfPolling, false
 	for _, l := range e.lanes.list {
 		if !e.readable(l) {
 			continue
@@ -272,7 +272,7 @@ func (e *engine) whenFast() time.Time {
 	}
 	if wanted {
 		// While busy, a little patience makes one read of many. It is measured by what a read costs, and by how much is coming.
-		pause := e.patience(min(e.cfg.Linger, 2*p.fastTook))
+		pause := e.batchDelay(min(e.cfg.Linger, 2*p.fastTook))
 		return e.behindSettle(p.lastFast.Add(pause), pause).Add(1)
 	}
 	return p.nextPoll.Add(1)
@@ -317,7 +317,7 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 	case readFollow:
 		a := e.nextFollow()
 		p.follow = slices.DeleteFunc(p.follow, func(x *aggregate) bool { return x == a })
-		j.agg, j.passed, j.limit = a, a.passed, manyQueued
+		j.agg, j.passed, j.limit = a, a.passed, maxQueued
 		j.cursors = []store.Cursor{{
 			Lane: a.lane.number, After: min(a.passed-1, e.floor(a.lane)), UpTo: max(a.lane.read, a.passedTo),
 		}}
@@ -398,7 +398,7 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 			j.whole = j.whole && l.draining
 			continue
 		}
-		if !l.backlog && !l.wake && !poll && !e.spares {
+		if !l.backlog && !l.wake && !poll && !e.selfPolling {
 			continue
 		}
 		if l.backlog {
@@ -542,7 +542,7 @@ func (e *engine) finishRead(r readReply) {
 	// Every read from here on begins after these settlements were answered.
 	e.reading = false
 	for i, it := range e.graves {
-		e.bury(it)
+		e.forgetSettled(it)
 		e.graves[i] = nil
 	}
 	e.graves = e.graves[:0]

@@ -96,14 +96,14 @@ func newEngine(db store.Relay, sink Sink, cfg Config) *engine {
 		cfg: cfg, db: db, sink: sink, log: cfg.Logger, observe: cfg.Observe,
 		node:    store.Node{ID: waybill.NewID(), Relay: cfg.Name},
 		backoff: delays{base: cfg.BackoffBase, max: cfg.BackoffMax, series: cfg.BackoffSeries},
-		history: cfg.KeepHistory > 0, source: db.Local(),
+		history: cfg.HistoryRetention > 0, source: db.Local(),
 		dests: make(map[string]*destination),
 		reads: make(chan readJob, 1), pages: make(chan readReply, 1),
 		settles: make(chan settleJob, 1), answers: make(chan settleReply, 1),
 		jobs: make(chan *job, cfg.Workers), results: make(chan *job, cfg.Workers),
-		idle:  cfg.Workers,
-		heard: newHotQueue(cfg),
-		timer: time.NewTimer(0),
+		idle:    cfg.Workers,
+		commits: newHotQueue(cfg),
+		timer:   time.NewTimer(0),
 	}
 	e.database = outage.New(cfg.Logger, "the database")
 	_, e.ordered = sink.(OrderedSink)
@@ -127,8 +127,8 @@ func (e *engine) start(ctx context.Context) (stop func()) {
 		workers.Go(e.work)
 	}
 	sides, endSides := context.WithCancel(ctx)
-	e.sides(sides, &group)
-	deaf := e.db.Local().Listen(e.heard.offer)
+	e.startBackground(sides, &group)
+	deaf := e.db.Local().Listen(e.commits.offer)
 	return func() {
 		deaf()
 		endSides()
@@ -139,7 +139,7 @@ func (e *engine) start(ctx context.Context) (stop func()) {
 		close(e.settles)
 		close(e.member.jobs)
 		close(e.jobs)
-		e.db.Local().Prefer(nil)
+		e.db.Local().SetLocalLanes(nil)
 		group.Wait()
 		ended := make(chan struct{})
 		go func() { workers.Wait(); close(ended) }()
@@ -159,14 +159,14 @@ const workerTime = time.Second
 
 // sides starts what goes on beside the flow: wake-ups from other processes, and deleting what need not be kept. Every node
 // does the latter; that is harmless, and the oldest rows are gone after the first.
-func (e *engine) sides(ctx context.Context, group *sync.WaitGroup) {
-	if k, ok := e.db.(store.Keeper); ok && e.cfg.PurgeInterval > 0 {
-		p := retention.Policy{KeepHistory: e.cfg.KeepHistory, KeepDead: e.cfg.KeepDead, Batch: e.cfg.PurgeBatch}
+func (e *engine) startBackground(ctx context.Context, group *sync.WaitGroup) {
+	if k, ok := e.db.(store.Maintainer); ok && e.cfg.PurgeInterval > 0 {
+		p := retention.Policy{KeepHistory: e.cfg.HistoryRetention, KeepDead: e.cfg.DeadRetention, Batch: e.cfg.PurgeBatchSize}
 		group.Go(func() {
 			retention.Loop(ctx, k, p, min(purgeDelay, e.cfg.PurgeInterval), e.cfg.PurgeInterval, e.log, e.observe)
 		})
 	}
 	if w, ok := e.db.(store.Watcher); ok {
-		group.Go(func() { w.Watch(ctx, func() { e.heard.offer(store.Commit{}) }) })
+		group.Go(func() { w.Watch(ctx, func() { e.commits.offer(store.Commit{}) }) })
 	}
 }

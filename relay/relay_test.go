@@ -200,10 +200,10 @@ func TestSparedEventsAreDelivered(t *testing.T) {
 			}
 			f.write(evs...)
 			written += len(evs)
-			return !hub.Wants(&none, 0)
+			return !hub.NeedsPublish(&none, 0)
 		})
 		await(t, "all are delivered", func() bool { return c.count() == written })
-		await(t, "writers are listened to", func() bool { return hub.Wants(&none, 0) })
+		await(t, "writers are listened to", func() bool { return hub.NeedsPublish(&none, 0) })
 		f.write(event("", written))
 		written++
 		await(t, "it is delivered", func() bool { return c.count() == written })

@@ -58,7 +58,7 @@ func (p *pending) flushAt(e *engine) time.Time {
 	}
 	at := p.since
 	if !p.urgent && len(p.list) < e.cfg.BatchSize && !e.stopping {
-		at = at.Add(e.patience(e.cfg.Linger))
+		at = at.Add(e.batchDelay(e.cfg.Linger))
 	}
 	if at.Before(p.notUntil) {
 		return p.notUntil
@@ -185,7 +185,7 @@ func (e *engine) finishSettle(r settleReply) {
 	for _, o := range r.outcomes {
 		if o.kind == kindCount && !o.it.lane.gone && !slices.Contains(r.settled.Moved, o.it.id()) {
 			// An operator has discarded it: it must not be delivered.
-			e.vanished(o.it)
+			e.forgetDiscarded(o.it)
 			continue
 		}
 		e.settledOutcome(o)
@@ -194,7 +194,7 @@ func (e *engine) finishSettle(r settleReply) {
 }
 
 // vanished forgets a suspect whose row is gone.
-func (e *engine) vanished(it *item) {
+func (e *engine) forgetDiscarded(it *item) {
 	a := it.agg
 	if a != nil {
 		a.remove(it)
@@ -259,18 +259,18 @@ func (e *engine) settledItem(it *item) {
 	it.lane.cleared(it)
 	it.lane.busy--
 	it.lane.unsettled--
-	if it.agg == nil && !it.heard && !e.spares && it.row.Seq > 0 {
+	if it.agg == nil && !it.heard && !e.selfPolling && it.row.Seq > 0 {
 		e.past.add(it.id())
 	}
 	if e.reading {
 		e.graves = append(e.graves, it)
 		return
 	}
-	e.bury(it)
+	e.forgetSettled(it)
 }
 
 // bury forgets a settled item.
-func (e *engine) bury(it *item) {
+func (e *engine) forgetSettled(it *item) {
 	if it.lane.items[it.id()] == it {
 		delete(it.lane.items, it.id())
 	}

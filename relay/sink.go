@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/internal/panics"
 )
 
 // Sink is where events go.
@@ -35,9 +35,9 @@ type SerialSink interface {
 	Serial()
 }
 
-// DestinedSink is a sink with several destinations, each of which may be down by itself: when a delivery fails with
+// DestinationSink is a sink with several destinations, each of which may be down by itself: when a delivery fails with
 // [waybill.Unavailable], events of the same destination wait, and no others. A sink that does not say has one.
-type DestinedSink interface {
+type DestinationSink interface {
 	Sink
 	// Destination names where an event goes. It is called often, from one goroutine, and must not block.
 	Destination(ev *waybill.Event) string
@@ -62,7 +62,7 @@ func (SinkFunc) Serial() {}
 func (f SinkFunc) one(ctx context.Context, d waybill.Delivery) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = contain.Recovered(v)
+			err = panics.Recovered(v)
 		}
 	}()
 	if ctx.Err() != nil {
@@ -130,7 +130,7 @@ type part struct {
 // batch of the others waiting.
 func (*route) Serial() {}
 
-// Destination implements [DestinedSink].
+// Destination implements [DestinationSink].
 func (r *route) Destination(ev *waybill.Event) string {
 	s := r.pick(*ev)
 	if s == nil {
@@ -142,7 +142,7 @@ func (r *route) Destination(ev *waybill.Event) string {
 		name = "route " + strconv.Itoa(len(r.names)+1)
 		r.names[key] = name
 	}
-	if d, ok := s.(DestinedSink); ok {
+	if d, ok := s.(DestinationSink); ok {
 		return name + " " + d.Destination(ev)
 	}
 	return name
@@ -165,7 +165,7 @@ func identity(s Sink) any {
 func safely(ctx context.Context, s Sink, batch []waybill.Delivery) (results []error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err := contain.Recovered(v)
+			err := panics.Recovered(v)
 			results = make([]error, len(batch))
 			for i := range results {
 				results[i] = err

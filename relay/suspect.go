@@ -79,7 +79,7 @@ func (s *suspects) end(cause error) {
 	}
 }
 
-var errKilled = errors.New("its last attempt did not return: the process ended while it was being delivered")
+var errCrashed = errors.New("its last attempt did not return: the process ended while it was being delivered")
 
 // nextSuspect moves the one whose turn it is one step on.
 func (e *engine) nextSuspect() {
@@ -95,11 +95,11 @@ func (e *engine) nextSuspect() {
 		}
 		s.current = it
 		if it.row.Err != nil {
-			e.verdict(it, it.row.Err)
+			e.deadLetterUndelivered(it, it.row.Err)
 			return
 		}
 		if e.cfg.MaxAttempts > 0 && it.row.Attempts >= e.cfg.MaxAttempts {
-			e.verdict(it, e.lastWords(it))
+			e.deadLetterUndelivered(it, e.crashReason(it))
 			return
 		}
 		it.attempts = it.row.Attempts + 1
@@ -111,16 +111,16 @@ func (e *engine) nextSuspect() {
 	s.sent = true
 	j := e.newJob()
 	j.ctx, s.stop = context.WithCancelCause(e.lease)
-	e.launch(j, s.current)
+	e.startDelivery(j, s.current)
 	e.send(j)
 }
 
-// lastWords is why an event is dead whose attempts were used up by a process that ended.
-func (e *engine) lastWords(it *item) error {
+// crashReason is why an event is dead whose attempts were used up by a process that ended.
+func (e *engine) crashReason(it *item) error {
 	if it.row.LastError != "" {
-		return errors.New(it.row.LastError + "; " + errKilled.Error())
+		return errors.New(it.row.LastError + "; " + errCrashed.Error())
 	}
-	return errKilled
+	return errCrashed
 }
 
 // countedSuspect notes that the attempt is on disk. The row is in delayed now, and holds its aggregate.
@@ -134,8 +134,8 @@ func (e *engine) countedSuspect(it *item) {
 	e.suspects.counted = true
 }
 
-// manyWary bounds how many suspects a lane remembers that are not in memory.
-const manyWary = 10_000
+// maxWary bounds how many suspects a lane remembers that are not in memory.
+const maxWary = 10_000
 
 // suspect decides whether a row that is taken may be what an owner died of. left is how many of its kind may be, besides those that are
 // known to be.
@@ -172,7 +172,7 @@ func (l *lane) undecided(id waybill.ID, left int, unsure bool) bool {
 
 // remember keeps an event suspect that leaves memory before a delivery of it came to an end.
 func (l *lane) remember(it *item) {
-	if it.suspect && l.wary != nil && len(l.wary) < manyWary {
+	if it.suspect && l.wary != nil && len(l.wary) < maxWary {
 		l.wary[it.id()] = struct{}{}
 	}
 }
@@ -180,7 +180,7 @@ func (l *lane) remember(it *item) {
 // passWary keeps a row suspect that is passed over because its destination is down. The owner that died had no more rows of one
 // destination than its window.
 func (l *lane) passWary(dest string, id waybill.ID, left int) {
-	if left > 0 && l.waryOf[dest] < l.lease.Window && len(l.wary) < manyWary {
+	if left > 0 && l.waryOf[dest] < l.lease.Window && len(l.wary) < maxWary {
 		if _, known := l.wary[id]; !known {
 			l.waryOf[dest]++
 			l.wary[id] = struct{}{}

@@ -14,11 +14,11 @@ import (
 //
 // Its zero value is ready. A Hub must not be copied.
 type Hub struct {
-	mu        sync.RWMutex
-	listeners map[*listener]struct{}
-	lanes     []int
-	spared    bool
-	beyond    func()
+	mu             sync.RWMutex
+	listeners      map[*listener]struct{}
+	lanes          []int
+	selfPolling    bool
+	onRemoteCommit func()
 }
 
 type listener struct{ fn func(Commit) }
@@ -31,7 +31,7 @@ type Commit struct {
 	// taken some back: a listener must see the row before it acts on the entry.
 	Checked bool
 	// Begun is a time before which nobody can have seen the events: when their writer was about to ask for the commit.
-	Begun time.Time
+	BeganAt time.Time
 }
 
 // Entry is a committed event and the lane its row is in. It is shared by all listeners: do not change it.
@@ -54,31 +54,31 @@ func (h *Hub) Listen(fn func(Commit)) (stop func()) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.listeners, l)
-		h.spared = false
+		h.selfPolling = false
 	}
 }
 
 // Listened reports whether anybody listens: a writer need not say what nobody hears.
-func (h *Hub) Listened() bool {
+func (h *Hub) HasListeners() bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	return len(h.listeners) > 0 || h.beyond != nil
+	return len(h.listeners) > 0 || h.onRemoteCommit != nil
 }
 
 // Spare says that the only listener looks all the time in the lanes that it prefers: of a commit there it need not be told, which saves its writer and the
 // listener more work than looking costs. Events whose time is to come are told of all the same, and everything is if there are other listeners. It ends
 // with Spare(false), or when a listener stops; who goes on looks there once more afterwards.
-func (h *Hub) Spare(spared bool) {
+func (h *Hub) SetSelfPolling(spared bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.spared = spared
+	h.selfPolling = spared
 }
 
 // Wants reports whether a writer has to publish an event that it has committed in a lane.
-func (h *Hub) Wants(ev *waybill.Event, lane int) bool {
+func (h *Hub) NeedsPublish(ev *waybill.Event, lane int) bool {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	if !h.spared || len(h.listeners) != 1 || !slices.Contains(h.lanes, lane) {
+	if !h.selfPolling || len(h.listeners) != 1 || !slices.Contains(h.lanes, lane) {
 		return true
 	}
 	return ev.Delay > 0 || !ev.AvailableAt.IsZero()
@@ -91,21 +91,21 @@ func (h *Hub) Publish(c Commit) {
 	for l := range h.listeners {
 		l.fn(c)
 	}
-	if h.beyond != nil && h.elsewhere(c) {
-		h.beyond()
+	if h.onRemoteCommit != nil && h.hasRemote(c) {
+		h.onRemoteCommit()
 	}
 }
 
 // Beyond sets what is called, on the writer's goroutine, after a commit with events in lanes that no relay of this process
 // owns: a store that can wake other processes does so. fn must not block.
-func (h *Hub) Beyond(fn func()) {
+func (h *Hub) OnRemoteCommit(fn func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.beyond = fn
+	h.onRemoteCommit = fn
 }
 
 // elsewhere reports whether a commit may concern other processes; mu is held.
-func (h *Hub) elsewhere(c Commit) bool {
+func (h *Hub) hasRemote(c Commit) bool {
 	if len(c.Entries) == 0 {
 		return true
 	}
@@ -117,9 +117,9 @@ func (h *Hub) Wake() {
 	h.Publish(Commit{})
 }
 
-// Prefer says which lanes a relay of this process owns: unordered events may as well go there. The hub keeps its own
+// SetLocalLanes says which lanes a relay of this process owns: unordered events may as well go there. The hub keeps its own
 // copy.
-func (h *Hub) Prefer(lanes []int) {
+func (h *Hub) SetLocalLanes(lanes []int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lanes = slices.Clone(lanes)

@@ -83,16 +83,16 @@ func TestHubAnyLane(t *testing.T) {
 		t.Errorf("of no lanes it chose %v", seen)
 	}
 	mine := []int{2, 3}
-	hub.Prefer(mine)
+	hub.SetLocalLanes(mine)
 	mine[0] = 0 // the hub has its own copy
 	if seen := lanes(4); len(seen) != 2 || !seen[2] || !seen[3] {
 		t.Errorf("it prefers 2 and 3 and chose %v", seen)
 	}
-	hub.Prefer([]int{99}) // of a larger outbox: not a lane here
+	hub.SetLocalLanes([]int{99}) // of a larger outbox: not a lane here
 	if seen := lanes(4); len(seen) != 4 || seen[99] {
 		t.Errorf("it chose %v of 4 lanes", seen)
 	}
-	hub.Prefer(nil)
+	hub.SetLocalLanes(nil)
 	if seen := lanes(4); len(seen) != 4 {
 		t.Errorf("without a preference it chose %v", seen)
 	}
@@ -139,11 +139,11 @@ func ExampleCutError() {
 func TestBeyond(t *testing.T) {
 	var h store.Hub
 	woken := 0
-	h.Beyond(func() { woken++ })
-	if !h.Listened() {
+	h.OnRemoteCommit(func() { woken++ })
+	if !h.HasListeners() {
 		t.Error("a hub that wakes others must be told")
 	}
-	h.Prefer([]int{1, 2})
+	h.SetLocalLanes([]int{1, 2})
 	entry := func(lane int) store.Entry { return store.Entry{Lane: lane} }
 	for _, step := range []struct {
 		c    store.Commit
@@ -167,34 +167,34 @@ func TestSpare(t *testing.T) {
 	later.Delay = time.Second
 	someday.AvailableAt = time.Now().Add(time.Hour)
 	stop := h.Listen(func(store.Commit) {})
-	h.Prefer([]int{5, 2})
-	if !h.Wants(&now, 2) {
+	h.SetLocalLanes([]int{5, 2})
+	if !h.NeedsPublish(&now, 2) {
 		t.Error("nothing is spared, and an event not wanted")
 	}
-	h.Spare(true)
+	h.SetSelfPolling(true)
 	for lane, wants := range map[int]bool{-1: true, 0: true, 2: false, 3: true, 5: false, 6: true} {
-		if h.Wants(&now, lane) != wants {
+		if h.NeedsPublish(&now, lane) != wants {
 			t.Errorf("lane %d: wants an event: %v", lane, !wants)
 		}
 	}
-	if !h.Wants(&later, 2) || !h.Wants(&someday, 2) {
+	if !h.NeedsPublish(&later, 2) || !h.NeedsPublish(&someday, 2) {
 		t.Error("an event whose time is to come is not wanted")
 	}
-	h.Prefer([]int{3})
-	if !h.Wants(&now, 2) || h.Wants(&now, 3) {
+	h.SetLocalLanes([]int{3})
+	if !h.NeedsPublish(&now, 2) || h.NeedsPublish(&now, 3) {
 		t.Error("the lanes have changed, and what is wanted has not")
 	}
-	h.Spare(false)
-	if !h.Wants(&now, 3) {
+	h.SetSelfPolling(false)
+	if !h.NeedsPublish(&now, 3) {
 		t.Error("it is over, and an event not wanted")
 	}
-	h.Spare(true)
+	h.SetSelfPolling(true)
 	other := h.Listen(func(store.Commit) {})
-	if !h.Wants(&now, 3) {
+	if !h.NeedsPublish(&now, 3) {
 		t.Error("another listener does not hear of an event")
 	}
 	stop() // and with it what it said
-	if !h.Wants(&now, 3) {
+	if !h.NeedsPublish(&now, 3) {
 		t.Error("whoever looked is gone, and an event not wanted")
 	}
 	other()

@@ -13,14 +13,14 @@ import (
 // Times are the database's. A record's fence grows whenever somebody takes the event, and never shrinks while the record lives.
 type Inbox[T any] interface {
 	Beginner[T]
-	Acceptor[T]
+	InboxTx[T]
 	Claimer
 	Records
 	Local
 }
 
-// Intake is an event that a consumer group is to handle.
-type Intake struct {
+// InboxEntry is an event that a consumer group is to handle.
+type InboxEntry struct {
 	Group string
 	// Key is what makes two deliveries the same: the event's id, or an id made of its dedup key.
 	Key waybill.ID
@@ -33,21 +33,21 @@ type Intake struct {
 }
 
 // Acceptor handles events in the transaction that has their effects.
-type Acceptor[T any] interface {
+type InboxTx[T any] interface {
 	// Accept records events as succeeded, in the order of the answers, if there is no record of them; if the transaction commits, they
 	// have. Owner is the random name of this attempt; it is stored, so that a commit whose answer was lost can be recognised. Keys
 	// are not repeated.
 	//
 	// It never waits for another transaction that is accepting the same event: that one is busy. It may report one as busy that is not,
 	// if that is rare. After an error the transaction can only be rolled back. A transaction that has ended is [waybill.ErrTxDone].
-	Accept(ctx context.Context, tx T, owner waybill.ID, in []Intake) ([]Acceptance, error)
+	Accept(ctx context.Context, tx T, owner waybill.ID, in []InboxEntry) ([]AcceptResult, error)
 	// Succeed records an attempt as succeeded, in the transaction that has its effects: of a record that is being processed under this
 	// owner and fence, whatever its lease. It reports false if it is not; then the transaction must be rolled back.
 	Succeed(ctx context.Context, tx T, a Attempt) (bool, error)
 }
 
-// Acceptance says what became of an event.
-type Acceptance struct {
+// AcceptResult says what became of an event.
+type AcceptResult struct {
 	// Accepted: it is recorded, and may be handled.
 	Accepted bool
 	// Busy: another transaction is at it.
@@ -72,11 +72,11 @@ type Claimer interface {
 	// its state becomes [InboxDead], and its error that of [ExceededError].
 	//
 	// kept, if any, is stored with the record.
-	ClaimEvent(ctx context.Context, in Intake, owner waybill.ID, lease time.Duration, most int, kept []byte) (InboxRecord, bool, error)
+	ClaimEvent(ctx context.Context, in InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte) (InboxRecord, bool, error)
 	// FailEvent records that an attempt failed. With Fence 0 nothing was acquired: it creates the record, with one attempt, and does nothing if
 	// there is one. Otherwise the record must still be processed under this owner and fence, whatever its lease. It reports whether it
 	// did anything.
-	FailEvent(ctx context.Context, in Intake, f Failure) (bool, error)
+	FailEvent(ctx context.Context, in InboxEntry, f Failure) (bool, error)
 	// ReleaseEvent gives an acquired attempt back: failed, due now, and not counted. It reports whether it was still held.
 	ReleaseEvent(ctx context.Context, a Attempt) (bool, error)
 }
@@ -92,18 +92,18 @@ type Failure struct {
 	// Error is cut to 4000 bytes by the store.
 	Error string
 	// Kept, if any, is stored with the record.
-	Kept []byte
+	Stored []byte
 }
 
-// ExceededMaxRetry is what the error of an event says that was given up because of its attempts.
-const ExceededMaxRetry = "exceeded maxRetry"
+// ExceededMaxAttempts is what the error of an event says that was given up because of its attempts.
+const ExceededMaxAttempts = "exceeded max attempts"
 
 // ExceededError returns the error of an event that is given up because of its attempts: the last one, cut to fit, and why.
 func ExceededError(last string) string {
 	if last == "" {
-		return ExceededMaxRetry
+		return ExceededMaxAttempts
 	}
-	const suffix = "; " + ExceededMaxRetry
+	const suffix = "; " + ExceededMaxAttempts
 	last = CutError(last)
 	for len(last)+len(suffix) > maxError {
 		_, size := utf8.DecodeLastRuneInString(last)
@@ -139,7 +139,7 @@ func (s InboxState) String() string {
 
 // InboxRecord is the record of an event in a group. Times that do not apply are zero.
 type InboxRecord struct {
-	Intake
+	InboxEntry
 	State    InboxState
 	Owner    waybill.ID
 	Fence    int64
@@ -152,7 +152,7 @@ type InboxRecord struct {
 	ReceivedAt time.Time
 	LastError  string
 	// Kept is the event, as the group stored it.
-	Kept []byte
+	Stored []byte
 	// Now is the database's time of this answer.
 	Now time.Time
 }
@@ -195,15 +195,15 @@ type GroupStats struct {
 	OldestDue time.Duration
 }
 
-// Prover is what a store also is whose transactions can end without anybody noticing: a handler that swallows a deadlock goes on outside of
+// TxChecker is what a store also is whose transactions can end without anybody noticing: a handler that swallows a deadlock goes on outside of
 // one, and the commit says yes.
-type Prover[T any] interface {
-	// ProveOpen returns [waybill.ErrTxDone] if the transaction has ended.
-	ProveOpen(ctx context.Context, tx T) error
+type TxChecker[T any] interface {
+	// CheckOpen returns [waybill.ErrTxDone] if the transaction has ended.
+	CheckOpen(ctx context.Context, tx T) error
 }
 
-// Restarter is what a store also is that can tell when a transaction failed because of others, and may be run again: a
+// RetryClassifier is what a store also is that can tell when a transaction failed because of others, and may be run again: a
 // serialization failure, or a deadlock.
-type Restarter interface {
-	Restartable(err error) bool
+type RetryClassifier interface {
+	IsRetryable(err error) bool
 }

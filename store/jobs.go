@@ -107,11 +107,11 @@ type JobRecords interface {
 	ForgetSent(ctx context.Context, name string, age time.Duration, limit int) (int, error)
 }
 
-// Gaps is what a store also is whose outbox and inbox are in one database: it finds what was delivered and never recorded.
-type Gaps interface {
+// HistoryAudit is what a store also is whose outbox and inbox are in one database: it finds what was delivered and never recorded.
+type HistoryAudit interface {
 	// Unrecorded returns delivered events of which a group has no record under the event's id, in the order of their delivery and id; at most
 	// limit. It reads the part of the history by an index on when the delivery was.
-	Unrecorded(ctx context.Context, group string, span HistorySpan, limit int) ([]Record, error)
+	DeliveredWithoutRecord(ctx context.Context, group string, span HistorySpan, limit int) ([]Record, error)
 }
 
 // HistorySpan is a part of the history: deliveries from a time on and before another.

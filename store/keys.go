@@ -14,7 +14,7 @@ import (
 // its hash: expiry is looked at first.
 type Keys[T any] interface {
 	Beginner[T]
-	KeyTaker[T]
+	KeyTx[T]
 	KeyClaimer
 	KeyRecords
 	Local
@@ -49,28 +49,28 @@ type KeyAttempt struct {
 	Fence int64
 }
 
-// KeyTaker works inside the caller's transaction.
-type KeyTaker[T any] interface {
+// KeyTx works inside the caller's transaction.
+type KeyTx[T any] interface {
 	// TakeKey takes a key in the transaction that will hold its answer: if there is no live record, or a failed one, or one that is being
-	// processed whose lease has run out. Unless the transaction commits with an answer ([KeyTaker.KeepKey]), nothing has happened.
+	// processed whose lease has run out. Unless the transaction commits with an answer ([KeyTx.StoreAnswer]), nothing has happened.
 	//
 	// It never waits for another transaction that has taken the same key: that one is busy. It may wait for a claim that is being committed. It may report one as busy that is not, if that
 	// is rare. After an error the transaction can only be rolled back. A transaction that has ended is [waybill.ErrTxDone].
 	TakeKey(ctx context.Context, tx T, c KeyClaim) (KeyTaken, error)
-	// KeepKey stores the answer of an attempt and ends it as succeeded, in the caller's transaction: of a key that this transaction took, or
+	// StoreAnswer stores the answer of an attempt and ends it as succeeded, in the caller's transaction: of a key that this transaction took, or
 	// of a claimed one that is still being processed under this owner and fence, whatever its lease. It reports false if it is not; then the
 	// transaction must be rolled back.
-	KeepKey(ctx context.Context, tx T, a KeyAttempt, answer KeyAnswer) (bool, error)
-	// SavePoint stores how far a claimed attempt has come, under the same conditions as KeepKey.
+	StoreAnswer(ctx context.Context, tx T, a KeyAttempt, answer KeyAnswer) (bool, error)
+	// SavePoint stores how far a claimed attempt has come, under the same conditions as StoreAnswer.
 	SavePoint(ctx context.Context, tx T, a KeyAttempt, p KeyPoint) (bool, error)
 }
 
-// KeyKeeper may be implemented by stores whose transactions can store an answer in the round trip of their commit.
-type KeyKeeper[T any] interface {
-	// KeepKeyLast is [KeyTaker.KeepKey] for an answer that is the last thing in its transaction: it is stored when the transaction commits, and
+// AnswerAtCommit may be implemented by stores whose transactions can store an answer in the round trip of their commit.
+type AnswerAtCommit[T any] interface {
+	// StoreAnswerAtCommit is [KeyTx.StoreAnswer] for an answer that is the last thing in its transaction: it is stored when the transaction commits, and
 	// if the attempt does not hold the key then, the commit fails with [waybill.ErrLeaseLost] and nothing is left. It reports false if
 	// the transaction is not one that can.
-	KeepKeyLast(ctx context.Context, tx T, a KeyAttempt, answer KeyAnswer) (bool, error)
+	StoreAnswerAtCommit(ctx context.Context, tx T, a KeyAttempt, answer KeyAnswer) (bool, error)
 }
 
 // KeyTaken says what became of a wish.

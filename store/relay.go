@@ -78,21 +78,21 @@ type Reader interface {
 	Fetch(ctx context.Context, from []Cursor, limit int) (Page, error)
 	// Sweep returns which ready rows there are in (After, UpTo], without their contents, in order, at most limit per
 	// lane. A transaction may commit late with a seq that the fast read has passed: this is how it is found.
-	Sweep(ctx context.Context, from []Cursor, limit int) ([]Sighting, error)
+	Sweep(ctx context.Context, from []Cursor, limit int) ([]RowRef, error)
 	// Load returns ready rows by key, in the order of lane and seq; keys whose rows are gone are passed over.
 	Load(ctx context.Context, keys []Key) (Page, error)
 	// Due returns rows put off whose time has come, of these lanes, the longest due first, then by seq. Its page says
 	// when the next row of these lanes is due.
 	Due(ctx context.Context, lanes []int, limit int) (Page, error)
-	// Writers tells which transactions may still commit a row in front of others.
-	Writers(ctx context.Context) (Writers, error)
+	// WriterState tells which transactions may still commit a row in front of others.
+	OpenWriters(ctx context.Context) (WriterState, error)
 }
 
-// Writers are the transactions that have drawn a seq, or may have, and have not ended.
-type Writers struct {
+// WriterState are the transactions that have drawn a seq, or may have, and have not ended.
+type WriterState struct {
 	// Drawn is a seq: whoever drew it, or one before it, had ended when this was asked, or is in Open. What an ended one committed is
 	// seen by every read that begins later.
-	Drawn int64
+	HighSeq int64
 	// Issued is the highest seq that was ever handed out. It falls only when
 	// the sequence went back: after a crash, a failover or a restore. Rows
 	// that are deleted do not change it.
@@ -109,13 +109,13 @@ type Seeker interface {
 	// seq.
 	Holds(ctx context.Context, lanes []int) ([]Hold, error)
 	// Follow returns ready rows of one aggregate in the cursor's stretch, in the order of their seq, at most limit.
-	Follow(ctx context.Context, agg Aggregate, from Cursor, limit int) (Page, error)
+	FetchAggregate(ctx context.Context, agg Aggregate, from Cursor, limit int) (Page, error)
 	// Urgent returns ready rows after each cursor that have a priority above 0, in the order of
 	// their seq, at most limit per lane. A row of an aggregate is returned only if no row of its
 	// aggregate with a priority of 0 lies between the cursor and it, and then with those in front
 	// of it that have one. A store may leave out what lies behind many other rows with a
 	// priority, and the later ones of many rows of one aggregate.
-	Urgent(ctx context.Context, from []Cursor, limit int) (Page, error)
+	FetchPriority(ctx context.Context, from []Cursor, limit int) (Page, error)
 }
 
 // Aggregate is what events are ordered by. The zero Aggregate is that of unordered events.
@@ -134,8 +134,8 @@ func AggregateOf(ev *waybill.Event) Aggregate {
 // IsZero reports whether a is the aggregate of unordered events.
 func (a Aggregate) IsZero() bool { return a.ID == "" }
 
-// Sighting is a row and its aggregate.
-type Sighting struct {
+// RowRef is a row and its aggregate.
+type RowRef struct {
 	Key
 	Aggregate Aggregate
 }
@@ -170,7 +170,7 @@ type Page struct {
 	Next time.Time
 	// Looked is, for [Seeker.Urgent], about how many rows of a lane the store went through to
 	// find these: what the look has cost.
-	Looked int
+	RowsScanned int
 }
 
 // Row is an event as it stands in a table.

@@ -33,14 +33,14 @@ type Session[T any] interface {
 	//
 	// An error that wraps [waybill.ErrUncertain] means that nobody knows; any other error means that the transaction
 	// was rolled back. Either way the session is over.
-	Commit(ctx context.Context, accepted []waybill.ID, check bool) (Ending, error)
+	Commit(ctx context.Context, accepted []waybill.ID, check bool) (CommitInfo, error)
 	// Rollback ends the transaction without a trace. It is harmless on a session that is over. An error that wraps
 	// [waybill.ErrUncertain] means that the transaction was ended by somebody else, who knows which way.
 	Rollback(ctx context.Context) error
 }
 
-// Ending is what is known about the events of a transaction that committed.
-type Ending struct {
+// CommitInfo is what is known about the events of a transaction that committed.
+type CommitInfo struct {
 	// Undone are accepted events whose rows are not there: a rollback to a savepoint took them back.
 	Undone []waybill.ID
 	// Checked says that Undone is complete. A session that has seen every statement of its transaction knows without
@@ -52,12 +52,12 @@ type Ending struct {
 // send them in front of whatever comes next: the caller's next statement, a savepoint, or the commit.
 type Deferrer[T any] interface {
 	// Defer takes events for the transaction tx, which the session owns. It keeps evs. When the database has taken
-	// them it calls accepted with one [Placed] per event, before the caller's own statement returns or during Commit.
-	Defer(ctx context.Context, tx T, evs []waybill.Event, accepted func([]Placed)) error
+	// them it calls accepted with one [AppendResult] per event, before the caller's own statement returns or during Commit.
+	Defer(ctx context.Context, tx T, evs []waybill.Event, accepted func([]AppendResult)) error
 }
 
-// Placed says where an event went.
-type Placed struct {
+// AppendResult says where an event went.
+type AppendResult struct {
 	// ID is the event's own id if it was written; else it was absorbed, and this is the id of the pending event that
 	// has its dedup key. A [Deferrer] may leave that one zero: it does not ask who it was.
 	ID waybill.ID
@@ -72,7 +72,7 @@ type Appender[T any] interface {
 	// rolled back.
 	//
 	// It never commits, and refuses a transaction that has ended: [waybill.ErrTxDone].
-	Append(ctx context.Context, tx T, evs []waybill.Event) ([]Placed, error)
+	Append(ctx context.Context, tx T, evs []waybill.Event) ([]AppendResult, error)
 }
 
 // SQLTx is as much of a [*sql.Tx] as libraries that hide theirs still show.
@@ -85,7 +85,7 @@ type SQLTx interface {
 
 // SQLAppender is an [Appender] for transactions that are only nearly a [*sql.Tx].
 type SQLAppender interface {
-	AppendSQL(ctx context.Context, tx SQLTx, evs []waybill.Event) ([]Placed, error)
+	AppendSQL(ctx context.Context, tx SQLTx, evs []waybill.Event) ([]AppendResult, error)
 }
 
 // Resolver finds out what became of a write.

@@ -127,7 +127,7 @@ func (c Capabilities) lacks(n need) string {
 	case needLimit:
 		return unless(c.MaxPayload > 0, "it takes messages of any size (Capabilities.MaxPayload)")
 	case needUnroutable:
-		return unless(c.Unroutable != waybill.Done, "every topic has a place (Capabilities.Unroutable)")
+		return unless(c.Unroutable != waybill.ClassDone, "every topic has a place (Capabilities.Unroutable)")
 	case needOutage:
 		return unless(c.Outage, "it cannot be cut off (Capabilities.Outage)")
 	case needRestart:

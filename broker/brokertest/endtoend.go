@@ -59,7 +59,7 @@ func endToEnd(b *bed) {
 			sums[ev.AggregateID] += p.N
 		})
 	})
-	r, err := relay.New(from, relay.Fan(b.Sink, b.Sink), relay.Config{}) // twice: the second is a duplicate
+	r, err := relay.New(from, relay.FanOut(b.Sink, b.Sink), relay.Config{}) // twice: the second is a duplicate
 	if err != nil {
 		b.Fatal(err)
 	}

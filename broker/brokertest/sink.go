@@ -173,7 +173,7 @@ func results(b *bed) {
 	if got[0] != nil || got[2] != nil {
 		b.Errorf("its neighbours: %v, %v", got[0], got[2])
 	}
-	if class, _ := waybill.Classify(got[1]); class != waybill.Dead {
+	if class, _ := waybill.Classify(got[1]); class != waybill.ClassPermanent {
 		b.Errorf("a header with a line break is %v (%v), want dead", class, got[1])
 	}
 	b.read(2)
@@ -201,7 +201,7 @@ func cannotTravel(b *bed) {
 		batch = append(batch, b.event(fmt.Sprint("after ", start), 1))
 		for i, err := range b.deliver(ctx, batch) {
 			class, _ := waybill.Classify(err)
-			if class == waybill.Done {
+			if class == waybill.ClassDone {
 				arrived++
 			}
 			switch {
@@ -209,7 +209,7 @@ func cannotTravel(b *bed) {
 				if err != nil {
 					b.Errorf("a neighbour of %q…: %v", some[0].Name, err)
 				}
-			case class != waybill.Dead && (class != waybill.Done || !some[i-1].MayTravel):
+			case class != waybill.ClassPermanent && (class != waybill.ClassDone || !some[i-1].MayTravel):
 				b.Errorf("%s: class %v: %v", some[i-1].Name, class, err)
 			}
 		}
@@ -258,7 +258,7 @@ func tooLarge(b *bed) {
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
 	defer cancel()
 	got := b.deliver(ctx, []waybill.Delivery{large, b.event("2", 2)})
-	if class, _ := waybill.Classify(got[0]); class != waybill.Dead {
+	if class, _ := waybill.Classify(got[0]); class != waybill.ClassPermanent {
 		b.Errorf("too large is %v (%v), want dead", class, got[0])
 	}
 	if got[1] != nil {
@@ -288,7 +288,7 @@ func endedContext(b *bed) {
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
 	for _, err := range b.deliver(ctx, []waybill.Delivery{b.event("1", 1)}) {
-		if class, _ := waybill.Classify(err); class == waybill.Dead || class == waybill.Counted {
+		if class, _ := waybill.Classify(err); class == waybill.ClassPermanent || class == waybill.ClassRetry {
 			b.Errorf("the class is %v (%v)", class, err)
 		}
 	}
@@ -305,7 +305,7 @@ func outage(b *bed) {
 	b.Break()
 	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
 	for _, err := range b.deliver(ctx, []waybill.Delivery{b.event("b", 0), b.event("c", 0)}) {
-		if class, _ := waybill.Classify(err); class != waybill.Down {
+		if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
 			b.Errorf("the class is %v (%v), want down", class, err)
 		}
 	}
@@ -333,7 +333,7 @@ func (b *bed) insist(batch []waybill.Delivery) {
 			if err == nil && !stopped[d.AggregateID] {
 				continue
 			}
-			if class, _ := waybill.Classify(err); !stopped[d.AggregateID] && class != waybill.Down && class != waybill.Uncounted {
+			if class, _ := waybill.Classify(err); !stopped[d.AggregateID] && class != waybill.ClassUnavailable && class != waybill.ClassDefer {
 				b.Errorf("an attempt is spent: %v (%v)", class, err)
 			}
 			stopped[d.AggregateID] = true

@@ -43,7 +43,7 @@ func failure(b *bed) { fails(b, quick()) }
 // givenBack is the same with the broker keeping the message meanwhile, if it can.
 func givenBack(b *bed) {
 	cfg := quick()
-	cfg.HoldFor = -1
+	cfg.MaxHold = -1
 	fails(b, cfg)
 }
 
@@ -149,7 +149,7 @@ func acknowledged(b *bed) {
 func deadLetter(b *bed) {
 	var reported atomic.Int32
 	cfg := quick()
-	cfg.Observe.SetAside = func(string, error) { reported.Add(1) }
+	cfg.Observe.DeadLettered = func(string, error) { reported.Add(1) }
 	r := &recorder{answer: func(_ context.Context, d waybill.Delivery) error {
 		switch numberOf(&d) {
 		case 0:

@@ -18,12 +18,12 @@ type Config struct {
 	// ClientID is what the brokers' own tools show for the connections. Defaults to "waybill".
 	ClientID string
 	// Timeout is how long the brokers may take to confirm a batch. At least 2 s. Defaults to 15 s.
-	Timeout time.Duration
+	PublishTimeout time.Duration
 	// MaxMessageBytes is how large a message may be; larger ones are dead. The topic's max.message.bytes has to permit it. Defaults to 1000012.
 	MaxMessageBytes int32
-	// AutoCreate asks the brokers to make topics that are missing, which they do if their auto.create.topics.enable is on. Without it an
+	// Create asks the brokers to make topics that are missing, which they do if their auto.create.topics.enable is on. Without it an
 	// event for such a topic is put off.
-	AutoCreate bool
+	Create bool
 	// TLS is for certificates that the system does not know. Defaults to none, or to the system's if the URL says tls=true.
 	TLS *tls.Config
 	// Options are for the client, such as another SASL mechanism or a dialer. Those that this package's promises rest on cannot be changed by them.
@@ -35,11 +35,11 @@ type Config struct {
 
 func (c Config) complete() (Config, error) {
 	var errs []error
-	if c.Timeout == 0 {
-		c.Timeout = 15 * time.Second
+	if c.PublishTimeout == 0 {
+		c.PublishTimeout = 15 * time.Second
 	}
-	if c.Timeout < 2*time.Second {
-		errs = append(errs, fmt.Errorf("field Timeout: %v is less than 2s", c.Timeout))
+	if c.PublishTimeout < 2*time.Second {
+		errs = append(errs, fmt.Errorf("field Timeout: %v is less than 2s", c.PublishTimeout))
 	}
 	if c.MaxMessageBytes == 0 {
 		c.MaxMessageBytes = 1000012
@@ -78,16 +78,16 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	}
 	fromURL, err := options(url, cfg)
 	if err != nil {
-		return nil, broker.Hide(fmt.Errorf("kafkabroker: the URL: %w", err), url)
+		return nil, broker.RedactError(fmt.Errorf("kafkabroker: the URL: %w", err), url)
 	}
 	b := &Broker{url: url, cfg: cfg, turn: make(chan struct{}, 1)}
 	b.common = append(append(b.common, cfg.Options...), fromURL...)
 	b.common = append(b.common, kgo.ClientID(cfg.ClientID), kgo.DisableClientMetrics(), kgo.MetadataMinAge(metadataEvery))
-	b.batches.make, b.batches.timeout = func() (*kgo.Client, error) { return b.producing(cfg.MaxMessageBytes) }, cfg.Timeout
-	b.singles.make, b.singles.timeout = func() (*kgo.Client, error) { return b.producing(cfg.MaxMessageBytes + deadLetterBytes) }, cfg.Timeout
+	b.batches.make, b.batches.timeout = func() (*kgo.Client, error) { return b.producing(cfg.MaxMessageBytes) }, cfg.PublishTimeout
+	b.singles.make, b.singles.timeout = func() (*kgo.Client, error) { return b.producing(cfg.MaxMessageBytes + deadLetterBytes) }, cfg.PublishTimeout
 	client, err := b.batches.current()
 	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+		ctx, cancel := context.WithTimeout(ctx, cfg.PublishTimeout)
 		defer cancel()
 		err = client.Ping(ctx)
 	}
@@ -105,7 +105,7 @@ const deadLetterBytes = 4096
 
 // producing returns a client that publishes messages up to a size.
 func (b *Broker) producing(most int32) (*kgo.Client, error) {
-	third := b.cfg.Timeout / 3
+	third := b.cfg.PublishTimeout / 3
 	opts := append(b.common[:len(b.common):len(b.common)],
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		// Lost sequence numbers mean that the cluster has lost messages: that is for the relay to see, and for a new producer to begin again.
@@ -117,7 +117,7 @@ func (b *Broker) producing(most int32) (*kgo.Client, error) {
 		kgo.ProducerLinger(5*time.Millisecond),
 		kgo.UnknownTopicRetries(1),
 	)
-	if b.cfg.AutoCreate {
+	if b.cfg.Create {
 		opts = append(opts, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(20)) // a new topic is not everywhere at once
 	}
 	return kgo.NewClient(opts...)
@@ -131,10 +131,10 @@ func (b *Broker) Close() error {
 }
 
 // hide keeps the URL's secrets out of an error; its class stays.
-func (b *Broker) hide(err error) error { return broker.Hide(err, b.url) }
+func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
 
 // names is what a topic may be called.
-var names = broker.Names{
+var names = broker.TopicRules{
 	Allowed: func(c byte) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
 	},
@@ -142,4 +142,4 @@ var names = broker.Names{
 }
 
 // Names says what a topic may be called, for making topics by a template: "orders.{type}".
-func Names() broker.Names { return names }
+func Names() broker.TopicRules { return names }

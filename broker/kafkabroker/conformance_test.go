@@ -26,9 +26,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The relay and the inbox know them by their methods.
 var (
-	_ relay.OrderedSink  = (*kafkabroker.Sink)(nil)
-	_ relay.DestinedSink = (*kafkabroker.Sink)(nil)
-	_ broker.Source      = (*kafkabroker.Source)(nil)
+	_ relay.OrderedSink     = (*kafkabroker.Sink)(nil)
+	_ relay.DestinationSink = (*kafkabroker.Sink)(nil)
+	_ broker.Source         = (*kafkabroker.Source)(nil)
 )
 
 func open(t *testing.T, address string, cfg kafkabroker.Config) *kafkabroker.Broker {
@@ -114,7 +114,7 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Name: "kafkabroker",
 		Capabilities: brokertest.Capabilities{
-			Source: true, Outage: true, Restart: true, Secrets: true, MaxPayload: maxPayload, Unroutable: waybill.Down,
+			Source: true, Outage: true, Restart: true, Secrets: true, MaxPayload: maxPayload, Unroutable: waybill.ClassUnavailable,
 		},
 		Open: func(t *testing.T) brokertest.Instance {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") {

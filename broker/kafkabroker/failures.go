@@ -15,53 +15,53 @@ import (
 func Failures() broker.Failures {
 	return broker.Failures{
 		{
-			Name: "MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE", Class: waybill.Dead, Why: "it was sent alone, and will not shrink",
+			Name: "MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE", Class: waybill.ClassPermanent, Why: "it was sent alone, and will not shrink",
 			Match: codes(kerr.MessageTooLarge, kerr.RecordListTooLarge),
 		},
 		{
-			Name: "INVALID_RECORD, INVALID_TIMESTAMP", Class: waybill.Dead, Why: "it was sent alone, and the topic does not take it as it is",
+			Name: "INVALID_RECORD, INVALID_TIMESTAMP", Class: waybill.ClassPermanent, Why: "it was sent alone, and the topic does not take it as it is",
 			Match: codes(kerr.InvalidRecord, kerr.InvalidTimestamp),
 		},
 		{
-			Name: "INVALID_TOPIC_EXCEPTION", Class: waybill.Dead, Why: "the name is made from the event",
+			Name: "INVALID_TOPIC_EXCEPTION", Class: waybill.ClassPermanent, Why: "the name is made from the event",
 			Match: codes(kerr.InvalidTopicException),
 		},
 		{
-			Name: "UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID", Class: waybill.Down, Scope: "topic", Why: "somebody will make it",
+			Name: "UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID", Class: waybill.ClassUnavailable, Scope: "topic", Why: "somebody will make it",
 			Match: codes(kerr.UnknownTopicOrPartition, kerr.UnknownTopicID),
 		},
 		{
-			Name: "TOPIC_AUTHORIZATION_FAILED", Class: waybill.Down, Scope: "topic", Why: "the account may not write there, whatever the event",
+			Name: "TOPIC_AUTHORIZATION_FAILED", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the account may not write there, whatever the event",
 			Match: codes(kerr.TopicAuthorizationFailed),
 		},
 		{
-			Name: "NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND", Class: waybill.Down, Scope: "topic",
+			Name: "NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND", Class: waybill.ClassUnavailable, Scope: "topic",
 			Why:   "fewer replicas than min.insync.replicas; they come back",
 			Match: codes(kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend),
 		},
 		{
 			Name:  "OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED",
-			Class: waybill.Down, Scope: "broker", Why: "the producer is of no more use, and is replaced", Match: isFatal,
+			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the producer is of no more use, and is replaced", Match: isFatal,
 		},
 		{
 			Name:  "CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE",
-			Class: waybill.Down, Scope: "broker", Why: "the account is wrong, not the event",
+			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the account is wrong, not the event",
 			Match: codes(kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState),
 		},
 		{
 			Name:  "any other error that Kafka calls retriable",
-			Class: waybill.Down, Scope: "broker", Why: "no leader, no room, too busy: it says that it is for now",
+			Class: waybill.ClassUnavailable, Scope: "broker", Why: "no leader, no room, too busy: it says that it is for now",
 			Match: func(err error) bool {
 				var code *kerr.Error
 				return errors.As(err, &code) && code.Retriable
 			},
 		},
 		{
-			Name: "not confirmed in time", Class: waybill.Down, Scope: "broker", Why: "it may have the message, or not",
+			Name: "not confirmed in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "it may have the message, or not",
 			Match: codes(errSilent, kgo.ErrRecordTimeout, kgo.ErrRecordRetries, kgo.ErrMaxBuffered, kgo.ErrAborting),
 		},
 		{
-			Name: "closed", Class: waybill.Down, Scope: "broker", Why: "the client connects again by itself, unless the broker was closed",
+			Name: "closed", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the client connects again by itself, unless the broker was closed",
 			Match: codes(errClosed, kgo.ErrClientClosed),
 		},
 		unreachable(),
@@ -89,6 +89,6 @@ func isFatal(err error) bool {
 }
 
 // isSomebodys reports whether the cluster has refused all that traveled together because of one, and does not say which.
-func isSomebodys(err error) bool {
+func isBatchRejected(err error) bool {
 	return err != nil && codes(kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp)(err)
 }

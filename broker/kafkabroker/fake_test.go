@@ -96,7 +96,7 @@ func TestAPartialFailureReordersNothing(t *testing.T) {
 	batch := []waybill.Delivery{event("orders", x), event("orders", y), event("orders", x), event("orders", y), event("orders", x)}
 	cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Partitions: []int32{partitionOf(t, address, x)}, Err: kerr.PolicyViolation})
 	results := s.Deliver(t.Context(), batch)
-	if classOf(results[0]) != waybill.Counted || results[2] == nil || results[4] == nil {
+	if classOf(results[0]) != waybill.ClassRetry || results[2] == nil || results[4] == nil {
 		t.Errorf("the aggregate that failed has %v, %v, %v", results[0], results[2], results[4])
 	}
 	if results[1] != nil || results[3] != nil {
@@ -130,7 +130,7 @@ func TestAFatalProducerIsReplaced(t *testing.T) {
 			}
 			before := begun.Hits()
 			cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Err: code})
-			if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; classOf(err) != waybill.Down {
+			if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; classOf(err) != waybill.ClassUnavailable {
 				t.Errorf("class %v: %v", classOf(err), err)
 			}
 			if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; err != nil {
@@ -162,15 +162,15 @@ func TestWhatIsRefusedTogetherIsTriedAlone(t *testing.T) {
 // The cluster itself answers, so that the client makes of it what it does.
 func TestAnswersHaveTheirClass(t *testing.T) {
 	for code, want := range map[*kerr.Error]waybill.Class{
-		kerr.MessageTooLarge: waybill.Dead, kerr.RecordListTooLarge: waybill.Dead, kerr.InvalidRecord: waybill.Dead, kerr.InvalidTopicException: waybill.Dead,
-		kerr.TopicAuthorizationFailed: waybill.Down, kerr.ClusterAuthorizationFailed: waybill.Down, kerr.NotEnoughReplicas: waybill.Down,
-		kerr.NotLeaderForPartition: waybill.Down, kerr.KafkaStorageError: waybill.Down, kerr.UnknownTopicOrPartition: waybill.Down,
-		kerr.PolicyViolation: waybill.Counted,
+		kerr.MessageTooLarge: waybill.ClassPermanent, kerr.RecordListTooLarge: waybill.ClassPermanent, kerr.InvalidRecord: waybill.ClassPermanent, kerr.InvalidTopicException: waybill.ClassPermanent,
+		kerr.TopicAuthorizationFailed: waybill.ClassUnavailable, kerr.ClusterAuthorizationFailed: waybill.ClassUnavailable, kerr.NotEnoughReplicas: waybill.ClassUnavailable,
+		kerr.NotLeaderForPartition: waybill.ClassUnavailable, kerr.KafkaStorageError: waybill.ClassUnavailable, kerr.UnknownTopicOrPartition: waybill.ClassUnavailable,
+		kerr.PolicyViolation: waybill.ClassRetry,
 	} {
 		t.Run(code.Message, func(t *testing.T) {
 			t.Parallel()
 			cluster, address := fake(t)
-			s := sink(t, open(t, address, kafkabroker.Config{Timeout: 2 * time.Second}), kafkabroker.SinkConfig{})
+			s := sink(t, open(t, address, kafkabroker.Config{PublishTimeout: 2 * time.Second}), kafkabroker.SinkConfig{})
 			fault := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders", Err: code, Count: -1})
 			if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; classOf(err) != want {
 				t.Errorf("class %v, want %v: %v", classOf(err), want, err)
@@ -199,7 +199,7 @@ func insist(t *testing.T, s *kafkabroker.Sink, d waybill.Delivery) {
 // A cluster that takes a request and says nothing must not keep the relay; and what it never confirmed is not done.
 func TestASilentClusterIsDown(t *testing.T) {
 	cluster, address := fake(t)
-	s := sink(t, open(t, address, kafkabroker.Config{Timeout: 2 * time.Second}), kafkabroker.SinkConfig{})
+	s := sink(t, open(t, address, kafkabroker.Config{PublishTimeout: 2 * time.Second}), kafkabroker.SinkConfig{})
 	if err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]; err != nil {
 		t.Fatal(err)
 	}
@@ -210,12 +210,12 @@ func TestASilentClusterIsDown(t *testing.T) {
 		return nil, nil, false
 	})
 	err := s.Deliver(t.Context(), []waybill.Delivery{event("orders", "a")})[0]
-	if classOf(err) != waybill.Down {
+	if classOf(err) != waybill.ClassUnavailable {
 		t.Errorf("class %v: %v", classOf(err), err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if err := s.Deliver(ctx, []waybill.Delivery{event("orders", "a")})[0]; classOf(err) != waybill.Down {
+	if err := s.Deliver(ctx, []waybill.Delivery{event("orders", "a")})[0]; classOf(err) != waybill.ClassUnavailable {
 		t.Errorf("class %v when the caller's time is over: %v", classOf(err), err)
 	}
 	close(speak)
@@ -267,7 +267,7 @@ func TestTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
 			b, err := kafkabroker.Open(t.Context(), "kafka://shop:canary@"+address+"?"+tc.query,
-				kafkabroker.Config{Timeout: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				kafkabroker.Config{PublishTimeout: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			if (err == nil) != tc.works {
 				t.Fatalf("Open: %v", err)
 			}

@@ -40,7 +40,7 @@ func TestFailures(t *testing.T) {
 		"OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED": kerr.ProducerFenced,
 		"CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE":                kerr.SaslAuthenticationFailed,
 	}, "../../docs/brokers.md")
-	if class := classOf(kafkabroker.Failures().Classify(errors.New("something that nobody has heard of"))); class != waybill.Counted {
+	if class := classOf(kafkabroker.Failures().Classify(errors.New("something that nobody has heard of"))); class != waybill.ClassRetry {
 		t.Errorf("anything else is %v", class)
 	}
 }
@@ -52,7 +52,7 @@ func TestKcatReadsIt(t *testing.T) {
 	name := topic(t, plain(t, address), 1, nil)
 	d := event(name, "A-1")
 	d.TenantID, d.Headers, d.Replay = "acme", map[string]string{"color": "red"}, 1
-	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{Source: "/shop"})
+	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{EventSource: "/shop"})
 	if err := s.Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestKcatReadsIt(t *testing.T) {
 // Topics that are missing are made if that is wanted, by sinks and by sources.
 func TestAutoCreate(t *testing.T) {
 	address := testserver.Kafka(t)
-	b := open(t, address, kafkabroker.Config{AutoCreate: true})
+	b := open(t, address, kafkabroker.Config{Create: true})
 	name := "test." + waybill.NewID().String()
 	d := event(name, "a")
 	insist(t, sink(t, b, kafkabroker.SinkConfig{}), d)
@@ -110,7 +110,7 @@ func TestAMissingTopicIsDownByItself(t *testing.T) {
 	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{})
 	a, b := event("nowhere", "a"), event("orders", "a")
 	results := s.Deliver(t.Context(), []waybill.Delivery{a, b, event("orders", "b")})
-	if classOf(results[0]) != waybill.Down || results[2] != nil {
+	if classOf(results[0]) != waybill.ClassUnavailable || results[2] != nil {
 		t.Errorf("results %v", results)
 	}
 	if s.Destination(&a.Event) == s.Destination(&b.Event) {
@@ -130,7 +130,7 @@ func TestConfigs(t *testing.T) {
 	if _, err := b.Source(kafkabroker.SourceConfig{Group: "x", Topics: []string{"a", "b"}, DeadLetter: "b"}); err == nil {
 		t.Error("a source that reads its own dead letters")
 	}
-	_, err = kafkabroker.Open(t.Context(), "kafka://"+address, kafkabroker.Config{Timeout: 1, MaxMessageBytes: 1})
+	_, err = kafkabroker.Open(t.Context(), "kafka://"+address, kafkabroker.Config{PublishTimeout: 1, MaxMessageBytes: 1})
 	for _, want := range []string{"Timeout", "MaxMessageBytes"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)

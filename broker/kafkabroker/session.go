@@ -178,8 +178,8 @@ func (s *session) forget(gone map[string][]int32) {
 	s.offsets.forget(gone)
 }
 
-// SetAside implements broker.Session.
-func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLettered implements broker.Session.
+func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	letter := s.codec.DeadLetter(s.cfg.Name, in, reason)
 	letter.Topic = deadLetter(&s.cfg, in.Topic)
 	return s.b.hide(s.b.publishAlone(ctx, records([]broker.Message{letter})[0]))

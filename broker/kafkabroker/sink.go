@@ -13,7 +13,7 @@ import (
 // SinkConfig holds what may be tuned; its zero value is ready.
 type SinkConfig struct {
 	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
-	Source string
+	EventSource string
 	// Topics says to which topic an event goes. Defaults to its Topic.
 	Topics broker.Topics
 }
@@ -27,7 +27,7 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: cfg.Source, Topics: names.Checked(cfg.Topics)})
+	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 // StopsAtFailure implements relay.OrderedSink.
 func (*Sink) StopsAtFailure() {}
 
-// Destination implements relay.DestinedSink: topics are told apart.
+// Destination implements relay.DestinationSink: topics are told apart.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.codec.Topic(ev)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver implements relay.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.Waves(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
+	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
 }
 
 // wave publishes events of different aggregates.
@@ -68,7 +68,7 @@ func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, r
 	}
 	out := records(messages)
 	for n, err := range s.b.batches.publish(ctx, out) {
-		if isSomebodys(err) {
+		if isBatchRejected(err) {
 			err = s.b.publishAlone(ctx, out[n])
 		}
 		if err != nil {
@@ -97,11 +97,11 @@ func (s *Sink) failure(err error, ev *waybill.Event) error {
 	class, _ := waybill.Classify(s.table.Classify(err))
 	shown := s.b.hide(fmt.Errorf("kafkabroker: event %s: %w", ev.ID, err))
 	switch class {
-	case waybill.Down:
+	case waybill.ClassUnavailable:
 		return waybill.Unavailable(shown)
-	case waybill.Dead:
+	case waybill.ClassPermanent:
 		return waybill.Permanent(shown)
-	case waybill.Done, waybill.Counted, waybill.Uncounted:
+	case waybill.ClassDone, waybill.ClassRetry, waybill.ClassDefer:
 	}
 	return shown
 }

@@ -125,10 +125,10 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 
 // find wants all topics to be there, and asks for those that may be made.
 func (s *Source) find(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.b.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.b.cfg.PublishTimeout)
 	defer cancel()
 	req := kmsg.NewPtrMetadataRequest()
-	req.AllowAutoTopicCreation = s.b.cfg.AutoCreate
+	req.AllowAutoTopicCreation = s.b.cfg.Create
 	wanted := slices.Clone(s.cfg.Topics)
 	for _, topic := range s.cfg.Topics {
 		wanted = append(wanted, deadLetter(&s.cfg, topic))

@@ -21,7 +21,7 @@ func TestTLSOfAServer(t *testing.T) {
 	a := testtls.New(t)
 	address := private.StartSecure(t, testserver.KafkaName, manage.Certificates{Cert: a.ServerCert, Key: a.ServerKey, CA: a.CA})
 	testtls.Try(t, a.Cases(t, "tls=true"), func(t *testing.T, query string, log *slog.Logger) (func(*testing.T), error) {
-		b, err := kafkabroker.Open(t.Context(), "kafka://"+address+"?"+query, kafkabroker.Config{Timeout: 10 * time.Second, Logger: log, AutoCreate: true})
+		b, err := kafkabroker.Open(t.Context(), "kafka://"+address+"?"+query, kafkabroker.Config{PublishTimeout: 10 * time.Second, Logger: log, Create: true})
 		return func(t *testing.T) {
 			defer func() { _ = b.Close() }()
 			topic := "tls." + waybill.NewID().String()

@@ -67,9 +67,9 @@ var (
 func Failures() broker.Failures {
 	is := func(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 	return broker.Failures{
-		{Name: "down", Class: waybill.Down, Scope: "broker", Why: "it was told to be", Match: is(errDown)},
-		{Name: "not confirmed in time", Class: waybill.Down, Scope: "broker", Why: "it may have the message, or not", Match: is(errConfirm)},
-		{Name: "message too large", Class: waybill.Dead, Why: "it will not shrink", Match: is(errSize)},
+		{Name: "down", Class: waybill.ClassUnavailable, Scope: "broker", Why: "it was told to be", Match: is(errDown)},
+		{Name: "not confirmed in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "it may have the message, or not", Match: is(errConfirm)},
+		{Name: "message too large", Class: waybill.ClassPermanent, Why: "it will not shrink", Match: is(errSize)},
 		broker.Unreachable(),
 	}
 }
@@ -114,7 +114,7 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.MaxMessage == 0 {
 		cfg.MaxMessage = 2 << 20
 	}
-	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: cfg.EventSource, Topics: broker.Names{}.Checked(cfg.Topics)})
+	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: cfg.EventSource, Topics: broker.TopicRules{}.Checked(cfg.Topics)})
 	if err != nil {
 		errs = append(errs, err)
 	}
@@ -243,7 +243,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver publishes a batch.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.Waves(batch, func(wave []int, results []error) {
+	return broker.PublishInOrder(batch, func(wave []int, results []error) {
 		for _, i := range wave {
 			m, err := s.b.codec.Encode(&batch[i])
 			if err == nil {

@@ -170,7 +170,7 @@ func publish(t *testing.T, b *membroker.Broker) {
 		if err == nil {
 			return
 		}
-		if class, _ := waybill.Classify(err); class != waybill.Down {
+		if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
 			t.Fatal(err)
 		}
 	}

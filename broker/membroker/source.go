@@ -221,16 +221,16 @@ func (s *session) Ack(_ context.Context, batch []*broker.Incoming) error {
 	return errors.Join(errs...)
 }
 
-// PutOff implements [broker.Redeliverer].
-func (s *session) PutOff(_ context.Context, in *broker.Incoming, delay time.Duration) error {
+// PutOff implements [broker.Nakker].
+func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, delay time.Duration) error {
 	return s.answer(in, func(p *pending) {
 		p.due, p.owner = time.Now().Add(delay), nil
 		s.b.signal()
 	})
 }
 
-// Keep implements [broker.Keeper].
-func (s *session) Keep(_ context.Context, batch []*broker.Incoming) error {
+// Keep implements [broker.AckExtender].
+func (s *session) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
 	var errs []error
 	for _, in := range batch {
 		errs = append(errs, s.answer(in, func(p *pending) {
@@ -242,11 +242,11 @@ func (s *session) Keep(_ context.Context, batch []*broker.Incoming) error {
 	return errors.Join(errs...)
 }
 
-// KeepEvery implements [broker.Keeper].
-func (s *session) KeepEvery() time.Duration { return s.b.cfg.AckWait / 3 }
+// ExtendInterval implements [broker.AckExtender].
+func (s *session) ExtendInterval() time.Duration { return s.b.cfg.AckWait / 3 }
 
-// SetAside implements [broker.Session].
-func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLettered implements [broker.Session].
+func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	m := s.b.codec.DeadLetter(s.cfg.Name, in, reason)
 	m.Topic = s.cfg.DeadLetter
 	return s.b.Publish(ctx, m)

@@ -92,8 +92,8 @@ func checkName(name string) error {
 }
 
 // Names is what a subject may look like; use its Template for [Config.Topics].
-func Names() broker.Names {
-	return broker.Names{Separator: '.', Max: 255, Allowed: func(c byte) bool { return c > ' ' && c < 0x7f && c != '*' && c != '>' }}
+func Names() broker.TopicRules {
+	return broker.TopicRules{Separator: '.', Max: 255, Allowed: func(c byte) bool { return c > ' ' && c < 0x7f && c != '*' && c != '>' }}
 }
 
 // topics returns the topics with every subject checked: the server's own must be out of reach.
@@ -159,7 +159,7 @@ func Address(urls string, log *slog.Logger) (string, []nats.Option, error) {
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	b, err := open(ctx, url, cfg)
 	if err != nil {
-		return nil, broker.Hide(fmt.Errorf("natsbroker: %s: %w", broker.Redact(url), err), url)
+		return nil, broker.RedactError(fmt.Errorf("natsbroker: %s: %w", broker.Redact(url), err), url)
 	}
 	return b, nil
 }

@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Name: "natsbroker", Parallel: true,
 		Capabilities: brokertest.Capabilities{
-			Source: true, Counts: true, Dedup: true, MaxPayload: 256 << 10, Unroutable: waybill.Down, Outage: true, Restart: true, Secrets: true,
+			Source: true, Counts: true, Dedup: true, MaxPayload: 256 << 10, Unroutable: waybill.ClassUnavailable, Outage: true, Restart: true, Secrets: true,
 		},
 		Open: instance,
 	})

@@ -25,36 +25,36 @@ const (
 func Failures() broker.Failures {
 	return broker.Failures{
 		{
-			Name: "message or headers larger than the server or the stream permits", Class: waybill.Dead, Why: "it will not shrink",
+			Name: "message or headers larger than the server or the stream permits", Class: waybill.ClassPermanent, Why: "it will not shrink",
 			Match: either(is(nats.ErrMaxPayload), code(codeTooLarge, codeHeadersLarge)),
 		},
-		{Name: "a subject that is not valid", Class: waybill.Dead, Why: "it is made from the event", Match: is(nats.ErrBadSubject, jetstream.ErrInvalidSubject)},
+		{Name: "a subject that is not valid", Class: waybill.ClassPermanent, Why: "it is made from the event", Match: is(nats.ErrBadSubject, jetstream.ErrInvalidSubject)},
 		{
-			Name: "no stream listens to the subject", Class: waybill.Down, Scope: "topic", Why: "somebody will make it",
+			Name: "no stream listens to the subject", Class: waybill.ClassUnavailable, Scope: "topic", Why: "somebody will make it",
 			Match: is(nats.ErrNoResponders, jetstream.ErrNoStreamResponse, jetstream.ErrStreamNotFound),
 		},
 		{
-			Name: "another stream listens to the subject", Class: waybill.Down, Scope: "topic", Why: "a mistake in the configuration, not in the event",
+			Name: "another stream listens to the subject", Class: waybill.ClassUnavailable, Scope: "topic", Why: "a mistake in the configuration, not in the event",
 			Match: code(codeOtherStream),
 		},
 		{
-			Name: "stream full, sealed or offline, or no storage left", Class: waybill.Down, Scope: "topic", Why: "an operator makes room",
+			Name: "stream full, sealed or offline, or no storage left", Class: waybill.ClassUnavailable, Scope: "topic", Why: "an operator makes room",
 			Match: code(codeStorageFull, codeMemoryFull, codeSealed, codeStreamOffline),
 		},
 		{
-			Name: "any other error with code 503", Class: waybill.Down, Scope: "broker", Why: "no leader, no quorum, no JetStream, no room: the server says that it is for now",
+			Name: "any other error with code 503", Class: waybill.ClassUnavailable, Scope: "broker", Why: "no leader, no quorum, no JetStream, no room: the server says that it is for now",
 			Match: unavailable,
 		},
 		{
-			Name: "too many messages without a PubAck", Class: waybill.Uncounted, Why: "others are under way",
+			Name: "too many messages without a PubAck", Class: waybill.ClassDefer, Why: "others are under way",
 			Match: is(jetstream.ErrTooManyStalledMsgs),
 		},
 		{
-			Name: "no PubAck in time", Class: waybill.Down, Scope: "broker", Why: "it may have the message, or not",
+			Name: "no PubAck in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "it may have the message, or not",
 			Match: is(jetstream.ErrAsyncPublishTimeout, nats.ErrTimeout),
 		},
 		{
-			Name: "disconnected, or closed", Class: waybill.Down, Scope: "broker", Why: "the client connects again by itself",
+			Name: "disconnected, or closed", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the client connects again by itself",
 			Match: is(nats.ErrDisconnected, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded, nats.ErrNoServers,
 				nats.ErrStaleConnection, nats.ErrConnectionDraining, jetstream.ErrConnectionClosed, jetstream.ErrJetStreamPublisherClosed),
 		},

@@ -101,7 +101,7 @@ func TestFrozenServer(t *testing.T) {
 	p.freeze()
 	d := event("a", 1)
 	err := to.Deliver(t.Context(), []waybill.Delivery{d})[0]
-	if class, _ := waybill.Classify(err); class != waybill.Down {
+	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
 		t.Errorf("the class is %v (%v), want down", class, err)
 	}
 	p.thaw()
@@ -112,7 +112,7 @@ func TestFrozenServer(t *testing.T) {
 	}
 }
 
-// A delay is the server's to keep if HoldFor says so: the message comes back, counted, and in front of those behind it.
+// A delay is the server's to keep if MaxHold says so: the message comes back, counted, and in front of those behind it.
 func TestNakWithDelay(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsembed.Config{})
@@ -129,7 +129,7 @@ func TestNakWithDelay(t *testing.T) {
 		}
 		return nil
 	}
-	run(t, b, natsbroker.SourceConfig{Name: "billing", Receive: broker.ReceiverConfig{HoldFor: -1}}, c)
+	run(t, b, natsbroker.SourceConfig{Name: "billing", Receive: broker.ReceiverConfig{MaxHold: -1}}, c)
 	if errs := sink(t, b).Deliver(t.Context(), []waybill.Delivery{event("a", 0), event("a", 1)}); errors.Join(errs...) != nil {
 		t.Fatal(errs)
 	}
@@ -220,15 +220,15 @@ func TestRefusals(t *testing.T) {
 		d    waybill.Delivery
 		want waybill.Class
 	}{
-		"larger than the stream permits": {large, waybill.Dead},
-		"another stream's subject":       {to(event("b", 1), "other.x"), waybill.Down},
-		"nobody's subject":               {to(event("c", 1), "nobody.x"), waybill.Down},
-		"a wildcard":                     {to(event("d", 1), "orders.*"), waybill.Dead},
-		"all of it":                      {to(event("e", 1), "orders.>"), waybill.Dead},
-		"the server's own":               {to(event("f", 1), "$JS.API.STREAM.DELETE.orders"), waybill.Dead},
-		"somebody's inbox":               {to(event("g", 1), "_INBOX.x"), waybill.Dead},
-		"an empty part":                  {to(event("h", 1), "orders..x"), waybill.Dead},
-		"fine":                           {event("i", 1), waybill.Done},
+		"larger than the stream permits": {large, waybill.ClassPermanent},
+		"another stream's subject":       {to(event("b", 1), "other.x"), waybill.ClassUnavailable},
+		"nobody's subject":               {to(event("c", 1), "nobody.x"), waybill.ClassUnavailable},
+		"a wildcard":                     {to(event("d", 1), "orders.*"), waybill.ClassPermanent},
+		"all of it":                      {to(event("e", 1), "orders.>"), waybill.ClassPermanent},
+		"the server's own":               {to(event("f", 1), "$JS.API.STREAM.DELETE.orders"), waybill.ClassPermanent},
+		"somebody's inbox":               {to(event("g", 1), "_INBOX.x"), waybill.ClassPermanent},
+		"an empty part":                  {to(event("h", 1), "orders..x"), waybill.ClassPermanent},
+		"fine":                           {event("i", 1), waybill.ClassDone},
 	} {
 		err := sink(t, b).Deliver(t.Context(), []waybill.Delivery{c.d})[0]
 		if class, _ := waybill.Classify(err); class != c.want {
@@ -239,7 +239,7 @@ func TestRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = sink(t, b).Deliver(t.Context(), []waybill.Delivery{event("j", 1)})[0]
-	if class, _ := waybill.Classify(err); class != waybill.Down {
+	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
 		t.Errorf("a full stream is %v (%v), want down", class, err)
 	}
 }

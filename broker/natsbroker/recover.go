@@ -43,7 +43,7 @@ func (s *session) recover(ctx context.Context, r *broker.Receiver) error {
 		if err := s.fetch(next, held.add); err != nil {
 			return err
 		}
-		if err := s.Keep(ctx, held.all); err != nil {
+		if err := s.ExtendAck(ctx, held.all); err != nil {
 			return err
 		}
 		if held.found > had {
@@ -80,11 +80,11 @@ func (s *session) settled(ctx context.Context) (bool, error) {
 // putAll hands over what was collected, in its order, and keeps what has to wait for its turn.
 func (s *session) putAll(ctx context.Context, r *broker.Receiver, held *collection) error {
 	for len(held.all) > 0 && ctx.Err() == nil {
-		waiting, cancel := context.WithTimeout(ctx, s.KeepEvery()/2)
+		waiting, cancel := context.WithTimeout(ctx, s.ExtendInterval()/2)
 		free := r.WaitFree(waiting, 1)
 		cancel()
 		if free == 0 {
-			if err := s.Keep(ctx, held.all); err != nil {
+			if err := s.ExtendAck(ctx, held.all); err != nil {
 				return err
 			}
 			continue

@@ -133,7 +133,7 @@ func TestSuccessorWaitsForAll(t *testing.T) {
 		}
 	}()
 	defer func() { cancel(); <-ended }()
-	o.check(o.run(broker.ReceiverConfig{InHand: 1})) // each is handled before the next is put
+	o.check(o.run(broker.ReceiverConfig{MaxInFlight: 1})) // each is handled before the next is put
 }
 
 // What the first process had may be more than the second one takes at a time.
@@ -143,7 +143,7 @@ func TestSuccessorTakesMoreThanItsShare(t *testing.T) {
 	o.publish(40)
 	o.fetch(30)
 	o.conn.Close()
-	o.check(o.run(broker.ReceiverConfig{InHand: 4}))
+	o.check(o.run(broker.ReceiverConfig{MaxInFlight: 4}))
 }
 
 // A fetch that a process has left behind takes messages for as long as it lasts. The successor begins when it is over, and waits for them.

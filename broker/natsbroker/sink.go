@@ -34,7 +34,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver publishes a batch and waits for the PubAck of each message.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.Waves(batch, func(wave []int, results []error) {
+	return broker.PublishInOrder(batch, func(wave []int, results []error) {
 		acks := make([]jetstream.PubAckFuture, len(wave))
 		for k, i := range wave {
 			acks[k], results[i] = s.publish(ctx, &batch[i])

@@ -27,7 +27,7 @@ type SourceConfig struct {
 	AckWait time.Duration
 	// DeadLetter is the subject for dead letters; a stream must listen to it. Defaults to "dead.<stream>.<name>".
 	DeadLetter string
-	// Receive tunes how messages are handed to the consumer. Its HoldFor defaults to always: a message that the server keeps for longer than AckWait
+	// Receive tunes how messages are handed to the consumer. Its MaxHold defaults to always: a message that the server keeps for longer than AckWait
 	// would be overtaken by later ones of its aggregate when another process takes over.
 	Receive broker.ReceiverConfig
 }
@@ -57,8 +57,8 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	if err := Names().Check(cfg.DeadLetter); err != nil {
 		errs = append(errs, fmt.Errorf("field DeadLetter: %w", err))
 	}
-	if cfg.Receive.HoldFor == 0 {
-		cfg.Receive.HoldFor = math.MaxInt64
+	if cfg.Receive.MaxHold == 0 {
+		cfg.Receive.MaxHold = math.MaxInt64
 	}
 	errs = append(errs, cfg.Receive.Validate())
 	if err := errors.Join(errs...); err != nil {
@@ -217,20 +217,20 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return errors.Join(errs...)
 }
 
-// PutOff implements [broker.Redeliverer].
-func (s *session) PutOff(_ context.Context, in *broker.Incoming, delay time.Duration) error {
+// PutOff implements [broker.Nakker].
+func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, delay time.Duration) error {
 	if delay <= 0 {
 		return in.Handle.(*handle).msg.Nak()
 	}
 	return in.Handle.(*handle).msg.NakWithDelay(delay)
 }
 
-// Keep implements [broker.Keeper].
-func (s *session) Keep(_ context.Context, batch []*broker.Incoming) error {
+// Keep implements [broker.AckExtender].
+func (s *session) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
 	now := time.Now()
 	for _, in := range batch {
 		h := in.Handle.(*handle)
-		if now.Sub(time.UnixMilli(h.word.Load())) < s.KeepEvery()/2 {
+		if now.Sub(time.UnixMilli(h.word.Load())) < s.ExtendInterval()/2 {
 			continue
 		}
 		if err := h.msg.InProgress(); err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
@@ -241,11 +241,11 @@ func (s *session) Keep(_ context.Context, batch []*broker.Incoming) error {
 	return nil
 }
 
-// KeepEvery implements [broker.Keeper].
-func (s *session) KeepEvery() time.Duration { return s.s.cfg.AckWait / 3 }
+// ExtendInterval implements [broker.AckExtender].
+func (s *session) ExtendInterval() time.Duration { return s.s.cfg.AckWait / 3 }
 
-// SetAside implements [broker.Session].
-func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLettered implements [broker.Session].
+func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	m := s.s.b.codec.DeadLetter(s.s.cfg.Name, in, reason)
 	m.Topic = s.s.cfg.DeadLetter
 	_, err := s.s.b.js.PublishMsg(ctx, toNATS(&m), jetstream.WithRetryAttempts(0))

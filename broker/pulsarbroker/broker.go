@@ -26,7 +26,7 @@ type Config struct {
 	// Namespace is where topics are whose name has no namespace. Defaults to "public/default".
 	Namespace string
 	// Timeout is how long the broker may be silent: while connecting, and before it confirms. Defaults to 15 s.
-	Timeout time.Duration
+	PublishTimeout time.Duration
 	// Heartbeat is how often a connection is tried out that is silent. Defaults to 10 s.
 	Heartbeat time.Duration
 	// Options, if it is not nil, changes what the client is made with: certificates, other kinds of authentication, metrics.
@@ -55,7 +55,7 @@ type Broker struct {
 // user:password@host. ca, cert and key name files in PEM, and insecure=true takes any certificate.
 // It reports a cluster that cannot be reached; one that goes away later is connected to again.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
-	if cfg.Timeout < 0 || cfg.Heartbeat < 0 {
+	if cfg.PublishTimeout < 0 || cfg.Heartbeat < 0 {
 		return nil, errors.New("pulsarbroker: fields Timeout and Heartbeat: not negative")
 	}
 	if cfg.Namespace == "" {
@@ -64,8 +64,8 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if strings.Count(cfg.Namespace, "/") != 1 || names.Check(cfg.Namespace) != nil {
 		return nil, fmt.Errorf("pulsarbroker: field Namespace: %q, want tenant/namespace", cfg.Namespace)
 	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = 15 * time.Second
+	if cfg.PublishTimeout == 0 {
+		cfg.PublishTimeout = 15 * time.Second
 	}
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = 10 * time.Second
@@ -96,7 +96,7 @@ func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 	}
 	logger := log.NewLoggerWithSlog(cfg.Logger)
 	opts := pulsar.ClientOptions{
-		OperationTimeout: cfg.Timeout, ConnectionTimeout: cfg.Timeout, KeepAliveInterval: cfg.Heartbeat,
+		OperationTimeout: cfg.PublishTimeout, ConnectionTimeout: cfg.PublishTimeout, KeepAliveInterval: cfg.Heartbeat,
 		TLSValidateHostname: true, Logger: logger, Description: "waybill",
 		MetricsRegisterer: prometheus.NewRegistry(), // the default one is the program's
 	}
@@ -223,7 +223,7 @@ func (b *Broker) Close() error {
 		defer close(done)
 		select {
 		case <-idle:
-		case <-time.After(b.cfg.Timeout + time.Second): // the client never answers some of them
+		case <-time.After(b.cfg.PublishTimeout + time.Second): // the client never answers some of them
 		}
 		b.client.Close()
 	}()
@@ -231,7 +231,7 @@ func (b *Broker) Close() error {
 	select {
 	case <-done:
 		return nil
-	case <-time.After(2*b.cfg.Timeout + time.Second):
+	case <-time.After(2*b.cfg.PublishTimeout + time.Second):
 		return errors.New("pulsarbroker: close: " + errSilent.Error())
 	}
 }
@@ -257,10 +257,10 @@ func (b *Broker) start(call func()) bool {
 }
 
 func (b *Broker) timeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, b.cfg.Timeout, errSilent)
+	return context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, errSilent)
 }
 
-func (b *Broker) hide(err error) error { return broker.Hide(err, b.url) }
+func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
 
 // await bounds a call of the client, which knows no context. When ctx ends first the call goes on, until the client's own timeout, and late gets what
 // it brings.
@@ -293,14 +293,14 @@ func await[T any](ctx context.Context, b *Broker, call func() (T, error), late f
 }
 
 // names is what a topic may be called: its name, or tenant/namespace/name.
-var names = broker.Names{Allowed: allowed, Separator: '/', Max: 255}
+var names = broker.TopicRules{Allowed: allowed, Separator: '/', Max: 255}
 
 func allowed(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.=:/", c) >= 0
 }
 
 // Names says what a topic may be called, for making topics by a template: "orders.{type}" or "shop/{tenant}/{type}".
-func Names() broker.Names { return names }
+func Names() broker.TopicRules { return names }
 
 const persistent = "persistent://"
 
@@ -324,7 +324,7 @@ func (b *Broker) topic(name string) (string, error) {
 
 // topics returns topics by their full names; nil are the events' own.
 func (b *Broker) topics(t broker.Topics) broker.Topics {
-	t = broker.Names{Allowed: allowed}.Checked(t)
+	t = broker.TopicRules{Allowed: allowed}.Checked(t)
 	return func(ev *waybill.Event) (string, error) {
 		name, err := t(ev)
 		if err != nil {

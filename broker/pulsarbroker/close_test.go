@@ -38,7 +38,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := &clientDouble{}
-				b := &Broker{cfg: Config{Timeout: 10 * time.Second}, client: client}
+				b := &Broker{cfg: Config{PublishTimeout: 10 * time.Second}, client: client}
 				if c.takes > 0 && !b.start(func() { <-time.After(c.takes) }) {
 					t.Fatal("it was not started")
 				}
@@ -61,7 +61,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 // TestAQuestionIsAnsweredBeforeTheConsumerCloses: the client never answers what it is asked while it closes a consumer.
 func TestAQuestionIsAnsweredBeforeTheConsumerCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &Broker{cfg: Config{Timeout: 10 * time.Second}}
+		b := &Broker{cfg: Config{PublishTimeout: 10 * time.Second}}
 		answer := make(chan struct{})
 		s := &session{Source: &Source{b: b}, consumer: consumerDouble{answer: answer}}
 		ctx, end := context.WithCancel(t.Context())

@@ -37,9 +37,9 @@ func TestMain(m *testing.M) {
 
 // The relay and the inbox know them by their methods.
 var (
-	_ relay.OrderedSink  = (*pulsarbroker.Sink)(nil)
-	_ relay.DestinedSink = (*pulsarbroker.Sink)(nil)
-	_ broker.Source      = (*pulsarbroker.Source)(nil)
+	_ relay.OrderedSink     = (*pulsarbroker.Sink)(nil)
+	_ relay.DestinationSink = (*pulsarbroker.Sink)(nil)
+	_ broker.Source         = (*pulsarbroker.Source)(nil)
 )
 
 const patience = 60 * time.Second
@@ -166,7 +166,7 @@ func TestConformance(t *testing.T) {
 	server := private.Start(t, testserver.PulsarName) // one that may be killed, or stopped
 	brokertest.Run(t, brokertest.Harness{
 		Name:         "pulsarbroker",
-		Capabilities: brokertest.Capabilities{Source: true, Outage: true, Restart: true, Secrets: true, Unroutable: waybill.Down},
+		Capabilities: brokertest.Capabilities{Source: true, Outage: true, Restart: true, Secrets: true, Unroutable: waybill.ClassUnavailable},
 		Open: func(t *testing.T) brokertest.Instance {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") && !strings.HasSuffix(t.Name(), "an_outage_is_down_and_loses_nothing") {
 				return instance(t, address, false)
@@ -196,7 +196,7 @@ func TestConformanceOfKeyShared(t *testing.T) {
 func instance(t *testing.T, address string, keyShared bool) brokertest.Instance {
 	t.Helper()
 	c := client(t, address)
-	b := open(t, address, pulsarbroker.Config{Timeout: 5 * time.Second, Heartbeat: time.Second})
+	b := open(t, address, pulsarbroker.Config{PublishTimeout: 5 * time.Second, Heartbeat: time.Second})
 	topic := newTopic()
 	codec, err := broker.NewCodec(broker.Pulsar, broker.CodecConfig{})
 	if err != nil {
@@ -231,7 +231,7 @@ func instance(t *testing.T, address string, keyShared bool) brokertest.Instance 
 		},
 		OpenWith: func(ctx context.Context, password string) error {
 			_, err := pulsarbroker.Open(ctx, "pulsar://somebody:"+strings.NewReplacer("%", "%25", "/", "%2F").Replace(password)+"@127.0.0.1:1?token="+password,
-				pulsarbroker.Config{Timeout: 200 * time.Millisecond})
+				pulsarbroker.Config{PublishTimeout: 200 * time.Millisecond})
 			return err
 		},
 	}

@@ -25,45 +25,45 @@ func Failures() broker.Failures {
 	}
 	return broker.Failures{
 		{
-			Name: "larger than MaxMessageSize", Class: waybill.Dead, Why: "it will not shrink", Match: tooLarge,
+			Name: "larger than MaxMessageSize", Class: waybill.ClassPermanent, Why: "it will not shrink", Match: tooLarge,
 		},
 		{
-			Name: "InvalidTopicName", Class: waybill.Dead, Why: "it is made from the event", Match: matches("InvalidTopicName"),
+			Name: "InvalidTopicName", Class: waybill.ClassPermanent, Why: "it is made from the event", Match: matches("InvalidTopicName"),
 		},
 		{
-			Name: "receipt without a message id (-1:-1)", Class: waybill.Uncounted,
+			Name: "receipt without a message id (-1:-1)", Class: waybill.ClassDefer,
 			Why:   "the broker took it for a duplicate of what it may never have stored",
 			Match: func(err error) bool { return errors.Is(err, errUnverified) },
 		},
 		{
-			Name: "TopicNotFound", Class: waybill.Down, Scope: "topic", Why: "somebody will make it", Match: matches("TopicNotFound"),
+			Name: "TopicNotFound", Class: waybill.ClassUnavailable, Scope: "topic", Why: "somebody will make it", Match: matches("TopicNotFound"),
 		},
 		{
-			Name: "TopicTerminated", Class: waybill.Down, Scope: "topic", Why: "an operator has ended it, and will say where its events go",
+			Name: "TopicTerminated", Class: waybill.ClassUnavailable, Scope: "topic", Why: "an operator has ended it, and will say where its events go",
 			Match: matches("TopicTerminated", "TopicTerminatedError"),
 		},
 		{
-			Name: "ProducerBlockedQuotaExceeded", Class: waybill.Down, Scope: "topic", Why: "the backlog is full: its consumers do not keep up",
+			Name: "ProducerBlockedQuotaExceeded", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the backlog is full: its consumers do not keep up",
 			Match: matches("ProducerBlockedQuotaExceededError", "ProducerBlockedQuotaExceededException"),
 		},
 		{
-			Name: "AuthorizationError, NotAllowedError", Class: waybill.Down, Scope: "topic", Why: "not for this account, or against a policy",
+			Name: "AuthorizationError, NotAllowedError", Class: waybill.ClassUnavailable, Scope: "topic", Why: "not for this account, or against a policy",
 			Match: matches("AuthorizationError", "NotAllowedError"),
 		},
 		{
-			Name: "IncompatibleSchema", Class: waybill.Down, Scope: "topic", Why: "the topic demands a schema",
+			Name: "IncompatibleSchema", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the topic demands a schema",
 			Match: matches("IncompatibleSchema", "SchemaFailure"),
 		},
 		{
-			Name: "ProducerClosed, ProducerFenced, ProducerBusy", Class: waybill.Down, Scope: "topic", Why: "another one is made",
+			Name: "ProducerClosed, ProducerFenced, ProducerBusy", Class: waybill.ClassUnavailable, Scope: "topic", Why: "another one is made",
 			Match: matches("ProducerClosed", "ProducerFenced", "ProducerBusy", "AlreadyClosedError"),
 		},
 		{
-			Name: "ProducerQueueIsFull, ClientMemoryBufferIsFull", Class: waybill.Uncounted, Why: "others are under way",
+			Name: "ProducerQueueIsFull, ClientMemoryBufferIsFull", Class: waybill.ClassDefer, Why: "others are under way",
 			Match: matches("ProducerQueueIsFull", "ClientMemoryBufferIsFull"),
 		},
 		{
-			Name: "any other error of the server", Class: waybill.Down, Scope: "broker", Why: "not ready, too many requests, no metadata, no storage: for now",
+			Name: "any other error of the server", Class: waybill.ClassUnavailable, Scope: "broker", Why: "not ready, too many requests, no metadata, no storage: for now",
 			Match: func(err error) bool { _, ok := serverError(err); return ok },
 		},
 		unreachable(),

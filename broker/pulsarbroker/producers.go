@@ -8,7 +8,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 	"github.com/apache/pulsar-client-go/pulsar/backoff"
 
-	"github.com/waybillhq/waybill/internal/contain"
+	"github.com/waybillhq/waybill/internal/panics"
 )
 
 // producers keeps one producer per topic. They are made when they are needed, closed when there are too many, and thrown away when they have failed: the
@@ -175,7 +175,7 @@ func (p *producers) remove(e *producer) {
 // shut closes a producer, for which the client asks the broker. A client that closes at the same moment may panic over a channel of its own.
 func (p *producers) shut(e *producer) {
 	p.start(func() {
-		_ = contain.Call(func() error { e.p.Close(); return nil })
+		_ = panics.Call(func() error { e.p.Close(); return nil })
 	})
 }
 
@@ -222,7 +222,7 @@ func (p *producers) send(ctx context.Context, topic string, messages []*pulsar.P
 	}
 	receipts := make(chan receipt, len(messages)) // with room for all: callbacks must not wait for somebody who has left
 	for i, m := range messages {
-		err := contain.Call(func() error {
+		err := panics.Call(func() error {
 			e.p.SendAsync(ctx, m, func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
 				receipts <- receipt{i, confirmed(id, err)}
 			})

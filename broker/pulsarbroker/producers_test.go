@@ -70,7 +70,7 @@ func TestAReceiptWithoutAMessageIsNoDelivery(t *testing.T) {
 	})
 	p := pool(t, 4, bad, double(stored))
 	err := Failures().Classify(send(t.Context(), p, "a"))
-	if class, _ := waybill.Classify(err); class != waybill.Uncounted {
+	if class, _ := waybill.Classify(err); class != waybill.ClassDefer {
 		t.Errorf("class %v: %v", class, err)
 	}
 	<-bad.closed
@@ -99,7 +99,7 @@ func TestAPanicOfTheClientIsAClosedProducer(t *testing.T) {
 	broken := double(func(func(pulsar.MessageID, *pulsar.ProducerMessage, error)) { panic("send on closed channel") })
 	p := pool(t, 4, broken)
 	err := Failures().Classify(send(t.Context(), p, "a"))
-	if class, _ := waybill.Classify(err); class != waybill.Down {
+	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
 		t.Errorf("class %v: %v", class, err)
 	}
 	<-broken.closed

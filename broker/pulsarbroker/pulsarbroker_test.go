@@ -25,7 +25,7 @@ import (
 func TestAForeignClientReadsIt(t *testing.T) {
 	t.Parallel()
 	address, shell, topic := testserver.Pulsar(t), testserver.Shell(t, "pulsar-client"), newTopic()
-	s := sink(t, open(t, address, pulsarbroker.Config{}), pulsarbroker.SinkConfig{Source: "/shop"})
+	s := sink(t, open(t, address, pulsarbroker.Config{}), pulsarbroker.SinkConfig{EventSource: "/shop"})
 	first, second := event(topic, "A-1"), event(topic, "A-1")
 	first.TenantID, first.Headers, first.Replay, first.OccurredAt = "acme", map[string]string{"color": "red"}, 1, time.UnixMilli(1_700_000_000_000)
 	second.RoutingKey = "eu.north"
@@ -69,7 +69,7 @@ func TestTopicsAreDownByThemselves(t *testing.T) {
 			if text == "" && results[i] != nil {
 				t.Errorf("%d: %v", i, results[i])
 			}
-			if text != "" && (class != waybill.Down || !strings.Contains(results[i].Error(), text)) {
+			if text != "" && (class != waybill.ClassUnavailable || !strings.Contains(results[i].Error(), text)) {
 				t.Errorf("%d: class %v: %v, want %s", i, class, results[i], text)
 			}
 		}
@@ -89,7 +89,7 @@ func TestDeletedTopic(t *testing.T) {
 	topic := space + "/gone"
 	admin(t, http.MethodPost, "namespaces/"+space+"/autoTopicCreation", map[string]any{"allowAutoTopicCreation": false})
 	admin(t, http.MethodPut, "persistent/"+topic, nil)
-	b := open(t, address, pulsarbroker.Config{Heartbeat: 200 * time.Millisecond, Timeout: 2 * time.Second})
+	b := open(t, address, pulsarbroker.Config{Heartbeat: 200 * time.Millisecond, PublishTimeout: 2 * time.Second})
 	s := sink(t, b, pulsarbroker.SinkConfig{})
 	var mu sync.Mutex
 	got := make(map[waybill.ID]bool)
@@ -108,7 +108,7 @@ func TestDeletedTopic(t *testing.T) {
 	admin(t, http.MethodDelete, "persistent/"+topic+"?force=true", nil)
 	await(t, "failure", func() bool {
 		err := s.Deliver(t.Context(), []waybill.Delivery{second})[0]
-		if class, _ := waybill.Classify(err); err != nil && class != waybill.Down {
+		if class, _ := waybill.Classify(err); err != nil && class != waybill.ClassUnavailable {
 			t.Fatalf("class %v: %v", class, err)
 		}
 		return err != nil && strings.Contains(err.Error(), "TopicNotFound")
@@ -150,7 +150,7 @@ func TestTooLarge(t *testing.T) {
 		headers.Headers = map[string]string{"x": strings.Repeat("x", 6<<20)}
 		results := s.Deliver(t.Context(), []waybill.Delivery{payload, headers, fine})
 		for i := range 2 {
-			if class, _ := waybill.Classify(results[i]); class != waybill.Dead {
+			if class, _ := waybill.Classify(results[i]); class != waybill.ClassPermanent {
 				t.Errorf("batch %v, %d: class %v: %v", batch, i, class, results[i])
 			}
 		}
@@ -174,7 +174,7 @@ func TestSubscriptionsAreMadeFirst(t *testing.T) {
 	var dead sync.Once
 	set := make(chan struct{})
 	cfg := broker.ReceiverConfig{}
-	cfg.Observe.SetAside = func(string, error) { dead.Do(func() { close(set) }) }
+	cfg.Observe.DeadLettered = func(string, error) { dead.Do(func() { close(set) }) }
 	run(t, source(t, b, pulsarbroker.SourceConfig{Subscription: "billing", Topics: []string{topic}, Receive: cfg}), func(*waybill.Delivery) error {
 		return waybill.Permanent(errors.New("no good"))
 	})
@@ -344,15 +344,15 @@ func TestFailures(t *testing.T) {
 		err  error
 		want waybill.Class
 	}{
-		"metadata too large":  {pulsar.ErrMetaTooLarge, waybill.Dead},
-		"the code alone":      {errors.New("TopicNotFound"), waybill.Down},
-		"a topic of the name": {errors.New("no idea: TopicNotFound"), waybill.Counted},
-		"terminated":          {pulsar.ErrTopicTerminated, waybill.Down},
-		"memory":              {pulsar.ErrMemoryBufferIsFull, waybill.Uncounted},
-		"timeout":             {pulsar.ErrContextExpired, waybill.Down},
-		"request":             {errors.New("request timed out"), waybill.Down},
-		"not connected":       {errors.New("connection error"), waybill.Down},
-		"anything else":       {errors.New("no"), waybill.Counted},
+		"metadata too large":  {pulsar.ErrMetaTooLarge, waybill.ClassPermanent},
+		"the code alone":      {errors.New("TopicNotFound"), waybill.ClassUnavailable},
+		"a topic of the name": {errors.New("no idea: TopicNotFound"), waybill.ClassRetry},
+		"terminated":          {pulsar.ErrTopicTerminated, waybill.ClassUnavailable},
+		"memory":              {pulsar.ErrMemoryBufferIsFull, waybill.ClassDefer},
+		"timeout":             {pulsar.ErrContextExpired, waybill.ClassUnavailable},
+		"request":             {errors.New("request timed out"), waybill.ClassUnavailable},
+		"not connected":       {errors.New("connection error"), waybill.ClassUnavailable},
+		"anything else":       {errors.New("no"), waybill.ClassRetry},
 	} {
 		if class, _ := waybill.Classify(pulsarbroker.Failures().Classify(fmt.Errorf("x: %w", tc.err))); class != tc.want {
 			t.Errorf("%s: class %v, want %v", name, class, tc.want)
@@ -375,7 +375,7 @@ func TestASourceWithoutItsTopic(t *testing.T) {
 	t.Parallel()
 	space := namespace(t)
 	admin(t, http.MethodPost, "namespaces/"+space+"/autoTopicCreation", map[string]any{"allowAutoTopicCreation": false})
-	s := source(t, open(t, testserver.Pulsar(t), pulsarbroker.Config{Timeout: 5 * time.Second}), pulsarbroker.SourceConfig{
+	s := source(t, open(t, testserver.Pulsar(t), pulsarbroker.Config{PublishTimeout: 5 * time.Second}), pulsarbroker.SourceConfig{
 		Subscription: "s", Topics: []string{space + "/missing"},
 	})
 	if err := s.Run(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "TopicNotFound") {
@@ -395,7 +395,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s is %q, want %q", topic, got, want)
 		}
 		if want == "" {
-			if class, _ := waybill.Classify(s.Deliver(t.Context(), []waybill.Delivery{d})[0]); class != waybill.Dead {
+			if class, _ := waybill.Classify(s.Deliver(t.Context(), []waybill.Delivery{d})[0]); class != waybill.ClassPermanent {
 				t.Errorf("%s has class %v", topic, class)
 			}
 		}

@@ -184,8 +184,8 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return s.b.hide(err)
 }
 
-// SetAside implements broker.Session.
-func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLettered implements broker.Session.
+func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	topic := s.cfg.DeadLetter
 	if topic == "" {
 		topic = whole(in.Topic) + "-dead"

@@ -17,7 +17,7 @@ import (
 // SinkConfig holds what may be tuned; its zero value is ready.
 type SinkConfig struct {
 	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
-	Source string
+	EventSource string
 	// Topics says to which topic an event goes. Defaults to its Topic.
 	Topics broker.Topics
 	// Subscriptions are made on every topic before the first event goes there. Pulsar keeps nothing for those who come later: without a subscription, or
@@ -47,7 +47,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 		cfg.MaxProducers = 256
 	}
 	cfg.Subscriptions = slices.Clone(cfg.Subscriptions)
-	codec, err := broker.NewCodec(broker.Pulsar, broker.CodecConfig{Source: cfg.Source, Topics: b.topics(cfg.Topics)})
+	codec, err := broker.NewCodec(broker.Pulsar, broker.CodecConfig{Source: cfg.EventSource, Topics: b.topics(cfg.Topics)})
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 // StopsAtFailure implements relay.OrderedSink.
 func (*Sink) StopsAtFailure() {}
 
-// Destination implements relay.DestinedSink: topics are told apart.
+// Destination implements relay.DestinationSink: topics are told apart.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.codec.Topic(ev)
 	if err != nil {
@@ -68,7 +68,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver implements relay.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.Waves(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
+	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
 }
 
 // outgoing is what goes to one topic.

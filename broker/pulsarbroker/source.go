@@ -85,7 +85,7 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 	sess := &session{Source: s, lost: make(chan tenure, 64), tenures: make(map[string]*reign)}
 	opts := pulsar.ConsumerOptions{
 		Topics: s.cfg.Topics, SubscriptionName: s.cfg.Subscription, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-		Type: pulsar.Failover, EventListener: sess, AckWithResponse: true, ReceiverQueueSize: s.cfg.Receive.InHand,
+		Type: pulsar.Failover, EventListener: sess, AckWithResponse: true, ReceiverQueueSize: s.cfg.Receive.MaxInFlight,
 	}
 	if s.cfg.KeyShared {
 		opts.Type = pulsar.KeyShared

@@ -20,7 +20,7 @@ func TestTLS(t *testing.T) {
 	a := testtls.New(t)
 	address := private.StartSecure(t, testserver.PulsarName, manage.Certificates{Cert: a.ServerCert, Key: a.ServerKey, CA: a.CA})
 	testtls.Try(t, a.Cases(t, ""), func(t *testing.T, query string, log *slog.Logger) (func(*testing.T), error) {
-		b, err := pulsarbroker.Open(t.Context(), "pulsar+ssl://"+address+"?"+query, pulsarbroker.Config{Timeout: 5 * time.Second, Logger: log})
+		b, err := pulsarbroker.Open(t.Context(), "pulsar+ssl://"+address+"?"+query, pulsarbroker.Config{PublishTimeout: 5 * time.Second, Logger: log})
 		return func(t *testing.T) {
 			defer func() { _ = b.Close() }()
 			topic := "tls-" + waybill.NewID().String()

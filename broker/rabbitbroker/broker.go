@@ -21,7 +21,7 @@ type Config struct {
 	// Name is what the broker's own tools show for the connection. Defaults to "waybill".
 	Name string
 	// Timeout is how long the broker may be silent: while connecting, and before it confirms. Defaults to 15 s.
-	Timeout time.Duration
+	PublishTimeout time.Duration
 	// Heartbeat is how often both sides show that they are there. Defaults to 10 s.
 	Heartbeat time.Duration
 	// Logger gets what an operator should know: that the connection is not safe.
@@ -71,19 +71,19 @@ func Address(text string) (string, *tls.Config, error) {
 // for TLS; see [Address]. It reports a broker that cannot be reached; one that goes away later is
 // connected to again.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
-	if cfg.Timeout < 0 || cfg.Heartbeat < 0 {
+	if cfg.PublishTimeout < 0 || cfg.Heartbeat < 0 {
 		return nil, errors.New("rabbitbroker: fields Timeout and Heartbeat: not negative")
 	}
 	bare, secure, err := Address(url)
 	if err != nil {
-		return nil, broker.Hide(fmt.Errorf("rabbitbroker: the URL: %w", err), url)
+		return nil, broker.RedactError(fmt.Errorf("rabbitbroker: the URL: %w", err), url)
 	}
 	broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, url)
 	if cfg.Name == "" {
 		cfg.Name = "waybill"
 	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = 15 * time.Second
+	if cfg.PublishTimeout == 0 {
+		cfg.PublishTimeout = 15 * time.Second
 	}
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = 10 * time.Second
@@ -104,7 +104,7 @@ func (b *Broker) Close() error {
 	if l == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.PublishTimeout)
 	defer cancel()
 	return b.hide(l.close(ctx))
 }
@@ -119,7 +119,7 @@ func (b *Broker) connected(ctx context.Context) (*link, error) {
 	if b.link != nil && b.link.gone.Err() == nil {
 		return b.link, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, b.cfg.PublishTimeout)
 	defer cancel()
 	l, err := dial(ctx, b)
 	if err != nil {
@@ -129,10 +129,10 @@ func (b *Broker) connected(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-func (b *Broker) hide(err error) error { return broker.Hide(err, b.url) }
+func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
 
 // names is what an exchange or queue may be called.
-var names = broker.Names{
+var names = broker.TopicRules{
 	Allowed: func(c byte) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == ':'
 	},
@@ -140,4 +140,4 @@ var names = broker.Names{
 }
 
 // Names says what an exchange or queue may be called, for making topics by a template: "orders.{type}".
-func Names() broker.Names { return names }
+func Names() broker.TopicRules { return names }

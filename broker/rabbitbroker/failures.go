@@ -30,17 +30,17 @@ func (e *returnedError) Error() string { return "returned by the broker: " + e.t
 func Failures() broker.Failures {
 	return broker.Failures{
 		{
-			Name: "returned: no queue is bound (312 NO_ROUTE)", Class: waybill.Down, Scope: "topic",
+			Name: "returned: no queue is bound (312 NO_ROUTE)", Class: waybill.ClassUnavailable, Scope: "topic",
 			Why:   "somebody has yet to bind one; losing it is not the answer",
 			Match: func(err error) bool { var e *returnedError; return errors.As(err, &e) },
 		},
 		{
-			Name: "nack", Class: waybill.Down, Scope: "topic", Why: "a queue is full, or the broker could not take it",
+			Name: "nack", Class: waybill.ClassUnavailable, Scope: "topic", Why: "a queue is full, or the broker could not take it",
 			Match: func(err error) bool { return errors.Is(err, errNack) },
 		},
 		{
 			Name:  "404 NOT_FOUND, 403 ACCESS_REFUSED, 405 RESOURCE_LOCKED, 406 PRECONDITION_FAILED",
-			Class: waybill.Down, Scope: "topic",
+			Class: waybill.ClassUnavailable, Scope: "topic",
 			Why: "the exchange is not there, or not as it should be, or not for this account",
 			Match: func(err error) bool {
 				return exception(err, amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked) ||
@@ -48,14 +48,14 @@ func Failures() broker.Failures {
 			},
 		},
 		{
-			Name: "connection.blocked", Class: waybill.Down, Scope: "broker", Why: "short of memory or disk",
+			Name: "connection.blocked", Class: waybill.ClassUnavailable, Scope: "broker", Why: "short of memory or disk",
 			Match: func(err error) bool { return errors.Is(err, errBlocked) },
 		},
 		{
-			Name: "311 CONTENT_TOO_LARGE, frame larger than permitted", Class: waybill.Dead, Why: "larger than max_message_size", Match: tooLarge,
+			Name: "311 CONTENT_TOO_LARGE, frame larger than permitted", Class: waybill.ClassPermanent, Why: "larger than max_message_size", Match: tooLarge,
 		},
 		{
-			Name: "any other exception", Class: waybill.Down, Scope: "broker",
+			Name: "any other exception", Class: waybill.ClassUnavailable, Scope: "broker",
 			Why:   "the connection or channel is closed; nobody has refused the event",
 			Match: func(err error) bool { var e *amqp.Error; return errors.As(err, &e) },
 		},

@@ -28,7 +28,7 @@ func dial(ctx context.Context, b *Broker) (*link, error) {
 	cfg := b.cfg
 	l := &link{}
 	l.gone, l.end = context.WithCancelCause(context.WithoutCancel(ctx))
-	dialer := net.Dialer{Timeout: cfg.Timeout}
+	dialer := net.Dialer{Timeout: cfg.PublishTimeout}
 	var mu sync.Mutex
 	done := make(chan struct{})
 	var err error
@@ -46,7 +46,7 @@ func dial(ctx context.Context, b *Broker) (*link, error) {
 				defer mu.Unlock()
 				l.raw = raw
 				// The client takes the deadline away when the handshake is through.
-				return raw, raw.SetDeadline(time.Now().Add(cfg.Timeout))
+				return raw, raw.SetDeadline(time.Now().Add(cfg.PublishTimeout))
 			},
 		})
 	}()

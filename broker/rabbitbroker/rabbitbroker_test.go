@@ -30,9 +30,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The relay and the inbox know them by their methods.
 var (
-	_ relay.OrderedSink  = (*rabbitbroker.Sink)(nil)
-	_ relay.DestinedSink = (*rabbitbroker.Sink)(nil)
-	_ broker.Source      = (*rabbitbroker.Source)(nil)
+	_ relay.OrderedSink     = (*rabbitbroker.Sink)(nil)
+	_ relay.DestinationSink = (*rabbitbroker.Sink)(nil)
+	_ broker.Source         = (*rabbitbroker.Source)(nil)
 )
 
 func open(t *testing.T, url string, cfg rabbitbroker.Config) *rabbitbroker.Broker {
@@ -129,7 +129,7 @@ func TestConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Name: "rabbitbroker",
 		Capabilities: brokertest.Capabilities{
-			Source: true, Counts: true, Outage: true, Restart: true, Secrets: true, Unroutable: waybill.Down,
+			Source: true, Counts: true, Outage: true, Restart: true, Secrets: true, Unroutable: waybill.ClassUnavailable,
 		},
 		Open: func(t *testing.T) brokertest.Instance {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") {
@@ -153,14 +153,14 @@ func instance(t *testing.T, address string, classic bool) brokertest.Instance {
 	t.Helper()
 	// What is cut off goes through a proxy; what looks at it does not.
 	cut, client := newProxy(t, address), plain{t, address}
-	b := open(t, cut.url, rabbitbroker.Config{Timeout: 5 * time.Second})
+	b := open(t, cut.url, rabbitbroker.Config{PublishTimeout: 5 * time.Second})
 	topic := client.exchange()
 	codec, err := broker.NewCodec(broker.AMQP, broker.CodecConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return brokertest.Instance{
-		Topic: topic, Sink: sink(t, b, rabbitbroker.SinkConfig{Declare: true}), Codec: codec, Nowhere: topic + ".nowhere",
+		Topic: topic, Sink: sink(t, b, rabbitbroker.SinkConfig{Create: true}), Codec: codec, Nowhere: topic + ".nowhere",
 		Source: func(name string, cfg broker.ReceiverConfig) broker.Source {
 			queue := topic + "." + name
 			client.must(func(ch *amqp.Channel) error {
@@ -232,7 +232,7 @@ func TestAForeignClientReadsIt(t *testing.T) {
 	address := testserver.RabbitMQ(t)
 	client := plain{t, address}
 	topic := client.exchange()
-	s := sink(t, open(t, address, rabbitbroker.Config{}), rabbitbroker.SinkConfig{Source: "/shop"})
+	s := sink(t, open(t, address, rabbitbroker.Config{}), rabbitbroker.SinkConfig{EventSource: "/shop"})
 	first, second := event(topic, "A-1"), event(topic, "A-1")
 	first.TenantID, first.Headers, first.RoutingKey, first.Replay = "acme", map[string]string{"color": "red"}, "eu.north", 1
 	for i, err := range s.Deliver(t.Context(), []waybill.Delivery{first, second}) {
@@ -284,7 +284,7 @@ func TestTopicsAreDownByThemselves(t *testing.T) {
 			if text == "" && results[i] != nil {
 				t.Errorf("%d: %v", i, results[i])
 			}
-			if text != "" && (class != waybill.Down || !strings.Contains(results[i].Error(), text)) {
+			if text != "" && (class != waybill.ClassUnavailable || !strings.Contains(results[i].Error(), text)) {
 				t.Errorf("%d: class %v: %v, want %s", i, class, results[i], text)
 			}
 		}
@@ -301,10 +301,10 @@ func TestReturnedIsNotDelivered(t *testing.T) {
 	client := plain{t, address}
 	topic := "test." + waybill.NewID().String()
 	t.Cleanup(func() { _ = client.on(func(ch *amqp.Channel) error { return ch.ExchangeDelete(topic, false, false) }) })
-	s := sink(t, open(t, address, rabbitbroker.Config{}), rabbitbroker.SinkConfig{Declare: true})
+	s := sink(t, open(t, address, rabbitbroker.Config{}), rabbitbroker.SinkConfig{Create: true})
 	batch := []waybill.Delivery{event(topic, "1"), event(topic, "2"), event(topic, "1")}
 	for i, err := range s.Deliver(t.Context(), batch)[:2] {
-		if class, _ := waybill.Classify(err); class != waybill.Down || !strings.Contains(err.Error(), "NO_ROUTE") {
+		if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable || !strings.Contains(err.Error(), "NO_ROUTE") {
 			t.Errorf("%d: class %v: %v", i, class, err)
 		}
 	}
@@ -335,7 +335,7 @@ func TestToQueues(t *testing.T) {
 			return err
 		})
 	})
-	s := sink(t, open(t, address, rabbitbroker.Config{}), rabbitbroker.SinkConfig{ToQueues: true, Declare: true})
+	s := sink(t, open(t, address, rabbitbroker.Config{}), rabbitbroker.SinkConfig{ToQueues: true, Create: true})
 	if err := s.Deliver(t.Context(), []waybill.Delivery{event(queue, "1")})[0]; err != nil {
 		t.Fatal(err)
 	}
@@ -349,7 +349,7 @@ func TestFrozenServer(t *testing.T) {
 	server := private.Start(t, testserver.RabbitMQName)
 	client := plain{t, server.DSN}
 	topic := client.exchange()
-	s := sink(t, open(t, server.DSN, rabbitbroker.Config{Timeout: 10 * time.Second}), rabbitbroker.SinkConfig{})
+	s := sink(t, open(t, server.DSN, rabbitbroker.Config{PublishTimeout: 10 * time.Second}), rabbitbroker.SinkConfig{})
 	if err := s.Deliver(t.Context(), []waybill.Delivery{event(topic, "1")})[0]; err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +359,7 @@ func TestFrozenServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	err := s.Deliver(ctx, []waybill.Delivery{event(topic, "2")})[0]
-	if class, _ := waybill.Classify(err); class != waybill.Down {
+	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
 		t.Errorf("frozen: class %v: %v", class, err)
 	}
 	if err := server.Thaw(t.Context()); err != nil {
@@ -396,7 +396,7 @@ func blocked(t *testing.T, server manage.Server, s *rabbitbroker.Sink, topic str
 		defer cancel()
 		err := s.Deliver(ctx, []waybill.Delivery{event(topic, "4")})[0]
 		class, _ := waybill.Classify(err)
-		if err != nil && class != waybill.Down {
+		if err != nil && class != waybill.ClassUnavailable {
 			t.Fatalf("blocked: class %v: %v", class, err)
 		}
 		return err != nil && strings.Contains(err.Error(), "blocked")
@@ -420,19 +420,19 @@ func TestFailures(t *testing.T) {
 		err  error
 		want waybill.Class
 	}{
-		"not found":    {&amqp.Error{Code: amqp.NotFound, Reason: "NOT_FOUND - no exchange 'x'"}, waybill.Down},
-		"refused":      {&amqp.Error{Code: amqp.AccessRefused}, waybill.Down},
-		"locked":       {&amqp.Error{Code: amqp.ResourceLocked}, waybill.Down},
-		"precondition": {&amqp.Error{Code: amqp.PreconditionFailed, Reason: "PRECONDITION_FAILED - inequivalent arg"}, waybill.Down},
+		"not found":    {&amqp.Error{Code: amqp.NotFound, Reason: "NOT_FOUND - no exchange 'x'"}, waybill.ClassUnavailable},
+		"refused":      {&amqp.Error{Code: amqp.AccessRefused}, waybill.ClassUnavailable},
+		"locked":       {&amqp.Error{Code: amqp.ResourceLocked}, waybill.ClassUnavailable},
+		"precondition": {&amqp.Error{Code: amqp.PreconditionFailed, Reason: "PRECONDITION_FAILED - inequivalent arg"}, waybill.ClassUnavailable},
 		"too large": {
-			&amqp.Error{Code: amqp.PreconditionFailed, Reason: "PRECONDITION_FAILED - message size 9 is larger than configured max size 8"}, waybill.Dead,
+			&amqp.Error{Code: amqp.PreconditionFailed, Reason: "PRECONDITION_FAILED - message size 9 is larger than configured max size 8"}, waybill.ClassPermanent,
 		},
-		"content too large": {&amqp.Error{Code: amqp.ContentTooLarge}, waybill.Dead},
-		"forced":            {&amqp.Error{Code: amqp.ConnectionForced}, waybill.Down},
-		"internal":          {&amqp.Error{Code: amqp.InternalError}, waybill.Down},
-		"closed":            {amqp.ErrClosed, waybill.Down},
-		"eof":               {io.EOF, waybill.Down},
-		"anything else":     {errors.New("no"), waybill.Counted},
+		"content too large": {&amqp.Error{Code: amqp.ContentTooLarge}, waybill.ClassPermanent},
+		"forced":            {&amqp.Error{Code: amqp.ConnectionForced}, waybill.ClassUnavailable},
+		"internal":          {&amqp.Error{Code: amqp.InternalError}, waybill.ClassUnavailable},
+		"closed":            {amqp.ErrClosed, waybill.ClassUnavailable},
+		"eof":               {io.EOF, waybill.ClassUnavailable},
+		"anything else":     {errors.New("no"), waybill.ClassRetry},
 	} {
 		if class, _ := waybill.Classify(rabbitbroker.Failures().Classify(fmt.Errorf("x: %w", tc.err))); class != tc.want {
 			t.Errorf("%s: class %v, want %v", name, class, tc.want)

@@ -145,8 +145,8 @@ func (s *session) tellAll() error {
 	return nil
 }
 
-// SetAside implements broker.Session.
-func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLettered implements broker.Session.
+func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	s.setting.Lock()
 	defer s.setting.Unlock()
 	release := s.link.guard(ctx)

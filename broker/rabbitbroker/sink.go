@@ -17,14 +17,14 @@ import (
 // SinkConfig holds what may be tuned; its zero value is ready.
 type SinkConfig struct {
 	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
-	Source string
+	EventSource string
 	// Topics says to which exchange an event goes. Defaults to its Topic.
 	Topics broker.Topics
 	// ToQueues makes the topic the name of a queue instead: messages go there by the default exchange.
 	ToQueues bool
 	// Declare makes exchanges (durable, of type topic), or with ToQueues durable queues, when they are first used. An exchange without a queue
 	// still takes no event: nobody would get it.
-	Declare bool
+	Create bool
 }
 
 // Sink publishes events. It is safe for concurrent use.
@@ -45,7 +45,7 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	codec, err := broker.NewCodec(broker.AMQP, broker.CodecConfig{Source: cfg.Source, Topics: names.Checked(cfg.Topics)})
+	codec, err := broker.NewCodec(broker.AMQP, broker.CodecConfig{Source: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
 	if err != nil {
 		return nil, err
 	}
@@ -55,10 +55,10 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 // StopsAtFailure implements relay.OrderedSink.
 func (*Sink) StopsAtFailure() {}
 
-// manyKeys is how many routing keys a sink tells apart.
-const manyKeys = 256
+// maxKeys is how many routing keys a sink tells apart.
+const maxKeys = 256
 
-// Destination implements relay.DestinedSink: queues are told apart, or exchanges and the first
+// Destination implements relay.DestinationSink: queues are told apart, or exchanges and the first
 // 256 routing keys. A key that no queue is bound with keeps no other waiting. Further keys, of
 // events that are routed by an identifier, share the exchange: a relay remembers and probes each
 // destination.
@@ -74,7 +74,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 	if _, known := s.keys.Load(name); known {
 		return name
 	}
-	if s.known.Add(1) > manyKeys { // what was told apart once stays so
+	if s.known.Add(1) > maxKeys { // what was told apart once stays so
 		s.known.Add(-1)
 		return topic
 	}
@@ -86,7 +86,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver implements relay.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.Waves(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
+	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
 }
 
 // outgoing is an event on its way.
@@ -125,18 +125,18 @@ func (s *Sink) failure(err error, ev *waybill.Event) error {
 	class, _ := waybill.Classify(s.table.Classify(err))
 	shown := s.b.hide(fmt.Errorf("rabbitbroker: event %s: %w", ev.ID, err))
 	switch class {
-	case waybill.Down:
+	case waybill.ClassUnavailable:
 		return waybill.Unavailable(shown)
-	case waybill.Dead:
+	case waybill.ClassPermanent:
 		return waybill.Permanent(shown)
-	case waybill.Done, waybill.Counted, waybill.Uncounted:
+	case waybill.ClassDone, waybill.ClassRetry, waybill.ClassDefer:
 	}
 	return shown
 }
 
 // publish sends messages of one topic and waits for what becomes of each. An error is that of all of them that have none of their own.
 func (s *Sink) publish(ctx context.Context, topic string, out []outgoing) (failed map[int]error, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.b.cfg.Timeout, errSilent)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.b.cfg.PublishTimeout, errSilent)
 	defer cancel()
 	l, err := s.b.connected(ctx)
 	if err != nil {
@@ -187,7 +187,7 @@ func (s *Sink) borrow(l *link, topic string) (*publisher, error) {
 			return nil, err
 		}
 	}
-	if declared || !s.cfg.Declare {
+	if declared || !s.cfg.Create {
 		return p, nil
 	}
 	if err := p.declare(topic, s.cfg.ToQueues); err != nil {

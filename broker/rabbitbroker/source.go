@@ -81,7 +81,7 @@ func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
 
 // open makes a connection of the source's own: a broker that is short of memory blocks connections that publish, and acknowledging must go on.
 func (s *Source) open(ctx context.Context) (broker.Session, error) {
-	opening, cancel := context.WithTimeoutCause(ctx, s.b.cfg.Timeout, errSilent)
+	opening, cancel := context.WithTimeoutCause(ctx, s.b.cfg.PublishTimeout, errSilent)
 	defer cancel()
 	l, err := dial(opening, s.b)
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 
 // hideClass keeps secrets out of an error whose class matters.
 func (s *Source) hideClass(err error) error {
-	if class, _ := waybill.Classify(err); class == waybill.Dead {
+	if class, _ := waybill.Classify(err); class == waybill.ClassPermanent {
 		return waybill.Permanent(s.b.hide(err))
 	}
 	return s.b.hide(err)
@@ -116,7 +116,7 @@ func (s *Source) prepare(l *link) (*session, error) {
 	if err := s.declare(ch); err != nil {
 		return nil, err
 	}
-	most := s.cfg.Receive.InHand
+	most := s.cfg.Receive.MaxInFlight
 	if most == 0 {
 		most = 1024
 	}

@@ -66,7 +66,7 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	}
 	opts, err := Options(url)
 	if err != nil {
-		return nil, broker.Hide(fmt.Errorf("redisbroker: the URL: %w", err), url)
+		return nil, broker.RedactError(fmt.Errorf("redisbroker: the URL: %w", err), url)
 	}
 	broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), opts.TLSConfig, url)
 	if cfg.PoolSize > 0 {
@@ -97,18 +97,18 @@ func (b *Broker) Close() error {
 }
 
 // hide keeps the URL's secrets out of an error; its class stays.
-func (b *Broker) hide(err error) error { return broker.Hide(err, b.url) }
+func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
 
 // names is what a stream may be called: any bytes in principle, but what people can type.
-var names = broker.Names{Separator: ':', Max: 512}
+var names = broker.TopicRules{Separator: ':', Max: 512}
 
 // Names says what a stream may be called, for making topics by a template: "orders:{type}".
-func Names() broker.Names { return names }
+func Names() broker.TopicRules { return names }
 
 // SinkConfig holds what may be tuned; its zero value is ready.
 type SinkConfig struct {
 	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
-	Source string
+	EventSource string
 	// Topics says to which stream an event goes. Defaults to its Topic.
 	Topics broker.Topics
 	// ExistingOnly refuses to make streams: an event for one that is not there is put off.
@@ -125,7 +125,7 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	codec, err := broker.NewCodec(broker.Redis, broker.CodecConfig{Source: cfg.Source, Topics: names.Checked(cfg.Topics)})
+	codec, err := broker.NewCodec(broker.Redis, broker.CodecConfig{Source: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 // StopsAtFailure implements relay.OrderedSink.
 func (*Sink) StopsAtFailure() {}
 
-// Destination implements relay.DestinedSink: streams are told apart.
+// Destination implements relay.DestinationSink: streams are told apart.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.codec.Topic(ev)
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver implements relay.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.Waves(batch, func(wave []int, results []error) { s.publish(ctx, batch, wave, results) })
+	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.publish(ctx, batch, wave, results) })
 }
 
 // errNoStream is what a stream that must exist and does not is reported as.
@@ -194,11 +194,11 @@ func (s *Sink) failure(err error, ev *waybill.Event) error {
 	class, _ := waybill.Classify(s.table.Classify(err))
 	shown := s.b.hide(fmt.Errorf("redisbroker: event %s: %w", ev.ID, err))
 	switch class {
-	case waybill.Down:
+	case waybill.ClassUnavailable:
 		return waybill.Unavailable(shown)
-	case waybill.Dead:
+	case waybill.ClassPermanent:
 		return waybill.Permanent(shown)
-	case waybill.Done, waybill.Counted, waybill.Uncounted:
+	case waybill.ClassDone, waybill.ClassRetry, waybill.ClassDefer:
 	}
 	return shown
 }

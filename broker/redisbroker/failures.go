@@ -15,23 +15,23 @@ func Failures() broker.Failures {
 	return broker.Failures{
 		{
 			Name:  "OOM, MISCONF, LOADING, MASTERDOWN, READONLY, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, BUSY, UNKILLABLE, max number of clients",
-			Class: waybill.Down, Scope: "broker", Why: "the server takes nothing now",
+			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the server takes nothing now",
 			Match: func(err error) bool {
 				return replies(err, "OOM", "MISCONF", "LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "BUSY", "UNKILLABLE") ||
 					says(err, "max number of clients")
 			},
 		},
 		{
-			Name: "NOAUTH, WRONGPASS", Class: waybill.Down, Scope: "broker", Why: "the account is wrong, not the event",
+			Name: "NOAUTH, WRONGPASS", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the account is wrong, not the event",
 			Match: func(err error) bool { return replies(err, "NOAUTH", "WRONGPASS") },
 		},
 		{
-			Name: "NOPERM, WRONGTYPE", Class: waybill.Down, Scope: "topic",
+			Name: "NOPERM, WRONGTYPE", Class: waybill.ClassUnavailable, Scope: "topic",
 			Why:   "the stream is not to be written to by this account, or is no stream",
 			Match: func(err error) bool { return replies(err, "NOPERM", "WRONGTYPE") },
 		},
 		{
-			Name: "bulk length", Class: waybill.Dead, Why: "larger than proto-max-bulk-len",
+			Name: "bulk length", Class: waybill.ClassPermanent, Why: "larger than proto-max-bulk-len",
 			Match: func(err error) bool { return says(err, "bulk length") },
 		},
 		unreachable(),

@@ -29,9 +29,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The relay and the inbox know them by their methods.
 var (
-	_ relay.OrderedSink  = (*redisbroker.Sink)(nil)
-	_ relay.DestinedSink = (*redisbroker.Sink)(nil)
-	_ broker.Source      = (*redisbroker.Source)(nil)
+	_ relay.OrderedSink     = (*redisbroker.Sink)(nil)
+	_ relay.DestinationSink = (*redisbroker.Sink)(nil)
+	_ broker.Source         = (*redisbroker.Source)(nil)
 )
 
 func open(t *testing.T, url string) *redisbroker.Broker {
@@ -164,23 +164,23 @@ func instance(t *testing.T, address string) brokertest.Instance {
 func TestFailures(t *testing.T) {
 	client := plain(t, testserver.Redis(t))
 	for answer, want := range map[string]waybill.Class{
-		"OOM command not allowed when used memory > 'maxmemory'.":           waybill.Down,
-		"MISCONF Redis is configured to save RDB snapshots":                 waybill.Down,
-		"LOADING Redis is loading the dataset in memory":                    waybill.Down,
-		"MASTERDOWN Link with MASTER is down":                               waybill.Down,
-		"READONLY You can't write against a read only replica.":             waybill.Down,
-		"CLUSTERDOWN The cluster is down":                                   waybill.Down,
-		"TRYAGAIN Multiple keys request during rehashing of slot":           waybill.Down,
-		"NOREPLICAS Not enough good replicas to write.":                     waybill.Down,
-		"BUSY Redis is busy running a script.":                              waybill.Down,
-		"UNKILLABLE Sorry the script already executed write commands":       waybill.Down,
-		"ERR max number of clients reached":                                 waybill.Down,
-		"NOAUTH Authentication required.":                                   waybill.Down,
-		"WRONGPASS invalid username-password pair":                          waybill.Down,
-		"NOPERM this user has no permissions to run the 'xadd' command":     waybill.Down,
-		"WRONGTYPE Operation against a key holding the wrong kind of value": waybill.Down,
-		"ERR Protocol error: invalid bulk length":                           waybill.Dead,
-		"ERR something that nobody has heard of":                            waybill.Counted,
+		"OOM command not allowed when used memory > 'maxmemory'.":           waybill.ClassUnavailable,
+		"MISCONF Redis is configured to save RDB snapshots":                 waybill.ClassUnavailable,
+		"LOADING Redis is loading the dataset in memory":                    waybill.ClassUnavailable,
+		"MASTERDOWN Link with MASTER is down":                               waybill.ClassUnavailable,
+		"READONLY You can't write against a read only replica.":             waybill.ClassUnavailable,
+		"CLUSTERDOWN The cluster is down":                                   waybill.ClassUnavailable,
+		"TRYAGAIN Multiple keys request during rehashing of slot":           waybill.ClassUnavailable,
+		"NOREPLICAS Not enough good replicas to write.":                     waybill.ClassUnavailable,
+		"BUSY Redis is busy running a script.":                              waybill.ClassUnavailable,
+		"UNKILLABLE Sorry the script already executed write commands":       waybill.ClassUnavailable,
+		"ERR max number of clients reached":                                 waybill.ClassUnavailable,
+		"NOAUTH Authentication required.":                                   waybill.ClassUnavailable,
+		"WRONGPASS invalid username-password pair":                          waybill.ClassUnavailable,
+		"NOPERM this user has no permissions to run the 'xadd' command":     waybill.ClassUnavailable,
+		"WRONGTYPE Operation against a key holding the wrong kind of value": waybill.ClassUnavailable,
+		"ERR Protocol error: invalid bulk length":                           waybill.ClassPermanent,
+		"ERR something that nobody has heard of":                            waybill.ClassRetry,
 	} {
 		// The server itself returns the error, so that the client makes of it what it does.
 		err := client.Eval(t.Context(), "return redis.error_reply(ARGV[1])", nil, answer).Err()
@@ -211,7 +211,7 @@ func TestFullMemoryIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := s.Deliver(t.Context(), []waybill.Delivery{event("orders")})[0]
-	if class, _ := waybill.Classify(err); class != waybill.Down || !strings.Contains(err.Error(), "OOM") {
+	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("class %v: %v", class, err)
 	}
 	if err := client.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
@@ -239,7 +239,7 @@ func TestAWrongKeyIsDownByItself(t *testing.T) {
 	t.Cleanup(func() { _ = client.Del(context.WithoutCancel(t.Context()), wrong, right).Err() })
 	s := sink(t, open(t, address), redisbroker.SinkConfig{})
 	results := s.Deliver(t.Context(), []waybill.Delivery{event(wrong), event(right)})
-	if class, _ := waybill.Classify(results[0]); class != waybill.Down || results[1] != nil {
+	if class, _ := waybill.Classify(results[0]); class != waybill.ClassUnavailable || results[1] != nil {
 		t.Errorf("results %v", results)
 	}
 	a, b := event(wrong), event(right)
@@ -254,7 +254,7 @@ func TestStreamsThatMustExist(t *testing.T) {
 	name := "test:" + waybill.NewID().String()
 	s := sink(t, open(t, address), redisbroker.SinkConfig{ExistingOnly: true})
 	err := s.Deliver(t.Context(), []waybill.Delivery{event(name)})[0]
-	if class, _ := waybill.Classify(err); class != waybill.Down {
+	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
 		t.Errorf("class %v: %v", class, err)
 	}
 	if n, err := client.Exists(t.Context(), name).Result(); err != nil || n != 0 {
@@ -273,7 +273,7 @@ func TestRedisCLIReadsIt(t *testing.T) {
 	t.Cleanup(func() { _ = plain(t, address).Del(context.WithoutCancel(t.Context()), name).Err() })
 	d := event(name)
 	d.AggregateType, d.AggregateID, d.TenantID, d.Headers, d.Replay = "order", "A-1", "acme", map[string]string{"color": "red"}, 1
-	if err := sink(t, open(t, address), redisbroker.SinkConfig{Source: "/shop"}).Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
+	if err := sink(t, open(t, address), redisbroker.SinkConfig{EventSource: "/shop"}).Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.CommandContext(t.Context(), cli, "-u", address, "XRANGE", name, "-", "+").Output() //nolint:gosec // a test's own address

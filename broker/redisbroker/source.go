@@ -276,8 +276,8 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return s.b.hide(err)
 }
 
-// Keep implements broker.Keeper: the entries are this consumer's, and were looked at just now.
-func (s *session) Keep(ctx context.Context, batch []*broker.Incoming) error {
+// Keep implements broker.AckExtender: the entries are this consumer's, and were looked at just now.
+func (s *session) ExtendAck(ctx context.Context, batch []*broker.Incoming) error {
 	pipe := s.b.client.Pipeline()
 	for stream, ids := range byStream(batch) {
 		pipe.XClaimJustID(ctx, &redis.XClaimArgs{Stream: stream, Group: s.cfg.Group, Consumer: s.cfg.Consumer, Messages: ids})
@@ -286,11 +286,11 @@ func (s *session) Keep(ctx context.Context, batch []*broker.Incoming) error {
 	return s.b.hide(err)
 }
 
-// KeepEvery implements broker.Keeper.
-func (s *session) KeepEvery() time.Duration { return s.cfg.ClaimIdle / 3 }
+// ExtendInterval implements broker.AckExtender.
+func (s *session) ExtendInterval() time.Duration { return s.cfg.ClaimIdle / 3 }
 
-// SetAside implements broker.Session.
-func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLettered implements broker.Session.
+func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	stream := s.cfg.DeadLetter
 	if stream == "" {
 		stream = in.Topic + ":dead"

@@ -29,11 +29,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The relay knows the sink by its methods.
 var (
-	_ relay.Sink         = (*watermillbridge.Sink)(nil)
-	_ relay.DestinedSink = (*watermillbridge.Sink)(nil)
-	_ broker.Source      = (*watermillbridge.Source)(nil)
-	_ message.Publisher  = (*watermillbridge.Publisher)(nil)
-	_ message.Subscriber = (*watermillbridge.Subscriber)(nil)
+	_ relay.Sink            = (*watermillbridge.Sink)(nil)
+	_ relay.DestinationSink = (*watermillbridge.Sink)(nil)
+	_ broker.Source         = (*watermillbridge.Source)(nil)
+	_ message.Publisher     = (*watermillbridge.Publisher)(nil)
+	_ message.Subscriber    = (*watermillbridge.Subscriber)(nil)
 )
 
 func channel(t *testing.T) *gochannel.GoChannel {
@@ -180,11 +180,11 @@ func TestErrorsOfAPublisher(t *testing.T) {
 		publish publisherFunc
 		want    waybill.Class
 	}{
-		"confirmed":   {func(string, ...*message.Message) error { return nil }, waybill.Done},
-		"unreachable": {func(string, ...*message.Message) error { return fmt.Errorf("write: %w", io.EOF) }, waybill.Down},
-		"anything":    {func(string, ...*message.Message) error { return errors.New("no") }, waybill.Counted},
-		"panic":       {func(string, ...*message.Message) error { panic("no") }, waybill.Counted},
-		"its class":   {func(string, ...*message.Message) error { return waybill.Permanent(errors.New("no")) }, waybill.Dead},
+		"confirmed":   {func(string, ...*message.Message) error { return nil }, waybill.ClassDone},
+		"unreachable": {func(string, ...*message.Message) error { return fmt.Errorf("write: %w", io.EOF) }, waybill.ClassUnavailable},
+		"anything":    {func(string, ...*message.Message) error { return errors.New("no") }, waybill.ClassRetry},
+		"panic":       {func(string, ...*message.Message) error { panic("no") }, waybill.ClassRetry},
+		"its class":   {func(string, ...*message.Message) error { return waybill.Permanent(errors.New("no")) }, waybill.ClassPermanent},
 	} {
 		sink, err := watermillbridge.NewSink(tc.publish, watermillbridge.SinkConfig{})
 		if err != nil {
@@ -334,7 +334,7 @@ func TestAMessageKeepsItsUUIDAndMetadata(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := relay.New(db, relay.Fan(mem.Sink(), sink), relay.Config{})
+			r, err := relay.New(db, relay.FanOut(mem.Sink(), sink), relay.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}

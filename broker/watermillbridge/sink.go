@@ -60,7 +60,7 @@ func newCodec(source string, topics broker.Topics) (*broker.Codec, error) {
 	return broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: source, Topics: topics})
 }
 
-// Destination implements relay.DestinedSink: topics are told apart.
+// Destination implements relay.DestinationSink: topics are told apart.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.codec.Topic(ev)
 	if err != nil {

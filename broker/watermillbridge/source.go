@@ -23,7 +23,7 @@ type SourceConfig struct {
 }
 
 // Source is a Watermill subscriber as a source of an inbox group. A message is acknowledged after the consumer is done with it, and negatively
-// acknowledged when it is put off for longer than [broker.ReceiverConfig.HoldFor]; when it comes again then is the subscriber's matter.
+// acknowledged when it is put off for longer than [broker.ReceiverConfig.MaxHold]; when it comes again then is the subscriber's matter.
 //
 // Most subscribers deliver the next message only when the last was acknowledged.
 type Source struct {
@@ -113,16 +113,16 @@ func (s *session) Ack(_ context.Context, batch []*broker.Incoming) error {
 	return nil
 }
 
-// PutOff implements broker.Redeliverer: Watermill knows no delays.
-func (s *session) PutOff(_ context.Context, in *broker.Incoming, _ time.Duration) error {
+// PutOff implements broker.Nakker: Watermill knows no delays.
+func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, _ time.Duration) error {
 	if msg, ok := in.Handle.(*message.Message); ok {
 		msg.Nack()
 	}
 	return nil
 }
 
-// SetAside implements broker.Session.
-func (s *session) SetAside(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLettered implements broker.Session.
+func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	if s.source.cfg.DeadLetters == nil {
 		return nil
 	}

@@ -36,38 +36,38 @@ func (e *StatusError) Error() string {
 func Failures() broker.Failures {
 	return broker.Failures{
 		{
-			Name: "425 with Retry-After", Class: waybill.Uncounted, Why: "it is not the event's turn yet",
+			Name: "425 with Retry-After", Class: waybill.ClassDefer, Why: "it is not the event's turn yet",
 			Match: func(err error) bool {
 				var e *StatusError
 				return errors.As(err, &e) && e.Code == http.StatusTooEarly && e.RetryAfter > 0
 			},
 		},
 		{
-			Name: "400, 410, 413, 414, 415, 422, 431", Class: waybill.Dead, Why: "this event is refused, and will be",
+			Name: "400, 410, 413, 414, 415, 422, 431", Class: waybill.ClassPermanent, Why: "this event is refused, and will be",
 			Match: answers(http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong,
 				http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusRequestHeaderFieldsTooLarge),
 		},
-		{Name: "429", Class: waybill.Counted, Why: "too many requests; Retry-After says when", Match: answers(http.StatusTooManyRequests)},
+		{Name: "429", Class: waybill.ClassRetry, Why: "too many requests; Retry-After says when", Match: answers(http.StatusTooManyRequests)},
 		{
-			Name: "502, 503, 504", Class: waybill.Down, Scope: "endpoint",
+			Name: "502, 503, 504", Class: waybill.ClassUnavailable, Scope: "endpoint",
 			Why:   "something in front of the endpoint speaks for it, or it says itself that it is away",
 			Match: answers(http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout),
 		},
 		{
-			Name: "any other status", Class: waybill.Counted, Why: "it was reached, and did not take the event",
+			Name: "any other status", Class: waybill.ClassRetry, Why: "it was reached, and did not take the event",
 			Match: func(err error) bool { var e *StatusError; return errors.As(err, &e) },
 		},
 		{
-			Name: "the address is not public (PublicOnly)", Class: waybill.Counted,
+			Name: "the address is not public (PublicOnly)", Class: waybill.ClassRetry,
 			Why:   "the endpoint's name leads into a network that is closed to it; nothing was sent",
 			Match: func(err error) bool { return errors.Is(err, ErrNotPublic) },
 		},
 		{
-			Name: "connection lost, refused or silent", Class: waybill.Down, Scope: "endpoint", Why: "nobody has refused the event",
+			Name: "connection lost, refused or silent", Class: waybill.ClassUnavailable, Scope: "endpoint", Why: "nobody has refused the event",
 			Match: broker.IsUnreachable,
 		},
 		{
-			Name: "the certificate is not trusted", Class: waybill.Down, Scope: "endpoint",
+			Name: "the certificate is not trusted", Class: waybill.ClassUnavailable, Scope: "endpoint",
 			Why: "it is not the endpoint that was meant; nothing was sent", Match: untrusted,
 		},
 	}
@@ -100,11 +100,11 @@ func classify(table broker.Failures, err error) error {
 	var status *StatusError
 	if errors.As(err, &status) && status.RetryAfter > 0 {
 		switch row.Class {
-		case waybill.Uncounted:
+		case waybill.ClassDefer:
 			return waybill.Later(status.RetryAfter, err)
-		case waybill.Counted:
+		case waybill.ClassRetry:
 			return waybill.RetryAfter(status.RetryAfter, err)
-		case waybill.Done, waybill.Down, waybill.Dead:
+		case waybill.ClassDone, waybill.ClassUnavailable, waybill.ClassPermanent:
 		}
 	}
 	return table.Classify(err)

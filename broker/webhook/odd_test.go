@@ -43,13 +43,13 @@ func TestWhatCannotTravelIsDead(t *testing.T) {
 			want := map[string]bool{}
 			for i, err := range sink(t, s.URL, cfg).Deliver(t.Context(), batch) {
 				class, _ := waybill.Classify(err)
-				want[batch[i].ID.String()] = class == waybill.Done
+				want[batch[i].ID.String()] = class == waybill.ClassDone
 				switch o := odds[i/2]; {
 				case i%2 == 1:
 					if err != nil {
 						t.Errorf("a neighbor of %s: %v", o.Name, err)
 					}
-				case class != waybill.Dead && (class != waybill.Done || !o.MayTravel):
+				case class != waybill.ClassPermanent && (class != waybill.ClassDone || !o.MayTravel):
 					t.Errorf("%s: class %v: %v", o.Name, class, err)
 				}
 			}

@@ -206,17 +206,17 @@ func (r *Receiver) deliver(ctx context.Context, d *waybill.Delivery) (err error)
 func (r *Receiver) answer(w http.ResponseWriter, err error, id waybill.ID) {
 	class, delay := waybill.Classify(err)
 	switch class {
-	case waybill.Done:
+	case waybill.ClassDone:
 		w.WriteHeader(http.StatusNoContent)
-	case waybill.Uncounted:
+	case waybill.ClassDefer:
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(max(delay, time.Second).Seconds()))))
 		http.Error(w, "not now", http.StatusTooEarly)
-	case waybill.Down:
+	case waybill.ClassUnavailable:
 		http.Error(w, "not available", http.StatusServiceUnavailable)
-	case waybill.Dead:
+	case waybill.ClassPermanent:
 		r.setAside(id, err)
 		http.Error(w, "refused", http.StatusUnprocessableEntity)
-	case waybill.Counted:
+	case waybill.ClassRetry:
 		if delay > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(delay.Seconds()))))
 		}
@@ -230,7 +230,7 @@ func (r *Receiver) answer(w http.ResponseWriter, err error, id waybill.ID) {
 func (r *Receiver) setAside(id waybill.ID, err error) {
 	r.cfg.Logger.Error("waybill: a webhook can never be handled; its sender keeps it as a dead letter",
 		"source", r.cfg.Name, "event", id.String(), "error", err)
-	if aside := r.cfg.Observe.SetAside; aside != nil {
+	if aside := r.cfg.Observe.DeadLettered; aside != nil {
 		aside(r.cfg.Name, err)
 	}
 }

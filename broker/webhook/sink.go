@@ -43,11 +43,11 @@ type Config struct {
 	// endpoint may be in one's own network.
 	PublicOnly bool
 	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
-	Source string
+	EventSource string
 	// Requests is how many requests one batch has under way at a time. Defaults to 16.
 	Requests int
 	// Timeout is how long one request may take. Defaults to 15 s.
-	Timeout time.Duration
+	PublishTimeout time.Duration
 	// MaxRetryAfter is the longest delay that an endpoint may ask for. Defaults to 1 h.
 	MaxRetryAfter time.Duration
 	// Header is sent with every request: authorization, say. Attributes and signature cannot be overridden by it.
@@ -124,10 +124,10 @@ func NewSink(url string, cfg Config) (*Sink, error) {
 	if cfg.Unsigned && cfg.UnsignedAttributes {
 		errs = append(errs, errors.New("field UnsignedAttributes: nothing is signed"))
 	}
-	if cfg.Requests < 0 || cfg.Timeout < 0 || cfg.MaxRetryAfter < 0 {
+	if cfg.Requests < 0 || cfg.PublishTimeout < 0 || cfg.MaxRetryAfter < 0 {
 		errs = append(errs, errors.New("fields Requests, Timeout and MaxRetryAfter: not negative"))
 	}
-	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{Source: cfg.Source})
+	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{Source: cfg.EventSource})
 	errs = append(errs, err)
 	if err := fieldError(errs...); err != nil {
 		return nil, err
@@ -135,8 +135,8 @@ func NewSink(url string, cfg Config) (*Sink, error) {
 	if cfg.Requests == 0 {
 		cfg.Requests = 16
 	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = 15 * time.Second
+	if cfg.PublishTimeout == 0 {
+		cfg.PublishTimeout = 15 * time.Second
 	}
 	if cfg.MaxRetryAfter == 0 {
 		cfg.MaxRetryAfter = time.Hour
@@ -187,7 +187,7 @@ func (s *Sink) Close() error {
 	return nil
 }
 
-// Destination implements relay.DestinedSink: endpoints are told apart by scheme and host.
+// Destination implements relay.DestinationSink: endpoints are told apart by scheme and host.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	_, u, err := s.target(ev)
 	if err != nil {
@@ -273,7 +273,7 @@ func (s *Sink) one(ctx context.Context, d *waybill.Delivery) error {
 const excerptLimit = 256
 
 func (s *Sink) post(ctx context.Context, u *url.URL, header http.Header, keys []key, m *broker.Message) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.PublishTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(m.Payload))
 	if err != nil {

@@ -65,7 +65,7 @@ func TestTargetsShareNothing(t *testing.T) {
 	}
 	// A secret that cannot be read, or is missing, fails the attempt, and does not pause the host:
 	// others have endpoints there.
-	for name, want := range map[string]waybill.Class{"wrong": waybill.Counted, "open": waybill.Counted, "none": waybill.Dead} {
+	for name, want := range map[string]waybill.Class{"wrong": waybill.ClassRetry, "open": waybill.ClassRetry, "none": waybill.ClassPermanent} {
 		d := delivery(name)
 		err := deliver(t, s, d)
 		if class, _ := waybill.Classify(err); class != want || strings.Contains(err.Error(), "canary") {
@@ -99,7 +99,7 @@ func TestPublicOnly(t *testing.T) {
 	}
 	for _, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "[::1]", "0.0.0.0"} {
 		err := deliver(t, sink(t, "http://"+host+":"+u.Port(), webhook.Config{PublicOnly: true}), delivery("A-1"))
-		if class, _ := waybill.Classify(err); class != waybill.Counted || !errors.Is(err, webhook.ErrNotPublic) {
+		if class, _ := waybill.Classify(err); class != waybill.ClassRetry || !errors.Is(err, webhook.ErrNotPublic) {
 			t.Errorf("%s: class %v: %v", host, class, err)
 		}
 	}

@@ -177,7 +177,7 @@ func TestAnswers(t *testing.T) {
 			if class != row.Class {
 				t.Errorf("%d: class %v, want %v (%v)", n, class, row.Class, err)
 			}
-			if asks := row.Class == waybill.Counted || row.Class == waybill.Uncounted; asks && delay != 7*time.Second {
+			if asks := row.Class == waybill.ClassRetry || row.Class == waybill.ClassDefer; asks && delay != 7*time.Second {
 				t.Errorf("%d: delay %v, want the 7 s it asks for", n, delay)
 			}
 			if !strings.Contains(err.Error(), "line one line two") {
@@ -191,7 +191,7 @@ func TestAnswers(t *testing.T) {
 			continue
 		}
 		code = n
-		if class, _ := waybill.Classify(deliver(t, s, delivery("A-1"))); class != waybill.Counted {
+		if class, _ := waybill.Classify(deliver(t, s, delivery("A-1"))); class != waybill.ClassRetry {
 			t.Errorf("%d: class %v, want counted", n, class)
 		}
 	}
@@ -226,7 +226,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		http.Redirect(w, r, "/else", http.StatusTemporaryRedirect)
 	}))
 	err := deliver(t, sink(t, server.URL+"/hooks", webhook.Config{Client: &http.Client{Transport: transport(t)}}), delivery("A-1"))
-	if class, _ := waybill.Classify(err); class != waybill.Counted || followed {
+	if class, _ := waybill.Classify(err); class != waybill.ClassRetry || followed {
 		t.Errorf("class %v, followed %v: %v", class, followed, err)
 	}
 }
@@ -264,7 +264,7 @@ func TestEndpointsAreTheirOwnDestinations(t *testing.T) {
 		class, _ := waybill.Classify(err)
 		classes = append(classes, class)
 	}
-	if want := []waybill.Class{waybill.Down, waybill.Done, waybill.Dead}; !reflect.DeepEqual(classes, want) {
+	if want := []waybill.Class{waybill.ClassUnavailable, waybill.ClassDone, waybill.ClassPermanent}; !reflect.DeepEqual(classes, want) {
 		t.Errorf("classes %v, want %v: %v", classes, want, results)
 	}
 	if strings.Contains(results[0].Error(), "canary") {
@@ -282,7 +282,7 @@ func TestAnUntrustedCertificateIsNotTheEventsFault(t *testing.T) {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	err := deliver(t, sink(t, server.URL, webhook.Config{}), delivery("A-1"))
-	if class, _ := waybill.Classify(err); class != waybill.Down {
+	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
 		t.Errorf("class %v: %v", class, err)
 	}
 }
@@ -294,19 +294,19 @@ func TestResultsTravelBack(t *testing.T) {
 		class  waybill.Class
 		delay  time.Duration
 	}{
-		"done":        {nil, waybill.Done, 0},
-		"settled":     {waybill.ErrSettled, waybill.Done, 0},
-		"in progress": {waybill.Later(2500*time.Millisecond, waybill.ErrInProgress), waybill.Uncounted, 3 * time.Second},
-		"failed":      {errors.New("boom: canary"), waybill.Counted, 0},
-		"with delay":  {waybill.RetryAfter(9*time.Second, errors.New("boom")), waybill.Counted, 9 * time.Second},
-		"down":        {waybill.Unavailable(errors.New("boom")), waybill.Down, 0},
-		"dead":        {waybill.ErrDead, waybill.Dead, 0},
-		"conflict":    {waybill.ErrConflict, waybill.Dead, 0},
+		"done":        {nil, waybill.ClassDone, 0},
+		"settled":     {waybill.ErrSettled, waybill.ClassDone, 0},
+		"in progress": {waybill.Later(2500*time.Millisecond, waybill.ErrInProgress), waybill.ClassDefer, 3 * time.Second},
+		"failed":      {errors.New("boom: canary"), waybill.ClassRetry, 0},
+		"with delay":  {waybill.RetryAfter(9*time.Second, errors.New("boom")), waybill.ClassRetry, 9 * time.Second},
+		"down":        {waybill.Unavailable(errors.New("boom")), waybill.ClassUnavailable, 0},
+		"dead":        {waybill.ErrDead, waybill.ClassPermanent, 0},
+		"conflict":    {waybill.ErrConflict, waybill.ClassPermanent, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			aside := 0
 			c := &consumer{answer: func(context.Context, waybill.Delivery) error { return tc.result }}
-			server := receiver(t, c, webhook.ReceiverConfig{Observe: observe.Hooks{SetAside: func(string, error) { aside++ }}})
+			server := receiver(t, c, webhook.ReceiverConfig{Observe: observe.Hooks{DeadLettered: func(string, error) { aside++ }}})
 			err := deliver(t, sink(t, server.URL, webhook.Config{}), delivery("A-1"))
 			class, delay := waybill.Classify(err)
 			if class != tc.class || delay != tc.delay {
@@ -315,7 +315,7 @@ func TestResultsTravelBack(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), "canary") {
 				t.Errorf("the sender is shown an inside view: %v", err)
 			}
-			if (aside == 1) != (tc.class == waybill.Dead) {
+			if (aside == 1) != (tc.class == waybill.ClassPermanent) {
 				t.Errorf("%d alarms", aside)
 			}
 		})
@@ -366,7 +366,7 @@ func TestTheConsumerFinishesWithoutItsClient(t *testing.T) {
 	go func() { done <- s.Deliver(ctx, []waybill.Delivery{delivery("A-1")})[0] }()
 	<-entered
 	cancel()
-	if class, _ := waybill.Classify(<-done); class != waybill.Down {
+	if class, _ := waybill.Classify(<-done); class != waybill.ClassUnavailable {
 		t.Errorf("class %v: the event was not refused", class)
 	}
 	close(release)
@@ -406,7 +406,7 @@ func TestSourceDrains(t *testing.T) {
 	if err := <-ran; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if class, _ := waybill.Classify(deliver(t, s, delivery("A-2"))); class != waybill.Down {
+	if class, _ := waybill.Classify(deliver(t, s, delivery("A-2"))); class != waybill.ClassUnavailable {
 		t.Errorf("after its end: class %v", class)
 	}
 }

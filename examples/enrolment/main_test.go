@@ -107,7 +107,7 @@ func database(t *testing.T, seats int) *sql.DB {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// Acceptance 1: many enrol at once, and no seat is sold twice.
+// AcceptResult 1: many enrol at once, and no seat is sold twice.
 func TestConcurrentEnrolmentNeverOversells(t *testing.T) {
 	rows := database(t, 5)
 	s, _ := school(t, rows, quiet)
@@ -134,7 +134,7 @@ func TestConcurrentEnrolmentNeverOversells(t *testing.T) {
 	}
 }
 
-// Acceptance 2: an enrolment whose event was lost is found, and its handler runs.
+// AcceptResult 2: an enrolment whose event was lost is found, and its handler runs.
 func TestLostEventIsRepaired(t *testing.T) {
 	s, _ := school(t, database(t, 5), quiet)
 	s.losing = true
@@ -153,7 +153,7 @@ func TestLostEventIsRepaired(t *testing.T) {
 	}
 }
 
-// Acceptance 3: enrolling twice is ALREADY_EXISTS, and what is told twice has one effect.
+// AcceptResult 3: enrolling twice is ALREADY_EXISTS, and what is told twice has one effect.
 func TestRepeatedEnrolment(t *testing.T) {
 	rows := database(t, 5)
 	s, _ := school(t, rows, quiet)
@@ -264,7 +264,7 @@ func (s *School) awaitFree(t *testing.T, ev waybill.Event) {
 	}
 }
 
-// Acceptance 4: what was queued when the process ended is gone; after the restart the jobs make up for it, and the log says so.
+// AcceptResult 4: what was queued when the process ended is gone; after the restart the jobs make up for it, and the log says so.
 func TestRestartRepairsWhatWasQueued(t *testing.T) {
 	rows := database(t, 5)
 	dead, stop := school(t, rows, quiet)

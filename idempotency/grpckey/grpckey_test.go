@@ -194,7 +194,7 @@ func detail[D proto.Message](err error) (found D) {
 	return found
 }
 
-func TestRule46Replay(t *testing.T) {
+func TestReplay(t *testing.T) {
 	b := newBed(t, grpckey.Config{})
 	for name, md := range map[string][]string{"metadata": {"idempotency-key", "m"}, "request_id": nil, "both": {"idempotency-key", "b"}} {
 		id := map[string]string{"request_id": "r", "both": "b"}[name]
@@ -217,7 +217,7 @@ func TestRule46Replay(t *testing.T) {
 	b.wantRuns(5)
 }
 
-func TestRule46Missing(t *testing.T) {
+func TestMissing(t *testing.T) {
 	b := newBed(t, grpckey.Config{})
 	_, _, err := b.call(create, "", "A-1")
 	b.want(err, codes.InvalidArgument, "KEY_MISSING")
@@ -239,7 +239,7 @@ func TestRule46Missing(t *testing.T) {
 	optional.wantRuns(2)
 }
 
-func TestRule46InFlight(t *testing.T) {
+func TestInFlight(t *testing.T) {
 	b := newBed(t, grpckey.Config{})
 	reached, open := make(chan struct{}), make(chan struct{})
 	b.serve = func(ctx context.Context, _ string) (proto.Message, error) {
@@ -281,7 +281,7 @@ func TestRule46InFlight(t *testing.T) {
 	b.wantRuns(1)
 }
 
-func TestRule46StoreDown(t *testing.T) {
+func TestStoreDown(t *testing.T) {
 	b := newBed(t, grpckey.Config{})
 	b.db.down.Store(true)
 	_, _, err := b.call(create, "k", "A-1")
@@ -300,7 +300,7 @@ func TestRule46StoreDown(t *testing.T) {
 	b.wantRuns(1)
 }
 
-func TestRule46UnaryOnly(t *testing.T) {
+func TestUnaryOnly(t *testing.T) {
 	b := newBed(t, grpckey.Config{})
 	for _, key := range []string{"", "k"} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -25,7 +25,7 @@ func respond(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "body")
 }
 
-func TestRule21Replay(t *testing.T) {
+func TestReplay(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		b := newBed(t, setup{http2: http2, run: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Idempotent-Replayed", "true") // it is not: that is not for a handler to say
@@ -53,7 +53,7 @@ func TestRule21Replay(t *testing.T) {
 	}
 }
 
-func TestRule22Successes(t *testing.T) {
+func TestSuccesses(t *testing.T) {
 	b := newBed(t, setup{run: respond})
 	for _, status := range []string{"200", "201", "202", "204", "205", "301", "302", "303", "304", "307", "308"} {
 		b.wantReplay(b.post(status, "{}", with("Status", status)), status, "{}", with("Status", status))
@@ -67,7 +67,7 @@ func TestRule22Successes(t *testing.T) {
 	silent.wantReplay(first, "k", "{}")
 }
 
-func TestRule23And25Policy(t *testing.T) {
+func TestPolicy(t *testing.T) {
 	released := []int{401, 403, 408, 421, 423, 425, 429, 500, 501, 502, 503, 504, 599}
 	stored := []int{400, 402, 404, 405, 406, 409, 410, 412, 413, 415, 418, 422, 424, 428, 431, 451}
 	b := newBed(t, setup{run: respond})
@@ -84,7 +84,7 @@ func TestRule23And25Policy(t *testing.T) {
 	}
 }
 
-func TestRule31Headers(t *testing.T) {
+func TestHeaders(t *testing.T) {
 	kept := map[string]string{
 		"Content-Type": "text/csv", "Content-Encoding": "x-none", "Content-Language": "de", "Content-Disposition": "attachment",
 		"Location": "/1", "Etag": `"1"`, "X-Order": "1",
@@ -133,7 +133,7 @@ func TestRule31Headers(t *testing.T) {
 	}
 }
 
-func TestRule31TypeIsGuessedOnce(t *testing.T) {
+func TestTypeIsGuessedOnce(t *testing.T) {
 	b := newBed(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("None") != "" {
 			w.Header()["Content-Type"] = nil // net/http's way to say: do not guess
@@ -150,7 +150,7 @@ func TestRule31TypeIsGuessedOnce(t *testing.T) {
 	}
 }
 
-func TestRule32ManyValues(t *testing.T) {
+func TestManyValues(t *testing.T) {
 	values := []string{`<a>; rel="x, y"`, "", "<b>", "<a>, <c>"}
 	b := newBed(t, setup{cfg: httpkey.Config{Headers: []string{"Link"}}, run: func(w http.ResponseWriter, _ *http.Request) {
 		for _, v := range values {
@@ -164,7 +164,7 @@ func TestRule32ManyValues(t *testing.T) {
 	}
 }
 
-func TestRule33HeaderTiming(t *testing.T) {
+func TestHeaderTiming(t *testing.T) {
 	b := newBed(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
 		h.Set("Link", "</style.css>; rel=preload")
@@ -202,7 +202,7 @@ func TestRule33HeaderTiming(t *testing.T) {
 	}
 }
 
-func TestRule34LargeReply(t *testing.T) {
+func TestLargeReply(t *testing.T) {
 	const chunk, chunks = 64 << 10, 17 // more than 1 MiB
 	write := func(w http.ResponseWriter, r *http.Request) {
 		httpkey.SetRef(r.Context(), "ord_1")
@@ -232,7 +232,7 @@ func TestRule34LargeReply(t *testing.T) {
 	}
 }
 
-func TestRule35Streams(t *testing.T) {
+func TestStreams(t *testing.T) {
 	t.Run("flush", func(t *testing.T) {
 		next := make(chan struct{})
 		b := newBed(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {

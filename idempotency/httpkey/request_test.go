@@ -29,7 +29,7 @@ func newKeys(t *testing.T) *idempotency.Keys[tx] {
 	return keys
 }
 
-func TestRule01SafeMethodsPassThrough(t *testing.T) {
+func TestSafeMethodsPassThrough(t *testing.T) {
 	b := newBed(t, setup{})
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace} {
 		for range 2 {
@@ -47,7 +47,7 @@ func TestRule01SafeMethodsPassThrough(t *testing.T) {
 	}
 }
 
-func TestRule02Methods(t *testing.T) {
+func TestMethods(t *testing.T) {
 	b := newBed(t, setup{})
 	for i, m := range []string{http.MethodPost, http.MethodPatch} {
 		first := b.post(fmt.Sprintf(`"%d"`, i), "{}", method(m))
@@ -68,7 +68,7 @@ func TestRule02Methods(t *testing.T) {
 	put.wantRuns(1)
 }
 
-func TestRule03Missing(t *testing.T) {
+func TestMissing(t *testing.T) {
 	b := newBed(t, setup{})
 	a := b.post("", "{}")
 	b.want(a, http.StatusBadRequest, "key-missing")
@@ -86,7 +86,7 @@ func TestRule03Missing(t *testing.T) {
 	optional.want(optional.post("", "{}", with("Idempotency-Key", "")), http.StatusBadRequest, "key-invalid") // empty is not missing
 }
 
-func TestRule04Syntax(t *testing.T) {
+func TestSyntax(t *testing.T) {
 	b := newBed(t, setup{cfg: httpkey.Config{Strict: true}})
 	first := b.post(`"a \"b\" \\ ,;~"`, "{}")
 	b.want(first, http.StatusOK, "")
@@ -100,7 +100,7 @@ func TestRule04Syntax(t *testing.T) {
 	b.wantRuns(1)
 }
 
-func TestRule05BareKey(t *testing.T) {
+func TestBareKey(t *testing.T) {
 	b := newBed(t, setup{})
 	first := b.post(`abc;x=1`, "{}")
 	b.wantReplay(first, `"abc;x=1"`, "{}")
@@ -112,14 +112,14 @@ func TestRule05BareKey(t *testing.T) {
 	strict.want(strict.post(`abc`, "{}"), http.StatusBadRequest, "key-invalid")
 }
 
-func TestRule06Empty(t *testing.T) {
+func TestEmpty(t *testing.T) {
 	b := newBed(t, setup{})
 	b.want(b.post(`""`, "{}"), http.StatusBadRequest, "key-invalid")
 	b.want(b.post("", "{}", with("Idempotency-Key", "")), http.StatusBadRequest, "key-invalid")
 	b.wantRuns(0)
 }
 
-func TestRule07Length(t *testing.T) {
+func TestLength(t *testing.T) {
 	b := newBed(t, setup{})
 	for key, status := range map[string]int{
 		"a": 200, strings.Repeat("a", 255): 200, strings.Repeat("a", 256): 400, `"` + strings.Repeat("b", 255) + `"`: 200,
@@ -135,7 +135,7 @@ func TestRule07Length(t *testing.T) {
 	long.want(long.post(strings.Repeat("a", 20), "{}"), http.StatusOK, "")
 }
 
-func TestRule08TwoLinesOrAList(t *testing.T) {
+func TestTwoLinesOrAList(t *testing.T) {
 	b := newBed(t, setup{})
 	for _, lines := range [][]string{{`"a"`, `"b"`}, {`"a"`, `"a"`}, {`"a", "b"`}, {`a,b`}, {`"a",`}} {
 		b.want(b.post("", "{}", with("Idempotency-Key", lines...)), http.StatusBadRequest, "key-invalid")
@@ -143,7 +143,7 @@ func TestRule08TwoLinesOrAList(t *testing.T) {
 	b.wantRuns(0)
 }
 
-func TestRule09KeysAreBytes(t *testing.T) {
+func TestKeysAreBytes(t *testing.T) {
 	b := newBed(t, setup{})
 	for _, key := range []string{`"abc"`, `"ABC"`, `"abc "`, `" abc"`} {
 		if b.post(key, "{}").replayed() {
@@ -158,7 +158,7 @@ func who(r *http.Request) (httpkey.Scope, error) {
 	return httpkey.Scope{Tenant: r.Header.Get("Tenant"), Principal: r.Header.Get("Principal")}, nil
 }
 
-func TestRule10Scope(t *testing.T) {
+func TestScope(t *testing.T) {
 	b := newBed(t, setup{cfg: httpkey.Config{Scope: who}, run: func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "for "+r.Header.Get("Tenant")+"/"+r.Header.Get("Principal"))
 	}})
@@ -181,7 +181,7 @@ func TestRule10Scope(t *testing.T) {
 	}
 }
 
-func TestRule11OtherRoute(t *testing.T) {
+func TestOtherRoute(t *testing.T) {
 	b := newBed(t, setup{})
 	if b.post("k", "{}").replayed() || b.post("k", "{}", path("/payments")).replayed() {
 		t.Error("another route is taken for the same")
@@ -199,7 +199,7 @@ func TestRule11OtherRoute(t *testing.T) {
 	named.wantRuns(1)
 }
 
-func TestRule12ScopeError(t *testing.T) {
+func TestScopeError(t *testing.T) {
 	for name, scope := range map[string]func(*http.Request) (httpkey.Scope, error){
 		"error":  func(*http.Request) (httpkey.Scope, error) { return httpkey.Scope{Tenant: "a"}, errors.New("no token") },
 		"nobody": func(*http.Request) (httpkey.Scope, error) { return httpkey.Scope{}, nil },
@@ -217,7 +217,7 @@ func TestRule12ScopeError(t *testing.T) {
 	}
 }
 
-func TestRule13AuthorizeReplay(t *testing.T) {
+func TestAuthorizeReplay(t *testing.T) {
 	b := newBed(t, setup{cfg: httpkey.Config{Scope: who, AuthorizeReplay: func(r *http.Request, ref string) error {
 		if ref != "ord_1" || r.Header.Get("Lowered") != "" {
 			return errors.New("not any more")
@@ -252,7 +252,7 @@ func TestRule13AuthorizeReplay(t *testing.T) {
 	}
 }
 
-func TestRule14OuterRefusals(t *testing.T) {
+func TestOuterRefusals(t *testing.T) {
 	b := newBed(t, setup{outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if s, err := strconv.Atoi(r.Header.Get("Refuse")); err == nil {
@@ -271,7 +271,7 @@ func TestRule14OuterRefusals(t *testing.T) {
 	b.wantReplay(b.post("k", "{}"), "k", "{}")
 }
 
-func TestRule15BodyIsThereAgain(t *testing.T) {
+func TestBodyIsThereAgain(t *testing.T) {
 	b := newBed(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		_, _ = fmt.Fprintf(w, "%d %d %v %v %v", len(body), r.ContentLength, r.TransferEncoding, err, r.Body.Close())
@@ -296,7 +296,7 @@ func TestRule15BodyIsThereAgain(t *testing.T) {
 	forms.wantRuns(0)
 }
 
-func TestRule16LargeBody(t *testing.T) {
+func TestLargeBody(t *testing.T) {
 	echo := func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
 		_, _ = fmt.Fprint(w, n, err)
@@ -332,7 +332,7 @@ func TestRule16LargeBody(t *testing.T) {
 	inTx.want(inTx.post("k", large), http.StatusRequestEntityTooLarge, "body-too-large")
 }
 
-func TestRule17TruncatedUpload(t *testing.T) {
+func TestTruncatedUpload(t *testing.T) {
 	b := newBed(t, setup{})
 	for name, request := range map[string]string{
 		"length": "Content-Length: 100\r\n\r\n{\"a\":",
@@ -359,7 +359,7 @@ func TestRule17TruncatedUpload(t *testing.T) {
 	}
 }
 
-func TestRule18ClaimIsCommittedBeforeTheHandler(t *testing.T) {
+func TestClaimIsCommittedBeforeTheHandler(t *testing.T) {
 	var b *bed
 	b = newBed(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
 		r := b.record() // in another transaction
@@ -384,7 +384,7 @@ func TestRule18ClaimIsCommittedBeforeTheHandler(t *testing.T) {
 	inTx.wantRuns(1)
 }
 
-func TestRule19OtherContentInEveryState(t *testing.T) {
+func TestOtherContentInEveryState(t *testing.T) {
 	g := newGate()
 	b := newBed(t, setup{run: g.ServeHTTP})
 	other := b.twin(setup{})

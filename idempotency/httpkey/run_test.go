@@ -20,7 +20,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-func TestRule20ConcurrentDuplicate(t *testing.T) {
+func TestConcurrentDuplicate(t *testing.T) {
 	g := newGate()
 	b := newBed(t, setup{run: g.ServeHTTP})
 	other := b.twin(setup{})
@@ -62,7 +62,7 @@ func TestRule20ConcurrentDuplicate(t *testing.T) {
 	waiting.wantRuns(0)
 }
 
-func TestRule20ParallelRequestsRunOnce(t *testing.T) {
+func TestParallelRequestsRunOnce(t *testing.T) {
 	for name, cfg := range map[string]httpkey.Config{"at once": {}, "waiting": {WaitMax: time.Minute}} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, setup{cfg: cfg})
@@ -94,7 +94,7 @@ func TestRule20ParallelRequestsRunOnce(t *testing.T) {
 }
 
 // A code that was mistyped may be corrected.
-func TestRule24DontStore(t *testing.T) {
+func TestDontStore(t *testing.T) {
 	wrap := func(w http.ResponseWriter, r *http.Request) {
 		httpkey.DontStore(r.Context())
 		w.WriteHeader(http.StatusUnprocessableEntity)
@@ -111,7 +111,7 @@ func TestRule24DontStore(t *testing.T) {
 	}
 }
 
-func TestRule26FailureAfterAnEffect(t *testing.T) {
+func TestFailureAfterAnEffect(t *testing.T) {
 	for name, end := range map[string]func(w http.ResponseWriter){
 		"5xx":   func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway) },
 		"panic": func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
@@ -146,7 +146,7 @@ func TestRule26FailureAfterAnEffect(t *testing.T) {
 	}
 }
 
-func TestRule27Panic(t *testing.T) {
+func TestPanic(t *testing.T) {
 	mine := errors.New("mine")
 	for name, end := range map[string]func(){
 		"value": func() { panic(mine) },
@@ -195,7 +195,7 @@ func TestRule27Panic(t *testing.T) {
 	}
 }
 
-func TestRule28ClientGone(t *testing.T) {
+func TestClientGone(t *testing.T) {
 	g := newGate()
 	outer := make(chan context.Context, 10)
 	b := newBed(t, setup{run: g.ServeHTTP, outer: func(next http.Handler) http.Handler {
@@ -241,7 +241,7 @@ func (w watched) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-func TestRule29StoredBeforeTheFirstByte(t *testing.T) {
+func TestStoredBeforeTheFirstByte(t *testing.T) {
 	var sent, early atomic.Bool
 	b := newBed(t, setup{
 		run: func(w http.ResponseWriter, _ *http.Request) {
@@ -264,7 +264,7 @@ func TestRule29StoredBeforeTheFirstByte(t *testing.T) {
 	}
 }
 
-func TestRule30PersistFails(t *testing.T) {
+func TestPersistFails(t *testing.T) {
 	var unkept atomic.Int64
 	b := newBed(t, setup{keys: idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(string, error) { unkept.Add(1) }}}})
 	b.db.end = func(context.Context, store.KeyAttempt, store.KeyEnd) (bool, error) {
@@ -292,7 +292,7 @@ func stuck(t *testing.T, run http.HandlerFunc) *bed {
 	return b
 }
 
-func TestRule36And37TakeoverAndLateFinisher(t *testing.T) {
+func TestTakeoverAndLateFinisher(t *testing.T) {
 	g := newGate()
 	b := stuck(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "/late")
@@ -329,7 +329,7 @@ func TestRule36And37TakeoverAndLateFinisher(t *testing.T) {
 	next.wantRuns(1)
 }
 
-func TestRule37LateWhileTheSuccessorRuns(t *testing.T) {
+func TestLateWhileTheSuccessorRuns(t *testing.T) {
 	g, h := newGate(), newGate()
 	b := stuck(t, g.ServeHTTP)
 	next := b.twin(setup{run: h.ServeHTTP})
@@ -344,7 +344,7 @@ func TestRule37LateWhileTheSuccessorRuns(t *testing.T) {
 	b.wantReplay(receive(t, running), "k", "{}")
 }
 
-func TestRule38LongHandler(t *testing.T) {
+func TestLongHandler(t *testing.T) {
 	const lease = 150 * time.Millisecond
 	g := newGate()
 	b := newBed(t, setup{run: g.ServeHTTP, keys: idempotency.Config{Lease: lease}})
@@ -389,7 +389,7 @@ func TestRule38LongHandler(t *testing.T) {
 	})
 }
 
-func TestRule39StoreDown(t *testing.T) {
+func TestStoreDown(t *testing.T) {
 	down := func(context.Context, store.KeyClaim) (store.KeyRecord, bool, error) {
 		return store.KeyRecord{}, false, errors.New("connection refused: password=secret")
 	}
@@ -422,7 +422,7 @@ func TestRule39StoreDown(t *testing.T) {
 	loose.wantRuns(2)
 }
 
-func TestRule40TTL(t *testing.T) {
+func TestTTL(t *testing.T) {
 	g := newGate()
 	b := newBed(t, setup{cfg: httpkey.Config{TTL: time.Hour}, run: g.ServeHTTP})
 	running := b.later("k", "{}")
@@ -454,14 +454,14 @@ func TestRule40TTL(t *testing.T) {
 	short.wantRuns(1)
 }
 
-func TestRule41ExpiryComesBeforeTheHash(t *testing.T) {
+func TestExpiryComesBeforeTheHash(t *testing.T) {
 	b := newBed(t, setup{cfg: httpkey.Config{TTL: time.Millisecond}})
 	b.post("k", `{"a":1}`)
 	b.await("the record expires", func() bool { return b.post("k", `{"a":2}`).status == http.StatusOK })
 }
 
 // A store whose clock is an hour ahead of ours gives the same answers.
-func TestRule42OnlyTheStoresClockCounts(t *testing.T) {
+func TestOnlyTheStoresClockCounts(t *testing.T) {
 	g := newGate()
 	b := newBed(t, setup{run: g.ServeHTTP})
 	ahead := b.twin(setup{})
@@ -481,7 +481,7 @@ func TestRule42OnlyTheStoresClockCounts(t *testing.T) {
 	receive(t, running)
 }
 
-func TestRule43CorruptRecord(t *testing.T) {
+func TestCorruptRecord(t *testing.T) {
 	b := newBed(t, setup{})
 	b.post("k", "{}")
 	for name, damage := range map[string]func(r *store.KeyRecord){
@@ -510,8 +510,8 @@ func TestRule43CorruptRecord(t *testing.T) {
 	}
 }
 
-// TestRule43UnknownState: a state that nobody knows is not a store that is down, so FailOpen does not run it either.
-func TestRule43UnknownState(t *testing.T) {
+// TestUnknownState: a state that nobody knows is not a store that is down, so FailOpen does not run it either.
+func TestUnknownState(t *testing.T) {
 	b := newBed(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(_ string, err error) { t.Error("it failed open:", err) }}})
 	b.post("k", "{}")
 	b.db.claim = func(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
@@ -525,7 +525,7 @@ func TestRule43UnknownState(t *testing.T) {
 	b.wantRuns(1)
 }
 
-func TestRule44CleaningLeavesWhatIsNotOver(t *testing.T) {
+func TestCleaningLeavesWhatIsNotOver(t *testing.T) {
 	g := newGate()
 	b := newBed(t, setup{cfg: httpkey.Config{TTL: time.Millisecond}, run: func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Effect") != "" {
@@ -554,7 +554,7 @@ func TestRule44CleaningLeavesWhatIsNotOver(t *testing.T) {
 	receive(t, running)
 }
 
-func TestRule45Problems(t *testing.T) {
+func TestProblems(t *testing.T) {
 	const secret = "secret-key-that-nobody-must-see"
 	b := newBed(t, setup{cfg: httpkey.Config{DocsURL: "https://example.com/keys", Scope: who}})
 	principal := with("Principal", "alice")

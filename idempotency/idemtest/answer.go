@@ -17,17 +17,17 @@ import (
 
 func answerChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "behaviour_42_same_hash_replays", run: sameHashReplays[T]},
-		{name: "behaviour_42_byte_for_byte", run: byteForByte[T]},
-		{name: "behaviour_42_other_hash_conflicts_in_every_state", run: otherHashConflicts[T]},
-		{name: "behaviour_42_expired_runs_again_whatever_the_hash", run: expiredRunsAgain[T]},
-		{name: "behaviour_44_parallel_requests_run_once", run: parallelRunsOnce[T]},
-		{name: "behaviour_44_waiting_returns_the_answer", run: waitingReturnsTheAnswer[T]},
-		{name: "behaviour_45_tenant_and_operation_separate", run: separate[T]},
-		{name: "behaviour_45_keys_compare_as_bytes", run: asBytes[T]},
-		{name: "rule_34_too_large_is_a_tombstone", run: tooLarge[T]},
-		{name: "rule_40_an_answer_has_its_own_time", run: answerExpires[T]},
-		{name: "rule_44_purging_takes_what_has_expired_only", run: purging[T]},
+		{name: "same_hash_replays", run: sameHashReplays[T]},
+		{name: "byte_for_byte", run: byteForByte[T]},
+		{name: "other_hash_conflicts_in_every_state", run: otherHashConflicts[T]},
+		{name: "expired_runs_again_whatever_the_hash", run: expiredRunsAgain[T]},
+		{name: "parallel_requests_run_once", run: parallelRunsOnce[T]},
+		{name: "waiting_returns_the_answer", run: waitingReturnsTheAnswer[T]},
+		{name: "tenant_and_operation_separate", run: separate[T]},
+		{name: "keys_compare_as_bytes", run: asBytes[T]},
+		{name: "too_large_is_a_tombstone", run: tooLarge[T]},
+		{name: "an_answer_has_its_own_time", run: answerExpires[T]},
+		{name: "purging_takes_what_has_expired_only", run: purging[T]},
 	}
 }
 
@@ -315,7 +315,7 @@ func answerExpires[T any](b *bed[T]) {
 }
 
 func purging[T any](b *bed[T]) {
-	keys := b.open(b.db, idempotency.Config{CleanBatch: 3})
+	keys := b.open(b.db, idempotency.Config{PurgeBatchSize: 3})
 	short := func(key string) idempotency.Request {
 		req := request(key)
 		req.TTL = time.Millisecond

@@ -13,11 +13,11 @@ import (
 
 func failChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "behaviour_43_a_failed_key_runs_again", run: failedRunsAgain[T]},
-		{name: "behaviour_43_a_late_failure_overwrites_nothing", run: lateFailure[T]},
-		{name: "rule_24_what_is_not_to_be_stored_goes_to_its_caller_only", run: dontStore[T]},
-		{name: "rule_26_after_an_effect_nothing_runs_again", run: afterAnEffect[T]},
-		{name: "rule_27_a_panic_gives_the_key_back_and_goes_on", run: panics[T]},
+		{name: "a_failed_key_runs_again", run: failedRunsAgain[T]},
+		{name: "a_late_failure_overwrites_nothing", run: lateFailure[T]},
+		{name: "what_is_not_to_be_stored_goes_to_its_caller_only", run: dontStore[T]},
+		{name: "after_an_effect_nothing_runs_again", run: afterAnEffect[T]},
+		{name: "a_panic_gives_the_key_back_and_goes_on", run: panics[T]},
 	}
 }
 

@@ -12,15 +12,15 @@ import (
 
 func leaseChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "rule_20_retry_after_is_what_is_left_of_the_lease", run: retryAfter[T]},
-		{name: "rule_36_a_dead_process_is_taken_over_after_its_lease", run: takenOver[T]},
-		{name: "rule_37_a_late_finisher_gets_the_stored_answer", run: lateFinisher[T]},
-		{name: "rule_37_a_late_finisher_whose_successor_is_at_it", run: lateFinisherBusy[T]},
-		{name: "rule_37_a_late_finisher_without_a_successor", run: lateFinisherAlone[T]},
-		{name: "rule_37_a_late_phase_without_a_successor", run: latePhase[T]},
-		{name: "rule_38_a_long_run_keeps_its_key", run: longRun[T]},
-		{name: "rule_38_a_lost_lease_ends_the_context", run: lostLease[T]},
-		{name: "rule_28_an_answer_is_stored_after_its_caller_has_gone", run: callerGone[T]},
+		{name: "retry_after_is_what_is_left_of_the_lease", run: retryAfter[T]},
+		{name: "a_dead_process_is_taken_over_after_its_lease", run: takenOver[T]},
+		{name: "a_late_finisher_gets_the_stored_answer", run: lateFinisher[T]},
+		{name: "a_late_finisher_whose_successor_is_at_it", run: lateFinisherBusy[T]},
+		{name: "a_late_finisher_without_a_successor", run: lateFinisherAlone[T]},
+		{name: "a_late_phase_without_a_successor", run: latePhase[T]},
+		{name: "a_long_run_keeps_its_key", run: longRun[T]},
+		{name: "a_lost_lease_ends_the_context", run: lostLease[T]},
+		{name: "an_answer_is_stored_after_its_caller_has_gone", run: callerGone[T]},
 	}
 }
 
@@ -59,7 +59,7 @@ func retryAfter[T any](b *bed[T]) {
 		if !errors.As(err, &in) || in.RetryAfter < 50*time.Minute || in.RetryAfter > time.Hour {
 			b.Errorf("got %v", err)
 		}
-		if class, d := waybill.Classify(err); class != waybill.Uncounted || d != in.RetryAfter {
+		if class, d := waybill.Classify(err); class != waybill.ClassDefer || d != in.RetryAfter {
 			b.Errorf("its class is %v, %v", class, d)
 		}
 	})

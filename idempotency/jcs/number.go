@@ -149,14 +149,14 @@ const (
 	smallestNormal = 1 << 52
 	// largestTiny is above the decimal exponent of every subnormal number: they are below 0.3 × 10^-307.
 	largestTiny = -307
-	// mostTiny is how many digits fit into a uint64.
-	mostTiny = 19
+	// maxTiny is how many digits fit into a uint64.
+	maxTiny = 19
 )
 
 // powers are 10^307 and those above it that subnormal divides by, made when the first is needed.
 var powers = sync.OnceValue(func() []*big.Int {
 	list := []*big.Int{new(big.Int).Exp(big.NewInt(10), big.NewInt(-largestTiny), nil)}
-	for len(list) <= mostTiny+400+largestTiny {
+	for len(list) <= maxTiny+400+largestTiny {
 		list = append(list, new(big.Int).Mul(list[len(list)-1], big.NewInt(10)))
 	}
 	return list
@@ -167,7 +167,7 @@ var powers = sync.OnceValue(func() []*big.Int {
 // strconv has no fast way for them: 1 MiB of 5e-324 took it 2.8 s, which a client can ask for with every request. This is one division of some
 // seventeen words.
 func (d decimal) subnormal() (float64, bool) {
-	if d.exponent > largestTiny || d.exponent < -400 || len(d.digits) > mostTiny {
+	if d.exponent > largestTiny || d.exponent < -400 || len(d.digits) > maxTiny {
 		return 0, false
 	}
 	var digits uint64

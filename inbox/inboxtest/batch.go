@@ -12,8 +12,8 @@ import (
 
 func batchChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "36_batch", run: batches[T]},
-		{name: "37_batch_with_failures", run: batchWithFailures[T]},
+		{name: "batch", run: batches[T]},
+		{name: "batch_with_failures", run: batchWithFailures[T]},
 	}
 }
 
@@ -40,7 +40,7 @@ func batches[T any](b *bed[T]) {
 	for i, err := range results {
 		class, _ := waybill.Classify(err)
 		switch {
-		case i == 31 && class == waybill.Dead && !errors.Is(err, waybill.ErrConflict):
+		case i == 31 && class == waybill.ClassPermanent && !errors.Is(err, waybill.ErrConflict):
 		case i == 32 && errors.Is(err, waybill.ErrConflict):
 		case i < 31 && err == nil:
 		default:
@@ -74,7 +74,7 @@ func batchWithFailures[T any](b *bed[T]) {
 		for i, err := range results {
 			rec := b.record(g, evs[i])
 			if slices.Contains(bad, i) {
-				b.wantError(err, errNo, waybill.Uncounted)
+				b.wantError(err, errNo, waybill.ClassDefer)
 				if rec.State != store.InboxFailed || rec.Attempts != 1 {
 					b.Errorf("event %d failed: %+v", i, rec)
 				}

@@ -16,21 +16,21 @@ import (
 
 func failChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "37_failure_is_recorded", run: failureRecorded[T]},
-		{name: "37_panic", run: panics[T]},
-		{name: "38_not_due_then_again", run: notDue[T]},
-		{name: "38_dead_after_max", run: deadAfterMax[T]},
-		{name: "38_permanent", run: permanent[T]},
-		{name: "38_uncounted", run: uncounted[T]},
-		{name: "38_redrive", run: redrive[T]},
-		{name: "41a_killed", run: killed[T]},
-		{name: "41a_suspects", run: suspects[T]},
-		{name: "41a_abandoned", run: abandoned[T]},
-		{name: "41a_alone", run: alone[T]},
+		{name: "failure_is_recorded", run: failureRecorded[T]},
+		{name: "panic", run: panics[T]},
+		{name: "not_due_then_again", run: notDue[T]},
+		{name: "dead_after_max", run: deadAfterMax[T]},
+		{name: "permanent", run: permanent[T]},
+		{name: "uncounted", run: uncounted[T]},
+		{name: "redrive", run: redrive[T]},
+		{name: "killed", run: killed[T]},
+		{name: "suspects", run: suspects[T]},
+		{name: "abandoned", run: abandoned[T]},
+		{name: "alone", run: alone[T]},
 	}
 }
 
-var eager = inbox.Options{BaseBackoff: time.Microsecond, MaxBackoff: time.Microsecond}
+var eager = inbox.Options{BackoffBase: time.Microsecond, BackoffMax: time.Microsecond}
 
 // failureRecorded: the effects are rolled back, and the failure is there all the same, without a lease that the next attempt would have to
 // wait for.
@@ -42,7 +42,7 @@ func failureRecorded[T any](b *bed[T]) {
 			ev = d.Event
 		}
 		_, err := g.Consume(ctx, ev, b.failing("failed", errNo))
-		b.wantError(err, errNo, waybill.Uncounted)
+		b.wantError(err, errNo, waybill.ClassDefer)
 		if _, delay := waybill.Classify(err); delay != time.Second {
 			b.Errorf("way %d: it says to come back in %v, want 1s", n, delay)
 		}
@@ -64,7 +64,7 @@ func panics[T any](b *bed[T]) {
 		_ = b.effect(ctx, tx, "panic")
 		panic(errNo)
 	})
-	b.wantError(err, errNo, waybill.Uncounted)
+	b.wantError(err, errNo, waybill.ClassDefer)
 	if rec := b.record(g, ev); rec.State != store.InboxFailed || rec.Attempts != 1 {
 		b.Errorf("the record is %+v", rec)
 	}
@@ -72,13 +72,13 @@ func panics[T any](b *bed[T]) {
 }
 
 func notDue[T any](b *bed[T]) {
-	later := b.in.Group("later", inbox.Options{BaseBackoff: time.Hour, MaxBackoff: time.Hour})
+	later := b.in.Group("later", inbox.Options{BackoffBase: time.Hour, BackoffMax: time.Hour})
 	ev := event(1)
 	if _, err := later.Consume(context.Background(), ev, b.failing("a", errNo)); err == nil {
 		b.Fatal("it did not fail")
 	}
 	_, err := later.Consume(context.Background(), ev, b.never())
-	b.wantError(err, waybill.ErrNotDue, waybill.Uncounted)
+	b.wantError(err, waybill.ErrNotDue, waybill.ClassDefer)
 	if _, delay := waybill.Classify(err); delay < 59*time.Minute || delay > time.Hour {
 		b.Errorf("it is due in %v", delay)
 	}
@@ -114,19 +114,19 @@ func (b *bed[T]) exhaust(g *inbox.Group[T], ev waybill.Event) int {
 
 func deadAfterMax[T any](b *bed[T]) {
 	o := eager
-	o.MaxRetry = 2
+	o.MaxAttempts = 3
 	g := b.in.Group("G", o)
 	ev := event(1)
 	if ran := b.exhaust(g, ev); ran != 3 {
 		b.Errorf("the handler ran %d times, want once and two retries", ran)
 	}
 	rec := b.record(g, ev)
-	if rec.State != store.InboxDead || rec.Attempts != 3 || !strings.Contains(rec.LastError, "exceeded maxRetry") || !strings.Contains(rec.LastError, "no") {
+	if rec.State != store.InboxDead || rec.Attempts != 3 || !strings.Contains(rec.LastError, "exceeded max attempts") || !strings.Contains(rec.LastError, "no") {
 		b.Errorf("the record is %+v", rec)
 	}
 	_, err := g.Consume(context.Background(), ev, b.never())
-	b.wantError(err, waybill.ErrDead, waybill.Dead)
-	o.MaxRetry = -1
+	b.wantError(err, waybill.ErrDead, waybill.ClassPermanent)
+	o.MaxAttempts = 1
 	never := b.in.Group("never", o)
 	if ran := b.exhaust(never, ev); ran != 1 {
 		b.Errorf("without retries the handler ran %d times", ran)
@@ -137,7 +137,7 @@ func permanent[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{})
 	ev := event(1)
 	_, err := g.Consume(context.Background(), ev, b.failing("p", waybill.Permanent(errNo)))
-	b.wantError(err, waybill.ErrDead, waybill.Dead)
+	b.wantError(err, waybill.ErrDead, waybill.ClassPermanent)
 	if rec := b.record(g, ev); rec.State != store.InboxDead || rec.Attempts != 1 {
 		b.Errorf("the record is %+v", rec)
 	}
@@ -164,7 +164,7 @@ func uncounted[T any](b *bed[T]) {
 		cancel()
 		return ctx.Err()
 	})
-	b.wantError(err, context.Canceled, waybill.Uncounted)
+	b.wantError(err, context.Canceled, waybill.ClassDefer)
 	if rec := b.record(g, again); rec.State != store.InboxFailed || rec.Attempts != 0 {
 		b.Errorf("after a shutdown the record is %+v", rec)
 	}
@@ -174,7 +174,7 @@ func uncounted[T any](b *bed[T]) {
 // redrive: an operator lets a dead event be tried again; its fence goes on from where it was.
 func redrive[T any](b *bed[T]) {
 	o := eager
-	o.MaxRetry = 1
+	o.MaxAttempts = 2
 	g := b.in.Group("G", o)
 	one, two := event(1), event(2)
 	b.exhaust(g, one)
@@ -205,7 +205,7 @@ func killed[T any](b *bed[T]) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	g := in.Group("G", inbox.Options{MaxRetry: 2, LockTTL: time.Millisecond})
+	g := in.Group("G", inbox.Options{MaxAttempts: 3, Lease: time.Millisecond})
 	attempts := 0
 	die := func(ctx context.Context, tx T, _ waybill.Event) error {
 		attempts++
@@ -241,7 +241,7 @@ func killed[T any](b *bed[T]) {
 		if attempts != 3 {
 			b.Errorf("way %d: %d attempts, want 3", n, attempts)
 		}
-		if rec := b.record(g, ev); rec.State != store.InboxDead || !strings.Contains(rec.LastError, "exceeded maxRetry") {
+		if rec := b.record(g, ev); rec.State != store.InboxDead || !strings.Contains(rec.LastError, "exceeded max attempts") {
 			b.Errorf("way %d: the record is %+v", n, rec)
 		}
 	}
@@ -294,7 +294,7 @@ func suspects[T any](b *bed[T]) {
 	if err := errors.Join(one.Deliver(context.Background(), []waybill.Delivery{extra})...); err != nil {
 		b.Errorf("Deliver: %v", err)
 	}
-	b.wantError(one.Deliver(context.Background(), []waybill.Delivery{extra})[0], waybill.ErrReplayed, waybill.Done)
+	b.wantError(one.Deliver(context.Background(), []waybill.Delivery{extra})[0], waybill.ErrReplayed, waybill.ClassDone)
 	for _, want := range []error{nil, waybill.ErrReplayed} {
 		if err := bus.Deliver(context.Background(), []waybill.Delivery{extra})[0]; !errors.Is(err, want) {
 			b.Errorf("Deliver: %v, want %v", err, want)
@@ -320,7 +320,7 @@ func suspects[T any](b *bed[T]) {
 	ctx, cancel := context.WithCancel(suspected(ds[1].Event))
 	cancel()
 	_, err := slow.Consume(ctx, ds[1].Event, b.never())
-	b.wantError(err, context.Canceled, waybill.Uncounted)
+	b.wantError(err, context.Canceled, waybill.ClassDefer)
 	b.wantNone(slow, ds[1].Event)
 	close(let)
 	if err := <-ended; err != nil {
@@ -334,7 +334,7 @@ func alone[T any](b *bed[T]) {
 	g, other := b.in.Group("G", eager), b.in.Group("other", eager)
 	retried, suspect := event(0), event(1)
 	_, err := g.Consume(context.Background(), retried, func(context.Context, T, waybill.Event) error { return errNo })
-	b.wantError(err, errNo, waybill.Uncounted)
+	b.wantError(err, errNo, waybill.ClassDefer)
 	held, let := make(chan struct{}), make(chan struct{})
 	first, second := make(chan error, 1), make(chan error, 1)
 	var under atomic.Int64
@@ -399,11 +399,11 @@ func abandoned[T any](b *bed[T]) {
 	for n := range 8 {
 		ds = append(ds, waybill.Delivery{Event: event(n), Attempt: 1, Uncounted: true})
 	}
-	o := inbox.Options{LockTTL: time.Millisecond, BaseBackoff: time.Microsecond, MaxBackoff: time.Microsecond}
+	o := inbox.Options{Lease: time.Millisecond, BackoffBase: time.Microsecond, BackoffMax: time.Microsecond}
 	before := in.Group("G", o)
 	before.Handle("", "Happened", b.apply("abandoned"))
 	for _, err := range before.Deliver(context.Background(), ds) {
-		b.wantError(err, errGone, waybill.Uncounted)
+		b.wantError(err, errGone, waybill.ClassDefer)
 	}
 	var under atomic.Int64
 	g := b.in.Group("G", o)
@@ -447,7 +447,7 @@ var errGone = errors.New("the process is gone")
 
 func (gone[T]) Succeed(context.Context, T, store.Attempt) (bool, error) { return false, errGone }
 
-func (gone[T]) FailEvent(context.Context, store.Intake, store.Failure) (bool, error) {
+func (gone[T]) FailEvent(context.Context, store.InboxEntry, store.Failure) (bool, error) {
 	return false, errGone
 }
 

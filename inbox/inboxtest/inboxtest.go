@@ -29,7 +29,7 @@ type check[T any] struct {
 func Run[T any](t *testing.T, h storetest.Harness[T]) {
 	t.Helper()
 	for _, c := range slices.Concat(onceChecks[T](), failChecks[T](), leaseChecks[T](), batchChecks[T](), sinkChecks[T](), keepChecks[T]()) {
-		t.Run("behaviour_"+c.name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			if c.concurrent && !h.Features.LateCommits {
 				t.Skip("this store has one writer at a time")
 			}

@@ -13,10 +13,10 @@ import (
 
 func keepChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "38_retried_without_delivery", run: retriedWithoutDelivery[T]},
-		{name: "38_retried_after_a_crash", run: retriedAfterCrash[T]},
-		{name: "38_retention", run: retention[T]},
-		{name: "38_stats", run: stats[T]},
+		{name: "retried_without_delivery", run: retriedWithoutDelivery[T]},
+		{name: "retried_after_a_crash", run: retriedAfterCrash[T]},
+		{name: "retention", run: retention[T]},
+		{name: "stats", run: stats[T]},
 	}
 }
 
@@ -40,7 +40,7 @@ func retriedWithoutDelivery[T any](b *bed[T]) {
 	}
 	in := b.inbox(inbox.Config{RetryInterval: 5 * time.Millisecond})
 	o := eager
-	o.KeepEvent = true
+	o.StoreEvent = true
 	g := in.Group("G", o)
 	var calls atomic.Int64
 	ev := waybill.NewEvent("Happened", 1)
@@ -74,13 +74,13 @@ func retriedWithoutDelivery[T any](b *bed[T]) {
 // retriedAfterCrash: one whose consumer vanished is tried again when its lease has run out.
 func retriedAfterCrash[T any](b *bed[T]) {
 	in := b.inbox(inbox.Config{RetryInterval: 5 * time.Millisecond})
-	g := in.Group("G", inbox.Options{KeepEvent: true, LockTTL: 20 * time.Millisecond})
+	g := in.Group("G", inbox.Options{StoreEvent: true, Lease: 20 * time.Millisecond})
 	ev := event(1)
 	g.Handle("", "Happened", b.apply("crash"))
 	entered, leave := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		_, err := b.inbox(inbox.Config{}).Group("G", inbox.Options{KeepEvent: true, LockTTL: 20 * time.Millisecond}).
+		_, err := b.inbox(inbox.Config{}).Group("G", inbox.Options{StoreEvent: true, Lease: 20 * time.Millisecond}).
 			ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error {
 				close(entered)
 				<-leave
@@ -93,7 +93,7 @@ func retriedAfterCrash[T any](b *bed[T]) {
 	b.await("it is applied", func() bool { return b.record(g, ev).State == store.InboxSucceeded })
 	stop()
 	close(leave)
-	b.wantError(<-done, waybill.ErrLeaseLost, waybill.Uncounted)
+	b.wantError(<-done, waybill.ErrLeaseLost, waybill.ClassDefer)
 	b.wantEffects("crash", 1)
 }
 
@@ -138,7 +138,7 @@ func retention[T any](b *bed[T]) {
 
 func stats[T any](b *bed[T]) {
 	db := b.DB
-	one := b.in.Group("one", inbox.Options{MaxRetry: 5, BaseBackoff: time.Microsecond, MaxBackoff: time.Microsecond})
+	one := b.in.Group("one", inbox.Options{MaxAttempts: 6, BackoffBase: time.Microsecond, BackoffMax: time.Microsecond})
 	two := b.in.Group("two", inbox.Options{})
 	quiet := b.in.Group("quiet", inbox.Options{})
 	b.consume(one, event(1), b.apply("s"))
@@ -148,7 +148,7 @@ func stats[T any](b *bed[T]) {
 		b.await("it fails", func() bool {
 			_, err := one.Consume(context.Background(), failed, b.failing("s", errNo))
 			class, _ := waybill.Classify(err)
-			return class == waybill.Uncounted
+			return class == waybill.ClassDefer
 		})
 	}
 	b.await("it was tried twice", func() bool {

@@ -13,13 +13,13 @@ import (
 
 func leaseChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "39_leased", run: leased[T]},
-		{name: "39_lease_expires", run: leaseExpires[T]},
-		{name: "39_lease_expires_in_a_transaction", concurrent: true, run: leaseExpiresInTx[T]},
-		{name: "39_lease_expires_and_nobody_comes", run: leaseExpiresAlone[T]},
-		{name: "39_leased_failure", run: leasedFailure[T]},
-		{name: "39_lease_key", run: leaseKey[T]},
-		{name: "39_takeover_of_success", run: takeoverOfSuccess[T]},
+		{name: "leased", run: leased[T]},
+		{name: "lease_expires", run: leaseExpires[T]},
+		{name: "lease_expires_in_a_transaction", concurrent: true, run: leaseExpiresInTx[T]},
+		{name: "lease_expires_and_nobody_comes", run: leaseExpiresAlone[T]},
+		{name: "leased_failure", run: leasedFailure[T]},
+		{name: "lease_key", run: leaseKey[T]},
+		{name: "takeover_of_success", run: takeoverOfSuccess[T]},
 	}
 }
 
@@ -38,7 +38,7 @@ func leased[T any](b *bed[T]) {
 				b.Errorf("during the handler the record is %+v", rec)
 			}
 			_, err := g.Consume(context.Background(), ev, b.never())
-			b.wantError(err, waybill.ErrInProgress, waybill.Uncounted)
+			b.wantError(err, waybill.ErrInProgress, waybill.ClassDefer)
 			if !finishes {
 				return nil
 			}
@@ -56,7 +56,7 @@ func leased[T any](b *bed[T]) {
 
 // leaseExpires: who comes after the lease has run out has the event, and the first one's effects are rolled back when it wants to finish.
 func leaseExpires[T any](b *bed[T]) {
-	slow := b.in.Group("G", inbox.Options{LockTTL: time.Millisecond})
+	slow := b.in.Group("G", inbox.Options{Lease: time.Millisecond})
 	other := b.inbox(inbox.Config{}).Group("G", inbox.Options{})
 	ev := event(1)
 	_, err := slow.ConsumeLeased(context.Background(), ev, func(_ context.Context, l *inbox.Lease[T]) error {
@@ -74,7 +74,7 @@ func leaseExpires[T any](b *bed[T]) {
 		})
 		return l.Finish(context.Background(), func(ctx context.Context, tx T) error { return b.effect(ctx, tx, "first") })
 	})
-	b.wantError(err, waybill.ErrLeaseLost, waybill.Uncounted)
+	b.wantError(err, waybill.ErrLeaseLost, waybill.ClassDefer)
 	b.wantEffects("first", 0)
 	b.wantEffects("second", 1)
 	if rec := b.record(other, ev); rec.State != store.InboxSucceeded || rec.Attempts != 2 {
@@ -85,7 +85,7 @@ func leaseExpires[T any](b *bed[T]) {
 // leaseExpiresAlone: an attempt that takes longer than its lease succeeds all the same, as long as no other has taken over. Refused, it would be
 // delivered again, and what it did elsewhere would happen twice.
 func leaseExpiresAlone[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{LockTTL: time.Millisecond})
+	g := b.in.Group("G", inbox.Options{Lease: time.Millisecond})
 	overdue := func(ev waybill.Event) {
 		b.await("the lease is over", func() bool { rec := b.record(g, ev); return !rec.LeaseUntil.After(rec.Now) })
 	}
@@ -128,7 +128,7 @@ func leaseExpiresAlone[T any](b *bed[T]) {
 }
 
 func leaseExpiresInTx[T any](b *bed[T]) {
-	slow := b.in.Group("G", inbox.Options{LockTTL: time.Millisecond})
+	slow := b.in.Group("G", inbox.Options{Lease: time.Millisecond})
 	other := b.inbox(inbox.Config{}).Group("G", inbox.Options{})
 	ev := event(1)
 	_, err := slow.Consume(redelivered(ev, 2), ev, func(ctx context.Context, tx T, _ waybill.Event) error {
@@ -141,7 +141,7 @@ func leaseExpiresInTx[T any](b *bed[T]) {
 		})
 		return b.effect(ctx, tx, "first")
 	})
-	b.wantError(err, waybill.ErrLeaseLost, waybill.Uncounted)
+	b.wantError(err, waybill.ErrLeaseLost, waybill.ClassDefer)
 	b.wantEffects("first", 0)
 	b.wantEffects("second", 1)
 }
@@ -150,7 +150,7 @@ func leasedFailure[T any](b *bed[T]) {
 	g := b.in.Group("G", eager)
 	ev := event(1)
 	_, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error { return errNo })
-	b.wantError(err, errNo, waybill.Uncounted)
+	b.wantError(err, errNo, waybill.ClassDefer)
 	rec := b.record(g, ev)
 	if rec.State != store.InboxFailed || !rec.LeaseUntil.IsZero() || !strings.Contains(rec.LastError, "no") {
 		b.Errorf("the record is %+v", rec)
@@ -208,13 +208,13 @@ func takeoverOfSuccess[T any](b *bed[T]) {
 		b.Fatal(err)
 	}
 	before := b.record(g, ev)
-	if _, ok, err := db.ClaimEvent(context.Background(), before.Intake, waybill.NewID(), time.Minute, 100, nil); ok || err != nil {
+	if _, ok, err := db.ClaimEvent(context.Background(), before.InboxEntry, waybill.NewID(), time.Minute, 100, nil); ok || err != nil {
 		b.Errorf("a success was taken over: %v, %v", ok, err)
 	}
-	if ok, err := db.FailEvent(context.Background(), before.Intake, store.Failure{Owner: old.Owner, Fence: old.Fence}); ok || err != nil {
+	if ok, err := db.FailEvent(context.Background(), before.InboxEntry, store.Failure{Owner: old.Owner, Fence: old.Fence}); ok || err != nil {
 		b.Errorf("a success was made a failure: %v, %v", ok, err)
 	}
-	if ok, err := db.FailEvent(context.Background(), before.Intake, store.Failure{}); ok || err != nil {
+	if ok, err := db.FailEvent(context.Background(), before.InboxEntry, store.Failure{}); ok || err != nil {
 		b.Errorf("a success was made a failure by who had claimed nothing: %v, %v", ok, err)
 	}
 	if ok, err := db.ReleaseEvent(context.Background(), old); ok || err != nil {

@@ -14,17 +14,17 @@ import (
 
 func onceChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "36_a_hundred_in_parallel", run: parallel[T]},
-		{name: "36_busy_elsewhere", concurrent: true, run: busyElsewhere[T]},
-		{name: "36_replayed", run: replayed[T]},
-		{name: "40_another_type_or_payload", run: conflict[T]},
-		{name: "41_two_groups", run: twoGroups[T]},
-		{name: "41_two_handlers", run: twoHandlers[T]},
-		{name: "41b_nested", run: nested[T]},
-		{name: "41b_ended_by_the_handler", run: endedByHandler[T]},
-		{name: "41_by_dedup_key", run: byDedupKey[T]},
-		{name: "41b_no_id", run: noID[T]},
-		{name: "36_wait", run: waits[T]},
+		{name: "a_hundred_in_parallel", run: parallel[T]},
+		{name: "busy_elsewhere", concurrent: true, run: busyElsewhere[T]},
+		{name: "replayed", run: replayed[T]},
+		{name: "another_type_or_payload", run: conflict[T]},
+		{name: "two_groups", run: twoGroups[T]},
+		{name: "two_handlers", run: twoHandlers[T]},
+		{name: "nested", run: nested[T]},
+		{name: "ended_by_the_handler", run: endedByHandler[T]},
+		{name: "by_dedup_key", run: byDedupKey[T]},
+		{name: "no_id", run: noID[T]},
+		{name: "wait", run: waits[T]},
 	}
 }
 
@@ -77,7 +77,7 @@ func busyElsewhere[T any](b *bed[T]) {
 	ev := event(1)
 	b.consume(one, ev, func(ctx context.Context, tx T, _ waybill.Event) error {
 		_, err := two.Consume(context.Background(), ev, b.never())
-		b.wantError(err, waybill.ErrInProgress, waybill.Uncounted)
+		b.wantError(err, waybill.ErrInProgress, waybill.ClassDefer)
 		return b.effect(ctx, tx, "once")
 	})
 	if res, err := two.Consume(context.Background(), ev, b.never()); err != nil || !res.Replayed {
@@ -104,7 +104,7 @@ func replayed[T any](b *bed[T]) {
 
 // conflict: the same id with another content is refused, and changes nothing, whatever the record says.
 func conflict[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{BaseBackoff: time.Nanosecond, MaxBackoff: time.Nanosecond})
+	g := b.in.Group("G", inbox.Options{BackoffBase: time.Nanosecond, BackoffMax: time.Nanosecond})
 	done, failed := event(1), event(2)
 	b.consume(g, done, b.apply("done"))
 	if _, err := g.Consume(context.Background(), failed, b.failing("failed", errNo)); err == nil {
@@ -118,7 +118,7 @@ func conflict[T any](b *bed[T]) {
 		for _, wrong := range []waybill.Event{otherType, otherPayload} {
 			for _, ctx := range []context.Context{context.Background(), redelivered(wrong, 2)} {
 				_, err := g.Consume(ctx, wrong, b.never())
-				b.wantError(err, waybill.ErrConflict, waybill.Dead)
+				b.wantError(err, waybill.ErrConflict, waybill.ClassPermanent)
 			}
 		}
 		after := b.record(g, ev)
@@ -232,7 +232,7 @@ func byDedupKey[T any](b *bed[T]) {
 func noID[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{})
 	_, err := g.Consume(context.Background(), waybill.Event{Type: "A"}, b.never())
-	if class, _ := waybill.Classify(err); class != waybill.Dead {
+	if class, _ := waybill.Classify(err); class != waybill.ClassPermanent {
 		b.Errorf("an event without an id: %v of class %v", err, class)
 	}
 }
@@ -285,7 +285,7 @@ func waits[T any](b *bed[T]) {
 	started, done := begun(short, long, end, nil)
 	<-started
 	_, err := short.Consume(context.Background(), long, b.never())
-	b.wantError(err, waybill.ErrInProgress, waybill.Uncounted)
+	b.wantError(err, waybill.ErrInProgress, waybill.ClassDefer)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := g.Consume(ended, event(4), b.never()); err == nil {

@@ -14,12 +14,12 @@ import (
 
 func sinkChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "8_settles_with_the_effect", run: settlesWithEffect[T]},
-		{name: "8_all_or_nothing", run: allOrNothing[T]},
-		{name: "8_relayed", run: relayed[T]},
-		{name: "8_bus_settles_when_all_have_it", run: busSettles[T]},
-		{name: "41_bus", run: bus[T]},
-		{name: "41_no_handler", run: noHandler[T]},
+		{name: "settles_with_the_effect", run: settlesWithEffect[T]},
+		{name: "all_or_nothing", run: allOrNothing[T]},
+		{name: "relayed", run: relayed[T]},
+		{name: "bus_settles_when_all_have_it", run: busSettles[T]},
+		{name: "bus", run: bus[T]},
+		{name: "no_handler", run: noHandler[T]},
 	}
 }
 
@@ -120,7 +120,7 @@ func allOrNothing[T any](b *bed[T]) {
 	}
 	for _, part := range [][]waybill.Delivery{ds[:1], ds} {
 		for _, err := range g.Deliver(context.Background(), part) {
-			b.wantError(err, waybill.ErrLeaseLost, waybill.Uncounted)
+			b.wantError(err, waybill.ErrLeaseLost, waybill.ClassDefer)
 		}
 	}
 	for _, d := range ds {
@@ -189,7 +189,7 @@ func busSettles[T any](b *bed[T]) {
 	two.Handle("", "Happened", b.failing("two", errNo))
 	ds := b.deliveries(3)
 	for _, err := range inbox.NewBus(one, two).Deliver(context.Background(), ds) {
-		b.wantError(err, errNo, waybill.Uncounted)
+		b.wantError(err, errNo, waybill.ClassDefer)
 	}
 	for _, d := range ds {
 		if s := b.state(d.ID); s != "ready" {
@@ -214,7 +214,7 @@ func bus[T any](b *bed[T]) {
 	bus := inbox.NewBus(one, two)
 	ev := event(1)
 	err := bus.Publish(context.Background(), ev)
-	b.wantError(err, errNo, waybill.Uncounted)
+	b.wantError(err, errNo, waybill.ClassDefer)
 	b.wantEffects("one", 0)
 	b.wantEffects("two", 1)
 	fail = false
@@ -223,14 +223,14 @@ func bus[T any](b *bed[T]) {
 	b.wantEffects("two", 1)
 	other := event(2)
 	other.Type = "Unheard"
-	b.wantError(bus.Publish(context.Background(), other), waybill.ErrNoHandler, waybill.Dead)
+	b.wantError(bus.Publish(context.Background(), other), waybill.ErrNoHandler, waybill.ClassPermanent)
 }
 
 func noHandler[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{})
 	ev := event(1)
 	for _, err := range g.Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}) {
-		b.wantError(err, waybill.ErrNoHandler, waybill.Dead)
+		b.wantError(err, waybill.ErrNoHandler, waybill.ClassPermanent)
 	}
 	b.wantNone(g, ev)
 }

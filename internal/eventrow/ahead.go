@@ -20,7 +20,7 @@ const aheadShare = 8
 // first such row of each of these aggregates in the cursor's stretch; it may return other
 // aggregates as well. looked is how long the longest of these stretches is.
 func Ahead(
-	from []store.Cursor, seen []store.Sighting, limit int, plain func(store.Cursor, []store.Aggregate) (map[store.Aggregate]int64, error),
+	from []store.Cursor, seen []store.RowRef, limit int, plain func(store.Cursor, []store.Aggregate) (map[store.Aggregate]int64, error),
 ) (keys []store.Key, looked int, err error) {
 	for _, c := range from {
 		var aggs []store.Aggregate

@@ -15,9 +15,9 @@ import (
 
 // Policy is what is kept, and for how long.
 type Policy struct {
-	// KeepHistory is how long delivered events are kept; not positive: as long as they are there.
+	// HistoryRetention is how long delivered events are kept; not positive: as long as they are there.
 	KeepHistory time.Duration
-	// KeepDead is how long dead letters are kept; not positive: for ever.
+	// DeadRetention is how long dead letters are kept; not positive: for ever.
 	KeepDead time.Duration
 	// Batch is how many rows are deleted at a time: each batch is a transaction of its own.
 	Batch int
@@ -31,7 +31,7 @@ type Report struct {
 }
 
 // Once deletes, batch by batch, until nothing is left to delete. The report is right also when it fails.
-func Once(ctx context.Context, db store.Keeper, p Policy, hooks observe.Hooks) (Report, error) {
+func Once(ctx context.Context, db store.Maintainer, p Policy, hooks observe.Hooks) (Report, error) {
 	var r Report
 	age := p.KeepHistory
 	if age <= 0 {
@@ -54,7 +54,7 @@ func Once(ctx context.Context, db store.Keeper, p Policy, hooks observe.Hooks) (
 }
 
 func (p Policy) purge(
-	ctx context.Context, db store.Keeper, state store.State, age time.Duration, hooks observe.Hooks, r *Report, sum *int,
+	ctx context.Context, db store.Maintainer, state store.State, age time.Duration, hooks observe.Hooks, r *Report, sum *int,
 ) error {
 	for {
 		n, err := db.Purge(ctx, state, age, p.Batch)
@@ -80,7 +80,7 @@ func (p Policy) purge(
 // Loop does it once after the delay and then every interval, until ctx ends. A
 // failure is tried again at the next interval; an outage is logged when it
 // begins, once a minute at most, and when it is over.
-func Loop(ctx context.Context, db store.Keeper, p Policy, delay, interval time.Duration, log *slog.Logger, hooks observe.Hooks) {
+func Loop(ctx context.Context, db store.Maintainer, p Policy, delay, interval time.Duration, log *slog.Logger, hooks observe.Hooks) {
 	first := time.NewTimer(delay)
 	defer first.Stop()
 	select {

@@ -86,18 +86,18 @@ func (s *Session) Tx() *sql.Tx { return s.tx }
 func (s *Session) Owns(tx *sql.Tx) bool { return tx == s.tx }
 
 // Commit implements [store.Session].
-func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
+func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
 	if s.over {
-		return store.Ending{}, waybill.ErrTxDone
+		return store.CommitInfo{}, waybill.ErrTxDone
 	}
 	defer s.end()
-	var ending store.Ending
+	var ending store.CommitInfo
 	switch {
 	case check && len(accepted) > 0:
 		// Statements on a *sql.Tx cannot be seen, so neither can a ROLLBACK TO SAVEPOINT: ask for the rows.
 		present, err := s.dialect.Present(ctx, s.tx, accepted)
 		if err != nil {
-			return store.Ending{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
+			return store.CommitInfo{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
 		}
 		ending.Checked = true
 		for _, id := range accepted {
@@ -107,7 +107,7 @@ func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 		}
 	case s.dialect.Open != nil:
 		if err := s.dialect.Open(ctx, s.tx); err != nil {
-			return store.Ending{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
+			return store.CommitInfo{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
 		}
 	}
 	err := s.tx.Commit()
@@ -115,12 +115,12 @@ func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	case err == nil:
 		return ending, nil
 	case s.dialect.RolledBack(err), s.undone(ctx, err):
-		return store.Ending{}, fmt.Errorf("waybill: commit: %w", err)
+		return store.CommitInfo{}, fmt.Errorf("waybill: commit: %w", err)
 	}
 	if owned := s.owned(ctx, err); errors.Is(owned, waybill.ErrTxOwned) {
-		return store.Ending{}, owned
+		return store.CommitInfo{}, owned
 	}
-	return store.Ending{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
+	return store.CommitInfo{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
 }
 
 // owned turns "already ended" into what it means here: the caller's function ended a transaction that was not its own. A

@@ -17,7 +17,7 @@ const (
 )
 
 // retried are the classes of deliveries that are made again.
-var retried = []waybill.Class{waybill.Down, waybill.Uncounted, waybill.Counted}
+var retried = []waybill.Class{waybill.ClassUnavailable, waybill.ClassDefer, waybill.ClassRetry}
 
 // zero shows counters whose labels are known before anything is counted: an alert on an increase sees the first one then.
 func (o *Observer) zero() {
@@ -27,7 +27,7 @@ func (o *Observer) zero() {
 	} {
 		o.add(c, 0, plain)
 	}
-	for why := observe.Full; why <= observe.Stopped; why++ {
+	for why := observe.DropQueueFull; why <= observe.DropStopped; why++ {
 		o.add(o.in.enqueueHotDropped, 0, o.series.reason.get(dropReason(why)))
 	}
 	for _, what := range []string{"delivered", "dead", "written", "inbox"} {
@@ -38,11 +38,11 @@ func (o *Observer) zero() {
 // dropReason is a label's value: without spaces it is easier to type in a query.
 func dropReason(why observe.Drop) string {
 	switch why {
-	case observe.NotDue:
+	case observe.DropNotDue:
 		return "not_due"
-	case observe.ReadFirst:
+	case observe.DropAlreadyRead:
 		return "read_first"
-	case observe.Full, observe.Elsewhere, observe.Waits, observe.Missing, observe.Stopped:
+	case observe.DropQueueFull, observe.DropNotOwned, observe.DropBlocked, observe.DropRowMissing, observe.DropStopped:
 	}
 	return why.String()
 }

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/observe/otelobserve"
-	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -31,7 +31,7 @@ func TestCountersEqualWhatHappened(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := in.Group("INVENTORY", inbox.Options{BaseBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+	group := in.Group("INVENTORY", inbox.Options{BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
 	var applied, refused atomic.Int64
 	group.Handle("order", "OrderPlaced", func(_ context.Context, _ *memstore.Tx, ev waybill.Event) error {
 		switch {
@@ -75,7 +75,7 @@ func TestCountersEqualWhatHappened(t *testing.T) {
 	if n := p.value("waybill.lanes"); n != 32 {
 		t.Errorf("waybill.lanes = %v", n)
 	}
-	desk, err := operate.New(s.db, operate.Config{Observe: p.Hooks()})
+	desk, err := admin.New(s.db, admin.Config{Observe: p.Hooks()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,8 +148,8 @@ func TestLabelsAreLimited(t *testing.T) {
 	for i := range 10 {
 		d := &waybill.Delivery{Event: waybill.Event{Type: fmt.Sprint("T", i)}}
 		h.Delivered(d, time.Millisecond, 0)
-		h.Failed(d, waybill.Counted, errBoom, time.Millisecond)
-		h.Failed(d, waybill.Down, errBoom, time.Millisecond)
+		h.Failed(d, waybill.ClassRetry, errBoom, time.Millisecond)
+		h.Failed(d, waybill.ClassUnavailable, errBoom, time.Millisecond)
 	}
 	p.want(1, "waybill.dispatch.success", "event_type", "T1")
 	p.want(8, "waybill.dispatch.success", "event_type", "other")
@@ -213,11 +213,11 @@ func TestMeasuringAllocatesNothing(t *testing.T) {
 	d := &waybill.Delivery{Event: ev}
 	for name, call := range map[string]func(){
 		"HotEnqueued":  func() { h.HotEnqueued(1) },
-		"HotDropped":   func() { h.HotDropped(1, observe.NotDue) },
+		"HotDropped":   func() { h.HotDropped(1, observe.DropNotDue) },
 		"ColdEnqueued": func() { h.ColdEnqueued(1) },
 		"QueueDepths":  func() { h.QueueDepths(1, 1) },
 		"Delivered":    func() { h.Delivered(d, time.Millisecond, time.Millisecond) },
-		"Failed":       func() { h.Failed(d, waybill.Counted, errBoom, time.Millisecond) },
+		"Failed":       func() { h.Failed(d, waybill.ClassRetry, errBoom, time.Millisecond) },
 		"Died":         func() { h.Died(d, errBoom) },
 		"Read":         func() { h.Read("fast", 1, time.Millisecond, nil) },
 		"Settled":      func() { h.Settled(1, time.Millisecond, nil) },
@@ -225,7 +225,7 @@ func TestMeasuringAllocatesNothing(t *testing.T) {
 		"Consumed":     func() { h.Consumed("INVENTORY", &ev, time.Millisecond, false) },
 		"KeyRan":       func() { h.KeyRan("pay", time.Millisecond, nil) },
 		"KeyRefused":   func() { h.KeyRefused("pay", waybill.ErrConflict) },
-		"Received":     func() { h.Received("orders", waybill.Done, true, time.Millisecond) },
+		"Received":     func() { h.Received("orders", waybill.ClassDone, true, time.Millisecond) },
 	} {
 		if n := testing.AllocsPerRun(200, call); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)

@@ -130,7 +130,7 @@ func (o *Observer) Hooks() observe.Hooks {
 		KeyUnkept:     func(operation string, _ error) { o.add(o.in.keyUnkept, 1, o.operation(operation)) },
 		Keys:          o.keys,
 		Received:      o.received,
-		SetAside:      func(source string, _ error) { o.add(o.in.receiveDead, 1, o.source(source)) },
+		DeadLettered:  func(source string, _ error) { o.add(o.in.receiveDead, 1, o.source(source)) },
 		Reconciled:    o.reconciled,
 		Replayed:      func(n int) { o.add(o.in.deadReplayed, n, o.series.plain.get()) },
 		Discarded:     func(n int) { o.add(o.in.deadDiscarded, n, o.series.plain.get()) },

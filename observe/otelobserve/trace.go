@@ -154,7 +154,7 @@ const textLimit = 500
 
 // end ends a span with what became of the event. What another sink or transaction has settled is a success.
 func (o *Observer) end(span trace.Span, err error) {
-	if class, _ := waybill.Classify(err); class != waybill.Done {
+	if class, _ := waybill.Classify(err); class != waybill.ClassDone {
 		text := err.Error()
 		if len(text) > textLimit {
 			text = text[:textLimit]

@@ -244,7 +244,7 @@ func TestWrapKeepsWhatASinkSays(t *testing.T) {
 	if err := bus.Publish(t.Context(), ev); err != nil {
 		t.Error(err)
 	}
-	if d, ok := p.WrapGroup(group).(relay.DestinedSink); !ok || d.Destination(&ev) != group.Destination(&ev) {
+	if d, ok := p.WrapGroup(group).(relay.DestinationSink); !ok || d.Destination(&ev) != group.Destination(&ev) {
 		t.Error("the destination is lost")
 	}
 	if _, ok := p.Wrap(relay.SinkFunc(nil)).(relay.SerialSink); !ok {

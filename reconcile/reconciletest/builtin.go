@@ -36,7 +36,7 @@ func (b *bed[T]) finds(job reconcile.Job, want int, text string) {
 func stuckLeases[T any](b *bed[T]) {
 	stuck := waybill.NewID()
 	for id, lease := range map[waybill.ID]time.Duration{stuck: 0, waybill.NewID(): time.Hour} {
-		in := store.Intake{Group: "G", Key: id, Event: id, Type: "t"}
+		in := store.InboxEntry{Group: "G", Key: id, Event: id, Type: "t"}
 		if _, ok, err := b.DB.ClaimEvent(context.Background(), in, waybill.NewID(), lease, 5, nil); !ok || err != nil {
 			b.Fatalf("ClaimEvent: %v, %v", ok, err)
 		}
@@ -71,7 +71,7 @@ func stuckKeys[T any](b *bed[T]) {
 func nearLimit[T any](b *bed[T]) {
 	for attempts := range 4 {
 		id := waybill.NewID()
-		in := store.Intake{Group: "G", Key: id, Event: id, Type: "t"}
+		in := store.InboxEntry{Group: "G", Key: id, Event: id, Type: "t"}
 		for range attempts {
 			rec, ok, err := b.DB.ClaimEvent(context.Background(), in, waybill.NewID(), time.Hour, 10, nil)
 			if !ok || err != nil {

@@ -80,7 +80,7 @@ func inProgress[T any](b *bed[T]) {
 	r := b.new(b.DB, reconcile.Config{}, b.truth.job())
 	a := b.held("job")
 	_, err := r.RunOnce(context.Background(), "job")
-	if class, left := waybill.Classify(err); !errors.Is(err, waybill.ErrInProgress) || class != waybill.Uncounted || left < 50*time.Minute {
+	if class, left := waybill.Classify(err); !errors.Is(err, waybill.ErrInProgress) || class != waybill.ClassDefer || left < 50*time.Minute {
 		b.Errorf("a job that somebody runs: %v of class %v, %v", err, class, left)
 	}
 	if ok, err := b.DB.EndJob(context.Background(), a, store.JobEnd{}); !ok || err != nil {

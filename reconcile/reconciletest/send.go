@@ -18,9 +18,9 @@ import (
 
 func sendChecks[T any]() []check[T] {
 	return []check[T]{
-		{"behaviour_46_three_nodes_send_once", threeNodes[T]},
-		{"behaviour_47_what_a_restart_lost_is_restored", restored[T]},
-		{"behaviour_48_several_ids_one_effect", severalIDs[T]},
+		{"three_nodes_send_once", threeNodes[T]},
+		{"what_a_restart_lost_is_restored", restored[T]},
+		{"several_ids_one_effect", severalIDs[T]},
 		{"sent_once_within_the_look-back", remembered[T]},
 		{"pending_is_not_sent_again", pendingStays[T]},
 		{"events_without_a_key_keep_apart", keptApart[T]},
@@ -261,7 +261,7 @@ func limited[T any](b *bed[T]) {
 	}
 	job := b.truth.job()
 	job.Limit = 10
-	r := b.new(b.DB, reconcile.Config{Batch: 3}, job)
+	r := b.new(b.DB, reconcile.Config{BatchSize: 3}, job)
 	for n, want := range []struct {
 		found, sent int
 		more        bool

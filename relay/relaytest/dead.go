@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 )
@@ -15,17 +15,17 @@ import (
 // deadChecks are the behaviours of dead letters, blocked aggregates and purges.
 func deadChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "34_purge", run: purge[T]},
-		{name: "35_dead_letters", run: deadLetters[T]},
-		{name: "35_replay_in_order", run: replayInOrder[T]},
-		{name: "35_replay_behind_an_event_in_flight", run: replayBehind[T]},
-		{name: "35_replay_more_than_a_page", run: replayMany[T]},
-		{name: "35_replay_by_filter", run: replayByFilter[T]},
-		{name: "35a_block_replay", run: func(b *bed[T]) { blocked(b, replayIt) }},
-		{name: "35a_block_discard", run: func(b *bed[T]) { blocked(b, discardIt) }},
-		{name: "35a_block_unblock", run: func(b *bed[T]) { blocked(b, unblockIt) }},
-		{name: "35b_many_successors", run: manySuccessors[T]},
-		{name: "35b_many_of_one_aggregate", run: manyOfOne[T]},
+		{name: "purge", run: purge[T]},
+		{name: "dead_letters", run: deadLetters[T]},
+		{name: "replay_in_order", run: replayInOrder[T]},
+		{name: "replay_behind_an_event_in_flight", run: replayBehind[T]},
+		{name: "replay_more_than_a_page", run: replayMany[T]},
+		{name: "replay_by_filter", run: replayByFilter[T]},
+		{name: "block_replay", run: func(b *bed[T]) { blocked(b, replayIt) }},
+		{name: "block_discard", run: func(b *bed[T]) { blocked(b, discardIt) }},
+		{name: "block_unblock", run: func(b *bed[T]) { blocked(b, unblockIt) }},
+		{name: "many_successors", run: manySuccessors[T]},
+		{name: "many_of_one_aggregate", run: manyOfOne[T]},
 	}
 }
 
@@ -58,12 +58,12 @@ func purge[T any](b *bed[T]) {
 	if err := run.stop(); err != nil {
 		b.Fatal(err)
 	}
-	p, err := b.desk.Purger(operate.Keep{History: time.Microsecond, Dead: time.Microsecond, Batch: 10})
+	p, err := b.desk.Purger(admin.Retention{History: time.Microsecond, Dead: time.Microsecond, BatchSize: 10})
 	if err != nil {
 		b.Fatal(err)
 	}
-	var calls []operate.Purged
-	got, err := p.Once(b.Context(), func(p operate.Purged) { calls = append(calls, p) })
+	var calls []admin.Purged
+	got, err := p.Once(b.Context(), func(p admin.Purged) { calls = append(calls, p) })
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func purge[T any](b *bed[T]) {
 			b.Errorf("a pending event is %s after the purge", s)
 		}
 	}
-	if again, err := p.Once(b.Context(), nil); err != nil || again != (operate.Purged{}) {
+	if again, err := p.Once(b.Context(), nil); err != nil || again != (admin.Purged{}) {
 		b.Errorf("a second purge: %+v, %v", again, err)
 	}
 }
@@ -272,16 +272,16 @@ func replayByFilter[T any](b *bed[T]) {
 	b.write(evs...)
 	b.await("all are dead", func() bool { return b.stats().Dead == 45 })
 	healed.Store(true)
-	desk, err := operate.New(b.DB, operate.Config{Batch: 10})
+	desk, err := admin.New(b.DB, admin.Config{BatchSize: 10})
 	if err != nil {
 		b.Fatal(err)
 	}
-	var progress []operate.Progress
-	got, err := desk.ReplayAll(b.Context(), store.Filter{Type: "Tested"}, func(p operate.Progress) { progress = append(progress, p) })
+	var progress []admin.Progress
+	got, err := desk.ReplayAll(b.Context(), store.Filter{Type: "Tested"}, func(p admin.Progress) { progress = append(progress, p) })
 	if err != nil || len(got.IDs) != 35 {
 		b.Fatalf("%d were replayed (%v), want 35", len(got.IDs), err)
 	}
-	if len(progress) != 4 || progress[0] != (operate.Progress{Done: 10, Total: 35}) || progress[3].Done != 35 {
+	if len(progress) != 4 || progress[0] != (admin.Progress{Done: 10, Total: 35}) || progress[3].Done != 35 {
 		b.Errorf("progress: %+v", progress)
 	}
 	b.awaitEmpty()

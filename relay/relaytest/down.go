@@ -13,11 +13,11 @@ import (
 // downChecks are the behaviours of destinations that are down.
 func downChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "25_unavailable", run: unavailable[T]},
-		{name: "25_one_event_calls_it_down", run: oneCallsItDown[T]},
-		{name: "25_unavailable_after_a_crash", run: unavailableSuspects[T]},
-		{name: "25_nobody_waits_for_a_destination", run: nobodyWaits[T]},
-		{name: "25_a_probe_that_dies", run: deadProbe[T]},
+		{name: "unavailable", run: unavailable[T]},
+		{name: "one_event_calls_it_down", run: oneCallsItDown[T]},
+		{name: "unavailable_after_a_crash", run: unavailableSuspects[T]},
+		{name: "nobody_waits_for_a_destination", run: nobodyWaits[T]},
+		{name: "a_probe_that_dies", run: deadProbe[T]},
 	}
 }
 

@@ -17,15 +17,15 @@ import (
 // failChecks are the behaviours of failing deliveries.
 func failChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "14_failing", run: failing[T]},
-		{name: "15_max_attempts", run: maxAttempts[T]},
-		{name: "15_permanent", run: permanent[T]},
-		{name: "15_later_and_retry_after", run: laterAndRetryAfter[T]},
-		{name: "18_panic", run: panics[T]},
-		{name: "26_settle_fails", run: settleFails[T]},
-		{name: "26_settle_answer_lost", run: settleAnswerLost[T]},
-		{name: "32_undecodable", run: undecodable[T], needs: func(f storetest.Features) bool { return f.StoredHeaders }, why: "its rows cannot be broken"},
-		{name: "32_wrong_number_of_results", run: wrongResults[T]},
+		{name: "failing", run: failing[T]},
+		{name: "max_attempts", run: maxAttempts[T]},
+		{name: "permanent", run: permanent[T]},
+		{name: "later_and_retry_after", run: laterAndRetryAfter[T]},
+		{name: "panic", run: panics[T]},
+		{name: "settle_fails", run: settleFails[T]},
+		{name: "settle_answer_lost", run: settleAnswerLost[T]},
+		{name: "undecodable", run: undecodable[T], needs: func(f storetest.Features) bool { return f.StoredHeaders }, why: "its rows cannot be broken"},
+		{name: "wrong_number_of_results", run: wrongResults[T]},
 	}
 }
 

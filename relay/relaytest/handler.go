@@ -15,10 +15,10 @@ import (
 // handlerChecks are the behaviours of handlers in this process.
 func handlerChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "16_no_handler", run: noHandler[T]},
-		{name: "16_unknown_grace", run: unknownGrace[T]},
-		{name: "17_middleware", run: middleware[T]},
-		{name: "17_typed", run: typed[T]},
+		{name: "no_handler", run: noHandler[T]},
+		{name: "unknown_grace", run: unknownGrace[T]},
+		{name: "middleware", run: middleware[T]},
+		{name: "typed", run: typed[T]},
 	}
 }
 

@@ -14,14 +14,14 @@ import (
 // hotChecks are the behaviours of the hot path and of what waits.
 func hotChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "20_hot_queue_full", run: hotFull[T]},
-		{name: "20_hot_path", run: hotPath[T]},
-		{name: "21_delayed", run: delayed[T]},
-		{name: "22_hot_and_cold", run: hotAndCold[T]},
-		{name: "23_priority", run: priority[T]},
-		{name: "23_priority_ahead", run: priorityAhead[T]},
-		{name: "23_priority_of_aggregates_ahead", run: priorityOrderedAhead[T]},
-		{name: "23_priority_inside_an_aggregate", run: priorityInside[T]},
+		{name: "hot_queue_full", run: hotFull[T]},
+		{name: "hot_path", run: hotPath[T]},
+		{name: "delayed", run: delayed[T]},
+		{name: "hot_and_cold", run: hotAndCold[T]},
+		{name: "priority", run: priority[T]},
+		{name: "priority_ahead", run: priorityAhead[T]},
+		{name: "priority_of_aggregates_ahead", run: priorityOrderedAhead[T]},
+		{name: "priority_inside_an_aggregate", run: priorityInside[T]},
 	}
 }
 
@@ -53,7 +53,7 @@ func hotFull[T any](b *bed[T]) {
 	cfg := b.quick()
 	cfg.Workers, cfg.HotQueue = 1, 5
 	cfg.Observe = observe.Hooks{HotDropped: func(n int, why observe.Drop) {
-		if why == observe.Full {
+		if why == observe.DropQueueFull {
 			dropped.Add(int64(n))
 		}
 	}}
@@ -107,7 +107,7 @@ func delayed[T any](b *bed[T]) {
 	var notDue atomic.Int64
 	cfg := b.quick()
 	cfg.Observe = observe.Hooks{HotDropped: func(n int, why observe.Drop) {
-		if why == observe.NotDue {
+		if why == observe.DropNotDue {
 			notDue.Add(int64(n))
 		}
 	}}

@@ -17,11 +17,11 @@ import (
 func lateChecks[T any]() []check[T] {
 	late := func(f storetest.Features) bool { return f.LateCommits }
 	return []check[T]{
-		{name: "33_late_commit", run: lateCommit[T], needs: late, why: "no row can appear below one that was read"},
-		{name: "33_many_late_commits", run: manyLateCommits[T], needs: late, why: "no row can appear below one that was read"},
-		{name: "33_late_commit_of_a_held_aggregate", run: lateOfHeld[T], needs: late, why: "no row can appear below one that was read"},
-		{name: "33_settled_while_reading", run: settledWhileReading[T]},
-		{name: "33_plain_sql", run: plainSQL[T], needs: func(f storetest.Features) bool { return f.PlainSQL }, why: "it has no SQL"},
+		{name: "late_commit", run: lateCommit[T], needs: late, why: "no row can appear below one that was read"},
+		{name: "many_late_commits", run: manyLateCommits[T], needs: late, why: "no row can appear below one that was read"},
+		{name: "late_commit_of_a_held_aggregate", run: lateOfHeld[T], needs: late, why: "no row can appear below one that was read"},
+		{name: "settled_while_reading", run: settledWhileReading[T]},
+		{name: "plain_sql", run: plainSQL[T], needs: func(f storetest.Features) bool { return f.PlainSQL }, why: "it has no SQL"},
 	}
 }
 

@@ -18,15 +18,15 @@ import (
 // orderChecks are the behaviours of order, and of several relays.
 func orderChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "19_exactly_once", run: exactlyOnce[T]},
-		{name: "24_order_with_retries", run: orderWithRetries[T]},
-		{name: "24_order_through_hand_over", run: orderThroughHandOver[T]},
-		{name: "24_ordered_sink", run: orderedSink[T]},
-		{name: "24_ordered_sink_down", run: orderedSinkDown[T]},
-		{name: "24_one_aggregate_at_a_time", run: oneAtATime[T]},
-		{name: "24a_route", run: routes[T]},
-		{name: "24a_fan", run: fans[T]},
-		{name: "24a_other_name", run: otherName[T]},
+		{name: "exactly_once", run: exactlyOnce[T]},
+		{name: "order_with_retries", run: orderWithRetries[T]},
+		{name: "order_through_hand_over", run: orderThroughHandOver[T]},
+		{name: "ordered_sink", run: orderedSink[T]},
+		{name: "ordered_sink_down", run: orderedSinkDown[T]},
+		{name: "one_aggregate_at_a_time", run: oneAtATime[T]},
+		{name: "route", run: routes[T]},
+		{name: "fan", run: fans[T]},
+		{name: "other_name", run: otherName[T]},
 	}
 }
 
@@ -338,7 +338,7 @@ func fans[T any](b *bed[T]) {
 		return nil
 	}}
 	evs := []waybill.Event{event("bad", 0), event("bad", 1), event("a", 2), event("", 3)}
-	b.start(relay.Fan(one.sink(), two.sink()), b.quick())
+	b.start(relay.FanOut(one.sink(), two.sink()), b.quick())
 	b.write(evs...)
 	b.awaitEmpty()
 	for _, r := range []*recorder{one, two} {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
@@ -37,7 +37,7 @@ type check[T any] struct {
 func Run[T any](t *testing.T, h storetest.Harness[T]) {
 	t.Helper()
 	for _, c := range checks[T]() {
-		t.Run("behaviour_"+c.name, func(t *testing.T) {
+		t.Run(c.name, func(t *testing.T) {
 			if c.needs != nil && !c.needs(h.Features) {
 				if allowed, known := lacking[h.Name]; known && !slices.Contains(allowed, c.name) {
 					t.Errorf("%s must show this", h.Name)
@@ -52,8 +52,8 @@ func Run[T any](t *testing.T, h storetest.Harness[T]) {
 // lacking is what the stores of this project may leave out: a memory has no SQL, and neither it nor SQLite, with its one writer, can have
 // a row appear below one that was read.
 var lacking = map[string][]string{
-	"memstore":    {"33_late_commit", "33_late_commit_of_a_held_aggregate", "33_many_late_commits", "33_plain_sql"},
-	"sqlitestore": {"33_late_commit", "33_late_commit_of_a_held_aggregate", "33_many_late_commits"},
+	"memstore":    {"late_commit", "late_commit_of_a_held_aggregate", "many_late_commits", "plain_sql"},
+	"sqlitestore": {"late_commit", "late_commit_of_a_held_aggregate", "many_late_commits"},
 	"mysqlstore":  nil,
 	"pgstore":     nil,
 	"pgstore/sql": nil,
@@ -70,7 +70,7 @@ type bed[T any] struct {
 	storetest.Instance[T]
 	features storetest.Features
 	box      *outbox.Outbox[T]
-	desk     *operate.Desk
+	desk     *admin.Desk
 	logs     *logs
 }
 
@@ -81,7 +81,7 @@ func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
 	if b.box, err = outbox.New[T](b.DB, outbox.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if b.desk, err = operate.New(b.DB, operate.Config{}); err != nil {
+	if b.desk, err = admin.New(b.DB, admin.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -189,7 +189,7 @@ func (b *bed[T]) picture() string {
 	return fmt.Sprintf("%d ready, %d failed, %d scheduled, %d dead, %d holding, %d nodes", s.Ready, s.Failed, s.Scheduled, s.Dead, s.Holding, len(s.Nodes))
 }
 
-func (b *bed[T]) stats() operate.Stats {
+func (b *bed[T]) stats() admin.Stats {
 	b.Helper()
 	s, err := b.desk.Stats(b.Context())
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // sinkChecks are sinks that settle in their own transaction.
 func sinkChecks[T any]() []check[T] {
-	return []check[T]{{name: "8_settles_itself", run: settlesItself[T]}}
+	return []check[T]{{name: "settles_itself", run: settlesItself[T]}}
 }
 
 // ownTx is a sink that writes to the same database: its effect and the event's settlement are one commit.

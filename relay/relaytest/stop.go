@@ -17,20 +17,20 @@ import (
 // stopChecks are the behaviours of stopping, and of owners that died.
 func stopChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "27_graceful_stop", run: graceful[T]},
-		{name: "27_fair_share", run: fairShare[T]},
-		{name: "27_run_twice", run: runTwice[T]},
-		{name: "28_drain_timeout", run: drainTimeout[T]},
-		{name: "28_restarts_in_an_outage", run: restartsInOutage[T]},
-		{name: "28_rebalances_in_an_outage", run: rebalancesInOutage[T]},
-		{name: "29_owner_died", run: ownerDied[T]},
-		{name: "30_stale_owner", run: staleOwner[T]},
-		{name: "31_suspects", run: suspects[T]},
-		{name: "31_suspects_handed_on", run: suspectsHandedOn[T]},
-		{name: "31_suspects_behind_an_outage", run: suspectsBehindOutage[T]},
-		{name: "31_suspects_behind_a_backlog", run: suspectsBehindBacklog[T]},
-		{name: "31_suspects_ahead_of_a_backlog", run: suspectsAhead[T]},
-		{name: "31_suspects_ahead_behind_an_outage", run: suspectsAheadBehindOutage[T]},
+		{name: "graceful_stop", run: graceful[T]},
+		{name: "fair_share", run: fairShare[T]},
+		{name: "run_twice", run: runTwice[T]},
+		{name: "drain_timeout", run: drainTimeout[T]},
+		{name: "restarts_in_an_outage", run: restartsInOutage[T]},
+		{name: "rebalances_in_an_outage", run: rebalancesInOutage[T]},
+		{name: "owner_died", run: ownerDied[T]},
+		{name: "stale_owner", run: staleOwner[T]},
+		{name: "suspects", run: suspects[T]},
+		{name: "suspects_handed_on", run: suspectsHandedOn[T]},
+		{name: "suspects_behind_an_outage", run: suspectsBehindOutage[T]},
+		{name: "suspects_behind_a_backlog", run: suspectsBehindBacklog[T]},
+		{name: "suspects_ahead_of_a_backlog", run: suspectsAhead[T]},
+		{name: "suspects_ahead_behind_an_outage", run: suspectsAheadBehindOutage[T]},
 	}
 }
 

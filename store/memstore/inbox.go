@@ -20,7 +20,7 @@ type inboxKey struct {
 	key   waybill.ID
 }
 
-func inboxKeyOf(in store.Intake) inboxKey { return inboxKey{in.Group, in.Key} }
+func inboxKeyOf(in store.InboxEntry) inboxKey { return inboxKey{in.Group, in.Key} }
 
 // received is a record of the inbox, and the open transaction that is about to change it.
 type received struct {
@@ -30,13 +30,13 @@ type received struct {
 
 // intake is what a transaction does to the inbox when it commits.
 type intake struct {
-	in      store.Intake
+	in      store.InboxEntry
 	owner   waybill.ID
 	attempt bool // it was acquired before; else the record is made
 }
 
-// Accept implements [store.Acceptor].
-func (s *Store[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+// Accept implements [store.InboxTx].
+func (s *Store[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
 	x, err := s.txnOf(tx)
 	if err != nil {
 		return nil, fmt.Errorf("memstore: accept: %w", err)
@@ -47,7 +47,7 @@ func (s *Store[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []store.
 	if x.over {
 		return nil, fmt.Errorf("memstore: accept: %w", waybill.ErrTxDone)
 	}
-	out := make([]store.Acceptance, len(in))
+	out := make([]store.AcceptResult, len(in))
 	for i, one := range in {
 		k := inboxKeyOf(one)
 		r := t.inbox[k]
@@ -65,7 +65,7 @@ func (s *Store[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []store.
 	return out, nil
 }
 
-// Succeed implements [store.Acceptor].
+// Succeed implements [store.InboxTx].
 func (s *Store[T]) Succeed(ctx context.Context, tx T, a store.Attempt) (bool, error) {
 	x, err := s.txnOf(tx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Store[T]) Succeed(ctx context.Context, tx T, a store.Attempt) (bool, er
 		return false, err
 	}
 	r.taker = x
-	x.intakes = append(x.intakes, intake{in: r.Intake, owner: a.Owner, attempt: true})
+	x.intakes = append(x.intakes, intake{in: r.InboxEntry, owner: a.Owner, attempt: true})
 	return true, nil
 }
 
@@ -109,7 +109,7 @@ func (r *received) heldBy(a store.Attempt) bool {
 // copy returns the record with the time of the answer.
 func (r *received) copy() store.InboxRecord {
 	c := r.InboxRecord
-	c.Kept = bytes.Clone(c.Kept)
+	c.Stored = bytes.Clone(c.Stored)
 	c.Now = clock()
 	return c
 }
@@ -121,7 +121,7 @@ func (x *txn) settleIntakes() {
 		k := inboxKeyOf(in.in)
 		r := x.tables.inbox[k]
 		if !in.attempt {
-			r = &received{InboxRecord: store.InboxRecord{Intake: in.in, Owner: in.owner, Fence: 1, Attempts: 1, ReceivedAt: now}}
+			r = &received{InboxRecord: store.InboxRecord{InboxEntry: in.in, Owner: in.owner, Fence: 1, Attempts: 1, ReceivedAt: now}}
 			x.tables.inbox[k] = r
 		}
 		r.State, r.ProcessedAt, r.LeaseUntil = store.InboxSucceeded, now, time.Time{}
@@ -143,7 +143,7 @@ func (x *txn) forgetIntakes(n int) {
 
 // ClaimEvent implements [store.Claimer].
 func (t *tables) ClaimEvent(
-	ctx context.Context, in store.Intake, owner waybill.ID, lease time.Duration, most int, kept []byte,
+	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,7 +154,7 @@ func (t *tables) ClaimEvent(
 	}
 	now := clock()
 	if r == nil {
-		r = &received{InboxRecord: store.InboxRecord{Intake: in, State: store.InboxFailed, ReceivedAt: now}}
+		r = &received{InboxRecord: store.InboxRecord{InboxEntry: in, State: store.InboxFailed, ReceivedAt: now}}
 		t.inbox[k] = r
 	}
 	free := r.State == store.InboxProcessing && !r.LeaseUntil.After(now) || r.State == store.InboxFailed && !r.NextRetryAt.After(now)
@@ -170,13 +170,13 @@ func (t *tables) ClaimEvent(
 	r.Fence++
 	r.Attempts++
 	if kept != nil {
-		r.Kept = bytes.Clone(kept)
+		r.Stored = bytes.Clone(kept)
 	}
 	return r.copy(), true, nil
 }
 
 // FailEvent implements [store.Claimer].
-func (t *tables) FailEvent(ctx context.Context, in store.Intake, f store.Failure) (bool, error) {
+func (t *tables) FailEvent(ctx context.Context, in store.InboxEntry, f store.Failure) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := inboxKeyOf(in)
@@ -189,14 +189,14 @@ func (t *tables) FailEvent(ctx context.Context, in store.Intake, f store.Failure
 		if r != nil {
 			return false, nil
 		}
-		r = &received{InboxRecord: store.InboxRecord{Intake: in, Fence: 1, Attempts: 1, ReceivedAt: now}}
+		r = &received{InboxRecord: store.InboxRecord{InboxEntry: in, Fence: 1, Attempts: 1, ReceivedAt: now}}
 		t.inbox[k] = r
 	} else if r == nil || !r.heldBy(store.Attempt{Owner: f.Owner, Fence: f.Fence}) {
 		return false, nil
 	}
 	r.Owner, r.LeaseUntil, r.LastError = waybill.ID{}, time.Time{}, store.CutError(f.Error)
-	if f.Kept != nil {
-		r.Kept = bytes.Clone(f.Kept)
+	if f.Stored != nil {
+		r.Stored = bytes.Clone(f.Stored)
 	}
 	if f.Dead {
 		r.State, r.ProcessedAt = store.InboxDead, now
@@ -256,7 +256,7 @@ func (t *tables) DueRecords(_ context.Context, group string, limit int) ([]store
 		return r.LeaseUntil
 	}
 	out := t.records(func(r *received) bool {
-		return r.Group == group && r.Kept != nil && (r.State == store.InboxFailed || r.State == store.InboxProcessing) &&
+		return r.Group == group && r.Stored != nil && (r.State == store.InboxFailed || r.State == store.InboxProcessing) &&
 			!due(&r.InboxRecord).After(now)
 	})
 	slices.SortStableFunc(out, func(a, b store.InboxRecord) int { return due(&a).Compare(due(&b)) })
@@ -331,5 +331,5 @@ func (t *tables) PurgeRecords(_ context.Context, group string, age time.Duration
 	return n, nil
 }
 
-// Restartable implements [store.Restarter].
-func (t *tables) Restartable(err error) bool { return errors.Is(err, errDeadlock) }
+// IsRetryable implements [store.RetryClassifier].
+func (t *tables) IsRetryable(err error) bool { return errors.Is(err, errDeadlock) }

@@ -208,8 +208,8 @@ func (t *tables) ForgetSent(_ context.Context, name string, age time.Duration, l
 	return n, nil
 }
 
-// Unrecorded implements [store.Gaps].
-func (t *tables) Unrecorded(_ context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
+// Unrecorded implements [store.HistoryAudit].
+func (t *tables) DeliveredWithoutRecord(_ context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []store.Record

@@ -28,7 +28,7 @@ type keyStep struct {
 	record *keyed
 }
 
-// TakeKey implements [store.KeyTaker].
+// TakeKey implements [store.KeyTx].
 func (s *Store[T]) TakeKey(_ context.Context, tx T, c store.KeyClaim) (store.KeyTaken, error) {
 	x, err := s.txnOf(tx)
 	if err != nil {
@@ -55,12 +55,12 @@ func (s *Store[T]) TakeKey(_ context.Context, tx T, c store.KeyClaim) (store.Key
 	return store.KeyTaken{Taken: true, Attempt: a}, nil
 }
 
-// KeepKey implements [store.KeyTaker].
-func (s *Store[T]) KeepKey(ctx context.Context, tx T, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+// StoreAnswer implements [store.KeyTx].
+func (s *Store[T]) StoreAnswer(ctx context.Context, tx T, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 	return s.stepKey(ctx, tx, a, true, func(r *keyed) { r.succeed(answer) })
 }
 
-// SavePoint implements [store.KeyTaker].
+// SavePoint implements [store.KeyTx].
 func (s *Store[T]) SavePoint(ctx context.Context, tx T, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
 	return s.stepKey(ctx, tx, a, false, func(r *keyed) { r.Point = store.KeyPoint{Name: p.Name, Data: bytes.Clone(p.Data)} })
 }

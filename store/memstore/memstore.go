@@ -25,8 +25,8 @@ type Config struct {
 }
 
 const (
-	usualLanes = 32
-	maxLanes   = 1024
+	defaultLanes = 32
+	maxLanes     = 1024
 )
 
 // Store keeps events in memory. T is the type of the transactions they join. It plays every role of package store.
@@ -39,15 +39,15 @@ type Store[T any] struct {
 
 // It plays every role, whatever the transactions.
 var (
-	_ store.Outbox[*Tx]   = (*Store[*Tx])(nil)
-	_ store.Finisher[*Tx] = (*Store[*Tx])(nil)
-	_ store.Relay         = (*Store[*Tx])(nil)
-	_ store.Operator      = (*Store[*Tx])(nil)
-	_ store.Inbox[*Tx]    = (*Store[*Tx])(nil)
-	_ store.Keys[*Tx]     = (*Store[*Tx])(nil)
-	_ store.Restarter     = (*Store[*Tx])(nil)
-	_ store.Jobs[*Tx]     = (*Store[*Tx])(nil)
-	_ store.Gaps          = (*Store[*Tx])(nil)
+	_ store.Outbox[*Tx]     = (*Store[*Tx])(nil)
+	_ store.Finisher[*Tx]   = (*Store[*Tx])(nil)
+	_ store.Relay           = (*Store[*Tx])(nil)
+	_ store.Operator        = (*Store[*Tx])(nil)
+	_ store.Inbox[*Tx]      = (*Store[*Tx])(nil)
+	_ store.Keys[*Tx]       = (*Store[*Tx])(nil)
+	_ store.RetryClassifier = (*Store[*Tx])(nil)
+	_ store.Jobs[*Tx]       = (*Store[*Tx])(nil)
+	_ store.HistoryAudit    = (*Store[*Tx])(nil)
 )
 
 // Handle is a transaction that [Over] was given a way to begin.
@@ -106,7 +106,7 @@ func (s *Store[T]) Begin(ctx context.Context, opts *sql.TxOptions) (store.Sessio
 }
 
 // Append implements [store.Appender].
-func (s *Store[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]store.Placed, error) {
+func (s *Store[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]store.AppendResult, error) {
 	txn, err := s.txnOf(tx)
 	if err != nil {
 		return nil, err
@@ -159,11 +159,11 @@ func (s *session[T]) Owns(tx T) bool {
 	return a != nil && b != nil && reflect.TypeOf(a).Comparable() && reflect.TypeOf(b).Comparable() && a == b
 }
 
-func (s *session[T]) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.Ending, error) {
+func (s *session[T]) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.CommitInfo, error) {
 	defer s.store.live.Delete(s)
 	if err := ended(s.handle.Commit(ctx)); err != nil {
 		s.txn.abandon(errors.Is(err, waybill.ErrUncertain))
-		return store.Ending{}, err
+		return store.CommitInfo{}, err
 	}
 	return s.txn.commit(), nil
 }

@@ -48,7 +48,7 @@ func claimed(ev waybill.Event, lease store.Lease) []waybill.Delivery {
 	return []waybill.Delivery{{Event: ev, Claim: claim.WithHistory(true)}}
 }
 
-func wantState(t *testing.T, db store.Browser, id waybill.ID, want store.State) {
+func wantState(t *testing.T, db store.Inspector, id waybill.ID, want store.State) {
 	t.Helper()
 	if recs, err := db.Find(t.Context(), id); err != nil || len(recs) != 1 || recs[0].State != want {
 		t.Errorf("the event is %v, %v; want it %v", recs, err, want)
@@ -74,7 +74,7 @@ func TestManyRows(t *testing.T) {
 	agg := store.Aggregate{Type: waybill.GlobalAggregate, ID: "a"}
 	seen := 0
 	for after := int64(0); ; {
-		rows, err := db.Follow(ctx, agg, store.Cursor{After: after}, page)
+		rows, err := db.FetchAggregate(ctx, agg, store.Cursor{After: after}, page)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestManyRows(t *testing.T) {
 		seen += len(rows.Rows)
 		after = rows.Rows[len(rows.Rows)-1].Seq
 	}
-	if urgent, err := db.Urgent(ctx, []store.Cursor{{}}, n); err != nil || seen+len(urgent.Rows) != n {
+	if urgent, err := db.FetchPriority(ctx, []store.Cursor{{}}, n); err != nil || seen+len(urgent.Rows) != n {
 		t.Errorf("Follow saw %d rows and Urgent %d, %v; want %d", seen, len(urgent.Rows), err, n)
 	}
 	// All but the first: a row that stays in front must not make those behind it expensive.

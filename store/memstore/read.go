@@ -66,23 +66,23 @@ func (t *tables) Fetch(_ context.Context, from []store.Cursor, limit int) (store
 }
 
 // Sweep implements [store.Reader].
-func (t *tables) Sweep(_ context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+func (t *tables) Sweep(_ context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var seen []store.Sighting
+	var seen []store.RowRef
 	for _, r := range t.scan(from, limit, ready) {
-		seen = append(seen, store.Sighting{Key: r.Key, Aggregate: store.AggregateOf(&r.Event)})
+		seen = append(seen, store.RowRef{Key: r.Key, Aggregate: store.AggregateOf(&r.Event)})
 	}
 	return seen, nil
 }
 
 // Urgent implements [store.Seeker].
-func (t *tables) Urgent(_ context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (t *tables) FetchPriority(_ context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var seen []store.Sighting
+	var seen []store.RowRef
 	for _, r := range t.scan(from, eventrow.AheadReach*max(limit, 0), func(q *queue) *series { return &q.urgent }) {
-		seen = append(seen, store.Sighting{Key: r.Key, Aggregate: store.AggregateOf(&r.Event)})
+		seen = append(seen, store.RowRef{Key: r.Key, Aggregate: store.AggregateOf(&r.Event)})
 	}
 	keys, _, err := eventrow.Ahead(from, seen, limit, t.plain)
 	if err != nil {
@@ -106,7 +106,7 @@ func (t *tables) plain(c store.Cursor, aggs []store.Aggregate) (map[store.Aggreg
 }
 
 // Follow implements [store.Seeker].
-func (t *tables) Follow(_ context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+func (t *tables) FetchAggregate(_ context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.follow[agg]

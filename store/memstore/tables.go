@@ -66,7 +66,7 @@ type lane struct {
 
 func newTables(cfg Config) (*tables, error) {
 	if cfg.Lanes == 0 {
-		cfg.Lanes = usualLanes
+		cfg.Lanes = defaultLanes
 	}
 	if cfg.Lanes < 1 || cfg.Lanes > maxLanes {
 		return nil, fmt.Errorf("memstore: Config.Lanes: %d is not between 1 and %d", cfg.Lanes, maxLanes)

@@ -118,7 +118,7 @@ func (x *txn) mark() mark {
 	}
 }
 
-func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.Placed, error) {
+func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.AppendResult, error) {
 	holders, err := x.reserve(ctx, evs)
 	if err != nil {
 		return nil, err
@@ -129,10 +129,10 @@ func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.Placed, 
 	if x.over {
 		return nil, waybill.ErrTxDone
 	}
-	placed := make([]store.Placed, len(evs))
+	placed := make([]store.AppendResult, len(evs))
 	var entries []store.Entry
 	for i, ev := range evs {
-		placed[i] = store.Placed{ID: ev.ID, Lane: t.laneFor(ev)}
+		placed[i] = store.AppendResult{ID: ev.ID, Lane: t.laneFor(ev)}
 		if holder, ok := holders[keyOf(ev)]; ok && ev.DedupKey != "" && holder != ev.ID {
 			placed[i].ID = holder
 			continue
@@ -259,12 +259,12 @@ func (x *txn) truncate(to mark) {
 	x.pending = x.pending[:to.events]
 }
 
-func (x *txn) commit() store.Ending {
+func (x *txn) commit() store.CommitInfo {
 	t := x.tables
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if x.over {
-		return store.Ending{Checked: true}
+		return store.CommitInfo{Checked: true}
 	}
 	for _, f := range x.finished {
 		if r := t.rows[f.id]; r != nil && r.pending() && r.Lane == f.lane {
@@ -281,7 +281,7 @@ func (x *txn) commit() store.Ending {
 		t.insert(e)
 	}
 	x.end()
-	return store.Ending{Undone: x.undone, Checked: true}
+	return store.CommitInfo{Undone: x.undone, Checked: true}
 }
 
 func (x *txn) rollback() {

@@ -8,6 +8,6 @@ import (
 )
 
 // Writers implements [store.Reader]. A commit is one step here, and draws its numbers in it: nothing comes late.
-func (*tables) Writers(context.Context) (store.Writers, error) {
-	return store.Writers{Drawn: math.MaxInt64, Issued: math.MaxInt64}, nil
+func (*tables) OpenWriters(context.Context) (store.WriterState, error) {
+	return store.WriterState{HighSeq: math.MaxInt64, Issued: math.MaxInt64}, nil
 }

@@ -17,16 +17,16 @@ import (
 const savepoint = "waybill_append"
 
 // Append implements [store.Appender].
-func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.Placed, error) {
+func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
 	return s.append(ctx, tx, evs)
 }
 
 // AppendSQL implements [store.SQLAppender].
-func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.Placed, error) {
+func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.AppendResult, error) {
 	return s.append(ctx, tx, evs)
 }
 
-func (s *Store) append(ctx context.Context, tx querier, evs []waybill.Event) ([]store.Placed, error) {
+func (s *Store) append(ctx context.Context, tx querier, evs []waybill.Event) ([]store.AppendResult, error) {
 	if len(evs) == 0 {
 		return nil, nil
 	}
@@ -57,7 +57,7 @@ func (s *Store) refused(err error) error {
 	return s.explain(err)
 }
 
-func (s *Store) put(ctx context.Context, tx querier, f facts, evs []waybill.Event) ([]store.Placed, error) {
+func (s *Store) put(ctx context.Context, tx querier, f facts, evs []waybill.Event) ([]store.AppendResult, error) {
 	if !f.proves {
 		open, err := inTransaction(ctx, tx)
 		if err != nil {
@@ -67,10 +67,10 @@ func (s *Store) put(ctx context.Context, tx querier, f facts, evs []waybill.Even
 			return nil, fmt.Errorf("%w: the server has no transaction open on this connection", waybill.ErrTxDone)
 		}
 	}
-	placed := make([]store.Placed, len(evs))
+	placed := make([]store.AppendResult, len(evs))
 	special := false
 	for i, ev := range evs {
-		placed[i] = store.Placed{ID: ev.ID, Lane: s.laneFor(ev, f.lanes)}
+		placed[i] = store.AppendResult{ID: ev.ID, Lane: s.laneFor(ev, f.lanes)}
 		special = special || ev.DedupKey != "" || ev.Delayed()
 	}
 	if special {
@@ -104,11 +104,11 @@ func (s *Store) atOnce(ctx context.Context, tx querier, fn func() error) error {
 // have to wait is inserted among the others as a row without a type and without content, which
 // draws its seq and asks the database's clock, and that row is deleted: a reader of the binary
 // log sees an event when it may be published, and never a row with a type before.
-func (s *Store) putSpecial(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []store.Placed) error {
+func (s *Store) putSpecial(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []store.AppendResult) error {
 	if err := s.takeKeys(ctx, tx, f, evs, placed); err != nil {
 		return err
 	}
-	kept, where := make([]waybill.Event, 0, len(evs)), make([]store.Placed, 0, len(evs))
+	kept, where := make([]waybill.Event, 0, len(evs)), make([]store.AppendResult, 0, len(evs))
 	for i, ev := range evs {
 		if placed[i].ID == ev.ID {
 			kept, where = append(kept, ev), append(where, placed[i])
@@ -147,7 +147,7 @@ func (s *Store) takeDrawn(ctx context.Context, tx querier, evs []waybill.Event) 
 			late = append(late, ev.ID)
 		}
 	}
-	for part := range parts(late, manyIDs) {
+	for part := range parts(late, maxIDs) {
 		var keys strings.Builder
 		var id scanID
 		var lane, seq, created int64

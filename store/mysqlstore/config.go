@@ -23,8 +23,8 @@ type Config struct {
 }
 
 const (
-	usualLanes = 32
-	maxLanes   = 1024
+	defaultLanes = 32
+	maxLanes     = 1024
 )
 
 func (c Config) complete() (Config, error) {
@@ -68,7 +68,7 @@ func (c Config) tableNames() []any {
 func (c Config) replacer() *strings.Replacer {
 	lanes := c.Lanes
 	if lanes == 0 {
-		lanes = usualLanes
+		lanes = defaultLanes
 	}
 	numbers := make([]string, lanes)
 	for i := range numbers {

@@ -46,7 +46,7 @@ func compareKeys(a, b dedupKey) int {
 
 // takeKeys takes the dedup keys of events, in sorted order, so that two writers cannot deadlock over one write each. The place of
 // an event whose key is taken gets the id of the event that has it; of two events with one key the first gets it.
-func (s *Store) takeKeys(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []store.Placed) error {
+func (s *Store) takeKeys(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []store.AppendResult) error {
 	first := make(map[dedupKey]waybill.ID)
 	for _, ev := range evs {
 		if _, again := first[keyOf(ev)]; ev.DedupKey != "" && !again {
@@ -61,7 +61,7 @@ func (s *Store) takeKeys(ctx context.Context, tx querier, f facts, evs []waybill
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, compareKeys)
-	for part := range parts(keys, manyIDs) {
+	for part := range parts(keys, maxIDs) {
 		if err := s.takeSorted(ctx, tx, f, part, first); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ import (
 func impatient(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1"} }
 
 // write commits events in a transaction of their own and returns where they went.
-func write(t testing.TB, s *mysqlstore.Store, db *sql.DB, evs ...waybill.Event) []store.Placed {
+func write(t testing.TB, s *mysqlstore.Store, db *sql.DB, evs ...waybill.Event) []store.AppendResult {
 	t.Helper()
 	tx := begin(t, db, nil)
 	placed, err := s.Append(t.Context(), tx, evs)
@@ -311,7 +311,7 @@ func testConcurrentWritersAtRepeatableRead(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				evs := []waybill.Event{keyed(fmt.Sprint("k", i%3)), event("a"), keyed(fmt.Sprint("k", (i+w)%3))}
-				placed, err := func() ([]store.Placed, error) {
+				placed, err := func() ([]store.AppendResult, error) {
 					tx, err := db.BeginTx(t.Context(), nil)
 					if err != nil {
 						return nil, err

@@ -75,7 +75,7 @@ func (s *Store) ShrinkPackets(ctx context.Context, bytes int64) error {
 
 // Arguments returns what is sent for an event, by column.
 func Arguments(ev waybill.Event) (map[string]any, error) {
-	b, err := encode([]waybill.Event{ev}, []store.Placed{{ID: ev.ID}})
+	b, err := encode([]waybill.Event{ev}, []store.AppendResult{{ID: ev.ID}})
 	if err != nil {
 		return nil, err
 	}

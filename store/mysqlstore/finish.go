@@ -58,11 +58,11 @@ func (s *Store) finish(ctx context.Context, tx querier, f facts, w finishing) er
 	if err != nil {
 		return err
 	}
-	if len(w.events) <= manyIDs { // the procedure takes back what it did
+	if len(w.events) <= maxIDs { // the procedure takes back what it did
 		return s.callFinish(ctx, tx, w, late)
 	}
 	return s.atOnce(ctx, tx, func() error {
-		for part := range parts(w.events, manyIDs) { // the first call checks, and locks, all fences
+		for part := range parts(w.events, maxIDs) { // the first call checks, and locks, all fences
 			if err := s.callFinish(ctx, tx, finishing{w.fences, part}, late); err != nil {
 				return err
 			}
@@ -82,7 +82,7 @@ func (s *Store) lateOnes(ctx context.Context, tx querier, f facts, events []fini
 		}
 	}
 	late := make(map[waybill.ID]bool)
-	for part := range parts(events, manyIDs) {
+	for part := range parts(events, maxIDs) {
 		ids := list(part, func(b []byte, e finished) []byte { return appendID(b, e.id) })
 		var id scanID
 		err := each(ctx, tx, fill(query, "{ids}", string(ids)), nil, func() {

@@ -49,7 +49,7 @@ func testWritersFollowTheLanes(t *testing.T) {
 			all := append([]waybill.Event{late, dedup}, many...)
 			// The server does not show changed tables to a snapshot that is older; its transaction
 			// has to be run again.
-			if _, err := writer.Append(t.Context(), old, all); err == nil || !writer.Restartable(err) {
+			if _, err := writer.Append(t.Context(), old, all); err == nil || !writer.IsRetryable(err) {
 				t.Errorf("a write behind an old snapshot: %v, want that it is to be run again", err)
 			}
 			if err := old.Rollback(); err != nil {

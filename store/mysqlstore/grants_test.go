@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/docblock"
-	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
@@ -144,7 +144,7 @@ func grantedWriter(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 func grantedRelay(t *testing.T, s *mysqlstore.Store, pending int) {
 	t.Helper()
 	me, leases := own(t, s)
-	if w, err := s.Writers(t.Context()); err != nil || w.Unknown {
+	if w, err := s.OpenWriters(t.Context()); err != nil || w.Unknown {
 		t.Errorf("Writers: %+v, %v; want that it is known who writes", w, err)
 	}
 	rows := ready(t, s)
@@ -202,7 +202,7 @@ func grantedConsumer(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 	caused := []waybill.Event{event("consumed"), event("asked")}
 	in, err := inbox.New(s, inbox.Config{})
 	must("inbox.New", err)
-	group := in.Group("G", inbox.Options{KeepEvent: true})
+	group := in.Group("G", inbox.Options{StoreEvent: true})
 	ev := event("x")
 	for range 2 { // the second finds the record
 		_, err = group.Consume(t.Context(), ev, func(ctx context.Context, tx *sql.Tx, _ waybill.Event) error { return box.Write(ctx, tx, caused[0]) })
@@ -262,7 +262,7 @@ func grantedOperator(t *testing.T, s *mysqlstore.Store) {
 		return nil
 	}), relay.Config{OnDead: relay.Block, PollInterval: 10 * time.Millisecond})
 	must("relay.New", err)
-	desk, err := operate.New(s, operate.Config{})
+	desk, err := admin.New(s, admin.Config{})
 	must("operate.New", err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -295,7 +295,7 @@ func grantedOperator(t *testing.T, s *mysqlstore.Store) {
 	if n, err := desk.PurgeWritten(t.Context(), time.Nanosecond, nil); err != nil || n == 0 {
 		t.Errorf("PurgeWritten: %d, %v", n, err)
 	}
-	p, err := desk.Purger(operate.Keep{History: time.Nanosecond, Dead: time.Nanosecond})
+	p, err := desk.Purger(admin.Retention{History: time.Nanosecond, Dead: time.Nanosecond})
 	must("Purger", err)
 	if gone, err := p.Once(t.Context(), nil); err != nil || gone.Delivered == 0 {
 		t.Errorf("Purger.Once: %+v, %v", gone, err)

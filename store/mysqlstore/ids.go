@@ -9,8 +9,8 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// manyIDs is how many ids a statement names at most.
-const manyIDs = 1000
+// maxIDs is how many ids a statement names at most.
+const maxIDs = 1000
 
 // parts splits a list.
 func parts[E any](list []E, size int) iter.Seq[[]E] { return slices.Chunk(list, size) }

@@ -34,8 +34,8 @@ import (
 // A row that was met stays locked until the transaction ends. Whoever meets it then looks without a lock: a record that has succeeded stays
 // as it is, so a glance at the past is enough, and replays do not stand in each other's way.
 
-// manyIntakes is how many events one statement accepts at most.
-const manyIntakes = 500
+// maxIntakes is how many events one statement accepts at most.
+const maxIntakes = 500
 
 // inboxKey is what a record is found by.
 type inboxKey struct {
@@ -43,11 +43,11 @@ type inboxKey struct {
 	key   waybill.ID
 }
 
-func inboxKeyOf(in store.Intake) inboxKey { return inboxKey{in.Group, in.Key} }
+func inboxKeyOf(in store.InboxEntry) inboxKey { return inboxKey{in.Group, in.Key} }
 
-// Accept implements [store.Acceptor]. On MySQL it may wait, for a second, for a transaction that is
+// Accept implements [store.InboxTx]. On MySQL it may wait, for a second, for a transaction that is
 // accepting the same event; see the package's comment.
-func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
 	if len(in) == 0 {
 		return nil, nil
 	}
@@ -62,12 +62,12 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 	}
 	// In one order, so that two who wait cannot wait for each other.
 	sorted := slices.Clone(in)
-	slices.SortFunc(sorted, func(a, b store.Intake) int {
+	slices.SortFunc(sorted, func(a, b store.InboxEntry) int {
 		return cmp.Or(strings.Compare(a.Group, b.Group), bytes.Compare(a.Key[:], b.Key[:]))
 	})
-	w := accepting{store: s, tx: tx, facts: f, owner: owner, answers: make(map[inboxKey]store.Acceptance, len(in))}
+	w := accepting{store: s, tx: tx, facts: f, owner: owner, answers: make(map[inboxKey]store.AcceptResult, len(in))}
 	err = briefly(ctx, tx, f, func() error {
-		for part := range parts(sorted, manyIntakes) {
+		for part := range parts(sorted, maxIntakes) {
 			if err := w.accept(ctx, part); err != nil {
 				return err
 			}
@@ -77,7 +77,7 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 	if err != nil {
 		return nil, s.refused(err)
 	}
-	out := make([]store.Acceptance, len(in))
+	out := make([]store.AcceptResult, len(in))
 	for i, one := range in {
 		out[i] = w.answers[inboxKeyOf(one)]
 	}
@@ -90,12 +90,12 @@ type accepting struct {
 	tx      *sql.Tx
 	facts   facts
 	owner   waybill.ID
-	answers map[inboxKey]store.Acceptance
-	locked  []store.Intake
+	answers map[inboxKey]store.AcceptResult
+	locked  []store.InboxEntry
 }
 
 // accept records those of the events that are new. Where it meets a lock it goes on with halves, down to the events that are locked.
-func (w *accepting) accept(ctx context.Context, in []store.Intake) error {
+func (w *accepting) accept(ctx context.Context, in []store.InboxEntry) error {
 	met, err := w.insert(ctx, in)
 	switch {
 	case isLocked(err) && len(in) == 1:
@@ -107,7 +107,7 @@ func (w *accepting) accept(ctx context.Context, in []store.Intake) error {
 		return err
 	}
 	for _, one := range in {
-		w.answers[inboxKeyOf(one)] = store.Acceptance{Accepted: true}
+		w.answers[inboxKeyOf(one)] = store.AcceptResult{Accepted: true}
 	}
 	if !met {
 		return nil
@@ -115,7 +115,7 @@ func (w *accepting) accept(ctx context.Context, in []store.Intake) error {
 	records, err := w.store.inboxRecords(ctx, w.tx, fill(w.store.sql.lockRecords, "{keys}", recordKeys(in)))
 	for _, r := range records {
 		if r.Owner != w.owner {
-			w.answers[inboxKeyOf(r.Intake)] = store.Acceptance{Record: r}
+			w.answers[inboxKeyOf(r.InboxEntry)] = store.AcceptResult{Record: r}
 		}
 	}
 	return err
@@ -126,7 +126,7 @@ func (w *accepting) accept(ctx context.Context, in []store.Intake) error {
 // meet it seven times. A server can be told to roll back the whole transaction then, and what
 // follows would be committed by itself: unless the statement proves its transaction, it is asked
 // for.
-func (w *accepting) halve(ctx context.Context, in []store.Intake) error {
+func (w *accepting) halve(ctx context.Context, in []store.InboxEntry) error {
 	if !w.facts.proves {
 		if err := proveOpen(ctx, w.tx, w.facts); err != nil {
 			return err
@@ -166,7 +166,7 @@ func briefly(ctx context.Context, tx querier, f facts, fn func() error) error {
 }
 
 // insert records events, and reports whether there was a record of any.
-func (w *accepting) insert(ctx context.Context, in []store.Intake) (met bool, err error) {
+func (w *accepting) insert(ctx context.Context, in []store.InboxEntry) (met bool, err error) {
 	q := &w.store.sql
 	var text strings.Builder
 	switch {
@@ -208,9 +208,9 @@ func (w *accepting) lookAgain(ctx context.Context) error {
 	if w.facts.noWait {
 		look = w.store.sql.noWait + look // at SERIALIZABLE every look is a lock
 	}
-	for part := range parts(w.locked, manyIntakes) {
+	for part := range parts(w.locked, maxIntakes) {
 		for _, one := range part {
-			w.answers[inboxKeyOf(one)] = store.Acceptance{Busy: true}
+			w.answers[inboxKeyOf(one)] = store.AcceptResult{Busy: true}
 		}
 		records, err := w.store.inboxRecords(ctx, w.tx, fill(look, "{keys}", recordKeys(part)))
 		if err != nil && !isLocked(err) {
@@ -218,7 +218,7 @@ func (w *accepting) lookAgain(ctx context.Context) error {
 		}
 		for _, r := range records {
 			if r.State == store.InboxSucceeded {
-				w.answers[inboxKeyOf(r.Intake)] = store.Acceptance{Record: r}
+				w.answers[inboxKeyOf(r.InboxEntry)] = store.AcceptResult{Record: r}
 			}
 		}
 	}
@@ -247,14 +247,14 @@ func proveOpen(ctx context.Context, tx querier, f facts) error {
 func hexText(text string) string { return hex.EncodeToString([]byte(text)) }
 
 // recordKeys returns the keys of records as a list in JSON.
-func recordKeys(in []store.Intake) string {
-	return string(list(in, func(b []byte, one store.Intake) []byte {
+func recordKeys(in []store.InboxEntry) string {
+	return string(list(in, func(b []byte, one store.InboxEntry) []byte {
 		b = strconv.AppendQuote(append(b, '['), hexText(one.Group))
 		return append(appendID(append(b, ','), one.Key), ']')
 	}))
 }
 
-// Succeed implements [store.Acceptor]. Whoever takes the event over has its row locked; the update waits for that, and then does not fit.
+// Succeed implements [store.InboxTx]. Whoever takes the event over has its row locked; the update waits for that, and then does not fit.
 func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
@@ -286,7 +286,7 @@ func affected(res sql.Result, err error) (int64, error) {
 }
 
 // intakeArgs are the arguments for intakeColumns. Texts go as bytes, so that nobody on the way converts them.
-func intakeArgs(in store.Intake) []any {
+func intakeArgs(in store.InboxEntry) []any {
 	return []any{[]byte(in.Group), in.Key[:], in.Event[:], []byte(in.Tenant), []byte(in.Type), in.Hash[:]}
 }
 
@@ -313,7 +313,7 @@ func errorArg(text string) any {
 // the same time one changes the row, and the others, which have waited for it, find that it does not fit any more. What is read afterwards
 // may have changed since; an attempt that was lost in between is not reported as taken.
 func (s *Store) ClaimEvent(
-	ctx context.Context, in store.Intake, owner waybill.ID, lease time.Duration, most int, kept []byte,
+	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	if _, err := s.facts(ctx, s.db); err != nil { // without autocommit nothing would be kept
 		return store.InboxRecord{}, false, err
@@ -333,7 +333,7 @@ func (s *Store) ClaimEvent(
 
 // claimOnce tries to take an event, or to give it up. It is not done if the record changed meanwhile.
 func (s *Store) claimOnce(
-	ctx context.Context, in store.Intake, owner waybill.ID, lease time.Duration, most int, kept []byte,
+	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (record store.InboxRecord, done bool, err error) {
 	_, err = s.db.ExecContext(ctx, s.sql.claimNew, append(intakeArgs(in), owner[:], lease.Microseconds(), bytesArg(kept))...)
 	taken := err == nil
@@ -367,7 +367,7 @@ func (s *Store) claimOnce(
 }
 
 // FailEvent implements [store.Claimer].
-func (s *Store) FailEvent(ctx context.Context, in store.Intake, f store.Failure) (bool, error) {
+func (s *Store) FailEvent(ctx context.Context, in store.InboxEntry, f store.Failure) (bool, error) {
 	if _, err := s.facts(ctx, s.db); err != nil {
 		return false, err
 	}
@@ -375,7 +375,7 @@ func (s *Store) FailEvent(ctx context.Context, in store.Intake, f store.Failure)
 	if f.Dead {
 		state, delay = store.InboxDead, nil // no time, after NULL microseconds
 	}
-	args := []any{int(state), delay, f.Dead, errorArg(f.Error), bytesArg(f.Kept)}
+	args := []any{int(state), delay, f.Dead, errorArg(f.Error), bytesArg(f.Stored)}
 	query, args := s.sql.failHeld, append(args, heldArgs(store.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})...)
 	if f.Fence == 0 {
 		query, args = s.sql.failNew, append(intakeArgs(in), args[:5]...)
@@ -396,8 +396,8 @@ func (s *Store) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error)
 	return n == 1, s.explain(err)
 }
 
-// Restartable implements [store.Restarter].
-func (*Store) Restartable(err error) bool {
+// IsRetryable implements [store.RetryClassifier].
+func (*Store) IsRetryable(err error) bool {
 	switch number(err) {
 	case errDeadlock, errLockTimeout, errLockNoWait, errRecordChanged, errTableChanged:
 		return true
@@ -405,8 +405,8 @@ func (*Store) Restartable(err error) bool {
 	return false
 }
 
-// ProveOpen implements [store.Prover].
-func (s *Store) ProveOpen(ctx context.Context, tx *sql.Tx) error {
+// CheckOpen implements [store.TxChecker].
+func (s *Store) CheckOpen(ctx context.Context, tx *sql.Tx) error {
 	f, err := s.facts(ctx, tx)
 	if err == nil {
 		err = proveOpen(ctx, tx, f)

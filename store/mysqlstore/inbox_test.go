@@ -20,16 +20,16 @@ import (
 )
 
 // intakes returns n new events for a group.
-func intakes(group string, n int) []store.Intake {
-	list := make([]store.Intake, n)
+func intakes(group string, n int) []store.InboxEntry {
+	list := make([]store.InboxEntry, n)
 	for i := range list {
 		id := waybill.NewID()
-		list[i] = store.Intake{Group: group, Key: id, Event: id, Tenant: "t", Type: "OrderPlaced", Hash: [16]byte{1, byte(i)}}
+		list[i] = store.InboxEntry{Group: group, Key: id, Event: id, Tenant: "t", Type: "OrderPlaced", Hash: [16]byte{1, byte(i)}}
 	}
 	return list
 }
 
-func accept(t testing.TB, s *mysqlstore.Store, tx *sql.Tx, owner waybill.ID, in []store.Intake) []store.Acceptance {
+func accept(t testing.TB, s *mysqlstore.Store, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) []store.AcceptResult {
 	t.Helper()
 	out, err := s.Accept(t.Context(), tx, owner, in)
 	if err != nil || len(out) != len(in) {
@@ -39,7 +39,7 @@ func accept(t testing.TB, s *mysqlstore.Store, tx *sql.Tx, owner waybill.ID, in 
 }
 
 // received commits events as accepted.
-func received(t testing.TB, s *mysqlstore.Store, db *sql.DB, owner waybill.ID, in []store.Intake) {
+func received(t testing.TB, s *mysqlstore.Store, db *sql.DB, owner waybill.ID, in []store.InboxEntry) {
 	t.Helper()
 	tx := begin(t, db, nil)
 	accept(t, s, tx, owner, in)
@@ -53,7 +53,7 @@ func commit(t testing.TB, tx *sql.Tx) {
 	}
 }
 
-func claim(t testing.TB, s *mysqlstore.Store, in store.Intake, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool) {
+func claim(t testing.TB, s *mysqlstore.Store, in store.InboxEntry, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool) {
 	t.Helper()
 	record, taken, err := s.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, kept)
 	if err != nil {
@@ -62,7 +62,7 @@ func claim(t testing.TB, s *mysqlstore.Store, in store.Intake, lease time.Durati
 	return record, taken
 }
 
-func findRecord(t testing.TB, s *mysqlstore.Store, in store.Intake) store.InboxRecord {
+func findRecord(t testing.TB, s *mysqlstore.Store, in store.InboxEntry) store.InboxRecord {
 	t.Helper()
 	record, found, err := s.FindRecord(t.Context(), in.Group, in.Key)
 	if err != nil || !found {
@@ -84,7 +84,7 @@ func testAcceptMany(t *testing.T) {
 				}
 				in := intakes("größe ABC "+strconv.Itoa(n), n)
 				first, owner := waybill.NewID(), waybill.NewID()
-				var there []store.Intake
+				var there []store.InboxEntry
 				for i := range in {
 					in[i].Tenant, in[i].Type = `a'b\"`, "ÄöÜ "
 					if i%3 == 1 {
@@ -103,7 +103,7 @@ func testAcceptMany(t *testing.T) {
 					if i%3 != 1 {
 						r, want = findRecord(t, s, in[i]), owner
 					}
-					if a.Busy || a.Accepted != (i%3 != 1) || r.Owner != want || r.Intake != in[i] || r.State != store.InboxSucceeded ||
+					if a.Busy || a.Accepted != (i%3 != 1) || r.Owner != want || r.InboxEntry != in[i] || r.State != store.InboxSucceeded ||
 						r.Fence != 1 || r.Attempts != 1 || r.ProcessedAt != r.ReceivedAt || r.Now.Sub(r.ProcessedAt).Abs() > time.Minute {
 						t.Fatalf("%d of %d: %+v, stored %+v", i, n, a, r)
 					}
@@ -111,14 +111,14 @@ func testAcceptMany(t *testing.T) {
 			}
 			in := intakes("größe abc", 1)[0]
 			text := strings.Repeat("ä\\'", 2000)
-			if did, err := s.FailEvent(t.Context(), in, store.Failure{Error: text, Kept: []byte("\x00\\'ä\xff")}); !did || err != nil {
+			if did, err := s.FailEvent(t.Context(), in, store.Failure{Error: text, Stored: []byte("\x00\\'ä\xff")}); !did || err != nil {
 				t.Fatalf("FailEvent: %t, %v", did, err)
 			}
 			r := findRecord(t, s, in)
-			if r.LastError != store.CutError(text) || string(r.Kept) != "\x00\\'ä\xff" || r.NextRetryAt.IsZero() || !r.LeaseUntil.IsZero() || !r.ProcessedAt.IsZero() {
+			if r.LastError != store.CutError(text) || string(r.Stored) != "\x00\\'ä\xff" || r.NextRetryAt.IsZero() || !r.LeaseUntil.IsZero() || !r.ProcessedAt.IsZero() {
 				t.Errorf("%+v", r)
 			}
-			if r, taken := claim(t, s, in, time.Hour, 2, nil); !taken || r.LeaseUntil.Sub(r.Now).Round(time.Minute) != time.Hour || string(r.Kept) != "\x00\\'ä\xff" {
+			if r, taken := claim(t, s, in, time.Hour, 2, nil); !taken || r.LeaseUntil.Sub(r.Now).Round(time.Minute) != time.Hour || string(r.Stored) != "\x00\\'ä\xff" {
 				t.Errorf("ClaimEvent: %t, %+v", taken, r)
 			}
 			if stats, err := s.GroupStats(t.Context(), true); err != nil || len(stats) < 3 {
@@ -154,7 +154,7 @@ func acceptBeside(t *testing.T, mine, theirs sql.IsolationLevel) {
 	seen := intakes("g", 2)
 	received(t, s, db, waybill.NewID(), seen[:1])
 	a, b := begin(t, db, &sql.TxOptions{Isolation: theirs}), begin(t, db, &sql.TxOptions{Isolation: mine})
-	var odd, most []store.Intake
+	var odd, most []store.InboxEntry
 	for i := range in {
 		if i%2 == 1 && i < busyOnes {
 			odd = append(odd, in[i])
@@ -206,7 +206,7 @@ func testReplaysTogether(t *testing.T) {
 		for range 3 {
 			tx := begin(t, db, &sql.TxOptions{Isolation: level})
 			for i, a := range accept(t, s, tx, waybill.NewID(), in) {
-				if a.Record.Intake != in[i] {
+				if a.Record.InboxEntry != in[i] {
 					t.Errorf("%v: %+v", level, a)
 				}
 			}
@@ -214,7 +214,7 @@ func testReplaysTogether(t *testing.T) {
 		}
 		other := intakes("g", 1)
 		received(t, s, db, waybill.NewID(), other)
-		if a := accept(t, s, old, waybill.NewID(), other)[0]; a.Record.Intake != other[0] {
+		if a := accept(t, s, old, waybill.NewID(), other)[0]; a.Record.InboxEntry != other[0] {
 			t.Errorf("%v, with an old snapshot: %+v", level, a)
 		}
 		_ = old.Rollback()
@@ -380,7 +380,7 @@ func testGiveUpTogether(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			r, taken, err := s.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 1, nil)
-			if err != nil || taken || r.State != store.InboxDead || r.LastError != "boom; "+store.ExceededMaxRetry || r.ProcessedAt.IsZero() {
+			if err != nil || taken || r.State != store.InboxDead || r.LastError != "boom; "+store.ExceededMaxAttempts || r.ProcessedAt.IsZero() {
 				t.Errorf("ClaimEvent: %+v, %t, %v", r, taken, err)
 			}
 		})
@@ -436,7 +436,7 @@ func testZombie(t *testing.T) {
 		if held, err := s.ReleaseEvent(t.Context(), attempt(next)); !held || err != nil {
 			t.Errorf("ReleaseEvent: %t, %v", held, err)
 		}
-		if r := findRecord(t, s, in); r.State != store.InboxFailed || r.Attempts != 1 || string(r.Kept) != "kept" || r.NextRetryAt.After(r.Now) {
+		if r := findRecord(t, s, in); r.State != store.InboxFailed || r.Attempts != 1 || string(r.Stored) != "kept" || r.NextRetryAt.After(r.Now) {
 			t.Errorf("given back: %+v", r)
 		}
 		last, _ := claim(t, s, in, time.Hour, 5, nil)
@@ -445,7 +445,7 @@ func testZombie(t *testing.T) {
 			t.Error("the last attempt did not succeed exactly once")
 		}
 		commit(t, tx)
-		if r := findRecord(t, s, in); r.State != store.InboxSucceeded || r.ProcessedAt.IsZero() || !r.LeaseUntil.IsZero() || string(r.Kept) != "kept" {
+		if r := findRecord(t, s, in); r.State != store.InboxSucceeded || r.ProcessedAt.IsZero() || !r.LeaseUntil.IsZero() || string(r.Stored) != "kept" {
 			t.Errorf("after it: %+v", r)
 		}
 	}
@@ -495,12 +495,12 @@ func TestRecordsInOrder(t *testing.T) { onBoth(t, testRecordsInOrder) }
 func testRecordsInOrder(t *testing.T) {
 	s, db := openStore(t, nil)
 	received(t, s, db, waybill.NewID(), intakes("done", 3))
-	var failed, dead []store.Intake
+	var failed, dead []store.InboxEntry
 	for _, group := range []string{"b", "B", "b "} {
 		for i, in := range intakes(group, 4) {
 			f := store.Failure{Error: "boom", Dead: i == 3, Delay: time.Duration(i-2) * time.Hour}
 			if i != 1 {
-				f.Kept = []byte(group)
+				f.Stored = []byte(group)
 			}
 			if did, err := s.FailEvent(t.Context(), in, f); !did || err != nil {
 				t.Fatal(did, err)
@@ -515,10 +515,10 @@ func testRecordsInOrder(t *testing.T) {
 	overdue := intakes("b", 1)[0]
 	claim(t, s, overdue, -time.Hour, 3, []byte("b"))
 	due, err := s.DueRecords(t.Context(), "b", 10)
-	if err != nil || len(due) != 3 || due[0].Intake != failed[0] || due[1].Intake != overdue || due[2].Intake != failed[2] || string(due[0].Kept) != "b" {
+	if err != nil || len(due) != 3 || due[0].InboxEntry != failed[0] || due[1].InboxEntry != overdue || due[2].InboxEntry != failed[2] || string(due[0].Stored) != "b" {
 		t.Errorf("DueRecords: %+v, %v", due, err)
 	}
-	if due, err := s.DueRecords(t.Context(), "b", 1); err != nil || len(due) != 1 || due[0].Intake != failed[0] {
+	if due, err := s.DueRecords(t.Context(), "b", 1); err != nil || len(due) != 1 || due[0].InboxEntry != failed[0] {
 		t.Errorf("DueRecords: %+v, %v", due, err)
 	}
 	var groups []string
@@ -541,7 +541,7 @@ func testRecordsInOrder(t *testing.T) {
 		t.Errorf("ListRecords: %q", got)
 	}
 	only := store.RecordFilter{Group: "b", States: []store.InboxState{store.InboxDead, store.InboxSucceeded}, MinAttempts: 1}
-	if page, err := s.ListRecords(t.Context(), only, "", waybill.ID{}, 5); err != nil || len(page) != 1 || page[0].Intake != dead[0] {
+	if page, err := s.ListRecords(t.Context(), only, "", waybill.ID{}, 5); err != nil || len(page) != 1 || page[0].InboxEntry != dead[0] {
 		t.Errorf("ListRecords of the dead: %+v, %v", page, err)
 	}
 	if _, err := s.ListRecords(t.Context(), store.RecordFilter{States: []store.InboxState{7}}, "", waybill.ID{}, 5); err == nil {
@@ -580,7 +580,7 @@ func testRestartable(t *testing.T) {
 	tx := begin(t, db, nil)
 	accept(t, s, tx, waybill.NewID(), in)
 	_, _, err := s.ClaimEvent(t.Context(), in[0], waybill.NewID(), time.Hour, 3, nil)
-	if !s.Restartable(err) {
+	if !s.IsRetryable(err) {
 		t.Errorf("ClaimEvent beside a transaction that accepts: %v", err)
 	}
 	commit(t, tx)
@@ -588,7 +588,7 @@ func testRestartable(t *testing.T) {
 		t.Errorf("ClaimEvent after it: %+v, %t", r, taken)
 	}
 	for _, other := range []error{nil, errRollback, context.Canceled, &mysql.MySQLError{Number: 1062}} {
-		if s.Restartable(other) {
+		if s.IsRetryable(other) {
 			t.Errorf("%v is restartable", other)
 		}
 	}

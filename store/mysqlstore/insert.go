@@ -84,7 +84,7 @@ func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000
 // encode returns events as they are inserted. A column in which no event has anything is not used: most events have half of them. A
 // text beyond ASCII goes as bytes, or as hexadecimal where the column is a text, so that nobody on the way converts it to another
 // character set.
-func encode(evs []waybill.Event, placed []store.Placed) (*batch, error) {
+func encode(evs []waybill.Event, placed []store.AppendResult) (*batch, error) {
 	b := &batch{evs: evs, values: make([]any, 0, len(evs)*len(columns))}
 	for i, ev := range evs {
 		var err error

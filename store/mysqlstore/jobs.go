@@ -179,7 +179,7 @@ func (s *Store) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt
 		return false, nil
 	}
 	sorted := slices.SortedFunc(slices.Values(sent), func(a, b store.Sent) int { return bytes.Compare(a.Key[:], b.Key[:]) })
-	for part := range parts(sorted, manyIntakes) {
+	for part := range parts(sorted, maxIntakes) {
 		rows := make([]string, len(part))
 		for i, one := range part {
 			rows[i] = strings.NewReplacer("{job}", hexText(a.Name), "{key}", hexID(one.Key), "{event}", hexID(one.Event)).Replace(s.sql.noteSentRow)
@@ -214,7 +214,7 @@ func (s *Store) ForgetSent(ctx context.Context, name string, age time.Duration, 
 		if err := each(ctx, tx, query, []any{[]byte(name), age.Microseconds()}, func() { old = append(old, waybill.ID(id)) }, &id); err != nil {
 			return err
 		}
-		for part := range parts(sortedIDs(old), manyIntakes) {
+		for part := range parts(sortedIDs(old), maxIntakes) {
 			args := append([]any{[]byte(name)}, idArgs(part)...)
 			if _, err := tx.ExecContext(ctx, fill(s.sql.dropSent, "{marks}", marks(len(part))), args...); err != nil {
 				return err
@@ -229,8 +229,8 @@ func (s *Store) ForgetSent(ctx context.Context, name string, age time.Duration, 
 	return forgotten, nil
 }
 
-// Unrecorded implements [store.Gaps].
-func (s *Store) Unrecorded(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
+// Unrecorded implements [store.HistoryAudit].
+func (s *Store) DeliveredWithoutRecord(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
 	query := strings.NewReplacer("{group}", hexText(group), "{from}", utc(span.From), "{to}", utc(span.To), "{after}", hexID(span.After),
 		"{limit}", strconv.Itoa(max(limit, 0))).Replace(s.sql.unrecorded)
 	list, err := s.records(ctx, query)

@@ -18,7 +18,7 @@ import (
 // Keys are taken as events are accepted: see how, above [Store.Accept]. INSERT … ON DUPLICATE KEY UPDATE makes the row, or marks the one that
 // is there if it is free, or only locks it.
 
-// TakeKey implements [store.KeyTaker]. On MySQL it may wait, for a second, for a transaction that
+// TakeKey implements [store.KeyTx]. On MySQL it may wait, for a second, for a transaction that
 // is taking the same key; see the package's comment.
 func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
 	f, err := s.facts(ctx, tx)
@@ -109,12 +109,12 @@ func keyFree(r *store.KeyRecord, hash string) bool {
 	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
 }
 
-// KeepKey implements [store.KeyTaker]. Whoever takes the key over has its row locked; the update waits for that, and then does not fit.
-func (s *Store) KeepKey(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+// StoreAnswer implements [store.KeyTx]. Whoever takes the key over has its row locked; the update waits for that, and then does not fit.
+func (s *Store) StoreAnswer(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 	return s.changeIn(ctx, tx, s.sql.keepKey, s.sql.keepProven, answer.Result, attemptValues(a, answerValues(answer)...))
 }
 
-// SavePoint implements [store.KeyTaker].
+// SavePoint implements [store.KeyTx].
 func (s *Store) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
 	return s.changeIn(ctx, tx, s.sql.savePoint, s.sql.saveProven, p.Data, attemptValues(a, "{point}", "x'"+hexText(p.Name)+"'"))
 }
@@ -335,7 +335,7 @@ func (s *Store) PurgeKeys(ctx context.Context, limit int) (int, error) {
 
 // onKeys runs a statement for some keys.
 func onKeys(ctx context.Context, tx *sql.Tx, query string, ids []store.KeyID) error {
-	for part := range parts(ids, manyIntakes) {
+	for part := range parts(ids, maxIntakes) {
 		names := list(part, func(b []byte, id store.KeyID) []byte {
 			b = strconv.AppendQuote(append(b, '['), hexText(id.Tenant))
 			b = strconv.AppendQuote(append(b, ','), hexText(id.Operation))

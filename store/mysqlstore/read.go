@@ -62,12 +62,12 @@ func perLane(statement string, from []store.Cursor, limit int) string {
 }
 
 // Sweep implements [store.Reader].
-func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
 	if len(from) == 0 {
 		return nil, nil
 	}
-	var seen []store.Sighting
-	var sight store.Sighting
+	var seen []store.RowRef
+	var sight store.RowRef
 	var id scanID
 	var agg aggregate
 	err := each(ctx, s.db, perLane(s.sql.sweep, from, limit), nil, func() {
@@ -77,7 +77,7 @@ func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]st
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	eventrow.Sort(seen, func(sight *store.Sighting) store.Key { return sight.Key })
+	eventrow.Sort(seen, func(sight *store.RowRef) store.Key { return sight.Key })
 	return seen, nil
 }
 
@@ -87,7 +87,7 @@ func (s *Store) Load(ctx context.Context, keys []store.Key) (store.Page, error) 
 		return s.clock(ctx)
 	}
 	var p store.Page
-	for part := range parts(keys, manyIDs) {
+	for part := range parts(keys, maxIDs) {
 		var list strings.Builder
 		for _, k := range part {
 			appendKey(&list, int64(k.Lane), k.Seq)
@@ -123,7 +123,7 @@ func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, er
 		return store.Page{}, err
 	}
 	var p store.Page
-	for part := range parts(keys[:min(max(limit, 0), len(keys))], manyIDs) {
+	for part := range parts(keys[:min(max(limit, 0), len(keys))], maxIDs) {
 		ids := make([]waybill.ID, len(part))
 		for i, k := range part {
 			ids[i] = k.id

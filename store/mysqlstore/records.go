@@ -33,7 +33,7 @@ func (s *Store) inboxRecords(ctx context.Context, q querier, query string, args 
 	var lastError []byte
 	dest := []any{
 		&r.Group, (*scanID)(&r.Key), (*scanID)(&r.Event), &r.Tenant, &r.Type, (*scanID)(&r.Hash), &r.State, (*scanID)(&r.Owner), &r.Fence,
-		&r.Attempts, &lease, &retry, &processed, &received, &lastError, &r.Kept, &now,
+		&r.Attempts, &lease, &retry, &processed, &received, &lastError, &r.Stored, &now,
 	}
 	err := each(ctx, q, query, args, func() {
 		r.LeaseUntil, r.NextRetryAt, r.ProcessedAt = timeOf(lease), timeOf(retry), timeOf(processed)
@@ -140,7 +140,7 @@ func (s *Store) Redrive(ctx context.Context, group string, keys []waybill.ID, li
 		if len(keys) == 0 {
 			return redrive(s.sql.redriveDead)
 		}
-		for part := range parts(sortedIDs(keys), manyIntakes) {
+		for part := range parts(sortedIDs(keys), maxIntakes) {
 			if err := redrive(fill(s.sql.redriveKeys, "{marks}", marks(len(part))), idArgs(part)...); err != nil {
 				return err
 			}
@@ -160,16 +160,16 @@ func (s *Store) PurgeRecords(ctx context.Context, group string, age time.Duratio
 	}
 	purged := 0
 	err := s.transact(ctx, func(tx *sql.Tx) error {
-		var old []store.Intake
+		var old []store.InboxEntry
 		var id scanID
 		query := fill(s.sql.oldRecords, "{limit}", strconv.Itoa(max(limit, 0)))
 		err := each(ctx, tx, query, []any{[]byte(group), age.Microseconds()}, func() {
-			old = append(old, store.Intake{Group: group, Key: waybill.ID(id)})
+			old = append(old, store.InboxEntry{Group: group, Key: waybill.ID(id)})
 		}, &id)
 		if err != nil {
 			return err
 		}
-		for part := range parts(old, manyIntakes) {
+		for part := range parts(old, maxIntakes) {
 			if _, err := tx.ExecContext(ctx, fill(s.sql.dropRecords, "{keys}", recordKeys(part))); err != nil {
 				return err
 			}

@@ -49,7 +49,7 @@ func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 
 // Follow implements [store.Seeker]. It reads through the whole stretch, and leaves out what is not the aggregate's. Unordered events
 // follow nothing.
-func (s *Store) Follow(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+func (s *Store) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
 	if agg.IsZero() {
 		return s.clock(ctx)
 	}
@@ -61,7 +61,7 @@ func (s *Store) Follow(ctx context.Context, agg store.Aggregate, from store.Curs
 
 // Urgent implements [store.Seeker]. It looks for keys first, in an index that has all rows and
 // little else, and reads only the rows that do not wait for others.
-func (s *Store) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (s *Store) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	if len(from) == 0 || limit <= 0 {
 		return s.clock(ctx)
 	}
@@ -77,20 +77,20 @@ func (s *Store) Urgent(ctx context.Context, from []store.Cursor, limit int) (sto
 	}
 	p, err := s.Load(ctx, keys)
 	for _, c := range from {
-		p.Looked = max(p.Looked, int(drawn-c.After))
+		p.RowsScanned = max(p.RowsScanned, int(drawn-c.After))
 	}
 	return p, err
 }
 
 // urgentKeys returns the first rows with a priority of each lane, and the last seq that there is.
-func (s *Store) urgentKeys(ctx context.Context, from []store.Cursor, limit int) (seen []store.Sighting, drawn int64, err error) {
+func (s *Store) urgentKeys(ctx context.Context, from []store.Cursor, limit int) (seen []store.RowRef, drawn int64, err error) {
 	first := from[0].After
 	cursor := make(map[int]store.Cursor, len(from))
 	numbers := make([]string, len(from))
 	for i, c := range from {
 		first, numbers[i], cursor[c.Lane] = min(first, c.After), strconv.Itoa(c.Lane), c
 	}
-	var sight store.Sighting
+	var sight store.RowRef
 	var id scanID
 	var agg aggregate
 	count := make(map[int]int, len(from))
@@ -104,8 +104,8 @@ func (s *Store) urgentKeys(ctx context.Context, from []store.Cursor, limit int) 
 		sight.ID, sight.Aggregate = waybill.ID(id), agg.decode()
 		seen = append(seen, sight)
 	}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
-	eventrow.Sort(seen, func(sight *store.Sighting) store.Key { return sight.Key })
-	return slices.DeleteFunc(seen, func(sight store.Sighting) bool {
+	eventrow.Sort(seen, func(sight *store.RowRef) store.Key { return sight.Key })
+	return slices.DeleteFunc(seen, func(sight store.RowRef) bool {
 		c := cursor[sight.Lane]
 		if sight.Seq <= c.After || c.UpTo != 0 && sight.Seq > c.UpTo {
 			return true

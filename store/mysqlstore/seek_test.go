@@ -62,7 +62,7 @@ func testSightings(t *testing.T) {
 		if seen[i].Key != row.Key || seen[i].Aggregate != agg {
 			t.Errorf("%+v, read whole %+v", seen[i], row)
 		}
-		page, err := s.Follow(t.Context(), agg, store.Cursor{Lane: 0}, 100)
+		page, err := s.FetchAggregate(t.Context(), agg, store.Cursor{Lane: 0}, 100)
 		var want []waybill.ID
 		for _, other := range rows {
 			if !agg.IsZero() && store.AggregateOf(&other.Event) == agg {
@@ -87,12 +87,12 @@ SELECT 1, 'x', '', IF(n IN (3, 900, 999), 1, 0) FROM JSON_TABLE(CONCAT('[', REPE
 	for limit, want := range map[int][]waybill.ID{
 		0: {}, 1: {rows[2].ID}, 2: {rows[2].ID, rows[899].ID}, 3: {rows[2].ID, rows[899].ID, rows[998].ID},
 	} {
-		page, err := s.Urgent(t.Context(), []store.Cursor{{Lane: 0}, {Lane: 1}}, limit)
+		page, err := s.FetchPriority(t.Context(), []store.Cursor{{Lane: 0}, {Lane: 1}}, limit)
 		if err != nil || !slices.Equal(idsOf(page.Rows), want) || page.Now.IsZero() {
 			t.Errorf("limit %d: %v, %v; want %v", limit, idsOf(page.Rows), err, want)
 		}
-		if limit > 0 && page.Looked < 1000 {
-			t.Errorf("limit %d: looked at %d rows, want at least 1000", limit, page.Looked)
+		if limit > 0 && page.RowsScanned < 1000 {
+			t.Errorf("limit %d: looked at %d rows, want at least 1000", limit, page.RowsScanned)
 		}
 	}
 	var columns string
@@ -151,7 +151,7 @@ func testAllTheLanes(t *testing.T) {
 	if seen, err := s.Sweep(t.Context(), cursors(1024), 100); err != nil || len(seen) != 1 {
 		t.Errorf("Sweep: %v, %v", seen, err)
 	}
-	if page, err := s.Urgent(t.Context(), cursors(1024), 100); err != nil || len(page.Rows) != 0 {
+	if page, err := s.FetchPriority(t.Context(), cursors(1024), 100); err != nil || len(page.Rows) != 0 {
 		t.Errorf("Urgent: %v, %v", page, err)
 	}
 }

@@ -54,7 +54,7 @@ func (w *written) all() []waybill.ID {
 
 // note remembers what a transaction that this store began has taken. Another one ends without being
 // asked.
-func (s *Store) note(tx querier, evs []waybill.Event, placed []store.Placed) {
+func (s *Store) note(tx querier, evs []waybill.Event, placed []store.AppendResult) {
 	begun, ok := tx.(*sql.Tx)
 	if !ok {
 		return
@@ -114,7 +114,7 @@ func (s *Store) kept(ctx context.Context, tx *sql.Tx, ids []waybill.ID) error {
 	if len(ids) == 0 || !errors.Is(s.stillOpen(ctx, tx), waybill.ErrTxDone) { // without a connection the server rolls back
 		return nil
 	}
-	for part := range parts(ids, manyIDs) {
+	for part := range parts(ids, maxIDs) {
 		var found bool
 		query := fill(s.sql.anyFound, "{ids}", idList(part))
 		if err := each(ctx, tx, query, nil, nil, &found); err != nil || found {
@@ -140,7 +140,7 @@ func (s *Store) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (m
 		}
 	}
 	there := make(map[waybill.ID]bool, len(ids))
-	for part := range parts(ids, manyIDs) {
+	for part := range parts(ids, maxIDs) {
 		var id scanID
 		args := append(idArgs(part), idArgs(part)...)
 		err := each(ctx, tx, fill(query, "{marks}", marks(len(part))), args, func() {

@@ -19,7 +19,7 @@ const tablesPatience = 30
 // highestEpoch is the setting that remembers the highest epoch of lanes that were removed: one that is added again must not begin below it.
 const highestEpoch = "highest_epoch"
 
-// SetLanes implements [store.Keeper]. It needs the rights to ALTER and to LOCK TABLES, and locks everybody out while it works, producers
+// SetLanes implements [store.Maintainer]. It needs the rights to ALTER and to LOCK TABLES, and locks everybody out while it works, producers
 // too. From then on it cannot be cancelled.
 //
 // The lane of a plain insert is a default of the table, and a constraint refuses a lane that is not

@@ -79,7 +79,7 @@ func testWritersWhilePolled(t *testing.T) {
 
 func known(t *testing.T, s *mysqlstore.Store) []string {
 	t.Helper()
-	w, err := s.Writers(t.Context())
+	w, err := s.OpenWriters(t.Context())
 	if err != nil || w.Unknown {
 		t.Fatalf("Writers returned %+v, %v; want to know", w, err)
 	}
@@ -155,7 +155,7 @@ func testWritersBesideBytes(t *testing.T) {
 		waits <- err
 	}()
 	await(t, "the statement waits", func() bool { return lockWaits(t, db) > 0 })
-	w, err := s.Writers(t.Context())
+	w, err := s.OpenWriters(t.Context())
 	if err != nil || !w.Unknown && len(w.Open) < 2 {
 		t.Errorf("Writers: %+v, %v; want both, or that it is not known", w, err)
 	}

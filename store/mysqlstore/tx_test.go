@@ -112,14 +112,14 @@ func testWriteNeedsAnOpenTransaction(t *testing.T) {
 		for way, end := range ways {
 			for what, evs := range writes() {
 				tx := end(t, db, begin(t, db, nil))
-				for name, write := range map[string]func() ([]store.Placed, error){
-					"Append": func() ([]store.Placed, error) {
+				for name, write := range map[string]func() ([]store.AppendResult, error){
+					"Append": func() ([]store.AppendResult, error) {
 						if plain, ok := tx.(*sql.Tx); ok {
 							return s.Append(t.Context(), plain, evs)
 						}
 						return s.AppendSQL(t.Context(), tx, evs)
 					},
-					"AppendSQL": func() ([]store.Placed, error) { return s.AppendSQL(t.Context(), tx, evs) },
+					"AppendSQL": func() ([]store.AppendResult, error) { return s.AppendSQL(t.Context(), tx, evs) },
 				} {
 					if _, err := write(); !errors.Is(err, waybill.ErrTxDone) {
 						t.Errorf("%s after %s, %s (as MySQL: %t): %v, want ErrTxDone", name, way, what, asMySQL, err)

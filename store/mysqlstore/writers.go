@@ -21,7 +21,7 @@ const (
 // Writers implements [store.Reader]. It takes the PROCESS privilege. The server makes its table of transactions anew only if nobody has read it
 // for 100 ms, and shows the last one otherwise. It is good if it shows the transaction that asks, with the very statement that asks. Where
 // others keep reading it, the server's status tells.
-func (s *Store) Writers(ctx context.Context) (store.Writers, error) {
+func (s *Store) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	w, ok, err := s.openWriters(ctx)
 	if number(err) == errNotText { // the statement of another session has bytes that are no text
 		ok, err = false, nil
@@ -32,11 +32,11 @@ func (s *Store) Writers(ctx context.Context) (store.Writers, error) {
 	}
 	switch {
 	case number(err) == errNeedsPrivilege, number(err) == errNotText:
-		return store.Writers{Unknown: true}, nil
+		return store.WriterState{Unknown: true}, nil
 	case err != nil:
-		return store.Writers{}, s.explain(err)
+		return store.WriterState{}, s.explain(err)
 	case !ok:
-		return store.Writers{Unknown: true}, nil
+		return store.WriterState{Unknown: true}, nil
 	}
 	return w, nil
 }
@@ -58,13 +58,13 @@ func (s *Store) writersByStatus(ctx context.Context) (open []string, ok bool, er
 }
 
 // openWriters asks once, and reports whether the answer is one to this question.
-func (s *Store) openWriters(ctx context.Context) (w store.Writers, ok bool, err error) {
+func (s *Store) openWriters(ctx context.Context) (w store.WriterState, ok bool, err error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return w, false, err
 	}
 	defer conn.Close() //nolint:errcheck // it goes back to the pool
-	if err := each(ctx, conn, s.sql.drawn, nil, func() {}, &w.Drawn); err != nil {
+	if err := each(ctx, conn, s.sql.drawn, nil, func() {}, &w.HighSeq); err != nil {
 		return w, false, err
 	}
 	if w.Issued, err = s.issued(ctx, conn); err != nil {

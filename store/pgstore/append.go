@@ -41,17 +41,17 @@ func special(ev waybill.Event) bool {
 }
 
 // place chooses the lanes of events.
-func (c *core) place(evs []waybill.Event, lanes int) []store.Placed {
-	placed := make([]store.Placed, len(evs))
+func (c *core) place(evs []waybill.Event, lanes int) []store.AppendResult {
+	placed := make([]store.AppendResult, len(evs))
 	for i, ev := range evs {
-		placed[i] = store.Placed{ID: ev.ID, Lane: c.laneFor(ev, lanes)}
+		placed[i] = store.AppendResult{ID: ev.ID, Lane: c.laneFor(ev, lanes)}
 	}
 	return placed
 }
 
 // answer takes a number that an insert returns: the place, counted from 1, of an event that was absorbed, or, negated, how
 // many lanes there are, because the writer counted on another number. Then the database has chosen the lanes.
-func (c *core) answer(evs []waybill.Event, placed []store.Placed, n int64) {
+func (c *core) answer(evs []waybill.Event, placed []store.AppendResult, n int64) {
 	if n > 0 {
 		placed[n-1].ID = waybill.ID{}
 		return
@@ -74,7 +74,7 @@ var pgxEncoder = eventrow.Encoder{
 }
 
 // insert returns the statement that writes a chunk into so many lanes, and its arguments for pgx.
-func (c *core) insert(evs []waybill.Event, placed []store.Placed, lanes int) (query string, args []any, err error) {
+func (c *core) insert(evs []waybill.Event, placed []store.AppendResult, lanes int) (query string, args []any, err error) {
 	extra := false
 	for _, ev := range evs {
 		extra = extra || special(ev)
@@ -98,8 +98,8 @@ func (c *core) insert(evs []waybill.Event, placed []store.Placed, lanes int) (qu
 	return c.sql.insertWith, append(args, at, delay, int32(lanes)), nil
 }
 
-// arrays returns a column per argument, in the order of manyNames. A column that is empty in all events is nil.
-func arrays(evs []waybill.Event, placed []store.Placed) ([]any, error) {
+// arrays returns a column per argument, in the order of maxNames. A column that is empty in all events is nil.
+func arrays(evs []waybill.Event, placed []store.AppendResult) ([]any, error) {
 	n := len(evs)
 	lanes, ids := make([]int16, n), make([]pgtype.UUID, n)
 	versions, priorities := make([]int32, n), make([]int16, n)
@@ -167,7 +167,7 @@ func nullTexts(n int, field func(i int) string) any {
 }
 
 // Append implements [store.Appender].
-func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]store.Placed, error) {
+func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
 	// An empty batch asks a transaction whether it is open, without a round trip. Only then is its connection ours to look at.
 	if err := tx.SendBatch(ctx, &pgx.Batch{}).Close(); err != nil {
 		return nil, ended(err)
@@ -176,7 +176,7 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]s
 	if !ours && tx.Conn() != nil && tx.Conn().PgConn().TxStatus() == idle {
 		return nil, fmt.Errorf("%w: it was ended by a statement", waybill.ErrTxDone)
 	}
-	put := func(evs []waybill.Event, placed []store.Placed, lanes int) error {
+	put := func(evs []waybill.Event, placed []store.AppendResult, lanes int) error {
 		var parts []part
 		all := &pgx.Batch{}
 		for _, chunk := range chunks(evs) {
@@ -209,8 +209,8 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]s
 
 // append writes events through put, which marks those that were absorbed with the zero id, and finds out who absorbed them.
 func (c *core) append(
-	ctx context.Context, tx database, evs []waybill.Event, put func([]waybill.Event, []store.Placed, int) error,
-) ([]store.Placed, error) {
+	ctx context.Context, tx database, evs []waybill.Event, put func([]waybill.Event, []store.AppendResult, int) error,
+) ([]store.AppendResult, error) {
 	lanes, err := c.laneCount(ctx, tx)
 	if err != nil {
 		return nil, ended(err)
@@ -237,9 +237,9 @@ func (c *core) append(
 			return placed, nil
 		}
 		// Whoever had the key was delivered between the two statements: the key is free, try to take it.
-		again, where := make([]waybill.Event, len(vanished)), make([]store.Placed, len(vanished))
+		again, where := make([]waybill.Event, len(vanished)), make([]store.AppendResult, len(vanished))
 		for i, at := range vanished {
-			again[i], where[i] = evs[at], store.Placed{ID: evs[at].ID, Lane: placed[at].Lane}
+			again[i], where[i] = evs[at], store.AppendResult{ID: evs[at].ID, Lane: placed[at].Lane}
 		}
 		if err := put(again, where, lanes); err != nil {
 			return nil, c.explain(ended(err))
@@ -253,7 +253,7 @@ func (c *core) append(
 // findHolders puts the ids of the events that hold the keys of the absorbed ones into placed, and returns those whose
 // holder is gone.
 func (c *core) findHolders(
-	ctx context.Context, tx database, evs []waybill.Event, placed []store.Placed, absorbed []int,
+	ctx context.Context, tx database, evs []waybill.Event, placed []store.AppendResult, absorbed []int,
 ) (vanished []int, err error) {
 	tenants, keys := make([]string, len(absorbed)), make([]string, len(absorbed))
 	for i, at := range absorbed {

@@ -13,7 +13,7 @@ import (
 
 // A batch that begins a transaction is refused inside one, as pgx refuses it: the transaction that its results hand out could
 // commit what belongs to InTx. What waits stays, and goes out in front of the next statement.
-func TestBehaviour13b_BatchThatBegins(t *testing.T) {
+func TestBatchThatBegins(t *testing.T) {
 	pool := openPool(t, nil)
 	begin := func(business string) *pgx.Batch {
 		b := &pgx.Batch{}

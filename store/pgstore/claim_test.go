@@ -20,14 +20,14 @@ import (
 // Of any number that claim an event at once, one gets it: without a record, and when a lease has run out.
 func TestInboxClaimHasOneWinner(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, _ *pgxpool.Pool, _ string) {
-		race := func(in store.Intake, fence int64, attempts int) {
+		race := func(in store.InboxEntry, fence int64, attempts int) {
 			t.Helper()
 			var won atomic.Int64
 			var wg sync.WaitGroup
 			for range 30 {
 				wg.Go(func() {
 					rec, taken, err := f.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 9, nil)
-					if err != nil || rec.State != store.InboxProcessing || rec.Fence != fence || rec.Attempts != attempts || rec.Intake != in {
+					if err != nil || rec.State != store.InboxProcessing || rec.Fence != fence || rec.Attempts != attempts || rec.InboxEntry != in {
 						t.Errorf("got %+v, %v; want fence %d, attempt %d", rec, err, fence, attempts)
 					}
 					if taken {
@@ -90,7 +90,7 @@ func TestInboxClaimWaitsForAccept(t *testing.T) {
 				t.Errorf("commits: %v; got %+v", commits, a)
 			case commits && a.rec.State != store.InboxSucceeded:
 				t.Errorf("it committed; got %+v", a.rec)
-			case !commits && (a.rec.LeaseUntil.Before(ended.Add(time.Hour)) || string(a.rec.Kept) != "kept"):
+			case !commits && (a.rec.LeaseUntil.Before(ended.Add(time.Hour)) || string(a.rec.Stored) != "kept"):
 				t.Errorf("it rolled back at %v; got %+v", ended, a.rec)
 			}
 		}
@@ -118,10 +118,10 @@ func TestInboxAttempts(t *testing.T) {
 			}
 		}
 		// The first attempt fails without having been claimed.
-		fail(store.Attempt{}, store.Failure{Error: "no", Delay: time.Hour, Kept: []byte{}}, true)
+		fail(store.Attempt{}, store.Failure{Error: "no", Delay: time.Hour, Stored: []byte{}}, true)
 		fail(store.Attempt{}, store.Failure{Error: "again"}, false)
 		rec, taken := f.claim(t, in, time.Hour, 9)
-		if taken || rec.State != store.InboxFailed || rec.Attempts != 1 || rec.LastError != "no" || rec.Kept == nil || !rec.Owner.IsZero() ||
+		if taken || rec.State != store.InboxFailed || rec.Attempts != 1 || rec.LastError != "no" || rec.Stored == nil || !rec.Owner.IsZero() ||
 			rec.NextRetryAt.Sub(rec.Now) < time.Minute || !rec.ProcessedAt.IsZero() || !rec.LeaseUntil.IsZero() {
 			t.Fatalf("one that is not due: %v, %+v", taken, rec)
 		}
@@ -280,11 +280,11 @@ func TestInboxRestartable(t *testing.T) {
 		}()
 		awaitLockWait(t, pool, schema, done)
 		err := errors.Join(update(two, "a"), two.rollback())
-		if err = errors.Join(err, <-done); err == nil || !f.Restartable(fmt.Errorf("a handler: %w", err)) {
+		if err = errors.Join(err, <-done); err == nil || !f.IsRetryable(fmt.Errorf("a handler: %w", err)) {
 			t.Errorf("a deadlock: %v", err)
 		}
 		wrong := f.begin(t, sql.LevelDefault).exec(t.Context(), `SELECT 1/0`)
-		if f.Restartable(wrong) || f.Restartable(errors.New("no")) || f.Restartable(nil) {
+		if f.IsRetryable(wrong) || f.IsRetryable(errors.New("no")) || f.IsRetryable(nil) {
 			t.Errorf("not a collision: %v", wrong)
 		}
 	})

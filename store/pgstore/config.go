@@ -31,8 +31,8 @@ type Config struct {
 }
 
 const (
-	usualLanes = 32
-	maxLanes   = 1024
+	defaultLanes = 32
+	maxLanes     = 1024
 )
 
 func (c Config) complete() (Config, error) {
@@ -57,7 +57,7 @@ func (c Config) complete() (Config, error) {
 		}
 	}
 	if c.NotifyInterval == 0 {
-		c.NotifyInterval = usualNotify
+		c.NotifyInterval = defaultNotify
 	}
 	if err := errors.Join(errs...); err != nil {
 		return c, fmt.Errorf("pgstore: %w", err)
@@ -75,7 +75,7 @@ var objects = []string{
 func (c Config) replacer() *strings.Replacer {
 	lanes := c.Lanes
 	if lanes == 0 {
-		lanes = usualLanes
+		lanes = defaultLanes
 	}
 	pairs := []string{"{prefix}", c.Prefix, "{lanes}", strconv.Itoa(lanes)}
 	for _, name := range objects {

@@ -45,7 +45,7 @@ func (w *watched) Due(ctx context.Context, lanes []int, limit int) (store.Page, 
 }
 
 // Sweep implements [store.Reader].
-func (w *watched) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+func (w *watched) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
 	w.pause.RLock()
 	defer w.pause.RUnlock()
 	return w.Store.Sweep(ctx, from, limit)
@@ -81,7 +81,7 @@ func (w *watched) Fetch(ctx context.Context, from []store.Cursor, limit int) (st
 }
 
 // Writers implements [store.Reader].
-func (w *watched) Writers(ctx context.Context) (store.Writers, error) {
+func (w *watched) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	w.mu.Lock()
 	asking, resume := w.asking, w.resume
 	w.asking = nil
@@ -91,12 +91,12 @@ func (w *watched) Writers(ctx context.Context) (store.Writers, error) {
 		select {
 		case <-resume:
 		case <-ctx.Done():
-			return store.Writers{}, ctx.Err()
+			return store.WriterState{}, ctx.Err()
 		}
 	}
 	w.pause.RLock()
 	defer w.pause.RUnlock()
-	answer, err := w.Store.Writers(ctx)
+	answer, err := w.Store.OpenWriters(ctx)
 	if err == nil {
 		w.mu.Lock()
 		w.answers++

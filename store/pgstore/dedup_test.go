@@ -28,7 +28,7 @@ func awaitLockWait[A any](t *testing.T, pool *pgxpool.Pool, schema string, done 
 
 // Protocol 18: a write takes its dedup keys in sorted order. While it waits for the first, it holds none of the others, so two
 // writes cannot wait for each other.
-func TestProtocol18_KeysAreTakenInOrder(t *testing.T) {
+func TestKeysAreTakenInOrder(t *testing.T) {
 	pool := openPool(t, nil)
 	box, _, business := boxOf(t, pool)
 	schema := business[1 : len(business)-len(`".business`)]

@@ -14,7 +14,7 @@ import (
 
 // Protocol 6: the fence is a lock. A settlement that meets a take-over under way waits for it, and is then refused, although the
 // statement's snapshot is older than the take-over.
-func TestProtocol6_SettlementWaitsForTakeOver(t *testing.T) {
+func TestSettlementWaitsForTakeOver(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
 	box, err := outbox.New(db, outbox.Config{})
@@ -71,7 +71,7 @@ func TestProtocol6_SettlementWaitsForTakeOver(t *testing.T) {
 }
 
 // Protocol 2: a lease is renewed on the node's row. A heartbeat that wrote lanes would wait for settlements, and they for it.
-func TestProtocol2_HeartbeatsLeaveLanesAlone(t *testing.T) {
+func TestHeartbeatsLeaveLanesAlone(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
 	node := store.Node{ID: waybill.NewID(), Relay: "r"}

@@ -14,10 +14,10 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/docblock"
-	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
@@ -113,7 +113,7 @@ func grantedOperator(t *testing.T, db *pgstore.Store, box *outbox.Outbox[pgx.Tx]
 	if sink, err := db.RecordedSink(t.Context()); err != nil || !strings.Contains(sink, "in-process") {
 		t.Errorf("RecordedSink: %q, %v", sink, err)
 	}
-	desk, err := operate.New(db, operate.Config{})
+	desk, err := admin.New(db, admin.Config{})
 	must("operate.New", err)
 	if n, err := desk.Unblock(t.Context(), evs[0].ID); err != nil || len(n) != 1 {
 		t.Errorf("Unblock: %v, %v", n, err)
@@ -304,11 +304,11 @@ func TestDocumentedGrants(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	desk, err := operate.New(rdb, operate.Config{})
+	desk, err := admin.New(rdb, admin.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	purger, err := desk.Purger(operate.Keep{History: time.Nanosecond, Dead: time.Hour})
+	purger, err := desk.Purger(admin.Retention{History: time.Nanosecond, Dead: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +329,7 @@ func TestDocumentedGrants(t *testing.T) {
 
 	reader := as("reader")
 	sdb, _ := open(reader)
-	look, err := operate.New(sdb, operate.Config{})
+	look, err := admin.New(sdb, admin.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,16 +119,16 @@ func (s *Store) inOpenTx(ctx context.Context, tx pgx.Tx, what string) error {
 	return nil
 }
 
-// Accept implements [store.Acceptor].
-func (s *Store) Accept(ctx context.Context, tx pgx.Tx, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+// Accept implements [store.InboxTx].
+func (s *Store) Accept(ctx context.Context, tx pgx.Tx, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
 	if err := s.inOpenTx(ctx, tx, "accept"); err != nil {
 		return nil, err
 	}
 	return s.accept(ctx, pgxDB{tx}, owner, in)
 }
 
-// Accept implements [store.Acceptor].
-func (s *SQLStore) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+// Accept implements [store.InboxTx].
+func (s *SQLStore) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("pgstore: accept: %w", waybill.ErrNoTx)
 	}
@@ -137,11 +137,11 @@ func (s *SQLStore) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in 
 
 // accept records events as succeeded in a transaction of the caller. Each holds an advisory lock until the transaction ends, and all
 // transactions together have max_locks_per_transaction times max_connections of them.
-func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
 	if len(in) == 0 {
 		return nil, nil
 	}
-	out := make([]store.Acceptance, len(in))
+	out := make([]store.AcceptResult, len(in))
 	if len(in) == 1 {
 		accepted, err := c.did(ctx, tx, c.sql.acceptEvent, append([]any{owner.UUID()}, intakeArgs(in[0])...))
 		if err != nil {
@@ -182,7 +182,7 @@ func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []s
 
 // lookAgain finds the records of events that were committed after the snapshot of acceptEvents. One that is gone again by now counts as
 // busy: who comes back will find it free.
-func (c *core) lookAgain(ctx context.Context, tx database, in []store.Intake, out []store.Acceptance, unseen []int) error {
+func (c *core) lookAgain(ctx context.Context, tx database, in []store.InboxEntry, out []store.AcceptResult, unseen []int) error {
 	type name struct {
 		group string
 		key   waybill.ID
@@ -212,7 +212,7 @@ func (c *core) locksHint(err error) error {
 }
 
 // intakes splits events into columns: group, key, id, tenant, type and hash.
-func intakes(e encoder, in []store.Intake) []any {
+func intakes(e encoder, in []store.InboxEntry) []any {
 	n := len(in)
 	groups, tenants, types := make([]string, n), make([]string, n), make([]string, n)
 	keys, ids, hashes := make([]waybill.ID, n), make([]waybill.ID, n), make([]waybill.ID, n)
@@ -224,7 +224,7 @@ func intakes(e encoder, in []store.Intake) []any {
 }
 
 // intakeArgs are an event's columns, in the same order.
-func intakeArgs(in store.Intake) []any {
+func intakeArgs(in store.InboxEntry) []any {
 	return []any{in.Group, in.Key.UUID(), in.Event.UUID(), in.Tenant, in.Type, waybill.ID(in.Hash).UUID()}
 }
 
@@ -241,7 +241,7 @@ func bytesArg(b []byte) any {
 	return b
 }
 
-// Succeed implements [store.Acceptor].
+// Succeed implements [store.InboxTx].
 func (s *Store) Succeed(ctx context.Context, tx pgx.Tx, a store.Attempt) (bool, error) {
 	if err := s.inOpenTx(ctx, tx, "succeed"); err != nil {
 		return false, err
@@ -249,7 +249,7 @@ func (s *Store) Succeed(ctx context.Context, tx pgx.Tx, a store.Attempt) (bool, 
 	return s.did(ctx, pgxDB{tx}, s.sql.succeedAttempt, attemptArgs(a))
 }
 
-// Succeed implements [store.Acceptor].
+// Succeed implements [store.InboxTx].
 func (s *SQLStore) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("pgstore: succeed: %w", waybill.ErrNoTx)
@@ -269,7 +269,7 @@ func (c *core) did(ctx context.Context, db database, query string, args []any) (
 // ClaimEvent implements [store.Claimer]. A record that was not taken is read again, because it may have changed since, and judged as it
 // is then; whoever finds that it could have been taken meanwhile starts again.
 func (c *core) ClaimEvent(
-	ctx context.Context, in store.Intake, owner waybill.ID, lease time.Duration, most int, kept []byte,
+	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	for {
 		args := append(intakeArgs(in), owner.UUID(), seconds(lease), most, bytesArg(kept))
@@ -305,12 +305,12 @@ func free(r *store.InboxRecord) bool {
 }
 
 // FailEvent implements [store.Claimer].
-func (c *core) FailEvent(ctx context.Context, in store.Intake, f store.Failure) (bool, error) {
+func (c *core) FailEvent(ctx context.Context, in store.InboxEntry, f store.Failure) (bool, error) {
 	query, args := c.sql.failNew, intakeArgs(in)
 	if f.Fence != 0 {
 		query, args = c.sql.failHeld, attemptArgs(store.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})
 	}
-	return c.did(ctx, c.db, query, append(args, f.Dead, seconds(f.Delay), store.CutError(f.Error), bytesArg(f.Kept)))
+	return c.did(ctx, c.db, query, append(args, f.Dead, seconds(f.Delay), store.CutError(f.Error), bytesArg(f.Stored)))
 }
 
 // ReleaseEvent implements [store.Claimer].
@@ -318,14 +318,14 @@ func (c *core) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error) 
 	return c.did(ctx, c.db, c.sql.releaseHeld, attemptArgs(a))
 }
 
-// Restartable implements [store.Restarter]: a serialization failure, or a deadlock.
-func (*core) Restartable(err error) bool {
+// IsRetryable implements [store.RetryClassifier]: a serialization failure, or a deadlock.
+func (*core) IsRetryable(err error) bool {
 	state := sqlState(err)
 	return state == "40001" || state == "40P01"
 }
 
-// ProveOpen implements [store.Prover]: there are no savepoints outside a transaction. It is the last thing before the commit, so nothing is in it.
-func (s *SQLStore) ProveOpen(ctx context.Context, tx *sql.Tx) error {
+// CheckOpen implements [store.TxChecker]: there are no savepoints outside a transaction. It is the last thing before the commit, so nothing is in it.
+func (s *SQLStore) CheckOpen(ctx context.Context, tx *sql.Tx) error {
 	err := sqlDB{tx}.exec(ctx, `SAVEPOINT waybill_open`)
 	if sqlState(err) == noActiveTransaction {
 		return fmt.Errorf("pgstore: %w: it was ended by a statement", waybill.ErrTxDone)

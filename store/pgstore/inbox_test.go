@@ -18,9 +18,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-func intake(group string) store.Intake {
+func intake(group string) store.InboxEntry {
 	key := waybill.NewID()
-	return store.Intake{Group: group, Key: key, Event: key, Tenant: "acme", Type: "OrderPlaced", Hash: [16]byte{1, 2, 3}}
+	return store.InboxEntry{Group: group, Key: key, Event: key, Tenant: "acme", Type: "OrderPlaced", Hash: [16]byte{1, 2, 3}}
 }
 
 func attemptOf(r store.InboxRecord) store.Attempt {
@@ -31,20 +31,20 @@ func attemptOf(r store.InboxRecord) store.Attempt {
 type face struct {
 	store.Claimer
 	store.Records
-	store.Restarter
+	store.RetryClassifier
 	// begin starts a transaction, at the isolation level if it names one.
 	begin func(t *testing.T, level sql.IsolationLevel) faceTx
 }
 
 type faceTx struct {
-	accept           func(ctx context.Context, owner waybill.ID, in ...store.Intake) ([]store.Acceptance, error)
+	accept           func(ctx context.Context, owner waybill.ID, in ...store.InboxEntry) ([]store.AcceptResult, error)
 	succeed          func(ctx context.Context, a store.Attempt) (bool, error)
 	exec             func(ctx context.Context, query string) error
 	commit, rollback func() error
 }
 
 // acceptAll accepts events, and commits.
-func (f face) acceptAll(t *testing.T, in ...store.Intake) {
+func (f face) acceptAll(t *testing.T, in ...store.InboxEntry) {
 	t.Helper()
 	tx := f.begin(t, sql.LevelDefault)
 	got, err := tx.accept(t.Context(), waybill.NewID(), in...)
@@ -61,7 +61,7 @@ func (f face) acceptAll(t *testing.T, in ...store.Intake) {
 	}
 }
 
-func (f face) claim(t *testing.T, in store.Intake, lease time.Duration, most int) (store.InboxRecord, bool) {
+func (f face) claim(t *testing.T, in store.InboxEntry, lease time.Duration, most int) (store.InboxRecord, bool) {
 	t.Helper()
 	rec, taken, err := f.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, nil)
 	if err != nil {
@@ -70,7 +70,7 @@ func (f face) claim(t *testing.T, in store.Intake, lease time.Duration, most int
 	return rec, taken
 }
 
-func (f face) find(t *testing.T, in store.Intake) (store.InboxRecord, bool) {
+func (f face) find(t *testing.T, in store.InboxEntry) (store.InboxRecord, bool) {
 	t.Helper()
 	rec, there, err := f.FindRecord(t.Context(), in.Group, in.Key)
 	if err != nil {
@@ -84,7 +84,7 @@ func eachFace(t *testing.T, fn func(t *testing.T, f face, pool *pgxpool.Pool, sc
 	t.Run("pgx", func(t *testing.T) {
 		pool := openPool(t, nil)
 		db, schema := openStore(t, pool)
-		fn(t, face{Claimer: db, Records: db, Restarter: db, begin: func(t *testing.T, level sql.IsolationLevel) faceTx {
+		fn(t, face{Claimer: db, Records: db, RetryClassifier: db, begin: func(t *testing.T, level sql.IsolationLevel) faceTx {
 			t.Helper()
 			session, err := db.Begin(t.Context(), &sql.TxOptions{Isolation: level})
 			if err != nil {
@@ -92,7 +92,7 @@ func eachFace(t *testing.T, fn func(t *testing.T, f face, pool *pgxpool.Pool, sc
 			}
 			t.Cleanup(func() { _ = session.Rollback(context.Background()) })
 			return faceTx{
-				accept: func(ctx context.Context, owner waybill.ID, in ...store.Intake) ([]store.Acceptance, error) {
+				accept: func(ctx context.Context, owner waybill.ID, in ...store.InboxEntry) ([]store.AcceptResult, error) {
 					return db.Accept(ctx, session.Tx(), owner, in)
 				},
 				succeed: func(ctx context.Context, a store.Attempt) (bool, error) { return db.Succeed(ctx, session.Tx(), a) },
@@ -111,7 +111,7 @@ func eachFace(t *testing.T, fn func(t *testing.T, f face, pool *pgxpool.Pool, sc
 		sqldb := stdlib.OpenDBFromPool(pool)
 		t.Cleanup(func() { _ = sqldb.Close() })
 		db := pgxdb.SQL(sqldb)
-		fn(t, face{Claimer: db, Records: db, Restarter: db, begin: func(t *testing.T, level sql.IsolationLevel) faceTx {
+		fn(t, face{Claimer: db, Records: db, RetryClassifier: db, begin: func(t *testing.T, level sql.IsolationLevel) faceTx {
 			t.Helper()
 			tx, err := sqldb.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
 			if err != nil {
@@ -119,7 +119,7 @@ func eachFace(t *testing.T, fn func(t *testing.T, f face, pool *pgxpool.Pool, sc
 			}
 			t.Cleanup(func() { _ = tx.Rollback() })
 			return faceTx{
-				accept: func(ctx context.Context, owner waybill.ID, in ...store.Intake) ([]store.Acceptance, error) {
+				accept: func(ctx context.Context, owner waybill.ID, in ...store.InboxEntry) ([]store.AcceptResult, error) {
 					return db.Accept(ctx, tx, owner, in)
 				},
 				succeed:  func(ctx context.Context, a store.Attempt) (bool, error) { return db.Succeed(ctx, tx, a) },
@@ -133,7 +133,7 @@ func eachFace(t *testing.T, fn func(t *testing.T, f face, pool *pgxpool.Pool, sc
 
 func TestInboxAccept(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, _ *pgxpool.Pool, _ string) {
-		var in []store.Intake
+		var in []store.InboxEntry
 		for i := range 300 {
 			in = append(in, intake(`gr"o\up`))
 			if i%3 == 0 {
@@ -183,7 +183,7 @@ func TestInboxAccept(t *testing.T) {
 				}
 			case at < 100:
 				r := a.Record
-				if a.Accepted || a.Busy || r.Intake != in[at] || r.State != store.InboxSucceeded || r.Owner != owner || r.Fence != 1 || r.Attempts != 1 ||
+				if a.Accepted || a.Busy || r.InboxEntry != in[at] || r.State != store.InboxSucceeded || r.Owner != owner || r.Fence != 1 || r.Attempts != 1 ||
 					r.ProcessedAt.IsZero() || r.ReceivedAt.IsZero() || r.Now.Before(r.ProcessedAt) || !r.LeaseUntil.IsZero() {
 					t.Errorf("one that succeeded: %+v", a)
 				}
@@ -238,7 +238,7 @@ func TestInboxAcceptNeverWaits(t *testing.T) {
 }
 
 // insertRecord is a record as somebody makes it who knows nothing of locks.
-func insertRecord(t *testing.T, tx faceTx, schema string, in store.Intake) {
+func insertRecord(t *testing.T, tx faceTx, schema string, in store.InboxEntry) {
 	t.Helper()
 	err := tx.exec(t.Context(), fmt.Sprintf(`INSERT INTO "%[1]s".waybill_inbox
 		(consumer_group, dedup_id, event_id, event_type, payload_hash, status, fence, attempts, processed_at)
@@ -256,7 +256,7 @@ func TestInboxAcceptLooksAgain(t *testing.T) {
 		insertRecord(t, maker, schema, in)
 		tx := f.begin(t, sql.LevelReadCommitted)
 		done := make(chan error, 1)
-		var got []store.Acceptance
+		var got []store.AcceptResult
 		go func() {
 			var err error
 			got, err = tx.accept(t.Context(), waybill.NewID(), other, in)
@@ -287,7 +287,7 @@ func TestInboxAcceptOfAnOldSnapshot(t *testing.T) {
 				}
 				f.acceptAll(t, in)
 				got, err := tx.accept(t.Context(), waybill.NewID(), in)
-				if err == nil && got[0].Accepted || err != nil && !f.Restartable(err) {
+				if err == nil && got[0].Accepted || err != nil && !f.IsRetryable(err) {
 					t.Errorf("got %+v, %v", got, err)
 				}
 			})
@@ -302,7 +302,7 @@ func TestInboxAcceptUsesThePrimaryKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 8 {
-			var in []store.Intake
+			var in []store.InboxEntry
 			for range 100 {
 				in = append(in, intake("g"))
 			}
@@ -347,14 +347,14 @@ func TestInboxAcceptKeepsItsPlace(t *testing.T) {
 		if err := box.Write(ctx, tx, ev); err != nil {
 			return err
 		}
-		if _, err := db.Accept(ctx, tx, waybill.NewID(), []store.Intake{in}); err != nil {
+		if _, err := db.Accept(ctx, tx, waybill.NewID(), []store.InboxEntry{in}); err != nil {
 			return err
 		}
 		inner, err := tx.Begin(ctx)
 		if err != nil {
 			return err
 		}
-		if _, err := db.Accept(ctx, inner, waybill.NewID(), []store.Intake{undone}); err != nil {
+		if _, err := db.Accept(ctx, inner, waybill.NewID(), []store.InboxEntry{undone}); err != nil {
 			return err
 		}
 		return inner.Rollback(ctx)
@@ -363,7 +363,7 @@ func TestInboxAcceptKeepsItsPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []struct {
-		in    store.Intake
+		in    store.InboxEntry
 		there bool
 	}{{in, true}, {undone, false}} {
 		if rec, there, err := db.FindRecord(t.Context(), "g", want.in.Key); err != nil || there != want.there {
@@ -403,32 +403,42 @@ func TestInboxNeedsAnOpenTransaction(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		want    error
-		accept  func() ([]store.Acceptance, error)
+		accept  func() ([]store.AcceptResult, error)
 		succeed func() (bool, error)
 	}{
 		"none": {
 			waybill.ErrNoTx,
-			func() ([]store.Acceptance, error) { return db.Accept(t.Context(), nil, in.Key, []store.Intake{in}) },
+			func() ([]store.AcceptResult, error) {
+				return db.Accept(t.Context(), nil, in.Key, []store.InboxEntry{in})
+			},
 			func() (bool, error) { return db.Succeed(t.Context(), nil, store.Attempt{}) },
 		},
 		"none of database/sql": {
 			waybill.ErrNoTx,
-			func() ([]store.Acceptance, error) { return face.Accept(t.Context(), nil, in.Key, []store.Intake{in}) },
+			func() ([]store.AcceptResult, error) {
+				return face.Accept(t.Context(), nil, in.Key, []store.InboxEntry{in})
+			},
 			func() (bool, error) { return face.Succeed(t.Context(), nil, store.Attempt{}) },
 		},
 		"one that has ended": {
 			waybill.ErrTxDone,
-			func() ([]store.Acceptance, error) { return db.Accept(t.Context(), ptx, in.Key, []store.Intake{in}) },
+			func() ([]store.AcceptResult, error) {
+				return db.Accept(t.Context(), ptx, in.Key, []store.InboxEntry{in})
+			},
 			func() (bool, error) { return db.Succeed(t.Context(), ptx, store.Attempt{}) },
 		},
 		"one that a statement ended": {
 			waybill.ErrTxDone,
-			func() ([]store.Acceptance, error) { return db.Accept(t.Context(), ended, in.Key, []store.Intake{in}) },
+			func() ([]store.AcceptResult, error) {
+				return db.Accept(t.Context(), ended, in.Key, []store.InboxEntry{in})
+			},
 			func() (bool, error) { return db.Succeed(t.Context(), ended, store.Attempt{}) },
 		},
 		"one of database/sql that has ended": {
 			waybill.ErrTxDone,
-			func() ([]store.Acceptance, error) { return face.Accept(t.Context(), stx, in.Key, []store.Intake{in}) },
+			func() ([]store.AcceptResult, error) {
+				return face.Accept(t.Context(), stx, in.Key, []store.InboxEntry{in})
+			},
 			func() (bool, error) { return face.Succeed(t.Context(), stx, store.Attempt{}) },
 		},
 	} {

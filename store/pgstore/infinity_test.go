@@ -24,7 +24,7 @@ var strangeTimes = []string{"infinity", "-infinity", "294276-12-31 23:59:59.9999
 // reader is what reads times.
 type reader interface {
 	store.Reader
-	store.Browser
+	store.Inspector
 }
 
 // A producer with plain SQL writes times that events have not. Every read returns such a row, with the nearest time, and all others.

@@ -223,8 +223,8 @@ func (c *core) ForgetSent(ctx context.Context, name string, age time.Duration, l
 	return c.howMany(ctx, c.sql.forgetSent, name, seconds(age), max(limit, 0))
 }
 
-// Unrecorded implements [store.Gaps].
-func (c *core) Unrecorded(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
+// Unrecorded implements [store.HistoryAudit].
+func (c *core) DeliveredWithoutRecord(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
 	state := store.Delivered
 	return c.records(ctx, &state, nil, c.sql.unrecorded, group, span.From.UTC(), span.To.UTC(), span.After.UUID(), max(limit, 0))
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TakeKey implements [store.KeyTaker].
+// TakeKey implements [store.KeyTx].
 func (s *Store) TakeKey(ctx context.Context, tx pgx.Tx, c store.KeyClaim) (store.KeyTaken, error) {
 	if err := s.inOpenTx(ctx, tx, "take a key"); err != nil {
 		return store.KeyTaken{}, err
@@ -23,7 +23,7 @@ func (s *Store) TakeKey(ctx context.Context, tx pgx.Tx, c store.KeyClaim) (store
 	return s.take(ctx, pgxDB{tx}, c)
 }
 
-// TakeKey implements [store.KeyTaker].
+// TakeKey implements [store.KeyTx].
 func (s *SQLStore) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
 	if tx == nil {
 		return store.KeyTaken{}, fmt.Errorf("pgstore: take a key: %w", waybill.ErrNoTx)
@@ -72,24 +72,24 @@ func keyFree(r *store.KeyRecord, hash string) bool {
 	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
 }
 
-// KeepKey implements [store.KeyTaker].
-func (s *Store) KeepKey(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+// StoreAnswer implements [store.KeyTx].
+func (s *Store) StoreAnswer(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 	if err := s.inOpenTx(ctx, tx, "keep an answer"); err != nil {
 		return false, err
 	}
 	return s.did(ctx, pgxDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
 }
 
-// KeepKey implements [store.KeyTaker].
-func (s *SQLStore) KeepKey(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+// StoreAnswer implements [store.KeyTx].
+func (s *SQLStore) StoreAnswer(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("pgstore: keep an answer: %w", waybill.ErrNoTx)
 	}
 	return s.did(ctx, sqlDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
 }
 
-// KeepKeyLast implements [store.KeyKeeper], for the transactions of InTx.
-func (s *Store) KeepKeyLast(_ context.Context, tx pgx.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+// StoreAnswerAtCommit implements [store.AnswerAtCommit], for the transactions of InTx.
+func (s *Store) StoreAnswerAtCommit(_ context.Context, tx pgx.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 	g, ours := tx.(*guard)
 	if !ours || g.parent != nil || !g.s.begun || g.s.last != nil {
 		return false, nil
@@ -101,7 +101,7 @@ func (s *Store) KeepKeyLast(_ context.Context, tx pgx.Tx, a store.KeyAttempt, an
 	return true, nil
 }
 
-// SavePoint implements [store.KeyTaker].
+// SavePoint implements [store.KeyTx].
 func (s *Store) SavePoint(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
 	if err := s.inOpenTx(ctx, tx, "save a point"); err != nil {
 		return false, err
@@ -109,7 +109,7 @@ func (s *Store) SavePoint(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, p 
 	return s.did(ctx, pgxDB{tx}, s.sql.savePoint, append(keyAttemptArgs(a), []byte(p.Name), bytesArg(p.Data)))
 }
 
-// SavePoint implements [store.KeyTaker].
+// SavePoint implements [store.KeyTx].
 func (s *SQLStore) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("pgstore: save a point: %w", waybill.ErrNoTx)

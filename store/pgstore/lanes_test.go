@@ -117,7 +117,7 @@ func kinds() map[string]func() []waybill.Event {
 
 // The number of lanes changes under a service that goes on writing and has remembered the old one. Every event goes to the lane
 // that the new number says, and relays of the service's process are told that lane.
-func TestProtocol23_LanesAreChangedUnderAWriter(t *testing.T) {
+func TestLanesAreChangedUnderAWriter(t *testing.T) {
 	pool := openPool(t, nil)
 	db := stdlib.OpenDBFromPool(pool)
 	t.Cleanup(func() { _ = db.Close() })
@@ -243,7 +243,7 @@ func TestProtocol23_LanesAreChangedUnderAWriter(t *testing.T) {
 }
 
 // The same while many write: each of them meets the change at another point.
-func TestProtocol23_LanesAreChangedUnderManyWriters(t *testing.T) {
+func TestLanesAreChangedUnderManyWriters(t *testing.T) {
 	pool := openPool(t, nil)
 	operator, schema := openWith(t, pool, pgstore.Config{Lanes: 4, NotifyInterval: -1})
 	writer, err := pgstore.New(pool, pgstore.Config{Schema: schema, NotifyInterval: -1})

@@ -236,7 +236,7 @@ func TestMigrations(t *testing.T) {
 }
 
 // Protocol 10: a sequence that hands out blocks would break the order.
-func TestProtocol10_SequenceCache(t *testing.T) {
+func TestSequenceCache(t *testing.T) {
 	pool := openPool(t, nil)
 	_, schema := openStore(t, pool)
 	var cache int64

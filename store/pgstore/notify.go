@@ -16,7 +16,7 @@ import (
 // listen, or when a wake-up is lost, polling finds the events.
 
 const (
-	usualNotify = 10 * time.Millisecond
+	defaultNotify = 10 * time.Millisecond
 	// notifyTime bounds one wake-up, and the wait for a connection of the pool to send it.
 	notifyTime = 2 * time.Second
 	// listenPause is how long a listener waits before it connects again.
@@ -88,7 +88,7 @@ func (c *core) wakeOthers() {
 	n := &notifier{interval: c.cfg.NotifyInterval, send: func(ctx context.Context) error {
 		return c.db.exec(ctx, sendNotify, c.cfg.channel(), c.self.String())
 	}}
-	c.hub.Beyond(n.poke)
+	c.hub.OnRemoteCommit(n.poke)
 }
 
 // listen calls woken for every wake-up of others, until the connection fails or ctx ends.

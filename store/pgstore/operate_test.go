@@ -43,7 +43,7 @@ func days(now time.Time, from, to int) []string {
 }
 
 // dayOf returns the database's clock. A test that starts right before midnight waits for it to pass: days are what it is about.
-func dayOf(t *testing.T, db store.Browser) time.Time {
+func dayOf(t *testing.T, db store.Inspector) time.Time {
 	t.Helper()
 	for {
 		stats, err := db.Stats(t.Context())
@@ -98,7 +98,7 @@ func acquire(t *testing.T, db store.Lanes) (lease store.Lease, leave func()) {
 }
 
 // Protocol 20: days are made three ahead, used, and dropped when they are old, and then nobody says that what was in them never was.
-func TestProtocol20_Days(t *testing.T) {
+func TestDays(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
 	now := dayOf(t, db)
@@ -155,7 +155,7 @@ func TestProtocol20_Days(t *testing.T) {
 }
 
 // Protocol 20: what the default partition has of a day keeps that day, and nobody fails for it.
-func TestProtocol20_TheDefaultPartitionKeepsItsDays(t *testing.T) {
+func TestTheDefaultPartitionKeepsItsDays(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
 	now := dayOf(t, db)
@@ -175,7 +175,7 @@ func TestProtocol20_TheDefaultPartitionKeepsItsDays(t *testing.T) {
 }
 
 // Protocol 20: an account that may not run DDL has one table, and tidies what it may.
-func TestProtocol20_WithoutRights(t *testing.T) {
+func TestWithoutRights(t *testing.T) {
 	pool := openPool(t, nil)
 	owner, schema := openStore(t, pool)
 	role := schema + "_user"
@@ -225,7 +225,7 @@ func TestProtocol20_WithoutRights(t *testing.T) {
 }
 
 // Protocol 20: making a day does not wait long, because everybody waits behind it, and does not give up at once.
-func TestProtocol20_TidyTriesAgain(t *testing.T) {
+func TestTidyTriesAgain(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
 	now := dayOf(t, db)
@@ -303,7 +303,7 @@ func TestFinishNeedsAnOpenTransaction(t *testing.T) {
 }
 
 // Protocol 6, in the caller's transaction: the fence of Finish is a lock, too.
-func TestProtocol6_FinishWaitsForTakeOver(t *testing.T) {
+func TestFinishWaitsForTakeOver(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
 	lease, leave := acquire(t, db)

@@ -27,7 +27,7 @@ WHERE h.oid = '{history}'::regclass`
 // forgetUntil notes that the history is complete since $1 at the earliest.
 const forgetUntil = `WITH gone AS (SELECT $1::timestamptz AS at), ` + noteGone + ` SELECT`
 
-// Tidy implements [store.Keeper]. Each day is a transaction of its own, so that its lock is short. A day that cannot be made, because the
+// Tidy implements [store.Maintainer]. Each day is a transaction of its own, so that its lock is short. A day that cannot be made, because the
 // default partition has rows of it already or is too large to be looked through, stays with the default partition; who may not run DDL
 // has no other. [Store.Purge] deletes rows wherever they are.
 func (c *core) Tidy(ctx context.Context, age time.Duration) error {

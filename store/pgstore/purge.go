@@ -99,7 +99,7 @@ func (c *core) freeOrphans(ctx context.Context) error {
 // forgetSilentNodes removes nodes that have been silent for a day, as joining does.
 const forgetSilentNodes = `DELETE FROM {node} WHERE expires_at < clock_timestamp() - interval '1 day'`
 
-// Purge implements [store.Keeper].
+// Purge implements [store.Maintainer].
 func (c *core) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
 	query, ok := c.sql.purge[state]
 	if !ok {
@@ -113,7 +113,7 @@ func (c *core) Purge(ctx context.Context, state store.State, age time.Duration, 
 	return n, c.explain(collect(rows, err, func() error { return nil }, &n))
 }
 
-// PurgeWritten implements [store.Keeper].
+// PurgeWritten implements [store.Maintainer].
 func (c *core) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
 		return 0, fmt.Errorf("pgstore: purge: the age %v is negative", age)
@@ -121,7 +121,7 @@ func (c *core) PurgeWritten(ctx context.Context, age time.Duration, limit int) (
 	return c.withoutRelay(ctx, "purge", c.sql.purgeWritten, seconds(age), max(limit, 0))
 }
 
-// MakeReady implements [store.Keeper].
+// MakeReady implements [store.Maintainer].
 func (c *core) MakeReady(ctx context.Context, limit int) (int, error) {
 	return c.withoutRelay(ctx, "make ready", c.sql.makeReady, max(limit, 0))
 }

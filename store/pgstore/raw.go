@@ -59,10 +59,10 @@ func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p store.P
 var sweepTexts = []bool{false, false, false, true, true, true}
 
 // sweepPage is Sweep from the wire.
-func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []store.Sighting, ok bool, err error) {
+func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []store.RowRef, ok bool, err error) {
 	var tenant, typ, id string
 	ok, err = c.raw(ctx, limited(c.sql.sweep, limit), sweepTexts, func(v [][]byte) {
-		s := store.Sighting{Key: store.Key{Lane: int(int16(binary.BigEndian.Uint16(v[0]))), Seq: int64(binary.BigEndian.Uint64(v[1]))}}
+		s := store.RowRef{Key: store.Key{Lane: int(int16(binary.BigEndian.Uint16(v[0]))), Seq: int64(binary.BigEndian.Uint64(v[1]))}}
 		copy(s.ID[:], v[2])
 		if len(v[5]) > 0 {
 			s.Aggregate = store.Aggregate{Tenant: same(&tenant, v[3]), Type: same(&typ, v[4]), ID: same(&id, v[5])}

@@ -84,14 +84,14 @@ func (c *core) Fetch(ctx context.Context, from []store.Cursor, limit int) (store
 }
 
 // Sweep implements [store.Reader].
-func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
 	lanes, after, upTo := cursors(from)
 	seen, ok, err := c.sweepPage(ctx, limit, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	if ok {
-		eventrow.Sort(seen, func(s *store.Sighting) store.Key { return s.Key })
+		eventrow.Sort(seen, func(s *store.RowRef) store.Key { return s.Key })
 		return seen, err
 	}
-	var s store.Sighting
+	var s store.RowRef
 	rows, err := c.db.ordered(ctx, limited(c.sql.sweep, limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	err = collect(rows, err, func() error {
 		if s.Aggregate.IsZero() {
@@ -100,7 +100,7 @@ func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]sto
 		seen = append(seen, s)
 		return nil
 	}, &s.Lane, &s.Seq, c.db.scanID(&s.ID), &s.Aggregate.Tenant, &s.Aggregate.Type, &s.Aggregate.ID)
-	eventrow.Sort(seen, func(s *store.Sighting) store.Key { return s.Key })
+	eventrow.Sort(seen, func(s *store.RowRef) store.Key { return s.Key })
 	return seen, c.explain(err)
 }
 

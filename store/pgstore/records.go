@@ -81,7 +81,7 @@ func newInboxRow(e encoder) *inboxRow {
 	r := &inboxRow{}
 	r.dest = []any{
 		&r.Group, e.scanID(&r.Key), e.scanID(&r.Event), &r.Tenant, &r.Type, e.scanID(&r.hash), &r.State, e.scanID(&r.Owner), &r.Fence,
-		&r.Attempts, &r.lease, &r.retry, &r.processed, &r.received, &r.LastError, &r.Kept, &r.Now,
+		&r.Attempts, &r.lease, &r.retry, &r.processed, &r.received, &r.LastError, &r.Stored, &r.Now,
 	}
 	return r
 }
@@ -116,8 +116,8 @@ func (c *core) oneRecord(ctx context.Context, query string, args ...any) (rec st
 	return rec, there, nil
 }
 
-// manyRecords runs a statement that follows an index.
-func (c *core) manyRecords(ctx context.Context, query string, args ...any) ([]store.InboxRecord, error) {
+// maxRecords runs a statement that follows an index.
+func (c *core) maxRecords(ctx context.Context, query string, args ...any) ([]store.InboxRecord, error) {
 	var out []store.InboxRecord
 	r := newInboxRow(c.db)
 	rows, err := c.db.ordered(ctx, query, args...)
@@ -135,7 +135,7 @@ func (c *core) FindRecord(ctx context.Context, group string, key waybill.ID) (st
 
 // DueRecords implements [store.Records].
 func (c *core) DueRecords(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
-	return c.manyRecords(ctx, limited(c.sql.dueRecords, limit), group)
+	return c.maxRecords(ctx, limited(c.sql.dueRecords, limit), group)
 }
 
 // ListRecords implements [store.Records]. Records that succeeded are found, too, if they are asked for.
@@ -155,7 +155,7 @@ func (c *core) ListRecords(
 	if slices.Contains(f.States, store.InboxSucceeded) {
 		query = c.sql.allRecords
 	}
-	return c.manyRecords(ctx, limited(query, limit), afterGroup, afterKey.UUID(), f.Group, c.db.int16s(states), f.MinAttempts)
+	return c.maxRecords(ctx, limited(query, limit), afterGroup, afterKey.UUID(), f.Group, c.db.int16s(states), f.MinAttempts)
 }
 
 // GroupStats implements [store.Records].

@@ -14,20 +14,20 @@ import (
 
 func TestInboxRecords(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, _ *pgxpool.Pool, _ string) {
-		var in []store.Intake
+		var in []store.InboxEntry
 		for i := range 12 {
 			in = append(in, intake([]string{"B", "a", "a"}[i%3]))
 		}
-		slices.SortFunc(in, func(x, y store.Intake) int {
+		slices.SortFunc(in, func(x, y store.InboxEntry) int {
 			return strings.Compare(x.Group+string(x.Key[:]), y.Group+string(y.Key[:]))
 		})
 		// Of group B four fail, the last of them first; of a one is dead, one is being processed, one was, and the others succeed.
 		for i := range 4 {
-			if _, err := f.FailEvent(t.Context(), in[3-i], store.Failure{Kept: []byte("k")}); err != nil {
+			if _, err := f.FailEvent(t.Context(), in[3-i], store.Failure{Stored: []byte("k")}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := f.FailEvent(t.Context(), in[4], store.Failure{Dead: true, Kept: []byte("k")}); err != nil {
+		if _, err := f.FailEvent(t.Context(), in[4], store.Failure{Dead: true, Stored: []byte("k")}); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := f.ClaimEvent(t.Context(), in[5], waybill.NewID(), time.Hour, 3, []byte("k")); err != nil {
@@ -41,11 +41,11 @@ func TestInboxRecords(t *testing.T) {
 		alone := intake("c")
 		f.acceptAll(t, alone)
 
-		same := func(what string, got []store.InboxRecord, err error, want ...store.Intake) {
+		same := func(what string, got []store.InboxRecord, err error, want ...store.InboxEntry) {
 			t.Helper()
-			var of []store.Intake
+			var of []store.InboxEntry
 			for _, r := range got {
-				of = append(of, r.Intake)
+				of = append(of, r.InboxEntry)
 			}
 			if err != nil || !slices.Equal(of, want) {
 				t.Errorf("%s: %d records %v, %v; want %d: %v", what, len(of), of, err, len(want), want)
@@ -55,10 +55,10 @@ func TestInboxRecords(t *testing.T) {
 		same("due of B", due, err, in[3], in[2], in[1])
 		due, err = f.DueRecords(t.Context(), "a", 10)
 		same("due of a", due, err, in[6])
-		if len(due) == 1 && string(due[0].Kept) != "k" {
-			t.Errorf("kept is %q", due[0].Kept)
+		if len(due) == 1 && string(due[0].Stored) != "k" {
+			t.Errorf("kept is %q", due[0].Stored)
 		}
-		list := func(what string, filter store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int, want ...store.Intake) {
+		list := func(what string, filter store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int, want ...store.InboxEntry) {
 			t.Helper()
 			got, err := f.ListRecords(t.Context(), filter, afterGroup, afterKey, limit)
 			same(what, got, err, want...)

@@ -33,8 +33,8 @@ func TestRelaySQL(t *testing.T) {
 	})
 }
 
-// TestProtocol14_NotDueYet: a row that somebody inserted with plain SQL and a time to come is put off by the relay, and delivered then.
-func TestProtocol14_NotDueYet(t *testing.T) {
+// TestNotDueYet: a row that somebody inserted with plain SQL and a time to come is put off by the relay, and delivered then.
+func TestNotDueYet(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
 	_, err := pool.Exec(t.Context(), `INSERT INTO "`+schema+`".waybill_outbox (type, aggregate_type, aggregate_id, payload, available_at)

@@ -57,7 +57,7 @@ func want(t testing.TB, got []string, want ...string) {
 }
 
 // Protocol 21: a written event costs no round trip of its own, wherever it is written. Neither does the BEGIN.
-func TestProtocol21_RoundTrips(t *testing.T) {
+func TestRoundTrips(t *testing.T) {
 	insert := func(ctx context.Context, tx pgx.Tx, business string) error {
 		_, err := tx.Exec(ctx, `INSERT INTO `+business+` VALUES ($1)`, "x")
 		return err
@@ -128,7 +128,7 @@ func TestProtocol21_RoundTrips(t *testing.T) {
 }
 
 // BEGIN waits for the first round trip, whatever that is: everything in the function is in the transaction.
-func TestProtocol21_BeginComesFirst(t *testing.T) {
+func TestBeginComesFirst(t *testing.T) {
 	pool := openPool(t, nil)
 	errNo := errors.New("no")
 	for name, first := range map[string]func(ctx context.Context, tx pgx.Tx, business string) error{
@@ -203,7 +203,7 @@ func TestProtocol21_BeginComesFirst(t *testing.T) {
 }
 
 // Protocol 21: an event's place is where it was written, whatever follows it.
-func TestProtocol21_Places(t *testing.T) {
+func TestPlaces(t *testing.T) {
 	pool := openPool(t, nil)
 	for _, tc := range []struct {
 		name string
@@ -319,7 +319,7 @@ func TestProtocol21_Places(t *testing.T) {
 }
 
 // The handle that InTx gives out does not let itself be ended, in no way.
-func TestBehaviour13b_HandleIsGuarded(t *testing.T) {
+func TestHandleIsGuarded(t *testing.T) {
 	pool := openPool(t, nil)
 	for name, end := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 		"Commit":   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },

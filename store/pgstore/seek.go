@@ -59,17 +59,17 @@ func (c *core) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 }
 
 // Follow implements [store.Seeker].
-func (c *core) Follow(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+func (c *core) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
 	lanes, after, upTo := cursors([]store.Cursor{from})
 	return c.page(ctx, limited(c.sql.follow, limit), lanes[0], after[0], upTo[0], agg.Tenant, agg.Type, agg.ID)
 }
 
 // Urgent implements [store.Seeker]. It looks for keys first, and reads only the rows that do not
 // wait for others.
-func (c *core) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (c *core) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	lanes, after, upTo := cursors(from)
-	var seen []store.Sighting
-	var s store.Sighting
+	var seen []store.RowRef
+	var s store.RowRef
 	var now time.Time
 	rows, err := c.db.ordered(ctx, limited(c.sql.urgent, eventrow.AheadReach*limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	err = collect(rows, err, func() error {
@@ -84,7 +84,7 @@ func (c *core) Urgent(ctx context.Context, from []store.Cursor, limit int) (stor
 	if err != nil {
 		return store.Page{}, c.explain(err)
 	}
-	eventrow.Sort(seen, func(s *store.Sighting) store.Key { return s.Key })
+	eventrow.Sort(seen, func(s *store.RowRef) store.Key { return s.Key })
 	keys, looked, err := eventrow.Ahead(from, seen, limit, func(cur store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 		return c.plain(ctx, cur, aggs)
 	})
@@ -92,10 +92,10 @@ func (c *core) Urgent(ctx context.Context, from []store.Cursor, limit int) (stor
 		return store.Page{}, c.explain(err)
 	}
 	if len(keys) == 0 {
-		return store.Page{Now: now.UTC(), Looked: looked}, nil
+		return store.Page{Now: now.UTC(), RowsScanned: looked}, nil
 	}
 	p, err := c.Load(ctx, keys)
-	p.Looked = looked
+	p.RowsScanned = looked
 	return p, err
 }
 

@@ -55,7 +55,7 @@ type session struct {
 // batch is the events of one Write.
 type batch struct {
 	evs      []waybill.Event
-	accepted func([]store.Placed)
+	accepted func([]store.AppendResult)
 }
 
 // Begin implements [store.Beginner].
@@ -122,7 +122,7 @@ func (s *session) busy() bool { return s.conn.Conn().PgConn().IsBusy() }
 func (s *session) pending() bool { return !s.begun || len(s.waiting) > 0 }
 
 // Defer implements [store.Deferrer].
-func (s *session) Defer(ctx context.Context, tx pgx.Tx, evs []waybill.Event, accepted func([]store.Placed)) error {
+func (s *session) Defer(ctx context.Context, tx pgx.Tx, evs []waybill.Event, accepted func([]store.AppendResult)) error {
 	if err := tx.(*guard).usable(); err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (s *session) readFront(results pgx.BatchResults, front []part) error {
 // part is one statement of a flush.
 type part struct {
 	evs    []waybill.Event
-	placed []store.Placed
+	placed []store.AppendResult
 	query  string
 	args   []any
 	err    error
@@ -301,22 +301,22 @@ func (s *session) drop() {
 
 // Commit implements [store.Session]. What waits, the question for survivors if there is one, and the COMMIT are one round
 // trip with one Sync: if the INSERT fails, the server skips the COMMIT.
-func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.Ending, error) {
+func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.CommitInfo, error) {
 	if s.over {
-		return store.Ending{}, waybill.ErrTxDone
+		return store.CommitInfo{}, waybill.ErrTxDone
 	}
 	defer s.end()
 	s.ending = true
 	switch {
 	case s.conn.Conn().IsClosed():
-		return store.Ending{}, errors.New("pgstore: the connection was lost before the commit")
+		return store.CommitInfo{}, errors.New("pgstore: the connection was lost before the commit")
 	case !s.begun && s.failed == nil && len(s.waiting) == 0:
-		return store.Ending{Undone: s.dropped, Checked: true}, nil // nothing was ever sent
+		return store.CommitInfo{Undone: s.dropped, Checked: true}, nil // nothing was ever sent
 	case s.begun && s.status() == idle:
-		return store.Ending{}, fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
+		return store.CommitInfo{}, fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
 	case s.failed != nil:
 		_ = s.undo(ctx)
-		return store.Ending{}, fmt.Errorf("pgstore: rolled back, because events could not be sent: %w", s.failed)
+		return store.CommitInfo{}, fmt.Errorf("pgstore: rolled back, because events could not be sent: %w", s.failed)
 	}
 	ending, err := s.commit(ctx)
 	if err == nil {
@@ -325,16 +325,16 @@ func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.End
 	if pg := s.conn.Conn().PgConn(); !pg.IsClosed() && pg.TxStatus() != idle {
 		// The server has not come to the COMMIT: an INSERT in front of it failed.
 		_ = s.undo(ctx)
-		return store.Ending{}, s.store.explain(err)
+		return store.CommitInfo{}, s.store.explain(err)
 	}
 	if answeredNo(err) {
-		return store.Ending{}, s.store.explain(err)
+		return store.CommitInfo{}, s.store.explain(err)
 	}
-	return store.Ending{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
+	return store.CommitInfo{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
 }
 
-func (s *session) commit(ctx context.Context) (store.Ending, error) {
-	ending := store.Ending{Checked: true}
+func (s *session) commit(ctx context.Context) (store.CommitInfo, error) {
+	ending := store.CommitInfo{Checked: true}
 	var tag pgconn.CommandTag
 	var err error
 	if !s.begun {
@@ -358,7 +358,7 @@ func (s *session) commit(ctx context.Context) (store.Ending, error) {
 }
 
 // commitBehind commits behind what waits, and behind the answer of a key.
-func (s *session) commitBehind(ctx context.Context, ending *store.Ending) (pgconn.CommandTag, error) {
+func (s *session) commitBehind(ctx context.Context, ending *store.CommitInfo) (pgconn.CommandTag, error) {
 	behind := &pgx.Batch{}
 	asked := s.flushed // what waits now cannot have been taken back
 	if s.revoked {

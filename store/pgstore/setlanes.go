@@ -40,7 +40,7 @@ const countLanes = `CREATE OR REPLACE FUNCTION {lane_count}() RETURNS integer LA
 // anyLive asks whether a relay is running.
 const anyLive = `WITH ` + durable + ` SELECT EXISTS (SELECT FROM {node} WHERE expires_at > clock_timestamp()) FROM durable`
 
-// SetLanes implements [store.Keeper].
+// SetLanes implements [store.Maintainer].
 func (c *core) SetLanes(ctx context.Context, n int) error {
 	if n < 1 || n > maxLanes {
 		return fmt.Errorf("pgstore: %d lanes are not between 1 and %d", n, maxLanes)

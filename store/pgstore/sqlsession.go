@@ -35,14 +35,14 @@ func (s *SQLStore) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID)
 }
 
 // Append implements [store.Appender].
-func (s *SQLStore) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.Placed, error) {
+func (s *SQLStore) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
 	return s.AppendSQL(ctx, tx, evs)
 }
 
 // AppendSQL implements [store.SQLAppender].
-func (s *SQLStore) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.Placed, error) {
+func (s *SQLStore) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.AppendResult, error) {
 	db := sqlDB{tx}
-	put := func(evs []waybill.Event, placed []store.Placed, lanes int) error {
+	put := func(evs []waybill.Event, placed []store.AppendResult, lanes int) error {
 		for _, chunk := range chunks(evs) {
 			here := placed[:len(chunk)]
 			placed = placed[len(chunk):]

@@ -126,7 +126,7 @@ func checkUncertain(t *testing.T, err error, id waybill.ID) {
 }
 
 // Protocol 19: while a transaction that may hold the event is open, "not found" is not "no".
-func TestProtocol19_OpenTransaction(t *testing.T) {
+func TestOpenTransaction(t *testing.T) {
 	pool := openPool(t, nil)
 	box, _, _ := boxOf(t, pool)
 	ev := event("A")

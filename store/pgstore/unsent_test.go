@@ -103,7 +103,7 @@ func goesBack() map[string]func(ctx context.Context, tx pgx.Tx, business string)
 
 // An event exists if its transaction committed. A statement that never reaches the server does not take the events with it that
 // wait in front of it, whatever is rolled back afterwards.
-func TestProtocol21_StatementThatIsNeverSent(t *testing.T) {
+func TestStatementThatIsNeverSent(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		pool := openPool(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
 		box, rec, business := boxOf(t, pool)
@@ -160,7 +160,7 @@ func TestProtocol21_StatementThatIsNeverSent(t *testing.T) {
 
 // A rollback to a savepoint that never reaches the server takes nothing back: what was done behind the savepoint stays, the events
 // as well.
-func TestProtocol21_RollbackThatIsNeverSent(t *testing.T) {
+func TestRollbackThatIsNeverSent(t *testing.T) {
 	pool := openPool(t, nil)
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -202,7 +202,7 @@ func TestProtocol21_RollbackThatIsNeverSent(t *testing.T) {
 }
 
 // Rows that are not read to their end keep the connection busy. What is written then is not lost without a word.
-func TestProtocol21_RowsThatAreNotRead(t *testing.T) {
+func TestRowsThatAreNotRead(t *testing.T) {
 	pool := openPool(t, nil)
 	box, _, business := boxOf(t, pool)
 	err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
@@ -269,7 +269,7 @@ func TestProtocol21_RowsThatAreNotRead(t *testing.T) {
 // Conn and LargeObjects give out the connection itself, send what waits first, and have no error
 // to return. If that fails, the transaction is not committed without the events, whatever is done
 // with the connection.
-func TestProtocol21_ConnectionBehindAFailedFlush(t *testing.T) {
+func TestConnectionBehindAFailedFlush(t *testing.T) {
 	pool := openPool(t, nil)
 	insert := func(business string) string { return `INSERT INTO ` + business + ` VALUES ('x')` }
 	give := map[string]func(tx pgx.Tx) *pgx.Conn{

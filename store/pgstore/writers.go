@@ -11,17 +11,17 @@ const insufficientPrivilege = "42501"
 
 // Writers implements [store.Reader]. Whoever has drawn from a sequence holds a lock on it until the end of its transaction, also of one
 // that is prepared, also across a restart of the server, and until after its rows can be seen. Every account may look at locks.
-func (c *core) Writers(ctx context.Context) (store.Writers, error) {
-	var w store.Writers
+func (c *core) OpenWriters(ctx context.Context) (store.WriterState, error) {
+	var w store.WriterState
 	rows, err := c.db.query(ctx, c.sql.drawn)
-	err = collect(rows, err, func() error { return nil }, &w.Drawn)
+	err = collect(rows, err, func() error { return nil }, &w.HighSeq)
 	if sqlState(err) == insufficientPrivilege {
-		return store.Writers{Unknown: true}, nil
+		return store.WriterState{Unknown: true}, nil
 	}
 	if err != nil {
-		return store.Writers{}, c.explain(err)
+		return store.WriterState{}, c.explain(err)
 	}
-	w.Issued = w.Drawn
+	w.Issued = w.HighSeq
 	// Only now: who draws from here on draws more than that.
 	var name string
 	rows, err = c.db.query(ctx, c.sql.drawers)

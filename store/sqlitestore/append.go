@@ -22,7 +22,7 @@ var encoder = eventrow.Encoder{
 }
 
 // Append implements [store.Appender]. tx may be of another [*sql.DB], as long as that is the same file.
-func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.Placed, error) {
+func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
 	if len(evs) == 0 {
 		return nil, nil
 	}
@@ -54,7 +54,7 @@ func (s *Store) whose(ctx context.Context, tx *sql.Tx) (context.Context, *writin
 }
 
 // AppendSQL implements [store.SQLAppender].
-func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.Placed, error) {
+func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.AppendResult, error) {
 	if len(evs) == 0 {
 		return nil, nil
 	}
@@ -67,12 +67,12 @@ func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Eve
 // savepoint is around what takes more than one statement, so that an error leaves nothing of it behind.
 const savepoint = `waybill_append`
 
-func (s *Store) append(ctx context.Context, t target, evs []waybill.Event, own bool) ([]store.Placed, error) {
+func (s *Store) append(ctx context.Context, t target, evs []waybill.Event, own bool) ([]store.AppendResult, error) {
 	ctx, err := s.enter(ctx, t, own)
 	if err != nil {
 		return nil, err
 	}
-	var placed []store.Placed
+	var placed []store.AppendResult
 	insert := func() error {
 		var err error
 		placed, err = s.insert(ctx, t, evs)
@@ -147,8 +147,8 @@ func (s *Store) prove(ctx context.Context, t target) error {
 	return s.refused(err)
 }
 
-func (s *Store) insert(ctx context.Context, t target, evs []waybill.Event) ([]store.Placed, error) {
-	placed := make([]store.Placed, len(evs))
+func (s *Store) insert(ctx context.Context, t target, evs []waybill.Event) ([]store.AppendResult, error) {
+	placed := make([]store.AppendResult, len(evs))
 	for i, ev := range evs {
 		placed[i].ID = ev.ID
 	}
@@ -218,7 +218,7 @@ func (s *Store) putOff(ctx context.Context, t target, result sql.Result, n int, 
 // events that are left to insert. Those that are absorbed get the holder's id in placed. There is one writer, so the holder
 // cannot vanish in between, and the order in which keys are touched cannot lead to a deadlock.
 func (s *Store) takeKeys(
-	ctx context.Context, t target, evs []waybill.Event, placed []store.Placed,
+	ctx context.Context, t target, evs []waybill.Event, placed []store.AppendResult,
 ) ([]waybill.Event, error) {
 	var kept []waybill.Event
 	for i := range evs {

@@ -31,7 +31,7 @@ type Config struct {
 
 const (
 	mainSchema  = "main"
-	usualBusy   = 10 * time.Second
+	defaultBusy = 10 * time.Second
 	maxBusy     = 24 * time.Hour
 	lanesOfFile = 1
 )
@@ -61,7 +61,7 @@ func (c Config) complete() (Config, error) {
 		errs = append(errs, fmt.Errorf("Config.Lanes: %d: SQLite has one writer, so the outbox has one lane", c.Lanes))
 	}
 	if c.BusyTimeout == 0 {
-		c.BusyTimeout = usualBusy
+		c.BusyTimeout = defaultBusy
 	}
 	if c.BusyTimeout > maxBusy {
 		errs = append(errs, fmt.Errorf("Config.BusyTimeout: %v, at most %v", c.BusyTimeout, maxBusy))

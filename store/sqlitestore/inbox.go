@@ -18,8 +18,8 @@ type inboxKey struct {
 	key   waybill.ID
 }
 
-// Accept implements [store.Acceptor]. From here to its end the transaction has the write lock, so no other can be at the same events.
-func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.Intake) ([]store.Acceptance, error) {
+// Accept implements [store.InboxTx]. From here to its end the transaction has the write lock, so no other can be at the same events.
+func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
 	if len(in) == 0 {
 		return nil, nil
 	}
@@ -35,7 +35,7 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 	if err != nil {
 		return nil, s.refused(err)
 	}
-	out := make([]store.Acceptance, len(in))
+	out := make([]store.AcceptResult, len(in))
 	for i, one := range in {
 		if out[i].Accepted = accepted[inboxKey{one.Group, one.Key}]; out[i].Accepted {
 			if w != nil {
@@ -51,7 +51,7 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 }
 
 // acceptNew records those of the events that have no record, and returns which.
-func (s *Store) acceptNew(ctx context.Context, t target, owner waybill.ID, in []store.Intake) (map[inboxKey]bool, error) {
+func (s *Store) acceptNew(ctx context.Context, t target, owner waybill.ID, in []store.InboxEntry) (map[inboxKey]bool, error) {
 	accepted := make(map[inboxKey]bool, len(in))
 	now := micros(clock())
 	for len(in) > 0 {
@@ -78,14 +78,14 @@ func (s *Store) acceptNew(ctx context.Context, t target, owner waybill.ID, in []
 }
 
 // appendIntake appends the values of intakeColumns.
-func appendIntake(args []any, in store.Intake) []any {
+func appendIntake(args []any, in store.InboxEntry) []any {
 	return append(args, in.Group, in.Key[:], in.Event[:], in.Tenant, in.Type, in.Hash[:])
 }
 
 // heldArgs are the arguments of heldRecord.
 func heldArgs(a store.Attempt) []any { return []any{a.Group, a.Key[:], a.Owner[:], a.Fence} }
 
-// Succeed implements [store.Acceptor]. A take-over needs the write lock, which the transaction has from here to its end.
+// Succeed implements [store.InboxTx]. A take-over needs the write lock, which the transaction has from here to its end.
 func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool, error) {
 	ctx, w, err := s.whose(ctx, tx)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool,
 // ClaimEvent implements [store.Claimer]. It is one write transaction: of several at the same time one comes first, and the others find
 // what it has done.
 func (s *Store) ClaimEvent(
-	ctx context.Context, in store.Intake, owner waybill.ID, lease time.Duration, most int, kept []byte,
+	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	var record store.InboxRecord
 	taken := false
@@ -131,7 +131,7 @@ func (s *Store) ClaimEvent(
 }
 
 // giveUp makes a record dead that could be taken but for its attempts.
-func (s *Store) giveUp(ctx context.Context, t txTarget, in store.Intake, most int, r *store.InboxRecord) error {
+func (s *Store) giveUp(ctx context.Context, t txTarget, in store.InboxEntry, most int, r *store.InboxRecord) error {
 	free := r.State == store.InboxProcessing && !r.LeaseUntil.After(r.Now) || r.State == store.InboxFailed && !r.NextRetryAt.After(r.Now)
 	if !free || r.Attempts < most || r.Type != in.Type || r.Hash != in.Hash {
 		return nil
@@ -143,7 +143,7 @@ func (s *Store) giveUp(ctx context.Context, t txTarget, in store.Intake, most in
 }
 
 // FailEvent implements [store.Claimer].
-func (s *Store) FailEvent(ctx context.Context, in store.Intake, f store.Failure) (bool, error) {
+func (s *Store) FailEvent(ctx context.Context, in store.InboxEntry, f store.Failure) (bool, error) {
 	did := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		now := clock()
@@ -156,7 +156,7 @@ func (s *Store) FailEvent(ctx context.Context, in store.Intake, f store.Failure)
 		if f.Fence == 0 {
 			st, args = s.sql.failNew, append(appendIntake(nil, in), int(state), retry, ended, micros(now))
 		}
-		n, err := affected(t.exec(ctx, st, append(args, errorText(f.Error), bytesArg(f.Kept))...))
+		n, err := affected(t.exec(ctx, st, append(args, errorText(f.Error), bytesArg(f.Stored))...))
 		did = n == 1
 		return err
 	})
@@ -174,8 +174,8 @@ func (s *Store) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error)
 	return held && err == nil, err
 }
 
-// Restartable implements [store.Restarter]. Whoever has waited for as long as Config.BusyTimeout says would only wait again.
-func (*Store) Restartable(err error) bool {
+// IsRetryable implements [store.RetryClassifier]. Whoever has waited for as long as Config.BusyTimeout says would only wait again.
+func (*Store) IsRetryable(err error) bool {
 	_, primary := code(err)
 	return (primary == sqlite3.SQLITE_BUSY || primary == sqlite3.SQLITE_LOCKED) && !errors.Is(err, errWaited)
 }

@@ -18,19 +18,19 @@ import (
 )
 
 // intakes returns n new events for a group.
-func intakes(group string, n int) []store.Intake {
-	list := make([]store.Intake, n)
+func intakes(group string, n int) []store.InboxEntry {
+	list := make([]store.InboxEntry, n)
 	for i := range list {
 		id := waybill.NewID()
-		list[i] = store.Intake{Group: group, Key: id, Event: id, Tenant: "t", Type: "OrderPlaced", Hash: [16]byte{1, byte(i)}}
+		list[i] = store.InboxEntry{Group: group, Key: id, Event: id, Tenant: "t", Type: "OrderPlaced", Hash: [16]byte{1, byte(i)}}
 	}
 	return list
 }
 
 // accept accepts events in a transaction of their own, and commits it if all goes well.
-func accept(t testing.TB, db *sqlitestore.Store, owner waybill.ID, in []store.Intake) []store.Acceptance {
+func accept(t testing.TB, db *sqlitestore.Store, owner waybill.ID, in []store.InboxEntry) []store.AcceptResult {
 	t.Helper()
-	var out []store.Acceptance
+	var out []store.AcceptResult
 	err := newBox(t, db).InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		var err error
 		out, err = db.Accept(ctx, tx, owner, in)
@@ -42,7 +42,7 @@ func accept(t testing.TB, db *sqlitestore.Store, owner waybill.ID, in []store.In
 	return out
 }
 
-func claim(t testing.TB, db *sqlitestore.Store, in store.Intake, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool) {
+func claim(t testing.TB, db *sqlitestore.Store, in store.InboxEntry, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool) {
 	t.Helper()
 	record, taken, err := db.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, kept)
 	if err != nil {
@@ -51,7 +51,7 @@ func claim(t testing.TB, db *sqlitestore.Store, in store.Intake, lease time.Dura
 	return record, taken
 }
 
-func find(t testing.TB, db *sqlitestore.Store, in store.Intake) store.InboxRecord {
+func find(t testing.TB, db *sqlitestore.Store, in store.InboxEntry) store.InboxRecord {
 	t.Helper()
 	record, found, err := db.FindRecord(t.Context(), in.Group, in.Key)
 	if err != nil || !found {
@@ -65,7 +65,7 @@ func TestAcceptSizes(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	for _, n := range []int{1, 2, 7, 8, 9, 16, 63, 64, 65, 150} {
 		in := intakes("g"+strconv.Itoa(n), n)
-		var there []store.Intake
+		var there []store.InboxEntry
 		for i := range in {
 			if i%3 == 1 {
 				there = append(there, in[i])
@@ -79,7 +79,7 @@ func TestAcceptSizes(t *testing.T) {
 			want := owner
 			if i%3 == 1 {
 				want = first
-				if a.Record.Owner != first || a.Record.Intake != in[i] || a.Record.State != store.InboxSucceeded || a.Record.Now.IsZero() {
+				if a.Record.Owner != first || a.Record.InboxEntry != in[i] || a.Record.State != store.InboxSucceeded || a.Record.Now.IsZero() {
 					t.Errorf("%d of %d: the record that was there is %+v", i, n, a.Record)
 				}
 			}
@@ -87,7 +87,7 @@ func TestAcceptSizes(t *testing.T) {
 				t.Errorf("%d of %d: %+v", i, n, a)
 			}
 			r := find(t, db, in[i])
-			if r.Owner != want || r.Intake != in[i] || r.Fence != 1 || r.Attempts != 1 || r.ProcessedAt.IsZero() || r.ReceivedAt.IsZero() {
+			if r.Owner != want || r.InboxEntry != in[i] || r.Fence != 1 || r.Attempts != 1 || r.ProcessedAt.IsZero() || r.ReceivedAt.IsZero() {
 				t.Errorf("%d of %d is stored as %+v", i, n, r)
 			}
 		}
@@ -260,14 +260,14 @@ func TestZombie(t *testing.T) {
 	if held, err := db.ReleaseEvent(t.Context(), attempt(next)); !held || err != nil {
 		t.Errorf("ReleaseEvent: %t, %v", held, err)
 	}
-	if r := find(t, db, in); r.State != store.InboxFailed || r.Attempts != 1 || string(r.Kept) != "kept" || r.NextRetryAt.After(r.Now) {
+	if r := find(t, db, in); r.State != store.InboxFailed || r.Attempts != 1 || string(r.Stored) != "kept" || r.NextRetryAt.After(r.Now) {
 		t.Errorf("given back: %+v", r)
 	}
 	last, _ := claim(t, db, in, time.Hour, 3, nil)
 	if !succeed(attempt(last)) || succeed(attempt(last)) {
 		t.Error("the last attempt did not succeed exactly once")
 	}
-	if r := find(t, db, in); r.State != store.InboxSucceeded || r.ProcessedAt.IsZero() || !r.LeaseUntil.IsZero() || string(r.Kept) != "kept" {
+	if r := find(t, db, in); r.State != store.InboxSucceeded || r.ProcessedAt.IsZero() || !r.LeaseUntil.IsZero() || string(r.Stored) != "kept" {
 		t.Errorf("after it: %+v", r)
 	}
 }
@@ -277,7 +277,7 @@ func TestGiveUp(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	in := intakes("g", 1)[0]
 	long := strings.Repeat("ä", 3000)
-	if did, err := db.FailEvent(t.Context(), in, store.Failure{Error: long, Kept: []byte("e")}); !did || err != nil {
+	if did, err := db.FailEvent(t.Context(), in, store.Failure{Error: long, Stored: []byte("e")}); !did || err != nil {
 		t.Fatalf("FailEvent: %t, %v", did, err)
 	}
 	if did, err := db.FailEvent(t.Context(), in, store.Failure{Error: "again"}); did || err != nil {
@@ -291,7 +291,7 @@ func TestGiveUp(t *testing.T) {
 	r, taken := claim(t, db, in, time.Hour, 1, nil)
 	stored := find(t, db, in)
 	stored.Now = r.Now
-	if taken || r.State != store.InboxDead || r.ProcessedAt.IsZero() || !strings.HasSuffix(r.LastError, store.ExceededMaxRetry) || len(r.LastError) > 4000 {
+	if taken || r.State != store.InboxDead || r.ProcessedAt.IsZero() || !strings.HasSuffix(r.LastError, store.ExceededMaxAttempts) || len(r.LastError) > 4000 {
 		t.Errorf("given up: %t, %+v", taken, r)
 	}
 	if stored.LastError != r.LastError || stored.State != r.State || stored.ProcessedAt != r.ProcessedAt || !stored.NextRetryAt.IsZero() {
@@ -338,12 +338,12 @@ func TestPurgeRecords(t *testing.T) {
 func TestRecordsInOrder(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	accept(t, db, waybill.NewID(), intakes("done", 3))
-	var failed, dead []store.Intake
+	var failed, dead []store.InboxEntry
 	for _, group := range []string{"b", "B", "b "} {
 		for i, in := range intakes(group, 4) {
 			f := store.Failure{Error: "boom", Dead: i == 3, Delay: time.Duration(i-2) * time.Hour}
 			if i != 1 {
-				f.Kept = []byte(group)
+				f.Stored = []byte(group)
 			}
 			if did, err := db.FailEvent(t.Context(), in, f); !did || err != nil {
 				t.Fatal(did, err)
@@ -356,7 +356,7 @@ func TestRecordsInOrder(t *testing.T) {
 		}
 	}
 	due, err := db.DueRecords(t.Context(), "b", 10)
-	if err != nil || len(due) != 2 || due[0].Intake != failed[0] || due[1].Intake != failed[2] || string(due[0].Kept) != "b" {
+	if err != nil || len(due) != 2 || due[0].InboxEntry != failed[0] || due[1].InboxEntry != failed[2] || string(due[0].Stored) != "b" {
 		t.Errorf("DueRecords: %+v, %v", due, err)
 	}
 	var groups []string
@@ -379,7 +379,7 @@ func TestRecordsInOrder(t *testing.T) {
 		t.Errorf("ListRecords: %q", got)
 	}
 	only := store.RecordFilter{Group: "b", States: []store.InboxState{store.InboxDead, store.InboxSucceeded}, MinAttempts: 1}
-	if page, err := db.ListRecords(t.Context(), only, "", waybill.ID{}, 5); err != nil || len(page) != 1 || page[0].Intake != dead[0] {
+	if page, err := db.ListRecords(t.Context(), only, "", waybill.ID{}, 5); err != nil || len(page) != 1 || page[0].InboxEntry != dead[0] {
 		t.Errorf("ListRecords of the dead: %+v, %v", page, err)
 	}
 	if _, err := db.ListRecords(t.Context(), store.RecordFilter{States: []store.InboxState{7}}, "", waybill.ID{}, 5); err == nil {
@@ -420,20 +420,20 @@ func TestRestartable(t *testing.T) {
 		t.Fatal(err)
 	}
 	accept(t, db, waybill.NewID(), intakes("g", 1))
-	if _, err := late.Accept(t.Context(), tx, waybill.NewID(), intakes("g", 1)); !late.Restartable(err) {
+	if _, err := late.Accept(t.Context(), tx, waybill.NewID(), intakes("g", 1)); !late.IsRetryable(err) {
 		t.Errorf("Accept: %v", err)
 	}
 	session, err := db.Begin(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.ReleaseEvent(t.Context(), store.Attempt{}); err == nil || db.Restartable(err) {
+	if _, err := db.ReleaseEvent(t.Context(), store.Attempt{}); err == nil || db.IsRetryable(err) {
 		t.Errorf("after waiting: %v", err)
 	}
 	if err := session.Rollback(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if db.Restartable(nil) || db.Restartable(errors.New("other")) {
+	if db.IsRetryable(nil) || db.IsRetryable(errors.New("other")) {
 		t.Error("other errors are restartable")
 	}
 }

@@ -219,7 +219,7 @@ func (s *Store) ForgetSent(ctx context.Context, name string, age time.Duration, 
 	return int(n), nil
 }
 
-// Unrecorded implements [store.Gaps].
-func (s *Store) Unrecorded(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
+// Unrecorded implements [store.HistoryAudit].
+func (s *Store) DeliveredWithoutRecord(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
 	return s.records(ctx, s.sql.unrecorded, group, micros(span.From), micros(span.To), span.After[:], max(limit, 0))
 }

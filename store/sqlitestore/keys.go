@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TakeKey implements [store.KeyTaker]. From here to its end the transaction has the write lock, so no other can be at the same key.
+// TakeKey implements [store.KeyTx]. From here to its end the transaction has the write lock, so no other can be at the same key.
 func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
 	var out store.KeyTaken
 	err := s.withKey(ctx, tx, func(ctx context.Context, t txTarget, _ *writing) error {
@@ -47,8 +47,8 @@ func (s *Store) withKey(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 	return nil
 }
 
-// KeepKey implements [store.KeyTaker].
-func (s *Store) KeepKey(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+// StoreAnswer implements [store.KeyTx].
+func (s *Store) StoreAnswer(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 	held := false
 	err := s.withKey(ctx, tx, func(ctx context.Context, t txTarget, w *writing) error {
 		now := clock()
@@ -61,7 +61,7 @@ func (s *Store) KeepKey(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, ans
 	return held && err == nil, err
 }
 
-// SavePoint implements [store.KeyTaker].
+// SavePoint implements [store.KeyTx].
 func (s *Store) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
 	held := false
 	err := s.withKey(ctx, tx, func(ctx context.Context, t txTarget, _ *writing) error {

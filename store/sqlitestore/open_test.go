@@ -179,8 +179,11 @@ func uses(t *testing.T, db *sqlitestore.Store) map[string]func() error {
 		"Leave":     func() error { return db.Leave(ctx, node) },
 		"Settle":    func() error { _, err := db.Settle(ctx, store.Settlement{}); return err },
 		"Holds":     func() error { _, err := db.Holds(ctx, []int{0}); return err },
-		"Follow":    func() error { _, err := db.Follow(ctx, store.Aggregate{ID: "x"}, store.Cursor{}, 1); return err },
-		"Urgent":    func() error { _, err := db.Urgent(ctx, []store.Cursor{{}}, 1); return err },
+		"Follow": func() error {
+			_, err := db.FetchAggregate(ctx, store.Aggregate{ID: "x"}, store.Cursor{}, 1)
+			return err
+		},
+		"Urgent": func() error { _, err := db.FetchPriority(ctx, []store.Cursor{{}}, 1); return err },
 		"Finish": func() error {
 			tx, err := db.DB().BeginTx(ctx, nil)
 			if err != nil {

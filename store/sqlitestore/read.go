@@ -31,8 +31,8 @@ func (s *Store) Fetch(ctx context.Context, from []store.Cursor, limit int) (stor
 }
 
 // Sweep implements [store.Reader].
-func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
-	var seen []store.Sighting
+func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+	var seen []store.RowRef
 	for _, c := range from {
 		if c.Lane != onlyLane {
 			continue
@@ -47,14 +47,14 @@ func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]st
 }
 
 // sight reads keys and aggregates.
-func (s *Store) sight(ctx context.Context, st *statement, args ...any) ([]store.Sighting, error) {
+func (s *Store) sight(ctx context.Context, st *statement, args ...any) ([]store.RowRef, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
-	var seen []store.Sighting
+	var seen []store.RowRef
 	rows, err := s.query(ctx, st, args...)
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
-		sight := store.Sighting{Key: store.Key{Lane: onlyLane}}
+		sight := store.RowRef{Key: store.Key{Lane: onlyLane}}
 		var agg aggregate
 		if err := rows.Scan(append([]any{&sight.Seq, (*scanID)(&sight.ID)}, agg.dest()...)...); err != nil {
 			return err

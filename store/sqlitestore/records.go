@@ -24,7 +24,7 @@ type recordRow struct {
 func (r *recordRow) dest(more ...any) []any {
 	return append([]any{
 		&r.Group, (*scanID)(&r.Key), (*scanID)(&r.Event), &r.Tenant, &r.Type, (*scanID)(&r.Hash), &r.State, (*scanID)(&r.Owner), &r.Fence,
-		&r.Attempts, &r.lease, &r.retry, &r.processed, &r.received, &r.lastError, &r.Kept,
+		&r.Attempts, &r.lease, &r.retry, &r.processed, &r.received, &r.lastError, &r.Stored,
 	}, more...)
 }
 

@@ -56,7 +56,7 @@ func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 
 // Follow implements [store.Seeker]. It reads through the whole stretch, and leaves out what is not the aggregate's. Unordered events
 // follow nothing.
-func (s *Store) Follow(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+func (s *Store) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
 	page := store.Page{Now: clock()}
 	if from.Lane != onlyLane || agg.IsZero() {
 		return page, nil
@@ -70,7 +70,7 @@ func (s *Store) Follow(ctx context.Context, agg store.Aggregate, from store.Curs
 
 // Urgent implements [store.Seeker]. It looks for keys first, and reads only the rows that do not
 // wait for others.
-func (s *Store) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (s *Store) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	page := store.Page{Now: clock()}
 	for _, c := range from {
 		if c.Lane != onlyLane {
@@ -90,7 +90,7 @@ func (s *Store) Urgent(ctx context.Context, from []store.Cursor, limit int) (sto
 		if err != nil {
 			return store.Page{}, err
 		}
-		page.Rows, page.Looked = append(page.Rows, more.Rows...), max(page.Looked, looked)
+		page.Rows, page.RowsScanned = append(page.Rows, more.Rows...), max(page.RowsScanned, looked)
 	}
 	return page, nil
 }

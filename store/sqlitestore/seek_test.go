@@ -48,7 +48,7 @@ func TestSightings(t *testing.T) {
 		if !agg.IsZero() {
 			follow = []store.Key{rows[i].Key}
 		}
-		page, err := db.Follow(t.Context(), agg, store.Cursor{}, 100)
+		page, err := db.FetchAggregate(t.Context(), agg, store.Cursor{}, 100)
 		if err != nil || len(page.Rows) != len(follow) || len(follow) > 0 && page.Rows[0].Key != follow[0] {
 			t.Errorf("Follow %+v: %+v, %v; want %v", agg, page.Rows, err, follow)
 		}
@@ -65,15 +65,15 @@ func TestFollowStretch(t *testing.T) {
 	}
 	all := fetch(t, db)
 	agg := store.AggregateOf(&all[0].Event)
-	page, err := db.Follow(t.Context(), agg, store.Cursor{After: all[0].Seq, UpTo: all[6].Seq}, 2)
+	page, err := db.FetchAggregate(t.Context(), agg, store.Cursor{After: all[0].Seq, UpTo: all[6].Seq}, 2)
 	if err != nil || len(page.Rows) != 2 || page.Rows[0].Key != all[2].Key || page.Rows[1].Key != all[4].Key || page.Now.IsZero() {
 		t.Errorf("the first page: %+v, %v", page, err)
 	}
-	page, err = db.Follow(t.Context(), agg, store.Cursor{After: all[4].Seq, UpTo: all[6].Seq}, 2)
+	page, err = db.FetchAggregate(t.Context(), agg, store.Cursor{After: all[4].Seq, UpTo: all[6].Seq}, 2)
 	if err != nil || len(page.Rows) != 1 || page.Rows[0].Key != all[6].Key {
 		t.Errorf("the second page: %+v, %v", page, err)
 	}
-	if page, err := db.Follow(t.Context(), agg, store.Cursor{Lane: 1}, 2); err != nil || len(page.Rows) != 0 {
+	if page, err := db.FetchAggregate(t.Context(), agg, store.Cursor{Lane: 1}, 2); err != nil || len(page.Rows) != 0 {
 		t.Errorf("another lane: %+v, %v", page, err)
 	}
 }

@@ -94,7 +94,7 @@ func (w *writing) handled(a store.Attempt) {
 }
 
 // took notes events that the transaction has taken.
-func (w *writing) took(evs []waybill.Event, placed []store.Placed) {
+func (w *writing) took(evs []waybill.Event, placed []store.AppendResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, ev := range evs {

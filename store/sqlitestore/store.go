@@ -48,9 +48,9 @@ var (
 	_ store.Inbox[*sql.Tx]    = (*Store)(nil)
 	_ store.Keys[*sql.Tx]     = (*Store)(nil)
 	_ store.KeyPeeker         = (*Store)(nil)
-	_ store.Restarter         = (*Store)(nil)
+	_ store.RetryClassifier   = (*Store)(nil)
 	_ store.Jobs[*sql.Tx]     = (*Store)(nil)
-	_ store.Gaps              = (*Store)(nil)
+	_ store.HistoryAudit      = (*Store)(nil)
 	_ store.Migrator          = (*Store)(nil)
 )
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/sqlitestore"
@@ -89,7 +89,7 @@ func TestRelayPassesTimesThatEventsHaveNot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	desk, err := operate.New(db, operate.Config{})
+	desk, err := admin.New(db, admin.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,6 @@ import (
 )
 
 // Writers implements [store.Reader]. One transaction writes at a time: nothing comes late.
-func (*Store) Writers(context.Context) (store.Writers, error) {
-	return store.Writers{Drawn: math.MaxInt64, Issued: math.MaxInt64}, nil
+func (*Store) OpenWriters(context.Context) (store.WriterState, error) {
+	return store.WriterState{HighSeq: math.MaxInt64, Issued: math.MaxInt64}, nil
 }

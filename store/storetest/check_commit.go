@@ -201,9 +201,9 @@ func severalWritesDelayed[T any](ctx context.Context, t tb, b *bench[T]) {
 	for i := range evs {
 		switch i % 3 {
 		case 1:
-			evs[i].Delay = usualLease
+			evs[i].Delay = defaultLease
 		case 2:
-			evs[i].AvailableAt = b.now(ctx, t).Add(usualLease)
+			evs[i].AvailableAt = b.now(ctx, t).Add(defaultLease)
 		default:
 			ready = append(ready, evs[i])
 		}

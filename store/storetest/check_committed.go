@@ -20,7 +20,7 @@ func committedChecks[T any]() []check[T] {
 func committedAnywhere[T any](ctx context.Context, t tb, b *bench[T]) {
 	box := boxOver[T](t, b.second(), outbox.Config{}) // also for another process
 	evs := b.events(5, "a")
-	evs[4].Delay = usualLease
+	evs[4].Delay = defaultLease
 	b.write(ctx, t, evs...)
 	unknown := []waybill.Event{b.event("a"), {ID: waybill.ID{0: 1}}}
 	ask := func(when string) {
@@ -38,7 +38,7 @@ func committedAnywhere[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("%d rows are ready, want 4", len(rows))
 	}
 	retry := result(rows[1])
-	retry.Delay = usualLease
+	retry.Delay = defaultLease
 	b.settle(ctx, t, store.Settlement{
 		Leases: b.own(ctx, t), History: true,
 		Done: results(rows[:1]), Retry: []store.Result{retry}, Dead: results(rows[2:3]),

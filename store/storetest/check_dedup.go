@@ -95,7 +95,7 @@ func absorbed[T any](ctx context.Context, t tb, b *bench[T]) {
 func absorbedByDelayed[T any](ctx context.Context, t tb, b *bench[T]) {
 	box := b.box(t)
 	scheduled := b.keyed("a", "scheduled")
-	scheduled.Delay = usualLease
+	scheduled.Delay = defaultLease
 	wantReceipts(t, receipts(ctx, t, box, scheduled), written(scheduled))
 	wantReceipts(t, receipts(ctx, t, box, b.keyed("a", "scheduled")), duplicateOf(scheduled))
 
@@ -103,10 +103,10 @@ func absorbedByDelayed[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.write(ctx, t, failed)
 	leases := b.own(ctx, t)
 	r := result(b.row(ctx, t, failed.ID))
-	r.Attempts, r.Delay = 1, usualLease
+	r.Attempts, r.Delay = 1, defaultLease
 	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}}), failed.ID)
 	late := b.keyed("a", "failed")
-	late.Delay = usualLease
+	late.Delay = defaultLease
 	wantReceipts(t, receipts(ctx, t, box, late), duplicateOf(failed))
 	b.wantReady(ctx, t)
 	// Delivered at last, from where it was put off: then the key is free.

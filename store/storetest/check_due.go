@@ -31,7 +31,7 @@ func dueInOrder[T any](ctx context.Context, t tb, b *bench[T]) {
 		r := result(row)
 		r.Delay = time.Duration(60-10*i) * time.Millisecond
 		if i == 6 {
-			r.Delay = usualLease
+			r.Delay = defaultLease
 		}
 		retry = append(retry, r)
 	}

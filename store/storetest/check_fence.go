@@ -95,7 +95,7 @@ func lostBesideHeld[T any](ctx context.Context, t tb, b *bench[T]) {
 	s := store.Settlement{Leases: leases, History: true}
 	for i, row := range rows {
 		r := result(row)
-		r.Attempts, r.Delay = 1, usualLease
+		r.Attempts, r.Delay = 1, defaultLease
 		switch i % 3 {
 		case 0:
 			s.Done = append(s.Done, r)

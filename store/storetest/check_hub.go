@@ -29,7 +29,7 @@ func hubOnce[T any](ctx context.Context, t tb, b *bench[T]) {
 	evs[2].Headers = map[string]string{"h": "v"}
 	evs[2].TenantID = "acme"
 	later := b.event("a")
-	later.Delay = usualLease
+	later.Delay = defaultLease
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 		return errors.Join(box.Write(ctx, tx, evs[:2]...), box.Write(ctx, tx, evs[2], later), box.Write(ctx, tx, evs[3:]...))
 	})
@@ -83,8 +83,8 @@ func hubSame[T any](_ context.Context, t tb, b *bench[T]) {
 // hubPrefers has a relay own some lanes: unordered events go there, ordered ones where they belong.
 func hubPrefers[T any](ctx context.Context, t tb, b *bench[T]) {
 	mine := []int{b.lanes - 1, b.lanes / 2}
-	b.DB.Local().Prefer(mine)
-	b.later(func() { b.DB.Local().Prefer(nil) })
+	b.DB.Local().SetLocalLanes(mine)
+	b.later(func() { b.DB.Local().SetLocalLanes(nil) })
 	evs := append(b.events(20, ""), b.event("a"), b.event("b"))
 	b.write(ctx, t, evs...)
 	for _, row := range b.wantReady(ctx, t, evs...) {
@@ -96,7 +96,7 @@ func hubPrefers[T any](ctx context.Context, t tb, b *bench[T]) {
 		}
 	}
 	// Without a preference they are spread: 40 events into one of several lanes by chance would be a miracle.
-	b.DB.Local().Prefer(nil)
+	b.DB.Local().SetLocalLanes(nil)
 	b.write(ctx, t, b.events(40, "")...)
 	lanes := map[int]bool{}
 	for _, row := range b.ready(ctx, t)[len(evs):] {

@@ -28,9 +28,9 @@ func inboxChecks[T any]() []check[T] {
 }
 
 // intake returns an event of a group, with everything that a record has.
-func (b *bench[T]) intake(group string) store.Intake {
+func (b *bench[T]) intake(group string) store.InboxEntry {
 	id := waybill.NewID()
-	return store.Intake{Group: group, Key: id, Event: waybill.NewID(), Tenant: "tenant", Type: "Happened", Hash: [16]byte(waybill.NewID())}
+	return store.InboxEntry{Group: group, Key: id, Event: waybill.NewID(), Tenant: "tenant", Type: "Happened", Hash: [16]byte(waybill.NewID())}
 }
 
 // inTx runs fn in a transaction of the store's and commits it, unless fn fails.
@@ -46,7 +46,7 @@ func (b *bench[T]) inTx(ctx context.Context, fn func(tx T) error) error {
 	return err
 }
 
-func (b *bench[T]) accept(ctx context.Context, t tb, owner waybill.ID, in ...store.Intake) (out []store.Acceptance) {
+func (b *bench[T]) accept(ctx context.Context, t tb, owner waybill.ID, in ...store.InboxEntry) (out []store.AcceptResult) {
 	t.Helper()
 	err := b.inTx(ctx, func(tx T) (err error) {
 		out, err = b.DB.Accept(ctx, tx, owner, in)
@@ -58,17 +58,17 @@ func (b *bench[T]) accept(ctx context.Context, t tb, owner waybill.ID, in ...sto
 	return out
 }
 
-func (b *bench[T]) record(ctx context.Context, t tb, in store.Intake) store.InboxRecord {
+func (b *bench[T]) record(ctx context.Context, t tb, in store.InboxEntry) store.InboxRecord {
 	t.Helper()
 	rec, ok, err := b.DB.FindRecord(ctx, in.Group, in.Key)
-	if err != nil || !ok || rec.Intake != in {
+	if err != nil || !ok || rec.InboxEntry != in {
 		t.Fatalf("the record of %+v: %v, %+v, %v", in, ok, rec, err)
 	}
 	return rec
 }
 
 func accepts[T any](ctx context.Context, t tb, b *bench[T]) {
-	var in []store.Intake
+	var in []store.InboxEntry
 	for range 50 {
 		in = append(in, b.intake("Group"))
 	}
@@ -79,7 +79,7 @@ func accepts[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.accept(ctx, t, owner, other)
 	for i, a := range b.accept(ctx, t, waybill.NewID(), in...) {
 		known := i == 10 || i == 20 || i == 30
-		if a.Busy || a.Accepted == known || known && (a.Record.Intake != in[i] || a.Record.State != store.InboxSucceeded || a.Record.Owner != owner) {
+		if a.Busy || a.Accepted == known || known && (a.Record.InboxEntry != in[i] || a.Record.State != store.InboxSucceeded || a.Record.Owner != owner) {
 			t.Errorf("event %d: %+v", i, a)
 		}
 	}
@@ -97,7 +97,7 @@ var errRollBack = errors.New("roll back")
 func acceptRollback[T any](ctx context.Context, t tb, b *bench[T]) {
 	in := b.intake("rolled back")
 	err := b.inTx(ctx, func(tx T) error {
-		if _, err := b.DB.Accept(ctx, tx, waybill.NewID(), []store.Intake{in}); err != nil {
+		if _, err := b.DB.Accept(ctx, tx, waybill.NewID(), []store.InboxEntry{in}); err != nil {
 			return err
 		}
 		return errRollBack
@@ -119,7 +119,7 @@ func acceptEnded[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("%v", err)
 	}
 	in := b.intake("G")
-	if _, err := b.DB.Accept(ctx, tx.Tx, waybill.NewID(), []store.Intake{in}); !errors.Is(err, waybill.ErrTxDone) {
+	if _, err := b.DB.Accept(ctx, tx.Tx, waybill.NewID(), []store.InboxEntry{in}); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("Accept in a transaction that has ended: %v", err)
 	}
 	if _, ok, err := b.DB.FindRecord(ctx, in.Group, in.Key); ok || err != nil {
@@ -136,7 +136,7 @@ func claimRace[T any](ctx context.Context, t tb, b *bench[T]) {
 	if ok, err := b.DB.FailEvent(ctx, failed, store.Failure{}); !ok || err != nil {
 		t.Fatalf("Fail: %v, %v", ok, err)
 	}
-	for in, before := range map[store.Intake]int64{b.intake("race"): 0, lapsed: 1, failed: 1} {
+	for in, before := range map[store.InboxEntry]int64{b.intake("race"): 0, lapsed: 1, failed: 1} {
 		var won atomic.Int64
 		var all sync.WaitGroup
 		for range 20 {
@@ -163,7 +163,7 @@ func claims[T any](ctx context.Context, t tb, b *bench[T]) {
 	owner := waybill.NewID()
 	kept := []byte{0, 1, 255, '\''}
 	rec, ok, err := b.DB.ClaimEvent(ctx, in, owner, time.Hour, 5, kept)
-	if !ok || err != nil || rec.Intake != in || rec.State != store.InboxProcessing || rec.Owner != owner || rec.Fence != 1 || rec.Attempts != 1 || !bytes.Equal(rec.Kept, kept) {
+	if !ok || err != nil || rec.InboxEntry != in || rec.State != store.InboxProcessing || rec.Owner != owner || rec.Fence != 1 || rec.Attempts != 1 || !bytes.Equal(rec.Stored, kept) {
 		t.Fatalf("the first claim: %+v, %v, %v", rec, ok, err)
 	}
 	if left := rec.LeaseUntil.Sub(rec.Now); left < 59*time.Minute || left > time.Hour {
@@ -182,7 +182,7 @@ func claims[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("Fail: %v, %v", ok, err)
 	}
 	rec = b.record(ctx, t, in)
-	if rec.State != store.InboxFailed || rec.LastError != store.CutError(long) || !rec.Owner.IsZero() || !rec.LeaseUntil.IsZero() || !bytes.Equal(rec.Kept, kept) {
+	if rec.State != store.InboxFailed || rec.LastError != store.CutError(long) || !rec.Owner.IsZero() || !rec.LeaseUntil.IsZero() || !bytes.Equal(rec.Stored, kept) {
 		t.Errorf("after the failure the record is %+v", rec)
 	}
 	if _, ok, err := b.DB.ClaimEvent(ctx, in, owner, time.Hour, 5, nil); ok || err != nil {
@@ -220,7 +220,7 @@ func claimsUsedUp[T any](ctx context.Context, t tb, b *bench[T]) {
 		}
 	}
 	rec, ok, err := b.DB.ClaimEvent(ctx, in, waybill.NewID(), time.Hour, 2, nil)
-	if ok || err != nil || rec.State != store.InboxDead || rec.LastError != store.ExceededMaxRetry || rec.Attempts != 2 || rec.ProcessedAt.IsZero() {
+	if ok || err != nil || rec.State != store.InboxDead || rec.LastError != store.ExceededMaxAttempts || rec.Attempts != 2 || rec.ProcessedAt.IsZero() {
 		t.Errorf("the third claim: %+v, %v, %v", rec, ok, err)
 	}
 	failed := b.intake("used up")
@@ -229,7 +229,7 @@ func claimsUsedUp[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("Fail: %v, %v", ok, err)
 	}
 	rec, ok, err = b.DB.ClaimEvent(ctx, failed, waybill.NewID(), time.Hour, 1, nil)
-	if ok || err != nil || rec.State != store.InboxDead || rec.LastError != store.ExceededError(long) || !strings.HasSuffix(rec.LastError, store.ExceededMaxRetry) {
+	if ok || err != nil || rec.State != store.InboxDead || rec.LastError != store.ExceededError(long) || !strings.HasSuffix(rec.LastError, store.ExceededMaxAttempts) {
 		t.Errorf("a claim beyond its attempts: %v, %v, %v, %q", rec.State, ok, err, rec.LastError)
 	}
 }
@@ -294,12 +294,12 @@ func succeeds[T any](ctx context.Context, t tb, b *bench[T]) {
 }
 
 func dueRecords[T any](ctx context.Context, t tb, b *bench[T]) {
-	var in []store.Intake
+	var in []store.InboxEntry
 	fail := func(group string, kept []byte, f store.Failure) {
 		t.Helper()
 		one := b.intake(group)
 		in = append(in, one)
-		f.Kept = kept
+		f.Stored = kept
 		if ok, err := b.DB.FailEvent(ctx, one, f); !ok || err != nil {
 			t.Fatalf("Fail: %v, %v", ok, err)
 		}
@@ -312,16 +312,16 @@ func dueRecords[T any](ctx context.Context, t tb, b *bench[T]) {
 	fail("due", kept, store.Failure{Dead: true})       // dead
 	fail("other", kept, store.Failure{})               // of another group
 	lapsed, held := b.intake("due"), b.intake("due")
-	for one, lease := range map[store.Intake]time.Duration{lapsed: 0, held: time.Hour} {
+	for one, lease := range map[store.InboxEntry]time.Duration{lapsed: 0, held: time.Hour} {
 		if _, ok, err := b.DB.ClaimEvent(ctx, one, waybill.NewID(), lease, 5, kept); !ok || err != nil {
 			t.Fatalf("Claim: %v, %v", ok, err)
 		}
 	}
 	due, err := b.DB.DueRecords(ctx, "due", 10)
-	if err != nil || len(due) != 3 || due[0].Intake != in[0] || due[1].Intake != in[1] || due[2].Intake != lapsed || string(due[0].Kept) != "event" {
+	if err != nil || len(due) != 3 || due[0].InboxEntry != in[0] || due[1].InboxEntry != in[1] || due[2].InboxEntry != lapsed || string(due[0].Stored) != "event" {
 		t.Errorf("due are %+v, %v", due, err)
 	}
-	if due, err := b.DB.DueRecords(ctx, "due", 1); err != nil || len(due) != 1 || due[0].Intake != in[0] {
+	if due, err := b.DB.DueRecords(ctx, "due", 1); err != nil || len(due) != 1 || due[0].InboxEntry != in[0] {
 		t.Errorf("the first that is due is %+v, %v", due, err)
 	}
 }

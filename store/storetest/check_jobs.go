@@ -350,7 +350,7 @@ func unrecorded[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.settle(ctx, t, settlement(0, leases, results(rows)[:6]...))
 	b.settle(ctx, t, settlement(0, leases, results(rows)[6:11]...)) // one is still pending
 	group := b.tag + "group"
-	in := store.Intake{Group: group, Type: "x"}
+	in := store.InboxEntry{Group: group, Type: "x"}
 	for _, n := range []int{2, 7} {
 		in.Key, in.Event = rows[n].ID, rows[n].ID
 		b.accept(ctx, t, waybill.NewID(), in)
@@ -362,7 +362,7 @@ func unrecorded[T any](ctx context.Context, t tb, b *bench[T]) {
 	span := store.HistorySpan{From: now.Now.Add(-time.Hour), To: now.Now.Add(time.Hour)}
 	found := map[waybill.ID]bool{}
 	for pages := 0; ; pages++ {
-		page, err := b.DB.Unrecorded(ctx, group, span, 4)
+		page, err := b.DB.DeliveredWithoutRecord(ctx, group, span, 4)
 		if err != nil || pages > 3 {
 			t.Fatalf("page %d: %v", pages, err)
 		}
@@ -385,11 +385,11 @@ func unrecorded[T any](ctx context.Context, t tb, b *bench[T]) {
 	for what, span := range map[string]store.HistorySpan{
 		"before": {From: now.Now.Add(-2 * time.Hour), To: now.Now.Add(-time.Hour)}, "after": {From: now.Now.Add(time.Hour), To: now.Now.Add(2 * time.Hour)},
 	} {
-		if page, err := b.DB.Unrecorded(ctx, group, span, 10); err != nil || len(page) != 0 {
+		if page, err := b.DB.DeliveredWithoutRecord(ctx, group, span, 10); err != nil || len(page) != 0 {
 			t.Errorf("%s that: %d, %v", what, len(page), err)
 		}
 	}
-	if page, err := b.DB.Unrecorded(ctx, group+"x", store.HistorySpan{From: now.Now.Add(-time.Hour), To: now.Now.Add(time.Hour)}, 100); err != nil || len(page) != 11 {
+	if page, err := b.DB.DeliveredWithoutRecord(ctx, group+"x", store.HistorySpan{From: now.Now.Add(-time.Hour), To: now.Now.Add(time.Hour)}, 100); err != nil || len(page) != 11 {
 		t.Errorf("of a group without records: %d, %v", len(page), err)
 	}
 }

@@ -24,7 +24,7 @@ func (b *bench[T]) take(ctx context.Context, t tb, tx T, c store.KeyClaim) store
 // keep stores an answer in a transaction, and reports whether it did.
 func (b *bench[T]) keep(ctx context.Context, t tb, tx T, a store.KeyAttempt, ref string) bool {
 	t.Helper()
-	ok, err := b.DB.KeepKey(ctx, tx, a, answered(ref).Answer)
+	ok, err := b.DB.StoreAnswer(ctx, tx, a, answered(ref).Answer)
 	if err != nil {
 		t.Fatalf("KeepKey: %v", err)
 	}
@@ -95,7 +95,7 @@ func keyTake[T any](ctx context.Context, t tb, b *bench[T]) {
 	short := b.claim("expired")
 	err := b.inTx(ctx, func(tx T) error {
 		got := b.take(ctx, t, tx, short)
-		ok, err := b.DB.KeepKey(ctx, tx, got.Attempt, store.KeyAnswer{Ref: "old"})
+		ok, err := b.DB.StoreAnswer(ctx, tx, got.Attempt, store.KeyAnswer{Ref: "old"})
 		if !ok {
 			t.Errorf("it was not kept")
 		}
@@ -252,7 +252,7 @@ func keyTakeRace[T any](ctx context.Context, t tb, b *bench[T]) {
 					if err := b.insert(ctx, tx, note); err != nil {
 						return err
 					}
-					ok, err := b.DB.KeepKey(ctx, tx, got.Attempt, answered("done").Answer)
+					ok, err := b.DB.StoreAnswer(ctx, tx, got.Attempt, answered("done").Answer)
 					if err == nil && !ok {
 						err = errRollBack
 					}
@@ -290,7 +290,7 @@ func keyTakeEnded[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	held := b.claim("ended and held")
 	a := b.claimed(ctx, t, held)
-	if _, err := b.DB.KeepKey(ctx, tx.Tx, a, answered("no").Answer); !errors.Is(err, waybill.ErrTxDone) {
+	if _, err := b.DB.StoreAnswer(ctx, tx.Tx, a, answered("no").Answer); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("KeepKey in a transaction that has ended: %v", err)
 	}
 	if _, err := b.DB.SavePoint(ctx, tx.Tx, a, store.KeyPoint{Name: "no"}); !errors.Is(err, waybill.ErrTxDone) {

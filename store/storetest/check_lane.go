@@ -32,7 +32,7 @@ func laneChecks[T any]() []check[T] {
 // states returns the state of every lane, as a witness sees it.
 func (b *bench[T]) states(ctx context.Context, t tb, witness store.Node) []store.LaneState {
 	t.Helper()
-	m := b.beat(ctx, t, b.DB, witness, usualLease)
+	m := b.beat(ctx, t, b.DB, witness, defaultLease)
 	lanes := slices.SortedFunc(slices.Values(m.Lanes), func(a, b store.LaneState) int { return a.Lane - b.Lane })
 	if len(lanes) != b.lanes {
 		t.Fatalf("Heartbeat returned %d lanes, want %d", len(lanes), b.lanes)
@@ -63,7 +63,7 @@ func wantNodes(t tb, got []store.Node, want ...store.Node) {
 
 func membership[T any](ctx context.Context, t tb, b *bench[T]) {
 	one := b.node(ctx, t, b.DB)
-	m := b.beat(ctx, t, b.DB, one, usualLease)
+	m := b.beat(ctx, t, b.DB, one, defaultLease)
 	wantNodes(t, m.Nodes, one)
 	seen := map[int]bool{}
 	for _, l := range m.Lanes {
@@ -76,7 +76,7 @@ func membership[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("Heartbeat returned %d lanes, %d of them different, want %d", len(m.Lanes), len(seen), b.lanes)
 	}
 	two := b.node(ctx, t, b.second())
-	wantNodes(t, b.beat(ctx, t, b.DB, one, usualLease).Nodes, one, two)
+	wantNodes(t, b.beat(ctx, t, b.DB, one, defaultLease).Nodes, one, two)
 	leases := b.acquire(ctx, t, b.second(), two, b.lanes-1)
 	for _, l := range b.states(ctx, t, one) {
 		owned := l.Lane == b.lanes-1
@@ -86,7 +86,7 @@ func membership[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	// A node that is not live is no member, and its lanes are its own until they are taken.
 	b.expire(ctx, t, b.DB, two, one)
-	wantNodes(t, b.beat(ctx, t, b.DB, one, usualLease).Nodes, one)
+	wantNodes(t, b.beat(ctx, t, b.DB, one, defaultLease).Nodes, one)
 	if l := b.states(ctx, t, one)[b.lanes-1]; l.Live || l.Owner != two.ID || l.Epoch != leases[0].Epoch {
 		t.Errorf("the lane of a node that died is %+v, want it not live, still with its owner %s", l, two.ID)
 	}
@@ -96,7 +96,7 @@ func renews[T any](ctx context.Context, t tb, b *bench[T]) {
 	one, witness := b.node(ctx, t, b.DB), b.node(ctx, t, b.DB)
 	lease := b.acquire(ctx, t, b.DB, one, 0)[0]
 	b.expire(ctx, t, b.DB, one, witness)
-	b.beat(ctx, t, b.DB, one, usualLease)
+	b.beat(ctx, t, b.DB, one, defaultLease)
 	// It is back before anybody noticed: the lane is still its own, under the same lease.
 	l := b.states(ctx, t, witness)[0]
 	if !l.Live || l.Owner != one.ID || l.Epoch != lease.Epoch {
@@ -116,7 +116,7 @@ func otherRelay[T any](ctx context.Context, t tb, b *bench[T]) {
 	stranger := store.Node{ID: waybill.NewID(), Relay: "another"}
 	b.laterDo(func(ctx context.Context) error { return b.DB.Leave(ctx, stranger) })
 	for range 2 {
-		_, err := b.second().Heartbeat(ctx, stranger, usualLease)
+		_, err := b.second().Heartbeat(ctx, stranger, defaultLease)
 		if !errors.Is(err, waybill.ErrOtherRelay) {
 			t.Fatalf("Heartbeat of another relay returned %v, want ErrOtherRelay", err)
 		}
@@ -124,7 +124,7 @@ func otherRelay[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Errorf("the error %q does not name the relay that is at work", err)
 		}
 	}
-	m := b.beat(ctx, t, b.DB, one, usualLease)
+	m := b.beat(ctx, t, b.DB, one, defaultLease)
 	wantNodes(t, m.Nodes, one)
 	if got := b.states(ctx, t, one); !slices.Equal(got, before) {
 		t.Errorf("a relay that was refused has changed the lanes: %v, before %v", got, before)
@@ -137,13 +137,13 @@ func otherRelay[T any](ctx context.Context, t tb, b *bench[T]) {
 func nextRelay[T any](ctx context.Context, t tb, b *bench[T]) {
 	old := store.Node{ID: waybill.NewID(), Relay: "old"}
 	next := store.Node{ID: waybill.NewID(), Relay: "new"}
-	b.beat(ctx, t, b.DB, old, usualLease)
+	b.beat(ctx, t, b.DB, old, defaultLease)
 	if err := b.DB.Leave(ctx, old); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
 	b.beat(ctx, t, b.DB, old, time.Millisecond) // and one that dies instead of leaving
 	b.await(ctx, t, "a relay of another name may start", func() bool {
-		_, err := b.DB.Heartbeat(ctx, next, usualLease)
+		_, err := b.DB.Heartbeat(ctx, next, defaultLease)
 		if err != nil && !errors.Is(err, waybill.ErrOtherRelay) {
 			t.Fatalf("Heartbeat: %v", err)
 		}
@@ -311,7 +311,7 @@ func leaves[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Fatalf("Leave: %v", err)
 		}
 	}
-	m := b.beat(ctx, t, b.second(), two, usualLease)
+	m := b.beat(ctx, t, b.second(), two, defaultLease)
 	wantNodes(t, m.Nodes, two)
 	for _, l := range b.states(ctx, t, two) {
 		if slices.Contains(half, l.Lane) != l.Owner.IsZero() {

@@ -43,7 +43,7 @@ func manyEvents[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("InTx: %v", err)
 	}
 	cursor := store.Cursor{Lane: b.laneOf(evs[0]), UpTo: 1 << 62}
-	var seen []store.Sighting
+	var seen []store.RowRef
 	for {
 		page := b.sweep(ctx, t, 5000, cursor)
 		seen = append(seen, page...)

@@ -190,7 +190,7 @@ func (w *walk[T]) write(ctx context.Context, tx T) error {
 			ev.DedupKey = w.unique(fmt.Sprintf("k%d", w.rnd.IntN(6)))
 		}
 		if w.rnd.IntN(8) == 0 {
-			ev.Delay = usualLease
+			ev.Delay = defaultLease
 		}
 		evs, want = append(evs, ev), append(want, w.model.write(ev))
 	}
@@ -212,7 +212,7 @@ func (w *walk[T]) settlement(ctx context.Context) {
 	pending := slices.Concat(w.model.ready, w.model.delayed)
 	for _, i := range w.rnd.Perm(len(pending))[:min(len(pending), 1+w.rnd.IntN(4))] {
 		ev := pending[i]
-		r := store.Result{Lane: w.laneOf(ev), ID: ev.ID, Attempts: 1, Delay: usualLease, Error: "random"}
+		r := store.Result{Lane: w.laneOf(ev), ID: ev.ID, Attempts: 1, Delay: defaultLease, Error: "random"}
 		if row, ok := find(rows, ev.ID); ok {
 			r.Lane = row.Lane
 		} else if !ev.Ordered() {

@@ -86,7 +86,7 @@ func purgesDelivered[T any](ctx context.Context, t tb, b *bench[T]) {
 	slices.Reverse(rows[:4])
 	b.endOneByOne(ctx, t, 0, rows[:4]...)
 	pending := b.events(2, "a")
-	pending[1].Delay = usualLease
+	pending[1].Delay = defaultLease
 	b.write(ctx, t, pending...)
 	ended := slices.Clone(evs[:4])
 	slices.Reverse(ended)
@@ -105,7 +105,7 @@ func purgesDead[T any](ctx context.Context, t tb, b *bench[T]) {
 	slices.Reverse(rows[:3])
 	b.endOneByOne(ctx, t, 2, rows[:3]...)
 	pending := b.events(2, "a")
-	pending[1].Delay = usualLease
+	pending[1].Delay = defaultLease
 	b.write(ctx, t, pending...)
 	ended := slices.Clone(evs[:3])
 	slices.Reverse(ended)
@@ -131,7 +131,7 @@ func purgeKeepsGap[T any](ctx context.Context, t tb, b *bench[T]) {
 
 func purgesNothingElse[T any](ctx context.Context, t tb, b *bench[T]) {
 	evs := b.events(2, "a")
-	evs[1].Delay = usualLease
+	evs[1].Delay = defaultLease
 	b.write(ctx, t, evs...)
 	b.tick(ctx, t)
 	for _, state := range []store.State{store.Ready, store.Delayed, -1, 99} {
@@ -158,7 +158,7 @@ func purgesWritten[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.endOneByOne(ctx, t, 0, rows[0])
 	b.endOneByOne(ctx, t, 2, rows[1])
 	evs := []waybill.Event{b.event("a"), b.event("b"), b.keyed("a", "k"), b.event(""), b.keyed("b", "late")}
-	evs[1].Delay, evs[4].Delay = usualLease, usualLease
+	evs[1].Delay, evs[4].Delay = defaultLease, defaultLease
 	b.write(ctx, t, evs...)
 	b.tick(ctx, t)
 	if n := b.purgeWritten(ctx, t, time.Hour, 100); n > 0 {
@@ -201,7 +201,7 @@ func (b *bench[T]) makeReady(ctx context.Context, t tb, limit int) int {
 func makesReady[T any](ctx context.Context, t tb, b *bench[T]) {
 	evs := b.events(4, "a")
 	evs[1].DedupKey = b.unique("k")
-	for i, delay := range []time.Duration{0, 30 * time.Millisecond, 20 * time.Millisecond, usualLease} {
+	for i, delay := range []time.Duration{0, 30 * time.Millisecond, 20 * time.Millisecond, defaultLease} {
 		evs[i].Delay = delay
 	}
 	b.write(ctx, t, evs...)
@@ -266,7 +266,7 @@ func makeReadyRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 
 func purgeWrittenRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 	evs := b.events(2, "a")
-	evs[1].Delay = usualLease
+	evs[1].Delay = defaultLease
 	b.write(ctx, t, evs...)
 	b.tick(ctx, t)
 	one, two := b.node(ctx, t, b.second()), b.node(ctx, t, b.DB)
@@ -305,7 +305,7 @@ func purgeWrittenRaces[T any](ctx context.Context, t tb, b *bench[T]) {
 		wg.Go(func() {
 			<-start
 			b.stumble(ctx)
-			if _, beat = other.Heartbeat(ctx, n, usualLease); beat == nil {
+			if _, beat = other.Heartbeat(ctx, n, defaultLease); beat == nil {
 				var page store.Page
 				page, beat = other.Fetch(ctx, b.cursors(), 1000)
 				seen = page.Rows

@@ -38,7 +38,7 @@ func settleAgainstTakeOver[T any](ctx context.Context, t tb, b *bench[T]) {
 		b.expire(ctx, t, b.DB, stale, heir)
 
 		s := settlement(round%3, []store.Lease{lease},
-			store.Result{Lane: lane, ID: ev.ID, Attempts: 1, Delay: usualLease, Error: "stale"})
+			store.Result{Lane: lane, ID: ev.ID, Attempts: 1, Delay: defaultLease, Error: "stale"})
 		var settled store.Settled
 		var settleErr error
 		var next []store.Lease

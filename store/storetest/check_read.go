@@ -31,7 +31,7 @@ func (b *bench[T]) fetch(ctx context.Context, t tb, limit int, from ...store.Cur
 	return page.Rows
 }
 
-func (b *bench[T]) sweep(ctx context.Context, t tb, limit int, from ...store.Cursor) []store.Sighting {
+func (b *bench[T]) sweep(ctx context.Context, t tb, limit int, from ...store.Cursor) []store.RowRef {
 	t.Helper()
 	seen, err := b.DB.Sweep(ctx, from, limit)
 	if err != nil {
@@ -41,10 +41,10 @@ func (b *bench[T]) sweep(ctx context.Context, t tb, limit int, from ...store.Cur
 }
 
 // sightings returns what a sweep shows of rows.
-func sightings(rows []row) []store.Sighting {
-	seen := make([]store.Sighting, len(rows))
+func sightings(rows []row) []store.RowRef {
+	seen := make([]store.RowRef, len(rows))
 	for i, row := range rows {
-		seen[i] = store.Sighting{Key: row.Key, Aggregate: store.AggregateOf(&row.Event)}
+		seen[i] = store.RowRef{Key: row.Key, Aggregate: store.AggregateOf(&row.Event)}
 	}
 	return seen
 }
@@ -217,7 +217,7 @@ func sweeps[T any](ctx context.Context, t tb, b *bench[T]) {
 		from = append(from, store.Cursor{Lane: lane, UpTo: top})
 	}
 	seen := b.sweep(ctx, t, 100, from...)
-	slices.SortFunc(seen, func(a, b store.Sighting) int { return int(a.Seq - b.Seq) })
+	slices.SortFunc(seen, func(a, b store.RowRef) int { return int(a.Seq - b.Seq) })
 	if !slices.Equal(seen, sightings(all)) {
 		t.Errorf("Sweep of all lanes returned %v, want %v", seen, sightings(all))
 	}
@@ -258,7 +258,7 @@ func loads[T any](ctx context.Context, t tb, b *bench[T]) {
 	// What is gone, put off, or was never there, is passed over.
 	leases := b.own(ctx, t)
 	retry := result(byKey[1])
-	retry.Delay = usualLease
+	retry.Delay = defaultLease
 	b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(byKey[:1]), History: true, Retry: []store.Result{retry}})
 	never := store.Key{Lane: keys[2].Lane, Seq: keys[len(keys)-1].Seq + 1000, ID: waybill.NewID()}
 	page, err = b.DB.Load(ctx, append(slices.Clone(keys[:4]), never))

@@ -96,7 +96,7 @@ func replaysNothing[T any](ctx context.Context, t tb, b *bench[T]) {
 	evs := b.events(3, "a")
 	rows := b.writeRows(ctx, t, evs...)
 	r := result(rows[1])
-	r.Delay, r.Attempts = usualLease, 4
+	r.Delay, r.Attempts = defaultLease, 4
 	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Retry: []store.Result{r}, Done: results(rows[2:]), History: true})
 	never := b.event("a")
 	for _, list := range [][]waybill.Event{append(evs, never), nil} {

@@ -53,7 +53,7 @@ func replayRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 	leases := b.own(ctx, t)
 	row := b.row(ctx, t, holder.ID)
 	r := result(row)
-	r.Delay = usualLease
+	r.Delay = defaultLease
 	b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}})
 	if got := b.replay(ctx, t, ev); len(got.IDs) > 0 || !slices.Equal(got.Refused, refused) {
 		t.Errorf("Replay while the holder is put off: %+v", got)

@@ -116,14 +116,14 @@ func holds[T any](ctx context.Context, t tb, b *bench[T]) {
 	for i := range evs {
 		evs[i].TenantID, evs[i].AggregateType = "tenant", ""
 	}
-	evs[5].Delay = usualLease // scheduled: it holds nobody back
+	evs[5].Delay = defaultLease // scheduled: it holds nobody back
 	b.write(ctx, t, evs...)
 	rows := b.ready(ctx, t)
 	leases := b.own(ctx, t)
 	s := store.Settlement{Leases: leases}
 	for i, row := range rows[:4] { // 0 and 1 are put off, 2 and 3 dead; 0 and 2 hold
 		r := result(row)
-		r.Delay, r.Attempts, r.Holds = usualLease, 1, i%2 == 0
+		r.Delay, r.Attempts, r.Holds = defaultLease, 1, i%2 == 0
 		if i < 2 {
 			s.Retry = append(s.Retry, r)
 		} else {
@@ -164,7 +164,7 @@ func holdsOfLanes[T any](ctx context.Context, t tb, b *bench[T]) {
 	var want []store.Hold
 	for i, row := range rows {
 		r := result(row)
-		r.Delay, r.Holds = usualLease, true
+		r.Delay, r.Holds = defaultLease, true
 		if i < len(rows)/2 { // the first of each aggregate is dead, the second put off
 			s.Dead = append(s.Dead, r)
 		} else {
@@ -188,7 +188,7 @@ func holdsOfLanes[T any](ctx context.Context, t tb, b *bench[T]) {
 
 func (b *bench[T]) follow(ctx context.Context, t tb, agg store.Aggregate, from store.Cursor, limit int) []row {
 	t.Helper()
-	page, err := b.DB.Follow(ctx, agg, from, limit)
+	page, err := b.DB.FetchAggregate(ctx, agg, from, limit)
 	if err != nil {
 		t.Fatalf("Follow: %v", err)
 	}
@@ -245,7 +245,7 @@ func follows[T any](ctx context.Context, t tb, b *bench[T]) {
 	// Ready rows only.
 	s := store.Settlement{Leases: b.own(ctx, t), History: true}
 	for i, ev := range mine[:3] {
-		r := store.Result{Lane: lane, ID: ev.ID, Delay: usualLease, Holds: true}
+		r := store.Result{Lane: lane, ID: ev.ID, Delay: defaultLease, Holds: true}
 		switch i {
 		case 0:
 			s.Done = append(s.Done, r)
@@ -290,7 +290,7 @@ func urgent[T any](ctx context.Context, t tb, b *bench[T]) {
 		evs = append(evs, ev)
 	}
 	ordered, later := b.event("a"), b.event("")
-	ordered.Priority, later.Priority, later.Delay = 9, 9, usualLease
+	ordered.Priority, later.Priority, later.Delay = 9, 9, defaultLease
 	evs = append(evs, ordered)
 	b.write(ctx, t, append(evs, later)...)
 	byLane := map[int][]row{}
@@ -301,7 +301,7 @@ func urgent[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	look := func(limit int, from ...store.Cursor) map[int][]waybill.ID {
 		t.Helper()
-		page, err := b.DB.Urgent(ctx, from, limit)
+		page, err := b.DB.FetchPriority(ctx, from, limit)
 		if err != nil {
 			t.Fatalf("Urgent: %v", err)
 		}
@@ -372,7 +372,7 @@ func urgentOrdered[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	want := func(what string, limit int, from []store.Cursor, want ...waybill.Event) {
 		t.Helper()
-		page, err := b.DB.Urgent(ctx, from, limit)
+		page, err := b.DB.FetchPriority(ctx, from, limit)
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}

@@ -115,7 +115,7 @@ func retries[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("Load returned a row that is put off: %v, %v", rowIDs(page.Rows), err)
 	}
 	seen := b.sweep(ctx, t, 10, store.Cursor{Lane: row.Lane, UpTo: 1 << 62})
-	if slices.ContainsFunc(seen, func(s store.Sighting) bool { return s.Key == row.Key }) {
+	if slices.ContainsFunc(seen, func(s store.RowRef) bool { return s.Key == row.Key }) {
 		t.Errorf("Sweep returned a row that is put off")
 	}
 	b.wantCommitted(ctx, t, true, ev)
@@ -139,7 +139,7 @@ func retriesAgain[T any](ctx context.Context, t tb, b *bench[T]) {
 		wantEvent(t, row, ev)
 	}
 	// Put off for long, it is not due any more.
-	r.Delay = usualLease
+	r.Delay = defaultLease
 	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}}), ev.ID)
 	if _, ok := find(b.due(ctx, t).Rows, ev.ID); ok {
 		t.Errorf("an event that was put off for long is still due")
@@ -306,7 +306,7 @@ func repeatedBehindReplay[T any](ctx context.Context, t tb, b *bench[T]) {
 		}
 		retry := slices.Clone(dead)
 		for i := range retry {
-			retry[i].Delay = usualLease
+			retry[i].Delay = defaultLease
 		}
 		for what, s := range map[string]store.Settlement{"dead": {Dead: dead}, "retry": {Retry: retry}} {
 			s.Leases = leases

@@ -36,7 +36,7 @@ func takesOver[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("taken over from %+v with window 123: %+v, want it unclean, with that window, fenced anew", old, next)
 	}
 	// The first comes back: its lease is gone, also when it lives.
-	b.beat(ctx, t, b.DB, one, usualLease)
+	b.beat(ctx, t, b.DB, one, defaultLease)
 	settled, err := b.DB.Settle(ctx, store.Settlement{
 		Leases: []store.Lease{old}, Done: []store.Result{{Lane: lane, ID: ev.ID}}, History: true,
 	})

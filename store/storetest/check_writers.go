@@ -16,9 +16,9 @@ func writersChecks[T any]() []check[T] {
 	}
 }
 
-func (b *bench[T]) writers(ctx context.Context, t tb) store.Writers {
+func (b *bench[T]) writers(ctx context.Context, t tb) store.WriterState {
 	t.Helper()
-	w, err := b.DB.Writers(ctx)
+	w, err := b.DB.OpenWriters(ctx)
 	if err != nil {
 		t.Fatalf("Writers: %v", err)
 	}
@@ -26,7 +26,7 @@ func (b *bench[T]) writers(ctx context.Context, t tb) store.Writers {
 }
 
 // until asks until the answer is as it should be: a store may be unable to tell now and then.
-func (b *bench[T]) until(ctx context.Context, t tb, what string, ok func(store.Writers) bool) store.Writers {
+func (b *bench[T]) until(ctx context.Context, t tb, what string, ok func(store.WriterState) bool) store.WriterState {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		w := b.writers(ctx, t)
@@ -50,11 +50,11 @@ func drawn[T any](ctx context.Context, t tb, b *bench[T]) {
 	if len(rows) != 1 {
 		return
 	}
-	b.until(ctx, t, "a committed row", func(w store.Writers) bool {
-		return w.Drawn >= rows[0].Seq && w.Issued >= rows[0].Seq
+	b.until(ctx, t, "a committed row", func(w store.WriterState) bool {
+		return w.HighSeq >= rows[0].Seq && w.Issued >= rows[0].Seq
 	})
 	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: []store.Result{result(rows[0])}})
-	b.until(ctx, t, "a delivered row", func(w store.Writers) bool { return w.Issued >= rows[0].Seq })
+	b.until(ctx, t, "a delivered row", func(w store.WriterState) bool { return w.Issued >= rows[0].Seq })
 }
 
 func stillWriting[T any](ctx context.Context, t tb, b *bench[T]) {
@@ -65,14 +65,14 @@ func stillWriting[T any](ctx context.Context, t tb, b *bench[T]) {
 		return
 	}
 	isNew := func(name string) bool { return !slices.Contains(before.Open, name) }
-	w := b.until(ctx, t, "while the first is open", func(w store.Writers) bool {
-		return w.Drawn >= rows[0].Seq && slices.ContainsFunc(w.Open, isNew)
+	w := b.until(ctx, t, "while the first is open", func(w store.WriterState) bool {
+		return w.HighSeq >= rows[0].Seq && slices.ContainsFunc(w.Open, isNew)
 	})
 	names := slices.DeleteFunc(w.Open, func(name string) bool { return !isNew(name) })
 	if err := open.Commit(); err != nil {
 		t.Fatalf("the late commit: %v", err)
 	}
-	b.until(ctx, t, "after the late commit", func(w store.Writers) bool {
+	b.until(ctx, t, "after the late commit", func(w store.WriterState) bool {
 		return slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(w.Open, name) })
 	})
 	b.wantReady(ctx, t, first, second)

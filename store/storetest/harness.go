@@ -17,7 +17,7 @@ type DB[T any] interface {
 	store.Inbox[T]
 	store.Keys[T]
 	store.Jobs[T]
-	store.Gaps
+	store.HistoryAudit
 	store.SinkGuard
 }
 

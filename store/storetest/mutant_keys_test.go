@@ -31,7 +31,7 @@ type worseKeys struct {
 func keys(change func(db DB[memTx], w *worseKeys)) tamper {
 	return func(db DB[memTx]) DB[memTx] {
 		w := &worseKeys{
-			DB: db, claim: db.ClaimKey, take: db.TakeKey, keep: db.KeepKey, save: db.SavePoint, end: db.EndKey, renew: db.RenewKey, find: db.FindKey,
+			DB: db, claim: db.ClaimKey, take: db.TakeKey, keep: db.StoreAnswer, save: db.SavePoint, end: db.EndKey, renew: db.RenewKey, find: db.FindKey,
 			list: db.ListKeys, stats: db.KeyStats, solve: db.ResolveKey, purge: db.PurgeKeys,
 			looks: func(rec store.KeyRecord) bool {
 				return rec.State == store.KeySucceeded && !rec.Lost && !rec.ResultExpired
@@ -50,7 +50,7 @@ func (w *worseKeys) TakeKey(ctx context.Context, tx memTx, c store.KeyClaim) (st
 	return w.take(ctx, tx, c)
 }
 
-func (w *worseKeys) KeepKey(ctx context.Context, tx memTx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+func (w *worseKeys) StoreAnswer(ctx context.Context, tx memTx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 	return w.keep(ctx, tx, a, answer)
 }
 
@@ -195,7 +195,7 @@ func takeMutants() []mutant {
 		})},
 		{"keeps the answer of anybody", "K5", keys(func(db DB[memTx], w *worseKeys) {
 			w.keep = func(ctx context.Context, tx memTx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
-				_, err := db.KeepKey(ctx, tx, a, answer)
+				_, err := db.StoreAnswer(ctx, tx, a, answer)
 				return true, err
 			}
 		})},

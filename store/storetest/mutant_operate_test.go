@@ -33,7 +33,7 @@ func followed(change func(agg *store.Aggregate, from *store.Cursor, limit *int))
 	return operates(func(db DB[memTx], w *worseOperator) {
 		w.follow = func(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
 			change(&agg, &from, &limit)
-			return db.Follow(ctx, agg, from, limit)
+			return db.FetchAggregate(ctx, agg, from, limit)
 		}
 	})
 }
@@ -107,18 +107,18 @@ func seekMutants() []mutant {
 		})},
 		{"knows no urgent rows of aggregates", "R8", operates(func(db DB[memTx], w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-				page, err := db.Urgent(ctx, from, limit)
+				page, err := db.FetchPriority(ctx, from, limit)
 				page.Rows = slices.DeleteFunc(page.Rows, func(row store.Row) bool { return row.Event.Ordered() })
 				return page, err
 			}
 		})},
 		{"has no limit for what is urgent", "R8", operates(func(db DB[memTx], w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []store.Cursor, _ int) (store.Page, error) {
-				return db.Urgent(ctx, from, 1000)
+				return db.FetchPriority(ctx, from, 1000)
 			}
 		})},
 		{"does not know what was drawn", "R9", operates(func(_ DB[memTx], w *worseOperator) {
-			w.writers = func(context.Context) (store.Writers, error) { return store.Writers{}, nil }
+			w.writers = func(context.Context) (store.WriterState, error) { return store.WriterState{}, nil }
 		})},
 		{"looks for what is urgent from the beginning", "R8", operates(func(db DB[memTx], w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
@@ -126,7 +126,7 @@ func seekMutants() []mutant {
 				for i := range from {
 					from[i].After = 0
 				}
-				return db.Urgent(ctx, from, limit)
+				return db.FetchPriority(ctx, from, limit)
 			}
 		})},
 	}

@@ -26,7 +26,7 @@ func fetches(change func(c *store.Cursor, limit *int)) tamper {
 				from, limit = changed(from, limit)
 				return db.Fetch(ctx, from, limit)
 			},
-			sweep: func(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+			sweep: func(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
 				from, limit = changed(from, limit)
 				return db.Sweep(ctx, from, limit)
 			},
@@ -51,7 +51,7 @@ func readMutants() []mutant {
 			}}
 		}},
 		{"sweeps from half the way", "R2", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, sweep: func(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+			return &worse{DB: db, sweep: func(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
 				from = slices.Clone(from)
 				for i := range from {
 					from[i].After = max(from[i].After, from[i].UpTo/2)

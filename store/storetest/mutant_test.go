@@ -67,18 +67,18 @@ type mutant struct {
 // appends breaks Append by what it is handed.
 func appends(change func(evs []waybill.Event) []waybill.Event) tamper {
 	return func(db DB[memTx]) DB[memTx] {
-		return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.Placed, error) {
+		return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
 			placed, err := db.Append(ctx, tx, change(slices.Clone(evs)))
 			if err != nil {
 				return nil, err
 			}
-			byID := map[waybill.ID]store.Placed{}
+			byID := map[waybill.ID]store.AppendResult{}
 			for _, p := range placed {
 				byID[p.ID] = p
 			}
-			out := make([]store.Placed, len(evs))
+			out := make([]store.AppendResult, len(evs))
 			for i, ev := range evs {
-				out[i] = cmp.Or(byID[ev.ID], store.Placed{ID: ev.ID})
+				out[i] = cmp.Or(byID[ev.ID], store.AppendResult{ID: ev.ID})
 			}
 			return out, nil
 		}}
@@ -96,9 +96,9 @@ func each(change func(ev *waybill.Event)) func(evs []waybill.Event) []waybill.Ev
 }
 
 // placed breaks what Append says.
-func placed(change func(ev waybill.Event, p *store.Placed)) tamper {
+func placed(change func(ev waybill.Event, p *store.AppendResult)) tamper {
 	return func(db DB[memTx]) DB[memTx] {
-		return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.Placed, error) {
+		return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
 			placed, err := db.Append(ctx, tx, evs)
 			for i := range placed {
 				change(evs[i], &placed[i])
@@ -124,9 +124,9 @@ func sessions(change func(ctx context.Context, s *worseSession)) tamper {
 }
 
 // endings breaks what a commit says about savepoints.
-func endings(change func(e *store.Ending)) tamper {
+func endings(change func(e *store.CommitInfo)) tamper {
 	return sessions(func(_ context.Context, s *worseSession) {
-		s.commit = func(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
+		s.commit = func(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
 			ending, err := s.Session.Commit(ctx, accepted, check)
 			change(&ending)
 			return ending, err
@@ -152,13 +152,13 @@ func writeMutants() []mutant {
 			}
 		})},
 		{"rolls back on commit", "2 10 W1 W3", sessions(func(_ context.Context, s *worseSession) {
-			s.commit = func(ctx context.Context, _ []waybill.ID, _ bool) (store.Ending, error) {
-				return store.Ending{Checked: true}, s.Session.Rollback(ctx)
+			s.commit = func(ctx context.Context, _ []waybill.ID, _ bool) (store.CommitInfo, error) {
+				return store.CommitInfo{Checked: true}, s.Session.Rollback(ctx)
 			}
 		})},
 		{"commits every write by itself", "1 13 13b R5 W4 W13", autocommit},
-		{"says the wrong lane", "W6", placed(func(_ waybill.Event, p *store.Placed) { p.Lane = (p.Lane + 1) % 8 })},
-		{"hides duplicates", "11", placed(func(ev waybill.Event, p *store.Placed) { p.ID = ev.ID })},
+		{"says the wrong lane", "W6", placed(func(_ waybill.Event, p *store.AppendResult) { p.Lane = (p.Lane + 1) % 8 })},
+		{"hides duplicates", "11", placed(func(ev waybill.Event, p *store.AppendResult) { p.ID = ev.ID })},
 		{"folds dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.DedupKey = strings.ToLower(ev.DedupKey) }))},
 		{"pads dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.DedupKey = strings.TrimRight(ev.DedupKey, " ") }))},
 		{"forgets the tenant of dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.TenantID = "" }))},
@@ -175,15 +175,15 @@ func writeMutants() []mutant {
 		{"drops headers", "6 W9 W7", appends(each(func(ev *waybill.Event) { ev.Headers = nil }))},
 		{"keeps seconds only", "W7", appends(each(func(ev *waybill.Event) { ev.OccurredAt = ev.OccurredAt.Truncate(time.Second) }))},
 		{"drops the causation", "W7 W10", appends(each(func(ev *waybill.Event) { ev.CausationID = "" }))},
-		{"hides what was undone", "13", endings(func(e *store.Ending) { e.Undone = nil })},
-		{"never checks", "W6", endings(func(e *store.Ending) { e.Checked = false })},
+		{"hides what was undone", "13", endings(func(e *store.CommitInfo) { e.Undone = nil })},
+		{"never checks", "W6", endings(func(e *store.CommitInfo) { e.Checked = false })},
 		{"gives out a new hub every time", "W6", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, local: func() *store.Hub { return new(store.Hub) }}
 		}},
 		{"commits under the caller's context", "W2", sessions(func(outer context.Context, s *worseSession) {
-			s.commit = func(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
+			s.commit = func(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
 				if err := outer.Err(); err != nil {
-					return store.Ending{}, errors.Join(err, s.Session.Rollback(ctx))
+					return store.CommitInfo{}, errors.Join(err, s.Session.Rollback(ctx))
 				}
 				return s.Session.Commit(ctx, accepted, check)
 			}
@@ -194,10 +194,10 @@ func writeMutants() []mutant {
 			}}
 		}},
 		{"accepts an id twice", "W4 13a", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.Placed, error) {
+			return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
 				placed, err := db.Append(ctx, tx, evs)
 				if err != nil && strings.Contains(err.Error(), "is taken") { // as INSERT IGNORE would
-					err, placed = nil, make([]store.Placed, len(evs))
+					err, placed = nil, make([]store.AppendResult, len(evs))
 					for i, ev := range evs {
 						placed[i].ID = ev.ID
 					}
@@ -206,7 +206,7 @@ func writeMutants() []mutant {
 			}}
 		}},
 		{"has its own word for a finished transaction", "3", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.Placed, error) {
+			return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
 				placed, err := db.Append(ctx, tx, evs)
 				if errors.Is(err, waybill.ErrTxDone) {
 					err = errors.New("closed")
@@ -231,7 +231,7 @@ func writeMutants() []mutant {
 
 // autocommit writes every batch in a transaction of its own.
 func autocommit(db DB[memTx]) DB[memTx] {
-	return &worse{DB: db, append: func(ctx context.Context, _ memTx, evs []waybill.Event) ([]store.Placed, error) {
+	return &worse{DB: db, append: func(ctx context.Context, _ memTx, evs []waybill.Event) ([]store.AppendResult, error) {
 		s, err := db.Begin(ctx, nil)
 		if err != nil {
 			return nil, err

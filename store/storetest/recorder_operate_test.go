@@ -13,7 +13,7 @@ type worseOperator struct {
 	holds        func(ctx context.Context, lanes []int) ([]store.Hold, error)
 	follow       func(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error)
 	urgent       func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error)
-	writers      func(ctx context.Context) (store.Writers, error)
+	writers      func(ctx context.Context) (store.WriterState, error)
 	finish       func(ctx context.Context, tx memTx, done []waybill.Delivery) error
 	stats        func(ctx context.Context) (store.Stats, error)
 	count        func(ctx context.Context, state store.State, f store.Filter) (int64, error)
@@ -29,11 +29,11 @@ type worseOperator struct {
 	setLanes     func(ctx context.Context, n int) error
 }
 
-func (w *worse) Writers(ctx context.Context) (store.Writers, error) {
+func (w *worse) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	if w.writers != nil {
 		return w.writers(ctx)
 	}
-	return w.DB.Writers(ctx)
+	return w.DB.OpenWriters(ctx)
 }
 
 func (w *worse) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
@@ -43,18 +43,18 @@ func (w *worse) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	return w.DB.Holds(ctx, lanes)
 }
 
-func (w *worse) Follow(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+func (w *worse) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
 	if w.follow != nil {
 		return w.follow(ctx, agg, from, limit)
 	}
-	return w.DB.Follow(ctx, agg, from, limit)
+	return w.DB.FetchAggregate(ctx, agg, from, limit)
 }
 
-func (w *worse) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (w *worse) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	if w.urgent != nil {
 		return w.urgent(ctx, from, limit)
 	}
-	return w.DB.Urgent(ctx, from, limit)
+	return w.DB.FetchPriority(ctx, from, limit)
 }
 
 func (w *worse) Finish(ctx context.Context, tx memTx, done []waybill.Delivery) error {

@@ -107,7 +107,7 @@ func try(t *testing.T, c check[memTx], worse tamper) *recorder {
 type worse struct {
 	DB[memTx]
 	begin     func(ctx context.Context, opts *sql.TxOptions) (store.Session[memTx], error)
-	append    func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.Placed, error)
+	append    func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error)
 	committed func(ctx context.Context, id waybill.ID) (bool, error)
 	local     func() *store.Hub
 	heartbeat func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error)
@@ -115,7 +115,7 @@ type worse struct {
 	release   func(ctx context.Context, leases []store.Lease, dirty bool) error
 	leave     func(ctx context.Context, n store.Node) error
 	fetch     func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error)
-	sweep     func(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error)
+	sweep     func(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error)
 	load      func(ctx context.Context, keys []store.Key) (store.Page, error)
 	due       func(ctx context.Context, lanes []int, limit int) (store.Page, error)
 	settle    func(ctx context.Context, s store.Settlement) (store.Settled, error)
@@ -129,7 +129,7 @@ func (w *worse) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[m
 	return w.DB.Begin(ctx, opts)
 }
 
-func (w *worse) Append(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.Placed, error) {
+func (w *worse) Append(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
 	if w.append != nil {
 		return w.append(ctx, tx, evs)
 	}
@@ -185,7 +185,7 @@ func (w *worse) Fetch(ctx context.Context, from []store.Cursor, limit int) (stor
 	return w.DB.Fetch(ctx, from, limit)
 }
 
-func (w *worse) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+func (w *worse) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
 	if w.sweep != nil {
 		return w.sweep(ctx, from, limit)
 	}
@@ -216,11 +216,11 @@ func (w *worse) Settle(ctx context.Context, s store.Settlement) (store.Settled, 
 // worseSession is a session in which the end can be replaced.
 type worseSession struct {
 	store.Session[memTx]
-	commit   func(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error)
+	commit   func(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error)
 	rollback func(ctx context.Context) error
 }
 
-func (s *worseSession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
+func (s *worseSession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
 	if s.commit != nil {
 		return s.commit(ctx, accepted, check)
 	}

@@ -14,8 +14,8 @@ import (
 // relayName is the name of the suite's relay: one outbox has one.
 const relayName = "storetest"
 
-// usualLease is longer than any check takes.
-const usualLease = 10 * time.Minute
+// defaultLease is longer than any check takes.
+const defaultLease = 10 * time.Minute
 
 // allLanes returns the numbers of all lanes.
 func (b *bench[T]) allLanes() []int {
@@ -195,7 +195,7 @@ func (b *bench[T]) wantCommitted(ctx context.Context, t tb, want bool, evs ...wa
 func (b *bench[T]) node(ctx context.Context, t tb, db store.Lanes) store.Node {
 	t.Helper()
 	n := store.Node{ID: waybill.NewID(), Relay: relayName}
-	b.beat(ctx, t, db, n, usualLease)
+	b.beat(ctx, t, db, n, defaultLease)
 	b.laterDo(func(ctx context.Context) error { return db.Leave(ctx, n) })
 	return n
 }
@@ -220,7 +220,7 @@ func (b *bench[T]) expire(ctx context.Context, t tb, db store.Lanes, n, witness 
 		b.beat(ctx, t, db, n, time.Millisecond)
 	}
 	b.await(ctx, t, "the node's lease ends", func() bool {
-		m := b.beat(ctx, t, db, witness, usualLease)
+		m := b.beat(ctx, t, db, witness, defaultLease)
 		return !slices.ContainsFunc(m.Nodes, func(live store.Node) bool { return live.ID == n.ID })
 	})
 }

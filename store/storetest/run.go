@@ -104,7 +104,7 @@ func (s *suite[T]) run(t, st *testing.T, c check[T], tag string) {
 	c.run(ctx, st, b)
 }
 
-// testName returns "behaviour_13b_commit_on_the_handle", or "R1_fetch_in_order".
+// testName returns "commit_on_the_handle", or "R1_fetch_in_order".
 func (c check[T]) testName() string {
 	name := c.row + " " + c.name
 	if c.row[0] >= '0' && c.row[0] <= '9' {

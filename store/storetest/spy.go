@@ -18,7 +18,7 @@ type spy[T any] struct {
 	committing func()
 }
 
-func (s *spy[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]store.Placed, error) {
+func (s *spy[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]store.AppendResult, error) {
 	s.writes.Add(1)
 	return s.Outbox.Append(ctx, tx, evs)
 }
@@ -40,7 +40,7 @@ type spySession[T any] struct {
 	spy *spy[T]
 }
 
-func (s *spySession[T]) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
+func (s *spySession[T]) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
 	if s.spy.committing != nil {
 		s.spy.committing()
 	}
@@ -53,7 +53,7 @@ type spyDeferrer[T any] struct {
 	deferrer store.Deferrer[T]
 }
 
-func (s *spyDeferrer[T]) Defer(ctx context.Context, tx T, evs []waybill.Event, accepted func([]store.Placed)) error {
+func (s *spyDeferrer[T]) Defer(ctx context.Context, tx T, evs []waybill.Event, accepted func([]store.AppendResult)) error {
 	s.spy.writes.Add(1)
 	return s.deferrer.Defer(ctx, tx, evs, accepted)
 }

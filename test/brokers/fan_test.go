@@ -53,15 +53,15 @@ func TestFanOverTwoBrokers(t *testing.T) {
 	t.Cleanup(func() { _ = rb.Close() })
 	one, err := rb.Sink(redisbroker.SinkConfig{})
 	must(t, err)
-	ab, err := rabbitbroker.Open(t.Context(), taken.address, rabbitbroker.Config{Timeout: 10 * time.Second})
+	ab, err := rabbitbroker.Open(t.Context(), taken.address, rabbitbroker.Config{PublishTimeout: 10 * time.Second})
 	must(t, err)
 	t.Cleanup(func() { _ = ab.Close() })
-	two, err := ab.Sink(rabbitbroker.SinkConfig{Declare: true})
+	two, err := ab.Sink(rabbitbroker.SinkConfig{Create: true})
 	must(t, err)
 
 	db, write := newOutbox(t)
 	var refused atomic.Int64
-	r, err := relay.New(db, relay.Fan(one, two), relay.Config{
+	r, err := relay.New(db, relay.FanOut(one, two), relay.Config{
 		BackoffBase: 10 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
 		Observe: observe.Hooks{Failed: func(*waybill.Delivery, waybill.Class, error, time.Duration) { refused.Add(1) }},
 	})

@@ -220,13 +220,13 @@ func (c counted) Deliver(ctx context.Context, batch []waybill.Delivery) []error 
 
 // twice is a sink that publishes one event in ten a second time, as a replay, so that no broker takes it for the same message.
 type twice struct {
-	relay.DestinedSink
+	relay.DestinationSink
 	f *flow
 }
 
 // Deliver implements [relay.Sink].
 func (s twice) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	results := s.DestinedSink.Deliver(ctx, batch)
+	results := s.DestinationSink.Deliver(ctx, batch)
 	var again []waybill.Delivery
 	for i, err := range results {
 		if err != nil {
@@ -239,7 +239,7 @@ func (s twice) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 			again = append(again, d)
 		}
 	}
-	for _, err := range s.DestinedSink.Deliver(ctx, again) {
+	for _, err := range s.DestinationSink.Deliver(ctx, again) {
 		if err == nil {
 			s.f.published.Add(1)
 		}
@@ -253,7 +253,7 @@ type orderedTwice struct{ twice }
 // StopsAtFailure implements [relay.OrderedSink].
 func (orderedTwice) StopsAtFailure() {}
 
-func (f *flow) doubling(s relay.DestinedSink) relay.Sink {
+func (f *flow) doubling(s relay.DestinationSink) relay.Sink {
 	if _, ordered := s.(relay.OrderedSink); ordered {
 		return orderedTwice{twice{s, f}}
 	}

@@ -43,8 +43,8 @@ type kafkaPlace struct {
 
 func (p kafkaPlace) topic() string { return p.name }
 
-func (p kafkaPlace) sink(ctx context.Context, via *proxy) (relay.DestinedSink, func(), error) {
-	cfg := kafkabroker.Config{Timeout: 3 * time.Second}
+func (p kafkaPlace) sink(ctx context.Context, via *proxy) (relay.DestinationSink, func(), error) {
+	cfg := kafkabroker.Config{PublishTimeout: 3 * time.Second}
 	if via != nil { // Kafka tells its clients where it is, so the way round is in the dialer
 		cfg.Options = append(cfg.Options, kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
 			var d net.Dialer

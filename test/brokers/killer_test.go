@@ -33,7 +33,7 @@ type mortal struct {
 	Broker, Address, Name string // of the place
 	DSN, Prefix           string
 	Journal               string // a line for every event that a handler gets
-	MaxRetry              int    // the group's
+	MaxAttempts           int    // the group's
 	// Slow makes each handler take time, and the source hand out one event to each of many workers:
 	// as many attempts as possible are in flight when the process dies.
 	Slow bool
@@ -43,8 +43,8 @@ const (
 	mortalGroup = "mortals"
 	killerType  = "Killer"
 	otherType   = "Other"
-	// killerRetries is the group's MaxRetry.
-	killerRetries = 1
+	// killerAttempts is the group's MaxAttempts.
+	killerAttempts = 2
 )
 
 // killerPlaces makes places of what a process was told.
@@ -89,7 +89,7 @@ func runMortal(text string) error {
 	if err != nil {
 		return err
 	}
-	g := in.Group(mortalGroup, inbox.Options{MaxRetry: m.MaxRetry, LockTTL: time.Second, BaseBackoff: 10 * time.Millisecond})
+	g := in.Group(mortalGroup, inbox.Options{MaxAttempts: m.MaxAttempts, Lease: time.Second, BackoffBase: 10 * time.Millisecond})
 	for _, typ := range []string{otherType, killerType} {
 		g.Handle("order", typ, func(ctx context.Context, _ pgx.Tx, ev waybill.Event) error {
 			if _, err := fmt.Fprintln(journal, ev.Type, ev.AggregateID); err != nil {
@@ -125,7 +125,7 @@ func TestKillerEndsDead(t *testing.T) {
 			begin(t)
 			address := s.shared(t)
 			there := s.place(t, address, nil)
-			killer(t, mortal{Broker: s.name, Address: address, MaxRetry: killerRetries}, there, 40, 10)
+			killer(t, mortal{Broker: s.name, Address: address, MaxAttempts: killerAttempts}, there, 40, 10)
 		})
 	}
 }
@@ -139,7 +139,7 @@ func TestNeighborsOfAKiller(t *testing.T) {
 			begin(t)
 			address := s.shared(t)
 			there := s.place(t, address, nil)
-			killer(t, mortal{Broker: s.name, Address: address, MaxRetry: 2, Slow: true}, there, 21, 21)
+			killer(t, mortal{Broker: s.name, Address: address, MaxAttempts: 3, Slow: true}, there, 21, 21)
 		})
 	}
 }
@@ -188,7 +188,7 @@ func killer(t *testing.T, m mortal, there place, events, aggregates int) {
 		}
 		// No broker keeps the event until there is a receiver: the sender does.
 		sending.Go(func() {
-			for class := waybill.Down; class != waybill.Done && class != waybill.Dead && pause(ctx, 20*time.Millisecond) == nil; {
+			for class := waybill.ClassUnavailable; class != waybill.ClassDone && class != waybill.ClassPermanent && pause(ctx, 20*time.Millisecond) == nil; {
 				class, _ = waybill.Classify(sink.Deliver(ctx, []waybill.Delivery{d})[0])
 			}
 		})
@@ -198,7 +198,7 @@ func killer(t *testing.T, m mortal, there place, events, aggregates int) {
 	must(t, err)
 	for processes := 1; !settled(t, db, killers, others); processes++ {
 		// The first may be a surprise; from then on an attempt is counted before it is made.
-		if processes > m.MaxRetry+4 {
+		if processes > m.MaxAttempts+3 {
 			t.Fatalf("%d processes are dead, and the event that kills them is not", processes-1)
 		}
 		child := exec.CommandContext(t.Context(), os.Args[0])
@@ -222,8 +222,8 @@ func killer(t *testing.T, m mortal, there place, events, aggregates int) {
 		}
 	}
 	for _, id := range killers {
-		if rec := recordOf(t, db, id); rec.State != store.InboxDead || rec.Attempts != m.MaxRetry+1 {
-			t.Errorf("the killer is %v after %d attempts, want it dead after %d", rec.State, rec.Attempts, m.MaxRetry+1)
+		if rec := recordOf(t, db, id); rec.State != store.InboxDead || rec.Attempts != m.MaxAttempts {
+			t.Errorf("the killer is %v after %d attempts, want it dead after %d", rec.State, rec.Attempts, m.MaxAttempts)
 		}
 	}
 	most := 1
@@ -237,8 +237,8 @@ func killer(t *testing.T, m mortal, there place, events, aggregates int) {
 	}
 	lines, err := os.ReadFile(m.Journal)
 	must(t, err)
-	if n := strings.Count(string(lines), killerType); n > m.MaxRetry+2 {
-		t.Errorf("%d processes were killed, want %d, and one more that did not know", n, m.MaxRetry+1)
+	if n := strings.Count(string(lines), killerType); n > m.MaxAttempts+1 {
+		t.Errorf("%d processes were killed, want %d, and one more that did not know", n, m.MaxAttempts)
 	}
 }
 

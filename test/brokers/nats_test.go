@@ -123,7 +123,7 @@ func (p natsPlace) open(ctx context.Context, address string) (*natsbroker.Broker
 	return natsbroker.Open(ctx, address, natsbroker.Config{Stream: p.stream, Create: true, Subjects: []string{p.stream + ".>"}, PublishTimeout: time.Second})
 }
 
-func (p natsPlace) sink(ctx context.Context, via *proxy) (relay.DestinedSink, func(), error) {
+func (p natsPlace) sink(ctx context.Context, via *proxy) (relay.DestinationSink, func(), error) {
 	b, err := p.open(ctx, via.instead(p.address))
 	if err != nil {
 		return nil, nil, err

@@ -37,7 +37,7 @@ func (p pulsarPlace) topic() string { return p.name }
 // subscription keeps what the topic has.
 const subscription = "flow"
 
-func (p pulsarPlace) sink(ctx context.Context, via *proxy) (relay.DestinedSink, func(), error) {
+func (p pulsarPlace) sink(ctx context.Context, via *proxy) (relay.DestinationSink, func(), error) {
 	if via != nil {
 		// Pulsar tells its clients where it is.
 		_, from, err := net.SplitHostPort(hostPort(p.address))
@@ -53,7 +53,7 @@ func (p pulsarPlace) sink(ctx context.Context, via *proxy) (relay.DestinedSink, 
 			return nil, nil, err
 		}
 	}
-	b, err := pulsarbroker.Open(ctx, via.instead(p.address), pulsarbroker.Config{Timeout: 2 * time.Second, Heartbeat: time.Second})
+	b, err := pulsarbroker.Open(ctx, via.instead(p.address), pulsarbroker.Config{PublishTimeout: 2 * time.Second, Heartbeat: time.Second})
 	if err != nil {
 		return nil, nil, err
 	}

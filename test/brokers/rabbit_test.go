@@ -72,8 +72,8 @@ func written(t *testing.T, folder, name string) bool {
 	return found
 }
 
-func (p rabbitPlace) sink(ctx context.Context, via *proxy) (relay.DestinedSink, func(), error) {
-	b, err := rabbitbroker.Open(ctx, via.instead(p.address), rabbitbroker.Config{Timeout: time.Second})
+func (p rabbitPlace) sink(ctx context.Context, via *proxy) (relay.DestinationSink, func(), error) {
+	b, err := rabbitbroker.Open(ctx, via.instead(p.address), rabbitbroker.Config{PublishTimeout: time.Second})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -38,7 +38,7 @@ type redisPlace struct{ address, name string }
 
 func (p redisPlace) topic() string { return p.name }
 
-func (p redisPlace) sink(ctx context.Context, via *proxy) (relay.DestinedSink, func(), error) {
+func (p redisPlace) sink(ctx context.Context, via *proxy) (relay.DestinationSink, func(), error) {
 	b, err := redisbroker.Open(ctx, via.instead(p.address)+"?read_timeout=1s&dial_timeout=1s", redisbroker.Config{})
 	if err != nil {
 		return nil, nil, err

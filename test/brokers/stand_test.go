@@ -42,7 +42,7 @@ type place interface {
 	// topic is what events name.
 	topic() string
 	// sink connects, through the proxy if there is one.
-	sink(ctx context.Context, via *proxy) (relay.DestinedSink, func(), error)
+	sink(ctx context.Context, via *proxy) (relay.DestinationSink, func(), error)
 	// source connects.
 	source(ctx context.Context, cfg broker.ReceiverConfig) (broker.Source, func(), error)
 	// read returns the payloads of all that is there, in its order, with the broker's own client.

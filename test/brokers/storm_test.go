@@ -134,10 +134,10 @@ func (st *storm) note(batch []waybill.Delivery, results []error) {
 		}
 		class, _ := waybill.Classify(err)
 		st.failures[class.String()]++
-		if class == waybill.Down {
+		if class == waybill.ClassUnavailable {
 			st.last = err
 		}
-		if class != waybill.Down && class != waybill.Uncounted {
+		if class != waybill.ClassUnavailable && class != waybill.ClassDefer {
 			st.wrong = append(st.wrong, fmt.Sprintf("event %s: %v: %v", batch[i].ID, class, err))
 		}
 	}
@@ -158,14 +158,14 @@ func (st *storm) complaints() []string {
 
 // gate is a sink in the storm.
 type gate struct {
-	relay.DestinedSink
+	relay.DestinationSink
 	storm *storm
 }
 
 // Deliver implements [relay.Sink].
 func (g gate) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	g.storm.meet(ctx)
-	results := g.DestinedSink.Deliver(ctx, batch)
+	results := g.DestinationSink.Deliver(ctx, batch)
 	g.storm.note(batch, results)
 	return results
 }
@@ -176,7 +176,7 @@ type orderedGate struct{ gate }
 // StopsAtFailure implements [relay.OrderedSink].
 func (orderedGate) StopsAtFailure() {}
 
-func inStorm(s relay.DestinedSink, st *storm) relay.Sink {
+func inStorm(s relay.DestinationSink, st *storm) relay.Sink {
 	g := gate{s, st}
 	if _, ordered := s.(relay.OrderedSink); ordered {
 		return orderedGate{g}

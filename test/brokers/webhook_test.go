@@ -125,8 +125,8 @@ func secret() []string {
 	return []string{"whsec_" + base64.StdEncoding.EncodeToString([]byte("a secret of more than 24 bytes"))}
 }
 
-func (p webhookPlace) sink(_ context.Context, via *proxy) (relay.DestinedSink, func(), error) {
-	s, err := webhook.NewSink(via.instead(p.address)+"/hooks", webhook.Config{Secrets: secret(), Timeout: time.Second})
+func (p webhookPlace) sink(_ context.Context, via *proxy) (relay.DestinationSink, func(), error) {
+	s, err := webhook.NewSink(via.instead(p.address)+"/hooks", webhook.Config{Secrets: secret(), PublishTimeout: time.Second})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -20,10 +20,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/manage"
 	"github.com/waybillhq/waybill/internal/testserver/private"
-	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/mysqlstore"
@@ -287,11 +287,11 @@ func TestBinlog(t *testing.T) {
 			}
 
 			// The Capturer makes ready what is due, and nothing else.
-			desk, err := operate.New(s, operate.Config{})
+			desk, err := admin.New(s, admin.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			capturer, err := desk.Capturer(operate.Capture{Interval: 20 * time.Millisecond})
+			capturer, err := desk.Capturer(admin.Capture{Interval: 20 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}

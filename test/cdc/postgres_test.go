@@ -16,10 +16,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/internal/docblock"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/private"
-	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
@@ -148,7 +148,7 @@ type bed struct {
 	pool     *pgxpool.Pool
 	db       *pgstore.Store
 	box      *outbox.Outbox[pgx.Tx]
-	desk     *operate.Desk
+	desk     *admin.Desk
 	log      *reader
 	deletion string
 }
@@ -171,7 +171,7 @@ func newBed(t *testing.T) *bed {
 	if b.box, err = outbox.New(b.db, outbox.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if b.desk, err = operate.New(b.db, operate.Config{}); err != nil {
+	if b.desk, err = admin.New(b.db, admin.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	statements := docblock.Blocks(t, "docs/sql.md", "sql postgresql-cdc")
@@ -234,7 +234,7 @@ func TestPostgres(t *testing.T) {
 	}
 	b.published(t, plain.ID)
 
-	capturer, err := b.desk.Capturer(operate.Capture{Interval: 20 * time.Millisecond})
+	capturer, err := b.desk.Capturer(admin.Capture{Interval: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/store/pgstore"
 	"github.com/waybillhq/waybill/test/process/journal"
 	"github.com/waybillhq/waybill/test/process/server"
@@ -65,7 +65,7 @@ func TestChaos(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), serviceTables); err != nil {
 		t.Fatal(err)
 	}
-	desk, err := operate.New(db, operate.Config{})
+	desk, err := admin.New(db, admin.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

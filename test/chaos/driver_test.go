@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/test/process/child"
 	"github.com/waybillhq/waybill/test/process/server"
@@ -29,7 +29,7 @@ type driver struct {
 	seed   uint64
 	role   role
 	server *server.Postgres
-	desk   *operate.Desk
+	desk   *admin.Desk
 	units  []*unit
 	begun  time.Time
 	wg     sync.WaitGroup // of what is done beside the schedule

@@ -130,7 +130,7 @@ func (s ordered) Deliver(ctx context.Context, batch []waybill.Delivery) []error 
 // StopsAtFailure implements [relay.OrderedSink].
 func (ordered) StopsAtFailure() {}
 
-// Destination implements [relay.DestinedSink].
+// Destination implements [relay.DestinationSink].
 func (s *sink) Destination(ev *waybill.Event) string { return ev.Topic }
 
 // one delivers an event. What it does depends on the seed, the event and how often this process has tried it, as long as the

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
@@ -71,8 +71,8 @@ func (s *shaky) Fetch(ctx context.Context, from []store.Cursor, limit int) (stor
 	return shake(s, func() (store.Page, error) { return s.Relay.Fetch(ctx, from, limit) })
 }
 
-func (s *shaky) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
-	return shake(s, func() ([]store.Sighting, error) { return s.Relay.Sweep(ctx, from, limit) })
+func (s *shaky) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+	return shake(s, func() ([]store.RowRef, error) { return s.Relay.Sweep(ctx, from, limit) })
 }
 
 func (s *shaky) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
@@ -87,12 +87,12 @@ func (s *shaky) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	return shake(s, func() ([]store.Hold, error) { return s.Relay.Holds(ctx, lanes) })
 }
 
-func (s *shaky) Follow(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
-	return shake(s, func() (store.Page, error) { return s.Relay.Follow(ctx, agg, from, limit) })
+func (s *shaky) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+	return shake(s, func() (store.Page, error) { return s.Relay.FetchAggregate(ctx, agg, from, limit) })
 }
 
-func (s *shaky) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	return shake(s, func() (store.Page, error) { return s.Relay.Urgent(ctx, from, limit) })
+func (s *shaky) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	return shake(s, func() (store.Page, error) { return s.Relay.FetchPriority(ctx, from, limit) })
 }
 
 func (s *shaky) Settle(ctx context.Context, set store.Settlement) (store.Settled, error) {
@@ -145,7 +145,7 @@ func (g *gale) deliver(_ context.Context, d waybill.Delivery) error {
 		g.seen[d.ID] = true
 		g.count++
 	}
-	if class, _ := waybill.Classify(result); class == waybill.Done || class == waybill.Dead {
+	if class, _ := waybill.Classify(result); class == waybill.ClassDone || class == waybill.ClassPermanent {
 		if d.Replay == 0 {
 			g.done[agg] = n
 		}
@@ -188,7 +188,7 @@ func (g galeSink) Deliver(ctx context.Context, batch []waybill.Delivery) []error
 // Serial implements [relay.SerialSink].
 func (galeSink) Serial() {}
 
-// Destination implements [relay.DestinedSink].
+// Destination implements [relay.DestinationSink].
 func (galeSink) Destination(ev *waybill.Event) string { return ev.Topic }
 
 // TestStorm: one relay, whose store is slow and forgets to answer and whose sink fails in every way, keeps the order and delivers
@@ -220,7 +220,7 @@ func storm(t *testing.T, seed uint64, long time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	desk, err := operate.New(db, operate.Config{})
+	desk, err := admin.New(db, admin.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

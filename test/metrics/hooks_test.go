@@ -26,7 +26,7 @@ func calls(h *observe.Hooks) map[string]func() {
 	return map[string]func(){
 		"Write":        func() { h.Write(ctx, ev) },
 		"HotEnqueued":  func() { h.HotEnqueued(1) },
-		"HotDropped":   func() { h.HotDropped(1, observe.Full) },
+		"HotDropped":   func() { h.HotDropped(1, observe.DropQueueFull) },
 		"ColdEnqueued": func() { h.ColdEnqueued(1) },
 		"QueueDepths":  func() { h.QueueDepths(1, 1) },
 		"Deliver": func() {
@@ -35,7 +35,7 @@ func calls(h *observe.Hooks) map[string]func() {
 			}
 		},
 		"Delivered": func() { h.Delivered(d, time.Second, time.Second) },
-		"Failed":    func() { h.Failed(d, waybill.Counted, boom, time.Second) },
+		"Failed":    func() { h.Failed(d, waybill.ClassRetry, boom, time.Second) },
 		"Died":      func() { h.Died(d, boom) },
 		"Paused":    func() { h.Paused("kafka", true) },
 		"Read":      func() { h.Read("fast", 1, time.Second, nil); h.Read("fast", 0, time.Second, boom) },
@@ -59,8 +59,8 @@ func calls(h *observe.Hooks) map[string]func() {
 		"KeyRefused":    func() { h.KeyRefused("pay", waybill.ErrConflict) },
 		"KeyUnkept":     func() { h.KeyUnkept("pay", boom) },
 		"Keys":          func() { h.Keys(observe.Keys{Processing: 1}) },
-		"Received":      func() { h.Received("orders", waybill.Done, false, time.Second) },
-		"SetAside":      func() { h.SetAside("orders", boom) },
+		"Received":      func() { h.Received("orders", waybill.ClassDone, false, time.Second) },
+		"SetAside":      func() { h.DeadLettered("orders", boom) },
 		"Reconciled": func() {
 			h.Reconciled("payout", observe.Reconciled{Found: 3, Sent: 1, Failed: 1, Skipped: 1, Took: time.Second})
 		},

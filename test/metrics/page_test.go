@@ -120,7 +120,7 @@ func TestOtherNamesHaveARow(t *testing.T) {
 		"`events_enqueued_total`", "`events_dispatched_total`", "`events_retry_total`", "`events_failed_total`", "`events_in_memory_queue_gauge`",
 		"`reconcile_fixed_total{job}`",
 		"`outbox_backlog`", "`outbox_failed`", "`outbox_dead`", "`outbox_publish_latency`",
-		"FAILED count", "max `retry_count`", "`exceeded maxRetry`",
+		"FAILED count", "max `retry_count`", "`exceeded max attempts`",
 	} {
 		if !strings.Contains(others.String(), name) {
 			t.Errorf("no row has %s", name)

@@ -13,7 +13,7 @@ import (
 
 // Behaviour 31, behind the backlog of a destination that is down: the owner that died passed the
 // backlog over, and its rows are the first of the lane. They take no place of the killer's.
-func TestBehaviour31BehindABacklog(t *testing.T) {
+func TestBehindABacklog(t *testing.T) {
 	onEach(t, func(t *testing.T, p place) {
 		t.Parallel()
 		if p.Lanes > 0 {
@@ -24,7 +24,7 @@ func TestBehaviour31BehindABacklog(t *testing.T) {
 }
 
 // The same with a backlog of more events than an owner has in flight.
-func TestBehaviour31BehindALongBacklog(t *testing.T) {
+func TestBehindALongBacklog(t *testing.T) {
 	t.Parallel()
 	p := postgresPlace(t)
 	p.Lanes = 32
@@ -66,7 +66,7 @@ func behindABacklog(b *bed, backlog int) {
 
 // Behaviour 31, behind an outage at the start: the destination is down when a process makes its
 // first deliveries, and comes back then. The outage spends no attempt, and clears no suspect.
-func TestBehaviour31BehindAnOutage(t *testing.T) {
+func TestBehindAnOutage(t *testing.T) {
 	onEach(t, func(t *testing.T, p place) {
 		t.Parallel()
 		behindAnOutage(newBed(t, p.oneLane()), false)
@@ -74,7 +74,7 @@ func TestBehaviour31BehindAnOutage(t *testing.T) {
 }
 
 // The same with a sink that takes batches.
-func TestBehaviour31BatchBehindAnOutage(t *testing.T) {
+func TestBatchBehindAnOutage(t *testing.T) {
 	t.Parallel()
 	behindAnOutage(newBed(t, postgresPlace(t).oneLane()), true)
 }

@@ -107,7 +107,7 @@ func runConsumer(text string) error {
 		return err
 	}
 	g := in.Group("G", inbox.Options{
-		LockTTL: 300 * time.Millisecond, BaseBackoff: time.Millisecond, MaxBackoff: 20 * time.Millisecond, MaxRetry: 1_000_000,
+		Lease: 300 * time.Millisecond, BackoffBase: time.Millisecond, BackoffMax: 20 * time.Millisecond, MaxAttempts: 1_000_000,
 	})
 	var all sync.WaitGroup
 	open := newUnapplied()

@@ -60,7 +60,7 @@ func (b *forgetful) crash() {
 
 // Behaviour 24: the order holds when the server crashes and forgets what was committed without waiting for the disk: an event that
 // had failed and was put off is ready again, as if it had never been tried, and must not be overtaken by those that waited for it.
-func TestBehaviour24ServerCrash(t *testing.T) {
+func TestOrderAfterAServerCrash(t *testing.T) {
 	b := newForgetful(t)
 	a := b.start(quiet("A", map[string]act{"x/0": {Error: "no"}}))
 	b.awaitNodes(1)
@@ -78,7 +78,7 @@ func TestBehaviour24ServerCrash(t *testing.T) {
 }
 
 // Behaviour 35: a dead letter stays dead when the server crashes: its successors may have been delivered.
-func TestBehaviour35ServerCrash(t *testing.T) {
+func TestReplayAfterAServerCrash(t *testing.T) {
 	b := newForgetful(t)
 	b.start(quiet("A", map[string]act{"x/0": {Permanent: true, Error: "never"}}))
 	b.awaitNodes(1)
@@ -95,7 +95,7 @@ func TestBehaviour35ServerCrash(t *testing.T) {
 }
 
 // Behaviour 31: the attempt of a suspect is on disk before it is delivered, or an event that kills server and process would never die.
-func TestBehaviour31ServerCrash(t *testing.T) {
+func TestSuspectsAfterAServerCrash(t *testing.T) {
 	b := newForgetful(t)
 	a := b.start(spec{Name: "A", Script: map[string]act{"x/0": {Gate: "never"}}})
 	b.add("x/0")

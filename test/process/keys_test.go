@@ -82,7 +82,7 @@ type mortalSession struct {
 	keyed keyed
 }
 
-func (s mortalSession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.Ending, error) {
+func (s mortalSession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
 	s.keyed.die("before the commit")
 	end, err := s.Session.Commit(ctx, accepted, check)
 	s.keyed.die("after the commit")

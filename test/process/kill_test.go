@@ -16,7 +16,7 @@ const window = 500
 
 // Behaviour 29: when an owner is killed with deliveries under way, another node delivers everything after the lease ends. Nothing is
 // lost, first deliveries are in order, and no more is delivered twice than the dead node may have had in hand.
-func TestBehaviour29Killed(t *testing.T) {
+func TestKilled(t *testing.T) {
 	everywhere(t, func(b *bed) {
 		const aggregates, each = 30, 6
 		script := map[string]act{}
@@ -60,12 +60,12 @@ func TestBehaviour29Killed(t *testing.T) {
 }
 
 // Behaviour 31: an event that kills its process is dead after as many restarts as it has attempts; all others are delivered.
-func TestBehaviour31KillerInAnAggregate(t *testing.T) {
+func TestKillerInAnAggregate(t *testing.T) {
 	everywhere(t, func(b *bed) { killer(b, "a/2") })
 }
 
 // Behaviour 31, with an event that belongs to no aggregate.
-func TestBehaviour31KillerUnordered(t *testing.T) {
+func TestKillerUnordered(t *testing.T) {
 	everywhere(t, func(b *bed) { killer(b, "/2") })
 }
 

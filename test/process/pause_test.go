@@ -13,7 +13,7 @@ import (
 
 // Behaviour 30: an owner is stopped for longer than its lease, and another node takes over. What the first one settles when it goes on
 // is refused; it notices that its lanes are lost and goes on as one that has just come.
-func TestBehaviour30Stopped(t *testing.T) {
+func TestStopped(t *testing.T) {
 	everywhere(t, func(b *bed) {
 		a := b.start(spec{Name: "A", Script: map[string]act{
 			"a/0": {Gate: "gate", Deaf: true}, "b/0": {Gate: "gate", Deaf: true, Error: "A says no"},
@@ -88,7 +88,7 @@ func TestBehaviour30Stopped(t *testing.T) {
 }
 
 // Behaviours 30 and 31: a node that was stopped while it had a suspect in hand, and lost the lane, serves other suspects later.
-func TestBehaviour30StoppedWithASuspect(t *testing.T) {
+func TestStoppedWithASuspect(t *testing.T) {
 	everywhere(t, func(b *bed) {
 		a := b.start(spec{Name: "A", Script: map[string]act{"a/0": {Gate: "never"}}})
 		b.add("a/0")

@@ -14,7 +14,7 @@ import (
 // while something is held, so that the lane is never so quiet that it is read from its beginning.
 //
 // SQLite cannot show it: it has one writer at a time.
-func TestBehaviour33LateBesideAHold(t *testing.T) {
+func TestLateBesideAHold(t *testing.T) {
 	late(t, spec{}, longOpen, "/0", func(b *bed) {
 		b.await("the late one is delivered", func() bool { return b.count(journal.OK, "A", "/0") == 1 })
 	})
@@ -60,7 +60,7 @@ func late(t *testing.T, s spec, open time.Duration, name string, then func(b *be
 
 // Behaviour 24: what was written after a late commit, to the same aggregate, waits for what that committed, although reading has long gone
 // past it and no sweep comes by.
-func TestBehaviour24BehindALateCommit(t *testing.T) {
+func TestBehindALateCommit(t *testing.T) {
 	for name, open := range map[string]time.Duration{"soon": 50 * time.Millisecond, "long after": longOpen} {
 		t.Run(name, func(t *testing.T) {
 			late(t, spec{Sweep: time.Minute}, open, "x/0", func(b *bed) {
@@ -74,7 +74,7 @@ func TestBehaviour24BehindALateCommit(t *testing.T) {
 
 // Behaviour 24: the order of an aggregate is that of its places in the outbox, whatever clocks say: one that was set back between two
 // transactions makes the second one look older.
-func TestBehaviour24ClockSetBack(t *testing.T) {
+func TestClockSetBack(t *testing.T) {
 	back := map[string]string{
 		"postgres": `UPDATE {outbox} SET created_at = created_at - seq * interval '1 minute'`,
 		"mariadb":  `UPDATE {outbox} SET created_at = created_at - INTERVAL seq MINUTE`,

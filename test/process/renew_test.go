@@ -18,7 +18,7 @@ import (
 // What the new owner has put off must not be overtaken by what the old one reads.
 //
 // SQLite cannot show it: there a take-over waits before it has looked at anything.
-func TestBehaviour30RenewedWhileTakenOver(t *testing.T) {
+func TestRenewedWhileTakenOver(t *testing.T) {
 	for _, d := range []struct {
 		name    string
 		make    func(*testing.T) place

@@ -46,7 +46,7 @@ func (s *slowReader) Fetch(ctx context.Context, from []store.Cursor, limit int) 
 
 // Behaviours 24 and 25: a destination comes back while a read is on its way that began when it was down. The read brings an event
 // whose aggregate has others that were passed over: it must not overtake them.
-func TestBehaviour25BackDuringARead(t *testing.T) {
+func TestBackDuringARead(t *testing.T) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {
 		t.Fatal(err)

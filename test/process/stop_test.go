@@ -14,7 +14,7 @@ import (
 
 // Behaviour 27: at SIGTERM work in hand finishes and settles, the lanes are given back, and another node has them at once: with a
 // lease of an hour, only lanes that were given back can be had.
-func TestBehaviour27GracefulStop(t *testing.T) {
+func TestGracefulStop(t *testing.T) {
 	everywhere(t, func(b *bed) {
 		held := map[string]act{"a/0": {Gate: "gate"}, "b/0": {Gate: "gate"}}
 		a := b.start(spec{Name: "A", Script: held, Lease: time.Hour, Drain: time.Minute})
@@ -55,7 +55,7 @@ func TestBehaviour27GracefulStop(t *testing.T) {
 
 // Behaviour 28: what has not finished when the drain has taken too long stays pending, uncounted, and is delivered after a restart:
 // also if the sink does not listen to its context.
-func TestBehaviour28DrainTimeout(t *testing.T) {
+func TestDrainTimeout(t *testing.T) {
 	everywhere(t, func(b *bed) {
 		script := map[string]act{"a/0": {Gate: "never", Deaf: true}, "b/0": {Gate: "never"}, "/0": {Gate: "never"}}
 		a := b.start(spec{Name: "A", Script: script, Drain: 200 * time.Millisecond, Workers: 3})

@@ -95,7 +95,7 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/idempotency/httpkey"
 	"github.com/waybillhq/waybill/inbox"
-	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/outbox/outboxtest"
 	"github.com/waybillhq/waybill/relay"
@@ -131,7 +131,7 @@ var (
 	_ idempotency.Config
 	_ redisbroker.Config
 	_ inbox.Config
-	_ operate.Keep
+	_ admin.Keep
 	_ relay.Config
 	_ store.Filter
 	_ = errors.As

@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
-	"github.com/waybillhq/waybill/operate"
 )
 
 // app is one run of the program.
@@ -132,10 +132,10 @@ func (a *app) relayName() string {
 
 // desk is a store with an operator in front of it.
 type desk struct {
-	*operate.Desk
-	groups   *operate.Groups
-	keys     *operate.Keys
-	store    *place.Store
+	*admin.Desk
+	groups   *admin.Groups
+	keys     *admin.Keys
+	store    *connect.Store
 	settings *settings.Settings
 }
 
@@ -145,19 +145,19 @@ func (a *app) atDesk(cmd *cobra.Command, fn func(ctx context.Context, d *desk) e
 	if err != nil {
 		return err
 	}
-	return a.open(cmd.Context(), s, false, func(ctx context.Context, st *place.Store) error {
+	return a.open(cmd.Context(), s, false, func(ctx context.Context, st *connect.Store) error {
 		if err := st.Ready(ctx); err != nil {
 			return err
 		}
 		d := &desk{store: st, settings: s}
-		cfg := operate.Config{Batch: s.Purge.Batch}
-		if d.Desk, err = operate.New(st.Tables, cfg); err != nil {
+		cfg := admin.Config{BatchSize: s.Purge.Batch}
+		if d.Desk, err = admin.New(st.Tables, cfg); err != nil {
 			return err
 		}
-		if d.groups, err = operate.NewGroups(st.Tables, cfg); err != nil {
+		if d.groups, err = admin.NewGroups(st.Tables, cfg); err != nil {
 			return err
 		}
-		if d.keys, err = operate.NewKeys(st.Tables, cfg); err != nil {
+		if d.keys, err = admin.NewKeys(st.Tables, cfg); err != nil {
 			return err
 		}
 		return fn(ctx, d)
@@ -165,8 +165,8 @@ func (a *app) atDesk(cmd *cobra.Command, fn func(ctx context.Context, d *desk) e
 }
 
 // open opens the store for as long as fn runs.
-func (a *app) open(ctx context.Context, s *settings.Settings, create bool, fn func(ctx context.Context, st *place.Store) error) error {
-	st, err := place.OpenStore(ctx, s.Store, create)
+func (a *app) open(ctx context.Context, s *settings.Settings, create bool, fn func(ctx context.Context, st *connect.Store) error) error {
+	st, err := connect.OpenStore(ctx, s.Store, create)
 	if err != nil {
 		return err
 	}

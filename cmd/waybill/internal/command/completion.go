@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
@@ -65,10 +65,10 @@ func completeSettings(cmd *cobra.Command) {
 func valuesOf(k settings.Key) []string {
 	switch k.Name {
 	case "store.url":
-		return place.StoreSchemes()
+		return connect.StoreSchemes()
 	case "sink.url":
 		values := []string{"nats:embedded"}
-		for _, kind := range place.SinkKinds() {
+		for _, kind := range connect.SinkKinds() {
 			values = append(values, kind.Schemes...)
 		}
 		return values

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill/cmd/waybill/internal/command"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/jobs"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/internal/docblock"
 )
@@ -75,7 +75,7 @@ func settingsTable() string {
 func sinksTable() string {
 	var b strings.Builder
 	b.WriteString("| begins with | form | what it is |\n|---|---|---|\n")
-	for _, kind := range place.SinkKinds() {
+	for _, kind := range connect.SinkKinds() {
 		fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", strings.Join(kind.Schemes, "`, `"), kind.Form, kind.Help)
 	}
 	return b.String()

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/waybillhq/waybill/cmd/waybill/internal/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/command"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/doctor"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/httpapi"
 	"github.com/waybillhq/waybill/internal/docblock"
 )
 
@@ -28,7 +28,7 @@ func TestDoctorDocs(t *testing.T) {
 		fmt.Fprintf(&checks, "| %s | %s | %s | %s |\n", c.Name, c.For, c.Looks, c.Wants)
 	}
 	routes.WriteString("| route | token | what it does |\n|---|---|---|\n")
-	for _, r := range admin.Routes() {
+	for _, r := range httpapi.Routes() {
 		fmt.Fprintf(&routes, "| `%s %s` | %s | %s |\n", r.Method, r.Path, r.Token, r.Help)
 	}
 	want := between(t, between(t, page, "checks", checks.String()), "http", routes.String())

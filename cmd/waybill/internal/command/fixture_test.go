@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/relay"
@@ -31,17 +31,17 @@ func (s *script) useStore(kind string) {
 	name := strings.ToLower("cmd_" + waybill.NewID().String())
 	s.database = name
 	switch kind {
-	case place.SQLite:
+	case connect.SQLite:
 		s.environ = []string{"WAYBILL_STORE=sqlite:waybill.db"}
 		s.dialect("orders", "?1", "?2", "TEXT")
 	case "none":
-	case place.Postgres:
+	case connect.Postgres:
 		address := testserver.Postgres(s.t)
 		s.environ = []string{"WAYBILL_STORE=" + address, "WAYBILL_STORE_SCHEMA=" + name, "WAYBILL_STORE_LANES=1"}
 		s.hideAddress(address)
 		s.dialect(name+".orders", "$1", "$2", "timestamptz")
 		s.t.Cleanup(func() { execSQL(s.t, "pgx", address, "DROP SCHEMA IF EXISTS "+name+" CASCADE") })
-	case place.MySQL, mariadb:
+	case connect.MySQL, mariadb:
 		dsn := testserver.Address(s.t, kind)
 		execSQL(s.t, "mysql", dsn, "CREATE DATABASE "+name)
 		s.t.Cleanup(func() { execSQL(s.t, "mysql", dsn, "DROP DATABASE "+name) })
@@ -91,13 +91,13 @@ func execSQL(t *testing.T, driver, dsn, statement string) {
 }
 
 // open opens the store of the script.
-func (s *script) open() *place.Store {
+func (s *script) open() *connect.Store {
 	s.t.Helper()
 	loaded, err := settings.Load(settings.Sources{Environ: s.environ})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	st, err := place.OpenStore(s.t.Context(), loaded.Relays[0].Store, true)
+	st, err := connect.OpenStore(s.t.Context(), loaded.Relays[0].Store, true)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func (s *script) fixture(words []string, text string) {
 }
 
 // events writes events and runs a relay until each is where its name says.
-func (s *script) events(ctx context.Context, st *place.Store, onDead relay.OnDead) {
+func (s *script) events(ctx context.Context, st *connect.Store, onDead relay.OnDead) {
 	s.t.Helper()
 	event := func(name, kind, aggregate, tenant string) waybill.Event {
 		ev := waybill.Event{ID: waybill.NewID(), Type: kind, AggregateID: aggregate, TenantID: tenant, Payload: []byte(`{"total": 9990}`)}
@@ -208,7 +208,7 @@ func waitFor(t *testing.T, what string, done func() bool) {
 	}
 }
 
-func (s *script) inbox(ctx context.Context, st *place.Store) {
+func (s *script) inbox(ctx context.Context, st *connect.Store) {
 	s.t.Helper()
 	db, ok := st.Tables.(store.Claimer)
 	if !ok {
@@ -220,14 +220,14 @@ func (s *script) inbox(ctx context.Context, st *place.Store) {
 	}{{"i1", "BILLING", true}, {"i2", "BILLING", false}, {"i3", "INVENTORY", true}} {
 		id := waybill.NewID()
 		s.names[r.name] = id.String()
-		in := store.Intake{Group: r.group, Key: id, Event: id, Type: "OrderPlaced"}
+		in := store.InboxEntry{Group: r.group, Key: id, Event: id, Type: "OrderPlaced"}
 		_, err := db.FailEvent(ctx, in, store.Failure{Owner: waybill.NewID(), Delay: time.Hour, Dead: r.dead, Error: "out of stock"})
 		s.must(err)
 	}
 	s.names["nobody"] = waybill.NewID().String()
 }
 
-func (s *script) keys(ctx context.Context, st *place.Store) {
+func (s *script) keys(ctx context.Context, st *connect.Store) {
 	s.t.Helper()
 	db, ok := st.Tables.(store.KeyClaimer)
 	if !ok {
@@ -256,7 +256,7 @@ func (s *script) keys(ctx context.Context, st *place.Store) {
 }
 
 // orders makes a service's table with two orders of ten minutes ago, of which nobody was told, and one of a week ago, which is nobody's business.
-func (s *script) orders(ctx context.Context, st *place.Store) {
+func (s *script) orders(ctx context.Context, st *connect.Store) {
 	s.t.Helper()
 	_, err := st.SQL.ExecContext(ctx, s.spell("CREATE TABLE {orders} (id varchar(20) PRIMARY KEY, created_at {timestamp} NOT NULL)"))
 	s.must(err)

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
-	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -222,7 +222,7 @@ func (a *app) redrive(ctx context.Context, d *desk, group string, keys []waybill
 			return err
 		}
 		b := a.bar("redriving")
-		n, err = d.groups.RedriveAll(ctx, group, func(p operate.Progress) { b.show(p.Done, p.Total) })
+		n, err = d.groups.RedriveAll(ctx, group, func(p admin.Progress) { b.show(p.Done, p.Total) })
 		b.end()
 	}
 	if a.json {

@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
-	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -74,7 +74,7 @@ func (a *app) keysList() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printKeys(page operate.KeyPage) error {
+func (a *app) printKeys(page admin.KeyPage) error {
 	shown := []view.KeyRecord{}
 	for _, r := range page.Records {
 		shown = append(shown, view.KeyRecordOf(r))
@@ -117,7 +117,7 @@ func (a *app) keysShow() *cobra.Command {
 				if a.json {
 					return a.printJSON(view.KeyRecordOf(rec))
 				}
-				return a.printKeys(operate.KeyPage{Records: []store.KeyRecord{rec}})
+				return a.printKeys(admin.KeyPage{Records: []store.KeyRecord{rec}})
 			})
 		},
 	}
@@ -127,7 +127,7 @@ func (a *app) keysShow() *cobra.Command {
 
 // noKey adds a hint to an error that says that there is no such key, and to no other.
 func noKey(err error) error {
-	if !errors.Is(err, operate.ErrNoKey) {
+	if !errors.Is(err, admin.ErrNoKey) {
 		return err
 	}
 	return &coded{&hint.Error{Err: err, Hint: "is the tenant right? a key that has expired is as good as none"}, NotFound}
@@ -182,7 +182,7 @@ func (a *app) keysResolve() *cobra.Command {
 // resolved says what was decided.
 func (a *app) resolved(d *desk, err error, failed bool) error {
 	switch {
-	case errors.Is(err, operate.ErrNotUncertain):
+	case errors.Is(err, admin.ErrNotUncertain):
 		return &hint.Error{Err: err, Hint: "only an uncertain key needs a decision"}
 	case err != nil:
 		return noKey(d.store.Clean(err))

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/jobs"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
 	"github.com/waybillhq/waybill/reconcile"
@@ -122,7 +122,7 @@ func (a *app) runJob(ctx context.Context, d *desk, defs []settings.Job, name str
 }
 
 // report runs a job and says what it did.
-func (a *app) report(ctx context.Context, st *place.Store, r place.Reconciler, name string, dry bool) error {
+func (a *app) report(ctx context.Context, st *connect.Store, r connect.Reconciler, name string, dry bool) error {
 	run := r.RunOnce
 	if dry {
 		run = r.DryRun

@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
-	"github.com/waybillhq/waybill/operate"
 )
 
 // Streams is what a command talks to.
@@ -83,13 +83,13 @@ func codeOf(ctx context.Context, err error) int {
 	switch {
 	case errors.As(err, &known):
 		return known.code
-	case errors.As(err, &wrong), errors.Is(err, place.ErrBadURL), errors.Is(err, place.ErrBadSetting):
+	case errors.As(err, &wrong), errors.Is(err, connect.ErrBadURL), errors.Is(err, connect.ErrBadSetting):
 		return Usage
-	case errors.Is(err, operate.ErrNotFound):
+	case errors.Is(err, admin.ErrNotFound):
 		return NotFound
-	case errors.Is(err, place.ErrUnreachable):
+	case errors.Is(err, connect.ErrUnreachable):
 		return Unreachable
-	case errors.Is(err, place.ErrNoTables):
+	case errors.Is(err, connect.ErrNoTables):
 		return NoTables
 	case ctx.Err() != nil:
 		return Interrupted

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/waybillhq/waybill/cmd/waybill/internal/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/httpapi"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/telemetry"
 	"github.com/waybillhq/waybill/observe"
@@ -35,7 +35,7 @@ func (a *app) serve() *cobra.Command {
 				loaded.Relays = []*settings.Settings{one}
 			}
 			a.warn(loaded)
-			if err := admin.Check(loaded.Daemon().HTTP); err != nil { // before tables are made for a daemon that cannot run
+			if err := httpapi.Check(loaded.Daemon().HTTP); err != nil { // before tables are made for a daemon that cannot run
 				return &coded{err, Usage}
 			}
 			return a.runDaemon(cmd.Context(), loaded)
@@ -62,7 +62,7 @@ func (a *app) runDaemon(ctx context.Context, loaded *settings.Loaded) (err error
 	}
 	if loaded.Daemon().HTTP.Enabled {
 		cfg.Extra = func(d *daemon.Daemon) ([]daemon.Component, error) {
-			c, err := admin.Component(d, counts.Handler())
+			c, err := httpapi.Component(d, counts.Handler())
 			return []daemon.Component{c}, err
 		}
 	}

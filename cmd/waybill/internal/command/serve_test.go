@@ -183,7 +183,7 @@ func TestServeSendsAgainWhatAGroupKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := in.Group("BILLING", inbox.Options{KeepEvent: true, BaseBackoff: time.Millisecond, MaxBackoff: time.Millisecond})
+	group := in.Group("BILLING", inbox.Options{StoreEvent: true, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
 	ev := waybill.NewEvent("OrderPlaced", 7).Complete()
 	fails := func(context.Context, txOf, waybill.Event) error { return fmt.Errorf("out of stock") }
 	if _, err := group.Consume(t.Context(), ev, fails); err == nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
@@ -28,11 +28,11 @@ func (s *script) pipe(args []string) {
 func (s *script) shell() *exec.Cmd {
 	s.t.Helper()
 	switch s.kind {
-	case place.SQLite:
+	case connect.SQLite:
 		return exec.CommandContext(s.t.Context(), testserver.Shell(s.t, "sqlite3"), "-batch", "waybill.db")
-	case place.Postgres:
+	case connect.Postgres:
 		return exec.CommandContext(s.t.Context(), testserver.Shell(s.t, "psql"), "-X", "-q", testserver.Postgres(s.t))
-	case place.MySQL, mariadb:
+	case connect.MySQL, mariadb:
 		cfg, err := mysql.ParseDSN(testserver.Address(s.t, s.kind))
 		s.must(err)
 		host, port, _ := strings.Cut(cfg.Addr, ":")

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/jobs"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/outage"
-	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/reconcile"
 )
 
@@ -25,14 +25,14 @@ func (r *Relay) components() ([]Component, error) {
 		}
 		all = append(all, c)
 	} else if s.Purge.Enabled {
-		p, err := r.Desk.Purger(operate.Keep{History: s.Relay.KeepHistory, Dead: s.Relay.KeepDead, Interval: s.Purge.Interval, Batch: s.Purge.Batch})
+		p, err := r.Desk.Purger(admin.Retention{History: s.Relay.KeepHistory, Dead: s.Relay.KeepDead, Interval: s.Purge.Interval, BatchSize: s.Purge.Batch})
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, Component{Name: "purge", Run: p.Run})
 	}
 	if s.CDC.Enabled {
-		c, err := r.Desk.Capturer(operate.Capture{Keep: s.CDC.Keep, Interval: s.CDC.Interval, PurgeInterval: s.Purge.Interval})
+		c, err := r.Desk.Capturer(admin.Capture{Retention: s.CDC.Keep, Interval: s.CDC.Interval, PurgeInterval: s.Purge.Interval})
 		if err != nil {
 			return nil, err
 		}
@@ -207,7 +207,7 @@ func (t *retry) group(ctx context.Context, group string) error {
 		if s, on := t.sent[key]; on && s.attempts == rec.Attempts || ctx.Err() != nil {
 			continue
 		}
-		ev, err := inbox.Kept(rec)
+		ev, err := inbox.StoredEvent(rec)
 		if err != nil {
 			t.relay.Log.Error("waybill: an event cannot be tried again", slog.String("group", group), slog.String("id", rec.Event.String()),
 				slog.String("error", err.Error()))

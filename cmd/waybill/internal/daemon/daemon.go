@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/observe"
-	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 )
@@ -54,12 +54,12 @@ type Daemon struct {
 // Relay is one outbox that the daemon looks after.
 type Relay struct {
 	Settings *settings.Settings
-	Store    *place.Store
+	Store    *connect.Store
 	// Sink is nil if nothing is delivered.
-	Sink   *place.Sink
-	Desk   *operate.Desk
-	Groups *operate.Groups
-	Keys   *operate.Keys
+	Sink   *connect.Sink
+	Desk   *admin.Desk
+	Groups *admin.Groups
+	Keys   *admin.Keys
 	// Progress says whether the deliveries get anywhere: readiness.
 	Progress *Progress
 	Observe  observe.Hooks
@@ -114,11 +114,11 @@ func openRelay(ctx context.Context, s *settings.Settings, cfg Config) (*Relay, e
 	}
 	var err error
 	if r.delivers() { // before tables are made for a relay that cannot run
-		if err := place.CheckSink(s.Sink); err != nil {
+		if err := connect.CheckSink(s.Sink); err != nil {
 			return nil, err
 		}
 	}
-	if r.Store, err = place.OpenStore(ctx, s.Store, s.Store.Migrate); err != nil {
+	if r.Store, err = connect.OpenStore(ctx, s.Store, s.Store.Migrate); err != nil {
 		return nil, err
 	}
 	if err := r.fill(ctx, cfg); err != nil {
@@ -146,15 +146,15 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	desk := operate.Config{Batch: s.Purge.Batch, Logger: r.Log, Captured: s.CDC.Enabled, Observe: r.Observe}
-	if r.Desk, err = operate.New(r.Store.Tables, desk); err != nil {
+	desk := admin.Config{BatchSize: s.Purge.Batch, Logger: r.Log, Captured: s.CDC.Enabled, Observe: r.Observe}
+	if r.Desk, err = admin.New(r.Store.Tables, desk); err != nil {
 		return err
 	}
-	if r.Groups, err = operate.NewGroups(r.Store.Tables, desk); err != nil {
+	if r.Groups, err = admin.NewGroups(r.Store.Tables, desk); err != nil {
 		return err
 	}
-	desk.Batch = s.Keys.Batch
-	if r.Keys, err = operate.NewKeys(r.Store.Tables, desk); err != nil {
+	desk.BatchSize = s.Keys.Batch
+	if r.Keys, err = admin.NewKeys(r.Store.Tables, desk); err != nil {
 		return err
 	}
 	if !r.delivers() {
@@ -163,7 +163,7 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 	if err := r.guard(ctx); err != nil { // before a sink is made for a relay that is refused
 		return err
 	}
-	if r.Sink, err = place.OpenSink(ctx, place.SinkConfig{Sink: s.Sink, Out: cfg.Out, Logger: r.Log}); err != nil {
+	if r.Sink, err = connect.OpenSink(ctx, connect.SinkConfig{Sink: s.Sink, Out: cfg.Out, Logger: r.Log}); err != nil {
 		return err
 	}
 	r.Log.Info("waybill: the sink is open", slog.Any("sink", s.Sink.URL))
@@ -191,7 +191,7 @@ func (r *Relay) fingerprint() (string, error) { return Fingerprint(r.Settings) }
 
 // Fingerprint returns what an outbox remembers of a relay with these settings.
 func Fingerprint(s *settings.Settings) (string, error) {
-	name, err := place.SinkName(s.Sink)
+	name, err := connect.SinkName(s.Sink)
 	return relay.Config{Name: s.Relay.Name, SinkName: name}.Fingerprint(), err
 }
 
@@ -289,13 +289,13 @@ func (d *Daemon) Run(ctx context.Context) error {
 // relayConfig returns the settings in the relay's own words.
 func (r *Relay) relayConfig() relay.Config {
 	s := r.Settings.Relay
-	sink, _ := place.SinkName(r.Settings.Sink) // the sink is open, so it has one
+	sink, _ := connect.SinkName(r.Settings.Sink) // the sink is open, so it has one
 	cfg := relay.Config{
 		Name: s.Name, SinkName: sink, TakeOver: r.Settings.TakeOver, Workers: s.Workers, BatchSize: s.Batch, HotQueue: s.HotQueue, ColdQueue: s.ColdQueue, MaxAttempts: s.Attempts,
 		BackoffBase: s.BackoffBase, BackoffMax: s.BackoffMax, BackoffSeries: s.BackoffSeries, UnknownGrace: s.UnknownGrace,
 		DeliverTimeout: s.DeliverTimeout, Lease: s.Lease, Heartbeat: s.Heartbeat, PollInterval: s.Poll, Linger: s.Linger, SweepInterval: s.Sweep,
-		DrainTimeout: s.Drain, KeepHistory: s.KeepHistory, KeepDead: s.KeepDead, PurgeInterval: r.Settings.Purge.Interval,
-		PurgeBatch: r.Settings.Purge.Batch, NewerTables: r.Settings.Store.NewerTables, Logger: r.Log, Observe: r.Progress.watch(r.Observe),
+		DrainTimeout: s.Drain, HistoryRetention: s.KeepHistory, DeadRetention: s.KeepDead, PurgeInterval: r.Settings.Purge.Interval,
+		PurgeBatchSize: r.Settings.Purge.Batch, NewerTables: r.Settings.Store.NewerTables, Logger: r.Log, Observe: r.Progress.watch(r.Observe),
 	}
 	if s.OnDead == "block" {
 		cfg.OnDead = relay.Block

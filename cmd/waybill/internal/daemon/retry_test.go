@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store/sqlitestore"
@@ -30,7 +30,7 @@ func TestAKeptEventIsSentOncePerAttempt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := in.Group("BILLING", inbox.Options{KeepEvent: true, BaseBackoff: time.Microsecond, MaxBackoff: time.Microsecond})
+	group := in.Group("BILLING", inbox.Options{StoreEvent: true, BackoffBase: time.Microsecond, BackoffMax: time.Microsecond})
 	ev := waybill.NewEvent("OrderPlaced", 7).Complete()
 	fail := func() {
 		t.Helper()
@@ -42,7 +42,7 @@ func TestAKeptEventIsSentOncePerAttempt(t *testing.T) {
 	sent := 0
 	sink := relay.SinkFunc(func(context.Context, waybill.Delivery) error { sent++; return nil })
 	again := &retry{
-		relay: &Relay{Store: &place.Store{Tables: db}, Sink: &place.Sink{Sink: sink}, Log: slog.New(slog.DiscardHandler)},
+		relay: &Relay{Store: &connect.Store{Tables: db}, Sink: &connect.Sink{Sink: sink}, Log: slog.New(slog.DiscardHandler)},
 		sent:  make(map[retryKey]retrySent),
 	}
 	for attempt := 1; attempt <= 3; attempt++ {

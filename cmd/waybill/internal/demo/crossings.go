@@ -148,15 +148,15 @@ func (w watched) Due(ctx context.Context, lanes []int, limit int) (store.Page, e
 	return w.page(w.Store.Due(ctx, lanes, limit))
 }
 
-func (w watched) Follow(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
-	return w.page(w.Store.Follow(ctx, agg, from, limit))
+func (w watched) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+	return w.page(w.Store.FetchAggregate(ctx, agg, from, limit))
 }
 
-func (w watched) Urgent(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	return w.page(w.Store.Urgent(ctx, from, limit))
+func (w watched) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+	return w.page(w.Store.FetchPriority(ctx, from, limit))
 }
 
-func (w watched) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.Sighting, error) {
+func (w watched) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
 	seen, err := w.Store.Sweep(ctx, from, limit)
 	w.seen.call(atRead, len(seen), err)
 	return seen, err
@@ -168,8 +168,8 @@ func (w watched) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	return held, err
 }
 
-func (w watched) Writers(ctx context.Context) (store.Writers, error) {
-	open, err := w.Store.Writers(ctx)
+func (w watched) OpenWriters(ctx context.Context) (store.WriterState, error) {
+	open, err := w.Store.OpenWriters(ctx)
 	w.seen.call(atRead, 0, err)
 	return open, err
 }

@@ -41,9 +41,9 @@ type customers struct {
 	places chan struct{}  // taken by them
 }
 
-// mostCustomers is how many are served at a time. Without a limit a machine that is slow for a while would have ever more of them waiting for the
+// maxCustomers is how many are served at a time. Without a limit a machine that is slow for a while would have ever more of them waiting for the
 // one writer that SQLite has, and the relay and the inventory wait among them.
-const mostCustomers = 8
+const maxCustomers = 8
 
 // visitor returns who comes next. Only its own numbers decide, so the same seed gives the same customers.
 func visitor(random *rand.Rand, seed uint64, n int) visit {

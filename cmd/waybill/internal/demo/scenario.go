@@ -36,13 +36,13 @@ var habits = map[int]habit{3: again, 6: unlucky, 9: inParallel, 15: again, 22: i
 const (
 	// fixedVisits is how many customers come in the fixed scenario, if that is enough for every fault to find its moment.
 	fixedVisits = 60
-	mostVisits  = 2000
+	maxVisits   = 2000
 )
 
 // fixed is the scenario of [Config.Once].
 func (w *world) fixed(ctx context.Context) error {
 	random := rand.New(rand.NewPCG(w.cfg.Seed, 0)) //nolint:gosec // a scenario, not a secret
-	for n := 1; ctx.Err() == nil && (n <= fixedVisits || w.faults.waiting() && n <= mostVisits); n++ {
+	for n := 1; ctx.Err() == nil && (n <= fixedVisits || w.faults.waiting() && n <= maxVisits); n++ {
 		v := visitor(random, w.cfg.Seed, n)
 		v.sku, v.habit = products[n%len(products)], habits[n]
 		w.customers.welcome(w.visiting, v)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/natsbroker"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/telemetry"
@@ -21,7 +22,6 @@ import (
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/observe/otelobserve"
-	"github.com/waybillhq/waybill/operate"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
@@ -38,9 +38,9 @@ type world struct {
 	observer *otelobserve.Observer
 	metrics  *telemetry.Telemetry
 
-	desk   *operate.Desk
-	groups *operate.Groups
-	keys   *operate.Keys
+	desk   *admin.Desk
+	groups *admin.Groups
+	keys   *admin.Keys
 
 	shop      *shop
 	once      *httpkey.Middleware[*sql.Tx]
@@ -159,14 +159,14 @@ func (w *world) openMetrics(context.Context) (err error) {
 	if w.observer, err = w.metrics.Observer("waybill", ""); err != nil {
 		return err
 	}
-	cfg := operate.Config{Observe: w.observer.Hooks(), Logger: silent}
-	if w.desk, err = operate.New(w.store, cfg); err != nil {
+	cfg := admin.Config{Observe: w.observer.Hooks(), Logger: silent}
+	if w.desk, err = admin.New(w.store, cfg); err != nil {
 		return err
 	}
-	if w.groups, err = operate.NewGroups(w.store, cfg); err != nil {
+	if w.groups, err = admin.NewGroups(w.store, cfg); err != nil {
 		return err
 	}
-	w.keys, err = operate.NewKeys(w.store, cfg)
+	w.keys, err = admin.NewKeys(w.store, cfg)
 	return err
 }
 
@@ -239,7 +239,7 @@ func (w *world) openInventory(context.Context) error {
 	if err != nil {
 		return err
 	}
-	consumer := in.Group(group, inbox.Options{BaseBackoff: 50 * time.Millisecond, MaxBackoff: 500 * time.Millisecond, LockTTL: 2 * time.Second})
+	consumer := in.Group(group, inbox.Options{BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, Lease: 2 * time.Second})
 	inbox.On(consumer, OrderPlaced, w.shop.reserve)
 	wire := &consuming{to: border{atInbox, consumer, w.crossings}, faults: w.faults, crash: w.crash}
 	if w.cfg.Sabotage != NoSabotage {
@@ -290,7 +290,7 @@ func (w *world) openDoor(ctx context.Context) error {
 	w.closeLater(func() error { transport.CloseIdleConnections(); return nil })
 	w.customers = &customers{
 		url: w.url, client: &http.Client{Transport: transport, Timeout: 30 * time.Second}, faults: w.faults, log: w.journal, tally: w.tally,
-		places: make(chan struct{}, mostCustomers),
+		places: make(chan struct{}, maxCustomers),
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybillhq/waybill/broker/rabbitbroker"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 )
 
 type amqpProbe struct {
@@ -21,7 +21,7 @@ type amqpProbe struct {
 func (a *amqpProbe) close() { _ = a.conn.Close() }
 
 func dialAMQP(u *url.URL) (probe, error) {
-	address, secure, err := rabbitbroker.Address(place.Client(u))
+	address, secure, err := rabbitbroker.Address(connect.Client(u))
 	if err != nil { // the error may quote the URL
 		return nil, errors.New("RabbitMQ's client cannot read it")
 	}

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybillhq/waybill/cmd/waybill/internal/admin"
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/httpapi"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
-	"github.com/waybillhq/waybill/operate"
 )
 
 // Status is how a check ended.
@@ -71,10 +71,10 @@ type Config struct {
 // patient is what the checks look at.
 type patient struct {
 	*settings.Settings
-	store  *place.Store
-	desk   *operate.Desk
-	groups *operate.Groups
-	keys   *operate.Keys
+	store  *connect.Store
+	desk   *admin.Desk
+	groups *admin.Groups
+	keys   *admin.Keys
 	// noStore, noTables and noSink say why checks of these cannot be run; nil if they can.
 	noStore, noTables, noSink error
 	sink                      probe
@@ -105,7 +105,7 @@ func (p *patient) open(ctx context.Context) {
 	if p.timeout == 0 {
 		p.timeout = 15 * time.Second
 	}
-	if p.store, p.noStore = place.OpenStore(ctx, p.Store, false); p.noStore == nil {
+	if p.store, p.noStore = connect.OpenStore(ctx, p.Store, false); p.noStore == nil {
 		p.noTables = p.openTables(ctx)
 	} else {
 		p.noTables = errors.New("the store cannot be reached")
@@ -119,14 +119,14 @@ func (p *patient) openTables(ctx context.Context) (err error) {
 	if err := p.store.Ready(ctx); err != nil {
 		return err
 	}
-	var cfg operate.Config
-	if p.desk, err = operate.New(p.store.Tables, cfg); err != nil {
+	var cfg admin.Config
+	if p.desk, err = admin.New(p.store.Tables, cfg); err != nil {
 		return err
 	}
-	if p.groups, err = operate.NewGroups(p.store.Tables, cfg); err != nil {
+	if p.groups, err = admin.NewGroups(p.store.Tables, cfg); err != nil {
 		return err
 	}
-	p.keys, err = operate.NewKeys(p.store.Tables, cfg)
+	p.keys, err = admin.NewKeys(p.store.Tables, cfg)
 	return err
 }
 
@@ -201,7 +201,7 @@ func failed(err error) Finding { return fail(hint.Of(err), "%s", err.Error()) }
 func storeKind(s settings.Store) string {
 	scheme, _, _ := strings.Cut(s.URL.Reveal(), ":")
 	if scheme == "postgresql" {
-		return place.Postgres
+		return connect.Postgres
 	}
 	return scheme
 }
@@ -224,7 +224,7 @@ func settingsChecks() []Check {
 		{
 			Name: "http", For: settled, Looks: "`http.listen`, `http.token`, `http.cert`", Wants: "loopback, or a token and a certificate",
 			run: func(_ context.Context, p *patient) (Finding, error) {
-				if err := admin.Check(p.HTTP); err != nil {
+				if err := httpapi.Check(p.HTTP); err != nil {
 					return failed(err), nil
 				}
 				return good("the HTTP API is protected"), nil

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
@@ -62,9 +62,9 @@ func (w *ward) settings() *settings.Settings {
 }
 
 // open opens the store, with its tables.
-func (w *ward) open() *place.Store {
+func (w *ward) open() *connect.Store {
 	w.t.Helper()
-	st, err := place.OpenStore(w.t.Context(), w.settings().Store, true)
+	st, err := connect.OpenStore(w.t.Context(), w.settings().Store, true)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -227,6 +227,8 @@ func TestSinksWithoutAServer(t *testing.T) {
 	w.sees("webhook", Fail, "parameter ca", "files in PEM")
 	w.set("sink.url", "https://hooks.example/x?insecure=true")
 	w.sees("webhook", Warn, "any certificate is taken", "ca=FILE")
+	w.set("sink.url", "https://hooks.example/x")
+	w.well("webhook")
 	w.set("sink.url", "odd://x")
 	w.sees("sink", Fail, "odd is no scheme", "it starts with one of")
 	w.set("sink.url", "nats:embedded?listen=127.0.0.1:1")
@@ -237,7 +239,7 @@ func TestStoreAndTables(t *testing.T) {
 	w := newWard(t)
 	w.sees("store", Fail, "there is no file", "waybill migrate up")
 	w.sees("tables", NotChecked, "cannot be reached", "")
-	st, err := place.OpenStore(t.Context(), w.settings().Store, true)
+	st, err := connect.OpenStore(t.Context(), w.settings().Store, true)
 	w.must(err)
 	defer func() { _ = st.Close() }()
 	w.well("store")
@@ -263,7 +265,7 @@ func TestClock(t *testing.T) {
 }
 
 // runRelay runs a relay until the returned function is called.
-func (w *ward) runRelay(st *place.Store, name string, sink relay.Sink, onDead relay.OnDead) (stop func()) {
+func (w *ward) runRelay(st *connect.Store, name string, sink relay.Sink, onDead relay.OnDead) (stop func()) {
 	w.t.Helper()
 	r, err := relay.New(st.Tables, sink, relay.Config{Name: name, OnDead: onDead})
 	w.must(err)
@@ -387,7 +389,7 @@ func TestWhatWaitsForAnOperator(t *testing.T) {
 	if !ok {
 		t.Fatal("no claims")
 	}
-	_, err = group.FailEvent(t.Context(), store.Intake{Group: "BILLING", Key: key, Event: key, Type: "X"}, store.Failure{Owner: waybill.NewID(), Dead: true, Error: "no"})
+	_, err = group.FailEvent(t.Context(), store.InboxEntry{Group: "BILLING", Key: key, Event: key, Type: "X"}, store.Failure{Owner: waybill.NewID(), Dead: true, Error: "no"})
 	w.must(err)
 	w.sees("inbox", Warn, "BILLING has 1", "waybill inbox redrive")
 	_, err = st.Redrive(t.Context(), "BILLING", []waybill.ID{key}, 1)

@@ -16,7 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybillhq/waybill/broker/kafkabroker"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
@@ -25,7 +25,7 @@ type kafkaProbe struct{ admin *kadm.Client }
 func (k *kafkaProbe) close() { k.admin.Close() }
 
 func dialKafka(ctx context.Context, u *url.URL) (probe, error) {
-	opts, err := kafkabroker.ClientOptions(place.Client(u), slog.New(slog.DiscardHandler))
+	opts, err := kafkabroker.ClientOptions(connect.Client(u), slog.New(slog.DiscardHandler))
 	if err != nil { // the error may quote the URL
 		return nil, errors.New("Kafka's client cannot read it") //nolint:staticcheck // a name
 	}
@@ -167,8 +167,8 @@ func kafkaLoss(_ *patient, t kafkaTopic) Finding {
 	return good("topic %s loses nothing by itself", t.name)
 }
 
-// leastRetention is how long a consumer may be away without losing events: less does not last for a night.
-const leastRetention = 24 * time.Hour
+// minRetention is how long a consumer may be away without losing events: less does not last for a night.
+const minRetention = 24 * time.Hour
 
 // kafkaRetention compares how long a topic keeps events with how long they may have to be delivered again, and with how long consumer groups remember
 // them. An event counts from when it was published: the relay's own attempts do not matter.
@@ -189,8 +189,8 @@ func kafkaRetention(p *patient, t kafkaTopic) Finding {
 	case keep < window:
 		return fail(alter(t.name, "retention.ms="+millis(window)),
 			"topic %s drops events after %s, whether they were read or not, and inbox.redelivery-window is %s", t.name, show(keep), show(window))
-	case keep < leastRetention:
-		return warn(alter(t.name, "retention.ms="+millis(leastRetention)),
+	case keep < minRetention:
+		return warn(alter(t.name, "retention.ms="+millis(minRetention)),
 			"topic %s drops events after %s: a consumer that is away for longer never sees them", t.name, show(keep))
 	case remember == 0:
 		return good("topic %s keeps events for long enough", t.name)

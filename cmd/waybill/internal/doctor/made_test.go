@@ -15,7 +15,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
@@ -58,7 +58,7 @@ func (w *ward) mended(c Check) {
 // servers says which checks, and which source files with their name, cannot be tried without a server.
 func servers() map[string]string {
 	return map[string]string{
-		place.Postgres: testserver.EnvPostgres, "pooler": testserver.EnvPostgres, "cdc": testserver.EnvPostgres, place.MySQL: testserver.EnvMariaDB,
+		connect.Postgres: testserver.EnvPostgres, "pooler": testserver.EnvPostgres, "cdc": testserver.EnvPostgres, connect.MySQL: testserver.EnvMariaDB,
 		kafkaSink: testserver.EnvKafka, pulsarSink: testserver.EnvPulsar, redisSink: testserver.EnvRedis, amqpSink: testserver.EnvRabbitMQ,
 	}
 }

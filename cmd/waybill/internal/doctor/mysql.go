@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
 func mysqlChecks() []Check {
-	my := place.MySQL
+	my := connect.MySQL
 	return []Check{
 		{Name: "writable", For: my, Looks: "`read_only`", Wants: "off: replicas have it on", run: writable},
 		{Name: "innodb durability", For: my, Looks: "`innodb_flush_log_at_trx_commit`", Wants: "1", run: flushLog},

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waybillhq/waybill/broker/natsbroker"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
@@ -20,13 +20,13 @@ import (
 type natsProbe struct {
 	conn   *nats.Conn
 	stream *jetstream.StreamInfo
-	at     place.JetStream
+	at     connect.JetStream
 }
 
 func (n *natsProbe) close() { n.conn.Close() }
 
 func dialNATS(ctx context.Context, s settings.Sink) (probe, error) {
-	at, err := place.JetStreamOf(s)
+	at, err := connect.JetStreamOf(s)
 	if err != nil {
 		return nil, err
 	}

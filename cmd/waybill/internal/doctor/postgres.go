@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
 func postgresChecks() []Check {
-	pg := place.Postgres
+	pg := connect.Postgres
 	return []Check{
 		{Name: "primary", For: pg, Looks: "`pg_is_in_recovery()`, `transaction_read_only`", Wants: "a server that can be written to", run: primary},
 		{Name: "synchronous_commit", For: pg, Looks: "`synchronous_commit` of this connection, and of every role", Wants: "not off; where there are synchronous standbys, not local", run: synchronousCommit},

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/waybillhq/waybill/broker/pulsarbroker"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 )
 
 type pulsarProbe struct{ b *pulsarbroker.Broker }
@@ -18,7 +18,7 @@ func (p *pulsarProbe) close() { _ = p.b.Close() }
 func dialPulsar(ctx context.Context, u *url.URL) (probe, error) {
 	bare := *u
 	bare.Path = ""
-	b, err := pulsarbroker.Open(ctx, place.Client(&bare), pulsarbroker.Config{Namespace: strings.Trim(u.Path, "/"), Logger: slog.New(slog.DiscardHandler)})
+	b, err := pulsarbroker.Open(ctx, connect.Client(&bare), pulsarbroker.Config{Namespace: strings.Trim(u.Path, "/"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func pulsarChecks() []Check {
 		{
 			Name: "pulsar subscriptions", For: pulsarSink, Looks: "`subscriptions` of `sink.url`", Wants: "every consumer's: what no subscription waits for is deleted at once",
 			run: func(_ context.Context, p *patient) (Finding, error) {
-				u, err := place.SinkAddress(p.Sink)
+				u, err := connect.SinkAddress(p.Sink)
 				if err != nil {
 					return Finding{}, errors.New("the URL cannot be read")
 				}

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/waybillhq/waybill/broker/redisbroker"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 )
 
 type redisProbe struct{ client *redis.Client }
@@ -17,8 +17,8 @@ type redisProbe struct{ client *redis.Client }
 func (r *redisProbe) close() { _ = r.client.Close() }
 
 func dialRedis(ctx context.Context, u *url.URL) (probe, error) {
-	place.QuietRedis()
-	opts, err := redisbroker.Options(place.Client(u))
+	connect.QuietRedis()
+	opts, err := redisbroker.Options(connect.Client(u))
 	if err != nil { // the error may quote the URL
 		return nil, errors.New("Redis's client cannot read it") //nolint:staticcheck // a name
 	}

@@ -23,7 +23,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/manage"
 	"github.com/waybillhq/waybill/internal/testserver/private"
@@ -306,7 +306,7 @@ func TestSQLite(t *testing.T) {
 		db = opened
 	}
 	w.instead = func(c Check) Finding {
-		f, err := c.run(t.Context(), &patient{store: &place.Store{SQL: db}})
+		f, err := c.run(t.Context(), &patient{store: &connect.Store{SQL: db}})
 		w.must(err)
 		return f
 	}

@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/store"
 )
@@ -49,7 +49,7 @@ func sinkKind(s settings.Sink) string {
 
 // dial connects to the server behind a sink.
 func dial(ctx context.Context, s settings.Sink) (probe, error) {
-	u, err := place.SinkAddress(s)
+	u, err := connect.SinkAddress(s)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func sinkChecks() []Check {
 		Name: "sink", For: anySink, Looks: "`sink.url`", Wants: "a server that answers",
 		run: func(ctx context.Context, p *patient) (Finding, error) {
 			switch {
-			case errors.Is(p.noSink, place.ErrNoSink):
+			case errors.Is(p.noSink, connect.ErrNoSink):
 				return Finding{Status: NotChecked, Text: "no sink is set", Type: "if waybill serve is to deliver these events, set sink.url"}, nil
 			case errors.Is(p.noSink, errLater):
 				start := "waybill serve"
@@ -129,7 +129,7 @@ func sinkChecks() []Check {
 const sampled = 100
 
 // topics returns the topics that events of the tables go to: what an outbox will hold, nobody knows.
-func (p *patient) topics(ctx context.Context, names broker.Names) ([]string, error) {
+func (p *patient) topics(ctx context.Context, names broker.TopicRules) ([]string, error) {
 	topic := names.Checked(nil)
 	if p.Sink.Topic != "" {
 		var err error
@@ -169,7 +169,7 @@ func webhookChecks() []Check {
 		{
 			Name: "webhook", For: webhookSink, Looks: "`sink.url`, `sink.secret`, `sink.unsigned-attributes`", Wants: "https, and a secret that signs the whole event",
 			run: func(_ context.Context, p *patient) (Finding, error) {
-				u, secure, err := place.Webhook(p.Sink)
+				u, secure, err := connect.Webhook(p.Sink)
 				if err != nil {
 					return failed(err), nil
 				}

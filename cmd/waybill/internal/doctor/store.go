@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
@@ -152,7 +152,7 @@ func remembered(ctx context.Context, p *patient) (Finding, error) {
 	switch {
 	case recorded == "":
 		return good("no relay has served it yet"), nil
-	case errors.Is(err, place.ErrNoSink):
+	case errors.Is(err, connect.ErrNoSink):
 		return good("its events go to %s; these settings name no sink", recorded), nil
 	case err != nil:
 		return unseen("the settings name no sink that is known"), nil
@@ -265,7 +265,7 @@ func uncertain(ctx context.Context, p *patient) (Finding, error) {
 
 func sqliteChecks() []Check {
 	return []Check{{
-		Name: "sqlite durability", For: place.SQLite, Looks: "`journal_mode`, `synchronous`", Wants: "WAL and FULL",
+		Name: "sqlite durability", For: connect.SQLite, Looks: "`journal_mode`, `synchronous`", Wants: "WAL and FULL",
 		run: func(ctx context.Context, p *patient) (Finding, error) {
 			var mode string
 			var level int

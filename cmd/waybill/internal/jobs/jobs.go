@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
-	"github.com/waybillhq/waybill/cmd/waybill/internal/place"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/reconcile"
 )
@@ -20,34 +20,34 @@ import (
 var ErrBadJob = errors.New("the job is wrong")
 
 // kind makes a job; it says what is missing.
-type kind func(st *place.Store, s *settings.Settings, def settings.Job) (reconcile.Job, error)
+type kind func(st *connect.Store, s *settings.Settings, def settings.Job) (reconcile.Job, error)
 
 // What built-in jobs go by where the file does not say.
 const (
-	usualAge      = 10 * time.Minute
-	usualAttempts = 15 // of 21 that a group makes by default
+	defaultAge      = 10 * time.Minute
+	defaultAttempts = 15 // of 21 that a group makes by default
 )
 
 // kinds are the kinds of jobs, by their name in the file.
 func kinds() map[string]kind {
 	return map[string]kind{
-		"sql": func(st *place.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
+		"sql": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
 			if def.SQL == "" {
 				return reconcile.Job{}, errors.New("it has no sql")
 			}
 			shared := waybill.Event{Type: def.Type, AggregateType: def.AggregateType, Topic: def.Topic}
 			return reconcile.Job{Find: reconcile.QueryFind(st.SQL, reconcile.Query{SQL: def.SQL, Event: shared})}, nil
 		},
-		"stuck-leases": func(st *place.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
-			return reconcile.StuckLeases(st.Tables, orUsual(def.Age, usualAge)), nil
+		"stuck-leases": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
+			return reconcile.StuckLeases(st.Tables, orUsual(def.Age, defaultAge)), nil
 		},
-		"stuck-keys": func(st *place.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
-			return reconcile.StuckKeys(st.Tables, orUsual(def.Age, usualAge)), nil
+		"stuck-keys": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
+			return reconcile.StuckKeys(st.Tables, orUsual(def.Age, defaultAge)), nil
 		},
-		"near-limit": func(st *place.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
-			return reconcile.NearLimit(st.Tables, def.Group, orUsual(def.Attempts, usualAttempts)), nil
+		"near-limit": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
+			return reconcile.NearLimit(st.Tables, def.Group, orUsual(def.Attempts, defaultAttempts)), nil
 		},
-		"unrecorded": func(st *place.Store, s *settings.Settings, def settings.Job) (reconcile.Job, error) {
+		"unrecorded": func(st *connect.Store, s *settings.Settings, def settings.Job) (reconcile.Job, error) {
 			switch {
 			case def.Group == "":
 				return reconcile.Job{}, errors.New("it has no group")
@@ -70,7 +70,7 @@ func orUsual[V time.Duration | int](value, usual V) V {
 }
 
 // Build makes jobs over a store. All that is wrong is reported at once.
-func Build(st *place.Store, s *settings.Settings, defs []settings.Job) ([]reconcile.Job, error) {
+func Build(st *connect.Store, s *settings.Settings, defs []settings.Job) ([]reconcile.Job, error) {
 	var out []reconcile.Job
 	var errs settings.Problems
 	for _, def := range defs {
@@ -95,7 +95,7 @@ func KindOf(def settings.Job) string {
 	return def.Kind
 }
 
-func build(st *place.Store, s *settings.Settings, def settings.Job) (reconcile.Job, error) {
+func build(st *connect.Store, s *settings.Settings, def settings.Job) (reconcile.Job, error) {
 	wrong := func(advice string, err error) error {
 		return hint.New(advice, "%s: job %s: %w: %w", def.Where(), def.Name, ErrBadJob, err)
 	}

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -39,7 +39,7 @@ type Node struct {
 }
 
 // StatsOf returns stats as they are shown, without groups and keys.
-func StatsOf(s operate.Stats) Stats {
+func StatsOf(s admin.Stats) Stats {
 	v := Stats{
 		Now: s.Now, Ready: s.Ready, Scheduled: s.Scheduled, Failed: s.Failed, Dead: s.Dead, Holding: s.Holding, MaxAttempts: s.MaxAttempts,
 		LagSeconds: s.Lag.Seconds(), Lanes: Lanes{Total: len(s.Lanes)}, Nodes: []Node{}, Groups: []Group{},
@@ -98,7 +98,7 @@ func InboxRecordOf(r store.InboxRecord) InboxRecord {
 	return InboxRecord{
 		Group: r.Group, Key: r.Key, EventID: r.Event, TenantID: r.Tenant, Type: r.Type, State: r.State.String(), Attempts: r.Attempts,
 		ReceivedAt: r.ReceivedAt, LeaseUntil: r.LeaseUntil, NextRetryAt: r.NextRetryAt, ProcessedAt: r.ProcessedAt, LastError: r.LastError,
-		Kept: len(r.Kept) > 0,
+		Kept: len(r.Stored) > 0,
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/operate"
+	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -89,7 +89,7 @@ type Page struct {
 }
 
 // PageOf returns a page as it is shown.
-func PageOf(p operate.Page) Page {
+func PageOf(p admin.Page) Page {
 	v := Page{Events: []Event{}, Next: p.Next}
 	for _, r := range p.Records {
 		v.Events = append(v.Events, EventOf(r))
@@ -114,7 +114,7 @@ type Journey struct {
 }
 
 // JourneyOf returns a journey as it is shown.
-func JourneyOf(j operate.Journey) Journey {
+func JourneyOf(j admin.Journey) Journey {
 	v := Journey{Event: EventOf(j.Record), Steps: []Step{}, Live: j.Live}
 	for _, s := range j.Steps {
 		v.Steps = append(v.Steps, Step{At: s.At, What: s.What})
@@ -140,7 +140,7 @@ type Blocked struct {
 }
 
 // BlockedOf returns a blocked aggregate as it is shown.
-func BlockedOf(b operate.Blocked) Blocked {
+func BlockedOf(b admin.Blocked) Blocked {
 	return Blocked{TenantID: b.Tenant, AggregateType: b.Type, AggregateID: b.ID, Waiting: b.Waiting, Since: b.Since, By: EventOf(b.By)}
 }
 
@@ -157,7 +157,7 @@ type Refused struct {
 }
 
 // ReplayedOf returns what a replay did.
-func ReplayedOf(r operate.Replayed) Changed {
+func ReplayedOf(r admin.Replayed) Changed {
 	v := ChangedOf(r.IDs)
 	for _, one := range r.Refused {
 		v.Refused = append(v.Refused, Refused{ID: one.ID, Holder: one.Holder})

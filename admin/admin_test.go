@@ -1,0 +1,385 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/memstore"
+)
+
+// An operator looks at what died, and has it delivered again.
+func Example() {
+	ctx, cancel := context.WithCancel(context.Background())
+	db, _ := memstore.New(memstore.Config{})
+	box, _ := outbox.New(db, outbox.Config{})
+	desk, _ := admin.New(db, admin.Config{})
+	mended := false
+	died, healed := make(chan struct{}, 1), make(chan struct{}, 1)
+	r, _ := relay.New(db, relay.SinkFunc(func(context.Context, waybill.Delivery) error {
+		if mended {
+			healed <- struct{}{}
+			return nil
+		}
+		return waybill.Permanent(errors.New("no such customer"))
+	}), relay.Config{Observe: observe.Hooks{Died: func(*waybill.Delivery, error) { died <- struct{}{} }}})
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	_ = box.InTx(ctx, func(ctx context.Context, tx *memstore.Tx) error {
+		return box.Write(ctx, tx, waybill.NewEvent("InvoiceSent", 7))
+	})
+	<-died
+	for n := int64(0); n == 0; {
+		n, _ = desk.Count(ctx, store.Dead, store.Filter{})
+	}
+	page, _ := desk.List(ctx, store.Dead, store.Filter{Type: "InvoiceSent"}, 0, 10)
+	fmt.Println(page.Records[0].Event.Type, "is dead:", page.Records[0].LastError)
+	mended = true
+	replayed, _ := desk.Replay(ctx, page.Records[0].ID)
+	fmt.Println("replayed:", len(replayed.IDs))
+	<-healed
+	cancel()
+	fmt.Println(<-done)
+	// Output:
+	// InvoiceSent is dead: no such customer
+	// replayed: 1
+	// <nil>
+}
+
+func newDesk(t *testing.T, db store.Operator, hooks observe.Hooks) *admin.Desk {
+	t.Helper()
+	desk, err := admin.New(db, admin.Config{Observe: hooks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return desk
+}
+
+func newStore(t *testing.T, n int) *memstore.Store[*memstore.Tx] {
+	t.Helper()
+	db, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = box.InTx(t.Context(), func(ctx context.Context, tx *memstore.Tx) error {
+		for i := range n {
+			if err := box.Write(ctx, tx, waybill.NewEvent("Tested", i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// TestStatsTellTheObserver: what was counted reaches the gauges.
+func TestStatsTellTheObserver(t *testing.T) {
+	var got observe.Backlog
+	desk := newDesk(t, newStore(t, 3), observe.Hooks{Backlog: func(b observe.Backlog) { got = b }})
+	s, err := desk.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Ready != 3 || s.Ready != 3 || got.Oldest != s.Lag || s.Lag <= 0 {
+		t.Errorf("stats %+v, observer %+v", s, got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	got = observe.Backlog{}
+	watched := 0
+	desk = newDesk(t, newStore(t, 1), observe.Hooks{Backlog: func(observe.Backlog) {
+		if watched++; watched == 3 {
+			cancel()
+		}
+	}})
+	if err := desk.Watch(ctx, time.Millisecond); err != nil || watched < 3 {
+		t.Errorf("Watch returned %v after %d counts", err, watched)
+	}
+	if err := desk.Watch(t.Context(), 0); err == nil {
+		t.Error("an interval of 0 was accepted")
+	}
+}
+
+// failing is a store all of whose answers are an error.
+type failing struct{ store.Operator }
+
+var errAway = errors.New("the database is away")
+
+func (failing) Stats(context.Context) (store.Stats, error) { return store.Stats{}, errAway }
+func (failing) Count(context.Context, store.State, store.Filter) (int64, error) {
+	return 0, errAway
+}
+
+func (failing) List(context.Context, store.State, store.Filter, int64, int) ([]store.Record, error) {
+	return nil, errAway
+}
+func (failing) Find(context.Context, waybill.ID) ([]store.Record, error) { return nil, errAway }
+func (failing) Replay(context.Context, []waybill.ID) (store.Replayed, error) {
+	return store.Replayed{}, errAway
+}
+
+func (failing) Discard(context.Context, []waybill.ID) ([]waybill.ID, error) { return nil, errAway }
+
+func (failing) Unblock(context.Context, []waybill.ID) ([]waybill.ID, error) { return nil, errAway }
+func (failing) MakeReady(context.Context, int) (int, error)                 { return 0, errAway }
+
+func (failing) PurgeWritten(context.Context, time.Duration, int) (int, error) { return 0, errAway }
+func (failing) Tidy(context.Context, time.Duration) error                     { return errAway }
+func (failing) SetLanes(context.Context, int) error                           { return errAway }
+func (failing) Purge(context.Context, store.State, time.Duration, int) (int, error) {
+	return 0, errAway
+}
+
+// TestErrorsAreReturned: none is turned into an empty answer.
+func TestErrorsAreReturned(t *testing.T) {
+	desk := newDesk(t, failing{}, observe.Hooks{})
+	ctx, id := t.Context(), waybill.NewID()
+	purger, err := desk.Purger(admin.Retention{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func() error{
+		"Stats":        func() error { _, err := desk.Stats(ctx); return err },
+		"Count":        func() error { _, err := desk.Count(ctx, store.Dead, store.Filter{}); return err },
+		"List":         func() error { _, err := desk.List(ctx, store.Dead, store.Filter{}, 0, 1); return err },
+		"Find":         func() error { _, err := desk.Find(ctx, id); return err },
+		"Journey":      func() error { _, err := desk.Journey(ctx, id); return err },
+		"Replay":       func() error { _, err := desk.Replay(ctx, id); return err },
+		"ReplayAll":    func() error { _, err := desk.ReplayAll(ctx, store.Filter{}, nil); return err },
+		"Discard":      func() error { _, err := desk.Discard(ctx, id); return err },
+		"DiscardAll":   func() error { _, err := desk.DiscardAll(ctx, store.Filter{}, nil); return err },
+		"Blocked":      func() error { _, err := desk.Blocked(ctx, 1); return err },
+		"Unblock":      func() error { _, err := desk.Unblock(ctx, id); return err },
+		"PurgeWritten": func() error { _, err := desk.PurgeWritten(ctx, time.Hour, nil); return err },
+		"MakeReady":    func() error { _, err := desk.MakeReady(ctx); return err },
+		"Purger.Once":  func() error { _, err := purger.Once(ctx, nil); return err },
+		"SetLanes":     func() error { return desk.SetLanes(ctx, 8) },
+	} {
+		if err := call(); !errors.Is(err, errAway) {
+			t.Errorf("%s returned %v", name, err)
+		}
+	}
+	if _, err := newDesk(t, newStore(t, 0), observe.Hooks{}).Find(ctx, id); !errors.Is(err, admin.ErrNotFound) {
+		t.Errorf("Find of nothing: %v", err)
+	}
+}
+
+// TestTenantsAreNotMixed: an aggregate without a tenant is another one than those of the same name
+// that tenants have, however many there are.
+func TestTenantsAreNotMixed(t *testing.T) {
+	db, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(tenant string) waybill.ID {
+		t.Helper()
+		ev := waybill.NewEvent("Tested", 1)
+		ev.ID, ev.AggregateType, ev.AggregateID, ev.TenantID = waybill.NewID(), "order", "17", tenant
+		if err := box.InTx(t.Context(), func(ctx context.Context, _ *memstore.Tx) error { return box.Emit(ctx, ev) }); err != nil {
+			t.Fatal(err)
+		}
+		return ev.ID
+	}
+	tenants := []string{"a", "b", "c", ""} // the one without comes last
+	for _, tenant := range tenants {
+		write(tenant)
+	}
+	fails := relay.SinkFunc(func(context.Context, waybill.Delivery) error { return waybill.RetryAfter(time.Hour, errAway) })
+	r, err := relay.New(db, fails, relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for s := (store.Stats{}); s.Holding < int64(len(tenants)); <-tick.C {
+		if s, err = db.Stats(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	last := map[string]waybill.ID{}
+	for i, tenant := range tenants {
+		for range i + 1 {
+			last[tenant] = write(tenant)
+		}
+	}
+	desk, err := admin.New(db, admin.Config{BatchSize: 2}) // fewer than there are
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocked, err := desk.Blocked(t.Context(), 10)
+	if err != nil || len(blocked) != len(tenants) {
+		t.Fatalf("%d aggregates are blocked, %v", len(blocked), err)
+	}
+	for _, b := range blocked {
+		if want := int64(slices.Index(tenants, b.Tenant) + 1); b.Waiting != want {
+			t.Errorf("of tenant %q %d events wait, want %d", b.Tenant, b.Waiting, want)
+		}
+	}
+	for _, tenant := range tenants {
+		j, err := desk.Journey(t.Context(), last[tenant])
+		if err != nil || j.Behind == nil || j.Behind.Event.TenantID != tenant {
+			t.Errorf("an event of tenant %q waits for %+v, %v", tenant, j.Behind, err)
+		}
+	}
+}
+
+// signalling says when it is asked to tidy.
+type signalling struct {
+	failing
+	called chan struct{}
+}
+
+func (s signalling) Tidy(ctx context.Context, _ time.Duration) error {
+	select {
+	case s.called <- struct{}{}:
+	case <-ctx.Done():
+	}
+	return errAway
+}
+
+// TestPurger: it runs at once and then every interval, survives errors, and refuses to run twice.
+func TestPurger(t *testing.T) {
+	db := signalling{called: make(chan struct{})}
+	desk := newDesk(t, db, observe.Hooks{})
+	p, err := desk.Purger(admin.Retention{Interval: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	<-db.called
+	<-db.called // it fails, and goes on
+	if err := p.Run(ctx); err == nil {
+		t.Error("a second Run returned nil")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if _, err := desk.Purger(admin.Retention{Dead: -1, Interval: -1, BatchSize: -1}); err == nil {
+		t.Error("negative fields were accepted")
+	}
+	if n, err := desk.PurgeWritten(t.Context(), 0, nil); err == nil || n != 0 {
+		t.Error("an age of 0 was accepted")
+	}
+}
+
+// TestPurgeWritten: without a relay, what was written long ago goes, in batches.
+func TestPurgeWritten(t *testing.T) {
+	db := newStore(t, 25)
+	desk, err := admin.New(db, admin.Config{BatchSize: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var steps []int
+	n, err := desk.PurgeWritten(t.Context(), time.Nanosecond, func(n int) { steps = append(steps, n) })
+	if err != nil || n != 25 || len(steps) != 3 {
+		t.Errorf("%d were purged in %v: %v", n, steps, err)
+	}
+	if _, err := db.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: "relay"}, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := desk.PurgeWritten(t.Context(), time.Nanosecond, nil); !errors.Is(err, store.ErrRelayLive) {
+		t.Errorf("while a relay is live: %v", err)
+	}
+}
+
+// TestCapturer: delayed events become ready when they are due, events that are old enough go with their keys, and a key is then free.
+func TestCapturer(t *testing.T) {
+	db := newStore(t, 0)
+	box, err := outbox.New(db, outbox.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(delay time.Duration) outbox.Outcome {
+		t.Helper()
+		var out []outbox.Receipt
+		err := box.InTx(t.Context(), func(ctx context.Context, tx *memstore.Tx) error {
+			var err error
+			ev := waybill.Event{Type: "A", AggregateID: "1", DedupKey: "k", Delay: delay, Payload: []byte("1")}
+			out, err = box.WriteEach(ctx, tx, ev)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out[0].Outcome
+	}
+	if got := write(time.Millisecond); got != outbox.Written {
+		t.Fatalf("the first write: %v", got)
+	}
+	desk := newDesk(t, db, observe.Hooks{})
+	c, err := desk.Capturer(admin.Capture{Retention: time.Nanosecond, Interval: time.Millisecond, PurgeInterval: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		s, err := desk.Stats(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			cancel()
+			t.Fatalf("after a long time: %+v", s)
+		}
+		if s.Ready+s.Scheduled == 0 { // it was made ready, and then it was old enough
+			break
+		}
+		runtime.Gosched()
+	}
+	if err := c.Run(ctx); err == nil {
+		t.Error("a second Run returned nil")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if got := write(0); got != outbox.Written {
+		t.Errorf("the key of an event that is gone: %v", got)
+	}
+	if _, err := desk.Capturer(admin.Capture{Retention: -1}); err == nil {
+		t.Error("a negative field was accepted")
+	}
+}
+
+// TestConfig: what cannot be is refused.
+func TestConfig(t *testing.T) {
+	if _, err := admin.New(nil, admin.Config{}); err == nil {
+		t.Error("a nil store was accepted")
+	}
+	if _, err := admin.New(failing{}, admin.Config{BatchSize: -1}); err == nil {
+		t.Error("a negative batch was accepted")
+	}
+}

@@ -1,0 +1,80 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Blocked is an aggregate that waits for one of its events.
+type Blocked struct {
+	store.Aggregate
+	// By is the event that it waits for: one that failed and will be tried again, a replayed one, or a dead letter if the relay
+	// blocks on those.
+	By store.Record
+	// Waiting is how many of its events are ready and may not be delivered.
+	Waiting int64
+	// Since is when that event was written.
+	Since time.Time
+}
+
+// Blocked lists aggregates that wait for one of their events: first those that wait for an operator, then those that wait for a
+// retry, each oldest first, and at most limit.
+func (d *Desk) Blocked(ctx context.Context, limit int) ([]Blocked, error) {
+	if limit <= 0 {
+		limit = d.cfg.BatchSize
+	}
+	var out []Blocked
+	known := make(map[store.Aggregate]int)
+	for _, state := range []store.State{store.Dead, store.Delayed} {
+		for after := int64(0); ; {
+			page, err := d.List(ctx, state, store.Filter{Holding: true}, after, limit)
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range page.Records {
+				agg := store.AggregateOf(&r.Event)
+				if _, again := known[agg]; again || len(out) == limit {
+					continue
+				}
+				known[agg] = len(out)
+				out = append(out, Blocked{Aggregate: agg, By: r, Since: r.CreatedAt})
+			}
+			if page.Next == 0 || len(out) == limit {
+				break
+			}
+			after = page.Next
+		}
+	}
+	for i := range out {
+		b := &out[i]
+		n, err := d.Count(ctx, store.Ready, store.Filter{
+			TenantID: b.Tenant, NoTenant: b.Tenant == "", AggregateType: b.Type, AggregateID: b.ID,
+		})
+		if err != nil {
+			return nil, err
+		}
+		b.Waiting = n
+	}
+	return out, nil
+}
+
+// Unblock lets aggregates go on although the events with these ids, which hold them back, are not delivered. The events stay where
+// they are: dead letters stay dead, and what is put off is tried again later, then behind its successors. It returns the ids
+// that held something back.
+func (d *Desk) Unblock(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, error) {
+	var out []waybill.ID
+	for part := range slices.Chunk(ids, d.cfg.BatchSize) {
+		done, err := d.db.Unblock(ctx, part)
+		if err != nil {
+			return out, fmt.Errorf("admin: unblocking: %w", err)
+		}
+		out = append(out, done...)
+		d.wake(len(done))
+	}
+	return out, nil
+}

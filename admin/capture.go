@@ -1,0 +1,112 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill/internal/outage"
+)
+
+// Capture is how an outbox is looked after that change data capture reads, and that has no relay.
+type Capture struct {
+	// Keep is how long events are kept after they could be read: written, or, if they were delayed, due. It must be longer than
+	// the reader may be behind. A dedup key absorbs events for as long. Defaults to 7 days.
+	Retention time.Duration
+	// Interval is how often [Capturer.Run] looks for delayed events that are due. Defaults to 1 s.
+	Interval time.Duration
+	// PurgeInterval is how often it deletes what need not be kept. Defaults to 1 h.
+	PurgeInterval time.Duration
+}
+
+// Capturer makes delayed events ready when they are due, and deletes events that were kept for long enough. Change data capture
+// does neither: it reads what is inserted into the outbox. Any number may run.
+type Capturer struct {
+	desk    *Desk
+	cfg     Capture
+	running atomic.Bool
+}
+
+// Capturer returns a capturer. It reports every field that is wrong.
+func (d *Desk) Capturer(c Capture) (*Capturer, error) {
+	var errs []error
+	for _, field := range []struct {
+		name  string
+		value *time.Duration
+		usual time.Duration
+	}{{"Keep", &c.Retention, 7 * 24 * time.Hour}, {"Interval", &c.Interval, time.Second}, {"PurgeInterval", &c.PurgeInterval, time.Hour}} {
+		if *field.value == 0 {
+			*field.value = field.usual
+		}
+		if *field.value < 0 {
+			errs = append(errs, fmt.Errorf("field %s: %v is negative", field.name, *field.value))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("admin: Capture: %w", err)
+	}
+	return &Capturer{desk: d, cfg: c}, nil
+}
+
+// Run does both until ctx ends, and tries again at the next interval what
+// fails. While a relay is live it does nothing, which counts as a failure. The
+// log says when failures begin, once a minute that they go on, and when they
+// are over. A second Run at the same time is an error.
+func (c *Capturer) Run(ctx context.Context) error {
+	if c.running.Swap(true) {
+		return errors.New("admin: the capturer is running already")
+	}
+	defer c.running.Store(false)
+	tick := time.NewTicker(c.cfg.Interval)
+	defer tick.Stop()
+	trouble := outage.New(c.desk.cfg.Logger, "looking after a captured outbox")
+	var purged time.Time
+	for {
+		_, err := c.desk.MakeReady(ctx)
+		trouble.Note(ctx, "make delayed events ready", err)
+		if err == nil && (purged.IsZero() || time.Since(purged) >= c.cfg.PurgeInterval) {
+			err = c.purge(ctx)
+			trouble.Note(ctx, "purge", err)
+			if err == nil {
+				purged = time.Now()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *Capturer) purge(ctx context.Context) error {
+	n, err := c.desk.PurgeWritten(ctx, c.cfg.Retention, nil)
+	if n > 0 {
+		c.desk.cfg.Logger.Info("waybill: purged", slog.Int("written", n))
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.desk.db.Tidy(ctx, -1); err != nil {
+		return fmt.Errorf("admin: tidying: %w", err)
+	}
+	return nil
+}
+
+// MakeReady makes all delayed events ready that are due, in batches, and returns how many, also when it fails: for an outbox that is
+// read by change data capture and has no relay. While a relay is live it is [store.ErrRelayLive].
+func (d *Desk) MakeReady(ctx context.Context) (int, error) {
+	for sum := 0; ; {
+		n, err := d.db.MakeReady(ctx, d.cfg.BatchSize)
+		sum += n
+		if err != nil {
+			return sum, fmt.Errorf("admin: making delayed events ready: %w", err)
+		}
+		if n < d.cfg.BatchSize {
+			return sum, nil
+		}
+	}
+}

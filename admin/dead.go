@@ -1,0 +1,123 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Progress is how far a long operation is. Total was counted at its beginning.
+type Progress struct {
+	Done, Total int64
+}
+
+// Replayed says what a replay did.
+type Replayed struct {
+	// IDs are the events that will be delivered again.
+	IDs []waybill.ID
+	// Refused are dead letters that stay dead, because a pending event has their dedup key.
+	Refused []store.Refusal
+}
+
+// Replay has dead letters delivered again: same id, attempts from 0. An id that is not dead any more is passed over, so
+// clicking twice replays once.
+func (d *Desk) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error) {
+	var out Replayed
+	for len(ids) > 0 {
+		n := min(len(ids), d.cfg.BatchSize)
+		r, err := d.db.Replay(ctx, ids[:n])
+		if err != nil {
+			return out, fmt.Errorf("admin: replaying dead letters: %w", err)
+		}
+		ids = ids[n:]
+		out.IDs, out.Refused = append(out.IDs, r.IDs...), append(out.Refused, r.Refused...)
+		d.wake(len(r.IDs))
+		if len(r.IDs) > 0 && d.cfg.Observe.Replayed != nil {
+			d.cfg.Observe.Replayed(len(r.IDs))
+		}
+	}
+	return out, nil
+}
+
+// ReplayAll replays the dead letters that fit a filter, oldest first, in batches, as many as there were at the beginning.
+// It calls progress, if that is not nil, after every batch. When it fails, the count says how many were replayed.
+func (d *Desk) ReplayAll(ctx context.Context, f store.Filter, progress func(Progress)) (Replayed, error) {
+	var out Replayed
+	err := d.each(ctx, f, progress, func(ids []waybill.ID) error {
+		r, err := d.Replay(ctx, ids...)
+		out.IDs, out.Refused = append(out.IDs, r.IDs...), append(out.Refused, r.Refused...)
+		return err
+	})
+	return out, err
+}
+
+// Discard deletes dead letters for good and returns which: those that are not dead any more are passed over.
+func (d *Desk) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, error) {
+	var out []waybill.ID
+	for len(ids) > 0 {
+		n := min(len(ids), d.cfg.BatchSize)
+		gone, err := d.db.Discard(ctx, ids[:n])
+		if err != nil {
+			return out, fmt.Errorf("admin: discarding dead letters: %w", err)
+		}
+		ids, out = ids[n:], append(out, gone...)
+		d.wake(len(gone))
+		if len(gone) > 0 && d.cfg.Observe.Discarded != nil {
+			d.cfg.Observe.Discarded(len(gone))
+		}
+	}
+	return out, nil
+}
+
+// DiscardAll discards the dead letters that fit a filter, in batches, as many as there were at the beginning.
+func (d *Desk) DiscardAll(ctx context.Context, f store.Filter, progress func(Progress)) ([]waybill.ID, error) {
+	var out []waybill.ID
+	err := d.each(ctx, f, progress, func(ids []waybill.ID) error {
+		gone, err := d.Discard(ctx, ids...)
+		out = append(out, gone...)
+		return err
+	})
+	return out, err
+}
+
+// each calls fn with the ids of dead letters that fit a filter, batch by batch, up to the last that was there when it began: one
+// that dies again meanwhile must not be met twice.
+func (d *Desk) each(ctx context.Context, f store.Filter, progress func(Progress), fn func([]waybill.ID) error) error {
+	total, err := d.Count(ctx, store.Dead, f)
+	if err != nil {
+		return err
+	}
+	p := Progress{Total: total}
+	seen := make(map[waybill.ID]bool)
+	for after := int64(0); ; {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("admin: stopped after %d of %d dead letters: %w", p.Done, total, context.Cause(ctx))
+		}
+		page, err := d.List(ctx, store.Dead, f, after, d.cfg.BatchSize)
+		if err != nil {
+			return err
+		}
+		var ids []waybill.ID
+		for _, r := range page.Records {
+			if !seen[r.ID] {
+				seen[r.ID] = true
+				ids = append(ids, r.ID)
+			}
+		}
+		if len(ids) > 0 {
+			if err := fn(ids); err != nil {
+				return err
+			}
+			p.Done += int64(len(ids))
+			if progress != nil {
+				progress(p)
+			}
+		}
+		if page.Next == 0 {
+			return nil
+		}
+		after = page.Next
+	}
+}

@@ -1,0 +1,138 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill/internal/outage"
+	"github.com/waybillhq/waybill/internal/retention"
+	"github.com/waybillhq/waybill/observe"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Keep is what is kept, and for how long.
+type Retention struct {
+	// History is how long delivered events are kept. Defaults to 7 days; negative: for ever.
+	History time.Duration
+	// Dead is how long dead letters are kept. Defaults to 0: until an operator decides.
+	Dead time.Duration
+	// Interval is how often [Purger.Run] deletes what need not be kept. Defaults to 1 h.
+	Interval time.Duration
+	// Batch is how many rows are deleted at a time, each batch in a transaction of its own. Defaults to 500.
+	BatchSize int
+}
+
+// Purged says how many rows were deleted.
+type Purged struct {
+	Delivered, Dead int
+}
+
+// Purger deletes what need not be kept any more. A running relay does so by itself; this is for outboxes whose relay is told
+// not to, and for doing it by hand.
+type Purger struct {
+	db       store.Maintainer
+	policy   retention.Policy
+	interval time.Duration
+	log      *slog.Logger
+	observe  observe.Hooks
+	running  atomic.Bool
+}
+
+// Purger returns a purger. It reports every field that is wrong.
+func (d *Desk) Purger(k Retention) (*Purger, error) {
+	var errs []error
+	if k.History == 0 {
+		k.History = 7 * 24 * time.Hour
+	}
+	if k.Dead < 0 {
+		errs = append(errs, fmt.Errorf("field Dead: %v is negative", k.Dead))
+	}
+	if k.Interval == 0 {
+		k.Interval = time.Hour
+	}
+	if k.Interval < 0 {
+		errs = append(errs, fmt.Errorf("field Interval: %v is negative", k.Interval))
+	}
+	if k.BatchSize == 0 {
+		k.BatchSize = 500
+	}
+	if k.BatchSize < 0 {
+		errs = append(errs, fmt.Errorf("field Batch: %d is negative", k.BatchSize))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("admin: Keep: %w", err)
+	}
+	return &Purger{
+		db: d.db, policy: retention.Policy{KeepHistory: k.History, KeepDead: k.Dead, Batch: k.BatchSize},
+		interval: k.Interval, log: d.cfg.Logger, observe: d.cfg.Observe,
+	}, nil
+}
+
+// Once deletes until nothing is left to delete, and calls progress, if that is not nil, after every batch. The numbers are right
+// also when it fails.
+func (p *Purger) Once(ctx context.Context, progress func(Purged)) (Purged, error) {
+	policy := p.policy
+	if progress != nil {
+		policy.Progress = func(r retention.Report) { progress(Purged(r)) }
+	}
+	r, err := retention.Once(ctx, p.db, policy, p.observe)
+	if err != nil {
+		return Purged(r), fmt.Errorf("admin: %w", err)
+	}
+	return Purged(r), nil
+}
+
+// Run deletes at once and then every interval, until ctx ends, and tries again
+// at the next interval what fails. The log says when purging begins to fail, at
+// most once a minute that it goes on failing, and when it works again. A second
+// Run at the same time is an error.
+func (p *Purger) Run(ctx context.Context) error {
+	if p.running.Swap(true) {
+		return errors.New("admin: the purger is running already")
+	}
+	defer p.running.Store(false)
+	tick := time.NewTicker(p.interval)
+	defer tick.Stop()
+	trouble := outage.New(p.log, "purging")
+	for {
+		gone, err := p.Once(ctx, nil)
+		trouble.Note(ctx, "purge", err)
+		if gone != (Purged{}) {
+			p.log.Info("waybill: purged", slog.Int("delivered", gone.Delivered), slog.Int("dead", gone.Dead))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// PurgeWritten deletes ready events that were written, and became due, longer ago than age, and frees their dedup keys: for an
+// outbox that is read by change data capture and has no relay. While a relay is live it is [store.ErrRelayLive]. It calls progress,
+// if that is not nil, after every batch, and returns how many are gone, also when it fails. [Capturer.Run] does it by itself.
+func (d *Desk) PurgeWritten(ctx context.Context, age time.Duration, progress func(n int)) (int, error) {
+	if age <= 0 {
+		return 0, fmt.Errorf("admin: purging written events: the age %v is not positive", age)
+	}
+	for sum := 0; ; {
+		n, err := d.db.PurgeWritten(ctx, age, d.cfg.BatchSize)
+		sum += n
+		if err != nil {
+			return sum, fmt.Errorf("admin: purging written events: %w", err)
+		}
+		if n > 0 && d.cfg.Observe.Purged != nil {
+			d.cfg.Observe.Purged("written", n)
+		}
+		if progress != nil {
+			progress(sum)
+		}
+		if n < d.cfg.BatchSize {
+			return sum, nil
+		}
+	}
+}

@@ -1,0 +1,311 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
+	"github.com/waybillhq/waybill/store"
+)
+
+// filterFlags adds the flags that choose events.
+func filterFlags(cmd *cobra.Command, f *store.Filter) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.Type, "type", "", "Only events of this type")
+	flags.StringVar(&f.AggregateType, "aggregate-type", "", "Only events of this kind of aggregate")
+	flags.StringVar(&f.AggregateID, "aggregate", "", "Only events of the aggregate with this id")
+	flags.StringVar(&f.TenantID, "tenant", "", "Only events of this tenant")
+}
+
+// states are the names of the states, in the order of an event's life.
+var states = []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered}
+
+// stateNames are what --state takes: the states, and the two kinds of delayed events that stats
+// counts.
+func stateNames() []string {
+	var names []string
+	for _, s := range states {
+		names = append(names, s.String())
+	}
+	return slices.Insert(names, 2, view.Scheduled, view.Failed)
+}
+
+func parseState(text string, f *store.Filter) (store.State, error) {
+	s, ok := view.ParseState(text, f)
+	if !ok {
+		return 0, usage("there are "+strings.Join(stateNames(), ", "), "no state is called %q", text)
+	}
+	return s, nil
+}
+
+func parseIDs(texts []string) ([]waybill.ID, error) {
+	ids := make([]waybill.ID, len(texts))
+	for i, text := range texts {
+		id, err := waybill.ParseID(text)
+		if err != nil {
+			return nil, usage("ids look like "+sampleID+"; waybill list shows them", "%q is not an event's id", text)
+		}
+		ids[i] = id
+	}
+	return ids, nil
+}
+
+const sampleID = "01JZ3V8Q5R7M2N4P6S8T0W1X3Y"
+
+func (a *app) stats() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use: "stats", Short: "How things stand: what waits, what failed, who delivers", Args: needs(0, 0, ""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+				v, err := d.stats(ctx, all)
+				if err != nil {
+					return d.store.Clean(err)
+				}
+				if a.json {
+					return a.printJSON(v)
+				}
+				return a.printStats(v)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all-groups", false, "Also consumer groups of which nothing failed; that reads every record")
+	return cmd
+}
+
+// stats counts everything.
+func (d *desk) stats(ctx context.Context, all bool) (view.Stats, error) {
+	s, err := d.Stats(ctx)
+	if err != nil {
+		return view.Stats{}, err
+	}
+	v := view.StatsOf(s)
+	groups, err := d.groups.Stats(ctx, all)
+	if err != nil {
+		return v, err
+	}
+	for _, g := range groups {
+		v.Groups = append(v.Groups, view.GroupOf(g))
+	}
+	k, err := d.keys.Stats(ctx)
+	if err != nil {
+		return v, err
+	}
+	v.Keys = view.KeysOf(k)
+	return v, nil
+}
+
+func (a *app) printStats(v view.Stats) error {
+	t := newTable("WHAT", "COUNT", "MEANING")
+	t.row("ready", v.Ready, "wait for their first delivery")
+	t.row("scheduled", v.Scheduled, "wait for their time")
+	t.row("failed", v.Failed, "wait to be tried again")
+	t.row("dead", v.Dead, "were given up: waybill dead list")
+	t.row("holding", v.Holding, "hold their aggregate back: waybill blocked list")
+	t.row("max attempts", v.MaxAttempts, "of an event that still waits")
+	t.row("lag", seconds(v.LagSeconds), "age of the oldest ready event")
+	t.row("lanes", fmt.Sprintf("%d of %d", v.Lanes.Owned, v.Lanes.Total), "have a relay that is alive")
+	t.row("keys in progress", v.Keys.Processing, "idempotency keys; of these, "+fmt.Sprint(v.Keys.Lapsed)+" whose lease has lapsed")
+	t.row("keys failed", v.Keys.Failed, "may be used again")
+	t.row("keys uncertain", v.Keys.Uncertain, "wait for an operator: waybill keys list")
+	if err := t.writeTo(a.Out); err != nil {
+		return err
+	}
+	if len(v.Nodes) > 0 {
+		fmt.Fprintln(a.Out)
+		t = newTable("NODE", "RELAY", "LANES")
+		for _, n := range v.Nodes {
+			t.row(n.ID, n.Relay, n.Lanes)
+		}
+		if err := t.writeTo(a.Out); err != nil {
+			return err
+		}
+	}
+	if len(v.Groups) == 0 {
+		return nil
+	}
+	fmt.Fprintln(a.Out)
+	return groupTable(v.Groups).writeTo(a.Out)
+}
+
+func groupTable(groups []view.Group) *table {
+	t := newTable("GROUP", "PROCESSING", "FAILED", "DEAD", "MOST TRIES", "OLDEST DUE")
+	for _, g := range groups {
+		t.row(g.Group, g.Processing, g.Failed, g.Dead, g.HighestAttempts, seconds(g.OldestDueSeconds))
+	}
+	return t
+}
+
+// seconds returns a time span for people, to the second.
+func seconds(s float64) string {
+	return settings.FormatDuration(time.Duration(s * float64(time.Second)).Round(time.Second))
+}
+
+func (a *app) list() *cobra.Command {
+	var filter store.Filter
+	var state string
+	var after int64
+	var limit int
+	cmd := &cobra.Command{
+		Use: "list", Short: "List events, oldest first", Args: needs(0, 0, ""),
+		Long: "List events, oldest first: those that are ready, delayed, dead, or delivered and kept in the history. Delayed events are\n" +
+			"scheduled (never tried, or replayed) or failed; --state takes these names, too, as stats counts them.\n" +
+			"Without --state, all of them; then --after has no meaning.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 {
+				return usage("", "--limit %d is not positive", limit)
+			}
+			which := states
+			if state != "" {
+				one, err := parseState(state, &filter)
+				if err != nil {
+					return err
+				}
+				which = []store.State{one}
+			} else if after != 0 {
+				return usage("add --state", "--after is a position in the list of one state")
+			}
+			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.listEvents(ctx, d, which, filter, after, limit) })
+		},
+	}
+	filterFlags(cmd, &filter)
+	flags := cmd.Flags()
+	flags.StringVar(&state, "state", "", "Only events that are ready, delayed (scheduled or failed), dead or delivered")
+	complete(cmd, "state", stateNames()...)
+	flags.BoolVar(&filter.Failed, "failed", false, "Only events that were tried at least once")
+	flags.BoolVar(&filter.Holding, "holding", false, "Only events that hold their aggregate back")
+	flags.IntVar(&limit, "limit", 50, "How many, of each state")
+	flags.Int64Var(&after, "after", 0, "Where to begin: the position that the page before ended with")
+	return cmd
+}
+
+func (a *app) listEvents(ctx context.Context, d *desk, which []store.State, filter store.Filter, after int64, limit int) error {
+	var page view.Page
+	page.Events = []view.Event{}
+	for _, state := range which {
+		one, err := d.List(ctx, state, filter, after, limit)
+		if err != nil {
+			return d.store.Clean(err)
+		}
+		v := view.PageOf(one)
+		page.Events = append(page.Events, v.Events...)
+		if len(which) == 1 {
+			page.Next = v.Next
+		}
+	}
+	if a.json {
+		return a.printJSON(page)
+	}
+	if len(page.Events) == 0 {
+		fmt.Fprintln(a.Err, "no events")
+		return nil
+	}
+	if err := eventTable(page.Events).writeTo(a.Out); err != nil {
+		return err
+	}
+	if page.Next != 0 {
+		fmt.Fprintf(a.Err, "there may be more: --after %d\n", page.Next)
+	}
+	return nil
+}
+
+func (a *app) show() *cobra.Command {
+	var payload bool
+	cmd := &cobra.Command{
+		Use: "show ID", Short: "What became of one event: where it stands, how it got there, what it waits for", Args: needs(1, 1, "an event's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ids, err := parseIDs(args)
+			if err != nil {
+				return err
+			}
+			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.showEvent(ctx, d, ids[0], payload) })
+		},
+	}
+	cmd.Flags().BoolVar(&payload, "payload", false, "Also its headers and its payload")
+	return cmd
+}
+
+func (a *app) showEvent(ctx context.Context, d *desk, id waybill.ID, payload bool) error {
+	j, err := d.Journey(ctx, id)
+	if err != nil {
+		return notFound(d.store.Clean(err), "it was never written, or was delivered and is not in the history any more (relay.keep-history)")
+	}
+	v := view.JourneyOf(j)
+	if payload {
+		v.Event = v.Event.WithPayload(&j.Event)
+	}
+	if a.json {
+		return a.printJSON(v)
+	}
+	return a.printJourney(v, j, payload)
+}
+
+func (a *app) printJourney(v view.Journey, j admin.Journey, payload bool) error {
+	ev := v.Event
+	t := &table{}
+	line := func(name, value string) {
+		if value != "" && value != "-" {
+			t.row(name, value)
+		}
+	}
+	line("id", ev.ID.String())
+	line("type", ev.Type)
+	line("state", ev.State)
+	line("aggregate", aggregate(ev.AggregateType, ev.AggregateID))
+	line("tenant", ev.TenantID)
+	line("topic", ev.Topic)
+	line("dedup key", ev.DedupKey)
+	line("correlation", ev.CorrelationID)
+	line("causation", ev.CausationID)
+	line("payload", fmt.Sprintf("%s, %d bytes", ev.ContentType, ev.PayloadBytes))
+	line("cannot be read", ev.Undecodable)
+	switch {
+	case v.Owner == "":
+		line("lane", fmt.Sprintf("%d, which no relay has", ev.Lane))
+	case v.Live:
+		line("lane", fmt.Sprintf("%d, which node %s has", ev.Lane, v.Owner))
+	default:
+		line("lane", fmt.Sprintf("%d, whose owner %s does not answer", ev.Lane, v.Owner))
+	}
+	if v.Behind != nil {
+		line("waits for", fmt.Sprintf("%s %s, which is %s: %s", v.Behind.Type, v.Behind.ID, v.Behind.State, or(v.Behind.LastError)))
+	}
+	if err := t.writeTo(a.Out); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.Out)
+	t = &table{}
+	for _, s := range v.Steps {
+		t.row(at(s.At), s.What)
+	}
+	if err := t.writeTo(a.Out); err != nil || !payload {
+		return err
+	}
+	fmt.Fprintln(a.Out)
+	for _, name := range sortedKeys(ev.Headers) {
+		fmt.Fprintf(a.Out, "%s: %s\n", plain(name), plain(ev.Headers[name]))
+	}
+	if ev.PayloadBase64 != nil {
+		fmt.Fprintf(a.Out, "%d bytes that are not text; --json has them in base 64\n", ev.PayloadBytes)
+		return nil
+	}
+	fmt.Fprintln(a.Out, plain(string(j.Event.Payload)))
+	return nil
+}
+
+func sortedKeys(m map[string]string) []string {
+	var names []string
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,107 @@
+package connect
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+)
+
+// SinkAddress reads a sink's address, for who wants to look at the server behind it and not to deliver. The URL has all hosts.
+func SinkAddress(cfg settings.Sink) (*url.URL, error) {
+	u, err := sinkURL(cfg)
+	if err != nil || u.Host == "" {
+		return u, err
+	}
+	return withHosts(u, cfg.URL)
+}
+
+// Client returns a sink's address without the parameters that are this program's own: as its client takes it.
+func Client(u *url.URL) string {
+	_, address := take(u, "create", "declare", "queues", "existing", "subscriptions")
+	return address
+}
+
+// JetStream is where a NATS sink publishes to.
+type JetStream struct {
+	// Servers has commas between them.
+	Servers, Stream string
+	// Embedded says that the server runs inside waybill serve.
+	Embedded bool
+}
+
+// JetStreamOf returns where a NATS sink publishes to.
+func JetStreamOf(cfg settings.Sink) (JetStream, error) {
+	u, err := sinkURL(cfg)
+	if err != nil {
+		return JetStream{}, err
+	}
+	if u.Opaque != "" {
+		at := u.Query().Get("listen")
+		if at == "" {
+			at = defaultListen
+		}
+		servers := &url.URL{Scheme: "nats", Host: at}
+		if own, err := natsembed.Password(embeddedDir(u)); err == nil { // none, if it never ran here
+			servers.User = own
+		}
+		return JetStream{Servers: servers.String(), Stream: defaultStream, Embedded: true}, nil
+	}
+	stream := strings.Trim(u.Path, "/")
+	if stream == "" {
+		stream = defaultStream
+	}
+	servers, err := eachHost(u, cfg.URL)
+	return JetStream{Servers: servers, Stream: stream}, err
+}
+
+// embeddedDir returns the folder of a server inside this process.
+func embeddedDir(u *url.URL) string {
+	if dir := u.Query().Get("dir"); dir != "" {
+		return dir
+	}
+	return defaultDir
+}
+
+// SinkName returns what an outbox remembers of a sink: its kind and address, without name, password
+// and parameters. The path of a webhook may be a secret: a hash stands for it. A broker inside this
+// process is told by its folder.
+func SinkName(cfg settings.Sink) (string, error) {
+	u, err := sinkURL(cfg)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case u.Scheme == "log":
+		return "log:", nil
+	case u.Opaque != "":
+		dir := embeddedDir(u)
+		if abs, err := filepath.Abs(dir); err == nil {
+			dir = abs
+		}
+		return u.Scheme + ":" + u.Opaque + " " + dir, nil
+	}
+	_, hosts, err := settings.ParseURL(cfg.URL.Reveal())
+	if err != nil {
+		return "", badURL("sink.url", "name the hosts with commas between them", "it cannot be read")
+	}
+	all := strings.Split(hosts, ",")
+	slices.Sort(all)
+	path := strings.Trim(u.Path, "/")
+	if u.Scheme == "https" || u.Scheme == "http" {
+		u, _ = splitTLS(u)
+	}
+	if (u.Scheme == "https" || u.Scheme == "http") && path+u.RawQuery != "" {
+		hash := sha256.Sum256([]byte(path + "?" + u.RawQuery))
+		path = hex.EncodeToString(hash[:8])
+	}
+	if path == "" && (u.Scheme == "nats" || u.Scheme == "tls") {
+		path = defaultStream
+	}
+	return u.Scheme + "://" + strings.Join(slices.Compact(all), ",") + "/" + path, nil
+}

@@ -1,0 +1,149 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/kafkabroker"
+	"github.com/waybillhq/waybill/broker/pulsarbroker"
+	"github.com/waybillhq/waybill/broker/rabbitbroker"
+	"github.com/waybillhq/waybill/broker/redisbroker"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+)
+
+// templated returns the topics that a template means; the events' own without one.
+func templated(names broker.TopicRules, pattern string) (broker.Topics, error) {
+	if pattern == "" {
+		return nil, nil
+	}
+	topics, err := names.Template(pattern)
+	if err != nil {
+		return nil, wrongTopic(err)
+	}
+	return topics, nil
+}
+
+// take takes parameters that are ours out of a URL; what is left is the client's.
+func take(u *url.URL, names ...string) (map[string]string, string) {
+	rest, query := *u, u.Query()
+	out := make(map[string]string)
+	for _, name := range names {
+		out[name] = query.Get(name)
+		query.Del(name)
+	}
+	rest.RawQuery = query.Encode()
+	return out, rest.String()
+}
+
+// withHosts returns a URL with all the hosts that an address names: a [url.URL] that was parsed has one.
+func withHosts(u *url.URL, address settings.Secret) (*url.URL, error) {
+	_, hosts, err := settings.ParseURL(address.Reveal())
+	if err != nil {
+		return nil, badURL("sink.url", "name the hosts with commas between them", "it cannot be read")
+	}
+	all := *u
+	all.Host = hosts
+	return &all, nil
+}
+
+// QuietRedis keeps go-redis from writing to standard error, past our log and what scrubs it. What it writes there, it also returns. The client has
+// one logger for the whole process and takes no lock around it, so it is set once.
+var QuietRedis = sync.OnceFunc(func() { redis.SetLogger(silence{}) })
+
+type silence struct{}
+
+// Printf implements the client's logger.
+func (silence) Printf(context.Context, string, ...any) {}
+
+func openRedis(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
+	topics, err := templated(redisbroker.Names(), cfg.Topic)
+	if err != nil {
+		return nil, err
+	}
+	QuietRedis()
+	given, address := take(u, "existing")
+	b, err := redisbroker.Open(ctx, address, redisbroker.Config{Logger: cfg.Logger})
+	if err != nil {
+		return nil, unreachable("sink.url", cfg.URL, "is the server running, and are name and password right?", err)
+	}
+	s, err := b.Sink(redisbroker.SinkConfig{EventSource: cfg.Source, Topics: topics, ExistingOnly: given["existing"] == "true"})
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return &Sink{Sink: s, close: b.Close}, nil
+}
+
+func openRabbit(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
+	topics, err := templated(rabbitbroker.Names(), cfg.Topic)
+	if err != nil {
+		return nil, err
+	}
+	given, address := take(u, "declare", "queues")
+	b, err := rabbitbroker.Open(ctx, address, rabbitbroker.Config{Logger: cfg.Logger})
+	if err != nil {
+		return nil, unreachable("sink.url", cfg.URL, "is the server running, and are name, password and vhost right?", err)
+	}
+	s, err := b.Sink(rabbitbroker.SinkConfig{
+		EventSource: cfg.Source, Topics: topics, Create: given["declare"] == "true", ToQueues: given["queues"] == "true",
+	})
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return &Sink{Sink: s, close: b.Close}, nil
+}
+
+func openKafka(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
+	topics, err := templated(kafkabroker.Names(), cfg.Topic)
+	if err != nil {
+		return nil, err
+	}
+	if u, err = withHosts(u, cfg.URL); err != nil {
+		return nil, err
+	}
+	given, address := take(u, "create")
+	b, err := kafkabroker.Open(ctx, address, kafkabroker.Config{Create: given["create"] == "true", Logger: cfg.Logger})
+	if err != nil {
+		return nil, unreachable("sink.url", cfg.URL, "is the broker running, and are name, password, tls and sasl right?", err)
+	}
+	s, err := b.Sink(kafkabroker.SinkConfig{EventSource: cfg.Source, Topics: topics})
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return &Sink{Sink: s, close: b.Close}, nil
+}
+
+func openPulsar(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
+	topics, err := templated(pulsarbroker.Names(), cfg.Topic)
+	if err != nil {
+		return nil, err
+	}
+	if u, err = withHosts(u, cfg.URL); err != nil {
+		return nil, err
+	}
+	namespace := strings.Trim(u.Path, "/")
+	u.Path = ""
+	given, address := take(u, "subscriptions")
+	// Silent: the client says a lot about each of its steps, at every level, and what matters of it comes back as an error.
+	b, err := pulsarbroker.Open(ctx, address, pulsarbroker.Config{Namespace: namespace, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, unreachable("sink.url", cfg.URL, "is the broker running, and is the token right? The path is tenant/namespace", err)
+	}
+	s, err := b.Sink(pulsarbroker.SinkConfig{EventSource: cfg.Source, Topics: topics, Subscriptions: list(given["subscriptions"])})
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return &Sink{Sink: s, close: b.Close}, nil
+}
+
+// list returns the words of a text with commas between them.
+func list(text string) []string {
+	return slices.DeleteFunc(strings.Split(text, ","), func(word string) bool { return word == "" })
+}

@@ -1,0 +1,333 @@
+package connect
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/reconcile"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/mysqlstore"
+	"github.com/waybillhq/waybill/store/pgstore"
+	"github.com/waybillhq/waybill/store/sqlitestore"
+)
+
+// The kinds of stores.
+const (
+	Postgres = "postgres"
+	MySQL    = "mysql"
+	SQLite   = "sqlite"
+)
+
+// storeSchemes is what a store's URL may start with.
+var storeSchemes = []string{"postgres://", "mysql://", "sqlite:"}
+
+// StoreSchemes returns what a store's URL may start with.
+func StoreSchemes() []string { return slices.Clone(storeSchemes) }
+
+// Reconciler runs jobs; see [reconcile.Reconciler].
+type Reconciler interface {
+	Run(ctx context.Context) error
+	RunOnce(ctx context.Context, job string) (reconcile.Report, error)
+	DryRun(ctx context.Context, job string) (reconcile.Report, error)
+}
+
+// Tables is what every store can do that does not touch somebody's transaction.
+type Tables interface {
+	store.Relay
+	store.Operator
+	store.Migrator
+	store.Records
+	store.KeyRecords
+	store.JobRecords
+	store.HistoryAudit
+	store.SinkGuard
+}
+
+// Store is an open store.
+type Store struct {
+	Tables
+	// Kind is [Postgres], [MySQL] or [SQLite].
+	Kind string
+	// Address is where it is. It prints without its password.
+	Address settings.Secret
+	// SQL is the database behind it, for looking at what the store does not show.
+	SQL *sql.DB
+	// Send writes events in a transaction of their own.
+	Send func(ctx context.Context, evs ...waybill.Event) ([]outbox.Receipt, error)
+	// Reconciler returns what runs jobs over the store.
+	Reconciler func(jobs []reconcile.Job, cfg reconcile.Config) (Reconciler, error)
+
+	closers []func() error
+}
+
+// Close ends the use of the store.
+func (s *Store) Close() error {
+	var errs []error
+	for _, fn := range s.closers {
+		errs = append(errs, fn())
+	}
+	return errors.Join(errs...)
+}
+
+// OpenStore opens a store and talks to it once. With create, a SQLite file that is not there is made; otherwise it is an error: whoever
+// only wants to look must not leave an empty file behind.
+func OpenStore(ctx context.Context, cfg settings.Store, create bool) (*Store, error) {
+	u, err := storeURL(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var s *Store
+	switch u.Scheme {
+	case Postgres:
+		s, err = openPostgres(ctx, cfg)
+	case MySQL:
+		s, err = openMySQL(cfg, u)
+	default:
+		s, err = openSQLite(cfg, create)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.Address = cfg.URL
+	if err := s.reach(ctx, cfg.ConnectTimeout); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// storeURL reads a store's address.
+func storeURL(cfg settings.Store) (*url.URL, error) {
+	address := cfg.URL
+	if rest, ok := strings.CutPrefix(address.Reveal(), "postgresql://"); ok { // libpq knows it by both names
+		address = settings.NewSecret("postgres://" + rest)
+	}
+	return parse("store.url", address, storeSchemes)
+}
+
+// reach talks to the server for the first time.
+func (s *Store) reach(ctx context.Context, limit time.Duration) error {
+	if s.Kind == SQLite {
+		return nil // opening the file was that
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := s.SQL.PingContext(ctx); err != nil {
+		return unreachable("store.url", s.Address, "is the server running, and are name and password right? waybill config says where the URL came from", err)
+	}
+	return nil
+}
+
+// Ready checks that the tables are there, and those that this program needs.
+func (s *Store) Ready(ctx context.Context) error {
+	all, err := s.Migrations(ctx)
+	if err != nil {
+		return s.Clean(err)
+	}
+	missing, applied := 0, 0
+	for _, m := range all {
+		switch {
+		case m.AppliedAt.IsZero():
+			missing++
+		default:
+			applied++
+		}
+	}
+	switch {
+	case applied == 0:
+		return hint.New("make them with: waybill migrate up", "%s: %w", s.Address, ErrNoTables)
+	case missing > 0:
+		return hint.New("apply them with: waybill migrate up", "%s: %w: %d of %d migrations were not applied", s.Address, ErrNoTables, missing, len(all))
+	}
+	return nil
+}
+
+// Newer returns an error if the tables have had migrations that this program does not know.
+func (s *Store) Newer(ctx context.Context) error {
+	all, err := s.Migrations(ctx)
+	if err != nil {
+		return s.Clean(err)
+	}
+	if err := store.Newer(all); err != nil {
+		return hint.New("use the version of waybill that made them, or set store.newer-tables if its changelog says that older programs may go on",
+			"%s: %w", s.Address, err)
+	}
+	return nil
+}
+
+// Clean returns an error of the store without its password.
+func (s *Store) Clean(err error) error { return clean(s.Address, err) }
+
+// newStore returns a store, with the type of its transactions hidden.
+func newStore[T any](kind string, handle *sql.DB, db interface {
+	Tables
+	store.Jobs[T]
+}, closers ...func() error,
+) (*Store, error) {
+	box, err := outbox.New[T](db, outbox.Config{})
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{Tables: db, Kind: kind, SQL: handle, closers: closers}
+	s.Send = func(ctx context.Context, evs ...waybill.Event) ([]outbox.Receipt, error) {
+		var receipts []outbox.Receipt
+		err := box.InTx(ctx, func(ctx context.Context, tx T) error {
+			var err error
+			receipts, err = box.WriteEach(ctx, tx, evs...)
+			return err
+		})
+		return receipts, err
+	}
+	s.Reconciler = func(jobs []reconcile.Job, cfg reconcile.Config) (Reconciler, error) {
+		r, err := reconcile.New[T](db, jobs, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
+	}
+	return s, nil
+}
+
+func openPostgres(ctx context.Context, cfg settings.Store) (*Store, error) {
+	const form = "write postgres://user:password@host:port/database?sslmode=…"
+	pc, err := pgxpool.ParseConfig(cfg.URL.Reveal())
+	if err != nil { // the error may quote the URL
+		return nil, badURL("store.url", form, "PostgreSQL's driver cannot read it")
+	}
+	if cfg.Connections > 0 {
+		pc.MaxConns = int32(min(cfg.Connections, 1<<20))
+	}
+	pc.ConnConfig.ConnectTimeout = cfg.ConnectTimeout
+	if pc.ConnConfig.RuntimeParams["application_name"] == "" {
+		pc.ConnConfig.RuntimeParams["application_name"] = "waybill"
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	if err != nil {
+		return nil, unreachable("store.url", cfg.URL, form, err)
+	}
+	db, err := pgstore.New(pool, pgstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes, NotifyInterval: cfg.NotifyInterval, ListenURL: cfg.Listen.Reveal()})
+	if err != nil {
+		pool.Close()
+		return nil, wrongNames(err)
+	}
+	handle := stdlib.OpenDBFromPool(pool)
+	return newStore[pgx.Tx](Postgres, handle, db, handle.Close, func() error { pool.Close(); return nil })
+}
+
+// wrongNames is about a prefix, a schema or a number of lanes that the store does not take.
+func wrongNames(err error) error {
+	return hint.New("change store.prefix, store.schema or store.lanes", "%w: %w", ErrBadSetting, err)
+}
+
+func openMySQL(cfg settings.Store, u *url.URL) (*Store, error) {
+	const form = "write mysql://user:password@host:port/database"
+	mc := mysql.NewConfig()
+	mc.User = u.User.Username()
+	mc.Passwd, _ = u.User.Password()
+	mc.Net, mc.Addr = "tcp", u.Host
+	if u.Port() == "" {
+		mc.Addr = net.JoinHostPort(u.Hostname(), "3306")
+	}
+	query := u.Query()
+	if socket := query.Get("socket"); socket != "" {
+		mc.Net, mc.Addr = "unix", socket
+		query.Del("socket")
+	}
+	if u.Hostname() == "" && mc.Net == "tcp" {
+		return nil, badURL("store.url", form, "it names no host")
+	}
+	mc.DBName = strings.TrimPrefix(u.Path, "/")
+	if mc.DBName == "" && cfg.Schema == "" {
+		return nil, badURL("store.url", form, "it names no database")
+	}
+	mc.Timeout = cfg.ConnectTimeout
+	dsn := mc.FormatDSN()
+	if len(query) > 0 {
+		sep := "?"
+		if strings.Contains(dsn, "?") {
+			sep = "&"
+		}
+		dsn += sep + query.Encode()
+	}
+	mc, err := mysql.ParseDSN(dsn)
+	if err != nil { // the error may quote it
+		return nil, badURL("store.url", form+"; what follows the ? are parameters of go-sql-driver", "MySQL's driver cannot read it")
+	}
+	mc.Logger = &mysql.NopLogger{} // it would write to the terminal what is returned anyway
+	connector, err := mysql.NewConnector(mc)
+	if err != nil {
+		return nil, badURL("store.url", form, "MySQL's driver does not take it")
+	}
+	handle := sql.OpenDB(connector)
+	handle.SetMaxOpenConns(cfg.Connections)
+	handle.SetMaxIdleConns(8)
+	db, err := mysqlstore.New(handle, mysqlstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes})
+	if err != nil {
+		_ = handle.Close()
+		return nil, wrongNames(err)
+	}
+	return newStore[*sql.Tx](MySQL, handle, db, handle.Close)
+}
+
+func openSQLite(cfg settings.Store, create bool) (*Store, error) {
+	path := strings.TrimPrefix(cfg.URL.Reveal(), "sqlite:")
+	if rest, ok := strings.CutPrefix(path, "//"); ok {
+		if !strings.HasPrefix(rest, "/") {
+			return nil, badURL("store.url", "write sqlite:FILE or sqlite:///FOLDER/FILE", "it names a host")
+		}
+		path = rest
+	}
+	if path == "" {
+		return nil, badURL("store.url", "write sqlite:FILE", "it names no file")
+	}
+	if _, err := os.Stat(path); !create && errors.Is(err, os.ErrNotExist) {
+		return nil, hint.New("make it with: waybill migrate up", "there is no file %s: %w", path, ErrNoTables)
+	}
+	conf := sqlitestore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes, BusyTimeout: cfg.BusyTimeout}
+	if _, err := sqlitestore.New(new(sql.DB), conf); err != nil { // it checks the names, and touches nothing
+		return nil, wrongNames(err)
+	}
+	db, err := sqlitestore.Open(path, conf)
+	if err != nil {
+		return nil, hint.New("is it a SQLite file, and may you write to it and its folder?", "the file %s %w: %w", path, ErrUnreachable, err)
+	}
+	return newStore[*sql.Tx](SQLite, db.DB(), db, db.Close)
+}
+
+// MigrationSQL returns the script that makes a store's tables. The store is not asked.
+func MigrationSQL(cfg settings.Store, from int) (string, error) {
+	u, err := storeURL(cfg)
+	if err != nil {
+		return "", err
+	}
+	var tables store.Upgrader
+	none := new(sql.DB) // the constructors touch nothing
+	switch u.Scheme {
+	case Postgres:
+		tables, err = pgstore.NewSQL(none, pgstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes, NotifyInterval: -1})
+	case MySQL:
+		tables, err = mysqlstore.New(none, mysqlstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes})
+	default:
+		tables, err = sqlitestore.New(none, sqlitestore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes})
+	}
+	if err != nil {
+		return "", wrongNames(err)
+	}
+	return tables.UpgradeSQL(from), nil
+}

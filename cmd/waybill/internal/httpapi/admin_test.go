@@ -1,0 +1,375 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store"
+)
+
+const token = "s3cret-of-the-operator"
+
+// bed is an API in front of a store with one event in every state.
+type bed struct {
+	t       *testing.T
+	handler http.Handler
+	daemon  *daemon.Daemon
+	relay   *daemon.Relay
+	dead    []waybill.ID
+	failed  waybill.ID
+}
+
+func newBed(t *testing.T, args ...string) *bed {
+	t.Helper()
+	flags := map[string]string{
+		"store.url": "sqlite:" + filepath.Join(t.TempDir(), "waybill.db"), "sink.url": "log:", "http.listen": "127.0.0.1:0", "http.token": token,
+	}
+	for i := 0; i < len(args); i += 2 {
+		flags[args[i]] = args[i+1]
+	}
+	loaded, err := settings.Load(settings.Sources{Flags: flags})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bed{t: t}
+	if b.daemon, err = daemon.Open(t.Context(), loaded, daemon.Config{Logger: slog.New(slog.DiscardHandler), Out: io.Discard}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.daemon.Close() })
+	b.relay = b.daemon.Relays[0]
+	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "waybill_backlog 0\n") })
+	if b.handler, err = newHandler(b.daemon, metrics); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// fill writes events and has a relay bring them where they belong: two dead, one failed that holds its aggregate.
+func (b *bed) fill() {
+	b.t.Helper()
+	evs := []waybill.Event{
+		{ID: waybill.NewID(), Type: "OrderPlaced", AggregateType: "order", AggregateID: "1", Payload: []byte(`{"card": "4111"}`)},
+		{ID: waybill.NewID(), Type: "OrderPlaced", AggregateType: "order", AggregateID: "2", Payload: []byte(`{"card": "4111"}`)},
+		{ID: waybill.NewID(), Type: "OrderShipped", AggregateType: "order", AggregateID: "3", Payload: []byte(`{}`)},
+	}
+	b.dead, b.failed = []waybill.ID{evs[0].ID, evs[1].ID}, evs[2].ID
+	if _, err := b.relay.Store.Send(b.t.Context(), evs...); err != nil {
+		b.t.Fatal(err)
+	}
+	sink := relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
+		if d.ID == b.failed {
+			return waybill.RetryAfter(time.Hour, errors.New("not now"))
+		}
+		return waybill.Permanent(errors.New("never"))
+	})
+	r, err := relay.New(b.relay.Store.Tables, sink, relay.Config{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(b.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+		s, err := b.relay.Desk.Stats(b.t.Context())
+		if err != nil || time.Now().After(deadline) {
+			b.t.Fatalf("%+v, %v", s, err)
+		}
+		if s.Dead == 2 && s.Failed == 1 {
+			break
+		}
+	}
+	stop()
+	if err := <-done; err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// call asks for something; change may make the request another one.
+func (b *bed) call(method, path, body string, change ...func(*http.Request)) (int, string) {
+	b.t.Helper()
+	r := httptest.NewRequestWithContext(b.t.Context(), method, "http://127.0.0.1:9292"+path, strings.NewReader(body))
+	for _, fn := range change {
+		fn(r)
+	}
+	w := httptest.NewRecorder()
+	b.handler.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+func withToken(r *http.Request)  { r.Header.Set("Authorization", "Bearer "+token) }
+func wrongToken(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token[1:]) }
+func bareToken(r *http.Request)  { r.Header.Set("Authorization", token) }
+func elsewhere(r *http.Request) {
+	r.Header.Set("Sec-Fetch-Site", "cross-site")
+	r.Header.Set("Origin", "https://evil.example")
+}
+func onlyOrigin(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }
+
+// TestEveryChangingRouteRefuses: no token, a wrong one, another site's page, and GET. The list of routes is that of the API itself: one
+// that is added is in here.
+func TestEveryChangingRouteRefuses(t *testing.T) {
+	b, without := newBed(t), newBed(t, "http.token", "")
+	b.fill()
+	changing := 0
+	for _, route := range Routes() {
+		if route.Method == http.MethodGet {
+			continue
+		}
+		changing++
+		if route.Method != http.MethodPost || route.access != change {
+			t.Errorf("%s %s: a change is a POST, and needs a token", route.Method, route.Path)
+		}
+		body := `{"ids": ["` + b.dead[0].String() + `"]}`
+		for name, c := range map[string]struct {
+			bed    *bed
+			method string
+			change []func(*http.Request)
+			want   int
+		}{
+			"no token":              {b, "POST", nil, http.StatusUnauthorized},
+			"a wrong token":         {b, "POST", []func(*http.Request){wrongToken}, http.StatusUnauthorized},
+			"a token without form":  {b, "POST", []func(*http.Request){bareToken}, http.StatusUnauthorized},
+			"another site":          {b, "POST", []func(*http.Request){withToken, elsewhere}, http.StatusForbidden},
+			"an old browser's site": {b, "POST", []func(*http.Request){withToken, onlyOrigin}, http.StatusForbidden},
+			"GET":                   {b, "GET", []func(*http.Request){withToken}, http.StatusMethodNotAllowed},
+			"PUT":                   {b, "PUT", []func(*http.Request){withToken}, http.StatusMethodNotAllowed},
+			"no token is set":       {without, "POST", []func(*http.Request){withToken}, http.StatusForbidden},
+			"an empty token":        {without, "POST", []func(*http.Request){func(r *http.Request) { r.Header.Set("Authorization", "Bearer ") }}, http.StatusForbidden},
+		} {
+			if code, text := c.bed.call(c.method, route.Path, body, c.change...); code != c.want {
+				t.Errorf("%s, %s: %d, want %d: %s", route.Path, name, code, c.want, text)
+			}
+		}
+	}
+	if changing != 5 {
+		t.Errorf("%d routes change something", changing)
+	}
+	if n, err := b.relay.Desk.Count(t.Context(), store.Dead, store.Filter{}); err != nil || n != 2 {
+		t.Errorf("%d dead letters are left, %v: a refused request has changed something", n, err)
+	}
+}
+
+// TestEveryLookingRoute: while no token is set it answers at once on this machine, with JSON, and
+// changes nothing.
+func TestEveryLookingRoute(t *testing.T) {
+	b := newBed(t, "http.token", "")
+	b.fill()
+	for _, route := range Routes() {
+		if route.Method != http.MethodGet || route.Path == "/readyz" {
+			continue
+		}
+		path := strings.Replace(route.Path, "{id}", b.dead[0].String(), 1)
+		if path == "/api/events" {
+			path += "?state=dead"
+		}
+		code, text := b.call("GET", path, "")
+		if code != http.StatusOK || !json.Valid([]byte(text)) {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+		if strings.Contains(text, "4111") {
+			t.Errorf("%s shows a payload: %s", path, text)
+		}
+		if code, text := b.call("GET", path, "", func(r *http.Request) { r.Host = "evil.example:9292" }); code != http.StatusForbidden {
+			t.Errorf("%s under a stranger's name: %d %s", path, code, text)
+		}
+	}
+	if code, text := b.call("GET", "/metrics", ""); code != http.StatusOK || !strings.Contains(text, "waybill_backlog") {
+		t.Errorf("/metrics: %d %s", code, text)
+	}
+}
+
+// TestAPayloadNeedsTheToken: also for whoever is on this machine.
+func TestAPayloadNeedsTheToken(t *testing.T) {
+	b := newBed(t)
+	b.fill()
+	path := "/api/events/" + b.dead[0].String() + "?payload=1"
+	if code, text := b.call("GET", path, ""); code != http.StatusUnauthorized || strings.Contains(text, "4111") {
+		t.Errorf("without: %d %s", code, text)
+	}
+	if code, text := b.call("GET", path, "", withToken); code != http.StatusOK || !strings.Contains(text, "4111") {
+		t.Errorf("with: %d %s", code, text)
+	}
+	open := newBed(t, "http.token", "") // where anybody on this machine may look
+	open.fill()
+	path = "/api/events/" + open.dead[0].String()
+	if code, text := open.call("GET", path, ""); code != http.StatusOK {
+		t.Errorf("no token is set: %d %s", code, text)
+	}
+	if code, text := open.call("GET", path+"?payload=1", ""); code != http.StatusForbidden || strings.Contains(text, "4111") {
+		t.Errorf("no token is set, and a payload is asked for: %d %s", code, text)
+	}
+}
+
+// TestFromElsewhereEverythingNeedsTheToken: but for the probes.
+func TestFromElsewhereEverythingNeedsTheToken(t *testing.T) {
+	b := newBed(t, "http.listen", "0.0.0.0:0")
+	for _, route := range append(Routes(), Route{Method: "GET", Path: "/metrics", access: look}) {
+		code, text := b.call(route.Method, strings.Replace(route.Path, "{id}", waybill.NewID().String(), 1), "")
+		if refused := code == http.StatusUnauthorized; refused == (route.access == open) {
+			t.Errorf("%s: %d %s", route.Path, code, text)
+		}
+	}
+	if code, text := b.call("GET", "/api/stats", "", withToken); code != http.StatusOK {
+		t.Errorf("with the token: %d %s", code, text)
+	}
+}
+
+func TestChanges(t *testing.T) {
+	b := newBed(t)
+	b.fill()
+	post := func(path, body string) string {
+		t.Helper()
+		code, text := b.call("POST", path, body, withToken)
+		if code != http.StatusOK {
+			t.Fatalf("%s: %d %s", path, code, text)
+		}
+		return text
+	}
+	ids := func(id waybill.ID) string { return `{"ids": ["` + id.String() + `"]}` }
+	if text := post("/api/dead/replay", ids(b.dead[0])); !strings.Contains(text, b.dead[0].String()) {
+		t.Error(text)
+	}
+	if text := post("/api/dead/discard", ids(b.dead[1])); !strings.Contains(text, b.dead[1].String()) {
+		t.Error(text)
+	}
+	if _, err := b.relay.Desk.Find(t.Context(), b.dead[1]); !errors.Is(err, admin.ErrNotFound) {
+		t.Errorf("it is still there: %v", err)
+	}
+	if text := post("/api/blocked/unblock", ids(b.failed)); !strings.Contains(text, b.failed.String()) {
+		t.Error(text)
+	}
+	group, ok := b.relay.Store.Tables.(store.Claimer)
+	if !ok {
+		t.Fatal("no claims")
+	}
+	key := waybill.NewID()
+	_, err := group.FailEvent(t.Context(), store.InboxEntry{Group: "BILLING", Key: key, Event: key, Type: "X"}, store.Failure{Owner: waybill.NewID(), Dead: true, Error: "no"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := post("/api/inbox/redrive", `{"group": "BILLING", "keys": ["`+key.String()+`"]}`); !strings.Contains(text, `"redriven": 1`) {
+		t.Error(text)
+	}
+	for name, c := range map[string]struct {
+		path, body string
+		want       int
+	}{
+		"a misspelt field":    {"/api/dead/discard", `{"ids": ["` + b.failed.String() + `"], "dryrun": true}`, http.StatusBadRequest},
+		"nothing":             {"/api/dead/discard", `{"ids": []}`, http.StatusBadRequest},
+		"two bodies":          {"/api/dead/discard", ids(b.failed) + "{}", http.StatusBadRequest},
+		"too much":            {"/api/dead/discard", `{"ids": ["` + strings.Repeat("A", bodyBytes) + `"]}`, http.StatusRequestEntityTooLarge},
+		"no key":              {"/api/keys/resolve", `{"operation": "o", "key": "k", "failed": true}`, http.StatusNotFound},
+		"no decision":         {"/api/keys/resolve", `{"operation": "o", "key": "k"}`, http.StatusBadRequest},
+		"no relay of a name":  {"/api/dead/discard?relay=other", ids(b.failed), http.StatusNotFound},
+		"no event of that id": {"/api/dead/discard", ids(b.failed), http.StatusOK},
+	} {
+		if code, text := b.call("POST", c.path, c.body, withToken); code != c.want {
+			t.Errorf("%s: %d, want %d: %s", name, code, c.want, text)
+		}
+	}
+}
+
+// TestReadinessIsProgress (failure mode 46): a relay that has never read is not ready, and one that reads is.
+func TestReadinessIsProgress(t *testing.T) {
+	b := newBed(t)
+	if code, text := b.call("GET", "/readyz", ""); code != http.StatusServiceUnavailable || !strings.Contains(text, "has not read the tables yet") {
+		t.Errorf("before it ran: %d %s", code, text)
+	}
+	if code, _ := b.call("GET", "/healthz", ""); code != http.StatusOK {
+		t.Errorf("it is alive: %d", code)
+	}
+}
+
+// TestExposureIsRefused: without a token, or without a certificate that keeps it secret.
+func TestExposureIsRefused(t *testing.T) {
+	secret := settings.NewSecret(token)
+	for _, c := range []struct {
+		listen  string
+		with    settings.Secret
+		cert    string
+		refused bool
+	}{
+		{listen: "127.0.0.1:0"},
+		{listen: "localhost:0"},
+		{listen: "[::1]:0"},
+		{listen: "0.0.0.0:0", refused: true},
+		{listen: ":0", refused: true},
+		{listen: "[::]:0", refused: true},
+		{listen: "10.0.0.1:0", refused: true},
+		{listen: "example.com:0", refused: true},
+		{listen: "127.0.0.1.example.com:0", refused: true},
+		{listen: "0.0.0.0:0", with: secret, refused: true},
+		{listen: "0.0.0.0:0", cert: "c.pem", refused: true},
+		{listen: "0.0.0.0:0", with: secret, cert: "c.pem"},
+	} {
+		err := Check(settings.HTTP{Enabled: true, Listen: c.listen, Token: c.with, Cert: c.cert, Key: c.cert})
+		if errors.Is(err, ErrExposed) != c.refused {
+			t.Errorf("%s, token %v, cert %q: %v", c.listen, !c.with.IsZero(), c.cert, err)
+		}
+	}
+	if err := Check(settings.HTTP{Listen: "0.0.0.0:0"}); err != nil {
+		t.Errorf("it is off: %v", err)
+	}
+}
+
+func TestTooManyAtATimeAreTurnedAway(t *testing.T) {
+	b := newBed(t)
+	inside, leave := make(chan struct{}), make(chan struct{})
+	h, err := newHandler(b.daemon, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-leave }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.handler = h
+	codes := make(chan int, atOnce)
+	for range atOnce {
+		go func() { code, _ := b.call("GET", "/metrics", "", withToken); codes <- code }()
+		<-inside
+	}
+	if code, _ := b.call("GET", "/api/stats", "", withToken); code != http.StatusServiceUnavailable {
+		t.Errorf("one too many: %d", code)
+	}
+	if code, _ := b.call("GET", "/healthz", ""); code != http.StatusOK {
+		t.Errorf("a probe of a daemon that is busy: %d", code)
+	}
+	close(leave)
+	for range atOnce {
+		if code := <-codes; code != http.StatusOK {
+			t.Errorf("one of them: %d", code)
+		}
+	}
+}
+
+// TestErrorsAreScrubbed: what a driver says may quote its address.
+func TestErrorsAreScrubbed(t *testing.T) {
+	b := newBed(t)
+	a := &api{scrub: settings.NewScrubber(b.daemon.Loaded.Secrets()...)}
+	w := httptest.NewRecorder()
+	a.fail(w, errors.New("cannot connect with "+token))
+	if w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), token) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// TestDoorsAreListed: the words of the table say what the code does.
+func TestDoorsAreListed(t *testing.T) {
+	if i := slices.IndexFunc(Routes(), func(r Route) bool { return r.Help == "" || r.Token == "" || r.answer == nil }); i >= 0 {
+		t.Errorf("%+v", Routes()[i])
+	}
+}

@@ -1,0 +1,162 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
+	"github.com/waybillhq/waybill/store"
+)
+
+// changes lets a relay's desk change the events that a request names.
+func changes[D any](change func(d *admin.Desk, ctx context.Context, ids ...waybill.ID) (D, error), show func(done D) view.Changed) func(*api, *http.Request) (any, error) {
+	return func(a *api, r *http.Request) (any, error) {
+		one, err := a.relay(r)
+		if err != nil {
+			return nil, err
+		}
+		ids, err := idsOf(r)
+		if err != nil {
+			return nil, err
+		}
+		done, err := change(one.Desk, r.Context(), ids...)
+		return show(done), err
+	}
+}
+
+func (a *api) inbox(r *http.Request) (any, error) {
+	one, err := a.relay(r)
+	if err != nil {
+		return nil, err
+	}
+	n, err := limit(r)
+	if err != nil {
+		return nil, err
+	}
+	q := r.URL.Query()
+	f := store.RecordFilter{Group: q.Get("group")}
+	if text := q.Get("state"); text != "" {
+		s, err := stateNamed(text, store.InboxProcessing, store.InboxSucceeded, store.InboxFailed, store.InboxDead)
+		if err != nil {
+			return nil, err
+		}
+		f.States = []store.InboxState{s}
+	}
+	var after waybill.ID
+	if text := q.Get("after_key"); text != "" {
+		if after, err = waybill.ParseID(text); err != nil {
+			return nil, refuse(http.StatusBadRequest, "after_key: the key that the page before ended with")
+		}
+	}
+	page, err := one.Groups.List(r.Context(), f, q.Get("after_group"), after, n)
+	if err != nil {
+		return nil, err
+	}
+	v := view.InboxPage{Records: []view.InboxRecord{}}
+	for _, rec := range page.Records {
+		v.Records = append(v.Records, view.InboxRecordOf(rec))
+	}
+	if page.More {
+		v.NextGroup, v.NextKey = page.Group, page.Key.String()
+	}
+	return v, nil
+}
+
+// stateNamed returns the state of a name.
+func stateNamed[S fmt.Stringer](text string, among ...S) (S, error) {
+	var none S
+	names := ""
+	for _, s := range among {
+		if s.String() == text {
+			return s, nil
+		}
+		names += " " + s.String()
+	}
+	return none, refuse(http.StatusBadRequest, "state: one of"+names)
+}
+
+func (a *api) redrive(r *http.Request) (any, error) {
+	one, err := a.relay(r)
+	if err != nil {
+		return nil, err
+	}
+	var in struct {
+		Group string       `json:"group"`
+		Keys  []waybill.ID `json:"keys"`
+	}
+	if err := body(r, &in); err != nil {
+		return nil, err
+	}
+	if in.Group == "" || len(in.Keys) == 0 || len(in.Keys) > mostRows {
+		return nil, refuse(http.StatusBadRequest, fmt.Sprintf("group, and from 1 to %d keys", mostRows))
+	}
+	n, err := one.Groups.Redrive(r.Context(), in.Group, in.Keys...)
+	return map[string]int{"redriven": n}, err
+}
+
+func (a *api) keys(r *http.Request) (any, error) {
+	one, err := a.relay(r)
+	if err != nil {
+		return nil, err
+	}
+	n, err := limit(r)
+	if err != nil {
+		return nil, err
+	}
+	q := r.URL.Query()
+	f := store.KeyFilter{Tenant: q.Get("tenant_id"), Operation: q.Get("operation")}
+	if text := q.Get("state"); text != "" {
+		s, err := stateNamed(text, store.KeyProcessing, store.KeySucceeded, store.KeyFailed, store.KeyUncertain)
+		if err != nil {
+			return nil, err
+		}
+		f.States = []store.KeyState{s}
+	}
+	after := store.KeyID{Tenant: q.Get("after_tenant"), Operation: q.Get("after_operation"), Key: q.Get("after_key")}
+	page, err := one.Keys.List(r.Context(), f, after, n)
+	if err != nil {
+		return nil, err
+	}
+	shown := []view.KeyRecord{}
+	for _, rec := range page.Records {
+		shown = append(shown, view.KeyRecordOf(rec))
+	}
+	return map[string]any{"keys": shown, "more": page.More}, nil
+}
+
+// decided is for how long a decision about a key is remembered.
+const decided = 24 * time.Hour
+
+func (a *api) resolve(r *http.Request) (any, error) {
+	one, err := a.relay(r)
+	if err != nil {
+		return nil, err
+	}
+	var in struct {
+		Tenant    string          `json:"tenant_id"`
+		Operation string          `json:"operation"`
+		Key       string          `json:"key"`
+		Failed    bool            `json:"failed"`
+		Answer    json.RawMessage `json:"answer"`
+		Ref       string          `json:"ref"`
+	}
+	if err := body(r, &in); err != nil {
+		return nil, err
+	}
+	if in.Operation == "" || in.Key == "" || in.Failed == (len(in.Answer) > 0) {
+		return nil, refuse(http.StatusBadRequest, "operation, key, and either failed or answer: did it happen, or not?")
+	}
+	id, state := store.KeyID{Tenant: in.Tenant, Operation: in.Operation, Key: in.Key}, store.KeyFailed
+	if in.Failed {
+		err = one.Keys.RunAgain(r.Context(), id, "an operator says that it did not happen", decided)
+	} else {
+		state = store.KeySucceeded
+		err = one.Keys.Done(r.Context(), id, store.KeyAnswer{Ref: in.Ref, Result: in.Answer, ContentType: waybill.JSON, TTL: decided})
+	}
+	return map[string]any{"resolved": err == nil, "state": state.String()}, err
+}

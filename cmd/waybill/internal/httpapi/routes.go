@@ -1,0 +1,271 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/daemon"
+	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Routes returns everything that can be asked, but for /metrics.
+func Routes() []Route {
+	all := []Route{
+		{Method: "GET", Path: healthPath, access: open, answer: (*api).health, Help: "Whether the process is alive. It says nothing about its work"},
+		{Method: "GET", Path: readyPath, access: open, answer: (*api).ready, Help: "Whether every relay gets anywhere; 503 if not, with the reason. Names of relays and destinations only for who may look"},
+		{Method: "GET", Path: "/api/stats", access: look, answer: (*api).stats, Help: "What waits, what failed, who delivers"},
+		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=, by type, aggregate_type, aggregate_id, tenant_id; limit, after"},
+		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "The journey of one event; ?payload=1 needs the token"},
+		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters, as /api/events"},
+		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Desk).Replay, view.ReplayedOf), Help: "Has dead letters delivered again: {\"ids\": […]}"},
+		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Desk).Discard, view.ChangedOf), Help: "Deletes dead letters for good: {\"ids\": […]}"},
+		{Method: "GET", Path: "/api/blocked", access: look, answer: (*api).blocked, Help: "Aggregates that wait for one of their events"},
+		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: changes((*admin.Desk).Unblock, view.ChangedOf), Help: "Lets aggregates go on: {\"ids\": […]}"},
+		{Method: "GET", Path: "/api/inbox", access: look, answer: (*api).inbox, Help: "Records of a ?group= that did not succeed, or of a state; limit, after_group, after_key"},
+		{Method: "POST", Path: "/api/inbox/redrive", access: change, answer: (*api).redrive, Help: "Lets records be tried again: {\"group\": …, \"keys\": […]}"},
+		{Method: "GET", Path: "/api/keys", access: look, answer: (*api).keys, Help: "Idempotency keys that did not succeed, or of a state; tenant_id, operation, limit"},
+		{
+			Method: "POST", Path: "/api/keys/resolve", access: change, answer: (*api).resolve,
+			Help: "Decides about an uncertain key: {\"tenant_id\": …, \"operation\": …, \"key\": …, and \"failed\": true or \"answer\": {…}}",
+		},
+	}
+	for i := range all {
+		all[i].Token = map[access]string{open: "no", look: "if one is set", change: "always"}[all[i].access]
+	}
+	return all
+}
+
+// The probes.
+const (
+	healthPath = "/healthz"
+	readyPath  = "/readyz"
+)
+
+type health struct {
+	Status string    `json:"status"`
+	Since  time.Time `json:"since"`
+}
+
+func (a *api) health(*http.Request) (any, error) { return health{"alive", a.daemon.Started}, nil }
+
+// readiness is how every relay gets on.
+type readiness struct {
+	Ready  bool         `json:"ready"`
+	Relays []relayState `json:"relays"`
+}
+
+type relayState struct {
+	Relay  string `json:"relay,omitempty"`
+	Ready  bool   `json:"ready"`
+	Reason string `json:"reason,omitempty"`
+	// Read is when the tables were last read with success.
+	Read  time.Time  `json:"read,omitzero"`
+	Lanes view.Lanes `json:"lanes"`
+	// Down is how many destinations are down, and Paused their names.
+	Down   int      `json:"destinations_down,omitempty"`
+	Paused []string `json:"paused,omitempty"`
+}
+
+func (r readiness) status() int {
+	if r.Ready {
+		return http.StatusOK
+	}
+	return http.StatusServiceUnavailable
+}
+
+// ready is about progress: a process that runs and delivers nothing is not ready.
+// It needs no token, and names relays and destinations only to who may look: their names tell what
+// a company does, and with whom.
+func (a *api) ready(r *http.Request) (any, error) {
+	named := a.unlocked() || r.Header.Get("Authorization") != "" && a.authorised(r) == nil
+	out := readiness{Ready: true, Relays: []relayState{}}
+	for _, r := range a.daemon.Relays {
+		if !r.Settings.Relay.Enabled {
+			continue
+		}
+		report := r.Progress.Report()
+		s := relayState{
+			Reason: r.Progress.Stuck(a.http.ReadyAge), Read: report.Read, Lanes: view.Lanes{Total: report.Total, Owned: report.Owned},
+			Down: len(report.Paused),
+		}
+		if named {
+			s.Relay, s.Paused = r.Name(), report.Paused
+		}
+		s.Ready = s.Reason == ""
+		out.Ready = out.Ready && s.Ready
+		out.Relays = append(out.Relays, s)
+	}
+	return out, nil
+}
+
+// relay returns the relay that a request is about: the only one, or the one that ?relay= names.
+func (a *api) relay(r *http.Request) (*daemon.Relay, error) {
+	name := r.URL.Query().Get("relay")
+	for _, one := range a.daemon.Relays {
+		if one.Name() == name || name == "" && len(a.daemon.Relays) == 1 {
+			return one, nil
+		}
+	}
+	if name == "" {
+		return nil, refuse(http.StatusBadRequest, "there are several relays: add ?relay=NAME")
+	}
+	return nil, refuse(http.StatusNotFound, fmt.Sprintf("no relay is called %q", name))
+}
+
+const (
+	defaultLimit = 50
+	mostRows     = 1000
+)
+
+// limit returns how many rows are asked for.
+func limit(r *http.Request) (int, error) {
+	text := r.URL.Query().Get("limit")
+	if text == "" {
+		return defaultLimit, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > mostRows {
+		return 0, refuse(http.StatusBadRequest, fmt.Sprintf("limit: a number from 1 to %d", mostRows))
+	}
+	return n, nil
+}
+
+func (a *api) stats(r *http.Request) (any, error) {
+	one, err := a.relay(r)
+	if err != nil {
+		return nil, err
+	}
+	s, err := one.Desk.Stats(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	v := view.StatsOf(s)
+	groups, err := one.Groups.Stats(r.Context(), false)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		v.Groups = append(v.Groups, view.GroupOf(g))
+	}
+	k, err := one.Keys.Stats(r.Context())
+	v.Keys = view.KeysOf(k)
+	return v, err
+}
+
+func (a *api) events(r *http.Request) (any, error) {
+	var f store.Filter
+	s, ok := view.ParseState(r.URL.Query().Get("state"), &f)
+	if !ok {
+		return nil, refuse(http.StatusBadRequest, "state: ready, delayed, scheduled, failed, dead or delivered")
+	}
+	return a.list(r, s, f)
+}
+
+func (a *api) dead(r *http.Request) (any, error) { return a.list(r, store.Dead, store.Filter{}) }
+
+func (a *api) list(r *http.Request, state store.State, f store.Filter) (any, error) {
+	one, err := a.relay(r)
+	if err != nil {
+		return nil, err
+	}
+	n, err := limit(r)
+	if err != nil {
+		return nil, err
+	}
+	q := r.URL.Query()
+	var after int64
+	if text := q.Get("after"); text != "" {
+		if after, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return nil, refuse(http.StatusBadRequest, "after: the number that the page before ended with")
+		}
+	}
+	f.Type, f.AggregateType, f.AggregateID, f.TenantID = q.Get("type"), q.Get("aggregate_type"), q.Get("aggregate_id"), q.Get("tenant_id")
+	page, err := one.Desk.List(r.Context(), state, f, after, n)
+	if err != nil {
+		return nil, err
+	}
+	return view.PageOf(page), nil
+}
+
+func (a *api) event(r *http.Request) (any, error) {
+	one, err := a.relay(r)
+	if err != nil {
+		return nil, err
+	}
+	id, err := waybill.ParseID(r.PathValue("id"))
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "that is not an event's id")
+	}
+	payload := r.URL.Query().Get("payload") == "1"
+	if payload {
+		if err := a.authorised(r); err != nil {
+			return nil, err
+		}
+	}
+	j, err := one.Desk.Journey(r.Context(), id)
+	if err != nil {
+		return nil, err
+	}
+	v := view.JourneyOf(j)
+	if payload {
+		v.Event = v.Event.WithPayload(&j.Event)
+	}
+	return v, nil
+}
+
+func (a *api) blocked(r *http.Request) (any, error) {
+	one, err := a.relay(r)
+	if err != nil {
+		return nil, err
+	}
+	n, err := limit(r)
+	if err != nil {
+		return nil, err
+	}
+	all, err := one.Desk.Blocked(r.Context(), n)
+	shown := []view.Blocked{}
+	for _, b := range all {
+		shown = append(shown, view.BlockedOf(b))
+	}
+	return map[string]any{"blocked": shown}, err
+}
+
+// body reads the JSON of a request, and nothing that it does not know: a misspelt name must not mean everything.
+func body(r *http.Request, v any) error {
+	dec := json.NewDecoder(r.Body)
+	dec.DisallowUnknownFields()
+	err := dec.Decode(v)
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return err
+	case err != nil:
+		return refuse(http.StatusBadRequest, "the body is not the JSON that is asked for: "+err.Error())
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return refuse(http.StatusBadRequest, "there is something behind the JSON")
+	}
+	return nil
+}
+
+// idsOf reads which events a change is about.
+func idsOf(r *http.Request) ([]waybill.ID, error) {
+	var in struct {
+		IDs []waybill.ID `json:"ids"`
+	}
+	if err := body(r, &in); err != nil {
+		return nil, err
+	}
+	if len(in.IDs) == 0 || len(in.IDs) > mostRows {
+		return nil, refuse(http.StatusBadRequest, fmt.Sprintf("ids: from 1 to %d of them", mostRows))
+	}
+	return in.IDs, nil
+}

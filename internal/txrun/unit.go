@@ -1,0 +1,207 @@
+// Package txrun runs one unit of work: a transaction, the events it has taken and what must happen after it. It is the
+// one transaction runner of the flow: outbox, inbox and idempotency keys all use it, so that what one writes inside
+// another joins it, and everything after the commit happens once.
+package txrun
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Writer is told what became of the events it wrote. It is comparable: units group events by writer.
+type Writer interface {
+	// WantsCommitted says whether Committed does anything; knowing it saves a statement where savepoints cannot be seen.
+	WantsCommitted() bool
+	Accepted(ctx context.Context, evs []waybill.Event)
+	Committed(ctx context.Context, evs []waybill.Event)
+	RolledBack(ctx context.Context, evs []waybill.Event)
+}
+
+// Unit is one transaction that a [Runner] began. Its methods are safe for concurrent use as far as the transaction is.
+type Unit[T any] struct {
+	session store.Session[T]
+	opts    sql.TxOptions
+
+	mu            sync.Mutex
+	over          bool
+	broken        error
+	written       []*written
+	beforeCommit  []func(context.Context) error
+	afterCommit   []func()
+	afterRollback []func()
+	tracked       map[any]bool
+}
+
+// written is the events of one write. They are kept as they came, in one piece: a large write would otherwise be copied once
+// more at every step.
+type written struct {
+	writer Writer
+	evs    []waybill.Event
+	// placed says where each went, once the transaction has taken them. One that was absorbed has another id than its event.
+	placed []store.AppendResult
+}
+
+// accepted reports whether the transaction has taken the i-th event, as itself.
+func (w *written) accepted(i int) bool { return w.placed != nil && w.placed[i].ID == w.evs[i].ID }
+
+// absorbed reports whether a pending event with the same dedup key stands for the i-th.
+func (w *written) absorbed(i int) bool { return w.placed != nil && w.placed[i].ID != w.evs[i].ID }
+
+// without returns the events for which drop is false. It copies nothing if that is all of them.
+func (w *written) without(drop func(i int) bool) []waybill.Event {
+	for i := range w.evs {
+		if !drop(i) {
+			continue
+		}
+		kept := append([]waybill.Event(nil), w.evs[:i]...)
+		for j := i + 1; j < len(w.evs); j++ {
+			if !drop(j) {
+				kept = append(kept, w.evs[j])
+			}
+		}
+		return kept
+	}
+	return w.evs
+}
+
+// Tx returns the unit's transaction.
+func (u *Unit[T]) Tx() T { return u.session.Tx() }
+
+// Write puts events into the transaction tx, which the unit owns. With now, it returns where each went; without, they
+// may wait for the transaction's next round trip, and placed is nil.
+func (u *Unit[T]) Write(
+	ctx context.Context, db store.Appender[T], w Writer, tx T, evs []waybill.Event, now bool,
+) (placed []store.AppendResult, err error) {
+	if err := u.Usable(); err != nil {
+		return nil, err
+	}
+	batch := u.offer(w, evs)
+	accept := func(placed []store.AppendResult) { u.accept(ctx, batch, placed) }
+	if d, ok := u.session.(store.Deferrer[T]); ok && !now {
+		err = d.Defer(ctx, tx, evs, accept)
+	} else if placed, err = db.Append(ctx, tx, evs); err == nil {
+		accept(placed)
+	}
+	if err != nil {
+		// The database refused: on most of them the transaction is worth nothing now, and on MySQL it may have ended.
+		// Swallowing this error must not commit the rest.
+		u.Break(err)
+		return nil, err
+	}
+	return placed, nil
+}
+
+// offer notes events that are about to be written.
+func (u *Unit[T]) offer(w Writer, evs []waybill.Event) *written {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	batch := &written{writer: w, evs: evs}
+	u.written = append(u.written, batch)
+	return batch
+}
+
+// accept notes what the transaction has taken, and tells the writer.
+func (u *Unit[T]) accept(ctx context.Context, batch *written, placed []store.AppendResult) {
+	u.mu.Lock()
+	batch.placed = placed
+	u.mu.Unlock()
+	if evs := batch.without(batch.absorbed); len(evs) > 0 {
+		batch.writer.Accepted(ctx, evs)
+	}
+}
+
+// Usable returns nil while the unit can take statements.
+func (u *Unit[T]) Usable() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.over {
+		return waybill.ErrTxDone
+	}
+	return nil
+}
+
+// Break makes the unit roll back at its end, whatever its function returns.
+func (u *Unit[T]) Break(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.broken == nil {
+		u.broken = err
+	}
+}
+
+// BeforeCommit adds a function that runs inside the transaction, last; an error rolls it back. key makes a second call
+// with the same key do nothing.
+func (u *Unit[T]) BeforeCommit(key any, fn func(context.Context) error) error {
+	return u.register(func() {
+		if u.tracked[key] {
+			return
+		}
+		if u.tracked == nil {
+			u.tracked = make(map[any]bool)
+		}
+		u.tracked[key] = true
+		u.beforeCommit = append(u.beforeCommit, fn)
+	})
+}
+
+// AfterCommit adds a function that runs once the transaction has committed.
+func (u *Unit[T]) AfterCommit(fn func()) error {
+	return u.register(func() { u.afterCommit = append(u.afterCommit, fn) })
+}
+
+// AfterRollback adds a function that runs once the transaction has rolled back.
+func (u *Unit[T]) AfterRollback(fn func()) error {
+	return u.register(func() { u.afterRollback = append(u.afterRollback, fn) })
+}
+
+func (u *Unit[T]) register(add func()) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.over {
+		return waybill.ErrTxDone
+	}
+	add()
+	return nil
+}
+
+// finish closes the unit to further work and returns what it has.
+func (u *Unit[T]) finish() (batches []*written, commit, rollback []func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.over = true
+	return u.written, u.afterCommit, u.afterRollback
+}
+
+// UncertainError says that a commit was sent and its answer never came.
+type UncertainError struct {
+	Events []waybill.ID
+	Err    error
+}
+
+func (e *UncertainError) Error() string { return e.Err.Error() }
+func (e *UncertainError) Unwrap() error { return e.Err }
+
+// contained calls fn and logs a panic instead of passing it on: what runs after the write must not change it.
+func contained(logger *slog.Logger, what string, fn func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			logger.Error("waybill: "+what+" panicked", "panic", fmt.Sprint(r))
+		}
+	}()
+	fn()
+}
+
+// rolledBack is the error of a unit whose function returned nil although something in it had failed.
+func rolledBack(cause error) error {
+	if errors.Is(cause, waybill.ErrUncertain) {
+		return cause
+	}
+	return fmt.Errorf("waybill: rolled back, because something inside failed: %w", cause)
+}

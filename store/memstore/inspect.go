@@ -1,0 +1,113 @@
+package memstore
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Stats implements [store.Inspector].
+func (t *tables) Stats(context.Context) (store.Stats, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := store.Stats{
+		Now: clock(), Ready: t.count[store.Ready], Dead: t.count[store.Dead], Holding: int64(len(t.holding)),
+		Membership: t.membership(time.Now()),
+	}
+	for i := range t.queues {
+		q := &t.queues[i]
+		for r := range q.ready.all {
+			if s.Oldest.IsZero() || r.CreatedAt.Before(s.Oldest) {
+				s.Oldest = r.CreatedAt
+			}
+			break
+		}
+		for r := range q.delayed {
+			if r.Attempts > 0 {
+				s.Failed++
+			}
+			s.MaxAttempts = max(s.MaxAttempts, r.Attempts)
+		}
+	}
+	s.Scheduled = t.count[store.Delayed] - s.Failed
+	return s, nil
+}
+
+// Count implements [store.Inspector].
+func (t *tables) Count(_ context.Context, state store.State, f store.Filter) (int64, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found, err := t.choose(state, f, 0)
+	return int64(len(found)), err
+}
+
+// List implements [store.Inspector].
+func (t *tables) List(_ context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found, err := t.choose(state, f, after)
+	slices.SortFunc(found, bySeq)
+	return copyRecords(found[:min(max(limit, 0), len(found))]), err
+}
+
+// Find implements [store.Inspector].
+func (t *tables) Find(_ context.Context, id waybill.ID) ([]store.Record, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.rows[id]; r != nil {
+		return copyRecords([]*record{r}), nil
+	}
+	return nil, nil
+}
+
+func copyRecords(rs []*record) []store.Record {
+	var out []store.Record
+	for _, r := range rs {
+		out = append(out, store.Record{Row: copyRow(r), State: r.state, EndedAt: r.ended})
+	}
+	return out
+}
+
+// choose returns the records of a state that fit the filter and come after a seq, in any order; mu is held.
+func (t *tables) choose(state store.State, f store.Filter, after int64) ([]*record, error) {
+	var found []*record
+	look := func(r *record) bool {
+		if r.Seq > after && fits(r, f) {
+			found = append(found, r)
+		}
+		return true
+	}
+	switch state {
+	case store.Ready:
+		for i := range t.queues {
+			t.queues[i].ready.all(look)
+		}
+	case store.Delayed:
+		for i := range t.queues {
+			t.queues[i].delayed(look)
+		}
+	case store.Dead:
+		t.buried.all(look)
+	case store.Delivered:
+		t.history.all(look)
+	default:
+		return nil, fmt.Errorf("memstore: there is no %v", state)
+	}
+	return found, nil
+}
+
+func fits(r *record, f store.Filter) bool {
+	if f.NoTenant {
+		f.TenantID = ""
+	}
+	f.Failed = f.Failed && !f.Untried
+	same := func(want, got string) bool { return want == "" || want == got }
+	ev := &r.Event
+	return same(f.Type, ev.Type) && same(f.AggregateType, ev.AggregateType) && same(f.AggregateID, ev.AggregateID) &&
+		same(f.TenantID, ev.TenantID) && (!f.Holding || r.Holds) && (!f.Failed || r.Attempts > 0) &&
+		(!f.NoTenant || ev.TenantID == "") && (!f.Untried || r.Attempts == 0)
+}

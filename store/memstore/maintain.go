@@ -1,0 +1,186 @@
+package memstore
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill/store"
+)
+
+// Purge implements [store.Maintainer].
+func (t *tables) Purge(_ context.Context, state store.State, age time.Duration, limit int) (int, error) {
+	if state != store.Delivered && state != store.Dead {
+		return 0, fmt.Errorf("memstore: purge: rows that are %v are not purged", state)
+	}
+	if age < 0 {
+		return 0, fmt.Errorf("memstore: purge: the age %v is negative", age)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	cutoff := clock().Add(-age)
+	s := &t.buried
+	if state == store.Delivered {
+		s = &t.history
+	}
+	var old []*record
+	for r := range s.all {
+		if len(old) >= limit || !r.ended.Before(cutoff) {
+			break
+		}
+		old = append(old, r)
+	}
+	for _, r := range old {
+		t.remove(r)
+	}
+	if len(old) > 0 {
+		t.forgetUntil(cutoff)
+	}
+	return len(old), nil
+}
+
+// forgetUntil notes that events written until then may have left no trace; mu is held.
+func (t *tables) forgetUntil(last time.Time) {
+	if up := last.Truncate(time.Second); up.Before(last) {
+		last = up.Add(time.Second)
+	}
+	// Texts of this form sort as the times do; "never" is behind all of them, and no time at all before.
+	t.reaches = max(t.reaches, last.UTC().Format(time.RFC3339))
+}
+
+// PurgeWritten implements [store.Maintainer].
+func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (int, error) {
+	if age < 0 {
+		return 0, fmt.Errorf("memstore: purge: the age %v is negative", age)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.relayLive() {
+		return 0, fmt.Errorf("memstore: purge: %w", store.ErrRelayLive)
+	}
+	cutoff := clock().Add(-age)
+	var old []*record
+	for _, r := range t.rows {
+		if r.state == store.Ready && r.taker == nil && r.CreatedAt.Before(cutoff) && r.DueAt.Before(cutoff) {
+			old = append(old, r)
+		}
+	}
+	slices.SortFunc(old, func(a, b *record) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), bySeq(a, b)) })
+	old = old[:min(max(limit, 0), len(old))]
+	for _, r := range old {
+		t.deliver(r, false) // which leaves no trace of it either
+	}
+	return len(old), nil
+}
+
+// MakeReady implements [store.Maintainer].
+func (t *tables) MakeReady(_ context.Context, limit int) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.relayLive() {
+		return 0, fmt.Errorf("memstore: make ready: %w", store.ErrRelayLive)
+	}
+	now := clock()
+	var due []*record
+	for _, r := range t.rows {
+		if r.state == store.Delayed && r.taker == nil && !r.DueAt.After(now) {
+			due = append(due, r)
+		}
+	}
+	slices.SortFunc(due, func(a, b *record) int { return cmp.Or(a.DueAt.Compare(b.DueAt), bySeq(a, b)) })
+	due = due[:min(max(limit, 0), len(due))]
+	for _, r := range due {
+		t.move(r, store.Ready, func(next *record) {
+			next.putOff(r.DueAt)
+			next.Attempts, next.Replay, next.Holds, next.LastError = 0, 0, false, ""
+		})
+	}
+	return len(due), nil
+}
+
+// relayLive reports whether any relay is running; mu is held.
+func (t *tables) relayLive() bool {
+	now := time.Now()
+	for id := range t.nodes {
+		if t.liveAt(id, now) {
+			return true
+		}
+	}
+	return false
+}
+
+// Tidy implements [store.Maintainer].
+func (t *tables) Tidy(context.Context, time.Duration) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	for id := range t.nodes {
+		if !t.liveAt(id, now) {
+			delete(t.nodes, id)
+		}
+	}
+	return nil
+}
+
+// SetLanes implements [store.Maintainer].
+func (t *tables) SetLanes(ctx context.Context, n int) error {
+	if n < 1 || n > maxLanes {
+		return fmt.Errorf("memstore: %d lanes are not between 1 and %d", n, maxLanes)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.still(ctx); err != nil {
+		return fmt.Errorf("memstore: lanes: %w", err)
+	}
+	// All start above the highest epoch of any: a lane that is removed now and added later must not see one again. What
+	// the owner of one lane left behind may now be in any.
+	var next lane
+	for _, l := range t.lanes {
+		next.epoch, next.window = max(next.epoch, l.epoch+1), max(next.window, l.window)
+		next.dirty = next.dirty || l.dirty || !l.owner.IsZero()
+	}
+	t.lanes = slices.Repeat([]lane{next}, n)
+	t.queues = newQueues(n)
+	clear(t.follow)
+	pending := make([]*record, 0, t.count[store.Ready]+t.count[store.Delayed])
+	for _, r := range t.rows {
+		switch {
+		case r.state == store.Delivered:
+			continue
+		case r.Event.Ordered():
+			r.Lane = store.LaneOf(r.Event.TenantID, r.Event.AggregateType, r.Event.AggregateID, n)
+		default:
+			r.Lane = store.LaneOf("", "", r.ID.String(), n)
+		}
+		if r.pending() {
+			pending = append(pending, r)
+		}
+	}
+	slices.SortFunc(pending, bySeq)
+	for _, r := range pending {
+		t.enqueue(r)
+	}
+	return nil
+}
+
+// still returns when no relay is live and no transaction is open that has written or recorded anything: those know lanes
+// that are about to change; mu is held, but not while it waits.
+func (t *tables) still(ctx context.Context) error {
+	for {
+		if t.relayLive() {
+			return store.ErrRelayLive
+		}
+		open := t.sharer(func(int, *lane) bool { return true })
+		for _, x := range t.writing {
+			open = x
+		}
+		if open == nil {
+			return nil
+		}
+		if err := t.await(ctx, open); err != nil {
+			return err
+		}
+	}
+}

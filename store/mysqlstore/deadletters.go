@@ -1,0 +1,232 @@
+package mysqlstore
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// transact runs fn in a transaction of its own. After a deadlock nothing of it is left, and it is run again: fn begins from scratch.
+func (s *Store) transact(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	for round := 0; ; round++ {
+		err := s.transactOnce(ctx, fn)
+		if number(err) != errDeadlock || round == maxRounds {
+			return s.explain(err)
+		}
+	}
+}
+
+// transactOnce works at READ COMMITTED: a look shows the present, and what is not there is not locked.
+func (s *Store) transactOnce(ctx context.Context, fn func(tx *sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// deadLetter is what a replay has to know of one.
+type deadLetter struct {
+	id  waybill.ID
+	seq int64
+	key dedupKey
+}
+
+// Replay implements [store.DeadLetters]. It locks the dead letters, then takes their keys as a producer does, and then moves them.
+func (s *Store) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
+	var out store.Replayed
+	if len(ids) == 0 {
+		return out, nil
+	}
+	err := s.transact(ctx, func(tx *sql.Tx) error {
+		letters, err := s.lockDead(ctx, tx, ids)
+		if err != nil {
+			return err
+		}
+		if out, err = s.retake(ctx, tx, letters); err != nil {
+			return err
+		}
+		now, err := readClock(ctx, tx) // one moment for all, so that their order is that of seq
+		if err != nil {
+			return err
+		}
+		for part := range parts(out.IDs, maxIDs) {
+			for _, statement := range []string{fill(s.sql.replay, "{now}", utc(now)), s.sql.dropDead} {
+				if _, err := tx.ExecContext(ctx, fill(statement, "{ids}", idList(part))); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return store.Replayed{}, err
+	}
+	return out, nil
+}
+
+// readClock returns the database's time.
+func readClock(ctx context.Context, q querier) (time.Time, error) {
+	var now int64
+	err := each(ctx, q, `SELECT `+micros+`UTC_TIMESTAMP(6))`, nil, nil, &now)
+	return time.UnixMicro(now).UTC(), err
+}
+
+// lockDead locks those of the events that are dead, in the order of their ids, and returns them, the oldest first.
+func (s *Store) lockDead(ctx context.Context, tx querier, ids []waybill.ID) ([]deadLetter, error) {
+	var letters []deadLetter
+	for part := range parts(sortedIDs(ids), maxIDs) {
+		var id scanID
+		var seq int64
+		var tenant, key []byte
+		err := each(ctx, tx, fill(s.sql.lockDead, "{ids}", idList(part)), nil, func() {
+			letters = append(letters, deadLetter{waybill.ID(id), seq, dedupKey{string(tenant), string(key)}})
+		}, &id, &seq, &tenant, &key)
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(letters, func(a, b deadLetter) int { return cmp.Compare(a.seq, b.seq) })
+	return letters, nil
+}
+
+// sortedIDs returns every id once, in the order in which all who lock several lock them.
+func sortedIDs(ids []waybill.ID) []waybill.ID {
+	sorted := slices.Clone(ids)
+	slices.SortFunc(sorted, func(a, b waybill.ID) int { return bytes.Compare(a[:], b[:]) })
+	return slices.Compact(sorted)
+}
+
+// retake takes the dedup keys of dead letters again and returns which of them can be replayed; of several with one key, the oldest. One
+// whose id is pending too, because it came twice, is refused like one whose key is taken.
+func (s *Store) retake(ctx context.Context, tx querier, letters []deadLetter) (store.Replayed, error) {
+	var out store.Replayed
+	f, err := s.facts(ctx, tx)
+	if err != nil {
+		return out, err
+	}
+	f.readCommitted = true // whatever the session's default is
+	pending, err := s.pending(ctx, tx, letters)
+	if err != nil {
+		return out, err
+	}
+	holders := make(map[dedupKey]waybill.ID)
+	var keys []dedupKey
+	for _, l := range letters {
+		if _, again := holders[l.key]; l.key.key != "" && !again && !pending[l.id] {
+			holders[l.key] = l.id
+			keys = append(keys, l.key)
+		}
+	}
+	slices.SortFunc(keys, compareKeys)
+	for part := range parts(keys, maxIDs) {
+		if err := s.takeSorted(ctx, tx, f, part, holders); err != nil {
+			return out, err
+		}
+	}
+	for _, l := range letters {
+		switch holder := holders[l.key]; {
+		case pending[l.id]:
+			out.Refused = append(out.Refused, store.Refusal{ID: l.id, Holder: l.id})
+		case l.key.key != "" && holder != l.id:
+			out.Refused = append(out.Refused, store.Refusal{ID: l.id, Holder: holder})
+		default:
+			out.IDs = append(out.IDs, l.id)
+		}
+	}
+	return out, nil
+}
+
+// pending returns which of the dead letters have an id that is pending.
+func (s *Store) pending(ctx context.Context, tx querier, letters []deadLetter) (map[waybill.ID]bool, error) {
+	pending := make(map[waybill.ID]bool)
+	for part := range parts(letters, maxIDs) {
+		ids := make([]waybill.ID, len(part))
+		for i, l := range part {
+			ids[i] = l.id
+		}
+		var id scanID
+		query := fill(s.sql.present, "{marks}", marks(len(ids)))
+		err := each(ctx, tx, query, append(idArgs(ids), idArgs(ids)...), func() { pending[waybill.ID(id)] = true }, &id)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return pending, nil
+}
+
+// Discard implements [store.DeadLetters].
+func (s *Store) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+	return s.mend(ctx, ids, true, change{s.sql.lockDeadIDs, s.sql.dropDead})
+}
+
+// Unblock implements [store.DeadLetters].
+func (s *Store) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+	return s.mend(ctx, ids, false, change{s.sql.lockHolding[0], s.sql.unblock[0]}, change{s.sql.lockHolding[1], s.sql.unblock[1]})
+}
+
+// change is a statement that locks rows and returns their ids and when they were written, and one that changes rows by id.
+type change struct{ lock, run string }
+
+// mend runs changes in one transaction and returns what they changed, in the order of ids. Where rows are gone for good, it notes that
+// "not found" does not mean "never was" for events as old as they were.
+func (s *Store) mend(ctx context.Context, ids []waybill.ID, gone bool, changes ...change) ([]waybill.ID, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var done map[waybill.ID]bool
+	err := s.transact(ctx, func(tx *sql.Tx) error {
+		done = make(map[waybill.ID]bool, len(ids))
+		var newest int64
+		for _, c := range changes {
+			for part := range parts(sortedIDs(ids), maxIDs) {
+				written, err := c.apply(ctx, tx, part, done)
+				if err != nil {
+					return err
+				}
+				newest = max(newest, written)
+			}
+		}
+		if !gone || len(done) == 0 {
+			return nil
+		}
+		return s.moveHistoryFrom(ctx, tx, time.UnixMicro(newest))
+	})
+	if err != nil {
+		return nil, err
+	}
+	var changed []waybill.ID
+	for _, id := range ids {
+		if done[id] {
+			changed = append(changed, id)
+			delete(done, id) // an id that was handed in twice was changed once
+		}
+	}
+	return changed, nil
+}
+
+// apply notes in done what was changed, and returns when the newest of it was written.
+func (c change) apply(ctx context.Context, tx querier, ids []waybill.ID, done map[waybill.ID]bool) (newest int64, err error) {
+	var locked []waybill.ID
+	var id scanID
+	var written int64
+	err = each(ctx, tx, fill(c.lock, "{ids}", idList(ids)), nil, func() {
+		locked, newest = append(locked, waybill.ID(id)), max(newest, written)
+		done[waybill.ID(id)] = true
+	}, &id, &written)
+	if err != nil || len(locked) == 0 {
+		return 0, err
+	}
+	_, err = tx.ExecContext(ctx, fill(c.run, "{ids}", idList(locked)))
+	return newest, err
+}

@@ -1,0 +1,143 @@
+package mysqlstore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Stats implements [store.Inspector]. All of it is read from one snapshot, and so as of one moment.
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+	if err != nil {
+		return store.Stats{}, s.explain(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	var st store.Stats
+	var now int64
+	var oldest sql.NullInt64
+	err = each(ctx, tx, s.sql.stats, nil, nil, &now, &st.Ready, &oldest, &st.Scheduled, &st.Failed, &st.MaxAttempts, &st.Dead, &st.Holding)
+	if err != nil {
+		return store.Stats{}, s.explain(err)
+	}
+	st.Now, st.Oldest = time.UnixMicro(now).UTC(), timeOf(oldest)
+	if st.Membership, err = s.membership(ctx, tx, st.Now); err != nil {
+		return store.Stats{}, s.explain(err)
+	}
+	return st, nil
+}
+
+// membership returns who is live at the time of now.
+func (s *Store) membership(ctx context.Context, q querier, now time.Time) (store.Membership, error) {
+	var m store.Membership
+	var id scanID
+	var relay []byte
+	err := each(ctx, q, fill(s.sql.nodes, "{now}", utc(now)), nil, func() {
+		m.Nodes = append(m.Nodes, store.Node{ID: waybill.ID(id), Relay: string(relay)})
+	}, &id, &relay)
+	if err != nil {
+		return m, err
+	}
+	var l store.LaneState
+	err = each(ctx, q, fill(s.sql.lanes, "{now}", utc(now)), nil, func() {
+		l.Owner = waybill.ID(id)
+		m.Lanes = append(m.Lanes, l)
+	}, &l.Lane, &id, &l.Live, &l.Epoch)
+	return m, err
+}
+
+// timeOf returns a time as it is read; NULL is zero.
+func timeOf(at sql.NullInt64) time.Time {
+	if !at.Valid {
+		return time.Time{}
+	}
+	return time.UnixMicro(at.Int64).UTC()
+}
+
+// filtered is the condition that rows of a state fit a filter, and its arguments. Columns are binary, so texts compare as bytes.
+func filtered(state store.State, f store.Filter) (where string, args []any, err error) {
+	if state < 0 || int(state) >= len(places) {
+		return "", nil, fmt.Errorf("mysqlstore: there is no %v", state)
+	}
+	if f.NoTenant {
+		f.TenantID = ""
+	}
+	f.Failed = f.Failed && !f.Untried
+	conditions := []string{`TRUE`}
+	for _, field := range []struct{ column, text string }{
+		{`type`, f.Type}, {shownType, f.AggregateType}, {`aggregate_id`, f.AggregateID}, {`tenant_id`, f.TenantID},
+	} {
+		if field.text != "" {
+			conditions, args = append(conditions, field.column+` = ?`), append(args, []byte(field.text))
+		}
+	}
+	if f.NoTenant {
+		conditions = append(conditions, `COALESCE(tenant_id, '') = ''`)
+	}
+	if f.Untried {
+		conditions = append(conditions, places[state].attempts+` = 0`)
+	}
+	if f.Holding {
+		conditions = append(conditions, places[state].holds+` = 1`)
+	}
+	if f.Failed {
+		conditions = append(conditions, places[state].attempts+` > 0`)
+	}
+	return strings.Join(conditions, ` AND `), args, nil
+}
+
+// Count implements [store.Inspector].
+func (s *Store) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
+	where, args, err := filtered(state, f)
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	if err := each(ctx, s.db, fill(s.sql.count[state], "{fits}", where), args, nil, &n); err != nil {
+		return 0, s.explain(err)
+	}
+	return n, nil
+}
+
+// List implements [store.Inspector]. Only ready rows have an index on seq alone: the other tables are read through.
+func (s *Store) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
+	where, args, err := filtered(state, f)
+	if err != nil {
+		return nil, err
+	}
+	query := fill(fill(s.sql.list[state], "{fits}", where), "{after}", strconv.FormatInt(after, 10))
+	records, err := s.records(ctx, fill(query, "{limit}", strconv.Itoa(max(limit, 0))), args...)
+	slices.SortFunc(records, func(a, b store.Record) int { return cmp.Compare(a.Seq, b.Seq) })
+	return records, err
+}
+
+// Find implements [store.Inspector]. One statement looks everywhere, so an event that moves is found before or after, not in between.
+func (s *Store) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
+	return s.records(ctx, fill(s.sql.find, "{id}", hexID(id)))
+}
+
+// records reads whole rows with their state.
+func (s *Store) records(ctx context.Context, query string, args ...any) ([]store.Record, error) {
+	var records []store.Record
+	var state store.State
+	var ended sql.NullInt64
+	var rec eventrow.Record
+	dest := append(append([]any{&state}, rec.DelayedDest()...), &ended)
+	err := each(ctx, s.db, query, args, func() {
+		records = append(records, store.Record{Row: rec.Decode(), State: state, EndedAt: timeOf(ended)})
+		rec.Reset()
+	}, dest...)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return records, nil
+}

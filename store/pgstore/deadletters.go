@@ -1,0 +1,160 @@
+package pgstore
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/store"
+)
+
+// replayDead moves dead letters to the delayed events. $1: ids, $2: when they are due; NULL: now. It answers with all dead letters
+// among them, in the order of seq: the instant, whether each was moved, and the key that it was refused for.
+//
+// Rows are locked in the order of seq, as Discard and Unblock do it, and then keys in sorted order, as writers do it: who waits for a
+// key has all of its rows, and who holds a key wants no row. Of two with one key the older one takes it. Primary key of dead.
+func replayDead() string {
+	columns := eventrow.Columns()
+	return strings.NewReplacer("{events}", eventColumns, "{d.events}", "d."+strings.Join(columns, ", d."), "{m.events}", "m."+strings.Join(columns, ", m.")).
+		Replace(`WITH ` + durable + `, clock AS MATERIALIZED (SELECT coalesce($2::timestamptz, clock_timestamp()) AS now),
+buried AS MATERIALIZED (
+  SELECT d.id, d.seq, coalesce(d.tenant_id, '') COLLATE "C" AS tenant, nullif(d.dedup_key, '') COLLATE "C" AS key
+  FROM durable, {dead} d WHERE d.id = ANY($1::uuid[]) ORDER BY d.seq FOR UPDATE OF d
+), taken AS (
+  INSERT INTO {dedup} (tenant_id, dedup_key, id)
+  SELECT DISTINCT ON (tenant, key) tenant, key, id FROM buried WHERE key IS NOT NULL ORDER BY tenant, key, seq
+  ON CONFLICT DO NOTHING RETURNING id
+), moved AS (
+  DELETE FROM {dead} d USING buried b WHERE d.id = b.id AND (b.key IS NULL OR b.id IN (SELECT id FROM taken))
+  RETURNING d.lane, d.seq, {d.events}, d.created_at, d.replay, d.last_error
+), put AS (
+  INSERT INTO {delayed} (lane, seq, {events}, created_at, replay, last_error, due_at, attempts, holds)
+  SELECT m.lane, m.seq, {m.events}, m.created_at, m.replay + 1, m.last_error, clock.now, 0, coalesce(m.aggregate_id, '') <> '' FROM moved m, clock
+)
+SELECT b.id, clock.now, b.id IN (SELECT id FROM moved), b.tenant, coalesce(b.key, '') FROM buried b, clock ORDER BY b.seq`)
+}
+
+// discardDead deletes dead letters. What is left of the history does not show any more that they were committed.
+const discardDead = `WITH ` + durable + `, buried AS MATERIALIZED (
+  SELECT d.id FROM durable, {dead} d WHERE d.id = ANY($1::uuid[]) ORDER BY d.seq FOR UPDATE OF d
+), gone AS (
+  DELETE FROM {dead} d USING buried b WHERE d.id = b.id RETURNING d.id, d.created_at AS at
+), ` + noteGone + `
+SELECT id FROM gone`
+
+// noteGone moves the time since which the history is complete behind what is gone. Texts of this form sort as the times do, and
+// "never" is behind all of them.
+const noteGone = `noted AS (
+  INSERT INTO {setting} AS s (name, value)
+  SELECT 'history_from', to_char(date_trunc('second', max(at) + interval '999999 microseconds') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+  FROM gone HAVING count(*) > 0
+  ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value COLLATE "C" < excluded.value COLLATE "C"
+)`
+
+// unblockRows ends holds. Primary keys of dead and delayed.
+const unblockRows = `WITH ` + durable + `, buried AS MATERIALIZED (
+  SELECT d.id FROM durable, {dead} d WHERE d.id = ANY($1::uuid[]) AND d.holds ORDER BY d.seq FOR UPDATE OF d
+), late AS MATERIALIZED (
+  SELECT d.id FROM durable, {delayed} d WHERE d.id = ANY($1::uuid[]) AND d.holds ORDER BY d.id FOR UPDATE OF d
+), dead AS (
+  UPDATE {dead} d SET holds = false FROM buried b WHERE d.id = b.id RETURNING d.id
+), delayed AS (
+  UPDATE {delayed} d SET holds = false FROM late l WHERE d.id = l.id RETURNING d.id
+)
+SELECT id FROM dead UNION ALL SELECT id FROM delayed`
+
+// Replay implements [store.DeadLetters].
+func (c *core) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
+	var out store.Replayed
+	var at *time.Time // one instant for all, also if it takes more than one statement
+	for len(ids) > 0 {
+		moved, refused, err := c.replayOnce(ctx, ids, &at)
+		if err != nil {
+			return out, c.explain(err)
+		}
+		out.IDs = append(out.IDs, moved...)
+		holders, vanished, err := c.holdersOf(ctx, refused)
+		if err != nil {
+			return out, c.explain(err)
+		}
+		out.Refused = append(out.Refused, holders...)
+		ids = vanished // whoever had the key was delivered between the two statements: the key is free
+	}
+	return out, nil
+}
+
+// refusal is a dead letter whose key somebody else has.
+type refusal struct {
+	id          waybill.ID
+	tenant, key string
+}
+
+func (c *core) replayOnce(ctx context.Context, ids []waybill.ID, at **time.Time) (moved []waybill.ID, refused []refusal, err error) {
+	var r refusal
+	var now time.Time
+	var ok bool
+	rows, err := c.db.query(ctx, c.sql.replay, c.db.ids(ids), *at)
+	err = collect(rows, err, func() error {
+		if ok {
+			moved = append(moved, r.id)
+		} else {
+			refused = append(refused, r)
+		}
+		return nil
+	}, c.db.scanID(&r.id), &now, &ok, &r.tenant, &r.key)
+	if *at == nil && !now.IsZero() {
+		*at = &now
+	}
+	return moved, refused, err
+}
+
+// holdersOf finds out who has the keys, and which of the refused have nobody in their way any more.
+func (c *core) holdersOf(ctx context.Context, refused []refusal) (found []store.Refusal, vanished []waybill.ID, err error) {
+	if len(refused) == 0 {
+		return nil, nil, nil
+	}
+	tenants, keys := make([]string, len(refused)), make([]string, len(refused))
+	for i, r := range refused {
+		tenants[i], keys[i] = r.tenant, r.key
+	}
+	holder := make(map[int64]waybill.ID)
+	var id waybill.ID
+	var place int64
+	rows, err := c.db.query(ctx, c.sql.holders, c.db.texts(tenants), c.db.texts(keys))
+	err = collect(rows, err, func() error { holder[place-1] = id; return nil }, c.db.scanID(&id), &place)
+	for i, r := range refused {
+		if id, ok := holder[int64(i)]; ok {
+			found = append(found, store.Refusal{ID: r.id, Holder: id})
+		} else {
+			vanished = append(vanished, r.id)
+		}
+	}
+	return found, vanished, err
+}
+
+// Discard implements [store.DeadLetters].
+func (c *core) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+	return c.changed(ctx, c.sql.discard, ids)
+}
+
+// Unblock implements [store.DeadLetters].
+func (c *core) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+	return c.changed(ctx, c.sql.unblock, ids)
+}
+
+// changed runs a statement on events and returns the ids that it returns.
+func (c *core) changed(ctx context.Context, query string, ids []waybill.ID) ([]waybill.ID, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var out []waybill.ID
+	var id waybill.ID
+	rows, err := c.db.query(ctx, query, c.db.ids(ids))
+	err = collect(rows, err, func() error { out = append(out, id); return nil }, c.db.scanID(&id))
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	return out, nil
+}

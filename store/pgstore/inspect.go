@@ -1,0 +1,208 @@
+package pgstore
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// countRows returns, by kind: 0 the clock, 1 ready rows and when the oldest was written, 2 to 6 numbers, 7 live nodes, 8 lanes. The
+// oldest is the first of some lane: primary key of outbox (lane, seq), once per lane.
+const countRows = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
+live AS MATERIALIZED (SELECT n.id, n.relay FROM {node} n, clock WHERE n.expires_at > clock.now),
+late AS MATERIALIZED (
+  SELECT count(*) AS n, count(*) FILTER (WHERE attempts > 0) AS failed, count(*) FILTER (WHERE holds) AS holding,
+    coalesce(max(attempts), 0) AS attempts FROM {delayed}
+), buried AS MATERIALIZED (SELECT count(*) AS n, count(*) FILTER (WHERE holds) AS holding FROM {dead})
+SELECT 0 AS kind, 0 AS lane, 0::bigint AS n, now AS at, NULL::uuid AS id, '' AS relay, false AS live FROM clock
+UNION ALL SELECT 1, 0, (SELECT count(*) FROM {outbox}), (
+  SELECT min(o.created_at) FROM {lane} l
+  CROSS JOIN LATERAL (SELECT created_at FROM {outbox} o WHERE o.lane = l.lane ORDER BY o.seq LIMIT 1) AS o
+), NULL, '', false
+UNION ALL SELECT 2, 0, n - failed, NULL, NULL, '', false FROM late
+UNION ALL SELECT 3, 0, failed, NULL, NULL, '', false FROM late
+UNION ALL SELECT 4, 0, n, NULL, NULL, '', false FROM buried
+UNION ALL SELECT 5, 0, late.holding + buried.holding, NULL, NULL, '', false FROM late, buried
+UNION ALL SELECT 6, 0, attempts, NULL, NULL, '', false FROM late
+UNION ALL SELECT 7, 0, 0, NULL, id, relay, true FROM live
+UNION ALL SELECT 8, l.lane, l.epoch, NULL, l.owner, '', EXISTS (SELECT FROM live WHERE live.id = l.owner) FROM {lane} l
+ORDER BY kind, lane, id`
+
+// recordColumns is readColumns and what follows them, for a row of a state.
+func recordColumns(state store.State) string {
+	switch state {
+	case store.Ready:
+		return readColumns + `, available_at, 0, 0, false, '', now(), NULL::timestamptz`
+	case store.Delayed:
+		return readColumns + `, due_at, attempts, replay, holds, coalesce(last_error, ''), now(), NULL::timestamptz`
+	case store.Dead:
+		return readColumns + `, NULL::timestamptz, attempts, replay, holds, coalesce(last_error, ''), now(), died_at`
+	case store.Delivered:
+		return readColumns + `, NULL::timestamptz, attempts, replay, false, '', now(), done_at`
+	}
+	return ""
+}
+
+// tableOf returns the table of a state.
+func tableOf(state store.State) string {
+	switch state {
+	case store.Ready:
+		return "{outbox}"
+	case store.Delayed:
+		return "{delayed}"
+	case store.Dead:
+		return "{dead}"
+	case store.Delivered:
+		return "{history}"
+	}
+	return ""
+}
+
+// fits is the condition of a filter: $1 to $4 are texts, $5 Holding, $6 Failed. What is empty fits
+// all. $4 is NULL for rows without a tenant, and $6 for rows that were never tried.
+func fits(state store.State) string {
+	const tried = "CASE WHEN $6::boolean IS NULL THEN attempts = 0 ELSE NOT $6::boolean OR attempts > 0 END"
+	holds, failed := "NOT $5::boolean", "$6::boolean IS NOT TRUE"
+	switch state {
+	case store.Ready:
+	case store.Delayed, store.Dead:
+		holds, failed = "(NOT $5::boolean OR holds)", tried
+	case store.Delivered:
+		failed = tried
+	}
+	return `($1::text = '' OR type = $1) AND ($2::text = '' OR ` + aggregateType + ` = $2) AND ($3::text = '' OR aggregate_id = $3)
+  AND ($4::text = '' OR coalesce(tenant_id, '') = coalesce($4::text, '')) AND ` + holds + ` AND ` + failed
+}
+
+// listStatements read rows behind a seq. Ready rows are read lane by lane, by the primary key (lane, seq), and dead ones by
+// dead_seq_idx. The others have no such index: looking through them is rare, and writing to them is not.
+func listStatements(r func(string) string) map[store.State]string {
+	out := make(map[store.State]string)
+	for _, state := range []store.State{store.Delayed, store.Dead, store.Delivered} {
+		out[state] = r(`SELECT ` + recordColumns(state) + ` FROM ` + tableOf(state) + ` WHERE seq > $7::bigint AND ` + fits(state) + ` ORDER BY seq LIMIT $8`)
+	}
+	out[store.Ready] = r(`SELECT ` + recordColumns(store.Ready) + ` FROM (SELECT lane AS l FROM {lane}) AS c
+CROSS JOIN LATERAL (SELECT * FROM {outbox} WHERE lane = c.l AND seq > $7::bigint AND ` + fits(store.Ready) + ` ORDER BY seq LIMIT $8) AS r
+ORDER BY seq LIMIT $8`)
+	return out
+}
+
+func countStatements(r func(string) string) map[store.State]string {
+	out := make(map[store.State]string)
+	for _, state := range states {
+		out[state] = r(`SELECT count(*) FROM ` + tableOf(state) + ` WHERE ` + fits(state))
+	}
+	return out
+}
+
+var states = []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered}
+
+// findEvent looks into all tables. Unique id of outbox, primary keys of delayed and dead, history_id_idx.
+func findEvent() string {
+	query := ""
+	for i, state := range states {
+		if i > 0 {
+			query += "\nUNION ALL "
+		}
+		query += `SELECT ` + recordColumns(state) + `, ` + strconv.Itoa(int(state)) + ` FROM ` + tableOf(state) + ` WHERE id = $1::uuid`
+	}
+	return query
+}
+
+// Stats implements [store.Inspector].
+func (c *core) Stats(ctx context.Context) (store.Stats, error) {
+	var s store.Stats
+	var kind, lane int
+	var n int64
+	var at instant
+	var id waybill.ID
+	var relay string
+	var live bool
+	rows, err := c.db.query(ctx, c.sql.stats)
+	err = collect(rows, err, func() error {
+		switch kind {
+		case 0:
+			s.Now = time.Time(at)
+		case 1:
+			s.Ready = n
+			s.Oldest = time.Time(at)
+		case 2:
+			s.Scheduled = n
+		case 3:
+			s.Failed = n
+		case 4:
+			s.Dead = n
+		case 5:
+			s.Holding = n
+		case 6:
+			s.MaxAttempts = int(n)
+		case 7:
+			s.Nodes = append(s.Nodes, store.Node{ID: id, Relay: relay})
+		case 8:
+			s.Lanes = append(s.Lanes, store.LaneState{Lane: lane, Owner: id, Live: live, Epoch: n})
+		}
+		return nil
+	}, &kind, &lane, &n, &at, c.db.scanID(&id), &relay, &live)
+	if err != nil {
+		return store.Stats{}, c.explain(err)
+	}
+	return s, nil
+}
+
+// filterArgs are the arguments of fits.
+func filterArgs(f store.Filter) []any {
+	var tenant, failed any = f.TenantID, f.Failed
+	if f.NoTenant {
+		tenant = nil
+	}
+	if f.Untried {
+		failed = nil
+	}
+	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed}
+}
+
+// Count implements [store.Inspector].
+func (c *core) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
+	query, ok := c.sql.count[state]
+	if !ok {
+		return 0, fmt.Errorf("pgstore: there is no %v", state)
+	}
+	var n int64
+	rows, err := c.db.query(ctx, query, filterArgs(f)...)
+	return n, c.explain(collect(rows, err, func() error { return nil }, &n))
+}
+
+// List implements [store.Inspector].
+func (c *core) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
+	query, ok := c.sql.list[state]
+	if !ok {
+		return nil, fmt.Errorf("pgstore: there is no %v", state)
+	}
+	return c.records(ctx, &state, nil, query, append(filterArgs(f), after, limit)...)
+}
+
+// Find implements [store.Inspector].
+func (c *core) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
+	var state store.State
+	return c.records(ctx, &state, []any{&state}, c.sql.find, id.UUID())
+}
+
+// records reads rows of recordColumns and of what is behind them; state is that of the row just read.
+func (c *core) records(ctx context.Context, state *store.State, behind []any, query string, args ...any) ([]store.Record, error) {
+	var out []store.Record
+	var rec record
+	var ended instant
+	rows, err := c.db.query(ctx, query, args...)
+	err = collect(rows, err, func() error {
+		out = append(out, store.Record{Row: rec.decode(), State: *state, EndedAt: time.Time(ended)})
+		return nil
+	}, append(append(rec.dest(c.db), &ended), behind...)...)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	return out, nil
+}

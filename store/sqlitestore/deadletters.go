@@ -1,0 +1,166 @@
+package sqlitestore
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"slices"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// deadLetter is what a replay has to know of one.
+type deadLetter struct {
+	id          waybill.ID
+	seq         int64
+	tenant, key string
+}
+
+// Replay implements [store.DeadLetters]. It is one write transaction; whoever replays or discards the same events comes before or after it.
+func (s *Store) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
+	var out store.Replayed
+	if len(ids) == 0 {
+		return out, nil
+	}
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		letters, err := s.deadLetters(ctx, t, ids)
+		if err != nil {
+			return err
+		}
+		if out, err = s.retake(ctx, t, letters); err != nil {
+			return err
+		}
+		now := micros(clock()) // one moment for all, so that their order is that of seq
+		return lists(out.IDs, idArg, func(index int, args []any) error {
+			if _, err := t.exec(ctx, s.sql.replay[index], append([]any{now}, args...)...); err != nil {
+				return err
+			}
+			return s.changed(ctx, t, s.sql.discard[index], args, func(waybill.ID, int64) {})
+		})
+	})
+	if err != nil {
+		return store.Replayed{}, err
+	}
+	return out, nil
+}
+
+// deadLetters returns those of the events that are dead, the oldest first.
+func (s *Store) deadLetters(ctx context.Context, t txTarget, ids []waybill.ID) ([]deadLetter, error) {
+	found := make(map[waybill.ID]deadLetter, len(ids))
+	err := lists(ids, idArg, func(index int, args []any) error {
+		rows, err := t.query(ctx, s.sql.deadKeys[index], args...)
+		return eachRow(rows, err, func(rows *sql.Rows) error {
+			var l deadLetter
+			if err := rows.Scan((*scanID)(&l.id), &l.seq, &l.tenant, &l.key); err != nil {
+				return err
+			}
+			found[l.id] = l
+			return nil
+		})
+	})
+	letters := make([]deadLetter, 0, len(found))
+	for _, l := range found {
+		letters = append(letters, l)
+	}
+	slices.SortFunc(letters, func(a, b deadLetter) int { return cmp.Compare(a.seq, b.seq) })
+	return letters, err
+}
+
+// retake takes the dedup keys of dead letters again and returns which of them can be replayed. One whose id is pending too, because
+// it came twice, is refused like one whose key is taken.
+func (s *Store) retake(ctx context.Context, t txTarget, letters []deadLetter) (store.Replayed, error) {
+	var out store.Replayed
+	ids := make([]waybill.ID, len(letters))
+	for i, l := range letters {
+		ids[i] = l.id
+	}
+	pending, err := s.presentIn(ctx, t, ids)
+	if err != nil {
+		return out, err
+	}
+	for _, l := range letters {
+		holder := l.id
+		free := !pending[l.id]
+		if free && l.key != "" {
+			n, err := affected(t.exec(ctx, s.sql.takeKey, l.tenant, l.key, l.id[:]))
+			if err != nil {
+				return out, err
+			}
+			if free = n == 1; !free {
+				rows, err := t.query(ctx, s.sql.keyHolder, l.tenant, l.key)
+				if _, err := scanOne(rows, err, (*scanID)(&holder)); err != nil {
+					return out, err
+				}
+			}
+		}
+		if !free {
+			out.Refused = append(out.Refused, store.Refusal{ID: l.id, Holder: holder})
+			continue
+		}
+		out.IDs = append(out.IDs, l.id)
+	}
+	return out, nil
+}
+
+// Discard implements [store.DeadLetters].
+func (s *Store) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+	return s.mend(ctx, ids, true, s.sql.discard)
+}
+
+// Unblock implements [store.DeadLetters].
+func (s *Store) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+	return s.mend(ctx, ids, false, s.sql.unblockDead, s.sql.unblockPutOff)
+}
+
+// mend runs statements that return what they changed, each for all ids, and returns that in the order of ids. Where rows are gone for
+// good, it notes that "not found" does not mean "never was" for events as old as they were.
+func (s *Store) mend(ctx context.Context, ids []waybill.ID, gone bool, ways ...[]*statement) ([]waybill.ID, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	done := make(map[waybill.ID]bool, len(ids))
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		var newest int64
+		for _, way := range ways {
+			err := lists(ids, idArg, func(index int, args []any) error {
+				return s.changed(ctx, t, way[index], args, func(id waybill.ID, written int64) {
+					done[id], newest = true, max(newest, written)
+				})
+			})
+			if err != nil {
+				return err
+			}
+		}
+		if !gone || len(done) == 0 {
+			return nil
+		}
+		return s.moveHistoryFrom(ctx, t, time.UnixMicro(newest))
+	})
+	if err != nil {
+		return nil, err
+	}
+	var list []waybill.ID
+	for _, id := range ids {
+		if done[id] {
+			list = append(list, id)
+			delete(done, id) // an id that was handed in twice was changed once
+		}
+	}
+	return list, nil
+}
+
+// changed calls fn with the ids that a statement returns, and when their events were written.
+func (s *Store) changed(ctx context.Context, t txTarget, st *statement, args []any, fn func(id waybill.ID, written int64)) error {
+	rows, err := t.query(ctx, st, args...)
+	return eachRow(rows, err, func(rows *sql.Rows) error {
+		var id waybill.ID
+		var written int64
+		if err := rows.Scan((*scanID)(&id), &written); err != nil {
+			return err
+		}
+		fn(id, written)
+		return nil
+	})
+}

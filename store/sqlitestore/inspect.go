@@ -1,0 +1,118 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Stats implements [store.Inspector]. All of it is read in one transaction, and so as of one moment.
+func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+	st := store.Stats{Now: clock()}
+	err := s.reading(ctx, func(t txTarget) error {
+		var oldest sql.NullInt64
+		rows, err := t.query(ctx, s.sql.stats)
+		if _, err := scanOne(rows, err, &st.Ready, &oldest, &st.Scheduled, &st.Failed, &st.MaxAttempts, &st.Dead, &st.Holding); err != nil {
+			return err
+		}
+		st.Oldest = timeOf(oldest)
+		st.Membership, err = s.membership(ctx, t, st.Now)
+		return err
+	})
+	if err != nil {
+		return store.Stats{}, err
+	}
+	return st, nil
+}
+
+// reading runs fn in a transaction that only reads.
+func (s *Store) reading(ctx context.Context, fn func(t txTarget) error) error {
+	if err := s.ready(ctx, s.db); err != nil {
+		return err
+	}
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return s.explain(err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	return s.explain(fn(txTarget{s, tx}))
+}
+
+// known returns an error for a state that is none.
+func known(state store.State) error {
+	if state < 0 || int(state) >= len(places) {
+		return fmt.Errorf("sqlitestore: there is no %v", state)
+	}
+	return nil
+}
+
+// filterArgs are the arguments 1 to 6 of the statements that count and list. NULL asks for rows
+// without a tenant, or that were never tried.
+func filterArgs(f store.Filter) []any {
+	var tenant, failed any = f.TenantID, f.Failed
+	if f.NoTenant {
+		tenant = nil
+	}
+	if f.Untried {
+		failed = nil
+	}
+	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed}
+}
+
+// Count implements [store.Inspector].
+func (s *Store) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
+	if err := known(state); err != nil {
+		return 0, err
+	}
+	if err := s.ready(ctx, s.db); err != nil {
+		return 0, err
+	}
+	var n int64
+	rows, err := s.query(ctx, s.sql.count[state], filterArgs(f)...)
+	if _, err := scanOne(rows, err, &n); err != nil {
+		return 0, s.explain(err)
+	}
+	return n, nil
+}
+
+// List implements [store.Inspector]. Delayed and delivered rows have no index on seq: their table is read through.
+func (s *Store) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
+	if err := known(state); err != nil {
+		return nil, err
+	}
+	return s.records(ctx, s.sql.list[state], append(filterArgs(f), after, max(limit, 0))...)
+}
+
+// Find implements [store.Inspector]. One statement looks everywhere, so an event that moves is found before or after, not in between.
+func (s *Store) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
+	return s.records(ctx, s.sql.find, id[:])
+}
+
+// records reads whole rows with their state.
+func (s *Store) records(ctx context.Context, st *statement, args ...any) ([]store.Record, error) {
+	if err := s.ready(ctx, s.db); err != nil {
+		return nil, err
+	}
+	var list []store.Record
+	var state store.State
+	var record eventrow.Record
+	var ended sql.NullInt64
+	dest := append(append([]any{&state}, record.DelayedDest()...), &ended)
+	rows, err := s.query(ctx, st, args...)
+	err = eachRow(rows, err, func(rows *sql.Rows) error {
+		record.Reset()
+		if err := rows.Scan(dest...); err != nil {
+			return fmt.Errorf("a row that cannot be read at all: %w", err)
+		}
+		list = append(list, store.Record{Row: record.Decode(), State: state, EndedAt: timeOf(ended)})
+		return nil
+	})
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	return list, nil
+}

@@ -1,0 +1,166 @@
+package sqlitestore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+)
+
+// Purge implements [store.Maintainer]. What is purged leaves no trace, dead letters like delivered events: the history reaches back to where
+// the purge ended.
+func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
+	purge := s.sql.purgeHistory
+	switch state {
+	case store.Delivered:
+	case store.Dead:
+		purge = s.sql.purgeDead
+	case store.Ready, store.Delayed:
+		return 0, fmt.Errorf("sqlitestore: purge: %v events are pending", state)
+	default:
+		return 0, fmt.Errorf("sqlitestore: purge: there is no %v", state)
+	}
+	if age < 0 {
+		return 0, fmt.Errorf("sqlitestore: purge: the age %v is negative", age)
+	}
+	var purged int64
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		cutoff := clock().Add(-age)
+		var err error
+		if purged, err = affected(t.exec(ctx, purge, micros(cutoff), max(limit, 0))); err != nil || purged == 0 {
+			return err
+		}
+		return s.moveHistoryFrom(ctx, t, cutoff)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return int(purged), nil
+}
+
+// moveHistoryFrom notes, in the transaction that deletes older rows, that the history is complete from then on only.
+func (s *Store) moveHistoryFrom(ctx context.Context, t txTarget, from time.Time) error {
+	var old string
+	rows, err := t.query(ctx, s.sql.historyFrom)
+	if _, err := scanOne(rows, err, &old); err != nil {
+		return err
+	}
+	text, later := laterFrom(old, from)
+	if !later {
+		return nil
+	}
+	_, err = t.exec(ctx, s.sql.setHistoryFrom, text)
+	return err
+}
+
+// laterFrom returns a time as the setting history_from has it, in whole seconds, and whether it is later than what the setting says.
+// Nothing is later than "never", nor than what cannot be read, which counts as never.
+func laterFrom(old string, from time.Time) (text string, later bool) {
+	whole := from.UTC().Truncate(time.Second)
+	if whole.Before(from) {
+		whole = whole.Add(time.Second)
+	}
+	if old != "" {
+		since, err := time.Parse(time.RFC3339, old)
+		if err != nil || !since.Before(whole) {
+			return old, false
+		}
+	}
+	return whole.Format(time.RFC3339), true
+}
+
+// PurgeWritten implements [store.Maintainer]. Relays join in write transactions of their own, before or after this one.
+func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
+	if age < 0 {
+		return 0, fmt.Errorf("sqlitestore: purge: the age %v is negative", age)
+	}
+	purged := 0
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		now := clock()
+		if err := s.noRelay(ctx, t, now); err != nil {
+			return err
+		}
+		w := settling{store: s, t: t, now: now}
+		args := []any{micros(now.Add(-age)), max(limit, 0)}
+		if err := w.drop(ctx, s.sql.purgeReady, args, func(waybill.ID) { purged++ }); err != nil || purged == 0 {
+			return err
+		}
+		return s.keepNoHistory(ctx, t)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return purged, nil
+}
+
+// MakeReady implements [store.Maintainer].
+func (s *Store) MakeReady(ctx context.Context, limit int) (int, error) {
+	var ids []waybill.ID
+	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
+		ids = nil
+		now := clock()
+		if err := s.noRelay(ctx, t, now); err != nil {
+			return err
+		}
+		rows, err := t.query(ctx, s.sql.makeReady, micros(now), max(limit, 0))
+		err = eachRow(rows, err, func(rows *sql.Rows) error {
+			var id waybill.ID
+			if err := rows.Scan((*scanID)(&id)); err != nil {
+				return err
+			}
+			ids = append(ids, id)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return lists(ids, idArg, func(index int, args []any) error {
+			_, err := t.exec(ctx, s.sql.dropMoved[index], args...)
+			return err
+		})
+	})
+	if err != nil {
+		return 0, err
+	}
+	return len(ids), nil
+}
+
+// noRelay returns an error while a relay is live.
+func (s *Store) noRelay(ctx context.Context, t txTarget, now time.Time) error {
+	var relay string
+	rows, err := t.query(ctx, s.sql.anyLive, micros(now))
+	found, err := scanOne(rows, err, &relay)
+	if err == nil && found {
+		err = fmt.Errorf("%w: %q", store.ErrRelayLive, relay)
+	}
+	return err
+}
+
+// Tidy implements [store.Maintainer]. There are no partitions here. What is left over are nodes that have been silent for long, and dedup
+// keys of events whose rows somebody deleted by hand.
+func (s *Store) Tidy(ctx context.Context, _ time.Duration) error {
+	return s.within(ctx, func(ctx context.Context, t txTarget) error {
+		if _, err := t.exec(ctx, s.sql.forgetNodes, micros(clock().Add(-forgetAfter))); err != nil {
+			return err
+		}
+		_, err := t.exec(ctx, s.sql.freeOrphans)
+		return err
+	})
+}
+
+// SetLanes implements [store.Maintainer]. The outbox has one lane, whatever happens.
+func (s *Store) SetLanes(ctx context.Context, n int) error {
+	if n != lanesOfFile {
+		return fmt.Errorf("sqlitestore: %d lanes: SQLite has one writer, so the outbox has one lane", n)
+	}
+	return s.within(ctx, func(ctx context.Context, t txTarget) error {
+		if err := s.noRelay(ctx, t, clock()); err != nil {
+			return err
+		}
+		_, err := t.exec(ctx, s.sql.raiseEpoch)
+		return err
+	})
+}
