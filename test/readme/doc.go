@@ -1,2 +1,3 @@
-// Package readme runs what README.md shows, and compiles what the guides show.
+// Package readme runs the program of README.md, and compiles the code of the
+// guides.
 package readme

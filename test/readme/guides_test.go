@@ -12,16 +12,19 @@ import (
 	"github.com/waybillhq/waybill/internal/docblock"
 )
 
-// elsewhere are the guides whose code is run, not only compiled.
-var elsewhere = map[string]string{"orm": "test/orm"}
+// elsewhere lists the guides whose code is run, not only compiled.
+var elsewhere = map[string]string{"orm": "test/orm", "guide": "test/readme"}
 
-// marker is a line of a frame: here stands a block of the guide, counted from 0, or only its declarations or statements.
+// marker is a line of a frame that stands for a block of the guide, counted
+// from 0, or only for its declarations or statements.
 var marker = regexp.MustCompile(`(?m)^[ \t]*//block:(\d+)( declarations| statements)?$`)
 
-// unused is what the compiler says of a name that a fragment introduces for its reader.
+// unused matches the compiler's errors about names that a fragment introduces
+// for its reader.
 var unused = regexp.MustCompile(`declared and not used: |imported and not used|^# `)
 
-// The fragments of every guide compile, in a frame that has what they take for granted.
+// TestGuides: the fragments of every guide compile, in a frame with their
+// prerequisites.
 func TestGuides(t *testing.T) {
 	guides, err := filepath.Glob(filepath.Join(docblock.Root(t), "docs", "*.md"))
 	if err != nil || len(guides) == 0 {
@@ -53,12 +56,13 @@ func TestGuides(t *testing.T) {
 	}
 }
 
-// framed puts the blocks of a guide where its frame wants them. Every block is somewhere.
+// framed inserts the blocks of a guide into its frame. Every block must be
+// used.
 func framed(t *testing.T, name string) string {
 	t.Helper()
 	frame, err := os.ReadFile(filepath.Join("testdata", "guides", name+".go"))
 	if err != nil {
-		t.Fatalf("docs/%s.md has code that nobody compiles: %v", name, err)
+		t.Fatalf("docs/%s.md has code that is not compiled: %v", name, err)
 	}
 	blocks := docblock.Blocks(t, "docs/"+name+".md", "go")
 	placed := map[int]bool{}
@@ -89,7 +93,7 @@ func framed(t *testing.T, name string) string {
 	return text
 }
 
-// declares reports whether a paragraph stands outside functions.
+// declares reports whether a paragraph belongs outside functions.
 func declares(paragraph string) bool {
 	for _, word := range []string{"type ", "func ", "var ", "const "} {
 		if strings.HasPrefix(paragraph, word) {

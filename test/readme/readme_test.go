@@ -11,7 +11,8 @@ import (
 	"github.com/waybillhq/waybill/internal/docblock"
 )
 
-// overlay lays files over the module, without writing them there, and returns the flag for the go command.
+// overlay overlays files on the module, without writing them there, and returns
+// the flag for the go command.
 func overlay(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -49,16 +50,18 @@ func goTool(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// The program in the README runs and prints what the README says.
+// TestFirstProgram: the program in the README runs and prints the output in the
+// README.
 func TestFirstProgram(t *testing.T) {
-	block := docblock.Blocks(t, "README.md", "go")[0]
+	block := docblock.Blocks(t, "docs/guide.md", "go")[0]
 	if !strings.HasPrefix(block, "package main") {
 		t.Fatal("the first Go block of the README is not a program")
 	}
 	binary := filepath.Join(t.TempDir(), "shop")
 	goTool(t, "build", overlay(t, map[string]string{"shop/main.go": block}), "-o", binary, "./shop")
-	dir, want := t.TempDir(), docblock.Blocks(t, "README.md", "text")[0]
-	for _, want := range []string{want, strings.Replace(want, "A-1", "A-2", 1)} { // whoever tries it out does so twice
+	dir, want := t.TempDir(), docblock.Blocks(t, "docs/guide.md", "text")[0]
+	// a reader runs it twice
+	for _, want := range []string{want, strings.Replace(want, "A-1", "A-2", 1)} {
 		cmd := exec.CommandContext(t.Context(), binary)
 		cmd.Dir = dir
 		var logs strings.Builder
@@ -76,7 +79,7 @@ func TestFirstProgram(t *testing.T) {
 	}
 }
 
-// frame is what the README's fragments stand in.
+// frame is the frame of the README's fragments.
 const frame = `package main
 
 import (
@@ -131,7 +134,7 @@ var (
 	_ idempotency.Config
 	_ redisbroker.Config
 	_ inbox.Config
-	_ admin.Keep
+	_ admin.Retention
 	_ relay.Config
 	_ store.Filter
 	_ = errors.As
@@ -142,7 +145,7 @@ var (
 
 func main() {}
 
-func fragment(ctx context.Context, t *testing.T, pool *pgxpool.Pool, box *outbox.Outbox[pgx.Tx], db *pgstore.Store, order *Order, err error) error {
+func fragment(ctx context.Context, t *testing.T, pool *pgxpool.Pool, box *outbox.Outbox[pgx.Tx], db *pgstore.Store, order *Order, sink relay.Sink, err error) error {
 	{
 BLOCK
 	}
@@ -150,14 +153,14 @@ BLOCK
 }
 `
 
-// The README's fragments compile.
+// TestFragments: the README's fragments compile.
 func TestFragments(t *testing.T) {
-	for _, block := range docblock.Blocks(t, "README.md", "go")[1:] {
+	for _, block := range append(docblock.Blocks(t, "README.md", "go"), docblock.Blocks(t, "docs/guide.md", "go")[1:]...) {
 		title, _, _ := strings.Cut(strings.TrimSpace(block), "\n")
 		t.Run(title, func(t *testing.T) {
 			text := strings.Replace(frame, "BLOCK", block, 1)
-			// Declared and not used is fine in a fragment.
-			text = strings.Replace(text, "\n\t}\n\treturn err", "\n_, _, _, _ = box, err, db, order\n\t}\n\treturn err", 1)
+			// Unused variables are fine in a fragment.
+			text = strings.Replace(text, "\n\t}\n\treturn err", "\n_, _, _, _, _ = box, err, db, order, sink\n\t}\n\treturn err", 1)
 			goTool(t, "build", overlay(t, map[string]string{"fragment/main.go": text}), "-o", os.DevNull, "./fragment")
 		})
 	}
