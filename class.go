@@ -6,20 +6,24 @@ import (
 	"time"
 )
 
-// Class says what the result of a delivery means for the event; see [Classify].
+// Class is the meaning of a delivery's result for the event; see [Classify].
 type Class int
 
-// The classes, from "finished" to "never".
+// The classes, from the least final failure to the most final one.
 const (
-	// Done: delivered.
+	// ClassDone: the event is delivered.
 	ClassDone Class = iota
-	// Down: the destination is unreachable. No attempt is spent, the destination is paused and probed.
+	// ClassUnavailable: the destination is unavailable. The relay spends no
+	// attempt, pauses the destination and probes it.
 	ClassUnavailable
-	// Uncounted: not now; try again after the delay. No attempt is spent.
+	// ClassDefer: the event is not due yet. The relay retries it after the
+	// delay and spends no attempt.
 	ClassDefer
-	// Counted: a failed attempt. The event is tried again after a backoff until its attempts are used up.
+	// ClassRetry: the attempt failed. The relay retries the event after a
+	// backoff until its attempts are used up.
 	ClassRetry
-	// Dead: it can never succeed. The event becomes a dead letter at once.
+	// ClassPermanent: the event can never succeed. It becomes a dead letter at
+	// once.
 	ClassPermanent
 )
 
@@ -50,23 +54,27 @@ type classified struct {
 func (c *classified) Error() string { return c.err.Error() }
 func (c *classified) Unwrap() error { return c.err }
 
-// Permanent says that trying again cannot help: the event becomes a dead letter at once. Permanent(nil) is nil.
+// Permanent marks err as final: a retry cannot help, and the event becomes a
+// dead letter at once. Permanent(nil) is nil.
 func Permanent(err error) error {
 	return classify(ClassPermanent, 0, err)
 }
 
-// Unavailable says that the destination is down, and nothing is wrong with the event: no attempt is spent, and the
-// destination is probed until it is back. Unavailable(nil) is nil.
+// Unavailable marks err as a failure of the destination, not of the event: the
+// relay spends no attempt and probes the destination until it is available
+// again. Unavailable(nil) is nil.
 func Unavailable(err error) error {
 	return classify(ClassUnavailable, 0, err)
 }
 
-// RetryAfter is a failed attempt that names its own delay, as an HTTP 429 does. RetryAfter(d, nil) is nil.
+// RetryAfter marks err as a failed attempt with its own delay, as in an HTTP
+// 429 response. RetryAfter(d, nil) is nil.
 func RetryAfter(d time.Duration, err error) error {
 	return classify(ClassRetry, d, err)
 }
 
-// Later puts the event off by d without spending an attempt: it is not its turn yet. Later(d, nil) is nil.
+// Later defers the event by d without spending an attempt. Later(d, nil) is
+// nil.
 func Later(d time.Duration, reason error) error {
 	return classify(ClassDefer, d, reason)
 }
@@ -78,12 +86,16 @@ func classify(class Class, delay time.Duration, err error) error {
 	return &classified{class: class, delay: max(delay, 0), err: err}
 }
 
-// Classify returns what err means for an event, and the delay that it asks for (0: the usual backoff).
+// Classify returns the class of err and the delay that err asks for (0: the
+// default backoff).
 //
-// The outermost of [Permanent], [Unavailable], [RetryAfter] and [Later] decides, because whoever wrapped last knew
-// most. Where errors were joined, the least final branch decides: while one destination is only down, its neighbour's
-// verdict must not bury the event. An error without a class is Dead if it is [ErrDead], [ErrConflict] or [ErrNoHandler],
-// Done if it is [ErrSettled] or [ErrReplayed], and Counted otherwise.
+// The outermost of [Permanent], [Unavailable], [RetryAfter] and [Later]
+// decides, because the outermost wrapper has the most context. Of joined errors
+// the least final branch decides: while one destination is only unavailable, a
+// permanent error of another one must not dead-letter the event. An error
+// without a class is ClassPermanent if it matches [ErrDead], [ErrConflict] or
+// [ErrNoHandler], ClassDone if it matches [ErrSettled] or [ErrReplayed], and
+// ClassRetry otherwise.
 func Classify(err error) (Class, time.Duration) {
 	if err == nil {
 		return ClassDone, 0

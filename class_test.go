@@ -62,7 +62,7 @@ func TestClassesOfNothing(t *testing.T) {
 	}
 }
 
-// A class does not hide the error: its text and its identity stay.
+// A class keeps the error's text and identity.
 func TestClassKeepsTheError(t *testing.T) {
 	cause := errors.New("the cause")
 	for _, err := range []error{

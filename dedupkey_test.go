@@ -41,7 +41,8 @@ func TestDedupKeys(t *testing.T) {
 	}
 }
 
-// A key that two different facts share loses the second of them: its event is absorbed by the first.
+// If two different facts share a key, the event of the second fact is absorbed
+// by the first one and lost.
 func TestDedupKeysOfDifferentFactsDiffer(t *testing.T) {
 	at := time.Date(2026, 2, 28, 22, 0, 0, 0, time.UTC)
 	order := waybill.Event{Type: "Created", AggregateType: "order", AggregateID: "1"}
@@ -74,7 +75,8 @@ func TestDedupKeysOfDifferentFactsDiffer(t *testing.T) {
 	}
 }
 
-// Every event that may be written has keys that may be written: one that is too long keeps its beginning and gets a hash.
+// Every valid event has valid keys: a key that is too long is truncated and
+// ends in a hash.
 func TestDedupKeysFit(t *testing.T) {
 	for _, filler := range []string{"x", "%", ":", "é", "日", "😀"} {
 		fill := func(limit int) string { return strings.Repeat(filler, limit/len(filler)) }
@@ -92,7 +94,8 @@ func TestDedupKeysFit(t *testing.T) {
 			}
 		}
 	}
-	// The longest that stays as it is, and the shortest that does not.
+	// The longest key that is kept as it is, and the shortest one that is
+	// truncated.
 	if key := waybill.DedupKey(strings.Repeat("k", 255)); key != strings.Repeat("k", 255) {
 		t.Errorf("255 bytes became %q", key)
 	}
@@ -135,7 +138,7 @@ func partsOf(t *testing.T, key string) []string {
 	return parts
 }
 
-// No two inputs have the same key: the input can be read back from it.
+// The input can be decoded from the key, so no two inputs have the same key.
 func FuzzDedupKey(f *testing.F) {
 	f.Add("Created", "order", "1", 1, int64(0))
 	f.Add("a:b", "c", "d", 42, int64(1_772_316_000))

@@ -5,10 +5,11 @@ import (
 	"fmt"
 )
 
-// Spec is what the events of one definition have in common. Its zero value is a definition of unordered JSON events.
+// Spec holds the properties that all events of a definition share. The zero
+// Spec defines unordered JSON events.
 type Spec struct {
-	// AggregateType, when set, makes every event of the definition name an aggregate: New refuses an empty id.
-	// Defaults to [GlobalAggregate].
+	// AggregateType, if set, requires every event of the definition to name an
+	// aggregate: New rejects an empty id. Defaults to [GlobalAggregate].
 	AggregateType string
 	// Topic defaults to the event type.
 	Topic string
@@ -16,28 +17,33 @@ type Spec struct {
 	SchemaID string
 	// SchemaVersion defaults to 1.
 	SchemaVersion int
-	// ContentType defaults to [JSON]. Any other needs a Codec, unless the payload is a []byte.
+	// ContentType defaults to [JSON]. Any other content type needs a Codec,
+	// unless the payload is a []byte.
 	ContentType string
-	// Codec encodes and decodes payloads. Defaults to encoding/json for JSON content types.
+	// Codec encodes and decodes payloads. Defaults to encoding/json for JSON
+	// content types.
 	Codec Codec
 }
 
-// Codec turns payloads into bytes and back. It must be safe for concurrent use and must not keep what it is handed.
+// Codec encodes and decodes payloads. It must be safe for concurrent use and
+// must not retain its arguments.
 type Codec interface {
 	Marshal(v any) ([]byte, error)
 	// Unmarshal decodes data into the value that v points to.
 	Unmarshal(data []byte, v any) error
 }
 
-// Definition ties an event type to the Go type of its payload. Make it once, with [Define], and use it at both ends:
-// New where the event is written, Decode (or a typed handler) where it arrives.
+// Definition ties an event type to the Go type of its payload. Create it once
+// with [Define] and use it on both sides: New where the event is written,
+// Decode (or a typed handler) where the event arrives.
 type Definition[P any] struct {
 	eventType string
 	spec      Spec
 }
 
-// Define returns the definition of an event type whose payload is a P. It panics on a name that no event could have,
-// as [regexp.MustCompile] does: definitions are package variables.
+// Define returns the definition of an event type whose payload is a P. It
+// panics on an invalid name, as [regexp.MustCompile] does: definitions are
+// package variables.
 func Define[P any](eventType string, spec Spec) Definition[P] {
 	probe := Event{
 		Type: eventType, AggregateType: spec.AggregateType, Topic: spec.Topic, SchemaID: spec.SchemaID,
@@ -61,8 +67,9 @@ func Define[P any](eventType string, spec Spec) Definition[P] {
 	return Definition[P]{eventType: eventType, spec: spec}
 }
 
-// New returns an event about the aggregate with the given id ("" if the definition has no aggregate type). The payload
-// is encoded here, once; what the encoder has to complain about is kept in the event and reported by the write.
+// New returns an event about the aggregate with the given id ("" if the
+// definition has no aggregate type). New encodes the payload; an encoding error
+// is stored in the event and reported by the write.
 func (d Definition[P]) New(aggregateID string, payload P) Event {
 	ev := Event{
 		Type: d.eventType, AggregateType: d.spec.AggregateType, AggregateID: aggregateID, Topic: d.spec.Topic,
@@ -85,8 +92,8 @@ func (d Definition[P]) New(aggregateID string, payload P) Event {
 	return ev
 }
 
-// Decode returns the event's payload. An event of another type, or bytes that do not decode, give a [Permanent] error:
-// delivering them again cannot help.
+// Decode returns the event's payload. An event of another type and a payload
+// that does not decode give a [Permanent] error: a retry cannot help.
 func (d Definition[P]) Decode(ev Event) (P, error) {
 	var p P
 	if ev.Type != d.eventType {

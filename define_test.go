@@ -43,7 +43,8 @@ func TestDefineNewAndDecode(t *testing.T) {
 	}
 }
 
-// What cannot be encoded, or has no aggregate, is kept in the event and reported by whoever checks it.
+// An encoding error or a missing aggregate is stored in the event and reported
+// by Validate.
 func TestDefinitionKeepsErrors(t *testing.T) {
 	d := waybill.Define[any]("T", waybill.Spec{AggregateType: "order"})
 	for name, ev := range map[string]waybill.Event{
@@ -69,7 +70,7 @@ func TestDecodeErrorsArePermanent(t *testing.T) {
 	} {
 		p, err := d.Decode(ev)
 		if class, _ := waybill.Classify(err); class != waybill.ClassPermanent || p != (placed{}) {
-			t.Errorf("%s: Decode is %+v, %v of class %s, want dead", name, p, err, class)
+			t.Errorf("%s: Decode is %+v, %v of class %s, want permanent", name, p, err, class)
 		}
 	}
 }
@@ -94,7 +95,7 @@ func TestDefinePanicsOnBadNames(t *testing.T) {
 	}
 }
 
-// number is a codec of somebody's own.
+// number is a custom codec.
 type number struct{}
 
 func (number) Marshal(v any) ([]byte, error) {
@@ -127,7 +128,7 @@ func TestDefineWithACodec(t *testing.T) {
 	}
 }
 
-// Bytes need no codec, and the definition does not keep what it is handed.
+// A []byte payload needs no codec, and the definition does not retain it.
 func TestDefineBytes(t *testing.T) {
 	d := waybill.Define[[]byte]("B", waybill.Spec{ContentType: "image/png"})
 	data := []byte{0, 255, 1}

@@ -14,15 +14,15 @@ type Placed struct {
 	Total int `json:"total"`
 }
 
-// OrderPlaced is made once, and used at both ends.
+// OrderPlaced is defined once and used on both sides.
 var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
 
 func ExampleDefine() {
-	ev := OrderPlaced.New("o-1", Placed{Total: 9990}) // where it happens
-	p, err := OrderPlaced.Decode(ev)                  // where it arrives
+	ev := OrderPlaced.New("o-1", Placed{Total: 9990}) // producer
+	p, err := OrderPlaced.Decode(ev)                  // consumer
 	fmt.Println(ev.Type, ev.AggregateType, ev.AggregateID, p.Total, err)
 
-	// A definition that has an aggregate type wants to know which one.
+	// A definition with an aggregate type requires an aggregate id.
 	fmt.Println(OrderPlaced.New("", Placed{}).Validate())
 	// Output:
 	// OrderPlaced order o-1 9990 <nil>
@@ -66,13 +66,14 @@ func ExampleClassify() {
 	// down 0s
 }
 
-// Order is an aggregate: it collects what happens to it, and the outbox's Track writes it at commit.
+// Order is an aggregate: it collects its events, and the outbox's Track writes
+// them at commit.
 type Order struct {
 	waybill.Log
 	ID string
 }
 
-// Place is something that happens.
+// Place raises OrderPlaced.
 func (o *Order) Place(total int) { o.Raise(OrderPlaced.New(o.ID, Placed{Total: total})) }
 
 func ExampleLog() {
@@ -86,14 +87,15 @@ func ExampleLog() {
 
 func ExampleContextWithOrigin() {
 	ctx := waybill.ContextWithOrigin(context.Background(), waybill.Origin{TenantID: "acme", CorrelationID: "req-7"})
-	ev := waybill.OriginFrom(ctx).Fill(waybill.NewEvent("Ping", nil)) // the outbox does this for every event it writes
+	// The outbox does this for every write.
+	ev := waybill.OriginFrom(ctx).Fill(waybill.NewEvent("Ping", nil))
 	fmt.Println(ev.TenantID, ev.CorrelationID)
 	// Output: acme req-7
 }
 
 func ExampleEvent_NaturalKey() {
 	ev := OrderPlaced.New("o-1", Placed{})
-	ev.DedupKey = ev.NaturalKey() // told once, however often it is written while it is pending
+	ev.DedupKey = ev.NaturalKey() // absorbs duplicates while pending
 	fmt.Println(ev.DedupKey)
 	// Output: order:OrderPlaced:o-1#1
 }

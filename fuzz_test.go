@@ -12,7 +12,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// What ParseID accepts is the one text of that id; what it refuses leaves nothing.
+// ParseID accepts exactly one text per id and returns the zero id for all other
+// texts.
 func FuzzParseID(f *testing.F) {
 	for _, s := range []string{
 		"", "01J9ZK3V5M8Q4XWYR2T7N6P0HB", "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", "8ZZZZZZZZZZZZZZZZZZZZZZZZZ", "00000000000000000000000000",
@@ -42,8 +43,8 @@ func FuzzParseID(f *testing.F) {
 	})
 }
 
-// An event that Validate accepts can be stored by every database: its texts are clean, its headers and its defaults survive,
-// and completing it does not make it worse.
+// An event that Validate accepts can be stored by every database: its texts are
+// clean, its headers and its defaults survive, and Complete keeps it valid.
 func FuzzValidate(f *testing.F) {
 	f.Add("OrderPlaced", "order", "o-1", "key", "name", "value", "", []byte(`{}`), int64(0), int64(0), 0, 0)
 	f.Add("é", "日本", "😀", "a\u2028b", "h\xff", "v\r\n", "text/plain", []byte{0xff}, int64(1_700_000_000_123), int64(5), 32767, 1<<31-1)
@@ -72,7 +73,7 @@ func FuzzValidate(f *testing.F) {
 		}
 		c := ev.Complete()
 		if err := c.Validate(); err != nil {
-			t.Errorf("completing the event made it worse: %v", err)
+			t.Errorf("completing the event made it invalid: %v", err)
 		}
 		if c.Type == "" || c.Topic == "" || c.AggregateType == "" || c.ContentType == "" || c.SchemaVersion < 1 || c.ID.IsZero() || c.Payload == nil {
 			t.Errorf("complete is %+v", c)

@@ -7,7 +7,7 @@ import (
 
 func larger(a, b ID) bool { return slices.Compare(a[:], b[:]) > 0 }
 
-// The clock stands still, goes back and jumps: ids only ever increase.
+// Ids increase while the clock stands still, goes back or jumps.
 func TestIDSourceNeverGoesBack(t *testing.T) {
 	var s idSource
 	var last ID
@@ -20,7 +20,8 @@ func TestIDSourceNeverGoesBack(t *testing.T) {
 	}
 }
 
-// A clock that was set back does not make the ids of the old time again: they count up from the last one.
+// After the clock was set back, new ids count up from the last one instead of
+// repeating ids of the old time.
 func TestIDSourceKeepsItsTimeWhenTheClockGoesBack(t *testing.T) {
 	var s idSource
 	first := s.next(1_000_000)
@@ -37,9 +38,11 @@ func TestIDSourceKeepsItsTimeWhenTheClockGoesBack(t *testing.T) {
 	}
 }
 
-// A counter that runs over moves on to the next millisecond, and not back to zero.
+// A counter that overflows continues in the next millisecond instead of at
+// zero.
 func TestIDSourceRunsOver(t *testing.T) {
-	full := idSource{last: ID{0, 0, 0, 0, 3, 232, 255, 255, 255, 255, 255, 255, 255, 255, 255, 254}} // 1000 ms
+	// 1000 ms
+	full := idSource{last: ID{0, 0, 0, 0, 3, 232, 255, 255, 255, 255, 255, 255, 255, 255, 255, 254}}
 	last := full.next(1000)
 	if last.millis() != 1000 || last[15] != 255 {
 		t.Fatalf("the last id of the millisecond is %s", last)
@@ -50,7 +53,7 @@ func TestIDSourceRunsOver(t *testing.T) {
 	}
 }
 
-// New randomness leaves the counter room.
+// New randomness leaves room for the counter.
 func TestIDSourceKeepsTheTopBitClear(t *testing.T) {
 	var s idSource
 	seen := map[ID]bool{}

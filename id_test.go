@@ -37,7 +37,8 @@ func TestNewIDIncreasesAcrossGoroutines(t *testing.T) {
 			seen[id] = true
 		}
 	}
-	// What is made after something was made is larger than it, whoever made it.
+	// An id is larger than every id that was created before it, by any
+	// goroutine.
 	last := waybill.NewID()
 	for range 1000 {
 		next := make(chan waybill.ID)
@@ -53,9 +54,10 @@ func TestNewIDIncreasesAcrossGoroutines(t *testing.T) {
 func TestIDTime(t *testing.T) {
 	before := time.Now().Truncate(time.Millisecond)
 	id := waybill.NewID()
-	// Other tests may have pushed the process's ids a little ahead of the clock.
+	// Other tests may have pushed the ids of the process slightly ahead of the
+	// clock.
 	if got := id.Time(); got.Before(before) || got.After(time.Now().Add(time.Minute)) || got.Location() != time.UTC {
-		t.Errorf("an id made at %v says %v", before, got)
+		t.Errorf("the time of an id created at %v is %v", before, got)
 	}
 	if (waybill.ID{}).Time().UnixMilli() != 0 {
 		t.Errorf("the zero id has the time %v", waybill.ID{}.Time())
@@ -95,12 +97,12 @@ func TestIDTextRoundTrip(t *testing.T) {
 		}
 		bin[0] ^= 1 // the bytes are the caller's
 		if again, _ := id.MarshalBinary(); slices.Equal(again, bin) {
-			t.Errorf("MarshalBinary hands out the id's own bytes")
+			t.Errorf("MarshalBinary returns the id's own bytes")
 		}
 	}
 }
 
-// The zero id is no id: its text is empty, and an empty text is the zero id.
+// The text of the zero id is empty, and an empty text is the zero id.
 func TestIDZero(t *testing.T) {
 	var zero waybill.ID
 	if !zero.IsZero() || waybill.NewID().IsZero() {
@@ -118,7 +120,8 @@ func TestIDZero(t *testing.T) {
 	}
 }
 
-// One id has one text: nothing that Crockford's base 32 would also read is accepted.
+// One id has one text: ParseID rejects the alternative spellings of Crockford's
+// base 32.
 func TestParseIDIsStrict(t *testing.T) {
 	const good = "01J9ZK3V5M8Q4XWYR2T7N6P0HB"
 	if _, err := waybill.ParseID(good); err != nil {

@@ -1,16 +1,18 @@
 package waybill
 
-// Log collects the events that an aggregate raises, until they are written. Embed it in the aggregate, call Raise
-// where something happens, and hand the aggregate to the outbox's Track inside the transaction: the events are written
-// at commit and forgotten after it; a transaction that rolled back leaves them where they are.
+// Log collects the events that an aggregate raises until they are written.
+// Embed Log in the aggregate, call Raise where something happens, and pass the
+// aggregate to the outbox's Track inside the transaction: Track writes the
+// events at commit and forgets them afterwards. A rollback leaves the events in
+// the Log.
 //
-// A Log belongs to its aggregate and is no more safe for concurrent use than that is.
+// A Log is not safe for concurrent use.
 type Log struct {
 	raised []Event
 }
 
-// Raise adds events. One that has no id gets it now, so that writing it again after a failed commit writes the same
-// event.
+// Raise adds events. It assigns an id to an event without one, so that a second
+// write after a failed commit writes the same event.
 func (l *Log) Raise(evs ...Event) {
 	for _, ev := range evs {
 		if ev.ID.IsZero() {
@@ -20,12 +22,14 @@ func (l *Log) Raise(evs ...Event) {
 	}
 }
 
-// Raised returns the events that were raised and not yet forgotten, oldest first. The slice is the caller's.
+// Raised returns the events that were raised and not yet forgotten, oldest
+// first. The caller owns the slice.
 func (l *Log) Raised() []Event {
 	return append([]Event(nil), l.raised...)
 }
 
-// ForgetRaised drops the n oldest events; the outbox calls it when they are committed.
+// ForgetRaised removes the n oldest events; the outbox calls it after they are
+// committed.
 func (l *Log) ForgetRaised(n int) {
 	n = min(max(n, 0), len(l.raised))
 	l.raised = append([]Event(nil), l.raised[n:]...)

@@ -2,8 +2,8 @@ package waybill
 
 import "context"
 
-// Origin says for whom and why something happens. Events that leave the matching fields empty take them from the
-// context they are written in.
+// Origin is the tenant, correlation and causation of an event. Events that
+// leave these fields empty take them from the context of the write.
 type Origin struct {
 	TenantID      string
 	CorrelationID string
@@ -12,14 +12,16 @@ type Origin struct {
 
 type originKey struct{}
 
-// ContextWithOrigin returns a context whose written events come from o.
+// ContextWithOrigin returns a context whose written events take their origin
+// from o.
 func ContextWithOrigin(ctx context.Context, o Origin) context.Context {
 	return context.WithValue(ctx, originKey{}, o)
 }
 
-// OriginFrom returns the origin that events written in ctx take: what [ContextWithOrigin] put there, and for each
-// field that is empty, what follows from the delivery in hand ([ContextWithDelivery]): the event's tenant, its
-// correlation id, and its id as the causation.
+// OriginFrom returns the origin of events that are written in ctx: the origin
+// set by [ContextWithOrigin]; for each empty field, the value derived from the
+// delivery in ctx ([ContextWithDelivery]): the event's tenant, its correlation
+// id, and its id as the causation id.
 func OriginFrom(ctx context.Context) Origin {
 	o, _ := ctx.Value(originKey{}).(Origin)
 	d, ok := DeliveryFrom(ctx)
@@ -38,7 +40,8 @@ func OriginFrom(ctx context.Context) Origin {
 	return o
 }
 
-// Fill returns the event with those of its tenant, correlation and causation that are empty taken from o.
+// Fill returns the event with its empty tenant, correlation and causation
+// fields set from o.
 func (o Origin) Fill(ev Event) Event {
 	if ev.TenantID == "" {
 		ev.TenantID = o.TenantID

@@ -22,7 +22,8 @@ func TestOrigin(t *testing.T) {
 	if got, want := waybill.OriginFrom(handling), (waybill.Origin{TenantID: "t", CorrelationID: "c", CausationID: handled.ID.String()}); got != want {
 		t.Errorf("in a handler the origin is %+v, want %+v", got, want)
 	}
-	// What was said explicitly counts, field by field; the order of the two does not matter.
+	// The explicit origin wins field by field, in either order of the two
+	// calls.
 	for name, both := range map[string]context.Context{
 		"origin in delivery": waybill.ContextWithOrigin(handling, waybill.Origin{TenantID: "mine"}),
 		"delivery in origin": waybill.ContextWithDelivery(waybill.ContextWithOrigin(ctx, waybill.Origin{TenantID: "mine"}), handled),
@@ -71,9 +72,9 @@ func TestPositionNewer(t *testing.T) {
 		{at(0, 1, 2), at(0, 1, 1), true},
 		{at(0, 1, 1), at(0, 1, 1), false},
 		{at(0, 1, 1), at(0, 1, 2), false},
-		{at(0, 2, 1), at(0, 1, 9), true}, // a new owner's, although it started over
+		{at(0, 2, 1), at(0, 1, 9), true}, // new owner, lower seq
 		{at(0, 1, 9), at(0, 2, 1), false},
-		{at(1, 9, 9), at(0, 1, 1), false}, // two lanes have no order
+		{at(1, 9, 9), at(0, 1, 1), false}, // different lanes
 	} {
 		if got := c.p.Newer(c.q); got != c.want {
 			t.Errorf("%+v newer than %+v is %v", c.p, c.q, got)

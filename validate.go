@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill/internal/jsontext"
 )
 
-// The limits of an event, in bytes unless said otherwise.
+// The limits of an event, in bytes unless stated otherwise.
 const (
 	maxType        = 128
 	maxAggregate   = 64
@@ -29,7 +29,7 @@ const (
 	maxVersion     = 1<<31 - 1
 	maxDelay       = 100 * 365 * 24 * time.Hour
 
-	// MaxPayload is the largest payload that an event may have.
+	// MaxPayload is the maximum payload size of an event.
 	MaxPayload = 1_048_576
 )
 
@@ -39,11 +39,12 @@ const (
 	maxYear = 9999
 )
 
-// FieldError says what is wrong with one field of an event. It never contains the field's value.
+// FieldError is the problem of one field of an event. It never contains the
+// field's value.
 type FieldError struct {
 	// Field is the field's name in [Event].
 	Field string
-	// Problem says what is wrong with it.
+	// Problem describes the violated limit or rule.
 	Problem string
 }
 
@@ -52,9 +53,10 @@ func (e *FieldError) Error() string {
 	return e.Field + ": " + e.Problem
 }
 
-// Validate reports everything that is wrong with the event: one [*FieldError] per field, joined, or the error that
-// its encoder met. It wants no field filled in that has a default. An event that it accepts can be stored by every
-// database.
+// Validate reports every invalid field of the event: one [*FieldError] per
+// field, joined, or the encoding error stored in the event. Fields with
+// defaults may be empty. Every database can store an event that Validate
+// accepts.
 func (e Event) Validate() error {
 	if err := e.problems(); err != nil {
 		name := e.Type
@@ -120,7 +122,7 @@ func checkText(field, s string, limit int) error {
 	return nil
 }
 
-// isPlain reports whether s is printable ASCII, as nearly every field of every event is.
+// isPlain reports whether s is printable ASCII, as nearly all fields are.
 func isPlain(s string) bool {
 	for i := range len(s) {
 		if s[i] < 0x20 || s[i] > 0x7e {
@@ -130,8 +132,9 @@ func isPlain(s string) bool {
 	return true
 }
 
-// isControl reports the characters that no field of an event may contain: they cannot be stored everywhere (NUL), or
-// would let one header pretend to be two (CR, LF).
+// isControl reports characters that no field of an event may contain: some
+// databases cannot store them (NUL), or they would let one header pass for two
+// (CR, LF).
 func isControl(r rune) bool {
 	return r < 0x20 || r >= 0x7f && r < 0xa0
 }
@@ -162,7 +165,8 @@ func checkTimes(e *Event) []error {
 	return errs
 }
 
-// checkHeaders names the first bad header in alphabetical order, so that the same event always has the same error.
+// checkHeaders reports the first invalid header in alphabetical order, so that
+// the same event always has the same error.
 func checkHeaders(headers map[string]string) error {
 	if len(headers) == 0 {
 		return nil

@@ -15,12 +15,12 @@ func valid() waybill.Event {
 	return waybill.Event{Type: "OrderPlaced", Payload: []byte(`{}`)}
 }
 
-// fields returns the names of the fields that an error is about.
+// fields returns the names of the fields that an error reports.
 func fields(err error) []string {
 	var names []string
 	var walk func(error)
 	walk = func(err error) {
-		switch e := err.(type) { //nolint:errorlint // this looks at every error of the tree
+		switch e := err.(type) { //nolint:errorlint // walks every error of the tree
 		case *waybill.FieldError:
 			names = append(names, e.Field)
 		case interface{ Unwrap() error }:
@@ -35,7 +35,8 @@ func fields(err error) []string {
 	return names
 }
 
-// Every text has its limit in bytes: at the edge it is accepted, one byte more is refused, under the field's own name.
+// Every text has a limit in bytes: a text at the limit is accepted, one byte
+// more is rejected with the field's name.
 func TestValidateTexts(t *testing.T) {
 	for _, f := range []struct {
 		name  string
@@ -95,9 +96,9 @@ func TestValidateOtherFields(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		set   func(ev *waybill.Event)
-		field string // "" if it is fine
+		field string // "" if the event is valid
 	}{
-		{"nothing but a type", func(*waybill.Event) {}, ""},
+		{"only a type", func(*waybill.Event) {}, ""},
 		{"no type", func(ev *waybill.Event) { ev.Type = "" }, "Type"},
 		{"priority 32767", func(ev *waybill.Event) { ev.Priority = 32767 }, ""},
 		{"priority 32768", func(ev *waybill.Event) { ev.Priority = 32768 }, "Priority"},
@@ -107,7 +108,7 @@ func TestValidateOtherFields(t *testing.T) {
 		{"version -1", func(ev *waybill.Event) { ev.SchemaVersion = -1 }, "SchemaVersion"},
 		{"occurred in 1000", func(ev *waybill.Event) { ev.OccurredAt = at(1000) }, ""},
 		{"occurred in 999", func(ev *waybill.Event) { ev.OccurredAt = at(999) }, "OccurredAt"},
-		{"occurred in 1000 somewhere, 999 in UTC", func(ev *waybill.Event) {
+		{"occurred in 1000 local time, 999 in UTC", func(ev *waybill.Event) {
 			ev.OccurredAt = time.Date(1000, 1, 1, 0, 0, 0, 0, east)
 		}, "OccurredAt"},
 		{"occurred at the end of 9999", func(ev *waybill.Event) { ev.OccurredAt = at(10000).Add(-1) }, ""},
@@ -117,7 +118,7 @@ func TestValidateOtherFields(t *testing.T) {
 		{"available at the end of 9999", func(ev *waybill.Event) { ev.AvailableAt = at(10000).Add(-1) }, ""},
 		{"available in 10000", func(ev *waybill.Event) { ev.AvailableAt = at(10000) }, "AvailableAt"},
 		{"delay of 100 years", func(ev *waybill.Event) { ev.Delay = 100 * 365 * 24 * time.Hour }, ""},
-		{"delay of more", func(ev *waybill.Event) { ev.Delay = 100*365*24*time.Hour + 1 }, "Delay"},
+		{"delay above 100 years", func(ev *waybill.Event) { ev.Delay = 100*365*24*time.Hour + 1 }, "Delay"},
 		{"delay below zero", func(ev *waybill.Event) { ev.Delay = -1 }, "Delay"},
 		{"delay and time", func(ev *waybill.Event) { ev.Delay, ev.AvailableAt = 1, at(2030) }, "Delay"},
 		{"64 headers", func(ev *waybill.Event) { ev.Headers = headers(64, 1) }, ""},
@@ -129,7 +130,7 @@ func TestValidateOtherFields(t *testing.T) {
 		}, "Headers"},
 		{"a header without a value", func(ev *waybill.Event) { ev.Headers = map[string]string{"a": ""} }, ""},
 		{"a header without a name", func(ev *waybill.Event) { ev.Headers = map[string]string{"": "a"} }, "Headers"},
-		{"a header that is two", func(ev *waybill.Event) { ev.Headers = map[string]string{"a": "b\r\nc: d"} }, "Headers"},
+		{"a header with a line break", func(ev *waybill.Event) { ev.Headers = map[string]string{"a": "b\r\nc: d"} }, "Headers"},
 		{"a name with NUL", func(ev *waybill.Event) { ev.Headers = map[string]string{"a\x00": "b"} }, "Headers"},
 		{"a value that is not UTF-8", func(ev *waybill.Event) { ev.Headers = map[string]string{"a": "\xff"} }, "Headers"},
 		{"no payload at all", func(ev *waybill.Event) { ev.Payload = nil }, "Payload"},
@@ -160,14 +161,15 @@ func TestValidateOtherFields(t *testing.T) {
 			}
 			if err == nil {
 				if again := ev.Complete().Validate(); again != nil {
-					t.Errorf("a complete event is worse than it was: %v", again)
+					t.Errorf("completing the event made it invalid: %v", again)
 				}
 			}
 		})
 	}
 }
 
-// Everything that is wrong is reported at once, under the event's type, and never with a value.
+// Validate reports all invalid fields at once, with the event's type and
+// without any value.
 func TestValidateReportsAll(t *testing.T) {
 	ev := valid()
 	ev.AggregateID = strings.Repeat("secret", 100)
@@ -191,17 +193,17 @@ func TestValidateReportsAll(t *testing.T) {
 	}
 	for _, want := range []string{"OrderPlaced", `"password"`, "600 bytes, at most 128"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the error %q does not say %q", text, want)
+			t.Errorf("the error %q does not contain %q", text, want)
 		}
 	}
-	for range 20 { // the same event has the same error, whatever order a map has
+	for range 20 { // map order must not change the error
 		if again := ev.Validate().Error(); again != text {
 			t.Fatalf("the same event gave %q and %q", text, again)
 		}
 	}
 	bad := waybill.Event{Type: "x\ny", Payload: []byte("{}")}
 	if text := bad.Validate().Error(); strings.Contains(text, "\n") || !strings.Contains(text, "event ?") {
-		t.Errorf("a type that cannot be shown is shown: %q", text)
+		t.Errorf("the error contains an invalid type: %q", text)
 	}
 }
 
@@ -229,7 +231,7 @@ func TestCompleteFillsInAndCopies(t *testing.T) {
 		t.Errorf("times are %v and %v, want microseconds in UTC", c.OccurredAt, c.AvailableAt)
 	}
 	if c.Topic != "topic" || c.AggregateType != "a" || c.SchemaVersion != 2 || c.ContentType != "text/plain" || c.ID != full.ID {
-		t.Errorf("complete changed what was set: %+v", c)
+		t.Errorf("Complete changed a field that was set: %+v", c)
 	}
 	full.Headers["a"], full.Payload[0] = "2", 'y'
 	if c.Headers["a"] != "1" || string(c.Payload) != "x" {
@@ -253,16 +255,16 @@ func TestNewEvent(t *testing.T) {
 	}
 	raw := json.RawMessage(`{ "b": 1,  "a": "<&>" }`)
 	if ev = waybill.NewEvent("t", raw); string(ev.Payload) != string(raw) {
-		t.Errorf("raw JSON was taken as %s, want it as it is", ev.Payload)
+		t.Errorf("raw JSON became %s, want it unchanged", ev.Payload)
 	}
 	if err := waybill.NewEvent("t", json.RawMessage(`{`)).Validate(); len(fields(err)) != 1 {
-		t.Errorf("raw JSON that is none: %v", err)
+		t.Errorf("invalid raw JSON: %v", err)
 	}
 	if ev = waybill.NewEvent("t", json.RawMessage(nil)); string(ev.Payload) != "null" || ev.Validate() != nil {
-		t.Errorf("no raw JSON was taken as %q", ev.Payload)
+		t.Errorf("nil raw JSON became %q", ev.Payload)
 	}
 	if ev = waybill.NewEvent("t", nil); string(ev.Payload) != "null" {
-		t.Errorf("nil was taken as %q", ev.Payload)
+		t.Errorf("nil became %q", ev.Payload)
 	}
 	err := waybill.NewEvent("t", func() {}).Validate()
 	if got := fields(err); len(got) != 1 || got[0] != "Payload" {

@@ -1,8 +1,9 @@
-// Package admin looks at an outbox and mends it: what waits and for how long, which aggregates are blocked, what became of one
-// event; replaying and discarding dead letters; deleting what need not be kept.
+// Package admin inspects and maintains an outbox: backlog and lag, blocked
+// aggregates, the journey of one event, replay and discard of dead letters, and
+// purging. It does the same for consumer groups and idempotency keys.
 //
-// Every method asks the database. An error is returned, never turned into an empty answer: "nothing is dead" and "I could not
-// look" are different things to know at three in the morning.
+// Every method queries the database. An error is returned and never turned into
+// an empty result.
 package admin
 
 import (
@@ -18,22 +19,25 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Config holds what may be tuned; its zero value is ready.
+// Config configures the types of this package. The zero value is valid.
 type Config struct {
-	// Batch is how many events are replayed, discarded or deleted at a time. Defaults to 500.
+	// BatchSize is the number of events that are replayed, discarded or deleted
+	// per transaction. Defaults to 500.
 	BatchSize int
-	// Logger gets what the schedulers do. Defaults to [slog.Default];
-	// slog.New(slog.DiscardHandler) silences it.
+	// Logger receives the activity of background loops. Defaults to
+	// [slog.Default]; slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
-	// Captured says that change data capture reads the outbox, and no relay
-	// delivers from it. Ready events then stay for as long as [Capture.Keep], and
-	// wait for nothing; the observer is told so. Defaults to false.
+	// Captured declares that change data capture reads the outbox and that no
+	// relay delivers from it. Ready events then stay for [Capture.Retention]
+	// and wait for no delivery, which the observer's Backlog reports. Defaults
+	// to false.
 	Captured bool
-	// Observe plugs in metrics.
+	// Observe receives metrics.
 	Observe observe.Hooks
 }
 
-// Desk is where an operator sits. Its methods may be called concurrently, and while relays run.
+// Desk inspects and maintains an outbox. Its methods may be called
+// concurrently, and while relays run.
 type Desk struct {
 	db  store.Operator
 	cfg Config
@@ -48,13 +52,13 @@ func New(db store.Operator, cfg Config) (*Desk, error) {
 	return &Desk{db: db, cfg: cfg}, nil
 }
 
-// complete checks a configuration, and that there is a store, and fills in defaults.
+// complete checks a configuration and the store, and fills in defaults.
 func (c Config) complete(store bool) (Config, error) {
 	switch {
 	case !store:
 		return c, errors.New("admin: the store is nil")
 	case c.BatchSize < 0:
-		return c, fmt.Errorf("admin: Config: Batch: %d is negative", c.BatchSize)
+		return c, fmt.Errorf("admin: Config.BatchSize: %d is negative", c.BatchSize)
 	case c.BatchSize == 0:
 		c.BatchSize = 500
 	}
@@ -64,24 +68,26 @@ func (c Config) complete(store bool) (Config, error) {
 	return c, nil
 }
 
-// wake tells a relay of this process, and others where the store can, that there is something to do.
+// wake wakes the relays of this process, and other relays if the store supports
+// it.
 func (d *Desk) wake(changed int) {
 	if l, ok := d.db.(store.Local); ok && changed > 0 {
 		l.Local().Wake()
 	}
 }
 
-// ErrNotFound says that there is no such event. It was never written, or was delivered and is not in the history any more.
+// ErrNotFound means that the event does not exist: it was never written, or it
+// was delivered and purged from the history.
 var ErrNotFound = errors.New("admin: no such event")
 
-// Stats is what there is, as of one moment.
+// Stats holds the counts of an outbox at one point in time.
 type Stats struct {
 	store.Stats
 	// Lag is the age of the oldest event that waits for its first delivery.
 	Lag time.Duration
 }
 
-// Stats counts what there is, and tells the observer.
+// Stats counts the events and reports the counts to the observer.
 func (d *Desk) Stats(ctx context.Context) (Stats, error) {
 	s, err := d.db.Stats(ctx)
 	if err != nil {
@@ -100,9 +106,9 @@ func (d *Desk) Stats(ctx context.Context) (Stats, error) {
 	return out, nil
 }
 
-// Watch calls [Desk.Stats] every interval until ctx ends, so that the
-// observer's gauges stay fresh. The log says when counting begins to fail, once
-// a minute that it goes on failing, and when it works again.
+// Watch calls [Desk.Stats] at every interval until ctx ends, so that the
+// observer's gauges stay fresh. The log reports when counting begins to fail,
+// once a minute that it continues to fail, and when it recovers.
 func (d *Desk) Watch(ctx context.Context, every time.Duration) error {
 	if every <= 0 {
 		return fmt.Errorf("admin: watch: the interval %v is not positive", every)
@@ -121,7 +127,7 @@ func (d *Desk) Watch(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// Count returns how many events of a state fit a filter.
+// Count returns the number of events of a state that match a filter.
 func (d *Desk) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
 	n, err := d.db.Count(ctx, state, f)
 	if err != nil {
@@ -130,15 +136,15 @@ func (d *Desk) Count(ctx context.Context, state store.State, f store.Filter) (in
 	return n, nil
 }
 
-// Page is some events of a list, and where the next page begins.
+// Page is a page of a list, and the start of the next page.
 type Page struct {
 	Records []store.Record
-	// Next is what to pass as after for the next page; 0 if this was the last.
+	// Next is the value of after for the next page; 0 on the last page.
 	Next int64
 }
 
-// List returns events of a state that fit a filter, oldest first: those after a position, 0 for the beginning, and at most limit
-// of them.
+// List returns events of a state that match a filter, oldest first: those after
+// a position (0 for the first page), and at most limit of them.
 func (d *Desk) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) (Page, error) {
 	if limit <= 0 {
 		limit = d.cfg.BatchSize
@@ -154,7 +160,7 @@ func (d *Desk) List(ctx context.Context, state store.State, f store.Filter, afte
 	return p, nil
 }
 
-// Find returns an event wherever it is, or [ErrNotFound].
+// Find returns an event in any state, or [ErrNotFound].
 func (d *Desk) Find(ctx context.Context, id waybill.ID) (store.Record, error) {
 	records, err := d.db.Find(ctx, id)
 	if err != nil {
@@ -166,10 +172,10 @@ func (d *Desk) Find(ctx context.Context, id waybill.ID) (store.Record, error) {
 	return records[0], nil
 }
 
-// SetLanes changes into how many lanes the outbox is divided. Stop the relays
-// first: while one is live this is [store.ErrRelayLive]. Services may go on
-// writing: the change waits for transactions that have written, and later ones
-// use the new number.
+// SetLanes changes the number of lanes of the outbox. Stop the relays first:
+// while one is live, SetLanes returns [store.ErrRelayLive]. Services may
+// continue to write: the change waits for transactions that have written, and
+// later transactions use the new number.
 func (d *Desk) SetLanes(ctx context.Context, n int) error {
 	if err := d.db.SetLanes(ctx, n); err != nil {
 		return fmt.Errorf("admin: changing the number of lanes to %d: %w", n, err)

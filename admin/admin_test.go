@@ -18,7 +18,7 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// An operator looks at what died, and has it delivered again.
+// An operator lists the dead letters and replays one.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	db, _ := memstore.New(memstore.Config{})
@@ -89,7 +89,7 @@ func newStore(t *testing.T, n int) *memstore.Store[*memstore.Tx] {
 	return db
 }
 
-// TestStatsTellTheObserver: what was counted reaches the gauges.
+// TestStatsTellTheObserver: the counts reach the gauges.
 func TestStatsTellTheObserver(t *testing.T) {
 	var got observe.Backlog
 	desk := newDesk(t, newStore(t, 3), observe.Hooks{Backlog: func(b observe.Backlog) { got = b }})
@@ -116,7 +116,7 @@ func TestStatsTellTheObserver(t *testing.T) {
 	}
 }
 
-// failing is a store all of whose answers are an error.
+// failing is a store whose methods all return an error.
 type failing struct{ store.Operator }
 
 var errAway = errors.New("the database is away")
@@ -146,7 +146,7 @@ func (failing) Purge(context.Context, store.State, time.Duration, int) (int, err
 	return 0, errAway
 }
 
-// TestErrorsAreReturned: none is turned into an empty answer.
+// TestErrorsAreReturned: no error is turned into an empty result.
 func TestErrorsAreReturned(t *testing.T) {
 	desk := newDesk(t, failing{}, observe.Hooks{})
 	ctx, id := t.Context(), waybill.NewID()
@@ -180,8 +180,8 @@ func TestErrorsAreReturned(t *testing.T) {
 	}
 }
 
-// TestTenantsAreNotMixed: an aggregate without a tenant is another one than those of the same name
-// that tenants have, however many there are.
+// TestTenantsAreNotMixed: an aggregate without a tenant is different from the
+// aggregates of the same name that tenants have.
 func TestTenantsAreNotMixed(t *testing.T) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {
@@ -200,7 +200,8 @@ func TestTenantsAreNotMixed(t *testing.T) {
 		}
 		return ev.ID
 	}
-	tenants := []string{"a", "b", "c", ""} // the one without comes last
+	// the one without a tenant comes last
+	tenants := []string{"a", "b", "c", ""}
 	for _, tenant := range tenants {
 		write(tenant)
 	}
@@ -230,7 +231,8 @@ func TestTenantsAreNotMixed(t *testing.T) {
 			last[tenant] = write(tenant)
 		}
 	}
-	desk, err := admin.New(db, admin.Config{BatchSize: 2}) // fewer than there are
+	// fewer than there are
+	desk, err := admin.New(db, admin.Config{BatchSize: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,13 +253,13 @@ func TestTenantsAreNotMixed(t *testing.T) {
 	}
 }
 
-// signalling says when it is asked to tidy.
-type signalling struct {
+// signaling signals each call of Tidy.
+type signaling struct {
 	failing
 	called chan struct{}
 }
 
-func (s signalling) Tidy(ctx context.Context, _ time.Duration) error {
+func (s signaling) Tidy(ctx context.Context, _ time.Duration) error {
 	select {
 	case s.called <- struct{}{}:
 	case <-ctx.Done():
@@ -265,9 +267,10 @@ func (s signalling) Tidy(ctx context.Context, _ time.Duration) error {
 	return errAway
 }
 
-// TestPurger: it runs at once and then every interval, survives errors, and refuses to run twice.
+// TestPurger: Run purges at once and then at every interval, survives errors,
+// and refuses to run twice.
 func TestPurger(t *testing.T) {
-	db := signalling{called: make(chan struct{})}
+	db := signaling{called: make(chan struct{})}
 	desk := newDesk(t, db, observe.Hooks{})
 	p, err := desk.Purger(admin.Retention{Interval: time.Millisecond})
 	if err != nil {
@@ -277,7 +280,7 @@ func TestPurger(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()
 	<-db.called
-	<-db.called // it fails, and goes on
+	<-db.called // fails and continues
 	if err := p.Run(ctx); err == nil {
 		t.Error("a second Run returned nil")
 	}
@@ -293,7 +296,7 @@ func TestPurger(t *testing.T) {
 	}
 }
 
-// TestPurgeWritten: without a relay, what was written long ago goes, in batches.
+// TestPurgeWritten: without a relay, old events are purged in batches.
 func TestPurgeWritten(t *testing.T) {
 	db := newStore(t, 25)
 	desk, err := admin.New(db, admin.Config{BatchSize: 10})
@@ -313,7 +316,8 @@ func TestPurgeWritten(t *testing.T) {
 	}
 }
 
-// TestCapturer: delayed events become ready when they are due, events that are old enough go with their keys, and a key is then free.
+// TestCapturer: delayed events become ready when they are due, old events are
+// purged with their keys, and a purged key is free.
 func TestCapturer(t *testing.T) {
 	db := newStore(t, 0)
 	box, err := outbox.New(db, outbox.Config{})
@@ -354,7 +358,7 @@ func TestCapturer(t *testing.T) {
 			cancel()
 			t.Fatalf("after a long time: %+v", s)
 		}
-		if s.Ready+s.Scheduled == 0 { // it was made ready, and then it was old enough
+		if s.Ready+s.Scheduled == 0 { // made ready, then purged
 			break
 		}
 		runtime.Gosched()
@@ -374,7 +378,7 @@ func TestCapturer(t *testing.T) {
 	}
 }
 
-// TestConfig: what cannot be is refused.
+// TestConfig: invalid configurations are refused.
 func TestConfig(t *testing.T) {
 	if _, err := admin.New(nil, admin.Config{}); err == nil {
 		t.Error("a nil store was accepted")

@@ -13,17 +13,20 @@ import (
 // Blocked is an aggregate that waits for one of its events.
 type Blocked struct {
 	store.Aggregate
-	// By is the event that it waits for: one that failed and will be tried again, a replayed one, or a dead letter if the relay
-	// blocks on those.
+	// By is the event that blocks the aggregate: one that failed and will be
+	// retried, a replayed one, or a dead letter if the relay blocks on dead
+	// letters.
 	By store.Record
-	// Waiting is how many of its events are ready and may not be delivered.
+	// Waiting is the number of ready events of the aggregate that may not be
+	// delivered.
 	Waiting int64
-	// Since is when that event was written.
+	// Since is the time at which the blocking event was written.
 	Since time.Time
 }
 
-// Blocked lists aggregates that wait for one of their events: first those that wait for an operator, then those that wait for a
-// retry, each oldest first, and at most limit.
+// Blocked lists aggregates that are blocked by one of their events: first those
+// that wait for an operator, then those that wait for a retry, each oldest
+// first, and at most limit.
 func (d *Desk) Blocked(ctx context.Context, limit int) ([]Blocked, error) {
 	if limit <= 0 {
 		limit = d.cfg.BatchSize
@@ -63,9 +66,10 @@ func (d *Desk) Blocked(ctx context.Context, limit int) ([]Blocked, error) {
 	return out, nil
 }
 
-// Unblock lets aggregates go on although the events with these ids, which hold them back, are not delivered. The events stay where
-// they are: dead letters stay dead, and what is put off is tried again later, then behind its successors. It returns the ids
-// that held something back.
+// Unblock lets aggregates continue although the events with these ids, which
+// block them, are not delivered. The events stay in place: dead letters stay
+// dead, and deferred events are retried later, behind their successors. Unblock
+// returns the ids that blocked an aggregate.
 func (d *Desk) Unblock(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, error) {
 	var out []waybill.ID
 	for part := range slices.Chunk(ids, d.cfg.BatchSize) {

@@ -11,26 +11,32 @@ import (
 	"github.com/waybillhq/waybill/internal/outage"
 )
 
-// Capture is how an outbox is looked after that change data capture reads, and that has no relay.
+// Capture configures the maintenance of an outbox that change data capture
+// reads and that has no relay.
 type Capture struct {
-	// Keep is how long events are kept after they could be read: written, or, if they were delayed, due. It must be longer than
-	// the reader may be behind. A dedup key absorbs events for as long. Defaults to 7 days.
+	// Retention is how long events are kept after they could be read: after
+	// they were written or, if they were delayed, due. It must be longer than
+	// the maximum lag of the reader. A dedup key absorbs duplicates for the
+	// same time. Defaults to 7 days.
 	Retention time.Duration
-	// Interval is how often [Capturer.Run] looks for delayed events that are due. Defaults to 1 s.
+	// Interval is the interval at which [Capturer.Run] makes delayed events
+	// ready. Defaults to 1 s.
 	Interval time.Duration
-	// PurgeInterval is how often it deletes what need not be kept. Defaults to 1 h.
+	// PurgeInterval is the interval at which [Capturer.Run] purges events.
+	// Defaults to 1 h.
 	PurgeInterval time.Duration
 }
 
-// Capturer makes delayed events ready when they are due, and deletes events that were kept for long enough. Change data capture
-// does neither: it reads what is inserted into the outbox. Any number may run.
+// Capturer makes delayed events ready when they are due, and purges events
+// after their retention. Change data capture does neither: it reads inserts
+// into the outbox. Any number of capturers may run.
 type Capturer struct {
 	desk    *Desk
 	cfg     Capture
 	running atomic.Bool
 }
 
-// Capturer returns a capturer. It reports every field that is wrong.
+// Capturer returns a capturer. The error lists every invalid field.
 func (d *Desk) Capturer(c Capture) (*Capturer, error) {
 	var errs []error
 	for _, field := range []struct {
@@ -42,27 +48,27 @@ func (d *Desk) Capturer(c Capture) (*Capturer, error) {
 			*field.value = field.usual
 		}
 		if *field.value < 0 {
-			errs = append(errs, fmt.Errorf("field %s: %v is negative", field.name, *field.value))
+			errs = append(errs, fmt.Errorf("Capture.%s: %v is negative", field.name, *field.value))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("admin: Capture: %w", err)
+		return nil, fmt.Errorf("admin: %w", err)
 	}
 	return &Capturer{desk: d, cfg: c}, nil
 }
 
-// Run does both until ctx ends, and tries again at the next interval what
-// fails. While a relay is live it does nothing, which counts as a failure. The
-// log says when failures begin, once a minute that they go on, and when they
-// are over. A second Run at the same time is an error.
+// Run makes delayed events ready and purges until ctx ends; failures are
+// retried at the next interval. While a relay is live, Run does nothing, which
+// counts as a failure. The log reports when failures begin, once a minute that
+// they continue, and when they end. A second Run at the same time is an error.
 func (c *Capturer) Run(ctx context.Context) error {
 	if c.running.Swap(true) {
-		return errors.New("admin: the capturer is running already")
+		return errors.New("admin: the capturer is already running")
 	}
 	defer c.running.Store(false)
 	tick := time.NewTicker(c.cfg.Interval)
 	defer tick.Stop()
-	trouble := outage.New(c.desk.cfg.Logger, "looking after a captured outbox")
+	trouble := outage.New(c.desk.cfg.Logger, "maintaining a captured outbox")
 	var purged time.Time
 	for {
 		_, err := c.desk.MakeReady(ctx)
@@ -96,8 +102,9 @@ func (c *Capturer) purge(ctx context.Context) error {
 	return nil
 }
 
-// MakeReady makes all delayed events ready that are due, in batches, and returns how many, also when it fails: for an outbox that is
-// read by change data capture and has no relay. While a relay is live it is [store.ErrRelayLive].
+// MakeReady makes all due delayed events ready, in batches, and returns how
+// many, even if it fails: for an outbox that change data capture reads and that
+// has no relay. While a relay is live, MakeReady returns [store.ErrRelayLive].
 func (d *Desk) MakeReady(ctx context.Context) (int, error) {
 	for sum := 0; ; {
 		n, err := d.db.MakeReady(ctx, d.cfg.BatchSize)

@@ -8,21 +8,22 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Progress is how far a long operation is. Total was counted at its beginning.
+// Progress is the progress of a long operation. Total was counted at its start.
 type Progress struct {
 	Done, Total int64
 }
 
-// Replayed says what a replay did.
+// Replayed is the result of a replay.
 type Replayed struct {
 	// IDs are the events that will be delivered again.
 	IDs []waybill.ID
-	// Refused are dead letters that stay dead, because a pending event has their dedup key.
+	// Refused are dead letters that stay dead, because a pending event has
+	// their dedup key.
 	Refused []store.Refusal
 }
 
-// Replay has dead letters delivered again: same id, attempts from 0. An id that is not dead any more is passed over, so
-// clicking twice replays once.
+// Replay delivers dead letters again: same id, attempts from 0. An id that is
+// no longer dead is skipped, so a repeated call replays once.
 func (d *Desk) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error) {
 	var out Replayed
 	for len(ids) > 0 {
@@ -41,8 +42,10 @@ func (d *Desk) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error) 
 	return out, nil
 }
 
-// ReplayAll replays the dead letters that fit a filter, oldest first, in batches, as many as there were at the beginning.
-// It calls progress, if that is not nil, after every batch. When it fails, the count says how many were replayed.
+// ReplayAll replays the dead letters that match a filter, oldest first, in
+// batches, up to the last one that existed at the start. It calls progress, if
+// not nil, after every batch. If it fails, the count is the number of replayed
+// events.
 func (d *Desk) ReplayAll(ctx context.Context, f store.Filter, progress func(Progress)) (Replayed, error) {
 	var out Replayed
 	err := d.each(ctx, f, progress, func(ids []waybill.ID) error {
@@ -53,7 +56,8 @@ func (d *Desk) ReplayAll(ctx context.Context, f store.Filter, progress func(Prog
 	return out, err
 }
 
-// Discard deletes dead letters for good and returns which: those that are not dead any more are passed over.
+// Discard deletes dead letters and returns the deleted ids; ids that are no
+// longer dead are skipped.
 func (d *Desk) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, error) {
 	var out []waybill.ID
 	for len(ids) > 0 {
@@ -71,7 +75,8 @@ func (d *Desk) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, er
 	return out, nil
 }
 
-// DiscardAll discards the dead letters that fit a filter, in batches, as many as there were at the beginning.
+// DiscardAll discards the dead letters that match a filter, in batches, up to
+// the last one that existed at the start.
 func (d *Desk) DiscardAll(ctx context.Context, f store.Filter, progress func(Progress)) ([]waybill.ID, error) {
 	var out []waybill.ID
 	err := d.each(ctx, f, progress, func(ids []waybill.ID) error {
@@ -82,8 +87,9 @@ func (d *Desk) DiscardAll(ctx context.Context, f store.Filter, progress func(Pro
 	return out, err
 }
 
-// each calls fn with the ids of dead letters that fit a filter, batch by batch, up to the last that was there when it began: one
-// that dies again meanwhile must not be met twice.
+// each calls fn with the ids of dead letters that match a filter, batch by
+// batch, up to the last one that existed at the start: an event that dies again
+// meanwhile must not be processed twice.
 func (d *Desk) each(ctx context.Context, f store.Filter, progress func(Progress), fn func([]waybill.ID) error) error {
 	total, err := d.Count(ctx, store.Dead, f)
 	if err != nil {

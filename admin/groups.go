@@ -9,14 +9,15 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Groups is the desk for consumer groups: what failed, what is close to its limit, what is dead. Its methods may be called concurrently, and
-// while the groups work.
+// Groups inspects and maintains consumer groups: failed records, records close
+// to the attempt limit, dead records. Its methods may be called concurrently,
+// and while the groups work.
 type Groups struct {
 	db  store.Records
 	cfg Config
 }
 
-// NewGroups returns a desk for the consumer groups of a database.
+// NewGroups returns a Groups for the consumer groups of a database.
 func NewGroups(db store.Records, cfg Config) (*Groups, error) {
 	cfg, err := cfg.complete(db != nil)
 	if err != nil {
@@ -25,8 +26,8 @@ func NewGroups(db store.Records, cfg Config) (*Groups, error) {
 	return &Groups{db: db, cfg: cfg}, nil
 }
 
-// Stats returns how the groups stand, and tells the observer. Groups of which nothing failed are left out, unless all are asked for; that
-// reads every record.
+// Stats returns the groups' counts, and reports them to the observer. Groups
+// without failures are omitted unless all is set; that reads every record.
 func (g *Groups) Stats(ctx context.Context, all bool) ([]store.GroupStats, error) {
 	stats, err := g.db.GroupStats(ctx, all)
 	if err != nil {
@@ -42,16 +43,18 @@ func (g *Groups) Stats(ctx context.Context, all bool) ([]store.GroupStats, error
 	return stats, nil
 }
 
-// RecordPage is a page of records, and where the next one begins.
+// RecordPage is a page of records, and the start of the next page.
 type RecordPage struct {
 	Records []store.InboxRecord
-	// Group and Key are those of the last record; for the next page, pass them on. More says that there may be one.
+	// Group and Key are those of the last record; pass them to List for the
+	// next page. More reports that there may be one.
 	Group string
 	Key   waybill.ID
 	More  bool
 }
 
-// List returns records that match, in the order of group and key, after a group and key; zero values for the first page.
+// List returns matching records in the order of group and key, after the given
+// group and key; zero values for the first page.
 func (g *Groups) List(ctx context.Context, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int) (RecordPage, error) {
 	records, err := g.db.ListRecords(ctx, f, afterGroup, afterKey, limit)
 	if err != nil {
@@ -64,7 +67,8 @@ func (g *Groups) List(ctx context.Context, f store.RecordFilter, afterGroup stri
 	return page, nil
 }
 
-// Near returns failed records of a group that have at most left attempts left, of a group whose MaxAttempts is maxAttempts.
+// Near returns failed records with at most left attempts left, of a group whose
+// MaxAttempts is maxAttempts.
 func (g *Groups) Near(ctx context.Context, group string, maxAttempts, left, limit int) ([]store.InboxRecord, error) {
 	page, err := g.List(ctx, store.RecordFilter{
 		Group: group, States: []store.InboxState{store.InboxFailed, store.InboxProcessing}, MinAttempts: max(maxAttempts-left, 1),
@@ -84,8 +88,9 @@ func (g *Groups) Find(ctx context.Context, group string, key waybill.ID) (store.
 	return rec, nil
 }
 
-// Redrive lets dead and failed records of a group be tried again, with all their attempts, when they are delivered again or, if the group keeps its
-// events, by its scheduler. It returns how many there were.
+// Redrive lets dead and failed records of a group be retried, with all their
+// attempts, at their next delivery or, if the group stores its events, by its
+// scheduler. It returns the number of records.
 func (g *Groups) Redrive(ctx context.Context, group string, keys ...waybill.ID) (int, error) {
 	done := 0
 	for len(keys) > 0 {
@@ -100,7 +105,8 @@ func (g *Groups) Redrive(ctx context.Context, group string, keys ...waybill.ID) 
 	return done, nil
 }
 
-// RedriveAll redrives the dead records of a group, in batches, as many as there were at the beginning.
+// RedriveAll redrives the dead records of a group, in batches, as many as there
+// were at the start.
 func (g *Groups) RedriveAll(ctx context.Context, group string, progress func(Progress)) (int, error) {
 	stats, err := g.Stats(ctx, false)
 	if err != nil {

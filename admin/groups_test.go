@@ -14,7 +14,8 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// TestGroups: an operator sees how groups stand and what is close to its limit, and lets what died be tried again.
+// TestGroups: an operator lists groups and records close to the attempt limit,
+// and redrives dead ones.
 func TestGroups(t *testing.T) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {

@@ -9,26 +9,28 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Journey is what is known about one event: where it stands, how it got there, and what it waits for.
+// Journey describes one event: its state, its past, and what it waits for.
 type Journey struct {
 	store.Record
-	// Steps are what happened and what is planned, in order.
+	// Steps are the past and planned steps, in order.
 	Steps []Step
-	// Behind is the event of the same aggregate that holds this one back; nil if none does.
+	// Behind is the event of the same aggregate that blocks this one; nil if
+	// none does.
 	Behind *store.Record
-	// Owner is the relay node that has the event's lane; zero if none has it. Live says that it is alive.
+	// Owner is the relay node that owns the event's lane; zero if none does.
+	// Live reports whether the node is alive.
 	Owner waybill.ID
 	Live  bool
 }
 
-// Step is one thing on an event's way.
+// Step is one step of an event's journey.
 type Step struct {
-	// At is when; zero where the row does not say.
+	// At is the time of the step; zero if the row has no time.
 	At   time.Time
 	What string
 }
 
-// Journey returns what is known about an event, or [ErrNotFound].
+// Journey returns the journey of an event, or [ErrNotFound].
 func (d *Desk) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
 	r, err := d.Find(ctx, id)
 	if err != nil {
@@ -52,7 +54,7 @@ func (d *Desk) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
 	return j, nil
 }
 
-// steps tells an event's story from its row.
+// steps derives an event's steps from its row.
 func steps(r store.Record) []Step {
 	var out []Step
 	if at := r.Event.OccurredAt; !at.IsZero() && at.Before(r.CreatedAt.Add(-time.Millisecond)) {
@@ -69,11 +71,11 @@ func steps(r store.Record) []Step {
 	case store.Delayed:
 		what := "will be delivered"
 		if r.Attempts > 0 {
-			what = "will be tried again"
+			what = "will be retried"
 		}
 		out = append(out, Step{r.DueAt, what})
 	case store.Dead:
-		out = append(out, Step{r.EndedAt, "given up: " + orNone(r.LastError)})
+		out = append(out, Step{r.EndedAt, "dead: " + orNone(r.LastError)})
 	case store.Delivered:
 		out = append(out, Step{r.EndedAt, "delivered"})
 	case store.Ready:
@@ -90,12 +92,12 @@ func times(n int) string {
 
 func orNone(text string) string {
 	if text == "" {
-		return "none was kept"
+		return "none stored"
 	}
 	return text
 }
 
-// behind returns the event that holds another one of its aggregate back, or nil.
+// behind returns the event that blocks another one of its aggregate, or nil.
 func (d *Desk) behind(ctx context.Context, r store.Record) (*store.Record, error) {
 	agg := store.AggregateOf(&r.Event)
 	if agg.IsZero() {

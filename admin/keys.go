@@ -11,20 +11,21 @@ import (
 )
 
 var (
-	// ErrNoKey says that a key has no record: it was never used, or its time is over.
+	// ErrNoKey means that a key has no record: it was never used, or it has
+	// expired.
 	ErrNoKey = errors.New("admin: no such key")
-	// ErrNotUncertain says that there is nothing to decide about a key.
+	// ErrNotUncertain means that the key needs no decision.
 	ErrNotUncertain = errors.New("admin: the key is not uncertain")
 )
 
-// Keys is the desk for idempotency keys: what failed, what is stuck, and what only an operator can decide. Its methods may be called
-// concurrently, and while requests run.
+// Keys inspects and maintains idempotency keys: failed, stuck and uncertain
+// ones. Its methods may be called concurrently, and while requests run.
 type Keys struct {
 	db  store.KeyRecords
 	cfg Config
 }
 
-// NewKeys returns a desk for the idempotency keys of a database.
+// NewKeys returns a Keys for the idempotency keys of a database.
 func NewKeys(db store.KeyRecords, cfg Config) (*Keys, error) {
 	cfg, err := cfg.complete(db != nil)
 	if err != nil {
@@ -33,7 +34,7 @@ func NewKeys(db store.KeyRecords, cfg Config) (*Keys, error) {
 	return &Keys{db: db, cfg: cfg}, nil
 }
 
-// Stats returns how the keys stand, and tells the observer.
+// Stats returns the keys' counts, and reports them to the observer.
 func (k *Keys) Stats(ctx context.Context) (store.KeyStats, error) {
 	s, err := k.db.KeyStats(ctx)
 	if err != nil {
@@ -45,17 +46,20 @@ func (k *Keys) Stats(ctx context.Context) (store.KeyStats, error) {
 	return s, nil
 }
 
-// KeyPage is a page of records, and where the next one begins.
+// KeyPage is a page of records, and the start of the next page.
 type KeyPage struct {
-	// Records are without their results.
+	// Records omit the stored results.
 	Records []store.KeyRecord
-	// After is the last record's name; for the next page, pass it on. More says that there may be one.
+	// After is the last record's name; pass it to List for the next page. More
+	// reports that there may be one.
 	After store.KeyID
 	More  bool
 }
 
-// List returns records that match, in the order of tenant, operation and key, after one of them; the zero value for the first page. Without
-// states in the filter it is those that did not succeed. A limit of 0 or less is Config.Batch.
+// List returns matching records in the order of tenant, operation and key,
+// after the given key; the zero value for the first page. Without states in the
+// filter, List returns the keys that did not succeed. A limit of 0 or less
+// means Config.BatchSize.
 func (k *Keys) List(ctx context.Context, f store.KeyFilter, after store.KeyID, limit int) (KeyPage, error) {
 	if limit <= 0 {
 		limit = k.cfg.BatchSize
@@ -83,16 +87,20 @@ func (k *Keys) Find(ctx context.Context, id store.KeyID) (store.KeyRecord, error
 	return rec, nil
 }
 
-// RunAgain decides that what an uncertain key stands for did not happen: the next request with the key runs it, from the last point that
-// was saved. Why is kept as the record's error, for keep: how long a key is remembered that nobody uses again. If the key is not
-// uncertain, that is [ErrNotUncertain], and nothing has changed.
+// RunAgain decides that the operation of an uncertain key did not happen: the
+// next request with the key runs it, from the last savepoint. The reason is
+// stored as the record's error for the duration keep, after which an unused key
+// expires. If the key is not uncertain, RunAgain returns [ErrNotUncertain] and
+// changes nothing.
 func (k *Keys) RunAgain(ctx context.Context, id store.KeyID, why string, keep time.Duration) error {
 	return k.resolve(ctx, id, store.KeyEnd{State: store.KeyFailed, Code: "resolved", Error: why, Answer: store.KeyAnswer{TTL: keep}})
 }
 
-// Done decides that what an uncertain key stands for has happened: repeats get the answer. One that only names what was made ([store.KeyAnswer].Ref)
-// is marked as lost, so that repeats are told so, and nothing runs again. If the key is not uncertain, that is [ErrNotUncertain],
-// and nothing has changed.
+// Done decides that the operation of an uncertain key has happened: repeated
+// requests get the answer. An answer that only names the result
+// ([store.KeyAnswer].Ref) is marked as lost; repeated requests get an error
+// that says so, and nothing runs again. If the key is not uncertain, Done
+// returns [ErrNotUncertain] and changes nothing.
 func (k *Keys) Done(ctx context.Context, id store.KeyID, answer store.KeyAnswer) error {
 	if answer.Result == nil {
 		answer.Lost = true
@@ -102,7 +110,7 @@ func (k *Keys) Done(ctx context.Context, id store.KeyID, answer store.KeyAnswer)
 
 func (k *Keys) resolve(ctx context.Context, id store.KeyID, end store.KeyEnd) error {
 	if end.Answer.TTL <= 0 {
-		return fmt.Errorf("admin: resolving a key: it would be remembered for %v", end.Answer.TTL)
+		return fmt.Errorf("admin: resolving a key: the retention %v is not positive", end.Answer.TTL)
 	}
 	ok, err := k.db.ResolveKey(ctx, id, end)
 	switch {
@@ -117,8 +125,9 @@ func (k *Keys) resolve(ctx context.Context, id store.KeyID, end store.KeyEnd) er
 	return ErrNotUncertain
 }
 
-// Purge deletes records that have expired, and answers that have outlived their own time, in batches, until there are none, and returns how
-// many. Nobody knows beforehand how many there are: the progress has no total.
+// Purge deletes expired records and expired answers, in batches, until there
+// are none, and returns how many. The number is not known beforehand: the
+// progress has no total.
 func (k *Keys) Purge(ctx context.Context, progress func(Progress)) (int, error) {
 	done := 0
 	for {

@@ -31,7 +31,8 @@ func attempt(t *testing.T, db store.KeyClaimer, key string, end store.KeyEnd) st
 	return id
 }
 
-// TestKeys: an operator sees how keys stand, decides what nobody else can, and deletes what is over.
+// TestKeys: an operator lists keys, resolves uncertain ones, and purges expired
+// ones.
 func TestKeys(t *testing.T) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {
@@ -83,7 +84,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// decide lets one uncertain key run again and makes the other done.
+// decide lets one uncertain key run again and resolves the other as done.
 func decide(t *testing.T, db *memstore.Store[*memstore.Tx], desk *admin.Keys, again, done, running store.KeyID) {
 	t.Helper()
 	ctx := t.Context()
@@ -110,10 +111,10 @@ func decide(t *testing.T, db *memstore.Store[*memstore.Tx], desk *admin.Keys, ag
 			t.Errorf("%q: %v", id.Key, err)
 		}
 	}
-	if err := desk.RunAgain(ctx, store.KeyID{Key: "nobody's"}, "", time.Hour); !errors.Is(err, admin.ErrNoKey) {
+	if err := desk.RunAgain(ctx, store.KeyID{Key: "missing"}, "", time.Hour); !errors.Is(err, admin.ErrNoKey) {
 		t.Errorf("a key that is not there: %v", err)
 	}
-	if _, err := desk.Find(ctx, store.KeyID{Key: "nobody's"}); !errors.Is(err, admin.ErrNoKey) {
+	if _, err := desk.Find(ctx, store.KeyID{Key: "missing"}); !errors.Is(err, admin.ErrNoKey) {
 		t.Errorf("a key that is not there: %v", err)
 	}
 }

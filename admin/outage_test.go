@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// comesBack is a store that fails until a moment.
+// comesBack is a store that fails until a given time.
 type comesBack struct {
 	store.Operator
 	at time.Time
@@ -42,7 +42,7 @@ func (c comesBack) PurgeWritten(context.Context, time.Duration, int) (int, error
 }
 func (c comesBack) Tidy(context.Context, time.Duration) error { return c.err() }
 
-// TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver: what tries again every
+// TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver: a loop that retries every
 // second does not log every second.
 func TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver(t *testing.T) {
 	loops := map[string]func(ctx context.Context, desk *admin.Desk) error{
@@ -71,8 +71,8 @@ func TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver(t *testing.T) {
 					t.Error(err)
 				}
 				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-				if len(lines) != 3 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "fails, and is tried again") ||
-					!strings.Contains(lines[1], "still fails") || !strings.Contains(lines[2], "works again") {
+				if len(lines) != 3 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "fails and is retried") ||
+					!strings.Contains(lines[1], "still fails") || !strings.Contains(lines[2], "recovered") {
 					t.Errorf("the log of an outage of 100 s:\n%s", log.String())
 				}
 			})
@@ -80,8 +80,8 @@ func TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver(t *testing.T) {
 	}
 }
 
-// TestACapturerThatARelayKeepsOut: a relay that is live for an hour is not an
-// error a second.
+// TestACapturerThatARelayKeepsOut: a relay that is live for an hour is not
+// logged as an error every second.
 func TestACapturerThatARelayKeepsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -121,9 +121,9 @@ func (b batches) MakeReady(_ context.Context, limit int) (int, error) {
 	return limit, nil
 }
 
-// TestMakeReadyCountsWhatItDidBeforeAnError: the count says how many, and the
-// error says only what went wrong.
-func TestMakeReadyCountsWhatItDidBeforeAnError(t *testing.T) {
+// TestMakeReadyCountsBeforeAnError: the count includes the batches before the
+// error, and the error states only the cause.
+func TestMakeReadyCountsBeforeAnError(t *testing.T) {
 	left := 2
 	desk, err := admin.New(batches{left: &left}, admin.Config{BatchSize: 10})
 	if err != nil {
@@ -135,8 +135,8 @@ func TestMakeReadyCountsWhatItDidBeforeAnError(t *testing.T) {
 	}
 }
 
-// TestStatsOfACapturedOutbox: the observer is told that ready events wait for
-// no delivery.
+// TestStatsOfACapturedOutbox: the observer's Backlog reports that ready events
+// wait for no delivery.
 func TestStatsOfACapturedOutbox(t *testing.T) {
 	var got observe.Backlog
 	desk, err := admin.New(newStore(t, 3), admin.Config{Captured: true, Observe: observe.Hooks{Backlog: func(b observe.Backlog) { got = b }}})

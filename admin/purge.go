@@ -14,25 +14,27 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Keep is what is kept, and for how long.
+// Retention configures how long events are kept.
 type Retention struct {
-	// History is how long delivered events are kept. Defaults to 7 days; negative: for ever.
+	// History is how long delivered events are kept. Defaults to 7 days;
+	// negative: forever.
 	History time.Duration
-	// Dead is how long dead letters are kept. Defaults to 0: until an operator decides.
+	// Dead is how long dead letters are kept. Defaults to 0: until an operator
+	// decides.
 	Dead time.Duration
-	// Interval is how often [Purger.Run] deletes what need not be kept. Defaults to 1 h.
+	// Interval is the interval at which [Purger.Run] purges. Defaults to 1 h.
 	Interval time.Duration
-	// Batch is how many rows are deleted at a time, each batch in a transaction of its own. Defaults to 500.
+	// BatchSize is the number of rows deleted per transaction. Defaults to 500.
 	BatchSize int
 }
 
-// Purged says how many rows were deleted.
+// Purged is the number of deleted rows.
 type Purged struct {
 	Delivered, Dead int
 }
 
-// Purger deletes what need not be kept any more. A running relay does so by itself; this is for outboxes whose relay is told
-// not to, and for doing it by hand.
+// Purger deletes events after their retention. A running relay purges by
+// itself; Purger is for outboxes whose relay does not, and for manual purges.
 type Purger struct {
 	db       store.Maintainer
 	policy   retention.Policy
@@ -42,29 +44,29 @@ type Purger struct {
 	running  atomic.Bool
 }
 
-// Purger returns a purger. It reports every field that is wrong.
+// Purger returns a purger. The error lists every invalid field.
 func (d *Desk) Purger(k Retention) (*Purger, error) {
 	var errs []error
 	if k.History == 0 {
 		k.History = 7 * 24 * time.Hour
 	}
 	if k.Dead < 0 {
-		errs = append(errs, fmt.Errorf("field Dead: %v is negative", k.Dead))
+		errs = append(errs, fmt.Errorf("Retention.Dead: %v is negative", k.Dead))
 	}
 	if k.Interval == 0 {
 		k.Interval = time.Hour
 	}
 	if k.Interval < 0 {
-		errs = append(errs, fmt.Errorf("field Interval: %v is negative", k.Interval))
+		errs = append(errs, fmt.Errorf("Retention.Interval: %v is negative", k.Interval))
 	}
 	if k.BatchSize == 0 {
 		k.BatchSize = 500
 	}
 	if k.BatchSize < 0 {
-		errs = append(errs, fmt.Errorf("field Batch: %d is negative", k.BatchSize))
+		errs = append(errs, fmt.Errorf("Retention.BatchSize: %d is negative", k.BatchSize))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("admin: Keep: %w", err)
+		return nil, fmt.Errorf("admin: %w", err)
 	}
 	return &Purger{
 		db: d.db, policy: retention.Policy{KeepHistory: k.History, KeepDead: k.Dead, Batch: k.BatchSize},
@@ -72,8 +74,8 @@ func (d *Desk) Purger(k Retention) (*Purger, error) {
 	}, nil
 }
 
-// Once deletes until nothing is left to delete, and calls progress, if that is not nil, after every batch. The numbers are right
-// also when it fails.
+// Once purges until nothing is left to delete, and calls progress, if not nil,
+// after every batch. The counts are valid even if it fails.
 func (p *Purger) Once(ctx context.Context, progress func(Purged)) (Purged, error) {
 	policy := p.policy
 	if progress != nil {
@@ -86,13 +88,13 @@ func (p *Purger) Once(ctx context.Context, progress func(Purged)) (Purged, error
 	return Purged(r), nil
 }
 
-// Run deletes at once and then every interval, until ctx ends, and tries again
-// at the next interval what fails. The log says when purging begins to fail, at
-// most once a minute that it goes on failing, and when it works again. A second
+// Run purges at once and then at every interval, until ctx ends; failures are
+// retried at the next interval. The log reports when purging begins to fail, at
+// most once a minute that it continues to fail, and when it recovers. A second
 // Run at the same time is an error.
 func (p *Purger) Run(ctx context.Context) error {
 	if p.running.Swap(true) {
-		return errors.New("admin: the purger is running already")
+		return errors.New("admin: the purger is already running")
 	}
 	defer p.running.Store(false)
 	tick := time.NewTicker(p.interval)
@@ -112,9 +114,12 @@ func (p *Purger) Run(ctx context.Context) error {
 	}
 }
 
-// PurgeWritten deletes ready events that were written, and became due, longer ago than age, and frees their dedup keys: for an
-// outbox that is read by change data capture and has no relay. While a relay is live it is [store.ErrRelayLive]. It calls progress,
-// if that is not nil, after every batch, and returns how many are gone, also when it fails. [Capturer.Run] does it by itself.
+// PurgeWritten deletes ready events that were written, and became due, longer
+// ago than age, and frees their dedup keys: for an outbox that change data
+// capture reads and that has no relay. While a relay is live, PurgeWritten
+// returns [store.ErrRelayLive]. It calls progress, if not nil, after every
+// batch, and returns the number of deleted events, even if it fails.
+// [Capturer.Run] calls PurgeWritten by itself.
 func (d *Desk) PurgeWritten(ctx context.Context, age time.Duration, progress func(n int)) (int, error) {
 	if age <= 0 {
 		return 0, fmt.Errorf("admin: purging written events: the age %v is not positive", age)

@@ -14,15 +14,15 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// One aggregate's events fail, and it has many: what does that cost the others?
+// The cost of one failing aggregate with many events for the other aggregates.
 
 const (
 	stuckAggregate = "stuck"
 	stuckEvents    = 100_000
-	stuckNumber    = 1_000_000_000 // not one of those that are counted
+	stuckNumber    = 1_000_000_000 // not one of the counted events
 )
 
-// stuckSink delivers the events of all aggregates but one.
+// stuckSink delivers the events of all aggregates except one.
 type stuckSink struct{ batchSink }
 
 var errStuck = errors.New("this one always fails")
@@ -38,8 +38,9 @@ func (s stuckSink) Deliver(ctx context.Context, batch []waybill.Delivery) []erro
 	return errs
 }
 
-// stuckDrainer is Waybill with so many events of one aggregate in front of those that count, as they gather while others come and
-// go, or evenly among them.
+// stuckDrainer is Waybill with many events of one aggregate in front of the
+// counted ones, as they accumulate while others are delivered, or evenly among
+// them.
 func (s *pgServer) stuckDrainer(name string, stuck int, among bool) drainer {
 	return drainer{
 		name: name, group: "waybill, events of other aggregates", role: roleOwn, yardstick: stuck == 0,
@@ -60,7 +61,7 @@ func (s *pgServer) stuckDrainer(name string, stuck int, among bool) drainer {
 	}
 }
 
-// loadAround writes the events that count, and those of the one aggregate.
+// loadAround writes the counted events, and those of the one aggregate.
 func loadAround(ctx context.Context, db *pgstore.Store, n, stuck int, among bool) error {
 	if stuck == 0 {
 		return loadEvents(ctx, db, n)

@@ -23,22 +23,24 @@ import (
 // lane is a broker to publish to, by hand and by a relay.
 type lane struct {
 	name string
-	// server is what testserver calls it; empty if this program is the server.
+	// server is its name in testserver; empty if this program is the server.
 	server string
-	// confirms says what a message has been through when it counts.
+	// confirms describes the state of a message when it counts.
 	confirms string
-	// events is how many a turn publishes unless it is told otherwise: they should take a second or more, or a relay's start is what is measured.
+	// events is the default number of events per turn: they should take a
+	// second or more, or the turn measures the start of the relay.
 	events int
 	open   func(ctx context.Context) (*brokerField, error)
 }
 
-// brokerField is a place on a broker that is used by nobody else.
+// brokerField is a topic of its own on a broker.
 type brokerField struct {
 	sink  relay.Sink
 	codec *broker.Codec
-	// byHand returns a worker: it publishes messages with the client library alone and returns when all of them are confirmed.
+	// byHand returns a worker: it publishes messages with the client library
+	// alone and returns when all of them are confirmed.
 	byHand func() (publish func(ctx context.Context, batch []broker.Message) error, err error)
-	// reset throws away what was published.
+	// reset discards the published messages.
 	reset func(ctx context.Context) error
 	close func()
 }
@@ -47,16 +49,16 @@ func brokerLanes() []lane {
 	return []lane{natsLane(), redisLane(), rabbitLane(), kafkaLane(), pulsarLane(), webhookLane()}
 }
 
-// What a relay does unless it is told otherwise, and so what is done by hand as well.
+// The defaults of a relay, and so of the work by hand as well.
 const (
 	brokerWorkers = 4
 	brokerBatch   = 500
 )
 
 func prepareBrokers(flags *flag.FlagSet) task {
-	events := flags.String("events", "", "how many events a turn publishes; empty: as many as a broker takes in a second or more")
-	rounds := flags.Int("rounds", 3, "turns of every contender")
-	only := flags.String("only", "", "brokers, with commas between them: nats, redis, rabbitmq, kafka, pulsar, webhook; empty: all")
+	events := flags.String("events", "", "number of events per turn; empty: enough for a second or more")
+	rounds := flags.Int("rounds", 3, "number of turns of every contender")
+	only := flags.String("only", "", "comma-separated brokers: nats, redis, rabbitmq, kafka, pulsar, webhook; empty: all")
 	out := defineOutput(flags)
 	return task{
 		databases: func() ([]string, error) {
@@ -75,7 +77,7 @@ func prepareBrokers(flags *flag.FlagSet) task {
 				return err
 			}
 			if len(n) != 1 || n[0] < 1 || *rounds < 1 {
-				return errors.New("-events and -rounds: one size, and at least one round")
+				return errors.New("-events: want one size; -rounds: want at least 1")
 			}
 			stop, err := out.profile()
 			if err != nil {
@@ -121,7 +123,8 @@ func chooseLanes(only string) ([]lane, error) {
 	return chosen, nil
 }
 
-// brokerRace is one table: by hand, and from two outboxes, as a relay comes and tuned.
+// brokerRace is one table: by hand, and from two outboxes, with the default
+// config and tuned.
 type brokerRace struct {
 	lane   lane
 	pg     *pgServer
@@ -129,7 +132,8 @@ type brokerRace struct {
 	rounds int
 }
 
-// publisher is a contender: it publishes all events once and says how long that took.
+// publisher is a contender: it publishes all events once and returns the
+// duration.
 type publisher struct {
 	name  string
 	turn  func(ctx context.Context, f *brokerField) (time.Duration, error)
@@ -150,7 +154,7 @@ func (r brokerRace) run(ctx context.Context, out, progress io.Writer) error {
 		{name: "tuned, outbox in memory", turn: r.fromMemory(tunedRelay)},
 		{name: "tuned, outbox in PostgreSQL", turn: r.fromPostgres(tunedRelay)},
 	}
-	for round := range r.rounds + 1 { // the first is for warming up
+	for round := range r.rounds + 1 { // the first round is for warming up
 		for i := range list {
 			p := list[(i+round)%len(list)]
 			if err := f.reset(ctx); err != nil {
@@ -178,8 +182,10 @@ func (r brokerRace) run(ctx context.Context, out, progress io.Writer) error {
 	return nil
 }
 
-// byHand makes the messages that the relay would make of the same events, and publishes them in batches of the same size. One batch after another keeps the
-// order of every aggregate, as a relay does. Several at a time, by as many loops as a relay has workers, do not.
+// byHand creates the messages that the relay would create from the same events,
+// and publishes them in batches of the same size. One batch after another keeps
+// the order of every aggregate, as a relay does. Concurrent batches, by as many
+// loops as a relay has workers, do not.
 func (r brokerRace) byHand(loops int) func(context.Context, *brokerField) (time.Duration, error) {
 	return func(ctx context.Context, f *brokerField) (time.Duration, error) {
 		events := numberedEvents(0, r.events)

@@ -29,10 +29,10 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// newTopic returns a name that nobody has used.
+// newTopic returns an unused name.
 func newTopic() string { return "bench-" + waybill.NewID().String() }
 
-// codecFor returns the form in which a broker's sink sends messages.
+// codecFor returns the message format of a broker's sink.
 func codecFor(b broker.Binding, topic string) (*broker.Codec, error) {
 	return broker.NewCodec(b, broker.CodecConfig{Topics: broker.OneTopic(topic)})
 }
@@ -40,7 +40,7 @@ func codecFor(b broker.Binding, topic string) (*broker.Codec, error) {
 func nothing(context.Context) error { return nil }
 
 func natsLane() lane {
-	return lane{name: "nats", events: 100_000, confirms: "JetStream, in this process, synced as the server comes", open: func(ctx context.Context) (*brokerField, error) {
+	return lane{name: "nats", events: 100_000, confirms: "JetStream, in this process, default sync", open: func(ctx context.Context) (*brokerField, error) {
 		dir, err := os.MkdirTemp("", "bench-nats-")
 		if err != nil {
 			return nil, err
@@ -51,7 +51,7 @@ func natsLane() lane {
 		}
 		embedded.Start()
 		if !embedded.ReadyForConnections(time.Minute) {
-			return nil, errors.New("the NATS server does not come up")
+			return nil, errors.New("the NATS server does not start")
 		}
 		b, err := natsbroker.Open(ctx, embedded.ClientURL(), natsbroker.Config{
 			Stream: "bench", Create: true, Subjects: []string{"bench.>"}, Topics: broker.OneTopic("bench.events"),
@@ -234,7 +234,8 @@ func publishRabbit(ctx context.Context, ch *amqp.Channel, batch []broker.Message
 func kafkaLane() lane {
 	return lane{name: "kafka", events: 200_000, server: testserver.KafkaName, confirms: "acks=all, idempotent producer; 3 partitions", open: func(ctx context.Context) (*brokerField, error) {
 		address, topic := os.Getenv(testserver.EnvKafka), newTopic()
-		// What lingers costs whoever waits for a batch to be confirmed, so both linger as long.
+		// Lingering delays the confirmation of a batch, so both linger for the
+		// same time.
 		client, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(5*time.Millisecond))
 		if err != nil {
 			return nil, err

@@ -18,7 +18,8 @@ import (
 	"github.com/waybillhq/waybill/broker/webhook"
 )
 
-// hookRequests is how many requests a batch has under way, by hand and in the sink.
+// hookRequests is the number of concurrent requests of a batch, by hand and in
+// the sink.
 const hookRequests = 16
 
 func webhookLane() lane {
@@ -53,7 +54,7 @@ func webhookLane() lane {
 	}}
 }
 
-// postAll posts a batch, some at a time.
+// postAll posts a batch with limited concurrency.
 func postAll(ctx context.Context, client *http.Client, url string, secret []byte, batch []broker.Message) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// role is what a contender is to the reader of a table or a plot.
+// role is the role of a contender in a table or a plot.
 type role int
 
 const (
@@ -21,7 +21,8 @@ const (
 	rolePeer              // another library
 )
 
-// What becomes of delivered events. Contenders are compared with the floor that does the same.
+// What happens to delivered events. Contenders are compared with the floor that
+// does the same.
 const (
 	dropped = "delivered events are deleted"
 	kept    = "delivered events are kept"
@@ -32,16 +33,20 @@ type drainer struct {
 	name  string
 	group string
 	role  role
-	// yardstick is the floor that the others of the group are compared with.
+	// yardstick marks the floor that the others of the group are compared with.
 	yardstick bool
-	// paced says that waiting sets the pace, and not work: the rate is the same from the first second to the last, so a turn
-	// may be cut short. Others are not: what their statements cost may depend on how many events are left.
+	// paced means that waiting sets the pace, and not work: the rate is the
+	// same from the first second to the last, so a turn may be cut short. Other
+	// turns must not: the cost of their statements may depend on the number of
+	// events left.
 	paced bool
-	// interval is how long a paced contender does nothing between two batches, if that is longer than a turn.
+	// interval is the pause of a paced contender between two batches, if it is
+	// longer than a turn.
 	interval time.Duration
-	// slow says that it is only of interest where handling takes time.
+	// slow means that the contender is only of interest where handling takes
+	// time.
 	slow bool
-	// open makes fresh tables.
+	// open creates fresh tables.
 	open func(ctx context.Context) (*stage, error)
 }
 
@@ -51,18 +56,19 @@ type stage struct {
 	load func(ctx context.Context, n int) error
 	// calm is called after load.
 	calm func(ctx context.Context) error
-	// drain hands every event to l.handle. It returns when all were handled and the contender has written down that they
-	// were, or when ctx ends; then with the cause. It says l.stop when that is so, before it cleans up.
+	// drain passes every event to l.handle. It returns when all events were
+	// handled and the contender has recorded that, or when ctx ends; then with
+	// the cause. It calls l.stop at that moment, before it cleans up.
 	drain func(ctx context.Context, l *ledger) error
-	// left counts what is still pending: after a drain, 0.
+	// left counts the pending events: after a drain, 0.
 	left  func(ctx context.Context) (int, error)
 	gauge func(ctx context.Context) (gauge, error)
-	// statements, if not nil, lists what was sent since calm.
+	// statements, if not nil, lists the statements sent since calm.
 	statements func(out io.Writer)
 	close      func()
 }
 
-// gauge is counters that only grow.
+// gauge holds counters that only grow.
 type gauge struct {
 	statements  int64
 	wal         int64
@@ -70,7 +76,7 @@ type gauge struct {
 	machine     time.Duration // CPU time of all processes
 }
 
-// minus returns what has been added since an earlier gauge.
+// minus returns the difference to an earlier gauge.
 func (g gauge) minus(before gauge) gauge {
 	return gauge{
 		statements: g.statements - before.statements, wal: g.wal - before.wal,
@@ -78,7 +84,7 @@ func (g gauge) minus(before gauge) gauge {
 	}
 }
 
-// turn is what one turn has shown.
+// turn is the result of one turn.
 type turn struct {
 	events   int
 	took     time.Duration
@@ -89,7 +95,7 @@ type turn struct {
 	stalled  bool
 	twice    int64
 	inverted int64
-	others   float64 // the part of the machine that other processes took
+	others   float64 // the share of the machine that other processes used
 }
 
 func (t turn) rate() float64 { return float64(t.events) / t.took.Seconds() }
@@ -98,17 +104,18 @@ func (t turn) rate() float64 { return float64(t.events) / t.took.Seconds() }
 type drainPlan struct {
 	title    string
 	size     int
-	pause    time.Duration // what handling an event takes
+	pause    time.Duration // the time to handle an event
 	rounds   int
 	limit    time.Duration
 	drainers []drainer
-	// beside, if not nil, is started before the events are loaded and stopped after the turn.
+	// beside, if not nil, is started before the events are loaded and stopped
+	// after the turn.
 	beside func(ctx context.Context) (end func(), err error)
 }
 
 var (
-	errLimit   = errors.New("the turn has taken long enough")
-	errStalled = errors.New("nothing was handled any more")
+	errLimit   = errors.New("the time limit of the turn is reached")
+	errStalled = errors.New("no progress")
 )
 
 // turn lets one contender drain fresh tables once.
@@ -167,12 +174,13 @@ func (p drainPlan) turn(ctx context.Context, d drainer, progress io.Writer) (tur
 		return t, nil
 	}
 	if left, err := s.left(ctx); err != nil || left != 0 {
-		return turn{}, fmt.Errorf("%d events are left after the drain (%w)", left, err)
+		return turn{}, fmt.Errorf("%d events left after the drain (%w)", left, err)
 	}
 	return t, nil
 }
 
-// bound returns the context of a turn. It ends early where the pace is set by waiting, and where nothing happens any more.
+// bound returns the context of a turn. It ends early if waiting sets the pace,
+// and if there is no progress.
 func (p drainPlan) bound(ctx context.Context, d drainer, l *ledger) (context.Context, func()) {
 	if p.limit <= 0 {
 		return ctx, func() {}
@@ -196,7 +204,8 @@ func (p drainPlan) bound(ctx context.Context, d drainer, l *ledger) (context.Con
 			switch {
 			case total >= looks && (d.paced || p.pause > 0):
 				cancel(errLimit)
-			case since >= looks && d.role != roleFloor: // a floor that hangs is a mistake here
+			case since >= looks && d.role != roleFloor:
+				// a floor that hangs is a bug here
 				cancel(errStalled)
 			}
 		}
@@ -207,12 +216,13 @@ func (p drainPlan) bound(ctx context.Context, d drainer, l *ledger) (context.Con
 	}
 }
 
-// run lets every contender have its turns. One whose turn took long has no other: it is measured well enough.
+// run lets every contender have its turns. A contender with a long turn has no
+// further one: its result is accurate enough.
 func (p drainPlan) run(ctx context.Context, progress io.Writer) ([][]turn, error) {
 	turns := make([][]turn, len(p.drainers))
 	for round := range p.rounds {
 		for i := range p.drainers {
-			at := (i + round) % len(p.drainers) // nobody is always first
+			at := (i + round) % len(p.drainers) // no contender is always first
 			d := p.drainers[at]
 			if len(turns[at]) > 0 && d.role == rolePeer && p.limit > 0 && (turns[at][0].cut || turns[at][0].took >= 2*p.limit) {
 				continue
@@ -249,18 +259,18 @@ type drainFlags struct {
 // prepareDrain defines the flags of drain.
 func prepareDrain(flags *flag.FlagSet) task {
 	f := drainFlags{
-		database:   flags.String("db", "postgres", "postgres, mariadb, mysql or sqlite; the peers run on postgres only"),
-		sizes:      flags.String("sizes", "100k", "sizes of the backlog, separated by commas: 10k,100k,1m"),
-		sinks:      flags.String("sinks", "noop", "what handling an event takes, separated by commas: noop, 1ms, or any duration"),
-		history:    flags.String("history", "off,on", "whether delivered events are kept, separated by commas: off, on"),
-		only:       flags.String("only", "", "parts of contenders' names, separated by commas: only those run (the floor they are compared with always does)"),
-		rounds:     flags.Int("rounds", 0, "how often every contender takes its turn; 0: 3, and 1 from a million events on"),
-		limit:      flags.Duration("limit", 3*time.Second, "when a turn is cut short whose pace is set by waiting and not by work, or in which nothing is handled for so long; and a peer whose turn takes twice as long has only one. 0: never"),
-		held:       flags.Bool("held-snapshot", false, "drain three times: alone, beside a connection that holds an old snapshot, and beside one that has an xid as well"),
-		floors:     flags.Bool("floors", false, "more floors: 1000 events a batch, with synchronous commit, and (history on) copying and deleting in one statement"),
-		blocked:    flags.Bool("blocked", false, "instead: drain while one aggregate fails that has 100,000 events waiting, and without it (postgres)"),
-		statements: flags.Bool("statements", false, "list the statements of every turn, with their times, on the standard error (postgres; it costs a little)"),
-		peers:      flags.Bool("peers", true, "River, watermill-sql and oagudo/outbox as well"),
+		database:   flags.String("db", "postgres", "database: postgres, mariadb, mysql or sqlite; the peers run on postgres only"),
+		sizes:      flags.String("sizes", "100k", "comma-separated sizes of the backlog: 10k,100k,1m"),
+		sinks:      flags.String("sinks", "noop", "comma-separated handling times of an event: noop, 1ms, or any duration"),
+		history:    flags.String("history", "off,on", "comma-separated retention modes of delivered events: off, on"),
+		only:       flags.String("only", "", "comma-separated parts of contenders' names to run (their floor always runs)"),
+		rounds:     flags.Int("rounds", 0, "number of turns of every contender; 0: 3, and 1 from a million events on"),
+		limit:      flags.Duration("limit", 3*time.Second, "duration after which a turn is stopped if waiting sets its pace or if it makes no progress; a peer with a turn of twice this duration has only one turn; 0: never"),
+		held:       flags.Bool("held-snapshot", false, "drain three times: alone, beside a connection with an old snapshot, and beside one that also has an xid"),
+		floors:     flags.Bool("floors", false, "more floors: 1000 events per batch, synchronous commit, and (history on) copy and delete in one statement"),
+		blocked:    flags.Bool("blocked", false, "instead: drain with and without one failing aggregate of 100,000 events (postgres)"),
+		statements: flags.Bool("statements", false, "list of the statements of every turn, with their times, on the standard error (postgres; small overhead)"),
+		peers:      flags.Bool("peers", true, "include River, watermill-sql and oagudo/outbox"),
 	}
 	f.output = defineOutput(flags)
 	return task{
@@ -269,14 +279,14 @@ func prepareDrain(flags *flag.FlagSet) task {
 	}
 }
 
-// parseSink reads what handling an event takes.
+// parseSink parses the time to handle an event.
 func parseSink(text string) (time.Duration, error) {
 	if text == "noop" {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%q is not a sink; say noop or 1ms", text)
+		return 0, fmt.Errorf("%q is not a sink; use noop or 1ms", text)
 	}
 	return d, nil
 }
@@ -348,7 +358,7 @@ func (f drainFlags) roundsFor(n int) int {
 	return 3
 }
 
-// choose returns the contenders that the flags leave.
+// choose returns the contenders that the flags select.
 func (f drainFlags) choose(all []drainer) []drainer {
 	groups := map[string]bool{dropped: strings.Contains(*f.history, "off"), kept: strings.Contains(*f.history, "on")}
 	wanted := func(d drainer) bool {
@@ -367,7 +377,7 @@ func (f drainFlags) choose(all []drainer) []drainer {
 	return out
 }
 
-// beside is what goes on during a drain.
+// beside is the load during a drain.
 type beside struct {
 	title string
 	start func(ctx context.Context) (end func(), err error)

@@ -19,7 +19,7 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// openServer connects to a database and knows its contenders.
+// openServer connects to a database and returns it with its contenders.
 func openServer(ctx context.Context, name string) (*drainServer, error) {
 	switch name {
 	case "postgres":
@@ -78,10 +78,11 @@ func waybillDrainers(group string, with func(name, group string, cfg relay.Confi
 	}
 }
 
-// tunedRelay is what drains fastest: larger batches, enough of them in memory, and no wait for more.
+// tunedRelay is the fastest configuration: larger batches, enough of them in
+// memory, and no linger.
 var tunedRelay = relay.Config{Workers: 64, BatchSize: 1000, ColdQueue: 8000, Linger: -1}
 
-// batchSink is a handler that takes what it is given at once, as a broker's client does.
+// batchSink is a handler for whole batches, like a broker's client.
 type batchSink struct{ l *ledger }
 
 // Deliver implements [relay.Sink].
@@ -171,7 +172,7 @@ func (s *pgServer) waybillField(ctx context.Context) (*field, *pgstore.Store, er
 	return f, db, err
 }
 
-// waybillStage is a stage over Waybill's tables that lacks only the drain.
+// waybillStage is a stage over Waybill's tables without the drain.
 func (f *field) waybillStage(db *pgstore.Store) *stage {
 	return &stage{
 		load: func(ctx context.Context, n int) error { return loadEvents(ctx, db, n) },
@@ -179,7 +180,7 @@ func (f *field) waybillStage(db *pgstore.Store) *stage {
 	}
 }
 
-// counting returns a function that asks for a number.
+// counting returns a function that queries a number.
 func (f *field) counting(query string) func(ctx context.Context) (int, error) {
 	return func(ctx context.Context) (n int, err error) {
 		err = f.pool.QueryRow(ctx, query).Scan(&n)
@@ -187,7 +188,7 @@ func (f *field) counting(query string) func(ctx context.Context) (int, error) {
 	}
 }
 
-// loadBatch is how many events are written in one transaction while a backlog is loaded.
+// loadBatch is the number of events per transaction while a backlog is loaded.
 const loadBatch = 1000
 
 // loadEvents writes events 0 to n-1.
@@ -205,9 +206,11 @@ func loadEvents[T any](ctx context.Context, db store.Outbox[T], n int) error {
 	return nil
 }
 
-// pgFloorDrain is the same job by hand, on Waybill's tables: read a batch of a lane in order, hand it over, delete it (with history:
-// copy it first, in the same transaction). One connection, no lease, no retries. As with Waybill, losing an acknowledgement only
-// means delivering again, so it need not be flushed; sync flushes it all the same.
+// pgFloorDrain does the same work by hand, on Waybill's tables: read a batch of
+// a lane in order, deliver it, delete it (with history: copy it first, in the
+// same transaction). One connection, no lease, no retries. As with Waybill, a
+// lost acknowledgment only means another delivery, so it need not be flushed;
+// sync flushes it nevertheless.
 type pgFloorDrain struct {
 	batch         int
 	history, sync bool
@@ -226,7 +229,7 @@ SELECT lane, seq, ` + floorColumns + `, created_at, 0, 0, clock_timestamp() FROM
 
 const (
 	floorDelete  = `DELETE FROM waybill_outbox WHERE id = ANY($1)`
-	floorPayload = 17 // where the payload stands in floorRead
+	floorPayload = 17 // the index of the payload in floorRead
 )
 
 func (s *pgServer) floor(name string, h pgFloorDrain) drainer {
@@ -260,7 +263,7 @@ func (s *pgServer) floor(name string, h pgFloorDrain) drainer {
 	}}
 }
 
-// drain empties the lanes in turns, a batch each, until all are empty.
+// drain empties the lanes in turn, a batch each, until all are empty.
 func (h pgFloorDrain) drain(ctx context.Context, conn *pgx.Conn, l *ledger) error {
 	var floor [lanes]int64
 	var empty [lanes]bool
@@ -289,7 +292,8 @@ func (h pgFloorDrain) drain(ctx context.Context, conn *pgx.Conn, l *ledger) erro
 	return nil
 }
 
-// read hands a batch over and returns its ids. The values are used as they lie in the connection's buffer.
+// read delivers a batch and returns its ids. The values are used in place, in
+// the connection's buffer.
 func (h pgFloorDrain) read(ctx context.Context, conn *pgx.Conn, lane int, after int64, ids []pgtype.UUID, l *ledger) ([]pgtype.UUID, int64, error) {
 	rows, err := conn.Query(ctx, floorRead, lane, after, h.batch)
 	if err != nil {
@@ -311,7 +315,8 @@ func (h pgFloorDrain) read(ctx context.Context, conn *pgx.Conn, lane int, after 
 	return ids, after, rows.Err()
 }
 
-// settle writes down that a batch was delivered: one statement, or two in one round trip and one transaction.
+// settle records that a batch was delivered: one statement, or two in one round
+// trip and one transaction.
 func (h pgFloorDrain) settle(ctx context.Context, conn *pgx.Conn, ids []pgtype.UUID) error {
 	if !h.history || h.move {
 		statement := floorDelete

@@ -73,7 +73,7 @@ func drainersOf(fresh func(ctx context.Context) (*sqlField, error)) []drainer {
 	return list
 }
 
-// drain is the same job by hand; see pgFloorDrain.
+// drain does the same work by hand; see pgFloorDrain.
 func (f *sqlField) drain(ctx context.Context, batch int, history bool, l *ledger) error {
 	read, err := f.db.PrepareContext(ctx, `SELECT seq, `+floorColumns+`, created_at FROM waybill_outbox WHERE lane = ? AND seq > ? ORDER BY seq LIMIT ?`)
 	if err != nil {
@@ -109,7 +109,8 @@ func (f *sqlField) drain(ctx context.Context, batch int, history bool, l *ledger
 	return nil
 }
 
-// read hands a batch over and returns its seqs. The values are used as they lie in the driver's buffer.
+// read delivers a batch and returns its seqs. The values are used in place, in
+// the driver's buffer.
 func (f *sqlField) read(ctx context.Context, read *sql.Stmt, lane int, after int64, batch int, seqs []int64, l *ledger) ([]int64, error) {
 	rows, err := read.QueryContext(ctx, lane, after, batch)
 	if err != nil {
@@ -117,7 +118,8 @@ func (f *sqlField) read(ctx context.Context, read *sql.Stmt, lane int, after int
 	}
 	defer rows.Close()
 	var seq int64
-	raw := make([]sql.RawBytes, floorPayload+1) // the event's columns, and created_at
+	// the event's columns, and created_at
+	raw := make([]sql.RawBytes, floorPayload+1)
 	dest := []any{&seq}
 	for i := range raw {
 		dest = append(dest, &raw[i])
@@ -151,7 +153,8 @@ func openMySQLServer(ctx context.Context, name string) (*drainServer, error) {
 		return nil, err
 	}
 	pid := 0
-	if text, err := os.ReadFile(pidFile); err == nil { // a server elsewhere has none here
+	// a remote server has no pid file here
+	if text, err := os.ReadFile(pidFile); err == nil {
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
 	}
 	version, _, _ = strings.Cut(version, "-")
@@ -162,7 +165,7 @@ func openMySQLServer(ctx context.Context, name string) (*drainServer, error) {
 	}, nil
 }
 
-// mysqlKinds says, by the name of a server, which variable names it and what it calls itself.
+// mysqlKinds maps the name of a server to its variable and its title.
 var mysqlKinds = map[string]struct{ env, title string }{
 	testserver.MariaDBName: {testserver.EnvMariaDB, "MariaDB"}, testserver.MySQLName: {testserver.EnvMySQL, "MySQL"},
 }
@@ -212,7 +215,7 @@ func (m *mysqlServer) fresh(ctx context.Context) (*sqlField, error) {
 	}
 	keep := fmt.Sprintf(sqlKeep, "UTC_TIMESTAMP(6)")
 	f.settle = func(ctx context.Context, lane int, _ int64, seqs []int64, history bool) error {
-		var b strings.Builder // one round trip, whatever it holds
+		var b strings.Builder // one round trip, for any number of events
 		fmt.Fprintf(&b, "lane = %d AND seq IN (", lane)
 		for i, seq := range seqs {
 			if i > 0 {
@@ -257,13 +260,15 @@ func freshSQLite(ctx context.Context) (*sqlField, error) {
 	if _, err := s.Migrate(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	// Statements are calls within the process here: nobody counts them, and none is a round trip.
+	// Statements are calls within the process here: they are not counted, and
+	// none is a round trip.
 	f := &sqlField{store: s, db: s.DB(), lanes: 1, gauge: func(context.Context) (gauge, error) { return gauge{own: ownCPU()}, nil }}
 	f.close = func() {
 		_ = s.Close()
 		_ = os.RemoveAll(dir)
 	}
-	// Writers take turns, so seqs are in the order of commits, and a batch is all there is between two of them.
+	// Writers take turns, so seqs are in the order of commits, and a batch is
+	// the complete range between two seqs.
 	const where = `seq > ? AND seq <= ?`
 	keep := fmt.Sprintf(sqlKeep, "?") + where
 	f.settle = func(ctx context.Context, _ int, after int64, seqs []int64, history bool) error {

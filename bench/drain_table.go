@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// drainFigure is what the turns of one contender come to.
+// drainFigure is the summary of one contender's turns.
 type drainFigure struct {
 	drainer
 	rates        []float64
@@ -70,7 +70,8 @@ func summarize(drainers []drainer, turns [][]turn) []drainFigure {
 	return figures
 }
 
-// writeDrainTable writes a table of one plan, in the order of the contenders, one part for each group.
+// writeDrainTable writes a table of one plan, in the order of the contenders,
+// one part for each group.
 func writeDrainTable(out io.Writer, p drainPlan, version string, figures []drainFigure) {
 	fmt.Fprintf(out, "drain: %s; %s, %s\n", p.title, version, times(p.rounds))
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -97,7 +98,7 @@ func writeDrainTable(out io.Writer, p drainPlan, version string, figures []drain
 	fmt.Fprintln(out)
 }
 
-// remarks says what the figures cannot.
+// remarks returns the notes below the figures.
 func remarks(p drainPlan, figures []drainFigure) []string {
 	var out []string
 	if slices.ContainsFunc(figures, func(f drainFigure) bool { return f.cut && !f.stalled }) {
@@ -133,7 +134,8 @@ func remarks(p drainPlan, figures []drainFigure) []string {
 	return append(out, disturbance(all)...)
 }
 
-// disturbance says how busy other processes were, if they were: then the figures are not worth much.
+// disturbance reports the load of other processes, if any: then the figures are
+// not reliable.
 func disturbance(others []float64) []string {
 	if len(others) == 0 || slices.Max(others) < 0.1 {
 		return nil
@@ -212,7 +214,7 @@ func sinkName(pause time.Duration) string {
 	return fmt.Sprintf("handlers take %s", pause)
 }
 
-// peerVersions names the libraries that Waybill is compared with, as they are pinned.
+// peerVersions returns the pinned versions of the compared libraries.
 func peerVersions() []string {
 	return versions("github.com/riverqueue/river", "github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/oagudo/outbox", "github.com/jackc/pgx/v5")
 }

@@ -24,11 +24,11 @@ import (
 
 // prepareIdempotency defines the flags of idempotency.
 func prepareIdempotency(flags *flag.FlagSet) task {
-	turn := flags.Duration("turn", 300*time.Millisecond, "how long a turn takes; the machine's own speed changes within seconds, so many short turns tell more than a few long ones")
-	rounds := flags.Int("rounds", 50, "how often every contender takes its turn")
-	connections := flags.Int("connections", 8, "how many requests run at once")
-	only := flags.String("only", "", "a part of the title of the tables wanted, such as repeat; empty: all of them")
-	answers := flags.String("answers", "10k", "how many stored answers the repeats ask for, at random")
+	turn := flags.Duration("turn", 300*time.Millisecond, "duration of a turn; the machine's speed changes within seconds, so many short turns are more accurate than a few long ones")
+	rounds := flags.Int("rounds", 50, "number of turns of every contender")
+	connections := flags.Int("connections", 8, "number of concurrent requests")
+	only := flags.String("only", "", "part of the titles of the tables to run, such as repeat; empty: all")
+	answers := flags.String("answers", "10k", "number of stored answers that repeats request at random")
 	out := defineOutput(flags)
 	return task{
 		databases: func() ([]string, error) {
@@ -61,35 +61,38 @@ func prepareIdempotency(flags *flag.FlagSet) task {
 	}
 }
 
-// keyRace is how long the contenders run, and how many at once.
+// keyRace holds the duration and the concurrency of the contenders.
 type keyRace struct {
 	turn                         time.Duration
 	rounds, connections, answers int
 	only                         string
 }
 
-// keyContender answers one request in its own way. The first of a group is the floor.
+// keyContender handles one request in its own way. The first of a group is the
+// floor.
 type keyContender struct {
 	name    string
 	request func(ctx context.Context, key string) error
 
 	rates      []float64
-	statements float64   // a request
-	wal        float64   // bytes a request
-	cpu        []float64 // microseconds a request, of the server and this process
-	others     float64   // the most that other processes had of the machine in a turn
+	statements float64 // per request
+	wal        float64 // bytes per request
+	// microseconds per request, of the server and this process
+	cpu    []float64
+	others float64 // the maximum share of other processes in a turn
 }
 
-// keyGroup is contenders with the same job.
+// keyGroup is contenders for the same work.
 type keyGroup struct {
 	title string
 	key   func() string
 	list  []*keyContender
-	// prepare makes the tables ready, once: emptying them before every turn would have the server plan all statements again.
+	// prepare prepares the tables, once: emptying them before every turn would
+	// make the server plan all statements again.
 	prepare func(ctx context.Context) error
 }
 
-// placed is what a request answers with.
+// placed is the answer of a request.
 type placed struct {
 	Order  string `json:"order"`
 	Status string `json:"status"`
@@ -104,8 +107,8 @@ const (
 	keyHash      = "v1:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 )
 
-// errNotOurs says that a contender did not do what it is measured at.
-var errNotOurs = errors.New("the key is somebody else's, or its answer is not the stored one")
+// errNotOurs reports that a contender did not do the measured work.
+var errNotOurs = errors.New("the key has another owner, or the answer is not the stored one")
 
 func (s *pgServer) idempotency(ctx context.Context, race keyRace, out, progress io.Writer) error {
 	f, db, err := s.waybillField(ctx)
@@ -135,7 +138,7 @@ func (s *pgServer) idempotency(ctx context.Context, race keyRace, out, progress 
 	return nil
 }
 
-// keyGroups returns what is compared.
+// keyGroups returns the groups to compare.
 func (f *field) keyGroups(keys *idempotency.Keys[pgx.Tx], race keyRace) []keyGroup {
 	fresh := func() string { return waybill.NewID().String() }
 	stored := func() string { return "answered-" + strconv.Itoa(1+rand.IntN(race.answers)) }
@@ -197,7 +200,7 @@ func (g *keyGroup) run(ctx context.Context, f *field, race keyRace, progress io.
 	}
 	for round := range race.rounds {
 		for i := range g.list {
-			c := g.list[(i+round)%len(g.list)] // nobody is always first
+			c := g.list[(i+round)%len(g.list)] // no contender is always first
 			var err error
 			pprof.Do(ctx, pprof.Labels("contender", c.name), func(ctx context.Context) { err = g.turn(ctx, f, c, race, race.turn) })
 			if err != nil {
@@ -210,7 +213,7 @@ func (g *keyGroup) run(ctx context.Context, f *field, race keyRace, progress io.
 	return nil
 }
 
-// turn lets one contender answer requests for a while.
+// turn lets one contender handle requests for a while.
 func (g *keyGroup) turn(ctx context.Context, f *field, c *keyContender, race keyRace, turn time.Duration) error {
 	before, err := f.gauge(ctx)
 	if err != nil {

@@ -13,9 +13,12 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 )
 
-// The table and the statements of somebody careful: requests are compared, a run has a lease and an owner, an answer expires, and an index lets a
-// job delete what has. Without that index it would not be the same job. It expires a day after the claim: then the update that ends a run changes
-// no indexed column, and is as cheap as one can be. Waybill's day begins with the answer.
+// The table and the statements of a careful implementation by hand: requests
+// are compared, a run has a lease and an owner, an answer expires, and an index
+// supports the purge of expired answers. Without that index the work would not
+// be the same. An answer expires a day after the claim: then the update that
+// ends a run changes no indexed column, and is as cheap as possible. Waybill's
+// day begins with the answer.
 const (
 	handKeys = `CREATE TABLE hand_keys (tenant text NOT NULL, operation text NOT NULL, key text NOT NULL, request_hash text NOT NULL,
  status smallint NOT NULL, owner uuid NOT NULL, lease_until timestamptz, result bytea, content_type text, created_at timestamptz NOT NULL,
@@ -27,7 +30,7 @@ VALUES ($1, $2, $3, $4, 0, $5, now() + interval '30 seconds', now(), now() + int
 WHERE tenant = $1 AND operation = $2 AND key = $3 AND owner = $4 AND status = 0 AND lease_until > clock_timestamp()`
 	handRead = `SELECT request_hash, status, expires_at, content_type, result FROM hand_keys WHERE tenant = $1 AND operation = $2 AND key = $3`
 
-	// These make many answers of one.
+	// These statements multiply one answer.
 	handFill = `INSERT INTO hand_keys (tenant, operation, key, request_hash, status, owner, result, content_type, created_at, expires_at)
 SELECT tenant, operation, 'answered-' || n, request_hash, status, owner, result, content_type, created_at, expires_at FROM hand_keys, generate_series(1, $1) n`
 	keysFill = `INSERT INTO waybill_idempotency (tenant, operation, key, request_hash, status, owner, fence, attempts, result_ref, result, content_type,
@@ -41,7 +44,8 @@ type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-// byHand claims the key, places the order in a transaction of its own, and stores the answer.
+// byHand claims the key, places the order in a transaction of its own, and
+// stores the answer.
 func (f *field) byHand(ctx context.Context, key string) error {
 	owner := pgtype.UUID{Bytes: waybill.NewID(), Valid: true}
 	if err := claimByHand(ctx, f.pool, key, owner); err != nil {
@@ -79,7 +83,7 @@ func endByHand(ctx context.Context, db execer, key string, owner pgtype.UUID) er
 	return one(db.Exec(ctx, handEnd, keyTenant, keyOperation, key, owner, body))
 }
 
-// one makes sure that a statement has changed one row.
+// one checks that a statement has changed one row.
 func one(tag pgconn.CommandTag, err error) error {
 	if err == nil && tag.RowsAffected() != 1 {
 		err = errNotOurs
@@ -107,7 +111,7 @@ func (f *field) readByHand(ctx context.Context, key string) error {
 	return nil
 }
 
-// answers returns what makes stored answers.
+// answers returns a function that creates stored answers.
 func (f *field) answers(keys *idempotency.Keys[pgx.Tx], n int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := f.exec(ctx, `TRUNCATE orders, hand_keys, waybill_idempotency`); err != nil {

@@ -12,8 +12,8 @@ import (
 
 // prepareIdle defines the flags of idle.
 func prepareIdle(flags *flag.FlagSet) task {
-	turn := flags.Duration("turn", time.Minute, "how long to look")
-	warm := flags.Duration("warm", 12*time.Second, "how long the relay may take to come to rest before that")
+	turn := flags.Duration("turn", time.Minute, "duration of the measurement")
+	warm := flags.Duration("warm", 12*time.Second, "time for the relay to become idle before the measurement")
 	return task{
 		databases: func() ([]string, error) { return []string{"postgres"}, nil },
 		run: func(ctx context.Context, out, progress io.Writer) error {
@@ -27,7 +27,7 @@ func prepareIdle(flags *flag.FlagSet) task {
 	}
 }
 
-// idle looks at a relay that has nothing to do.
+// idle measures a relay without events.
 func (s *pgServer) idle(ctx context.Context, warm, turn time.Duration, out, progress io.Writer) error {
 	s.detailed = true
 	f, db, err := s.waybillField(ctx)
@@ -76,18 +76,19 @@ func (s *pgServer) idle(ctx context.Context, warm, turn time.Duration, out, prog
 	return stop()
 }
 
-// looks is how many transactions of the measuring connection are counted between two looks: the first's last, and the second's
-// but for its last.
+// looks is the number of transactions of the measuring connection that are
+// counted between two looks: the first look's last, and the second's except its
+// last.
 const looks = 3
 
-// idleLook is counters that only grow.
+// idleLook holds counters that only grow.
 type idleLook struct {
 	gauge
 	transactions int64
 }
 
-// look reads the server's own count of transactions. A backend reports its counts about once a second; from PostgreSQL 15 on
-// it can be told to.
+// look reads the server's own count of transactions. A backend reports its
+// counts about once a second; since PostgreSQL 15 it can be forced to.
 func (s *pgServer) look(ctx context.Context, f *field) (idleLook, error) {
 	var l idleLook
 	var err error

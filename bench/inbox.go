@@ -17,10 +17,10 @@ import (
 
 // prepareInbox defines the flags of inbox.
 func prepareInbox(flags *flag.FlagSet) task {
-	turn := flags.Duration("turn", 3*time.Second, "how long a turn takes")
-	rounds := flags.Int("rounds", 3, "how often every contender takes its turn")
-	connections := flags.Int("connections", 8, "how many consumers run at once; batches have one")
-	records := flags.String("records", "2m", "once more with so many records already there; empty: only without any")
+	turn := flags.Duration("turn", 3*time.Second, "duration of a turn")
+	rounds := flags.Int("rounds", 3, "number of turns of every contender")
+	connections := flags.Int("connections", 8, "number of concurrent consumers; batches have one")
+	records := flags.String("records", "2m", "number of existing records of a second run; empty: no second run")
 	return task{
 		databases: func() ([]string, error) {
 			_, err := inboxSizes(*records)
@@ -46,7 +46,7 @@ func prepareInbox(flags *flag.FlagSet) task {
 	}
 }
 
-// inboxSizes returns how many records there are at first, table by table.
+// inboxSizes returns the initial number of records, table by table.
 func inboxSizes(text string) ([]int, error) {
 	if text == "" {
 		return []int{0}, nil
@@ -72,7 +72,7 @@ const (
  FROM generate_series(1, $1)`
 )
 
-// contender consumes one event, or many, at a time.
+// inboxContender consumes one event, or many, at a time.
 type inboxContender struct {
 	name    string
 	many    int
@@ -140,7 +140,9 @@ func (s *pgServer) inbox(ctx context.Context, race inboxRace, out, progress io.W
 			return nil
 		}},
 		{name: "the same, effects in one round trip", many: 100, clients: 1, consume: func(ctx context.Context, evs []waybill.Event) error {
-			orders := &pgx.Batch{} // a handler that gathers what it does, and sends it with the last event
+			// a handler that collects its statements, and sends them with the
+			// last event
+			orders := &pgx.Batch{}
 			for _, err := range g.ConsumeBatch(ctx, evs, func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error {
 				if orders.Queue(orderInsert, orderNote); orders.Len() < len(evs) {
 					return nil
@@ -170,7 +172,7 @@ func (s *pgServer) inbox(ctx context.Context, race inboxRace, out, progress io.W
 	return nil
 }
 
-// run lets a contender consume new events for a while and returns how many it has.
+// run lets a contender consume new events for a while and returns their number.
 func (c *inboxContender) run(ctx context.Context, turn time.Duration) (int64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -198,7 +200,7 @@ func (c *inboxContender) run(ctx context.Context, turn time.Duration) (int64, er
 
 func (s *pgServer) inboxTable(race inboxRace, list []*inboxContender, out io.Writer) {
 	floor, single := list[0].rates, list[3].rates
-	fmt.Fprintf(out, "inbox: %s records already there, one order as the effect of an event; %s, median of %d rounds of %s\n",
+	fmt.Fprintf(out, "inbox: %s existing records, one order as the effect of an event; %s, median of %d rounds of %s\n",
 		thousands(float64(race.records)), s.version, race.rounds, race.turn)
 	fmt.Fprintf(out, "  %-42s  %9s  %9s  %7s\n", "", "consumers", "events/s", "")
 	for i, c := range list {

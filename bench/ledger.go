@@ -9,15 +9,16 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Events are numbered, and the number is in the payload: so a handler of any library can say which event it was given.
+// Events are numbered, and the number is in the payload, so that a handler of
+// any library can identify its event.
 const (
 	aggregates = 10_000 // event n belongs to aggregate n % aggregates
 	maxNumber  = 100_000_000
 	digits     = 10
 )
 
-// numbered returns the payload of event n: 500 bytes of JSON. The number is a text of fixed width, because a payload that went
-// through jsonb has other blanks, and a number has other digits.
+// numbered returns the payload of event n: 500 bytes of JSON. The number is a
+// string of fixed width, because jsonb changes white space and number formats.
 func numbered(n int) []byte {
 	const head, middle, tail = `{"n":"`, `","note":"`, `"}`
 	b := make([]byte, 0, payloadSize)
@@ -32,7 +33,7 @@ func numbered(n int) []byte {
 
 const payloadSize = 500
 
-// numberOf returns which event a payload belongs to, or -1.
+// numberOf returns the number of a payload's event, or -1.
 func numberOf(payload []byte) int {
 	for i, c := range payload {
 		if c < '0' || c > '9' {
@@ -50,7 +51,7 @@ func numberOf(payload []byte) int {
 	return -1
 }
 
-// numberedEvents returns events from (inclusive) to to.
+// numberedEvents returns events from (inclusive) to to (exclusive).
 func numberedEvents(from, to int) []waybill.Event {
 	evs := make([]waybill.Event, 0, to-from)
 	for n := from; n < to; n++ {
@@ -61,13 +62,13 @@ func numberedEvents(from, to int) []waybill.Event {
 	return evs
 }
 
-// ledger is who was delivered: it ends a turn, and it finds what was lost, repeated or out of order. Its methods may be called
-// from many goroutines.
+// ledger records deliveries: it ends a turn, and detects lost, repeated and
+// out-of-order events. Its methods may be called from many goroutines.
 type ledger struct {
-	pause time.Duration // what handling an event takes
+	pause time.Duration // the time to handle an event
 	start time.Time
 	end   time.Time
-	first atomic.Int64 // when the first came, in nanoseconds after start
+	first atomic.Int64 // time of the first event, in nanoseconds after start
 	seen  []atomic.Uint32
 	last  [aggregates]atomic.Int64
 	count atomic.Int64
@@ -84,10 +85,10 @@ func newLedger(want int, pause time.Duration) *ledger {
 	}
 }
 
-// stop notes that everything is done. What a contender does to come to rest does not count.
+// stop records the end of the work. The shutdown of a contender does not count.
 func (l *ledger) stop() { l.end = time.Now() }
 
-// took is how long it lasted.
+// took returns the duration.
 func (l *ledger) took() time.Duration {
 	if l.end.IsZero() {
 		return time.Since(l.start)
@@ -103,7 +104,8 @@ func (l *ledger) handle(payload []byte) {
 	l.note(numberOf(payload))
 }
 
-// note records that event n was handled. What is not one of the events that are wanted is not counted.
+// note records that event n was handled. Events outside the expected range are
+// not counted.
 func (l *ledger) note(n int) {
 	if n < 0 || n >= int(l.want) {
 		return
@@ -113,7 +115,8 @@ func (l *ledger) note(n int) {
 		l.twice.Add(1)
 		return
 	}
-	// Numbers of one aggregate ascend; the first is stored as 1, so that nothing is 0.
+	// Numbers of one aggregate ascend; the first is stored as 1, so that no
+	// number is 0.
 	if l.last[n%aggregates].Swap(int64(n)+1) > int64(n)+1 {
 		l.inverted.Add(1)
 	}

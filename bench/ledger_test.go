@@ -25,7 +25,7 @@ func TestNumberedPayload(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]int{
-		`{"n": "0000000042", "note": "x"}`: 42, // as jsonb writes it
+		`{"n": "0000000042", "note": "x"}`: 42, // as formatted by jsonb
 		`{"note":"x"}`:                     -1,
 		``:                                 -1,
 		`{"n":"12a"}`:                      -1,
@@ -44,7 +44,7 @@ func TestLedgerFindsWhatIsWrong(t *testing.T) {
 	for i := aggregates; i < n; i++ {
 		l.note(i)
 	}
-	l.note(5) // after aggregates+5, which is the same aggregate's
+	l.note(5) // after aggregates+5, which is of the same aggregate
 	l.note(5)
 	select {
 	case <-l.all:

@@ -1,18 +1,20 @@
-// Command bench measures Waybill side by side with the floor, which is the same statements written by hand, and with other
-// libraries.
+// Command bench measures Waybill side by side with the floor, which is the same
+// statements written by hand, and with other libraries.
 //
-//	go run ./bench write     what an event costs the transaction that writes it
-//	go run ./bench drain     how fast a backlog goes to handlers, for Waybill and its peers
+//	go run ./bench write     the cost of an event for the transaction that writes it
+//	go run ./bench drain     the rate at which a backlog is delivered, for Waybill and its peers
 //	go run ./bench steady    producers and relay together: throughput, and the time from commit to handler
-//	go run ./bench inbox     what applying an event once costs a consumer
-//	go run ./bench idle      what a relay costs that has nothing to do
-//	go run ./bench brokers   how fast a relay publishes to each broker, beside its client library by hand
-//	go run ./bench idempotency  what a key costs the request that has one
+//	go run ./bench inbox     the cost of applying an event once for a consumer
+//	go run ./bench idle      the cost of an idle relay
+//	go run ./bench brokers   the publish rate of a relay for each broker, beside its client library by hand
+//	go run ./bench idempotency  the cost of a key for its request
 //	go run ./bench drain -h  the flags of a command
 //
-// Databases and brokers are private servers that it starts and stops by itself, unless WAYBILL_TEST_POSTGRES,
-// WAYBILL_TEST_MYSQL and the like name existing ones. All figures of a table come from one run on one server, and the contenders take turns,
-// so that a slow minute of the machine is a slow minute for all: compare inside a table, never between two.
+// Bench starts and stops private databases and brokers, unless
+// WAYBILL_TEST_POSTGRES, WAYBILL_TEST_MYSQL and the like name existing ones.
+// All figures of a table come from one run on one server, and the contenders
+// take turns, so that a slow minute of the machine affects all of them: compare
+// inside a table, never between two.
 package main
 
 import (
@@ -32,41 +34,43 @@ import (
 )
 
 func main() {
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // what is measured writes no log
+	// the measured code writes no log
+	slog.SetDefault(slog.New(slog.DiscardHandler))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-// command is one thing to measure.
+// command is one measurement.
 type command struct {
 	name, about string
-	// prepare defines the command's flags; what it returns is used after they were parsed.
+	// prepare defines the command's flags; its result is used after they were
+	// parsed.
 	prepare func(flags *flag.FlagSet) task
 }
 
-// task is a command whose flags are known.
+// task is a command with parsed flags.
 type task struct {
-	// databases returns what it runs on; an error is a wrong flag.
+	// databases returns the required databases; an error is an invalid flag.
 	databases func() ([]string, error)
 	run       func(ctx context.Context, out, progress io.Writer) error
 }
 
 var commands = []command{
-	{"write", `an event's cost to the transaction that writes it: the business transaction alone, with the same insert by hand (the
-          floor), and with Waybill; 1 and 8 connections; 1, 100 and 1000 events a transaction`, prepareWrite},
-	{"drain", `how fast a backlog goes to handlers: the same reads and deletes by hand (the floor), Waybill, and on PostgreSQL River,
-          watermill-sql and oagudo/outbox, each as it comes and tuned`, prepareDrain},
-	{"steady", `producers and relay together (PostgreSQL): what is left of the producers' speed, and the time from commit to handler,
-          flat out and at a fixed rate`, prepareSteady},
-	{"inbox", `what applying an event once costs a consumer (PostgreSQL): by hand, one by one, in batches, with an empty table and a
+	{"write", `the cost of an event for the transaction that writes it: the business transaction alone, with the same insert by hand (the
+          floor), and with Waybill; 1 and 8 connections; 1, 100 and 1000 events per transaction`, prepareWrite},
+	{"drain", `the rate at which a backlog is delivered: the same reads and deletes by hand (the floor), Waybill, and on PostgreSQL River,
+          watermill-sql and oagudo/outbox, each with defaults and tuned`, prepareDrain},
+	{"steady", `producers and relay together (PostgreSQL): the remaining speed of the producers, and the time from commit to handler,
+          at full speed and at a fixed rate`, prepareSteady},
+	{"inbox", `the cost of applying an event once for a consumer (PostgreSQL): by hand, one by one, in batches, with an empty table and a
           large one`, prepareInbox},
-	{"idle", `what a relay costs that has nothing to do (PostgreSQL)`, prepareIdle},
-	{"brokers", `how fast a relay publishes to each broker, every event confirmed, beside the client library publishing the same messages
+	{"idle", `the cost of an idle relay (PostgreSQL)`, prepareIdle},
+	{"brokers", `the publish rate of a relay for each broker, every event confirmed, beside the client library publishing the same messages
           by hand; with the outbox in memory and in PostgreSQL`, prepareBrokers},
-	{"idempotency", `what a key costs the request that has one (PostgreSQL): by hand, Do and DoTx, first runs and repeats; what the HTTP middleware
-          adds to a handler`, prepareIdempotency},
+	{"idempotency", `the cost of a key for its request (PostgreSQL): by hand, Do and DoTx, first runs and repeats; the overhead of the
+          HTTP middleware`, prepareIdempotency},
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -123,18 +127,18 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\nbench COMMAND -h lists the flags of a command.\n")
 }
 
-// parseDatabases reads names of databases that are separated by commas.
+// parseDatabases parses comma-separated names of databases.
 func parseDatabases(text string) ([]string, error) {
 	names := strings.Split(text, ",")
 	for _, name := range names {
 		if !slices.Contains([]string{"postgres", testserver.MariaDBName, testserver.MySQLName, "sqlite"}, name) {
-			return nil, fmt.Errorf("unknown database %q; there are postgres, mariadb, mysql and sqlite", name)
+			return nil, fmt.Errorf("unknown database %q; use postgres, mariadb, mysql or sqlite", name)
 		}
 	}
 	return names, nil
 }
 
-// oneDatabase reads the name of one.
+// oneDatabase parses the name of one database.
 func oneDatabase(text string) ([]string, error) {
 	names, err := parseDatabases(text)
 	if err == nil && len(names) > 1 {
@@ -158,7 +162,7 @@ func missing(names []string) []string {
 	return out
 }
 
-// underServers runs this program again with servers at its side.
+// underServers runs this program again under testserver.
 func underServers(ctx context.Context, servers, args []string, stdout, stderr io.Writer) int {
 	self, err := os.Executable()
 	if err != nil {

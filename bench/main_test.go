@@ -30,7 +30,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"drain", "-db", "oracle"}, 2, `unknown database "oracle"`},
 		{[]string{"drain", "-db", "mysql,sqlite"}, 2, "one at a time"},
 		{[]string{"drain", "-db", "sqlite", "-sizes", "many"}, 1, `"many" is not a size`},
-		{[]string{"drain", "-db", "sqlite", "-only", "nobody"}, 1, "leave no contender"},
+		{[]string{"drain", "-db", "sqlite", "-only", "none"}, 1, "leave no contender"},
 		{[]string{"drain", "-db", "sqlite", "-blocked"}, 1, "measured on postgres"},
 	} {
 		var out, errs bytes.Buffer
@@ -40,7 +40,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestDrainSQLite runs the whole way once, on the one database that needs no server.
+// TestDrainSQLite runs a complete drain once, on the only database that needs
+// no server.
 func TestDrainSQLite(t *testing.T) {
 	dir := t.TempDir()
 	var out, errs bytes.Buffer
@@ -85,7 +86,7 @@ func TestChoose(t *testing.T) {
 		{"", "off", &more, []int{0, 1, 2, 6}},
 		{"river", "off,on", &more, []int{3, 5}},
 		{"waybill,oagudo", "off", &fewer, []int{0, 1, 2}},
-		{"nobody", "off,on", &more, nil},
+		{"none", "off,on", &more, nil},
 	} {
 		got := drainFlags{only: text(tc.only), history: text(tc.history), floors: tc.floors}.choose(all)
 		var want []string

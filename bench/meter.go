@@ -12,12 +12,14 @@ import (
 	"time"
 )
 
-// What processes cost is read from /proc. Where there is none, or the server is elsewhere, the figures are left out.
+// The costs of processes are read from /proc. Without /proc, or with a remote
+// server, the figures are omitted.
 
-// tick is the unit of CPU times in /proc. It is 10 ms on every Linux that Go runs on.
+// tick is the unit of CPU times in /proc. It is 10 ms on every Linux that Go
+// runs on.
 const tick = 10 * time.Millisecond
 
-// process is as much of /proc/PID/stat as is needed.
+// process holds the required fields of /proc/PID/stat.
 type process struct {
 	parent   int
 	own      time.Duration // CPU time
@@ -32,7 +34,8 @@ func readProcess(pid string) (process, error) {
 	return parseStat(text)
 }
 
-// parseStat reads a line of /proc/PID/stat. The second field is a name in parentheses that may hold anything.
+// parseStat parses a line of /proc/PID/stat. The second field is a name in
+// parentheses that may contain any character.
 func parseStat(text []byte) (process, error) {
 	end := bytes.LastIndexByte(text, ')')
 	if end < 0 {
@@ -43,7 +46,8 @@ func parseStat(text []byte) (process, error) {
 		return process{}, fmt.Errorf("%d fields in %q", len(fields), text)
 	}
 	var numbers [15]int64
-	for _, i := range []int{1, 11, 12, 13, 14} { // ppid, utime, stime, cutime, cstime
+	// ppid, utime, stime, cutime, cstime
+	for _, i := range []int{1, 11, 12, 13, 14} {
 		n, err := strconv.ParseInt(fields[i], 10, 64)
 		if err != nil {
 			return process{}, err
@@ -56,7 +60,8 @@ func parseStat(text []byte) (process, error) {
 	}, nil
 }
 
-// treeCPU returns the CPU time of a process and all its direct children, those that have ended included; 0 if it cannot tell.
+// treeCPU returns the CPU time of a process and all its direct children,
+// including those that have ended; 0 if unknown.
 func treeCPU(pid int) time.Duration {
 	if pid <= 0 {
 		return 0
@@ -78,7 +83,7 @@ func treeCPU(pid int) time.Duration {
 	return sum
 }
 
-// ownCPU returns the CPU time of this process; 0 if it cannot tell.
+// ownCPU returns the CPU time of this process; 0 if unknown.
 func ownCPU() time.Duration {
 	p, err := readProcess("self")
 	if err != nil {
@@ -87,7 +92,8 @@ func ownCPU() time.Duration {
 	return p.own
 }
 
-// machineCPU returns the CPU time that all processes of the machine have used; 0 if it cannot tell.
+// machineCPU returns the CPU time that all processes of the machine have used;
+// 0 if unknown.
 func machineCPU() time.Duration {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -96,12 +102,14 @@ func machineCPU() time.Duration {
 	return parseMachine(string(text))
 }
 
-// parseMachine reads the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, and others.
+// parseMachine parses the first line of /proc/stat: user, nice, system, idle,
+// iowait, irq, softirq, and others.
 func parseMachine(text string) time.Duration {
 	line, _, _ := strings.Cut(text, "\n")
 	var sum time.Duration
 	for i, field := range strings.Fields(line) {
-		if i == 0 || i == 4 || i == 5 || i > 7 { // the name, idle, iowait; guests are part of user
+		// the name, idle, iowait; guests are part of user
+		if i == 0 || i == 4 || i == 5 || i > 7 {
 			continue
 		}
 		n, err := strconv.ParseInt(field, 10, 64)
@@ -113,7 +121,8 @@ func parseMachine(text string) time.Duration {
 	return sum
 }
 
-// others returns which part of the machine's CPU was used by processes that have nothing to do with a turn, between two gauges.
+// others returns the share of the machine's CPU that unrelated processes used
+// between two gauges.
 func others(cost gauge, took time.Duration) float64 {
 	if cost.machine == 0 || cost.server == 0 || took <= 0 {
 		return 0
@@ -121,14 +130,16 @@ func others(cost gauge, took time.Duration) float64 {
 	return max(float64(cost.machine-cost.server-cost.own)/float64(took)/float64(runtime.NumCPU()), 0)
 }
 
-// forgetPeak gives memory back and makes the peak start from here.
+// forgetPeak releases memory and resets the peak.
 func forgetPeak() {
 	runtime.GC()
 	debug.FreeOSMemory()
-	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0o200) // elsewhere the peak is that of the whole run
+	// otherwise the peak is that of the whole run
+	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0o200)
 }
 
-// peakRSS returns the most memory that this process has had since forgetPeak; 0 if it cannot tell.
+// peakRSS returns the peak memory of this process since forgetPeak; 0 if
+// unknown.
 func peakRSS() int64 {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -153,7 +164,7 @@ func parseKB(text, name string) int64 {
 	return 0
 }
 
-// machine says what a run was measured on.
+// machine describes the machine of a run.
 func machine() string {
 	model := runtime.GOARCH
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
@@ -167,7 +178,8 @@ func machine() string {
 	return fmt.Sprintf("%d × %s, %s, Go %s", runtime.NumCPU(), model, runtime.GOOS, strings.TrimPrefix(runtime.Version(), "go"))
 }
 
-// versions returns the versions of modules that this program was built with, in the order of paths.
+// versions returns the versions of the modules in this program, in the order of
+// paths.
 func versions(paths ...string) []string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -22,8 +22,9 @@ const (
 	orderAnswer = `{"id":"ord_01j9zt6vb2e4x8k3m5n7p9qrst"}`
 )
 
-// middlewareTable measures what the middleware adds to a handler that does nothing, over a store in memory that costs next to nothing: reading the
-// key and the body, the canonical hash, the keys themselves, and keeping the answer.
+// middlewareTable measures the overhead of the middleware for a handler that
+// does nothing, over a memory store with negligible cost: reading the key and
+// the body, the canonical hash, the keys themselves, and storing the answer.
 func middlewareTable(out io.Writer) error {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {

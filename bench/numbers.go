@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// quantile returns the q-th part of sorted values, by nearest rank: a value that was measured, and not one between two.
+// quantile returns the q-quantile of sorted values, by nearest rank: a measured
+// value, and not an interpolated one.
 func quantile[E any](sorted []E, q float64) E {
 	if len(sorted) == 0 {
 		var none E
@@ -19,7 +20,7 @@ func quantile[E any](sorted []E, q float64) E {
 	return sorted[min(max(rank, 0), len(sorted)-1)]
 }
 
-// ratios pairs the turns of one round, which saw the same machine.
+// ratios pairs the turns of one round, which ran under the same conditions.
 func ratios(a, b []float64) []float64 {
 	out := make([]float64, min(len(a), len(b)))
 	for i := range out {
@@ -39,7 +40,7 @@ func median(xs []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// thousands writes a number as people read it: 1,234,567.
+// thousands formats a number with separators: 1,234,567.
 func thousands(x float64) string {
 	digits := strconv.FormatInt(int64(math.Round(math.Abs(x))), 10)
 	var b strings.Builder
@@ -55,7 +56,7 @@ func thousands(x float64) string {
 	return b.String()
 }
 
-// rate writes events per second: a few per second keep their fraction.
+// rate formats events per second: small rates keep their fraction.
 func rate(x float64) string {
 	if x < 100 && x > 0 {
 		return strconv.FormatFloat(x, 'f', 1, 64)
@@ -63,7 +64,7 @@ func rate(x float64) string {
 	return thousands(x)
 }
 
-// latency writes a duration with about three digits.
+// latency formats a duration with about three digits.
 func latency(d time.Duration) string {
 	switch {
 	case d >= 10*time.Second:
@@ -80,7 +81,7 @@ func latency(d time.Duration) string {
 	return fmt.Sprintf("%d µs", d.Microseconds())
 }
 
-// parseSize reads how many events: 10k, 1m, 2500.
+// parseSize parses a number of events: 10k, 1m, 2500.
 func parseSize(text string) (int, error) {
 	unit, number := 1, strings.ToLower(strings.TrimSpace(text))
 	if n, ok := strings.CutSuffix(number, "k"); ok {
@@ -90,12 +91,12 @@ func parseSize(text string) (int, error) {
 	}
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 1 || n > maxNumber/unit {
-		return 0, fmt.Errorf("%q is not a size; say 10k, 100k or 1m", text)
+		return 0, fmt.Errorf("%q is not a size; use 10k, 100k or 1m", text)
 	}
 	return n * unit, nil
 }
 
-// parseSizes reads sizes that are separated by commas.
+// parseSizes parses comma-separated sizes.
 func parseSizes(text string) ([]int, error) {
 	var sizes []int
 	for part := range strings.SplitSeq(text, ",") {
@@ -108,7 +109,7 @@ func parseSizes(text string) ([]int, error) {
 	return sizes, nil
 }
 
-// size writes what parseSize reads.
+// size formats the number that parseSize parses.
 func size(n int) string {
 	switch {
 	case n >= 1_000_000 && n%1_000_000 == 0:

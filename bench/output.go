@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// output is where results go besides the standard output.
+// output holds the destinations of results besides the standard output.
 type output struct{ svg, cpu *string }
 
 func defineOutput(flags *flag.FlagSet) output {
 	return output{
-		svg: flags.String("svg", "", "a folder for plots, such as bench/results; empty: none are drawn"),
-		cpu: flags.String("cpuprofile", "", "a file for a CPU profile of this process; its samples are labelled with the contender (go tool pprof -tagfocus waybill)"),
+		svg: flags.String("svg", "", "folder for plots, such as bench/results; empty: none"),
+		cpu: flags.String("cpuprofile", "", "file for a CPU profile of this process; its samples are labeled with the contender (go tool pprof -tagfocus waybill)"),
 	}
 }
 
-// profile starts the profile that was asked for.
+// profile starts the requested profile.
 func (o output) profile() (stop func(), err error) {
 	if *o.cpu == "" {
 		return func() {}, nil
@@ -39,7 +39,7 @@ func (o output) profile() (stop func(), err error) {
 	}, nil
 }
 
-// plot draws a chart into the folder that was asked for.
+// plot draws a chart into the requested folder.
 func (o output) plot(progress io.Writer, title string, c chart) error {
 	if *o.svg == "" {
 		return nil
@@ -55,7 +55,7 @@ func (o output) plot(progress io.Writer, title string, c chart) error {
 	return nil
 }
 
-// fileName makes a file's name of a title.
+// fileName derives a file name from a title.
 func fileName(title string) string {
 	dash := func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {

@@ -11,10 +11,11 @@ import (
 	oagudo "github.com/oagudo/outbox"
 )
 
-// oagudo/outbox has a reader that polls: it reads a batch, publishes one message after another, and deletes what succeeded.
-// It takes no lock: there must be one reader.
+// oagudo/outbox has a polling reader: it reads a batch, publishes one message
+// after another, and deletes the successful ones. It takes no lock: there must
+// be one reader.
 
-// oagudoTables is what its documentation says to create.
+// oagudoTables is the schema from its documentation.
 var oagudoTables = []string{
 	`CREATE TABLE outbox (
   id UUID PRIMARY KEY,
@@ -28,16 +29,17 @@ var oagudoTables = []string{
 	`CREATE INDEX idx_outbox_scheduled_at ON outbox (scheduled_at)`,
 }
 
-// oagudoSettings is how a reader is set up.
+// oagudoSettings configures a reader.
 type oagudoSettings struct {
 	name       string
 	options    []oagudo.ReaderOption
 	optimistic bool          // also publish right after the commit
-	interval   time.Duration // between two batches, where that is what sets the pace
+	interval   time.Duration // between two batches, if it sets the pace
 }
 
 var (
-	oagudoUsual = oagudoSettings{name: "oagudo, default", interval: 10 * time.Second} // and 100 messages each time
+	// and 100 messages each time
+	oagudoUsual = oagudoSettings{name: "oagudo, default", interval: 10 * time.Second}
 	oagudoTuned = oagudoSettings{name: "oagudo, tuned", options: []oagudo.ReaderOption{
 		oagudo.WithInterval(time.Millisecond), oagudo.WithReadBatchSize(1000), oagudo.WithDeleteBatchSize(1000),
 	}}
@@ -92,7 +94,7 @@ func oagudoLoad(ctx context.Context, f *field, n int) error {
 	return err
 }
 
-// start starts a reader; stop stops it, and returns what it complained about.
+// start starts a reader; stop stops it, and returns its errors.
 func (o oagudoSettings) start(db *oagudo.DBContext, handle func(payload []byte)) (stop func() error) {
 	r := oagudo.NewReader(db, oagudoPublisher(handle), o.options...)
 	r.Start()

@@ -11,9 +11,11 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// River is a job queue: jobs are claimed with SKIP LOCKED, one worker each, and completed rows are kept for a day.
+// River is a job queue: jobs are claimed with SKIP LOCKED, one worker each, and
+// completed rows are kept for a day.
 
-// riverArgs is an event as River's arguments, which are JSON: the same bytes as everybody's payload.
+// riverArgs is an event as River's arguments, which are JSON: the same bytes as
+// every contender's payload.
 type riverArgs struct {
 	N    string `json:"n"`
 	Note string `json:"note"`
@@ -39,21 +41,21 @@ func (w *riverWorker) Work(_ context.Context, job *river.Job[riverArgs]) error {
 	return nil
 }
 
-// riverSettings is how a River client is set up.
+// riverSettings configures a River client.
 type riverSettings struct {
 	name              string
 	workers           int
 	cooldown, polling time.Duration // 0: River's default
 }
 
-// riverUsual has River's own intervals, and the number of workers that its documentation starts with; riverTuned is what
-// drained fastest.
+// riverUsual has River's own intervals, and the number of workers in its
+// documentation's first example; riverTuned is the fastest configuration.
 var (
 	riverUsual = riverSettings{name: "river, default", workers: 100}
 	riverTuned = riverSettings{name: "river, tuned", workers: 2000, cooldown: 2 * time.Millisecond, polling: 50 * time.Millisecond}
 )
 
-// client returns a client that works, or, without a handler, one that only inserts.
+// client returns a working client or, without a handler, one that only inserts.
 func (r riverSettings) client(f *field, handle func(payload []byte)) (*river.Client[pgx.Tx], error) {
 	cfg := &river.Config{Logger: slog.New(slog.DiscardHandler)}
 	if handle != nil {
@@ -121,12 +123,12 @@ func (r riverSettings) drain(ctx context.Context, f *field, l *ledger) error {
 		return err
 	}
 	l.start = time.Now()
-	// Not ctx: its end would end the client in the middle of what it has in hand.
+	// Not ctx: its end would stop the client with jobs in flight.
 	if err := c.Start(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
 	err = allHandled(ctx, l)
-	if err == nil { // the completer writes in batches, behind the handlers
+	if err == nil { // the completer writes in batches, after the handlers
 		err = f.until(ctx, `SELECT NOT EXISTS (SELECT FROM river_job WHERE state = 'running')`)
 	}
 	l.stop()
@@ -136,7 +138,7 @@ func (r riverSettings) drain(ctx context.Context, f *field, l *ledger) error {
 	return err
 }
 
-// stopRiver stops a client, softly if that does not take long.
+// stopRiver stops a client, gracefully unless that takes long.
 func stopRiver(ctx context.Context, c *river.Client[pgx.Tx]) error {
 	soft, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
 	defer cancel()

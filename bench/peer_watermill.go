@@ -10,13 +10,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// watermill-sql has two schemas. The log keeps all rows and moves an offset for each group of consumers; the queue marks or
-// deletes rows. Both hand over one message at a time and go on when it was acknowledged; a batch is one transaction.
+// watermill-sql has two schemas. The log keeps all rows and advances an offset
+// for each consumer group; the queue marks or deletes rows. Both deliver one
+// message at a time and continue after its acknowledgment; a batch is one
+// transaction.
 
 // watermillTopic names the tables.
 const watermillTopic = "orders"
 
-// watermillSettings is how a subscriber is set up.
+// watermillSettings configures a subscriber.
 type watermillSettings struct {
 	name    string
 	queue   bool

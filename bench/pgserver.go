@@ -20,10 +20,10 @@ import (
 // pgServer is the PostgreSQL server that all contenders share.
 type pgServer struct {
 	config     *pgxpool.Config
-	admin      *pgx.Conn // what measures; never what is measured
+	admin      *pgx.Conn // for measurements only
 	version    string
 	number     int    // 150018 is version 15.18
-	postmaster int    // process id; 0: elsewhere
+	postmaster int    // process id; 0: remote
 	detailed   bool   // list statements
 	schema     string // of the next field
 }
@@ -33,9 +33,10 @@ func connectPostgres(ctx context.Context) (*pgServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The names that statements do not qualify are in the schema of the turn.
+	// Unqualified names in statements refer to the schema of the turn.
 	config.ConnConfig.RuntimeParams["search_path"] = schema
-	config.ConnConfig.RuntimeParams["timezone"] = "UTC" // oagudo/outbox compares with times of the connection's zone
+	// oagudo/outbox compares with times of the connection's zone
+	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
 	admin, err := pgx.ConnectConfig(ctx, config.ConnConfig.Copy())
 	if err != nil {
 		return nil, err
@@ -59,7 +60,7 @@ func (s *pgServer) close() {
 	_ = s.admin.Close(context.Background())
 }
 
-// schema is where a contender has its tables, unless several keep theirs.
+// schema is the schema of a contender's tables, unless several keep theirs.
 const schema = "bench"
 
 // field is a fresh schema, and connections to it.
@@ -70,10 +71,10 @@ type field struct {
 	counter *statementCounter
 }
 
-// fieldConns is how many connections a contender may have.
+// fieldConns is the maximum number of connections of a contender.
 const fieldConns = 16
 
-// fresh throws the last turn's tables away and returns an empty schema.
+// fresh drops the last turn's tables and returns an empty schema.
 func (s *pgServer) fresh(ctx context.Context) (*field, error) {
 	f := &field{server: s, schema: s.schema, counter: &statementCounter{detailed: s.detailed}}
 	for _, statement := range []string{`DROP SCHEMA IF EXISTS ` + f.schema + ` CASCADE`, `CREATE SCHEMA ` + f.schema} {
@@ -100,7 +101,7 @@ func (f *field) sql() *sql.DB {
 	return db
 }
 
-// calm lets what loading left behind not be the drain's burden.
+// calm keeps the leftovers of loading from slowing the drain.
 func (f *field) calm(ctx context.Context) error {
 	rows, err := f.server.admin.Query(ctx, `SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables WHERE schemaname = $1`, f.schema)
 	if err != nil {
@@ -120,7 +121,7 @@ func (f *field) calm(ctx context.Context) error {
 	return err
 }
 
-// exec runs statements that make tables.
+// exec runs statements that create tables.
 func (f *field) exec(ctx context.Context, statements ...string) error {
 	for _, statement := range statements {
 		if _, err := f.pool.Exec(ctx, statement); err != nil {
@@ -130,14 +131,15 @@ func (f *field) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// gauge reads the counters that a turn moves.
+// gauge reads the counters of a turn.
 func (f *field) gauge(ctx context.Context) (gauge, error) {
 	g := gauge{statements: f.counter.n.Load(), server: treeCPU(f.server.postmaster), own: ownCPU(), machine: machineCPU()}
 	err := f.server.admin.QueryRow(ctx, `SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`).Scan(&g.wal)
 	return g, err
 }
 
-// statements returns what lists the statements of a turn, if that was asked for.
+// statements returns a function that lists the statements of a turn, if
+// requested.
 func (f *field) statements() func(out io.Writer) {
 	if !f.counter.detailed {
 		return nil
@@ -145,11 +147,11 @@ func (f *field) statements() func(out io.Writer) {
 	return func(out io.Writer) { f.counter.write(out, listed) }
 }
 
-// listed is how many statements are worth looking at.
+// listed is the maximum number of listed statements.
 const listed = 8
 
-// until asks the database again and again until the answer is true. It is how a contender that does not say so itself is seen
-// to have acknowledged everything.
+// until polls the database until the result is true. It detects when a
+// contender that does not report it has acknowledged everything.
 func (f *field) until(ctx context.Context, query string, args ...any) error {
 	for {
 		var done bool
@@ -169,8 +171,9 @@ func (f *field) until(ctx context.Context, query string, args ...any) error {
 
 const askAgain = 2 * time.Millisecond
 
-// holdSnapshot opens a transaction on a connection of its own that keeps what is deleted from now on visible, and with it from
-// being cleaned up; with an xid it is also a transaction that others may wait for. end ends it.
+// holdSnapshot opens a transaction on a connection of its own that keeps rows
+// deleted from now on visible, and so prevents their cleanup; with an xid it is
+// also a transaction that others may wait for. end ends it.
 func (s *pgServer) holdSnapshot(ctx context.Context, xid bool) (end func(), err error) {
 	conn, err := pgx.ConnectConfig(ctx, s.config.ConnConfig.Copy())
 	if err != nil {

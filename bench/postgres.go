@@ -78,7 +78,8 @@ func openPostgres(ctx context.Context, conns int) (*target, error) {
 	}, nil
 }
 
-// The same columns that Waybill fills, and the same round trips: BEGIN, the business statement, INSERT and COMMIT.
+// The same columns as Waybill's, and the same round trips: BEGIN, the business
+// statement, INSERT and COMMIT.
 const (
 	pgOne = `INSERT INTO bench.waybill_outbox (lane, id, type, aggregate_type, aggregate_id, topic, schema_version, occurred_at, priority, payload)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`

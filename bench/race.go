@@ -26,11 +26,12 @@ type race struct {
 	contender []contender
 	// reset empties the tables between turns.
 	reset func(ctx context.Context) error
-	// count returns how many statements the contender sends for one transaction.
+	// count returns the number of statements that the contender sends for one
+	// transaction.
 	count func(ctx context.Context, c contender) (float64, error)
 }
 
-// figure is what one contender has shown.
+// figure is the result of one contender.
 type figure struct {
 	rates      []float64 // events per second, a turn each
 	statements float64   // per transaction
@@ -43,7 +44,8 @@ const floorName = "floor, by hand"
 func (r race) run(ctx context.Context, rounds int, turn time.Duration, out io.Writer) error {
 	figures := make([]figure, len(r.contender))
 	for i, c := range r.contender {
-		if err := r.turn(ctx, c, turn/5, nil); err != nil { // warm up: connections, prepared statements
+		// warm up: connections, prepared statements
+		if err := r.turn(ctx, c, turn/5, nil); err != nil {
 			return fmt.Errorf("%s, %s: %w", r.title, c.name, err)
 		}
 		var err error
@@ -53,7 +55,7 @@ func (r race) run(ctx context.Context, rounds int, turn time.Duration, out io.Wr
 	}
 	for round := range rounds {
 		for i := range r.contender {
-			at := (i + round) % len(r.contender) // nobody is always first
+			at := (i + round) % len(r.contender) // no contender is always first
 			if err := r.turn(ctx, r.contender[at], turn, &figures[at]); err != nil {
 				return fmt.Errorf("%s, %s: %w", r.title, r.contender[at].name, err)
 			}

@@ -20,7 +20,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// sqlTarget is what the databases behind database/sql have in common.
+// sqlTarget is the common part of the databases behind database/sql.
 type sqlTarget struct {
 	db       *sql.DB
 	box      *outbox.Outbox[*sql.Tx]
@@ -32,10 +32,12 @@ type sqlTarget struct {
 	begin    func(ctx context.Context) (*sql.Tx, error)
 }
 
-// sqlHead names the columns that Waybill names: the floor is the same insert.
+// sqlHead names the same columns as Waybill's insert: the floor is the same
+// insert.
 var sqlHead = `INSERT INTO waybill_outbox (lane, ` + strings.Join(eventrow.Columns(), ", ") + `) VALUES `
 
-// rowArgs returns the values of an event by hand, for a database that takes these for its id and time.
+// rowArgs returns the values of an event by hand, with the id and time encoded
+// for the database.
 func rowArgs(lane int, id []byte, ev waybill.Event, at any) []any {
 	return []any{
 		lane, id, ev.Type, ev.AggregateType, ev.AggregateID, nil, ev.Type, nil, nil, 1,
@@ -175,7 +177,8 @@ func openMySQLKind(ctx context.Context, name string, conns int) (*target, error)
 		},
 		begin: func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) },
 	}
-	// Questions counts what clients have sent, on all connections; asking adds one.
+	// Questions counts the statements of all clients, on all connections; the
+	// query adds one.
 	statements := func(ctx context.Context) (n int64, err error) {
 		var name string
 		err = db.QueryRowContext(ctx, `SHOW GLOBAL STATUS LIKE 'Questions'`).Scan(&name, &n)
@@ -204,7 +207,8 @@ func openSQLite(ctx context.Context, _ int) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	writer := make(chan struct{}, 1) // by hand one would not let writers poll for the lock either
+	// an implementation by hand would not let writers poll for the lock either
+	writer := make(chan struct{}, 1)
 	t := &sqlTarget{
 		db: db, box: box, maxRows: 1000,
 		row: "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -214,7 +218,8 @@ func openSQLite(ctx context.Context, _ int) (*target, error) {
 		},
 		begin: func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) },
 	}
-	// Statements are calls within the process here: nobody counts them, and none is a round trip.
+	// Statements are calls within the process here: they are not counted, and
+	// none is a round trip.
 	out, err := t.target(ctx, nil, func() {
 		_ = s.Close()
 		_ = os.RemoveAll(dir)

@@ -18,7 +18,8 @@ import (
 type line struct {
 	// commit runs one transaction: the business statement, and event n.
 	commit func(ctx context.Context, n int) error
-	// start starts the relay, which hands payloads over; stop ends it. nil: there is no relay.
+	// start starts the relay, which delivers payloads; stop ends it. nil: there
+	// is no relay.
 	start func(ctx context.Context, handle func(payload []byte)) (stop func() error, err error)
 	gauge func(ctx context.Context) (gauge, error)
 	close func()
@@ -28,12 +29,12 @@ type line struct {
 type runner struct {
 	name string
 	role role
-	// ceiling is what the others' commits are compared with.
+	// ceiling marks the contender that the others' commits are compared with.
 	ceiling bool
 	open    func(ctx context.Context) (*line, error)
 }
 
-// stamps is when events were committed and handled, by their number.
+// stamps holds the commit and handling times of events, by their number.
 type stamps struct {
 	start              time.Time
 	committed, handled []atomic.Int64 // nanoseconds after start; 0: not yet
@@ -59,9 +60,10 @@ func (s *stamps) handle(payload []byte) {
 	s.total.Add(1)
 }
 
-// latencies returns, sorted, the times from when a commit returned until the handler was called, of events from (inclusive) to
-// to. An event that was handled before its producer knew that it was committed took no time; one that was not handled at all
-// took at least until end, and is counted in late.
+// latencies returns, sorted, the times from the return of a commit until the
+// call of the handler, for events from (inclusive) to to. An event that was
+// handled before its commit returned has latency 0; an event that was not
+// handled has at least the time until end, and is counted in late.
 func (s *stamps) latencies(from, to int, end int64) (sorted []time.Duration, late int) {
 	for n := from; n < to; n++ {
 		committed, handled := s.committed[n].Load(), s.handled[n].Load()
@@ -88,26 +90,31 @@ type steadyPlan struct {
 	runners   []runner
 }
 
-// steadyTurn is what one turn has shown.
+// steadyTurn is the result of one turn.
 type steadyTurn struct {
 	commits       float64 // per second
-	delivered     float64 // per second, while producers were at work
+	delivered     float64 // per second, while producers were running
 	p50, p99, max time.Duration
 	late, events  int
 	twice         int64
 	server, own   time.Duration // CPU per event
 	statements    float64       // per event
-	others        float64       // the part of the machine that other processes took
+	// the share of the machine that other processes used
+	others float64
 }
 
-// A turn begins with a time that does not count, and ends with one in which the relay may catch up. Turns are short, and there are many: a machine's speed
-// changes within seconds, and contenders are compared with who came just before or after them.
+// A turn begins with a warm-up that does not count, and ends with a time in
+// which the relay may catch up. Turns are short, and there are many: a
+// machine's speed changes within seconds, and contenders are compared with
+// their neighbors in time.
 const (
-	warmUp      = 400 * time.Millisecond
-	graceTime   = 3 * time.Second
-	maxPerSec   = 40_000
-	lookAgain   = 2 * time.Millisecond
-	openWorkers = 4 // times as many producers at a fixed rate, so that a slow commit does not delay the next
+	warmUp    = 400 * time.Millisecond
+	graceTime = 3 * time.Second
+	maxPerSec = 40_000
+	lookAgain = 2 * time.Millisecond
+	// times as many producers at a fixed rate, so that a slow commit does not
+	// delay the next
+	openWorkers = 4
 )
 
 // take lets one contender take its turn.
@@ -141,7 +148,7 @@ func (p steadyPlan) produce(ctx context.Context, l *line, s *stamps) (steadyTurn
 			for goOn(ctx, ending) {
 				n := int(next.Add(1) - 1)
 				if n >= len(s.committed) {
-					cancel(errors.New("more events than there is room for"))
+					cancel(errors.New("more events than reserved"))
 					return
 				}
 				if p.rate > 0 {
@@ -177,7 +184,7 @@ func (p steadyPlan) produce(ctx context.Context, l *line, s *stamps) (steadyTurn
 	return t, nil
 }
 
-// goOn reports whether a producer should go on.
+// goOn reports whether a producer should continue.
 func goOn(ctx context.Context, ending <-chan struct{}) bool {
 	select {
 	case <-ending:
@@ -189,7 +196,8 @@ func goOn(ctx context.Context, ending <-chan struct{}) bool {
 	}
 }
 
-// measure waits for the warm-up and then for the turn, and says which events came in between.
+// measure waits for the warm-up and then for the turn, and returns the range of
+// events in between.
 func (p steadyPlan) measure(ctx context.Context, l *line, s *stamps, next, done *atomic.Int64) (t steadyTurn, from, to int, err error) {
 	pause := func(d time.Duration) {
 		select {
@@ -223,7 +231,9 @@ func (p steadyPlan) measure(ctx context.Context, l *line, s *stamps, next, done 
 	return t, from, to, nil
 }
 
-// run lets every contender have its turns. It keeps its tables from one to the next; peers, and whoever leaves something behind, get new ones.
+// run lets every contender have its turns. A contender keeps its tables from
+// one turn to the next; peers, and contenders with leftover events, get new
+// ones.
 func (p steadyPlan) run(ctx context.Context, progress io.Writer) ([][]steadyTurn, error) {
 	turns, lines := make([][]steadyTurn, len(p.runners)), make([]*line, len(p.runners))
 	leave := func(at int) {
@@ -239,7 +249,7 @@ func (p steadyPlan) run(ctx context.Context, progress io.Writer) ([][]steadyTurn
 	}()
 	for round := range p.rounds {
 		for i := range p.runners {
-			at := (i + round) % len(p.runners) // nobody is always first
+			at := (i + round) % len(p.runners) // no contender is always first
 			r := p.runners[at]
 			var t steadyTurn
 			var err error
@@ -265,13 +275,13 @@ func (p steadyPlan) run(ctx context.Context, progress io.Writer) ([][]steadyTurn
 
 // prepareSteady defines the flags of steady.
 func prepareSteady(flags *flag.FlagSet) task {
-	producers := flags.Int("producers", 8, "how many producers run transactions, each on a connection of its own")
-	turn := flags.Duration("turn", 700*time.Millisecond, "how long a turn takes, after a time that does not count")
-	perSecond := flags.Int("rate", 2000, "events per second of the second table, which is about latency; 0: leave it out")
-	closed := flags.Bool("closed", true, "the first table: producers as fast as they can")
-	rounds := flags.Int("rounds", 5, "how often every contender takes its turn; with -peers=false, 25 are soon over and steadier")
-	only := flags.String("only", "", "parts of contenders' names, separated by commas, or =NAME: only those run (the ceiling always does)")
-	peers := flags.Bool("peers", true, "River, watermill-sql and oagudo/outbox as well")
+	producers := flags.Int("producers", 8, "number of producers, each on a connection of its own")
+	turn := flags.Duration("turn", 700*time.Millisecond, "duration of a turn, after the warm-up")
+	perSecond := flags.Int("rate", 2000, "events per second of the second table (latency); 0: no such table")
+	closed := flags.Bool("closed", true, "include the first table: producers at full speed")
+	rounds := flags.Int("rounds", 5, "number of turns of every contender; with -peers=false, 25 are quick and steadier")
+	only := flags.String("only", "", "comma-separated parts of contenders' names, or =NAME, to run (the ceiling always runs)")
+	peers := flags.Bool("peers", true, "include River, watermill-sql and oagudo/outbox")
 	output := defineOutput(flags)
 	return task{
 		databases: func() ([]string, error) { return []string{"postgres"}, nil },

@@ -18,7 +18,8 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// Every transaction of a producer inserts an order, which stands for the business, and writes one event.
+// Every transaction of a producer inserts an order, which stands for the
+// business, and writes one event.
 const (
 	ordersTable = `CREATE TABLE orders (id bigserial PRIMARY KEY, note text NOT NULL)`
 	orderInsert = `INSERT INTO orders (note) VALUES ($1)`
@@ -79,7 +80,7 @@ func (s *pgServer) apart(runners []runner) []runner {
 	return runners
 }
 
-// newLine makes a line of a field.
+// newLine creates a line from a field.
 func (f *field) newLine(ctx context.Context) (*line, error) {
 	if err := f.exec(ctx, ordersTable); err != nil {
 		return nil, err
@@ -101,7 +102,8 @@ func (s *pgServer) handLine(ctx context.Context) (*line, error) {
 	return l, nil
 }
 
-// handRelayLine writes with Waybill and relays by hand: what two statements every now and then cost the producers, whoever sends them.
+// handRelayLine writes with Waybill and relays by hand: the cost of two
+// periodic statements for the producers, independent of their sender.
 func (s *pgServer) handRelayLine(every time.Duration, history bool) func(ctx context.Context) (*line, error) {
 	return func(ctx context.Context) (*line, error) {
 		tables := s.schema
@@ -127,7 +129,8 @@ func (s *pgServer) handRelayLine(every time.Duration, history bool) func(ctx con
 	}
 }
 
-// What a relay by hand does with the rows it has handled, without a look at who owns them.
+// The statements of a relay by hand for handled rows, without a check of their
+// owner.
 const (
 	handDelete = `DELETE FROM waybill_outbox WHERE id = ANY($1::uuid[])`
 	handMove   = `WITH gone AS (DELETE FROM waybill_outbox WHERE id = ANY($1::uuid[]) RETURNING lane, seq, ` + handColumns + `)
@@ -136,7 +139,8 @@ INSERT INTO waybill_history (lane, seq, ` + handColumns + `, attempts, replay, d
  correlation_id, causation_id, headers, content_type, payload, created_at`
 )
 
-// handRelay reads, handles and deletes, or moves to the history, until done; no order, no fence, one reader.
+// handRelay reads, handles and deletes, or moves to the history, until done; no
+// order, no fence, one reader.
 func handRelay(ctx context.Context, conn *pgx.Conn, every time.Duration, history bool, handle func([]byte), done <-chan struct{}) error {
 	const most = 1000
 	settle := handDelete
@@ -172,8 +176,9 @@ func handRelay(ctx context.Context, conn *pgx.Conn, every time.Duration, history
 	}
 }
 
-// waybillLine is Waybill, with a relay unless cfg is nil. A relay elsewhere is not told what this process commits: it finds
-// events as one in another process does.
+// waybillLine is Waybill, with a relay unless cfg is nil. A remote relay is not
+// notified of this process's commits: it finds events like a relay in another
+// process.
 func (s *pgServer) waybillLine(cfg *relay.Config, elsewhere bool) func(ctx context.Context) (*line, error) {
 	return func(ctx context.Context) (*line, error) {
 		f, db, err := s.waybillField(ctx)
@@ -213,7 +218,7 @@ func (s *pgServer) waybillLine(cfg *relay.Config, elsewhere bool) func(ctx conte
 	}
 }
 
-// startRelay runs a relay beside; stop ends it.
+// startRelay runs a relay in the background; stop ends it.
 func startRelay(ctx context.Context, db store.Relay, cfg relay.Config, handle func([]byte)) (stop func() error, err error) {
 	r, err := relay.New(db, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
 		handle(d.Payload)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// steadyFigure is what the turns of one contender come to: medians.
+// steadyFigure holds the medians of one contender's turns.
 type steadyFigure struct {
 	runner
 	commits, delivered, ofCeiling float64
@@ -104,7 +104,8 @@ func (p steadyPlan) write(out io.Writer, version string, figures []steadyFigure)
 	fmt.Fprintln(out)
 }
 
-// latency writes the q-th part of the latencies. Where events were not handled at all, it is only a lower bound.
+// latency formats the q-quantile of the latencies. If events were not handled
+// at all, it is only a lower bound.
 func (f steadyFigure) latency(d time.Duration, q float64) string {
 	if float64(f.events-f.late) < q*float64(f.events) {
 		return ">" + latency(d)
@@ -112,7 +113,8 @@ func (f steadyFigure) latency(d time.Duration, q float64) string {
 	return latency(d)
 }
 
-// chart draws commits per second where producers were flat out, and latencies where they were not.
+// chart draws commits per second where producers ran at full speed, and
+// latencies where they did not.
 func (p steadyPlan) chart(s *pgServer, figures []steadyFigure) chart {
 	c := chart{footer: []string{machine(), strings.Join(peerVersions(), ", ")}}
 	about := fmt.Sprintf("%s, producers and relay in one process, 500-byte payloads, %s of %s", s.version, times(p.rounds), p.turn)

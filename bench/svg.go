@@ -13,11 +13,12 @@ type chart struct {
 	subtitle []string
 	footer   []string
 	groups   []barGroup
-	value    func(x float64) string // as it is written beside a bar
-	axis     func(x float64) string // as it is written below a logarithmic scale
-	// log draws on a logarithmic scale, for values that are orders of magnitude apart.
+	value    func(x float64) string // the format beside a bar
+	axis     func(x float64) string // the format below a logarithmic scale
+	// log draws on a logarithmic scale, for values that are orders of magnitude
+	// apart.
 	log bool
-	// least is where a logarithmic scale begins at the lowest.
+	// least is the lowest possible start of a logarithmic scale.
 	least float64
 	// pair names the two values of a bar, where bars have two.
 	pair [2]string
@@ -30,7 +31,7 @@ type barGroup struct {
 	bars  []bar
 }
 
-// head is how much room there is above the bars.
+// head returns the height above the bars.
 func (g barGroup) head() float64 {
 	if g.title == "" {
 		return 20
@@ -42,11 +43,12 @@ type bar struct {
 	name  string
 	role  role
 	value float64
-	more  float64 // the second value of a pair, which is not less than the first
+	more  float64 // the second value of a pair, not less than the first
 	note  string
 }
 
-// The measures of a chart, in the units of its view box: a slide of 16 : 9 has 1280 × 720.
+// The dimensions of a chart, in the units of its view box: a 16:9 slide has
+// 1280 × 720.
 const (
 	chartWidth  = 1280
 	margin      = 48
@@ -55,15 +57,17 @@ const (
 	barHeight   = 24
 	barPitch    = 36
 	groupPitch  = 46
-	titleHeight = 72 // and a line for each of the subtitle
+	titleHeight = 72 // plus a line for each line of the subtitle
 	lineHeight  = 24
 	footHeight  = 22
-	// charWidth is how wide a letter is, as a part of its size: more than usual fonts have, so that texts never meet.
+	// charWidth is the width of a letter as a fraction of its size: more than
+	// common fonts need, so that texts never overlap.
 	charWidth = 0.58
 	boldWidth = 1.12
 )
 
-// palette is the colours of a role: of a bar, and of the longer part of a pair.
+// palette holds the colors of a role: of a bar, and of the longer part of a
+// pair.
 var palette = map[role][2]string{
 	roleFloor: {"#9aa5b1", "#cbd2d9"},
 	roleOwn:   {"#0b7a75", "#8fd0cb"},
@@ -72,7 +76,7 @@ var palette = map[role][2]string{
 
 func textWidth(s string, size float64) float64 { return float64(len([]rune(s))) * size * charWidth }
 
-// halo keeps a text legible on top of a line.
+// halo keeps text on top of a line legible.
 const halo = `paint-order="stroke" stroke="#ffffff" stroke-width="5" stroke-linejoin="round"`
 
 // drawing collects elements.
@@ -107,7 +111,8 @@ func (s scale) x(v float64) float64 {
 	return s.left + s.wide*math.Log(v/s.from)/math.Log(s.to/s.from)
 }
 
-// layout finds out how wide names and labels are, and what is left for the bars.
+// layout computes the widths of names and labels, and the remaining width of
+// the bars.
 func (c chart) layout() scale {
 	s := scale{log: c.log, to: 1}
 	least := math.Inf(1)
@@ -135,7 +140,7 @@ func (c chart) layout() scale {
 	return s
 }
 
-// label is what stands behind a bar.
+// label returns the text after a bar.
 func (c chart) label(b bar) string {
 	if c.pair[0] == "" {
 		return c.value(b.value)
@@ -186,7 +191,8 @@ func (c chart) grid(d *drawing, s scale, top, bottom float64) {
 	}
 }
 
-// group draws the bars of a group from y on, and returns where the next begins.
+// group draws the bars of a group from y on, and returns the y of the next
+// group.
 func (c chart) group(d *drawing, s scale, g barGroup, y float64) float64 {
 	if g.title != "" {
 		d.text(margin, y+28, 16, `font-weight="600" fill="#52606d"`, g.title)
@@ -197,12 +203,12 @@ func (c chart) group(d *drawing, s scale, g barGroup, y float64) float64 {
 		d.line(s.x(g.mark), y-6, end-barPitch+barHeight+6, `stroke="#d64545" stroke-width="1.5" stroke-dasharray="5 4"`)
 	}
 	for _, b := range g.bars {
-		weight, colour := "400", "#3e4c59"
+		weight, color := "400", "#3e4c59"
 		if b.role == roleOwn {
-			weight, colour = "700", "#0b5450"
+			weight, color = "700", "#0b5450"
 		}
 		base := y + barHeight/2 + nameSize*0.36
-		d.text(s.left-14, base, nameSize, fmt.Sprintf(`font-weight=%q fill=%q text-anchor="end"`, weight, colour), b.name)
+		d.text(s.left-14, base, nameSize, fmt.Sprintf(`font-weight=%q fill=%q text-anchor="end"`, weight, color), b.name)
 		last := s.x(b.value)
 		if b.more > b.value {
 			last = s.x(b.more)
@@ -210,7 +216,7 @@ func (c chart) group(d *drawing, s scale, g barGroup, y float64) float64 {
 		}
 		d.rect(s.left, y, max(s.x(b.value)-s.left, 2), barHeight, palette[b.role][0])
 		label := c.label(b)
-		d.text(last+10, base, nameSize, fmt.Sprintf(`font-weight=%q fill=%q `+halo, weight, colour), label)
+		d.text(last+10, base, nameSize, fmt.Sprintf(`font-weight=%q fill=%q `+halo, weight, color), label)
 		if b.note != "" {
 			wide := textWidth(label, nameSize)
 			if b.role == roleOwn {

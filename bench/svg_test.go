@@ -36,7 +36,8 @@ func sampleDrain() (drainPlan, []drainFigure) {
 func TestSummarize(t *testing.T) {
 	_, figures := sampleDrain()
 	own := figures[2]
-	if own.rate() != 115_000 || own.ofFloor != 0.775 { // 75 % in one round, 80 % in the other
+	// 75 % in one round, 80 % in the other
+	if own.rate() != 115_000 || own.ofFloor != 0.775 {
 		t.Errorf("rate %v, of floor %v", own.rate(), own.ofFloor)
 	}
 	if !figures[3].cut || figures[2].cut {
@@ -80,7 +81,7 @@ func TestSteadyTable(t *testing.T) {
 	}
 }
 
-// TestCharts wants plots to be XML, and their texts to stay on the page.
+// TestCharts checks that plots are XML, and that their texts stay on the page.
 func TestCharts(t *testing.T) {
 	p, figures := sampleDrain()
 	s := &pgServer{version: "PostgreSQL 15.1"}

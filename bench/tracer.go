@@ -15,17 +15,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// statementCounter counts what pgx sends.
+// statementCounter counts the statements that pgx sends.
 type statementCounter struct {
 	n atomic.Int64
 
-	// detailed makes it remember which statements they were, and how long they took.
+	// detailed makes it record the statements and their durations.
 	detailed bool
 	mu       sync.Mutex
 	seen     map[string]*statementStat
 }
 
-// statementStat is what is known about one statement.
+// statementStat is the record of one statement.
 type statementStat struct {
 	text  string
 	count int
@@ -96,7 +96,7 @@ func (c *statementCounter) forget() {
 	c.seen = nil
 }
 
-// write lists the statements, the most expensive first, at most so many; 0: all.
+// write lists the statements, the most expensive first, at most limit; 0: all.
 func (c *statementCounter) write(out io.Writer, most int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +118,8 @@ func (c *statementCounter) write(out io.Writer, most int) {
 	_ = w.Flush()
 }
 
-// shorten returns the head and the tail of a statement, on one line: between them are the columns.
+// shorten returns the head and the tail of a statement, on one line, without
+// the columns between them.
 func shorten(sql string) string {
 	const head, tail = 60, 100
 	text := []rune(strings.Join(strings.Fields(sql), " "))

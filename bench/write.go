@@ -12,7 +12,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// loads are the shapes of a transaction: how many connections, and how many events in one.
+// loads are the shapes of a transaction: the number of connections, and the
+// number of events.
 var loads = []struct{ conns, events int }{{1, 1}, {8, 1}, {1, 100}, {8, 100}, {1, 1000}, {8, 1000}}
 
 // payload is 500 bytes of JSON.
@@ -31,10 +32,10 @@ func sample(n, worker int) []waybill.Event {
 
 // prepareWrite defines the flags of write.
 func prepareWrite(flags *flag.FlagSet) task {
-	databases := flags.String("db", "postgres,mariadb,mysql,sqlite", "databases, separated by commas")
-	rounds := flags.Int("rounds", 5, "how often every contender takes its turn")
-	turn := flags.Duration("turn", 500*time.Millisecond, "how long a turn takes; longer is less noisy")
-	only := flags.String("only", "", "a part of a title, such as \"1 conn, 1 ev\": only those tables")
+	databases := flags.String("db", "postgres,mariadb,mysql,sqlite", "comma-separated databases")
+	rounds := flags.Int("rounds", 5, "number of turns of every contender")
+	turn := flags.Duration("turn", 500*time.Millisecond, "duration of a turn; longer is less noisy")
+	only := flags.String("only", "", "part of the titles of the tables to run, such as \"1 conn, 1 ev\"")
 	return task{
 		databases: func() ([]string, error) { return parseDatabases(*databases) },
 		run: func(ctx context.Context, out, progress io.Writer) error {
@@ -87,10 +88,11 @@ type target struct {
 	close   func()
 }
 
-// countRuns is over how many transactions statements are counted.
+// countRuns is the number of transactions over which statements are counted.
 const countRuns = 20
 
-// counting returns a count function over a counter of statements; nil: they cannot be counted.
+// counting returns a count function over a counter of statements; nil: they
+// cannot be counted.
 func counting(counter func(ctx context.Context) (int64, error)) func(ctx context.Context, c contender) (float64, error) {
 	return func(ctx context.Context, c contender) (float64, error) {
 		if counter == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// answer tells the broker what became of a batch.
+// answer reports the results of a batch to the broker.
 func (r *Receiver) answer(verdicts []verdict) {
 	var acks []*Incoming
 	var done []*item
@@ -20,7 +20,7 @@ func (r *Receiver) answer(verdicts []verdict) {
 				continue
 			}
 		case waybill.ClassUnavailable, waybill.ClassDefer, waybill.ClassRetry:
-			r.log.Debug("a message is put off", "event", v.it.delivery.ID, "class", v.class, "delay", v.delay, "attempt", v.it.in.attempt(), "error", v.err)
+			r.log.Debug("message deferred", "event", v.it.delivery.ID, "class", v.class, "delay", v.delay, "attempt", v.it.in.attempt(), "error", v.err)
 			r.deferMessage(v)
 			continue
 		}
@@ -29,7 +29,7 @@ func (r *Receiver) answer(verdicts []verdict) {
 	if len(acks) > 0 {
 		ctx, cancel := r.answering()
 		if err := r.session.Ack(ctx, acks); err != nil {
-			r.log.Warn("messages that are done could not be acknowledged and will come again", "messages", len(acks), "error", err)
+			r.log.Warn("acknowledging messages failed; the broker will redeliver them", "messages", len(acks), "error", err)
 		}
 		cancel()
 	}
@@ -41,26 +41,29 @@ func (r *Receiver) answer(verdicts []verdict) {
 	r.mu.Unlock()
 }
 
-// answering returns a context for an answer. It does not end with the source's: what is committed is to be acknowledged.
+// answering returns a context for an answer. The context outlives the source's
+// context, because committed messages must still be acknowledged.
 func (r *Receiver) answering() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(r.work), answerTimeout)
 }
 
-// signal says that a message has left. The receiver is locked.
+// signal wakes the goroutines that wait for a message to leave. The caller
+// holds r.mu.
 func (r *Receiver) signal() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
 
-// setAside moves a message to the dead-letter destination. It is acknowledged only when it is there.
+// deadLetter moves a message to the dead-letter destination. The caller
+// acknowledges the message only if that succeeded.
 func (r *Receiver) deadLetter(v verdict) error {
 	ctx, cancel := r.answering()
 	defer cancel()
 	if err := r.session.DeadLetter(ctx, v.it.in, v.err); err != nil {
-		r.log.Warn("a dead message could not be moved to the dead-letter destination and will be tried again", "event", v.it.delivery.ID, "error", err)
+		r.log.Warn("moving a message to the dead-letter destination failed; it will be retried", "event", v.it.delivery.ID, "error", err)
 		return err
 	}
-	r.log.Error("a message was moved to the dead-letter destination", "event", v.it.delivery.ID, "type", v.it.delivery.Type,
+	r.log.Error("message moved to the dead-letter destination", "event", v.it.delivery.ID, "type", v.it.delivery.Type,
 		"topic", v.it.in.Topic, "attempt", v.it.in.attempt(), "reason", v.err)
 	if r.cfg.Observe.DeadLettered != nil {
 		r.cfg.Observe.DeadLettered(r.name, v.err)
@@ -68,7 +71,9 @@ func (r *Receiver) deadLetter(v verdict) error {
 	return nil
 }
 
-// putOff keeps a message here until its delay is over, or gives it back to the broker for that long. In both cases its key waits for it.
+// deferMessage holds a message in memory until its delay is over, or returns it
+// to the broker for that long. In both cases, later messages of the same key
+// wait for it.
 func (r *Receiver) deferMessage(v verdict) {
 	due := time.Now().Add(v.delay)
 	r.mu.Lock()
@@ -80,16 +85,20 @@ func (r *Receiver) deferMessage(v verdict) {
 		notify(r.wake)
 		return
 	}
-	// First the line, then the broker: the message may come back before PutOff returns.
+	// The line is updated before the broker is called: the message may come
+	// back before NakWithDelay returns.
 	behind := r.line.leave(v.it, due, due.Add(absenceGrace))
 	r.signal()
 	delay := v.delay
 	if r.leaving() {
-		delay = 0 // whoever comes next has to know of it before later messages of its key, and will be told that it is not due
+		// The next owner must receive this message before later messages of its
+		// key. The delay is not lost: the consumer reports that the message is
+		// not due.
+		delay = 0
 	}
 	r.mu.Unlock()
 	if r.giver == nil {
-		return // the session ends, and the broker delivers it again
+		return // the session ends, and the broker redelivers the message
 	}
 	r.giveBack(v.it, delay)
 	for _, it := range behind {
@@ -97,13 +106,16 @@ func (r *Receiver) deferMessage(v verdict) {
 	}
 }
 
-// givesBack reports whether a message is given back for a delay. One without a place of its own could not be put in front again, and what is away must
-// have bounds, as what is here has. The receiver is locked.
+// givesBack reports whether a message is returned to the broker for a delay. A
+// message without a place of its own could not be put in front of later
+// messages again, and the number of returned messages is bounded like the
+// number of messages in memory. The caller holds r.mu.
 func (r *Receiver) givesBack(it *item, delay time.Duration) bool {
 	return r.giver != nil && delay > r.cfg.MaxHold && (it.in.Order != 0 || it.key == "") && r.line.away < r.cfg.MaxInFlight
 }
 
-// leaving reports whether the session ends, so that nothing can be kept here.
+// leaving reports whether the session is ending, so that no message can be held
+// in memory.
 func (r *Receiver) leaving() bool {
 	select {
 	case <-r.stopping:
@@ -113,16 +125,17 @@ func (r *Receiver) leaving() bool {
 	}
 }
 
-// giveBack gives a message back to the broker.
+// giveBack returns a message to the broker.
 func (r *Receiver) giveBack(it *item, delay time.Duration) {
 	ctx, cancel := r.answering()
 	defer cancel()
 	if err := r.giver.NakWithDelay(ctx, it.in, delay); err != nil {
-		r.log.Warn("a message could not be given back and will come again when the broker misses its answer", "event", it.delivery.ID, "error", err)
+		r.log.Warn("returning a message to the broker failed; the broker will redeliver it after its deadline", "event", it.delivery.ID, "error", err)
 	}
 }
 
-// keep tells the broker, now and then, that what is here is being worked on.
+// keep periodically extends the acknowledgement deadline of all messages in
+// flight.
 func (r *Receiver) keep(k AckExtender) {
 	tick := time.NewTicker(k.ExtendInterval())
 	defer tick.Stop()
@@ -141,7 +154,7 @@ func (r *Receiver) keep(k AckExtender) {
 		}
 		ctx, cancel := r.answering()
 		if err := k.ExtendAck(ctx, here); err != nil {
-			r.log.Warn("the broker could not be told that messages are being worked on", "messages", len(here), "error", err)
+			r.log.Warn("extending the deadline of messages failed", "messages", len(here), "error", err)
 		}
 		cancel()
 	}

@@ -5,26 +5,32 @@ import (
 	"strings"
 )
 
-// Binding says how a protocol carries attributes and headers.
+// Binding selects how a protocol carries attributes and headers.
 type Binding int
 
-// The bindings. HTTP, NATS, Kafka and AMQP are those of CloudEvents; for Pulsar and Redis it has none, so they look like Kafka's.
+// The bindings. HTTP, NATS, Kafka and AMQP follow the CloudEvents bindings.
+// CloudEvents defines none for Pulsar and Redis; theirs look like Kafka's.
 const (
-	// HTTP: "ce-type", values in ASCII, user headers as "waybill-name"; names there have no case.
+	// HTTP: "ce-type", values in ASCII, user headers as "waybill-name". Names
+	// are case-insensitive.
 	HTTP Binding = iota + 1
 	// NATS: "ce-type", values in ASCII, user headers as "waybill-name".
 	NATS
-	// Kafka: record headers "ce_type", values in UTF-8, user headers as "waybill_name".
+	// Kafka: record headers "ce_type", values in UTF-8, user headers as
+	// "waybill_name".
 	Kafka
-	// AMQP: application properties "cloudEvents:type", values in UTF-8, user headers as "waybill:name". The content type is a property.
+	// AMQP: application properties "cloudEvents:type", values in UTF-8, user
+	// headers as "waybill:name". The content type is a message property.
 	AMQP
-	// Pulsar: message properties "ce_type", values in UTF-8, user headers as "waybill_name".
+	// Pulsar: message properties "ce_type", values in UTF-8, user headers as
+	// "waybill_name".
 	Pulsar
-	// Redis: entry fields "ce_type", values in UTF-8, user headers as "waybill_name"; the payload is in the field "data".
+	// Redis: entry fields "ce_type", values in UTF-8, user headers as
+	// "waybill_name". The payload is the field "data".
 	Redis
 )
 
-// String returns the protocol's name.
+// String returns the name of the protocol.
 func (b Binding) String() string {
 	switch b {
 	case HTTP:
@@ -43,14 +49,14 @@ func (b Binding) String() string {
 	return fmt.Sprintf("binding(%d)", int(b))
 }
 
-// rules is a binding's details.
+// rules holds the details of a binding.
 type rules struct {
-	prefix      string // of attributes
-	also        string // another prefix that readers must know
-	user        string // of the event's own headers
-	contentType string // the header with the content type; empty: the protocol has a field of its own
-	ascii       bool   // values are percent-encoded, as CloudEvents demands of HTTP
-	noCase      bool   // names have no case
+	prefix      string // prefix of attribute names
+	also        string // alternative prefix that readers accept
+	user        string // prefix of the event's own headers
+	contentType string // header of the content type; empty: a protocol field
+	ascii       bool   // values are percent-encoded, as CloudEvents requires for HTTP
+	noCase      bool   // names are case-insensitive
 }
 
 func (b Binding) rules() (rules, bool) {
@@ -67,13 +73,15 @@ func (b Binding) rules() (rules, bool) {
 	return rules{}, false
 }
 
-// Attribute returns the header that carries a CloudEvents attribute in this binding: Kafka.Attribute("id") is "ce_id".
+// Attribute returns the name of the header that carries a CloudEvents attribute
+// in this binding: Kafka.Attribute("id") is "ce_id".
 func (b Binding) Attribute(name string) string {
 	r, _ := b.rules()
 	return r.prefix + name
 }
 
-// UserHeader returns the header that carries one of the event's own headers in this binding.
+// UserHeader returns the name of the header that carries one of the event's own
+// headers in this binding.
 func (b Binding) UserHeader(name string) string {
 	r, _ := b.rules()
 	return r.userName(name)
@@ -95,14 +103,16 @@ func (r *rules) value(s string) string {
 
 const hexDigits = "0123456789ABCDEF"
 
-// escapeValue percent-encodes as the HTTP binding of CloudEvents demands: the space, the double quote, the percent sign, and all that
-// is not printable ASCII.
+// escapeValue percent-encodes a value as the CloudEvents HTTP binding requires:
+// the space, the double quote, the percent sign, and every character that is
+// not printable ASCII.
 func escapeValue(s string) string {
 	return escape(s, func(c byte) bool { return c > ' ' && c < 0x7f && c != '"' && c != '%' })
 }
 
-// escapeName percent-encodes what a header's name cannot contain and, where names have no case, capital letters: two headers that
-// differ only by case stay two.
+// escapeName percent-encodes the characters that a header name cannot contain
+// and, if names are case-insensitive, capital letters, so that two headers that
+// differ only in case stay distinct.
 func escapeName(s string, noCase bool) string {
 	return escape(s, func(c byte) bool {
 		switch {
@@ -136,7 +146,8 @@ func escape(s string, plain func(byte) bool) string {
 	return string(out)
 }
 
-// unescape undoes escape. A percent sign that no two hexadecimal digits follow stands for itself: foreign producers forget to encode.
+// unescape reverses escape. A percent sign without two hexadecimal digits
+// behind it stands for itself, because some producers do not encode it.
 func unescape(s string) string {
 	if strings.IndexByte(s, '%') < 0 {
 		return s

@@ -8,7 +8,8 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// The attributes of CloudEvents 1.0, and Waybill's own beside them. Attributes without a value are left out.
+// The attributes of CloudEvents 1.0 and Waybill's extension attributes.
+// Attributes without a value are omitted.
 const (
 	attrID          = "id"          // Event.ID
 	attrSource      = "source"      // CodecConfig.Source
@@ -18,7 +19,7 @@ const (
 	attrTime        = "time"        // Event.OccurredAt, RFC 3339
 	attrSchema      = "dataschema"  // Event.SchemaID
 	attrContentType = "datacontenttype"
-	attrTraceParent = "traceparent" // the header of that name: extension "distributed tracing"
+	attrTraceParent = "traceparent" // the header of that name; "distributed tracing" extension
 	attrTraceState  = "tracestate"
 
 	attrTenant        = "tenantid"
@@ -31,12 +32,12 @@ const (
 	attrSchemaVersion = "schemaversion"
 	attrDedup         = "dedupkey"
 	attrPriority      = "priority"
-	attrTopic         = "topic" // Event.Topic, where it is not the type
+	attrTopic         = "topic" // Event.Topic, if it differs from the type
 	attrRoutingKey    = "routingkey"
 	attrAvailable     = "availableat" // RFC 3339
 )
 
-// attributes is all that are written.
+// attributes lists all attributes that the codec writes.
 var attributes = [...]string{ //nolint:gochecknoglobals // never changed
 	attrID, attrSource, attrSpecVersion, attrType, attrSubject, attrTime, attrSchema, attrTraceParent, attrTraceState, attrTenant, attrAggregateType, attrAggregateID,
 	attrPosition, attrReplay, attrCorrelation, attrCausation, attrSchemaVersion, attrDedup, attrPriority, attrTopic, attrRoutingKey, attrAvailable,
@@ -44,30 +45,38 @@ var attributes = [...]string{ //nolint:gochecknoglobals // never changed
 
 const specVersion = "1.0"
 
-// CodecConfig holds what may be tuned; its zero value is ready.
+// CodecConfig configures a [Codec]. The zero value is valid.
 type CodecConfig struct {
-	// Source is the CloudEvents attribute of that name: who produced the event, as a URI reference. Defaults to "waybill".
+	// Source is the CloudEvents attribute source: the producer of the event, as
+	// a URI reference. Defaults to "waybill".
 	Source string
-	// Topics says where an event goes. Defaults to its Topic.
+	// Topics returns the topic of an event. Defaults to the event's Topic.
 	Topics Topics
 }
 
-// Codec writes events as messages of one protocol, and reads them. It may be used concurrently.
+// Codec encodes events as messages of one protocol and decodes them. A Codec is
+// safe for concurrent use.
 //
-// The attributes of CloudEvents are id, source, specversion, type, subject (the aggregate id), time, datacontenttype and dataschema
-// (the SchemaID). Waybill's own are extension attributes: tenantid, aggregatetype, aggregateid, position ("lane/epoch/seq"), replay,
-// correlationid, causationid, schemaversion, dedupkey, priority, topic (where it is not the type), routingkey and availableat. The
-// event's headers traceparent and tracestate are attributes as in the distributed tracing extension, and plain headers as well, because
-// that is where tracing libraries look. All other headers of the event have the prefix of the binding in front of their name,
-// so that they can never pass for anything else.
+// The CloudEvents attributes are id, source, specversion, type, subject (the
+// aggregate id), time, datacontenttype and dataschema (the SchemaID). Waybill's
+// fields are extension attributes: tenantid, aggregatetype, aggregateid,
+// position ("lane/epoch/seq"), replay, correlationid, causationid,
+// schemaversion, dedupkey, priority, topic (if it differs from the type),
+// routingkey and availableat. The event's headers traceparent and tracestate
+// are attributes, as in the distributed tracing extension, and also plain
+// headers, because tracing libraries read those. The names of all other headers
+// of the event get the binding's prefix, so that they cannot be mistaken for
+// attributes or protocol headers.
 //
-// Events of other CloudEvents producers are read, too: attributes that are not known become headers, subject is the aggregate id, and an id
-// that is not one of Waybill's becomes one: 16 bytes of the SHA-256 of source and id, which are kept in the headers ce_source and ce_id.
-// The structured JSON form is read as well.
+// The codec also decodes events of other CloudEvents producers: unknown
+// attributes become headers, and subject is the aggregate id. An id that is not
+// a Waybill id is replaced by the first 16 bytes of the SHA-256 of source and
+// id; the headers ce_source and ce_id hold the original values. The codec
+// decodes the structured JSON form as well.
 type Codec struct {
 	binding Binding
 	rules   rules
-	names   map[string]string // the headers of attributes, so that they are not put together for every message
+	names   map[string]string // header names of the attributes, built once
 	source  string
 	topics  Topics
 }
@@ -82,7 +91,7 @@ func NewCodec(b Binding, cfg CodecConfig) (*Codec, error) {
 		cfg.Source = "waybill"
 	}
 	if len(cfg.Source) > maxSource || strings.ContainsFunc(cfg.Source, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
-		return nil, fmt.Errorf("broker: field Source: want a URI reference of at most %d printable ASCII characters", maxSource)
+		return nil, fmt.Errorf("broker: CodecConfig.Source: not a URI reference of at most %d printable ASCII characters", maxSource)
 	}
 	if cfg.Topics == nil {
 		cfg.Topics = ownTopic
@@ -96,10 +105,10 @@ func NewCodec(b Binding, cfg CodecConfig) (*Codec, error) {
 
 const maxSource = 512
 
-// Binding returns the protocol's.
+// Binding returns the binding of the codec.
 func (c *Codec) Binding() Binding { return c.binding }
 
-// Topic returns where an event goes. An error is of class Dead: no other attempt ends differently.
+// Topic returns the topic of an event. Errors are permanent.
 func (c *Codec) Topic(ev *waybill.Event) (string, error) {
 	topic, err := c.topics(ev)
 	if err == nil && topic == "" {

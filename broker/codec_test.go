@@ -27,7 +27,7 @@ func codec(t testing.TB, b broker.Binding, cfg broker.CodecConfig) *broker.Codec
 	return c
 }
 
-// full is a delivery in which no field has its default.
+// full returns a delivery in which no field has its default value.
 func full() waybill.Delivery {
 	ev := waybill.Event{
 		ID: waybill.NewID(), Type: "Order Placed%", AggregateType: "order", AggregateID: `"quoted" ü`, TenantID: "Söhne", Topic: "orders", RoutingKey: "eu.west",
@@ -83,7 +83,8 @@ func repeats(m *broker.Message) string {
 	return ""
 }
 
-// HTTP's names have no case, and its clients change it: what Go makes of the headers is read the same.
+// HTTP header names are case-insensitive, and clients change their case:
+// headers in Go's canonical form are decoded alike.
 func TestNamesWithoutCase(t *testing.T) {
 	c := codec(t, broker.HTTP, broker.CodecConfig{})
 	d := full()
@@ -108,7 +109,8 @@ func TestNamesWithoutCase(t *testing.T) {
 	}
 }
 
-// Where a protocol's headers are ASCII, names are tokens and values are printable, without a space or a quote.
+// In protocols with ASCII headers, names are tokens and values are printable,
+// without a space or a quote.
 func TestASCII(t *testing.T) {
 	for _, b := range []broker.Binding{broker.HTTP, broker.NATS} {
 		d := full()
@@ -127,7 +129,8 @@ func TestASCII(t *testing.T) {
 	}
 }
 
-// Bytes that could end one header and begin another never leave, whatever field they are in.
+// Bytes that could end one header and begin another are never sent, in any
+// field.
 func TestInjection(t *testing.T) {
 	for _, bad := range []string{"a\r\nce_id: x", "a\nb", "a\x00b", "a\x7fb", "a\u0085b", "a\xffb"} {
 		for field, set := range map[string]func(*waybill.Event){
@@ -140,7 +143,7 @@ func TestInjection(t *testing.T) {
 		} {
 			for _, b := range bindings {
 				if b == broker.AMQP && field == "the content type" {
-					continue // not a header there; the client encodes it with its length
+					continue // not a header there; the client encodes its length
 				}
 				d := waybill.Delivery{Event: waybill.Event{Type: "x", Topic: "t", Payload: []byte("1")}.Complete()}
 				set(&d.Event)
@@ -153,7 +156,8 @@ func TestInjection(t *testing.T) {
 	}
 }
 
-// An event's own headers never become attributes, and never replace a header of the broker.
+// An event's own headers never become attributes, and never replace a header of
+// the broker.
 func TestUserHeadersHaveTheirOwnNames(t *testing.T) {
 	for _, b := range bindings {
 		c := codec(t, b, broker.CodecConfig{})
@@ -293,7 +297,8 @@ func TestStructured(t *testing.T) {
 	}
 }
 
-// What cannot be read is dead, and the error shows neither payload nor values.
+// Messages that cannot be decoded are dead, and the error shows neither payload
+// nor values.
 func TestUnreadable(t *testing.T) {
 	many := make([]broker.Header, 300)
 	for i := range many {
@@ -331,7 +336,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// AMQP has two prefixes; readers must know both.
+// AMQP has two prefixes; readers must accept both.
 func TestAMQPPrefixes(t *testing.T) {
 	for _, prefix := range []string{"cloudEvents:", "cloudEvents_"} {
 		m := broker.Message{Payload: []byte("1")}
@@ -364,7 +369,8 @@ func TestCodecConfig(t *testing.T) {
 	}
 }
 
-// A dead letter is the same event, and says why it is there, in headers that cannot be broken out of.
+// A dead letter is the same event, and contains the reason in headers that
+// cannot be broken out of.
 func TestDeadLetter(t *testing.T) {
 	for _, b := range bindings {
 		c := codec(t, b, broker.CodecConfig{})
@@ -392,8 +398,8 @@ func TestDeadLetter(t *testing.T) {
 	}
 }
 
-// FuzzDecode feeds the codec what anybody may have published: it never fails in any way but its own, and what it reads is a valid event that survives
-// another round.
+// FuzzDecode decodes arbitrary messages: every failure is an ErrMessage, and
+// every decoded event is valid and survives another round trip.
 func FuzzDecode(f *testing.F) {
 	for _, b := range bindings {
 		d := full()

@@ -12,19 +12,22 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// ErrMessage says that a message cannot be read as an event. It comes with class Dead: the message belongs to the dead-letter destination.
-var ErrMessage = errors.New("broker: not a readable message")
+// ErrMessage reports a message that cannot be decoded as an event. The error is
+// permanent: the message belongs in the dead-letter destination.
+var ErrMessage = errors.New("broker: message cannot be decoded")
 
-// The bounds of what is read at all; what an event may hold is less.
+// Limits of a message that is decoded at all. The limits of an event are lower.
 const (
 	maxHeaderCount = 256
 	maxHeaderBytes = 64 << 10
-	maxBody        = 4 << 20 // a structured message holds its payload in base 64, and the attributes
+	maxBody        = 4 << 20 // a structured message holds attributes and a base64 payload
 )
 
-// Decode returns the event of a message, as a delivery: its replay number and position are those it was published with, its Attempt is 1 and
-// the claim has no token, so that nobody can settle it. The payload is shared with the message. Every error is [ErrMessage], of class Dead,
-// and contains neither payload nor header values.
+// Decode returns the event of a message as a delivery. The replay number and
+// the position are those of the publication, Attempt is 1, and the claim has no
+// token, so the delivery cannot be settled. The payload is shared with the
+// message. Every error wraps [ErrMessage], is permanent, and contains neither
+// payload nor header values.
 func (c *Codec) Decode(m *Message) (waybill.Delivery, error) {
 	d, err := c.decode(m)
 	if err != nil {
@@ -46,7 +49,7 @@ func (c *Codec) decode(m *Message) (waybill.Delivery, error) {
 	return in.delivery()
 }
 
-// input is what a message says, whatever its form.
+// input is the content of a message, independent of its form.
 type input struct {
 	attrs       map[string]string
 	headers     map[string]string
@@ -54,7 +57,8 @@ type input struct {
 	payload     []byte
 }
 
-// read sorts the headers of a message into attributes and the event's own.
+// read separates the headers of a message into attributes and the event's own
+// headers.
 func (c *Codec) read(m *Message) (*input, error) {
 	if err := bounded(m); err != nil {
 		return nil, err
@@ -80,8 +84,8 @@ func (c *Codec) read(m *Message) (*input, error) {
 	return in, nil
 }
 
-// bounded reports headers that no reader would take, and that some brokers would end the connection
-// for.
+// bounded rejects headers that no reader would accept and for which some
+// brokers would close the connection.
 func bounded(m *Message) error {
 	if len(m.Headers) > maxHeaderCount {
 		return fmt.Errorf("%d headers, at most %d", len(m.Headers), maxHeaderCount)
@@ -92,7 +96,8 @@ func bounded(m *Message) error {
 	return nil
 }
 
-// sort puts one header where it belongs. A name that comes twice with two values is refused: readers would not agree which counts.
+// sort stores one header where it belongs. A name with two different values is
+// rejected, because readers would disagree about which value counts.
 func (in *input) sort(r *rules, h Header, plain map[string]string) error {
 	name := h.Name
 	if r.noCase {
@@ -113,20 +118,21 @@ func (in *input) sort(r *rules, h Header, plain map[string]string) error {
 	} else {
 		what = strings.ToLower(name)
 		if what != "content-type" && what != attrTraceParent && what != attrTraceState {
-			return nil // other plain headers are the protocol's, or a foreign library's
+			return nil // other plain headers belong to the protocol or another library
 		}
 	}
 	if r.ascii && into != &plain {
 		value = unquote(value)
 	}
 	if old, twice := (*into)[what]; twice && old != value {
-		return errors.New("a header comes twice with two values")
+		return errors.New("duplicate header with different values")
 	}
 	(*into)[what] = value
 	return nil
 }
 
-// attribute returns the attribute that a header carries. HTTP and NATS have clients that change the case of names.
+// attribute returns the attribute that a header carries. Some HTTP and NATS
+// clients change the case of names.
 func (r *rules) attribute(name string) (string, bool) {
 	for _, prefix := range []string{r.prefix, r.also} {
 		if prefix == "" || len(name) <= len(prefix) {
@@ -142,7 +148,8 @@ func (r *rules) attribute(name string) (string, bool) {
 	return "", false
 }
 
-// unquote reads a value as the HTTP binding of CloudEvents says: a quoted string is unquoted, then percent signs are decoded.
+// unquote decodes a value as the CloudEvents HTTP binding requires: a quoted
+// string is unquoted, then percent signs are decoded.
 func unquote(s string) string {
 	if len(s) >= 2 && s[0] == '"' && s[len(s)-1] == '"' {
 		inner := s[1 : len(s)-1]
@@ -158,7 +165,7 @@ func unquote(s string) string {
 	return unescape(s)
 }
 
-// delivery makes the event, and checks it as a write would.
+// delivery builds the event and validates it like a write.
 func (in *input) delivery() (waybill.Delivery, error) {
 	d := waybill.Delivery{Attempt: 1}
 	if v := in.attrs[attrSpecVersion]; !strings.HasPrefix(v, "1.") {
@@ -170,7 +177,7 @@ func (in *input) delivery() (waybill.Delivery, error) {
 	}
 	parsed, err := waybill.ParseID(id)
 	if err != nil || parsed.IsZero() {
-		// The hash stands for both: an id is unique only together with its source.
+		// The hash covers both, because an id is unique only within its source.
 		sum := sha256.Sum256([]byte(in.attrs[attrSource] + "\x00" + id))
 		parsed = waybill.ID(sum[:16])
 		in.keep("ce_id", id)
@@ -183,7 +190,7 @@ func (in *input) delivery() (waybill.Delivery, error) {
 	in.fields(&d)
 	d.Headers = in.headers
 	payload := d.Payload
-	d.Payload = nil // Complete copies it, and a source has no other use for the message's
+	d.Payload = nil // Complete copies it; a source needs only one copy
 	d.Event = d.Complete()
 	if d.Payload = payload; payload == nil {
 		d.Payload = []byte{}
@@ -194,7 +201,8 @@ func (in *input) delivery() (waybill.Delivery, error) {
 	return d, nil
 }
 
-// fields sets the event's fields from the attributes. What it does not know, or cannot read, becomes a header.
+// fields sets the event's fields from the attributes. Unknown attributes and
+// unreadable values become headers.
 func (in *input) fields(d *waybill.Delivery) {
 	d.AggregateID = in.attrs[attrSubject]
 	var p waybill.Position
@@ -241,13 +249,14 @@ func (in *input) fields(d *waybill.Delivery) {
 			in.keep(name, value)
 		}
 	}
-	if id := in.attrs[attrAggregateID]; id != "" { // the map has no order, and the subject is only the second choice
+	// The map has no order, and the subject is only the second choice.
+	if id := in.attrs[attrAggregateID]; id != "" {
 		d.AggregateID = id
 	}
 	d.Claim = waybill.NewClaim(p, waybill.ID{})
 }
 
-// keep adds a header unless the event has one of that name itself.
+// keep adds a header unless the event already has a header of that name.
 func (in *input) keep(name, value string) {
 	if in.headers == nil {
 		in.headers = make(map[string]string)

@@ -1,24 +1,37 @@
-// Package broker is what all message brokers have in common: the form in which an event travels, the names of topics, and how a
-// source runs a consumer. The brokers themselves are packages below this one; each is a sink for the relay and a source for the inbox.
+// Package broker holds the parts that all message brokers share: the form of a
+// message, topic names, and the loop that feeds a consumer from a source. The
+// brokers are packages below this one. Each broker is a sink for the relay and
+// a source for the inbox.
 //
 //	b, err := natsbroker.Open(ctx, url, natsbroker.Config{Stream: "orders"})
 //	…
-//	r, err := relay.New(db, b.Sink(), relay.Config{})      // publish
-//	err = b.Source("billing").Run(ctx, group)              // consume
+//	sink, err := b.Sink()
+//	…
+//	r, err := relay.New(db, sink, relay.Config{}) // publish
+//	…
+//	source, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
+//	…
+//	err = source.Run(ctx, group) // consume
 //
-// # What travels
+// # Messages
 //
-// A [Codec] writes an event as a CloudEvents 1.0 message in binary mode, in the binding of each protocol, with Waybill's own fields as
-// extension attributes, so that a consumer in any language can read them. It reads what it has written, and what other CloudEvents
-// producers have. See [Codec] for the attributes.
+// A [Codec] encodes an event as a CloudEvents 1.0 message in binary mode, in
+// the binding of each protocol, with Waybill's own fields as extension
+// attributes, so that a consumer in any language can read them. A codec decodes
+// its own messages and those of other CloudEvents producers. See [Codec] for
+// the attributes.
 //
-// # One id
+// # Ids
 //
-// The event's id is the same in the outbox, in the message and in the consumer's inbox. What brokers compare to drop duplicates is
-// [Message.PublishID]: the event id, except for a deliberate replay, which has one of its own, so that it is not swallowed.
+// The event's id is the same in the outbox, in the message and in the
+// consumer's inbox. Brokers deduplicate by [Message.PublishID]: the event id,
+// except that every deliberate replay has a publish id of its own, so that the
+// broker does not drop the replay as a duplicate.
 //
 // # Sources
 //
-// A [Source] hands messages to a [Consumer] and acknowledges one when its result says that it is done: for an inbox group that is after
-// the commit. A [Receiver] does that for every broker; see there what results mean. Messages of one aggregate are handled one after another.
+// A [Source] hands messages to a [Consumer] and acknowledges a message when its
+// result is done; an inbox group returns that result after its commit. A
+// [Receiver] does that for every broker and documents the other results.
+// Messages of one aggregate are handled one after another.
 package broker

@@ -12,34 +12,39 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Encode returns the message for a delivery. The payload is shared with the delivery, not copied. An error is of class Dead.
+// Encode returns the message for a delivery. The payload is shared with the
+// delivery, not copied. Errors are permanent.
 func (c *Codec) Encode(d *waybill.Delivery) (Message, error) { return c.Encoder(1).Encode(d) }
 
-// Encoder returns an encoder for about n messages that are sent together. They share memory, which is let go with the last of them.
+// Encoder returns an encoder for about n messages that are sent together. The
+// messages share memory, which is released with the last of them.
 func (c *Codec) Encoder(n int) *Encoder { return &Encoder{codec: c, left: max(n, 1)} }
 
-// Encoder writes messages that are sent together; see [Codec.Encoder]. It may not be used concurrently.
+// Encoder encodes messages that are sent together; see [Codec.Encoder]. An
+// Encoder is not safe for concurrent use.
 type Encoder struct {
 	codec   *Codec
-	left    int // about how many messages are to come
+	left    int // estimate of the messages that are still to come
 	headers []Header
-	text    strings.Builder // what of the messages' text is made here; it only grows, so that parts of it stay as they are
+	text    strings.Builder // append-only text that the messages share
 }
 
-// How much of the shared memory a message takes: an ordinary one, and one of which everything is set, without its own headers.
+// Shared memory per message: a typical message, and a message with all
+// attributes set but no headers of its own.
 const (
 	defaultHeaders = 13
-	mostHeaders    = 2 + len(attributes)
+	maxHeaders     = 2 + len(attributes)
 	defaultText    = 128
 )
 
-// room sees to it that a message has room, in memory that is shared with messages to come, but no more than a few dozen.
+// room reserves space for a message, in memory that it shares with at most 64
+// following messages.
 func (e *Encoder) room(d *waybill.Delivery) {
 	together := min(e.left, 64)
-	if most := mostHeaders + 2*len(d.Headers); cap(e.headers)-len(e.headers) < most {
+	if limit := maxHeaders + 2*len(d.Headers); cap(e.headers)-len(e.headers) < limit {
 		n := defaultHeaders + 2 + len(d.Headers)
 		if together > 1 {
-			n = max(defaultHeaders*together, most)
+			n = max(defaultHeaders*together, limit)
 		}
 		e.headers = make([]Header, 0, n)
 	}
@@ -54,7 +59,7 @@ func (e *Encoder) room(d *waybill.Delivery) {
 func (e *Encoder) Encode(d *waybill.Delivery) (Message, error) {
 	c := e.codec
 	if d.ID.IsZero() {
-		return Message{}, waybill.Permanent(errors.New("broker: the event has no id"))
+		return Message{}, waybill.Permanent(errors.New("broker: event without id"))
 	}
 	topic, err := c.Topic(&d.Event)
 	if err != nil {
@@ -80,7 +85,9 @@ func (e *Encoder) Encode(d *waybill.Delivery) (Message, error) {
 		return Message{}, waybill.Permanent(fmt.Errorf("broker: event %s: %s contains a control character or is not valid UTF-8", d.ID, w.bad))
 	}
 	m.Headers = slices.Clip(w.headers)
-	if err := bounded(&m); err != nil { // the outbox bounds them closer; a row that was inserted with SQL may hold anything
+	// The outbox has lower limits, but a row that was inserted with SQL may
+	// exceed them.
+	if err := bounded(&m); err != nil {
 		return Message{}, waybill.Permanent(fmt.Errorf("broker: event %s: %w", d.ID, err))
 	}
 	e.headers = e.headers[:min(len(e.headers)+len(w.headers), cap(e.headers))]
@@ -95,13 +102,13 @@ func (e *Encoder) key(ev *waybill.Event) string {
 	return aggregateKey(&e.text, ev)
 }
 
-// writer collects headers.
+// writer collects the headers of a message.
 type writer struct {
 	rules   *rules
 	names   map[string]string // of [attributes]
 	headers []Header
 	text    *strings.Builder
-	bad     string // the first field that must not travel
+	bad     string // the first field that is not valid
 }
 
 func (w *writer) event(d *waybill.Delivery, id, source string) {
@@ -160,14 +167,15 @@ func (w *writer) position(p waybill.Position) {
 	}
 }
 
-// keep returns a text as a part of what the messages share.
+// keep returns text as a part of the shared memory.
 func (w *writer) keep(text []byte) string {
 	start := w.text.Len()
 	w.text.Write(text)
 	return w.text.String()[start:]
 }
 
-// plain adds a header that is no attribute. Its value is left out where the protocol cannot carry it as it is.
+// plain adds a header that is not an attribute. The header is omitted if the
+// protocol cannot carry its value unescaped.
 func (w *writer) plain(name, value string) {
 	w.check(name, value)
 	if w.rules.ascii && escape(value, func(c byte) bool { return c >= ' ' && c < 0x7f }) != value {
@@ -176,7 +184,8 @@ func (w *writer) plain(name, value string) {
 	w.headers = append(w.headers, Header{name, value})
 }
 
-// user adds the event's own headers, in alphabetical order, so that one event always makes the same message.
+// user adds the event's own headers in alphabetical order, so that an event
+// always results in the same message.
 func (w *writer) user(headers map[string]string) {
 	if len(headers) == 0 {
 		return
@@ -193,13 +202,14 @@ func (w *writer) user(headers map[string]string) {
 			w.plain(name, value)
 			continue
 		}
-		w.check("the name of a header", name)
-		w.check("a header", value)
+		w.check("a header name", name)
+		w.check("a header value", value)
 		w.headers = append(w.headers, Header{w.rules.userName(name), w.rules.value(value)})
 	}
 }
 
-// check refuses what could end a header and begin another. The outbox has refused it before; an event may come another way.
+// check rejects values that could end a header and begin another one. The
+// outbox rejects such values too, but an event may come from elsewhere.
 func (w *writer) check(what, value string) {
 	if w.bad == "" && !clean(value) {
 		w.bad = what

@@ -11,7 +11,8 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Messages that share memory are those that each would be alone, also when all of them are made, and whatever is done to one.
+// Messages that share memory equal messages that are encoded separately, also
+// after all of them are encoded, and whatever is done to one of them.
 func TestEncoder(t *testing.T) {
 	for _, b := range []broker.Binding{broker.Kafka, broker.HTTP, broker.AMQP} {
 		c, err := broker.NewCodec(b, broker.CodecConfig{})
@@ -26,7 +27,7 @@ func TestEncoder(t *testing.T) {
 				ev.AggregateID = ""
 			case 2:
 				ev.AggregateID = strings.Repeat("long/", 20*i)
-			case 3: // everything there is
+			case 3: // every field
 				ev.TenantID, ev.Topic, ev.RoutingKey, ev.SchemaID, ev.SchemaVersion, ev.DedupKey = "t", "orders", "r", "s", 3, "k"
 				ev.CorrelationID, ev.CausationID, ev.Priority, ev.AvailableAt = "co", "ca", 4, time.Unix(int64(i), 0)
 				ev.Headers = map[string]string{"traceparent": "00-ab", "tracestate": "x=y"}

@@ -7,7 +7,8 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// An event as a Kafka record: a consumer in any language finds the attributes of CloudEvents.
+// An event as a Kafka record: a consumer in any language finds the CloudEvents
+// attributes.
 func ExampleCodec() {
 	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: "/shop"})
 	if err != nil {
@@ -15,18 +16,18 @@ func ExampleCodec() {
 		return
 	}
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990})
-	ev.AggregateType, ev.AggregateID, ev.Headers = "order", "42", map[string]string{"colour": "red"}
+	ev.AggregateType, ev.AggregateID, ev.Headers = "order", "42", map[string]string{"color": "red"}
 	m, err := codec.Encode(&waybill.Delivery{Event: ev.Complete(), Attempt: 1})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(m.Topic, m.Key, m.Header("ce_type"), m.Header("ce_source"), m.Header("ce_subject"), m.Header("waybill_colour"), string(m.Payload))
+	fmt.Println(m.Topic, m.Key, m.Header("ce_type"), m.Header("ce_source"), m.Header("ce_subject"), m.Header("waybill_color"), string(m.Payload))
 	d, err := codec.Decode(&m)
 	fmt.Println(d.ID == m.ID, d.AggregateID, d.Headers, err)
 	// Output:
 	// OrderPlaced /order/42 OrderPlaced /shop 42 red {"total":9990}
-	// true 42 map[colour:red] <nil>
+	// true 42 map[color:red] <nil>
 }
 
 func ExampleTopicRules_Template() {

@@ -11,31 +11,37 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Failure is one row of a broker's table of errors: what it reports, and what that means for the event.
+// Failure is one row of a broker's failure table: an error of the broker, and
+// its class.
 type Failure struct {
-	// Name is what the broker reports, as the documentation shows it.
+	// Name is the broker's error, as the documentation shows it.
 	Name string
-	// Class is what it means: Dead (permanent), Down (unavailable), Counted or Uncounted (try again).
+	// Class is the class of the error: [waybill.ClassPermanent],
+	// [waybill.ClassUnavailable], [waybill.ClassRetry] or [waybill.ClassDefer].
 	Class waybill.Class
-	// Scope is what is down, if the class is Down: "broker" or "topic".
+	// Scope is the unavailable part, "broker" or "topic", if Class is
+	// [waybill.ClassUnavailable].
 	Scope string
-	// Why says why, in a few words.
+	// Why is the reason for the class, in a few words.
 	Why string
-	// Match reports whether an error is this one.
+	// Match reports whether the row applies to an error.
 	Match func(err error) bool
 }
 
-// Failures is a broker's table of errors. The first row that matches counts.
+// Failures is a broker's failure table. The first row that matches applies.
 type Failures []Failure
 
-// Unreachable is the row that every table has: the connection is lost, refused or silent, or the caller's time is over. Nothing is wrong with the event.
+// Unreachable returns the row that every table has: the connection is lost,
+// refused or silent, or the caller's context has ended. The event is not at
+// fault.
 func Unreachable() Failure {
 	return Failure{
-		Name: "connection lost, refused or silent", Class: waybill.ClassUnavailable, Scope: "broker", Why: "nobody has refused the event", Match: IsUnreachable,
+		Name: "connection lost, refused or silent", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the event was not rejected", Match: IsUnreachable,
 	}
 }
 
-// IsUnreachable reports whether an error says that the other side was not reached, or has not answered.
+// IsUnreachable reports whether err means that the server was not reached or
+// did not answer.
 func IsUnreachable(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
@@ -43,7 +49,7 @@ func IsUnreachable(err error) bool {
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// Row returns the row for an error, and whether there is one.
+// Row returns the first row that matches err, and whether there is one.
 func (f Failures) Row(err error) (Failure, bool) {
 	for _, row := range f {
 		if row.Match(err) {
@@ -53,8 +59,9 @@ func (f Failures) Row(err error) (Failure, bool) {
 	return Failure{}, false
 }
 
-// Classify gives an error its class. One that already has a class keeps it, and one that is in no row is a failed attempt, which counts: it was
-// an answer, and nobody knows what it means. nil is nil.
+// Classify gives an error its class. An error that already has a class keeps
+// it. An error that matches no row counts as a failed attempt: the broker
+// answered, and the meaning of the answer is unknown. Classify(nil) is nil.
 func (f Failures) Classify(err error) error {
 	if err == nil {
 		return nil
@@ -78,10 +85,11 @@ func (f Failures) Classify(err error) error {
 	return err
 }
 
-// Table returns the rows as a table in Markdown; the documentation has exactly this.
+// Table returns the rows as a Markdown table; the documentation contains
+// exactly this text.
 func (f Failures) Table() string {
 	var b strings.Builder
-	b.WriteString("| what the broker reports | class | why |\n|---|---|---|\n")
+	b.WriteString("| broker error | class | reason |\n|---|---|---|\n")
 	for _, row := range f {
 		class := row.Class.String()
 		if row.Scope != "" {

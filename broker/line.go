@@ -12,21 +12,23 @@ import (
 type item struct {
 	in       *Incoming
 	delivery waybill.Delivery
-	bad      error // why it cannot be read; then there is no delivery
+	bad      error // why the message cannot be decoded; then delivery is empty
 	key      string
-	number   uint64 // in the tenure, if it has one
+	number   uint64 // number within the tenure, if there is one
 	order    place
-	due      time.Time // it was put off and stays here until then
-	line     *queue    // where it stands, while it is in the line
-	back     bool      // this receiver had given it back
+	due      time.Time // set if deferred: held in memory until then
+	line     *queue    // the queue that holds it, while it is in the line
+	back     bool      // this receiver had returned it to the broker
 }
 
-// redelivered reports whether a message was delivered before, by the broker's count, to a process
-// that may have died of it: not to this one, which has given it back or kept it.
+// redelivered reports whether the broker delivered the message before, by its
+// delivery count, to a process that may have crashed because of it. Messages
+// that this process held or returned do not count.
 func (it *item) redelivered() bool { return it.in.Attempt > 1 && it.in.held == 0 && !it.back }
 
-// place is where a message stands among those of its key. It is compared as a whole, and never
-// squeezed into fewer bits: two messages that look equal count as two copies of one.
+// place is the position of a message among the messages of its key. A place is
+// compared as a whole and never packed into fewer bits, because two messages
+// with equal places are treated as two copies of one message.
 type place struct {
 	order  uint64
 	within [2]uint64
@@ -38,35 +40,40 @@ func (p place) compare(other place) int {
 	return cmp.Or(cmp.Compare(p.order, other.order), cmp.Compare(p.within[0], other.within[0]), cmp.Compare(p.within[1], other.within[1]))
 }
 
-// line keeps the messages in hand in order: those of one key one after another, several keys at a time. It is guarded by its owner.
+// line orders the messages in flight: messages of one key one after another,
+// different keys concurrently. The owner of the line guards it with a lock.
 //
-// A key is held back while a message of it is being handled, waits here for its next attempt, or has been given back to the broker for later: what comes
-// behind that one does not overtake it. A message that comes back, or that somebody else had and lost, goes in front of later ones.
+// A key is blocked while one of its messages is being handled, waits in memory
+// for its next attempt, or has been returned to the broker with a delay: later
+// messages do not overtake it. A message that comes back, or that another
+// consumer had and lost, goes in front of later messages.
 type line struct {
 	keys    map[string]*queue
-	queues  []*queue // in the order in which they got something to do
-	arrived uint64   // the last place given to a message that has none of its own
-	size    int      // messages here: waiting or being handled
-	away    int      // messages that were given back and are waited for
+	queues  []*queue // ordered by when they became non-empty
+	arrived uint64   // last place given to a message without its own
+	size    int      // messages in memory: waiting or being handled
+	away    int      // returned messages that are still expected back
 }
 
-// queue is the messages of one key; a message without one has a queue to itself.
+// queue holds the messages of one key. A message without a key has a queue to
+// itself.
 type queue struct {
 	key     string
-	waiting []*item // by order
+	waiting []*item // sorted by place
 	busy    *item
-	away    map[place]absence // what was given back
+	away    map[place]absence // returned messages
 }
 
-// absence is a message that was given back to the broker.
+// absence describes a message that was returned to the broker.
 type absence struct {
-	due    time.Time // when the broker will deliver it again
-	lapses time.Time // when it is no longer waited for: somebody else has got it, or it is gone
+	due    time.Time // when the broker redelivers the message
+	lapses time.Time // end of the wait; another consumer may have it
 }
 
 func newLine() *line { return &line{keys: make(map[string]*queue)} }
 
-// insert puts a message into the line. A copy that waits already is replaced: the broker takes answers to the latest delivery. It returns whether
+// insert adds a message to the line. A waiting copy is replaced, because the
+// broker accepts answers only for the latest delivery. insert reports whether
 // the line has grown.
 func (l *line) insert(it *item) bool {
 	if it.order.order == 0 {
@@ -97,7 +104,9 @@ func (l *line) insert(it *item) bool {
 	return true
 }
 
-// blocked returns until when a message has to wait for earlier ones of its key that were given back; zero if it has not.
+// blocked returns how long a message has to wait for earlier messages of its
+// key that were returned to the broker. The result is zero if the message need
+// not wait.
 func (l *line) blocked(key string, order place, now time.Time) time.Time {
 	if q := l.keys[key]; q != nil && key != "" && order.order != 0 {
 		return q.behind(order, now)
@@ -105,7 +114,8 @@ func (l *line) blocked(key string, order place, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// behind returns when the broker delivers the last message that was given back, stands before order, and is still waited for.
+// behind returns the latest redelivery time among the returned messages that
+// precede order and are still expected.
 func (q *queue) behind(order place, now time.Time) time.Time {
 	var until time.Time
 	for o, a := range q.away {
@@ -116,7 +126,8 @@ func (q *queue) behind(order place, now time.Time) time.Time {
 	return until
 }
 
-// ready returns when the queue's first message may be handled; ok is false if there is nothing to wait for.
+// ready returns the time at which the queue's first message may be handled. ok
+// is false if there is no message to wait for.
 func (q *queue) ready(now time.Time) (at time.Time, ok bool) {
 	if q.busy != nil || len(q.waiting) == 0 {
 		return time.Time{}, false
@@ -125,15 +136,17 @@ func (q *queue) ready(now time.Time) (at time.Time, ok bool) {
 	at = head.due
 	for o, a := range q.away {
 		if o.compare(head.order) < 0 && a.lapses.After(now) && a.lapses.After(at) {
-			at = a.lapses // or sooner: when it comes back it will be the first
+			// Or sooner: the message comes back in front of the queue.
+			at = a.lapses
 		}
 	}
 	return at, true
 }
 
-// take returns up to most messages that may be handled now, each of another key, and marks them as being handled. next is when there will be
-// more, if nothing else happens; zero: not by time alone.
-func (l *line) take(now time.Time, most int) (items []*item, next time.Time) {
+// take returns up to limit messages that may be handled now, each of a
+// different key, and marks them as being handled. next is the time at which
+// more messages become ready; zero means that none becomes ready by time alone.
+func (l *line) take(now time.Time, limit int) (items []*item, next time.Time) {
 	l.sweep(now)
 	for _, q := range l.queues {
 		at, ok := q.ready(now)
@@ -143,7 +156,7 @@ func (l *line) take(now time.Time, most int) (items []*item, next time.Time) {
 			if next.IsZero() || at.Before(next) {
 				next = at
 			}
-		case len(items) == most:
+		case len(items) == limit:
 			return items, now
 		default:
 			q.busy = q.waiting[0]
@@ -154,7 +167,7 @@ func (l *line) take(now time.Time, most int) (items []*item, next time.Time) {
 	return items, next
 }
 
-// sweep forgets what is no longer waited for, and queues without a message.
+// sweep removes lapsed absences and empty queues.
 func (l *line) sweep(now time.Time) {
 	l.queues = slices.DeleteFunc(l.queues, func(q *queue) bool {
 		for o, a := range q.away {
@@ -173,20 +186,20 @@ func (l *line) sweep(now time.Time) {
 	})
 }
 
-// done takes a message that was handled out of the line.
+// done removes a handled message from the line.
 func (l *line) done(it *item) {
 	it.line.busy = nil
 	l.size--
 }
 
-// hold puts a message that was handled back into its place, until it is due.
+// hold puts a handled message back into its place until it is due.
 func (l *line) hold(it *item, due time.Time) {
 	q := it.line
 	q.busy = nil
 	it.due = due
 	l.size--
 	if len(q.waiting) > 0 && q.waiting[0].order == it.order {
-		q.waiting[0].due = due // a newer copy has come meanwhile, and takes its place
+		q.waiting[0].due = due // a newer copy has arrived and replaces this one
 		return
 	}
 	at, _ := slices.BinarySearchFunc(q.waiting, it.order, func(w *item, order place) int { return w.order.compare(order) })
@@ -194,8 +207,9 @@ func (l *line) hold(it *item, due time.Time) {
 	l.size++
 }
 
-// leave takes a message that was handled out of the line, because it is given back to the broker, and returns those that wait behind it, which have to go,
-// too: they are taken out as well. All are waited for until lapses.
+// leave removes a handled message that is returned to the broker, and returns
+// the messages that wait behind it. Those are removed as well, because they
+// must be returned, too. The line waits for all of them until lapses.
 func (l *line) leave(it *item, due, lapses time.Time) []*item {
 	q := it.line
 	q.busy = nil
@@ -223,14 +237,15 @@ func (l *line) absent(q *queue, order place, due, lapses time.Time) {
 	q.away[order] = absence{due: due, lapses: lapses}
 }
 
-// turnAway notes that a message which has just come was given back at once, because earlier ones of its key are away.
+// turnAway records that a message was returned on arrival, because earlier
+// messages of its key are away.
 func (l *line) turnAway(key string, order place, due, lapses time.Time) {
 	if q := l.keys[key]; q != nil {
 		l.absent(q, order, due, lapses)
 	}
 }
 
-// remove takes the waiting messages out that match, and returns them.
+// remove removes and returns the waiting messages that match.
 func (l *line) remove(match func(*Incoming) bool) []*item {
 	var removed []*item
 	for _, q := range l.queues {
@@ -246,7 +261,7 @@ func (l *line) remove(match func(*Incoming) bool) []*item {
 	return removed
 }
 
-// each calls fn for every message that is here.
+// each calls fn for every message in memory.
 func (l *line) each(fn func(*item)) {
 	for _, q := range l.queues {
 		if q.busy != nil {

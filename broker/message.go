@@ -7,33 +7,39 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Message is an event as it travels, in no broker's own form.
+// Message is an event in transit, independent of the broker.
 type Message struct {
-	// PublishID is what brokers compare to drop duplicates: the event's id, or one of its own for every deliberate replay.
+	// PublishID is the id by which brokers deduplicate: the event's id, or a
+	// separate id for each deliberate replay.
 	PublishID string
 	// ID is the event's id.
 	ID waybill.ID
-	// Topic is where it goes or comes from: a subject, topic, exchange or stream.
+	// Topic is the destination or origin of the message: a subject, topic,
+	// exchange or stream.
 	Topic string
-	// Key puts messages into one partition or order: the event's RoutingKey if it has one, else its aggregate. Empty: any.
+	// Key selects the partition, and with it the order: the event's RoutingKey
+	// if it has one, else its aggregate. Empty: any partition.
 	Key string
-	// RoutingKey is the event's own, for brokers that route by one.
+	// RoutingKey is the event's RoutingKey, for brokers that route by one.
 	RoutingKey string
-	// ContentType says what Payload is. It is among Headers, too, unless the protocol has a field of its own for it.
+	// ContentType is the media type of Payload. Headers contains it as well,
+	// unless the protocol has a field for it.
 	ContentType string
-	// Headers are the attributes of the event and its own headers, under the names that the binding gives them. No name occurs twice.
+	// Headers holds the attributes of the event and the event's own headers,
+	// under the names of the binding. Names are unique.
 	Headers []Header
-	// Payload is the event's, byte for byte. It is not copied.
+	// Payload is the event's payload, byte for byte. It is not copied.
 	Payload []byte
 }
 
-// HeaderPublishID carries [Message.PublishID] in protocols that have no field of their own for it.
+// HeaderPublishID is the header of [Message.PublishID] in protocols that have
+// no field for it.
 const HeaderPublishID = "publish_id"
 
-// Header is one header, property or field of a message.
+// Header is a header, property or field of a message.
 type Header struct{ Name, Value string }
 
-// Header returns the value of the header of that name, matched exactly, or "".
+// Header returns the value of the header with exactly that name, or "".
 func (m *Message) Header(name string) string {
 	for i := range m.Headers {
 		if m.Headers[i].Name == name {
@@ -43,7 +49,8 @@ func (m *Message) Header(name string) string {
 	return ""
 }
 
-// Size returns about how many bytes the message takes: payload, names and values.
+// Size returns the approximate size of the message in bytes: payload, names and
+// values.
 func (m *Message) Size() int {
 	n := len(m.Payload) + len(m.Key) + len(m.PublishID)
 	for i := range m.Headers {
@@ -52,7 +59,8 @@ func (m *Message) Size() int {
 	return n
 }
 
-// PublishID returns what identifies one publication of an event: "ID", and "ID-r2" for its second replay.
+// PublishID returns the id of one publication of an event: "ID", and "ID-r2"
+// for its second replay.
 func PublishID(id waybill.ID, replay int) string { return publishID(id.String(), replay) }
 
 func publishID(id string, replay int) string {
@@ -62,14 +70,15 @@ func publishID(id string, replay int) string {
 	return id + "-r" + strconv.Itoa(replay)
 }
 
-// AggregateKey returns the tenant, aggregate type and aggregate id of an event as one text, different for different aggregates. It is
-// empty for an event that has no order.
+// AggregateKey returns the tenant, aggregate type and aggregate id of an event
+// as one text that is unique per aggregate. The result is empty for an event
+// without order.
 func AggregateKey(ev *waybill.Event) string {
 	var text strings.Builder
 	return aggregateKey(&text, ev)
 }
 
-// aggregateKey is AggregateKey, written behind what is in text.
+// aggregateKey appends AggregateKey to text.
 func aggregateKey(text *strings.Builder, ev *waybill.Event) string {
 	if !ev.Ordered() {
 		return ""
@@ -84,7 +93,8 @@ func aggregateKey(text *strings.Builder, ev *waybill.Event) string {
 	return text.String()[start:]
 }
 
-// keyPart escapes the separator, so that "a/b" of "c" and "a" of "b/c" do not meet.
+// keyPart escapes the separator, so that "a/b" of "c" and "a" of "b/c" have
+// different keys.
 func keyPart(s string) string {
 	if !strings.ContainsAny(s, "/%") {
 		return s

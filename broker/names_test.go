@@ -17,7 +17,7 @@ func TestTemplate(t *testing.T) {
 	for _, c := range []struct {
 		pattern string
 		ev      waybill.Event
-		want    string // empty: refused
+		want    string // empty: rejected
 	}{
 		{"{topic}", waybill.Event{Type: "a", Topic: "b.c"}, "b.c"},
 		{"{topic}", waybill.Event{Type: "a"}, "a"},
@@ -68,7 +68,7 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-func TestHide(t *testing.T) {
+func TestRedactError(t *testing.T) {
 	for _, url := range []string{
 		"nats://u:canary@host", "nats://u:c%61nary@host", "nats://canary@host", "nats://u:canary@[::1", "nats://host?password=canary", "nats://u:canary,x@host",
 		"nats://a:b@h1,nats://u:canary@h2",
@@ -117,7 +117,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// Events of one aggregate are never in one wave, none follows one that failed, and others do not notice.
+// A wave never contains two events of one aggregate, no event follows a failed
+// one of its aggregate, and other aggregates are not affected.
 func TestWaves(t *testing.T) {
 	var batch []waybill.Delivery
 	for _, id := range []string{"a", "b", "a", "", "a", "b", ""} {

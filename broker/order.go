@@ -6,14 +6,18 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// errBehind is the result of an event that was not published because one before it was not. The relay does not look at it.
+// errBehind is the result of an event that was not published because an earlier
+// one was not. The relay ignores this error.
 var errBehind = errors.New("broker: an earlier event of the aggregate was not published")
 
-// PublishInOrder is the Deliver of a sink that publishes many messages at once and learns one by one what became of them. It calls publish with the indices
-// of events that may travel together: at most one of each aggregate. When all results of a wave are there, the next one follows, without the
-// aggregates of which an event has failed. So a sink may promise to stop an aggregate at its first failure, whatever the broker confirms first.
+// PublishInOrder implements Deliver for a sink that publishes many messages at
+// once and gets one result for each. PublishInOrder calls publish with the
+// indices of events that may be in flight together: at most one per aggregate.
+// When all results of a wave are known, the next wave follows, without the
+// aggregates that have a failed event. The sink may therefore guarantee that an
+// aggregate stops at its first failure, in whatever order the broker confirms.
 //
-// publish sets results[i] for every i it is given.
+// publish must set results[i] for every i in wave.
 func PublishInOrder(batch []waybill.Delivery, publish func(wave []int, results []error)) []error {
 	results := make([]error, len(batch))
 	wave := make([]int, 0, len(batch))

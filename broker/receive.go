@@ -13,21 +13,25 @@ import (
 	"github.com/waybillhq/waybill/internal/outage"
 )
 
-// answerTimeout bounds an answer to the broker. Answers outlive the source's context: what is committed is to be acknowledged.
+// answerTimeout bounds an answer to the broker. Answers outlive the source's
+// context, because committed messages must be acknowledged.
 const answerTimeout = 10 * time.Second
 
-// firstPause is how long a source waits before it connects again for the first time.
+// firstPause is the delay before the first reconnect of a source.
 const firstPause = 100 * time.Millisecond
 
-// lastingSession is how long a session lasts before the log says that the source is connected again: a broker may let clients in and
-// turn them away at once.
+// lastingSession is how long a session must last before the log reports that
+// the source is connected again: a broker may accept clients and disconnect
+// them at once.
 const lastingSession = time.Second
 
-// errEnded is why a source connects again whose session ended without an error.
-var errEnded = errors.New("the session ended")
+// errEnded is the logged reason if a session ended without an error.
+var errEnded = errors.New("session ended")
 
-// Receive is the Run of every source: it opens sessions, one after another, and lets a [Receiver] feed the consumer from each, until ctx ends. It returns
-// nil then, and an error if open returns one of class Dead.
+// Receive implements Run for every source: it opens sessions, one after
+// another, and lets a [Receiver] feed the consumer from each, until ctx ends.
+// Receive then returns nil. It returns an error if open returns a permanent
+// one.
 func Receive(ctx context.Context, name string, codec *Codec, c Consumer, cfg ReceiverConfig, open func(context.Context) (Session, error)) error {
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -56,7 +60,8 @@ func Receive(ctx context.Context, name string, codec *Codec, c Consumer, cfg Rec
 	return nil
 }
 
-// session runs one session to its end: until ctx ends, or the connection does. It reports whether a message was taken.
+// session runs one session until ctx or the connection ends. It reports whether
+// a message was received.
 func session(ctx context.Context, name string, codec *Codec, c Consumer, cfg ReceiverConfig, open func(context.Context) (Session, error),
 	connection *outage.Log,
 ) (bool, error) {
@@ -73,12 +78,12 @@ func session(ctx context.Context, name string, codec *Codec, c Consumer, cfg Rec
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
 	if cerr := s.Close(closing); cerr != nil {
-		r.log.WarnContext(ctx, "the source's session did not close well", "error", cerr)
+		r.log.WarnContext(ctx, "closing the session of the source failed", "error", cerr)
 	}
 	return r.taken.Load(), err
 }
 
-// jitter spreads a delay between half and one and a half of it, at most most.
-func jitter(d, most time.Duration) time.Duration {
-	return min(d/2+rand.N(d+1), most)
+// jitter returns a random delay between 0.5·d and 1.5·d, but at most limit.
+func jitter(d, limit time.Duration) time.Duration {
+	return min(d/2+rand.N(d+1), limit)
 }

@@ -14,43 +14,48 @@ import (
 	"github.com/waybillhq/waybill/internal/panics"
 )
 
-// absenceGrace is how long messages of a key wait for one that was given back and is overdue. Somebody else may have got it.
+// absenceGrace is how long messages of a key wait for an overdue message that
+// was returned to the broker. Another consumer may have received it.
 const absenceGrace = time.Minute
 
-// errStopped is what Put returns when the session is over.
-var errStopped = errors.New("broker: the session is over")
+// errStopped is the error of Put after the session has ended.
+var errStopped = errors.New("broker: session ended")
 
-// Receiver feeds the messages of one session to the consumer, and answers for them:
+// Receiver feeds the messages of one session to the consumer and answers each
+// according to its result:
 //
-//   - done (nil): acknowledged. An inbox group says so only after its commit;
-//   - down, uncounted, counted: the message is put off, for the delay that the error names or a backoff by the delivery count, and holds back those
-//     of its aggregate that come behind it;
-//   - dead (a conflict and a missing handler among them), or unreadable: moved to the dead-letter destination, logged as an error, reported to
-//     observe.Hooks.DeadLettered, then acknowledged.
+//   - done (nil): the message is acknowledged. An inbox group returns nil only
+//     after its commit.
+//   - unavailable, defer, retry: the message is deferred, for the delay that
+//     the error names or for a backoff by the delivery count, and blocks later
+//     messages of its aggregate.
+//   - permanent (including conflicts and missing handlers), or unreadable: the
+//     message is moved to the dead-letter destination, logged as an error,
+//     reported to observe.Hooks.DeadLettered, and then acknowledged.
 //
-// Sessions hand messages to [Receiver.Put]; everything else is done by [Receive].
+// Sessions pass messages to [Receiver.Put]; [Receive] does everything else.
 type Receiver struct {
 	name     string
 	codec    *Codec
 	consumer Consumer
 	cfg      ReceiverConfig
 	session  Session
-	giver    Nakker // nil if the broker takes nothing back
+	giver    Nakker // nil if the broker takes no message back
 	log      *slog.Logger
 
-	work     context.Context // of the consumer: it outlives the source's
+	work     context.Context // the consumer's context; it outlives the source's
 	endWork  context.CancelFunc
 	stopping chan struct{}
-	wake     chan struct{} // there may be something to hand out
-	workers  chan struct{} // a token per call of the consumer under way
+	wake     chan struct{} // signaled when a message may be ready
+	workers  chan struct{} // one token per running call of the consumer
 	running  sync.WaitGroup
 	keeping  sync.WaitGroup
-	kept     chan struct{} // closed when nothing has to be kept any more
+	kept     chan struct{} // closed when no deadline needs extending any more
 	taken    atomic.Bool
 
 	mu      sync.Mutex
 	line    *line
-	changed chan struct{} // closed and replaced whenever a message has left
+	changed chan struct{} // closed and replaced whenever a message leaves
 }
 
 func newReceiver(ctx context.Context, name string, codec *Codec, c Consumer, cfg ReceiverConfig, s Session) *Receiver {
@@ -64,15 +69,16 @@ func newReceiver(ctx context.Context, name string, codec *Codec, c Consumer, cfg
 	return r
 }
 
-// Free returns how many messages may be put without waiting.
+// Free returns the number of messages that Put accepts without blocking.
 func (r *Receiver) Free() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return max(r.cfg.MaxInFlight-r.line.size, 0)
 }
 
-// WaitFree waits until at least n messages, or as many as may ever be in hand, may be put without waiting, and returns how many. It returns 0 when
-// ctx or the session ends.
+// WaitFree blocks until Put accepts at least n messages without blocking, or
+// MaxInFlight messages if n is larger, and returns the number that Put accepts.
+// It returns 0 when ctx or the session ends.
 func (r *Receiver) WaitFree(ctx context.Context, n int) int {
 	n = min(n, r.cfg.MaxInFlight)
 	for {
@@ -88,8 +94,9 @@ func (r *Receiver) WaitFree(ctx context.Context, n int) int {
 	}
 }
 
-// Put takes a message in. It waits while there are too many, and returns an error when ctx or the session ends; then the message
-// was not taken, and is the broker's to deliver again.
+// Put adds a message. It blocks while MaxInFlight messages are in flight, and
+// returns an error when ctx or the session ends. After an error the receiver
+// does not have the message, and the broker must redeliver it.
 func (r *Receiver) Put(ctx context.Context, in *Incoming) error {
 	it := &item{in: in, order: placeOf(in)}
 	if it.delivery, it.bad = r.codec.Decode(&in.Message); it.bad == nil {
@@ -122,7 +129,7 @@ func (r *Receiver) Put(ctx context.Context, in *Incoming) error {
 	}
 }
 
-// wait returns nil when something has changed.
+// wait returns nil when a message has left the line.
 func (r *Receiver) wait(ctx context.Context, changed <-chan struct{}) error {
 	select {
 	case <-changed:
@@ -134,7 +141,9 @@ func (r *Receiver) wait(ctx context.Context, changed <-chan struct{}) error {
 	}
 }
 
-// Drop forgets the messages that match and waits for those of them that are being handled: a partition was taken away. It returns when ctx ends, too.
+// Drop removes the waiting messages that match, and waits for matching messages
+// that are being handled. A session calls Drop when a partition was revoked.
+// Drop also returns when ctx ends.
 func (r *Receiver) Drop(ctx context.Context, match func(*Incoming) bool) error {
 	for {
 		r.mu.Lock()
@@ -144,7 +153,7 @@ func (r *Receiver) Drop(ctx context.Context, match func(*Incoming) bool) error {
 		r.signal()
 		changed := r.changed
 		r.mu.Unlock()
-		notify(r.wake) // what stood behind them may be the first of its key now
+		notify(r.wake) // the next message of the key may be first now
 		if !busy {
 			return nil
 		}
@@ -156,7 +165,7 @@ func (r *Receiver) Drop(ctx context.Context, match func(*Incoming) bool) error {
 	}
 }
 
-// start begins to hand out messages.
+// start starts handing out messages.
 func (r *Receiver) start() {
 	r.running.Go(r.dispatch)
 	if k, ok := r.session.(AckExtender); ok && k.ExtendInterval() > 0 {
@@ -164,7 +173,9 @@ func (r *Receiver) start() {
 	}
 }
 
-// stop hands out nothing more, waits for what is under way, and then gives back the rest if the connection is still good.
+// stop stops handing out messages, waits for running calls of the consumer, and
+// returns the remaining messages to the broker if the connection is still
+// usable.
 func (r *Receiver) stop(orderly bool) {
 	close(r.stopping)
 	limit := time.AfterFunc(max(r.cfg.DrainTimeout, 0), r.endWork)
@@ -184,12 +195,13 @@ func (r *Receiver) stop(orderly bool) {
 	}
 }
 
-// dispatch gives workers what may be handled.
+// dispatch hands ready messages to workers.
 func (r *Receiver) dispatch() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		select { // a worker first: the longer it takes to get one, the larger is the batch
+		// A worker first: the longer that takes, the larger the batch.
+		select {
 		case r.workers <- struct{}{}:
 		case <-r.stopping:
 			return
@@ -228,7 +240,7 @@ func (r *Receiver) dispatch() {
 	}
 }
 
-// handle gives a batch to the consumer and answers for it.
+// handle passes a batch to the consumer and answers its messages.
 func (r *Receiver) handle(batch []*item) {
 	var readable []*item
 	var deliveries []waybill.Delivery
@@ -266,7 +278,8 @@ func (r *Receiver) handle(batch []*item) {
 	r.answer(verdicts)
 }
 
-// deliver calls the consumer. A panic, or a wrong number of results, is nobody's success.
+// deliver calls the consumer. After a panic or a wrong number of results, every
+// delivery has failed.
 func (r *Receiver) deliver(deliveries []waybill.Delivery) (results []error) {
 	var failed error
 	defer func() {
@@ -287,7 +300,7 @@ func (r *Receiver) deliver(deliveries []waybill.Delivery) (results []error) {
 	return results
 }
 
-// verdict is what becomes of a message.
+// verdict is the outcome of one message.
 type verdict struct {
 	it    *item
 	class waybill.Class
@@ -295,7 +308,7 @@ type verdict struct {
 	delay time.Duration
 }
 
-// judge says what a result means for its message.
+// judge derives the outcome of a message from its result.
 func (r *Receiver) judge(it *item, err error) verdict {
 	v := verdict{it: it, err: err}
 	v.class, v.delay = waybill.Classify(err)
@@ -309,7 +322,7 @@ func (r *Receiver) judge(it *item, err error) verdict {
 	return v
 }
 
-// notify wakes whoever waits on a channel with room for one.
+// notify signals a channel of capacity one without blocking.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -19,7 +19,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-// script is a session that does what a test wants, and writes down its answers.
+// script is a session with scripted answers that records its calls.
 type script struct {
 	take func(ctx context.Context, r *broker.Receiver) error
 
@@ -60,7 +60,8 @@ func (s *script) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return nil
 }
 
-// giver is a script whose broker takes messages back, and has to be told that they are being worked on.
+// giver is a script whose broker takes messages back and needs its deadlines
+// extended.
 type giver struct{ *script }
 
 func (g giver) NakWithDelay(_ context.Context, in *broker.Incoming, delay time.Duration) error {
@@ -157,7 +158,7 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// The backoff grows with the broker's count, within its bounds.
+// The backoff grows with the broker's delivery count, within its bounds.
 func TestBackoffByDeliveryCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at []time.Duration
@@ -184,8 +185,9 @@ func TestBackoffByDeliveryCount(t *testing.T) {
 	})
 }
 
-// A message that is put off holds back what comes behind it of its aggregate, wherever it waits, and nothing else.
-func TestPutOffHoldsItsAggregate(t *testing.T) {
+// A deferred message blocks later messages of its aggregate, in memory or at
+// the broker, and no other messages.
+func TestDeferredMessageBlocksItsAggregate(t *testing.T) {
 	for _, hold := range []time.Duration{time.Hour, -1} {
 		synctest.Test(t, func(t *testing.T) {
 			var handled []string
@@ -212,7 +214,8 @@ func TestPutOffHoldsItsAggregate(t *testing.T) {
 				}
 				mu.Unlock()
 				pass(2 * time.Second)
-				if hold < 0 { // the broker brings them back, the later one first
+				// The broker redelivers both, the later one first.
+				if hold < 0 {
 					_ = r.Put(ctx, message(t, "a", 2, 2))
 					synctest.Wait()
 					_ = r.Put(ctx, message(t, "a", 1, 2))
@@ -227,13 +230,14 @@ func TestPutOffHoldsItsAggregate(t *testing.T) {
 				t.Errorf("handled %s", got)
 			}
 			if hold < 0 && !strings.Contains(s.said(), "back 2") {
-				t.Errorf("what came behind was not given back: %s", s.said())
+				t.Errorf("the messages behind it were not returned: %s", s.said())
 			}
 		})
 	}
 }
 
-// What was given back and never comes, because somebody else has got it, is not waited for without end.
+// The wait for a returned message that never comes back, because another
+// consumer has it, is bounded.
 func TestAbsenceLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{}
@@ -258,8 +262,8 @@ func TestAbsenceLapses(t *testing.T) {
 	})
 }
 
-// Messages that are equal in one number of their place and not in another are several, and in the
-// order of all of it.
+// Messages that are equal in one number of their place and not in another are
+// distinct, and ordered by the whole place.
 func TestPlacesAreComparedAsAWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := func(n uint64, a, b uint64, name uint64) *broker.Incoming {
@@ -285,7 +289,8 @@ func TestPlacesAreComparedAsAWhole(t *testing.T) {
 	})
 }
 
-// A message that comes late goes in front of later ones of its aggregate that have not been handled.
+// A message that arrives late goes in front of later messages of its aggregate
+// that have not been handled.
 func TestLateComerGoesFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -306,7 +311,7 @@ func TestLateComerGoesFirst(t *testing.T) {
 	})
 }
 
-// There are never more messages in hand than the config says.
+// The number of messages in flight never exceeds the limit.
 func TestBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var puts int
@@ -330,7 +335,8 @@ func TestBounds(t *testing.T) {
 	})
 }
 
-// When the context ends, what is in hand is finished, what waits is given back, and a consumer that takes too long is told.
+// When the context ends, messages in flight are finished, waiting messages are
+// returned, and the context of a slow consumer ends.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{take: put(message(t, "a", 1, 1), message(t, "a", 2, 1), message(t, "b", 3, 1))}
@@ -348,11 +354,12 @@ func TestDrain(t *testing.T) {
 		synctest.Wait()
 		stop()
 		if told != 5*time.Second {
-			t.Errorf("the consumer was told after %v", told)
+			t.Errorf("the consumer's context ended after %v", told)
 		}
 		got := strings.Split(s.said(), ", ")
 		slices.Sort(got)
-		// At once, whatever its delay: a successor has to have it before later messages of its aggregate.
+		// Without a delay: a successor must receive them before later messages
+		// of their aggregate.
 		if fmt.Sprint(got) != "[ack 1 back 2 for 0s back 3 for 0s close]" {
 			t.Errorf("the answers are %v", got)
 		}
@@ -362,7 +369,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// What cannot be moved to the dead letters is not acknowledged.
+// A message that cannot be moved to the dead letters is not acknowledged.
 func TestDeadLetterThatCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{take: put(message(t, "a", 1, 1)), fail: map[string]error{"aside 1": errBoom}}
@@ -389,7 +396,7 @@ func TestMaxAttempts(t *testing.T) {
 	})
 }
 
-// A consumer with the wrong number of results has handled nothing.
+// If a consumer returns the wrong number of results, no message is done.
 func TestWrongNumberOfResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{take: put(message(t, "a", 1, 1))}
@@ -406,8 +413,9 @@ type wrong struct{}
 
 func (wrong) Deliver(context.Context, []waybill.Delivery) []error { return nil }
 
-// What is in hand is mentioned to a broker that wants to hear of it, also while the source drains.
-func TestKeep(t *testing.T) {
+// The deadlines of messages in flight are extended, also while the source
+// drains.
+func TestExtendAck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{take: put(message(t, "a", 1, 1), message(t, "a", 2, 1))}
 		stop := receive(t, giver{s}, consumer(func(context.Context, waybill.Delivery) error { pass(25 * time.Second); return nil }),
@@ -420,7 +428,8 @@ func TestKeep(t *testing.T) {
 	})
 }
 
-// A partition that is taken away: what waits is forgotten, what is being handled is waited for.
+// When a partition is revoked, waiting messages are dropped, and messages being
+// handled are awaited.
 func TestDrop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{}
@@ -449,7 +458,8 @@ func TestDrop(t *testing.T) {
 	})
 }
 
-// What stood behind a message that is forgotten does not wait until that one would have been due.
+// A message behind a dropped one does not wait until the dropped one would have
+// been due.
 func TestDropLetsTheNextOneGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{}
@@ -480,7 +490,8 @@ func TestDropLetsTheNextOneGo(t *testing.T) {
 	})
 }
 
-// A source connects again by itself, with growing pauses, and gives up only what no attempt would change.
+// A source reconnects by itself, with growing pauses, and ends only after a
+// permanent error.
 func TestReconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := 0
@@ -500,11 +511,12 @@ func TestReconnect(t *testing.T) {
 	})
 }
 
-// TestPausesBetweenSessions: the pause after the nth session in a row that fails is 100 ms, 200 ms, 400 ms, ... at most ReconnectMax, spread by a
-// factor between 0.5 and 1.5. A session that cannot be opened counts like one that ends without a message. After one that brought a message
-// the pauses begin again.
+// The pause after the nth failed session in a row is 100 ms, 200 ms, 400 ms, …
+// at most ReconnectMax, multiplied by a random factor between 0.5 and 1.5. A
+// session that cannot be opened counts like one that ends without a message.
+// After a session with a message, the pauses start over.
 func TestPausesBetweenSessions(t *testing.T) {
-	for name, cfg := range map[string]broker.ReceiverConfig{"as usual": {}, "its own": {ReconnectMax: 3 * time.Second}} {
+	for name, cfg := range map[string]broker.ReceiverConfig{"default": {}, "its own": {ReconnectMax: 3 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const each = 16
@@ -535,7 +547,8 @@ func TestPausesBetweenSessions(t *testing.T) {
 				usual := 100 * time.Millisecond
 				for n := 1; n < len(at); n++ {
 					if n == each {
-						usual = 100 * time.Millisecond // the session that has just ended brought a message
+						// The last session had a message.
+						usual = 100 * time.Millisecond
 					}
 					if gap := at[n].Sub(at[n-1]); gap < usual/2 || gap > min(usual*3/2, most) {
 						t.Errorf("the pause after session %d is %v, want about %v", n, gap, usual)

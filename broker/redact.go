@@ -8,13 +8,16 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Redact returns a broker's URL, or several with commas between them, as it may be shown: scheme, user, host and path. Passwords and
-// everything in the query are left out, and so is all of a URL that cannot be read.
+// Redact returns a broker URL, or several separated by commas, in a form that
+// is safe to show: scheme, user, host and path. Passwords and the query are
+// omitted. A URL that cannot be parsed is omitted completely.
 func Redact(urls string) string {
 	parts := strings.Split(urls, ",")
 	for _, part := range parts {
 		if strings.Contains(urls, "@") && !strings.Contains(part, "://") {
-			return unreadable // a comma in a password, perhaps: then no part is what it looks like
+			// A password may contain a comma; then the parts are not what they
+			// look like.
+			return unreadable
 		}
 	}
 	for i, part := range parts {
@@ -36,7 +39,7 @@ func redactOne(text string) string {
 	if u.User != nil {
 		name := u.User.Username()
 		if _, has := u.User.Password(); !has {
-			name = "…" // a token, perhaps
+			name = "…" // the user name may be a token
 		}
 		u.User = url.User(name)
 	}
@@ -45,8 +48,11 @@ func redactOne(text string) string {
 	return strings.Replace(text, url.User("…").String()+"@", "…@", 1)
 }
 
-// RedactError returns an error that shows no secret of the URLs: passwords, tokens and the values of queries are replaced in its text. It matches what err
-// does with errors.Is, and cannot be unwrapped, because what it wraps may show them. Errors of a class keep it. nil is nil.
+// RedactError returns an error that shows no secret of the URLs: passwords,
+// tokens and query values are replaced in its text. The error matches the same
+// targets as err with errors.Is, and cannot be unwrapped, because a wrapped
+// error may show the secrets. The class of err is kept. RedactError(nil, …) is
+// nil.
 func RedactError(err error, urls string) error {
 	if err == nil {
 		return nil
@@ -80,7 +86,7 @@ type hidden struct {
 func (h *hidden) Error() string        { return h.text }
 func (h *hidden) Is(target error) bool { return errors.Is(h.err, target) }
 
-// secrets returns every text of the URLs that must not be shown.
+// secrets returns every part of the URLs that must not be shown.
 func secrets(urls string) []string {
 	var found []string
 	add := func(s string) {
@@ -89,10 +95,11 @@ func secrets(urls string) []string {
 		}
 		found = append(found, s, url.QueryEscape(s), url.PathEscape(s))
 	}
-	// The whole as well as its parts: a password may contain a comma.
+	// The whole text as well as its parts: a password may contain a comma.
 	for _, part := range append(strings.Split(urls, ","), urls) {
 		part = strings.TrimSpace(part)
-		// Also by hand: the parser refuses some URLs, and their password must not be shown either.
+		// Without the URL parser as well: it rejects some URLs, and their
+		// passwords must not be shown either.
 		if _, rest, ok := strings.Cut(part, "://"); ok {
 			if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 				if _, password, ok := strings.Cut(rest[:at], ":"); ok {
@@ -113,10 +120,10 @@ func secrets(urls string) []string {
 		}
 		for name, values := range u.Query() {
 			if isFile(name) {
-				continue // an operator has to know which one cannot be read
+				continue // file names stay readable, for the operator
 			}
 			for _, v := range values {
-				if len(v) >= 6 { // "true" and "1" are no secrets, and occur in any text
+				if len(v) >= 6 { // "true" and "1" are not secrets, and occur in any text
 					add(v)
 				}
 			}

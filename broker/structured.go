@@ -12,27 +12,31 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// structuredJSON is the content type of a CloudEvents message in structured mode: attributes and data are one JSON object.
+// structuredJSON is the content type of a CloudEvents message in structured
+// mode: attributes and data are one JSON object.
 const structuredJSON = "application/cloudevents+json"
 
-// attrHeaders holds the event's own headers in structured mode, as the text of a JSON object: the
-// names of attributes are lower-case letters and digits, and those of headers are not.
+// attrHeaders is the attribute that holds the event's own headers in structured
+// mode, as the text of a JSON object. The headers cannot be attributes
+// themselves: attribute names are lower-case letters and digits.
 const attrHeaders = "waybillheaders"
 
-// IsStructured reports whether a content type is that of a CloudEvents message in structured mode.
+// IsStructured reports whether a content type denotes a CloudEvents message in
+// structured mode.
 func IsStructured(contentType string) bool { return media(contentType) == structuredJSON }
 
-// EncodeStructured returns the message for a delivery in structured mode: the payload is one JSON
-// object that holds the attributes, the event's own headers and the data, so that a signature of
-// the payload covers all of them. The only headers are the content type and the W3C trace context,
-// which are for those who look at a message without reading it. [Codec.Decode] reads it. An error
-// is of class Dead.
+// EncodeStructured returns the message for a delivery in structured mode: the
+// payload is one JSON object that holds the attributes, the event's own headers
+// and the data, so that a signature of the payload covers all of them. The only
+// headers are the content type and the W3C trace context, for intermediaries
+// that do not parse the payload. [Codec.Decode] reads the message. Errors are
+// permanent.
 //
-// A JSON payload is the member "data", byte for byte; any other, and JSON that would not survive as
-// a part of other JSON, is "data_base64". The event's own headers are the attribute
-// "waybillheaders": the text of a JSON object.
+// A JSON payload is the member "data", byte for byte. Any other payload, and
+// JSON that would not survive inside other JSON, is "data_base64". The event's
+// own headers are the attribute "waybillheaders": the text of a JSON object.
 func (c *Codec) EncodeStructured(d *waybill.Delivery) (Message, error) {
-	m, err := c.Encode(d) // it checks everything; of what it returns, the headers are made again
+	m, err := c.Encode(d) // validates everything; the headers are rebuilt below
 	if err != nil {
 		return Message{}, err
 	}
@@ -78,7 +82,7 @@ func (c *Codec) EncodeStructured(d *waybill.Delivery) (Message, error) {
 	return m, nil
 }
 
-// plainNames is the attributes as they are called in structured mode.
+// plainNames maps the attributes to their names in structured mode.
 var plainNames = func() map[string]string { //nolint:gochecknoglobals // never changed
 	names := map[string]string{attrContentType: attrContentType, attrHeaders: attrHeaders}
 	for _, name := range attributes {
@@ -87,31 +91,36 @@ var plainNames = func() map[string]string { //nolint:gochecknoglobals // never c
 	return names
 }()
 
-// quoted returns a text, or texts by name in alphabetical order, as JSON. Neither can fail.
+// quoted returns a string, or a map of strings in alphabetical order, as JSON.
+// Neither can fail.
 func quoted(v any) []byte {
 	text, _ := json.Marshal(v)
 	return text
 }
 
-// embeds reports whether a payload can be a part of other JSON and be taken out of it as it was.
+// embeds reports whether a payload can be embedded in other JSON and extracted
+// unchanged.
 func embeds(contentType string, payload []byte) bool {
 	return isJSON(contentType) && utf8.Valid(payload) && json.Valid(payload) && len(bytes.TrimSpace(payload)) == len(payload)
 }
 
-// isJSON reports whether a content type says JSON; without one, CloudEvents says so.
+// isJSON reports whether a content type is JSON. An empty content type is JSON
+// by CloudEvents' rules.
 func isJSON(contentType string) bool {
 	m := media(contentType)
 	return m == "" || m == "application/json" || len(m) > 5 && strings.HasSuffix(m, "+json")
 }
 
-// structured reads a message in structured mode. Its attributes replace what the headers say.
+// structured decodes a message in structured mode. Its attributes replace those
+// of the headers.
 func (in *input) structured(body []byte) error {
 	if len(body) > maxBody {
 		return fmt.Errorf("%d bytes of structured content, at most %d", len(body), maxBody)
 	}
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(body, &members); err != nil || members == nil {
-		return errors.New("structured content that is not a JSON object") // the parser's error may quote the payload
+		// The parser's error may quote the payload.
+		return errors.New("structured content is not a JSON object")
 	}
 	if len(members) > maxHeaderCount {
 		return fmt.Errorf("%d members, at most %d", len(members), maxHeaderCount)
@@ -123,7 +132,7 @@ func (in *input) structured(body []byte) error {
 		}
 		value, err := scalar(raw)
 		if err != nil {
-			return errors.New("an attribute that is neither text, number nor boolean")
+			return errors.New("attribute is not a string, number or boolean")
 		}
 		if value != "" {
 			in.attrs[name] = value
@@ -133,12 +142,12 @@ func (in *input) structured(body []byte) error {
 	var own map[string]string
 	if text := in.attrs[attrHeaders]; text != "" && json.Unmarshal([]byte(text), &own) == nil {
 		delete(in.attrs, attrHeaders)
-		in.headers = own // all of them, like the attributes
+		in.headers = own // replaces all headers, like the attributes
 	}
 	return in.data(members)
 }
 
-// data takes the payload out of a structured message.
+// data extracts the payload of a structured message.
 func (in *input) data(members map[string]json.RawMessage) error {
 	in.payload = nil
 	raw, plain := members["data"]
@@ -148,26 +157,27 @@ func (in *input) data(members map[string]json.RawMessage) error {
 		return errors.New("both data and data_base64")
 	case binary:
 		if err := json.Unmarshal(encoded, &in.payload); err != nil {
-			return errors.New("data_base64 that is not base 64")
+			return errors.New("data_base64 is not base64")
 		}
 	case plain && !in.textual(raw):
 		in.payload = bytes.Clone(raw)
 	case plain:
 		var text string
 		if err := json.Unmarshal(raw, &text); err != nil {
-			return errors.New("data that is not text")
+			return errors.New("data is not a string")
 		}
 		in.payload = []byte(text)
 	}
 	return nil
 }
 
-// textual reports whether data is a text that stands for itself: a JSON string where the content is not JSON.
+// textual reports whether data is literal text: a JSON string whose content
+// type is not JSON.
 func (in *input) textual(raw json.RawMessage) bool {
 	return !isJSON(in.contentType) && len(raw) > 0 && raw[0] == '"'
 }
 
-// scalar returns the text of an attribute; null is none.
+// scalar returns the text of an attribute; null is empty.
 func scalar(raw json.RawMessage) (string, error) {
 	var v any
 	dec := json.NewDecoder(bytes.NewReader(raw))

@@ -6,22 +6,24 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Tenure is the time for which a session has a place that messages come from, such as a partition,
-// of a broker that counts no deliveries. A session makes one whenever it gets the place, and names
-// it with every message of the place ([Incoming.Tenure]). Its zero value is ready.
+// Tenure is the time during which a session owns an origin of messages, such as
+// a partition, of a broker that does not count deliveries. A session creates a
+// Tenure whenever it acquires the partition, and sets it in every message from
+// there ([Incoming.Tenure]). The zero value is ready to use.
 //
-// The process that had the place before may have died, and a message that was in flight then may be
-// the cause. So the first messages of a tenure are suspects: [waybill.Delivery.Suspect]. Only
-// [ReceiverConfig.MaxInFlight] messages can have been in flight. The tenure counts messages that the
-// consumer handles for the first time; one that was done before ([waybill.ErrReplayed]) does not
-// count, because any number of those may stand between two that were not.
+// The previous owner may have crashed, and a message that was in flight at that
+// time may be the cause. Therefore the first messages of a tenure are suspects:
+// [waybill.Delivery.Suspect]. At most [ReceiverConfig.MaxInFlight] messages can
+// have been in flight. The tenure counts messages that the consumer handles for
+// the first time. Messages that were done before ([waybill.ErrReplayed]) do not
+// count, because any number of them may stand between two that were not done.
 type Tenure struct { // guarded by the receiver
-	put   uint64 // messages, ever
-	fresh int    // of them handled for the first time, at most the receiver's window
-	last  uint64 // the last of those, by its number
+	put   uint64 // number of messages so far
+	fresh int    // messages handled for the first time, at most the window
+	last  uint64 // highest number among the fresh messages
 }
 
-// enter gives a message its number.
+// enter returns the number of the next message.
 func (t *Tenure) enter() uint64 {
 	if t == nil {
 		return 0
@@ -30,12 +32,13 @@ func (t *Tenure) enter() uint64 {
 	return t.put
 }
 
-// suspects reports whether the message of a number may have been in flight before the tenure.
+// suspects reports whether message number may have been in flight before the
+// tenure.
 func (t *Tenure) suspects(number uint64, window int) bool {
 	return t != nil && (t.fresh < window || number < t.last)
 }
 
-// done notes what became of the message of a number.
+// done records the outcome of message number.
 func (t *Tenure) done(number uint64, window int, class waybill.Class, err error) {
 	if t == nil || class != waybill.ClassDone || errors.Is(err, waybill.ErrReplayed) || t.fresh >= window {
 		return

@@ -13,10 +13,11 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Of a broker that counts no deliveries, those messages are suspects that a process which died may
-// have had in flight: as many as MaxInFlight, without those that were done before, of which there may be
-// any number. Of one that counts them, those that were delivered before, until this process has
-// survived an attempt.
+// If the broker does not count deliveries, the suspects are the messages that a
+// crashed process may have had in flight: as many as MaxInFlight, not counting
+// those that were done before, of which there may be any number. If the broker
+// counts deliveries, the suspects are redelivered messages, until this process
+// has survived an attempt.
 func TestSuspects(t *testing.T) {
 	const window = 3
 	replayed, later, dead := waybill.ErrReplayed, waybill.Later(time.Hour, errBoom), waybill.Permanent(errBoom)
@@ -25,15 +26,15 @@ func TestSuspects(t *testing.T) {
 		attempt    int              // the broker's count
 		aggregates string           // one letter per message
 		answers    map[string]error // by message
-		want       string           // in the order of handling; a suspect has an exclamation mark
+		want       string           // in order of handling; suspects have an exclamation mark
 	}{
-		"the broker counts":           {counted: true, aggregates: "abcdef", want: "1 2 3 4 5 6"},
-		"delivered before":            {counted: true, attempt: 2, aggregates: "aab", answers: map[string]error{"1": later}, want: "1! 3! 1 2!"},
-		"the first":                   {aggregates: "abcdef", want: "1! 2! 3! 4 5 6"},
-		"done before":                 {aggregates: "abcdefgh", answers: map[string]error{"1": replayed, "2": replayed, "4": replayed, "5": replayed}, want: "1! 2! 3! 4! 5! 6! 7! 8"},
-		"set aside":                   {aggregates: "abcdefgh", answers: map[string]error{"1": dead, "3": dead}, want: "1! 2! 3! 4! 5! 6 7 8"},
-		"late, and what waits for it": {aggregates: "aabcd", answers: map[string]error{"1": later}, want: "1! 3! 4! 5! 1! 2!"},
-		"late, behind the window":     {aggregates: "abcdd", answers: map[string]error{"4": later}, want: "1! 2! 3! 4 4 5"},
+		"the broker counts":            {counted: true, aggregates: "abcdef", want: "1 2 3 4 5 6"},
+		"delivered before":             {counted: true, attempt: 2, aggregates: "aab", answers: map[string]error{"1": later}, want: "1! 3! 1 2!"},
+		"the first":                    {aggregates: "abcdef", want: "1! 2! 3! 4 5 6"},
+		"done before":                  {aggregates: "abcdefgh", answers: map[string]error{"1": replayed, "2": replayed, "4": replayed, "5": replayed}, want: "1! 2! 3! 4! 5! 6! 7! 8"},
+		"dead-lettered":                {aggregates: "abcdefgh", answers: map[string]error{"1": dead, "3": dead}, want: "1! 2! 3! 4! 5! 6 7 8"},
+		"late, and messages behind it": {aggregates: "aabcd", answers: map[string]error{"1": later}, want: "1! 3! 4! 5! 1! 2!"},
+		"late, behind the window":      {aggregates: "abcdd", answers: map[string]error{"4": later}, want: "1! 2! 3! 4 4 5"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -78,7 +79,8 @@ func TestSuspects(t *testing.T) {
 	}
 }
 
-// Two partitions have a tenure each: what one of them has had says nothing about the other.
+// Two partitions have separate tenures: the messages of one do not affect the
+// other.
 func TestSuspectsOfEachTenure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var one, two broker.Tenure

@@ -11,22 +11,22 @@ import (
 	"slices"
 )
 
-// The parameters of a broker's URL that say how to connect with TLS. Each broker's package knows
-// them all.
+// TLS parameters of broker URLs. Every broker package accepts them.
 const (
-	paramCA         = "ca"          // a file with the certificates that are trusted, instead of the system's
-	paramCert       = "cert"        // a file with the certificate that the client shows
-	paramKey        = "key"         // a file with the key of that
-	paramInsecure   = "insecure"    // true: any certificate is taken
-	paramSkipVerify = "skip_verify" // what go-redis calls it
+	paramCA         = "ca"          // file of trusted certificates, instead of the system's
+	paramCert       = "cert"        // file of the client certificate
+	paramKey        = "key"         // file of the client certificate's key
+	paramInsecure   = "insecure"    // true: accept any certificate
+	paramSkipVerify = "skip_verify" // go-redis's name for insecure
 )
 
-// paramCreds names a file with the credentials of a NATS account.
+// paramCreds names a file with NATS credentials.
 const paramCreds = "creds"
 
-// TakeTLS takes the parameters ca, cert, key and insecure out of a URL's query and returns the
-// config that they describe, on top of base, which may be nil. Without any of them it returns base.
-// The first three are names of files in PEM, which are read now.
+// TakeTLS removes the parameters ca, cert, key and insecure from a URL's query
+// and returns the TLS config that they describe, based on base, which may be
+// nil. Without any of them TakeTLS returns base. The first three are names of
+// PEM files, which TakeTLS reads immediately.
 func TakeTLS(query url.Values, base *tls.Config) (*tls.Config, error) {
 	ca, cert, key := query.Get(paramCA), query.Get(paramCert), query.Get(paramKey)
 	insecure := ""
@@ -73,15 +73,15 @@ func TakeTLS(query url.Values, base *tls.Config) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// WarnInsecure logs a warning if the config takes any certificate.
+// WarnInsecure logs a warning if the config accepts any certificate.
 func WarnInsecure(log *slog.Logger, cfg *tls.Config, url string) {
 	if cfg != nil && cfg.InsecureSkipVerify {
-		log.Warn("waybill: INSECURE: the broker's certificate is not verified, so anyone on the way can read and change events; "+
-			"remove insecure=true, and name the certificate authority with ca=FILE", "broker", Redact(url))
+		log.Warn("INSECURE: the broker's certificate is not verified, so events can be read and changed on the network; "+
+			"remove insecure=true, and set the certificate authority with ca=FILE", "broker", Redact(url))
 	}
 }
 
-// isFile reports whether a parameter names a file, which is no secret.
+// isFile reports whether a parameter names a file, which is not a secret.
 func isFile(name string) bool {
 	return slices.Contains([]string{paramCA, paramCert, paramKey, paramCreds}, name)
 }

@@ -73,7 +73,7 @@ func TestWarnInsecure(t *testing.T) {
 	}
 }
 
-// The name of a file is no secret: an operator has to know which one cannot be read.
+// A file name is not a secret: an operator must know which file cannot be read.
 func TestFilesAreShown(t *testing.T) {
 	err := broker.RedactError(errors.New("open /etc/waybill/ca.pem: token canary-token"), "pulsar+ssl://host?ca=/etc/waybill/ca.pem&token=canary-token")
 	if text := err.Error(); !strings.Contains(text, "/etc/waybill/ca.pem") || strings.Contains(text, "canary") {

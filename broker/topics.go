@@ -8,16 +8,18 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Topics says where an event goes. It is called often and concurrently, must not block, and gives one event the same answer every time.
-// An error, or no topic, makes the event a dead letter.
+// Topics returns the topic of an event. The function is called often and
+// concurrently, must not block, and must return the same topic for the same
+// event every time. An event for which Topics returns an error or an empty
+// topic is dead-lettered.
 type Topics func(ev *waybill.Event) (string, error)
 
-// OneTopic sends every event to the same place.
+// OneTopic sends every event to the same topic.
 func OneTopic(name string) Topics {
 	return func(*waybill.Event) (string, error) { return name, nil }
 }
 
-// ownTopic is where an event itself says it goes.
+// ownTopic returns the event's own topic.
 func ownTopic(ev *waybill.Event) (string, error) {
 	if ev.Topic == "" {
 		return ev.Type, nil
@@ -25,32 +27,34 @@ func ownTopic(ev *waybill.Event) (string, error) {
 	return ev.Topic, nil
 }
 
-// TopicRules says what a protocol permits in a topic's name.
+// TopicRules describes the topic names that a protocol permits.
 type TopicRules struct {
-	// Allowed reports whether a byte may be part of a name. Nil: every printable ASCII character but the space.
+	// Allowed reports whether a byte may be part of a name. Nil: every
+	// printable ASCII character except the space.
 	Allowed func(c byte) bool
-	// Separator divides a name into parts, as '.' does in NATS. A tenant or an aggregate type must not contain it: with it, one tenant
-	// could reach into the topics of another. Zero: nothing does.
+	// Separator divides a name into parts, as '.' does in NATS. A tenant or an
+	// aggregate type must not contain the separator, because otherwise one
+	// tenant could publish into the topics of another. Zero: no separator.
 	Separator byte
-	// Max is the longest name, in bytes. Zero: 255.
+	// Max is the maximum length of a name, in bytes. Zero: 255.
 	Max int
 }
 
-// Check reports what is wrong with a name.
+// Check returns an error if the name is not valid.
 func (n TopicRules) Check(name string) error {
-	most := n.Max
-	if most == 0 {
-		most = 255
+	limit := n.Max
+	if limit == 0 {
+		limit = 255
 	}
 	switch {
 	case name == "":
 		return errNoTopic
-	case len(name) > most:
-		return fmt.Errorf("%d bytes, at most %d", len(name), most)
+	case len(name) > limit:
+		return fmt.Errorf("%d bytes, at most %d", len(name), limit)
 	}
 	for i := range len(name) {
 		if !n.allows(name[i]) {
-			return fmt.Errorf("%q has a character that cannot be part of a name here", name)
+			return fmt.Errorf("%q has an invalid character", name)
 		}
 	}
 	if n.Separator != 0 {
@@ -70,7 +74,7 @@ func (n TopicRules) allows(c byte) bool {
 	return n.Allowed(c)
 }
 
-// Checked returns the topics with every name checked; nil topics are the events' own.
+// Checked returns topics that check every name; nil topics are the events' own.
 func (n TopicRules) Checked(t Topics) Topics {
 	if t == nil {
 		t = ownTopic
@@ -87,8 +91,10 @@ func (n TopicRules) Checked(t Topics) Topics {
 	}
 }
 
-// Template returns topics by a pattern such as "orders.{type}". Its fields are {topic}, {type}, {aggregatetype} and {tenant}; {tenant:none}
-// says what stands for a field that is empty. Every name is checked; fields other than topic and type must not contain the separator.
+// Template returns topics for a pattern such as "orders.{type}". Its fields are
+// {topic}, {type}, {aggregatetype} and {tenant}. {tenant:none} sets the text
+// for an empty field. Every name is checked; fields other than topic and type
+// must not contain the separator.
 func (n TopicRules) Template(pattern string) (Topics, error) {
 	parts, err := parseTemplate(pattern)
 	if err != nil {
@@ -97,7 +103,7 @@ func (n TopicRules) Template(pattern string) (Topics, error) {
 	for _, p := range parts {
 		for i := range len(p.text) {
 			if !n.allows(p.text[i]) {
-				return nil, fmt.Errorf("broker: topic template %q: %q has a character that cannot be part of a name here", pattern, p.text)
+				return nil, fmt.Errorf("broker: topic template %q: %q has an invalid character", pattern, p.text)
 			}
 		}
 	}
@@ -114,7 +120,8 @@ func (n TopicRules) Template(pattern string) (Topics, error) {
 	}), nil
 }
 
-// templatePart is a piece of a pattern: a field, for which text stands when it is empty, or plain text.
+// templatePart is a part of a pattern: a field, with the text for an empty
+// value, or plain text.
 type templatePart struct{ field, text string }
 
 func (p templatePart) value(ev *waybill.Event) string {
@@ -149,7 +156,7 @@ func parseTemplate(pattern string) ([]templatePart, error) {
 		}
 		if text := rest[:open]; text != "" {
 			if strings.IndexByte(text, '}') >= 0 {
-				return nil, errors.New("a } without its {")
+				return nil, errors.New("} without {")
 			}
 			parts = append(parts, templatePart{text: text})
 		}
@@ -158,13 +165,13 @@ func parseTemplate(pattern string) ([]templatePart, error) {
 		}
 		end := strings.IndexByte(rest, '}')
 		if end < 0 {
-			return nil, errors.New("a { without its }")
+			return nil, errors.New("{ without }")
 		}
 		field, fallback, _ := strings.Cut(rest[1:end], ":")
 		switch field {
 		case "topic", "type", "aggregatetype", "tenant":
 		default:
-			return nil, fmt.Errorf("no field {%s}: there are topic, type, aggregatetype and tenant", field)
+			return nil, fmt.Errorf("unknown field {%s}: want topic, type, aggregatetype or tenant", field)
 		}
 		parts = append(parts, templatePart{field: field, text: fallback})
 		rest = rest[end+1:]

@@ -14,8 +14,9 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// TestAHandlerThatIsDownStopsItsOwnKind: types may have colons in them, and still no two kinds of events share a destination.
-func TestAHandlerThatIsDownStopsItsOwnKind(t *testing.T) {
+// Event types may contain colons; two kinds of events never share a
+// destination.
+func TestUnavailableHandlerPausesOnlyItsKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, err := memstore.New(memstore.Config{})
 		if err != nil {

@@ -1,10 +1,12 @@
 // Package handler delivers events to functions of this process.
 //
-// A [Mux] has one handler per aggregate type and event type, as an HTTP mux has one per pattern; it is a sink for a relay.
-// Typed handlers are registered with [On], which decodes the payload. Middleware wraps them all, and [Wrap] does the same for
-// any other sink.
+// A [Mux] has one handler per aggregate type and event type, as an HTTP mux has
+// one handler per pattern; a Mux is a sink for a relay. [On] registers a typed
+// handler and decodes the payload. Middleware wraps all handlers of a Mux, and
+// [Wrap] adds middleware to any other sink.
 //
-// A handler runs at least once per event, so it must be able to see an event twice: use an inbox, or the event's id.
+// A handler runs at least once per event, so it must tolerate duplicates: use
+// an inbox, or the event's id.
 package handler
 
 import (
@@ -18,16 +20,18 @@ import (
 	"github.com/waybillhq/waybill/internal/panics"
 )
 
-// Func handles an event. What its error means is decided by [waybill.Classify]: nil is done, an ordinary error is tried
-// again. In its context [waybill.DeliveryFrom] finds the attempt and position, and events that are written take their origin from
-// the event in hand.
+// Func handles an event. [waybill.Classify] decides the meaning of its error:
+// nil is success, and the relay retries after an ordinary error. The context
+// carries the delivery ([waybill.DeliveryFrom]) with its attempt and position,
+// and events written in that context take their origin from the handled event.
 type Func func(ctx context.Context, ev waybill.Event) error
 
-// key is what handlers are found by.
+// key identifies a handler.
 type key struct{ aggregateType, eventType string }
 
-// Mux hands each event to the handler for its aggregate type and event type. Register first, then deliver: registering
-// while events are delivered is safe, but events that have no handler yet are dead.
+// Mux passes each event to the handler for its aggregate type and event type.
+// Register all handlers before delivering: registration during delivery is
+// safe, but an event without a handler becomes a dead letter.
 type Mux struct {
 	mu       sync.RWMutex
 	handlers map[key]Func
@@ -40,8 +44,10 @@ func NewMux() *Mux {
 	return &Mux{handlers: make(map[key]Func)}
 }
 
-// Handle registers the handler of an event type. An empty aggregate type means [waybill.GlobalAggregate]. It panics if there
-// is one already: two listeners for one event are two consumer groups, or one function that calls both.
+// Handle registers the handler of an event type. An empty aggregate type means
+// [waybill.GlobalAggregate]. It panics if a handler is already registered: to
+// handle an event twice, use two consumer groups or one function that calls
+// both.
 func (m *Mux) Handle(aggregateType, eventType string, h Func) {
 	if h == nil {
 		panic("handler: nil handler for " + eventType)
@@ -56,12 +62,13 @@ func (m *Mux) Handle(aggregateType, eventType string, h Func) {
 	defer m.mu.Unlock()
 	k := key{aggregateType, eventType}
 	if m.handlers[k] != nil {
-		panic(fmt.Sprintf("handler: a second handler for %s of %s", eventType, aggregateType))
+		panic(fmt.Sprintf("handler: duplicate handler for %s of %s", eventType, aggregateType))
 	}
 	m.handlers[k] = h
 }
 
-// Fallback registers the handler of all events that have no other. It panics if there is one already.
+// Fallback registers the handler of all events that have no other one. It
+// panics if a fallback is already registered.
 func (m *Mux) Fallback(h Func) {
 	if h == nil {
 		panic("handler: nil fallback")
@@ -69,29 +76,32 @@ func (m *Mux) Fallback(h Func) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fallback != nil {
-		panic("handler: a second fallback")
+		panic("handler: duplicate fallback")
 	}
 	m.fallback = h
 }
 
-// Use adds middleware around every handler, also around those registered later. The first is the outermost: what it does
-// before the handler comes first, what it does after it last. Middleware that returns an error without calling the next
-// counts as a failed attempt. An event without a handler passes through it too.
+// Use adds middleware around every handler, including handlers that are
+// registered later. The first middleware is the outermost one. Middleware that
+// returns an error without calling the next function fails the attempt. Events
+// without a handler pass through the middleware too.
 func (m *Mux) Use(mw ...func(Func) Func) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.wrap = append(m.wrap, mw...)
 }
 
-// Handles reports whether there is a handler for an event, other than the fallback.
+// Handles reports whether a handler other than the fallback is registered for
+// an event.
 func (m *Mux) Handles(aggregateType, eventType string) bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	return m.handlers[key{aggregateType, eventType}] != nil
 }
 
-// Deliver calls the handler of each event, one after another. An event without a handler is [waybill.ErrNoHandler]. A panic is
-// a failed attempt of its event; its stack is logged by the relay.
+// Deliver calls the handler of each event, one after another. An event without
+// a handler gives [waybill.ErrNoHandler]. A panic fails the attempt of its
+// event; the relay logs the stack.
 func (m *Mux) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	results := make([]error, len(batch))
 	for i := range batch {
@@ -104,10 +114,12 @@ func (m *Mux) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return results
 }
 
-// Serial says that events of a batch are handled one after another, so that a relay shares them out.
+// Serial marks the mux as handling the events of a batch one after another, so
+// that a relay splits batches among its workers.
 func (m *Mux) Serial() {}
 
-// Destination tells a relay what waits when a handler reports [waybill.Unavailable]: events of the same kind, and no others.
+// Destination returns the destination that a relay pauses when a handler
+// returns [waybill.Unavailable]: one per kind of event.
 func (m *Mux) Destination(ev *waybill.Event) string {
 	return kind.Name(ev.AggregateType, ev.Type)
 }
@@ -121,7 +133,7 @@ func (m *Mux) one(ctx context.Context, d *waybill.Delivery) (err error) {
 	return m.find(d)(waybill.ContextWithDelivery(ctx, *d), d.Event)
 }
 
-// find returns the handler of an event, in its middleware.
+// find returns the handler of an event, wrapped in the middleware.
 func (m *Mux) find(d *waybill.Delivery) Func {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -147,12 +159,13 @@ func chain(h Func, wrap []func(Func) Func) Func {
 	return h
 }
 
-// PanicError is a handler's panic, as the error of its delivery. Its stack is not part of its text, so that it is not stored with the
-// event; [PanicError.Stack] returns it.
+// PanicError is a handler's panic as the error of its delivery. The error text
+// excludes the stack, so that the stack is not stored with the event;
+// [PanicError.Stack] returns it.
 type PanicError = panics.PanicError
 
-// On registers a typed handler for a definition. A payload that cannot be decoded is dead at once: trying again would not
-// change it.
+// On registers a typed handler for a definition. A payload that does not decode
+// makes the event a dead letter at once: a retry cannot help.
 func On[P any](m *Mux, d waybill.Definition[P], fn func(ctx context.Context, ev waybill.Event, p P) error) {
 	if fn == nil {
 		panic("handler: nil handler for " + d.Type())
@@ -166,13 +179,14 @@ func On[P any](m *Mux, d waybill.Definition[P], fn func(ctx context.Context, ev 
 	})
 }
 
-// After returns middleware that calls fn when the handler has returned, with its result. fn's own error, or panic, changes
-// nothing: it is logged with [slog.Default].
+// After returns middleware that calls fn with the handler's result after the
+// handler has returned. An error or panic of fn does not change the result: it
+// is logged with [slog.Default].
 func After(fn func(ctx context.Context, ev waybill.Event, err error) error) func(Func) Func {
 	return AfterLog(slog.Default(), fn)
 }
 
-// AfterLog is [After] with a logger of your own.
+// AfterLog is [After] with a custom logger.
 func AfterLog(log *slog.Logger, fn func(ctx context.Context, ev waybill.Event, err error) error) func(Func) Func {
 	return func(next Func) Func {
 		return func(ctx context.Context, ev waybill.Event) (err error) {
@@ -182,7 +196,7 @@ func AfterLog(log *slog.Logger, fn func(ctx context.Context, ev waybill.Event, e
 					err = panics.Recovered(v)
 				}
 				if failed := quietly(ctx, ev, err, fn); failed != nil {
-					log.LogAttrs(ctx, slog.LevelError, "waybill: what runs after a handler failed",
+					log.LogAttrs(ctx, slog.LevelError, "waybill: After function of a handler failed",
 						slog.String("id", ev.ID.String()), slog.String("type", ev.Type), slog.String("error", failed.Error()))
 				}
 			}()
@@ -191,7 +205,7 @@ func AfterLog(log *slog.Logger, fn func(ctx context.Context, ev waybill.Event, e
 	}
 }
 
-// quietly calls what runs after a handler, and turns its panic into an error.
+// quietly calls the function of After, and turns its panic into an error.
 func quietly(ctx context.Context, ev waybill.Event, err error, fn func(context.Context, waybill.Event, error) error) (failed error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -20,7 +20,7 @@ type placed struct {
 
 var orderPlaced = waybill.Define[placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
 
-// A mux is a sink: a relay hands it what was committed.
+// A mux is a sink: the relay delivers committed events to it.
 func Example() {
 	mux := handler.NewMux()
 	handler.On(mux, orderPlaced, func(_ context.Context, ev waybill.Event, p placed) error {
@@ -28,7 +28,7 @@ func Example() {
 		return nil
 	})
 	mux.Fallback(func(_ context.Context, ev waybill.Event) error {
-		fmt.Println("somebody else's:", ev.Type)
+		fmt.Println("fallback:", ev.Type)
 		return nil
 	})
 	mux.Deliver(context.Background(), []waybill.Delivery{
@@ -36,7 +36,7 @@ func Example() {
 	})
 	// Output:
 	// o-1 for 9990
-	// somebody else's: StockCounted
+	// fallback: StockCounted
 }
 
 func deliver(m handler.Sink, evs ...waybill.Event) []error {
@@ -57,7 +57,7 @@ func mustPanic(t *testing.T, what string, fn func()) {
 	fn()
 }
 
-// TestSecondHandlerPanics: one listener per aggregate type and event type, refused at registration.
+// A second handler for an aggregate type and event type panics at registration.
 func TestSecondHandlerPanics(t *testing.T) {
 	ok := func(context.Context, waybill.Event) error { return nil }
 	mux := handler.NewMux()
@@ -77,7 +77,8 @@ func TestSecondHandlerPanics(t *testing.T) {
 	}
 }
 
-// TestResults: each event has its own result, in the batch's order; panics are contained, with their stack beside the error.
+// Each event has its own result, in the order of the batch; panics are
+// contained, with their stack beside the error.
 func TestResults(t *testing.T) {
 	mux := handler.NewMux()
 	boom := errors.New("boom")
@@ -87,7 +88,7 @@ func TestResults(t *testing.T) {
 	handler.On(mux, orderPlaced, func(context.Context, waybill.Event, placed) error { return nil })
 	broken := waybill.NewEvent("OrderPlaced", "text")
 	broken.AggregateType, broken.AggregateID = "order", "o"
-	errs := deliver(mux, waybill.NewEvent("Good", 1), waybill.NewEvent("Bad", 1), waybill.NewEvent("Panic", 1), waybill.NewEvent("Nobody", 1), broken)
+	errs := deliver(mux, waybill.NewEvent("Good", 1), waybill.NewEvent("Bad", 1), waybill.NewEvent("Panic", 1), waybill.NewEvent("NoHandler", 1), broken)
 	if errs[0] != nil || !errors.Is(errs[1], boom) || !errors.Is(errs[3], waybill.ErrNoHandler) {
 		t.Errorf("results: %v", errs)
 	}
@@ -102,7 +103,7 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// TestEndedContext: what was not begun when the context ended is not begun.
+// After the context is canceled, no further event is handled.
 func TestEndedContext(t *testing.T) {
 	mux := handler.NewMux()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -115,7 +116,8 @@ func TestEndedContext(t *testing.T) {
 	}
 }
 
-// TestAfterContainsItself: neither an error nor a panic of what runs after a handler changes the result, and both are logged.
+// Neither an error nor a panic of the After function changes the result, and
+// both are logged.
 func TestAfterContainsItself(t *testing.T) {
 	var text strings.Builder
 	log := slog.New(slog.NewTextHandler(&text, nil))
@@ -134,14 +136,14 @@ func TestAfterContainsItself(t *testing.T) {
 		t.Errorf("results %v", errs)
 	}
 	if len(seen) != 2 || !errors.Is(seen[0], boom) || seen[1] == nil {
-		t.Errorf("it was told %v", seen)
+		t.Errorf("After received %v", seen)
 	}
 	if got := text.String(); strings.Count(got, "error=mine") != 2 || strings.Count(got, `error="panic: after"`) != 2 {
 		t.Errorf("the log: %s", got)
 	}
 }
 
-// batches is a sink that takes batches.
+// batches is a sink that receives batches.
 type batches struct {
 	mu    sync.Mutex
 	sizes []int
@@ -159,7 +161,8 @@ func (b *batches) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return errs
 }
 
-// TestWrap: middleware around a sink that takes batches. Those that pass arrive together; each sees its own result.
+// Middleware around a sink that receives batches: events that pass the
+// middleware arrive together, and each sees its own result.
 func TestWrap(t *testing.T) {
 	refused, boom := errors.New("refused"), errors.New("boom")
 	sink := &batches{fail: func(ev waybill.Event) error {
@@ -221,7 +224,7 @@ func TestWrap(t *testing.T) {
 		t.Error("a panicking sink passed for success")
 	}
 	if _, serial := handler.Wrap(handler.NewMux()).(interface{ Serial() }); !serial {
-		t.Error("a wrapped mux does not say that it is serial")
+		t.Error("a wrapped mux is not serial")
 	}
 }
 

@@ -10,13 +10,14 @@ import (
 	"github.com/waybillhq/waybill/internal/panics"
 )
 
-// Sink is anything that takes deliveries; a relay's Sink is one.
+// Sink receives deliveries; a relay's Sink is one.
 type Sink interface {
 	Deliver(ctx context.Context, batch []waybill.Delivery) []error
 }
 
-// Wrap puts middleware around a sink that takes batches: each event passes through it on its own, and those that arrive at its end
-// are handed to the sink together. Middleware runs on a goroutine per event.
+// Wrap adds middleware to a sink that receives batches: each event passes
+// through the middleware on its own, and the events that reach its end are
+// passed to the sink together. The middleware runs on one goroutine per event.
 func Wrap(s Sink, mw ...func(Func) Func) Sink {
 	w := &wrapped{sink: s, wrap: mw}
 	if _, serial := s.(interface{ Serial() }); serial {
@@ -25,10 +26,11 @@ func Wrap(s Sink, mw ...func(Func) Func) Sink {
 	return w
 }
 
-// serialWrapped is a sink in middleware that works through its batches one event after another.
+// serialWrapped is a wrapped sink that handles the events of a batch one after
+// another.
 type serialWrapped struct{ *wrapped }
 
-// Serial says so to a relay.
+// Serial marks the sink as serial for a relay.
 func (serialWrapped) Serial() {}
 
 type wrapped struct {
@@ -36,13 +38,15 @@ type wrapped struct {
 	wrap []func(Func) Func
 }
 
-// arrival is an event that has passed the middleware, and where its result goes.
+// arrival is an event that has passed the middleware, and the channel for its
+// result.
 type arrival struct {
 	index  int
 	result chan error
 }
 
-// Deliver lets all events run up to the sink, hands over those that got there, and gives each its result.
+// Deliver runs the middleware of all events up to the sink, passes the events
+// that reached it to the sink, and returns the result of each event.
 func (w *wrapped) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	results := make([]error, len(batch))
 	arrived := make(chan arrival, len(batch))
@@ -67,7 +71,7 @@ func (w *wrapped) Deliver(ctx context.Context, batch []waybill.Delivery) []error
 	return results
 }
 
-// handOver delivers what has arrived, in the batch's order.
+// handOver delivers the events that have arrived, in the order of the batch.
 func (w *wrapped) handOver(ctx context.Context, batch []waybill.Delivery, there []arrival) {
 	if len(there) == 0 {
 		return
@@ -106,7 +110,7 @@ func (w *wrapped) deliver(ctx context.Context, part []waybill.Delivery) (errs []
 	return w.sink.Deliver(ctx, part)
 }
 
-var errTwice = errors.New("handler: middleware called the next one twice")
+var errTwice = errors.New("handler: middleware called the next function twice")
 
 // one runs the middleware of one event.
 func (w *wrapped) one(ctx context.Context, d *waybill.Delivery, index int, arrived chan<- arrival) (err error) {
@@ -128,7 +132,7 @@ func (w *wrapped) one(ctx context.Context, d *waybill.Delivery, index int, arriv
 	return chain(end, w.wrap)(waybill.ContextWithDelivery(ctx, *d), d.Event)
 }
 
-// Destination passes on what the sink says about its destinations.
+// Destination returns the destination that the sink reports.
 func (w *wrapped) Destination(ev *waybill.Event) string {
 	if d, ok := w.sink.(interface {
 		Destination(ev *waybill.Event) string

@@ -17,18 +17,19 @@ type attempt[T any] struct {
 	flight  *inflight
 	key     store.KeyAttempt
 	created time.Time
-	point   store.KeyPoint // where earlier attempts got to
-	until   time.Time      // when its lease ends, by this process's clock and at the latest
+	point   store.KeyPoint // progress of earlier attempts
+	until   time.Time      // latest end of the lease, by this process's clock
 	note    runFlags
 
-	phasing sync.Mutex // held by the phase that is under way
+	phasing sync.Mutex // held by the running phase
 	phases  phases
 }
 
-// errPanicked is what is recorded for a panic, or runtime.Goexit. The panic's value is not looked at: it passes on with its stack.
-var errPanicked = errors.New("it panicked, or ended its goroutine")
+// errPanicked is recorded for a panic or runtime.Goexit. The attempt does not
+// recover the panic: it continues with its stack.
+var errPanicked = errors.New("the function panicked or ended its goroutine")
 
-// run calls the function, and records how it ended.
+// run calls the function and records the outcome.
 func (a *attempt[T]) run(ctx context.Context) (Reply, error) {
 	if err := a.phases.load(a.point); err != nil {
 		err = a.wrap(err)
@@ -44,7 +45,7 @@ func (a *attempt[T]) run(ctx context.Context) (Reply, error) {
 		if !returned {
 			stop()
 			a.fail(ctx, codePanicked, errPanicked)
-			a.told(began, errPanicked)
+			a.reportRun(began, errPanicked)
 		}
 	}()
 	answer, err := a.fn(context.WithValue(inner, noteKey{}, &a.note))
@@ -55,15 +56,16 @@ func (a *attempt[T]) run(ctx context.Context) (Reply, error) {
 	}
 	if err != nil {
 		a.fail(ctx, codeFailed, err)
-		a.told(began, err)
+		a.reportRun(began, err)
 		return Reply{}, err
 	}
 	reply, err := a.settle(ctx, answer)
-	a.told(began, err)
+	a.reportRun(began, err)
 	return reply, err
 }
 
-// fail gives the key back, or leaves it to an operator if something has happened that must not happen twice.
+// fail releases the key, or marks it uncertain if the run had an effect that
+// must not happen twice.
 func (a *attempt[T]) fail(ctx context.Context, code string, cause error) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
@@ -72,16 +74,16 @@ func (a *attempt[T]) fail(ctx context.Context, code string, cause error) {
 		end.State = store.KeyUncertain
 	}
 	if _, err := a.k.db.EndKey(ctx, a.key, end); err != nil {
-		a.warn(ctx, "waybill: a key is held until its lease runs out", errors.Join(err, cause))
+		a.warn(ctx, "waybill: a key is held until its lease expires", errors.Join(err, cause))
 	}
 }
 
-// settle stores the answer, and returns what the caller gets.
+// settle stores the answer and returns the caller's reply.
 func (a *attempt[T]) settle(ctx context.Context, answer Answer) (Reply, error) {
 	said, _, dontStore := a.note.read()
 	stored := a.final(ctx, &answer, said)
 	if answer.Release || dontStore {
-		a.fail(ctx, codeReleased, errors.New("its answer was not to be stored"))
+		a.fail(ctx, codeReleased, errReleased)
 		return Reply{Answer: answer}, nil
 	}
 	ctx, cancel := detach(ctx)
@@ -89,7 +91,8 @@ func (a *attempt[T]) settle(ctx context.Context, answer Answer) (Reply, error) {
 	ok, err := a.keep(ctx, stored)
 	switch {
 	case err != nil:
-		// It is not given back: the caller gets the answer, and nobody must run it again at once.
+		// The key is not released: the caller gets the answer, and no repeat
+		// may run the operation again right away.
 		err = a.wrap(storeError("storing the answer", err))
 		a.k.unkept(ctx, &a.req, err)
 		return Reply{Answer: answer, Unkept: err}, nil
@@ -100,10 +103,12 @@ func (a *attempt[T]) settle(ctx context.Context, answer Answer) (Reply, error) {
 	return Reply{Answer: answer}, nil
 }
 
-// keepTries is how often an answer is offered to a store that fails: the run cannot be taken back.
+// keepTries is how often storing an answer is tried when the store fails: the
+// run cannot be undone.
 const keepTries = 3
 
-// keep stores the answer. It reports false if the attempt does not hold the key, also because an earlier try succeeded unnoticed.
+// keep stores the answer. It reports false if the attempt no longer holds the
+// key, which includes an earlier try that succeeded unnoticed.
 func (a *attempt[T]) keep(ctx context.Context, stored store.KeyAnswer) (ok bool, err error) {
 	for n := 1; ; n++ {
 		ok, err = a.k.db.EndKey(ctx, a.key, store.KeyEnd{State: store.KeySucceeded, Answer: stored})
@@ -118,15 +123,17 @@ func (a *attempt[T]) keep(ctx context.Context, stored store.KeyAnswer) (ok bool,
 	}
 }
 
-// late is for a run that finds that the key is not its own any more: another run has taken it over. That the lease has run out is not enough, because
-// an answer that is thrown away makes the repeat run a second time. One key has one answer: the one that is stored, and that may be this
-// run's own, after a try whose answer was lost. What the run made is dropped otherwise.
+// late handles a run whose key another run has taken over. An expired lease
+// alone is not a take-over: if the answer were discarded then, a repeat would
+// run the operation a second time. One key has one answer, the stored one. The
+// stored answer may be this run's own, if the response to an earlier try was
+// lost; otherwise this run's answer is discarded.
 func (a *attempt[T]) late(ctx context.Context, answer Answer, stored store.KeyAnswer) (Reply, error) {
 	rec, there, err := a.k.db.FindKey(ctx, a.key.KeyID)
 	mine := there && rec.Owner == a.key.Owner && rec.Fence == a.key.Fence
 	switch {
 	case err != nil:
-		return Reply{}, a.wrap(errors.Join(waybill.ErrLeaseLost, storeError("looking", err)))
+		return Reply{}, a.wrap(errors.Join(waybill.ErrLeaseLost, storeError("finding the key", err)))
 	case mine && rec.State == store.KeySucceeded:
 		a.flight.answer = kept(&stored)
 		return Reply{Answer: answer}, nil
@@ -137,14 +144,16 @@ func (a *attempt[T]) late(ctx context.Context, answer Answer, stored store.KeyAn
 }
 
 var (
-	// errLapsed says that another run may have the key by now.
-	errLapsed = fmt.Errorf("%w: the run took longer than its lease could be renewed, and its answer is not stored", waybill.ErrLeaseLost)
-	// errTooLong ends the context of a run.
-	errTooLong = fmt.Errorf("idempotency: MaxExecution is over: %w", context.DeadlineExceeded)
+	// errLapsed reports that another run may hold the key.
+	errLapsed = fmt.Errorf("%w: the run outlived its lease, and its answer is not stored", waybill.ErrLeaseLost)
+	// errTooLong is the cause that ends a run's context.
+	errTooLong = fmt.Errorf("idempotency: MaxExecution exceeded: %w", context.DeadlineExceeded)
 )
 
-// hold renews the lease until stop is called. The context that it returns ends when the lease is lost, or MaxExecution is over. Most runs are over
-// long before their lease has to be renewed, so it takes a goroutine only when it is time.
+// hold renews the lease until stop is called. The returned context ends when
+// the lease is lost or after MaxExecution. Most runs end long before their
+// lease must be renewed, so hold starts a goroutine only when the first renewal
+// is due.
 func (a *attempt[T]) hold(ctx context.Context) (inner context.Context, stop func()) {
 	lost, lose := context.WithCancelCause(ctx)
 	inner, done := a.bounded(lost)
@@ -165,7 +174,7 @@ func (a *attempt[T]) hold(ctx context.Context) (inner context.Context, stop func
 	}
 }
 
-// bounded returns a context that ends when MaxExecution is over.
+// bounded returns a context that ends after MaxExecution.
 func (e *invocation[T]) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if limit := e.k.cfg.MaxExecution; limit > 0 {
 		return context.WithTimeoutCause(ctx, limit, errTooLong)
@@ -173,7 +182,8 @@ func (e *invocation[T]) bounded(ctx context.Context) (context.Context, context.C
 	return ctx, func() {}
 }
 
-// beat renews the lease, now and then at every third of it. A store that fails is asked again until the lease has run out.
+// beat renews the lease immediately and then at every third of it. If the store
+// fails, beat retries until the lease has expired.
 func (a *attempt[T]) beat(ctx context.Context, began time.Time, lose context.CancelCauseFunc) {
 	every := a.k.cfg.Lease / 3
 	for pause := time.Duration(0); ; {
@@ -184,7 +194,7 @@ func (a *attempt[T]) beat(ctx context.Context, began time.Time, lose context.Can
 		}
 		now := time.Now()
 		if limit := a.k.cfg.MaxExecution; limit > 0 && now.Sub(began) >= limit {
-			return // who does not end when his context does loses the key
+			return // a run that ignores the end of its context loses the key
 		}
 		renew, cancel := context.WithDeadline(ctx, a.until)
 		ok, err := a.k.db.RenewKey(renew, a.key, a.k.cfg.Lease)

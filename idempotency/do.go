@@ -8,31 +8,40 @@ import (
 	"reflect"
 )
 
-// Result is what [Do] and [DoTx] return.
+// Result is the result of [Do] and [DoTx].
 type Result[R any] struct {
-	// Value is what the function returned, now or in an earlier call.
+	// Value is the function's result, from this call or an earlier one.
 	Value R
-	// Replayed: it was an earlier one.
+	// Replayed reports that Value comes from an earlier call.
 	Replayed bool
-	// Ref names what was made, if the function said so: with [SetRef], or by a result that has a PublicID method.
+	// Ref is the reference of the run, set with [SetRef] or by a result with a
+	// PublicID method.
 	Ref string
-	// Unkept is why the value could not be stored, although the function has run. Repeats do not get it: they are refused.
+	// Unkept is the error if the value could not be stored although the
+	// function ran. Repeats do not get the value: they are refused.
 	Unkept error
 }
 
-// Do runs fn once per key, and gives its result to everybody who asks with the same key and hash. The claim is committed before fn is called, so
-// use it for what is outside the database, or in several transactions ([Phase], [Call]); what fits into one transaction goes into [DoTx].
+// Do runs fn once per key and returns its result to every request with the same
+// key and hash. The claim is committed before fn is called, so use Do for
+// effects outside the database, or for several transactions ([Phase], [Call]);
+// use [DoTx] for work that fits into one transaction.
 //
-// A nil error means that Value is fn's result. If fn fails, its error is returned as it is, and the key may be used again; see [MarkEffect] for
-// effects that must not be repeated. If its process dies, the next request runs fn again when the lease has run out. The result is
-// stored as JSON; one that is larger than [Config.MaxResult] is given to the first caller only, and repeats get a [*NoResultError].
+// A nil error means that Value is fn's result. If fn fails, its error is
+// returned unchanged, and the key may be used again; see [MarkEffect] for
+// effects that must not be repeated. If the process dies, the next request runs
+// fn again after the lease has expired. The result is stored as JSON; only the
+// first caller gets a result larger than [Config.MaxResult], and repeats get a
+// [*NoResultError].
 //
-// Errors are those of [Keys.DoBytes]. ctx must not carry an open transaction of the same tables: [waybill.ErrNested].
+// Errors are those of [Keys.DoBytes]. If ctx carries an open transaction of the
+// same tables, the error is [waybill.ErrNested].
 func Do[R, T any](ctx context.Context, k *Keys[T], req Request, fn func(ctx context.Context) (R, error)) (Result[R], error) {
 	if fn == nil {
 		return Result[R]{}, errors.New("idempotency: the function is nil")
 	}
-	var made struct { // one variable: what a function shares with its closure costs every call
+	// One variable: each variable shared with a closure costs every call.
+	var made struct {
 		value  R
 		unkept error
 	}
@@ -42,7 +51,7 @@ func Do[R, T any](ctx context.Context, k *Keys[T], req Request, fn func(ctx cont
 			return Answer{}, err
 		}
 		answer, err := encode(made.value)
-		if err != nil { // it has run: it must not run again because of this
+		if err != nil { // fn ran, and must not run again because of this
 			made.unkept = err
 			answer.Lost = true
 		}
@@ -61,13 +70,17 @@ func Do[R, T any](ctx context.Context, k *Keys[T], req Request, fn func(ctx cont
 	return res, err
 }
 
-// DoTx runs fn once per key, in one transaction with the key, its result and whatever fn writes with an outbox of the same database: all of it
-// is committed, or nothing. A request that comes while it is open gets [waybill.ErrInProgress] at once. An error of fn leaves nothing
-// behind, and the next request runs it.
+// DoTx runs fn once per key, in one transaction with the key, the result and
+// all events that fn writes to an outbox of the same database: all of it is
+// committed, or nothing. A concurrent request gets [waybill.ErrInProgress]
+// immediately. If fn fails, everything is rolled back, and the next request
+// runs fn.
 //
-// A nil error means that Value is fn's result and is committed. fn may be called again if the database gives the transaction up because of
-// others. If the outcome of the commit cannot be known the error is [waybill.ErrUncertain]: a repeat finds out. It never joins a transaction
-// that is open already: [waybill.ErrNested].
+// A nil error means that Value is fn's result and is committed. fn may be
+// called again if the database aborts the transaction because of a conflict
+// with others. If the outcome of the commit is unknown, the error is
+// [waybill.ErrUncertain]: a repeat resolves it. DoTx never joins an open
+// transaction: the error is [waybill.ErrNested].
 func DoTx[R, T any](ctx context.Context, k *Keys[T], req Request, fn func(ctx context.Context, tx T) (R, error)) (Result[R], error) {
 	if fn == nil {
 		return Result[R]{}, errors.New("idempotency: the function is nil")
@@ -86,7 +99,7 @@ func DoTx[R, T any](ctx context.Context, k *Keys[T], req Request, fn func(ctx co
 	return result(reply, &value)
 }
 
-// encode makes an answer of a result.
+// encode encodes a result as an answer.
 func encode(value any) (Answer, error) {
 	answer := Answer{ContentType: "application/json", Ref: publicID(value)}
 	body, err := json.Marshal(value)
@@ -97,7 +110,7 @@ func encode(value any) (Answer, error) {
 	return answer, nil
 }
 
-// publicID returns the name that a result has by itself.
+// publicID returns the reference of a result with a PublicID method.
 func publicID(value any) string {
 	p, ok := value.(interface{ PublicID() string })
 	if !ok {
@@ -109,12 +122,13 @@ func publicID(value any) string {
 	return p.PublicID()
 }
 
-// result returns what is in value, which was just made, or puts the stored one there.
+// result returns the value of this run, or decodes the stored answer into
+// value.
 func result[R any](reply Reply, value *R) (Result[R], error) {
 	if reply.Replayed {
-		*value = *new(R) // a late run has left its own there
+		*value = *new(R) // a late run has left its own value there
 		if err := json.Unmarshal(reply.Body, value); err != nil {
-			return Result[R]{}, fmt.Errorf("%w: it ran, and this is wrong with its stored result: %w", ErrCorrupt, err)
+			return Result[R]{}, fmt.Errorf("%w: the operation ran, but its stored result cannot be decoded: %w", ErrCorrupt, err)
 		}
 	}
 	return Result[R]{Value: *value, Replayed: reply.Replayed, Ref: reply.Ref, Unkept: reply.Unkept}, nil

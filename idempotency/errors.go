@@ -8,26 +8,34 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// What a request can be refused with, besides [waybill.ErrInProgress] and [waybill.ErrConflict]; match them with [errors.Is].
+// Errors of refused requests, besides [waybill.ErrInProgress] and
+// [waybill.ErrConflict]. Match them with [errors.Is].
 var (
-	// ErrUnresolved: an earlier run failed after something had happened that must not happen twice ([MarkEffect]). Nothing runs under the key
-	// until an operator has decided. It is a [waybill.ErrUncertain].
-	ErrUnresolved = fmt.Errorf("%w: an earlier run of this key failed halfway, and an operator has to decide", waybill.ErrUncertain)
-	// ErrResultUnavailable: it ran, and its answer could not be kept: it was too large, or a stream.
-	ErrResultUnavailable = errors.New("idempotency: it ran, and its answer was not kept")
-	// ErrResultExpired: it ran, and its answer has outlived [Config.ResultTTL].
-	ErrResultExpired = errors.New("idempotency: it ran, and its answer has expired")
-	// ErrUnknownPhase: an earlier attempt got to a phase that this code does not have, or not at this place.
-	ErrUnknownPhase = errors.New("idempotency: an earlier attempt ended in a phase that this code does not have here")
-	// ErrCorrupt: there is a record, and it cannot be understood: it is damaged, or newer than this code. Nothing runs under the key.
-	ErrCorrupt = errors.New("idempotency: the record cannot be understood")
-	// ErrStore: the store failed, not the handler. Where nothing else is said, nothing has run, or it was rolled back.
+	// ErrUnresolved: an earlier run failed after an effect that must not happen
+	// twice ([MarkEffect]). Nothing runs under the key until an operator
+	// resolves it. It is a [waybill.ErrUncertain].
+	ErrUnresolved = fmt.Errorf("%w: an earlier run of this key failed after an effect; an operator must resolve it", waybill.ErrUncertain)
+	// ErrResultUnavailable: the operation ran, but its answer was not stored:
+	// the answer was too large, or a stream.
+	ErrResultUnavailable = errors.New("idempotency: the operation ran, but its answer was not stored")
+	// ErrResultExpired: the operation ran, and its answer has outlived
+	// [Config.ResultTTL].
+	ErrResultExpired = errors.New("idempotency: the operation ran, but its answer has expired")
+	// ErrUnknownPhase: an earlier attempt completed a phase that the current
+	// code does not have, or does not have at this position.
+	ErrUnknownPhase = errors.New("idempotency: an earlier attempt completed a phase that this code does not have at this position")
+	// ErrCorrupt: the key's record cannot be decoded: it is damaged, or written
+	// by a newer version. Nothing runs under the key.
+	ErrCorrupt = errors.New("idempotency: the record cannot be decoded")
+	// ErrStore: the store failed, not the handler. Unless stated otherwise,
+	// nothing has run, or everything was rolled back.
 	ErrStore = errors.New("idempotency: the store failed")
 )
 
-// InProgressError is [waybill.ErrInProgress] with the time after which asking again makes sense.
+// InProgressError is a [waybill.ErrInProgress] with a delay for the next try.
 type InProgressError struct {
-	// RetryAfter is what is left of the other's lease; less if it is likely to be done sooner.
+	// RetryAfter is the remaining lease of the other run; shorter if that run
+	// is likely to end sooner.
 	RetryAfter time.Duration
 }
 
@@ -36,18 +44,18 @@ func (e *InProgressError) Error() string { return "idempotency: " + waybill.ErrI
 // Is makes it a [waybill.ErrInProgress].
 func (e *InProgressError) Is(target error) bool { return target == waybill.ErrInProgress }
 
-// NoResultError says that a key has run, and that its answer cannot be given again: [ErrResultUnavailable] or [ErrResultExpired]. Nothing runs
-// again.
+// NoResultError reports that the operation of a key ran, but its answer is not
+// available: [ErrResultUnavailable] or [ErrResultExpired]. Nothing runs again.
 type NoResultError struct {
-	// Ref names what was made, if the run said so.
+	// Ref is the reference that the run set, if any.
 	Ref string
-	// Expired: the answer was there once.
+	// Expired reports that the answer was stored and has expired.
 	Expired bool
 }
 
 func (e *NoResultError) Error() string { return e.Unwrap().Error() }
 
-// Unwrap returns which of the two it is.
+// Unwrap returns ErrResultExpired or ErrResultUnavailable.
 func (e *NoResultError) Unwrap() error {
 	if e.Expired {
 		return ErrResultExpired
@@ -55,5 +63,5 @@ func (e *NoResultError) Unwrap() error {
 	return ErrResultUnavailable
 }
 
-// storeError says that the store failed, and at what.
+// storeError wraps an error of the store with the failed operation.
 func storeError(what string, err error) error { return fmt.Errorf("%w: %s: %w", ErrStore, what, err) }

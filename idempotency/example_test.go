@@ -23,7 +23,8 @@ type orderPlaced struct {
 // PublicID makes the order's id the reference of its key.
 func (o orderPlaced) PublicID() string { return o.ID }
 
-// The order, its event, the key and the answer are committed together. Whoever asks again gets the same answer.
+// The order, its event, the key and the answer are committed together. A repeat
+// gets the same answer.
 func ExampleDoTx() {
 	ctx := context.Background()
 	db, _ := memstore.New(memstore.Config{})
@@ -49,7 +50,8 @@ func ExampleDoTx() {
 	//  false true
 }
 
-// A run that was cut off goes on after the last phase that was committed, and the outside service sees one key.
+// An interrupted run continues after the last committed phase, and the outside
+// service sees one key.
 func ExamplePhase() {
 	ctx := context.Background()
 	db, _ := memstore.New(memstore.Config{})

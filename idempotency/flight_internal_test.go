@@ -5,7 +5,8 @@ import (
 	"testing/synctest"
 )
 
-// TestAnEventThatHasHappened: whoever waits is told, whether he comes before or after.
+// TestAnEventThatHasHappened: a waiter is woken, whether it comes before or
+// after the event.
 func TestAnEventThatHasHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e event

@@ -14,7 +14,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestParallelDuplicatesShareOneClaim: whoever comes while this process is at the key costs the store nothing.
+// TestParallelDuplicatesShareOneClaim: a duplicate of a request in flight in
+// this process costs the store nothing.
 func TestParallelDuplicatesShareOneClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{})
@@ -40,7 +41,7 @@ func TestParallelDuplicatesShareOneClaim(t *testing.T) {
 		for range 10 {
 			all.Go(func() {
 				if res, err := idempotency.Do(t.Context(), k, waiting, never(t)); err != nil || !res.Replayed || res.Value != "v" {
-					t.Errorf("one who waits: %+v, %v", res, err)
+					t.Errorf("a waiting request: %+v, %v", res, err)
 				}
 			})
 		}
@@ -48,12 +49,13 @@ func TestParallelDuplicatesShareOneClaim(t *testing.T) {
 		close(release)
 		all.Wait()
 		if d.claims.Load() != 1 || d.finds.Load() != 0 {
-			t.Errorf("%d claims and %d looks for 31 requests", d.claims.Load(), d.finds.Load())
+			t.Errorf("%d claims and %d reads for 31 requests", d.claims.Load(), d.finds.Load())
 		}
 	})
 }
 
-// TestABurstOfRepeatsGetsTheAnswer: the claim that is under way tells nothing yet. Repeats wait for its outcome, and share it.
+// TestABurstOfRepeatsGetsTheAnswer: a claim in progress has no outcome yet.
+// Repeats wait for the outcome and share it.
 func TestABurstOfRepeatsGetsTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{})
@@ -81,7 +83,7 @@ func TestABurstOfRepeatsGetsTheAnswer(t *testing.T) {
 			t.Errorf("%d claims for the first and 20 repeats", n)
 		}
 		close(bodies)
-		for b := range bodies { // each has bytes of his own
+		for b := range bodies { // each has its own bytes
 			if string(b) != `"v"` {
 				t.Errorf("the body is %q", b)
 			}
@@ -97,7 +99,8 @@ func nil2(t *testing.T) func(context.Context) (idempotency.Answer, error) {
 	}
 }
 
-// TestAWrongRequestDoesNotSpoilTheRightOne: while the wrong one asks the store, the right one is not told that it conflicts.
+// TestAWrongRequestDoesNotSpoilTheRightOne: while the claim of a conflicting
+// request is in progress, the right request is not refused as a conflict.
 func TestAWrongRequestDoesNotSpoilTheRightOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{})
@@ -127,7 +130,7 @@ func TestAWrongRequestDoesNotSpoilTheRightOne(t *testing.T) {
 	})
 }
 
-// TestTheLeaderGivesUp: his context is not the others'.
+// TestTheLeaderGivesUp: the leader's context does not affect the others.
 func TestTheLeaderGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{})
@@ -148,14 +151,14 @@ func TestTheLeaderGivesUp(t *testing.T) {
 		synctest.Wait()
 		all.Go(func() {
 			if res, err := idempotency.Do(t.Context(), k, req, value("v")); err != nil || res.Value != "v" {
-				t.Errorf("who came after him: %+v, %v", res, err)
+				t.Errorf("the request after the leader: %+v, %v", res, err)
 			}
 		})
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
 		all.Go(func() {
 			if _, err := idempotency.Do(ctx, k, req, never(t)); !errors.Is(err, context.Canceled) {
-				t.Errorf("one who did not wait for the claim: %v", err)
+				t.Errorf("a request that did not wait for the claim: %v", err)
 			}
 		})
 		synctest.Wait()
@@ -167,7 +170,7 @@ func TestTheLeaderGivesUp(t *testing.T) {
 	})
 }
 
-// TestWaiting: for somebody of this process, and of another one.
+// TestWaiting: for a run in this process, and in another one.
 func TestWaiting(t *testing.T) {
 	for _, elsewhere := range []bool{false, true} {
 		for _, way := range []string{"Do", "DoTx"} {
@@ -204,14 +207,14 @@ func waiting(t *testing.T, way string, elsewhere bool) {
 	run(req.Key, 10*time.Second, nil)
 	began := time.Now()
 	if res, err := do(t.Context(), mine, req, never(t)); err != nil || !res.Replayed || res.Value != "theirs" || time.Since(began) > 11*time.Second {
-		t.Errorf("he succeeds: %+v, %v after %v", res, err, time.Since(began))
+		t.Errorf("the run succeeds: %+v, %v after %v", res, err, time.Since(began))
 	}
 
 	req.Key = "fails"
 	run(req.Key, 10*time.Second, errBoom)
 	began = time.Now()
 	if res, err := do(t.Context(), mine, req, value("mine")); err != nil || res.Replayed || res.Value != "mine" || time.Since(began) > 11*time.Second {
-		t.Errorf("he fails: %+v, %v after %v", res, err, time.Since(began))
+		t.Errorf("the run fails: %+v, %v after %v", res, err, time.Since(began))
 	}
 
 	req.Key = "takes long"
@@ -219,7 +222,7 @@ func waiting(t *testing.T, way string, elsewhere bool) {
 	run(req.Key, 10*time.Second, nil)
 	began = time.Now()
 	if _, err := do(t.Context(), mine, req, never(t)); !errors.Is(err, waybill.ErrInProgress) || time.Since(began) != req.WaitMax {
-		t.Errorf("he takes too long: %v after %v", err, time.Since(began))
+		t.Errorf("the run takes too long: %v after %v", err, time.Since(began))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -233,10 +236,11 @@ func waiting(t *testing.T, way string, elsewhere bool) {
 		t.Errorf("the store fails: %v", err)
 	}
 	d.find = nil
-	<-time.After(10 * time.Second) // he is done
+	<-time.After(10 * time.Second) // the run has ended
 }
 
-// TestOneOfThoseWhoWaitRuns: and if he fails, the next; until one succeeds.
+// TestOneOfThoseWhoWaitRuns: if a run fails, the next waiting request runs;
+// until one succeeds.
 func TestOneOfThoseWhoWaitRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{})

@@ -15,14 +15,16 @@ import (
 	"github.com/waybillhq/waybill/idempotency/jcs"
 )
 
-// Hash is the fingerprint of a request: "v1:" and 64 lower-case hexadecimal digits. Two requests under one key must have the same
-// Hash, else the second is refused. The version is stored with it, so that a later version never takes an old record for a mismatch.
+// Hash is the fingerprint of a request: "v1:" and 64 lowercase hexadecimal
+// digits. Two requests with the same key must have the same Hash, or the second
+// is refused. The version is stored with the hash, so that a later version
+// never mistakes an old record for a mismatch.
 type Hash string
 
-// hashVersion begins every Hash, and goes into the digest, too.
+// hashVersion is the prefix of every Hash, and is part of the digest, too.
 const hashVersion = "v1:"
 
-// Valid reports whether h looks like a Hash.
+// Valid reports whether h has the form of a Hash.
 func (h Hash) Valid() bool {
 	digits, ok := strings.CutPrefix(string(h), hashVersion)
 	if !ok || len(digits) != 2*sha256.Size {
@@ -36,13 +38,18 @@ func (h Hash) Valid() bool {
 	return true
 }
 
-// HashJSON returns the hash of what v is in JSON. It does not depend on the order of names, on white space, or on how strings and numbers are
-// spelled (RFC 8785); nothing else is left out, so pass only what matters: a retry must not differ by a timestamp or a trace id.
+// HashJSON returns the hash of v encoded as JSON. The hash does not depend on
+// the order of names, on white space, or on the spelling of strings and numbers
+// (RFC 8785). All other content counts, so pass only the content that defines
+// the operation: a retry must not differ by a timestamp or a trace id.
 //
-// A [json.RawMessage] is taken as it is. If it is not JSON that can be canonicalised without loss (a name twice, a number that a float64
-// cannot hold, …), its bytes are hashed as they are: two spellings of one request may then look different, two requests never look alike.
+// A [json.RawMessage] is used unchanged. If it is not JSON that can be
+// canonicalized without loss (a duplicate name, a number that a float64 cannot
+// hold, …), its bytes are hashed: two spellings of one request may then get
+// different hashes, but two different requests never get the same one.
 //
-// A string in v that is not valid UTF-8 is an error, because JSON could not tell it from another such string.
+// A string in v that is not valid UTF-8 is an error, because JSON encodes all
+// such strings alike.
 func HashJSON(v any) (Hash, error) {
 	text, err := toJSON(v)
 	if err != nil {
@@ -53,18 +60,20 @@ func HashJSON(v any) (Hash, error) {
 	return d.sum(), nil
 }
 
-// HashFields returns the hash of some fields of a struct, or of a pointer to one: those that decide what the request means. They are named
-// as in JSON: by their tag, else by their Go name. An unknown name is an error, as is none at all.
+// HashFields returns the hash of the named fields of a struct, or of a pointer
+// to one: the fields that define the operation. Fields have their JSON names:
+// the tag, or else the Go name. An unknown name is an error, and so is an empty
+// list.
 func HashFields(v any, fields ...string) (Hash, error) {
 	if len(fields) == 0 {
-		return "", errors.New("idempotency: HashFields needs at least one field")
+		return "", errors.New("idempotency: HashFields: no fields")
 	}
 	s := reflect.ValueOf(v)
 	for s.Kind() == reflect.Pointer && !s.IsNil() {
 		s = s.Elem()
 	}
 	if s.Kind() != reflect.Struct {
-		return "", fmt.Errorf("idempotency: HashFields needs a struct, not %T", v)
+		return "", fmt.Errorf("idempotency: HashFields: %T is not a struct", v)
 	}
 	byName := map[string]reflect.StructField{}
 	for _, f := range reflect.VisibleFields(s.Type()) {
@@ -75,7 +84,7 @@ func HashFields(v any, fields ...string) (Hash, error) {
 		if name == "" {
 			name = f.Name
 		}
-		// The shallower field wins, as in JSON.
+		// The shallower field wins, as in encoding/json.
 		if old, ok := byName[name]; !ok || len(f.Index) < len(old.Index) {
 			byName[name] = f
 		}
@@ -84,9 +93,10 @@ func HashFields(v any, fields ...string) (Hash, error) {
 	for _, name := range fields {
 		f, ok := byName[name]
 		if !ok {
-			return "", fmt.Errorf("idempotency: %s has no field %q in JSON", s.Type(), name)
+			return "", fmt.Errorf("idempotency: HashFields: %s has no JSON field %q", s.Type(), name)
 		}
-		value, err := s.FieldByIndexErr(f.Index) // a nil embedded pointer has no fields
+		// A nil embedded pointer has no fields.
+		value, err := s.FieldByIndexErr(f.Index)
 		if err != nil {
 			chosen[name] = nil
 			continue
@@ -96,7 +106,7 @@ func HashFields(v any, fields ...string) (Hash, error) {
 	return HashJSON(chosen)
 }
 
-// toJSON returns v as JSON text.
+// toJSON encodes v as JSON.
 func toJSON(v any) ([]byte, error) {
 	if raw, ok := v.(json.RawMessage); ok {
 		return raw, nil
@@ -106,12 +116,13 @@ func toJSON(v any) ([]byte, error) {
 		return nil, fmt.Errorf("idempotency: hash: %w", err)
 	}
 	if replaced(text) {
-		return nil, fmt.Errorf("idempotency: hash: a string in %T is not valid UTF-8, and JSON would hide which", v)
+		return nil, fmt.Errorf("idempotency: hash: a string in %T is not valid UTF-8", v)
 	}
 	return text, nil
 }
 
-// replaced reports whether json.Marshal met invalid UTF-8: only then does it write U+FFFD as an escape.
+// replaced reports whether json.Marshal replaced invalid UTF-8: only then does
+// it write U+FFFD as an escape.
 func replaced(text []byte) bool {
 	for i := 0; ; {
 		at := bytes.Index(text[i:], []byte(`\ufffd`))
@@ -120,17 +131,19 @@ func replaced(text []byte) bool {
 		}
 		i += at
 		before := len(text[:i]) - len(bytes.TrimRight(text[:i], `\`))
-		if before%2 == 0 { // else the backslash itself is what was escaped
+		if before%2 == 0 { // otherwise the backslash itself was escaped
 			return true
 		}
 		i++
 	}
 }
 
-// digest is a hash over fields that cannot run into each other: each has its length in front.
+// digest is a hash over length-prefixed fields, so that fields cannot run into
+// each other.
 type digest struct{ hash.Hash }
 
-// newDigest begins a digest for one purpose, so that hashes for different purposes never meet.
+// newDigest starts a digest for one purpose, so that hashes for different
+// purposes never collide.
 func newDigest(purpose string) digest {
 	d := digest{sha256.New()}
 	d.field([]byte("waybill idempotency " + hashVersion + purpose))
@@ -150,7 +163,8 @@ func (d digest) number(n int) {
 	_, _ = d.Write(b[:])
 }
 
-// json adds a JSON text: its canonical form where that loses nothing, else its bytes, under another name.
+// json adds a JSON text: its canonical form if that is lossless, otherwise its
+// bytes under another label.
 func (d digest) json(text []byte) {
 	if canonical, err := jcs.Exact(text); err == nil {
 		d.text("json")

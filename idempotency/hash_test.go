@@ -19,7 +19,8 @@ func hashJSON(t testing.TB, v any) idempotency.Hash {
 	return h
 }
 
-// These are in databases: a change of the way they are made needs another version.
+// Databases contain these hashes: another way to compute them needs another
+// version.
 func TestHashesStayAsTheyAre(t *testing.T) {
 	got := map[string]idempotency.Hash{
 		"json": hashJSON(t, map[string]any{"b": 1, "a": "é"}),
@@ -52,7 +53,7 @@ func TestHashJSONFollowsTheMeaning(t *testing.T) {
 		{`9007199254740992`},
 		{`1e-400`},
 		{"\"\u00e9\""},
-		{"\"e\u0301\""}, // no normalisation
+		{"\"e\u0301\""}, // no normalization
 		{`{"a":1,"a":2}`},
 		{`{"a":2}`},
 		{"\"\xff\""},
@@ -86,7 +87,7 @@ func TestHashJSONRefusesWhatItCannotTellApart(t *testing.T) {
 			t.Errorf("%v: %s", v, h)
 		}
 	}
-	for _, v := range []any{"\ufffd", `\ufffd`, `\\ufffd`} { // these are what they are
+	for _, v := range []any{"\ufffd", `\ufffd`, `\\ufffd`} { // these are valid
 		hashJSON(t, v)
 	}
 }
@@ -116,7 +117,7 @@ func TestHashFields(t *testing.T) {
 		return h
 	}
 	if of(a, fields...) != of(&b, "Note", "quantity", "sku", "tenant") {
-		t.Error("what was not chosen makes a difference, or the order does")
+		t.Error("an unselected field or the order makes a difference")
 	}
 	seen := map[idempotency.Hash]bool{of(a, fields...): true}
 	for _, change := range []func(o *order){
@@ -182,7 +183,8 @@ func TestHashRequestFollowsTheMeaning(t *testing.T) {
 		{body(form, []byte("a=2&a=1"))},
 		{body(multi+"x", parts("x", "1")), body(multi+`"y y"`, parts("y y", "1"))},
 		{body(multi+"x", parts("x", "2"))},
-		{body(multi+"x", bytes.TrimSuffix(parts("x", "1"), []byte("--\r\n")))}, // cut off
+		// Truncated.
+		{body(multi+"x", bytes.TrimSuffix(parts("x", "1"), []byte("--\r\n")))},
 		{body(multi+"x", append([]byte("preamble\r\n"), parts("x", "1")...))},
 		{body(multi+"x", append(parts("x", "1"), "epilogue"...))},
 	}
@@ -201,7 +203,8 @@ func TestHashRequestFollowsTheMeaning(t *testing.T) {
 	}
 }
 
-// FuzzHashRequest: where two bodies of the same type get the same hash, a parser of that type finds the same in them; and nothing panics.
+// FuzzHashRequest: if two bodies of the same type get the same hash, a parser
+// of that type finds the same content in them; and nothing panics.
 func FuzzHashRequest(f *testing.F) {
 	f.Add("a=1", "a=1", "application/json", []byte(`{"a":1}`), []byte(`{"a":1.0}`))
 	f.Add("a=1&b=2", "b=2&a=1", "multipart/form-data; boundary=x", []byte("--x\r\n\r\n1\r\n--x--"), []byte("--x\r\n\r\n2\r\n--x--"))
@@ -217,7 +220,7 @@ func FuzzHashRequest(f *testing.F) {
 			t.Errorf("%q and %q look alike as %q", a, b, contentType)
 		}
 		if bytes.Equal(a, b) && q1 == q2 && x != y {
-			t.Errorf("%q is not like itself", a)
+			t.Errorf("%q does not equal itself", a)
 		}
 	})
 }

@@ -13,24 +13,29 @@ import (
 	"strings"
 )
 
-// RequestContent is what an HTTP request asks for: everything that decides its meaning, and nothing that changes from one try to the next,
-// such as hosts, credentials and trace headers.
+// RequestContent is the content of an HTTP request that defines its meaning,
+// without parts that change between tries, such as hosts, credentials and trace
+// headers.
 type RequestContent struct {
 	Method string
-	// Operation is what the route is called, and Path the path that was asked for.
+	// Operation is the name of the route, and Path the requested path.
 	Operation, Path string
-	// Query is the query as it was sent.
+	// Query is the raw query.
 	Query string
 	// ContentType and ContentEncoding are the values of these headers.
 	ContentType, ContentEncoding string
 	Body                         []byte
-	// Digest stands for a body that is too large to be read beforehand: what a trusted party says about it. Body is not looked at then.
+	// Digest replaces a body that is too large to be read in advance: a digest
+	// of the body from a trusted source. Body is ignored then.
 	Digest string
 }
 
-// HashRequest returns the hash of an HTTP request. Two requests get the same one if they mean the same: the order of different names in the
-// query and in forms does not matter, nor how JSON is written, nor the boundary of a multipart body. What cannot be read for certain is
-// hashed byte by byte: two spellings of one request may then look different, two requests never look alike.
+// HashRequest returns the hash of an HTTP request. Requests with the same
+// meaning get the same hash: the order of different names in queries and forms
+// does not matter, nor the formatting of JSON, nor the boundary of a multipart
+// body. Content that cannot be parsed reliably is hashed byte by byte: two
+// spellings of one request may then get different hashes, but two different
+// requests never get the same one.
 func HashRequest(r RequestContent) Hash {
 	d := newDigest("request")
 	d.text(r.Method)
@@ -62,7 +67,8 @@ func HashRequest(r RequestContent) Hash {
 	return d.sum()
 }
 
-// mediaType returns the media type in lower case, and its parameters; what is none is returned as it is.
+// mediaType returns the media type in lower case, and its parameters. An
+// invalid header is returned unchanged.
 func mediaType(header string) (string, map[string]string) {
 	media, params, err := mime.ParseMediaType(header)
 	if err != nil {
@@ -71,7 +77,8 @@ func mediaType(header string) (string, map[string]string) {
 	return media, params
 }
 
-// parameters adds those of a media type. The boundary is different each time; that JSON is UTF-8 needs no saying.
+// parameters adds the parameters of a media type, except for the boundary,
+// which differs each time, and the charset of JSON if it is UTF-8.
 func (d digest) parameters(params map[string]string, media string) {
 	params = maps.Clone(params)
 	if strings.HasPrefix(media, "multipart/") {
@@ -87,7 +94,8 @@ func (d digest) parameters(params map[string]string, media string) {
 	}
 }
 
-// pairs adds names and values of a query or a form, sorted by name; values of one name stay in their order.
+// pairs adds the names and values of a query or a form, sorted by name; values
+// of the same name keep their order.
 func (d digest) pairs(encoded string) {
 	ps, err := parsePairs(encoded)
 	if err != nil {
@@ -105,10 +113,11 @@ func (d digest) pairs(encoded string) {
 
 type pair struct{ name, value string }
 
-// parsePairs is url.ParseQuery, but it keeps the order of values across names that are alike, and the first error ends it.
+// parsePairs is like url.ParseQuery, but keeps the order of values of the same
+// name, and stops at the first error.
 func parsePairs(encoded string) ([]pair, error) {
 	if strings.Contains(encoded, ";") {
-		return nil, errors.New("a semicolon separates pairs for some and not for others")
+		return nil, errors.New("ambiguous semicolon")
 	}
 	var ps []pair
 	for part := range strings.SplitSeq(encoded, "&") {
@@ -129,7 +138,7 @@ func parsePairs(encoded string) ([]pair, error) {
 	return ps, nil
 }
 
-// multipart adds the parts of a body, in their order, with their headers.
+// multipart adds the parts of a body, in order, with their headers.
 func (d digest) multipart(body []byte, boundary string) {
 	parts, err := parseParts(body, boundary)
 	if err != nil {
@@ -162,15 +171,16 @@ func parseParts(body []byte, boundary string) ([]part, error) {
 	if boundary == "" {
 		return nil, errors.New("no boundary")
 	}
-	// What stands before the first part and after the last is no part, but some handler may read it.
+	// Content before the first part and after the last belongs to no part, but
+	// a handler may read it.
 	end := bytes.LastIndex(body, []byte("--"+boundary+"--"))
 	if !bytes.HasPrefix(body, []byte("--"+boundary)) || end < 0 || len(bytes.TrimSpace(body[end:])) != len(boundary)+4 {
-		return nil, errors.New("not only parts")
+		return nil, errors.New("data outside of the parts")
 	}
 	r := multipart.NewReader(bytes.NewReader(body), boundary)
 	var parts []part
 	for {
-		// Not NextPart: it decodes quoted-printable, and hides that it did.
+		// Not NextPart, which decodes quoted-printable and hides that it did.
 		p, err := r.NextRawPart()
 		if err == io.EOF { //nolint:errorlint // a body that is cut off wraps io.EOF; only the bare one is the end
 			return parts, nil

@@ -29,11 +29,12 @@ type (
 
 var errBoom = errors.New("boom")
 
-// db is a store that can be told to fail, and does so when a context has ended.
+// db is a store with configurable failures, which also fails when a context has
+// ended.
 type db struct {
 	*memstore.Store[tx]
 	claims, ends, finds, renews atomic.Int64
-	// Each is called instead of the store's method, which it may call.
+	// Each replaces the store's method, and may call it.
 	commit func(next func() (store.CommitInfo, error)) (store.CommitInfo, error)
 	claim  func(next func() (store.KeyRecord, bool, error)) (store.KeyRecord, bool, error)
 	end    func(next func() (bool, error)) (bool, error)
@@ -61,7 +62,7 @@ func (s *session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	}
 	end, err := s.db.commit(next)
 	if err != nil && !errors.Is(err, waybill.ErrUncertain) {
-		_ = s.Rollback(ctx) // what a commit that fails has done
+		_ = s.Rollback(ctx) // as a failed commit does
 	}
 	return end, err
 }
@@ -143,7 +144,7 @@ func open(t *testing.T, cfg idempotency.Config) (*db, *keys) {
 	return d, another(t, d, cfg)
 }
 
-// another returns other keys over the same store, as another process has them.
+// another returns other keys over the same store, as in another process.
 func another(t *testing.T, d *db, cfg idempotency.Config) *keys {
 	t.Helper()
 	k, err := idempotency.New[tx](d, cfg)
@@ -187,7 +188,7 @@ func stateOf(t *testing.T, d *db, req idempotency.Request) (store.KeyRecord, boo
 	return rec, ok
 }
 
-// inTx makes a function of DoTx's shape.
+// inTx converts a function to the signature for DoTx.
 func inTx[R any](fn func(context.Context) (R, error)) func(context.Context, tx) (R, error) {
 	return func(ctx context.Context, _ tx) (R, error) { return fn(ctx) }
 }
@@ -221,14 +222,14 @@ func TestEveryWrongFieldIsNamed(t *testing.T) {
 		}
 	}
 	if _, err := idempotency.New[tx](nil, idempotency.Config{}); err == nil {
-		t.Error("no store is accepted")
+		t.Error("a nil store is accepted")
 	}
 	_, err1 := idempotency.Do[int](t.Context(), k, request(t, "k"), nil)
 	_, err2 := idempotency.DoTx[int](t.Context(), k, request(t, "k"), nil)
 	_, err3 := k.DoBytes(t.Context(), request(t, "k"), nil)
 	_, err4 := k.DoBytesTx(t.Context(), request(t, "k"), nil)
 	if err1 == nil || err2 == nil || err3 == nil || err4 == nil {
-		t.Error("no function is accepted")
+		t.Error("a nil function is accepted")
 	}
 }
 
@@ -266,12 +267,13 @@ func TestRefs(t *testing.T) {
 	if got := run("long", said(strings.Repeat("x", 256), nil)); got != "" {
 		t.Errorf("one that is too long: %q", got)
 	}
-	idempotency.SetRef(t.Context(), "nobody's") // harmless
+	idempotency.SetRef(t.Context(), "no run") // no effect
 	idempotency.MarkEffect(t.Context())
 	idempotency.DontStore(t.Context())
 }
 
-// TestAResultThatIsNoJSON: what ran must not run again because its result cannot be stored; what can be rolled back is.
+// TestAResultThatIsNoJSON: a run must not be repeated because its result cannot
+// be stored; a run in a transaction is rolled back.
 func TestAResultThatIsNoJSON(t *testing.T) {
 	var unkept []error
 	d, k := open(t, idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(_ string, err error) { unkept = append(unkept, err) }}})
@@ -279,7 +281,7 @@ func TestAResultThatIsNoJSON(t *testing.T) {
 	req := request(t, "do")
 	res, err := idempotency.Do(t.Context(), k, req, bad)
 	if err != nil || res.Value == nil || res.Unkept == nil || len(unkept) != 1 {
-		t.Errorf("got %+v, %v, told %v", res, err, unkept)
+		t.Errorf("got %+v, %v, reported %v", res, err, unkept)
 	}
 	_, err = idempotency.Do(t.Context(), k, req, bad)
 	var gone *idempotency.NoResultError
@@ -295,7 +297,8 @@ func TestAResultThatIsNoJSON(t *testing.T) {
 	}
 }
 
-// TestACorruptRecordRunsNothing: neither an answer that cannot be read, nor a state that nobody knows.
+// TestACorruptRecordRunsNothing: neither an answer that cannot be decoded, nor
+// an unknown state.
 func TestACorruptRecordRunsNothing(t *testing.T) {
 	d, k := open(t, idempotency.Config{})
 	req := request(t, "k")
@@ -312,13 +315,14 @@ func TestACorruptRecordRunsNothing(t *testing.T) {
 		return rec, ok, err
 	}
 	if _, err := idempotency.Do(t.Context(), k, req, never(t)); !errors.Is(err, idempotency.ErrCorrupt) || errors.Is(err, idempotency.ErrStore) {
-		t.Errorf("an unknown state: %v", err) // not one of the store: there is no point in trying again
+		// Not an error of the store: a retry would not help.
+		t.Errorf("an unknown state: %v", err)
 	}
 }
 
 func TestHooks(t *testing.T) {
-	type told struct{ what, err string }
-	var got []told
+	type report struct{ what, err string }
+	var got []report
 	hooks := observe.Hooks{
 		KeyRan: func(op string, took time.Duration, err error) {
 			if took < 0 || op != "ORDER_CREATE" {
@@ -328,9 +332,9 @@ func TestHooks(t *testing.T) {
 			if err != nil {
 				text = err.Error()
 			}
-			got = append(got, told{"ran", text})
+			got = append(got, report{"ran", text})
 		},
-		KeyRepeated: func(string) { got = append(got, told{"repeated", ""}) },
+		KeyRepeated: func(string) { got = append(got, report{"repeated", ""}) },
 		KeyRefused: func(_ string, why error) {
 			text := "?"
 			for _, known := range []error{waybill.ErrConflict, waybill.ErrInProgress} {
@@ -338,7 +342,7 @@ func TestHooks(t *testing.T) {
 					text = known.Error()
 				}
 			}
-			got = append(got, told{"refused", text})
+			got = append(got, report{"refused", text})
 		},
 	}
 	var log bytes.Buffer
@@ -366,24 +370,24 @@ func TestHooks(t *testing.T) {
 			defer func() { _ = recover() }()
 			do(request(t, "panic"+way), func(context.Context) (string, error) { panic(1) })
 		}()
-		want := []told{
+		want := []report{
 			{"ran", "boom"},
 			{"refused", waybill.ErrInProgress.Error()},
 			{"ran", ""},
 			{"repeated", ""},
 			{"refused", waybill.ErrConflict.Error()},
-			{"ran", "it panicked, or ended its goroutine"},
+			{"ran", "the function panicked or ended its goroutine"},
 		}
 		if len(got) != len(want) {
-			t.Fatalf("%s: told %v, want %v", way, got, want)
+			t.Fatalf("%s: reported %v, want %v", way, got, want)
 		}
 		for i := range want {
 			if got[i] != want[i] {
-				t.Errorf("%s: told %v, want %v", way, got[i], want[i])
+				t.Errorf("%s: reported %v, want %v", way, got[i], want[i])
 			}
 		}
 	}
-	// What is logged does not give keys away.
+	// Logs do not contain keys.
 	d.end = func(func() (bool, error)) (bool, error) { return false, errBoom }
 	_, _ = idempotency.Do(t.Context(), k, request(t, "my-secret-key"), value(""))
 	if !strings.Contains(log.String(), "sha256:") || strings.Contains(log.String(), "my-secret-key") {

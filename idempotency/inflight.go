@@ -8,33 +8,38 @@ import (
 	"time"
 )
 
-// flight is a request that this process is at. Others of the same key share what comes of it, and do not ask the store.
+// inflight is a request that is in flight in this process. Other requests with
+// the same key share its outcome and do not query the store.
 //
-// It is in the map from when it is entered until it has ended. Whoever comes meanwhile waits for claimed, which is one round trip of the
-// store away: only then is it known whether there is a run under the flight's hash, or a stored answer, or nothing at all. To answer
-// before would be wrong both ways: "in progress" for an answer that is stored, "conflict" because of a request that is itself the wrong one.
+// It is in the map from enter until leave. A request that arrives in between
+// waits for claimed, which takes one round trip of the store: only then is it
+// known whether there is a run with the same hash, a stored answer, or nothing
+// at all. An earlier answer could be wrong in both ways: "in progress" although
+// an answer is stored, or "conflict" with a request that is itself the
+// conflicting one.
 type inflight struct {
 	hash    Hash
 	claimed event // the outcome of the claim is known
-	ended   event // the request is over
+	ended   event // the request has ended
 
-	// These are set before claimed.
+	// Set before claimed.
 	taken, declined bool
-	reply           Reply // what the store said, if it was declined: others may share it
+	reply           Reply // the store's answer if declined; others may share it
 	err             error
 
-	until  atomic.Int64 // when the lease ends, in Unix nanoseconds
-	answer *Answer      // what was stored; set before ended
+	until  atomic.Int64 // end of the lease, in Unix nanoseconds
+	answer *Answer      // the stored answer; set before ended
 }
 
-// event happens once. It has a channel only if somebody waits for it, which for most requests nobody does.
+// event is a one-time event. It allocates its channel only when a goroutine
+// waits, which is rare.
 type event struct {
 	mu   sync.Mutex
 	over bool
 	done chan struct{}
 }
 
-// happen wakes who waits.
+// happen wakes the waiting goroutines.
 func (e *event) happen() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -44,7 +49,7 @@ func (e *event) happen() {
 	}
 }
 
-// happened returns a channel that is closed when it has.
+// happened returns a channel that is closed when the event has happened.
 func (e *event) happened() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -57,7 +62,8 @@ func (e *event) happened() <-chan struct{} {
 	return e.done
 }
 
-// enter returns the flight of a key, and whether the caller leads it: then he must leave it.
+// enter returns the inflight of a key, and whether the caller leads it: a
+// leader must call leave.
 func (k *Keys[T]) enter(req *Request) (*inflight, bool) {
 	id := req.id()
 	k.mu.Lock()
@@ -70,23 +76,24 @@ func (k *Keys[T]) enter(req *Request) (*inflight, bool) {
 	return f, true
 }
 
-// leave ends a flight. Its key is free before anybody is woken, so that one of them can lead the next.
+// leave ends an inflight. It frees the key before it wakes the waiting
+// requests, so that one of them can lead the next.
 func (k *Keys[T]) leave(req *Request, f *inflight) {
 	k.mu.Lock()
 	delete(k.flights, req.id())
 	k.mu.Unlock()
 	switch {
 	case f.taken:
-		k.habit.ran()
+		k.policy.ran()
 	case f.reply.Replayed:
-		k.habit.repeated()
-	case !f.declined: // the store failed: each finds out himself
+		k.policy.repeated()
+	case !f.declined: // the store failed: each request tries by itself
 		f.claimed.happen()
 	}
 	f.ended.happen()
 }
 
-// take says that the flight has the key.
+// take reports that the inflight holds the key.
 func (f *inflight) take(until time.Time) {
 	f.until.Store(until.UnixNano())
 	if !f.taken {
@@ -95,7 +102,7 @@ func (f *inflight) take(until time.Time) {
 	}
 }
 
-// decline says that it has not, and why.
+// decline reports that the inflight does not hold the key, and why.
 func (f *inflight) decline(reply Reply, err error) {
 	if !f.taken {
 		f.declined, f.reply, f.err = true, reply, err
@@ -103,10 +110,11 @@ func (f *inflight) decline(reply Reply, err error) {
 	}
 }
 
-// left is how long its lease will be.
+// left returns the remaining lease.
 func (f *inflight) left() time.Duration { return time.Until(time.Unix(0, f.until.Load())) }
 
-// follow waits for a flight that somebody else leads. With again, there is nothing to share.
+// follow waits for an inflight that another request leads. If again is set,
+// there is no outcome to share.
 func (e *invocation[T]) follow(ctx context.Context, f *inflight, until time.Time) (reply Reply, again bool, err error) {
 	select {
 	case <-f.claimed.happened():
@@ -124,7 +132,7 @@ func (e *invocation[T]) follow(ctx context.Context, f *inflight, until time.Time
 	return shared(f.reply), false, f.err
 }
 
-// awaitEnd waits for the end of a run, if the request waits at all.
+// awaitEnd waits for the end of a run, if the request has a WaitMax.
 func (e *invocation[T]) awaitEnd(ctx context.Context, f *inflight, until time.Time) (reply Reply, again bool, err error) {
 	left := time.Until(until)
 	if e.req.WaitMax == 0 || left <= 0 {
@@ -145,7 +153,7 @@ func (e *invocation[T]) awaitEnd(ctx context.Context, f *inflight, until time.Ti
 	}
 }
 
-// shared returns a reply whose bytes are the caller's own.
+// shared returns a reply with a copy of the bytes.
 func shared(r Reply) Reply {
 	r.Body = slices.Clone(r.Body)
 	return r

@@ -13,31 +13,33 @@ import (
 )
 
 const (
-	// busyDelay is when to ask again for a key that somebody is at who has no lease.
+	// busyDelay is the retry delay for a key that is claimed without a lease.
 	busyDelay = 200 * time.Millisecond
-	// recordTime bounds what is done for a run after its own context may have ended.
+	// recordTime bounds the work for a run after its own context may have
+	// ended.
 	recordTime = 10 * time.Second
-	// firstPause and longestPause are between two looks at a key that another process is at.
+	// firstPause and longestPause bound the pause between two reads of a key
+	// that another process holds.
 	firstPause   = 5 * time.Millisecond
 	longestPause = 500 * time.Millisecond
 )
 
-// effort is one request. Either fn or tx is set.
+// invocation is one request. Either fn or tx is set.
 type invocation[T any] struct {
 	k   *Keys[T]
 	req Request
 	fn  func(ctx context.Context) (Answer, error)
 	tx  func(ctx context.Context, tx T) (Answer, error)
-	ran bool // one of them was called
+	ran bool // fn or tx was called
 }
 
-// do answers the request, and tells the observer.
+// do answers the request and notifies the observer.
 func (e *invocation[T]) do(ctx context.Context) (Reply, error) {
 	if err := e.req.Validate(); err != nil {
 		return Reply{}, err
 	}
 	if e.k.runner.Inside(ctx) {
-		return Reply{}, e.wrap(fmt.Errorf("%w: the answer would be stored, and the transaction around it may still fail", waybill.ErrNested))
+		return Reply{}, e.wrap(fmt.Errorf("%w: the surrounding transaction may still fail after the answer is stored", waybill.ErrNested))
 	}
 	reply, err := e.answer(ctx)
 	switch o := &e.k.cfg.Observe; {
@@ -49,7 +51,7 @@ func (e *invocation[T]) do(ctx context.Context) (Reply, error) {
 	return reply, err
 }
 
-// answer tries until there is an answer, or WaitMax is over.
+// answer retries until there is an answer, or until WaitMax has passed.
 func (e *invocation[T]) answer(ctx context.Context) (reply Reply, err error) {
 	var until time.Time
 	if e.req.WaitMax > 0 {
@@ -74,7 +76,8 @@ func (e *invocation[T]) answer(ctx context.Context) (reply Reply, err error) {
 	}
 }
 
-// await returns when another process may be done with the key, or at until.
+// await returns when another process may have finished with the key, or at
+// until.
 func (e *invocation[T]) await(ctx context.Context, until time.Time, n int) error {
 	for ; ; n++ {
 		timer := time.NewTimer(min(backoff.After(firstPause, longestPause, n), time.Until(until)))
@@ -87,14 +90,14 @@ func (e *invocation[T]) await(ctx context.Context, until time.Time, n int) error
 		rec, there, err := e.k.db.FindKey(ctx, e.req.id())
 		switch {
 		case err != nil:
-			return e.wrap(storeError("looking", err))
+			return e.wrap(storeError("finding the key", err))
 		case !there || rec.State != store.KeyProcessing || !rec.LeaseUntil.After(rec.Now) || time.Until(until) <= 0:
 			return nil
 		}
 	}
 }
 
-// lead asks the store for the key, and runs what it stands for if it gets it.
+// lead claims the key, and runs the operation if the claim succeeds.
 func (e *invocation[T]) lead(ctx context.Context, f *inflight) (Reply, error) {
 	defer e.k.leave(&e.req, f)
 	if reply, stands, err := e.peek(ctx); stands || err != nil {
@@ -134,25 +137,27 @@ func (e *invocation[T]) claim() store.KeyClaim {
 	return claim
 }
 
-// unclaim gives a key back if a claim whose answer was lost did take it: nothing has run.
+// unclaim releases a key if a claim whose response was lost has taken it:
+// nothing has run.
 func (e *invocation[T]) unclaim(ctx context.Context, owner waybill.ID) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
 	rec, there, err := e.k.db.FindKey(ctx, e.req.id())
 	if err == nil && there && rec.State == store.KeyProcessing && rec.Owner == owner {
-		_, err = e.k.db.EndKey(ctx, store.KeyAttempt{KeyID: rec.KeyID, Owner: owner, Fence: rec.Fence}, e.failure(codeReleased, "the claim's answer was lost"))
+		_, err = e.k.db.EndKey(ctx, store.KeyAttempt{KeyID: rec.KeyID, Owner: owner, Fence: rec.Fence}, e.failure(codeReleased, "the response to the claim was lost"))
 	}
 	if err != nil {
-		e.warn(ctx, "waybill: a key may be held until its lease runs out", err)
+		e.warn(ctx, "waybill: a key may be held until its lease expires", err)
 	}
 }
 
-// detach returns a context for what must be done even though the caller has gone.
+// detach returns a context for work that must be done even if the caller has
+// gone.
 func detach(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 }
 
-// judge says what a record means that could not be taken.
+// judge returns the reply for a record that could not be taken.
 func (e *invocation[T]) judge(rec *store.KeyRecord) (Reply, error) {
 	if rec.Hash != string(e.req.Hash) {
 		return Reply{}, e.conflict()
@@ -167,14 +172,14 @@ func (e *invocation[T]) judge(rec *store.KeyRecord) (Reply, error) {
 		return Reply{}, e.wrap(ErrUnresolved)
 	case store.KeyProcessing:
 		return Reply{}, e.inProgress(rec.LeaseUntil.Sub(rec.Now))
-	case store.KeyFailed: // since it was looked at
+	case store.KeyFailed: // failed after it was read
 		return Reply{}, e.inProgress(busyDelay)
 	}
-	return Reply{}, e.wrap(fmt.Errorf("%w: its state is %d", ErrCorrupt, int(rec.State)))
+	return Reply{}, e.wrap(fmt.Errorf("%w: unknown state %d", ErrCorrupt, int(rec.State)))
 }
 
 func (e *invocation[T]) conflict() error {
-	return waybill.Permanent(e.wrap(fmt.Errorf("%w: use another key for another request", waybill.ErrConflict)))
+	return waybill.Permanent(e.wrap(fmt.Errorf("%w: use a new key for a new request", waybill.ErrConflict)))
 }
 
 func (e *invocation[T]) inProgress(left time.Duration) error {
@@ -182,7 +187,7 @@ func (e *invocation[T]) inProgress(left time.Duration) error {
 	return waybill.Later(left, e.wrap(&InProgressError{RetryAfter: left}))
 }
 
-// wrap says which key of which operation, without giving the key away.
+// wrap adds the operation and the hashed key to an error.
 func (e *invocation[T]) wrap(err error) error {
 	return fmt.Errorf("idempotency: %s: key %s: %w", e.req.Operation, hidden(e.req.Key), err)
 }
@@ -196,14 +201,14 @@ func (k *Keys[T]) warn(ctx context.Context, req *Request, what string, err error
 		slog.String("key", hidden(req.Key)), slog.String("error", err.Error()))
 }
 
-// What the code of a failure says.
+// Codes of failures.
 const (
 	codeFailed   = "failed"
 	codePanicked = "panicked"
 	codeReleased = "released"
 )
 
-// failure is how an attempt ends whose key may be taken again.
+// failure returns the end of an attempt whose key may be taken again.
 func (e *invocation[T]) failure(code, text string) store.KeyEnd {
 	return store.KeyEnd{State: store.KeyFailed, Code: code, Error: text, Answer: store.KeyAnswer{TTL: e.ttl()}}
 }
@@ -215,13 +220,14 @@ func (e *invocation[T]) ttl() time.Duration {
 	return e.k.cfg.TTL
 }
 
-// final returns the answer as it is stored, with the name of what was made. It is lost if it is too large.
+// final returns the answer as it is stored, with its reference. An answer that
+// is too large is marked as lost.
 func (e *invocation[T]) final(ctx context.Context, answer *Answer, said string) store.KeyAnswer {
 	if answer.Ref == "" {
 		answer.Ref = said
 	}
 	if len(answer.Ref) > maxRef {
-		e.warn(ctx, "waybill: the name of what was made is not stored", fmt.Errorf("it has %d bytes, and at most %d are allowed", len(answer.Ref), maxRef))
+		e.warn(ctx, "waybill: a reference was not stored", fmt.Errorf("reference has %d bytes, more than the maximum of %d", len(answer.Ref), maxRef))
 		answer.Ref = ""
 	}
 	out := store.KeyAnswer{Ref: answer.Ref, TTL: e.ttl(), Lost: answer.Lost}
@@ -237,7 +243,7 @@ func (e *invocation[T]) final(ctx context.Context, answer *Answer, said string) 
 	return out
 }
 
-// kept returns the answer for those who wait in this process.
+// kept returns the answer for requests that wait in this process.
 func kept(stored *store.KeyAnswer) *Answer {
 	if stored.Lost {
 		return nil
@@ -245,14 +251,14 @@ func kept(stored *store.KeyAnswer) *Answer {
 	return &Answer{Body: stored.Result, ContentType: stored.ContentType, Ref: stored.Ref}
 }
 
-// told tells the observer about a run.
-func (e *invocation[T]) told(began time.Time, err error) {
+// reportRun notifies the observer of a run.
+func (e *invocation[T]) reportRun(began time.Time, err error) {
 	if fn := e.k.cfg.Observe.KeyRan; fn != nil {
 		fn(e.req.Operation, time.Since(began), err)
 	}
 }
 
-// unkept tells about an answer that was not stored.
+// unkept reports an answer that was not stored.
 func (k *Keys[T]) unkept(ctx context.Context, req *Request, err error) {
 	k.warn(ctx, req, "waybill: an answer was not stored", err)
 	if fn := k.cfg.Observe.KeyUnkept; fn != nil {

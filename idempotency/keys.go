@@ -13,35 +13,42 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Config holds what may be tuned; its zero value is ready.
+// Config configures [Keys]. The zero value is valid.
 type Config struct {
-	// TTL is for how long a repeat gets the answer, from its completion, and for how long a key that failed remembers its request. Defaults
-	// to 24 h.
+	// TTL is how long a repeat gets the answer, counted from its completion,
+	// and how long a failed key remembers its request. Defaults to 24 h.
 	TTL time.Duration
-	// ResultTTL is for how long the answer itself is kept, if that is shorter: then a repeat is told that it ran, and no more. Defaults to
-	// as long as the record.
+	// ResultTTL is the retention of the answer itself, if shorter than TTL: a
+	// later repeat gets [ErrResultExpired]. Defaults to the retention of the
+	// record.
 	ResultTTL time.Duration
-	// Lease is for how long nobody else takes a key whose process has died. While [Do] runs it is renewed at a third of it. Defaults to 30 s.
+	// Lease is how long the key of a dead process stays claimed. [Do] renews
+	// the lease every third of it. Defaults to 30 s.
 	Lease time.Duration
-	// MaxExecution is for how long a run may take: then its context ends, and its lease is not renewed any more. Defaults to 15 minutes;
-	// negative: any time.
+	// MaxExecution is the maximum duration of a run: after it the run's context
+	// ends, and its lease is not renewed. Defaults to 15 minutes; negative: no
+	// limit.
 	MaxExecution time.Duration
-	// MaxResult is how large an answer may be to be kept, in bytes; what phases keep together, too. Defaults to 1 MiB; negative: any size.
+	// MaxResult is the maximum size of a stored answer, in bytes, and of all
+	// stored phase results together. Defaults to 1 MiB; negative: no limit.
 	MaxResult int
-	// PurgeInterval is how often [Keys.Run] removes what has expired, more or less. Defaults to 1 h; negative: never.
+	// PurgeInterval is the approximate interval between purges of expired
+	// records by [Keys.Run]. Defaults to 1 h; negative: never.
 	PurgeInterval time.Duration
-	// PurgeBatchSize is how many records it removes at a time. Defaults to 500.
+	// PurgeBatchSize is the maximum number of records per purge batch. Defaults
+	// to 500.
 	PurgeBatchSize int
-	// CountInterval is how often [Keys.Run] counts, if [Config.Observe] wants to know. Defaults to 30 s; negative: never.
+	// CountInterval is the interval at which [Keys.Run] counts keys, if
+	// [Config.Observe] has a hook for that. Defaults to 30 s; negative: never.
 	CountInterval time.Duration
-	// Observe is told what becomes of requests. Defaults to nothing.
+	// Observe receives the outcomes of requests. Defaults to no hooks.
 	Observe observe.Hooks
-	// Logger gets what nobody else is told. Defaults to [slog.Default];
+	// Logger receives background errors. Defaults to [slog.Default];
 	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
-// Validate returns what is wrong with the configuration: every field at once.
+// Validate returns an error that names every invalid field.
 func (c Config) Validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -57,9 +64,9 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	duration := func(d *time.Duration, usual time.Duration) {
+	duration := func(d *time.Duration, def time.Duration) {
 		if *d == 0 {
-			*d = usual
+			*d = def
 		}
 	}
 	duration(&c.TTL, 24*time.Hour)
@@ -79,23 +86,24 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Keys is the idempotency keys of one database. T is the type of its transactions. It is safe for concurrent use.
+// Keys manages the idempotency keys of one database. T is the type of its
+// transactions. It is safe for concurrent use.
 type Keys[T any] struct {
 	db      store.Keys[T]
-	peeker  store.KeyPeeker // the same, if it can
-	habit   peekPolicy
+	peeker  store.KeyPeeker // db, if it implements KeyPeeker
+	policy  peekPolicy
 	cfg     Config
 	runner  *txrun.Runner[T]
-	running atomic.Bool // Run
+	running atomic.Bool // whether Run is active
 
 	mu      sync.Mutex
-	flights map[store.KeyID]*inflight // what this process is at
+	flights map[store.KeyID]*inflight // requests in flight in this process
 }
 
-// New returns keys over a store. It does not touch the database.
+// New returns keys over a store. It does not access the database.
 func New[T any](db store.Keys[T], cfg Config) (*Keys[T], error) {
 	if db == nil {
-		return nil, errors.New("idempotency: the store is nil")
+		return nil, errors.New("idempotency: store is nil")
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("idempotency: %w", err)

@@ -14,7 +14,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestHeartbeat: the lease is renewed at a third of it, for as long as the run takes.
+// TestHeartbeat: the lease is renewed every third of it, as long as the run
+// takes.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{}) // 30 s
@@ -44,8 +45,9 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
-// TestALeaseIsLost: when the store says so, at once; when it says nothing, as soon as the lease has run out. A store that comes back in time
-// changes nothing.
+// TestALeaseIsLost: immediately when the store reports it; without an answer
+// from the store, as soon as the lease has expired. A store that recovers in
+// time changes nothing.
 func TestALeaseIsLost(t *testing.T) {
 	for name, tc := range map[string]struct {
 		renew func(n int64, next func() (bool, error)) (bool, error)
@@ -87,7 +89,7 @@ func TestALeaseIsLost(t *testing.T) {
 	}
 }
 
-// TestMaxExecution: the context ends, and the key is not kept for who does not listen.
+// TestMaxExecution: the context ends, and a run that ignores it loses the key.
 func TestMaxExecution(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{MaxExecution: time.Minute})
@@ -114,7 +116,7 @@ func TestMaxExecution(t *testing.T) {
 			return "mine", nil
 		})
 		if err != nil || !res.Replayed || res.Value != "the other's" {
-			t.Errorf("the stubborn one: %+v, %v", res, err)
+			t.Errorf("the run that ignores its context: %+v, %v", res, err)
 		}
 		_, k = open(t, idempotency.Config{MaxExecution: -1})
 		res, err = idempotency.Do(t.Context(), k, request(t, "k"), func(ctx context.Context) (string, error) {
@@ -127,7 +129,8 @@ func TestMaxExecution(t *testing.T) {
 	})
 }
 
-// TestALateRunWhoseKeyIsAnothers: the key expired meanwhile, and stands for another request now. Its answer is not this one's.
+// TestALateRunWhoseKeyIsAnothers: the key expired in the meantime, and belongs
+// to another request now. The late run does not get that answer.
 func TestALateRunWhoseKeyIsAnothers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{})
@@ -162,12 +165,13 @@ func TestALateRunWhoseKeyIsAnothers(t *testing.T) {
 			return "late", nil
 		})
 		if !errors.Is(err, waybill.ErrLeaseLost) || !errors.Is(err, errBoom) {
-			t.Errorf("when nobody can look: %v", err)
+			t.Errorf("when the key cannot be read: %v", err)
 		}
 	})
 }
 
-// TestALateRunLeavesNothing: it gets what its successor has stored, and nothing of its own shows through.
+// TestALateRunLeavesNothing: a late run returns the answer of its successor,
+// without any part of its own.
 func TestALateRunLeavesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{})
@@ -188,7 +192,8 @@ func TestALateRunLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestRunCleans: about every interval, batch by batch, and soon after the start; a failure is no reason to stop.
+// TestRunCleans: about once per interval, batch by batch, and soon after the
+// start; a failure does not stop it.
 func TestRunCleans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var purged, counted int
@@ -226,7 +231,7 @@ func TestRunCleans(t *testing.T) {
 		go func() { done <- k.Run(ctx) }()
 		synctest.Wait()
 		if err := k.Run(ctx); err == nil {
-			t.Error("a second Run runs")
+			t.Error("a second Run was accepted")
 		}
 		<-time.After(10 * time.Hour)
 		cancel()
@@ -237,20 +242,20 @@ func TestRunCleans(t *testing.T) {
 			t.Errorf("%d were removed, in batches of %v", purged, limits[:min(len(limits), 5)])
 		}
 		if len(times) < 6 || len(times) > 22 || times[0].Sub(began) > 2*time.Minute {
-			t.Errorf("it came %d times in ten hours", len(times))
+			t.Errorf("%d purges in ten hours", len(times))
 		}
 		if counted < 700 || counted > 2500 {
-			t.Errorf("it counted %d times in ten hours", counted)
+			t.Errorf("%d counts in ten hours", counted)
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := k.Run(ctx); err != nil { // the first is over
+		if err := k.Run(ctx); err != nil { // the first Run has ended
 			t.Error(err)
 		}
 	})
 }
 
-// TestRunWithNothingToDo: it waits for its end.
+// TestRunWithNothingToDo: Run waits for the end of its context.
 func TestRunWithNothingToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, k := open(t, idempotency.Config{PurgeInterval: -1, CountInterval: -1})

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Whoever is told to come back is told when: at once would be a busy loop.
+// A refusal as in progress has a retry delay: zero would be a busy loop.
 func TestInProgressHasADelay(t *testing.T) {
 	e := &invocation[int]{k: &Keys[int]{}, req: Request{Operation: "o", Key: "k"}}
 	for left, want := range map[time.Duration]time.Duration{
@@ -22,7 +22,7 @@ func TestInProgressHasADelay(t *testing.T) {
 	}
 }
 
-// What is recorded after the caller has gone has ten seconds of its own.
+// Recording after the caller has gone has its own timeout of ten seconds.
 func TestDetachedWorkIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone, cancel := context.WithCancel(t.Context())

@@ -5,22 +5,26 @@ import (
 	"sync/atomic"
 )
 
-// habit guesses from the latest requests whether the next one is a repeat. A look before the claim makes a repeat as cheap as it can be, and is
-// wasted on a new key. What a wasted look costs is about half of what a claim that fails costs beyond a look, so looks pay when more than
-// every third request is a repeat: hence one step up for a new key, and two down for a repeat. It starts at the bottom: what a process
-// is asked first may be what the one before it did not answer.
+// peekPolicy predicts from the latest requests whether the next one is a
+// repeat. A peek before the claim makes a repeat as cheap as possible, and is
+// wasted on a new key. A wasted peek costs about half of the additional cost of
+// a failed claim, so peeks pay off if more than a third of the requests are
+// repeats: hence one step up for a new key, and two steps down for a repeat.
+// The counter starts at zero: the first requests of a process may be those that
+// its predecessor did not answer.
 type peekPolicy struct{ fresh atomic.Int32 }
 
 const (
-	// habitFresh is from where on the next request is expected to be new.
-	habitFresh = 16
-	// habitMost is as far as the past counts: nine repeats in a row outweigh any number of new keys.
-	habitMost = 32
+	// peekFresh is the count from which the next request is expected to be new.
+	peekFresh = 16
+	// peekMax is the maximum count: nine repeats in a row outweigh any number
+	// of new keys.
+	peekMax = 32
 )
 
-// Two that come at the same moment may count as one; it is a guess.
+// Two concurrent updates may count as one; the policy is a heuristic.
 func (h *peekPolicy) ran() {
-	if n := h.fresh.Load(); n < habitMost {
+	if n := h.fresh.Load(); n < peekMax {
 		h.fresh.Store(n + 1)
 	}
 }
@@ -31,18 +35,19 @@ func (h *peekPolicy) repeated() {
 	}
 }
 
-func (h *peekPolicy) expectsRepeat() bool { return h.fresh.Load() < habitFresh }
+func (h *peekPolicy) expectsRepeat() bool { return h.fresh.Load() < peekFresh }
 
-// peek answers from what is stored already, where the store can tell at little cost and it is worth a look. Without it, it is the claim that finds
-// the answer, at the cost of a round trip or two.
+// peek returns a stored answer, if the store can read one cheaply and the
+// policy expects a repeat. Without a peek the claim finds the answer, at the
+// cost of one or two round trips.
 func (e *invocation[T]) peek(ctx context.Context) (reply Reply, stands bool, err error) {
-	if p := e.k.peeker; p == nil || !p.PeekAlways() && !e.k.habit.expectsRepeat() {
+	if p := e.k.peeker; p == nil || !p.PeekAlways() && !e.k.policy.expectsRepeat() {
 		return Reply{}, false, nil
 	}
 	rec, stands, err := e.k.peeker.PeekKey(ctx, e.req.id())
 	switch {
 	case err != nil:
-		return Reply{}, false, e.wrap(storeError("looking", err))
+		return Reply{}, false, e.wrap(storeError("finding the key", err))
 	case stands:
 		reply, err = e.judge(&rec)
 	}

@@ -12,13 +12,17 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Phase runs a part of [Do] that is in the database, once for all attempts: what fn does in tx and its result, as JSON, are committed together. An
-// attempt that comes after one that got past it gets the stored result, and fn is not called.
+// Phase runs a part of [Do] in a database transaction, once for all attempts:
+// the writes of fn in tx and its result, as JSON, are committed together. A
+// later attempt gets the stored result, and fn is not called.
 //
-// Phases run one after the other, in the same order in every attempt, each under its own name. If an earlier attempt got past a phase that
-// is not the one asked for now, because the code is another, it is [ErrUnknownPhase]: nothing of it runs again. If somebody else has taken the
-// key over it is [waybill.ErrLeaseLost], and what fn did is rolled back. ctx must be the one that Do gave to its function. fn may be called
-// again if the database gives the transaction up because of others.
+// Phases run one after the other, in the same order in every attempt, each with
+// its own name. If an earlier attempt completed a different phase at this
+// position, because the code has changed, the error is [ErrUnknownPhase]: no
+// phase runs again. If another run has taken the key over, the error is
+// [waybill.ErrLeaseLost], and the writes of fn are rolled back. ctx must be the
+// context that Do passed to its function. fn may be called again if the
+// database aborts the transaction because of a conflict with others.
 func Phase[R, T any](ctx context.Context, k *Keys[T], name string, fn func(ctx context.Context, tx T) (R, error)) (R, error) {
 	return phase(ctx, k, name, func(a *attempt[T]) (value R, err error) {
 		err = a.save(ctx, name, func(ctx context.Context, tx T) (any, error) {
@@ -29,26 +33,34 @@ func Phase[R, T any](ctx context.Context, k *Keys[T], name string, fn func(ctx c
 	})
 }
 
-// Call is a [Phase] that is outside the database: a payment, another service. fn gets a key that is the same in every attempt, to pass on
-// ([DownstreamKey]); no transaction is open while it runs. Its result is stored afterwards.
+// Call is a [Phase] outside the database: a payment, or a call of another
+// service. fn gets a key that is the same in every attempt, to pass on to that
+// service ([DownstreamKey]); no transaction is open while fn runs. The result
+// is stored afterwards.
 //
-// A process that dies between the two leaves nothing stored, and the next attempt calls again, with the same key: the other side has to know it.
+// If the process dies between the call and the commit of its result, the next
+// attempt calls again with the same key: the other service must be idempotent
+// for that key.
 func Call[R, T any](ctx context.Context, k *Keys[T], name string, fn func(ctx context.Context, key string) (R, error)) (R, error) {
 	return phase(ctx, k, name, func(a *attempt[T]) (R, error) {
 		value, err := fn(ctx, a.downstream(name))
 		if err != nil {
 			return value, err
 		}
-		// It has happened, and is stored even though the caller has gone.
+		// The call has happened, so its result is stored even if the caller has
+		// gone.
 		ctx, cancel := detach(ctx)
 		defer cancel()
 		return value, a.save(ctx, name, func(context.Context, T) (any, error) { return value, nil })
 	})
 }
 
-// DownstreamKey returns a key to pass on to another service. It is the same in every attempt of the run of ctx, and another one for another
-// name, and after the record has expired: then the same request is a new one. It has the form of a UUID. ctx must be the one that [Do] gave to
-// its function; [DoTx] has none, because nothing of an attempt that failed is left.
+// DownstreamKey returns a key to pass on to another service. The key is the
+// same in every attempt of the run of ctx. It differs for another name, and
+// after the record has expired: the same request is then a new one. It has the
+// form of a UUID. ctx must be the context that [Do] passed to its function;
+// [DoTx] has no downstream keys, because a failed attempt leaves nothing
+// behind.
 func DownstreamKey(ctx context.Context, name string) (string, error) {
 	if n := noteFrom(ctx); n != nil {
 		if run, ok := n.run.(interface{ downstream(name string) string }); ok {
@@ -58,9 +70,10 @@ func DownstreamKey(ctx context.Context, name string) (string, error) {
 	return "", errNoRun
 }
 
-var errNoRun = errors.New("idempotency: this needs the context that Do gave to its function")
+var errNoRun = errors.New("idempotency: ctx is not the context that Do passed to its function")
 
-// downstream makes a key of what all attempts have in common: the record's names, and when it was made.
+// downstream derives a key from values that all attempts share: the record's
+// identity and its creation time.
 func (a *attempt[T]) downstream(name string) string {
 	h := sha256.New()
 	var n [8]byte
@@ -71,17 +84,17 @@ func (a *attempt[T]) downstream(name string) string {
 	}
 	var id waybill.ID
 	copy(id[:], h.Sum(nil))
-	id[6] = id[6]&0x0f | 0x80 // version 8: of our own making
+	id[6] = id[6]&0x0f | 0x80 // version 8: custom
 	id[8] = id[8]&0x3f | 0x80
 	return id.UUID()
 }
 
-// phases is how far the attempts of a key have come.
+// phases is the progress of the attempts of a key.
 type phases struct {
 	saved  []savedPhase
-	before int   // how many of them earlier attempts have saved
-	passed int   // how many of these this one has passed
-	broken error // this code is not the one that saved them
+	before int   // number of phases saved by earlier attempts
+	passed int   // number of those that this attempt has passed
+	broken error // set if other code saved the phases
 }
 
 type savedPhase struct {
@@ -91,39 +104,41 @@ type savedPhase struct {
 
 const maxPhase = 128
 
-// load reads what earlier attempts have saved.
+// load reads the phases saved by earlier attempts.
 func (p *phases) load(point store.KeyPoint) error {
 	if point.Name == "" {
 		return nil
 	}
 	err := json.Unmarshal(point.Data, &p.saved)
 	if err != nil || len(p.saved) == 0 || p.saved[len(p.saved)-1].Name != point.Name {
-		return fmt.Errorf("%w: what it saved at %q cannot be read", ErrUnknownPhase, point.Name)
+		return fmt.Errorf("%w: the data saved at %q cannot be decoded", ErrUnknownPhase, point.Name)
 	}
 	p.before = len(p.saved)
 	return nil
 }
 
-// complete returns an error if this code is not the one of earlier attempts. If it never asked for a phase that they have saved it may have
-// done something again, in its own way: an operator has to look.
+// complete returns an error if the current code differs from that of earlier
+// attempts. If the code skipped a saved phase, it may have repeated an effect
+// in another way: complete marks the run as having an effect, so that an
+// operator has to resolve the key.
 func (a *attempt[T]) complete() error {
 	p := &a.phases
 	if p.broken != nil || p.passed == p.before {
 		return p.broken
 	}
 	a.note.mark()
-	return a.wrap(fmt.Errorf("%w: %q was not asked for", ErrUnknownPhase, p.saved[p.passed].Name))
+	return a.wrap(fmt.Errorf("%w: saved phase %q was skipped", ErrUnknownPhase, p.saved[p.passed].Name))
 }
 
-// resume returns the result of a phase if an earlier attempt got past it.
+// resume returns the result of a phase if an earlier attempt completed it.
 func (p *phases) resume(name string) (json.RawMessage, bool, error) {
 	switch {
 	case p.broken != nil:
 		return nil, false, p.broken
 	case name == "" || len(name) > maxPhase:
-		return nil, false, fmt.Errorf("idempotency: a phase's name has 1 to %d bytes, and %q has %d", maxPhase, name, len(name))
+		return nil, false, fmt.Errorf("idempotency: phase name %q has %d bytes, not 1 to %d", name, len(name), maxPhase)
 	case p.passed < p.before && p.saved[p.passed].Name != name:
-		p.broken = fmt.Errorf("%w: it is %q, and %q was asked for", ErrUnknownPhase, p.saved[p.passed].Name, name)
+		p.broken = fmt.Errorf("%w: saved phase is %q, requested phase is %q", ErrUnknownPhase, p.saved[p.passed].Name, name)
 		return nil, false, p.broken
 	case p.passed < p.before:
 		p.passed++
@@ -131,13 +146,13 @@ func (p *phases) resume(name string) (json.RawMessage, bool, error) {
 	}
 	for _, s := range p.saved {
 		if s.Name == name {
-			return nil, false, fmt.Errorf("idempotency: a second phase %q in one run", name)
+			return nil, false, fmt.Errorf("idempotency: duplicate phase %q in one run", name)
 		}
 	}
 	return nil, false, nil
 }
 
-// phase returns the stored result of a phase, or that of run.
+// phase returns the stored result of a phase, or the result of run.
 func phase[R, T any](ctx context.Context, k *Keys[T], name string, run func(a *attempt[T]) (R, error)) (value R, err error) {
 	var none R
 	n := noteFrom(ctx)
@@ -152,7 +167,7 @@ func phase[R, T any](ctx context.Context, k *Keys[T], name string, run func(a *a
 		return none, a.wrap(fmt.Errorf("phase %q: %w", name, waybill.ErrNested))
 	}
 	if !a.phasing.TryLock() {
-		return none, a.wrap(fmt.Errorf("phase %q: another one is under way", name))
+		return none, a.wrap(fmt.Errorf("phase %q: another phase is running", name))
 	}
 	defer a.phasing.Unlock()
 	saved, there, err := a.phases.resume(name)
@@ -161,7 +176,7 @@ func phase[R, T any](ctx context.Context, k *Keys[T], name string, run func(a *a
 	}
 	if there {
 		if err := json.Unmarshal(saved, &value); err != nil {
-			a.phases.broken = fmt.Errorf("%w: the result of %q cannot be read: %w", ErrUnknownPhase, name, err)
+			a.phases.broken = fmt.Errorf("%w: the result of %q cannot be decoded: %w", ErrUnknownPhase, name, err)
 			return none, a.wrap(a.phases.broken)
 		}
 		return value, nil
@@ -172,7 +187,8 @@ func phase[R, T any](ctx context.Context, k *Keys[T], name string, run func(a *a
 	return value, nil
 }
 
-// save commits what fn does, and its result, if the attempt still holds the key.
+// save commits the writes of fn and its result, if the attempt still holds the
+// key.
 func (a *attempt[T]) save(ctx context.Context, name string, fn func(ctx context.Context, tx T) (any, error)) error {
 	var saved []savedPhase
 	err := a.k.runner.RunAgain(ctx, a.k.restartable, func(ctx context.Context, tx T) error {
@@ -182,7 +198,7 @@ func (a *attempt[T]) save(ctx context.Context, name string, fn func(ctx context.
 		}
 		result, err := json.Marshal(value)
 		if err != nil {
-			return a.wrap(fmt.Errorf("phase %q: its result is not stored, and it is rolled back: %w", name, err))
+			return a.wrap(fmt.Errorf("phase %q: rolled back, because its result cannot be encoded: %w", name, err))
 		}
 		saved = append(a.phases.saved[:len(a.phases.saved):len(a.phases.saved)], savedPhase{Name: name, Result: result})
 		data, err := json.Marshal(saved)
@@ -190,14 +206,14 @@ func (a *attempt[T]) save(ctx context.Context, name string, fn func(ctx context.
 			return err
 		}
 		if limit := a.k.cfg.MaxResult; limit > 0 && len(data) > limit {
-			return a.wrap(fmt.Errorf("phase %q: all results together have %d bytes, and MaxResult is %d", name, len(data), limit))
+			return a.wrap(fmt.Errorf("phase %q: all results together have %d bytes, more than MaxResult (%d)", name, len(data), limit))
 		}
 		if err := a.k.prove(ctx, tx); err != nil {
 			return err
 		}
 		ok, err := a.k.db.SavePoint(ctx, tx, a.key, store.KeyPoint{Name: name, Data: data})
 		if err == nil && !ok {
-			err = a.wrap(fmt.Errorf("phase %q is rolled back: %w", name, errLapsed))
+			err = a.wrap(fmt.Errorf("phase %q: rolled back: %w", name, errLapsed))
 		}
 		return err
 	})
@@ -210,7 +226,9 @@ func (a *attempt[T]) save(ctx context.Context, name string, fn func(ctx context.
 	return err
 }
 
-// savedAfterAll finds out what became of a commit whose answer was lost. If it cannot, the attempt fails, and the next one will see.
+// savedAfterAll reports whether a commit with an unknown outcome saved the
+// phase. If that cannot be determined, the attempt fails, and the next attempt
+// reads the record.
 func (a *attempt[T]) savedAfterAll(ctx context.Context, name string) bool {
 	ctx, cancel := detach(ctx)
 	defer cancel()

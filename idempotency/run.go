@@ -10,16 +10,17 @@ import (
 	"github.com/waybillhq/waybill/observe"
 )
 
-// Run removes what has expired, and counts if an observer wants to know, until
-// ctx ends; then it returns nil. What fails is tried again: the log says when
-// failures begin, once a minute that they go on, and when they are over. A
-// second Run at the same time is an error. Any number of processes may run it.
+// Run purges expired records, and counts keys if an observer has a hook for
+// that, until ctx ends; then it returns nil. Run retries failed operations: the
+// log reports the start of an outage, once a minute its continuation, and its
+// end. A second concurrent Run on the same Keys is an error. Any number of
+// processes may run it.
 func (k *Keys[T]) Run(ctx context.Context) error {
 	if !k.running.CompareAndSwap(false, true) {
-		return errors.New("idempotency: Run is running already")
+		return errors.New("idempotency: already running")
 	}
 	defer k.running.Store(false)
-	// A process that is often restarted cleans, too.
+	// A process that restarts often purges, too.
 	clean, stopClean := timer(min(k.cfg.PurgeInterval, time.Minute))
 	defer stopClean()
 	counts := k.cfg.CountInterval
@@ -44,10 +45,12 @@ func (k *Keys[T]) Run(ctx context.Context) error {
 	}
 }
 
-// jittered returns about d, so that nodes do not all come at once.
+// jittered returns a random duration around d, so that nodes do not act at the
+// same time.
 func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// timer returns one that fires after about d, or never.
+// timer returns a timer that fires after about d, or never if d is not
+// positive.
 func timer(d time.Duration) (*time.Timer, func() bool) {
 	if d <= 0 {
 		return &time.Timer{}, func() bool { return true }
@@ -56,8 +59,9 @@ func timer(d time.Duration) (*time.Timer, func() bool) {
 	return t, t.Stop
 }
 
-// Purge removes the records that have expired and the answers that have outlived [Config.ResultTTL], now, and returns how many. It never touches a
-// key that is in progress or uncertain.
+// Purge removes expired records, and answers that have outlived
+// [Config.ResultTTL], and returns their number. It never touches a key that is
+// in progress or uncertain.
 func (k *Keys[T]) Purge(ctx context.Context) (int, error) {
 	sum := 0
 	for {
@@ -78,7 +82,7 @@ func (k *Keys[T]) Purge(ctx context.Context) (int, error) {
 	}
 }
 
-// count tells the observer how the keys stand.
+// count reports the number of keys by state to the observer.
 func (k *Keys[T]) count(ctx context.Context) error {
 	stats, err := k.db.KeyStats(ctx)
 	if err != nil {

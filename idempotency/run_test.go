@@ -14,8 +14,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestRunLogsAnOutageOnce: a line when the database is away, one a minute, and
-// one when it is back, however often Run counts and cleans.
+// TestRunLogsAnOutageOnce: one line when the database becomes unavailable, one
+// per minute, and one when it is back, however often Run counts and purges.
 func TestRunLogsAnOutageOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -40,8 +40,8 @@ func TestRunLogsAnOutageOnce(t *testing.T) {
 			t.Error(err)
 		}
 		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-		if len(lines) != 3 || !strings.Contains(lines[0], "fails, and is tried again") || !strings.Contains(lines[1], "still fails") ||
-			!strings.Contains(lines[2], "works again") || tries < 500 {
+		if len(lines) != 3 || !strings.Contains(lines[0], "fails and is retried") || !strings.Contains(lines[1], "still fails") ||
+			!strings.Contains(lines[2], "recovered") || tries < 500 {
 			t.Errorf("%d tries; the log of an outage of 100 s:\n%s", tries, log.String())
 		}
 	})

@@ -5,13 +5,14 @@ import (
 	"sync"
 )
 
-// note is what a handler says about its run. It travels in the handler's context.
+// runFlags holds the settings that a handler makes for its run. It is a value
+// of the handler's context.
 type runFlags struct {
 	mu        sync.Mutex
 	ref       string
 	effect    bool
 	dontStore bool
-	run       any // *attempt[T], of a run that has committed its claim
+	run       any // *attempt[T], if the run has committed its claim
 }
 
 type noteKey struct{}
@@ -21,7 +22,7 @@ func noteFrom(ctx context.Context) *runFlags {
 	return n
 }
 
-// with changes the note of ctx, if there is one.
+// with changes the runFlags of ctx, if there are any.
 func with(ctx context.Context, change func(n *runFlags)) {
 	if n := noteFrom(ctx); n != nil {
 		n.mu.Lock()
@@ -30,31 +31,36 @@ func with(ctx context.Context, change func(n *runFlags)) {
 	}
 }
 
-// read returns what the handler has said so far.
+// read returns the current settings.
 func (n *runFlags) read() (ref string, effect, dontStore bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.ref, n.effect, n.dontStore
 }
 
-// restart forgets what was said in a transaction that is run again. What has happened outside stays.
+// restart resets the settings made in a transaction that is run again. Effects
+// outside the database stay marked.
 func (n *runFlags) restart() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ref, n.dontStore = "", false
 }
 
-// SetRef names what the run of ctx made, so that repeats get the name even if the answer cannot be kept: a public id, at most 255 bytes. A result
-// that has a PublicID method needs none. Outside a run it does nothing.
+// SetRef sets the reference of the run of ctx, such as a public id, at most 255
+// bytes. Repeats get the reference even if the answer cannot be stored. A
+// result with a PublicID method does not need it. Outside a run it does
+// nothing.
 func SetRef(ctx context.Context, ref string) {
 	with(ctx, func(n *runFlags) { n.ref = ref })
 }
 
-// MarkEffect says that from now on something has happened outside that must not happen twice. If the run of ctx then fails, its key
-// becomes uncertain: it is not run again until an operator decides. Outside a run it does nothing.
+// MarkEffect reports an effect outside the database that must not happen twice.
+// If the run of ctx then fails, its key becomes uncertain: it does not run
+// again until an operator resolves it. Outside a run it does nothing.
 //
-// It is kept in memory: of a process that dies after it nobody knows, and when the lease has run out a repeat runs again. What must survive
-// that goes into phases ([Phase], [Call]).
+// The mark is kept in memory: if the process dies, the mark is lost, and a
+// repeat runs again after the lease has expired. Effects that must survive a
+// crash belong in phases ([Phase], [Call]).
 func MarkEffect(ctx context.Context) {
 	if n := noteFrom(ctx); n != nil {
 		n.mark()
@@ -67,8 +73,9 @@ func (n *runFlags) mark() {
 	n.effect = true
 }
 
-// DontStore says that the answer of the run of ctx is not final: it goes to this caller only, and the key may be used again. A one-time code
-// that was mistyped is such an answer. Outside a run it does nothing.
+// DontStore marks the answer of the run of ctx as not final: only this caller
+// gets it, and the key may be used again. The answer to a mistyped one-time
+// code is an example. Outside a run it does nothing.
 func DontStore(ctx context.Context) {
 	with(ctx, func(n *runFlags) { n.dontStore = true })
 }

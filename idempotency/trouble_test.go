@@ -14,7 +14,9 @@ import (
 
 var errLost = fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
 
-// TestUncertainCommit: when the commit's answer is lost, the record says whether it is this run's. If it is not there, nothing is claimed.
+// TestUncertainCommit: if the response to the commit is lost, the record
+// decides whether it belongs to this run. Without a record, the outcome stays
+// uncertain.
 func TestUncertainCommit(t *testing.T) {
 	for _, committed := range []bool{true, false} {
 		t.Run(fmt.Sprint("committed ", committed), func(t *testing.T) {
@@ -33,22 +35,24 @@ func TestUncertainCommit(t *testing.T) {
 			case committed && (err != nil || res.Value != "mine" || res.Replayed):
 				t.Errorf("it is committed: %+v, %v", res, err)
 			case !committed && (!errors.Is(err, waybill.ErrUncertain) || errors.Is(err, idempotency.ErrUnresolved)):
-				t.Errorf("nobody knows: %v", err)
+				t.Errorf("the outcome is unknown: %v", err)
 			}
 			d.commit = nil
 			again, err := idempotency.DoTx(t.Context(), k, req, inTx(never(t)))
 			switch {
 			case committed && (err != nil || again.Value != "mine" || !again.Replayed):
 				t.Errorf("a repeat: %+v, %v", again, err)
-			case !committed && !errors.Is(err, waybill.ErrInProgress): // the session is still open, as a lost one is to the server
+			case !committed && !errors.Is(err, waybill.ErrInProgress):
+				// The session is still open, as a lost one is for the server.
 				t.Errorf("a repeat: %+v, %v", again, err)
 			}
 		})
 	}
 }
 
-// TestSomebodyElsesSuccess: the record of another run does not make an uncertain commit one's own.
-func TestSomebodyElsesSuccess(t *testing.T) {
+// TestAnotherRunsSuccess: the record of another run does not resolve an
+// uncertain commit as this run's.
+func TestAnotherRunsSuccess(t *testing.T) {
 	d, k := open(t, idempotency.Config{})
 	req := request(t, "k")
 	d.find = func(func() (store.KeyRecord, bool, error)) (store.KeyRecord, bool, error) {
@@ -60,8 +64,9 @@ func TestSomebodyElsesSuccess(t *testing.T) {
 	}
 }
 
-// TestRestarts: a transaction that the database gave up because of others is run again; not for ever. What the function said in the first
-// round is forgotten.
+// TestRestarts: a transaction that the database aborted because of a conflict
+// is run again, a limited number of times. Settings of the first round are
+// reset.
 func TestRestarts(t *testing.T) {
 	for _, at := range []string{"commit", "function"} {
 		d, k := open(t, idempotency.Config{})
@@ -91,7 +96,8 @@ func TestRestarts(t *testing.T) {
 				if err := collide(); err != nil {
 					return "", err
 				}
-			} else if calls == 1 { // what was not to be stored is not committed either
+			} else if calls == 1 {
+				// An answer that is not to be stored is not committed either.
 				return "", errCollided
 			}
 			return "v", nil
@@ -111,7 +117,8 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// TestNothingIsStoredOutsideTheTransaction: if the transaction has ended under the function, its answer must not be stored.
+// TestNothingIsStoredOutsideTheTransaction: if the transaction has ended under
+// the function, its answer must not be stored.
 func TestNothingIsStoredOutsideTheTransaction(t *testing.T) {
 	d, k := open(t, idempotency.Config{})
 	d.prove = func() error { return waybill.ErrTxDone }
@@ -131,18 +138,19 @@ func TestNothingIsStoredOutsideTheTransaction(t *testing.T) {
 	}
 }
 
-// TestPersistFails: the caller gets the answer, the key is not given back, and somebody is told.
+// TestPersistFails: the caller gets the answer, the key is not released, and
+// the failure is reported.
 func TestPersistFails(t *testing.T) {
-	var told []error
-	d, k := open(t, idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(_ string, err error) { told = append(told, err) }}})
+	var reported []error
+	d, k := open(t, idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(_ string, err error) { reported = append(reported, err) }}})
 	d.end = func(func() (bool, error)) (bool, error) { return false, errBoom }
 	req := request(t, "k")
 	res, err := idempotency.Do(t.Context(), k, req, value("v"))
 	if err != nil || res.Value != "v" || res.Replayed || !errors.Is(res.Unkept, errBoom) {
 		t.Errorf("got %+v, %v", res, err)
 	}
-	if len(told) != 1 || !errors.Is(told[0], errBoom) || !errors.Is(told[0], idempotency.ErrStore) {
-		t.Errorf("told %v", told)
+	if len(reported) != 1 || !errors.Is(reported[0], errBoom) || !errors.Is(reported[0], idempotency.ErrStore) {
+		t.Errorf("reported %v", reported)
 	}
 	if rec, _ := stateOf(t, d, req); rec.State != store.KeyProcessing {
 		t.Errorf("the record is %+v", rec)
@@ -152,7 +160,8 @@ func TestPersistFails(t *testing.T) {
 	}
 }
 
-// TestPersistIsTriedAgain: a store that stumbles keeps the answer, also when it did and its word was lost.
+// TestPersistIsTriedAgain: the answer is stored despite a temporary failure,
+// even if the store succeeded and its response was lost.
 func TestPersistIsTriedAgain(t *testing.T) {
 	for _, did := range []bool{false, true} {
 		d, k := open(t, idempotency.Config{})
@@ -180,7 +189,8 @@ func TestPersistIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestAClaimWhoseAnswerWasLost: nothing has run, and the key is not held until its lease runs out.
+// TestAClaimWhoseAnswerWasLost: nothing has run, and the key is not held until
+// its lease expires.
 func TestAClaimWhoseAnswerWasLost(t *testing.T) {
 	for _, did := range []bool{false, true} {
 		d, k := open(t, idempotency.Config{})
@@ -201,7 +211,8 @@ func TestAClaimWhoseAnswerWasLost(t *testing.T) {
 	}
 }
 
-// TestAPhaseWhoseCommitWasLost: the record says whether it is there; if not, the next attempt runs it.
+// TestAPhaseWhoseCommitWasLost: the record decides whether the phase is saved;
+// if not, the next attempt runs it.
 func TestAPhaseWhoseCommitWasLost(t *testing.T) {
 	for _, committed := range []bool{true, false} {
 		d, k := open(t, idempotency.Config{})
@@ -240,7 +251,7 @@ func TestAPhaseWhoseCommitWasLost(t *testing.T) {
 	}
 }
 
-// TestPhasesHaveALimit: what they remember together fits into the record.
+// TestPhasesHaveALimit: the results of all phases together fit into the record.
 func TestPhasesHaveALimit(t *testing.T) {
 	d, k := open(t, idempotency.Config{MaxResult: 100})
 	req := request(t, "k")
@@ -260,7 +271,7 @@ func TestPhasesHaveALimit(t *testing.T) {
 	}
 }
 
-// TestStoreErrors: they are told apart from the function's.
+// TestStoreErrors: errors of the store are distinct from those of the function.
 func TestStoreErrors(t *testing.T) {
 	d, k := open(t, idempotency.Config{})
 	d.commit = func(func() (store.CommitInfo, error)) (store.CommitInfo, error) { return store.CommitInfo{}, errBoom }
@@ -275,11 +286,12 @@ func TestStoreErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := idempotency.DoTx(ctx, k, request(t, "k"), inTx(never(t))); !errors.Is(err, context.Canceled) {
-		t.Errorf("a caller who has gone: %v", err)
+		t.Errorf("a caller that has gone: %v", err)
 	}
 }
 
-// TestTheCallerHasGone: what became of a run is recorded all the same, whatever it was.
+// TestTheCallerHasGone: the outcome of a run is recorded even if the caller has
+// gone, whatever the outcome.
 func TestTheCallerHasGone(t *testing.T) {
 	d, k := open(t, idempotency.Config{})
 	for name, tc := range map[string]struct {

@@ -11,18 +11,18 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// errStands says that the key could not be taken.
+// errRecordExists reports that the key could not be taken.
 type errRecordExists struct{ taken store.KeyTaken }
 
-func (*errRecordExists) Error() string { return "there is a record" }
+func (*errRecordExists) Error() string { return "a record exists" }
 
-// failedError is what the function returned.
+// failedError wraps an error of the function.
 type failedError struct{ error }
 
 func (e failedError) Unwrap() error { return e.error }
 
-// errReleased rolls a transaction back whose answer is not to be stored.
-var errReleased = errors.New("its answer was not to be stored")
+// errReleased rolls back a transaction whose answer is not to be stored.
+var errReleased = errors.New("the answer is not to be stored")
 
 // taking is one run inside a transaction.
 type taking[T any] struct {
@@ -34,15 +34,16 @@ type taking[T any] struct {
 	stored store.KeyAnswer
 }
 
-// inTransaction takes the key, calls the function and stores its answer in one transaction.
+// inTransaction takes the key, calls the function and stores its answer in one
+// transaction.
 func (e *invocation[T]) inTransaction(ctx context.Context, f *inflight) (Reply, error) {
 	t := &taking[T]{invocation: e, flight: f, owner: waybill.NewID()}
 	began := time.Now()
 	returned := false
 	defer func() {
-		if !returned && t.ran { // the transaction is rolled back by now
+		if !returned && t.ran { // the transaction is already rolled back
 			_ = t.failed(ctx, codePanicked, errPanicked)
-			t.told(began, errPanicked)
+			t.reportRun(began, errPanicked)
 		}
 	}()
 	err := e.k.runner.RunAgain(ctx, e.k.restartable, t.run)
@@ -55,12 +56,12 @@ func (e *invocation[T]) inTransaction(ctx context.Context, f *inflight) (Reply, 
 	}
 	reply, err := t.end(ctx, err)
 	if t.ran {
-		t.told(began, err)
+		t.reportRun(began, err)
 	}
 	return reply, err
 }
 
-// stands says what it means that a key could not be taken.
+// stands returns the reply for a key that could not be taken.
 func (e *invocation[T]) stands(t *store.KeyTaken) (Reply, error) {
 	if t.Busy {
 		return Reply{}, e.inProgress(busyDelay)
@@ -68,7 +69,7 @@ func (e *invocation[T]) stands(t *store.KeyTaken) (Reply, error) {
 	return e.judge(&t.Record)
 }
 
-// run is what is in the transaction.
+// run is the body of the transaction.
 func (t *taking[T]) run(ctx context.Context, tx T) error {
 	claim := t.claim()
 	claim.Owner = t.owner
@@ -79,14 +80,15 @@ func (t *taking[T]) run(ctx context.Context, tx T) error {
 	if !got.Taken {
 		return &errRecordExists{got}
 	}
-	t.flight.take(time.Now().Add(busyDelay)) // it has no lease: it is over when the transaction is
+	// No lease: the key is free when the transaction ends.
+	t.flight.take(time.Now().Add(busyDelay))
 	t.ran = true
 	t.note.restart()
 	inner, cancel := t.bounded(ctx)
 	defer cancel()
 	if t.answer, err = t.tx(context.WithValue(inner, noteKey{}, &t.note), tx); err != nil {
 		if t.k.restartable(err) {
-			return err // the database's word, passed on by the function
+			return err // an error of the database that the function returned
 		}
 		return failedError{err}
 	}
@@ -101,7 +103,8 @@ func (t *taking[T]) run(ctx context.Context, tx T) error {
 	return t.k.keep(ctx, tx, got.Attempt, t.stored)
 }
 
-// keep stores the answer in the transaction: with its commit, if that is possible.
+// keep stores the answer in the transaction, together with the commit if the
+// store supports that.
 func (k *Keys[T]) keep(ctx context.Context, tx T, a store.KeyAttempt, answer store.KeyAnswer) error {
 	if keeper, ok := k.db.(store.AnswerAtCommit[T]); ok {
 		if later, err := keeper.StoreAnswerAtCommit(ctx, tx, a, answer); later || err != nil {
@@ -115,7 +118,7 @@ func (k *Keys[T]) keep(ctx context.Context, tx T, a store.KeyAttempt, answer sto
 	return err
 }
 
-// end returns what the caller gets.
+// end returns the caller's reply.
 func (t *taking[T]) end(ctx context.Context, err error) (Reply, error) {
 	var uncertain *txrun.UncertainError
 	var failed failedError
@@ -133,13 +136,15 @@ func (t *taking[T]) end(ctx context.Context, err error) (Reply, error) {
 		return Reply{Answer: t.answer}, nil
 	}
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
-		return Reply{}, t.failed(ctx, codeFailed, t.wrap(err)) // the caller's own doing
+		// Caused by the caller's context.
+		return Reply{}, t.failed(ctx, codeFailed, t.wrap(err))
 	}
 	return Reply{}, t.failed(ctx, codeFailed, t.wrap(storeError("in the transaction", err)))
 }
 
-// failed returns the error of a run that was rolled back. Nothing is left of it, unless something has happened outside that must not happen
-// twice: then a record says so.
+// failed returns the error of a run that was rolled back. Nothing is left of
+// the run, unless it marked an effect that must not happen twice: then failed
+// records the key as uncertain.
 func (t *taking[T]) failed(ctx context.Context, code string, cause error) error {
 	if _, effect, _ := t.note.read(); !effect {
 		return cause
@@ -154,15 +159,15 @@ func (t *taking[T]) failed(ctx context.Context, code string, cause error) error 
 		_, err = t.k.db.EndKey(ctx, store.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: rec.Fence}, end)
 	}
 	if err == nil && !taken {
-		err = errors.New("somebody else has the key by now")
+		err = errors.New("another run has taken the key")
 	}
 	if err != nil {
-		t.warn(ctx, "waybill: a run failed after an effect, and nothing says so", errors.Join(err, cause))
+		t.warn(ctx, "waybill: a run failed after an effect, and its key could not be marked uncertain", errors.Join(err, cause))
 	}
 	return cause
 }
 
-// uncertain finds out what became of a commit whose answer was lost.
+// uncertain determines the outcome of a commit whose response was lost.
 func (t *taking[T]) uncertain(ctx context.Context, cause error) (Reply, error) {
 	ctx, cancel := detach(ctx)
 	defer cancel()
@@ -174,18 +179,20 @@ func (t *taking[T]) uncertain(ctx context.Context, cause error) (Reply, error) {
 	return Reply{}, t.wrap(storeError("committing", errors.Join(cause, err)))
 }
 
-// restartable reports whether a transaction failed because of others.
+// restartable reports whether a transaction failed because of a conflict with
+// others.
 func (k *Keys[T]) restartable(err error) bool {
 	r, ok := k.db.(store.RetryClassifier)
 	return ok && !errors.Is(err, waybill.ErrUncertain) && r.IsRetryable(err)
 }
 
-// prove makes sure that what the function did was in the transaction: a function that swallows a deadlock goes on outside of one on some
-// databases, and the answer would be stored without what it stands for.
+// prove checks that the function's writes were in the transaction: on some
+// databases, a function that swallows a deadlock continues outside of any
+// transaction, and the answer would be stored without the writes.
 func (k *Keys[T]) prove(ctx context.Context, tx T) error {
 	if p, ok := k.db.(store.TxChecker[T]); ok {
 		if err := p.CheckOpen(ctx, tx); err != nil {
-			return fmt.Errorf("before the answer is stored: %w", err)
+			return fmt.Errorf("before storing the answer: %w", err)
 		}
 	}
 	return nil

@@ -9,8 +9,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// ConsumeBatch is [Group.Consume] for many events, with one statement for their records and one commit. The results are those of Consume, in the
-// order of evs. An event whose handler fails gets a transaction of its own, and the others one without it; none is lost or applied twice.
+// ConsumeBatch is [Group.Consume] for many events, with one statement for their
+// records and one commit. The results are those of Consume, in the order of
+// evs. If a handler fails, its event gets a transaction of its own and the
+// other events are retried without it; no event is lost or applied twice.
 func (g *Group[T]) ConsumeBatch(ctx context.Context, evs []waybill.Event, fn HandlerFunc[T]) []error {
 	if fn == nil {
 		return repeat(errors.New("inbox: the handler is nil"), len(evs))
@@ -31,7 +33,7 @@ func repeat(err error, n int) []error {
 	return out
 }
 
-// batch is events that are applied together as far as they can be.
+// batch holds events that are applied in one transaction where possible.
 type batch[T any] struct {
 	g       *Group[T]
 	results []error
@@ -43,7 +45,7 @@ type member[T any] struct {
 	*consumption[T]
 	at      int
 	applied bool
-	alone   bool // it has to have a transaction of its own
+	alone   bool // needs a transaction of its own
 }
 
 func (b *batch[T]) add(at int, ev *waybill.Event, fn HandlerFunc[T], fence *waybill.Delivery) {
@@ -55,7 +57,7 @@ func (b *batch[T]) add(at int, ev *waybill.Event, fn HandlerFunc[T], fence *wayb
 	b.list = append(b.list, &member[T]{consumption: &consumption[T]{g: b.g, in: in, ev: ev, fn: fn, fence: fence}, at: at})
 }
 
-// together is how often a batch is tried again without events that failed.
+// together is the number of times a batch is retried without its failed events.
 const together = 3
 
 // run applies the events.
@@ -66,7 +68,8 @@ func (b *batch[T]) run(ctx context.Context) {
 		}
 		return
 	}
-	// What this process is at already, or has twice in this batch, and what may have killed somebody, goes by itself.
+	// An event gets its own transaction if this process is already handling it,
+	// if the batch contains it twice, or if it may have killed its consumer.
 	entered := make(map[waybill.ID]bool, len(b.list))
 	for _, m := range b.list {
 		redelivered := m.fence != nil && m.fence.Repeated()
@@ -103,7 +106,7 @@ func (b *batch[T]) run(ctx context.Context) {
 	}
 }
 
-// own returns the delivery that is to be settled with the event, if any.
+// own returns the delivery to settle together with the event, if any.
 func (m *member[T]) own() *waybill.Delivery {
 	if m.settles() {
 		return m.fence
@@ -111,7 +114,8 @@ func (m *member[T]) own() *waybill.Delivery {
 	return nil
 }
 
-// attempt applies all events in one transaction that can be. It reports whether another attempt is worth while, without one that failed.
+// attempt applies all eligible events in one transaction. It reports whether
+// another attempt is worthwhile after one event failed.
 func (b *batch[T]) attempt(ctx context.Context) bool {
 	var members []*member[T]
 	var ins []store.InboxEntry
@@ -168,7 +172,8 @@ func (b *batch[T]) attempt(ctx context.Context) bool {
 		}
 		return false
 	}
-	// Nothing of it is there, or nobody knows: each by itself finds out.
+	// The transaction was rolled back or its outcome is unknown: consuming each
+	// event on its own finds out.
 	if failing == nil {
 		return false
 	}

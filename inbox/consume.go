@@ -12,25 +12,30 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Result says how an event came to be applied.
+// Result describes how an event was applied.
 type Result struct {
-	// Replayed: it had been, before; the handler was not called.
+	// Replayed reports that the event had been applied before; the handler was
+	// not called.
 	Replayed bool
-	// Attempt is the number of the attempt that applied it now.
+	// Attempt is the number of the attempt that applied the event now.
 	Attempt int
 }
 
-// ErrConsumeFailed is what a group that waits returns when the one it waited for failed.
-var ErrConsumeFailed = errors.New("waybill: the other attempt failed")
+// ErrConsumeFailed is returned by a group that waited for a concurrent attempt
+// (Options.WaitIfInProgress) when that attempt failed.
+var ErrConsumeFailed = errors.New("waybill: the concurrent attempt failed")
 
-// Consume applies an event once: it runs fn in a transaction together with the event's record. It returns nil if and only if the effect
-// is committed, now or earlier. Otherwise the error's class says what to do with the delivery: [waybill.ErrInProgress] and
-// [waybill.ErrNotDue] come back later, as does an attempt that failed and was recorded; [waybill.ErrDead] and [waybill.ErrConflict] never
-// succeed.
+// Consume applies an event once: it runs fn in a transaction together with the
+// event's record. Consume returns nil if and only if the effect is committed,
+// now or earlier. Otherwise the error's class says what to do with the
+// delivery: after [waybill.ErrInProgress], [waybill.ErrNotDue] and a recorded
+// failure the event must be delivered again later; [waybill.ErrDead] and
+// [waybill.ErrConflict] never succeed.
 //
-// It never joins a transaction that is open already: [waybill.ErrNested]. If ctx carries a delivery ([waybill.ContextWithDelivery]) that is
-// not its first, or may not be ([waybill.Delivery.Repeated]), the attempt is recorded before fn
-// runs, so that an event that kills its process ends dead too.
+// Consume never joins an open transaction; it returns [waybill.ErrNested]. If
+// ctx carries a delivery ([waybill.ContextWithDelivery]) that is not the first
+// one, or may not be ([waybill.Delivery.Repeated]), the attempt is recorded
+// before fn runs, so that an event that kills its process becomes dead too.
 func (g *Group[T]) Consume(ctx context.Context, ev waybill.Event, fn HandlerFunc[T]) (Result, error) {
 	if fn == nil {
 		return Result{}, errors.New("inbox: the handler is nil")
@@ -38,7 +43,8 @@ func (g *Group[T]) Consume(ctx context.Context, ev waybill.Event, fn HandlerFunc
 	return g.consume(ctx, &consumption[T]{ev: &ev, fn: fn})
 }
 
-// consume applies an event once, in whatever way the effort says.
+// consume makes one attempt, and waits for a concurrent one if the options say
+// so.
 func (g *Group[T]) consume(ctx context.Context, e *consumption[T]) (res Result, err error) {
 	e.g = g
 	if e.in, err = g.intake(e.ev); err == nil {
@@ -56,15 +62,15 @@ func (g *Group[T]) consume(ctx context.Context, e *consumption[T]) (res Result, 
 	return res, err
 }
 
-// nested refuses to run inside a transaction of the same tables.
+// nested returns ErrNested inside a transaction of the same tables.
 func (g *Group[T]) nested(ctx context.Context) error {
 	if g.inbox.runner.Inside(ctx) {
-		return fmt.Errorf("inbox: group %s: %w: nil must mean that the effect is committed", g.name, waybill.ErrNested)
+		return fmt.Errorf("inbox: group %s: %w", g.name, waybill.ErrNested)
 	}
 	return nil
 }
 
-// tell tells the observer what became of an event.
+// tell reports the outcome of an event to the observer.
 func (g *Group[T]) tell(ev *waybill.Event, res Result, err error, took time.Duration) {
 	o := &g.inbox.cfg.Observe
 	class, _ := waybill.Classify(err)
@@ -78,24 +84,25 @@ func (g *Group[T]) tell(ev *waybill.Event, res Result, err error, took time.Dura
 	}
 }
 
-// busyDelay is when to come back to an event that somebody is at who has no lease.
+// busyDelay is the delay before a redelivery of an event that a transaction
+// without a lease is handling.
 const busyDelay = 200 * time.Millisecond
 
-// effort is one call of Consume.
+// consumption is one call of Consume.
 type consumption[T any] struct {
 	g     *Group[T]
 	in    store.InboxEntry
 	ev    *waybill.Event
 	fn    HandlerFunc[T]
 	fence *waybill.Delivery // settled in the same transaction
-	// leased, if it is not nil, is called instead of fn, without a transaction.
+	// leased, if not nil, is called instead of fn, without a transaction.
 	leased func(ctx context.Context, l *Lease[T]) error
-	until  time.Time // when its claim ends, by this process's clock and at the latest
-	// suspect: its last consumer may have died of it.
+	until  time.Time // latest end of the claim, by the local clock
+	// suspect reports that the event may have killed its last consumer.
 	suspect bool
 }
 
-// run makes one attempt, if there is one to be made.
+// run makes one attempt, unless the record rules it out.
 func (e *consumption[T]) run(ctx context.Context) (Result, error) {
 	if !e.g.enter(e.in.Key) {
 		return Result{}, e.inProgress(busyDelay)
@@ -108,7 +115,8 @@ func (e *consumption[T]) run(ctx context.Context) (Result, error) {
 		}
 		return e.consumeInTx(ctx)
 	}
-	// Any number of repetitions may be done: a look at the record is cheaper than a turn.
+	// A redelivered event is often applied already: reading the record is
+	// cheaper than waiting for a turn.
 	rec, there, err := e.g.inbox.db.FindRecord(ctx, e.g.name, e.in.Key)
 	if err != nil {
 		return Result{}, e.storeFailure(err)
@@ -118,8 +126,9 @@ func (e *consumption[T]) run(ctx context.Context) (Result, error) {
 			return res, err
 		}
 	}
-	// An attempt that left its lease behind makes a suspect of any event: its consumer died. One
-	// that failed clears it: since then no attempt was made that is not on record.
+	// A record that is still in processing means that the consumer died, so the
+	// event is suspect. A recorded failure clears the suspicion: every attempt
+	// since then is on record.
 	e.suspect = d.Suspect
 	if there {
 		e.suspect = rec.State == store.InboxProcessing
@@ -130,17 +139,19 @@ func (e *consumption[T]) run(ctx context.Context) (Result, error) {
 	return e.claim(ctx, e.claimed)
 }
 
-// errStands says that there is a record already, or that somebody is about to make it.
+// errRecordExists reports that the event has a record, or that a concurrent
+// transaction is about to write it.
 type errRecordExists struct{ acceptance store.AcceptResult }
 
-func (*errRecordExists) Error() string { return "there is a record" }
+func (*errRecordExists) Error() string { return "the record exists" }
 
-// failedError is what the handler returned.
+// failedError wraps the handler's error.
 type failedError struct{ error }
 
 func (e failedError) Unwrap() error { return e.error }
 
-// straight records the event and applies it in one transaction, which is all there is to do nearly always.
+// consumeInTx records the event and applies it in one transaction: the normal
+// case.
 func (e *consumption[T]) consumeInTx(ctx context.Context) (Result, error) {
 	g := e.g
 	owner := waybill.NewID()
@@ -179,8 +190,9 @@ func (e *consumption[T]) consumeInTx(ctx context.Context) (Result, error) {
 	return Result{}, e.storeFailure(err)
 }
 
-// claim records an attempt, durably, and then makes it: if the process dies of it, it is counted.
-// No other attempt is, because that of a suspect is made when no other is in flight.
+// claim records an attempt durably and then makes it: if the event kills the
+// process, the attempt has been counted. No other attempt is counted with it,
+// because a suspect is attempted while no other counted attempt is in flight.
 func (e *consumption[T]) claim(ctx context.Context, then func(context.Context, store.Attempt, int) (Result, error)) (Result, error) {
 	g := e.g
 	wait := g.inbox.turns.among
@@ -203,7 +215,7 @@ func (e *consumption[T]) claim(ctx context.Context, then func(context.Context, s
 	}
 	if !ok {
 		res, err, open := e.judge(rec)
-		if open { // somebody was faster
+		if open { // a concurrent claim won
 			err = e.inProgress(busyDelay)
 		}
 		return res, err
@@ -211,7 +223,8 @@ func (e *consumption[T]) claim(ctx context.Context, then func(context.Context, s
 	return then(ctx, store.Attempt{Group: g.name, Key: e.in.Key, Owner: owner, Fence: rec.Fence}, rec.Attempts)
 }
 
-// claimed applies an event in a transaction that is good only if the claim still holds.
+// claimed applies an event in a transaction that commits only if the claim
+// still holds.
 func (e *consumption[T]) claimed(ctx context.Context, a store.Attempt, number int) (Result, error) {
 	err := e.transaction(ctx, func(ctx context.Context, tx T) error {
 		if err := e.apply(ctx, tx, number); err != nil {
@@ -234,10 +247,11 @@ func (e *consumption[T]) claimed(ctx context.Context, a store.Attempt, number in
 	return Result{}, e.storeFailure(err)
 }
 
-// errLapsed says that somebody else may have the event by now. The attempt counts: the event may take too long every time.
-var errLapsed = fmt.Errorf("%w: the attempt took longer than LockTTL, and its effects are rolled back", waybill.ErrLeaseLost)
+// errLapsed reports that another attempt may have claimed the event. The
+// attempt counts, because the event may take too long every time.
+var errLapsed = fmt.Errorf("%w: the attempt took longer than Options.Lease and was rolled back", waybill.ErrLeaseLost)
 
-// succeed records the attempt as succeeded, if it is still ours.
+// succeed records the attempt as succeeded if it still owns the event.
 func (e *consumption[T]) succeed(ctx context.Context, tx T, a store.Attempt) error {
 	ok, err := e.g.inbox.db.Succeed(ctx, tx, a)
 	if err == nil && !ok {
@@ -246,8 +260,8 @@ func (e *consumption[T]) succeed(ctx context.Context, tx T, a store.Attempt) err
 	return err
 }
 
-// transaction runs fn in a transaction, again if the database gave it up because of others. What fn does last is to settle the
-// delivery.
+// transaction runs fn in a transaction, and reruns it after a conflict with
+// other transactions. The delivery, if any, is settled after fn.
 func (e *consumption[T]) transaction(ctx context.Context, fn func(ctx context.Context, tx T) error) error {
 	return e.g.inbox.runner.RunAgain(ctx, e.g.restartable, func(ctx context.Context, tx T) error {
 		if err := fn(ctx, tx); err != nil || e.fence == nil {
@@ -257,13 +271,14 @@ func (e *consumption[T]) transaction(ctx context.Context, fn func(ctx context.Co
 	})
 }
 
-// restartable reports whether a transaction failed because of others.
+// restartable reports whether a transaction failed because of a conflict with
+// other transactions.
 func (g *Group[T]) restartable(err error) bool {
 	r, ok := g.inbox.db.(store.RetryClassifier)
 	return ok && !errors.Is(err, waybill.ErrUncertain) && r.IsRetryable(err)
 }
 
-// delivered returns a context that says which event is in hand.
+// delivered returns a context that carries the event being handled.
 func (e *consumption[T]) delivered(ctx context.Context, attempt int) context.Context {
 	if d, ok := waybill.DeliveryFrom(ctx); ok && d.ID == e.ev.ID {
 		return ctx
@@ -271,7 +286,8 @@ func (e *consumption[T]) delivered(ctx context.Context, attempt int) context.Con
 	return waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: *e.ev, Attempt: attempt})
 }
 
-// prove makes sure that what the handler did was in the transaction. To succeed with an attempt, or settle a delivery, is proof enough.
+// prove checks that the handler's effects are in the transaction. Recording a
+// success or settling a delivery proves it as well.
 func (g *Group[T]) prove(ctx context.Context, tx T) error {
 	if p, ok := g.inbox.db.(store.TxChecker[T]); ok {
 		return p.CheckOpen(ctx, tx)
@@ -286,15 +302,16 @@ func (e *consumption[T]) apply(ctx context.Context, tx T, attempt int) error {
 		return nil
 	}
 	if e.g.restartable(err) {
-		return err // the database's word, passed on by the handler
+		return err // a database error, returned by the handler
 	}
 	return failedError{err}
 }
 
-// judge says what an existing record means, and whether another attempt may be made.
+// judge interprets an existing record and reports whether another attempt may
+// be made.
 func (e *consumption[T]) judge(rec store.InboxRecord) (res Result, err error, open bool) { //nolint:revive // the error is one of three answers
 	if rec.Type != e.in.Type || rec.Hash != e.in.Hash {
-		return Result{}, waybill.Permanent(fmt.Errorf("inbox: group %s: event %s of type %s: %w: it was recorded as %s",
+		return Result{}, waybill.Permanent(fmt.Errorf("inbox: group %s: event %s of type %s: %w: recorded as %s",
 			e.g.name, e.ev.ID, e.ev.Type, waybill.ErrConflict, rec.Type)), false
 	}
 	switch rec.State {
@@ -308,7 +325,7 @@ func (e *consumption[T]) judge(rec store.InboxRecord) (res Result, err error, op
 		}
 	case store.InboxFailed:
 		if left := rec.NextRetryAt.Sub(rec.Now); left > 0 {
-			return Result{}, waybill.Later(left, e.wrap(fmt.Errorf("%w: the next attempt is in %v; the last one: %s",
+			return Result{}, waybill.Later(left, e.wrap(fmt.Errorf("%w: next attempt in %v; last error: %s",
 				waybill.ErrNotDue, left.Round(time.Millisecond), rec.LastError))), false
 		}
 	}
@@ -323,28 +340,31 @@ func (e *consumption[T]) dead(attempts int, err error) error {
 	return waybill.Permanent(e.wrap(fmt.Errorf("%w after %d attempts: %w", waybill.ErrDead, attempts, err)))
 }
 
-// wrap says which event of which group.
+// wrap adds the group and the event to an error.
 func (e *consumption[T]) wrap(err error) error {
 	return fmt.Errorf("inbox: group %s: event %s: %w", e.g.name, e.ev.ID, err)
 }
 
-// trouble is an error of the database and not of the event: it is delivered again, and nothing is counted.
+// storeFailure wraps a database error: the event is delivered again and no
+// attempt is counted.
 func (e *consumption[T]) storeFailure(err error) error {
 	return waybill.Later(e.g.opts.BackoffBase, e.wrap(err))
 }
 
-// recordTime bounds what is done for an attempt after its own context may have ended.
+// recordTime bounds the work for an attempt after its own context may have
+// ended.
 const recordTime = 10 * time.Second
 
-// failed records that an attempt failed, in a transaction of its own: the one that had its effects is rolled back. It returns what
-// the caller gets.
+// failed records a failed attempt in a transaction of its own, because the
+// transaction with the effects is rolled back. It returns the error for the
+// caller.
 func (e *consumption[T]) failed(ctx context.Context, a store.Attempt, attempts int, err error) error {
 	g := e.g
 	class, delay := waybill.Classify(err)
 	if ctx.Err() != nil || class == waybill.ClassDefer || class == waybill.ClassUnavailable {
 		e.release(ctx, a)
 		if class != waybill.ClassDefer && class != waybill.ClassUnavailable {
-			err = waybill.Later(0, err) // our own doing
+			err = waybill.Later(0, err) // caused by a shutdown
 		}
 		return e.wrap(err)
 	}
@@ -361,7 +381,7 @@ func (e *consumption[T]) failed(ctx context.Context, a store.Attempt, attempts i
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	if _, ferr := g.inbox.db.FailEvent(ctx, e.in, f); ferr != nil {
-		// It will be delivered again; only the count is lost.
+		// The event will be delivered again; only the count is lost.
 		return waybill.Later(g.opts.BackoffBase, e.wrap(errors.Join(err, fmt.Errorf("recording the failure: %w", ferr))))
 	}
 	if f.Dead {
@@ -379,7 +399,7 @@ func (e *consumption[T]) attrs(attempts int, err error) []slog.Attr {
 	}
 }
 
-// release gives an attempt back that does not count.
+// release returns an attempt that does not count.
 func (e *consumption[T]) release(ctx context.Context, a store.Attempt) {
 	if a.Fence == 0 {
 		return // nothing was recorded
@@ -387,12 +407,13 @@ func (e *consumption[T]) release(ctx context.Context, a store.Attempt) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
 	if _, err := e.g.inbox.db.ReleaseEvent(ctx, a); err != nil {
-		e.g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "waybill: an attempt was not given back; its lease will run out",
+		e.g.inbox.cfg.Logger.LogAttrs(ctx, slog.LevelWarn, "waybill: an attempt was not released; its lease will expire",
 			slog.String("group", e.g.name), slog.String("id", e.ev.ID.String()), slog.String("error", err.Error()))
 	}
 }
 
-// unclaim gives back what a claim whose context ended in the middle may have left behind: the next one would have to wait until its lease has run out.
+// unclaim releases the lease that a claim may have left behind when its context
+// ended. Otherwise the next attempt would have to wait until the lease expires.
 func (e *consumption[T]) unclaim(ctx context.Context, owner waybill.ID) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
@@ -402,7 +423,7 @@ func (e *consumption[T]) unclaim(ctx context.Context, owner waybill.ID) {
 	}
 }
 
-// uncertain finds out what became of a commit whose answer was lost.
+// uncertain resolves a commit whose outcome is unknown.
 func (e *consumption[T]) uncertain(ctx context.Context, owner waybill.ID, attempt int, err error) (Result, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
@@ -413,7 +434,7 @@ func (e *consumption[T]) uncertain(ctx context.Context, owner waybill.ID, attemp
 	return Result{}, waybill.Later(e.g.opts.BackoffBase, e.wrap(errors.Join(err, ferr)))
 }
 
-// wait waits for who is at the event.
+// wait waits for the concurrent attempt to end.
 func (e *consumption[T]) wait(ctx context.Context, until time.Time, last error) (Result, error) {
 	pause := 5 * time.Millisecond
 	for {

@@ -8,7 +8,8 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// TestDestinationsAreApart: types may have colons in them, and still no two kinds of events share a destination of a group or a bus.
+// TestDestinationsAreApart: no two kinds of events share a destination of a
+// group or a bus, even if a type contains colons.
 func TestDestinationsAreApart(t *testing.T) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {

@@ -15,7 +15,7 @@ type placed struct {
 
 var orderPlaced = waybill.Define[placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
 
-// An event that comes twice is applied once.
+// An event that is delivered twice is applied once.
 func ExampleGroup_Consume() {
 	ctx := context.Background()
 	db, _ := memstore.New(memstore.Config{})
@@ -36,7 +36,7 @@ func ExampleGroup_Consume() {
 	// true <nil>
 }
 
-// Groups with handlers are sinks: for a relay, or for a bus without one.
+// Groups with handlers are sinks for a relay, or for a bus without a relay.
 func ExampleBus() {
 	ctx := context.Background()
 	db, _ := memstore.New(memstore.Config{})

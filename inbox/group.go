@@ -12,11 +12,13 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// HandlerFunc applies an event. Its effects belong into tx, which is also in ctx for an outbox of the same database; the group commits it.
-// What its error means is decided by [waybill.Classify].
+// HandlerFunc applies an event. Its effects belong in tx, which ctx also
+// carries for an outbox of the same database; the group commits tx.
+// [waybill.Classify] interprets the handler's error.
 type HandlerFunc[T any] func(ctx context.Context, tx T, ev waybill.Event) error
 
-// Group is a consumer group: it applies each event once, independently of other groups. It is safe for concurrent use.
+// Group is a consumer group: it applies each event once, independently of other
+// groups. It is safe for concurrent use.
 type Group[T any] struct {
 	inbox *Inbox[T]
 	name  string
@@ -26,7 +28,7 @@ type Group[T any] struct {
 	handlers map[handlerKey]HandlerFunc[T]
 
 	busyMu sync.Mutex
-	busy   map[[16]byte]struct{} // what this process is at
+	busy   map[[16]byte]struct{} // events that this process is handling
 }
 
 type handlerKey struct{ aggregateType, eventType string }
@@ -34,8 +36,9 @@ type handlerKey struct{ aggregateType, eventType string }
 // Name returns the group's name.
 func (g *Group[T]) Name() string { return g.name }
 
-// Handle registers the handler of an event type. An empty aggregate type means [waybill.GlobalAggregate]. It panics if there is one
-// already: two listeners for one event are two groups, or one function that calls both.
+// Handle registers the handler of an event type. An empty aggregate type means
+// [waybill.GlobalAggregate]. Handle panics if the type already has a handler:
+// two listeners for one event are two groups, or one function that calls both.
 func (g *Group[T]) Handle(aggregateType, eventType string, fn HandlerFunc[T]) {
 	if fn == nil {
 		panic("inbox: nil handler for " + eventType)
@@ -50,12 +53,13 @@ func (g *Group[T]) Handle(aggregateType, eventType string, fn HandlerFunc[T]) {
 	defer g.mu.Unlock()
 	k := handlerKey{aggregateType, eventType}
 	if g.handlers[k] != nil {
-		panic(fmt.Sprintf("inbox: group %s: a second handler for %s of %s", g.name, eventType, aggregateType))
+		panic(fmt.Sprintf("inbox: group %s: duplicate handler for %s of %s", g.name, eventType, aggregateType))
 	}
 	g.handlers[k] = fn
 }
 
-// On registers a typed handler for a definition. A payload that cannot be decoded is dead at once: trying again would not change it.
+// On registers a typed handler for a definition. An event whose payload cannot
+// be decoded is dead at once, because a retry would not change it.
 func On[T, P any](g *Group[T], d waybill.Definition[P], fn func(ctx context.Context, tx T, ev waybill.Event, p P) error) {
 	if fn == nil {
 		panic("inbox: nil handler for " + d.Type())
@@ -69,23 +73,23 @@ func On[T, P any](g *Group[T], d waybill.Definition[P], fn func(ctx context.Cont
 	})
 }
 
-// Handles reports whether there is a handler for an event.
+// Handles reports whether the group has a handler for an event.
 func (g *Group[T]) Handles(aggregateType, eventType string) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.handlers[handlerKey{aggregateType, eventType}] != nil
 }
 
-// handler returns the handler of an event, or one that says that there is none.
+// handler returns the handler of an event, or one that returns ErrNoHandler.
 func (g *Group[T]) handler(ev *waybill.Event) HandlerFunc[T] {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.handlers[handlerKey{ev.AggregateType, ev.Type}]
 }
 
-var errNoID = errors.New("the event has no id: without one, nobody can tell it from others")
+var errNoID = errors.New("the event has no id")
 
-// intake returns what the event's record is made of.
+// intake returns the fields of the event's record.
 func (g *Group[T]) intake(ev *waybill.Event) (store.InboxEntry, error) {
 	if ev.ID.IsZero() {
 		return store.InboxEntry{}, waybill.Permanent(fmt.Errorf("inbox: group %s: %w", g.name, errNoID))
@@ -100,7 +104,8 @@ func (g *Group[T]) intake(ev *waybill.Event) (store.InboxEntry, error) {
 	return in, nil
 }
 
-// DedupID returns the key under which a group that goes [ByDedupKey] records an event.
+// DedupID returns the key under which a group with [ByDedupKey] records an
+// event.
 func DedupID(tenant, dedupKey string) waybill.ID {
 	h := sha256.New()
 	var n [8]byte
@@ -113,7 +118,8 @@ func DedupID(tenant, dedupKey string) waybill.ID {
 	return id
 }
 
-// enter reports whether nobody else in this process is at an event, and takes it.
+// enter marks an event as being handled, and reports false if this process is
+// already handling it.
 func (g *Group[T]) enter(key waybill.ID) bool {
 	g.busyMu.Lock()
 	defer g.busyMu.Unlock()
@@ -130,7 +136,7 @@ func (g *Group[T]) leave(key waybill.ID) {
 	delete(g.busy, key)
 }
 
-// Find returns the group's record of an event, and whether there is one.
+// Find returns the group's record of an event, and whether it exists.
 func (g *Group[T]) Find(ctx context.Context, ev waybill.Event) (store.InboxRecord, bool, error) {
 	in, err := g.intake(&ev)
 	if err != nil {

@@ -12,27 +12,34 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Config holds what may be tuned; its zero value is ready.
+// Config configures an [Inbox]. The zero value is valid.
 type Config struct {
-	// Retention is how long records of success are kept, by [Inbox.Run]. Defaults to 0, for ever. It must not be shorter than
-	// RedeliveryWindow: an event that comes after its record has gone is applied again.
+	// Retention is how long [Inbox.Run] keeps records of applied events.
+	// Defaults to 0, forever. Retention must not be shorter than
+	// RedeliveryWindow: an event that is delivered after its record was purged
+	// is applied again.
 	Retention time.Duration
-	// RedeliveryWindow is for how long whoever carries the events may deliver one again: what the broker keeps, dead letters
-	// included. Retention needs it.
+	// RedeliveryWindow is how long after its first delivery an event may be
+	// delivered again: the broker's retention, dead letters included. Required
+	// with Retention.
 	RedeliveryWindow time.Duration
-	// RetryInterval is how often [Inbox.Run] looks for failed events that are due, in groups that keep them, and tells the observer
-	// how the groups stand. Defaults to 1 s; negative: it looks for none, and tells every 10 s.
+	// RetryInterval is the interval at which [Inbox.Run] retries failed events
+	// that are due, in groups that store them, and reports the groups' state to
+	// the observer. Defaults to 1 s; negative: Run retries no events and
+	// reports every 10 s.
 	RetryInterval time.Duration
-	// PurgeInterval is how often [Inbox.Run] removes records. Defaults to 10 minutes.
+	// PurgeInterval is the interval at which [Inbox.Run] purges records.
+	// Defaults to 10 minutes.
 	PurgeInterval time.Duration
-	// Observe is told what becomes of events. Defaults to nothing.
+	// Observe receives the outcome of each event. Defaults to no hooks.
 	Observe observe.Hooks
-	// Logger gets what nobody else is told. Defaults to [slog.Default];
+	// Logger receives background errors. Defaults to [slog.Default];
 	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
-// Inbox is the consumer groups of one database. T is the type of its transactions. It is safe for concurrent use.
+// Inbox holds the consumer groups of one database. T is the type of its
+// transactions. It is safe for concurrent use.
 type Inbox[T any] struct {
 	db     store.Inbox[T]
 	cfg    Config
@@ -43,7 +50,7 @@ type Inbox[T any] struct {
 	groups map[string]*Group[T]
 	order  []*Group[T]
 
-	turns *turns // of attempts that are counted before they are made
+	turns *turns // for attempts that are counted beforehand
 }
 
 // New returns an inbox over a store. It does not touch the database.
@@ -53,13 +60,13 @@ func New[T any](db store.Inbox[T], cfg Config) (*Inbox[T], error) {
 	}
 	var errs []error
 	if cfg.Retention < 0 || cfg.RedeliveryWindow < 0 || cfg.PurgeInterval < 0 {
-		errs = append(errs, errors.New("a duration is negative"))
+		errs = append(errs, errors.New("Config: a duration is negative"))
 	}
 	switch {
 	case cfg.Retention > 0 && cfg.RedeliveryWindow == 0:
-		errs = append(errs, errors.New("Config.Retention needs Config.RedeliveryWindow: how long may an event be delivered again?"))
+		errs = append(errs, errors.New("Config.Retention: requires Config.RedeliveryWindow"))
 	case cfg.Retention > 0 && cfg.Retention < cfg.RedeliveryWindow:
-		errs = append(errs, fmt.Errorf("Config.Retention (%v) is shorter than Config.RedeliveryWindow (%v): an event could come after its record has gone",
+		errs = append(errs, fmt.Errorf("Config.Retention: %v is shorter than Config.RedeliveryWindow (%v)",
 			cfg.Retention, cfg.RedeliveryWindow))
 	}
 	if len(errs) > 0 {
@@ -79,11 +86,12 @@ func New[T any](db store.Inbox[T], cfg Config) (*Inbox[T], error) {
 	return i, nil
 }
 
-// Group returns the consumer group of a name, with handlers of its own. It panics if the name or the options are wrong, or there is
-// one of this name already: [Options.Validate] checks options that come from elsewhere.
+// Group returns the consumer group of a name, with handlers of its own. It
+// panics if the name or the options are invalid, or if a group of this name
+// exists. [Options.Validate] checks options from other sources.
 func (i *Inbox[T]) Group(name string, o Options) *Group[T] {
 	if name == "" || len(name) > maxName {
-		panic(fmt.Sprintf("inbox: a group's name has 1 to %d bytes, and %q has %d", maxName, name, len(name)))
+		panic(fmt.Sprintf("inbox: the group name %q has %d bytes, want 1 to %d", name, len(name), maxName))
 	}
 	if err := o.Validate(); err != nil {
 		panic(fmt.Sprintf("inbox: group %s: %v", name, err))
@@ -91,7 +99,7 @@ func (i *Inbox[T]) Group(name string, o Options) *Group[T] {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.groups[name] != nil {
-		panic("inbox: a second group " + name)
+		panic("inbox: duplicate group " + name)
 	}
 	g := &Group[T]{inbox: i, name: name, opts: o.withDefaults(), handlers: make(map[handlerKey]HandlerFunc[T]), busy: make(map[[16]byte]struct{})}
 	i.groups[name] = g
@@ -99,10 +107,10 @@ func (i *Inbox[T]) Group(name string, o Options) *Group[T] {
 	return g
 }
 
-// maxName is how long a group's name may be, in bytes.
+// maxName is the maximum length of a group's name, in bytes.
 const maxName = 255
 
-// all returns the groups in the order in which they were made.
+// all returns the groups in the order of their creation.
 func (i *Inbox[T]) all() []*Group[T] {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// keptEvent is how an event is stored with its record. Its names are stored: new ones may be added, none changed.
+// keptEvent is the stored form of an event. Its JSON names are stored: names
+// may be added, but not changed.
 type keptEvent struct {
 	ID            waybill.ID        `json:"id"`
 	Type          string            `json:"type"`
@@ -29,7 +30,7 @@ type keptEvent struct {
 	Payload       []byte            `json:"payload"`
 }
 
-// kept returns the event for its record, or nil.
+// kept returns the encoded event for its record, or nil.
 func (e *consumption[T]) kept() []byte {
 	if !e.g.opts.StoreEvent {
 		return nil
@@ -45,7 +46,7 @@ func encodeKept(ev *waybill.Event) []byte {
 		Payload: ev.Payload,
 	})
 	if err != nil {
-		return nil // nothing in it can fail
+		return nil // encoding cannot fail
 	}
 	return b
 }
@@ -53,7 +54,7 @@ func encodeKept(ev *waybill.Event) []byte {
 func decodeKept(b []byte) (waybill.Event, error) {
 	var k keptEvent
 	if err := json.Unmarshal(b, &k); err != nil {
-		return waybill.Event{}, fmt.Errorf("inbox: a kept event cannot be decoded: %w", err)
+		return waybill.Event{}, fmt.Errorf("inbox: a stored event cannot be decoded: %w", err)
 	}
 	return waybill.Event{
 		ID: k.ID, Type: k.Type, AggregateType: k.AggregateType, AggregateID: k.AggregateID, TenantID: k.TenantID, Topic: k.Topic,

@@ -13,7 +13,8 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// Tenant and key do not run into each other. The value is stored, so it stays what it is.
+// TestDedupID: tenant and key cannot be confused. The value is stored, so it
+// must not change.
 func TestDedupID(t *testing.T) {
 	seen := map[string][2]string{}
 	for _, c := range [][2]string{{"a", "bc"}, {"ab", "c"}, {"", "abc"}, {"abc", ""}, {"", ""}, {"a", "b"}, {"b", "a"}} {
@@ -29,7 +30,7 @@ func TestDedupID(t *testing.T) {
 	}
 }
 
-// purged is a store that has so many old records.
+// purged is a store with a number of old records.
 type purged struct {
 	store.Inbox[*memstore.Tx]
 	left   int
@@ -43,7 +44,7 @@ func (p *purged) PurgeRecords(_ context.Context, _ string, _ time.Duration, limi
 	return n, nil
 }
 
-// Purge goes on until nothing is left, batch by batch.
+// TestPurgeGoesOn: Purge continues in batches until no old record is left.
 func TestPurgeGoesOn(t *testing.T) {
 	for left, batches := range map[int]int{0: 1, 4999: 1, 5000: 2, 12_345: 3} {
 		db, err := memstore.New(memstore.Config{})
@@ -62,7 +63,7 @@ func TestPurgeGoesOn(t *testing.T) {
 	}
 }
 
-// A group's name has at most 255 bytes: more would not fit into its column.
+// TestGroupNames: a group's name has at most 255 bytes, the size of its column.
 func TestGroupNames(t *testing.T) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {

@@ -8,41 +8,48 @@ import (
 	"github.com/waybillhq/waybill/internal/backoff"
 )
 
-// Options says how a group treats its events.
+// Options configures a [Group].
 type Options struct {
-	// Lease is how long an attempt may take before another one may begin: of a leased event, and of one that was delivered before or
-	// has failed. Several times what the handler usually takes. Defaults to 30 s.
+	// Lease is how long an attempt may take before another one may begin: an
+	// attempt at a leased event, or at an event that was delivered before or
+	// has failed. Use several times the typical run time of the handler.
+	// Defaults to 30 s.
 	Lease time.Duration
-	// WaitIfInProgress waits, up to WaitMax, for somebody else who is at the same event, instead of returning
-	// [waybill.ErrInProgress] at once. Defaults to false.
+	// WaitIfInProgress makes Consume wait, for up to WaitMax, for a concurrent
+	// attempt at the same event instead of returning [waybill.ErrInProgress] at
+	// once. Defaults to false.
 	WaitIfInProgress bool
 	WaitMax          time.Duration
 	// MaxAttempts is the number of attempts after which a failed event is dead.
 	// Defaults to 20.
 	MaxAttempts int
-	// BackoffBase is the delay after the first failure; it doubles after each further one, up to BackoffMax. Default to 1 s
-	// and 5 minutes.
+	// BackoffBase is the delay after the first failure; the delay doubles after
+	// each further failure, up to BackoffMax. Default to 1 s and 5 minutes.
 	BackoffBase time.Duration
 	BackoffMax  time.Duration
-	// Key says what makes two deliveries the same. Defaults to ByEventID.
+	// Key defines which deliveries are the same event. Defaults to ByEventID.
 	Key Key
-	// StoreEvent stores a failed event with its record, so that [Inbox.Run] can try it again without another delivery.
+	// StoreEvent stores a failed event with its record, so that [Inbox.Run] can
+	// retry it without another delivery.
 	StoreEvent bool
 }
 
-// Key is what makes two deliveries the same.
+// Key defines which deliveries are the same event.
 type Key int
 
 // The keys.
 const (
-	// ByEventID: the event's id. Another type or payload under the same id is a conflict.
+	// ByEventID: the event's id. A different type or payload under the same id
+	// is a conflict.
 	ByEventID Key = iota
-	// ByDedupKey: the event's tenant and dedup key, so that an event that was written again under a new id has one effect. Another type
-	// under the same key is a conflict; another payload is not. Events without a dedup key go by their id.
+	// ByDedupKey: the event's tenant and dedup key, so that an event that was
+	// written again under a new id has one effect. A different type under the
+	// same key is a conflict; a different payload is not. Events without a
+	// dedup key use their id.
 	ByDedupKey
 )
 
-// Validate returns what is wrong with the options.
+// Validate returns an error that lists every invalid option.
 func (o Options) Validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -55,11 +62,11 @@ func (o Options) Validate() error {
 	check(o.WaitMax >= 0, "Options.WaitMax: %v is negative", o.WaitMax)
 	check(o.BackoffBase >= 0, "Options.BackoffBase: %v is negative", o.BackoffBase)
 	check(o.BackoffMax >= 0, "Options.BackoffMax: %v is negative", o.BackoffMax)
-	check(!o.WaitIfInProgress || o.WaitMax > 0, "Options.WaitIfInProgress needs Options.WaitMax: for how long?")
-	check(o.WaitIfInProgress || o.WaitMax == 0, "Options.WaitMax has no meaning without Options.WaitIfInProgress")
-	check(o.Key == ByEventID || o.Key == ByDedupKey, "Options.Key: there is no %d", o.Key)
+	check(!o.WaitIfInProgress || o.WaitMax > 0, "Options.WaitIfInProgress: requires Options.WaitMax")
+	check(o.WaitIfInProgress || o.WaitMax == 0, "Options.WaitMax: requires Options.WaitIfInProgress")
+	check(o.Key == ByEventID || o.Key == ByDedupKey, "Options.Key: unknown value %d", o.Key)
 	d := o.withDefaults()
-	check(d.BackoffBase <= d.BackoffMax, "Options.BackoffBase (%v) is above Options.BackoffMax (%v)", d.BackoffBase, d.BackoffMax)
+	check(d.BackoffBase <= d.BackoffMax, "Options.BackoffBase: %v is above Options.BackoffMax (%v)", d.BackoffBase, d.BackoffMax)
 	return errors.Join(errs...)
 }
 
@@ -78,7 +85,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// attempts is how many attempts there are.
+// attempts returns the maximum number of attempts.
 func (o Options) attempts() int { return o.MaxAttempts }
 
 // after returns the delay after the nth failure.

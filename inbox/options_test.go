@@ -19,12 +19,12 @@ func TestOptions(t *testing.T) {
 		t.Errorf("the zero options: %v", err)
 	}
 	for word, o := range map[string]Options{
-		"WaitMax: for how long": {WaitIfInProgress: true},
-		"no meaning":            {WaitMax: time.Second},
-		"Lease":                 {Lease: -1},
-		"above":                 {BackoffBase: time.Hour},
-		"Options.Key":           {Key: 7},
-		"BackoffMax":            {BackoffMax: -time.Second},
+		"requires Options.WaitMax":          {WaitIfInProgress: true},
+		"requires Options.WaitIfInProgress": {WaitMax: time.Second},
+		"Lease":                             {Lease: -1},
+		"above":                             {BackoffBase: time.Hour},
+		"Options.Key":                       {Key: 7},
+		"BackoffMax":                        {BackoffMax: -time.Second},
 	} {
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%+v: %v, want something about %q", o, err, word)

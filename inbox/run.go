@@ -12,9 +12,11 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Run tries failed events again when they are due, in groups that keep them ([Options.StoreEvent]), and removes records that are old enough
-// ([Config.Retention]), until ctx ends; then it returns nil. Without a group that keeps events there is nothing to try again, and that is
-// an error, unless RetryInterval is negative. Any number of processes may run it at once.
+// Run retries failed events when they are due, in groups that store them
+// ([Options.StoreEvent]), and purges records after [Config.Retention], until
+// ctx ends; then it returns nil. Run returns an error if no group stores its
+// events, unless RetryInterval is negative. Any number of processes may call
+// Run at the same time.
 func (i *Inbox[T]) Run(ctx context.Context) error {
 	var keeping []*Group[T]
 	for _, g := range i.all() {
@@ -23,8 +25,8 @@ func (i *Inbox[T]) Run(ctx context.Context) error {
 		}
 	}
 	if len(keeping) == 0 && i.cfg.RetryInterval > 0 {
-		return errors.New("inbox: no group keeps its events (Options.KeepEvent), so none can be tried again without another delivery; " +
-			"with Config.RetryInterval < 0 this only removes old records")
+		return errors.New("inbox: no group has Options.StoreEvent, so no event can be retried; " +
+			"set Config.RetryInterval < 0 to only purge records")
 	}
 	database := outage.New(i.cfg.Logger, "the inbox's database")
 	retry, stopRetry := ticks(i.cfg.RetryInterval)
@@ -47,20 +49,22 @@ func (i *Inbox[T]) Run(ctx context.Context) error {
 			return nil
 		case <-retry:
 			for _, g := range keeping {
-				note("look for failed events of "+g.name, g.retryDue(ctx))
+				note("find failed events of "+g.name, g.retryDue(ctx))
 			}
 		case <-count:
 			note("count", i.count(ctx))
 		case <-purge:
-			note("remove old records", i.Purge(ctx))
+			note("purge old records", i.Purge(ctx))
 		}
 	}
 }
 
-// countEvery is how often the groups are counted if failed events are not looked for.
+// countEvery is the interval between counts of the groups if Run retries no
+// events.
 const countEvery = 10 * time.Second
 
-// countInterval is how often an observer is told how the groups stand; negative: never.
+// countInterval returns the interval at which the groups' state is reported to
+// the observer; negative: never.
 func (i *Inbox[T]) countInterval() time.Duration {
 	switch {
 	case i.cfg.Observe.Groups == nil:
@@ -71,7 +75,7 @@ func (i *Inbox[T]) countInterval() time.Duration {
 	return countEvery
 }
 
-// ticks returns a ticker's channel, or one on which nothing comes.
+// ticks returns a ticker's channel, or a channel that never receives.
 func ticks(d time.Duration) (<-chan time.Time, func()) {
 	if d <= 0 {
 		return nil, func() {}
@@ -80,10 +84,10 @@ func ticks(d time.Duration) (<-chan time.Time, func()) {
 	return t.C, t.Stop
 }
 
-// dueLimit is how many events are tried again at a time.
+// dueLimit is the number of events retried per batch.
 const dueLimit = 100
 
-// retryDue tries what is due.
+// retryDue retries the events that are due.
 func (g *Group[T]) retryDue(ctx context.Context) error {
 	due, err := g.inbox.db.DueRecords(ctx, g.name, dueLimit)
 	if err != nil {
@@ -98,27 +102,27 @@ func (g *Group[T]) retryDue(ctx context.Context) error {
 	return nil
 }
 
-// retry tries an event again that was kept.
+// retry retries a stored event.
 func (g *Group[T]) retry(ctx context.Context, rec *store.InboxRecord) {
 	log := g.inbox.cfg.Logger.With(slog.String("group", g.name), slog.String("id", rec.Event.String()))
 	ev, err := decodeKept(rec.Stored)
 	if err != nil {
-		log.Error("waybill: an event cannot be tried again", slog.String("error", err.Error()))
+		log.Error("waybill: an event cannot be retried", slog.String("error", err.Error()))
 		return
 	}
 	fn := g.handler(&ev)
 	if fn == nil {
-		log.Warn("waybill: an event that failed has no handler here", slog.String("type", ev.Type))
+		log.Warn("waybill: a failed event has no handler in this process", slog.String("type", ev.Type))
 		return
 	}
-	// As a delivery that is not its first: the attempt is recorded before the handler runs.
+	// Passed as a redelivery: the attempt is recorded before the handler runs.
 	ctx = waybill.ContextWithDelivery(ctx, waybill.Delivery{Event: ev, Attempt: rec.Attempts + 1})
 	if _, err := g.consume(ctx, &consumption[T]{ev: &ev, fn: fn}); err != nil {
-		log.Debug("waybill: an event was tried again", slog.String("error", err.Error()))
+		log.Debug("waybill: an event was retried", slog.String("error", err.Error()))
 	}
 }
 
-// count tells the observer how the groups stand.
+// count reports the groups' state to the observer.
 func (i *Inbox[T]) count(ctx context.Context) error {
 	stats, err := i.db.GroupStats(ctx, false)
 	if err != nil {
@@ -130,7 +134,7 @@ func (i *Inbox[T]) count(ctx context.Context) error {
 	}
 	var out []observe.Group
 	for _, g := range i.all() {
-		s := known[g.name] // or nothing, if nothing failed
+		s := known[g.name] // zero if nothing failed
 		s.Group = g.name
 		out = append(out, observe.Group(s))
 	}
@@ -138,10 +142,11 @@ func (i *Inbox[T]) count(ctx context.Context) error {
 	return nil
 }
 
-// purgeLimit is how many records are removed at a time.
+// purgeLimit is the number of records deleted per batch.
 const purgeLimit = 5000
 
-// Purge removes the records that are older than [Config.Retention], now. Without one it does nothing.
+// Purge deletes the records that are older than [Config.Retention] now. If
+// Retention is 0, Purge does nothing.
 func (i *Inbox[T]) Purge(ctx context.Context) error {
 	if i.cfg.Retention == 0 {
 		return nil

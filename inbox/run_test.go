@@ -17,7 +17,7 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// newInbox returns an inbox over a store in memory.
+// newInbox returns an inbox over a memory store.
 func newInbox(t *testing.T, cfg inbox.Config) (*memstore.Store[*memstore.Tx], *inbox.Inbox[*memstore.Tx]) {
 	t.Helper()
 	db, err := memstore.New(memstore.Config{})
@@ -46,15 +46,16 @@ func runInbox(t *testing.T, in *inbox.Inbox[*memstore.Tx]) (stop func()) {
 	}
 }
 
-// pass lets time pass, on the clock of the test's bubble.
+// pass advances the clock of the test's bubble.
 func pass(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // synctest's time
 	synctest.Wait()
 }
 
-// TestGroupsAreTold: Run tells the observer how every group stands, whether a group keeps its events or not, and whether Run looks for failed events or not: at
-// every RetryInterval, or every 10 s without one.
-func TestGroupsAreTold(t *testing.T) {
+// TestGroupsAreReported: Run reports the state of every group to the observer,
+// whether or not a group stores its events and whether or not Run retries
+// failed events: at every RetryInterval, or every 10 s without one.
+func TestGroupsAreReported(t *testing.T) {
 	for name, c := range map[string]struct {
 		retry, every time.Duration
 		keep         bool
@@ -97,7 +98,8 @@ func TestGroupsAreTold(t *testing.T) {
 	}
 }
 
-// delays are those after the 1st, 2nd, ... failure of a group with the usual options; then the event is dead.
+// delays are the delays after the 1st, 2nd, ... failure of a group with default
+// options; then the event is dead.
 func delays() []time.Duration {
 	var out []time.Duration
 	for n := range 19 {
@@ -106,8 +108,9 @@ func delays() []time.Duration {
 	return out
 }
 
-// TestFailuresBackOff: the delay after the nth failure is 1 s, 2 s, 4 s, ... 5 minutes, exactly, whichever way an event is consumed. A
-// delivery before that is refused, and the 20th failure is the last.
+// TestFailuresBackOff: the delay after the nth failure is 1 s, 2 s, 4 s, ... 5
+// minutes, exactly, on every path of consumption. A delivery before that is
+// refused, and the 20th failure is the last.
 func TestFailuresBackOff(t *testing.T) {
 	for name, way := range map[string]func(g *inbox.Group[*memstore.Tx], ctx context.Context, ev waybill.Event, fail func() error) error{
 		"consume": func(g *inbox.Group[*memstore.Tx], ctx context.Context, ev waybill.Event, fail func() error) error {
@@ -153,8 +156,9 @@ func TestFailuresBackOff(t *testing.T) {
 	}
 }
 
-// TestKeptEventsBackOff: Run tries a kept event again after the same delays, at the next RetryInterval.
-func TestKeptEventsBackOff(t *testing.T) {
+// TestStoredEventsBackOff: Run retries a stored event after the same delays, at
+// the next RetryInterval.
+func TestStoredEventsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const interval = 100 * time.Millisecond
 		_, in := newInbox(t, inbox.Config{RetryInterval: interval})

@@ -9,10 +9,13 @@ import (
 	"github.com/waybillhq/waybill/internal/kind"
 )
 
-// Deliver makes the group a sink: it applies the events that a relay or source delivers, with the handlers that are registered. An event without
-// a handler is [waybill.ErrNoHandler]. Failures are counted here, so to the relay they come as [waybill.Later].
+// Deliver makes the group a sink: it applies the events of a relay or a broker
+// source with the registered handlers. An event without a handler is
+// [waybill.ErrNoHandler]. The group counts failures, so it returns them to the
+// relay as [waybill.Later].
 //
-// Fed by a relay on the same database, what is applied is settled in the same transaction.
+// If a relay on the same database delivers, applied events are settled in the
+// same transaction.
 func (g *Group[T]) Deliver(ctx context.Context, deliveries []waybill.Delivery) []error {
 	b := batch[T]{g: g, results: make([]error, len(deliveries))}
 	for i := range deliveries {
@@ -28,14 +31,15 @@ func (g *Group[T]) Deliver(ctx context.Context, deliveries []waybill.Delivery) [
 	return b.results
 }
 
-// settles reports whether an event's delivery can be settled in the transaction that has its effects: it comes from a relay on the same
-// tables, and goes to nobody else.
+// settles reports whether an event's delivery can be settled in the transaction
+// with its effects: it comes from a relay on the same tables and has no other
+// destination.
 func (e *consumption[T]) settles() bool {
 	return e.fence != nil && e.g.inbox.finish != nil && !e.fence.Claim.Token().IsZero() && e.fence.Claim.Source() == any(e.g.inbox.db.Local())
 }
 
-// settled turns success into what tells a relay that there is nothing left to settle, and a source
-// that a suspect was none.
+// settled turns success into the result that tells a relay that nothing is left
+// to settle, and a source that a suspect was applied before.
 func settled(res Result, err error, fence *waybill.Delivery, suspect bool) error {
 	switch {
 	case err != nil:
@@ -48,14 +52,14 @@ func settled(res Result, err error, fence *waybill.Delivery, suspect bool) error
 	return nil
 }
 
-// Consumer is a consumer group, whatever its transactions are.
+// Consumer is a consumer group, independent of its transaction type.
 type Consumer interface {
 	Name() string
 	Handles(aggregateType, eventType string) bool
 	Deliver(ctx context.Context, deliveries []waybill.Delivery) []error
 }
 
-// Bus hands events to several groups. It is a sink.
+// Bus passes events to several groups. It is a sink.
 type Bus struct{ consumers []Consumer }
 
 // NewBus returns a bus. It panics if two groups have the same name.
@@ -63,15 +67,16 @@ func NewBus(consumers ...Consumer) *Bus {
 	names := make(map[string]bool, len(consumers))
 	for _, c := range consumers {
 		if names[c.Name()] {
-			panic("inbox: two groups " + c.Name() + " on one bus")
+			panic("inbox: duplicate group " + c.Name() + " on one bus")
 		}
 		names[c.Name()] = true
 	}
 	return &Bus{consumers: append([]Consumer(nil), consumers...)}
 }
 
-// Publish has every group apply the events that it handles. What went wrong is joined: one group's failure does not stop the others. An
-// event that no group handles is [waybill.ErrNoHandler].
+// Publish has every group apply the events that it handles. The errors are
+// joined: one group's failure does not stop the others. An event that no group
+// handles is [waybill.ErrNoHandler].
 func (b *Bus) Publish(ctx context.Context, evs ...waybill.Event) error {
 	deliveries := make([]waybill.Delivery, len(evs))
 	for i, ev := range evs {
@@ -86,8 +91,9 @@ func (b *Bus) Publish(ctx context.Context, evs ...waybill.Event) error {
 	return errors.Join(errs...)
 }
 
-// Deliver implements the relay's Sink. A delivery is done when every group that handles it has applied it; groups that have are not asked to do it
-// twice, because they remember.
+// Deliver implements the relay's Sink. A delivery is done when every group that
+// handles it has applied it; a redelivery has no effect in groups that already
+// applied it.
 func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []error {
 	results := make([]error, len(deliveries))
 	handled, replayed := make([]int, len(deliveries)), make([]int, len(deliveries))
@@ -108,7 +114,8 @@ func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []erro
 		for n, i := range takers[c] {
 			part[n] = deliveries[i]
 			if handled[i] > 1 {
-				part[n].Claim = waybill.Claim{} // the others have to have it too, before it is settled
+				// settled only after all groups applied it
+				part[n].Claim = waybill.Claim{}
 			}
 		}
 		for n, err := range consumer.Deliver(ctx, part) {
@@ -126,7 +133,7 @@ func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []erro
 	}
 	for i := range deliveries {
 		if replayed[i] > 0 && replayed[i] == handled[i] {
-			results[i] = waybill.ErrReplayed // for every group that handles it
+			results[i] = waybill.ErrReplayed // by every group that handles it
 		}
 		if handled[i] == 0 {
 			results[i] = fmt.Errorf("inbox: %w for %s of %s in any group", waybill.ErrNoHandler, deliveries[i].Type, deliveries[i].AggregateType)
@@ -135,8 +142,10 @@ func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []erro
 	return results
 }
 
-// Destination tells a relay what waits when a handler reports [waybill.Unavailable]: events of the same kind, and no others.
+// Destination names the events that a relay defers when a handler reports
+// [waybill.Unavailable]: events of the same kind, and no others.
 func (g *Group[T]) Destination(ev *waybill.Event) string { return kind.Name(ev.AggregateType, ev.Type) }
 
-// Destination tells a relay what waits when a handler reports [waybill.Unavailable].
+// Destination names the events that a relay defers when a handler reports
+// [waybill.Unavailable].
 func (b *Bus) Destination(ev *waybill.Event) string { return kind.Name(ev.AggregateType, ev.Type) }

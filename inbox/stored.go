@@ -7,11 +7,12 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// StoredEvent returns the event that a group stored with a record because its [Options.StoreEvent] is set: for programs that have the records and not the
-// groups, such as the daemon.
+// StoredEvent returns the event that a group stored with a record because
+// [Options.StoreEvent] is set. It is for programs that have the records but not
+// the groups, such as the daemon.
 func StoredEvent(rec *store.InboxRecord) (waybill.Event, error) {
 	if len(rec.Stored) == 0 {
-		return waybill.Event{}, errors.New("inbox: the event was not kept with its record")
+		return waybill.Event{}, errors.New("inbox: the record has no stored event")
 	}
 	return decodeKept(rec.Stored)
 }

@@ -5,29 +5,30 @@ import (
 	"sync"
 )
 
-// turns lets the attempts of a suspect and of other events not be counted at the same time. An
-// attempt that is recorded before it is made stays counted when the process dies, so what dies
-// with a killer is counted with it. Any number of ordinary attempts may be in flight, or one
-// suspect.
+// turns keeps attempts at a suspect and at other events from being counted at
+// the same time. An attempt that is recorded beforehand stays counted when the
+// process dies, so an attempt that dies together with a killer is counted with
+// it. Any number of ordinary attempts may be in flight, or one suspect.
 //
-// An event that has killed no process yet is no suspect, and what is in flight with it the first
-// time may be counted with it, once: its record says so from then on, and makes a suspect of it,
-// too.
+// An event that has killed no process yet is not a suspect, and the attempts in
+// flight during its first crash may be counted with it, once. From then on
+// their records are in processing, which makes them suspects too.
 type turns struct {
-	gate chan struct{} // its holder may begin; a suspect keeps it until its end
+	gate chan struct{} // its holder may begin; a suspect holds it throughout
 
 	mu     sync.Mutex
 	shared int           // ordinary attempts in flight
-	idle   chan struct{} // closed when there are none, for the suspect that waits
+	idle   chan struct{} // closed when shared drops to 0, for a waiting suspect
 }
 
 func newTurns() *turns { return &turns{gate: make(chan struct{}, 1)} }
 
-// turnKey marks the context of an attempt that has its turn. A handler without a transaction may
-// have the same event applied by another group, which must not wait for its caller.
+// turnKey marks the context of an attempt that has its turn. A handler without
+// a transaction may have the same event applied by another group, which must
+// not wait for its caller.
 type turnKey struct{}
 
-// alone waits until no other attempt is in flight that was counted beforehand, in any group, and
+// alone waits until no other counted attempt is in flight, in any group, and
 // lets none begin until release is called.
 func (t *turns) alone(ctx context.Context) (_ context.Context, release func(), err error) {
 	if ctx.Value(turnKey{}) == t {
@@ -57,7 +58,7 @@ func (t *turns) alone(ctx context.Context) (_ context.Context, release func(), e
 	return context.WithValue(ctx, turnKey{}, t), func() { <-t.gate }, nil
 }
 
-// among waits until no suspect is being handled, and none waits.
+// among waits until no suspect is being handled or waiting.
 func (t *turns) among(ctx context.Context) (_ context.Context, release func(), err error) {
 	if ctx.Value(turnKey{}) == t {
 		return ctx, func() {}, nil

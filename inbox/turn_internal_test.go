@@ -5,8 +5,9 @@ import (
 	"testing/synctest"
 )
 
-// TestASuspectWaitsForCountedAttempts: a suspect waits until every attempt that was counted
-// beforehand has ended, and none begins until the suspect has ended.
+// TestASuspectWaitsForCountedAttempts: a suspect waits until every attempt that
+// was counted beforehand has ended, and no such attempt begins until the
+// suspect has ended.
 func TestASuspectWaitsForCountedAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns()

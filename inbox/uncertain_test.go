@@ -14,10 +14,10 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// unsteady is a store whose commits have their own ideas.
+// unsteady is a store with scripted commits.
 type unsteady struct {
 	*memstore.Store[*memstore.Tx]
-	// commit is called instead of the session's; next is that one.
+	// commit replaces the session's Commit; next calls the original.
 	commit func(next func() (store.CommitInfo, error)) (store.CommitInfo, error)
 }
 
@@ -34,7 +34,7 @@ func (u *unsteady) Begin(ctx context.Context, opts *sql.TxOptions) (store.Sessio
 func (s *unsteadySession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
 	end, err := s.db.commit(func() (store.CommitInfo, error) { return s.Session.Commit(ctx, accepted, check) })
 	if err != nil && !errors.Is(err, waybill.ErrUncertain) {
-		_ = s.Rollback(ctx) // what a commit that fails has done
+		_ = s.Rollback(ctx) // a failed commit has rolled back
 	}
 	return end, err
 }
@@ -57,7 +57,7 @@ func newUnsteady(t *testing.T) (*unsteady, *inbox.Group[*memstore.Tx]) {
 	return u, in.Group("G", inbox.Options{})
 }
 
-// ways are how an event is consumed, each with whether its attempt is recorded first.
+// ways returns the ways to consume an event.
 func ways(g *inbox.Group[*memstore.Tx], fn inbox.HandlerFunc[*memstore.Tx]) map[string]func(ev waybill.Event) error {
 	ctx := context.Background()
 	return map[string]func(ev waybill.Event) error{
@@ -78,8 +78,9 @@ func ways(g *inbox.Group[*memstore.Tx], fn inbox.HandlerFunc[*memstore.Tx]) map[
 	}
 }
 
-// TestUncertainCommit: when the commit's answer is lost, the record says whether it is this attempt's success. If it is not there, nothing is
-// claimed, and nothing is counted as a failure.
+// TestUncertainCommit: when the commit's response is lost, the record shows
+// whether this attempt succeeded. Without a record, Consume reports neither
+// success nor a counted failure.
 func TestUncertainCommit(t *testing.T) {
 	for _, committed := range []bool{true, false} {
 		u, g := newUnsteady(t)
@@ -108,7 +109,7 @@ func TestUncertainCommit(t *testing.T) {
 				case committed && (err != nil || rec.State != store.InboxSucceeded):
 					t.Errorf("it is committed: %v, %+v", err, rec)
 				case !committed && (!errors.Is(err, waybill.ErrUncertain) || class != waybill.ClassDefer):
-					t.Errorf("nobody knows: %v of class %v", err, class)
+					t.Errorf("the outcome is unknown: %v of class %v", err, class)
 				case !committed && ok && rec.State == store.InboxSucceeded:
 					t.Errorf("the record is %+v", rec)
 				}
@@ -117,8 +118,9 @@ func TestUncertainCommit(t *testing.T) {
 	}
 }
 
-// TestSomebodyElsesSuccess: the record of another attempt does not make an uncertain commit one's own.
-func TestSomebodyElsesSuccess(t *testing.T) {
+// TestAnotherAttemptsSuccess: the record of another attempt does not turn an
+// uncertain commit into a success.
+func TestAnotherAttemptsSuccess(t *testing.T) {
 	u, g := newUnsteady(t)
 	ev := waybill.NewEvent("A", 1).Complete()
 	first := true
@@ -129,7 +131,8 @@ func TestSomebodyElsesSuccess(t *testing.T) {
 		first = false
 		return store.CommitInfo{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
 	}
-	// The session is still open, as a lost connection's is to the server: so the other one is told that it is busy.
+	// The session is still open, as it would be on the server after a lost
+	// connection, so the second call gets ErrInProgress.
 	if _, err := g.Consume(t.Context(), ev, func(context.Context, *memstore.Tx, waybill.Event) error { return nil }); !errors.Is(err, waybill.ErrUncertain) {
 		t.Fatalf("the first: %v", err)
 	}
@@ -138,7 +141,8 @@ func TestSomebodyElsesSuccess(t *testing.T) {
 	}
 }
 
-// TestRestarts: a transaction that the database gave up because of others is run again, and nothing is counted; not for ever.
+// TestRestarts: a transaction that failed because of a conflict is run again, a
+// bounded number of times, and no attempt is counted.
 func TestRestarts(t *testing.T) {
 	u, g := newUnsteady(t)
 	calls := 0
@@ -175,7 +179,7 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// cutOff is a store whose claims are committed, and their callers gone before the answer comes.
+// cutOff is a store whose claims commit after their callers have gone.
 type cutOff struct {
 	*memstore.Store[*memstore.Tx]
 	cut context.CancelFunc
@@ -190,7 +194,8 @@ func (c *cutOff) ClaimEvent(ctx context.Context, in store.InboxEntry, owner wayb
 	return rec, ok, err
 }
 
-// TestClaimCutOff: a claim whose context ends before its answer has come leaves no lease behind, and no attempt is counted.
+// TestClaimCutOff: a claim whose context ends before the response leaves no
+// lease behind, and no attempt is counted.
 func TestClaimCutOff(t *testing.T) {
 	t.Parallel()
 	db, err := memstore.New(memstore.Config{})

@@ -11,7 +11,8 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// A tracer puts its context into every event that is written. Headers that the event has already are left alone.
+// A tracer puts its context into every written event. Existing headers of the
+// event are kept.
 func ExampleHooks() {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {

@@ -18,7 +18,7 @@ var orderPlaced = waybill.Define[placed]("OrderPlaced", waybill.Spec{AggregateTy
 
 // The event exists if and only if the transaction commits.
 func ExampleOutbox_InTx() {
-	db, err := memstore.New(memstore.Config{}) // or one of the stores with tables
+	db, err := memstore.New(memstore.Config{}) // or a store with tables
 	if err != nil {
 		panic(err)
 	}
@@ -49,7 +49,8 @@ func ExampleOutbox_InTx() {
 	// out of stock
 }
 
-// A dedup key absorbs what is already pending; WriteEach says so.
+// A dedup key absorbs an event if another one is already pending; WriteEach
+// reports it.
 func ExampleOutbox_WriteEach() {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {
@@ -75,7 +76,7 @@ func ExampleOutbox_WriteEach() {
 	// <nil>
 }
 
-// Code deep inside needs no transaction at hand.
+// Emit needs the context only, not the transaction.
 func ExampleOutbox_Emit() {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {

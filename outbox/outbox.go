@@ -13,25 +13,26 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Config holds what may be tuned; its zero value is ready.
+// Config configures an outbox; the zero value is ready to use.
 type Config struct {
 	// Hooks are called around every write, in this order. Defaults to none.
 	Hooks []Hook
-	// Observe is told about writes and may add headers. Defaults to nothing.
+	// Observe receives writes and may add headers. Defaults to no hooks.
 	Observe observe.Hooks
-	// Logger gets what hooks and callbacks do wrong after a write. Defaults to [slog.Default];
-	// slog.New(slog.DiscardHandler) silences it.
+	// Logger receives panics of hooks and callbacks after a write. Defaults to
+	// [slog.Default]; slog.New(slog.DiscardHandler) disables it.
 	Logger *slog.Logger
 }
 
-// Outbox writes events. T is the type of the transactions they join. It is safe for concurrent use.
+// Outbox writes events. T is the type of the transactions that the events join.
+// An Outbox is safe for concurrent use.
 type Outbox[T any] struct {
 	db     store.Outbox[T]
 	runner *txrun.Runner[T]
 	writer *writer
 }
 
-// New returns an outbox over a store. It does not touch the database.
+// New returns an outbox over a store. It runs no SQL.
 func New[T any](db store.Outbox[T], cfg Config) (*Outbox[T], error) {
 	if db == nil {
 		return nil, errors.New("outbox: the store is nil")
@@ -43,21 +44,25 @@ func New[T any](db store.Outbox[T], cfg Config) (*Outbox[T], error) {
 	return &Outbox[T]{db: db, runner: txrun.NewRunner[T](db, cfg.Logger), writer: w}, nil
 }
 
-// InTx calls fn in a transaction and commits it if fn returns nil; it rolls back if fn returns an error or panics, and
-// then returns that error or lets the panic pass. The transaction is also in fn's context, for [Outbox.Emit] and for an
-// inner InTx, which joins it: then the outer one commits, and an inner one that failed makes it roll back even if the
-// error is swallowed.
+// InTx calls fn in a transaction and commits it if fn returns nil. If fn
+// returns an error or panics, InTx rolls back and returns that error or
+// propagates the panic. The context of fn carries the transaction for
+// [Outbox.Emit] and for an inner InTx. An inner InTx joins the transaction: the
+// outer InTx commits it, and a failed inner InTx makes the outer one roll back
+// even if the caller ignores the error.
 //
-// tx belongs to InTx: ending it inside fn is an error ([waybill.ErrTxOwned]). On pgx the handle refuses Commit and
-// Rollback by itself; a [*sql.Tx] cannot, so there InTx reports it.
+// InTx owns tx: ending tx inside fn is an error ([waybill.ErrTxOwned]). On pgx
+// the handle itself rejects Commit and Rollback; a [*sql.Tx] cannot, so InTx
+// reports the error.
 //
-// The commit runs detached from ctx: cancelling ctx before it starts rolls back, later it has no effect.
+// The commit runs detached from ctx: canceling ctx before the commit starts
+// rolls back; canceling it later has no effect.
 func (o *Outbox[T]) InTx(ctx context.Context, fn func(ctx context.Context, tx T) error) error {
 	return o.InTxWith(ctx, nil, fn)
 }
 
-// InTxWith is [Outbox.InTx] with an isolation level. Joining a transaction with other options fails with
-// [waybill.ErrNested].
+// InTxWith is [Outbox.InTx] with transaction options. Joining a transaction
+// that has other options fails with [waybill.ErrNested].
 func (o *Outbox[T]) InTxWith(ctx context.Context, opts *sql.TxOptions, fn func(ctx context.Context, tx T) error) error {
 	err := o.runner.Run(ctx, opts, fn)
 	var uncertain *txrun.UncertainError
@@ -67,27 +72,31 @@ func (o *Outbox[T]) InTxWith(ctx context.Context, opts *sql.TxOptions, fn func(c
 	return err
 }
 
-// Write puts events into tx, in their order. Every event is checked first; if one is wrong, the error names each wrong
-// field and none is written. No events, no effect.
+// Write writes events in tx, in their order. It validates every event first; if
+// any event is invalid, the error lists every invalid field and no event is
+// written. Write without events does nothing.
 //
-// In a transaction of [Outbox.InTx] on pgx, the events wait for the transaction's next round trip, usually the commit;
-// what the database has to say about them is then the error of that statement or of InTx.
+// In a transaction of [Outbox.InTx] on pgx, the events are sent with the
+// transaction's next round trip, usually the commit. An error of the database
+// about these events is then returned by that statement or by InTx.
 func (o *Outbox[T]) Write(ctx context.Context, tx T, evs ...waybill.Event) error {
 	_, err := o.write(ctx, tx, evs, false)
 	return err
 }
 
-// WriteEach is [Outbox.Write], and returns what became of each event. Finding that out costs a round trip.
+// WriteEach is [Outbox.Write] and returns the outcome of each event. It costs a
+// round trip.
 func (o *Outbox[T]) WriteEach(ctx context.Context, tx T, evs ...waybill.Event) ([]Receipt, error) {
 	return o.write(ctx, tx, evs, true)
 }
 
-// Emit writes events into the transaction that ctx carries: code deep inside [Outbox.InTx] needs no tx at hand. Without
-// one it fails with [waybill.ErrNoTx].
+// Emit writes events in the transaction that ctx carries, for code inside
+// [Outbox.InTx] that has no tx. Without a transaction in ctx, Emit fails with
+// [waybill.ErrNoTx].
 func (o *Outbox[T]) Emit(ctx context.Context, evs ...waybill.Event) error {
 	u, ok := o.runner.From(ctx)
 	if !ok {
-		return fmt.Errorf("outbox: emit: %w in the context; call it inside InTx with the context InTx gives", waybill.ErrNoTx)
+		return fmt.Errorf("outbox: emit: %w in the context; use the context that InTx passes to its function", waybill.ErrNoTx)
 	}
 	if err := u.Usable(); err != nil {
 		return fmt.Errorf("outbox: emit: %w", err)
@@ -95,21 +104,23 @@ func (o *Outbox[T]) Emit(ctx context.Context, evs ...waybill.Event) error {
 	return o.Write(ctx, u.Tx(), evs...)
 }
 
-// Source is an aggregate that collects events; [waybill.Log] makes one by embedding.
+// Source is an aggregate that collects events; embedding [waybill.Log]
+// implements it.
 type Source interface {
-	// Raised returns the events to be written, oldest first.
+	// Raised returns the events to write, oldest first.
 	Raised() []waybill.Event
-	// ForgetRaised drops the n oldest: they are committed.
+	// ForgetRaised removes the n oldest events after their commit.
 	ForgetRaised(n int)
 }
 
-// Track writes what the sources have raised when the transaction of ctx commits, also what they raise after this call,
-// and has them forget it once it has committed. After a rollback they still have it. Tracking a source twice is the same
-// as once. Outside [Outbox.InTx] it fails with [waybill.ErrNoTx].
+// Track writes the events of the sources when the transaction of ctx commits,
+// including events raised after this call. After the commit the sources forget
+// these events; after a rollback they keep them. Tracking a source twice is the
+// same as once. Outside [Outbox.InTx], Track fails with [waybill.ErrNoTx].
 func (o *Outbox[T]) Track(ctx context.Context, srcs ...Source) error {
 	u, ok := o.runner.From(ctx)
 	if !ok {
-		return fmt.Errorf("outbox: track: %w in the context; call it inside InTx with the context InTx gives", waybill.ErrNoTx)
+		return fmt.Errorf("outbox: track: %w in the context; use the context that InTx passes to its function", waybill.ErrNoTx)
 	}
 	for _, src := range srcs {
 		err := u.BeforeCommit(src, func(ctx context.Context) error {
@@ -129,8 +140,9 @@ func (o *Outbox[T]) Track(ctx context.Context, srcs ...Source) error {
 	return nil
 }
 
-// AfterCommit calls fn once the transaction of ctx has committed, and never if it does not. What fn does wrong changes
-// nothing. Outside [Outbox.InTx] it fails with [waybill.ErrNoTx].
+// AfterCommit calls fn after the transaction of ctx has committed, and never
+// otherwise. A panic in fn is logged and otherwise ignored. Outside
+// [Outbox.InTx], AfterCommit fails with [waybill.ErrNoTx].
 func (o *Outbox[T]) AfterCommit(ctx context.Context, fn func()) error {
 	u, ok := o.runner.From(ctx)
 	if !ok {
@@ -139,7 +151,8 @@ func (o *Outbox[T]) AfterCommit(ctx context.Context, fn func()) error {
 	return u.AfterCommit(fn)
 }
 
-// AfterRollback calls fn once the transaction of ctx has rolled back, and never if it does not.
+// AfterRollback calls fn after the transaction of ctx has rolled back, and
+// never otherwise.
 func (o *Outbox[T]) AfterRollback(ctx context.Context, fn func()) error {
 	u, ok := o.runner.From(ctx)
 	if !ok {
@@ -148,37 +161,41 @@ func (o *Outbox[T]) AfterRollback(ctx context.Context, fn func()) error {
 	return u.AfterRollback(fn)
 }
 
-// Committed reports whether the event with this id was committed, whatever has become of it since. Where it cannot know,
-// the error matches [waybill.ErrUncertain]: ask again in a moment.
+// Committed reports whether the event with this id was committed, in whatever
+// state the event is now. If the answer is currently unknown, the error matches
+// [waybill.ErrUncertain]: retry later.
 func (o *Outbox[T]) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	return o.db.Committed(ctx, id)
 }
 
-// Wake tells the relay in this process that something was committed: call it after the commit of a transaction that is
-// not InTx's. Forgetting it costs latency, never events.
+// Wake notifies the relay in this process of a commit. Call Wake after
+// committing a transaction that InTx did not begin. A missing call costs
+// latency, never events.
 func (o *Outbox[T]) Wake() {
 	o.db.Local().Wake()
 }
 
-// UncertainError says that a commit was sent and its answer never came: the connection broke, or the server went away. The
-// events, and everything else in the transaction, were committed together or not at all; [Outbox.Committed] with
-// any of the ids finds out. Do not blindly run the transaction again. It matches [waybill.ErrUncertain].
+// UncertainError means that a commit was sent and its response was lost,
+// because the connection broke or the server stopped. The events and everything
+// else in the transaction were committed together or not at all;
+// [Outbox.Committed] with any of the ids returns the outcome. Do not run the
+// transaction again without checking. The error matches [waybill.ErrUncertain].
 type UncertainError struct {
 	// Events are the ids of the events written in the transaction.
 	Events []waybill.ID
-	// Err is what the driver said.
+	// Err is the error of the driver.
 	Err error
 }
 
-// Error says what happened and what to do next.
+// Error describes the uncertain commit and how to resolve it.
 func (e *UncertainError) Error() string {
 	if len(e.Events) == 0 {
 		return e.Err.Error()
 	}
-	return fmt.Sprintf("%v (%d events; Committed(%s) can tell)", e.Err, len(e.Events), e.Events[0])
+	return fmt.Sprintf("%v (%d events; check Committed(%s))", e.Err, len(e.Events), e.Events[0])
 }
 
-// Unwrap returns what the driver said.
+// Unwrap returns the error of the driver.
 func (e *UncertainError) Unwrap() error { return e.Err }
 
 // Is makes every UncertainError match [waybill.ErrUncertain].

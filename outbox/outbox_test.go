@@ -38,7 +38,7 @@ func open(t *testing.T, cfg outbox.Config) (*outbox.Outbox[memTx], *memstore.Sto
 	return box, db
 }
 
-// stored returns what is ready, in order.
+// stored returns the ready events, in order.
 func stored(t *testing.T, db store.Reader) []waybill.Event {
 	t.Helper()
 	page, err := db.Fetch(t.Context(), []store.Cursor{{}}, 1000)
@@ -58,14 +58,14 @@ func write(t *testing.T, box *outbox.Outbox[memTx], evs ...waybill.Event) error 
 	return box.InTx(t.Context(), func(ctx context.Context, tx memTx) error { return box.Write(ctx, tx, evs...) })
 }
 
-func TestNewWantsAStore(t *testing.T) {
+func TestNewRequiresAStore(t *testing.T) {
 	if _, err := outbox.New[memTx](nil, outbox.Config{}); err == nil {
 		t.Error("New accepted no store")
 	}
 }
 
-// Every event that is wrong is named by its place, and none is written.
-func TestWriteNamesEveryWrongEvent(t *testing.T) {
+// The error gives the position of every invalid event, and no event is written.
+func TestWriteReportsEveryInvalidEvent(t *testing.T) {
 	box, db := open(t, outbox.Config{})
 	good := waybill.NewEvent("good", nil)
 	noType := waybill.NewEvent("", nil)
@@ -73,20 +73,21 @@ func TestWriteNamesEveryWrongEvent(t *testing.T) {
 	err := write(t, box, good, noType, good, noJSON)
 	for _, want := range []string{"event 2 of 4", "Type: is empty", "event 4 of 4", "Payload: not valid JSON"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("the error %q does not say %q", err, want)
+			t.Errorf("the error %q does not contain %q", err, want)
 		}
 	}
 	if n := len(stored(t, db)); n != 0 {
 		t.Errorf("%d events were written", n)
 	}
-	// What the encoder said is said by the write.
+	// The write reports the encoding error.
 	if err := write(t, box, waybill.NewEvent("t", func() {})); err == nil || !strings.Contains(err.Error(), "Payload: encode") {
 		t.Errorf("an event that could not be encoded: %v", err)
 	}
 }
 
-// A hook sees events as they will be: with their ids, and with the origin of the context.
-func TestBeforeWriteSeesWholeEvents(t *testing.T) {
+// A hook receives complete events: with their ids and with the origin of the
+// context.
+func TestBeforeWriteReceivesCompleteEvents(t *testing.T) {
 	var seen []waybill.Event
 	box, db := open(t, outbox.Config{Hooks: []outbox.Hook{{
 		BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) {
@@ -105,7 +106,8 @@ func TestBeforeWriteSeesWholeEvents(t *testing.T) {
 	}
 }
 
-// A hook may return events of its own, again and again: each write makes its own copies.
+// A hook may return the same events repeatedly: each write makes its own
+// copies.
 func TestBeforeWriteKeepsItsOwnSlice(t *testing.T) {
 	audit := []waybill.Event{waybill.NewEvent("audit", nil)}
 	box, db := open(t, outbox.Config{Hooks: []outbox.Hook{{
@@ -122,11 +124,11 @@ func TestBeforeWriteKeepsItsOwnSlice(t *testing.T) {
 	}
 }
 
-// What a hook makes of the events is checked, not what it was given.
+// Validation covers the events that a hook returns, not those that it received.
 func TestBeforeWriteIsChecked(t *testing.T) {
 	mend := func(evs []waybill.Event) []waybill.Event {
 		for i := range evs {
-			evs[i].Type = "mended"
+			evs[i].Type = "fixed"
 		}
 		return evs
 	}
@@ -134,7 +136,7 @@ func TestBeforeWriteIsChecked(t *testing.T) {
 		BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) { return mend(evs), nil },
 	}}})
 	if err := write(t, box, waybill.NewEvent("", nil)); err != nil || len(stored(t, db)) != 1 {
-		t.Errorf("an event that a hook mended: %v", err)
+		t.Errorf("an event that a hook fixed: %v", err)
 	}
 	box, db = open(t, outbox.Config{Hooks: []outbox.Hook{{
 		BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) {
@@ -150,7 +152,7 @@ func TestReceipts(t *testing.T) {
 	box, _ := open(t, outbox.Config{Hooks: []outbox.Hook{{
 		BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) {
 			evs = slices.DeleteFunc(evs, func(ev waybill.Event) bool { return ev.Type == "secret" })
-			slices.Reverse(evs) // receipts are in the order of the write all the same
+			slices.Reverse(evs) // receipts keep the order of the write
 			return append(evs, waybill.NewEvent("extra", nil)), nil
 		},
 	}}})
@@ -191,7 +193,8 @@ func TestOutcomeString(t *testing.T) {
 	}
 }
 
-// An observer adds headers that the event does not have, without touching the event's own, and what it adds is checked.
+// An observer adds headers that the event lacks without changing the event's
+// own map, and the added headers are validated.
 func TestObserveAddsHeaders(t *testing.T) {
 	added := map[string]string{"traceparent": "00-ab", "own": "observer"}
 	var saw []waybill.ID
@@ -223,7 +226,8 @@ func TestObserveAddsHeaders(t *testing.T) {
 // thing is an aggregate.
 type thing struct{ waybill.Log }
 
-// What an aggregate raises while its events are being written is not forgotten with them: the next transaction has it.
+// Events that an aggregate raises during the write are not forgotten with the
+// written ones: the next transaction writes them.
 func TestTrackForgetsOnlyWhatWasWritten(t *testing.T) {
 	agg := &thing{}
 	raised := false
@@ -253,7 +257,8 @@ func TestTrackForgetsOnlyWhatWasWritten(t *testing.T) {
 	}
 }
 
-// Hooks get a context that still has the caller's values, and that the end of a request does not cut off from its unit.
+// The context of a hook carries the caller's values and is not canceled with
+// the request.
 func TestHookContext(t *testing.T) {
 	type key struct{}
 	var got []any

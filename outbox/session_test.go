@@ -14,7 +14,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// sqlDB stands in for a store over database/sql.
+// sqlDB is a fake store over database/sql.
 type sqlDB struct {
 	hub       store.Hub
 	commitErr error
@@ -61,7 +61,7 @@ func (s *sqlSession) Commit(context.Context, []waybill.ID, bool) (store.CommitIn
 	return store.CommitInfo{}, s.db.commitErr
 }
 
-// appenderDB is a store that can also write to what is only nearly a *sql.Tx.
+// appenderDB is a store that also writes to types that only resemble a *sql.Tx.
 type appenderDB struct {
 	*sqlDB
 	through []store.SQLTx
@@ -72,7 +72,7 @@ func (d *appenderDB) AppendSQL(_ context.Context, tx store.SQLTx, evs []waybill.
 	return d.take(evs)
 }
 
-// hidden is a library's transaction.
+// hidden is the transaction type of a library.
 type hidden struct{ store.SQLTx }
 
 func TestWriteSQL(t *testing.T) {
@@ -94,14 +94,15 @@ func TestWriteSQL(t *testing.T) {
 	if len(db.through) != 1 || db.through[0] != lib || len(db.appended) != 2 {
 		t.Fatalf("written through %v: %v", db.through, db.appended)
 	}
-	// It is a write like any other: completed, with its origin, and with hooks for what was not absorbed.
+	// WriteSQL behaves like any other write: complete events, the origin of the
+	// context, and hooks for the events that were not absorbed.
 	if got := db.appended[0]; got.TenantID != "acme" || got.ID.IsZero() || got.ContentType != waybill.JSON {
 		t.Errorf("written is %+v", got)
 	}
 	if len(after) != 1 || after[0].Type != "t" {
 		t.Errorf("AfterWrite saw %v", after)
 	}
-	// A *sql.Tx goes the usual way.
+	// A *sql.Tx takes the default path.
 	if err := outbox.WriteSQL(ctx, box, new(sql.Tx), ev); err != nil || len(db.through) != 1 || len(db.appended) != 3 {
 		t.Errorf("a plain *sql.Tx: %v, through %v", err, db.through)
 	}
@@ -120,7 +121,8 @@ func TestWriteSQLErrors(t *testing.T) {
 		if err := outbox.WriteSQL(t.Context(), box, tx, ev); !errors.Is(err, waybill.ErrNoTx) {
 			t.Errorf("%s: %v, want ErrNoTx", name, err)
 		}
-		if err := outbox.WriteSQL(t.Context(), box, tx); err != nil { // no events, no effect
+		if err := outbox.WriteSQL(t.Context(), box, tx); err != nil {
+			// No events, no effect.
 			t.Errorf("%s: writing nothing: %v", name, err)
 		}
 	}
@@ -171,13 +173,14 @@ func TestUncertainError(t *testing.T) {
 	}
 	for _, part := range []string{"connection reset by peer", "3 events", "Committed(" + evs[0].ID.String() + ")"} {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("the error %q does not say %q", err, part)
+			t.Errorf("the error %q does not contain %q", err, part)
 		}
 	}
 	if len(told) != 0 || woken != 1 || len(agg.Raised()) != 1 {
-		t.Errorf("told %v, woken %d times, the aggregate has %d events: nobody knows what happened", told, woken, len(agg.Raised()))
+		t.Errorf("published %v, woken %d times, the aggregate has %d events: the outcome is unknown", told, woken, len(agg.Raised()))
 	}
-	// Without events there is nothing to ask about, and it is uncertain all the same.
+	// Without events there is no id to query, and the outcome is uncertain
+	// nevertheless.
 	err = box.InTx(t.Context(), func(context.Context, *sql.Tx) error { return nil })
 	if !errors.As(err, &uncertain) || len(uncertain.Events) != 0 || strings.Contains(err.Error(), "events") || !errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("InTx without events: %v", err)
@@ -187,7 +190,7 @@ func TestUncertainError(t *testing.T) {
 	}
 }
 
-// An error of the commit that is certain comes back as it is.
+// A definite commit error is returned unchanged.
 func TestFailedCommit(t *testing.T) {
 	db := &sqlDB{commitErr: errBoom}
 	rolledBack := 0

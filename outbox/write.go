@@ -15,16 +15,17 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Outcome is what became of an event that was written.
+// Outcome is the outcome of a write for one event.
 type Outcome int
 
 // The outcomes.
 const (
-	// Written: the transaction has it.
+	// Written: the transaction contains the event.
 	Written Outcome = iota + 1
-	// Duplicate: a pending event with the same dedup key stands for it; the receipt has that one's id.
+	// Duplicate: a pending event has the same dedup key; the receipt has the id
+	// of that event.
 	Duplicate
-	// Suppressed: a hook took it out.
+	// Suppressed: a hook removed the event.
 	Suppressed
 )
 
@@ -41,26 +42,32 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("outcome(%d)", int(o))
 }
 
-// Receipt says what became of one event.
+// Receipt is the result of a write for one event.
 type Receipt struct {
-	// ID is the id of the event that is pending: its own, or for a Duplicate that of the event that absorbed it. Zero
-	// for one that was suppressed.
+	// ID is the id of the pending event: the event's own id or, for a
+	// Duplicate, the id of the event that absorbed it. Zero for a suppressed
+	// event.
 	ID      waybill.ID
 	Outcome Outcome
 }
 
-// Hook is called around every write, like httptrace.ClientTrace; any field may be nil.
+// Hook is a set of callbacks around every write, like httptrace.ClientTrace;
+// any field may be nil.
 type Hook struct {
-	// BeforeWrite may change what is written: it returns the events to write. Returning none suppresses the write, and
-	// returning an error fails it. It may change the slice it is handed, but not the payloads and headers in it: it
-	// sets new ones.
+	// BeforeWrite returns the events to write. Returning no events suppresses
+	// the write; returning an error fails it. BeforeWrite may change the slice
+	// that it receives and replace the payloads and headers in it, but must not
+	// modify these in place.
 	BeforeWrite func(ctx context.Context, evs []waybill.Event) ([]waybill.Event, error)
-	// AfterWrite runs when the transaction has taken the events. Like the two below, it cannot fail the write: a panic
-	// is logged.
+	// AfterWrite runs after the events were written in the transaction. Like
+	// AfterCommit and AfterRollback, it cannot fail the write: a panic is
+	// logged.
 	AfterWrite func(ctx context.Context, evs []waybill.Event)
-	// AfterCommit runs once per transaction of InTx that committed, with all its events.
+	// AfterCommit runs once per committed transaction of InTx, with all its
+	// events.
 	AfterCommit func(ctx context.Context, evs []waybill.Event)
-	// AfterRollback runs once per transaction of InTx that rolled back, with all its events.
+	// AfterRollback runs once per rolled-back transaction of InTx, with all its
+	// events.
 	AfterRollback func(ctx context.Context, evs []waybill.Event)
 }
 
@@ -92,12 +99,15 @@ func isNil(tx any) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// WriteSQL is [Outbox.Write] for transactions of libraries that hide their [*sql.Tx], such as gorm with prepared statements and
-// ent. The store must be one over database/sql. A nil tx, which is what a failed type assertion gives, is [waybill.ErrNoTx].
+// WriteSQL is [Outbox.Write] for transactions of libraries that hide their
+// [*sql.Tx], such as gorm with prepared statements and ent. The store must work
+// over database/sql. A nil tx, the result of a failed type assertion, gives
+// [waybill.ErrNoTx].
 //
-// A library that shows its *sql.Tx is better served by Write: what is written through a wrapper inside [Outbox.InTx] is stored, but
-// cannot be told to belong to that transaction, so hooks that follow the commit do not see it. bun.Tx is such a case: hand over its
-// field Tx.
+// If a library exposes its *sql.Tx, use Write: events that are written through
+// a wrapper inside [Outbox.InTx] are stored, but the outbox cannot match them
+// to that transaction, so AfterCommit and AfterRollback hooks do not receive
+// them. For bun.Tx, pass its field Tx.
 func WriteSQL(ctx context.Context, o *Outbox[*sql.Tx], tx store.SQLTx, evs ...waybill.Event) error {
 	if len(evs) == 0 {
 		return nil
@@ -116,7 +126,8 @@ func WriteSQL(ctx context.Context, o *Outbox[*sql.Tx], tx store.SQLTx, evs ...wa
 		placed, err := db.AppendSQL(ctx, tx, prepared)
 		if err == nil {
 			o.writer.acceptedOf(ctx, prepared, placed)
-			if u, ok := o.runner.From(ctx); ok { // perhaps its own transaction, in disguise
+			if u, ok := o.runner.From(ctx); ok {
+				// Perhaps a wrapper of this transaction.
 				_ = u.AfterCommit(o.Wake)
 			}
 		}
@@ -125,14 +136,16 @@ func WriteSQL(ctx context.Context, o *Outbox[*sql.Tx], tx store.SQLTx, evs ...wa
 	return err
 }
 
-// writer is the part of an outbox that does not depend on the transaction's type. It is a unit.Writer.
+// writer is the part of an outbox that does not depend on the transaction's
+// type. It implements txrun.Writer.
 type writer struct {
 	hooks   []Hook
 	observe observe.Hooks
 	logger  *slog.Logger
 }
 
-// write prepares the events, hands them to put, and returns a receipt for each if put says where they went.
+// write prepares the events, passes them to put, and returns a receipt for each
+// one if put returns their results.
 func (w *writer) write(
 	ctx context.Context, evs []waybill.Event, receipts bool, put func([]waybill.Event) ([]store.AppendResult, error),
 ) ([]Receipt, error) {
@@ -169,13 +182,15 @@ func (w *writer) write(
 	return out, nil
 }
 
-// prepare returns the events as they will be stored, and puts the id of each event that was handed in into given.
+// prepare returns the events as they will be stored, and stores the id of each
+// event that was passed in into given.
 func (w *writer) prepare(ctx context.Context, evs []waybill.Event, given []waybill.ID) ([]waybill.Event, error) {
 	origin := waybill.OriginFrom(ctx)
 	prepared := make([]waybill.Event, len(evs))
 	for i, ev := range evs {
 		if ev.ID.IsZero() {
-			ev.ID = waybill.NewID() // before the hooks, so that receipts find it again behind them
+			// Before the hooks, so that receipts can match the events.
+			ev.ID = waybill.NewID()
 		}
 		given[i] = ev.ID
 		prepared[i] = origin.Fill(ev)
@@ -188,7 +203,7 @@ func (w *writer) prepare(ctx context.Context, evs []waybill.Event, given []waybi
 		if err != nil {
 			return nil, fmt.Errorf("outbox: before write: %w", err)
 		}
-		prepared = slices.Clone(changed) // the hook may keep its own
+		prepared = slices.Clone(changed) // the hook may retain its slice
 	}
 	var errs []error
 	for i := range prepared {
@@ -204,7 +219,8 @@ func (w *writer) prepare(ctx context.Context, evs []waybill.Event, given []waybi
 	return prepared, errors.Join(errs...)
 }
 
-// addHeaders returns the event with headers it does not have yet; it does not touch the event's own map.
+// addHeaders returns the event with the headers that it lacks; it does not
+// change the event's own map.
 func addHeaders(ev waybill.Event, headers map[string]string) waybill.Event {
 	if len(headers) == 0 {
 		return ev
@@ -215,7 +231,7 @@ func addHeaders(ev waybill.Event, headers map[string]string) waybill.Event {
 	return ev
 }
 
-// acceptedOf tells the hooks about the events that were written, not absorbed.
+// acceptedOf passes the events that were written and not absorbed to the hooks.
 func (w *writer) acceptedOf(ctx context.Context, evs []waybill.Event, placed []store.AppendResult) {
 	written := make([]waybill.Event, 0, len(evs))
 	for i, ev := range evs {
@@ -228,7 +244,7 @@ func (w *writer) acceptedOf(ctx context.Context, evs []waybill.Event, placed []s
 	}
 }
 
-// WantsCommitted says whether a hook follows the commit.
+// WantsCommitted reports whether a hook follows the commit.
 func (w *writer) WantsCommitted() bool {
 	for _, hook := range w.hooks {
 		if hook.AfterCommit != nil {
@@ -266,7 +282,7 @@ func (w *writer) after(
 func (w *writer) contain(name string, fn func()) {
 	defer func() {
 		if r := recover(); r != nil {
-			w.logger.Error("outbox: a hook panicked", "hook", name, "panic", fmt.Sprint(r))
+			w.logger.Error("outbox: hook panicked", "hook", name, "panic", fmt.Sprint(r))
 		}
 	}()
 	fn()

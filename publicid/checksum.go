@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// alphabet is Crockford's, in lower case: no i, l, o and u.
+// alphabet is Crockford's base 32 in lower case, without i, l, o and u.
 const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
 
-// checkLen is how many characters a checksum has.
+// checkLen is the number of characters of a checksum.
 const checkLen = 2
 
 // symbolsOf returns the characters of a text as numbers below 32.
@@ -24,9 +24,11 @@ func symbolsOf(text string) ([]byte, error) {
 	return symbols, nil
 }
 
-// The checksum is a Reed-Solomon code over the field of 32 elements: the sum of all symbols, and the sum of all symbols each times another
-// power of alpha, are both zero. Two valid texts of up to 31 symbols differ in at least three places, so one or two wrong characters, wherever
-// they are, never make another valid text. Swapping two characters is two wrong ones.
+// The checksum is a Reed-Solomon code over the field of 32 elements: the sum of
+// all symbols, and the sum of all symbols weighted with powers of alpha, are
+// both zero. Two valid texts of up to 31 symbols differ in at least three
+// places, so one or two wrong characters in any places never give another valid
+// text. Swapping two characters counts as two wrong characters.
 
 // alpha generates the field's multiplicative group.
 const alpha = 2
@@ -48,7 +50,7 @@ func checks(symbols []byte) bool {
 // checksum returns the two characters that make both sums zero.
 func checksum(symbols []byte) string {
 	plain, weighted := sums(append(symbols, 0, 0))
-	// With x in front of y: x+y = plain and alpha·x+y = weighted.
+	// With x before y: x+y = plain and alpha·x+y = weighted.
 	x := times(plain^weighted, inverse(1^alpha))
 	y := plain ^ x
 	return string([]byte{alphabet[x], alphabet[y]})
@@ -68,7 +70,8 @@ func times(a, b byte) byte {
 	return product
 }
 
-// inverse returns what a must be multiplied with to get 1: the 30th power, as the 31st is 1.
+// inverse returns the multiplicative inverse of a: its 30th power, because its
+// 31st power is 1.
 func inverse(a byte) byte {
 	power := byte(1)
 	for range 30 {

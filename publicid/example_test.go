@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/publicid"
 )
 
-// Invoice is what ids are of; any type will do.
+// Invoice is the type of the ids.
 type Invoice struct {
 	ID    publicid.ID[Invoice] `json:"id"`
 	Total int                  `json:"total"`
@@ -18,7 +18,8 @@ type Invoice struct {
 func (Invoice) PublicPrefix() string { return "inv" }
 
 func Example() {
-	internal, err := waybill.ParseID("01J9ZT6VB2E4X8K3M5N7P9QRST") // in a program: publicid.New[Invoice]()
+	// In a program: publicid.New[Invoice]().
+	internal, err := waybill.ParseID("01J9ZT6VB2E4X8K3M5N7P9QRST")
 	if err != nil {
 		fmt.Println(err)
 		return

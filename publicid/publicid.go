@@ -10,21 +10,24 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Prefixed is what an id can be of.
+// Prefixed is a type that can have public ids.
 type Prefixed interface {
-	// PublicPrefix returns what the text of every id begins with: 1 to 16 lower-case letters and digits, the first a letter. It must be the
-	// same for every value of the type, the zero value among them, and never change.
+	// PublicPrefix returns the prefix of every id of the type: 1 to 16
+	// lower-case letters and digits, the first a letter. It must be the same
+	// for every value of the type, including the zero value, and must never
+	// change.
 	PublicPrefix() string
 }
 
-// Checksummed may be implemented by what an id is of, to give its ids two more characters that tell typing errors.
+// Checksummed may be implemented by a type to give its ids two more characters
+// that detect typing errors.
 type Checksummed interface {
 	Prefixed
-	// PublicChecksum is only there to be there: it is not called.
+	// PublicChecksum is a marker and is never called.
 	PublicChecksum()
 }
 
-// ErrInvalid is wrapped by every error that says what is wrong with a text.
+// ErrInvalid is wrapped by every error about an invalid text.
 var ErrInvalid = errors.New("publicid: not an id")
 
 const (
@@ -32,25 +35,29 @@ const (
 	ulidLen   = 26
 )
 
-// ID is the id of a T. The zero value is none; its text is empty. IDs can be compared, and be keys of a map.
+// ID is the id of a T. The text of the zero value is empty. IDs are comparable
+// and can be map keys.
 type ID[T Prefixed] struct{ id waybill.ID }
 
-// New returns a new id, larger than every one that this process has made before. It panics if T's prefix is not one.
+// New returns a new id that is larger than every id that this process has
+// created before. It panics if the prefix of T is invalid.
 func New[T Prefixed]() ID[T] { return From[T](waybill.NewID()) }
 
-// From returns the public id for the 16 bytes that are used inside. It panics if T's prefix is not one.
+// From returns the public id of the internal 16 bytes. It panics if the prefix
+// of T is invalid.
 func From[T Prefixed](id waybill.ID) ID[T] {
 	prefixOf[T]()
 	return ID[T]{id}
 }
 
-// Parse reads the one text that [ID.String] writes. Another prefix, upper case, spaces, a wrong checksum: all are errors, which wrap [ErrInvalid] and
-// never repeat the text.
+// Parse reads the text that [ID.String] writes. Another prefix, upper case,
+// spaces and a wrong checksum are errors, which wrap [ErrInvalid] and never
+// contain the text.
 func Parse[T Prefixed](text string) (ID[T], error) {
 	prefix, sum := prefixOf[T](), checksummed[T]()
 	rest, ok := strings.CutPrefix(text, prefix+"_")
 	if !ok {
-		return ID[T]{}, fmt.Errorf("%w: it does not begin with %s_", ErrInvalid, prefix)
+		return ID[T]{}, fmt.Errorf("%w: missing prefix %s_", ErrInvalid, prefix)
 	}
 	want := ulidLen
 	if sum {
@@ -64,19 +71,20 @@ func Parse[T Prefixed](text string) (ID[T], error) {
 		return ID[T]{}, err
 	}
 	if sum && !checks(symbols) {
-		return ID[T]{}, fmt.Errorf("%w: the checksum does not fit, so it is mistyped", ErrInvalid)
+		return ID[T]{}, fmt.Errorf("%w: checksum mismatch", ErrInvalid)
 	}
 	id, err := waybill.ParseID(strings.ToUpper(rest[:ulidLen]))
 	if err != nil {
-		return ID[T]{}, fmt.Errorf("%w: larger than 128 bits", ErrInvalid) // that is all that is left to be wrong
+		// The only remaining error.
+		return ID[T]{}, fmt.Errorf("%w: larger than 128 bits", ErrInvalid)
 	}
 	if id.IsZero() {
-		return ID[T]{}, fmt.Errorf("%w: it is zero", ErrInvalid)
+		return ID[T]{}, fmt.Errorf("%w: zero id", ErrInvalid)
 	}
 	return ID[T]{id}, nil
 }
 
-// String returns the text that the outside sees; none for the zero id.
+// String returns the public text, which is empty for the zero id.
 func (id ID[T]) String() string {
 	if id.IsZero() {
 		return ""
@@ -92,13 +100,15 @@ func (id ID[T]) String() string {
 	return text + checksum(symbols)
 }
 
-// PublicID returns the text, too. Embedded in the result of an idempotent request, the id becomes the result's reference.
+// PublicID returns the public text. If the result of an idempotent request
+// embeds the id, the text becomes the reference of the result.
 func (id ID[T]) PublicID() string { return id.String() }
 
-// ULID returns the 16 bytes that are used inside.
+// ULID returns the internal 16 bytes.
 func (id ID[T]) ULID() waybill.ID { return id.id }
 
-// Bytes returns them as a slice, for a column of 16 bytes; nil for the zero id.
+// Bytes returns the internal 16 bytes as a slice, for a column of 16 bytes; nil
+// for the zero id.
 func (id ID[T]) Bytes() []byte {
 	if id.IsZero() {
 		return nil
@@ -109,13 +119,16 @@ func (id ID[T]) Bytes() []byte {
 // IsZero reports whether the id was never set.
 func (id ID[T]) IsZero() bool { return id.id.IsZero() }
 
-// Time returns the millisecond in which the id was made. Whoever sees the id sees that, too.
+// Time returns the millisecond of the id's creation. The public text reveals
+// that time.
 func (id ID[T]) Time() time.Time { return id.id.Time() }
 
-// MarshalText implements [encoding.TextMarshaler], and so JSON. The zero id is an empty text.
+// MarshalText implements [encoding.TextMarshaler], and thereby JSON. The text
+// of the zero id is empty.
 func (id ID[T]) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
-// UnmarshalText implements [encoding.TextUnmarshaler], and so JSON. An empty text is the zero id.
+// UnmarshalText implements [encoding.TextUnmarshaler], and thereby JSON. An
+// empty text is the zero id.
 func (id *ID[T]) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*id = ID[T]{}
@@ -129,7 +142,8 @@ func (id *ID[T]) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Value implements [driver.Valuer]: the text, or NULL for the zero id. For a column of 16 bytes pass [ID.Bytes].
+// Value implements [driver.Valuer]: the text, or NULL for the zero id. For a
+// column of 16 bytes pass [ID.Bytes].
 func (id ID[T]) Value() (driver.Value, error) {
 	if id.IsZero() {
 		return nil, nil //nolint:nilnil // NULL
@@ -137,7 +151,8 @@ func (id ID[T]) Value() (driver.Value, error) {
 	return id.String(), nil
 }
 
-// Scan implements [database/sql.Scanner]. It takes the text, the 16 bytes, or NULL.
+// Scan implements [database/sql.Scanner]. It accepts the text, the 16 bytes, or
+// NULL.
 func (id *ID[T]) Scan(src any) error {
 	switch src := src.(type) {
 	case nil:
@@ -146,13 +161,13 @@ func (id *ID[T]) Scan(src any) error {
 	case string:
 		return id.scan(src)
 	case []byte:
-		if len(src) == len(id.id) { // no text is that short
+		if len(src) == len(id.id) { // texts are longer
 			*id = From[T](waybill.ID(src))
 			return nil
 		}
 		return id.scan(string(src))
 	default:
-		return fmt.Errorf("%w: a column of %T", ErrInvalid, src)
+		return fmt.Errorf("%w: unsupported column type %T", ErrInvalid, src)
 	}
 }
 
@@ -165,7 +180,8 @@ func (id *ID[T]) scan(text string) error {
 	return nil
 }
 
-// prefixOf returns T's prefix. It panics on a bad one: that is a mistake in the program, like a bad pattern in regexp.MustCompile.
+// prefixOf returns the prefix of T. It panics if the prefix is invalid, which
+// is a programming error, like an invalid pattern in regexp.MustCompile.
 func prefixOf[T Prefixed]() string {
 	var of T
 	prefix := of.PublicPrefix()
@@ -174,7 +190,7 @@ func prefixOf[T Prefixed]() string {
 		ok = ok && ('a' <= c && c <= 'z' || '0' <= c && c <= '9')
 	}
 	if !ok {
-		panic(fmt.Sprintf("publicid: the prefix %q of %T is not 1 to %d lower-case letters and digits, the first a letter", prefix, of, maxPrefix))
+		panic(fmt.Sprintf("publicid: invalid prefix %q of %T: want 1 to %d lower-case letters and digits, the first a letter", prefix, of, maxPrefix))
 	}
 	return prefix
 }

@@ -23,7 +23,7 @@ type customer struct{}
 
 func (customer) PublicPrefix() string { return "cus" }
 
-// voucher is typed in by people.
+// voucher ids are typed by people.
 type voucher struct{}
 
 func (voucher) PublicPrefix() string { return "v2" }
@@ -52,8 +52,8 @@ func ulid(t testing.TB) waybill.ID {
 	return id
 }
 
-// The texts are part of other people's databases: they never change.
-func TestTextsStayAsTheyAre(t *testing.T) {
+// Users store the texts in their databases: the texts never change.
+func TestTextsNeverChange(t *testing.T) {
 	if got := publicid.From[order](ulid(t)).String(); got != orderText {
 		t.Error(got)
 	}
@@ -75,15 +75,15 @@ func TestNewIDsIncreaseAsTexts(t *testing.T) {
 		texts = append(texts, publicid.New[order]().String())
 	}
 	if !slices.IsSorted(texts) || len(slices.Compact(texts)) != 1000 {
-		t.Error("they do not increase")
+		t.Error("the ids do not increase")
 	}
 }
 
 func TestParseIsStrict(t *testing.T) {
 	for _, text := range []string{
 		"", "ord", "ord_", "_01j9zt6vb2e4x8k3m5n7p9qrst", "01j9zt6vb2e4x8k3m5n7p9qrst",
-		"cus_01j9zt6vb2e4x8k3m5n7p9qrst",  // a customer's
-		"order_01j9zt6vb2e4x8k3m5n7p9qrs", // another prefix that begins alike
+		"cus_01j9zt6vb2e4x8k3m5n7p9qrst",  // prefix of another type
+		"order_01j9zt6vb2e4x8k3m5n7p9qrs", // longer prefix
 		"ord-01j9zt6vb2e4x8k3m5n7p9qrst",
 		"ORD_01j9zt6vb2e4x8k3m5n7p9qrst",
 		"ord_01J9ZT6VB2E4X8K3M5N7P9QRST",
@@ -110,8 +110,9 @@ func TestParseIsStrict(t *testing.T) {
 	}
 }
 
-// Every text with one or two wrong characters is refused: all 31·28 + 31²·378 of them.
-func TestChecksumTellsTwoWrongCharacters(t *testing.T) {
+// Every text with one or two wrong characters is rejected: all 31·28 + 31²·378
+// of them.
+func TestChecksumDetectsTwoWrongCharacters(t *testing.T) {
 	const alphabet = "0123456789abcdefghjkmnpqrstvwxyz"
 	text := []byte(voucherText)
 	for i := 3; i < len(text); i++ {
@@ -124,7 +125,7 @@ func TestChecksumTellsTwoWrongCharacters(t *testing.T) {
 						continue
 					}
 					if _, err := publicid.Parse[voucher](string(text)); err == nil {
-						t.Fatalf("%s passes for %s", text, voucherText)
+						t.Fatalf("%s is accepted instead of %s", text, voucherText)
 					}
 				}
 			}
@@ -204,7 +205,7 @@ func TestABadPrefixPanics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
 				if recover() == nil {
-					t.Error("it is accepted")
+					t.Error("an invalid prefix is accepted")
 				}
 			}()
 			use()
@@ -212,7 +213,7 @@ func TestABadPrefixPanics(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is accepted is written the same way, and only that.
+// FuzzParse: an accepted text equals the text that String writes.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{orderText, voucherText, "", "ord_", "ord_7zzzzzzzzzzzzzzzzzzzzzzzzz"} {
 		f.Add(text)
@@ -227,7 +228,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzRoundTrip: every id but zero can be read back, as text and from a column.
+// FuzzRoundTrip: every id except zero can be read back, as text and from a
+// column.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add(make([]byte, 16))
 	f.Add([]byte("0123456789abcdef"))

@@ -11,20 +11,23 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Jobs over Waybill's own tables. Each is a value: change its name, schedule or window before it is handed to [New].
+// Jobs over Waybill's own tables. Each is a value: change its name, schedule or
+// window before passing it to [New].
 
-// pageSize is how many records are read at a time.
+// pageSize is the number of records read per query.
 const pageSize = 500
 
-// StuckLeases reports records of consumer groups that are being processed and whose lease ran out longer ago than age: their consumer died, and
-// nobody has delivered the event again since. It wakes the relays of this database, if it has any.
+// StuckLeases reports records of consumer groups that are in processing and
+// whose lease expired longer ago than age: the consumer died, and the event has
+// not been delivered again since. It wakes the relays of this database, if
+// there are any.
 func StuckLeases(db store.Records, age time.Duration) Job {
 	return Job{Name: "stuck-leases", Check: func(ctx context.Context, _ Window, found func(string)) error {
 		stuck := false
 		err := eachRecord(ctx, db, store.RecordFilter{States: []store.InboxState{store.InboxProcessing}}, func(r store.InboxRecord) {
 			if since := r.Now.Sub(r.LeaseUntil); since > age {
 				stuck = true
-				found(fmt.Sprintf("group %s: event %s, attempt %d: its lease ran out %v ago", r.Group, r.Event, r.Attempts, since.Round(time.Second)))
+				found(fmt.Sprintf("group %s: event %s, attempt %d: its lease expired %v ago", r.Group, r.Event, r.Attempts, since.Round(time.Second)))
 			}
 		})
 		if l, ok := db.(store.Local); ok && stuck {
@@ -34,8 +37,9 @@ func StuckLeases(db store.Records, age time.Duration) Job {
 	}}
 }
 
-// StuckKeys reports idempotency keys that are being processed and whose lease ran out longer ago than age: whoever sent the request
-// has not asked again since, and may not know what became of it.
+// StuckKeys reports idempotency keys that are in processing and whose lease
+// expired longer ago than age: the client has not repeated the request since,
+// and may not know its outcome.
 func StuckKeys(db store.KeyRecords, age time.Duration) Job {
 	return Job{Name: "stuck-keys", Check: func(ctx context.Context, _ Window, found func(string)) error {
 		f := store.KeyFilter{States: []store.KeyState{store.KeyProcessing}}
@@ -46,7 +50,7 @@ func StuckKeys(db store.KeyRecords, age time.Duration) Job {
 			}
 			for _, r := range page {
 				if since := r.Now.Sub(r.LeaseUntil); since > age {
-					found(fmt.Sprintf("operation %s: a key of tenant %q, attempt %d: its lease ran out %v ago",
+					found(fmt.Sprintf("operation %s: a key of tenant %q, attempt %d: its lease expired %v ago",
 						r.Operation, r.Tenant, r.Attempts, since.Round(time.Second)))
 				}
 				after = r.KeyID
@@ -58,7 +62,8 @@ func StuckKeys(db store.KeyRecords, age time.Duration) Job {
 	}}
 }
 
-// NearLimit reports events of a group that have failed at least so many times, and are not dead yet. An empty group means all.
+// NearLimit reports events of a group that have failed at least the given
+// number of times and are not dead yet. An empty group means all groups.
 func NearLimit(db store.Records, group string, attempts int) Job {
 	name := "near-limit"
 	if group != "" {
@@ -72,7 +77,7 @@ func NearLimit(db store.Records, group string, attempts int) Job {
 	}}
 }
 
-// eachRecord calls fn for every record that matches.
+// eachRecord calls fn for every matching record.
 func eachRecord(ctx context.Context, db store.Records, f store.RecordFilter, fn func(store.InboxRecord)) error {
 	group, key := f.Group, waybill.ID{}
 	for {
@@ -90,21 +95,26 @@ func eachRecord(ctx context.Context, db store.Records, f store.RecordFilter, fn 
 	}
 }
 
-// History is a database with both the outbox's history and the records of consumer groups.
+// History is a database with both the outbox's history and the records of
+// consumer groups.
 type History interface {
 	store.HistoryAudit
 	store.Records
 }
 
-// Unrecorded hands a group the events again that were delivered in the window and of which it has no record: the broker lost them, or a
-// restored backup did. They go to the group alone and under their own ids, so that what comes late after all is not applied twice.
-// keepHistory is how long the relay keeps delivered events: what is not there cannot be found. An event that the group fails has a record from
-// then on: let the group keep its events ([inbox.Options.StoreEvent]), so that it tries again by itself.
+// Unrecorded delivers to a group the events that were delivered in the window
+// and of which the group has no record, because the broker or a restored backup
+// lost them. They are delivered to the group alone and under their own ids, so
+// that a late original is not applied twice. keepHistory is the relay's
+// retention of delivered events: purged events cannot be found. An event that
+// fails in the group has a record from then on: set [inbox.Options.StoreEvent],
+// so that the group retries it by itself.
 func Unrecorded(db History, group inbox.Consumer, keepHistory time.Duration) Job {
 	j := UnrecordedReport(db, group.Name(), keepHistory, group.Handles)
 	j.Repair = func(ctx context.Context, w Window) (fixed int, err error) {
 		err = eachUnrecorded(ctx, db, group.Name(), w, group.Handles, func(ev waybill.Event) error {
-			// Not as a first delivery: whatever its consumer may have died of is counted before it is handled.
+			// Passed as a redelivery: the attempt is counted before the handler
+			// runs, because the event may have killed its consumer.
 			result := group.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: 2}})
 			if len(result) != 1 || result[0] != nil {
 				return fmt.Errorf("event %s: %w", ev.ID, errors.Join(result...))
@@ -117,8 +127,9 @@ func Unrecorded(db History, group inbox.Consumer, keepHistory time.Duration) Job
 	return j
 }
 
-// UnrecordedReport only reports what [Unrecorded] would hand to a group of that name: for groups that are in another process. handles says which
-// events are the group's; nil means all.
+// UnrecordedReport only reports the events that [Unrecorded] would deliver to a
+// group of that name: for groups in another process. handles selects the
+// group's events; nil means all.
 func UnrecordedReport(db History, group string, keepHistory time.Duration, handles func(aggregateType, eventType string) bool) Job {
 	return Job{
 		Name: "unrecorded:" + group, LookBack: time.Hour, MinAge: 5 * time.Minute, TracesKept: keepHistory,
@@ -131,8 +142,9 @@ func UnrecordedReport(db History, group string, keepHistory time.Duration, handl
 	}
 }
 
-// eachUnrecorded calls fn for every event of a group that has no record, neither under its id nor under its dedup key. It goes on after
-// errors of fn, and returns the first few.
+// eachUnrecorded calls fn for every event of a group that has no record,
+// neither under its id nor under its dedup key. It continues after errors of
+// fn, and returns the first few.
 func eachUnrecorded(
 	ctx context.Context, db History, group string, w Window, handles func(aggregateType, eventType string) bool, fn func(waybill.Event) error,
 ) error {
@@ -170,5 +182,5 @@ func eachUnrecorded(
 	}
 }
 
-// maxErrors is how many errors a run returns.
+// maxErrors is the number of errors that a run returns.
 const maxErrors = 10

@@ -16,12 +16,14 @@ type created struct {
 
 var enrollmentCreated = waybill.Define[created]("EnrollmentCreated", waybill.Spec{AggregateType: "enrollment"})
 
-// A row without its event is found, and told about once.
+// A row without its event is found, and its event is published once.
 func Example() {
 	ctx := context.Background()
 	db, _ := memstore.New(memstore.Config{})
-	enrollments := map[string]time.Time{"e-1": time.Now().Add(-10 * time.Minute)} // the truth
-	notified := map[string]bool{}                                                 // the trace
+	// the source of truth
+	enrollments := map[string]time.Time{"e-1": time.Now().Add(-10 * time.Minute)}
+	// the trace
+	notified := map[string]bool{}
 
 	rec, err := reconcile.New(db, []reconcile.Job{{
 		Name: "enrollment-reconcile", Schedule: reconcile.Every(time.Minute), LookBack: time.Hour,
@@ -42,7 +44,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	for range 2 { // rec.Run does it by the schedule
+	for range 2 { // rec.Run runs it on its schedule
 		rep, err := rec.RunOnce(ctx, "enrollment-reconcile")
 		fmt.Println(rep.Found, "found,", rep.Sent, "sent,", rep.Skipped, "skipped,", err)
 	}

@@ -11,47 +11,60 @@ import (
 
 // Job looks for one kind of gap. It has a Find, a Repair or a Check.
 type Job struct {
-	// Name is unique among the jobs of a database, at most 128 bytes.
+	// Name is unique among the jobs of a database and has at most 128 bytes.
 	Name string
-	// Schedule says when it runs. Without a record of an earlier run it runs at once. Defaults to Every(5 minutes).
+	// Schedule says when the job runs. Without a record of an earlier run, the
+	// job runs at once. Defaults to Every(5 minutes).
 	Schedule Schedule
-	// LookBack is how far into the past it looks. Defaults to 24 hours.
+	// LookBack is how far into the past the job looks. Defaults to 24 hours.
 	LookBack time.Duration
-	// MinAge is how old something must be before its absence counts: what is younger may still be on its way. Longer than what delivery usually
-	// takes. Defaults to 1 minute; negative: none.
+	// MinAge is how old a row must be before its missing event counts: a
+	// younger event may still be in flight. Use more than the typical delivery
+	// time. Defaults to 1 minute; negative: none.
 	MinAge time.Duration
-	// TracesKept is for how long the traces are kept that Find looks for: the history, the records of a group, whatever is cleaned up. LookBack
-	// must be shorter, or what was done and forgotten would be done again. Defaults to 0: for ever.
+	// TracesKept is how long the traces that Find looks for are kept: the
+	// history, the records of a group, or anything else that is purged.
+	// LookBack must be shorter; otherwise an event whose trace was purged would
+	// be sent again. Defaults to 0: forever.
 	TracesKept time.Duration
-	// ResendAfter is how long a job waits for the effect of what it has sent before it sends it again. At most LookBack, which is also the
-	// default: by then it is out of the window, so it is sent once. Negative: what was sent is not remembered.
+	// ResendAfter is how long a job waits for the effect of a sent event before
+	// it sends the event again. At most LookBack, which is also the default: by
+	// then the event is out of the window, so it is sent once. Negative: sent
+	// events are not remembered.
 	ResendAfter time.Duration
-	// Limit is how many events a run sends at most; the next one goes on. Defaults to 10,000.
+	// Limit is the maximum number of events per run; the next run continues.
+	// Defaults to 10,000.
 	Limit int
 
-	// Find calls missing for every event that should have been told in the window and has left no trace. An event without a dedup key gets its
-	// natural one ([waybill.Event.NaturalKey]). If missing returns an error, Find returns it. Nothing is sent before Find has returned, so it
-	// may have rows open meanwhile.
+	// Find calls missing for every event that should have been published in the
+	// window and has left no trace. An event without a dedup key gets its
+	// natural one ([waybill.Event.NaturalKey]). If missing returns an error,
+	// Find returns it. Nothing is sent before Find has returned, so Find may
+	// keep rows open meanwhile.
 	Find func(ctx context.Context, w Window, missing func(waybill.Event) error) error
-	// Repair mends what is missing in the window in its own way, and returns how much it mended. It must be idempotent.
+	// Repair fixes the gaps in the window in its own way, and returns how many
+	// it fixed. It must be idempotent.
 	Repair func(ctx context.Context, w Window) (fixed int, err error)
-	// Check changes nothing, and calls found for everything that somebody should look at. Beside a Repair it is what a dry run does.
+	// Check changes nothing, and calls found for everything that needs an
+	// operator's attention. Beside a Repair, Check is the dry run.
 	Check func(ctx context.Context, w Window, found func(what string)) error
 }
 
-// Window is the part of the past that a run looks at: from From on, and before To, by the database's clock.
+// Window is the part of the past that a run covers: from From on, and before
+// To, by the database's clock.
 type Window struct{ From, To time.Time }
 
 // Contains reports whether a time is in the window.
 func (w Window) Contains(at time.Time) bool { return !at.Before(w.From) && at.Before(w.To) }
 
-// Schedule says when to run next, after a run that began at a time, which is in the local time zone. Schedules of cron libraries are such. The
-// zero time means never.
+// Schedule returns the next run after a run that began at the given time, which
+// is in the local time zone. Schedules of cron libraries implement it. The zero
+// time means never.
 type Schedule interface {
 	Next(after time.Time) time.Time
 }
 
-// Every is a schedule with a fixed distance between the beginnings of two runs.
+// Every is a schedule with a fixed interval between the starts of two runs.
 func Every(d time.Duration) Schedule { return every(d) }
 
 type every time.Duration
@@ -66,7 +79,8 @@ const (
 	maxName         = 128
 )
 
-// complete returns the job with its defaults, or everything that is wrong with it.
+// complete returns the job with its defaults, or an error for each invalid
+// field.
 func (j Job) complete() (Job, error) {
 	if j.Schedule == nil {
 		j.Schedule = Every(defaultEvery)
@@ -93,28 +107,30 @@ func (j Job) complete() (Job, error) {
 		}
 	}
 	e, fixed := j.Schedule.(every)
-	check(j.Name != "" && len(j.Name) <= maxName, "Name has %d bytes, want 1 to %d", len(j.Name), maxName)
+	check(j.Name != "" && len(j.Name) <= maxName, "Name: %d bytes, want 1 to %d", len(j.Name), maxName)
 	check(!fixed || e > 0, "Schedule: Every(%v) is not positive", time.Duration(e))
-	check(j.LookBack > j.MinAge, "LookBack (%v) is not above MinAge (%v): nothing would be looked at", j.LookBack, j.MinAge)
+	check(j.LookBack > j.MinAge, "LookBack: %v is not above MinAge (%v)", j.LookBack, j.MinAge)
 	check(j.TracesKept >= 0, "TracesKept: %v is negative", j.TracesKept)
 	check(j.TracesKept <= 0 || j.LookBack < j.TracesKept,
-		"LookBack (%v) is not shorter than TracesKept (%v): what was done and forgotten would be done again", j.LookBack, j.TracesKept)
-	check(j.ResendAfter <= j.LookBack, "ResendAfter (%v) is above LookBack (%v): nothing is looked for that long", j.ResendAfter, j.LookBack)
+		"LookBack: %v is not shorter than TracesKept (%v)", j.LookBack, j.TracesKept)
+	check(j.ResendAfter <= j.LookBack, "ResendAfter: %v is above LookBack (%v)", j.ResendAfter, j.LookBack)
 	check(j.Limit > 0, "Limit: %d is negative", j.Limit)
-	check(j.Find != nil || j.Repair != nil || j.Check != nil, "it has no Find, no Repair and no Check")
-	check(j.Find == nil || j.Repair == nil && j.Check == nil, "it has a Find, and a Repair or a Check beside it")
+	check(j.Find != nil || j.Repair != nil || j.Check != nil, "no Find, Repair or Check")
+	check(j.Find == nil || j.Repair == nil && j.Check == nil, "Find excludes Repair and Check")
 	return j, errors.Join(errs...)
 }
 
-// window is what a run that begins now looks at.
+// window returns the window of a run that begins now.
 func (j *Job) window(now time.Time) Window {
 	return Window{From: now.Add(-j.LookBack), To: now.Add(-j.MinAge)}
 }
 
-// minPause is between the beginnings of two runs of a schedule that says otherwise.
+// minPause is the minimum interval between the starts of two runs, for
+// schedules that return less.
 const minPause = time.Second
 
-// next returns when to run again after a run that began at a time, or zero for never.
+// next returns the time of the run after a run that began at the given time, or
+// zero for never.
 func (j *Job) next(began time.Time) time.Time {
 	at := j.Schedule.Next(began.Local())
 	if at.IsZero() {

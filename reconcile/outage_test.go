@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// away is a database that cannot be asked about jobs until a moment.
+// away is a database whose job queries fail until a given time.
 type away struct {
 	*memstore.Store[*memstore.Tx]
 	until time.Time
@@ -28,8 +28,9 @@ func (a away) FindJob(ctx context.Context, name string) (store.JobRecord, bool, 
 	return a.Store.FindJob(ctx, name)
 }
 
-// TestAnOutageOfTheDatabaseIsOneLine: for all jobs together, however often each
-// is looked at. So is a job that fails at every run.
+// TestAnOutageOfTheDatabaseIsOneLine: an outage is one line for all jobs
+// together, regardless of the number of queries per job. A job that fails at
+// every run is one line, too.
 func TestAnOutageOfTheDatabaseIsOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -52,7 +53,7 @@ func TestAnOutageOfTheDatabaseIsOneLine(t *testing.T) {
 		}
 		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 		want := []string{
-			"the reconciler's database fails", "the reconciler's database works again", "a reconciliation job fails", "a reconciliation job works again",
+			"the reconciler's database fails", "the reconciler's database recovered", "a reconciliation job fails", "a reconciliation job recovered",
 		}
 		ok := len(lines) == len(want) && runs > 10
 		for i := range min(len(lines), len(want)) {

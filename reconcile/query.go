@@ -11,32 +11,37 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Queryer is what a query runs on: a [*sql.DB], a connection or a transaction.
+// Queryer runs a query: a [*sql.DB], a connection or a transaction.
 type Queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
 // Query is a SQL query that returns missing events.
 type Query struct {
-	// SQL returns one row for each missing event. Its columns have the names of the outbox table's: type, aggregate_type, aggregate_id, tenant_id,
-	// topic, routing_key, schema_id, schema_version, dedup_key, occurred_at, priority, correlation_id, causation_id, headers (a JSON object),
-	// content_type, payload. What is NULL counts as not returned. Any other name is an error.
+	// SQL returns one row for each missing event. The columns have the names of
+	// the outbox table's columns: type, aggregate_type, aggregate_id,
+	// tenant_id, topic, routing_key, schema_id, schema_version, dedup_key,
+	// occurred_at, priority, correlation_id, causation_id, headers (a JSON
+	// object), content_type, payload. A NULL counts as not returned. Any other
+	// name is an error.
 	SQL string
-	// Args returns the arguments for the query. Defaults to the window's two times, From and To.
+	// Args returns the arguments of the query. Defaults to the window's two
+	// times, From and To.
 	Args func(w Window) []any
-	// Event has the fields that all events share and the query does not return: the type, for example.
+	// Event has the fields that all events share and that the query does not
+	// return, such as the type.
 	Event waybill.Event
 }
 
-// readOnly is a [Queryer] that can begin a transaction that only reads.
+// readOnly is a [Queryer] that can begin a read-only transaction.
 type readOnly interface {
 	BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error)
 }
 
-// QueryFind returns a Find for a [Job] that runs a query. On a [*sql.DB] or a connection the query
-// runs in a read-only transaction that is rolled back: finding changes nothing, also where the
-// query is a DELETE that returns rows. In a transaction of the caller's own that is up to the
-// caller.
+// QueryFind returns a Find for a [Job] that runs a query. On a [*sql.DB] or a
+// connection, the query runs in a read-only transaction that is rolled back, so
+// Find changes nothing even if the query is a DELETE that returns rows. In a
+// transaction of the caller, the caller decides.
 func QueryFind(db Queryer, q Query) func(ctx context.Context, w Window, missing func(waybill.Event) error) error {
 	args := q.Args
 	if args == nil {
@@ -49,7 +54,8 @@ func QueryFind(db Queryer, q Query) func(ctx context.Context, w Window, missing 
 			if err != nil {
 				return fmt.Errorf("the query: %w", err)
 			}
-			defer func() { _ = tx.Rollback() }() // SQLite's transactions may write, and this one must not
+			// SQLite has no read-only transactions
+			defer func() { _ = tx.Rollback() }()
 			db = tx
 		}
 		rows, err := db.QueryContext(ctx, q.SQL, args(w)...)
@@ -87,7 +93,7 @@ func QueryFind(db Queryer, q Query) func(ctx context.Context, w Window, missing 
 	}
 }
 
-// setField sets the field of an event that a column is named after.
+// setField sets the event's field that the column is named after.
 func setField(ev *waybill.Event, column string, value any) (err error) {
 	texts := map[string]*string{
 		"type": &ev.Type, "aggregate_type": &ev.AggregateType, "aggregate_id": &ev.AggregateID, "tenant_id": &ev.TenantID, "topic": &ev.Topic,
@@ -97,7 +103,7 @@ func setField(ev *waybill.Event, column string, value any) (err error) {
 	field, isText := texts[column]
 	switch {
 	case !isText && column != "schema_version" && column != "priority" && column != "occurred_at" && column != "headers" && column != "payload":
-		return fmt.Errorf("an event has no such field; name it with AS")
+		return fmt.Errorf("not a field of an event; rename the column with AS")
 	case value == nil:
 		return nil
 	case isText:
@@ -113,7 +119,7 @@ func setField(ev *waybill.Event, column string, value any) (err error) {
 		}
 		ev.OccurredAt = at
 	case column == "headers":
-		ev.Headers = nil // not into the map of q.Event
+		ev.Headers = nil // do not write into the map of q.Event
 		err = json.Unmarshal([]byte(textOf(value)), &ev.Headers)
 	case column == "payload":
 		ev.Payload = []byte(textOf(value))
@@ -121,7 +127,7 @@ func setField(ev *waybill.Event, column string, value any) (err error) {
 	return err
 }
 
-// textOf returns a value as drivers give it as a text.
+// textOf returns a driver value as text.
 func textOf(value any) string {
 	switch v := value.(type) {
 	case string:

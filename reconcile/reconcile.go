@@ -15,19 +15,22 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Config holds what may be tuned; its zero value is ready.
+// Config configures a [Reconciler]. The zero value is valid.
 type Config struct {
-	// Lease is for how long a node that stopped answering keeps a job from the others. It is renewed while the job runs. Defaults to 1 minute.
+	// Lease is how long a node that stopped responding keeps a job from the
+	// other nodes. The lease is renewed while the job runs. Defaults to 1
+	// minute.
 	Lease time.Duration
-	// Batch is how many events are sent in one transaction. Defaults to 100.
+	// BatchSize is the number of events sent per transaction. Defaults to 100.
 	BatchSize int
-	// DryRun lets jobs look and report, and change nothing. Defaults to false.
+	// DryRun makes jobs report without changing anything. Defaults to false.
 	DryRun bool
-	// Outbox is how events are written: the hooks of the service's own outbox, for example. Defaults to none.
+	// Outbox configures how events are written: the hooks of the service's own
+	// outbox, for example. Defaults to none.
 	Outbox outbox.Config
-	// Observe is told about every run. Defaults to nothing.
+	// Observe receives every run. Defaults to no hooks.
 	Observe observe.Hooks
-	// Logger gets what runs did and what went wrong. Defaults to [slog.Default];
+	// Logger receives results and errors of runs. Defaults to [slog.Default];
 	// slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
@@ -38,20 +41,21 @@ const (
 	defaultBatch = 100
 )
 
-// Reconciler runs jobs over one database. T is the type of its transactions. It is safe for concurrent use.
+// Reconciler runs jobs over one database. T is the type of its transactions. It
+// is safe for concurrent use.
 type Reconciler[T any] struct {
 	db      store.Jobs[T]
 	box     *outbox.Outbox[T]
-	runner  *txrun.Runner[T] // to see whether a transaction is open
+	runner  *txrun.Runner[T] // detects an open transaction
 	jobs    []*Job
 	cfg     Config
 	running atomic.Bool
 
-	database *outage.Log            // asking when jobs are due
+	database *outage.Log            // queries of due jobs
 	trouble  map[string]*outage.Log // runs, by the job's name
 }
 
-// New returns a reconciler for some jobs. It does not touch the database.
+// New returns a reconciler for the jobs. It does not touch the database.
 func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error) {
 	if db == nil {
 		return nil, errors.New("reconcile: the store is nil")
@@ -67,7 +71,7 @@ func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error
 		cfg.BatchSize = defaultBatch
 	}
 	if cfg.BatchSize < 0 {
-		errs = append(errs, fmt.Errorf("Config.Batch: %d is negative", cfg.BatchSize))
+		errs = append(errs, fmt.Errorf("Config.BatchSize: %d is negative", cfg.BatchSize))
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -80,12 +84,12 @@ func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error
 		database: outage.New(cfg.Logger, "the reconciler's database"), trouble: make(map[string]*outage.Log),
 	}
 	if len(jobs) == 0 {
-		errs = append(errs, errors.New("there are no jobs"))
+		errs = append(errs, errors.New("no jobs"))
 	}
 	for _, j := range jobs {
 		j, err := j.complete()
 		if err == nil && r.job(j.Name) != nil {
-			err = fmt.Errorf("job %q: there is a second one", j.Name)
+			err = fmt.Errorf("job %q: duplicate name", j.Name)
 		}
 		errs = append(errs, err)
 		r.jobs = append(r.jobs, &j)
@@ -109,23 +113,25 @@ func (r *Reconciler[T]) job(name string) *Job {
 	return nil
 }
 
-// Report is what a run did.
+// Report is the result of a run.
 type Report struct {
 	Job    string
 	Window Window
-	// Found is missing, Sent was written again or mended, Failed could not be. Skipped was sent before, or is still pending.
+	// Found counts missing events, Sent those written again or repaired, Failed
+	// those that could not be, and Skipped those sent before or still pending.
 	Found, Sent, Skipped, Failed int
-	// More says that Limit was reached: the next run goes on.
+	// More reports that Limit was reached: the next run continues.
 	More bool
-	// DryRun says that nothing was changed; Events are what would have been sent, unless they are pending.
+	// DryRun reports that nothing was changed; Events are those that would have
+	// been sent unless they are pending.
 	DryRun bool
 	Events []waybill.Event
-	// Notes say what a Check found and why events failed: the first of them.
+	// Notes are the first findings of a Check and the first errors of events.
 	Notes []string
 	Took  time.Duration
 }
 
-// maxNotes is how many notes a report has.
+// maxNotes is the maximum number of notes in a report.
 const maxNotes = 100
 
 func (r *Report) note(text string) {

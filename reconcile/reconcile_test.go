@@ -44,23 +44,24 @@ func yields(ids ...string) func(context.Context, reconcile.Window, func(waybill.
 	}
 }
 
-// Everything that is wrong is said at once, and a look-back that outlives the traces is refused.
+// TestNewRefuses: New reports all invalid fields at once, and refuses a
+// look-back that is longer than the traces are kept.
 func TestNewRefuses(t *testing.T) {
 	repair := func(context.Context, reconcile.Window) (int, error) { return 0, nil }
 	for want, job := range map[string]reconcile.Job{
-		"Name has 0 bytes":                             {Find: yields()},
-		"Name has 129 bytes":                           {Name: strings.Repeat("x", 129), Find: yields()},
-		"no Find":                                      {Name: "j"},
-		"a Find, and a Repair":                         {Name: "j", Find: yields(), Repair: repair},
-		"Every(-1s) is not positive":                   {Name: "j", Find: yields(), Schedule: reconcile.Every(-time.Second)},
-		"LookBack (1m0s) is not above MinAge (1m0s)":   {Name: "j", Find: yields(), LookBack: time.Minute},
-		"not shorter than TracesKept (24h0m0s)":        {Name: "j", Find: yields(), TracesKept: 24 * time.Hour},
-		"ResendAfter (2h0m0s) is above LookBack (1h0m": {Name: "j", Find: yields(), LookBack: time.Hour, ResendAfter: 2 * time.Hour},
-		"Limit: -1":                                    {Name: "j", Find: yields(), Limit: -1},
-		"TracesKept: -1s":                              {Name: "j", Find: yields(), TracesKept: -time.Second},
+		"Name: 0 bytes":              {Find: yields()},
+		"Name: 129 bytes":            {Name: strings.Repeat("x", 129), Find: yields()},
+		"no Find":                    {Name: "j"},
+		"Find excludes Repair":       {Name: "j", Find: yields(), Repair: repair},
+		"Every(-1s) is not positive": {Name: "j", Find: yields(), Schedule: reconcile.Every(-time.Second)},
+		"LookBack: 1m0s is not above MinAge (1m0s)":   {Name: "j", Find: yields(), LookBack: time.Minute},
+		"not shorter than TracesKept (24h0m0s)":       {Name: "j", Find: yields(), TracesKept: 24 * time.Hour},
+		"ResendAfter: 2h0m0s is above LookBack (1h0m": {Name: "j", Find: yields(), LookBack: time.Hour, ResendAfter: 2 * time.Hour},
+		"Limit: -1":       {Name: "j", Find: yields(), Limit: -1},
+		"TracesKept: -1s": {Name: "j", Find: yields(), TracesKept: -time.Second},
 	} {
 		_, err := reconcile.New(open(t), []reconcile.Job{job, job}, reconcile.Config{Lease: -1, BatchSize: -1})
-		for _, want := range []string{want, "Config.Lease", "Config.Batch"} {
+		for _, want := range []string{want, "Config.Lease", "Config.BatchSize"} {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("the error %v does not say %q", err, want)
 			}
@@ -70,7 +71,7 @@ func TestNewRefuses(t *testing.T) {
 	if _, err := reconcile.New(open(t), []reconcile.Job{good}, reconcile.Config{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := reconcile.New(open(t), []reconcile.Job{good, good}, reconcile.Config{}); err == nil || !strings.Contains(err.Error(), "second") {
+	if _, err := reconcile.New(open(t), []reconcile.Job{good, good}, reconcile.Config{}); err == nil || !strings.Contains(err.Error(), "duplicate") {
 		t.Errorf("two jobs of one name: %v", err)
 	}
 	if _, err := reconcile.New(open(t), nil, reconcile.Config{}); err == nil {
@@ -81,7 +82,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// forgetful is a store that cannot remember.
+// forgetful is a store that cannot remember sent events.
 type forgetful struct{ store.Jobs[*memstore.Tx] }
 
 var errForgot = errors.New("cannot remember")
@@ -90,7 +91,8 @@ func (forgetful) RememberSent(context.Context, *memstore.Tx, store.JobAttempt, [
 	return false, errForgot
 }
 
-// What cannot be remembered is not sent: both are one transaction.
+// TestSentAndRememberedTogether: an event that cannot be remembered is not
+// sent, because both are one transaction.
 func TestSentAndRememberedTogether(t *testing.T) {
 	db := open(t)
 	r, err := reconcile.New[*memstore.Tx](forgetful{db}, []reconcile.Job{{Name: "j", Find: yields("1", "2")}}, reconcile.Config{})
@@ -124,7 +126,8 @@ type never struct{}
 
 func (never) Next(time.Time) time.Time { return time.Time{} }
 
-// Each job runs at once and then by its schedule, whatever that is made of.
+// TestSchedules: each job runs at once and then on its schedule, with any
+// implementation of Schedule.
 func TestSchedules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := open(t)
@@ -153,7 +156,8 @@ func TestSchedules(t *testing.T) {
 			}
 		}
 		run(90 * time.Minute)
-		run(72*time.Hour - 90*time.Minute + time.Second) // another process goes on where this one stopped
+		// another process continues where this one stopped
+		run(72*time.Hour - 90*time.Minute + time.Second)
 		if len(hourly) != 73 || !hourly[1].Equal(start.Add(time.Hour)) || !hourly[72].Equal(start.Add(72*time.Hour)) {
 			t.Errorf("hourly: %d times, %v", len(hourly), hourly)
 		}
@@ -166,8 +170,8 @@ func TestSchedules(t *testing.T) {
 	})
 }
 
-// The observer and the log are told of every run.
-func TestTold(t *testing.T) {
+// TestReported: the observer and the log receive every run.
+func TestReported(t *testing.T) {
 	var told []observe.Reconciled
 	var log bytes.Buffer
 	boom := errors.New("boom")
@@ -203,7 +207,8 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// The tenant of the context is part of the key, as it is in the outbox.
+// TestTenantsAreApart: the tenant of the context is part of the key, as it is
+// in the outbox.
 func TestTenantsAreApart(t *testing.T) {
 	r, err := reconcile.New(open(t), []reconcile.Job{{Name: "j", Find: yields("1")}}, reconcile.Config{})
 	if err != nil {

@@ -15,24 +15,26 @@ import (
 )
 
 const (
-	// longestSleep is how long a job is not looked at: another node may have given it back early.
+	// longestSleep bounds the time between two checks of a job, because another
+	// node may have released it early.
 	longestSleep = time.Minute
-	// troubleSleep is after the database could not be asked.
+	// troubleSleep is the delay after a failed query of the database.
 	troubleSleep = 5 * time.Second
-	// endTimeout bounds giving a job back, which runs detached from the caller's context.
+	// endTimeout bounds the release of a job, which is detached from the
+	// caller's context.
 	endTimeout = 10 * time.Second
 )
 
-// Run runs the jobs by their schedules until ctx ends; then it returns nil. Any
-// number of processes may run it at once: each run of a job takes place on one
-// of them. The observer is told of every run. The log says when a job, or
-// asking the database about jobs, begins to fail, once a minute that it goes on
-// failing, and when it works again. A run that ctx cuts short is made up for by
+// Run runs the jobs on their schedules until ctx ends; then it returns nil. Any
+// number of processes may call Run at the same time: each run of a job takes
+// place on one of them. The observer receives every run. The log reports when a
+// job, or a query about jobs, begins to fail, once a minute that it continues
+// to fail, and when it recovers. A run that ctx interrupts is repeated by
 // another node, or at the next start. A second Run at the same time is an
 // error.
 func (r *Reconciler[T]) Run(ctx context.Context) error {
 	if !r.running.CompareAndSwap(false, true) {
-		return errors.New("reconcile: it is running already")
+		return errors.New("reconcile: already running")
 	}
 	defer r.running.Store(false)
 	var all sync.WaitGroup
@@ -54,11 +56,13 @@ func (r *Reconciler[T]) loop(ctx context.Context, j *Job) {
 	}
 }
 
-// turn runs a job if it is due, and returns when to look again. It is due by what the tables say about the last run, wherever that was. Of
-// several nodes that find so at the same time one gets the job: the others have seen a fence that is not the last one any more.
+// turn runs a job if it is due, and returns when to check again. A job is due
+// according to the stored record of its last run on any node. If several nodes
+// find a job due at the same time, one gets it: the others have seen a fence
+// that is no longer current.
 func (r *Reconciler[T]) turn(ctx context.Context, j *Job) time.Duration {
 	rec, found, err := r.db.FindJob(ctx, j.Name)
-	r.database.Note(ctx, "look when "+j.Name+" is due", err)
+	r.database.Note(ctx, "check whether "+j.Name+" is due", err)
 	if err != nil {
 		return troubleSleep
 	}
@@ -76,7 +80,8 @@ func (r *Reconciler[T]) turn(ctx context.Context, j *Job) time.Duration {
 	return 0
 }
 
-// wait returns how long a job has until it is due; 0: now. All times are the database's.
+// wait returns the time until a job is due; 0: now. All times are the
+// database's.
 func (j *Job) wait(rec store.JobRecord, found bool) time.Duration {
 	if !found {
 		return 0
@@ -84,7 +89,8 @@ func (j *Job) wait(rec store.JobRecord, found bool) time.Duration {
 	held := !rec.Owner.IsZero() && rec.LeaseUntil.After(rec.Now)
 	next := j.next(rec.StartedAt)
 	if !held && !rec.Next.IsZero() && (next.IsZero() || rec.Next.Before(next)) {
-		next = rec.Next // given back early, or scheduled otherwise on the node that ran it
+		// released early, or scheduled differently on the node that ran it
+		next = rec.Next
 	}
 	switch {
 	case next.IsZero():
@@ -97,8 +103,9 @@ func (j *Job) wait(rec store.JobRecord, found bool) time.Duration {
 	return 0
 }
 
-// RunOnce runs a job now, whatever its schedule. If somebody else is running it, that is [waybill.ErrInProgress]. The error also says if
-// anything could not be sent; the report is right either way.
+// RunOnce runs a job now, regardless of its schedule. If another node is
+// running it, RunOnce returns [waybill.ErrInProgress]. It also returns an error
+// if an event could not be sent; the report is valid in both cases.
 func (r *Reconciler[T]) RunOnce(ctx context.Context, job string) (Report, error) {
 	j, err := r.named(ctx, job)
 	if err != nil {
@@ -111,7 +118,8 @@ func (r *Reconciler[T]) RunOnce(ctx context.Context, job string) (Report, error)
 	return rep, err
 }
 
-// DryRun looks what a job would do now, and changes nothing; it takes no lease. A Repair without a Check has no dry run.
+// DryRun reports what a job would do now, and changes nothing; it takes no
+// lease. A Repair without a Check has no dry run.
 func (r *Reconciler[T]) DryRun(ctx context.Context, job string) (Report, error) {
 	j, err := r.named(ctx, job)
 	if err != nil {
@@ -126,7 +134,8 @@ func (r *Reconciler[T]) DryRun(ctx context.Context, job string) (Report, error) 
 	return rep, err
 }
 
-// named returns a job, unless there is none of that name or a transaction is open: what a job sends must not be taken back with it.
+// named returns a job, unless the name is unknown or a transaction is open: a
+// rollback must not undo what a job sends.
 func (r *Reconciler[T]) named(ctx context.Context, name string) (*Job, error) {
 	if r.runner.Inside(ctx) {
 		return nil, fmt.Errorf("reconcile: job %s: %w", name, waybill.ErrNested)
@@ -134,10 +143,11 @@ func (r *Reconciler[T]) named(ctx context.Context, name string) (*Job, error) {
 	if j := r.job(name); j != nil {
 		return j, nil
 	}
-	return nil, fmt.Errorf("reconcile: there is no job %q", name)
+	return nil, fmt.Errorf("reconcile: no job %q", name)
 }
 
-// run takes a job, does its work and gives it back. busy says that somebody else has it, or had it since the fence was seen.
+// run leases a job, does its work and releases it. busy reports that another
+// node holds the job, or held it since the fence was read.
 func (r *Reconciler[T]) run(ctx context.Context, j *Job, seen int64) (rep Report, busy bool, err error) {
 	claim := store.JobClaim{Name: j.Name, Owner: waybill.NewID(), Lease: r.cfg.Lease, Seen: seen}
 	began := time.Now()
@@ -158,7 +168,8 @@ func (r *Reconciler[T]) run(ctx context.Context, j *Job, seen int64) (rep Report
 	return rep, false, err
 }
 
-// hold renews the lease until release is called. The context that it returns ends when the lease is lost.
+// hold renews the lease until release is called. The returned context ends when
+// the lease is lost.
 func (r *Reconciler[T]) hold(ctx context.Context, a store.JobAttempt, since time.Time) (held context.Context, release func()) {
 	held, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
@@ -177,7 +188,8 @@ func (r *Reconciler[T]) hold(ctx context.Context, a store.JobAttempt, since time
 			switch {
 			case err == nil && ok:
 				since = asked
-			case err == nil, time.Since(since) > r.cfg.Lease: // somebody else has it, or may have
+			case err == nil, time.Since(since) > r.cfg.Lease:
+				// another node holds the job, or may
 				cancel(fmt.Errorf("reconcile: job %s: %w", a.Name, waybill.ErrLeaseLost))
 				return
 			}
@@ -189,19 +201,19 @@ func (r *Reconciler[T]) hold(ctx context.Context, a store.JobAttempt, since time
 	}
 }
 
-// end gives the job back and tells about the run.
+// end releases the job and reports the run.
 func (r *Reconciler[T]) end(ctx context.Context, j *Job, a store.JobAttempt, began time.Time, rep *Report, err error) {
 	end := store.JobEnd{JobCounts: rep.counts(), Next: j.next(began)}
 	if err != nil {
 		end.Error = err.Error()
 	}
 	if ctx.Err() != nil {
-		end.Next = began // it was cut short: whoever looks next may run it at once
+		end.Next = began // interrupted: any node may run it at once
 	}
 	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	if ok, eerr := r.db.EndJob(detached, a, end); eerr != nil || !ok {
-		r.cfg.Logger.Warn("waybill: a reconciliation job was not given back; its lease will run out",
+		r.cfg.Logger.Warn("waybill: a reconciliation job was not released; its lease will expire",
 			slog.String("job", j.Name), slog.Bool("lost", eerr == nil), slog.Any("error", eerr))
 	}
 	if hook := r.cfg.Observe.Reconciled; hook != nil {
@@ -212,13 +224,13 @@ func (r *Reconciler[T]) end(ctx context.Context, j *Job, a store.JobAttempt, beg
 		level = slog.LevelInfo
 	}
 	if j.Check != nil && rep.Found > rep.Sent {
-		level = slog.LevelWarn // nobody but a reader of this will mend it
+		level = slog.LevelWarn // findings need an operator
 	}
 	r.cfg.Logger.Log(detached, level, "waybill: reconciled", slog.String("job", j.Name), slog.Int("found", rep.Found), slog.Int("sent", rep.Sent),
 		slog.Int("skipped", rep.Skipped), slog.Int("failed", rep.Failed), slog.Bool("dry_run", rep.DryRun), slog.Any("notes", rep.Notes))
 }
 
-// work does what the job is for.
+// work does the job's work.
 func (r *Reconciler[T]) work(ctx context.Context, j *Job, a store.JobAttempt, rep *Report) error {
 	var err error
 	switch {

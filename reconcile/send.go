@@ -14,23 +14,24 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// errEnough is what Find is told when the limit is reached.
-var errEnough = errors.New("reconcile: enough for one run")
+// errEnough tells Find that the limit is reached.
+var errEnough = errors.New("reconcile: Job.Limit reached")
 
-// errNoKey is about an event that cannot be told from others.
-var errNoKey = errors.New("it has neither a dedup key nor an aggregate id to make one of")
+// errNoKey reports an event without an identity.
+var errNoKey = errors.New("neither a dedup key nor an aggregate id")
 
-// found gathers what Find yields. Nothing is sent while it runs: its rows may be open on the only connection that there is.
+// found collects the events that Find yields. Nothing is sent while Find runs,
+// because its rows may be open on the only connection.
 type found struct {
 	origin waybill.Origin
-	known  map[waybill.ID]struct{} // what was sent, or found before
+	known  map[waybill.ID]struct{} // sent or found before
 	limit  int
 	rep    *Report
 	evs    []waybill.Event
 	errs   []error
 }
 
-// missing takes an event that Find yields.
+// missing adds an event that Find yields.
 func (f *found) missing(ev waybill.Event) error {
 	if len(f.evs) >= f.limit {
 		f.rep.More = true
@@ -38,7 +39,7 @@ func (f *found) missing(ev waybill.Event) error {
 	}
 	f.rep.Found++
 	ev = f.origin.Fill(ev)
-	ev.ID = waybill.ID{} // it is written anew, also if it comes from the history
+	ev.ID = waybill.ID{} // a new event, even if it comes from the history
 	if ev.DedupKey == "" && ev.AggregateID == "" {
 		f.fail(ev, errNoKey)
 		return nil
@@ -56,11 +57,11 @@ func (f *found) missing(ev waybill.Event) error {
 		return nil
 	}
 	f.known[key] = struct{}{}
-	f.evs = append(f.evs, ev.Complete()) // a copy: Find may use its buffers again
+	f.evs = append(f.evs, ev.Complete()) // a copy: Find may reuse its buffers
 	return nil
 }
 
-// fail notes an event that cannot be sent.
+// fail records an event that cannot be sent.
 func (f *found) fail(ev waybill.Event, err error) {
 	f.rep.Failed++
 	err = fmt.Errorf("event %s of %s %q: %w", ev.Type, ev.AggregateType, ev.AggregateID, err)
@@ -68,7 +69,7 @@ func (f *found) fail(ev waybill.Event, err error) {
 	f.errs = append(f.errs, err)
 }
 
-// failed returns an error if anything could not be sent.
+// failed returns an error if an event could not be sent.
 func (f *found) failed() error {
 	if len(f.errs) == 0 {
 		return nil
@@ -76,13 +77,14 @@ func (f *found) failed() error {
 	return fmt.Errorf("%d of %d could not be sent; the first: %w", f.rep.Failed, f.rep.Found, f.errs[0])
 }
 
-// keyOf is under what an event is remembered.
+// keyOf returns the key under which an event is remembered.
 func keyOf(ev waybill.Event) waybill.ID { return inbox.DedupID(ev.TenantID, ev.DedupKey) }
 
-// forgetLimit is how much is forgotten at a time.
+// forgetLimit is the number of keys deleted per batch.
 const forgetLimit = 5000
 
-// resend finds what is missing and writes it again. What was found before Find failed is sent all the same: it is missing.
+// resend finds missing events and writes them again. Events found before Find
+// failed are sent as well: they are missing.
 func (r *Reconciler[T]) resend(ctx context.Context, j *Job, a store.JobAttempt, rep *Report) error {
 	f := &found{origin: waybill.OriginFrom(ctx), known: make(map[waybill.ID]struct{}), limit: j.Limit, rep: rep}
 	if j.ResendAfter > 0 {
@@ -113,7 +115,7 @@ func (r *Reconciler[T]) resend(ctx context.Context, j *Job, a store.JobAttempt, 
 	return errors.Join(err, f.failed())
 }
 
-// forget drops what need not be remembered any more.
+// forget deletes keys whose time has passed.
 func (r *Reconciler[T]) forget(ctx context.Context, j *Job) error {
 	for {
 		n, err := r.db.ForgetSent(ctx, j.Name, max(j.ResendAfter, 0), forgetLimit)
@@ -123,8 +125,10 @@ func (r *Reconciler[T]) forget(ctx context.Context, j *Job) error {
 	}
 }
 
-// send writes a batch, and each event of it by itself if that fails: one that the outbox refuses must not keep the others back. It returns an
-// error if the run is to end: the job is somebody else's, or nothing can be written at all.
+// send writes a batch, and each of its events separately if that fails: an
+// event that the outbox rejects must not hold back the others. It returns an
+// error if the run must end, because another node holds the job or nothing can
+// be written.
 func (r *Reconciler[T]) send(ctx context.Context, j *Job, a store.JobAttempt, f *found, batch []waybill.Event) error {
 	err := r.sendAll(ctx, j, a, f, batch)
 	if err == nil || over(ctx, err) {
@@ -150,15 +154,17 @@ func (r *Reconciler[T]) send(ctx context.Context, j *Job, a store.JobAttempt, f 
 	return nil
 }
 
-// over reports whether an error ends the run. Of a commit that is uncertain nobody knows what was sent; the next run does.
+// over reports whether an error ends the run. After an uncertain commit it is
+// unknown which events were sent; the next run finds out.
 func over(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, waybill.ErrLeaseLost) || errors.Is(err, waybill.ErrUncertain))
 }
 
-// restarts is how often a transaction is run again that the database gave up because of others.
+// restarts is the number of times a transaction is run again after a conflict.
 const restarts = 10
 
-// sendAll writes events and remembers them in one transaction, under the job's fence.
+// sendAll writes events and remembers them in one transaction, under the job's
+// fence.
 func (r *Reconciler[T]) sendAll(ctx context.Context, j *Job, a store.JobAttempt, f *found, evs []waybill.Event) error {
 	var receipts []outbox.Receipt
 	send := func(ctx context.Context, tx T) (err error) {
@@ -187,7 +193,7 @@ func (r *Reconciler[T]) sendAll(ctx context.Context, j *Job, a store.JobAttempt,
 	}
 	for i, receipt := range receipts {
 		if receipt.Outcome != outbox.Written {
-			f.rep.Skipped++ // one with this key is pending, or a hook took it out
+			f.rep.Skipped++ // its key is pending, or a hook dropped it
 			continue
 		}
 		f.rep.Sent++

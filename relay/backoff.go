@@ -7,15 +7,16 @@ import (
 	"github.com/waybillhq/waybill/internal/backoff"
 )
 
-// delays says how long to wait before the next attempt.
+// delays computes the delay before the next attempt.
 type delays struct {
 	base, max time.Duration
 	series    []time.Duration
 }
 
-// after returns the delay after the nth failure, counted from 1: min(max, base·2^(n−1)), spread by a factor between 0.5
-// and 1.5 so that events that failed together do not come back together, and at most max. A series is taken as it is; its
-// last delay repeats.
+// after returns the delay after the nth failure, counted from 1: min(max,
+// base·2^(n−1)), spread by a factor between 0.5 and 1.5 so that events that
+// failed together are not retried together, and at most max. A series is used
+// without jitter; its last delay repeats.
 func (b delays) after(n int) time.Duration {
 	n = max(n, 1)
 	if len(b.series) > 0 {

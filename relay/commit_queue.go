@@ -11,8 +11,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// hotQueue is where commits of this process wait for the engine. It is bounded by events, including those that the engine
-// has taken and not delivered yet. What finds no room is not lost: its row is in the table.
+// hotQueue holds commits of this process until the engine takes them. Its
+// capacity is a number of events, and includes events that the engine has taken
+// and not delivered yet. Events that find no room are not lost: their rows are
+// in the table.
 type hotQueue struct {
 	capacity int64
 	signal   chan struct{}
@@ -21,19 +23,19 @@ type hotQueue struct {
 
 	depth  atomic.Int64
 	lost   atomic.Int64 // since the last warning
-	warned atomic.Int64 // when that was, in Unix nanoseconds
+	warned atomic.Int64 // time of the last warning, in Unix nanoseconds
 
 	mu      sync.Mutex
 	closed  bool
 	commits []store.Commit
-	spare   []store.Commit // for use again
+	spare   []store.Commit // the slice that take gave back, for reuse
 }
 
 func newHotQueue(cfg Config) *hotQueue {
 	return &hotQueue{capacity: int64(max(cfg.HotQueue, 0)), signal: make(chan struct{}, 1), log: cfg.Logger, observe: cfg.Observe}
 }
 
-// offer is called by writers, after their commit; it never blocks.
+// offer queues a commit. Writers call it after their commit; it never blocks.
 func (q *hotQueue) offer(c store.Commit) {
 	n := int64(len(c.Entries))
 	if room := q.capacity - q.depth.Add(n); room < 0 {
@@ -54,11 +56,12 @@ func (q *hotQueue) offer(c store.Commit) {
 		q.commits = append(q.commits, c) // one bare wake-up is as good as many
 	}
 	if short && len(c.Entries) > 0 {
-		q.commits = append(q.commits, store.Commit{}) // the others' rows are there: let them be read
+		// The rows of the other events are committed: wake the reads.
+		q.commits = append(q.commits, store.Commit{})
 	}
 	q.mu.Unlock()
 	if !first {
-		return // somebody has said so
+		return // the engine has been signaled already
 	}
 	select {
 	case q.signal <- struct{}{}:
@@ -66,14 +69,14 @@ func (q *hotQueue) offer(c store.Commit) {
 	}
 }
 
-// warnEvery is how often a full queue is worth a warning.
+// warnEvery is the minimum interval between warnings about a full queue.
 const warnEvery = 10 * time.Second
 
 // full counts events that found no room.
 func (q *hotQueue) full(n int) {
 	q.dropped(n, observe.DropQueueFull)
 	if q.capacity == 0 {
-		return // there is no hot path: nothing to warn of
+		return // the hot path is off: nothing to warn about
 	}
 	lost := q.lost.Add(int64(n))
 	now, last := time.Now().UnixNano(), q.warned.Load()
@@ -105,10 +108,10 @@ func (q *hotQueue) take(fn func(*store.Commit)) {
 	q.mu.Unlock()
 }
 
-// done gives room back.
+// done frees the room of n events.
 func (q *hotQueue) done(n int) { q.depth.Add(-int64(n)) }
 
-// cold gives the room back of events that take the other path.
+// cold frees the room of events that take the cold path.
 func (q *hotQueue) cold(n int, why observe.Drop) {
 	if n > 0 {
 		q.done(n)
@@ -116,7 +119,7 @@ func (q *hotQueue) cold(n int, why observe.Drop) {
 	}
 }
 
-// close refuses what comes from now on.
+// close makes the queue reject commits from now on.
 func (q *hotQueue) close() {
 	q.mu.Lock()
 	commits := q.commits
@@ -127,9 +130,12 @@ func (q *hotQueue) close() {
 	}
 }
 
-// spare says whether writers of this process shall say what they commit. While many events come, all lanes are read again and again anyway, and a word about
-// each costs its writer and the engine more. What was committed until they are asked again is looked for.
-func (e *engine) spare() {
+// updateSelfPolling decides whether writers of this process announce their
+// commits. At high rates the relay reads all of its lanes continuously anyway,
+// and an announcement per commit would cost its writer and the engine more than
+// it saves. When announcements are turned on again, the relay reads every lane
+// once more to find what was committed meanwhile.
+func (e *engine) updateSelfPolling() {
 	spares := e.plan.rate > calmRate
 	if spares == e.selfPolling {
 		return
@@ -145,14 +151,17 @@ func (e *engine) spare() {
 	e.past.miss(time.Now())
 }
 
-// past remembers which unordered events were read, delivered and settled before this process's own writer had said that it
-// committed them: a row can be seen before the writer's goroutine runs again, and its word would deliver the event a second time,
-// straight from memory. Two generations of half a minute are much longer than that takes; a pause of the whole process stops
-// the relay as well. When more events pass than can be remembered, nothing is delivered straight from memory for a while.
+// recentlyDelivered remembers which unordered events were read, delivered and
+// settled before this process's own writer announced the commit: a row can be
+// seen before the writer's goroutine runs again, and the late announcement
+// would deliver the event a second time, straight from memory. Two generations
+// of half a minute are much longer than that takes; a pause of the whole
+// process stops the relay as well. When more events pass than can be
+// remembered, the relay delivers nothing straight from memory for a while.
 type recentlyDelivered struct {
 	recent, older map[waybill.ID]struct{}
 	turn          time.Time
-	full          int // generations that could not remember all
+	full          int // generations that could not remember every event
 }
 
 const (
@@ -189,7 +198,7 @@ func (p *recentlyDelivered) has(id waybill.ID) bool {
 	return ok
 }
 
-// complete reports whether all that should be remembered is.
+// complete reports whether every event that should be remembered is remembered.
 func (p *recentlyDelivered) complete() bool {
 	if p.full > 0 && time.Now().After(p.turn.Add(pastLength)) {
 		p.full = 0

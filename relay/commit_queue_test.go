@@ -8,9 +8,11 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestSparesWriters: while many events come the relay reads all its lanes without being told, and writers say nothing about those. When that ends it looks
-// everywhere once more, and for a while delivers nothing straight from memory: it may have been delivered already.
-func TestSparesWriters(t *testing.T) {
+// TestSelfPolling: at high rates the relay reads all its lanes without
+// notifications, and writers announce nothing in these lanes. When the rate
+// falls, the relay reads every lane once more, and for a while delivers nothing
+// straight from memory: the event may have been delivered already.
+func TestSelfPolling(t *testing.T) {
 	db := &hubOnly{}
 	defer db.hub.Listen(func(store.Commit) {})()
 	cfg, err := Config{}.complete()
@@ -36,42 +38,44 @@ func TestSparesWriters(t *testing.T) {
 		return n
 	}
 	e.plan.rate = calmRate
-	if e.spare(); wants() != 3 || !e.past.complete() {
-		t.Fatalf("little is coming: %d of 3 lanes are told of", wants())
+	if e.updateSelfPolling(); wants() != 3 || !e.past.complete() {
+		t.Fatalf("low rate: %d of 3 lanes are announced, want 3", wants())
 	}
 	e.plan.rate = calmRate + 1
-	if e.spare(); wants() != 0 {
-		t.Fatalf("much is coming: %d of 3 lanes are told of", wants())
+	if e.updateSelfPolling(); wants() != 0 {
+		t.Fatalf("high rate: %d of 3 lanes are announced, want 0", wants())
 	}
 	if at := e.whenFast(); at.IsZero() || at.After(time.Now()) {
-		t.Errorf("nobody is told of anything, and the next read is at %v", at)
+		t.Errorf("no lane is announced, and the next read is at %v", at)
 	}
 	if j, ok := e.fastJob(time.Now()); !ok || len(j.lanes) != 3 {
-		t.Errorf("it reads %d of 3 lanes", len(j.lanes))
+		t.Errorf("the relay reads %d of 3 lanes", len(j.lanes))
 	}
-	// Somebody may speak all the same. It may be about an event that was delivered and not remembered: its row has to be seen.
+	// A writer may announce a commit nevertheless. The event may have been
+	// delivered and not remembered: its row has to be read.
 	e.takeEntry(&store.Entry{Lane: 21, Event: waybill.Event{ID: waybill.NewID(), Type: "Tested"}}, &store.Commit{Checked: true, BeganAt: time.Now()})
 	if l := e.lanes.at(21); l.unsettled != 0 || !l.wake {
 		t.Error("an event is delivered straight from memory")
 	}
 	e.drain(e.lanes.at(9), time.Now())
 	if wants() != 1 {
-		t.Errorf("one lane is handed over: %d of 3 are told of", wants())
+		t.Errorf("one lane is handed over: %d of 3 lanes are announced", wants())
 	}
 	e.plan.rate = 0
-	e.spare()
+	e.updateSelfPolling()
 	if wants() != 3 || e.past.complete() {
-		t.Errorf("it is over: %d of 3 lanes are told of, and straight from memory: %v", wants(), e.past.complete())
+		t.Errorf("low rate again: %d of 3 lanes are announced, deliveries straight from memory: %v", wants(), e.past.complete())
 	}
 	for _, l := range e.lanes.list {
 		if !l.wake {
-			t.Errorf("lane %d is not looked at once more", l.number)
+			t.Errorf("lane %d is not read once more", l.number)
 		}
 	}
 }
 
-// TestPastMisses: what was not remembered may be announced for as long as others are remembered.
-func TestPastMisses(t *testing.T) {
+// TestRecentlyDeliveredMisses: an event that was not remembered may be
+// announced for as long as others are remembered.
+func TestRecentlyDeliveredMisses(t *testing.T) {
 	var p recentlyDelivered
 	now := time.Now()
 	p.miss(now)

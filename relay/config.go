@@ -9,121 +9,151 @@ import (
 	"github.com/waybillhq/waybill/observe"
 )
 
-// Config holds what may be tuned; its zero value is ready. A field that is zero has its default.
+// Config configures a relay. Its zero value is ready for use; a zero field has
+// its default.
 type Config struct {
-	// Name is the relay's name. One outbox has one relay: a node of another name refuses to run beside this one, so that
-	// two services cannot drain the same outbox by mistake. Defaults to "relay".
+	// Name is the relay's name. One outbox has one relay: a node with another
+	// name refuses to run beside this one, so that two services cannot drain
+	// the same outbox by mistake. Defaults to "relay".
 	Name string
-	// SinkName says where the events go. The outbox remembers it together with Name, and refuses a
-	// relay with another one ([waybill.ErrOtherSink]), so that a relay that was started by mistake
-	// does not deliver a service's events elsewhere. Leave passwords out of it. Defaults to
-	// "in-process", whatever the sink is: the code of a service may change its sink at any time,
-	// and the program waybill, which names its own, is refused.
+	// SinkName names the destination of the events. The outbox remembers it
+	// together with Name and refuses a relay with another one
+	// ([waybill.ErrOtherSink]), so that a relay that was started by mistake
+	// does not deliver a service's events elsewhere. It must not contain
+	// passwords. Defaults to "in-process" for every sink: a service may then
+	// change its sink in code at any time, and the waybill program, which uses
+	// a name of its own, is refused.
 	SinkName string
-	// TakeOver lets the relay replace what the outbox remembers, while no other relay runs. It logs
-	// what it replaced. Set it for one start. Defaults to false.
+	// TakeOver lets the relay replace the sink that the outbox remembers, while
+	// no other relay runs. The relay logs what it replaced. Set TakeOver for
+	// one start only. Defaults to false.
 	TakeOver bool
-	// NewerTables lets the relay run on tables that have had migrations which this code does not know: for rolling back, if the
-	// changelog of the newer version allows it. Defaults to false: [store.ErrNewerTables].
+	// NewerTables lets the relay run on tables that have migrations unknown to
+	// this version of the code. Use it to roll back, if the changelog of the
+	// newer version allows that. Defaults to false: Run returns
+	// [store.ErrNewerTables].
 	NewerTables bool
-	// Workers is how many calls of the sink run at a time. Defaults to 4.
+	// Workers is the number of concurrent calls of the sink. Defaults to 4.
 	Workers int
-	// BatchSize is how many events a read, a settlement or a call of the sink holds at most. Defaults to 500.
+	// BatchSize is the maximum number of events in one read, one settlement, or
+	// one call of the sink. Defaults to 500.
 	BatchSize int
-	// HotQueue is how many events that this process has just committed may wait in memory. Those that find it full are
-	// read from the table instead. Defaults to 1000; negative: no hot path.
+	// HotQueue is the maximum number of events that were just committed by this
+	// process and wait in memory. Events that find the queue full are read from
+	// the table instead. Defaults to 1000; negative turns the hot path off.
 	HotQueue int
-	// ColdQueue is how many events that were read from the tables may be ready in memory before
-	// the relay stops reading; the last read may add BatchSize to it. Beside those, the sink has
-	// up to Workers times BatchSize. Events that wait behind another one of their aggregate are
-	// not counted; a lane has at most max(128, (ColdQueue+BatchSize)/lanes) events in memory. The
-	// relay does not count bytes. Defaults to 1000.
+	// ColdQueue is the number of events read from the tables and ready in
+	// memory at which the relay stops reading; the last read may add BatchSize.
+	// In addition, the sink has up to Workers times BatchSize events in flight.
+	// Events that wait behind another event of their aggregate are not counted;
+	// a lane has at most max(128, (ColdQueue+BatchSize)/lanes) events in
+	// memory. The relay does not count bytes. Defaults to 1000.
 	ColdQueue int
 
-	// MaxAttempts is how often an event is tried before it is dead. Defaults to 10; negative: for ever.
+	// MaxAttempts is the total number of attempts after which a failed event
+	// becomes a dead letter. Defaults to 10; negative means no limit.
 	MaxAttempts int
-	// BackoffBase and BackoffMax shape the delay after a failed attempt: base·2^(n−1), at most max, with jitter between
-	// 0.5 and 1.5. Default to 200 ms and 60 s.
+	// BackoffBase and BackoffMax define the delay after the nth failed attempt:
+	// BackoffBase·2^(n−1), at most BackoffMax, with jitter between 0.5 and 1.5.
+	// Default to 200 ms and 60 s.
 	BackoffBase, BackoffMax time.Duration
-	// BackoffSeries, if it is not empty, is the delays instead, without jitter; the last repeats.
+	// BackoffSeries, if not empty, replaces the computed delays, without
+	// jitter. The last delay repeats.
 	BackoffSeries []time.Duration
-	// UnknownGrace is how long an event waits for which there is no handler, counted from when it was written: a rolling
-	// deploy may bring one. Defaults to 0: it is dead at once.
+	// UnknownGrace is how long an event without a handler is deferred, counted
+	// from the time when it was written: a rolling deploy may add the handler.
+	// Defaults to 0: the event becomes a dead letter at once.
 	UnknownGrace time.Duration
-	// OnDead says what becomes of an aggregate one of whose events is dead. Defaults to [Continue].
+	// OnDead decides whether an aggregate continues after one of its events
+	// became a dead letter. Defaults to [Continue].
 	OnDead OnDead
-	// DeliverTimeout bounds one call of the sink. Defaults to 0: no bound but the lease.
+	// DeliverTimeout limits one call of the sink. Defaults to 0: only the lease
+	// limits the call.
 	DeliverTimeout time.Duration
 
-	// Lease is how long a node's lanes stay its own after its last heartbeat: how long others wait before they take over
-	// from a node that died. Defaults to 15 s.
+	// Lease is how long a node owns its lanes after its last heartbeat, and so
+	// how long other nodes wait before they take over the lanes of a crashed
+	// node. Defaults to 15 s.
 	Lease time.Duration
-	// Heartbeat is how often the lease is renewed: at most a third of it. Defaults to 5 s.
+	// Heartbeat is the interval between renewals of the lease, at most a third
+	// of Lease. Defaults to 5 s, or to a third of Lease if that is less.
 	Heartbeat time.Duration
-	// PollInterval is how often the tables are read when nobody says that there is something to read. Defaults to 2 s.
+	// PollInterval is the interval between reads of the tables while no
+	// notification arrives. Defaults to 2 s.
 	PollInterval time.Duration
-	// Linger is how long a relay that is busy waits between two reads, and how long a settlement waits for more; while thousands of
-	// events a second come, up to twenty times as long. Defaults to 2 ms; negative: not at all.
+	// Linger is the pause between two reads of a busy relay, and the time that
+	// a settlement waits for more results. At rates of thousands of events per
+	// second the relay waits up to twenty times as long. Defaults to 2 ms;
+	// negative means no pause.
 	Linger time.Duration
-	// SweepInterval is how often the relay looks for events whose transactions committed late, stretched so that it
-	// takes at most 5 % of the time. Defaults to 1 s.
+	// SweepInterval is the interval between sweeps for events whose
+	// transactions committed late. The relay stretches it so that sweeps take
+	// at most 5 % of the time. Defaults to 1 s.
 	SweepInterval time.Duration
-	// DrainTimeout is how long Run waits, when its context has ended, for deliveries under way. Defaults to 5 s;
-	// negative: not at all.
+	// DrainTimeout is how long Run waits for deliveries in flight after its
+	// context has ended. Defaults to 5 s; negative means not at all.
 	DrainTimeout time.Duration
 
-	// HistoryRetention is how long delivered events are kept. Defaults to 7 days; negative: they are not kept at all.
+	// HistoryRetention is the retention of delivered events. Defaults to 7
+	// days; negative: delivered events are not kept.
 	HistoryRetention time.Duration
-	// DeadRetention is how long dead letters are kept. Defaults to 0: until an operator decides.
+	// DeadRetention is the retention of dead letters. Defaults to 0: dead
+	// letters are kept until an operator acts on them.
 	DeadRetention time.Duration
-	// PurgeInterval is how often what need not be kept any more is deleted. Defaults to 1 h; negative: never, somebody
-	// else does it.
+	// PurgeInterval is the interval between purges of events whose retention
+	// has ended. Defaults to 1 h; negative turns purging off, for outboxes that
+	// are purged elsewhere.
 	PurgeInterval time.Duration
-	// PurgeBatchSize is how many rows are deleted at a time. Defaults to 500.
+	// PurgeBatchSize is the maximum number of rows that a purge deletes at a
+	// time. Defaults to 500.
 	PurgeBatchSize int
 
-	// Logger gets what an operator should know. Defaults to [slog.Default];
-	// slog.New(slog.DiscardHandler) silences it.
+	// Logger receives the relay's log. Defaults to [slog.Default];
+	// slog.New(slog.DiscardHandler) silences the relay.
 	Logger *slog.Logger
-	// Observe plugs in metrics and traces.
+	// Observe holds the hooks for metrics and traces.
 	Observe observe.Hooks
 }
 
-// OnDead says what becomes of an aggregate one of whose events is dead.
+// OnDead decides whether an aggregate continues after one of its events became
+// a dead letter.
 type OnDead int
 
 const (
-	// Continue says that the dead letter leaves the order, and the aggregate goes on.
+	// Continue lets the aggregate continue: the dead letter leaves the order.
 	Continue OnDead = iota
-	// Block says that the aggregate waits until the dead letter is replayed, discarded or unblocked.
+	// Block makes the aggregate wait until the dead letter is replayed,
+	// discarded or unblocked.
 	Block
 )
 
-// lapseMargin is the part of the lease that is left unused, so that this node has stopped when others begin.
+// lapseMargin is the fraction of the lease, as a divisor, that is left unused,
+// so that this node has stopped when another node starts.
 const lapseMargin = 5
 
-// complete returns the config with its defaults in place, or every field that is wrong.
+// complete returns the config with its defaults, or an error that names every
+// invalid field.
 func (c Config) complete() (Config, error) {
 	var errs []error
-	def := func(d *time.Duration, name string, usual time.Duration) {
+	positive := func(d *time.Duration, name string, def time.Duration) {
 		switch {
 		case *d == 0:
-			*d = usual
+			*d = def
 		case *d < 0:
-			errs = append(errs, fmt.Errorf("field %s: %v is negative", name, *d))
+			errs = append(errs, fmt.Errorf("Config.%s: %v is negative", name, *d))
 		}
 	}
-	off := func(d *time.Duration, usual time.Duration) {
+	optional := func(d *time.Duration, def time.Duration) {
 		if *d == 0 {
-			*d = usual
+			*d = def
 		}
 	}
-	number := func(n *int, name string, usual int) {
+	number := func(n *int, name string, def int) {
 		switch {
 		case *n == 0:
-			*n = usual
+			*n = def
 		case *n < 0:
-			errs = append(errs, fmt.Errorf("field %s: %d is negative", name, *n))
+			errs = append(errs, fmt.Errorf("Config.%s: %d is negative", name, *n))
 		}
 	}
 	if c.Name == "" {
@@ -133,7 +163,7 @@ func (c Config) complete() (Config, error) {
 		c.SinkName = ownSink
 	}
 	if len(c.Name) > maxName {
-		errs = append(errs, fmt.Errorf("field Name: %d bytes, at most %d", len(c.Name), maxName))
+		errs = append(errs, fmt.Errorf("Config.Name: %d bytes, at most %d", len(c.Name), maxName))
 	}
 	number(&c.Workers, "Workers", 4)
 	number(&c.BatchSize, "BatchSize", 500)
@@ -144,40 +174,41 @@ func (c Config) complete() (Config, error) {
 	if c.MaxAttempts == 0 {
 		c.MaxAttempts = 10
 	}
-	def(&c.BackoffBase, "BackoffBase", 200*time.Millisecond)
-	def(&c.BackoffMax, "BackoffMax", 60*time.Second)
+	positive(&c.BackoffBase, "BackoffBase", 200*time.Millisecond)
+	positive(&c.BackoffMax, "BackoffMax", 60*time.Second)
 	for i, d := range c.BackoffSeries {
 		if d < 0 {
-			errs = append(errs, fmt.Errorf("field BackoffSeries[%d]: %v is negative", i, d))
+			errs = append(errs, fmt.Errorf("Config.BackoffSeries[%d]: %v is negative", i, d))
 		}
 	}
 	if c.BackoffBase > c.BackoffMax {
-		errs = append(errs, fmt.Errorf("field BackoffBase: %v is more than BackoffMax, %v", c.BackoffBase, c.BackoffMax))
+		errs = append(errs, fmt.Errorf("Config.BackoffBase: %v is more than BackoffMax, %v", c.BackoffBase, c.BackoffMax))
 	}
-	def(&c.Lease, "Lease", 15*time.Second)
+	positive(&c.Lease, "Lease", 15*time.Second)
 	if c.Heartbeat == 0 {
 		c.Heartbeat = min(5*time.Second, c.Lease/3)
 	}
-	def(&c.Heartbeat, "Heartbeat", 5*time.Second)
+	positive(&c.Heartbeat, "Heartbeat", 5*time.Second)
 	if c.Heartbeat > c.Lease/3 {
-		errs = append(errs, fmt.Errorf("field Heartbeat: %v is more than a third of Lease, %v", c.Heartbeat, c.Lease))
+		errs = append(errs, fmt.Errorf("Config.Heartbeat: %v is more than a third of Lease, %v", c.Heartbeat, c.Lease))
 	}
-	def(&c.PollInterval, "PollInterval", 2*time.Second)
-	def(&c.SweepInterval, "SweepInterval", time.Second)
-	off(&c.Linger, 2*time.Millisecond)
-	off(&c.DrainTimeout, 5*time.Second)
-	off(&c.HistoryRetention, 7*24*time.Hour)
-	off(&c.PurgeInterval, time.Hour)
+	positive(&c.PollInterval, "PollInterval", 2*time.Second)
+	positive(&c.SweepInterval, "SweepInterval", time.Second)
+	optional(&c.Linger, 2*time.Millisecond)
+	optional(&c.DrainTimeout, 5*time.Second)
+	optional(&c.HistoryRetention, 7*24*time.Hour)
+	optional(&c.PurgeInterval, time.Hour)
 	number(&c.PurgeBatchSize, "PurgeBatchSize", 500)
-	for name, d := range map[string]time.Duration{
-		"DeadRetention": c.DeadRetention, "UnknownGrace": c.UnknownGrace, "DeliverTimeout": c.DeliverTimeout,
-	} {
+	notNegative := func(d time.Duration, name string) {
 		if d < 0 {
-			errs = append(errs, fmt.Errorf("field %s: %v is negative", name, d))
+			errs = append(errs, fmt.Errorf("Config.%s: %v is negative", name, d))
 		}
 	}
+	notNegative(c.DeadRetention, "DeadRetention")
+	notNegative(c.UnknownGrace, "UnknownGrace")
+	notNegative(c.DeliverTimeout, "DeliverTimeout")
 	if c.OnDead != Continue && c.OnDead != Block {
-		errs = append(errs, fmt.Errorf("field OnDead: %d is neither Continue nor Block", c.OnDead))
+		errs = append(errs, fmt.Errorf("Config.OnDead: %d is neither Continue nor Block", c.OnDead))
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -185,5 +216,5 @@ func (c Config) complete() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// maxName is how long a relay's name may be.
+// maxName is the maximum length of a relay's name, in bytes.
 const maxName = 255

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// TestDefaults are the defaults that the documentation names.
+// TestDefaults checks the defaults that the documentation names.
 func TestDefaults(t *testing.T) {
 	c, err := Config{}.complete()
 	if err != nil {
@@ -32,7 +33,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestConfigReportsEveryBadField: all of them at once, by name.
+// TestConfigReportsEveryBadField: one error names all invalid fields.
 func TestConfigReportsEveryBadField(t *testing.T) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {
@@ -44,7 +45,7 @@ func TestConfigReportsEveryBadField(t *testing.T) {
 		DeadRetention: -1, UnknownGrace: -1, DeliverTimeout: -1, OnDead: 7,
 	})
 	if err == nil {
-		t.Fatal("New accepted it")
+		t.Fatal("New accepted invalid fields")
 	}
 	for _, field := range []string{
 		"Name", "Workers", "BatchSize", "ColdQueue", "BackoffBase", "BackoffMax", "BackoffSeries[0]", "Lease", "PollInterval",
@@ -53,6 +54,11 @@ func TestConfigReportsEveryBadField(t *testing.T) {
 		if !strings.Contains(err.Error(), field+":") {
 			t.Errorf("the error does not name %s: %v", field, err)
 		}
+	}
+	// The order of the fields is that of the validation, at every call.
+	order := []int{strings.Index(err.Error(), "DeadRetention:"), strings.Index(err.Error(), "UnknownGrace:"), strings.Index(err.Error(), "DeliverTimeout:")}
+	if !slices.IsSorted(order) {
+		t.Errorf("the errors are not in order: %v", err)
 	}
 	if _, err := New(db, nil, Config{}); err == nil {
 		t.Error("New accepted a nil sink")
@@ -68,7 +74,8 @@ func TestConfigReportsEveryBadField(t *testing.T) {
 	}
 }
 
-// TestBackoff: min(max, base·2^(n−1)) with jitter 0.5 to 1.5, at most max after jitter; a series as it is.
+// TestBackoff: min(max, base·2^(n−1)) with jitter 0.5 to 1.5, at most max after
+// jitter; a series without jitter.
 func TestBackoff(t *testing.T) {
 	b := delays{base: 200 * time.Millisecond, max: time.Minute}
 	for n, want := range map[int]time.Duration{

@@ -12,14 +12,16 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// answers is a sink whose answers are there already.
+// answers is a sink that returns prepared results.
 type answers []error
 
 func (a answers) Deliver(_ context.Context, batch []waybill.Delivery) []error { return a[:len(batch)] }
 
-// TestObserverCostsNothing: a hook that is nil is not paid for. One event is taken, delivered and judged; that allocates the item that
-// stands for it and the claim of its delivery, and nothing else, without an observer as well as with one whose hooks keep nothing. An event that
-// fails, and one that dies, allocates as much with such an observer as without one.
+// TestObserverCostsNothing: a nil hook costs nothing. One event is taken,
+// delivered and evaluated; that allocates the item and the claim of its
+// delivery, and nothing else, without an observer as well as with one whose
+// hooks retain nothing. An event that fails or becomes a dead letter allocates
+// as much with such an observer as without one.
 func TestObserverCostsNothing(t *testing.T) {
 	hooks := observe.Hooks{
 		ColdEnqueued: func(int) {}, HotEnqueued: func(int) {}, HotDropped: func(int, observe.Drop) {}, QueueDepths: func(int, int) {},
@@ -49,7 +51,8 @@ func TestObserverCostsNothing(t *testing.T) {
 	}
 }
 
-// allocations returns how often one event allocates on its way through a relay, from the read to its outcome.
+// allocations returns the number of allocations for one event in a relay, from
+// the read to its outcome.
 func allocations(t *testing.T, hooks observe.Hooks, answer error) float64 {
 	t.Helper()
 	cfg, err := Config{Workers: 1, Observe: hooks, Logger: slog.New(slog.DiscardHandler)}.complete()
@@ -67,7 +70,7 @@ func allocations(t *testing.T, hooks observe.Hooks, answer error) float64 {
 	row.Event = waybill.Event{ID: row.ID, Type: "Tested", Payload: []byte("1")}
 	return testing.AllocsPerRun(1000, func() {
 		if !e.take(l, &row, now) {
-			t.Fatal("there is no room")
+			t.Fatal("the relay has no room for the row")
 		}
 		e.dispatch(now)
 		j := <-e.jobs
@@ -75,9 +78,9 @@ func allocations(t *testing.T, hooks observe.Hooks, answer error) float64 {
 		e.finishJob(j)
 		e.gauges()
 		if len(e.pending.list) != 1 {
-			t.Fatalf("%d outcomes", len(e.pending.list))
+			t.Fatalf("%d outcomes, want 1", len(e.pending.list))
 		}
-		// It is settled.
+		// The event is settled.
 		clear(e.pending.list)
 		e.pending.list = e.pending.list[:0]
 		delete(l.items, row.ID)

@@ -15,8 +15,9 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// countGate is a store that keeps counts of suspects waiting: the first until it is let go, the others until more has been read. It notes settlements that name
-// an event twice.
+// countGate is a store that delays the counts of suspects: the first until the
+// test releases it, the others until more rows have been read. It records
+// settlements that name an event twice.
 type countGate struct {
 	store.Relay
 	open chan struct{}
@@ -24,7 +25,7 @@ type countGate struct {
 	mu       sync.Mutex
 	counts   int
 	answered bool                // the first count is
-	due      map[waybill.ID]bool // rows put off that were read
+	due      map[waybill.ID]bool // deferred rows that were read
 	reads    int
 	twice    []waybill.ID
 }
@@ -75,14 +76,15 @@ func (g *countGate) Fetch(ctx context.Context, from []store.Cursor, limit int) (
 	return g.Relay.Fetch(ctx, from, limit)
 }
 
-// is asks under the lock.
+// is evaluates a condition under the lock.
 func (g *countGate) is(ok func() bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return ok()
 }
 
-// awaitReads returns when what has been answered by now has long been dealt with: reads are made one after another, and each is dealt with before the next.
+// awaitReads returns when everything that has been answered by now has been
+// handled: reads run one after another, and each is handled before the next.
 func (g *countGate) awaitReads() {
 	var from int
 	g.is(func() bool { from = g.reads; return true })
@@ -93,8 +95,11 @@ func (g *countGate) awaitReads() {
 	}
 }
 
-// TestHoldDuringACount: while the attempt of a suspect is being counted an operator replays a dead letter that stands in front of it. The suspect is neither
-// forgotten, so that two are settled under one id, nor mistaken for the one whose turn is next, which would go uncounted; and it waits for the other.
+// TestHoldDuringACount: while the attempt of a suspect is being counted, an
+// operator replays a dead letter that comes before it. The suspect is not
+// forgotten, which would settle two under one id. The suspect is not mistaken
+// for the next one, which would then not be counted. The suspect waits for the
+// replayed event.
 func TestHoldDuringACount(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprint("its delivery ends after the count: ", late), func(t *testing.T) { holdDuringACount(t, late) })
@@ -135,7 +140,7 @@ func holdDuringACount(t *testing.T, late bool) {
 			}
 			done.Store(true)
 		case d.ID == second.ID && !done.Load():
-			t.Error("the second comes before the first is delivered")
+			t.Error("the second event is delivered before the first")
 		case d.ID == other.ID && state(d.ID).Attempts != d.Attempt:
 			t.Error("the attempt of another suspect is not counted")
 		}
@@ -173,7 +178,7 @@ func holdDuringACount(t *testing.T, late bool) {
 	}
 }
 
-// abandonLane leaves the only lane to an owner that is gone without a word.
+// abandonLane leaves the only lane to an owner that has crashed.
 func (f *fixture) abandonLane() {
 	f.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}

@@ -10,38 +10,42 @@ import (
 	"github.com/waybillhq/waybill/internal/outage"
 )
 
-// destination is somewhere that events go and that has been down. While it is, its events wait: a few in memory, to probe
-// it with, the others in their table.
+// destination is a destination that was found unavailable. While it is
+// unavailable its events wait: a few in memory, as probes, the others in their
+// table.
 type destination struct {
 	name   string
 	paused bool
-	// until is when the next probe may be sent; failures how many have failed.
+	// until is when the next probe may be sent; failures is the number of
+	// failed probes.
 	until    time.Time
 	failures int
-	since    time.Time // when it was found to be down
-	last     error     // of the last probe
-	// parked are the events that probes are made of, in turn: an event that calls its destination down by mistake must
-	// not keep it down.
+	since    time.Time // when the destination was found unavailable
+	last     error     // the error of the last probe
+	// parked are the events that serve as probes, in turn: an event that
+	// reports its destination as unavailable by mistake must not keep the
+	// destination paused.
 	parked  []*item
 	probing bool
 }
 
-// maxParked is how many events of a destination that is down stay in memory.
+// maxParked is the number of events of an unavailable destination that stay in
+// memory.
 const maxParked = 16
 
-// wait returns how long it will be before the destination is probed again.
+// wait returns the time until the destination is probed again.
 func (d *destination) wait() time.Duration {
 	return max(time.Until(d.until), 10*time.Millisecond)
 }
 
-// wantsProbe reports whether another event should be kept in memory to probe with.
+// wantsProbe reports whether another event should stay in memory as a probe.
 func (d *destination) wantsProbe() bool { return len(d.parked) < maxParked }
 
 func (d *destination) unpark(it *item) {
 	d.parked = slices.DeleteFunc(d.parked, func(p *item) bool { return p == it })
 }
 
-// destinationOf names an event's destination.
+// destinationOf returns the name of an event's destination.
 func (e *engine) destinationOf(ev *waybill.Event) string {
 	if d, ok := e.sink.(DestinationSink); ok {
 		return d.Destination(ev)
@@ -49,7 +53,8 @@ func (e *engine) destinationOf(ev *waybill.Event) string {
 	return ""
 }
 
-// down reports whether an event's destination is, and names it.
+// down reports whether an event's destination is unavailable, and returns its
+// name.
 func (e *engine) down(ev *waybill.Event) (string, bool) {
 	if len(e.dests) == 0 {
 		return "", false
@@ -59,13 +64,15 @@ func (e *engine) down(ev *waybill.Event) (string, bool) {
 	return name, d != nil && d.paused
 }
 
-// pause notes that a destination is down, and puts the event that met it back.
+// pause notes that a destination is unavailable, and parks the event whose
+// delivery failed.
 func (e *engine) pause(it *item, probe bool, err error) {
 	e.park(it, e.noteDown(it, probe, err))
 }
 
-// noteDown notes that a destination is down. Only a probe, or the first to notice, moves the next probe on: what was under
-// way at the same time says nothing new.
+// noteDown notes that a destination is unavailable. Only a probe, or the first
+// failure, moves the next probe: failures of deliveries that were in flight at
+// the same time add no information.
 func (e *engine) noteDown(it *item, probe bool, err error) *destination {
 	name := e.destinationOf(&it.row.Event)
 	d := e.dests[name]
@@ -76,7 +83,7 @@ func (e *engine) noteDown(it *item, probe bool, err error) *destination {
 	if !d.paused {
 		d.paused, d.failures, d.since = true, 0, time.Now()
 		if len(e.dests) == 1 {
-			e.downTold = d.since
+			e.downLoggedAt = d.since
 		}
 		e.log.Warn("waybill: destination is down", slog.String("destination", name), slog.String("error", err.Error()))
 		if e.observe.Paused != nil {
@@ -92,7 +99,8 @@ func (e *engine) noteDown(it *item, probe bool, err error) *destination {
 	return d
 }
 
-// park lets an event wait for its destination, in memory if it can be of use there.
+// park lets an event wait for its destination, in memory if it can serve as a
+// probe.
 func (e *engine) park(it *item, d *destination) {
 	it.dest = d.name
 	if it.lane.gone || it.lane.draining {
@@ -114,7 +122,7 @@ func (e *engine) park(it *item, d *destination) {
 		it.agg.waitsFor = d.name
 		e.passAll(it.agg)
 	case it.row.Seq == 0:
-		// It came from memory: its row is found by the next reads.
+		// The event came from memory: the next reads find its row.
 		l := it.lane
 		e.drop(it)
 		l.wake = true
@@ -126,7 +134,7 @@ func (e *engine) park(it *item, d *destination) {
 	}
 }
 
-// passAll takes an aggregate out of memory whose destination is down.
+// passAll removes an aggregate whose destination is unavailable from memory.
 func (e *engine) passAll(a *aggregate) {
 	for _, it := range slices.Clone(a.queue) {
 		if it.state == inFlight || it.state == finished {
@@ -142,7 +150,8 @@ func (e *engine) passAll(a *aggregate) {
 	}
 }
 
-// unparked lets an event be delivered that waited for its destination. The attempt of a suspect is counted first.
+// unparked lets an event be delivered that waited for its destination. The
+// attempt of a suspect is counted first.
 func (e *engine) unparked(it *item) {
 	if it.suspect && !it.counted {
 		it.state = waiting
@@ -152,7 +161,7 @@ func (e *engine) unparked(it *item) {
 	e.push(it)
 }
 
-// skip notes a row that was passed over because its destination is down.
+// skip notes a row that was passed over because its destination is unavailable.
 func (l *lane) skip(dest string, seq int64, unordered bool) {
 	if first, ok := l.skippedFrom[dest]; !ok || seq < first {
 		l.skippedFrom[dest] = seq
@@ -162,22 +171,23 @@ func (l *lane) skip(dest string, seq int64, unordered bool) {
 	}
 }
 
-// wakeDestinations sends a probe to each destination whose time has come.
+// wakeDestinations sends a probe to each destination whose probe is due.
 func (e *engine) wakeDestinations(now time.Time) {
 	if e.stopping {
 		return
 	}
-	e.tellDown(now)
+	e.logDown(now)
 	for name, d := range e.dests {
 		if !d.paused || d.probing || now.Before(d.until) {
 			continue
 		}
 		if len(d.parked) == 0 {
-			// Nothing is left to probe with: read what was passed over, and see. If there is nothing, nobody here waits for it any more.
+			// No event is left to probe with: read the rows that were passed
+			// over. If there are none, no event here waits for the destination.
 			delete(e.dests, name)
-			e.log.Info("waybill: destination is not probed any more: no event waits for it here", slog.String("destination", name),
+			e.log.Info("waybill: destination is no longer probed: no event is waiting for it here", slog.String("destination", name),
 				slog.Duration("lasted", now.Sub(d.since)), slog.Int("failures", d.failures))
-			e.tellPaused(name, false)
+			e.reportPaused(name, false)
 			e.resume(d)
 			continue
 		}
@@ -188,7 +198,7 @@ func (e *engine) wakeDestinations(now time.Time) {
 	}
 }
 
-// resumed notes that a delivery has got through to a destination.
+// resumed notes that a delivery has reached its destination.
 func (e *engine) resumed(it *item) {
 	if len(e.dests) == 0 {
 		return
@@ -201,19 +211,20 @@ func (e *engine) resumed(it *item) {
 	delete(e.dests, name)
 	e.log.Info("waybill: destination is back", slog.String("destination", name),
 		slog.Duration("lasted", time.Since(d.since)), slog.Int("failures", d.failures))
-	e.tellPaused(name, false)
+	e.reportPaused(name, false)
 	e.resume(d)
 }
 
-// maxNamed is how many destinations one line of the log names.
+// maxNamed is the maximum number of destinations that one log line names.
 const maxNamed = 5
 
-// tellDown says once a minute what is down, in one line: a broker that is away may have hundreds of destinations.
-func (e *engine) tellDown(now time.Time) {
-	if len(e.dests) == 0 || now.Before(e.downTold.Add(outage.Every)) {
+// logDown logs the unavailable destinations once a minute, in one line: an
+// unavailable broker may have hundreds of destinations.
+func (e *engine) logDown(now time.Time) {
+	if len(e.dests) == 0 || now.Before(e.downLoggedAt.Add(outage.Every)) {
 		return
 	}
-	e.downTold = now
+	e.downLoggedAt = now
 	down := make([]*destination, 0, len(e.dests))
 	failures := 0
 	for _, d := range e.dests {
@@ -233,14 +244,14 @@ func (e *engine) tellDown(now time.Time) {
 		slog.Int("failures", failures), slog.String("error", first.last.Error()))
 }
 
-func (e *engine) tellPaused(name string, paused bool) {
+func (e *engine) reportPaused(name string, paused bool) {
 	if e.observe.Paused != nil {
 		e.observe.Paused(name, paused)
 	}
 }
 
-// resume lets everything go that waited for a destination: what is parked, and, by reading again from there, what was
-// passed over.
+// resume releases all events that waited for a destination: the parked ones
+// and, by reading again from there, the rows that were passed over.
 func (e *engine) resume(d *destination) {
 	d.paused, d.probing = false, false
 	for _, it := range d.parked {
@@ -256,7 +267,7 @@ func (e *engine) resume(d *destination) {
 		clear(l.skipped)
 		for _, a := range l.aggs {
 			if a.waitsFor == d.name && a.passed != 0 && len(a.holders) == 0 {
-				// The main read comes by again.
+				// The fast read covers these rows again.
 				from = min(from, a.passed)
 				a.passed, a.passedTo = 0, 0
 			}

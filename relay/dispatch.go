@@ -18,11 +18,11 @@ type job struct {
 
 	results []error
 	took    time.Duration
-	lapsed  bool // the lease had run out before the call
+	lapsed  bool // the lease had lapsed before the call
 	ended   bool // the context ended during the call
 }
 
-// dispatch hands work to workers that have none.
+// dispatch gives jobs to idle workers.
 func (e *engine) dispatch(now time.Time) {
 	if e.stopping || !e.member.holdsLease(now) {
 		return
@@ -47,7 +47,8 @@ func (e *engine) dispatch(now time.Time) {
 	}
 }
 
-// admit reports whether an item may be delivered now, and sees to it otherwise.
+// admit reports whether an item may be delivered now; otherwise it parks or
+// dead-letters the item.
 func (e *engine) admit(it *item) bool {
 	e.releaseHotSlot(it)
 	if it.row.Err != nil {
@@ -62,7 +63,8 @@ func (e *engine) admit(it *item) bool {
 	return true
 }
 
-// fly puts an item into a job; for a sink that keeps the order itself, also those of its aggregate that follow.
+// addToJob adds an item to a job and, if the sink is an OrderedSink, the items
+// of its aggregate that follow.
 func (e *engine) addToJob(j *job, it *item, limit int) {
 	e.startDelivery(j, it)
 	if !e.ordered || it.agg == nil || it.suspect || it.probe || it.late {
@@ -105,18 +107,19 @@ func (e *engine) send(j *job) {
 	}
 	e.idle--
 	e.calls++
-	e.jobs <- j // there is room for every worker
+	e.jobs <- j // the channel has room for every worker
 }
 
-// work delivers jobs until there are no more.
+// work delivers jobs until the channel is closed.
 func (e *engine) work() {
 	for j := range e.jobs {
 		e.deliver(j)
-		e.results <- j // there is room for every worker
+		e.results <- j // the channel has room for every worker
 	}
 }
 
-// deliver calls the sink. It starts nothing after the lease has run out, however long ago the engine sent the job.
+// deliver calls the sink. It starts no delivery after the lease has lapsed, no
+// matter when the engine sent the job.
 func (e *engine) deliver(j *job) {
 	if !e.member.holdsLease(time.Now()) {
 		j.lapsed = true
@@ -141,14 +144,14 @@ func (e *engine) deliver(j *job) {
 	}
 }
 
-// finishJob judges the results of a call.
+// finishJob evaluates the results of a call.
 func (e *engine) finishJob(j *job) {
 	e.idle++
 	e.calls--
 	e.chunk.add(len(j.items), j.took)
 	short := !j.lapsed && len(j.results) != len(j.items)
 	if short {
-		e.log.Error("waybill: the sink's answer settles nothing", slog.String("error", errResults(len(j.results), len(j.items)).Error()))
+		e.log.Error("waybill: the sink returned a wrong number of results; nothing is settled", slog.String("error", errResults(len(j.results), len(j.items)).Error()))
 	}
 	var failed map[*aggregate]bool
 	for i, it := range j.items {
@@ -178,7 +181,8 @@ func (e *engine) finishJob(j *job) {
 	e.free = append(e.free, j)
 }
 
-// land takes an item back from a worker. It reports false if the item is nobody's concern any more.
+// endDelivery takes an item back from a worker. It reports false if the relay
+// has lost the item's lane.
 func (e *engine) endDelivery(it *item) bool {
 	it.lane.busy--
 	if it.agg != nil {
@@ -203,7 +207,8 @@ func (e *engine) unprobe(it *item) {
 	}
 }
 
-// undo takes back a delivery that did not happen, or whose failure is our own doing: it stays pending and uncounted.
+// undo takes back a delivery that did not happen, or that this relay canceled:
+// the event stays pending and its attempt is not counted.
 func (e *engine) undo(it *item) {
 	if !e.endDelivery(it) {
 		return
@@ -229,7 +234,8 @@ func (e *engine) undo(it *item) {
 	e.push(it)
 }
 
-// abandon forgets an item whose lane is being given up. Its row is untouched.
+// abandon removes an item whose lane is being released from memory. Its row is
+// untouched.
 func (e *engine) abandon(it *item) {
 	it.state = waiting
 	if it.agg != nil {
@@ -248,7 +254,7 @@ func (e *engine) judge(it *item, d *waybill.Delivery, err error, took time.Durat
 	it.probe = false
 	class, delay := waybill.Classify(err)
 	if class != waybill.ClassUnavailable {
-		e.resumed(it) // whatever it said, it was there
+		e.resumed(it) // any other answer proves that the destination is available
 	}
 	if stack := panicStack(err); stack != "" {
 		e.event(slog.LevelError, "waybill: the sink panicked", it, err, slog.String("stack", stack))
@@ -306,10 +312,12 @@ func panicStack(err error) string {
 	return ""
 }
 
-// graceStep is how often an event without a handler is tried while there is still hope.
+// graceStep is the interval between attempts of an event without a handler
+// during its grace period.
 const graceStep = 5 * time.Second
 
-// grace returns how long to wait for a handler that a deploy may bring; 0 if the event has waited long enough.
+// grace returns how long to wait for a handler that a deploy may add; 0 if the
+// event has waited long enough.
 func (e *engine) grace(it *item, err error) time.Duration {
 	if e.cfg.UnknownGrace <= 0 || !errors.Is(err, waybill.ErrNoHandler) {
 		return 0
@@ -318,7 +326,7 @@ func (e *engine) grace(it *item, err error) time.Duration {
 	return max(min(left, graceStep), 0)
 }
 
-// delivered lets the aggregate go on and has the event settled.
+// delivered lets the aggregate continue and queues the settlement of the event.
 func (e *engine) delivered(it *item, settledBySink bool) {
 	a := it.agg
 	if a != nil {
@@ -326,7 +334,7 @@ func (e *engine) delivered(it *item, settledBySink bool) {
 		a.unhold(it.id())
 	}
 	if settledBySink {
-		it.lane.busy++ // settled counts it down
+		it.lane.busy++ // settledItem decrements it
 		e.settledItem(it)
 		e.suspects.settled(it)
 	} else {
@@ -337,7 +345,7 @@ func (e *engine) delivered(it *item, settledBySink bool) {
 	}
 }
 
-// unreachable puts an event back whose destination is down.
+// unreachable parks or defers an event whose destination is unavailable.
 func (e *engine) unreachable(it *item, probe bool, err error) {
 	if a := it.agg; a != nil && !it.suspect && a.heldBefore(it.row.Seq) {
 		e.noteDown(it, probe, err)
@@ -349,7 +357,8 @@ func (e *engine) unreachable(it *item, probe bool, err error) {
 		e.pause(it, probe, err)
 		return
 	}
-	// Its attempt was counted beforehand: take that back, by putting it off. It stays suspect: it was not delivered.
+	// The attempt was counted before the delivery: deferring the event takes
+	// that back. The event stays suspect, because it was not delivered.
 	d := e.noteDown(it, probe, err)
 	it.attempts = it.attempt() - 1
 	it.lane.remember(it)
@@ -357,9 +366,9 @@ func (e *engine) unreachable(it *item, probe bool, err error) {
 	e.retry(it, d.wait(), err)
 }
 
-// retry puts an event off after a delivery.
+// retry defers an event after a failed delivery.
 func (e *engine) retry(it *item, delay time.Duration, err error) {
-	e.event(slog.LevelDebug, "waybill: event will be tried again", it, err, slog.Duration("in", delay))
+	e.event(slog.LevelDebug, "waybill: event will be retried", it, err, slog.Duration("in", delay))
 	e.deferAfterFailure(it, delay, err.Error())
 }
 
@@ -377,7 +386,8 @@ func (e *engine) deferAfterFailure(it *item, delay time.Duration, text string) {
 	}
 }
 
-// putOff moves an event that is not with a worker to delayed, without an attempt.
+// deferEvent moves an event that is not in flight to delayed, without an
+// attempt.
 func (e *engine) deferEvent(it *item, delay time.Duration, holds bool, text string) {
 	it.attempts = it.row.Attempts
 	it.lane.remember(it)
@@ -391,14 +401,15 @@ func (e *engine) deferEvent(it *item, delay time.Duration, holds bool, text stri
 	e.outcome(outcome{it: it, kind: kindRetry, delay: delay, holds: holds, text: text})
 }
 
-// verdict gives an event up that was not delivered.
+// deadLetterUndelivered dead-letters an event that was not delivered.
 func (e *engine) deadLetterUndelivered(it *item, err error) {
 	it.attempts = it.row.Attempts
 	d := it.delivery(e.history, e.source)
 	e.deadLetter(it, &d, err)
 }
 
-// die makes an event a dead letter. Its aggregate goes on only when that is on disk, or not at all.
+// deadLetter makes an event a dead letter. The aggregate continues only when
+// the dead letter is on disk, or not at all under Block.
 func (e *engine) deadLetter(it *item, d *waybill.Delivery, err error) {
 	a, block := it.agg, false
 	if a != nil {
@@ -420,12 +431,13 @@ func (e *engine) deadLetter(it *item, d *waybill.Delivery, err error) {
 
 // chunker sizes the batches of a serial sink.
 type chunker struct {
-	each float64 // about how long one event takes, in nanoseconds
+	each float64 // approximate time per event, in nanoseconds
 }
 
 const (
-	// chunkTime is about how long one call of a serial sink should take: long enough that handing over work costs
-	// nothing beside it, short enough that the others do not wait.
+	// chunkTime is the target duration of one call of a serial sink: long
+	// enough that the cost of handing over work is negligible, short enough
+	// that other events do not wait.
 	chunkTime = 200 * time.Microsecond
 	maxChunk  = 128
 )
@@ -449,10 +461,11 @@ func (c *chunker) size() int {
 	return max(1, min(maxChunk, int(float64(chunkTime)/c.each)))
 }
 
-// worthwhile is how many events a batching sink gets at least, if there are so many.
+// worthwhile is the minimum batch of a batching sink, if that many events are
+// ready.
 const worthwhile = 64
 
-// batchSize returns how many events the next call of the sink gets at most.
+// batchSize returns the maximum number of events of the next call of the sink.
 func (e *engine) batchSize() int {
 	ready := e.depth()
 	share := (ready + e.cfg.Workers - 1) / e.cfg.Workers

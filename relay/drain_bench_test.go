@@ -25,7 +25,8 @@ func (c *countSink) Deliver(_ context.Context, batch []waybill.Delivery) []error
 	return make([]error, len(batch))
 }
 
-// BenchmarkDrain is what the relay itself costs: the store is in memory and the sink does nothing.
+// BenchmarkDrain measures the cost of the relay itself: the store is in memory
+// and the sink does nothing.
 func BenchmarkDrain(b *testing.B) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {

@@ -10,10 +10,11 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// engine is a running relay. One goroutine owns all of its state and never blocks on anything but its own select; reads,
-// settlements, membership and deliveries run on goroutines of their own, each of which is handed one job at a time and
-// answers on a channel. So there are no locks to reason about, and every answer is judged by what is known when it
-// arrives.
+// engine is a running relay. One goroutine owns all of its state and blocks
+// only on its own select. Reads, settlements, membership and deliveries run on
+// goroutines of their own; each of these gets one job at a time and answers on
+// a channel. The engine therefore needs no locks, and evaluates every answer
+// against the state at the time when the answer arrives.
 type engine struct {
 	cfg     Config
 	db      store.Relay
@@ -30,57 +31,56 @@ type engine struct {
 	window  int
 
 	lanes owned
-	total int // how many lanes there are
+	total int // number of lanes of the outbox
 	queues
-	suspects suspects
-	dests    map[string]*destination
-	downTold time.Time // when the log last said what is down
+	suspects     suspects
+	dests        map[string]*destination
+	downLoggedAt time.Time // when the unavailable destinations were last logged
 
-	// Reading: one read at a time, so that a settlement that was answered while none was under way cannot be
-	// contradicted by a later one.
-	reads    chan readJob
-	pages    chan readReply
-	reading  bool
-	readNo   int64
-	graves   []*item // settled while a read was under way
-	plan     plan
-	horizon  horizon
-	dbClock  clock
-	dueTimes dueTimes
+	// Reading. The relay runs one read at a time, so that a settlement that was
+	// answered while no read was under way cannot be contradicted by a later
+	// read.
+	reads             chan readJob
+	pages             chan readReply
+	reading           bool
+	readNo            int64
+	settledDuringRead []*item // settled while a read was under way
+	plan              plan
+	horizon           horizon
+	dbClock           clock
+	dueTimes          dueTimes
 
-	// Settling.
 	settles  chan settleJob
 	answers  chan settleReply
 	settling bool
 	settleNo int64
 	pending  pending
 
-	// Delivering.
 	jobs    chan *job
 	results chan *job
-	free    []*job // for use again
+	free    []*job // finished jobs, for reuse
 	idle    int    // workers without a job
 	calls   int    // jobs with workers
 	chunk   chunker
 
 	commits     *hotQueue
-	hotWaits    bool // there is something in it that waits for the next read
-	selfPolling bool // writers of this process need not say what they commit
+	hotWaits    bool // commits holds notifications that wait for the next read
+	selfPolling bool // writers of this process do not announce their commits
 	past        recentlyDelivered
 	database    *outage.Log
 	seen        sight
 	member      membership
 
-	io       context.Context // ends when nothing is to be read any more
+	io       context.Context // ends when the relay stops reading
 	endIO    context.CancelFunc
-	lease    context.Context // ends when the lease lapses, or the drain has taken too long
+	lease    context.Context // ends when the lease lapses, or the drain times out
 	endLease context.CancelCauseFunc
 	timer    *time.Timer
 	stopping bool
 	stopBy   time.Time
 }
 
-// clock relates the database's clock to the monotonic one.
+// clock relates the database's clock to the monotonic clock.
 type clock struct {
 	db    time.Time
 	local time.Time
@@ -92,7 +92,8 @@ func (c *clock) set(db time.Time) {
 	}
 }
 
-// now returns the database's time, about; the zero time if it is not known yet.
+// now returns the approximate time of the database; the zero time if the
+// database's clock is not known yet.
 func (c *clock) now() time.Time {
 	if c.db.IsZero() {
 		return time.Time{}
@@ -100,7 +101,8 @@ func (c *clock) now() time.Time {
 	return c.db.Add(time.Since(c.local))
 }
 
-// run works until the context has ended and what was in hand is settled.
+// run works until the context has ended and the deliveries in flight are
+// settled.
 func (e *engine) run(ctx context.Context) error {
 	done := ctx.Done()
 	for {
@@ -123,7 +125,8 @@ func (e *engine) run(ctx context.Context) error {
 		case r := <-e.member.replies:
 			e.finishMember(r)
 		case <-e.commits.signal:
-			// While many events are read anyway, their writers' words are taken with the next read: waking up for each costs more.
+			// While many events are read anyway, the next read takes the
+			// notifications too: waking up for each one costs more.
 			if e.hotWaits = e.plan.rate > calmRate; !e.hotWaits {
 				e.takeHot()
 			}
@@ -135,7 +138,8 @@ func (e *engine) run(ctx context.Context) error {
 	}
 }
 
-// takeResults takes what else the workers have finished, so that it is settled and followed in one go.
+// takeResults takes the other finished jobs, so that their events are settled
+// together.
 func (e *engine) takeResults() {
 	for {
 		select {
@@ -147,7 +151,7 @@ func (e *engine) takeResults() {
 	}
 }
 
-// act starts whatever can be started.
+// act starts all work that can be started.
 func (e *engine) act() {
 	now := time.Now()
 	e.database.Tick(now)
@@ -159,7 +163,8 @@ func (e *engine) act() {
 	e.membership(now)
 }
 
-// schedule sets the timer to when act may have something to do though nothing was answered.
+// schedule sets the timer to the next time at which act may have work to do
+// without an answer.
 func (e *engine) schedule() {
 	now := time.Now()
 	next := now.Add(time.Minute)
@@ -168,7 +173,8 @@ func (e *engine) schedule() {
 			next = t
 		}
 	}
-	// What has passed already has been acted on, or waits for an answer that will wake the engine.
+	// Times in the past have been acted on, or wait for an answer that will
+	// wake the engine.
 	ahead := func(t time.Time) {
 		if t.After(now) {
 			earlier(t)
@@ -192,7 +198,7 @@ func (e *engine) schedule() {
 		}
 	}
 	if len(e.dests) > 0 {
-		ahead(e.downTold.Add(outage.Every))
+		ahead(e.downLoggedAt.Add(outage.Every))
 	}
 	if !e.settling {
 		earlier(e.pending.flushAt(e))
@@ -200,11 +206,12 @@ func (e *engine) schedule() {
 	if !e.reading && !e.stopping {
 		earlier(e.nextRead(now))
 	}
-	// A little late is fine, and saves waking up twice.
+	// A timer that fires a little late is fine, and saves a second wake-up.
 	e.timer.Reset(max(next.Sub(now), 0))
 }
 
-// stop ends taking work: what is with a worker is finished, what waits stays in its table.
+// stop stops taking events: events in flight are finished, waiting ones stay in
+// their table.
 func (e *engine) stop() {
 	e.log.Info("waybill: relay stops", slog.Int("calls", e.calls))
 	e.stopping = true
@@ -215,7 +222,8 @@ func (e *engine) stop() {
 	e.commits.close()
 }
 
-// drained reports whether nothing is in hand any more, or waiting for it has taken too long.
+// drained reports whether nothing is in flight any more, or the drain and the
+// release have timed out.
 func (e *engine) drained() bool {
 	if e.member.left && !e.member.working {
 		return true
@@ -223,10 +231,12 @@ func (e *engine) drained() bool {
 	return !time.Now().Before(e.stopBy.Add(workerTime + releaseTime))
 }
 
-// releaseTime is how long releasing the lanes may take after the drain, before they are left to expire.
+// releaseTime is how long releasing the lanes may take after the drain, before
+// the lanes are left to expire.
 const releaseTime = 2 * time.Second
 
-// event logs something about an event, with the fields that operators look for.
+// event logs a message about an event, with the fields that operators search
+// for.
 func (e *engine) event(level slog.Level, message string, it *item, err error, more ...slog.Attr) {
 	if !e.log.Enabled(context.Background(), level) {
 		return
@@ -253,7 +263,8 @@ func (e *engine) event(level slog.Level, message string, it *item, err error, mo
 	e.log.LogAttrs(context.Background(), level, message, append(attrs, more...)...)
 }
 
-// age returns how long ago an event was written, by the database's clock; 0 if that is not known.
+// age returns the time since an event was written, by the database's clock; 0
+// if that is not known.
 func (e *engine) age(it *item) time.Duration {
 	now := e.dbClock.now()
 	if now.IsZero() || it.row.CreatedAt.IsZero() {
@@ -262,7 +273,7 @@ func (e *engine) age(it *item) time.Duration {
 	return max(now.Sub(it.row.CreatedAt), 0)
 }
 
-// laneNumbers is for logs and reads.
+// laneNumbers returns the numbers of lanes.
 func laneNumbers(lanes []*lane) []int {
 	out := make([]int, len(lanes))
 	for i, l := range lanes {

@@ -18,7 +18,7 @@ func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r, err := relay.New(db, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
 		fmt.Printf("%s of %s, attempt %d: %s\n", d.Type, d.AggregateID, d.Attempt, d.Payload)
-		cancel() // one is enough here
+		cancel() // one event is enough here
 		return nil
 	}), relay.Config{})
 	if err != nil {
@@ -38,7 +38,8 @@ func Example() {
 	// <nil>
 }
 
-// Events go to the sink that fits them; two sinks get all that go to the second.
+// Route selects a sink for each event; two sinks get all events of the second
+// route.
 func ExampleRoute() {
 	named := func(name string) relay.Sink {
 		return relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {

@@ -11,14 +11,18 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Fan hands every event to all sinks, one after the other. The results of one event are joined: it is done when all sinks
-// have it, and [waybill.Classify] says what it means when some have not. Then those that have not get it again. The fan
-// remembers in memory which sinks have it, for the last 100,000 events that only some have; after a restart or on another
-// node all sinks get it, so each must be able to see an event twice, as any sink must. An event that an operator replays
-// goes to all of them.
+// FanOut delivers every event to all sinks, one after the other. It joins the
+// results of one event: the event is done when all sinks have it; otherwise
+// [waybill.Classify] defines what the joined error means, and a retry goes only
+// to the sinks that do not have the event yet. FanOut keeps in memory which
+// sinks have an event, for the last 100,000 events that only some sinks have.
+// After a restart or on another node all sinks get the event again, so each
+// sink must tolerate duplicates, as any sink must. An event that an operator
+// replays goes to all sinks.
 //
-// An event's destination is the combination of its destinations at the sinks: while one of them is down, events of the same
-// combination wait, and no others.
+// An event's destination is the combination of its destinations at the sinks:
+// while one of them is unavailable, events of the same combination wait, and no
+// others.
 func FanOut(sinks ...Sink) Sink {
 	if len(sinks) == 1 {
 		return sinks[0]
@@ -40,16 +44,17 @@ func FanOut(sinks ...Sink) Sink {
 
 type fan struct {
 	sinks    []Sink
-	destined []DestinationSink // those of the sinks that have several destinations
+	destined []DestinationSink // the sinks that have several destinations
 	has      fanMemory
 }
 
-// serialFan is a fan of which some sinks are serial.
+// serialFan is a fan with at least one serial sink.
 type serialFan struct{ *fan }
 
 func (serialFan) Serial() {}
 
-// Destination implements [DestinationSink]. A sink with one destination adds nothing that would tell events apart.
+// Destination implements [DestinationSink]. A sink with one destination adds
+// nothing that distinguishes events.
 func (f *fan) Destination(ev *waybill.Event) string {
 	switch len(f.destined) {
 	case 0:
@@ -62,12 +67,13 @@ func (f *fan) Destination(ev *waybill.Event) string {
 		if i > 0 {
 			name.WriteString(" + ")
 		}
-		_, _ = fanEscape.WriteString(&name, d.Destination(ev)) // a Builder takes everything
+		_, _ = fanEscape.WriteString(&name, d.Destination(ev)) // a Builder never fails
 	}
 	return name.String()
 }
 
-// fanEscape keeps the names of two combinations apart, whatever the names of their parts are.
+// fanEscape keeps the names of two combinations distinct, whatever the names of
+// their parts are.
 var fanEscape = strings.NewReplacer(`\`, `\\`, `+`, `\+`)
 
 // Deliver implements [Sink].
@@ -83,7 +89,7 @@ func (f *fan) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 				continue
 			}
 			d := batch[i]
-			// No sink may settle for the others: without a token it cannot.
+			// A sink must not settle for the others: without a token it cannot.
 			d.Claim = waybill.NewClaim(d.Claim.Position(), waybill.ID{})
 			part, index = append(part, d), append(index, i)
 		}
@@ -94,7 +100,7 @@ func (f *fan) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 		for at, i := range index {
 			switch {
 			case len(results) != len(part):
-				failed[i] = append(failed[i], waybill.Unavailable(fmt.Errorf("sink %d of the fan: %w", n+1, errResults(len(results), len(part)))))
+				failed[i] = append(failed[i], waybill.Unavailable(fmt.Errorf("sink %d of FanOut: %w", n+1, errResults(len(results), len(part)))))
 			case !succeeded(results[at]):
 				failed[i] = append(failed[i], results[at])
 			default:
@@ -120,7 +126,7 @@ func succeeded(err error) bool {
 	return class == waybill.ClassDone
 }
 
-// having is which sinks have which deliveries of a batch.
+// having records which sinks have which deliveries of a batch.
 type having struct {
 	sinks int
 	flags []bool
@@ -131,7 +137,8 @@ func (h having) of(i int) []bool { return h.flags[i*h.sinks : (i+1)*h.sinks] }
 
 func (h having) is(i, sink int) bool { return h.flags[i*h.sinks+sink] }
 
-// fanKey is one campaign to deliver an event. A replay is another one: the operator wants the event to be sent again.
+// fanKey identifies one series of deliveries of an event. A replay is another
+// series: the operator wants the event to be delivered again.
 type fanKey struct {
 	id     waybill.ID
 	replay int
@@ -142,17 +149,19 @@ func fanKeyOf(d *waybill.Delivery) fanKey {
 	return fanKey{id: d.ID, replay: d.Replay, source: d.Claim.Source()}
 }
 
-// fanMemory knows which sinks have an event that others do not have yet. It has two generations: when the recent one is
-// full it becomes the older one, and what was in that is forgotten. What is asked for moves to the recent one.
+// fanMemory remembers which sinks have an event that others do not have yet. It
+// has two generations: when the recent one is full it becomes the older one,
+// and the contents of the older one are forgotten. Entries that are used move
+// to the recent one.
 type fanMemory struct {
 	mu            sync.Mutex
 	recent, older map[fanKey][]bool
 }
 
-// fanMost is how many events a generation holds.
+// fanMost is the maximum number of events in a generation.
 const fanMost = 50_000
 
-// recall returns which sinks have what of a batch.
+// recall returns which sinks have which deliveries of a batch.
 func (m *fanMemory) recall(batch []waybill.Delivery, sinks int) having {
 	out := having{sinks: sinks, flags: make([]bool, len(batch)*sinks)}
 	m.mu.Lock()
@@ -171,7 +180,8 @@ func (m *fanMemory) recall(batch []waybill.Delivery, sinks int) having {
 	return out
 }
 
-// keep notes who has what of a batch now, and forgets the events that all have.
+// keep records which sinks have the deliveries of a batch now, and forgets the
+// events that all sinks have.
 func (m *fanMemory) keep(batch []waybill.Delivery, has having, failed [][]error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

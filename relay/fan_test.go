@@ -15,7 +15,8 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-// partSink is a part of a fan: it has a destination per event type, and takes batches, as brokers do.
+// partSink is a part of a fan: it has a destination per event type, and accepts
+// batches, as brokers do.
 type partSink struct {
 	mu     sync.Mutex
 	got    []waybill.Delivery
@@ -50,7 +51,7 @@ func (p *partSink) of(eventType string) int {
 	return n
 }
 
-// say makes the part answer events of a type from now on.
+// say sets the part's answer for events of a type.
 func (p *partSink) say(eventType string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,8 +69,9 @@ func typed(eventType, aggregate string, n int) waybill.Event {
 	return ev
 }
 
-// TestFanKeepsDestinationsApart: a type that one part of a fan cannot take stops no other type on any part, and the healthy part gets the type's
-// event once, however often the other part is probed with it.
+// TestFanKeepsDestinationsApart: a type that one part of a fan cannot accept
+// stops no other type on any part, and the healthy part gets the type's event
+// once, however often the other part is probed with it.
 func TestFanKeepsDestinationsApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -86,7 +88,7 @@ func TestFanKeepsDestinationsApart(t *testing.T) {
 		pass(10 * time.Minute)
 		probes := two.of("X")
 		if probes < 10 {
-			t.Errorf("the part that is down was tried %d times in ten minutes", probes)
+			t.Errorf("the unavailable part was probed %d times in ten minutes", probes)
 		}
 		for n := range 30 {
 			f.write(typed("Y", fmt.Sprint("y", n), n), typed("Z", "", n))
@@ -94,7 +96,7 @@ func TestFanKeepsDestinationsApart(t *testing.T) {
 		pass(10 * time.Second)
 		for _, part := range []*partSink{one, two} {
 			if y, z := part.of("Y"), part.of("Z"); y != 30 || z != 30 {
-				t.Errorf("while X is down %d of 30 Y and %d of 30 Z arrived", y, z)
+				t.Errorf("while X is unavailable %d of 30 Y and %d of 30 Z were delivered", y, z)
 			}
 		}
 		two.say("X", nil)
@@ -109,7 +111,7 @@ func TestFanKeepsDestinationsApart(t *testing.T) {
 			t.Error(err)
 		}
 		if want := []string{"X + X true", "X + X false"}; !slices.Equal(paused, want) {
-			t.Errorf("told %q, want %q", paused, want)
+			t.Errorf("reported %q, want %q", paused, want)
 		}
 	})
 }
@@ -120,7 +122,8 @@ func pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// TestFanAndDeadLetters: an event that one part refuses for good is a dead letter, which the other part has once. A replay goes to both.
+// TestFanAndDeadLetters: an event that one part rejects permanently becomes a
+// dead letter, which the other part has once. A replay goes to both.
 func TestFanAndDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -145,7 +148,7 @@ func TestFanAndDeadLetters(t *testing.T) {
 		if s, err := f.db.Stats(t.Context()); err != nil || s.Ready+s.Failed+s.Dead != 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
-		// It died at once, died after three attempts, and arrived.
+		// The event died at once, died after three attempts, and was delivered.
 		if one.of("X") != 3 || two.of("X") != 1+3+1 {
 			t.Errorf("the parts got it %d and %d times", one.of("X"), two.of("X"))
 		}
@@ -155,7 +158,7 @@ func TestFanAndDeadLetters(t *testing.T) {
 	})
 }
 
-// fanCall calls a fan by itself.
+// fanCall calls a fan without a relay.
 func fanCall(t *testing.T, s relay.Sink, batch ...waybill.Delivery) []waybill.Class {
 	t.Helper()
 	errs := s.Deliver(t.Context(), batch)
@@ -175,8 +178,10 @@ func delivery(eventType string) waybill.Delivery {
 	return waybill.Delivery{Event: ev, Attempt: 1, Claim: waybill.NewClaim(waybill.Position{Lane: 1, Epoch: 2, Seq: 3}, waybill.NewID())}
 }
 
-// TestFanRemembersWhoHasAnEvent: whatever a part answers, those that have the event are not handed it again until all have it; then it is forgotten.
-func TestFanRemembersWhoHasAnEvent(t *testing.T) {
+// TestFanRemembersDeliveries: whatever a part answers, the parts that have the
+// event do not get it again until all parts have it; then the event is
+// forgotten.
+func TestFanRemembersDeliveries(t *testing.T) {
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {
 		answer func(waybill.Delivery) error
@@ -190,7 +195,8 @@ func TestFanRemembersWhoHasAnEvent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			one, two, three := &partSink{}, &partSink{answer: c.answer}, &partSink{}
-			one.answer = func(waybill.Delivery) error { return waybill.ErrSettled } // it cannot have: it had no token
+			// The part cannot have settled the event: it had no token.
+			one.answer = func(waybill.Delivery) error { return waybill.ErrSettled }
 			s := relay.FanOut(one, two, three)
 			d := delivery("X")
 			for range 3 {
@@ -217,7 +223,8 @@ func TestFanRemembersWhoHasAnEvent(t *testing.T) {
 	}
 }
 
-// TestFanOfBatches: each part gets of a batch what it does not have, and each event has its own result.
+// TestFanOfBatches: each part gets the events of a batch that it does not have,
+// and each event has its own result.
 func TestFanOfBatches(t *testing.T) {
 	one, two := &partSink{}, &partSink{}
 	two.say("X", waybill.Unavailable(errors.New("down")))
@@ -233,7 +240,7 @@ func TestFanOfBatches(t *testing.T) {
 	if one.of("X") != 1 || one.of("Y") != 1 || one.of("Z") != 1 || two.of("X") != 2 {
 		t.Errorf("the parts got %d and %d deliveries", len(one.got), len(two.got))
 	}
-	// An operator who replays an event sends it to all parts again.
+	// A replayed event goes to all parts again.
 	x.Replay++
 	fanCall(t, s, x)
 	if one.of("X") != 2 {
@@ -246,7 +253,8 @@ type shortSink struct{ calls int }
 
 func (s *shortSink) Deliver(context.Context, []waybill.Delivery) []error { s.calls++; return nil }
 
-// TestFanWithAPartThatAnswersWrong: a part whose answer has the wrong length has nothing; the others are not asked again.
+// TestFanWithAPartThatAnswersWrong: a part with a wrong number of results has
+// none of the events; the others do not get them again.
 func TestFanWithAPartThatAnswersWrong(t *testing.T) {
 	one, wrong := &partSink{}, &shortSink{}
 	s := relay.FanOut(one, wrong)
@@ -261,7 +269,7 @@ func TestFanWithAPartThatAnswersWrong(t *testing.T) {
 	}
 }
 
-// fewSink counts, and refuses everything if it is told to.
+// fewSink counts deliveries, and optionally rejects all of them.
 type fewSink struct {
 	n      int
 	refuse error
@@ -276,7 +284,7 @@ func (s *fewSink) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return errs
 }
 
-// TestFanForgets: a fan remembers 100,000 events at most, those that came last.
+// TestFanForgets: a fan remembers at most 100,000 events, the most recent ones.
 func TestFanForgets(t *testing.T) {
 	one, two := &fewSink{}, &fewSink{refuse: errors.New("boom")}
 	s := relay.FanOut(one, two)
@@ -301,7 +309,8 @@ func TestFanForgets(t *testing.T) {
 	}
 }
 
-// TestFanNamesDestinations: the name tells any two combinations of destinations apart, and reads well.
+// TestFanNamesDestinations: the name distinguishes any two combinations of
+// destinations, and is readable.
 func TestFanNamesDestinations(t *testing.T) {
 	name := func(s relay.Sink, ev waybill.Event) string {
 		d, ok := s.(relay.DestinationSink)

@@ -14,18 +14,20 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// ownSink is what the outbox remembers of a relay whose Config names no sink.
+// ownSink is the sink name of a relay whose Config has none.
 const ownSink = "in-process"
 
-// defaultName is the name of a relay whose Config has none. That of the program waybill is another
-// one.
+// defaultName is the name of a relay whose Config has none. The waybill program
+// uses another name.
 const defaultName = "relay"
 
-// maxFingerprint is how long a text is that every store can remember.
+// maxFingerprint is the length of a text that every store can remember, in
+// bytes.
 const maxFingerprint = 255
 
-// Fingerprint returns what the outbox remembers of a relay with this config: where the events go,
-// and by which relay. Of a text that is too long, the beginning and a hash.
+// Fingerprint returns the text by which the outbox remembers a relay with this
+// config: the sink and the relay's name. A text that is too long is cut and
+// ends in a hash.
 func (c Config) Fingerprint() string {
 	if c.Name == "" {
 		c.Name = defaultName
@@ -46,22 +48,24 @@ func (c Config) Fingerprint() string {
 	return text[:cut] + mark
 }
 
-// byRelay is how a fingerprint ends.
+// byRelay returns the end of a fingerprint.
 func (c Config) byRelay() string { return " (relay " + c.Name + ")" }
 
-// heartbeat renews the node's lease, and checks that the outbox still belongs to this relay's sink.
-// It runs on the member worker's goroutine.
+// heartbeat renews the node's lease, and checks that the outbox still belongs
+// to this relay's sink. It runs on the member worker's goroutine.
 //
-// A relay that joins makes its node live before it claims: so a take-over sees it, and waits for
-// its end. A relay that was paused, while another one took the outbox over, finds the other sink at
-// its next heartbeat, before it acquires a lane.
+// A relay that joins makes its node live before it claims the outbox, so that a
+// take-over sees the node and waits for it to end. A relay that was paused
+// while another relay took over the outbox finds the other sink at its next
+// heartbeat, before it acquires a lane.
 func (e *engine) heartbeat(ctx context.Context, node store.Node) (store.Membership, error) {
 	guard, guarded := e.db.(store.SinkGuard)
 	sink := e.cfg.Fingerprint()
 	takeOver := e.cfg.TakeOver && !e.member.claimed
 	if guarded && !e.member.claimed && !takeOver {
-		// A look first: joining would make a relay of the same name that runs give up half of its
-		// lanes. One of another name is found by the heartbeat, which changes nothing then.
+		// The relay reads the recorded sink first: joining would make a running
+		// relay of the same name release half of its lanes. The heartbeat finds
+		// a relay of another name, and changes nothing in that case.
 		recorded, err := guard.RecordedSink(ctx)
 		if err != nil {
 			return store.Membership{}, err
@@ -83,7 +87,7 @@ func (e *engine) heartbeat(ctx context.Context, node store.Node) (store.Membersh
 	}
 	e.member.claimed = true
 	if before != "" && before != sink {
-		e.log.Warn("waybill: the relay has taken the outbox over", slog.String("from", before), slog.String("to", sink))
+		e.log.Warn("waybill: the relay took over the outbox", slog.String("from", before), slog.String("to", sink))
 	}
 	return view, nil
 }

@@ -35,7 +35,8 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// deliverOne runs a relay until it has delivered an event, and stops it in good order.
+// deliverOne runs a relay until it has delivered an event, and stops it in good
+// order.
 func (f *fixture) deliverOne(cfg relay.Config) {
 	f.Helper()
 	ctx, stop := context.WithTimeout(f.Context(), time.Minute)
@@ -61,7 +62,7 @@ func (f *fixture) deliverOne(cfg relay.Config) {
 	}
 }
 
-// refused runs a relay that must not begin, and returns why it did not.
+// refused runs a relay that must not start, and returns its error.
 func (f *fixture) refused(cfg relay.Config, want error) error {
 	f.Helper()
 	ctx, stop := context.WithTimeout(f.Context(), time.Minute)
@@ -89,8 +90,8 @@ func (f *fixture) refused(cfg relay.Config, want error) error {
 	return err
 }
 
-// TestOutboxRemembersItsSink: a relay of another sink, or of another name, does not empty the
-// outbox, also when no relay runs.
+// TestOutboxRemembersItsSink: a relay with another sink or another name does
+// not drain the outbox, even if no relay runs.
 func TestOutboxRemembersItsSink(t *testing.T) {
 	f := newFixture(t)
 	f.write(event("a", 1))
@@ -104,11 +105,11 @@ func TestOutboxRemembersItsSink(t *testing.T) {
 	if s, err := f.db.Stats(t.Context()); err != nil || s.Ready != 1 {
 		t.Fatalf("%d events are ready, %v; want the one that was not delivered", s.Ready, err)
 	}
-	f.deliverOne(relay.Config{}) // its own relay goes on
+	f.deliverOne(relay.Config{}) // its own relay continues
 }
 
-// TestTakeOver: the new sink replaces the old one while no other relay runs, and the relay says so
-// in its log.
+// TestTakeOver: the new sink replaces the old one while no other relay runs,
+// and the relay logs it.
 func TestTakeOver(t *testing.T) {
 	f := newFixture(t)
 	f.write(event("a", 1))
@@ -131,15 +132,16 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.deliverOne(cfg)
-	if text := log.String(); !strings.Contains(text, "taken the outbox over") || !strings.Contains(text, "old (relay relay)") {
-		t.Errorf("the log does not tell of the take-over:\n%s", text)
+	if text := log.String(); !strings.Contains(text, "took over the outbox") || !strings.Contains(text, "old (relay relay)") {
+		t.Errorf("the log does not report the take-over:\n%s", text)
 	}
 	f.write(event("a", 3))
 	_ = f.refused(relay.Config{SinkName: "old"}, waybill.ErrOtherSink)
 	f.deliverOne(relay.Config{SinkName: "new"})
 }
 
-// takenOver is an outbox that another relay takes over after this relay's first claim.
+// takenOver is an outbox that another relay takes over after this relay's first
+// claim.
 type takenOver struct {
 	*mem
 	claims atomic.Int64
@@ -152,8 +154,8 @@ func (o *takenOver) ClaimSink(ctx context.Context, n store.Node, sink string, ta
 	return o.mem.ClaimSink(ctx, n, sink, takeOver)
 }
 
-// TestTakeOverEndsARelayThatSlept: a relay whose outbox was taken over while it was paused stops at
-// its next heartbeat.
+// TestTakeOverEndsARelayThatSlept: a relay whose outbox was taken over while it
+// was paused stops at its next heartbeat.
 func TestTakeOverEndsARelayThatSlept(t *testing.T) {
 	f := newFixture(t)
 	r, err := relay.New(&takenOver{mem: f.db}, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }),

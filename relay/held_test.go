@@ -16,8 +16,10 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// TestALateRowOfAHeldAggregate: while a dead letter holds an aggregate, a row of the aggregate commits late, below where reading
-// stopped. The sweep sees the row once. When the dead letter is replayed, the row comes before the ones that were written after it.
+// TestALateRowOfAHeldAggregate: while a dead letter holds an aggregate, a row
+// of the aggregate commits late, below the read position. The sweep sees the
+// row once. When the dead letter is replayed, the row comes before the rows
+// that were written after it.
 func TestALateRowOfAHeldAggregate(t *testing.T) {
 	f := newFixtureOf(t, memstore.Config{Lanes: 1})
 	first, late, last := event("a", 0), event("a", 1).Complete(), event("a", 2)
@@ -51,7 +53,7 @@ func TestALateRowOfAHeldAggregate(t *testing.T) {
 	f.write(event("b", 0))
 	await(t, "reading has passed all of them", func() bool { return c.count() == 2 })
 	there.Store(true)
-	seen := sweeps.Load() + 3 // one may be under way; the next has been dealt with when a third begins
+	seen := sweeps.Load() + 3 // one may be under way; the next has been handled when a third begins
 	await(t, "sweeps have seen it", func() bool { return sweeps.Load() >= seen })
 	healed.Store(true)
 	if _, err := f.db.Replay(t.Context(), []waybill.ID{first.ID}); err != nil {
@@ -63,14 +65,15 @@ func TestALateRowOfAHeldAggregate(t *testing.T) {
 	}
 }
 
-// TestReplayBehindAnEventInFlight: an event is dead, the next one of its aggregate is with the sink. The dead letter is replayed and waits for the other,
-// which then is not delivered. The replayed event is delivered next.
+// TestReplayBehindAnEventInFlight: an event is dead, and the next event of its
+// aggregate is with the sink. The dead letter is replayed and waits for that
+// event, which then is not delivered. The replayed event is delivered next.
 func TestReplayBehindAnEventInFlight(t *testing.T) {
 	for what, answer := range map[string]error{
-		"it fails":                errors.New("not yet"),
-		"its destination is down": waybill.Unavailable(errors.New("down")),
-		"it is not its time":      waybill.Later(time.Millisecond, errors.New("later")),
-		"it is dead":              waybill.Permanent(errors.New("never")),
+		"it fails":                       errors.New("not yet"),
+		"its destination is unavailable": waybill.Unavailable(errors.New("down")),
+		"it is deferred":                 waybill.Later(time.Millisecond, errors.New("later")),
+		"it is dead":                     waybill.Permanent(errors.New("never")),
 	} {
 		t.Run(what, func(t *testing.T) {
 			f := newFixtureOf(t, memstore.Config{Lanes: 1})
@@ -107,7 +110,7 @@ func TestReplayBehindAnEventInFlight(t *testing.T) {
 			close(land)
 			await(t, "the replayed event is delivered", func() bool { return f.stateOf(first.ID) == store.Delivered })
 			f.write(event("a", 2))
-			await(t, "the aggregate goes on", func() bool { return slices.Contains(c.payloads("a"), "2") })
+			await(t, "the aggregate continues", func() bool { return slices.Contains(c.payloads("a"), "2") })
 			if got := c.payloads("a"); got[0] != "0" {
 				t.Errorf("delivered %v", got)
 			}
@@ -115,7 +118,7 @@ func TestReplayBehindAnEventInFlight(t *testing.T) {
 	}
 }
 
-// dueWatch is a store that notes which deferred rows a relay has read.
+// dueWatch is a store that records which deferred rows a relay has read.
 type dueWatch struct {
 	store.Relay
 	seen, reads atomic.Int64
@@ -137,7 +140,8 @@ func (w *dueWatch) Fetch(ctx context.Context, from []store.Cursor, limit int) (s
 	return w.Relay.Fetch(ctx, from, limit)
 }
 
-// await returns when the relay has read the row from the deferred ones, and has dealt with it: reads are made one after another.
+// await returns when the relay has read the deferred row and handled it: reads
+// run one after another.
 func (w *dueWatch) await(t *testing.T, id waybill.ID) {
 	t.Helper()
 	w.id.Store(id)
@@ -146,7 +150,7 @@ func (w *dueWatch) await(t *testing.T, id waybill.ID) {
 	await(t, "the relay has taken the row", func() bool { return w.reads.Load() >= from+3 })
 }
 
-// stateOf returns where an event is.
+// stateOf returns an event's state.
 func (f *fixture) stateOf(id waybill.ID) store.State {
 	f.Helper()
 	found, err := f.db.Find(context.Background(), id)
@@ -156,7 +160,7 @@ func (f *fixture) stateOf(id waybill.ID) store.State {
 	return found[0].State
 }
 
-// payloads returns what was delivered of an aggregate, in order.
+// payloads returns the delivered payloads of an aggregate, in order.
 func (c *collector) payloads(aggregate string) []string {
 	var out []string
 	for _, d := range c.all() {
@@ -167,8 +171,10 @@ func (c *collector) payloads(aggregate string) []string {
 	return out
 }
 
-// TestReplayMoreThanAPage: dead letters of one aggregate are replayed, many more than a read brings. They are delivered in their order, each when the one
-// before it is, with a few statements each, and not a few in every period of some seconds.
+// TestReplayMoreThanAPage: many more dead letters of one aggregate are replayed
+// than a read returns. They are delivered in their order, each after the one
+// before it, with a few statements each, and not a few in every period of some
+// seconds.
 func TestReplayMoreThanAPage(t *testing.T) {
 	f := newFixtureOf(t, memstore.Config{Lanes: 1})
 	const many = 300

@@ -8,18 +8,23 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// horizon knows up to which seq every row that will ever be there is there. A transaction draws the seq of its events early and may
-// commit late; what is written after that commit, to the same aggregate, must not be taken first. So the fast read begins at the
-// horizon, and not where it stopped.
+// horizon is the seq up to which every row that will ever exist is visible. A
+// transaction draws the seq of its events early and may commit late; rows
+// written after that commit, to the same aggregate, must not be taken first. So
+// the fast read begins at the horizon, and not where it stopped.
 //
-// A transaction that stays open for long would hold the horizon back, and with it every read, over what has been deleted since. It is
-// set aside instead: while it is open nobody can have written after its commit. Each read is followed by a look whether it still is; if
-// not, what was read is not taken before the stretch behind it has been looked through.
+// A transaction that stays open for long would hold the horizon back, and every
+// read would cover rows that have been deleted since. Such a transaction is
+// excluded instead: while it is open, no row can have been written after its
+// commit. Each read is followed by a check whether the excluded transactions
+// are still open; if one has ended, the rows that were read are not taken
+// before the range that it may have written to has been checked.
 type horizon struct {
-	unknown bool  // the store may not tell
+	unknown bool  // the store cannot report open transactions
 	seq     int64 // the horizon
 
-	// Up to drawn, every row is there or comes from a transaction in open, since the check of that time.
+	// Up to drawn, every row is visible or comes from a transaction in open, as
+	// of the last check that set them.
 	drawn  int64
 	open   []string
 	checks int
@@ -31,19 +36,21 @@ type horizon struct {
 	issued int64
 	behind bool
 
-	old  map[string]int64 // transactions that are set aside, and where the horizon was when they began
+	old  map[string]int64 // excluded transactions, and the horizon when they began
 	next time.Time        // the next check
 }
 
 const (
 	horizonInterval = 500 * time.Millisecond
-	// unknownInterval is when a store is asked again that could not tell.
+	// unknownInterval is the interval between checks of a store that cannot
+	// report open transactions.
 	unknownInterval = 10 * time.Second
-	// oldChecks is how many checks the horizon waits for a transaction.
+	// oldChecks is the number of checks that the horizon waits for a
+	// transaction.
 	oldChecks = 4
 )
 
-// wanted reports whether the horizon ends before what has been read.
+// wanted reports whether the horizon ends before the last row that was read.
 func (h *horizon) wanted(lanes []*lane) bool {
 	if h.unknown || h.next.IsZero() || len(h.old) > 0 {
 		return true
@@ -56,7 +63,8 @@ func (h *horizon) wanted(lanes []*lane) bool {
 	return false
 }
 
-// check takes what the store says about open transactions, and how far has been read.
+// check takes the store's report about open transactions, and the highest seq
+// that was read.
 func (h *horizon) check(w store.WriterState, read int64, now time.Time) {
 	h.unknown = w.Unknown
 	h.next = now.Add(horizonInterval)
@@ -65,8 +73,8 @@ func (h *horizon) check(w store.WriterState, read int64, now time.Time) {
 		return
 	}
 	if w.Issued < h.issued {
-		// How far it went back is not known: those who are open may have drawn again any seq that
-		// was drawn before.
+		// How far the sequence went back is not known: open transactions may
+		// have drawn any earlier seq again.
 		*h = horizon{next: h.next, behind: true, drawn: w.HighSeq, open: w.Open, old: h.old}
 		if len(w.Open) == 0 {
 			h.seq = w.HighSeq
@@ -74,7 +82,7 @@ func (h *horizon) check(w store.WriterState, read int64, now time.Time) {
 	}
 	h.issued = w.Issued
 	if h.behind = h.behind && w.Issued < read; !h.behind {
-		w.HighSeq = max(w.HighSeq, read) // what has been read was drawn
+		w.HighSeq = max(w.HighSeq, read) // seqs that were read have been drawn
 	}
 	h.open = slices.DeleteFunc(h.open, func(id string) bool { return !slices.Contains(w.Open, id) })
 	h.checks++
@@ -95,12 +103,13 @@ func (h *horizon) check(w store.WriterState, read int64, now time.Time) {
 	}
 }
 
-// forget makes the horizon begin anew, as at the start: the server has failed, or a row was found
-// where there could be none any more. It may have crashed, or be another one, and other
-// transactions may have drawn since what had been drawn before.
+// forget resets the horizon, as at the start: the server has failed, or a row
+// was found where none could be. The server may have crashed, or be another
+// one, and other transactions may have drawn earlier seqs again.
 func (h *horizon) forget() { *h = horizon{unknown: h.unknown, issued: h.issued, behind: true} }
 
-// ended returns from where to look for what transactions wrote that were set aside and are not open any more, and forgets them.
+// ended returns from where to search for rows of excluded transactions that
+// have ended, and forgets these transactions.
 func (h *horizon) ended(w *store.WriterState) (from int64, some bool) {
 	if w == nil || w.Unknown {
 		return 0, false
@@ -115,8 +124,9 @@ func (h *horizon) ended(w *store.WriterState) (from int64, some bool) {
 	return from, some
 }
 
-// whole returns up to where a lane that is read to its end now has been seen whole. A store whose
-// rows are there in the order of their seq has no such place: all of it is always seen.
+// whole returns the seq up to which a lane that has now been read to its end is
+// completely known. A store whose rows become visible in the order of their seq
+// has no such seq: its lanes are always completely known.
 func (h *horizon) whole() int64 {
 	if h.seq == math.MaxInt64 {
 		return 0
@@ -124,10 +134,12 @@ func (h *horizon) whole() int64 {
 	return h.seq
 }
 
-// setAside reports whether transactions are: after a read, somebody has to see whether they are still open.
-func (h *horizon) setAside() bool { return len(h.old) > 0 }
+// hasExcluded reports whether any transaction is excluded: after a read, the
+// relay has to check whether these transactions are still open.
+func (h *horizon) hasExcluded() bool { return len(h.old) > 0 }
 
-// floor returns where a read of a lane begins that misses nothing. If the store cannot tell, two seconds have to do.
+// floor returns where a read of a lane begins that misses no row. If the store
+// cannot report open transactions, the read covers the last two seconds.
 func (e *engine) floor(l *lane) int64 {
 	h := &e.horizon
 	if h.unknown {
@@ -136,7 +148,7 @@ func (e *engine) floor(l *lane) int64 {
 	return min(l.read, l.floor)
 }
 
-// settleHorizon takes what the store says about open transactions.
+// settleHorizon takes the store's report about open transactions.
 func (e *engine) settleHorizon(w store.WriterState) {
 	read := int64(0)
 	for _, l := range e.lanes.list {
@@ -144,7 +156,7 @@ func (e *engine) settleHorizon(w store.WriterState) {
 	}
 	before := e.horizon.seq
 	e.horizon.check(w, read, time.Now())
-	if e.horizon.seq < before { // it went back: reads begin there again
+	if e.horizon.seq < before { // the sequence went back: reads begin there again
 		e.readAgainFrom(e.horizon.seq)
 	}
 	if from, some := e.horizon.ended(&w); some {
@@ -152,13 +164,13 @@ func (e *engine) settleHorizon(w store.WriterState) {
 	}
 }
 
-// distrust has the horizon begin anew, and every lane be looked through from its beginning.
+// distrust resets the horizon, and has every lane checked from its beginning.
 func (e *engine) distrust() {
 	e.horizon.forget()
 	e.readAgainFrom(0)
 }
 
-// readAgainFrom has reads begin at a place again.
+// readAgainFrom makes reads begin at a seq again.
 func (e *engine) readAgainFrom(seq int64) {
 	e.lookFrom(seq)
 	for _, l := range e.lanes.list {
@@ -166,10 +178,11 @@ func (e *engine) readAgainFrom(seq int64) {
 	}
 }
 
-// impossible reports whether a read has brought a row that cannot be there: when the lane was
-// last read to its end, all rows up to the horizon of that time had been seen. Such a seq was
-// drawn a second time, because the sequence went back, as it does after a crash: a connection
-// pool may hide that from the relay. One in front of it may be drawn again and not committed yet.
+// impossible reports whether a read has returned a row that cannot exist: when
+// the lane was last read to its end, all rows up to the horizon of that time
+// had been seen. Such a seq was drawn a second time, because the sequence went
+// back, as it does after a crash: a connection pool may hide the crash from the
+// relay. A seq in front of it may have been drawn again and not committed yet.
 func (l *lane) impossible(rows []store.Row) bool {
 	for i := range rows {
 		if seq := rows[i].Seq; seq > l.read && seq <= l.whole {
@@ -179,7 +192,7 @@ func (l *lane) impossible(rows []store.Row) bool {
 	return false
 }
 
-// lookFrom has every lane looked through from a place on before more of it is taken.
+// lookFrom has every lane checked from a seq on before more of it is taken.
 func (e *engine) lookFrom(seq int64) {
 	for _, l := range e.lanes.list {
 		if !l.look || seq < l.lookFrom {

@@ -7,8 +7,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestHorizon: the horizon moves when everybody has ended who was writing at the check before, waits a while for those who
-// take longer, and then sets them aside.
+// TestHorizon: the horizon moves when every transaction that was open at the
+// previous check has ended, waits a while for transactions that take longer,
+// and then excludes them.
 func TestHorizon(t *testing.T) {
 	var h horizon
 	say := func(drawn int64, open ...string) {
@@ -17,11 +18,11 @@ func TestHorizon(t *testing.T) {
 	want := func(seq int64, old int) {
 		t.Helper()
 		if h.seq != seq || len(h.old) != old {
-			t.Fatalf("the horizon is %d with %d set aside, want %d with %d", h.seq, len(h.old), seq, old)
+			t.Fatalf("the horizon is %d with %d excluded, want %d with %d", h.seq, len(h.old), seq, old)
 		}
 	}
 	say(10)
-	want(10, 0) // nobody writes
+	want(10, 0) // no transaction is open
 	say(20, "a")
 	want(10, 0) // a may have drawn 20
 	say(30, "a", "b")
@@ -29,26 +30,27 @@ func TestHorizon(t *testing.T) {
 	say(40, "b")
 	want(20, 0) // a has ended
 	say(50, "c")
-	want(40, 0) // b has ended, and it is the only one who may have drawn before 40
+	want(40, 0) // b has ended, and only b may have drawn before 40
 	for range oldChecks {
 		want(40, 0)
 		say(60, "c")
 	}
-	want(60, 1) // all that was drawn is there or comes from c
+	want(60, 1) // every drawn row is visible or comes from c
 	say(70, "c", "d")
 	say(80, "c")
-	want(80, 1) // c holds nothing up any more
+	want(80, 1) // c does not hold the horizon back any more
 	if _, some := h.ended(&store.WriterState{Open: []string{"c"}}); some {
 		t.Error("c has not ended")
 	}
 	if from, some := h.ended(&store.WriterState{}); !some || from != 40 {
-		t.Errorf("what c wrote is looked for from %d (%v), want from 40", from, some)
+		t.Errorf("rows of c are searched from %d (%v), want from 40", from, some)
 	}
 	want(80, 0)
 }
 
-// TestHorizonGoesBack: after a crash of the database a sequence goes back by what was drawn and not flushed. What is drawn again
-// lies in front of the horizon only if the horizon goes back as well.
+// TestHorizonGoesBack: after a crash of the database a sequence goes back by
+// the seqs that were drawn and not flushed. Seqs that are drawn again are above
+// the horizon only if the horizon goes back as well.
 func TestHorizonGoesBack(t *testing.T) {
 	var h horizon
 	say := func(drawn, read int64, open ...string) {
@@ -62,21 +64,21 @@ func TestHorizonGoesBack(t *testing.T) {
 	}
 	say(100, 70)
 	want(100)
-	say(66, 70, "a") // a may have drawn any seq again that was drawn before the crash, also 66
+	say(66, 70, "a") // a may have drawn any earlier seq again, also 66
 	want(0)
 	say(68, 70, "a")
-	want(0) // a has not ended, and that 70 was read says nothing about 68
+	want(0) // a has not ended, and the read of 70 says nothing about 68
 	say(69, 70)
 	want(69)
 	say(75, 70)
 	want(75)
 	say(75, 80)
-	want(80) // the sequence has caught up: what has been read was drawn
+	want(80) // the sequence has caught up: seqs that were read have been drawn
 }
 
-// TestHorizonAfterAFailure: after the server has failed the horizon begins anew,
-// because by the next check more may have been drawn than before a crash, so that nothing shows
-// that the sequence had gone back.
+// TestHorizonAfterAFailure: after the server has failed the horizon is reset,
+// because by the next check more seqs may have been drawn than before the
+// crash, so that nothing shows that the sequence had gone back.
 func TestHorizonAfterAFailure(t *testing.T) {
 	var h horizon
 	h.check(store.WriterState{HighSeq: 100, Issued: 100}, 70, time.Now())
@@ -96,8 +98,8 @@ func TestHorizonAfterAFailure(t *testing.T) {
 
 // TestHorizonStaysWhenRowsAreDeleted: delivered rows are deleted, so that the
 // highest seq in the table falls. The sequence has not gone back: the horizon
-// stays, reads do not begin at 0 again, and an idle relay does not go on
-// asking who writes.
+// stays, reads do not begin at 0 again, and an idle relay stops checking open
+// transactions.
 func TestHorizonStaysWhenRowsAreDeleted(t *testing.T) {
 	h := horizon{}
 	lanes := []*lane{{read: 70}}

@@ -9,8 +9,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// take takes a row that a read of the outbox has brought, unless it is known, has to wait, or is not due. It reports
-// whether the row needs no further thought: false means that there was no room for it.
+// take takes a row that a read of the outbox returned, unless the row is known,
+// has to wait, or is not due. It reports false if there was no room for the
+// row, and true if the row needs no further handling.
 func (e *engine) take(l *lane, row *store.Row, now time.Time) bool {
 	if known := l.items[row.ID]; known != nil {
 		e.mergeSeq(known, row)
@@ -21,7 +22,8 @@ func (e *engine) take(l *lane, row *store.Row, now time.Time) bool {
 	}
 	hot := e.unmark(l, row.ID)
 	if row.Err == nil && row.DueAt.After(now) {
-		// Somebody inserted it with plain SQL and a time to come: its place is among the delayed events.
+		// A producer inserted the row with plain SQL and a due time in the
+		// future: the row belongs in delayed.
 		e.dropAnnounced(hot, observe.DropNotDue)
 		e.deferEvent(e.add(l, row, false), row.DueAt.Sub(now), false, "")
 		return true
@@ -68,9 +70,10 @@ func (e *engine) takeUnordered(l *lane, row *store.Row, hot bool) bool {
 	return true
 }
 
-// takeAhead takes a row of an aggregate that has a priority, ahead of the fast read: all rows of
-// its aggregate between where that has stopped and this one have been taken. It reports false for
-// a row that has to wait; the fast read will bring it.
+// takeAhead takes a row with a priority of an aggregate, ahead of the fast
+// read. All rows of its aggregate between the position of the fast read and
+// this row have been taken. takeAhead reports false for a row that has to wait;
+// the fast read will return it.
 func (e *engine) takeAhead(l *lane, row *store.Row) bool {
 	a := l.aggregate(store.AggregateOf(&row.Event))
 	defer a.tidy()
@@ -89,13 +92,16 @@ func (e *engine) takeAhead(l *lane, row *store.Row) bool {
 	return true
 }
 
-// maxSkipped bounds how many unordered rows a lane remembers that wait for a destination; then reading waits too.
+// maxSkipped limits how many unordered rows that wait for a destination a lane
+// remembers; at the limit, reading waits too.
 const maxSkipped = 100_000
 
-// maxHeld bounds how many aggregates a lane remembers that are held or passed over; then reading waits too.
+// maxHeld limits how many aggregates that are held or passed over a lane
+// remembers; at the limit, reading waits too.
 const maxHeld = 100_000
 
-// meet notes what a read knows about an event that is already in hand: one that came from memory had no seq.
+// mergeSeq completes an event in memory with the row that a read returned: an
+// event from the hot path has no seq.
 func (e *engine) mergeSeq(it *item, row *store.Row) {
 	if it.row.Seq == 0 && it.state < settled {
 		it.row.Seq = row.Seq
@@ -105,7 +111,8 @@ func (e *engine) mergeSeq(it *item, row *store.Row) {
 	}
 }
 
-// add takes a row in hand. hot says that a commit of this process brought it, or announced it.
+// add puts a row into memory. hot reports that a commit of this process handed
+// over or announced the row.
 func (e *engine) add(l *lane, row *store.Row, hot bool) *item {
 	switch {
 	case hot && e.observe.HotEnqueued != nil:
@@ -113,13 +120,13 @@ func (e *engine) add(l *lane, row *store.Row, hot bool) *item {
 	case !hot && e.observe.ColdEnqueued != nil:
 		e.observe.ColdEnqueued(1)
 	}
-	it := &item{lane: l, row: row, hot: hot, heard: hot}
+	it := &item{lane: l, row: row, hot: hot, announced: hot}
 	l.items[row.ID] = it
 	l.unsettled++
 	return it
 }
 
-// ready puts an item where it will be delivered from.
+// ready puts an item into the queue from which it will be delivered.
 func (e *engine) ready(it *item) {
 	if it.suspect && !it.counted {
 		it.state = waiting
@@ -134,14 +141,15 @@ func (e *engine) ready(it *item) {
 	e.push(it)
 }
 
-// advance lets an aggregate's next event be delivered, if nothing stands in its way.
+// advance lets an aggregate's next event be delivered, if no other event comes
+// before it.
 func (e *engine) advance(a *aggregate) {
 	if a.lane.gone || a.lane.draining {
 		return
 	}
 	if a.stuck == 0 && a.inFlight == 0 && len(a.queue) > 0 {
 		if head := a.queue[0]; head.state == waiting && !e.suspects.has(head) && a.heldBefore(head.row.Seq) {
-			e.evict(a) // what it waits for may stand behind it, and is the next one then
+			e.evict(a) // the event that it waits for may be behind it, and becomes the next one
 		}
 	}
 	if a.stuck == 0 && a.inFlight == 0 && len(a.queue) > 0 {
@@ -149,7 +157,8 @@ func (e *engine) advance(a *aggregate) {
 		switch {
 		case head.state != waiting || e.suspects.has(head):
 		case !head.late && a.passed != 0 && head.row.Seq >= a.passed:
-			// It was with a worker, behind one that has been passed over since: it is read again after that one.
+			// The event was with a worker, behind an event that has been passed
+			// over since: it is read again after that event.
 			e.passAll(a)
 		default:
 			e.ready(head)
@@ -169,16 +178,17 @@ func (e *engine) advance(a *aggregate) {
 	a.tidy()
 }
 
-// evict takes what waits of an aggregate out of memory: it is held, and its rows will be read again.
+// evict removes the waiting events of an aggregate from memory: the aggregate
+// is held, and its rows will be read again.
 func (e *engine) evict(a *aggregate) {
 	keep := a.queue[:0]
 	for i, it := range a.queue {
 		if i < a.inFlight || it.state == inFlight || it.state == finished {
-			keep = append(keep, it) // it is with a worker, or its attempt is being counted
+			keep = append(keep, it) // with a worker, or its attempt is being counted
 			continue
 		}
 		if a.holds(it.id()) && !a.heldBefore(it.row.Seq) {
-			keep = append(keep, it) // the one that the others wait for
+			keep = append(keep, it) // the event that the others wait for
 			continue
 		}
 		if it.late {
@@ -192,7 +202,8 @@ func (e *engine) evict(a *aggregate) {
 	a.queue = keep
 }
 
-// drop forgets an item that is not with a worker. Its row is untouched.
+// drop removes an item that is not with a worker from memory. Its row is
+// untouched.
 func (e *engine) drop(it *item) {
 	switch it.state {
 	case queued:
@@ -204,20 +215,21 @@ func (e *engine) drop(it *item) {
 	e.releaseHotSlot(it)
 	e.unprobe(it)
 	e.suspects.remove(it)
-	it.lane.remember(it) // it is suspect when it is taken again
+	it.lane.remember(it) // the event is suspect when it is taken again
 	it.lane.giveBack(it)
 	it.state = dropped
 	it.lane.unsettled--
 	delete(it.lane.items, it.id())
 }
 
-// takeDue takes a row put off whose time has come. It reports false for one that stands behind another.
+// takeDue takes a deferred row that is due. It reports false for a row that has
+// to wait for another row of its aggregate.
 func (e *engine) takeDue(l *lane, row *store.Row) bool {
 	if l.items[row.ID] != nil {
 		return true
 	}
 	if l.unsettled >= e.window || l.undecided(row.ID, l.lateSuspects, l.lateUnsure) {
-		return true // the next read brings it again
+		return true // the next read returns the row again
 	}
 	dest, down := e.down(&row.Event)
 	agg := store.AggregateOf(&row.Event)
@@ -256,8 +268,9 @@ func (e *engine) takeDue(l *lane, row *store.Row) bool {
 	return true
 }
 
-// applyHolds makes the aggregates' holds those that the tables have. What changed while the read was under way is not
-// judged by it: an event that is in hand is not held by its own row, and a hold that was added meanwhile stays.
+// applyHolds replaces the aggregates' holds with those in the tables. Changes
+// made while the read was under way take precedence: an event in memory is not
+// held by its own row, and a hold that was added meanwhile stays.
 func (e *engine) applyHolds(lanes []*lane, holds []store.Hold) {
 	found := make(map[waybill.ID]bool, len(holds))
 	for _, h := range holds {
@@ -287,8 +300,9 @@ func (e *engine) applyHolds(lanes []*lane, holds []store.Hold) {
 					kept = append(kept, h)
 					continue
 				}
-				// An operator has decided about it; or the server has crashed and forgotten that it was put off, and it is
-				// ready again. So what follows is read from its own place on.
+				// An operator has acted on the event; or the server has crashed
+				// and lost the deferral, and the event is ready again. So the
+				// following rows are read from the event's own seq on.
 				a.pass(h.seq)
 			}
 			if len(kept) < len(a.holders) {
@@ -311,7 +325,7 @@ func (e *engine) holding() bool {
 	return false
 }
 
-// takeHot takes what commits of this process have handed over.
+// takeHot takes the events that commits of this process handed over.
 func (e *engine) takeHot() {
 	e.hotWaits = false
 	e.commits.take(func(c *store.Commit) {
@@ -325,19 +339,21 @@ func (e *engine) takeHot() {
 	e.plan.busy()
 }
 
-// wakeAll looks at everything: somebody may have written, replayed, or unblocked.
+// wakeAll wakes every kind of read: events may have been written, replayed or
+// unblocked.
 func (e *engine) wakeAll() {
 	for _, l := range e.lanes.list {
 		l.wake = true
 	}
-	// Wake-ups may come in numbers.
+	// Many wake-ups may come in a short time.
 	e.dueTimes.at(e.plan.lastDue.Add(wakePause))
 	if soon := time.Now().Add(wakePause - e.cfg.SweepInterval); soon.Before(e.plan.lastHolds) {
 		e.plan.lastHolds = soon
 	}
 }
 
-// wakePause is how far apart wake-ups make the relay look at what is put off and held.
+// wakePause is the minimum interval between reads of deferred and held rows
+// that wake-ups cause.
 const wakePause = 50 * time.Millisecond
 
 func (e *engine) takeEntry(entry *store.Entry, c *store.Commit) {
@@ -348,7 +364,8 @@ func (e *engine) takeEntry(entry *store.Entry, c *store.Commit) {
 		e.commits.cold(1, e.away())
 		return
 	case !ev.AvailableAt.IsZero() && e.dbClock.db.IsZero():
-		// Only the database's clock says whether it is due, and that is not known before the first page of rows.
+		// Only the database's clock decides whether the event is due, and that
+		// clock is not known before the first page of rows.
 		e.commits.cold(1, observe.DropNotDue)
 		l.wake = true
 		e.dueTimes.now()
@@ -362,15 +379,17 @@ func (e *engine) takeEntry(entry *store.Entry, c *store.Commit) {
 		e.dueTimes.at(time.Now().Add(delay))
 		return
 	}
-	// A rollback to a savepoint that nobody saw may have taken the row back, and the order of an aggregate is in the table:
-	// both have to be read first. So does everything while rows before it are unread, or suspect, and what another node may have delivered before it gave
-	// the lane away.
+	// A rollback to a savepoint that the store did not see may have removed the
+	// row, and only the table has the order of an aggregate: in both cases the
+	// row has to be read first. The same holds while earlier rows are unread or
+	// suspect, and for an event that another node may have delivered before it
+	// released the lane.
 	straight := c.Checked && !c.BeganAt.Before(l.since) && !ev.Ordered() && !e.selfPolling &&
 		l.open && !l.backlog && l.suspects == 0 && l.unsettled < e.window && e.past.complete()
 	if it := l.items[ev.ID]; it != nil || e.past.has(ev.ID) {
-		// A read was faster than the writer's own word.
+		// A read was faster than the writer's notification.
 		if it != nil {
-			it.heard = true
+			it.announced = true
 		}
 		e.commits.cold(1, observe.DropAlreadyRead)
 		return
@@ -387,7 +406,7 @@ func (e *engine) takeEntry(entry *store.Entry, c *store.Commit) {
 	e.ready(e.add(l, &store.Row{Key: store.Key{Lane: l.number, ID: ev.ID}, Event: *ev, CreatedAt: e.wallClock()}, true))
 }
 
-// away is why an event is not for this relay.
+// away returns why an event is not delivered by this relay.
 func (e *engine) away() observe.Drop {
 	if e.stopping {
 		return observe.DropStopped
@@ -395,7 +414,8 @@ func (e *engine) away() observe.Drop {
 	return observe.DropNotOwned
 }
 
-// unmark reports whether a commit of this process has announced the row that was read.
+// unmark reports whether a commit of this process has announced the row that
+// was read.
 func (e *engine) unmark(l *lane, id waybill.ID) bool {
 	if len(l.announced) == 0 {
 		return false
@@ -407,10 +427,12 @@ func (e *engine) unmark(l *lane, id waybill.ID) bool {
 	return hot
 }
 
-// oldMarks is how many fast reads an announced event may be missing from.
+// oldMarks is the number of fast reads in which an announced event may be
+// missing.
 const oldMarks = 8
 
-// forgetMarks drops announcements whose rows never came: they were taken back, or somebody else has delivered them.
+// forgetMarks drops announcements whose rows were never read: the rows were
+// rolled back, or another node has delivered them.
 func (e *engine) forgetMarks(l *lane) {
 	for id, reads := range l.announced {
 		if reads >= oldMarks {
@@ -422,14 +444,15 @@ func (e *engine) forgetMarks(l *lane) {
 	}
 }
 
-// unheard gives the place in the hot queue back of an event that was announced and is not taken now.
+// dropAnnounced releases the slot in the hot queue of an announced event that
+// is not taken now.
 func (e *engine) dropAnnounced(hot bool, why observe.Drop) {
 	if hot {
 		e.commits.cold(1, why)
 	}
 }
 
-// cool gives a hot item's place in the hot queue back.
+// releaseHotSlot releases a hot item's slot in the hot queue.
 func (e *engine) releaseHotSlot(it *item) {
 	if it.hot {
 		it.hot = false
@@ -437,7 +460,8 @@ func (e *engine) releaseHotSlot(it *item) {
 	}
 }
 
-// wallClock is the database's time, or this node's while that is not known.
+// wallClock returns the database's time, or this node's time while the
+// database's clock is not known.
 func (e *engine) wallClock() time.Time {
 	if now := e.dbClock.now(); !now.IsZero() {
 		return now

@@ -7,37 +7,38 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// item is an event in the relay's memory: from when it is taken until a read has been processed that began after its
-// settlement. It is what keeps the event from being taken again.
+// item is an event in the relay's memory, from the time when it is taken until
+// the relay has processed a read that began after the event's settlement. The
+// item keeps the event from being taken again.
 type item struct {
 	lane *lane
 	agg  *aggregate // nil: unordered
 	row  *store.Row
 
-	state    state
-	hot      bool // a commit of this process said so
-	heard    bool // and it was one
-	late     bool // its row is in delayed
-	suspect  bool // a process may have died of it: its attempt is counted before it is delivered
-	counted  bool // row.Attempts includes the attempt under way
-	place    *int // for a suspect, where its place was counted down; nil: it takes none
-	attempts int  // as they will be stored
-	dest     string
-	probe    bool       // sent to see whether its destination is back
-	behind   *aggregate // its row is due, and deferred because it waits for another one of this aggregate
+	state     state
+	hot       bool // holds a slot of the commit queue
+	announced bool // a commit of this process announced it
+	late      bool // its row is in delayed
+	suspect   bool // may have crashed a process: its attempt is counted before the delivery
+	counted   bool // row.Attempts includes the current attempt
+	place     *int // for a suspect, the counter that its place was taken from; nil: none
+	attempts  int  // as they will be stored
+	dest      string
+	probe     bool       // checks whether its destination is available again
+	behind    *aggregate // its row is due, but deferred behind another row of this aggregate
 }
 
-// state is where an item stands.
+// state is the state of an item.
 type state uint8
 
 const (
-	waiting  state = iota // behind others of its aggregate
+	waiting  state = iota // behind other events of its aggregate
 	queued                // in a queue, to be delivered
 	parked                // waits for its destination
 	inFlight              // with a worker
-	finished              // delivered, put off or given up; to be settled
-	settled               // until no read can bring it back
-	dropped               // not this relay's concern any more; its row is untouched
+	finished              // delivered, deferred or dead; to be settled
+	settled               // until no read can return its row
+	dropped               // removed from memory; its row is untouched
 )
 
 func (it *item) id() waybill.ID { return it.row.ID }
@@ -50,7 +51,7 @@ func (it *item) attempt() int {
 	return it.row.Attempts + 1
 }
 
-// delivery returns what the sink gets.
+// delivery returns the delivery for the sink.
 func (it *item) delivery(history bool, source any) waybill.Delivery {
 	p := waybill.Position{Lane: it.lane.number, Epoch: it.lane.lease.Epoch, Seq: it.row.Seq}
 	return waybill.Delivery{
@@ -59,21 +60,23 @@ func (it *item) delivery(history bool, source any) waybill.Delivery {
 	}
 }
 
-// result returns the item as a settlement names it.
+// result returns the item's entry in a settlement.
 func (it *item) result() store.Result {
 	return store.Result{Lane: it.lane.number, ID: it.row.ID, Seq: it.row.Seq, Late: it.late, Replay: it.row.Replay, Attempts: it.attempts}
 }
 
-// queue holds items that can be delivered, urgent ones apart. What was dropped meanwhile is passed over when it comes up.
+// queue holds items that can be delivered, urgent ones separately. pop skips
+// items that were dropped while they were queued.
 type queue struct {
-	usual  []*item
+	normal []*item
 	head   int
 	urgent urgent
-	streak int // urgent ones in a row while others waited
-	depth  int // without those that were dropped
+	streak int // consecutive urgent items while others waited
+	depth  int // without dropped items
 }
 
-// maxUrgent is how many urgent items may pass before one of the others has its turn.
+// maxUrgent is the number of urgent items that may pass before one of the
+// others is delivered.
 const maxUrgent = 3
 
 func (q *queue) push(it *item) {
@@ -83,14 +86,14 @@ func (q *queue) push(it *item) {
 		heap.Push(&q.urgent, it)
 		return
 	}
-	q.usual = append(q.usual, it)
+	q.normal = append(q.normal, it)
 }
 
 // pop returns the next item, or nil.
 func (q *queue) pop() *item {
 	for {
 		var it *item
-		more := q.head < len(q.usual)
+		more := q.head < len(q.normal)
 		switch {
 		case len(q.urgent) > 0 && (!more || q.streak < maxUrgent):
 			it = heap.Pop(&q.urgent).(*item)
@@ -98,8 +101,8 @@ func (q *queue) pop() *item {
 				q.streak++
 			}
 		case more:
-			it = q.usual[q.head]
-			q.usual[q.head] = nil
+			it = q.normal[q.head]
+			q.normal[q.head] = nil
 			q.head++
 			if it.state == queued {
 				q.streak = 0
@@ -115,14 +118,14 @@ func (q *queue) pop() *item {
 	}
 }
 
-// compact gives the room of what was popped back.
+// compact frees the room of items that were popped.
 func (q *queue) compact() {
-	if q.head == len(q.usual) {
-		q.usual, q.head = q.usual[:0], 0
-	} else if q.head > 1024 && q.head > len(q.usual)/2 {
-		n := copy(q.usual, q.usual[q.head:])
-		clear(q.usual[n:])
-		q.usual, q.head = q.usual[:n], 0
+	if q.head == len(q.normal) {
+		q.normal, q.head = q.normal[:0], 0
+	} else if q.head > 1024 && q.head > len(q.normal)/2 {
+		n := copy(q.normal, q.normal[q.head:])
+		clear(q.normal[n:])
+		q.normal, q.head = q.normal[:n], 0
 	}
 }
 
@@ -139,10 +142,10 @@ func (u urgent) Less(i, j int) bool {
 }
 func (u urgent) Swap(i, j int) { u[i], u[j] = u[j], u[i] }
 
-// Push and Pop implement [heap.Interface].
+// Push implements [heap.Interface].
 func (u *urgent) Push(x any) { *u = append(*u, x.(*item)) }
 
-// Pop returns the last one.
+// Pop implements [heap.Interface]: it removes and returns the last item.
 func (u *urgent) Pop() any {
 	last := len(*u) - 1
 	it := (*u)[last]
@@ -151,10 +154,12 @@ func (u *urgent) Pop() any {
 	return it
 }
 
-// hotShare is how many hot items are pulled for each cold one while both wait.
+// hotShare is how many hot items are delivered for each cold one while both
+// wait.
 const hotShare = 2
 
-// queues is what can be delivered: what this process has just committed, and what was read from the tables.
+// queues holds the items that can be delivered: those that this process has
+// just committed, and those that were read from the tables.
 type queues struct {
 	hot, cold queue
 	turn      int
@@ -179,7 +184,7 @@ func (q *queues) forget(it *item) {
 
 func (q *queues) depth() int { return q.hot.depth + q.cold.depth }
 
-// pop pulls hot and cold 2:1, so that neither starves.
+// pop takes hot and cold items 2:1, so that neither starves.
 func (q *queues) pop() *item {
 	if q.hot.depth > 0 && (q.cold.depth == 0 || q.turn < hotShare) {
 		if it := q.hot.pop(); it != nil {

@@ -12,7 +12,8 @@ func anItem(hot bool, priority int, seq int64) *item {
 	return &item{hot: hot, row: &store.Row{Key: store.Key{Seq: seq}, Event: waybill.Event{Priority: priority}}}
 }
 
-// TestQueuesPullTwoToOne: while both wait, two hot ones for each cold one; alone, either is pulled as it comes.
+// TestQueuesPullTwoToOne: while both wait, two hot items are delivered for each
+// cold one; otherwise items are delivered as they come.
 func TestQueuesPullTwoToOne(t *testing.T) {
 	var q queues
 	for i := range 9 {
@@ -38,7 +39,8 @@ func TestQueuesPullTwoToOne(t *testing.T) {
 	}
 }
 
-// TestPriority: at most three of four go to urgent items while others wait, and those by priority, then by seq.
+// TestPriority: at most three of four deliveries are urgent while others wait;
+// urgent items go by priority, then by seq.
 func TestPriority(t *testing.T) {
 	var q queue
 	for i := range 4 {
@@ -60,7 +62,8 @@ func TestPriority(t *testing.T) {
 	}
 }
 
-// TestDroppedItemsArePassedOver: what was dropped while it waited does not come up, and does not count.
+// TestDroppedItemsArePassedOver: items that were dropped while they waited are
+// not delivered, and do not count.
 func TestDroppedItemsArePassedOver(t *testing.T) {
 	var q queues
 	first, second := anItem(true, 0, 1), anItem(false, 3, 2)
@@ -82,8 +85,8 @@ func TestDroppedItemsArePassedOver(t *testing.T) {
 	}
 }
 
-// TestRecentFloor (protocol 10): the fast read begins in front of the first row of the last two seconds, or where reading
-// stopped if nothing is that young.
+// TestRecentFloor: the fast read begins before the first row of the last two
+// seconds, or where reading stopped if no row is that recent.
 func TestRecentFloor(t *testing.T) {
 	var r recent
 	base := time.Unix(1_700_000_000, 0)
@@ -102,15 +105,16 @@ func TestRecentFloor(t *testing.T) {
 			t.Errorf("%v later: %d, want %d", after, got, want)
 		}
 	}
-	// A row of long ago that shares a bucket's place does not disturb it.
+	// An old row that maps to the same bucket does not change the bucket.
 	add(1, -time.Hour)
 	if got := r.floor(base.Add(1900*time.Millisecond), 20); got != 9 {
 		t.Errorf("after an old row: %d, want 9", got)
 	}
 }
 
-// TestRecentOfAnyTime: a producer with plain SQL writes any time of creation. The row of one long
-// ago is not recent, and one of a time to come is recent for two seconds.
+// TestRecentOfAnyTime: a producer with plain SQL writes any creation time. A
+// row from long ago is not recent, and a row from the future is recent for two
+// seconds.
 func TestRecentOfAnyTime(t *testing.T) {
 	var r recent
 	now := time.Unix(1_700_000_000, 0)
@@ -118,57 +122,59 @@ func TestRecentOfAnyTime(t *testing.T) {
 		r.add(5, time.Date(year, 12, 31, 23, 59, 59, 900_000_000, time.UTC), now)
 	}
 	if got := r.floor(now, 50); got != 50 {
-		t.Errorf("after rows of long ago: %d, want 50", got)
+		t.Errorf("after rows from long ago: %d, want 50", got)
 	}
 	for _, year := range []int{2262, 2263, 9999} {
 		r.add(30, time.Date(year, 12, 31, 23, 59, 59, 900_000_000, time.UTC), now)
 	}
 	if got := r.floor(now, 50); got != 29 {
-		t.Errorf("after rows of times to come: %d, want 29", got)
+		t.Errorf("after rows from the future: %d, want 29", got)
 	}
 	if got := r.floor(now.Add(time.Minute), 50); got != 50 {
 		t.Errorf("a minute later: %d, want 50", got)
 	}
 }
 
-// TestPastRemembers: what was settled before its writer's word is known for at least half a minute, and when there is too much
-// to remember, that is known.
-func TestPastRemembers(t *testing.T) {
+// TestRecentlyDelivered: an event that was settled before its writer announced
+// it is remembered for at least half a minute, and the relay knows when there
+// are too many events to remember.
+func TestRecentlyDelivered(t *testing.T) {
 	var p recentlyDelivered
 	first := waybill.NewID()
 	p.add(first)
 	if !p.has(first) || !p.complete() {
-		t.Error("it does not remember")
+		t.Error("the event is not remembered")
 	}
 	p.turn = time.Now().Add(-time.Second) // the generation is over
 	p.add(waybill.NewID())
 	if !p.has(first) {
-		t.Error("it has forgotten after one generation")
+		t.Error("the event is forgotten after one generation")
 	}
 	p.turn = time.Now().Add(-time.Second)
 	p.add(waybill.NewID())
 	if p.has(first) {
-		t.Error("it never forgets")
+		t.Error("the event is never forgotten")
 	}
 	for range pastMost + 1 {
 		p.add(waybill.NewID())
 	}
 	if p.complete() {
-		t.Error("it claims to remember everything")
+		t.Error("it reports complete although it is full")
 	}
 }
 
-// TestPassedOver: once a row of an aggregate was passed over, all behind it are, until they are read again in their order.
+// TestPassedOver: once a row of an aggregate was passed over, all rows behind
+// it are, until they are read again in their order.
 func TestPassedOver(t *testing.T) {
 	l := newLane(store.Lease{})
 	a := l.aggregate(store.Aggregate{ID: "a"})
 	if a.passes(10) {
-		t.Error("a row of an aggregate of which nothing is known was passed over")
+		t.Error("a row of an unknown aggregate was passed over")
 	}
 	a.pass(10)
 	a.pass(12)
 	if a.passes(9) || !a.passes(10) || !a.passes(11) || !a.passes(13) {
-		t.Error("what is behind a row that was passed over must be passed over, and nothing else")
+		t.Error("exactly the rows behind a row that was passed over must be passed over")
 	}
 	if a.passed != 10 || a.passedTo != 12 {
 		t.Errorf("passed over: %d to %d, want 10 to 12", a.passed, a.passedTo)
@@ -176,11 +182,12 @@ func TestPassedOver(t *testing.T) {
 	a.passed, a.passedTo = 0, 0
 	a.hold(holder{seq: 5, id: waybill.NewID()})
 	if a.passes(4) || !a.passes(6) {
-		t.Error("a hold is for what is behind it")
+		t.Error("a hold must hold exactly the rows behind it")
 	}
 }
 
-// TestChunks: calls of a serial sink take about as long whatever one event takes.
+// TestChunks: calls of a serial sink take about the same time, whatever one
+// event takes.
 func TestChunks(t *testing.T) {
 	for each, want := range map[time.Duration]int{time.Millisecond: 1, 10 * time.Microsecond: 20, 100 * time.Nanosecond: maxChunk} {
 		var c chunker

@@ -10,70 +10,84 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// lane is a lane that this relay owns, and what it knows of it. Only the engine's goroutine touches it.
+// lane is the state of a lane that this relay owns. Only the engine's goroutine
+// uses it.
 type lane struct {
 	number int
 	lease  store.Lease
-	since  time.Time // when it was known to be this relay's
+	since  time.Time // when this relay learned that it owns the lane
 
-	// items are the events in hand, and those that a read under way might still bring back.
+	// items are the events in memory, and those that a read under way might
+	// still return.
 	items map[waybill.ID]*item
-	// unsettled is how many of them are not settled: never more than the window that the lane's row names.
+	// unsettled is the number of items that are not settled, at most the window
+	// recorded in the lane's row.
 	unsettled int
-	// busy is how many of those are with a worker, or finished and not settled.
+	// busy is the number of unsettled items that are with a worker, or finished
+	// and not settled.
 	busy int
 
 	aggs map[store.Aggregate]*aggregate
 
-	// read is where the fast read stopped. A row may commit late with a seq below it.
+	// read is the seq at which the fast read stopped. A row may commit late
+	// with a lower seq.
 	read int64
-	// floor is up to where every row has been seen that will ever be there, but for transactions that are set aside; see horizon.
+	// floor is the seq up to which every row that will ever exist has been
+	// seen, except rows of excluded transactions; see horizon.
 	floor  int64
-	recent recent // in place of floor, if the store cannot tell
-	// whole is the horizon behind which the lane was last read to its end: a row up to it that is
-	// new cannot be there.
+	recent recent // used instead of floor if the store cannot report open transactions
+	// whole is the horizon at the time when the lane was last read to its end:
+	// no new row can appear at or below it.
 	whole int64
-	// look: there may be rows between lookFrom and read that have not been seen, and that come before what is read next.
+	// look: there may be unseen rows between lookFrom and read that come before
+	// the rows that are read next.
 	look     bool
 	lookFrom int64
-	// backlog: the last fast read did not get to the end.
+	// backlog: the last fast read did not reach the end of the lane.
 	backlog bool
-	// clogged: what lies just behind read fills a whole page.
+	// clogged: the rows just before read fill a whole page.
 	clogged bool
-	// barren: most of the last page was passed over, so the next may be larger.
+	// barren: most of the last page was passed over, so the next page may be
+	// larger.
 	barren bool
-	// wake: somebody says that there is something to read.
+	// wake: a notification reported rows to read.
 	wake bool
-	// rewound is the read that was under way when reading was set back: what it brings lies behind rows that are to be read
-	// again.
+	// rewound is the read that was under way when the read position moved back:
+	// its rows come after rows that will be read again.
 	rewound int64
 
-	// open: the holds have been read, reading may begin.
+	// open: the holds have been read, so reading may begin.
 	open bool
-	// suspects and lateSuspects are how many of the next rows, ready and put off, may have been in the hands of an owner
-	// that died.
+	// suspects and lateSuspects are how many of the next rows, ready and
+	// deferred, may have been in flight on a crashed owner.
 	suspects, lateSuspects int
-	// urgentSuspects is the same for rows with a priority, which that owner may have taken ahead of the others.
+	// urgentSuspects is the same number for rows with a priority, which the
+	// crashed owner may have taken ahead of the others.
 	urgentSuspects int
-	// unsure and lateUnsure: such rows may not have been read yet. A suspect that turns out to have waited for a destination that is
-	// down gives its place back to them.
+	// unsure, lateUnsure and urgentUnsure: suspect rows may not have been read
+	// yet. A suspect that turns out to have waited for an unavailable
+	// destination gives its place back to them.
 	unsure, lateUnsure, urgentUnsure bool
-	// placed is how many suspects in memory may still give their place back.
+	// placed is the number of suspects in memory that may still give their
+	// place back.
 	placed int
-	// wary are suspects that have left memory before a delivery came to an end: they stay suspect. waryOf is how many of them were
-	// passed over because their destination was down, by destination.
+	// wary are suspects that left memory before a delivery ended: they stay
+	// suspect. waryOf is how many of them were passed over because their
+	// destination was unavailable, by destination.
 	wary   map[waybill.ID]struct{}
 	waryOf map[string]int
 
-	// marks are events that this process has committed and that have not been read yet.
+	// announced are events that this process has committed and that have not
+	// been read yet, with the number of fast reads that missed them.
 	announced map[waybill.ID]int
 
-	// skipped are unordered rows that were passed over because their destination is down, by seq; skippedFrom is the
-	// lowest of any row that was, by destination.
+	// skipped are unordered rows that were passed over because their
+	// destination is unavailable, by seq; skippedFrom is the lowest seq of any
+	// row that was passed over, by destination.
 	skipped     map[int64]struct{}
 	skippedFrom map[string]int64
 
-	// settling is the last settlement that names the lane.
+	// settling is the number of the last settlement that includes the lane.
 	settling int64
 
 	draining bool
@@ -94,14 +108,15 @@ func newLane(lease store.Lease) *lane {
 	return l
 }
 
-// owned is the lanes that this relay owns. They are looked through all the time, and change rarely: a list is replaced, and never changed, so that whoever
-// goes through it may lose some of them on the way.
+// owned is the set of lanes that this relay owns. The relay iterates over the
+// lanes all the time, and they change rarely: the list is replaced, never
+// modified, so that a loop over it may remove lanes.
 type owned struct {
 	list []*lane
 	by   map[int]*lane
 }
 
-// at returns the lane of a number, or nil.
+// at returns the lane with a number, or nil.
 func (o *owned) at(number int) *lane { return o.by[number] }
 
 func (o *owned) add(l *lane) {
@@ -122,7 +137,8 @@ func (o *owned) remove(l *lane) {
 	o.list = slices.DeleteFunc(slices.Clone(o.list), func(x *lane) bool { return x == l })
 }
 
-// inTurn calls yield for every lane, each time beginning with another one, which is fair.
+// inTurn calls yield for every lane. It starts at a random lane, so that all
+// lanes are served fairly.
 func (o *owned) inTurn(yield func(*lane) bool) {
 	list := o.list
 	if len(list) == 0 {
@@ -136,27 +152,31 @@ func (o *owned) inTurn(yield func(*lane) bool) {
 	}
 }
 
-// aggregate is an aggregate of which something is in hand, held or passed over.
+// aggregate is the state of an aggregate with events that are in memory, held
+// or passed over.
 type aggregate struct {
 	key  store.Aggregate
 	lane *lane
-	// queue are its events in hand that are not finished, in the order in which they are delivered.
+	// queue are its unfinished events in memory, in the order of delivery.
 	queue []*item
-	// one is where the queue begins: most aggregates have a single event in hand.
+	// one is the queue's first backing array: most aggregates have a single
+	// event in memory.
 	one [1]*item
-	// flying is how many at the front of the queue are with a worker.
+	// inFlight is how many items at the front of the queue are with a worker.
 	inFlight int
-	// stuck: its dead letter is being moved; the aggregate goes on only when that has returned.
+	// stuck counts dead letters that are being moved; the aggregate continues
+	// only when the moves have been answered.
 	stuck int
-	// holders are rows in delayed or dead that hold it back, by seq.
+	// holders are rows in delayed or dead that hold the aggregate back, by seq.
 	holders []holder
-	// passed is the first seq that was passed over, 0 if none was; passedTo the last.
+	// passed is the first seq that was passed over, 0 if none was; passedTo is
+	// the last.
 	passed, passedTo int64
-	// waitsFor is the destination for which it was passed over.
+	// waitsFor is the destination for which the aggregate was passed over.
 	waitsFor string
-	// lateWaiting: a row that is due was left in its table, behind another.
+	// lateWaiting: a row that is due was left in its table, behind another row.
 	lateWaiting bool
-	// following: its rows are to be read again.
+	// following: the aggregate's rows are to be read again.
 	following bool
 }
 
@@ -165,14 +185,16 @@ type holder struct {
 	seq  int64
 	id   waybill.ID
 	dead bool
-	read int64 // the read during which it was added
-	// behind: it is due, and was deferred so that it does not fill every page of rows that are. The rest is what its row has.
+	read int64 // the read during which the holder was added
+	// behind: the row is due, but was deferred so that it does not fill every
+	// page of due rows. The fields below are copied from the row.
 	behind           bool
 	attempts, replay int
 	text             string
 }
 
-// maxQueued is how many events of one aggregate wait in memory: more would keep the rest of the lane out.
+// maxQueued is the maximum number of events of one aggregate that wait in
+// memory: more would leave no room for the rest of the lane.
 const maxQueued = 64
 
 func (l *lane) aggregate(key store.Aggregate) *aggregate {
@@ -184,7 +206,8 @@ func (l *lane) aggregate(key store.Aggregate) *aggregate {
 	return a
 }
 
-// passedOver returns the aggregates whose next rows would be passed over, whatever they are.
+// passedOver returns the aggregates whose next rows would be passed over in any
+// case.
 func (l *lane) passedOver() map[store.Aggregate]struct{} {
 	out := make(map[store.Aggregate]struct{})
 	for key, a := range l.aggs {
@@ -195,14 +218,14 @@ func (l *lane) passedOver() map[store.Aggregate]struct{} {
 	return out
 }
 
-// tidy forgets an aggregate about which there is nothing to remember.
+// tidy forgets an aggregate that has no state.
 func (a *aggregate) tidy() {
 	if len(a.queue) == 0 && len(a.holders) == 0 && a.passed == 0 && a.stuck == 0 && a.lane.aggs[a.key] == a {
 		delete(a.lane.aggs, a.key)
 	}
 }
 
-// heldBefore reports whether a row of this seq has to wait for another.
+// heldBefore reports whether a row with this seq has to wait for another row.
 func (a *aggregate) heldBefore(seq int64) bool {
 	return len(a.holders) > 0 && a.holders[0].seq < seq
 }
@@ -217,7 +240,8 @@ func (a *aggregate) hold(h holder) {
 	a.holders = slices.Insert(a.holders, at, h)
 }
 
-// deferBehind notes that a row which holds the aggregate was deferred though it is due.
+// deferBehind notes that a row that holds the aggregate was deferred although
+// it is due.
 func (a *aggregate) deferBehind(row *store.Row) {
 	if at := slices.IndexFunc(a.holders, func(h holder) bool { return h.id == row.ID }); at >= 0 {
 		h := &a.holders[at]
@@ -225,7 +249,7 @@ func (a *aggregate) deferBehind(row *store.Row) {
 	}
 }
 
-// holds reports whether the row of this id holds the aggregate.
+// holds reports whether the row with this id holds the aggregate.
 func (a *aggregate) holds(id waybill.ID) bool {
 	return slices.ContainsFunc(a.holders, func(h holder) bool { return h.id == id })
 }
@@ -243,12 +267,13 @@ func (a *aggregate) pass(seq int64) {
 	a.passedTo = max(a.passedTo, seq)
 }
 
-// passes reports whether a row of this seq must be passed over because one before it was, or because there is no room.
+// passes reports whether a row with this seq must be passed over because an
+// earlier row was, or because there is no room.
 func (a *aggregate) passes(seq int64) bool {
 	return a.heldBefore(seq) || a.passed != 0 && seq >= a.passed || len(a.queue) >= maxQueued
 }
 
-// enqueue puts an item into its place: by seq, behind what is with a worker.
+// enqueue inserts an item by seq, behind the items that are with a worker.
 func (a *aggregate) enqueue(it *item) {
 	at := len(a.queue)
 	if cap(a.queue) == 0 {
@@ -262,9 +287,9 @@ func (a *aggregate) enqueue(it *item) {
 	a.queue = slices.Insert(a.queue, at, it)
 }
 
-// remove takes an item out of the queue that is not with a worker any more.
+// remove takes an item that is not with a worker any more out of the queue.
 func (a *aggregate) remove(it *item) {
-	if len(a.queue) > 0 && a.queue[0] == it { // nearly always
+	if len(a.queue) > 0 && a.queue[0] == it { // the common case
 		a.queue[0] = nil
 		a.queue = a.queue[1:]
 		return
@@ -274,15 +299,17 @@ func (a *aggregate) remove(it *item) {
 	}
 }
 
-// recent knows where the rows of the last two seconds begin. A transaction draws the seq of its events before it commits, so
-// near the end of a lane rows appear out of order all the time; the fast read begins a little behind where it stopped.
+// recent knows where the rows of the last two seconds begin. A transaction
+// draws the seq of its events before it commits, so rows near the end of a lane
+// regularly appear out of order; the fast read begins a little before the
+// position where it stopped.
 type recent struct {
 	buckets [recentBuckets]bucket
 }
 
 type bucket struct {
-	number int64 // which stretch of time it is for
-	first  int64 // the lowest seq written in it
+	number int64 // the period of time
+	first  int64 // the lowest seq written in that period
 }
 
 const (
@@ -290,8 +317,8 @@ const (
 	bucketWidth   = 125 * time.Millisecond
 )
 
-// add notes a row that was read at a time. A producer with plain SQL may have written any time of
-// creation: one to come counts as now.
+// add notes a row that was read at now. A producer with plain SQL may have
+// written any creation time: a time in the future counts as now.
 func (r *recent) add(seq int64, created, now time.Time) {
 	if created.Before(now.Add(-recentBuckets * bucketWidth)) {
 		return
@@ -308,7 +335,8 @@ func (r *recent) add(seq int64, created, now time.Time) {
 	}
 }
 
-// floor returns the seq behind which to read: in front of the first row of the last two seconds, or read if there is none.
+// floor returns the seq after which to read: just before the first row of the
+// last two seconds, or read if there is none.
 func (r *recent) floor(now time.Time, read int64) int64 {
 	oldest := now.UnixNano()/int64(bucketWidth) - recentBuckets
 	for _, b := range r.buckets {

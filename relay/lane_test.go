@@ -8,11 +8,12 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Whoever goes through the lanes may lose some of them on the way, and sees each once, beginning with any.
+// TestOwned: a loop over the lanes may remove lanes, and visits each once,
+// beginning at any of them.
 func TestOwned(t *testing.T) {
 	var o owned
 	for range o.inTurn {
-		t.Error("there is a lane where there is none")
+		t.Error("at returned a lane of an empty set")
 	}
 	for n := range 5 {
 		o.add(newLane(store.Lease{Lane: n}))
@@ -31,7 +32,7 @@ func TestOwned(t *testing.T) {
 		firsts[seen[0]] = true
 		slices.Sort(seen)
 		if !slices.Equal(seen, []int{0, 1, 2, 3, 4}) {
-			t.Fatalf("went through %v", seen)
+			t.Fatalf("visited %v", seen)
 		}
 	}
 	if len(firsts) != 5 {
@@ -44,11 +45,11 @@ func TestOwned(t *testing.T) {
 	}
 	slices.Sort(seen)
 	if !slices.Equal(seen, []int{0, 1, 2, 3, 4}) || len(o.list) != 0 || o.at(3) != nil {
-		t.Errorf("went through %v, and %d are left", seen, len(o.list))
+		t.Errorf("visited %v, and %d are left", seen, len(o.list))
 	}
 }
 
-// hubOnly is a store of which nothing is asked but its hub.
+// hubOnly is a store that has only a hub.
 type hubOnly struct {
 	store.Relay
 	hub store.Hub
@@ -56,7 +57,8 @@ type hubOnly struct {
 
 func (h *hubOnly) Local() *store.Hub { return &h.hub }
 
-// Writers of this process hear which lanes are here, by their numbers, and not of those that are being handed over.
+// TestPrefersItsLanes: writers of this process learn which lanes the relay
+// owns, by their numbers, without those that are being handed over.
 func TestPrefersItsLanes(t *testing.T) {
 	db := &hubOnly{}
 	e := &engine{db: db}

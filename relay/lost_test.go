@@ -10,7 +10,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestReplayBehindALostAnswer: the answer to the settlement that makes an event a dead letter is lost. An operator replays the event before the settlement is
+// TestReplayBehindALostAnswer: the answer to the settlement that makes an event
+// a dead letter is lost. An operator replays the event before the settlement is
 // repeated. The repeated settlement does not undo the replay.
 func TestReplayBehindALostAnswer(t *testing.T) {
 	for _, aggregate := range []string{"a", ""} {
@@ -24,7 +25,7 @@ func TestReplayBehindALostAnswer(t *testing.T) {
 				if replayed, err := f.db.Replay(t.Context(), []waybill.ID{ev.ID}); err != nil || len(replayed.IDs) != 1 {
 					t.Errorf("replay: %+v, %v", replayed, err)
 				}
-				return store.Settled{}, errors.New("the answer got lost")
+				return store.Settled{}, errors.New("the answer was lost")
 			}
 			return out, err
 		}}

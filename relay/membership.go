@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// membership is this node among the others: its lease, and what it wants of the lanes.
+// membership is this node's membership: its lease, and the lanes that it wants.
 type membership struct {
 	jobs    chan memberJob
 	replies chan memberReply
@@ -25,16 +25,17 @@ type membership struct {
 	failed  error
 
 	nextBeat time.Time
-	notUntil time.Time // a release failed
-	// lapse is the local deadline: the monotonic time before the last renewal was sent, plus the lease, less a margin.
+	notUntil time.Time // the earliest time of the next release, after one that failed
+	// lapse is the local deadline: the monotonic time before the last renewal
+	// was sent, plus the lease, less a margin.
 	lapse time.Time
-	// lapseAt is the same for the workers, as nanoseconds since start.
+	// lapseAt is the same deadline for the workers, in nanoseconds since start.
 	lapseAt atomic.Int64
 	start   time.Time
 
 	want []int // lanes to acquire
 
-	claimed bool // the outbox remembers this relay's sink; the member worker's own
+	claimed bool // the outbox remembers this relay's sink; used only by the member worker
 }
 
 type memberKind uint8
@@ -44,7 +45,7 @@ const (
 	acquire
 	release
 	leave
-	forget // leave, for an id that this node had before
+	forget // leave, for an earlier id of this node
 )
 
 type memberJob struct {
@@ -64,11 +65,12 @@ type memberReply struct {
 	err    error
 }
 
-// look is how often a node looks at the others while there are any: a lane that was given back should not wait for the
-// next heartbeat.
+// memberInterval is the interval between heartbeats while there are other
+// nodes: a lane that was released should not wait for the next regular
+// heartbeat.
 const memberInterval = time.Second
 
-// next returns when the membership wants attention.
+// next returns when the membership has work to do.
 func (m *membership) next() time.Time {
 	switch {
 	case m.working:
@@ -79,10 +81,10 @@ func (m *membership) next() time.Time {
 	return m.nextBeat
 }
 
-// joinTime is how long a node may take to join.
+// joinTime is the minimum timeout of a node's first heartbeat.
 const joinTime = 15 * time.Second
 
-// memberRetry is how long to wait after a release that failed.
+// memberRetry is the delay after a failed release.
 const memberRetry = 200 * time.Millisecond
 
 // holdsLease reports whether a delivery may start.
@@ -90,13 +92,13 @@ func (m *membership) holdsLease(now time.Time) bool {
 	return int64(now.Sub(m.start)) < m.lapseAt.Load()
 }
 
-// renewed moves the local deadline on.
+// renewed extends the local deadline.
 func (m *membership) renewed(sent time.Time, lease time.Duration) {
 	m.lapse = sent.Add(lease - lease/lapseMargin)
 	m.lapseAt.Store(int64(m.lapse.Sub(m.start)))
 }
 
-// memberWorker runs membership jobs until there are no more.
+// memberWorker runs membership jobs until the channel is closed.
 func (e *engine) memberWorker() {
 	for j := range e.member.jobs {
 		r := memberReply{memberJob: j, began: time.Now()}
@@ -116,7 +118,7 @@ func (e *engine) memberWorker() {
 	}
 }
 
-// membership starts what is to be done about lanes and leases, one thing at a time.
+// membership starts the next job for lanes and leases, one at a time.
 func (e *engine) membership(now time.Time) {
 	m := &e.member
 	if m.working || m.left {
@@ -128,7 +130,7 @@ func (e *engine) membership(now time.Time) {
 	}
 	j := memberJob{node: e.node, until: now.Add(e.cfg.Lease / 2)}
 	if !m.joined {
-		j.until = now.Add(max(e.cfg.Lease, joinTime)) // nothing depends on it yet
+		j.until = now.Add(max(e.cfg.Lease, joinTime)) // no lane depends on it yet
 	}
 	switch {
 	case len(clean) > 0:
@@ -160,8 +162,10 @@ func leases(lanes []*lane) []store.Lease {
 	return out
 }
 
-// toRelease returns the lanes that have drained, and those that are not left in good order: their drain has taken too long, or what an owner that died may have
-// had in hand has not been gone through. Whoever comes next must suspect it too: an event that kills its process would kill the next one uncounted.
+// toRelease returns the lanes that have drained, and those that are not in good
+// order: their drain has timed out, or suspects of a crashed owner remain. The
+// next owner must treat these events as suspects too: otherwise an event that
+// kills its process would kill the next process uncounted.
 func (e *engine) toRelease(now time.Time) (clean, dirty []*lane) {
 	for _, l := range e.lanes.list {
 		switch {
@@ -175,9 +179,10 @@ func (e *engine) toRelease(now time.Time) (clean, dirty []*lane) {
 	return clean, dirty
 }
 
-// releaseBy is when a lane is given back though deliveries of it are under way.
-// When the relay stops, their context ends with the drain: those that return
-// by then are settled first, so that the next owner need not suspect them.
+// releaseBy returns when a lane is released although deliveries are in flight.
+// When the relay stops, their context ends with the drain: deliveries that
+// return by then are settled first, so that the next owner need not suspect
+// them.
 func (e *engine) releaseBy(l *lane) time.Time {
 	if e.stopping {
 		return l.drainBy.Add(workerTime)
@@ -185,7 +190,7 @@ func (e *engine) releaseBy(l *lane) time.Time {
 	return l.drainBy
 }
 
-// finishMember takes the answer to a membership job.
+// finishMember handles the answer to a membership job.
 func (e *engine) finishMember(r memberReply) {
 	m := &e.member
 	m.working = false
@@ -195,7 +200,8 @@ func (e *engine) finishMember(r memberReply) {
 		e.finishBeat(r)
 	case acquire:
 		if r.err != nil {
-			// It may have been done: then the lanes have an owner that does not know its tokens, and the next heartbeat shows it.
+			// The acquisition may have succeeded: then the lanes have an owner
+			// that does not know its tokens, and the next heartbeat shows it.
 			e.database.Failed("acquire lanes", r.err)
 			return
 		}
@@ -232,7 +238,7 @@ func (e *engine) finishMember(r memberReply) {
 	}
 }
 
-// finishBeat takes the answer to a heartbeat.
+// finishBeat handles the answer to a heartbeat.
 func (e *engine) finishBeat(r memberReply) {
 	m := &e.member
 	now := time.Now()
@@ -266,8 +272,9 @@ func (e *engine) finishBeat(r memberReply) {
 	e.gauges()
 }
 
-// compare drops lanes that somebody else has. It reports false if this node has to begin again: it is on record as the owner
-// of a lane whose token it does not know, because the answer to an acquisition was lost.
+// reconcileOwnership drops lanes that another node owns. It reports false if
+// this node has to rejoin: the table names this node as the owner of a lane
+// whose token it does not know, because the answer to an acquisition was lost.
 func (e *engine) reconcileOwnership(view store.Membership) bool {
 	known := true
 	for _, s := range view.Lanes {
@@ -276,19 +283,19 @@ func (e *engine) reconcileOwnership(view store.Membership) bool {
 		case l == nil && s.Owner == e.node.ID:
 			known = false
 		case l != nil && (s.Owner != e.node.ID || s.Epoch != l.lease.Epoch):
-			e.log.Warn("waybill: lane was lost: another node has it", slog.Int("lane", s.Lane), slog.Int64("epoch", s.Epoch))
+			e.log.Warn("waybill: lane was lost: another node owns it", slog.Int("lane", s.Lane), slog.Int64("epoch", s.Epoch))
 			e.lose(l)
 		}
 	}
 	if known || e.stopping {
 		return true
 	}
-	e.log.Warn("waybill: the answer to an acquisition was lost; the node begins again")
+	e.log.Warn("waybill: the answer to an acquisition was lost; the node rejoins")
 	for _, l := range e.lanes.list {
 		e.lose(l)
 	}
 	e.prefer()
-	// The old id is left to expire, unless leaving works.
+	// The old id expires, unless leaving succeeds.
 	e.member.working = true
 	e.member.jobs <- memberJob{kind: forget, node: e.node, until: time.Now().Add(releaseTime)}
 	e.node.ID = waybill.NewID()
@@ -296,8 +303,9 @@ func (e *engine) reconcileOwnership(view store.Membership) bool {
 	return false
 }
 
-// share works out which lanes this node should have: as many as the others, one more for those that come first. What it has too
-// many it drains; what it has too few it takes, as far as somebody has let go.
+// rebalance computes which lanes this node should own: an equal share, plus one
+// for the first nodes if the division leaves a remainder. The node drains
+// surplus lanes and acquires missing ones, as far as lanes are free.
 func (e *engine) rebalance(view store.Membership, now time.Time) {
 	if e.stopping {
 		return
@@ -337,7 +345,7 @@ func (e *engine) rebalance(view store.Membership, now time.Time) {
 	e.member.want = free[:max(min(len(free), fair-owned), 0)]
 }
 
-// prefer tells writers of this process which lanes are here.
+// prefer reports the lanes of this node to the writers of this process.
 func (e *engine) prefer() {
 	var own []int
 	for _, l := range e.lanes.list {
@@ -351,7 +359,8 @@ func (e *engine) prefer() {
 	}
 }
 
-// drain stops taking events of a lane: what is with a worker is finished, the rest stays in its table.
+// drain stops taking events of a lane: events with a worker are finished, the
+// others stay in their table.
 func (e *engine) drain(l *lane, by time.Time) {
 	if l.draining {
 		return
@@ -361,7 +370,8 @@ func (e *engine) drain(l *lane, by time.Time) {
 	e.prefer()
 }
 
-// lose drops a lane that is not this node's any more. What is with a worker has its result ignored.
+// lose drops a lane that this node does not own any more. The results of its
+// deliveries in flight are ignored.
 func (e *engine) lose(l *lane) {
 	if l.gone {
 		return
@@ -372,7 +382,7 @@ func (e *engine) lose(l *lane) {
 	e.prefer()
 }
 
-// dropAll forgets everything of a lane that is not under way.
+// dropAll removes all events of a lane that are not in flight from memory.
 func (e *engine) dropAll(l *lane) {
 	for _, it := range l.items {
 		switch it.state {
@@ -388,30 +398,33 @@ func (e *engine) dropAll(l *lane) {
 	clear(l.announced)
 }
 
-// checkLease ends the deliveries' context when the lease has lapsed, or the drain has taken too long.
+// checkLease ends the context of deliveries when the lease has lapsed, or the
+// drain has timed out.
 func (e *engine) checkLease(now time.Time) {
 	switch {
 	case e.lease.Err() != nil:
 	case e.member.joined && !e.member.holdsLease(now):
-		// Somebody may be taking the lanes over at this moment, and the next heartbeat may not show it yet: what it has put off
-		// must not be overtaken by what is delivered here. So nothing is delivered under these leases any more. If nobody takes
-		// the lanes they are given back in good order, and acquired anew.
-		e.log.Warn("waybill: the lease has lapsed: its lanes are given back")
+		// Another node may be taking over the lanes at this moment, and the
+		// next heartbeat may not show it yet: deliveries here must not overtake
+		// events that the other node has deferred. So nothing more is delivered
+		// under these leases. If no other node takes the lanes, they are
+		// released in good order and acquired anew.
+		e.log.Warn("waybill: the lease has lapsed; its lanes are released")
 		e.endLease(waybill.ErrLeaseLost)
 		for _, l := range e.lanes.list {
 			e.drain(l, now.Add(max(e.cfg.DrainTimeout, 0)))
 		}
 	case e.stopping && !now.Before(e.stopBy) && e.calls > 0:
-		e.log.Warn("waybill: the drain has taken too long; deliveries under way stay pending", slog.Int("calls", e.calls))
+		e.log.Warn("waybill: the drain timed out; deliveries in flight stay pending", slog.Int("calls", e.calls))
 		e.endLease(errDrain)
 	}
 	e.endSuspect(now)
 }
 
 // endSuspect ends the delivery of a suspect whose lane moves to another node
-// and has drained for too long. Its attempt was counted before the delivery.
-// The lane waits for the settlement that takes the attempt back: otherwise
-// each move while a destination hangs would spend one.
+// and whose drain has timed out. The suspect's attempt was counted before the
+// delivery. The lane waits for the settlement that takes the attempt back:
+// otherwise each move while a destination hangs would spend an attempt.
 func (e *engine) endSuspect(now time.Time) {
 	s := &e.suspects
 	if s.stop == nil || e.stopping {
@@ -423,16 +436,16 @@ func (e *engine) endSuspect(now time.Time) {
 	}
 }
 
-var errDrain = errors.New("relay: the relay is stopping")
+var errDrain = errors.New("relay: stopping")
 
-// renewLease gives deliveries a context again.
+// renewLease gives deliveries a new context.
 func (e *engine) renewLease() {
 	if e.lease.Err() != nil && !e.stopping {
 		e.lease, e.endLease = context.WithCancelCause(context.Background())
 	}
 }
 
-// gauges reports what is in hand.
+// gauges reports the queue depths and the lag.
 func (e *engine) gauges() {
 	if e.observe.QueueDepths != nil {
 		e.observe.QueueDepths(e.hot.depth, e.cold.depth)
@@ -457,7 +470,8 @@ func (e *engine) gauges() {
 		e.observe.Lag(oldest)
 		return
 	}
-	// Whatever was committed since the last read that succeeded may be waiting, and so may what was in memory then.
+	// All events that were committed since the last successful read may be
+	// waiting, and so may the events that were in memory then.
 	since := e.seen.good
 	if since.IsZero() {
 		since = e.member.start
@@ -468,15 +482,18 @@ func (e *engine) gauges() {
 	e.observe.Lag(max(oldest, now.Sub(since)))
 }
 
-// sight is when this relay could last see what is in the tables.
+// sight records when this relay could last read the tables.
 type sight struct {
 	began  time.Time // when the last read began
-	good   time.Time // when the last fast read began that succeeded
-	failed time.Time // when a read or a heartbeat failed without which there is no fast read
-	oldest time.Time // when the oldest event was written that was known while reads succeeded; now if there was none
+	good   time.Time // when the last successful fast read began
+	failed time.Time // when a heartbeat, or a read that fast reads depend on, failed
+	// oldest is when the oldest event was written that was known while reads
+	// succeeded; the time of the last report if there was none.
+	oldest time.Time
 }
 
-// slowRead is how long a read may take before the lag counts from the last one.
+// slowRead is how long a read may take before the lag counts from the last
+// successful read.
 const slowRead = 5 * time.Second
 
 // blind reports whether the tables cannot be read.

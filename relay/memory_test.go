@@ -14,7 +14,7 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-// stuck is a sink that answers when it is let go.
+// stuck is a sink that answers when the test releases it.
 type stuck struct {
 	held atomic.Int64
 	open chan struct{}
@@ -26,9 +26,10 @@ func (s *stuck) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return make([]error, len(batch))
 }
 
-// TestColdQueueBoundsMemory: while the sink does not answer, at most ColdQueue + BatchSize events
-// that were read wait in memory, beside those that the sink has, however many lanes there are and
-// whether the events were there before the relay or came all at once. In the end all are
+// TestColdQueueBoundsMemory: while the sink does not answer, at most ColdQueue
+// + BatchSize events that were read wait in memory, beside those in flight at
+// the sink, for any number of lanes, and whether the events were written before
+// the relay started or all at once afterwards. In the end all events are
 // delivered.
 func TestColdQueueBoundsMemory(t *testing.T) {
 	const events, queue, batch = 8000, 100, 50

@@ -12,7 +12,8 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// migrated is a store whose tables have had a migration that the code does not know.
+// migrated is a store whose tables have a migration that the code does not
+// know.
 type migrated struct {
 	store.Relay
 	store.Migrator
@@ -22,7 +23,8 @@ func (migrated) Migrations(context.Context) ([]store.Migration, error) {
 	return []store.Migration{{Version: 1, Name: "outbox", AppliedAt: time.Now()}, {Version: 99, Name: "future", AppliedAt: time.Now(), Unknown: true}}, nil
 }
 
-// TestNewerTables: a relay does not begin on tables that are newer than it is, unless it is told to.
+// TestNewerTables: a relay does not start on tables that are newer than its
+// code, unless Config.NewerTables is set.
 func TestNewerTables(t *testing.T) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {

@@ -19,23 +19,23 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestMain: no goroutine outlives Run.
+// TestMain verifies that no goroutine outlives Run.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestObserverIsTold: every hook of delivering is called for what it stands for.
-func TestObserverIsTold(t *testing.T) {
+// TestObserver: every hook of deliveries is called when it should be.
+func TestObserver(t *testing.T) {
 	var mu sync.Mutex
-	told := map[string]int{}
+	calls := map[string]int{}
 	count := func(name string, n int) {
 		mu.Lock()
 		defer mu.Unlock()
-		told[name] += n
+		calls[name] += n
 	}
 	is := func(name string, least int) func() bool {
 		return func() bool {
 			mu.Lock()
 			defer mu.Unlock()
-			return told[name] >= least
+			return calls[name] >= least
 		}
 	}
 	f := newFixture(t)
@@ -103,7 +103,8 @@ func TestObserverIsTold(t *testing.T) {
 	}
 }
 
-// TestLogFields: a line about an event has the fields that operators look for.
+// TestLogFields: a log line about an event has the fields that operators search
+// for.
 func TestLogFields(t *testing.T) {
 	f := newFixture(t)
 	var mu sync.Mutex
@@ -147,7 +148,8 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// late is a store that settles only when the relay has stopped listening to it.
+// late is a store that settles only when the relay does not wait for answers
+// any more.
 type late struct {
 	store.Relay
 	settling atomic.Bool
@@ -160,7 +162,7 @@ func (l *late) Fetch(ctx context.Context, from []store.Cursor, limit int) (store
 	if l.settling.Load() {
 		l.once.Do(func() {
 			close(l.reading)
-			<-ctx.Done() // its reads are ended when it does not wait for answers any more
+			<-ctx.Done() // the relay cancels its reads when it stops waiting for answers
 			close(l.ended)
 		})
 	}
@@ -173,8 +175,9 @@ func (l *late) Settle(ctx context.Context, s store.Settlement) (store.Settled, e
 	return l.Relay.Settle(ctx, s)
 }
 
-// TestTheLastSettlementIsTold: what is under way when Run ends is done, and so it is counted.
-func TestTheLastSettlementIsTold(t *testing.T) {
+// TestTheLastSettlementIsReported: a settlement that is under way when Run ends
+// is completed and reported.
+func TestTheLastSettlementIsReported(t *testing.T) {
 	f := newFixture(t)
 	f.write(event("a", 0))
 	db := &late{Relay: f.db, reading: make(chan struct{}), ended: make(chan struct{})}
@@ -196,7 +199,7 @@ func TestTheLastSettlementIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := settled.Load(); n != 1 {
-		t.Errorf("%d settlements were told, want 1", n)
+		t.Errorf("%d settlements were reported, want 1", n)
 	}
 }
 
@@ -205,7 +208,7 @@ type orderedSink struct{ relay.Sink }
 
 func (orderedSink) StopsAtFailure() {}
 
-// intake counts how events came to a relay, or did not.
+// intake counts the events that a relay took, by path, and those it dropped.
 type intake struct{ hot, dropped, cold atomic.Int64 }
 
 func (in *intake) hooks() observe.Hooks {
@@ -216,8 +219,9 @@ func (in *intake) hooks() observe.Hooks {
 	}
 }
 
-// TestEveryEventIsCountedIn: an event is counted when the relay takes it in hand, also one that follows another of its aggregate to a sink in one
-// batch and is never ready by itself.
+// TestEveryEventIsCountedIn: an event is counted when the relay takes it, also
+// one that follows another event of its aggregate to a sink in one batch and is
+// never ready by itself.
 func TestEveryEventIsCountedIn(t *testing.T) {
 	f := newFixture(t)
 	const backlog, commits, each = 300, 50, 4
@@ -247,8 +251,9 @@ func TestEveryEventIsCountedIn(t *testing.T) {
 	}
 }
 
-// TestEveryAnnouncementIsCounted: whatever becomes of an event that a commit told a relay of, it is enqueued or dropped, once: if it fails, has to
-// wait, is read first, is not due, finds no room, or the relay stops.
+// TestEveryAnnouncementIsCounted: an event that a commit announced to a relay
+// is either enqueued or dropped, once: whether it fails, has to wait, is read
+// first, is not due, finds no room, or the relay stops.
 func TestEveryAnnouncementIsCounted(t *testing.T) {
 	f := newFixture(t)
 	boom := errors.New("boom")
@@ -262,14 +267,15 @@ func TestEveryAnnouncementIsCounted(t *testing.T) {
 		return nil
 	}}
 	var in intake
-	defer f.db.Local().Listen(func(store.Commit) {})() // somebody else listens: nothing is spared, however much is coming
+	// A second listener keeps announcements on at every rate.
+	defer f.db.Local().Listen(func(store.Commit) {})()
 	stop := f.start(orderedSink{c.sink()}, relay.Config{
 		HotQueue: 40, PollInterval: time.Millisecond, BackoffBase: time.Millisecond, BackoffMax: 5 * time.Millisecond, Observe: in.hooks(),
 	})
 	first := event("first", 0)
 	f.write(first)
 	await(t, "the relay runs", func() bool { return c.count() == 1 })
-	before := in.hot.Load() + in.dropped.Load() // nobody or somebody had heard of the first
+	before := in.hot.Load() + in.dropped.Load() // the first one may have been announced or not
 	const writers, commits = 4, 100
 	var all sync.WaitGroup
 	for w := range writers {
@@ -290,20 +296,21 @@ func TestEveryAnnouncementIsCounted(t *testing.T) {
 	}
 	want := int64(writers * (commits*4 + 1))
 	if got := in.hot.Load() + in.dropped.Load() - before; got != want {
-		t.Errorf("of %d events that commits told the relay of, %d were enqueued or dropped", want, got)
+		t.Errorf("of %d announced events, %d were enqueued or dropped", want, got)
 	}
 	if in.hot.Load() == 0 || in.dropped.Load() == 0 {
 		t.Errorf("%d enqueued, %d dropped", in.hot.Load(), in.dropped.Load())
 	}
 }
 
-// TestReadFirstIsCounted: a row may be read before its writer gets to say that it is there. Then its word changes nothing, and counts.
+// TestReadFirstIsCounted: a row may be read before its writer announces the
+// commit. Then the announcement changes nothing, and is counted.
 func TestReadFirstIsCounted(t *testing.T) {
 	f := newFixture(t)
 	var said store.Commit
-	deaf := f.db.Local().Listen(func(c store.Commit) { said = c })
+	unsubscribe := f.db.Local().Listen(func(c store.Commit) { said = c })
 	f.write(event("", 0))
-	deaf()
+	unsubscribe()
 	var first atomic.Int64
 	c := &collector{}
 	stop := f.start(c.sink(), relay.Config{Observe: observe.Hooks{HotDropped: func(n int, why observe.Drop) {
@@ -313,7 +320,7 @@ func TestReadFirstIsCounted(t *testing.T) {
 	}}})
 	await(t, "it was read", func() bool { return c.count() == 1 })
 	f.db.Local().Publish(said)
-	await(t, "its word counts", func() bool { return first.Load() == 1 })
+	await(t, "its announcement is counted", func() bool { return first.Load() == 1 })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// logLines is a logger that counts.
+// logLines is a log handler that counts lines.
 type logLines struct {
 	mu    sync.Mutex
 	lines []string
@@ -34,7 +34,7 @@ func (l *logLines) logger() *slog.Logger {
 	}), nil))
 }
 
-// with returns the lines that have all of these texts.
+// with returns the lines that contain all of the texts.
 func (l *logLines) with(texts ...string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,12 +43,12 @@ func (l *logLines) with(texts ...string) []string {
 	})
 }
 
-// away is a database that may be away.
+// away is a database that can be unavailable.
 type away struct {
 	store.Relay
 	err    atomic.Pointer[error]
 	failed atomic.Int64
-	only   string // if it is not empty, only this operation fails
+	only   string // if not empty, only this operation fails
 }
 
 func (a *away) is(operation string) error {
@@ -144,9 +144,10 @@ func run(t *testing.T, db store.Relay, sink relay.Sink, cfg relay.Config) (stop 
 
 var errRefused = errors.New("connection refused")
 
-// TestLogOfADatabaseThatIsAway: an outage of the database is one line when it begins, one a minute while it lasts, with what fails, since when and how
-// often, and one when it is over.
-func TestLogOfADatabaseThatIsAway(t *testing.T) {
+// TestLogOfAnUnavailableDatabase: an outage of the database is logged once when
+// it begins, once a minute while it lasts, with the failing operation, the
+// start and the number of failures, and once when it ends.
+func TestLogOfAnUnavailableDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, c, log := newFixture(t), &collector{}, &logLines{}
 		db := &away{Relay: f.db}
@@ -163,13 +164,13 @@ func TestLogOfADatabaseThatIsAway(t *testing.T) {
 		pass(time.Minute)
 		stop()
 		for texts, want := range map[string]int{
-			"level=WARN":                             1 + 4 + 1, // the first failure, one a minute, the lease
-			"the database fails, and is tried again": 1,
-			"the database still fails":               4,
-			"the lease has lapsed":                   1,
-			"the database works again":               1,
-			"level=ERROR":                            0,
-			`error="connection refused"`:             1 + 4,
+			"level=WARN":                        1 + 4 + 1, // the first failure, one a minute, the lease
+			"the database fails and is retried": 1,
+			"the database still fails":          4,
+			"the lease has lapsed":              1,
+			"the database recovered":            1,
+			"level=ERROR":                       0,
+			`error="connection refused"`:        1 + 4,
 		} {
 			if got := log.with(texts); len(got) != want {
 				t.Errorf("%d lines with %s, want %d:\n%s", len(got), texts, want, strings.Join(got, "\n"))
@@ -178,10 +179,10 @@ func TestLogOfADatabaseThatIsAway(t *testing.T) {
 		last := log.with("the database still fails")
 		if line := last[len(last)-1]; !strings.Contains(line, "since=2000-01-01T00:00:1") || !strings.Contains(line, "lasting=4m0s") ||
 			!strings.Contains(line, "heartbeat") || !strings.Contains(line, "settle") || !strings.Contains(line, "failures=") {
-			t.Errorf("the line does not say what fails, since when and how often: %s", line)
+			t.Errorf("the line lacks the operation, the start or the number of failures: %s", line)
 		}
-		if back := log.with("the database works again", "lasted=4m5", "failures="); len(back) != 1 {
-			t.Errorf("how long did it last? %s", log.with("works again"))
+		if back := log.with("the database recovered", "lasted=4m5", "failures="); len(back) != 1 {
+			t.Errorf("the line lacks the duration: %s", log.with("recovered"))
 		}
 		if c.count() < 3 {
 			t.Errorf("%d deliveries", c.count())
@@ -189,8 +190,9 @@ func TestLogOfADatabaseThatIsAway(t *testing.T) {
 	})
 }
 
-// TestLogOfADestinationThatIsDown: the same for destinations: however many are down, one line a minute says so.
-func TestLogOfADestinationThatIsDown(t *testing.T) {
+// TestLogOfAnUnavailableDestination: the same for destinations: however many
+// are unavailable, there is one line a minute.
+func TestLogOfAnUnavailableDestination(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, log, sink := newFixture(t), &logLines{}, &partSink{}
 		const many = 20
@@ -207,7 +209,7 @@ func TestLogOfADestinationThatIsDown(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
-		down := many // those of the aggregate wait behind the first one
+		down := many // the events of the aggregate wait behind the first one
 		for text, want := range map[string]int{
 			"destination is down": down, "destinations are still down": 5, "destination is back": down, "level=WARN": down + 5, "level=ERROR": 0,
 		} {
@@ -222,7 +224,7 @@ func TestLogOfADestinationThatIsDown(t *testing.T) {
 			}
 		}
 		if back := log.with("destination is back", "lasted=", "failures="); len(back) != down {
-			t.Errorf("how long did it last? %s", log.with("destination is back"))
+			t.Errorf("the line lacks the duration: %s", log.with("destination is back"))
 		}
 		if s, err := f.db.Stats(t.Context()); err != nil || s.Ready+s.Failed+s.Dead != 0 {
 			t.Errorf("%+v, %v", s, err)
@@ -230,11 +232,11 @@ func TestLogOfADestinationThatIsDown(t *testing.T) {
 	})
 }
 
-// TestLogsGoToTheDefault: without a logger the log goes to slog's default.
+// TestLogsGoToTheDefault: without a logger the relay logs to slog's default.
 func TestLogsGoToTheDefault(t *testing.T) {
-	usual, log := slog.Default(), &logLines{}
+	before, log := slog.Default(), &logLines{}
 	slog.SetDefault(log.logger())
-	defer slog.SetDefault(usual)
+	defer slog.SetDefault(before)
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		stop := run(t, f.db, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return waybill.Permanent(errRefused) }), relay.Config{})
@@ -247,12 +249,13 @@ func TestLogsGoToTheDefault(t *testing.T) {
 	}
 }
 
-// TestLagWhileNothingCanBeRead: the lag grows while reads fail, whatever part of them does: it is not 0 because nothing is in memory.
-func TestLagWhileNothingCanBeRead(t *testing.T) {
+// TestLagWhileReadsFail: the lag grows while reads fail, whichever operation
+// fails: it is not 0 because no event is in memory.
+func TestLagWhileReadsFail(t *testing.T) {
 	for _, only := range []string{"", "fetch", "writers", "holds"} {
 		for _, fromTheStart := range []bool{false, true} {
 			if only == "" && fromTheStart {
-				continue // then Run ends: it cannot begin
+				continue // Run returns: the relay cannot start
 			}
 			t.Run(fmt.Sprintf("only %q, from the start %v", only, fromTheStart), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { lagWithout(t, only, fromTheStart) })
@@ -267,19 +270,19 @@ func lagWithout(t *testing.T, only string, fromTheStart bool) {
 	if fromTheStart {
 		db.say(errRefused)
 	}
-	type told struct{ at, lag time.Duration }
+	type sample struct{ at, lag time.Duration }
 	var mu sync.Mutex
-	var lags []told
+	var lags []sample
 	start := time.Now()
 	stop := run(t, db, c.sink(), relay.Config{HotQueue: -1, Logger: slog.New(slog.DiscardHandler), Observe: observe.Hooks{Lag: func(d time.Duration) {
 		mu.Lock()
 		defer mu.Unlock()
-		lags = append(lags, told{time.Since(start), d})
+		lags = append(lags, sample{time.Since(start), d})
 	}}})
 	if !fromTheStart {
 		pass(time.Minute)
 		mu.Lock()
-		if len(lags) == 0 || slices.ContainsFunc(lags, func(l told) bool { return l.lag != 0 }) {
+		if len(lags) == 0 || slices.ContainsFunc(lags, func(l sample) bool { return l.lag != 0 }) {
 			t.Errorf("while there is nothing: %v", lags)
 		}
 		lags = nil
@@ -288,7 +291,7 @@ func lagWithout(t *testing.T, only string, fromTheStart bool) {
 	}
 	if only == "holds" && !fromTheStart {
 		stop()
-		return // nothing is held: its holds are not read
+		return // no aggregate is held: the holds are not read
 	}
 	failing := time.Since(start)
 	f.write(event("", 1))
@@ -318,7 +321,7 @@ func lagWithout(t *testing.T, only string, fromTheStart bool) {
 	}
 }
 
-// slow is a database whose first rows take a while to read.
+// slow is a database whose first read of rows takes a while.
 type slow struct {
 	store.Relay
 	open chan struct{}
@@ -347,8 +350,11 @@ func (s *slow) Due(ctx context.Context, lanes []int, limit int) (store.Page, err
 	return s.Relay.Due(ctx, lanes, limit)
 }
 
-// TestNothingIsEarlyBeforeTheClockIsKnown: the database's clock may be behind this node's. Before the first page of rows a relay does not know it, and does
-// not take its own clock instead: whether an event with a time is due is the database's answer, and not delivered from memory before.
+// TestNothingIsEarlyBeforeTheClockIsKnown: the database's clock may be behind
+// this node's clock. Before the first page of rows a relay does not know the
+// database's clock, and does not use its own instead: the database decides
+// whether an event with a due time is due, and the event is not delivered from
+// memory before.
 func TestNothingIsEarlyBeforeTheClockIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, c := newFixture(t), &collector{}
@@ -356,7 +362,8 @@ func TestNothingIsEarlyBeforeTheClockIsKnown(t *testing.T) {
 		stop := run(t, db, c.sink(), relay.Config{})
 		pass(time.Second)
 		ev := event("", 1)
-		ev.AvailableAt = time.Now().Add(-30 * time.Minute) // to come, if the database's clock is an hour behind
+		// In the future, if the database's clock is an hour behind.
+		ev.AvailableAt = time.Now().Add(-30 * time.Minute)
 		f.write(ev)
 		pass(time.Second)
 		if c.count() != 0 {

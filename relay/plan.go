@@ -6,60 +6,63 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// plan is when to read what.
+// plan decides when to read what.
 type plan struct {
-	turn readKind // the kinds have turns, so that none starves
+	turn readKind // the kinds take turns, so that none starves
 
-	barren   bool // the turn of lanes that are barren
+	barren   bool // the turn of barren lanes
 	lastFast time.Time
 	fastTook time.Duration
-	interval time.Duration // between polls: it grows while there is nothing
+	interval time.Duration // between polls: grows while there are no events
 	nextPoll time.Time
 
 	sweeping  bool
-	swept     map[*lane]int64 // how far; a lane that is missing is done
+	swept     map[*lane]int64 // the position in each lane; a lane that is missing is done
 	sweepFrom time.Time       // when this sweep began
-	sweepTook time.Duration   // how much of it was reading
+	sweepTook time.Duration   // the part of it that was spent reading
 	nextSweep time.Time
 
 	lastHolds time.Time
-	// After a read that failed, the same is not tried before.
+	// The earliest time of the next read of a kind after a failed one.
 	holdsAfter, followAfter, writersAfter time.Time
 
 	lastDue    time.Time
 	lastUrgent time.Time
-	urgentTook time.Duration // how long the last look for urgent rows took
-	looked     int           // and about how many rows it went through
+	urgentTook time.Duration // duration of the last read of urgent rows
+	looked     int           // approximate number of rows that it scanned
 	unlooked   int           // rows that were taken since then
 	follow     []*aggregate
 	load       []store.Key
 
-	rate   float64 // events per second, about, while there is no backlog
+	rate   float64 // approximate events per second while there is no backlog
 	rateAt time.Time
-	reads  pace // how long fast reads take
-	writes pace // how long settlements take
+	reads  pace // duration of fast reads
+	writes pace // duration of settlements
 }
 
-// Between these rates, in events per second, a relay becomes more patient: to many producers, each of its statements costs more than
-// what it does.
+// Between these rates, in events per second, the relay's pauses grow: with many
+// producers, each of the relay's statements costs the producers more than it
+// gains.
 const (
 	calmRate = 2500
 	busyRate = 5000
-	// restful is how many times as long as a read and a settlement take it then rests between them: on a machine that has time to spare they take
-	// little, and where they have to wait for the producers' turns it leaves more of those to them.
-	restful = 8
-	// maxPatient is how many times Linger it waits at most.
+	// restFactor is the pause at high rates, as a multiple of the duration of a
+	// read and a settlement. On a machine with spare capacity these take little
+	// time; where they compete with producers, the pause leaves more capacity
+	// to the producers.
+	restFactor = 8
+	// maxPatient is the maximum pause, as a multiple of Linger.
 	maxPatient = 20
 )
 
-// pace is about how long something takes.
+// pace is a moving average of a duration.
 type pace time.Duration
 
 func (p *pace) add(took time.Duration) {
 	*p += (pace(took) - *p) / 8
 }
 
-// arrived notes how many events a read has brought.
+// arrived notes how many events a read has returned.
 func (p *plan) arrived(n int, now time.Time) {
 	since := now.Sub(p.rateAt).Seconds()
 	p.rateAt = now
@@ -69,11 +72,11 @@ func (p *plan) arrived(n int, now time.Time) {
 	p.rate += (float64(n)/since - p.rate) * min(since/0.1, 1)
 }
 
-// patience stretches a pause by how much is coming.
+// batchDelay stretches a pause according to the rate of events.
 func (e *engine) batchDelay(pause time.Duration) time.Duration {
 	p := &e.plan
 	pause = max(pause, 0)
-	most := min(restful*time.Duration(p.reads+p.writes), maxPatient*max(e.cfg.Linger, 0))
+	most := min(restFactor*time.Duration(p.reads+p.writes), maxPatient*max(e.cfg.Linger, 0))
 	share := (p.rate - calmRate) / (busyRate - calmRate)
 	return pause + time.Duration(min(max(share, 0), 1)*float64(max(most-pause, 0)))
 }
@@ -83,18 +86,19 @@ func (p *plan) busy() {
 	p.interval = 0
 }
 
-// The beginning of the intervals between polls, and how much of the time sweeping may take.
+// firstPoll is the shortest interval between polls. sweepShare limits sweeps to
+// one part in sweepShare of the time.
 const (
 	firstPoll  = 16 * time.Millisecond
 	sweepShare = 20
 )
 
-// empty makes polls rarer, as far as most.
+// empty doubles the interval between polls, up to most.
 func (p *plan) empty(most time.Duration) {
 	p.interval = min(max(2*p.interval, firstPoll), most)
 }
 
-// dueTimes is when the next row put off is due, as far as is known.
+// dueTimes is the earliest known time at which a deferred row is due.
 type dueTimes struct{ next time.Time }
 
 func (d *dueTimes) at(t time.Time) {
@@ -107,14 +111,14 @@ func (d *dueTimes) now() { d.next = time.Time{} }
 const (
 	urgentInterval = 100 * time.Millisecond
 	urgentLimit    = 64
-	// urgentShare: between two looks for urgent rows the relay takes at least this part of as
-	// many rows as the last look went through.
+	// urgentShare: between two reads of urgent rows the relay takes at least
+	// one row per urgentShare rows that the last such read scanned.
 	urgentShare = 16
 )
 
-// whenUrgent returns when the next look for urgent rows is wanted: from time to time, and
-// whenever as many others were taken as the relay has room for, so that a relay that is fast does
-// not empty the backlog between two looks.
+// whenUrgent returns when the next read of urgent rows is wanted: at an
+// interval, and whenever as many other rows were taken as the relay has room
+// for, so that a fast relay does not empty the backlog between two such reads.
 func (e *engine) whenUrgent() time.Time {
 	p := &e.plan
 	switch {

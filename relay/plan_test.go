@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// The more is coming, and the longer statements take, the longer a relay rests between them; it never rests longer than it may.
-func TestPatience(t *testing.T) {
+// TestBatchDelay: the higher the rate, and the longer statements take, the
+// longer the relay pauses between them, up to a maximum.
+func TestBatchDelay(t *testing.T) {
 	const pause, ms = time.Millisecond, pace(time.Millisecond)
 	for _, c := range []struct {
 		what          string
@@ -15,22 +16,22 @@ func TestPatience(t *testing.T) {
 		linger        time.Duration
 		want          time.Duration
 	}{
-		{"little is coming", calmRate, 2 * ms, 3 * ms, 10 * time.Millisecond, pause},
-		{"half of what makes it patient", (calmRate + busyRate) / 2, ms, ms, 10 * time.Millisecond, pause + (restful*2*time.Millisecond-pause)/2},
-		{"much is coming", busyRate, ms, 2 * ms, 10 * time.Millisecond, restful * 3 * time.Millisecond},
-		{"more is coming", 10 * busyRate, ms, 2 * ms, 10 * time.Millisecond, restful * 3 * time.Millisecond},
+		{"low rate", calmRate, 2 * ms, 3 * ms, 10 * time.Millisecond, pause},
+		{"half of the range", (calmRate + busyRate) / 2, ms, ms, 10 * time.Millisecond, pause + (restFactor*2*time.Millisecond-pause)/2},
+		{"high rate", busyRate, ms, 2 * ms, 10 * time.Millisecond, restFactor * 3 * time.Millisecond},
+		{"higher rate", 10 * busyRate, ms, 2 * ms, 10 * time.Millisecond, restFactor * 3 * time.Millisecond},
 		{"the database is slow", busyRate, 200 * ms, 300 * ms, 10 * time.Millisecond, maxPatient * 10 * time.Millisecond},
-		{"statements take nothing", busyRate, 0, 0, 10 * time.Millisecond, pause},
-		{"it shall not wait", busyRate, ms, ms, -1, pause},
+		{"statements take no time", busyRate, 0, 0, 10 * time.Millisecond, pause},
+		{"no Linger", busyRate, ms, ms, -1, pause},
 	} {
 		e := &engine{cfg: Config{Linger: c.linger}, plan: plan{rate: c.rate, reads: c.reads, writes: c.writes}}
 		if got := e.batchDelay(pause); got != c.want {
-			t.Errorf("%s: it waits for %v, want %v", c.what, got, c.want)
+			t.Errorf("%s: the delay is %v, want %v", c.what, got, c.want)
 		}
 	}
 }
 
-// How long its statements take is what a relay sees itself.
+// TestPaceOfStatements: the relay measures how long its statements take.
 func TestPaceOfStatements(t *testing.T) {
 	e := &engine{}
 	e.finishFast(readReply{took: 8 * time.Millisecond})
@@ -40,7 +41,9 @@ func TestPaceOfStatements(t *testing.T) {
 	}
 }
 
-// While much is coming, a read that would meet rows which are about to go follows their settlement, but does not wait for it for ever.
+// TestReadBehindSettle: at high rates, a read that would return rows that are
+// about to be settled follows their settlement, but does not wait for it
+// forever.
 func TestReadBehindSettle(t *testing.T) {
 	const pause = 10 * time.Millisecond
 	at := time.Now() // when the read is wanted
@@ -48,11 +51,13 @@ func TestReadBehindSettle(t *testing.T) {
 		what     string
 		rate     float64
 		settling bool
-		since    time.Duration // of what is to be settled, after at; it waits for as long as a read
-		want     time.Duration // after at
+		// since is the age of the pending outcomes, relative to at; the
+		// settlement waits as long as a read.
+		since time.Duration
+		want  time.Duration // after at
 	}{
-		{"little is coming", calmRate, true, 0, 0},
-		{"nothing is to be settled", busyRate, false, -1, 0},
+		{"low rate", calmRate, true, 0, 0},
+		{"no settlement is pending", busyRate, false, -1, 0},
 		{"a settlement is under way", busyRate, true, -1, pause},
 		{"one is due just after the read", busyRate, false, time.Millisecond - pause, time.Millisecond},
 		{"one is due later", busyRate, false, pause, 0},

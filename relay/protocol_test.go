@@ -19,8 +19,9 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// scripted is a store whose answers can be held up or changed. The tests of this file are the interleavings behind the rules of
-// the relay's protocol, one by one.
+// scripted is a store whose answers can be delayed or changed. The tests of
+// this file are the interleavings behind the rules of the relay's protocol, one
+// by one.
 type scripted struct {
 	store.Relay
 	fetch     func(next func() (store.Page, error)) (store.Page, error)
@@ -102,14 +103,15 @@ func (f *fixture) startOn(db store.Relay, sink relay.Sink, cfg relay.Config) (st
 	return stop
 }
 
-// TestSeenUntilALaterRead: a read that began before an event was settled brings it back after the settlement was
-// answered. It must not be delivered again.
+// TestSeenUntilALaterRead: a read that began before an event was settled
+// returns the event after the settlement was answered. The event must not be
+// delivered again.
 func TestSeenUntilALaterRead(t *testing.T) {
 	for _, aggregate := range []string{"a", ""} {
 		f := newFixture(t)
 		var armed, answered atomic.Bool
 		seen := make(chan struct{})
-		db := &scripted{Relay: f.db, writers: somebodyWrites}
+		db := &scripted{Relay: f.db, writers: openWriter}
 		db.fetch = func(next func() (store.Page, error)) (store.Page, error) {
 			page, err := next()
 			if len(page.Rows) > 0 && armed.CompareAndSwap(true, false) {
@@ -138,7 +140,7 @@ func TestSeenUntilALaterRead(t *testing.T) {
 		await(t, "it is settled", answered.Load)
 		db.settle = nil // the first one is over
 		f.write(event("last", 2))
-		<-last // and with it all that was read before
+		<-last // and with it every earlier read
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -148,8 +150,10 @@ func TestSeenUntilALaterRead(t *testing.T) {
 	}
 }
 
-// TestARowAppearsBelow: a row appears below where reading stopped, and nobody was known to write: after a restore, or where the
-// store cannot tell. The sweep finds it, also beside something that is held, so that the lane is never read from its beginning.
+// TestARowAppearsBelow: a row appears below the read position, and no open
+// transaction was known: after a restore, or if the store cannot report open
+// transactions. The sweep finds the row, also beside an aggregate that is held,
+// so that the lane is never read from its beginning.
 func TestARowAppearsBelow(t *testing.T) {
 	f := newFixture(t)
 	var err error
@@ -200,12 +204,13 @@ func TestARowAppearsBelow(t *testing.T) {
 	wait("below")
 }
 
-// somebodyWrites keeps the relay from reading only what is new.
-func somebodyWrites() store.WriterState { return store.WriterState{Open: []string{"somebody"}} }
+// openWriter keeps the relay from reading only new rows.
+func openWriter() store.WriterState { return store.WriterState{Open: []string{"writer"}} }
 
-// TestPutOffWhileItsRowsAreRead: while what was passed over of an aggregate is being read, an event before it is put off, and with
-// it all that stood between them. They come first.
-func TestPutOffWhileItsRowsAreRead(t *testing.T) {
+// TestDeferredWhileItsRowsAreRead: while the rows of an aggregate that were
+// passed over are being read, an earlier event is deferred, and with it all
+// events between them. They come first.
+func TestDeferredWhileItsRowsAreRead(t *testing.T) {
 	f := newFixture(t)
 	const many, failing = 200, 60 // more than wait in memory; one of the last that do
 	read, following, failed := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -254,7 +259,8 @@ func TestPutOffWhileItsRowsAreRead(t *testing.T) {
 	}
 }
 
-// TestAggregateWaitsForTheDeadMove: the aggregate goes on only when the dead letter is on disk.
+// TestAggregateWaitsForTheDeadMove: the aggregate continues only when the dead
+// letter is on disk.
 func TestAggregateWaitsForTheDeadMove(t *testing.T) {
 	f := newFixture(t)
 	moving, move := make(chan struct{}), make(chan struct{})
@@ -291,14 +297,16 @@ func TestAggregateWaitsForTheDeadMove(t *testing.T) {
 	await(t, "the successor", func() bool { return c.count() == 3 })
 }
 
-// TestNothingStartsAfterTheLapse: when the lease cannot be renewed, deliveries stop by this node's own clock, and those
-// under way have their context ended. No attempt is spent. When the database is back, everything goes on.
+// TestNothingStartsAfterTheLapse: when the lease cannot be renewed, deliveries
+// stop by this node's own clock, and the context of deliveries in flight ends.
+// No attempt is spent. When the database is available again, deliveries
+// continue.
 func TestNothingStartsAfterTheLapse(t *testing.T) {
 	f := newFixture(t)
 	var away atomic.Bool
 	db := &scripted{Relay: f.db, heartbeat: func(next func() (store.Membership, error)) (store.Membership, error) {
 		if away.Load() {
-			return store.Membership{}, errors.New("the database is away")
+			return store.Membership{}, errors.New("the database is unavailable")
 		}
 		return next()
 	}}
@@ -328,13 +336,13 @@ func TestNothingStartsAfterTheLapse(t *testing.T) {
 		t.Errorf("the context ended with %v, want ErrLeaseLost", err)
 	}
 	f.write(event("b", 2), event("", 3))
-	looks := time.Now().Add(200 * time.Millisecond)
-	await(t, "some time without a lease", func() bool { return time.Now().After(looks) })
+	until := time.Now().Add(200 * time.Millisecond)
+	await(t, "some time without a lease", func() bool { return time.Now().After(until) })
 	if n := c.count(); n != 1 {
 		t.Errorf("%d deliveries, want none after the lapse", n-1)
 	}
 	away.Store(false)
-	await(t, "everything goes on", func() bool { return c.count() == 4 })
+	await(t, "deliveries continue", func() bool { return c.count() == 4 })
 	for _, d := range c.all() {
 		if d.Attempt != 1 {
 			t.Errorf("event %s: attempt %d", d.Payload, d.Attempt)
@@ -342,14 +350,15 @@ func TestNothingStartsAfterTheLapse(t *testing.T) {
 	}
 }
 
-// TestLostAnswerToAnAcquisition: the lanes were taken and nobody knows the tokens. The node begins again, under another id.
+// TestLostAnswerToAnAcquisition: the lanes were acquired, but the answer with
+// their tokens was lost. The node rejoins under another id.
 func TestLostAnswerToAnAcquisition(t *testing.T) {
 	f := newFixture(t)
 	var lost atomic.Bool
 	db := &scripted{Relay: f.db, acquire: func(next func() ([]store.Lease, error)) ([]store.Lease, error) {
 		leases, err := next()
 		if err == nil && len(leases) > 0 && !lost.Swap(true) {
-			return nil, errors.New("the answer got lost")
+			return nil, errors.New("the answer was lost")
 		}
 		return leases, err
 	}}
@@ -359,7 +368,8 @@ func TestLostAnswerToAnAcquisition(t *testing.T) {
 	await(t, "it is delivered", func() bool { return c.count() == 1 })
 }
 
-// TestMemoryOfAHeldAggregate: successors of an aggregate that is held are passed over, not kept.
+// TestMemoryOfAHeldAggregate: successors of an aggregate that is held are
+// passed over, not kept in memory.
 func TestMemoryOfAHeldAggregate(t *testing.T) {
 	f := newFixture(t)
 	var healed atomic.Bool
@@ -401,34 +411,36 @@ func TestMemoryOfAHeldAggregate(t *testing.T) {
 	}
 }
 
-// TestWordAfterTheFact: a row can be read, delivered and settled before the goroutine that committed it has told the hub. Its word must
+// TestLateAnnouncement: a row can be read, delivered and settled before the
+// goroutine that committed it has notified the hub. The late announcement must
 // not deliver the event a second time, straight from memory.
-func TestWordAfterTheFact(t *testing.T) {
+func TestLateAnnouncement(t *testing.T) {
 	f := newFixture(t)
 	c := &collector{}
 	f.start(c.sink(), relay.Config{PollInterval: 5 * time.Millisecond})
 	f.write(event("", 0))
 	await(t, "it works", func() bool { return c.count() == 1 })
-	word := f.silent()
-	for range 3 { // when others have been settled after it, the relay has let go of it
+	commit := f.silent()
+	for range 3 { // when others have been settled after it, the relay has forgotten it
 		next := event("", 3)
 		next.ID = waybill.NewID()
 		f.write(next)
 		f.settled(next.ID)
 	}
-	word.BeganAt = time.Now()
-	f.hears(c, word)
+	commit.BeganAt = time.Now()
+	f.announce(c, commit)
 }
 
-// TestWordAfterAnotherOwner: while a writer waits for its commit's answer another node may deliver the event, settle it and give the lane away. Whoever
-// gets it remembers nothing, and must look for the row.
-func TestWordAfterAnotherOwner(t *testing.T) {
+// TestLateAnnouncementAfterAnotherOwner: while a writer waits for its commit's
+// answer, another node may deliver the event, settle it and release the lane.
+// The next owner has no memory of the event, and must read the row.
+func TestLateAnnouncementAfterAnotherOwner(t *testing.T) {
 	f := newFixture(t)
 	c := &collector{}
 	stop := f.start(c.sink(), relay.Config{PollInterval: 5 * time.Millisecond})
 	begun := time.Now()
-	word := f.silent()
-	word.BeganAt = begun
+	commit := f.silent()
+	commit.BeganAt = begun
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -437,10 +449,11 @@ func TestWordAfterAnotherOwner(t *testing.T) {
 		f.write(event("", 0))
 		return slices.ContainsFunc(c.all(), func(d waybill.Delivery) bool { return d.Claim.Position().Seq == 0 })
 	})
-	f.hears(c, word)
+	f.announce(c, commit)
 }
 
-// silent writes an event of whose commit nobody hears, waits until it is settled, and returns what its writer would say.
+// silent writes an event without announcing it, waits until it is settled, and
+// returns the commit that its writer would announce.
 func (f *fixture) silent() store.Commit {
 	f.Helper()
 	ev := event("", 1)
@@ -455,7 +468,7 @@ func (f *fixture) silent() store.Commit {
 	return store.Commit{Entries: []store.Entry{{Event: ev, Lane: f.settled(ev.ID).Lane}}, Checked: true}
 }
 
-// settled waits until an event is.
+// settled waits until an event is settled.
 func (f *fixture) settled(id waybill.ID) (row store.Record) {
 	f.Helper()
 	await(f.T, "it is settled", func() bool {
@@ -469,23 +482,25 @@ func (f *fixture) settled(id waybill.ID) (row store.Record) {
 	return row
 }
 
-// hears says what a writer says, once, as a writer does: what is still in hand then is not remembered any more. The event must not be delivered from memory.
-func (f *fixture) hears(c *collector, word store.Commit) {
+// announce publishes a commit once, as a writer does: an event that is still in
+// memory then is not remembered any more. The event must not be delivered from
+// memory.
+func (f *fixture) announce(c *collector, commit store.Commit) {
 	f.Helper()
-	f.db.Local().Publish(word)
+	f.db.Local().Publish(commit)
 	before := c.count()
-	await(f.T, "the relay has heard it", func() bool {
+	await(f.T, "the relay has handled the announcement", func() bool {
 		f.write(event("", 2))
 		return c.count() > before+10
 	})
 	for _, d := range c.all() {
-		if d.ID == word.Entries[0].Event.ID && d.Claim.Position().Seq == 0 {
+		if d.ID == commit.Entries[0].Event.ID && d.Claim.Position().Seq == 0 {
 			f.Fatal("it was delivered again, from memory")
 		}
 	}
 }
 
-// all returns what was delivered.
+// all returns all deliveries.
 func (c *collector) all() []waybill.Delivery {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,28 +8,28 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// readKind is a way of finding events.
+// readKind is a kind of read.
 type readKind uint8
 
 const (
-	readHolds   readKind = iota // what holds aggregates back
+	readHolds   readKind = iota // rows that hold aggregates back
 	readFast                    // new rows of lanes
-	readDue                     // rows put off whose time has come
+	readDue                     // deferred rows that are due
 	readFollow                  // rows of an aggregate that were passed over
 	readLoad                    // rows that a sweep has found
 	readSweep                   // rows that committed late
 	readUrgent                  // rows with a priority, ahead of the fast read
-	readWriters                 // transactions that are open
+	readWriters                 // open transactions
 )
 
-// readKinds is how many there are.
+// readKinds is the number of kinds.
 const readKinds = 8
 
 func (k readKind) String() string {
 	return [...]string{"holds", "fast", "due", "follow", "load", "sweep", "urgent", "writers"}[k]
 }
 
-// readNames are the reads as the log names them.
+// readNames are the names of the reads in the log.
 var readNames = [readKinds]string{"read holds", "read fast", "read due", "read follow", "read load", "read sweep", "read urgent", "read writers"}
 
 // readJob is one read.
@@ -41,10 +41,11 @@ type readJob struct {
 	agg     *aggregate
 	passed  int64 // its first row that was passed over
 	keys    []store.Key
-	whole   bool           // a fast read that does the work of a sweep as well
-	verify  bool           // see afterwards who still writes
-	check   []store.Cursor // look afterwards what there is
-	// A lane whose rows are nearly all passed over: these aggregates' rows are seen without being read.
+	whole   bool           // a fast read that covers a sweep as well
+	verify  bool           // check open transactions after the read
+	check   []store.Cursor // check these ranges for unknown rows after the read
+	// skip is set for a lane whose rows are nearly all passed over: rows of
+	// these aggregates are listed, but not loaded.
 	skip map[store.Aggregate]struct{}
 }
 
@@ -58,10 +59,10 @@ type readReply struct {
 	took      time.Duration
 }
 
-// readTimeout bounds a read.
+// readTimeout limits a read.
 const readTimeout = time.Minute
 
-// reader runs reads until there are no more.
+// reader runs reads until the channel is closed.
 func (e *engine) reader() {
 	for j := range e.reads {
 		r := readReply{readJob: j}
@@ -99,14 +100,17 @@ func (e *engine) reader() {
 		}
 		cancel()
 		r.took = time.Since(began)
-		if e.observe.Read != nil { // here, and not where the answer is taken: when Run ends nobody takes it
+		// The hook is called here, because the answer of the last read is not
+		// handled when Run ends.
+		if e.observe.Read != nil {
 			e.observe.Read(r.kind.String(), len(r.page.Rows)+len(r.sightings)+len(r.holds), r.took, r.err)
 		}
 		e.pages <- r
 	}
 }
 
-// pick sees which rows come next, and reads those that are not to be skipped.
+// pick lists the next rows of a lane, and loads those that are not to be
+// skipped.
 func (e *engine) pick(ctx context.Context, j readJob) ([]store.RowRef, store.Page, error) {
 	seen, err := e.db.Sweep(ctx, j.cursors, j.limit)
 	if err != nil {
@@ -174,7 +178,7 @@ func (e *engine) when(k readKind, now time.Time) time.Time {
 			return p.holdsAfter.Add(1) // the zero time means now
 		}
 		if !now.Before(p.lastHolds.Add(e.cfg.SweepInterval)) && !e.holding() {
-			p.lastHolds = now // look again then
+			p.lastHolds = now // check again after the interval
 		}
 		return p.lastHolds.Add(e.cfg.SweepInterval)
 	case readFast:
@@ -233,16 +237,18 @@ func (e *engine) behind() bool {
 	return false
 }
 
-// pageLimit is how many rows of a lane are read at a time while there is a backlog.
+// pageLimit is the number of rows of a lane that are read at a time while there
+// is a backlog.
 func (e *engine) pageLimit() int { return max(min(e.window/2, e.cfg.BatchSize), 1) }
 
-// readable reports whether a lane has room for what a read might bring.
+// readable reports whether a lane has room for the rows that a read might
+// return.
 func (e *engine) readable(l *lane) bool {
 	if !l.open || l.draining || len(l.aggs) >= maxHeld+e.window || len(l.skipped) >= maxSkipped {
 		return false
 	}
 	if l.unsure && l.suspects == 0 && l.placed > 0 {
-		return false // whether the next rows are suspect is not decided
+		return false // it is not decided whether the next rows are suspect
 	}
 	if l.backlog {
 		return e.window-l.unsettled >= e.pageLimit() && e.cold.depth < e.cfg.ColdQueue
@@ -253,7 +259,7 @@ func (e *engine) readable(l *lane) bool {
 // whenFast returns when the next fast read is wanted.
 func (e *engine) whenFast() time.Time {
 	if e.horizon.next.IsZero() {
-		return never // it has to be known first
+		return never // the horizon has to be known first
 	}
 	p := &e.plan
 	wanted, open := e.hotWaits || e.selfPolling, false
@@ -271,22 +277,25 @@ func (e *engine) whenFast() time.Time {
 		return never
 	}
 	if wanted {
-		// While busy, a little patience makes one read of many. It is measured by what a read costs, and by how much is coming.
+		// A busy relay waits a little, so that one read replaces many. The
+		// pause depends on the duration of a read and on the rate of events.
 		pause := e.batchDelay(min(e.cfg.Linger, 2*p.fastTook))
 		return e.behindSettle(p.lastFast.Add(pause), pause).Add(1)
 	}
 	return p.nextPoll.Add(1)
 }
 
-// behindSettle puts a read that is wanted at a time behind the settlement that is due before it, or soon after: it would bring the rows once more that are
-// about to go. It waits for that once as long as it has waited anyway.
+// behindSettle moves a read that is wanted at a time behind the settlement that
+// is due before the read, or soon after: the read would return rows again that
+// are about to be settled. The read waits for the settlement at most as long as
+// it has already waited.
 func (e *engine) behindSettle(at time.Time, pause time.Duration) time.Time {
 	if e.plan.rate <= calmRate {
 		return at
 	}
 	last := at.Add(pause)
 	if e.settling {
-		return last // the answer is looked at again
+		return last // the time is computed again when the answer arrives
 	}
 	if flush := e.pending.flushAt(e); flush.After(at) && flush.Before(last) {
 		return flush
@@ -308,8 +317,9 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 		p.lastDue = now
 		e.dueTimes.next = now.Add(e.cfg.PollInterval)
 		if p.interval >= e.cfg.PollInterval {
-			// Nothing happens at all. Whoever schedules an event in this process says so, and a store that can wake others does;
-			// of those that are there already, the time is known.
+			// The relay is idle. Writers of this process announce events that
+			// they schedule, and a store that can wake other processes does;
+			// the due times of existing events are known.
 			e.dueTimes.next = now.Add(2 * e.cfg.PollInterval)
 		}
 		j.lanes = e.lanesThat(func(l *lane) bool { return l.open && !l.draining })
@@ -321,7 +331,7 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 		j.cursors = []store.Cursor{{
 			Lane: a.lane.number, After: min(a.passed-1, e.floor(a.lane)), UpTo: max(a.lane.read, a.passedTo),
 		}}
-		j.verify = e.horizon.setAside()
+		j.verify = e.horizon.hasExcluded()
 		return j, true
 	case readLoad:
 		n := min(len(p.load), e.cfg.BatchSize)
@@ -331,11 +341,11 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 		return e.sweepJob(now)
 	case readUrgent:
 		p.lastUrgent, p.unlooked = now, 0
-		j.limit, j.verify = urgentLimit, e.horizon.setAside()
+		j.limit, j.verify = urgentLimit, e.horizon.hasExcluded()
 		j.lanes = e.lanesThat(func(l *lane) bool { return l.backlog && l.open && !l.draining })
 		for _, l := range j.lanes {
-			// As the fast read: a row in front of an urgent one, of the same aggregate, may have
-			// committed late.
+			// As for the fast read: a row of the same aggregate, in front of an
+			// urgent one, may have committed late.
 			j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: e.floor(l)})
 		}
 	case readWriters:
@@ -354,7 +364,8 @@ func (e *engine) lanesThat(ok func(*lane) bool) []*lane {
 	return out
 }
 
-// nextFollow returns an aggregate whose rows are to be read again and for which there is room, or nil.
+// nextFollow returns an aggregate whose rows are to be read again and for which
+// there is room, or nil.
 func (e *engine) nextFollow() *aggregate {
 	p := &e.plan
 	p.follow = slices.DeleteFunc(p.follow, func(a *aggregate) bool {
@@ -373,17 +384,19 @@ func (e *engine) nextFollow() *aggregate {
 	return nil
 }
 
-// fastJob makes a fast read: of the lanes that somebody woke, of those with a backlog, or of all of them if it is time for a
-// poll or nobody is asked to wake them.
+// fastJob makes a fast read: of the lanes that were woken, of those with a
+// backlog, or of all lanes if a poll is due or the relay polls without
+// notifications.
 func (e *engine) fastJob(now time.Time) (readJob, bool) {
 	p := &e.plan
 	if e.hotWaits {
 		e.takeHot()
 	}
-	j := readJob{kind: readFast, limit: e.pageLimit(), verify: e.horizon.setAside()}
+	j := readJob{kind: readFast, limit: e.pageLimit(), verify: e.horizon.hasExcluded()}
 	poll := !now.Before(p.nextPoll)
-	// A lane whose rows are nearly all passed over, because their aggregate is held, is read by itself in large pages: it needs no room,
-	// and the others should not wait for it.
+	// A lane whose rows are nearly all passed over, because their aggregate is
+	// held, is read separately in large pages: it needs no room, and the other
+	// lanes should not wait for it.
 	if l := e.barrenLane(); l != nil {
 		l.wake = false
 		j.limit, j.lanes, j.skip = sweepLimit, []*lane{l}, l.passedOver()
@@ -412,9 +425,10 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 		j.whole = j.whole && l.quiet()
 		j.lanes = append(j.lanes, l)
 	}
-	// A lane that is not known to have a backlog may have one all the same. The lanes share the
-	// room, so that a first read, or one behind a large commit, does not bring a page of every
-	// lane; a lane whose share was not enough has a backlog from then on.
+	// A lane that is not known to have a backlog may have one nevertheless. The
+	// lanes share the room, so that a first read, or a read after a large
+	// commit, does not return a page of every lane; a lane whose share was not
+	// enough has a backlog from then on.
 	if n := len(j.lanes); n > 0 && n*j.limit > room {
 		j.limit = max(room/n, 1)
 	}
@@ -423,7 +437,8 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 		after, from := e.floor(l), e.floor(l)
 		switch {
 		case j.whole:
-			// Nothing is in hand or held: reading from the beginning is as cheap, and finds what committed late too.
+			// No event is in memory or held: reading from the beginning is as
+			// cheap, and finds rows that committed late too.
 			after, from = 0, 0
 		case l.clogged:
 			after = l.read
@@ -446,7 +461,8 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 	return j, len(j.lanes) > 0
 }
 
-// barrenLane returns a lane that is to be read in large pages, every other time; nil if there is none.
+// barrenLane returns a lane that is to be read in large pages, at every other
+// call; nil if there is none.
 func (e *engine) barrenLane() *lane {
 	e.plan.barren = !e.plan.barren
 	if !e.plan.barren {
@@ -460,18 +476,20 @@ func (e *engine) barrenLane() *lane {
 	return nil
 }
 
-// quiet reports whether nothing of a lane is in hand or remembered.
+// quiet reports whether no event of a lane is in memory or remembered.
 func (l *lane) quiet() bool {
 	return len(l.items) == 0 && len(l.aggs) == 0 && len(l.skipped) == 0 && !l.backlog
 }
 
-// sweepLimit is how many rows of a lane one read of a sweep looks at.
+// sweepLimit is the number of rows of a lane that one read of a sweep covers.
 const sweepLimit = 2000
 
-// checkLimit is how many rows of a lane are looked through at once. With more than that, the next sweep finds what is missing.
+// checkLimit is the number of rows of a lane that one check covers. If there
+// are more, the next sweep finds the missing rows.
 const checkLimit = 100_000
 
-// sweepJob makes the next read of a sweep, and begins a new sweep if none is under way.
+// sweepJob makes the next read of a sweep, and begins a new sweep if none is
+// under way.
 func (e *engine) sweepJob(now time.Time) (readJob, bool) {
 	p := &e.plan
 	if !p.sweeping {
@@ -499,7 +517,7 @@ func (e *engine) sweepJob(now time.Time) (readJob, bool) {
 	return j, true
 }
 
-// endSweep says when the next sweep is to begin.
+// endSweep ends a sweep and schedules the next one.
 func (e *engine) endSweep(now time.Time) {
 	p := &e.plan
 	p.sweeping, p.swept = false, nil
@@ -507,10 +525,10 @@ func (e *engine) endSweep(now time.Time) {
 	p.nextSweep = now.Add(pause)
 }
 
-// readRetry is how long to wait after a read that failed.
+// readRetry is the delay after a failed read.
 const readRetry = 250 * time.Millisecond
 
-// finishRead takes what a read has brought.
+// finishRead handles the result of a read.
 func (e *engine) finishRead(r readReply) {
 	if r.err != nil {
 		e.failedRead(r)
@@ -541,14 +559,14 @@ func (e *engine) finishRead(r readReply) {
 	}
 	// Every read from here on begins after these settlements were answered.
 	e.reading = false
-	for i, it := range e.graves {
+	for i, it := range e.settledDuringRead {
 		e.forgetSettled(it)
-		e.graves[i] = nil
+		e.settledDuringRead[i] = nil
 	}
-	e.graves = e.graves[:0]
+	e.settledDuringRead = e.settledDuringRead[:0]
 }
 
-// failedRead lets a read be tried again, soon but not at once.
+// failedRead schedules the retry of a failed read, soon but not at once.
 func (e *engine) failedRead(r readReply) {
 	e.database.Failed(readNames[r.kind], r.err)
 	if r.kind == readFast || r.kind == readHolds || r.kind == readWriters {
@@ -556,7 +574,7 @@ func (e *engine) failedRead(r readReply) {
 	}
 	p := &e.plan
 	later := time.Now().Add(readRetry)
-	e.distrust() // the server may have lost or changed something, or be another one
+	e.distrust() // the server may have lost or changed rows, or be another server
 	switch r.kind {
 	case readFast:
 		for _, l := range r.lanes {

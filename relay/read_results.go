@@ -48,16 +48,18 @@ func (e *engine) finishFast(r readReply) {
 	} else {
 		p.arrived(fresh, now)
 	}
-	e.spare()
+	e.updateSelfPolling()
 	p.nextPoll = now.Add(max(p.interval, firstPoll))
 	if whole && !p.sweeping {
 		p.sweepTook = r.took
 		e.endSweep(now)
-		p.nextSweep = p.nextSweep.Add(p.interval / 2) // the next poll will have done it again by then
+		// The next poll will have covered the rows again by then.
+		p.nextSweep = p.nextSweep.Add(p.interval / 2)
 	}
 }
 
-// finishBarren takes what was picked from a lane whose rows are nearly all passed over.
+// finishBarren takes the rows that were picked from a lane whose rows are
+// nearly all passed over.
 func (e *engine) finishBarren(l *lane, r readReply) {
 	if l.gone || l.draining {
 		return
@@ -70,8 +72,10 @@ func (e *engine) finishBarren(l *lane, r readReply) {
 	for i := range r.sightings {
 		s := &r.sightings[i]
 		if _, skipped := r.skip[s.Aggregate]; skipped {
-			l.aggregate(s.Aggregate).pass(s.Seq) // also if it has been released meanwhile: then it is read again
-		} else if len(rows) > 0 && rows[0].ID == s.ID { // else it is gone
+			// Also if the aggregate was released meanwhile: then the row is
+			// read again.
+			l.aggregate(s.Aggregate).pass(s.Seq)
+		} else if len(rows) > 0 && rows[0].ID == s.ID { // else the row is gone
 			if !e.take(l, &rows[0], r.page.Now) {
 				short = true
 				break
@@ -99,7 +103,8 @@ func (e *engine) finishBarren(l *lane, r readReply) {
 	e.plan.busy()
 }
 
-// overtaken reports whether a transaction that was set aside had ended when these rows had been read: what it wrote comes first.
+// overtaken reports whether an excluded transaction had ended when these rows
+// had been read: the rows of that transaction come first.
 func (e *engine) overtaken(r readReply) bool {
 	from, some := e.horizon.ended(r.writers)
 	if some {
@@ -108,7 +113,8 @@ func (e *engine) overtaken(r readReply) bool {
 	return some
 }
 
-// missing reports whether a lane has rows, in front of those that were read, that are not known; they will be.
+// missing reports whether a lane has unknown rows in front of those that were
+// read, and schedules loading them.
 func (e *engine) missing(l *lane, r readReply) bool {
 	found := false
 	for i := range r.sightings {
@@ -121,20 +127,22 @@ func (e *engine) missing(l *lane, r readReply) bool {
 	return found
 }
 
-// lanePart returns where the rows of a lane are in a page that is ordered by lane.
+// lanePart returns the range of a lane's rows in a page that is ordered by
+// lane.
 func lanePart(rows []store.Row, lane int) (from, to int) {
 	before := func(lane int) int { return sort.Search(len(rows), func(i int) bool { return rows[i].Lane >= lane }) }
 	return before(lane), before(lane + 1)
 }
 
-// finishFastLane takes the rows of one lane. It reports whether any was new.
+// finishFastLane takes the rows of one lane. It reports whether any row was
+// new.
 func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
 	if l.rewound == e.readNo || e.missing(l, r) {
 		l.wake = true
 		return false
 	}
 	if l.impossible(rows) {
-		e.distrust() // nothing is taken before the store has said who writes
+		e.distrust() // nothing is taken before the store has reported open transactions
 		return false
 	}
 	full := len(rows) >= r.limit
@@ -143,7 +151,7 @@ func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
 	for i := range rows {
 		row := &rows[i]
 		if !e.take(l, row, r.page.Now) {
-			short = true // the window is full: this and what follows is read again
+			short = true // the window is full: this row and those after it are read again
 			gap = gap || row.Seq < before
 			break
 		}
@@ -155,7 +163,8 @@ func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
 	}
 	l.backlog = full || short
 	l.barren = full && !short && len(l.items)-known < len(rows)/8
-	// A page full of rows that are known or held says nothing about what follows it: go on from where reading stopped.
+	// A page full of rows that are known or held says nothing about the rows
+	// after it: continue from where reading stopped.
 	l.clogged = full && l.read == before
 	if !l.backlog {
 		l.seenAll()
@@ -167,7 +176,7 @@ func (e *engine) finishFastLane(l *lane, rows []store.Row, r readReply) bool {
 	return l.read > before || len(l.items) > known
 }
 
-// finishDue takes rows put off whose time has come.
+// finishDue takes deferred rows that are due.
 func (e *engine) finishDue(r readReply) {
 	full := len(r.page.Rows) >= r.limit
 	now := time.Now()
@@ -186,7 +195,8 @@ func (e *engine) finishDue(r readReply) {
 		}
 		crowded = crowded || l.unsettled >= e.window || l.items[row.ID] == nil && l.undecided(row.ID, l.lateSuspects, l.lateUnsure)
 		if !e.takeDue(l, row) && full {
-			// It waits for another one, and would fill every page: it may come back later.
+			// The row waits for another row and would fill every page: defer
+			// it.
 			it := e.add(l, row, false)
 			it.late = true
 			if a := l.aggs[store.AggregateOf(&row.Event)]; a != nil && row.Holds {
@@ -209,14 +219,16 @@ func (e *engine) finishDue(r readReply) {
 	}
 }
 
-// behindDelay is how long a row that is due waits behind another one of its aggregate before it is looked at again, unless its turn comes
-// first.
+// behindDelay is how long a due row that waits behind another row of its
+// aggregate is deferred, unless its turn comes first.
 const behindDelay = 5 * time.Second
 
-// recall makes the next rows of an aggregate due again that were deferred behind another one: their turn has come.
+// recall makes the next rows of an aggregate that were deferred behind another
+// row due again: their turn has come.
 func (e *engine) recall(a *aggregate) {
 	l := a.lane
-	for i := range min(len(a.holders), maxQueued, max(e.cfg.BatchSize/2, 1)) { // fewer than fill a page
+	// The limit is less than a page.
+	for i := range min(len(a.holders), maxQueued, max(e.cfg.BatchSize/2, 1)) {
 		h := &a.holders[i]
 		if known := l.items[h.id]; !h.behind || known != nil && known.state != settled {
 			return
@@ -229,7 +241,8 @@ func (e *engine) recall(a *aggregate) {
 	}
 }
 
-// finishFollow takes the rows of an aggregate that had been passed over, in their order.
+// finishFollow takes the rows of an aggregate that had been passed over, in
+// their order.
 func (e *engine) finishFollow(r readReply) {
 	a := r.agg
 	a.following = false
@@ -242,7 +255,8 @@ func (e *engine) finishFollow(r readReply) {
 	}
 	upTo, passedTo := r.cursors[0].UpTo, a.passedTo
 	if a.passed != r.passed {
-		// Meanwhile an event before these was put off, or reading was set back: they would come too early.
+		// Meanwhile an earlier event was deferred, or the read position moved
+		// back: these rows would come too early.
 		e.advance(a)
 		return
 	}
@@ -264,14 +278,15 @@ func (e *engine) finishFollow(r readReply) {
 	if a.passed != 0 {
 		a.passedTo = max(a.passedTo, passedTo)
 	}
-	// take may have forgotten it in between: it is remembered if there is anything to remember.
+	// take may have forgotten the aggregate meanwhile: put it back if it has
+	// state.
 	if known := a.lane.aggs[a.key]; known == nil && (a.passed != 0 || len(a.queue) > 0) {
 		a.lane.aggs[a.key] = a
 	}
 	e.advance(a)
 }
 
-// finishSweep compares what there is with what is known.
+// finishSweep compares the rows in the table with those that are known.
 func (e *engine) finishSweep(r readReply) {
 	p := &e.plan
 	p.sweepTook += r.took
@@ -300,8 +315,9 @@ func (e *engine) finishSweep(r readReply) {
 	}
 }
 
-// known reports whether there is a reason why a row below where reading stopped is still there. A row that waits behind a
-// hold is noted as passed over: it may have committed late, and then no read has noted it before.
+// known reports whether there is a reason why a row below the read position
+// still exists. A row that waits behind a hold is noted as passed over: it may
+// have committed late, and then no read has noted it before.
 func (e *engine) known(l *lane, s *store.RowRef) bool {
 	if l.items[s.ID] != nil {
 		return true
@@ -322,10 +338,11 @@ func (e *engine) known(l *lane, s *store.RowRef) bool {
 func (e *engine) finishLoad(r readReply) {
 	for i := range r.page.Rows {
 		row := &r.page.Rows[i]
-		// Reading may have been set back since the sweep: then the fast read comes by.
+		// The read position may have moved back since the sweep: then the fast
+		// read covers the row.
 		if l := e.lanes.at(row.Lane); l != nil && l.open && !l.draining && row.Seq <= l.read {
 			if !e.take(l, row, r.page.Now) {
-				e.plan.load = nil // the next sweep finds it again; what follows it must not come first
+				e.plan.load = nil // the next sweep finds it again; later rows must not come first
 				break
 			}
 			l.recent.add(row.Seq, row.CreatedAt, r.page.Now)
@@ -336,16 +353,17 @@ func (e *engine) finishLoad(r readReply) {
 	}
 }
 
-// finishUrgent takes rows that have a priority, ahead of the fast read, which will find them
-// known or gone.
+// finishUrgent takes rows that have a priority, ahead of the fast read, which
+// will find them known or gone.
 func (e *engine) finishUrgent(r readReply) {
 	p := &e.plan
 	p.urgentTook, p.looked = r.took, r.page.RowsScanned
 	overtaken := e.overtaken(r)
-	// With a full queue there is room for a few: they are the next ones then.
+	// Even if the queue is full there is room for a few urgent rows, which are
+	// delivered next.
 	room := max(e.cfg.ColdQueue+e.cfg.BatchSize-e.cold.depth, urgentLimit-len(e.cold.urgent))
-	left := make(map[*lane]bool, len(r.lanes))  // rows of it were left in the table
-	waits := make(map[store.Aggregate]struct{}) // so do the next rows of the aggregate
+	left := make(map[*lane]bool, len(r.lanes))  // lanes with rows that were left in the table
+	waits := make(map[store.Aggregate]struct{}) // aggregates whose next rows have to wait
 	for i := range r.page.Rows {
 		row := &r.page.Rows[i]
 		l := e.lanes.at(row.Lane)
@@ -354,7 +372,7 @@ func (e *engine) finishUrgent(r readReply) {
 		}
 		agg := store.AggregateOf(&row.Event)
 		if row.Seq <= l.read {
-			waits[agg] = struct{}{} // it committed late, and the fast read brings it
+			waits[agg] = struct{}{} // it committed late, and the fast read returns it
 			continue
 		}
 		if room <= 0 || l.unsettled >= e.window || l.undecided(row.ID, l.urgentSuspects, l.urgentUnsure) {
@@ -365,7 +383,7 @@ func (e *engine) finishUrgent(r readReply) {
 		switch _, behind := waits[agg]; {
 		case agg.IsZero():
 			suspects := l.suspects
-			l.suspects = 0 // they are not among the first rows, and have places of their own
+			l.suspects = 0 // urgent rows are not among the first rows, and have places of their own
 			e.takeUnordered(l, row, false)
 			l.suspects = suspects
 		case overtaken || l.look || l.rewound == e.readNo || len(p.load) > 0:
@@ -375,9 +393,8 @@ func (e *engine) finishUrgent(r readReply) {
 		}
 		room -= l.unsettled - before
 	}
-	// Only a read that brings no row has seen all of them: a store may leave
-	// rows out, and rows of a short page may have been settled while it was
-	// read.
+	// Only a read that returns no row has seen all of them: a store may leave
+	// rows out, and rows of a short page may have been settled during the read.
 	for _, l := range r.lanes {
 		if from, to := lanePart(r.page.Rows, l.number); from == to && !left[l] && !l.draining {
 			l.urgentSuspects, l.urgentUnsure = 0, false

@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Relay delivers what was committed to an outbox.
+// Relay delivers the events of an outbox to a sink.
 type Relay struct {
 	db      store.Relay
 	sink    Sink
@@ -23,7 +23,8 @@ type Relay struct {
 	running atomic.Bool
 }
 
-// New returns a relay that hands the events of an outbox to a sink. It reports every field of the config that is wrong.
+// New returns a relay that delivers the events of an outbox to a sink. The
+// error names every invalid field of cfg.
 func New(db store.Relay, sink Sink, cfg Config) (*Relay, error) {
 	if db == nil {
 		return nil, errors.New("relay: the store is nil")
@@ -33,22 +34,25 @@ func New(db store.Relay, sink Sink, cfg Config) (*Relay, error) {
 	}
 	cfg, err := cfg.complete()
 	if err != nil {
-		return nil, fmt.Errorf("relay: Config: %w", err)
+		return nil, fmt.Errorf("relay: %w", err)
 	}
 	return &Relay{db: db, sink: sink, cfg: cfg}, nil
 }
 
-var errRunning = errors.New("relay: it is running already")
+var errRunning = errors.New("relay: already running")
 
-// Run delivers events until ctx ends. Then it stops taking new ones, gives those under way Config.DrainTimeout to finish,
-// settles them, gives its lanes back, and returns nil. What did not finish stays pending, and no attempt is spent, if the sink
-// returns within a second after its context has ended.
+// Run delivers events until ctx ends. Then Run stops taking events, waits up to
+// Config.DrainTimeout for deliveries in flight, settles them, releases its
+// lanes, and returns nil. Events whose deliveries did not finish stay pending,
+// and spend no attempt if the sink returns within a second after its context
+// has ended.
 //
-// It returns an error if it cannot begin: the tables are not there, or are newer than this code
-// ([store.ErrNewerTables], unless Config.NewerTables allows it), a relay of another name serves
-// this outbox ([waybill.ErrOtherRelay]), the outbox remembers another sink
-// ([waybill.ErrOtherSink]), or this relay is running already. Later failures of the database are logged, and end when it
-// is back.
+// Run returns an error if the relay cannot start: the tables do not exist, or
+// are newer than this code ([store.ErrNewerTables], unless Config.NewerTables
+// allows it), a relay with another name serves this outbox
+// ([waybill.ErrOtherRelay]), the outbox remembers another sink
+// ([waybill.ErrOtherSink]), or this relay is already running. Run logs later
+// failures of the database and continues when the database is available again.
 func (r *Relay) Run(ctx context.Context) error {
 	if r.running.Swap(true) {
 		return errRunning
@@ -66,8 +70,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	return err
 }
 
-// checkTables refuses tables whose migrations this code does not know, where the store can tell. That the tables cannot be read
-// is for the first heartbeat to say.
+// checkTables rejects tables with migrations that this code does not know, if
+// the store can report them. The first heartbeat reports tables that cannot be
+// read.
 func (r *Relay) checkTables(ctx context.Context) error {
 	m, ok := r.db.(store.Migrator)
 	if !ok {
@@ -79,7 +84,7 @@ func (r *Relay) checkTables(ctx context.Context) error {
 	}
 	newer := store.Newer(all)
 	if newer != nil && r.cfg.NewerTables {
-		r.cfg.Logger.Warn("waybill: the relay starts on tables that are newer than it is", slog.String("error", newer.Error()))
+		r.cfg.Logger.Warn("waybill: the tables are newer than this relay", slog.String("error", newer.Error()))
 		return nil
 	}
 	if newer != nil {
@@ -88,7 +93,8 @@ func (r *Relay) checkTables(ctx context.Context) error {
 	return nil
 }
 
-// minWindow is the least number of events of a lane that may be in hand.
+// minWindow is the minimum of the number of events of a lane that may be in
+// memory.
 const minWindow = 128
 
 func newEngine(db store.Relay, sink Sink, cfg Config) *engine {
@@ -116,8 +122,9 @@ func newEngine(db store.Relay, sink Sink, cfg Config) *engine {
 	return e
 }
 
-// start starts the goroutines of an engine; stop ends them. A worker whose sink does not return is left behind: there is no
-// way to stop it, and its result will be refused.
+// start starts the goroutines of an engine; stop ends them. A worker whose sink
+// does not return is abandoned: it cannot be stopped, and its result will be
+// rejected.
 func (e *engine) start(ctx context.Context) (stop func()) {
 	var group, workers sync.WaitGroup
 	group.Go(e.reader)
@@ -126,12 +133,12 @@ func (e *engine) start(ctx context.Context) (stop func()) {
 	for range e.cfg.Workers {
 		workers.Go(e.work)
 	}
-	sides, endSides := context.WithCancel(ctx)
-	e.startBackground(sides, &group)
-	deaf := e.db.Local().Listen(e.commits.offer)
+	background, endBackground := context.WithCancel(ctx)
+	e.startBackground(background, &group)
+	unsubscribe := e.db.Local().Listen(e.commits.offer)
 	return func() {
-		deaf()
-		endSides()
+		unsubscribe()
+		endBackground()
 		e.endIO()
 		e.endLease(errDrain)
 		e.timer.Stop()
@@ -146,19 +153,21 @@ func (e *engine) start(ctx context.Context) (stop func()) {
 		select {
 		case <-ended:
 		case <-time.After(workerTime):
-			e.log.Error("waybill: a sink does not return; its goroutine is left behind")
+			e.log.Error("waybill: the sink did not return; its goroutine is abandoned")
 		}
 	}
 }
 
-// purgeDelay is how long a relay that starts leaves the database to its deliveries.
+// purgeDelay is how long purging waits after the start, so that deliveries come
+// first.
 const purgeDelay = 10 * time.Second
 
 // workerTime is how long a sink whose context has ended may take to return.
 const workerTime = time.Second
 
-// sides starts what goes on beside the flow: wake-ups from other processes, and deleting what need not be kept. Every node
-// does the latter; that is harmless, and the oldest rows are gone after the first.
+// startBackground starts the background work: wake-ups from other processes,
+// and purging. Every node purges, which is harmless: the first purge deletes
+// the rows, and the others find none.
 func (e *engine) startBackground(ctx context.Context, group *sync.WaitGroup) {
 	if k, ok := e.db.(store.Maintainer); ok && e.cfg.PurgeInterval > 0 {
 		p := retention.Policy{KeepHistory: e.cfg.HistoryRetention, KeepDead: e.cfg.DeadRetention, Batch: e.cfg.PurgeBatchSize}

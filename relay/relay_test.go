@@ -59,7 +59,7 @@ func event(aggregate string, n int) waybill.Event {
 	return ev
 }
 
-// start runs a relay until stop is called, which returns what Run did.
+// start runs a relay until stop is called; stop returns Run's error.
 func (f *fixture) start(sink relay.Sink, cfg relay.Config) (stop func() error) {
 	f.Helper()
 	if cfg.Logger == nil {
@@ -88,7 +88,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// collector is a sink that remembers.
+// collector is a sink that records deliveries.
 type collector struct {
 	mu   sync.Mutex
 	got  []waybill.Delivery
@@ -123,7 +123,7 @@ func await(t testing.TB, what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("waited in vain: %s", what)
+			t.Fatalf("timed out waiting for: %s", what)
 		}
 	}
 }
@@ -185,15 +185,16 @@ func TestRetriesAndHolds(t *testing.T) {
 	}
 }
 
-// TestSparedEventsAreDelivered: writers who commit much are not listened to, and nothing waits for a poll because of it, neither then nor afterwards.
-func TestSparedEventsAreDelivered(t *testing.T) {
+// TestSelfPolledEventsAreDelivered: at high rates writers announce nothing, and
+// no event waits for a poll because of it, neither then nor afterwards.
+func TestSelfPolledEventsAreDelivered(t *testing.T) {
 	f := newFixture(t)
 	c := &collector{}
 	f.start(c.sink(), relay.Config{PollInterval: time.Hour, SweepInterval: time.Hour})
 	hub, none := f.db.Local(), waybill.Event{}
 	written := 0
 	for range 3 {
-		await(t, "writers are not listened to", func() bool {
+		await(t, "writers announce nothing", func() bool {
 			var evs []waybill.Event
 			for i := range 50 {
 				evs = append(evs, event("a"+strconv.Itoa(i), written), event("", written))
@@ -203,7 +204,7 @@ func TestSparedEventsAreDelivered(t *testing.T) {
 			return !hub.NeedsPublish(&none, 0)
 		})
 		await(t, "all are delivered", func() bool { return c.count() == written })
-		await(t, "writers are listened to", func() bool { return hub.NeedsPublish(&none, 0) })
+		await(t, "writers announce their commits", func() bool { return hub.NeedsPublish(&none, 0) })
 		f.write(event("", written))
 		written++
 		await(t, "it is delivered", func() bool { return c.count() == written })

@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// outcome is what became of an item, to be settled.
+// outcome is the outcome of an item, to be settled.
 type outcome struct {
 	it    *item
 	kind  kind
@@ -24,7 +24,7 @@ const (
 	kindDone kind = iota
 	kindRetry
 	kindDead
-	kindCount // the attempt of a suspect, before it is delivered
+	kindCount // the attempt of a suspect, before the delivery
 )
 
 // pending are the outcomes that wait for the next settlement.
@@ -36,22 +36,26 @@ type pending struct {
 	notUntil time.Time
 }
 
-// outcome notes what became of an item that is not with a worker.
+// outcome queues the outcome of an item that is not with a worker.
 func (e *engine) outcome(o outcome) {
 	o.it.state = finished
 	o.it.lane.busy++
 	if o.kind != kindCount {
-		e.unprobe(o.it) // one that is given up without a delivery has no result: another event probes
+		// An event that is dead without a delivery has no result: another event
+		// probes its destination.
+		e.unprobe(o.it)
 	}
 	if len(e.pending.list) == 0 {
 		e.pending.since = time.Now()
 	}
-	// A dead letter keeps its aggregate waiting, and a suspect all other suspects.
+	// A dead letter keeps its aggregate waiting, and a suspect all other
+	// suspects.
 	e.pending.urgent = e.pending.urgent || o.kind == kindDead || o.kind == kindCount || o.it.suspect
 	e.pending.list = append(e.pending.list, o)
 }
 
-// flushAt returns when the next settlement is to be sent; the zero time if there is nothing to settle.
+// flushAt returns when the next settlement is to be sent; the zero time if
+// there is nothing to settle.
 func (p *pending) flushAt(e *engine) time.Time {
 	if len(p.list) == 0 {
 		return time.Time{}
@@ -66,7 +70,7 @@ func (p *pending) flushAt(e *engine) time.Time {
 	return at
 }
 
-// settleJob is a settlement, and what it is made of.
+// settleJob is a settlement, with the outcomes and lanes that it covers.
 type settleJob struct {
 	settlement store.Settlement
 	outcomes   []outcome
@@ -116,7 +120,8 @@ func (e *engine) settle(now time.Time) {
 	if len(j.outcomes) == 0 {
 		return
 	}
-	// Detached from cancellation; a settlement that takes longer than the lease will be refused anyway.
+	// The settlement is detached from cancellation; one that takes longer than
+	// the lease will be rejected anyway.
 	j.until = now.Add(e.cfg.Lease)
 	e.settling = true
 	e.settles <- j
@@ -139,7 +144,7 @@ func (j *settleJob) add(o outcome) {
 	j.outcomes = append(j.outcomes, o)
 }
 
-// settler runs settlements until there are no more.
+// settler runs settlements until the channel is closed.
 func (e *engine) settler() {
 	for j := range e.settles {
 		ctx, cancel := context.WithDeadline(context.Background(), j.until)
@@ -147,7 +152,9 @@ func (e *engine) settler() {
 		settled, err := e.db.Settle(ctx, j.settlement)
 		cancel()
 		took := time.Since(began)
-		if e.observe.Settled != nil { // here, and not where the answer is taken: when Run ends nobody takes it
+		// The hook is called here, because the answer of the last settlement is
+		// not handled when Run ends.
+		if e.observe.Settled != nil {
 			e.observe.Settled(len(j.outcomes), took, err)
 		}
 		e.answers <- settleReply{settleJob: j, settled: settled, took: took, err: err}
@@ -159,13 +166,14 @@ const (
 	settleRetryMax = 2 * time.Second
 )
 
-// finishSettle takes the answer to a settlement.
+// finishSettle handles the answer to a settlement.
 func (e *engine) finishSettle(r settleReply) {
 	e.settling = false
 	p := &e.pending
 	if r.err != nil {
-		// What was delivered stays delivered: only the settlement is tried again, for as long as the lanes are ours. If it
-		// was done and only the answer got lost, the rows are gone, which is not an error.
+		// Delivered events stay delivered: only the settlement is retried, for
+		// as long as the relay owns the lanes. If the settlement succeeded and
+		// only the answer was lost, the rows are gone, which is not an error.
 		p.list = append(r.outcomes, p.list...)
 		p.failures++
 		p.notUntil = time.Now().Add(min(settleRetry<<min(p.failures, 10), settleRetryMax))
@@ -178,13 +186,13 @@ func (e *engine) finishSettle(r settleReply) {
 	e.plan.writes.add(r.took)
 	for _, l := range r.lanes {
 		if !slices.Contains(r.settled.Held, l.number) && !l.gone {
-			e.log.Warn("waybill: lane was lost: another node has it", slog.Int("lane", l.number), slog.Int64("epoch", l.lease.Epoch))
+			e.log.Warn("waybill: lane was lost: another node owns it", slog.Int("lane", l.number), slog.Int64("epoch", l.lease.Epoch))
 			e.lose(l)
 		}
 	}
 	for _, o := range r.outcomes {
 		if o.kind == kindCount && !o.it.lane.gone && !slices.Contains(r.settled.Moved, o.it.id()) {
-			// An operator has discarded it: it must not be delivered.
+			// An operator has discarded the event: it must not be delivered.
 			e.forgetDiscarded(o.it)
 			continue
 		}
@@ -193,7 +201,7 @@ func (e *engine) finishSettle(r settleReply) {
 	e.chainSettle()
 }
 
-// vanished forgets a suspect whose row is gone.
+// forgetDiscarded forgets a suspect whose row is gone.
 func (e *engine) forgetDiscarded(it *item) {
 	a := it.agg
 	if a != nil {
@@ -207,8 +215,8 @@ func (e *engine) forgetDiscarded(it *item) {
 	}
 }
 
-// chainSettle is called when a settlement has been answered: what has gathered meanwhile has waited long enough if it is
-// much.
+// chainSettle is called when a settlement has been answered: if many outcomes
+// are pending by then, they are settled at once.
 func (e *engine) chainSettle() {
 	if len(e.pending.list) >= e.cfg.BatchSize/4 {
 		e.pending.since = time.Time{}
@@ -230,7 +238,7 @@ func (e *engine) settledOutcome(o outcome) {
 		case it.lane.draining:
 			e.uncount(it)
 		case a != nil && a.heldBefore(it.row.Seq):
-			a.lateWaiting = true // another one has come to stand in front of it: it is read again after that one
+			a.lateWaiting = true // another event now comes first: this one is read again after it
 			e.uncount(it)
 			e.advance(a)
 		}
@@ -253,23 +261,23 @@ func (e *engine) settledOutcome(o outcome) {
 	}
 }
 
-// settledItem lets an item go, as soon as no read can bring its row back.
+// settledItem releases an item as soon as no read can return its row.
 func (e *engine) settledItem(it *item) {
 	it.state = settled
 	it.lane.cleared(it)
 	it.lane.busy--
 	it.lane.unsettled--
-	if it.agg == nil && !it.heard && !e.selfPolling && it.row.Seq > 0 {
+	if it.agg == nil && !it.announced && !e.selfPolling && it.row.Seq > 0 {
 		e.past.add(it.id())
 	}
 	if e.reading {
-		e.graves = append(e.graves, it)
+		e.settledDuringRead = append(e.settledDuringRead, it)
 		return
 	}
 	e.forgetSettled(it)
 }
 
-// bury forgets a settled item.
+// forgetSettled forgets a settled item.
 func (e *engine) forgetSettled(it *item) {
 	if it.lane.items[it.id()] == it {
 		delete(it.lane.items, it.id())

@@ -10,41 +10,52 @@ import (
 	"github.com/waybillhq/waybill/internal/panics"
 )
 
-// Sink is where events go.
+// Sink receives events from the relay.
 //
-// Deliver hands over a batch and returns one result per delivery, in the same order: nil for one that has arrived, an error
-// otherwise; see [waybill.Classify] for what errors mean. A slice of another length settles nothing. It is called from
-// several goroutines. Two events of one aggregate are never in the same batch, nor in two calls at a time, unless the sink
-// is an [OrderedSink]. The context ends when the relay's lease does, or when the relay has waited long enough for its end;
-// what a sink returns then is not held against the events. A sink must not keep the batch.
+// Deliver hands over a batch and returns one result per delivery, in the same
+// order: nil for a delivered event, an error otherwise. [waybill.Classify]
+// defines what errors mean. If the number of results is wrong, the relay
+// settles no event of the batch. Deliver is called from several goroutines. Two
+// events of one aggregate are never in the same batch, nor in two concurrent
+// calls, unless the sink is an [OrderedSink]. The context ends when the relay's
+// lease ends, or when DrainTimeout has passed after the relay was stopped; an
+// error that the sink returns after that spends no attempt. A sink must not
+// retain the batch.
 type Sink interface {
 	Deliver(ctx context.Context, batch []waybill.Delivery) []error
 }
 
-// OrderedSink is a sink that may get several events of one aggregate in one batch, in their order: when one of them fails
-// it does not deliver the following ones of that aggregate. Whatever it returns for those is not looked at.
+// OrderedSink is a sink that accepts several events of one aggregate in one
+// batch, in their order. When one of them fails, the sink does not deliver the
+// following events of that aggregate. The relay ignores the sink's results for
+// those events.
 type OrderedSink interface {
 	Sink
 	StopsAtFailure()
 }
 
-// SerialSink is a sink that works through a batch one event after another. It gets batches only as large as keeps all
-// workers busy.
+// SerialSink is a sink that delivers the events of a batch one after another.
+// The relay sizes its batches so that all workers stay busy.
 type SerialSink interface {
 	Sink
 	Serial()
 }
 
-// DestinationSink is a sink with several destinations, each of which may be down by itself: when a delivery fails with
-// [waybill.Unavailable], events of the same destination wait, and no others. A sink that does not say has one.
+// DestinationSink is a sink with several destinations, each of which can be
+// unavailable independently: when a delivery fails with [waybill.Unavailable],
+// the events of the same destination wait, and no others. A sink that is not a
+// DestinationSink has one destination.
 type DestinationSink interface {
 	Sink
-	// Destination names where an event goes. It is called often, from one goroutine, and must not block.
+	// Destination names the destination of an event. It is called often, from
+	// one goroutine, and must not block.
 	Destination(ev *waybill.Event) string
 }
 
-// SinkFunc is a sink that takes one event at a time. In its context [waybill.DeliveryFrom] finds the delivery, and events
-// that are written take their origin from it. A panic is a failed attempt of that event.
+// SinkFunc is a sink that receives one event at a time. [waybill.DeliveryFrom]
+// returns the delivery from the context of the call, and events written with
+// that context take their origin from it. A panic is a failed attempt of that
+// event.
 type SinkFunc func(ctx context.Context, d waybill.Delivery) error
 
 // Deliver implements [Sink].
@@ -71,16 +82,17 @@ func (f SinkFunc) one(ctx context.Context, d waybill.Delivery) (err error) {
 	return f(waybill.ContextWithDelivery(ctx, d), d)
 }
 
-// Route hands every event to the sink that pick chooses for it. pick is called more than once per event and must give the
-// same answer; an event for which it returns nil is dead. Each of the sinks is a destination of its own, or several if it
-// says so.
+// Route delivers every event to the sink that pick selects. Pick is called more
+// than once per event and must return the same sink each time; an event for
+// which pick returns nil becomes a dead letter. Each sink is a destination of
+// its own, or several if it is a [DestinationSink].
 func Route(pick func(waybill.Event) Sink) Sink {
 	return &route{pick: pick, names: make(map[any]string)}
 }
 
 type route struct {
 	pick  func(waybill.Event) Sink
-	names map[any]string // guarded by the one goroutine that calls Destination
+	names map[any]string // used only by the goroutine that calls Destination
 }
 
 func (r *route) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
@@ -93,7 +105,7 @@ func (r *route) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 			errs[i] = waybill.Permanent(fmt.Errorf("no route: %w", waybill.ErrNoHandler))
 			continue
 		}
-		var key any = i // two functions may share their code and not be the same
+		var key any = i // two different functions may share their code
 		if reflect.ValueOf(s).Comparable() {
 			key = s
 		}
@@ -119,15 +131,15 @@ func (r *route) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return errs
 }
 
-// part is what one sink gets of a batch.
+// part is the part of a batch that one sink receives.
 type part struct {
 	sink  Sink
 	index []int
 	batch []waybill.Delivery
 }
 
-// Serial implements [SerialSink]: what a route leads to is not known beforehand, and one slow sink must not keep a large
-// batch of the others waiting.
+// Serial implements [SerialSink]: the sinks of a route are not known in
+// advance, and one slow sink must not delay a large batch of the others.
 func (*route) Serial() {}
 
 // Destination implements [DestinationSink].
@@ -148,8 +160,9 @@ func (r *route) Destination(ev *waybill.Event) string {
 	return name
 }
 
-// identity returns what tells destinations apart: the sink itself where it can be compared; for a function, its code, which
-// is good enough for saying what is down.
+// identity returns a value that distinguishes destinations: the sink itself if
+// it is comparable; for a function, its code pointer, which is good enough to
+// name an unavailable destination.
 func identity(s Sink) any {
 	v := reflect.ValueOf(s)
 	if v.Comparable() {
@@ -161,7 +174,8 @@ func identity(s Sink) any {
 	return v.Type()
 }
 
-// safely calls a sink and turns its panic into a failed attempt of the whole batch.
+// safely calls a sink and turns a panic into a failed attempt of the whole
+// batch.
 func safely(ctx context.Context, s Sink, batch []waybill.Delivery) (results []error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -9,9 +9,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// suspects are events that an owner which died may have had in hand: one of them may be what it died of. They go one at a
-// time: the attempt is counted, durably, then the event is delivered and settled. So one that kills its process ends dead,
-// and its neighbours do not.
+// suspects are events that may have been in flight on a crashed owner: one of
+// them may have caused the crash. They are delivered one at a time: the attempt
+// is counted, durably, then the event is delivered and settled. So an event
+// that kills its process becomes a dead letter, and its neighbors do not.
 type suspects struct {
 	list    []*item
 	current *item
@@ -28,8 +29,10 @@ func (s *suspects) has(it *item) bool {
 	return it.suspect && (s.current == it || slices.Contains(s.list, it))
 }
 
-// next takes out the one whose turn it is: one that probes its destination; else, of those with the fewest attempts, the first. A process may end for another
-// reason right after it has counted, and that must not hit the same event again and again.
+// next removes and returns the next suspect: one that probes its destination;
+// otherwise the first of those with the fewest attempts. A process may end for
+// another reason right after it has counted an attempt, and that must not hit
+// the same event every time.
 func (s *suspects) next() *item {
 	at := 0
 	for i, it := range s.list {
@@ -63,7 +66,8 @@ func (s *suspects) settled(it *item) {
 	}
 }
 
-// again lets the current one be sent again: its delivery did not happen.
+// again lets the current suspect be delivered again: its delivery did not
+// happen.
 func (s *suspects) again(it *item) {
 	if s.current == it {
 		s.end(nil)
@@ -79,9 +83,9 @@ func (s *suspects) end(cause error) {
 	}
 }
 
-var errCrashed = errors.New("its last attempt did not return: the process ended while it was being delivered")
+var errCrashed = errors.New("the last attempt did not return: the process ended during the delivery")
 
-// nextSuspect moves the one whose turn it is one step on.
+// nextSuspect moves the current suspect one step forward.
 func (e *engine) nextSuspect() {
 	s := &e.suspects
 	for s.current == nil && len(s.list) > 0 {
@@ -115,7 +119,8 @@ func (e *engine) nextSuspect() {
 	e.send(j)
 }
 
-// crashReason is why an event is dead whose attempts were used up by a process that ended.
+// crashReason is the error of an event whose last attempt was used up by a
+// process that ended.
 func (e *engine) crashReason(it *item) error {
 	if it.row.LastError != "" {
 		return errors.New(it.row.LastError + "; " + errCrashed.Error())
@@ -123,7 +128,8 @@ func (e *engine) crashReason(it *item) error {
 	return errCrashed
 }
 
-// countedSuspect notes that the attempt is on disk. The row is in delayed now, and holds its aggregate.
+// countedSuspect notes that the attempt is on disk. The row is in delayed now,
+// and holds its aggregate.
 func (e *engine) countedSuspect(it *item) {
 	it.row.Attempts, it.counted, it.late = it.attempts, true, true
 	if it.agg != nil {
@@ -134,11 +140,11 @@ func (e *engine) countedSuspect(it *item) {
 	e.suspects.counted = true
 }
 
-// maxWary bounds how many suspects a lane remembers that are not in memory.
+// maxWary limits how many suspects that are not in memory a lane remembers.
 const maxWary = 10_000
 
-// suspect decides whether a row that is taken may be what an owner died of. left is how many of its kind may be, besides those that are
-// known to be.
+// suspect decides whether a row that is taken may have crashed an owner. left
+// is how many rows of its kind may have, besides the known suspects.
 func (l *lane) suspect(it *item, left *int) {
 	if _, known := l.wary[it.id()]; known {
 		delete(l.wary, it.id())
@@ -152,7 +158,7 @@ func (l *lane) suspect(it *item, left *int) {
 	}
 }
 
-// places returns where the places of suspects are counted that a row may take. One with a
+// places returns the counter of suspect places that a row uses. A row with a
 // priority may have been taken ahead of the others.
 func (l *lane) places(row *store.Row) *int {
 	if l.suspects == 0 && row.Event.Priority > 0 {
@@ -161,7 +167,8 @@ func (l *lane) places(row *store.Row) *int {
 	return &l.suspects
 }
 
-// undecided reports whether a row has to wait: it is none of the suspects, and becomes one if one of those gives its place back.
+// undecided reports whether a row has to wait: it is not a suspect, but becomes
+// one if a suspect gives its place back.
 func (l *lane) undecided(id waybill.ID, left int, unsure bool) bool {
 	if !unsure || left > 0 || l.placed == 0 {
 		return false
@@ -170,15 +177,17 @@ func (l *lane) undecided(id waybill.ID, left int, unsure bool) bool {
 	return !known
 }
 
-// remember keeps an event suspect that leaves memory before a delivery of it came to an end.
+// remember keeps an event suspect that leaves memory before a delivery of it
+// has ended.
 func (l *lane) remember(it *item) {
 	if it.suspect && l.wary != nil && len(l.wary) < maxWary {
 		l.wary[it.id()] = struct{}{}
 	}
 }
 
-// passWary keeps a row suspect that is passed over because its destination is down. The owner that died had no more rows of one
-// destination than its window.
+// passWary keeps a row suspect that is passed over because its destination is
+// unavailable. The crashed owner had no more rows of one destination than its
+// window.
 func (l *lane) passWary(dest string, id waybill.ID, left int) {
 	if left > 0 && l.waryOf[dest] < l.lease.Window && len(l.wary) < maxWary {
 		if _, known := l.wary[id]; !known {
@@ -188,7 +197,7 @@ func (l *lane) passWary(dest string, id waybill.ID, left int) {
 	}
 }
 
-// cleared ends the wait of others for a suspect's place.
+// cleared lets rows that waited for a suspect's place continue.
 func (l *lane) cleared(it *item) {
 	if it.place != nil {
 		it.place = nil
@@ -196,7 +205,8 @@ func (l *lane) cleared(it *item) {
 	}
 }
 
-// giveBack lets another row be suspect in place of one that the owner which died cannot have delivered: it waits for something.
+// giveBack gives the place of a suspect to another row: the crashed owner
+// cannot have delivered an event that waits.
 func (l *lane) giveBack(it *item) {
 	if left := it.place; left != nil {
 		l.cleared(it)
@@ -206,13 +216,15 @@ func (l *lane) giveBack(it *item) {
 	}
 }
 
-// seenAll notes that all has been seen that the last owner can have had in flight of what is ready.
+// seenAll notes that all ready rows that the last owner can have had in flight
+// have been seen.
 func (l *lane) seenAll() {
 	l.suspects, l.unsure = 0, false
 	l.urgentSuspects, l.urgentUnsure = 0, false
 }
 
-// uncount takes the attempt back of a suspect whose delivery did not happen, or was cut off by this relay.
+// uncount takes back the attempt of a suspect whose delivery did not happen, or
+// was canceled by this relay.
 func (e *engine) uncount(it *item) {
 	it.attempts = it.row.Attempts - 1
 	if it.agg != nil {

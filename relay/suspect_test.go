@@ -9,7 +9,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestReleaseInGoodOrder: a lane is left in good order when nothing is under way, and nothing is left that an owner who died may have had in hand.
+// TestReleaseInGoodOrder: a lane is released in good order when no delivery is
+// in flight, and no suspect of a crashed owner is left.
 func TestReleaseInGoodOrder(t *testing.T) {
 	now := time.Now()
 	for _, c := range []struct {
@@ -17,12 +18,12 @@ func TestReleaseInGoodOrder(t *testing.T) {
 		change       func(*lane)
 		clean, dirty bool
 	}{
-		{"nothing is under way", func(*lane) {}, true, false},
-		{"something is under way", func(l *lane) { l.busy = 1 }, false, false},
-		{"something has been under way for too long", func(l *lane) { l.busy, l.drainBy = 1, now }, false, true},
-		{"rows may be what the last owner died of", func(l *lane) { l.suspects = 1 }, false, true},
-		{"rows that were put off may be", func(l *lane) { l.lateSuspects = 1 }, false, true},
-		{"they may be, and something is under way", func(l *lane) { l.busy, l.suspects = 1, 1 }, false, false},
+		{"no delivery is in flight", func(*lane) {}, true, false},
+		{"a delivery is in flight", func(l *lane) { l.busy = 1 }, false, false},
+		{"the drain has timed out", func(l *lane) { l.busy, l.drainBy = 1, now }, false, true},
+		{"ready rows are suspect", func(l *lane) { l.suspects = 1 }, false, true},
+		{"deferred rows are suspect", func(l *lane) { l.lateSuspects = 1 }, false, true},
+		{"ready rows are suspect, and a delivery is in flight", func(l *lane) { l.busy, l.suspects = 1, 1 }, false, false},
 	} {
 		e := &engine{db: &hubOnly{}}
 		l := newLane(store.Lease{Lane: 3})
@@ -39,7 +40,8 @@ func TestReleaseInGoodOrder(t *testing.T) {
 	}
 }
 
-// TestDueWhileDraining: what a read of rows put off brings for a lane that is being handed over is not taken, and stays suspect.
+// TestDueWhileDraining: deferred rows that a read returns for a lane that is
+// being handed over are not taken, and stay suspect.
 func TestDueWhileDraining(t *testing.T) {
 	e := &engine{db: &hubOnly{}}
 	var lanes []*lane
@@ -56,7 +58,8 @@ func TestDueWhileDraining(t *testing.T) {
 	}
 }
 
-// TestPassAllDuringACount: an aggregate whose destination is down leaves memory, but for the event whose attempt is being counted.
+// TestPassAllDuringACount: an aggregate whose destination is unavailable leaves
+// memory, except for the event whose attempt is being counted.
 func TestPassAllDuringACount(t *testing.T) {
 	e := &engine{db: &hubOnly{}}
 	l := newLane(store.Lease{Lane: 1, Unclean: true, Window: 5})
@@ -70,11 +73,12 @@ func TestPassAllDuringACount(t *testing.T) {
 	counted.state = finished
 	e.passAll(a)
 	if !slices.Equal(a.queue, []*item{counted}) || counted.state != finished || a.passed != 2 || l.unsettled != 1 {
-		t.Errorf("%d are left, the first is %v, passed from %d on, %d in hand", len(a.queue), counted.state, a.passed, l.unsettled)
+		t.Errorf("%d are left, the first is %v, passed from %d on, %d in memory", len(a.queue), counted.state, a.passed, l.unsettled)
 	}
 }
 
-// TestSuspectsTakeTurns: whoever was counted, and perhaps never delivered, comes behind those that were not.
+// TestSuspectsTakeTurns: a suspect that was counted, and perhaps never
+// delivered, comes behind those that were not.
 func TestSuspectsTakeTurns(t *testing.T) {
 	var s suspects
 	for i, attempts := range []int{2, 0, 1, 0, 2} {
@@ -89,8 +93,10 @@ func TestSuspectsTakeTurns(t *testing.T) {
 	}
 }
 
-// TestSuspectsGiveTheirPlaceBack: of a lane that an owner left without a word, as many rows are suspect as it can have had in flight. One that
-// waits for a destination that is down gives its place to the next row, which is not taken before that is decided; and it stays suspect itself.
+// TestSuspectsGiveTheirPlaceBack: in a lane of a crashed owner, as many rows
+// are suspect as that owner can have had in flight. A row that waits for an
+// unavailable destination gives its place to the next row, which is not taken
+// before that is decided; and the row stays suspect itself.
 func TestSuspectsGiveTheirPlaceBack(t *testing.T) {
 	l := newLane(store.Lease{Lane: 1, Unclean: true, Window: 2})
 	row := func() *item {
@@ -125,6 +131,6 @@ func TestSuspectsGiveTheirPlaceBack(t *testing.T) {
 	last.seenAll()
 	last.giveBack(it)
 	if last.suspects != 0 || last.undecided(next, last.suspects, last.unsure) {
-		t.Error("a place is given back though nothing is left to read")
+		t.Error("a place is given back although nothing is left to read")
 	}
 }

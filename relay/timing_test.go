@@ -19,8 +19,9 @@ import (
 // handOver is how long an event that is due may take to be read and delivered.
 const handOver = 100 * time.Millisecond
 
-// TestRetriesBackOff: the delay after the nth failure is 200 ms, 400 ms, ... 60 s, spread by a factor between 0.5 and 1.5: of an event that fails, and of the
-// probes of a destination that is down.
+// TestRetriesBackOff: the delay after the nth failure is 200 ms, 400 ms, ... 60
+// s, spread by a factor between 0.5 and 1.5, for failed events and for probes
+// of an unavailable destination.
 func TestRetriesBackOff(t *testing.T) {
 	for name, err := range map[string]error{"retry": errors.New("boom"), "probe": waybill.Unavailable(errors.New("boom"))} {
 		t.Run(name, func(t *testing.T) {
@@ -40,20 +41,21 @@ func TestRetriesBackOff(t *testing.T) {
 				if len(at) < 14 {
 					t.Fatalf("%d attempts", len(at))
 				}
-				usual := 200 * time.Millisecond
+				want := 200 * time.Millisecond
 				for n := 1; n < 14; n++ {
 					delay := at[n].Sub(at[n-1])
-					if least, most := usual/2, min(usual*3/2, time.Minute)+handOver; delay < least || delay > most {
+					if least, most := want/2, min(want*3/2, time.Minute)+handOver; delay < least || delay > most {
 						t.Errorf("the delay after failure %d is %v, want %v to %v", n, delay, least, most)
 					}
-					usual = min(2*usual, time.Minute)
+					want = min(2*want, time.Minute)
 				}
 			})
 		})
 	}
 }
 
-// TestUnknownGraceEnds: an event without a handler waits for as long as Config.UnknownGrace says, and is dead then.
+// TestUnknownGraceEnds: an event without a handler waits for
+// Config.UnknownGrace, and then becomes a dead letter.
 func TestUnknownGraceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -80,7 +82,8 @@ func TestUnknownGraceEnds(t *testing.T) {
 	})
 }
 
-// TestPollIntervalIsObeyed: an idle relay reads new rows once per interval, and those put off every second one.
+// TestPollIntervalIsObeyed: an idle relay reads new rows once per interval, and
+// deferred rows once per two intervals.
 func TestPollIntervalIsObeyed(t *testing.T) {
 	for _, interval := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 10 * time.Second} {
 		t.Run(interval.String(), func(t *testing.T) {

@@ -7,9 +7,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestUrgentReadBeginsAtTheHorizon: a transaction drew seq 41 early and commits after the relay has
-// read up to 100. An urgent event of the same aggregate behind the backlog must not be read ahead of
-// it, so the read for urgent events begins where the fast read does.
+// TestUrgentReadBeginsAtTheHorizon: a transaction drew seq 41 early and commits
+// after the relay has read up to 100. An urgent event of the same aggregate
+// behind the backlog must not be taken before the event with seq 41, so the
+// read of urgent events begins where the fast read does.
 func TestUrgentReadBeginsAtTheHorizon(t *testing.T) {
 	l := newLane(store.Lease{Lane: 3})
 	l.open, l.backlog, l.read, l.floor = true, true, 100, 40

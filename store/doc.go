@@ -1,12 +1,15 @@
-// Package store names the roles that a database plays for Waybill, as small interfaces, and holds the process-local
-// [Hub] at which writers and relays of one process meet. It has no logic of its own beyond the rules of the table
-// layout that every store must share ([LaneOf], [EncodeHeaders], [DecodeHeaders], [CutError],
+// Package store defines the roles that a database plays for Waybill, as small
+// interfaces, and the process-local [Hub] that connects the writers and relays
+// of one process. It also holds the rules of the table layout that every store
+// shares ([LaneOf], [EncodeHeaders], [DecodeHeaders], [CutError],
 // [HistoryReaches]).
 //
-// Roles that touch the caller's transaction are generic over its type T (pgx.Tx, *sql.Tx); what happens after the
-// commit is plain. A store satisfies the roles it can play; callers take one role each. Package storetest has the
-// suite that every store passes.
+// Roles that use the caller's transaction are generic over its type T (pgx.Tx,
+// *sql.Tx); roles after the commit are not generic. A store implements the
+// roles that it supports; callers accept one role each. Package storetest is
+// the conformance suite for stores.
 //
-// What holds for every method here, unless it says otherwise: it may be called concurrently; it does not keep the
-// slices it is handed, nor touch them after it returned; it blocks no longer than its context allows; it does not retry.
+// Unless its documentation states otherwise, every method may be called
+// concurrently, does not retain or change the slices that it receives, blocks
+// no longer than its context allows, and does not retry.
 package store

@@ -15,25 +15,26 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-func TestHubTellsEveryListenerUntilItStops(t *testing.T) {
+func TestHubCallsEveryListenerUntilItStops(t *testing.T) {
 	var hub store.Hub
-	hub.Wake() // nobody listens: nothing happens
+	hub.Wake() // no listener: no effect
 	var one, two []int
 	stopOne := hub.Listen(func(c store.Commit) { one = append(one, len(c.Entries)) })
 	stopTwo := hub.Listen(func(c store.Commit) { two = append(two, len(c.Entries)) })
 	hub.Publish(store.Commit{Entries: make([]store.Entry, 2), Checked: true})
 	hub.Wake()
 	stopOne()
-	stopOne() // twice is harmless
+	stopOne() // a second call has no effect
 	hub.Publish(store.Commit{Entries: make([]store.Entry, 1)})
 	stopTwo()
 	hub.Wake()
 	if !slices.Equal(one, []int{2, 0}) || !slices.Equal(two, []int{2, 0, 1}) {
-		t.Errorf("the listeners heard %v and %v", one, two)
+		t.Errorf("the listeners received %v and %v", one, two)
 	}
 }
 
-// After stop has returned the listener is not called any more, whoever publishes at that moment.
+// After stop has returned, the listener is not called, even if a commit is
+// published at that moment.
 func TestHubStopIsFinal(t *testing.T) {
 	var hub store.Hub
 	var wg sync.WaitGroup
@@ -84,11 +85,11 @@ func TestHubAnyLane(t *testing.T) {
 	}
 	mine := []int{2, 3}
 	hub.SetLocalLanes(mine)
-	mine[0] = 0 // the hub has its own copy
+	mine[0] = 0 // the hub has copied the slice
 	if seen := lanes(4); len(seen) != 2 || !seen[2] || !seen[3] {
 		t.Errorf("it prefers 2 and 3 and chose %v", seen)
 	}
-	hub.SetLocalLanes([]int{99}) // of a larger outbox: not a lane here
+	hub.SetLocalLanes([]int{99}) // not a lane of this outbox
 	if seen := lanes(4); len(seen) != 4 || seen[99] {
 		t.Errorf("it chose %v of 4 lanes", seen)
 	}
@@ -98,7 +99,7 @@ func TestHubAnyLane(t *testing.T) {
 	}
 }
 
-// A relay listens at the hub of its store, and hears of what was committed when it was committed.
+// A relay listens at the hub of its store and is notified of commits at once.
 func ExampleHub_Listen() {
 	db, err := memstore.New(memstore.Config{Lanes: 4})
 	if err != nil {
@@ -135,13 +136,14 @@ func ExampleCutError() {
 	// Output: broken ? pipe?
 }
 
-// TestBeyond: other processes are woken for lanes that nobody here owns, and for bare wake-ups, and for nothing else.
-func TestBeyond(t *testing.T) {
+// Other processes are woken for lanes that no relay of this process owns and
+// for bare wake-ups, and for nothing else.
+func TestOnRemoteCommit(t *testing.T) {
 	var h store.Hub
 	woken := 0
 	h.OnRemoteCommit(func() { woken++ })
 	if !h.HasListeners() {
-		t.Error("a hub that wakes others must be told")
+		t.Error("a hub with OnRemoteCommit has no listeners")
 	}
 	h.SetLocalLanes([]int{1, 2})
 	entry := func(lane int) store.Entry { return store.Entry{Lane: lane} }
@@ -155,13 +157,14 @@ func TestBeyond(t *testing.T) {
 	} {
 		h.Publish(step.c)
 		if woken != step.want {
-			t.Errorf("after %+v others were woken %d times, want %d", step.c, woken, step.want)
+			t.Errorf("after %+v other processes were woken %d times, want %d", step.c, woken, step.want)
 		}
 	}
 }
 
-// TestSpare: of what is committed where the only listener looks anyway nobody need be told, unless its time is to come.
-func TestSpare(t *testing.T) {
+// With self-polling, commits in the lanes of the only listener need no
+// notification, unless the event is not due yet.
+func TestSelfPolling(t *testing.T) {
 	var h store.Hub
 	var now, later, someday waybill.Event
 	later.Delay = time.Second
@@ -169,33 +172,33 @@ func TestSpare(t *testing.T) {
 	stop := h.Listen(func(store.Commit) {})
 	h.SetLocalLanes([]int{5, 2})
 	if !h.NeedsPublish(&now, 2) {
-		t.Error("nothing is spared, and an event not wanted")
+		t.Error("no self-polling, and an event needs no publish")
 	}
 	h.SetSelfPolling(true)
 	for lane, wants := range map[int]bool{-1: true, 0: true, 2: false, 3: true, 5: false, 6: true} {
 		if h.NeedsPublish(&now, lane) != wants {
-			t.Errorf("lane %d: wants an event: %v", lane, !wants)
+			t.Errorf("lane %d: needs a publish: %v", lane, !wants)
 		}
 	}
 	if !h.NeedsPublish(&later, 2) || !h.NeedsPublish(&someday, 2) {
-		t.Error("an event whose time is to come is not wanted")
+		t.Error("an event that is not due needs no publish")
 	}
 	h.SetLocalLanes([]int{3})
 	if !h.NeedsPublish(&now, 2) || h.NeedsPublish(&now, 3) {
-		t.Error("the lanes have changed, and what is wanted has not")
+		t.Error("the local lanes have changed, but NeedsPublish has not")
 	}
 	h.SetSelfPolling(false)
 	if !h.NeedsPublish(&now, 3) {
-		t.Error("it is over, and an event not wanted")
+		t.Error("self-polling has ended, and an event needs no publish")
 	}
 	h.SetSelfPolling(true)
 	other := h.Listen(func(store.Commit) {})
 	if !h.NeedsPublish(&now, 3) {
-		t.Error("another listener does not hear of an event")
+		t.Error("another listener misses an event")
 	}
-	stop() // and with it what it said
+	stop() // also ends self-polling
 	if !h.NeedsPublish(&now, 3) {
-		t.Error("whoever looked is gone, and an event not wanted")
+		t.Error("the listener has stopped, and an event needs no publish")
 	}
 	other()
 }

@@ -8,9 +8,11 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Inbox is what package inbox needs of a store: one record per consumer group and event.
+// Inbox is the part of a store that package inbox needs: one record per
+// consumer group and event.
 //
-// Times are the database's. A record's fence grows whenever somebody takes the event, and never shrinks while the record lives.
+// Times are the database's. A record's fence grows at every claim of the event
+// and never shrinks while the record exists.
 type Inbox[T any] interface {
 	Beginner[T]
 	InboxTx[T]
@@ -19,44 +21,52 @@ type Inbox[T any] interface {
 	Local
 }
 
-// InboxEntry is an event that a consumer group is to handle.
+// InboxEntry is an event to be handled by a consumer group.
 type InboxEntry struct {
 	Group string
-	// Key is what makes two deliveries the same: the event's id, or an id made of its dedup key.
+	// Key identifies duplicate deliveries: the event's id, or an id derived
+	// from its dedup key.
 	Key waybill.ID
-	// Event, Tenant and Type are the event's.
+	// Event, Tenant and Type are those of the event.
 	Event  waybill.ID
 	Tenant string
 	Type   string
-	// Hash is of its payload. Another type or hash under the same key is a conflict.
+	// Hash is the hash of the payload. Another type or hash under the same key
+	// is a conflict.
 	Hash [16]byte
 }
 
-// Acceptor handles events in the transaction that has their effects.
+// InboxTx handles events in the transaction that contains their effects.
 type InboxTx[T any] interface {
-	// Accept records events as succeeded, in the order of the answers, if there is no record of them; if the transaction commits, they
-	// have. Owner is the random name of this attempt; it is stored, so that a commit whose answer was lost can be recognised. Keys
-	// are not repeated.
+	// Accept records the events that have no record yet as succeeded, and
+	// returns one result per event, in order. The records take effect if the
+	// transaction commits. Owner is a random id of this attempt; it is stored,
+	// so that a commit whose response was lost can be recognized. Keys must be
+	// unique.
 	//
-	// It never waits for another transaction that is accepting the same event: that one is busy. It may report one as busy that is not,
-	// if that is rare. After an error the transaction can only be rolled back. A transaction that has ended is [waybill.ErrTxDone].
+	// Accept never waits for another transaction that is accepting the same
+	// event: it reports the event as busy. Rarely, it may report an event as
+	// busy that is not. After an error the transaction can only be rolled back.
+	// A transaction that has ended gives [waybill.ErrTxDone].
 	Accept(ctx context.Context, tx T, owner waybill.ID, in []InboxEntry) ([]AcceptResult, error)
-	// Succeed records an attempt as succeeded, in the transaction that has its effects: of a record that is being processed under this
-	// owner and fence, whatever its lease. It reports false if it is not; then the transaction must be rolled back.
+	// Succeed records an attempt as succeeded, in the transaction that contains
+	// its effects. The record must be in processing under this owner and fence,
+	// whatever its lease. Otherwise Succeed reports false, and the transaction
+	// must be rolled back.
 	Succeed(ctx context.Context, tx T, a Attempt) (bool, error)
 }
 
-// AcceptResult says what became of an event.
+// AcceptResult is the result of Accept for one event.
 type AcceptResult struct {
-	// Accepted: it is recorded, and may be handled.
+	// Accepted: the event is recorded and may be handled.
 	Accepted bool
-	// Busy: another transaction is at it.
+	// Busy: another transaction is handling the event.
 	Busy bool
-	// Record is what there was, if it is neither.
+	// Record is the existing record, if the event is neither accepted nor busy.
 	Record InboxRecord
 }
 
-// Attempt names an attempt that was acquired.
+// Attempt identifies a claimed attempt.
 type Attempt struct {
 	Group string
 	Key   waybill.ID
@@ -64,41 +74,51 @@ type Attempt struct {
 	Fence int64
 }
 
-// Claimer takes events outside the transaction that has their effects. Each method is one transaction, and on disk when it returns.
+// Claimer claims events outside the transaction that contains their effects.
+// Each method is one transaction and is durable when it returns.
 type Claimer interface {
-	// ClaimEvent takes an event for an attempt, and counts it: if there is no record, or a failed one that is due, or one that is
-	// being processed whose lease has run out, and fewer than most attempts were made. It returns the record as it is then, and
-	// whether it was taken. A record of another type or hash is left as it is. One that could be taken but for its attempts is given up:
-	// its state becomes [InboxDead], and its error that of [ExceededError].
+	// ClaimEvent claims an event for an attempt and counts the attempt. It
+	// succeeds if the event has no record, a failed record that is due, or a
+	// record in processing whose lease has expired, and if fewer than most
+	// attempts were made. It returns the resulting record and whether the event
+	// was claimed. A record with another type or hash is not changed. A record
+	// that is claimable but has used up its attempts becomes dead: its state
+	// becomes [InboxDead], and its error that of [ExceededError].
 	//
-	// kept, if any, is stored with the record.
+	// kept, if not empty, is stored with the record.
 	ClaimEvent(ctx context.Context, in InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte) (InboxRecord, bool, error)
-	// FailEvent records that an attempt failed. With Fence 0 nothing was acquired: it creates the record, with one attempt, and does nothing if
-	// there is one. Otherwise the record must still be processed under this owner and fence, whatever its lease. It reports whether it
-	// did anything.
+	// FailEvent records that an attempt failed. With Fence 0 no attempt was
+	// claimed: FailEvent creates the record with one attempt, and does nothing
+	// if a record exists. Otherwise the record must still be in processing
+	// under this owner and fence, whatever its lease. It reports whether it
+	// changed anything.
 	FailEvent(ctx context.Context, in InboxEntry, f Failure) (bool, error)
-	// ReleaseEvent gives an acquired attempt back: failed, due now, and not counted. It reports whether it was still held.
+	// ReleaseEvent releases a claimed attempt: the record becomes failed and
+	// due now, and the attempt is not counted. It reports whether the attempt
+	// was still held.
 	ReleaseEvent(ctx context.Context, a Attempt) (bool, error)
 }
 
-// Failure is what became of an attempt.
+// Failure is the result of a failed attempt.
 type Failure struct {
 	Owner waybill.ID
 	Fence int64
-	// Delay is when it is due again.
+	// Delay is the time until the next attempt.
 	Delay time.Duration
-	// Dead: it is not tried again.
+	// Dead: the event is not retried.
 	Dead bool
-	// Error is cut to 4000 bytes by the store.
+	// Error is truncated to 4000 bytes by the store.
 	Error string
-	// Kept, if any, is stored with the record.
+	// Stored, if not empty, is stored with the record.
 	Stored []byte
 }
 
-// ExceededMaxAttempts is what the error of an event says that was given up because of its attempts.
+// ExceededMaxAttempts is part of the error of an event that is dead because it
+// used up its attempts.
 const ExceededMaxAttempts = "exceeded max attempts"
 
-// ExceededError returns the error of an event that is given up because of its attempts: the last one, cut to fit, and why.
+// ExceededError returns the error of an event that is dead because it used up
+// its attempts: the last error, truncated to fit, and the reason.
 func ExceededError(last string) string {
 	if last == "" {
 		return ExceededMaxAttempts
@@ -112,7 +132,7 @@ func ExceededError(last string) string {
 	return last + suffix
 }
 
-// InboxState is where a record stands.
+// InboxState is the state of a record.
 type InboxState int
 
 // States of a record. The numbers are stored.
@@ -137,73 +157,84 @@ func (s InboxState) String() string {
 	return "unknown"
 }
 
-// InboxRecord is the record of an event in a group. Times that do not apply are zero.
+// InboxRecord is the record of an event in a group. Times that do not apply are
+// zero.
 type InboxRecord struct {
 	InboxEntry
 	State    InboxState
 	Owner    waybill.ID
 	Fence    int64
 	Attempts int
-	// LeaseUntil is of a record that is being processed, NextRetryAt of a failed one, ProcessedAt of one that succeeded or is dead.
+	// LeaseUntil is set for a record in processing, NextRetryAt for a failed
+	// one, ProcessedAt for a succeeded or dead one.
 	LeaseUntil  time.Time
 	NextRetryAt time.Time
 	ProcessedAt time.Time
-	// ReceivedAt is when the record was made.
+	// ReceivedAt is the creation time of the record.
 	ReceivedAt time.Time
 	LastError  string
-	// Kept is the event, as the group stored it.
+	// Stored is the event, as the group stored it.
 	Stored []byte
-	// Now is the database's time of this answer.
+	// Now is the database's time of this result.
 	Now time.Time
 }
 
-// Records is for looking at records and keeping them in order.
+// Records inspects and maintains records.
 type Records interface {
 	// FindRecord returns a record, and whether there is one.
 	FindRecord(ctx context.Context, group string, key waybill.ID) (InboxRecord, bool, error)
-	// DueRecords returns records of a group that have their event with them, and failed and are due, or were being processed when their
-	// lease ran out; the longest due first.
+	// DueRecords returns records of a group that have a stored event and are
+	// due: failed records whose delay has passed, and records in processing
+	// whose lease has expired. The record that has been due for the longest
+	// time comes first.
 	DueRecords(ctx context.Context, group string, limit int) ([]InboxRecord, error)
-	// ListRecords returns records that did not succeed and match, in the order of group and key, after a group and key.
+	// ListRecords returns matching records that did not succeed, in the order
+	// of group and key, after a group and key.
 	ListRecords(ctx context.Context, f RecordFilter, afterGroup string, afterKey waybill.ID, limit int) ([]InboxRecord, error)
-	// GroupStats counts every group that has a record that did not succeed, in the order of their names. With all, also groups whose
-	// records all did; that may take long.
+	// GroupStats counts every group that has a record that did not succeed, in
+	// the order of their names. With all, it also counts groups whose records
+	// all succeeded, which may take long.
 	GroupStats(ctx context.Context, all bool) ([]GroupStats, error)
-	// Redrive lets dead and failed records be tried again: failed, due now, no attempt counted, the fence as it was. Without keys, all dead
-	// records of the group, at most limit. It returns how many there were.
+	// Redrive schedules dead and failed records for a retry: the record becomes
+	// failed and due now with no attempts, and keeps its fence. Without keys,
+	// it redrives all dead records of the group, at most limit. It returns the
+	// number of records.
 	Redrive(ctx context.Context, group string, keys []waybill.ID, limit int) (int, error)
-	// PurgeRecords deletes records of a group that succeeded longer ago than age, at most limit, and returns how many.
+	// PurgeRecords deletes records of a group that succeeded longer ago than
+	// age, at most limit, and returns the number of deleted records.
 	PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error)
 }
 
-// RecordFilter chooses records. Zero fields match everything.
+// RecordFilter selects records. Zero fields match everything.
 type RecordFilter struct {
 	Group string
-	// States are those looked for; none means all but succeeded.
+	// States are the states to match; empty means all except succeeded.
 	States []InboxState
-	// MinAttempts is the least number of attempts.
+	// MinAttempts is the minimum number of attempts.
 	MinAttempts int
 }
 
-// GroupStats is how a group stands.
+// GroupStats are the counts of a group.
 type GroupStats struct {
 	Group                    string
 	Processing, Failed, Dead int64
-	// HighestAttempts is of a failed record.
+	// HighestAttempts is the highest number of attempts of a failed record.
 	HighestAttempts int
-	// OldestDue is how long the failed record that has been due for longest has been.
+	// OldestDue is the longest time that a failed record has been due.
 	OldestDue time.Duration
 }
 
-// TxChecker is what a store also is whose transactions can end without anybody noticing: a handler that swallows a deadlock goes on outside of
-// one, and the commit says yes.
+// TxChecker is implemented by stores whose server may end a transaction
+// silently: a handler that ignores a deadlock error continues outside any
+// transaction, and the commit succeeds.
 type TxChecker[T any] interface {
 	// CheckOpen returns [waybill.ErrTxDone] if the transaction has ended.
 	CheckOpen(ctx context.Context, tx T) error
 }
 
-// RetryClassifier is what a store also is that can tell when a transaction failed because of others, and may be run again: a
-// serialization failure, or a deadlock.
+// RetryClassifier is implemented by stores that can recognize a transaction
+// that failed because of concurrent ones and may be run again: a serialization
+// failure or a deadlock.
 type RetryClassifier interface {
 	IsRetryable(err error) bool
 }

@@ -7,11 +7,14 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Keys is what package idempotency needs of a store: one record per tenant, operation and key.
+// Keys is the part of a store that package idempotency needs: one record per
+// tenant, operation and key.
 //
-// Times are the database's. Tenant, operation and key compare as bytes. A record's fence grows whenever somebody takes the key, and never
-// shrinks while the record lives. A record is live while its expiry is none or in the future; one that is not is as good as none, whatever
-// its hash: expiry is looked at first.
+// Times are the database's. Tenant, operation and key compare as bytes. A
+// record's fence grows at every claim of the key and never shrinks while the
+// record exists. A record is live while it has no expiry or the expiry is in
+// the future. An expired record counts as missing, whatever its hash: expiry is
+// checked first.
 type Keys[T any] interface {
 	Beginner[T]
 	KeyTx[T]
@@ -20,29 +23,32 @@ type Keys[T any] interface {
 	Local
 }
 
-// KeyID names a record.
+// KeyID identifies a record.
 type KeyID struct {
 	Tenant    string // at most 64 bytes, may be empty
 	Operation string // at most 128 bytes
 	Key       string // at most 255 bytes
 }
 
-// KeyClaim is the wish to run what a key stands for.
+// KeyClaim is a request to run under a key.
 type KeyClaim struct {
 	KeyID
-	// Hash is of the request, with its version: "v1:" and 64 hexadecimal digits. Another hash under a live record of the same key is a
+	// Hash is the hash of the request, with its version: "v1:" and 64
+	// hexadecimal digits. Another hash under a live record of the same key is a
 	// conflict, in every state.
 	Hash string
-	// Owner is the random name of this attempt; it is stored, so that a commit whose answer was lost can be recognised.
+	// Owner is a random id of this attempt; it is stored, so that a commit
+	// whose response was lost can be recognized.
 	Owner waybill.ID
-	// Lease is for how long nobody else may take the key.
+	// Lease is the time during which no other attempt may take the key.
 	Lease time.Duration
-	// TTL is for how long the answer will be kept, if that is known: a hint. A store that sorts records by when they expire can do so at
-	// once, and does not have to when the answer comes.
+	// TTL is a hint: the time for which the answer will be kept, if known. A
+	// store that sorts records by expiry can then do so at once instead of when
+	// the answer is stored.
 	TTL time.Duration
 }
 
-// KeyAttempt names an attempt that was taken.
+// KeyAttempt identifies an attempt that has taken a key.
 type KeyAttempt struct {
 	KeyID
 	Owner waybill.ID
@@ -51,107 +57,135 @@ type KeyAttempt struct {
 
 // KeyTx works inside the caller's transaction.
 type KeyTx[T any] interface {
-	// TakeKey takes a key in the transaction that will hold its answer: if there is no live record, or a failed one, or one that is being
-	// processed whose lease has run out. Unless the transaction commits with an answer ([KeyTx.StoreAnswer]), nothing has happened.
+	// TakeKey takes a key in the transaction that will contain its answer. It
+	// succeeds if there is no live record, a failed one, or one in processing
+	// whose lease has expired. Unless the transaction commits with an answer
+	// ([KeyTx.StoreAnswer]), nothing changes.
 	//
-	// It never waits for another transaction that has taken the same key: that one is busy. It may wait for a claim that is being committed. It may report one as busy that is not, if that
-	// is rare. After an error the transaction can only be rolled back. A transaction that has ended is [waybill.ErrTxDone].
+	// TakeKey never waits for another transaction that has taken the same key:
+	// it reports the key as busy. It may wait for a claim that is being
+	// committed. Rarely, it may report a key as busy that is not. After an
+	// error the transaction can only be rolled back. A transaction that has
+	// ended gives [waybill.ErrTxDone].
 	TakeKey(ctx context.Context, tx T, c KeyClaim) (KeyTaken, error)
-	// StoreAnswer stores the answer of an attempt and ends it as succeeded, in the caller's transaction: of a key that this transaction took, or
-	// of a claimed one that is still being processed under this owner and fence, whatever its lease. It reports false if it is not; then the
-	// transaction must be rolled back.
+	// StoreAnswer stores the answer of an attempt and ends the attempt as
+	// succeeded, in the caller's transaction. The key must have been taken by
+	// this transaction, or be claimed and still in processing under this owner
+	// and fence, whatever its lease. Otherwise StoreAnswer reports false, and
+	// the transaction must be rolled back.
 	StoreAnswer(ctx context.Context, tx T, a KeyAttempt, answer KeyAnswer) (bool, error)
-	// SavePoint stores how far a claimed attempt has come, under the same conditions as StoreAnswer.
+	// SavePoint stores the progress of a claimed attempt, under the same
+	// conditions as StoreAnswer.
 	SavePoint(ctx context.Context, tx T, a KeyAttempt, p KeyPoint) (bool, error)
 }
 
-// AnswerAtCommit may be implemented by stores whose transactions can store an answer in the round trip of their commit.
+// AnswerAtCommit may be implemented by stores whose transactions can store an
+// answer in the round trip of the commit.
 type AnswerAtCommit[T any] interface {
-	// StoreAnswerAtCommit is [KeyTx.StoreAnswer] for an answer that is the last thing in its transaction: it is stored when the transaction commits, and
-	// if the attempt does not hold the key then, the commit fails with [waybill.ErrLeaseLost] and nothing is left. It reports false if
-	// the transaction is not one that can.
+	// StoreAnswerAtCommit is [KeyTx.StoreAnswer] for an answer that ends its
+	// transaction: the answer is stored when the transaction commits. If the
+	// attempt does not hold the key then, the commit fails with
+	// [waybill.ErrLeaseLost] and leaves nothing. StoreAnswerAtCommit reports
+	// false if the transaction does not support it.
 	StoreAnswerAtCommit(ctx context.Context, tx T, a KeyAttempt, answer KeyAnswer) (bool, error)
 }
 
-// KeyTaken says what became of a wish.
+// KeyTaken is the result of TakeKey.
 type KeyTaken struct {
 	// Attempt is set if the key was taken.
 	Attempt KeyAttempt
 	Taken   bool
-	// Busy: another transaction is at it.
+	// Busy: another transaction has taken the key.
 	Busy bool
-	// Record is what there was, if it is neither.
+	// Record is the existing record, if the key is neither taken nor busy.
 	Record KeyRecord
 }
 
-// KeyAnswer is what a repeat gets.
+// KeyAnswer is the answer that repeated requests receive.
 type KeyAnswer struct {
-	// Ref names what was made, at most 255 bytes.
+	// Ref identifies the created object, at most 255 bytes.
 	Ref string
-	// Result and ContentType are the answer, byte for byte. Lost says that there was one and it could not be kept: a repeat is told so, and
-	// nothing runs again.
+	// Result and ContentType are the answer, byte for byte. Lost means that the
+	// answer existed and could not be stored: repeated requests are rejected,
+	// and nothing runs again.
 	Result      []byte
 	ContentType string
 	Lost        bool
-	// TTL is for how long the record lives, from now on; ResultTTL, if it is greater than 0, is for how long the answer does.
+	// TTL is the lifetime of the record from now; ResultTTL, if greater than 0,
+	// is the lifetime of the answer.
 	TTL       time.Duration
 	ResultTTL time.Duration
 }
 
-// KeyPoint is how far an attempt has come.
+// KeyPoint is the progress of an attempt.
 type KeyPoint struct {
-	// Name is of the last phase that committed, at most 128 bytes.
+	// Name is the name of the last committed phase, at most 128 bytes.
 	Name string
-	// Data is what all phases so far have to remember.
+	// Data is the saved state of all phases so far.
 	Data []byte
 }
 
-// KeyClaimer works outside the caller's transaction. Each method is one transaction, and on disk when it returns.
+// KeyClaimer works outside the caller's transaction. Each method is one
+// transaction and is durable when it returns.
 type KeyClaimer interface {
-	// ClaimKey takes a key for an attempt, and counts it: if there is no live record, or a failed one, or one that is being processed whose
-	// lease has run out. It returns the record as it is then, and whether it was taken; of a record that it has just made, Now and LeaseUntil
-	// may be missing. An uncertain record is never taken. A live record of another hash is left as it is. What earlier attempts saved
-	// ([KeyPoint]) stays, unless the record had expired.
+	// ClaimKey claims a key for an attempt and counts the attempt. It succeeds
+	// if there is no live record, a failed one, or one in processing whose
+	// lease has expired. It returns the resulting record and whether the key
+	// was claimed; for a new record, Now and LeaseUntil may be missing. An
+	// uncertain record is never claimed. A live record with another hash is not
+	// changed. The saved progress of earlier attempts ([KeyPoint]) stays,
+	// unless the record had expired.
 	ClaimKey(ctx context.Context, c KeyClaim) (KeyRecord, bool, error)
-	// EndKey ends an attempt that is still being processed under this owner and fence, whatever its lease: whoever takes the key over draws the
-	// next fence. It reports whether it did anything: a late end never overwrites what another attempt has stored.
+	// EndKey ends an attempt that is still in processing under this owner and
+	// fence, whatever its lease: a takeover draws the next fence. It reports
+	// whether it changed anything: a late end never overwrites the result of
+	// another attempt.
 	EndKey(ctx context.Context, a KeyAttempt, end KeyEnd) (bool, error)
-	// RenewKey makes the lease run from now on, if the attempt still holds the key: also one that has run out, as long as no other attempt has
-	// taken the key over.
+	// RenewKey restarts the lease from now if the attempt still holds the key.
+	// An expired lease can be renewed as long as no other attempt has taken the
+	// key.
 	RenewKey(ctx context.Context, a KeyAttempt, lease time.Duration) (bool, error)
 }
 
-// KeyPeeker may be implemented by stores for which a look costs less than a claim that fails: repeats are answered from it.
+// KeyPeeker may be implemented by stores for which a read costs less than a
+// failed claim: repeated requests are answered from the read.
 type KeyPeeker interface {
-	// PeekKey returns a live record that has succeeded and whose answer is still there, with what a repeat needs of it: Hash, State, Ref, Result
-	// and ContentType. It reports whether there is one; if not, the key has to be taken, or claimed, to know more.
+	// PeekKey returns a live record that has succeeded and still has its
+	// answer, with the fields that a repeated request needs: Hash, State, Ref,
+	// Result and ContentType. It reports whether there is one; if not, the
+	// caller has to take or claim the key.
 	PeekKey(ctx context.Context, id KeyID) (KeyRecord, bool, error)
-	// PeekAlways reports whether a look costs next to nothing compared with a claim that fails, so that it comes before every claim.
+	// PeekAlways reports whether a read costs so little compared with a failed
+	// claim that it precedes every claim.
 	PeekAlways() bool
 }
 
-// KeyEnd is how an attempt ended.
+// KeyEnd is the end of an attempt.
 type KeyEnd struct {
 	// State is [KeySucceeded], [KeyFailed] or [KeyUncertain].
 	State KeyState
-	// Answer is of a success. Its TTL counts for a failure, too; an uncertain record does not expire.
+	// Answer is the answer of a success. Its TTL applies to a failure too; an
+	// uncertain record does not expire.
 	Answer KeyAnswer
-	// Code and Error are of the others. The error is cut to 4000 bytes by the store.
+	// Code and Error describe a failure or an uncertain end. The store
+	// truncates Error to 4000 bytes.
 	Code, Error string
 }
 
-// KeyState is where a record stands.
+// KeyState is the state of a record.
 type KeyState int
 
 // States of a record. The numbers are stored.
 const (
-	// KeyProcessing: an attempt is under way, or was when its process ended.
+	// KeyProcessing: an attempt is running, or was running when its process
+	// ended.
 	KeyProcessing KeyState = 0
 	// KeySucceeded: the answer is stored, or lost.
 	KeySucceeded KeyState = 1
 	// KeyFailed: the key may be taken again.
 	KeyFailed KeyState = 2
-	// KeyUncertain: it failed after something had happened that must not happen twice. An operator decides.
+	// KeyUncertain: the attempt failed after a side effect that must not happen
+	// twice. An operator decides.
 	KeyUncertain KeyState = 3
 )
 
@@ -178,8 +212,9 @@ type KeyRecord struct {
 	Fence    int64
 	Attempts int
 	Point    KeyPoint
-	// Ref, Result, ContentType and Lost are of a success; see [KeyAnswer]. ResultExpired says that the answer has outlived its own time, and
-	// Result is empty then.
+	// Ref, Result, ContentType and Lost are set for a success; see [KeyAnswer].
+	// ResultExpired means that the answer has expired before its record; Result
+	// is empty then.
 	Ref           string
 	Result        []byte
 	ContentType   string
@@ -187,45 +222,49 @@ type KeyRecord struct {
 	ResultExpired bool
 	Code          string
 	LastError     string
-	// LeaseUntil is of a record that is being processed.
+	// LeaseUntil is set for a record in processing.
 	LeaseUntil time.Time
-	// CreatedAt never changes while the record lives. It may be by the clock of the process that made the record.
+	// CreatedAt never changes while the record exists. It may be the time of
+	// the process that created the record.
 	CreatedAt   time.Time
 	CompletedAt time.Time
-	// ExpiresAt is zero while the key is being processed, or uncertain.
+	// ExpiresAt is zero while the key is in processing or uncertain.
 	ExpiresAt time.Time
-	// Now is the database's time of this answer.
+	// Now is the database's time of this result.
 	Now time.Time
 }
 
-// KeyRecords is for looking at records and keeping them in order.
+// KeyRecords inspects and maintains records.
 type KeyRecords interface {
 	// FindKey returns a live record, and whether there is one.
 	FindKey(ctx context.Context, id KeyID) (KeyRecord, bool, error)
-	// ListKeys returns live records that match, without their results, in the order of tenant, operation and key, after one of them.
+	// ListKeys returns matching live records, without their results, in the
+	// order of tenant, operation and key, after a given key.
 	ListKeys(ctx context.Context, f KeyFilter, after KeyID, limit int) ([]KeyRecord, error)
 	// KeyStats counts records that did not succeed.
 	KeyStats(ctx context.Context) (KeyStats, error)
-	// ResolveKey decides about an uncertain record: with [KeyFailed] the key may be taken again, with [KeySucceeded] the answer is the one
-	// given. It reports whether the record was uncertain.
+	// ResolveKey resolves an uncertain record: with [KeyFailed] the key may be
+	// taken again, with [KeySucceeded] the given answer is stored. It reports
+	// whether the record was uncertain.
 	ResolveKey(ctx context.Context, id KeyID, end KeyEnd) (bool, error)
-	// PurgeKeys deletes at most limit records that have expired, and answers that have outlived their own time, and returns how many. Records
-	// that are being processed or uncertain are never touched. It may run on several nodes at a time.
+	// PurgeKeys deletes at most limit expired records and expired answers, and
+	// returns their number. It never changes records in processing or uncertain
+	// records. It may run on several nodes concurrently.
 	PurgeKeys(ctx context.Context, limit int) (int, error)
 }
 
-// KeyFilter chooses records. Zero fields match everything.
+// KeyFilter selects records. Zero fields match everything.
 type KeyFilter struct {
 	Tenant, Operation string
-	// States are those looked for; none means all but succeeded.
+	// States are the states to match; empty means all except succeeded.
 	States []KeyState
 }
 
-// KeyStats is how the keys stand.
+// KeyStats are the counts of the keys.
 type KeyStats struct {
 	Processing, Failed, Uncertain int64
-	// Lapsed counts those being processed whose lease has run out.
+	// Lapsed counts records in processing whose lease has expired.
 	Lapsed int64
-	// OldestLapsed is for how long the oldest of these has been.
+	// OldestLapsed is the time since the oldest lapsed lease expired.
 	OldestLapsed time.Duration
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// The vectors were computed with another program: databases and other languages must come to the same lanes.
+// The vectors were computed with another program: databases and other languages
+// must compute the same lanes.
 func TestLaneOfVectors(t *testing.T) {
 	sizes := []int{1, 2, 7, 32, 1024}
 	for _, v := range []struct {
@@ -42,7 +43,7 @@ func TestLaneOfVectors(t *testing.T) {
 	}
 }
 
-// Lanes are used about equally.
+// Events are spread about equally over the lanes.
 func TestLaneOfSpreads(t *testing.T) {
 	const n, each = 32, 500
 	var count [n]int
@@ -104,7 +105,7 @@ func TestDecodeHeaders(t *testing.T) {
 	}
 }
 
-// What is read once is read again the same: decoding, encoding and decoding ends where it was.
+// Decoding, encoding and decoding again gives the same headers.
 func FuzzHeaders(f *testing.F) {
 	for _, text := range []string{"", "null", "{}", `{"a":"b"}`, `{"a":null}`, `{"":""}`, `{"\ud800":"\u0000"}`, "{\"\xff\":\"\xfe\"}", `[1]`, `{"a":"1","a":"2"}`} {
 		f.Add(text)
@@ -144,7 +145,8 @@ func TestCutError(t *testing.T) {
 		{"runes at the edge", strings.Repeat("é", 2001), strings.Repeat("é", 2000)},
 		{"a rune over the edge", "x" + strings.Repeat("é", 2000), "x" + strings.Repeat("é", 1999)},
 		{"four bytes over the edge", "xyz" + strings.Repeat("😀", 1000), "xyz" + strings.Repeat("😀", 999)},
-		{"all broken", strings.Repeat("\xe9", 5000), strings.Repeat("?", 4000)}, // Latin-1 still says how long it was
+		// Latin-1 keeps its length.
+		{"all broken", strings.Repeat("\xe9", 5000), strings.Repeat("?", 4000)},
 		{"broken at the edge", strings.Repeat("x", 3999) + "\xc3\xa9", strings.Repeat("x", 3999)},
 	} {
 		got := store.CutError(c.text)
@@ -182,8 +184,9 @@ func TestHistoryReaches(t *testing.T) {
 		"x":     false,
 		at.Add(-2 * time.Hour).Format(time.RFC3339):                           true,
 		at.Add(-2 * time.Hour).Add(time.Millisecond).Format(time.RFC3339Nano): true,
-		at.Add(-time.Minute).Format(time.RFC3339):                             false, // clocks may differ by that much
-		at.Add(time.Hour).Format(time.RFC3339):                                false,
+		// Within clockMargin.
+		at.Add(-time.Minute).Format(time.RFC3339): false,
+		at.Add(time.Hour).Format(time.RFC3339):    false,
 	} {
 		if got := store.HistoryReaches(from, id); got != want {
 			t.Errorf("history from %q, an event of %v: %v, want %v", from, at, got, want)

@@ -8,31 +8,37 @@ import (
 	"time"
 )
 
-// Migrator brings the tables to the shape that the code needs.
+// Migrator migrates the tables to the schema that the code needs.
 type Migrator interface {
-	// Migrate applies what is missing, in order, and returns what it applied. It is safe to call from several processes
-	// at once, and does nothing when nothing is missing.
+	// Migrate applies the missing migrations, in order, and returns them. It is
+	// safe to call from several processes concurrently, and does nothing if no
+	// migration is missing.
 	Migrate(ctx context.Context) ([]Migration, error)
-	// Migrations returns all migrations that the code knows and those that it does not know but the tables have had.
+	// Migrations returns all migrations that the code knows, and those that
+	// only the tables have.
 	Migrations(ctx context.Context) ([]Migration, error)
-	// MigrationSQL returns all of it as a script for the database's own shell, for people who may not run DDL from code.
-	// Applied to an empty database it gives the same tables as Migrate.
+	// MigrationSQL returns all migrations as a script for the database's own
+	// shell, for users who may not run DDL from code. Applied to an empty
+	// database, the script creates the same tables as Migrate.
 	MigrationSQL() string
 }
 
-// Upgrader is a [Migrator] that can write the script for tables that have had some of the
-// migrations.
+// Upgrader is a [Migrator] that can write the script for partially migrated
+// tables.
 type Upgrader interface {
-	// UpgradeSQL returns [Migrator.MigrationSQL] without the migrations up to a version, which
-	// the tables have had. Applied to tables that have not had that version, the script fails
-	// before it changes anything. It is empty if the code knows no migration behind that version.
+	// UpgradeSQL returns [Migrator.MigrationSQL] without the migrations up to
+	// version, which the tables already have. Applied to tables without that
+	// version, the script fails before it changes anything. It is empty if the
+	// code knows no later migration.
 	UpgradeSQL(version int) string
 }
 
-// ErrNewerTables says that the tables have had migrations that this code does not know. What they mean for it is not known either.
+// ErrNewerTables means that the tables have migrations that this code does not
+// know, with unknown consequences.
 var ErrNewerTables = errors.New("store: the tables are newer than this program")
 
-// Newer returns [ErrNewerTables], with their names, if some of the migrations are unknown to this code.
+// Newer returns [ErrNewerTables], with the names of the migrations, if this
+// code does not know some of them.
 func Newer(all []Migration) error {
 	var names []string
 	for _, m := range all {
@@ -43,15 +49,16 @@ func Newer(all []Migration) error {
 	if names == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: they have had migration %s", ErrNewerTables, strings.Join(names, ", "))
+	return fmt.Errorf("%w: unknown migrations %s", ErrNewerTables, strings.Join(names, ", "))
 }
 
-// Migration is one step of the tables' shape.
+// Migration is one step of the schema.
 type Migration struct {
 	Version int
 	Name    string
-	// AppliedAt is zero for one that is still missing.
+	// AppliedAt is zero for a missing migration.
 	AppliedAt time.Time
-	// Unknown says that the tables have it and this code does not know it: the code is older than the tables.
+	// Unknown means that the tables have the migration and this code does not
+	// know it: the code is older than the tables.
 	Unknown bool
 }

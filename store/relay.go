@@ -7,7 +7,7 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Relay is what a relay needs of a store.
+// Relay is the part of a store that a relay needs.
 type Relay interface {
 	Lanes
 	Reader
@@ -16,32 +16,40 @@ type Relay interface {
 	Local
 }
 
-// Lanes is who may deliver what. A lane has one owner at a time, recorded with an epoch and a random token that both
-// change at every acquisition. All methods commit synchronously: an epoch that a crash took back could be given twice.
+// Lanes assigns lanes to nodes. A lane has one owner at a time, recorded with
+// an epoch and a random token that both change at every acquisition. All
+// methods commit synchronously: an epoch that a crash rolled back could be
+// assigned twice.
 type Lanes interface {
-	// Heartbeat makes the node live for lease from now, by the database's clock, and returns the state of all lanes
-	// and the nodes that are live. A live node of another relay name is [waybill.ErrOtherRelay], and nothing changes.
+	// Heartbeat makes the node live for lease from now, by the database's
+	// clock, and returns the state of all lanes and the live nodes. If a node
+	// with another relay name is live, it returns [waybill.ErrOtherRelay] and
+	// changes nothing.
 	Heartbeat(ctx context.Context, node Node, lease time.Duration) (Membership, error)
-	// Acquire takes those of the lanes that are free: released, or owned by a node that is not live. It waits for
-	// settlements under way. window is how many events the owner will have in hand at most, kept for whoever takes
-	// over from it.
+	// Acquire acquires those of the lanes that are free: released, or owned by
+	// a node that is not live. It waits for running settlements. window is the
+	// maximum number of events that the owner will have in flight; it is stored
+	// for the next owner.
 	Acquire(ctx context.Context, node Node, lanes []int, window int) ([]Lease, error)
-	// Release gives lanes up. Leases that are not held any more are passed over. dirty says that work may still be
-	// going on: the next owner must treat the lane like one whose owner died.
+	// Release releases lanes and skips leases that are no longer held. dirty
+	// means that deliveries may still be running: the next owner must treat the
+	// lane like one whose owner died.
 	Release(ctx context.Context, leases []Lease, dirty bool) error
-	// Leave removes the node; what it still owns is free at once, as dirty.
+	// Leave removes the node; lanes that it still owns are free at once, as
+	// dirty.
 	Leave(ctx context.Context, node Node) error
 }
 
 // Node is one running relay.
 type Node struct {
-	// ID is made anew for every run.
+	// ID is new for every run.
 	ID waybill.ID
-	// Relay is the relay's name; one outbox has one.
+	// Relay is the name of the relay; an outbox has one relay.
 	Relay string
 }
 
-// Membership is who is there, as of one moment of the database's clock.
+// Membership is the set of live nodes and lane owners at one moment of the
+// database's clock.
 type Membership struct {
 	Nodes []Node
 	Lanes []LaneState
@@ -52,78 +60,94 @@ type LaneState struct {
 	Lane int
 	// Owner is zero for a lane that was released.
 	Owner waybill.ID
-	// Live says that the owner's lease is running.
+	// Live means that the owner's lease is valid.
 	Live bool
 	// Epoch counts acquisitions.
 	Epoch int64
 }
 
-// Lease is the right to deliver the events of a lane: the fence of every settlement.
+// Lease is the right to deliver the events of a lane: the fence of every
+// settlement.
 type Lease struct {
 	Lane  int
 	Epoch int64
 	Token waybill.ID
-	// Unclean says that the last owner did not release the lane in good order: it may have delivered up to Window
-	// events that it did not settle.
+	// Unclean means that the last owner did not release the lane cleanly: it
+	// may have delivered up to Window events without settling them.
 	Unclean bool
 	Window  int
 }
 
-// Reader is how a relay finds events. Reading takes no locks and changes nothing; that the reader owns the lanes is
-// proven by the settlement. No read is affected by the reader's own transactions: each sees what is committed when it
-// starts.
+// Reader reads events for a relay. Reads take no locks and change nothing; the
+// settlement proves that the reader owns the lanes. A read sees the
+// transactions that are committed when it starts, independent of the reader's
+// own transactions.
 type Reader interface {
-	// Fetch returns ready rows after each cursor, in the order of their seq, at most limit per lane. A cursor's UpTo
-	// of 0 has no bound.
+	// Fetch returns ready rows after each cursor, in the order of their seq, at
+	// most limit per lane. An UpTo of 0 means no upper bound.
 	Fetch(ctx context.Context, from []Cursor, limit int) (Page, error)
-	// Sweep returns which ready rows there are in (After, UpTo], without their contents, in order, at most limit per
-	// lane. A transaction may commit late with a seq that the fast read has passed: this is how it is found.
+	// Sweep returns references to the ready rows in (After, UpTo], without
+	// their contents, in order, at most limit per lane. A transaction may
+	// commit late with a seq that Fetch has already passed: Sweep finds such
+	// rows.
 	Sweep(ctx context.Context, from []Cursor, limit int) ([]RowRef, error)
-	// Load returns ready rows by key, in the order of lane and seq; keys whose rows are gone are passed over.
+	// Load returns ready rows by key, in the order of lane and seq, and skips
+	// keys whose rows are gone.
 	Load(ctx context.Context, keys []Key) (Page, error)
-	// Due returns rows put off whose time has come, of these lanes, the longest due first, then by seq. Its page says
-	// when the next row of these lanes is due.
+	// Due returns deferred rows of these lanes that are due, the longest due
+	// first, then by seq. Its page contains the time at which the next row of
+	// these lanes is due.
 	Due(ctx context.Context, lanes []int, limit int) (Page, error)
-	// WriterState tells which transactions may still commit a row in front of others.
+	// OpenWriters returns the transactions that may still commit a row before
+	// existing ones.
 	OpenWriters(ctx context.Context) (WriterState, error)
 }
 
-// WriterState are the transactions that have drawn a seq, or may have, and have not ended.
+// WriterState are the open transactions that have drawn a seq or may have.
 type WriterState struct {
-	// Drawn is a seq: whoever drew it, or one before it, had ended when this was asked, or is in Open. What an ended one committed is
-	// seen by every read that begins later.
+	// HighSeq is a seq: every transaction that drew it or a lower one had ended
+	// when OpenWriters ran, or is in Open. Later reads see everything that the
+	// ended transactions committed.
 	HighSeq int64
-	// Issued is the highest seq that was ever handed out. It falls only when
-	// the sequence went back: after a crash, a failover or a restore. Rows
-	// that are deleted do not change it.
+	// Issued is the highest seq that was ever issued. It decreases only if the
+	// sequence went back: after a crash, a failover or a restore. Deleting rows
+	// does not change it.
 	Issued int64
-	// Open names the transactions; none of them had committed when this was asked. A name is not used again.
+	// Open identifies the open transactions; none of them had committed when
+	// OpenWriters ran. Names are not reused.
 	Open []string
-	// Unknown says that this account may not ask, or that there is no answer at the moment.
+	// Unknown means that this account lacks the permission, or that the answer
+	// is currently unavailable.
 	Unknown bool
 }
 
-// Seeker is how a relay looks for particular events. As with [Reader], nothing is locked or changed.
+// Seeker reads particular events for a relay. As with [Reader], reads lock and
+// change nothing.
 type Seeker interface {
-	// Holds returns the rows of these lanes, put off or dead, that hold their aggregate back, in the order of lane and
-	// seq.
+	// Holds returns the deferred and dead rows of these lanes that block their
+	// aggregate, in the order of lane and seq.
 	Holds(ctx context.Context, lanes []int) ([]Hold, error)
-	// Follow returns ready rows of one aggregate in the cursor's stretch, in the order of their seq, at most limit.
+	// FetchAggregate returns ready rows of one aggregate in the cursor's range,
+	// in the order of their seq, at most limit.
 	FetchAggregate(ctx context.Context, agg Aggregate, from Cursor, limit int) (Page, error)
-	// Urgent returns ready rows after each cursor that have a priority above 0, in the order of
-	// their seq, at most limit per lane. A row of an aggregate is returned only if no row of its
-	// aggregate with a priority of 0 lies between the cursor and it, and then with those in front
-	// of it that have one. A store may leave out what lies behind many other rows with a
-	// priority, and the later ones of many rows of one aggregate.
+	// FetchPriority returns ready rows with a priority above 0 after each
+	// cursor, in the order of their seq, at most limit per lane. A row of an
+	// aggregate is returned only if no row of its aggregate with priority 0
+	// lies between the cursor and that row, and only together with the earlier
+	// rows of its aggregate that have a priority. A store may omit rows behind
+	// many other rows with a priority, and the later ones of many rows of one
+	// aggregate.
 	FetchPriority(ctx context.Context, from []Cursor, limit int) (Page, error)
 }
 
-// Aggregate is what events are ordered by. The zero Aggregate is that of unordered events.
+// Aggregate identifies the events that are delivered in order. The zero
+// Aggregate is that of unordered events.
 type Aggregate struct {
 	Tenant, Type, ID string
 }
 
-// AggregateOf returns the aggregate of an event; the zero one if the event is unordered.
+// AggregateOf returns the aggregate of an event; zero if the event is
+// unordered.
 func AggregateOf(ev *waybill.Event) Aggregate {
 	if ev.AggregateID == "" {
 		return Aggregate{}
@@ -134,69 +158,74 @@ func AggregateOf(ev *waybill.Event) Aggregate {
 // IsZero reports whether a is the aggregate of unordered events.
 func (a Aggregate) IsZero() bool { return a.ID == "" }
 
-// RowRef is a row and its aggregate.
+// RowRef is a reference to a row, with its aggregate.
 type RowRef struct {
 	Key
 	Aggregate Aggregate
 }
 
-// Hold is a row that holds its aggregate back.
+// Hold is a row that blocks its aggregate.
 type Hold struct {
 	Key
 	Aggregate Aggregate
-	// Dead says that it is a dead letter, and not put off.
+	// Dead means that the row is a dead letter and not deferred.
 	Dead bool
 }
 
-// Cursor is a stretch of a lane: After is excluded, UpTo included.
+// Cursor is a range of a lane: After is excluded, UpTo included.
 type Cursor struct {
 	Lane  int
 	After int64
 	UpTo  int64
 }
 
-// Key names a row.
+// Key identifies a row.
 type Key struct {
 	Lane int
 	Seq  int64
 	ID   waybill.ID
 }
 
-// Page is rows, and the database's clock when they were read.
+// Page holds rows and the database's time of the read.
 type Page struct {
 	Rows []Row
 	Now  time.Time
-	// Next is, for [Reader.Due], when the next row that is not due yet will be; zero if there is none.
+	// Next is, for [Reader.Due], the time at which the next row is due; zero if
+	// there is none.
 	Next time.Time
-	// Looked is, for [Seeker.Urgent], about how many rows of a lane the store went through to
-	// find these: what the look has cost.
+	// RowsScanned is, for [Seeker.FetchPriority], the approximate number of
+	// rows per lane that the store scanned: the cost of the read.
 	RowsScanned int
 }
 
-// Row is an event as it stands in a table.
+// Row is an event as it is stored in a table.
 type Row struct {
 	Key
 	Event waybill.Event
-	// CreatedAt is when it was written, by the database's clock.
+	// CreatedAt is the write time, by the database's clock.
 	CreatedAt time.Time
-	// DueAt is when it may be delivered; zero: at once.
+	// DueAt is the time of the earliest delivery; zero means at once.
 	DueAt time.Time
-	// Attempts is how often it was tried; Replay, how often an operator replayed it.
+	// Attempts is the number of attempts; Replay is the number of replays by an
+	// operator.
 	Attempts int
 	Replay   int
-	// Holds says that later events of its aggregate wait for it.
+	// Holds means that the row blocks later events of its aggregate.
 	Holds bool
-	// LastError is what the last attempt met.
+	// LastError is the error of the last attempt.
 	LastError string
-	// Err is why the row cannot be decoded; Event holds what could be read.
+	// Err is the decoding error of the row; Event then holds the fields that
+	// could be read.
 	Err error
 }
 
-// Settler records what became of events.
+// Settler records the results of deliveries.
 type Settler interface {
-	// Settle records results under the fence, in one step: for every lane whose lease is still held, all of its
-	// results; for every other lane, none. It holds the lanes' rows locked from the check to the commit, so that a
-	// take-over waits for it. A row that is not there any more is passed over: an operator discarded it.
+	// Settle records results under the fence, atomically: for every lane whose
+	// lease is still held, all of its results; for every other lane, none. It
+	// locks the lanes' rows from the check to the commit, so that a takeover
+	// waits. Settle skips rows that do not exist any more, because an operator
+	// discarded them.
 	Settle(ctx context.Context, s Settlement) (Settled, error)
 }
 
@@ -204,62 +233,77 @@ type Settler interface {
 type Settlement struct {
 	// Leases are the fences of all lanes named below.
 	Leases []Lease
-	// Done: delivered. The row moves to the history, or is deleted when History is false.
+	// Done are delivered events. The row moves to the history, or is deleted
+	// when History is false.
 	Done    []Result
 	History bool
-	// Retry: put off. The row moves to, or stays in, the table of delayed events.
+	// Retry are deferred events. The row moves to, or stays in, the table of
+	// delayed events.
 	Retry []Result
-	// Dead: given up. The row moves to the dead letters. A settlement with any commits synchronously; others need not:
-	// losing one only means delivering again.
+	// Dead are dead-lettered events. The row moves to the dead letters. A
+	// settlement with dead letters commits synchronously; others need not,
+	// because losing one only means delivering again.
 	Dead []Result
-	// Durable makes the settlement commit synchronously whatever it holds.
+	// Durable makes the settlement commit synchronously in any case.
 	Durable bool
 }
 
-// Result is what became of one event.
+// Result is the result of one event.
 type Result struct {
 	Lane int
 	ID   waybill.ID
-	// Seq is the row's, as far as it is known, or 0: where a store may look first. The id decides.
+	// Seq is the row's seq if known, or 0: a hint for the store. The id
+	// decides.
 	Seq int64
-	// Late says that the row was read from the delayed events, and not from the ready ones. A store that looks for it
-	// there only saves itself a search; one that looks in both places need not care. Done uses it.
+	// Late means that the row was read from the delayed events and not from the
+	// ready ones. A store that searches only there saves a lookup; a store that
+	// searches both tables may ignore Late. Done uses it.
 	Late bool
-	// Replay is the row's, as it was read. Retry and Dead pass over a row that an operator has replayed since: the answer to a
-	// settlement that made it a dead letter was lost, and the settlement is repeated.
+	// Replay is the replay number of the row when it was read. Retry and Dead
+	// skip a row that an operator has replayed since, which happens when the
+	// response of a settlement that dead-lettered the event was lost and the
+	// settlement is repeated.
 	Replay int
-	// Attempts is the new count. Retry and Dead use it.
+	// Attempts is the new number of attempts. Retry and Dead use it.
 	Attempts int
-	// Delay is how long to wait, by the database's clock. Retry uses it.
+	// Delay is the time until the next attempt, by the database's clock. Retry
+	// uses it.
 	Delay time.Duration
-	// Holds says that later events of the aggregate wait for this one. Retry and Dead use it.
+	// Holds means that the event blocks later events of its aggregate. Retry
+	// and Dead use it.
 	Holds bool
-	// Error is what went wrong; see [CutError]. Retry and Dead use it.
+	// Error is the error of the attempt; see [CutError]. Retry and Dead use it.
 	Error string
 }
 
-// Finisher records deliveries as done inside a transaction of the caller: the outbox row goes if and only if what else
-// the transaction does commits. Sinks that write to the same database use it.
+// Finisher records deliveries as done inside a transaction of the caller: the
+// outbox row is removed if and only if the transaction commits. Sinks that
+// write to the same database use it.
 type Finisher[T any] interface {
-	// Finish checks the fence of every delivery's claim, holding the lanes' rows locked until the transaction ends, and
-	// then does what [Settler.Settle] does for Done, with history where the claim says so. Call it last: a client that
-	// stops between it and the commit blocks a take-over. If any fence is not held it is [waybill.ErrLeaseLost], nothing
-	// has changed, and the transaction must be rolled back. A row that is not there any more is passed over.
+	// Finish checks the fence of every delivery's claim, locks the lanes' rows
+	// until the transaction ends, and then does the same as [Settler.Settle]
+	// for Done, with history if the claim says so. Call Finish last: a client
+	// that stops between Finish and the commit blocks a takeover. If any fence
+	// is not held, Finish returns [waybill.ErrLeaseLost], nothing has changed,
+	// and the transaction must be rolled back. Finish skips rows that do not
+	// exist any more.
 	Finish(ctx context.Context, tx T, done []waybill.Delivery) error
 }
 
-// Settled says what a settlement changed.
+// Settled is the result of a settlement.
 type Settled struct {
-	// Held are the lanes whose lease was still held. A lane that is missing here is lost: drop its work.
+	// Held are the lanes whose lease was still held. A missing lane is lost:
+	// drop its work.
 	Held []int
 	// Moved are the events that were moved or deleted.
 	Moved []waybill.ID
 }
 
-// Watcher is a store that can tell a relay when other processes have written. A relay does without it: polling is always
-// enough.
+// Watcher is implemented by stores that can notify a relay of writes by other
+// processes. It is optional: polling is always sufficient.
 type Watcher interface {
-	// Watch calls woken, which does not block, whenever another process may have committed events, until ctx ends. It
-	// mends what breaks by itself.
+	// Watch calls woken, which does not block, whenever another process may
+	// have committed events, until ctx ends. It recovers from connection
+	// failures by itself.
 	Watch(ctx context.Context, woken func())
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Outbox is what package outbox needs of a store.
+// Outbox is the part of a store that package outbox needs.
 type Outbox[T any] interface {
 	Beginner[T]
 	Appender[T]
@@ -17,65 +17,81 @@ type Outbox[T any] interface {
 
 // Beginner starts transactions.
 type Beginner[T any] interface {
-	// Begin starts a transaction. Ending ctx aborts the start, and nothing after it: the session's own methods end it.
+	// Begin starts a transaction. Canceling ctx aborts only the start: the
+	// session's own methods end the transaction.
 	Begin(ctx context.Context, opts *sql.TxOptions) (Session[T], error)
 }
 
-// Session is one transaction that a store began and will end. It is used by one goroutine at a time, but for Owns.
+// Session is a transaction that a store began and will end. Only one goroutine
+// at a time may use it, except for Owns.
 type Session[T any] interface {
-	// Tx returns the transaction for the caller's use. It is guarded where the type allows it: its Commit and Rollback
-	// fail with [waybill.ErrTxOwned].
+	// Tx returns the transaction for the caller's use. Where the type allows
+	// it, its Commit and Rollback fail with [waybill.ErrTxOwned].
 	Tx() T
-	// Owns reports whether tx is this transaction or a savepoint in it. It is safe for concurrent use.
+	// Owns reports whether tx is this transaction or a savepoint in it. It is
+	// safe for concurrent use.
 	Owns(tx T) bool
-	// Commit ends the transaction. accepted are the events that it has taken so far; with check, the session finds out
-	// which of them a rollback to a savepoint took back, even if that costs a statement.
+	// Commit ends the transaction. accepted are the events that were written in
+	// it; with check, the session determines which of them a rollback to a
+	// savepoint removed, even if that costs a statement.
 	//
-	// An error that wraps [waybill.ErrUncertain] means that nobody knows; any other error means that the transaction
-	// was rolled back. Either way the session is over.
+	// An error that wraps [waybill.ErrUncertain] means that the outcome is
+	// unknown; any other error means that the transaction was rolled back. In
+	// both cases the session is over.
 	Commit(ctx context.Context, accepted []waybill.ID, check bool) (CommitInfo, error)
-	// Rollback ends the transaction without a trace. It is harmless on a session that is over. An error that wraps
-	// [waybill.ErrUncertain] means that the transaction was ended by somebody else, who knows which way.
+	// Rollback ends the transaction without a trace. It has no effect on a
+	// session that is over. An error that wraps [waybill.ErrUncertain] means
+	// that the caller had already ended the transaction; whether it committed
+	// is unknown.
 	Rollback(ctx context.Context) error
 }
 
-// CommitInfo is what is known about the events of a transaction that committed.
+// CommitInfo describes the events of a committed transaction.
 type CommitInfo struct {
-	// Undone are accepted events whose rows are not there: a rollback to a savepoint took them back.
+	// Undone are accepted events without rows: a rollback to a savepoint
+	// removed them.
 	Undone []waybill.ID
-	// Checked says that Undone is complete. A session that has seen every statement of its transaction knows without
-	// asking; one over a [*sql.Tx], which it cannot see into, knows only what it was told to check.
+	// Checked means that Undone is complete. A session that sees every
+	// statement of its transaction always knows; a session over a [*sql.Tx],
+	// which hides the statements, knows only if it was asked to check.
 	Checked bool
 }
 
-// Deferrer is what a [Session] also is when it can let events wait for the next round trip of their transaction and
-// send them in front of whatever comes next: the caller's next statement, a savepoint, or the commit.
+// Deferrer is implemented by a [Session] that can delay events until the next
+// round trip of their transaction and send them before the caller's next
+// statement, a savepoint, or the commit.
 type Deferrer[T any] interface {
-	// Defer takes events for the transaction tx, which the session owns. It keeps evs. When the database has taken
-	// them it calls accepted with one [AppendResult] per event, before the caller's own statement returns or during Commit.
+	// Defer accepts events for the transaction tx, which the session owns. It
+	// retains evs. After the database has accepted the events, it calls
+	// accepted with one [AppendResult] per event, before the caller's own
+	// statement returns or during Commit.
 	Defer(ctx context.Context, tx T, evs []waybill.Event, accepted func([]AppendResult)) error
 }
 
-// AppendResult says where an event went.
+// AppendResult is the result of a write for one event.
 type AppendResult struct {
-	// ID is the event's own id if it was written; else it was absorbed, and this is the id of the pending event that
-	// has its dedup key. A [Deferrer] may leave that one zero: it does not ask who it was.
+	// ID is the event's own id if it was written; otherwise the event was
+	// absorbed, and ID is the id of the pending event with its dedup key. A
+	// [Deferrer] may leave that id zero, because it does not query it.
 	ID waybill.ID
-	// Lane is the lane that it was written to.
+	// Lane is the lane of the written event.
 	Lane int
 }
 
-// Appender writes events into somebody's transaction.
+// Appender writes events in a transaction of the caller.
 type Appender[T any] interface {
-	// Append inserts the events now, in their order, and returns one Placed per event. The events are complete and
-	// valid ([waybill.Event.Complete]). All or none: after an error the transaction has none of them and can only be
-	// rolled back.
+	// Append inserts the events now, in their order, and returns one
+	// AppendResult per event. The events are complete and valid
+	// ([waybill.Event.Complete]). It writes all events or none: after an error
+	// the transaction contains none of them and can only be rolled back.
 	//
-	// It never commits, and refuses a transaction that has ended: [waybill.ErrTxDone].
+	// It never commits, and rejects a transaction that has ended:
+	// [waybill.ErrTxDone].
 	Append(ctx context.Context, tx T, evs []waybill.Event) ([]AppendResult, error)
 }
 
-// SQLTx is as much of a [*sql.Tx] as libraries that hide theirs still show.
+// SQLTx is the part of a [*sql.Tx] that libraries with a hidden transaction
+// still expose.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -83,22 +99,24 @@ type SQLTx interface {
 	Rollback() error
 }
 
-// SQLAppender is an [Appender] for transactions that are only nearly a [*sql.Tx].
+// SQLAppender is an [Appender] for transactions that only resemble a [*sql.Tx].
 type SQLAppender interface {
 	AppendSQL(ctx context.Context, tx SQLTx, evs []waybill.Event) ([]AppendResult, error)
 }
 
-// Resolver finds out what became of a write.
+// Resolver finds the outcome of a write.
 type Resolver interface {
-	// Committed reports whether the event with this id was committed, whatever has become of it since. Where it cannot
-	// know, because the transaction may still be open on a connection that was lost, or because the trace of a
-	// delivered event may be gone, the error wraps [waybill.ErrUncertain].
+	// Committed reports whether the event with this id was committed, in
+	// whatever state the event is now. If the answer is unknown, because the
+	// transaction may still be open on a lost connection or the trace of a
+	// delivered event may be purged, the error wraps [waybill.ErrUncertain].
 	Committed(ctx context.Context, id waybill.ID) (bool, error)
 }
 
-// Local is how the writers and relays of one process that use the same tables find each other.
+// Local connects the writers and relays of one process that use the same
+// tables.
 type Local interface {
-	// Local returns the hub of the store; always the same one. It is also the identity of "the same database" when
-	// transactions join.
+	// Local returns the hub of the store, always the same one. The hub also
+	// identifies the database when transactions are joined.
 	Local() *Hub
 }

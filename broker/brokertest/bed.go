@@ -12,10 +12,10 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// patience is how long anything may take that has to happen.
+// patience bounds every wait for a condition.
 const patience = 60 * time.Second
 
-// bed is one test.
+// bed is the state of one check.
 type bed struct {
 	*testing.T
 	Instance
@@ -39,7 +39,8 @@ func numberOf(d *waybill.Delivery) int {
 	return p.N
 }
 
-// publish delivers a batch to the sink, and wants all of it to arrive.
+// publish delivers a batch to the sink and fails the test unless every event is
+// delivered.
 func (b *bed) publish(batch ...waybill.Delivery) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
@@ -51,7 +52,7 @@ func (b *bed) publish(batch ...waybill.Delivery) {
 	}
 }
 
-// deliver calls the sink and wants one result per delivery.
+// deliver calls the sink and checks that there is one result per delivery.
 func (b *bed) deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	b.Helper()
 	results := b.Sink.Deliver(ctx, batch)
@@ -101,14 +102,14 @@ func (b *bed) await(what string, ok func() bool) {
 	}
 }
 
-// recorder is a consumer that remembers what it gets.
+// recorder is a consumer that records its deliveries.
 type recorder struct {
 	answer func(ctx context.Context, d waybill.Delivery) error
 
 	mu   sync.Mutex
 	got  []waybill.Delivery
 	busy map[string]bool
-	bad  error // two messages of one aggregate at a time
+	bad  error // two concurrent messages of one aggregate
 }
 
 // Deliver implements broker.Consumer.
@@ -148,12 +149,12 @@ func (r *recorder) all() []waybill.Delivery {
 
 func (r *recorder) count() int { return len(r.all()) }
 
-// quick is a config whose delays are short.
+// quick returns a config with short delays.
 func quick() broker.ReceiverConfig {
 	return broker.ReceiverConfig{BackoffBase: 20 * time.Millisecond, BackoffMax: 50 * time.Millisecond, ReconnectMax: 200 * time.Millisecond}
 }
 
-// start runs a source until stop is called, or the test ends.
+// start runs a source until stop is called or the test ends.
 func (b *bed) start(name string, c broker.Consumer, cfg broker.ReceiverConfig) (stop func()) {
 	b.Helper()
 	src := b.Source(name, cfg)
@@ -181,7 +182,8 @@ func (b *bed) start(name string, c broker.Consumer, cfg broker.ReceiverConfig) (
 	return stop
 }
 
-// inOrder wants the deliveries of each aggregate to be first seen as 0, 1, 2, … n−1.
+// inOrder checks that the first deliveries of each aggregate have the numbers
+// 0, 1, 2, … n−1.
 func (b *bed) inOrder(got []waybill.Delivery, aggregates, n int) {
 	b.Helper()
 	next := make(map[string]int)
@@ -204,7 +206,8 @@ func (b *bed) inOrder(got []waybill.Delivery, aggregates, n int) {
 	}
 }
 
-// collected reports whether all n numbers of all aggregates are there.
+// collected reports whether all n numbers of all aggregates have been
+// delivered.
 func (r *recorder) collected(aggregates, n int) bool {
 	seen := make(map[string]bool)
 	for _, d := range r.all() {

@@ -1,16 +1,21 @@
-// Package brokertest is the conformance suite that every broker passes: what package broker promises, each promise as a test that can fail. A
-// broker runs it from its own tests, against a real server:
+// Package brokertest is the conformance suite for brokers: it tests every
+// guarantee of package broker. A broker runs the suite from its own tests,
+// against a real server:
 //
 //	func TestConformance(t *testing.T) {
 //		brokertest.Run(t, brokertest.Harness{
-//			Name:         "mybroker",
-//			Capabilities: brokertest.Capabilities{Source: true, Counts: true, Outage: true},
-//			Open:         open, // a sink and a source over a topic that nobody has used
+//			Name: "mybroker",
+//			Capabilities: brokertest.Capabilities{
+//				Source: true, Counts: true, Outage: true,
+//			},
+//			Open: open, // a sink and a source over an unused topic
 //		})
 //	}
 //
-// What a broker cannot show is skipped with the reason. The suite needs no sleep and asserts no duration: it waits for conditions, with a generous deadline.
-// Brokers check for goroutines left behind with goleak in their TestMain.
+// Checks that need a missing capability are skipped with the reason. The suite
+// does not sleep and asserts no duration: it waits for conditions, with a
+// generous deadline. Brokers check for leaked goroutines with goleak in their
+// TestMain.
 package brokertest
 
 import (
@@ -22,61 +27,74 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-// Harness is a broker under test.
+// Harness describes a broker under test.
 type Harness struct {
-	// Name of the broker.
+	// Name is the name of the broker.
 	Name string
-	// Capabilities say what it can do.
+	// Capabilities describes the broker's features.
 	Capabilities Capabilities
-	// Parallel: the checks may run side by side, because every instance has a server of its own, or none is broken or restarted.
+	// Parallel allows checks to run concurrently. Set it if every instance has
+	// its own server, or if no server is cut off or restarted.
 	Parallel bool
-	// Open returns the broker with a topic that nobody has used. What it starts ends with the test.
+	// Open returns the broker with an unused topic. Everything that Open starts
+	// must end with the test.
 	Open func(t *testing.T) Instance
 }
 
-// Capabilities say what a broker can do. What is false is not tested.
+// Capabilities describes the features of a broker. Features that are false are
+// not tested.
 type Capabilities struct {
-	// Source: it has one. A webhook has not.
+	// Source: the broker has a source. Webhooks, for example, have none.
 	Source bool
-	// Counts: the broker counts deliveries, also those to a consumer that vanished.
+	// Counts: the broker counts deliveries, including those to a consumer that
+	// crashed.
 	Counts bool
-	// Dedup: the broker drops a message whose publish id it has seen a moment ago.
+	// Dedup: the broker drops a message with a publish id that it has seen
+	// recently.
 	Dedup bool
-	// MaxPayload, if it is not 0, is the largest payload that the instance takes; one of twice the size is refused. At most 512 KiB.
+	// MaxPayload, if not 0, is the largest payload that the instance accepts; a
+	// payload of twice that size is rejected. At most 512 KiB.
 	MaxPayload int
-	// Unroutable, if it is not Done, is the class of an event for [Instance.Nowhere].
+	// Unroutable, if not [waybill.ClassDone], is the class of an event for
+	// [Instance.Nowhere].
 	Unroutable waybill.Class
-	// Outage: the instance can be cut off, see [Instance.Break].
+	// Outage: the connections of the instance can be cut; see [Instance.Break].
 	Outage bool
-	// Restart: the server can be killed and started again, and keeps what it has confirmed.
+	// Restart: the server can be killed and started again, and keeps the
+	// messages that it has confirmed.
 	Restart bool
-	// Secrets: opening with a password can fail, see [Instance.OpenWith].
+	// Secrets: opening with a password can fail; see [Instance.OpenWith].
 	Secrets bool
 }
 
-// Instance is a broker with a topic that nobody has used.
+// Instance is a broker with an unused topic.
 type Instance struct {
-	// Topic is what the suite puts into Event.Topic.
+	// Topic is the Event.Topic that the suite uses.
 	Topic string
-	// Sink publishes.
+	// Sink publishes events.
 	Sink relay.Sink
-	// Codec is the one that the sink uses.
+	// Codec is the codec of the sink.
 	Codec *broker.Codec
-	// Source returns a source of what is published to Topic. Sources of one name are one durable consumer, which begins to exist with the first call.
+	// Source returns a source for the messages of Topic. Sources with the same
+	// name share one durable consumer, which the first call creates.
 	Source func(name string, cfg broker.ReceiverConfig) broker.Source
-	// Read returns all that was published to Topic so far, in order, with a client that knows nothing of Waybill.
+	// Read returns all messages that were published to Topic so far, in order.
+	// It must use a client that does not depend on Waybill.
 	Read func(ctx context.Context) ([]broker.Message, error)
-	// DeadLetters returns what was moved to the dead-letter destination of a source so far.
+	// DeadLetters returns the messages in the dead-letter destination of a
+	// source.
 	DeadLetters func(ctx context.Context, source string) ([]broker.Message, error)
-	// Publish publishes a message of any content to Topic.
+	// Publish publishes an arbitrary message to Topic.
 	Publish func(ctx context.Context, m broker.Message) error
-	// Nowhere is a topic for which the server has no place.
+	// Nowhere is a topic that does not exist on the server.
 	Nowhere string
-	// Break cuts the connections of sink and sources, and keeps them cut until Heal.
+	// Break cuts the connections of sink and sources and keeps them cut until
+	// Heal.
 	Break, Heal func()
 	// Restart kills the server and starts it again.
 	Restart func()
-	// OpenWith tries to open the broker with a password, at an address where that fails, and returns the error.
+	// OpenWith opens the broker with a password, at an address where that
+	// fails, and returns the error.
 	OpenWith func(ctx context.Context, password string) error
 }
 
@@ -96,7 +114,7 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// need is what a check needs of a broker.
+// need is the capability that a check needs.
 type need int
 
 const (
@@ -110,7 +128,7 @@ const (
 	needSecrets
 )
 
-// lacks returns why a broker cannot show what needs the capability, or "" if it can.
+// lacks returns the reason why a broker cannot run a check, or "" if it can.
 func (c Capabilities) lacks(n need) string {
 	unless := func(has bool, reason string) string {
 		if has {
@@ -121,24 +139,24 @@ func (c Capabilities) lacks(n need) string {
 	switch n {
 	case needSink:
 	case needSource:
-		return unless(c.Source, "it has no source (Capabilities.Source)")
+		return unless(c.Source, "the broker has no source (Capabilities.Source)")
 	case needDedup:
-		return unless(c.Dedup, "the broker drops no duplicates (Capabilities.Dedup)")
+		return unless(c.Dedup, "the broker does not deduplicate (Capabilities.Dedup)")
 	case needLimit:
-		return unless(c.MaxPayload > 0, "it takes messages of any size (Capabilities.MaxPayload)")
+		return unless(c.MaxPayload > 0, "the broker has no size limit (Capabilities.MaxPayload)")
 	case needUnroutable:
-		return unless(c.Unroutable != waybill.ClassDone, "every topic has a place (Capabilities.Unroutable)")
+		return unless(c.Unroutable != waybill.ClassDone, "every topic is routable (Capabilities.Unroutable)")
 	case needOutage:
-		return unless(c.Outage, "it cannot be cut off (Capabilities.Outage)")
+		return unless(c.Outage, "the connections cannot be cut (Capabilities.Outage)")
 	case needRestart:
-		return unless(c.Restart, "it cannot be started again (Capabilities.Restart)")
+		return unless(c.Restart, "the server cannot be restarted (Capabilities.Restart)")
 	case needSecrets:
-		return unless(c.Secrets, "it has no passwords (Capabilities.Secrets)")
+		return unless(c.Secrets, "the broker has no passwords (Capabilities.Secrets)")
 	}
 	return ""
 }
 
-// check is one promise.
+// check is one guarantee.
 type check struct {
 	name  string
 	needs need
@@ -152,23 +170,23 @@ func checks() []check {
 		{"a replay has a publish id of its own", needSink, replay},
 		{"a repeated publish id is dropped", needDedup, repeated},
 		{"one result per delivery", needSink, results},
-		{"what cannot travel stops nothing", needSink, cannotTravel},
+		{"invalid events do not affect others", needSink, cannotTravel},
 		{"order per aggregate in one batch", needSink, batchOrder},
 		{"too large is permanent", needLimit, tooLarge},
 		{"unroutable has its class", needUnroutable, unroutable},
-		{"an ended context is nobody's fault", needSink, endedContext},
-		{"an outage is down and loses nothing", needOutage, outage},
+		{"an ended context counts no attempt", needSink, endedContext},
+		{"an outage counts no attempt and loses nothing", needOutage, outage},
 		{"a restart loses nothing", needRestart, restart},
 		{"secrets are hidden", needSecrets, secrets},
 		{"order per aggregate with many workers", needSource, workerOrder},
-		{"a failure comes again and holds its aggregate", needSource, failure},
-		{"a failure is given back and holds its aggregate", needSource, givenBack},
-		{"what a consumer vanished with comes again", needSource, vanished},
-		{"done is acknowledged, once", needSource, acknowledged},
-		{"dead goes to the dead letters", needSource, deadLetter},
-		{"unreadable goes to the dead letters", needSource, unreadable},
+		{"a failed message is redelivered and blocks its aggregate", needSource, failure},
+		{"a failed message is returned and blocks its aggregate", needSource, givenBack},
+		{"messages of a crashed consumer are redelivered", needSource, vanished},
+		{"done messages are acknowledged once", needSource, acknowledged},
+		{"dead messages go to the dead letters", needSource, deadLetter},
+		{"unreadable messages go to the dead letters", needSource, unreadable},
 		{"a panic is a failure", needSource, panics},
-		{"work in hand is finished", needSource, drain},
+		{"messages in flight are finished", needSource, drain},
 		{"end to end", needSource, endToEnd},
 	}
 }

@@ -15,7 +15,9 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// endToEnd: outbox, relay, broker, inbox: each event has its effect once, though some fail and some are published twice.
+// endToEnd: from outbox through relay and broker to inbox, each event has its
+// effect once, although some deliveries fail and every event is published
+// twice.
 func endToEnd(b *bed) {
 	const aggregates, n = 20, 10
 	from, err := memstore.New(memstore.Config{})
@@ -52,14 +54,16 @@ func endToEnd(b *bed) {
 			failed[ev.ID] = true
 			return waybill.Later(1, errBoom)
 		}
-		// Not before the commit: when another event of a batch fails, this one is applied again.
+		// After the commit: if another event of the batch fails, this one is
+		// applied again.
 		return there.AfterCommit(ctx, func() {
 			mu.Lock()
 			defer mu.Unlock()
 			sums[ev.AggregateID] += p.N
 		})
 	})
-	r, err := relay.New(from, relay.FanOut(b.Sink, b.Sink), relay.Config{}) // twice: the second is a duplicate
+	// Twice: the second publication is a duplicate.
+	r, err := relay.New(from, relay.FanOut(b.Sink, b.Sink), relay.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -101,8 +105,9 @@ func endToEnd(b *bed) {
 	})
 }
 
-// ThereAndBack delivers an event to a sink and wants it from a source, which has no other. It is
-// for ways to connect that the suite does not try.
+// ThereAndBack delivers an event to a sink and expects that event, and no
+// other, from a source. It is for ways to connect that the suite does not
+// cover.
 func ThereAndBack(t *testing.T, sink broker.Consumer, source broker.Source, d waybill.Delivery) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), patience)

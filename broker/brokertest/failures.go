@@ -9,8 +9,9 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Failures checks a broker's table of errors: for every row there is a sample, which that row and no earlier one matches, and which gets its class. If doc is
-// not empty it is a file that must have the table as it is.
+// Failures checks a broker's failure table: every row has a sample, which
+// matches that row and no earlier one, and which gets the row's class. If doc
+// is not empty, it names a file that must contain the table.
 func Failures(t *testing.T, table broker.Failures, samples map[string]error, doc string) {
 	t.Helper()
 	for _, row := range table {

@@ -6,22 +6,22 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Odd is something that an event can hold only if its row was inserted with
-// SQL. Run delivers all of them; a sink for which Run is not made delivers them
-// in a test of its own.
+// Odd is an event content that is possible only if the row was inserted with
+// SQL. Run delivers all of them. A sink that does not use Run delivers them in
+// a test of its own.
 type Odd struct {
-	// Name says what is odd, and where.
+	// Name describes the content.
 	Name string
-	// Change makes a delivery odd.
+	// Change modifies a delivery.
 	Change func(d *waybill.Delivery)
-	// MayTravel says that a sink may deliver the event: only some protocols
-	// have a limit there. A sink must answer any other with an error of
-	// class Dead.
+	// MayTravel allows a sink to deliver the event, because only some protocols
+	// have such a limit. For any other event the sink must return a permanent
+	// error.
 	MayTravel bool
 }
 
-// Odds returns what no outbox writes: control characters and invalid UTF-8 in
-// each text of an event, and texts that are too long.
+// Odds returns contents that no outbox writes: control characters and invalid
+// UTF-8 in each text of an event, and texts that are too long.
 func Odds() []Odd {
 	var odds []Odd
 	for _, odd := range []struct{ name, text string }{

@@ -14,7 +14,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// full returns a delivery in which no field has its default.
+// full returns a delivery in which no field has its default value.
 func (b *bed) full() waybill.Delivery {
 	ev := waybill.Event{
 		ID: waybill.NewID(), Type: "OrderPlaced", AggregateType: "order", AggregateID: "ord/7 %2F ü", TenantID: "Käufer & Söhne", Topic: b.Topic,
@@ -24,7 +24,8 @@ func (b *bed) full() waybill.Delivery {
 		Headers: map[string]string{
 			"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "a=b,c=d",
 			"Name": "upper", "name": "lower", "empty": "", " spaces ": "  around  ", "percent%41": "100%41", "ünï": "çödé ✓ 日本",
-			// Names of ours must stay the user's.
+			// Header names that Waybill or the protocol uses must stay the
+			// event's own.
 			"ce_id": "not the id", "ce-id": "nor this", "id": "nor that", "Nats-Msg-Id": "mine", "content-type": "text/mine", "data": "mine", "tenantid": "mine",
 		},
 		Payload: []byte("\x00\x01\xff binary \r\n"),
@@ -35,14 +36,16 @@ func (b *bed) full() waybill.Delivery {
 	}
 }
 
-// subscribe makes a source's durable consumer exist before something is published: some brokers keep messages only for those that do.
+// subscribe creates the durable consumer of a source before an event is
+// published: some brokers keep messages only for existing consumers.
 func (b *bed) subscribe(name string) {
 	if b.can.Source {
 		b.Source(name, quick())
 	}
 }
 
-// decoded returns what was published, as a consumer sees it: through a source if there is one.
+// decoded returns the published events as a consumer sees them: through a
+// source, if there is one.
 func (b *bed) decoded(n int) []waybill.Delivery {
 	b.Helper()
 	if b.can.Source {
@@ -63,7 +66,7 @@ func (b *bed) decoded(n int) []waybill.Delivery {
 	return got
 }
 
-// roundTrip: what is consumed is what was published, in every field.
+// roundTrip: a consumed event equals the published event in every field.
 func roundTrip(b *bed) {
 	b.subscribe("reader")
 	want := b.full()
@@ -97,10 +100,11 @@ func sameEvent(b *bed, got, want waybill.Event) {
 	}
 }
 
-// onTheWire: a client that knows nothing of Waybill finds the attributes where CloudEvents puts them.
+// onTheWire: a client that does not depend on Waybill finds the attributes
+// where CloudEvents defines them.
 func onTheWire(b *bed) {
 	d := b.event("42", 7)
-	d.TenantID, d.Headers = "shop", map[string]string{"colour": "red"}
+	d.TenantID, d.Headers = "shop", map[string]string{"color": "red"}
 	b.publish(d)
 	m := b.read(1)[0]
 	bind := b.Codec.Binding()
@@ -114,8 +118,8 @@ func onTheWire(b *bed) {
 	if wireHeader(&m, bind.Attribute("source")) == "" {
 		b.Error("no source")
 	}
-	if got := wireHeader(&m, bind.UserHeader("colour")); got != "red" {
-		b.Errorf("%s is %q", bind.UserHeader("colour"), got)
+	if got := wireHeader(&m, bind.UserHeader("color")); got != "red" {
+		b.Errorf("%s is %q", bind.UserHeader("color"), got)
 	}
 	if m.PublishID != d.ID.String() {
 		b.Errorf("publish id %q, want the event's", m.PublishID)
@@ -128,7 +132,8 @@ func onTheWire(b *bed) {
 	}
 }
 
-// wireHeader finds a header whatever its case: HTTP's have none.
+// wireHeader finds a header regardless of case, because HTTP header names are
+// case-insensitive.
 func wireHeader(m *broker.Message, name string) string {
 	for _, h := range m.Headers {
 		if strings.EqualFold(h.Name, name) {
@@ -138,7 +143,8 @@ func wireHeader(m *broker.Message, name string) string {
 	return ""
 }
 
-// replay: an operator's replay arrives, though the broker has seen the event a moment ago, and is the same event.
+// replay: a deliberate replay is delivered, although the broker has just seen
+// the event, and is the same event.
 func replay(b *bed) {
 	d := b.event("1", 1)
 	b.publish(d)
@@ -154,7 +160,8 @@ func replay(b *bed) {
 	}
 }
 
-// repeated: a message whose confirmation was lost is published again, and the broker drops it.
+// repeated: a message whose confirmation was lost is published again, and the
+// broker drops the copy.
 func repeated(b *bed) {
 	d, last := b.event("1", 1), b.event("1", 2)
 	b.publish(d)
@@ -163,7 +170,8 @@ func repeated(b *bed) {
 	b.read(2)
 }
 
-// results: there is one per delivery, and an event that cannot travel harms no other.
+// results: there is one result per delivery, and an invalid event does not
+// affect the others.
 func results(b *bed) {
 	batch := []waybill.Delivery{b.event("1", 1), b.event("2", 2), b.event("3", 3)}
 	batch[1].Headers = map[string]string{"x": "a\r\nce_id: forged"}
@@ -171,7 +179,7 @@ func results(b *bed) {
 	defer cancel()
 	got := b.deliver(ctx, batch)
 	if got[0] != nil || got[2] != nil {
-		b.Errorf("its neighbours: %v, %v", got[0], got[2])
+		b.Errorf("its neighbors: %v, %v", got[0], got[2])
 	}
 	if class, _ := waybill.Classify(got[1]); class != waybill.ClassPermanent {
 		b.Errorf("a header with a line break is %v (%v), want dead", class, got[1])
@@ -182,9 +190,10 @@ func results(b *bed) {
 	}
 }
 
-// cannotTravel: a row that was inserted with SQL may hold anything. What could be taken for another
-// header, or would end the connection, makes the event dead, or travels as it is; events beside it,
-// and after it, are published.
+// cannotTravel: a row that was inserted with SQL may hold anything. An event
+// whose content could be mistaken for another header, or would end the
+// connection, is dead or is delivered unchanged. Events in the same batch and
+// later events are published.
 func cannotTravel(b *bed) {
 	odds := Odds()
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
@@ -207,7 +216,7 @@ func cannotTravel(b *bed) {
 			switch {
 			case i == 0 || i == len(batch)-1:
 				if err != nil {
-					b.Errorf("a neighbour of %q…: %v", some[0].Name, err)
+					b.Errorf("a neighbor of %q…: %v", some[0].Name, err)
 				}
 			case class != waybill.ClassPermanent && (class != waybill.ClassDone || !some[i-1].MayTravel):
 				b.Errorf("%s: class %v: %v", some[i-1].Name, class, err)
@@ -218,7 +227,8 @@ func cannotTravel(b *bed) {
 	b.read(arrived + 1)
 }
 
-// batchOrder: events of one aggregate in one batch arrive in their order, and when one fails the following do not arrive.
+// batchOrder: events of one aggregate in one batch arrive in order, and after a
+// failure the later events of the aggregate do not arrive.
 func batchOrder(b *bed) {
 	if _, ok := b.Sink.(interface{ StopsAtFailure() }); !ok {
 		b.Skip("the sink takes one event of an aggregate at a time: it is no relay.OrderedSink")
@@ -251,7 +261,8 @@ func batchOrder(b *bed) {
 	b.read(len(batch) + 2)
 }
 
-// tooLarge: what the broker will never take is dead at once, and harms no other.
+// tooLarge: an event that the broker will never accept is dead at once and does
+// not affect others.
 func tooLarge(b *bed) {
 	large := b.event("1", 1)
 	large.Payload, large.ContentType = bytes.Repeat([]byte("x"), 2*b.can.MaxPayload), "text/plain"
@@ -262,12 +273,13 @@ func tooLarge(b *bed) {
 		b.Errorf("too large is %v (%v), want dead", class, got[0])
 	}
 	if got[1] != nil {
-		b.Errorf("its neighbour: %v", got[1])
+		b.Errorf("its neighbor: %v", got[1])
 	}
 	b.read(1)
 }
 
-// unroutable: what has no place is never confirmed, and has the class that the broker's documentation names.
+// unroutable: an event without a destination is never confirmed, and its error
+// has the documented class.
 func unroutable(b *bed) {
 	lost := b.event("1", 1)
 	lost.Topic = b.Nowhere
@@ -278,12 +290,13 @@ func unroutable(b *bed) {
 		b.Errorf("unroutable is %v (%v), want %v", class, got[0], b.can.Unroutable)
 	}
 	if got[1] != nil {
-		b.Errorf("its neighbour: %v", got[1])
+		b.Errorf("its neighbor: %v", got[1])
 	}
 	b.read(1)
 }
 
-// endedContext: a delivery whose time is over may have arrived or not, and nothing is held against the event.
+// endedContext: a delivery whose context has ended may or may not have arrived,
+// and does not count as an attempt.
 func endedContext(b *bed) {
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
@@ -295,7 +308,8 @@ func endedContext(b *bed) {
 	b.publish(b.event("2", 2))
 }
 
-// outage: while the broker cannot be reached deliveries are down, which spends no attempt; afterwards they arrive, and so does all before.
+// outage: while the broker is unreachable, deliveries are unavailable and count
+// as no attempt. Afterwards all events arrive.
 func outage(b *bed) {
 	var r recorder
 	if b.can.Source {
@@ -306,7 +320,7 @@ func outage(b *bed) {
 	ctx, cancel := context.WithTimeout(b.Context(), 5*time.Second)
 	for _, err := range b.deliver(ctx, []waybill.Delivery{b.event("b", 0), b.event("c", 0)}) {
 		if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
-			b.Errorf("the class is %v (%v), want down", class, err)
+			b.Errorf("the class is %v (%v), want unavailable", class, err)
 		}
 	}
 	cancel()
@@ -317,7 +331,8 @@ func outage(b *bed) {
 	}
 }
 
-// insist delivers a batch until all of it has arrived. Only an outage may keep it from that.
+// insist delivers a batch until every event has arrived. It reports any failure
+// other than an outage.
 func (b *bed) insist(batch []waybill.Delivery) {
 	b.Helper()
 	deadline := time.Now().Add(patience)
@@ -350,7 +365,8 @@ func (b *bed) insist(batch []waybill.Delivery) {
 	}
 }
 
-// restart: a server that is killed in the middle of a stream loses nothing that it has confirmed, and no event overtakes another.
+// restart: a server that is killed while events are published loses no
+// confirmed event, and no event overtakes another.
 func restart(b *bed) {
 	var r recorder
 	if b.can.Source {
@@ -381,14 +397,14 @@ func restart(b *bed) {
 	b.inOrder(r.all(), aggregates, n)
 }
 
-// secrets: an error shows no password.
+// secrets: errors show no password.
 func secrets(b *bed) {
 	for _, password := range []string{"hunter2canary", "p@ss%word:ß/canary"} {
 		ctx, cancel := context.WithTimeout(b.Context(), patience)
 		err := b.OpenWith(ctx, password)
 		cancel()
 		if err == nil {
-			b.Fatal("it could be opened")
+			b.Fatal("Open succeeded")
 		}
 		for e := err; e != nil; e = errors.Unwrap(e) {
 			if text := fmt.Sprintf("%v %+v", e, e); strings.Contains(text, "canary") {

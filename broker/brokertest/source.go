@@ -16,7 +16,8 @@ import (
 
 var errBoom = errors.New("boom")
 
-// workerOrder: messages of one aggregate are handled one after another, in order, however many workers there are.
+// workerOrder: messages of one aggregate are handled one after another, in
+// order, with any number of workers.
 func workerOrder(b *bed) {
 	const aggregates, n = 20, 15
 	var r recorder
@@ -37,10 +38,12 @@ func workerOrder(b *bed) {
 	}
 }
 
-// failure: a message that fails comes again with a higher count; what is behind it waits, and other aggregates do not.
+// failure: a failed message is redelivered with a higher count. Later messages
+// of its aggregate wait for it; other aggregates do not.
 func failure(b *bed) { fails(b, quick()) }
 
-// givenBack is the same with the broker keeping the message meanwhile, if it can.
+// givenBack is like failure, with the failed message returned to the broker if
+// the broker supports that.
 func givenBack(b *bed) {
 	cfg := quick()
 	cfg.MaxHold = -1
@@ -90,7 +93,8 @@ func fails(b *bed, cfg broker.ReceiverConfig) {
 	}
 }
 
-// vanished: a consumer that ends without an answer gets the message again, or its successor does.
+// vanished: messages of a consumer that ended without an answer are redelivered
+// to it or its successor.
 func vanished(b *bed) {
 	in := make(chan struct{})
 	var once sync.Once
@@ -122,7 +126,7 @@ func vanished(b *bed) {
 	}
 }
 
-// acknowledged: what is done does not come again.
+// acknowledged: a message that is done is not redelivered.
 func acknowledged(b *bed) {
 	var r recorder
 	stop := b.start("acks", &r, quick())
@@ -140,12 +144,13 @@ func acknowledged(b *bed) {
 	b.await("the last", func() bool { return second.count() >= 1 })
 	for _, d := range second.all() {
 		if d.ID != last.ID {
-			b.Errorf("aggregate %s comes again", d.AggregateID)
+			b.Errorf("aggregate %s is redelivered", d.AggregateID)
 		}
 	}
 }
 
-// deadLetter: what can never succeed is moved to the dead letters with the reason, is reported, and stops nobody.
+// deadLetter: a message that can never succeed is moved to the dead letters
+// with the reason, is reported, and does not stop other messages.
 func deadLetter(b *bed) {
 	var reported atomic.Int32
 	cfg := quick()
@@ -161,7 +166,7 @@ func deadLetter(b *bed) {
 	}}
 	stop := b.start("grim", r, cfg)
 	dead := b.event("a", 0)
-	dead.Headers = map[string]string{"colour": "red"}
+	dead.Headers = map[string]string{"color": "red"}
 	b.publish(dead)
 	b.publish(b.event("a", 1))
 	b.publish(b.event("a", 2))
@@ -190,11 +195,12 @@ func deadLetter(b *bed) {
 	b.publish(b.event("b", 9))
 	b.await("the next message", func() bool { return second.count() >= 1 })
 	if second.count() != 1 {
-		b.Error("a dead message comes again")
+		b.Error("a dead message is redelivered")
 	}
 }
 
-// unreadable: a message without an id, or that is no event at all, is set aside and stops nobody.
+// unreadable: a message without an id, or that is not an event, is
+// dead-lettered and does not stop other messages.
 func unreadable(b *bed) {
 	b.subscribe("strict")
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
@@ -220,7 +226,7 @@ func unreadable(b *bed) {
 	}
 }
 
-// panics: a consumer that panics has failed, and gets the message again.
+// panics: a panic of the consumer is a failure, and the message is redelivered.
 func panics(b *bed) {
 	r := &recorder{}
 	r.answer = func(_ context.Context, d waybill.Delivery) error {
@@ -229,13 +235,15 @@ func panics(b *bed) {
 		}
 		return nil
 	}
-	// The recorder's mark of what is being handled survives the panic; every event is its own aggregate's only one.
+	// The recorder still counts the message as being handled after the panic;
+	// no other event shares its aggregate.
 	b.start("panicking", r, quick())
 	b.publish(b.event("a", 0))
 	b.await("another attempt", func() bool { return r.count() >= 2 })
 }
 
-// drain: when the context ends, what is in hand is finished and acknowledged.
+// drain: when the context ends, messages in flight are finished and
+// acknowledged.
 func drain(b *bed) {
 	in, out := make(chan struct{}), make(chan struct{})
 	var ended atomic.Bool
@@ -258,8 +266,10 @@ func drain(b *bed) {
 	cancel()
 	select {
 	case <-returned:
-		b.Error("Run returned before the work in hand was finished")
-	case <-time.After(50 * time.Millisecond): // long enough for a Run that does not wait; it passes on a slow machine, too
+		b.Error("Run returned before the messages in flight were finished")
+	// Long enough to catch a Run that does not wait. A slow machine cannot make
+	// the check fail.
+	case <-time.After(50 * time.Millisecond):
 	}
 	close(out)
 	if err := <-returned; err != nil {
@@ -274,7 +284,7 @@ func drain(b *bed) {
 	b.await("the next message", func() bool { return second.count() >= 1 })
 	for _, d := range second.all() {
 		if d.ID == first.ID {
-			b.Error("what was finished while draining comes again")
+			b.Error("a message that was finished while draining is redelivered")
 		}
 	}
 }

@@ -13,23 +13,31 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Config holds what may be tuned of the connections; its zero value is ready. A field that is zero has its default.
+// Config configures the connections. The zero value is valid; zero fields have
+// their defaults.
 type Config struct {
-	// ClientID is what the brokers' own tools show for the connections. Defaults to "waybill".
+	// ClientID identifies the connections in Kafka's tools. Defaults to
+	// "waybill".
 	ClientID string
-	// Timeout is how long the brokers may take to confirm a batch. At least 2 s. Defaults to 15 s.
+	// PublishTimeout is how long the brokers may take to confirm a batch. At
+	// least 2 s. Defaults to 15 s.
 	PublishTimeout time.Duration
-	// MaxMessageBytes is how large a message may be; larger ones are dead. The topic's max.message.bytes has to permit it. Defaults to 1000012.
+	// MaxMessageBytes is the maximum size of a message; larger ones are dead.
+	// The topic's max.message.bytes must permit it. Defaults to 1000012.
 	MaxMessageBytes int32
-	// Create asks the brokers to make topics that are missing, which they do if their auto.create.topics.enable is on. Without it an
-	// event for such a topic is put off.
+	// Create asks the brokers to create missing topics, which they do if
+	// auto.create.topics.enable is on. Without Create, events for a missing
+	// topic are deferred.
 	Create bool
-	// TLS is for certificates that the system does not know. Defaults to none, or to the system's if the URL says tls=true.
+	// TLS sets certificates that the system does not trust by default. Defaults
+	// to nil, or to the system's certificates if the URL says tls=true.
 	TLS *tls.Config
-	// Options are for the client, such as another SASL mechanism or a dialer. Those that this package's promises rest on cannot be changed by them.
+	// Options are additional client options, such as another SASL mechanism or
+	// a dialer. They cannot override the options on which the guarantees of
+	// this package depend.
 	Options []kgo.Opt
-	// Logger gets what an operator should know: that the connection, or the password on it, is not
-	// safe. Defaults to [slog.Default].
+	// Logger receives a warning if the connection, or the password on it, is
+	// not protected. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -39,13 +47,13 @@ func (c Config) complete() (Config, error) {
 		c.PublishTimeout = 15 * time.Second
 	}
 	if c.PublishTimeout < 2*time.Second {
-		errs = append(errs, fmt.Errorf("field Timeout: %v is less than 2s", c.PublishTimeout))
+		errs = append(errs, fmt.Errorf("Config.PublishTimeout: %v is less than 2s", c.PublishTimeout))
 	}
 	if c.MaxMessageBytes == 0 {
 		c.MaxMessageBytes = 1000012
 	}
 	if c.MaxMessageBytes < 1024 {
-		errs = append(errs, fmt.Errorf("field MaxMessageBytes: %d is less than 1024", c.MaxMessageBytes))
+		errs = append(errs, fmt.Errorf("Config.MaxMessageBytes: %d is less than 1024", c.MaxMessageBytes))
 	}
 	if c.ClientID == "" {
 		c.ClientID = "waybill"
@@ -58,19 +66,21 @@ func (c Config) complete() (Config, error) {
 
 // Broker is a Kafka cluster. It is safe for concurrent use.
 type Broker struct {
-	url    string // for hiding its secrets in errors
+	url    string // to redact its secrets in errors
 	cfg    Config
-	common []kgo.Opt // of every client
+	common []kgo.Opt // options of every client
 
 	batches producer
-	singles producer      // for what has to travel alone
-	turn    chan struct{} // a token for using singles
+	singles producer      // for records that must be published alone
+	turn    chan struct{} // token for the use of singles
 }
 
-// Open connects to the cluster that a URL names: kafka://user:password@host:9092,host2:9092. Its
-// query may say tls=true, ca, cert and key, which name files in PEM, insecure=true, which takes any
-// certificate, and sasl=plain (the default if there is a user), scram-sha-256 or scram-sha-512.
-// Open reports a cluster that cannot be reached; one that goes away later is connected to again.
+// Open connects to a cluster: kafka://user:password@host:9092,host2:9092. The
+// query may contain tls=true; ca, cert and key, which name PEM files;
+// insecure=true, which accepts any certificate; and sasl=plain (the default if
+// there is a user), scram-sha-256 or scram-sha-512. Open returns an error if
+// the cluster is unreachable. Connections that are lost later are restored
+// automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -78,7 +88,7 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	}
 	fromURL, err := options(url, cfg)
 	if err != nil {
-		return nil, broker.RedactError(fmt.Errorf("kafkabroker: the URL: %w", err), url)
+		return nil, broker.RedactError(fmt.Errorf("kafkabroker: URL: %w", err), url)
 	}
 	b := &Broker{url: url, cfg: cfg, turn: make(chan struct{}, 1)}
 	b.common = append(append(b.common, cfg.Options...), fromURL...)
@@ -97,28 +107,33 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// metadataEvery is how soon the client asks again for a topic that was not there, or has no leader.
+// metadataEvery is the interval at which the client queries a topic that is
+// missing or has no leader.
 const metadataEvery = 250 * time.Millisecond
 
-// deadLetterBytes is by how much a dead letter may be larger than its message.
+// deadLetterBytes is the maximum growth of a dead letter over its message.
 const deadLetterBytes = 4096
 
-// producing returns a client that publishes messages up to a size.
-func (b *Broker) producing(most int32) (*kgo.Client, error) {
+// producing returns a client for messages of at most limit bytes.
+func (b *Broker) producing(limit int32) (*kgo.Client, error) {
 	third := b.cfg.PublishTimeout / 3
 	opts := append(b.common[:len(b.common):len(b.common)],
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		// Lost sequence numbers mean that the cluster has lost messages: that is for the relay to see, and for a new producer to begin again.
+		// Lost sequence numbers mean that the cluster has lost messages. The
+		// relay must see that, and a new producer starts over.
 		kgo.StopProducerOnDataLossDetected(),
-		kgo.ProducerBatchMaxBytes(most),
-		// The client repeats a request whose answer was lost, under the same sequence number: the order stays, and nothing is there twice.
+		kgo.ProducerBatchMaxBytes(limit),
+		// The client repeats a request whose answer was lost, with the same
+		// sequence number. That keeps the order and creates no duplicate.
 		kgo.RecordDeliveryTimeout(2*third), kgo.ProduceRequestTimeout(third), kgo.RequestTimeoutOverhead(third),
-		// A wave is sent as soon as it is complete; the client lingers only while it is being put together.
+		// A wave is sent as soon as it is complete; the client lingers only
+		// while the wave is being assembled.
 		kgo.ProducerLinger(5*time.Millisecond),
 		kgo.UnknownTopicRetries(1),
 	)
 	if b.cfg.Create {
-		opts = append(opts, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(20)) // a new topic is not everywhere at once
+		// A new topic takes time to reach every broker.
+		opts = append(opts, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(20))
 	}
 	return kgo.NewClient(opts...)
 }
@@ -130,10 +145,10 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// hide keeps the URL's secrets out of an error; its class stays.
+// hide redacts the URL's secrets in an error and keeps its class.
 func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
 
-// names is what a topic may be called.
+// names holds the rules for topic names.
 var names = broker.TopicRules{
 	Allowed: func(c byte) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.'
@@ -141,5 +156,6 @@ var names = broker.TopicRules{
 	Separator: '.', Max: 249,
 }
 
-// Names says what a topic may be called, for making topics by a template: "orders.{type}".
+// Names returns the rules for topic names, for templates such as
+// "orders.{type}".
 func Names() broker.TopicRules { return names }

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The relay and the inbox know them by their methods.
+// The relay and the inbox detect these interfaces.
 var (
 	_ relay.OrderedSink     = (*kafkabroker.Sink)(nil)
 	_ relay.DestinationSink = (*kafkabroker.Sink)(nil)
@@ -50,7 +50,7 @@ func sink(t *testing.T, b *kafkabroker.Broker, cfg kafkabroker.SinkConfig) *kafk
 	return s
 }
 
-// plain is a client that knows nothing of Waybill.
+// plain returns a client that does not depend on Waybill.
 func plain(t *testing.T, address string, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	c, err := kgo.NewClient(append(opts, kgo.SeedBrokers(address))...)
@@ -61,7 +61,8 @@ func plain(t *testing.T, address string, opts ...kgo.Opt) *kgo.Client {
 	return c
 }
 
-// topic makes topics with a name that nobody has used, which end with the test.
+// topic creates topics with an unused name and deletes them at the end of the
+// test.
 func topic(t *testing.T, client *kgo.Client, partitions int32, config map[string]*string, suffixes ...string) string {
 	t.Helper()
 	name := "test." + waybill.NewID().String()
@@ -82,7 +83,8 @@ func topic(t *testing.T, client *kgo.Client, partitions int32, config map[string
 	return name
 }
 
-// led waits until every partition of new topics has a leader that answers. The cluster says that a topic is made, and lists it, before that.
+// led waits until every partition of new topics has a leader that answers. The
+// cluster reports a topic as created, and lists it, before that.
 func led(t *testing.T, admin *kadm.Client, partitions int, topics ...string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -102,7 +104,7 @@ func led(t *testing.T, admin *kadm.Client, partitions int, topics ...string) {
 	}
 }
 
-// event returns one for a topic, of an aggregate.
+// event returns an event for a topic, of an aggregate.
 func event(topic, aggregate string) waybill.Delivery {
 	ev := waybill.NewEvent("OrderPlaced", 1)
 	ev.Topic, ev.AggregateType, ev.AggregateID = topic, "order", aggregate
@@ -120,7 +122,7 @@ func TestConformance(t *testing.T) {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") {
 				return instance(t, address)
 			}
-			server := private.Start(t, testserver.KafkaName) // one that may be killed
+			server := private.Start(t, testserver.KafkaName) // may be killed
 			in := instance(t, server.DSN)
 			in.Restart = func() {
 				if err := errors.Join(server.Kill(t.Context()), server.Restart(t.Context())); err != nil {
@@ -132,22 +134,24 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// maxPayload leaves some of the topic's limit for headers.
+// maxPayload leaves a part of the topic's limit for headers.
 const (
 	maxPayload = 90_000
 	maxMessage = "100000"
 )
 
-// groups are those of the suite's sources: their dead-letter topics have to be there.
+// groups returns the groups of the suite's sources, whose dead-letter topics
+// must exist.
 func groups() []string {
 	return []string{"reader", "through", "ordered", "failing", "vanishing", "acks", "grim", "strict", "panicking", "drained", "sums"}
 }
 
 func instance(t *testing.T, address string) brokertest.Instance {
 	t.Helper()
-	// What is cut off goes through a proxy; what looks at it does not.
+	// The broker under test connects through a proxy that can be cut; the
+	// inspecting client does not.
 	cut := newProxy(t, address)
-	// Compressed, too much of the same would not be too much.
+	// Compression would make the large test payload small.
 	b := open(t, address, kafkabroker.Config{Options: []kgo.Opt{cut.dial(), kgo.ProducerBatchCompression(kgo.NoCompression())}})
 	client := plain(t, address)
 	dead := make([]string, 0, len(groups()))
@@ -185,7 +189,7 @@ func instance(t *testing.T, address string) brokertest.Instance {
 		},
 		Break: cut.stop, Heal: cut.start,
 		OpenWith: func(ctx context.Context, password string) error {
-			u := url.URL{Scheme: "kafka", User: url.UserPassword("somebody", password), Host: address}
+			u := url.URL{Scheme: "kafka", User: url.UserPassword("user", password), Host: address}
 			b, err := kafkabroker.Open(ctx, u.String(), kafkabroker.Config{})
 			if err == nil {
 				_ = b.Close()
@@ -195,7 +199,7 @@ func instance(t *testing.T, address string) brokertest.Instance {
 	}
 }
 
-// records returns all that is in a topic, in the order of its partitions.
+// records returns all records of a topic, in the order of its partitions.
 func records(ctx context.Context, address, topic string) ([]*kgo.Record, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	if err != nil {

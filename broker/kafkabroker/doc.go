@@ -1,51 +1,64 @@
 // Package kafkabroker publishes events to Kafka and consumes them from there.
 //
-//	b, err := kafkabroker.Open(ctx, "kafka://localhost:9092", kafkabroker.Config{})
+//	url := "kafka://localhost:9092"
+//	b, err := kafkabroker.Open(ctx, url, kafkabroker.Config{})
 //	…
 //	sink, err := b.Sink(kafkabroker.SinkConfig{})
 //	r, err := relay.New(db, sink, relay.Config{})
 //
-//	source, err := b.Source(kafkabroker.SourceConfig{Group: "billing", Topics: []string{"orders"}})
+//	source, err := b.Source(kafkabroker.SourceConfig{
+//		Group: "billing", Topics: []string{"orders"},
+//	})
 //	err = source.Run(ctx, group)
 //
-// # What travels
+// # Messages
 //
-// An event is one record of its topic. The key is the event's RoutingKey, or else its aggregate, so all events of an aggregate are in one partition. The record's
-// headers are the CloudEvents attributes ("ce_id", "ce_type", …), the event's own headers ("waybill_name"), "content-type" and "publish_id"; its value is the payload.
+// An event is one record of its topic. The key is the event's RoutingKey, or
+// else its aggregate, so all events of an aggregate are in one partition. The
+// record's headers are the CloudEvents attributes ("ce_id", "ce_type", …), the
+// event's own headers ("waybill_name"), "content-type" and "publish_id". The
+// record's value is the payload.
 //
-// # What Kafka promises
+// # Durability
 //
-// A record is confirmed when all replicas that are in sync have it (acks=all). How many those are at least is the topic's min.insync.replicas: with 1, its default, a
-// broker that dies can take confirmed records with it; use 2 of 3. The producer is idempotent: what the client has to send twice is there once. Kafka drops
-// no other duplicates: that is the inbox's part. There are no Kafka transactions.
+// A record is confirmed when all in-sync replicas have it (acks=all). The
+// topic's min.insync.replicas sets their minimum number: with 1, its default, a
+// broker that dies can lose confirmed records; use 2 of 3. The producer is
+// idempotent: a record that the client sends twice is stored once. Kafka drops
+// no other duplicates; the inbox does. The package does not use Kafka
+// transactions.
 //
 // # Order
 //
-// Events of one aggregate are in their partition in the order in which they were written to the outbox: one follows when the one before it is confirmed. This holds
-// as long as the number of partitions stays the same, and the RoutingKey of an aggregate does. A partition belongs to one member of a group, so
+// Events of one aggregate are in their partition in the order in which they
+// were written to the outbox: each is sent after the previous one is confirmed.
+// The order holds as long as the number of partitions and the RoutingKey of the
+// aggregate do not change. A partition belongs to one member of a group, so the
 // order holds for any number of processes.
 //
 // # Commits
 //
-// A source commits, for every partition, all before the first record that is not done. A process that dies hands out again what was done behind
-// that one. When a partition goes to another member, records in hand are finished and committed first, for up to 40 s.
+// A source commits, for every partition, the offset of the first record that is
+// not done. After a crash, records that were done behind that one are delivered
+// again. When a partition goes to another member, records in flight are
+// finished and committed first, for up to 40 s.
 //
-// # What errors mean
+// # Errors
 //
-// | what the broker reports | class | why |
+// | broker error | class | reason |
 // |---|---|---|
-// | MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE | dead | it was sent alone, and will not shrink |
-// | INVALID_RECORD, INVALID_TIMESTAMP | dead | it was sent alone, and the topic does not take it as it is |
-// | INVALID_TOPIC_EXCEPTION | dead | the name is made from the event |
-// | UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID | down (topic) | somebody will make it |
-// | TOPIC_AUTHORIZATION_FAILED | down (topic) | the account may not write there, whatever the event |
-// | NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND | down (topic) | fewer replicas than min.insync.replicas; they come back |
-// | OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED | down (broker) | the producer is of no more use, and is replaced |
-// | CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE | down (broker) | the account is wrong, not the event |
-// | any other error that Kafka calls retriable | down (broker) | no leader, no room, too busy: it says that it is for now |
-// | not confirmed in time | down (broker) | it may have the message, or not |
-// | closed | down (broker) | the client connects again by itself, unless the broker was closed |
-// | connection lost, refused or silent | down (broker) | nobody has refused the event |
+// | MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE | dead | it was sent alone; its size does not change |
+// | INVALID_RECORD, INVALID_TIMESTAMP | dead | it was sent alone; the topic does not accept it |
+// | INVALID_TOPIC_EXCEPTION | dead | the name comes from the event |
+// | UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID | down (topic) | the topic has yet to be created |
+// | TOPIC_AUTHORIZATION_FAILED | down (topic) | the account has no write access |
+// | NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND | down (topic) | fewer in-sync replicas than min.insync.replicas; temporary |
+// | OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED | down (broker) | the producer is unusable and is replaced |
+// | CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE | down (broker) | the account is at fault, not the event |
+// | any other error that Kafka calls retriable | down (broker) | no leader, no room, too busy: temporary, according to Kafka |
+// | not confirmed in time | down (broker) | the broker may or may not have the message |
+// | closed | down (broker) | the client reconnects by itself, unless the broker was closed |
+// | connection lost, refused or silent | down (broker) | the event was not rejected |
 //
-// Anything else is a failed attempt.
+// Any other error is a failed attempt.
 package kafkabroker

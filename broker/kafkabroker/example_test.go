@@ -10,7 +10,7 @@ import (
 	"github.com/waybillhq/waybill/broker/kafkabroker"
 )
 
-// A sink publishes to a cluster; here that is one inside the process.
+// A sink publishes to a cluster; this one runs inside the process.
 func ExampleBroker_Sink() {
 	ctx := context.Background()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "orders"))
@@ -33,7 +33,7 @@ func ExampleBroker_Sink() {
 	}
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 7})
 	ev.Topic, ev.AggregateType, ev.AggregateID = "orders", "order", "A-1"
-	// The relay calls it with what it takes from the outbox.
+	// The relay calls Deliver with events from the outbox.
 	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev.Complete(), Attempt: 1}}))
 	// Output: [<nil>]
 }

@@ -11,68 +11,69 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Failures is what Kafka's errors mean, as the package comment and docs/brokers.md show it.
+// Failures returns the failure table of Kafka, as the package comment and
+// docs/brokers.md show it.
 func Failures() broker.Failures {
 	return broker.Failures{
 		{
-			Name: "MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE", Class: waybill.ClassPermanent, Why: "it was sent alone, and will not shrink",
+			Name: "MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE", Class: waybill.ClassPermanent, Why: "it was sent alone; its size does not change",
 			Match: codes(kerr.MessageTooLarge, kerr.RecordListTooLarge),
 		},
 		{
-			Name: "INVALID_RECORD, INVALID_TIMESTAMP", Class: waybill.ClassPermanent, Why: "it was sent alone, and the topic does not take it as it is",
+			Name: "INVALID_RECORD, INVALID_TIMESTAMP", Class: waybill.ClassPermanent, Why: "it was sent alone; the topic does not accept it",
 			Match: codes(kerr.InvalidRecord, kerr.InvalidTimestamp),
 		},
 		{
-			Name: "INVALID_TOPIC_EXCEPTION", Class: waybill.ClassPermanent, Why: "the name is made from the event",
+			Name: "INVALID_TOPIC_EXCEPTION", Class: waybill.ClassPermanent, Why: "the name comes from the event",
 			Match: codes(kerr.InvalidTopicException),
 		},
 		{
-			Name: "UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID", Class: waybill.ClassUnavailable, Scope: "topic", Why: "somebody will make it",
+			Name: "UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the topic has yet to be created",
 			Match: codes(kerr.UnknownTopicOrPartition, kerr.UnknownTopicID),
 		},
 		{
-			Name: "TOPIC_AUTHORIZATION_FAILED", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the account may not write there, whatever the event",
+			Name: "TOPIC_AUTHORIZATION_FAILED", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the account has no write access",
 			Match: codes(kerr.TopicAuthorizationFailed),
 		},
 		{
 			Name: "NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND", Class: waybill.ClassUnavailable, Scope: "topic",
-			Why:   "fewer replicas than min.insync.replicas; they come back",
+			Why:   "fewer in-sync replicas than min.insync.replicas; temporary",
 			Match: codes(kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend),
 		},
 		{
 			Name:  "OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED",
-			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the producer is of no more use, and is replaced", Match: isFatal,
+			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the producer is unusable and is replaced", Match: isFatal,
 		},
 		{
 			Name:  "CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE",
-			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the account is wrong, not the event",
+			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the account is at fault, not the event",
 			Match: codes(kerr.ClusterAuthorizationFailed, kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState),
 		},
 		{
 			Name:  "any other error that Kafka calls retriable",
-			Class: waybill.ClassUnavailable, Scope: "broker", Why: "no leader, no room, too busy: it says that it is for now",
+			Class: waybill.ClassUnavailable, Scope: "broker", Why: "no leader, no room, too busy: temporary, according to Kafka",
 			Match: func(err error) bool {
 				var code *kerr.Error
 				return errors.As(err, &code) && code.Retriable
 			},
 		},
 		{
-			Name: "not confirmed in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "it may have the message, or not",
+			Name: "not confirmed in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the broker may or may not have the message",
 			Match: codes(errSilent, kgo.ErrRecordTimeout, kgo.ErrRecordRetries, kgo.ErrMaxBuffered, kgo.ErrAborting),
 		},
 		{
-			Name: "closed", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the client connects again by itself, unless the broker was closed",
+			Name: "closed", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the client reconnects by itself, unless the broker was closed",
 			Match: codes(errClosed, kgo.ErrClientClosed),
 		},
 		unreachable(),
 	}
 }
 
-// unreachable is the usual row, and what else the client says when it gets no connection.
+// unreachable extends the default row by the client's own connection errors.
 func unreachable() broker.Failure {
 	row := broker.Unreachable()
-	usual := row.Match
-	row.Match = func(err error) bool { return usual(err) || kgo.IsRetryableBrokerErr(err) }
+	match := row.Match
+	row.Match = func(err error) bool { return match(err) || kgo.IsRetryableBrokerErr(err) }
 	return row
 }
 
@@ -82,13 +83,15 @@ func codes(list ...error) func(error) bool {
 	}
 }
 
-// isFatal reports whether a producer can go on no more: the cluster and it do not agree on what was sent.
+// isFatal reports whether a producer cannot continue, because it and the
+// cluster disagree about the records that were sent.
 func isFatal(err error) bool {
 	return err != nil && codes(kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch,
 		kerr.InvalidProducerIDMapping, kerr.ProducerFenced)(err)
 }
 
-// isSomebodys reports whether the cluster has refused all that traveled together because of one, and does not say which.
+// isBatchRejected reports whether Kafka rejected a whole batch because of one
+// record without naming it.
 func isBatchRejected(err error) bool {
 	return err != nil && codes(kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp)(err)
 }

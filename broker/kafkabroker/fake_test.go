@@ -20,7 +20,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
-// fake starts a cluster in this process, which can be told to fail. It has the topics orders, with two partitions, and orders.dead.
+// fake starts a cluster in this process that can be made to fail. It has the
+// topics orders, with two partitions, and orders.dead.
 func fake(t *testing.T, opts ...kfake.Opt) (*kfake.Cluster, string) {
 	t.Helper()
 	c, err := kfake.NewCluster(append(opts, kfake.NumBrokers(1), kfake.SeedTopics(2, "orders"), kfake.SeedTopics(1, "orders.dead"))...)
@@ -36,7 +37,7 @@ func classOf(err error) waybill.Class {
 	return class
 }
 
-// published returns the ids of the events of an aggregate, in their order.
+// published returns the ids of the events of an aggregate, in order.
 func published(t *testing.T, address, topic, aggregate string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -59,7 +60,7 @@ func published(t *testing.T, address, topic, aggregate string) []string {
 	return ids
 }
 
-// partitionOf returns where an aggregate's events are.
+// partitionOf returns the partition of an aggregate's events.
 func partitionOf(t *testing.T, address, aggregate string) int32 {
 	t.Helper()
 	list, err := records(t.Context(), address, "orders")
@@ -73,11 +74,13 @@ func partitionOf(t *testing.T, address, aggregate string) int32 {
 	return list[at].Partition
 }
 
-// Failure mode 36: when one partition fails in the middle of a batch, nothing that comes later overtakes what has failed, and others go on.
+// When one partition fails in the middle of a batch, no later event overtakes
+// the failed one, and other aggregates go on.
 func TestAPartialFailureReordersNothing(t *testing.T) {
 	cluster, address := fake(t)
 	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{})
-	var wide []waybill.Delivery // as many aggregates as it takes to be in both partitions
+	// Enough aggregates to be in both partitions.
+	var wide []waybill.Delivery
 	for n := range 16 {
 		wide = append(wide, event("orders", fmt.Sprint("a", n)))
 	}
@@ -116,7 +119,8 @@ func TestAPartialFailureReordersNothing(t *testing.T) {
 	}
 }
 
-// Failure mode 37: a producer that the cluster no longer accepts is replaced by another, and no attempt is spent.
+// A producer that the cluster no longer accepts is replaced, and no attempt is
+// counted.
 func TestAFatalProducerIsReplaced(t *testing.T) {
 	for _, code := range []*kerr.Error{
 		kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.InvalidProducerIDMapping, kerr.ProducerFenced,
@@ -143,7 +147,8 @@ func TestAFatalProducerIsReplaced(t *testing.T) {
 	}
 }
 
-// Kafka refuses all that travels together because of one. The others are not to suffer.
+// Kafka rejects a whole batch because of one record. The other records must be
+// published.
 func TestWhatIsRefusedTogetherIsTriedAlone(t *testing.T) {
 	cluster, address := fake(t)
 	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{})
@@ -159,7 +164,8 @@ func TestWhatIsRefusedTogetherIsTriedAlone(t *testing.T) {
 	}
 }
 
-// The cluster itself answers, so that the client makes of it what it does.
+// The cluster itself answers, so that the test covers the client's handling of
+// the answer.
 func TestAnswersHaveTheirClass(t *testing.T) {
 	for code, want := range map[*kerr.Error]waybill.Class{
 		kerr.MessageTooLarge: waybill.ClassPermanent, kerr.RecordListTooLarge: waybill.ClassPermanent, kerr.InvalidRecord: waybill.ClassPermanent, kerr.InvalidTopicException: waybill.ClassPermanent,
@@ -181,7 +187,7 @@ func TestAnswersHaveTheirClass(t *testing.T) {
 	}
 }
 
-// insist delivers until it succeeds: after a failure the client may need a moment.
+// insist delivers until it succeeds: after a failure the client may need time.
 func insist(t *testing.T, s *kafkabroker.Sink, d waybill.Delivery) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
@@ -196,7 +202,8 @@ func insist(t *testing.T, s *kafkabroker.Sink, d waybill.Delivery) {
 	}
 }
 
-// A cluster that takes a request and says nothing must not keep the relay; and what it never confirmed is not done.
+// A cluster that accepts a request and does not answer must not block the
+// relay, and an unconfirmed event is not done.
 func TestASilentClusterIsDown(t *testing.T) {
 	cluster, address := fake(t)
 	s := sink(t, open(t, address, kafkabroker.Config{PublishTimeout: 2 * time.Second}), kafkabroker.SinkConfig{})
@@ -243,8 +250,8 @@ func TestLoggingIn(t *testing.T) {
 	}
 }
 
-// The cluster's certificate is verified with the authority that the URL names, and what is not safe
-// is logged.
+// The cluster's certificate is verified with the authority in the URL, and
+// insecure settings are logged.
 func TestTLS(t *testing.T) {
 	a := testtls.New(t)
 	_, address := fake(t, kfake.EnableSASL(), kfake.Superuser("PLAIN", "shop", "canary"), kfake.Superuser("SCRAM-SHA-512", "shop", "canary"), kfake.TLS(a.Server(t, true)))

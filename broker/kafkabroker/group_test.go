@@ -17,7 +17,7 @@ import (
 	"github.com/waybillhq/waybill/observe"
 )
 
-// consumer remembers what it gets and answers as it is told to.
+// consumer records its deliveries and answers with a function.
 type consumer struct {
 	answer func(ctx context.Context, d waybill.Delivery) error
 
@@ -44,7 +44,7 @@ func (c *consumer) ids() []waybill.ID {
 	return append([]waybill.ID(nil), c.got...)
 }
 
-// consume runs a source until stop is called, or the test ends.
+// consume runs a source until stop is called or the test ends.
 func consume(t *testing.T, address string, c broker.Consumer, cfg broker.ReceiverConfig) (stop func()) {
 	t.Helper()
 	src, err := open(t, address, kafkabroker.Config{}).Source(kafkabroker.SourceConfig{
@@ -81,12 +81,12 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// committed returns how many records of all partitions the group has done.
+// committed returns the sum of the group's committed offsets.
 func committed(t *testing.T, address string) int64 {
 	t.Helper()
 	found, err := kadm.NewClient(plain(t, address)).FetchOffsets(t.Context(), "billing")
 	if errors.Is(err, kerr.GroupIDNotFound) {
-		return 0 // nobody has joined it yet
+		return 0 // no member has joined yet
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -105,8 +105,9 @@ func publish(t *testing.T, address string, batch ...waybill.Delivery) {
 	}
 }
 
-// A message that is not done keeps all behind it from being committed, in its partition: who comes after a crash begins with it.
-func TestNothingIsCommittedPastAMessageInHand(t *testing.T) {
+// A message that is not done prevents the commit of all later messages in its
+// partition: after a crash, the next member starts with it.
+func TestNothingIsCommittedPastAMessageInFlight(t *testing.T) {
 	cluster, address := fake(t)
 	if err := cluster.CreateTopic("single", 1, nil); err != nil {
 		t.Fatal(err)
@@ -142,7 +143,7 @@ func TestNothingIsCommittedPastAMessageInHand(t *testing.T) {
 		defer mu.Unlock()
 		return done == 2
 	})
-	cancel() // what is done is acknowledged before Run returns
+	cancel() // messages that are done are acknowledged before Run returns
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,9 @@ func TestWhatIsDoneIsCommitted(t *testing.T) {
 	await(t, "commit", func() bool { return committed(t, address) == 4 })
 }
 
-// When partitions go to another member, what is in hand is finished and committed first, and what waits is the other's. So each message is handled once.
+// When partitions go to another member, messages in flight are finished and
+// committed first, and waiting messages go to the other member. So each message
+// is handled once.
 func TestPartitionsAreHandedOver(t *testing.T) {
 	cluster, address := fake(t)
 	var batch []waybill.Delivery
@@ -176,14 +179,15 @@ func TestPartitionsAreHandedOver(t *testing.T) {
 			return context.Cause(ctx)
 		}
 	}}
-	// Four in hand, of both partitions or of one; all others wait.
+	// Four messages are in flight, of one or both partitions; all others wait.
 	consume(t, address, first, broker.ReceiverConfig{Workers: 4, BatchSize: 1})
 	for range 4 {
 		<-entered
 	}
 	second := &consumer{}
 	consume(t, address, second, broker.ReceiverConfig{})
-	// The group has agreed on who gets what: the first member is to give a partition away, with messages in hand.
+	// The group has completed its assignment: the first member must give a
+	// partition away, with messages in flight.
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	_, err := cluster.WaitGroupInfo(ctx, "billing", func(g *kfake.GroupInfo) bool {
@@ -211,8 +215,8 @@ func TestPartitionsAreHandedOver(t *testing.T) {
 	}
 }
 
-// A dead letter that cannot be written is no reason to lose the message.
-func TestAMessageThatCannotBeSetAsideStays(t *testing.T) {
+// A dead letter that cannot be written must not lose the message.
+func TestAMessageThatCannotBeDeadLetteredStays(t *testing.T) {
 	cluster, address := fake(t)
 	publish(t, address, event("orders", "a"))
 	tried := make(chan struct{}, 100)
@@ -231,11 +235,11 @@ func TestAMessageThatCannotBeSetAsideStays(t *testing.T) {
 		t.Errorf("%d records are committed", n)
 	}
 	if _, done := aside.Load("done"); done {
-		t.Error("it is reported as set aside")
+		t.Error("the message is reported as dead-lettered")
 	}
 	full.Remove()
 	await(t, "commit", func() bool { return committed(t, address) == 1 })
 	if _, done := aside.Load("done"); !done {
-		t.Error("it was not set aside")
+		t.Error("the message was not dead-lettered")
 	}
 }

@@ -40,7 +40,7 @@ func TestFailures(t *testing.T) {
 		"OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED": kerr.ProducerFenced,
 		"CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE":                kerr.SaslAuthenticationFailed,
 	}, "../../docs/brokers.md")
-	if class := classOf(kafkabroker.Failures().Classify(errors.New("something that nobody has heard of"))); class != waybill.ClassRetry {
+	if class := classOf(kafkabroker.Failures().Classify(errors.New("an unknown error"))); class != waybill.ClassRetry {
 		t.Errorf("anything else is %v", class)
 	}
 }
@@ -81,7 +81,7 @@ func TestKcatReadsIt(t *testing.T) {
 	}
 }
 
-// Topics that are missing are made if that is wanted, by sinks and by sources.
+// Sinks and sources create missing topics if configured.
 func TestAutoCreate(t *testing.T) {
 	address := testserver.Kafka(t)
 	b := open(t, address, kafkabroker.Config{Create: true})
@@ -104,7 +104,7 @@ func TestAutoCreate(t *testing.T) {
 	}
 }
 
-// One topic that is not there does not speak for another.
+// A missing topic does not affect another topic.
 func TestAMissingTopicIsDownByItself(t *testing.T) {
 	_, address := fake(t)
 	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{})
@@ -146,7 +146,7 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
-// One of several hosts is enough.
+// One reachable host of several is enough.
 func TestSeveralHosts(t *testing.T) {
 	_, address := fake(t)
 	open(t, "127.0.0.1:1,"+address, kafkabroker.Config{})

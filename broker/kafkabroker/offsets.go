@@ -9,39 +9,49 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// offsets knows, for every partition that a session has, which records were taken and are not done. What may be committed is all before the first of those:
-// Kafka remembers one number per partition, and a number that is too high loses messages.
+// offsets tracks, for every partition of a session, the records that were taken
+// and are not done. A commit may cover everything before the first of those:
+// Kafka stores one offset per partition, and an offset that is too high loses
+// messages.
 type offsets struct {
 	mu     sync.Mutex
 	places map[string]map[int32]*partition
-	count  uint64 // of partitions, ever
+	count  uint64 // partitions so far
 }
 
-// partition is a partition from when it was assigned until it is taken away. When it comes back it is another one: answers for the former do not concern it.
+// partition is a partition from its assignment until it is revoked. After a
+// reassignment it is a new partition, and answers for the former one do not
+// affect it.
 type partition struct {
-	topic     string
-	number    int32
-	serial    uint64
-	open      []int64 // taken and not done, ascending. At most as many as may be in hand.
-	next      int64   // behind the last that was taken
-	committed int64   // what Kafka knows from us
+	topic  string
+	number int32
+	serial uint64
+	// open holds the records that were taken and are not done, ascending: at
+	// most as many as may be in flight.
+	open      []int64
+	next      int64 // offset after the last record that was taken
+	committed int64 // last offset that was committed
 	tenure    broker.Tenure
-	end       int64 // of the partition when it was assigned: no member had a record from there on
+	// end is the end of the partition at its assignment: no other member has
+	// had a record at or after it.
+	end int64
 }
 
-// handle is what answers for a record.
+// handle identifies a record for its answer.
 type handle struct {
 	partition *partition
 	offset    int64
 }
 
-// order returns the place of a record: its offset, and then its partition, because records of one
-// aggregate may be in several, with equal offsets.
+// order returns the position of a record: its offset, then its partition,
+// because records of one aggregate may be in several partitions with equal
+// offsets.
 func (h handle) order() (uint64, [2]uint64) {
 	return uint64(h.offset) + 1, [2]uint64{h.partition.serial} //nolint:gosec // offsets begin at 0, and 0 would be no place at all
 }
 
-// tenure returns what makes a record a suspect, or nil if it came after the assignment.
+// tenure returns the tenure that makes a record a suspect, or nil if the record
+// was written after the assignment.
 func (h handle) tenure() *broker.Tenure {
 	if h.offset >= h.partition.end {
 		return nil
@@ -49,7 +59,8 @@ func (h handle) tenure() *broker.Tenure {
 	return &h.partition.tenure
 }
 
-// take notes that a record was taken. End is the end of its partition, as far as it is known now.
+// take records that a message was taken. end is the end of its partition, as
+// far as known.
 func (o *offsets) take(topic string, number int32, offset, end int64) handle {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,7 +80,7 @@ func (o *offsets) take(topic string, number int32, offset, end int64) handle {
 	return handle{p, offset}
 }
 
-// done notes that a record is.
+// done records that a message is done.
 func (o *offsets) done(h handle) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,7 +89,7 @@ func (o *offsets) done(h handle) {
 	}
 }
 
-// ready returns what may be committed and is not.
+// ready returns the offsets that may be committed and are not.
 func (o *offsets) ready() map[string]map[int32]kgo.EpochOffset {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -104,7 +115,7 @@ func (o *offsets) ready() map[string]map[int32]kgo.EpochOffset {
 	return found
 }
 
-// commit notes that Kafka knows.
+// commit records that Kafka has stored the offsets.
 func (o *offsets) commit(known map[string]map[int32]kgo.EpochOffset) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -117,7 +128,8 @@ func (o *offsets) commit(known map[string]map[int32]kgo.EpochOffset) {
 	}
 }
 
-// forget ends partitions: nothing is committed for them any more, whatever is still in hand.
+// forget ends partitions: nothing is committed for them any more, even if
+// messages are still in flight.
 func (o *offsets) forget(gone map[string][]int32) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

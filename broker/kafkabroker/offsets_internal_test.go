@@ -16,7 +16,8 @@ func committable(o *offsets, topic string, number int32) int64 {
 func TestOnlyWhatHasNothingOpenBeforeItIsCommitted(t *testing.T) {
 	var o offsets
 	handles := make([]handle, 0, 4)
-	for _, offset := range []int64{5, 6, 9, 10} { // Kafka leaves numbers out
+	// Kafka's offsets have gaps.
+	for _, offset := range []int64{5, 6, 9, 10} {
 		handles = append(handles, o.take("orders", 0, offset, 0))
 	}
 	for _, step := range []struct {
@@ -34,7 +35,8 @@ func TestOnlyWhatHasNothingOpenBeforeItIsCommitted(t *testing.T) {
 	}
 }
 
-// A partition that was taken away and has come back begins anew: a late answer for the former one must not move it.
+// A partition that was revoked and reassigned starts over: a late answer for
+// the former assignment must not move its offset.
 func TestAnAnswerForAFormerAssignmentMovesNothing(t *testing.T) {
 	var o offsets
 	old := o.take("orders", 0, 7, 0)
@@ -42,7 +44,7 @@ func TestAnAnswerForAFormerAssignmentMovesNothing(t *testing.T) {
 	again := o.take("orders", 0, 9, 0) // another member has done the two before it
 	o.done(old)
 	if got := committable(&o, "orders", 0); got != -1 {
-		t.Errorf("%d may be committed, though the record is in hand", got)
+		t.Errorf("%d may be committed, though the record is in flight", got)
 	}
 	o.done(again)
 	if got := committable(&o, "orders", 0); got != 10 {
@@ -50,7 +52,8 @@ func TestAnAnswerForAFormerAssignmentMovesNothing(t *testing.T) {
 	}
 }
 
-// Records of one aggregate may be in two topics. The receiver takes two of the same order for one.
+// Records of one aggregate may be in two topics. The receiver would treat two
+// records with the same order as one.
 func TestEveryRecordHasAnOrderOfItsOwn(t *testing.T) {
 	var o offsets
 	var last []uint64

@@ -14,13 +14,13 @@ var (
 	errSilent = errors.New("kafkabroker: not confirmed in time")
 )
 
-// producer is a client for publishing, which is replaced by a new one when it is of no more use.
+// producer holds a publishing client and replaces it after a fatal error.
 type producer struct {
 	make    func() (*kgo.Client, error)
 	timeout time.Duration
 
 	mu     sync.Mutex
-	client *kgo.Client // nil until it is needed
+	client *kgo.Client // nil until needed
 	closed bool
 }
 
@@ -40,7 +40,8 @@ func (p *producer) current() (*kgo.Client, error) {
 	return p.client, nil
 }
 
-// retire closes a client, and lets another take its place. When it returns, nothing more is sent by the client.
+// retire closes a client, which the next call replaces. When retire returns,
+// the client sends nothing more.
 func (p *producer) retire(client *kgo.Client) {
 	p.mu.Lock()
 	if p.client == client {
@@ -60,7 +61,8 @@ func (p *producer) close() {
 	}
 }
 
-// publish sends records, all at once, and waits for what becomes of each. It returns nil if all are confirmed, and otherwise one result per record.
+// publish sends all records at once and waits for their results. It returns nil
+// if all are confirmed, and otherwise one result per record.
 func (p *producer) publish(ctx context.Context, records []*kgo.Record) []error {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, errSilent)
 	defer cancel()
@@ -71,8 +73,11 @@ func (p *producer) publish(ctx context.Context, records []*kgo.Record) []error {
 	if err != nil {
 		return all(len(records), err)
 	}
-	// The client does not let go of a record that it has sent and got no answer for: under the same number, nothing else could follow. So it is closed
-	// when the time is over. What others have under way on it fails, too; the cluster is silent for them as well, or the relay stops.
+	// The client cannot drop a record that it has sent without getting an
+	// answer, because no other record may reuse its sequence number. Therefore
+	// the client is closed when the time is over. Other records in flight on it
+	// fail as well; the cluster is silent for them too, or the relay is
+	// stopping.
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
@@ -88,8 +93,8 @@ func (p *producer) publish(ctx context.Context, records []*kgo.Record) []error {
 	return p.sort(ctx, client, records, results)
 }
 
-// sort puts the results, which come as the cluster answers, into the order of the records. A client whose numbers the cluster no longer
-// accepts is replaced.
+// sort puts the results, which arrive in the cluster's order, into the order of
+// the records. A client whose sequence numbers the cluster rejects is replaced.
 func (p *producer) sort(ctx context.Context, client *kgo.Client, records []*kgo.Record, results kgo.ProduceResults) []error {
 	places := make(map[*kgo.Record]int, len(records))
 	for n, r := range records {
@@ -100,7 +105,7 @@ func (p *producer) sort(ctx context.Context, client *kgo.Client, records []*kgo.
 		err := r.Err
 		broken = broken || isFatal(err)
 		if ctx.Err() != nil && errors.Is(err, kgo.ErrClientClosed) {
-			err = context.Cause(ctx) // that is why it was closed
+			err = context.Cause(ctx) // the reason why the client was closed
 		}
 		failed[places[r.Record]] = err
 	}

@@ -10,7 +10,9 @@ import (
 	"github.com/waybillhq/waybill/internal/testproxy"
 )
 
-// proxy stands between the broker under test and its server, and can be cut. Kafka names its own address to clients, so the proxy is put in by a dialer.
+// proxy is a connection between the broker under test and its server that can
+// be cut. Kafka announces its own address to clients, so the proxy is inserted
+// by a dialer.
 type proxy struct{ proxy *testproxy.Proxy }
 
 func newProxy(t *testing.T, address string) *proxy {

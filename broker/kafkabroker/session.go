@@ -15,19 +15,20 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// session is one membership of the group.
+// session is one membership in the group.
 type session struct {
 	*Source
 	client     *kgo.Client
 	end        context.CancelFunc
 	offsets    offsets
-	committing sync.Mutex // one commit at a time: a late one must not take back another
+	committing sync.Mutex // one commit at a time: a late commit must not undo another
 
 	mu       sync.Mutex
 	receiver *broker.Receiver
 }
 
-// Take implements broker.Session. While there is no room nothing is polled; the client keeps the membership alive meanwhile.
+// Take implements broker.Session. Take does not poll while the receiver is
+// full; the client keeps the membership alive meanwhile.
 func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 	s.mu.Lock()
 	s.receiver = r
@@ -47,8 +48,8 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 	}
 }
 
-func (s *session) poll(ctx context.Context, r *broker.Receiver, most int) error {
-	fetches := s.client.PollRecords(ctx, most)
+func (s *session) poll(ctx context.Context, r *broker.Receiver, limit int) error {
+	fetches := s.client.PollRecords(ctx, limit)
 	defer s.client.AllowRebalance()
 	var failed error
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
@@ -56,7 +57,8 @@ func (s *session) poll(ctx context.Context, r *broker.Receiver, most int) error 
 			if failed != nil {
 				return
 			}
-			// First noted as taken, so that nothing behind it is committed before it is done.
+			// The record is registered first, so that nothing after it is
+			// committed before it is done.
 			h := s.offsets.take(record.Topic, record.Partition, record.Offset, p.HighWatermark)
 			failed = r.Put(ctx, incoming(record, h))
 		}
@@ -65,7 +67,7 @@ func (s *session) poll(ctx context.Context, r *broker.Receiver, most int) error 
 		return failed
 	}
 	for _, e := range fetches.Errors() {
-		var loss *kgo.ErrDataLoss // the client has gone back to what is there
+		var loss *kgo.ErrDataLoss // the client has already moved to an offset that exists
 		if !errors.As(e.Err, &loss) {
 			return e.Err
 		}
@@ -73,7 +75,7 @@ func (s *session) poll(ctx context.Context, r *broker.Receiver, most int) error 
 	return nil
 }
 
-// incoming returns a record as the receiver takes it.
+// incoming converts a record for the receiver.
 func incoming(record *kgo.Record, h handle) *broker.Incoming {
 	m := message(record)
 	in := &broker.Incoming{Message: m, OrderBy: m.Key, Tenure: h.tenure(), Handle: h}
@@ -97,7 +99,8 @@ func message(record *kgo.Record) broker.Message {
 	return m
 }
 
-// Ack implements broker.Session. What is done behind something that is not done waits for that.
+// Ack implements broker.Session. Messages that are done behind one that is not
+// done are committed together with it.
 func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	for _, in := range batch {
 		if h, ok := in.Handle.(handle); ok {
@@ -107,7 +110,8 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return s.b.hide(s.commit(ctx))
 }
 
-// commit tells Kafka how far each partition is done. Of several callers, one may find that another has done its part.
+// commit commits the progress of each partition. A concurrent call may already
+// have done the work of this one.
 func (s *session) commit(ctx context.Context) error {
 	s.committing.Lock()
 	defer s.committing.Unlock()
@@ -134,34 +138,37 @@ func (s *session) commit(ctx context.Context) error {
 	return nil
 }
 
-// revoked hands partitions over: what waits is forgotten, what is in hand is finished and committed.
+// revoked hands partitions over: waiting messages are dropped, messages in
+// flight are finished and committed.
 func (s *session) revoked(ctx context.Context, _ *kgo.Client, gone map[string][]int32) {
 	s.release(ctx, gone)
 	ctx, cancel := context.WithTimeout(ctx, commitTimeout)
 	defer cancel()
 	if err := s.commit(ctx); err != nil && s.cfg.Receive.Logger != nil {
-		s.cfg.Receive.Logger.WarnContext(ctx, "messages of partitions that go to others are done and could not be committed: they will come again",
+		s.cfg.Receive.Logger.WarnContext(ctx, "committing the messages of revoked partitions failed; they will be redelivered",
 			"source", s.cfg.Name, "error", s.b.hide(err))
 	}
 	s.forget(gone)
 }
 
-// commitTimeout bounds a commit, and is what rebalance leaves beside handOver.
+// commitTimeout bounds a commit. It fits into the time that rebalance leaves
+// after handOver.
 const commitTimeout = 10 * time.Second
 
-// lost forgets partitions that are others' already: they are not ours to commit.
+// lost drops partitions that other members already own, without a commit.
 func (s *session) lost(ctx context.Context, _ *kgo.Client, gone map[string][]int32) {
 	s.forget(gone)
 	s.release(ctx, gone)
 }
 
-// release drops the messages of partitions, and waits for those in hand, but not for longer than the group does.
+// release drops the messages of partitions and waits for those in flight, but
+// not longer than the group does.
 func (s *session) release(ctx context.Context, gone map[string][]int32) {
 	s.mu.Lock()
 	r := s.receiver
 	s.mu.Unlock()
 	if r == nil {
-		return // nothing was taken
+		return // no record was taken
 	}
 	ctx, cancel := context.WithTimeout(ctx, handOver)
 	defer cancel()
@@ -171,21 +178,23 @@ func (s *session) release(ctx context.Context, gone map[string][]int32) {
 	})
 }
 
-// forget waits for a commit under way: one that arrived when the partition is another's would take back what that has done.
+// forget waits for a running commit. A commit that arrived after another member
+// took the partition would undo that member's progress.
 func (s *session) forget(gone map[string][]int32) {
 	s.committing.Lock()
 	defer s.committing.Unlock()
 	s.offsets.forget(gone)
 }
 
-// DeadLettered implements broker.Session.
+// DeadLetter implements broker.Session.
 func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	letter := s.codec.DeadLetter(s.cfg.Name, in, reason)
 	letter.Topic = deadLetter(&s.cfg, in.Topic)
 	return s.b.hide(s.b.publishAlone(ctx, records([]broker.Message{letter})[0]))
 }
 
-// Close implements broker.Session. Leaving the group hands its partitions over at once.
+// Close implements broker.Session. Leaving the group hands its partitions over
+// at once.
 func (s *session) Close(ctx context.Context) error {
 	err := s.client.LeaveGroupContext(ctx)
 	s.end()

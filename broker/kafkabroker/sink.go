@@ -10,11 +10,11 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// SinkConfig holds what may be tuned; its zero value is ready.
+// SinkConfig configures a [Sink]. The zero value is valid.
 type SinkConfig struct {
-	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
+	// EventSource is the CloudEvents attribute source. Defaults to "waybill".
 	EventSource string
-	// Topics says to which topic an event goes. Defaults to its Topic.
+	// Topics returns the topic of an event. Defaults to the event's Topic.
 	Topics broker.Topics
 }
 
@@ -37,7 +37,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 // StopsAtFailure implements relay.OrderedSink.
 func (*Sink) StopsAtFailure() {}
 
-// Destination implements relay.DestinationSink: topics are told apart.
+// Destination implements relay.DestinationSink: each topic is a destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.codec.Topic(ev)
 	if err != nil {
@@ -77,8 +77,8 @@ func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, r
 	}
 }
 
-// publishAlone publishes a record that was refused together with others, and nobody knows because of which. Here nothing else is under way, so the
-// answer is its own.
+// publishAlone publishes a record from a rejected batch whose faulty record is
+// unknown. No other record is in flight, so the result belongs to this record.
 func (b *Broker) publishAlone(ctx context.Context, r *kgo.Record) error {
 	select {
 	case b.turn <- struct{}{}:
@@ -106,7 +106,8 @@ func (s *Sink) failure(err error, ev *waybill.Event) error {
 	return shown
 }
 
-// records returns messages as the client sends them. The headers of all of them share two pieces of memory: there are a dozen per message.
+// records converts messages for the client. The headers of all records share
+// two allocations, because each message has about a dozen.
 func records(messages []broker.Message) []*kgo.Record {
 	headers, size := 0, 0
 	for n := range messages {
@@ -125,10 +126,11 @@ func records(messages []broker.Message) []*kgo.Record {
 		m, r := &messages[n], &list[n]
 		r.Topic, r.Value = m.Topic, m.Payload
 		if r.Value == nil {
-			r.Value = []byte{} // no value at all would delete the key from a compacted topic
+			// A nil value would delete the key from a compacted topic.
+			r.Value = []byte{}
 		}
 		if m.Key != "" {
-			r.Key = bytes(m.Key) // no key at all: any partition
+			r.Key = bytes(m.Key) // a nil key selects any partition
 		}
 		start := len(pool)
 		for _, h := range m.Headers {

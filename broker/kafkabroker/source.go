@@ -15,20 +15,25 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// SourceConfig holds what a source is, and what may be tuned. A field that is zero has its default.
+// SourceConfig configures a [Source]. Zero fields have their defaults.
 type SourceConfig struct {
-	// Group is the consumer group. A new one begins with the earliest record. Required.
+	// Group is the consumer group. A new group starts at the earliest record.
+	// Required.
 	Group string
-	// Name says which source it is, in logs, metrics and dead letters. Defaults to Group.
+	// Name identifies the source in logs, metrics and dead letters. Defaults to
+	// Group.
 	Name string
-	// Topics are read. At least one.
+	// Topics are the topics to read. At least one.
 	Topics []string
-	// DeadLetter is the topic for what can never be handled. Defaults to the topic's name and ".dead". It has to be there before anything is taken: a
-	// message that could not be set aside would hold its partition.
+	// DeadLetter is the topic for messages that can never be handled. Defaults
+	// to the topic's name and ".dead". The topic must exist before the source
+	// takes a message: a message that could not be dead-lettered would block
+	// its partition.
 	DeadLetter string
-	// SessionTimeout is after how long the partitions of a process that has vanished go to others. Defaults to 45 s.
+	// SessionTimeout is how long the partitions of a crashed process stay
+	// assigned to it. Defaults to 45 s.
 	SessionTimeout time.Duration
-	// Receive tunes the source as any other's.
+	// Receive configures how messages are passed to the consumer.
 	Receive broker.ReceiverConfig
 }
 
@@ -43,10 +48,10 @@ type Source struct {
 func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	var errs []error
 	if cfg.Group == "" {
-		errs = append(errs, errors.New("field Group: empty"))
+		errs = append(errs, errors.New("SourceConfig.Group: empty"))
 	}
 	if len(cfg.Topics) == 0 {
-		errs = append(errs, errors.New("field Topics: none"))
+		errs = append(errs, errors.New("SourceConfig.Topics: empty"))
 	}
 	if cfg.Name == "" {
 		cfg.Name = cfg.Group
@@ -56,18 +61,18 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 		cfg.SessionTimeout = 45 * time.Second
 	}
 	if cfg.SessionTimeout < time.Second {
-		errs = append(errs, fmt.Errorf("field SessionTimeout: %v is less than 1s", cfg.SessionTimeout))
+		errs = append(errs, fmt.Errorf("SourceConfig.SessionTimeout: %v is less than 1s", cfg.SessionTimeout))
 	}
 	for _, name := range cfg.Topics {
 		if err := names.Check(name); err != nil {
-			errs = append(errs, fmt.Errorf("field Topics: %w", err))
+			errs = append(errs, fmt.Errorf("SourceConfig.Topics: %w", err))
 		}
 		dead := deadLetter(&cfg, name)
 		if err := names.Check(dead); err != nil {
-			errs = append(errs, fmt.Errorf("field DeadLetter: %w", err))
+			errs = append(errs, fmt.Errorf("SourceConfig.DeadLetter: %w", err))
 		}
 		if slices.Contains(cfg.Topics, dead) {
-			errs = append(errs, fmt.Errorf("field DeadLetter: %s is one of the topics that are read", dead))
+			errs = append(errs, fmt.Errorf("SourceConfig.DeadLetter: %s is one of Topics", dead))
 		}
 	}
 	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{})
@@ -88,15 +93,18 @@ func deadLetter(cfg *SourceConfig, topic string) string {
 // Name implements broker.Source.
 func (s *Source) Name() string { return s.cfg.Name }
 
-// Run implements broker.Source. A topic that is not there is waited for.
+// Run implements broker.Source. It waits for topics that do not exist.
 func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
 	return broker.Receive(ctx, s.cfg.Name, s.codec, c, s.cfg.Receive, s.open)
 }
 
 const (
-	// rebalance is how long the group waits for its members when partitions change hands.
+	// rebalance is how long the group waits for its members when partitions are
+	// reassigned.
 	rebalance = time.Minute
-	// handOver is how much of that is for messages in hand. What takes longer is not waited for: somebody else will get it as well, and the inbox is the fence.
+	// handOver is the part of rebalance for messages in flight. A message that
+	// takes longer is also delivered to the next member, and the inbox
+	// deduplicates it.
 	handOver = 40 * time.Second
 )
 
@@ -107,13 +115,14 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 	living, end := context.WithCancel(context.WithoutCancel(ctx))
 	ses := &session{Source: s, end: end}
 	client, err := kgo.NewClient(append(s.b.common[:len(s.b.common):len(s.b.common)],
-		kgo.WithContext(living), // its end makes Close return though the cluster does not answer
+		kgo.WithContext(living), // ends Close even if the cluster does not answer
 		kgo.ConsumerGroup(s.cfg.Group), kgo.ConsumeTopics(s.cfg.Topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(),
-		// Between a poll and the end of what is put into the receiver, no partition is taken away.
+		// No partition is revoked between a poll and the last Put of its
+		// records.
 		kgo.BlockRebalanceOnPoll(), kgo.OnPartitionsRevoked(ses.revoked), kgo.OnPartitionsLost(ses.lost),
 		kgo.SessionTimeout(s.cfg.SessionTimeout), kgo.RebalanceTimeout(rebalance), kgo.HeartbeatInterval(min(s.cfg.SessionTimeout/3, 3*time.Second)),
-		kgo.FetchMaxWait(500*time.Millisecond), // it also bounds how long it takes to stop
+		kgo.FetchMaxWait(500*time.Millisecond), // also bounds the time to stop
 	)...)
 	if err != nil {
 		end()
@@ -123,7 +132,8 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 	return ses, nil
 }
 
-// find wants all topics to be there, and asks for those that may be made.
+// find checks that all topics exist, and requests the creation of missing ones
+// if allowed.
 func (s *Source) find(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.b.cfg.PublishTimeout)
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 	"github.com/waybillhq/waybill/broker/kafkabroker"
 )
 
-// Suspects are the records that were there when the member got the partition. No process can have
-// died of a later one.
+// Suspects are the records that existed when the member got the partition. No
+// process can have crashed because of a later one.
 func TestOnlyRecordsOfTheTimeBeforeAreSuspects(t *testing.T) {
 	_, address := fake(t)
 	s := sink(t, open(t, address, kafkabroker.Config{}), kafkabroker.SinkConfig{})

@@ -15,8 +15,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
-// A sink and a source connect with TLS to a real server whose certificate is of an authority that
-// the URL names, and show one of their own.
+// A sink and a source connect with TLS to a real server, whose certificate is
+// signed by the authority in the URL, and show a client certificate.
 func TestTLSOfAServer(t *testing.T) {
 	a := testtls.New(t)
 	address := private.StartSecure(t, testserver.KafkaName, manage.Certificates{Cert: a.ServerCert, Key: a.ServerKey, CA: a.CA})
@@ -35,7 +35,7 @@ func TestTLSOfAServer(t *testing.T) {
 	})
 }
 
-// insistent is a sink that tries again until the topic is made.
+// insistent is a sink that retries until the topic exists.
 type insistent struct {
 	t *testing.T
 	s *kafkabroker.Sink

@@ -20,13 +20,14 @@ import (
 
 const scheme = "kafka://"
 
-// ClientOptions returns what a URL says, as options of the client, for programs that look at a
-// cluster. Errors may show the URL.
+// ClientOptions returns the client options for a URL, for programs that inspect
+// a cluster. Errors may show the URL.
 func ClientOptions(url string, log *slog.Logger) ([]kgo.Opt, error) {
 	return options(url, Config{Logger: log})
 }
 
-// options returns what a URL says, as options of the client. It warns of what is not safe.
+// options returns the client options for a URL. It logs warnings about insecure
+// settings.
 func options(text string, cfg Config) ([]kgo.Opt, error) {
 	u, hosts, err := parse(text)
 	if err != nil {
@@ -40,14 +41,14 @@ func options(text string, cfg Config) ([]kgo.Opt, error) {
 	}
 	for name := range query {
 		if name != "tls" && name != "sasl" {
-			return nil, fmt.Errorf("no parameter %q: there are tls, ca, cert, key, insecure and sasl", name)
+			return nil, fmt.Errorf("unknown parameter %q: want tls, ca, cert, key, insecure or sasl", name)
 		}
 	}
 	switch query.Get("tls") {
 	case "":
 	case "false":
 		if secure != nil {
-			return nil, errors.New("parameter tls: it is false, and there is a config for TLS")
+			return nil, errors.New("parameter tls: false, but there is a TLS config")
 		}
 	case "true":
 		if secure == nil {
@@ -66,7 +67,7 @@ func options(text string, cfg Config) ([]kgo.Opt, error) {
 	log := cmp.Or(cfg.Logger, slog.Default())
 	broker.WarnInsecure(log, secure, scheme+hosts[0])
 	if mechanism != nil && mechanism.Name() == "PLAIN" && secure == nil {
-		log.Warn("waybill: INSECURE: the password goes to Kafka as plain text; use tls=true, or sasl=scram-sha-512", "broker", scheme+hosts[0])
+		log.Warn("INSECURE: the password is sent to Kafka as plain text; use tls=true, or sasl=scram-sha-512", "broker", scheme+hosts[0])
 	}
 	if mechanism != nil {
 		opts = append(opts, kgo.SASL(mechanism))
@@ -74,7 +75,7 @@ func options(text string, cfg Config) ([]kgo.Opt, error) {
 	return opts, nil
 }
 
-// parse takes the hosts apart by hand: URLs have one.
+// parse splits the hosts itself, because net/url supports only one.
 func parse(text string) (*url.URL, []string, error) {
 	rest, ok := strings.CutPrefix(text, scheme)
 	if !ok {
@@ -92,7 +93,7 @@ func parse(text string) (*url.URL, []string, error) {
 	for i, host := range hosts {
 		one, err := url.Parse(scheme + host)
 		if err != nil || one.Hostname() == "" || one.Host != host {
-			return nil, nil, errors.New("want one or more hosts, with commas between them")
+			return nil, nil, errors.New("want one or more hosts, separated by commas")
 		}
 		if one.Port() == "" {
 			hosts[i] = net.JoinHostPort(one.Hostname(), "9092")
@@ -100,21 +101,21 @@ func parse(text string) (*url.URL, []string, error) {
 	}
 	u, err := url.Parse(scheme + user + hosts[0] + rest[end:])
 	if err != nil {
-		return nil, nil, errors.New("it cannot be read; special characters of a password have to be percent-encoded")
+		return nil, nil, errors.New("not a valid URL; percent-encode special characters in the password")
 	}
 	if u.Path != "" && u.Path != "/" {
-		return nil, nil, errors.New("it has a path; topics are not part of it")
+		return nil, nil, errors.New("path not allowed; topics are configured separately")
 	}
 	return u, hosts, nil
 }
 
-// mechanism returns how to log in; nil: not at all.
+// mechanism returns the SASL mechanism, or nil for none.
 func mechanism(user *url.Userinfo, name string) (sasl.Mechanism, error) {
 	if user == nil {
 		if name != "" {
-			return nil, errors.New("parameter sasl: there is no user")
+			return nil, errors.New("parameter sasl: no user")
 		}
-		return nil, nil //nolint:nilnil // nobody has to log in, and nothing is wrong with that
+		return nil, nil //nolint:nilnil // no login is valid
 	}
 	password, _ := user.Password()
 	switch strings.ToLower(name) {

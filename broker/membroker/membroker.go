@@ -1,5 +1,7 @@
-// Package membroker is the reference broker: topics and durable consumers in the memory of one process. It keeps nothing when the process ends. Its use
-// is in tests: it can lose, repeat, delay and reorder messages, and go down, on demand.
+// Package membroker is the reference broker: topics and durable consumers in
+// the memory of one process, for tests. Messages are lost when the process
+// ends. On demand, the broker loses, repeats, delays and reorders messages, and
+// becomes unavailable.
 //
 //	b, err := membroker.New(membroker.Config{})
 //	…
@@ -22,59 +24,65 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Config holds what may be tuned; its zero value is ready.
+// Config configures a [Broker]. The zero value is valid.
 type Config struct {
-	// Topics says where an event goes. Defaults to its Topic.
+	// Topics returns the topic of an event. Defaults to the event's Topic.
 	Topics broker.Topics
 	// EventSource is the CloudEvents attribute "source". Defaults to "waybill".
 	EventSource string
-	// AckWait is how long a consumer may be silent about a message before it is delivered again. Defaults to 30 s.
+	// AckWait is how long a consumer may leave a message unanswered before the
+	// broker redelivers it. Defaults to 30 s.
 	AckWait time.Duration
-	// DedupWindow is for how long a publish id is remembered; a message with the same one is confirmed and dropped. Defaults to 2 min;
-	// negative: none is.
+	// DedupWindow is how long the broker remembers a publish id. A message with
+	// a known publish id is confirmed and dropped. Defaults to 2 min; negative:
+	// no deduplication.
 	DedupWindow time.Duration
-	// MaxMessage is the largest message, in bytes. Defaults to 2 MiB.
+	// MaxMessage is the maximum size of a message in bytes. Defaults to 2 MiB.
 	MaxMessage int
 }
 
-// Faults is what goes wrong, each as a probability between 0 and 1. The zero value is a broker without fault.
+// Faults holds the probabilities of faults, between 0 and 1. The zero value
+// injects none.
 type Faults struct {
-	// DropConfirm loses the confirmation of a message that was stored.
+	// DropConfirm loses the confirmation of a stored message.
 	DropConfirm float64
-	// DropDelivery loses a message on its way to the consumer; it is delivered again after AckWait.
+	// DropDelivery loses a message on its way to the consumer; the broker
+	// redelivers it after AckWait.
 	DropDelivery float64
 	// DropAck loses an acknowledgement.
 	DropAck float64
 	// Duplicate delivers a message twice.
 	Duplicate float64
-	// Reorder delivers a message behind the one that follows it.
+	// Reorder swaps a message with the one that follows it.
 	Reorder float64
-	// Delay holds a message up for a random time of at most MaxDelay, which defaults to 10 ms.
+	// Delay delays a message by a random time of at most MaxDelay, which
+	// defaults to 10 ms.
 	Delay    float64
 	MaxDelay time.Duration
-	// Seed makes the choices. With the same seed and the same calls they are the same.
+	// Seed seeds the random choices: the same seed and the same calls give the
+	// same faults.
 	Seed uint64
 }
 
-// The errors of the broker; see [Failures] for what they mean.
+// Errors of the broker; see [Failures] for their classes.
 var (
-	errDown    = errors.New("membroker: down")
+	errDown    = errors.New("membroker: unavailable")
 	errConfirm = errors.New("membroker: not confirmed in time")
 	errSize    = errors.New("membroker: message too large")
 )
 
-// Failures is the table of errors.
+// Failures returns the failure table.
 func Failures() broker.Failures {
 	is := func(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
 	return broker.Failures{
-		{Name: "down", Class: waybill.ClassUnavailable, Scope: "broker", Why: "it was told to be", Match: is(errDown)},
-		{Name: "not confirmed in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "it may have the message, or not", Match: is(errConfirm)},
-		{Name: "message too large", Class: waybill.ClassPermanent, Why: "it will not shrink", Match: is(errSize)},
+		{Name: "down", Class: waybill.ClassUnavailable, Scope: "broker", Why: "SetDown was called", Match: is(errDown)},
+		{Name: "not confirmed in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the broker may or may not have the message", Match: is(errConfirm)},
+		{Name: "message too large", Class: waybill.ClassPermanent, Why: "its size does not change", Match: is(errSize)},
 		broker.Unreachable(),
 	}
 }
 
-// Broker is a broker in memory.
+// Broker is an in-memory broker.
 type Broker struct {
 	cfg   Config
 	codec *broker.Codec
@@ -82,12 +90,12 @@ type Broker struct {
 	mu      sync.Mutex
 	log     []*stored
 	groups  map[string]*group
-	seen    map[string]time.Time // publish id → when it is forgotten
+	seen    map[string]time.Time // publish id → when it expires
 	faults  Faults
 	random  *rand.Rand
 	down    bool
-	outages int           // how often sessions were cut
-	changed chan struct{} // closed and replaced whenever there may be something to deliver
+	outages int           // how often connections were cut
+	changed chan struct{} // closed and replaced when a message may be deliverable
 }
 
 // stored is a message in the log.
@@ -100,10 +108,10 @@ type stored struct {
 func New(cfg Config) (*Broker, error) {
 	var errs []error
 	if cfg.AckWait < 0 {
-		errs = append(errs, fmt.Errorf("field AckWait: %v is negative", cfg.AckWait))
+		errs = append(errs, fmt.Errorf("Config.AckWait: %v is negative", cfg.AckWait))
 	}
 	if cfg.MaxMessage < 0 {
-		errs = append(errs, fmt.Errorf("field MaxMessage: %d is negative", cfg.MaxMessage))
+		errs = append(errs, fmt.Errorf("Config.MaxMessage: %d is negative", cfg.MaxMessage))
 	}
 	if cfg.AckWait == 0 {
 		cfg.AckWait = 30 * time.Second
@@ -128,19 +136,19 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Open returns an empty broker for a URL "mem:", as other brokers do for theirs.
+// Open returns an empty broker for the URL "mem:", like Open of other brokers.
 func Open(_ context.Context, address string, cfg Config) (*Broker, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "mem" {
-		return nil, fmt.Errorf("membroker: %s: want a URL with the scheme mem", broker.Redact(address))
+		return nil, fmt.Errorf("membroker: %s: not a URL with the scheme mem", broker.Redact(address))
 	}
 	return New(cfg)
 }
 
-// Codec returns the form in which messages travel: that of Kafka.
+// Codec returns the codec of the messages: that of Kafka.
 func (b *Broker) Codec() *broker.Codec { return b.codec }
 
-// SetFaults says what goes wrong from now on.
+// SetFaults sets the faults from now on.
 func (b *Broker) SetFaults(f Faults) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,7 +158,8 @@ func (b *Broker) SetFaults(f Faults) {
 	b.faults, b.random = f, rand.New(rand.NewPCG(f.Seed, 0)) //nolint:gosec // see New
 }
 
-// SetDown takes the broker down, or up again. While it is down nothing can be published, and every consumer loses its connection. Messages are kept.
+// SetDown makes the broker unavailable or available. While it is unavailable,
+// publishing fails and every consumer is disconnected. Messages are kept.
 func (b *Broker) SetDown(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -159,7 +168,7 @@ func (b *Broker) SetDown(down bool) {
 	b.signal()
 }
 
-// Messages returns what was published to a topic, in order.
+// Messages returns the messages that were published to a topic, in order.
 func (b *Broker) Messages(topic string) []broker.Message {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,7 +181,7 @@ func (b *Broker) Messages(topic string) []broker.Message {
 	return found
 }
 
-// Publish stores a message, of whatever content, and confirms it.
+// Publish stores an arbitrary message and confirms it.
 func (b *Broker) Publish(ctx context.Context, m broker.Message) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -182,7 +191,7 @@ func (b *Broker) Publish(ctx context.Context, m broker.Message) error {
 	return b.publish(m)
 }
 
-// publish stores a message. The broker is locked.
+// publish stores a message. The caller holds b.mu.
 func (b *Broker) publish(m broker.Message) error {
 	switch {
 	case b.down:
@@ -201,7 +210,8 @@ func (b *Broker) publish(m broker.Message) error {
 	return nil
 }
 
-// repeated reports whether a publish id was used within the window, and remembers it.
+// repeated reports whether a publish id was used within the window, and
+// remembers it.
 func (b *Broker) repeated(id string) bool {
 	if b.cfg.DedupWindow < 0 || strings.HasSuffix(id, "\x00") {
 		return false
@@ -214,25 +224,27 @@ func (b *Broker) repeated(id string) bool {
 	return false
 }
 
-// happens reports whether a fault of a probability strikes. The broker is locked.
+// happens reports whether a fault of probability p occurs. The caller holds
+// b.mu.
 func (b *Broker) happens(p float64) bool { return p > 0 && b.random.Float64() < p }
 
-// signal wakes all consumers. The broker is locked.
+// signal wakes all consumers. The caller holds b.mu.
 func (b *Broker) signal() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// Sink publishes what a relay delivers.
+// Sink publishes the relay's deliveries.
 type Sink struct{ b *Broker }
 
 // Sink returns the broker's sink.
 func (b *Broker) Sink() *Sink { return &Sink{b: b} }
 
-// StopsAtFailure tells the relay that one batch may hold several events of an aggregate.
+// StopsAtFailure implements relay.OrderedSink: a batch may hold several events
+// of an aggregate.
 func (*Sink) StopsAtFailure() {}
 
-// Destination tells the relay what waits when a topic is down.
+// Destination implements relay.DestinationSink: each topic is a destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.b.codec.Topic(ev)
 	if err != nil {

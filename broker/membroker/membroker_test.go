@@ -80,7 +80,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// Whatever goes wrong on the way, a consumer that remembers ids sees every event.
+// With any fault, a consumer that remembers ids receives every event.
 func TestFaults(t *testing.T) {
 	for name, faults := range map[string]membroker.Faults{
 		"lost deliveries": {DropDelivery: 0.3},
@@ -118,7 +118,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A message that gets lost on its way comes again after AckWait, also if nothing else happens.
+// A message that is lost on its way is redelivered after AckWait, even if
+// nothing else happens.
 func TestTheOnlyMessageIsLost(t *testing.T) {
 	for seed := range uint64(20) {
 		b := open(t, membroker.Config{AckWait: 5 * time.Millisecond})
@@ -130,7 +131,7 @@ func TestTheOnlyMessageIsLost(t *testing.T) {
 			select {
 			case <-tick.C:
 			case <-deadline:
-				t.Errorf("seed %d: it did not come again", seed)
+				t.Errorf("seed %d: the message was not redelivered", seed)
 				waiting = false
 			}
 		}

@@ -13,24 +13,27 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// SourceConfig says what a source consumes.
+// SourceConfig configures a [Source].
 type SourceConfig struct {
-	// Name is the durable consumer: sources of one name share its messages, and one that is made later goes on where the last has stopped. Required.
+	// Name is the durable consumer. Sources with the same name share its
+	// messages, and a later source continues where the last one stopped.
+	// Required.
 	Name string
-	// Topics are consumed, from the beginning. Defaults to all but dead letters.
+	// Topics are the topics to consume, from the beginning. Defaults to all
+	// topics except dead letters.
 	Topics []string
 	// DeadLetter is the topic for dead letters. Defaults to Name + ".dead".
 	DeadLetter string
-	// Receive tunes how messages are handed to the consumer.
+	// Receive configures how messages are passed to the consumer.
 	Receive broker.ReceiverConfig
 }
 
-// deadSuffix ends the topics of dead letters.
+// deadSuffix is the suffix of dead-letter topics.
 const deadSuffix = ".dead"
 
 // group is a durable consumer.
 type group struct {
-	next    int                 // the first message of the log that was not delivered yet
+	next    int                 // index of the first message that was not delivered
 	pending map[uint64]*pending // delivered and not acknowledged
 }
 
@@ -38,7 +41,7 @@ type group struct {
 type pending struct {
 	*stored
 	count int
-	due   time.Time // when it is delivered again
+	due   time.Time // when it is redelivered
 	owner *session
 }
 
@@ -48,10 +51,10 @@ type Source struct {
 	cfg SourceConfig
 }
 
-// Source returns a source. Its durable consumer begins to exist now.
+// Source returns a source and creates its durable consumer.
 func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	if cfg.Name == "" {
-		return nil, errors.New("membroker: source: field Name is empty")
+		return nil, errors.New("membroker: SourceConfig.Name: empty")
 	}
 	if err := cfg.Receive.Validate(); err != nil {
 		return nil, fmt.Errorf("membroker: source %s: %w", cfg.Name, err)
@@ -67,7 +70,7 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	return &Source{b: b, cfg: cfg}, nil
 }
 
-// Name returns the durable consumer's name.
+// Name returns the name of the durable consumer.
 func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements [broker.Source].
@@ -95,7 +98,7 @@ type session struct {
 	b      *Broker
 	cfg    *SourceConfig
 	group  *group
-	outage int // the number of outages when it began; when there is another, the connection is lost
+	outage int // number of outages at the start; a new one ends the session
 }
 
 // Take implements [broker.Session].
@@ -111,7 +114,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 		}
 		for _, in := range batch {
 			if err := r.Put(ctx, in); err != nil {
-				return nil //nolint:nilerr // ctx has ended; Close gives back what was not put
+				return nil //nolint:nilerr // ctx has ended; Close returns the messages that were not put
 			}
 		}
 		if len(batch) > 0 {
@@ -127,8 +130,9 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 	}
 }
 
-// deliver returns what is to be delivered now, and when there may be more: then, or when changed is closed.
-func (s *session) deliver(most int) (batch []*broker.Incoming, next time.Time, changed <-chan struct{}, err error) {
+// deliver returns the messages to deliver now, and when there may be more: at
+// next, or when changed is closed.
+func (s *session) deliver(limit int) (batch []*broker.Incoming, next time.Time, changed <-chan struct{}, err error) {
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,14 +150,14 @@ func (s *session) deliver(most int) (batch []*broker.Incoming, next time.Time, c
 		}
 	}
 	slices.SortFunc(due, func(x, y *pending) int { return cmp.Compare(x.seq, y.seq) })
-	for ; len(due) < most && s.group.next < len(b.log); s.group.next++ {
+	for ; len(due) < limit && s.group.next < len(b.log); s.group.next++ {
 		if m := b.log[s.group.next]; s.cfg.wants(m.message.Topic) {
 			p := &pending{stored: m}
 			s.group.pending[m.seq] = p
 			due = append(due, p)
 		}
 	}
-	for _, p := range due[:min(len(due), most)] {
+	for _, p := range due[:min(len(due), limit)] {
 		if wait := s.delayed(p); wait > 0 {
 			if p.due = now.Add(wait); p.due.Before(next) {
 				next = p.due
@@ -177,13 +181,13 @@ func (s *session) deliver(most int) (batch []*broker.Incoming, next time.Time, c
 	for i := 1; i < len(batch); i++ {
 		if b.happens(b.faults.Reorder) {
 			batch[i-1], batch[i] = batch[i], batch[i-1]
-			i++ // one place, no farther
+			i++ // at most one place
 		}
 	}
 	return batch, next, b.changed, nil
 }
 
-// delayed returns for how long a message is held up.
+// delayed returns the delay of a message.
 func (s *session) delayed(p *pending) time.Duration {
 	if p.count > 0 || !p.due.IsZero() || !s.b.happens(s.b.faults.Delay) {
 		return 0
@@ -195,7 +199,7 @@ func (s *session) incoming(p *pending) *broker.Incoming {
 	return &broker.Incoming{Message: p.message, Order: p.seq, Attempt: p.count, Handle: p.seq}
 }
 
-// answer calls fn for a message that is pending.
+// answer calls fn for a pending message.
 func (s *session) answer(in *broker.Incoming, fn func(p *pending)) error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -221,7 +225,7 @@ func (s *session) Ack(_ context.Context, batch []*broker.Incoming) error {
 	return errors.Join(errs...)
 }
 
-// PutOff implements [broker.Nakker].
+// NakWithDelay implements [broker.Nakker].
 func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, delay time.Duration) error {
 	return s.answer(in, func(p *pending) {
 		p.due, p.owner = time.Now().Add(delay), nil
@@ -229,7 +233,7 @@ func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, delay tim
 	})
 }
 
-// Keep implements [broker.AckExtender].
+// ExtendAck implements [broker.AckExtender].
 func (s *session) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
 	var errs []error
 	for _, in := range batch {
@@ -245,14 +249,15 @@ func (s *session) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
 // ExtendInterval implements [broker.AckExtender].
 func (s *session) ExtendInterval() time.Duration { return s.b.cfg.AckWait / 3 }
 
-// DeadLettered implements [broker.Session].
+// DeadLetter implements [broker.Session].
 func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	m := s.b.codec.DeadLetter(s.cfg.Name, in, reason)
 	m.Topic = s.cfg.DeadLetter
 	return s.b.Publish(ctx, m)
 }
 
-// Close implements [broker.Session]: what was not acknowledged is delivered again at once.
+// Close implements [broker.Session]: unacknowledged messages are redelivered at
+// once.
 func (s *session) Close(context.Context) error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()

@@ -19,54 +19,63 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Config holds what may be tuned. A field that is zero has its default.
+// Config configures the connection and its streams. Zero fields have their
+// defaults.
 type Config struct {
-	// Stream is the stream that events go to and come from. Required.
+	// Stream is the stream that events are published to and consumed from.
+	// Required.
 	Stream string
-	// Create makes the stream, and one for dead letters, if they do not exist. Otherwise Open fails when the stream does not.
+	// Create creates the stream, and one for dead letters, if they do not
+	// exist. Without Create, Open fails if the stream does not exist.
 	Create bool
-	// Subjects are what the stream listens to; needed with Create.
+	// Subjects are the subjects of the stream; required with Create.
 	Subjects []string
-	// Replicas is for Create: on how many servers the stream is kept. Defaults to 1.
+	// Replicas is the number of servers that store a created stream. Defaults
+	// to 1.
 	Replicas int
-	// DedupWindow is for Create: for how long the server drops a message with the same Nats-Msg-Id. Defaults to 2 min.
+	// DedupWindow is how long the server drops messages with a known
+	// Nats-Msg-Id, for a created stream. Defaults to 2 min.
 	DedupWindow time.Duration
 
-	// Topics says to which subject an event goes. Defaults to its Topic. See [Names] for templates.
+	// Topics returns the subject of an event. Defaults to the event's Topic.
+	// See [Names] for templates.
 	Topics broker.Topics
 	// EventSource is the CloudEvents attribute "source". Defaults to "waybill".
 	EventSource string
-	// PublishTimeout is how long a message may wait for its PubAck. Defaults to 10 s.
+	// PublishTimeout is how long a message may wait for its PubAck. Defaults to
+	// 10 s.
 	PublishTimeout time.Duration
-	// Options are the client's own, for TLS, credentials and the like. Those that Open sets itself come after them.
+	// Options are client options, for TLS, credentials and so on. Open's own
+	// options are applied after them.
 	Options []nats.Option
-	// Logger gets what an operator should know. Defaults to [slog.Default];
-	// slog.New(slog.DiscardHandler) silences it.
+	// Logger receives connection changes and server errors. Defaults to
+	// [slog.Default]; slog.New(slog.DiscardHandler) disables logging.
 	Logger *slog.Logger
 }
 
-// complete returns the config with its defaults in place, or every field that is wrong.
+// complete returns the config with defaults, or an error that lists every
+// invalid field.
 func (c Config) complete() (Config, error) {
 	var errs []error
 	if err := checkName(c.Stream); err != nil {
-		errs = append(errs, fmt.Errorf("field Stream: %w", err))
+		errs = append(errs, fmt.Errorf("Config.Stream: %w", err))
 	}
 	if c.Create && len(c.Subjects) == 0 {
-		errs = append(errs, errors.New("field Subjects: Create needs at least one, such as \"orders.>\""))
+		errs = append(errs, errors.New("Config.Subjects: empty, but Create is true; want at least one, such as \"orders.>\""))
 	}
 	if c.Replicas < 0 {
-		errs = append(errs, fmt.Errorf("field Replicas: %d is negative", c.Replicas))
+		errs = append(errs, fmt.Errorf("Config.Replicas: %d is negative", c.Replicas))
 	}
 	for _, d := range []struct {
 		name  string
 		value *time.Duration
-		usual time.Duration
+		def   time.Duration
 	}{{"DedupWindow", &c.DedupWindow, 2 * time.Minute}, {"PublishTimeout", &c.PublishTimeout, 10 * time.Second}} {
 		switch {
 		case *d.value == 0:
-			*d.value = d.usual
+			*d.value = d.def
 		case *d.value < 0:
-			errs = append(errs, fmt.Errorf("field %s: %v is negative", d.name, *d.value))
+			errs = append(errs, fmt.Errorf("Config.%s: %v is negative", d.name, *d.value))
 		}
 	}
 	if c.Replicas == 0 {
@@ -82,7 +91,7 @@ func (c Config) complete() (Config, error) {
 func checkName(name string) error {
 	switch {
 	case name == "":
-		return errors.New("is empty")
+		return errors.New("empty")
 	case len(name) > 200:
 		return fmt.Errorf("%d bytes, at most 200", len(name))
 	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`.*>/\`, r) }):
@@ -91,18 +100,19 @@ func checkName(name string) error {
 	return nil
 }
 
-// Names is what a subject may look like; use its Template for [Config.Topics].
+// Names returns the rules for subjects; use its Template for [Config.Topics].
 func Names() broker.TopicRules {
 	return broker.TopicRules{Separator: '.', Max: 255, Allowed: func(c byte) bool { return c > ' ' && c < 0x7f && c != '*' && c != '>' }}
 }
 
-// topics returns the topics with every subject checked: the server's own must be out of reach.
+// topics returns topics that check every subject. Subjects of the server itself
+// are rejected.
 func topics(t broker.Topics) broker.Topics {
 	checked := Names().Checked(t)
 	return func(ev *waybill.Event) (string, error) {
 		subject, err := checked(ev)
 		if err == nil && (subject[0] == '$' || strings.HasPrefix(subject, "_INBOX.")) {
-			return "", fmt.Errorf("%q belongs to the server", subject)
+			return "", fmt.Errorf("%q is reserved for the server", subject)
 		}
 		return subject, err
 	}
@@ -115,13 +125,14 @@ type Broker struct {
 	js    jetstream.JetStream
 	codec *broker.Codec
 	log   *slog.Logger
-	lost  atomic.Pointer[signal] // for the next time that the connection is lost
+	lost  atomic.Pointer[signal] // signaled when the connection is lost next
 }
 
-// Address returns URLs as the client takes them, and the options that their query means. It may
-// have the parameters ca, cert and key, which name files in PEM, insecure=true, which takes any
-// certificate, and creds, which names a file with an account's credentials. It stands behind the
-// last of several URLs and is for all of them. What is not safe is logged.
+// Address returns URLs in the client's form, and the client options for their
+// query. The query follows the last of several URLs and applies to all of them.
+// Its parameters are ca, cert and key, which name PEM files; insecure=true,
+// which accepts any certificate; and creds, which names a file with NATS
+// credentials. Address logs warnings about insecure settings.
 func Address(urls string, log *slog.Logger) (string, []nats.Option, error) {
 	bare, text, found := strings.Cut(urls, "?")
 	if !found {
@@ -129,11 +140,11 @@ func Address(urls string, log *slog.Logger) (string, []nats.Option, error) {
 	}
 	query, err := url.ParseQuery(text)
 	if err != nil || strings.Contains(text, "://") {
-		return "", nil, errors.New("the URL: its query cannot be read; with several URLs it stands behind the last")
+		return "", nil, errors.New("URL: invalid query; with several URLs it must follow the last one")
 	}
 	secure, err := broker.TakeTLS(query, nil)
 	if err != nil {
-		return "", nil, fmt.Errorf("the URL: %w", err)
+		return "", nil, fmt.Errorf("URL: %w", err)
 	}
 	var opts []nats.Option
 	if secure != nil {
@@ -142,20 +153,20 @@ func Address(urls string, log *slog.Logger) (string, []nats.Option, error) {
 	}
 	if file := query.Get("creds"); file != "" {
 		if _, err := os.Stat(file); err != nil {
-			return "", nil, fmt.Errorf("the URL: parameter creds: %w", err)
+			return "", nil, fmt.Errorf("URL: parameter creds: %w", err)
 		}
 		opts = append(opts, nats.UserCredentials(file))
 	}
 	query.Del("creds")
 	for name := range query {
-		return "", nil, fmt.Errorf("the URL: no parameter %q: there are ca, cert, key, insecure and creds", name)
+		return "", nil, fmt.Errorf("URL: unknown parameter %q: want ca, cert, key, insecure or creds", name)
 	}
 	return bare, opts, nil
 }
 
-// Open connects to one or more servers (nats://host:4222, with commas between them; see [Address])
-// and looks for the stream. Errors and logs never show the URL's password. When the connection is
-// lost, it comes back by itself.
+// Open connects to one or more servers (nats://host:4222, separated by commas;
+// see [Address]) and finds the stream. Errors and logs never show the URL's
+// password. A lost connection is restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	b, err := open(ctx, url, cfg)
 	if err != nil {
@@ -195,28 +206,31 @@ func open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// maxPending is how many messages may wait for their PubAck: more than a relay has under way.
+// maxPending is the maximum number of messages that wait for their PubAck: more
+// than a relay has in flight.
 const maxPending = 16 << 10
 
 func (b *Broker) options() []nats.Option {
 	return append(append([]nats.Option{nats.Name("waybill"), nats.PingInterval(10 * time.Second)}, b.cfg.Options...),
 		nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
-		// A buffer would publish, after an outage, what the relay has long since taken back.
+		// After an outage, a buffer would publish events that the relay has
+		// long since taken back.
 		nats.ReconnectBufSize(-1),
-		// A password that is wrong for a moment, while somebody changes it, must not end the connection for good.
+		// A password that is temporarily wrong, while it is being changed, must
+		// not end the connection permanently.
 		nats.IgnoreAuthErrorAbort(),
 		nats.DisconnectErrHandler(b.disconnected),
-		nats.ReconnectHandler(func(*nats.Conn) { b.log.Info("the connection to NATS is back") }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("NATS reports an error", "error", err) }),
+		nats.ReconnectHandler(func(*nats.Conn) { b.log.Info("connection to NATS restored") }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("NATS error", "error", err) }),
 	)
 }
 
-// ensure looks for the streams, and makes them if it may.
+// ensure finds the streams, or creates them if allowed.
 func (b *Broker) ensure(ctx context.Context) error {
 	if !b.cfg.Create {
 		_, err := b.js.Stream(ctx, b.cfg.Stream)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("there is no stream %s: make it, or set Create: %w", b.cfg.Stream, err)
+			return fmt.Errorf("stream %s does not exist: create it, or set Config.Create: %w", b.cfg.Stream, err)
 		}
 		return err
 	}
@@ -226,24 +240,27 @@ func (b *Broker) ensure(ctx context.Context) error {
 	} {
 		_, err := b.js.CreateStream(ctx, s)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			b.log.Info("the stream exists and is used as it is", "stream", s.Name) // an operator may have changed it, for a reason
+			// An operator may have changed it deliberately.
+			b.log.Info("stream exists and is used unchanged", "stream", s.Name)
 		} else if err != nil {
-			return fmt.Errorf("making the stream %s: %w", s.Name, err)
+			return fmt.Errorf("creating stream %s: %w", s.Name, err)
 		}
 	}
 	return nil
 }
 
-// deadStream is the stream with the dead letters of all sources.
+// deadStream returns the stream for the dead letters of all sources.
 func (b *Broker) deadStream() string { return b.cfg.Stream + "_dead" }
 
-// deadSubject is where the dead letters of one source go, unless its config says otherwise.
+// deadSubject returns the default subject for the dead letters of a source.
 func (b *Broker) deadSubject(source string) string { return "dead." + b.cfg.Stream + "." + source }
 
-// apiTimeout bounds a question to the server.
+// apiTimeout bounds a request to the server.
 const apiTimeout = 10 * time.Second
 
-// connected returns a context for a question to the server. It ends when the connection is lost: the client would wait for the answer to the end.
+// connected returns a context for a request to the server. The context ends
+// when the connection is lost, because the client would wait for the answer
+// until its timeout.
 func (b *Broker) connected(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	lost := b.lost.Load().done
@@ -257,21 +274,22 @@ func (b *Broker) connected(ctx context.Context) (context.Context, context.Cancel
 	return ctx, cancel
 }
 
-// signal is closed when something happens, once.
+// signal is closed once, when an event happens.
 type signal struct{ done chan struct{} }
 
 func newSignal() *signal { return &signal{done: make(chan struct{})} }
 
-// disconnected is called by the client. The client has listeners for that, too, but removing one removes all, the publisher's own among them.
+// disconnected is called by the client. The client's status listeners are not
+// used, because removing one removes all, including the publisher's own.
 func (b *Broker) disconnected(_ *nats.Conn, err error) {
 	close(b.lost.Swap(newSignal()).done)
-	b.log.Warn("the connection to NATS is lost", "error", err)
+	b.log.Warn("connection to NATS lost", "error", err)
 }
 
-// Codec returns the form in which messages travel.
+// Codec returns the codec of the messages.
 func (b *Broker) Codec() *broker.Codec { return b.codec }
 
-// Close ends the connection. Sources should have ended before.
+// Close closes the connection. Sources must have ended before.
 func (b *Broker) Close() error {
 	b.conn.Close()
 	return nil

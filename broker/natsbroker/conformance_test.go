@@ -91,7 +91,8 @@ func instance(t *testing.T) brokertest.Instance {
 	}
 }
 
-// The table of errors is what the documentation shows, and each row catches what the client or the server reports.
+// The documentation shows the failure table, and each row matches the error of
+// the client or the server.
 func TestFailures(t *testing.T) {
 	api := func(code int, number jetstream.ErrorCode) error {
 		return fmt.Errorf("publishing: %w", &jetstream.APIError{Code: code, ErrorCode: number, Description: "x"})

@@ -11,7 +11,8 @@ import (
 	"github.com/waybillhq/waybill/handler"
 )
 
-// A server inside the process, an event published to it, and a consumer. In a program a relay calls the sink, and the consumer is an inbox group.
+// A server inside the process, a published event, and a consumer. In a program,
+// a relay calls the sink, and the consumer is an inbox group.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -2,5 +2,5 @@ package natsbroker
 
 import "time"
 
-// FetchFor makes every fetch of a source last longer.
+// FetchFor sets the duration of every fetch of a source.
 func (s *Source) FetchFor(d time.Duration) { s.fetchFor = d }

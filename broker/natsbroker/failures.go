@@ -10,7 +10,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// What the server calls its errors, where the client has no name for them.
+// Error codes of the server that the client does not name.
 const (
 	codeMemoryFull    jetstream.ErrorCode = 10028
 	codeStorageFull   jetstream.ErrorCode = 10047
@@ -21,40 +21,40 @@ const (
 	codeStreamOffline jetstream.ErrorCode = 10118
 )
 
-// Failures is the table of errors: what they mean for an event. docs/brokers.md shows it.
+// Failures returns the failure table of NATS, as docs/brokers.md shows it.
 func Failures() broker.Failures {
 	return broker.Failures{
 		{
-			Name: "message or headers larger than the server or the stream permits", Class: waybill.ClassPermanent, Why: "it will not shrink",
+			Name: "message or headers larger than the server or the stream permits", Class: waybill.ClassPermanent, Why: "its size does not change",
 			Match: either(is(nats.ErrMaxPayload), code(codeTooLarge, codeHeadersLarge)),
 		},
-		{Name: "a subject that is not valid", Class: waybill.ClassPermanent, Why: "it is made from the event", Match: is(nats.ErrBadSubject, jetstream.ErrInvalidSubject)},
+		{Name: "a subject that is not valid", Class: waybill.ClassPermanent, Why: "it comes from the event", Match: is(nats.ErrBadSubject, jetstream.ErrInvalidSubject)},
 		{
-			Name: "no stream listens to the subject", Class: waybill.ClassUnavailable, Scope: "topic", Why: "somebody will make it",
+			Name: "no stream listens to the subject", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the stream has yet to be created",
 			Match: is(nats.ErrNoResponders, jetstream.ErrNoStreamResponse, jetstream.ErrStreamNotFound),
 		},
 		{
-			Name: "another stream listens to the subject", Class: waybill.ClassUnavailable, Scope: "topic", Why: "a mistake in the configuration, not in the event",
+			Name: "another stream listens to the subject", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the configuration is at fault, not the event",
 			Match: code(codeOtherStream),
 		},
 		{
-			Name: "stream full, sealed or offline, or no storage left", Class: waybill.ClassUnavailable, Scope: "topic", Why: "an operator makes room",
+			Name: "stream full, sealed or offline, or no storage left", Class: waybill.ClassUnavailable, Scope: "topic", Why: "an operator must make room",
 			Match: code(codeStorageFull, codeMemoryFull, codeSealed, codeStreamOffline),
 		},
 		{
-			Name: "any other error with code 503", Class: waybill.ClassUnavailable, Scope: "broker", Why: "no leader, no quorum, no JetStream, no room: the server says that it is for now",
+			Name: "any other error with code 503", Class: waybill.ClassUnavailable, Scope: "broker", Why: "no leader, no quorum, no JetStream, no room: temporary, according to the server",
 			Match: unavailable,
 		},
 		{
-			Name: "too many messages without a PubAck", Class: waybill.ClassDefer, Why: "others are under way",
+			Name: "too many messages without a PubAck", Class: waybill.ClassDefer, Why: "other messages are in flight",
 			Match: is(jetstream.ErrTooManyStalledMsgs),
 		},
 		{
-			Name: "no PubAck in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "it may have the message, or not",
+			Name: "no PubAck in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the broker may or may not have the message",
 			Match: is(jetstream.ErrAsyncPublishTimeout, nats.ErrTimeout),
 		},
 		{
-			Name: "disconnected, or closed", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the client connects again by itself",
+			Name: "disconnected, or closed", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the client reconnects by itself",
 			Match: is(nats.ErrDisconnected, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded, nats.ErrNoServers,
 				nats.ErrStaleConnection, nats.ErrConnectionDraining, jetstream.ErrConnectionClosed, jetstream.ErrJetStreamPublisherClosed),
 		},
@@ -94,7 +94,7 @@ func unavailable(err error) bool {
 	return api != nil && api.Code == 503
 }
 
-// apiError returns what the server has answered, or nil.
+// apiError returns the server's answer in err, or nil.
 func apiError(err error) *jetstream.APIError {
 	var api *jetstream.APIError
 	if errors.As(err, &api) {

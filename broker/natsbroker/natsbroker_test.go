@@ -36,7 +36,7 @@ func sink(t *testing.T, b *natsbroker.Broker) *natsbroker.Sink {
 	return s
 }
 
-// seen is a consumer that remembers.
+// seen is a consumer that records its deliveries.
 type seen struct {
 	answer func(ctx context.Context, d waybill.Delivery) error
 
@@ -63,7 +63,7 @@ func (s *seen) all() string {
 	return strings.Join(s.got, " ")
 }
 
-// run runs a source until stop is called, or the test ends.
+// run runs a source until stop is called or the test ends.
 func run(t *testing.T, b *natsbroker.Broker, cfg natsbroker.SourceConfig, c broker.Consumer) (stop func()) {
 	t.Helper()
 	src, err := b.Source(cfg)
@@ -91,7 +91,9 @@ func runSource(t *testing.T, src *natsbroker.Source, c broker.Consumer) (stop fu
 	return stop
 }
 
-// A server that answers nothing, with its connection standing, is down within the publish timeout, and what it had is not published twice when it wakes.
+// A server that does not answer on an open connection is unavailable within the
+// publish timeout, and its message is not published twice when it answers
+// again.
 func TestFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsembed.Config{})
@@ -112,7 +114,8 @@ func TestFrozenServer(t *testing.T) {
 	}
 }
 
-// A delay is the server's to keep if MaxHold says so: the message comes back, counted, and in front of those behind it.
+// With a low MaxHold the server holds a deferred message: the message is
+// redelivered, counted, before later ones.
 func TestNakWithDelay(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsembed.Config{})
@@ -139,7 +142,7 @@ func TestNakWithDelay(t *testing.T) {
 	}
 }
 
-// What is in hand is not delivered again, however long it takes.
+// A message in flight is not redelivered, however long its handling takes.
 func TestLongWork(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsembed.Config{})
@@ -157,7 +160,7 @@ func TestLongWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	began, n := time.Now(), 0
-	await(t, "three times AckWait", func() bool { // other messages go on meanwhile
+	await(t, "three times AckWait", func() bool { // other messages are handled meanwhile
 		if err := to.Deliver(t.Context(), []waybill.Delivery{event("quick", n)})[0]; err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +196,7 @@ func connect(t *testing.T, address string) *nats.Conn {
 	return conn
 }
 
-// The server's own refusals get the class that the table names.
+// The server's own errors get the classes of the failure table.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsembed.Config{})
@@ -222,11 +225,11 @@ func TestRefusals(t *testing.T) {
 	}{
 		"larger than the stream permits": {large, waybill.ClassPermanent},
 		"another stream's subject":       {to(event("b", 1), "other.x"), waybill.ClassUnavailable},
-		"nobody's subject":               {to(event("c", 1), "nobody.x"), waybill.ClassUnavailable},
+		"a subject without a stream":     {to(event("c", 1), "nostream.x"), waybill.ClassUnavailable},
 		"a wildcard":                     {to(event("d", 1), "orders.*"), waybill.ClassPermanent},
 		"all of it":                      {to(event("e", 1), "orders.>"), waybill.ClassPermanent},
 		"the server's own":               {to(event("f", 1), "$JS.API.STREAM.DELETE.orders"), waybill.ClassPermanent},
-		"somebody's inbox":               {to(event("g", 1), "_INBOX.x"), waybill.ClassPermanent},
+		"an inbox subject":               {to(event("g", 1), "_INBOX.x"), waybill.ClassPermanent},
 		"an empty part":                  {to(event("h", 1), "orders..x"), waybill.ClassPermanent},
 		"fine":                           {event("i", 1), waybill.ClassDone},
 	} {
@@ -274,7 +277,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A source whose consumer an operator deletes makes it again.
+// A source recreates its consumer after an operator deleted it.
 func TestDeletedConsumer(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsembed.Config{})
@@ -298,7 +301,8 @@ func TestDeletedConsumer(t *testing.T) {
 	await(t, "the second message", func() bool { return strings.Contains(c.all(), "n1") })
 }
 
-// What arrives while a source stops is given back once: it is not delivered over and over into the fetch that is still open.
+// A message that arrives while a source stops is returned once: it is not
+// redelivered repeatedly into the open fetch.
 func TestStoppingCountsNothing(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsembed.Config{})

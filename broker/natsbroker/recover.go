@@ -11,12 +11,15 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// quiet returns the consumer's state when nobody fetches any more. A process that is gone, or this one before its connection was lost, may have left a
-// fetch behind that takes messages until it expires: they would be delivered later than what comes behind them, and nobody would know.
+// quiet returns the consumer's state when no fetch is pending. A crashed
+// process, or this one before its connection was lost, may have left a pending
+// fetch that takes messages until it expires. Those messages would be delivered
+// after later ones, unnoticed.
 func quiet(ctx context.Context, c jetstream.Consumer) (*jetstream.ConsumerInfo, error) {
 	for expired := time.Now().Add(2 * fetchWait); ; {
 		info, err := c.Info(ctx)
-		if err != nil || info.NumWaiting == 0 || time.Now().After(expired) { // by then it is another one's that runs: a group without an order
+		// By then the fetch belongs to a live process: a group without order.
+		if err != nil || info.NumWaiting == 0 || time.Now().After(expired) {
 			return info, err
 		}
 		select {
@@ -27,16 +30,19 @@ func quiet(ctx context.Context, c jetstream.Consumer) (*jetstream.ConsumerInfo, 
 	}
 }
 
-// recover takes what was delivered before the session began and never answered, before anything newer: the process that had it is gone, or it was lost with the
-// connection. The server delivers such messages again in any order, when AckWait is over, and newer ones in between: none is handed out before all of them are here.
+// recover takes the messages that were delivered before the session began and
+// never answered, before any newer message: the process that had them crashed,
+// or they were lost with the connection. The server redelivers such messages in
+// any order, after AckWait, with newer messages in between. None is handed out
+// before all of them have arrived.
 func (s *session) recover(ctx context.Context, r *broker.Receiver) error {
 	held := &collection{before: s.before}
 	defer func() {
-		for _, in := range held.all { // those that were not put: ctx has ended, or the connection is lost
+		for _, in := range held.all { // not put: ctx has ended, or the connection is lost
 			s.release(in)
 		}
 	}()
-	limit := s.s.cfg.AckWait + s.s.cfg.AckWait/2 + time.Second // for one more to come
+	limit := s.s.cfg.AckWait + s.s.cfg.AckWait/2 + time.Second // time for one more message to arrive
 	next := min(s.missing, recoverBatch)
 	for since := time.Now(); held.found < s.missing && ctx.Err() == nil && time.Since(since) < limit; {
 		had := held.found
@@ -57,19 +63,20 @@ func (s *session) recover(ctx context.Context, r *broker.Receiver) error {
 		if gone {
 			break
 		}
-		next = 1 // so that few newer messages pile up
+		next = 1 // limits the number of newer messages in memory
 		select {
 		case <-ctx.Done():
 		case <-time.After(recoverPause):
 		}
 	}
 	if held.found < s.missing && ctx.Err() == nil {
-		s.s.b.log.Warn("messages that were delivered before are missing, and later ones go on without them", "source", s.s.cfg.Name, "missing", s.missing-held.found)
+		s.s.b.log.Warn("redelivery of earlier messages timed out; continuing with later ones", "source", s.s.cfg.Name, "missing", s.missing-held.found)
 	}
 	return s.putAll(ctx, r, held)
 }
 
-// settled reports whether somebody else has seen to everything that was delivered before the session began.
+// settled reports whether other consumers have acknowledged all messages that
+// were delivered before the session began.
 func (s *session) settled(ctx context.Context) (bool, error) {
 	asking, cancel := s.s.b.connected(ctx)
 	defer cancel()
@@ -77,7 +84,8 @@ func (s *session) settled(ctx context.Context) (bool, error) {
 	return err == nil && info.AckFloor.Stream >= s.before, err
 }
 
-// putAll hands over what was collected, in its order, and keeps what has to wait for its turn.
+// putAll passes the collected messages to the receiver, in order, and extends
+// the deadlines of those that wait.
 func (s *session) putAll(ctx context.Context, r *broker.Receiver, held *collection) error {
 	for len(held.all) > 0 && ctx.Err() == nil {
 		waiting, cancel := context.WithTimeout(ctx, s.ExtendInterval()/2)
@@ -90,24 +98,24 @@ func (s *session) putAll(ctx context.Context, r *broker.Receiver, held *collecti
 			continue
 		}
 		if r.Put(ctx, held.all[0]) != nil {
-			return nil // it ends, and the rest is given back
+			return nil // ending; the remaining messages are released
 		}
 		held.all = held.all[1:]
 	}
 	return nil
 }
 
-// collection is messages by their order.
+// collection holds messages sorted by their order.
 type collection struct {
 	all    []*broker.Incoming
 	before uint64
-	found  int // up to before
+	found  int // messages up to before
 }
 
 func (c *collection) add(in *broker.Incoming) {
 	at, again := slices.BinarySearchFunc(c.all, in.Order, func(h *broker.Incoming, order uint64) int { return cmp.Compare(h.Order, order) })
 	if again {
-		c.all[at] = in // the server wants the answer to the latest delivery
+		c.all[at] = in // the server expects the answer to the latest delivery
 		return
 	}
 	c.all = slices.Insert(c.all, at, in)
@@ -117,8 +125,9 @@ func (c *collection) add(in *broker.Incoming) {
 }
 
 const (
-	// recoverBatch is how many messages are asked for at once while some are missing.
+	// recoverBatch is the number of messages per fetch while messages are
+	// missing.
 	recoverBatch = 256
-	// recoverPause is how long to wait before looking again for what is missing.
+	// recoverPause is the interval between fetches for missing messages.
 	recoverPause = 200 * time.Millisecond
 )

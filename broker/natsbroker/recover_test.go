@@ -18,7 +18,8 @@ import (
 	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
 )
 
-// takeOver is a stream, and the durable consumer of a process that another one takes over from: a plain client.
+// takeOver is a stream with a durable consumer whose first process is a plain
+// client, and which another process takes over.
 type takeOver struct {
 	*testing.T
 	url    string
@@ -58,7 +59,7 @@ func (o *takeOver) publish(n int) {
 	}
 }
 
-// fetch is the first process taking messages, of which it answers none.
+// fetch takes messages as the first process, which answers none of them.
 func (o *takeOver) fetch(n int) []jetstream.Msg {
 	o.Helper()
 	batch, err := o.before.Fetch(n, jetstream.FetchMaxWait(20*time.Second))
@@ -75,7 +76,7 @@ func (o *takeOver) fetch(n int) []jetstream.Msg {
 	return msgs
 }
 
-// check wants all messages to be handled by the second process in their order.
+// check expects the second process to handle all messages in order.
 func (o *takeOver) check(second *seen) {
 	o.Helper()
 	var want []string
@@ -95,7 +96,8 @@ func (o *takeOver) run(cfg broker.ReceiverConfig) *seen {
 	return second
 }
 
-// What a process had in hand when it vanished is handled by its successor before anything newer.
+// The messages in flight of a crashed process are handled by its successor
+// before newer ones.
 func TestSuccessorTakesTheOldestFirst(t *testing.T) {
 	t.Parallel()
 	o := newTakeOver(t)
@@ -105,14 +107,16 @@ func TestSuccessorTakesTheOldestFirst(t *testing.T) {
 	o.check(o.run(broker.ReceiverConfig{}))
 }
 
-// The successor waits for all of it, however long it takes until the last has come, and although they come in any order.
+// The successor waits for all of them, however long the last one takes, and
+// although they arrive in any order.
 func TestSuccessorWaitsForAll(t *testing.T) {
 	t.Parallel()
 	o := newTakeOver(t)
 	o.publish(4)
 	msgs := o.fetch(4)
 	o.publish(3)
-	// The server misses its word about the last one first, and about the first one after four times AckWait.
+	// The deadline of the last message expires first, and that of the first
+	// message after four times AckWait.
 	began := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -136,7 +140,8 @@ func TestSuccessorWaitsForAll(t *testing.T) {
 	o.check(o.run(broker.ReceiverConfig{MaxInFlight: 1})) // each is handled before the next is put
 }
 
-// What the first process had may be more than the second one takes at a time.
+// The first process may have had more messages in flight than the second one
+// takes at a time.
 func TestSuccessorTakesMoreThanItsShare(t *testing.T) {
 	t.Parallel()
 	o := newTakeOver(t)
@@ -146,7 +151,8 @@ func TestSuccessorTakesMoreThanItsShare(t *testing.T) {
 	o.check(o.run(broker.ReceiverConfig{MaxInFlight: 4}))
 }
 
-// A fetch that a process has left behind takes messages for as long as it lasts. The successor begins when it is over, and waits for them.
+// A pending fetch of a crashed process takes messages until it expires. The
+// successor starts after that, and waits for those messages.
 func TestSuccessorWaitsForAFetchLeftBehind(t *testing.T) {
 	t.Parallel()
 	o := newTakeOver(t)
@@ -167,15 +173,17 @@ func TestSuccessorWaitsForAFetchLeftBehind(t *testing.T) {
 	began := time.Now()
 	await(t, "the fetch", func() bool { return waiting() == 1 || time.Since(began) > time.Second })
 	second := o.run(broker.ReceiverConfig{})
-	// One that does not wait fetches by now, and behind the other one.
+	// A source that does not wait has a fetch pending by now, behind the other
+	// one.
 	began = time.Now()
 	await(t, "the successor's fetch, or a moment", func() bool { return waiting() == 2 || time.Since(began) > 150*time.Millisecond })
 	o.publish(3)
 	o.check(second)
 }
 
-// A message that was put off for long, and given up when the process stopped, comes first in the next one.
-func TestSuccessorTakesWhatWasPutOff(t *testing.T) {
+// A message that was deferred for long, and released when its process stopped,
+// comes first in the next process.
+func TestSuccessorTakesDeferredMessages(t *testing.T) {
 	t.Parallel()
 	o := newTakeOver(t)
 	first := &seen{answer: func(context.Context, waybill.Delivery) error { return waybill.Later(time.Hour, errors.New("not yet")) }}
@@ -187,14 +195,15 @@ func TestSuccessorTakesWhatWasPutOff(t *testing.T) {
 	o.check(o.run(broker.ReceiverConfig{}))
 }
 
-// A connection that is lost takes messages with it. One that comes back while a fetch is open brings newer ones into the same fetch: they wait for those that were lost.
+// A lost connection loses messages. If the connection is restored during a
+// fetch, newer messages arrive in the same fetch: they wait for the lost ones.
 func TestConnectionComesBackInAFetch(t *testing.T) {
 	t.Parallel()
 	o := newTakeOver(t)
 	p := startProxy(t, o.url)
 	back := make(chan struct{}, 1)
 	through := open(t, p.url(), natsbroker.Config{Logger: slog.New(slog.NewTextHandler(writerFunc(func(line []byte) (int, error) {
-		if strings.Contains(string(line), "is back") {
+		if strings.Contains(string(line), "connection to NATS restored") {
 			back <- struct{}{}
 		}
 		return len(line), nil
@@ -222,7 +231,8 @@ func TestConnectionComesBackInAFetch(t *testing.T) {
 	p.cut()
 	p.thaw()
 	p.heal()
-	<-back // to ask the server before would end the fetch: nobody would be there for it
+	// A request to the server before would end the fetch.
+	<-back
 	o.publish(3)
 	o.check(got)
 }

@@ -20,7 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is an embedded server that can be killed and started again at the same address.
+// server is an embedded server that can be killed and started again at the same
+// address.
 type server struct {
 	t   *testing.T
 	cfg natsembed.Config
@@ -75,7 +76,7 @@ func port(t *testing.T, address string) int {
 	return n
 }
 
-// proxy stands between clients and a server.
+// proxy is a connection between clients and a server.
 type proxy struct {
 	p    *testproxy.Proxy
 	user *url.Userinfo
@@ -99,7 +100,7 @@ func (p *proxy) cut() { p.p.Cut() }
 
 func (p *proxy) heal() { p.p.Join() }
 
-// freeze lets connections stand, and nothing through.
+// freeze keeps connections open and transmits nothing.
 func (p *proxy) freeze() { p.p.Freeze() }
 
 func (p *proxy) thaw() { p.p.Thaw() }
@@ -119,7 +120,7 @@ func open(t *testing.T, address string, cfg natsbroker.Config) *natsbroker.Broke
 	return b
 }
 
-// readAll returns what a stream has on a subject, with the client alone.
+// readAll returns the messages of a stream on a subject, with the plain client.
 func readAll(ctx context.Context, address, stream, subject string) ([]broker.Message, error) {
 	conn, err := nats.Connect(address)
 	if err != nil {

@@ -11,19 +11,20 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Sink publishes what a relay delivers. It may be used by several relays.
+// Sink publishes the relay's deliveries. Several relays may share it.
 type Sink struct {
 	b        *Broker
 	failures broker.Failures
 }
 
-// Sink returns a sink over the connection.
+// Sink returns a sink that uses the connection.
 func (b *Broker) Sink() (*Sink, error) { return &Sink{b: b, failures: Failures()}, nil }
 
-// StopsAtFailure tells the relay that one batch may hold several events of an aggregate.
+// StopsAtFailure implements relay.OrderedSink: a batch may hold several events
+// of an aggregate.
 func (*Sink) StopsAtFailure() {}
 
-// Destination tells the relay what waits when a subject has no stream.
+// Destination implements relay.DestinationSink: each subject is a destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	subject, err := s.b.codec.Topic(ev)
 	if err != nil {
@@ -47,7 +48,7 @@ func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	})
 }
 
-// publish sends a message on its way.
+// publish sends a message without waiting for its PubAck.
 func (s *Sink) publish(ctx context.Context, d *waybill.Delivery) (jetstream.PubAckFuture, error) {
 	if ctx.Err() != nil {
 		return nil, waybill.Unavailable(context.Cause(ctx))
@@ -56,13 +57,15 @@ func (s *Sink) publish(ctx context.Context, d *waybill.Delivery) (jetstream.PubA
 	if err != nil {
 		return nil, err
 	}
-	// The client would find out after it has cut off the connection of all the others.
-	if most := s.b.conn.MaxPayload(); most > 0 && int64(m.Size()+headerSlack*len(m.Headers)) > most {
-		return nil, waybill.Permanent(fmt.Errorf("natsbroker: event %s takes about %d bytes, and the server at most %d: %w", d.ID, m.Size(), most, nats.ErrMaxPayload))
+	// The client would notice only after the connection, with all other
+	// messages, was cut.
+	if limit := s.b.conn.MaxPayload(); limit > 0 && int64(m.Size()+headerSlack*len(m.Headers)) > limit {
+		return nil, waybill.Permanent(fmt.Errorf("natsbroker: event %s: about %d bytes, at most %d: %w", d.ID, m.Size(), limit, nats.ErrMaxPayload))
 	}
 	msg := toNATS(&m)
 	msg.Header[jetstream.ExpectedStreamHeader] = []string{s.b.cfg.Stream}
-	// No attempts of its own: they would come behind messages that were published meanwhile. The relay tries again.
+	// The client must not retry: its retries would come behind messages that
+	// were published in the meantime. The relay retries.
 	ack, err := s.b.js.PublishMsgAsync(msg, jetstream.WithRetryAttempts(0))
 	if err != nil {
 		return nil, s.failure(d.ID, err)
@@ -70,10 +73,10 @@ func (s *Sink) publish(ctx context.Context, d *waybill.Delivery) (jetstream.PubA
 	return ack, nil
 }
 
-// headerSlack is what a header takes beside its name and value.
+// headerSlack is the overhead of a header in addition to its name and value.
 const headerSlack = 4
 
-// confirmed waits for a message's PubAck.
+// confirmed waits for the PubAck of a message.
 func (s *Sink) confirmed(ctx context.Context, ack jetstream.PubAckFuture) error {
 	select {
 	case <-ack.Ok():
@@ -94,7 +97,7 @@ func (s *Sink) failure(id waybill.ID, err error) error {
 	return s.failures.Classify(err)
 }
 
-// toNATS returns the client's form of a message.
+// toNATS converts a message to the client's form.
 func toNATS(m *broker.Message) *nats.Msg {
 	header := make(nats.Header, len(m.Headers)+2)
 	values := make([]string, len(m.Headers)) // one allocation for all
@@ -108,13 +111,13 @@ func toNATS(m *broker.Message) *nats.Msg {
 	return &nats.Msg{Subject: m.Topic, Header: header, Data: m.Payload}
 }
 
-// fromNATS returns a message as the codec reads it.
+// fromNATS converts a message for the codec.
 func fromNATS(subject string, header nats.Header, data []byte) broker.Message {
 	m := broker.Message{Topic: subject, Payload: data, PublishID: header.Get(jetstream.MsgIDHeader), Headers: make([]broker.Header, 0, len(header))}
 	for name, values := range header {
 		switch name {
 		case jetstream.MsgIDHeader, jetstream.ExpectedStreamHeader:
-			continue // the server's business, and not to be repeated with a dead letter
+			continue // set by the server; not copied to a dead letter
 		}
 		for _, v := range values {
 			m.Headers = append(m.Headers, broker.Header{Name: name, Value: v})

@@ -16,19 +16,24 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// SourceConfig says what a source consumes. A field that is zero has its default.
+// SourceConfig configures a [Source]. Zero fields have their defaults.
 type SourceConfig struct {
-	// Name is the durable consumer's. Required.
+	// Name is the name of the durable consumer. Required.
 	Name string
-	// Subjects are consumed, from the beginning of the stream. Defaults to all of the stream.
+	// Subjects are the subjects to consume, from the beginning of the stream.
+	// Defaults to all subjects of the stream.
 	Subjects []string
-	// AckWait is how long the server waits for a word about a message before it delivers it again. What is in hand is mentioned every third of it.
-	// Defaults to 15 s; at least 1 s.
+	// AckWait is how long the server waits for an answer before it redelivers a
+	// message. The source extends the deadline of messages in flight every
+	// third of AckWait. Defaults to 15 s; at least 1 s.
 	AckWait time.Duration
-	// DeadLetter is the subject for dead letters; a stream must listen to it. Defaults to "dead.<stream>.<name>".
+	// DeadLetter is the subject for dead letters; a stream must have it.
+	// Defaults to "dead.<stream>.<name>".
 	DeadLetter string
-	// Receive tunes how messages are handed to the consumer. Its MaxHold defaults to always: a message that the server keeps for longer than AckWait
-	// would be overtaken by later ones of its aggregate when another process takes over.
+	// Receive configures how messages are passed to the consumer. Its MaxHold
+	// defaults to unlimited: if the server held a deferred message for longer
+	// than AckWait, later messages of its aggregate would overtake it when
+	// another process takes over.
 	Receive broker.ReceiverConfig
 }
 
@@ -36,26 +41,27 @@ type SourceConfig struct {
 type Source struct {
 	b        *Broker
 	cfg      SourceConfig
-	fetchFor time.Duration // fetchWait, but in a test
+	fetchFor time.Duration // fetchWait, except in tests
 }
 
-// Source returns a source. Its durable consumer is made, or changed to this config, when it runs.
+// Source returns a source. Run creates the durable consumer, or updates it to
+// this config.
 func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	var errs []error
 	if err := checkName(cfg.Name); err != nil {
-		errs = append(errs, fmt.Errorf("field Name: %w", err))
+		errs = append(errs, fmt.Errorf("SourceConfig.Name: %w", err))
 	}
 	if cfg.AckWait == 0 {
 		cfg.AckWait = 15 * time.Second
 	}
 	if cfg.AckWait < time.Second {
-		errs = append(errs, fmt.Errorf("field AckWait: %v, at least 1 s", cfg.AckWait))
+		errs = append(errs, fmt.Errorf("SourceConfig.AckWait: %v is less than 1s", cfg.AckWait))
 	}
 	if cfg.DeadLetter == "" {
 		cfg.DeadLetter = b.deadSubject(cfg.Name)
 	}
 	if err := Names().Check(cfg.DeadLetter); err != nil {
-		errs = append(errs, fmt.Errorf("field DeadLetter: %w", err))
+		errs = append(errs, fmt.Errorf("SourceConfig.DeadLetter: %w", err))
 	}
 	if cfg.Receive.MaxHold == 0 {
 		cfg.Receive.MaxHold = math.MaxInt64
@@ -70,7 +76,7 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	return &Source{b: b, cfg: cfg, fetchFor: fetchWait}, nil
 }
 
-// Name returns the durable consumer's name.
+// Name returns the name of the durable consumer.
 func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements [broker.Source].
@@ -78,7 +84,7 @@ func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
 	return broker.Receive(ctx, s.cfg.Name, s.b.codec, c, s.cfg.Receive, s.open)
 }
 
-// open makes or finds the durable consumer.
+// open creates or finds the durable consumer.
 func (s *Source) open(ctx context.Context) (broker.Session, error) {
 	ctx, cancel := s.b.connected(ctx)
 	defer cancel()
@@ -91,44 +97,48 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 		MaxDeliver: -1, MaxAckPending: maxAckPending,
 	})
 	if err != nil {
-		return nil, Failures().Classify(fmt.Errorf("natsbroker: the durable consumer %s: %w", s.cfg.Name, err))
+		return nil, Failures().Classify(fmt.Errorf("natsbroker: durable consumer %s: %w", s.cfg.Name, err))
 	}
 	info, err := quiet(ctx, consumer)
 	if err != nil {
-		return nil, Failures().Classify(fmt.Errorf("natsbroker: the durable consumer %s: %w", s.cfg.Name, err))
+		return nil, Failures().Classify(fmt.Errorf("natsbroker: durable consumer %s: %w", s.cfg.Name, err))
 	}
 	return &session{s: s, consumer: consumer, reconnects: reconnects, before: info.Delivered.Stream, missing: info.NumAckPending}, nil
 }
 
 const (
-	// maxAckPending is how many messages the server lets be unanswered. Those that were put off count, and must not keep others from coming.
+	// maxAckPending is the maximum number of unacknowledged messages on the
+	// server. It includes deferred messages, which must not block others.
 	maxAckPending = 20_000
-	// fetchWait is how long the server may wait for messages before it answers, and so about how long a source takes to stop.
+	// fetchWait is how long the server may wait for messages before it answers
+	// a fetch. It is also about the time that a source takes to stop.
 	fetchWait = 500 * time.Millisecond
 )
 
-// session is one connection of a source: it ends when the client has had to connect again, because messages may have been lost on the way, and only
-// a session that begins waits for them.
+// session is one connection of a source. The session ends when the client
+// reconnects, because messages may have been lost with the old connection, and
+// only a new session waits for them.
 type session struct {
 	s          *Source
 	consumer   jetstream.Consumer
 	reconnects uint64
 
-	// What was delivered before the session began, up to sequence number before, and not acknowledged: that many messages are missing, and have
-	// to come before anything newer.
+	// missing is the number of messages up to sequence number before that were
+	// delivered before the session began and not acknowledged. They must arrive
+	// before newer messages are handed out.
 	before  uint64
 	missing int
 }
 
-// handle is a message's way back to the server.
+// handle answers a message.
 type handle struct {
-	msg  jetstream.Msg
-	word atomic.Int64 // when the server last heard of it, in Unix milliseconds
+	msg      jetstream.Msg
+	extended atomic.Int64 // last time the deadline was extended, in Unix milliseconds
 }
 
-var errLost = errors.New("natsbroker: the connection was lost")
+var errLost = errors.New("natsbroker: connection lost")
 
-// lost reports whether the connection is not the one that the session began with.
+// lost reports whether the session's original connection is gone.
 func (s *session) lost() bool {
 	return s.s.b.conn.Status() != nats.CONNECTED || s.s.b.conn.Stats().Reconnects != s.reconnects
 }
@@ -149,7 +159,9 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 				back = append(back, in)
 			}
 		})
-		// Not before the fetch is over: what is given back while it is open comes again at once, into the same fetch, and every time is counted.
+		// After the end of the fetch: a message that is returned during the
+		// fetch is redelivered into the same fetch at once, and each time
+		// counts.
 		for _, in := range back {
 			s.release(in)
 		}
@@ -160,8 +172,9 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 	return nil
 }
 
-// fetch asks for up to n messages and calls fn for each. It reads on to the end, whatever fn does: a message that nobody takes from the channel would come
-// again only when AckWait is over.
+// fetch requests up to n messages and calls fn for each. fetch always drains
+// the channel: a message that is left in it would be redelivered only after
+// AckWait.
 func (s *session) fetch(n int, fn func(*broker.Incoming)) error {
 	if s.lost() {
 		return errLost
@@ -175,7 +188,8 @@ func (s *session) fetch(n int, fn func(*broker.Incoming)) error {
 		if err != nil {
 			return err
 		}
-		if s.lost() { // it came over another connection, and earlier ones may not have arrived
+		// The message came over a new connection, and earlier ones may be lost.
+		if s.lost() {
 			s.release(in)
 			continue
 		}
@@ -190,23 +204,24 @@ func (s *session) fetch(n int, fn func(*broker.Incoming)) error {
 func incoming(msg jetstream.Msg) (*broker.Incoming, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
-		return nil, fmt.Errorf("natsbroker: a message without metadata: %w", err)
+		return nil, fmt.Errorf("natsbroker: message without metadata: %w", err)
 	}
 	h := &handle{msg: msg}
-	h.word.Store(time.Now().UnixMilli())
+	h.extended.Store(time.Now().UnixMilli())
 	return &broker.Incoming{
 		Message: fromNATS(msg.Subject(), msg.Headers(), msg.Data()), Order: meta.Sequence.Stream, Attempt: int(meta.NumDelivered), Handle: h, //nolint:gosec // a count
 	}, nil
 }
 
-// release gives a message back that was never handed out.
+// release returns a message that was never handed out.
 func (s *session) release(in *broker.Incoming) {
 	if err := in.Handle.(*handle).msg.Nak(); err != nil {
-		s.s.b.log.Warn("a message could not be given back and comes again after AckWait", "source", s.s.cfg.Name, "error", err)
+		s.s.b.log.Warn("returning a message to the server failed; it will be redelivered after AckWait", "source", s.s.cfg.Name, "error", err)
 	}
 }
 
-// Ack implements [broker.Session]. Each message's ack is confirmed by the server; they are under way together.
+// Ack implements [broker.Session]. The server confirms each acknowledgement;
+// all of them are in flight together.
 func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	errs := make([]error, len(batch))
 	var wg sync.WaitGroup
@@ -217,7 +232,7 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return errors.Join(errs...)
 }
 
-// PutOff implements [broker.Nakker].
+// NakWithDelay implements [broker.Nakker].
 func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, delay time.Duration) error {
 	if delay <= 0 {
 		return in.Handle.(*handle).msg.Nak()
@@ -225,18 +240,18 @@ func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, delay tim
 	return in.Handle.(*handle).msg.NakWithDelay(delay)
 }
 
-// Keep implements [broker.AckExtender].
+// ExtendAck implements [broker.AckExtender].
 func (s *session) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
 	now := time.Now()
 	for _, in := range batch {
 		h := in.Handle.(*handle)
-		if now.Sub(time.UnixMilli(h.word.Load())) < s.ExtendInterval()/2 {
+		if now.Sub(time.UnixMilli(h.extended.Load())) < s.ExtendInterval()/2 {
 			continue
 		}
 		if err := h.msg.InProgress(); err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
 			return err
 		}
-		h.word.Store(now.UnixMilli())
+		h.extended.Store(now.UnixMilli())
 	}
 	return nil
 }
@@ -244,7 +259,7 @@ func (s *session) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
 // ExtendInterval implements [broker.AckExtender].
 func (s *session) ExtendInterval() time.Duration { return s.s.cfg.AckWait / 3 }
 
-// DeadLettered implements [broker.Session].
+// DeadLetter implements [broker.Session].
 func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	m := s.s.b.codec.DeadLetter(s.s.cfg.Name, in, reason)
 	m.Topic = s.s.cfg.DeadLetter
@@ -255,5 +270,6 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	return nil
 }
 
-// Close implements [broker.Session]. The connection is the broker's, and stays.
+// Close implements [broker.Session]. The connection belongs to the broker and
+// stays open.
 func (*session) Close(context.Context) error { return nil }

@@ -40,9 +40,10 @@ func serve(t *testing.T, opts *natsserver.Options) *natsserver.Server {
 	return s
 }
 
-// A sink and a source connect with TLS to a server whose certificate is of an authority that the
-// URL names, and show one of their own. Without the authority no client connects, unless the URL
-// says insecure=true, which is logged.
+// A sink and a source connect with TLS to a server whose certificate is signed
+// by the authority in the URL, and show a client certificate. Without the
+// authority no client connects, unless the URL says insecure=true, which is
+// logged.
 func TestTLS(t *testing.T) {
 	a := testtls.New(t)
 	address := serve(t, &natsserver.Options{TLS: true, TLSVerify: true, TLSConfig: a.Server(t, true)}).Addr().String()
@@ -97,7 +98,7 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// thereAndBack publishes an event and consumes it, and closes the broker.
+// thereAndBack publishes an event, consumes it, and closes the broker.
 func thereAndBack(t *testing.T, b *natsbroker.Broker) {
 	t.Helper()
 	s, err := b.Sink()
@@ -134,7 +135,7 @@ func (f once) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return make([]error, len(batch))
 }
 
-// An account is known by its credentials, which the URL names.
+// The URL names the credentials of the account.
 func TestCredentials(t *testing.T) {
 	pair := func(create func() (nkeys.KeyPair, error)) (nkeys.KeyPair, string) {
 		t.Helper()

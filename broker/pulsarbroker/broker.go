@@ -21,18 +21,24 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Config holds what may be tuned of the client; its zero value is ready. A field that is zero has its default.
+// Config configures the client. The zero value is valid; zero fields have their
+// defaults.
 type Config struct {
-	// Namespace is where topics are whose name has no namespace. Defaults to "public/default".
+	// Namespace is the namespace of topics whose name has none. Defaults to
+	// "public/default".
 	Namespace string
-	// Timeout is how long the broker may be silent: while connecting, and before it confirms. Defaults to 15 s.
+	// PublishTimeout is how long the broker may take to answer: while
+	// connecting, and to confirm a message. Defaults to 15 s.
 	PublishTimeout time.Duration
-	// Heartbeat is how often a connection is tried out that is silent. Defaults to 10 s.
+	// Heartbeat is the interval at which an idle connection is checked.
+	// Defaults to 10 s.
 	Heartbeat time.Duration
-	// Options, if it is not nil, changes what the client is made with: certificates, other kinds of authentication, metrics.
+	// Options, if not nil, modifies the client options: certificates, other
+	// kinds of authentication, metrics.
 	Options func(*pulsar.ClientOptions)
-	// Logger gets what the client itself has to say, which is a lot. Defaults to [slog.Default], which gets its warnings and
-	// errors only; slog.New(slog.DiscardHandler) silences it.
+	// Logger receives the client's log. Defaults to [slog.Default], which
+	// receives only warnings and errors; slog.New(slog.DiscardHandler) disables
+	// logging.
 	Logger *slog.Logger
 }
 
@@ -41,28 +47,29 @@ type Broker struct {
 	url    string
 	cfg    Config
 	client pulsar.Client
-	dead   *producers // of the sources, for dead letters
+	dead   *producers // for dead letters of the sources
 
 	mu      sync.Mutex
 	pools   []*producers
-	running int           // calls of the client whose callers may have left
-	idle    chan struct{} // closed when there are none, once the broker is closed
+	running int           // client calls whose callers may have returned
+	idle    chan struct{} // closed when running is 0 after Close
 	closed  bool
 }
 
-// Open connects to the cluster that a URL names: pulsar://host:port, or pulsar+ssl:// for TLS;
-// several hosts have commas between them. A token is given as ?token=…, a name and a password as
-// user:password@host. ca, cert and key name files in PEM, and insecure=true takes any certificate.
-// It reports a cluster that cannot be reached; one that goes away later is connected to again.
+// Open connects to a cluster: pulsar://host:port, or pulsar+ssl:// for TLS;
+// several hosts are separated by commas. A token is ?token=…, a name and a
+// password are user:password@host. ca, cert and key name PEM files, and
+// insecure=true accepts any certificate. Open returns an error if the cluster
+// is unreachable. Connections that are lost later are restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.PublishTimeout < 0 || cfg.Heartbeat < 0 {
-		return nil, errors.New("pulsarbroker: fields Timeout and Heartbeat: not negative")
+		return nil, errors.New("pulsarbroker: Config.PublishTimeout or Heartbeat: negative")
 	}
 	if cfg.Namespace == "" {
 		cfg.Namespace = "public/default"
 	}
 	if strings.Count(cfg.Namespace, "/") != 1 || names.Check(cfg.Namespace) != nil {
-		return nil, fmt.Errorf("pulsarbroker: field Namespace: %q, want tenant/namespace", cfg.Namespace)
+		return nil, fmt.Errorf("pulsarbroker: Config.Namespace: %q, want tenant/namespace", cfg.Namespace)
 	}
 	if cfg.PublishTimeout == 0 {
 		cfg.PublishTimeout = 15 * time.Second
@@ -73,7 +80,7 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	b := &Broker{url: url, cfg: cfg}
 	opts, err := options(url, cfg)
 	if err != nil {
-		return nil, b.hide(fmt.Errorf("pulsarbroker: the URL: %w", err))
+		return nil, b.hide(fmt.Errorf("pulsarbroker: URL: %w", err))
 	}
 	if err := greet(ctx, &opts); err != nil {
 		return nil, b.hide(fmt.Errorf("pulsarbroker: connect: %w", err))
@@ -83,13 +90,14 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	}
 	b.dead = b.newProducers(SinkConfig{Subscriptions: []string{DeadLetterSubscription}, MaxProducers: 64})
 	if err := b.reach(ctx); err != nil {
-		go func() { _ = b.Close() }() // the client knows no context, and goes on for a while
+		// The client does not support contexts and runs on for a while.
+		go func() { _ = b.Close() }()
 		return nil, b.hide(fmt.Errorf("pulsarbroker: connect: %w", err))
 	}
 	return b, nil
 }
 
-// options returns what the client is made with.
+// options returns the client options.
 func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(atLeastWarn{slog.Default().Handler()})
@@ -98,9 +106,9 @@ func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 	opts := pulsar.ClientOptions{
 		OperationTimeout: cfg.PublishTimeout, ConnectionTimeout: cfg.PublishTimeout, KeepAliveInterval: cfg.Heartbeat,
 		TLSValidateHostname: true, Logger: logger, Description: "waybill",
-		MetricsRegisterer: prometheus.NewRegistry(), // the default one is the program's
+		MetricsRegisterer: prometheus.NewRegistry(), // the default registry belongs to the program
 	}
-	// By hand: URLs have one host.
+	// The hosts are split without net/url, which supports only one.
 	address, query, _ := strings.Cut(text, "?")
 	scheme, hosts, ok := strings.Cut(address, "://")
 	if !ok || scheme != "pulsar" && scheme != "pulsar+ssl" {
@@ -109,7 +117,7 @@ func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 	if at := strings.LastIndexByte(hosts, '@'); at >= 0 {
 		u, err := url.Parse("pulsar://" + hosts[:at] + "@host")
 		if err != nil {
-			return opts, errors.New("the user or password is not escaped as in a URL")
+			return opts, errors.New("user or password not percent-encoded")
 		}
 		password, _ := u.User.Password()
 		if opts.Authentication, err = pulsar.NewAuthenticationBasic(u.User.Username(), password); err != nil {
@@ -119,10 +127,10 @@ func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 	}
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return opts, errors.New("the query is not escaped as in a URL")
+		return opts, errors.New("query not percent-encoded")
 	}
-	// The client reads the files again for every connection, and sets the name of the host that it
-	// connects to.
+	// The client reads the files again for every connection, and sets the name
+	// of the host that it connects to.
 	opts.TLSTrustCertsFilePath, opts.TLSCertificateFile, opts.TLSKeyFilePath = values.Get("ca"), values.Get("cert"), values.Get("key")
 	secure, err := broker.TakeTLS(values, nil)
 	if err != nil {
@@ -130,14 +138,14 @@ func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 	}
 	if secure != nil {
 		if scheme != "pulsar+ssl" {
-			return opts, errors.New("parameters ca, cert, key and insecure are for TLS: want pulsar+ssl://")
+			return opts, errors.New("parameters ca, cert, key and insecure require pulsar+ssl://")
 		}
 		broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, scheme+"://"+hosts)
 		opts.TLSAllowInsecureConnection, opts.TLSValidateHostname = secure.InsecureSkipVerify, !secure.InsecureSkipVerify
 	}
 	for name := range values {
 		if name != "token" {
-			return opts, fmt.Errorf("no parameter %q: there are ca, cert, key, insecure and token", name)
+			return opts, fmt.Errorf("unknown parameter %q: want ca, cert, key, insecure or token", name)
 		}
 		opts.Authentication = pulsar.NewAuthenticationToken(values.Get(name))
 	}
@@ -148,9 +156,9 @@ func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 	return opts, nil
 }
 
-// greet connects to the first server that answers, with TLS, and reports a certificate that is
-// not to be trusted. The client keeps such an error to itself, and tries again until its time is
-// over. What else goes wrong is for the client to report.
+// greet makes a TLS connection to the first server that answers and returns an
+// error if the certificate is not trusted. The client would not report that
+// error and would retry until its timeout. Other errors are left to the client.
 func greet(ctx context.Context, opts *pulsar.ClientOptions) error {
 	hosts, ok := strings.CutPrefix(opts.URL, "pulsar+ssl://")
 	if !ok {
@@ -187,7 +195,8 @@ func greet(ctx context.Context, opts *pulsar.ClientOptions) error {
 	return nil
 }
 
-// reach asks the cluster for something that every cluster answers. That this account must not know it is an answer, too.
+// reach sends a request that every cluster answers. A denial of access is an
+// answer as well.
 func (b *Broker) reach(ctx context.Context) error {
 	ctx, cancel := b.timeout(ctx)
 	defer cancel()
@@ -203,7 +212,8 @@ func (b *Broker) reach(ctx context.Context) error {
 	return err
 }
 
-// Close closes the client, with everything that was made of this broker. Sources are to be stopped before.
+// Close closes the client and all sinks and sources of this broker. Sources
+// must have been stopped before.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	pools := b.pools
@@ -223,11 +233,11 @@ func (b *Broker) Close() error {
 		defer close(done)
 		select {
 		case <-idle:
-		case <-time.After(b.cfg.PublishTimeout + time.Second): // the client never answers some of them
+		case <-time.After(b.cfg.PublishTimeout + time.Second): // the client never answers some calls
 		}
 		b.client.Close()
 	}()
-	// Calls end after the timeout, and then the client has to say goodbye, for which it takes as long.
+	// Calls end after the timeout; the client's own close takes as long again.
 	select {
 	case <-done:
 		return nil
@@ -236,7 +246,8 @@ func (b *Broker) Close() error {
 	}
 }
 
-// start runs a call that its caller may not wait for. It reports whether it does: a broker that was closed runs nothing.
+// start runs a call whose caller may not wait for it, and reports whether the
+// call was started. A closed broker starts none.
 func (b *Broker) start(call func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -262,8 +273,9 @@ func (b *Broker) timeout(ctx context.Context) (context.Context, context.CancelFu
 
 func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
 
-// await bounds a call of the client, which knows no context. When ctx ends first the call goes on, until the client's own timeout, and late gets what
-// it brings.
+// await bounds a client call, which does not support contexts. If ctx ends
+// first, the call continues until the client's own timeout, and late receives
+// its result.
 func await[T any](ctx context.Context, b *Broker, call func() (T, error), late func(T)) (T, error) {
 	type outcome struct {
 		value T
@@ -292,23 +304,25 @@ func await[T any](ctx context.Context, b *Broker, call func() (T, error), late f
 	}
 }
 
-// names is what a topic may be called: its name, or tenant/namespace/name.
+// names holds the rules for topic names: a name, or tenant/namespace/name.
 var names = broker.TopicRules{Allowed: allowed, Separator: '/', Max: 255}
 
 func allowed(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-_.=:/", c) >= 0
 }
 
-// Names says what a topic may be called, for making topics by a template: "orders.{type}" or "shop/{tenant}/{type}".
+// Names returns the rules for topic names, for templates such as
+// "orders.{type}" or "shop/{tenant}/{type}".
 func Names() broker.TopicRules { return names }
 
 const persistent = "persistent://"
 
-// topic returns the full name of a topic. Those that are not persistent are refused: the broker confirms what it does not store.
+// topic returns the full name of a topic. Non-persistent topics are rejected,
+// because the broker confirms messages that it does not store.
 func (b *Broker) topic(name string) (string, error) {
 	short := strings.TrimPrefix(name, persistent)
 	if strings.Contains(short, "://") {
-		return "", fmt.Errorf("%q: only persistent topics keep what they confirm", name)
+		return "", fmt.Errorf("%q: not a persistent topic", name)
 	}
 	if err := names.Check(short); err != nil {
 		return "", err
@@ -322,7 +336,7 @@ func (b *Broker) topic(name string) (string, error) {
 	return "", fmt.Errorf("%q: want a name, tenant/namespace/name, or %stenant/namespace/name", name, persistent)
 }
 
-// topics returns topics by their full names; nil are the events' own.
+// topics returns topics with full names; nil topics are the events' own.
 func (b *Broker) topics(t broker.Topics) broker.Topics {
 	t = broker.TopicRules{Allowed: allowed}.Checked(t)
 	return func(ev *waybill.Event) (string, error) {
@@ -334,19 +348,19 @@ func (b *Broker) topics(t broker.Topics) broker.Topics {
 	}
 }
 
-// atLeastWarn passes warnings and worse on.
+// atLeastWarn drops records below the level warning.
 type atLeastWarn struct{ slog.Handler }
 
 func (h atLeastWarn) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn && h.Handler.Enabled(ctx, level)
 }
 
-// WithAttrs and WithGroup keep what they return as quiet.
+// WithAttrs keeps the level filter.
 func (h atLeastWarn) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return atLeastWarn{h.Handler.WithAttrs(attrs)}
 }
 
-// WithGroup: see WithAttrs.
+// WithGroup keeps the level filter.
 func (h atLeastWarn) WithGroup(name string) slog.Handler {
 	return atLeastWarn{h.Handler.WithGroup(name)}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 )
 
-// clientDouble knows whether it was closed.
+// clientDouble records whether it was closed.
 type clientDouble struct {
 	pulsar.Client
 	closed bool
@@ -17,7 +17,7 @@ type clientDouble struct {
 
 func (c *clientDouble) Close() { c.closed = true }
 
-// consumerDouble answers when it is told to.
+// consumerDouble answers when the test lets it.
 type consumerDouble struct {
 	pulsar.Consumer
 	answer chan struct{}
@@ -28,7 +28,7 @@ func (c consumerDouble) GetLastMessageIDs() ([]pulsar.TopicMessageID, error) {
 	return nil, nil
 }
 
-// TestCloseWaitsForCalls: the client is closed when its calls have ended, and not later than their timeout if one never does.
+// The client is closed when its calls have ended, or after their timeout.
 func TestCloseWaitsForCalls(t *testing.T) {
 	for name, c := range map[string]struct{ takes, want time.Duration }{
 		"none under way":          {0, 0},
@@ -58,7 +58,7 @@ func TestCloseWaitsForCalls(t *testing.T) {
 	}
 }
 
-// TestAQuestionIsAnsweredBeforeTheConsumerCloses: the client never answers what it is asked while it closes a consumer.
+// The client never answers a request to a consumer that it is closing.
 func TestAQuestionIsAnsweredBeforeTheConsumerCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &Broker{cfg: Config{PublishTimeout: 10 * time.Second}}
@@ -68,7 +68,7 @@ func TestAQuestionIsAnsweredBeforeTheConsumerCloses(t *testing.T) {
 		returned := make(chan error, 1)
 		go func() { returned <- s.alive(ctx) }()
 		synctest.Wait()
-		end() // the session
+		end() // end of the session
 		synctest.Wait()
 		select {
 		case err := <-returned:

@@ -28,14 +28,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The client leaves one goroutine behind when it closes a producer by itself, because the topic was deleted. That of a producer which nobody has closed
-	// would show by its others. And it never answers what a consumer is asked while the client closes it by itself.
+	// The client leaks one goroutine when it closes a producer by itself,
+	// because the topic was deleted. An unclosed producer would leak other
+	// goroutines as well. The client also never answers a request to a consumer
+	// that it closes by itself.
 	const client = "github.com/apache/pulsar-client-go/pulsar."
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(client+"(*partitionProducer).runEventsLoop.func1"),
 		goleak.IgnoreTopFunction(client+"(*partitionConsumer).getLastMessageIDAndMarkDeletePosition.func1"))
 }
 
-// The relay and the inbox know them by their methods.
+// The relay and the inbox detect these interfaces.
 var (
 	_ relay.OrderedSink     = (*pulsarbroker.Sink)(nil)
 	_ relay.DestinationSink = (*pulsarbroker.Sink)(nil)
@@ -72,7 +74,7 @@ func source(t *testing.T, b *pulsarbroker.Broker, cfg pulsarbroker.SourceConfig)
 	return s
 }
 
-// plain is Pulsar's client, which knows nothing of Waybill.
+// plain is Pulsar's client without Waybill.
 type plain struct{ pulsar.Client }
 
 func client(t *testing.T, url string) plain {
@@ -85,7 +87,7 @@ func client(t *testing.T, url string) plain {
 	return plain{c}
 }
 
-// read returns what is in a topic.
+// read returns the messages of a topic.
 func (p plain) read(ctx context.Context, topic string) (found []pulsar.Message, err error) {
 	r, err := p.CreateReader(pulsar.ReaderOptions{Topic: topic, StartMessageID: pulsar.EarliestMessageID()})
 	if err != nil {
@@ -116,7 +118,8 @@ func messages(found []pulsar.Message) []broker.Message {
 	return out
 }
 
-// admin calls the REST interface of the shared server, whose address is beside that of its command line client.
+// admin calls the REST API of the shared server. Its address is set beside that
+// of the command-line client.
 func admin(t *testing.T, method, path string, body any) []byte {
 	t.Helper()
 	conf, err := os.ReadFile(filepath.Join(filepath.Dir(testserver.Shell(t, "pulsar-client")), "client.conf"))
@@ -151,7 +154,7 @@ func admin(t *testing.T, method, path string, body any) []byte {
 	return answer
 }
 
-// namespace makes a namespace of the test's own.
+// namespace creates a namespace for the test.
 func namespace(t *testing.T) string {
 	t.Helper()
 	name := "public/test-" + waybill.NewID().String()
@@ -163,12 +166,12 @@ func newTopic() string { return "test-" + waybill.NewID().String() }
 
 func TestConformance(t *testing.T) {
 	address := testserver.Pulsar(t)
-	server := private.Start(t, testserver.PulsarName) // one that may be killed, or stopped
+	server := private.Start(t, testserver.PulsarName) // may be killed or stopped
 	brokertest.Run(t, brokertest.Harness{
 		Name:         "pulsarbroker",
 		Capabilities: brokertest.Capabilities{Source: true, Outage: true, Restart: true, Secrets: true, Unroutable: waybill.ClassUnavailable},
 		Open: func(t *testing.T) brokertest.Instance {
-			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") && !strings.HasSuffix(t.Name(), "an_outage_is_down_and_loses_nothing") {
+			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") && !strings.HasSuffix(t.Name(), "an_outage_counts_no_attempt_and_loses_nothing") {
 				return instance(t, address, false)
 			}
 			must := func(err error) {
@@ -230,7 +233,7 @@ func instance(t *testing.T, address string, keyShared bool) brokertest.Instance 
 			return err
 		},
 		OpenWith: func(ctx context.Context, password string) error {
-			_, err := pulsarbroker.Open(ctx, "pulsar://somebody:"+strings.NewReplacer("%", "%25", "/", "%2F").Replace(password)+"@127.0.0.1:1?token="+password,
+			_, err := pulsarbroker.Open(ctx, "pulsar://user:"+strings.NewReplacer("%", "%25", "/", "%2F").Replace(password)+"@127.0.0.1:1?token="+password,
 				pulsarbroker.Config{PublishTimeout: 200 * time.Millisecond})
 			return err
 		},
@@ -257,7 +260,7 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// run runs a source until the test ends, or stop is called.
+// run runs a source until stop is called or the test ends.
 func run(t *testing.T, s broker.Source, handle func(d *waybill.Delivery) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

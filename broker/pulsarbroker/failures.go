@@ -12,58 +12,59 @@ import (
 )
 
 var (
-	errSilent     = errors.New("the broker did not answer")
-	errClosed     = errors.New("the broker was closed")
+	errSilent     = errors.New("no answer from the broker")
+	errClosed     = errors.New("broker closed")
 	errUnanswered = errors.New("no receipt")
-	errUnverified = errors.New("the receipt names no message (-1:-1)")
+	errUnverified = errors.New("receipt without a message id (-1:-1)")
 )
 
-// Failures is what Pulsar's errors mean, as the package comment and docs/brokers.md show it.
+// Failures returns the failure table of Pulsar, as the package comment and
+// docs/brokers.md show it.
 func Failures() broker.Failures {
 	matches := func(codes ...string) func(error) bool {
 		return func(err error) bool { return reports(err, codes...) }
 	}
 	return broker.Failures{
 		{
-			Name: "larger than MaxMessageSize", Class: waybill.ClassPermanent, Why: "it will not shrink", Match: tooLarge,
+			Name: "larger than MaxMessageSize", Class: waybill.ClassPermanent, Why: "its size does not change", Match: tooLarge,
 		},
 		{
-			Name: "InvalidTopicName", Class: waybill.ClassPermanent, Why: "it is made from the event", Match: matches("InvalidTopicName"),
+			Name: "InvalidTopicName", Class: waybill.ClassPermanent, Why: "it comes from the event", Match: matches("InvalidTopicName"),
 		},
 		{
 			Name: "receipt without a message id (-1:-1)", Class: waybill.ClassDefer,
-			Why:   "the broker took it for a duplicate of what it may never have stored",
+			Why:   "the broker treats it as a duplicate of a message that it may never have stored",
 			Match: func(err error) bool { return errors.Is(err, errUnverified) },
 		},
 		{
-			Name: "TopicNotFound", Class: waybill.ClassUnavailable, Scope: "topic", Why: "somebody will make it", Match: matches("TopicNotFound"),
+			Name: "TopicNotFound", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the topic has yet to be created", Match: matches("TopicNotFound"),
 		},
 		{
-			Name: "TopicTerminated", Class: waybill.ClassUnavailable, Scope: "topic", Why: "an operator has ended it, and will say where its events go",
+			Name: "TopicTerminated", Class: waybill.ClassUnavailable, Scope: "topic", Why: "an operator has terminated it and must decide where its events go",
 			Match: matches("TopicTerminated", "TopicTerminatedError"),
 		},
 		{
-			Name: "ProducerBlockedQuotaExceeded", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the backlog is full: its consumers do not keep up",
+			Name: "ProducerBlockedQuotaExceeded", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the backlog is full: the consumers do not keep up",
 			Match: matches("ProducerBlockedQuotaExceededError", "ProducerBlockedQuotaExceededException"),
 		},
 		{
-			Name: "AuthorizationError, NotAllowedError", Class: waybill.ClassUnavailable, Scope: "topic", Why: "not for this account, or against a policy",
+			Name: "AuthorizationError, NotAllowedError", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the account has no access, or a policy forbids it",
 			Match: matches("AuthorizationError", "NotAllowedError"),
 		},
 		{
-			Name: "IncompatibleSchema", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the topic demands a schema",
+			Name: "IncompatibleSchema", Class: waybill.ClassUnavailable, Scope: "topic", Why: "the topic requires a schema",
 			Match: matches("IncompatibleSchema", "SchemaFailure"),
 		},
 		{
-			Name: "ProducerClosed, ProducerFenced, ProducerBusy", Class: waybill.ClassUnavailable, Scope: "topic", Why: "another one is made",
+			Name: "ProducerClosed, ProducerFenced, ProducerBusy", Class: waybill.ClassUnavailable, Scope: "topic", Why: "a new producer is created",
 			Match: matches("ProducerClosed", "ProducerFenced", "ProducerBusy", "AlreadyClosedError"),
 		},
 		{
-			Name: "ProducerQueueIsFull, ClientMemoryBufferIsFull", Class: waybill.ClassDefer, Why: "others are under way",
+			Name: "ProducerQueueIsFull, ClientMemoryBufferIsFull", Class: waybill.ClassDefer, Why: "other messages are in flight",
 			Match: matches("ProducerQueueIsFull", "ClientMemoryBufferIsFull"),
 		},
 		{
-			Name: "any other error of the server", Class: waybill.ClassUnavailable, Scope: "broker", Why: "not ready, too many requests, no metadata, no storage: for now",
+			Name: "any other error of the server", Class: waybill.ClassUnavailable, Scope: "broker", Why: "not ready, too many requests, no metadata, no storage: temporary",
 			Match: func(err error) bool { _, ok := serverError(err); return ok },
 		},
 		unreachable(),
@@ -75,18 +76,18 @@ func tooLarge(err error) bool {
 		err != nil && strings.Contains(err.Error(), "exceeds MaxMessageSize")
 }
 
-// unreachable knows the texts of the client's own errors, which have no type.
+// unreachable matches the texts of the client's own errors, which have no type.
 func unreachable() broker.Failure {
 	row := broker.Unreachable()
-	usual := row.Match
+	match := row.Match
 	row.Match = func(err error) bool {
-		return usual(err) || errors.Is(err, errSilent) || errors.Is(err, errClosed) || reports(err, "TimeoutError", "ConnectError", "NotConnectedError") ||
+		return match(err) || errors.Is(err, errSilent) || errors.Is(err, errClosed) || reports(err, "TimeoutError", "ConnectError", "NotConnectedError") ||
 			slices.Contains([]string{"connection closed", "connection error", "request timed out", "unable register listener when con closed"}, root(err).Error())
 	}
 	return row
 }
 
-// results names the client's errors as the server does.
+// results maps the client's result codes to the server's names.
 var results = map[pulsar.Result]string{
 	pulsar.TimeoutError: "TimeoutError", pulsar.ConnectError: "ConnectError", pulsar.NotConnectedError: "NotConnectedError",
 	pulsar.AuthenticationError: "AuthenticationError", pulsar.AuthorizationError: "AuthorizationError",
@@ -98,7 +99,8 @@ var results = map[pulsar.Result]string{
 	pulsar.SchemaFailure: "SchemaFailure", pulsar.ConsumerBusy: "ConsumerBusy",
 }
 
-// reports reports whether an error has one of the codes: the client's own, or the server's.
+// reports reports whether an error has one of the codes, from the client or the
+// server.
 func reports(err error, codes ...string) bool {
 	var own *pulsar.Error
 	if errors.As(err, &own) && slices.Contains(codes, results[own.Result()]) {
@@ -108,7 +110,7 @@ func reports(err error, codes ...string) bool {
 	return ok && slices.Contains(codes, code)
 }
 
-// serverErrors are the codes of Pulsar's protocol.
+// serverErrors lists the error codes of Pulsar's protocol.
 var serverErrors = []string{
 	"UnknownError", "MetadataError", "PersistenceError", "AuthenticationError", "AuthorizationError", "ConsumerBusy", "ServiceNotReady",
 	"ProducerBlockedQuotaExceededError", "ProducerBlockedQuotaExceededException", "ChecksumError", "UnsupportedVersionError", "TopicNotFound",
@@ -116,7 +118,8 @@ var serverErrors = []string{
 	"ConsumerAssignError", "NotAllowedError", "ProducerFenced",
 }
 
-// serverError returns the code that the server has answered with. The client passes it on as a text: "server error: TopicNotFound: why", or just the code.
+// serverError returns the code of the server's answer. The client passes it on
+// as a text: "server error: TopicNotFound: why", or only the code.
 func serverError(err error) (string, bool) {
 	if err == nil {
 		return "", false

@@ -11,12 +11,14 @@ import (
 	"github.com/waybillhq/waybill/internal/panics"
 )
 
-// producers keeps one producer per topic. They are made when they are needed, closed when there are too many, and thrown away when they have failed: the
-// client sends again, for as long as a producer lives, what nobody waits for any more.
+// producers keeps one producer per topic. A producer is created when needed,
+// closed when there are too many, and discarded after a failure, because the
+// client resends messages as long as a producer lives, even if the relay no
+// longer expects them.
 type producers struct {
 	create func(topic string) (pulsar.Producer, error)
-	start  func(call func()) bool // runs what nobody waits for
-	most   int
+	start  func(call func()) bool // runs a call without waiting for it
+	limit  int
 
 	mu      sync.Mutex
 	byTopic map[string]*producer
@@ -24,7 +26,8 @@ type producers struct {
 	closed  bool
 }
 
-// producer is one of them. Its fields belong to the pool's lock, but for p and err, which do not change once made is closed.
+// producer is an entry of the pool. The pool's lock guards its fields, except p
+// and err, which do not change after made is closed.
 type producer struct {
 	topic string
 	made  chan struct{}
@@ -33,12 +36,12 @@ type producer struct {
 
 	users int
 	used  uint64
-	gone  bool // out of the pool: it is closed, or will be when it is made
+	gone  bool // removed: closed, or closed as soon as it is made
 }
 
-// newProducers returns a pool for what a sink is configured to be.
+// newProducers returns a pool for a sink config.
 func (b *Broker) newProducers(cfg SinkConfig) *producers {
-	p := &producers{start: b.start, most: cfg.MaxProducers, byTopic: make(map[string]*producer)}
+	p := &producers{start: b.start, limit: cfg.MaxProducers, byTopic: make(map[string]*producer)}
 	p.create = func(topic string) (pulsar.Producer, error) {
 		for _, name := range cfg.Subscriptions {
 			if err := b.subscribe(topic, name); err != nil {
@@ -47,7 +50,7 @@ func (b *Broker) newProducers(cfg SinkConfig) *producers {
 		}
 		return b.watched(pulsar.ProducerOptions{
 			Topic: topic, DisableBatching: !cfg.Batch,
-			SendTimeout: -1, // the sink has its own, and closes the producer then
+			SendTimeout: -1, // the sink has its own timeout and closes the producer
 		})
 	}
 	b.mu.Lock()
@@ -56,19 +59,21 @@ func (b *Broker) newProducers(cfg SinkConfig) *producers {
 	return p
 }
 
-// watched is a producer that says when it has lost its connection.
+// watched is a producer that reports the loss of its connection.
 type watched struct {
 	pulsar.Producer
 	lost chan struct{}
 }
 
-// watched makes a producer that does not connect again by itself: the client would do so beside its sending, over fields that both use. What is under way fails at
-// once instead, and a new producer takes over.
+// watched creates a producer that does not reconnect: the client reconnects
+// concurrently with sending, and both use the same fields. Instead, messages in
+// flight fail at once, and a new producer takes over.
 func (b *Broker) watched(opts pulsar.ProducerOptions) (pulsar.Producer, error) {
 	w := &watched{lost: make(chan struct{})}
 	never, once := uint(0), sync.Once{}
 	opts.MaxReconnectToBroker = &never
-	opts.BackOffPolicyFunc = func() backoff.Policy { // it is asked for when a connection was lost, and at no other time
+	// The client asks for the policy only after a connection was lost.
+	opts.BackOffPolicyFunc = func() backoff.Policy {
 		once.Do(func() { close(w.lost) })
 		return backoff.NewDefaultBackoff()
 	}
@@ -79,14 +84,15 @@ func (b *Broker) watched(opts pulsar.ProducerOptions) (pulsar.Producer, error) {
 	return w, nil
 }
 
-// subscribe makes a subscription at the beginning of a topic. Pulsar keeps what a subscription has not acknowledged, and nothing else.
+// subscribe creates a subscription at the beginning of a topic. Pulsar keeps
+// only messages that a subscription has not acknowledged.
 func (b *Broker) subscribe(topic, name string) error {
 	c, err := b.client.Subscribe(pulsar.ConsumerOptions{
 		Topic: topic, SubscriptionName: name, SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
-		Type: pulsar.Exclusive, ReceiverQueueSize: 1, // it takes nothing from those who are there
+		Type: pulsar.Exclusive, ReceiverQueueSize: 1, // takes no messages from existing consumers
 	})
 	if reports(err, "ConsumerBusy") {
-		return nil // it is there, and in use
+		return nil // exists and is in use
 	}
 	if err != nil {
 		return err
@@ -95,7 +101,8 @@ func (b *Broker) subscribe(topic, name string) error {
 	return nil
 }
 
-// borrow returns the producer of a topic, which is made if it has to be. It is to be given back.
+// borrow returns the producer of a topic and creates it if needed. The caller
+// must give the producer back.
 func (p *producers) borrow(ctx context.Context, topic string) (*producer, error) {
 	p.mu.Lock()
 	if p.closed {
@@ -147,14 +154,15 @@ func (p *producers) giveBack(e *producer) {
 	e.users--
 }
 
-// discard closes a producer that has failed. What others have under way with it fails, too, and is published again.
+// discard closes a producer that has failed. Other messages in flight on it
+// fail as well and are published again.
 func (p *producers) discard(e *producer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.remove(e)
 }
 
-// remove takes a producer out of the pool and closes it. The pool is locked.
+// remove removes a producer from the pool and closes it. The caller holds p.mu.
 func (p *producers) remove(e *producer) {
 	if p.byTopic[e.topic] == e {
 		delete(p.byTopic, e.topic)
@@ -168,20 +176,22 @@ func (p *producers) remove(e *producer) {
 		if e.err == nil {
 			p.shut(e)
 		}
-	default: // make sees that it is gone
+	default: // make notices that it is gone
 	}
 }
 
-// shut closes a producer, for which the client asks the broker. A client that closes at the same moment may panic over a channel of its own.
+// shut closes a producer, which sends a request to the broker. A client that is
+// being closed concurrently may panic over one of its channels.
 func (p *producers) shut(e *producer) {
 	p.start(func() {
 		_ = panics.Call(func() error { e.p.Close(); return nil })
 	})
 }
 
-// evict closes those that nobody has used for longest while there are too many. The pool is locked.
+// evict closes the least recently used producers while there are too many. The
+// caller holds p.mu.
 func (p *producers) evict() {
-	for len(p.byTopic) > p.most {
+	for len(p.byTopic) > p.limit {
 		var oldest *producer
 		for _, e := range p.byTopic {
 			if e.users == 0 && (oldest == nil || e.used < oldest.used) {
@@ -195,7 +205,7 @@ func (p *producers) evict() {
 	}
 }
 
-// close ends the pool. The client closes the producers that it has.
+// close closes the pool. The client closes its producers.
 func (p *producers) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,7 +215,8 @@ func (p *producers) close() {
 	}
 }
 
-// send publishes messages, all at once, and returns what became of each. Afterwards the producer is discarded if it is of no more use.
+// send publishes all messages at once and returns one result for each. A
+// producer that is unusable afterwards is discarded.
 func (p *producers) send(ctx context.Context, topic string, messages []*pulsar.ProducerMessage) []error {
 	results := make([]error, len(messages))
 	e, err := p.borrow(ctx, topic)
@@ -220,7 +231,8 @@ func (p *producers) send(ctx context.Context, topic string, messages []*pulsar.P
 		i   int
 		err error
 	}
-	receipts := make(chan receipt, len(messages)) // with room for all: callbacks must not wait for somebody who has left
+	// With room for all: callbacks must not block after send has returned.
+	receipts := make(chan receipt, len(messages))
 	for i, m := range messages {
 		err := panics.Call(func() error {
 			e.p.SendAsync(ctx, m, func(id pulsar.MessageID, _ *pulsar.ProducerMessage, err error) {
@@ -228,7 +240,7 @@ func (p *producers) send(ctx context.Context, topic string, messages []*pulsar.P
 			})
 			return nil
 		})
-		if err != nil { // the client has closed the producer at this moment
+		if err != nil { // the client is closing the producer
 			receipts <- receipt{i, errors.Join(pulsar.ErrProducerClosed, err)}
 		}
 		results[i] = errUnanswered
@@ -262,8 +274,9 @@ func (p *producers) send(ctx context.Context, topic string, messages []*pulsar.P
 	return results
 }
 
-// confirmed returns nil if a receipt says where the message is. A broker that drops duplicates answers −1:−1 for what it takes for one, and it
-// does so also for a message that it has seen and failed to store.
+// confirmed returns nil if a receipt has a message id. A broker with
+// deduplication answers −1:−1 for a suspected duplicate, including a message
+// that it has seen and failed to store.
 func confirmed(id pulsar.MessageID, err error) error {
 	switch {
 	case err != nil:
@@ -274,7 +287,7 @@ func confirmed(id pulsar.MessageID, err error) error {
 	return nil
 }
 
-// breaks reports whether a producer is of no more use after an error.
+// breaks reports whether a producer is unusable after an error.
 func breaks(err error) bool {
 	return err != nil && !tooLarge(err) && !reports(err, "ProducerQueueIsFull", "ClientMemoryBufferIsFull")
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// ErrUnverified is for the table of errors.
+// ErrUnverified is exported for the test of the failure table.
 var ErrUnverified = errUnverified
 
-// producerDouble answers as no real broker can be made to.
+// producerDouble gives answers that a real broker cannot be made to give.
 type producerDouble struct {
 	pulsar.Producer
 	send   func(answer func(pulsar.MessageID, *pulsar.ProducerMessage, error))
@@ -37,14 +37,14 @@ func stored(answer func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
 	answer(pulsar.NewMessageID(1, 2, -1, -1), nil, nil)
 }
 
-// pool is a pool whose producers come from a list, in order.
-func pool(t *testing.T, most int, made ...*producerDouble) *producers {
+// pool returns a pool whose producers come from a list, in order.
+func pool(t *testing.T, limit int, made ...*producerDouble) *producers {
 	t.Helper()
 	var running sync.WaitGroup
 	t.Cleanup(running.Wait)
 	var mu sync.Mutex
 	return &producers{
-		most: most, byTopic: make(map[string]*producer),
+		limit: limit, byTopic: make(map[string]*producer),
 		start: func(call func()) bool { running.Go(call); return true },
 		create: func(string) (pulsar.Producer, error) {
 			mu.Lock()
@@ -63,7 +63,8 @@ func send(ctx context.Context, p *producers, topic string) error {
 	return p.send(ctx, topic, []*pulsar.ProducerMessage{{}})[0]
 }
 
-// Failure mode 41: what the broker takes for a duplicate may never have been stored. It is published again, by another producer.
+// The broker may treat a message that it never stored as a duplicate. The
+// message is published again, by another producer.
 func TestAReceiptWithoutAMessageIsNoDelivery(t *testing.T) {
 	bad := double(func(answer func(pulsar.MessageID, *pulsar.ProducerMessage, error)) {
 		answer(pulsar.NewMessageID(-1, -1, 0, 0), nil, nil)
@@ -79,11 +80,13 @@ func TestAReceiptWithoutAMessageIsNoDelivery(t *testing.T) {
 	}
 }
 
-// The client would send it again, perhaps long after somebody else has, and after later events.
+// The client would resend the message, perhaps long after another producer has,
+// and after later events.
 func TestAProducerThatDoesNotAnswerIsClosed(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	silent := double(func(func(pulsar.MessageID, *pulsar.ProducerMessage, error)) { cancel(errSilent) }) // the time is over when it has the message
+	// The context ends when the producer has the message.
+	silent := double(func(func(pulsar.MessageID, *pulsar.ProducerMessage, error)) { cancel(errSilent) })
 	p := pool(t, 4, silent, double(stored))
 	if err := send(ctx, p, "a"); !errors.Is(err, errSilent) {
 		t.Errorf("%v", err)
@@ -94,7 +97,7 @@ func TestAProducerThatDoesNotAnswerIsClosed(t *testing.T) {
 	}
 }
 
-// The client closes a channel of its own while somebody sends on it.
+// The client closes one of its channels during a send.
 func TestAPanicOfTheClientIsAClosedProducer(t *testing.T) {
 	broken := double(func(func(pulsar.MessageID, *pulsar.ProducerMessage, error)) { panic("send on closed channel") })
 	p := pool(t, 4, broken)
@@ -123,7 +126,7 @@ func TestAMessageThatIsTooLargeLeavesTheProducer(t *testing.T) {
 	}
 }
 
-// A producer that could not be made is not remembered.
+// A producer that could not be created is not kept.
 func TestAProducerIsTriedAgain(t *testing.T) {
 	p := pool(t, 4)
 	for range 2 {
@@ -142,7 +145,8 @@ func TestProducersAreBounded(t *testing.T) {
 		made = append(made, double(stored))
 	}
 	p := pool(t, 2, made...)
-	for _, topic := range []string{"a", "b", "a", "c", "a", "d"} { // b is used least recently, then c
+	// b is used least recently, then c.
+	for _, topic := range []string{"a", "b", "a", "c", "a", "d"} {
 		if err := send(t.Context(), p, topic); err != nil {
 			t.Fatal(err)
 		}
@@ -160,8 +164,8 @@ func TestProducersAreBounded(t *testing.T) {
 	}
 }
 
-// The place of a message compares as its id does, however large the ledger, the entry in it or the
-// batch.
+// Positions of messages compare like their ids, however large the ledger, the
+// entry or the batch index.
 func TestOrder(t *testing.T) {
 	last := []uint64{0}
 	for _, id := range []pulsar.MessageID{

@@ -21,7 +21,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// Pulsar's own command line client reads ids, headers and payload as documented.
+// Pulsar's own command-line client reads ids, headers and payload as
+// documented.
 func TestAForeignClientReadsIt(t *testing.T) {
 	t.Parallel()
 	address, shell, topic := testserver.Pulsar(t), testserver.Shell(t, "pulsar-client"), newTopic()
@@ -53,7 +54,8 @@ func TestAForeignClientReadsIt(t *testing.T) {
 	}
 }
 
-// One topic that has no place, or is ended, does not speak for another in the same batch.
+// A missing or terminated topic does not affect another topic in the same
+// batch.
 func TestTopicsAreDownByThemselves(t *testing.T) {
 	t.Parallel()
 	address, good, space := testserver.Pulsar(t), newTopic(), namespace(t)
@@ -75,14 +77,15 @@ func TestTopicsAreDownByThemselves(t *testing.T) {
 		}
 	}
 	if s.Destination(&batch[0].Event) == s.Destination(&batch[1].Event) || s.Destination(&batch[1].Event) != s.Destination(&batch[3].Event) {
-		t.Error("topics are not told apart")
+		t.Error("topics share a destination")
 	}
-	// Once the topic is there it is used.
+	// The topic is used once it exists.
 	admin(t, http.MethodPut, "persistent/"+space+"/missing", nil)
 	deliver(t, s, batch[0])
 }
 
-// A topic that is deleted while it is in use is down, and used again when it is there again.
+// A topic that is deleted while in use is unavailable, and used again when it
+// exists again.
 func TestDeletedTopic(t *testing.T) {
 	t.Parallel()
 	address, space := testserver.Pulsar(t), namespace(t)
@@ -118,7 +121,8 @@ func TestDeletedTopic(t *testing.T) {
 	await(t, "second event", has(second)) // the client alone would have given up
 }
 
-// A broker that drops duplicates drops none of ours: a retry and a replay are both stored, and the inbox tells them apart.
+// A broker with deduplication drops none of Waybill's messages: a retry and a
+// replay are both stored, and the inbox deduplicates them.
 func TestDeduplicationSwallowsNothing(t *testing.T) {
 	t.Parallel()
 	address, space := testserver.Pulsar(t), namespace(t)
@@ -155,12 +159,13 @@ func TestTooLarge(t *testing.T) {
 			}
 		}
 		if results[2] != nil {
-			t.Errorf("batch %v: its neighbour: %v", batch, results[2])
+			t.Errorf("batch %v: its neighbor: %v", batch, results[2])
 		}
 	}
 }
 
-// A topic has the subscriptions before it has the first event, and the dead letters have one, too: Pulsar keeps nothing else.
+// A topic has its subscriptions before its first event, and so does the
+// dead-letter topic: Pulsar keeps messages only for subscriptions.
 func TestSubscriptionsAreMadeFirst(t *testing.T) {
 	t.Parallel()
 	b, topic := open(t, testserver.Pulsar(t), pulsarbroker.Config{}), newTopic()
@@ -180,13 +185,14 @@ func TestSubscriptionsAreMadeFirst(t *testing.T) {
 	})
 	<-set
 	if !has(topic+"-dead", pulsarbroker.DeadLetterSubscription) {
-		t.Error("nobody keeps the dead letters")
+		t.Error("the dead letters have no subscription")
 	}
 	// A second sink finds the subscription in use.
 	deliver(t, sink(t, b, pulsarbroker.SinkConfig{Subscriptions: []string{"billing"}}), event(topic, "2"))
 }
 
-// Partitions, batches, and processes that come and go: every event is handled, and those of an aggregate in order.
+// With partitions, batches, and processes that start and stop, every event is
+// handled, and those of an aggregate in order.
 func TestPartitions(t *testing.T) {
 	t.Parallel()
 	const aggregates, n = 10, 30
@@ -240,8 +246,9 @@ func TestPartitions(t *testing.T) {
 	}
 }
 
-// A process that loses a partition forgets what it has in hand of it. If it kept a message that it has put off, and that another process has handled, what
-// follows would wait behind it when the partition comes back.
+// A process that loses a partition drops its messages in flight. If it kept a
+// deferred message that another process has handled, later messages would wait
+// behind it when the partition comes back.
 func TestAPartitionThatMovesAndComesBack(t *testing.T) {
 	t.Parallel()
 	address, topic := testserver.Pulsar(t), newTopic()
@@ -289,12 +296,14 @@ func TestAPartitionThatMovesAndComesBack(t *testing.T) {
 			t.Logf("the first consumer had the aggregate %d times, %d of them before the second stopped, which had it %d times", first(moved), before, second(moved))
 		}
 	}()
-	// The broker delivers what the second has left behind only when something new comes, sometimes; so does its own client.
+	// Sometimes the broker delivers the messages that the second process has
+	// left behind only when a new message arrives, also with its own client.
 	deliver(t, s, event(topic, moved))
 	await(t, "event of a partition that has come back", func() bool { return first(moved) > before })
 }
 
-// Key_Shared hands out an entry as a whole, so one with several messages would put keys together that belong to different processes.
+// Key_Shared assigns an entry as a whole, so an entry with several messages
+// would combine keys of different processes.
 func TestEveryMessageIsAnEntry(t *testing.T) {
 	t.Parallel()
 	address, topic := testserver.Pulsar(t), newTopic()
@@ -323,7 +332,7 @@ func TestEveryMessageIsAnEntry(t *testing.T) {
 	}
 }
 
-// Every error that the documentation names has the class that it says.
+// Every error in the documentation has the documented class.
 func TestFailures(t *testing.T) {
 	server := func(code string) error { return fmt.Errorf("x: %w", errors.New("server error: "+code+": why")) }
 	brokertest.Failures(t, pulsarbroker.Failures(), map[string]error{
@@ -370,7 +379,8 @@ func TestTheTableIsInThePackageComment(t *testing.T) {
 	}
 }
 
-// A source of a topic that is not there, and is not made, says so instead of trying for ever.
+// A source returns an error for a missing topic that it may not create, instead
+// of retrying forever.
 func TestASourceWithoutItsTopic(t *testing.T) {
 	t.Parallel()
 	space := namespace(t)

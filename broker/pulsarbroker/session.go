@@ -16,28 +16,31 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// session is one consumer of the subscription. The client connects it again by itself, without saying so.
+// session is one consumer of the subscription. The client reconnects the
+// consumer by itself and does not report that.
 type session struct {
 	*Source
 	consumer pulsar.Consumer
-	arrived  atomic.Bool // something has, since the last heartbeat
+	arrived  atomic.Bool // a message has arrived since the last heartbeat
 	lost     chan tenure
 
 	mu      sync.Mutex
-	tenures map[string]*reign // by topic, or partition
+	tenures map[string]*reign // by topic or partition
 }
 
-// reign is a topic, or a partition of one, since it was last taken away.
+// reign is the state of a topic, or a partition of one, since it was last taken
+// away.
 type reign struct {
-	number int // how often it was taken away
+	number int // how often the topic was taken away
 	tenure *broker.Tenure
-	order  uint64 // of the last message, and of those with the same
+	order  uint64 // position of the last message
 	within [2]uint64
 }
 
-// suspects returns the tenure of a message. With Key_Shared the messages of a process that died go
-// to others, which may have had many from the topic: they come behind later ones, and nothing else
-// says what they are. Each has a tenure of its own then.
+// suspects returns the tenure of a message. With Key_Shared the messages of a
+// crashed process go to other consumers, which may already have handled many
+// messages of the topic. Such messages arrive behind later ones, and nothing
+// else identifies them, so each gets a tenure of its own.
 func (r *reign) suspects(order uint64, within [2]uint64) *broker.Tenure {
 	if cmp.Or(cmp.Compare(order, r.order), slices.Compare(within[:], r.within[:])) < 0 {
 		return new(broker.Tenure)
@@ -46,7 +49,7 @@ func (r *reign) suspects(order uint64, within [2]uint64) *broker.Tenure {
 	return r.tenure
 }
 
-// of returns what is known of a topic. The session is locked.
+// of returns the state of a topic. The caller holds s.mu.
 func (s *session) of(topic string) *reign {
 	if s.tenures[topic] == nil {
 		s.tenures[topic] = &reign{tenure: new(broker.Tenure)}
@@ -54,13 +57,15 @@ func (s *session) of(topic string) *reign {
 	return s.tenures[topic]
 }
 
-// tenure is the time between two moments at which a topic, or a partition of one, was taken away.
+// tenure identifies the time between two moments at which a topic, or a
+// partition of one, was taken away.
 type tenure struct {
 	topic  string
 	number int
 }
 
-// handle is a message, and when it came: what comes again after the topic has come back is another's.
+// handle is a message and the tenure in which it arrived. A redelivery after
+// the topic was reassigned belongs to a later tenure.
 type handle struct {
 	pulsar.Message
 	number int
@@ -91,7 +96,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 	}
 }
 
-// watch looks after the consumer until ctx ends, or the consumer is of no more use.
+// watch monitors the consumer until ctx ends or the consumer is unusable.
 func (s *session) watch(ctx context.Context, r *broker.Receiver) error {
 	tick := time.NewTicker(s.b.cfg.Heartbeat)
 	defer tick.Stop()
@@ -100,7 +105,7 @@ func (s *session) watch(ctx context.Context, r *broker.Receiver) error {
 		case <-ctx.Done():
 			return nil
 		case gone := <-s.lost:
-			// Another process gets what is in hand here.
+			// Another process receives the messages that are in flight here.
 			_ = r.Drop(ctx, func(in *broker.Incoming) bool {
 				h, ok := in.Handle.(handle)
 				return ok && h.Topic() == gone.topic && h.number <= gone.number
@@ -116,8 +121,10 @@ func (s *session) watch(ctx context.Context, r *broker.Receiver) error {
 	}
 }
 
-// alive asks the broker for something. The client gives up for good, and says nothing, when a topic is gone while it connects again. It is waited for
-// when the session ends, too: a question that a consumer gets while it is being closed is never answered.
+// alive sends a request to the broker. If a topic is deleted while the client
+// reconnects, the client gives up permanently without an error. alive waits for
+// the answer even if the session ends: a request to a consumer that is being
+// closed is never answered.
 func (s *session) alive(ctx context.Context) error {
 	ctx, cancel := s.b.timeout(context.WithoutCancel(ctx))
 	defer cancel()
@@ -128,7 +135,8 @@ func (s *session) alive(ctx context.Context) error {
 // BecameActive implements pulsar.ConsumerEventListener.
 func (*session) BecameActive(pulsar.Consumer, string, int32) {}
 
-// BecameInactive implements pulsar.ConsumerEventListener. The client's connection waits for it.
+// BecameInactive implements pulsar.ConsumerEventListener. It must not block,
+// because the client's connection waits for it.
 func (s *session) BecameInactive(_ pulsar.Consumer, topic string, _ int32) {
 	s.mu.Lock()
 	gone := tenure{topic, s.of(topic).number}
@@ -136,11 +144,13 @@ func (s *session) BecameInactive(_ pulsar.Consumer, topic string, _ int32) {
 	s.mu.Unlock()
 	select {
 	case s.lost <- gone:
-	default: // more partitions than room; what is in hand is handled twice, which the inbox is for
+	// More partitions than room: messages in flight are handled twice, and the
+	// inbox deduplicates them.
+	default:
 	}
 }
 
-// incoming returns a message as the receiver takes it.
+// incoming converts a message for the receiver.
 func (s *session) incoming(m pulsar.Message) *broker.Incoming {
 	in := &broker.Incoming{
 		Message: broker.Message{Topic: m.Topic(), Key: m.Key(), Payload: m.Payload()},
@@ -164,11 +174,12 @@ func (s *session) incoming(m pulsar.Message) *broker.Incoming {
 	return in
 }
 
-// order returns the place of a message within its partition: its ledger, the entry in that, and the
-// place in a batch. Each is a number of 64 bits. A cluster numbers its ledgers together, so
-// partitions have no place in common.
+// order returns the position of a message within its partition: ledger, entry,
+// and index in a batch. Each is a 64-bit number. Ledger numbers are unique in a
+// cluster, so two partitions never share a position.
 func order(id pulsar.MessageID) (uint64, [2]uint64) {
-	number := func(n int64) uint64 { return uint64(max(n, -1) + 1) } // -1 says that there is none, and zero would be no place at all
+	// -1 means none, and an Order of zero would mean no position.
+	number := func(n int64) uint64 { return uint64(max(n, -1) + 1) }
 	return max(number(id.LedgerID()), 1), [2]uint64{number(id.EntryID()), number(int64(id.BatchIdx()))}
 }
 
@@ -184,7 +195,7 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return s.b.hide(err)
 }
 
-// DeadLettered implements broker.Session.
+// DeadLetter implements broker.Session.
 func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	topic := s.cfg.DeadLetter
 	if topic == "" {
@@ -200,7 +211,7 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	return s.b.hide(errors.Join(s.b.dead.send(ctx, topic, []*pulsar.ProducerMessage{publishing(&letter, at)})...))
 }
 
-// whole returns the topic that a partition belongs to.
+// whole returns the topic of a partition.
 func whole(topic string) string {
 	if at := strings.LastIndex(topic, "-partition-"); at > 0 && strings.Trim(topic[at+len("-partition-"):], "0123456789") == "" {
 		return topic[:at]
@@ -208,7 +219,8 @@ func whole(topic string) string {
 	return topic
 }
 
-// Close implements broker.Session. The broker delivers again what was not acknowledged.
+// Close implements broker.Session. The broker redelivers unacknowledged
+// messages.
 func (s *session) Close(ctx context.Context) error {
 	_, err := await(ctx, s.b, func() (struct{}, error) { s.consumer.Close(); return struct{}{}, nil }, nil)
 	return s.b.hide(err)

@@ -14,19 +14,23 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// SinkConfig holds what may be tuned; its zero value is ready.
+// SinkConfig configures a [Sink]. The zero value is valid.
 type SinkConfig struct {
-	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
+	// EventSource is the CloudEvents attribute source. Defaults to "waybill".
 	EventSource string
-	// Topics says to which topic an event goes. Defaults to its Topic.
+	// Topics returns the topic of an event. Defaults to the event's Topic.
 	Topics broker.Topics
-	// Subscriptions are made on every topic before the first event goes there. Pulsar keeps nothing for those who come later: without a subscription, or
-	// a retention policy, it may delete at once what it has confirmed.
+	// Subscriptions are created on every topic before the first event is
+	// published to it. Pulsar keeps no messages for later subscriptions:
+	// without a subscription or a retention policy it may delete a confirmed
+	// message at once.
 	Subscriptions []string
-	// Batch sends messages of different keys as one, which is quicker. Only where nobody has a subscription of type Key_Shared, which hands out a
-	// batch as a whole; and a batch is delivered again as a whole.
+	// Batch sends messages of different keys as one, which is faster. Do not
+	// use it with subscriptions of type Key_Shared, which assign a batch as a
+	// whole. A batch is also redelivered as a whole.
 	Batch bool
-	// MaxProducers is how many topics have a producer at a time. Defaults to 256.
+	// MaxProducers is the maximum number of topics with an open producer.
+	// Defaults to 256.
 	MaxProducers int
 }
 
@@ -41,7 +45,7 @@ type Sink struct {
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 	if cfg.MaxProducers < 0 || slices.Contains(cfg.Subscriptions, "") {
-		return nil, errors.New("pulsarbroker: fields MaxProducers and Subscriptions: not negative, and no empty name")
+		return nil, errors.New("pulsarbroker: SinkConfig.MaxProducers: negative, or Subscriptions: empty name")
 	}
 	if cfg.MaxProducers == 0 {
 		cfg.MaxProducers = 256
@@ -57,7 +61,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 // StopsAtFailure implements relay.OrderedSink.
 func (*Sink) StopsAtFailure() {}
 
-// Destination implements relay.DestinationSink: topics are told apart.
+// Destination implements relay.DestinationSink: each topic is a destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.codec.Topic(ev)
 	if err != nil {
@@ -71,13 +75,14 @@ func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
 }
 
-// outgoing is what goes to one topic.
+// outgoing holds the messages for one topic.
 type outgoing struct {
 	indices  []int
 	messages []*pulsar.ProducerMessage
 }
 
-// wave publishes events of different aggregates. A topic that fails, or is slow, keeps no other waiting.
+// wave publishes events of different aggregates. A failed or slow topic does
+// not delay the others.
 func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
 	ctx, cancel := s.b.timeout(ctx)
 	defer cancel()
@@ -110,7 +115,7 @@ func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, r
 	sending.Wait()
 }
 
-// publishing returns a message as the client sends it.
+// publishing converts a message for the client.
 func publishing(m *broker.Message, at time.Time) *pulsar.ProducerMessage {
 	properties := make(map[string]string, len(m.Headers)+1)
 	for _, h := range m.Headers {

@@ -13,21 +13,27 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// DeadLetterSubscription is the name of the subscription that keeps dead letters until somebody has looked at them.
+// DeadLetterSubscription is the subscription that keeps dead letters until they
+// are acknowledged.
 const DeadLetterSubscription = "waybill-dead"
 
-// SourceConfig holds what a source is, and what may be tuned. A field that is zero has its default.
+// SourceConfig configures a [Source]. Zero fields have their defaults.
 type SourceConfig struct {
-	// Subscription is what all processes of a consumer share. It is made if it is not there, at the beginning of the topics. Required.
+	// Subscription is shared by all processes of a consumer. It is created at
+	// the beginning of the topics if it does not exist. Required.
 	Subscription string
-	// Topics are read. At least one.
+	// Topics are the topics to read. At least one.
 	Topics []string
-	// KeyShared lets all processes work at a time, each on keys of its own; messages must not be sent in batches then ([SinkConfig.Batch]). By
-	// default one process at a time gets the messages of a topic, or of each partition, and others take over when it goes away (Failover).
+	// KeyShared lets all processes work concurrently, each on different keys;
+	// messages must then not be sent in batches ([SinkConfig.Batch]). By
+	// default one process at a time receives the messages of a topic, or of
+	// each partition, and another process takes over when it ends (Failover).
 	KeyShared bool
-	// DeadLetter is the topic for what can never be handled. Defaults to the topic's name and "-dead".
+	// DeadLetter is the topic for messages that can never be handled. Defaults
+	// to the topic's name and "-dead".
 	DeadLetter string
-	// Receive tunes the source as any other's. Messages that are put off stay here, unacknowledged.
+	// Receive configures how messages are passed to the consumer. Deferred
+	// messages stay in memory, unacknowledged.
 	Receive broker.ReceiverConfig
 }
 
@@ -36,31 +42,31 @@ type Source struct {
 	b      *Broker
 	cfg    SourceConfig
 	codec  *broker.Codec
-	opened atomic.Bool // it has worked before
+	opened atomic.Bool // a session has been opened before
 }
 
 // Source returns a source.
 func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	var errs []error
 	if cfg.Subscription == "" {
-		errs = append(errs, errors.New("field Subscription: empty"))
+		errs = append(errs, errors.New("SourceConfig.Subscription: empty"))
 	}
 	if len(cfg.Topics) == 0 {
-		errs = append(errs, errors.New("field Topics: none"))
+		errs = append(errs, errors.New("SourceConfig.Topics: empty"))
 	}
 	cfg.Topics = slices.Clone(cfg.Topics)
 	for i, name := range cfg.Topics {
 		var err error
 		if cfg.Topics[i], err = b.topic(name); err != nil {
-			errs = append(errs, fmt.Errorf("field Topics: %w", err))
+			errs = append(errs, fmt.Errorf("SourceConfig.Topics: %w", err))
 		}
 	}
 	if cfg.DeadLetter != "" {
 		var err error
 		if cfg.DeadLetter, err = b.topic(cfg.DeadLetter); err != nil {
-			errs = append(errs, fmt.Errorf("field DeadLetter: %w", err))
+			errs = append(errs, fmt.Errorf("SourceConfig.DeadLetter: %w", err))
 		} else if slices.Contains(cfg.Topics, cfg.DeadLetter) {
-			errs = append(errs, errors.New("field DeadLetter: it is one of the topics that are read"))
+			errs = append(errs, errors.New("SourceConfig.DeadLetter: one of Topics"))
 		}
 	}
 	codec, err := broker.NewCodec(broker.Pulsar, broker.CodecConfig{})
@@ -96,7 +102,8 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 	consumer, err := await(opening, s.b, func() (pulsar.Consumer, error) { return s.b.client.Subscribe(opts) }, pulsar.Consumer.Close)
 	if err != nil {
 		err = fmt.Errorf("pulsarbroker: subscription %s: %w", s.cfg.Subscription, err)
-		// Somebody has to do something, and saying it once is better than trying for ever. What has worked before may do so again.
+		// The configuration is wrong: one error is better than retrying
+		// forever. A source that has worked before may work again.
 		if !s.opened.Load() && reports(err, "TopicNotFound", "SubscriptionNotFound", "AuthenticationError", "AuthorizationError", "NotAllowedError",
 			"InvalidTopicName", "IncompatibleSchema") {
 			err = waybill.Permanent(err)

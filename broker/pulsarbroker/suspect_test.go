@@ -22,14 +22,14 @@ func (messageDouble) Payload() []byte               { return nil }
 func (messageDouble) RedeliveryCount() uint32       { return 0 }
 func (messageDouble) Properties() map[string]string { return nil }
 
-// tenured is what an incoming message names.
+// tenured is the expected tenure of an incoming message.
 type tenured struct {
 	tenure *broker.Tenure
 	number int
 }
 
-// A topic has a tenure from when it comes until it is taken away. A message behind a later one may
-// come from a process that died: it has a tenure of its own.
+// A topic has one tenure until it is taken away. A message behind a later one
+// may come from a crashed process, and gets a tenure of its own.
 func TestTenures(t *testing.T) {
 	s := &session{lost: make(chan tenure, 1), tenures: make(map[string]*reign)}
 	take := func(topic string, entry int64) *tenured {

@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
-// What a URL says of TLS is what the client is made with.
+// The TLS parameters of a URL become client options.
 func TestTLSOptions(t *testing.T) {
 	a := testtls.New(t)
 	var log bytes.Buffer

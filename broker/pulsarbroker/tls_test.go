@@ -14,8 +14,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
-// A sink and a source connect with TLS to a real server whose certificate is of an authority that
-// the URL names, and show one of their own.
+// A sink and a source connect with TLS to a real server, whose certificate is
+// signed by the authority in the URL, and show a client certificate.
 func TestTLS(t *testing.T) {
 	a := testtls.New(t)
 	address := private.StartSecure(t, testserver.PulsarName, manage.Certificates{Cert: a.ServerCert, Key: a.ServerKey, CA: a.CA})

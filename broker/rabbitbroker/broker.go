@@ -16,34 +16,37 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Config holds what may be tuned of the connections; its zero value is ready. A field that is zero has its default.
+// Config configures the connections. The zero value is valid; zero fields have
+// their defaults.
 type Config struct {
-	// Name is what the broker's own tools show for the connection. Defaults to "waybill".
+	// Name identifies the connection in RabbitMQ's tools. Defaults to
+	// "waybill".
 	Name string
-	// Timeout is how long the broker may be silent: while connecting, and before it confirms. Defaults to 15 s.
+	// PublishTimeout is how long the broker may take to answer: while
+	// connecting, and to confirm a message. Defaults to 15 s.
 	PublishTimeout time.Duration
-	// Heartbeat is how often both sides show that they are there. Defaults to 10 s.
+	// Heartbeat is the interval of AMQP heartbeats. Defaults to 10 s.
 	Heartbeat time.Duration
-	// Logger gets what an operator should know: that the connection is not safe.
-	// Defaults to [slog.Default].
+	// Logger receives a warning if the connection is not secure. Defaults to
+	// [slog.Default].
 	Logger *slog.Logger
 }
 
 // Broker is a RabbitMQ server. It is safe for concurrent use.
 type Broker struct {
-	url  string // for hiding its secrets in errors
+	url  string // to redact its secrets in errors
 	bare string // without the parameters that the client does not know
 	tls  *tls.Config
 	cfg  Config
 
 	mu     sync.Mutex
-	link   *link // of the sinks; nil until it is needed
+	link   *link // connection of the sinks; nil until needed
 	closed bool
 }
 
-// Address returns a URL as the client takes it, and what it says of TLS, nil if nothing: amqps://
-// URLs may have the parameters ca, cert and key, which name files in PEM, and insecure=true, which
-// takes any certificate.
+// Address returns a URL in the client's form, and the TLS config of its
+// parameters, or nil. amqps:// URLs may have the parameters ca, cert and key,
+// which name PEM files, and insecure=true, which accepts any certificate.
 func Address(text string) (string, *tls.Config, error) {
 	if _, err := amqp.ParseURI(text); err != nil {
 		return "", nil, err
@@ -61,22 +64,22 @@ func Address(text string) (string, *tls.Config, error) {
 		return "", nil, err
 	}
 	if secure != nil && u.Scheme != "amqps" {
-		return "", nil, errors.New("parameters ca, cert, key and insecure are for TLS: want amqps://")
+		return "", nil, errors.New("parameters ca, cert, key and insecure require amqps://")
 	}
 	u.RawQuery = query.Encode()
 	return u.String(), secure, nil
 }
 
-// Open connects to the broker that a URL names: amqp://user:password@host:port/vhost, or amqps://
-// for TLS; see [Address]. It reports a broker that cannot be reached; one that goes away later is
-// connected to again.
+// Open connects to a broker: amqp://user:password@host:port/vhost, or amqps://
+// for TLS; see [Address]. Open returns an error if the broker is unreachable.
+// Connections that are lost later are restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.PublishTimeout < 0 || cfg.Heartbeat < 0 {
-		return nil, errors.New("rabbitbroker: fields Timeout and Heartbeat: not negative")
+		return nil, errors.New("rabbitbroker: Config.PublishTimeout or Heartbeat: negative")
 	}
 	bare, secure, err := Address(url)
 	if err != nil {
-		return nil, broker.RedactError(fmt.Errorf("rabbitbroker: the URL: %w", err), url)
+		return nil, broker.RedactError(fmt.Errorf("rabbitbroker: URL: %w", err), url)
 	}
 	broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, url)
 	if cfg.Name == "" {
@@ -109,7 +112,7 @@ func (b *Broker) Close() error {
 	return b.hide(l.close(ctx))
 }
 
-// connected returns the connection of the sinks, which is made again when it is gone.
+// connected returns the connection of the sinks and restores it if it is lost.
 func (b *Broker) connected(ctx context.Context) (*link, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,7 +134,7 @@ func (b *Broker) connected(ctx context.Context) (*link, error) {
 
 func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
 
-// names is what an exchange or queue may be called.
+// names holds the rules for names of exchanges and queues.
 var names = broker.TopicRules{
 	Allowed: func(c byte) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.' || c == ':'
@@ -139,5 +142,6 @@ var names = broker.TopicRules{
 	Separator: '.', Max: 255,
 }
 
-// Names says what an exchange or queue may be called, for making topics by a template: "orders.{type}".
+// Names returns the rules for names of exchanges and queues, for templates such
+// as "orders.{type}".
 func Names() broker.TopicRules { return names }

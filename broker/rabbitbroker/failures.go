@@ -12,13 +12,13 @@ import (
 )
 
 var (
-	errNack    = errors.New("the broker did not take the message (nack)")
-	errBlocked = errors.New("the broker has blocked the connection")
-	errSilent  = errors.New("the broker did not answer")
-	errClosed  = errors.New("the broker was closed")
+	errNack    = errors.New("message rejected by the broker (nack)")
+	errBlocked = errors.New("connection blocked by the broker")
+	errSilent  = errors.New("no answer from the broker")
+	errClosed  = errors.New("broker closed")
 )
 
-// returnedError says that no queue got a message.
+// returnedError reports a message that reached no queue.
 type returnedError struct {
 	code uint16
 	text string
@@ -26,29 +26,30 @@ type returnedError struct {
 
 func (e *returnedError) Error() string { return "returned by the broker: " + e.text }
 
-// Failures is what RabbitMQ's errors mean, as the package comment and docs/brokers.md show it.
+// Failures returns the failure table of RabbitMQ, as the package comment and
+// docs/brokers.md show it.
 func Failures() broker.Failures {
 	return broker.Failures{
 		{
 			Name: "returned: no queue is bound (312 NO_ROUTE)", Class: waybill.ClassUnavailable, Scope: "topic",
-			Why:   "somebody has yet to bind one; losing it is not the answer",
+			Why:   "a queue has yet to be bound; the event must not be lost",
 			Match: func(err error) bool { var e *returnedError; return errors.As(err, &e) },
 		},
 		{
-			Name: "nack", Class: waybill.ClassUnavailable, Scope: "topic", Why: "a queue is full, or the broker could not take it",
+			Name: "nack", Class: waybill.ClassUnavailable, Scope: "topic", Why: "a queue is full, or the broker could not store the message",
 			Match: func(err error) bool { return errors.Is(err, errNack) },
 		},
 		{
 			Name:  "404 NOT_FOUND, 403 ACCESS_REFUSED, 405 RESOURCE_LOCKED, 406 PRECONDITION_FAILED",
 			Class: waybill.ClassUnavailable, Scope: "topic",
-			Why: "the exchange is not there, or not as it should be, or not for this account",
+			Why: "the exchange is missing, differs from its declaration, or denies access to the account",
 			Match: func(err error) bool {
 				return exception(err, amqp.NotFound, amqp.AccessRefused, amqp.ResourceLocked) ||
 					exception(err, amqp.PreconditionFailed) && !tooLarge(err)
 			},
 		},
 		{
-			Name: "connection.blocked", Class: waybill.ClassUnavailable, Scope: "broker", Why: "short of memory or disk",
+			Name: "connection.blocked", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the broker is short of memory or disk",
 			Match: func(err error) bool { return errors.Is(err, errBlocked) },
 		},
 		{
@@ -56,14 +57,15 @@ func Failures() broker.Failures {
 		},
 		{
 			Name: "any other exception", Class: waybill.ClassUnavailable, Scope: "broker",
-			Why:   "the connection or channel is closed; nobody has refused the event",
+			Why:   "the connection or channel is closed; the event was not rejected",
 			Match: func(err error) bool { var e *amqp.Error; return errors.As(err, &e) },
 		},
 		unreachable(),
 	}
 }
 
-// tooLarge reports whether the broker refused a message for its size. RabbitMQ says so with 406 and a text.
+// tooLarge reports whether the broker rejected a message for its size. RabbitMQ
+// reports that with 406 and a text.
 func tooLarge(err error) bool {
 	var e *amqp.Error
 	if !errors.As(err, &e) {
@@ -74,12 +76,13 @@ func tooLarge(err error) bool {
 
 func unreachable() broker.Failure {
 	row := broker.Unreachable()
-	usual := row.Match
-	row.Match = func(err error) bool { return usual(err) || errors.Is(err, errSilent) || errors.Is(err, errClosed) }
+	match := row.Match
+	row.Match = func(err error) bool { return match(err) || errors.Is(err, errSilent) || errors.Is(err, errClosed) }
 	return row
 }
 
-// exception reports whether the broker closed a channel or connection with one of the codes.
+// exception reports whether the broker closed a channel or connection with one
+// of the codes.
 func exception(err error, codes ...int) bool {
 	var e *amqp.Error
 	return errors.As(err, &e) && slices.Contains(codes, e.Code)

@@ -11,19 +11,20 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// link is one connection. The client's own calls know no context and may block in a write for as long as TCP is patient, so the socket is kept at hand: closing
-// it ends them all.
+// link is one connection. The client's calls do not support contexts and may
+// block in a write until TCP times out. Therefore link keeps the socket:
+// closing it ends all calls.
 type link struct {
 	conn *amqp.Connection
 	raw  net.Conn
-	// gone ends with the connection; its cause says why.
+	// gone ends with the connection; its cause is the reason.
 	gone context.Context
 	end  context.CancelCauseFunc
 
 	closing sync.Once
 }
 
-// dial opens a connection; ctx bounds all of it, the handshake too.
+// dial opens a connection; ctx bounds all of it, including the handshake.
 func dial(ctx context.Context, b *Broker) (*link, error) {
 	cfg := b.cfg
 	l := &link{}
@@ -35,7 +36,7 @@ func dial(ctx context.Context, b *Broker) (*link, error) {
 	go func() {
 		defer close(done)
 		l.conn, err = amqp.DialConfig(b.bare, amqp.Config{
-			TLSClientConfig: b.tls.Clone(), // the client sets the server's name in it
+			TLSClientConfig: b.tls.Clone(), // the client sets the server name in it
 			Heartbeat:       cfg.Heartbeat, Locale: "en_US", Properties: amqp.Table{"product": "waybill", "connection_name": cfg.Name},
 			Dial: func(network, address string) (net.Conn, error) {
 				raw, err := dialer.DialContext(ctx, network, address)
@@ -45,7 +46,7 @@ func dial(ctx context.Context, b *Broker) (*link, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				l.raw = raw
-				// The client takes the deadline away when the handshake is through.
+				// The client clears the deadline after the handshake.
 				return raw, raw.SetDeadline(time.Now().Add(cfg.PublishTimeout))
 			},
 		})
@@ -70,8 +71,10 @@ func dial(ctx context.Context, b *Broker) (*link, error) {
 	return l, nil
 }
 
-// watch follows what the broker says of the connection until it is closed: a channel that is not read would stop the client. A broker that has blocked the
-// connection reads nothing from it any more, not even the end of a channel, so it is of no use: the next delivery asks over a new one.
+// watch reads the broker's notifications until the connection is closed: an
+// unread channel would block the client. A broker that has blocked the
+// connection reads nothing from it, not even the end of a channel, so watch
+// cuts the connection and the next delivery uses a new one.
 func (l *link) watch(blocked <-chan amqp.Blocking, closed <-chan *amqp.Error) {
 	for blocked != nil || closed != nil {
 		select {
@@ -95,13 +98,15 @@ func (l *link) watch(blocked <-chan amqp.Blocking, closed <-chan *amqp.Error) {
 	}
 }
 
-// cut ends the connection now, because of something. From the moment it returns nobody is given it any more.
+// cut ends the connection immediately, for a reason. After cut returns, no
+// caller gets the connection any more.
 func (l *link) cut(why error) {
-	l.end(why) // the first reason stays
+	l.end(why) // the first reason is kept
 	l.closing.Do(func() { _ = l.raw.Close() })
 }
 
-// until returns a context that ends with ctx or with the connection, and says why.
+// until returns a context that ends with ctx or with the connection, whose
+// cause is the reason.
 func (l *link) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	both, end := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(l.gone, func() { end(context.Cause(l.gone)) })
@@ -111,8 +116,9 @@ func (l *link) until(ctx context.Context) (context.Context, context.CancelFunc) 
 	}
 }
 
-// guard cuts the connection when ctx ends, so that calls of the client end as well. The function it returns must be called; when that returns, the
-// connection has been cut, or never will be by this guard.
+// guard cuts the connection when ctx ends, so that the client's calls end as
+// well. The caller must call release. After release returns, this guard has cut
+// the connection or never will.
 func (l *link) guard(ctx context.Context) (release func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -126,7 +132,7 @@ func (l *link) guard(ctx context.Context) (release func()) {
 	}
 }
 
-// close ends the connection in good order, if the broker answers in time.
+// close closes the connection cleanly, if the broker answers in time.
 func (l *link) close(ctx context.Context) error {
 	release := l.guard(ctx)
 	defer release()

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The relay and the inbox know them by their methods.
+// The relay and the inbox detect these interfaces.
 var (
 	_ relay.OrderedSink     = (*rabbitbroker.Sink)(nil)
 	_ relay.DestinationSink = (*rabbitbroker.Sink)(nil)
@@ -54,13 +54,14 @@ func sink(t *testing.T, b *rabbitbroker.Broker, cfg rabbitbroker.SinkConfig) *ra
 	return s
 }
 
-// plain is amqp091 alone, which knows nothing of Waybill.
+// plain is the client amqp091 without Waybill.
 type plain struct {
 	t   *testing.T
 	url string
 }
 
-// on calls fn with a channel of a connection of its own: a server that was started again has forgotten the old one.
+// on calls fn with a channel of a new connection: a restarted server has
+// forgotten the old one.
 func (p plain) on(fn func(ch *amqp.Channel) error) error {
 	conn, err := amqp.Dial(p.url)
 	if err != nil {
@@ -81,7 +82,7 @@ func (p plain) must(fn func(ch *amqp.Channel) error) {
 	}
 }
 
-// read returns what is in a queue, and leaves it there.
+// read returns the messages of a queue and leaves them there.
 func (p plain) read(queue string) (found []amqp.Delivery, err error) {
 	err = p.on(func(ch *amqp.Channel) error {
 		for {
@@ -107,7 +108,8 @@ func messages(found []amqp.Delivery) []broker.Message {
 	return out
 }
 
-// exchange makes an exchange with a queue that gets all of it, and returns their name. They go with the test.
+// exchange creates an exchange with a queue that receives all its messages, and
+// returns their common name. Both are deleted at the end of the test.
 func (p plain) exchange() string {
 	p.t.Helper()
 	name := "test." + waybill.NewID().String()
@@ -135,9 +137,11 @@ func TestConformance(t *testing.T) {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") {
 				return instance(t, address, false)
 			}
-			server := private.Start(t, testserver.RabbitMQName) // one that may be killed
-			// RabbitMQ 3.10 can lose a quorum queue, though none of an older one's messages, when it is killed soon after the queue was declared: it
-			// writes down late which queues there are. Nothing is confirmed for such a queue any more, until somebody deletes it.
+			server := private.Start(t, testserver.RabbitMQName) // may be killed
+			// RabbitMQ 3.10 can lose a quorum queue that was declared shortly
+			// before a crash, because it stores the list of queues late. Older
+			// queues lose no messages. Nothing is confirmed for a lost queue
+			// until it is deleted.
 			in := instance(t, server.DSN, true)
 			in.Restart = func() {
 				if err := errors.Join(server.Kill(t.Context()), server.Restart(t.Context())); err != nil {
@@ -151,7 +155,8 @@ func TestConformance(t *testing.T) {
 
 func instance(t *testing.T, address string, classic bool) brokertest.Instance {
 	t.Helper()
-	// What is cut off goes through a proxy; what looks at it does not.
+	// The broker under test connects through a proxy that can be cut; the
+	// inspecting client does not.
 	cut, client := newProxy(t, address), plain{t, address}
 	b := open(t, cut.url, rabbitbroker.Config{PublishTimeout: 5 * time.Second})
 	topic := client.exchange()
@@ -211,7 +216,7 @@ func instance(t *testing.T, address string, classic bool) brokertest.Instance {
 			if err != nil {
 				return err
 			}
-			u.User = url.UserPassword("somebody", password)
+			u.User = url.UserPassword("user", password)
 			b, err := rabbitbroker.Open(ctx, u.String(), rabbitbroker.Config{})
 			if err == nil {
 				_ = b.Close()
@@ -258,7 +263,7 @@ func TestAForeignClientReadsIt(t *testing.T) {
 	}
 }
 
-// One topic that has no place does not speak for another, in the same batch.
+// An invalid topic does not affect another topic in the same batch.
 func TestTopicsAreDownByThemselves(t *testing.T) {
 	address := testserver.RabbitMQ(t)
 	client := plain{t, address}
@@ -277,7 +282,7 @@ func TestTopicsAreDownByThemselves(t *testing.T) {
 	s := sink(t, open(t, address, rabbitbroker.Config{}), rabbitbroker.SinkConfig{})
 	missing := good + ".missing"
 	batch := []waybill.Delivery{event(missing, "1"), event(good, "2"), event(full, "3"), event(good, "4")}
-	for range 2 { // also when the channels have been used before
+	for range 2 { // also with channels that were used before
 		results := s.Deliver(t.Context(), batch)
 		for i, text := range []string{"NOT_FOUND", "", "nack", ""} {
 			class, _ := waybill.Classify(results[i])
@@ -295,7 +300,8 @@ func TestTopicsAreDownByThemselves(t *testing.T) {
 	}
 }
 
-// An event that no queue gets is not delivered; once one is bound it is.
+// An event that reaches no queue is not delivered; once a queue is bound, it
+// is.
 func TestReturnedIsNotDelivered(t *testing.T) {
 	address := testserver.RabbitMQ(t)
 	client := plain{t, address}
@@ -344,7 +350,8 @@ func TestToQueues(t *testing.T) {
 	}
 }
 
-// A server that does not answer is disconnected from, in time, and used again when it does.
+// A sink disconnects from a server that does not answer, in time, and uses the
+// server again when it answers.
 func TestFrozenServer(t *testing.T) {
 	server := private.Start(t, testserver.RabbitMQName)
 	client := plain{t, server.DSN}
@@ -365,14 +372,16 @@ func TestFrozenServer(t *testing.T) {
 	if err := server.Thaw(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// The connection that was cut is not used again: the next delivery makes a new one, and succeeds at once.
+	// The cut connection is not used again: the next delivery opens a new one
+	// and succeeds at once.
 	if err := s.Deliver(t.Context(), []waybill.Delivery{event(topic, "3")})[0]; err != nil {
 		t.Errorf("thawed: %v", err)
 	}
 	blocked(t, server, s, topic)
 }
 
-// control runs rabbitmqctl, which finds the node by its name server and its cookie.
+// control runs rabbitmqctl, which finds the node by its name server and its
+// cookie.
 func control(t *testing.T, server manage.Server, args ...string) {
 	t.Helper()
 	cookie, err := os.ReadFile(filepath.Join(filepath.Dir(server.Data), ".erlang.cookie"))
@@ -387,7 +396,8 @@ func control(t *testing.T, server manage.Server, args ...string) {
 	}
 }
 
-// blocked: while the broker is short of memory nothing is sent, and nothing is held against the events.
+// blocked: while the broker is short of memory, nothing is sent, and no attempt
+// is counted.
 func blocked(t *testing.T, server manage.Server, s *rabbitbroker.Sink, topic string) {
 	t.Helper()
 	control(t, server, "set_vm_memory_high_watermark", "0.0000001")
@@ -414,7 +424,7 @@ func blocked(t *testing.T, server manage.Server, s *rabbitbroker.Sink, topic str
 	}
 }
 
-// Every exception that the documentation names has the class that it says.
+// Every exception in the documentation has the documented class.
 func TestFailures(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err  error
@@ -452,7 +462,7 @@ func TestTheTableIsInTheDocumentation(t *testing.T) {
 	}
 }
 
-// A source of a queue that is not there says so instead of trying for ever.
+// A source returns an error for a missing queue, instead of retrying forever.
 func TestASourceWithoutItsQueue(t *testing.T) {
 	b := open(t, testserver.RabbitMQ(t), rabbitbroker.Config{})
 	name := "test." + waybill.NewID().String()

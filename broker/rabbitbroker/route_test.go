@@ -21,9 +21,9 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// A type that no queue is bound with waits, and no other type of its exchange does. It holds back
-// the later events of its own aggregates, whatever their type, and all arrive in order once a
-// queue is bound.
+// A type without a bound queue waits; other types of its exchange do not. The
+// type blocks later events of its own aggregates, whatever their type, and all
+// arrive in order once a queue is bound.
 func TestATypeWithoutAQueue(t *testing.T) {
 	client := plain{t, testserver.RabbitMQ(t)}
 	exchange := "test." + waybill.NewID().String()
@@ -124,8 +124,8 @@ func TestATypeWithoutAQueue(t *testing.T) {
 	}
 }
 
-// A destination is an exchange and a routing key. Of very many keys, as of events that are routed
-// by an identifier, the first have destinations of their own, and keep them.
+// A destination is an exchange and a routing key. With very many keys, such as
+// identifiers, the first ones have separate destinations and keep them.
 func TestDestinations(t *testing.T) {
 	b := open(t, testserver.RabbitMQ(t), rabbitbroker.Config{})
 	of := func(s *rabbitbroker.Sink, topic, kind, key string) string {

@@ -16,14 +16,14 @@ type session struct {
 	*Source
 	link       *link
 	ch         *amqp.Channel
-	most       int // in hand
+	limit      int // maximum in flight
 	deliveries <-chan amqp.Delivery
 	closed     <-chan *amqp.Error
 
-	acking sync.Mutex
-	low    uint64          // the first delivery that is not done; the broker counts them from 1
-	done   map[uint64]bool // those behind it that are; true if the broker knows
-	untold int             // how many it does not know of
+	acking  sync.Mutex
+	low     uint64          // first delivery tag that is not done; tags start at 1
+	done    map[uint64]bool // tags above low that are done; true if acknowledged
+	unacked int             // number of done tags that are not acknowledged
 
 	setting sync.Mutex // one dead letter at a time
 	dead    *publisher
@@ -52,7 +52,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 	}
 }
 
-// why returns what the broker said when it ended the channel.
+// why returns the broker's reason for closing the channel.
 func (s *session) why() error {
 	select {
 	case err, open := <-s.closed:
@@ -61,10 +61,11 @@ func (s *session) why() error {
 		}
 	default:
 	}
-	return errors.New("rabbitbroker: the connection is lost")
+	return errors.New("rabbitbroker: connection lost")
 }
 
-// incoming returns a message as the receiver takes it. RabbitMQ puts a message that comes back where it was, so it needs no number of its own.
+// incoming converts a message for the receiver. RabbitMQ returns a message to
+// its original position, so it needs no order of its own.
 func incoming(queue string, d *amqp.Delivery) *broker.Incoming {
 	m := broker.Message{
 		PublishID: d.MessageId, Topic: queue, Key: d.RoutingKey, RoutingKey: d.RoutingKey, ContentType: d.ContentType, Payload: d.Body,
@@ -79,7 +80,7 @@ func incoming(queue string, d *amqp.Delivery) *broker.Incoming {
 			m.Headers = append(m.Headers, broker.Header{Name: name, Value: v})
 		case []byte:
 			m.Headers = append(m.Headers, broker.Header{Name: name, Value: string(v)})
-		case int64, int32, int16, int8, bool: // of foreign producers
+		case int64, int32, int16, int8, bool: // from other producers
 			m.Headers = append(m.Headers, broker.Header{Name: name, Value: fmt.Sprint(v)})
 		}
 		if n, ok := value.(int64); ok && name == "x-delivery-count" {
@@ -89,12 +90,16 @@ func incoming(queue string, d *amqp.Delivery) *broker.Incoming {
 	return &broker.Incoming{Message: m, Attempt: attempt, Handle: d.DeliveryTag}
 }
 
-// untoldMost is how many deliveries may be done, behind one that is not, without the broker being told. It is less than what may be in hand.
-const untoldMost = 128
+// unackedMax is the maximum number of deliveries that are done behind one that
+// is not, without being acknowledged. It is lower than the number of messages
+// in flight.
+const unackedMax = 128
 
-// Ack implements broker.Session. The broker does not answer; what does not reach it comes again. All up to the first that is not done are acknowledged
-// with one word, and those behind it wait for that: a quorum queue takes in some thirty words at a time, and when the channel is closed it forgets
-// those that it has not taken in.
+// Ack implements broker.Session. The broker does not confirm acknowledgements;
+// it redelivers a message whose acknowledgement was lost. One acknowledgement
+// covers all deliveries before the first that is not done; deliveries behind it
+// wait. A quorum queue processes about thirty acknowledgements at a time and,
+// when the channel is closed, forgets those that it has not processed.
 func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	release := s.link.guard(ctx)
 	defer release()
@@ -103,23 +108,25 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	for _, in := range batch {
 		if tag, ok := in.Handle.(uint64); ok {
 			s.done[tag] = false
-			s.untold++
+			s.unacked++
 		}
 	}
-	err := s.tellPrefix()
-	if err == nil && s.untold > min(untoldMost, s.most/2) {
-		err = s.tellAll()
+	err := s.ackPrefix()
+	if err == nil && s.unacked > min(unackedMax, s.limit/2) {
+		err = s.ackAll()
 	}
 	return s.b.hide(orCause(ctx, err))
 }
 
-// tellPrefix acknowledges all up to the first that is not done.
-func (s *session) tellPrefix() error {
+// ackPrefix acknowledges all deliveries before the first that is not done.
+func (s *session) ackPrefix() error {
 	var last uint64
-	for told, done := s.done[s.low]; done; told, done = s.done[s.low] {
-		if !told {
-			last = s.low // the broker closes a channel on which a message is acknowledged twice
-			s.untold--
+	for acked, done := s.done[s.low]; done; acked, done = s.done[s.low] {
+		if !acked {
+			// RabbitMQ closes a channel on which a message is acknowledged
+			// twice.
+			last = s.low
+			s.unacked--
 		}
 		delete(s.done, s.low)
 		s.low++
@@ -130,22 +137,22 @@ func (s *session) tellPrefix() error {
 	return s.ch.Ack(last, true)
 }
 
-// tellAll acknowledges those that are done one by one.
-func (s *session) tellAll() error {
-	for tag, told := range s.done {
-		if told {
+// ackAll acknowledges the remaining deliveries that are done, one by one.
+func (s *session) ackAll() error {
+	for tag, acked := range s.done {
+		if acked {
 			continue
 		}
 		if err := s.ch.Ack(tag, false); err != nil {
 			return err
 		}
 		s.done[tag] = true
-		s.untold--
+		s.unacked--
 	}
 	return nil
 }
 
-// DeadLettered implements broker.Session.
+// DeadLetter implements broker.Session.
 func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	s.setting.Lock()
 	defer s.setting.Unlock()
@@ -157,20 +164,22 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	letter.Topic = s.cfg.DeadLetter
 	failed, err := s.dead.send(ctx, true, []outgoing{{message: letter}})
 	if err != nil {
-		// The channel is of no more use. Without one, nothing can be set aside: another session has to.
+		// The channel is unusable. This session cannot dead-letter any more; a
+		// new session must.
 		s.link.cut(err)
 	}
 	return s.b.hide(errors.Join(failed[0], orCause(ctx, err)))
 }
 
-// Close implements broker.Session. The broker delivers again what was not acknowledged.
+// Close implements broker.Session. The broker redelivers unacknowledged
+// messages.
 func (s *session) Close(ctx context.Context) error {
 	release := s.link.guard(ctx)
 	defer release()
 	var err error
 	if s.link.gone.Err() == nil {
 		s.acking.Lock()
-		err = s.tellAll()
+		err = s.ackAll()
 		s.acking.Unlock()
 	}
 	return s.b.hide(errors.Join(err, s.link.close(ctx)))

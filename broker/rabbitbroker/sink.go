@@ -14,16 +14,18 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// SinkConfig holds what may be tuned; its zero value is ready.
+// SinkConfig configures a [Sink]. The zero value is valid.
 type SinkConfig struct {
-	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
+	// EventSource is the CloudEvents attribute source. Defaults to "waybill".
 	EventSource string
-	// Topics says to which exchange an event goes. Defaults to its Topic.
+	// Topics returns the exchange of an event. Defaults to the event's Topic.
 	Topics broker.Topics
-	// ToQueues makes the topic the name of a queue instead: messages go there by the default exchange.
+	// ToQueues makes the topic the name of a queue: messages go there through
+	// the default exchange.
 	ToQueues bool
-	// Declare makes exchanges (durable, of type topic), or with ToQueues durable queues, when they are first used. An exchange without a queue
-	// still takes no event: nobody would get it.
+	// Create declares exchanges (durable, of type topic), or with ToQueues
+	// durable queues, when they are first used. An exchange without a bound
+	// queue still accepts no event, because no consumer would receive it.
 	Create bool
 }
 
@@ -34,13 +36,13 @@ type Sink struct {
 	codec *broker.Codec
 	table broker.Failures
 
-	keys  sync.Map     // destinations that were named
-	known atomic.Int64 // how many
+	keys  sync.Map     // named destinations
+	known atomic.Int64 // number of keys
 
 	mu       sync.Mutex
-	owner    *link           // of what follows
-	idle     []*publisher    // channels that wait for work
-	declared map[string]bool // what was declared over this connection
+	owner    *link           // connection of the fields below
+	idle     []*publisher    // idle channels
+	declared map[string]bool // exchanges and queues declared over this connection
 }
 
 // Sink returns a sink.
@@ -55,13 +57,15 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 // StopsAtFailure implements relay.OrderedSink.
 func (*Sink) StopsAtFailure() {}
 
-// maxKeys is how many routing keys a sink tells apart.
+// maxKeys is the maximum number of routing keys that a sink treats as
+// destinations.
 const maxKeys = 256
 
-// Destination implements relay.DestinationSink: queues are told apart, or exchanges and the first
-// 256 routing keys. A key that no queue is bound with keeps no other waiting. Further keys, of
-// events that are routed by an identifier, share the exchange: a relay remembers and probes each
-// destination.
+// Destination implements relay.DestinationSink: each queue is a destination, or
+// each exchange together with one of the first 256 routing keys. A key without
+// a bound queue does not delay the others. Further keys, such as identifiers,
+// share the destination of their exchange, because a relay remembers and probes
+// each destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.codec.Topic(ev)
 	if err != nil {
@@ -70,11 +74,11 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 	if s.cfg.ToQueues {
 		return topic
 	}
-	name := topic + " " + cmp.Or(ev.RoutingKey, ev.Type) // no exchange has a space in its name
+	name := topic + " " + cmp.Or(ev.RoutingKey, ev.Type) // exchange names contain no space
 	if _, known := s.keys.Load(name); known {
 		return name
 	}
-	if s.known.Add(1) > maxKeys { // what was told apart once stays so
+	if s.known.Add(1) > maxKeys { // known destinations are kept
 		s.known.Add(-1)
 		return topic
 	}
@@ -89,14 +93,15 @@ func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
 }
 
-// outgoing is an event on its way.
+// outgoing is an event that is being published.
 type outgoing struct {
 	index   int
 	message broker.Message
 }
 
-// wave publishes events of different aggregates. Each topic has a channel of its own: a wrong one makes the broker close the channel, with all that is
-// under way on it.
+// wave publishes events of different aggregates. Each topic has a separate
+// channel: for an invalid topic the broker closes the channel, with all
+// messages in flight on it.
 func (s *Sink) wave(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
 	topics := make(map[string][]outgoing, 1)
 	encoder := s.codec.Encoder(len(wave))
@@ -134,7 +139,8 @@ func (s *Sink) failure(err error, ev *waybill.Event) error {
 	return shown
 }
 
-// publish sends messages of one topic and waits for what becomes of each. An error is that of all of them that have none of their own.
+// publish sends messages of one topic and waits for their results. Its error
+// applies to all messages without a result of their own.
 func (s *Sink) publish(ctx context.Context, topic string, out []outgoing) (failed map[int]error, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.b.cfg.PublishTimeout, errSilent)
 	defer cancel()
@@ -152,7 +158,7 @@ func (s *Sink) publish(ctx context.Context, topic string, out []outgoing) (faile
 	}
 	failed, err = p.send(ctx, s.cfg.ToQueues, out)
 	if err != nil {
-		if ctx.Err() == nil { // closing it is a round trip
+		if ctx.Err() == nil { // closing the channel is a round trip
 			p.discard()
 		}
 		return failed, orCause(ctx, err)
@@ -161,7 +167,8 @@ func (s *Sink) publish(ctx context.Context, topic string, out []outgoing) (faile
 	return failed, nil
 }
 
-// orCause returns why the context ended, if that is why a call of the client failed.
+// orCause returns why the context ended, if that is the reason why a client
+// call failed.
 func orCause(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -169,7 +176,8 @@ func orCause(ctx context.Context, err error) error {
 	return err
 }
 
-// borrow returns a channel for publishing to a topic, which is declared if it has to be.
+// borrow returns a channel for publishing to a topic, and declares the topic if
+// needed.
 func (s *Sink) borrow(l *link, topic string) (*publisher, error) {
 	s.mu.Lock()
 	if s.owner != l {
@@ -210,15 +218,16 @@ func (s *Sink) giveBack(l *link, p *publisher) {
 	}
 }
 
-// publisher is a channel in confirm mode. One goroutine at a time uses it.
+// publisher is a channel in confirm mode. Only one goroutine at a time uses it.
 type publisher struct {
 	ch       *amqp.Channel
 	returned <-chan amqp.Return
 	closed   <-chan *amqp.Error
 }
 
-// returnsMost is how many returned messages wait to be read while a batch is being sent: a relay's batch has 500.
-const returnsMost = 4096
+// returnsMax is the capacity for returned messages while a batch is being sent;
+// a relay's batch has 500 messages.
+const returnsMax = 4096
 
 func newPublisher(l *link) (*publisher, error) {
 	ch, err := l.conn.Channel()
@@ -229,7 +238,7 @@ func newPublisher(l *link) (*publisher, error) {
 		return nil, errors.Join(err, ch.Close())
 	}
 	return &publisher{
-		ch: ch, returned: ch.NotifyReturn(make(chan amqp.Return, returnsMost)), closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
+		ch: ch, returned: ch.NotifyReturn(make(chan amqp.Return, returnsMax)), closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
 	}, nil
 }
 
@@ -243,8 +252,9 @@ func (p *publisher) declare(topic string, queue bool) error {
 
 func (p *publisher) discard() { _ = p.ch.Close() }
 
-// send publishes messages of one topic. It returns errors of single messages by their place, and one that concerns all the others. After an error the
-// channel is not to be used again.
+// send publishes messages of one topic. It returns errors of single messages by
+// index, and an error that applies to all others. After an error the channel
+// must not be used again.
 func (p *publisher) send(ctx context.Context, queue bool, out []outgoing) (map[int]error, error) {
 	confirms := make([]*amqp.DeferredConfirmation, len(out))
 	places := make(map[string]int, len(out))
@@ -268,14 +278,15 @@ func (p *publisher) send(ctx context.Context, queue bool, out []outgoing) (map[i
 		acked, err := confirm.WaitContext(ctx)
 		switch {
 		case err != nil:
-			return nil, err // of none of them is anything known: some may have arrived
+			return nil, err // the results are unknown: some may have arrived
 		case !acked && p.ch.IsClosed():
 			return nil, p.reason(amqp.ErrClosed)
 		case !acked:
 			failed[n] = errNack
 		}
 	}
-	// A message that no queue got is returned first and confirmed then, so all returns are here.
+	// A message that reached no queue is returned before it is confirmed, so
+	// all returns have arrived.
 	for {
 		select {
 		case r, open := <-p.returned:
@@ -291,7 +302,7 @@ func (p *publisher) send(ctx context.Context, queue bool, out []outgoing) (map[i
 	}
 }
 
-// reason returns why the channel was closed, if the broker said so.
+// reason returns the broker's reason for closing the channel, if there is one.
 func (p *publisher) reason(err error) error {
 	select {
 	case why, open := <-p.closed:
@@ -303,24 +314,25 @@ func (p *publisher) reason(err error) error {
 	return err
 }
 
-// shortMost is how many bytes a name or a property may have in AMQP 0-9-1. The client finds out
-// when half of the message is sent, and ends the connection with all that is under way.
-const shortMost = 255
+// shortMax is the maximum length of a name or property in AMQP 0-9-1. The
+// client notices longer ones when half of the message is sent, and then closes
+// the connection with all messages in flight.
+const shortMax = 255
 
-// fits refuses a message whose names or properties are longer than the protocol permits: header
-// names may have any length elsewhere.
+// fits rejects a message whose names or properties are longer than the protocol
+// permits. Header names may have any length elsewhere.
 func fits(m *broker.Message) error {
-	most := max(len(m.RoutingKey), len(m.Header(broker.AMQP.Attribute("type"))), len(m.ContentType), len(m.PublishID))
+	longest := max(len(m.RoutingKey), len(m.Header(broker.AMQP.Attribute("type"))), len(m.ContentType), len(m.PublishID))
 	for _, h := range m.Headers {
-		most = max(most, len(h.Name))
+		longest = max(longest, len(h.Name))
 	}
-	if most > shortMost {
-		return waybill.Permanent(fmt.Errorf("rabbitbroker: event %s: a name, type, routing key or content type of %d bytes, at most %d", m.ID, most, shortMost))
+	if longest > shortMax {
+		return waybill.Permanent(fmt.Errorf("rabbitbroker: event %s: name, type, routing key or content type of %d bytes, at most %d", m.ID, longest, shortMax))
 	}
 	return nil
 }
 
-// publishing returns a message as the client sends it.
+// publishing converts a message for the client.
 func publishing(m *broker.Message) amqp.Publishing {
 	headers := make(amqp.Table, len(m.Headers))
 	for _, h := range m.Headers {
@@ -330,7 +342,7 @@ func publishing(m *broker.Message) amqp.Publishing {
 		Headers: headers, ContentType: m.ContentType, DeliveryMode: amqp.Persistent, MessageId: m.PublishID,
 		Type: m.Header(broker.AMQP.Attribute("type")), AppId: "waybill", Body: m.Payload,
 	}
-	if !m.ID.IsZero() { // a dead letter may be anything
+	if !m.ID.IsZero() { // a dead letter may have no id
 		p.Timestamp = m.ID.Time()
 	}
 	return p

@@ -11,29 +11,35 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Binding says what a queue gets of an exchange.
+// Binding binds a queue to an exchange.
 type Binding struct {
-	// Exchange is declared (durable, of type topic) if it is not there.
+	// Exchange is declared (durable, of type topic) if it does not exist.
 	Exchange string
-	// Key is the pattern of routing keys: "#" for all.
+	// Key is the routing key pattern: "#" for all.
 	Key string
 }
 
-// SourceConfig holds what a source is, and what may be tuned. A field that is zero has its default.
+// SourceConfig configures a [Source]. Zero fields have their defaults.
 type SourceConfig struct {
-	// Queue is read. Required.
+	// Queue is the queue to read. Required.
 	Queue string
-	// Bind says what the queue gets. With it the queue is declared, too: durable and replicated (a quorum queue, which counts deliveries), and with one
-	// active consumer at a time, so that order is kept. Without it the queue must be there.
+	// Bind lists the bindings of the queue. With Bind, the queue is declared as
+	// well: durable and replicated (a quorum queue, which counts deliveries),
+	// with one active consumer at a time, which keeps the order. Without Bind,
+	// the queue must exist.
 	Bind []Binding
-	// Classic declares a classic queue instead. It does not count deliveries: a message that comes again is the second.
+	// Classic declares a classic queue instead. It does not count deliveries: a
+	// redelivered message has the count 2.
 	Classic bool
-	// Shared lets all consumers of the queue work at a time. Order per aggregate is lost.
+	// Shared lets all consumers of the queue work concurrently. Order per
+	// aggregate is lost.
 	Shared bool
-	// DeadLetter is the queue for what can never be handled. It is declared. Defaults to the queue's name and ".dead".
+	// DeadLetter is the queue for messages that can never be handled. It is
+	// declared. Defaults to the queue's name and ".dead".
 	DeadLetter string
-	// Receive tunes the source as any other's. Messages that are put off stay here, unacknowledged; RabbitMQ's consumer_timeout, 30 minutes by
-	// default, must be longer than the longest delay.
+	// Receive configures how messages are passed to the consumer. Deferred
+	// messages stay in memory, unacknowledged; RabbitMQ's consumer_timeout, 30
+	// minutes by default, must be longer than the longest delay.
 	Receive broker.ReceiverConfig
 }
 
@@ -49,7 +55,7 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	var errs []error
 	name := func(field, value string) {
 		if err := names.Check(value); err != nil {
-			errs = append(errs, fmt.Errorf("field %s: %w", field, err))
+			errs = append(errs, fmt.Errorf("SourceConfig.%s: %w", field, err))
 		}
 	}
 	name("Queue", cfg.Queue)
@@ -61,7 +67,7 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	}
 	name("DeadLetter", cfg.DeadLetter)
 	if cfg.DeadLetter == cfg.Queue {
-		errs = append(errs, errors.New("field DeadLetter: it is the queue that is read"))
+		errs = append(errs, errors.New("SourceConfig.DeadLetter: equal to Queue"))
 	}
 	codec, err := broker.NewCodec(broker.AMQP, broker.CodecConfig{})
 	errs = append(errs, err, cfg.Receive.Validate())
@@ -79,7 +85,8 @@ func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
 	return broker.Receive(ctx, s.cfg.Queue, s.codec, c, s.cfg.Receive, s.open)
 }
 
-// open makes a connection of the source's own: a broker that is short of memory blocks connections that publish, and acknowledging must go on.
+// open opens a separate connection for the source: a broker that is short of
+// memory blocks publishing connections, and acknowledgements must go on.
 func (s *Source) open(ctx context.Context) (broker.Session, error) {
 	opening, cancel := context.WithTimeoutCause(ctx, s.b.cfg.PublishTimeout, errSilent)
 	defer cancel()
@@ -93,14 +100,16 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 	if err != nil {
 		err = errors.Join(orCause(opening, err), l.close(opening))
 		if exception(err, amqp.NotFound, amqp.PreconditionFailed, amqp.AccessRefused) {
-			err = waybill.Permanent(err) // somebody has to do something; saying it once is better than trying for ever
+			// The configuration is wrong: one error is better than retrying
+			// forever.
+			err = waybill.Permanent(err)
 		}
 		return nil, s.hideClass(fmt.Errorf("rabbitbroker: queue %s: %w", s.cfg.Queue, err))
 	}
 	return sess, nil
 }
 
-// hideClass keeps secrets out of an error whose class matters.
+// hideClass redacts secrets in an error and keeps its class.
 func (s *Source) hideClass(err error) error {
 	if class, _ := waybill.Classify(err); class == waybill.ClassPermanent {
 		return waybill.Permanent(s.b.hide(err))
@@ -116,11 +125,11 @@ func (s *Source) prepare(l *link) (*session, error) {
 	if err := s.declare(ch); err != nil {
 		return nil, err
 	}
-	most := s.cfg.Receive.MaxInFlight
-	if most == 0 {
-		most = 1024
+	limit := s.cfg.Receive.MaxInFlight
+	if limit == 0 {
+		limit = 1024
 	}
-	if err := ch.Qos(most, 0, false); err != nil {
+	if err := ch.Qos(limit, 0, false); err != nil {
 		return nil, err
 	}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -132,7 +141,7 @@ func (s *Source) prepare(l *link) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{Source: s, link: l, ch: ch, most: most, deliveries: deliveries, closed: closed, dead: dead, low: 1, done: make(map[uint64]bool)}, nil
+	return &session{Source: s, link: l, ch: ch, limit: limit, deliveries: deliveries, closed: closed, dead: dead, low: 1, done: make(map[uint64]bool)}, nil
 }
 
 func (s *Source) declare(ch *amqp.Channel) error {

@@ -14,25 +14,26 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Config holds what may be tuned of the connection; its zero value is ready.
+// Config configures the connection. The zero value is valid.
 type Config struct {
-	// PoolSize is how many connections there may be. Defaults to the client's: ten per core.
+	// PoolSize is the maximum number of connections. Defaults to the client's
+	// default: ten per core.
 	PoolSize int
-	// Logger gets what an operator should know: that the connection is not safe.
-	// Defaults to [slog.Default].
+	// Logger receives a warning if the connection is not secure. Defaults to
+	// [slog.Default].
 	Logger *slog.Logger
 }
 
 // Broker is a connection to Redis. It is safe for concurrent use.
 type Broker struct {
 	client redis.UniversalClient
-	url    string // for hiding its secrets in errors
+	url    string // to redact its secrets in errors
 	owned  bool
 }
 
-// Options returns what a URL says, as options of the client. Beside what go-redis knows, rediss://
-// URLs may have the parameters ca, cert and key, which name files in PEM, and insecure=true, which
-// takes any certificate. Errors may show the URL.
+// Options returns the client options for a URL. In addition to go-redis's
+// parameters, rediss:// URLs may have ca, cert and key, which name PEM files,
+// and insecure=true, which accepts any certificate. Errors may show the URL.
 func Options(text string) (*redis.Options, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -49,7 +50,7 @@ func Options(text string) (*redis.Options, error) {
 	case err != nil:
 		return nil, err
 	case secure != nil && opts.TLSConfig == nil:
-		return nil, errors.New("parameters ca, cert, key and insecure are for TLS: want rediss://")
+		return nil, errors.New("parameters ca, cert, key and insecure require rediss://")
 	case secure != nil:
 		secure.ServerName = opts.TLSConfig.ServerName
 		opts.TLSConfig = secure
@@ -57,22 +58,23 @@ func Options(text string) (*redis.Options, error) {
 	return opts, nil
 }
 
-// Open connects to the server that a URL names: redis://user:password@host:port/database, or
-// rediss:// for TLS; see [Options]. It reports a server that cannot be reached; one that goes away
-// later is connected to again.
+// Open connects to a server: redis://user:password@host:port/database, or
+// rediss:// for TLS; see [Options]. Open returns an error if the server is
+// unreachable. Connections that are lost later are restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.PoolSize < 0 {
-		return nil, errors.New("redisbroker: field PoolSize: not negative")
+		return nil, errors.New("redisbroker: Config.PoolSize: negative")
 	}
 	opts, err := Options(url)
 	if err != nil {
-		return nil, broker.RedactError(fmt.Errorf("redisbroker: the URL: %w", err), url)
+		return nil, broker.RedactError(fmt.Errorf("redisbroker: URL: %w", err), url)
 	}
 	broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), opts.TLSConfig, url)
 	if cfg.PoolSize > 0 {
 		opts.PoolSize = cfg.PoolSize
 	}
-	// A command that was sent and not answered may have been carried out: who repeats it is decided by the relay, which knows the order.
+	// A command without an answer may have been executed. Only the relay may
+	// retry it, because only the relay knows the order.
 	opts.MaxRetries = -1
 	opts.DialerRetries = 1
 	opts.ContextTimeoutEnabled = true
@@ -84,11 +86,12 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// New returns a broker over a client that the caller has made, for Sentinel or Cluster, and closes. The client should not repeat commands by itself
-// (MaxRetries: -1), or entries may change their order.
+// New returns a broker that uses the caller's client, for Sentinel or Cluster.
+// The caller closes the client. The client should not retry commands
+// (MaxRetries: -1), because retries may reorder entries.
 func New(client redis.UniversalClient) *Broker { return &Broker{client: client} }
 
-// Close closes the connection, if Open made it.
+// Close closes the connection, if Open created it.
 func (b *Broker) Close() error {
 	if !b.owned {
 		return nil
@@ -96,22 +99,25 @@ func (b *Broker) Close() error {
 	return b.hide(b.client.Close())
 }
 
-// hide keeps the URL's secrets out of an error; its class stays.
+// hide redacts the URL's secrets in an error and keeps its class.
 func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
 
-// names is what a stream may be called: any bytes in principle, but what people can type.
+// names holds the rules for stream names. Redis permits any bytes; the rules
+// permit printable ASCII.
 var names = broker.TopicRules{Separator: ':', Max: 512}
 
-// Names says what a stream may be called, for making topics by a template: "orders:{type}".
+// Names returns the rules for stream names, for templates such as
+// "orders:{type}".
 func Names() broker.TopicRules { return names }
 
-// SinkConfig holds what may be tuned; its zero value is ready.
+// SinkConfig configures a [Sink]. The zero value is valid.
 type SinkConfig struct {
-	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
+	// EventSource is the CloudEvents attribute source. Defaults to "waybill".
 	EventSource string
-	// Topics says to which stream an event goes. Defaults to its Topic.
+	// Topics returns the stream of an event. Defaults to the event's Topic.
 	Topics broker.Topics
-	// ExistingOnly refuses to make streams: an event for one that is not there is put off.
+	// ExistingOnly does not create streams: events for a missing stream are
+	// deferred.
 	ExistingOnly bool
 }
 
@@ -135,7 +141,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 // StopsAtFailure implements relay.OrderedSink.
 func (*Sink) StopsAtFailure() {}
 
-// Destination implements relay.DestinationSink: streams are told apart.
+// Destination implements relay.DestinationSink: each stream is a destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.codec.Topic(ev)
 	if err != nil {
@@ -149,13 +155,14 @@ func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.publish(ctx, batch, wave, results) })
 }
 
-// errNoStream is what a stream that must exist and does not is reported as.
-var errNoStream = errors.New("redisbroker: there is no such stream")
+// errNoStream reports a stream that must exist and does not.
+var errNoStream = errors.New("redisbroker: stream does not exist")
 
-// errNoAnswer is what an entry is reported as that has no id and no error.
+// errNoAnswer reports an entry with neither an id nor an error.
 var errNoAnswer = waybill.Unavailable(errors.New("redisbroker: no answer"))
 
-// publish sends one pipeline. Every entry has its own answer; of those whose answer did not come, nobody knows.
+// publish sends one pipeline. Every entry has its own answer; the state of
+// entries without an answer is unknown.
 func (s *Sink) publish(ctx context.Context, batch []waybill.Delivery, wave []int, results []error) {
 	pipe := s.b.client.Pipeline()
 	sent := make([]*redis.StringCmd, len(wave))
@@ -178,7 +185,8 @@ func (s *Sink) publish(ctx context.Context, batch []waybill.Delivery, wave []int
 		}
 		err := sent[n].Err()
 		if err == nil && sent[n].Val() == "" {
-			// Without a connection the client reports the pipeline as failed, and its commands as nothing. Only an entry's id is a confirmation.
+			// Without a connection the client reports an error for the pipeline
+			// and none for its commands. Only an entry's id is a confirmation.
 			err = cmp.Or(failed, errNoAnswer)
 		}
 		if errors.Is(err, redis.Nil) {
@@ -203,7 +211,8 @@ func (s *Sink) failure(err error, ev *waybill.Event) error {
 	return shown
 }
 
-// fieldData and fieldPublishID are the fields of an entry beside attributes and headers.
+// fieldData and fieldPublishID are the fields of an entry other than attributes
+// and headers.
 const (
 	fieldData      = "data"
 	fieldPublishID = "publish_id"

@@ -1,40 +1,50 @@
-// Package redisbroker publishes events to Redis Streams and consumes them from there.
+// Package redisbroker publishes events to Redis Streams and consumes them from
+// there.
 //
-//	b, err := redisbroker.Open(ctx, "redis://localhost:6379/0", redisbroker.Config{})
+//	url := "redis://localhost:6379/0"
+//	b, err := redisbroker.Open(ctx, url, redisbroker.Config{})
 //	…
 //	sink, err := b.Sink(redisbroker.SinkConfig{})
 //	r, err := relay.New(db, sink, relay.Config{})
 //
-//	source, err := b.Source(redisbroker.SourceConfig{Group: "billing", Streams: []string{"orders"}})
+//	source, err := b.Source(redisbroker.SourceConfig{
+//		Group: "billing", Streams: []string{"orders"},
+//	})
 //	err = source.Run(ctx, group)
 //
-// # What travels
+// # Messages
 //
-// An event is one entry of the stream that its topic names. The entry's fields are the CloudEvents attributes ("ce_id", "ce_type", …), the event's
-// own headers ("waybill_name"), "content-type", "publish_id", and the payload in "data". The entries of a batch travel in one pipeline, and each is confirmed
-// by Redis's answer, its id.
+// An event is one entry of the stream that its topic names. The entry's fields
+// are the CloudEvents attributes ("ce_id", "ce_type", …), the event's own
+// headers ("waybill_name"), "content-type", "publish_id", and the payload in
+// "data". The entries of a batch are sent in one pipeline, and Redis confirms
+// each with its entry id.
 //
-// # What Redis promises
+// # Durability
 //
-// An entry that was confirmed is in memory. Whether it survives a crash is a matter of Redis's own configuration: appendonly yes, with appendfsync
-// always for what must not be lost, and maxmemory-policy noeviction. This package never trims a stream; see [SourceConfig.DeleteAcked]
-// for streams that have one group. Redis drops no duplicates: that is the inbox's part.
+// A confirmed entry is in memory. Whether it survives a crash depends on the
+// configuration of Redis: appendonly yes, with appendfsync always for events
+// that must not be lost, and maxmemory-policy noeviction. This package never
+// trims a stream; see [SourceConfig.DeleteAcked] for streams with one group.
+// Redis drops no duplicates; the inbox does.
 //
 // # Order
 //
-// Entries of one aggregate are in the stream in the order in which they were written to the outbox, and one consumer handles them one after another. Several
-// consumers of one group share a stream entry by entry, so two of them may be at the same aggregate: where order matters, run one consumer
-// per stream, and several streams.
+// Entries of one aggregate are in the stream in the order in which they were
+// written to the outbox, and one consumer handles them one after another.
+// Several consumers of one group share a stream entry by entry, so two of them
+// may handle the same aggregate concurrently. If order matters, run one
+// consumer per stream, and several streams.
 //
-// # What errors mean
+// # Errors
 //
-// | what the broker reports | class | why |
+// | broker error | class | reason |
 // |---|---|---|
-// | OOM, MISCONF, LOADING, MASTERDOWN, READONLY, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, BUSY, UNKILLABLE, max number of clients | down (broker) | the server takes nothing now |
-// | NOAUTH, WRONGPASS | down (broker) | the account is wrong, not the event |
-// | NOPERM, WRONGTYPE | down (topic) | the stream is not to be written to by this account, or is no stream |
+// | OOM, MISCONF, LOADING, MASTERDOWN, READONLY, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, BUSY, UNKILLABLE, max number of clients | down (broker) | the server accepts no writes now |
+// | NOAUTH, WRONGPASS | down (broker) | the account is at fault, not the event |
+// | NOPERM, WRONGTYPE | down (topic) | the account has no write access, or the key is not a stream |
 // | bulk length | dead | larger than proto-max-bulk-len |
-// | connection lost, refused or silent | down (broker) | nobody has refused the event |
+// | connection lost, refused or silent | down (broker) | the event was not rejected |
 //
-// Anything else is a failed attempt.
+// Any other error is a failed attempt.
 package redisbroker

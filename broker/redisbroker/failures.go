@@ -10,24 +10,25 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Failures is what Redis's errors mean, as the package comment and docs/brokers.md show it.
+// Failures returns the failure table of Redis, as the package comment and
+// docs/brokers.md show it.
 func Failures() broker.Failures {
 	return broker.Failures{
 		{
 			Name:  "OOM, MISCONF, LOADING, MASTERDOWN, READONLY, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, BUSY, UNKILLABLE, max number of clients",
-			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the server takes nothing now",
+			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the server accepts no writes now",
 			Match: func(err error) bool {
 				return replies(err, "OOM", "MISCONF", "LOADING", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "BUSY", "UNKILLABLE") ||
 					says(err, "max number of clients")
 			},
 		},
 		{
-			Name: "NOAUTH, WRONGPASS", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the account is wrong, not the event",
+			Name: "NOAUTH, WRONGPASS", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the account is at fault, not the event",
 			Match: func(err error) bool { return replies(err, "NOAUTH", "WRONGPASS") },
 		},
 		{
 			Name: "NOPERM, WRONGTYPE", Class: waybill.ClassUnavailable, Scope: "topic",
-			Why:   "the stream is not to be written to by this account, or is no stream",
+			Why:   "the account has no write access, or the key is not a stream",
 			Match: func(err error) bool { return replies(err, "NOPERM", "WRONGTYPE") },
 		},
 		{
@@ -38,17 +39,17 @@ func Failures() broker.Failures {
 	}
 }
 
-// unreachable is the usual row, and what the client says when it gets no connection.
+// unreachable extends the default row by the client's own connection errors.
 func unreachable() broker.Failure {
 	row := broker.Unreachable()
-	usual := row.Match
+	match := row.Match
 	row.Match = func(err error) bool {
-		return usual(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
+		return match(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 	}
 	return row
 }
 
-// reply returns what the server said, if it said anything.
+// reply returns the server's answer, if there is one.
 func reply(err error) (string, bool) {
 	var answer redis.Error
 	if err == nil || errors.Is(err, redis.Nil) || !errors.As(err, &answer) {
@@ -72,7 +73,8 @@ func replies(err error, codes ...string) bool {
 	return false
 }
 
-// says reports whether the server's answer contains a text; some have no code of their own.
+// says reports whether the server's answer contains a text; some answers have
+// no code of their own.
 func says(err error, text string) bool {
 	answer, ok := reply(err)
 	return ok && strings.Contains(answer, text)

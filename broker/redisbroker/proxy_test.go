@@ -7,7 +7,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testproxy"
 )
 
-// proxy stands between the broker under test and its server, and can be cut.
+// proxy is a connection between the broker under test and its server that can
+// be cut.
 type proxy struct {
 	proxy *testproxy.Proxy
 	url   string

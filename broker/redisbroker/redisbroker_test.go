@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The relay and the inbox know them by their methods.
+// The relay and the inbox detect these interfaces.
 var (
 	_ relay.OrderedSink     = (*redisbroker.Sink)(nil)
 	_ relay.DestinationSink = (*redisbroker.Sink)(nil)
@@ -44,7 +44,7 @@ func open(t *testing.T, url string) *redisbroker.Broker {
 	return b
 }
 
-// plain is a client that knows nothing of Waybill.
+// plain returns a client that does not depend on Waybill.
 func plain(t *testing.T, url string) *redis.Client {
 	t.Helper()
 	opts, err := redis.ParseURL(url)
@@ -74,7 +74,7 @@ func TestConformance(t *testing.T) {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") {
 				return instance(t, address)
 			}
-			server := private.Start(t, testserver.RedisName) // one that may be killed
+			server := private.Start(t, testserver.RedisName) // may be killed
 			in := instance(t, server.DSN)
 			in.Restart = func() {
 				if err := errors.Join(server.Kill(t.Context()), server.Restart(t.Context())); err != nil {
@@ -88,7 +88,8 @@ func TestConformance(t *testing.T) {
 
 func instance(t *testing.T, address string) brokertest.Instance {
 	t.Helper()
-	// What is cut off goes through a proxy; what looks at it does not.
+	// The broker under test connects through a proxy that can be cut; the
+	// inspecting client does not.
 	cut := newProxy(t, address)
 	b, client := open(t, cut.url), plain(t, address)
 	topic := "test:" + waybill.NewID().String()
@@ -150,7 +151,7 @@ func instance(t *testing.T, address string) brokertest.Instance {
 			if err != nil {
 				return err
 			}
-			u.User = url.UserPassword("somebody", password)
+			u.User = url.UserPassword("user", password)
 			b, err := redisbroker.Open(ctx, u.String(), redisbroker.Config{})
 			if err == nil {
 				_ = b.Close()
@@ -160,7 +161,8 @@ func instance(t *testing.T, address string) brokertest.Instance {
 	}
 }
 
-// Every answer that the documentation names has the class that it says, as Redis itself words it.
+// Every answer in the documentation has the documented class, in Redis's own
+// words.
 func TestFailures(t *testing.T) {
 	client := plain(t, testserver.Redis(t))
 	for answer, want := range map[string]waybill.Class{
@@ -180,9 +182,10 @@ func TestFailures(t *testing.T) {
 		"NOPERM this user has no permissions to run the 'xadd' command":     waybill.ClassUnavailable,
 		"WRONGTYPE Operation against a key holding the wrong kind of value": waybill.ClassUnavailable,
 		"ERR Protocol error: invalid bulk length":                           waybill.ClassPermanent,
-		"ERR something that nobody has heard of":                            waybill.ClassRetry,
+		"ERR an unknown error":                                              waybill.ClassRetry,
 	} {
-		// The server itself returns the error, so that the client makes of it what it does.
+		// The server itself returns the error, so that the test covers the
+		// client's handling of the answer.
 		err := client.Eval(t.Context(), "return redis.error_reply(ARGV[1])", nil, answer).Err()
 		if class, _ := waybill.Classify(redisbroker.Failures().Classify(err)); class != want {
 			t.Errorf("%s: class %v, want %v", answer, class, want)
@@ -202,7 +205,7 @@ func TestTheTableIsInTheDocumentation(t *testing.T) {
 	}
 }
 
-// A server without memory refuses everything; nothing is wrong with the events.
+// A server without memory rejects everything; no event is dead.
 func TestFullMemoryIsDown(t *testing.T) {
 	server := private.Start(t, testserver.RedisName)
 	client := plain(t, server.DSN)
@@ -228,7 +231,7 @@ func event(topic string) waybill.Delivery {
 	return waybill.Delivery{Event: ev.Complete(), Attempt: 1}
 }
 
-// One stream that cannot be written to does not speak for another.
+// A stream that cannot be written to does not affect another stream.
 func TestAWrongKeyIsDownByItself(t *testing.T) {
 	address := testserver.Redis(t)
 	client := plain(t, address)
@@ -295,7 +298,8 @@ func TestRedisCLIReadsIt(t *testing.T) {
 	}
 }
 
-// What a consumer with a name of its own had in hand when it was cut off comes first when it is back.
+// The unanswered entries of a consumer with a fixed name come first after its
+// restart.
 func TestAConsumerGoesOnInOrder(t *testing.T) {
 	address := testserver.Redis(t)
 	b := open(t, address)
@@ -314,7 +318,8 @@ func TestAConsumerGoesOnInOrder(t *testing.T) {
 		}
 	}
 	publish(3)
-	// Another client reads under the consumer's name, as if the process had died with the entries in hand.
+	// Another client reads under the consumer's name, as if the process had
+	// crashed with the entries in flight.
 	client := plain(t, address)
 	if err := client.XGroupCreate(t.Context(), name, "billing", "0").Err(); err != nil {
 		t.Fatal(err)
@@ -372,7 +377,8 @@ func (c *collector) Deliver(_ context.Context, batch []waybill.Delivery) []error
 	return make([]error, len(batch))
 }
 
-// Entries of one aggregate in two streams are two messages, although their ids are equal.
+// Entries of one aggregate in two streams are two messages, although their ids
+// are equal.
 func TestTwoStreamsWithEqualIDs(t *testing.T) {
 	address := testserver.Redis(t)
 	b, client := open(t, address), plain(t, address)
@@ -396,7 +402,7 @@ func TestTwoStreamsWithEqualIDs(t *testing.T) {
 	go func() { ran <- source.Run(ctx, c) }()
 	select {
 	case <-c.done:
-	case <-time.After(20 * time.Second): // less than ClaimIdle, after which it would come again
+	case <-time.After(20 * time.Second): // less than ClaimIdle, after which it would be redelivered
 		t.Error("one of them was taken for the other")
 	}
 	stop()
@@ -405,8 +411,8 @@ func TestTwoStreamsWithEqualIDs(t *testing.T) {
 	}
 }
 
-// When the server's clock is set back, entries go on under the last millisecond and count up, for
-// as long as that takes. They are as many messages, in their order.
+// When the server's clock is set back, new entries get the last millisecond and
+// an increasing count. They are distinct messages, in order.
 func TestEntriesOfOneMillisecond(t *testing.T) {
 	address := testserver.Redis(t)
 	b, client := open(t, address), plain(t, address)
@@ -439,7 +445,7 @@ func TestEntriesOfOneMillisecond(t *testing.T) {
 			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 			defer stop()
 			err = source.Run(ctx, consumerFunc(func(ctx context.Context, batch []waybill.Delivery) []error {
-				for ctx.Err() == nil { // until all are handed out, so that they wait behind one another
+				for ctx.Err() == nil { // until all are handed out, so that they wait in line
 					if all, err := client.XPending(ctx, stream, "billing").Result(); err == nil && all.Count+int64(len(got)) >= int64(len(ids)) {
 						break
 					}

@@ -16,23 +16,30 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// SourceConfig holds what a source is, and what may be tuned. A field that is zero has its default.
+// SourceConfig configures a [Source]. Zero fields have their defaults.
 type SourceConfig struct {
-	// Group is the consumer group. It is made if it is not there, from the beginning of the streams. Required.
+	// Group is the consumer group. It is created at the beginning of the
+	// streams if it does not exist. Required.
 	Group string
-	// Streams are read; those that are not there are made. At least one, at most 64.
+	// Streams are the streams to read; missing ones are created. At least one,
+	// at most 64.
 	Streams []string
-	// Consumer is the name of this consumer in the group. A name of its own for every process, the same after a restart, lets it go on where it was
-	// cut off, in order. Defaults to a random one; what such a consumer had in hand when it was killed is taken over after ClaimIdle.
+	// Consumer is the name of this consumer in the group. With a name that is
+	// unique per process and the same after a restart, the consumer resumes its
+	// unanswered messages, in order. Defaults to a random name; after a crash,
+	// the messages in flight of such a consumer are taken over after ClaimIdle.
 	Consumer string
-	// ClaimIdle is after how long a message that was handed out and not answered is taken over from its consumer. A live consumer
-	// keeps its messages. Defaults to 30 s.
+	// ClaimIdle is how long a message may stay unanswered before another
+	// consumer takes it over. A live consumer keeps its messages. Defaults to
+	// 30 s.
 	ClaimIdle time.Duration
-	// DeadLetter is the stream for what can never be handled. Defaults to the stream's name and ":dead".
+	// DeadLetter is the stream for messages that can never be handled. Defaults
+	// to the stream's name and ":dead".
 	DeadLetter string
-	// DeleteAcked deletes entries once they are acknowledged. Only for streams with this one group: others would miss them.
+	// DeleteAcked deletes entries once they are acknowledged. Use it only for
+	// streams with a single group: other groups would miss the entries.
 	DeleteAcked bool
-	// Receive tunes the source as any other's.
+	// Receive configures how messages are passed to the consumer.
 	Receive broker.ReceiverConfig
 }
 
@@ -47,24 +54,24 @@ type Source struct {
 func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	var errs []error
 	if cfg.Group == "" {
-		errs = append(errs, errors.New("field Group: empty"))
+		errs = append(errs, errors.New("SourceConfig.Group: empty"))
 	}
 	if len(cfg.Streams) == 0 {
-		errs = append(errs, errors.New("field Streams: none"))
+		errs = append(errs, errors.New("SourceConfig.Streams: empty"))
 	}
-	if len(cfg.Streams) > streamsMost {
-		errs = append(errs, fmt.Errorf("field Streams: %d, at most %d", len(cfg.Streams), streamsMost))
+	if len(cfg.Streams) > streamsMax {
+		errs = append(errs, fmt.Errorf("SourceConfig.Streams: %d, at most %d", len(cfg.Streams), streamsMax))
 	}
 	for _, name := range cfg.Streams {
 		if err := names.Check(name); err != nil {
-			errs = append(errs, fmt.Errorf("field Streams: %w", err))
+			errs = append(errs, fmt.Errorf("SourceConfig.Streams: %w", err))
 		}
 	}
 	if cfg.ClaimIdle < 0 {
-		errs = append(errs, errors.New("field ClaimIdle: not negative"))
+		errs = append(errs, errors.New("SourceConfig.ClaimIdle: negative"))
 	}
 	if slices.Contains(cfg.Streams, cfg.DeadLetter) {
-		errs = append(errs, errors.New("field DeadLetter: it is one of the streams that are read"))
+		errs = append(errs, errors.New("SourceConfig.DeadLetter: one of Streams"))
 	}
 	codec, err := broker.NewCodec(broker.Redis, broker.CodecConfig{})
 	errs = append(errs, err, cfg.Receive.Validate())
@@ -95,7 +102,7 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 		switch {
 		case err == nil, replies(err, "BUSYGROUP"):
 		case replies(err, "WRONGTYPE"):
-			return nil, waybill.Permanent(s.b.hide(fmt.Errorf("redisbroker: %s is no stream: %w", stream, err)))
+			return nil, waybill.Permanent(s.b.hide(fmt.Errorf("redisbroker: %s is not a stream: %w", stream, err)))
 		default:
 			return nil, s.b.hide(fmt.Errorf("redisbroker: group %s of stream %s: %w", s.cfg.Group, stream, err))
 		}
@@ -106,17 +113,19 @@ func (s *Source) open(ctx context.Context) (broker.Session, error) {
 // session is one connection of the source.
 type session struct{ *Source }
 
-// handle is what answers for an entry.
+// handle identifies an entry for its answer.
 type handle struct{ stream, id string }
 
 const (
-	// blockFor is how long a read waits for entries; it also bounds how long a source takes to stop.
+	// blockFor is how long a read waits for entries. It also bounds the time
+	// that a source takes to stop.
 	blockFor = 500 * time.Millisecond
-	// readMost is how many entries one read brings at most.
-	readMost = 256
+	// readMax is the maximum number of entries per read.
+	readMax = 256
 )
 
-// Take implements broker.Session. What this consumer had in hand before comes first, so that it is not overtaken by what came later.
+// Take implements broker.Session. Unanswered entries of this consumer come
+// first, so that later ones do not overtake them.
 func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 	for _, stream := range s.cfg.Streams {
 		if err := s.takeOver(ctx, r, stream, s.cfg.Consumer, 0); err != nil {
@@ -147,7 +156,7 @@ func (s *session) ended(ctx context.Context, err error) error {
 	return s.b.hide(err)
 }
 
-// read takes new entries.
+// read reads new entries.
 func (s *session) read(ctx context.Context, r *broker.Receiver) error {
 	free := r.WaitFree(ctx, len(s.cfg.Streams))
 	if free == 0 {
@@ -159,7 +168,7 @@ func (s *session) read(ctx context.Context, r *broker.Receiver) error {
 	}
 	found, err := s.b.client.XReadGroup(ctx, &redis.XReadGroupArgs{
 		Group: s.cfg.Group, Consumer: s.cfg.Consumer, Streams: streams,
-		Count: int64(max(min(free, readMost)/len(s.cfg.Streams), 1)), Block: blockFor,
+		Count: int64(max(min(free, readMax)/len(s.cfg.Streams), 1)), Block: blockFor,
 	}).Result()
 	if errors.Is(err, redis.Nil) {
 		return nil
@@ -177,10 +186,11 @@ func (s *session) read(ctx context.Context, r *broker.Receiver) error {
 	return nil
 }
 
-// takeOver takes entries that a consumer, or any, was handed and has not answered for as long as idle.
+// takeOver takes entries that one consumer, or any, has left unanswered for at
+// least idle.
 func (s *session) takeOver(ctx context.Context, r *broker.Receiver, stream, consumer string, idle time.Duration) error {
 	for start := "-"; ; {
-		n := min(r.WaitFree(ctx, 1), readMost)
+		n := min(r.WaitFree(ctx, 1), readMax)
 		if n == 0 {
 			return ctx.Err()
 		}
@@ -197,7 +207,8 @@ func (s *session) takeOver(ctx context.Context, r *broker.Receiver, stream, cons
 		for _, p := range waiting {
 			ids, counts[p.ID] = append(ids, p.ID), int(p.RetryCount)
 		}
-		// Somebody else may have taken some of them meanwhile: those are not idle any more, and do not come.
+		// Another consumer may have taken some of them in the meantime. Those
+		// are no longer idle and are not returned.
 		taken, err := s.b.client.XClaim(ctx, &redis.XClaimArgs{
 			Stream: stream, Group: s.cfg.Group, Consumer: s.cfg.Consumer, MinIdle: idle, Messages: ids,
 		}).Result()
@@ -213,7 +224,7 @@ func (s *session) takeOver(ctx context.Context, r *broker.Receiver, stream, cons
 	}
 }
 
-// incoming returns an entry as the receiver takes it.
+// incoming converts an entry for the receiver.
 func (s *session) incoming(stream string, entry redis.XMessage, attempt int) *broker.Incoming {
 	m := broker.Message{Topic: stream}
 	for name, value := range entry.Values {
@@ -238,21 +249,23 @@ func (s *session) incoming(stream string, entry redis.XMessage, attempt int) *br
 	return in
 }
 
-// order returns the place of an entry, whose id is milliseconds and a count within them. When the
-// server's clock is set back, it goes on counting within the last millisecond, for as long as that
-// takes: the count may be any number of 64 bits. The streams, whose ids may be equal, are told
-// apart.
+// order returns the position of an entry. Its id is milliseconds and a count
+// within them. If the server's clock is set back, the server keeps counting
+// within the last millisecond, so the count may be any 64-bit number. The index
+// of the stream distinguishes equal ids of different streams.
 func order(id string, stream int) (uint64, [2]uint64) {
 	ms, n, _ := strings.Cut(id, "-")
 	high, _ := strconv.ParseUint(ms, 10, 64)
 	low, _ := strconv.ParseUint(n, 10, 64)
-	return min(high, math.MaxUint64-1) + 1, [2]uint64{low, uint64(max(stream, 0))} // zero would be no place at all
+	// An Order of zero would mean no position.
+	return min(high, math.MaxUint64-1) + 1, [2]uint64{low, uint64(max(stream, 0))}
 }
 
-// streamsMost is how many streams one source reads: each has a part of what one read brings.
-const streamsMost = 64
+// streamsMax is the maximum number of streams per source: a read is divided
+// among them.
+const streamsMax = 64
 
-// byStream collects the ids of entries.
+// byStream groups the ids of entries by stream.
 func byStream(batch []*broker.Incoming) map[string][]string {
 	ids := make(map[string][]string, 1)
 	for _, in := range batch {
@@ -276,7 +289,8 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return s.b.hide(err)
 }
 
-// Keep implements broker.AckExtender: the entries are this consumer's, and were looked at just now.
+// ExtendAck implements broker.AckExtender: it resets the idle time of the
+// entries.
 func (s *session) ExtendAck(ctx context.Context, batch []*broker.Incoming) error {
 	pipe := s.b.client.Pipeline()
 	for stream, ids := range byStream(batch) {
@@ -289,7 +303,7 @@ func (s *session) ExtendAck(ctx context.Context, batch []*broker.Incoming) error
 // ExtendInterval implements broker.AckExtender.
 func (s *session) ExtendInterval() time.Duration { return s.cfg.ClaimIdle / 3 }
 
-// DeadLettered implements broker.Session.
+// DeadLetter implements broker.Session.
 func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	stream := s.cfg.DeadLetter
 	if stream == "" {
@@ -299,8 +313,9 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	return s.b.hide(s.b.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: fields(&dead)}).Err())
 }
 
-// Close implements broker.Session. Redis has no way to give an entry back; but one that looks as if nobody had touched it for long is taken over at
-// once. A random name is removed when nothing is left under it.
+// Close implements broker.Session. Redis cannot take an entry back, but an
+// entry with a long idle time is taken over at once. A consumer with a random
+// name is removed when it has no pending entries.
 func (s *session) Close(ctx context.Context) error {
 	var errs []error
 	for _, stream := range s.cfg.Streams {
@@ -309,12 +324,12 @@ func (s *session) Close(ctx context.Context) error {
 	return s.b.hide(errors.Join(errs...))
 }
 
-// returned is the consumer under whose name entries lie that were given back.
+// returned is the consumer that holds entries that were returned.
 const returned = "waybill-returned"
 
 func (s *session) giveBack(ctx context.Context, stream string) error {
 	if !strings.HasPrefix(s.cfg.Consumer, "waybill-") {
-		return nil // the consumer of this name goes on with them when it comes back
+		return nil // the next consumer of this name resumes them
 	}
 	for {
 		left, err := s.b.client.XPendingExt(ctx, &redis.XPendingExtArgs{
@@ -324,12 +339,14 @@ func (s *session) giveBack(ctx context.Context, stream string) error {
 			return err
 		}
 		if len(left) == 0 {
-			// Nobody else puts anything under this name, so what is removed has nothing pending: removing a consumer forgets what it has.
+			// No other process adds entries under this name, so the removed
+			// consumer has none pending: removing a consumer forgets its
+			// pending entries.
 			return s.b.client.XGroupDelConsumer(ctx, stream, s.cfg.Group, s.cfg.Consumer).Err()
 		}
 		pipe := s.b.client.Pipeline()
 		for _, p := range left {
-			// JUSTID leaves the count as it is.
+			// JUSTID does not change the delivery count.
 			pipe.Do(ctx, "XCLAIM", stream, s.cfg.Group, returned, 0, p.ID, "IDLE", (24 * time.Hour).Milliseconds(), "JUSTID")
 		}
 		if _, err := pipe.Exec(ctx); err != nil {

@@ -14,9 +14,10 @@ import (
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
-// A sink and a source connect with TLS to a server whose certificate is of an authority that the
-// URL names, and show one of their own. Without the authority no client connects, unless the URL
-// says insecure=true, which is logged.
+// A sink and a source connect with TLS to a server whose certificate is signed
+// by the authority in the URL, and show a client certificate. Without the
+// authority no client connects, unless the URL says insecure=true, which is
+// logged.
 func TestTLS(t *testing.T) {
 	u, err := url.Parse(testserver.Redis(t))
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The relay knows the sink by its methods.
+// The relay detects these interfaces of the sink.
 var (
 	_ relay.Sink            = (*watermillbridge.Sink)(nil)
 	_ relay.DestinationSink = (*watermillbridge.Sink)(nil)
@@ -88,8 +88,9 @@ func await(t *testing.T, ch <-chan struct{}, n int) {
 	}
 }
 
-// Through the sink, a broker of Watermill's, and the source, an event is what it was; a failed attempt is made again, and what can never succeed
-// is set aside.
+// Through the sink, a Watermill broker, and the source, an event is unchanged;
+// a failed attempt is repeated, and a message that can never succeed is
+// dead-lettered.
 func TestThereAndBack(t *testing.T) {
 	pubsub := channel(t)
 	sink, err := watermillbridge.NewSink(pubsub, watermillbridge.SinkConfig{})
@@ -156,7 +157,7 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// serial makes calls one after another: the test's answers have state.
+// serial serializes calls, because the test's answers have state.
 type serial struct {
 	mu sync.Mutex
 	c  broker.Consumer
@@ -199,7 +200,8 @@ func TestErrorsOfAPublisher(t *testing.T) {
 	}
 }
 
-// One message of a batch that fails does not fail the others, and a replay has an id of its own.
+// A failed message of a batch does not fail the others, and a replay has a
+// separate id.
 func TestEveryMessageHasItsOwnResult(t *testing.T) {
 	var mu sync.Mutex
 	ids := map[string]bool{}
@@ -228,7 +230,8 @@ func TestEveryMessageHasItsOwnResult(t *testing.T) {
 	}
 }
 
-// What is published is written into the transaction of the messages' context: it is there if that commits, and not otherwise.
+// Messages are written into the transaction of their context: they exist only
+// if it commits.
 func TestTheOutboxAsAPublisher(t *testing.T) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {
@@ -291,8 +294,8 @@ func TestTheOutboxAsAPublisher(t *testing.T) {
 	}
 }
 
-// A message that goes in through the publisher comes out of the sink, and of a subscriber over any
-// source, with its UUID and metadata; so it does after another turn.
+// A message that enters through the publisher leaves the sink, and a subscriber
+// over any source, with its UUID and metadata, also after a second round.
 func TestAMessageKeepsItsUUIDAndMetadata(t *testing.T) {
 	for name, uuid := range map[string]string{"a UUID": "0b9c7c4e-6c2e-4f0e-8a55-111111111111", "a ULID": waybill.NewID().String(), "any text": "not a uuid"} {
 		t.Run(name, func(t *testing.T) {
@@ -311,8 +314,8 @@ func TestAMessageKeepsItsUUIDAndMetadata(t *testing.T) {
 			want := map[string]string{
 				"test": "x", "AggregateID": "A-1", "tenantid": "acme", "Über": "naïve", "_watermill_requeue_retries": "3", "traceparent": "00-a-b-01",
 				"content-type": "text/csv", "Content-Type": "text/tab-separated-values", "Traceparent": "other",
-				// names that the codec uses, without the one
-				// that makes a message a CloudEvents message
+				// names that the codec uses, without the one that makes a
+				// message a CloudEvents message
 				"ce_type": "mine", "ce_tenantid": "acme", "ce_replay": "7", "ce_custom": "c", "ce_dedupkey": "", "waybill_test": "y", "waybill_ce_subject": "z",
 			}
 			in := message.NewMessage(uuid, []byte("payload"))
@@ -396,10 +399,9 @@ func TestAMessageKeepsItsUUIDAndMetadata(t *testing.T) {
 	}
 }
 
-// A handler that copies the metadata of the message that it consumed to a
-// message of its own has made a new event: with the old id, an inbox would
-// absorb it. A message with its own UUID is the same event, whether it is a
-// replay or not.
+// A handler that copies the metadata of a consumed message to its own message
+// creates a new event: with the old id, an inbox would drop it as a duplicate.
+// A message with its own UUID is the same event, whether it is a replay or not.
 func TestCopiedMetadataMakeANewEvent(t *testing.T) {
 	origin := delivery("A-1")
 	origin.Replay, origin.Priority, origin.AvailableAt = 3, 5, time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
@@ -448,7 +450,7 @@ func TestCopiedMetadataMakeANewEvent(t *testing.T) {
 	}
 }
 
-// A source reads the event, whatever metadata the message has.
+// A source decodes the event, whatever metadata the message has.
 func TestMetadataDoNotPassForAttributes(t *testing.T) {
 	pubsub := channel(t)
 	sink, err := watermillbridge.NewSink(pubsub, watermillbridge.SinkConfig{})
@@ -487,7 +489,7 @@ func TestMetadataDoNotPassForAttributes(t *testing.T) {
 	}
 }
 
-// watermillMessage returns what the sink publishes for a delivery.
+// watermillMessage returns the message that the sink publishes for a delivery.
 func watermillMessage(t *testing.T, d waybill.Delivery) (msg *message.Message) {
 	t.Helper()
 	sink, err := watermillbridge.NewSink(publisherFunc(func(_ string, msgs ...*message.Message) error {
@@ -503,7 +505,8 @@ func watermillMessage(t *testing.T, d waybill.Delivery) (msg *message.Message) {
 	return msg
 }
 
-// A source that gives up ends its subscription, and a subscriber that is closed takes no other.
+// When a source ends, its subscription ends, and a closed subscriber accepts no
+// other.
 func TestASubscriptionEndsWithItsSource(t *testing.T) {
 	sub, err := watermillbridge.NewSubscriber(func(topic string) (broker.Source, error) {
 		if topic == "none" {
@@ -552,10 +555,9 @@ func TestConfigs(t *testing.T) {
 	}
 }
 
-// TestPoisonQueueMakesANewEvent: Watermill's poison queue publishes the message
-// that failed, with its UUID and a reason. Through the outbox it goes to the
-// topic of the poison queue, not back to the topic where it failed, and it has
-// an id of its own.
+// Watermill's poison queue publishes the message that failed, with its UUID and
+// a reason. Through the outbox the message goes to the topic of the poison
+// queue, not back to the topic where it failed, and it has a separate id.
 func TestPoisonQueueMakesANewEvent(t *testing.T) {
 	origin := delivery("A-1")
 	msg := watermillMessage(t, origin)

@@ -11,23 +11,25 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// headerUUID is the header of an event that was a Watermill message: its UUID.
+// headerUUID is the event header that holds the UUID of the original Watermill
+// message.
 const headerUUID = "watermill_uuid"
 
 // headerContentType is the content type in the metadata, as in Kafka's headers.
 const headerContentType = "content-type"
 
-// movedPrefix is in front of the name of a header of the codec's whose place a
-// metadata entry of the message itself has.
+// movedPrefix is the prefix of a codec header whose name the message's own
+// metadata use.
 const movedPrefix = "_waybill_"
 
-// The names of attributes in the metadata.
+// Names of attributes in the metadata.
 var (
 	attrSpecVersion = broker.Kafka.Attribute("specversion") //nolint:gochecknoglobals // never changed
 	attrID          = broker.Kafka.Attribute("id")          //nolint:gochecknoglobals // never changed
 	attrReplay      = broker.Kafka.Attribute("replay")      //nolint:gochecknoglobals // never changed
 
-	// attrsOfOneEvent is what no other event may have.
+	// attrsOfOneEvent lists the attributes that belong to one event and are not
+	// copied to another.
 	attrsOfOneEvent = []string{ //nolint:gochecknoglobals // never changed
 		attrID, attrReplay, broker.Kafka.Attribute("time"), broker.Kafka.Attribute("position"), broker.Kafka.Attribute("dedupkey"),
 		broker.Kafka.Attribute("availableat"), broker.Kafka.Attribute("topic"),
@@ -41,8 +43,8 @@ func readByCodec(name string) bool {
 }
 
 // outgoing returns an event as a Watermill message, and its topic. An event
-// that was a Watermill message before, in [Publisher], has that message's UUID
-// and metadata again, beside the attributes.
+// that [Publisher] made from a Watermill message gets that message's UUID and
+// metadata again, in addition to the attributes.
 func outgoing(codec *broker.Codec, d *waybill.Delivery) (*message.Message, string, error) {
 	m, err := codec.Encode(d)
 	if err != nil {
@@ -50,7 +52,7 @@ func outgoing(codec *broker.Codec, d *waybill.Delivery) (*message.Message, strin
 	}
 	uuid, former := d.Headers[headerUUID]
 	if former {
-		uuid += strings.TrimPrefix(m.PublishID, d.ID.String()) // a replay has a publish id of its own
+		uuid += strings.TrimPrefix(m.PublishID, d.ID.String()) // replays have separate publish ids
 	} else {
 		uuid = m.PublishID
 	}
@@ -64,10 +66,10 @@ func outgoing(codec *broker.Codec, d *waybill.Delivery) (*message.Message, strin
 	return msg, m.Topic, nil
 }
 
-// restore adds the metadata that a message had, which are headers of the event
-// now. What the codec wrote under such a name moves out of the way; [incoming]
-// puts it back. Id and version of CloudEvents do not move: readers without this
-// package deduplicate by that id.
+// restore adds the original metadata of a message, which are headers of the
+// event now. A codec header of the same name moves to another name, and
+// [incoming] moves it back. Id and version of CloudEvents do not move: readers
+// without this package deduplicate by that id.
 func restore(metadata message.Metadata, own map[string]string) {
 	encoded := maps.Clone(metadata)
 	for name, value := range own {
@@ -76,7 +78,9 @@ func restore(metadata message.Metadata, own map[string]string) {
 		}
 		if old, taken := encoded[name]; taken {
 			if _, carried := encoded[broker.Kafka.UserHeader(name)]; !carried || fixed(name) {
-				continue // not carried: the codec wrote the message's own value, as it does with a traceparent
+				// Not carried: the codec wrote the message's own value, as it
+				// does with a traceparent.
+				continue
 			}
 			metadata.Set(movedPrefix+name, old)
 		}
@@ -88,9 +92,9 @@ func restore(metadata message.Metadata, own map[string]string) {
 // message has.
 func fixed(name string) bool { return name == attrID || name == attrSpecVersion }
 
-// incoming returns a Watermill message as the codec reads it. Metadata that
-// [restore] has added under names that the codec reads are left out; the codec
-// finds them among the event's headers.
+// incoming returns a Watermill message for the codec. Metadata that [restore]
+// added under names that the codec reads are omitted; the codec finds them
+// among the event's headers.
 func incoming(topic string, msg *message.Message) *broker.Message {
 	m := &broker.Message{PublishID: msg.UUID, Topic: topic, Payload: msg.Payload}
 	_, former := msg.Metadata[broker.Kafka.UserHeader(headerUUID)]
@@ -110,9 +114,9 @@ func incoming(topic string, msg *message.Message) *broker.Message {
 	return m
 }
 
-// restored reports whether a metadata entry is one that [restore] added: the
-// codec has written the same as a header of the event, unless that is an entry
-// of the message in its turn.
+// restored reports whether [restore] added a metadata entry: the codec has
+// written the same value as a header of the event, unless that header is itself
+// an entry of the message.
 func restored(metadata message.Metadata, name string) bool {
 	header := broker.Kafka.UserHeader(name)
 	if _, moved := metadata[movedPrefix+header]; moved {

@@ -16,19 +16,22 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Outbox is as much of an outbox as the publisher needs; *outbox.Outbox is one.
+// Outbox is the part of an outbox that the publisher needs; *outbox.Outbox
+// implements it.
 type Outbox interface {
-	// Emit writes events into the transaction of the context; without one it is [waybill.ErrNoTx].
+	// Emit writes events into the transaction of the context. Without a
+	// transaction it returns [waybill.ErrNoTx].
 	Emit(ctx context.Context, evs ...waybill.Event) error
 }
 
-// PublisherConfig holds what may be tuned. A field that is zero has its default.
+// PublisherConfig configures a [Publisher]. Zero fields have their defaults.
 type PublisherConfig struct {
-	// Event makes an event of a message. Defaults to [EventOf].
+	// Event returns the event for a message. Defaults to [EventOf].
 	Event func(topic string, msg *message.Message) (waybill.Event, error)
 }
 
-// Publisher is the outbox as a message.Publisher: what is published is written into the transaction of the messages' context.
+// Publisher is the outbox as a message.Publisher: messages are written into the
+// transaction of their context.
 type Publisher struct {
 	box Outbox
 	cfg PublisherConfig
@@ -37,7 +40,7 @@ type Publisher struct {
 // NewPublisher returns a publisher over an outbox.
 func NewPublisher(box Outbox, cfg PublisherConfig) (*Publisher, error) {
 	if box == nil {
-		return nil, errors.New("watermillbridge: no outbox")
+		return nil, errors.New("watermillbridge: outbox: nil")
 	}
 	if cfg.Event == nil {
 		cfg.Event = EventOf
@@ -45,9 +48,12 @@ func NewPublisher(box Outbox, cfg PublisherConfig) (*Publisher, error) {
 	return &Publisher{box: box, cfg: cfg}, nil
 }
 
-// Publish implements message.Publisher: it writes all messages, or none, into the transaction of the first one's context, which
-// [message.Message.SetContext] puts there and Watermill's router passes on. Outside a transaction it is [waybill.ErrNoTx]: published outside one,
-// a message would be what the outbox is there to prevent. They are delivered if that transaction commits.
+// Publish implements message.Publisher: it writes all messages, or none, into
+// the transaction of the first message's context, which
+// [message.Message.SetContext] sets and Watermill's router passes on. The
+// messages are delivered if that transaction commits. Outside a transaction
+// Publish returns [waybill.ErrNoTx], because the message would not be atomic
+// with any change.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
@@ -63,29 +69,29 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.box.Emit(messages[0].Context(), evs...)
 }
 
-// Close implements message.Publisher. There is nothing to close: the outbox is the caller's.
+// Close implements message.Publisher. It does nothing: the outbox belongs to
+// the caller.
 func (p *Publisher) Close() error { return nil }
 
-// EventOf makes an event of a message.
+// EventOf returns the event for a message.
 //
 // A message with CloudEvents metadata, as [Sink] makes them, becomes the same
 // event again if its UUID belongs to that event: the UUID is the event's id,
-// its publish id, or the UUID that the event has in the header
-// "watermill_uuid". A message with such metadata and another UUID is a new
-// event: a handler has copied the metadata of the message that it consumed. So
-// is a message that Watermill's poison queue publishes. The new event keeps type, aggregate, tenant, headers and whatever else the
-// metadata say, but it goes to the topic of the call, and it has no id, time,
-// position, replay number, dedup key and delay of the old event.
+// its publish id, or the UUID in the event's header "watermill_uuid". A message
+// with such metadata and another UUID is a new event: a handler has copied the
+// metadata of a consumed message. A message from Watermill's poison queue is a
+// new event, too. The new event keeps type, aggregate, tenant, headers and all
+// other metadata, but it goes to the topic of the call, and it does not have
+// the id, time, position, replay number, dedup key or delay of the old event.
 //
 // Any other message has the topic as its type and topic, the metadata as its
 // headers, and the UUID in the header "watermill_uuid": [Sink] and [Subscriber]
-// make a message with that UUID and these metadata again. The metadata
-// "aggregatetype", "aggregateid" and "tenantid" are the event's, so that
+// restore a message with that UUID and these metadata. The metadata
+// "aggregatetype", "aggregateid" and "tenantid" set the event's fields, so that
 // messages of one aggregate keep their order. The metadata "content-type" is
 // the event's content type if the payload conforms to it.
 //
-// The UUID of a new event's message is the event's id if it is one of
-// Waybill's.
+// The id of a new event is the message's UUID if that is a valid Waybill id.
 func EventOf(topic string, msg *message.Message) (waybill.Event, error) {
 	if msg.Metadata.Get(attrSpecVersion) == "" {
 		return plainEvent(topic, msg), nil
@@ -100,7 +106,7 @@ func EventOf(topic string, msg *message.Message) (waybill.Event, error) {
 		return newEvent(codec, m, msg)
 	case msg.Metadata.Get(reasonPoisoned) != "":
 		ev, err := newEvent(codec, m, msg)
-		ev.ID = waybill.ID{} // the event that failed has it
+		ev.ID = waybill.ID{} // belongs to the event that failed
 		return ev, err
 	}
 	d, err := codec.Decode(m)
@@ -111,13 +117,13 @@ func EventOf(topic string, msg *message.Message) (waybill.Event, error) {
 // message before it publishes the message to another topic.
 const reasonPoisoned = "reason_poisoned"
 
-// plainEvent makes an event of a message without CloudEvents metadata.
+// plainEvent returns the event for a message without CloudEvents metadata.
 func plainEvent(topic string, msg *message.Message) waybill.Event {
 	ev := waybill.Event{Type: topic, Topic: topic, Payload: msg.Payload, Headers: map[string]string{}}
 	ev.ContentType = contentType(msg.Metadata, msg.Payload)
 	for name, value := range msg.Metadata {
 		if name == headerContentType && value == ev.ContentType {
-			continue // the event's own field holds it
+			continue // a field of the event holds it
 		}
 		setHeader(&ev, name, value)
 	}
@@ -128,7 +134,8 @@ func plainEvent(topic string, msg *message.Message) waybill.Event {
 	return ev
 }
 
-// newEvent makes a new event of a message with the metadata of another one.
+// newEvent returns a new event for a message with the metadata of another
+// event.
 func newEvent(codec *broker.Codec, m *broker.Message, msg *message.Message) (waybill.Event, error) {
 	own := map[string]string{}
 	kept := []broker.Header{{Name: attrID, Value: waybill.NewID().String()}}
@@ -161,7 +168,7 @@ func newEvent(codec *broker.Codec, m *broker.Message, msg *message.Message) (way
 	return ev, nil
 }
 
-// setHeader gives an event one entry of the metadata.
+// setHeader sets a header of an event from a metadata entry.
 func setHeader(ev *waybill.Event, name, value string) {
 	switch strings.ToLower(name) {
 	case "aggregatetype":
@@ -174,8 +181,8 @@ func setHeader(ev *waybill.Event, name, value string) {
 	ev.Headers[name] = value
 }
 
-// idOf returns the id of a new event: the message's UUID, or none if that is no
-// id of Waybill's.
+// idOf returns the id of a new event: the message's UUID, or the zero id if the
+// UUID is not a Waybill id.
 func idOf(msg *message.Message) waybill.ID {
 	id, err := waybill.ParseID(msg.UUID)
 	if err != nil {
@@ -202,14 +209,14 @@ func sameEvent(m *broker.Message, uuid string) bool {
 	return false
 }
 
-// contentType returns what the metadata say that the payload is. A type to
-// which the payload does not conform would make every write of the event fail;
-// the event then has another one. So it has in place of the type of structured
-// CloudEvents: a reader would take the event out of the payload.
+// contentType returns the content type from the metadata. If the payload does
+// not conform to that type, every write of the event would fail, so another
+// type is used. The type of structured CloudEvents is replaced as well, because
+// a reader would decode an event from the payload.
 func contentType(metadata message.Metadata, payload []byte) string {
 	names := slices.Sorted(maps.Keys(metadata))
 	names = slices.DeleteFunc(names, func(name string) bool { return !strings.EqualFold(name, headerContentType) })
-	for _, name := range slices.Backward(names) { // the name in lower case counts first
+	for _, name := range slices.Backward(names) { // the lower-case name takes precedence
 		given := metadata[name]
 		if given != "" && !broker.IsStructured(given) && (waybill.Event{Type: "any", ContentType: given, Payload: payload}).Validate() == nil {
 			return given

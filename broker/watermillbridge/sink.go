@@ -12,34 +12,39 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// SinkConfig holds what may be tuned. A field that is zero has its default.
+// SinkConfig configures a [Sink]. Zero fields have their defaults.
 type SinkConfig struct {
-	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
+	// Source is the CloudEvents attribute source. Defaults to "waybill".
 	Source string
-	// Topics says where an event goes. Defaults to its Topic.
+	// Topics returns the topic of an event. Defaults to the event's Topic.
 	Topics broker.Topics
-	// Parallel is how many messages of one batch are published at a time. Defaults to 8. Events of one aggregate are never in the same batch.
+	// Parallel is the number of messages of one batch that are published
+	// concurrently. Defaults to 8. Events of one aggregate are never in the
+	// same batch.
 	Parallel int
-	// Classify gives the publisher's errors a class: [waybill.Unavailable], [waybill.Permanent] and so on. Defaults to the rule in the
-	// package comment.
+	// Classify gives the publisher's errors a class: [waybill.Unavailable],
+	// [waybill.Permanent] and so on. Defaults to the rule in the package
+	// comment.
 	Classify func(error) error
 }
 
-// Sink publishes events with a Watermill publisher. It is safe for concurrent use if the publisher is, as Watermill demands.
+// Sink publishes events with a Watermill publisher. A Sink is safe for
+// concurrent use if the publisher is, as Watermill requires.
 type Sink struct {
 	publisher message.Publisher
 	cfg       SinkConfig
 	codec     *broker.Codec
 }
 
-// NewSink returns a sink over a publisher. It does not close it.
+// NewSink returns a sink that uses a publisher. The sink does not close the
+// publisher.
 func NewSink(p message.Publisher, cfg SinkConfig) (*Sink, error) {
 	var errs []error
 	if p == nil {
-		errs = append(errs, errors.New("no publisher"))
+		errs = append(errs, errors.New("publisher: nil"))
 	}
 	if cfg.Parallel < 0 {
-		errs = append(errs, errors.New("field Parallel: not negative"))
+		errs = append(errs, errors.New("SinkConfig.Parallel: negative"))
 	}
 	codec, err := newCodec(cfg.Source, cfg.Topics)
 	errs = append(errs, err)
@@ -55,12 +60,13 @@ func NewSink(p message.Publisher, cfg SinkConfig) (*Sink, error) {
 	return &Sink{publisher: p, cfg: cfg, codec: codec}, nil
 }
 
-// newCodec returns the codec of messages here. Watermill has no binding of its own: its metadata look like Kafka's headers.
+// newCodec returns the codec for messages. Watermill has no binding of its own:
+// its metadata look like Kafka's headers.
 func newCodec(source string, topics broker.Topics) (*broker.Codec, error) {
 	return broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: source, Topics: topics})
 }
 
-// Destination implements relay.DestinationSink: topics are told apart.
+// Destination implements relay.DestinationSink: each topic is a destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	topic, err := s.codec.Topic(ev)
 	if err != nil {
@@ -69,7 +75,8 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 	return topic
 }
 
-// Deliver implements relay.Sink. Every message is published by itself: a publisher that fails in the middle of several cannot say which.
+// Deliver implements relay.Sink. Every message is published separately: a
+// publisher that fails with several messages does not report which one failed.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	results := make([]error, len(batch))
 	var wg sync.WaitGroup
@@ -98,7 +105,7 @@ func (s *Sink) one(ctx context.Context, d *waybill.Delivery) (err error) {
 		return err
 	}
 	msg.SetContext(ctx)
-	defer func() { // publishers are plug-ins: one that panics must not take the relay with it
+	defer func() { // a publisher that panics must not stop the relay
 		if v := recover(); v != nil {
 			err = fmt.Errorf("watermillbridge: the publisher panicked: %v", v)
 		}

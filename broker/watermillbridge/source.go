@@ -12,20 +12,24 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// SourceConfig holds what may be tuned. A field that is zero has its default.
+// SourceConfig configures a [Source]. Zero fields have their defaults.
 type SourceConfig struct {
-	// DeadLetters publishes what can never be handled, to DeadTopic. Without it such messages are logged, reported, and acknowledged.
+	// DeadLetters publishes messages that can never be handled to DeadTopic.
+	// Without it, such messages are logged, reported, and acknowledged.
 	DeadLetters message.Publisher
 	// DeadTopic defaults to the topic and ".dead".
 	DeadTopic string
-	// Receive tunes the source as any other's.
+	// Receive configures how messages are passed to the consumer.
 	Receive broker.ReceiverConfig
 }
 
-// Source is a Watermill subscriber as a source of an inbox group. A message is acknowledged after the consumer is done with it, and negatively
-// acknowledged when it is put off for longer than [broker.ReceiverConfig.MaxHold]; when it comes again then is the subscriber's matter.
+// Source is a Watermill subscriber as a source. A message is acknowledged after
+// the consumer is done with it, and negatively acknowledged when it is deferred
+// for longer than [broker.ReceiverConfig.MaxHold]; the subscriber then decides
+// when to redeliver it.
 //
-// Most subscribers deliver the next message only when the last was acknowledged.
+// Most subscribers deliver a message only after the previous one was
+// acknowledged.
 type Source struct {
 	subscriber message.Subscriber
 	topic      string
@@ -33,14 +37,15 @@ type Source struct {
 	codec      *broker.Codec
 }
 
-// NewSource returns a source over one topic of a subscriber. It does not close it.
+// NewSource returns a source for one topic of a subscriber. The source does not
+// close the subscriber.
 func NewSource(s message.Subscriber, topic string, cfg SourceConfig) (*Source, error) {
 	var errs []error
 	if s == nil {
-		errs = append(errs, errors.New("no subscriber"))
+		errs = append(errs, errors.New("subscriber: nil"))
 	}
 	if topic == "" {
-		errs = append(errs, errors.New("no topic"))
+		errs = append(errs, errors.New("topic: empty"))
 	}
 	codec, err := newCodec("", nil)
 	errs = append(errs, err, cfg.Receive.Validate())
@@ -62,7 +67,8 @@ func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
 }
 
 func (s *Source) open(ctx context.Context) (broker.Session, error) {
-	// The subscription outlives ctx, so that messages in hand can still be acknowledged when it has ended.
+	// The subscription outlives ctx, so that messages in flight can still be
+	// acknowledged after ctx has ended.
 	sub, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	messages, err := s.subscriber.Subscribe(sub, s.topic)
 	if err != nil {
@@ -77,7 +83,7 @@ type session struct {
 	messages <-chan *message.Message
 	cancel   context.CancelFunc
 	order    uint64
-	tenure   broker.Tenure // Watermill tells no delivery counts
+	tenure   broker.Tenure // Watermill reports no delivery counts
 }
 
 // Take implements broker.Session.
@@ -88,7 +94,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 			return nil
 		case msg, open := <-s.messages:
 			if !open {
-				return errors.New("watermillbridge: the subscriber has closed the subscription")
+				return errors.New("watermillbridge: subscription closed by the subscriber")
 			}
 			s.order++
 			in := &broker.Incoming{Message: *incoming(s.source.topic, msg), Order: s.order, Tenure: &s.tenure, Handle: msg}
@@ -113,7 +119,7 @@ func (s *session) Ack(_ context.Context, batch []*broker.Incoming) error {
 	return nil
 }
 
-// PutOff implements broker.Nakker: Watermill knows no delays.
+// NakWithDelay implements broker.Nakker. Watermill does not support delays.
 func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, _ time.Duration) error {
 	if msg, ok := in.Handle.(*message.Message); ok {
 		msg.Nack()
@@ -121,7 +127,7 @@ func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, _ time.Du
 	return nil
 }
 
-// DeadLettered implements broker.Session.
+// DeadLetter implements broker.Session.
 func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
 	if s.source.cfg.DeadLetters == nil {
 		return nil
@@ -141,7 +147,7 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 // Close implements broker.Session.
 func (s *session) Close(context.Context) error {
 	s.cancel()
-	for msg := range s.messages { // whatever the subscriber still had in hand goes back
+	for msg := range s.messages { // return the messages that the subscriber still holds
 		msg.Nack()
 	}
 	return nil

@@ -13,21 +13,22 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// SubscriberConfig holds what may be tuned. A field that is zero has its default.
+// SubscriberConfig configures a [Subscriber]. Zero fields have their defaults.
 type SubscriberConfig struct {
-	// Logger gets the errors with which a source has ended: Watermill has no way to report them.
-	// Defaults to [slog.Default].
+	// Logger receives the error of a source that has ended, because Watermill
+	// cannot report it. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
-// Subscriber is sources as a message.Subscriber: each subscription runs a source, and its messages
-// are the source's events.
+// Subscriber is a message.Subscriber over sources: each subscription runs a
+// source, and the source's events are its messages.
 //
-// A message is acknowledged to the broker after Ack. After Nack, the source hands it out again,
-// when its backoff says so ([broker.ReceiverConfig]). Messages of one aggregate come one at a time,
-// each after the one before was acknowledged; those of several aggregates, and those without one,
-// come without an order, at most as many at a time as the source has workers. A message's context
-// ends with its Ack or Nack, and with the subscription.
+// A message is acknowledged to the broker after Ack. After Nack, the source
+// redelivers the message according to its backoff ([broker.ReceiverConfig]).
+// Messages of one aggregate arrive one at a time, each after the previous one
+// was acknowledged. Messages of different aggregates, and messages without one,
+// arrive in no order, at most as many at a time as the source has workers. A
+// message's context ends with its Ack or Nack, and with the subscription.
 type Subscriber struct {
 	open  func(topic string) (broker.Source, error)
 	log   *slog.Logger
@@ -40,16 +41,17 @@ type Subscriber struct {
 	running sync.WaitGroup
 }
 
-// ErrClosed is what Subscribe returns after Close.
-var ErrClosed = errors.New("watermillbridge: the subscriber is closed")
+// ErrClosed is the error of Subscribe after Close.
+var ErrClosed = errors.New("watermillbridge: subscriber closed")
 
 var errNack = errors.New("watermillbridge: negatively acknowledged")
 
-// NewSubscriber returns a subscriber over the sources that open returns for a topic. Sources that
-// share a durable consumer share the messages, as Watermill's consumer groups do.
+// NewSubscriber returns a subscriber for the sources that open returns for a
+// topic. Sources that share a durable consumer share its messages, like
+// Watermill's consumer groups.
 func NewSubscriber(open func(topic string) (broker.Source, error), cfg SubscriberConfig) (*Subscriber, error) {
 	if open == nil {
-		return nil, errors.New("watermillbridge: no sources")
+		return nil, errors.New("watermillbridge: open: nil")
 	}
 	codec, err := newCodec("", nil)
 	if err != nil {
@@ -63,8 +65,8 @@ func NewSubscriber(open func(topic string) (broker.Source, error), cfg Subscribe
 	return s, nil
 }
 
-// Subscribe implements message.Subscriber. The channel is closed when ctx ends, after Close, and
-// when the source gives up.
+// Subscribe implements message.Subscriber. The channel is closed when ctx ends,
+// after Close, and when the source ends.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,18 +81,19 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	stop := context.AfterFunc(s.closing, cancel)
 	out := &subscription{ctx: ctx, codec: s.codec, messages: make(chan *message.Message)}
 	s.running.Go(func() {
-		defer close(out.messages) // when Run has returned, no call of Deliver is under way
+		defer close(out.messages) // after Run has returned, no Deliver is running
 		defer cancel()
 		defer stop()
 		if err := source.Run(ctx, out); err != nil {
-			s.log.Error("waybill: a source of a Watermill subscription has ended", "topic", topic, "source", source.Name(), "error", err)
+			s.log.Error("source of a Watermill subscription ended", "topic", topic, "source", source.Name(), "error", err)
 		}
 	})
 	return out.messages, nil
 }
 
-// Close implements message.Subscriber: it ends all subscriptions, and returns when their sources
-// have given back what was not acknowledged. It may be called several times.
+// Close implements message.Subscriber: it ends all subscriptions and returns
+// when their sources have returned unacknowledged messages to the broker. Close
+// may be called several times.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -100,9 +103,11 @@ func (s *Subscriber) Close() error {
 	return nil
 }
 
-// subscription is a consumer that hands events to the reader of the channel.
+// subscription is a consumer that passes events to the reader of the channel.
 type subscription struct {
-	ctx      context.Context // its own: it has to end sooner than the source's, which waits for what is under way
+	// ctx must end sooner than the source's context, because the source waits
+	// for running deliveries.
+	ctx      context.Context
 	codec    *broker.Codec
 	messages chan *message.Message
 }
@@ -124,7 +129,7 @@ func (s *subscription) one(d *waybill.Delivery) error {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	msg.SetContext(ctx)
-	ended := func() error { return waybill.Unavailable(errors.New("watermillbridge: the subscription has ended")) }
+	ended := func() error { return waybill.Unavailable(errors.New("watermillbridge: subscription ended")) }
 	if s.ctx.Err() != nil {
 		return ended()
 	}
@@ -140,7 +145,8 @@ func (s *subscription) one(d *waybill.Delivery) error {
 		return errNack
 	case <-s.ctx.Done():
 	}
-	select { // both may have happened, and an acknowledgement counts
+	// Both may have happened; an acknowledgement takes precedence.
+	select {
 	case <-msg.Acked():
 		return nil
 	default:

@@ -1,43 +1,52 @@
-// Package webhook delivers events as signed HTTP requests, after the Standard Webhooks specification, and receives them.
+// Package webhook delivers events as signed HTTP requests, according to the
+// Standard Webhooks specification, and receives them.
 //
-//	sink, err := webhook.NewSink("https://partner.example/hooks", webhook.Config{Secrets: []string{secret}})
+//	sink, err := webhook.NewSink("https://partner.example/hooks", webhook.Config{
+//		Secrets: []string{secret},
+//	})
 //	…
 //	r, err := relay.New(db, sink, relay.Config{})
 //
-// An event is one POST, and the headers webhook-id, webhook-timestamp and webhook-signature are
-// those of the specification, so that a receiver can check with any of its libraries that the
-// request is genuine and new. The id is the event's; a deliberate replay has one of its own
-// ("id-r1"), so that a receiver that remembers ids does not drop it.
+// An event is one POST. The headers webhook-id, webhook-timestamp and
+// webhook-signature follow the specification, so that a receiver can verify
+// with any of its libraries that the request is genuine and new. The webhook-id
+// is the event's id; a deliberate replay has a separate one ("id-r1"), so that
+// a receiver that remembers ids does not drop it.
 //
-// The signature covers the id, the time and the body, and no other header. So the body of a signed
-// request is the whole event, as a CloudEvents message in structured mode: attributes, the event's
-// own headers and the data in one JSON object. Unsigned requests, which have to be asked for, are
-// in binary mode: the payload is the body, and the attributes are headers ("ce-type", …).
+// The signature covers the id, the time and the body, and no other header.
+// Therefore the body of a signed request is the whole event, as a CloudEvents
+// message in structured mode: attributes, the event's own headers and the data
+// in one JSON object. Unsigned requests, which must be enabled explicitly, are
+// in binary mode: the payload is the body, and the attributes are headers
+// ("ce-type", …).
 //
-// Endpoints that belong to several customers need a secret each ([Config.Target]), and should not
-// lead into one's own network ([Config.PublicOnly]).
+// Endpoints of different customers need separate secrets ([Config.Target]), and
+// should not reach the sender's own network ([Config.PublicOnly]).
 //
-// # What the answers mean
+// # Responses
 //
-// A status of 2xx is a delivery. Redirects are not followed: what was signed for one address is not sent to another.
+// A 2xx status is a delivery. Redirects are not followed: a request that was
+// signed for one address is not sent to another.
 //
-// | what the endpoint answers | class | why |
+// | endpoint response | class | reason |
 // |---|---|---|
-// | 425 with Retry-After | uncounted | it is not the event's turn yet |
-// | 400, 410, 413, 414, 415, 422, 431 | dead | this event is refused, and will be |
-// | 429 | counted | too many requests; Retry-After says when |
-// | 502, 503, 504 | down (endpoint) | something in front of the endpoint speaks for it, or it says itself that it is away |
-// | any other status | counted | it was reached, and did not take the event |
-// | the address is not public (PublicOnly) | counted | the endpoint's name leads into a network that is closed to it; nothing was sent |
-// | connection lost, refused or silent | down (endpoint) | nobody has refused the event |
-// | the certificate is not trusted | down (endpoint) | it is not the endpoint that was meant; nothing was sent |
+// | 425 with Retry-After | uncounted | the receiver is not ready for the event |
+// | 400, 410, 413, 414, 415, 422, 431 | dead | the event is rejected permanently |
+// | 429 | counted | too many requests; Retry-After sets the delay |
+// | 502, 503, 504 | down (endpoint) | a proxy answers for the endpoint, or the endpoint reports that it is unavailable |
+// | any other status | counted | the endpoint answered and did not accept the event |
+// | the address is not public (PublicOnly) | counted | the endpoint's name resolves to a network that PublicOnly excludes; nothing was sent |
+// | connection lost, refused or silent | down (endpoint) | the event was not rejected |
+// | the certificate is not trusted | down (endpoint) | the endpoint could not be verified; nothing was sent |
 //
-// Endpoints are told apart by scheme and host: while one is down, the others' events go on.
+// Each combination of scheme and host is a destination: while one is
+// unavailable, events for the others are delivered.
 //
 // # Receiving
 //
-// [Receiver] is an http.Handler in front of a consumer, such as an inbox group: it checks the
-// signature, and answers 204 when the consumer is done, which for a group is after the commit. What
-// it answers otherwise is what the sink understands. With a secret, the event consists of what is
-// signed, and of nothing else.
+// [Receiver] is an http.Handler that verifies the signature, passes the event
+// to a consumer, such as an inbox group, and answers 204 when the consumer is
+// done; for a group that is after the commit. The sink understands all other
+// answers of the receiver. With a secret, the event consists only of signed
+// content.
 package webhook

@@ -15,12 +15,12 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// StatusError is an answer that is not a delivery.
+// StatusError is a response that is not a delivery.
 type StatusError struct {
 	Code int
-	// RetryAfter is what the answer asks for; 0 if it asks for nothing.
+	// RetryAfter is the delay that the response asks for, or 0.
 	RetryAfter time.Duration
-	// Excerpt is the beginning of the answer's text, if it is text.
+	// Excerpt is the beginning of the response body, if it is text.
 	Excerpt string
 }
 
@@ -32,43 +32,44 @@ func (e *StatusError) Error() string {
 	return text
 }
 
-// Failures is what the answers mean, as the package comment and docs/brokers.md show it.
+// Failures returns the failure table of webhooks, as the package comment and
+// docs/brokers.md show it.
 func Failures() broker.Failures {
 	return broker.Failures{
 		{
-			Name: "425 with Retry-After", Class: waybill.ClassDefer, Why: "it is not the event's turn yet",
+			Name: "425 with Retry-After", Class: waybill.ClassDefer, Why: "the receiver is not ready for the event",
 			Match: func(err error) bool {
 				var e *StatusError
 				return errors.As(err, &e) && e.Code == http.StatusTooEarly && e.RetryAfter > 0
 			},
 		},
 		{
-			Name: "400, 410, 413, 414, 415, 422, 431", Class: waybill.ClassPermanent, Why: "this event is refused, and will be",
+			Name: "400, 410, 413, 414, 415, 422, 431", Class: waybill.ClassPermanent, Why: "the event is rejected permanently",
 			Match: answers(http.StatusBadRequest, http.StatusGone, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong,
 				http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusRequestHeaderFieldsTooLarge),
 		},
-		{Name: "429", Class: waybill.ClassRetry, Why: "too many requests; Retry-After says when", Match: answers(http.StatusTooManyRequests)},
+		{Name: "429", Class: waybill.ClassRetry, Why: "too many requests; Retry-After sets the delay", Match: answers(http.StatusTooManyRequests)},
 		{
 			Name: "502, 503, 504", Class: waybill.ClassUnavailable, Scope: "endpoint",
-			Why:   "something in front of the endpoint speaks for it, or it says itself that it is away",
+			Why:   "a proxy answers for the endpoint, or the endpoint reports that it is unavailable",
 			Match: answers(http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout),
 		},
 		{
-			Name: "any other status", Class: waybill.ClassRetry, Why: "it was reached, and did not take the event",
+			Name: "any other status", Class: waybill.ClassRetry, Why: "the endpoint answered and did not accept the event",
 			Match: func(err error) bool { var e *StatusError; return errors.As(err, &e) },
 		},
 		{
 			Name: "the address is not public (PublicOnly)", Class: waybill.ClassRetry,
-			Why:   "the endpoint's name leads into a network that is closed to it; nothing was sent",
+			Why:   "the endpoint's name resolves to a network that PublicOnly excludes; nothing was sent",
 			Match: func(err error) bool { return errors.Is(err, ErrNotPublic) },
 		},
 		{
-			Name: "connection lost, refused or silent", Class: waybill.ClassUnavailable, Scope: "endpoint", Why: "nobody has refused the event",
+			Name: "connection lost, refused or silent", Class: waybill.ClassUnavailable, Scope: "endpoint", Why: "the event was not rejected",
 			Match: broker.IsUnreachable,
 		},
 		{
 			Name: "the certificate is not trusted", Class: waybill.ClassUnavailable, Scope: "endpoint",
-			Why: "it is not the endpoint that was meant; nothing was sent", Match: untrusted,
+			Why: "the endpoint could not be verified; nothing was sent", Match: untrusted,
 		},
 	}
 }
@@ -90,11 +91,12 @@ func untrusted(err error) bool {
 	return errors.As(err, &verification) || errors.As(err, &authority) || errors.As(err, &name) || errors.As(err, &invalid)
 }
 
-// classify gives an error its class, and the delay that the answer asks for.
+// classify gives an error its class, and the delay that the response asks for.
 func classify(table broker.Failures, err error) error {
 	row, known := table.Row(err)
 	if !known {
-		// The client failed before it had an answer, in a way that is in no table: nobody has refused the event.
+		// The client failed before it had a response, with an error that is in
+		// no table: the event was not rejected.
 		return waybill.Unavailable(err)
 	}
 	var status *StatusError
@@ -110,8 +112,9 @@ func classify(table broker.Failures, err error) error {
 	return table.Classify(err)
 }
 
-// retryAfter reads the header of that name: seconds, or a date. It is at most most.
-func retryAfter(h http.Header, now time.Time, most time.Duration) time.Duration {
+// retryAfter parses the header Retry-After: seconds, or a date. The result is
+// at most limit.
+func retryAfter(h http.Header, now time.Time, limit time.Duration) time.Duration {
 	text := strings.TrimSpace(h.Get("Retry-After"))
 	if text == "" {
 		return 0
@@ -120,8 +123,8 @@ func retryAfter(h http.Header, now time.Time, most time.Duration) time.Duration 
 		if seconds < 0 {
 			return 0
 		}
-		if seconds > int(most/time.Second) {
-			return most
+		if seconds > int(limit/time.Second) {
+			return limit
 		}
 		return time.Duration(seconds) * time.Second
 	}
@@ -129,10 +132,11 @@ func retryAfter(h http.Header, now time.Time, most time.Duration) time.Duration 
 	if err != nil {
 		return 0
 	}
-	return min(max(at.Sub(now), 0), most)
+	return min(max(at.Sub(now), 0), limit)
 }
 
-// excerpt makes the beginning of an answer fit for a log: one line of printable text.
+// excerpt returns the beginning of a response as one line of printable text for
+// a log.
 func excerpt(body []byte) string {
 	text := strings.Map(func(r rune) rune {
 		switch {
@@ -146,7 +150,7 @@ func excerpt(body []byte) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// fieldError joins what is wrong with a config.
+// fieldError joins the errors of a config.
 func fieldError(errs ...error) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("webhook: %w", err)

@@ -12,9 +12,9 @@ import (
 	"github.com/waybillhq/waybill/broker/webhook"
 )
 
-// A row that was inserted with SQL may hold anything. What could be taken for
-// another header makes the event dead, in every mode, before a request is made;
-// the events beside it are posted.
+// A row that was inserted with SQL may hold anything. Content that could be
+// mistaken for another header makes the event dead, in every mode, before a
+// request is made; other events of the batch are posted.
 func TestWhatCannotTravelIsDead(t *testing.T) {
 	for name, cfg := range map[string]webhook.Config{
 		"structured": {}, "binary": {Unsigned: true}, "binary and signed": {UnsignedAttributes: true},

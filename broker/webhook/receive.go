@@ -18,43 +18,47 @@ import (
 	"github.com/waybillhq/waybill/observe"
 )
 
-// ReceiverConfig holds what may be tuned. A field that is zero has its default.
+// ReceiverConfig configures a [Receiver]. Zero fields have their defaults.
 type ReceiverConfig struct {
-	// Secrets are those that requests may be signed with. At least one is needed, unless Unsigned says that everybody may send.
+	// Secrets verify the signatures of requests; one match is enough. At least
+	// one secret is required, unless Unsigned accepts requests from any sender.
 	Secrets  []string
 	Unsigned bool
-	// UnsignedAttributes takes signed requests in binary mode as well, whose attributes are headers
-	// that no signature covers. Anyone who has seen one request can then send its body as an event
-	// of another type, tenant or aggregate. It is for the time in which not all senders use
-	// structured mode yet.
+	// UnsignedAttributes also accepts signed requests in binary mode, whose
+	// attributes are headers that no signature covers. Any party that has seen
+	// one request can then send its body as an event of another type, tenant or
+	// aggregate. Use it only until all senders use structured mode.
 	UnsignedAttributes bool
-	// Name says which receiver it is, in logs and metrics. Defaults to "webhook".
+	// Name identifies the receiver in logs and metrics. Defaults to "webhook".
 	Name string
-	// Tolerance is how old, or how far in the future, a signature may be. Defaults to 5 min.
+	// Tolerance is the maximum age of a signature, and its maximum distance in
+	// the future. Defaults to 5 min.
 	Tolerance time.Duration
-	// MaxBody is the largest body, in bytes. Defaults to 2 MiB: in structured mode a payload may be
-	// in base 64, and the attributes and headers are beside it.
+	// MaxBody is the maximum size of a body in bytes. Defaults to 2 MiB: in
+	// structured mode the body holds attributes and headers, and the payload
+	// may be in base64.
 	MaxBody int64
-	// Timeout is how long the consumer may take: when the client has gone away, it still finishes. Defaults to 30 s.
+	// Timeout is how long the consumer may take. The consumer finishes even if
+	// the client disconnects. Defaults to 30 s.
 	Timeout time.Duration
-	// Logger gets what an operator should know. Defaults to [slog.Default];
-	// slog.New(slog.DiscardHandler) silences it.
+	// Logger receives rejected requests, failures and dead letters. Defaults to
+	// [slog.Default]; slog.New(slog.DiscardHandler) disables logging.
 	Logger *slog.Logger
-	// Observe plugs in metrics.
+	// Observe receives metrics.
 	Observe observe.Hooks
 }
 
-// Receiver is an http.Handler that hands signed requests to a consumer.
+// Receiver is an http.Handler that passes signed requests to a consumer.
 //
-// | the result | the answer |
+// | result | response |
 // |---|---|
 // | done | 204 |
-// | not now (in progress, not due, or a failure that the consumer counts itself) | 425 and Retry-After |
-// | a failure that counts | 500 |
-// | the consumer's own destination is down | 503 |
-// | it can never succeed, or is in conflict with what was received | 422 |
-// | the request cannot be read as an event | 400 |
-// | not signed, or wrongly, or too old; an attribute that is not signed; signed with another id than the event's | 401 |
+// | in progress, not due, or a failure that the consumer counts itself | 425 and Retry-After |
+// | a counted failure | 500 |
+// | the consumer's own destination is unavailable | 503 |
+// | a permanent failure, or a conflict with a received event | 422 |
+// | a request that cannot be decoded as an event | 400 |
+// | a missing, invalid or old signature; unsigned attributes; a signed id that is not the event's | 401 |
 // | too large | 413 |
 type Receiver struct {
 	cfg      ReceiverConfig
@@ -63,25 +67,25 @@ type Receiver struct {
 	consumer broker.Consumer
 }
 
-// NewReceiver returns a handler that feeds the consumer.
+// NewReceiver returns a handler that passes events to the consumer.
 func NewReceiver(c broker.Consumer, cfg ReceiverConfig) (*Receiver, error) {
 	var errs []error
 	if c == nil {
-		errs = append(errs, errors.New("no consumer"))
+		errs = append(errs, errors.New("consumer: nil"))
 	}
-	keys, err := parseSecrets(cfg.Secrets)
+	keys, err := parseSecrets("ReceiverConfig", cfg.Secrets)
 	errs = append(errs, err)
 	switch {
 	case len(cfg.Secrets) == 0 && !cfg.Unsigned:
-		errs = append(errs, errors.New("field Secrets: none; anybody could send events (Unsigned says that anybody may)"))
+		errs = append(errs, errors.New("ReceiverConfig.Secrets: empty, and Unsigned is false"))
 	case len(cfg.Secrets) > 0 && cfg.Unsigned:
-		errs = append(errs, errors.New("field Unsigned: there are Secrets"))
+		errs = append(errs, errors.New("ReceiverConfig.Unsigned: true, but Secrets is not empty"))
 	}
 	if cfg.Unsigned && cfg.UnsignedAttributes {
-		errs = append(errs, errors.New("field UnsignedAttributes: no signature is checked"))
+		errs = append(errs, errors.New("ReceiverConfig.UnsignedAttributes: true, but Unsigned is true as well"))
 	}
 	if cfg.Tolerance < 0 || cfg.MaxBody < 0 || cfg.Timeout < 0 {
-		errs = append(errs, errors.New("fields Tolerance, MaxBody and Timeout: not negative"))
+		errs = append(errs, errors.New("ReceiverConfig.Tolerance, MaxBody or Timeout: negative"))
 	}
 	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{})
 	errs = append(errs, err)
@@ -110,37 +114,38 @@ func NewReceiver(c broker.Consumer, cfg ReceiverConfig) (*Receiver, error) {
 func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if req.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "POST an event", http.StatusMethodNotAllowed)
+		http.Error(w, "method not allowed: use POST", http.StatusMethodNotAllowed)
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.cfg.MaxBody))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		http.Error(w, fmt.Sprintf("more than %d bytes", large.Limit), http.StatusRequestEntityTooLarge)
+		http.Error(w, fmt.Sprintf("body larger than %d bytes", large.Limit), http.StatusRequestEntityTooLarge)
 		return
 	case err != nil:
-		// Cut off: whoever sent it is gone, and will send it again.
-		http.Error(w, "the body was cut off", http.StatusRequestTimeout)
+		// The sender has disconnected and will retry.
+		http.Error(w, "incomplete body", http.StatusRequestTimeout)
 		return
 	}
 	d, err := r.event(req.Header, body)
 	switch {
 	case errors.Is(err, ErrSignature):
-		r.cfg.Logger.Warn("waybill: a webhook was refused", "source", r.cfg.Name, "error", err)
+		r.cfg.Logger.Warn("webhook rejected", "source", r.cfg.Name, "error", err)
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return
 	case err != nil:
-		r.setAside(waybill.ID{}, err)
+		r.deadLettered(waybill.ID{}, err)
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	r.answer(w, r.deliver(req.Context(), &d), d.ID)
 }
 
-// event returns the event of a request. Where signatures are checked, it consists of what is
-// signed, and of nothing else: the id, the time and the body are. A header is not, and the content
-// type is one: it decides only whether the request is read.
+// event returns the event of a request. If signatures are verified, the event
+// consists only of signed content: the id, the time and the body. Headers are
+// not signed. The content type is a header, and decides only whether the
+// request is read.
 func (r *Receiver) event(h http.Header, body []byte) (waybill.Delivery, error) {
 	if r.cfg.Unsigned {
 		return r.codec.Decode(message(h, body))
@@ -161,9 +166,11 @@ func (r *Receiver) event(h http.Header, body []byte) (waybill.Delivery, error) {
 	if err != nil {
 		return d, err
 	}
-	foreign := d.Headers["ce_id"] // the codec keeps an id there that is not one of Waybill's
+	// The codec stores an id here that is not a Waybill id.
+	foreign := d.Headers["ce_id"]
 	if !structured {
-		foreign = h.Get("Ce-Id") // a header could pass for what the codec keeps
+		// A header could imitate the codec's header.
+		foreign = h.Get("Ce-Id")
 	}
 	if !names(m.PublishID, &d, foreign) {
 		return d, fmt.Errorf("%w for this event: %s is not its id", ErrSignature, HeaderID)
@@ -171,9 +178,9 @@ func (r *Receiver) event(h http.Header, body []byte) (waybill.Delivery, error) {
 	return d, nil
 }
 
-// names reports whether an id that was signed is the event's: its publish id, or what a foreign
-// producer calls it. An id that Waybill has made never counts as foreign: under the text of a
-// replay's, an event would be a new one.
+// names reports whether a signed id is the event's: its publish id, or the id
+// of a foreign producer. An id that Waybill generated never counts as foreign,
+// because the publish id of a replay would otherwise become a new event.
 func names(id string, d *waybill.Delivery, foreign string) bool {
 	if id == broker.PublishID(d.ID, d.Replay) {
 		return true
@@ -183,12 +190,14 @@ func names(id string, d *waybill.Delivery, foreign string) bool {
 	return err != nil && d.Replay == 0 && id == foreign
 }
 
-// deliver hands one event over. The consumer finishes although the client may have gone: it would only have to begin again.
+// deliver passes one event to the consumer. The consumer finishes even if the
+// client has disconnected, because a retry would have to start over.
 func (r *Receiver) deliver(ctx context.Context, d *waybill.Delivery) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Timeout)
 	defer cancel()
 	began := time.Now()
-	// A sender that lost the connection does not know that this process died, and cannot count it.
+	// A sender that lost the connection does not know that this process
+	// crashed, and cannot count the attempt.
 	d.Uncounted = true
 	results := r.consumer.Deliver(ctx, []waybill.Delivery{*d})
 	if len(results) == 1 {
@@ -214,29 +223,31 @@ func (r *Receiver) answer(w http.ResponseWriter, err error, id waybill.ID) {
 	case waybill.ClassUnavailable:
 		http.Error(w, "not available", http.StatusServiceUnavailable)
 	case waybill.ClassPermanent:
-		r.setAside(id, err)
+		r.deadLettered(id, err)
 		http.Error(w, "refused", http.StatusUnprocessableEntity)
 	case waybill.ClassRetry:
 		if delay > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(delay.Seconds()))))
 		}
-		// What failed is for the log here; the sender gets no inside view.
-		r.cfg.Logger.Warn("waybill: a webhook failed", "source", r.cfg.Name, "event", id.String(), "error", err)
+		// The failure goes to this log; the sender does not see internals.
+		r.cfg.Logger.Warn("webhook failed", "source", r.cfg.Name, "event", id.String(), "error", err)
 		http.Error(w, "failed", http.StatusInternalServerError)
 	}
 }
 
-// setAside raises the alarm: the sender, who is told with the answer, is the one that keeps the dead letter.
-func (r *Receiver) setAside(id waybill.ID, err error) {
-	r.cfg.Logger.Error("waybill: a webhook can never be handled; its sender keeps it as a dead letter",
+// deadLettered logs and reports an event that can never be handled. The
+// response tells the sender, which keeps the dead letter.
+func (r *Receiver) deadLettered(id waybill.ID, err error) {
+	r.cfg.Logger.Error("webhook failed permanently; the sender keeps the dead letter",
 		"source", r.cfg.Name, "event", id.String(), "error", err)
 	if aside := r.cfg.Observe.DeadLettered; aside != nil {
 		aside(r.cfg.Name, err)
 	}
 }
 
-// message returns a request as the codec reads it. A header that occurs twice cannot be an attribute: its first line counts for
-// nobody, so it is left out, and the codec says what is missing.
+// message returns a request for the codec. A header that occurs twice is
+// ambiguous and cannot be an attribute, so it is omitted, and the codec reports
+// the missing attribute.
 func message(h http.Header, body []byte) *broker.Message {
 	m := &broker.Message{PublishID: h.Get(HeaderID), ContentType: h.Get("Content-Type"), Payload: body}
 	for name, values := range h {
@@ -247,16 +258,17 @@ func message(h http.Header, body []byte) *broker.Message {
 	return m
 }
 
-// Source is a receiver with a server of its own, for programs that have none.
+// Source is a receiver with its own HTTP server.
 type Source struct {
 	listener net.Listener
 	cfg      ReceiverConfig
 }
 
-// NewSource returns a source that serves the listener at every path. It closes it when it ends.
+// NewSource returns a source that serves the listener at every path. Run closes
+// the listener when it ends.
 func NewSource(l net.Listener, cfg ReceiverConfig) (*Source, error) {
 	if l == nil {
-		return nil, errors.New("webhook: no listener")
+		return nil, errors.New("webhook: listener: nil")
 	}
 	if _, err := NewReceiver(discard{}, cfg); err != nil {
 		return nil, err
@@ -276,7 +288,8 @@ func (s *Source) Name() string {
 	return s.cfg.Name
 }
 
-// Run implements broker.Source: it serves until ctx ends, then finishes the requests in hand.
+// Run implements broker.Source: it serves until ctx ends, then finishes the
+// requests in flight.
 func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
 	receiver, err := NewReceiver(c, s.cfg)
 	if err != nil {

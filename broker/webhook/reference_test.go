@@ -14,7 +14,8 @@ import (
 	"github.com/waybillhq/waybill/broker/webhook"
 )
 
-// The reference library of the specification accepts what the sink sends, and a replay has an id of its own.
+// The specification's reference library accepts the sink's requests, and a
+// replay has a separate id.
 func TestTheReferenceLibraryVerifies(t *testing.T) {
 	reference, err := standard.NewWebhook(secret)
 	if err != nil {
@@ -34,7 +35,7 @@ func TestTheReferenceLibraryVerifies(t *testing.T) {
 		ids, events = append(ids, r.Header.Get("webhook-id")), append(events, event.ID)
 	}))
 	d := delivery("A-1")
-	// While secrets are changed, a receiver may have either.
+	// While secrets are rotated, a receiver may have either.
 	for _, secrets := range [][]string{{secret}, {second, secret}} {
 		if err := deliver(t, sink(t, server.URL, webhook.Config{Secrets: secrets}), d); err != nil {
 			t.Errorf("%d secrets: %v", len(secrets), err)
@@ -99,7 +100,8 @@ func TestTheReferenceLibrarySigns(t *testing.T) {
 			t.Errorf("%s: handled is %v", name, handled)
 		}
 	}
-	// An old request is refused although its signature is right: somebody has kept it.
+	// An old request is rejected although its signature is valid: it may be a
+	// captured copy.
 	old := now.Add(-6 * time.Minute)
 	signature, err = reference.Sign("msg_1", old, body)
 	if err != nil {

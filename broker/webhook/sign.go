@@ -22,30 +22,32 @@ const (
 const (
 	secretPrefix    = "whsec_"
 	signaturePrefix = "v1,"
-	// The specification's bounds for a symmetric secret, in bytes.
+	// Limits of the specification for a symmetric secret, in bytes.
 	minSecret, maxSecret = 24, 64
 )
 
-// ErrSignature says that a request is not from somebody who knows the secret, or is too old.
-var ErrSignature = errors.New("webhook: the signature is not valid")
+// ErrSignature reports a request that was not signed with a known secret, or
+// whose signature is too old.
+var ErrSignature = errors.New("webhook: signature not valid")
 
-// key is a secret in the form it signs with. It does not show itself.
+// key is a decoded secret. Formatting it does not show the secret.
 type key []byte
 
 func (key) String() string   { return "(secret)" }
 func (key) GoString() string { return "(secret)" }
 
-// parseSecrets reads "whsec_" and base64; the prefix may be left out. Errors do not show the secret.
-func parseSecrets(secrets []string) ([]key, error) {
+// parseSecrets decodes "whsec_" and base64; the prefix is optional. Errors name
+// the config type and do not show the secret.
+func parseSecrets(config string, secrets []string) ([]key, error) {
 	var errs []error
 	keys := make([]key, 0, len(secrets))
 	for i, text := range secrets {
 		raw, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(strings.TrimSpace(text), secretPrefix))
 		switch {
 		case err != nil:
-			errs = append(errs, fmt.Errorf("field Secrets[%d]: want %q and base64", i, secretPrefix))
+			errs = append(errs, fmt.Errorf("%s.Secrets[%d]: not %q and base64", config, i, secretPrefix))
 		case len(raw) < minSecret || len(raw) > maxSecret:
-			errs = append(errs, fmt.Errorf("field Secrets[%d]: %d bytes, want %d to %d", i, len(raw), minSecret, maxSecret))
+			errs = append(errs, fmt.Errorf("%s.Secrets[%d]: %d bytes, want %d to %d", config, i, len(raw), minSecret, maxSecret))
 		default:
 			keys = append(keys, raw)
 		}
@@ -63,7 +65,8 @@ func (k key) sign(id string, at int64, body []byte) []byte {
 	return mac.Sum(nil)
 }
 
-// signature returns the header for a body: one signature for every key, so that a receiver may have either while keys are changed.
+// signature returns the header for a body: one signature per key, so that a
+// receiver may have either while keys are rotated.
 func signature(keys []key, id string, at int64, body []byte) string {
 	parts := make([]string, len(keys))
 	for i, k := range keys {
@@ -72,8 +75,9 @@ func signature(keys []key, id string, at int64, body []byte) string {
 	return strings.Join(parts, " ")
 }
 
-// verify checks that a request was signed with one of the keys, and within the tolerance of now. The time is part of what is signed, so an old
-// request cannot be made new.
+// verify checks that a request was signed with one of the keys, within the
+// tolerance of now. The time is signed as well, so an old request cannot be
+// made new.
 func verify(keys []key, h http.Header, body []byte, now time.Time, tolerance time.Duration) error {
 	id, stamp, signatures := h.Get(HeaderID), h.Get(HeaderTimestamp), h.Get(HeaderSignature)
 	if id == "" || stamp == "" || signatures == "" {
@@ -84,12 +88,12 @@ func verify(keys []key, h http.Header, body []byte, now time.Time, tolerance tim
 		return fmt.Errorf("%w: %s is not a number of seconds", ErrSignature, HeaderTimestamp)
 	}
 	if age := now.Sub(time.Unix(seconds, 0)); age > tolerance || age < -tolerance {
-		return fmt.Errorf("%w: it is %v old, at most %v", ErrSignature, age.Round(time.Second), tolerance)
+		return fmt.Errorf("%w: %v old, at most %v", ErrSignature, age.Round(time.Second), tolerance)
 	}
 	for part := range strings.SplitSeq(signatures, " ") {
 		text, ok := strings.CutPrefix(part, signaturePrefix)
 		if !ok {
-			continue // of another version
+			continue // another version
 		}
 		given, err := base64.StdEncoding.DecodeString(text)
 		if err != nil {

@@ -17,13 +17,13 @@ import (
 	"github.com/waybillhq/waybill/broker/webhook"
 )
 
-// captured is a request as someone on the way sees it.
+// captured is a request as an attacker on the network sees it.
 type captured struct {
 	header http.Header
 	body   string
 }
 
-// capture returns what the sink posts for a delivery.
+// capture returns the request that the sink posts for a delivery.
 func capture(t *testing.T, d waybill.Delivery, cfg webhook.Config) captured {
 	t.Helper()
 	var seen captured
@@ -37,7 +37,7 @@ func capture(t *testing.T, d waybill.Delivery, cfg webhook.Config) captured {
 	return seen
 }
 
-// Anyone who has seen a signed request can send it again, and nothing but it: no header adds to the
+// A captured request can be sent again only unchanged: no header adds to the
 // event or changes it.
 func TestACapturedRequestCannotBeChanged(t *testing.T) {
 	t.Run("with headers of its own", func(t *testing.T) { cannotBeChanged(t, delivery("A-1")) })
@@ -98,8 +98,8 @@ func cannotBeChanged(t *testing.T, d waybill.Delivery) {
 	}
 }
 
-// What is signed is a CloudEvents message in structured mode, which any receiver can read: JSON
-// stays JSON, and anything else is base 64.
+// The signed body is a CloudEvents message in structured mode, which any
+// receiver can read: JSON stays JSON, and any other payload is base64.
 func TestTheSignedBodyIsTheWholeEvent(t *testing.T) {
 	for name, tc := range map[string]struct {
 		contentType, payload string
@@ -157,8 +157,8 @@ func TestTheSignedBodyIsTheWholeEvent(t *testing.T) {
 	}
 }
 
-// The id that is signed beside the body is the event's: a sender that signs one id for another
-// event is refused.
+// The signed id is the event's id: a request that is signed with one id for
+// another event is rejected.
 func TestTheSignedIDIsTheEvents(t *testing.T) {
 	reference, err := standard.NewWebhook(secret)
 	if err != nil {
@@ -196,8 +196,8 @@ func TestTheSignedIDIsTheEvents(t *testing.T) {
 	}
 }
 
-// For the time of an upgrade both ends know binary mode as well, when they are told so. Even then a
-// request is of one event.
+// For an upgrade, both ends support binary mode as well, if configured. Even
+// then a request belongs to one event.
 func TestUnsignedAttributes(t *testing.T) {
 	d := delivery("A-1")
 	seen := capture(t, d, webhook.Config{UnsignedAttributes: true})
@@ -206,7 +206,7 @@ func TestUnsignedAttributes(t *testing.T) {
 	}
 	c := &consumer{}
 	if code := post(t, receiver(t, c, webhook.ReceiverConfig{}).URL, seen.header, seen.body); code != http.StatusUnauthorized || len(c.events()) != 0 {
-		t.Errorf("not told so: answered %d, %d events were handled", code, len(c.events()))
+		t.Errorf("not configured: answered %d, %d events were handled", code, len(c.events()))
 	}
 	both := receiver(t, c, webhook.ReceiverConfig{UnsignedAttributes: true})
 	for _, request := range []captured{seen, capture(t, d, webhook.Config{})} {

@@ -18,70 +18,81 @@ import (
 	"github.com/waybillhq/waybill/broker"
 )
 
-// Config holds what may be tuned. A field that is zero has its default.
+// Config configures a [Sink]. Zero fields have their defaults.
 type Config struct {
-	// Secrets sign the requests: "whsec_" and base64, as the specification writes them. With several, every request has a signature of
-	// each, so that they can be changed without a gap. At least one is needed, unless Unsigned says that none is wanted.
+	// Secrets sign the requests: "whsec_" and base64, as in the specification.
+	// With several secrets, every request has a signature for each, so that
+	// secrets can be rotated without a gap. At least one secret is required,
+	// unless Unsigned is true.
 	Secrets []string
-	// Unsigned sends requests without a signature. Nobody can tell then who sent them.
+	// Unsigned sends requests without a signature. Receivers cannot verify the
+	// sender.
 	Unsigned bool
-	// UnsignedAttributes sends signed requests in binary mode: the payload is the body, and the
-	// attributes are headers that no signature covers. Anyone who has seen one request can then
-	// send its body as another event. It is for receivers that cannot read structured mode yet.
+	// UnsignedAttributes sends signed requests in binary mode: the payload is
+	// the body, and the attributes are headers that no signature covers. Any
+	// party that has seen one request can then send its body as another event.
+	// Use it only for receivers that do not support structured mode yet.
 	UnsignedAttributes bool
-	// Endpoint says where an event goes, if not all go to one place. It is called often and
-	// concurrently, and must not block. An error makes the event a dead letter. All endpoints have
-	// the same secrets and headers: anyone who knows a secret can sign for each of them.
+	// Endpoint returns the URL for an event, if events go to different
+	// endpoints. The function is called often and concurrently, and must not
+	// block. An error makes the event a dead letter. All endpoints share the
+	// same secrets and headers: any party that knows a secret can sign for each
+	// of them.
 	Endpoint func(ev *waybill.Event) (string, error)
-	// Target says where an event goes, and has the secrets and headers of that place: for endpoints
-	// that belong to several customers. It is called like Endpoint and stands instead of it, of
-	// Secrets, Unsigned and Header. An error makes the event a dead letter; secrets that cannot be
-	// used fail the attempt.
+	// Target returns the URL for an event together with its secrets and
+	// headers, for endpoints of different customers. Target is called like
+	// Endpoint and replaces Endpoint, Secrets, Unsigned and Header. An error
+	// makes the event a dead letter; invalid secrets fail the attempt.
 	Target func(ev *waybill.Event) (Target, error)
-	// PublicOnly connects to public addresses only; see [PublicDialer]. It is for endpoints that
-	// customers choose. Requests use no proxy then, and Client must be nil. Defaults to false: an
-	// endpoint may be in one's own network.
+	// PublicOnly connects to public addresses only; see [PublicDialer]. Use it
+	// for endpoints that customers choose. Requests then use no proxy, and
+	// Client must be nil. Defaults to false: an endpoint may be in the sender's
+	// own network.
 	PublicOnly bool
-	// Source is the CloudEvents attribute of that name. Defaults to "waybill".
+	// EventSource is the CloudEvents attribute source. Defaults to "waybill".
 	EventSource string
-	// Requests is how many requests one batch has under way at a time. Defaults to 16.
+	// Requests is the number of concurrent requests per batch. Defaults to 16.
 	Requests int
-	// Timeout is how long one request may take. Defaults to 15 s.
+	// PublishTimeout bounds one request. Defaults to 15 s.
 	PublishTimeout time.Duration
-	// MaxRetryAfter is the longest delay that an endpoint may ask for. Defaults to 1 h.
+	// MaxRetryAfter is the longest delay that an endpoint may ask for. Defaults
+	// to 1 h.
 	MaxRetryAfter time.Duration
-	// Header is sent with every request: authorization, say. Attributes and signature cannot be overridden by it.
+	// Header is sent with every request, for example for authorization. It
+	// cannot override attributes and signatures.
 	Header http.Header
-	// TLS says which authorities are trusted, and which certificate the
-	// requests show. Client must be nil then: it has a config of its own.
-	// Defaults to the system's authorities and no certificate.
+	// TLS sets the trusted authorities and the client certificate. Client must
+	// then be nil, because it has its own TLS config. Defaults to the system's
+	// authorities and no certificate.
 	TLS *tls.Config
-	// Client makes the requests. Defaults to one that keeps connections open and verifies certificates. Its redirect policy is not used:
-	// redirects are answers here.
+	// Client makes the requests. Defaults to a client that keeps connections
+	// open and verifies certificates. Its redirect policy is ignored: the sink
+	// treats redirects as responses.
 	Client *http.Client
 }
 
-// Target is an endpoint with what belongs to it alone.
+// Target is an endpoint with its own secrets and headers.
 type Target struct {
 	URL string
-	// Secrets sign the requests, as [Config.Secrets] do. At least one is needed, unless Unsigned
-	// says that none is wanted.
+	// Secrets sign the requests, like [Config.Secrets]. At least one secret is
+	// required, unless Unsigned is true.
 	Secrets  []string
 	Unsigned bool
-	// Header is sent with every request, as [Config.Header] is. It must not be changed afterwards.
+	// Header is sent with every request, like [Config.Header]. It must not be
+	// modified afterwards.
 	Header http.Header
 }
 
-// keys returns what the requests are signed with.
-func (t *Target) keys() ([]key, error) {
-	keys, err := parseSecrets(t.Secrets)
+// keys returns the keys that sign the requests. Errors name the config type.
+func (t *Target) keys(config string) ([]key, error) {
+	keys, err := parseSecrets(config, t.Secrets)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(keys) == 0 && !t.Unsigned:
-		return nil, errors.New("field Secrets: none; a receiver could not tell who sent a request (Unsigned says that none is wanted)")
+		return nil, errors.New(config + ".Secrets: empty, and Unsigned is false")
 	case len(keys) > 0 && t.Unsigned:
-		return nil, errors.New("field Unsigned: there are Secrets")
+		return nil, errors.New(config + ".Unsigned: true, but Secrets is not empty")
 	}
 	return keys, nil
 }
@@ -96,8 +107,9 @@ type Sink struct {
 	table  broker.Failures
 }
 
-// NewSink returns a sink that posts to url, or, with [Config.Endpoint] or [Config.Target], to what
-// that says for each event; then url may be empty.
+// NewSink returns a sink that posts to url. With [Config.Endpoint] or
+// [Config.Target] the sink posts to the URL that they return for each event,
+// and url may be empty.
 func NewSink(url string, cfg Config) (*Sink, error) {
 	var errs []error
 	if url != "" || cfg.Endpoint == nil && cfg.Target == nil {
@@ -108,24 +120,24 @@ func NewSink(url string, cfg Config) (*Sink, error) {
 	var keys []key
 	if cfg.Target != nil {
 		if url != "" || cfg.Endpoint != nil || len(cfg.Secrets) > 0 || cfg.Unsigned || len(cfg.Header) > 0 {
-			errs = append(errs, errors.New("field Target: it stands instead of the url, Endpoint, Secrets, Unsigned and Header"))
+			errs = append(errs, errors.New("Config.Target: set together with url, Endpoint, Secrets, Unsigned or Header"))
 		}
 	} else {
 		var err error
-		keys, err = (&Target{Secrets: cfg.Secrets, Unsigned: cfg.Unsigned}).keys()
+		keys, err = (&Target{Secrets: cfg.Secrets, Unsigned: cfg.Unsigned}).keys("Config")
 		errs = append(errs, err)
 	}
 	if cfg.PublicOnly && cfg.Client != nil {
-		errs = append(errs, errors.New("field PublicOnly: the Client has a dialer of its own (give it PublicDialer)"))
+		errs = append(errs, errors.New("Config.PublicOnly: set together with Client (use PublicDialer in the Client)"))
 	}
 	if cfg.TLS != nil && cfg.Client != nil {
-		errs = append(errs, errors.New("field TLS: the Client has a config of its own"))
+		errs = append(errs, errors.New("Config.TLS: set together with Client"))
 	}
 	if cfg.Unsigned && cfg.UnsignedAttributes {
-		errs = append(errs, errors.New("field UnsignedAttributes: nothing is signed"))
+		errs = append(errs, errors.New("Config.UnsignedAttributes: true, but Unsigned is true as well"))
 	}
 	if cfg.Requests < 0 || cfg.PublishTimeout < 0 || cfg.MaxRetryAfter < 0 {
-		errs = append(errs, errors.New("fields Requests, Timeout and MaxRetryAfter: not negative"))
+		errs = append(errs, errors.New("Config.Requests, PublishTimeout or MaxRetryAfter: negative"))
 	}
 	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{Source: cfg.EventSource})
 	errs = append(errs, err)
@@ -148,46 +160,49 @@ func NewSink(url string, cfg Config) (*Sink, error) {
 func newClient(cfg Config) *http.Client {
 	client := http.Client{}
 	if cfg.Client != nil {
-		client = *cfg.Client // a copy: the caller's own stays as it is
-	} else if usual, ok := http.DefaultTransport.(*http.Transport); ok {
-		transport := usual.Clone()
+		client = *cfg.Client // a copy: the caller's client is not modified
+	} else if base, ok := http.DefaultTransport.(*http.Transport); ok {
+		transport := base.Clone()
 		if cfg.PublicOnly {
 			transport.DialContext = PublicDialer().DialContext
-			transport.Proxy = nil // it would connect in our place, to any address
+			transport.Proxy = nil // a proxy would connect for the sink, to any address
 		}
 		if cfg.TLS != nil {
 			transport.TLSClientConfig = cfg.TLS.Clone()
 		}
-		transport.MaxIdleConnsPerHost = max(cfg.Requests, 16) * 4 // the relay's workers, each with a batch
+		// The relay's workers have a batch each.
+		transport.MaxIdleConnsPerHost = max(cfg.Requests, 16) * 4
 		client.Transport = transport
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &client
 }
 
-// checkEndpoint reads an endpoint's URL. Its errors do not show the URL, which may hold a token.
+// checkEndpoint parses an endpoint URL. Its errors do not show the URL, which
+// may contain a token.
 func checkEndpoint(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil:
-		return nil, errors.New("it cannot be read as a URL")
+		return nil, errors.New("not a valid URL")
 	case u.Scheme != "https" && u.Scheme != "http":
-		return nil, fmt.Errorf("want https:// or http://, have %q", u.Scheme)
+		return nil, fmt.Errorf("scheme %q, want https or http", u.Scheme)
 	case u.Host == "":
-		return nil, errors.New("it names no host")
+		return nil, errors.New("no host")
 	case u.Fragment != "":
-		return nil, errors.New("a fragment is never sent")
+		return nil, errors.New("fragment not allowed")
 	}
 	return u, nil
 }
 
-// Close closes connections that are idle.
+// Close closes idle connections.
 func (s *Sink) Close() error {
 	s.client.CloseIdleConnections()
 	return nil
 }
 
-// Destination implements relay.DestinationSink: endpoints are told apart by scheme and host.
+// Destination implements relay.DestinationSink: each combination of scheme and
+// host is a destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
 	_, u, err := s.target(ev)
 	if err != nil {
@@ -196,8 +211,8 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// target returns where an event goes. Without [Config.Target] the secrets are the sink's, and not
-// in what it returns.
+// target returns the target of an event. Without [Config.Target] the secrets
+// are the sink's, and the returned target has none.
 func (s *Sink) target(ev *waybill.Event) (Target, *url.URL, error) {
 	t := Target{URL: s.url, Header: s.cfg.Header}
 	var err error
@@ -217,7 +232,8 @@ func (s *Sink) target(ev *waybill.Event) (Target, *url.URL, error) {
 	return t, u, nil
 }
 
-// Deliver implements relay.Sink. Events of one aggregate are never in the same batch, so all requests of one may be under way together.
+// Deliver implements relay.Sink. Events of one aggregate are never in the same
+// batch, so all requests of a batch may be in flight together.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	results := make([]error, len(batch))
 	var wg sync.WaitGroup
@@ -244,9 +260,9 @@ func (s *Sink) one(ctx context.Context, d *waybill.Delivery) error {
 	}
 	keys := s.keys
 	if s.cfg.Target != nil {
-		if keys, err = t.keys(); err != nil {
-			// A failed attempt of this event, and nothing more: other customers may have endpoints
-			// at the same host.
+		if keys, err = t.keys("Target"); err != nil {
+			// Only the attempt of this event fails: other customers may have
+			// endpoints at the same host.
 			return fmt.Errorf("webhook: %s://%s: %w", u.Scheme, u.Host, err)
 		}
 	}
@@ -269,7 +285,7 @@ func (s *Sink) one(ctx context.Context, d *waybill.Delivery) error {
 	return nil
 }
 
-// excerptLimit is how much of an answer's text is kept for whoever looks at the event.
+// excerptLimit is the maximum length of the excerpt of a response, in bytes.
 const excerptLimit = 256
 
 func (s *Sink) post(ctx context.Context, u *url.URL, header http.Header, keys []key, m *broker.Message) error {
@@ -285,10 +301,10 @@ func (s *Sink) post(ctx context.Context, u *url.URL, header http.Header, keys []
 		return err
 	}
 	defer res.Body.Close() //nolint:errcheck // whatever it says, the answer is known
-	// A little of the answer is read, so that the connection can be used again.
+	// Part of the response is read, so that the connection can be reused.
 	body, readErr := io.ReadAll(io.LimitReader(res.Body, 4096))
 	if res.StatusCode >= 200 && res.StatusCode < 300 {
-		return nil // the status is the answer; what follows it is not needed
+		return nil // the status decides; the body is not needed
 	}
 	status := &StatusError{Code: res.StatusCode, RetryAfter: retryAfter(res.Header, time.Now(), s.cfg.MaxRetryAfter)}
 	if kind := res.Header.Get("Content-Type"); readErr == nil && (strings.HasPrefix(kind, "text/plain") || strings.Contains(kind, "json")) {
@@ -297,7 +313,7 @@ func (s *Sink) post(ctx context.Context, u *url.URL, header http.Header, keys []
 	return status
 }
 
-// reserved reports whether a header could pass for a part of the event.
+// reserved reports whether a header could be mistaken for a part of the event.
 func reserved(name string) bool {
 	return strings.HasPrefix(name, "Ce-") || strings.HasPrefix(name, "Waybill-")
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/waybillhq/waybill/broker/webhook"
 )
 
-// Every target has a secret and headers of its own: what one customer knows or is sent is of no use
-// against another.
+// Every target has its own secret and headers: those of one customer are
+// useless against another.
 func TestTargetsShareNothing(t *testing.T) {
 	type place struct {
 		server *httptest.Server
@@ -63,8 +63,8 @@ func TestTargetsShareNothing(t *testing.T) {
 	if s.Destination(&a.Event) == s.Destination(&b.Event) {
 		t.Error("both have one destination")
 	}
-	// A secret that cannot be read, or is missing, fails the attempt, and does not pause the host:
-	// others have endpoints there.
+	// An invalid or missing secret fails the attempt and does not pause the
+	// host, where others have endpoints.
 	for name, want := range map[string]waybill.Class{"wrong": waybill.ClassRetry, "open": waybill.ClassRetry, "none": waybill.ClassPermanent} {
 		d := delivery(name)
 		err := deliver(t, s, d)
@@ -89,7 +89,8 @@ func TestTargetsShareNothing(t *testing.T) {
 	}
 }
 
-// With PublicOnly, a sink connects to no address of its own network, whatever name leads there.
+// With PublicOnly, a sink connects to no address of its own network, whatever
+// name resolves to it.
 func TestPublicOnly(t *testing.T) {
 	var reached atomic.Int32
 	server := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }))

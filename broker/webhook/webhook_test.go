@@ -41,7 +41,7 @@ func delivery(id string) waybill.Delivery {
 	return waybill.Delivery{Event: ev, Attempt: 1, Claim: waybill.NewClaim(waybill.Position{Lane: 3, Epoch: 4, Seq: 5}, waybill.ID{})}
 }
 
-// consumer answers with a function and remembers what it was given.
+// consumer answers with a function and records its deliveries.
 type consumer struct {
 	mu     sync.Mutex
 	got    []waybill.Delivery
@@ -151,7 +151,7 @@ func post(t *testing.T, url string, h http.Header, body string) int {
 	return res.StatusCode
 }
 
-// Every status means what the table in the documentation says.
+// Every status has the class of the documented table.
 func TestAnswers(t *testing.T) {
 	var code int
 	var header http.Header
@@ -204,7 +204,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestTheTableIsInTheDocumentation(t *testing.T) {
-	table := strings.Replace(strings.TrimSpace(webhook.Failures().Table()), "what the broker reports", "what the endpoint answers", 1)
+	table := strings.Replace(strings.TrimSpace(webhook.Failures().Table()), "broker error", "endpoint response", 1)
 	for _, name := range []string{"doc.go", "../../docs/brokers.md"} {
 		doc, err := os.ReadFile(name)
 		if err != nil {
@@ -237,7 +237,7 @@ func transport(t *testing.T) *http.Transport {
 	return tr
 }
 
-// One endpoint that is down does not speak for another.
+// An unavailable endpoint does not affect another.
 func TestEndpointsAreTheirOwnDestinations(t *testing.T) {
 	c := &consumer{}
 	up := receiver(t, c, webhook.ReceiverConfig{})
@@ -256,7 +256,7 @@ func TestEndpointsAreTheirOwnDestinations(t *testing.T) {
 		case "down":
 			return down, nil
 		}
-		return "", errors.New("nobody wants it")
+		return "", errors.New("no endpoint")
 	}})
 	results := s.Deliver(t.Context(), []waybill.Delivery{delivery("down"), delivery("up"), delivery("none")})
 	var classes []waybill.Class
@@ -287,7 +287,8 @@ func TestAnUntrustedCertificateIsNotTheEventsFault(t *testing.T) {
 	}
 }
 
-// What the consumer's result means is understood at the other end: the sink's class is the consumer's.
+// The sink understands the receiver's answers: the sink's class is the
+// consumer's.
 func TestResultsTravelBack(t *testing.T) {
 	for name, tc := range map[string]struct {
 		result error
@@ -350,7 +351,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A client that goes away does not stop the consumer: its work would only have to be done again.
+// A client that disconnects does not stop the consumer, whose work would have
+// to be repeated.
 func TestTheConsumerFinishesWithoutItsClient(t *testing.T) {
 	entered, release, finished := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	c := &consumer{answer: func(ctx context.Context, _ waybill.Delivery) error {
@@ -367,7 +369,7 @@ func TestTheConsumerFinishesWithoutItsClient(t *testing.T) {
 	<-entered
 	cancel()
 	if class, _ := waybill.Classify(<-done); class != waybill.ClassUnavailable {
-		t.Errorf("class %v: the event was not refused", class)
+		t.Errorf("class %v: the event was not rejected", class)
 	}
 	close(release)
 	if err := <-finished; err != nil {
@@ -375,7 +377,7 @@ func TestTheConsumerFinishesWithoutItsClient(t *testing.T) {
 	}
 }
 
-// A source drains: what is in hand when its context ends is answered.
+// Requests in flight when a source's context ends are answered.
 func TestSourceDrains(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -401,7 +403,7 @@ func TestSourceDrains(t *testing.T) {
 	stop()
 	close(release)
 	if err := <-done; err != nil {
-		t.Errorf("the request in hand: %v", err)
+		t.Errorf("the request in flight: %v", err)
 	}
 	if err := <-ran; err != nil {
 		t.Errorf("Run: %v", err)
@@ -432,7 +434,7 @@ func TestConfigNamesEveryMistake(t *testing.T) {
 	}
 }
 
-// Own headers never pass for attributes or for the signature.
+// Configured headers never override attributes or the signature.
 func TestOwnHeadersOverrideNothing(t *testing.T) {
 	c := &consumer{}
 	server := receiver(t, c, webhook.ReceiverConfig{})
@@ -454,7 +456,7 @@ func TestBatchesRunTogether(t *testing.T) {
 	wg.Add(n)
 	c := &consumer{answer: func(context.Context, waybill.Delivery) error {
 		wg.Done()
-		wg.Wait() // ends only if all are under way together
+		wg.Wait() // returns only if all requests are in flight together
 		return nil
 	}}
 	s := sink(t, receiver(t, c, webhook.ReceiverConfig{}).URL, webhook.Config{Requests: n})

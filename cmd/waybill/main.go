@@ -1,4 +1,6 @@
-// Command waybill runs and operates an outbox: it delivers events, and it looks after what was not delivered. docs/cli.md describes it.
+// Command waybill runs and operates an outbox: it delivers events and handles
+// dead letters, blocked aggregates, inbox records and idempotency keys.
+// docs/cli.md describes it.
 package main
 
 import (
@@ -15,7 +17,8 @@ import (
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
-// run is the program. The first signal asks it to stop in good order; a second one ends it as usual.
+// run is the program. The first signal starts a graceful stop; a second signal
+// kills the process.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()

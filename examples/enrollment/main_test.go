@@ -20,31 +20,32 @@ import (
 	"github.com/waybillhq/waybill/reconcile"
 )
 
-// told is what the program says, with its outbox in memory or in a table.
-const told = `Learner 7: enrolment 1, <nil>.
-Learner 7: enrolment 0, ALREADY_EXISTS.
-Learner 8: enrolment 2, <nil>.
-Learner 9: enrolment 0, FULL.
+// told is the output of the program, with its outbox in memory or in a table.
+const told = `Learner 7: enrollment 1, <nil>.
+Learner 7: enrollment 0, ALREADY_EXISTS.
+Learner 8: enrollment 2, <nil>.
+Learner 9: enrollment 0, FULL.
 enrollment-reconcile: 1 found, 1 sent, <nil>.
 session-payout-reconcile: 1 found, 1 sent, <nil>.
 Notified: 2. Paid: 1.
 `
 
-func TestEnrolment(t *testing.T) {
+func TestEnrollment(t *testing.T) {
 	var out bytes.Buffer
 	if err := run(t.Context(), &out); err != nil || out.String() != told {
 		t.Errorf("%v; it says:\n%s", err, out.String())
 	}
 }
 
-// Moving the outbox from memory into a table changes the line that makes it, and its import; and nothing that happens.
+// TestTableBackedTwin: moving the outbox from memory into a table changes the
+// line that creates it and its import, and no behavior.
 func TestTableBackedTwin(t *testing.T) {
 	read := func(name string) []string {
 		source, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, code, ok := strings.Cut(string(source), "\n)\n") // behind the imports
+		_, code, ok := strings.Cut(string(source), "\n)\n") // after the imports
 		if !ok {
 			t.Fatalf("%s has no imports", name)
 		}
@@ -71,7 +72,8 @@ func TestTableBackedTwin(t *testing.T) {
 	}
 }
 
-// school opens a school over a database file, and runs its relay until stop is called, or the test ends.
+// school opens a school over a database file, and runs its relay until stop is
+// called, or the test ends.
 func school(t *testing.T, rows *sql.DB, logger *slog.Logger) (s *School, stop func()) {
 	t.Helper()
 	s, err := NewSchool(t.Context(), rows, -1, logger)
@@ -91,7 +93,7 @@ func school(t *testing.T, rows *sql.DB, logger *slog.Logger) (s *School, stop fu
 	return s, stop
 }
 
-// database makes the school's tables, with one session.
+// database creates the school's tables, with one session.
 func database(t *testing.T, seats int) *sql.DB {
 	t.Helper()
 	rows, err := openRows(t.Context(), filepath.Join(t.TempDir(), "school.db"))
@@ -107,15 +109,16 @@ func database(t *testing.T, seats int) *sql.DB {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// AcceptResult 1: many enrol at once, and no seat is sold twice.
-func TestConcurrentEnrolmentNeverOversells(t *testing.T) {
+// TestConcurrentEnrollmentNeverOversells: many learners enroll at once, and no
+// seat is sold twice.
+func TestConcurrentEnrollmentNeverOversells(t *testing.T) {
 	rows := database(t, 5)
 	s, _ := school(t, rows, quiet)
 	var got, full atomic.Int64
 	var all sync.WaitGroup
 	for learner := range int64(20) {
 		all.Go(func() {
-			switch _, err := s.Enrol(t.Context(), 1, learner); {
+			switch _, err := s.Enroll(t.Context(), 1, learner); {
 			case err == nil:
 				got.Add(1)
 			case errors.Is(err, ErrFull):
@@ -134,11 +137,12 @@ func TestConcurrentEnrolmentNeverOversells(t *testing.T) {
 	}
 }
 
-// AcceptResult 2: an enrolment whose event was lost is found, and its handler runs.
+// TestLostEventIsRepaired: an enrollment whose event was lost is found, and its
+// handler runs.
 func TestLostEventIsRepaired(t *testing.T) {
 	s, _ := school(t, database(t, 5), quiet)
 	s.losing = true
-	if _, err := s.Enrol(t.Context(), 1, 7); err != nil {
+	if _, err := s.Enroll(t.Context(), 1, 7); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -153,21 +157,23 @@ func TestLostEventIsRepaired(t *testing.T) {
 	}
 }
 
-// AcceptResult 3: enrolling twice is ALREADY_EXISTS, and what is told twice has one effect.
-func TestRepeatedEnrolment(t *testing.T) {
+// TestRepeatedEnrollment: enrolling twice is ALREADY_EXISTS, and an event that
+// is published twice has one effect.
+func TestRepeatedEnrollment(t *testing.T) {
 	rows := database(t, 5)
 	s, _ := school(t, rows, quiet)
-	id, err := s.Enrol(t.Context(), 1, 7)
+	id, err := s.Enroll(t.Context(), 1, 7)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Enrol(t.Context(), 1, 7); !errors.Is(err, ErrAlreadyExists) {
+	if _, err := s.Enroll(t.Context(), 1, 7); !errors.Is(err, ErrAlreadyExists) {
 		t.Errorf("the second time: %v", err)
 	}
 	if err := s.await(t.Context(), 1, 0); err != nil {
 		t.Fatal(err)
 	}
-	// The trace is lost, so the job tells it again; the group knows better.
+	// The trace is lost, so the job publishes the event again; the group does
+	// not apply it again.
 	if _, err := rows.ExecContext(t.Context(), `DELETE FROM notification WHERE enrollment_id = ?`, id); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +186,7 @@ func TestRepeatedEnrolment(t *testing.T) {
 	if rep.Found != 1 || rep.Skipped != 1 {
 		t.Errorf("the third run: %+v", rep)
 	}
-	if err := s.Finish(t.Context(), 1); err != nil { // which comes behind it
+	if err := s.Finish(t.Context(), 1); err != nil { // which follows it
 		t.Fatal(err)
 	}
 	if err := s.await(t.Context(), 0, 1); err != nil {
@@ -188,9 +194,10 @@ func TestRepeatedEnrolment(t *testing.T) {
 	}
 }
 
-// TestJobsUseTheKeyOfTheOriginal: a job tells a fact under the dedup key under which the school
-// told it. While the original is pending, the outbox absorbs what the job tells; when it is
-// applied, the group knows the key and does not apply it again.
+// TestJobsUseTheKeyOfTheOriginal: a job publishes a fact under the dedup key of
+// the original event. While the original is pending, the outbox absorbs the
+// job's event; when the original is applied, the group knows the key and does
+// not apply the event again.
 func TestJobsUseTheKeyOfTheOriginal(t *testing.T) {
 	jobs := []string{"enrollment-reconcile", "session-payout-reconcile"}
 	rows := database(t, 5)
@@ -198,7 +205,7 @@ func TestJobsUseTheKeyOfTheOriginal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Enrol(t.Context(), 1, 7); err != nil {
+	if _, err := s.Enroll(t.Context(), 1, 7); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Finish(t.Context(), 1); err != nil {
@@ -215,13 +222,14 @@ func TestJobsUseTheKeyOfTheOriginal(t *testing.T) {
 	if err := s.await(t.Context(), 1, 1); err != nil {
 		t.Fatal(err)
 	}
-	// The traces are lost, so each job tells its fact again, and the relay delivers that: the key
-	// is free again.
+	// The traces are lost, so each job publishes its event again, and the relay
+	// delivers it: the key is free again.
 	if _, err := rows.ExecContext(t.Context(), `DELETE FROM notification; DELETE FROM payout`); err != nil {
 		t.Fatal(err)
 	}
 	for _, job := range jobs {
-		for deadline := time.Now().Add(time.Minute); ; <-time.After(5 * time.Millisecond) { // the original may not be settled yet
+		// the original may not be settled yet
+		for deadline := time.Now().Add(time.Minute); ; <-time.After(5 * time.Millisecond) {
 			rep, err := s.jobs.RunOnce(t.Context(), job)
 			if err != nil || rep.Found != 1 || time.Now().After(deadline) {
 				t.Fatalf("%s when the trace is lost: %+v, %v", job, rep, err)
@@ -246,7 +254,7 @@ func TestJobsUseTheKeyOfTheOriginal(t *testing.T) {
 	}
 }
 
-// awaitFree writes an event until none of its key is pending.
+// awaitFree writes an event until no event with its key is pending.
 func (s *School) awaitFree(t *testing.T, ev waybill.Event) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; <-time.After(5 * time.Millisecond) {
@@ -264,13 +272,15 @@ func (s *School) awaitFree(t *testing.T, ev waybill.Event) {
 	}
 }
 
-// AcceptResult 4: what was queued when the process ended is gone; after the restart the jobs make up for it, and the log says so.
+// TestRestartRepairsWhatWasQueued: events that were queued when the process
+// ended are lost; after the restart the jobs publish them again, and the log
+// reports it.
 func TestRestartRepairsWhatWasQueued(t *testing.T) {
 	rows := database(t, 5)
 	dead, stop := school(t, rows, quiet)
 	stop() // so that nothing is delivered
 	for learner := range int64(3) {
-		if _, err := dead.Enrol(t.Context(), 1, learner); err != nil {
+		if _, err := dead.Enroll(t.Context(), 1, learner); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -294,8 +304,9 @@ func TestRestartRepairsWhatWasQueued(t *testing.T) {
 	}
 }
 
-// What is cancelled has no consequences, and what is young may be on its way.
-func TestCancelledAndYoungAreLeftAlone(t *testing.T) {
+// TestCanceledAndYoungAreLeftAlone: a canceled enrollment has no consequences,
+// and the event of a young one may be in flight.
+func TestCanceledAndYoungAreLeftAlone(t *testing.T) {
 	rows := database(t, 5)
 	s, err := NewSchool(t.Context(), rows, time.Minute, quiet)
 	if err != nil {
@@ -303,7 +314,7 @@ func TestCancelledAndYoungAreLeftAlone(t *testing.T) {
 	}
 	s.losing = true
 	for learner := range int64(3) {
-		if _, err := s.Enrol(t.Context(), 1, learner); err != nil {
+		if _, err := s.Enroll(t.Context(), 1, learner); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,5 +1,7 @@
-// Command plain writes orders, each with its event in the same transaction: two commit, one rolls back. A relay in the same process
-// delivers the events of those that committed. It needs nothing but Go: the database is SQLite, in a file that is gone afterwards.
+// Command plain writes orders, each with its event in the same transaction: two
+// commit, one rolls back. A relay in the same process delivers the events of
+// the committed ones. It needs nothing but Go: the database is SQLite, in a
+// temporary file.
 package main
 
 import (
@@ -18,7 +20,8 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// Placed is what OrderPlaced tells. Events of one order are delivered in the order in which they were written.
+// Placed is the payload of OrderPlaced. Events of one order are delivered in
+// the order in which they were written.
 type Placed struct{ Total int }
 
 var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
@@ -31,12 +34,13 @@ func main() {
 	box, err := outbox.New(db, outbox.Config{})
 	check(err)
 
-	// A relay delivers what was committed; here to a function of this process. It runs until its context ends.
+	// A relay delivers committed events; here to a function of this process. It
+	// runs until its context ends.
 	mux := handler.NewMux()
 	delivered := make(chan string)
 	handler.On(mux, OrderPlaced, func(_ context.Context, ev waybill.Event, p Placed) error {
 		delivered <- fmt.Sprintf("%s of order %s, total %d", ev.Type, ev.AggregateID, p.Total)
-		return nil // an error would be tried again later
+		return nil // an error would be retried later
 	})
 	r, err := relay.New(db, mux, relay.Config{})
 	check(err)
@@ -52,7 +56,8 @@ func main() {
 				return err
 			}
 			if total == 0 {
-				return errors.New("nothing was ordered") // rolls back: neither the order nor its event ever was
+				// rolls back: neither the order nor its event exists
+				return errors.New("nothing was ordered")
 			}
 			return nil // commits both
 		})
@@ -68,7 +73,7 @@ func main() {
 	place("A-3", 20)
 	fmt.Printf("Delivered: %s.\n", <-delivered)
 
-	stop() // the relay finishes what it has in hand
+	stop() // the relay finishes its deliveries in flight
 	check(<-running)
 }
 
@@ -80,13 +85,14 @@ func check(err error) {
 
 const insertOrder = `INSERT INTO orders (id, total) VALUES (?, ?)`
 
-// open makes the database and the outbox in it. It is all that would change on another database, with the type of the transaction.
+// open creates the database and the outbox in it. Another database changes only
+// this function and the type of the transaction.
 func open(ctx context.Context) (db *sqlitestore.Store, closeAll func()) {
 	dir, err := os.MkdirTemp("", "waybill-plain-")
 	check(err)
 	db, err = sqlitestore.Open(filepath.Join(dir, "shop.db"), sqlitestore.Config{})
 	check(err)
-	_, err = db.Migrate(ctx) // makes Waybill's own tables
+	_, err = db.Migrate(ctx) // creates Waybill's own tables
 	check(err)
 	_, err = db.DB().ExecContext(ctx, `CREATE TABLE orders (id VARCHAR(20) PRIMARY KEY, total INTEGER)`)
 	check(err)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// told is what the program says, on every store.
+// told is the output of the program, on every store.
 const told = `Order A-1 was committed.
 Delivered: OrderPlaced of order A-1, total 9990.
 Order A-2 was rolled back: nothing was ordered.
@@ -21,7 +21,8 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// goRun runs the program in a folder, as a reader of the documentation would, and returns what it prints.
+// goRun runs the program in a folder, as a reader of the documentation would,
+// and returns its output.
 func goRun(t *testing.T, folder string, env ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "run", ".")

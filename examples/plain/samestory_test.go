@@ -19,10 +19,12 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// variants are the same program on the other stores, each in its folder below testdata.
+// variants are the same program on the other stores, each in its folder below
+// testdata.
 var variants = []struct {
 	name string
-	// tx is the type of the transactions, and exec its method that runs a statement.
+	// tx is the type of the transactions, and exec its method that runs a
+	// statement.
 	tx, exec string
 	// database returns a new, empty database, for those that need a server.
 	database func(t *testing.T) string
@@ -33,8 +35,9 @@ var variants = []struct {
 	{name: "mysqlstore", tx: "*sql.Tx", exec: "ExecContext", database: newMariaDB},
 }
 
-// TestSameStory proves that moving to another store changes the constructor and the type of the transaction, and nothing else: what
-// is left of the programs without these is the same text.
+// TestSameStory proves that moving to another store changes the constructor and
+// the type of the transaction, and nothing else: without these, the programs
+// are the same text.
 func TestSameStory(t *testing.T) {
 	want := story(t, "main.go", "*sql.Tx", "ExecContext")
 	if n := strings.Count(want, "\n"); n < 40 {
@@ -65,7 +68,7 @@ func TestSameStory(t *testing.T) {
 	}
 }
 
-// TestSameEnding runs the variants: they say the same.
+// TestSameEnding runs the variants: their output is the same.
 func TestSameEnding(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -85,8 +88,9 @@ func TestSameEnding(t *testing.T) {
 	})
 }
 
-// story returns a program without what may differ: its first comment, its imports, the function open with the statement in the
-// database's own SQL, and the type of the transaction with its method.
+// story returns a program without the differing parts: its first comment, its
+// imports, the function open with the statement in the database's own SQL, and
+// the type of the transaction with its method.
 func story(t *testing.T, path, tx, exec string) string {
 	t.Helper()
 	source, err := os.ReadFile(path)
@@ -127,10 +131,11 @@ func story(t *testing.T, path, tx, exec string) string {
 	return strings.TrimSpace(strings.ReplaceAll(text, "tx."+exec+"(", "tx.EXEC("))
 }
 
-// databaseName returns the name of a database that nobody else has.
+// databaseName returns a unique name of a database.
 func databaseName() string { return "plain_" + strings.ToLower(waybill.NewID().String()) }
 
-// newPostgres makes a database on the test server, drops it at the end of the test, and returns its URL.
+// newPostgres creates a database on the test server, drops it at the end of the
+// test, and returns its URL.
 func newPostgres(t *testing.T) string {
 	t.Helper()
 	server := testserver.Postgres(t)
@@ -157,8 +162,8 @@ func newPostgres(t *testing.T) string {
 	return u.String()
 }
 
-// newMariaDB makes a database on the MariaDB test server, drops it at the end of the test, and
-// returns its data source name.
+// newMariaDB creates a database on the MariaDB test server, drops it at the end
+// of the test, and returns its data source name.
 func newMariaDB(t *testing.T) string {
 	t.Helper()
 	return newDatabase(t, testserver.MariaDB(t))

@@ -1,10 +1,14 @@
-// Command shop is an order API in which nothing happens twice and nothing is lost, whatever is killed at whatever moment:
+// Command shop is an order API in which no order is lost or placed twice, even
+// if the process is killed at any moment:
 //
-//	POST /orders        the order, its event, the idempotency key and the answer are one commit; a repeat gets the same answer
-//	relay and inbox     the event is delivered, and the inventory reserves the goods once
+//	POST /orders        the order, its event, the idempotency key and the
+//	                    answer are one commit; a repeat gets the same answer
+//	relay and inbox     the event is delivered, and the inventory reserves
+//	                    the goods once
 //	GET /orders/{id}    by public id
 //
-// It needs nothing but Go: the database is SQLite, in the file shop.db. Stop it, start it again, and send the same request: the answer is the same.
+// It needs nothing but Go: the database is SQLite, in the file shop.db. Stop
+// it, start it again, and send the same request: the answer is the same.
 //
 //	go run ./examples/shop
 //	curl -i localhost:8080/orders -H 'X-Customer: ada' -H 'Idempotency-Key: "1"' -d '{"sku":"tea","quantity":2}'   # twice
@@ -35,7 +39,8 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// Order is what the API shows, and what OrderPlaced tells. Its id looks like ord_01j9zt6vb2e4x8k3m5n7p9qrst.
+// Order is the API's resource, and the payload of OrderPlaced. Its id looks
+// like ord_01j9zt6vb2e4x8k3m5n7p9qrst.
 type Order struct {
 	ID       publicid.ID[Order] `json:"id"`
 	SKU      string             `json:"sku"`
@@ -48,20 +53,22 @@ func (Order) PublicPrefix() string { return "ord" }
 
 var OrderPlaced = waybill.Define[Order]("OrderPlaced", waybill.Spec{AggregateType: "order"})
 
-// shop is what the handlers need.
+// shop holds the handlers' dependencies.
 type shop struct {
 	db  *sql.DB
 	box *outbox.Outbox[*sql.Tx]
 }
 
-// create runs in a transaction that also holds the key and the answer. What it writes to w is sent after the commit.
+// create runs in a transaction that also holds the key and the answer. The
+// response is sent after the commit.
 func (s *shop) create(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 	var o Order
 	if err := json.NewDecoder(r.Body).Decode(&o); err != nil || o.SKU == "" || o.Quantity < 1 {
 		http.Error(w, "an order has a sku and a quantity", http.StatusBadRequest)
-		return nil // this answer is stored, too: the same request would get it again
+		// this answer is stored, too: the same request would get it again
+		return nil
 	}
-	o.ID, o.State = publicid.New[Order](), "placed" // whatever the client says
+	o.ID, o.State = publicid.New[Order](), "placed" // not the client's values
 	ctx := r.Context()
 	_, err := tx.ExecContext(ctx, `INSERT INTO orders (id, sku, quantity, state) VALUES (?, ?, ?, ?)`, o.ID, o.SKU, o.Quantity, o.State)
 	if err != nil {
@@ -79,7 +86,8 @@ func (s *shop) create(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error 
 
 func (s *shop) find(w http.ResponseWriter, r *http.Request) {
 	id, err := publicid.Parse[Order](r.PathValue("id"))
-	if err != nil { // a customer's id, or a mistyped one, does not get to the database
+	// a customer's id, or a mistyped one, does not get to the database
+	if err != nil {
 		http.NotFound(w, r)
 		return
 	}
@@ -92,11 +100,13 @@ func (s *shop) find(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "try again", http.StatusServiceUnavailable)
 	default:
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(o) // a client that has gone does not matter
+		// a disconnected client does not matter
+		_ = json.NewEncoder(w).Encode(o)
 	}
 }
 
-// reserve is the inventory. Its group sees an event once, and what it does is committed together with that fact.
+// reserve is the inventory. Its group applies an event once, and commits the
+// effects together with the event's record.
 func reserve(ctx context.Context, tx *sql.Tx, _ waybill.Event, o Order) error {
 	if _, err := tx.ExecContext(ctx, `UPDATE stock SET left = left - ? WHERE sku = ?`, o.Quantity, o.SKU); err != nil {
 		return err
@@ -105,9 +115,11 @@ func reserve(ctx context.Context, tx *sql.Tx, _ waybill.Event, o Order) error {
 	return err
 }
 
-// customer says whose a key is. In a real service this is who has signed in, not what a header claims.
+// customer returns the owner of a key. In a real service this is the
+// authenticated user, not the value of a header.
 func customer(r *http.Request) (httpkey.Scope, error) {
-	return httpkey.Scope{Principal: r.Header.Get("X-Customer")}, nil // an empty one is refused
+	// an empty one is refused
+	return httpkey.Scope{Principal: r.Header.Get("X-Customer")}, nil
 }
 
 const tables = `CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, sku TEXT NOT NULL, quantity INTEGER NOT NULL, state TEXT NOT NULL);
@@ -131,7 +143,8 @@ func main() {
 	check(err)
 	once, err := httpkey.New(keys, httpkey.Config{Scope: customer})
 	check(err)
-	in, err := inbox.New(db, inbox.Config{RetryInterval: -1}) // what fails is delivered again by the relay
+	// the relay redelivers failed events
+	in, err := inbox.New(db, inbox.Config{RetryInterval: -1})
 	check(err)
 	inventory := in.Group("INVENTORY", inbox.Options{})
 	inbox.On(inventory, OrderPlaced, reserve)
@@ -147,7 +160,7 @@ func main() {
 	check(err)
 	fmt.Printf("Listening on http://%s\n", socket.Addr())
 
-	// Everything runs until the interrupt, and finishes what it has in hand.
+	// Everything runs until the interrupt, and finishes the work in flight.
 	var all sync.WaitGroup
 	for _, run := range []func(context.Context) error{deliver.Run, in.Run, keys.Run} {
 		all.Go(func() { check(run(ctx)) })

@@ -23,7 +23,8 @@ func build(t *testing.T) (program string) {
 	return program
 }
 
-// start runs the program in its folder, as a reader of the documentation would, and returns its address.
+// start runs the program in its folder, as a reader of the documentation would,
+// and returns its address.
 func start(t *testing.T, program string) (address string, stop func()) {
 	t.Helper()
 	cmd := exec.Command(program) //nolint:noctx // it is interrupted below
@@ -51,7 +52,7 @@ func start(t *testing.T, program string) (address string, stop func()) {
 	}
 }
 
-// answer is what the shop said.
+// answer is a response of the shop.
 type answer struct {
 	StatusCode int
 	Header     http.Header
@@ -84,7 +85,8 @@ func TestShop(t *testing.T) {
 	address, stop := start(t, program)
 	first, text := call(t, http.MethodPost, address+"/orders", `"1"`, `{"sku":"tea","quantity":2}`)
 	stop()
-	address, stop = start(t, program) // the next one knows what has been answered
+	// the next process knows the earlier answers
+	address, stop = start(t, program)
 	defer stop()
 	again, repeated := call(t, http.MethodPost, address+"/orders", `"1"`, `{"sku":"tea","quantity":2}`)
 	if first.StatusCode != http.StatusCreated || again.StatusCode != http.StatusCreated || text != repeated ||

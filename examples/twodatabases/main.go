@@ -1,5 +1,6 @@
-// Command twodatabases runs two outboxes in one process: orders on SQLite, invoices on PostgreSQL. Each has its own store, outbox,
-// relay and metrics; what happens to one does not slow the other.
+// Command twodatabases runs two outboxes in one process: orders on SQLite,
+// invoices on PostgreSQL. Each has its own store, outbox, relay and metrics; a
+// fault of one does not slow the other.
 //
 //	DATABASE_URL=postgres://… go run ./examples/twodatabases
 package main
@@ -69,13 +70,15 @@ func main() {
 	group.Wait()
 }
 
-// stack is one outbox with all that belongs to it. Its metrics have a prefix of their own.
+// stack is one outbox with its components. Its metrics have a prefix of their
+// own.
 type stack struct {
 	prefix         string
 	hot, delivered atomic.Int64
 }
 
-// run writes an event every few milliseconds, and delivers what was written, until ctx ends.
+// run writes an event every few milliseconds, and delivers the written events,
+// until ctx ends.
 func run[T any](ctx context.Context, group *sync.WaitGroup, prefix string, db interface {
 	store.Outbox[T]
 	store.Relay
@@ -105,7 +108,7 @@ func run[T any](ctx context.Context, group *sync.WaitGroup, prefix string, db in
 				return box.Write(ctx, tx, waybill.NewEvent("Ticked", n))
 			})
 			if err != nil && !errors.Is(err, context.Canceled) {
-				log.Printf("%s: %v", prefix, err) // the other one goes on
+				log.Printf("%s: %v", prefix, err) // the other stack continues
 			}
 		}
 	})

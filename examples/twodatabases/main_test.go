@@ -14,8 +14,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// TestFreezingOneDoesNotSlowTheOther runs the program with PostgreSQL behind a proxy, and stops the proxy from passing anything on:
-// what is delivered from SQLite goes on as before.
+// TestFreezingOneDoesNotSlowTheOther runs the program with PostgreSQL behind a
+// proxy, and freezes the proxy: deliveries from SQLite continue.
 func TestFreezingOneDoesNotSlowTheOther(t *testing.T) {
 	address, err := url.Parse(testserver.Postgres(t))
 	if err != nil {
@@ -59,7 +59,7 @@ func TestFreezingOneDoesNotSlowTheOther(t *testing.T) {
 	if billing[0] == 0 || orders[0] == 0 {
 		t.Fatalf("nothing was delivered before the freeze: %v and %v", orders, billing)
 	}
-	// By the second line the last of what was under way may have arrived.
+	// By the second line the last delivery in flight may have arrived.
 	if billing[3] != billing[2] {
 		t.Errorf("billing was delivered through a frozen proxy: %v", billing)
 	}
@@ -68,7 +68,7 @@ func TestFreezingOneDoesNotSlowTheOther(t *testing.T) {
 	}
 }
 
-// proxy passes bytes on until it is frozen.
+// proxy forwards bytes until it is frozen.
 type proxy struct {
 	listener net.Listener
 	mu       sync.Mutex

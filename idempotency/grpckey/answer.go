@@ -19,13 +19,13 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 )
 
-// What a stored result is: a message with the name of its type, or a status.
+// Content types of stored results: a message with its type name, or a status.
 const (
 	messageType = "application/vnd.waybill.grpc-message.v1"
 	statusType  = "application/vnd.waybill.grpc-status.v1"
 )
 
-// answer is what a handler returned.
+// answer is the result of a handler.
 type answer struct {
 	message any
 	err     error
@@ -57,7 +57,7 @@ func decode(stored idempotency.Answer) (answer, error) {
 		}
 		err := status.ErrorProto(&s)
 		if err == nil {
-			return answer{}, errors.New("the stored error is none")
+			return answer{}, errors.New("the stored status is OK")
 		}
 		return answer{err: err}, nil
 	case messageType:
@@ -68,13 +68,13 @@ func decode(stored idempotency.Answer) (answer, error) {
 		message, err := packed.UnmarshalNew()
 		return answer{message: message}, err
 	}
-	return answer{}, errors.New("the stored result is not one of gRPC")
+	return answer{}, errors.New("the stored result is not a gRPC result")
 }
 
-// reasonDomain is the domain of the reasons.
+// reasonDomain is the domain of the reasons in ErrorInfo.
 const reasonDomain = "github.com/waybillhq/waybill"
 
-// refusal returns a status with a reason for programs.
+// refusal returns a status with a machine-readable reason.
 func refusal(code codes.Code, reason, text string, details ...protoadapt.MessageV1) error {
 	info := &errdetails.ErrorInfo{Reason: reason, Domain: reasonDomain}
 	s := status.New(code, text)
@@ -85,7 +85,7 @@ func refusal(code codes.Code, reason, text string, details ...protoadapt.Message
 	return with.Err()
 }
 
-// statusOf returns what a client is told about a refusal of the keys.
+// statusOf returns the status for an error of the keys.
 func (i *Interceptor[T]) statusOf(ctx context.Context, operation string, err error) error {
 	var busy *idempotency.InProgressError
 	var gone *idempotency.NoResultError
@@ -94,24 +94,25 @@ func (i *Interceptor[T]) statusOf(ctx context.Context, operation string, err err
 	}
 	switch {
 	case errors.As(err, &busy):
-		return refusal(codes.Aborted, "IN_PROGRESS", "a call with this key is under way", again(busy.RetryAfter))
+		return refusal(codes.Aborted, "IN_PROGRESS", "a call with this key is in progress", again(busy.RetryAfter))
 	case errors.Is(err, waybill.ErrInProgress), errors.Is(err, waybill.ErrLeaseLost):
-		return refusal(codes.Aborted, "IN_PROGRESS", "a call with this key is under way", again(time.Second))
+		return refusal(codes.Aborted, "IN_PROGRESS", "a call with this key is in progress", again(time.Second))
 	case errors.Is(err, waybill.ErrConflict):
-		return refusal(codes.InvalidArgument, "KEY_REUSED", "a call with this key and another request came before")
+		return refusal(codes.InvalidArgument, "KEY_REUSED", "this key was already used for a different request")
 	case errors.Is(err, idempotency.ErrUnresolved):
-		return refusal(codes.FailedPrecondition, "OUTCOME_UNCERTAIN", "an earlier call with this key failed halfway; it does not run again until somebody has looked at it")
+		return refusal(codes.FailedPrecondition, "OUTCOME_UNCERTAIN", "an earlier call with this key failed after an effect; it does not run again until an operator has resolved it")
 	case errors.As(err, &gone):
 		details := []protoadapt.MessageV1{}
 		if gone.Ref != "" {
 			details = append(details, &errdetails.ResourceInfo{ResourceName: gone.Ref})
 		}
-		return refusal(codes.AlreadyExists, "RESULT_UNAVAILABLE", "the call has run, and its answer is not kept; it does not run again", details...)
+		return refusal(codes.AlreadyExists, "RESULT_UNAVAILABLE", "the call has run, but its answer is not stored; it does not run again", details...)
 	case errors.Is(err, idempotency.ErrStore), errors.Is(err, waybill.ErrUncertain):
 		return refusal(codes.Unavailable, "STORE_UNAVAILABLE", "the key could not be looked up", again(time.Second))
 	case ctx.Err() != nil:
-		return status.FromContextError(ctx.Err()).Err() // it left while it waited
+		// The client left while the call waited.
+		return status.FromContextError(ctx.Err()).Err()
 	}
-	i.cfg.Logger.ErrorContext(ctx, "grpckey: a call failed", "operation", operation, "error", err)
-	return refusal(codes.Internal, "INTERNAL", "it cannot be told what became of the call")
+	i.cfg.Logger.ErrorContext(ctx, "grpckey: call failed", "operation", operation, "error", err)
+	return refusal(codes.Internal, "INTERNAL", "the outcome of the call is unknown")
 }

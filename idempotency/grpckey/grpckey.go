@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	// keyName is the key in the metadata of a request, replayedName the mark in the header of an answer.
+	// keyName is the metadata name of the key, replayedName the header of a
+	// replayed answer.
 	keyName      = "idempotency-key"
 	replayedName = "idempotent-replayed"
 	// requestID is the field of AIP-155.
@@ -32,41 +33,48 @@ const (
 	maxKey    = 255
 )
 
-// Config is what an interceptor can be told. Scope and Methods are required.
+// Config configures an [Interceptor]. Scope and Methods are required.
 type Config struct {
-	// Scope says whose key it is. Keys of different scopes never meet. An error, or a scope that names nobody, refuses the call. Where there are no
-	// tenants and no users, say so: [Unscoped].
+	// Scope returns the tenant and the principal of a key. Keys of different
+	// scopes never collide. An error, or an empty scope, refuses the call. For
+	// services without tenants and users, use [Unscoped].
 	Scope func(ctx context.Context) (Scope, error)
-	// Methods are those that need a key, by their full name: /shop.v1.Orders/Create. Others pass through.
+	// Methods are the full names of the methods that need a key:
+	// /shop.v1.Orders/Create. Others pass through.
 	Methods []string
 	// Optional lets calls without a key pass through, unprotected.
 	Optional bool
-	// Store decides by its code whether an answer is final; any other goes to its client only, and the key may be used again. Defaults to
+	// Store decides by the code whether an answer is final. Any other answer
+	// goes to its client only, and the key may be used again. Defaults to
 	// [StoreFinal].
 	Store func(code codes.Code) bool
-	// TTL is for how long a repeat gets the answer, from its completion. Defaults to that of the keys.
+	// TTL is how long a repeat gets the answer, counted from its completion.
+	// Defaults to the TTL of the keys.
 	TTL time.Duration
-	// WaitMax is for how long a repeat waits for a call that is under way. Defaults to not waiting.
+	// WaitMax is how long a repeat waits for a concurrent call with the same
+	// key. Defaults to no waiting.
 	WaitMax time.Duration
-	// Logger gets what no client should see. Defaults to [slog.Default];
-	// slog.New(slog.DiscardHandler) silences it.
+	// Logger receives errors that clients must not see. Defaults to
+	// [slog.Default]; slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
-// Scope says whose a key is.
+// Scope is the tenant and the principal of a key.
 type Scope struct {
 	// Tenant is at most 64 bytes.
 	Tenant string
-	// Principal is who asks. Another principal never gets this one's answers.
+	// Principal is the caller. A principal never gets the answers of another.
 	Principal string
 	// open is only set by Unscoped.
 	open bool
 }
 
-// Unscoped is a [Config.Scope] for services without tenants and users: all callers share one scope, so who guesses a key gets its answer.
+// Unscoped is a [Config.Scope] for services without tenants and users: all
+// callers share one scope, so a client that guesses a key gets its answer.
 func Unscoped(context.Context) (Scope, error) { return Scope{open: true}, nil }
 
-// StoreFinal is true for successes, and for errors that a repeat of the same request would get again.
+// StoreFinal returns true for successes, and for errors that a repeat of the
+// same request would get again.
 func StoreFinal(code codes.Code) bool {
 	final := []codes.Code{codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.FailedPrecondition, codes.OutOfRange}
 	return slices.Contains(final, code)
@@ -78,7 +86,8 @@ type Interceptor[T any] struct {
 	cfg  Config
 }
 
-// New returns an interceptor over keys. The error names every wrong field of the configuration.
+// New returns an interceptor over keys. The error names every invalid field of
+// the configuration.
 func New[T any](keys *idempotency.Keys[T], cfg Config) (*Interceptor[T], error) {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -86,18 +95,21 @@ func New[T any](keys *idempotency.Keys[T], cfg Config) (*Interceptor[T], error) 
 		bad("keys is nil")
 	}
 	if cfg.Scope == nil {
-		bad("Config.Scope is nil: say whose keys they are, or grpckey.Unscoped")
+		bad("Config.Scope: nil; set it, or use grpckey.Unscoped")
 	}
 	if len(cfg.Methods) == 0 {
-		bad("Config.Methods is empty: gRPC does not say which methods have effects")
+		bad("Config.Methods: empty; gRPC does not declare which methods have effects")
 	}
 	for _, m := range cfg.Methods {
 		if !strings.HasPrefix(m, "/") || strings.Count(m, "/") != 2 || len(m) > 128 {
-			bad("Config.Methods: %q is not /service/method, in at most 128 bytes", m)
+			bad("Config.Methods: %q is not /service/method of at most 128 bytes", m)
 		}
 	}
-	if cfg.TTL < 0 || cfg.WaitMax < 0 {
-		bad("Config.TTL, WaitMax: %v, %v: negative", cfg.TTL, cfg.WaitMax)
+	if cfg.TTL < 0 {
+		bad("Config.TTL: %v is negative", cfg.TTL)
+	}
+	if cfg.WaitMax < 0 {
+		bad("Config.WaitMax: %v is negative", cfg.WaitMax)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("grpckey: %w", err)
@@ -111,8 +123,10 @@ func New[T any](keys *idempotency.Keys[T], cfg Config) (*Interceptor[T], error) 
 	return &Interceptor[T]{keys, cfg}, nil
 }
 
-// Unary is a [grpc.UnaryServerInterceptor]. The context of the handler does not end when the client leaves: what was begun is finished and stored.
-// [idempotency.MarkEffect], [idempotency.DontStore] and [idempotency.SetRef] work in it.
+// Unary is a [grpc.UnaryServerInterceptor]. The context of the handler does not
+// end when the client disconnects: the handler finishes, and its answer is
+// stored. [idempotency.MarkEffect], [idempotency.DontStore] and
+// [idempotency.SetRef] work in the handler.
 func (i *Interceptor[T]) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if !slices.Contains(i.cfg.Methods, info.FullMethod) {
 		return handler(ctx, req)
@@ -124,7 +138,7 @@ func (i *Interceptor[T]) Unary(ctx context.Context, req any, info *grpc.UnarySer
 	case key == "" && i.cfg.Optional:
 		return handler(ctx, req)
 	case key == "":
-		return nil, refusal(codes.InvalidArgument, "KEY_MISSING", "this method needs a key: "+keyName+" in the metadata, or "+requestID)
+		return nil, refusal(codes.InvalidArgument, "KEY_MISSING", "this method needs a key: "+keyName+" in the metadata, or the field "+requestID)
 	}
 	request, err := i.request(ctx, key, req, info.FullMethod)
 	if err != nil {
@@ -133,23 +147,24 @@ func (i *Interceptor[T]) Unary(ctx context.Context, req any, info *grpc.UnarySer
 	return i.serve(ctx, request, func(ctx context.Context) (any, error) { return handler(ctx, req) })
 }
 
-// Stream is a [grpc.StreamServerInterceptor] that refuses keys: a stream cannot be stored, and a key that is ignored protects nobody.
+// Stream is a [grpc.StreamServerInterceptor] that refuses keys: a stream cannot
+// be stored, and an ignored key would give no protection.
 func (i *Interceptor[T]) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if len(metadata.ValueFromIncomingContext(stream.Context(), keyName)) > 0 || slices.Contains(i.cfg.Methods, info.FullMethod) {
-		return refusal(codes.InvalidArgument, "KEY_INVALID", "keys are for methods without streams")
+		return refusal(codes.InvalidArgument, "KEY_INVALID", "streaming methods do not support keys")
 	}
 	return handler(srv, stream)
 }
 
-// request returns what is to run once. Its error is a status.
+// request returns the request to run once. Its error is a status.
 func (i *Interceptor[T]) request(ctx context.Context, key string, req any, method string) (idempotency.Request, error) {
 	scope, err := i.cfg.Scope(ctx)
 	if err == nil && scope == (Scope{}) {
-		err = errors.New("Config.Scope names nobody")
+		err = errors.New("Config.Scope returned an empty scope")
 	}
 	if err != nil {
-		i.cfg.Logger.WarnContext(ctx, "grpckey: a call was refused, because its scope is not known", "operation", method, "error", err)
-		return idempotency.Request{}, refusal(codes.PermissionDenied, "SCOPE_REFUSED", "it cannot be told whose key this is")
+		i.cfg.Logger.WarnContext(ctx, "grpckey: call refused: unknown scope", "operation", method, "error", err)
+		return idempotency.Request{}, refusal(codes.PermissionDenied, "SCOPE_REFUSED", "the owner of this key cannot be determined")
 	}
 	message, ok := req.(proto.Message)
 	if !ok {
@@ -166,13 +181,14 @@ func (i *Interceptor[T]) request(ctx context.Context, key string, req any, metho
 		}),
 	}
 	if err := out.Validate(); err != nil {
-		i.cfg.Logger.ErrorContext(ctx, "grpckey: a call was refused", "operation", method, "error", err)
-		return out, refusal(codes.PermissionDenied, "SCOPE_REFUSED", "it cannot be told whose key this is")
+		i.cfg.Logger.ErrorContext(ctx, "grpckey: call refused", "operation", method, "error", err)
+		return out, refusal(codes.PermissionDenied, "SCOPE_REFUSED", "the owner of this key cannot be determined")
 	}
 	return out, nil
 }
 
-// keyOf returns the key of a request, or "" if there is none. Its errors never repeat it.
+// keyOf returns the key of a request, or "" if there is none. Its errors never
+// contain the key.
 func keyOf(ctx context.Context, req any) (string, error) {
 	fromField := ""
 	if m, ok := req.(proto.Message); ok {
@@ -185,7 +201,7 @@ func keyOf(ctx context.Context, req any) (string, error) {
 	key := fromField
 	switch {
 	case len(values) > 1:
-		return "", errors.New("there are several keys in the metadata")
+		return "", errors.New("the metadata has several keys")
 	case len(values) == 1 && values[0] == "":
 		return "", errors.New("the key is empty")
 	case len(values) == 1 && fromField != "" && fromField != values[0]:
@@ -194,12 +210,13 @@ func keyOf(ctx context.Context, req any) (string, error) {
 		key = values[0]
 	}
 	if len(key) > maxKey {
-		return "", fmt.Errorf("a key may have %d bytes at most", maxKey)
+		return "", fmt.Errorf("the key has more than %d bytes", maxKey)
 	}
 	return key, nil
 }
 
-// recordKey is the key that is stored. Nobody's key can be made to look like another's: each part has its length in front.
+// recordKey returns the stored key. Each part has its length in front, so no
+// client can construct the key of another.
 func recordKey(s Scope, method, key string) string {
 	h := sha256.New()
 	for _, part := range []string{s.Tenant, s.Principal, method, key} {
@@ -211,7 +228,7 @@ func recordKey(s Scope, method, key string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// serve runs the handler, or answers as it did before.
+// serve runs the handler, or returns the stored answer.
 func (i *Interceptor[T]) serve(ctx context.Context, req idempotency.Request, run func(ctx context.Context) (any, error)) (any, error) {
 	detached, started, end := detach(ctx, req.WaitMax > 0)
 	defer end()
@@ -227,7 +244,7 @@ func (i *Interceptor[T]) serve(ctx context.Context, req idempotency.Request, run
 		}
 		stored, err := fresh.encode()
 		if err != nil {
-			i.cfg.Logger.ErrorContext(ctx, "grpckey: an answer cannot be stored", "operation", req.Operation, "error", err)
+			i.cfg.Logger.ErrorContext(ctx, "grpckey: answer cannot be stored", "operation", req.Operation, "error", err)
 			return idempotency.Answer{Lost: true}, nil //nolint:nilerr // it ran: it must not run again
 		}
 		return stored, nil
@@ -238,17 +255,20 @@ func (i *Interceptor[T]) serve(ctx context.Context, req idempotency.Request, run
 	case !got.Replayed:
 		return fresh.message, fresh.err
 	}
-	_ = grpc.SetHeader(ctx, metadata.Pairs(replayedName, "true")) // outside of a server there is nowhere to put it
+	// Outside of a server there is no header to set.
+	_ = grpc.SetHeader(ctx, metadata.Pairs(replayedName, "true"))
 	old, err := decode(got.Answer)
 	if err != nil {
-		i.cfg.Logger.ErrorContext(ctx, "grpckey: look at this record", "tenant", req.TenantID, "operation", req.Operation, "key", req.Key, "error", err)
-		return nil, refusal(codes.Internal, "RECORD_CORRUPT", "the call has run, but its stored answer cannot be read; it does not run again")
+		i.cfg.Logger.ErrorContext(ctx, "grpckey: stored answer cannot be decoded", "tenant", req.TenantID, "operation", req.Operation, "key", req.Key, "error", err)
+		return nil, refusal(codes.Internal, "RECORD_CORRUPT", "the call has run, but its stored answer cannot be decoded; it does not run again")
 	}
 	return old.message, old.err
 }
 
-// detach returns a context that the client's leaving does not end. Only a call that may wait for another one is different: until it starts, its
-// client may leave. started ends that, and returns why the call should not start after all.
+// detach returns a context that does not end when the client disconnects. A
+// call that may wait for another one is different: until it starts, a
+// disconnect ends its context. started ends that period, and returns an error
+// if the call must not start.
 func detach(ctx context.Context, waits bool) (detached context.Context, started func() error, end func()) {
 	detached = context.WithoutCancel(ctx)
 	if !waits {

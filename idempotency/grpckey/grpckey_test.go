@@ -64,11 +64,12 @@ func request(t testing.TB) protoreflect.MessageDescriptor {
 // bed is a server on a real socket, and a client.
 type bed struct {
 	*testing.T
-	db    *failing
-	conn  *grpc.ClientConn
-	typ   protoreflect.MessageDescriptor
-	runs  atomic.Int64
-	outer chan context.Context // of each call, as it is outside of the interceptor
+	db   *failing
+	conn *grpc.ClientConn
+	typ  protoreflect.MessageDescriptor
+	runs atomic.Int64
+	// The context of each call outside of the interceptor.
+	outer chan context.Context
 	serve func(ctx context.Context, sku string) (proto.Message, error)
 }
 
@@ -114,7 +115,7 @@ func newBed(t *testing.T, cfg grpckey.Config) *bed {
 	watched := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		select {
 		case b.outer <- ctx:
-		default: // only the first ones are looked at
+		default: // only the first ones are kept
 		}
 		return handler(ctx, req)
 	}
@@ -156,7 +157,8 @@ func newBed(t *testing.T, cfg grpckey.Config) *bed {
 	return b
 }
 
-// call calls a method with metadata, and returns the answer, and whether it is a repeat.
+// call calls a method with metadata, and returns the answer and whether it is a
+// replay.
 func (b *bed) call(method, id, sku string, md ...string) (text string, replayed bool, err error) {
 	in := dynamicpb.NewMessage(b.typ)
 	in.Set(b.typ.Fields().ByName("sku"), protoreflect.ValueOfString(sku))
@@ -258,7 +260,7 @@ func TestInFlight(t *testing.T) {
 	if d := detail[*errdetails.RetryInfo](err).GetRetryDelay().AsDuration(); d <= 0 || d > 30*time.Second {
 		t.Errorf("RetryInfo: %v", d)
 	}
-	leave() // the client does not wait, but what was begun is finished
+	leave() // the client does not wait, but the handler finishes
 	if err := <-left; status.Code(err) != codes.Canceled {
 		t.Error(err)
 	}
@@ -379,16 +381,16 @@ func TestEffectsRefsAndLargeAnswers(t *testing.T) {
 
 func TestScope(t *testing.T) {
 	b := newBed(t, grpckey.Config{Scope: func(ctx context.Context) (grpckey.Scope, error) {
-		who := strings.Join(metadata.ValueFromIncomingContext(ctx, "who"), "")
-		tenant, principal, ok := strings.Cut(who, "/")
+		caller := strings.Join(metadata.ValueFromIncomingContext(ctx, "caller"), "")
+		tenant, principal, ok := strings.Cut(caller, "/")
 		if !ok {
 			return grpckey.Scope{}, nil
 		}
 		return grpckey.Scope{Tenant: tenant, Principal: principal}, nil
 	}})
-	for i, who := range []string{"a/bc", "ab/c", "abc/", "a/b", "/abc"} {
-		if _, replayed, err := b.call(create, "k", "A-1", "who", who); replayed || err != nil {
-			t.Errorf("%s: %t, %v", who, replayed, err)
+	for i, caller := range []string{"a/bc", "ab/c", "abc/", "a/b", "/abc"} {
+		if _, replayed, err := b.call(create, "k", "A-1", "caller", caller); replayed || err != nil {
+			t.Errorf("%s: %t, %v", caller, replayed, err)
 		}
 		b.wantRuns(int64(i + 1))
 	}
@@ -400,7 +402,8 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// A client that leaves while it waits starts nothing; one that stays gets the answer.
+// A client that disconnects while it waits starts nothing; one that stays gets
+// the answer.
 func TestWaiting(t *testing.T) {
 	b := newBed(t, grpckey.Config{WaitMax: time.Minute})
 	reached, open := make(chan struct{}), make(chan struct{})

@@ -24,13 +24,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a condition may take to come true on a loaded machine.
+// patience is the time limit for conditions on a loaded machine.
 const patience = 30 * time.Second
 
 // tx is the type of the transactions.
 type tx = *memstore.Tx
 
-// keyStore is a store whose answers a test can change.
+// keyStore is a store whose responses a test can change.
 type keyStore struct {
 	store.Keys[tx]
 	claim  func(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error)
@@ -68,7 +68,7 @@ type bed struct {
 	keys *idempotency.Keys[tx]
 	once *httpkey.Middleware[tx]
 	url  string
-	// runs counts runs of the handler, log is what was logged.
+	// runs counts runs of the handler, log holds the log lines.
 	runs atomic.Int64
 	log  *syncBuffer
 
@@ -145,7 +145,8 @@ func newBed(t *testing.T, s setup) *bed {
 		h = s.outer(h)
 	}
 	srv := httptest.NewUnstartedServer(h)
-	srv.Config.ErrorLog = slog.NewLogLogger(logger.Handler(), slog.LevelError) // panics are part of it
+	// Includes panics.
+	srv.Config.ErrorLog = slog.NewLogLogger(logger.Handler(), slog.LevelError)
 	if srv.EnableHTTP2 = s.http2; s.http2 {
 		srv.StartTLS()
 	} else {
@@ -157,7 +158,7 @@ func newBed(t *testing.T, s setup) *bed {
 	return b
 }
 
-// answer is what a client got.
+// answer is a client's response.
 type answer struct {
 	status  int
 	header  http.Header
@@ -227,7 +228,7 @@ func (b *bed) post(key, body string, changes ...change) answer {
 	return a
 }
 
-// want reports an answer that is not this one.
+// want reports an answer that differs from the expected one.
 func (b *bed) want(a answer, status int, code string) {
 	b.Helper()
 	if a.status != status || a.problem.Code != code {
@@ -242,7 +243,7 @@ func (b *bed) wantRuns(n int64) {
 	}
 }
 
-// wantReplay sends a request again and wants the same answer.
+// wantReplay sends a request again and expects the same answer.
 func (b *bed) wantReplay(first answer, key, body string, changes ...change) {
 	b.Helper()
 	again := b.post(key, body, changes...)
@@ -250,7 +251,7 @@ func (b *bed) wantReplay(first answer, key, body string, changes ...change) {
 		b.Errorf("the repeat got %d %q, replayed %t; the first got %d %q", again.status, again.body, again.replayed(), first.status, first.body)
 	}
 	if first.replayed() {
-		b.Error("the first answer says that it is a repeat")
+		b.Error("the first answer is marked as replayed")
 	}
 }
 
@@ -265,7 +266,7 @@ func (b *bed) await(what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			b.Fatalf("waited in vain for this: %s", what)
+			b.Fatalf("timeout waiting for: %s", what)
 		}
 	}
 }
@@ -277,7 +278,7 @@ func receive[V any](t *testing.T, c <-chan V) V {
 	case v := <-c:
 		return v
 	case <-time.After(patience):
-		t.Fatal("nothing came")
+		t.Fatal("timeout waiting for a value")
 		panic("unreachable")
 	}
 }
@@ -300,7 +301,8 @@ func (b *bed) twin(s setup) *bed {
 	return newBed(b.T, s)
 }
 
-// gate is a handler that tells when it is reached, and waits until it may go on.
+// gate is a handler that signals when it is reached, and waits until it may
+// continue.
 type gate struct {
 	reached chan context.Context
 	open    chan struct{}

@@ -14,7 +14,8 @@ import (
 
 const benchBody = `{"items":[{"sku":"A-1","quantity":2,"price":19.90},{"sku":"B-7","quantity":1,"price":5}],"customer":"cus_1"}`
 
-// What the middleware costs, over a store that costs next to nothing: compare fresh and replay with bare.
+// The cost of the middleware, over a store that costs next to nothing: compare
+// fresh and replay with bare.
 func BenchmarkMiddleware(b *testing.B) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {

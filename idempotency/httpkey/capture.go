@@ -10,20 +10,24 @@ import (
 	"strings"
 )
 
-// capture is the ResponseWriter that a handler gets. It holds the answer back until it is stored, so that whoever has seen an answer will see it
-// again. An answer that cannot be held back (it is flushed, hijacked, or too large) goes through from then on, and is not stored.
+// capture is the ResponseWriter of a handler. It buffers the answer until it is
+// stored, so that a client that has seen an answer gets the same answer again.
+// An answer that cannot be buffered (it is flushed, hijacked, or too large) is
+// passed through from then on, and is not stored.
 type capture struct {
 	w http.ResponseWriter
-	// outer are the headers as they were before the handler.
+	// outer are the headers set before the handler.
 	outer http.Header
-	// header is what the handler sees and changes; sent is what it was when the status was written.
+	// header is visible to the handler; sent is its copy when the status was
+	// written.
 	header, sent http.Header
 	status       int // 0 until it is written
 	body         bytes.Buffer
 	max          int
-	// through: from now on everything goes to w.
+	// through reports that writes go directly to w.
 	through bool
-	// held: nothing may go through; the answer of a transaction is sent after its commit.
+	// held reports that nothing may pass through: the answer of a transaction
+	// is sent after its commit.
 	held bool
 }
 
@@ -32,7 +36,8 @@ func newCapture(w http.ResponseWriter, most int, held bool) *capture {
 	return &capture{w: w, outer: outer, header: outer.Clone(), max: most, held: held}
 }
 
-// own makes sure that there is a map to write to: Clone of a nil one is nil.
+// Header implements [http.ResponseWriter]. The map may be nil here, because
+// Clone of a nil map is nil.
 func (c *capture) Header() http.Header {
 	if c.header == nil {
 		c.header = http.Header{}
@@ -45,7 +50,8 @@ func (c *capture) WriteHeader(status int) {
 		return
 	}
 	if 100 <= status && status < 200 && status != http.StatusSwitchingProtocols {
-		// It is not an answer. What is held waits for its commit, early hints among it.
+		// An informational status is not an answer. A held answer waits for its
+		// commit, and so do early hints.
 		if !c.held {
 			c.show(c.Header())
 			c.w.WriteHeader(status)
@@ -61,7 +67,7 @@ func (c *capture) WriteHeader(status int) {
 	}
 }
 
-// bodyless reports whether an answer of a status has no body.
+// bodyless reports whether an answer with this status has no body.
 func bodyless(status int) bool {
 	return status < 200 || status == http.StatusNoContent || status == http.StatusNotModified
 }
@@ -82,7 +88,8 @@ func (c *capture) Write(p []byte) (int, error) {
 	return c.body.Write(p)
 }
 
-// release sends what was held back, and lets everything through from now on.
+// release sends the buffered answer, and passes everything through from then
+// on.
 func (c *capture) release() {
 	if c.through {
 		return
@@ -94,20 +101,22 @@ func (c *capture) release() {
 	c.show(c.sent)
 	c.w.WriteHeader(c.status)
 	if c.body.Len() > 0 {
-		_, _ = c.w.Write(c.body.Bytes()) // a client that has gone does not matter
+		// A disconnected client does not matter.
+		_, _ = c.w.Write(c.body.Bytes())
 		c.body.Reset()
 	}
 }
 
-// show makes h the headers of w.
+// show replaces the headers of w with h.
 func (c *capture) show(h http.Header) {
 	target := c.w.Header()
 	clear(target)
 	maps.Copy(target, h)
 }
 
-// finish ends an answer: a handler that wrote nothing meant 200. net/http would guess the type of the body from its first bytes; it is done here, so
-// that it is stored and the same when the answer is sent again.
+// finish completes an answer: a handler that wrote nothing means 200. net/http
+// would guess the content type from the first bytes of the body; finish does
+// that here, so that the type is stored and replayed.
 func (c *capture) finish() {
 	if c.status == 0 {
 		c.WriteHeader(http.StatusOK)
@@ -120,9 +129,9 @@ func (c *capture) finish() {
 	}
 }
 
-// send sends a fresh answer: all of its headers, and its trailers.
+// send sends a new answer: all of its headers, and its trailers.
 func (c *capture) send(replayed string) {
-	delete(c.sent, replayed) // only an answer that is sent again has it
+	delete(c.sent, replayed) // only a replayed answer has it
 	if !c.through {
 		c.release()
 	}
@@ -138,7 +147,8 @@ func (c *capture) send(replayed string) {
 	}
 }
 
-// discard forgets the answer, so that another can be sent. It reports false if that is too late.
+// discard drops the answer, so that another can be sent. It reports false if
+// part of it was already sent.
 func (c *capture) discard() bool {
 	if c.through {
 		return false
@@ -147,10 +157,12 @@ func (c *capture) discard() bool {
 	return true
 }
 
-// Unwrap is for http.ResponseController: deadlines and full duplex are the connection's.
+// Unwrap is for http.ResponseController: deadlines and full duplex belong to
+// the connection.
 func (c *capture) Unwrap() http.ResponseWriter { return c.w }
 
-// FlushError sends what there is. From then on the answer is a stream, and not stored.
+// FlushError sends the buffered answer. From then on the answer is a stream,
+// and is not stored.
 func (c *capture) FlushError() error {
 	if c.held {
 		return http.ErrNotSupported
@@ -159,10 +171,10 @@ func (c *capture) FlushError() error {
 	return http.NewResponseController(c.w).Flush()
 }
 
-// Flush is for those who ask for an http.Flusher.
+// Flush implements [http.Flusher].
 func (c *capture) Flush() { _ = c.FlushError() }
 
-// Hijack hands out the connection. What is said on it is not stored.
+// Hijack returns the connection. Data sent on it is not stored.
 func (c *capture) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if c.held {
 		return nil, nil, http.ErrNotSupported

@@ -12,75 +12,97 @@ import (
 	"time"
 )
 
-// Config is what a middleware can be told. Only Scope is required.
+// Config configures a [Middleware]. Only Scope is required.
 type Config struct {
-	// Scope says whose key it is. Keys of different scopes never meet, so that nobody gets an answer that was made for somebody else. An error, or
-	// a scope that names nobody, refuses the request. Where there are no tenants and no users, say so: [Unscoped].
+	// Scope returns the tenant and the principal of a key. Keys of different
+	// scopes never collide, so that no caller gets an answer made for another.
+	// An error, or an empty scope, refuses the request. For services without
+	// tenants and users, use [Unscoped].
 	Scope func(*http.Request) (Scope, error)
-	// Operation names what a request does; the same key for another operation is another key. Paths and queries are compared besides. Defaults to
-	// the pattern of http.ServeMux that led here, else method and path.
+	// Operation names the operation of a request; the same key for another
+	// operation is another key. Path and query are compared as well. Defaults
+	// to the matched pattern of http.ServeMux, or else to method and path.
 	Operation func(*http.Request) string
-	// StrictRoutes refuses a key that was used for another operation, instead of taking it for another key.
+	// StrictRoutes refuses a key that was used for another operation, instead
+	// of treating it as another key.
 	StrictRoutes bool
-	// Methods are those that need a key; others pass through. GET, HEAD, OPTIONS and TRACE are refused. Defaults to POST and PATCH.
+	// Methods are the methods that need a key; others pass through. GET, HEAD,
+	// OPTIONS and TRACE are refused. Defaults to POST and PATCH.
 	Methods []string
 
-	// Header is the name of the header with the key. Defaults to Idempotency-Key.
+	// Header is the name of the header with the key. Defaults to
+	// Idempotency-Key.
 	Header string
 	// Optional lets requests without a key pass through, unprotected.
 	Optional bool
-	// Strict refuses a key that is not in double quotes. By default abc is taken for "abc", because most clients write it so.
+	// Strict refuses a key that is not in double quotes. By default abc means
+	// "abc", because most clients send keys without quotes.
 	Strict bool
-	// MinLen is how many bytes a key must have. Defaults to 1. At most 255 are allowed.
+	// MinLen is the minimum length of a key, in bytes. Defaults to 1. The
+	// maximum is 255.
 	MinLen int
 
-	// MaxBody is how many bytes of a request's body are read to compare it. Defaults to 1 MiB.
+	// MaxBody is the maximum number of bytes of a request's body that are read
+	// to compare it. Defaults to 1 MiB.
 	MaxBody int64
-	// LargeBody is what becomes of a request whose body is larger. Defaults to [Refuse]. WrapTx always refuses it.
+	// LargeBody is the treatment of requests with a body larger than MaxBody.
+	// Defaults to [Refuse]. WrapTx always refuses them.
 	LargeBody LargeBody
-	// DigestHeader names a header whose value stands for a body that is larger: one that a proxy has verified, such as Content-Digest. Whoever can
-	// write it freely can make two requests look alike. Defaults to none.
+	// DigestHeader names a header whose value replaces a body larger than
+	// MaxBody: one that a proxy has verified, such as Content-Digest. A client
+	// that can set it freely can make two requests look alike. Defaults to
+	// none.
 	DigestHeader string
 
-	// MaxReply is how many bytes of an answer are kept. The client gets a larger one as a whole, but a repeat is told that it is not there any
-	// more. Defaults to 1 MiB; the limit of the keys themselves counts as well.
+	// MaxReply is the maximum size of a stored answer, in bytes. The client
+	// gets a larger answer in full, but a repeat is refused with 409. Defaults
+	// to 1 MiB; the limit of the keys themselves applies as well.
 	MaxReply int
-	// Headers are kept in addition to Content-Type, Content-Encoding, Content-Language, Content-Disposition, Location and ETag. Cookies, credentials,
-	// connection headers, dates and trace ids are refused.
+	// Headers are stored in addition to Content-Type, Content-Encoding,
+	// Content-Language, Content-Disposition, Location and ETag. Cookies,
+	// credentials, connection headers, dates and trace ids are refused.
 	Headers []string
-	// Store decides by its status whether an answer is final; any other goes to its client only, and the key may be used again. Defaults to
+	// Store decides by the status whether an answer is final. Any other answer
+	// goes to its client only, and the key may be used again. Defaults to
 	// [StoreFinal].
 	Store func(status int) bool
-	// ReplayedHeader is set to "true" on a stored answer. Defaults to Idempotent-Replayed.
+	// ReplayedHeader is set to "true" on a stored answer. Defaults to
+	// Idempotent-Replayed.
 	ReplayedHeader string
-	// AuthorizeReplay is asked before a stored answer, or a reference to it, is sent: access that was taken away should not read old answers. An
-	// error refuses it. ref is the reference that was stored with the answer. Defaults to allowing it within the same scope.
+	// AuthorizeReplay is called before a stored answer, or its reference, is
+	// sent, so that a client whose access was revoked cannot read old answers.
+	// An error refuses the request. ref is the reference that was stored with
+	// the answer. Defaults to allowing replays within the same scope.
 	AuthorizeReplay func(r *http.Request, ref string) error
 
-	// TTL is for how long a repeat gets the answer, from its completion. Defaults to that of the keys.
+	// TTL is how long a repeat gets the answer, counted from its completion.
+	// Defaults to the TTL of the keys.
 	TTL time.Duration
-	// WaitMax is for how long a repeat waits for a request that is under way. Defaults to not waiting: it is answered with 409 at once.
+	// WaitMax is how long a repeat waits for a concurrent request with the same
+	// key. Defaults to no waiting: the repeat gets 409 immediately.
 	WaitMax time.Duration
-	// FailOpen runs requests without protection while the store is down, instead of answering 503. FailedOpen, if set, is told each time: count
-	// it. It is for routes whose repeats do no harm. It does not apply to WrapTx.
+	// FailOpen runs requests unprotected while the store is unavailable,
+	// instead of answering 503. FailedOpen, if set, is called for each such
+	// request, for example to count them. Use FailOpen for routes whose repeats
+	// are harmless. It does not apply to WrapTx.
 	FailOpen   bool
 	FailedOpen func(operation string, err error)
 
-	// DocsURL is where the rules for keys, and for how long they are kept, are published; refusals link to it. Defaults to Waybill's own
-	// description.
+	// DocsURL is the address of the rules for keys and of their retention;
+	// refusals link to it. Defaults to the documentation of Waybill.
 	DocsURL string
-	// Logger gets what no client should see. Defaults to [slog.Default];
-	// slog.New(slog.DiscardHandler) silences it.
+	// Logger receives errors that clients must not see. Defaults to
+	// [slog.Default]; slog.New(slog.DiscardHandler) silences it.
 	Logger *slog.Logger
 }
 
-// LargeBody is what becomes of a request with a large body.
+// LargeBody is the treatment of requests with a large body.
 type LargeBody int
 
 const (
 	// Refuse answers 413.
 	Refuse LargeBody = iota
-	// Bypass lets it pass through, unprotected.
+	// Bypass lets the request pass through, unprotected.
 	Bypass
 )
 
@@ -90,8 +112,10 @@ const (
 	docsURL = "https://github.com/waybillhq/waybill/blob/main/docs/idempotency.md"
 )
 
-// StoreFinal is true for answers that a repeat would get again: successes, redirects, and refusals that do not depend on who asks or when. Left out
-// are 401, 403, 408, 421, 423, 425, 429 and everything from 500 on.
+// StoreFinal returns true for answers that a repeat would get again: successes,
+// redirects, and refusals that depend neither on the caller nor on the time. It
+// returns false for 401, 403, 408, 421, 423, 425, 429 and every status from 500
+// on.
 func StoreFinal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusMisdirectedRequest,
@@ -101,25 +125,27 @@ func StoreFinal(status int) bool {
 	return status < 500
 }
 
-// StoreAll is true for every answer: a 500 is repeated, too, as Stripe does.
+// StoreAll returns true for every answer: even a 500 is replayed, as Stripe
+// does.
 func StoreAll(int) bool { return true }
 
-// alwaysKept are the headers of an answer that are always kept.
+// alwaysKept are the headers of an answer that are always stored.
 var alwaysKept = []string{"Content-Type", "Content-Encoding", "Content-Language", "Content-Disposition", "Location", "Etag"}
 
-// neverKept are those that must not be: secrets of one client, matters of one connection or one moment.
+// neverKept are the headers that must not be stored: secrets of one client, and
+// properties of one connection or one moment.
 var neverKept = []string{
 	"Set-Cookie", "Set-Cookie2", "Authorization", "Proxy-Authorization", "Www-Authenticate", "Proxy-Authenticate", "Authentication-Info",
 	"Proxy-Authentication-Info", "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length",
 	"Date", "Age", "Server-Timing", "Traceparent", "Tracestate", "X-Request-Id", "X-Correlation-Id", "X-Trace-Id", "X-B3-Traceid", "X-Amzn-Trace-Id",
 }
 
-// settle fills in defaults and reports every bad field.
+// settle fills in defaults and reports every invalid field.
 func (c *Config) settle() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("Config."+format, args...)) }
 	if c.Scope == nil {
-		bad("Scope is nil: say whose keys they are, or httpkey.Unscoped")
+		bad("Scope: nil; set it, or use httpkey.Unscoped")
 	}
 	if c.Methods == nil {
 		c.Methods = []string{http.MethodPost, http.MethodPatch}
@@ -127,7 +153,7 @@ func (c *Config) settle() error {
 	for _, m := range c.Methods {
 		switch m {
 		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
-			bad("Methods: %s has no effect that could happen twice", m)
+			bad("Methods: %s is a safe method and needs no key", m)
 		case http.MethodConnect, "":
 			bad("Methods: %q cannot be repeated", m)
 		}
@@ -137,7 +163,7 @@ func (c *Config) settle() error {
 			*value = def
 		}
 		if *value != "" && !isToken(*value) {
-			bad("%s: %q is not a header", field, *value)
+			bad("%s: %q is not a header name", field, *value)
 		}
 		*value = textproto.CanonicalMIMEHeaderKey(*value)
 	}
@@ -148,26 +174,32 @@ func (c *Config) settle() error {
 	for i := range c.Headers {
 		name("Headers", &c.Headers[i], "")
 		if h := c.Headers[i]; h == "" || slices.Contains(neverKept, h) || h == c.ReplayedHeader {
-			bad("Headers: %q must not be kept", h)
+			bad("Headers: %q must not be stored", h)
 		}
 	}
 	if c.MinLen < 0 || c.MinLen > maxKey {
-		bad("MinLen: %d is not from 0 to %d", c.MinLen, maxKey)
+		bad("MinLen: %d is not between 0 and %d", c.MinLen, maxKey)
 	}
-	if c.MaxBody < 0 || c.MaxReply < 0 {
-		bad("MaxBody, MaxReply: %d, %d: negative", c.MaxBody, c.MaxReply)
+	if c.MaxBody < 0 {
+		bad("MaxBody: %d is negative", c.MaxBody)
+	}
+	if c.MaxReply < 0 {
+		bad("MaxReply: %d is negative", c.MaxReply)
 	}
 	if c.LargeBody != Refuse && c.LargeBody != Bypass {
 		bad("LargeBody: %d is neither Refuse nor Bypass", c.LargeBody)
 	}
-	if c.TTL < 0 || c.WaitMax < 0 {
-		bad("TTL, WaitMax: %v, %v: negative", c.TTL, c.WaitMax)
+	if c.TTL < 0 {
+		bad("TTL: %v is negative", c.TTL)
+	}
+	if c.WaitMax < 0 {
+		bad("WaitMax: %v is negative", c.WaitMax)
 	}
 	if c.DocsURL == "" {
 		c.DocsURL = docsURL
 	}
 	if u, err := url.Parse(c.DocsURL); err != nil || strings.ContainsAny(c.DocsURL, "<> \"") || u.Host == "" && !strings.HasPrefix(u.Path, "/") {
-		bad("DocsURL is not a URL")
+		bad("DocsURL: not a URL")
 	}
 	c.fill()
 	return errors.Join(errs...)
@@ -198,7 +230,7 @@ func (c *Config) fill() {
 	}
 }
 
-// isToken reports whether s can be the name of a header.
+// isToken reports whether s is a valid header name.
 func isToken(s string) bool {
 	for _, c := range []byte(s) {
 		alnum := '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'

@@ -24,7 +24,8 @@ func Example() {
 		return
 	}
 	once, err := httpkey.New(keys, httpkey.Config{Scope: func(r *http.Request) (httpkey.Scope, error) {
-		return httpkey.Scope{Tenant: "acme", Principal: r.Header.Get("X-User")}, nil // in a service: who has signed in
+		// In a service: the signed-in user.
+		return httpkey.Scope{Tenant: "acme", Principal: r.Header.Get("X-User")}, nil
 	}})
 	if err != nil {
 		fmt.Println(err)
@@ -59,7 +60,8 @@ func Example() {
 		fmt.Printf("%d %.7s replayed=%q\n", resp.StatusCode, text, resp.Header.Get("Idempotent-Replayed"))
 	}
 	post(`"8e03978e"`, `{"sku":"A-1","quantity":2}`)
-	post(`"8e03978e"`, `{"quantity": 2.0, "sku": "A-1"}`) // the same, written differently
+	// The same content, formatted differently.
+	post(`"8e03978e"`, `{"quantity": 2.0, "sku": "A-1"}`)
 	post(`"8e03978e"`, `{"sku":"A-1","quantity":3}`)
 	http.DefaultClient.CloseIdleConnections()
 	// Output:

@@ -13,13 +13,15 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 )
 
-// Middleware makes handlers run once per key. It may be used for any number of handlers, concurrently.
+// Middleware makes handlers run once per key. It may be used for any number of
+// handlers, concurrently.
 type Middleware[T any] struct {
 	keys *idempotency.Keys[T]
 	cfg  Config
 }
 
-// New returns a middleware over keys. The error names every wrong field of the configuration.
+// New returns a middleware over keys. The error names every invalid field of
+// the configuration.
 func New[T any](keys *idempotency.Keys[T], cfg Config) (*Middleware[T], error) {
 	err := cfg.settle()
 	if keys == nil {
@@ -32,22 +34,29 @@ func New[T any](keys *idempotency.Keys[T], cfg Config) (*Middleware[T], error) {
 	return &Middleware[T]{keys, cfg}, nil
 }
 
-// MarkEffect says that from now on something has happened outside that must not happen twice. If the request of ctx then ends in an answer that is
-// not stored (5xx), or in a panic, its key becomes uncertain: repeats get 409 until an operator has decided.
+// MarkEffect reports an effect outside the database that must not happen twice.
+// If the request of ctx then ends in an answer that is not stored (5xx), or in
+// a panic, its key becomes uncertain: repeats get 409 until an operator
+// resolves it.
 func MarkEffect(ctx context.Context) { idempotency.MarkEffect(ctx) }
 
-// DontStore says that the answer to the request of ctx is not final, whatever its status: a mistyped one-time code may be corrected under the same
-// key.
+// DontStore marks the answer to the request of ctx as not final, whatever its
+// status: a client may, for example, correct a mistyped one-time code with the
+// same key.
 func DontStore(ctx context.Context) { idempotency.DontStore(ctx) }
 
-// SetRef names what the request of ctx has made, such as a public id. A repeat gets it even if the answer could not be kept.
+// SetRef sets the reference of the request of ctx, such as a public id. A
+// repeat gets it even if the answer could not be stored.
 func SetRef(ctx context.Context, ref string) { idempotency.SetRef(ctx, ref) }
 
-// Wrap returns a handler that runs next once per key. The key is claimed, and that is committed, before next runs; its answer is stored before the
-// first byte of it is sent. The context of its request does not end when the client leaves: what was begun is finished and stored.
+// Wrap returns a handler that runs next once per key. The claim of the key is
+// committed before next runs; the answer is stored before its first byte is
+// sent. The context of the request does not end when the client disconnects:
+// next finishes, and its answer is stored.
 //
-// An answer that next flushes or hijacks, or that is larger than [Config.MaxReply], is sent as it comes. It is not stored, but that it was sent is:
-// repeats get 409, and next does not run again.
+// An answer that next flushes or hijacks, or that is larger than
+// [Config.MaxReply], is sent as it is written. The answer is not stored, but
+// its completion is: repeats get 409, and next does not run again.
 func (m *Middleware[T]) Wrap(next http.Handler) http.Handler {
 	if next == nil {
 		panic("httpkey: the handler is nil")
@@ -69,13 +78,18 @@ func (m *Middleware[T]) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// WrapTx returns a handler that runs fn once per key, in a transaction that also holds the key and the answer: all of it is committed, then the
-// answer is sent. It serves the configured methods only.
+// WrapTx returns a handler that runs fn once per key, in a transaction with the
+// key and the answer: all of it is committed, then the answer is sent. It
+// serves only the configured methods.
 //
-// If fn returns an error, everything is rolled back, and the key may be used again; the client gets what fn has written, if that is an error (a
-// status from 400 on), else a plain 500. The same happens, without an error, if the answer is not one to be stored ([Config.Store], [DontStore]). fn
-// may be called again if the database gives a transaction up because of others. Nothing can be flushed or hijacked. With [Config.Optional], a
-// request without a key runs in a transaction all the same, under a key that nobody knows.
+// If fn returns an error, everything is rolled back, and the key may be used
+// again; the client gets the response that fn wrote if its status is 400 or
+// above, or else a plain 500. If the answer is not to be stored
+// ([Config.Store], [DontStore]), everything is rolled back as well, without an
+// error. fn may be called again if the database aborts a transaction because of
+// a conflict with others. Nothing can be flushed or hijacked. With
+// [Config.Optional], a request without a key still runs in a transaction, with
+// a generated key.
 func (m *Middleware[T]) WrapTx(fn func(w http.ResponseWriter, r *http.Request, tx T) error) http.Handler {
 	if fn == nil {
 		panic("httpkey: the handler is nil")
@@ -91,7 +105,8 @@ func (m *Middleware[T]) WrapTx(fn func(w http.ResponseWriter, r *http.Request, t
 		case refusal != nil:
 			m.cfg.refuse(w, *refusal)
 			return
-		case c.rest != nil: // fn may run twice, and what is not in memory can be read once
+		case c.rest != nil:
+			// fn may run twice, but a streamed body can be read only once.
 			m.cfg.refuse(w, bodyTooLarge)
 			return
 		case pass:
@@ -103,7 +118,8 @@ func (m *Middleware[T]) WrapTx(fn func(w http.ResponseWriter, r *http.Request, t
 	})
 }
 
-// prepare reads a request: whose key it is, for what, and with which content. It also says whether the request passes without protection.
+// prepare reads the scope, the operation, the key and the content of a request.
+// pass reports that the request runs without protection.
 func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *problem) {
 	no := func(p problem) (*call, bool, *problem) { return nil, false, &p }
 	c = &call{r: r, operation: m.cfg.Operation(r)}
@@ -119,7 +135,7 @@ func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *p
 	var scope Scope
 	if !pass {
 		if scope, err = m.scope(r); err != nil {
-			m.cfg.Logger.WarnContext(r.Context(), "httpkey: a request was refused, because its scope is not known", "operation", c.operation, "error", err)
+			m.cfg.Logger.WarnContext(r.Context(), "httpkey: request refused: unknown scope", "operation", c.operation, "error", err)
 			return no(scopeRefused)
 		}
 	}
@@ -135,12 +151,12 @@ func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *p
 		}
 		c.rest, pass = r.Body, pass || digest == ""
 	case errors.Is(err, errBodyGone):
-		m.cfg.Logger.ErrorContext(r.Context(), "httpkey: a request was refused", "operation", c.operation, "error", err)
+		m.cfg.Logger.ErrorContext(r.Context(), "httpkey: request refused", "operation", c.operation, "error", err)
 		return no(broken)
 	case err != nil:
 		return no(bodyUnreadable)
 	case r.Body != nil:
-		_ = r.Body.Close() // it was read to its end
+		_ = r.Body.Close() // already read to its end
 	}
 	if pass {
 		return c, true, nil
@@ -154,22 +170,23 @@ func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *p
 		TTL: m.cfg.TTL, WaitMax: m.cfg.WaitMax,
 	}
 	if err := c.req.Validate(); err != nil {
-		m.cfg.Logger.ErrorContext(r.Context(), "httpkey: a request was refused", "operation", c.operation, "error", err)
+		m.cfg.Logger.ErrorContext(r.Context(), "httpkey: request refused", "operation", c.operation, "error", err)
 		return no(scopeRefused)
 	}
 	return c, false, nil
 }
 
-// scope returns whose key it is. A scope that names nobody is a mistake: it would be shared by all.
+// scope returns the scope of a request. An empty scope is an error: all callers
+// would share it.
 func (m *Middleware[T]) scope(r *http.Request) (Scope, error) {
 	s, err := m.cfg.Scope(r)
 	if err == nil && s == (Scope{}) {
-		err = errors.New("Config.Scope names nobody")
+		err = errors.New("Config.Scope returned an empty scope")
 	}
 	return s, err
 }
 
-// serve runs next, or answers as it did before.
+// serve runs next, or sends the stored answer.
 func (m *Middleware[T]) serve(w http.ResponseWriter, c *call, next http.Handler) {
 	ctx, started, end := detach(c.r.Context(), c.req.WaitMax > 0)
 	defer end()
@@ -186,19 +203,19 @@ func (m *Middleware[T]) serve(w http.ResponseWriter, c *call, next http.Handler)
 	})
 	if fresh == nil && m.cfg.FailOpen && errors.Is(err, idempotency.ErrStore) {
 		m.cfg.FailedOpen(c.operation, err)
-		m.cfg.Logger.WarnContext(ctx, "httpkey: a request runs unprotected, because the store failed", "operation", c.operation, "error", err)
+		m.cfg.Logger.WarnContext(ctx, "httpkey: request runs unprotected: the store failed", "operation", c.operation, "error", err)
 		next.ServeHTTP(w, c.request(c.r.Context()))
 		return
 	}
 	m.conclude(w, c, fresh, got, err)
 }
 
-// serveTx runs fn in a transaction, or answers as it did before.
+// serveTx runs fn in a transaction, or sends the stored answer.
 func (m *Middleware[T]) serveTx(w http.ResponseWriter, c *call, fn func(http.ResponseWriter, *http.Request, T) error) {
 	ctx, started, end := detach(c.r.Context(), c.req.WaitMax > 0)
 	defer end()
 	var fresh *capture
-	var wrong error // fn's own
+	var wrong error // the error of fn
 	got, err := m.keys.DoBytesTx(ctx, c.req, func(ctx context.Context, tx T) (idempotency.Answer, error) {
 		wrong = nil
 		if err := started(); err != nil {
@@ -219,20 +236,22 @@ func (m *Middleware[T]) serveTx(w http.ResponseWriter, c *call, fn func(http.Res
 	m.conclude(w, c, fresh, got, err)
 }
 
-// fail answers for a handler that has returned an error, and was rolled back.
+// fail answers for a handler that returned an error and was rolled back.
 func (m *Middleware[T]) fail(w http.ResponseWriter, c *call, fresh *capture, err error) {
 	if fresh.status >= http.StatusBadRequest {
 		fresh.finish()
 		fresh.send(m.cfg.ReplayedHeader)
 		return
 	}
-	m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: a handler failed", "operation", c.operation, "error", err)
+	m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: handler failed", "operation", c.operation, "error", err)
 	fresh.discard()
 	m.cfg.refuse(w, failed)
 }
 
-// detach returns a context that the client's leaving does not end. Only a request that may wait for another one is different: until it
-// starts, its client may leave. started ends that, and returns why the request should not start after all.
+// detach returns a context that does not end when the client disconnects. A
+// request that may wait for another one is different: until it starts, a
+// disconnect ends its context. started ends that period, and returns an error
+// if the request must not start.
 func detach(ctx context.Context, waits bool) (detached context.Context, started func() error, end func()) {
 	detached = context.WithoutCancel(ctx)
 	if !waits {
@@ -248,7 +267,7 @@ func detach(ctx context.Context, waits bool) (detached context.Context, started 
 	}, func() { stop(); cancel(nil) }
 }
 
-// answer returns what is to be stored of an answer.
+// answer returns the stored form of an answer.
 func (m *Middleware[T]) answer(fresh *capture) idempotency.Answer {
 	fresh.finish()
 	switch {
@@ -260,15 +279,16 @@ func (m *Middleware[T]) answer(fresh *capture) idempotency.Answer {
 	return idempotency.Answer{Body: m.cfg.stored(fresh).encode(), ContentType: replyType}
 }
 
-// conclude sends what the keys have decided on.
+// conclude sends the outcome.
 func (m *Middleware[T]) conclude(w http.ResponseWriter, c *call, fresh *capture, got idempotency.Reply, err error) {
 	if err == nil && !got.Replayed {
 		fresh.send(m.cfg.ReplayedHeader)
 		return
 	}
 	if fresh != nil && !fresh.discard() {
-		// It took too long, and somebody else has answered under this key; but the client has already seen the beginning of this answer.
-		m.cfg.Logger.WarnContext(c.r.Context(), "httpkey: an answer that was a stream is not the one that counts", "operation", c.operation, "error", err)
+		// The run took too long, and another run has answered for this key; the
+		// client has already received the beginning of this answer.
+		m.cfg.Logger.WarnContext(c.r.Context(), "httpkey: a streamed answer differs from the stored one", "operation", c.operation, "error", err)
 		return
 	}
 	if err == nil {
@@ -277,7 +297,7 @@ func (m *Middleware[T]) conclude(w http.ResponseWriter, c *call, fresh *capture,
 	}
 	p := problemOf(err)
 	if p.Code == broken.Code || p.Code == unreadable.Code {
-		m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: a request failed", "operation", c.operation, "error", err)
+		m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: request failed", "operation", c.operation, "error", err)
 	}
 	if p.ResultRef != "" && !m.authorized(c, p.ResultRef) {
 		p = replayRefused
@@ -293,8 +313,9 @@ func (m *Middleware[T]) replay(w http.ResponseWriter, c *call, a idempotency.Ans
 	}
 	r, err := decode(a)
 	if err != nil {
-		m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: look at this record", "tenant", c.req.TenantID, "operation", c.req.Operation,
-			"key", c.req.Key, "error", err) // the key is a hash of the client's
+		m.cfg.Logger.ErrorContext(c.r.Context(), "httpkey: stored answer cannot be decoded", "tenant", c.req.TenantID, "operation", c.req.Operation,
+			// The key is a hash of the client's key.
+			"key", c.req.Key, "error", err)
 		m.cfg.refuse(w, corrupt)
 		return
 	}
@@ -307,14 +328,15 @@ func (m *Middleware[T]) authorized(c *call, ref string) bool {
 	}
 	err := m.cfg.AuthorizeReplay(c.r, ref)
 	if err != nil {
-		m.cfg.Logger.InfoContext(c.r.Context(), "httpkey: a stored answer was refused", "operation", c.operation, "ref", ref, "error", err)
+		m.cfg.Logger.InfoContext(c.r.Context(), "httpkey: replay refused", "operation", c.operation, "ref", ref, "error", err)
 	}
 	return err == nil
 }
 
-// dropForm removes the files of a form that the handler parsed: net/http would do so for its own request, but this is a copy.
+// dropForm removes the files of a form that the handler parsed: net/http does
+// that only for its own request, and this one is a copy.
 func dropForm(r *http.Request) {
 	if r.MultipartForm != nil {
-		_ = r.MultipartForm.RemoveAll() // a file that stays behind harms nobody
+		_ = r.MultipartForm.RemoveAll() // a leftover file does no harm
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// errNoKey says that there is no header with a key.
-var errNoKey = errors.New("there is no key")
+// errNoKey reports that the request has no header with a key.
+var errNoKey = errors.New("no key")
 
-// key returns the key of a request, decoded. Its errors never repeat the key.
+// key returns the decoded key of a request. Its errors never contain the key.
 func (c *Config) key(r *http.Request) (string, error) {
 	lines := r.Header[c.Header]
 	switch len(lines) {
@@ -20,7 +20,8 @@ func (c *Config) key(r *http.Request) (string, error) {
 		return "", errNoKey
 	case 1:
 	default:
-		return "", errors.New("the header is there more than once") // never guess which one is meant
+		// Never guess which one is meant.
+		return "", errors.New("the header occurs more than once")
 	}
 	key, err := c.parse(strings.Trim(lines[0], " "))
 	if err != nil {
@@ -32,14 +33,16 @@ func (c *Config) key(r *http.Request) (string, error) {
 	return key, nil
 }
 
-// parse reads one line: a String of RFC 9651, whose parameters mean nothing to us, or a bare word.
+// parse reads one line: a String of RFC 9651, whose parameters are ignored, or
+// a bare word.
 func (c *Config) parse(line string) (string, error) {
 	if !c.Strict && !strings.HasPrefix(line, `"`) {
 		return bare(line)
 	}
 	item, err := item(line)
 	if err != nil {
-		return "", errors.New("the key is not a string in double quotes, as RFC 9651 has it") // the parser's error might repeat it
+		// The parser's error might contain the key.
+		return "", errors.New("the key is not a valid string in double quotes (RFC 9651)")
 	}
 	key, ok := item.Value.(string)
 	if !ok {
@@ -48,7 +51,8 @@ func (c *Config) parse(line string) (string, error) {
 	return key, nil
 }
 
-// item calls the parser. The line is a client's, and the parser another project's: if it panics, the key is wrong, and the server goes on.
+// item calls the parser, a third-party package that reads client input: if it
+// panics, the key is invalid, and the server continues.
 func item(line string) (out httpsfv.Item, err error) {
 	defer func() {
 		if recover() != nil {
@@ -58,11 +62,12 @@ func item(line string) (out httpsfv.Item, err error) {
 	return httpsfv.UnmarshalItem([]string{line})
 }
 
-// bare reads a key without quotes: visible characters. A comma would be a list.
+// bare reads a key without quotes: visible characters, and no comma, which
+// would separate a list.
 func bare(line string) (string, error) {
 	for _, c := range []byte(line) {
 		if c <= 0x20 || c >= 0x7f || c == ',' {
-			return "", errors.New("a key without double quotes may have only visible ASCII characters, and no comma")
+			return "", errors.New("a key without double quotes may contain only visible ASCII characters and no comma")
 		}
 	}
 	return line, nil

@@ -11,8 +11,9 @@ func keyFrom(strict bool, lines ...string) (string, error) {
 	return c.key(&http.Request{Header: http.Header{"Idempotency-Key": lines}})
 }
 
-// A client chooses the header. Whatever it sends is a key or an error, and never a panic: the middleware stands in front of the handler, whose
-// own protection it does not have.
+// A client chooses the header. Every value is a key or an error, and never a
+// panic: the middleware runs before the handler, without the handler's own
+// protection.
 func TestNoHeaderPanics(t *testing.T) {
 	for _, line := range []string{
 		`"a";d=@`, `"a";d=@ `, `"a";d=@1`, `"a";d=@-`, `"a";d=%"%`, `"a";d=%`, `"a";d=%"`, `"a";d=%"%0`, `"a";d=%"%zz"`, `"a";d=%"%ff"`, `"a";d=:`, `"a";d=:=:`,
@@ -31,7 +32,8 @@ func TestNoHeaderPanics(t *testing.T) {
 	}
 }
 
-// Vectors of RFC 9651: strings, and parameters of every type, which mean nothing here and have to be right all the same.
+// Vectors of RFC 9651: strings, and parameters of every type, which are ignored
+// but must be valid.
 func TestKeysOfRFC9651(t *testing.T) {
 	for line, want := range map[string]string{
 		`"a"`: "a", `  "a"  `: "a", `"a b"`: "a b", `"a\"b\\c"`: `a"b\c`, `"a,b;c"`: "a,b;c",
@@ -58,7 +60,7 @@ func FuzzKey(f *testing.F) {
 				t.Errorf("%q is the key %q, and wrong: %v", line, key, err)
 			}
 			if secret := strings.Trim(line, ` "`); len(secret) > 20 && strings.Contains(err.Error(), secret) {
-				t.Errorf("the error repeats the key: %v", err)
+				t.Errorf("the error contains the key: %v", err)
 			}
 			return
 		}

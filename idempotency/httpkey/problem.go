@@ -12,7 +12,8 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 )
 
-// problem is a refusal: problem details of RFC 9457, with three members of ours. None ever has the key.
+// problem is a refusal: problem details of RFC 9457, with three additional
+// members. It never contains the key.
 type problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
@@ -20,15 +21,16 @@ type problem struct {
 	Detail string `json:"detail"`
 	// Code is the last part of Type, for programs.
 	Code string `json:"code"`
-	// OperationState says where the operation stands: not_started, processing, succeeded, uncertain or unknown.
+	// OperationState is the state of the operation: not_started, processing,
+	// succeeded, uncertain or unknown.
 	OperationState string `json:"operation_state,omitempty"`
-	// ResultRef names what the operation made.
+	// ResultRef is the reference of the operation's result.
 	ResultRef string `json:"result_ref,omitempty"`
 
 	retryAfter time.Duration
 }
 
-// soon is what a client is asked to wait if nothing better is known.
+// soon is the default of Retry-After.
 const soon = time.Second
 
 func keyMissing(header string) problem {
@@ -41,7 +43,7 @@ func keyMissing(header string) problem {
 func keyInvalid(why error) problem {
 	return problem{
 		Title: "Idempotency key is invalid", Status: http.StatusBadRequest, Code: "key-invalid", OperationState: "not_started",
-		Detail: "This is wrong with the key: " + why.Error() + ".",
+		Detail: "The key is invalid: " + why.Error() + ".",
 	}
 }
 
@@ -51,17 +53,17 @@ func refused(status int, code, title, detail string) problem {
 
 var (
 	bodyTooLarge = refused(http.StatusRequestEntityTooLarge, "body-too-large", "Body is too large",
-		"The body is larger than what can be compared with that of a repeat.")
-	bodyUnreadable = refused(http.StatusBadRequest, "body-unreadable", "Body is incomplete", "The body ended before its end.")
-	scopeRefused   = refused(http.StatusForbidden, "scope-refused", "Caller is unknown", "It cannot be told whose key this is.")
-	methodRefused  = refused(http.StatusMethodNotAllowed, "method-not-allowed", "Method is not allowed", "This operation has other methods.")
+		"The body is larger than the limit for comparing repeats.")
+	bodyUnreadable = refused(http.StatusBadRequest, "body-unreadable", "Body is incomplete", "The body ended early.")
+	scopeRefused   = refused(http.StatusForbidden, "scope-refused", "Caller is unknown", "The owner of this key cannot be determined.")
+	methodRefused  = refused(http.StatusMethodNotAllowed, "method-not-allowed", "Method is not allowed", "This operation does not support this method.")
 	replayRefused  = problem{
-		Title: "Answer is not for you any more", Status: http.StatusForbidden, Code: "replay-refused", OperationState: "succeeded",
-		Detail: "The operation has run, and you are not allowed to see its answer.",
+		Title: "Access to the answer is denied", Status: http.StatusForbidden, Code: "replay-refused", OperationState: "succeeded",
+		Detail: "The operation has run, but you are not allowed to read its answer.",
 	}
 	broken = problem{
 		Title: "Internal error", Status: http.StatusInternalServerError, Code: "internal-error", OperationState: "unknown",
-		Detail: "It cannot be told what became of the operation.",
+		Detail: "The outcome of the operation is unknown.",
 	}
 	failed = problem{
 		Title: "Internal error", Status: http.StatusInternalServerError, Code: "operation-failed", OperationState: "not_started",
@@ -73,11 +75,11 @@ var (
 	}
 	unreadable = problem{
 		Title: "Record cannot be read", Status: http.StatusInternalServerError, Code: corrupt.Code, OperationState: "unknown",
-		Detail: "There is a record of this key, and it is damaged. Nothing runs.",
+		Detail: "The record of this key is damaged. Nothing runs.",
 	}
 )
 
-// problemOf returns what a client is told about a refusal of the keys.
+// problemOf returns the problem for an error of the keys.
 func problemOf(err error) problem {
 	var busy *idempotency.InProgressError
 	var gone *idempotency.NoResultError
@@ -89,26 +91,26 @@ func problemOf(err error) problem {
 	case errors.Is(err, waybill.ErrConflict):
 		return problem{
 			Title: "Idempotency key was used for another request", Status: http.StatusUnprocessableEntity, Code: "key-reused",
-			Detail: "A request with this key and another content came before. A new operation needs a new key.",
+			Detail: "This key was already used for a request with different content. A new operation needs a new key.",
 		}
 	case errors.Is(err, idempotency.ErrUnresolved):
 		return problem{
 			Title: "Outcome is uncertain", Status: http.StatusConflict, Code: "outcome-uncertain", OperationState: "uncertain",
-			Detail: "An earlier request with this key failed halfway. It does not run again until somebody has looked at it.",
+			Detail: "An earlier request with this key failed after an effect. It does not run again until an operator has resolved it.",
 		}
 	case errors.As(err, &gone):
 		p := problem{
-			Title: "Answer was not kept", Status: http.StatusConflict, Code: "result-unavailable", OperationState: "succeeded", ResultRef: gone.Ref,
-			Detail: "The operation has run, but its answer was a stream, or too large to be kept. It does not run again.",
+			Title: "Answer was not stored", Status: http.StatusConflict, Code: "result-unavailable", OperationState: "succeeded", ResultRef: gone.Ref,
+			Detail: "The operation has run, but its answer was a stream, or too large to be stored. It does not run again.",
 		}
 		if gone.Expired {
-			p.Code, p.Title, p.Detail = "result-expired", "Answer has expired", "The operation has run, but its answer is no longer kept. It does not run again."
+			p.Code, p.Title, p.Detail = "result-expired", "Answer has expired", "The operation has run, but its answer is no longer stored. It does not run again."
 		}
 		return p
 	case errors.Is(err, idempotency.ErrCorrupt):
 		return unreadable
 	case errors.Is(err, waybill.ErrUncertain):
-		return unavailable("unknown", "It is not known yet whether the operation was committed. A repeat with the same key finds out.")
+		return unavailable("unknown", "It is not yet known whether the operation was committed. Repeat the request with the same key.")
 	case errors.Is(err, idempotency.ErrStore):
 		return unavailable("not_started", "The key could not be looked up, so nothing was done.")
 	}
@@ -118,7 +120,7 @@ func problemOf(err error) problem {
 func inProgress(left time.Duration) problem {
 	return problem{
 		Title: "Operation is in progress", Status: http.StatusConflict, Code: "in-progress", OperationState: "processing",
-		Detail: "A request with this key is being worked on.", retryAfter: max(left, soon),
+		Detail: "A request with this key is being processed.", retryAfter: max(left, soon),
 	}
 }
 
@@ -133,7 +135,7 @@ func (c *Config) refuse(w http.ResponseWriter, p problem) {
 	p.Type = c.DocsURL + "#" + p.Code
 	body, err := json.Marshal(p)
 	if err != nil {
-		panic(err) // strings and a number: it cannot fail
+		panic(err) // strings and a number: encoding cannot fail
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
@@ -143,5 +145,5 @@ func (c *Config) refuse(w http.ResponseWriter, p problem) {
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds()))))
 	}
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(body) // a client that has gone does not matter
+	_, _ = w.Write(body) // a disconnected client does not matter
 }

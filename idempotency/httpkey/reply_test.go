@@ -17,7 +17,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// respond is a handler that answers with the status of its header.
+// respond is a handler that answers with the status in the request's header.
 func respond(w http.ResponseWriter, r *http.Request) {
 	var status int
 	_, _ = fmt.Sscan(r.Header.Get("Status"), &status)
@@ -28,7 +28,8 @@ func respond(w http.ResponseWriter, r *http.Request) {
 func TestReplay(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
 		b := newBed(t, setup{http2: http2, run: func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Idempotent-Replayed", "true") // it is not: that is not for a handler to say
+			// False: a handler may not set it.
+			w.Header().Set("Idempotent-Replayed", "true")
 			w.Header().Set("Location", "/orders/1")
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusCreated)
@@ -124,11 +125,11 @@ func TestHeaders(t *testing.T) {
 		}
 	}
 	if again.header.Get("X-Outer") != "2" {
-		t.Error("what is outside does not add its own headers")
+		t.Error("the outer middleware does not add its headers")
 	}
 	for _, name := range []string{"set-cookie", "Authorization", "Connection", "Date", "traceparent", "Transfer-Encoding", "", "a b", "Idempotent-Replayed"} {
 		if _, err := httpkey.New(newKeys(t), httpkey.Config{Scope: httpkey.Unscoped, Headers: []string{name}}); err == nil {
-			t.Errorf("%q may be kept", name)
+			t.Errorf("%q is accepted as a stored header", name)
 		}
 	}
 }
@@ -136,7 +137,7 @@ func TestHeaders(t *testing.T) {
 func TestTypeIsGuessedOnce(t *testing.T) {
 	b := newBed(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("None") != "" {
-			w.Header()["Content-Type"] = nil // net/http's way to say: do not guess
+			w.Header()["Content-Type"] = nil // in net/http: do not guess
 		}
 		_, _ = io.WriteString(w, "<ht")
 		_, _ = io.WriteString(w, "ml>")
@@ -257,7 +258,8 @@ func TestStreams(t *testing.T) {
 		defer func() { _ = resp.Body.Close() }()
 		lines := bufio.NewScanner(resp.Body)
 		for i := range 3 {
-			if !lines.Scan() || lines.Text() != fmt.Sprintf("data: %d", i) { // each arrives before the next is written
+			// Each arrives before the next is written.
+			if !lines.Scan() || lines.Text() != fmt.Sprintf("data: %d", i) {
 				t.Fatalf("%q, %v", lines.Text(), lines.Err())
 			}
 			lines.Scan()
@@ -354,10 +356,11 @@ func TestWrapTx(t *testing.T) {
 	optional.wantRuns(2)
 }
 
-// The boundary of a form differs from one try to the next.
+// The boundary of a form differs between tries.
 func TestFormsAreCompared(t *testing.T) {
 	b := newBed(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
-		if err := r.ParseMultipartForm(1); err != nil { // a file on disk, which must not stay there
+		// A file on disk, which must be removed.
+		if err := r.ParseMultipartForm(1); err != nil {
 			t.Error(err)
 		}
 		_, _ = io.WriteString(w, r.FormValue("a"))

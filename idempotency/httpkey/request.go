@@ -15,17 +15,19 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 )
 
-// Scope says whose a key is.
+// Scope is the tenant and the principal of a key.
 type Scope struct {
 	// Tenant is at most 64 bytes.
 	Tenant string
-	// Principal is who asks: a user, a client, an API key's id. Another principal never gets this one's answers.
+	// Principal is the caller: a user, a client, the id of an API key. A
+	// principal never gets the answers of another.
 	Principal string
 	// open is only set by Unscoped.
 	open bool
 }
 
-// Unscoped is a [Config.Scope] for services without tenants and users: all callers share one scope, so who guesses a key gets its answer.
+// Unscoped is a [Config.Scope] for services without tenants and users: all
+// callers share one scope, so a client that guesses a key gets its answer.
 func Unscoped(*http.Request) (Scope, error) { return Scope{open: true}, nil }
 
 // operationOf is the default of Config.Operation.
@@ -36,13 +38,13 @@ func operationOf(r *http.Request) string {
 	return r.Method + " " + r.URL.Path
 }
 
-// anyOperation is stored with strict routes.
+// anyOperation is the stored operation with strict routes.
 const anyOperation = "any route"
 
-// maxOperation is how many bytes of an operation can be stored.
+// maxOperation is the maximum length of a stored operation, in bytes.
 const maxOperation = 128
 
-// storable returns an operation that fits into its column; one that does not is hashed.
+// storable returns an operation that fits into its column, or its hash.
 func storable(operation string) string {
 	if 0 < len(operation) && len(operation) <= maxOperation && utf8.ValidString(operation) && !strings.ContainsRune(operation, 0) {
 		return operation
@@ -51,8 +53,9 @@ func storable(operation string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// recordKey is the key that is stored. Nobody's key can be made to look like another's: each part has its length in front. And what a client has
-// sent is not in the database.
+// recordKey returns the stored key. Each part has its length in front, so no
+// client can construct the key of another. The database does not contain the
+// client's key.
 func recordKey(s Scope, operation, key string) string {
 	h := sha256.New()
 	for _, part := range []string{s.Tenant, s.Principal, operation, key} {
@@ -64,23 +67,24 @@ func recordKey(s Scope, operation, key string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// call is one request under a key.
+// call is one request with a key.
 type call struct {
 	r   *http.Request
 	req idempotency.Request
-	// operation is what hooks and logs see.
+	// operation is the operation in hooks and logs.
 	operation string
 	body      []byte
-	// rest is what follows body, if that was too large to be read as a whole.
+	// rest is the remainder of a body that is too large to be read as a whole.
 	rest io.ReadCloser
 }
 
 var (
 	errTooLarge = errors.New("the body is too large")
-	errBodyGone = errors.New("httpkey: the body was read before the middleware, which has to see it")
+	errBodyGone = errors.New("httpkey: the body was read before the middleware")
 )
 
-// read reads the body. It returns errTooLarge, with what was read so far, if there is more than is allowed.
+// read reads the body. If the body is larger than allowed, it returns
+// errTooLarge and the part read so far.
 func (c *Config) read(r *http.Request) ([]byte, error) {
 	if len(r.PostForm) > 0 || r.MultipartForm != nil {
 		return nil, errBodyGone
@@ -90,7 +94,8 @@ func (c *Config) read(r *http.Request) ([]byte, error) {
 	}
 	var buf bytes.Buffer
 	if 0 < r.ContentLength && r.ContentLength <= c.MaxBody {
-		buf.Grow(int(r.ContentLength) + bytes.MinRead) // so that it does not grow again
+		// Avoids another allocation.
+		buf.Grow(int(r.ContentLength) + bytes.MinRead)
 	}
 	_, err := buf.ReadFrom(io.LimitReader(r.Body, c.MaxBody+1))
 	var tooLarge *http.MaxBytesError
@@ -105,7 +110,7 @@ func (c *Config) read(r *http.Request) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// content is what the request is compared by.
+// content returns the content by which requests are compared.
 func (c *call) content(digest string) idempotency.RequestContent {
 	content := idempotency.RequestContent{
 		Method: c.r.Method, Operation: c.operation, Path: c.r.URL.EscapedPath(), Query: c.r.URL.RawQuery,
@@ -119,7 +124,8 @@ func (c *call) content(digest string) idempotency.RequestContent {
 	return content
 }
 
-// request returns the request as the handler sees it, with a body that can be read, again each time unless it was too large.
+// request returns the request for the handler, with a readable body; each call
+// returns a fresh body, unless the body was too large.
 func (c *call) request(ctx context.Context) *http.Request {
 	r := c.r.WithContext(ctx)
 	r.Body = http.NoBody

@@ -43,7 +43,7 @@ func TestSafeMethodsPassThrough(t *testing.T) {
 	}
 	b.wantRuns(8)
 	if n := b.db.claims.Load(); n != 0 {
-		t.Errorf("the store was asked %d times", n)
+		t.Errorf("the store was queried %d times", n)
 	}
 }
 
@@ -54,7 +54,8 @@ func TestMethods(t *testing.T) {
 		b.wantReplay(first, fmt.Sprintf(`"%d"`, i), "{}", method(m))
 	}
 	b.wantRuns(2)
-	for _, m := range []string{http.MethodPut, http.MethodDelete, "post"} { // methods are case-sensitive
+	// Methods are case-sensitive.
+	for _, m := range []string{http.MethodPut, http.MethodDelete, "post"} {
 		if a := b.post(`"x"`, "{}", method(m)); a.replayed() {
 			t.Errorf("%s is replayed", m)
 		}
@@ -83,7 +84,8 @@ func TestMissing(t *testing.T) {
 		}
 	}
 	optional.wantRuns(2)
-	optional.want(optional.post("", "{}", with("Idempotency-Key", "")), http.StatusBadRequest, "key-invalid") // empty is not missing
+	// Empty is not missing.
+	optional.want(optional.post("", "{}", with("Idempotency-Key", "")), http.StatusBadRequest, "key-invalid")
 }
 
 func TestSyntax(t *testing.T) {
@@ -91,7 +93,7 @@ func TestSyntax(t *testing.T) {
 	first := b.post(`"a \"b\" \\ ,;~"`, "{}")
 	b.want(first, http.StatusOK, "")
 	b.wantReplay(first, `  "a \"b\" \\ ,;~"  `, "{}")
-	b.wantReplay(first, `"a \"b\" \\ ,;~";a=1`, "{}") // parameters mean nothing
+	b.wantReplay(first, `"a \"b\" \\ ,;~";a=1`, "{}") // parameters are ignored
 	b.wantReplay(first, `"a \"b\" \\ ,;~"; a=1;b;c="x"`, "{}")
 	b.wantRuns(1)
 	for _, bad := range []string{`"a`, `"a\n"`, `"\a"`, "\"a\tb\"", `"é"`, `"a"x`, `"a";`, `"a";A=1`, `"a" b`, `1`, `?1`, `:YWJj:`, `token`, `("a")`} {
@@ -124,7 +126,7 @@ func TestLength(t *testing.T) {
 	for key, status := range map[string]int{
 		"a": 200, strings.Repeat("a", 255): 200, strings.Repeat("a", 256): 400, `"` + strings.Repeat("b", 255) + `"`: 200,
 		`"` + strings.Repeat("b", 256) + `"`:  400,
-		`"` + strings.Repeat(`\"`, 255) + `"`: 200, // it is the decoded bytes that count
+		`"` + strings.Repeat(`\"`, 255) + `"`: 200, // the decoded bytes count
 	} {
 		if a := b.post(key, "{}"); a.status != status {
 			t.Errorf("%d bytes: %d, want %d", len(key), a.status, status)
@@ -153,16 +155,17 @@ func TestKeysAreBytes(t *testing.T) {
 	b.wantRuns(4)
 }
 
-// who is a scope that the request itself names: good enough for a test.
-func who(r *http.Request) (httpkey.Scope, error) {
+// callerScope takes the scope from the request itself, which is good enough for
+// a test.
+func callerScope(r *http.Request) (httpkey.Scope, error) {
 	return httpkey.Scope{Tenant: r.Header.Get("Tenant"), Principal: r.Header.Get("Principal")}, nil
 }
 
 func TestScope(t *testing.T) {
-	b := newBed(t, setup{cfg: httpkey.Config{Scope: who}, run: func(w http.ResponseWriter, r *http.Request) {
+	b := newBed(t, setup{cfg: httpkey.Config{Scope: callerScope}, run: func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "for "+r.Header.Get("Tenant")+"/"+r.Header.Get("Principal"))
 	}})
-	// Parts that would be the same text if they were just joined.
+	// Parts that would be the same text if they were concatenated.
 	for i, s := range [][2]string{{"a", "bc"}, {"ab", "c"}, {"abc", ""}, {"", "abc"}, {"a", "b"}} {
 		scope := []change{with("Tenant", s[0]), with("Principal", s[1])}
 		first := b.post(`"k"`, "{}", scope...)
@@ -177,14 +180,14 @@ func TestScope(t *testing.T) {
 		t.Error("a principal and an operation run into each other")
 	}
 	if _, err := httpkey.New(newKeys(t), httpkey.Config{}); err == nil {
-		t.Error("no scope is accepted")
+		t.Error("a nil scope is accepted")
 	}
 }
 
 func TestOtherRoute(t *testing.T) {
 	b := newBed(t, setup{})
 	if b.post("k", "{}").replayed() || b.post("k", "{}", path("/payments")).replayed() {
-		t.Error("another route is taken for the same")
+		t.Error("another route is treated as the same")
 	}
 	b.wantRuns(2)
 	strict := newBed(t, setup{cfg: httpkey.Config{StrictRoutes: true}})
@@ -192,7 +195,7 @@ func TestOtherRoute(t *testing.T) {
 	strict.want(strict.post("k", "{}", path("/payments")), http.StatusUnprocessableEntity, "key-reused")
 	strict.wantReplay(first, "k", "{}")
 	strict.wantRuns(1)
-	// With a pattern as the operation, another path is another content.
+	// With a pattern as the operation, another path is other content.
 	named := newBed(t, setup{cfg: httpkey.Config{Operation: func(*http.Request) string { return "POST /orders/{id}/pay" }}})
 	named.post("k", "{}", path("/orders/1/pay"))
 	named.want(named.post("k", "{}", path("/orders/2/pay")), http.StatusUnprocessableEntity, "key-reused")
@@ -201,9 +204,9 @@ func TestOtherRoute(t *testing.T) {
 
 func TestScopeError(t *testing.T) {
 	for name, scope := range map[string]func(*http.Request) (httpkey.Scope, error){
-		"error":  func(*http.Request) (httpkey.Scope, error) { return httpkey.Scope{Tenant: "a"}, errors.New("no token") },
-		"nobody": func(*http.Request) (httpkey.Scope, error) { return httpkey.Scope{}, nil },
-		"long":   func(*http.Request) (httpkey.Scope, error) { return httpkey.Scope{Tenant: strings.Repeat("a", 65)}, nil },
+		"error": func(*http.Request) (httpkey.Scope, error) { return httpkey.Scope{Tenant: "a"}, errors.New("no token") },
+		"empty": func(*http.Request) (httpkey.Scope, error) { return httpkey.Scope{}, nil },
+		"long":  func(*http.Request) (httpkey.Scope, error) { return httpkey.Scope{Tenant: strings.Repeat("a", 65)}, nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, setup{cfg: httpkey.Config{Scope: scope}})
@@ -218,7 +221,7 @@ func TestScopeError(t *testing.T) {
 }
 
 func TestAuthorizeReplay(t *testing.T) {
-	b := newBed(t, setup{cfg: httpkey.Config{Scope: who, AuthorizeReplay: func(r *http.Request, ref string) error {
+	b := newBed(t, setup{cfg: httpkey.Config{Scope: callerScope, AuthorizeReplay: func(r *http.Request, ref string) error {
 		if ref != "ord_1" || r.Header.Get("Lowered") != "" {
 			return errors.New("not any more")
 		}
@@ -234,12 +237,12 @@ func TestAuthorizeReplay(t *testing.T) {
 	first := b.post("k", "{}", alice)
 	b.wantReplay(first, "k", "{}", alice)
 	if b.post("k", "{}", bob).replayed() {
-		t.Error("bob gets what was for alice")
+		t.Error("bob gets the answer for alice")
 	}
 	a := b.post("k", "{}", alice, with("Lowered", "yes"))
 	b.want(a, http.StatusForbidden, "replay-refused")
 	if strings.Contains(a.body, "secret") {
-		t.Error("it is there all the same")
+		t.Error("it exists nevertheless")
 	}
 	b.post("s", "{}", alice, path("/stream"))
 	if a := b.post("s", "{}", alice, path("/stream")); a.problem.Code != "result-unavailable" || a.problem.ResultRef != "ord_1" {
@@ -248,7 +251,7 @@ func TestAuthorizeReplay(t *testing.T) {
 	a = b.post("s", "{}", alice, path("/stream"), with("Lowered", "yes"))
 	b.want(a, http.StatusForbidden, "replay-refused")
 	if a.problem.ResultRef != "" {
-		t.Error("the reference is there all the same")
+		t.Error("the reference is stored nevertheless")
 	}
 }
 
@@ -266,7 +269,7 @@ func TestOuterRefusals(t *testing.T) {
 		b.post("k", "{}", with("Refuse", status))
 	}
 	if n := b.db.claims.Load(); n != 0 {
-		t.Errorf("the store was asked %d times", n)
+		t.Errorf("the store was queried %d times", n)
 	}
 	b.wantReplay(b.post("k", "{}"), "k", "{}")
 }
@@ -287,7 +290,7 @@ func TestBodyIsThereAgain(t *testing.T) {
 	}
 	forms := newBed(t, setup{outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_ = r.ParseForm() // an outer middleware that eats the body
+			_ = r.ParseForm() // an outer middleware that consumes the body
 			next.ServeHTTP(w, r)
 		})
 	}})
@@ -306,7 +309,7 @@ func TestLargeBody(t *testing.T) {
 	refuse.want(refuse.post("k", large), http.StatusRequestEntityTooLarge, "body-too-large")
 	refuse.want(refuse.post("k", large, func(r *http.Request) { r.ContentLength = -1 }), http.StatusRequestEntityTooLarge, "body-too-large")
 	if refuse.wantRuns(0); refuse.db.claims.Load() != 0 {
-		t.Error("the store was asked")
+		t.Error("the store was queried")
 	}
 	refuse.want(refuse.post("k", large[1:]), http.StatusOK, "")
 
@@ -355,7 +358,7 @@ func TestTruncatedUpload(t *testing.T) {
 		_ = conn.Close()
 	}
 	if b.wantRuns(0); b.db.claims.Load() != 0 {
-		t.Error("the store was asked")
+		t.Error("the store was queried")
 	}
 }
 
@@ -368,7 +371,7 @@ func TestClaimIsCommittedBeforeTheHandler(t *testing.T) {
 	if a := b.post("k", "{}"); a.body != "processing 1 true false" {
 		t.Error(a.body)
 	}
-	// In a transaction, nothing is visible before everything is.
+	// In a transaction, nothing is visible before the commit.
 	var inTx *bed
 	inTx = newBed(t, setup{runTx: func(w http.ResponseWriter, _ *http.Request, _ tx) error {
 		all := []store.KeyState{store.KeyProcessing, store.KeySucceeded, store.KeyFailed, store.KeyUncertain}
@@ -390,7 +393,8 @@ func TestOtherContentInEveryState(t *testing.T) {
 	other := b.twin(setup{})
 	running := b.later("k", `{"a":1}`)
 	receive(t, g.reached)
-	for _, bed := range []*bed{b, other} { // in flight, in this process and in another
+	// In flight, in this process and in another.
+	for _, bed := range []*bed{b, other} {
 		bed.want(bed.post("k", `{"a":2}`), http.StatusUnprocessableEntity, "key-reused")
 	}
 	close(g.open)

@@ -44,7 +44,7 @@ func TestConcurrentDuplicate(t *testing.T) {
 	waits := waiting.later("k", "{}")
 	waiting.await("it has been refused once, and waits", func() bool { return waiting.db.claims.Load() > 0 })
 
-	// A client that leaves while it waits starts nothing.
+	// A client that disconnects while it waits starts nothing.
 	ctx, leave := context.WithCancel(t.Context())
 	left := waiting.later("k", "{}", func(r *http.Request) { *r = *r.WithContext(ctx) })
 	waiting.await("it waits, too", func() bool { return entered.Load() == 2 })
@@ -56,14 +56,14 @@ func TestConcurrentDuplicate(t *testing.T) {
 	close(g.open)
 	first := receive(t, running)
 	if a := receive(t, waits); a.body != first.body || !a.replayed() {
-		t.Errorf("who waited got %+v", a)
+		t.Errorf("the waiting request got %+v", a)
 	}
 	b.wantRuns(1)
 	waiting.wantRuns(0)
 }
 
 func TestParallelRequestsRunOnce(t *testing.T) {
-	for name, cfg := range map[string]httpkey.Config{"at once": {}, "waiting": {WaitMax: time.Minute}} {
+	for name, cfg := range map[string]httpkey.Config{"immediately": {}, "waiting": {WaitMax: time.Minute}} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, setup{cfg: cfg})
 			twin := b.twin(setup{cfg: cfg})
@@ -93,7 +93,7 @@ func TestParallelRequestsRunOnce(t *testing.T) {
 	}
 }
 
-// A code that was mistyped may be corrected.
+// A mistyped code may be corrected.
 func TestDontStore(t *testing.T) {
 	wrap := func(w http.ResponseWriter, r *http.Request) {
 		httpkey.DontStore(r.Context())
@@ -185,7 +185,7 @@ func TestPanic(t *testing.T) {
 			case name == "value" && err != mine, name == "abort" && err != http.ErrAbortHandler, name == "nil" && !errors.As(err, &isNil), name == "exit" && v != nil: //nolint:errorlint // the very same value
 				t.Errorf("the panic became %v", v)
 			}
-			first := b.post("k", "{}") // the key was given back
+			first := b.post("k", "{}") // the key was released
 			if first.body != "half" {
 				t.Errorf("%+v", first)
 			}
@@ -225,7 +225,7 @@ func TestClientGone(t *testing.T) {
 	b.wantRuns(1)
 }
 
-// watched tells whether anything was sent.
+// watched reports whether anything was sent.
 type watched struct {
 	http.ResponseWriter
 	sent *atomic.Bool
@@ -246,7 +246,8 @@ func TestStoredBeforeTheFirstByte(t *testing.T) {
 	b := newBed(t, setup{
 		run: func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusCreated)
-			_, _ = io.WriteString(w, strings.Repeat("x", 100_000)) // more than any buffer below
+			// More than any buffer below.
+			_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
 		},
 		outer: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(watched{w, &sent}, r) })
@@ -274,14 +275,16 @@ func TestPersistFails(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	b.db.end = nil
-	b.want(b.post("k", "{}"), http.StatusConflict, "in-progress") // not given back
+	// Not released.
+	b.want(b.post("k", "{}"), http.StatusConflict, "in-progress")
 	b.wantRuns(1)
 	if unkept.Load() != 1 {
 		t.Errorf("it was counted %d times", unkept.Load())
 	}
 }
 
-// stuck is a process whose heartbeats stopped: its handler waits at a gate, and its lease runs out.
+// stuck is a process whose heartbeats have stopped: its handler waits at a
+// gate, and its lease expires.
 func stuck(t *testing.T, run http.HandlerFunc) *bed {
 	t.Helper()
 	b := newBed(t, setup{run: run, keys: idempotency.Config{Lease: 50 * time.Millisecond}})
@@ -310,7 +313,8 @@ func TestTakeoverAndLateFinisher(t *testing.T) {
 	running := b.later("k", "{}")
 	receive(t, g.reached)
 	b.await("the lease runs out", func() bool { r := b.record(); return !r.LeaseUntil.After(r.Now) })
-	next.want(next.post("k", `{"other":1}`), http.StatusUnprocessableEntity, "key-reused") // not even now
+	// Not even now.
+	next.want(next.post("k", `{"other":1}`), http.StatusUnprocessableEntity, "key-reused")
 	first := next.post("k", "{}")
 	if first.status != http.StatusCreated || first.body != "first" || first.replayed() {
 		t.Fatalf("the next one got %+v", first)
@@ -318,7 +322,8 @@ func TestTakeoverAndLateFinisher(t *testing.T) {
 	if r := b.record(); r.Fence != 2 || r.Attempts != 2 {
 		t.Errorf("fence %d, attempt %d", r.Fence, r.Attempts)
 	}
-	// The first one wakes up: one key has one answer, and it is not his.
+	// The first run continues: one key has one answer, and it is not the first
+	// run's.
 	close(g.open)
 	late := receive(t, running)
 	if late.status != http.StatusCreated || late.body != "first" || !late.replayed() || late.header.Get("Location") != "/first" || late.header.Get("X-Late") != "" {
@@ -415,7 +420,7 @@ func TestStoreDown(t *testing.T) {
 	if loose.wantRuns(1); open.Load() != 1 {
 		t.Errorf("it was counted %d times", open.Load())
 	}
-	// Only for a store that is down: every other refusal stands.
+	// Only for an unavailable store: every other refusal stands.
 	loose.db.claim = nil
 	loose.post("k", `{"a":1}`)
 	loose.want(loose.post("k", `{"a":2}`), http.StatusUnprocessableEntity, "key-reused")
@@ -435,12 +440,12 @@ func TestTTL(t *testing.T) {
 	if r := b.record(); r.ExpiresAt.Sub(r.CompletedAt) != time.Hour {
 		t.Errorf("it lives from %v to %v", r.CompletedAt, r.ExpiresAt)
 	}
-	usual := newBed(t, setup{})
-	usual.post("k", "{}")
-	if r := usual.record(); r.ExpiresAt.Sub(r.CompletedAt) != 24*time.Hour {
+	def := newBed(t, setup{})
+	def.post("k", "{}")
+	if r := def.record(); r.ExpiresAt.Sub(r.CompletedAt) != 24*time.Hour {
 		t.Errorf("it lives from %v to %v", r.CompletedAt, r.ExpiresAt)
 	}
-	// The answer may go before the record does.
+	// The answer may expire before the record.
 	short := newBed(t, setup{keys: idempotency.Config{ResultTTL: time.Millisecond}, run: func(_ http.ResponseWriter, r *http.Request) {
 		httpkey.SetRef(r.Context(), "ord_1")
 	}})
@@ -460,7 +465,7 @@ func TestExpiryComesBeforeTheHash(t *testing.T) {
 	b.await("the record expires", func() bool { return b.post("k", `{"a":2}`).status == http.StatusOK })
 }
 
-// A store whose clock is an hour ahead of ours gives the same answers.
+// A store whose clock is one hour ahead gives the same answers.
 func TestOnlyTheStoresClockCounts(t *testing.T) {
 	g := newGate()
 	b := newBed(t, setup{run: g.ServeHTTP})
@@ -510,7 +515,8 @@ func TestCorruptRecord(t *testing.T) {
 	}
 }
 
-// TestUnknownState: a state that nobody knows is not a store that is down, so FailOpen does not run it either.
+// TestUnknownState: an unknown state is not an unavailable store, so FailOpen
+// does not run the request either.
 func TestUnknownState(t *testing.T) {
 	b := newBed(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(_ string, err error) { t.Error("it failed open:", err) }}})
 	b.post("k", "{}")
@@ -555,8 +561,8 @@ func TestCleaningLeavesWhatIsNotOver(t *testing.T) {
 }
 
 func TestProblems(t *testing.T) {
-	const secret = "secret-key-that-nobody-must-see"
-	b := newBed(t, setup{cfg: httpkey.Config{DocsURL: "https://example.com/keys", Scope: who}})
+	const secret = "secret-key-that-must-not-leak"
+	b := newBed(t, setup{cfg: httpkey.Config{DocsURL: "https://example.com/keys", Scope: callerScope}})
 	principal := with("Principal", "alice")
 	b.post(secret, `{"a":1}`, principal)
 	for name, a := range map[string]answer{
@@ -573,7 +579,7 @@ func TestProblems(t *testing.T) {
 			t.Errorf("%s: %v", name, a.header)
 		}
 		if strings.Contains(a.body, secret) {
-			t.Errorf("%s repeats the key", name)
+			t.Errorf("%s contains the key", name)
 		}
 	}
 	if strings.Contains(b.log.String(), secret) || strings.Contains(b.record().Key, secret) {

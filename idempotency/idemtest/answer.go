@@ -26,8 +26,8 @@ func answerChecks[T any]() []check[T] {
 		{name: "tenant_and_operation_separate", run: separate[T]},
 		{name: "keys_compare_as_bytes", run: asBytes[T]},
 		{name: "too_large_is_a_tombstone", run: tooLarge[T]},
-		{name: "an_answer_has_its_own_time", run: answerExpires[T]},
-		{name: "purging_takes_what_has_expired_only", run: purging[T]},
+		{name: "an_answer_has_its_own_ttl", run: answerExpires[T]},
+		{name: "purge_removes_only_expired_records", run: purging[T]},
 	}
 }
 
@@ -40,7 +40,7 @@ func sameHashReplays[T any](b *bed[T]) {
 			b.Fatalf("the first: %+v, %v", first, err)
 		}
 		for range 3 {
-			// Another process, and the other way, get the same.
+			// Another process, and the other function, get the same.
 			for other, again := range b.ways() {
 				res, err := again(context.Background(), b.open(b.db, idempotency.Config{}), req, never[order](b))
 				if err != nil || !res.Replayed || res.Value != first.Value || res.Ref != "O-1" {
@@ -148,7 +148,8 @@ func parallelRunsOnce[T any](b *bed[T]) {
 		// Two processes, so that the store decides, too.
 		processes := []*idempotency.Keys[T]{b.keys, b.open(b.db, idempotency.Config{})}
 		if way == "DoTx" && !b.features.LateCommits {
-			processes[1] = b.keys // a transaction of another process would wait for this one to end
+			// A transaction of another process would wait for this one to end.
+			processes[1] = b.keys
 		}
 		req := request(way)
 		var calls atomic.Int64
@@ -160,7 +161,7 @@ func parallelRunsOnce[T any](b *bed[T]) {
 				res, err := do(context.Background(), processes[i%2], req, func(context.Context) (order, error) {
 					calls.Add(1)
 					select {
-					case <-enough: // all the others have been told
+					case <-enough: // all the others have been refused
 					case <-time.After(20 * time.Second):
 					}
 					return order{ID: "O-1"}, nil
@@ -179,7 +180,7 @@ func parallelRunsOnce[T any](b *bed[T]) {
 		}
 		all.Wait()
 		if calls.Load() != 1 || refused.Load() != crowd-1 {
-			b.Errorf("%d calls, %d were told that it is in progress", calls.Load(), refused.Load())
+			b.Errorf("%d calls, %d refused as in progress", calls.Load(), refused.Load())
 		}
 		if res, err := do(context.Background(), b.keys, req, never[order](b)); err != nil || !res.Replayed || res.Value.ID != "O-1" {
 			b.Errorf("afterwards: %+v, %v", res, err)
@@ -197,7 +198,8 @@ func waitingReturnsTheAnswer[T any](b *bed[T]) {
 		for i := range crowd {
 			all.Go(func() {
 				res, err := do(context.Background(), processes[i%2], req, func(context.Context) (order, error) {
-					// The first fails; one of those who wait tries again.
+					// The first run fails; one of the waiting requests tries
+					// again.
 					if n := calls.Add(1); n < 2 {
 						return order{}, errBoom
 					}
@@ -215,7 +217,7 @@ func waitingReturnsTheAnswer[T any](b *bed[T]) {
 		if calls.Load() != 2 || fresh.Load() != 2 {
 			b.Errorf("%d calls and %d fresh answers, want 2 and 2", calls.Load(), fresh.Load())
 		}
-		// Time is up.
+		// WaitMax has passed.
 		late := request(way + " dead")
 		late.WaitMax = 20 * time.Millisecond
 		b.dead(late, time.Hour)
@@ -237,7 +239,7 @@ func separate[T any](b *bed[T]) {
 			{TenantID: "othe", Operation: "rA" + way, Key: "k"},
 			{TenantID: strings.Repeat("t", 64), Operation: strings.Repeat("o", 128-len(way)) + way, Key: strings.Repeat("k", 255)},
 		} {
-			req.Hash = hash(fmt.Sprint(calls)) // the hash of each is another
+			req.Hash = hash(fmt.Sprint(calls)) // each has another hash
 			before := calls
 			if res, err := do(context.Background(), b.keys, req, making(&calls, "O")); err != nil || res.Replayed || calls != before+1 {
 				b.Errorf("%+v: %+v, %v", req, res, err)
@@ -249,7 +251,8 @@ func separate[T any](b *bed[T]) {
 func asBytes[T any](b *bed[T]) {
 	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
 		calls := 0
-		// A collation would take some of these for others: case, trailing spaces, accents composed and not, a sharp s, a wild card.
+		// A collation would treat some of these as equal: case, trailing
+		// spaces, composed and decomposed accents, a sharp s, a wild card.
 		names := []string{"abc", "ABC", "Abc", "abc ", "abc  ", " abc", "\u00e9", "e\u0301", "e", "straße", "strasse", "%", "_", `\`, `'`, "\t", "\u200b", "0", "00", "🗝"}
 		for _, field := range []string{"key", "operation", "tenant"} {
 			for i, name := range names {
@@ -307,7 +310,8 @@ func answerExpires[T any](b *bed[T]) {
 			if !errors.As(err, &gone) || gone.Ref != "O-3" || !gone.Expired || !errors.Is(err, idempotency.ErrResultExpired) {
 				b.Errorf("again: %v", err)
 			}
-			if _, err := keys.Purge(context.Background()); err != nil { // the same, once the answer has gone
+			// The same after the answer is purged.
+			if _, err := keys.Purge(context.Background()); err != nil {
 				b.Fatal(err)
 			}
 		}

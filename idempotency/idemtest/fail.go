@@ -15,9 +15,9 @@ func failChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "a_failed_key_runs_again", run: failedRunsAgain[T]},
 		{name: "a_late_failure_overwrites_nothing", run: lateFailure[T]},
-		{name: "what_is_not_to_be_stored_goes_to_its_caller_only", run: dontStore[T]},
+		{name: "an_unstored_answer_goes_to_its_caller_only", run: dontStore[T]},
 		{name: "after_an_effect_nothing_runs_again", run: afterAnEffect[T]},
-		{name: "a_panic_gives_the_key_back_and_goes_on", run: panics[T]},
+		{name: "a_panic_releases_the_key_and_continues", run: panics[T]},
 	}
 }
 
@@ -47,12 +47,13 @@ func failedRunsAgain[T any](b *bed[T]) {
 	})
 }
 
-// lateFailure: a run that lost its key and then fails leaves what its successor stored.
+// lateFailure: a run that lost its key and then fails does not change the
+// answer of its successor.
 func lateFailure[T any](b *bed[T]) {
 	for _, effect := range []bool{false, true} {
 		req := request("late")
 		req.TenantID = map[bool]string{true: "marked", false: "not"}[effect]
-		_, err := idempotency.Do(context.Background(), b.deaf(), req, func(ctx context.Context) (order, error) {
+		_, err := idempotency.Do(context.Background(), b.leaseless(), req, func(ctx context.Context) (order, error) {
 			if effect {
 				idempotency.MarkEffect(ctx)
 			}
@@ -109,14 +110,14 @@ func afterAnEffect[T any](b *bed[T]) {
 			if !errors.Is(err, idempotency.ErrUnresolved) || !errors.Is(err, waybill.ErrUncertain) {
 				b.Errorf("%s: the next: %v", how, err)
 			}
-			// The operator says that it did not happen.
+			// The operator decides that the effect did not happen.
 			id := store.KeyID{Tenant: req.TenantID, Operation: req.Operation, Key: req.Key}
 			ok, err := b.db.ResolveKey(context.Background(), id, store.KeyEnd{State: store.KeyFailed, Answer: store.KeyAnswer{TTL: 1e15}})
 			if err != nil || !ok {
 				b.Fatalf("%s: resolving: %v, %v", how, ok, err)
 			}
 			if res, err := do(context.Background(), b.keys, req, making(new(int), "O")); err != nil || res.Replayed {
-				b.Errorf("%s: after the operator's word: %+v, %v", how, res, err)
+				b.Errorf("%s: after the operator's decision: %+v, %v", how, res, err)
 			}
 		}
 	})

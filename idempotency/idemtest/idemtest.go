@@ -1,5 +1,6 @@
-// Package idemtest is the suite that shows what idempotency keys promise, over a store: the behaviours that the project names, numbered as in
-// its list, and the rules for what runs under a key. Each store's tests run it, with the harness of its conformance suite.
+// Package idemtest is the test suite of idempotency keys over a store: the
+// guarantees of package idempotency. Each store's tests run it, with the
+// harness of its conformance suite.
 package idemtest
 
 import (
@@ -17,15 +18,16 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// check is one test of a behaviour.
+// check is one test of the suite.
 type check[T any] struct {
 	name string
-	// concurrent: it needs two transactions that write at the same time.
+	// concurrent reports that the check needs two concurrent write
+	// transactions.
 	concurrent bool
 	run        func(b *bed[T])
 }
 
-// Run runs the suite, as subtests of t that are named after the behaviours.
+// Run runs the suite, one subtest of t per check.
 func Run[T any](t *testing.T, h storetest.Harness[T]) {
 	t.Helper()
 	for _, c := range slices.Concat(answerChecks[T](), failChecks[T](), leaseChecks[T](), txChecks[T](), phaseChecks[T]()) {
@@ -38,7 +40,7 @@ func Run[T any](t *testing.T, h storetest.Harness[T]) {
 	}
 }
 
-// bed is keys over a store of their own for one check.
+// bed holds keys over a separate store for one check.
 type bed[T any] struct {
 	*testing.T
 	storetest.Instance[T]
@@ -60,7 +62,8 @@ func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
 	return b
 }
 
-// open returns other keys over the same tables: what they have in common is in the store, as with another process.
+// open returns other keys over the same tables, as in another process: they
+// share only the store.
 func (b *bed[T]) open(db store.Keys[T], cfg idempotency.Config) *idempotency.Keys[T] {
 	b.Helper()
 	k, err := idempotency.New(db, cfg)
@@ -70,7 +73,7 @@ func (b *bed[T]) open(db store.Keys[T], cfg idempotency.Config) *idempotency.Key
 	return k
 }
 
-// hash returns the hash of a request that says this.
+// hash returns the hash of a request with this content.
 func hash(what string) idempotency.Hash {
 	h, err := idempotency.HashJSON(what)
 	if err != nil {
@@ -83,7 +86,7 @@ func request(key string) idempotency.Request {
 	return idempotency.Request{TenantID: "acme", Operation: "ORDER_CREATE", Key: key, Hash: hash("two apples")}
 }
 
-// order is a result that has a name of its own.
+// order is a result with a PublicID.
 type order struct {
 	ID    string
 	Total int
@@ -92,7 +95,7 @@ type order struct {
 
 func (o order) PublicID() string { return o.ID }
 
-// making returns a function that makes an order, and counts.
+// making returns a function that creates an order and counts its calls.
 func making(calls *int, id string) func(context.Context) (order, error) {
 	return func(context.Context) (order, error) {
 		*calls++
@@ -108,12 +111,12 @@ func never[R any](b interface{ Errorf(string, ...any) }) func(context.Context) (
 	}
 }
 
-// doFunc runs fn under a key, in one of the two ways.
+// doFunc runs fn under a key, with Do or DoTx.
 type doFunc[T any] func(
 	ctx context.Context, k *idempotency.Keys[T], req idempotency.Request, fn func(context.Context) (order, error),
 ) (idempotency.Result[order], error)
 
-// ways are the two ways to run something under a key; each calls fn once.
+// ways are Do and DoTx; each calls fn once.
 func (b *bed[T]) ways() map[string]doFunc[T] {
 	return map[string]doFunc[T]{
 		"Do": idempotency.Do[order, T],
@@ -174,12 +177,12 @@ func (b *bed[T]) expired(req idempotency.Request) {
 	})
 }
 
-// until waits for something.
+// until waits for a condition.
 func (b *bed[T]) until(what string, ok func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !ok(); <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			b.Fatal("it never came to this: " + what)
+			b.Fatal("timeout waiting for: " + what)
 		}
 	}
 }
@@ -195,7 +198,8 @@ func (b *bed[T]) dead(req idempotency.Request, lease time.Duration) store.KeyAtt
 	return store.KeyAttempt{KeyID: id, Owner: rec.Owner, Fence: rec.Fence}
 }
 
-// effect is what functions do in a transaction: an event of that name in the outbox, and a row where the store has tables.
+// effect is the effect of functions in a transaction: an event of that name in
+// the outbox, and a row if the store has tables.
 func (b *bed[T]) effect(ctx context.Context, tx T, name string) error {
 	ev := waybill.NewEvent("Effect", 0)
 	ev.AggregateType, ev.AggregateID = "effect", name
@@ -227,11 +231,11 @@ func (b *bed[T]) wantEffects(name string, want int) {
 	}
 }
 
-// wantSecret checks that an error does not give the key away.
+// wantSecret checks that an error does not contain the key.
 func (b *bed[T]) wantSecret(err error, key string) {
 	b.Helper()
 	if err != nil && strings.Contains(err.Error(), key) {
-		b.Errorf("the error gives the key away: %v", err)
+		b.Errorf("the error contains the key: %v", err)
 	}
 }
 

@@ -12,10 +12,10 @@ import (
 
 func leaseChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "retry_after_is_what_is_left_of_the_lease", run: retryAfter[T]},
+		{name: "retry_after_is_the_remaining_lease", run: retryAfter[T]},
 		{name: "a_dead_process_is_taken_over_after_its_lease", run: takenOver[T]},
 		{name: "a_late_finisher_gets_the_stored_answer", run: lateFinisher[T]},
-		{name: "a_late_finisher_whose_successor_is_at_it", run: lateFinisherBusy[T]},
+		{name: "a_late_finisher_with_a_running_successor", run: lateFinisherBusy[T]},
 		{name: "a_late_finisher_without_a_successor", run: lateFinisherAlone[T]},
 		{name: "a_late_phase_without_a_successor", run: latePhase[T]},
 		{name: "a_long_run_keeps_its_key", run: longRun[T]},
@@ -24,20 +24,21 @@ func leaseChecks[T any]() []check[T] {
 	}
 }
 
-// unrenewed is a store whose leases cannot be renewed: the process is cut off, but for the end of its run.
+// unrenewed is a store whose leases cannot be renewed: the process is
+// disconnected until the end of its run.
 type unrenewed[T any] struct{ store.Keys[T] }
 
 func (unrenewed[T]) RenewKey(context.Context, store.KeyAttempt, time.Duration) (bool, error) {
 	return false, errors.New("no route to the database")
 }
 
-// deaf returns keys that lose every lease.
-func (b *bed[T]) deaf() *idempotency.Keys[T] {
+// leaseless returns keys that lose every lease.
+func (b *bed[T]) leaseless() *idempotency.Keys[T] {
 	b.Helper()
 	return b.open(unrenewed[T]{b.db}, idempotency.Config{Lease: 100 * time.Millisecond})
 }
 
-// takeOver runs a request in another process as soon as it can.
+// takeOver runs a request in another process as soon as possible.
 func (b *bed[T]) takeOver(req idempotency.Request, id string) {
 	b.Helper()
 	k := b.open(b.db, idempotency.Config{})
@@ -85,7 +86,7 @@ func takenOver[T any](b *bed[T]) {
 
 func lateFinisher[T any](b *bed[T]) {
 	req := request("late")
-	res, err := idempotency.Do(context.Background(), b.deaf(), req, func(context.Context) (order, error) {
+	res, err := idempotency.Do(context.Background(), b.leaseless(), req, func(context.Context) (order, error) {
 		b.takeOver(req, "the successor's")
 		return order{ID: "the late one's"}, nil
 	})
@@ -96,7 +97,7 @@ func lateFinisher[T any](b *bed[T]) {
 
 func lateFinisherBusy[T any](b *bed[T]) {
 	req := request("late")
-	_, err := idempotency.Do(context.Background(), b.deaf(), req, func(context.Context) (order, error) {
+	_, err := idempotency.Do(context.Background(), b.leaseless(), req, func(context.Context) (order, error) {
 		b.until("the lease has run out", func() bool { rec := b.record(req); return !rec.LeaseUntil.After(rec.Now) })
 		b.dead(req, time.Hour)
 		return order{ID: "late"}, nil
@@ -109,13 +110,14 @@ func lateFinisherBusy[T any](b *bed[T]) {
 	}
 }
 
-// lateFinisherAlone: the database was away for longer than the lease, and is back before the run ends. No other run has the key, so the answer is
+// lateFinisherAlone: the database was unavailable for longer than the lease,
+// and is back before the run ends. No other run has the key, so the answer is
 // stored, and the repeat gets it.
 func lateFinisherAlone[T any](b *bed[T]) {
 	for _, effect := range []bool{false, true} {
 		req := request("late")
 		req.TenantID = map[bool]string{true: "marked", false: "not"}[effect]
-		res, err := idempotency.Do(context.Background(), b.deaf(), req, func(ctx context.Context) (order, error) {
+		res, err := idempotency.Do(context.Background(), b.leaseless(), req, func(ctx context.Context) (order, error) {
 			if effect {
 				idempotency.MarkEffect(ctx)
 			}
@@ -135,13 +137,14 @@ func lateFinisherAlone[T any](b *bed[T]) {
 	}
 }
 
-// latePhase: a phase that commits after the lease has run out stands, as long as no other run has the key.
+// latePhase: a phase that commits after the lease has expired is saved, as long
+// as no other run has the key.
 func latePhase[T any](b *bed[T]) {
-	deaf, req := b.deaf(), request("late")
-	res, err := idempotency.Do(context.Background(), deaf, req, func(ctx context.Context) (order, error) {
+	leaseless, req := b.leaseless(), request("late")
+	res, err := idempotency.Do(context.Background(), leaseless, req, func(ctx context.Context) (order, error) {
 		b.until("the lease has run out", func() bool { rec := b.record(req); return !rec.LeaseUntil.After(rec.Now) })
 		ctx = context.WithoutCancel(ctx)
-		_, err := idempotency.Phase(ctx, deaf, "late", func(ctx context.Context, tx T) (int, error) { return 0, b.effect(ctx, tx, "late") })
+		_, err := idempotency.Phase(ctx, leaseless, "late", func(ctx context.Context, tx T) (int, error) { return 0, b.effect(ctx, tx, "late") })
 		return order{ID: "late"}, err
 	})
 	if err != nil || res.Value.ID != "late" {
@@ -152,7 +155,8 @@ func latePhase[T any](b *bed[T]) {
 }
 
 func longRun[T any](b *bed[T]) {
-	const lease = 5 * time.Second // on a busy machine, a shorter one ends before it is renewed
+	// On a busy machine, a shorter one ends before it is renewed.
+	const lease = 5 * time.Second
 	k := b.open(b.db, idempotency.Config{Lease: lease})
 	req := request("long")
 	res, err := idempotency.Do(context.Background(), k, req, func(ctx context.Context) (order, error) {
@@ -173,7 +177,7 @@ func longRun[T any](b *bed[T]) {
 }
 
 func lostLease[T any](b *bed[T]) {
-	_, err := idempotency.Do(context.Background(), b.deaf(), request("lost"), func(ctx context.Context) (order, error) {
+	_, err := idempotency.Do(context.Background(), b.leaseless(), request("lost"), func(ctx context.Context) (order, error) {
 		select {
 		case <-ctx.Done():
 			return order{}, context.Cause(ctx)

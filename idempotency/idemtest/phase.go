@@ -13,19 +13,19 @@ import (
 
 func phaseChecks[T any]() []check[T] {
 	return []check[T]{
-		{name: "phases_resume_after_the_last_one_that_committed", run: resume[T]},
+		{name: "phases_resume_after_the_last_committed_one", run: resume[T]},
 		{name: "phases_of_other_code_stop_the_run", run: otherCode[T]},
 		{name: "a_phase_that_lost_its_lease_is_rolled_back", run: phaseLost[T]},
-		{name: "a_downstream_key_is_of_the_record", run: downstream[T]},
+		{name: "a_downstream_key_belongs_to_the_record", run: downstream[T]},
 		{name: "phases_need_Do", run: phasesNeedDo[T]},
 	}
 }
 
-// journey is a run of three phases that is cut off after some of them.
+// journey is a run of three phases that is interrupted after some of them.
 type journey[T any] struct {
 	b     *bed[T]
 	req   idempotency.Request
-	calls []string // what was called, with the keys that were passed on
+	calls []string // the calls, with the downstream keys
 }
 
 func (j *journey[T]) run(cut int) (idempotency.Result[order], error) {
@@ -44,7 +44,7 @@ func (j *journey[T]) run(cut int) (idempotency.Result[order], error) {
 		charge, err := idempotency.Call(ctx, b.keys, "charge", func(_ context.Context, key string) (string, error) {
 			j.calls = append(j.calls, "charge "+key)
 			if cut == 2 {
-				return "", errBoom // it may have arrived
+				return "", errBoom // the call may have arrived
 			}
 			return fmt.Sprintf("charge of %d", reserved), nil
 		})
@@ -76,12 +76,13 @@ func resume[T any](b *bed[T]) {
 	if again, err := j.run(9); err != nil || !again.Replayed || again.Value != res.Value {
 		b.Errorf("a repeat: %+v, %v", again, err)
 	}
-	// reserve once; charge at the two cuts and once more; book, which rolled back, and again.
+	// reserve once; charge at the two interruptions and once more; book, which
+	// rolled back, and again.
 	if len(j.calls) != 6 || j.calls[0] != "reserve" || j.calls[4] != "book" || j.calls[5] != "book" {
 		b.Errorf("calls: %q", j.calls)
 	}
 	if j.calls[1] != j.calls[2] || j.calls[2] != j.calls[3] {
-		b.Errorf("an outside call saw several keys: %q", j.calls)
+		b.Errorf("a downstream call got several keys: %q", j.calls)
 	}
 	b.wantEffects("reserved", 1)
 	b.wantEffects("booked", 1)
@@ -110,7 +111,7 @@ func otherCode[T any](b *bed[T]) {
 			_, err := idempotency.Phase(ctx, b.keys, "first", func(context.Context, T) ([]string, error) { return nil, nil })
 			return order{}, err
 		}, store.KeyFailed},
-		// It may have done again what the phase stands for.
+		// The run may have repeated the effect of the phase.
 		"gone": {func(context.Context) (order, error) { return order{}, nil }, store.KeyUncertain},
 	} {
 		req := request(how)
@@ -129,13 +130,14 @@ func otherCode[T any](b *bed[T]) {
 }
 
 func phaseLost[T any](b *bed[T]) {
-	deaf := b.deaf()
+	leaseless := b.leaseless()
 	req := request("lost")
-	_, err := idempotency.Do(context.Background(), deaf, req, func(ctx context.Context) (order, error) {
+	_, err := idempotency.Do(context.Background(), leaseless, req, func(ctx context.Context) (order, error) {
 		b.until("the lease has run out", func() bool { rec := b.record(req); return !rec.LeaseUntil.After(rec.Now) })
 		b.dead(req, time.Hour)
-		// Not the context that has ended: who ignores it must not get through.
-		_, err := idempotency.Phase(context.WithoutCancel(ctx), deaf, "late", func(ctx context.Context, tx T) (int, error) { return 0, b.effect(ctx, tx, "late") })
+		// Not the ended context: a function that ignores it must not get
+		// through.
+		_, err := idempotency.Phase(context.WithoutCancel(ctx), leaseless, "late", func(ctx context.Context, tx T) (int, error) { return 0, b.effect(ctx, tx, "late") })
 		return order{}, err
 	})
 	if !errors.Is(err, waybill.ErrLeaseLost) {
@@ -168,10 +170,10 @@ func downstream[T any](b *bed[T]) {
 		b.Errorf("two attempts have %s and %s", first, again)
 	}
 	if other := key(req, "refund", errBoom); other == first {
-		b.Error("two names have one key")
+		b.Error("two names have the same downstream key")
 	}
 	if other := key(request("K"), "charge", errBoom); other == first {
-		b.Error("two requests have one key")
+		b.Error("two requests have the same downstream key")
 	}
 	req.TTL = time.Millisecond
 	if last := key(req, "charge", nil); last != first {
@@ -179,7 +181,7 @@ func downstream[T any](b *bed[T]) {
 	}
 	b.expired(req)
 	if other := key(req, "charge", nil); other == first {
-		b.Error("a request that was forgotten has the same key when it comes again")
+		b.Error("a request after the expiry of its record has the same downstream key")
 	}
 }
 
@@ -190,7 +192,7 @@ func phasesNeedDo[T any](b *bed[T]) {
 	}
 	_, err := idempotency.DoTx(context.Background(), b.keys, request("tx"), func(ctx context.Context, _ T) (order, error) {
 		if _, err := idempotency.DownstreamKey(ctx, "p"); err == nil {
-			b.Error("DoTx has a key to pass on")
+			b.Error("DoTx has a downstream key")
 		}
 		_, err := idempotency.Phase(ctx, b.keys, "p", nothing)
 		return order{}, err
@@ -210,7 +212,7 @@ func phasesNeedDo[T any](b *bed[T]) {
 			b.Errorf("after it was rolled back: %v", err)
 		}
 		if _, err := idempotency.Phase(ctx, b.keys, "p", nothing); err == nil {
-			b.Error("two of one name")
+			b.Error("two phases with the same name")
 		}
 		return order{}, nil
 	})

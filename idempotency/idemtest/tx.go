@@ -12,10 +12,10 @@ import (
 func txChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "DoTx_commits_everything_or_nothing", run: oneTransaction[T]},
-		{name: "DoTx_is_answered_at_once_while_another_is_open", concurrent: true, run: answeredAtOnce[T]},
-		{name: "DoTx_takes_over_what_Do_left", run: afterDo[T]},
+		{name: "DoTx_is_refused_immediately_while_another_is_open", concurrent: true, run: answeredAtOnce[T]},
+		{name: "DoTx_takes_over_a_key_of_Do", run: afterDo[T]},
 		{name: "nested_in_a_transaction_is_refused", run: nested[T]},
-		{name: "a_savepoint_inside_takes_back_only_its_own", run: savepoint[T]},
+		{name: "a_savepoint_rolls_back_only_its_own_writes", run: savepoint[T]},
 	}
 }
 
@@ -23,7 +23,7 @@ func oneTransaction[T any](b *bed[T]) {
 	req := request("tx")
 	run := func(id string, result error) (idempotency.Result[order], error) {
 		return idempotency.DoTx(context.Background(), b.keys, req, func(ctx context.Context, tx T) (order, error) {
-			// An outbox joins by the context, too.
+			// An outbox joins through the context, too.
 			err := b.box.InTx(ctx, func(ctx context.Context, tx T) error { return b.effect(ctx, tx, "E") })
 			return order{ID: id}, errors.Join(err, b.effect(ctx, tx, "E"), result)
 		})
@@ -51,7 +51,7 @@ func answeredAtOnce[T any](b *bed[T]) {
 			return order{}, err
 		}
 		_, err := idempotency.DoTx(context.Background(), other, req, func(context.Context, T) (order, error) {
-			b.Error("two run at the same time")
+			b.Error("two runs at the same time")
 			return order{}, nil
 		})
 		if !errors.Is(err, waybill.ErrInProgress) {

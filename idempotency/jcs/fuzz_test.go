@@ -19,7 +19,8 @@ var texts = []string{
 	`"\u0000\"\\/é\ue000😀"`, `{"a":1,"a":2}`, "\"\xff\"", `[[[[]]]]`, `-0`, `1e400`, `{"":{"":{}}}`, `"` + "\u2028" + `"`,
 }
 
-// FuzzSpelling: a text and any other spelling of the same value have the same exact form, and that form is a spelling, too.
+// FuzzSpelling: a text and any other spelling of the same value have the same
+// exact form, and that form is a spelling of the value, too.
 func FuzzSpelling(f *testing.F) {
 	for i, text := range texts {
 		f.Add([]byte(text), uint64(i))
@@ -40,7 +41,8 @@ func FuzzSpelling(f *testing.F) {
 	})
 }
 
-// FuzzMeaning: two texts have the same exact form if and only if another decoder finds the same values in them.
+// FuzzMeaning: two texts have the same exact form if and only if another
+// decoder finds the same values in them.
 func FuzzMeaning(f *testing.F) {
 	for _, a := range texts {
 		for _, b := range texts {
@@ -62,7 +64,7 @@ func FuzzMeaning(f *testing.F) {
 	})
 }
 
-// FuzzStrict: what is accepted is JSON for the standard library, too.
+// FuzzStrict: every accepted text is JSON for the standard library, too.
 func FuzzStrict(f *testing.F) {
 	for _, text := range texts {
 		f.Add([]byte(text))
@@ -85,7 +87,8 @@ func decode(t *testing.T, text []byte) any {
 	return v
 }
 
-// meaning writes a value so that equal values look alike; numbers are exact fractions.
+// meaning writes a value so that equal values have equal texts; numbers are
+// exact fractions.
 func meaning(t *testing.T, text []byte) string { return describe(t, decode(t, text)) }
 
 func describe(t *testing.T, v any) string {
@@ -112,7 +115,8 @@ func describe(t *testing.T, v any) string {
 	}
 }
 
-// fraction returns a number's value. Zeros are told apart first: 0e999999999 would not fit into memory.
+// fraction returns a number's value. Zeros are handled first: 0e999999999 would
+// not fit into memory.
 func fraction(t *testing.T, number string) *big.Rat {
 	mantissa, _, _ := strings.Cut(strings.ToLower(number), "e")
 	if strings.Trim(mantissa, "-0.") == "" {
@@ -125,7 +129,7 @@ func fraction(t *testing.T, number string) *big.Rat {
 	return r
 }
 
-// speller writes a value in a way that nobody would, but everybody must understand.
+// speller writes a value in an unusual but valid way.
 type speller struct{ *rand.Rand }
 
 func (s speller) spell(t *testing.T, text []byte) []byte {
@@ -149,7 +153,7 @@ func (s speller) value(t *testing.T, b *strings.Builder, v any) {
 		for name := range v {
 			names = append(names, name)
 		}
-		slices.Sort(names) // so that a seed always does the same
+		slices.Sort(names) // so that a seed always gives the same result
 		s.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		b.WriteByte('{')
 		for i, name := range names {
@@ -203,7 +207,7 @@ func (s speller) text(b *strings.Builder, text string) {
 	b.WriteByte('"')
 }
 
-// number moves the point and adds zeros.
+// number moves the decimal point and adds zeros.
 func (s speller) number(b *strings.Builder, number string) {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(number), "e")
 	whole, part, _ := strings.Cut(mantissa, ".")
@@ -211,7 +215,8 @@ func (s speller) number(b *strings.Builder, number string) {
 	whole = strings.TrimPrefix(whole, "-")
 	e := new(big.Int)
 	e.SetString(strings.TrimPrefix(exponent+"0", "+"), 10)
-	e.Div(e, big.NewInt(10)) // exponent+"0" is a number also if there is none
+	// exponent+"0" is a number even if exponent is empty.
+	e.Div(e, big.NewInt(10))
 	part += strings.Repeat("0", s.IntN(4))
 	for range s.IntN(5) {
 		if part != "" { // 1.25e3 is 12.5e2

@@ -9,30 +9,35 @@ import (
 	"unicode/utf8"
 )
 
-// MaxDepth is how many arrays and objects may be open at a time.
+// MaxDepth is the maximum nesting depth of arrays and objects.
 const MaxDepth = 64
 
-// What may be wrong with a text. Every error wraps one of them.
+// Errors of invalid texts. Every error of this package wraps one of them.
 var (
-	// ErrSyntax: it is not JSON, or there is something after it.
+	// ErrSyntax: the text is not JSON, or data follows the value.
 	ErrSyntax = errors.New("not JSON")
-	// ErrText: a string is not Unicode: invalid UTF-8, or a surrogate without its other half.
+	// ErrText: a string is not Unicode: invalid UTF-8, or a surrogate without
+	// its other half.
 	ErrText = errors.New("string is not Unicode")
-	// ErrDuplicate: an object has a name twice.
-	ErrDuplicate = errors.New("name is there twice")
-	// ErrDepth: more than [MaxDepth] arrays and objects are open.
-	ErrDepth = errors.New("nested too deep")
+	// ErrDuplicate: an object has a duplicate name.
+	ErrDuplicate = errors.New("duplicate name")
+	// ErrDepth: arrays and objects are nested deeper than [MaxDepth].
+	ErrDepth = errors.New("nested too deeply")
 	// ErrRange: a number is too large for a float64.
 	ErrRange = errors.New("number out of range")
-	// ErrInexact: a number's canonical text has another value. Only [Exact] reports it.
+	// ErrInexact: the canonical text of a number has another value. Only
+	// [Exact] reports it.
 	ErrInexact = errors.New("number would be rounded")
 )
 
-// Canonical returns the canonical form of a JSON text. Numbers are rounded to float64.
+// Canonical returns the canonical form of a JSON text. Numbers are rounded to
+// float64.
 func Canonical(json []byte) ([]byte, error) { return run(json, false) }
 
-// Exact returns the canonical form of a JSON text if it has the very same meaning: a number that would be rounded to another decimal value is
-// [ErrInexact]. 0.1 is exact in this sense (its text stays "0.1"), 9007199254740993 and 1e-400 are not.
+// Exact returns the canonical form of a JSON text if it has exactly the same
+// meaning: a number that would be rounded to another decimal value is
+// [ErrInexact]. 0.1 is exact in this sense (its text stays "0.1"),
+// 9007199254740993 and 1e-400 are not.
 func Exact(json []byte) ([]byte, error) { return run(json, true) }
 
 func run(json []byte, exact bool) ([]byte, error) {
@@ -46,22 +51,25 @@ func run(json []byte, exact bool) ([]byte, error) {
 	return p.out, nil
 }
 
-// parser reads in and writes out in one pass. Only the members of an object are moved afterwards, if they are not in order.
+// parser reads in and writes out in one pass. Only the members of an object are
+// moved afterwards, if they are not sorted.
 type parser struct {
 	in    []byte
 	pos   int
 	out   []byte
 	depth int
 	exact bool
-	// text holds decoded strings: the names of the objects that are open, and the string at hand.
+	// text holds decoded strings: the names of the open objects, and the
+	// current string.
 	text []byte
-	// members are those of the objects that are open.
+	// members are the members of the open objects.
 	members []member
 	scratch []byte
 	digits  []byte
 }
 
-// member is one member of an object: where its name is in parser.text, and where it is, as a whole, in parser.out.
+// member is a member of an object: the position of its name in parser.text, and
+// the position of the whole member in parser.out.
 type member struct {
 	name, nameEnd int
 	at, end       int
@@ -80,7 +88,8 @@ func (p *parser) space() {
 	}
 }
 
-// next skips space and returns the next byte without taking it; 0, which no JSON begins with, at the end.
+// next skips space and returns the next byte without consuming it, or 0 at the
+// end. No JSON value starts with 0.
 func (p *parser) next() byte {
 	if p.space(); p.pos < len(p.in) {
 		return p.in[p.pos]
@@ -207,8 +216,9 @@ func (p *parser) member() error {
 	return nil
 }
 
-// order moves the members of an object, the last in out, into the order of their names. A byte is moved at most once for each level above it,
-// so the depth limit keeps this linear.
+// order sorts the members of an object, the last value in out, by their names.
+// A byte is moved at most once per enclosing level, so the depth limit keeps
+// this linear.
 func (p *parser) order(ms []member) error {
 	compare := func(a, b member) int { return compareUTF16(p.text[a.name:a.nameEnd], p.text[b.name:b.nameEnd]) }
 	start := ms[0].at
@@ -235,9 +245,11 @@ func (p *parser) order(ms []member) error {
 	return nil
 }
 
-// compareUTF16 compares valid UTF-8 as if it were UTF-16, unit by unit. That is the order of the bytes, but for characters outside the basic
-// plane: in UTF-16 they begin with a surrogate, which is less than U+E000 to U+FFFF; in UTF-8 with 0xF0 and more, which is greater than
-// the 0xEE and 0xEF of those.
+// compareUTF16 compares valid UTF-8 as if it were UTF-16, unit by unit. The
+// order equals that of the bytes, except for characters outside the basic
+// plane: in UTF-16 they begin with a surrogate, which is less than U+E000 to
+// U+FFFF; in UTF-8 they begin with 0xF0 or more, which is greater than the 0xEE
+// and 0xEF of U+E000 to U+FFFF.
 func compareUTF16(a, b []byte) int {
 	for i := range min(len(a), len(b)) {
 		x, y := a[i], b[i]
@@ -313,7 +325,8 @@ func (p *parser) unicode() error {
 		if !ok {
 			return p.fail(ErrSyntax)
 		}
-		// U+FFFD is what DecodeRune returns for anything but a high and a low half, and no pair means it.
+		// DecodeRune returns U+FFFD for anything but a high and a low half, and
+		// no valid pair encodes U+FFFD.
 		if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
 			return p.fail(ErrText)
 		}
@@ -345,7 +358,7 @@ func (p *parser) unit() (rune, bool) {
 	return r, true
 }
 
-// encode writes a string with the escapes that the RFC wants, and no others.
+// encode writes a string with the escapes that the RFC requires, and no others.
 func (p *parser) encode(text []byte) {
 	const hex = "0123456789abcdef"
 	p.out = append(p.out, '"')

@@ -99,7 +99,7 @@ func TestCanonical(t *testing.T) {
 		`"\b\t\n\f\r\/"`:             `"\b\t\n\f\r/"`,
 		`"\ud83d\ude00"`:             `"😀"`,
 		`"\uFFFD"`:                   "\"\ufffd\"",
-		`"e\u0301"`:                  "\"e\u0301\"", // no normalisation
+		`"e\u0301"`:                  "\"e\u0301\"", // no normalization
 		`"é"`:                        `"é"`,
 	} {
 		want(t, in, out)
@@ -187,8 +187,9 @@ func TestExactRefusesWhatWouldBeRounded(t *testing.T) {
 	}
 }
 
-// Each of these makes some implementation quadratic. Doubling the input ten times must not take a hundred times the work: it is counted in
-// allocated bytes and by the test's own deadline, not by a clock.
+// Each of these inputs makes some implementation quadratic. Doubling the input
+// ten times must not take a hundred times the work, measured in allocated bytes
+// and by the test's own deadline, not by a clock.
 func TestLinearTime(t *testing.T) {
 	const n = 1 << 20
 	names := &strings.Builder{}

@@ -28,7 +28,8 @@ func (p *parser) number() error {
 	return nil
 }
 
-// numberToken takes the longest prefix that is a number in JSON's grammar; nil if there is none.
+// numberToken consumes the longest prefix that is a number in JSON's grammar;
+// nil if there is none.
 func (p *parser) numberToken() []byte {
 	start := p.pos
 	if p.in[p.pos] == '-' {
@@ -56,7 +57,7 @@ func (p *parser) numberToken() []byte {
 	return p.in[start:p.pos]
 }
 
-// digitsAt takes digits and returns how many there were.
+// digitsAt consumes digits and returns their number.
 func (p *parser) digitsAt() int {
 	start := p.pos
 	for p.pos < len(p.in) && '0' <= p.in[p.pos] && p.in[p.pos] <= '9' {
@@ -65,18 +66,22 @@ func (p *parser) digitsAt() int {
 	return p.pos - start
 }
 
-// decimal is a number as it is written, with all of its digits: ±0.digits × 10^exponent. No digits mean zero; neither the first nor the last
-// is '0'. So two decimals have the same value if and only if they look the same.
+// decimal is a number as written, with all of its digits: ±0.digits ×
+// 10^exponent. No digits mean zero; neither the first nor the last digit is
+// '0'. Two decimals therefore have the same value if and only if they are
+// identical.
 type decimal struct {
 	negative bool
 	digits   []byte
 	exponent int64
 }
 
-// farAway is more than any exponent that could matter, and adding the length of any text to it does not overflow.
+// farAway exceeds every exponent that could matter, and adding the length of
+// any text to it does not overflow.
 const farAway = 1 << 60
 
-// decimal takes a token of JSON's grammar apart. The digits are in p.digits, so two decimals can be compared before it is emptied.
+// decimal parses a token of JSON's grammar. The digits are in p.digits, so two
+// decimals can be compared until it is reset.
 func (p *parser) decimal(token []byte) decimal {
 	var d decimal
 	if token[0] == '-' {
@@ -94,7 +99,7 @@ func (p *parser) decimal(token []byte) decimal {
 	d.exponent += int64(len(whole) - (len(all) - len(significant)))
 	d.digits = bytes.TrimRight(significant, "0")
 	if len(d.digits) == 0 {
-		return decimal{} // every zero is the same, also -0 and 0e99
+		return decimal{} // all zeros are equal, including -0 and 0e99
 	}
 	return d
 }
@@ -120,8 +125,9 @@ func (d decimal) equal(o decimal) bool {
 	return d.negative == o.negative && d.exponent == o.exponent && bytes.Equal(d.digits, o.digits)
 }
 
-// float returns the nearest float64, and false if it would be infinite. strconv is given a text of its own, because it does not look at
-// all digits of an exponent, and then gets 0.00…01e100001 wrong.
+// float returns the nearest float64, and false if it would be infinite. It
+// passes a normalized text to strconv, which does not read all digits of an
+// exponent and would get 0.00…01e100001 wrong.
 func (d decimal) float() (float64, bool) {
 	switch {
 	case len(d.digits) == 0 || d.exponent < -400:
@@ -143,17 +149,20 @@ func (d decimal) float() (float64, bool) {
 }
 
 const (
-	// subnormalBits is the power of two of which subnormal numbers are multiples: 2^-1074.
+	// subnormalBits is the exponent of the power of two of which subnormal
+	// numbers are multiples: 2^-1074.
 	subnormalBits = 1074
-	// smallestNormal is the smallest number that is not subnormal, as such a multiple.
+	// smallestNormal is the smallest normal number, as such a multiple.
 	smallestNormal = 1 << 52
-	// largestTiny is above the decimal exponent of every subnormal number: they are below 0.3 × 10^-307.
+	// largestTiny is above the decimal exponent of every subnormal number: they
+	// are below 0.3 × 10^-307.
 	largestTiny = -307
-	// maxTiny is how many digits fit into a uint64.
+	// maxTiny is the number of digits that fit into a uint64.
 	maxTiny = 19
 )
 
-// powers are 10^307 and those above it that subnormal divides by, made when the first is needed.
+// powers are the powers of ten from 10^307 on that subnormal divides by,
+// computed on first use.
 var powers = sync.OnceValue(func() []*big.Int {
 	list := []*big.Int{new(big.Int).Exp(big.NewInt(10), big.NewInt(-largestTiny), nil)}
 	for len(list) <= maxTiny+400+largestTiny {
@@ -162,10 +171,12 @@ var powers = sync.OnceValue(func() []*big.Int {
 	return list
 })
 
-// subnormal is float for numbers that are too small to be normal, and as short as all are that stay as they are. It reports false for all others.
+// subnormal is float for subnormal numbers that are short enough; every number
+// that keeps its exact text is. It reports false for all others.
 //
-// strconv has no fast way for them: 1 MiB of 5e-324 took it 2.8 s, which a client can ask for with every request. This is one division of some
-// seventeen words.
+// strconv has no fast path for subnormal numbers: 1 MiB of 5e-324 took it 2.8
+// s, and a client can send that with every request. subnormal takes one
+// division of about seventeen words.
 func (d decimal) subnormal() (float64, bool) {
 	if d.exponent > largestTiny || d.exponent < -400 || len(d.digits) > maxTiny {
 		return 0, false
@@ -174,7 +185,7 @@ func (d decimal) subnormal() (float64, bool) {
 	for _, c := range d.digits {
 		digits = digits*10 + uint64(c-'0')
 	}
-	// It is digits / 10^k, and so a multiple of 2^-1074, and a rest.
+	// The value is digits / 10^k: a multiple of 2^-1074, and a remainder.
 	k := int64(len(d.digits)) - d.exponent
 	numerator := new(big.Int).SetUint64(digits)
 	numerator.Lsh(numerator, subnormalBits)
@@ -185,7 +196,7 @@ func (d decimal) subnormal() (float64, bool) {
 		return 0, false
 	}
 	bits := multiple.Uint64()
-	switch rest.Lsh(rest, 1).Cmp(denominator) { // half-way goes to the even one
+	switch rest.Lsh(rest, 1).Cmp(denominator) { // ties go to even
 	case 1:
 		bits++
 	case 0:
@@ -197,17 +208,19 @@ func (d decimal) subnormal() (float64, bool) {
 	return math.Float64frombits(bits), true
 }
 
-// appendNumber writes a finite float64 as ECMAScript's Number::toString does: the shortest digits that mean it, without an exponent from
-// 1e-6 to 1e21.
+// appendNumber writes a finite float64 as ECMAScript's Number::toString does:
+// with the shortest digits that identify it, and without an exponent from 1e-6
+// to 1e21.
 func appendNumber(out []byte, f float64) []byte {
 	if f == 0 {
-		return append(out, '0') // also -0
+		return append(out, '0') // also for -0
 	}
 	if abs := math.Abs(f); 1e-6 <= abs && abs < 1e21 {
 		return strconv.AppendFloat(out, f, 'f', -1, 64)
 	}
 	out = strconv.AppendFloat(out, f, 'e', -1, 64)
-	// strconv writes at least two digits of an exponent, ECMAScript only those it needs.
+	// strconv writes at least two digits of an exponent, ECMAScript only as
+	// many as needed.
 	if n := len(out); out[n-2] == '0' && (out[n-3] == '-' || out[n-3] == '+') {
 		out[n-2] = out[n-1]
 		out = out[:n-1]

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// A client chooses the numbers, so that each must cost about the same. strconv reads subnormal numbers forty times as slowly as others: none that can be
-// exact may reach it. And what is read instead has to be what strconv reads.
+// A client chooses the numbers, so each must cost about the same. strconv reads
+// subnormal numbers forty times as slowly as others: no number that can be
+// exact may reach strconv. The result must equal that of strconv.
 func TestSubnormalNumbersDoNotReachStrconv(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	read := func(text string) (float64, bool) {
@@ -32,10 +33,11 @@ func TestSubnormalNumbersDoNotReachStrconv(t *testing.T) {
 		f := math.Float64frombits(b)
 		for _, text := range []string{string(appendNumber(nil, f)), string(appendNumber(nil, -f)), strconv.FormatFloat(f, 'f', -1, 64)} {
 			if _, short := read(text); !short {
-				t.Errorf("%s takes the long way", text)
+				t.Errorf("%s takes the slow path", text)
 			}
 		}
-		read(strconv.FormatFloat(f, 'e', 18, 64)) // and what is near, and will be rounded
+		// And nearby numbers, which are rounded.
+		read(strconv.FormatFloat(f, 'e', 18, 64))
 		read(fmt.Sprintf("%d.%de-%d", 1+rnd.IntN(9), rnd.Uint64N(1e17), 305+rnd.IntN(25)))
 	}
 	for _, text := range []string{
@@ -44,13 +46,15 @@ func TestSubnormalNumbersDoNotReachStrconv(t *testing.T) {
 	} {
 		read(text)
 	}
-	// Exactly half-way between two: 2^-1075 and 3 × 2^-1075 have too many digits for the short way, and both ways go to the even one.
+	// Exactly halfway between two: 2^-1075 and 3 × 2^-1075 have too many digits
+	// for the short way, and both ways round to even.
 	if f, _ := (decimal{digits: []byte("5"), exponent: -323}).subnormal(); f != 5e-324 {
 		t.Errorf("0.5e-323 is read as %v", f)
 	}
 }
 
-// BenchmarkExact has numbers of both kinds side by side: a mebibyte of one must not cost much more than a mebibyte of the other.
+// BenchmarkExact compares numbers of both kinds: a mebibyte of one must not
+// cost much more than a mebibyte of the other.
 func BenchmarkExact(b *testing.B) {
 	for _, number := range []string{"5e-324", "1.2345", "1.7976931348623157e308", "2.225073858507201e-308"} {
 		text := append(bytes.TrimSuffix([]byte("["+strings.Repeat(number+",", 1<<20/(len(number)+1))), []byte(",")), ']')

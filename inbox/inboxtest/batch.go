@@ -17,7 +17,8 @@ func batchChecks[T any]() []check[T] {
 	}
 }
 
-// batches: many events at once, some of which were there before, twice in the batch, or wrong.
+// batches: a batch contains new events, events applied before, duplicates and
+// invalid events.
 func batches[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{})
 	var evs []waybill.Event
@@ -25,7 +26,8 @@ func batches[T any](b *bed[T]) {
 		evs = append(evs, event(i))
 	}
 	b.consume(g, evs[3], b.apply("batch"))
-	evs = append(evs, evs[5], waybill.Event{Type: "A"}) // twice; without an id
+	// a duplicate; one without an id
+	evs = append(evs, evs[5], waybill.Event{Type: "A"})
 	other := evs[7]
 	other.Type = "Another"
 	evs = append(evs, other)
@@ -33,7 +35,7 @@ func batches[T any](b *bed[T]) {
 	results := g.ConsumeBatch(context.Background(), evs, func(ctx context.Context, tx T, ev waybill.Event) error {
 		order = append(order, string(ev.Payload))
 		if d, ok := waybill.DeliveryFrom(ctx); !ok || d.ID != ev.ID {
-			b.Error("the context does not say which event is in hand")
+			b.Error("the context does not carry the event")
 		}
 		return b.effect(ctx, tx, "batch")
 	})
@@ -53,7 +55,7 @@ func batches[T any](b *bed[T]) {
 	b.wantEffects("batch", 30)
 }
 
-// batchWithFailures: those that fail are recorded, the others are applied, once.
+// batchWithFailures: failed events are recorded, the others are applied once.
 func batchWithFailures[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{})
 	for _, bad := range [][]int{{0}, {4, 9}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}} {

@@ -32,8 +32,8 @@ func failChecks[T any]() []check[T] {
 
 var eager = inbox.Options{BackoffBase: time.Microsecond, BackoffMax: time.Microsecond}
 
-// failureRecorded: the effects are rolled back, and the failure is there all the same, without a lease that the next attempt would have to
-// wait for.
+// failureRecorded: the effects are rolled back and the failure is recorded,
+// without a lease that would delay the next attempt.
 func failureRecorded[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{})
 	ev := event(1)
@@ -102,7 +102,8 @@ func notDue[T any](b *bed[T]) {
 	}
 }
 
-// exhaust has an event fail until it is dead, and returns how often the handler ran.
+// exhaust fails an event until it is dead, and returns how often the handler
+// ran.
 func (b *bed[T]) exhaust(g *inbox.Group[T], ev waybill.Event) int {
 	ran := 0
 	b.await("it is dead", func() bool {
@@ -144,7 +145,8 @@ func permanent[T any](b *bed[T]) {
 	b.wantEffects("p", 0)
 }
 
-// uncounted: what is not the event's fault spends no attempt, and neither does a shutdown.
+// uncounted: an error that is not the event's fault spends no attempt, and
+// neither does a shutdown.
 func uncounted[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{})
 	fresh, again := event(1), event(2)
@@ -171,7 +173,8 @@ func uncounted[T any](b *bed[T]) {
 	b.wantEffects("u", 0)
 }
 
-// redrive: an operator lets a dead event be tried again; its fence goes on from where it was.
+// redrive: an operator lets a dead event be retried; its fence continues from
+// the previous value.
 func redrive[T any](b *bed[T]) {
 	o := eager
 	o.MaxAttempts = 2
@@ -199,7 +202,8 @@ func redrive[T any](b *bed[T]) {
 	b.wantEffects("driven", 2)
 }
 
-// killed: an event whose consumers all die comes to an end. What they leave behind is a claim whose lease runs out.
+// killed: an event whose consumers all die becomes dead. Each dead consumer
+// leaves a claim whose lease expires.
 func killed[T any](b *bed[T]) {
 	in, err := inbox.New[T](gone[T]{b.DB}, inbox.Config{})
 	if err != nil {
@@ -248,8 +252,9 @@ func killed[T any](b *bed[T]) {
 	b.wantEffects("killed", 0)
 }
 
-// suspects: of events that may kill their consumer, one at a time has an attempt counted, however
-// many come at once, and to whichever group: an attempt that dies with a killer's is counted, too.
+// suspects: of all events that may kill their consumer, one at a time has an
+// attempt counted, however many are delivered at once and to whichever group,
+// because an attempt that dies together with a killer is counted too.
 func suspects[T any](b *bed[T]) {
 	one, two := b.in.Group("one", inbox.Options{}), b.in.Group("two", inbox.Options{})
 	var ds []waybill.Delivery
@@ -289,7 +294,8 @@ func suspects[T any](b *bed[T]) {
 			}
 		}
 	}
-	// A group reports a suspect that was applied before, and so does a bus if all groups have it.
+	// A group reports a suspect that was applied before, and so does a bus if
+	// all groups have applied it.
 	extra := waybill.Delivery{Event: event(100), Attempt: 1, Suspect: true}
 	if err := errors.Join(one.Deliver(context.Background(), []waybill.Delivery{extra})...); err != nil {
 		b.Errorf("Deliver: %v", err)
@@ -304,7 +310,8 @@ func suspects[T any](b *bed[T]) {
 	if err := bus.Deliver(context.Background(), []waybill.Delivery{extra})[0]; err != nil {
 		b.Errorf("Deliver: %v", err)
 	}
-	// While one is being handled, a source that stops does not wait for it.
+	// While a suspect is being handled, a source that stops does not wait for
+	// it.
 	held, let := make(chan struct{}), make(chan struct{})
 	slow := b.in.Group("slow", inbox.Options{})
 	ended := make(chan error, 1)
@@ -328,8 +335,9 @@ func suspects[T any](b *bed[T]) {
 	}
 }
 
-// alone: while a suspect is handled, no other event is that has an attempt counted, such as one
-// that is retried; and a group that a handler calls does not wait for its caller.
+// alone: while a suspect is handled, no other event with a counted attempt is
+// handled, such as a retried one. A group called by a handler does not wait for
+// its caller.
 func alone[T any](b *bed[T]) {
 	g, other := b.in.Group("G", eager), b.in.Group("other", eager)
 	retried, suspect := event(0), event(1)
@@ -360,7 +368,8 @@ func alone[T any](b *bed[T]) {
 	go func() {
 		for {
 			_, err := g.Consume(redelivered(retried, 2), retried, again)
-			// It is not due yet, or the attempt below that does not wait is at it.
+			// The event is not due yet, or the nonblocking attempt below is
+			// handling it.
 			if !errors.Is(err, waybill.ErrNotDue) && !errors.Is(err, waybill.ErrInProgress) {
 				second <- err
 				return
@@ -370,7 +379,7 @@ func alone[T any](b *bed[T]) {
 	for range 100 {
 		runtime.Gosched()
 	}
-	// It waits, and one that stops does not wait with it.
+	// The attempt waits; a caller that stops does not wait with it.
 	ctx, cancel := context.WithCancel(redelivered(retried, 2))
 	cancel()
 	if _, err := g.Consume(ctx, retried, b.never()); err == nil {
@@ -388,8 +397,9 @@ func alone[T any](b *bed[T]) {
 	}
 }
 
-// abandoned: events that no carrier counts are handled together, until a consumer dies. Then those
-// that it had are handled one at a time, because one of them may be the cause.
+// abandoned: events without a delivery count are handled concurrently until a
+// consumer dies. Then the events of that consumer are handled one at a time,
+// because one of them may be the cause.
 func abandoned[T any](b *bed[T]) {
 	in, err := inbox.New[T](gone[T]{b.DB}, inbox.Config{})
 	if err != nil {
@@ -440,7 +450,8 @@ func suspected(ev waybill.Event) context.Context {
 	return waybill.ContextWithDelivery(context.Background(), waybill.Delivery{Event: ev, Attempt: 1, Suspect: true})
 }
 
-// gone is the store of a process that is killed while its handler runs: what would come afterwards does not reach the database.
+// gone is the store of a process that is killed while its handler runs: later
+// calls do not reach the database.
 type gone[T any] struct{ store.Inbox[T] }
 
 var errGone = errors.New("the process is gone")

@@ -1,5 +1,5 @@
-// Package inboxtest is the suite that shows what a consumer group promises, over a store: every behaviour of consuming once that the project
-// names, numbered as in its list. Each store's tests run it, with the harness of its conformance suite.
+// Package inboxtest is the conformance suite of consumer groups over a store.
+// Each store's tests run it, with the harness of the store's conformance suite.
 package inboxtest
 
 import (
@@ -17,15 +17,15 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// check is one test of a behaviour.
+// check is one test of the suite.
 type check[T any] struct {
 	name string
-	// concurrent: it needs two transactions that write at the same time.
+	// concurrent: the check needs two transactions that write at the same time.
 	concurrent bool
 	run        func(b *bed[T])
 }
 
-// Run runs the suite, as subtests of t that are named after the behaviours.
+// Run runs the suite as subtests of t.
 func Run[T any](t *testing.T, h storetest.Harness[T]) {
 	t.Helper()
 	for _, c := range slices.Concat(onceChecks[T](), failChecks[T](), leaseChecks[T](), batchChecks[T](), sinkChecks[T](), keepChecks[T]()) {
@@ -73,8 +73,8 @@ func event(n int) waybill.Event {
 	return waybill.NewEvent("Happened", n).Complete()
 }
 
-// effect is what handlers do: an event of that name in the outbox, and a row where the store has tables. Both are committed with the record, or
-// not at all.
+// effect writes an event of that name to the outbox, and a row where the store
+// has tables. Both are committed with the record, or not at all.
 func (b *bed[T]) effect(ctx context.Context, tx T, name string) error {
 	ev := waybill.NewEvent("Effect", 0)
 	ev.AggregateType, ev.AggregateID = "effect", name
@@ -85,7 +85,7 @@ func (b *bed[T]) effect(ctx context.Context, tx T, name string) error {
 	return errors.Join(err, b.box.Write(ctx, tx, ev))
 }
 
-// effects counts what was committed.
+// effects counts the committed effects.
 func (b *bed[T]) effects(name string) int {
 	b.Helper()
 	n, err := b.DB.Count(context.Background(), store.Ready, store.Filter{AggregateType: "effect", AggregateID: name})
@@ -176,7 +176,8 @@ func (b *bed[T]) await(what string, ok func() bool) {
 	}
 }
 
-// redelivered returns a context in which an event is delivered for the nth time.
+// redelivered returns a context in which an event is delivered for the nth
+// time.
 func redelivered(ev waybill.Event, n int) context.Context {
 	return waybill.ContextWithDelivery(context.Background(), waybill.Delivery{Event: ev, Attempt: n})
 }

@@ -20,7 +20,7 @@ func keepChecks[T any]() []check[T] {
 	}
 }
 
-// run runs an inbox until stop.
+// run runs an inbox until stop is called.
 func (b *bed[T]) run(in *inbox.Inbox[T]) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -33,7 +33,8 @@ func (b *bed[T]) run(in *inbox.Inbox[T]) (stop func()) {
 	}
 }
 
-// retriedWithoutDelivery: a group that keeps its failed events tries them again by itself.
+// retriedWithoutDelivery: a group that stores its failed events retries them by
+// itself.
 func retriedWithoutDelivery[T any](b *bed[T]) {
 	if err := b.in.Run(context.Background()); err == nil {
 		b.Error("Run without a group that keeps its events did nothing, and did not say so")
@@ -71,7 +72,8 @@ func retriedWithoutDelivery[T any](b *bed[T]) {
 	}
 }
 
-// retriedAfterCrash: one whose consumer vanished is tried again when its lease has run out.
+// retriedAfterCrash: an event whose consumer died is retried when its lease has
+// expired.
 func retriedAfterCrash[T any](b *bed[T]) {
 	in := b.inbox(inbox.Config{RetryInterval: 5 * time.Millisecond})
 	g := in.Group("G", inbox.Options{StoreEvent: true, Lease: 20 * time.Millisecond})
@@ -97,7 +99,7 @@ func retriedAfterCrash[T any](b *bed[T]) {
 	b.wantEffects("crash", 1)
 }
 
-// retention: only what succeeded goes, and only when it is old enough.
+// retention: only records of success are purged, and only after the retention.
 func retention[T any](b *bed[T]) {
 	for what, cfg := range map[string]inbox.Config{
 		"without a window":        {Retention: time.Hour},

@@ -16,7 +16,7 @@ func leaseChecks[T any]() []check[T] {
 		{name: "leased", run: leased[T]},
 		{name: "lease_expires", run: leaseExpires[T]},
 		{name: "lease_expires_in_a_transaction", concurrent: true, run: leaseExpiresInTx[T]},
-		{name: "lease_expires_and_nobody_comes", run: leaseExpiresAlone[T]},
+		{name: "lease_expires_without_a_takeover", run: leaseExpiresAlone[T]},
 		{name: "leased_failure", run: leasedFailure[T]},
 		{name: "lease_key", run: leaseKey[T]},
 		{name: "takeover_of_success", run: takeoverOfSuccess[T]},
@@ -54,7 +54,8 @@ func leased[T any](b *bed[T]) {
 	b.wantEffects("leased", 1)
 }
 
-// leaseExpires: who comes after the lease has run out has the event, and the first one's effects are rolled back when it wants to finish.
+// leaseExpires: an attempt that begins after the lease has expired takes the
+// event over, and the first attempt's effects are rolled back when it finishes.
 func leaseExpires[T any](b *bed[T]) {
 	slow := b.in.Group("G", inbox.Options{Lease: time.Millisecond})
 	other := b.inbox(inbox.Config{}).Group("G", inbox.Options{})
@@ -82,8 +83,9 @@ func leaseExpires[T any](b *bed[T]) {
 	}
 }
 
-// leaseExpiresAlone: an attempt that takes longer than its lease succeeds all the same, as long as no other has taken over. Refused, it would be
-// delivered again, and what it did elsewhere would happen twice.
+// leaseExpiresAlone: an attempt that takes longer than its lease still succeeds
+// if no other attempt has taken over. Refused, it would be delivered again, and
+// its external effects would happen twice.
 func leaseExpiresAlone[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{Lease: time.Millisecond})
 	overdue := func(ev waybill.Event) {
@@ -114,7 +116,7 @@ func leaseExpiresAlone[T any](b *bed[T]) {
 	}
 	b.wantEffects("leased", 1)
 	if !b.features.LateCommits {
-		return // a look at the record would wait for the one transaction that may write
+		return // reading the record would wait for the only writing transaction
 	}
 	ev := event(3)
 	_, err := g.Consume(redelivered(ev, 2), ev, func(ctx context.Context, tx T, _ waybill.Event) error {
@@ -161,8 +163,9 @@ func leasedFailure[T any](b *bed[T]) {
 	})
 }
 
-// leaseKey: the key for other services is the same for every attempt at what the group takes for one thing, under whatever id it comes, and another for
-// everything else.
+// leaseKey: the key for other services is the same for every attempt at an
+// event that the group considers the same, under any event id, and differs for
+// every other event.
 func leaseKey[T any](b *bed[T]) {
 	first, again, other, tenant := event(1), event(1), event(1), event(1)
 	first.DedupKey, again.DedupKey, other.DedupKey, tenant.DedupKey = "paid", "paid", "paid too", "paid"
@@ -193,7 +196,8 @@ func leaseKey[T any](b *bed[T]) {
 	}
 }
 
-// takeoverOfSuccess: what has succeeded is not taken, and a late failure or release of who had it before changes nothing.
+// takeoverOfSuccess: an applied event is not claimed, and a late failure or
+// release by an earlier attempt changes nothing.
 func takeoverOfSuccess[T any](b *bed[T]) {
 	db := b.DB
 	g := b.in.Group("G", inbox.Options{})

@@ -28,8 +28,9 @@ func onceChecks[T any]() []check[T] {
 	}
 }
 
-// parallel: the same event from many goroutines, of two stores where there are two, has one effect; the others see it, or that it is
-// under way.
+// parallel: the same event, consumed by many goroutines over two stores where
+// the harness has two, has one effect; the other calls see the effect or that
+// it is in progress.
 func parallel[T any](b *bed[T]) {
 	groups := []*inbox.Group[T]{b.in.Group("G", inbox.Options{})}
 	if b.features.SecondStore {
@@ -64,7 +65,8 @@ func parallel[T any](b *bed[T]) {
 	b.wantEffects("once", 1)
 }
 
-// busyElsewhere: while another process's transaction is at it, a duplicate is told so at once.
+// busyElsewhere: while another process's transaction is handling the event, a
+// duplicate fails at once with ErrInProgress.
 func busyElsewhere[T any](b *bed[T]) {
 	if !b.features.SecondStore {
 		b.Skip("there is one store")
@@ -102,7 +104,8 @@ func replayed[T any](b *bed[T]) {
 	}
 }
 
-// conflict: the same id with another content is refused, and changes nothing, whatever the record says.
+// conflict: the same id with different content is refused and changes nothing,
+// in every state of the record.
 func conflict[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{BackoffBase: time.Nanosecond, BackoffMax: time.Nanosecond})
 	done, failed := event(1), event(2)
@@ -160,7 +163,8 @@ func twoHandlers[T any](b *bed[T]) {
 	mustPanic("two groups of one name on a bus", func() { inbox.NewBus(g, g) })
 }
 
-// nested: nil means that the effect is committed, which it would not be inside a transaction that is still open.
+// nested: nil means that the effect is committed, which cannot hold inside an
+// open transaction.
 func nested[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{})
 	ev := event(1)
@@ -186,7 +190,8 @@ func nested[T any](b *bed[T]) {
 	b.wantNone(g, ev)
 }
 
-// endedByHandler: the transaction was ended behind the group's back, as a deadlock does whose error the handler swallows.
+// endedByHandler: the transaction ends without the group's knowledge, as after
+// a deadlock whose error the handler swallows.
 func endedByHandler[T any](b *bed[T]) {
 	if !b.features.SavepointSQL {
 		b.Skip("this store has no SQL text")
@@ -237,7 +242,8 @@ func noID[T any](b *bed[T]) {
 	}
 }
 
-// waits: who waits sees how it ends, and not for longer than it said.
+// waits: a waiting call sees how the other attempt ends, and waits no longer
+// than WaitMax.
 func waits[T any](b *bed[T]) {
 	o := inbox.Options{WaitIfInProgress: true, WaitMax: 20 * time.Second}
 	g := b.in.Group("G", o)
@@ -257,8 +263,9 @@ func waits[T any](b *bed[T]) {
 		return started, done
 	}
 	for _, c := range []struct{ result, want error }{{nil, nil}, {errNo, inbox.ErrConsumeFailed}} {
-		// Who comes when it is over has not waited: then it is tried with another one.
-		b.await("somebody waits and sees how it ends", func() bool {
+		// A call that arrives after the other attempt has ended did not wait:
+		// the check is repeated with another event.
+		b.await("a waiting call sees how the attempt ends", func() bool {
 			ev := event(1)
 			end := make(chan struct{})
 			started, done := begun(g, ev, end, c.result)

@@ -23,7 +23,8 @@ func sinkChecks[T any]() []check[T] {
 	}
 }
 
-// deliveries writes events and returns them as a relay that owns all lanes has them.
+// deliveries writes events and returns them as a relay that owns all lanes
+// would read them.
 func (b *bed[T]) deliveries(n int) []waybill.Delivery {
 	b.Helper()
 	ctx := context.Background()
@@ -79,13 +80,14 @@ func (b *bed[T]) state(id waybill.ID) string {
 	return recs[0].State.String()
 }
 
-// settlesWithEffect: outbox row, effect and record are one transaction, for a batch as for one event.
+// settlesWithEffect: outbox row, effect and record are one transaction, for a
+// batch as for one event.
 func settlesWithEffect[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{})
 	g.Handle("", "Happened", b.apply("sink"))
 	ds := b.deliveries(5)
 	again := ds[4]
-	again.Attempt = 2 // by itself, with its attempt recorded
+	again.Attempt = 2 // in its own transaction, attempt recorded
 	for _, part := range [][]waybill.Delivery{ds[:1], ds[1:4], {again}} {
 		for _, err := range g.Deliver(context.Background(), part) {
 			if !errors.Is(err, waybill.ErrSettled) {
@@ -99,7 +101,7 @@ func settlesWithEffect[T any](b *bed[T]) {
 		}
 	}
 	b.wantEffects("sink", 5)
-	// Delivered once more, by who does not know: nothing happens, and the relay settles it.
+	// A repeated delivery has no effect, and the relay settles it.
 	for _, err := range g.Deliver(context.Background(), ds[:2]) {
 		if err != nil {
 			b.Errorf("Deliver again: %v", err)
@@ -108,14 +110,15 @@ func settlesWithEffect[T any](b *bed[T]) {
 	b.wantEffects("sink", 5)
 }
 
-// allOrNothing: if the lane is lost between effect and settlement, there is no effect, no record and no settlement.
+// allOrNothing: if the lane is lost between effect and settlement, there is no
+// effect, no record and no settlement.
 func allOrNothing[T any](b *bed[T]) {
 	g := b.in.Group("G", inbox.Options{})
 	g.Handle("", "Happened", b.apply("lost"))
 	ds := b.deliveries(3)
 	for i := range ds {
 		p := ds[i].Claim.Position()
-		p.Epoch-- // as if somebody had taken the lane over
+		p.Epoch-- // as if another node had taken the lane over
 		ds[i].Claim = waybill.NewClaim(p, ds[i].Claim.Token()).WithSource(b.DB.Local())
 	}
 	for _, part := range [][]waybill.Delivery{ds[:1], ds} {
@@ -132,7 +135,8 @@ func allOrNothing[T any](b *bed[T]) {
 	b.wantEffects("lost", 0)
 }
 
-// relayed: a relay feeds the group; some events fail at first. Everything is applied once, and the relay counts no attempt.
+// relayed: a relay feeds the group, and some events fail at first. Every event
+// is applied once, and the relay counts no attempt.
 func relayed[T any](b *bed[T]) {
 	o := eager
 	g := b.in.Group("G", o)
@@ -149,7 +153,8 @@ func relayed[T any](b *bed[T]) {
 		}
 		return nil
 	})
-	g.Handle("effect", "Effect", func(context.Context, T, waybill.Event) error { return waybill.Unavailable(errNo) }) // they stay where they can be counted
+	// kept ready so that they can be counted
+	g.Handle("effect", "Effect", func(context.Context, T, waybill.Event) error { return waybill.Unavailable(errNo) })
 	r, err := relay.New(b.DB, g, relay.Config{BackoffBase: time.Millisecond, PollInterval: 20 * time.Millisecond})
 	if err != nil {
 		b.Fatal(err)
@@ -182,7 +187,8 @@ func relayed[T any](b *bed[T]) {
 	}
 }
 
-// busSettles: an event that two groups handle is settled by the relay, when both have applied it.
+// busSettles: an event that two groups handle is settled by the relay after
+// both have applied it.
 func busSettles[T any](b *bed[T]) {
 	one, two := b.in.Group("one", inbox.Options{}), b.in.Group("two", inbox.Options{})
 	one.Handle("", "Happened", b.apply("one"))
@@ -200,7 +206,8 @@ func busSettles[T any](b *bed[T]) {
 	b.wantEffects("two", 0)
 }
 
-// bus: every group that handles an event gets it; one that fails does not stop the others, and is the only one that gets it again.
+// bus: every group that handles an event gets it; a failing group does not stop
+// the others, and is the only one that gets the event again.
 func bus[T any](b *bed[T]) {
 	one, two := b.in.Group("one", eager), b.in.Group("two", eager)
 	fail := true

@@ -1,13 +1,14 @@
-// Package backoff says how long to wait before another attempt.
+// Package backoff computes retry delays.
 package backoff
 
 import "time"
 
-// After returns the delay after the nth failure, counted from 1: min(most, base·2^(n−1)), however large n is.
+// After returns the delay after the nth failure, counted from 1: min(most,
+// base·2^(n−1)), for any n.
 func After(base, most time.Duration, n int) time.Duration {
 	d := base
 	for range max(n, 1) - 1 {
-		if d >= most/2 { // doubling would pass most, or overflow
+		if d >= most/2 { // doubling would exceed most, or overflow
 			return most
 		}
 		d *= 2

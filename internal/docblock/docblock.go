@@ -1,4 +1,5 @@
-// Package docblock finds the code blocks of the documentation, so that tests can run what it says.
+// Package docblock extracts the code blocks of the documentation, so that tests
+// can run them.
 package docblock
 
 import (
@@ -8,7 +9,8 @@ import (
 	"testing"
 )
 
-// Root returns the folder of the repository: the one with go.work, at or above the test's.
+// Root returns the root folder of the repository: the folder with go.work, at
+// or above the test's folder.
 func Root(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
@@ -27,8 +29,9 @@ func Root(tb testing.TB) string {
 	}
 }
 
-// Blocks returns the fenced blocks of a file, named relative to the repository, whose info string is info. It ends the test
-// if there is none: a test that runs nothing shows nothing.
+// Blocks returns the fenced blocks of a file, named relative to the repository,
+// whose info string is info. It fails the test if there is none: a test without
+// blocks proves nothing.
 func Blocks(tb testing.TB, file, info string) []string {
 	tb.Helper()
 	text, err := os.ReadFile(filepath.Join(Root(tb), file))

@@ -17,7 +17,8 @@ func TestParse(t *testing.T) {
 }
 
 func ExampleBlocks() {
-	// In a test: for _, block := range docblock.Blocks(t, "README.md", "go") { … }
+	// In a test: for _, block := range docblock.Blocks(t, "README.md", "go") {
+	// … }
 	fmt.Println(len(parse("```go\nfmt.Println()\n```\n", "go")))
 	// Output: 1
 }

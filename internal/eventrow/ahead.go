@@ -6,19 +6,20 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// AheadReach is how many rows with a priority a store looks at, for each that is asked for: some
-// of them wait for others.
+// AheadReach is the number of priority rows that a store inspects for each
+// requested row: some of them wait for other rows.
 const AheadReach = 10
 
-// aheadShare: one aggregate has at most this part of the rows, so that it does not keep the
-// others out.
+// aheadShare limits one aggregate to this fraction of the rows, so that it does
+// not crowd out the others.
 const aheadShare = 8
 
-// Ahead picks, of rows with a priority in the order of lane and seq, those that may be taken
-// ahead of the others, at most limit per lane: unordered ones, and those that have no row of
-// their aggregate without a priority between the cursor and them. plain returns the seq of the
-// first such row of each of these aggregates in the cursor's stretch; it may return other
-// aggregates as well. looked is how long the longest of these stretches is.
+// Ahead selects, from priority rows in the order of lane and seq, those that
+// may be delivered ahead of the others, at most limit per lane: unordered rows,
+// and rows without a plain row of their aggregate between the cursor and them.
+// plain returns the seq of the first such row of each of these aggregates in
+// the cursor's range; it may return other aggregates as well. looked is the
+// length of the longest of these ranges.
 func Ahead(
 	from []store.Cursor, seen []store.RowRef, limit int, plain func(store.Cursor, []store.Aggregate) (map[store.Aggregate]int64, error),
 ) (keys []store.Key, looked int, err error) {

@@ -1,5 +1,6 @@
-// Package eventrow is how an event lies in a row: which columns it has, in which order, and how it gets in and out. All
-// SQL stores share it, so that their tables look the same to people and to CDC tools.
+// Package eventrow maps an event to a row: its columns, their order, and the
+// encoding and decoding of values. All SQL stores share it, so that their
+// tables look the same to people and to CDC tools.
 package eventrow
 
 import (
@@ -12,7 +13,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Columns are the columns of an event, in the order of [Encode] and [Record.Dest].
+// Columns are the columns of an event, in the order of [Encode] and
+// [Record.Dest].
 func Columns() []string {
 	return []string{
 		"id", "type", "aggregate_type", "aggregate_id", "tenant_id", "topic", "routing_key", "schema_id", "schema_version",
@@ -20,14 +22,15 @@ func Columns() []string {
 	}
 }
 
-// Encoder says how a database wants its ids and times.
+// Encoder defines how a database stores ids and times.
 type Encoder struct {
 	ID   func(waybill.ID) any
 	Time func(time.Time) any
 }
 
-// Append appends the values of a complete event to args, in the order of [Columns]. What is empty is NULL; so is the
-// content type of JSON, which nearly all events have.
+// Append appends the values of a complete event to args, in the order of
+// [Columns]. Empty values are NULL; so is the content type of JSON, which
+// nearly all events have.
 func (e Encoder) Append(args []any, ev waybill.Event) ([]any, error) {
 	headers, err := store.EncodeHeaders(ev.Headers)
 	if err != nil {
@@ -47,7 +50,7 @@ func text(s string) any {
 	return s
 }
 
-// ContentType returns the content type as it is stored: NULL for plain JSON.
+// ContentType returns the stored content type: NULL for plain JSON.
 func ContentType(ev waybill.Event) any {
 	if ev.ContentType == waybill.JSON {
 		return nil
@@ -66,11 +69,12 @@ type Record struct {
 	occurred, created, due                   nullTime
 	payload                                  []byte
 	lane, version, priority, attempts, plays int64
-	holds                                    int64 // as SQLite has it: a number
+	holds                                    int64 // an integer, for SQLite
 }
 
-// Dest returns the scan targets for lane, seq, the event's columns in the order of [Columns], and created_at. The id must
-// come as its 16 bytes or as the text of a uuid, times as microseconds since 1970 or as times.
+// Dest returns the scan targets for lane, seq, the event's columns in the order
+// of [Columns], and created_at. The id must arrive as its 16 bytes or as the
+// text of a UUID, times as microseconds since 1970 or as times.
 func (r *Record) Dest() []any {
 	return []any{
 		&r.lane, &r.Row.Seq,
@@ -85,7 +89,8 @@ func (r *Record) ReadyDest() []any {
 	return append(r.Dest(), &r.due)
 }
 
-// DelayedDest returns Dest and the targets for due_at, attempts, replay, holds and last_error.
+// DelayedDest returns Dest and the targets for due_at, attempts, replay, holds
+// and last_error.
 func (r *Record) DelayedDest() []any {
 	return append(r.Dest(), &r.due, &r.attempts, &r.plays, &r.holds, &r.lastError)
 }
@@ -93,8 +98,8 @@ func (r *Record) DelayedDest() []any {
 // Reset makes the record ready for another row.
 func (r *Record) Reset() { *r = Record{} }
 
-// Decode returns the row that was scanned. What cannot be decoded is reported in the row's Err, not lost: the relay makes
-// it a dead letter.
+// Decode returns the scanned row. A value that cannot be decoded is reported in
+// the row's Err, and not lost: the relay dead-letters the event.
 func (r *Record) Decode() store.Row {
 	row := r.Row
 	row.Lane = int(r.lane)
@@ -113,7 +118,8 @@ func (r *Record) Decode() store.Row {
 	return row
 }
 
-// Finish fills in what a row leaves to its defaults, decodes the headers, and notes in Err what makes the row undeliverable.
+// Finish fills in the defaults of a row, decodes the headers, and sets Err if
+// the row cannot be delivered.
 func Finish(row *store.Row, headers string) {
 	ev := &row.Event
 	if ev.AggregateType == "" {
@@ -131,7 +137,7 @@ func Finish(row *store.Row, headers string) {
 	if ev.OccurredAt.IsZero() {
 		ev.OccurredAt = row.CreatedAt
 	}
-	if ev.Payload == nil { // some drivers cannot tell an empty value from none; events have one
+	if ev.Payload == nil { // some drivers return an empty value as nil
 		ev.Payload = []byte{}
 	}
 	if row.Err == nil {
@@ -148,7 +154,7 @@ func decodeID(data []byte) (waybill.ID, error) {
 	case len(id):
 		copy(id[:], data)
 		return id, nil
-	case 36: // a uuid in its text form
+	case 36: // a UUID in its text form
 		digits := bytes.ReplaceAll(data, []byte("-"), nil)
 		if len(digits) == hex.EncodedLen(len(id)) {
 			if _, err := hex.Decode(id[:], digits); err == nil {
@@ -159,7 +165,7 @@ func decodeID(data []byte) (waybill.ID, error) {
 	return waybill.ID{}, fmt.Errorf("the row's id has %d bytes, want 16", len(data))
 }
 
-// nullText is a text in which NULL reads as empty.
+// nullText is a string that scans NULL as empty.
 type nullText string
 
 // Scan implements sql.Scanner.
@@ -172,25 +178,25 @@ func (t *nullText) Scan(src any) error {
 	case []byte:
 		*t = nullText(v)
 	default:
-		return fmt.Errorf("eventrow: %T is not a text", src)
+		return fmt.Errorf("eventrow: %T is not text", src)
 	}
 	return nil
 }
 
-// Times that events have; see [waybill.Event]. A producer with plain SQL may write others, which databases have and texts of
-// brokers have not.
+// The range of event times; see [waybill.Event]. A producer with plain SQL may
+// write other times, which databases support and brokers' text formats do not.
 var (
 	earliest = time.Date(1000, 1, 1, 0, 0, 0, 0, time.UTC)
 	latest   = time.Date(9999, 12, 31, 23, 59, 59, 999_999_000, time.UTC)
 )
 
-// Earliest is the first time that events have.
+// Earliest is the earliest event time.
 func Earliest() time.Time { return earliest }
 
-// Latest is the last time that events have.
+// Latest is the latest event time.
 func Latest() time.Time { return latest }
 
-// Clamp returns a time of a row in UTC, or the nearest one that events have.
+// Clamp returns the time of a row in UTC, or the nearest valid event time.
 func Clamp(t time.Time) time.Time {
 	switch {
 	case t.Before(earliest):

@@ -31,7 +31,8 @@ func TestEncoderFollowsColumns(t *testing.T) {
 	}
 }
 
-// A row that cannot be decoded is reported, with what could be read.
+// TestFinish: a row that cannot be decoded is reported with the readable
+// values.
 func TestFinish(t *testing.T) {
 	row := store.Row{Event: waybill.Event{Type: "A"}}
 	eventrow.Finish(&row, `{"a": 1}`)

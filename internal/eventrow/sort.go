@@ -7,8 +7,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Sort puts rows into the order of lane and seq, in which they nearly always come: then it only looks at them, where they are. Sorting in the database would
-// carry the payloads through the sort.
+// Sort sorts rows by lane and seq. Rows are nearly always in this order
+// already; then Sort only checks them in place. Sorting in the database would
+// move the payloads through the sort.
 func Sort[E any](rows []E, key func(*E) store.Key) {
 	order := func(a, b *E) int { return compareKeys(key(a), key(b)) }
 	for i := 1; i < len(rows); i++ {

@@ -1,14 +1,16 @@
-// Package jsontext tells whether bytes are JSON. It gives the same answer as encoding/json's Valid, which a fuzz test holds it
-// to, at a fraction of the cost: every payload that is written passes through here, and the standard scanner's call per byte
-// was most of what a write cost the client.
+// Package jsontext checks whether bytes are JSON. It returns the same result as
+// encoding/json's Valid, which a fuzz test verifies, at a fraction of the cost:
+// every written payload is checked, and the standard scanner's call per byte
+// dominated the client's cost of a write.
 package jsontext
 
 import "encoding/binary"
 
-// maxDepth is how deep arrays and objects may be nested, as in encoding/json.
+// maxDepth is the maximum nesting of arrays and objects, as in encoding/json.
 const maxDepth = 10000
 
-// Valid reports whether data is one JSON value, with white space around it at the most.
+// Valid reports whether data is one JSON value, with optional white space
+// around it.
 func Valid(data []byte) bool {
 	s := scanner{data: data}
 	s.space()
@@ -19,13 +21,14 @@ func Valid(data []byte) bool {
 	return s.at == len(s.data)
 }
 
-// scanner walks over JSON. Its methods return false where the text is not JSON.
+// scanner scans JSON. Its methods return false where the text is not JSON.
 type scanner struct {
 	data []byte
 	at   int
 }
 
-// peek returns the next byte, or 0 at the end: no JSON value starts with or contains a NUL.
+// peek returns the next byte, or 0 at the end: no JSON value starts with or
+// contains a NUL.
 func (s *scanner) peek() byte {
 	if s.at < len(s.data) {
 		return s.data[s.at]
@@ -33,7 +36,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// take steps over c if it is next.
+// take advances over c if it is next.
 func (s *scanner) take(c byte) bool {
 	if s.peek() == c {
 		s.at++
@@ -150,7 +153,7 @@ func (s *scanner) number() bool {
 	return true
 }
 
-// digits steps over digits and reports whether there was one.
+// digits advances over digits and reports whether there was one.
 func (s *scanner) digits() bool {
 	start := s.at
 	for isDigit(s.peek()) {
@@ -161,7 +164,7 @@ func (s *scanner) digits() bool {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// The bytes of a word, all alike, for comparing eight bytes at once.
+// Words of eight equal bytes, for comparing eight bytes at once.
 const (
 	ones     = 0x0101010101010101
 	tops     = 0x8080808080808080
@@ -170,11 +173,13 @@ const (
 	controls = 0x20 * ones
 )
 
-// plain reports whether none of eight bytes ends a string, escapes, or is a control character. It may say no without need when
-// a byte's top bit is set; the slow way then decides.
+// plain reports whether none of eight bytes ends a string, escapes, or is a
+// control character. It may return false unnecessarily when a byte's top bit is
+// set; the slow path then decides.
 func plain(w uint64) bool {
 	q, e := w^quotes, w^escapes
-	// A byte is zero if subtracting one borrows into its top bit, and below 0x20 if subtracting that does.
+	// A byte is zero if subtracting one borrows into its top bit, and below
+	// 0x20 if subtracting that does.
 	return ((q-ones)|(e-ones)|(w-controls)|w)&tops == 0
 }
 

@@ -27,7 +27,7 @@ func TestValidAgreesWithTheStandardLibrary(t *testing.T) {
 
 func FuzzValid(f *testing.F) {
 	for _, s := range samples {
-		if len(s) < 1000 { // mutating the very deep ones takes all the time
+		if len(s) < 1000 { // mutating the very deep values takes too long
 			f.Add([]byte(s))
 		}
 	}

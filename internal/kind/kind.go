@@ -1,9 +1,11 @@
-// Package kind names kinds of events: an aggregate type and an event type in one text.
+// Package kind names kinds of events: an aggregate type and an event type in
+// one string.
 package kind
 
 import "strings"
 
-// Name returns the name of a kind of events. Two kinds never have the same name: a colon or a backslash that is part of a type is escaped.
+// Name returns the name of a kind of events. Two kinds never have the same
+// name: a colon or a backslash in a type is escaped.
 func Name(aggregateType, eventType string) string {
 	if strings.ContainsAny(aggregateType, `:\`) {
 		aggregateType = escape.Replace(aggregateType)

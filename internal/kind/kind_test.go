@@ -6,7 +6,8 @@ import (
 	"github.com/waybillhq/waybill/internal/kind"
 )
 
-// TestNamesAreApart: usual names stay as they are, and no two kinds share one.
+// TestNamesAreApart: ordinary names are unchanged, and no two kinds share a
+// name.
 func TestNamesAreApart(t *testing.T) {
 	if got := kind.Name("order", "OrderPlaced"); got != "order:OrderPlaced" {
 		t.Errorf("a usual name is %s", got)

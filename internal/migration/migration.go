@@ -1,5 +1,5 @@
-// Package migration reads the files that say how the tables are built: one file per version, in the dialect's own SQL, with
-// placeholders for the names.
+// Package migration reads the files that define the tables: one file per
+// version, in the dialect's own SQL, with placeholders for the names.
 package migration
 
 import (
@@ -18,11 +18,13 @@ type Step struct {
 	Statements []string
 }
 
-// separator is the line between two statements of a file. Semicolons will not do: bodies of functions contain them.
+// separator is the line between two statements of a file. Semicolons cannot
+// separate them, because function bodies contain semicolons.
 const separator = "\n-- next\n"
 
-// Read returns the steps in dir, in order, with every placeholder replaced. Files are named like 001_outbox.sql, the
-// versions have no gap, and statements are separated by lines that read "-- next".
+// Read returns the steps in dir, in order, with every placeholder replaced.
+// Files are named like 001_outbox.sql, the versions have no gap, and statements
+// are separated by lines that read "-- next".
 func Read(files fs.FS, dir string, replace *strings.Replacer) ([]Step, error) {
 	names, err := fs.Glob(files, path.Join(dir, "*.sql"))
 	if err != nil {

@@ -1,16 +1,18 @@
-// Package mutants breaks the shipped code on purpose, one small change at a time, and wants the test that guards it to notice. A
-// test that stays green with its guarantee gone proves nothing.
+// Package mutants breaks the shipped code on purpose, one small change at a
+// time, and requires the guarding test to fail. A test that passes without its
+// guarantee proves nothing.
 //
 // Mutants are listed in files like this, a blank line between two:
 //
-//	mutant: behaviour 1: a rollback commits instead
+//	mutant: a rollback commits instead
 //	file: store/memstore/memstore.go
-//	test: store/memstore TestConformance/behaviour_1_
+//	test: store/memstore TestConformance/rollback_
 //	- 	s.txn.rollback()
 //	+ 	s.txn.commit()
 //
-// The lines after "- " stand in the file exactly once and are replaced by those after "+ "; a mutant may have several such pairs,
-// where a guarantee is kept in two places. The test is a folder and a pattern for go test's -run.
+// The lines after "- " occur in the file exactly once and are replaced by those
+// after "+ "; a mutant may have several such pairs, if two places enforce a
+// guarantee. The test is a folder and a pattern for go test's -run.
 package mutants
 
 import (
@@ -23,9 +25,9 @@ import (
 	"strings"
 )
 
-// Mutant is one way to break the code, and the test that must notice.
+// Mutant is one way to break the code, and the test that must fail.
 type Mutant struct {
-	// Name says which guarantee is gone.
+	// Name describes the broken guarantee.
 	Name string
 	// File is the changed file, relative to the repository.
 	File string
@@ -33,11 +35,11 @@ type Mutant struct {
 	Folder, Pattern string
 	// Hunks are the changes.
 	Hunks []Hunk
-	// Where is the file and line that lists it.
+	// Where is the file and line of the list entry.
 	Where string
 }
 
-// Hunk is one change: Old stands in the file once, and New takes its place.
+// Hunk is one change: Old occurs in the file once, and New replaces it.
 type Hunk struct{ Old, New string }
 
 // Read returns the mutants of all *.mutants files in a folder.
@@ -101,11 +103,11 @@ func parse(r io.Reader, name string) ([]Mutant, error) {
 	return all, scan.Err()
 }
 
-// Apply returns the file's text with the changes made.
+// Apply returns the file's text with the changes applied.
 func (m Mutant) Apply(text string) (string, error) {
 	for _, h := range m.Hunks {
 		if n := strings.Count(text, h.Old); n != 1 {
-			return "", fmt.Errorf("mutants: %s: the replaced lines stand %d times in %s, want once:\n%s", m.Where, n, m.File, h.Old)
+			return "", fmt.Errorf("mutants: %s: the replaced lines occur %d times in %s, want once:\n%s", m.Where, n, m.File, h.Old)
 		}
 		text = strings.Replace(text, h.Old, h.New, 1)
 	}

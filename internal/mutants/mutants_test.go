@@ -13,7 +13,8 @@ import (
 	"github.com/waybillhq/waybill/internal/mutants"
 )
 
-// The list stays true while the code changes: every mutant still applies, to shipped code, and its test exists.
+// TestListIsUpToDate: every mutant still applies, to shipped code, and its test
+// exists.
 func TestListIsUpToDate(t *testing.T) {
 	root := docblock.Root(t)
 	all, err := mutants.Read(os.DirFS("."), "testdata")

@@ -1,5 +1,6 @@
-// Package outage logs failures of something that other parts need, and that are tried again: one line when they begin, one a minute
-// while they go on, one when they are over. A line per failure would hide everything else in the log.
+// Package outage logs repeated failures of a dependency: one line when they
+// begin, one a minute while they continue, and one when they end. A line per
+// failure would drown the rest of the log.
 package outage
 
 import (
@@ -11,10 +12,11 @@ import (
 	"time"
 )
 
-// Every is how often an outage that goes on is told.
+// Every is the interval at which a continuing outage is logged.
 const Every = time.Minute
 
-// Log is the log of one thing that may be away. It is safe for concurrent use. A nil Log tells nothing.
+// Log logs the outages of one dependency. It is safe for concurrent use. A nil
+// Log logs nothing.
 type Log struct {
 	log   *slog.Logger
 	what  string
@@ -26,15 +28,17 @@ type Log struct {
 	told     time.Time
 	failures int
 	last     error
-	failing  map[string]time.Time // operations that have not succeeded since they failed, by when they failed last
+	// failed operations without a later success, by their last failure
+	failing map[string]time.Time
 }
 
-// New returns the log of a thing; attrs are part of each line.
+// New returns the log of a dependency; attrs are part of each line.
 func New(log *slog.Logger, what string, attrs ...any) *Log {
 	return &Log{log: log, what: what, attrs: attrs, failing: make(map[string]time.Time)}
 }
 
-// Failed notes that an operation failed. Each failure is a line at debug level, too.
+// Failed records that an operation failed. Each failure is also logged at debug
+// level.
 func (l *Log) Failed(operation string, err error) {
 	if l == nil {
 		return
@@ -47,7 +51,7 @@ func (l *Log) Failed(operation string, err error) {
 	l.last = err
 	if begins {
 		l.since, l.told, l.failures = now, now, 1
-		l.log.Warn("waybill: "+l.what+" fails, and is tried again", l.with("operation", operation, "error", err.Error())...)
+		l.log.Warn("waybill: "+l.what+" fails and is retried", l.with("operation", operation, "error", err.Error())...)
 		return
 	}
 	l.failures++
@@ -55,7 +59,8 @@ func (l *Log) Failed(operation string, err error) {
 	l.tick(now)
 }
 
-// Succeeded notes that an operation succeeded. The outage is over when no operation fails any more.
+// Succeeded records that an operation succeeded. The outage ends when no
+// operation fails any longer.
 func (l *Log) Succeeded(operation string) {
 	if l == nil {
 		return
@@ -67,19 +72,20 @@ func (l *Log) Succeeded(operation string) {
 	}
 	delete(l.failing, operation)
 	now := time.Now()
-	// An operation that is not wanted any more is neither tried again nor ever reported to succeed.
+	// An operation that is no longer needed is neither retried nor reported as
+	// succeeded.
 	for other, at := range l.failing {
 		if now.Sub(at) > Every {
 			delete(l.failing, other)
 		}
 	}
 	if len(l.failing) == 0 {
-		l.log.Info("waybill: "+l.what+" works again", l.with("lasted", now.Sub(l.since), "failures", l.failures)...)
+		l.log.Info("waybill: "+l.what+" recovered", l.with("lasted", now.Sub(l.since), "failures", l.failures)...)
 	}
 }
 
-// Note notes how an operation ended. A failure that the end of ctx explains is
-// no failure of the thing.
+// Note records the result of an operation. A failure caused by the end of ctx
+// is not a failure of the dependency.
 func (l *Log) Note(ctx context.Context, operation string, err error) {
 	switch {
 	case err == nil:
@@ -89,7 +95,8 @@ func (l *Log) Note(ctx context.Context, operation string, err error) {
 	}
 }
 
-// Next returns when [Log.Tick] has something to tell; the zero time if nothing fails.
+// Next returns when [Log.Tick] will log the next line; the zero time if nothing
+// fails.
 func (l *Log) Next() time.Time {
 	if l == nil {
 		return time.Time{}
@@ -102,7 +109,7 @@ func (l *Log) Next() time.Time {
 	return l.told.Add(Every)
 }
 
-// Tick tells how an outage stands if it is time to.
+// Tick logs a continuing outage when a line is due.
 func (l *Log) Tick(now time.Time) {
 	if l == nil {
 		return

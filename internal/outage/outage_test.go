@@ -43,7 +43,7 @@ func TestLog(t *testing.T) {
 			t.Error("there is something to tell while nothing fails")
 		}
 		l.Failed("read", boom)
-		want(`level=WARN msg="waybill: the database fails, and is tried again" node=n1 operation=read error="connection refused"`)
+		want(`level=WARN msg="waybill: the database fails and is retried" node=n1 operation=read error="connection refused"`)
 		for range 590 {
 			pass(100 * time.Millisecond)
 			l.Failed("read", boom)
@@ -62,9 +62,9 @@ func TestLog(t *testing.T) {
 		want()
 		pass(time.Second)
 		l.Succeeded("settle")
-		want(`level=INFO msg="waybill: the database works again" node=n1 lasted=1m1s failures=1181`)
+		want(`level=INFO msg="waybill: the database recovered" node=n1 lasted=1m1s failures=1181`)
 
-		// An operation that is not wanted any more does not keep an outage open.
+		// An operation that is no longer needed does not keep an outage open.
 		l.Failed("load", boom)
 		l.Failed("read", boom)
 		pass(59 * time.Second)
@@ -73,11 +73,11 @@ func TestLog(t *testing.T) {
 		l.Tick(time.Now())
 		text.Reset()
 		l.Succeeded("read")
-		want(`level=INFO msg="waybill: the database works again" node=n1 lasted=1m1s failures=3`)
+		want(`level=INFO msg="waybill: the database recovered" node=n1 lasted=1m1s failures=3`)
 	})
 }
 
-// TestNote: a failure that the end of the context explains is no outage.
+// TestNote: a failure caused by the end of the context is not an outage.
 func TestNote(t *testing.T) {
 	var text bytes.Buffer
 	l := outage.New(slog.New(slog.NewTextHandler(&text, nil)), "the database")
@@ -90,7 +90,7 @@ func TestNote(t *testing.T) {
 	}
 	l.Note(t.Context(), "read", errors.New("connection refused"))
 	l.Note(t.Context(), "read", nil)
-	if n := strings.Count(text.String(), "\n"); n != 2 || !strings.Contains(text.String(), "works again") {
+	if n := strings.Count(text.String(), "\n"); n != 2 || !strings.Contains(text.String(), "recovered") {
 		t.Errorf("the log of an outage is\n%s", text.String())
 	}
 }

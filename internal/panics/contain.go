@@ -6,22 +6,24 @@ import (
 	"runtime/debug"
 )
 
-// PanicError is a panic, as an error.
+// PanicError is a panic as an error.
 type PanicError struct {
 	Value any
 	stack []byte
 }
 
-// Recovered returns the error for what recover returned. Call it where that was called, so that the stack is the panic's.
+// Recovered returns the error for a recovered value. Call it in the deferred
+// function that called recover, so that the stack is the panic's.
 func Recovered(v any) *PanicError { return &PanicError{Value: v, stack: debug.Stack()} }
 
-// Error returns the panic's value; the stack is not part of it, so that it is not stored with the event.
+// Error returns the panic's value without the stack, which must not be stored
+// with the event.
 func (p *PanicError) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
 
-// Stack returns where it happened.
+// Stack returns the stack of the panic.
 func (p *PanicError) Stack() string { return string(p.stack) }
 
-// Unwrap returns the error that was panicked with, if it was one.
+// Unwrap returns the panic's value if it is an error.
 func (p *PanicError) Unwrap() error {
 	err, _ := p.Value.(error)
 	return err

@@ -1,3 +1,4 @@
-// Package repocheck has no code, only tests about the repository itself: which package may import which, that every required
-// feature names the code and the test that exist, and that links in the documentation lead somewhere.
+// Package repocheck has no code, only tests of the repository itself: import
+// directions, guarantees whose tests must exist, and links in the
+// documentation.
 package repocheck

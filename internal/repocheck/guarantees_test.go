@@ -12,8 +12,8 @@ import (
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// TestGuarantees: each guarantee of docs/guarantees.md has a name of its own and
-// at least one test that exists.
+// TestGuarantees: each guarantee of docs/guarantees.md has a unique name and at
+// least one test that exists.
 func TestGuarantees(t *testing.T) {
 	root := docblock.Root(t)
 	text, err := os.ReadFile(filepath.Join(root, "docs", "guarantees.md"))
@@ -50,7 +50,7 @@ func TestGuarantees(t *testing.T) {
 	}
 }
 
-// TestGuaranteeTestsAreLookedUp: a test that does not exist is found out.
+// TestGuaranteeTestsAreLookedUp: a reference to a missing test is detected.
 func TestGuaranteeTestsAreLookedUp(t *testing.T) {
 	root := docblock.Root(t)
 	for _, name := range []string{"relay TestNoSuchThing", "relay/relaytest no_such_check", "store/storetest Z9"} {
@@ -60,7 +60,7 @@ func TestGuaranteeTestsAreLookedUp(t *testing.T) {
 	}
 }
 
-// testExists returns what is wrong with the name of a test, or "".
+// testExists returns an error text for the name of a test, or "".
 func testExists(t *testing.T, root, name string) string {
 	t.Helper()
 	folder, test, _ := strings.Cut(name, " ")
@@ -93,7 +93,8 @@ func testExists(t *testing.T, root, name string) string {
 	return name + " does not exist"
 }
 
-// checkExists returns what is wrong with the name of a check of a suite of promises, or "".
+// checkExists returns an error text for the name of a check of a conformance
+// suite, or "".
 func checkExists(t *testing.T, root, folder, name string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
@@ -112,7 +113,7 @@ func checkExists(t *testing.T, root, folder, name string) string {
 	return folder + " has no check " + name
 }
 
-// TestLinks: links of the documentation to files of the repository lead somewhere.
+// TestLinks: links in the documentation to files of the repository resolve.
 func TestLinks(t *testing.T) {
 	root := docblock.Root(t)
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))

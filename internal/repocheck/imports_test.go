@@ -66,7 +66,7 @@ func parseImports(t *testing.T) []file {
 	return files
 }
 
-// local returns an import's folder in this repository, or "" for one from elsewhere.
+// local returns an import's folder in this repository, or "" for other imports.
 func local(imported string) string {
 	if imported == module {
 		return "."
@@ -77,11 +77,12 @@ func local(imported string) string {
 	return ""
 }
 
-// flow are the packages above the stores.
+// flow lists the packages above the stores.
 var flow = []string{"outbox", "relay", "inbox", "idempotency", "reconcile", "admin", "handler", "broker"}
 
-// rules are the import directions of files that are not tests: folder (and what is below it) → what it may import of this
-// repository. The first that fits a folder counts.
+// rules are the import directions of non-test files: a folder (and its
+// subfolders) → the imports of this repository that it may have. The first rule
+// that matches a folder applies.
 var rules = []struct {
 	folder string
 	may    []string
@@ -119,11 +120,11 @@ var rules = []struct {
 	{".", []string{"internal/jsontext"}},
 }
 
-// TestImportDirections keeps the architecture as docs/flow.md draws it.
+// TestImportDirections enforces the architecture of docs/flow.md.
 func TestImportDirections(t *testing.T) {
 	for _, f := range parseImports(t) {
 		if f.test {
-			continue // tests may drive a package through what is above it
+			continue // tests may drive a package through packages above it
 		}
 		for _, imported := range f.imports {
 			if complaint := judge(f.folder(), local(imported)); complaint != "" {
@@ -133,7 +134,8 @@ func TestImportDirections(t *testing.T) {
 	}
 }
 
-// judge returns what is wrong with a file in folder importing target, both of this repository, or "".
+// judge returns an error text if a file in folder must not import target, both
+// of this repository, or "".
 func judge(folder, target string) string {
 	if target == "" || target == folder {
 		return ""
@@ -158,7 +160,8 @@ func judge(folder, target string) string {
 	return "the folder has no rule; give it one, here and in docs/flow.md"
 }
 
-// family returns the program under internal/ that a folder belongs to, such as internal/testserver, or the folder itself.
+// family returns the program under internal/ that a folder belongs to, such as
+// internal/testserver, or the folder itself.
 func family(folder string) string {
 	if parts := strings.Split(folder, "/"); parts[0] == "internal" && len(parts) > 2 {
 		return strings.Join(parts[:2], "/")
@@ -206,7 +209,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestCoreDependencies: at run time the core module needs oklog/ulid and nothing else.
+// TestCoreDependencies: at run time the core module needs oklog/ulid and
+// nothing else.
 func TestCoreDependencies(t *testing.T) {
 	modules := nestedModules(t)
 	for _, f := range parseImports(t) {

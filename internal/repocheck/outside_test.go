@@ -11,7 +11,8 @@ import (
 	"github.com/waybillhq/waybill/internal/docblock"
 )
 
-// outside is a service in a module of its own. It uses the driver and the store, and asks for no version of either.
+// outside is a service in a module of its own. It uses the driver and the
+// store, and requires no version of either.
 const outside = `package main
 
 import (
@@ -33,8 +34,10 @@ func open(pool *pgxpool.Pool) (*outbox.Outbox[pgx.Tx], error) {
 func main() { _, _ = open(nil) }
 `
 
-// TestAModuleOutside builds a service outside of the repository. "go mod tidy" chooses the newest pgx for it, whatever version this
-// repository names, so the store has to build with that one. Without a module proxy, tidy takes the version that pgstore names.
+// TestAModuleOutside builds a service outside the repository. "go mod tidy"
+// selects the newest pgx for it, regardless of the version that this repository
+// requires, so the store has to build with the newest version. Without a module
+// proxy, tidy selects the version that pgstore requires.
 func TestAModuleOutside(t *testing.T) {
 	root, dir := docblock.Root(t), t.TempDir()
 	named := goList(t, filepath.Join(root, "store", "pgstore"), "-m", "-f", "{{.Version}}", "github.com/jackc/pgx/v5")

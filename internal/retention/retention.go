@@ -1,5 +1,6 @@
-// Package retention deletes what need not be kept any more: delivered events after a while, dead letters if somebody says
-// so. Relays do it as they run, and operators can do it by hand; both do the same.
+// Package retention purges delivered events, and dead letters if configured.
+// Running relays purge, and operators can purge manually; both use this
+// package.
 package retention
 
 import (
@@ -13,24 +14,25 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Policy is what is kept, and for how long.
+// Policy defines how long events are kept.
 type Policy struct {
-	// HistoryRetention is how long delivered events are kept; not positive: as long as they are there.
+	// KeepHistory is how long delivered events are kept; not positive: forever.
 	KeepHistory time.Duration
-	// DeadRetention is how long dead letters are kept; not positive: for ever.
+	// KeepDead is how long dead letters are kept; not positive: forever.
 	KeepDead time.Duration
-	// Batch is how many rows are deleted at a time: each batch is a transaction of its own.
+	// Batch is the number of rows deleted per transaction.
 	Batch int
-	// Progress, if it is not nil, is called after every batch.
+	// Progress, if not nil, is called after every batch.
 	Progress func(Report)
 }
 
-// Report says how many rows were deleted.
+// Report is the number of deleted rows.
 type Report struct {
 	Delivered, Dead int
 }
 
-// Once deletes, batch by batch, until nothing is left to delete. The report is right also when it fails.
+// Once purges, batch by batch, until nothing is left to delete. The report is
+// valid even if it fails.
 func Once(ctx context.Context, db store.Maintainer, p Policy, hooks observe.Hooks) (Report, error) {
 	var r Report
 	age := p.KeepHistory
@@ -77,9 +79,9 @@ func (p Policy) purge(
 	}
 }
 
-// Loop does it once after the delay and then every interval, until ctx ends. A
-// failure is tried again at the next interval; an outage is logged when it
-// begins, once a minute at most, and when it is over.
+// Loop purges once after the delay and then at every interval, until ctx ends.
+// A failure is retried at the next interval; an outage is logged when it
+// begins, at most once a minute, and when it ends.
 func Loop(ctx context.Context, db store.Maintainer, p Policy, delay, interval time.Duration, log *slog.Logger, hooks observe.Hooks) {
 	first := time.NewTimer(delay)
 	defer first.Stop()

@@ -1,5 +1,5 @@
-// Package sqlname checks and quotes the names of tables. Names are the only text that is ever put into a statement; all
-// values are bound.
+// Package sqlname checks and quotes the names of tables. Names are the only
+// text that is put into a statement; all values are bound.
 package sqlname
 
 import (
@@ -7,17 +7,19 @@ import (
 	"strings"
 )
 
-// UsualPrefix is what table names start with unless configured otherwise.
+// UsualPrefix is the default prefix of table names.
 const UsualPrefix = "waybill_"
 
-// maxLen is the longest name that PostgreSQL keeps whole.
+// maxLen is the longest name that PostgreSQL does not truncate.
 const maxLen = 63
 
-// longest is the room that a prefix must leave for what follows it, indexes included.
+// longest is the room that a prefix must leave for the rest of a name, indexes
+// included.
 const longest = len("idempotency_expires_at_idx")
 
-// Check returns an error that names the field unless part is a plain identifier: a letter or underscore, then letters,
-// digits and underscores, at most 63 bytes, all ASCII.
+// Check returns an error that names the field unless part is a plain
+// identifier: a letter or underscore, then letters, digits and underscores, at
+// most 63 bytes, all ASCII.
 func Check(field, part string) error {
 	if part == "" || len(part) > maxLen {
 		return fmt.Errorf("%s: %d bytes, want 1 to %d", field, len(part), maxLen)
@@ -32,7 +34,8 @@ func Check(field, part string) error {
 	return nil
 }
 
-// CheckPrefix is [Check] for the start of table names, which must leave room for their ends.
+// CheckPrefix is [Check] for the prefix of table names, which must leave room
+// for the rest of each name.
 func CheckPrefix(field, prefix string) error {
 	if err := Check(field, prefix); err != nil {
 		return err
@@ -43,7 +46,8 @@ func CheckPrefix(field, prefix string) error {
 	return nil
 }
 
-// Quote joins checked parts into one quoted name: quote is the dialect's quote character. Empty parts are left out.
+// Quote joins checked parts into one quoted name: quote is the dialect's quote
+// character. Empty parts are omitted.
 func Quote(quote string, parts ...string) string {
 	var quoted []string
 	for _, part := range parts {

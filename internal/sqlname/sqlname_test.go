@@ -19,7 +19,8 @@ var samples = []string{
 func TestCheck(t *testing.T) {
 	for _, name := range samples {
 		err := sqlname.Check("Config.Prefix", name)
-		// $ also matches before a final newline in some dialects of regular expressions, not in Go's.
+		// In some regular expression dialects, but not in Go's, $ also matches
+		// before a final newline.
 		if want := plain.MatchString(name); (err == nil) != want {
 			t.Errorf("Check(%q) is %v, want it accepted: %v", name, err, want)
 		}
@@ -49,7 +50,8 @@ func TestQuote(t *testing.T) {
 	}{
 		{sqlname.Quote(`"`, "app", "waybill_outbox"), `"app"."waybill_outbox"`},
 		{sqlname.Quote("`", "", "waybill_outbox"), "`waybill_outbox`"},
-		{sqlname.Quote(`"`, `a"b`), `"a""b"`}, // checked names have none; belt and braces
+		// checked names contain no quotes; defense in depth
+		{sqlname.Quote(`"`, `a"b`), `"a""b"`},
 		{sqlname.Quote(`"`), ""},
 	} {
 		if c.got != c.want {
@@ -58,7 +60,8 @@ func TestQuote(t *testing.T) {
 	}
 }
 
-// A name is accepted exactly if it is a plain identifier, and then quoting adds nothing but the quotes.
+// FuzzName: a name is accepted exactly if it is a plain identifier, and then
+// quoting adds nothing but the quotes.
 func FuzzName(f *testing.F) {
 	for _, name := range samples {
 		f.Add(name)

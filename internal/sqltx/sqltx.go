@@ -1,5 +1,5 @@
-// Package sqltx is the session of the stores over database/sql: a [*sql.Tx] that is begun, watched and ended in one way,
-// whatever the database.
+// Package sqltx is the session of the stores over database/sql: a [*sql.Tx]
+// that is begun, watched and ended in the same way for all databases.
 package sqltx
 
 import (
@@ -12,26 +12,30 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Dialect is what differs between the databases.
+// Dialect holds the differences between the databases.
 type Dialect struct {
-	// Started, if not nil, runs right after the transaction has begun, inside it; an error ends it.
+	// Started, if not nil, runs right after the transaction has begun, inside
+	// it; an error ends the transaction.
 	Started func(ctx context.Context, tx *sql.Tx) error
-	// Open, if not nil, returns an error unless the server still has the transaction: COMMIT would
-	// be answered with yes even so. It is called in front of a COMMIT unless Present is.
+	// Open, if not nil, returns an error unless the server still has the
+	// transaction: COMMIT would succeed even without one. Open is called before
+	// a COMMIT unless Present is.
 	Open func(ctx context.Context, tx *sql.Tx) error
-	// Kept, if not nil, is called in front of a ROLLBACK. It returns an error that wraps
-	// [waybill.ErrUncertain] if the server has committed something of the transaction already, by
-	// itself.
+	// Kept, if not nil, is called before a ROLLBACK. It returns an error that
+	// wraps [waybill.ErrUncertain] if the server has already committed a part
+	// of the transaction by itself.
 	Kept func(ctx context.Context, tx *sql.Tx) error
-	// Present returns which of the ids have a row that this transaction sees.
+	// Present returns the ids that have a row visible to this transaction.
 	Present func(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error)
-	// RolledBack reports whether a failed COMMIT certainly left nothing: the server itself has answered that it did not.
+	// RolledBack reports whether a failed COMMIT certainly left nothing: the
+	// server itself has reported the failure.
 	RolledBack func(err error) bool
-	// NoTx, if not nil, reports whether a COMMIT or ROLLBACK failed because the transaction is not open any more, although
-	// neither was called on the handle, and then whether it is certain that the database itself rolled it back. conn is the
-	// transaction's connection: the pool may have no other.
+	// NoTx, if not nil, reports whether a COMMIT or ROLLBACK failed because the
+	// transaction is no longer open, although neither was called on the handle,
+	// and then whether the database itself certainly rolled it back. conn is
+	// the transaction's connection: the pool may have no other.
 	NoTx func(ctx context.Context, conn *sql.Conn, err error) (ended, undone bool)
-	// Ended, if not nil, runs once when the session is over.
+	// Ended, if not nil, runs once when the session ends.
 	Ended func()
 }
 
@@ -43,8 +47,9 @@ type Session struct {
 	over    bool
 }
 
-// Begin starts a transaction. Ending ctx aborts the start only: database/sql would roll a transaction back when the context
-// it was begun with ends, also while its COMMIT is under way, and then nobody knows the outcome.
+// Begin starts a transaction. The end of ctx aborts the start only:
+// database/sql would roll a transaction back when its Begin context ends, even
+// during its COMMIT, and the outcome would be unknown.
 func Begin(ctx context.Context, db *sql.DB, opts *sql.TxOptions, d Dialect) (*Session, error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -58,7 +63,8 @@ func Begin(ctx context.Context, db *sql.DB, opts *sql.TxOptions, d Dialect) (*Se
 			_ = tx.Rollback()
 		}
 	}
-	if !stop() && err == nil { // ctx ended in between, and the transaction is being rolled back
+	// ctx ended meanwhile, and the transaction is being rolled back
+	if !stop() && err == nil {
 		_ = tx.Rollback()
 		err = context.Cause(ctx)
 	}
@@ -94,7 +100,8 @@ func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	var ending store.CommitInfo
 	switch {
 	case check && len(accepted) > 0:
-		// Statements on a *sql.Tx cannot be seen, so neither can a ROLLBACK TO SAVEPOINT: ask for the rows.
+		// Statements on a *sql.Tx are not visible here, so neither is a
+		// ROLLBACK TO SAVEPOINT: query the rows.
 		present, err := s.dialect.Present(ctx, s.tx, accepted)
 		if err != nil {
 			return store.CommitInfo{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
@@ -123,15 +130,16 @@ func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	return store.CommitInfo{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
 }
 
-// owned turns "already ended" into what it means here: the caller's function ended a transaction that was not its own. A
-// *sql.Tx cannot refuse that, and does not say which way it went.
+// owned translates "already ended": the caller's function ended a transaction
+// that it did not own. A *sql.Tx cannot refuse that, and does not report
+// whether it was committed.
 func (s *Session) owned(ctx context.Context, err error) error {
 	ended := errors.Is(err, sql.ErrTxDone)
 	if err != nil && !ended && s.dialect.NoTx != nil {
 		ended, _ = s.dialect.NoTx(ctx, s.conn, err)
 	}
 	if ended {
-		return fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
+		return fmt.Errorf("%w: %w: ended by the caller", waybill.ErrUncertain, waybill.ErrTxOwned)
 	}
 	return err
 }
@@ -145,7 +153,8 @@ func (s *Session) undone(ctx context.Context, err error) bool {
 	return undone
 }
 
-// Rollback implements [store.Session]. A transaction that was ended inside may have been committed there: that is uncertain.
+// Rollback implements [store.Session]. If the caller's function ended the
+// transaction, it may have been committed: the outcome is uncertain.
 func (s *Session) Rollback(ctx context.Context) error {
 	if s.over {
 		return nil
@@ -172,7 +181,7 @@ func (s *Session) end() {
 	s.dialect.Ended()
 }
 
-// Done turns the driver's word for an ended transaction into Waybill's.
+// Done translates the driver's error for an ended transaction into Waybill's.
 func Done(err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("%w: %w", waybill.ErrTxDone, err)

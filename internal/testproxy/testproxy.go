@@ -1,6 +1,7 @@
-// Package testproxy is the network between a client under test and its server: a TCP proxy that can
-// be cut, joined again at the same address, and frozen. It needs nothing but the standard library,
-// so that modules whose tests use it require nothing for them.
+// Package testproxy simulates the network between a client under test and its
+// server: a TCP proxy that can be cut, rejoined at the same address, and
+// frozen. It uses only the standard library, so that modules whose tests use it
+// need no further requirements.
 package testproxy
 
 import (
@@ -10,18 +11,19 @@ import (
 	"testing"
 )
 
-// Proxy passes connections on to one server.
+// Proxy forwards connections to one server.
 type Proxy struct {
 	t        testing.TB
 	upstream string
 	addr     string
 
 	mu      sync.Mutex
-	stop    func()        // ends what runs; nil while it is cut
-	flowing chan struct{} // closed while data pass
+	stop    func()        // ends the current run; nil while the proxy is cut
+	flowing chan struct{} // closed while data may pass
 }
 
-// New returns a proxy in front of an address (host:port), which runs until the test ends.
+// New returns a proxy for an address (host:port), which runs until the test
+// ends.
 func New(t testing.TB, upstream string) *Proxy {
 	t.Helper()
 	p := &Proxy{t: t, upstream: upstream, addr: "127.0.0.1:0", flowing: make(chan struct{})}
@@ -31,10 +33,10 @@ func New(t testing.TB, upstream string) *Proxy {
 	return p
 }
 
-// Addr returns where it listens: host:port. It stays the same.
+// Addr returns the listening address, host:port. It does not change.
 func (p *Proxy) Addr() string { return p.addr }
 
-// Join listens, or listens again.
+// Join starts or restarts listening.
 func (p *Proxy) Join() {
 	p.t.Helper()
 	p.mu.Lock()
@@ -64,23 +66,23 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Freeze lets connections stand, and nothing through.
+// Freeze keeps connections open and lets no data through.
 func (p *Proxy) Freeze() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
 	case <-p.flowing:
 		p.flowing = make(chan struct{})
-	default: // it is frozen
+	default: // frozen
 	}
 }
 
-// Thaw lets through what was held up, and what follows.
+// Thaw lets held and later data through.
 func (p *Proxy) Thaw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-p.flowing: // it is not frozen
+	case <-p.flowing: // not frozen
 	default:
 		close(p.flowing)
 	}
@@ -92,7 +94,7 @@ func (p *Proxy) flows() <-chan struct{} {
 	return p.flowing
 }
 
-// run is what runs between a Join and a Cut.
+// run is the state between a Join and a Cut.
 type run struct {
 	p        *Proxy
 	listener net.Listener
@@ -108,7 +110,7 @@ func (r *run) accept() {
 	for {
 		client, err := r.listener.Accept()
 		if err != nil {
-			return // it was closed
+			return // closed
 		}
 		r.all.Go(func() { r.serve(client) })
 	}
@@ -136,7 +138,7 @@ func (r *run) serve(client net.Conn) {
 	both.Wait()
 }
 
-// pass copies until one of the two ends, and ends both then.
+// pass copies until one of the two connections ends, and then closes both.
 func (r *run) pass(to, from net.Conn) {
 	defer to.Close()   //nolint:errcheck // it ends
 	defer from.Close() //nolint:errcheck // it ends
@@ -159,7 +161,7 @@ func (r *run) pass(to, from net.Conn) {
 	}
 }
 
-// keep remembers a connection, unless all have ended.
+// keep registers a connection, unless the run has ended.
 func (r *run) keep(c net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +177,7 @@ func (r *run) forget(c net.Conn) {
 	delete(r.conns, c)
 }
 
-// end closes everything, and returns when nothing runs any more.
+// end closes everything, and returns when all goroutines have ended.
 func (r *run) end() {
 	_ = r.listener.Close()
 	r.mu.Lock()

@@ -7,9 +7,9 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// A test asks for a server and opens it with whatever driver it tests. Without
-// a server the call does not return: the test is skipped, or fails under
-// "make test".
+// A test asks for a server and opens it with the driver under test. Without a
+// server the call does not return: the test is skipped, or fails under "make
+// test".
 func ExamplePostgres() {
 	_ = func(t *testing.T) {
 		dsn := testserver.Postgres(t)

@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// Promtool returns the path of Prometheus' own tool for rules. No server belongs
-// to it and no service should come with it, so it is not installed: where it is
-// neither on PATH nor in the cache, and EnvRequire asks for any server, it is
-// taken out of Debian's package. A plain "go test" fetches nothing, and skips.
+// Promtool returns the path of Prometheus's own tool for rules. No server
+// belongs to it, so it is not installed: if it is neither on PATH nor in the
+// cache, and EnvRequire requires any server, it is extracted from Debian's
+// package. A plain "go test" fetches nothing, and skips.
 func Promtool(tb testing.TB) string {
 	tb.Helper()
 	if path, err := exec.LookPath("promtool"); err == nil {
@@ -22,7 +22,7 @@ func Promtool(tb testing.TB) string {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		dir = tb.TempDir() // a folder that others can guess is no place for a program
+		dir = tb.TempDir() // not in a folder that other users can guess
 	}
 	path := filepath.Join(dir, "waybill-testserver", "promtool")
 	if _, err := os.Stat(path); err == nil {
@@ -37,12 +37,12 @@ func Promtool(tb testing.TB) string {
 	return path
 }
 
-// errNoApt says that this is not a system whose packages we know.
+// errNoApt reports a system with unknown packages.
 var errNoApt = errors.New("this system has no apt-get and dpkg")
 
-// fetchPromtool takes promtool out of the package prometheus. It is gathered
-// beside its place and moved when complete: others may fetch at the same time,
-// and a file that exists is whole.
+// fetchPromtool extracts promtool from the package prometheus. The file is
+// written next to its final path and moved when complete: other runs may fetch
+// at the same time, and a file that exists is complete.
 func fetchPromtool(ctx context.Context, path string) error {
 	for _, program := range []string{"apt-get", "dpkg"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -73,10 +73,10 @@ func fetchPromtool(ctx context.Context, path string) error {
 	return os.Rename(filepath.Join(dir, "usr", "bin", "promtool"), path)
 }
 
-// download gets the package. Mirrors have bad moments, so it is tried three
-// times; the lists of packages are fetched only when it failed, because there
-// may be none, or they name a version that the mirror has no more. Without the
-// right to fetch them the next try is as good as it gets.
+// download downloads the package. Mirrors fail intermittently, so it is tried
+// three times; the package lists are fetched only after a failure, because they
+// may be missing or name a version that the mirror no longer has. Without the
+// permission to fetch them the next attempt runs anyway.
 func download(ctx context.Context, dir string) error {
 	update := []string{"apt-get", "-o", "Acquire::Retries=3", "update"}
 	if os.Geteuid() != 0 {
@@ -96,7 +96,7 @@ func download(ctx context.Context, dir string) error {
 	return errors.Join(errs...)
 }
 
-// runIn runs a command in a folder. What it says is part of its error.
+// runIn runs a command in a folder. Its output is part of its error.
 func runIn(ctx context.Context, dir string, command ...string) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir = dir

@@ -28,7 +28,7 @@ func system(t *testing.T, scripts map[string]string) (cached string) {
 	return filepath.Join(dir, "waybill-testserver", "promtool")
 }
 
-// tryPromtool asks for promtool in a test of its own.
+// tryPromtool calls Promtool in a test of its own.
 func tryPromtool(t *testing.T) (path string, tb *fakeTB) {
 	t.Helper()
 	tb = &fakeTB{TB: t, outcome: "pass"}
@@ -41,7 +41,8 @@ func tryPromtool(t *testing.T) (path string, tb *fakeTB) {
 	return path, tb
 }
 
-// The first download fails, as it does where the lists of packages are missing or old.
+// The first download fails, as it does where the package lists are missing or
+// old.
 const (
 	moodyApt = `
 case "$*" in
@@ -65,7 +66,8 @@ func TestPromtoolIsFetchedOnceAndKept(t *testing.T) {
 		if text, err := os.ReadFile(path); err != nil || string(text) != "the tool\n" {
 			t.Fatalf("%q, %v", text, err)
 		}
-		if err := os.Remove(filepath.Join(os.Getenv("PATH"), "apt-get")); err != nil && !os.IsNotExist(err) { // the second time it is not needed
+		// the second call does not need it
+		if err := os.Remove(filepath.Join(os.Getenv("PATH"), "apt-get")); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
 	}

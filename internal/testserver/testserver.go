@@ -13,49 +13,49 @@ const (
 	// EnvPostgres holds a PostgreSQL URL. Its role is a superuser, because
 	// tests create databases and terminate other sessions.
 	EnvPostgres = "WAYBILL_TEST_POSTGRES"
-	// EnvPostgresNew holds a PostgreSQL URL, too, of a server of another major
+	// EnvPostgresNew holds the PostgreSQL URL of a server of another major
 	// version than the first.
 	EnvPostgresNew = "WAYBILL_TEST_POSTGRES_NEW"
-	// EnvMariaDB holds a go-sql-driver data source name of a MariaDB server. Its
-	// user holds every privilege, with the right to grant them.
+	// EnvMariaDB holds a go-sql-driver data source name of a MariaDB server.
+	// Its user holds every privilege, with the right to grant them.
 	EnvMariaDB = "WAYBILL_TEST_MARIADB"
-	// EnvMySQL is the same for a MySQL server, which is not MariaDB.
+	// EnvMySQL is the same for a MySQL server.
 	EnvMySQL = "WAYBILL_TEST_MYSQL"
-	// EnvMySQLClient names a script that is MySQL's own command line client.
+	// EnvMySQLClient names a script that runs MySQL's own command line client.
 	EnvMySQLClient = "WAYBILL_TEST_MYSQL_CLIENT"
 	// EnvRedis holds a Redis URL.
 	EnvRedis = "WAYBILL_TEST_REDIS"
 	// EnvRabbitMQ holds an AMQP URL. Its user may do everything in the virtual
 	// host.
 	EnvRabbitMQ = "WAYBILL_TEST_RABBITMQ"
-	// EnvKafka holds host:port of a Kafka broker that makes topics when they
-	// are first used.
+	// EnvKafka holds host:port of a Kafka broker that creates topics at their
+	// first use.
 	EnvKafka = "WAYBILL_TEST_KAFKA"
-	// EnvPulsar holds a Pulsar service URL. Topics are made when they are first
-	// used.
+	// EnvPulsar holds a Pulsar service URL. Topics are created at their first
+	// use.
 	EnvPulsar = "WAYBILL_TEST_PULSAR"
-	// EnvPulsarClient names a script that is Pulsar's own command line client.
+	// EnvPulsarClient names a script that runs Pulsar's own command line
+	// client.
 	EnvPulsarClient = "WAYBILL_TEST_PULSAR_CLIENT"
 	// EnvRequire makes a missing server a failure instead of a skip: "1" for
 	// all of them, or a comma-separated list of names.
 	EnvRequire = "WAYBILL_TEST_REQUIRE"
-	// EnvServers names the folder that holds every instance folder.
+	// EnvServers names the folder with all instance folders.
 	EnvServers = "WAYBILL_TEST_SERVERS"
-	// EnvInstance names the folder of the instance that this test run uses:
-	// data folders, logs, and for each server a NAME.json that says how it
-	// was started.
+	// EnvInstance names the folder of the instance of this test run: data
+	// folders, logs, and for each server a NAME.json that describes its start.
 	EnvInstance = "WAYBILL_TEST_INSTANCE"
-	// EnvFull makes every way to connect to a store run the whole suite; see
+	// EnvFull makes the whole suite run for each way to connect to a store; see
 	// [Full].
 	EnvFull = "WAYBILL_TEST_FULL"
 )
 
-// Full reports whether a test that repeats another one over another way to
-// connect runs whole. Without it the large checks run once for each store.
-// make test-stores-full sets it.
+// Full reports whether tests that repeat a suite over another way to connect
+// run all checks. Otherwise the large checks run once per store. make
+// test-stores-full sets it.
 func Full() bool { return os.Getenv(EnvFull) == "1" }
 
-// The names of the servers, as EnvRequire and the command line spell them.
+// The names of the servers, as in EnvRequire and on the command line.
 const (
 	PostgresName = "postgres"
 	// PostgresNewName is the newest major version.
@@ -68,7 +68,7 @@ const (
 	PulsarName      = "pulsar"
 )
 
-// servers says, by name, which variable carries an address and in what form.
+// servers maps a name to the variable with the address and the address's form.
 var servers = map[string]struct{ env, form string }{
 	PostgresName: {EnvPostgres, "postgres://user:password@host:port/database"},
 	MariaDBName:  {EnvMariaDB, "user:password@tcp(host:port)/database?parseTime=true"},
@@ -80,7 +80,7 @@ var servers = map[string]struct{ env, form string }{
 }
 
 // Address returns the address of the server of that name. Without a server it
-// skips the test, or fails it when EnvRequire asks for one.
+// skips the test, or fails it if EnvRequire requires the server.
 func Address(tb testing.TB, server string) string {
 	tb.Helper()
 	known, ok := servers[server]
@@ -97,8 +97,8 @@ func Postgres(tb testing.TB) string {
 	return Address(tb, PostgresName)
 }
 
-// PostgresNew is the address of a PostgreSQL server of another major version
-// than [Postgres] has.
+// PostgresNew is the [Address] of a PostgreSQL server of another major version
+// than [Postgres].
 func PostgresNew(tb testing.TB) string {
 	tb.Helper()
 	return address(tb, PostgresNewName, EnvPostgresNew, "postgres://user:password@host:port/database")
@@ -111,15 +111,15 @@ func MariaDB(tb testing.TB) string {
 	return Address(tb, MariaDBName)
 }
 
-// MySQL is the [Address] of a MySQL server, for go-sql-driver, on which the test
-// may create databases.
+// MySQL is the [Address] of a MySQL server, for go-sql-driver, on which the
+// test may create databases.
 func MySQL(tb testing.TB) string {
 	tb.Helper()
 	return Address(tb, MySQLName)
 }
 
-// Redis is the [Address] of a Redis server. Its data belongs to everybody: a
-// test uses keys of its own.
+// Redis is the [Address] of a Redis server. Its data is shared: a test uses
+// keys of its own.
 func Redis(tb testing.TB) string {
 	tb.Helper()
 	return Address(tb, RedisName)
@@ -132,25 +132,24 @@ func RabbitMQ(tb testing.TB) string {
 	return Address(tb, RabbitMQName)
 }
 
-// Kafka is the [Address] of a Kafka broker, on which topics are made when they
-// are first used.
+// Kafka is the [Address] of a Kafka broker that creates topics at their first
+// use.
 func Kafka(tb testing.TB) string {
 	tb.Helper()
 	return Address(tb, KafkaName)
 }
 
-// Pulsar is the [Address] of a Pulsar broker, on which topics of public/default
-// are made when they are first used.
+// Pulsar is the [Address] of a Pulsar broker that creates topics of
+// public/default at their first use.
 func Pulsar(tb testing.TB) string {
 	tb.Helper()
 	return Address(tb, PulsarName)
 }
 
 // Shell returns the path of a server's command line client: "psql", "mariadb",
-// "mysql", "sqlite3", "redis-cli", "kcat" or "pulsar-client"; also of "pgbouncer",
-// which is a server. Without it the test is
-// skipped, or fails when EnvRequire asks for the server that the client belongs
-// to.
+// "mysql", "sqlite3", "redis-cli", "kcat" or "pulsar-client"; also of
+// "pgbouncer", which is a server. Without it the test is skipped, or fails if
+// EnvRequire requires the server that the client belongs to.
 func Shell(tb testing.TB, name string) string {
 	tb.Helper()
 	client, ok := clients[name]
@@ -162,7 +161,8 @@ func Shell(tb testing.TB, name string) string {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		path, err = exec.LookPath("/usr/sbin/" + name) // where ordinary users do not look
+		// not on the PATH of ordinary users
+		path, err = exec.LookPath("/usr/sbin/" + name)
 	}
 	if err != nil {
 		missing(tb, client.server, name+" is not installed: run `"+target(client.server)+"`, or install the package "+client.install)
@@ -171,20 +171,21 @@ func Shell(tb testing.TB, name string) string {
 }
 
 // clients are the command line clients: the server that each belongs to, and
-// the package that brings it or the variable that names it.
+// the package that contains it or the variable that names it.
 var clients = map[string]struct{ server, install, env string }{
-	"psql":          {server: PostgresName, install: "postgresql-client"},
-	"pgbouncer":     {server: PostgresName, install: "pgbouncer"},
-	"mariadb":       {server: MariaDBName, install: "mariadb-client"},
-	"mysql":         {server: MySQLName, env: EnvMySQLClient},
-	"sqlite3":       {server: anyServer, install: "sqlite3"}, // no server belongs to it, so any requirement includes it
+	"psql":      {server: PostgresName, install: "postgresql-client"},
+	"pgbouncer": {server: PostgresName, install: "pgbouncer"},
+	"mariadb":   {server: MariaDBName, install: "mariadb-client"},
+	"mysql":     {server: MySQLName, env: EnvMySQLClient},
+	// belongs to no server, so any requirement includes it
+	"sqlite3":       {server: anyServer, install: "sqlite3"},
 	"redis-cli":     {server: RedisName, install: "redis-tools"},
 	"kcat":          {server: KafkaName, install: "kcat"},
 	"pulsar-client": {server: PulsarName, env: EnvPulsarClient},
 }
 
-// target is the command that tests with a server. Those that take long to start
-// are left out of the quick one.
+// target returns the command that tests with a server. The quick one omits
+// servers that take long to start.
 func target(server string) string {
 	if server == KafkaName || server == PulsarName {
 		return "make test-all"
@@ -201,8 +202,8 @@ func address(tb testing.TB, server, env, form string) string {
 	return dsn
 }
 
-// missing ends the test: an absent server must be loud where it was promised,
-// and must not stand in the way of a quick "go test" where it was not.
+// missing ends the test: a required server that is missing must fail the test,
+// and an optional one must not fail a quick "go test".
 func missing(tb testing.TB, server, line string) {
 	tb.Helper()
 	if required(os.Getenv(EnvRequire), server) {
@@ -211,7 +212,7 @@ func missing(tb testing.TB, server, line string) {
 	tb.Skip(line)
 }
 
-// anyServer stands for a requirement of whichever server.
+// anyServer stands for a requirement of any server.
 const anyServer = "any"
 
 func required(list, server string) bool {

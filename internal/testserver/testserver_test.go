@@ -10,8 +10,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// fakeTB records how a call ends a test. Like the real one, Skip and Fatal
-// do not return.
+// fakeTB records how a call ends a test. As in testing.T, Skip and Fatal do not
+// return.
 type fakeTB struct {
 	testing.TB
 	outcome string

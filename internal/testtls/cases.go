@@ -7,15 +7,16 @@ import (
 	"testing"
 )
 
-// Case is parameters of an address, and what comes of them.
+// Case is a set of parameters of an address, and the expected result.
 type Case struct {
 	Query string
 	// Works: a client connects; Warns: it logs that the connection is not safe.
 	Works, Warns bool
 }
 
-// Cases are those of every client whose address has the parameters ca, cert, key and insecure, of a
-// server that demands certificates. other is a parameter that says nothing about TLS.
+// Cases returns the cases for every client whose address has the parameters ca,
+// cert, key and insecure, with a server that requires certificates. other is a
+// parameter that does not concern TLS.
 func (a *Authority) Cases(t testing.TB, other string) map[string]Case {
 	t.Helper()
 	client := a.Client()
@@ -29,16 +30,17 @@ func (a *Authority) Cases(t testing.TB, other string) map[string]Case {
 	}
 }
 
-// Client are the parameters, behind others, with which a client shows its certificate.
+// Client returns the parameters, appended to others, with which a client
+// presents its certificate.
 func (a *Authority) Client() string { return "&cert=" + a.Cert + "&key=" + a.Key }
 
-// Try connects once for each case. open connects with a query in the address; if that works, use
-// has to use the connection and close it.
+// Try connects once for each case. open connects with a query in the address;
+// if that works, use must use the connection and close it.
 func Try(t *testing.T, cases map[string]Case, open func(t *testing.T, query string, log *slog.Logger) (use func(t *testing.T), err error)) {
 	t.Helper()
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			var log buffer // clients write to it from goroutines of their own
+			var log buffer // clients log from goroutines of their own
 			use, err := open(t, c.Query, slog.New(slog.NewTextHandler(&log, nil)))
 			if (err == nil) != c.Works {
 				t.Fatalf("it connects: %v, want %v: %v", err == nil, c.Works, err)

@@ -1,5 +1,5 @@
-// Package testtls makes a certificate authority for a test, and puts TLS in front of a server that
-// has none.
+// Package testtls creates a certificate authority for a test, and puts TLS in
+// front of a server without TLS.
 package testtls
 
 import (
@@ -23,16 +23,17 @@ import (
 
 // Authority is a certificate authority of one test.
 type Authority struct {
-	// CA is a file with its certificate; Cert and Key are files with a client's.
+	// CA is a file with its certificate; Cert and Key are files with a
+	// client's.
 	CA, Cert, Key string
-	// ServerCert and ServerKey are files with the certificate of a server at 127.0.0.1 and
-	// localhost.
+	// ServerCert and ServerKey are files with the certificate of a server at
+	// 127.0.0.1 and localhost.
 	ServerCert, ServerKey string
 
 	pool *x509.CertPool
 }
 
-// New makes an authority.
+// New creates an authority.
 func New(t testing.TB) *Authority {
 	t.Helper()
 	dir := t.TempDir()
@@ -89,8 +90,8 @@ func (a *Authority) write(
 	return certFile, keyFile
 }
 
-// Server returns the config of a server. With clients, it demands a certificate of the authority's
-// of them.
+// Server returns the config of a server. With clients, it requires client
+// certificates of the authority.
 func (a *Authority) Server(t testing.TB, clients bool) *tls.Config {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(a.ServerCert, a.ServerKey)
@@ -104,8 +105,8 @@ func (a *Authority) Server(t testing.TB, clients bool) *tls.Config {
 	return cfg
 }
 
-// Front puts TLS in front of a server (host:port) until the test ends, and returns the address to
-// connect to.
+// Front puts TLS in front of a server (host:port) until the test ends, and
+// returns the address to connect to.
 func (a *Authority) Front(t testing.TB, upstream string, clients bool) string {
 	t.Helper()
 	var lc net.ListenConfig

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// restarts is how often a transaction is run again that the database gave up because of others.
+// restarts is the number of times a transaction is run again after a conflict.
 const restarts = 10
 
-// RunAgain is Run, again if it fails with an error that is restartable: the database gave the transaction up because of others.
+// RunAgain is Run, and runs again after an error that is restartable: the
+// transaction failed because of a conflict with others.
 func (r *Runner[T]) RunAgain(ctx context.Context, restartable func(error) bool, fn func(ctx context.Context, tx T) error) error {
 	for n := 1; ; n++ {
 		err := r.Run(ctx, nil, fn)

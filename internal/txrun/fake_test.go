@@ -28,11 +28,11 @@ func (t *tx) root() *tx {
 	return t
 }
 
-// fake is a database that does what it is told, and remembers what it was asked.
+// fake is a scripted database that records its calls.
 type fake struct {
 	hub      *store.Hub
 	beginErr error
-	// begun is called with every session that begins.
+	// begun is called for every session that begins.
 	begun  func(s *session)
 	placed func(ev waybill.Event) store.AppendResult
 
@@ -84,7 +84,7 @@ type session struct {
 	ending                 store.CommitInfo
 
 	commits, rollbacks int
-	asked              time.Time // for the last commit
+	asked              time.Time // by the last commit
 	accepted           []waybill.ID
 	check              bool
 	ctx                context.Context // of the commit or rollback
@@ -113,7 +113,7 @@ func (s *session) Rollback(ctx context.Context) error {
 	return s.rollbackErr
 }
 
-// deferrer lets events wait for the commit.
+// deferrer defers events to the commit.
 type deferrer struct{ *session }
 
 func (d *deferrer) Defer(_ context.Context, _ *tx, evs []waybill.Event, accepted func([]store.AppendResult)) error {
@@ -127,7 +127,7 @@ func (d *deferrer) Defer(_ context.Context, _ *tx, evs []waybill.Event, accepted
 	return nil
 }
 
-// teller is a writer that remembers what it was told.
+// teller is a writer that records its notifications.
 type teller struct {
 	wants                           bool
 	accepted, committed, rolledBack [][]waybill.ID

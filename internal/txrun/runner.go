@@ -13,11 +13,12 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// endTimeout bounds a commit or rollback, which runs detached from the caller's context: cancelling a request while its
-// commit is under way would only make the outcome uncertain.
+// endTimeout bounds a commit or rollback, which is detached from the caller's
+// context: canceling a request during its commit would only make the outcome
+// uncertain.
 const endTimeout = 30 * time.Second
 
-// Database is what a runner needs of a store.
+// Database is the part of a store that a runner needs.
 type Database[T any] interface {
 	store.Beginner[T]
 	store.Local
@@ -40,14 +41,15 @@ func NewRunner[T any](db Database[T], logger *slog.Logger) *Runner[T] {
 // contextKey finds the unit of one hub, that is, of one set of tables.
 type contextKey struct{ hub *store.Hub }
 
-// From returns the unit that ctx carries for this runner's tables, if any. It may be over.
+// From returns the unit that ctx carries for this runner's tables, if any. The
+// unit may have ended.
 func (r *Runner[T]) From(ctx context.Context) (*Unit[T], bool) {
 	u, ok := ctx.Value(contextKey{r.db.Local()}).(*Unit[T])
 	return u, ok
 }
 
-// Owner returns the live unit that tx belongs to, or nil: the one that ctx carries, or, when the caller passed on
-// another context than the one it was given, any other that owns tx.
+// Owner returns the live unit that tx belongs to, or nil: the one that ctx
+// carries or, if the caller passed a different context, any other that owns tx.
 func (r *Runner[T]) Owner(ctx context.Context, tx T) *Unit[T] {
 	if u, ok := r.From(ctx); ok && u.session.Owns(tx) {
 		return u
@@ -62,16 +64,18 @@ func (r *Runner[T]) Owner(ctx context.Context, tx T) *Unit[T] {
 	return nil
 }
 
-// Inside reports whether ctx carries a unit of this runner's tables that is not over, of whatever driver.
+// Inside reports whether ctx carries a live unit of this runner's tables, of
+// any driver.
 func (r *Runner[T]) Inside(ctx context.Context) bool {
 	u, ok := ctx.Value(contextKey{r.db.Local()}).(interface{ Usable() error })
 	return ok && u.Usable() == nil
 }
 
-// Run calls fn in a transaction and commits it if fn returns nil. Inside a unit of the same tables it joins that one:
-// then the outer one commits, and an error here makes it roll back even if the caller swallows it.
+// Run calls fn in a transaction and commits it if fn returns nil. Inside a unit
+// of the same tables Run joins that unit: the outer one commits, and an error
+// here makes it roll back even if the caller swallows the error.
 func (r *Runner[T]) Run(ctx context.Context, opts *sql.TxOptions, fn func(ctx context.Context, tx T) error) error {
-	// A unit that is over is nobody's: its context may have been kept.
+	// A unit that has ended does not count: its context may have been retained.
 	if outer, ok := ctx.Value(contextKey{r.db.Local()}).(interface{ Usable() error }); ok && outer.Usable() == nil {
 		u, same := outer.(*Unit[T])
 		if !same {
@@ -100,7 +104,7 @@ func (r *Runner[T]) Run(ctx context.Context, opts *sql.TxOptions, fn func(ctx co
 
 func (r *Runner[T]) join(ctx context.Context, u *Unit[T], opts *sql.TxOptions, fn func(context.Context, T) error) error {
 	if opts != nil && *opts != u.opts {
-		return fmt.Errorf("%w: the outer transaction has other options", waybill.ErrNested)
+		return fmt.Errorf("%w: the outer transaction has different options", waybill.ErrNested)
 	}
 	returned := false
 	defer func() {
@@ -120,7 +124,7 @@ func (r *Runner[T]) run(ctx context.Context, u *Unit[T], fn func(context.Context
 	inner := context.WithValue(ctx, contextKey{r.db.Local()}, u)
 	returned := false
 	defer func() {
-		if !returned { // a panic, or runtime.Goexit: roll back and let it pass on
+		if !returned { // a panic, or runtime.Goexit: roll back and propagate it
 			_ = r.rollback(ctx, u)
 		}
 	}()
@@ -135,7 +139,7 @@ func (r *Runner[T]) run(ctx context.Context, u *Unit[T], fn func(context.Context
 	return r.commit(ctx, u)
 }
 
-// giveUp rolls back because of err, and returns it with what the rollback had to say.
+// giveUp rolls back because of err, and joins err with the rollback's error.
 func (r *Runner[T]) giveUp(ctx context.Context, u *Unit[T], err error) error {
 	rerr := r.rollback(ctx, u)
 	var uncertain *UncertainError
@@ -148,7 +152,8 @@ func (r *Runner[T]) giveUp(ctx context.Context, u *Unit[T], err error) error {
 	return errors.Join(err, fmt.Errorf("waybill: rollback: %w", rerr))
 }
 
-// prepare does what comes last inside the transaction, and decides whether it may commit.
+// prepare runs the last steps inside the transaction, and decides whether it
+// may commit.
 func (r *Runner[T]) prepare(ctx context.Context, u *Unit[T]) error {
 	for i := 0; ; i++ { // by index: a function may add another
 		u.mu.Lock()
@@ -179,7 +184,8 @@ func (r *Runner[T]) rollback(ctx context.Context, u *Unit[T]) error {
 	defer cancel()
 	batches, _, after := u.finish()
 	err := u.session.Rollback(end)
-	if errors.Is(err, waybill.ErrUncertain) { // it was ended inside, one way or the other
+	// the function ended it, by commit or rollback
+	if errors.Is(err, waybill.ErrUncertain) {
 		r.db.Local().Wake()
 		return &UncertainError{Events: eventIDs(batches), Err: err}
 	}
@@ -204,7 +210,8 @@ func (r *Runner[T]) commit(ctx context.Context, u *Unit[T]) error {
 	u.mu.Unlock()
 
 	begun := time.Now()
-	// Events that still wait are accepted in here, so the batches are final only after it.
+	// Commit may accept deferred events, so the batches are final only after
+	// it.
 	ending, err := u.session.Commit(end, ids, check)
 	batches, afterCommit, afterRollback := u.finish()
 	switch {
@@ -220,7 +227,8 @@ func (r *Runner[T]) commit(ctx context.Context, u *Unit[T]) error {
 }
 
 func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after []func(), ending store.CommitInfo, begun time.Time) {
-	undone := make(map[waybill.ID]bool, len(ending.Undone)) // there may be as many as there are events
+	// there may be as many as there are events
+	undone := make(map[waybill.ID]bool, len(ending.Undone))
 	for _, id := range ending.Undone {
 		undone[id] = true
 	}
@@ -262,7 +270,8 @@ func (r *Runner[T]) tellRolledBack(ctx context.Context, batches []*written, afte
 	}
 }
 
-// byWriter groups the events by who wrote them, each group in the order it was written, without those that drop takes out.
+// byWriter groups the events by writer, in the order of writing, without those
+// that drop selects.
 func byWriter(batches []*written, wants func(Writer) bool, drop func(*written) func(int) bool) map[Writer][]waybill.Event {
 	groups := make(map[Writer][]waybill.Event, 1)
 	for _, b := range batches {

@@ -1,6 +1,7 @@
-// Package txrun runs one unit of work: a transaction, the events it has taken and what must happen after it. It is the
-// one transaction runner of the flow: outbox, inbox and idempotency keys all use it, so that what one writes inside
-// another joins it, and everything after the commit happens once.
+// Package txrun runs one unit of work: a transaction, its events, and its
+// callbacks. It is the only transaction runner of the library: outbox, inbox
+// and idempotency keys all use it, so that writes inside another unit join it,
+// and every callback after the commit runs once.
 package txrun
 
 import (
@@ -15,16 +16,19 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Writer is told what became of the events it wrote. It is comparable: units group events by writer.
+// Writer is notified of the outcome of its events. It is comparable: units
+// group events by writer.
 type Writer interface {
-	// WantsCommitted says whether Committed does anything; knowing it saves a statement where savepoints cannot be seen.
+	// WantsCommitted reports whether Committed does anything; if not, a
+	// statement is saved where savepoints are not visible.
 	WantsCommitted() bool
 	Accepted(ctx context.Context, evs []waybill.Event)
 	Committed(ctx context.Context, evs []waybill.Event)
 	RolledBack(ctx context.Context, evs []waybill.Event)
 }
 
-// Unit is one transaction that a [Runner] began. Its methods are safe for concurrent use as far as the transaction is.
+// Unit is one transaction that a [Runner] began. Its methods are as safe for
+// concurrent use as the transaction is.
 type Unit[T any] struct {
 	session store.Session[T]
 	opts    sql.TxOptions
@@ -39,22 +43,26 @@ type Unit[T any] struct {
 	tracked       map[any]bool
 }
 
-// written is the events of one write. They are kept as they came, in one piece: a large write would otherwise be copied once
-// more at every step.
+// written holds the events of one write, in one slice: a large write would
+// otherwise be copied at every step.
 type written struct {
 	writer Writer
 	evs    []waybill.Event
-	// placed says where each went, once the transaction has taken them. One that was absorbed has another id than its event.
+	// placed holds the result of each event, once the transaction has accepted
+	// them. The result of an absorbed event has a different id than the event.
 	placed []store.AppendResult
 }
 
-// accepted reports whether the transaction has taken the i-th event, as itself.
+// accepted reports whether the transaction has accepted the i-th event, as
+// itself.
 func (w *written) accepted(i int) bool { return w.placed != nil && w.placed[i].ID == w.evs[i].ID }
 
-// absorbed reports whether a pending event with the same dedup key stands for the i-th.
+// absorbed reports whether a pending event with the same dedup key replaces the
+// i-th.
 func (w *written) absorbed(i int) bool { return w.placed != nil && w.placed[i].ID != w.evs[i].ID }
 
-// without returns the events for which drop is false. It copies nothing if that is all of them.
+// without returns the events for which drop is false. It copies nothing if none
+// is dropped.
 func (w *written) without(drop func(i int) bool) []waybill.Event {
 	for i := range w.evs {
 		if !drop(i) {
@@ -74,8 +82,9 @@ func (w *written) without(drop func(i int) bool) []waybill.Event {
 // Tx returns the unit's transaction.
 func (u *Unit[T]) Tx() T { return u.session.Tx() }
 
-// Write puts events into the transaction tx, which the unit owns. With now, it returns where each went; without, they
-// may wait for the transaction's next round trip, and placed is nil.
+// Write writes events to the transaction tx, which the unit owns. With now, it
+// returns the result of each; without, they may be deferred to the
+// transaction's next round trip, and placed is nil.
 func (u *Unit[T]) Write(
 	ctx context.Context, db store.Appender[T], w Writer, tx T, evs []waybill.Event, now bool,
 ) (placed []store.AppendResult, err error) {
@@ -90,15 +99,16 @@ func (u *Unit[T]) Write(
 		accept(placed)
 	}
 	if err != nil {
-		// The database refused: on most of them the transaction is worth nothing now, and on MySQL it may have ended.
-		// Swallowing this error must not commit the rest.
+		// After a database error the transaction is unusable on most databases,
+		// and on MySQL it may have ended. Swallowing this error must not commit
+		// the rest.
 		u.Break(err)
 		return nil, err
 	}
 	return placed, nil
 }
 
-// offer notes events that are about to be written.
+// offer records events that are about to be written.
 func (u *Unit[T]) offer(w Writer, evs []waybill.Event) *written {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -107,7 +117,7 @@ func (u *Unit[T]) offer(w Writer, evs []waybill.Event) *written {
 	return batch
 }
 
-// accept notes what the transaction has taken, and tells the writer.
+// accept records the accepted events, and notifies the writer.
 func (u *Unit[T]) accept(ctx context.Context, batch *written, placed []store.AppendResult) {
 	u.mu.Lock()
 	batch.placed = placed
@@ -117,7 +127,7 @@ func (u *Unit[T]) accept(ctx context.Context, batch *written, placed []store.App
 	}
 }
 
-// Usable returns nil while the unit can take statements.
+// Usable returns nil while the unit can execute statements.
 func (u *Unit[T]) Usable() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -127,7 +137,7 @@ func (u *Unit[T]) Usable() error {
 	return nil
 }
 
-// Break makes the unit roll back at its end, whatever its function returns.
+// Break makes the unit roll back at its end, even if its function returns nil.
 func (u *Unit[T]) Break(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -136,8 +146,8 @@ func (u *Unit[T]) Break(err error) {
 	}
 }
 
-// BeforeCommit adds a function that runs inside the transaction, last; an error rolls it back. key makes a second call
-// with the same key do nothing.
+// BeforeCommit adds a function that runs last inside the transaction; an error
+// rolls it back. A second call with the same key has no effect.
 func (u *Unit[T]) BeforeCommit(key any, fn func(context.Context) error) error {
 	return u.register(func() {
 		if u.tracked[key] {
@@ -171,7 +181,7 @@ func (u *Unit[T]) register(add func()) error {
 	return nil
 }
 
-// finish closes the unit to further work and returns what it has.
+// finish closes the unit to further work and returns its contents.
 func (u *Unit[T]) finish() (batches []*written, commit, rollback []func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -179,7 +189,7 @@ func (u *Unit[T]) finish() (batches []*written, commit, rollback []func()) {
 	return u.written, u.afterCommit, u.afterRollback
 }
 
-// UncertainError says that a commit was sent and its answer never came.
+// UncertainError reports that a commit was sent and no response arrived.
 type UncertainError struct {
 	Events []waybill.ID
 	Err    error
@@ -188,7 +198,8 @@ type UncertainError struct {
 func (e *UncertainError) Error() string { return e.Err.Error() }
 func (e *UncertainError) Unwrap() error { return e.Err }
 
-// contained calls fn and logs a panic instead of passing it on: what runs after the write must not change it.
+// contained calls fn and logs a panic instead of propagating it: callbacks
+// after the write must not change its outcome.
 func contained(logger *slog.Logger, what string, fn func()) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -198,10 +209,11 @@ func contained(logger *slog.Logger, what string, fn func()) {
 	fn()
 }
 
-// rolledBack is the error of a unit whose function returned nil although something in it had failed.
+// rolledBack returns the error of a unit whose function returned nil although
+// an operation inside had failed.
 func rolledBack(cause error) error {
 	if errors.Is(cause, waybill.ErrUncertain) {
 		return cause
 	}
-	return fmt.Errorf("waybill: rolled back, because something inside failed: %w", cause)
+	return fmt.Errorf("waybill: rolled back after an inner failure: %w", cause)
 }

@@ -79,7 +79,9 @@ func TestCommitSaysWhatWasAccepted(t *testing.T) {
 	}
 }
 
-// A relay that looks all the time hears only of what it would not see: the others' words are spared, and their hooks called.
+// TestCommitSpares: a relay that polls continuously is notified only of commits
+// in other lanes; the notifications of the others are skipped, and their hooks
+// are called.
 func TestCommitSpares(t *testing.T) {
 	db := newFake()
 	r := txrun.NewRunner[*tx](db, discard)
@@ -106,7 +108,8 @@ func TestCommitSpares(t *testing.T) {
 	}
 }
 
-// Events that wait are accepted during the commit: then they count like the others.
+// TestDeferredEvents: deferred events are accepted during the commit, and then
+// count like the others.
 func TestDeferredEvents(t *testing.T) {
 	db := newFake()
 	evs := events(4)
@@ -122,7 +125,8 @@ func TestDeferredEvents(t *testing.T) {
 	heard := listen(t, db.hub)
 	err := r.Run(context.Background(), nil, func(ctx context.Context, tx *tx) error {
 		u, _ := r.From(ctx)
-		placed, err := u.Write(ctx, db, w, tx, evs[:1], true) // now: it does not wait
+		// now: it is not deferred
+		placed, err := u.Write(ctx, db, w, tx, evs[:1], true)
 		if err != nil || len(placed) != 1 || placed[0].Lane != 3 {
 			t.Errorf("a write that cannot wait was placed at %v, %v", placed, err)
 		}
@@ -161,7 +165,7 @@ func TestUndoneEvents(t *testing.T) {
 	if len(*heard) != 1 || len((*heard)[0].Entries) != 3 || !(*heard)[0].Checked {
 		t.Errorf("the hub heard %v", *heard)
 	}
-	// All of them: then nobody is told anything.
+	// All of them are absorbed: no writer is notified.
 	db.begun = func(s *session) { s.ending = store.CommitInfo{Undone: ids(evs), Checked: true} }
 	w, before := &teller{wants: true}, len(*heard)
 	if err := write(db, r, w, nil, evs); err != nil {
@@ -173,7 +177,8 @@ func TestUndoneEvents(t *testing.T) {
 	}
 }
 
-// Of an uncertain commit neither hook may speak; the relay looks for itself.
+// TestUncertainCommit: after an uncertain commit neither hook is called; the
+// relay polls.
 func TestUncertainCommit(t *testing.T) {
 	db := newFake()
 	cause := errors.New("connection reset")
@@ -226,7 +231,7 @@ func TestFailedRollback(t *testing.T) {
 	if len(w.rolledBack) != 1 {
 		t.Errorf("rolled back: %v", w.rolledBack)
 	}
-	// A transaction that somebody has ended inside: nobody knows which way.
+	// The function has ended the transaction: its outcome is unknown.
 	db.begun = func(s *session) { s.rollbackErr = fmt.Errorf("%w: %w", waybill.ErrUncertain, waybill.ErrTxOwned) }
 	w = &teller{}
 	evs := events(1)
@@ -274,7 +279,7 @@ func TestBeforeCommit(t *testing.T) {
 	if err != nil || strings.Join(order, " ") != "a c after" {
 		t.Errorf("ran %v, %v", order, err)
 	}
-	// One that fails rolls back, and the rest does not run.
+	// A function that fails rolls back, and the rest does not run.
 	ran := false
 	err = r.Run(context.Background(), nil, func(ctx context.Context, _ *tx) error {
 		u, _ := r.From(ctx)
@@ -309,7 +314,8 @@ func TestBreak(t *testing.T) {
 	}
 }
 
-// A store may have two drivers over one set of tables, and so one hub: their transactions cannot join.
+// TestAnotherDriverOnTheSameTables: a store may have two drivers over one set
+// of tables, and so one hub: their transactions cannot join.
 func TestAnotherDriverOnTheSameTables(t *testing.T) {
 	db := newFake()
 	r := txrun.NewRunner[*tx](db, discard)
@@ -351,7 +357,8 @@ func (otherSession) Commit(context.Context, []waybill.ID, bool) (store.CommitInf
 	return store.CommitInfo{}, nil
 }
 
-// A unit owns its savepoints, is found without its context while it lives, and never after.
+// TestOwner: a unit owns its savepoints, and is found without its context only
+// while it is live.
 func TestOwner(t *testing.T) {
 	db := newFake()
 	r := txrun.NewRunner[*tx](db, discard)
@@ -394,7 +401,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// Two writers in one unit each hear of their own events.
+// TestTwoWriters: two writers in one unit are each notified of their own
+// events.
 func TestTwoWriters(t *testing.T) {
 	db := newFake()
 	r := txrun.NewRunner[*tx](db, discard)
@@ -408,7 +416,7 @@ func TestTwoWriters(t *testing.T) {
 		_, err4 := u.Write(ctx, db, deaf, tx, evs[3:], false)
 		return errors.Join(err1, err2, err3, err4)
 	})
-	if err != nil || !db.sessions[0].check { // one of them wants to know
+	if err != nil || !db.sessions[0].check { // one of them needs it
 		t.Errorf("Run: %v, check %v", err, db.sessions[0].check)
 	}
 	same(t, "the first", one.committed, []waybill.ID{evs[0].ID, evs[2].ID})

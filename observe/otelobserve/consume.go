@@ -10,7 +10,8 @@ import (
 	"github.com/waybillhq/waybill/observe"
 )
 
-// group returns the series of a consumer group. With the first event of a group all its counters appear.
+// group returns the series of a consumer group. The first event of a group
+// creates all its counters.
 func (o *Observer) group(name string) *series {
 	s, isNew := o.series.group.find(name)
 	if isNew {
@@ -42,8 +43,9 @@ func (o *Observer) consumeDied(group string, _ *waybill.Event, _ error) {
 	o.add(o.in.consumeDead, 1, o.group(group))
 }
 
-// groups returns a hook that sets the gauges of groups. A group that it has reported and that is missing from a later report has nothing
-// failed any more: without a 0 its last numbers would stand for ever.
+// groups returns a hook that sets the gauges of groups. A group that was
+// reported before and is missing from a later report has no failed events:
+// without a 0 its last values would stay forever.
 func (o *Observer) groups() func([]observe.Group) {
 	var mu sync.Mutex
 	reported := map[string]bool{}
@@ -75,7 +77,7 @@ func (o *Observer) stand(g observe.Group) {
 	o.in.groupDueOldest.Record(background, g.OldestDue.Seconds(), s.record...)
 }
 
-// refusals are the reasons for refusing a request, in the label "reason".
+// refusals are the values of the label "reason" for rejected requests.
 var refusals = []string{"in_progress", "conflict", "uncertain", "error"}
 
 func refusal(why error) string {
@@ -90,7 +92,8 @@ func refusal(why error) string {
 	return refusals[3]
 }
 
-// operation returns the series of an operation. With its first request all its counters appear.
+// operation returns the series of an operation. The first request of an
+// operation creates all its counters.
 func (o *Observer) operation(name string) *series {
 	s, isNew := o.series.operation.find(name)
 	if isNew {
@@ -133,7 +136,8 @@ func (o *Observer) keys(k observe.Keys) {
 	o.set(o.in.keysLapsed, k.Lapsed, plain)
 }
 
-// source returns the series of a source. With its first message the counter of those set aside appears.
+// source returns the series of a source. The first message of a source creates
+// the counter of its dead-lettered messages.
 func (o *Observer) source(name string) *series {
 	s, isNew := o.series.source.find(name)
 	if isNew {

@@ -1,5 +1,6 @@
-// Package otelobserve turns the hooks of Waybill into OpenTelemetry metrics and traces. It is a module of its own: who does not import it
-// does not pull in OpenTelemetry.
+// Package otelobserve implements the hooks of Waybill with OpenTelemetry
+// metrics and traces. It is a separate module, so that only its importers
+// depend on OpenTelemetry.
 //
 //	o, err := otelobserve.New(otelobserve.Config{MeterProvider: metrics, TracerProvider: traces})
 //	box, err := outbox.New(db, outbox.Config{Observe: o.Hooks()})
@@ -9,15 +10,20 @@
 //
 // # Metrics
 //
-// docs/metrics.md lists every metric with its labels and the hook that counts it. Counters whose labels are known appear with 0 before
-// anything is counted, so that the first failure is an increase. Texts that come from outside (event types, operations, destinations) are
-// labels only up to [Config.Labels] different ones; what comes later is counted under "other".
+// docs/metrics.md lists every metric with its labels and its hook. Counters
+// with known labels start at 0 before the first measurement, so that the first
+// failure is an increase. Labels from outside (event types, operations,
+// destinations) are limited to [Config.Labels] different values; further values
+// are counted under "other".
 //
 // # Traces
 //
-// A trace follows one event, not one batch. Writing it is a span "create"; the context of that span goes into the event's headers, into
-// the table with it, and to the broker. Every attempt of a relay is a span "send" in the event's own trace, and what [Observer.Wrap] puts
-// around a consumer is a span "process" there, in whatever process it runs. A batch of several has a span of its own besides, linked
-// to theirs. Span names and attributes are those of OpenTelemetry's semantic conventions for messaging. Payloads, tenants, headers and
-// aggregate ids are in no span and no label.
+// A trace follows one event, not one batch. Writing an event is a span
+// "create"; the context of that span is stored in the event's headers and
+// travels through the table to the broker. Every attempt of a relay is a span
+// "send" in the event's own trace, and [Observer.Wrap] adds a span "process"
+// around the consumer, in whatever process it runs. A batch of several events
+// also has a span of its own, linked to the spans of the events. Span names and
+// attributes follow OpenTelemetry's semantic conventions for messaging. Spans
+// and labels contain no payloads, tenants, headers and aggregate ids.
 package otelobserve

@@ -14,10 +14,11 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// An outbox whose events are counted and carry the trace of the request that wrote them.
+// An outbox whose events are counted and carry the trace of the request that
+// wrote them.
 func Example() {
 	ctx := context.Background()
-	reader := sdkmetric.NewManualReader() // or an exporter for Prometheus, or OTLP
+	reader := sdkmetric.NewManualReader() // or an exporter
 	o, err := otelobserve.New(otelobserve.Config{
 		MeterProvider:  sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)),
 		TracerProvider: sdktrace.NewTracerProvider(),

@@ -21,12 +21,13 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// TestMain: no goroutine is left behind.
+// TestMain checks that no goroutine leaks.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errBoom = errors.New("boom")
 
-// process is what one process has: an observer, with a reader of its metrics and a recorder of its spans.
+// process is the observability of one process: an observer, a reader of its
+// metrics and a recorder of its spans.
 type process struct {
 	*testing.T
 	*otelobserve.Observer
@@ -64,8 +65,9 @@ func (p *process) metrics() map[string]metricdata.Metrics {
 	return all
 }
 
-// value returns the sum of all series of a metric that have the given labels (name, value, name, value, …); of a histogram, how many
-// measurements there are. It is -1 if there is no such series.
+// value returns the sum of all series of a metric that have the given labels
+// (name, value, name, value, …); for a histogram, the number of measurements.
+// It returns -1 if there is no such series.
 func (p *process) value(name string, labels ...string) float64 {
 	p.Helper()
 	sum, found := 0.0, false
@@ -112,7 +114,7 @@ func (p *process) want(v float64, name string, labels ...string) {
 	}
 }
 
-// named returns the ended spans of a name.
+// named returns the ended spans with a name.
 func (p *process) named(name string) []sdktrace.ReadOnlySpan {
 	var out []sdktrace.ReadOnlySpan
 	for _, s := range p.spans.Ended() {
@@ -123,7 +125,7 @@ func (p *process) named(name string) []sdktrace.ReadOnlySpan {
 	return out
 }
 
-// only returns the one span of a name.
+// only returns the single span with a name.
 func (p *process) only(name string) sdktrace.ReadOnlySpan {
 	p.Helper()
 	found := p.named(name)
@@ -142,7 +144,7 @@ func attr(s sdktrace.ReadOnlySpan, name string) string {
 	return ""
 }
 
-// shop is an outbox in memory whose writes p observes.
+// shop is an in-memory outbox whose writes p observes.
 type shop struct {
 	*process
 	db  *memstore.Store[*memstore.Tx]
@@ -169,7 +171,7 @@ func (s *shop) write(ctx context.Context, evs ...waybill.Event) {
 	}
 }
 
-// relay runs a relay until stop is called or the test is over.
+// relay runs a relay until stop is called or the test ends.
 func (s *shop) relay(sink relay.Sink) (stop func()) {
 	s.Helper()
 	r, err := relay.New(s.db, sink, relay.Config{

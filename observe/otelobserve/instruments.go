@@ -44,7 +44,7 @@ type instruments struct {
 	reconcileDuration                              metric.Float64Histogram
 }
 
-// seconds are the bounds of histograms of time. 5 is among them because an alert asks for it.
+// seconds are the bounds of histograms of time. An alert needs the bound 5.
 var seconds = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300}
 
 var batchSizes = []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}
@@ -62,74 +62,74 @@ func newInstruments(m metric.Meter, prefix string) (*instruments, error) {
 }
 
 func (b *builder) writing(in *instruments) {
-	in.written = b.counter("written", "{event}", "Events handed to the outbox, those of transactions that were rolled back among them.")
-	in.enqueueHot = b.counter("enqueue.hot", "{event}", "Events that a commit of this process handed to its relay.")
-	in.enqueueHotDropped = b.counter("enqueue.hot.dropped", "{event}", "Events of this process's commits that the relay has to read from the table.")
+	in.written = b.counter("written", "{event}", "Events written to the outbox, including those of rolled-back transactions.")
+	in.enqueueHot = b.counter("enqueue.hot", "{event}", "Events that a commit of this process announced and the relay took into memory.")
+	in.enqueueHotDropped = b.counter("enqueue.hot.dropped", "{event}", "Events that a commit of this process announced and the relay has to read from the table.")
 	in.enqueueCold = b.counter("enqueue.cold", "{event}", "Events that the relay has read from the tables.")
-	in.queueHot = b.gauge("queue.hot.depth", "{event}", "Events in the relay's memory that a commit handed over.")
+	in.queueHot = b.gauge("queue.hot.depth", "{event}", "Events in the relay's memory that a commit announced.")
 	in.queueCold = b.gauge("queue.cold.depth", "{event}", "Events in the relay's memory that were read from the tables.")
 }
 
 func (b *builder) relaying(in *instruments) {
 	in.dispatchSuccess = b.counter("dispatch.success", "{event}", "Events delivered.")
-	in.dispatchFailure = b.counter("dispatch.failure", "{event}", "Deliveries that failed and will be tried again.")
+	in.dispatchFailure = b.counter("dispatch.failure", "{event}", "Failed deliveries that will be retried.")
 	in.dispatchDead = b.counter("dispatch.dead", "{event}", "Events that became dead letters.")
 	in.dispatchDuration = b.duration("dispatch.duration", "Time in the sink, per event.")
 	in.publishLatency = b.duration("publish.latency", "Time from the write of an event to its delivery.")
 	in.dispatchBatch = b.sizes("dispatch.batch", "{event}", "Events per call of the sink.")
-	in.destinationPaused = b.gauge("destination.paused", "", "1 while the destination is down, 0 when it is back.")
-	in.readRows = b.counter("read.rows", "{row}", "Rows that the relay has read.")
-	in.readFailure = b.counter("read.failure", "{read}", "Reads of the relay that failed.")
+	in.destinationPaused = b.gauge("destination.paused", "", "1 while the destination is paused, 0 otherwise.")
+	in.readRows = b.counter("read.rows", "{row}", "Rows read by the relay.")
+	in.readFailure = b.counter("read.failure", "{read}", "Failed reads of the relay.")
 	in.readDuration = b.duration("read.duration", "Time of a read of the relay.")
-	in.settled = b.counter("settled", "{event}", "Events whose outcome the relay has written down.")
-	in.settleFailure = b.counter("settle.failure", "{settlement}", "Settlements that failed; they are made again.")
+	in.settled = b.counter("settled", "{event}", "Events settled by the relay.")
+	in.settleFailure = b.counter("settle.failure", "{settlement}", "Failed settlements; the relay retries them.")
 	in.settleDuration = b.duration("settle.duration", "Time of a settlement.")
-	in.lanes = b.gauge("lanes", "{lane}", "Lanes that the tables have.")
+	in.lanes = b.gauge("lanes", "{lane}", "Lanes of the outbox.")
 	in.lanesOwned = b.gauge("lanes.owned", "{lane}", "Lanes that this relay owns.")
-	in.lagOldest = b.age("lag.oldest", "Age of the oldest event that the relay has in hand.")
+	in.lagOldest = b.age("lag.oldest", "Age of the oldest event in the relay's memory.")
 }
 
 func (b *builder) tables(in *instruments) {
 	in.backlog = b.gauge("backlog", "{event}", "Events in the tables that wait for their first delivery.")
-	in.failed = b.gauge("failed", "{event}", "Events in the tables that failed and wait for another delivery.")
-	in.scheduled = b.gauge("scheduled", "{event}", "Events in the tables that wait for their time.")
+	in.failed = b.gauge("failed", "{event}", "Failed events in the tables that wait for a retry.")
+	in.scheduled = b.gauge("scheduled", "{event}", "Scheduled events in the tables that are not due yet.")
 	in.dead = b.gauge("dead", "{event}", "Dead letters.")
-	in.holding = b.gauge("holding", "{event}", "Events that hold their aggregate back.")
-	in.attemptsHighest = b.gauge("attempts.highest", "{attempt}", "The most attempts that a pending event has had.")
+	in.holding = b.gauge("holding", "{event}", "Events that block their aggregate.")
+	in.attemptsHighest = b.gauge("attempts.highest", "{attempt}", "Highest number of attempts of a pending event.")
 	in.backlogOldest = b.age("backlog.oldest", "Age of the oldest event that waits for its first delivery.")
 	in.captured = b.gauge("captured", "{event}", "Events in the tables that are kept for change data capture to read.")
 	in.capturedOldest = b.age("captured.oldest", "Age of the oldest event that is kept for change data capture to read.")
 	in.purged = b.counter("purged", "{row}", "Rows that retention has removed.")
 	in.deadReplayed = b.counter("dead.replayed", "{event}", "Dead letters that an operator replayed.")
-	in.deadDiscarded = b.counter("dead.discarded", "{event}", "Dead letters that an operator threw away.")
+	in.deadDiscarded = b.counter("dead.discarded", "{event}", "Dead letters that an operator discarded.")
 }
 
 func (b *builder) consuming(in *instruments) {
 	in.consumeSuccess = b.counter("consume.success", "{event}", "Events that a consumer group has applied.")
 	in.consumeReplayed = b.counter("consume.replayed", "{event}", "Deliveries of events that the group had applied before.")
-	in.consumeFailure = b.counter("consume.failure", "{event}", "Attempts of a consumer group that failed and will be made again.")
-	in.consumeDead = b.counter("consume.dead", "{event}", "Deliveries that ended because the group has given the event up.")
-	in.consumeDuration = b.duration("consume.duration", "Time that a consumer group took for an event.")
-	in.groupProcessing = b.gauge("group.processing", "{event}", "Records with an attempt under way.")
-	in.groupFailed = b.gauge("group.failed", "{event}", "Records that failed and wait for another attempt.")
-	in.groupDead = b.gauge("group.dead", "{event}", "Records that the group has given up.")
-	in.groupAttemptsHighest = b.gauge("group.attempts.highest", "{attempt}", "The most attempts that a failed record has had.")
-	in.groupDueOldest = b.age("group.due.oldest", "For how long a failed record has been due.")
-	in.received = b.counter("received", "{message}", "Messages that a source has handed to its consumer.")
+	in.consumeFailure = b.counter("consume.failure", "{event}", "Failed attempts of a consumer group that will be retried.")
+	in.consumeDead = b.counter("consume.dead", "{event}", "Deliveries of events that are dead in the group.")
+	in.consumeDuration = b.duration("consume.duration", "Time of a consumer group per event.")
+	in.groupProcessing = b.gauge("group.processing", "{event}", "Records with a running attempt.")
+	in.groupFailed = b.gauge("group.failed", "{event}", "Failed records that wait for a retry.")
+	in.groupDead = b.gauge("group.dead", "{event}", "Dead records of the group.")
+	in.groupAttemptsHighest = b.gauge("group.attempts.highest", "{attempt}", "Highest number of attempts of a failed record.")
+	in.groupDueOldest = b.age("group.due.oldest", "Longest time that a failed record has been due.")
+	in.received = b.counter("received", "{message}", "Messages that a source has passed to its consumer.")
 	in.receiveDead = b.counter("receive.dead", "{message}", "Messages that a source has moved to its dead-letter destination.")
-	in.receiveDuration = b.duration("receive.duration", "Time that the consumer took for a message.")
+	in.receiveDuration = b.duration("receive.duration", "Time of the consumer per message.")
 }
 
 func (b *builder) keys(in *instruments) {
 	in.keyRan = b.counter("key.ran", "{request}", "Requests that ran under an idempotency key.")
-	in.keyRepeated = b.counter("key.repeated", "{request}", "Requests that got the answer of an earlier run.")
-	in.keyRefused = b.counter("key.refused", "{request}", "Requests that were refused.")
+	in.keyRepeated = b.counter("key.repeated", "{request}", "Requests that received the answer of an earlier run.")
+	in.keyRefused = b.counter("key.refused", "{request}", "Rejected requests.")
 	in.keyUnkept = b.counter("key.unkept", "{request}", "Answers that were sent and could not be stored.")
 	in.keyDuration = b.duration("key.duration", "Time of a run under an idempotency key.")
-	in.keysProcessing = b.gauge("keys.processing", "{key}", "Keys with a run under way.")
+	in.keysProcessing = b.gauge("keys.processing", "{key}", "Keys with a running attempt.")
 	in.keysFailed = b.gauge("keys.failed", "{key}", "Keys whose run failed; they may be used again.")
-	in.keysUncertain = b.gauge("keys.uncertain", "{key}", "Keys of whose run nobody knows how it ended.")
-	in.keysLapsed = b.gauge("keys.lapsed", "{key}", "Keys whose run has outlived its lease.")
+	in.keysUncertain = b.gauge("keys.uncertain", "{key}", "Keys whose run has an unknown outcome.")
+	in.keysLapsed = b.gauge("keys.lapsed", "{key}", "Keys whose run has exceeded its lease.")
 }
 
 func (b *builder) rest(in *instruments) {
@@ -137,11 +137,11 @@ func (b *builder) rest(in *instruments) {
 	in.reconcileFound = b.counter("reconcile.found", "{event}", "Events that a job found missing.")
 	in.reconcileFixed = b.counter("reconcile.fixed", "{event}", "Events that a job has sent again.")
 	in.reconcileFailed = b.counter("reconcile.failed", "{event}", "Events that a job could not send again.")
-	in.reconcileSkipped = b.counter("reconcile.skipped", "{event}", "Events that a job had sent before and are still on their way.")
+	in.reconcileSkipped = b.counter("reconcile.skipped", "{event}", "Events that a job has sent before and that are still in flight.")
 	in.reconcileDuration = b.duration("reconcile.duration", "Time of a run of a reconciliation job.")
 }
 
-// builder makes instruments and collects what is wrong.
+// builder creates instruments and collects errors.
 type builder struct {
 	meter  metric.Meter
 	prefix string

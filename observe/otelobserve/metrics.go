@@ -16,10 +16,11 @@ const (
 	replay  = "replayed"
 )
 
-// retried are the classes of deliveries that are made again.
+// retried are the classes of deliveries that are retried.
 var retried = []waybill.Class{waybill.ClassUnavailable, waybill.ClassDefer, waybill.ClassRetry}
 
-// zero shows counters whose labels are known before anything is counted: an alert on an increase sees the first one then.
+// zero creates counters with known labels before the first measurement: an
+// alert on an increase then sees the first failure.
 func (o *Observer) zero() {
 	plain := o.series.plain.get()
 	for _, c := range []metric.Int64Counter{
@@ -35,7 +36,8 @@ func (o *Observer) zero() {
 	}
 }
 
-// dropReason is a label's value: without spaces it is easier to type in a query.
+// dropReason is the value of a label, without spaces so that queries are easier
+// to type.
 func dropReason(why observe.Drop) string {
 	switch why {
 	case observe.DropNotDue:
@@ -59,7 +61,8 @@ func (o *Observer) queueDepths(hot, cold int) {
 	o.set(o.in.queueCold, int64(cold), plain)
 }
 
-// eventType returns the series of an event type. With the first event of a type all its counters appear.
+// eventType returns the series of an event type. The first event of a type
+// creates all its counters.
 func (o *Observer) eventType(name string) *series {
 	s, isNew := o.series.eventType.find(name)
 	if isNew {
@@ -115,7 +118,7 @@ func (o *Observer) settled(n int, took time.Duration, err error) {
 	o.time(o.in.settleDuration, took, plain)
 }
 
-// one is 1 if there is an error. Adding 0 shows a counter.
+// one is 1 if there is an error. Adding 0 creates a counter.
 func one(err error) int {
 	if err != nil {
 		return 1
@@ -136,7 +139,7 @@ func (o *Observer) lag(oldest time.Duration) {
 func (o *Observer) backlog(b observe.Backlog) {
 	plain := o.series.plain.get()
 	ready, oldest := o.in.backlog, o.in.backlogOldest
-	if b.Captured { // they wait for no delivery, so no alert on a backlog is about them
+	if b.Captured { // ready events wait for no delivery: no backlog alert
 		ready, oldest = o.in.captured, o.in.capturedOldest
 	}
 	o.set(ready, b.Ready, plain)

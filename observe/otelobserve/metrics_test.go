@@ -23,7 +23,8 @@ func placed(id string) waybill.Event {
 	return ev
 }
 
-// TestCountersEqualWhatHappened: outbox, relay and inbox run; the counters say what a count of what the handler saw says.
+// Outbox, relay and inbox run; the counters equal the number of events that the
+// handler saw.
 func TestCountersEqualWhatHappened(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{Relay: "orders"})
 	s := p.shop()
@@ -97,7 +98,8 @@ func tracesText(p *process) string {
 	return text.String()
 }
 
-// TestCountersBeginAtZero: an alert on an increase sees the first failure, because the counter was there before it.
+// An alert on an increase sees the first failure, because the counter existed
+// before.
 func TestCountersBeginAtZero(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	h := p.Hooks()
@@ -114,8 +116,8 @@ func TestCountersBeginAtZero(t *testing.T) {
 	p.want(0, "waybill.reconcile.runs", "job_name", "payout", "outcome", "failure")
 }
 
-// TestRefusalsAreTold: why a request was refused is in a label, however the error is wrapped.
-func TestRefusalsAreTold(t *testing.T) {
+// The reason of a rejection is in a label, however the error is wrapped.
+func TestRefusalReasonLabels(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	h := p.Hooks()
 	for reason, err := range map[string]error{
@@ -127,7 +129,8 @@ func TestRefusalsAreTold(t *testing.T) {
 	}
 }
 
-// TestGroupThatRecoveredIsZero: a group that is missing from a report has nothing failed any more. Two that report do not speak for each other.
+// A group that is missing from a report has no failed events. Two reporters do
+// not affect each other.
 func TestGroupThatRecoveredIsZero(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	desk, own := p.Hooks(), p.Hooks()
@@ -141,7 +144,8 @@ func TestGroupThatRecoveredIsZero(t *testing.T) {
 	p.want(1, "waybill.group.dead", "group", "INVENTORY")
 }
 
-// TestLabelsAreLimited: event types that a program makes up do not fill the memory of whoever keeps the metrics.
+// Arbitrary event types do not grow the memory of the metrics backend without
+// bound.
 func TestLabelsAreLimited(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{Labels: 2})
 	h := p.Hooks()
@@ -159,7 +163,7 @@ func TestLabelsAreLimited(t *testing.T) {
 	p.want(-1, "waybill.publish.latency") // no age was known
 }
 
-// TestManyCountAtOnce: workers that meet new labels at the same time lose nothing.
+// Workers that use new labels concurrently lose no measurement.
 func TestManyCountAtOnce(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	h := p.Hooks()
@@ -176,8 +180,8 @@ func TestManyCountAtOnce(t *testing.T) {
 	p.want(8, "waybill.dispatch.success", "event_type", "T99")
 }
 
-// TestACapturedOutboxHasNoBacklog: what change data capture reads has gauges of
-// its own; those that alerts on a backlog look at do not appear.
+// An outbox with change data capture has its own gauges; the gauges of backlog
+// alerts do not appear.
 func TestACapturedOutboxHasNoBacklog(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	p.Hooks().Backlog(observe.Backlog{Ready: 7, Dead: 2, Oldest: time.Hour, Captured: true})
@@ -188,7 +192,7 @@ func TestACapturedOutboxHasNoBacklog(t *testing.T) {
 	p.want(-1, "waybill.backlog.oldest")
 }
 
-// TestPrefix: the prefix begins every name, and a bad one is refused.
+// Every name begins with the prefix, and an invalid prefix is rejected.
 func TestPrefix(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{Prefix: "orders.outbox"})
 	p.Hooks().Backlog(observe.Backlog{Ready: 7})
@@ -205,7 +209,7 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
-// TestMeasuringAllocatesNothing: what is called for every event makes no garbage once its labels are known.
+// Hooks that run for every event allocate nothing once their labels are known.
 func TestMeasuringAllocatesNothing(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{Relay: "orders"})
 	h := p.Hooks()

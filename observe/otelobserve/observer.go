@@ -15,30 +15,37 @@ import (
 	"github.com/waybillhq/waybill/observe"
 )
 
-// scope names this package as the source of metrics and spans.
+// scope is the instrumentation scope of metrics and spans.
 const scope = "github.com/waybillhq/waybill/observe/otelobserve"
 
-// Config says where metrics and spans go.
+// Config configures an observer.
 type Config struct {
-	// MeterProvider takes the metrics. Defaults to the global one.
+	// MeterProvider receives the metrics. Defaults to the global provider.
 	MeterProvider metric.MeterProvider
-	// TracerProvider takes the spans. Defaults to the global one; with noop.TracerProvider a trace that exists is passed on, and none begins.
+	// TracerProvider receives the spans. Defaults to the global provider;
+	// noop.TracerProvider propagates existing traces and starts none.
 	TracerProvider trace.TracerProvider
-	// Propagator writes the trace context into headers and reads it from there. Defaults to W3C trace context, headers traceparent and
-	// tracestate. Baggage is left out on purpose: headers are stored.
+	// Propagator writes the trace context into headers and reads it from there.
+	// Defaults to W3C trace context (headers traceparent and tracestate).
+	// Baggage is excluded on purpose: headers are stored.
 	Propagator propagation.TextMapPropagator
-	// Prefix begins the name of every metric. Defaults to "waybill"; "orders.outbox" gives orders_outbox_backlog in Prometheus.
+	// Prefix is the prefix of every metric name. Defaults to "waybill";
+	// "orders.outbox" gives orders_outbox_backlog in Prometheus.
 	Prefix string
-	// Relay is the label "relay" of every metric, to tell several apart in one process. Defaults to none.
+	// Relay is the label "relay" of every metric, to distinguish several relays
+	// in one process. Defaults to no label.
 	Relay string
-	// System is the attribute messaging.system of every span. Defaults to "waybill".
+	// System is the attribute messaging.system of every span. Defaults to
+	// "waybill".
 	System string
-	// Labels is for how many different event types, operations, destinations and the like each metric has series; the rest is "other".
-	// Defaults to 200.
+	// Labels is the maximum number of different event types, operations,
+	// destinations and so on per metric; further values are counted under
+	// "other". Defaults to 200.
 	Labels int
 }
 
-// nameRule is OpenTelemetry's for instruments, with room for the longest name behind the prefix.
+// nameRule is OpenTelemetry's rule for instrument names, with room for the
+// longest name after the prefix.
 var nameRule = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_./-]{0,199}$`)
 
 func (c Config) complete() (Config, error) {
@@ -56,7 +63,7 @@ func (c Config) complete() (Config, error) {
 		c.Prefix = "waybill"
 	}
 	if !nameRule.MatchString(c.Prefix) {
-		errs = append(errs, fmt.Errorf("prefix %q: want a letter, then letters, digits and any of _ . - /, 200 at most", c.Prefix))
+		errs = append(errs, fmt.Errorf("Config.Prefix: %q: want a letter, then letters, digits and any of _ . - /, 200 at most", c.Prefix))
 	}
 	if c.System == "" {
 		c.System = "waybill"
@@ -65,12 +72,12 @@ func (c Config) complete() (Config, error) {
 		c.Labels = 200
 	}
 	if c.Labels < 0 {
-		errs = append(errs, fmt.Errorf("labels %d: want 1 or more", c.Labels))
+		errs = append(errs, fmt.Errorf("Config.Labels: %d: want 1 or more", c.Labels))
 	}
 	return c, errors.Join(errs...)
 }
 
-// Observer counts, measures and traces. Its methods may be called concurrently.
+// Observer counts, measures and traces. It is safe for concurrent use.
 type Observer struct {
 	in     *instruments
 	series families
@@ -100,8 +107,10 @@ func New(cfg Config) (*Observer, error) {
 	return o, nil
 }
 
-// Hooks returns what an outbox, relay, inbox, source and the rest take as their Observe. Call it for each of them: what reports consumer
-// groups remembers which it has reported, to set those to 0 of which there is nothing to report any more.
+// Hooks returns the Observe hooks of an outbox, relay, inbox, source and so on.
+// Call Hooks once for each of them: the hook for consumer groups remembers the
+// groups that it has reported, and sets them to 0 when they are missing from a
+// report.
 func (o *Observer) Hooks() observe.Hooks {
 	return observe.Hooks{
 		Write:         o.write,
@@ -137,7 +146,8 @@ func (o *Observer) Hooks() observe.Hooks {
 	}
 }
 
-// background is for measurements. No span is looked for in it: exemplars come from contexts, and hooks have none.
+// background is the context of measurements. It carries no span: exemplars come
+// from contexts, and hooks have none.
 var background = context.Background()
 
 func (*Observer) add(c metric.Int64Counter, n int, s *series) { c.Add(background, int64(n), s.add...) }

@@ -10,30 +10,33 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// series is a set of labels, made once and handed to instruments without allocating anything.
+// series is a set of labels, created once and passed to instruments without
+// allocations.
 type series struct {
 	add    []metric.AddOption
 	record []metric.RecordOption
 }
 
-// overflow is what the labels of a series are called when there are too many of them.
+// overflow is the label of all series beyond the limit.
 const overflow = "other"
 
-// most is how many labels a family has at most.
+// most is the maximum number of labels of a family.
 const most = 3
 
 type values [most]string
 
-// family keeps the series of all values that its labels have had. Reading is one look into a map that nobody changes: hooks are called
-// from all workers of a relay at once. A new series replaces the map. Only the first label comes from outside, so it is the one that
-// is limited; the others have a few values that this package knows.
+// family holds the series of all label values seen so far. A read is one lookup
+// in an immutable map, because all workers of a relay call hooks concurrently.
+// A new series replaces the map. Only the first label comes from outside, so
+// only that one is limited; the others have a few values that this package
+// defines.
 type family struct {
 	fixed []attribute.KeyValue
 	names []string
 	limit int
 
 	known  atomic.Pointer[map[values]*series]
-	mu     sync.Mutex // held by whoever replaces known
+	mu     sync.Mutex // held to replace known
 	firsts map[string]bool
 	rest   *series
 }
@@ -45,7 +48,7 @@ func newFamily(fixed []attribute.KeyValue, limit int, names ...string) *family {
 	return f
 }
 
-// get returns the series with these values of the labels.
+// get returns the series with these label values.
 func (f *family) get(label ...string) *series {
 	s, _ := f.find(label...)
 	return s
@@ -61,14 +64,14 @@ func (f *family) find(label ...string) (s *series, isNew bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	known := *f.known.Load()
-	if s, ok := known[v]; ok { // somebody else was here between the look and the lock
+	if s, ok := known[v]; ok { // another goroutine added it before the lock
 		return s, false
 	}
 	if !f.firsts[v[0]] && len(f.firsts) >= f.limit {
 		return f.rest, false
 	}
 	for i := range v {
-		v[i] = strings.Clone(v[i]) // it may be a piece of something large
+		v[i] = strings.Clone(v[i]) // the label may be part of a large string
 	}
 	f.firsts[v[0]] = true
 	s = f.make(v)
@@ -87,7 +90,7 @@ func (f *family) make(v values) *series {
 	return &series{add: []metric.AddOption{opt}, record: []metric.RecordOption{opt}}
 }
 
-// families are the combinations of labels that metrics have.
+// families are the label combinations of the metrics.
 type families struct {
 	plain, reason, what, destination         *family
 	eventType, eventTypeClass, outcome       *family
@@ -113,7 +116,7 @@ func newFamilies(relay string, limit int) families {
 		operation: of("operation"), operationOutcome: of("operation", "outcome"),
 		operationReason: of("operation", "reason"),
 		source:          of("source"), sourceClass: of("source", "class"), sourceClassRepeated: of("source", "class", "redelivered"),
-		// Prometheus has a label "job" of its own.
+		// Prometheus defines a label "job" of its own.
 		job: of("job_name"), jobOutcome: of("job_name", "outcome"),
 	}
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// The operations, as the semantic conventions for messaging name them.
+// The operations, as named by the semantic conventions for messaging.
 const (
 	create  = "create"
 	send    = "send"
 	process = "process"
 )
 
-// write counts the event, and makes the span whose context the event carries from now on. An event that has a trace context already, one
-// that is passed on, keeps it.
+// write counts the event and creates the span whose context the event carries.
+// An event that already has a trace context, such as a forwarded one, keeps it.
 func (o *Observer) write(ctx context.Context, ev waybill.Event) map[string]string {
 	o.add(o.in.written, 1, o.eventType(ev.Type))
 	if o.carries(&ev) {
@@ -28,13 +28,13 @@ func (o *Observer) write(ctx context.Context, ev waybill.Event) map[string]strin
 	}
 	ctx, span := o.tracer.Start(ctx, create+" "+destination(&ev),
 		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(o.attributes(create, &ev)...))
-	span.End() // the write itself is in the caller's transaction, and part of the caller's span
+	span.End() // the caller's span covers the write itself
 	headers := propagation.MapCarrier{}
 	o.propagator.Inject(ctx, headers)
 	return headers
 }
 
-// carries reports whether the event has a header that the propagator would write.
+// carries reports whether the event has a header of the propagator.
 func (o *Observer) carries(ev *waybill.Event) bool {
 	for _, name := range o.fields {
 		if _, ok := ev.Headers[name]; ok {
@@ -44,7 +44,7 @@ func (o *Observer) carries(ev *waybill.Event) bool {
 	return false
 }
 
-// destination is the event's topic, which is its type until somebody says otherwise.
+// destination is the event's topic, which defaults to its type.
 func destination(ev *waybill.Event) string {
 	if ev.Topic == "" {
 		return ev.Type
@@ -61,7 +61,7 @@ func (o *Observer) attributes(operation string, ev *waybill.Event) []attribute.K
 		attribute.Int("messaging.message.body.size", len(ev.Payload)),
 		attribute.String("waybill.event.type", ev.Type),
 	)
-	if !ev.ID.IsZero() { // a write may not have chosen it yet
+	if !ev.ID.IsZero() { // a write may not have assigned an id yet
 		attrs = append(attrs, attribute.String("messaging.message.id", ev.ID.String()))
 	}
 	if ev.CorrelationID != "" {
@@ -70,8 +70,9 @@ func (o *Observer) attributes(operation string, ev *waybill.Event) []attribute.K
 	return attrs
 }
 
-// Extract returns a context in which spans that begin belong to the event's trace. [Observer.Wrap] does it for consumers; this is for
-// whoever gets events in another way.
+// Extract returns a context in which new spans belong to the event's trace.
+// [Observer.Wrap] calls Extract for consumers; use it for events that arrive in
+// another way.
 func (o *Observer) Extract(ctx context.Context, ev *waybill.Event) context.Context {
 	if len(ev.Headers) == 0 {
 		return ctx
@@ -79,8 +80,10 @@ func (o *Observer) Extract(ctx context.Context, ev *waybill.Event) context.Conte
 	return o.propagator.Extract(ctx, propagation.MapCarrier(ev.Headers))
 }
 
-// deliver makes a span for every event, in its own trace. The sink gets the context of the event's span if it is the only one. Several
-// share a context, which can be in one trace only: so they get a span of the batch, in a trace of its own, that is linked to theirs.
+// deliver creates a span for every event in the event's own trace. For a single
+// event, the sink receives the context of its span. A context can be in one
+// trace only, so the sink receives several events with the context of a batch
+// span, which has its own trace and links to the spans of the events.
 func (o *Observer) deliver(ctx context.Context, batch []waybill.Delivery) (context.Context, func([]error)) {
 	o.in.dispatchBatch.Record(background, int64(len(batch)), o.series.plain.get().record...)
 	if len(batch) == 1 {
@@ -97,7 +100,7 @@ func (o *Observer) deliver(ctx context.Context, batch []waybill.Delivery) (conte
 		}
 	}
 	spans, links := o.sendEach(ctx, batch)
-	if len(spans) == 0 { // nobody looks at any of them
+	if len(spans) == 0 { // no span is recorded
 		return ctx, nil
 	}
 	ctx, whole := o.tracer.Start(ctx, send+" batch", trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(links...),
@@ -118,14 +121,15 @@ func (o *Observer) deliver(ctx context.Context, batch []waybill.Delivery) (conte
 	}
 }
 
-// errResults is what the spans of a call say whose results do not match its events. The relay's log says more.
+// errResults is the status of spans of a call whose results do not match its
+// events. The relay logs the details.
 var errResults = waybill.Unavailable(resultsError{})
 
 type resultsError struct{}
 
 func (resultsError) Error() string { return "the sink's answer has another length than the batch" }
 
-// sendEach begins the spans of a batch. Those that are not recorded are left out.
+// sendEach starts the spans of a batch, except spans that are not recorded.
 func (o *Observer) sendEach(ctx context.Context, batch []waybill.Delivery) (map[int]trace.Span, []trace.Link) {
 	var spans map[int]trace.Span
 	var links []trace.Link
@@ -149,10 +153,11 @@ func (o *Observer) send(ctx context.Context, d *waybill.Delivery) (context.Conte
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attrs...))
 }
 
-// textLimit is how much of an error a span tells.
+// textLimit is the maximum length of an error text in a span.
 const textLimit = 500
 
-// end ends a span with what became of the event. What another sink or transaction has settled is a success.
+// end ends a span with the result of the event. A delivery that another sink or
+// transaction has settled is a success.
 func (o *Observer) end(span trace.Span, err error) {
 	if class, _ := waybill.Classify(err); class != waybill.ClassDone {
 		text := err.Error()

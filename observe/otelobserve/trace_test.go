@@ -20,7 +20,7 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// wire is all that goes from one process to the other.
+// wire holds everything that one process sends to the other.
 type wire struct {
 	ID                               waybill.ID
 	Type, AggregateType, AggregateID string
@@ -28,8 +28,9 @@ type wire struct {
 	Payload                          json.RawMessage
 }
 
-// TestOneTraceThroughTwoProcesses: a request writes an event; a relay sends it; a consumer in another process, with providers of its own,
-// applies it and writes an event in turn. All of it is one trace, in which each span's parent is the one that caused it.
+// A request writes an event; a relay sends it; a consumer in another process,
+// with its own providers, applies it and writes another event. All spans are in
+// one trace, and the parent of each span is its cause.
 func TestOneTraceThroughTwoProcesses(t *testing.T) {
 	broker := make(chan []byte, 1)
 	shop := newProcess(t, otelobserve.Config{}).shop()
@@ -92,7 +93,8 @@ func TestOneTraceThroughTwoProcesses(t *testing.T) {
 	}
 }
 
-// TestConsumerInTheRelaysProcess: where a relay delivers to a group of its own process, processing is part of sending.
+// If a relay delivers to a group in its own process, the process span is a
+// child of the send span.
 func TestConsumerInTheRelaysProcess(t *testing.T) {
 	s := newProcess(t, otelobserve.Config{}).shop()
 	s.relay(s.Wrap(relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil })))
@@ -104,7 +106,7 @@ func TestConsumerInTheRelaysProcess(t *testing.T) {
 	}
 }
 
-// TestTraceContextOfAnEventIsKept: an event that is passed on stays in the trace it came with.
+// A forwarded event stays in its original trace.
 func TestTraceContextOfAnEventIsKept(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	ev := placed("A-1")
@@ -120,7 +122,7 @@ func TestTraceContextOfAnEventIsKept(t *testing.T) {
 	}
 }
 
-// TestWithoutTracerContextIsPassedOn: who wants no spans does not cut the traces of others.
+// Without a tracer, existing traces are propagated.
 func TestWithoutTracerContextIsPassedOn(t *testing.T) {
 	o, err := otelobserve.New(otelobserve.Config{TracerProvider: noop.NewTracerProvider()})
 	if err != nil {
@@ -136,7 +138,8 @@ func TestWithoutTracerContextIsPassedOn(t *testing.T) {
 	}
 }
 
-// batch returns deliveries of which those with a 1 are traced: their parent was sampled.
+// batch returns deliveries; those with a 1 are traced, because their parent was
+// sampled.
 func batch(sampled string) []waybill.Delivery {
 	out := make([]waybill.Delivery, len(sampled))
 	for i, c := range sampled {
@@ -147,7 +150,8 @@ func batch(sampled string) []waybill.Delivery {
 	return out
 }
 
-// TestBatchOfARelay: each event has a span in its own trace with its own result; the batch has one that is linked to them.
+// Each event has a span in its own trace with its own result; the batch has a
+// span that links to them.
 func TestBatchOfARelay(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	ctx, after := p.Hooks().Deliver(t.Context(), batch("101"))
@@ -168,7 +172,7 @@ func TestBatchOfARelay(t *testing.T) {
 	}
 	p.want(1, "waybill.dispatch.batch")
 	if _, after := p.Hooks().Deliver(t.Context(), batch("00")); after != nil {
-		t.Error("a batch that nobody traces is followed")
+		t.Error("a batch without traced events has a span")
 	}
 	_, after = p.Hooks().Deliver(t.Context(), batch("1"))
 	after(nil)
@@ -177,7 +181,7 @@ func TestBatchOfARelay(t *testing.T) {
 	}
 }
 
-// calls is a consumer that notes what it was handed together.
+// calls is a consumer that records each batch it receives.
 type calls struct {
 	got   []string
 	short bool
@@ -201,7 +205,8 @@ func (c *calls) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return errs
 }
 
-// TestBatchOfAConsumer: traced events come alone, in their own context; the rest together; the order stays, and so do the results.
+// Traced events arrive alone, in their own context; the others arrive together;
+// the order and the results are kept.
 func TestBatchOfAConsumer(t *testing.T) {
 	for sampled, want := range map[string][]string{
 		"00000": {"abcde"}, "11111": {"a", "b", "c", "d", "e"}, "00100": {"ab", "c", "de"}, "10010": {"a", "bc", "d", "e"}, "1": {"a"}, "0": {"a"},
@@ -209,7 +214,7 @@ func TestBatchOfAConsumer(t *testing.T) {
 		p, c := newProcess(t, otelobserve.Config{}), &calls{}
 		errs := p.Wrap(c).Deliver(t.Context(), batch(sampled))
 		if !slices.Equal(c.got, want) {
-			t.Errorf("%s: handed over %v, want %v", sampled, c.got, want)
+			t.Errorf("%s: passed on %v, want %v", sampled, c.got, want)
 		}
 		if len(errs) != len(sampled) {
 			t.Errorf("%s: %d results", sampled, len(errs))
@@ -224,12 +229,12 @@ func TestBatchOfAConsumer(t *testing.T) {
 		}
 		short := &calls{short: true}
 		if errs := p.Wrap(short).Deliver(t.Context(), batch(sampled)); len(errs) == len(sampled) {
-			t.Errorf("%s: a consumer that answers too little settles everything", sampled)
+			t.Errorf("%s: a consumer that returns too few results settles all events", sampled)
 		}
 	}
 }
 
-// TestWrapKeepsWhatASinkSays: a relay and a bus ask sinks for more than Deliver.
+// A relay and a bus need more methods of a sink than Deliver.
 func TestWrapKeepsWhatASinkSays(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	s := p.shop()
@@ -239,7 +244,8 @@ func TestWrapKeepsWhatASinkSays(t *testing.T) {
 	}
 	group := in.Group("INVENTORY", inbox.Options{})
 	group.Handle("order", "OrderPlaced", func(context.Context, *memstore.Tx, waybill.Event) error { return nil })
-	bus := inbox.NewBus(p.WrapGroup(group)) // it is a consumer still
+	// The wrapped group is still a consumer.
+	bus := inbox.NewBus(p.WrapGroup(group))
 	ev := placed("A-1").Complete()
 	if err := bus.Publish(t.Context(), ev); err != nil {
 		t.Error(err)
@@ -248,14 +254,15 @@ func TestWrapKeepsWhatASinkSays(t *testing.T) {
 		t.Error("the destination is lost")
 	}
 	if _, ok := p.Wrap(relay.SinkFunc(nil)).(relay.SerialSink); !ok {
-		t.Error("a serial sink is not serial any more")
+		t.Error("a wrapped serial sink is not serial")
 	}
 	if _, ok := p.Wrap(&calls{}).(relay.SerialSink); ok {
 		t.Error("a sink became serial")
 	}
 }
 
-// TestSpanEndsWhenTheConsumerPanics: the span says that it failed, and the panic goes on to whoever contains it.
+// The span of a panicking consumer has an error status, and the panic
+// propagates.
 func TestSpanEndsWhenTheConsumerPanics(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
 	func() {

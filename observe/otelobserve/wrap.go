@@ -9,24 +9,29 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// Sink is anything that takes deliveries: a consumer group, a bus, a mux, a relay's sink.
+// Sink receives deliveries: a consumer group, a bus, a mux, or a relay's sink.
 type Sink interface {
 	Deliver(ctx context.Context, batch []waybill.Delivery) []error
 }
 
-// Group is a consumer group, as a bus takes it.
+// Group is a consumer group, as a bus accepts it.
 type Group interface {
 	Sink
 	Name() string
 	Handles(aggregateType, eventType string) bool
 }
 
-// Wrap puts a span "process" around what a consumer does with an event, in the event's trace: the one that its headers name, or the one
-// that the context is in already. The consumer's handler finds the span in its context, and events that it writes go on in that trace.
+// Wrap adds a span "process" around the consumer's handling of an event, in the
+// event's trace: the trace of its headers, or the trace that the context is
+// already in. The consumer's handler finds the span in its context, and events
+// that the handler writes continue that trace.
 //
-// A context can be in one trace only. So of a batch the events that are traced are handed over one by one, and those between them
-// together: sampling keeps what batches are good for. A sink that stops an aggregate at its first failure cannot do so over several
-// calls, so to a relay a wrapped one is like any other, and gets one event of an aggregate at a time.
+// A context can be in one trace only. The traced events of a batch are
+// therefore passed to the consumer one by one, and the events between them
+// together: with sampling, most events are still batched. A sink that stops an
+// aggregate at its first failure cannot do so across several calls, so a relay
+// treats a wrapped sink like any other and passes it one event of an aggregate
+// at a time.
 func (o *Observer) Wrap(s Sink) Sink {
 	c := o.consumer(s)
 	if _, serial := s.(interface{ Serial() }); serial {
@@ -35,7 +40,8 @@ func (o *Observer) Wrap(s Sink) Sink {
 	return c
 }
 
-// WrapGroup is [Observer.Wrap] for a consumer group, which stays one: its name is in the spans.
+// WrapGroup is [Observer.Wrap] for a consumer group; the result is a consumer
+// group, and the spans contain its name.
 func (o *Observer) WrapGroup(g Group) Group {
 	c := o.consumer(g)
 	c.attrs = append(c.attrs, attribute.String("messaging.consumer.group.name", g.Name()))
@@ -50,10 +56,11 @@ type consumer struct {
 	attrs []attribute.KeyValue
 }
 
-// serialConsumer wraps what works through its batches one event after another.
+// serialConsumer wraps a sink that handles the events of a batch one after
+// another.
 type serialConsumer struct{ *consumer }
 
-// Serial says so to a relay.
+// Serial marks the sink as serial for a relay.
 func (serialConsumer) Serial() {}
 
 type groupConsumer struct {
@@ -64,12 +71,12 @@ type groupConsumer struct {
 // Name returns the group's name.
 func (g groupConsumer) Name() string { return g.group.Name() }
 
-// Handles passes on what the group says.
+// Handles returns the result of the group.
 func (g groupConsumer) Handles(aggregateType, eventType string) bool {
 	return g.group.Handles(aggregateType, eventType)
 }
 
-// Destination passes on what the consumer says about its destinations.
+// Destination returns the destination that the consumer reports.
 func (c *consumer) Destination(ev *waybill.Event) string {
 	if d, ok := c.sink.(interface {
 		Destination(ev *waybill.Event) string
@@ -79,7 +86,8 @@ func (c *consumer) Destination(ev *waybill.Event) string {
 	return ""
 }
 
-// Deliver hands over the batch in its order: a traced event by itself, what lies between two of them together.
+// Deliver passes the batch on in order: a traced event alone, the events
+// between two traced ones together.
 func (c *consumer) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	if len(batch) == 1 {
 		inner, span := c.begin(ctx, &batch[0])
@@ -90,7 +98,7 @@ func (c *consumer) Deliver(ctx context.Context, batch []waybill.Delivery) []erro
 		results = append(results, errs...)
 		return len(errs) == len(part)
 	}
-	first := 0 // of those that have not been handed over
+	first := 0 // first event that has not been passed on
 	for i := range batch {
 		inner, span := c.begin(ctx, &batch[i])
 		if !span.IsRecording() {
@@ -98,7 +106,7 @@ func (c *consumer) Deliver(ctx context.Context, batch []waybill.Delivery) []erro
 		}
 		if between := batch[first:i]; len(between) > 0 && !hand(between, c.sink.Deliver(ctx, between)) {
 			span.End()
-			return results // too few or too many: whoever called settles nothing
+			return results // too few or too many: the caller settles nothing
 		}
 		if own := batch[i : i+1]; !hand(own, c.traced(inner, span, own)) {
 			return results
@@ -111,8 +119,9 @@ func (c *consumer) Deliver(ctx context.Context, batch []waybill.Delivery) []erro
 	return results
 }
 
-// begin starts the span of an event. Its parent is the context's span if that is in the event's trace, which is so where a relay
-// delivers to a consumer of its own process.
+// begin starts the span of an event. Its parent is the context's span if that
+// span is in the event's trace, as for a relay that delivers to a consumer in
+// its own process.
 func (c *consumer) begin(ctx context.Context, d *waybill.Delivery) (context.Context, trace.Span) {
 	own := c.o.Extract(ctx, &d.Event)
 	if here := trace.SpanContextFromContext(ctx); here.IsValid() && here.TraceID() == trace.SpanContextFromContext(own).TraceID() {
@@ -123,7 +132,7 @@ func (c *consumer) begin(ctx context.Context, d *waybill.Delivery) (context.Cont
 	return c.o.tracer.Start(own, process+" "+destination(&d.Event), trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attrs...))
 }
 
-// traced hands over one event and ends its span, whatever happens.
+// traced passes one event on and ends its span in every case.
 func (c *consumer) traced(ctx context.Context, span trace.Span, own []waybill.Delivery) (errs []error) {
 	defer func() {
 		if len(errs) == 1 {

@@ -1,5 +1,5 @@
-// Package outboxtest asserts what a test's code has committed to an outbox, and stands in for one where there is no
-// database.
+// Package outboxtest asserts which events a test has committed to an outbox,
+// and replaces the outbox in tests without a database.
 package outboxtest
 
 import (
@@ -13,20 +13,21 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 )
 
-// Recorder remembers events that were committed. Its zero value is ready; it is safe for concurrent use.
+// Recorder records committed events. The zero value is ready to use; a Recorder
+// is safe for concurrent use.
 type Recorder struct {
 	mu     sync.Mutex
 	events []waybill.Event
 }
 
-// Hook returns a hook for [outbox.Config] that records what every transaction of InTx has committed, and nothing of one
-// that rolled back.
+// Hook returns a hook for [outbox.Config] that records the events of every
+// committed transaction of InTx, and none of a rolled-back one.
 func (r *Recorder) Hook() outbox.Hook {
 	return outbox.Hook{AfterCommit: func(_ context.Context, evs []waybill.Event) { r.record(evs) }}
 }
 
-// Emit stands in for [outbox.Outbox.Emit] in tests of code that needs nothing else: it checks and records the events as if
-// they were committed at once.
+// Emit replaces [outbox.Outbox.Emit] in tests of code that needs no other
+// method: it validates the events and records them as committed.
 func (r *Recorder) Emit(ctx context.Context, evs ...waybill.Event) error {
 	origin := waybill.OriginFrom(ctx)
 	var errs []error
@@ -56,15 +57,15 @@ func (r *Recorder) Events() []waybill.Event {
 	return slices.Clone(r.events)
 }
 
-// Reset forgets everything.
+// Reset removes all recorded events.
 func (r *Recorder) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = nil
 }
 
-// One returns the only committed event of the definition, and its payload. It ends the test if there is none, or more
-// than one.
+// One returns the only committed event of the definition, and its payload. It
+// ends the test if there is no such event or more than one.
 func One[P any](t testing.TB, r *Recorder, d waybill.Definition[P]) (waybill.Event, P) {
 	t.Helper()
 	found := of(r, d)
@@ -92,7 +93,8 @@ func of[P any](r *Recorder, d waybill.Definition[P]) []waybill.Event {
 	})
 }
 
-// types returns the types of all committed events: enough to see what went wrong, without their payloads.
+// types returns the types of all committed events, without their payloads, for
+// failure messages.
 func types(r *Recorder) []string {
 	var names []string
 	for _, ev := range r.Events() {

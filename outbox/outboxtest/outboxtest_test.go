@@ -62,7 +62,7 @@ func TestRecorderRecordsWhatIsCommitted(t *testing.T) {
 	events := r.Events()
 	events[0].Type = "changed"
 	if r.Events()[0].Type != "OrderPlaced" {
-		t.Error("the recorder hands out its own slice")
+		t.Error("the recorder returns its own slice")
 	}
 	r.Reset()
 	if len(r.Events()) != 0 {
@@ -80,7 +80,7 @@ func TestRecorderEmit(t *testing.T) {
 	if len(got) != 2 || got[0].TenantID != "acme" || got[0].ID.IsZero() || got[1].Topic != "Ping" {
 		t.Errorf("recorded are %+v", got)
 	}
-	// One that is wrong takes the others with it, as a write would.
+	// One invalid event rejects the whole call, as in a write.
 	if err := r.Emit(ctx, ping.New("", "y"), orderPlaced.New("", placed{})); err == nil || len(r.Events()) != 2 {
 		t.Errorf("an event that no outbox would take: %v, %d recorded", err, len(r.Events()))
 	}
@@ -105,7 +105,7 @@ func TestRecorderIsSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-// fakeT remembers what a test would have failed for.
+// fakeT records test failures.
 type fakeT struct {
 	testing.TB
 	failed string
@@ -119,7 +119,7 @@ func (f *fakeT) Fatalf(s string, args ...any) {
 	runtime.Goexit()
 }
 
-// failure returns what fn fails a test for.
+// failure returns the failure message of fn.
 func failure(fn func(t testing.TB)) string {
 	f := &fakeT{}
 	done := make(chan struct{})
@@ -140,7 +140,8 @@ func TestOneAndNone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	emit(ping.New("", "x"), cartPlaced.New("c-1", placed{})) // the same type of another aggregate is another definition
+	// Same type, other aggregate.
+	emit(ping.New("", "x"), cartPlaced.New("c-1", placed{}))
 	if got := failure(one); !strings.Contains(got, "0 events") || !strings.Contains(got, "Ping") {
 		t.Errorf("One of none failed with %q", got)
 	}
@@ -167,7 +168,7 @@ func TestOneAndNone(t *testing.T) {
 }
 
 func ExampleRecorder() {
-	var r outboxtest.Recorder // in a test of code that takes something with an Emit method
+	var r outboxtest.Recorder // passed to code that needs an Emit method
 	err := r.Emit(context.Background(), orderPlaced.New("o-1", placed{Total: 9990}))
 	fmt.Println(err)
 	for _, ev := range r.Events() {

@@ -20,11 +20,11 @@ func builtinChecks[T any]() []check[T] {
 		{"stuck_leases_are_found", stuckLeases[T]},
 		{"stuck_keys_are_found", stuckKeys[T]},
 		{"events_near_their_limit_are_found", nearLimit[T]},
-		{"what_a_group_never_recorded_is_handed_to_it", unrecorded[T]},
+		{"unrecorded_events_are_delivered_to_the_group", unrecorded[T]},
 	}
 }
 
-// finds runs a check that must find so many.
+// finds runs a check that must find n gaps.
 func (b *bed[T]) finds(job reconcile.Job, want int, text string) {
 	b.Helper()
 	rep, err := b.new(b.DB, reconcile.Config{}, job).RunOnce(context.Background(), job.Name)
@@ -87,10 +87,11 @@ func nearLimit[T any](b *bed[T]) {
 	b.finds(reconcile.NearLimit(b.DB, "H", 1), 0, "")
 }
 
-// unrecorded delivers events, of which a group gets some. The job hands it the others, but not those that are not the group's, and not again.
+// unrecorded delivers events, of which a group gets some. The job passes the
+// missing ones to the group, except events of other groups, and only once.
 func unrecorded[T any](b *bed[T]) {
 	g := b.group(inbox.Options{Key: inbox.ByDedupKey})
-	var mu sync.Mutex // several are handled at a time
+	var mu sync.Mutex // events are handled concurrently
 	var handled []string
 	fails := true
 	g.Handle("row", "Happened", func(_ context.Context, _ T, ev waybill.Event) error {
@@ -99,7 +100,8 @@ func unrecorded[T any](b *bed[T]) {
 		if ev.AggregateID == "fails" && fails {
 			return errors.New("not now")
 		}
-		if !slices.Contains(handled, ev.AggregateID) { // a transaction may have to begin again
+		// a transaction may be restarted
+		if !slices.Contains(handled, ev.AggregateID) {
 			handled = append(handled, ev.AggregateID)
 		}
 		return nil
@@ -131,9 +133,11 @@ func unrecorded[T any](b *bed[T]) {
 		b.Errorf("the first run: %+v, %v; handled are %v", rep, err, handled)
 	}
 	fails = false
-	// What failed has a record now: the group and whoever delivers to it take care of it.
+	// A failed event has a record: from now on the group and its source are
+	// responsible for it.
 	if rep, err := r.RunOnce(context.Background(), job.Name); err != nil || rep.Sent != 0 || len(handled) != 4 {
 		b.Errorf("the second run: %+v, %v; handled are %v", rep, err, handled)
 	}
-	b.finds(reconcile.UnrecordedReport(b.DB, "NOBODY", 7*24*time.Hour, nil), 0, "") // all of it is too young
+	// every event is too young
+	b.finds(reconcile.UnrecordedReport(b.DB, "NONE", 7*24*time.Hour, nil), 0, "")
 }

@@ -14,16 +14,17 @@ import (
 
 func leaseChecks[T any]() []check[T] {
 	return []check[T]{
-		{"who_lost_the_lease_sends_nothing", zombie[T]},
-		{"a_job_that_somebody_runs_is_in_progress", inProgress[T]},
+		{"a_lost_lease_sends_nothing", zombie[T]},
+		{"a_running_job_is_in_progress", inProgress[T]},
 		{"a_lease_is_renewed_while_the_job_runs", renewed[T]},
-		{"a_run_cut_short_is_made_up_for", cutShort[T]},
-		{"a_repair_runs_by_its_schedule", repairs[T]},
+		{"an_interrupted_run_is_repeated", cutShort[T]},
+		{"a_repair_runs_on_its_schedule", repairs[T]},
 		{"no_run_inside_a_transaction", nested[T]},
 	}
 }
 
-// zombie has a node pause in the middle of its Find until another one has taken the job over, and sent.
+// zombie pauses a node in the middle of its Find until another node has taken
+// the job over and sent the event.
 func zombie[T any](b *bed[T]) {
 	b.truth.add("one", 10*time.Minute)
 	nodes := b.nodes(2)
@@ -56,7 +57,7 @@ func zombie[T any](b *bed[T]) {
 		}
 		return true
 	})
-	b.settleAll() // so that its key is free
+	b.settleAll() // frees its key
 	close(resume)
 	if err := <-result; !errors.Is(err, waybill.ErrLeaseLost) {
 		b.Errorf("who was paused: %v, want ErrLeaseLost", err)
@@ -69,7 +70,7 @@ func zombie[T any](b *bed[T]) {
 	}
 }
 
-// paused is a store whose node does not get to renew its leases, and does not notice.
+// paused is a store whose node cannot renew its leases and does not notice.
 type paused[T any] struct{ storetest.DB[T] }
 
 func (paused[T]) RenewJob(context.Context, store.JobAttempt, time.Duration) (bool, error) {
@@ -81,7 +82,7 @@ func inProgress[T any](b *bed[T]) {
 	a := b.held("job")
 	_, err := r.RunOnce(context.Background(), "job")
 	if class, left := waybill.Classify(err); !errors.Is(err, waybill.ErrInProgress) || class != waybill.ClassDefer || left < 50*time.Minute {
-		b.Errorf("a job that somebody runs: %v of class %v, %v", err, class, left)
+		b.Errorf("a job that another node runs: %v of class %v, %v", err, class, left)
 	}
 	if ok, err := b.DB.EndJob(context.Background(), a, store.JobEnd{}); !ok || err != nil {
 		b.Errorf("EndJob: %v, %v", ok, err)
@@ -92,7 +93,7 @@ func inProgress[T any](b *bed[T]) {
 	}
 }
 
-// renewed has a Find that takes several times its lease.
+// renewed runs a Find that takes several times its lease.
 func renewed[T any](b *bed[T]) {
 	b.truth.add("one", 10*time.Minute)
 	job := b.truth.job()
@@ -111,7 +112,8 @@ func renewed[T any](b *bed[T]) {
 	b.once(b.new(b.DB, reconcile.Config{Lease: lease}, job), "job", 1, 1, 0)
 }
 
-// cutShort ends a run in the middle: another one begins at once, although the schedule says otherwise.
+// cutShort ends a run in the middle: another run begins at once, regardless of
+// the schedule.
 func cutShort[T any](b *bed[T]) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

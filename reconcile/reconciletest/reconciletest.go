@@ -1,5 +1,6 @@
-// Package reconciletest is the suite that shows what reconciliation promises, over a store: the behaviours that the project names, numbered as
-// in its list, and what the jobs over Waybill's own tables find. Each store's tests run it, with the harness of its conformance suite.
+// Package reconciletest is the conformance suite of reconciliation over a
+// store, including the jobs over Waybill's own tables. Each store's tests run
+// it, with the harness of the store's conformance suite.
 package reconciletest
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// check is one test of a behaviour.
+// check is one test of the suite.
 type check[T any] struct {
 	name string
 	run  func(b *bed[T])
@@ -33,7 +34,7 @@ func Run[T any](t *testing.T, h storetest.Harness[T]) {
 	}
 }
 
-// bed is a database of its own for one check, and a truth that its events should tell.
+// bed is a database of its own for one check, with a source of truth.
 type bed[T any] struct {
 	*testing.T
 	storetest.Instance[T]
@@ -49,7 +50,8 @@ func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
 	return b
 }
 
-// reopen goes on with a database that knows nothing of before: a queue in memory after a restart, or a standby that lagged behind.
+// reopen replaces the database by an empty one, as after the restart of a
+// memory queue or the failover to a lagging standby.
 func (b *bed[T]) reopen() {
 	b.Helper()
 	b.Instance = b.harness.Open(b.T)
@@ -59,7 +61,7 @@ func (b *bed[T]) reopen() {
 	}
 }
 
-// nodes returns the store as n processes would have it, where that is possible.
+// nodes returns the store as n processes would open it, where that is possible.
 func (b *bed[T]) nodes(n int) []storetest.DB[T] {
 	out := []storetest.DB[T]{b.DB}
 	for len(out) < n {
@@ -82,7 +84,7 @@ func (b *bed[T]) new(db storetest.DB[T], cfg reconcile.Config, jobs ...reconcile
 	return r
 }
 
-// once runs a job that must find, send and skip so many.
+// once runs a job that must find, send and skip the given numbers of events.
 func (b *bed[T]) once(r *reconcile.Reconciler[T], job string, found, sent, skipped int) reconcile.Report {
 	b.Helper()
 	rep, err := r.RunOnce(context.Background(), job)
@@ -111,7 +113,7 @@ func (b *bed[T]) write(evs ...waybill.Event) {
 	}
 }
 
-// deliver runs a relay until the test ends, or stop is called.
+// deliver runs a relay until the test ends or stop is called.
 func (b *bed[T]) deliver(sink relay.Sink) (stop func()) {
 	b.Helper()
 	r, err := relay.New(b.DB, sink, relay.Config{PollInterval: 10 * time.Millisecond})
@@ -152,7 +154,8 @@ func (b *bed[T]) group(o inbox.Options) *inbox.Group[T] {
 	return in.Group("GROUP", o)
 }
 
-// truth is the business table: what happened, when, and which of it has left its trace.
+// truth is the business table: what happened, when, and which rows have left a
+// trace.
 type truth struct {
 	mu    sync.Mutex
 	rows  []row
@@ -165,21 +168,21 @@ type row struct {
 	trace bool
 }
 
-// add notes that something happened so long ago.
+// add records that a row was written the given time ago.
 func (t *truth) add(id string, ago time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.rows = append(t.rows, row{id: id, at: time.Now().Add(-ago)})
 }
 
-// looked returns how often somebody has looked.
+// looked returns the number of queries of the table.
 func (t *truth) looked() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.looks
 }
 
-// trace notes that something had its effect.
+// trace records that a row had its effect.
 func (t *truth) trace(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,7 +191,7 @@ func (t *truth) trace(id string) {
 	}
 }
 
-// find is what a job looks for: what happened in the window and has left no trace.
+// find yields the rows of the window that have left no trace.
 func (t *truth) find(_ context.Context, w reconcile.Window, missing func(waybill.Event) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -208,7 +211,8 @@ func (t *truth) job() reconcile.Job {
 	return reconcile.Job{Name: "job", LookBack: time.Hour, Find: t.find}
 }
 
-// happened is the event that tells of a row. It has no dedup key: jobs give it its natural one.
+// happened returns the event of a row. It has no dedup key: jobs give it its
+// natural one.
 func happened(id string) waybill.Event {
 	ev := waybill.NewEvent("Happened", map[string]string{"id": id})
 	ev.AggregateType, ev.AggregateID = "row", id

@@ -19,20 +19,21 @@ import (
 func sendChecks[T any]() []check[T] {
 	return []check[T]{
 		{"three_nodes_send_once", threeNodes[T]},
-		{"what_a_restart_lost_is_restored", restored[T]},
+		{"lost_events_are_restored", restored[T]},
 		{"several_ids_one_effect", severalIDs[T]},
 		{"sent_once_within_the_look-back", remembered[T]},
 		{"pending_is_not_sent_again", pendingStays[T]},
-		{"events_without_a_key_keep_apart", keptApart[T]},
-		{"what_is_young_or_old_is_left_alone", windowed[T]},
-		{"one_that_cannot_be_sent_keeps_no_other_back", refused[T]},
-		{"a_limit_is_gone_on_from", limited[T]},
-		{"what_was_found_before_an_error_is_sent", foundBeforeError[T]},
+		{"events_without_a_key_are_distinct", keptApart[T]},
+		{"young_and_old_events_are_not_sent", windowed[T]},
+		{"a_rejected_event_holds_back_no_other", refused[T]},
+		{"the_next_run_continues_after_the_limit", limited[T]},
+		{"events_found_before_an_error_are_sent", foundBeforeError[T]},
 		{"dry_run_changes_nothing", dryRun[T]},
 	}
 }
 
-// threeNodes has three nodes run a job again and again, over a consumer that leaves no trace: the event goes out once.
+// threeNodes runs a job repeatedly on three nodes, with a consumer that leaves
+// no trace: the event is sent once.
 func threeNodes[T any](b *bed[T]) {
 	b.truth.add("lost", 10*time.Minute)
 	var delivered atomic.Int64
@@ -67,7 +68,8 @@ func threeNodes[T any](b *bed[T]) {
 	}
 }
 
-// restored loses the queue: what is in the tables of the business is sent, and reaches its consumer.
+// restored loses the queue: the rows of the business tables are sent and reach
+// their consumer.
 func restored[T any](b *bed[T]) {
 	const many = 250
 	for n := range many {
@@ -92,14 +94,15 @@ func restored[T any](b *bed[T]) {
 	b.once(r, "job", 0, 0, 0)
 }
 
-// severalIDs runs a job that does not wait for its consumer three times, and then lets the consumer at what has come: one effect.
+// severalIDs runs a job that does not wait for its consumer three times, and
+// then lets the consumer handle all events: there is one effect.
 func severalIDs[T any](b *bed[T]) {
 	b.truth.add("slow", 10*time.Minute)
 	job := b.truth.job()
 	job.ResendAfter = -1
 	r := b.new(b.DB, reconcile.Config{}, job)
 	var mu sync.Mutex
-	var queue []waybill.Event // what the broker has, while the consumer sleeps
+	var queue []waybill.Event // the broker's queue while the consumer is paused
 	b.deliver(relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -134,7 +137,7 @@ func severalIDs[T any](b *bed[T]) {
 	b.once(r, "job", 0, 0, 0)
 }
 
-// settleAll delivers what is pending, at once.
+// settleAll delivers all pending events at once.
 func (b *bed[T]) settleAll() {
 	b.Helper()
 	stop := b.deliver(relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }))
@@ -147,11 +150,12 @@ func remembered[T any](b *bed[T]) {
 	r := b.new(b.DB, reconcile.Config{}, b.truth.job())
 	b.once(r, "job", 1, 1, 0)
 	b.settleAll()
-	b.once(r, "job", 1, 0, 1) // no trace yet; it was sent
+	b.once(r, "job", 1, 0, 1) // sent, but no trace yet
 	b.truth.add("two", 10*time.Minute)
-	b.once(b.new(b.DB, reconcile.Config{}, b.truth.job()), "job", 2, 1, 1) // also after a restart of the process
+	// also after a restart of the process
+	b.once(b.new(b.DB, reconcile.Config{}, b.truth.job()), "job", 2, 1, 1)
 	soon := b.truth.job()
-	soon.ResendAfter = time.Microsecond // by now long ago
+	soon.ResendAfter = time.Microsecond // long ago by now
 	b.settleAll()
 	b.once(b.new(b.DB, reconcile.Config{}, soon), "job", 2, 2, 0)
 	if rec, ok, err := b.DB.FindJob(context.Background(), "job"); err != nil || !ok || rec.Fence != 4 || rec.Sent != 2 || rec.EndedAt.IsZero() {
@@ -159,7 +163,8 @@ func remembered[T any](b *bed[T]) {
 	}
 }
 
-// pendingStays has the original still on its way: the job finds that, and sends nothing. Once it has died, its key is free.
+// pendingStays: the original is still pending, so the job finds it and sends
+// nothing. Once the original is dead, its key is free.
 func pendingStays[T any](b *bed[T]) {
 	original := happened("late")
 	original.DedupKey = original.NaturalKey()
@@ -180,7 +185,8 @@ func pendingStays[T any](b *bed[T]) {
 	}
 }
 
-// keptApart has a Find that gives no keys, and yields what looks alike: each event is a fact of its own, and is sent.
+// keptApart runs a Find that sets no keys and yields similar events: each event
+// is a fact of its own, and is sent.
 func keptApart[T any](b *bed[T]) {
 	long := strings.Repeat("x", 128)
 	evs := []waybill.Event{
@@ -190,7 +196,8 @@ func keptApart[T any](b *bed[T]) {
 		{Type: "a", AggregateType: "order", AggregateID: "b:c"},
 		{Type: "Created", AggregateType: "order", AggregateID: "1", TenantID: "other"},
 		{Type: "Created", AggregateType: "order", AggregateID: "1", SchemaVersion: 2},
-		{Type: long, AggregateType: "order", AggregateID: long}, // its key is longer than a key may be
+		// its key exceeds the maximum length
+		{Type: long, AggregateType: "order", AggregateID: long},
 		{Type: long, AggregateType: "user", AggregateID: long},
 	}
 	for i := range evs {
@@ -226,7 +233,7 @@ func windowed[T any](b *bed[T]) {
 	}
 }
 
-// refused has a Find that yields events that nobody can write, among others.
+// refused runs a Find that yields events that the outbox rejects, among others.
 func refused[T any](b *bed[T]) {
 	bad := happened("bad")
 	bad.Payload = []byte("no JSON")
@@ -321,7 +328,7 @@ func dryRun[T any](b *bed[T]) {
 	b.once(r, "job", 1, 1, 0) // it was not remembered
 }
 
-// held has somebody hold a job.
+// held checks a job that another node holds.
 func (b *bed[T]) held(name string) store.JobAttempt {
 	b.Helper()
 	owner := waybill.NewID()

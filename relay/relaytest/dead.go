@@ -12,7 +12,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// deadChecks are the behaviours of dead letters, blocked aggregates and purges.
+// deadChecks are the checks of dead letters, blocked aggregates and purges.
 func deadChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "purge", run: purge[T]},
@@ -29,7 +29,7 @@ func deadChecks[T any]() []check[T] {
 	}
 }
 
-// purge: it never touches what is pending, and works in bounded batches.
+// purge: a purge never deletes pending events, and works in bounded batches.
 func purge[T any](b *bed[T]) {
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		switch d.AggregateID {
@@ -83,7 +83,8 @@ func purge[T any](b *bed[T]) {
 	}
 }
 
-// deadLetters: list and count with filters, oldest first; replay keeps the id, resets attempts, and is a no-op when clicked twice.
+// deadLetters: list and count with filters, oldest first; a replay keeps the
+// id, resets the attempts, and does nothing the second time.
 func deadLetters[T any](b *bed[T]) {
 	var healed atomic.Bool
 	r := &recorder{answer: func(d waybill.Delivery) error {
@@ -141,7 +142,8 @@ func deadLetters[T any](b *bed[T]) {
 	}
 }
 
-// replayInOrder: replayed events of one aggregate go one at a time, in their order, and hold the others back.
+// replayInOrder: replayed events of one aggregate are delivered one at a time,
+// in their order, and hold the others back.
 func replayInOrder[T any](b *bed[T]) {
 	var healed atomic.Bool
 	r := &recorder{answer: func(waybill.Delivery) error {
@@ -161,7 +163,7 @@ func replayInOrder[T any](b *bed[T]) {
 		b.Fatal(err)
 	}
 	healed.Store(true)
-	// The later half first.
+	// The later half is replayed first.
 	for _, half := range [][]waybill.Event{evs[15:], evs[:15]} {
 		var ids []waybill.ID
 		for _, ev := range half {
@@ -180,7 +182,8 @@ func replayInOrder[T any](b *bed[T]) {
 	}
 }
 
-// replayBehind: a dead letter is replayed while the next event of its aggregate is with the sink, which then refuses that one. The replayed event is
+// replayBehind: a dead letter is replayed while the next event of its aggregate
+// is with the sink, which then rejects that event. The replayed event is
 // delivered, and then the other.
 func replayBehind[T any](b *bed[T]) {
 	g := newGate()
@@ -220,7 +223,8 @@ func replayBehind[T any](b *bed[T]) {
 	}
 }
 
-// replayMany: more dead letters of one aggregate are replayed than a read brings; they are delivered in their order, each when the one before it is.
+// replayMany: more dead letters of one aggregate are replayed than a read
+// returns; they are delivered in their order, each after the one before it.
 func replayMany[T any](b *bed[T]) {
 	const many = 240
 	var healed atomic.Bool
@@ -251,7 +255,7 @@ func replayMany[T any](b *bed[T]) {
 	}
 }
 
-// replayByFilter: in batches, with progress.
+// replayByFilter: a replay by filter works in batches and reports progress.
 func replayByFilter[T any](b *bed[T]) {
 	var healed atomic.Bool
 	r := &recorder{answer: func(waybill.Delivery) error {
@@ -293,17 +297,18 @@ func replayByFilter[T any](b *bed[T]) {
 	}
 }
 
-// mend is what an operator does about a blocked aggregate.
-type mend int
+// action is how an operator resolves a blocked aggregate.
+type action int
 
 const (
-	replayIt mend = iota
+	replayIt action = iota
 	discardIt
 	unblockIt
 )
 
-// blocked: under Block, successors wait, also after a take-over, until the dead event is replayed, discarded or unblocked.
-func blocked[T any](b *bed[T], how mend) {
+// blocked: under Block, successors wait, also after a take-over, until the dead
+// letter is replayed, discarded or unblocked.
+func blocked[T any](b *bed[T], how action) {
 	var healed atomic.Bool
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		if string(d.Payload) == "0" && !healed.Load() {
@@ -326,7 +331,7 @@ func blocked[T any](b *bed[T], how mend) {
 	other = event("b", 10)
 	late := event("a", 3)
 	b.write(other, late)
-	b.await("others go on", func() bool { return b.state(other.ID) == "delivered" })
+	b.await("others continue", func() bool { return b.state(other.ID) == "delivered" })
 	if n := len(r.payloads("a")); n != 1 {
 		b.Errorf("%d deliveries of the blocked aggregate, want 1", n)
 	}
@@ -358,8 +363,9 @@ func blocked[T any](b *bed[T], how mend) {
 	}
 }
 
-// manySuccessors: one aggregate fails with many successors behind it; the others are all delivered meanwhile, and afterwards
-// the successors are, in order. (How fast is for the benchmark.)
+// manySuccessors: one aggregate fails with many successors behind it; all other
+// events are delivered meanwhile, and afterwards the successors are, in order.
+// (The benchmark measures how fast.)
 func manySuccessors[T any](b *bed[T]) {
 	successors, others := 3000, 600
 	var healed atomic.Bool
@@ -399,7 +405,8 @@ func manySuccessors[T any](b *bed[T]) {
 	}
 }
 
-// manyOfOne: many events of one aggregate that is slow do not keep the others of its lane out.
+// manyOfOne: many events of one slow aggregate leave room for the other events
+// of its lane.
 func manyOfOne[T any](b *bed[T]) {
 	g := newGate()
 	inner := g.answer

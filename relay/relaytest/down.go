@@ -10,18 +10,19 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// downChecks are the behaviours of destinations that are down.
+// downChecks are the checks of unavailable destinations.
 func downChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "unavailable", run: unavailable[T]},
 		{name: "one_event_calls_it_down", run: oneCallsItDown[T]},
 		{name: "unavailable_after_a_crash", run: unavailableSuspects[T]},
-		{name: "nobody_waits_for_a_destination", run: nobodyWaits[T]},
+		{name: "no_event_waits_for_a_destination", run: noEventWaits[T]},
 		{name: "a_probe_that_dies", run: deadProbe[T]},
 	}
 }
 
-// unavailable: while the destination is down no attempt is spent and nothing dies; when it is back everything drains by itself.
+// unavailable: while the destination is unavailable no attempt is spent and no
+// event dies; when it is available again the outbox drains without help.
 func unavailable[T any](b *bed[T]) {
 	r := &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
 	var paused, back atomic.Int64
@@ -75,11 +76,12 @@ func unavailable[T any](b *bed[T]) {
 	}
 	b.wantOrder(r.all())
 	if paused.Load() == 0 || paused.Load() != back.Load() {
-		b.Errorf("it was said %d times that it is down and %d times that it is back", paused.Load(), back.Load())
+		b.Errorf("reported %d times as paused and %d times as resumed", paused.Load(), back.Load())
 	}
 }
 
-// oneCallsItDown: an event that calls its destination down by mistake does not keep it down for the others.
+// oneCallsItDown: an event that reports its destination as unavailable by
+// mistake does not keep it paused for the others.
 func oneCallsItDown[T any](b *bed[T]) {
 	liar := event("liar", 0)
 	r := &recorder{answer: func(d waybill.Delivery) error {
@@ -90,7 +92,7 @@ func oneCallsItDown[T any](b *bed[T]) {
 	}}
 	b.start(r.sink(), b.quick())
 	b.write(liar)
-	b.await("it was called down", func() bool { return r.count() >= 2 })
+	b.await("it was reported as unavailable", func() bool { return r.count() >= 2 })
 	var evs []waybill.Event
 	for i := range 50 {
 		evs = append(evs, event(fmt.Sprint("a", i%7), i))
@@ -109,8 +111,8 @@ func oneCallsItDown[T any](b *bed[T]) {
 	}
 }
 
-// unavailableSuspects: what an owner that died had in hand is counted before it is delivered; if the destination is down that is
-// taken back.
+// unavailableSuspects: suspects of a crashed owner are counted before their
+// delivery; if the destination is unavailable, the count is taken back.
 func unavailableSuspects[T any](b *bed[T]) {
 	b.abandonLanes()
 	evs := []waybill.Event{event("a", 0), event("a", 1), event("", 2)}
@@ -136,14 +138,16 @@ func unavailableSuspects[T any](b *bed[T]) {
 	b.wantOrder(r.all())
 }
 
-// deadProbe: the event that is to probe a destination may have used up its attempts in processes
-// that died. It ends dead without a delivery, and the destination is probed with others.
+// deadProbe: the event that is to probe a destination may have used up its
+// attempts in processes that crashed. It becomes a dead letter without a
+// delivery, and other events probe the destination.
 func deadProbe[T any](b *bed[T]) {
 	killer, other := event("", 0), event("a", 1)
 	b.write(killer, other)
 	b.abandonLanes()
 	b.spend(killer.ID, 2)
-	b.spend(other.ID, 1) // so that one read brings both, and its turn comes before the killer's
+	// So one read returns both, and its turn comes before the killer's.
+	b.spend(other.ID, 1)
 	b.abandonLanes()
 	r := &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
 	cfg := b.quick()
@@ -157,10 +161,13 @@ func deadProbe[T any](b *bed[T]) {
 	}
 }
 
-// nobodyWaits: a destination that is down, and that nothing in memory waits for, is not reported as paused for ever: nobody would try it to find out.
-func nobodyWaits[T any](b *bed[T]) {
+// noEventWaits: an unavailable destination that no event in memory waits for is
+// not reported as paused forever: no delivery would probe it.
+func noEventWaits[T any](b *bed[T]) {
 	b.abandonLanes()
-	b.write(event("", 0)) // it is put off, and does not wait in memory: it may be what its first owner died of
+	// The event is deferred, and does not wait in memory: it may have crashed
+	// its first owner.
+	b.write(event("", 0))
 	var down, back atomic.Bool
 	cfg := b.quick()
 	cfg.Observe.Paused = func(_ string, paused bool) {
@@ -172,5 +179,5 @@ func nobodyWaits[T any](b *bed[T]) {
 	}
 	r := &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
 	b.start(r.sink(), cfg)
-	b.await("the destination is down, and then nobody's concern", func() bool { return down.Load() && back.Load() })
+	b.await("the destination is reported as paused, and then as resumed", func() bool { return down.Load() && back.Load() })
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// failChecks are the behaviours of failing deliveries.
+// failChecks are the checks of failing deliveries.
 func failChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "failing", run: failing[T]},
@@ -31,7 +31,8 @@ func failChecks[T any]() []check[T] {
 
 var errBoom = errors.New("boom")
 
-// failing: a failing handler leaves its event pending with one attempt, its error, and a time to come; other aggregates go on.
+// failing: a failing handler leaves its event pending with one attempt, its
+// error, and a due time in the future; other aggregates continue.
 func failing[T any](b *bed[T]) {
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		if d.AggregateID == "bad" {
@@ -61,7 +62,8 @@ func failing[T any](b *bed[T]) {
 	b.await("more of the others", func() bool { return len(r.payloads("good")) == 3 })
 }
 
-// maxAttempts: always failing, three calls and no more, then dead with the last error.
+// maxAttempts: an event that always fails is delivered three times, and is then
+// dead with its last error.
 func maxAttempts[T any](b *bed[T]) {
 	r := &recorder{answer: func(d waybill.Delivery) error { return fmt.Errorf("failure %d", d.Attempt) }}
 	cfg := b.quick()
@@ -83,7 +85,7 @@ func maxAttempts[T any](b *bed[T]) {
 			b.Errorf("dead with attempts %d and error %q", row.Attempts, row.LastError)
 		}
 	}
-	// The aggregate goes on.
+	// The aggregate continues.
 	r.tell(nil)
 	b.write(event("a", 1))
 	b.await("the next one", func() bool { return len(r.payloads("a")) == 4 })
@@ -92,7 +94,7 @@ func maxAttempts[T any](b *bed[T]) {
 	}
 }
 
-// permanent: dead at once.
+// permanent: a permanent error makes the event a dead letter at once.
 func permanent[T any](b *bed[T]) {
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		if string(d.Payload) == "0" {
@@ -109,7 +111,8 @@ func permanent[T any](b *bed[T]) {
 	}
 }
 
-// laterAndRetryAfter: Later spends no attempt, RetryAfter does, and both name their delay.
+// laterAndRetryAfter: Later spends no attempt, RetryAfter does, and both set
+// the delay.
 func laterAndRetryAfter[T any](b *bed[T]) {
 	var calls atomic.Int32
 	r := &recorder{answer: func(waybill.Delivery) error {
@@ -136,7 +139,8 @@ func laterAndRetryAfter[T any](b *bed[T]) {
 	}
 }
 
-// panics: counted, the process lives, the stack is in the log and not in the row.
+// panics: a panic is a counted attempt, the process continues, and the stack is
+// in the log and not in the row.
 func panics[T any](b *bed[T]) {
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		if d.Attempt == 1 && string(d.Payload) == "0" {
@@ -149,7 +153,7 @@ func panics[T any](b *bed[T]) {
 	evs := []waybill.Event{event("a", 0), event("b", 1)}
 	b.start(r.sink(), cfg)
 	b.write(evs...)
-	b.await("it is put off", func() bool { return b.state(evs[0].ID) == "delayed" })
+	b.await("it is deferred", func() bool { return b.state(evs[0].ID) == "delayed" })
 	if row := b.find(evs[0].ID); row.Attempts != 1 || row.LastError != "panic: the sky is falling" {
 		b.Errorf("attempts %d, error %q", row.Attempts, row.LastError)
 	}
@@ -159,7 +163,7 @@ func panics[T any](b *bed[T]) {
 	}
 }
 
-// broken is a store whose settlements fail as they are told.
+// broken is a store whose settlements fail as the test demands.
 type broken struct {
 	store.Relay
 	settle func(ctx context.Context, s store.Settlement, next func() (store.Settled, error)) (store.Settled, error)
@@ -169,13 +173,13 @@ func (r *broken) Settle(ctx context.Context, s store.Settlement) (store.Settled,
 	return r.settle(ctx, s, func() (store.Settled, error) { return r.Relay.Settle(ctx, s) })
 }
 
-// settleFails: a settlement that fails after the delivery never counts as a failed attempt, and the event is delivered again at
-// most once per failure.
+// settleFails: a settlement that fails after the delivery never counts as a
+// failed attempt, and the event is delivered again at most once per failure.
 func settleFails[T any](b *bed[T]) {
 	var failures atomic.Int32
 	db := &broken{Relay: b.DB, settle: func(_ context.Context, _ store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
 		if failures.Add(1) <= 3 {
-			return store.Settled{}, errors.New("the database is away")
+			return store.Settled{}, errors.New("the database is unavailable")
 		}
 		return next()
 	}}
@@ -195,13 +199,13 @@ func settleFails[T any](b *bed[T]) {
 	b.wantOrder(r.all())
 }
 
-// settleAnswerLost: the settlement was done, and only its answer got lost.
+// settleAnswerLost: the settlement succeeded, and only its answer was lost.
 func settleAnswerLost[T any](b *bed[T]) {
 	var lost atomic.Bool
 	db := &broken{Relay: b.DB, settle: func(_ context.Context, _ store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
 		done, err := next()
 		if err == nil && !lost.Swap(true) {
-			return store.Settled{}, errors.New("the answer got lost")
+			return store.Settled{}, errors.New("the answer was lost")
 		}
 		return done, err
 	}}
@@ -209,14 +213,14 @@ func settleAnswerLost[T any](b *bed[T]) {
 	ev := event("a", 0)
 	b.startOn(db, r.sink(), b.quick())
 	b.write(ev)
-	b.await("the answer got lost", lost.Load)
+	b.await("the answer was lost", lost.Load)
 	next := event("a", 1)
 	b.write(next)
 	b.await("the next one is settled", func() bool { return b.state(next.ID) == "delivered" })
 	b.wantOnce(r, []waybill.Event{ev, next})
 }
 
-// undecodable: dead with a reason, others go on.
+// undecodable: an undecodable row is dead with a reason, and others continue.
 func undecodable[T any](b *bed[T]) {
 	evs := []waybill.Event{event("a", 0), event("a", 1), event("b", 2)}
 	for i := range evs {
@@ -256,13 +260,13 @@ func (s *short) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return results
 }
 
-// wrongResults: a slice of another length settles nothing.
+// wrongResults: a wrong number of results settles nothing.
 func wrongResults[T any](b *bed[T]) {
 	s := &short{recorder: &recorder{}}
 	evs := []waybill.Event{event("a", 0), event("b", 1), event("", 2)}
 	b.start(s, b.quick())
 	b.write(evs...)
-	b.await("it was said", func() bool { return len(b.logs.find("ERROR", "settles nothing")) >= 2 })
+	b.await("the wrong number of results is logged", func() bool { return len(b.logs.find("ERROR", "nothing is settled")) >= 2 })
 	if st := b.stats(); st.Ready != 3 || st.Failed != 0 || st.Dead != 0 {
 		b.Errorf("the outbox: %s; want 3 ready", b.picture())
 	}

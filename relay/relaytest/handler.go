@@ -12,7 +12,7 @@ import (
 	"github.com/waybillhq/waybill/handler"
 )
 
-// handlerChecks are the behaviours of handlers in this process.
+// handlerChecks are the checks of handlers in this process.
 func handlerChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "no_handler", run: noHandler[T]},
@@ -22,7 +22,8 @@ func handlerChecks[T any]() []check[T] {
 	}
 }
 
-// noHandler: dead at once; the same type on another aggregate type goes to its own handler.
+// noHandler: an event without a handler is dead at once; the same event type of
+// another aggregate type goes to its own handler.
 func noHandler[T any](b *bed[T]) {
 	mux := handler.NewMux()
 	r := &recorder{}
@@ -43,7 +44,8 @@ func noHandler[T any](b *bed[T]) {
 	b.wantOnce(r, evs[1:2])
 }
 
-// unknownGrace: an event without a handler waits for one, which a deploy may bring.
+// unknownGrace: an event without a handler waits for a handler, which a deploy
+// may add.
 func unknownGrace[T any](b *bed[T]) {
 	mux := handler.NewMux()
 	r := &recorder{}
@@ -68,7 +70,7 @@ func unknownGrace[T any](b *bed[T]) {
 	b.wantOnce(r, []waybill.Event{ev})
 }
 
-// steps notes what happened, in order.
+// steps records calls, in order.
 type steps struct {
 	mu   sync.Mutex
 	list []string
@@ -86,7 +88,9 @@ func (s *steps) all() []string {
 	return slices.Clone(s.list)
 }
 
-// middleware: before in order, after in reverse with the result; one that fails before the handler stops it and counts.
+// middleware: middlewares run in order before the handler, and in reverse after
+// it, with its result; one that fails before the handler stops the delivery,
+// and the attempt counts.
 func middleware[T any](b *bed[T]) {
 	var s steps
 	around := func(name string) func(handler.Func) handler.Func {
@@ -138,7 +142,8 @@ type order struct {
 	Total int `json:"total"`
 }
 
-// typed: a typed handler gets its payload; one that cannot be decoded is dead. What it writes has its origin.
+// typed: a typed handler gets its payload; an event whose payload cannot be
+// decoded is dead. Events that the handler writes have its origin.
 func typed[T any](b *bed[T]) {
 	placed := waybill.Define[order]("Placed", waybill.Spec{AggregateType: "order"})
 	mux := handler.NewMux()

@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-// hotChecks are the behaviours of the hot path and of what waits.
+// hotChecks are the checks of the hot path and of waiting events.
 func hotChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "hot_queue_full", run: hotFull[T]},
@@ -25,7 +25,7 @@ func hotChecks[T any]() []check[T] {
 	}
 }
 
-// gate is a sink that lets deliveries through one by one, or all at once.
+// gate is a sink that releases deliveries one by one, or all at once.
 type gate struct {
 	*recorder
 	tokens chan struct{}
@@ -46,7 +46,8 @@ func (g *gate) let(n int) {
 	}
 }
 
-// hotFull: the write succeeds, a counter and a warning say so, and the cold path delivers.
+// hotFull: the write succeeds, a counter and a warning report the full queue,
+// and the cold path delivers.
 func hotFull[T any](b *bed[T]) {
 	g := newGate()
 	var dropped atomic.Int64
@@ -78,7 +79,7 @@ func hotFull[T any](b *bed[T]) {
 	b.wantOnce(g.recorder, evs)
 }
 
-// hotPath: what this process commits is delivered although nobody polls.
+// hotPath: events that this process commits are delivered without polling.
 func hotPath[T any](b *bed[T]) {
 	r := &recorder{}
 	cfg := b.quick()
@@ -99,7 +100,8 @@ func hotPath[T any](b *bed[T]) {
 	b.wantOnce(r, evs)
 }
 
-// delayed: never early, by the database's clock, and not through the hot path.
+// delayed: a delayed event is never delivered early, by the database's clock,
+// and does not use the hot path.
 func delayed[T any](b *bed[T]) {
 	r := &recorder{}
 	arrived := make(chan time.Time, 10)
@@ -128,16 +130,18 @@ func delayed[T any](b *bed[T]) {
 	}
 	b.awaitEmpty()
 	b.wantOnce(r, []waybill.Event{warm, late, soon})
-	// It takes its place when it is due: until then it holds nothing back.
+	// A delayed event takes its place when it is due: until then it holds
+	// nothing back.
 	if got := fmt.Sprint(r.payloads("a")); got != "[-1 1 0]" {
 		b.Errorf("delivered %s, want [-1 1 0]", got)
 	}
 	if notDue.Load() == 0 {
-		b.Error("nobody counted that the hot path did not take it")
+		b.Error("the event was not counted as dropped from the hot path")
 	}
 }
 
-// hotAndCold: with one worker and both waiting, hot comes first, and cold still gets about a third.
+// hotAndCold: with one worker and both waiting, hot events come first, and
+// about a third of the deliveries are cold.
 func hotAndCold[T any](b *bed[T]) {
 	const each = 60
 	var cold []waybill.Event
@@ -152,7 +156,8 @@ func hotAndCold[T any](b *bed[T]) {
 	cfg.Observe = observe.Hooks{HotEnqueued: func(n int) { hot.Add(int64(n)) }}
 	b.start(g.sink(), cfg)
 	b.await("the worker is busy", func() bool { return g.count() == 1 })
-	// A read may be faster than a writer's own word: then the event is a cold one.
+	// A read may be faster than a writer's notification: then the event is
+	// cold.
 	written := 0
 	for ; hot.Load() < each && written < 1000; written++ {
 		b.write(event("", written))
@@ -172,7 +177,7 @@ func hotAndCold[T any](b *bed[T]) {
 	b.awaitEmpty()
 }
 
-// priority: higher first between aggregates, never inside one.
+// priority: higher priority first between aggregates, never inside one.
 func priority[T any](b *bed[T]) {
 	low := []waybill.Event{event("a", 0), event("a", 1), event("b", 2), event("c", 3), event("d", 4), event("", 5)}
 	urgent := []waybill.Event{event("a", 6), event("e", 7), event("", 8), event("f", 9)}
@@ -197,7 +202,8 @@ func priority[T any](b *bed[T]) {
 	}
 }
 
-// priorityAhead: an urgent event does not wait until a long backlog has been read.
+// priorityAhead: an urgent event does not wait until a long backlog has been
+// read.
 func priorityAhead[T any](b *bed[T]) {
 	const backlog = 3000
 	var evs []waybill.Event
@@ -213,12 +219,13 @@ func priorityAhead[T any](b *bed[T]) {
 	cfg.Workers, cfg.ColdQueue, cfg.BatchSize = 1, 50, 50
 	b.start(g.sink(), cfg)
 	b.await("something is being delivered", func() bool { return g.count() >= 1 })
-	// Let some through until the urgent one has come.
+	// Release some deliveries until the urgent event has come.
 	b.await("the urgent event", func() bool {
 		g.let(1)
 		return len(g.of(urgent.ID)) == 1 || g.count() > backlog
 	})
-	// Lanes are drained side by side, so without reading ahead the end of a small one comes not much before the end of all.
+	// Lanes are drained side by side, so without reading ahead the end of a
+	// small lane comes not much before the end of all lanes.
 	if n := g.count(); n > backlog/2 {
 		b.Errorf("the urgent event came after %d others", n)
 	}
@@ -227,12 +234,14 @@ func priorityAhead[T any](b *bed[T]) {
 	b.wantOrder(g.all())
 }
 
-// priorityOrderedAhead: an urgent event of an aggregate does not wait until a long backlog of
-// other aggregates has been read. The test counts how many of them are delivered first, from its
-// commit on. The relay then has at most ColdQueue + BatchSize events that are ready, and the sink
-// Workers times BatchSize. It looks for urgent events when it has read ColdQueue + BatchSize
-// more, or a sixteenth of the backlog if that is more; the read in front of the look may bring
-// ColdQueue + BatchSize. Of four deliveries, three are urgent then.
+// priorityOrderedAhead: an urgent event of an aggregate does not wait until a
+// long backlog of other aggregates has been read. The test counts how many of
+// them are delivered first, from the commit of the urgent event on. The relay
+// then has at most ColdQueue + BatchSize events that are ready, and the sink
+// Workers times BatchSize. The relay reads urgent events when it has read
+// ColdQueue + BatchSize more, or a sixteenth of the backlog if that is more;
+// the read before that may return ColdQueue + BatchSize. Of four deliveries,
+// three are urgent then.
 func priorityOrderedAhead[T any](b *bed[T]) {
 	const backlog, before = 4000, 300
 	cfg := b.quick()
@@ -271,9 +280,10 @@ func priorityOrderedAhead[T any](b *bed[T]) {
 	}
 }
 
-// priorityInside: an urgent event never overtakes one of its own aggregate, though a read ahead
-// of the backlog finds it first: whether that one is unread, waits for its next attempt, or is a
-// dead letter that blocks the aggregate.
+// priorityInside: an urgent event never overtakes an event of its own
+// aggregate, although a read ahead of the backlog finds the urgent one first:
+// whether the other event is unread, waits for its next attempt, or is a dead
+// letter that blocks the aggregate.
 func priorityInside[T any](b *bed[T]) {
 	const backlog, aggregates = 2000, 20
 	cfg := b.quick()
@@ -293,7 +303,7 @@ func priorityInside[T any](b *bed[T]) {
 		add(fmt.Sprint("a", i), 0, 0)
 	}
 	for i := range aggregates {
-		add(fmt.Sprint("plain", i), 0, 0) // the last to be read, but for the urgent ones behind it
+		add(fmt.Sprint("plain", i), 0, 0) // the last to be read, except for the urgent ones behind it
 	}
 	for n := 1; n <= 3; n++ {
 		for i := range aggregates {

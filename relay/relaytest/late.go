@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// lateChecks are the behaviours of rows that appear where reading has passed.
+// lateChecks are the checks of rows that appear below the read position.
 func lateChecks[T any]() []check[T] {
 	late := func(f storetest.Features) bool { return f.LateCommits }
 	return []check[T]{
@@ -25,8 +25,8 @@ func lateChecks[T any]() []check[T] {
 	}
 }
 
-// lateCommit: a transaction that took its seq early and commits late still has its event delivered, also when its row is far
-// below where reading stopped.
+// lateCommit: a transaction that drew its seq early and commits late still has
+// its event delivered, also when its row is far below the read position.
 func lateCommit[T any](b *bed[T]) {
 	g := newGate()
 	inner := g.answer
@@ -38,7 +38,8 @@ func lateCommit[T any](b *bed[T]) {
 	}
 	r := g.recorder
 	b.start(r.sink(), b.quick())
-	// Something is in hand all the time: a relay that has nothing to do reads from the beginning anyway.
+	// One event is in flight all the time: an idle relay reads from the
+	// beginning anyway.
 	stuck := event("stuck", 0)
 	b.write(stuck)
 	b.await("it is with the sink", func() bool { return r.count() == 1 })
@@ -52,12 +53,14 @@ func lateCommit[T any](b *bed[T]) {
 		b.Fatal(err)
 	}
 	var evs []waybill.Event
-	for i := range 400 { // some in every lane: reading has passed the late rows there
+	// Some rows in every lane move the read position past the late rows.
+	for i := range 400 {
 		evs = append(evs, event(fmt.Sprint("a", i), i))
 	}
 	b.write(evs...)
 	b.await("the others", func() bool { return r.count() == 1+len(evs) })
-	// Until nothing is recent any more, so that only a sweep can find it.
+	// Wait until no row is recent any more, so that only a sweep can find the
+	// late rows.
 	began := time.Now()
 	b.await("two seconds have passed", func() bool { return time.Since(began) > 2200*time.Millisecond })
 	more := event("a0", 1000)
@@ -73,8 +76,10 @@ func lateCommit[T any](b *bed[T]) {
 	b.wantOrder(r.all())
 }
 
-// lateOfHeld: while a dead letter holds an aggregate, a transaction that was open for longer than reading waits for it commits the
-// aggregate's next event, and then another one is written. When the dead letter is replayed, all come in their order.
+// lateOfHeld: while a dead letter holds an aggregate, a transaction that was
+// open for longer than the horizon waits commits the aggregate's next event,
+// and then another event is written. When the dead letter is replayed, all
+// events are delivered in their order.
 func lateOfHeld[T any](b *bed[T]) {
 	var healed atomic.Bool
 	var sweeps atomic.Int64
@@ -103,7 +108,8 @@ func lateOfHeld[T any](b *bed[T]) {
 	if err := b.box.Write(b.Context(), foreign.Tx, evs[1]); err != nil {
 		b.Fatal(err)
 	}
-	// Others are written until the transaction has been set aside, and reading has passed its row in every lane.
+	// Other events are written until the transaction is excluded and the read
+	// position has passed its row in every lane.
 	began, n := time.Now(), 0
 	b.await("the transaction has been open for long", func() bool {
 		var some []waybill.Event
@@ -133,7 +139,8 @@ func lateOfHeld[T any](b *bed[T]) {
 	b.wantOrder(r.all())
 }
 
-// manyLateCommits: transactions overlap at random; everything is delivered once, and in order per aggregate.
+// manyLateCommits: transactions overlap at random; every event is delivered
+// once, and in order per aggregate.
 func manyLateCommits[T any](b *bed[T]) {
 	r := &recorder{}
 	cfg := b.quick()
@@ -171,8 +178,9 @@ func manyLateCommits[T any](b *bed[T]) {
 	b.wantOrder(r.all())
 }
 
-// settledWhileReading: an event that is delivered and settled while a read is under way is not brought back by it. The relay
-// reads as fast as it can while events come and go.
+// settledWhileReading: a read does not bring back an event that was delivered
+// and settled while the read was under way. The relay reads as fast as it can
+// while events come and go.
 func settledWhileReading[T any](b *bed[T]) {
 	r := &recorder{}
 	cfg := b.quick()
@@ -196,7 +204,8 @@ func settledWhileReading[T any](b *bed[T]) {
 	b.Logf("%d reads for %d events", reads, len(evs))
 }
 
-// plainSQL: what another language inserts is delivered, in its order among what Go writes.
+// plainSQL: events that another language inserts are delivered, in their order
+// among the events that Go writes.
 func plainSQL[T any](b *bed[T]) {
 	r := &recorder{}
 	b.start(r.sink(), b.quick())

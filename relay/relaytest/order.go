@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// orderChecks are the behaviours of order, and of several relays.
+// orderChecks are the checks of order, and of several relays.
 func orderChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "exactly_once", run: exactlyOnce[T]},
@@ -30,7 +30,8 @@ func orderChecks[T any]() []check[T] {
 	}
 }
 
-// exactlyOnce: N workers, M events, two relays: when nothing fails, each event is delivered once.
+// exactlyOnce: N workers, M events, two relays: when nothing fails, each event
+// is delivered once.
 func exactlyOnce[T any](b *bed[T]) {
 	const events = 1500
 	r := &recorder{}
@@ -56,7 +57,7 @@ func exactlyOnce[T any](b *bed[T]) {
 	b.wantOrder(r.all())
 }
 
-// anyPriority gives events priorities at random: half of them have none.
+// anyPriority gives events random priorities: half of them have none.
 func anyPriority(evs []waybill.Event) []waybill.Event {
 	for i := range evs {
 		evs[i].Priority = max(rand.IntN(6)-2, 0)
@@ -64,9 +65,9 @@ func anyPriority(evs []waybill.Event) []waybill.Event {
 	return evs
 }
 
-// orderWithRetries: aggregates keep their order though every third delivery fails, over two
-// relays, and whatever the events' priorities are. The relays have room for few events, so that
-// urgent ones are read ahead of the others.
+// orderWithRetries: aggregates keep their order although every third delivery
+// fails, over two relays, for any priorities of the events. The relays have
+// room for few events, so that urgent ones are read ahead of the others.
 func orderWithRetries[T any](b *bed[T]) {
 	const aggregates, each = 12, 25
 	r := &recorder{answer: func(waybill.Delivery) error {
@@ -100,8 +101,8 @@ func orderWithRetries[T any](b *bed[T]) {
 	}
 }
 
-// orderThroughHandOver: relays come and go while events of all priorities are written and
-// delivered.
+// orderThroughHandOver: relays come and go while events of all priorities are
+// written and delivered.
 func orderThroughHandOver[T any](b *bed[T]) {
 	const aggregates, each = 10, 60
 	r := &recorder{}
@@ -125,7 +126,7 @@ func orderThroughHandOver[T any](b *bed[T]) {
 	for range 3 {
 		before := r.count()
 		guest := b.startOn(b.second(), r.sink(), cfg)
-		b.await("some go on", func() bool { return r.count() > before || r.count() == aggregates*each })
+		b.await("some are delivered", func() bool { return r.count() > before || r.count() == aggregates*each })
 		b.await("the guest is known", func() bool { return len(b.stats().Nodes) == 2 })
 		if err := guest.stop(); err != nil {
 			b.Fatal(err)
@@ -139,7 +140,8 @@ func orderThroughHandOver[T any](b *bed[T]) {
 	}
 }
 
-// keeper is an ordered sink: it delivers several events of an aggregate in one call, and stops the aggregate at its first failure.
+// keeper is an ordered sink: it delivers several events of an aggregate in one
+// call, and stops the aggregate at its first failure.
 type keeper struct {
 	*recorder
 	several atomic.Bool // events of one aggregate in one call
@@ -172,7 +174,8 @@ func (k *keeper) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return results
 }
 
-// orderedSink: it may get several events of an aggregate at once; what is behind a failure is not counted.
+// orderedSink: an ordered sink may get several events of an aggregate at once;
+// events behind a failure are not counted.
 func orderedSink[T any](b *bed[T]) {
 	const each = 40
 	k := &keeper{recorder: &recorder{}, fail: func(d waybill.Delivery) bool { return d.Attempt == 1 && string(d.Payload) == "7" }}
@@ -226,8 +229,9 @@ func (s *topics) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return results
 }
 
-// orderedSinkDown: an aggregate's events go to two destinations, and the first one's is down. What was in the same call behind it must
-// not overtake it, however many wait.
+// orderedSinkDown: an aggregate's events go to two destinations, and the
+// destination of the first event is unavailable. Events behind it in the same
+// call must not overtake it, however many wait.
 func orderedSinkDown[T any](b *bed[T]) {
 	s := &topics{recorder: &recorder{}}
 	s.down.Store(true)
@@ -244,14 +248,15 @@ func orderedSinkDown[T any](b *bed[T]) {
 	b.write(append(evs, free)...)
 	b.start(s, b.quick())
 	b.await("what has no such predecessor", func() bool { return b.state(free.ID) == "delivered" })
-	b.await("it is known to be down", func() bool { return len(b.logs.find("destination is down")) > 0 })
+	b.await("the destination is logged as down", func() bool { return len(b.logs.find("destination is down")) > 0 })
 	s.down.Store(false)
 	b.awaitEmpty()
 	b.wantOnce(s.recorder, append(evs, free))
 	b.wantOrder(s.all())
 }
 
-// oneAtATime: two events of one aggregate are never with the sink at the same time.
+// oneAtATime: two events of one aggregate are never with the sink at the same
+// time.
 func oneAtATime[T any](b *bed[T]) {
 	var mu sync.Mutex
 	busy := make(map[string]bool)
@@ -285,7 +290,8 @@ func oneAtATime[T any](b *bed[T]) {
 	b.wantOrder(r.all())
 }
 
-// routes: every event reaches its sink; a sink that fails or is down does not stop the others; no route is dead.
+// routes: every event reaches its sink; a failing or unavailable sink does not
+// stop the others; an event without a route is dead.
 func routes[T any](b *bed[T]) {
 	good, bad := &recorder{}, &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
 	goodSink, badSink := good.sink(), bad.sink()
@@ -329,7 +335,8 @@ func routes[T any](b *bed[T]) {
 	b.wantOrder(bad.all())
 }
 
-// fans: every event reaches all sinks; one that fails for an aggregate does not stop the others.
+// fans: every event reaches all sinks; a sink that fails for one aggregate does
+// not stop the others.
 func fans[T any](b *bed[T]) {
 	one, two := &recorder{}, &recorder{answer: func(d waybill.Delivery) error {
 		if d.AggregateID == "bad" && d.Attempt < 3 {
@@ -350,7 +357,7 @@ func fans[T any](b *bed[T]) {
 		b.wantOrder(r.all())
 	}
 	if n := len(two.of(evs[2].ID)); n != 1 {
-		b.Errorf("an event that nobody refused was delivered %d times", n)
+		b.Errorf("an event that no sink rejected was delivered %d times", n)
 	}
 	if n := len(one.of(evs[0].ID)); n != 1 {
 		b.Errorf("the sink that had the event was handed it %d times while the other one failed", n)
@@ -375,5 +382,5 @@ func otherName[T any](b *bed[T]) {
 		b.Errorf("Run of a relay of another name: %v, want ErrOtherRelay", err)
 	}
 	b.write(event("a", 0))
-	b.await("the first goes on", func() bool { return r.count() == 1 })
+	b.await("the first continues", func() bool { return r.count() == 1 })
 }

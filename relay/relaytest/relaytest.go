@@ -1,7 +1,9 @@
-// Package relaytest is the suite that shows a relay's promises over a store: every behaviour of delivering that the project
-// names, numbered as in its list. Each store's tests run it after the store's own conformance suite, with the same harness.
+// Package relaytest is the suite that checks the guarantees of a relay over a
+// store. Each store's tests run it after the store's own conformance suite,
+// with the same harness.
 //
-// The processes of these tests live in one program. What needs processes that are killed or stopped is in the module test.
+// The processes of these tests are in one program. Tests with processes that
+// are killed or stopped are in the module test.
 package relaytest
 
 import (
@@ -22,10 +24,10 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// patience is how long a condition may take to come true: long enough for a loaded machine.
+// patience is the timeout of a condition: long enough for a loaded machine.
 const patience = 40 * time.Second
 
-// check is one test of a behaviour.
+// check is one check of the suite.
 type check[T any] struct {
 	name  string
 	needs func(storetest.Features) bool
@@ -33,7 +35,7 @@ type check[T any] struct {
 	run   func(b *bed[T])
 }
 
-// Run runs the suite, as subtests of t that are named after the behaviours.
+// Run runs the suite, as subtests of t that are named after the checks.
 func Run[T any](t *testing.T, h storetest.Harness[T]) {
 	t.Helper()
 	for _, c := range checks[T]() {
@@ -49,8 +51,9 @@ func Run[T any](t *testing.T, h storetest.Harness[T]) {
 	}
 }
 
-// lacking is what the stores of this project may leave out: a memory has no SQL, and neither it nor SQLite, with its one writer, can have
-// a row appear below one that was read.
+// lacking lists the checks that the stores of this project may skip: memstore
+// has no SQL, and neither memstore nor SQLite, with its one writer, can have a
+// row appear below one that was read.
 var lacking = map[string][]string{
 	"memstore":    {"late_commit", "late_commit_of_a_held_aggregate", "many_late_commits", "plain_sql"},
 	"sqlitestore": {"late_commit", "late_commit_of_a_held_aggregate", "many_late_commits"},
@@ -64,7 +67,7 @@ func checks[T any]() []check[T] {
 		lateChecks[T](), deadChecks[T](), sinkChecks[T]())
 }
 
-// bed is an outbox of its own for one check.
+// bed is the environment of one check, with an outbox of its own.
 type bed[T any] struct {
 	*testing.T
 	storetest.Instance[T]
@@ -87,7 +90,8 @@ func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
 	return b
 }
 
-// second returns another store over the same tables, as another process would have it; the same one where there is none.
+// second returns another store over the same tables, as another process would
+// have; the same store if there is none.
 func (b *bed[T]) second() storetest.DB[T] {
 	if b.features.SecondStore {
 		return b.Second()
@@ -117,7 +121,7 @@ func event(aggregate string, n int) waybill.Event {
 	return ev
 }
 
-// quick is a config whose waits are short.
+// quick returns a config with short intervals.
 func (b *bed[T]) quick() relay.Config {
 	return relay.Config{
 		BackoffBase: 5 * time.Millisecond, BackoffMax: 40 * time.Millisecond, PollInterval: 100 * time.Millisecond,
@@ -126,7 +130,7 @@ func (b *bed[T]) quick() relay.Config {
 	}
 }
 
-// running is a relay that runs.
+// running is a running relay.
 type running struct {
 	cancel context.CancelFunc
 	done   chan error
@@ -134,14 +138,15 @@ type running struct {
 	err    error
 }
 
-// stop ends the relay and returns what Run did.
+// stop ends the relay and returns Run's error.
 func (r *running) stop() error {
 	r.cancel()
 	r.once.Do(func() { r.err = <-r.done })
 	return r.err
 }
 
-// start runs a relay over the store until the test ends, or it is stopped.
+// start runs a relay over the store until the test ends, or until stop is
+// called.
 func (b *bed[T]) start(sink relay.Sink, cfg relay.Config) *running {
 	b.Helper()
 	return b.startOn(b.DB, sink, cfg)
@@ -175,12 +180,12 @@ func (b *bed[T]) await(what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline.C:
-			b.Fatalf("waited in vain for this: %s; the outbox: %s\n%s", what, b.picture(), b.logs)
+			b.Fatalf("timed out waiting for: %s; the outbox: %s\n%s", what, b.picture(), b.logs)
 		}
 	}
 }
 
-// picture is what there is, for a failure's message.
+// picture describes the state of the outbox, for failure messages.
 func (b *bed[T]) picture() string {
 	s, err := b.desk.Stats(context.Background())
 	if err != nil {
@@ -198,7 +203,7 @@ func (b *bed[T]) stats() admin.Stats {
 	return s
 }
 
-// awaitEmpty waits until nothing is pending.
+// awaitEmpty waits until no event is pending.
 func (b *bed[T]) awaitEmpty() {
 	b.Helper()
 	b.await("nothing is pending", func() bool {
@@ -216,7 +221,7 @@ func (b *bed[T]) find(id waybill.ID) store.Record {
 	return r
 }
 
-// state returns where an event is, or "nowhere".
+// state returns the state of an event, or "nowhere".
 func (b *bed[T]) state(id waybill.ID) string {
 	records, err := b.DB.Find(b.Context(), id)
 	if err != nil {
@@ -228,7 +233,7 @@ func (b *bed[T]) state(id waybill.ID) string {
 	return records[0].State.String()
 }
 
-// logs keeps what a relay logs.
+// logs records the log of a relay.
 type logs struct {
 	mu    sync.Mutex
 	lines []string
@@ -277,7 +282,7 @@ func (l *logs) String() string {
 	return strings.Join(l.lines[max(0, len(l.lines)-40):], "\n")
 }
 
-// recorder is a sink that remembers what it got, and answers as it is told.
+// recorder is a sink that records deliveries; its answers are set by the test.
 type recorder struct {
 	mu     sync.Mutex
 	got    []waybill.Delivery
@@ -323,7 +328,7 @@ func (r *recorder) of(id waybill.ID) []waybill.Delivery {
 	return slices.DeleteFunc(r.all(), func(d waybill.Delivery) bool { return d.ID != id })
 }
 
-// payloads returns what was delivered of an aggregate, in order.
+// payloads returns the delivered payloads of an aggregate, in order.
 func (r *recorder) payloads(aggregate string) []string {
 	var out []string
 	for _, d := range r.all() {
@@ -360,7 +365,8 @@ func (b *bed[T]) wantOnce(r *recorder, evs []waybill.Event) {
 	}
 }
 
-// wantOrder reports aggregates whose first deliveries are out of order. Payloads are numbers that count up.
+// wantOrder reports aggregates whose first deliveries are out of order.
+// Payloads are increasing numbers.
 func (b *bed[T]) wantOrder(ds []waybill.Delivery) {
 	b.Helper()
 	last := make(map[string]int)

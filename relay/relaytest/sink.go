@@ -10,12 +10,13 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// sinkChecks are sinks that settle in their own transaction.
+// sinkChecks are the checks of sinks that settle in their own transaction.
 func sinkChecks[T any]() []check[T] {
 	return []check[T]{{name: "settles_itself", run: settlesItself[T]}}
 }
 
-// ownTx is a sink that writes to the same database: its effect and the event's settlement are one commit.
+// ownTx is a sink that writes to the same database: its effect and the event's
+// settlement are one commit.
 type ownTx[T any] struct {
 	*recorder
 	b    *bed[T]
@@ -47,7 +48,8 @@ func (s *ownTx[T]) Deliver(ctx context.Context, batch []waybill.Delivery) []erro
 	return results
 }
 
-// settlesItself: row and effect go in one commit; a failure in between leaves neither; no settlement follows.
+// settlesItself: settlement and effect are one commit; a failure in between
+// leaves neither; the relay sends no other settlement.
 func settlesItself[T any](b *bed[T]) {
 	var settled atomic.Int64
 	db := &broken{Relay: b.DB, settle: func(_ context.Context, s store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {

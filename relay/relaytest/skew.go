@@ -16,9 +16,10 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// RunBehind shows, over a store whose database's clock is about an hour behind this process's,
-// that nothing is delivered before its time by the database's clock: from memory before the first
-// page of rows and after it, scheduled, and tried again.
+// RunBehind checks a store whose database clock is about an hour behind this
+// process's clock: nothing is delivered before its time by the database's
+// clock, neither from memory, before and after the first page of rows, nor
+// scheduled, nor retried.
 func RunBehind[T any](t *testing.T, h storetest.Harness[T]) {
 	t.Helper()
 	t.Run("from_memory", func(t *testing.T) { behindFromMemory(newBehind(t, h)) })
@@ -26,7 +27,8 @@ func RunBehind[T any](t *testing.T, h storetest.Harness[T]) {
 	t.Run("after_a_take_over", func(t *testing.T) { behindTakeOver(newBehind(t, h)) })
 }
 
-// newBehind returns a bed, and fails if its clock is right: then the test shows nothing.
+// newBehind returns a bed, and fails if the database's clock is not behind:
+// then the test shows nothing.
 func newBehind[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
 	t.Helper()
 	b := newBed(t, h)
@@ -46,7 +48,7 @@ func (b *bed[T]) dbNow() time.Time {
 	return p.Now
 }
 
-// shut is a store whose pages of rows do not come before it is opened.
+// shut is a store that returns no page of rows before it is opened.
 type shut struct {
 	store.Relay
 	open chan struct{}
@@ -75,8 +77,8 @@ func (s *shut) Due(ctx context.Context, lanes []int, limit int) (store.Page, err
 	return s.Relay.Due(ctx, lanes, limit)
 }
 
-// inHalfAnHour returns events that are due in half an hour by the database's clock, and half an
-// hour ago by this process's.
+// inHalfAnHour returns events that are due in half an hour by the database's
+// clock, and half an hour ago by this process's clock.
 func (b *bed[T]) inHalfAnHour(n int) []waybill.Event {
 	evs := make([]waybill.Event, n)
 	for i := range evs {
@@ -89,16 +91,17 @@ func (b *bed[T]) inHalfAnHour(n int) []waybill.Event {
 	return evs
 }
 
-// behindFromMemory: the relay hears of commits before it has read a page, and so before it knows
-// the database's clock; then it hears of more when it knows the clock.
+// behindFromMemory: the relay is notified of commits before it has read a page,
+// and so before it knows the database's clock; then it is notified of more
+// commits when it knows the clock.
 func behindFromMemory[T any](b *bed[T]) {
 	const some = 20
 	rec := &recorder{}
-	var heard atomic.Int64
+	var notified atomic.Int64
 	cfg := b.quick()
 	cfg.Observe = observe.Hooks{
-		HotDropped:  func(n int, _ observe.Drop) { heard.Add(int64(n)) },
-		HotEnqueued: func(n int) { heard.Add(int64(n)) },
+		HotDropped:  func(n int, _ observe.Drop) { notified.Add(int64(n)) },
+		HotEnqueued: func(n int) { notified.Add(int64(n)) },
 	}
 	db := &shut{Relay: b.DB, open: make(chan struct{})}
 	b.startOn(db, rec.sink(), cfg)
@@ -107,7 +110,7 @@ func behindFromMemory[T any](b *bed[T]) {
 		return len(s.Lanes) > 0 && !slices.ContainsFunc(s.Lanes, func(l store.LaneState) bool { return !l.Live })
 	})
 	b.write(b.inHalfAnHour(some)...)
-	b.await("the relay has heard of the commit", func() bool { return int(heard.Load())+rec.count() >= some })
+	b.await("the relay was notified of the commit", func() bool { return int(notified.Load())+rec.count() >= some })
 	if n := rec.count(); n > 0 {
 		b.Errorf("%d of %d events that are due in half an hour were delivered before the first page of rows", n, some)
 	}
@@ -129,8 +132,8 @@ func behindFromMemory[T any](b *bed[T]) {
 	}
 }
 
-// behindDue: scheduled events, and such that failed, come when they are due by the database's
-// clock, and they come.
+// behindDue: scheduled and failed events are delivered when they are due by the
+// database's clock, and not before.
 func behindDue[T any](b *bed[T]) {
 	const wait = time.Second
 	var mu sync.Mutex
@@ -181,7 +184,8 @@ func behindDue[T any](b *bed[T]) {
 	}
 }
 
-// behindTakeOver: a node that takes the lanes over finds what is not due, and leaves it.
+// behindTakeOver: a node that takes over the lanes does not deliver events that
+// are not due.
 func behindTakeOver[T any](b *bed[T]) {
 	rec := &recorder{}
 	b.write(b.inHalfAnHour(20)...)

@@ -14,7 +14,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// stopChecks are the behaviours of stopping, and of owners that died.
+// stopChecks are the checks of stopping, and of crashed owners.
 func stopChecks[T any]() []check[T] {
 	return []check[T]{
 		{name: "graceful_stop", run: graceful[T]},
@@ -34,7 +34,8 @@ func stopChecks[T any]() []check[T] {
 	}
 }
 
-// graceful: work in hand finishes and settles, the lanes are released, and another node has them soon.
+// graceful: deliveries in flight finish and are settled, the lanes are
+// released, and another node acquires them soon.
 func graceful[T any](b *bed[T]) {
 	g := newGate()
 	evs := []waybill.Event{event("a", 0), event("a", 1), event("b", 2)}
@@ -48,20 +49,19 @@ func graceful[T any](b *bed[T]) {
 	b.startOn(b.second(), r.sink(), other)
 	b.await("the other is there", func() bool { return len(b.stats().Nodes) == 2 })
 	b.stopWith(run, g, 2)
-	// With a lease of an hour, only lanes that were given back can be had.
+	// With a lease of an hour, only released lanes can be acquired.
 	b.awaitEmpty()
 	if n := g.count(); n != 2 {
-		b.Errorf("the first relay delivered %d events, want the 2 that it had in hand", n)
+		b.Errorf("the first relay delivered %d events, want the 2 that were in flight", n)
 	}
 	b.wantOnce(r, []waybill.Event{evs[1]})
-	for _, l := range b.stats().Lanes {
-		if !l.Live {
-			b.Errorf("lane %d has no owner", l.Lane)
-		}
-	}
+	b.await("every lane has an owner", func() bool {
+		return !slices.ContainsFunc(b.stats().Lanes, func(l store.LaneState) bool { return !l.Live })
+	})
 }
 
-// stopWith stops a relay that has n events in hand; its sink lets them go when no more are taken.
+// stopWith stops a relay that has n events in flight; its sink releases them
+// when the relay takes no more events.
 func (b *bed[T]) stopWith(run *running, g *gate, n int) {
 	b.Helper()
 	stopped := make(chan error, 1)
@@ -73,7 +73,8 @@ func (b *bed[T]) stopWith(run *running, g *gate, n int) {
 	}
 }
 
-// fairShare: nodes that join get their share, also of a relay that is running; when they leave, the rest has all.
+// fairShare: nodes that join get their share, also from a running relay; when
+// they leave, the remaining node gets all lanes.
 func fairShare[T any](b *bed[T]) {
 	total := len(b.stats().Lanes)
 	if total < 4 {
@@ -116,7 +117,8 @@ func fairShare[T any](b *bed[T]) {
 	b.await("one has all again", fair(1))
 }
 
-// runTwice: a second Run is an error, and a relay can run again after it has stopped.
+// runTwice: a second Run is an error, and a relay can run again after it has
+// stopped.
 func runTwice[T any](b *bed[T]) {
 	r := &recorder{}
 	rel, err := relay.New(b.DB, r.sink(), b.quick())
@@ -139,7 +141,8 @@ func runTwice[T any](b *bed[T]) {
 	}
 }
 
-// drainTimeout: what does not finish stays pending, uncounted, and is delivered after a restart.
+// drainTimeout: events whose deliveries do not finish stay pending, uncounted,
+// and are delivered after a restart.
 func drainTimeout[T any](b *bed[T]) {
 	var ended error
 	r := &recorder{}
@@ -170,8 +173,9 @@ func drainTimeout[T any](b *bed[T]) {
 	b.wantOnce(r2, evs)
 }
 
-// restartsInOutage: a destination hangs, and the relay is stopped and started again and again: no attempt is spent, also of an event that is
-// suspect from the beginning.
+// restartsInOutage: a destination hangs, and the relay is restarted again and
+// again: no attempt is spent, also of an event that is suspect from the
+// beginning.
 func restartsInOutage[T any](b *bed[T]) {
 	evs := []waybill.Event{event("a", 0), event("", 1)}
 	b.write(evs...)
@@ -235,7 +239,7 @@ func rebalancesInOutage[T any](b *bed[T]) {
 }
 
 // crowded is a store that, once others is set, reports so many other nodes that
-// a relay has to give all of its lanes away.
+// a relay has to release all of its lanes.
 type crowded struct {
 	store.Relay
 	others atomic.Bool
@@ -251,7 +255,8 @@ func (c *crowded) Heartbeat(ctx context.Context, node store.Node, lease time.Dur
 	return m, err
 }
 
-// abandonLanes makes all lanes look as if their owner had died with a full window.
+// abandonLanes makes all lanes look as if their owner had crashed with a full
+// window.
 func (b *bed[T]) abandonLanes() {
 	b.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
@@ -271,7 +276,7 @@ func (b *bed[T]) abandonLanes() {
 	}
 }
 
-// ownerDied: another node delivers everything after the lease ends.
+// ownerDied: another node delivers all events after the lease ends.
 func ownerDied[T any](b *bed[T]) {
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
 	m, err := b.DB.Heartbeat(b.Context(), node, 300*time.Millisecond)
@@ -297,20 +302,21 @@ func ownerDied[T any](b *bed[T]) {
 	b.wantOrder(r.all())
 }
 
-// staleOwner: what a relay settles after its lanes were taken from it is refused, and it goes on with what it still has.
+// staleOwner: settlements of a relay whose lanes were taken over are rejected,
+// and the relay continues with the lanes that it still owns.
 func staleOwner[T any](b *bed[T]) {
 	g := newGate()
 	ev := event("a", 0)
 	db := &deaf{Relay: b.DB}
 	cfg := b.quick()
-	cfg.Lease = time.Minute // it must not run out by itself
+	cfg.Lease = time.Minute // it must not expire during the test
 	b.startOn(db, g.sink(), cfg)
 	b.write(ev)
 	b.await("it is with the sink", func() bool { return g.count() == 1 })
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
 	leases := b.takeAll(node, db)
 	g.let(1)
-	b.await("it has noticed", func() bool { return len(b.logs.find("lane was lost")) > 0 })
+	b.await("the loss is logged", func() bool { return len(b.logs.find("lane was lost")) > 0 })
 	if got := b.state(ev.ID); got != "ready" {
 		b.Errorf("the event is %s: a stale settlement was accepted", got)
 	}
@@ -330,8 +336,10 @@ func staleOwner[T any](b *bed[T]) {
 	}
 }
 
-// takeAll takes all lanes for another node, as if the relay had been stopped for longer than its lease. Meanwhile the relay must not learn that it has
-// left: it would take its lanes back as those of a node that died, and count the event's attempt before it delivers it.
+// takeAll takes all lanes for another node, as if the relay had been paused for
+// longer than its lease. Meanwhile the relay must not learn that it has left:
+// it would take back its lanes as those of a crashed node, and count the
+// event's attempt before the delivery.
 func (b *bed[T]) takeAll(node store.Node, db *deaf) []store.Lease {
 	b.Helper()
 	db.held.Lock()
@@ -354,7 +362,7 @@ func (b *bed[T]) takeAll(node store.Node, db *deaf) []store.Lease {
 	return leases
 }
 
-// deaf is a store whose heartbeats wait while they are held.
+// deaf is a store whose heartbeats block while they are held.
 type deaf struct {
 	store.Relay
 	held sync.Mutex
@@ -366,13 +374,14 @@ func (d *deaf) Heartbeat(ctx context.Context, node store.Node, lease time.Durati
 	return d.Relay.Heartbeat(ctx, node, lease)
 }
 
-// suspects: after an owner died, what it may have had in hand goes one at a time, its attempt counted before it is delivered. An
-// event whose attempts are used up by then is dead.
+// suspects: after an owner crashed, events that may have been in flight are
+// delivered one at a time, and their attempts are counted before the delivery.
+// An event whose attempts are used up by then is dead.
 func suspects[T any](b *bed[T]) {
 	r := &recorder{}
 	r.answer = func(d waybill.Delivery) error {
 		if d.AggregateID == "a1" {
-			return nil // they were behind the killer, which held them: nobody can have had them in hand
+			return nil // behind the killer, which held them: they cannot have been in flight
 		}
 		return b.counted(d)
 	}
@@ -388,7 +397,7 @@ func suspects[T any](b *bed[T]) {
 	killer := evs[1]
 	cfg := b.quick()
 	cfg.MaxAttempts = 2
-	// The killer's attempts have been used up by processes that died.
+	// The killer's attempts have been used up by processes that crashed.
 	b.abandonLanes()
 	b.spend(killer.ID, 2)
 	b.abandonLanes()
@@ -411,7 +420,7 @@ func suspects[T any](b *bed[T]) {
 		}
 	}
 	b.wantOrder(r.all())
-	// What is written from now on is nobody's suspect.
+	// Events that are written from now on are not suspect.
 	fresh := event("a0", 100)
 	r.tell(func(d waybill.Delivery) error {
 		if row := b.find(d.ID); row.State != store.Ready {
@@ -426,8 +435,9 @@ func suspects[T any](b *bed[T]) {
 	}
 }
 
-// suspectsHandedOn: an owner that gives its lanes away, before it has gone through all that one who died may have had in hand, hands on the suspicion. Else an
-// event that kills its process would kill one after the other, and be counted by none.
+// suspectsHandedOn: an owner that releases its lanes before all suspects of a
+// crashed owner are settled hands them on as suspects. Otherwise an event that
+// kills its process would kill one process after the other, uncounted.
 func suspectsHandedOn[T any](b *bed[T]) {
 	var evs []waybill.Event
 	for i := range 6 {
@@ -459,8 +469,10 @@ func suspectsHandedOn[T any](b *bed[T]) {
 	}
 }
 
-// suspectsBehindOutage: after an owner died, what it may have had in flight is counted before it is delivered also if the first deliveries
-// met a destination that was down, or a sink that asked for a later time: else an event that kills its process then is never counted.
+// suspectsBehindOutage: after an owner crashed, suspects are counted before
+// their delivery even if the first deliveries met an unavailable destination,
+// or a sink that deferred them: otherwise an event that then kills its process
+// is never counted.
 func suspectsBehindOutage[T any](b *bed[T]) {
 	var evs []waybill.Event
 	for i := range 40 {
@@ -495,8 +507,9 @@ func suspectsBehindOutage[T any](b *bed[T]) {
 	}
 }
 
-// suspectsBehindBacklog: an event that the owner that died may have had in flight is counted before it is delivered also if more events than that owner's window
-// lie in front of it, for a destination that is down: it passed them over.
+// suspectsBehindBacklog: a suspect is counted before its delivery even if more
+// events than the crashed owner's window are in front of it, for an unavailable
+// destination: the owner passed them over.
 func suspectsBehindBacklog[T any](b *bed[T]) {
 	lane := -1
 	var evs []waybill.Event
@@ -540,7 +553,7 @@ func suspectsBehindBacklog[T any](b *bed[T]) {
 	}
 }
 
-// destined is a sink with a destination for every type.
+// destined is a sink with a destination per event type.
 type destined struct{ *recorder }
 
 func (s *destined) Deliver(_ context.Context, batch []waybill.Delivery) []error {
@@ -553,7 +566,8 @@ func (s *destined) Deliver(_ context.Context, batch []waybill.Delivery) []error 
 
 func (*destined) Destination(ev *waybill.Event) string { return ev.Type }
 
-// counted is an error unless the attempt that is being made was counted beforehand.
+// counted returns an error unless the current attempt was counted before the
+// delivery.
 func (b *bed[T]) counted(d waybill.Delivery) error {
 	if row := b.find(d.ID); row.Attempts != d.Attempt || row.State != store.Delayed {
 		return fmt.Errorf("event %s is delivered with %d attempts in its row, want %d", d.Payload, row.Attempts, d.Attempt)
@@ -561,7 +575,7 @@ func (b *bed[T]) counted(d waybill.Delivery) error {
 	return nil
 }
 
-// spend counts attempts of an event that nobody saw the end of.
+// spend counts attempts of an event whose deliveries did not end.
 func (b *bed[T]) spend(id waybill.ID, attempts int) {
 	b.Helper()
 	row := b.find(id)
@@ -585,8 +599,9 @@ func (b *bed[T]) spend(id waybill.ID, attempts int) {
 	}
 }
 
-// suspectsAhead: an urgent event of an aggregate, which the owner that died may have taken from
-// far behind its window, is counted before it is delivered, though it is taken from there again.
+// suspectsAhead: an urgent event of an aggregate that the crashed owner may
+// have taken from far behind its window is counted before its delivery,
+// although it is taken from there again.
 func suspectsAhead[T any](b *bed[T]) {
 	lanes := len(b.stats().Lanes)
 	var evs []waybill.Event
@@ -620,16 +635,16 @@ func suspectsAhead[T any](b *bed[T]) {
 }
 
 // suspectsAheadBehindOutage: the same if more urgent events than the window of
-// the owner that died lie in front of it, for a destination that is down.
+// the crashed owner are in front of it, for an unavailable destination.
 func suspectsAheadBehindOutage[T any](b *bed[T]) {
 	lanes := len(b.stats().Lanes)
 	var evs []waybill.Event
-	for i := 0; len(evs) < 900; i++ {
+	for i := 0; len(evs) < 400; i++ {
 		ev := event(fmt.Sprint("a", i), 0)
 		if store.LaneOf("", ev.AggregateType, ev.AggregateID, lanes) != 0 {
 			continue
 		}
-		if len(evs) >= 600 {
+		if len(evs) >= 250 {
 			ev.Priority, ev.Type = 5, "down"
 		}
 		evs = append(evs, ev)
@@ -652,6 +667,9 @@ func suspectsAheadBehindOutage[T any](b *bed[T]) {
 		return nil
 	}
 	cfg := b.quick()
+	// The destination stays unavailable for longer than it takes to pass over
+	// its events.
+	cfg.BackoffBase, cfg.BackoffMax = 300*time.Millisecond, 300*time.Millisecond
 	cfg.Workers, cfg.ColdQueue, cfg.BatchSize = 1, 20, 20
 	b.start(&destined{recorder: r}, cfg)
 	b.await("it is delivered", func() bool { return b.state(killer.ID) == "delivered" })

@@ -31,15 +31,15 @@ func (t *tables) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, 
 		t.move(r, store.Delayed, func(next *record) {
 			next.Attempts, next.Holds = 0, r.Event.Ordered()
 			next.Replay++
-			next.putOff(now)
+			next.deferUntil(now)
 		})
 		out.IDs = append(out.IDs, r.ID)
 	}
 	return out, nil
 }
 
-// replayable returns the dead letters among ids, in the order of seq, when no open transaction has any of their keys; mu is
-// held, but not while it waits.
+// replayable returns the dead letters among ids, in the order of seq, once no
+// open transaction has any of their keys; mu is held, but not during the wait.
 func (t *tables) replayable(ctx context.Context, ids []waybill.ID) ([]*record, error) {
 	for {
 		dead := t.those(ids, func(r *record) bool { return r.state == store.Dead })
@@ -58,7 +58,8 @@ func (t *tables) replayable(ctx context.Context, ids []waybill.ID) ([]*record, e
 	}
 }
 
-// those returns which of the records with these ids are meant, in the order of seq; mu is held.
+// those returns the matching records with these ids, in the order of seq; mu is
+// held.
 func (t *tables) those(ids []waybill.ID, meant func(*record) bool) []*record {
 	var found []*record
 	for _, id := range ids {

@@ -7,7 +7,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// SetHeaders puts headers into a ready row as if their text had been read from a table: a memstore keeps them decoded.
+// SetHeaders stores headers in a ready row as if their text had been read from
+// a table: a memstore holds decoded headers.
 func SetHeaders[T any](s *Store[T], id waybill.ID, text string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -19,7 +20,7 @@ func SetHeaders[T any](s *Store[T], id waybill.ID, text string) error {
 	return nil
 }
 
-// Pending returns copies of the rows that are ready or put off.
+// Pending returns copies of the rows that are ready or deferred.
 func Pending[T any](s *Store[T]) []store.Row {
 	s.mu.Lock()
 	defer s.mu.Unlock()

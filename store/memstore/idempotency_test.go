@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestIdempotency shows what idempotency keys promise over this store.
+// TestIdempotency runs the suite of idempotency keys over this store.
 func TestIdempotency(t *testing.T) {
 	idemtest.Run(t, storetest.Harness[*memstore.Tx]{
 		Name: "memstore", Features: storetest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},

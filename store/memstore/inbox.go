@@ -14,7 +14,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// inboxKey is what records are found by.
+// inboxKey identifies a record.
 type inboxKey struct {
 	group string
 	key   waybill.ID
@@ -22,17 +22,18 @@ type inboxKey struct {
 
 func inboxKeyOf(in store.InboxEntry) inboxKey { return inboxKey{in.Group, in.Key} }
 
-// received is a record of the inbox, and the open transaction that is about to change it.
+// received is a record of the inbox, and the open transaction that will change
+// it.
 type received struct {
 	store.InboxRecord
 	taker *txn
 }
 
-// intake is what a transaction does to the inbox when it commits.
+// intake is a change of the inbox that a transaction makes at its commit.
 type intake struct {
 	in      store.InboxEntry
 	owner   waybill.ID
-	attempt bool // it was acquired before; else the record is made
+	attempt bool // claimed before; otherwise a new record
 }
 
 // Accept implements [store.InboxTx].
@@ -86,7 +87,8 @@ func (s *Store[T]) Succeed(ctx context.Context, tx T, a store.Attempt) (bool, er
 	return true, nil
 }
 
-// receivedBy returns a record when no other transaction is about to change it; mu is held, but not while it waits.
+// receivedBy returns a record once no other transaction will change it; mu is
+// held, but not during the wait.
 func (t *tables) receivedBy(ctx context.Context, k inboxKey, x *txn) (*received, error) {
 	for {
 		other := t.accepting[k]
@@ -106,7 +108,7 @@ func (r *received) heldBy(a store.Attempt) bool {
 	return r.State == store.InboxProcessing && r.Owner == a.Owner && r.Fence == a.Fence
 }
 
-// copy returns the record with the time of the answer.
+// copy returns the record with the current time.
 func (r *received) copy() store.InboxRecord {
 	c := r.InboxRecord
 	c.Stored = bytes.Clone(c.Stored)
@@ -114,7 +116,8 @@ func (r *received) copy() store.InboxRecord {
 	return c
 }
 
-// settleIntakes carries out what a transaction that commits does to the inbox; mu is held.
+// settleIntakes applies the inbox changes of a committing transaction; mu is
+// held.
 func (x *txn) settleIntakes() {
 	now := clock()
 	for _, in := range x.intakes {
@@ -128,7 +131,7 @@ func (x *txn) settleIntakes() {
 	}
 }
 
-// forgetIntakes lets go of records from the n-th on; mu is held.
+// forgetIntakes releases records from the n-th on; mu is held.
 func (x *txn) forgetIntakes(n int) {
 	for _, in := range x.intakes[n:] {
 		k := inboxKeyOf(in.in)
@@ -230,7 +233,8 @@ func (t *tables) FindRecord(_ context.Context, group string, key waybill.ID) (st
 	return r.copy(), true, nil
 }
 
-// records returns copies of those that match, in the order of group and key.
+// records returns copies of the matching records, in the order of group and
+// key.
 func (t *tables) records(match func(r *received) bool) []store.InboxRecord {
 	t.mu.Lock()
 	defer t.mu.Unlock()

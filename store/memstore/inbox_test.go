@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestInbox shows what consumer groups promise over this store.
+// TestInbox runs the suite of consumer groups over this store.
 func TestInbox(t *testing.T) {
 	inboxtest.Run(t, storetest.Harness[*memstore.Tx]{
 		Name: "memstore", Features: storetest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},

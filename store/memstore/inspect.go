@@ -72,7 +72,8 @@ func copyRecords(rs []*record) []store.Record {
 	return out
 }
 
-// choose returns the records of a state that fit the filter and come after a seq, in any order; mu is held.
+// choose returns the records in a state that match the filter and come after a
+// seq, in any order; mu is held.
 func (t *tables) choose(state store.State, f store.Filter, after int64) ([]*record, error) {
 	var found []*record
 	look := func(r *record) bool {
@@ -95,7 +96,7 @@ func (t *tables) choose(state store.State, f store.Filter, after int64) ([]*reco
 	case store.Delivered:
 		t.history.all(look)
 	default:
-		return nil, fmt.Errorf("memstore: there is no %v", state)
+		return nil, fmt.Errorf("memstore: unknown state %v", state)
 	}
 	return found, nil
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// job is the record of a job, what it has sent, and the open transactions that are about to send more.
+// job is the record of a job, its sent events, and the open transactions that
+// will send more.
 type job struct {
 	store.JobRecord
 	sent    map[waybill.ID]sent
@@ -26,7 +27,7 @@ type sent struct {
 	at    time.Time
 }
 
-// sending is what a transaction sends for a job when it commits.
+// sending is an event that a transaction sends for a job at its commit.
 type sending struct {
 	job  string
 	sent []store.Sent
@@ -57,7 +58,8 @@ func (j *job) heldBy(a store.JobAttempt) bool {
 	return j != nil && !j.Owner.IsZero() && j.Owner == a.Owner && j.Fence == a.Fence
 }
 
-// settleSendings carries out what a transaction that commits sends for jobs; mu is held.
+// settleSendings applies the sent events of a committing transaction; mu is
+// held.
 func (x *txn) settleSendings() {
 	now := clock()
 	for _, s := range x.sendings {
@@ -67,7 +69,8 @@ func (x *txn) settleSendings() {
 	}
 }
 
-// forgetSendings lets go of what was sent from the n-th on, and of the jobs if nothing is left; mu is held.
+// forgetSendings drops sent events from the n-th on, and releases the jobs if
+// none is left; mu is held.
 func (x *txn) forgetSendings(n int) {
 	if n == 0 {
 		for _, s := range x.sendings {
@@ -77,7 +80,8 @@ func (x *txn) forgetSendings(n int) {
 	x.sendings = x.sendings[:n]
 }
 
-// quietJob returns a job when no open transaction sends for it; mu is held, but not while it waits.
+// quietJob returns a job once no open transaction sends for it; mu is held, but
+// not during the wait.
 func (t *tables) quietJob(ctx context.Context, name string) (*job, error) {
 	for {
 		j := t.jobs[name]
@@ -114,7 +118,7 @@ func (t *tables) ClaimJob(ctx context.Context, c store.JobClaim) (store.JobRecor
 	return j.copy(), true, nil
 }
 
-// copy returns the record with the time of the answer.
+// copy returns the record with the current time.
 func (j *job) copy() store.JobRecord {
 	r := j.JobRecord
 	r.Now = clock()
@@ -208,7 +212,7 @@ func (t *tables) ForgetSent(_ context.Context, name string, age time.Duration, l
 	return n, nil
 }
 
-// Unrecorded implements [store.HistoryAudit].
+// DeliveredWithoutRecord implements [store.HistoryAudit].
 func (t *tables) DeliveredWithoutRecord(_ context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

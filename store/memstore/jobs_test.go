@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestReconcile shows what reconciliation promises over this store.
+// TestReconcile runs the suite of reconciliation over this store.
 func TestReconcile(t *testing.T) {
 	reconciletest.Run(t, storetest.Harness[*memstore.Tx]{
 		Name: "memstore", Features: storetest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},

@@ -16,11 +16,12 @@ import (
 // keyed is the record of an idempotency key.
 type keyed struct {
 	store.KeyRecord
-	resultUntil time.Time // when the answer goes; zero: with the record
-	stripped    bool      // it has gone
+	resultUntil time.Time // expiry of the answer; zero: with the record
+	stripped    bool      // the answer was purged
 }
 
-// keyStep is what a transaction did to a key: it took it, or, with a record, will leave that when it commits.
+// keyStep is a transaction's change of a key: without a record, the transaction
+// has taken the key; with one, it stores that record at its commit.
 type keyStep struct {
 	id     store.KeyID
 	claim  store.KeyClaim
@@ -65,8 +66,9 @@ func (s *Store[T]) SavePoint(ctx context.Context, tx T, a store.KeyAttempt, p st
 	return s.stepKey(ctx, tx, a, false, func(r *keyed) { r.Point = store.KeyPoint{Name: p.Name, Data: bytes.Clone(p.Data)} })
 }
 
-// stepKey changes the record of an attempt when the transaction commits, if the attempt holds the key; with orTaken, also one that the
-// transaction took itself.
+// stepKey changes the record of an attempt when the transaction commits, if the
+// attempt holds the key; with orTaken, also if the transaction itself took the
+// key.
 func (s *Store[T]) stepKey(ctx context.Context, tx T, a store.KeyAttempt, orTaken bool, change func(r *keyed)) (bool, error) {
 	x, err := s.txnOf(tx)
 	if err != nil {
@@ -98,7 +100,8 @@ func (s *Store[T]) stepKey(ctx context.Context, tx T, a store.KeyAttempt, orTake
 	return true, nil
 }
 
-// took returns how the transaction took a key that it has no record for yet; mu is held.
+// took returns the step in which the transaction took a key that it has no
+// record for yet; mu is held.
 func (x *txn) took(id store.KeyID) *keyStep {
 	for i := len(x.keySteps) - 1; i >= 0; i-- {
 		if s := &x.keySteps[i]; s.id == id {
@@ -121,13 +124,13 @@ func (x *txn) keyed(id store.KeyID) *keyed {
 	return x.tables.keyed[id]
 }
 
-// stepOn notes a step, and holds the key until the transaction ends; mu is held.
+// stepOn adds a step and holds the key until the transaction ends; mu is held.
 func (x *txn) stepOn(s keyStep) {
 	x.keySteps = append(x.keySteps, s)
 	x.tables.keyHolders[s.id] = x
 }
 
-// settleKeys carries out what a transaction that commits does to keys; mu is held.
+// settleKeys applies the key changes of a committing transaction; mu is held.
 func (x *txn) settleKeys() {
 	for _, s := range x.keySteps {
 		if s.record != nil {
@@ -136,7 +139,8 @@ func (x *txn) settleKeys() {
 	}
 }
 
-// forgetKeys takes back the steps from the n-th on, and lets go of keys that no other step is about; mu is held.
+// forgetKeys undoes the steps from the n-th on, and releases keys that no other
+// step holds; mu is held.
 func (x *txn) forgetKeys(n int) {
 	for _, s := range x.keySteps[n:] {
 		if !slices.ContainsFunc(x.keySteps[:n], func(o keyStep) bool { return o.id == s.id }) {
@@ -149,7 +153,8 @@ func (x *txn) forgetKeys(n int) {
 // live reports whether there is a record that has not expired.
 func (r *keyed) live() bool { return r != nil && (r.ExpiresAt.IsZero() || r.ExpiresAt.After(clock())) }
 
-// free reports whether a key may be taken. Expiry comes first, then the hash, then the state.
+// free reports whether a key may be taken. Expiry is checked first, then the
+// hash, then the state.
 func (r *keyed) free(c store.KeyClaim) bool {
 	switch {
 	case !r.live():
@@ -160,7 +165,8 @@ func (r *keyed) free(c store.KeyClaim) bool {
 	return r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(clock())
 }
 
-// next returns the record of a new attempt, where r, which may be nil, was that of the last one.
+// next returns the record of a new attempt; r, which may be nil, is the record
+// of the last attempt.
 func (r *keyed) next(c store.KeyClaim) *keyed {
 	now := clock()
 	n := &keyed{KeyRecord: store.KeyRecord{
@@ -179,7 +185,7 @@ func (r *keyed) heldBy(a store.KeyAttempt) bool {
 	return r != nil && r.State == store.KeyProcessing && r.Owner == a.Owner && r.Fence == a.Fence
 }
 
-// succeed makes the record that of a success.
+// succeed turns the record into a success.
 func (r *keyed) succeed(answer store.KeyAnswer) {
 	now := clock()
 	r.State, r.CompletedAt, r.ExpiresAt, r.LeaseUntil = store.KeySucceeded, now, now.Add(answer.TTL), time.Time{}
@@ -204,10 +210,10 @@ func (r *keyed) end(e store.KeyEnd) {
 	}
 }
 
-// outlived reports whether the answer has outlived its own time.
+// outlived reports whether the answer has expired before its record.
 func (r *keyed) outlived() bool { return !r.resultUntil.IsZero() && !r.resultUntil.After(clock()) }
 
-// answer returns the record with the time of the answer.
+// answer returns the record with the current time.
 func (r *keyed) answer() store.KeyRecord {
 	c := r.KeyRecord
 	c.Result, c.Point.Data = bytes.Clone(c.Result), bytes.Clone(c.Point.Data)
@@ -218,7 +224,8 @@ func (r *keyed) answer() store.KeyRecord {
 	return c
 }
 
-// keyedAlone returns the record of a key when no transaction holds it; mu is held, but not while it waits.
+// keyedAlone returns the record of a key once no transaction holds the key; mu
+// is held, but not during the wait.
 func (t *tables) keyedAlone(ctx context.Context, id store.KeyID) (*keyed, error) {
 	for t.keyHolders[id] != nil {
 		if err := t.await(ctx, t.keyHolders[id]); err != nil {
@@ -348,7 +355,7 @@ func (t *tables) PurgeKeys(_ context.Context, limit int) (int, error) {
 		switch {
 		case n >= limit:
 			return n, nil
-		case t.keyHolders[id] != nil: // it is about to change
+		case t.keyHolders[id] != nil: // a transaction will change the record
 		case !r.live():
 			delete(t.keyed, id)
 			n++

@@ -24,7 +24,7 @@ func (t *tables) Heartbeat(_ context.Context, n store.Node, lease time.Duration)
 	return t.membership(now), nil
 }
 
-// membership returns who is there; mu is held.
+// membership returns the live nodes and the lane owners; mu is held.
 func (t *tables) membership(now time.Time) store.Membership {
 	var m store.Membership
 	for _, n := range t.nodes {
@@ -39,7 +39,7 @@ func (t *tables) membership(now time.Time) store.Membership {
 	return m
 }
 
-// liveAt reports whether a node's lease is running; mu is held.
+// liveAt reports whether a node's lease is valid; mu is held.
 func (t *tables) liveAt(id waybill.ID, now time.Time) bool {
 	n, ok := t.nodes[id]
 	return ok && n.expires.After(now)
@@ -54,12 +54,13 @@ func (t *tables) Acquire(ctx context.Context, n store.Node, lanes []int, window 
 		return nil, fmt.Errorf("memstore: acquire: %w", err)
 	}
 	if !t.liveAt(n.ID, time.Now()) {
-		return nil, fmt.Errorf("memstore: acquire: %w: the node has no running lease", waybill.ErrLeaseLost)
+		return nil, fmt.Errorf("memstore: acquire: %w: the node has no valid lease", waybill.ErrLeaseLost)
 	}
 	var leases []store.Lease
 	for i := range t.lanes {
 		l := &t.lanes[i]
-		if !free(i, l) || len(l.shared) > 0 { // its owner's lease has ended only now
+		if !free(i, l) || len(l.shared) > 0 {
+			// The owner's lease has just expired.
 			continue
 		}
 		leases = append(leases, store.Lease{
@@ -106,7 +107,8 @@ func (t *tables) free(which func(i int, l *lane) bool, dirty bool) {
 	}
 }
 
-// quiet returns when no open transaction has checked the fence of these lanes; mu is held, but not while it waits.
+// quiet returns once no open transaction has checked the fence of these lanes;
+// mu is held, but not during the wait.
 func (t *tables) quiet(ctx context.Context, which func(i int, l *lane) bool) error {
 	for {
 		x := t.sharer(which)
@@ -130,7 +132,7 @@ func (t *tables) sharer(which func(i int, l *lane) bool) *txn {
 	return nil
 }
 
-// holds reports whether a lease is the lane's present one; mu is held.
+// holds reports whether a lease is the lane's current one; mu is held.
 func (t *tables) holds(lease store.Lease) bool {
 	if !t.has(lease.Lane) {
 		return false

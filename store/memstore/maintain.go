@@ -13,10 +13,10 @@ import (
 // Purge implements [store.Maintainer].
 func (t *tables) Purge(_ context.Context, state store.State, age time.Duration, limit int) (int, error) {
 	if state != store.Delivered && state != store.Dead {
-		return 0, fmt.Errorf("memstore: purge: rows that are %v are not purged", state)
+		return 0, fmt.Errorf("memstore: purge: state %v cannot be purged", state)
 	}
 	if age < 0 {
-		return 0, fmt.Errorf("memstore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("memstore: purge: negative age %v", age)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -41,19 +41,21 @@ func (t *tables) Purge(_ context.Context, state store.State, age time.Duration, 
 	return len(old), nil
 }
 
-// forgetUntil notes that events written until then may have left no trace; mu is held.
+// forgetUntil records that events written up to last may have left no trace; mu
+// is held.
 func (t *tables) forgetUntil(last time.Time) {
 	if up := last.Truncate(time.Second); up.Before(last) {
 		last = up.Add(time.Second)
 	}
-	// Texts of this form sort as the times do; "never" is behind all of them, and no time at all before.
+	// Texts in this format sort like the times; "never" sorts after all of
+	// them, and the empty text before.
 	t.reaches = max(t.reaches, last.UTC().Format(time.RFC3339))
 }
 
 // PurgeWritten implements [store.Maintainer].
 func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
-		return 0, fmt.Errorf("memstore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("memstore: purge: negative age %v", age)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -70,7 +72,7 @@ func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (
 	slices.SortFunc(old, func(a, b *record) int { return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), bySeq(a, b)) })
 	old = old[:min(max(limit, 0), len(old))]
 	for _, r := range old {
-		t.deliver(r, false) // which leaves no trace of it either
+		t.deliver(r, false) // leaves no trace
 	}
 	return len(old), nil
 }
@@ -93,7 +95,7 @@ func (t *tables) MakeReady(_ context.Context, limit int) (int, error) {
 	due = due[:min(max(limit, 0), len(due))]
 	for _, r := range due {
 		t.move(r, store.Ready, func(next *record) {
-			next.putOff(r.DueAt)
+			next.deferUntil(r.DueAt)
 			next.Attempts, next.Replay, next.Holds, next.LastError = 0, 0, false, ""
 		})
 	}
@@ -127,15 +129,16 @@ func (t *tables) Tidy(context.Context, time.Duration) error {
 // SetLanes implements [store.Maintainer].
 func (t *tables) SetLanes(ctx context.Context, n int) error {
 	if n < 1 || n > maxLanes {
-		return fmt.Errorf("memstore: %d lanes are not between 1 and %d", n, maxLanes)
+		return fmt.Errorf("memstore: lanes: %d is not between 1 and %d", n, maxLanes)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.still(ctx); err != nil {
 		return fmt.Errorf("memstore: lanes: %w", err)
 	}
-	// All start above the highest epoch of any: a lane that is removed now and added later must not see one again. What
-	// the owner of one lane left behind may now be in any.
+	// All lanes start above the highest epoch of any lane: a lane that is
+	// removed now and added later must not reuse an epoch. Rows of one lane's
+	// owner may now be in any lane.
 	var next lane
 	for _, l := range t.lanes {
 		next.epoch, next.window = max(next.epoch, l.epoch+1), max(next.window, l.window)
@@ -165,8 +168,9 @@ func (t *tables) SetLanes(ctx context.Context, n int) error {
 	return nil
 }
 
-// still returns when no relay is live and no transaction is open that has written or recorded anything: those know lanes
-// that are about to change; mu is held, but not while it waits.
+// still returns once no relay is live and no open transaction has written or
+// recorded anything: such transactions know lanes that will change; mu is held,
+// but not during the wait.
 func (t *tables) still(ctx context.Context) error {
 	for {
 		if t.relayLive() {

@@ -1,9 +1,12 @@
-// Package memstore is a store without a database: the reference that the others are compared with, and a queue for
-// services that can do without durability. What it holds is gone when the process ends.
+// Package memstore is a store without a database: the reference implementation
+// for the other stores, and a queue for services that do not need durability.
+// Its contents are lost when the process ends.
 //
-// [New] has transactions of its own. [Over] follows transactions of the caller's database, whatever their type: it never
-// writes to them, and takes their events after their commit. A crash between the two loses those events, which is what
-// reconciliation jobs are for; moving to a store with tables changes the constructor line only.
+// [New] provides its own transactions. [Over] follows transactions of the
+// caller's database, of any type: it never writes to the database, and takes
+// the events after the commit. A crash between the two loses these events, and
+// reconciliation jobs can restore them. Switching to a store with tables
+// changes only the constructor call.
 package memstore
 
 import (
@@ -18,9 +21,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Config holds what may be tuned; its zero value is ready.
+// Config configures a store; the zero value is ready to use.
 type Config struct {
-	// Lanes is into how many lanes events are spread. Defaults to 32; at most 1024.
+	// Lanes is the number of lanes. Defaults to 32; at most 1024.
 	Lanes int
 }
 
@@ -29,15 +32,16 @@ const (
 	maxLanes     = 1024
 )
 
-// Store keeps events in memory. T is the type of the transactions they join. It plays every role of package store.
+// Store holds events in memory. T is the type of the transactions that the
+// events join. Store implements every role of package store.
 type Store[T any] struct {
 	*tables
 	begin func(ctx context.Context, opts *sql.TxOptions) (Handle[T], error)
 
-	live sync.Map // *session[T] → struct{}: transactions of InTx that are still open
+	live sync.Map // *session[T] → struct{}: open transactions of InTx
 }
 
-// It plays every role, whatever the transactions.
+// Store implements every role for every type of transaction.
 var (
 	_ store.Outbox[*Tx]     = (*Store[*Tx])(nil)
 	_ store.Finisher[*Tx]   = (*Store[*Tx])(nil)
@@ -50,17 +54,18 @@ var (
 	_ store.HistoryAudit    = (*Store[*Tx])(nil)
 )
 
-// Handle is a transaction that [Over] was given a way to begin.
+// Handle is a transaction that the function passed to [Over] began.
 type Handle[T any] struct {
-	// Tx is what the caller's code uses.
+	// Tx is the transaction that the caller's code uses.
 	Tx T
-	// Commit and Rollback end it. A Commit that fails must leave nothing committed, or return an error that matches
-	// [waybill.ErrUncertain]; [sql.ErrTxDone] is understood as well.
+	// Commit and Rollback end the transaction. A Commit that fails must leave
+	// nothing committed, or return an error that matches
+	// [waybill.ErrUncertain]; [sql.ErrTxDone] is recognized as well.
 	Commit   func(ctx context.Context) error
 	Rollback func(ctx context.Context) error
 }
 
-// New returns a store with transactions of its own.
+// New returns a store with its own transactions.
 func New(cfg Config) (*Store[*Tx], error) {
 	t, err := newTables(cfg)
 	if err != nil {
@@ -73,8 +78,9 @@ func New(cfg Config) (*Store[*Tx], error) {
 	}}, nil
 }
 
-// Over returns a store that follows the transactions that begin starts. It can only see the end of a transaction that it
-// began itself: writing to any other fails with [waybill.ErrNoTx].
+// Over returns a store that follows the transactions that begin starts. The
+// store sees only the end of transactions that it began itself: writing to any
+// other one fails with [waybill.ErrNoTx].
 func Over[T any](begin func(ctx context.Context, opts *sql.TxOptions) (Handle[T], error), cfg Config) (*Store[T], error) {
 	if begin == nil {
 		return nil, errors.New("memstore: begin is nil")
@@ -117,7 +123,7 @@ func (s *Store[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]sto
 func (s *Store[T]) txnOf(tx T) (*txn, error) {
 	if own, ok := any(tx).(*Tx); ok {
 		if own == nil || own.txn.tables != s.tables {
-			return nil, fmt.Errorf("%w: it is of another store", waybill.ErrNoTx)
+			return nil, fmt.Errorf("%w: transaction of another store", waybill.ErrNoTx)
 		}
 		if own.closed() {
 			return nil, waybill.ErrTxDone
@@ -132,12 +138,13 @@ func (s *Store[T]) txnOf(tx T) (*txn, error) {
 		return found == nil
 	})
 	if found == nil {
-		return nil, fmt.Errorf("%w: memstore sees the end of transactions of InTx only", waybill.ErrNoTx)
+		return nil, fmt.Errorf("%w: not a transaction of InTx", waybill.ErrNoTx)
 	}
 	return found, nil
 }
 
-// BeginTx starts a transaction that the caller ends itself. Only stores of [New] have it.
+// BeginTx starts a transaction that the caller ends. It is available only for
+// stores of [New].
 func BeginTx(s *Store[*Tx]) *Tx {
 	return &Tx{txn: newTxn(s.tables)}
 }
@@ -175,11 +182,11 @@ func (s *session[T]) Rollback(ctx context.Context) error {
 	return err
 }
 
-// ended turns database/sql's word for a transaction that has ended into what it means here: the caller's function ended
-// it, and nobody knows which way.
+// ended translates sql.ErrTxDone: the caller's function has already ended the
+// transaction, and whether it committed is unknown.
 func ended(err error) error {
 	if errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
+		return fmt.Errorf("%w: %w: ended inside InTx", waybill.ErrUncertain, waybill.ErrTxOwned)
 	}
 	return err
 }

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The stores play every role.
+// The store implements every role.
 var _ storetest.DB[*memstore.Tx] = (*memstore.Store[*memstore.Tx])(nil)
 
 func TestConformance(t *testing.T) {
@@ -25,7 +25,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// With one lane, as an embedded database has it, everything is in one order.
+// With one lane, as in an embedded database, all events are in one order.
 func TestConformanceOneLane(t *testing.T) {
 	storetest.Run(t, storetest.Harness[*memstore.Tx]{
 		Name:     "memstore with one lane",

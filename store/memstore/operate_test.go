@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// put commits events and returns them as they were written.
+// put commits events and returns them as written.
 func put(t *testing.T, db *memstore.Store[*memstore.Tx], evs ...waybill.Event) []waybill.Event {
 	t.Helper()
 	tx := memstore.BeginTx(db)
@@ -55,7 +55,8 @@ func wantState(t *testing.T, db store.Inspector, id waybill.ID, want store.State
 	}
 }
 
-// One lane, one aggregate and 120,000 rows: whoever scans all of them for each page does not come to an end.
+// One lane, one aggregate and 120,000 rows: a store that scans all rows for
+// each page is too slow.
 func TestManyRows(t *testing.T) {
 	const n, page = 120_000, 100
 	ctx := t.Context()
@@ -87,7 +88,8 @@ func TestManyRows(t *testing.T) {
 	if urgent, err := db.FetchPriority(ctx, []store.Cursor{{}}, n); err != nil || seen+len(urgent.Rows) != n {
 		t.Errorf("Follow saw %d rows and Urgent %d, %v; want %d", seen, len(urgent.Rows), err, n)
 	}
-	// All but the first: a row that stays in front must not make those behind it expensive.
+	// Settle all but the first row: a row that stays at the front must not make
+	// the rows after it expensive.
 	for after := int64(1); ; {
 		rows, err := db.Fetch(ctx, []store.Cursor{{After: after}}, page)
 		if err != nil {
@@ -147,7 +149,8 @@ func TestManyRows(t *testing.T) {
 	}
 }
 
-// What a transaction has recorded as done is its own until it ends: a settlement waits, and so does whoever wants the lane.
+// A transaction owns the deliveries that it has recorded as done until it ends:
+// a settlement and a takeover of the lane wait.
 func TestFinishIsWaitedFor(t *testing.T) {
 	for name, c := range map[string]struct {
 		commit bool
@@ -208,7 +211,8 @@ func TestFinishIsWaitedFor(t *testing.T) {
 	}
 }
 
-// The number of lanes does not change under a transaction that has written: it knows the lane of what it wrote.
+// The number of lanes does not change while a transaction that has written is
+// open: it knows the lane of its events.
 func TestSetLanesWaitsForWriters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -240,7 +244,7 @@ func TestSetLanesWaitsForWriters(t *testing.T) {
 	})
 }
 
-// Two transactions that record each other's deliveries do not wait for ever.
+// Two transactions that record each other's deliveries do not wait forever.
 func TestFinishDeadlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -271,7 +275,8 @@ func TestFinishDeadlock(t *testing.T) {
 	})
 }
 
-// A dead letter is replayed when the writer that has its key has ended, and not before.
+// A dead letter is replayed after the writer that has its key has ended, and
+// not before.
 func TestReplayWaitsForWriters(t *testing.T) {
 	for _, commit := range []bool{true, false} {
 		t.Run(fmt.Sprint("commit ", commit), func(t *testing.T) {
@@ -315,7 +320,8 @@ func TestReplayWaitsForWriters(t *testing.T) {
 	}
 }
 
-// An event that a settlement names twice is moved once: what came first counts.
+// An event that a settlement names twice is moved once: the first result
+// counts.
 func TestSettledOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		settle func(store.Result) store.Settlement
@@ -347,7 +353,7 @@ func TestSettledOnce(t *testing.T) {
 	}
 }
 
-// A settlement finds an event by its id; a seq only says where to look first.
+// A settlement finds an event by its id; the seq is only a hint.
 func TestSettledByID(t *testing.T) {
 	db := open(t)
 	var evs []waybill.Event
@@ -363,13 +369,13 @@ func TestSettledByID(t *testing.T) {
 	for i, row := range page.Rows {
 		res := store.Result{ID: row.ID, Seq: row.Seq}
 		switch i % 5 {
-		case 1: // that of another one
+		case 1: // seq of another event
 			res.Seq = page.Rows[(i+7)%len(page.Rows)].Seq
-		case 2: // none has it
+		case 2: // unused seq
 			res.Seq = 1 << 40
 		case 3:
 			res.Seq = 0
-		case 4: // and an event that there is not
+		case 4: // unknown event
 			res.ID = waybill.NewID()
 		}
 		done = append(done, res)

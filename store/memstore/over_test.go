@@ -15,13 +15,13 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// ledger is somebody's own database: it has one table, of notes.
+// ledger is a custom database with one table of notes.
 type ledger struct {
 	mu    sync.Mutex
 	notes map[string]int
 }
 
-// entryTx is a transaction of a ledger. Its handle refuses to be ended, as a careful library's would.
+// entryTx is a transaction of a ledger. Its handle rejects Commit and Rollback.
 type entryTx struct {
 	ledger *ledger
 	notes  []string
@@ -46,8 +46,8 @@ func (l *ledger) begin(context.Context, *sql.TxOptions) (memstore.Handle[*entryT
 	}, nil
 }
 
-// Over somebody else's transactions the store shows what it can see: everything but savepoints and transactions that it
-// did not begin.
+// Over foreign transactions the store supports everything except savepoints and
+// transactions that it did not begin.
 func TestOver(t *testing.T) {
 	storetest.Run(t, storetest.Harness[*entryTx]{
 		Name:     "memstore.Over",
@@ -75,7 +75,7 @@ func TestOver(t *testing.T) {
 	})
 }
 
-// over returns an outbox whose transactions end as told.
+// over returns an outbox whose transactions end with the given errors.
 func over(t *testing.T, commit, rollback error) (*outbox.Outbox[*int], *memstore.Store[*int]) {
 	t.Helper()
 	db, err := memstore.Over(func(context.Context, *sql.TxOptions) (memstore.Handle[*int], error) {
@@ -95,7 +95,8 @@ func over(t *testing.T, commit, rollback error) (*outbox.Outbox[*int], *memstore
 	return box, db
 }
 
-// A commit that failed for certain leaves nothing; of one that is uncertain, nobody may say that it did not happen.
+// A commit with a definite error leaves nothing; the outcome of an uncertain
+// commit is never reported as "not committed".
 func TestOverCommitFails(t *testing.T) {
 	boom := errors.New("boom")
 	for _, c := range []struct {
@@ -122,14 +123,16 @@ func TestOverCommitFails(t *testing.T) {
 			if page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: 0}}, 1); err != nil || len(page.Rows) != 0 {
 				t.Errorf("Fetch: %v, %v", page.Rows, err)
 			}
-			if yes, err := box.Committed(t.Context(), waybill.NewID()); yes || err != nil { // others are not affected
+			if yes, err := box.Committed(t.Context(), waybill.NewID()); yes || err != nil {
+				// Other events are not affected.
 				t.Errorf("Committed of another event: %v, %v", yes, err)
 			}
 		})
 	}
 }
 
-// The caller found out that nothing had happened, and tries again with the same event: then it is there.
+// The caller finds out that nothing was committed and retries with the same
+// event: the event then exists.
 func TestOverUncertainThenCommitted(t *testing.T) {
 	answers := []error{waybill.ErrUncertain, nil}
 	db, err := memstore.Over(func(context.Context, *sql.TxOptions) (memstore.Handle[*int], error) {
@@ -171,19 +174,19 @@ func TestOverRollbackFails(t *testing.T) {
 	if !errors.Is(err, own) || !errors.Is(err, boom) {
 		t.Errorf("InTx: %v, want both errors", err)
 	}
-	box, _ = over(t, nil, sql.ErrTxDone) // the function committed its handle, and then failed
+	box, _ = over(t, nil, sql.ErrTxDone) // the function committed, then failed
 	ev := waybill.NewEvent("t", nil)
 	ev.ID = waybill.NewID()
 	err = box.InTx(t.Context(), func(ctx context.Context, tx *int) error { return errors.Join(box.Write(ctx, tx, ev), own) })
 	if !errors.Is(err, own) || !errors.Is(err, waybill.ErrTxOwned) || !errors.Is(err, waybill.ErrUncertain) {
-		t.Errorf("InTx: %v, want the own error, and that it is uncertain", err)
+		t.Errorf("InTx: %v, want the function's own error and ErrUncertain", err)
 	}
 	if yes, err := box.Committed(t.Context(), ev.ID); yes || !errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("Committed: %v, %v", yes, err)
 	}
 }
 
-// A transaction that the store did not begin has an end that it cannot see.
+// The store does not see the end of a transaction that it did not begin.
 func TestOverRefusesOtherTransactions(t *testing.T) {
 	box, db := over(t, nil, nil)
 	if err := box.Write(t.Context(), new(int), waybill.NewEvent("t", nil)); !errors.Is(err, waybill.ErrNoTx) {

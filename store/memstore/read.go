@@ -37,10 +37,10 @@ func pageOf(rs []*record) store.Page {
 	return page
 }
 
-// pieceSize is how many bytes of payloads share a piece of memory: they are let go together.
+// pieceSize is the number of payload bytes that share one allocation.
 const pieceSize = 64 << 10
 
-// copyRow returns a row that shares nothing with the table.
+// copyRow returns a row that shares no memory with the table.
 func copyRow(r *record) store.Row { return pageOf([]*record{r}).Rows[0] }
 
 // scan reads a series of each cursor's lane; mu is held.
@@ -76,7 +76,7 @@ func (t *tables) Sweep(_ context.Context, from []store.Cursor, limit int) ([]sto
 	return seen, nil
 }
 
-// Urgent implements [store.Seeker].
+// FetchPriority implements [store.Seeker].
 func (t *tables) FetchPriority(_ context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +91,8 @@ func (t *tables) FetchPriority(_ context.Context, from []store.Cursor, limit int
 	return pageOf(t.load(keys)), nil
 }
 
-// plain returns the first row without a priority of each aggregate in a stretch; mu is held.
+// plain returns the first row without a priority of each aggregate in a range;
+// mu is held.
 func (t *tables) plain(c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	first := make(map[store.Aggregate]int64, len(aggs))
 	for _, agg := range aggs {
@@ -105,7 +106,7 @@ func (t *tables) plain(c store.Cursor, aggs []store.Aggregate) (map[store.Aggreg
 	return first, nil
 }
 
-// Follow implements [store.Seeker].
+// FetchAggregate implements [store.Seeker].
 func (t *tables) FetchAggregate(_ context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

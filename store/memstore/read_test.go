@@ -12,7 +12,8 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// What a read returns is its caller's own: whatever is done to a row changes neither the table nor the row beside it.
+// The caller owns the rows of a read: changing a row changes neither the table
+// nor other rows.
 func TestRowsAreTheirReadersOwn(t *testing.T) {
 	db, err := memstore.New(memstore.Config{Lanes: 1})
 	if err != nil {
@@ -28,7 +29,7 @@ func TestRowsAreTheirReadersOwn(t *testing.T) {
 			Type: "a", AggregateType: "order", AggregateID: "1", Headers: map[string]string{"n": fmt.Sprint(i)}, Payload: fmt.Appendf(nil, `{"n":%d}`, i),
 		})
 	}
-	large := []byte(`"` + string(bytes.Repeat([]byte("x"), 200_000)) + `"`) // larger than what shares memory
+	large := []byte(`"` + string(bytes.Repeat([]byte("x"), 200_000)) + `"`) // larger than pieceSize
 	evs = append(evs, waybill.Event{Type: "a", Payload: large})
 	err = box.InTx(t.Context(), func(ctx context.Context, tx *memstore.Tx) error { return box.Write(ctx, tx, evs...) })
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestRelay shows the relay's promises over this store, with its usual lanes and with one.
+// TestRelay runs the relay's suite over this store, with the default lanes and
+// with one.
 func TestRelay(t *testing.T) {
 	for name, cfg := range map[string]memstore.Config{"lanes": {}, "one_lane": {Lanes: 1}} {
 		t.Run(name, func(t *testing.T) {

@@ -10,16 +10,18 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// record is a row and where it stands. A row that moves gets a new record; whoever still comes across the old one sees that
-// it has left. Only a ready one that is delivered stays the same: what it leaves behind is in no order that this changes.
+// record is a row and its state. A row that moves gets a new record; readers of
+// the old record see that it has left. Only a ready row that is delivered keeps
+// its record: no series that still contains the record depends on the changed
+// fields.
 type record struct {
 	store.Row
 	state store.State
-	ended time.Time // when it was delivered or given up
+	ended time.Time // delivered or dead-lettered at
 	left  bool
-	place int     // its place in the heap of what is put off; -1 if it is due
+	place int     // index in the heap of deferred rows; -1 if due
 	taker *txn    // the open transaction that has recorded it as done
-	group *series // the ready records of its aggregate, if it is one of them
+	group *series // the ready records of its aggregate
 }
 
 func (r *record) pending() bool { return r.state == store.Ready || r.state == store.Delayed }
@@ -28,19 +30,21 @@ func bySeq(a, b *record) int   { return cmp.Compare(a.Seq, b.Seq) }
 func byDue(a, b *record) int   { return cmp.Or(a.DueAt.Compare(b.DueAt), bySeq(a, b)) }
 func byEnded(a, b *record) int { return cmp.Or(a.ended.Compare(b.ended), bySeq(a, b)) }
 
-// series is records in an order. Those that have left are passed over, and dropped once they are as many as those that
-// stay: adding and dropping cost the same however many there are.
+// series is a sorted list of records. Records that have left are skipped, and
+// removed once they are as many as those that stay: adding and removing cost
+// the same for any length.
 type series struct {
 	order func(a, b *record) int
-	ended bool // it is of records that are delivered or dead, and not of pending ones
+	ended bool // holds delivered or dead records, not pending ones
 	rows  []*record
 	gone  int
 }
 
-// has reports whether a record that was added to the series is still one of it.
+// has reports whether a record that was added to the series still belongs to
+// it.
 func (s *series) has(r *record) bool { return !r.left && (s.ended || r.pending()) }
 
-// add puts a record into its place, which nearly always is the end.
+// add inserts a record at its place, which is nearly always the end.
 func (s *series) add(r *record) {
 	if n := len(s.rows); n == 0 || s.order(s.rows[n-1], r) < 0 {
 		s.rows = append(s.rows, r)
@@ -50,7 +54,7 @@ func (s *series) add(r *record) {
 	s.rows = slices.Insert(s.rows, at, r)
 }
 
-// drop notes that one of the records has left.
+// drop counts a record that has left.
 func (s *series) drop() {
 	s.gone++
 	for s.gone > 0 && !s.has(s.rows[0]) {
@@ -72,8 +76,8 @@ func (s *series) all(yield func(*record) bool) {
 	}
 }
 
-// stretch adds the records with a seq in (after, upTo] to found, at most limit; an upTo of 0 has no bound. The series is in the
-// order of seq.
+// stretch adds the records with a seq in (after, upTo] to found, at most limit;
+// an upTo of 0 means no upper bound. The series is in the order of seq.
 func (s *series) stretch(found []*record, after, upTo int64, limit int) []*record {
 	found = slices.Grow(found, max(min(limit, len(s.rows)-s.after(after)), 0))
 	for r := range s.between(after, upTo) {
@@ -86,14 +90,14 @@ func (s *series) stretch(found []*record, after, upTo int64, limit int) []*recor
 	return found
 }
 
-// after returns where the records behind a seq begin.
+// after returns the index of the first record after a seq.
 func (s *series) after(seq int64) int {
 	start, _ := slices.BinarySearchFunc(s.rows, seq+1, func(r *record, seq int64) int { return cmp.Compare(r.Seq, seq) })
 	return start
 }
 
-// between goes through the records with a seq in (after, upTo]; an upTo of 0 has no bound. The
-// series is in the order of seq.
+// between iterates over the records with a seq in (after, upTo]; an upTo of 0
+// means no upper bound. The series is in the order of seq.
 func (s *series) between(after, upTo int64) iter.Seq[*record] {
 	return func(yield func(*record) bool) {
 		if s == nil {
@@ -110,7 +114,8 @@ func (s *series) between(after, upTo int64) iter.Seq[*record] {
 	}
 }
 
-// near returns the record of a seq, looking at the first ones first; nil if it is not there. The series is in the order of seq.
+// near returns the record with a seq, searching the first records first; nil if
+// there is none. The series is in the order of seq.
 func (s *series) near(seq int64) *record {
 	end := 1
 	for end < len(s.rows) && s.rows[end-1].Seq < seq {
@@ -124,12 +129,12 @@ func (s *series) near(seq int64) *record {
 	return rows[at]
 }
 
-// queue is the pending rows of a lane.
+// queue holds the pending rows of a lane.
 type queue struct {
 	ready  series // in the order of seq
-	urgent series // those of them that have a priority
-	due    series // put off, and their time has come
-	later  later  // put off, and it has not
+	urgent series // ready rows with a priority
+	due    series // deferred rows that are due
+	later  later  // deferred rows that are not due
 }
 
 func newQueues(n int) []queue {
@@ -140,7 +145,7 @@ func newQueues(n int) []queue {
 	return queues
 }
 
-// delayed calls yield for every row that is put off.
+// delayed calls yield for every deferred row.
 func (q *queue) delayed(yield func(*record) bool) {
 	for r := range q.due.all {
 		if !yield(r) {
@@ -154,7 +159,7 @@ func (q *queue) delayed(yield func(*record) bool) {
 	}
 }
 
-// drop takes a row out that has left.
+// drop removes a row that has left.
 func (q *queue) drop(r *record) {
 	switch {
 	case r.state == store.Ready:
@@ -166,7 +171,7 @@ func (q *queue) drop(r *record) {
 	}
 }
 
-// dropReady takes a row out that was ready and is not any more.
+// dropReady removes a row that is no longer ready.
 func (q *queue) dropReady(r *record) {
 	q.ready.drop()
 	if urgent(r) {
@@ -176,7 +181,8 @@ func (q *queue) dropReady(r *record) {
 
 func urgent(r *record) bool { return r.Event.Priority > 0 }
 
-// advance moves what has become due by now, and returns when the next will be; zero if there is none.
+// advance moves the rows that are due by now, and returns the time at which the
+// next one is due; zero if there is none.
 func (q *queue) advance(now time.Time) time.Time {
 	for len(q.later) > 0 {
 		first := q.later[0]
@@ -189,7 +195,7 @@ func (q *queue) advance(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// later is a heap of rows by when they are due.
+// later is a heap of rows by due time.
 type later []*record
 
 func (l later) Len() int           { return len(l) }

@@ -39,7 +39,7 @@ func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled,
 	each(s.Retry, false, func(r *record, res store.Result) {
 		t.move(r, store.Delayed, func(next *record) {
 			next.Attempts, next.LastError, next.Holds = res.Attempts, store.CutError(res.Error), res.Holds
-			next.putOff(now.Add(res.Delay))
+			next.deferUntil(now.Add(res.Delay))
 		})
 	})
 	each(s.Dead, false, func(r *record, res store.Result) {
@@ -52,8 +52,10 @@ func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled,
 	return out, nil
 }
 
-// settled returns the records of the done, the retried and the dead, nil where there is none. It waits until no open transaction has any of them
-// recorded as done: whether they are, its end decides; mu is held, but not while it waits.
+// settled returns the records of the done, retried and dead results, nil for
+// missing ones. It waits until no open transaction has recorded any of them as
+// done, because the end of that transaction decides; mu is held, but not during
+// the wait.
 func (t *tables) settled(ctx context.Context, s store.Settlement) ([]*record, error) {
 	for {
 		found, taker := t.named(s)
@@ -66,7 +68,8 @@ func (t *tables) settled(ctx context.Context, s store.Settlement) ([]*record, er
 	}
 }
 
-// named returns the records that a settlement names, or a transaction that has one of them; mu is held.
+// named returns the records that a settlement names, or a transaction that has
+// recorded one of them as done; mu is held.
 func (t *tables) named(s store.Settlement) (found []*record, taker *txn) {
 	found = make([]*record, 0, len(s.Done)+len(s.Retry)+len(s.Dead))
 	for _, results := range [][]store.Result{s.Done, s.Retry, s.Dead} {
@@ -81,7 +84,8 @@ func (t *tables) named(s store.Settlement) (found []*record, taker *txn) {
 	return found, nil
 }
 
-// find returns the record that a result is about, or nil; mu is held. Nearly always it is among the first of its lane: that is a shorter way than through a
+// find returns the record of a result, or nil; mu is held. The record is nearly
+// always among the first ones of its lane, which is faster than a lookup in a
 // large map.
 func (t *tables) find(res *store.Result) *record {
 	if res.Seq > 0 && t.has(res.Lane) {
@@ -92,7 +96,7 @@ func (t *tables) find(res *store.Result) *record {
 	return t.rows[res.ID]
 }
 
-// deliver ends a pending event; mu is held.
+// deliver marks a pending event as delivered; mu is held.
 func (t *tables) deliver(r *record, history bool) {
 	t.freeKey(r)
 	if !history {
@@ -100,7 +104,7 @@ func (t *tables) deliver(r *record, history bool) {
 		t.reaches = never
 		return
 	}
-	if r.state == store.Ready { // nearly always; it never held anything, and never failed
+	if r.state == store.Ready { // nearly always: no hold, no failure
 		t.count[store.Ready]--
 		t.count[store.Delivered]++
 		r.state, r.ended, r.taker = store.Delivered, clock(), nil
@@ -137,7 +141,8 @@ func (s *Store[T]) Finish(ctx context.Context, tx T, done []waybill.Delivery) er
 	return nil
 }
 
-// finish records deliveries as done; they are when the transaction commits.
+// finish records deliveries as done; they take effect when the transaction
+// commits.
 func (x *txn) finish(ctx context.Context, done []waybill.Delivery) error {
 	t := x.tables
 	t.mu.Lock()
@@ -151,7 +156,7 @@ func (x *txn) finish(ctx context.Context, done []waybill.Delivery) error {
 			return fmt.Errorf("lane %d: %w", p.Lane, waybill.ErrLeaseLost)
 		}
 	}
-	for _, d := range done { // from here to the transaction's end nobody takes these lanes over
+	for _, d := range done { // no takeover of these lanes until the end
 		l := &t.lanes[d.Claim.Position().Lane]
 		if l.shared == nil {
 			l.shared = make(map[*txn]struct{})
@@ -177,7 +182,7 @@ func (x *txn) finish(ctx context.Context, done []waybill.Delivery) error {
 	return nil
 }
 
-// keep takes back what was recorded as done after the first n; mu is held.
+// keep undoes the deliveries recorded as done after the first n; mu is held.
 func (x *txn) keep(n int) {
 	for _, f := range x.finished[n:] {
 		if r := x.tables.rows[f.id]; r != nil && r.taker == x {

@@ -21,7 +21,7 @@ func (t *tables) ClaimSink(_ context.Context, n store.Node, sink string, takeOve
 		now := time.Now()
 		for id := range t.nodes {
 			if id != n.ID && t.liveAt(id, now) {
-				return before, fmt.Errorf("memstore: %w: it delivers to %q", store.ErrRelayLive, before)
+				return before, fmt.Errorf("memstore: %w: recorded sink %q", store.ErrRelayLive, before)
 			}
 		}
 	}

@@ -11,39 +11,40 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// tables is what a database would keep. Everything below mu is guarded by it.
+// tables are the contents of the store. mu guards all fields below it.
 type tables struct {
 	hub store.Hub
 
-	mu         sync.Mutex
-	seq        int64
-	rows       map[waybill.ID]*record // every event that there is
-	queues     []queue                // lane → its pending rows
-	follow     map[store.Aggregate]*series
-	holding    map[waybill.ID]*record // put off or dead, and holds its aggregate
-	buried     series                 // dead letters, in the order of their death
-	history    series                 // delivered events, in the order of their delivery
+	mu     sync.Mutex
+	seq    int64
+	rows   map[waybill.ID]*record // all events
+	queues []queue                // lane → its pending rows
+	follow map[store.Aggregate]*series
+	// Deferred or dead, blocking its aggregate.
+	holding    map[waybill.ID]*record
+	buried     series // dead letters, by time of death
+	history    series // delivered events, by time of delivery
 	count      [states]int64
 	dedup      map[dedupKey]waybill.ID
 	reserved   map[dedupKey]*txn
 	writing    map[waybill.ID]*txn     // ids of events in open transactions
-	lost       map[waybill.ID]struct{} // events of transactions whose commit was left uncertain
+	lost       map[waybill.ID]struct{} // events of uncertain commits
 	inbox      map[inboxKey]*received
-	accepting  map[inboxKey]*txn // records that open transactions are about to make
+	accepting  map[inboxKey]*txn // records that open transactions will create
 	keyed      map[store.KeyID]*keyed
-	keyHolders map[store.KeyID]*txn // open transactions that have taken a key, or are about to change its record
+	keyHolders map[store.KeyID]*txn // open transactions that hold a key
 	jobs       map[string]*job
-	reaches    string // since when the history is complete; see store.HistoryReaches
+	reaches    string // see store.HistoryReaches
 
-	sink  string // where the events go; see store.SinkGuard
+	sink  string // see store.SinkGuard
 	nodes map[waybill.ID]node
 	lanes []lane
 }
 
-// states is how many [store.State]s there are.
+// states is the number of [store.State] values.
 const states = int(store.Delivered) + 1
 
-// never says that the history is not complete since any time.
+// never means that the history is never complete.
 const never = "never"
 
 type dedupKey struct{ tenant, key string }
@@ -85,8 +86,8 @@ func newTables(cfg Config) (*tables, error) {
 // Local implements [store.Local].
 func (t *tables) Local() *store.Hub { return &t.hub }
 
-// clock is the time as a database keeps it: in microseconds, UTC. Leases are measured by the process's own clock, which
-// nobody can set back.
+// clock is the current time with the precision of a database: in microseconds,
+// UTC. Leases are measured by the process's monotonic clock.
 func clock() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 func (t *tables) laneFor(ev waybill.Event) int {
@@ -96,7 +97,7 @@ func (t *tables) laneFor(ev waybill.Event) int {
 	return t.hub.AnyLane(len(t.lanes))
 }
 
-// insert puts a committed event into the table it belongs to; mu is held.
+// insert adds a committed event to its table; mu is held.
 func (t *tables) insert(e store.Entry) {
 	now := clock()
 	t.seq++
@@ -117,7 +118,7 @@ func (t *tables) insert(e store.Entry) {
 	t.put(r)
 }
 
-// put files a record where its state belongs; mu is held.
+// put files a record by its state; mu is held.
 func (t *tables) put(r *record) {
 	t.rows[r.ID] = r
 	t.count[r.state]++
@@ -161,7 +162,7 @@ func (t *tables) remove(r *record) {
 	t.unfile(r)
 }
 
-// unfile takes a record out of where its state belongs; mu is held.
+// unfile removes a record from the table of its state; mu is held.
 func (t *tables) unfile(r *record) {
 	r.left = true
 	if r.Holds {
@@ -181,7 +182,8 @@ func (t *tables) unfile(r *record) {
 	t.ungroup(r)
 }
 
-// ungroup takes a record that has left out of the ready ones of its aggregate; mu is held.
+// ungroup removes a record that has left from the ready records of its
+// aggregate; mu is held.
 func (t *tables) ungroup(r *record) {
 	if s := r.group; s != nil {
 		if len(s.rows) == s.gone+1 {
@@ -192,7 +194,8 @@ func (t *tables) ungroup(r *record) {
 	}
 }
 
-// move replaces a record by one in another state, which change makes of the old row; mu is held.
+// move replaces a record by one in another state, which change derives from the
+// old row; mu is held.
 func (t *tables) move(r *record, to store.State, change func(next *record)) {
 	t.unfile(r)
 	next := &record{Row: r.Row, state: to}
@@ -201,13 +204,13 @@ func (t *tables) move(r *record, to store.State, change func(next *record)) {
 	t.put(next)
 }
 
-// putOff makes a record due at a time; mu is held.
-func (r *record) putOff(until time.Time) {
+// deferUntil sets the due time of a record; mu is held.
+func (r *record) deferUntil(until time.Time) {
 	r.DueAt = until.Truncate(time.Microsecond)
 	r.Event.AvailableAt = r.DueAt
 }
 
-// freeKey gives a settled event's dedup key back; mu is held.
+// freeKey releases the dedup key of a settled event; mu is held.
 func (t *tables) freeKey(r *record) {
 	if k := keyOf(r.Event); r.Event.DedupKey != "" && t.dedup[k] == r.ID {
 		delete(t.dedup, k)
@@ -222,15 +225,16 @@ func (t *tables) Committed(_ context.Context, id waybill.ID) (bool, error) {
 		return true, nil
 	}
 	if _, lost := t.lost[id]; lost {
-		return false, fmt.Errorf("memstore: event %s: %w: so was its commit", id, waybill.ErrUncertain)
+		return false, fmt.Errorf("memstore: event %s: %w: the commit was uncertain", id, waybill.ErrUncertain)
 	}
 	if !store.HistoryReaches(t.reaches, id) {
-		return false, fmt.Errorf("memstore: event %s: %w: the history does not reach back to it", id, waybill.ErrUncertain)
+		return false, fmt.Errorf("memstore: event %s: %w: the history does not cover it", id, waybill.ErrUncertain)
 	}
 	return false, nil
 }
 
-// await returns when a transaction has ended; mu is held, but not while it waits.
+// await returns when a transaction has ended; mu is held, but not during the
+// wait.
 func (t *tables) await(ctx context.Context, x *txn) error {
 	t.mu.Unlock()
 	defer t.mu.Lock()

@@ -20,10 +20,11 @@ type Tx struct {
 	done   bool // guarded by the tables' mutex
 }
 
-// mark is how much the transaction had when a savepoint was set.
+// mark is the length of each list of the transaction at a savepoint.
 type mark struct{ events, finished, intakes, keySteps, sendings int }
 
-// Begin sets a savepoint: a transaction inside this one, whose Rollback takes back what was written since.
+// Begin sets a savepoint: a transaction inside this one, whose Rollback undoes
+// later writes.
 func (tx *Tx) Begin(context.Context) (*Tx, error) {
 	if tx.closed() {
 		return nil, waybill.ErrTxDone
@@ -31,7 +32,8 @@ func (tx *Tx) Begin(context.Context) (*Tx, error) {
 	return &Tx{txn: tx.txn, parent: tx, mark: tx.txn.mark()}, nil
 }
 
-// Commit ends the transaction or releases the savepoint. On the handle that InTx gives out it fails.
+// Commit ends the transaction or releases the savepoint. It fails on the handle
+// of InTx.
 func (tx *Tx) Commit(context.Context) error {
 	if err := tx.end(); err != nil {
 		return err
@@ -42,8 +44,8 @@ func (tx *Tx) Commit(context.Context) error {
 	return nil
 }
 
-// Rollback ends the transaction without a trace, or goes back to the savepoint. On the handle that InTx gives out it
-// fails.
+// Rollback ends the transaction without a trace, or rolls back to the
+// savepoint. It fails on the handle of InTx.
 func (tx *Tx) Rollback(context.Context) error {
 	if err := tx.end(); err != nil {
 		return err
@@ -69,14 +71,14 @@ func (tx *Tx) end() error {
 	return nil
 }
 
-// closed reports whether this transaction, or one around it, has ended.
+// closed reports whether this transaction, or an enclosing one, has ended.
 func (tx *Tx) closed() bool {
 	tx.txn.tables.mu.Lock()
 	defer tx.txn.tables.mu.Unlock()
 	return tx.ended()
 }
 
-// ended is closed for who holds the tables' mutex.
+// ended is closed for callers that hold the tables' mutex.
 func (tx *Tx) ended() bool {
 	for t := tx; t != nil; t = t.parent {
 		if t.done {
@@ -86,24 +88,26 @@ func (tx *Tx) ended() bool {
 	return tx.txn.over
 }
 
-// errDeadlock is what a database says when two transactions wait for each other.
+// errDeadlock is returned when two transactions wait for each other.
 var errDeadlock = errors.New("memstore: deadlock: two transactions wait for each other")
 
-// txn is the events of an open transaction. Its fields are guarded by the tables' mutex.
+// txn is an open transaction and its events. The tables' mutex guards its
+// fields.
 type txn struct {
 	tables   *tables
 	pending  []store.Entry
-	finished []finish            // recorded as done
-	intakes  []intake            // accepted and succeeded
-	keySteps []keyStep           // what was done to idempotency keys
-	sendings []sending           // what jobs sent
-	shares   []int               // lanes whose fence was checked: held until the transaction ends
-	ids      map[waybill.ID]bool // taken: held until the transaction ends
-	undone   []waybill.ID
-	keys     map[dedupKey]waybill.ID // reserved: held until the transaction ends
-	waits    *txn                    // the transaction whose end this one waits for
-	ended    chan struct{}
-	over     bool
+	finished []finish  // recorded as done
+	intakes  []intake  // accepted and succeeded
+	keySteps []keyStep // changes of idempotency keys
+	sendings []sending // events sent by jobs
+	// Lanes with a checked fence: held until the end.
+	shares []int
+	ids    map[waybill.ID]bool // held until the end
+	undone []waybill.ID
+	keys   map[dedupKey]waybill.ID // reserved: held until the end
+	waits  *txn                    // the transaction that this one waits for
+	ended  chan struct{}
+	over   bool
 }
 
 func newTxn(t *tables) *txn {
@@ -146,7 +150,8 @@ func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.AppendRe
 	return placed, nil
 }
 
-// take takes an event's id. One that another open transaction has taken is waited for, as a database would; mu is held.
+// take reserves an event's id. It waits for another open transaction that has
+// reserved the id, as a database would; mu is held.
 func (x *txn) take(ctx context.Context, id waybill.ID) error {
 	t := x.tables
 	for t.writing[id] != nil && t.writing[id] != x {
@@ -155,14 +160,15 @@ func (x *txn) take(ctx context.Context, id waybill.ID) error {
 		}
 	}
 	if x.ids[id] || t.rows[id] != nil {
-		return fmt.Errorf("memstore: the id %s is taken", id)
+		return fmt.Errorf("memstore: duplicate id %s", id)
 	}
 	x.ids[id], t.writing[id] = true, x
 	return nil
 }
 
-// reserve takes the dedup keys of evs and returns who holds each. A key that another open transaction has reserved is
-// waited for, as a database would; keys are touched in sorted order, so that single writes cannot deadlock.
+// reserve takes the dedup keys of evs and returns the holder of each key. It
+// waits for another open transaction that has reserved a key, as a database
+// would; keys are taken in sorted order, so that single writes cannot deadlock.
 func (x *txn) reserve(ctx context.Context, evs []waybill.Event) (map[dedupKey]waybill.ID, error) {
 	first := make(map[dedupKey]waybill.ID)
 	for _, ev := range evs {
@@ -215,7 +221,8 @@ func (x *txn) reserveOne(ctx context.Context, k dedupKey, id waybill.ID) (waybil
 	}
 }
 
-// wait returns when the other transaction has ended. mu is held, but not while it waits.
+// wait returns when the other transaction has ended. mu is held, but not during
+// the wait.
 func (x *txn) wait(ctx context.Context, other *txn) error {
 	for w := other; w != nil; w = w.waits {
 		if w == x {
@@ -238,7 +245,8 @@ func (x *txn) wait(ctx context.Context, other *txn) error {
 	return err
 }
 
-// truncate takes back what was done after the mark, and the keys that came with what was written.
+// truncate undoes the changes after the mark, and releases the keys of the
+// undone events.
 func (x *txn) truncate(to mark) {
 	t := x.tables
 	t.mu.Lock()
@@ -292,8 +300,9 @@ func (x *txn) rollback() {
 	}
 }
 
-// abandon ends the transaction without its events. If it is uncertain whether they should be there, that is remembered: a
-// "no" would have the caller do its work twice.
+// abandon ends the transaction without its events. If the outcome of the commit
+// is uncertain, abandon records that: answering "not committed" would make the
+// caller repeat its work.
 func (x *txn) abandon(uncertain bool) {
 	x.tables.mu.Lock()
 	defer x.tables.mu.Unlock()

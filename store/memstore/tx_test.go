@@ -50,7 +50,7 @@ func TestSavepointsEndOnce(t *testing.T) {
 	if err := sp.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// What was inside it has ended with it.
+	// The inner savepoint has ended with it.
 	for name, err := range map[string]error{
 		"rollback again": sp.Rollback(ctx), "commit": sp.Commit(ctx), "commit inside": inner.Commit(ctx), "rollback inside": inner.Rollback(ctx),
 	} {
@@ -87,7 +87,8 @@ func TestTransactionsOfAnotherStore(t *testing.T) {
 	}
 }
 
-// Two transactions that wait for each other would wait for ever: one of them is told.
+// Two transactions that wait for each other would wait forever: one of them
+// gets an error.
 func TestDeadlockIsFound(t *testing.T) {
 	ctx := t.Context()
 	db := open(t)
@@ -101,7 +102,7 @@ func TestDeadlockIsFound(t *testing.T) {
 	for tx, key := range map[*memstore.Tx]string{one: "b", two: "a"} {
 		go func() {
 			_, err := db.Append(ctx, tx, keyed(key))
-			if err != nil { // as a database does with the one it chose
+			if err != nil { // as a database does with its victim
 				err = errors.Join(err, tx.Rollback(ctx))
 			}
 			errs <- err
@@ -113,7 +114,7 @@ func TestDeadlockIsFound(t *testing.T) {
 	}
 }
 
-// Whoever waits for a key waits no longer than its context, and no longer than its own transaction.
+// A wait for a key ends with its context and with its own transaction.
 func TestWaitEnds(t *testing.T) {
 	db := open(t)
 	holder := memstore.BeginTx(db)
@@ -135,7 +136,8 @@ func TestWaitEnds(t *testing.T) {
 		_, err := db.Append(t.Context(), waiter, keyed("k"))
 		done <- err
 	}()
-	if err := waiter.Rollback(t.Context()); err != nil { // by somebody else, while it waits or before
+	if err := waiter.Rollback(t.Context()); err != nil {
+		// Concurrent rollback, before or during the wait.
 		t.Fatal(err)
 	}
 	if err := holder.Rollback(t.Context()); err != nil {
@@ -146,7 +148,8 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
-// An id that an open transaction has taken is waited for: whoever is second gets it only if the first rolls back.
+// A write waits for an open transaction that has the same id, and succeeds only
+// if that transaction rolls back.
 func TestSameIDInTwoTransactions(t *testing.T) {
 	for _, commit := range []bool{true, false} {
 		db := open(t)
@@ -178,7 +181,7 @@ func TestSameIDInTwoTransactions(t *testing.T) {
 	}
 }
 
-// What is read shares nothing with the store.
+// Rows that were read share no memory with the store.
 func TestRowsAreCopies(t *testing.T) {
 	db := open(t)
 	box, err := outbox.New(db, outbox.Config{})
@@ -218,7 +221,7 @@ func Example() {
 		return box.Write(ctx, tx, waybill.NewEvent("OrderPlaced", nil), waybill.NewEvent("OrderPaid", nil))
 	})
 	fmt.Println(err)
-	page, err := db.Fetch(ctx, []store.Cursor{{Lane: 0}}, 10) // what a relay does
+	page, err := db.Fetch(ctx, []store.Cursor{{Lane: 0}}, 10) // as a relay does
 	for _, row := range page.Rows {
 		fmt.Println(row.Seq, row.Event.Type)
 	}

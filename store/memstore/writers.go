@@ -7,7 +7,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Writers implements [store.Reader]. A commit is one step here, and draws its numbers in it: nothing comes late.
+// OpenWriters implements [store.Reader]. A commit is atomic here and draws its
+// numbers itself: no row appears late.
 func (*tables) OpenWriters(context.Context) (store.WriterState, error) {
 	return store.WriterState{HighSeq: math.MaxInt64, Issued: math.MaxInt64}, nil
 }

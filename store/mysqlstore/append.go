@@ -13,7 +13,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// savepoint is what a write of several statements goes back to when one of them fails.
+// savepoint is the name of the savepoint that a write of several statements
+// rolls back to if one of them fails.
 const savepoint = "waybill_append"
 
 // Append implements [store.Appender].
@@ -35,7 +36,7 @@ func (s *Store) append(ctx context.Context, tx querier, evs []waybill.Event) ([]
 		return nil, sqltx.Done(err)
 	}
 	placed, err := s.put(ctx, tx, f, evs)
-	for range maxRounds { // what failed has left nothing behind
+	for range maxRounds { // a failed write leaves nothing behind
 		var changed bool
 		if f, changed = s.lanesChanged(err, f); !changed {
 			break
@@ -49,7 +50,7 @@ func (s *Store) append(ctx context.Context, tx querier, evs []waybill.Event) ([]
 	return placed, nil
 }
 
-// refused explains an error of somebody's transaction.
+// refused explains an error inside the caller's transaction.
 func (s *Store) refused(err error) error {
 	if done := ended(err); done != err { //nolint:errorlint // the same error means that the transaction is not over
 		return done
@@ -86,24 +87,27 @@ func (s *Store) put(ctx context.Context, tx querier, f facts, evs []waybill.Even
 	return placed, s.atOnce(ctx, tx, func() error { return s.insertAll(ctx, tx, f, b) })
 }
 
-// atOnce runs what takes more than one statement. After an error nothing of it is left: the server takes back a statement that failed,
-// not those before it, and somebody else's transaction may go on.
+// atOnce runs fn, which takes more than one statement, all or nothing: the
+// server undoes only the statement that failed, not those before it, and the
+// caller may continue the transaction.
 func (s *Store) atOnce(ctx context.Context, tx querier, fn func() error) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+savepoint); err != nil {
 		return err
 	}
 	err := fn()
 	if err != nil {
-		// It fails when the server has ended the transaction already, and then there is nothing to take back.
+		// The rollback fails if the server has already ended the transaction;
+		// then there is nothing to undo.
 		_, _ = tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+savepoint)
 	}
 	return err
 }
 
-// putSpecial takes the dedup keys and inserts the events that were not absorbed. One that may
-// have to wait is inserted among the others as a row without a type and without content, which
-// draws its seq and asks the database's clock, and that row is deleted: a reader of the binary
-// log sees an event when it may be published, and never a row with a type before.
+// putSpecial takes the dedup keys and inserts the events that were not
+// absorbed. A delayed event is first inserted among the others as a row without
+// a type and content, which draws its seq and reads the database's clock; that
+// row is then deleted. A reader of the binary log therefore sees an event only
+// when it may be published, and never a row with a type before that.
 func (s *Store) putSpecial(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []store.AppendResult) error {
 	if err := s.takeKeys(ctx, tx, f, evs, placed); err != nil {
 		return err
@@ -131,14 +135,15 @@ func (s *Store) putSpecial(ctx context.Context, tx querier, f facts, evs []waybi
 	return s.insertDrawn(ctx, tx, f, b, drawn)
 }
 
-// draw is what the table of ready events has given an event: its number, and when it was written
-// and is due by the database's clock.
+// draw holds the values that the table of ready events assigned to an event:
+// its seq, and its creation and due times by the database's clock.
 type draw struct {
 	seq          int64
-	created, due time.Time // due is zero for an event that need not wait
+	created, due time.Time // due is zero for an event without a delay
 }
 
-// takeDrawn returns what the rows of events that may have to wait were given, and deletes them.
+// takeDrawn returns the values assigned to delayed events and deletes their
+// placeholder rows.
 func (s *Store) takeDrawn(ctx context.Context, tx querier, evs []waybill.Event) (map[waybill.ID]draw, error) {
 	drawn := make(map[waybill.ID]draw)
 	var late []waybill.ID
@@ -174,13 +179,13 @@ func (s *Store) takeDrawn(ctx context.Context, tx querier, evs []waybill.Event) 
 	return drawn, nil
 }
 
-// insertDrawn writes the events whose numbers are drawn to where they belong.
+// insertDrawn inserts the events with an assigned seq into their tables.
 func (s *Store) insertDrawn(ctx context.Context, tx querier, f facts, b *batch, drawn map[waybill.ID]draw) error {
 	ready, late := &batch{used: b.used, drawn: drawn}, &batch{used: allColumns, drawn: drawn, delayed: true}
 	for i, ev := range b.evs {
 		to := ready
 		switch d, ok := drawn[ev.ID]; {
-		case !ok: // it is there
+		case !ok: // already inserted
 			continue
 		case !d.due.IsZero():
 			to = late
@@ -194,7 +199,7 @@ func (s *Store) insertDrawn(ctx context.Context, tx querier, f facts, b *batch, 
 	return s.insertAll(ctx, tx, f, late)
 }
 
-// appendKey adds a key to a list in JSON, which the caller closes.
+// appendKey appends a key to a JSON list; the caller closes the list.
 func appendKey(b *strings.Builder, lane, seq int64) {
 	if b.Len() == 0 {
 		b.WriteByte('[')

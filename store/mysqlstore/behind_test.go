@@ -17,8 +17,9 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// behind makes connections for whose sessions the server's clock is an hour behind. A session's
-// clock that is set stands still, so it is set whenever the pool gives the connection out.
+// behind makes connections whose sessions have a clock one hour behind. A
+// session's clock stands still once it is set, so it is set whenever the pool
+// hands out the connection.
 type behind struct{ driver.Connector }
 
 func (b behind) Connect(ctx context.Context) (driver.Conn, error) {
@@ -34,7 +35,7 @@ func (b behind) Connect(ctx context.Context) (driver.Conn, error) {
 	return c, c.setClock(ctx)
 }
 
-// mysqlConn is what the driver's connections do.
+// mysqlConn lists the interfaces of the driver's connections.
 type mysqlConn interface {
 	driver.Conn
 	driver.ConnBeginTx
@@ -63,9 +64,9 @@ func (c behindConn) ResetSession(ctx context.Context) error {
 	return c.setClock(ctx)
 }
 
-// TestClockBehind: the server's clock is an hour behind this process's. Nothing is delivered
-// before its time by the server's clock, and the leases of consumers and of keys are the
-// server's.
+// TestClockBehind: the server's clock is one hour behind this process's.
+// Nothing is delivered before its time by the server's clock, and the leases of
+// consumers and keys follow the server's clock.
 func TestClockBehind(t *testing.T) { onBoth(t, testClockBehind) }
 
 func testClockBehind(t *testing.T) {
@@ -84,7 +85,9 @@ func testClockBehind(t *testing.T) {
 	}
 	t.Run("relay", func(t *testing.T) { relaytest.RunBehind(t, h) })
 	if !testserver.Full() {
-		return // the suites below take minutes on MySQL; on PostgreSQL they always run
+		// The suites below take minutes on MySQL; on PostgreSQL they always
+		// run.
+		return
 	}
 	t.Run("inbox", func(t *testing.T) { inboxtest.Run(t, h) })
 	t.Run("keys", func(t *testing.T) { idemtest.Run(t, h) })

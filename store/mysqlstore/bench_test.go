@@ -25,9 +25,10 @@ func benchBoth(b *testing.B, run func(b *testing.B)) {
 	}
 }
 
-// BenchmarkWrite compares a write through the outbox with the floor: the same rows, inserted by hand with a prepared statement of
-// exactly that many. An operation is one event; every transaction also inserts a row of the service. Compare within one run, and
-// let the contenders take turns: -count=5.
+// BenchmarkWrite compares a write through the outbox with a baseline: the same
+// rows, inserted by hand with a prepared statement of exactly that many. An
+// operation is one event; every transaction also inserts a row of the service.
+// Compare within one run, and alternate the variants: -count=5.
 func BenchmarkWrite(b *testing.B) {
 	benchBoth(b, func(b *testing.B) {
 		for _, interpolate := range []bool{false, true} {
@@ -94,7 +95,7 @@ func benchWrite(b *testing.B, interpolate bool, conns, events int, byHand bool) 
 		}
 		return tx.Commit()
 	}
-	for range 3 { // what is prepared in time is prepared
+	for range 3 { // prepare the statements before the measurement
 		if err := transaction(b.Context(), 0); err != nil {
 			b.Fatal(err)
 		}
@@ -115,8 +116,8 @@ func benchWrite(b *testing.B, interpolate bool, conns, events int, byHand bool) 
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// BenchmarkDrain compares reading and settling with the floor: a page of one lane, and a DELETE of its ids in a transaction. An
-// operation is one event.
+// BenchmarkDrain compares reading and settling with a baseline: a page of one
+// lane, and a DELETE of its ids in a transaction. An operation is one event.
 func BenchmarkDrain(b *testing.B) {
 	benchBoth(b, func(b *testing.B) {
 		for _, page := range []int{100, 500} {

@@ -20,13 +20,14 @@ func TestPacketBytes(t *testing.T) {
 	}
 }
 
-// However a write is split, prepared or not, it has the order of its events, and is all there or not at all.
+// A write keeps the order of its events and is all or nothing, however it is
+// split, prepared or not.
 func TestSplitWrites(t *testing.T) { onBoth(t, testSplitWrites) }
 
 func testSplitWrites(t *testing.T) {
 	s, db := openStore(t, nil)
 	box := newBox(t, s)
-	for round := range 3 { // prepared from the second on
+	for round := range 3 { // prepared from the second round on
 		for _, n := range []int{1, 2, 99, 100, 101, 250, 1000, 1001, 2300} {
 			if round == 2 {
 				if err := s.ShrinkPackets(t.Context(), 1024); err != nil {
@@ -37,7 +38,8 @@ func testSplitWrites(t *testing.T) {
 			for i := range evs {
 				evs[i] = event("a")
 				switch {
-				case n == 250 && i%7 == 0: // another shape, and one that cannot be prepared
+				case n == 250 && i%7 == 0:
+					// Another shape, and one that cannot be prepared.
 					evs[i].TenantID, evs[i].Headers = "t", map[string]string{"a": "ä"}
 				case n == 1001 && i%3 == 0:
 					evs[i].Delay = 1 << 50
@@ -65,7 +67,8 @@ func testSplitWrites(t *testing.T) {
 			exec(t, db, "DELETE FROM waybill_delayed")
 		}
 	}
-	// The last of many is refused: none is there, although the transaction goes on.
+	// The last of many events is refused: none is written, although the
+	// transaction continues.
 	evs := make([]waybill.Event, 1500)
 	for i := range evs {
 		evs[i] = event("a")
@@ -73,7 +76,7 @@ func testSplitWrites(t *testing.T) {
 	evs[1499].ID = evs[0].ID
 	tx := begin(t, db, nil)
 	if _, err := s.Append(t.Context(), tx, evs); err == nil {
-		t.Error("an id that is there twice is accepted")
+		t.Error("a duplicate id is accepted")
 	}
 	last := event("a")
 	if _, err := s.Append(t.Context(), tx, []waybill.Event{last}); err != nil {
@@ -83,11 +86,11 @@ func testSplitWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rows := ready(t, s); len(rows) != 1 || rows[0].ID != last.ID {
-		t.Errorf("%d rows, want the one that was accepted", len(rows))
+		t.Errorf("%d rows, want the accepted one", len(rows))
 	}
 }
 
-// Few statements are prepared, whatever the events look like.
+// Only a few statements are prepared, whatever the shapes of the events.
 func TestFewStatementsArePrepared(t *testing.T) { onBoth(t, testFewStatementsArePrepared) }
 
 func testFewStatementsArePrepared(t *testing.T) {

@@ -10,16 +10,19 @@ import (
 
 // Committed implements [store.Resolver].
 //
-// Whether a transaction that is still open may yet commit the event can be asked directly: the server answered the INSERT before
-// the COMMIT was sent, so such a transaction has the row, and has it locked. A locking read that does not wait meets the lock. It
-// comes before the look at the tables: the other way round, a transaction that commits in between would be in neither. That needs
-// no right to see other sessions, and no transaction but the event's own puts the answer off.
+// A locking read that does not wait detects an open transaction that may still
+// commit the event: the server answered the INSERT before the COMMIT was sent,
+// so such a transaction has the row, and has it locked. The locking read comes
+// before the read of the tables: in the other order, a transaction that commits
+// in between would be missed by both. Committed needs no privilege to list
+// other sessions, and no transaction other than the event's own delays the
+// answer.
 func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	for _, probe := range s.sql.probe {
 		var lane int
 		switch err := each(ctx, s.db, probe, []any{id[:]}, nil, &lane); number(err) {
 		case errLockTimeout, errLockNoWait:
-			return false, fmt.Errorf("mysqlstore: event %s: %w: a transaction that has it is still open; ask again", id, waybill.ErrUncertain)
+			return false, fmt.Errorf("mysqlstore: event %s: %w: a transaction that contains the event is still open; ask again", id, waybill.ErrUncertain)
 		default:
 			if err != nil {
 				return false, s.explain(err)
@@ -32,12 +35,13 @@ func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 		return false, s.explain(err)
 	}
 	if !found && !store.HistoryReaches(historyFrom, id) {
-		return false, fmt.Errorf("mysqlstore: event %s: %w: the history does not reach back to it", id, waybill.ErrUncertain)
+		return false, fmt.Errorf("mysqlstore: event %s: %w: the history does not reach back to the event", id, waybill.ErrUncertain)
 	}
 	return found, nil
 }
 
-// noteGap records, once, that delivered events leave no history from now on, so that "not found" stops meaning "never was".
+// noteGap records, once, that delivered events leave no history from now on: a
+// missing event may then have been delivered.
 func (s *Store) noteGap(ctx context.Context) error {
 	s.mu.Lock()
 	noted := s.gap

@@ -10,15 +10,17 @@ import (
 	"github.com/waybillhq/waybill/internal/sqlname"
 )
 
-// Config names the tables; its zero value is ready.
+// Config names the tables. The zero value is valid.
 type Config struct {
-	// Schema is the database that the tables are in. Defaults to the connection's.
+	// Schema is the database of the tables. Defaults to the connection's
+	// database.
 	Schema string
-	// Prefix is what the tables' names start with. Defaults to "waybill_".
+	// Prefix is the prefix of the table names. Defaults to "waybill_".
 	Prefix string
-	// Lanes is into how many lanes events are spread, 1 to 1024. It is used when the tables are made and belongs to them
-	// from then on; a store whose Config names another number refuses to work. Defaults to 32, or to what the tables
-	// have.
+	// Lanes is the number of lanes, 1 to 1024. The migration that creates the
+	// tables stores the number in them; a store whose Config names a different
+	// number returns an error. Defaults to 32, or to the number in existing
+	// tables.
 	Lanes int
 }
 
@@ -49,13 +51,13 @@ func (c Config) complete() (Config, error) {
 	return c, nil
 }
 
-// tables are what the statements name in braces, and so are the procedures.
+// The tables and procedures that statements name in braces.
 var (
 	tables     = []string{"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration"}
 	procedures = []string{"heartbeat", "settle", "finish", "free_keys", "purge_written"}
 )
 
-// tableNames returns the full names of the tables, without their schema.
+// tableNames returns the full names of the tables, without the schema.
 func (c Config) tableNames() []any {
 	names := make([]any, len(tables))
 	for i, name := range tables {
@@ -64,7 +66,7 @@ func (c Config) tableNames() []any {
 	return names
 }
 
-// replacer puts the configured names into a statement's braces.
+// replacer replaces the braces of a statement with the configured names.
 func (c Config) replacer() *strings.Replacer {
 	lanes := c.Lanes
 	if lanes == 0 {

@@ -14,7 +14,8 @@ var features = storetest.Features{
 	PlainSQL: true, SavepointSQL: true, SecondStore: true, LateCommits: true, ForeignTx: true, StoredHeaders: true,
 }
 
-// columnOf returns the store's column in the matrix on the server of a test.
+// columnOf returns the store's column in the feature matrix for the server of a
+// test.
 func columnOf(t *testing.T) string {
 	t.Helper()
 	if serverOf(t) == testserver.MySQLName {
@@ -32,7 +33,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// The driver puts arguments into the text of the statement: everything must survive that, too.
+// The driver interpolates arguments into the statement: every value must
+// survive that, too.
 func TestConformanceInterpolated(t *testing.T) {
 	onBoth(t, func(t *testing.T) {
 		storetest.Run(t, storetest.Harness[*sql.Tx]{

@@ -12,7 +12,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// transact runs fn in a transaction of its own. After a deadlock nothing of it is left, and it is run again: fn begins from scratch.
+// transact runs fn in a transaction of its own. A deadlock rolls everything
+// back, and transact runs fn again: fn must start from scratch.
 func (s *Store) transact(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	for round := 0; ; round++ {
 		err := s.transactOnce(ctx, fn)
@@ -22,7 +23,8 @@ func (s *Store) transact(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	}
 }
 
-// transactOnce works at READ COMMITTED: a look shows the present, and what is not there is not locked.
+// transactOnce works at READ COMMITTED: a read returns the current rows, and
+// missing rows are not locked.
 func (s *Store) transactOnce(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
@@ -35,14 +37,15 @@ func (s *Store) transactOnce(ctx context.Context, fn func(tx *sql.Tx) error) err
 	return tx.Commit()
 }
 
-// deadLetter is what a replay has to know of one.
+// deadLetter holds the columns of a dead letter that a replay needs.
 type deadLetter struct {
 	id  waybill.ID
 	seq int64
 	key dedupKey
 }
 
-// Replay implements [store.DeadLetters]. It locks the dead letters, then takes their keys as a producer does, and then moves them.
+// Replay implements [store.DeadLetters]. It locks the dead letters, then takes
+// their dedup keys as a producer does, and then moves the rows.
 func (s *Store) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 	var out store.Replayed
 	if len(ids) == 0 {
@@ -56,7 +59,8 @@ func (s *Store) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, e
 		if out, err = s.retake(ctx, tx, letters); err != nil {
 			return err
 		}
-		now, err := readClock(ctx, tx) // one moment for all, so that their order is that of seq
+		// One time for all, so that they are in the order of seq.
+		now, err := readClock(ctx, tx)
 		if err != nil {
 			return err
 		}
@@ -82,7 +86,8 @@ func readClock(ctx context.Context, q querier) (time.Time, error) {
 	return time.UnixMicro(now).UTC(), err
 }
 
-// lockDead locks those of the events that are dead, in the order of their ids, and returns them, the oldest first.
+// lockDead locks the given events that are dead, in the order of their ids, and
+// returns them, the oldest first.
 func (s *Store) lockDead(ctx context.Context, tx querier, ids []waybill.ID) ([]deadLetter, error) {
 	var letters []deadLetter
 	for part := range parts(sortedIDs(ids), maxIDs) {
@@ -100,22 +105,25 @@ func (s *Store) lockDead(ctx context.Context, tx querier, ids []waybill.ID) ([]d
 	return letters, nil
 }
 
-// sortedIDs returns every id once, in the order in which all who lock several lock them.
+// sortedIDs returns every id once, in the order in which all sessions lock
+// several rows.
 func sortedIDs(ids []waybill.ID) []waybill.ID {
 	sorted := slices.Clone(ids)
 	slices.SortFunc(sorted, func(a, b waybill.ID) int { return bytes.Compare(a[:], b[:]) })
 	return slices.Compact(sorted)
 }
 
-// retake takes the dedup keys of dead letters again and returns which of them can be replayed; of several with one key, the oldest. One
-// whose id is pending too, because it came twice, is refused like one whose key is taken.
+// retake takes the dedup keys of dead letters again and returns which of them
+// can be replayed; of several with the same key, the oldest. A dead letter
+// whose id is also pending, because the id was written twice, is refused like
+// one whose key is taken.
 func (s *Store) retake(ctx context.Context, tx querier, letters []deadLetter) (store.Replayed, error) {
 	var out store.Replayed
 	f, err := s.facts(ctx, tx)
 	if err != nil {
 		return out, err
 	}
-	f.readCommitted = true // whatever the session's default is
+	f.readCommitted = true // regardless of the session's default
 	pending, err := s.pending(ctx, tx, letters)
 	if err != nil {
 		return out, err
@@ -147,7 +155,7 @@ func (s *Store) retake(ctx context.Context, tx querier, letters []deadLetter) (s
 	return out, nil
 }
 
-// pending returns which of the dead letters have an id that is pending.
+// pending returns the dead letters whose id is also pending.
 func (s *Store) pending(ctx context.Context, tx querier, letters []deadLetter) (map[waybill.ID]bool, error) {
 	pending := make(map[waybill.ID]bool)
 	for part := range parts(letters, maxIDs) {
@@ -167,20 +175,23 @@ func (s *Store) pending(ctx context.Context, tx querier, letters []deadLetter) (
 
 // Discard implements [store.DeadLetters].
 func (s *Store) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
-	return s.mend(ctx, ids, true, change{s.sql.lockDeadIDs, s.sql.dropDead})
+	return s.changeRows(ctx, ids, true, change{s.sql.lockDeadIDs, s.sql.dropDead})
 }
 
 // Unblock implements [store.DeadLetters].
 func (s *Store) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
-	return s.mend(ctx, ids, false, change{s.sql.lockHolding[0], s.sql.unblock[0]}, change{s.sql.lockHolding[1], s.sql.unblock[1]})
+	return s.changeRows(ctx, ids, false, change{s.sql.lockHolding[0], s.sql.unblock[0]}, change{s.sql.lockHolding[1], s.sql.unblock[1]})
 }
 
-// change is a statement that locks rows and returns their ids and when they were written, and one that changes rows by id.
+// change is a pair of statements: lock locks rows and returns their ids and
+// creation times, run changes rows by id.
 type change struct{ lock, run string }
 
-// mend runs changes in one transaction and returns what they changed, in the order of ids. Where rows are gone for good, it notes that
-// "not found" does not mean "never was" for events as old as they were.
-func (s *Store) mend(ctx context.Context, ids []waybill.ID, gone bool, changes ...change) ([]waybill.ID, error) {
+// changeRows runs changes in one transaction and returns the changed events, in
+// the order of ids. If gone is set, the rows are deleted for good, and
+// changeRows records that the history is incomplete for events of that age and
+// older.
+func (s *Store) changeRows(ctx context.Context, ids []waybill.ID, gone bool, changes ...change) ([]waybill.ID, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -209,13 +220,14 @@ func (s *Store) mend(ctx context.Context, ids []waybill.ID, gone bool, changes .
 	for _, id := range ids {
 		if done[id] {
 			changed = append(changed, id)
-			delete(done, id) // an id that was handed in twice was changed once
+			delete(done, id) // an id that was passed twice was changed once
 		}
 	}
 	return changed, nil
 }
 
-// apply notes in done what was changed, and returns when the newest of it was written.
+// apply adds the changed events to done, and returns the creation time of the
+// newest of them.
 func (c change) apply(ctx context.Context, tx querier, ids []waybill.ID, done map[waybill.ID]bool) (newest int64, err error) {
 	var locked []waybill.ID
 	var id scanID

@@ -10,42 +10,56 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// How dedup keys are taken, so that a settlement never waits for a producer.
+// Dedup keys are taken so that a settlement never waits for a producer.
 //
-// The row of a key says which pending event has it. A settlement deletes the row in the transaction that settles its event. A
-// producer that finds the key taken must be sure that it is still, at this moment, and its transaction is usually at REPEATABLE READ:
-// a plain SELECT shows the past. Only a lock shows the present, and it stays until the producer's transaction ends.
+// The row of a key names the pending event that holds it. A settlement deletes
+// the row in the transaction that settles the event. A producer that finds a
+// key taken must know that the key is taken now; its transaction usually runs
+// at REPEATABLE READ, where a plain SELECT reads an old snapshot. Only a
+// locking read returns the current row, and the lock lasts until the producer's
+// transaction ends.
 //
-//   - A producer takes keys with INSERT … ON DUPLICATE KEY UPDATE, which changes nothing where there is a row, but locks it. It waits for
-//     other open transactions that have the row, and for a settlement that deletes it. A plain INSERT would do the same with a shared
-//     lock on what it meets; but two that wait for the same settlement would then both have the shared lock, both want to insert,
-//     and each wait for the other: deadlock. So would two that lock the gap of a row that is gone, with a SELECT.
-//   - A settlement passes over rows that are locked (SKIP LOCKED) and leaves them behind; the next one tries again, and so does Tidy. Producer P
-//     absorbs its event into e1 and stays open; the relay settles e1 and cannot delete the row. P has done right: e1 was pending when
-//     it looked.
-//   - A row that was left behind names an event that is not pending any more. Whoever comes next, and has the row locked now, sees that
-//     and takes the row over.
-//   - At READ COMMITTED a plain SELECT shows the present. There a producer is absorbed on sight, and locks nothing.
+//   - A producer takes keys with INSERT … ON DUPLICATE KEY UPDATE, which leaves
+//     an existing row unchanged but locks it. The statement waits for other
+//     open transactions that locked the row, and for a settlement that deletes
+//     it. A plain INSERT would take a shared lock on an existing row instead:
+//     two producers that wait for the same settlement would then both hold the
+//     shared lock, both try to insert, and deadlock. Two producers that lock
+//     the gap of a deleted row with a SELECT would deadlock, too.
+//   - A settlement skips locked rows (SKIP LOCKED) and leaves them behind; the
+//     next settlement tries again, and so does Tidy. Example: producer P is
+//     absorbed by e1 and stays open; the relay settles e1 and cannot delete the
+//     row. P was absorbed correctly: e1 was pending when P checked.
+//   - A row that was left behind names an event that is no longer pending. The
+//     next producer, which then holds the lock on the row, detects that and
+//     takes the row over.
+//   - At READ COMMITTED a plain SELECT returns the current row. A producer at
+//     READ COMMITTED is therefore absorbed without locking anything.
 //
-// What is left, at REPEATABLE READ: a row was left behind, and the next producer's snapshot is older than the settlement of its event. It
-// sees the event as pending and is absorbed by it. To know better it would have to lock the event's own row, and then the
-// settlement would wait. To the caller it is the same as being absorbed by an event whose delivery is under way.
+// One case remains at REPEATABLE READ: a row was left behind, and the next
+// producer's snapshot is older than the settlement of the event. The producer
+// sees the event as pending and is absorbed by it. To prevent that, the
+// producer would have to lock the event's own row, and the settlement would
+// wait. For the caller, the case equals being absorbed by an event that is in
+// flight.
 
-// dedupKey is a key of one tenant.
+// dedupKey is a dedup key of one tenant.
 type dedupKey struct{ tenant, key string }
 
 func keyOf(ev waybill.Event) dedupKey { return dedupKey{ev.TenantID, ev.DedupKey} }
 
-// bytes returns the key's two values as arguments.
+// bytes returns the tenant and the key as arguments.
 func (k dedupKey) bytes() []any { return []any{[]byte(k.tenant), []byte(k.key)} }
 
-// compareKeys is the order in which keys are taken.
+// compareKeys defines the order in which keys are taken.
 func compareKeys(a, b dedupKey) int {
 	return cmp.Or(strings.Compare(a.tenant, b.tenant), strings.Compare(a.key, b.key))
 }
 
-// takeKeys takes the dedup keys of events, in sorted order, so that two writers cannot deadlock over one write each. The place of
-// an event whose key is taken gets the id of the event that has it; of two events with one key the first gets it.
+// takeKeys takes the dedup keys of events in sorted order, so that two
+// concurrent writes cannot deadlock. For an event whose key is taken, placed
+// gets the ID of the event that holds the key; of two events with the same key,
+// the first takes it.
 func (s *Store) takeKeys(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []store.AppendResult) error {
 	first := make(map[dedupKey]waybill.ID)
 	for _, ev := range evs {
@@ -74,7 +88,8 @@ func (s *Store) takeKeys(ctx context.Context, tx querier, f facts, evs []waybill
 	return nil
 }
 
-// takeSorted takes keys for the events that holders names, and puts into it who has those that are taken.
+// takeSorted takes keys for the events in holders, and replaces the holder of
+// each key that another event holds.
 func (s *Store) takeSorted(ctx context.Context, tx querier, f facts, keys []dedupKey, holders map[dedupKey]waybill.ID) error {
 	if f.readCommitted {
 		seen, err := s.keyStates(ctx, tx, keys)
@@ -96,7 +111,8 @@ func (s *Store) takeSorted(ctx context.Context, tx querier, f facts, keys []dedu
 	if err != nil || !met {
 		return err
 	}
-	// Some are taken. All rows are locked now, by this transaction, and cannot change.
+	// Some keys are taken. This transaction now holds locks on all rows, so
+	// they cannot change.
 	seen, err := s.keyStates(ctx, tx, keys)
 	if err != nil {
 		return err
@@ -109,7 +125,8 @@ func (s *Store) takeSorted(ctx context.Context, tx querier, f facts, keys []dedu
 	return nil
 }
 
-// insertKeys takes the keys that are free, locks the rows of all, and reports whether it met any that are taken.
+// insertKeys takes the free keys, locks the rows of all keys, and reports
+// whether any key was taken.
 func (s *Store) insertKeys(ctx context.Context, tx querier, f facts, keys []dedupKey, holders map[dedupKey]waybill.ID) (met bool, err error) {
 	first := provenBytes
 	if !f.proves {
@@ -129,7 +146,7 @@ func (s *Store) insertKeys(ctx context.Context, tx querier, f facts, keys []dedu
 	return mark != 0, err
 }
 
-// keyState is a key's row as the transaction sees it without a lock.
+// keyState is a key's row as read without a lock.
 type keyState struct {
 	holder  waybill.ID
 	pending bool
@@ -151,8 +168,10 @@ func (s *Store) keyStates(ctx context.Context, tx querier, keys []dedupKey) (map
 	return seen, err
 }
 
-// settleKey returns who has a key whose row is locked. If it is an event that the transaction sees to be not pending, the row was left
-// behind, and id takes it over. An event that the transaction does not see at all has come since.
+// settleKey returns the event that holds a key whose row is locked. If the
+// transaction sees that event as no longer pending, the row was left behind and
+// id takes it over. An event that the transaction cannot see at all was written
+// after the snapshot.
 func (s *Store) settleKey(ctx context.Context, tx querier, k dedupKey, id waybill.ID, seen keyState) (waybill.ID, error) {
 	var holder scanID
 	if err := each(ctx, tx, s.sql.holder, k.bytes(), nil, &holder); err != nil {

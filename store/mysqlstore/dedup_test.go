@@ -16,10 +16,11 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// impatient makes whoever waits for a lock fail after a second, so that a test in which somebody waits for itself ends.
+// impatient limits lock waits to one second, so that a test whose session waits
+// for itself ends.
 func impatient(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1"} }
 
-// write commits events in a transaction of their own and returns where they went.
+// write commits events in a transaction of their own and returns the results.
 func write(t testing.TB, s *mysqlstore.Store, db *sql.DB, evs ...waybill.Event) []store.AppendResult {
 	t.Helper()
 	tx := begin(t, db, nil)
@@ -46,8 +47,9 @@ func deliver(t testing.TB, s *mysqlstore.Store, leases []store.Lease, ev waybill
 	}
 }
 
-// look makes the transaction's snapshot, as any read does at REPEATABLE READ.
-func look(t testing.TB, tx *sql.Tx) {
+// takeSnapshot takes the transaction's snapshot, as any read does at REPEATABLE
+// READ.
+func takeSnapshot(t testing.TB, tx *sql.Tx) {
 	t.Helper()
 	var n int
 	if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM business").Scan(&n); err != nil {
@@ -60,8 +62,9 @@ func keys(t testing.TB, db *sql.DB) int {
 	return ask[int](t, db, "SELECT COUNT(*) FROM waybill_dedup")
 }
 
-// A producer that was absorbed has the key's row locked until its transaction ends. The settlement of the event does not wait for it; the
-// next writer of the key is not absorbed by an event that is not pending any more.
+// An absorbed producer has the key's row locked until its transaction ends. The
+// settlement of the event does not wait for it; the next writer of the key is
+// not absorbed by an event that is no longer pending.
 func TestSettlementNeverWaitsForAProducer(t *testing.T) {
 	onBoth(t, testSettlementNeverWaitsForAProducer)
 }
@@ -81,7 +84,7 @@ func testSettlementNeverWaitsForAProducer(t *testing.T) {
 	}
 	deliver(t, s, leases, first) // fails if it waits
 	if s.Leftover() != 1 || keys(t, db) != 1 {
-		t.Errorf("%d keys are left behind, %d are in the table; want one that was locked", s.Leftover(), keys(t, db))
+		t.Errorf("%d keys are left behind, %d are in the table; want the locked one", s.Leftover(), keys(t, db))
 	}
 	if err := open.Commit(); err != nil {
 		t.Fatal(err)
@@ -92,7 +95,8 @@ func testSettlementNeverWaitsForAProducer(t *testing.T) {
 	if placed := write(t, s, db, keyed("k")); placed[0].ID != third.ID {
 		t.Errorf("the fourth is %v, want absorbed by the third, %v", placed[0].ID, third.ID)
 	}
-	// What was left behind is not the third's key: trying again to free it leaves that alone.
+	// The row that was left behind now belongs to the third event: another
+	// attempt to free it leaves it alone.
 	other := event("b")
 	write(t, s, db, other)
 	deliver(t, s, leases, other)
@@ -105,7 +109,8 @@ func testSettlementNeverWaitsForAProducer(t *testing.T) {
 	}
 }
 
-// A key that could not be freed is freed by the next settlement, whatever that settles.
+// A key that could not be freed is freed by the next settlement, whatever that
+// settles.
 func TestLeftBehindKeyIsFreedLater(t *testing.T) { onBoth(t, testLeftBehindKeyIsFreedLater) }
 
 func testLeftBehindKeyIsFreedLater(t *testing.T) {
@@ -131,7 +136,7 @@ func testLeftBehindKeyIsFreedLater(t *testing.T) {
 	}
 }
 
-// leaveBehind makes a row of the key "k" whose event is delivered.
+// leaveBehind leaves a row of the key "k" whose event is delivered.
 func leaveBehind(t *testing.T, s *mysqlstore.Store, db *sql.DB, leases []store.Lease) {
 	t.Helper()
 	first := keyed("k")
@@ -149,7 +154,8 @@ func leaveBehind(t *testing.T, s *mysqlstore.Store, db *sql.DB, leases []store.L
 	}
 }
 
-// Many find the row that was left behind at the same time: one takes it over, the others are absorbed by that one. None is the victim of a
+// Many producers find the row that was left behind at the same time: one takes
+// it over, the others are absorbed by that one. None is the victim of a
 // deadlock.
 func TestTakeOverHasOneWinner(t *testing.T) { onBoth(t, testTakeOverHasOneWinner) }
 
@@ -192,7 +198,7 @@ func testTakeOverHasOneWinner(t *testing.T) {
 			}
 			for i, id := range got {
 				if id != rows[0].ID {
-					t.Errorf("writer %d was told %v, want %v", i, id, rows[0].ID)
+					t.Errorf("writer %d got %v, want %v", i, id, rows[0].ID)
 				}
 			}
 			deliver(t, s, leases, rows[0].Event)
@@ -200,7 +206,8 @@ func testTakeOverHasOneWinner(t *testing.T) {
 	}
 }
 
-// A transaction at REPEATABLE READ, the default, sees the past. Whether a key is taken is decided by the present.
+// A transaction at REPEATABLE READ, the default, reads an old snapshot. The
+// current rows decide whether a key is taken.
 func TestSnapshotsDoNotDecide(t *testing.T) { onBoth(t, testSnapshotsDoNotDecide) }
 
 func testSnapshotsDoNotDecide(t *testing.T) {
@@ -210,7 +217,9 @@ func testSnapshotsDoNotDecide(t *testing.T) {
 		opts := &sql.TxOptions{Isolation: isolation}
 		t.Run(isolation.String(), func(t *testing.T) {
 			cases := map[string]struct {
-				before, since func() waybill.ID // what happens before the snapshot and after it; the id that must have the key, or zero
+				// Steps before and after the snapshot; the id that must hold
+				// the key, or zero.
+				before, since func() waybill.ID
 			}{
 				"taken since": {
 					since: func() waybill.ID {
@@ -267,7 +276,7 @@ func testSnapshotsDoNotDecide(t *testing.T) {
 						c.before()
 					}
 					tx := begin(t, db, opts)
-					look(t, tx)
+					takeSnapshot(t, tx)
 					holder := c.since()
 					ev := keyed("k")
 					placed, err := s.Append(t.Context(), tx, []waybill.Event{ev})
@@ -285,7 +294,7 @@ func testSnapshotsDoNotDecide(t *testing.T) {
 					}
 					rows := ready(t, s)
 					if len(rows) != 1 || rows[0].ID != holder {
-						t.Fatalf("%d events are pending, want the one that has the key", len(rows))
+						t.Fatalf("%d events are pending, want the holder of the key", len(rows))
 					}
 					deliver(t, s, leases, rows[0].Event)
 				})
@@ -294,8 +303,9 @@ func testSnapshotsDoNotDecide(t *testing.T) {
 	}
 }
 
-// Writers that have read before they write, and settlements, at the same time and over the same keys: every event that was written is
-// delivered once, nobody is absorbed by an event that does not exist, and nobody meets a deadlock.
+// Writers that read before they write, and settlements, run concurrently on the
+// same keys: every written event is delivered once, no event is absorbed by one
+// that does not exist, and there is no deadlock.
 func TestConcurrentWritersAtRepeatableRead(t *testing.T) {
 	onBoth(t, testConcurrentWritersAtRepeatableRead)
 }
@@ -381,11 +391,12 @@ func testConcurrentWritersAtRepeatableRead(t *testing.T) {
 		}
 	}
 	if len(absorbed) == 0 {
-		t.Log("nobody was absorbed")
+		t.Log("no event was absorbed")
 	}
 }
 
-// Two producers of delayed events do not stand in each other's way: nothing but their own rows is locked.
+// Two producers of delayed events do not block each other: only their own rows
+// are locked.
 func TestDelayedWritesDoNotBlockOthers(t *testing.T) { onBoth(t, testDelayedWritesDoNotBlockOthers) }
 
 func testDelayedWritesDoNotBlockOthers(t *testing.T) {

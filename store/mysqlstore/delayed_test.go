@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// seqs returns the numbers of events, wherever they are, in their order.
+// seqs returns the seqs of events from all tables, in the order of the events.
 func seqs(t *testing.T, db *sql.DB, evs []waybill.Event) []int64 {
 	t.Helper()
 	out := make([]int64, len(evs))
@@ -19,9 +19,9 @@ func seqs(t *testing.T, db *sql.DB, evs []waybill.Event) []int64 {
 	return out
 }
 
-// TestDelayedInTheirPlace: events that must wait are written among others. Each has the number
-// that its place in the write gives it, is in the table that the database's clock chooses, and
-// what the transaction did before is left alone.
+// TestDelayedInTheirPlace: delayed events are written among others. Each has
+// the seq of its position in the write and is in the table that the database's
+// clock selects; earlier writes of the transaction stay unchanged.
 func TestDelayedInTheirPlace(t *testing.T) { onBoth(t, testDelayedInTheirPlace) }
 
 func testDelayedInTheirPlace(t *testing.T) {
@@ -90,6 +90,6 @@ func testDelayedInTheirPlace(t *testing.T) {
 		}
 	}
 	if n := ask[int](t, db, `SELECT COUNT(*) FROM waybill_outbox WHERE available_at IS NOT NULL`); n != 0 {
-		t.Errorf("%d ready events have a time to wait for", n)
+		t.Errorf("%d ready events have a due time", n)
 	}
 }

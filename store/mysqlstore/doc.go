@@ -1,41 +1,62 @@
-// Package mysqlstore keeps the outbox and the inbox in MySQL (8.0.19 or later) or MariaDB (10.10 or
-// later), beside the tables of the service, for transactions of database/sql with
+// Package mysqlstore stores the outbox, the inbox and idempotency keys in MySQL
+// (8.0.19 or later) or MariaDB (10.10 or later), in the same database as the
+// tables of the service. It works with transactions of database/sql and
 // github.com/go-sql-driver/mysql.
 //
-// [Store.Migrate] makes the tables; [Store.MigrationSQL] is the same as a script for the mariadb or mysql shell. docs/sql.md
-// describes the tables for producers in other languages and for CDC tools. The settings of the data source name do not matter:
-// parseTime, loc, time_zone, charset and interpolateParams may be what they are, and multiStatements is not needed. Only
-// autocommit must be on.
+// [Store.Migrate] creates the tables; [Store.MigrationSQL] returns the same
+// statements as a script for the mariadb or mysql shell. docs/sql.md describes
+// the tables for producers in other languages and for CDC tools. The store
+// works with any value of parseTime, loc, time_zone, charset and
+// interpolateParams in the data source name, and does not need multiStatements.
+// Only autocommit must be on.
 //
-// These servers may end a transaction behind the client's back, at a deadlock or at a DDL
-// statement; what follows is then committed statement by statement. Every write therefore proves
-// that its transaction is open: a write to one that has ended is [waybill.ErrTxDone]. So does the
-// end of InTx: a commit that has nothing to commit any more is an error, and so is a rollback
-// behind a DDL statement that has committed the event. What the caller's own statements do after an
-// error that was swallowed cannot be seen here: return the error of a deadlock (1213) or a lock
-// wait timeout (1205), so that InTx rolls back.
+// # Transactions that the server ends
 //
-// Dedup keys: a producer that is absorbed keeps the key's row locked until its transaction ends, and others that write the same key
-// wait for it; a relay never does. At READ COMMITTED, as the server's or the session's default, absorbed producers lock nothing;
-// that is the better choice where one key is written very often. At SERIALIZABLE every look is a lock, and deadlocks are to be
-// expected.
+// MySQL and MariaDB may end a transaction without the client noticing, at a
+// deadlock or at a DDL statement; every later statement then commits on its
+// own. Every write therefore proves that its transaction is open: a write to an
+// ended transaction returns [waybill.ErrTxDone]. The end of InTx does the same:
+// a commit with nothing left to commit is an error, and so is a rollback after
+// a DDL statement that committed the event. The store cannot see the caller's
+// own statements after an error that the caller swallowed: return the error of
+// a deadlock (1213) or a lock wait timeout (1205), so that InTx rolls back.
 //
-// The inbox and idempotency keys: on MariaDB accepting a new event costs one round trip, and never
-// waits for another transaction that is at the same event. MySQL's statements cannot say that they
-// do not wait: there it may wait for a second for each event that is busy, and costs three more
-// round trips; where READ COMMITTED is the server's or the session's default, only two first comers
-// in the same moment wait. Above READ COMMITTED MySQL also locks the gap below an event that was
-// there already: one that belongs into it is busy until the transaction ends. An event that is busy must not cost the transaction: leave
-// innodb_rollback_on_timeout off.
+// # Dedup keys
 //
-// What to know about the server: innodb_flush_log_at_trx_commit must be 1, or a crash may take back what was already delivered;
-// binlog_format must not be STATEMENT, because relays work at READ COMMITTED; the account needs the right to EXECUTE the
-// procedures that the migration makes, a relay's account that of PROCESS to see who still writes (docs/relay.md), and for SetLanes those to ALTER
-// and LOCK TABLES. Tables of another engine than InnoDB are refused.
+// A producer whose event is absorbed keeps the key's row locked until its
+// transaction ends, and other writers of the same key wait for that lock; a
+// relay never waits for it. If READ COMMITTED is the default of the server or
+// the session, absorbed producers lock nothing; prefer READ COMMITTED if one
+// key is written very often. At SERIALIZABLE every read takes a lock, so expect
+// deadlocks.
 //
-// The suite of package storetest is proven on MySQL 9.7 and on MariaDB 10.11, by the same
-// statements. MySQL has one branch of its own: it cannot prove a transaction inside a statement, so
-// a write costs one more round trip. TiDB is refused: it has no stored procedures, and its
-// AUTO_INCREMENT is not in order. After SetLanes a writer that remembers another number of lanes
-// follows by itself; see docs/operating.md.
+// # Inbox and idempotency keys
+//
+// On MariaDB, accepting a new event costs one round trip and never waits for
+// another transaction that accepts the same event. MySQL statements cannot opt
+// out of lock waits: accepting may wait up to one second per busy event and
+// costs three more round trips. If READ COMMITTED is the default of the server
+// or the session, only two transactions that accept the same new event at the
+// same moment wait. Above READ COMMITTED, MySQL also locks the gap below a
+// record that already existed: an event whose key falls into that gap is busy
+// until the transaction ends. Leave innodb_rollback_on_timeout off: a busy
+// event must not roll back the whole transaction.
+//
+// # Server settings and privileges
+//
+// innodb_flush_log_at_trx_commit must be 1, or a crash may undo transactions
+// whose events were already delivered. binlog_format must not be STATEMENT,
+// because relays work at READ COMMITTED. The account needs EXECUTE on the
+// procedures that the migration creates. A relay's account also needs PROCESS
+// to list open writers (docs/relay.md). SetLanes needs ALTER and LOCK TABLES.
+// The store refuses tables of any engine other than InnoDB.
+//
+// # Tested servers
+//
+// The suite of package storetest passes on MySQL 9.7 and on MariaDB 10.11 with
+// the same statements. MySQL has one branch of its own: a statement cannot
+// prove its transaction there, so a write costs one more round trip. The store
+// refuses TiDB, which has no stored procedures and assigns AUTO_INCREMENT out
+// of order. After SetLanes, a writer that remembers the old number of lanes
+// adopts the new one automatically; see docs/operating.md.
 package mysqlstore

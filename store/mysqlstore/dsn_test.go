@@ -16,9 +16,10 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// The settings of a data source name that change how values travel, or how the server reads them.
+// Settings of a data source name that change the encoding of values, or the
+// server's interpretation of them.
 var settings = map[string]func(*mysql.Config){
-	"usual":             nil,
+	"default":           nil,
 	"parseTime=false":   func(c *mysql.Config) { c.ParseTime = false },
 	"interpolateParams": func(c *mysql.Config) { c.InterpolateParams = true },
 	"loc":               func(c *mysql.Config) { c.Loc = time.FixedZone("somewhere", -9*3600) },
@@ -56,13 +57,13 @@ func charset(name string) func(*mysql.Config) {
 	}
 }
 
-// strange are texts that a character set or a collation might not leave alone.
+// strange are texts that a character set or a collation might change.
 var strange = []string{
 	"abc", "ABC", "abc ", "abc  ", " abc", "ábc", "a\u0301bc", "straße", "STRASSE", "日本語", "😀", "😀 ", "ǅ", "İ", `a\b`, `a\\`, "it's", `"x"`,
 	"a%", "?", "`x`", "--", "\u00a0", "\U0010ffff", "{lane}", "x'00'",
 }
 
-// full returns an event with every field set, its texts made from text.
+// full returns an event with every field set, with texts derived from text.
 func full(text string) waybill.Event {
 	ev := waybill.Event{
 		Type: "T" + text, AggregateType: "A" + text, AggregateID: "I" + text, TenantID: "N" + text, Topic: "P" + text, RoutingKey: "R" + text,
@@ -92,7 +93,8 @@ func equalEvents(a, b waybill.Event) bool {
 		a.CorrelationID == b.CorrelationID && a.CausationID == b.CausationID && a.ContentType == b.ContentType
 }
 
-// Whatever the data source name says, events come back as they were written, in the right lane, at the right time, from every table.
+// With any data source name, events are read as they were written, in the right
+// lane, at the right time, from every table.
 func TestDataSourceNames(t *testing.T) { onBoth(t, testDataSourceNames) }
 
 func testDataSourceNames(t *testing.T) {
@@ -110,7 +112,8 @@ func roundTrip(t *testing.T, s *mysqlstore.Store, db *sql.DB) {
 	for _, text := range strange {
 		evs = append(evs, full(text))
 	}
-	for _, year := range []int{1000, 1582, 1969, 9999} { // the edges of what can be stored
+	// The limits of the storable range.
+	for _, year := range []int{1000, 1582, 1969, 9999} {
 		ev := event("years")
 		ev.OccurredAt = time.Date(year, 12, 31, 23, 59, 59, 999999000, time.UTC)
 		evs = append(evs, ev)
@@ -157,7 +160,7 @@ func roundTrip(t *testing.T, s *mysqlstore.Store, db *sql.DB) {
 	settleAll(t, s, rows, due)
 }
 
-// settleAll sends rows through all the other tables.
+// settleAll moves rows through all other tables.
 func settleAll(t *testing.T, s *mysqlstore.Store, rows map[waybill.ID]store.Row, due store.Row) {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "test 😀"}
@@ -193,7 +196,7 @@ func settleAll(t *testing.T, s *mysqlstore.Store, rows map[waybill.ID]store.Row,
 		row := awaitDue(t, s, id)
 		sameEvent(t, row.Event, rows[id].Event)
 		if row.LastError != text || row.Key != rows[id].Key {
-			t.Errorf("put off as %+v with the error %.40q, want %+v and %.40q", row.Key, row.LastError, rows[id].Key, text)
+			t.Errorf("deferred as %+v with the error %.40q, want %+v and %.40q", row.Key, row.LastError, rows[id].Key, text)
 		}
 	}
 	for id := range rows {
@@ -233,7 +236,7 @@ func clock(t testing.TB, s store.Reader) time.Time {
 	return page.Now
 }
 
-// awaitDue polls until an event that was put off is due.
+// awaitDue polls until a deferred event is due.
 func awaitDue(t testing.TB, s store.Reader, id waybill.ID) store.Row {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -256,8 +259,8 @@ func awaitDue(t testing.TB, s store.Reader, id waybill.ID) store.Row {
 	}
 }
 
-// A server may refuse a text that is not valid in the connection's character set, even on its way into a column of bytes. What is not
-// ASCII therefore does not travel as a text.
+// A server may refuse a text that is invalid in the connection's character set,
+// even for a column of bytes. Text beyond ASCII is therefore sent as bytes.
 func TestOnlyASCIITravelsAsText(t *testing.T) {
 	for _, text := range strange {
 		args, err := mysqlstore.Arguments(full(text))
@@ -266,7 +269,7 @@ func TestOnlyASCIITravelsAsText(t *testing.T) {
 		}
 		for column, arg := range args {
 			if sent, ok := arg.(string); ok && strings.ContainsFunc(sent, func(r rune) bool { return r >= 0x80 }) {
-				t.Errorf("%s of %q travels as a text", column, text)
+				t.Errorf("%s of %q is sent as text", column, text)
 			}
 		}
 	}

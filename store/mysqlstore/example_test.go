@@ -18,7 +18,8 @@ type Placed struct {
 
 var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
 
-// An order and its event are committed together, or not at all. The driver is the service's own; its settings do not matter.
+// An order and its event are committed together, or not at all. The service
+// chooses the driver's settings; the store works with any of them.
 func Example() {
 	ctx := context.Background()
 	db, err := sql.Open("mysql", "app:secret@tcp(127.0.0.1:3306)/shop")
@@ -39,7 +40,9 @@ func Example() {
 	}
 	err = box.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO orders (id) VALUES (?)", "o-1"); err != nil {
-			return err // roll back, above all after a deadlock: the server has done so already
+			// Roll back, above all after a deadlock: the server has already
+			// rolled back.
+			return err
 		}
 		return box.Write(ctx, tx, OrderPlaced.New("o-1", Placed{Total: 9990}))
 	})
@@ -48,7 +51,8 @@ func Example() {
 	}
 }
 
-// Who may not run DDL from code gives the script to somebody who may.
+// A team that may not run DDL from code hands the script to a database
+// administrator.
 func ExampleStore_MigrationSQL() {
 	db := sql.OpenDB(nowhere{})
 	defer db.Close() //nolint:errcheck // nothing was opened

@@ -7,20 +7,21 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// What tests need to see of the inside.
+// Internals for tests.
 var (
 	CheckVersion = checkVersion
 	PacketBytes  = packetBytes
 )
 
-// ParseStatus returns the transactions that a status shows, and whether it tells: known, committing or unknown.
+// ParseStatus returns the transactions in a status, and its answer: known,
+// committing or unknown.
 func ParseStatus(text string) (open []string, answer string) {
 	open, is := parseStatus(text)
 	return open, map[statusAnswer]string{statusKnown: "known", statusCommitting: "committing", statusUnknown: "unknown"}[is]
 }
 
-// PretendMySQL makes the store prove its transactions as it must on MySQL, which has no variable for it. MariaDB understands that
-// way as well.
+// PretendMySQL makes the store prove its transactions as on MySQL, which has no
+// variable for that. MariaDB supports that way as well.
 func (s *Store) PretendMySQL(ctx context.Context) error {
 	f, err := s.facts(ctx, s.db)
 	if err != nil {
@@ -33,7 +34,8 @@ func (s *Store) PretendMySQL(ctx context.Context) error {
 	return nil
 }
 
-// PretendWaiting makes the store accept events as it must on MySQL, whose statements cannot say that they do not wait.
+// PretendWaiting makes the store accept events as on MySQL, whose statements
+// cannot opt out of waiting.
 func (s *Store) PretendWaiting(ctx context.Context) error {
 	f, err := s.facts(ctx, s.db)
 	if err != nil {
@@ -46,21 +48,21 @@ func (s *Store) PretendWaiting(ctx context.Context) error {
 	return nil
 }
 
-// Leftover returns how many dedup keys wait to be freed.
+// Leftover returns the number of dedup keys to be freed.
 func (s *Store) Leftover() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.leftover)
 }
 
-// Prepared returns how many statements are prepared.
+// Prepared returns the number of prepared statements.
 func (s *Store) Prepared() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.inserts)
 }
 
-// ShrinkPackets makes the store believe that the server takes packets of this size only.
+// ShrinkPackets sets the assumed packet size of the server.
 func (s *Store) ShrinkPackets(ctx context.Context, bytes int64) error {
 	f, err := s.facts(ctx, s.db)
 	if err != nil {
@@ -73,7 +75,7 @@ func (s *Store) ShrinkPackets(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// Arguments returns what is sent for an event, by column.
+// Arguments returns the query arguments of an event, by column.
 func Arguments(ev waybill.Event) (map[string]any, error) {
 	b, err := encode([]waybill.Event{ev}, []store.AppendResult{{ID: ev.ID}})
 	if err != nil {

@@ -6,7 +6,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Protocol 6: the fence is a lock. A settlement that meets a take-over under way waits for it, and is then refused.
+// The fence is a lock. A settlement that meets a take-over in progress waits
+// for it, and is then refused.
 func TestSettlementWaitsForTakeOver(t *testing.T) { onBoth(t, testSettlementWaitsForTakeOver) }
 
 func testSettlementWaitsForTakeOver(t *testing.T) {
@@ -26,7 +27,8 @@ func testSettlementWaitsForTakeOver(t *testing.T) {
 		settled, err := s.Settle(t.Context(), store.Settlement{Leases: leases[lane : lane+1], Done: results(rows), History: true})
 		answers <- answer{settled, err}
 	}()
-	await(t, "the settlement waits, or has ended", func() bool { // innodb_trx is a copy that is not renewed while it is being read
+	// innodb_trx is a copy that is not refreshed while it is being read.
+	await(t, "the settlement waits, or has ended", func() bool {
 		return len(answers) > 0 ||
 			lockWaits(t, db) > 0
 	})

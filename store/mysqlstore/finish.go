@@ -14,8 +14,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Finish implements [store.Finisher]. It is two round trips: one proves that the transaction is open and looks where the events are, the other
-// is a procedure that checks the fences and does the rest.
+// Finish implements [store.Finisher]. It takes two round trips: one proves that
+// the transaction is open and finds the tables of the events, the other calls a
+// procedure that checks the fences and settles the events.
 func (s *Store) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery) error {
 	if len(done) == 0 {
 		return nil
@@ -27,13 +28,14 @@ func (s *Store) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery)
 	return s.refused(s.finish(ctx, tx, f, newFinishing(done)))
 }
 
-// finishing is what is to be finished: every fence and every event once, in the order in which they are locked.
+// finishing lists every fence and every event once, in the order in which they
+// are locked.
 type finishing struct {
 	fences []store.Lease
 	events []finished
 }
 
-// finished is an event that was delivered.
+// finished is a delivered event.
 type finished struct {
 	lane int
 	id   waybill.ID
@@ -58,11 +60,12 @@ func (s *Store) finish(ctx context.Context, tx querier, f facts, w finishing) er
 	if err != nil {
 		return err
 	}
-	if len(w.events) <= maxIDs { // the procedure takes back what it did
+	if len(w.events) <= maxIDs { // the procedure undoes its own changes
 		return s.callFinish(ctx, tx, w, late)
 	}
 	return s.atOnce(ctx, tx, func() error {
-		for part := range parts(w.events, maxIDs) { // the first call checks, and locks, all fences
+		// The first call checks and locks all fences.
+		for part := range parts(w.events, maxIDs) {
 			if err := s.callFinish(ctx, tx, finishing{w.fences, part}, late); err != nil {
 				return err
 			}
@@ -71,7 +74,8 @@ func (s *Store) finish(ctx context.Context, tx querier, f facts, w finishing) er
 	})
 }
 
-// lateOnes proves that a transaction is open, and returns which of the events it sees among the delayed ones.
+// lateOnes proves that a transaction is open, and returns the events that it
+// sees among the delayed ones.
 func (s *Store) lateOnes(ctx context.Context, tx querier, f facts, events []finished) (map[waybill.ID]bool, error) {
 	query, open := s.sql.lateProven, false
 	if !f.proves {
@@ -125,7 +129,8 @@ func finishedItem(b []byte, e finished) []byte {
 	return append(b, ']')
 }
 
-// sortedFences returns every fence once, in the order in which all who lock several lock them.
+// sortedFences returns every fence once, in the order in which all sessions
+// lock several fences.
 func sortedFences(fences []store.Lease) []store.Lease {
 	slices.SortFunc(fences, func(a, b store.Lease) int {
 		return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Epoch, b.Epoch), bytes.Compare(a.Token[:], b.Token[:]))

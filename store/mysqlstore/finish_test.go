@@ -17,7 +17,8 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// deliveries are rows in the hands of a sink. leases are of all lanes, in their order.
+// deliveries returns rows as deliveries to a sink. leases cover all lanes, in
+// order.
 func deliveries(rows []store.Row, leases []store.Lease, history bool) []waybill.Delivery {
 	var list []waybill.Delivery
 	for _, row := range rows {
@@ -37,8 +38,9 @@ func finish(t testing.TB, s *mysqlstore.Store, tx *sql.Tx, done []waybill.Delive
 
 var levels = []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable}
 
-// Whatever the isolation level, and although the transaction's snapshot is older than the events and than what became of them: some have
-// been put off since.
+// Finish works at every isolation level, although the transaction's snapshot is
+// older than the events and than their later states: some events were deferred
+// in the meantime.
 func TestFinishWithAnOldSnapshot(t *testing.T) { onBoth(t, testFinishWithAnOldSnapshot) }
 
 func testFinishWithAnOldSnapshot(t *testing.T) {
@@ -53,7 +55,7 @@ func testFinishWithAnOldSnapshot(t *testing.T) {
 			_, leases := own(t, s)
 			write(t, s, db, event("before"))
 			tx := begin(t, db, &sql.TxOptions{Isolation: level})
-			look(t, tx)
+			takeSnapshot(t, tx)
 			write(t, s, db, keyed("k"), event("b"), event("c"))
 			rows := ready(t, s)
 			put := slices.DeleteFunc(results(rows), func(r store.Result) bool {
@@ -71,13 +73,14 @@ func testFinishWithAnOldSnapshot(t *testing.T) {
 				t.Errorf("%v, as MySQL %t: %v", level, pretend, n)
 			}
 			if n := ask[int](t, db, "SELECT SUM(attempts) FROM waybill_history"); n != 2 {
-				t.Errorf("%v: the history knows of %d attempts", level, n)
+				t.Errorf("%v: the history has %d attempts", level, n)
 			}
 		}
 	}
 }
 
-// What is rolled back has not happened; what is left out of the history is noted in the same transaction.
+// A rolled-back Finish has no effect; the history gap is recorded in the same
+// transaction.
 func TestFinishWithoutHistory(t *testing.T) { onBoth(t, testFinishWithoutHistory) }
 
 func testFinishWithoutHistory(t *testing.T) {
@@ -97,7 +100,7 @@ func testFinishWithoutHistory(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := s.Committed(t.Context(), waybill.NewID()); errors.Is(err, waybill.ErrUncertain) != commit {
-			t.Errorf("committed %t: Committed of an event that never was: %v", commit, err)
+			t.Errorf("committed %t: Committed of an unknown event: %v", commit, err)
 		}
 		if n := counts(t, db); commit && (n["history"] != 1 || n["outbox"] != 0 || n["dedup"] != 0) || !commit && (n["outbox"] != 2 || n["dedup"] != 1) {
 			t.Errorf("committed %t: %v", commit, n)
@@ -105,7 +108,8 @@ func testFinishWithoutHistory(t *testing.T) {
 	}
 }
 
-// With one fence of several lost nothing changes, and the error says which lane it is.
+// If one of several fences is lost, nothing changes, and the error names the
+// lane.
 func TestFinishLost(t *testing.T) { onBoth(t, testFinishLost) }
 
 func testFinishLost(t *testing.T) {
@@ -125,7 +129,8 @@ func testFinishLost(t *testing.T) {
 		if !errors.Is(err, waybill.ErrLeaseLost) || !strings.HasPrefix(err.Error(), "mysqlstore: finish: lane ") {
 			t.Errorf("Finish: %v, want ErrLeaseLost", err)
 		}
-		if err := tx.Commit(); err != nil { // swallowed: even so nothing has changed
+		// The error was swallowed: still nothing has changed.
+		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
 		if n := counts(t, db); n["outbox"] != 2 || n["history"] != 0 {
@@ -137,7 +142,8 @@ func testFinishLost(t *testing.T) {
 	}
 }
 
-// A transaction that the server has ended is refused: the events would be settled alone.
+// A transaction that the server has ended is refused: the events would be
+// settled on their own.
 func TestFinishNeedsAnOpenTransaction(t *testing.T) { onBoth(t, testFinishNeedsAnOpenTransaction) }
 
 func testFinishNeedsAnOpenTransaction(t *testing.T) {
@@ -219,7 +225,7 @@ func takeOverWaits(t *testing.T, level sql.IsolationLevel) {
 	}
 }
 
-// A take-over that committed after the transaction's snapshot is seen all the same.
+// A take-over that committed after the transaction's snapshot is detected.
 func TestFinishSeesATakeOver(t *testing.T) { onBoth(t, testFinishSeesATakeOver) }
 
 func testFinishSeesATakeOver(t *testing.T) {
@@ -229,7 +235,7 @@ func testFinishSeesATakeOver(t *testing.T) {
 		write(t, s, db, event("a"))
 		rows := ready(t, s)
 		tx := begin(t, db, &sql.TxOptions{Isolation: level})
-		look(t, tx)
+		takeSnapshot(t, tx)
 		exec(t, db, "UPDATE waybill_lane SET epoch = epoch + 1, token = RANDOM_BYTES(16) WHERE lane = ?", rows[0].Lane)
 		if err := s.Finish(t.Context(), tx, deliveries(rows, leases, true)); !errors.Is(err, waybill.ErrLeaseLost) {
 			t.Errorf("%v: %v, want ErrLeaseLost", level, err)
@@ -238,10 +244,11 @@ func testFinishSeesATakeOver(t *testing.T) {
 	}
 }
 
-// Until the transaction ends, producers, other settlements and other lanes' owners go on.
-func TestFinishBlocksNobody(t *testing.T) { onBoth(t, testFinishBlocksNobody) }
+// Until the transaction ends, producers, other settlements and the owners of
+// other lanes continue.
+func TestFinishBlocksNoOtherSession(t *testing.T) { onBoth(t, testFinishBlocksNoOtherSession) }
 
-func testFinishBlocksNobody(t *testing.T) {
+func testFinishBlocksNoOtherSession(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		s, db := openStore(t, impatient)
 		_, leases := own(t, s)
@@ -251,7 +258,7 @@ func testFinishBlocksNobody(t *testing.T) {
 			settle(t, s, store.Settlement{Leases: leases, Retry: results(rows[:1])})
 		}
 		tx := begin(t, db, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
-		look(t, tx)
+		takeSnapshot(t, tx)
 		finish(t, s, tx, deliveries(rows[:1], leases, true))
 		later := event("c")
 		later.Delay = time.Hour
@@ -270,7 +277,8 @@ func testFinishBlocksNobody(t *testing.T) {
 	}
 }
 
-// A dedup key that a producer has locked is left behind: not waited for, and free for the next writer.
+// A dedup key that a producer has locked is left behind: Finish does not wait
+// for it, and the next writer can take it.
 func TestFinishNeverWaitsForAProducer(t *testing.T) { onBoth(t, testFinishNeverWaitsForAProducer) }
 
 func testFinishNeverWaitsForAProducer(t *testing.T) {
@@ -290,14 +298,15 @@ func testFinishNeverWaitsForAProducer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if keys(t, db) != 1 {
-		t.Errorf("%d keys, want the one that was locked", keys(t, db))
+		t.Errorf("%d keys, want the locked one", keys(t, db))
 	}
 	if err := s.Tidy(t.Context(), 0); err != nil || keys(t, db) != 0 {
 		t.Errorf("%d keys are left after Tidy, %v", keys(t, db), err)
 	}
 }
 
-// An error in the middle leaves nothing, in a transaction that goes on; more events than one call takes are still all or none.
+// An error in the middle leaves nothing behind, in a transaction that
+// continues; more events than one call takes are still all or nothing.
 func TestFinishFails(t *testing.T) { onBoth(t, testFinishFails) }
 
 func testFinishFails(t *testing.T) {
@@ -336,7 +345,8 @@ func testFinishFails(t *testing.T) {
 	}
 }
 
-// A deadlock in the middle is called by its name: the transaction is over, and can be run again.
+// A deadlock in the middle is reported as such: the transaction has ended and
+// can be run again.
 func TestFinishInADeadlock(t *testing.T) { onBoth(t, testFinishInADeadlock) }
 
 func testFinishInADeadlock(t *testing.T) {
@@ -347,7 +357,8 @@ func testFinishInADeadlock(t *testing.T) {
 	exec(t, db, "CREATE TABLE business_rows (id INT PRIMARY KEY, n INT) ENGINE=InnoDB")
 	exec(t, db, "INSERT INTO business_rows (id, n) VALUES (1, 0)")
 	other := begin(t, db, nil)
-	for id := 100; id < 200; id++ { // the server picks the transaction that has changed less
+	// The server picks the transaction that has changed less.
+	for id := 100; id < 200; id++ {
 		exec(t, other, "INSERT INTO business_rows (id, n) VALUES (?, 0)", id)
 	}
 	exec(t, other, "UPDATE waybill_outbox SET priority = 1 WHERE id = ?", rows[0].ID[:])

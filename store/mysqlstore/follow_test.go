@@ -13,8 +13,9 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// The number of lanes is changed while a service goes on writing, which has remembered the old one:
-// whatever it writes lies in a lane that there is, and an aggregate lies in its own.
+// The number of lanes changes while a service that remembers the old number
+// continues to write: every event is in an existing lane, and every aggregate
+// in its own.
 func TestWritersFollowTheLanes(t *testing.T) { onBoth(t, testWritersFollowTheLanes) }
 
 func testWritersFollowTheLanes(t *testing.T) {
@@ -32,7 +33,8 @@ func testWritersFollowTheLanes(t *testing.T) {
 			write(t, writer, db, event("first"))
 			old := begin(t, db, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 			var n int
-			if err := old.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM business").Scan(&n); err != nil { // its snapshot is from here
+			// Takes the snapshot.
+			if err := old.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM business").Scan(&n); err != nil {
 				t.Fatal(err)
 			}
 			operator := newStore(t, db)
@@ -47,10 +49,10 @@ func testWritersFollowTheLanes(t *testing.T) {
 				many = append(many, event(fmt.Sprint("a", i%50)), event(""))
 			}
 			all := append([]waybill.Event{late, dedup}, many...)
-			// The server does not show changed tables to a snapshot that is older; its transaction
-			// has to be run again.
+			// The server does not show changed tables to an older snapshot; the
+			// transaction has to be run again.
 			if _, err := writer.Append(t.Context(), old, all); err == nil || !writer.IsRetryable(err) {
-				t.Errorf("a write behind an old snapshot: %v, want that it is to be run again", err)
+				t.Errorf("a write behind an old snapshot: %v, want a retryable error", err)
 			}
 			if err := old.Rollback(); err != nil {
 				t.Fatal(err)
@@ -66,22 +68,22 @@ func testWritersFollowTheLanes(t *testing.T) {
 			}
 			for _, table := range []string{"waybill_outbox", "waybill_delayed"} {
 				if n := ask[int](t, db, "SELECT COUNT(*) FROM "+table+" WHERE lane < 0 OR lane >= ?", c.to); n != 0 {
-					t.Errorf("%d rows of %s are in lanes that there are not", n, table)
+					t.Errorf("%d rows of %s are in missing lanes", n, table)
 				}
 				if n := ask[int](t, db, "SELECT COUNT(*) FROM (SELECT aggregate_id FROM "+table+" WHERE aggregate_id <> '' GROUP BY aggregate_id HAVING COUNT(DISTINCT lane) > 1) AS s"); n != 0 {
-					t.Errorf("%d aggregates of %s lie in two lanes", n, table)
+					t.Errorf("%d aggregates of %s are in two lanes", n, table)
 				}
 			}
-			// A plain insert cannot put an event there, either.
+			// A plain insert cannot use a missing lane, either.
 			if _, err := db.ExecContext(t.Context(), "INSERT INTO waybill_outbox (type, lane, payload) VALUES ('x', ?, '')", c.to); err == nil {
-				t.Error("a plain insert into a lane that there is not was accepted")
+				t.Error("a plain insert into a missing lane was accepted")
 			}
 		})
 	}
 }
 
-// What InTx returns is true, also where the server has ended the transaction behind its back, and
-// no hook asks for it.
+// InTx reports the real outcome, even if the server ended the transaction on
+// its own and no hook checks for that.
 func TestInTxTellsTheTruth(t *testing.T) { onBoth(t, testInTxTellsTheTruth) }
 
 func testInTxTellsTheTruth(t *testing.T) {
@@ -124,14 +126,14 @@ func testInTxTellsTheTruth(t *testing.T) {
 			case !c.uncertain && (err == nil) != c.committed:
 				t.Errorf("InTx: %v, but the event is committed: %t", err, c.committed)
 			case c.uncertain && !errors.Is(err, waybill.ErrTxDone):
-				t.Errorf("InTx: %v, want it to say that the transaction has ended", err)
+				t.Errorf("InTx: %v, want ErrTxDone", err)
 			}
 			if got, err := box.Committed(t.Context(), ev.ID); err != nil || got != c.committed {
 				t.Errorf("Committed is %v, %v; want %v", got, err, c.committed)
 			}
 		})
 	}
-	// Without an event a swallowed deadlock is not a success, either.
+	// A swallowed deadlock is not a success without an event, either.
 	err := box.InTx(t.Context(), func(_ context.Context, tx *sql.Tx) error {
 		exec(t, tx, "INSERT INTO business (note) VALUES ('lost')")
 		deadlock(t, db, tx)

@@ -21,7 +21,7 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// accounts are those of docs/operating.md, in a database of the test's own.
+// accounts are the accounts of docs/operating.md, in a database of the test.
 type accounts struct {
 	t          *testing.T
 	root       *sql.DB
@@ -41,7 +41,7 @@ func (a *accounts) grant(info string) {
 	}
 }
 
-// replace drops procedures, and makes them again as they were.
+// replace drops procedures and creates them again.
 func (a *accounts) replace(procedures ...string) {
 	a.t.Helper()
 	for _, name := range procedures {
@@ -59,7 +59,7 @@ func (a *accounts) replace(procedures ...string) {
 	}
 }
 
-// as returns a store of one of the accounts, and its pool.
+// as returns a store that uses one of the accounts, and its pool.
 func (a *accounts) as(role, password string) (*mysqlstore.Store, *sql.DB) {
 	a.t.Helper()
 	a.t.Cleanup(func() { exec(a.t, a.root, "DROP USER IF EXISTS '"+a.mark+role+"'@'%'") })
@@ -69,8 +69,8 @@ func (a *accounts) as(role, password string) (*mysqlstore.Store, *sql.DB) {
 	return newStore(a.t, db), db
 }
 
-// The grants of docs/operating.md are enough for what each account is for, and not for the next
-// one's work.
+// The grants of docs/operating.md suffice for the work of each account, and not
+// for that of the next.
 func TestDocumentedGrants(t *testing.T) { onBoth(t, testDocumentedGrants) }
 
 func testDocumentedGrants(t *testing.T) {
@@ -111,19 +111,21 @@ func denied(t *testing.T, db *sql.DB, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {
 		if _, err := db.ExecContext(t.Context(), statement); err == nil || !strings.Contains(err.Error(), "denied") {
-			t.Errorf("%s: %v, want that it is denied", statement, err)
+			t.Errorf("%s: %v, want access denied", statement, err)
 		}
 	}
 }
 
-// grantedWriter writes in all ways, and returns what is pending.
+// grantedWriter writes in all ways, and returns the pending events.
 func grantedWriter(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 	t.Helper()
-	box := newBox(t, s, outbox.Hook{AfterCommit: func(context.Context, []waybill.Event) {}}) // which has it look for its rows
+	// The hook makes InTx look for its rows.
+	box := newBox(t, s, outbox.Hook{AfterCommit: func(context.Context, []waybill.Event) {}})
 	late := event("late")
 	late.Delay = time.Hour
 	evs := []waybill.Event{event("a"), event(""), keyed("k"), late, event("b")}
-	for _, batch := range [][]waybill.Event{evs[:1], evs[1:4], {keyed("k")}, evs[4:]} { // a key that is taken, too
+	// Including a key that is taken.
+	for _, batch := range [][]waybill.Event{evs[:1], evs[1:4], {keyed("k")}, evs[4:]} {
 		err := box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error { return box.Write(ctx, tx, batch...) })
 		if err != nil {
 			t.Fatal(err)
@@ -140,12 +142,12 @@ func grantedWriter(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 	return evs
 }
 
-// grantedRelay does what a relay and an operator do.
+// grantedRelay runs the statements of a relay and of an operator.
 func grantedRelay(t *testing.T, s *mysqlstore.Store, pending int) {
 	t.Helper()
 	me, leases := own(t, s)
 	if w, err := s.OpenWriters(t.Context()); err != nil || w.Unknown {
-		t.Errorf("Writers: %+v, %v; want that it is known who writes", w, err)
+		t.Errorf("OpenWriters: %+v, %v; want known writers", w, err)
 	}
 	rows := ready(t, s)
 	if len(rows) != pending-1 {
@@ -189,7 +191,7 @@ func grantedRelay(t *testing.T, s *mysqlstore.Store, pending int) {
 }
 
 // grantedConsumer consumes events and answers requests, both of which write
-// events, and returns what is pending.
+// events, and returns the pending events.
 func grantedConsumer(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 	t.Helper()
 	must := func(what string, err error) {
@@ -211,7 +213,7 @@ func grantedConsumer(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 	boom := errors.New("out of stock")
 	_, err = group.Consume(t.Context(), event("y"), func(context.Context, *sql.Tx, waybill.Event) error { return boom })
 	if !errors.Is(err, boom) {
-		t.Fatalf("Consume of what fails: %v", err)
+		t.Fatalf("Consume of a failing event: %v", err)
 	}
 	intake, owner := intakes("G", 1)[0], waybill.NewID()
 	rec, took, err := s.ClaimEvent(t.Context(), intake, owner, time.Minute, 3, nil)
@@ -242,8 +244,8 @@ func grantedConsumer(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 	return caused
 }
 
-// grantedOperator runs a relay, and does what its account promises beside it:
-// jobs, replay, discard, unblock, purges.
+// grantedOperator runs a relay, and the other tasks of its account: jobs,
+// replay, discard, unblock, purges.
 func grantedOperator(t *testing.T, s *mysqlstore.Store) {
 	t.Helper()
 	must := func(what string, err error) {
@@ -289,7 +291,8 @@ func grantedOperator(t *testing.T, s *mysqlstore.Store) {
 	if n, err := desk.Discard(t.Context(), evs[1].ID); err != nil || len(n) != 1 {
 		t.Errorf("Discard: %v, %v", n, err)
 	}
-	if n, err := desk.MakeReady(t.Context()); err != nil || n != 1 { // what was replayed
+	// The replayed event.
+	if n, err := desk.MakeReady(t.Context()); err != nil || n != 1 {
 		t.Errorf("MakeReady: %d, %v", n, err)
 	}
 	if n, err := desk.PurgeWritten(t.Context(), time.Nanosecond, nil); err != nil || n == 0 {
@@ -313,7 +316,7 @@ func grantedOperator(t *testing.T, s *mysqlstore.Store) {
 	grantedJobs(t, s)
 }
 
-// grantedJobs runs a job that sends, and one over the tables.
+// grantedJobs runs a job that sends, and one that scans the tables.
 func grantedJobs(t *testing.T, s *mysqlstore.Store) {
 	t.Helper()
 	rec, err := reconcile.New(s, []reconcile.Job{
@@ -340,13 +343,13 @@ func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !done(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("gave up waiting for %s", what)
+			t.Fatalf("timeout while waiting for %s", what)
 		}
 		runtime.Gosched()
 	}
 }
 
-// grantedReader looks at everything.
+// grantedReader reads everything.
 func grantedReader(t *testing.T, s *mysqlstore.Store) {
 	t.Helper()
 	if _, err := s.Stats(t.Context()); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestInbox shows what consumer groups promise over this store.
+// TestInbox runs the inbox suite on this store.
 func TestInbox(t *testing.T) { onBoth(t, testInbox) }
 
 func testInbox(t *testing.T) {

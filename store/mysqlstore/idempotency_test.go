@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestIdempotency shows what idempotency keys promise over this store.
+// TestIdempotency runs the idempotency suite on this store.
 func TestIdempotency(t *testing.T) { onBoth(t, testIdempotency) }
 
 func testIdempotency(t *testing.T) {

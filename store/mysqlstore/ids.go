@@ -9,13 +9,13 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// maxIDs is how many ids a statement names at most.
+// maxIDs is the maximum number of ids in one statement.
 const maxIDs = 1000
 
-// parts splits a list.
+// parts splits a list into chunks.
 func parts[E any](list []E, size int) iter.Seq[[]E] { return slices.Chunk(list, size) }
 
-// idArgs returns ids as arguments.
+// idArgs returns ids as query arguments.
 func idArgs(ids []waybill.ID) []any {
 	args := make([]any, len(ids))
 	for i := range ids {
@@ -24,10 +24,10 @@ func idArgs(ids []waybill.ID) []any {
 	return args
 }
 
-// hexID returns an id as it stands in JSON.
+// hexID returns an id in hexadecimal digits, as in JSON.
 func hexID(id waybill.ID) string { return hex.EncodeToString(id[:]) }
 
-// idList returns ids as a list in JSON.
+// idList returns ids as a JSON list.
 func idList(ids []waybill.ID) string { return string(list(ids, appendID)) }
 
 // scanID lets database/sql write 16 bytes into an id. NULL is the zero id.

@@ -17,27 +17,35 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// How events are accepted without waiting.
+// Events are accepted without waiting.
 //
-// INSERT … ON DUPLICATE KEY UPDATE, which changes nothing where there is a row, records what is new and locks what is there, and a lock shows
-// the present whatever the transaction's snapshot. Where another open transaction has one of the rows, it would wait; MariaDB lets a statement
-// say that it does not. The server takes the whole statement back then, and only that, and halves of it are tried until what is locked is
-// found.
+// INSERT … ON DUPLICATE KEY UPDATE, which leaves existing rows unchanged,
+// records new events and locks existing records, and a locking statement sees
+// the current rows whatever the transaction's snapshot. The statement would
+// wait for another open transaction that has locked one of the rows; MariaDB
+// lets a statement opt out of waiting. The server then undoes the whole
+// statement, and only that, and the store retries with halves until it has
+// found the locked events.
 //
-// Asking first, with a locking read, would be worse: at REPEATABLE READ it locks the gap where a row is missing, and two transactions that
-// accept neighbours would each keep the other from inserting.
+// A locking read before the insert would be worse: at REPEATABLE READ it locks
+// the gap of a missing row, and two transactions that accept adjacent keys
+// would block each other's inserts.
 //
-// MySQL's statements always wait, and a second is the least that innodb_lock_wait_timeout can say:
-// the session gets that while events are accepted. At READ COMMITTED there are no gaps to lock, so
-// there it is asked first, with NOWAIT; what is left are two first comers in the same moment.
+// MySQL statements always wait, and one second is the minimum of
+// innodb_lock_wait_timeout: the session uses that minimum while it accepts
+// events. At READ COMMITTED there are no gap locks, so the store reads first,
+// with NOWAIT; only two transactions that accept the same new event at the same
+// moment still wait.
 //
-// A row that was met stays locked until the transaction ends. Whoever meets it then looks without a lock: a record that has succeeded stays
-// as it is, so a glance at the past is enough, and replays do not stand in each other's way.
+// An existing record stays locked until the transaction ends. Another
+// transaction that meets the lock then reads without a lock: a succeeded record
+// never changes, so an old snapshot is good enough, and repeated deliveries do
+// not block each other.
 
-// maxIntakes is how many events one statement accepts at most.
+// maxIntakes is the maximum number of events that one statement accepts.
 const maxIntakes = 500
 
-// inboxKey is what a record is found by.
+// inboxKey identifies a record.
 type inboxKey struct {
 	group string
 	key   waybill.ID
@@ -45,8 +53,9 @@ type inboxKey struct {
 
 func inboxKeyOf(in store.InboxEntry) inboxKey { return inboxKey{in.Group, in.Key} }
 
-// Accept implements [store.InboxTx]. On MySQL it may wait, for a second, for a transaction that is
-// accepting the same event; see the package's comment.
+// Accept implements [store.InboxTx]. On MySQL it may wait up to one second for
+// a transaction that is accepting the same event; see the package
+// documentation.
 func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
 	if len(in) == 0 {
 		return nil, nil
@@ -60,7 +69,8 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 			return nil, s.refused(err)
 		}
 	}
-	// In one order, so that two who wait cannot wait for each other.
+	// Events are accepted in sorted order, so that two waiting transactions
+	// cannot deadlock.
 	sorted := slices.Clone(in)
 	slices.SortFunc(sorted, func(a, b store.InboxEntry) int {
 		return cmp.Or(strings.Compare(a.Group, b.Group), bytes.Compare(a.Key[:], b.Key[:]))
@@ -72,7 +82,7 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 				return err
 			}
 		}
-		return w.lookAgain(ctx) // at SERIALIZABLE a look waits as well
+		return w.lookAgain(ctx) // at SERIALIZABLE a read waits, too
 	})
 	if err != nil {
 		return nil, s.refused(err)
@@ -84,7 +94,7 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 	return out, nil
 }
 
-// accepting is one Accept at work.
+// accepting is the state of one call of Accept.
 type accepting struct {
 	store   *Store
 	tx      *sql.Tx
@@ -94,7 +104,8 @@ type accepting struct {
 	locked  []store.InboxEntry
 }
 
-// accept records those of the events that are new. Where it meets a lock it goes on with halves, down to the events that are locked.
+// accept records the new events. If it meets a lock it continues with halves,
+// down to the locked events.
 func (w *accepting) accept(ctx context.Context, in []store.InboxEntry) error {
 	met, err := w.insert(ctx, in)
 	switch {
@@ -121,11 +132,12 @@ func (w *accepting) accept(ctx context.Context, in []store.InboxEntry) error {
 	return err
 }
 
-// halve accepts events in two halves, after a statement for all of them met a lock. Where meeting
-// one takes a second, the events go one by one: of a hundred with one that is busy, halves would
-// meet it seven times. A server can be told to roll back the whole transaction then, and what
-// follows would be committed by itself: unless the statement proves its transaction, it is asked
-// for.
+// halve accepts events in two halves, after a statement for all of them met a
+// lock. If meeting a lock takes a second, the events go one by one: with one
+// busy event among a hundred, halves would meet it seven times. The server may
+// be configured to roll back the whole transaction on a lock timeout, and later
+// statements would then commit on their own: halve checks that the transaction
+// is open unless the statement proves that itself.
 func (w *accepting) halve(ctx context.Context, in []store.InboxEntry) error {
 	if !w.facts.proves {
 		if err := proveOpen(ctx, w.tx, w.facts); err != nil {
@@ -144,9 +156,9 @@ func (w *accepting) halve(ctx context.Context, in []store.InboxEntry) error {
 	return nil
 }
 
-// briefly runs fn, whose statements must not wait for other transactions. MariaDB's say so for
-// themselves. On MySQL the session has the least patience that there is, a second, until fn has
-// ended.
+// briefly runs fn, whose statements must not wait for other transactions.
+// MariaDB's statements opt out of waiting. On MySQL, briefly sets the session's
+// lock wait timeout to the minimum of one second until fn returns.
 func briefly(ctx context.Context, tx querier, f facts, fn func() error) error {
 	if f.noWait {
 		return fn()
@@ -156,7 +168,8 @@ func briefly(ctx context.Context, tx querier, f facts, fn func() error) error {
 		return err
 	}
 	err := fn()
-	// Also after an error, and after the end of ctx: the connection goes back to a pool.
+	// Reset the timeout even after an error and after ctx has ended: the
+	// connection returns to a pool.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
 	defer cancel()
 	if _, undo := tx.ExecContext(ctx, `SET SESSION innodb_lock_wait_timeout = @waybill_patience`); err == nil {
@@ -165,7 +178,7 @@ func briefly(ctx context.Context, tx querier, f facts, fn func() error) error {
 	return err
 }
 
-// insert records events, and reports whether there was a record of any.
+// insert records events, and reports whether any of them already had a record.
 func (w *accepting) insert(ctx context.Context, in []store.InboxEntry) (met bool, err error) {
 	q := &w.store.sql
 	var text strings.Builder
@@ -199,14 +212,16 @@ func (w *accepting) insert(ctx context.Context, in []store.InboxEntry) (met bool
 	return mark != 0, err
 }
 
-// lookAgain answers for events whose records are locked. Those that have succeeded are there to be seen; others are busy.
+// lookAgain answers for events whose records are locked. Succeeded records are
+// visible without a lock; the other events are busy.
 func (w *accepting) lookAgain(ctx context.Context) error {
 	if len(w.locked) == 0 {
 		return nil
 	}
 	look := w.store.sql.lookRecords
 	if w.facts.noWait {
-		look = w.store.sql.noWait + look // at SERIALIZABLE every look is a lock
+		// At SERIALIZABLE every read takes a lock.
+		look = w.store.sql.noWait + look
 	}
 	for part := range parts(w.locked, maxIntakes) {
 		for _, one := range part {
@@ -225,7 +240,7 @@ func (w *accepting) lookAgain(ctx context.Context) error {
 	return proveOpen(ctx, w.tx, w.facts)
 }
 
-// isLocked reports whether a statement failed because it did not get a lock.
+// isLocked reports whether a statement failed because it could not get a lock.
 func isLocked(err error) bool { return number(err) == errLockTimeout || number(err) == errLockNoWait }
 
 // proveOpen returns an error unless a transaction is open.
@@ -243,10 +258,10 @@ func proveOpen(ctx context.Context, tx querier, f facts) error {
 	return err
 }
 
-// hexText returns a text as it stands in a statement: as hexadecimal digits.
+// hexText returns a text in hexadecimal digits, as statements use it.
 func hexText(text string) string { return hex.EncodeToString([]byte(text)) }
 
-// recordKeys returns the keys of records as a list in JSON.
+// recordKeys returns the keys of records as a JSON list.
 func recordKeys(in []store.InboxEntry) string {
 	return string(list(in, func(b []byte, one store.InboxEntry) []byte {
 		b = strconv.AppendQuote(append(b, '['), hexText(one.Group))
@@ -254,7 +269,8 @@ func recordKeys(in []store.InboxEntry) string {
 	}))
 }
 
-// Succeed implements [store.InboxTx]. Whoever takes the event over has its row locked; the update waits for that, and then does not fit.
+// Succeed implements [store.InboxTx]. A consumer that takes the event over has
+// its row locked; the update waits for that lock and then matches no row.
 func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
@@ -276,8 +292,9 @@ func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool,
 	return n == 1, nil
 }
 
-// affected returns how many rows a statement changed. Every statement that it is used for changes what it finds, so it does not matter
-// which of the two the driver was told to count.
+// affected returns the number of rows that a statement changed. Every statement
+// it is used for changes all rows that it matches, so it does not matter
+// whether the driver counts changed or matched rows.
 func affected(res sql.Result, err error) (int64, error) {
 	if err != nil {
 		return 0, err
@@ -285,15 +302,16 @@ func affected(res sql.Result, err error) (int64, error) {
 	return res.RowsAffected()
 }
 
-// intakeArgs are the arguments for intakeColumns. Texts go as bytes, so that nobody on the way converts them.
+// intakeArgs returns the arguments for intakeColumns. Texts are sent as bytes,
+// so that they are not converted in transit.
 func intakeArgs(in store.InboxEntry) []any {
 	return []any{[]byte(in.Group), in.Key[:], in.Event[:], []byte(in.Tenant), []byte(in.Type), in.Hash[:]}
 }
 
-// heldArgs are the arguments of heldRecord.
+// heldArgs returns the arguments of heldRecord.
 func heldArgs(a store.Attempt) []any { return []any{[]byte(a.Group), a.Key[:], a.Owner[:], a.Fence} }
 
-// bytesArg is bytes as an argument; nil is NULL.
+// bytesArg returns bytes as an argument; nil is NULL.
 func bytesArg(b []byte) any {
 	if b == nil {
 		return nil
@@ -301,7 +319,8 @@ func bytesArg(b []byte) any {
 	return b
 }
 
-// errorArg is an error as the argument of utf8Argument; none is NULL.
+// errorArg returns an error text as the argument of utf8Argument; an empty text
+// is NULL.
 func errorArg(text string) any {
 	if text = store.CutError(text); text == "" {
 		return nil
@@ -309,13 +328,16 @@ func errorArg(text string) any {
 	return hexText(text)
 }
 
-// ClaimEvent implements [store.Claimer]. Every statement is a transaction of its own. The one that takes the event is guarded: of several at
-// the same time one changes the row, and the others, which have waited for it, find that it does not fit any more. What is read afterwards
-// may have changed since; an attempt that was lost in between is not reported as taken.
+// ClaimEvent implements [store.Claimer]. Every statement is a transaction of
+// its own. The statement that takes the event is conditional: of several
+// concurrent claims one changes the row, and the others, which waited for it,
+// no longer match. The record is read afterwards and may have changed; an
+// attempt that was lost in between is not reported as taken.
 func (s *Store) ClaimEvent(
 	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (store.InboxRecord, bool, error) {
-	if _, err := s.facts(ctx, s.db); err != nil { // without autocommit nothing would be kept
+	// Without autocommit nothing would be committed.
+	if _, err := s.facts(ctx, s.db); err != nil {
 		return store.InboxRecord{}, false, err
 	}
 	for round := 0; ; round++ {
@@ -326,12 +348,13 @@ func (s *Store) ClaimEvent(
 		case err == nil && done:
 			return record, record.State == store.InboxProcessing && record.Owner == owner, nil
 		case round == maxRounds:
-			return store.InboxRecord{}, false, fmt.Errorf("mysqlstore: claim: the record of %s keeps changing; somebody else is at work on it", in.Key)
+			return store.InboxRecord{}, false, fmt.Errorf("mysqlstore: claim: other sessions keep changing the record of %s", in.Key)
 		}
 	}
 }
 
-// claimOnce tries to take an event, or to give it up. It is not done if the record changed meanwhile.
+// claimOnce tries to take an event, or to mark it dead. done is false if the
+// record changed in the meantime.
 func (s *Store) claimOnce(
 	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (record store.InboxRecord, done bool, err error) {
@@ -355,7 +378,7 @@ func (s *Store) claimOnce(
 	switch {
 	case !free || record.Type != in.Type || record.Hash != in.Hash:
 		return record, true, nil
-	case record.Attempts < most: // it has become free since
+	case record.Attempts < most: // it became free after the claim
 		return record, false, nil
 	}
 	n, err := affected(s.db.ExecContext(ctx, s.sql.giveUp, hexText(store.ExceededError(record.LastError)),
@@ -373,7 +396,8 @@ func (s *Store) FailEvent(ctx context.Context, in store.InboxEntry, f store.Fail
 	}
 	state, delay := store.InboxFailed, any(f.Delay.Microseconds())
 	if f.Dead {
-		state, delay = store.InboxDead, nil // no time, after NULL microseconds
+		// NULL microseconds mean no retry time.
+		state, delay = store.InboxDead, nil
 	}
 	args := []any{int(state), delay, f.Dead, errorArg(f.Error), bytesArg(f.Stored)}
 	query, args := s.sql.failHeld, append(args, heldArgs(store.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})...)

@@ -38,7 +38,7 @@ func accept(t testing.TB, s *mysqlstore.Store, tx *sql.Tx, owner waybill.ID, in 
 	return out
 }
 
-// received commits events as accepted.
+// received accepts and commits events.
 func received(t testing.TB, s *mysqlstore.Store, db *sql.DB, owner waybill.ID, in []store.InboxEntry) {
 	t.Helper()
 	tx := begin(t, db, nil)
@@ -71,7 +71,8 @@ func findRecord(t testing.TB, s *mysqlstore.Store, in store.InboxEntry) store.In
 	return record
 }
 
-// Batches of many sizes are accepted, whatever the settings; some events are there already, and what is stored is what was given.
+// Batches of many sizes are accepted, with any settings; some events already
+// have a record, and records are read as they were written.
 func TestAcceptMany(t *testing.T) { onBoth(t, testAcceptMany) }
 
 func testAcceptMany(t *testing.T) {
@@ -128,8 +129,9 @@ func testAcceptMany(t *testing.T) {
 	}
 }
 
-// A transaction that accepts does not wait for another that is accepting the same event, nor for one that accepts neighbours. It goes on:
-// a statement that met a lock was taken back alone.
+// A transaction that accepts an event waits neither for another that is
+// accepting the same event, nor for one that accepts adjacent keys. The
+// transaction continues: the server undid only the statement that met a lock.
 func TestAcceptDoesNotWait(t *testing.T) { onBoth(t, testAcceptDoesNotWait) }
 
 func testAcceptDoesNotWait(t *testing.T) {
@@ -145,7 +147,7 @@ func testAcceptDoesNotWait(t *testing.T) {
 
 func acceptBeside(t *testing.T, mine, theirs sql.IsolationLevel) {
 	t.Helper()
-	busyOnes := 20 // every other one up to here; on MySQL each costs a second
+	busyOnes := 20 // every other event up to here; on MySQL each costs a second
 	if serverOf(t) == testserver.MySQLName {
 		busyOnes = 4
 	}
@@ -169,16 +171,17 @@ func acceptBeside(t *testing.T, mine, theirs sql.IsolationLevel) {
 			t.Errorf("%v beside %v: %d: %+v", mine, theirs, i, answer)
 		}
 	}
-	neighbours := in[30:]
-	// Above READ COMMITTED, MySQL locks the gap below a record that was met, and an event that
-	// belongs there is busy until the transaction ends. MariaDB locks the record alone.
+	adjacent := in[30:]
+	// Above READ COMMITTED, MySQL locks the gap below an existing record, and
+	// an event in that gap is busy until the transaction ends. MariaDB locks
+	// only the record.
 	gaps := serverOf(t) == testserver.MySQLName && mine != sql.LevelReadCommitted
 	if gaps {
-		neighbours = in[38:]
+		adjacent = in[38:]
 	}
-	for i, answer := range accept(t, s, a, waybill.NewID(), neighbours) {
+	for i, answer := range accept(t, s, a, waybill.NewID(), adjacent) {
 		if !answer.Accepted && (!gaps || !answer.Busy) {
-			t.Errorf("%v beside %v: the neighbour %d: %+v", mine, theirs, i, answer)
+			t.Errorf("%v beside %v: the adjacent event %d: %+v", mine, theirs, i, answer)
 		}
 	}
 	commit(t, b)
@@ -189,11 +192,12 @@ func acceptBeside(t *testing.T, mine, theirs sql.IsolationLevel) {
 		t.Errorf("%v beside %v: %d records, want %d", mine, theirs, n, want)
 	}
 	if n := ask[int](t, db, "SELECT COUNT(*) FROM business"); n != 1 {
-		t.Errorf("%v beside %v: the transaction has lost what it did before", mine, theirs)
+		t.Errorf("%v beside %v: the transaction has lost its earlier writes", mine, theirs)
 	}
 }
 
-// Transactions that meet the same succeeded event do not stand in each other's way, and each sees it, however old its snapshot.
+// Transactions that meet the same succeeded event do not block each other, and
+// each sees the record, however old its snapshot.
 func TestReplaysTogether(t *testing.T) { onBoth(t, testReplaysTogether) }
 
 func testReplaysTogether(t *testing.T) {
@@ -201,7 +205,7 @@ func testReplaysTogether(t *testing.T) {
 		s, db := openStore(t, nil)
 		in := intakes("g", 3)
 		old := begin(t, db, &sql.TxOptions{Isolation: level})
-		look(t, old)
+		takeSnapshot(t, old)
 		received(t, s, db, waybill.NewID(), in)
 		for range 3 {
 			tx := begin(t, db, &sql.TxOptions{Isolation: level})
@@ -221,8 +225,8 @@ func testReplaysTogether(t *testing.T) {
 	}
 }
 
-// A transaction that meets an event or a key of another one hears that it is busy, long before the
-// session's own patience ends, and that patience is what it was.
+// A transaction that meets an event or a key of another one is reported busy
+// long before the session's own lock wait timeout, which stays unchanged.
 func TestBusyIsToldSoon(t *testing.T) { onBoth(t, testBusyIsToldSoon) }
 
 func testBusyIsToldSoon(t *testing.T) {
@@ -250,7 +254,7 @@ func testBusyIsToldSoon(t *testing.T) {
 	}
 	key.Owner = waybill.NewID()
 	if got, err := s.TakeKey(ctx, second, key); err != nil || !got.Busy {
-		t.Errorf("TakeKey: %+v, %v; want that it is busy", got, err)
+		t.Errorf("TakeKey: %+v, %v; want busy", got, err)
 	}
 	var now int
 	if err := second.QueryRowContext(ctx, "SELECT @@innodb_lock_wait_timeout").Scan(&now); err != nil || now != patience {
@@ -258,7 +262,9 @@ func testBusyIsToldSoon(t *testing.T) {
 	}
 }
 
-// On MySQL a statement waits. At READ COMMITTED it is asked first; otherwise the server's patience ends it, and the event is busy all the same.
+// On MySQL a statement waits. At READ COMMITTED the store probes first;
+// otherwise the lock wait timeout ends the statement, and the event is busy as
+// well.
 func TestAcceptAsMySQL(t *testing.T) { onBoth(t, testAcceptAsMySQL) }
 
 func testAcceptAsMySQL(t *testing.T) {
@@ -286,7 +292,8 @@ func testAcceptAsMySQL(t *testing.T) {
 	}
 }
 
-// An event that is accepted in a transaction that the server has ended would be committed alone: it is refused.
+// An event that is accepted in a transaction that the server has ended would be
+// committed on its own: it is refused.
 func TestAcceptNeedsAnOpenTransaction(t *testing.T) { onBoth(t, testAcceptNeedsAnOpenTransaction) }
 
 func testAcceptNeedsAnOpenTransaction(t *testing.T) {
@@ -321,7 +328,8 @@ func testAcceptNeedsAnOpenTransaction(t *testing.T) {
 	}
 }
 
-// Of many who claim one event, when it is new, when its lease has run out and when it is due, one gets it, and the fence grows by one.
+// Of many concurrent claims of one event, when it is new, when its lease has
+// expired and when it is due, one succeeds, and the fence grows by one.
 func TestClaimTogether(t *testing.T) { onBoth(t, testClaimTogether) }
 
 func testClaimTogether(t *testing.T) {
@@ -359,7 +367,8 @@ func testClaimTogether(t *testing.T) {
 	}
 }
 
-// Of many who find its attempts spent, all find it dead, and its error says so once.
+// Many claims find the attempts exhausted: all see the event as dead, and its
+// error names the limit once.
 func TestGiveUpTogether(t *testing.T) { onBoth(t, testGiveUpTogether) }
 
 func testGiveUpTogether(t *testing.T) {
@@ -397,7 +406,8 @@ func testGiveUpTogether(t *testing.T) {
 	}
 }
 
-// Whoever was overtaken can neither succeed nor fail nor give back, also with a snapshot from before the take-over.
+// A consumer whose event was taken over can neither succeed nor fail nor
+// release it, even with a snapshot from before the take-over.
 func TestZombie(t *testing.T) { onBoth(t, testZombie) }
 
 func testZombie(t *testing.T) {
@@ -417,7 +427,7 @@ func testZombie(t *testing.T) {
 		}
 		zombie := begin(t, db, &sql.TxOptions{Isolation: level})
 		exec(t, zombie, "INSERT INTO business (note) VALUES ('of the zombie')")
-		look(t, zombie)
+		takeSnapshot(t, zombie)
 		exec(t, db, "UPDATE waybill_inbox SET lease_until = received_at")
 		next, taken := claim(t, s, in, time.Hour, 5, []byte("kept"))
 		if !taken || next.Fence != old.Fence+1 {
@@ -437,7 +447,7 @@ func testZombie(t *testing.T) {
 			t.Errorf("ReleaseEvent: %t, %v", held, err)
 		}
 		if r := findRecord(t, s, in); r.State != store.InboxFailed || r.Attempts != 1 || string(r.Stored) != "kept" || r.NextRetryAt.After(r.Now) {
-			t.Errorf("given back: %+v", r)
+			t.Errorf("released: %+v", r)
 		}
 		last, _ := claim(t, s, in, time.Hour, 5, nil)
 		tx := begin(t, db, &sql.TxOptions{Isolation: level})
@@ -451,7 +461,8 @@ func testZombie(t *testing.T) {
 	}
 }
 
-// Only what has succeeded is purged, and what a transaction has met is not waited for.
+// Only succeeded records are purged, and the purge does not wait for records
+// locked by a transaction.
 func TestPurgeRecords(t *testing.T) { onBoth(t, testPurgeRecords) }
 
 func testPurgeRecords(t *testing.T) {
@@ -485,11 +496,12 @@ func testPurgeRecords(t *testing.T) {
 		t.Errorf("%d records are left", n)
 	}
 	if _, err := s.PurgeRecords(t.Context(), "g", -1, 3); err == nil {
-		t.Error("a negative age was taken")
+		t.Error("a negative age was accepted")
 	}
 }
 
-// Records of several groups are listed, counted and redriven; groups compare as bytes.
+// Records of several groups are listed, counted and redriven; groups compare as
+// bytes.
 func TestRecordsInOrder(t *testing.T) { onBoth(t, testRecordsInOrder) }
 
 func testRecordsInOrder(t *testing.T) {
@@ -545,7 +557,7 @@ func testRecordsInOrder(t *testing.T) {
 		t.Errorf("ListRecords of the dead: %+v, %v", page, err)
 	}
 	if _, err := s.ListRecords(t.Context(), store.RecordFilter{States: []store.InboxState{7}}, "", waybill.ID{}, 5); err == nil {
-		t.Error("a state that is none was taken")
+		t.Error("an unknown state was accepted")
 	}
 	for all, want := range map[bool]string{false: "B,b,b ", true: "B,b,b ,done"} {
 		stats, err := s.GroupStats(t.Context(), all)
@@ -571,7 +583,7 @@ func testRecordsInOrder(t *testing.T) {
 	}
 }
 
-// What the server says when transactions collide may be run again.
+// Errors of conflicting transactions are retryable.
 func TestRestartable(t *testing.T) { onBoth(t, testRestartable) }
 
 func testRestartable(t *testing.T) {

@@ -13,33 +13,35 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// What one statement carries at most. The protocol counts placeholders in 16 bits; a driver that puts arguments into the text of the
-// statement may have to escape every byte of a payload, so a packet holds at least four times as much.
+// Limits of one statement. The protocol counts placeholders in 16 bits. A
+// driver that interpolates arguments into the statement may have to escape
+// every byte of a payload, so a packet must hold four times the event bytes.
 const (
 	chunkRows   = 1000
 	chunkPacket = 4 << 20
-	rowBytes    = 2 << 10 // what a row has beside its payload and headers
+	rowBytes    = 2 << 10 // a row without its payload and headers
 )
 
-// packetBytes returns how much of the events one statement may carry on a server that takes packets of this size.
+// packetBytes returns the maximum number of event bytes in one statement, for a
+// server with the given max_allowed_packet.
 func packetBytes(maxAllowed int64) int {
 	return int(max(min(maxAllowed/4, chunkPacket), 64<<10))
 }
 
-// batch is events as they are inserted.
+// batch is a list of events encoded for insertion.
 type batch struct {
 	evs    []waybill.Event
-	values []any // of all events, a row of columns each
+	values []any // of all events, one row of columns each
 	used   uint32
-	late   bool // some may have to wait
-	// drawn is the numbers of the events, if they are drawn already.
+	late   bool // some events are delayed
+	// drawn maps events to their assigned values, if already drawn.
 	drawn map[waybill.ID]draw
-	// delayed says that the rows are for the table of delayed events.
+	// delayed reports that the rows go to the table of delayed events.
 	delayed bool
 }
 
-// blank returns the batch with rows in the places of events that may have to wait which are
-// nothing but places: they have what the lane is computed from, and no type and no content.
+// blank returns the batch with placeholders for delayed events: rows with the
+// columns that the lane is computed from, without a type and content.
 func (b *batch) blank() *batch {
 	out := *b
 	out.values = slices.Clone(b.values)
@@ -63,26 +65,30 @@ func (b *batch) blank() *batch {
 	return &out
 }
 
-// plain reports whether the rows have nothing behind the columns of the event.
+// plain reports whether the rows have no columns after those of the event.
 func (b *batch) plain() bool { return !b.late && b.drawn == nil }
 
-// allColumns is a shape that leaves no column to its default: the table of delayed events has none.
+// allColumns is a shape that sets every column: the table of delayed events has
+// no defaults.
 const allColumns = ^uint32(0)
 
-// columns of a row, the lane first.
+// columns are the columns of a row, the lane first.
 var columns = append([]string{"lane"}, eventrow.Columns()...)
 
-// encoder is how MySQL wants an event.
+// encoder encodes events for MySQL.
 var encoder = eventrow.Encoder{
 	ID:   func(id waybill.ID) any { return id[:] },
 	Time: func(t time.Time) any { return utc(t) },
 }
 
-// utc returns a time as the text of a DATETIME(6) in UTC: a text means the same whatever the session's time zone is.
+// utc returns a time as the text of a DATETIME(6) in UTC, which does not depend
+// on the session's time zone.
 func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000") }
 
-// encode returns events as they are inserted. A column in which no event has anything is not used: most events have half of them. A
-// text beyond ASCII goes as bytes, or as hexadecimal where the column is a text, so that nobody on the way converts it to another
+// encode encodes events for insertion. A column that is at its default in every
+// event is not used: most events leave half of the columns at their defaults.
+// Text beyond ASCII is sent as bytes, or as hexadecimal digits for a text
+// column, so that neither the driver nor the server converts it to another
 // character set.
 func encode(evs []waybill.Event, placed []store.AppendResult) (*batch, error) {
 	b := &batch{evs: evs, values: make([]any, 0, len(evs)*len(columns))}
@@ -116,11 +122,12 @@ func ascii(text string) bool {
 	return true
 }
 
-// isDefault reports whether a column has the value by itself.
+// isDefault reports whether value is the column's default.
 func isDefault(column string, value any) bool {
 	switch column {
 	case "lane":
-		return false // what the table would choose for an unordered event is not what was chosen here
+		// For an unordered event the table's default would choose another lane.
+		return false
 	case "schema_version":
 		return value == 1
 	case "priority":
@@ -129,7 +136,7 @@ func isDefault(column string, value any) bool {
 	return value == nil
 }
 
-// fits returns how many of the events, from start on, go into one statement.
+// fits returns how many events, beginning at start, fit into one statement.
 func (s *Store) fits(b *batch, f facts, start int) int {
 	n, size := 0, 0
 	for start+n < len(b.evs) && n < chunkRows {
@@ -152,7 +159,7 @@ func (s *Store) fits(b *batch, f facts, start int) int {
 	return n
 }
 
-// insertAll writes a batch with as many statements as it takes.
+// insertAll inserts a batch with as many statements as needed.
 func (s *Store) insertAll(ctx context.Context, tx querier, f facts, b *batch) error {
 	for start := 0; start < len(b.evs); {
 		n := s.fits(b, f, start)
@@ -164,7 +171,8 @@ func (s *Store) insertAll(ctx context.Context, tx querier, f facts, b *batch) er
 	return nil
 }
 
-// insert writes n events of a batch in one statement, prepared if there is one and the transaction is of this store's pool.
+// insert inserts n events of a batch with one statement. It uses a prepared
+// statement if there is one and the transaction belongs to this store's pool.
 func (s *Store) insert(ctx context.Context, tx querier, f facts, b *batch, start, n int) error {
 	width := len(columns)
 	args := make([]any, 0, n*(width+3))
@@ -196,13 +204,14 @@ func (s *Store) insert(ctx context.Context, tx querier, f facts, b *batch, start
 	return err
 }
 
-// tail is where rows go, and what follows the columns and the values of each event.
+// tail is the head of an INSERT and the part that follows the event's columns
+// and values.
 type tail struct {
 	head, columns string
 	rows          []string
 }
 
-// tailOf returns the tail of a batch, without its rows.
+// tailOf returns the tail of a batch, without rows.
 func (s *Store) tailOf(b *batch) tail {
 	switch {
 	case b.delayed:
@@ -215,7 +224,7 @@ func (s *Store) tailOf(b *batch) tail {
 	return tail{head: s.sql.insertHead}
 }
 
-// tailValues returns what follows an event's values.
+// tailValues returns the values that follow an event's own.
 func (b *batch) tailValues(args []any, ev waybill.Event) (string, []any) {
 	d := b.drawn[ev.ID]
 	switch {
@@ -229,7 +238,8 @@ func (b *batch) tailValues(args []any, ev waybill.Event) (string, []any) {
 	return "", args
 }
 
-// dueValue returns when an event may be delivered; NULL is at once. The database's clock decides.
+// dueValue returns the time from which an event may be delivered; NULL means
+// immediately. The database's clock decides.
 func dueValue(args []any, ev waybill.Event) (string, []any) {
 	switch {
 	case ev.Delay > 0:
@@ -241,7 +251,7 @@ func dueValue(args []any, ev waybill.Event) (string, []any) {
 	return ", NULL", args
 }
 
-// insertText returns the statement that inserts rows of one shape.
+// insertText returns the INSERT statement for rows of one shape.
 func (s *Store) insertText(f facts, sh shape, more tail) string {
 	var text strings.Builder
 	text.WriteString(more.head)
@@ -268,7 +278,8 @@ func (s *Store) insertText(f facts, sh shape, more tail) string {
 		case i > 0:
 			text.WriteString(", (" + row)
 		case f.proves:
-			text.WriteString("(" + proven + row[1:]) // the lane is the first value, and is always there
+			// The lane is always the first value.
+			text.WriteString("(" + proven + row[1:])
 		default:
 			text.WriteString("(" + row)
 		}

@@ -15,7 +15,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Stats implements [store.Inspector]. All of it is read from one snapshot, and so as of one moment.
+// Stats implements [store.Inspector]. All values come from one snapshot, and so
+// from one moment.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
@@ -36,7 +37,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	return st, nil
 }
 
-// membership returns who is live at the time of now.
+// membership returns the nodes that are live at the time now.
 func (s *Store) membership(ctx context.Context, q querier, now time.Time) (store.Membership, error) {
 	var m store.Membership
 	var id scanID
@@ -55,7 +56,7 @@ func (s *Store) membership(ctx context.Context, q querier, now time.Time) (store
 	return m, err
 }
 
-// timeOf returns a time as it is read; NULL is zero.
+// timeOf converts a time as read from the database; NULL is the zero time.
 func timeOf(at sql.NullInt64) time.Time {
 	if !at.Valid {
 		return time.Time{}
@@ -63,10 +64,11 @@ func timeOf(at sql.NullInt64) time.Time {
 	return time.UnixMicro(at.Int64).UTC()
 }
 
-// filtered is the condition that rows of a state fit a filter, and its arguments. Columns are binary, so texts compare as bytes.
+// filtered returns the condition for rows of a state that match a filter, and
+// its arguments. Columns are binary, so texts compare as bytes.
 func filtered(state store.State, f store.Filter) (where string, args []any, err error) {
 	if state < 0 || int(state) >= len(places) {
-		return "", nil, fmt.Errorf("mysqlstore: there is no %v", state)
+		return "", nil, fmt.Errorf("mysqlstore: unknown state %v", state)
 	}
 	if f.NoTenant {
 		f.TenantID = ""
@@ -108,7 +110,8 @@ func (s *Store) Count(ctx context.Context, state store.State, f store.Filter) (i
 	return n, nil
 }
 
-// List implements [store.Inspector]. Only ready rows have an index on seq alone: the other tables are read through.
+// List implements [store.Inspector]. Only ready rows have an index on seq
+// alone: the other tables are scanned.
 func (s *Store) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
 	where, args, err := filtered(state, f)
 	if err != nil {
@@ -120,7 +123,8 @@ func (s *Store) List(ctx context.Context, state store.State, f store.Filter, aft
 	return records, err
 }
 
-// Find implements [store.Inspector]. One statement looks everywhere, so an event that moves is found before or after, not in between.
+// Find implements [store.Inspector]. One statement reads all tables, so an
+// event that moves is found in its old or its new table.
 func (s *Store) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
 	return s.records(ctx, fill(s.sql.find, "{id}", hexID(id)))
 }

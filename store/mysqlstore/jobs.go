@@ -16,7 +16,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// jobStatements are what reconciliation jobs take.
+// jobStatements holds the SQL of reconciliation jobs.
 type jobStatements struct {
 	claimNewJob, claimJob, renewJob, endJob string
 	clock, findJob, listJobs                string
@@ -26,10 +26,11 @@ type jobStatements struct {
 }
 
 const (
-	// jobColumns are a whole job, as the driver gives them back unchanged, and the time of the answer.
+	// jobColumns are the columns of a whole job, in forms that the driver does
+	// not convert, and the time of the read.
 	jobColumns = `name, owner, fence, ` + micros + `lease_until), ` + micros + `started_at), ` + micros + `ended_at), ` + micros + `next_at),
  found, sent, skipped, failed, CAST(last_error AS BINARY), ` + micros + `UTC_TIMESTAMP(6))`
-	// jobHeld is the fence of a run.
+	// jobHeld checks the fence of a run.
 	jobHeld = `name = ? AND owner = ? AND fence = ?`
 )
 
@@ -51,13 +52,14 @@ WHERE name = ? AND (owner IS NULL OR lease_until <= UTC_TIMESTAMP(6)) AND (? < 0
 		noteSent:    r(`INSERT INTO {job_sent} (job, key_id, event_id, sent_at) VALUES `),
 		noteSentRow: `(x'{job}', x'{key}', x'{event}', UTC_TIMESTAMP(6))`,
 		noteSentMet: ` ON DUPLICATE KEY UPDATE event_id = VALUES(event_id), sent_at = VALUES(sent_at)`,
-		// The index sent_at (job, sent_at), and then the primary key.
+		// Index sent_at (job, sent_at), then the primary key.
 		sentKeys: r(`SELECT key_id, event_id FROM {job_sent} FORCE INDEX (sent_at)
 WHERE job = ? AND sent_at >= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND`),
 		oldSent: r(`SELECT key_id FROM {job_sent} FORCE INDEX (sent_at) WHERE job = ? AND sent_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
 ORDER BY sent_at LIMIT {limit} FOR UPDATE SKIP LOCKED`),
 		dropSent: r(`DELETE FROM {job_sent} WHERE job = ? AND key_id IN ({marks})`),
-		// The index done_at for the span, and for each event the primary key of inbox.
+		// Index done_at for the time span; for each event the primary key of
+		// inbox.
 		unrecorded: r(`SELECT ` + strconv.Itoa(int(store.Delivered)) + ` AS state, ` + readColumns + `, ` + places[store.Delivered].more + `
 FROM {history} AS o FORCE INDEX (done_at) WHERE o.done_at >= TIMESTAMP'{from}' AND o.done_at < TIMESTAMP'{to}'
  AND (o.done_at > TIMESTAMP'{from}' OR o.id > x'{after}')
@@ -66,13 +68,16 @@ ORDER BY o.done_at, o.id LIMIT {limit}`),
 	}
 }
 
-// jobArgs are the arguments of jobHeld.
+// jobArgs returns the arguments of jobHeld.
 func jobArgs(a store.JobAttempt) []any { return []any{[]byte(a.Name), a.Owner[:], a.Fence} }
 
-// ClaimJob implements [store.JobClaimer]. Every statement is a transaction of its own, and the one that takes the job is guarded: of several
-// at the same time one changes the row, and the others, which have waited for it, find that it does not fit any more.
+// ClaimJob implements [store.JobClaimer]. Every statement is a transaction of
+// its own, and the one that takes the job is conditional: of several concurrent
+// claims one changes the row, and the others, which waited for it, no longer
+// match.
 func (s *Store) ClaimJob(ctx context.Context, c store.JobClaim) (store.JobRecord, bool, error) {
-	if _, err := s.facts(ctx, s.db); err != nil { // without autocommit nothing would be kept
+	// Without autocommit nothing would be committed.
+	if _, err := s.facts(ctx, s.db); err != nil {
 		return store.JobRecord{}, false, err
 	}
 	for round := 0; ; round++ {
@@ -94,7 +99,8 @@ func (s *Store) claimJobOnce(ctx context.Context, c store.JobClaim) error {
 		return err
 	}
 	_, err = s.db.ExecContext(ctx, s.sql.claimNewJob, []byte(c.Name), c.Owner[:], c.Lease.Microseconds())
-	if number(err) == errDuplicate { // somebody has it, or has just made it
+	// Another process has claimed or just created it.
+	if number(err) == errDuplicate {
 		return nil
 	}
 	return err
@@ -159,7 +165,8 @@ func (s *Store) ListJobs(ctx context.Context) ([]store.JobRecord, error) {
 	return s.jobs(ctx, s.sql.listJobs)
 }
 
-// RememberSent implements [store.JobSender]. The job's row is locked until the transaction ends: whoever takes it over waits for that.
+// RememberSent implements [store.JobSender]. It locks the job's row until the
+// transaction ends: a take-over of the job waits for that.
 func (s *Store) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt, sent []store.Sent) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("mysqlstore: remember: %w", waybill.ErrNoTx)
@@ -229,7 +236,7 @@ func (s *Store) ForgetSent(ctx context.Context, name string, age time.Duration, 
 	return forgotten, nil
 }
 
-// Unrecorded implements [store.HistoryAudit].
+// DeliveredWithoutRecord implements [store.HistoryAudit].
 func (s *Store) DeliveredWithoutRecord(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
 	query := strings.NewReplacer("{group}", hexText(group), "{from}", utc(span.From), "{to}", utc(span.To), "{after}", hexID(span.After),
 		"{limit}", strconv.Itoa(max(limit, 0))).Replace(s.sql.unrecorded)

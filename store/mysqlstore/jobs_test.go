@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestReconcile shows what reconciliation promises over this store.
+// TestReconcile runs the reconciliation suite on this store.
 func TestReconcile(t *testing.T) { onBoth(t, testReconcile) }
 
 func testReconcile(t *testing.T) {

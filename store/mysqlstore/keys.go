@@ -15,11 +15,12 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Keys are taken as events are accepted: see how, above [Store.Accept]. INSERT … ON DUPLICATE KEY UPDATE makes the row, or marks the one that
-// is there if it is free, or only locks it.
+// Keys are taken as events are accepted: see the comment in inbox.go. INSERT …
+// ON DUPLICATE KEY UPDATE creates the row, or marks the existing row if the key
+// is free, or only locks it.
 
-// TakeKey implements [store.KeyTx]. On MySQL it may wait, for a second, for a transaction that
-// is taking the same key; see the package's comment.
+// TakeKey implements [store.KeyTx]. On MySQL it may wait up to one second for a
+// transaction that is taking the same key; see the package documentation.
 func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
@@ -50,8 +51,8 @@ func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (stor
 	switch {
 	case err != nil:
 		return store.KeyTaken{}, s.refused(err)
-	case len(found) == 0: // it was there a moment ago, and this transaction has it locked
-		return store.KeyTaken{}, fmt.Errorf("mysqlstore: take a key: %w: the row is gone", waybill.ErrTxDone)
+	case len(found) == 0: // the row existed, and this transaction has it locked
+		return store.KeyTaken{}, fmt.Errorf("mysqlstore: take key: %w: the row is gone", waybill.ErrTxDone)
 	case found[0].taken:
 		a.Fence = found[0].Fence + 1
 		return store.KeyTaken{Taken: true, Attempt: a}, nil
@@ -59,7 +60,8 @@ func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (stor
 	return store.KeyTaken{Record: found[0].KeyRecord}, nil
 }
 
-// takeOnce makes the row of a key, or marks the one that is there, and reports whether there was one.
+// takeOnce creates the row of a key, or marks the existing one, and reports
+// whether a row existed.
 func (s *Store) takeOnce(ctx context.Context, tx *sql.Tx, f facts, values *strings.Replacer) (met bool, err error) {
 	query, proof := s.sql.takeKey, "x'{mark}'"
 	switch {
@@ -81,14 +83,16 @@ func (s *Store) takeOnce(ctx context.Context, tx *sql.Tx, f facts, values *strin
 	return id != 0, err
 }
 
-// lookAtKey answers for a key whose row is locked. A record that is not free is there to be seen; otherwise the key is busy.
+// lookAtKey answers for a key whose row is locked. If the committed record is
+// not free, it is returned; otherwise the key is busy.
 func (s *Store) lookAtKey(ctx context.Context, tx *sql.Tx, f facts, c store.KeyClaim, values *strings.Replacer) (store.KeyTaken, error) {
 	look := s.sql.lookKey
 	if f.noWait {
-		look = s.sql.noWait + look // at SERIALIZABLE every look is a lock
+		look = s.sql.noWait + look // at SERIALIZABLE every read takes a lock
 	}
 	var found []foundKey
-	err := briefly(ctx, tx, f, func() (err error) { // at SERIALIZABLE a look waits as well
+	// At SERIALIZABLE a read waits, too.
+	err := briefly(ctx, tx, f, func() (err error) {
 		found, err = s.keyRecords(ctx, tx, values.Replace(look))
 		return err
 	})
@@ -104,12 +108,14 @@ func (s *Store) lookAtKey(ctx context.Context, tx *sql.Tx, f facts, c store.KeyC
 	return store.KeyTaken{Busy: true}, nil
 }
 
-// keyFree reports whether a live record could be taken by whoever has the hash when it was read.
+// keyFree reports whether a request with the hash could take a live record when
+// it was read.
 func keyFree(r *store.KeyRecord, hash string) bool {
 	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
 }
 
-// StoreAnswer implements [store.KeyTx]. Whoever takes the key over has its row locked; the update waits for that, and then does not fit.
+// StoreAnswer implements [store.KeyTx]. A run that takes the key over has its
+// row locked; the update waits for that lock and then matches no row.
 func (s *Store) StoreAnswer(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 	return s.changeIn(ctx, tx, s.sql.keepKey, s.sql.keepProven, answer.Result, attemptValues(a, answerValues(answer)...))
 }
@@ -119,7 +125,8 @@ func (s *Store) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p
 	return s.changeIn(ctx, tx, s.sql.savePoint, s.sql.saveProven, p.Data, attemptValues(a, "{point}", "x'"+hexText(p.Name)+"'"))
 }
 
-// changeIn changes the record of an attempt in somebody's transaction, and reports whether it fitted.
+// changeIn changes the record of an attempt in the caller's transaction, and
+// reports whether the record matched.
 func (s *Store) changeIn(ctx context.Context, tx *sql.Tx, plain, proven string, data []byte, values *strings.Replacer) (bool, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
@@ -139,11 +146,13 @@ func (s *Store) changeIn(ctx context.Context, tx *sql.Tx, plain, proven string, 
 	return fitted, nil
 }
 
-// largeData is how much stands in the text of a statement. More goes as an argument: two round trips, but half the bytes.
+// largeData is the maximum size of data in the text of a statement. Larger data
+// is sent as an argument: two round trips, but half the bytes.
 const largeData = 64 << 10
 
-// changes runs a statement that changes at most one record, and reports whether it found it. A statement that may find everything as it wants
-// it changes nothing then, and says with the last insert id that it was there.
+// changes runs a statement that changes at most one record, and reports whether
+// the record was found. A statement whose record already has the new values
+// affects no row, and signals the match with the last insert id.
 func (s *Store) changes(ctx context.Context, q querier, query string, data []byte, values *strings.Replacer) (bool, error) {
 	text, args := hexBytes, []any(nil)
 	if len(data) > largeData {
@@ -171,18 +180,22 @@ func (s *Store) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, b
 	}, true, nil
 }
 
-// PeekAlways implements [store.KeyPeeker]: a look is a round trip.
+// PeekAlways implements [store.KeyPeeker]: a peek costs a round trip.
 func (s *Store) PeekAlways() bool { return false }
 
-// ClaimKey implements [store.KeyClaimer]. It is one statement, and a transaction of its own; of several at the same time one changes the row, and
-// the others, which have waited for it, find that it does not fit any more. MariaDB's statement answers with the record. On MySQL it is read
-// afterwards, when it may have changed: an attempt that was lost in between is not reported as taken.
+// ClaimKey implements [store.KeyClaimer]. It is one statement with a
+// transaction of its own; of several concurrent claims one changes the row, and
+// the others, which waited for it, no longer match. MariaDB's statement returns
+// the record. On MySQL the record is read afterwards and may have changed: an
+// attempt that was lost in between is not reported as taken.
 func (s *Store) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
-	f, err := s.facts(ctx, s.db) // without autocommit nothing would be kept
+	// Without autocommit nothing would be committed.
+	f, err := s.facts(ctx, s.db)
 	if err != nil {
 		return store.KeyRecord{}, false, err
 	}
-	// The mark is of this call. The owner would not do: whoever claims again, because an answer was lost, has not taken the key again.
+	// The mark is unique to this call. The owner would not do: a caller that
+	// claims again because a response was lost has not taken the key again.
 	values := keyValues(c.KeyID, "{owner}", hexID(c.Owner), "{mark}", hexID(waybill.NewID()), "{hash}", hexText(c.Hash),
 		"{lease}", strconv.FormatInt(c.Lease.Microseconds(), 10))
 	for round := 0; ; round++ {
@@ -198,7 +211,7 @@ func (s *Store) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord
 		case err == nil && len(found) > 0:
 			return found[0].KeyRecord, found[0].taken, nil
 		case round == maxRounds:
-			return store.KeyRecord{}, false, fmt.Errorf("mysqlstore: claim: the record of key %q keeps changing; somebody else is at work on it", c.Key)
+			return store.KeyRecord{}, false, fmt.Errorf("mysqlstore: claim: other sessions keep changing the record of key %q", c.Key)
 		}
 	}
 }
@@ -232,7 +245,8 @@ func (s *Store) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd
 	return false, fmt.Errorf("mysqlstore: an uncertain key cannot be resolved as %s", end.State)
 }
 
-// change changes a record in a transaction of its own, and reports whether it fitted.
+// change changes a record in a transaction of its own, and reports whether the
+// record matched.
 func (s *Store) change(ctx context.Context, query string, data []byte, values *strings.Replacer) (bool, error) {
 	if _, err := s.facts(ctx, s.db); err != nil {
 		return false, err
@@ -259,7 +273,7 @@ func (s *Store) ListKeys(ctx context.Context, f store.KeyFilter, after store.Key
 	numbers := make([]string, len(states))
 	for i, state := range states {
 		if state < store.KeyProcessing || state > store.KeyUncertain {
-			return nil, fmt.Errorf("mysqlstore: there is no state %d of a key", state)
+			return nil, fmt.Errorf("mysqlstore: unknown key state %d", state)
 		}
 		numbers[i] = strconv.Itoa(int(state))
 	}
@@ -333,7 +347,7 @@ func (s *Store) PurgeKeys(ctx context.Context, limit int) (int, error) {
 	return purged, nil
 }
 
-// onKeys runs a statement for some keys.
+// onKeys runs a statement for several keys.
 func onKeys(ctx context.Context, tx *sql.Tx, query string, ids []store.KeyID) error {
 	for part := range parts(ids, maxIntakes) {
 		names := list(part, func(b []byte, id store.KeyID) []byte {
@@ -348,17 +362,18 @@ func onKeys(ctx context.Context, tx *sql.Tx, query string, ids []store.KeyID) er
 	return nil
 }
 
-// keyValues puts the values of a key, and others, into a statement.
+// keyValues inserts the values of a key, and others, into a statement.
 func keyValues(id store.KeyID, more ...string) *strings.Replacer {
 	return strings.NewReplacer(append(more, "{tenant}", hexText(id.Tenant), "{operation}", hexText(id.Operation), "{key}", hexText(id.Key))...)
 }
 
-// attemptValues are those of an attempt.
+// attemptValues inserts the values of an attempt into a statement.
 func attemptValues(a store.KeyAttempt, more ...string) *strings.Replacer {
 	return keyValues(a.KeyID, append(more, "{owner}", hexID(a.Owner), "{fence}", strconv.FormatInt(a.Fence, 10))...)
 }
 
-// answerValues are those of answerKey, but for the result. No time, after NULL microseconds.
+// answerValues returns the values of answerKey, except for the result. NULL
+// microseconds mean no expiry.
 func answerValues(a store.KeyAnswer) []string {
 	answer := "NULL"
 	if a.ResultTTL > 0 {
@@ -370,7 +385,8 @@ func answerValues(a store.KeyAnswer) []string {
 	}
 }
 
-// failureValues are those of failedKey. An uncertain record does not expire.
+// failureValues returns the values of failedKey. An uncertain record does not
+// expire.
 func failureValues(end store.KeyEnd) []string {
 	ttl := "NULL"
 	if end.State == store.KeyFailed {
@@ -385,7 +401,7 @@ func failureValues(end store.KeyEnd) []string {
 	return []string{"{state}", strconv.Itoa(int(end.State)), "{ttl}", ttl, "{code}", text(end.Code), "{error}", text(end.Error)}
 }
 
-// hexBytes returns bytes as they stand in a statement; nil is NULL.
+// hexBytes returns bytes as a literal of a statement; nil is NULL.
 func hexBytes(b []byte) string {
 	if b == nil {
 		return "NULL"
@@ -393,7 +409,7 @@ func hexBytes(b []byte) string {
 	return "x'" + hex.EncodeToString(b) + "'"
 }
 
-// foundKey is a record, and whether it has the statement's mark.
+// foundKey is a record with a flag: whether it has the statement's mark.
 type foundKey struct {
 	store.KeyRecord
 	taken bool

@@ -2,7 +2,8 @@ package mysqlstore
 
 import "strings"
 
-// keyStatements are what idempotency keys take. Their values stand in the text, in braces: a statement with arguments would cost the driver a
+// keyStatements holds the SQL of idempotency keys. Values are inserted into the
+// text, in place of braces: a statement with arguments would cost the driver a
 // second round trip.
 type keyStatements struct {
 	takeKey, probeKey, lockKey      string
@@ -17,27 +18,35 @@ type keyStatements struct {
 }
 
 const (
-	// keyColumns are a whole record, as the driver gives them back unchanged, and the time of the answer. An answer that has outlived its
-	// own time is not read.
+	// keyColumns are the columns of a whole record, in forms that the driver
+	// does not convert, and the time of the read. An expired answer is not
+	// read.
 	keyColumns = `i.tenant, i.operation, i.idem_key, i.request_hash, i.status, i.owner, i.fence, i.attempts, i.recovery_point, i.recovery_data,
  i.result_ref, {result}, i.content_type, i.lost, COALESCE(i.result_expires_at <= UTC_TIMESTAMP(6), FALSE), CAST(i.error_code AS BINARY),
  CAST(i.last_error AS BINARY), ` + micros + `i.lease_until), ` + micros + `i.created_at), ` + micros + `i.completed_at), ` +
 		micros + `i.expires_at), ` + micros + `UTC_TIMESTAMP(6))`
-	// takenBy says, in front of a record, whether it has a mark.
+	// takenBy is a column before a record's own that reports whether the record
+	// has a mark.
 	takenBy = `COALESCE(i.taker = x'{mark}', FALSE)`
-	// keyIs names a record. Primary key of idempotency, and so are all statements up to listKeys.
+	// keyIs identifies a record. Primary key of idempotency, as in all
+	// statements up to listKeys.
 	keyIs = `tenant = x'{tenant}' AND operation = x'{operation}' AND idem_key = x'{key}'`
-	// isHeld is the fence of an attempt. The lease is not looked at: it says when others may take the key, and who takes it draws the next fence.
+	// isHeld checks the fence of an attempt. It ignores the lease: the lease
+	// defines when other runs may take the key, and a run that takes it
+	// increments the fence.
 	isHeld = `status = 0 AND owner = x'{owner}' AND fence = {fence}`
-	// isTaken says that the transaction took the key for this attempt.
+	// isTaken is the condition that the transaction took the key for this
+	// attempt.
 	isTaken = `status IN (0, 2) AND taker = x'{owner}' AND fence = {fence} - 1`
-	// isOver comes before everything else; isFree says that whoever has the hash may take the key.
+	// isOver reports that a record has expired and takes precedence; isFree
+	// reports that a request with the same hash may take the key.
 	isOver = `COALESCE(expires_at <= UTC_TIMESTAMP(6), FALSE)`
 	isFree = `(` + isOver + ` OR request_hash = x'{hash}' AND (status = 2 OR status = 0 AND lease_until <= UTC_TIMESTAMP(6)))`
-	// ours says that the statement has just taken the key: it has left its mark. Assignments are made in their order, and later ones see what earlier ones have
-	// made: taker is the first, and what isOver looks at is the last.
+	// ours reports that this statement has just taken the key and set its mark.
+	// Assignments run in order, and later ones see the results of earlier ones:
+	// taker comes first, and the columns that isOver reads come last.
 	ours = `taker = x'{mark}'`
-	// blankKey is what a record loses that has expired.
+	// blankKey clears an expired record.
 	blankKey = `recovery_point = IF(` + ours + ` AND ` + isOver + `, NULL, recovery_point),
  recovery_data = IF(` + ours + ` AND ` + isOver + `, NULL, recovery_data), created_at = IF(` + ours + ` AND ` + isOver + `, UTC_TIMESTAMP(6), created_at),
  request_hash = IF(` + ours + `, x'{hash}', request_hash), result = IF(` + ours + `, NULL, result), result_expires_at = IF(` + ours + `, NULL, result_expires_at)`
@@ -45,10 +54,11 @@ const (
 	answerKey = `status = 1, lease_until = NULL, taker = NULL, result_ref = {ref}, result = {result}, content_type = {type}, lost = {lost},
  completed_at = UTC_TIMESTAMP(6), expires_at = UTC_TIMESTAMP(6) + INTERVAL {ttl} MICROSECOND,
  result_expires_at = UTC_TIMESTAMP(6) + INTERVAL {answer} MICROSECOND, error_code = NULL, last_error = NULL`
-	// failedKey is what an attempt becomes that did not succeed.
+	// failedKey ends an attempt that did not succeed.
 	failedKey = `status = {state}, lease_until = NULL, completed_at = UTC_TIMESTAMP(6), expires_at = UTC_TIMESTAMP(6) + INTERVAL {ttl} MICROSECOND,
  error_code = CONVERT({code} USING utf8mb4), last_error = CONVERT({error} USING utf8mb4)`
-	// keyNames is a table of keys, given as JSON: [["tenant in hexadecimal", "operation", "key"], …].
+	// keyNames is a table of keys, given as JSON: [["tenant in hexadecimal",
+	// "operation", "key"], …].
 	keyNames = `JSON_TABLE('{keys}', '$[*]' COLUMNS (t VARCHAR(128) PATH '$[0]', o VARCHAR(256) PATH '$[1]', k VARCHAR(510) PATH '$[2]')) AS n
 STRAIGHT_JOIN {idempotency} AS i FORCE INDEX (PRIMARY) ON i.tenant = UNHEX(n.t) AND i.operation = UNHEX(n.o) AND i.idem_key = UNHEX(n.k)`
 )
@@ -58,7 +68,8 @@ func newKeyStatements(r func(string) string) keyStatements {
 	outline := fill(keyColumns, "{result}", `NULL`)
 	keep := `UPDATE {idempotency} SET attempts = attempts + (fence <> {fence}), owner = x'{owner}', fence = {fence}, ` + answerKey + `
 WHERE ` + keyIs + ` AND (` + isHeld + ` OR ` + isTaken + `)`
-	// The last insert id says that the record was there, even if it had this point before, or this lease.
+	// The last insert id signals that the record was found, even if it already
+	// had this point, or this lease.
 	save := `UPDATE {idempotency} SET recovery_point = IF(LAST_INSERT_ID(1) = 1, {point}, NULL), recovery_data = {result} WHERE ` + keyIs + ` AND ` + isHeld
 	claim := `INSERT INTO {idempotency} (tenant, operation, idem_key, request_hash, status, owner, taker, fence, attempts, lease_until, created_at)
 VALUES (x'{tenant}', x'{operation}', x'{key}', x'{hash}', 0, x'{owner}', x'{mark}', 1, 1, UTC_TIMESTAMP(6) + INTERVAL {lease} MICROSECOND,
@@ -72,8 +83,10 @@ ON DUPLICATE KEY UPDATE taker = IF(` + isFree + `, x'{mark}', taker), owner = IF
 	const find = ` FROM {idempotency} AS i WHERE ` + keyIs
 	const live = ` AND COALESCE(i.expires_at > UTC_TIMESTAMP(6), TRUE)`
 	return keyStatements{
-		// A key that is taken has a row that has expired before it was made, or a mark in the row that is there: if the transaction commits
-		// without an answer, it is as if nothing was written. The last insert id is the sign that a row was met; see takeKeys.
+		// Taking a key creates a row that is already expired, or marks the
+		// existing row: if the transaction commits without an answer, the
+		// effect is as if nothing was written. The last insert id signals that
+		// a row existed; see takeKeys.
 		takeKey: r(`INSERT INTO {idempotency} (tenant, operation, idem_key, request_hash, status, taker, fence, attempts, created_at, expires_at)
 VALUES (x'{tenant}', x'{operation}', x'{key}', x'{hash}', 2, {proof}, 0, 0, UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))
 ON DUPLICATE KEY UPDATE taker = IF(LAST_INSERT_ID(1) = 1 AND ` + isFree + `, x'{mark}', taker), ` + blankKey + `,
@@ -81,7 +94,8 @@ ON DUPLICATE KEY UPDATE taker = IF(LAST_INSERT_ID(1) = 1 AND ` + isFree + `, x'{
 		probeKey: r(`SELECT fence` + find + ` FOR UPDATE NOWAIT`),
 		lockKey:  r(`SELECT ` + takenBy + `, ` + whole + find + ` FOR UPDATE`),
 		lookKey:  r(`SELECT FALSE, ` + whole + find + live),
-		// It is the whole cost of a repeat, so it has no more columns than one needs.
+		// The statement is the whole cost of a repeat, so it reads only the
+		// columns that a repeat needs.
 		peekKey: r(`SELECT i.request_hash, i.result_ref, i.result, i.content_type` + find + ` AND i.status = 1 AND NOT i.lost
  AND i.expires_at > UTC_TIMESTAMP(6) AND COALESCE(i.result_expires_at > UTC_TIMESTAMP(6), TRUE)`),
 		keepKey: r(keep), keepProven: r(keep + ` AND ` + openProof),
@@ -97,8 +111,8 @@ WHERE ` + keyIs + ` AND ` + isHeld),
 		settleKey: r(`UPDATE {idempotency} SET ` + answerKey + ` WHERE ` + keyIs + ` AND status = 3`),
 		reopenKey: r(`UPDATE {idempotency} SET ` + failedKey + ` WHERE ` + keyIs + ` AND status = 3`),
 
-		// The index status (status, status_at); what is found is sorted. Where records that succeeded are asked for it is the primary key, and
-		// nothing is sorted.
+		// Index status (status, status_at), and a sort. If succeeded records
+		// are listed, the primary key, without a sort.
 		listKeys: r(`SELECT FALSE, ` + outline + ` FROM {idempotency} AS i FORCE INDEX ({index}) WHERE i.status IN ({numbers})
  AND (i.tenant > x'{tenant}' OR i.tenant = x'{tenant}' AND (i.operation > x'{operation}' OR i.operation = x'{operation}' AND i.idem_key > x'{key}'))
 ` + live + `{where} ORDER BY i.tenant, i.operation, i.idem_key LIMIT {limit}`),
@@ -107,7 +121,8 @@ WHERE ` + keyIs + ` AND ` + isHeld),
  COALESCE(SUM(status = 0 AND lease_until <= UTC_TIMESTAMP(6)), 0),
  COALESCE(GREATEST(TIMESTAMPDIFF(MICROSECOND, MIN(IF(status = 0, lease_until, NULL)), UTC_TIMESTAMP(6)), 0), 0)
 FROM {idempotency} AS i FORCE INDEX (status) WHERE status IN (0, 2, 3)` + live),
-		// The index status, and then the primary key. A row that somebody has locked is left for the next purge.
+		// Index status, then the primary key. A locked row is left for the next
+		// purge.
 		oldKeys: r(`SELECT tenant, operation, idem_key, ` + isOver + ` FROM {idempotency} FORCE INDEX (status)
 WHERE status = {state} AND status_at <= UTC_TIMESTAMP(6) ORDER BY status_at LIMIT {limit} FOR UPDATE SKIP LOCKED`),
 		dropKeys:     r(`DELETE i FROM ` + keyNames),

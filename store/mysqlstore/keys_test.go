@@ -10,12 +10,13 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 )
 
-// TestARepeatIsOneStatement: what a repeat costs is one SELECT, inside no transaction.
+// TestARepeatIsOneStatement: a repeat costs one SELECT, outside of any
+// transaction.
 func TestARepeatIsOneStatement(t *testing.T) { onBoth(t, testARepeatIsOneStatement) }
 
 func testARepeatIsOneStatement(t *testing.T) {
 	s, db := openStore(t, nil)
-	db.SetMaxOpenConns(1) // the server counts for each connection
+	db.SetMaxOpenConns(1) // the server counts per connection
 	keys, err := idempotency.New(s, idempotency.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -37,13 +38,15 @@ func testARepeatIsOneStatement(t *testing.T) {
 		if res, err := run(); err != nil || !res.Replayed || res.Value != 7 {
 			t.Errorf("%s: a repeat gets %+v, %v", name, res, err)
 		}
-		if n := statements(t, db) - before - 1; n != 1 { // one is the question itself
+		// One is the query itself.
+		if n := statements(t, db) - before - 1; n != 1 {
 			t.Errorf("%s: a repeat takes %d statements", name, n)
 		}
 	}
 }
 
-// statements returns how many commands the connection has sent, this one included.
+// statements returns the number of commands that the connection has sent,
+// including this one.
 func statements(t *testing.T, db *sql.DB) int {
 	t.Helper()
 	var name, value string

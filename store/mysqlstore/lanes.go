@@ -47,7 +47,7 @@ func (s *Store) Heartbeat(ctx context.Context, node store.Node, lease time.Durat
 	return m, nil
 }
 
-// laneRow is a lane's row as it was read.
+// laneRow is the row of a lane.
 type laneRow struct {
 	lane, window int
 	epoch        int64
@@ -55,9 +55,11 @@ type laneRow struct {
 	dirty, live  bool
 }
 
-// Acquire implements [store.Lanes]. It looks which lanes are free and then takes them with one statement that names the epochs it
-// saw: nobody holds a lock while a client may be paused. Taking waits for settlements under way, which have the lane's row locked. A
-// lane that somebody else took or gave back in between has another epoch or owner, and is left alone.
+// Acquire implements [store.Lanes]. It reads which lanes are free and then
+// takes them with one statement that names the epochs it read: no lock is held
+// while a client may be paused. The statement waits for settlements in
+// progress, which lock the lane's row. A lane that another node took or
+// released in between has another epoch or owner, and is left alone.
 func (s *Store) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]store.Lease, error) {
 	free, err := s.freeLanes(ctx, node, lanes)
 	if err != nil || len(free) == 0 {
@@ -70,7 +72,7 @@ func (s *Store) Acquire(ctx context.Context, node store.Node, lanes []int, windo
 		leases[i] = store.Lease{
 			Lane: l.lane, Epoch: l.epoch + 1, Unclean: l.dirty || l.owner != (scanID{}), Window: l.window,
 		}
-		_, _ = rand.Read(leases[i].Token[:]) // it never fails
+		_, _ = rand.Read(leases[i].Token[:]) // never fails
 		if i > 0 {
 			where.WriteString(" OR ")
 		}
@@ -78,7 +80,8 @@ func (s *Store) Acquire(ctx context.Context, node store.Node, lanes []int, windo
 		tokens = append(tokens, l.lane, leases[i].Token[:])
 		which = append(which, l.lane, l.epoch, ownerArg(l.owner))
 	}
-	// The lanes' rows are locked in the order of the primary key, as a settlement locks them.
+	// The statement locks the lanes' rows in the order of the primary key, as a
+	// settlement does.
 	query := s.sql.take(len(free)) + where.String() + ` ORDER BY lane`
 	args := append(append([]any{node.ID[:]}, tokens...), window)
 	res, err := s.db.ExecContext(ctx, query, append(args, which...)...)
@@ -88,7 +91,7 @@ func (s *Store) Acquire(ctx context.Context, node store.Node, lanes []int, windo
 	if n, err := res.RowsAffected(); err != nil || int(n) == len(free) {
 		return leases, err
 	}
-	// Somebody was faster with some of them: those have another token.
+	// Another node took some of the lanes first: those have another token.
 	held := make(map[waybill.ID]bool)
 	var lane int
 	var token scanID
@@ -99,7 +102,7 @@ func (s *Store) Acquire(ctx context.Context, node store.Node, lanes []int, windo
 	return slices.DeleteFunc(leases, func(l store.Lease) bool { return !held[l.Token] }), nil
 }
 
-// freeLanes returns those of the lanes that nobody live owns, in their order.
+// freeLanes returns the given lanes that no live node owns, in order.
 func (s *Store) freeLanes(ctx context.Context, node store.Node, lanes []int) ([]laneRow, error) {
 	var free []laneRow
 	var row laneRow
@@ -116,7 +119,7 @@ func (s *Store) freeLanes(ctx context.Context, node store.Node, lanes []int) ([]
 		return nil, s.explain(err)
 	}
 	if !self {
-		return nil, fmt.Errorf("mysqlstore: acquire: %w: the node has no running lease", waybill.ErrLeaseLost)
+		return nil, fmt.Errorf("mysqlstore: acquire: %w: the node has no live lease", waybill.ErrLeaseLost)
 	}
 	slices.SortFunc(free, func(a, b laneRow) int { return a.lane - b.lane })
 	return free, nil
@@ -129,7 +132,8 @@ func ownerArg(owner scanID) any {
 	return owner[:]
 }
 
-// take returns the statement that takes n lanes, up to its conditions. Primary key of lane.
+// take returns the statement that takes n lanes, without its conditions.
+// Primary key of lane.
 func (st statements) take(n int) string {
 	return st.takeLanes + `CASE lane` + strings.Repeat(` WHEN ? THEN ?`, n) + ` END, in_flight = ?, dirty = 0 WHERE `
 }
@@ -148,8 +152,9 @@ func (s *Store) Release(ctx context.Context, leases []store.Lease, dirty bool) e
 	return s.explain(err)
 }
 
-// Leave implements [store.Lanes]. Once the node is gone its lanes are free, and count as dirty because they have an owner; giving them
-// back is a courtesy to whoever reads the table.
+// Leave implements [store.Lanes]. When the node is gone its lanes are free, and
+// count as dirty because they have an owner; releasing them only keeps the
+// table readable.
 func (s *Store) Leave(ctx context.Context, node store.Node) error {
 	if _, err := s.db.ExecContext(ctx, s.sql.forgetNode, node.ID[:]); err != nil {
 		return s.explain(err)

@@ -12,8 +12,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Purge implements [store.Maintainer]. What is purged leaves no trace, dead letters like delivered events: the history reaches back to where
-// the purge ended.
+// Purge implements [store.Maintainer]. Purged events leave no trace, dead
+// letters as well as delivered events: the history begins where the purge
+// ended.
 func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
 	purge := s.sql.purgeHistory
 	switch state {
@@ -21,12 +22,12 @@ func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration,
 	case store.Dead:
 		purge = s.sql.purgeDead
 	case store.Ready, store.Delayed:
-		return 0, fmt.Errorf("mysqlstore: purge: %v events are pending", state)
+		return 0, fmt.Errorf("mysqlstore: purge: %v events are pending and cannot be purged", state)
 	default:
-		return 0, fmt.Errorf("mysqlstore: purge: there is no %v", state)
+		return 0, fmt.Errorf("mysqlstore: purge: unknown state %v", state)
 	}
 	if age < 0 {
-		return 0, fmt.Errorf("mysqlstore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("mysqlstore: purge: negative age %v", age)
 	}
 	var purged int64
 	err := s.transact(ctx, func(tx *sql.Tx) error {
@@ -50,8 +51,8 @@ func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration,
 	return int(purged), nil
 }
 
-// moveHistoryFrom notes, in the transaction that deletes older rows, that the history is complete from then on only: in whole seconds,
-// rounded up.
+// moveHistoryFrom records, in the transaction that deletes older rows, that the
+// history is complete only from the given time on, rounded up to whole seconds.
 func (s *Store) moveHistoryFrom(ctx context.Context, tx querier, from time.Time) error {
 	whole := from.UTC().Truncate(time.Second)
 	if whole.Before(from) {
@@ -61,18 +62,19 @@ func (s *Store) moveHistoryFrom(ctx context.Context, tx querier, from time.Time)
 	return err
 }
 
-// oldRow is a row that was written long ago.
+// oldRow is a row that is old enough to purge.
 type oldRow struct {
 	lane, seq int64
 	id        waybill.ID
 	keyed     bool
 }
 
-// PurgeWritten implements [store.Maintainer]. The rows are looked for without a lock; a procedure then deletes them, in parts, if no relay is
-// live. Dedup keys are freed afterwards; what is missed there, Tidy finds.
+// PurgeWritten implements [store.Maintainer]. It finds the rows without a lock;
+// a procedure then deletes them, in parts, if no relay is live. It frees their
+// dedup keys afterwards; Tidy frees any that it misses.
 func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
-		return 0, fmt.Errorf("mysqlstore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("mysqlstore: purge: negative age %v", age)
 	}
 	now, err := readClock(ctx, s.db)
 	if err != nil {
@@ -82,7 +84,8 @@ func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) 
 	for {
 		n, more, err := s.purgeSome(ctx, now.Add(-age), min(limit-total, maxIDs))
 		total += n
-		if total > 0 && errors.Is(err, store.ErrRelayLive) { // it has started since; the next call will say so
+		// A relay has started since; the next call reports it.
+		if total > 0 && errors.Is(err, store.ErrRelayLive) {
 			err = nil
 		}
 		if err != nil || !more || total >= limit {
@@ -91,7 +94,8 @@ func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) 
 	}
 }
 
-// purgeSome deletes at most limit rows that were written before a time, and reports whether there may be more.
+// purgeSome deletes at most limit rows written before a time, and reports
+// whether there may be more.
 func (s *Store) purgeSome(ctx context.Context, before time.Time, limit int) (purged int, more bool, err error) {
 	ready, err := s.oldRows(ctx, s.sql.oldReady, before, limit)
 	if err != nil {
@@ -121,8 +125,9 @@ func (s *Store) purgeSome(ctx context.Context, before time.Time, limit int) (pur
 	return purged, purged > 0 && len(ready) == limit, nil
 }
 
-// MakeReady implements [store.Maintainer]. The mutex is that of the heartbeat, as in the procedure that purges: a relay that starts at the
-// same moment comes before or after.
+// MakeReady implements [store.Maintainer]. It takes the heartbeat's mutex, as
+// the purge procedure does, so that it is serialized with a relay that starts
+// at the same moment.
 func (s *Store) MakeReady(ctx context.Context, limit int) (int, error) {
 	moved := 0
 	err := s.transact(ctx, func(tx *sql.Tx) error {
@@ -166,7 +171,8 @@ func (s *Store) oldRows(ctx context.Context, query string, before time.Time, lim
 	return rows, s.explain(err)
 }
 
-// freeKeys frees the dedup keys of those of the events that are not pending, and returns whose are left: locked by a producer, or needed.
+// freeKeys frees the dedup keys of the given events that are not pending, and
+// returns the events whose keys remain: locked by a producer, or still needed.
 func (s *Store) freeKeys(ctx context.Context, ids []waybill.ID) (left []waybill.ID, err error) {
 	for part := range parts(ids, maxIDs) {
 		var id scanID
@@ -178,8 +184,9 @@ func (s *Store) freeKeys(ctx context.Context, ids []waybill.ID) (left []waybill.
 	return left, nil
 }
 
-// Tidy implements [store.Maintainer]. There are no partitions here. What is left over are nodes that have been silent for a day, and dedup
-// keys that a producer had locked when their event was settled.
+// Tidy implements [store.Maintainer]. This store has no partitions. Tidy
+// removes nodes that have been silent for a day, and dedup keys that a producer
+// had locked when their event was settled.
 func (s *Store) Tidy(ctx context.Context, _ time.Duration) error {
 	err := s.transact(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, s.sql.forgetNodes)
@@ -204,7 +211,8 @@ func (s *Store) Tidy(ctx context.Context, _ time.Duration) error {
 	}
 }
 
-// keyPage returns the next keys after one, and the events among their holders that are not pending.
+// keyPage returns the next page of keys, and the events among their holders
+// that are not pending.
 func (s *Store) keyPage(ctx context.Context, after dedupKey) (page []dedupKey, left []waybill.ID, err error) {
 	var tenant, key []byte
 	var id scanID

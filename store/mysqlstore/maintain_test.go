@@ -13,7 +13,8 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// The oldest go first; the setting knows what is gone, and never goes back.
+// The oldest events are purged first; the setting records the purged period,
+// and never moves back.
 func TestPurge(t *testing.T) { onBoth(t, testPurge) }
 
 func testPurge(t *testing.T) {
@@ -47,7 +48,8 @@ func testPurge(t *testing.T) {
 	if n := ask[int](t, db, "SELECT MIN(number) FROM waybill_history"); n != 3 {
 		t.Errorf("the oldest that is left is number %d", n)
 	}
-	purge(60*time.Hour, 10, 1) // not as far: it does not go back
+	// A shorter period: the setting does not move back.
+	purge(60*time.Hour, 10, 1)
 	if from() != first {
 		t.Errorf("it went from %s to %s", first, from())
 	}
@@ -64,7 +66,7 @@ func testPurge(t *testing.T) {
 		}
 	}
 	if _, err := s.Purge(t.Context(), store.Dead, -1, 1); err == nil {
-		t.Error("Purge of what is to come")
+		t.Error("Purge with a negative age succeeded")
 	}
 }
 
@@ -74,7 +76,7 @@ func testPurgeDead(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	write(t, s, db, event("a"), event("b"), event("c"))
-	rows := bury(t, s, leases, true)
+	rows := deadLetterAll(t, s, leases, true)
 	exec(t, db, "UPDATE waybill_dead SET died_at = died_at - INTERVAL seq SECOND")
 	if n, err := s.Purge(t.Context(), store.Dead, time.Hour, 10); err != nil || n != 0 {
 		t.Errorf("of the last hour: %d, %v", n, err)
@@ -83,7 +85,8 @@ func testPurgeDead(t *testing.T) {
 		t.Errorf("two: %d, %v", n, err)
 	}
 	left, err := s.List(t.Context(), store.Dead, store.Filter{}, 0, 10)
-	if err != nil || len(left) != 1 || left[0].ID != rows[0].ID { // it died last
+	// It died last.
+	if err != nil || len(left) != 1 || left[0].ID != rows[0].ID {
 		t.Errorf("left: %+v, %v", left, err)
 	}
 	if _, err := s.Committed(t.Context(), rows[2].ID); !errors.Is(err, waybill.ErrUncertain) {
@@ -91,7 +94,8 @@ func testPurgeDead(t *testing.T) {
 	}
 }
 
-// Ready events are deleted where no relay runs, in parts, with their keys; a relay that joins meanwhile waits. Delayed events stay.
+// Ready events are deleted if no relay runs, in parts, with their keys; a relay
+// that joins in the meantime waits. Delayed events stay.
 func TestPurgeWritten(t *testing.T) { onBoth(t, testPurgeWritten) }
 
 func testPurgeWritten(t *testing.T) {
@@ -134,7 +138,8 @@ func testPurgeWritten(t *testing.T) {
 	}
 }
 
-// Tidy removes what is left over, more than one page of it, and nothing else. It does not wait for producers.
+// Tidy removes leftovers, more than one page of them, and nothing else. It does
+// not wait for producers.
 func TestTidy(t *testing.T) { onBoth(t, testTidy) }
 
 func testTidy(t *testing.T) {
@@ -150,7 +155,7 @@ SELECT IF(n % 2, '', 'tenant'), CONCAT('k', n), RANDOM_BYTES(16) FROM JSON_TABLE
 		t.Fatal(err)
 	}
 	if n := keys(t, db); n != 2 {
-		t.Errorf("%d keys are left, want the pending one and the one that is locked", n)
+		t.Errorf("%d keys are left, want the pending one and the locked one", n)
 	}
 	if err := producer.Rollback(); err != nil {
 		t.Fatal(err)
@@ -159,11 +164,12 @@ SELECT IF(n % 2, '', 'tenant'), CONCAT('k', n), RANDOM_BYTES(16) FROM JSON_TABLE
 		t.Errorf("%d keys are left, %v", keys(t, db), err)
 	}
 	if n := ask[int](t, db, "SELECT COUNT(*) FROM waybill_node"); n != 1 {
-		t.Errorf("%d nodes are left, want the one that is live", n)
+		t.Errorf("%d nodes are left, want the live one", n)
 	}
 }
 
-// lanesAre checks that every row is where its lane is, and that the store, a new one and plain SQL agree about it.
+// lanesAre checks that every row is in its lane, and that the store, a new
+// store and plain SQL agree.
 func lanesAre(t *testing.T, s *mysqlstore.Store, want int) {
 	t.Helper()
 	for _, state := range []store.State{store.Ready, store.Delayed, store.Dead} {
@@ -184,7 +190,8 @@ func lanesAre(t *testing.T, s *mysqlstore.Store, want int) {
 	}
 }
 
-// All rows move, all epochs rise, and no epoch is ever used again, also not that of a lane that was gone for a while.
+// All rows move, all epochs rise, and no epoch is ever reused, not even that of
+// a lane that was removed and added again.
 func TestSetLanes(t *testing.T) { onBoth(t, testSetLanes) }
 
 func testSetLanes(t *testing.T) {
@@ -209,7 +216,7 @@ func testSetLanes(t *testing.T) {
 		return evs
 	}
 	write(t, s, db, many(40, 0)...)
-	bury(t, s, leases, true)
+	deadLetterAll(t, s, leases, true)
 	write(t, s, db, many(40, time.Hour)...)
 	write(t, s, db, many(40, 0)...)
 	if err := s.SetLanes(t.Context(), 8); !errors.Is(err, store.ErrRelayLive) {
@@ -266,11 +273,11 @@ func testSetLanesRefuses(t *testing.T) {
 	if err := s.SetLanes(t.Context(), 5); err != nil {
 		t.Fatal(err)
 	}
-	// The session's settings do not come back with its connection.
+	// The session's settings do not return to the pool.
 	if n := ask[int](t, db, "SELECT @@autocommit"); n != 1 {
 		t.Error("autocommit is off")
 	}
-	// Something fails in the middle: the default is what it was.
+	// A failure in the middle leaves the default unchanged.
 	exec(t, db, "CREATE TRIGGER refused BEFORE UPDATE ON waybill_setting FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'")
 	before := ask[string](t, db, "SELECT column_default FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = 'waybill_outbox' AND column_name = 'lane'")
 	if err := s.SetLanes(t.Context(), 9); err == nil || !strings.Contains(err.Error(), "refused") {
@@ -282,7 +289,8 @@ func testSetLanesRefuses(t *testing.T) {
 	}
 }
 
-// A writer whose transaction is open has its events moved with the others: it is waited for.
+// SetLanes waits for the open transaction of a writer, and moves its events
+// with the others.
 func TestSetLanesWaitsForWriters(t *testing.T) { onBoth(t, testSetLanesWaitsForWriters) }
 
 func testSetLanesWaitsForWriters(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// migrationTable is where the tables remember which migrations they have had.
+// migrationTable creates the table of applied migrations.
 const migrationTable = `CREATE TABLE IF NOT EXISTS {migration} (
   version    INT           NOT NULL,
   name       VARBINARY(64) NOT NULL,
@@ -28,30 +28,34 @@ const migrationTable = `CREATE TABLE IF NOT EXISTS {migration} (
   PRIMARY KEY (version)
 ) ENGINE=InnoDB DEFAULT CHARACTER SET=utf8mb4 COLLATE=utf8mb4_bin`
 
-// sqlMode is the mode in which tables and procedures are made: a procedure keeps it, and without NO_ENGINE_SUBSTITUTION a server that
-// has no InnoDB would make tables of another engine.
+// sqlMode is the mode in which tables and procedures are created: a procedure
+// keeps it, and without NO_ENGINE_SUBSTITUTION a server without InnoDB would
+// create tables of another engine.
 const sqlMode = `STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION`
 
-// lockSeconds is how long one call waits for another process that migrates, before it looks at its context.
+// lockSeconds is how long one GET_LOCK waits for another migrating process
+// before the context is checked.
 const lockSeconds = 5
 
-// unlockTimeout bounds giving the lock back.
+// unlockTimeout bounds the release of the lock.
 const unlockTimeout = 10 * time.Second
 
 func (c Config) steps() ([]migration.Step, error) {
 	return migration.Read(migrationFiles, "migrations", c.replacer())
 }
 
-// Migrate implements [store.Migrator]. MySQL commits every DDL statement by itself, so a step that was interrupted is run again from
-// its beginning: its statements do nothing where they are already done, and its version is written down last. A named lock keeps
-// several processes apart.
+// Migrate implements [store.Migrator]. MySQL commits every DDL statement on its
+// own, so an interrupted migration is run again from its beginning: its
+// statements do nothing if already done, and its version is recorded last. A
+// named lock serializes concurrent processes.
 func (s *Store) Migrate(ctx context.Context) (applied []store.Migration, err error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("mysqlstore: migrate: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
-	if err := s.checkServer(ctx, conn); err != nil { // first: another kind of server may lack what follows
+	// First: an unsupported server may lack the rest.
+	if err := s.checkServer(ctx, conn); err != nil {
 		return nil, fmt.Errorf("mysqlstore: migrate: %w", err)
 	}
 	unlock, err := s.lock(ctx, conn)
@@ -76,7 +80,9 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn) ([]store.Migration,
 	}
 	r := cfg.replacer()
 	had, err := s.applied(ctx, conn)
-	if number(err) == errNoTable { // look first: an account without the right to DDL may still find that nothing is missing
+	// Read first: an account without DDL privileges may find nothing to
+	// migrate.
+	if number(err) == errNoTable {
 		_, err = conn.ExecContext(ctx, r.Replace(migrationTable))
 	}
 	if err != nil {
@@ -100,8 +106,8 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn) ([]store.Migration,
 	return applied, nil
 }
 
-// lock takes the named lock of these tables, which is the session's, and sets the mode in which they are made. Both are undone by
-// unlock.
+// lock takes the named lock of these tables, which belongs to the session, and
+// sets the SQL mode in which they are created. unlock undoes both.
 func (s *Store) lock(ctx context.Context, conn *sql.Conn) (unlock func(), err error) {
 	const name = `CONCAT('waybill ', LEFT(SHA2(CONCAT(COALESCE(NULLIF(?, ''), DATABASE(), ''), '.', ?), 256), 40))`
 	args := []any{s.cfg.Schema, s.cfg.Prefix}
@@ -123,7 +129,8 @@ func (s *Store) lock(ctx context.Context, conn *sql.Conn) (unlock func(), err er
 		_, err = conn.ExecContext(ctx, `SET SESSION sql_mode = '`+sqlMode+`'`)
 	}
 	unlock = func() {
-		// The connection goes back to the pool. What cannot be undone there, because it broke, is undone by the server.
+		// The connection returns to the pool. If it is broken, the server
+		// releases the lock and the session.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockTimeout)
 		defer cancel()
 		_, _ = conn.ExecContext(ctx, `SET SESSION sql_mode = ?`, mode)
@@ -136,10 +143,12 @@ func (s *Store) lock(ctx context.Context, conn *sql.Conn) (unlock func(), err er
 	return unlock, nil
 }
 
-// versionNumbers finds the numbers in "8.0.36", "10.11.19-MariaDB-0+deb12u1" and "5.5.5-10.11.19-MariaDB".
+// versionNumbers finds the numbers in "8.0.36", "10.11.19-MariaDB-0+deb12u1"
+// and "5.5.5-10.11.19-MariaDB".
 var versionNumbers = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)(-MariaDB)?`)
 
-// checkServer refuses servers that cannot have the tables: their own words would be a syntax error.
+// checkServer refuses servers that cannot create the tables: the server itself
+// would only report a syntax error.
 func (s *Store) checkServer(ctx context.Context, conn *sql.Conn) error {
 	var version string
 	if err := each(ctx, conn, `SELECT VERSION()`, nil, nil, &version); err != nil {
@@ -154,28 +163,31 @@ func checkVersion(version string) error {
 		return errTiDB(version)
 	}
 	if len(all) == 0 {
-		return nil // it will say itself what it cannot do
+		return nil // unknown format: let the migration's statements fail
 	}
 	found := all[len(all)-1]
 	var got [3]int
 	for i := range got {
 		got[i], _ = strconv.Atoi(found[i+1])
 	}
-	least := [3]int{8, 0, 19} // defaults that are expressions, constraints that are enforced, DROP CONSTRAINT
+	// Expression defaults, enforced constraints, DROP CONSTRAINT.
+	least := [3]int{8, 0, 19}
 	if strings.Contains(version, "MariaDB") {
 		least = [3]int{10, 10, 1} // RANDOM_BYTES
 	}
 	if slices.Compare(got[:], least[:]) < 0 {
-		return fmt.Errorf("the server is %s; MySQL 8.0.19 or MariaDB 10.10 or later is needed", version)
+		return fmt.Errorf("unsupported server version %s; MySQL 8.0.19, MariaDB 10.10 or later is required", version)
 	}
 	return nil
 }
 
-// madeWith returns the configuration with the number of lanes that the tables were begun with, and makes the schema.
+// madeWith creates the schema, and returns the configuration with the number of
+// lanes of existing tables.
 func (s *Store) madeWith(ctx context.Context, conn *sql.Conn) (Config, error) {
 	cfg := s.config()
 	if cfg.Schema != "" {
-		// Look first: CREATE DATABASE IF NOT EXISTS needs the right to create one even when it has nothing to do.
+		// Read first: CREATE DATABASE IF NOT EXISTS needs the CREATE privilege
+		// even if the database exists.
 		there := 0
 		err := each(ctx, conn, `SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?`, []any{cfg.Schema}, nil, &there)
 		if err == nil && there == 0 {
@@ -193,7 +205,7 @@ func (s *Store) madeWith(ctx context.Context, conn *sql.Conn) (Config, error) {
 	case err != nil:
 		return cfg, err
 	case lanes != 0 && cfg.Lanes != 0 && lanes != cfg.Lanes:
-		return cfg, fmt.Errorf("Config.Lanes is %d, but the tables have %d; leave it out, or change the tables", cfg.Lanes, lanes)
+		return cfg, fmt.Errorf("Config.Lanes: %d, but the tables have %d; omit it, or change the tables", cfg.Lanes, lanes)
 	case lanes != 0:
 		cfg.Lanes = lanes
 	}
@@ -202,7 +214,7 @@ func (s *Store) madeWith(ctx context.Context, conn *sql.Conn) (Config, error) {
 
 func (c Config) schemaSQL() string { return "CREATE DATABASE IF NOT EXISTS `" + c.Schema + "`" }
 
-// applied returns the migrations that the tables have had.
+// applied returns the applied migrations.
 func (s *Store) applied(ctx context.Context, q querier) (map[int]store.Migration, error) {
 	had := make(map[int]store.Migration)
 	var m store.Migration
@@ -222,7 +234,8 @@ func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
 		return nil, err
 	}
 	had, err := s.applied(ctx, s.db)
-	if err != nil && number(err) != errNoTable && number(err) != errNoDatabase { // no table yet: none was applied
+	// No table yet: nothing applied.
+	if err != nil && number(err) != errNoTable && number(err) != errNoDatabase {
 		return nil, s.explain(err)
 	}
 	var all []store.Migration
@@ -238,11 +251,13 @@ func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
 	return all, nil
 }
 
-// MigrationSQL implements [store.Migrator]. It is a script for the mariadb or mysql shell. Every statement commits by itself; after an
-// error the script can be run again.
+// MigrationSQL implements [store.Migrator]. It returns a script for the mariadb
+// or mysql shell. Every statement commits on its own; after an error the script
+// can be run again.
 func (s *Store) MigrationSQL() string { return s.UpgradeSQL(0) }
 
-// hadVersion fails where the tables have not had a version: the name of a migration is not null.
+// hadVersion fails if a migration has not been applied: the name column is not
+// null.
 const hadVersion = `INSERT INTO {migration} (version, name)
   SELECT %[1]d, NULL FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE version = %[1]d)`
 
@@ -250,7 +265,7 @@ const hadVersion = `INSERT INTO {migration} (version, name)
 func (s *Store) UpgradeSQL(version int) string {
 	steps, err := s.config().steps()
 	if err != nil {
-		panic(err) // the files are compiled in, and a test reads them
+		panic(err) // the files are embedded, and a test reads them
 	}
 	steps = steps[min(max(version, 0), len(steps)):]
 	if len(steps) == 0 {
@@ -270,7 +285,8 @@ func (s *Store) UpgradeSQL(version int) string {
 	for _, step := range steps {
 		fmt.Fprintf(&b, "-- Migration %d: %s\n\n", step.Version, step.Name)
 		for _, statement := range step.Statements {
-			if strings.Contains(statement, "CREATE PROCEDURE") { // it has semicolons of its own
+			// It contains semicolons.
+			if strings.Contains(statement, "CREATE PROCEDURE") {
 				b.WriteString("DELIMITER $$\n" + statement + "$$\nDELIMITER ;\n\n")
 				continue
 			}

@@ -18,7 +18,7 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// migrations is how many there are.
+// migrations is the number of migrations.
 const migrations = 8
 
 // shell runs a script in the database's own shell, as the user of the tests.
@@ -29,7 +29,7 @@ func shell(t testing.TB, database, script string) {
 	}
 }
 
-// tryShell returns what the shell says.
+// tryShell returns the shell's output.
 func tryShell(t testing.TB, database, script string) (string, error) {
 	t.Helper()
 	cfg := configOf(t, database)
@@ -42,9 +42,9 @@ func tryShell(t testing.TB, database, script string) (string, error) {
 	return string(out), err
 }
 
-// catalogue describes everything in a database: the statement that would make each table and procedure, and the rows that a migration
-// inserts.
-func catalogue(t testing.TB, db *sql.DB, database string) []string {
+// catalog describes everything in a database: the statement that would create
+// each table and procedure, and the rows that a migration inserts.
+func catalog(t testing.TB, db *sql.DB, database string) []string {
 	t.Helper()
 	var lines []string
 	list := func(query string, args ...any) []string {
@@ -97,12 +97,13 @@ func catalogue(t testing.TB, db *sql.DB, database string) []string {
 	return lines
 }
 
-// The exported script, applied by the shell, gives the same catalogue as Migrate, and can be applied again.
-func TestMigrationSQLGivesTheSameCatalogue(t *testing.T) {
-	onBoth(t, testMigrationSQLGivesTheSameCatalogue)
+// The exported script, applied by the shell, gives the same catalog as Migrate,
+// and can be applied again.
+func TestMigrationSQLGivesTheSameCatalog(t *testing.T) {
+	onBoth(t, testMigrationSQLGivesTheSameCatalog)
 }
 
-func testMigrationSQLGivesTheSameCatalogue(t *testing.T) {
+func testMigrationSQLGivesTheSameCatalog(t *testing.T) {
 	for _, schema := range []bool{false, true} {
 		db, byCode := openDB(t, nil)
 		other, byShell := openDB(t, nil)
@@ -123,20 +124,20 @@ func testMigrationSQLGivesTheSameCatalogue(t *testing.T) {
 		}
 		if schema {
 			root := pool(t, configOf(t, ""))
-			exec(t, root, "DROP DATABASE "+byShell) // the script makes it
+			exec(t, root, "DROP DATABASE "+byShell) // the script creates it
 			shell(t, "", script.MigrationSQL())
 		} else {
 			shell(t, byShell, script.MigrationSQL())
 			shell(t, byShell, script.MigrationSQL())
 		}
-		a, b := catalogue(t, db, byCode), catalogue(t, db, byShell)
+		a, b := catalog(t, db, byCode), catalog(t, db, byShell)
 		if len(a) < 200 {
-			t.Fatalf("the catalogue has only %d lines", len(a))
+			t.Fatalf("the catalog has only %d lines", len(a))
 		}
 		if !slices.Equal(a, b) {
 			t.Errorf("by code and by shell differ:\n%s", diff(a, b))
 		}
-		// Code takes over from the shell.
+		// Migrate finds nothing to do after the script.
 		if applied, err := script.Migrate(t.Context()); err != nil || len(applied) != 0 {
 			t.Errorf("Migrate after the script applied %v, %v; want nothing", applied, err)
 		}
@@ -148,9 +149,9 @@ func testMigrationSQLGivesTheSameCatalogue(t *testing.T) {
 	}
 }
 
-// TestUpgradeSQL: the script from a version on makes the same of tables that have had this
-// version as Migrate makes of none. Where the tables have not had it, the script fails and
-// changes nothing.
+// TestUpgradeSQL: the upgrade script from a version on, applied to tables of
+// that version, gives the same tables as Migrate on an empty database. If the
+// tables have not had that version, the script fails and changes nothing.
 func TestUpgradeSQL(t *testing.T) { onBoth(t, testUpgradeSQL) }
 
 func testUpgradeSQL(t *testing.T) {
@@ -166,22 +167,22 @@ func testUpgradeSQL(t *testing.T) {
 	if _, err := code.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := catalogue(t, db, byCode)
+	want := catalog(t, db, byCode)
 	for version := 1; version < migrations; version++ {
 		_, name, s := tables()
 		first, _, _ := strings.Cut(s.MigrationSQL(), fmt.Sprintf("-- Migration %d:", version+1))
 		shell(t, "", first)
-		before := catalogue(t, db, name)
+		before := catalog(t, db, name)
 		if later := s.UpgradeSQL(version + 1); later != "" {
 			if out, err := tryShell(t, "", later); err == nil {
 				t.Errorf("the script from version %d on goes through on tables of version %d: %s", version+1, version, out)
 			}
-			if after := catalogue(t, db, name); !slices.Equal(before, after) {
+			if after := catalog(t, db, name); !slices.Equal(before, after) {
 				t.Errorf("the script from version %d on changes tables of version %d:\n%s", version+1, version, diff(before, after))
 			}
 		}
 		shell(t, "", s.UpgradeSQL(version))
-		if got := catalogue(t, db, name); !slices.Equal(want, got) {
+		if got := catalog(t, db, name); !slices.Equal(want, got) {
 			t.Errorf("from version %d on, code and shell differ:\n%s", version, diff(want, got))
 		}
 		if applied, err := s.Migrate(t.Context()); err != nil || len(applied) != 0 {
@@ -195,7 +196,7 @@ func testUpgradeSQL(t *testing.T) {
 	}
 }
 
-// own7 has the procedures work.
+// own7 calls the procedures.
 func own7(t *testing.T, s *mysqlstore.Store) {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "test"}
@@ -259,7 +260,8 @@ func testMigrateFromManyAtOnce(t *testing.T) {
 	}
 }
 
-// DDL commits by itself: a migration that was interrupted, wherever, is taken up again, with the number of lanes it was begun with.
+// DDL commits on its own: an interrupted migration is resumed, wherever it
+// stopped, with the number of lanes it was started with.
 func TestInterruptedMigrationIsTakenUp(t *testing.T) { onBoth(t, testInterruptedMigrationIsTakenUp) }
 
 func testInterruptedMigrationIsTakenUp(t *testing.T) {
@@ -271,8 +273,9 @@ func testInterruptedMigrationIsTakenUp(t *testing.T) {
 	if _, err := whole.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	expected := catalogue(t, reference, want)
-	// Undoing statements from the end gives every state in which a crash may leave the tables.
+	expected := catalog(t, reference, want)
+	// Undoing statements from the end gives every state in which a crash may
+	// leave the tables.
 	parts := []string{
 		"DELETE FROM waybill_migration", "DROP PROCEDURE waybill_purge_written", "DROP PROCEDURE waybill_free_keys", "DROP PROCEDURE waybill_finish",
 		"DROP PROCEDURE waybill_settle", "DROP PROCEDURE waybill_heartbeat", "DROP TABLE waybill_node",
@@ -283,14 +286,15 @@ func testInterruptedMigrationIsTakenUp(t *testing.T) {
 		for _, part := range parts[:n+1] {
 			exec(t, reference, part)
 		}
-		again, err := mysqlstore.New(reference, mysqlstore.Config{}) // it does not know how many lanes there are
+		// Without a number of lanes.
+		again, err := mysqlstore.New(reference, mysqlstore.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if applied, err := again.Migrate(t.Context()); err != nil || len(applied) != migrations {
 			t.Fatalf("after %s: %v, %v", parts[n], applied, err)
 		}
-		if got := catalogue(t, reference, want); !slices.Equal(got, expected) {
+		if got := catalog(t, reference, want); !slices.Equal(got, expected) {
 			t.Errorf("after %s:\n%s", parts[n], diff(expected, got))
 		}
 	}
@@ -304,7 +308,8 @@ func testInterruptedMigrationIsTakenUp(t *testing.T) {
 	}
 }
 
-// Migrate leaves the connection as it found it: another process can migrate, and the session has its own mode.
+// Migrate leaves the connection unchanged: another process can migrate, and the
+// session has its own mode.
 func TestMigrateLeavesNothingBehind(t *testing.T) { onBoth(t, testMigrateLeavesNothingBehind) }
 
 func testMigrateLeavesNothingBehind(t *testing.T) {
@@ -328,7 +333,7 @@ func testMigrationsBeforeAndAfter(t *testing.T) {
 	s := newStore(t, db)
 	all, err := s.Migrations(t.Context())
 	if err != nil || len(all) != migrations || !all[0].AppliedAt.IsZero() {
-		t.Errorf("before: %+v, %v; want %d that are missing", all, err, migrations)
+		t.Errorf("before: %+v, %v; want %d missing", all, err, migrations)
 	}
 	if _, err := s.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
@@ -344,7 +349,8 @@ func testMigrationsBeforeAndAfter(t *testing.T) {
 	}
 }
 
-// What docs/sql.md shows is run by the shell, and read back with the defaults and in the right lane.
+// The SQL in docs/sql.md is run by the shell, and its rows are read with the
+// defaults and in the right lane.
 func TestDocumentedSQL(t *testing.T) { onBoth(t, testDocumentedSQL) }
 
 func testDocumentedSQL(t *testing.T) {
@@ -363,7 +369,8 @@ func testDocumentedSQL(t *testing.T) {
 	}
 }
 
-// A producer that knows only the shell: everything that it leaves out is there, and the lane is the one that Go computes.
+// A plain insert leaves columns to their defaults: all of them are set, and the
+// lane is the one that Go computes.
 func TestPlainInsert(t *testing.T) { onBoth(t, testPlainInsert) }
 
 func testPlainInsert(t *testing.T) {
@@ -392,7 +399,7 @@ func testPlainInsert(t *testing.T) {
 			ev.Type == "only an id" && row.Lane != store.LaneOf("", waybill.GlobalAggregate, ev.AggregateID, 32):
 			t.Errorf("%q is in lane %d", ev.AggregateID, row.Lane)
 		case ev.Type == "alone" && (ev.AggregateID != "" || ev.AggregateType != waybill.GlobalAggregate || row.Lane < 0 || row.Lane > 31):
-			t.Errorf("an unordered one: %+v", row)
+			t.Errorf("an unordered event: %+v", row)
 		case (ev.Type == "later") != row.DueAt.After(now.Add(time.Minute)):
 			t.Errorf("%s is due at %v", ev.Type, row.DueAt)
 		}
@@ -411,7 +418,7 @@ func testPlainInsert(t *testing.T) {
 	}
 }
 
-// Plain inserts whose id is left out never collide.
+// Plain inserts without an id never collide.
 func TestPlainIDs(t *testing.T) { onBoth(t, testPlainIDs) }
 
 func testPlainIDs(t *testing.T) {

@@ -22,8 +22,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// onBoth runs a test on MariaDB and on MySQL, at the same time, and on each of them no other test.
-// Which of them it is, is the second part of the test's name; see serverOf.
+// onBoth runs a test on MariaDB and on MySQL concurrently, with no other test
+// on either server. The server is the second part of the test's name; see
+// serverOf.
 func onBoth(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	for _, server := range []string{testserver.MariaDBName, testserver.MySQLName} {
@@ -34,8 +35,8 @@ func onBoth(t *testing.T, test func(t *testing.T)) {
 	}
 }
 
-// serverOf returns the name of the server that a test works on: MariaDB, unless its name says
-// otherwise.
+// serverOf returns the server of a test: MariaDB, unless the name of the test
+// contains another.
 func serverOf(t testing.TB) string {
 	t.Helper()
 	if parts := strings.Split(t.Name(), "/"); len(parts) > 1 && parts[1] == testserver.MySQLName {
@@ -44,11 +45,12 @@ func serverOf(t testing.TB) string {
 	return testserver.MariaDBName
 }
 
-// isolation stands, in the parameters of a data source name, for the variable that the two servers
-// call by different names.
+// isolation is, in the parameters of a data source name, the variable that has
+// different names on the two servers.
 const isolation = "isolation"
 
-// lockWaits returns how many statements of the server wait for a row's lock.
+// lockWaits returns the number of statements on the server that wait for a row
+// lock.
 func lockWaits(t testing.TB, db *sql.DB) int {
 	t.Helper()
 	schema := "information_schema"
@@ -58,7 +60,8 @@ func lockWaits(t testing.TB, db *sql.DB) int {
 	return ask[int](t, db, "SELECT variable_value FROM "+schema+".global_status WHERE variable_name = 'Innodb_row_lock_current_waits'")
 }
 
-// openDB returns a pool on a fresh database of the test server, and the database's name; change may adjust the data source name.
+// openDB returns a pool on a fresh database of the test server, and the
+// database's name; change may adjust the data source name.
 func openDB(t testing.TB, change func(*mysql.Config)) (*sql.DB, string) {
 	t.Helper()
 	name := "t_" + strings.ToLower(waybill.NewID().String())
@@ -119,7 +122,7 @@ func exec(t testing.TB, db interface {
 	}
 }
 
-// ask returns the one value that a query has.
+// ask returns the single value of a query.
 func ask[V any](t testing.TB, db *sql.DB, query string, args ...any) V {
 	t.Helper()
 	var value V
@@ -129,7 +132,7 @@ func ask[V any](t testing.TB, db *sql.DB, query string, args ...any) V {
 	return value
 }
 
-// newStore returns a store over tables that are there.
+// newStore returns a store over existing tables.
 func newStore(t testing.TB, db *sql.DB) *mysqlstore.Store {
 	t.Helper()
 	s, err := mysqlstore.New(db, mysqlstore.Config{})
@@ -146,7 +149,8 @@ func openStore(t testing.TB, change func(*mysql.Config)) (*mysqlstore.Store, *sq
 	return migrated(t, db), db
 }
 
-// migrated returns a store over tables that it makes, and a table of the service's own.
+// migrated returns a store over tables that it creates, and creates a table of
+// the service.
 func migrated(t testing.TB, db *sql.DB) *mysqlstore.Store {
 	t.Helper()
 	s := newStore(t, db)
@@ -168,7 +172,7 @@ func await(t testing.TB, what string, cond func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatal("waited in vain: " + what)
+			t.Fatal("timeout waiting for: " + what)
 		}
 	}
 }
@@ -183,7 +187,7 @@ func begin(t testing.TB, db *sql.DB, opts *sql.TxOptions) *sql.Tx {
 	return tx
 }
 
-// event returns a complete event, as a store gets it.
+// event returns a complete event, as a store receives it.
 func event(aggregate string) waybill.Event {
 	ev := waybill.NewEvent("thing.happened", map[string]int{"n": 1})
 	if aggregate != "" {
@@ -198,7 +202,7 @@ func keyed(key string) waybill.Event {
 	return ev
 }
 
-// cursors are all lanes from their beginning.
+// cursors returns cursors at the beginning of all lanes.
 func cursors(lanes int) []store.Cursor {
 	from := make([]store.Cursor, lanes)
 	for i := range from {
@@ -207,7 +211,7 @@ func cursors(lanes int) []store.Cursor {
 	return from
 }
 
-// allLanes are the numbers of all lanes.
+// allLanes returns the numbers of all lanes.
 func allLanes() []int {
 	lanes := make([]int, 32)
 	for i := range lanes {
@@ -226,7 +230,7 @@ func ready(t testing.TB, s *mysqlstore.Store) []store.Row {
 	return page.Rows
 }
 
-// own makes a node live that owns all lanes.
+// own registers a live node that owns all lanes.
 func own(t testing.TB, s *mysqlstore.Store) (store.Node, []store.Lease) {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "test"}
@@ -240,13 +244,14 @@ func own(t testing.TB, s *mysqlstore.Store) (store.Node, []store.Lease) {
 	return node, leases
 }
 
-// instance is what the suite needs. change may adjust the data source name, and with every store.
+// instance returns an instance for the suite. change may adjust the data source
+// name, and with every store.
 func instance(t *testing.T, change func(*mysql.Config), with func(*mysqlstore.Store)) storetest.Instance[*sql.Tx] {
 	s, db := openStore(t, change)
 	return instanceOf(t, s, db, with)
 }
 
-// instanceOf is an instance over a store that there is.
+// instanceOf returns an instance over an existing store.
 func instanceOf(t *testing.T, s *mysqlstore.Store, db *sql.DB, with func(*mysqlstore.Store)) storetest.Instance[*sql.Tx] {
 	if with == nil {
 		with = func(*mysqlstore.Store) {}
@@ -311,7 +316,8 @@ func insertPlain(ctx context.Context, db *sql.DB, p storetest.Plain) error {
 	return err
 }
 
-// pending reads the tables themselves, so that rows that are not due are seen too.
+// pending reads the tables directly, so that it sees events that are not due,
+// too.
 func pending(ctx context.Context, db *sql.DB, s store.Reader) ([]store.Row, error) {
 	var lanes int
 	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM waybill_lane").Scan(&lanes); err != nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// operateStatements are what looking at the outbox, mending it and keeping it in shape takes.
+// operateStatements holds the SQL that inspects the outbox, handles dead
+// letters and maintains the tables.
 type operateStatements struct {
 	lateProven, late, finish         string
 	stats, nodes, lanes              string
@@ -32,31 +33,33 @@ type operateStatements struct {
 
 const (
 	aggregateColumns = `tenant_id, aggregate_type, aggregate_id`
-	// unordered is what an event without an aggregate is.
+	// unordered is the condition of an event without an aggregate.
 	unordered = `COALESCE(aggregate_id, '') = ''`
-	// shownType is an aggregate type as a row that was read shows it.
+	// shownType is the aggregate type as a decoded row shows it.
 	shownType = `COALESCE(NULLIF(aggregate_type, ''), '` + waybill.GlobalAggregate + `')`
-	// laneExpression is the lane of a row, as the table's default computes it.
+	// laneExpression computes the lane of a row, as the table's default does.
 	laneExpression = `CASE WHEN ` + unordered + `
  THEN CONV(RIGHT(HEX(id), 8), 16, 10) % {modulus}
  ELSE CONV(LEFT(SHA2(CONCAT(COALESCE(tenant_id, ''), 0x1f, aggregate_type, 0x1f, aggregate_id), 256), 8), 16, 10) % {modulus} END`
 )
 
-// laneGuard is what the table's constraint says of a row's lane: there is one, and an aggregate's
-// is its own.
+// laneGuard is the table's constraint on the lane of a row: the lane exists,
+// and an ordered event is in the lane of its aggregate.
 const laneGuard = `lane >= 0 AND lane < {modulus} AND (` + unordered + `
  OR lane = CONV(LEFT(SHA2(CONCAT(COALESCE(tenant_id, ''), 0x1f, aggregate_type, 0x1f, aggregate_id), 256), 8), 16, 10) % {modulus})`
 
-// place is how the rows of a state lie in their table.
+// place describes how the rows of a state are stored.
 type place struct {
 	table string
-	// more is what follows the columns of every row: when it is due, attempts, replay, holds, last error, when it ended.
+	// more lists the columns after the event's own: due time, attempts, replay,
+	// holds, last error, end time.
 	more string
-	// keys are the columns that name a row, and join is their comparison.
+	// keys are the columns that identify a row; join compares them.
 	keys, join string
-	// index is which index gives the order of seq; without one the table is read through, and only the keys are sorted.
+	// index is the index in the order of seq; without one, the table is scanned
+	// and only the keys are sorted.
 	index string
-	// attempts and holds are what a filter asks for.
+	// attempts and holds are the columns that filters use.
 	attempts, holds string
 }
 
@@ -82,13 +85,15 @@ var places = [...]place{
 
 func newOperateStatements(r func(string) string) operateStatements {
 	s := operateStatements{
-		// Primary key of delayed. The row without an id is there if a transaction is open.
+		// Primary key of delayed. The row without an id is returned if a
+		// transaction is open.
 		lateProven: r(`SELECT NULL AS id FROM DUAL WHERE @@in_transaction AND @@autocommit
 UNION ALL SELECT o.id FROM ` + idTable + ` STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
 		late:   r(`SELECT o.id FROM ` + idTable + ` STRAIGHT_JOIN {delayed} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
 		finish: r(`CALL {finish}('{fences}', '{ready}', '{late}')`),
 
-		// Everything is counted by reading through a table or its smallest index; the oldest of a lane is the first by the primary key.
+		// Counts scan a table or its smallest index; the oldest row of a lane
+		// is the first by the primary key.
 		stats: r(`SELECT ` + micros + `UTC_TIMESTAMP(6)), (SELECT COUNT(*) FROM {outbox}),
  (SELECT ` + micros + `MIN(o.created_at)) FROM {lane} AS l STRAIGHT_JOIN {outbox} AS o FORCE INDEX (PRIMARY) ON o.lane = l.lane
   AND o.seq = (SELECT m.seq FROM {outbox} AS m FORCE INDEX (PRIMARY) WHERE m.lane = l.lane ORDER BY m.seq LIMIT 1)),
@@ -103,7 +108,8 @@ FROM {lane} AS l ORDER BY l.lane`),
 		// Primary key of dead, or delayed, up to unblock.
 		lockDead: r(`SELECT o.id, o.seq, COALESCE(o.tenant_id, ''), COALESCE(o.dedup_key, '') FROM ` + idTable + `
 STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id) FOR UPDATE /*!80001 OF o */`),
-		// A replayed event that is ordered holds its aggregate, so that it keeps its place in front of later ones.
+		// A replayed ordered event holds its aggregate, so that it keeps its
+		// place before later events.
 		replay: r(`INSERT INTO {delayed} (lane, seq, {events}, created_at, due_at, attempts, replay, holds, last_error)
 SELECT o.lane, o.seq, {o.events}, o.created_at, TIMESTAMP'{now}', 0, o.replay + 1, COALESCE(o.aggregate_id, '') <> '', o.last_error
 FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = UNHEX(k.id)`),
@@ -113,16 +119,19 @@ FROM ` + idTable + ` STRAIGHT_JOIN {dead} AS o FORCE INDEX (PRIMARY) ON o.id = U
 		// The index done_at of history, and died_at of dead.
 		purgeHistory: r(`DELETE FROM {history} WHERE done_at < TIMESTAMP'{before}' ORDER BY done_at LIMIT {limit}`),
 		purgeDead:    r(`DELETE FROM {dead} WHERE died_at < TIMESTAMP'{before}' ORDER BY died_at LIMIT {limit}`),
-		// Times are texts of one length, in UTC, whose order is that of time; "never" comes after all of them.
+		// Times are UTC texts of equal length and sort chronologically; "never"
+		// sorts after all of them.
 		moveHistoryFrom: r(`INSERT INTO {setting} (name, value) VALUES ('history_from', '{from}')
 ON DUPLICATE KEY UPDATE value = IF(value < CAST('{from}' AS BINARY), '{from}', value)`),
-		// The index seq of outbox, whose order is nearly that of created_at. An event that was delayed is as old as its time is past.
+		// Index seq of outbox, whose order is close to that of created_at. The
+		// age of a delayed event counts from its due time.
 		oldReady: r(`SELECT lane, seq, id, dedup_key IS NOT NULL FROM {outbox} FORCE INDEX (seq)
 WHERE created_at < TIMESTAMP'{before}' AND (available_at IS NULL OR available_at < TIMESTAMP'{before}') ORDER BY seq LIMIT {limit}`),
 		purgeWritten: r(`CALL {purge_written}('{ready}', '{late}')`),
 		freeKeys:     r(`CALL {free_keys}('{ids}')`),
-		// The index due of delayed (lane, due_at, seq), once per lane; then the primary key. An id that is among the ready ones
-		// already stays where it is.
+		// Index due of delayed (lane, due_at, seq), once per lane; then the
+		// primary key. An event whose id is already among the ready events
+		// stays delayed.
 		lockHeartbeat: r(`SELECT value FROM {setting} WHERE name = 'lanes' FOR UPDATE`),
 		dueNow: r(`SELECT d.id FROM {lane} AS l STRAIGHT_JOIN {delayed} AS d FORCE INDEX (due) ON d.lane = l.lane AND d.due_at <= UTC_TIMESTAMP(6)
 WHERE NOT EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.id = d.id) ORDER BY d.due_at, d.seq LIMIT {limit}`),
@@ -138,10 +147,11 @@ ORDER BY d.tenant_id, d.dedup_key LIMIT {limit}`),
 		forgetNodes: r(`DELETE FROM {node} WHERE expires_at < UTC_TIMESTAMP(6) - INTERVAL 1 DAY`),
 
 		liveRelay: r(`SELECT relay FROM {node} WHERE expires_at > UTC_TIMESTAMP(6) LIMIT 1`),
-		// Behind LOCK TABLES a statement may name a table once only, and under its own name.
+		// Under LOCK TABLES a statement may name a table only once, and only by
+		// its own name.
 		lockTables: r(`LOCK TABLES {outbox} WRITE, {delayed} WRITE, {dead} WRITE, {lane} WRITE, {node} WRITE, {setting} WRITE`),
-		// The names of constraints; in a session that has locked tables they cannot be asked for on
-		// every server.
+		// The names of constraints. Not every server lets a session that has
+		// locked tables query them.
 		laneGuards: r(`SELECT constraint_name FROM information_schema.table_constraints WHERE table_name = '{prefix}outbox'
  AND constraint_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND LEFT(constraint_name, CHAR_LENGTH('{prefix}lanes_')) = '{prefix}lanes_'`),
 		freeLane:    r("ALTER TABLE {outbox} ALTER COLUMN lane SET DEFAULT (" + laneExpression + "){drop}"),
@@ -168,7 +178,8 @@ ON o.id = UNHEX(k.id) WHERE o.holds = 1 FOR UPDATE /*!80001 OF o */`)
 		if state > 0 {
 			s.find += "\nUNION ALL "
 		}
-		// Unique id of outbox, primary keys of delayed and dead, index id of history.
+		// Unique id of outbox, primary keys of delayed and dead, index id of
+		// history.
 		s.find += r(whole + ` FROM ` + p.table + ` AS o WHERE o.id = UNHEX('{id}')`)
 	}
 	return s

@@ -14,8 +14,9 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// bury makes a dead letter of every ready event and returns their rows, in the order of seq.
-func bury(t testing.TB, s *mysqlstore.Store, leases []store.Lease, holds bool) []store.Row {
+// deadLetterAll dead-letters every ready event and returns the rows, in the
+// order of seq.
+func deadLetterAll(t testing.TB, s *mysqlstore.Store, leases []store.Lease, holds bool) []store.Row {
 	t.Helper()
 	rows := ready(t, s)
 	dead := results(rows)
@@ -36,7 +37,7 @@ func testStats(t *testing.T) {
 	}
 	node, leases := own(t, s)
 	write(t, s, db, event("a"))
-	bury(t, s, leases, true)
+	deadLetterAll(t, s, leases, true)
 	write(t, s, db, event("b"))
 	retry := results(ready(t, s))
 	retry[0].Attempts, retry[0].Holds = 4, true
@@ -106,7 +107,7 @@ func testBrowse(t *testing.T) {
 	}
 }
 
-// browse counts and lists, in pages, and finds every row that was listed.
+// browse counts and lists rows, in pages, and finds every listed row.
 func browse(t *testing.T, s *mysqlstore.Store, state store.State, f store.Filter, want int) {
 	t.Helper()
 	if n, err := s.Count(t.Context(), state, f); err != nil || n != int64(want) {
@@ -138,7 +139,8 @@ func browse(t *testing.T, s *mysqlstore.Store, state store.State, f store.Filter
 	}
 }
 
-// More dead letters than one statement takes, handed in in any order, some twice, some that are not there.
+// More dead letters than one statement takes, in any order, with duplicates and
+// missing ids.
 func TestReplayMany(t *testing.T) { onBoth(t, testReplayMany) }
 
 func testReplayMany(t *testing.T) {
@@ -150,7 +152,7 @@ func testReplayMany(t *testing.T) {
 		evs[i].DedupKey = fmt.Sprint("k", i)
 	}
 	write(t, s, db, evs...)
-	rows := bury(t, s, leases, false)
+	rows := deadLetterAll(t, s, leases, false)
 	asked := append(idsOf(rows), waybill.NewID(), rows[0].ID)
 	slices.Reverse(asked)
 	replayed, err := s.Replay(t.Context(), asked)
@@ -181,7 +183,8 @@ func testReplayMany(t *testing.T) {
 	}
 }
 
-// A key belongs to one pending event at a time, and the oldest dead letter gets it.
+// A key belongs to one pending event at a time, and the oldest dead letter gets
+// it.
 func TestReplayKeys(t *testing.T) { onBoth(t, testReplayKeys) }
 
 func testReplayKeys(t *testing.T) {
@@ -189,7 +192,7 @@ func testReplayKeys(t *testing.T) {
 	_, leases := own(t, s)
 	for range 2 {
 		write(t, s, db, keyed("k"))
-		bury(t, s, leases, false)
+		deadLetterAll(t, s, leases, false)
 	}
 	dead, err := s.List(t.Context(), store.Dead, store.Filter{}, 0, 10)
 	if err != nil || len(dead) != 2 {
@@ -198,7 +201,8 @@ func testReplayKeys(t *testing.T) {
 	both := []waybill.ID{dead[1].ID, dead[0].ID}
 	pending := keyed("k")
 	write(t, s, db, pending)
-	producer := begin(t, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted}) // absorbed, and locks nothing
+	// Absorbed, and locks nothing.
+	producer := begin(t, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if _, err := s.Append(t.Context(), producer, []waybill.Event{event("z")}); err != nil {
 		t.Fatal(err)
 	}
@@ -220,14 +224,15 @@ func testReplayKeys(t *testing.T) {
 	}
 }
 
-// A dead letter whose id a careless producer used again is refused, and the others are replayed.
+// A dead letter whose id a producer used again is refused, and the others are
+// replayed.
 func TestReplayOneIDTwice(t *testing.T) { onBoth(t, testReplayOneIDTwice) }
 
 func testReplayOneIDTwice(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	write(t, s, db, event("a"), event(""))
-	rows := bury(t, s, leases, false)
+	rows := deadLetterAll(t, s, leases, false)
 	exec(t, db, "INSERT INTO waybill_outbox (type, payload, id) VALUES ('again', '', ?)", rows[0].ID[:])
 	replayed, err := s.Replay(t.Context(), idsOf(rows))
 	if err != nil || !slices.Equal(replayed.IDs, idsOf(rows)[1:]) || !slices.Equal(replayed.Refused, []store.Refusal{{ID: rows[0].ID, Holder: rows[0].ID}}) {
@@ -235,12 +240,13 @@ func testReplayOneIDTwice(t *testing.T) {
 	}
 	page, err := s.Due(t.Context(), allLanes(), 10)
 	if err != nil || len(page.Rows) != 1 || page.Rows[0].Holds {
-		t.Errorf("an unordered one is due as %+v, %v; want it to hold nothing", page.Rows, err)
+		t.Errorf("an unordered event is due as %+v, %v; want no hold", page.Rows, err)
 	}
 }
 
-// A key was left behind because a producer had it locked when its event died. The event is replayed, which takes the key again; what
-// remembers to free it must not take it away.
+// A key was left behind because a producer had it locked when its event died.
+// The replayed event takes the key again; the later attempt to free the key
+// must not take it away.
 func TestReplayedEventKeepsItsKey(t *testing.T) { onBoth(t, testReplayedEventKeepsItsKey) }
 
 func testReplayedEventKeepsItsKey(t *testing.T) {
@@ -252,7 +258,7 @@ func testReplayedEventKeepsItsKey(t *testing.T) {
 	if _, err := s.Append(t.Context(), producer, []waybill.Event{keyed("k")}); err != nil {
 		t.Fatal(err)
 	}
-	bury(t, s, leases, false)
+	deadLetterAll(t, s, leases, false)
 	if err := producer.Rollback(); err != nil {
 		t.Fatal(err)
 	}
@@ -276,11 +282,12 @@ func testReplayedEventKeepsItsKey(t *testing.T) {
 	}
 }
 
-// Many operators replay and discard the same dead letters, and producers write the same keys: each dead letter goes one way, once, and no
-// key is given twice.
-func TestMendTogether(t *testing.T) { onBoth(t, testMendTogether) }
+// Many operators replay and discard the same dead letters, and producers write
+// the same keys: each dead letter is either replayed or discarded, once, and no
+// key has two holders.
+func TestReplayAndDiscardTogether(t *testing.T) { onBoth(t, testReplayAndDiscardTogether) }
 
-func testMendTogether(t *testing.T) {
+func testReplayAndDiscardTogether(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	evs := make([]waybill.Event, 100)
@@ -289,7 +296,7 @@ func testMendTogether(t *testing.T) {
 		evs[i].DedupKey = fmt.Sprint("k", i)
 	}
 	write(t, s, db, evs...)
-	rows := bury(t, s, leases, true)
+	rows := deadLetterAll(t, s, leases, true)
 	var mu sync.Mutex
 	changed := map[waybill.ID]int{}
 	var wg sync.WaitGroup
@@ -338,7 +345,7 @@ func testUnblock(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
 	write(t, s, db, event("a"))
-	dead := bury(t, s, leases, true)[0].ID
+	dead := deadLetterAll(t, s, leases, true)[0].ID
 	write(t, s, db, event("b"))
 	retry := results(ready(t, s))
 	retry[0].Holds = true

@@ -6,9 +6,12 @@ import (
 	"strings"
 )
 
-// Statements with arguments cost the driver two round trips, and the server names every placeholder in its answer to the first. The
-// statements that a service uses all the time are therefore kept prepared: those for one event and for a hundred. A larger batch goes
-// in hundreds; anything else is sent as it comes. The server keeps prepared statements per connection, so there are only a few.
+// A statement with arguments costs the driver two round trips, and the server
+// describes every placeholder in its response to the first. The store therefore
+// keeps frequent statements prepared: the inserts of one event and of a
+// hundred. A larger batch is sent in hundreds; all other inserts are sent
+// unprepared. The server keeps prepared statements per connection, so the store
+// keeps only a few.
 const (
 	hundred       = 100
 	maxOnes       = 4
@@ -17,21 +20,22 @@ const (
 	otherPoolText = "statement from different database"
 )
 
-// shape is what tells one insert from another: which columns are used, and how many rows there are.
+// shape distinguishes inserts: the used columns and the number of rows.
 type shape struct {
 	used uint32
 	rows int
 }
 
-// prepared returns the statement for a shape, or nil.
+// prepared returns the prepared statement for a shape, or nil.
 func (s *Store) prepared(sh shape) *sql.Stmt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inserts[sh]
 }
 
-// want notes that a statement of this shape is worth preparing. It cannot be prepared here: that takes a connection of the pool, and
-// inside a transaction, waiting for another one might take for ever.
+// want records that a statement of this shape is worth preparing. It cannot
+// prepare the statement itself: that takes a connection of the pool, and
+// waiting for another connection inside a transaction might never end.
 func (s *Store) want(sh shape) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,8 +55,9 @@ func (s *Store) want(sh shape) {
 	}
 }
 
-// prepareWanted prepares what was wanted. It is called where no connection is held. A server that refuses costs nothing but speed, and is
-// not asked again.
+// prepareWanted prepares the wanted statements. The caller must not hold a
+// connection. If the server refuses, the insert stays unprepared, and the store
+// does not try again.
 func (s *Store) prepareWanted(ctx context.Context, f facts) {
 	s.mu.Lock()
 	wanted := s.wanted
@@ -66,12 +71,13 @@ func (s *Store) prepareWanted(ctx context.Context, f facts) {
 		stmt, err := s.db.PrepareContext(ctx, s.insertText(f, sh, s.tailOf(&batch{}))) //nolint:sqlclosecheck // kept for as long as the store
 		s.mu.Lock()
 		if err == nil || number(err) != 0 {
-			s.inserts[sh] = stmt // nil, if it was refused
+			s.inserts[sh] = stmt // nil if the server refused
 		}
 		s.mu.Unlock()
 	}
 }
 
-// otherPool reports whether database/sql refused a statement without sending it, because the transaction is of another [sql.DB]. It
-// has no variable for that.
+// otherPool reports whether database/sql refused a statement without sending
+// it, because the transaction belongs to another [sql.DB]. database/sql exports
+// no error value for that.
 func otherPool(err error) bool { return err != nil && strings.Contains(err.Error(), otherPoolText) }

@@ -13,9 +13,9 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 )
 
-// TestPreparedTransaction: an XA transaction that is prepared may still commit,
-// also after a crash of the server. Until it has ended, Writers names it and
-// Committed does not decide.
+// TestPreparedTransaction: a prepared XA transaction may still commit, even
+// after a crash of the server. Until it has ended, OpenWriters names it and
+// Committed returns no answer.
 func TestPreparedTransaction(t *testing.T) {
 	onBoth(t, func(t *testing.T) {
 		server := private.Start(t, serverOf(t))
@@ -54,7 +54,7 @@ VALUES (?, 'Tested', 'thing', 'a', X'7b7d')`, id[:])
 					t.Errorf("%s, %s: Committed returned %v, %v, want ErrUncertain", end, when, committed, err)
 				}
 				if w, err := s.OpenWriters(t.Context()); err != nil || !w.Unknown && len(w.Open) == 0 {
-					t.Errorf("%s, %s: Writers returned %+v, %v, want an open transaction", end, when, w, err)
+					t.Errorf("%s, %s: OpenWriters returned %+v, %v, want an open transaction", end, when, w, err)
 				}
 			}
 			undecided("while it is prepared")
@@ -71,7 +71,7 @@ VALUES (?, 'Tested', 'thing', 'a', X'7b7d')`, id[:])
 	})
 }
 
-// drop closes the idle connections of a pool: their server is gone.
+// drop closes the idle connections of a pool whose server is gone.
 func drop(t *testing.T, db *sql.DB) {
 	t.Helper()
 	db.SetMaxIdleConns(-1)

@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// page reads whole rows, with a statement that begins with the clock's own.
+// page reads whole rows, with a statement whose first row is the clock row.
 func (s *Store) page(ctx context.Context, query string, args ...any) (store.Page, error) {
 	var p store.Page
 	var rec eventrow.Record
@@ -43,12 +43,12 @@ func (s *Store) Fetch(ctx context.Context, from []store.Cursor, limit int) (stor
 	return p, err
 }
 
-// clock returns a page without rows.
+// clock returns a page without rows, only with the time.
 func (s *Store) clock(ctx context.Context) (store.Page, error) {
 	return s.page(ctx, clockRow)
 }
 
-// perLane returns a SELECT per cursor.
+// perLane returns one SELECT per cursor, joined by UNION ALL.
 func perLane(statement string, from []store.Cursor, limit int) string {
 	selects := make([]string, len(from))
 	for i, c := range from {
@@ -106,14 +106,15 @@ func (s *Store) Load(ctx context.Context, keys []store.Key) (store.Page, error) 
 	return p, nil
 }
 
-// dueKey is a row of the index by which delayed events become due.
+// dueKey is an entry of the index by which delayed events become due.
 type dueKey struct {
 	at, seq int64
 	id      waybill.ID
 }
 
-// Due implements [store.Reader]. It reads the keys of all lanes first, which are in the index, and then the rows of the longest due:
-// ordering whole rows across the lanes would carry all their payloads through a sort on disk.
+// Due implements [store.Reader]. It first reads the keys of all lanes from the
+// index, and then the rows that have been due longest: sorting whole rows
+// across the lanes would carry all their payloads through a sort on disk.
 func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
 	if len(lanes) == 0 {
 		return s.clock(ctx)
@@ -146,7 +147,8 @@ func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, er
 	return p, nil
 }
 
-// dueKeys returns the keys of what is due, the longest due first, and when the next one is.
+// dueKeys returns the keys of due events, the longest due first, and the due
+// time of the next event.
 func (s *Store) dueKeys(ctx context.Context, lanes []int, limit int) (keys []dueKey, next time.Time, err error) {
 	selects := make([]string, len(lanes))
 	for i, lane := range lanes {

@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// record reads a record, as committed.
+// record reads a committed record.
 func (s *Store) record(ctx context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error) {
 	list, err := s.inboxRecords(ctx, s.db, s.sql.findRecord, []byte(group), key[:])
 	if err != nil || len(list) == 0 {
@@ -80,7 +80,7 @@ func (s *Store) ListRecords(
 	numbers, index := make([]string, len(states)), "status"
 	for i, state := range states {
 		if state < store.InboxProcessing || state > store.InboxDead {
-			return nil, fmt.Errorf("mysqlstore: there is no state %d of a record", state)
+			return nil, fmt.Errorf("mysqlstore: unknown record state %d", state)
 		}
 		if state == store.InboxSucceeded {
 			index = "PRIMARY"
@@ -156,7 +156,7 @@ func (s *Store) Redrive(ctx context.Context, group string, keys []waybill.ID, li
 // PurgeRecords implements [store.Records].
 func (s *Store) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
 	if age < 0 {
-		return 0, fmt.Errorf("mysqlstore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("mysqlstore: purge: negative age %v", age)
 	}
 	purged := 0
 	err := s.transact(ctx, func(tx *sql.Tx) error {

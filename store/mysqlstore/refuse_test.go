@@ -23,7 +23,7 @@ func TestNew(t *testing.T) {
 	if _, err := mysqlstore.New(nil, mysqlstore.Config{}); err == nil {
 		t.Error("a nil database is accepted")
 	}
-	db := sql.OpenDB(nowhere{}) // the constructor does not touch it
+	db := sql.OpenDB(nowhere{}) // the constructor does not access it
 	defer db.Close()            //nolint:errcheck // nothing was opened
 	if _, err := mysqlstore.New(db, mysqlstore.Config{Schema: "app", Prefix: "x_", Lanes: 1024}); err != nil {
 		t.Error(err)
@@ -36,7 +36,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// everything calls every method that touches the tables.
+// everything calls every method that accesses the tables.
 func everything(ctx context.Context, s *mysqlstore.Store, db *sql.DB) map[string]error {
 	errs := map[string]error{}
 	_, errs["Begin"] = s.Begin(ctx, nil)
@@ -97,7 +97,7 @@ func everything(ctx context.Context, s *mysqlstore.Store, db *sql.DB) map[string
 	return errs
 }
 
-// Without the tables every method says what to do.
+// Without the tables the error of every method names the remedy.
 func TestMissingTables(t *testing.T) { onBoth(t, testMissingTables) }
 
 func testMissingTables(t *testing.T) {
@@ -115,7 +115,7 @@ func testMissingTables(t *testing.T) {
 	}
 }
 
-// Tables that would keep rows of a transaction that rolled back are refused.
+// Tables of an engine without rollback are refused.
 func TestOtherEngines(t *testing.T) { onBoth(t, testOtherEngines) }
 
 func testOtherEngines(t *testing.T) {
@@ -138,7 +138,7 @@ func testOtherEngines(t *testing.T) {
 		exec(t, db, "ALTER TABLE waybill_dedup ENGINE=InnoDB")
 		sess, err := s.Begin(t.Context(), nil)
 		if err != nil {
-			t.Fatalf("it is not forgiven: %v", err)
+			t.Fatalf("the key is not released: %v", err)
 		}
 		if err := sess.Rollback(t.Context()); err != nil {
 			t.Error(err)
@@ -157,9 +157,12 @@ func testAutocommitOff(t *testing.T) {
 		t.Errorf("Begin: %v, want a hint", err)
 	}
 	if serverOf(t) == testserver.MySQLName {
-		return // it can be asked whether a transaction is open, and this one is the caller's
+		// MySQL reports whether a transaction is open, and this one is the
+		// caller's.
+		return
 	}
-	// Without autocommit the server begins transactions by itself, and none of them can be proven to be the caller's.
+	// Without autocommit the server begins transactions on its own, and none of
+	// them can be proven to be the caller's.
 	write(t, s, db, event("a"))
 	if _, err := s.Append(t.Context(), begin(t, other, nil), []waybill.Event{event("a")}); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("Append: %v, want ErrTxDone", err)
@@ -196,8 +199,8 @@ func testOtherNumberOfLanes(t *testing.T) {
 	}
 }
 
-// tidb answers as TiDB does when it is asked what it is, and fails at anything else. No TiDB is
-// here to be asked.
+// tidb answers the version query as TiDB does, and fails on any other. The
+// tests have no TiDB server.
 type tidb struct{ asked []string }
 
 func (s *tidb) Connect(context.Context) (driver.Conn, error) { return s, nil }
@@ -216,10 +219,10 @@ func (s *tidb) QueryContext(_ context.Context, query string, _ []driver.NamedVal
 	case query == "SELECT VERSION()":
 		return &answers{[]driver.Value{"8.0.11-TiDB-v8.5.1"}}, nil
 	}
-	return nil, fmt.Errorf("TiDB was asked %q", query)
+	return nil, fmt.Errorf("TiDB was queried with %q", query)
 }
 
-// answers is one row.
+// answers is a result of one row.
 type answers struct{ row []driver.Value }
 
 func (a *answers) Columns() []string { return make([]string, len(a.row)) }
@@ -234,7 +237,7 @@ func (a *answers) Next(dest []driver.Value) error {
 	return nil
 }
 
-// TiDB is refused in words, wherever a service or a relay begins.
+// TiDB is refused with a clear error, wherever a service or a relay starts.
 func TestTiDB(t *testing.T) {
 	for name, begin := range map[string]func(s *mysqlstore.Store) error{
 		"Migrate": func(s *mysqlstore.Store) error { _, err := s.Migrate(t.Context()); return err },
@@ -249,16 +252,17 @@ func TestTiDB(t *testing.T) {
 		db := sql.OpenDB(server)
 		err := begin(newStore(t, db))
 		_ = db.Close()
-		if err == nil || !strings.Contains(err.Error(), "TiDB") || !strings.Contains(err.Error(), "refused") || !strings.Contains(err.Error(), "MariaDB 10.10") {
-			t.Errorf("%s: %v, want that TiDB is refused, and what works", name, err)
+		if err == nil || !strings.Contains(err.Error(), "TiDB") || !strings.Contains(err.Error(), "not supported") || !strings.Contains(err.Error(), "MariaDB 10.10") {
+			t.Errorf("%s: %v, want that TiDB is not supported, and the supported servers", name, err)
 		}
 		if len(server.asked) != 1 {
-			t.Errorf("%s asked %q, want one question", name, server.asked)
+			t.Errorf("%s queried %q, want one query", name, server.asked)
 		}
 	}
 }
 
-// An account needs no more than the rows and the procedures: nothing about other sessions, no DDL.
+// An account needs only the rows and the procedures: no access to other
+// sessions, no DDL.
 func TestOrdinaryAccount(t *testing.T) { onBoth(t, testOrdinaryAccount) }
 
 func testOrdinaryAccount(t *testing.T) {
@@ -280,7 +284,7 @@ func testOrdinaryAccount(t *testing.T) {
 	}
 }
 
-// An error never contains what was in an argument.
+// An error never contains the value of an argument.
 func TestErrorsKeepSecrets(t *testing.T) { onBoth(t, testErrorsKeepSecrets) }
 
 func testErrorsKeepSecrets(t *testing.T) {
@@ -296,7 +300,7 @@ func testErrorsKeepSecrets(t *testing.T) {
 	}
 }
 
-// nowhere is a server that cannot be reached.
+// nowhere is an unreachable server.
 type nowhere struct{}
 
 func (nowhere) Connect(context.Context) (driver.Conn, error) { return nil, mysql.ErrInvalidConn }

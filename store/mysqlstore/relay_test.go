@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestRelay shows the relay's promises over this store.
+// TestRelay runs the relay suite on this store.
 func TestRelay(t *testing.T) { onBoth(t, testRelay) }
 
 func testRelay(t *testing.T) {

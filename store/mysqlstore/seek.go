@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// aggregate receives the columns that make one.
+// aggregate receives the columns of an aggregate.
 type aggregate struct{ tenant, kind, id []byte }
 
 func (a *aggregate) decode() store.Aggregate {
@@ -47,8 +47,8 @@ func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	return holds, nil
 }
 
-// Follow implements [store.Seeker]. It reads through the whole stretch, and leaves out what is not the aggregate's. Unordered events
-// follow nothing.
+// FetchAggregate implements [store.Seeker]. It scans the whole range and skips
+// rows of other aggregates. Unordered events have no aggregate to fetch.
 func (s *Store) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
 	if agg.IsZero() {
 		return s.clock(ctx)
@@ -59,8 +59,9 @@ func (s *Store) FetchAggregate(ctx context.Context, agg store.Aggregate, from st
 	return p, err
 }
 
-// Urgent implements [store.Seeker]. It looks for keys first, in an index that has all rows and
-// little else, and reads only the rows that do not wait for others.
+// FetchPriority implements [store.Seeker]. It reads keys first, from an index
+// that covers all rows and has few columns, and then only the rows that do not
+// wait for others.
 func (s *Store) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	if len(from) == 0 || limit <= 0 {
 		return s.clock(ctx)
@@ -82,7 +83,8 @@ func (s *Store) FetchPriority(ctx context.Context, from []store.Cursor, limit in
 	return p, err
 }
 
-// urgentKeys returns the first rows with a priority of each lane, and the last seq that there is.
+// urgentKeys returns the first rows with a priority of each lane, and the
+// highest seq.
 func (s *Store) urgentKeys(ctx context.Context, from []store.Cursor, limit int) (seen []store.RowRef, drawn int64, err error) {
 	first := from[0].After
 	cursor := make(map[int]store.Cursor, len(from))
@@ -115,8 +117,9 @@ func (s *Store) urgentKeys(ctx context.Context, from []store.Cursor, limit int) 
 	}), drawn, err
 }
 
-// plain returns where the first rows without a priority are of aggregates with these ids. Ids are
-// sorted constants to the server, which goes through the stretch once.
+// plain returns the seq of the first row without a priority, for each aggregate
+// with one of these ids. The server sorts the ids as constants and scans the
+// range once.
 func (s *Store) plain(ctx context.Context, c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	ids := make([]string, len(aggs))
 	for i, agg := range aggs {
@@ -127,7 +130,7 @@ func (s *Store) plain(ctx context.Context, c store.Cursor, aggs []store.Aggregat
 	var agg aggregate
 	query := fill(perLane(s.sql.plain, []store.Cursor{c}, 0), "{ids}", strings.Join(ids, ", "))
 	err := each(ctx, s.db, query, nil, func() {
-		// Without a type, an aggregate may be here under two names.
+		// Without a type, an aggregate may appear under two names.
 		if known, ok := first[agg.decode()]; !ok || seq < known {
 			first[agg.decode()] = seq
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// counts is how many rows each table has.
+// counts returns the number of rows of each table.
 func counts(t testing.TB, db *sql.DB) map[string]int {
 	t.Helper()
 	n := map[string]int{}
@@ -29,7 +29,7 @@ func idsOf(rows []store.Row) []waybill.ID {
 	return ids
 }
 
-// settle records results of lanes that are held.
+// settle records results of held lanes.
 func settle(t testing.TB, s *mysqlstore.Store, set store.Settlement) {
 	t.Helper()
 	settled, err := s.Settle(t.Context(), set)
@@ -38,12 +38,14 @@ func settle(t testing.TB, s *mysqlstore.Store, set store.Settlement) {
 	}
 }
 
-// Rows that leave their aggregate to the defaults, or empty: what is seen of it is what a whole row shows. Texts compare as bytes.
+// Rows whose aggregate columns are unset or empty: a RowRef shows the same
+// aggregate as the whole row. Texts compare as bytes.
 func TestSightings(t *testing.T) { onBoth(t, testSightings) }
 
 func testSightings(t *testing.T) {
 	s, db := openStore(t, nil)
-	if err := s.SetLanes(t.Context(), 1); err != nil { // an aggregate's lane is its own
+	// One lane for all aggregates.
+	if err := s.SetLanes(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, db, `INSERT INTO waybill_outbox (lane, type, payload, aggregate_type, aggregate_id, tenant_id) VALUES
@@ -70,13 +72,13 @@ func testSightings(t *testing.T) {
 			}
 		}
 		if err != nil || !slices.Equal(idsOf(page.Rows), want) || page.Now.IsZero() {
-			t.Errorf("Follow %+v: %v, %v; want %v", agg, idsOf(page.Rows), err, want)
+			t.Errorf("FetchAggregate %+v: %v, %v; want %v", agg, idsOf(page.Rows), err, want)
 		}
 	}
 }
 
-// A row with a priority is found behind any number of others, without going through the rows of
-// the table.
+// A row with a priority is found behind any number of others, without scanning
+// the rows of the table.
 func TestUrgentFar(t *testing.T) { onBoth(t, testUrgentFar) }
 
 func testUrgentFar(t *testing.T) {
@@ -92,7 +94,7 @@ SELECT 1, 'x', '', IF(n IN (3, 900, 999), 1, 0) FROM JSON_TABLE(CONCAT('[', REPE
 			t.Errorf("limit %d: %v, %v; want %v", limit, idsOf(page.Rows), err, want)
 		}
 		if limit > 0 && page.RowsScanned < 1000 {
-			t.Errorf("limit %d: looked at %d rows, want at least 1000", limit, page.RowsScanned)
+			t.Errorf("limit %d: scanned %d rows, want at least 1000", limit, page.RowsScanned)
 		}
 	}
 	var columns string
@@ -103,7 +105,7 @@ SELECT 1, 'x', '', IF(n IN (3, 900, 999), 1, 0) FROM JSON_TABLE(CONCAT('[', REPE
 	}
 }
 
-// The page says when there is more to come, whether or not it is full.
+// The page reports the next due time, whether or not it is full.
 func TestNextDue(t *testing.T) { onBoth(t, testNextDue) }
 
 func testNextDue(t *testing.T) {
@@ -132,7 +134,8 @@ func testNextDue(t *testing.T) {
 	}
 }
 
-// Reads name every lane in one statement: that must work for as many as there may be.
+// Reads name every lane in one statement: that must work for the maximum number
+// of lanes.
 func TestAllTheLanes(t *testing.T) { onBoth(t, testAllTheLanes) }
 
 func testAllTheLanes(t *testing.T) {

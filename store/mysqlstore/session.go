@@ -40,7 +40,7 @@ func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*
 	return sess, nil
 }
 
-// written is the events that a transaction has taken.
+// written lists the events that a transaction has written.
 type written struct {
 	mu  sync.Mutex
 	ids []waybill.ID
@@ -52,8 +52,8 @@ func (w *written) all() []waybill.ID {
 	return w.ids
 }
 
-// note remembers what a transaction that this store began has taken. Another one ends without being
-// asked.
+// note records the events that a transaction of this store has written. The
+// store does not see the end of any other transaction.
 func (s *Store) note(tx querier, evs []waybill.Event, placed []store.AppendResult) {
 	begun, ok := tx.(*sql.Tx)
 	if !ok {
@@ -74,11 +74,13 @@ func (s *Store) note(tx querier, evs []waybill.Event, placed []store.AppendResul
 	}
 }
 
-// stillOpen returns an error unless there is something to commit. The server ends a transaction by
-// itself at a deadlock, and at a DDL statement; a caller that swallows the error of the first, and
-// goes on, would be told that all of it was committed. It costs a round trip, and nothing cheaper
-// is sure: the statements of a *sql.Tx cannot be seen, and the driver does not tell what the server
-// says about its transaction with every answer.
+// stillOpen returns an error unless the transaction is still open. The server
+// ends a transaction on its own at a deadlock and at a DDL statement; a caller
+// that swallows the deadlock error and continues would otherwise see a
+// successful commit. The check costs a round trip, and nothing cheaper is
+// reliable: the statements of a *sql.Tx are not visible to the store, and the
+// driver does not expose the transaction status that the server sends with
+// every response.
 func (s *Store) stillOpen(ctx context.Context, tx *sql.Tx) error {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
@@ -104,14 +106,15 @@ func (s *Store) stillOpen(ctx context.Context, tx *sql.Tx) error {
 }
 
 func errEndedInside() error {
-	return fmt.Errorf("mysqlstore: %w: %w: a deadlock or a DDL statement inside has ended it", waybill.ErrUncertain, waybill.ErrTxDone)
+	return fmt.Errorf("mysqlstore: %w: %w: ended by a deadlock or a DDL statement", waybill.ErrUncertain, waybill.ErrTxDone)
 }
 
-// kept returns an error if a transaction that is to be rolled back has been ended by the server,
-// and not without a trace: a DDL statement has committed what was before it. After a deadlock
-// nothing is left, and that is as good as a rollback.
+// kept returns an error if the server ended a transaction that is to be rolled
+// back and some of its writes survived: a DDL statement commits the writes
+// before it. After a deadlock nothing survives, which equals a rollback.
 func (s *Store) kept(ctx context.Context, tx *sql.Tx, ids []waybill.ID) error {
-	if len(ids) == 0 || !errors.Is(s.stillOpen(ctx, tx), waybill.ErrTxDone) { // without a connection the server rolls back
+	// If the connection is lost, the server rolls back.
+	if len(ids) == 0 || !errors.Is(s.stillOpen(ctx, tx), waybill.ErrTxDone) {
 		return nil
 	}
 	for part := range parts(ids, maxIDs) {
@@ -124,9 +127,11 @@ func (s *Store) kept(ctx context.Context, tx *sql.Tx, ids []waybill.ID) error {
 	return nil
 }
 
-// stillThere returns which of the events have a row that tx sees. It also finds out whether there is still something to commit: the
-// server may have ended the transaction, and answers COMMIT with yes even so. After a deadlock everything was rolled back; after a DDL
-// statement everything before it was committed. Which of the two, only the rows can tell, later.
+// stillThere returns the events that have a row visible to tx. It also checks
+// that the transaction is still open, because the server accepts COMMIT even
+// after it has ended the transaction. After a deadlock everything was rolled
+// back; after a DDL statement everything before it was committed. Only a later
+// query of the rows can tell which.
 func (s *Store) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
@@ -145,7 +150,8 @@ func (s *Store) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (m
 		args := append(idArgs(part), idArgs(part)...)
 		err := each(ctx, tx, fill(query, "{marks}", marks(len(part))), args, func() {
 			there[waybill.ID(id)] = true
-			open = open || id == (scanID{}) // the row that is there if a transaction is open
+			// The marker row of an open transaction.
+			open = open || id == (scanID{})
 		}, &id)
 		if err != nil {
 			return nil, s.explain(err)
@@ -157,9 +163,10 @@ func (s *Store) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (m
 	return there, nil
 }
 
-// inTransaction reports whether a transaction is open, on servers that have no variable for it: its characteristics cannot be changed
-// then. Where they can, the change is for the next transaction only, and to what it would have been anyway; the ROLLBACK that
-// must follow takes it back.
+// inTransaction reports whether a transaction is open, on servers without a
+// variable for it: SET TRANSACTION fails inside a transaction. Outside of one,
+// the statement sets the next transaction to READ WRITE, the default; the
+// ROLLBACK that must follow resets it.
 func inTransaction(ctx context.Context, q querier) (bool, error) {
 	_, err := q.ExecContext(ctx, `SET TRANSACTION READ WRITE`)
 	if number(err) == errTxInProgress {
@@ -168,14 +175,16 @@ func inTransaction(ctx context.Context, q querier) (bool, error) {
 	return false, err
 }
 
-// definite are the answers to a COMMIT that say that there was none: a deadlock, also one that a cluster finds at the end; a lock
-// wait that took too long; a violated constraint; a group that refused it.
+// definite lists the errors of a COMMIT that prove that nothing was committed:
+// a deadlock, including one that a cluster detects at commit; a lock wait
+// timeout; a violated constraint; a refusal by group replication.
 var definite = map[uint16]bool{
 	errDeadlock: true, errLockTimeout: true, errDuplicate: true,
-	1451: true, 1452: true, // a foreign key
-	3101: true, // rolled back during commit, by a plugin
+	1451: true, 1452: true, // foreign key violations
+	3101: true, // rolled back during commit by a plugin
 }
 
-// answeredNo reports whether a failed COMMIT certainly left nothing. Anything that is not in the list, the loss of the connection and a
-// server that is shutting down included, leaves it open.
+// answeredNo reports whether a failed COMMIT certainly committed nothing. For
+// every other error, including a lost connection and a server shutdown, the
+// outcome is unknown.
 func answeredNo(err error) bool { return definite[number(err)] }

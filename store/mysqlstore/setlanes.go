@@ -12,35 +12,40 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// tablesPatience is how long SetLanes waits for transactions that have used the tables, in seconds. Whoever comes after it waits behind it,
-// so it must not be long.
+// tablesPatience is how long SetLanes waits for open transactions that have
+// used the tables, in seconds. Later statements queue behind SetLanes, so the
+// wait must be short.
 const tablesPatience = 30
 
-// highestEpoch is the setting that remembers the highest epoch of lanes that were removed: one that is added again must not begin below it.
+// highestEpoch is the setting that stores the highest epoch of removed lanes: a
+// lane that is added again must not start below it.
 const highestEpoch = "highest_epoch"
 
-// SetLanes implements [store.Maintainer]. It needs the rights to ALTER and to LOCK TABLES, and locks everybody out while it works, producers
-// too. From then on it cannot be cancelled.
+// SetLanes implements [store.Maintainer]. It needs the privileges ALTER and
+// LOCK TABLES. While it works it blocks every other session, including
+// producers, and it cannot be canceled once it holds the locks.
 //
-// The lane of a plain insert is a default of the table, and a constraint refuses a lane that is not
-// the event's; changing these commits by itself. Should the server die between that and the commit
-// of the rest, run SetLanes again: it does everything anew, whatever the number of lanes was.
+// The lane of a plain insert is a default of the table, and a constraint
+// refuses a lane other than the event's own; changing these commits on its own.
+// If the server crashes between that change and the commit of the rest, run
+// SetLanes again: it redoes everything, whatever the previous number of lanes.
 //
-// A writer of another process remembers the old number. Its next insert into another lane than the
-// new one is refused by the constraint, which tells it the new number, and it computes the lanes
-// again.
+// A writer in another process still uses the old number. The constraint rejects
+// its next insert into a wrong lane; the error names the new number, and the
+// writer recomputes the lanes.
 func (s *Store) SetLanes(ctx context.Context, n int) error {
 	if n < 1 || n > maxLanes {
-		return fmt.Errorf("mysqlstore: %d lanes: not between 1 and %d", n, maxLanes)
+		return fmt.Errorf("mysqlstore: lane count %d is not between 1 and %d", n, maxLanes)
 	}
-	if err := s.noRelay(ctx, s.db); err != nil { // a look, before anybody has to wait
+	// A check before any session has to wait.
+	if err := s.noRelay(ctx, s.db); err != nil {
 		return s.explain(err)
 	}
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return s.explain(err)
 	}
-	// The session's settings and locks must not come back with the connection.
+	// The session's settings and locks must not return to the pool.
 	defer func() {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}()
@@ -61,9 +66,9 @@ func (s *Store) SetLanes(ctx context.Context, n int) error {
 	return nil
 }
 
-// lanesChanged reports whether an insert failed because the tables have another number of lanes
-// than the store has remembered, and remembers that one. The number is in the error, because the
-// transaction's snapshot may be older than the change.
+// lanesChanged reports whether an insert failed because the number of lanes
+// changed, and stores the new number. The number comes from the error, because
+// the transaction's snapshot may be older than the change.
 func (s *Store) lanesChanged(err error, f facts) (facts, bool) {
 	if code := number(err); code != errCheckMySQL && code != errCheckMariaDB {
 		return f, false
@@ -97,7 +102,8 @@ func (s *Store) noRelay(ctx context.Context, q querier) error {
 	return err
 }
 
-// setLanes does it behind locks on all tables that are concerned. Without autocommit they are released by UNLOCK TABLES only.
+// setLanes changes the lanes under locks on all affected tables. Without
+// autocommit, only UNLOCK TABLES releases the locks.
 func (s *Store) setLanes(ctx context.Context, conn *sql.Conn, n int) error {
 	var guard string
 	drop := ""
@@ -124,7 +130,7 @@ func (s *Store) setLanes(ctx context.Context, conn *sql.Conn, n int) error {
 	if err := each(ctx, conn, s.sql.readSetting, []any{"lanes"}, nil, &old); err != nil {
 		return err
 	}
-	// First, because it is what an account may not be allowed to do.
+	// This comes first, because the account may lack the privilege for it.
 	if _, err := conn.ExecContext(ctx, fill(withLanes(s.sql.freeLane, n), "{drop}", drop)); err != nil {
 		return err
 	}
@@ -139,17 +145,19 @@ func (s *Store) setLanes(ctx context.Context, conn *sql.Conn, n int) error {
 		return err
 	}
 	if _, err := conn.ExecContext(ctx, withLanes(s.sql.guardLane, n)); err != nil {
-		return fmt.Errorf("the events have moved, but the constraint on their lanes is missing; run it again: %w", err)
+		return fmt.Errorf("the events have moved, but the constraint on their lanes is missing; run SetLanes again: %w", err)
 	}
 	return nil
 }
 
-// withLanes puts the number of lanes into a statement that computes them.
+// withLanes inserts the number of lanes into a statement that computes lanes.
 func withLanes(statement string, n int) string { return fill(statement, "{modulus}", strconv.Itoa(n)) }
 
-// moveToLanes moves all rows to their new lanes and makes the lanes new, in a transaction that is open.
+// moveToLanes moves all rows to their new lanes and recreates the lanes, in an
+// open transaction.
 //
-// What a relay that died had in hand is spread over the lanes now, so all of them are as unclean as the worst was.
+// Events that were in flight when a relay died are now spread over all lanes,
+// so every lane becomes as unclean as the worst one was.
 func (s *Store) moveToLanes(ctx context.Context, conn querier, n int) error {
 	var last, window int
 	var epoch int64

@@ -12,26 +12,29 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// The outcomes of the procedure that settles.
+// The outcomes of the settle procedure.
 const (
-	settled    = 0 // all of it
-	fenceShort = 1 // nothing: only these lanes are held
-	rowsShort  = 2 // nothing: only these rows are there
+	settled    = 0 // everything was settled
+	fenceShort = 1 // nothing was settled: only the returned lanes are held
+	rowsShort  = 2 // nothing was settled: only the returned rows exist
 )
 
 const (
-	// maxLeftover bounds how many dedup keys are remembered that could not be freed. What is forgotten is found by the next
-	// writer of the key.
+	// maxLeftover bounds the number of remembered dedup keys that could not be
+	// freed. The next writer of a forgotten key finds and frees it.
 	maxLeftover = 10_000
-	// manyLeftover is how many of them one settlement tries.
+	// manyLeftover is the number of leftover keys that one settlement tries to
+	// free.
 	manyLeftover = 100
-	// maxRounds bounds how often a settlement begins again because rows came and went meanwhile.
+	// maxRounds bounds how often a settlement starts over because rows changed
+	// in the meantime.
 	maxRounds = 10
 )
 
-// Settle implements [store.Settler]. The procedure does all of it in one transaction, or says what stands in the way: lanes that were
-// lost, or rows that an operator has discarded. Then the rest is settled without them. That is rare, and it keeps the usual case
-// free of asking which rows there are.
+// Settle implements [store.Settler]. The procedure settles everything in one
+// transaction, or returns the obstacle: lost lanes, or rows that an operator
+// discarded. Settle then settles the rest without them. Obstacles are rare, so
+// the normal case does not query which rows exist.
 func (s *Store) Settle(ctx context.Context, settlement store.Settlement) (store.Settled, error) {
 	if len(settlement.Done) > 0 && !settlement.History {
 		if err := s.noteGap(ctx); err != nil {
@@ -52,7 +55,7 @@ func (s *Store) Settle(ctx context.Context, settlement store.Settlement) (store.
 			s.keepLeftover(nil, answer.ids)
 			return w.settled(), nil
 		case round == maxRounds:
-			return store.Settled{}, errors.New("mysqlstore: settle: the rows keep changing; somebody else is at work on them")
+			return store.Settled{}, errors.New("mysqlstore: settle: other sessions keep changing the rows")
 		case answer.outcome == fenceShort:
 			w.keepFences(answer.ids)
 		default:
@@ -61,7 +64,8 @@ func (s *Store) Settle(ctx context.Context, settlement store.Settlement) (store.
 	}
 }
 
-// answer is what the procedure says. ids are tokens, rows or dedup keys that could not be freed, by the outcome.
+// answer is the result of the procedure. Depending on the outcome, ids are
+// tokens, rows, or events whose dedup keys could not be freed.
 type answer struct {
 	outcome int
 	ids     []waybill.ID
@@ -80,8 +84,10 @@ func (s *Store) callSettle(ctx context.Context, w *work) (answer, error) {
 	return a, err
 }
 
-// freeLeftover tries again to free keys that could not be freed before. Not in the settlement itself: an operator may have replayed an
-// event since, which then has its key again, and that must be looked at with the key's row locked. What fails is tried the next time.
+// freeLeftover tries again to free dedup keys that could not be freed before.
+// It runs outside the settlement: an operator may have replayed an event in the
+// meantime, which then holds its key again, and that check needs a lock on the
+// key's row. Failures are retried by the next settlement.
 func (s *Store) freeLeftover(ctx context.Context) {
 	tried := s.someLeftover()
 	if len(tried) == 0 {
@@ -92,7 +98,7 @@ func (s *Store) freeLeftover(ctx context.Context) {
 	}
 }
 
-// someLeftover returns some of the keys that are still to be freed.
+// someLeftover returns some of the events whose keys are still to be freed.
 func (s *Store) someLeftover() []waybill.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +112,7 @@ func (s *Store) someLeftover() []waybill.ID {
 	return some
 }
 
-// keepLeftover notes which keys could not be freed this time.
+// keepLeftover records the events whose keys could not be freed this time.
 func (s *Store) keepLeftover(tried, left []waybill.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,15 +126,17 @@ func (s *Store) keepLeftover(tried, left []waybill.ID) {
 	}
 }
 
-// work is what is left of a settlement.
+// work is the part of a settlement that is still to do.
 type work struct {
 	fences            []store.Lease
 	done, retry, dead []store.Result
 	history           bool
 }
 
-// newWork puts fences and results into one order, in which they are locked, so that two settlements of the same cannot deadlock; and
-// leaves out what cannot be settled: results of lanes without a fence, and second ones of the same event.
+// newWork sorts fences and results into the order in which they are locked, so
+// that two settlements of the same events cannot deadlock. It drops results
+// that cannot be settled: those of lanes without a fence, and duplicates of an
+// event.
 func newWork(s store.Settlement) *work {
 	w := &work{history: s.History}
 	w.fences = sortedFences(slices.Clone(s.Leases))
@@ -147,7 +155,7 @@ func newWork(s store.Settlement) *work {
 	return w
 }
 
-// keepFences drops the lanes that are lost, with their results.
+// keepFences drops lost lanes and their results.
 func (w *work) keepFences(tokens []waybill.ID) {
 	w.fences = slices.DeleteFunc(w.fences, func(l store.Lease) bool { return !slices.Contains(tokens, l.Token) })
 	w.dropUnfenced()
@@ -161,7 +169,7 @@ func (w *work) dropUnfenced() {
 	w.keep(func(r store.Result) bool { return fenced[r.Lane] })
 }
 
-// keepRows drops the results of rows that are gone.
+// keepRows drops the results of missing rows.
 func (w *work) keepRows(ids []waybill.ID) {
 	there := make(map[waybill.ID]bool, len(ids))
 	for _, id := range ids {
@@ -176,7 +184,7 @@ func (w *work) keep(fit func(store.Result) bool) {
 	}
 }
 
-// settled is the answer when all that is left was settled.
+// settled returns the answer after everything in w was settled.
 func (w *work) settled() store.Settled {
 	var out store.Settled
 	for _, l := range w.fences {
@@ -197,7 +205,7 @@ func fenceItem(b []byte, l store.Lease) []byte {
 	return append(appendID(append(b, ','), l.Token), ']')
 }
 
-// freeList is the events whose dedup keys are to be freed.
+// freeList returns the events whose dedup keys are to be freed.
 func (w *work) freeList() []byte {
 	var ids []waybill.ID
 	for _, results := range [][]store.Result{w.done, w.dead} {
@@ -208,7 +216,7 @@ func (w *work) freeList() []byte {
 	return list(ids, appendID)
 }
 
-// list returns a list in JSON.
+// list encodes a list as JSON.
 func list[E any](elements []E, item func([]byte, E) []byte) []byte {
 	b := make([]byte, 0, 2+48*len(elements))
 	b = append(b, '[')
@@ -233,13 +241,15 @@ func retryItem(b []byte, r store.Result) []byte {
 	return appendReplay(appendVerdict(b, r), r)
 }
 
-// deadItem is [lane, id, attempts, holds, error, null, replay]: the replay has the same place as in retryItem.
+// deadItem is [lane, id, attempts, holds, error, null, replay]: replay has the
+// same position as in retryItem.
 func deadItem(b []byte, r store.Result) []byte {
 	b = strconv.AppendInt(append(appendKeyOf(b, r), ','), int64(r.Attempts), 10)
 	return appendReplay(append(appendVerdict(b, r), ",null"...), r)
 }
 
-// appendReplay ends an item with the number of replays that its row had when it was read.
+// appendReplay ends an item with the number of replays of its row when it was
+// read.
 func appendReplay(b []byte, r store.Result) []byte {
 	return append(strconv.AppendInt(append(b, ','), int64(r.Replay), 10), ']')
 }
@@ -256,7 +266,7 @@ func appendVerdict(b []byte, r store.Result) []byte {
 	}
 	text, err := json.Marshal(store.CutError(r.Error))
 	if err != nil {
-		panic(err) // a string can always be encoded
+		panic(err) // encoding a string cannot fail
 	}
 	b = append(b, ',', holds, ',')
 	return append(b, text...)

@@ -20,7 +20,7 @@ func results(rows []store.Row) []store.Result {
 	return out
 }
 
-// What an operator has discarded is passed over, wherever the rest is, and the rest is settled.
+// Discarded rows are skipped in every table, and the rest is settled.
 func TestSettleWithoutWhatIsGone(t *testing.T) { onBoth(t, testSettleWithoutWhatIsGone) }
 
 func testSettleWithoutWhatIsGone(t *testing.T) {
@@ -47,13 +47,14 @@ func testSettleWithoutWhatIsGone(t *testing.T) {
 		r := store.Result{Lane: store.LaneOf("", "thing", ev.AggregateID, 32), ID: ev.ID, Attempts: 3, Error: "boom"}
 		switch i % 4 {
 		case 0:
-			settlement.Done = append(settlement.Done, r, r) // twice counts once
+			// Duplicates count once.
+			settlement.Done = append(settlement.Done, r, r)
 		case 1:
 			settlement.Retry = append(settlement.Retry, r)
 		case 2:
 			settlement.Dead = append(settlement.Dead, r)
 		case 3:
-			r.Lane = (r.Lane + 1) % 32 // it is not there
+			r.Lane = (r.Lane + 1) % 32 // the wrong lane
 			settlement.Done = append(settlement.Done, r)
 			continue
 		}
@@ -81,7 +82,8 @@ func testSettleWithoutWhatIsGone(t *testing.T) {
 	}
 }
 
-// A settlement and a take-over of the same lane: the take-over waits for what is under way, and what comes after it finds the lane lost.
+// A settlement and a take-over of the same lane: the take-over waits for the
+// settlement in progress, and a later settlement finds the lane lost.
 func TestTakeOverWaitsForTheLock(t *testing.T) { onBoth(t, testTakeOverWaitsForTheLock) }
 
 func testTakeOverWaitsForTheLock(t *testing.T) {
@@ -90,7 +92,8 @@ func testTakeOverWaitsForTheLock(t *testing.T) {
 	ev := event("a")
 	write(t, s, db, ev)
 	lane := store.LaneOf("", "thing", "a", 32)
-	// A settlement under way: it has the lane's row locked as the procedure does.
+	// A settlement in progress: it has the lane's row locked as the procedure
+	// does.
 	under := begin(t, db, nil)
 	exec(t, under, "SELECT lane FROM waybill_lane WHERE lane = ? LOCK IN SHARE MODE", lane)
 	exec(t, db, "UPDATE waybill_node SET expires_at = UTC_TIMESTAMP(6) WHERE id = ?", old.ID[:])
@@ -107,7 +110,7 @@ func testTakeOverWaitsForTheLock(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	await(t, "the take-over is under way", func() bool {
+	await(t, "the take-over is in progress", func() bool {
 		return lockWaits(t, db) > 0
 	})
 	select {
@@ -132,7 +135,7 @@ func testTakeOverWaitsForTheLock(t *testing.T) {
 	}
 }
 
-// One owner may settle several batches of one lane at the same time.
+// One owner may settle several batches of one lane concurrently.
 func TestSettlementsShareALane(t *testing.T) { onBoth(t, testSettlementsShareALane) }
 
 func testSettlementsShareALane(t *testing.T) {
@@ -146,7 +149,7 @@ func testSettlementsShareALane(t *testing.T) {
 	}
 }
 
-// A settlement that fails leaves nothing, and says why.
+// A failed settlement leaves nothing behind, and its error names the reason.
 func TestSettleFails(t *testing.T) { onBoth(t, testSettleFails) }
 
 func testSettleFails(t *testing.T) {
@@ -170,7 +173,7 @@ func testSettleFails(t *testing.T) {
 	}
 }
 
-// The number that orders events never goes back, whatever is deleted.
+// The seq of events never goes back, whatever is deleted.
 func TestSeqIsNeverReused(t *testing.T) { onBoth(t, testSeqIsNeverReused) }
 
 func testSeqIsNeverReused(t *testing.T) {
@@ -184,7 +187,8 @@ func testSeqIsNeverReused(t *testing.T) {
 	}
 }
 
-// Two relays of different names that come at the same time: one is alone, the other is told so.
+// Two relays with different names start at the same time: one is alone, the
+// other gets an error.
 func TestOneRelayWins(t *testing.T) { onBoth(t, testOneRelayWins) }
 
 func testOneRelayWins(t *testing.T) {
@@ -207,7 +211,7 @@ func testOneRelayWins(t *testing.T) {
 			}
 		}
 		if won != 1 {
-			t.Fatalf("%d relays think that they are alone", won)
+			t.Fatalf("%d relays are alone", won)
 		}
 		exec(t, db, "DELETE FROM waybill_node")
 	}

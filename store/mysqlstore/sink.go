@@ -9,18 +9,19 @@ import (
 )
 
 const (
-	// readSink reads where the events go. Primary key of setting.
+	// readSink reads the recorded sink. Primary key of setting.
 	readSink = `SELECT value FROM {setting} WHERE name = 'sink'`
-	// firstSink records it, if nothing is recorded.
+	// firstSink records the sink if none is recorded.
 	firstSink = `INSERT INTO {setting} (name, value) VALUES ('sink', ?) ON DUPLICATE KEY UPDATE value = value`
-	// takeSink replaces the second with the first unless another node than the third is live.
+	// takeSink replaces the sink in the second argument with the one in the
+	// first, unless a node other than the third argument is live.
 	takeSink = `UPDATE {setting} SET value = ? WHERE name = 'sink' AND value = ?
 AND NOT EXISTS (SELECT 1 FROM {node} AS n WHERE n.id <> ? AND n.expires_at > UTC_TIMESTAMP(6))`
 )
 
-// ClaimSink implements [store.SinkGuard]. Each statement commits by itself. A node that joins
-// between the check for live nodes and the commit of a take-over sees the new sink at its next
-// heartbeat, and stops.
+// ClaimSink implements [store.SinkGuard]. Each statement commits on its own. A
+// node that joins between the check for live nodes and the commit of a
+// take-over sees the new sink at its next heartbeat, and stops.
 func (s *Store) ClaimSink(ctx context.Context, node store.Node, sink string, takeOver bool) (string, error) {
 	names := s.cfg.replacer()
 	before, err := s.RecordedSink(ctx)
@@ -41,7 +42,7 @@ func (s *Store) ClaimSink(ctx context.Context, node store.Node, sink string, tak
 	case err != nil || now == sink:
 		return before, err
 	case takeOver && before != "":
-		return now, fmt.Errorf("mysqlstore: %w: it delivers to %q", store.ErrRelayLive, now)
+		return now, fmt.Errorf("mysqlstore: %w: the relay delivers to %q", store.ErrRelayLive, now)
 	}
 	return now, fmt.Errorf("mysqlstore: %w: %q", waybill.ErrOtherSink, now)
 }

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// The server's status is text for people, with its list of transactions in the middle:
+// The server's status is free text, with a list of transactions in the middle:
 //
 //	LIST OF TRANSACTIONS FOR EACH SESSION:
 //	---TRANSACTION 27, ACTIVE 1 sec starting index read
 //	LOCK WAIT 2 lock struct(s), heap size 1128, 1 row lock(s)
-//	MariaDB thread id 9, OS thread handle 131021928085184, query id 23 127.0.0.1 waybill Updating
+//	MariaDB thread id 9, query id 23 127.0.0.1 waybill Updating
 //	update t set n=5 where id=1
 //	---TRANSACTION (0x7f29f0b59680), not started
 //	0 lock struct(s), heap size 1128, 0 row lock(s)
@@ -19,12 +19,14 @@ import (
 //	FILE I/O
 //	--------
 //
-// The text of a statement may look like any of these lines. It comes after the lines that count, and nobody's text comes after the list: so a
-// statement can add a transaction that is not there, for as long as it runs, and cannot hide one.
+// The text of a statement may look like any of these lines. It comes after the
+// lines that matter, and no statement text comes after the list: a running
+// statement can add a transaction that does not exist, but cannot hide one.
 const (
 	statusListBegins = "\nLIST OF TRANSACTIONS FOR EACH SESSION:\n"
 	statusListEnds   = "\n--------\nFILE I/O\n--------\n"
-	// A status that would be longer than 1 MiB has this instead of the first transactions.
+	// A status longer than 1 MiB has this line instead of the first
+	// transactions.
 	statusCut = "... truncated...\n"
 )
 
@@ -33,17 +35,19 @@ var (
 	statusWrites = regexp.MustCompile(`\b[1-9]\d* lock struct\(s\)|undo log entries \d`)
 )
 
-// statusAnswer is what a status tells of the transactions.
+// statusAnswer is the result of reading a status.
 type statusAnswer int
 
 const (
-	statusUnknown statusAnswer = iota // some may be missing
-	// One is between its commit and the moment at which others see it: it is neither open nor ended. The next status knows.
+	statusUnknown statusAnswer = iota // some transactions may be missing
+	// A transaction has committed but is not visible to others yet: it is
+	// neither open nor ended. The next status resolves that.
 	statusCommitting
 	statusKnown
 )
 
-// statusWriters asks for the server's status, which is made anew for everyone who asks.
+// statusWriters queries the server's status, which the server creates anew for
+// every query.
 func (s *Store) statusWriters(ctx context.Context) ([]string, statusAnswer, error) {
 	var kind, name, text string
 	if err := each(ctx, s.db, `SHOW ENGINE INNODB STATUS`, nil, nil, &kind, &name, &text); err != nil {
@@ -53,7 +57,8 @@ func (s *Store) statusWriters(ctx context.Context) ([]string, statusAnswer, erro
 	return open, answer, nil
 }
 
-// parseStatus returns the transactions that have written, or are about to, by the names that innodb_trx gives them.
+// parseStatus returns the transactions that have written, or are about to
+// write, by their names in innodb_trx.
 func parseStatus(text string) (open []string, answer statusAnswer) {
 	_, list, begins := strings.Cut(text, statusListBegins)
 	end := strings.LastIndex("\n"+list, statusListEnds)

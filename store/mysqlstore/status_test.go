@@ -14,8 +14,9 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// TestParseStatus reads statuses. idle.txt and mariadb.txt were printed by MariaDB 10.11 and are shortened; the others are written by hand
-// in that form, also mysql.txt: no MySQL was at hand.
+// TestParseStatus reads statuses. idle.txt and mariadb.txt were printed by
+// MariaDB 10.11 and are shortened; the others, including mysql.txt, are written
+// by hand in that form.
 func TestParseStatus(t *testing.T) {
 	for _, c := range []struct {
 		file   string
@@ -23,7 +24,8 @@ func TestParseStatus(t *testing.T) {
 		answer string
 	}{
 		{file: "idle.txt", answer: "known"},
-		// 24 has inserted, 25 has locked a row, 26 is prepared, 27 waits for 25; one only reads.
+		// 24 has inserted, 25 has locked a row, 26 is prepared, 27 waits for
+		// 25; one only reads.
 		{file: "mariadb.txt", open: []string{"27", "26", "25", "24"}, answer: "known"},
 		{file: "mysql.txt", open: []string{"1811", "1810"}, answer: "known"},
 		// The statements look like the ends of lists and of transactions.
@@ -47,7 +49,8 @@ func TestParseStatus(t *testing.T) {
 	}
 }
 
-// TestWritersWhilePolled shows that somebody who keeps reading innodb_trx, and so keeps it old, hides no transaction that writes.
+// TestWritersWhilePolled: a session that keeps reading innodb_trx, and so keeps
+// the copy old, hides no writing transaction.
 func TestWritersWhilePolled(t *testing.T) { onBoth(t, testWritersWhilePolled) }
 
 func testWritersWhilePolled(t *testing.T) {
@@ -60,20 +63,20 @@ func testWritersWhilePolled(t *testing.T) {
 	names := []string{nameOf(t, db, before), nameOf(t, db, since)}
 	for range 20 {
 		if w := known(t, s); !slices.Contains(w, names[0]) || !slices.Contains(w, names[1]) {
-			t.Fatalf("%q write, and Writers returned %q", names, w)
+			t.Fatalf("%q write, and OpenWriters returned %q", names, w)
 		}
 	}
 	if err := before.Commit(); err != nil {
 		t.Fatal(err)
 	}
 	if w := known(t, s); slices.Contains(w, names[0]) || !slices.Contains(w, names[1]) {
-		t.Errorf("of %q the first has committed, and Writers returned %q", names, w)
+		t.Errorf("of %q the first has committed, and OpenWriters returned %q", names, w)
 	}
 	if err := since.Rollback(); err != nil {
 		t.Fatal(err)
 	}
 	if w := known(t, s); slices.Contains(w, names[1]) {
-		t.Errorf("%q has rolled back, and Writers returned %q", names[1], w)
+		t.Errorf("%q has rolled back, and OpenWriters returned %q", names[1], w)
 	}
 }
 
@@ -81,12 +84,13 @@ func known(t *testing.T, s *mysqlstore.Store) []string {
 	t.Helper()
 	w, err := s.OpenWriters(t.Context())
 	if err != nil || w.Unknown {
-		t.Fatalf("Writers returned %+v, %v; want to know", w, err)
+		t.Fatalf("OpenWriters returned %+v, %v; want known writers", w, err)
 	}
 	return w.Open
 }
 
-// keepOld reads innodb_trx over and over until the test ends. It returns when it has begun.
+// keepOld reads innodb_trx repeatedly until the test ends. It returns after the
+// first read.
 func keepOld(t *testing.T, db *sql.DB) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -119,7 +123,7 @@ func keepOld(t *testing.T, db *sql.DB) {
 	}
 }
 
-// nameOf returns what the server calls a transaction.
+// nameOf returns the server's name of a transaction.
 func nameOf(t *testing.T, db *sql.DB, tx *sql.Tx) string {
 	t.Helper()
 	var thread int
@@ -140,8 +144,8 @@ func nameOf(t *testing.T, db *sql.DB, tx *sql.Tx) string {
 	return ""
 }
 
-// A statement of another session that carries bytes which are no text does not keep a relay from
-// knowing who writes.
+// A statement of another session with bytes that are not text does not keep
+// OpenWriters from listing the writers.
 func TestWritersBesideBytes(t *testing.T) { onBoth(t, testWritersBesideBytes) }
 
 func testWritersBesideBytes(t *testing.T) {
@@ -157,7 +161,7 @@ func testWritersBesideBytes(t *testing.T) {
 	await(t, "the statement waits", func() bool { return lockWaits(t, db) > 0 })
 	w, err := s.OpenWriters(t.Context())
 	if err != nil || !w.Unknown && len(w.Open) < 2 {
-		t.Errorf("Writers: %+v, %v; want both, or that it is not known", w, err)
+		t.Errorf("OpenWriters: %+v, %v; want both, or Unknown", w, err)
 	}
 	if err := holder.Commit(); err != nil {
 		t.Fatal(err)

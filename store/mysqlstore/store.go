@@ -16,7 +16,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Store keeps the outbox, the inbox and idempotency keys in MySQL or MariaDB. It plays every role of package store.
+// Store stores the outbox, the inbox and idempotency keys in MySQL or MariaDB.
+// It implements every role of package store.
 type Store struct {
 	db  *sql.DB
 	cfg Config
@@ -24,15 +25,19 @@ type Store struct {
 	hub store.Hub
 
 	mu    sync.Mutex
-	known *facts // nil until the server was asked
-	// kindKnown says that the server was asked what it is, and is not refused.
+	known *facts // nil until the first query
+	// kindKnown reports that the kind of server was queried and is supported.
 	kindKnown bool
-	lanes     int                     // what SetLanes has made of Config.Lanes, or 0
-	inserts   map[shape]*sql.Stmt     // prepared
-	wanted    map[shape]*sql.Stmt     // to be prepared
-	sessions  map[*sql.Tx]*written    // what the open transactions of this store have taken
-	gap       bool                    // the tables know that delivered events leave no history
-	leftover  map[waybill.ID]struct{} // settled events whose dedup keys a producer had locked
+	// Set by SetLanes if Config.Lanes is set, else 0.
+	lanes   int
+	inserts map[shape]*sql.Stmt // prepared statements
+	wanted  map[shape]*sql.Stmt // statements to prepare
+	// Events written by this store's open transactions.
+	sessions map[*sql.Tx]*written
+	// The tables record that delivered events leave no history.
+	gap bool
+	// Settled events whose dedup keys were locked by a producer.
+	leftover map[waybill.ID]struct{}
 }
 
 var (
@@ -50,10 +55,11 @@ var (
 	_ store.Migrator          = (*Store)(nil)
 )
 
-// New returns a store over database/sql. It does not touch the database; db stays the caller's.
+// New returns a store over database/sql. It runs no statement; the caller
+// remains responsible for closing db.
 func New(db *sql.DB, cfg Config) (*Store, error) {
 	if db == nil {
-		return nil, errors.New("mysqlstore: the database is nil")
+		return nil, errors.New("mysqlstore: database is nil")
 	}
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -69,7 +75,8 @@ func New(db *sql.DB, cfg Config) (*Store, error) {
 // Local implements [store.Local].
 func (s *Store) Local() *store.Hub { return &s.hub }
 
-// config returns the configuration, with the number of lanes that SetLanes has made.
+// config returns the configuration with the number of lanes that SetLanes
+// stored.
 func (s *Store) config() Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,20 +93,24 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// facts are what the store must know about the server and the tables.
+// facts holds properties of the server and of the tables.
 type facts struct {
 	lanes int
-	// proves says that a statement can prove by itself that its transaction is open: MariaDB has a variable for it.
+	// proves reports whether a statement can prove by itself that its
+	// transaction is open: MariaDB has a variable for that.
 	proves bool
-	// noWait says that a statement can say for itself that it does not wait for locks: MariaDB again.
+	// noWait reports whether a statement can opt out of lock waits: MariaDB
+	// only.
 	noWait bool
-	// readCommitted says that transactions see what is committed now, unless they were begun otherwise.
+	// readCommitted reports whether READ COMMITTED is the default isolation
+	// level.
 	readCommitted bool
-	// packet is how much one statement may carry, in bytes of the events.
+	// packet is the maximum number of event bytes in one statement.
 	packet int
 }
 
-// facts returns what is known about the server. It asks once, through q: inside a transaction, by its own connection, because the
+// facts returns the properties of the server. It queries them once, through q:
+// inside a transaction the query uses the transaction's connection, because the
 // pool may have no other.
 func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
 	s.mu.Lock()
@@ -130,13 +141,13 @@ func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
 	f.lanes, err = strconv.Atoi(lanes)
 	switch {
 	case err != nil || f.lanes < 1 || f.lanes > maxLanes:
-		return facts{}, fmt.Errorf("mysqlstore: the tables say that they have %q lanes", lanes)
+		return facts{}, fmt.Errorf("mysqlstore: the tables have an invalid number of lanes: %q", lanes)
 	case cfg.Lanes != 0 && cfg.Lanes != f.lanes:
-		return facts{}, fmt.Errorf("mysqlstore: Config.Lanes is %d, but the tables have %d; leave it out, or change the tables", cfg.Lanes, f.lanes)
+		return facts{}, fmt.Errorf("mysqlstore: Config.Lanes: %d, but the tables have %d; omit it, or change the tables", cfg.Lanes, f.lanes)
 	case engines != "":
-		return facts{}, fmt.Errorf("mysqlstore: %s: only InnoDB takes rows back when a transaction rolls back; run ALTER TABLE … ENGINE=InnoDB", engines)
+		return facts{}, fmt.Errorf("mysqlstore: %s: only InnoDB rolls back rows; run ALTER TABLE … ENGINE=InnoDB", engines)
 	case !autocommit:
-		return facts{}, errors.New("mysqlstore: autocommit is off; leave it out of the data source name: transactions are begun where they are needed")
+		return facts{}, errors.New("mysqlstore: autocommit is off; remove the setting from the data source name")
 	}
 	s.mu.Lock()
 	s.known = &f
@@ -144,15 +155,17 @@ func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
 	return f, nil
 }
 
-// errTiDB refuses TiDB. It takes MySQL's protocol, and says so in its version.
+// errTiDB is the error for TiDB, which speaks MySQL's protocol and names itself
+// in its version.
 func errTiDB(version string) error {
-	return fmt.Errorf("mysqlstore: the server is TiDB (%s), which is refused: it has no stored procedures, so no relay can work there, and every "+
-		"node of it hands out AUTO_INCREMENT in blocks of its own, so events would not be in order; MySQL 8.0.19 and MariaDB 10.10 or later work", version)
+	return fmt.Errorf("mysqlstore: the server is TiDB (%s), which is not supported: it has no stored procedures, which relays need, and its "+
+		"nodes assign AUTO_INCREMENT in separate blocks, so events would be out of order; use MySQL 8.0.19, MariaDB 10.10 or later", version)
 }
 
 func isTiDB(version string) bool { return strings.Contains(version, "TiDB") }
 
-// checkKind refuses servers that no relay can work on. It asks once.
+// checkKind refuses servers that no relay can work on. It queries the server
+// once.
 func (s *Store) checkKind(ctx context.Context) error {
 	s.mu.Lock()
 	known := s.known != nil || s.kindKnown
@@ -173,7 +186,8 @@ func (s *Store) checkKind(ctx context.Context) error {
 	return nil
 }
 
-// each runs a query, scans every row into dest and calls fn for it, if there is one.
+// each runs a query, scans every row into dest and calls fn, if set, after each
+// row.
 func each(ctx context.Context, q querier, query string, args []any, fn func(), dest ...any) error {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -198,7 +212,7 @@ func (s *Store) laneFor(ev waybill.Event, n int) int {
 	return s.hub.AnyLane(n)
 }
 
-// The numbers of errors that mean something here.
+// Error numbers of the server that the store handles.
 const (
 	errRecordChanged  = 1020
 	errNoDatabase     = 1049
@@ -213,11 +227,12 @@ const (
 	errTableChanged   = 1412
 	errLockNoWait     = 3572
 	errCheckMySQL     = 3819
-	errNotText        = 3854 // MySQL cannot show what another session has sent
-	errCheckMariaDB   = 4025
+	// MySQL cannot show the statement of another session.
+	errNotText      = 3854
+	errCheckMariaDB = 4025
 )
 
-// number returns the server's number of an error, or 0 if it is not the server's.
+// number returns the server's error number, or 0 if err is not from the server.
 func number(err error) uint16 {
 	var answer *mysql.MySQLError
 	if errors.As(err, &answer) {
@@ -226,7 +241,8 @@ func number(err error) uint16 {
 	return 0
 }
 
-// explain adds whose error it is, and what to do about it where the server's words alone do not say.
+// explain adds the package prefix, and the remedy where the server's message
+// does not state it.
 func (s *Store) explain(err error) error {
 	if err == nil {
 		return nil
@@ -237,18 +253,19 @@ func (s *Store) explain(err error) error {
 			return fmt.Errorf("mysqlstore: the tables are missing; call Migrate, or apply MigrationSQL with the mariadb shell: %w", err)
 		}
 	case errTableChanged:
-		return fmt.Errorf("mysqlstore: the tables were changed after the transaction had begun, by a migration or SetLanes; run it again: %w", err)
+		return fmt.Errorf("mysqlstore: a migration or SetLanes changed the tables after the transaction began; run the transaction again: %w", err)
 	case errDeadlock:
-		return fmt.Errorf("mysqlstore: a deadlock ended the transaction; run it again: %w", err)
+		return fmt.Errorf("mysqlstore: a deadlock ended the transaction; run the transaction again: %w", err)
 	}
 	return fmt.Errorf("mysqlstore: %w", err)
 }
 
-// ended turns the words for a transaction that is over into Waybill's: the driver's own, and the error that a statement's proof of
-// its transaction ends with.
+// ended converts errors of an ended transaction to [waybill.ErrTxDone]: those
+// of the driver, and the one that a statement's proof of its transaction fails
+// with.
 func ended(err error) error {
 	if number(err) == errOutOfRange {
-		return fmt.Errorf("%w: the server has no transaction open on this connection: a deadlock or a DDL statement has ended it, "+
+		return fmt.Errorf("%w: the server has no transaction open on this connection: a deadlock or a DDL statement ended it, "+
 			"or none was begun", waybill.ErrTxDone)
 	}
 	return sqltx.Done(err)

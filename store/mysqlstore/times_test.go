@@ -9,9 +9,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// A producer with plain SQL may write any time that the server takes, also "zero" ones where its
-// session is not strict. None of them stops the reading of other events, and what may be delivered
-// late is delivered late.
+// A producer with plain SQL may write any time that the server accepts, even
+// "zero" times in a non-strict session. None of them blocks the reading of
+// other events, and delayed events are delivered late.
 func TestExtremeTimes(t *testing.T) { onBoth(t, testExtremeTimes) }
 
 func testExtremeTimes(t *testing.T) {
@@ -34,7 +34,8 @@ func testExtremeTimes(t *testing.T) {
 			t.Errorf("%s: due at %v", r.Event.Type, r.DueAt)
 		}
 	}
-	// Each can be deferred, as a relay does with what is not due, found again, and settled.
+	// Each event can be deferred, as a relay does with events that are not due,
+	// found again, and settled.
 	var retry []store.Result
 	for _, r := range rows {
 		retry = append(retry, store.Result{Lane: r.Lane, ID: r.ID, Delay: max(r.DueAt.Sub(now), 0)})

@@ -15,14 +15,16 @@ import (
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
-// deadlock has the transaction tx be the victim of a deadlock, and swallows the server's error. tx must have done nothing yet that the
-// server would be sorry to undo.
+// deadlock makes the transaction tx the victim of a deadlock, and swallows the
+// server's error. tx must have changed little so far, because the server picks
+// the victim by the number of changes.
 func deadlock(t *testing.T, db *sql.DB, tx *sql.Tx) {
 	t.Helper()
 	exec(t, db, "REPLACE INTO business_rows (id, n) VALUES (1, 0), (2, 0)")
 	other := begin(t, db, nil)
 	exec(t, other, "UPDATE business_rows SET n = n + 1 WHERE id = 1")
-	for id := 100; id < 200; id++ { // the server picks the transaction that has changed less
+	// The server picks the transaction that has changed less.
+	for id := 100; id < 200; id++ {
 		exec(t, other, "INSERT INTO business_rows (id, n) VALUES (?, 0)", id)
 	}
 	exec(t, tx, "UPDATE business_rows SET n = n + 1 WHERE id = 2")
@@ -44,13 +46,14 @@ func deadlock(t *testing.T, db *sql.DB, tx *sql.Tx) {
 	}
 }
 
-// conn is a connection without a transaction, in the clothes of one.
+// conn is a connection without a transaction that implements the methods of
+// one.
 type conn struct{ *sql.Conn }
 
 func (conn) Commit() error   { return nil }
 func (conn) Rollback() error { return nil }
 
-// writes are the ways in which a store writes, each with statements of its own.
+// writes lists the kinds of writes, each with statements of its own.
 func writes() map[string][]waybill.Event {
 	many := make([]waybill.Event, 150)
 	for i := range many {
@@ -67,7 +70,8 @@ func writes() map[string][]waybill.Event {
 	}
 }
 
-// A write to a transaction that the server has ended, or that was never begun, is refused, and leaves nothing.
+// A write to a transaction that the server has ended, or that was never begun,
+// is refused, and leaves nothing behind.
 func TestWriteNeedsAnOpenTransaction(t *testing.T) { onBoth(t, testWriteNeedsAnOpenTransaction) }
 
 func testWriteNeedsAnOpenTransaction(t *testing.T) {
@@ -95,7 +99,7 @@ func testWriteNeedsAnOpenTransaction(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The prepared statements must prove it as well.
+		// The prepared statements must prove the transaction as well.
 		box := newBox(t, s)
 		for range 2 {
 			for _, evs := range writes() {
@@ -138,7 +142,8 @@ func testWriteNeedsAnOpenTransaction(t *testing.T) {
 	}
 }
 
-// Asking MySQL for the transaction changes nothing when there is none: the session is still read-only after its ROLLBACK.
+// The transaction check on MySQL changes nothing outside of a transaction: the
+// session is still read-only after its ROLLBACK.
 func TestProofChangesNothing(t *testing.T) { onBoth(t, testProofChangesNothing) }
 
 func testProofChangesNothing(t *testing.T) {
@@ -185,8 +190,8 @@ func newBox(t testing.TB, s *mysqlstore.Store, hooks ...outbox.Hook) *outbox.Out
 	return box
 }
 
-// A transaction that the server ended behind InTx's back, after the write, must not be announced: a deadlock has taken the event back, a
-// DDL statement has committed it.
+// A transaction that the server ended after the write must not be announced: a
+// deadlock has rolled the event back, a DDL statement has committed it.
 func TestEndedBeforeTheCommit(t *testing.T) { onBoth(t, testEndedBeforeTheCommit) }
 
 func testEndedBeforeTheCommit(t *testing.T) {
@@ -215,7 +220,7 @@ func testEndedBeforeTheCommit(t *testing.T) {
 			})
 			var uncertain *outbox.UncertainError
 			if !errors.As(err, &uncertain) || !errors.Is(err, waybill.ErrTxDone) {
-				t.Errorf("InTx: %v, want an UncertainError that says that the transaction has ended", err)
+				t.Errorf("InTx: %v, want an UncertainError with ErrTxDone", err)
 			}
 			if got, err := box.Committed(t.Context(), ev.ID); err != nil || got != committed {
 				t.Errorf("Committed is %v, %v; want %v", got, err, committed)
@@ -227,8 +232,8 @@ func testEndedBeforeTheCommit(t *testing.T) {
 	}
 }
 
-// A lock wait that took too long fails the write, and the unit rolls back even if the error is swallowed: the server has undone one
-// statement only.
+// A lock wait timeout fails the write, and the unit rolls back even if the
+// error is swallowed: the server has undone only one statement.
 func TestLockWaitTimeout(t *testing.T) { onBoth(t, testLockWaitTimeout) }
 
 func testLockWaitTimeout(t *testing.T) {
@@ -249,12 +254,12 @@ func testLockWaitTimeout(t *testing.T) {
 		t.Errorf("Write: %v, want the server's timeout", inside)
 	}
 	if err == nil || errors.Is(err, waybill.ErrUncertain) {
-		t.Errorf("InTx: %v, want that it rolled back", err)
+		t.Errorf("InTx: %v, want a rollback", err)
 	}
 	if n := ask[int](t, db, "SELECT COUNT(*) FROM business"); n != 0 {
 		t.Errorf("%d business rows are committed, want none", n)
 	}
-	// Somebody else's transaction may go on; nothing of the write is in it.
+	// The caller's transaction may continue; it contains nothing of the write.
 	foreign := begin(t, db, nil)
 	exec(t, foreign, "INSERT INTO business (note) VALUES ('kept')")
 	if _, err := s.Append(t.Context(), foreign, []waybill.Event{event("a"), keyed("j"), keyed("k")}); err == nil {
@@ -274,7 +279,8 @@ func testLockWaitTimeout(t *testing.T) {
 	}
 }
 
-// A transaction of another pool on the same database cannot use the prepared statements, and is written to all the same.
+// A transaction of another pool on the same database cannot use the prepared
+// statements; the write succeeds without them.
 func TestTransactionOfAnotherPool(t *testing.T) { onBoth(t, testTransactionOfAnotherPool) }
 
 func testTransactionOfAnotherPool(t *testing.T) {
@@ -301,7 +307,7 @@ func testTransactionOfAnotherPool(t *testing.T) {
 	}
 }
 
-// With one connection only, nothing waits for a second one.
+// With a single connection, nothing waits for a second one.
 func TestPoolOfOne(t *testing.T) { onBoth(t, testPoolOfOne) }
 
 func testPoolOfOne(t *testing.T) {
@@ -317,7 +323,7 @@ func testPoolOfOne(t *testing.T) {
 			}
 		}
 	}
-	fresh := newStore(t, db) // knows nothing yet
+	fresh := newStore(t, db) // has no cached facts
 	tx := begin(t, db, nil)
 	if _, err := fresh.Append(t.Context(), tx, []waybill.Event{event("a"), keyed("k")}); err != nil {
 		t.Fatal(err)

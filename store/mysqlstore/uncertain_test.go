@@ -22,9 +22,10 @@ import (
 // cutter makes connections that break at a COMMIT.
 type cutter struct {
 	armed atomic.Bool
-	// forward says whether the COMMIT still reaches the server.
+	// forward reports whether the COMMIT still reaches the server.
 	forward atomic.Bool
-	// hang says that the server keeps its end of the connection: it is in kept.
+	// hang reports that the server keeps its end of the connection, which is in
+	// kept.
 	hang atomic.Bool
 	kept chan net.Conn
 }
@@ -47,7 +48,8 @@ type cutConn struct {
 	kept   atomic.Bool
 }
 
-// Write passes packets on. A packet of COM_QUERY has the command 3 behind its header of four bytes.
+// Write forwards packets. A COM_QUERY packet has the command 3 after its header
+// of four bytes.
 func (c *cutConn) Write(p []byte) (int, error) {
 	if len(p) > 5 && p[4] == 3 && bytes.Equal(p[5:], []byte("COMMIT")) && c.cutter.armed.CompareAndSwap(true, false) {
 		c.cut.Store(true)
@@ -55,7 +57,8 @@ func (c *cutConn) Write(p []byte) (int, error) {
 			if n, err := c.Conn.Write(p); err != nil {
 				return n, err
 			}
-			// The answer is on its way when the first of it can be read; it is thrown away.
+			// The response has arrived when its first byte can be read; it is
+			// dropped.
 			_, _ = c.Conn.Read(make([]byte, 1))
 		}
 		if c.cutter.hang.Load() {
@@ -83,7 +86,7 @@ func (c *cutConn) Close() error {
 	return c.Conn.Close()
 }
 
-// settleDoubt asks until the store is certain.
+// settleDoubt polls until the store is certain.
 func settleDoubt(t *testing.T, s *mysqlstore.Store, id waybill.ID) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -101,19 +104,20 @@ func settleDoubt(t *testing.T, s *mysqlstore.Store, id waybill.ID) bool {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatal("the doubt does not end")
+			t.Fatal("the outcome stays uncertain")
 		}
 	}
 }
 
-// lateEvent is one that must wait, so that its row is in another table.
+// lateEvent returns a delayed event, whose row is in another table.
 func lateEvent() waybill.Event {
 	ev := event("a")
 	ev.Delay = time.Hour
 	return ev
 }
 
-// A commit whose answer was lost is uncertain, and Committed finds out: by the row, if it arrived, and by its absence, if it did not.
+// A commit whose response was lost is uncertain, and Committed resolves it: by
+// the row, if the commit arrived, and by its absence, if it did not.
 func TestLostCommit(t *testing.T) { onBoth(t, testLostCommit) }
 
 func testLostCommit(t *testing.T) {
@@ -146,8 +150,9 @@ func testLostCommit(t *testing.T) {
 	}
 }
 
-// While the server still has the transaction open, because nobody told it that the client is gone, nothing is certain; when it has
-// ended, it is.
+// While the server still has the transaction open, because it has not noticed
+// the loss of the client, the outcome is uncertain; after its end it is
+// certain.
 func TestOpenTransactionIsUncertain(t *testing.T) { onBoth(t, testOpenTransactionIsUncertain) }
 
 func testOpenTransactionIsUncertain(t *testing.T) {
@@ -172,7 +177,7 @@ func testOpenTransactionIsUncertain(t *testing.T) {
 				t.Errorf("Committed is %v, %v, want ErrUncertain: the transaction is open", yes, err)
 			}
 		}
-		// Other transactions come and go, and do not matter.
+		// Other transactions do not matter.
 		if yes, err := s.Committed(t.Context(), waybill.NewID()); yes || err != nil {
 			t.Errorf("Committed of another event: %v, %v", yes, err)
 		}
@@ -180,12 +185,13 @@ func testOpenTransactionIsUncertain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if settleDoubt(t, s, ev.ID) {
-			t.Error("an event is committed whose COMMIT was never sent")
+			t.Error("an event was committed without a COMMIT")
 		}
 	}
 }
 
-// A connection that was killed before the commit rolled back: that is certain, or found out.
+// A connection that was killed before the commit rolled back: the outcome is
+// certain, or can be resolved.
 func TestKilledConnection(t *testing.T) { onBoth(t, testKilledConnection) }
 
 func testKilledConnection(t *testing.T) {
@@ -211,7 +217,7 @@ func testKilledConnection(t *testing.T) {
 			t.Errorf("InTx: %v", err)
 		}
 		if settleDoubt(t, s, ev.ID) {
-			t.Error("an event is committed whose COMMIT was never sent")
+			t.Error("an event was committed without a COMMIT")
 		}
 	}
 	if rows := ready(t, s); len(rows) != 0 {

@@ -12,22 +12,28 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// How often to look again when somebody is just committing, and how long after.
+// The number of retries while another transaction is committing, and the pause
+// between them.
 const (
 	commitTries = 5
 	commitPause = time.Millisecond
 )
 
-// Writers implements [store.Reader]. It takes the PROCESS privilege. The server makes its table of transactions anew only if nobody has read it
-// for 100 ms, and shows the last one otherwise. It is good if it shows the transaction that asks, with the very statement that asks. Where
-// others keep reading it, the server's status tells.
+// OpenWriters implements [store.Reader]. It needs the PROCESS privilege. The
+// server refreshes its table of transactions only if no session has read it for
+// 100 ms, and otherwise returns the previous copy. A copy is current if it
+// contains the querying transaction with the very statement that queries. If
+// other sessions keep reading the table, OpenWriters uses the server's status
+// instead.
 func (s *Store) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	w, ok, err := s.openWriters(ctx)
-	if number(err) == errNotText { // the statement of another session has bytes that are no text
+	// The statement of another session is not valid text.
+	if number(err) == errNotText {
 		ok, err = false, nil
 	}
 	if err == nil && !ok {
-		// What was drawn stays as it was asked before: it may be too little, never too much.
+		// HighSeq keeps its earlier value, which may be too low but never too
+		// high.
 		w.Open, ok, err = s.writersByStatus(ctx)
 	}
 	switch {
@@ -41,7 +47,7 @@ func (s *Store) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	return w, nil
 }
 
-// writersByStatus asks until nobody is just committing.
+// writersByStatus queries the status until no transaction is committing.
 func (s *Store) writersByStatus(ctx context.Context) (open []string, ok bool, err error) {
 	for range commitTries {
 		open, answer, err := s.statusWriters(ctx)
@@ -57,7 +63,7 @@ func (s *Store) writersByStatus(ctx context.Context) (open []string, ok bool, er
 	return nil, false, nil
 }
 
-// openWriters asks once, and reports whether the answer is one to this question.
+// openWriters queries once, and reports whether the answer is current.
 func (s *Store) openWriters(ctx context.Context) (w store.WriterState, ok bool, err error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -91,13 +97,13 @@ func (s *Store) openWriters(ctx context.Context) (w store.WriterState, ok bool, 
 	return w, ok, err
 }
 
-// autoIncrement finds the next number in a table's definition. A table that
-// never had a row has none there.
+// autoIncrement finds the next number in a table's definition. The definition
+// of a table that never had a row contains none.
 var autoIncrement = regexp.MustCompile(`\) ENGINE=.* AUTO_INCREMENT=(\d+)`)
 
-// issued returns the last number that AUTO_INCREMENT of the outbox has handed
-// out. The highest seq in the table is not it: delivered rows are deleted. The
-// definition is the one place where both servers show the counter as it is;
+// issued returns the last number that AUTO_INCREMENT of the outbox has
+// assigned. The highest seq in the table is not that number: delivered rows are
+// deleted. Only the definition shows the current counter on both servers;
 // information_schema of MySQL shows a copy that is up to a day old.
 func (s *Store) issued(ctx context.Context, conn *sql.Conn) (int64, error) {
 	var table, definition string

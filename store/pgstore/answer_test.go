@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Only a server that says itself that it did not commit, and goes on living, leaves no doubt.
+// A failed COMMIT is certain only if the server itself reports the failure and
+// stays up.
 func TestAnsweredNo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err  error

@@ -15,13 +15,14 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// A statement carries at most this much, so that neither side has to hold more at once.
+// Limits of one INSERT statement, so that neither the client nor the server
+// holds more in memory at once.
 const (
 	chunkEvents = 5000
 	chunkBytes  = 8 << 20
 )
 
-// chunks splits events where a statement would get too large.
+// chunks splits events into statements of a limited size.
 func chunks(evs []waybill.Event) [][]waybill.Event {
 	var out [][]waybill.Event
 	start, size := 0, 0
@@ -49,8 +50,10 @@ func (c *core) place(evs []waybill.Event, lanes int) []store.AppendResult {
 	return placed
 }
 
-// answer takes a number that an insert returns: the place, counted from 1, of an event that was absorbed, or, negated, how
-// many lanes there are, because the writer counted on another number. Then the database has chosen the lanes.
+// answer handles a number that an insert returns. A positive number is the
+// position, counted from 1, of an absorbed event. A negative number is the
+// negated lane count of the tables: the writer assumed another count, and the
+// database chose the lanes.
 func (c *core) answer(evs []waybill.Event, placed []store.AppendResult, n int64) {
 	if n > 0 {
 		placed[n-1].ID = waybill.ID{}
@@ -67,13 +70,14 @@ func (c *core) answer(evs []waybill.Event, placed []store.AppendResult, n int64)
 	}
 }
 
-// pgxEncoder is how pgx wants a single event.
+// pgxEncoder encodes a single event for pgx.
 var pgxEncoder = eventrow.Encoder{
 	ID:   func(id waybill.ID) any { return pgtype.UUID{Bytes: id, Valid: true} },
 	Time: func(t time.Time) any { return t },
 }
 
-// insert returns the statement that writes a chunk into so many lanes, and its arguments for pgx.
+// insert returns the statement that writes a chunk into the given number of
+// lanes, and its arguments for pgx.
 func (c *core) insert(evs []waybill.Event, placed []store.AppendResult, lanes int) (query string, args []any, err error) {
 	extra := false
 	for _, ev := range evs {
@@ -98,14 +102,15 @@ func (c *core) insert(evs []waybill.Event, placed []store.AppendResult, lanes in
 	return c.sql.insertWith, append(args, at, delay, int32(lanes)), nil
 }
 
-// arrays returns a column per argument, in the order of maxNames. A column that is empty in all events is nil.
+// arrays returns a column per argument, in the order of maxNames. A column that
+// is empty in all events is nil.
 func arrays(evs []waybill.Event, placed []store.AppendResult) ([]any, error) {
 	n := len(evs)
 	lanes, ids := make([]int16, n), make([]pgtype.UUID, n)
 	versions, priorities := make([]int32, n), make([]int16, n)
 	occurred, payloads := make([]time.Time, n), make([][]byte, n)
 	headers := make([]string, n)
-	plain := true // all have version 1 and priority 0
+	plain := true // all events have version 1 and priority 0
 	for i, ev := range evs {
 		lanes[i] = int16(placed[i].Lane)
 		ids[i] = pgtype.UUID{Bytes: ev.ID, Valid: true}
@@ -147,7 +152,8 @@ func arrays(evs []waybill.Event, placed []store.AppendResult) ([]any, error) {
 	}, nil
 }
 
-// nullTexts returns a column of texts in which an empty one is NULL; a column that is all NULL is nil.
+// nullTexts returns a text column in which empty texts are NULL. A column that
+// is all NULL is nil.
 func nullTexts(n int, field func(i int) string) any {
 	var column []pgtype.Text
 	for i := range n {
@@ -168,13 +174,15 @@ func nullTexts(n int, field func(i int) string) any {
 
 // Append implements [store.Appender].
 func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
-	// An empty batch asks a transaction whether it is open, without a round trip. Only then is its connection ours to look at.
+	// An empty batch reports whether the transaction is open, without a round
+	// trip. The store may inspect the connection only while the transaction is
+	// open.
 	if err := tx.SendBatch(ctx, &pgx.Batch{}).Close(); err != nil {
 		return nil, ended(err)
 	}
 	g, ours := tx.(*guard)
 	if !ours && tx.Conn() != nil && tx.Conn().PgConn().TxStatus() == idle {
-		return nil, fmt.Errorf("%w: it was ended by a statement", waybill.ErrTxDone)
+		return nil, fmt.Errorf("%w: ended by an SQL statement", waybill.ErrTxDone)
 	}
 	put := func(evs []waybill.Event, placed []store.AppendResult, lanes int) error {
 		var parts []part
@@ -207,7 +215,8 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]s
 	return placed, err
 }
 
-// append writes events through put, which marks those that were absorbed with the zero id, and finds out who absorbed them.
+// append writes events through put and looks up the holders of absorbed dedup
+// keys. put marks an absorbed event with the zero id.
 func (c *core) append(
 	ctx context.Context, tx database, evs []waybill.Event, put func([]waybill.Event, []store.AppendResult, int) error,
 ) ([]store.AppendResult, error) {
@@ -236,7 +245,8 @@ func (c *core) append(
 		if len(vanished) == 0 {
 			return placed, nil
 		}
-		// Whoever had the key was delivered between the two statements: the key is free, try to take it.
+		// The event that held the key was delivered between the two statements.
+		// The key is free, so the store writes the event again.
 		again, where := make([]waybill.Event, len(vanished)), make([]store.AppendResult, len(vanished))
 		for i, at := range vanished {
 			again[i], where[i] = evs[at], store.AppendResult{ID: evs[at].ID, Lane: placed[at].Lane}
@@ -250,8 +260,8 @@ func (c *core) append(
 	}
 }
 
-// findHolders puts the ids of the events that hold the keys of the absorbed ones into placed, and returns those whose
-// holder is gone.
+// findHolders writes the ids of the events that hold the dedup keys of absorbed
+// events into placed. It returns the absorbed events whose key holder is gone.
 func (c *core) findHolders(
 	ctx context.Context, tx database, evs []waybill.Event, placed []store.AppendResult, absorbed []int,
 ) (vanished []int, err error) {
@@ -274,7 +284,8 @@ func (c *core) findHolders(
 	return vanished, err
 }
 
-// textArgs turns the arguments of an insert for pgx into such that every driver of database/sql can send.
+// textArgs converts the arguments of an insert for pgx into arguments that
+// every database/sql driver can send.
 func textArgs(args []any) []any {
 	out := make([]any, len(args))
 	for i, arg := range args {

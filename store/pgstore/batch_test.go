@@ -11,8 +11,9 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// A batch that begins a transaction is refused inside one, as pgx refuses it: the transaction that its results hand out could
-// commit what belongs to InTx. What waits stays, and goes out in front of the next statement.
+// A batch that begins a transaction is rejected inside a transaction, as pgx
+// rejects it: the transaction in its results could commit the transaction of
+// InTx. The buffered events stay, and are sent in front of the next statement.
 func TestBatchThatBegins(t *testing.T) {
 	pool := openPool(t, nil)
 	begin := func(business string) *pgx.Batch {
@@ -39,12 +40,14 @@ func TestBatchThatBegins(t *testing.T) {
 								return err
 							}
 						}
-						for range 2 { // with an event that waits in front of it, and without
+						// Once with and once without a buffered event in front
+						// of the batch.
+						for range 2 {
 							results := tx.SendBatch(ctx, begin(business))
 							if begun := results.Tx(); begun == nil {
 								t.Error("the results of a batch that begins have no transaction: pgx promises one, closed")
 							} else if err := begun.Commit(ctx); !errors.Is(err, pgx.ErrTxClosed) {
-								t.Errorf("committing what the batch began: %v, want pgx.ErrTxClosed", err)
+								t.Errorf("committing the transaction of the batch: %v, want pgx.ErrTxClosed", err)
 							}
 							if err := results.Close(); err == nil {
 								t.Error("a batch began a transaction inside another")
@@ -76,7 +79,7 @@ func TestBatchThatBegins(t *testing.T) {
 					notes, err = pgx.CollectRows(rows, pgx.RowTo[string])
 				}
 				if err != nil || !slices.Equal(notes, []string{"x"}) {
-					t.Errorf("business rows %q, %v; want what was sent behind the refused batch", notes, err)
+					t.Errorf("business rows %q, %v; want the rows that were sent after the rejected batch", notes, err)
 				}
 			})
 		}
@@ -97,7 +100,7 @@ func TestBatchThatBegins(t *testing.T) {
 	})
 }
 
-// A transaction that a batch has begun is one like any other for Write.
+// Write accepts a transaction that a batch has begun.
 func TestWriteInATransactionThatABatchBegan(t *testing.T) {
 	pool := openPool(t, nil)
 	for _, commit := range []bool{true, false} {

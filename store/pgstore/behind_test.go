@@ -12,9 +12,9 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// behind returns a pool for whose sessions the server's clock is an hour behind: functions of a
-// schema that comes before the server's own tell the time. Tables that are made through it keep
-// that clock in their defaults.
+// behind returns a pool for whose sessions the server's clock is an hour
+// behind: a schema in front of the server's own replaces the clock functions.
+// Tables that are created through the pool keep that clock in their defaults.
 func behind(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	plain := openPool(t, nil)
@@ -38,9 +38,9 @@ func behind(t *testing.T) *pgxpool.Pool {
 	})
 }
 
-// TestClockBehind: the server's clock is an hour behind this process's. Nothing is delivered
-// before its time by the server's clock, and the leases of consumers and of keys are the
-// server's.
+// TestClockBehind: the server's clock is an hour behind the clock of this
+// process. No event is delivered before its due time by the server's clock, and
+// the leases of consumers and of keys follow the server's clock.
 func TestClockBehind(t *testing.T) {
 	pool := behind(t)
 	h := storetest.Harness[pgx.Tx]{

@@ -17,7 +17,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Of any number that claim an event at once, one gets it: without a record, and when a lease has run out.
+// Of several concurrent claims of an event, one succeeds: without a record, and
+// after a lease has expired.
 func TestInboxClaimHasOneWinner(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, _ *pgxpool.Pool, _ string) {
 		race := func(in store.InboxEntry, fence int64, attempts int) {
@@ -51,8 +52,8 @@ func TestInboxClaimHasOneWinner(t *testing.T) {
 	})
 }
 
-// Whoever waits for a transaction that is accepting the event gets a whole lease when that one has rolled back, and its record when it
-// has committed.
+// A claim that waits for a transaction that is accepting the event gets a whole
+// lease if that transaction rolls back, and the record if it commits.
 func TestInboxClaimWaitsForAccept(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, pool *pgxpool.Pool, schema string) {
 		for _, commits := range []bool{false, true} {
@@ -117,24 +118,24 @@ func TestInboxAttempts(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The first attempt fails without having been claimed.
+		// The first attempt fails without a claim.
 		fail(store.Attempt{}, store.Failure{Error: "no", Delay: time.Hour, Stored: []byte{}}, true)
 		fail(store.Attempt{}, store.Failure{Error: "again"}, false)
 		rec, taken := f.claim(t, in, time.Hour, 9)
 		if taken || rec.State != store.InboxFailed || rec.Attempts != 1 || rec.LastError != "no" || rec.Stored == nil || !rec.Owner.IsZero() ||
 			rec.NextRetryAt.Sub(rec.Now) < time.Minute || !rec.ProcessedAt.IsZero() || !rec.LeaseUntil.IsZero() {
-			t.Fatalf("one that is not due: %v, %+v", taken, rec)
+			t.Fatalf("an event that is not due: %v, %+v", taken, rec)
 		}
 		if n, err := f.Redrive(t.Context(), "g", []waybill.ID{in.Key}, 10); err != nil || n != 1 {
 			t.Fatal(n, err)
 		}
-		// A conflict takes nothing.
+		// A conflict claims nothing.
 		conflict := in
 		conflict.Hash[15] = 9
 		if rec, taken := f.claim(t, conflict, time.Hour, 9); taken || rec.Hash != in.Hash || rec.State != store.InboxFailed {
 			t.Fatalf("another hash: %v, %+v", taken, rec)
 		}
-		// What is given back is not counted.
+		// A released attempt does not count.
 		rec, taken = f.claim(t, in, time.Hour, 9)
 		if !taken || rec.Attempts != 1 || !rec.NextRetryAt.IsZero() {
 			t.Fatal(taken, rec)
@@ -146,7 +147,8 @@ func TestInboxAttempts(t *testing.T) {
 			t.Fatal("twice:", ok, err)
 		}
 		succeed(attemptOf(rec), false)
-		// A lease that has run out, and a take-over: neither success nor failure.
+		// An attempt whose lease has expired and was taken over can neither
+		// succeed nor fail.
 		late, taken := f.claim(t, in, 0, 9)
 		if !taken || late.Attempts != 1 || late.Fence != rec.Fence+1 {
 			t.Fatal(taken, late)
@@ -160,7 +162,7 @@ func TestInboxAttempts(t *testing.T) {
 		fail(attemptOf(heir), store.Failure{Error: "bad \x00\xff", Dead: true}, true)
 		rec, _ = f.find(t, in)
 		if rec.State != store.InboxDead || rec.ProcessedAt.IsZero() || rec.LastError != "bad ??" || !rec.LeaseUntil.IsZero() {
-			t.Fatalf("a dead one: %+v", rec)
+			t.Fatalf("a dead event: %+v", rec)
 		}
 		if rec, taken := f.claim(t, in, time.Hour, 9); taken || rec.State != store.InboxDead {
 			t.Fatal(taken, rec)
@@ -179,15 +181,17 @@ func TestInboxAttempts(t *testing.T) {
 	})
 }
 
-// What has used up its attempts is dead, says so, and keeps as much of its last error as there is room for.
-func TestInboxGivesUp(t *testing.T) {
+// A record without attempts left is dead, states the reason, and keeps as much
+// of its last error as fits.
+func TestInboxAttemptsExhausted(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, _ *pgxpool.Pool, _ string) {
-		for name, text := range map[string]string{"no error": "", "a short one": "no", "a long one": strings.Repeat("\u20ac", 2000)} {
+		for name, text := range map[string]string{"no error": "", "a short error": "no", "a long error": strings.Repeat("\u20ac", 2000)} {
 			in := intake("g")
 			if did, err := f.FailEvent(t.Context(), in, store.Failure{Error: text}); err != nil || !did {
 				t.Fatal(did, err)
 			}
-			if _, taken := f.claim(t, in, 0, 2); !taken { // and its process dies
+			// The process crashes after the claim.
+			if _, taken := f.claim(t, in, 0, 2); !taken {
 				t.Fatal("the second of two attempts was refused")
 			}
 			var dead atomic.Int64
@@ -212,7 +216,8 @@ func TestInboxGivesUp(t *testing.T) {
 	})
 }
 
-// A claim is on disk when it returns, also where the session's commits are not.
+// A claim is durable when it returns, even in a session with synchronous_commit
+// off.
 func TestInboxClaimsAreDurable(t *testing.T) {
 	pool := openPool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["synchronous_commit"] = "off" })
 	db, schema := openStore(t, pool)
@@ -260,7 +265,7 @@ func TestInboxClaimsAreDurable(t *testing.T) {
 	}
 }
 
-// Two transactions that collide may be run again; nothing else may.
+// Only a conflict of two transactions is retryable.
 func TestInboxRestartable(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, pool *pgxpool.Pool, schema string) {
 		if _, err := pool.Exec(t.Context(), `INSERT INTO "`+schema+`".business VALUES ('a'), ('b')`); err != nil {

@@ -9,17 +9,21 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// maxDoubted bounds how many unresolved ids are remembered.
+// maxDoubted bounds the number of unresolved ids in memory.
 const maxDoubted = 10_000
 
 // Committed implements [store.Resolver].
 //
-// The open transactions are looked at before the tables. The other way round, one that commits in between would be neither in
-// the tables that were read nor among the transactions that were open. A transaction that was open when the question was
-// first asked may still commit the event: until it has ended the answer is "uncertain". One that began later cannot hold it,
-// so a busy database does not put the answer off for ever. Only transactions of the store's own account are looked at: a report or a
-// backup under another one does not put it off either. A prepared transaction of any account that has drawn from the sequence does: it does
-// not say when it began.
+// Committed queries the open transactions before the tables. In the opposite
+// order, a transaction that commits between the two queries would be missing
+// from both. A transaction that was open at the first call for an id may still
+// commit the event, so the answer is "uncertain" until that transaction has
+// ended. A transaction that began later cannot contain the event, so a busy
+// database does not delay the answer indefinitely. Only transactions of the
+// store's own account count, so a report or a backup under another account does
+// not delay the answer. A prepared transaction of any account that has drawn
+// from the sequence does delay the answer, because PostgreSQL does not report
+// when a prepared transaction began.
 func (c *core) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	var now time.Time
 	var oldest *time.Time
@@ -39,19 +43,20 @@ func (c *core) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 		return true, nil
 	}
 	if asked := c.doubtSince(id, now); oldest != nil && !oldest.After(asked) {
-		return false, fmt.Errorf("pgstore: event %s: %w: a transaction that may hold it is still open; ask again", id, waybill.ErrUncertain)
+		return false, fmt.Errorf("pgstore: event %s: %w: a transaction that may contain the event is still open; ask again", id, waybill.ErrUncertain)
 	}
 	if prepared {
-		return false, fmt.Errorf("pgstore: event %s: %w: a prepared transaction that may hold it has not ended; see pg_prepared_xacts", id, waybill.ErrUncertain)
+		return false, fmt.Errorf("pgstore: event %s: %w: a prepared transaction that may contain the event is pending; see pg_prepared_xacts", id, waybill.ErrUncertain)
 	}
 	if !store.HistoryReaches(historyFrom, id) {
-		return false, fmt.Errorf("pgstore: event %s: %w: the history does not reach back to it", id, waybill.ErrUncertain)
+		return false, fmt.Errorf("pgstore: event %s: %w: the history does not reach back to the event", id, waybill.ErrUncertain)
 	}
 	c.forgetDoubt(id)
 	return false, nil
 }
 
-// doubtSince returns when the id was first asked for, by the database's clock.
+// doubtSince returns the time of the first call for the id, by the database's
+// clock.
 func (s *shared) doubtSince(id waybill.ID, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +75,8 @@ func (s *shared) forgetDoubt(id waybill.ID) {
 	delete(s.doubted, id)
 }
 
-// noteGap records, once, that delivered events leave no history from now on, so that "not found" stops meaning "never was".
+// noteGap records, once, that delivered events leave no history from now on.
+// After that, "not found" does not prove "never committed".
 func (c *core) noteGap(ctx context.Context) error {
 	c.mu.Lock()
 	noted := c.gap

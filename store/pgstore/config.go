@@ -12,21 +12,28 @@ import (
 	"github.com/waybillhq/waybill/internal/sqlname"
 )
 
-// Config names the tables; its zero value is ready.
+// Config configures the tables and the wake-ups of relays. The zero value is
+// ready to use.
 type Config struct {
-	// Schema is where the tables are. Defaults to the connection's search path.
+	// Schema is the schema of the tables. Defaults to the connection's search
+	// path.
 	Schema string
-	// Prefix is what the tables' names start with. Defaults to "waybill_".
+	// Prefix is the prefix of the table names. Defaults to "waybill_".
 	Prefix string
-	// Lanes is into how many lanes events are spread, 1 to 1024. It is used when the tables are made and belongs to them
-	// from then on, until SetLanes changes it; a store whose Config names another number refuses to work. Defaults to 32,
-	// or to what the tables have.
+	// Lanes is the number of lanes, 1 to 1024. Migrate stores the number in the
+	// tables; after that, only SetLanes changes it. A store whose Config has a
+	// different number returns an error. Defaults to 32, or to the number in
+	// the tables.
 	Lanes int
-	// NotifyInterval is how far apart commits wake relays of other processes, with NOTIFY, outside of the committing
-	// transaction. Defaults to 10 ms; negative: never, they poll.
+	// NotifyInterval is the minimum interval between wake-ups (NOTIFY) of
+	// relays in other processes. A wake-up is sent outside the committing
+	// transaction. Defaults to 10 ms. A negative value disables wake-ups;
+	// relays then poll.
 	NotifyInterval time.Duration
-	// ListenURL is where relays listen for these wake-ups: a URL of the same database that does not lead through a pooler, because
-	// LISTEN needs a session. Defaults to the pool's own address. It is for [New]; what cannot listen polls.
+	// ListenURL is the URL on which relays listen for wake-ups. The URL must
+	// lead to the same database without a pooler, because LISTEN needs a
+	// session. Defaults to the pool's own address. ListenURL applies to [New]
+	// only. A relay that cannot listen polls.
 	ListenURL string
 }
 
@@ -52,8 +59,10 @@ func (c Config) complete() (Config, error) {
 		errs = append(errs, fmt.Errorf("Config.Lanes: %d is not between 1 and %d", c.Lanes, maxLanes))
 	}
 	if c.ListenURL != "" {
-		if _, err := pgx.ParseConfig(c.ListenURL); err != nil { // the error may quote it
-			errs = append(errs, errors.New("Config.ListenURL: pgx cannot read it"))
+		// The store does not return the parser's error, which may quote the
+		// URL.
+		if _, err := pgx.ParseConfig(c.ListenURL); err != nil {
+			errs = append(errs, errors.New("Config.ListenURL: invalid PostgreSQL URL"))
 		}
 	}
 	if c.NotifyInterval == 0 {
@@ -65,13 +74,13 @@ func (c Config) complete() (Config, error) {
 	return c, nil
 }
 
-// objects are what the statements name in braces, tables first.
+// objects are the names that statements put in braces, tables first.
 var objects = []string{
 	"outbox", "delayed", "dead", "history", "dedup", "lane", "node", "inbox", "idempotency", "job", "job_sent", "setting", "migration",
 	"history_rest", "outbox_seq", "lane_of", "lane_count", "choose_lane", "inbox_of",
 }
 
-// replacer puts the configured names into a statement's braces.
+// replacer replaces the names in braces with the configured names.
 func (c Config) replacer() *strings.Replacer {
 	lanes := c.Lanes
 	if lanes == 0 {

@@ -26,15 +26,16 @@ func TestConformance(t *testing.T) {
 func TestConformanceSQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all
-	features.SavepointAPI = false // a *sql.Tx has none
+	features.SavepointAPI = false // a *sql.Tx has no savepoints
 	storetest.Run(t, storetest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
 		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
 	})
 }
 
-// foreignSession makes sessions that are not in UTC, and write times and bytes in forms of their own, as settings of a role or a
-// database may: no answer may depend on that.
+// foreignSession configures sessions with another time zone and with other
+// output formats of times and bytes, as settings of a role or a database may:
+// no result may depend on them.
 func foreignSession(c *pgxpool.Config) {
 	c.ConnConfig.RuntimeParams["timezone"] = "Asia/Kathmandu" // 5:45 ahead
 	c.ConnConfig.RuntimeParams["datestyle"] = "SQL, DMY"
@@ -42,8 +43,9 @@ func foreignSession(c *pgxpool.Config) {
 	c.ConnConfig.RuntimeParams["bytea_output"] = "escape"
 }
 
-// The same on another major version of the server: the newest in make test, each in make test-postgres-versions.
-// Its sessions are foreign ones.
+// The suite on another major version of the server: the newest in make test,
+// each in make test-postgres-versions. The sessions are those of
+// foreignSession.
 func TestConformanceNew(t *testing.T) {
 	pool := openPoolAt(t, testserver.PostgresNew(t), foreignSession)
 	storetest.Run(t, storetest.Harness[pgx.Tx]{
@@ -52,8 +54,9 @@ func TestConformanceNew(t *testing.T) {
 	})
 }
 
-// Some poolers want the simple protocol; TestConformancePooler has the other one that they take.
-// What rides in front of a statement must ride there too. The sessions are foreign ones.
+// Some poolers need the simple protocol; TestConformancePooler covers the other
+// protocol that they accept. Buffered events must share the round trip of a
+// statement here too. The sessions are those of foreignSession.
 func TestConformanceSimpleProtocol(t *testing.T) {
 	if !testserver.Full() {
 		t.Skip("make test-stores-full runs it; TestPoolerEndToEnd has this protocol, too")
@@ -61,8 +64,8 @@ func TestConformanceSimpleProtocol(t *testing.T) {
 	pool := openPool(t, func(c *pgxpool.Config) {
 		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 		foreignSession(c)
-		// Answers come as text, of which pgx itself reads times in ISO form and bytes in
-		// hexadecimal form only.
+		// Results arrive as text, of which pgx itself reads only times in ISO
+		// format and bytes in hexadecimal format.
 		delete(c.ConnConfig.RuntimeParams, "datestyle")
 		delete(c.ConnConfig.RuntimeParams, "bytea_output")
 	})

@@ -22,19 +22,21 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// watched is a store whose relay a test watches: what it has read, and what it has been told
-// about open transactions.
+// watched is a store that records what its relay has read, and what the store
+// has reported to the relay about open transactions.
 type watched struct {
 	*pgstore.Store
 	pause sync.RWMutex // reads wait while it is locked
 
 	mu      sync.Mutex
-	fail    bool          // the next fast read fails
-	reads   int           // fast reads that went well
-	answers int           // questions for open transactions that went well
-	hold    string        // once an event of this type was read, the next question for open transactions waits
-	asking  chan struct{} // closed when it waits
-	resume  chan struct{} // closed when it may go on
+	fail    bool // the next fast read fails
+	reads   int  // successful fast reads
+	answers int  // successful queries for open transactions
+	// After a read of an event of type hold, the next query for open
+	// transactions waits.
+	hold   string
+	asking chan struct{} // closed when the query waits
+	resume chan struct{} // closed when the query may continue
 }
 
 // Due implements [store.Reader].
@@ -80,7 +82,7 @@ func (w *watched) Fetch(ctx context.Context, from []store.Cursor, limit int) (st
 	return page, err
 }
 
-// Writers implements [store.Reader].
+// OpenWriters implements [store.Reader].
 func (w *watched) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	w.mu.Lock()
 	asking, resume := w.asking, w.resume
@@ -105,14 +107,16 @@ func (w *watched) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	return answer, err
 }
 
-// counts returns how many fast reads and how many questions went well so far.
+// counts returns the numbers of successful fast reads and of successful
+// queries.
 func (w *watched) counts() (reads, answers int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.reads, w.answers
 }
 
-// crashBed is a relay over a server of the test's own, which the test may crash.
+// crashBed is a relay over a server of the test's own, which the test may
+// crash.
 type crashBed struct {
 	server manage.Server
 	pool   *pgxpool.Pool
@@ -125,7 +129,7 @@ type crashBed struct {
 	seen []string
 }
 
-// newCrashBed makes tables of one lane and starts a relay over them.
+// newCrashBed creates tables of one lane and starts a relay over them.
 func newCrashBed(t *testing.T, server manage.Server) *crashBed {
 	t.Helper()
 	pool := openPoolAt(t, server.DSN, nil)
@@ -145,8 +149,10 @@ func newCrashBed(t *testing.T, server manage.Server) *crashBed {
 		return nil
 	})
 	r, err := relay.New(b.db, sink, relay.Config{
-		Lease: 10 * time.Minute, Heartbeat: 2 * time.Minute, // it outlives the crash
-		PollInterval: 200 * time.Millisecond, SweepInterval: time.Hour, // no sweep finds what a read has passed
+		// The lease outlives the crash.
+		Lease: 10 * time.Minute, Heartbeat: 2 * time.Minute,
+		// No sweep finds events that a read has passed.
+		PollInterval: 200 * time.Millisecond, SweepInterval: time.Hour,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +197,7 @@ func (b *crashBed) insert(t *testing.T, tx interface {
 	return seq
 }
 
-// delivered returns the deliveries of these types, in their order.
+// delivered returns the deliveries of these types, in order.
 func (b *crashBed) delivered(names ...string) (out []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -215,15 +221,15 @@ func (b *crashBed) await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// number asks for one number, until the server answers.
+// number queries one number, until the server answers.
 func (b *crashBed) number(t *testing.T, query string) (n int64) {
 	t.Helper()
 	b.await(t, query, func() bool { return b.pool.QueryRow(t.Context(), query).Scan(&n) == nil })
 	return n
 }
 
-// crash kills the server and starts it again. The relay sees that, or a pool has hidden it: no
-// call of the relay fails.
+// crash kills the server and starts it again. The relay either sees the crash,
+// or a pool hides it: no call of the relay fails.
 func (b *crashBed) crash(t *testing.T, hidden bool) (resume func()) {
 	t.Helper()
 	resume = func() {}
@@ -250,8 +256,8 @@ func (b *crashBed) settled(t *testing.T) {
 	b.await(t, "reads", func() bool { now, _ := b.db.counts(); return now > before+2 })
 }
 
-// draw draws numbers in a transaction that is rolled back, so that no commit writes them to the
-// disk, and lets the relay see it.
+// draw draws numbers in a transaction that is rolled back, so that no commit
+// writes them to the disk, and waits until the relay has seen them.
 func (b *crashBed) draw(t *testing.T) (last int64) {
 	t.Helper()
 	b.db.mu.Lock()
@@ -268,7 +274,7 @@ func (b *crashBed) draw(t *testing.T) (last int64) {
 		resume = b.db.resume
 		return resume != nil
 	})
-	// Its settlement is a commit, too.
+	// The settlement of the event is a commit, too.
 	b.await(t, "the event is settled", func() bool {
 		return len(b.delivered("Seen")) == 1 && b.number(t, `SELECT count(*) FROM `+b.table) == 0
 	})
@@ -276,26 +282,28 @@ func (b *crashBed) draw(t *testing.T) (last int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the last commit has written to the disk includes numbers that were not drawn yet: go
-	// behind them.
+	// The last commit has also logged numbers that were not drawn yet: draw
+	// past them.
 	err = tx.QueryRow(t.Context(), `SELECT max(nextval('`+b.seq+`')) FROM generate_series(1, (SELECT log_cnt + 20 FROM `+b.seq+`))`).Scan(&last)
 	if err := errors.Join(err, tx.Rollback(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	_, before := b.db.counts()
 	close(resume)
-	b.await(t, "the relay is told what was drawn", func() bool { _, now := b.db.counts(); return now > before })
+	b.await(t, "the relay has read the drawn numbers", func() bool { _, now := b.db.counts(); return now > before })
 	b.settled(t)
 	return last
 }
 
-// TestCrashSequenceGoesBack: after a crash a sequence goes back by what was drawn and not written
-// to the disk. Numbers that are drawn again lie in front of what the relay takes for finished,
-// and order holds for them, too: x1 draws, another event is read, x1 commits, and x2, which is
-// written after that, comes after it.
+// TestCrashSequenceGoesBack: after a crash a sequence goes back by the numbers
+// that were drawn and not written to the disk. Numbers that are drawn again lie
+// before the position that the relay considers finished, and order holds for
+// them, too: x1 draws, another event is read, x1 commits, and x2, which is
+// written after that, is delivered after x1.
 func TestCrashSequenceGoesBack(t *testing.T) {
 	server := private.Start(t, testserver.PostgresName)
-	// Else a rollback is on the disk after 200 ms, and with it what was drawn.
+	// Otherwise a rollback is on the disk after 200 ms, and with it the drawn
+	// numbers.
 	pool := openPoolAt(t, server.DSN, nil)
 	for _, statement := range []string{`ALTER SYSTEM SET wal_writer_delay = '10s'`, `SELECT pg_reload_conf()`} {
 		if _, err := pool.Exec(t.Context(), statement); err != nil {
@@ -305,7 +313,7 @@ func TestCrashSequenceGoesBack(t *testing.T) {
 	for name, tc := range map[string]seqCrash{
 		"the relay sees the crash":   {},
 		"no call of the relay fails": {hidden: true},
-		// Nothing but the failed call shows that the sequence had gone back.
+		// Only the failed call shows that the sequence had gone back.
 		"more is drawn before the relay asks": {hidden: true, more: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -319,18 +327,21 @@ func TestCrashSequenceGoesBack(t *testing.T) {
 					return
 				}
 			}
-			t.Fatalf("the sequence went back in %d of %d crashes, want %d: not what this test is for", back, rounds, wanted)
+			t.Fatalf("the sequence went back in %d of %d crashes, want %d: the test did not reach its case", back, rounds, wanted)
 		})
 	}
 }
 
-// seqCrash is a crash behind which a sequence goes back.
+// seqCrash is a crash after which a sequence goes back.
 type seqCrash struct {
-	hidden bool // the relay stands still during the crash
-	more   bool // others draw more than had been drawn, and a call of the relay fails
+	hidden bool // the relay is paused during the crash
+	// more: other transactions draw more numbers than before, and a call of the
+	// relay fails.
+	more bool
 }
 
-// run returns what was drawn before the crash, and what x1 drew after it.
+// run returns the last number before the crash, and the number that x1 drew
+// after it.
 func (c seqCrash) run(t *testing.T, server manage.Server) (drawn, seq int64) {
 	t.Helper()
 	b := newCrashBed(t, server)
@@ -350,7 +361,7 @@ func (c seqCrash) run(t *testing.T, server manage.Server) (drawn, seq int64) {
 	}
 	b.emit(t, "Behind", "other")
 	resume()
-	b.await(t, "what was written behind x1", func() bool { return len(b.delivered("Behind")) == 1 })
+	b.await(t, "the event that was written after x1", func() bool { return len(b.delivered("Behind")) == 1 })
 	b.settled(t)
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -364,7 +375,8 @@ func (c seqCrash) run(t *testing.T, server manage.Server) (drawn, seq int64) {
 	return drawn, seq
 }
 
-// preparing returns a server of the test's own that takes prepared transactions.
+// preparing returns a server of the test's own that accepts prepared
+// transactions.
 func preparing(t *testing.T) manage.Server {
 	t.Helper()
 	server := private.Start(t, testserver.PostgresName)
@@ -380,20 +392,21 @@ func preparing(t *testing.T) manage.Server {
 	return server
 }
 
-// TestCrashPreparedTransaction: a prepared transaction outlives a restart of the server, under
-// another name. What is written after its commit comes after what it wrote, whether or not the
-// relay has seen the restart.
+// TestCrashPreparedTransaction: a prepared transaction survives a restart of
+// the server, under another name. Events that are written after its commit are
+// delivered after its events, whether or not the relay has seen the restart.
 func TestCrashPreparedTransaction(t *testing.T) {
 	server := preparing(t)
 	for name, tc := range map[string]struct {
-		hidden        bool
-		before, after int // how often the relay asks who writes, while the transaction is open
+		hidden bool
+		// Numbers of queries for open writers while the transaction is open.
+		before, after int
 	}{
-		"young":                                {before: 1, after: 1},
-		"set aside before the restart":         {before: 7, after: 1},
-		"set aside after the restart":          {before: 1, after: 7},
-		"young, hidden":                        {before: 1, after: 1, hidden: true},
-		"set aside before the restart, hidden": {before: 7, after: 1, hidden: true},
+		"young":                               {before: 1, after: 1},
+		"excluded before the restart":         {before: 7, after: 1},
+		"excluded after the restart":          {before: 1, after: 7},
+		"young, hidden":                       {before: 1, after: 1, hidden: true},
+		"excluded before the restart, hidden": {before: 7, after: 1, hidden: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newCrashBed(t, server)
@@ -429,7 +442,8 @@ func TestCrashPreparedTransaction(t *testing.T) {
 	}
 }
 
-// asked has the relay read events of another aggregate until it has asked so often who writes.
+// asked makes the relay read events of another aggregate until it has queried
+// the open writers the given number of times.
 func (b *crashBed) asked(t *testing.T, name string, times int) {
 	t.Helper()
 	_, before := b.db.counts()
@@ -442,9 +456,9 @@ func (b *crashBed) asked(t *testing.T, name string, times int) {
 	}
 }
 
-// TestCommittedOfAPreparedTransaction: whether a prepared transaction commits is not decided,
-// also not by a restart of the server. Until it has ended, the event is neither there nor "rolled
-// back".
+// TestCommittedOfAPreparedTransaction: the outcome of a prepared transaction is
+// open, even after a restart of the server. Until the transaction has ended,
+// the event is neither "committed" nor "rolled back".
 func TestCommittedOfAPreparedTransaction(t *testing.T) {
 	server := preparing(t)
 	for end, want := range map[string]bool{"COMMIT": true, "ROLLBACK": false} {

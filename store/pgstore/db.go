@@ -15,22 +15,26 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// database is as much of a pool as the plain roles need, so that one set of statements serves pgx and database/sql.
+// database is the part of a pool that both faces need, so that one set of
+// statements serves pgx and database/sql.
 type database interface {
 	exec(ctx context.Context, query string, args ...any) error
-	// changed is exec, and returns how many rows the statement has changed. A RETURNING would tell the same, but the server writes what it
-	// returns into a store of its own first.
+	// changed runs a statement and returns the number of changed rows.
+	// RETURNING would report the same number, but the server first writes the
+	// returned rows into a tuple store.
 	changed(ctx context.Context, query string, args ...any) (int64, error)
 	query(ctx context.Context, query string, args ...any) (rows, error)
-	// ordered is query for statements that must follow an index from where they are told, whatever the planner thinks of
-	// the table; see walkIndex.
+	// ordered is query for statements that must follow an index from a given
+	// position, regardless of the planner's statistics; see walkIndex.
 	ordered(ctx context.Context, query string, args ...any) (rows, error)
-	// within runs fn in a transaction at READ COMMITTED, whatever the server's default.
+	// within runs fn in a READ COMMITTED transaction, regardless of the
+	// server's default.
 	within(ctx context.Context, fn func(database) error) error
 	encoder
 }
 
-// encoder turns values into arguments. pgx takes slices as they are; other drivers get the text of an array.
+// encoder turns values into arguments. pgx accepts slices; other drivers get
+// the text form of an array.
 type encoder interface {
 	ids(ids []waybill.ID) any
 	int16s(ns []int16) any
@@ -71,10 +75,13 @@ func (d pgxDB) query(ctx context.Context, query string, args ...any) (rows, erro
 	return d.q.Query(ctx, query, args...) //nolint:sqlclosecheck // collect closes it
 }
 
-// walkIndex keeps the planner from reading a whole lane and sorting it. An outbox is empty most of the time, and a plan that was made
-// then, or with the statistics of then, would be used on the next backlog of a million rows. With those off there is one plan for all
-// arguments, and it is kept: the server would plan a read of fewer lanes than it expects anew each time, which took longer than the read.
-// It goes out in front of the statement, in the same round trip and the same implicit transaction, and ends with it.
+// walkIndex keeps the planner from reading and sorting a whole lane. An outbox
+// is empty most of the time, and a plan or statistics from that time would be
+// used on the next backlog of a million rows. With these settings one plan fits
+// all arguments, and the server keeps it. Otherwise the server would plan a
+// read of fewer lanes than expected anew each time, which took longer than the
+// read. walkIndex is sent in front of the statement, in the same round trip and
+// the same implicit transaction, and its effect ends with that transaction.
 const walkIndex = `SELECT set_config('enable_sort', 'off', true), set_config('enable_seqscan', 'off', true),
  set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true)`
 
@@ -114,7 +121,7 @@ func (pgxDB) bools(bs []bool) any       { return bs }
 func (pgxDB) texts(ss []string) any     { return ss }
 func (pgxDB) scanID(id *waybill.ID) any { return (*scanUUID)(id) }
 
-// scanUUID lets pgx write a uuid straight into an id. NULL is the zero id.
+// scanUUID lets pgx scan a uuid directly into an id. NULL is the zero id.
 type scanUUID waybill.ID
 
 // ScanUUID implements pgtype.UUIDScanner.
@@ -180,13 +187,13 @@ func (d sqlDB) ordered(ctx context.Context, query string, args ...any) (rows, er
 	return &txRows{sqlRows{r}, tx}, nil
 }
 
-// txRows are rows of a transaction of their own.
+// txRows are rows that own their transaction.
 type txRows struct {
 	sqlRows
 	tx *sql.Tx
 }
 
-// Close ends the transaction with the rows: it has only read.
+// Close closes the rows and rolls back their read-only transaction.
 func (r *txRows) Close() {
 	r.sqlRows.Close()
 	_ = r.tx.Rollback()
@@ -246,7 +253,8 @@ func quoteElement(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// scanText lets database/sql write the text of a uuid into an id. NULL is the zero id.
+// scanText lets database/sql scan the text of a uuid into an id. NULL is the
+// zero id.
 type scanText waybill.ID
 
 // Scan implements sql.Scanner.
@@ -266,10 +274,10 @@ func (id *scanText) Scan(src any) error {
 	return nil
 }
 
-// seconds is a duration as an argument for "$n * interval '1 second'".
+// seconds returns a duration as an argument for "$n * interval '1 second'".
 func seconds(d time.Duration) float64 { return d.Seconds() }
 
-// collect reads all rows through scan.
+// collect scans all rows and calls scan after each row.
 func collect(r rows, err error, scan func() error, dest ...any) error {
 	if err != nil {
 		return err

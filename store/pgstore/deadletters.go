@@ -10,11 +10,16 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// replayDead moves dead letters to the delayed events. $1: ids, $2: when they are due; NULL: now. It answers with all dead letters
-// among them, in the order of seq: the instant, whether each was moved, and the key that it was refused for.
+// replayDead moves dead letters to the delayed events. $1: ids, $2: the due
+// time; NULL: now. The statement returns all dead letters among the ids, in the
+// order of seq: the due time, whether the dead letter was moved, and the dedup
+// key that blocked it.
 //
-// Rows are locked in the order of seq, as Discard and Unblock do it, and then keys in sorted order, as writers do it: who waits for a
-// key has all of its rows, and who holds a key wants no row. Of two with one key the older one takes it. Primary key of dead.
+// The statement locks rows in the order of seq, as Discard and Unblock do, and
+// then dedup keys in sorted order, as writers do. A statement that waits for a
+// key already has all of its rows, and a transaction that holds a key waits for
+// no row, so the two cannot deadlock. Of two dead letters with the same key,
+// the older one takes the key. Index: primary key of dead.
 func replayDead() string {
 	columns := eventrow.Columns()
 	return strings.NewReplacer("{events}", eventColumns, "{d.events}", "d."+strings.Join(columns, ", d."), "{m.events}", "m."+strings.Join(columns, ", m.")).
@@ -36,7 +41,8 @@ buried AS MATERIALIZED (
 SELECT b.id, clock.now, b.id IN (SELECT id FROM moved), b.tenant, coalesce(b.key, '') FROM buried b, clock ORDER BY b.seq`)
 }
 
-// discardDead deletes dead letters. What is left of the history does not show any more that they were committed.
+// discardDead deletes dead letters. The rest of the history no longer shows
+// that they were committed, so the statement also records the gap.
 const discardDead = `WITH ` + durable + `, buried AS MATERIALIZED (
   SELECT d.id FROM durable, {dead} d WHERE d.id = ANY($1::uuid[]) ORDER BY d.seq FOR UPDATE OF d
 ), gone AS (
@@ -44,8 +50,9 @@ const discardDead = `WITH ` + durable + `, buried AS MATERIALIZED (
 ), ` + noteGone + `
 SELECT id FROM gone`
 
-// noteGone moves the time since which the history is complete behind what is gone. Texts of this form sort as the times do, and
-// "never" is behind all of them.
+// noteGone advances the start of the complete history past the deleted events.
+// Texts of this form sort in the order of their times, and "never" sorts after
+// all of them.
 const noteGone = `noted AS (
   INSERT INTO {setting} AS s (name, value)
   SELECT 'history_from', to_char(date_trunc('second', max(at) + interval '999999 microseconds') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
@@ -53,7 +60,7 @@ const noteGone = `noted AS (
   ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value COLLATE "C" < excluded.value COLLATE "C"
 )`
 
-// unblockRows ends holds. Primary keys of dead and delayed.
+// unblockRows ends holds. Indexes: primary keys of dead and delayed.
 const unblockRows = `WITH ` + durable + `, buried AS MATERIALIZED (
   SELECT d.id FROM durable, {dead} d WHERE d.id = ANY($1::uuid[]) AND d.holds ORDER BY d.seq FOR UPDATE OF d
 ), late AS MATERIALIZED (
@@ -68,7 +75,8 @@ SELECT id FROM dead UNION ALL SELECT id FROM delayed`
 // Replay implements [store.DeadLetters].
 func (c *core) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 	var out store.Replayed
-	var at *time.Time // one instant for all, also if it takes more than one statement
+	// All events get one due time, even across several statements.
+	var at *time.Time
 	for len(ids) > 0 {
 		moved, refused, err := c.replayOnce(ctx, ids, &at)
 		if err != nil {
@@ -80,12 +88,13 @@ func (c *core) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, er
 			return out, c.explain(err)
 		}
 		out.Refused = append(out.Refused, holders...)
-		ids = vanished // whoever had the key was delivered between the two statements: the key is free
+		// The key holders were delivered between the two statements: retry.
+		ids = vanished
 	}
 	return out, nil
 }
 
-// refusal is a dead letter whose key somebody else has.
+// refusal is a dead letter whose dedup key another event holds.
 type refusal struct {
 	id          waybill.ID
 	tenant, key string
@@ -110,7 +119,8 @@ func (c *core) replayOnce(ctx context.Context, ids []waybill.ID, at **time.Time)
 	return moved, refused, err
 }
 
-// holdersOf finds out who has the keys, and which of the refused have nobody in their way any more.
+// holdersOf returns the holders of the dedup keys, and the refused dead letters
+// whose key is free again.
 func (c *core) holdersOf(ctx context.Context, refused []refusal) (found []store.Refusal, vanished []waybill.ID, err error) {
 	if len(refused) == 0 {
 		return nil, nil, nil
@@ -144,7 +154,7 @@ func (c *core) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, err
 	return c.changed(ctx, c.sql.unblock, ids)
 }
 
-// changed runs a statement on events and returns the ids that it returns.
+// changed runs a statement on events and returns the ids in its result.
 func (c *core) changed(ctx context.Context, query string, ids []waybill.ID) ([]waybill.ID, error) {
 	if len(ids) == 0 {
 		return nil, nil

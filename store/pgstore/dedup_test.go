@@ -10,7 +10,8 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// awaitLockWait returns when a statement that names the schema waits for a lock, or done is not empty.
+// awaitLockWait returns when a statement that names the schema waits for a
+// lock, or done is not empty.
 func awaitLockWait[A any](t *testing.T, pool *pgxpool.Pool, schema string, done chan A) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -26,8 +27,8 @@ func awaitLockWait[A any](t *testing.T, pool *pgxpool.Pool, schema string, done 
 	}
 }
 
-// Protocol 18: a write takes its dedup keys in sorted order. While it waits for the first, it holds none of the others, so two
-// writes cannot wait for each other.
+// A write takes its dedup keys in sorted order. While the write waits for the
+// first key, it holds none of the others, so two writes cannot deadlock.
 func TestKeysAreTakenInOrder(t *testing.T) {
 	pool := openPool(t, nil)
 	box, _, business := boxOf(t, pool)
@@ -62,7 +63,7 @@ func TestKeysAreTakenInOrder(t *testing.T) {
 		done <- err
 	}()
 	awaitLockWait(t, pool, schema, done)
-	commitB, err := write(t.Context(), "b") // nobody has b yet
+	commitB, err := write(t.Context(), "b") // no transaction holds b yet
 	if err != nil {
 		t.Errorf("the waiting write holds a later key: %v", err)
 	} else if err := commitB(); err != nil {

@@ -1,10 +1,15 @@
-// Package pgstore keeps the outbox and the inbox in PostgreSQL (12 or later), beside the tables of the service.
+// Package pgstore stores the outbox, the inbox and idempotency keys in
+// PostgreSQL (12 or later), in the service's own database.
 //
-// It has two faces over the same tables: [New] for pgx pools, whose transactions are pgx.Tx, and [NewSQL] for database/sql
-// with any driver, whose transactions are *sql.Tx. On pgx, an event that is written inside InTx waits for the next round
-// trip of its transaction and goes out in front of whatever comes next; written last, it travels with the COMMIT and costs no
-// round trip of its own. On database/sql a write goes out at once.
+// The package has two stores over the same tables: [New] returns a store for
+// pgx pools, whose transactions are pgx.Tx, and [NewSQL] returns a store for
+// database/sql with any driver, whose transactions are *sql.Tx. With pgx, an
+// event that is written inside InTx is buffered and sent in front of the next
+// statement of its transaction, in the same round trip. An event that is
+// written last is sent with the COMMIT. Neither costs a round trip of its own.
+// With database/sql, a write is sent immediately.
 //
-// [Store.Migrate] makes the tables; [Store.MigrationSQL] is the same as a script for psql. docs/sql.md describes the tables for
+// [Store.Migrate] creates the tables; [Store.MigrationSQL] returns the same
+// migrations as a script for psql. docs/sql.md describes the tables for
 // producers in other languages and for CDC tools.
 package pgstore

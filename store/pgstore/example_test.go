@@ -18,7 +18,8 @@ type placed struct{ Total int }
 
 var orderPlaced = waybill.Define[placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
 
-// A whole program: needs a server, so it is compiled and not run.
+// ExampleNew is a whole program. It needs a server, so it is compiled and not
+// run.
 func ExampleNew() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
@@ -48,7 +49,8 @@ func ExampleNew() {
 	}
 }
 
-// The tables as a script, for people who may not run DDL from code. Making a store does not touch the database.
+// MigrationSQL returns the tables as a script, for deployments in which code
+// may not run DDL. Creating a store does not access the database.
 func ExampleStore_MigrationSQL() {
 	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop")
 	if err != nil {

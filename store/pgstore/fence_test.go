@@ -12,8 +12,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Protocol 6: the fence is a lock. A settlement that meets a take-over under way waits for it, and is then refused, although the
-// statement's snapshot is older than the take-over.
+// The fence is a lock. A settlement that meets a takeover in progress waits for
+// the takeover and is then rejected, although the statement's snapshot is older
+// than the takeover.
 func TestSettlementWaitsForTakeOver(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
@@ -70,7 +71,8 @@ func TestSettlementWaitsForTakeOver(t *testing.T) {
 	}
 }
 
-// Protocol 2: a lease is renewed on the node's row. A heartbeat that wrote lanes would wait for settlements, and they for it.
+// A lease is renewed on the node's row. A heartbeat that wrote lanes would wait
+// for settlements, and settlements for the heartbeat.
 func TestHeartbeatsLeaveLanesAlone(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)

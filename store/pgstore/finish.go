@@ -14,12 +14,15 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// finishDeliveries is what a settlement does for what is done, in somebody else's transaction, and for all or none: every fence
-// must be held. $1 to $3: fences, each once, $4: ids, $5: those of them that are kept in the history.
+// finishDeliveries settles delivered events in the caller's transaction. It
+// settles all events or none: every fence must be held. $1 to $3: fences, each
+// once, $4: ids, $5: the ids that are kept in the history.
 //
-// The lanes' rows stay locked until the transaction ends, so that a take-over waits for it. Rows are found by id: unique id of
-// outbox, primary key of delayed. The note that the history has gaps is only written where it is not there yet: it would lock
-// its row, and all transactions like this one would wait for each other.
+// The lanes' rows stay locked until the transaction ends, so that a takeover
+// waits for the transaction. Rows are found by id: unique id of outbox, primary
+// key of delayed. The statement records that the history has gaps only if this
+// is not recorded yet: the write would lock the setting's row, and concurrent
+// transactions of this kind would wait for each other.
 func finishDeliveries() string {
 	return strings.ReplaceAll(`WITH fence AS MATERIALIZED (
   SELECT l.lane FROM {lane} l JOIN unnest($1::smallint[], $2::bigint[], $3::uuid[]) AS f(lane, epoch, token)
@@ -55,12 +58,13 @@ func (s *Store) Finish(ctx context.Context, tx pgx.Tx, done []waybill.Delivery) 
 	if tx == nil {
 		return fmt.Errorf("pgstore: finish: %w", waybill.ErrNoTx)
 	}
-	// As in Append: is the transaction open? Outside of one, every statement would commit by itself.
+	// As in Append, check that the transaction is open: outside a transaction,
+	// every statement would commit by itself.
 	if err := tx.SendBatch(ctx, &pgx.Batch{}).Close(); err != nil {
 		return s.explain(ended(err))
 	}
 	if _, ours := tx.(*guard); !ours && tx.Conn() != nil && tx.Conn().PgConn().TxStatus() == idle {
-		return fmt.Errorf("pgstore: finish: %w: it was ended by a statement", waybill.ErrTxDone)
+		return fmt.Errorf("pgstore: finish: %w: ended by an SQL statement", waybill.ErrTxDone)
 	}
 	return s.finish(ctx, pgxDB{tx}, done)
 }
@@ -73,7 +77,7 @@ func (s *SQLStore) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delive
 	return s.finish(ctx, sqlDB{tx}, done)
 }
 
-// finish records deliveries as done in a transaction of the caller.
+// finish settles deliveries as done in the caller's transaction.
 func (c *core) finish(ctx context.Context, tx database, done []waybill.Delivery) error {
 	if len(done) == 0 {
 		return nil
@@ -105,7 +109,8 @@ func (c *core) finish(ctx context.Context, tx database, done []waybill.Delivery)
 			lost = append(lost, fmt.Errorf("pgstore: finish: lane %d: %w", l.Lane, waybill.ErrLeaseLost))
 		}
 	}
-	if len(lost) == 0 && len(held) < len(leases) { // two claims of one lane, and one of them is stale
+	// Two claims of one lane, one of them stale.
+	if len(lost) == 0 && len(held) < len(leases) {
 		lost = append(lost, fmt.Errorf("pgstore: finish: %w", waybill.ErrLeaseLost))
 	}
 	return errors.Join(lost...)

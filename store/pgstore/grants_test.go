@@ -25,7 +25,8 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// rolesOf applies the grants of docs/operating.md to fresh tables, with roles of the test's own, and returns a pool per role.
+// rolesOf applies the grants of docs/operating.md to fresh tables, with roles
+// of the test's own, and returns a pool per role.
 func rolesOf(t *testing.T) (schema string, as func(role string) *pgxpool.Pool) {
 	t.Helper()
 	pool := openPool(t, nil)
@@ -61,7 +62,7 @@ func rolesOf(t *testing.T) (schema string, as func(role string) *pgxpool.Pool) {
 	}
 }
 
-// refused asserts that a role may not do something.
+// refused asserts that a role may not run the statements.
 func refused(t *testing.T, pool *pgxpool.Pool, schema string, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {
@@ -75,7 +76,7 @@ func refused(t *testing.T, pool *pgxpool.Pool, schema string, statements ...stri
 
 func second[A any](_ A, err error) error { return err }
 
-// grantedOperator does what the relay's role promises beside delivering: jobs,
+// grantedOperator runs what the relay's role may do besides delivering: jobs,
 // replay, discard, unblock, and the purges of the inbox and of keys.
 func grantedOperator(t *testing.T, db *pgstore.Store, box *outbox.Outbox[pgx.Tx]) {
 	t.Helper()
@@ -127,7 +128,8 @@ func grantedOperator(t *testing.T, db *pgstore.Store, box *outbox.Outbox[pgx.Tx]
 	if n, err := desk.MakeReady(t.Context()); err != nil || n != 1 {
 		t.Errorf("MakeReady: %d, %v", n, err)
 	}
-	if n, err := db.PurgeRecords(t.Context(), "G", time.Nanosecond, 10); err != nil || n != 1 { // the consumer's
+	// Purges the consumer's record.
+	if n, err := db.PurgeRecords(t.Context(), "G", time.Nanosecond, 10); err != nil || n != 1 {
 		t.Errorf("PurgeRecords: %d, %v", n, err)
 	}
 	_, err = db.Redrive(t.Context(), "G", nil, 10)
@@ -189,15 +191,16 @@ func TestDocumentedGrants(t *testing.T) {
 
 	writer := as("writer")
 	db, box := open(writer)
-	write(box, ev("", 0))                                        // one
-	write(box, ev("", 0), ev("", 0))                             // many
-	write(box, ev("k", 0))                                       // with a key
+	write(box, ev("", 0))                                        // one event
+	write(box, ev("", 0), ev("", 0))                             // several events
+	write(box, ev("k", 0))                                       // with a dedup key
 	late := write(box, ev("late", time.Hour), ev("", time.Hour)) // delayed
 	if r := write(box, ev("late", 0)); r[0].Outcome != outbox.Duplicate || r[0].ID != late[0].ID {
 		t.Errorf("the receipt of a duplicate is %+v", r)
 	}
 	events--
-	// A savepoint that is rolled back, with a hook that wants to know what is left.
+	// A savepoint that is rolled back, with a hook that needs the remaining
+	// events.
 	err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		_ = box.AfterCommit(ctx, func() {})
 		if err := box.Write(ctx, tx, ev("", 0)); err != nil {
@@ -290,7 +293,7 @@ func TestDocumentedGrants(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	ready := events - 2 - 1 // two are delayed, one dies
+	ready := events - 2 - 1 // two are delayed, one is dead
 	for range ready {
 		select {
 		case <-delivered:
@@ -342,7 +345,7 @@ func TestDocumentedGrants(t *testing.T) {
 	if _, err := look.Find(t.Context(), late[0].ID); err != nil {
 		t.Errorf("Find: %v", err)
 	}
-	for what, err := range map[string]error{ // what waybill doctor asks the library
+	for what, err := range map[string]error{ // the queries of waybill doctor
 		"RecordedSink": second(sdb.RecordedSink(t.Context())), "Migrations": second(sdb.Migrations(t.Context())),
 		"GroupStats": second(sdb.GroupStats(t.Context(), true)), "KeyStats": second(sdb.KeyStats(t.Context())),
 		"ListJobs":    second(sdb.ListJobs(t.Context())),

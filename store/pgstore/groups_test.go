@@ -17,7 +17,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestInbox shows what consumer groups promise over pgx.
+// TestInbox tests the guarantees of consumer groups over pgx.
 func TestInbox(t *testing.T) {
 	pool := openPool(t, nil)
 	inboxtest.Run(t, storetest.Harness[pgx.Tx]{
@@ -26,7 +26,7 @@ func TestInbox(t *testing.T) {
 	})
 }
 
-// TestInboxSQL shows it over database/sql.
+// TestInboxSQL tests the guarantees of consumer groups over database/sql.
 func TestInboxSQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all
@@ -37,7 +37,8 @@ func TestInboxSQL(t *testing.T) {
 	})
 }
 
-// TestGroupAsSinkIsOneTransaction: outbox row, effect and record are one transaction, counted by the server.
+// TestGroupAsSinkIsOneTransaction: the settlement of the outbox row, the effect
+// and the record are one transaction, counted by the server.
 func TestGroupAsSinkIsOneTransaction(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
@@ -75,7 +76,7 @@ func TestGroupAsSinkIsOneTransaction(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	// The transaction that made the effect is the one that made the record, and that wrote the history.
+	// The same transaction wrote the effect, the record and the history.
 	query := `SELECT count(*) FROM "` + schema + `".effect e
 JOIN "` + schema + `".waybill_inbox i ON i.event_id = e.id AND i.xmin = e.xmin
 JOIN "` + schema + `".waybill_history h ON h.id = e.id AND h.xmin = e.xmin`

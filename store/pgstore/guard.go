@@ -15,8 +15,9 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// guard is the pgx.Tx that InTx gives out, or a savepoint in it. It sends waiting events in front of everything, and does not
-// let the caller end what is not his.
+// guard is the pgx.Tx that InTx passes to its function, or a savepoint in that
+// transaction. It sends buffered events in front of every statement, and does
+// not let the caller end the transaction.
 type guard struct {
 	s         *session
 	parent    *guard
@@ -26,7 +27,8 @@ type guard struct {
 
 var _ pgx.Tx = (*guard)(nil)
 
-// usable returns nil while the transaction, and every savepoint around this one, is open.
+// usable returns nil while the transaction and every enclosing savepoint are
+// open.
 func (g *guard) usable() error {
 	if g.s.over || g.s.ending {
 		return fmt.Errorf("%w: %w", waybill.ErrTxDone, pgx.ErrTxClosed)
@@ -49,7 +51,7 @@ func (g *guard) Begin(ctx context.Context) (pgx.Tx, error) {
 	return inner, nil
 }
 
-// Commit releases a savepoint. The transaction itself belongs to InTx.
+// Commit releases a savepoint. InTx commits the transaction itself.
 func (g *guard) Commit(ctx context.Context) error {
 	if g.parent == nil {
 		return g.owned()
@@ -62,7 +64,7 @@ func (g *guard) Commit(ctx context.Context) error {
 	return err
 }
 
-// Rollback goes back to a savepoint. The transaction itself belongs to InTx.
+// Rollback rolls back to a savepoint. InTx rolls back the transaction itself.
 func (g *guard) Rollback(ctx context.Context) error {
 	if g.parent == nil {
 		return g.owned()
@@ -73,11 +75,12 @@ func (g *guard) Rollback(ctx context.Context) error {
 	g.done = true
 	g.s.revoked = true
 	if _, err := g.s.conn.Exec(ctx, "rollback to savepoint "+g.savepoint); err != nil {
-		// It may never have reached the server. Then what was done behind the savepoint stays, and so do the events.
+		// The statement may not have reached the server. In that case the
+		// changes after the savepoint remain, and so do the events.
 		return err
 	}
-	// What waits was written behind the savepoint: setting it sent everything in front of it. It need not be sent to be
-	// taken back.
+	// Setting the savepoint sent all events in front of it, so the buffered
+	// events were written after the savepoint and can be dropped unsent.
 	g.s.drop()
 	return nil
 }
@@ -86,22 +89,24 @@ func (g *guard) owned() error {
 	if err := g.usable(); err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: return from its function instead, with an error to roll back", waybill.ErrTxOwned)
+	return fmt.Errorf("%w: return from the InTx function instead; return an error to roll back", waybill.ErrTxOwned)
 }
 
-// ends matches statements that would end the transaction under InTx, goesTo those of them that only go back to a savepoint.
+// ends matches statements that would end the transaction of InTx. goesTo
+// matches the subset that only rolls back to a savepoint.
 var (
 	ends   = regexp.MustCompile(`(?i)^[\s(]*(commit|end|abort|rollback|prepare\s+transaction)\b`)
 	goesTo = regexp.MustCompile(`(?i)^[\s(]*rollback\s+((work|transaction)\s+)?to\b`)
 )
 
-// mayEnd is a quick look at whether ends can match: it runs for every statement, and nearly all begin with another letter.
+// mayEnd is a fast check of whether ends can match. It runs for every
+// statement, and nearly all statements begin with another letter.
 func mayEnd(sql string) bool {
 	sql = strings.TrimLeft(sql, " \t\r\n\f\v(")
 	return sql != "" && strings.IndexByte("ceaprCEAPR", sql[0]) >= 0
 }
 
-// mayRevoke reports whether a text contains "rollback", in whatever case.
+// mayRevoke reports whether a text contains "rollback", in any case.
 func mayRevoke(sql string) bool {
 	const word = "rollback"
 	for i := 0; i+len(word) <= len(sql); i++ {
@@ -112,8 +117,9 @@ func mayRevoke(sql string) bool {
 	return false
 }
 
-// watch looks at a statement before it is sent. It sees text only: a ROLLBACK TO that hides in a string is taken for one,
-// which costs a question at the commit and nothing else.
+// watch inspects a statement before it is sent. It inspects only the text: a
+// ROLLBACK TO inside a string literal counts as a rollback, which costs one
+// extra query at the commit and has no other effect.
 func (g *guard) watch(sql string) error {
 	if err := g.usable(); err != nil {
 		return err
@@ -127,8 +133,9 @@ func (g *guard) watch(sql string) error {
 	return nil
 }
 
-// rides reports whether a statement can share a round trip with what waits. Several statements in one text, and arguments
-// that change the protocol, cannot.
+// rides reports whether a statement can share a round trip with buffered
+// events. A text with several statements cannot, and neither can arguments that
+// change the protocol.
 func rides(sql string, args []any) bool {
 	if len(args) > 0 {
 		switch args[0].(type) {
@@ -140,7 +147,8 @@ func rides(sql string, args []any) bool {
 	return !strings.Contains(strings.TrimRight(sql, "; \t\r\n"), ";")
 }
 
-// front sends what waits, in front of a statement that cannot share its round trip, and reports whether it can.
+// front sends the buffered events if the statement cannot share their round
+// trip, and reports whether it can.
 func (g *guard) front(ctx context.Context, sql string, args []any) (shared bool, err error) {
 	if err := g.watch(sql); err != nil {
 		return false, err
@@ -228,12 +236,14 @@ func (g *guard) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return results
 }
 
-// errBegins refuses what pgx refuses in a transaction of its own.
+// errBegins rejects a batch that pgx also rejects inside a transaction.
 var errBegins = errors.New("pgstore: Batch.BeginTx cannot be used within a transaction: use Begin for a savepoint")
 
-// begins reports whether a batch was told to begin a transaction. The server would only warn and go on in the one that
-// is open, but the results would hand out a transaction of pgx's own, whose Commit commits what belongs to InTx. pgx keeps
-// the mark to itself, and shows it in the results of a batch that was never sent.
+// begins reports whether a batch begins a transaction. The server would only
+// warn and continue in the open transaction, but the results would return a
+// transaction of pgx's own, whose Commit commits the transaction of InTx. pgx
+// does not export the flag, but shows it in the results of a batch that was
+// never sent.
 func begins(b *pgx.Batch) bool {
 	return pgx.FailedBatchResults(b, errBegins).Tx() != nil
 }
@@ -249,7 +259,8 @@ func (g *guard) CopyFrom(ctx context.Context, table pgx.Identifier, columns []st
 	return g.s.conn.CopyFrom(ctx, table, columns, src)
 }
 
-// Prepare implements pgx.Tx. It changes nothing, so nothing has to go in front of it.
+// Prepare implements pgx.Tx. It changes nothing, so no events are sent in front
+// of it.
 func (g *guard) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
 	if err := g.usable(); err != nil {
 		return nil, err
@@ -257,8 +268,9 @@ func (g *guard) Prepare(ctx context.Context, name, sql string) (*pgconn.Statemen
 	return g.s.conn.Conn().Prepare(ctx, name, sql)
 }
 
-// LargeObjects implements pgx.Tx. They work on a transaction of pgx's own, which is made here: its BEGIN is a statement that does
-// nothing, because the transaction has begun.
+// LargeObjects implements pgx.Tx. Large objects need a transaction of pgx's
+// own, which is created here. Its BEGIN is a statement without effect, because
+// the transaction has already begun.
 func (g *guard) LargeObjects() pgx.LargeObjects {
 	g.expose()
 	ctx, cancel := context.WithTimeout(g.s.base, exposeTimeout)
@@ -271,14 +283,15 @@ func (g *guard) LargeObjects() pgx.LargeObjects {
 	return tx.LargeObjects()
 }
 
-// Conn implements pgx.Tx. What is done with the connection itself cannot be seen, so everything goes out first, and the commit
-// asks which events are still there.
+// Conn implements pgx.Tx. The store cannot see what the caller does with the
+// connection, so all buffered events are sent first, and the commit checks
+// which events still exist.
 func (g *guard) Conn() *pgx.Conn {
 	g.expose()
 	return g.s.conn.Conn()
 }
 
-// exposeTimeout bounds the flush of methods that take no context.
+// exposeTimeout bounds the flush in methods that take no context.
 const exposeTimeout = 30 * time.Second
 
 func (g *guard) expose() {
@@ -289,13 +302,15 @@ func (g *guard) expose() {
 	ctx, cancel := context.WithTimeout(g.s.base, exposeTimeout)
 	defer cancel()
 	if err := g.s.flush(ctx); err != nil {
-		g.s.fail(err) // there is no other way to report it than at the commit
+		g.s.fail(err) // the commit is the only place that can report the error
 	}
 }
 
-// fail makes the commit report an error that the caller has not seen. No savepoint mends it: what is done through the connection
-// itself may set one in front of events that wait. A transaction that the server has aborted needs no note: the server
-// remembers it, and knows what a rollback to a savepoint mends.
+// fail makes the commit report an error that the caller has not seen. A
+// savepoint does not repair this error, because the caller may set a savepoint
+// in front of buffered events through the connection itself. A transaction that
+// the server has aborted needs no record here: the server keeps that state, and
+// knows which rollback to a savepoint repairs it.
 func (s *session) fail(err error) {
 	if s.failed == nil && s.status() != aborted {
 		s.failed = err

@@ -10,7 +10,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestIdempotency shows what idempotency keys promise over pgx.
+// TestIdempotency tests the guarantees of idempotency keys over pgx.
 func TestIdempotency(t *testing.T) {
 	pool := openPool(t, nil)
 	idemtest.Run(t, storetest.Harness[pgx.Tx]{
@@ -19,7 +19,8 @@ func TestIdempotency(t *testing.T) {
 	})
 }
 
-// TestIdempotencySQL shows it over database/sql.
+// TestIdempotencySQL tests the guarantees of idempotency keys over
+// database/sql.
 func TestIdempotencySQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all

@@ -12,8 +12,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// keyLock is the advisory lock of a record that is not there yet. Whoever makes a record holds it until his transaction ends, so that
-// others can ask for it and need not find out by waiting at the primary key. Another pair of tables has other locks.
+// keyLock is the advisory lock of a record that does not exist yet. The
+// transaction that creates a record holds the lock until it ends, so that other
+// transactions can test the lock instead of waiting at the primary key. The
+// locks of two sets of tables differ.
 const keyLock = `hashtextextended(i.consumer_group || i.dedup_id::text, '{inbox}'::regclass::oid::bigint)`
 
 // alone waits for the lock of $1, the group, and $2, the key.
@@ -21,12 +23,18 @@ const alone = `alone AS MATERIALIZED (
   SELECT pg_advisory_xact_lock(` + keyLock + `) FROM durable, (VALUES ($1::text, $2::uuid)) AS i(consumer_group, dedup_id)
 )`
 
-// acceptEvents records events as succeeded. $1: the owner, $2 to $7: groups, keys, ids, tenants, types and hashes. It answers with those
-// that were not accepted: their place, counted from 1, whether they are busy, and the record that they have.
+// acceptEvents records events as succeeded. $1: the owner, $2 to $7: groups,
+// keys, ids, tenants, types and hashes. The statement returns the events that
+// were not accepted: their position, counted from 1, whether they are busy, and
+// their record.
 //
-// What the snapshot shows is not inserted: INSERT would wait for a transaction that is changing it. What it does not show, and nobody is
-// making, can still be there, if it was committed since. Then nothing is inserted, the answer is neither busy nor a record, and it takes
-// a new snapshot to see it; in a transaction that has only one, the database reports a serialization failure. inbox_of, and then the
+// The statement does not insert a record that its snapshot shows, because the
+// INSERT would wait for a transaction that is changing that record. A record
+// that is outside the snapshot, and that no transaction is creating, can still
+// exist if it was committed after the snapshot. In that case the statement
+// inserts nothing and returns neither busy nor a record, and only a new
+// snapshot shows the record. In a transaction with a single snapshot, the
+// database reports a serialization failure. Indexes: inbox_of, and then the
 // primary key of inbox.
 const acceptEvents = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 there AS MATERIALIZED (SELECT * FROM {inbox_of}($2::text[], $3::uuid[])),
@@ -45,26 +53,31 @@ SELECT i.place, coalesce(NOT i.free, false), ` + inboxColumns + `
 FROM input i LEFT JOIN there r ON r.consumer_group = i.consumer_group AND r.dedup_id = i.dedup_id
 WHERE NOT EXISTS (SELECT FROM taken t WHERE t.consumer_group = i.consumer_group AND t.dedup_id = i.dedup_id)`
 
-// acceptEvent is acceptEvents for one event that is not there yet, which is what most of them are. If it returns nothing, acceptEvents finds
-// out why. $1: the owner, $2 to $7: the event.
+// acceptEvent is acceptEvents for one event without a record, which is the
+// common case. If it returns nothing, acceptEvents finds the reason. $1: the
+// owner, $2 to $7: the event.
 const acceptEvent = `INSERT INTO {inbox} (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, owner, fence, attempts,
   processed_at, received_at)
 SELECT i.consumer_group, i.dedup_id, $4::uuid, nullif($5::text, ''), $6::text, $7::uuid, 1, $1::uuid, 1, 1, clock_timestamp(), clock_timestamp()
 FROM (VALUES ($2::text, $3::uuid)) AS i(consumer_group, dedup_id) WHERE pg_try_advisory_xact_lock(` + keyLock + `)
 ON CONFLICT (consumer_group, dedup_id) DO NOTHING`
 
-// acceptUnseen looks again for what acceptEvents could not see. $1: groups, $2: keys. inbox_of.
+// acceptUnseen reads the records that acceptEvents could not see. $1: groups,
+// $2: keys. Index: inbox_of.
 const acceptUnseen = `SELECT ` + inboxColumns + ` FROM {inbox_of}($1::text[], $2::uuid[]) AS r`
 
-// heldBy is the fence of an attempt: $1 group, $2 key, $3 owner, $4 fence. Primary key of inbox.
+// heldBy is the fence of an attempt: $1 group, $2 key, $3 owner, $4 fence.
+// Primary key of inbox.
 const heldBy = `consumer_group = $1::text AND dedup_id = $2::uuid AND status = 0 AND owner = $3::uuid AND fence = $4::bigint`
 
 const succeedAttempt = `UPDATE {inbox} SET status = 1, processed_at = clock_timestamp(), lease_until = NULL
 WHERE ` + heldBy
 
-// claimEvent takes an event. $1 to $6: the event, $7: the owner, $8: the lease in seconds, $9: the greatest number of attempts, $10: what
-// is kept. Of many, one makes the record, or changes it; the others wait for that and judge what they find. So the lease runs from when
-// the waiting is over. Primary key of inbox.
+// claimEvent claims an event. $1 to $6: the event, $7: the owner, $8: the lease
+// in seconds, $9: the maximum number of attempts, $10: the stored event. Of
+// several concurrent claims, one creates or changes the record; the others wait
+// for that statement and check the record afterwards. The lease therefore
+// starts after the wait. Primary key of inbox.
 const claimEvent = `WITH ` + durable + `, ` + alone + `
 INSERT INTO {inbox} AS r (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, owner, fence, attempts, lease_until, event)
 SELECT $1::text, $2::uuid, $3::uuid, nullif($4::text, ''), $5::text, $6::uuid, 0, $7::uuid, 1, 1,
@@ -75,17 +88,19 @@ WHERE r.event_type = excluded.event_type AND r.payload_hash = excluded.payload_h
   AND (r.status = 0 AND r.lease_until <= clock_timestamp() OR r.status = 2 AND r.next_retry_at <= clock_timestamp())
 RETURNING ` + inboxColumns
 
-// giveUpRecord gives a record up, if it is still the one that was judged. $1: group, $2: key, $3: fence, $4: attempts, $5: its error,
-// $6: its error from now on. Primary key of inbox.
-const giveUpRecord = `WITH ` + durable + `
+// markRecordDead marks a record as dead, if it is unchanged since it was
+// checked. $1: group, $2: key, $3: fence, $4: attempts, $5: its error, $6: its
+// new error. Primary key of inbox.
+const markRecordDead = `WITH ` + durable + `
 UPDATE {inbox} AS r SET status = 3, lease_until = NULL, next_retry_at = NULL, processed_at = clock_timestamp(), last_error = $6::text FROM durable
 WHERE r.consumer_group = $1::text AND r.dedup_id = $2::uuid AND r.fence = $3::bigint AND r.attempts = $4::integer
   AND coalesce(r.last_error, '') = $5::text
   AND (r.status = 0 AND r.lease_until <= clock_timestamp() OR r.status = 2 AND r.next_retry_at <= clock_timestamp())
 RETURNING ` + inboxColumns
 
-// failNew makes the record of an attempt that failed. $1 to $6: the event, $7: whether it is dead, $8: the delay in seconds, $9: the
-// error, $10: what is kept.
+// failNew creates the record of a failed attempt. $1 to $6: the event, $7:
+// whether it is dead, $8: the delay in seconds, $9: the error, $10: the stored
+// event.
 const failNew = `WITH ` + durable + `, ` + alone + `
 INSERT INTO {inbox} (consumer_group, dedup_id, event_id, tenant_id, event_type, payload_hash, status, fence, attempts,
   next_retry_at, processed_at, last_error, event)
@@ -94,7 +109,8 @@ SELECT $1::text, $2::uuid, $3::uuid, nullif($4::text, ''), $5::text, $6::uuid, C
   CASE WHEN $7::boolean THEN clock_timestamp() END, nullif($9::text, ''), $10::bytea FROM alone
 ON CONFLICT (consumer_group, dedup_id) DO NOTHING`
 
-// failHeld records that an attempt failed. $5: whether it is dead, $6: the delay in seconds, $7: the error, $8: what is kept.
+// failHeld records a failed attempt. $5: whether it is dead, $6: the delay in
+// seconds, $7: the error, $8: the stored event.
 const failHeld = `WITH ` + durable + `
 UPDATE {inbox} SET status = CASE WHEN $5::boolean THEN 3 ELSE 2 END, owner = NULL, lease_until = NULL,
   next_retry_at = CASE WHEN NOT $5::boolean THEN clock_timestamp() + $6::double precision * interval '1 second' END,
@@ -105,7 +121,8 @@ const releaseHeld = `WITH ` + durable + `
 UPDATE {inbox} SET status = 2, owner = NULL, lease_until = NULL, next_retry_at = clock_timestamp(), attempts = greatest(attempts - 1, 0)
 FROM durable WHERE ` + heldBy
 
-// inOpenTx returns an error unless the transaction is open, as [Store.Append] finds out: outside of one, a statement would commit by itself.
+// inOpenTx returns an error unless the transaction is open. [Store.Append] uses
+// the same check: outside a transaction, a statement would commit by itself.
 func (s *Store) inOpenTx(ctx context.Context, tx pgx.Tx, what string) error {
 	if tx == nil {
 		return fmt.Errorf("pgstore: %s: %w", what, waybill.ErrNoTx)
@@ -114,7 +131,7 @@ func (s *Store) inOpenTx(ctx context.Context, tx pgx.Tx, what string) error {
 		return s.explain(ended(err))
 	}
 	if _, ours := tx.(*guard); !ours && tx.Conn() != nil && tx.Conn().PgConn().TxStatus() == idle {
-		return fmt.Errorf("pgstore: %s: %w: it was ended by a statement", what, waybill.ErrTxDone)
+		return fmt.Errorf("pgstore: %s: %w: ended by an SQL statement", what, waybill.ErrTxDone)
 	}
 	return nil
 }
@@ -135,8 +152,9 @@ func (s *SQLStore) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in 
 	return s.accept(ctx, sqlDB{tx}, owner, in)
 }
 
-// accept records events as succeeded in a transaction of the caller. Each holds an advisory lock until the transaction ends, and all
-// transactions together have max_locks_per_transaction times max_connections of them.
+// accept records events as succeeded in the caller's transaction. Each event
+// holds an advisory lock until the transaction ends, and all transactions
+// together have max_locks_per_transaction times max_connections locks.
 func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
 	if len(in) == 0 {
 		return nil, nil
@@ -153,7 +171,8 @@ func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []s
 		}
 	}
 	for i := range out {
-		out[i].Accepted = true // what is not is in the answer
+		// The statement returns only events that were not accepted.
+		out[i].Accepted = true
 	}
 	var unseen []int
 	r := newInboxRow(tx)
@@ -172,7 +191,7 @@ func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []s
 		return nil
 	}, append([]any{&place, &busy}, r.dest...)...)
 	if err == nil && len(unseen) > 0 {
-		err = c.lookAgain(ctx, tx, in, out, unseen)
+		err = c.readUnseen(ctx, tx, in, out, unseen)
 	}
 	if err != nil {
 		return nil, c.locksHint(c.explain(ended(err)))
@@ -180,9 +199,10 @@ func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []s
 	return out, nil
 }
 
-// lookAgain finds the records of events that were committed after the snapshot of acceptEvents. One that is gone again by now counts as
-// busy: who comes back will find it free.
-func (c *core) lookAgain(ctx context.Context, tx database, in []store.InboxEntry, out []store.AcceptResult, unseen []int) error {
+// readUnseen reads the records that were committed after the snapshot of
+// acceptEvents. A record that is gone again counts as busy: a retry will find
+// the key free.
+func (c *core) readUnseen(ctx context.Context, tx database, in []store.InboxEntry, out []store.AcceptResult, unseen []int) error {
 	type name struct {
 		group string
 		key   waybill.ID
@@ -203,7 +223,8 @@ func (c *core) lookAgain(ctx context.Context, tx database, in []store.InboxEntry
 	}, r.dest...)
 }
 
-// locksHint says what to do when the locks of all transactions together are too many.
+// locksHint adds advice to the error that the server has no advisory locks
+// left.
 func (c *core) locksHint(err error) error {
 	if sqlState(err) == "53200" {
 		return fmt.Errorf("%w; accept fewer events in a transaction, or raise max_locks_per_transaction", err)
@@ -223,17 +244,17 @@ func intakes(e encoder, in []store.InboxEntry) []any {
 	return []any{e.texts(groups), e.ids(keys), e.ids(ids), e.texts(tenants), e.texts(types), e.ids(hashes)}
 }
 
-// intakeArgs are an event's columns, in the same order.
+// intakeArgs returns an event's columns, in the order of intakes.
 func intakeArgs(in store.InboxEntry) []any {
 	return []any{in.Group, in.Key.UUID(), in.Event.UUID(), in.Tenant, in.Type, waybill.ID(in.Hash).UUID()}
 }
 
-// attemptArgs are those of heldBy.
+// attemptArgs returns the arguments of heldBy.
 func attemptArgs(a store.Attempt) []any {
 	return []any{a.Group, a.Key.UUID(), a.Owner.UUID(), a.Fence}
 }
 
-// bytesArg is bytes as an argument; nil is NULL.
+// bytesArg returns bytes as an argument; nil is NULL.
 func bytesArg(b []byte) any {
 	if b == nil {
 		return nil
@@ -257,7 +278,8 @@ func (s *SQLStore) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bo
 	return s.did(ctx, sqlDB{tx}, s.sql.succeedAttempt, attemptArgs(a))
 }
 
-// did runs a statement that makes or changes one record, if it is there and as it should be, and reports whether it did.
+// did runs a statement that creates or changes one record under a condition,
+// and reports whether it did.
 func (c *core) did(ctx context.Context, db database, query string, args []any) (bool, error) {
 	n, err := db.changed(ctx, query, args...)
 	if err != nil {
@@ -266,8 +288,9 @@ func (c *core) did(ctx context.Context, db database, query string, args []any) (
 	return n == 1, nil
 }
 
-// ClaimEvent implements [store.Claimer]. A record that was not taken is read again, because it may have changed since, and judged as it
-// is then; whoever finds that it could have been taken meanwhile starts again.
+// ClaimEvent implements [store.Claimer]. If the claim fails, ClaimEvent reads
+// the record again, because the record may have changed, and decides by the new
+// state. If the record has become free in the meantime, ClaimEvent starts over.
 func (c *core) ClaimEvent(
 	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (store.InboxRecord, bool, error) {
@@ -287,7 +310,7 @@ func (c *core) ClaimEvent(
 		if !there || rec.Attempts < most {
 			continue
 		}
-		rec, gone, err := c.oneRecord(ctx, c.sql.giveUpRecord,
+		rec, gone, err := c.oneRecord(ctx, c.sql.markRecordDead,
 			rec.Group, rec.Key.UUID(), rec.Fence, rec.Attempts, rec.LastError, store.ExceededError(rec.LastError))
 		if err != nil || gone {
 			return rec, false, err
@@ -295,7 +318,8 @@ func (c *core) ClaimEvent(
 	}
 }
 
-// free reports whether a record could be taken when it was read, but for its attempts.
+// free reports whether a record could be claimed when it was read, regardless
+// of its attempts.
 func free(r *store.InboxRecord) bool {
 	due := r.NextRetryAt
 	if r.State == store.InboxProcessing {
@@ -318,17 +342,20 @@ func (c *core) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error) 
 	return c.did(ctx, c.db, c.sql.releaseHeld, attemptArgs(a))
 }
 
-// IsRetryable implements [store.RetryClassifier]: a serialization failure, or a deadlock.
+// IsRetryable implements [store.RetryClassifier]. It reports true for a
+// serialization failure and for a deadlock.
 func (*core) IsRetryable(err error) bool {
 	state := sqlState(err)
 	return state == "40001" || state == "40P01"
 }
 
-// CheckOpen implements [store.TxChecker]: there are no savepoints outside a transaction. It is the last thing before the commit, so nothing is in it.
+// CheckOpen implements [store.TxChecker]. It sets a savepoint, which fails
+// outside a transaction. It is the last statement before the commit, so the
+// savepoint contains nothing.
 func (s *SQLStore) CheckOpen(ctx context.Context, tx *sql.Tx) error {
 	err := sqlDB{tx}.exec(ctx, `SAVEPOINT waybill_open`)
 	if sqlState(err) == noActiveTransaction {
-		return fmt.Errorf("pgstore: %w: it was ended by a statement", waybill.ErrTxDone)
+		return fmt.Errorf("pgstore: %w: ended by an SQL statement", waybill.ErrTxDone)
 	}
 	return s.explain(ended(err))
 }

@@ -27,12 +27,12 @@ func attemptOf(r store.InboxRecord) store.Attempt {
 	return store.Attempt{Group: r.Group, Key: r.Key, Owner: r.Owner, Fence: r.Fence}
 }
 
-// face is one of the two faces, with its transactions behind functions.
+// face is one of the two stores, with its transactions behind functions.
 type face struct {
 	store.Claimer
 	store.Records
 	store.RetryClassifier
-	// begin starts a transaction, at the isolation level if it names one.
+	// begin starts a transaction, with the isolation level if one is given.
 	begin func(t *testing.T, level sql.IsolationLevel) faceTx
 }
 
@@ -140,7 +140,7 @@ func TestInboxAccept(t *testing.T) {
 				in[i].Tenant = ""
 			}
 		}
-		// What rolls back leaves nothing.
+		// A rollback leaves nothing.
 		tx := f.begin(t, sql.LevelDefault)
 		if got, err := tx.accept(t.Context(), waybill.NewID(), in...); err != nil || !got[0].Accepted {
 			t.Fatal(got, err)
@@ -151,7 +151,7 @@ func TestInboxAccept(t *testing.T) {
 		if rec, there := f.find(t, in[0]); there {
 			t.Fatalf("after the rollback there is %+v", rec)
 		}
-		// Some, and then all, in another order.
+		// Accept some events, and then all, in another order.
 		owner := waybill.NewID()
 		tx = f.begin(t, sql.LevelDefault)
 		if _, err := tx.accept(t.Context(), owner, in[:100]...); err != nil {
@@ -179,16 +179,16 @@ func TestInboxAccept(t *testing.T) {
 			case at == 150:
 				claimed.Now = a.Record.Now
 				if a.Accepted || a.Busy || fmt.Sprint(a.Record) != fmt.Sprint(claimed) {
-					t.Errorf("one that is being processed: %+v, want %+v", a, claimed)
+					t.Errorf("an event in progress: %+v, want %+v", a, claimed)
 				}
 			case at < 100:
 				r := a.Record
 				if a.Accepted || a.Busy || r.InboxEntry != in[at] || r.State != store.InboxSucceeded || r.Owner != owner || r.Fence != 1 || r.Attempts != 1 ||
 					r.ProcessedAt.IsZero() || r.ReceivedAt.IsZero() || r.Now.Before(r.ProcessedAt) || !r.LeaseUntil.IsZero() {
-					t.Errorf("one that succeeded: %+v", a)
+					t.Errorf("a succeeded event: %+v", a)
 				}
 			case !a.Accepted || a.Busy:
-				t.Errorf("a new one: %+v", a)
+				t.Errorf("a new event: %+v", a)
 			}
 		}
 		if got, err := f.begin(t, sql.LevelDefault).accept(t.Context(), owner); err != nil || len(got) != 0 {
@@ -197,7 +197,8 @@ func TestInboxAccept(t *testing.T) {
 	})
 }
 
-// Whoever comes second is told so at once, whatever the first is doing to the record, and whatever else he accepts with it.
+// Accept reports a busy event immediately, regardless of what the other
+// transaction does to the record, and of the other events in the call.
 func TestInboxAcceptNeverWaits(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, _ *pgxpool.Pool, _ string) {
 		twice, other, held := intake("g"), intake("g"), intake("g")
@@ -220,10 +221,10 @@ func TestInboxAcceptNeverWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		if a := got[0]; a.Accepted || a.Busy || a.Record.State != store.InboxProcessing {
-			t.Errorf("one whose success is not committed: %+v", a)
+			t.Errorf("an event whose success is not committed: %+v", a)
 		}
 		if a := got[2]; a.Accepted || !a.Busy {
-			t.Errorf("one that another transaction is accepting: %+v", a)
+			t.Errorf("an event that another transaction is accepting: %+v", a)
 		}
 		if !got[1].Accepted || !got[3].Accepted {
 			t.Errorf("others: %+v, %+v", got[1], got[3])
@@ -237,7 +238,7 @@ func TestInboxAcceptNeverWaits(t *testing.T) {
 	})
 }
 
-// insertRecord is a record as somebody makes it who knows nothing of locks.
+// insertRecord inserts a record without taking its lock.
 func insertRecord(t *testing.T, tx faceTx, schema string, in store.InboxEntry) {
 	t.Helper()
 	err := tx.exec(t.Context(), fmt.Sprintf(`INSERT INTO "%[1]s".waybill_inbox
@@ -248,8 +249,9 @@ func insertRecord(t *testing.T, tx faceTx, schema string, in store.InboxEntry) {
 	}
 }
 
-// A record that was committed after the snapshot is found by a second look.
-func TestInboxAcceptLooksAgain(t *testing.T) {
+// Accept finds a record that was committed after the snapshot with a second
+// read.
+func TestInboxAcceptReadsAgain(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, pool *pgxpool.Pool, schema string) {
 		in, other := intake("g"), intake("g")
 		maker := f.begin(t, sql.LevelDefault)
@@ -275,7 +277,8 @@ func TestInboxAcceptLooksAgain(t *testing.T) {
 	})
 }
 
-// A transaction with an older snapshot cannot see the record, and is told to start again.
+// A transaction with an older snapshot cannot see the record, and gets a
+// retryable error.
 func TestInboxAcceptOfAnOldSnapshot(t *testing.T) {
 	for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -295,7 +298,8 @@ func TestInboxAcceptOfAnOldSnapshot(t *testing.T) {
 	}
 }
 
-// A plan that was made while the table was nearly empty reads no more of it than it must, and the caller's settings stay his own.
+// A plan that was made while the table was nearly empty still uses the primary
+// key, and the caller's settings stay unchanged.
 func TestInboxAcceptUsesThePrimaryKey(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, pool *pgxpool.Pool, schema string) {
 		if _, err := pool.Exec(t.Context(), `ANALYZE "`+schema+`".waybill_inbox`); err != nil {
@@ -310,7 +314,7 @@ func TestInboxAcceptUsesThePrimaryKey(t *testing.T) {
 			tx := f.begin(t, sql.LevelDefault)
 			reads := `(SELECT coalesce(max(%s), 0) FROM pg_stat_xact_user_tables WHERE relid = '"` + schema + `".waybill_inbox'::regclass)`
 			whole, rows := fmt.Sprintf(reads, "seq_scan"), fmt.Sprintf(reads, "idx_tup_fetch")
-			// The numbers also have what the connection did before.
+			// The counters include earlier statements of the connection.
 			err := tx.exec(t.Context(), `SELECT set_config('waybill.whole', `+whole+`::text, true), set_config('waybill.rows', `+rows+`::text, true)`)
 			if err != nil {
 				t.Fatal(err)
@@ -333,7 +337,8 @@ func TestInboxAcceptUsesThePrimaryKey(t *testing.T) {
 	})
 }
 
-// What is accepted behind a savepoint goes with it, and what was written in front of it stays.
+// An accept after a savepoint is rolled back with the savepoint, and events
+// that were written before the savepoint stay.
 func TestInboxAcceptKeepsItsPlace(t *testing.T) {
 	pool := openPool(t, nil)
 	db, _ := openStore(t, pool)
@@ -420,21 +425,21 @@ func TestInboxNeedsAnOpenTransaction(t *testing.T) {
 			},
 			func() (bool, error) { return face.Succeed(t.Context(), nil, store.Attempt{}) },
 		},
-		"one that has ended": {
+		"an ended transaction": {
 			waybill.ErrTxDone,
 			func() ([]store.AcceptResult, error) {
 				return db.Accept(t.Context(), ptx, in.Key, []store.InboxEntry{in})
 			},
 			func() (bool, error) { return db.Succeed(t.Context(), ptx, store.Attempt{}) },
 		},
-		"one that a statement ended": {
+		"a transaction that a statement ended": {
 			waybill.ErrTxDone,
 			func() ([]store.AcceptResult, error) {
 				return db.Accept(t.Context(), ended, in.Key, []store.InboxEntry{in})
 			},
 			func() (bool, error) { return db.Succeed(t.Context(), ended, store.Attempt{}) },
 		},
-		"one of database/sql that has ended": {
+		"an ended transaction of database/sql": {
 			waybill.ErrTxDone,
 			func() ([]store.AcceptResult, error) {
 				return face.Accept(t.Context(), stx, in.Key, []store.InboxEntry{in})

@@ -18,16 +18,18 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// Times that PostgreSQL has, and that Go or the text of an event has not.
+// Times that PostgreSQL has, and that Go or the text form of an event cannot
+// represent.
 var strangeTimes = []string{"infinity", "-infinity", "294276-12-31 23:59:59.999999Z", "4713-01-01 00:00:00Z BC", "12000-01-01Z", "0001-01-01 00:00:00Z"}
 
-// reader is what reads times.
+// reader is the part of a store that reads times.
 type reader interface {
 	store.Reader
 	store.Inspector
 }
 
-// A producer with plain SQL writes times that events have not. Every read returns such a row, with the nearest time, and all others.
+// A plain-SQL producer writes times that an event cannot have. Every read
+// returns such a row, with the nearest time, and all other rows.
 func TestTimesThatEventsHaveNot(t *testing.T) {
 	for name, mode := range map[string]pgx.QueryExecMode{
 		"pgx": pgx.QueryExecModeCacheStatement, "pgx, simple": pgx.QueryExecModeSimpleProtocol, "database/sql": -1,
@@ -97,7 +99,8 @@ SELECT lane, seq, id, type, aggregate_type, aggregate_id, tenant_id, topic, rout
 	}
 }
 
-// One row with such a time does not stop the others, and is delivered when its time has come: at once, or never.
+// A row with such a time does not stop other rows, and is delivered when it is
+// due: immediately, or never.
 func TestRelayPassesTimesThatEventsHaveNot(t *testing.T) {
 	pool := openPool(t, nil)
 	s, schema := openWith(t, pool, pgstore.Config{Lanes: 1})
@@ -134,7 +137,8 @@ func TestRelayPassesTimesThatEventsHaveNot(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	// What never comes is out of the way, and an operator parks it for good.
+	// The event that is never due does not block others. An operator defers it
+	// to infinity.
 	for {
 		tag, err := pool.Exec(t.Context(), fmt.Sprintf(`UPDATE %q.waybill_delayed SET due_at = 'infinity' WHERE type = 'never'`, schema))
 		if err != nil {

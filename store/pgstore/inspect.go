@@ -10,8 +10,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// countRows returns, by kind: 0 the clock, 1 ready rows and when the oldest was written, 2 to 6 numbers, 7 live nodes, 8 lanes. The
-// oldest is the first of some lane: primary key of outbox (lane, seq), once per lane.
+// countRows returns, by kind: 0 the clock, 1 ready rows and the creation time
+// of the oldest, 2 to 6 counts, 7 live nodes, 8 lanes. The oldest row is the
+// first of some lane: primary key of outbox (lane, seq), once per lane.
 const countRows = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 live AS MATERIALIZED (SELECT n.id, n.relay FROM {node} n, clock WHERE n.expires_at > clock.now),
 late AS MATERIALIZED (
@@ -32,7 +33,8 @@ UNION ALL SELECT 7, 0, 0, NULL, id, relay, true FROM live
 UNION ALL SELECT 8, l.lane, l.epoch, NULL, l.owner, '', EXISTS (SELECT FROM live WHERE live.id = l.owner) FROM {lane} l
 ORDER BY kind, lane, id`
 
-// recordColumns is readColumns and what follows them, for a row of a state.
+// recordColumns returns readColumns and the additional columns of a row in a
+// state.
 func recordColumns(state store.State) string {
 	switch state {
 	case store.Ready:
@@ -62,8 +64,9 @@ func tableOf(state store.State) string {
 	return ""
 }
 
-// fits is the condition of a filter: $1 to $4 are texts, $5 Holding, $6 Failed. What is empty fits
-// all. $4 is NULL for rows without a tenant, and $6 for rows that were never tried.
+// fits returns the condition of a filter: $1 to $4 are texts, $5 is Holding, $6
+// is Failed. An empty field matches all rows. $4 is NULL for rows without a
+// tenant, and $6 for rows that were never attempted.
 func fits(state store.State) string {
 	const tried = "CASE WHEN $6::boolean IS NULL THEN attempts = 0 ELSE NOT $6::boolean OR attempts > 0 END"
 	holds, failed := "NOT $5::boolean", "$6::boolean IS NOT TRUE"
@@ -78,8 +81,10 @@ func fits(state store.State) string {
   AND ($4::text = '' OR coalesce(tenant_id, '') = coalesce($4::text, '')) AND ` + holds + ` AND ` + failed
 }
 
-// listStatements read rows behind a seq. Ready rows are read lane by lane, by the primary key (lane, seq), and dead ones by
-// dead_seq_idx. The others have no such index: looking through them is rare, and writing to them is not.
+// listStatements read rows after a seq. Ready rows are read lane by lane, by
+// the primary key (lane, seq), and dead rows by dead_seq_idx. The other tables
+// have no such index, because listing them is rare and writing to them is
+// frequent.
 func listStatements(r func(string) string) map[store.State]string {
 	out := make(map[store.State]string)
 	for _, state := range []store.State{store.Delayed, store.Dead, store.Delivered} {
@@ -101,7 +106,8 @@ func countStatements(r func(string) string) map[store.State]string {
 
 var states = []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered}
 
-// findEvent looks into all tables. Unique id of outbox, primary keys of delayed and dead, history_id_idx.
+// findEvent searches all tables. Unique id of outbox, primary keys of delayed
+// and dead, history_id_idx.
 func findEvent() string {
 	query := ""
 	for i, state := range states {
@@ -153,7 +159,7 @@ func (c *core) Stats(ctx context.Context) (store.Stats, error) {
 	return s, nil
 }
 
-// filterArgs are the arguments of fits.
+// filterArgs returns the arguments of fits.
 func filterArgs(f store.Filter) []any {
 	var tenant, failed any = f.TenantID, f.Failed
 	if f.NoTenant {
@@ -169,7 +175,7 @@ func filterArgs(f store.Filter) []any {
 func (c *core) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
 	query, ok := c.sql.count[state]
 	if !ok {
-		return 0, fmt.Errorf("pgstore: there is no %v", state)
+		return 0, fmt.Errorf("pgstore: unknown state %v", state)
 	}
 	var n int64
 	rows, err := c.db.query(ctx, query, filterArgs(f)...)
@@ -180,7 +186,7 @@ func (c *core) Count(ctx context.Context, state store.State, f store.Filter) (in
 func (c *core) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
 	query, ok := c.sql.list[state]
 	if !ok {
-		return nil, fmt.Errorf("pgstore: there is no %v", state)
+		return nil, fmt.Errorf("pgstore: unknown state %v", state)
 	}
 	return c.records(ctx, &state, nil, query, append(filterArgs(f), after, limit)...)
 }
@@ -191,7 +197,8 @@ func (c *core) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) 
 	return c.records(ctx, &state, []any{&state}, c.sql.find, id.UUID())
 }
 
-// records reads rows of recordColumns and of what is behind them; state is that of the row just read.
+// records reads rows of recordColumns and the columns after them. state is the
+// state of the row that was read last.
 func (c *core) records(ctx context.Context, state *store.State, behind []any, query string, args ...any) ([]store.Record, error) {
 	var out []store.Record
 	var rec record

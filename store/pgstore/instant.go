@@ -9,9 +9,11 @@ import (
 	"github.com/waybillhq/waybill/internal/eventrow"
 )
 
-// instant receives a time of a row, in UTC; NULL is the zero time. PostgreSQL has times that Go or the text of an event has not:
-// infinity, and years before 1000 or after 9999. A producer with plain SQL may write them; they read as the nearest time
-// that events have, so that one row does not fail the read of all.
+// instant scans a time of a row, in UTC; NULL is the zero time. PostgreSQL has
+// times that Go or the text form of an event cannot represent: infinity, and
+// years before 1000 or after 9999. A plain-SQL producer may write such times.
+// They are read as the nearest time that an event can have, so that one row
+// does not fail the read of all rows.
 type instant time.Time
 
 // ScanTimestamptz implements pgtype.TimestamptzScanner.
@@ -29,7 +31,8 @@ func (t *instant) ScanTimestamptz(v pgtype.Timestamptz) error {
 	return nil
 }
 
-// Scan implements sql.Scanner. Drivers of database/sql return infinity as a text.
+// Scan implements sql.Scanner. Drivers of database/sql return infinity as a
+// text.
 func (t *instant) Scan(src any) error {
 	switch v := src.(type) {
 	case nil:

@@ -12,7 +12,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// jobStatements are those of the jobs.
+// jobStatements are the statements of jobs.
 type jobStatements struct {
 	claimJob, renewJob, endJob string
 	findJob, listJobs          string
@@ -30,13 +30,16 @@ func newJobStatements(r func(string) string) jobStatements {
 	}
 }
 
-// jobColumns is what every read of a job j returns, in the order of jobRow.dest. Without a record the fence is -1.
+// jobColumns are the columns of every read of a job j, in the order of
+// jobRow.dest. Without a record the fence is -1.
 const jobColumns = `coalesce(j.name, ''), j.owner, coalesce(j.fence, -1), j.lease_until, j.started_at, j.ended_at, j.next_at,
  coalesce(j.found, 0), coalesce(j.sent, 0), coalesce(j.skipped, 0), coalesce(j.failed, 0), coalesce(j.last_error, ''), clock_timestamp()`
 
-// claimJob takes a job. $1: its name, $2: the owner, $3: the lease in seconds, $4: the fence that was seen, or a negative number. Of many
-// one makes the record, or changes it; the others wait for that, and judge what they find. So the lease runs from when the waiting is
-// over. Primary key of job.
+// claimJob claims a job. $1: its name, $2: the owner, $3: the lease in seconds,
+// $4: the fence that was read before, or a negative number. Of several
+// concurrent claims, one creates or changes the record; the others wait for
+// that statement and check the record afterwards. The lease therefore starts
+// after the wait. Primary key of job.
 const claimJob = `WITH ` + durable + `
 INSERT INTO {job} AS j (name, owner, fence, lease_until, started_at)
 SELECT $1::text, $2::uuid, 1, clock_timestamp() + $3::double precision * interval '1 second', clock_timestamp() FROM durable WHERE $4::bigint <= 0
@@ -46,26 +49,30 @@ ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, fence = j.fence + 1,
 WHERE (j.owner IS NULL OR j.lease_until <= clock_timestamp()) AND ($4::bigint < 0 OR j.fence = $4::bigint)
 RETURNING ` + jobColumns
 
-// jobHeld is the fence of a run: $1 name, $2 owner, $3 fence. Primary key of job.
+// jobHeld is the fence of a run: $1 name, $2 owner, $3 fence. Primary key of
+// job.
 const jobHeld = `name = $1::text AND owner = $2::uuid AND fence = $3::bigint`
 
 const renewJob = `WITH ` + durable + `
 UPDATE {job} SET lease_until = clock_timestamp() + $4::double precision * interval '1 second' FROM durable
 WHERE ` + jobHeld
 
-// endJob gives a job back. $4: when it is to run again, $5 to $8: what it did, $9: its error.
+// endJob ends a run and releases the job. $4: the time of the next run, $5 to
+// $8: the counts of the run, $9: its error.
 const endJob = `WITH ` + durable + `
 UPDATE {job} SET owner = NULL, lease_until = NULL, ended_at = clock_timestamp(), next_at = $4::timestamptz,
   found = $5::bigint, sent = $6::bigint, skipped = $7::bigint, failed = $8::bigint, last_error = nullif($9::text, '')
 FROM durable WHERE ` + jobHeld
 
-// findJob returns the clock also if there is no such job.
+// findJob returns the clock even if the job does not exist.
 const findJob = `SELECT ` + jobColumns + ` FROM (SELECT) AS once LEFT JOIN {job} j ON j.name = $1::text`
 
 const listJobs = `SELECT ` + jobColumns + ` FROM {job} j ORDER BY j.name`
 
-// rememberSent notes what a run sends. $4: keys, $5: the ids of the events. The job is locked until the transaction ends, so that whoever
-// takes it over waits for what this one sends. Primary keys of job and job_sent; keys in their order.
+// rememberSent records what a run sends. $4: keys, $5: the ids of the events.
+// The job is locked until the transaction ends, so that a takeover waits for
+// the events that this run sends. Primary keys of job and job_sent; keys in
+// sorted order.
 const rememberSent = `WITH held AS MATERIALIZED (
   SELECT name FROM {job} WHERE ` + jobHeld + ` FOR UPDATE
 ), noted AS (
@@ -75,11 +82,13 @@ const rememberSent = `WITH held AS MATERIALIZED (
 )
 SELECT 1 FROM held`
 
-// sentKeys: job_sent_at_idx (job, sent_at).
+// sentKeys uses job_sent_at_idx (job, sent_at).
 const sentKeys = `SELECT key_id, event_id FROM {job_sent}
 WHERE job = $1::text AND sent_at >= clock_timestamp() - $2::double precision * interval '1 second'`
 
-// forgetSent: job_sent_at_idx finds the oldest, the primary key deletes them. Several may run at a time: each passes over what another has.
+// forgetSent finds the oldest keys by job_sent_at_idx and deletes them by the
+// primary key. Concurrent runs are safe: each skips the rows that another has
+// locked.
 const forgetSent = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() - $2::double precision * interval '1 second' AS cutoff),
 old AS MATERIALIZED (
   SELECT key_id FROM {job_sent} WHERE job = $1::text AND sent_at < (SELECT cutoff FROM clock)
@@ -89,14 +98,15 @@ old AS MATERIALIZED (
 )
 SELECT count(*) FROM gone`
 
-// unrecordedEvents: history_done_idx (done_at) for the span, and for each event the primary key of inbox. $1: the group, $2 and $3: the
-// span, $4: the id to begin behind.
+// unrecordedEvents uses history_done_idx (done_at) for the span, and the
+// primary key of inbox for each event. $1: the group, $2 and $3: the span, $4:
+// the id to start after.
 var unrecordedEvents = `SELECT ` + recordColumns(store.Delivered) + ` FROM {history} h
 WHERE h.done_at >= $2::timestamptz AND h.done_at < $3::timestamptz AND (h.done_at, h.id) > ($2::timestamptz, $4::uuid)
   AND NOT EXISTS (SELECT FROM {inbox} i WHERE i.consumer_group = $1::text AND i.dedup_id = h.id)
 ORDER BY h.done_at, h.id LIMIT $5::bigint`
 
-// jobRow is where a job is read into, row after row.
+// jobRow receives a job of each row.
 type jobRow struct {
 	store.JobRecord
 	lease, started, ended, next *time.Time
@@ -112,7 +122,7 @@ func newJobRow(e encoder) *jobRow {
 	return r
 }
 
-// record returns what was read, and whether there is a record.
+// record returns the job that was read, and whether it exists.
 func (r *jobRow) record() (store.JobRecord, bool) {
 	out := r.JobRecord
 	out.LeaseUntil, out.StartedAt, out.EndedAt, out.Next = timeOf(r.lease), timeOf(r.started), timeOf(r.ended), timeOf(r.next)
@@ -123,7 +133,8 @@ func (r *jobRow) record() (store.JobRecord, bool) {
 	return out, true
 }
 
-// oneJob runs a statement that returns a job, or none, and reports which.
+// oneJob runs a statement that returns at most one job, and reports whether it
+// returned one.
 func (c *core) oneJob(ctx context.Context, query string, args ...any) (rec store.JobRecord, there bool, err error) {
 	r := newJobRow(c.db)
 	rows, err := c.db.query(ctx, query, args...)
@@ -144,7 +155,7 @@ func (c *core) ClaimJob(ctx context.Context, claim store.JobClaim) (store.JobRec
 	return rec, false, err
 }
 
-// jobArgs are those of jobHeld.
+// jobArgs returns the arguments of jobHeld.
 func jobArgs(a store.JobAttempt) []any { return []any{a.Name, a.Owner.UUID(), a.Fence} }
 
 // RenewJob implements [store.JobClaimer].
@@ -223,7 +234,7 @@ func (c *core) ForgetSent(ctx context.Context, name string, age time.Duration, l
 	return c.howMany(ctx, c.sql.forgetSent, name, seconds(age), max(limit, 0))
 }
 
-// Unrecorded implements [store.HistoryAudit].
+// DeliveredWithoutRecord implements [store.HistoryAudit].
 func (c *core) DeliveredWithoutRecord(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
 	state := store.Delivered
 	return c.records(ctx, &state, nil, c.sql.unrecorded, group, span.From.UTC(), span.To.UTC(), span.After.UUID(), max(limit, 0))

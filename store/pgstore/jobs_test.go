@@ -10,7 +10,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestReconcile shows what reconciliation promises over pgx.
+// TestReconcile tests the guarantees of reconciliation over pgx.
 func TestReconcile(t *testing.T) {
 	pool := openPool(t, nil)
 	reconciletest.Run(t, storetest.Harness[pgx.Tx]{
@@ -19,7 +19,7 @@ func TestReconcile(t *testing.T) {
 	})
 }
 
-// TestReconcileSQL shows it over database/sql.
+// TestReconcileSQL tests the guarantees of reconciliation over database/sql.
 func TestReconcileSQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all

@@ -17,7 +17,7 @@ import (
 
 // TakeKey implements [store.KeyTx].
 func (s *Store) TakeKey(ctx context.Context, tx pgx.Tx, c store.KeyClaim) (store.KeyTaken, error) {
-	if err := s.inOpenTx(ctx, tx, "take a key"); err != nil {
+	if err := s.inOpenTx(ctx, tx, "take key"); err != nil {
 		return store.KeyTaken{}, err
 	}
 	return s.take(ctx, pgxDB{tx}, c)
@@ -26,13 +26,14 @@ func (s *Store) TakeKey(ctx context.Context, tx pgx.Tx, c store.KeyClaim) (store
 // TakeKey implements [store.KeyTx].
 func (s *SQLStore) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
 	if tx == nil {
-		return store.KeyTaken{}, fmt.Errorf("pgstore: take a key: %w", waybill.ErrNoTx)
+		return store.KeyTaken{}, fmt.Errorf("pgstore: take key: %w", waybill.ErrNoTx)
 	}
 	return s.take(ctx, sqlDB{tx}, c)
 }
 
-// take takes a key in a transaction of the caller. A record that was committed after the snapshot is looked for again; what is free by
-// then counts as busy: who comes back will get it.
+// take takes a key in the caller's transaction. A record that was committed
+// after the snapshot is read again. A key that is free by then counts as busy:
+// a retry will get it.
 func (c *core) take(ctx context.Context, tx database, claim store.KeyClaim) (store.KeyTaken, error) {
 	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.TTL > 0, claim.TTL))
 	isNew, err := c.did(ctx, tx, c.sql.takeNew, args)
@@ -67,14 +68,15 @@ func (c *core) take(ctx context.Context, tx database, claim store.KeyClaim) (sto
 	return store.KeyTaken{Busy: true}, nil
 }
 
-// keyFree reports whether a live record could be taken by whoever has the hash when it was read.
+// keyFree reports whether a request with the hash could have taken the live
+// record when it was read.
 func keyFree(r *store.KeyRecord, hash string) bool {
 	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
 }
 
 // StoreAnswer implements [store.KeyTx].
 func (s *Store) StoreAnswer(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
-	if err := s.inOpenTx(ctx, tx, "keep an answer"); err != nil {
+	if err := s.inOpenTx(ctx, tx, "store answer"); err != nil {
 		return false, err
 	}
 	return s.did(ctx, pgxDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
@@ -83,12 +85,13 @@ func (s *Store) StoreAnswer(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, 
 // StoreAnswer implements [store.KeyTx].
 func (s *SQLStore) StoreAnswer(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 	if tx == nil {
-		return false, fmt.Errorf("pgstore: keep an answer: %w", waybill.ErrNoTx)
+		return false, fmt.Errorf("pgstore: store answer: %w", waybill.ErrNoTx)
 	}
 	return s.did(ctx, sqlDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
 }
 
-// StoreAnswerAtCommit implements [store.AnswerAtCommit], for the transactions of InTx.
+// StoreAnswerAtCommit implements [store.AnswerAtCommit], for the transactions
+// of InTx.
 func (s *Store) StoreAnswerAtCommit(_ context.Context, tx pgx.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 	g, ours := tx.(*guard)
 	if !ours || g.parent != nil || !g.s.begun || g.s.last != nil {
@@ -103,7 +106,7 @@ func (s *Store) StoreAnswerAtCommit(_ context.Context, tx pgx.Tx, a store.KeyAtt
 
 // SavePoint implements [store.KeyTx].
 func (s *Store) SavePoint(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
-	if err := s.inOpenTx(ctx, tx, "save a point"); err != nil {
+	if err := s.inOpenTx(ctx, tx, "save recovery point"); err != nil {
 		return false, err
 	}
 	return s.did(ctx, pgxDB{tx}, s.sql.savePoint, append(keyAttemptArgs(a), []byte(p.Name), bytesArg(p.Data)))
@@ -112,7 +115,7 @@ func (s *Store) SavePoint(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, p 
 // SavePoint implements [store.KeyTx].
 func (s *SQLStore) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
 	if tx == nil {
-		return false, fmt.Errorf("pgstore: save a point: %w", waybill.ErrNoTx)
+		return false, fmt.Errorf("pgstore: save recovery point: %w", waybill.ErrNoTx)
 	}
 	return s.did(ctx, sqlDB{tx}, s.sql.savePoint, append(keyAttemptArgs(a), []byte(p.Name), bytesArg(p.Data)))
 }
@@ -140,13 +143,15 @@ func (c *core) PeekKey(ctx context.Context, id store.KeyID) (rec store.KeyRecord
 	return rec, there, c.explain(err)
 }
 
-// peekTexts is which columns of a look are text.
+// peekTexts marks the text columns of peekKey.
 var peekTexts = []bool{true, false, false, false}
 
-// PeekAlways implements [store.KeyPeeker]: a look is a round trip.
+// PeekAlways implements [store.KeyPeeker]. It reports false, because a peek
+// costs a round trip.
 func (c *core) PeekAlways() bool { return false }
 
-// ClaimKey implements [store.KeyClaimer]. A record that changed while it was looked at is looked at again.
+// ClaimKey implements [store.KeyClaimer]. If the record changes during the
+// claim, ClaimKey reads it again.
 func (c *core) ClaimKey(ctx context.Context, claim store.KeyClaim) (store.KeyRecord, bool, error) {
 	if record, taken, err := c.claimNew(ctx, claim); err != nil || taken {
 		return record, taken, err
@@ -166,11 +171,12 @@ func (c *core) ClaimKey(ctx context.Context, claim store.KeyClaim) (store.KeyRec
 	}
 }
 
-// claimNew takes a key that has no record.
+// claimNew claims a key that has no record.
 func (c *core) claimNew(ctx context.Context, claim store.KeyClaim) (store.KeyRecord, bool, error) {
 	rec := store.KeyRecord{
 		KeyID: claim.KeyID, Hash: claim.Hash, State: store.KeyProcessing, Owner: claim.Owner, Fence: 1, Attempts: 1,
-		CreatedAt: time.Now().UTC().Truncate(time.Microsecond), // as it is stored
+		// The time has the precision of the column.
+		CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 	}
 	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), seconds(claim.Lease), secondsIf(claim.TTL > 0, claim.TTL), rec.CreatedAt)
 	if taken, err := c.did(ctx, c.db, c.sql.claimNew, args); err != nil || !taken {
@@ -210,7 +216,7 @@ func (c *core) ListKeys(ctx context.Context, f store.KeyFilter, after store.KeyI
 	}
 	for _, state := range f.States {
 		if state < store.KeyProcessing || state > store.KeyUncertain {
-			return nil, fmt.Errorf("pgstore: there is no state %d of a key", state)
+			return nil, fmt.Errorf("pgstore: unknown key state %d", state)
 		}
 		states = append(states, int16(state))
 	}
@@ -256,22 +262,25 @@ func (c *core) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd)
 	return false, fmt.Errorf("pgstore: an uncertain key cannot be resolved as %s", end.State)
 }
 
-// PurgeKeys implements [store.KeyRecords]. Records that are put off must not keep it from those behind them.
+// PurgeKeys implements [store.KeyRecords]. It repeats the statement while the
+// statement defers records, so that deferred records do not keep it from later
+// ones.
 func (c *core) PurgeKeys(ctx context.Context, limit int) (int, error) {
 	sum := 0
 	for {
-		var purged, putOff int
+		var purged, deferred int
 		rows, err := c.db.query(ctx, c.sql.purgeKeys, max(limit-sum, 0))
-		if err := collect(rows, err, func() error { return nil }, &purged, &putOff); err != nil {
+		if err := collect(rows, err, func() error { return nil }, &purged, &deferred); err != nil {
 			return sum, c.explain(err)
 		}
-		if sum += purged; putOff == 0 || sum >= limit {
+		if sum += purged; deferred == 0 || sum >= limit {
 			return sum, nil
 		}
 	}
 }
 
-// keyArgs are those of keyIs. Texts go as bytes: whatever they are, they come back unchanged.
+// keyArgs returns the arguments of keyIs. Texts are sent as bytes, so that any
+// text is returned unchanged.
 func keyArgs(id store.KeyID) []any {
 	buf := make([]byte, 0, len(id.Tenant)+len(id.Operation)+len(id.Key))
 	buf = append(append(append(buf, id.Tenant...), id.Operation...), id.Key...)
@@ -279,7 +288,8 @@ func keyArgs(id store.KeyID) []any {
 	return []any{buf[:operation], buf[operation:key], buf[key:]}
 }
 
-// keyTurnOf is a hash of a key, for its lock: of the parts with their lengths.
+// keyTurnOf returns the hash of a key for its advisory lock. The hash covers
+// the parts of the key with their lengths.
 func keyTurnOf(id store.KeyID) int64 {
 	buf := make([]byte, 0, 512)
 	for _, part := range []string{id.Tenant, id.Operation, id.Key} {
@@ -289,17 +299,17 @@ func keyTurnOf(id store.KeyID) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // all 64 bits count
 }
 
-// keyAttemptArgs are those of isHeld.
+// keyAttemptArgs returns the arguments of isHeld.
 func keyAttemptArgs(a store.KeyAttempt) []any {
 	return append(keyArgs(a.KeyID), a.Owner.UUID(), a.Fence)
 }
 
-// answerArgs are those of answerKey.
+// answerArgs returns the arguments of answerKey.
 func answerArgs(a store.KeyAnswer) []any {
 	return []any{[]byte(a.Ref), bytesArg(a.Result), []byte(a.ContentType), a.Lost, seconds(a.TTL), secondsIf(a.ResultTTL > 0, a.ResultTTL)}
 }
 
-// secondsIf is a duration as an argument, or NULL.
+// secondsIf returns a duration as an argument, or NULL.
 func secondsIf(yes bool, d time.Duration) any {
 	if !yes {
 		return nil
@@ -307,7 +317,7 @@ func secondsIf(yes bool, d time.Duration) any {
 	return seconds(d)
 }
 
-// oneKey returns a live record, and whether there is one.
+// oneKey returns a live record, and whether one exists.
 func (c *core) oneKey(ctx context.Context, db database, id store.KeyID) (rec store.KeyRecord, there bool, err error) {
 	r := newKeyRow(db)
 	rows, err := db.query(ctx, c.sql.findKey, keyArgs(id)...)
@@ -318,7 +328,7 @@ func (c *core) oneKey(ctx context.Context, db database, id store.KeyID) (rec sto
 	return rec, there, nil
 }
 
-// keyRow is where a record is read into, row after row.
+// keyRow receives a record of each row.
 type keyRow struct {
 	store.KeyRecord
 	point, ref, contentType            []byte
@@ -335,7 +345,7 @@ func newKeyRow(e encoder) *keyRow {
 	return r
 }
 
-// record returns what was read, of the key that it was read for.
+// record returns the record that was read, under the given key.
 func (r *keyRow) record(id store.KeyID) store.KeyRecord {
 	out := r.KeyRecord
 	out.KeyID = id

@@ -2,7 +2,7 @@ package pgstore
 
 import "strings"
 
-// keyStatements are those of idempotency keys.
+// keyStatements are the statements of idempotency keys.
 type keyStatements struct {
 	takeNew, takeKey                string
 	keepKey, keepLast, savePoint    string
@@ -17,20 +17,22 @@ func newKeyStatements(r func(string) string) keyStatements {
 	return keyStatements{
 		takeNew: r(takeNew), takeKey: r(takeKey), keepKey: r(keepKey), keepLast: r(keepLast), savePoint: r(savePoint),
 		claimNew: r(claimNew), claimKey: r(claimKey), endKey: r(endKey), failKey: r(failKey), renewKey: r(renewKey), findKey: r(findKey), peekKey: r(peekKey),
-		// idempotency_open_idx, or the primary key: both are (tenant, operation, key).
+		// idempotency_open_idx, or the primary key: both are (tenant,
+		// operation, key).
 		openKeys: r(strings.ReplaceAll(listKeys, "{open}", "k.status <> 1 AND")), allKeys: r(strings.ReplaceAll(listKeys, "{open}", "")),
 		keyStats: r(keyStats), settleKey: r(settleKey), reopenKey: r(reopenKey), purgeKeys: r(purgeKeys),
 	}
 }
 
-// keyColumns is what every read of a record k returns, in the order of keyRow.dest: all but its name. Without a record the state is -1. An
-// answer that has outlived its own time is not read.
+// keyColumns are the columns of every read of a record k, in the order of
+// keyRow.dest, without the key itself. Without a record the state is -1. An
+// answer past its own retention is not read.
 const keyColumns = `coalesce(k.request_hash, ''), coalesce(k.status, -1), k.owner, coalesce(k.fence, 0),
  coalesce(k.attempts, 0), k.recovery_point, k.recovery_data, k.result_ref, {result}, k.content_type, coalesce(k.lost, false),
  coalesce(k.result_expires_at <= clock_timestamp(), false), coalesce(k.error_code, ''), coalesce(k.last_error, ''), k.lease_until, k.created_at,
  k.completed_at, k.expires_at, clock_timestamp()`
 
-// wholeKey is keyColumns with the answer, and keyOutline without.
+// wholeKey is keyColumns with the answer, keyOutline without it.
 var (
 	wholeKey = strings.ReplaceAll(keyColumns, "{result}",
 		`CASE WHEN coalesce(k.result_expires_at > clock_timestamp(), true) THEN k.result END`)
@@ -38,31 +40,38 @@ var (
 )
 
 const (
-	// keyIs names a record by $1 to $3. Primary key of idempotency, and so are all statements up to listKeys.
+	// keyIs selects a record by $1 to $3. It uses the primary key of
+	// idempotency, and so do all statements up to listKeys.
 	keyIs = `k.tenant = $1::bytea AND k.operation = $2::bytea AND k.key = $3::bytea`
-	// isLive comes first wherever a record is looked at.
+	// isLive is the first condition of every read of a record.
 	isLive = `(k.expires_at IS NULL OR k.expires_at > clock_timestamp())`
-	// isOver is the opposite. NOW stands for the clock.
+	// isOver is the negation of isLive. NOW is a placeholder for the clock.
 	isOver = `coalesce(k.expires_at <= NOW, false)`
-	// isFree says that whoever has the hash $4 may take the key.
+	// isFree is true if a request with the hash $4 may take the key.
 	isFree = `(` + isOver + ` OR k.request_hash = $4::text AND (k.status = 2 OR k.status = 0 AND k.lease_until <= NOW))`
-	// isHeld is the fence of an attempt: $4 owner, $5 fence. The lease is not looked at: it says when others may take the key, and who takes it
-	// draws the next fence.
+	// isHeld is the fence of an attempt: $4 owner, $5 fence. The condition
+	// ignores the lease: the lease only decides when another owner may take the
+	// key, and that owner draws the next fence.
 	isHeld = `k.status = 0 AND k.owner = $4::uuid AND k.fence = $5::bigint`
-	// isTaken says that the transaction took the key for this attempt. Whoever ends one, or claims the key, forgets the taker.
+	// isTaken is true if the transaction took the key for this attempt. The end
+	// of an attempt and a claim of the key both clear the taker.
 	isTaken = `k.taker = $4::uuid AND k.fence = $5::bigint - 1`
-	// keyTurn is the advisory lock of a key whose hash is $6: whoever makes its record has it until his transaction ends. Others can ask for it
-	// and need not find out by waiting at the primary key. Another pair of tables has other locks, and so has the inbox.
+	// keyTurn is the advisory lock of a key whose hash is $6. The transaction
+	// that creates the record holds the lock until it ends, so that other
+	// transactions can test the lock instead of waiting at the primary key. The
+	// locks of two sets of tables differ, and so do those of the inbox.
 	keyTurn = `hashint8extended($6::bigint, '{idempotency}'::regclass::oid::bigint)`
-	// blankKey is what a record is made when it begins anew, but for what names and fences it.
+	// blankKey resets a record that begins anew, except for its name and its
+	// fence.
 	blankKey = `recovery_point = CASE WHEN {over} THEN NULL ELSE k.recovery_point END,
   recovery_data = CASE WHEN {over} THEN NULL ELSE k.recovery_data END, created_at = CASE WHEN {over} THEN {now} ELSE k.created_at END`
-	// synced makes the statement it is part of commit synchronously, as durable does: a claim that a crash took back would run twice. As a condition
-	// it costs nothing worth measuring.
+	// synced makes its statement commit synchronously, as durable does: a claim
+	// that a crash took back would run twice. As a condition its cost is not
+	// measurable.
 	synced = `CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END`
-	// fromNow is $n seconds from now.
+	// fromNow is $N seconds from now.
 	fromNow = `clock_timestamp() + $N::double precision * interval '1 second'`
-	// whenOver is $n seconds from now, or never.
+	// whenOver is $N seconds from now, or never.
 	whenOver = `coalesce(` + fromNow + `, 'infinity')`
 )
 
@@ -72,15 +81,20 @@ func at(text, now string) string { return strings.ReplaceAll(text, "NOW", now) }
 func later(argument string) string { return strings.ReplaceAll(fromNow, "$N", argument) }
 func over(argument string) string  { return strings.ReplaceAll(whenOver, "$N", argument) }
 
-// takeKey takes a key for the caller's transaction. $4: the hash, $5: the owner, $6: the hash for the lock, $7: for how long the answer will be
-// kept, in seconds, or NULL. It answers whether it was this
-// transaction's turn (NULL: it is nobody's, because the record is not free), the fence of the attempt, or 0, and the record as it was.
+// takeKey takes a key for the caller's transaction. $4: the hash, $5: the
+// owner, $6: the hash for the lock, $7: the retention of the answer in seconds,
+// or NULL. It returns whether this transaction got the lock (NULL: no lock was
+// needed, because the record is not free), the fence of the attempt or 0, and
+// the record as it was before.
 //
-// What it writes says no more than that this transaction has taken the key: a record that has expired before it was made, or a mark in
-// the one that is there. If the transaction commits without an answer, it is as if nothing was written.
+// The statement only marks the key as taken by this transaction: it writes a
+// record that is already expired, or a mark in the existing record. If the
+// transaction commits without an answer, the mark has no effect.
 //
-// A record that others have locked is passed over, not waited for. One that the snapshot does not show, because it was committed since, is
-// not inserted again; then there is neither a fence nor a record, and it takes a new snapshot to see it.
+// The statement skips a record that another transaction has locked; it does not
+// wait. A record that is outside the snapshot, because it was committed after
+// it, is not inserted again. In that case the statement returns neither a fence
+// nor a record, and only a new snapshot shows the record.
 var takeKey = `WITH seen AS MATERIALIZED (SELECT k.*, ` + at(isFree, "clock_timestamp()") + ` AS free FROM {idempotency} k WHERE ` + keyIs + `),
 turn AS MATERIALIZED (
   SELECT CASE WHEN coalesce((SELECT free FROM seen), true) THEN pg_try_advisory_xact_lock(` + keyTurn + `) END AS ours, EXISTS (SELECT FROM seen) AS there
@@ -100,44 +114,53 @@ turn AS MATERIALIZED (
 SELECT turn.ours, coalesce((SELECT fence FROM made) + 1, (SELECT fence FROM marked) + 1, 0), ` + wholeKey + `
 FROM turn LEFT JOIN seen k ON true`
 
-// answerKey stores an answer: $6 ref, $7 result, $8 content type, $9 lost, $10 for how long in seconds, $11 for how long the answer, or NULL.
+// answerKey stores an answer: $6 ref, $7 result, $8 content type, $9 lost, $10
+// the retention of the record in seconds, $11 the retention of the answer, or
+// NULL.
 var answerKey = `status = 1, lease_until = NULL, taker = NULL, result_ref = $6::bytea, result = $7::bytea, content_type = $8::bytea,
   lost = $9::boolean, completed_at = clock_timestamp(), expires_at = ` + later("$10") + `, result_expires_at = ` + later("$11") + `,
   purge_at = least(k.purge_at, ` + later("$10") + `, ` + later("$11") + `), error_code = NULL, last_error = NULL`
 
-// keepKey ends an attempt in the transaction that has its effects. $4: owner, $5: fence. The transaction took the key itself, or it was
-// claimed.
+// keepKey ends an attempt in the transaction that contains its effects. $4:
+// owner, $5: fence. The key was taken by the transaction itself or was claimed
+// before.
 var keepKey = `UPDATE {idempotency} k SET owner = $4::uuid, fence = $5::bigint, attempts = CASE WHEN k.fence = $5::bigint THEN k.attempts ELSE k.attempts + 1 END,
   ` + answerKey + `
 WHERE ` + keyIs + ` AND (` + isHeld + ` OR ` + isTaken + `)`
 
-// keepLast does the same in front of a COMMIT that is already on its way: if it finds nothing it fails, by dividing by zero, and the server skips the
+// keepLast is keepKey in front of a COMMIT in the same round trip. If keepLast
+// finds no record it fails with a division by zero, and the server skips the
 // COMMIT.
 var keepLast = `WITH kept AS (` + keepKey + ` RETURNING 1) SELECT 1 / count(*) FROM kept`
 
-// savePoint stores $6, the name, and $7, the data, of a phase.
+// savePoint stores the name ($6) and the data ($7) of a recovery point.
 const savePoint = `UPDATE {idempotency} k SET recovery_point = $6::bytea, recovery_data = $7::bytea WHERE ` + keyIs + ` AND ` + isHeld
 
-// claimNew takes a key that has no record, which is what most of them are: one plain insert, and no row if there is a record after all. $6: the
-// lease in seconds, $7: as in takeKey, $8: when it was made. That is the one time which is not the server's, because nothing depends on it but that it
-// stays as it is, and a RETURNING that tells it costs the request three percent. It does without the key's lock: who wants to take the key meanwhile
-// waits for this one statement to commit.
+// claimNew claims a key that has no record, which is the common case: one plain
+// insert, which returns no row if a record exists. $6: the lease in seconds,
+// $7: as in takeKey, $8: the creation time. The creation time is the only time
+// that is not the server's: nothing depends on it except that it does not
+// change, and a RETURNING clause for it costs the request three percent.
+// claimNew does not take the key's lock: a concurrent takeKey waits for this
+// one statement to commit.
 var claimNew = `INSERT INTO {idempotency} (tenant, operation, key, request_hash, status, owner, fence, attempts, lease_until, created_at, purge_at)
 SELECT $1::bytea, $2::bytea, $3::bytea, $4::text, 0, $5::uuid, 1, 1, ` + later("$6") + `, $8::timestamptz, ` + over("$7") + ` WHERE ` + synced + `
 ON CONFLICT (tenant, operation, key) DO NOTHING`
 
-// takeNew is the same for takeKey, whose arguments it has.
+// takeNew is claimNew for takeKey, with the arguments of takeKey.
 var takeNew = `INSERT INTO {idempotency} (tenant, operation, key, request_hash, status, taker, fence, attempts, expires_at, purge_at)
 SELECT $1::bytea, $2::bytea, $3::bytea, $4::text, 1, $5::uuid, 0, 0, clock_timestamp(), ` + over("$7") + `
 WHERE pg_try_advisory_xact_lock(` + keyTurn + `)
 ON CONFLICT (tenant, operation, key) DO NOTHING`
 
-// claimKey takes a key for an attempt. $4: the hash, $5: the owner, $6: the hash for the lock, $7: for how long the answer will be
-// kept, in seconds, or NULL, $8: the lease in seconds. It answers whether it was taken, and the record.
+// claimKey claims a key for an attempt. $4: the hash, $5: the owner, $6: the
+// hash for the lock, $7: the retention of the answer in seconds, or NULL, $8:
+// the lease in seconds. It returns whether the key was claimed, and the record.
 //
-// Of many that find the key free, one makes the
-// record, or changes it; the others wait for that, and then it does not fit. What has expired is judged by one time (created_at), the
-// lease runs from when the waiting is over.
+// Of several claims that find the key free, one creates or changes the record;
+// the others wait for that statement, and then the condition no longer matches.
+// Expiry is checked against one time (created_at); the lease starts after the
+// wait.
 var claimKey = `WITH seen AS MATERIALIZED (
   SELECT * FROM {idempotency} k WHERE ` + keyIs + ` AND NOT ` + at(isFree, "clock_timestamp()") + `
 ), ` + durable + `, alone AS MATERIALIZED (
@@ -154,37 +177,41 @@ var claimKey = `WITH seen AS MATERIALIZED (
 )
 SELECT true, ` + wholeKey + ` FROM taken k UNION ALL SELECT false, ` + wholeKey + ` FROM seen k`
 
-// endKey ends a claimed attempt as succeeded; its arguments are those of keepKey.
+// endKey ends a claimed attempt as succeeded, with the arguments of keepKey.
 var endKey = `UPDATE {idempotency} k SET ` + answerKey + ` WHERE ` + keyIs + ` AND ` + isHeld + ` AND ` + synced
 
-// failKey ends a claimed attempt otherwise, whatever its lease: $6 the state, $7 the code, $8 the error, $9 for how long in seconds, or NULL.
+// failKey ends a claimed attempt in another state, regardless of its lease: $6
+// the state, $7 the code, $8 the error, $9 the retention in seconds, or NULL.
 var failKey = `UPDATE {idempotency} k SET status = $6::smallint, lease_until = NULL, error_code = nullif($7::text, ''),
   last_error = nullif($8::text, ''), completed_at = clock_timestamp(), expires_at = ` + later("$9") + `, purge_at = least(k.purge_at, ` + later("$9") + `)
 WHERE ` + keyIs + ` AND ` + isHeld + ` AND ` + synced
 
-// renewKey makes the lease $6 seconds from now.
+// renewKey sets the lease to $6 seconds from now.
 var renewKey = `UPDATE {idempotency} k SET lease_until = ` + later("$6") + ` WHERE ` + keyIs + ` AND ` + isHeld + ` AND ` + synced
 
 var findKey = `SELECT ` + wholeKey + ` FROM {idempotency} k WHERE ` + keyIs + ` AND ` + isLive
 
-// peekKey is what a repeat needs, and no more: it is the whole cost of one, and every column has its price.
+// peekKey reads only the columns that a repeated request needs: the statement
+// is the whole cost of a repeat, and every column adds to it.
 const peekKey = `SELECT k.request_hash, k.result_ref, k.result, k.content_type FROM {idempotency} k
 WHERE ` + keyIs + ` AND k.status = 1 AND NOT k.lost AND least(k.expires_at, k.result_expires_at) > clock_timestamp()`
 
-// listKeys reads records behind $1 to $3. $4 and $5: the only tenant and operation, or nothing, $6: states.
+// listKeys reads records after $1 to $3. $4 and $5: a tenant and an operation,
+// or nothing, $6: states.
 var listKeys = `SELECT k.tenant, k.operation, k.key, ` + keyOutline + ` FROM {idempotency} k
 WHERE {open} (k.tenant, k.operation, k.key) > ($1::bytea, $2::bytea, $3::bytea) AND ($4::bytea = '' OR k.tenant = $4::bytea)
   AND ($5::bytea = '' OR k.operation = $5::bytea) AND k.status = ANY($6::smallint[]) AND ` + isLive + `
 ORDER BY k.tenant, k.operation, k.key LIMIT {limit}`
 
-// keyStats: idempotency_open_idx.
+// keyStats uses idempotency_open_idx.
 const keyStats = `SELECT count(*) FILTER (WHERE status = 0), count(*) FILTER (WHERE status = 2), count(*) FILTER (WHERE status = 3),
  count(*) FILTER (WHERE status = 0 AND lease_until <= now()),
  greatest(coalesce(extract(epoch FROM clock_timestamp() - min(lease_until) FILTER (WHERE status = 0)), 0), 0)::double precision
 FROM {idempotency} k WHERE status <> 1 AND ` + isLive
 
-// settleKey decides that an uncertain record has succeeded: $4 to $9 are those of answerKey. reopenKey decides that it has failed: $4 code, $5
-// error, $6 for how long in seconds.
+// settleKey resolves an uncertain record as succeeded: $4 to $9 are the
+// arguments of answerKey. reopenKey resolves it as failed: $4 code, $5 error,
+// $6 the retention in seconds.
 var (
 	settleKey = `UPDATE {idempotency} k SET ` +
 		strings.NewReplacer("$6", "$4", "$7", "$5", "$8", "$6", "$9", "$7", "$10", "$8", "$11", "$9").Replace(answerKey) + `
@@ -194,9 +221,11 @@ WHERE ` + keyIs + ` AND k.status = 3 AND ` + synced
 WHERE ` + keyIs + ` AND k.status = 3 AND ` + synced
 )
 
-// purgeKeys deletes what has expired: records, and answers. $1: how many. Several may run at a time: each passes over what another has.
-// idempotency_purge_idx finds the oldest, the primary key changes them. What must stay is put off until it may have expired. It answers how many
-// were deleted, and how many put off.
+// purgeKeys deletes expired records and expired answers. $1: the limit.
+// Concurrent runs are safe: each skips the rows that another has locked.
+// idempotency_purge_idx finds the oldest records, the primary key changes them.
+// A record that must stay is deferred until it may have expired. The statement
+// returns the number of deleted and of deferred records.
 const purgeKeys = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 old AS MATERIALIZED (
   SELECT tenant, operation, key, status IN (1, 2) AND coalesce(expires_at <= (SELECT now FROM clock), false) AS over,

@@ -22,7 +22,9 @@ func keyClaim(key string) store.KeyClaim {
 	}
 }
 
-// TestKeyLocked: a record that another transaction has locked is busy, and not waited for, even if that one does not hold the key's own lock.
+// TestKeyLocked: a record that another transaction has locked is busy. The
+// store does not wait for it, even if that transaction does not hold the key's
+// own lock.
 func TestKeyLocked(t *testing.T) {
 	pool := openPool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["lock_timeout"] = "10s" })
 	s, schema := openStore(t, pool)
@@ -57,7 +59,8 @@ func TestKeyLocked(t *testing.T) {
 	}
 }
 
-// TestKeysAreDurable: what is decided about a key outside of the caller's transaction is on disk, even where the session's default is not to wait.
+// TestKeysAreDurable: decisions about a key outside the caller's transaction
+// are durable, even in a session with synchronous_commit off.
 func TestKeysAreDurable(t *testing.T) {
 	pool := openPool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["synchronous_commit"] = "off" })
 	s, schema := openStore(t, pool)
@@ -109,8 +112,10 @@ func TestKeysAreDurable(t *testing.T) {
 	}
 }
 
-// TestKeyRoundTrips: a repeat among repeats is one, and what a key adds to a transaction is its own insert, which BEGIN rides on; the answer goes
-// with the COMMIT. Where repeats are rare, they pay for it that new keys need not be looked for.
+// TestKeyRoundTrips: among repeats, a repeat costs one round trip. A key adds
+// one insert to a transaction, with which BEGIN shares a round trip; the answer
+// is sent with the COMMIT. Where repeats are rare, a repeat costs more, because
+// the store does not peek for new keys.
 func TestKeyRoundTrips(t *testing.T) {
 	pool, w := openWire(t, nil)
 	s, _ := openStore(t, pool)
@@ -150,7 +155,7 @@ func TestKeyRoundTrips(t *testing.T) {
 				count("", "0", 0)
 			}
 		}
-		// Once for all statements, which are prepared in round trips of their own.
+		// Warm up: all statements are prepared in round trips of their own.
 		count("", "0", 0)
 		repeats()
 
@@ -161,7 +166,7 @@ func TestKeyRoundTrips(t *testing.T) {
 		}
 		count("a new key among new ones", "newer", tc.fresh)
 		count("", "newer", 0)
-		for i := range 12 { // every fourth is not enough to look for
+		for i := range 12 { // every fourth is too few to peek
 			count("a repeat among new keys", "newer", tc.found)
 			for j := range 3 {
 				count("a new key among a few repeats", fmt.Sprint("newest ", i, j), tc.fresh)
@@ -176,7 +181,8 @@ func keyRequest(key string) idempotency.Request {
 	return idempotency.Request{TenantID: "t", Operation: "pay", Key: key, Hash: idempotency.Hash("v1:" + strings.Repeat("a", 64))}
 }
 
-// TestKeyLostInItsTransaction: if the record is gone when the answer is stored, nothing is committed.
+// TestKeyLostInItsTransaction: if the record is gone when the answer is stored,
+// nothing is committed.
 func TestKeyLostInItsTransaction(t *testing.T) {
 	pool := openPool(t, nil)
 	s, schema := openStore(t, pool)

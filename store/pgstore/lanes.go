@@ -9,14 +9,16 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// durable makes the statement it is part of commit synchronously, even where the session's default is off: an epoch that a
-// crash took back could be given to two owners.
+// durable makes its statement commit synchronously, even where the session's
+// default is off: an epoch that a crash took back could be assigned to two
+// owners.
 const durable = `durable AS MATERIALIZED (
   SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END
 )`
 
-// joinRelay enters a node. It runs behind a lock on the table, so that two relays of different names cannot both find
-// themselves alone. Nodes that have been silent for a day are swept.
+// joinRelay adds a node. It runs under a lock on the table, so that two relays
+// of different names cannot both see no other relay. Nodes that have been
+// silent for a day are swept.
 const joinRelay = `WITH ` + durable + `, swept AS (
   DELETE FROM {node} WHERE expires_at < clock_timestamp() - interval '1 day' AND id <> $1
 )
@@ -25,8 +27,9 @@ SELECT $1::uuid, $2::text, clock_timestamp() + $3::double precision * interval '
 WHERE NOT EXISTS (SELECT FROM {node} WHERE relay <> $2 AND id <> $1 AND expires_at > clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at`
 
-// renewLease prolongs a node's lease and returns, by kind: 0 whether it did, 1 a live relay of another name, 2 the other live
-// nodes, 3 the lanes. A lane's row is not touched: settlements never collide with heartbeats.
+// renewLease renews a node's lease and returns, by kind: 0 whether it did, 1 a
+// live relay of another name, 2 the other live nodes, 3 the lanes. It does not
+// write to the lanes' rows, so settlements never collide with heartbeats.
 const renewLease = `WITH ` + durable + `, clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 live AS MATERIALIZED (SELECT n.id, n.relay FROM {node} n, clock WHERE n.expires_at > clock.now),
 me AS (
@@ -39,8 +42,9 @@ UNION ALL SELECT 2, 0, 0, id, relay, true FROM live WHERE id <> $1
 UNION ALL SELECT 3, l.lane, l.epoch, l.owner, '', l.owner = $1 OR EXISTS (SELECT FROM live WHERE live.id = l.owner) FROM {lane} l
 ORDER BY kind, lane, id`
 
-// acquireLanes takes free lanes. s is the lane as the statement's snapshot has it: while this waits for a lock, somebody else
-// may take the lane, and then its epoch is not the one this statement judged.
+// acquireLanes acquires free lanes. s is the lane in the statement's snapshot:
+// while the statement waits for a lock, another node may acquire the lane, and
+// then the lane's epoch differs from the one that the statement checked.
 const acquireLanes = `WITH ` + durable + `, clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 free AS (
   SELECT l.lane, l.owner, l.dirty, l.in_flight
@@ -54,13 +58,13 @@ UPDATE {lane} l SET owner = $1, epoch = l.epoch + 1, token = gen_random_uuid(), 
 FROM free WHERE l.lane = free.lane
 RETURNING l.lane, l.epoch, l.token, free.dirty OR free.owner IS NOT NULL, free.in_flight`
 
-// releaseLanes gives lanes up that are still held.
+// releaseLanes releases lanes that are still held.
 const releaseLanes = `WITH ` + durable + `
 UPDATE {lane} l SET owner = NULL, token = NULL, dirty = $4
 FROM durable, unnest($1::smallint[], $2::bigint[], $3::uuid[]) AS f(lane, epoch, token)
 WHERE l.lane = f.lane AND l.epoch = f.epoch AND l.token = f.token`
 
-// leaveRelay removes a node; what it still owns counts as dirty.
+// leaveRelay removes a node and marks the lanes that it still owns as dirty.
 const leaveRelay = `WITH ` + durable + `, gone AS (DELETE FROM {node} WHERE id = $1)
 UPDATE {lane} l SET owner = NULL, token = NULL, dirty = true FROM durable WHERE l.owner = $1`
 
@@ -87,10 +91,11 @@ func (c *core) Heartbeat(ctx context.Context, node store.Node, lease time.Durati
 	return m, err
 }
 
-// readOnly is the server's code for a statement that writes where nothing may be written.
+// readOnly is the server's code for a write in a read-only transaction.
 const readOnly = "25006"
 
-// standby says so when a relay cannot write because its server is a standby: the server's own words do not name it.
+// standby adds to an error that the server is a standby or the connection is
+// read-only, which the server's own message does not say.
 func (c *core) standby(ctx context.Context, err error) error {
 	if sqlState(err) != readOnly {
 		return err
@@ -98,18 +103,19 @@ func (c *core) standby(ctx context.Context, err error) error {
 	recovers := false
 	rows, asked := c.db.query(ctx, `SELECT pg_is_in_recovery()`)
 	if asked = collect(rows, asked, func() error { return nil }, &recovers); asked != nil || !recovers {
-		return fmt.Errorf("%w; a relay needs a connection that may write: see default_transaction_read_only", err)
+		return fmt.Errorf("%w; the relay needs a writable connection: see default_transaction_read_only", err)
 	}
 	return fmt.Errorf("%w; the server is a standby (pg_is_in_recovery): connect the relay to the primary, with target_session_attrs=primary", err)
 }
 
-// renew prolongs a lease and reads the membership; it reports whether there was a lease to prolong.
+// renew renews a lease and reads the membership. It reports whether there was a
+// lease to renew.
 func (c *core) renew(ctx context.Context, node store.Node, lease time.Duration) (m store.Membership, renewed bool, err error) {
 	var kind, lane int
 	var epoch int64
 	var id waybill.ID
 	var relay, other string
-	var live *bool // a lane without an owner has none
+	var live *bool // NULL for a lane without an owner
 	rows, err := c.db.query(ctx, c.sql.renew, node.ID.UUID(), node.Relay, seconds(lease))
 	err = collect(rows, err, func() error {
 		switch kind {
@@ -152,14 +158,15 @@ func (c *core) Acquire(ctx context.Context, node store.Node, lanes []int, window
 	if len(leases) > 0 {
 		return leases, nil
 	}
-	// Nothing was free, or the node itself is not live: only the latter is an error.
+	// Either no lane was free, or the node itself is not live. Only the second
+	// case is an error.
 	live := false
 	rows, err = c.db.query(ctx, c.sql.live, node.ID.UUID())
 	if err := collect(rows, err, func() error { return nil }, &live); err != nil {
 		return nil, c.explain(err)
 	}
 	if !live {
-		return nil, fmt.Errorf("pgstore: acquire: %w: the node has no running lease", waybill.ErrLeaseLost)
+		return nil, fmt.Errorf("pgstore: acquire: %w: the node has no live lease", waybill.ErrLeaseLost)
 	}
 	return nil, nil
 }

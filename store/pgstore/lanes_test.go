@@ -19,7 +19,7 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// heard collects what the writers of a store tell its hub.
+// heard collects the entries that the writers of a store publish to its hub.
 type heard struct {
 	mu      sync.Mutex
 	entries []store.Entry
@@ -42,14 +42,16 @@ func (h *heard) list() []store.Entry {
 	return append([]store.Entry(nil), h.entries...)
 }
 
-// forget drops what was told before the number of lanes changed: no relay listened then.
+// forget drops the entries from before the number of lanes changed: no relay
+// listened then.
 func (h *heard) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.entries = nil
 }
 
-// lanesOf returns the lane of every row that waits, by id, and how many lanes there are.
+// lanesOf returns the lane of every pending row, by id, and the number of
+// lanes.
 func lanesOf(t *testing.T, pool *pgxpool.Pool, schema string) (rows map[string]int, lanes int) {
 	t.Helper()
 	rows = map[string]int{}
@@ -69,8 +71,9 @@ UNION ALL SELECT id::text, lane FROM "`+schema+`".waybill_delayed`)
 	return rows, lanes
 }
 
-// checkLanes wants every row in the lane where a reader looks for its aggregate, and every event told of in the lane of its row.
-func checkLanes(t *testing.T, pool *pgxpool.Pool, schema string, evs []waybill.Event, told []store.Entry) {
+// checkLanes checks that every row is in the lane where a reader searches for
+// its aggregate, and that every published entry has the lane of its row.
+func checkLanes(t *testing.T, pool *pgxpool.Pool, schema string, evs []waybill.Event, published []store.Entry) {
 	t.Helper()
 	rows, lanes := lanesOf(t, pool, schema)
 	for _, ev := range evs {
@@ -86,14 +89,14 @@ func checkLanes(t *testing.T, pool *pgxpool.Pool, schema string, evs []waybill.E
 			}
 		}
 	}
-	for _, e := range told {
+	for _, e := range published {
 		if lane, there := rows[e.Event.ID.UUID()]; there && lane != e.Lane {
-			t.Errorf("%s is in lane %d, and its writer told relays %d", e.Event.Type, lane, e.Lane)
+			t.Errorf("%s is in lane %d, and its writer published lane %d", e.Event.Type, lane, e.Lane)
 		}
 	}
 }
 
-// kinds are events that take the different statements of a write.
+// kinds are events that use the different statements of a write.
 func kinds() map[string]func() []waybill.Event {
 	several := func(n int, change func(*waybill.Event)) func() []waybill.Event {
 		return func() []waybill.Event {
@@ -115,8 +118,9 @@ func kinds() map[string]func() []waybill.Event {
 	}
 }
 
-// The number of lanes changes under a service that goes on writing and has remembered the old one. Every event goes to the lane
-// that the new number says, and relays of the service's process are told that lane.
+// The number of lanes changes while a service keeps writing with the old number
+// in memory. Every event goes to its lane under the new number, and relays in
+// the service's process are notified of that lane.
 func TestLanesAreChangedUnderAWriter(t *testing.T) {
 	pool := openPool(t, nil)
 	db := stdlib.OpenDBFromPool(pool)
@@ -124,7 +128,7 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 	for _, c := range []struct{ from, to int }{{32, 4}, {4, 32}, {32, 1}, {1, 32}} {
 		for kind, events := range kinds() {
 			name := fmt.Sprintf("%d to %d, %s", c.from, c.to, kind)
-			// change returns a store that remembers how many lanes there were.
+			// change returns a store that remembers the old number of lanes.
 			change := func(t *testing.T) (*pgstore.Store, func(), string) {
 				writer, schema := openWith(t, pool, pgstore.Config{Lanes: c.from, NotifyInterval: -1})
 				operator, err := pgstore.New(pool, pgstore.Config{Schema: schema})
@@ -139,7 +143,7 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 			}
 			t.Run(name+", pgx", func(t *testing.T) {
 				writer, setLanes, schema := change(t)
-				told := listen(t, writer.Local())
+				published := listen(t, writer.Local())
 				box, err := outbox.New(writer, outbox.Config{})
 				if err != nil {
 					t.Fatal(err)
@@ -149,8 +153,10 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 					t.Fatal(err)
 				}
 				setLanes()
-				told.forget()
-				for _, begun := range []bool{false, true} { // whether the write is the transaction's first statement
+				published.forget()
+				// If begun is false, the write is the transaction's first
+				// statement.
+				for _, begun := range []bool{false, true} {
 					more := events()
 					err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 						if begun {
@@ -163,9 +169,10 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					checkLanes(t, pool, schema, more, told.list())
+					checkLanes(t, pool, schema, more, published.list())
 				}
-				tx, err := pool.Begin(t.Context()) // a transaction of the caller's own
+				// A transaction of the caller's own.
+				tx, err := pool.Begin(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -175,15 +182,15 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 				if err := tx.Commit(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				checkLanes(t, pool, schema, evs, told.list())
-				if kind != "delayed" && len(told.list()) == 0 {
-					t.Error("the hub was told of nothing")
+				checkLanes(t, pool, schema, evs, published.list())
+				if kind != "delayed" && len(published.list()) == 0 {
+					t.Error("the hub got no entries")
 				}
 			})
 			t.Run(name+", database/sql", func(t *testing.T) {
 				store, setLanes, schema := change(t)
 				writer := store.SQL(db)
-				told := listen(t, writer.Local())
+				published := listen(t, writer.Local())
 				box, err := outbox.New(writer, outbox.Config{})
 				if err != nil {
 					t.Fatal(err)
@@ -194,15 +201,16 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 					t.Fatal(err)
 				}
 				setLanes()
-				told.forget()
+				published.forget()
 				if err := box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error { return box.Write(ctx, tx, evs...) }); err != nil {
 					t.Fatal(err)
 				}
-				checkLanes(t, pool, schema, evs, told.list())
+				checkLanes(t, pool, schema, evs, published.list())
 			})
 		}
 	}
-	// The transaction's snapshot is older than the change: what it reads in a table is the old number.
+	// The transaction's snapshot is older than the change: a table read in it
+	// returns the old number.
 	for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 		t.Run("an open transaction, "+level.String(), func(t *testing.T) {
 			writer, schema := openWith(t, pool, pgstore.Config{Lanes: 4, NotifyInterval: -1})
@@ -210,7 +218,7 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			told := listen(t, writer.Local())
+			published := listen(t, writer.Local())
 			box, err := outbox.New(writer, outbox.Config{})
 			if err != nil {
 				t.Fatal(err)
@@ -229,7 +237,8 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 				if err := box.Write(ctx, tx, evs...); err != nil {
 					return err
 				}
-				if _, err := tx.Exec(ctx, `SELECT 1`); err != nil { // sends them
+				// The statement sends the events.
+				if _, err := tx.Exec(ctx, `SELECT 1`); err != nil {
 					return err
 				}
 				return box.Write(ctx, tx, event("last"))
@@ -237,12 +246,13 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			checkLanes(t, pool, schema, evs, told.list())
+			checkLanes(t, pool, schema, evs, published.list())
 		})
 	}
 }
 
-// The same while many write: each of them meets the change at another point.
+// The same with many concurrent writers: the change reaches each of them at
+// another point.
 func TestLanesAreChangedUnderManyWriters(t *testing.T) {
 	pool := openPool(t, nil)
 	operator, schema := openWith(t, pool, pgstore.Config{Lanes: 4, NotifyInterval: -1})
@@ -290,7 +300,8 @@ func TestLanesAreChangedUnderManyWriters(t *testing.T) {
 		if err := operator.SetLanes(t.Context(), n); err != nil {
 			t.Error(err)
 		}
-		for deadline := time.Now().Add(time.Minute); ; { // until the writers have gone on behind it
+		// Wait until the writers have continued after the change.
+		for deadline := time.Now().Add(time.Minute); ; {
 			mu.Lock()
 			now := len(evs)
 			mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-// stuck is a sink that answers when it is let go.
+// stuck is a sink that answers when it is released.
 type stuck struct {
 	held atomic.Int64
 	open chan struct{}
@@ -29,9 +29,9 @@ func (s *stuck) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	return make([]error, len(batch))
 }
 
-// TestColdQueueBoundsMemory: over 32 lanes of real tables, too, at most
-// ColdQueue + BatchSize events that were read wait in memory while the sink
-// does not answer, beside those that the sink has. In the end all are
+// TestColdQueueBoundsMemory: over 32 lanes of real tables, at most ColdQueue +
+// BatchSize events that were read wait in memory while the sink does not
+// answer, in addition to the events in flight. In the end all events are
 // delivered.
 func TestColdQueueBoundsMemory(t *testing.T) {
 	const events, queue, batch, workers, lanes = 6000, 100, 50, 2, 32
@@ -84,7 +84,7 @@ func TestColdQueueBoundsMemory(t *testing.T) {
 				return sink.held.Load() == workers*batch && read.Load()-sink.held.Load() >= queue && total.Load() == lanes
 			})
 			before := reads.Load()
-			wait("the relay to have looked often since", func() bool { return reads.Load() >= before+20 })
+			wait("the relay to have polled often since", func() bool { return reads.Load() >= before+20 })
 			if waiting := read.Load() - sink.held.Load(); waiting > queue+batch {
 				t.Errorf("%d events wait in memory, want at most %d", waiting, queue+batch)
 			}

@@ -14,7 +14,7 @@ import (
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// migrationTable is where the tables remember which migrations they have had.
+// migrationTable records the applied migrations.
 const migrationTable = `CREATE TABLE IF NOT EXISTS {migration} (
   version    integer     NOT NULL,
   name       text        NOT NULL,
@@ -26,8 +26,9 @@ func (c *core) steps() ([]migration.Step, error) {
 	return migration.Read(migrationFiles, "migrations", c.cfg.replacer())
 }
 
-// Migrate implements [store.Migrator]. All steps are one transaction behind an advisory lock: several processes may call it at
-// once, and one that fails leaves nothing.
+// Migrate implements [store.Migrator]. All steps run in one transaction under
+// an advisory lock: several processes may call Migrate at once, and a failed
+// call leaves nothing behind.
 func (c *core) Migrate(ctx context.Context) ([]store.Migration, error) {
 	steps, err := c.steps()
 	if err != nil {
@@ -73,8 +74,9 @@ func (c *core) Migrate(ctx context.Context) ([]store.Migration, error) {
 	return applied, nil
 }
 
-// createSchema makes the schema unless it is there. It looks first: CREATE SCHEMA IF NOT EXISTS needs the right to create one
-// even when it has nothing to do.
+// createSchema creates the schema unless it exists. It checks first, because
+// CREATE SCHEMA IF NOT EXISTS needs the privilege to create a schema even when
+// the schema exists.
 func (c *core) createSchema(ctx context.Context, tx database) error {
 	there := false
 	rows, err := tx.query(ctx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, c.cfg.Schema)
@@ -86,7 +88,7 @@ func (c *core) createSchema(ctx context.Context, tx database) error {
 
 func (c *core) schemaSQL() string { return `CREATE SCHEMA "` + c.cfg.Schema + `"` }
 
-// applied returns the migrations that the tables have had.
+// applied returns the applied migrations.
 func (c *core) applied(ctx context.Context, db database) (map[int]store.Migration, error) {
 	had := make(map[int]store.Migration)
 	var m store.Migration
@@ -106,7 +108,8 @@ func (c *core) Migrations(ctx context.Context) ([]store.Migration, error) {
 		return nil, err
 	}
 	had, err := c.applied(ctx, c.db)
-	if err != nil && sqlState(err) != "42P01" && sqlState(err) != "3F000" { // no table yet: none was applied
+	// Without a table, no migration was applied.
+	if err != nil && sqlState(err) != "42P01" && sqlState(err) != "3F000" {
 		return nil, c.explain(err)
 	}
 	var all []store.Migration
@@ -124,10 +127,12 @@ func (c *core) Migrations(ctx context.Context) ([]store.Migration, error) {
 	return all, nil
 }
 
-// MigrationSQL implements [store.Migrator]. It is a script for psql, in one transaction.
+// MigrationSQL implements [store.Migrator]. The script is for psql and runs in
+// one transaction.
 func (c *core) MigrationSQL() string { return c.UpgradeSQL(0) }
 
-// hadVersion fails where the tables have not had a version: the name of a migration is not null.
+// hadVersion fails if a version was not applied: the name of a migration is NOT
+// NULL.
 const hadVersion = `INSERT INTO {migration} (version, name)
   SELECT %[1]d, NULL WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE version = %[1]d)`
 
@@ -135,7 +140,7 @@ const hadVersion = `INSERT INTO {migration} (version, name)
 func (c *core) UpgradeSQL(version int) string {
 	steps, err := c.steps()
 	if err != nil {
-		panic(err) // the files are compiled in, and a test reads them
+		panic(err) // the files are embedded, and a test reads them
 	}
 	steps = steps[min(max(version, 0), len(steps)):]
 	if len(steps) == 0 {

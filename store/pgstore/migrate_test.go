@@ -28,7 +28,7 @@ func psql(t testing.TB, script, searchPath string) {
 	}
 }
 
-// tryPsql returns what psql says.
+// tryPsql returns the output of psql.
 func tryPsql(t testing.TB, script, searchPath string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), testserver.Shell(t, "psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", testserver.Postgres(t))
@@ -38,8 +38,8 @@ func tryPsql(t testing.TB, script, searchPath string) (string, error) {
 	return string(out), err
 }
 
-// catalogue describes everything in a schema, with the schema's name taken out.
-func catalogue(t testing.TB, pool *pgxpool.Pool, schema string) []string {
+// catalog describes everything in a schema, without the schema's name.
+func catalog(t testing.TB, pool *pgxpool.Pool, schema string) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `
 SELECT 'table ' || c.relname || ' ' || c.relkind::text || ' ' || coalesce(c.reloptions::text, '') || ' ' || coalesce(pg_get_partkeydef(c.oid), '')
@@ -69,8 +69,8 @@ UNION ALL SELECT 'sequence ' || s.seqrelid::regclass || ' cache ' || s.seqcache 
 	return lines
 }
 
-// The exported script, applied by psql, gives the same catalogue as Migrate.
-func TestMigrationSQLGivesTheSameCatalogue(t *testing.T) {
+// The exported script, applied by psql, creates the same catalog as Migrate.
+func TestMigrationSQLGivesTheSameCatalog(t *testing.T) {
 	pool := openPool(t, nil)
 	byCode, byShell := schemaOf(t, pool), schemaOf(t, pool)
 	config := func(schema string) pgstore.Config { return pgstore.Config{Schema: schema, Prefix: "my_", Lanes: 7} }
@@ -86,14 +86,14 @@ func TestMigrationSQLGivesTheSameCatalogue(t *testing.T) {
 		t.Fatal(err)
 	}
 	psql(t, shell.MigrationSQL(), "public")
-	a, b := catalogue(t, pool, byCode), catalogue(t, pool, byShell)
+	a, b := catalog(t, pool, byCode), catalog(t, pool, byShell)
 	if len(a) < 100 {
-		t.Fatalf("the catalogue has only %d lines", len(a))
+		t.Fatalf("the catalog has only %d lines", len(a))
 	}
 	if diff := cmpLines(a, b); diff != "" {
 		t.Errorf("by code and by psql differ:\n%s", diff)
 	}
-	// Code takes over from the shell.
+	// Migrate continues after the script.
 	applied, err := shell.Migrate(t.Context())
 	if err != nil || len(applied) != 0 {
 		t.Errorf("Migrate after the script applied %v, %v; want nothing", applied, err)
@@ -114,9 +114,9 @@ func TestMigrationSQLGivesTheSameCatalogue(t *testing.T) {
 	}
 }
 
-// TestUpgradeSQL: the script from a version on makes the same of tables that have had this
-// version as Migrate makes of none. Where the tables have not had it, the script fails and
-// changes nothing.
+// TestUpgradeSQL: the script from a version on, applied to tables of that
+// version, creates the same catalog as Migrate on an empty schema. If the
+// tables do not have that version, the script fails and changes nothing.
 func TestUpgradeSQL(t *testing.T) {
 	pool := openPool(t, nil)
 	tables := func(schema string) *pgstore.Store {
@@ -131,23 +131,23 @@ func TestUpgradeSQL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := catalogue(t, pool, byCode)
+	want := catalog(t, pool, byCode)
 	for version := 1; version < len(all); version++ {
 		schema := schemaOf(t, pool)
 		s := tables(schema)
 		first, _, _ := strings.Cut(s.MigrationSQL(), fmt.Sprintf("-- Migration %d:", version+1))
 		psql(t, first+"COMMIT;", "public")
-		before := catalogue(t, pool, schema)
+		before := catalog(t, pool, schema)
 		if later := s.UpgradeSQL(version + 1); later != "" {
 			if out, err := tryPsql(t, later, "public"); err == nil {
 				t.Errorf("the script from version %d on goes through on tables of version %d: %s", version+1, version, out)
 			}
-			if diff := cmpLines(before, catalogue(t, pool, schema)); diff != "" {
+			if diff := cmpLines(before, catalog(t, pool, schema)); diff != "" {
 				t.Errorf("the script from version %d on changes tables of version %d:\n%s", version+1, version, diff)
 			}
 		}
 		psql(t, s.UpgradeSQL(version), "public")
-		if diff := cmpLines(want, catalogue(t, pool, schema)); diff != "" {
+		if diff := cmpLines(want, catalog(t, pool, schema)); diff != "" {
 			t.Errorf("from version %d on, code and psql differ:\n%s", version, diff)
 		}
 		if applied, err := s.Migrate(t.Context()); err != nil || len(applied) != 0 {
@@ -231,11 +231,11 @@ func TestMigrations(t *testing.T) {
 		t.Fatal(err)
 	}
 	if last := after[len(after)-1]; len(after) != len(before)+1 || !last.Unknown || last.Version != 99 || after[0].AppliedAt.IsZero() {
-		t.Errorf("with one from the future: %+v", after)
+		t.Errorf("with an unknown migration: %+v", after)
 	}
 }
 
-// Protocol 10: a sequence that hands out blocks would break the order.
+// A sequence that hands out blocks would break the order.
 func TestSequenceCache(t *testing.T) {
 	pool := openPool(t, nil)
 	_, schema := openStore(t, pool)
@@ -283,7 +283,7 @@ func TestLanesBelongToTheTables(t *testing.T) {
 	if err == nil {
 		_ = session.Rollback(t.Context())
 	}
-	if err == nil || !containsAll(err.Error(), "Config.Lanes is 8", "the tables have 4") {
+	if err == nil || !containsAll(err.Error(), "Config.Lanes: 8", "the tables have 4") {
 		t.Errorf("a store that wants 8 lanes: %v", err)
 	}
 }
@@ -302,7 +302,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// What docs/sql.md tells people to type works, in the shell they would type it in.
+// The SQL in docs/sql.md works in psql.
 func TestDocumentedSQL(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
@@ -312,7 +312,7 @@ func TestDocumentedSQL(t *testing.T) {
 	lane := store.LaneOf("", "order", "A-1", 32)
 	page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: lane}}, 10)
 	if err != nil || len(page.Rows) != 1 {
-		t.Fatalf("lane %d has %d rows, %v; want the one that was inserted", lane, len(page.Rows), err)
+		t.Fatalf("lane %d has %d rows, %v; want the inserted row", lane, len(page.Rows), err)
 	}
 	ev := page.Rows[0].Event
 	if ev.Type != "OrderPlaced" || ev.AggregateID != "A-1" || string(ev.Payload) != `{"total": 9990}` || ev.Topic != "OrderPlaced" ||

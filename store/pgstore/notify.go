@@ -10,25 +10,31 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// A relay in another process need not wait for its next poll: writers wake it with NOTIFY. Never inside the caller's transaction,
-// where it would take a lock that all commits of the server share, and cost a quarter to a half of them; but on its own, behind
-// the commit, and once for many of them. Nothing depends on it: through a pooler in transaction mode, with a driver that cannot
+// Writers wake relays in other processes with NOTIFY, so that those relays need
+// not wait for the next poll. A wake-up is never sent inside the caller's
+// transaction, where it would take a lock that all commits of the server share
+// and would cost a quarter to a half of the commit rate. It is sent separately,
+// after the commit, and once for many commits. Correctness does not depend on
+// wake-ups: through a pooler in transaction mode, with a driver that cannot
 // listen, or when a wake-up is lost, polling finds the events.
 
 const (
 	defaultNotify = 10 * time.Millisecond
-	// notifyTime bounds one wake-up, and the wait for a connection of the pool to send it.
+	// notifyTime bounds one wake-up, including the wait for a connection of the
+	// pool.
 	notifyTime = 2 * time.Second
-	// listenPause is how long a listener waits before it connects again.
+	// listenPause is the delay before a listener reconnects.
 	listenPause = time.Second
-	// listenPing is how often an idle listener sees whether its connection still lives.
+	// listenPing is the interval at which an idle listener checks its
+	// connection.
 	listenPing = time.Minute
 )
 
-// Nobody has to wait for a wake-up to be on disk: it would hold up the commits of the writers it is for.
+// sendNotify does not wait for the disk: a synchronous commit would delay the
+// commits of the writers.
 const sendNotify = `SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)`
 
-// notifier wakes relays of other processes.
+// notifier wakes relays in other processes.
 type notifier struct {
 	send     func(ctx context.Context) error
 	interval time.Duration
@@ -38,8 +44,10 @@ type notifier struct {
 	again   bool
 }
 
-// poke wakes them: at once, or, if that was less than an interval ago, when it is over. It does not block. The goroutine that it
-// starts ends when nobody has poked for an interval.
+// poke wakes relays in other processes: immediately, or at the end of the
+// interval if the last wake-up was less than an interval ago. It does not
+// block. The goroutine that poke starts ends after an interval without a call
+// of poke.
 func (n *notifier) poke() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -56,7 +64,7 @@ func (n *notifier) run() {
 	<-pause.C
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTime)
-		_ = n.send(ctx) // polling will do
+		_ = n.send(ctx) // on failure, relays poll
 		cancel()
 		pause.Reset(n.interval)
 		<-pause.C
@@ -71,7 +79,7 @@ func (n *notifier) run() {
 	}
 }
 
-// channel is the name under which the writers and relays of these tables meet.
+// channel is the NOTIFY channel of the writers and relays of these tables.
 func (c Config) channel() string {
 	name := c.Prefix + "outbox"
 	if c.Schema != "" {
@@ -80,7 +88,7 @@ func (c Config) channel() string {
 	return name[max(0, len(name)-63):]
 }
 
-// wakeOthers makes the hub wake relays of other processes.
+// wakeOthers makes the hub wake relays in other processes.
 func (c *core) wakeOthers() {
 	if c.cfg.NotifyInterval < 0 {
 		return
@@ -91,12 +99,13 @@ func (c *core) wakeOthers() {
 	c.hub.OnRemoteCommit(n.poke)
 }
 
-// listen calls woken for every wake-up of others, until the connection fails or ctx ends.
+// listen calls woken for every wake-up from another process, until the
+// connection fails or ctx ends.
 func (c *core) listen(ctx context.Context, conn *pgx.Conn, woken func()) error {
 	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{c.cfg.channel()}.Sanitize()); err != nil {
 		return err
 	}
-	woken() // whatever was said before this listened
+	woken() // covers wake-ups from before LISTEN
 	for {
 		wait, cancel := context.WithTimeout(ctx, listenPing)
 		note, err := conn.WaitForNotification(wait)
@@ -163,10 +172,12 @@ func (s *Store) Watch(ctx context.Context, woken func()) {
 	})
 }
 
-// fewConnections is how many a database/sql pool must have at least before one is kept for listening.
+// fewConnections is the minimum size of a database/sql pool for keeping one
+// connection for listening.
 const fewConnections = 4
 
-// Watch implements [store.Watcher], if the driver is pgx; it keeps one connection. With other drivers the relay polls.
+// Watch implements [store.Watcher] if the driver is pgx. It keeps one
+// connection. With other drivers the relay polls.
 func (s *SQLStore) Watch(ctx context.Context, woken func()) {
 	if most := s.sqldb.Stats().MaxOpenConnections; most > 0 && most < fewConnections {
 		return
@@ -182,11 +193,12 @@ func (s *SQLStore) Watch(ctx context.Context, woken func()) {
 		return conn.Raw(func(inner any) error {
 			c, ok := inner.(*stdlib.Conn)
 			if !ok {
-				stop() // this driver does not listen
+				stop() // this driver cannot listen
 				return nil
 			}
 			_ = use(c.Conn())
-			return driver.ErrBadConn // it has listened: nobody else may have it
+			// A listening connection must not return to the pool.
+			return driver.ErrBadConn
 		})
 	})
 }

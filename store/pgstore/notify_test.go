@@ -14,8 +14,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestNotifyWakesAnotherProcess: a relay that does not poll delivers what another process has written. With the polls an hour apart,
-// only the wake-up can have done it.
+// TestNotifyWakesAnotherProcess: a relay that does not poll delivers events
+// that another process has written. With polls an hour apart, only the wake-up
+// can have caused the delivery.
 func TestNotifyWakesAnotherProcess(t *testing.T) {
 	pool := openPool(t, nil)
 	for name, in := range map[string]func() (relayDB store.Relay, write func(ev waybill.Event) error){
@@ -47,7 +48,7 @@ func TestNotifyWakesAnotherProcess(t *testing.T) {
 				if err := tx.Commit(); err != nil {
 					return err
 				}
-				box.Wake() // nobody saw this commit
+				box.Wake() // the outbox did not see this commit
 				return nil
 			}
 		},

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// schemaOf returns the name of a schema that nobody else uses, and drops it after the test.
+// schemaOf returns the name of an unused schema, and drops it after the test.
 func schemaOf(t testing.TB, pool *pgxpool.Pool) string {
 	t.Helper()
 	schema := "t_" + strings.ToLower(waybill.NewID().String())
@@ -35,7 +35,8 @@ func schemaOf(t testing.TB, pool *pgxpool.Pool) string {
 	return schema
 }
 
-// openPool returns a pool on the test server; change may adjust its configuration.
+// openPool returns a pool on the test server; change may adjust its
+// configuration.
 func openPool(t testing.TB, change func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()
 	return openPoolAt(t, testserver.Postgres(t), change)
@@ -128,7 +129,8 @@ func expireNode(pool *pgxpool.Pool, schema string) func(context.Context, waybill
 	}
 }
 
-// pending reads the tables themselves, so that rows that are not due are seen too.
+// pending reads the tables themselves, so that it also returns rows that are
+// not due.
 func pending(pool *pgxpool.Pool, schema string, db store.Reader) func(context.Context) ([]store.Row, error) {
 	return func(ctx context.Context) ([]store.Row, error) {
 		var cursors []store.Cursor

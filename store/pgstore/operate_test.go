@@ -18,7 +18,8 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// partitions returns the names of the history's partitions, without those of the default one.
+// partitions returns the names of the history's partitions, except the default
+// partition.
 func partitions(t *testing.T, pool *pgxpool.Pool, schema string) []string {
 	t.Helper()
 	rows, err := pool.Query(t.Context(), `SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
@@ -33,7 +34,8 @@ func partitions(t *testing.T, pool *pgxpool.Pool, schema string) []string {
 	return names
 }
 
-// days returns the names of the partitions of some days, counted from the one that the time is in.
+// days returns the names of the partitions of some days, relative to the day of
+// now.
 func days(now time.Time, from, to int) []string {
 	var names []string
 	for i := from; i <= to; i++ {
@@ -42,7 +44,8 @@ func days(now time.Time, from, to int) []string {
 	return names
 }
 
-// dayOf returns the database's clock. A test that starts right before midnight waits for it to pass: days are what it is about.
+// dayOf returns the database's clock. A test that starts right before midnight
+// waits until midnight has passed, because the test depends on the day.
 func dayOf(t *testing.T, db store.Inspector) time.Time {
 	t.Helper()
 	for {
@@ -79,7 +82,8 @@ func deliver(t *testing.T, db *pgstore.Store) waybill.Event {
 	return ev
 }
 
-// acquire returns a lease on the lane of the events that event returns, and how its node leaves.
+// acquire returns a lease on the lane of the events that event returns, and a
+// function with which its node leaves.
 func acquire(t *testing.T, db store.Lanes) (lease store.Lease, leave func()) {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "r"}
@@ -97,7 +101,9 @@ func acquire(t *testing.T, db store.Lanes) (lease store.Lease, leave func()) {
 	}
 }
 
-// Protocol 20: days are made three ahead, used, and dropped when they are old, and then nobody says that what was in them never was.
+// Daily partitions are created three days ahead, used, and dropped when they
+// are old. After that, Committed does not report their events as never
+// committed.
 func TestDays(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
@@ -117,9 +123,9 @@ func TestDays(t *testing.T) {
 	var table string
 	err := pool.QueryRow(t.Context(), `SELECT relname FROM pg_class WHERE oid = (SELECT tableoid FROM "`+schema+`".waybill_history WHERE id = $1)`, ev.ID.UUID()).Scan(&table)
 	if err != nil || table != days(now, 0, 0)[0] {
-		t.Errorf("what was delivered today is in %q, %v", table, err)
+		t.Errorf("the event that was delivered today is in %q, %v", table, err)
 	}
-	// Days gone by, and events in them.
+	// Past days, and events in them.
 	ids := map[int]waybill.ID{}
 	for _, back := range []int{6, 3, 1} {
 		day := now.UTC().Truncate(24*time.Hour).AddDate(0, 0, -back)
@@ -137,7 +143,8 @@ func TestDays(t *testing.T) {
 	old := slices.Concat(days(now, -6, -6), days(now, -3, -3), days(now, -1, -1), days(now, 0, 3))
 	tidy(-1, old)
 	tidy(30*24*time.Hour, old)
-	tidy(2*24*time.Hour, old[2:]) // a day ends before the age when it is wholly older
+	// A day is dropped only when all of it is older than the age.
+	tidy(2*24*time.Hour, old[2:])
 	var from string
 	err = pool.QueryRow(t.Context(), `SELECT value FROM "`+schema+`".waybill_setting WHERE name = 'history_from'`).Scan(&from)
 	if want := now.UTC().Truncate(24*time.Hour).AddDate(0, 0, -2).Format(time.RFC3339); err != nil || from != want {
@@ -145,16 +152,16 @@ func TestDays(t *testing.T) {
 	}
 	for back, there := range map[int]bool{6: false, 3: false, 1: true} {
 		if recs, err := db.Find(t.Context(), ids[back]); err != nil || (len(recs) == 1) != there {
-			t.Errorf("what was delivered %d days ago: %v, %v", back, recs, err)
+			t.Errorf("the event that was delivered %d days ago: %v, %v", back, recs, err)
 		}
 	}
-	gone := waybill.ID{15: 1} // of the year 1970
+	gone := waybill.ID{15: 1} // an id from the year 1970
 	if yes, err := db.Committed(t.Context(), gone); yes || !errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("Committed of an event from before the history: %v, %v", yes, err)
 	}
 }
 
-// Protocol 20: what the default partition has of a day keeps that day, and nobody fails for it.
+// Rows of a day in the default partition keep that day there, without an error.
 func TestTheDefaultPartitionKeepsItsDays(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
@@ -168,13 +175,14 @@ func TestTheDefaultPartitionKeepsItsDays(t *testing.T) {
 			t.Errorf("the days are %v, want %v", got, want)
 		}
 		if recs, err := db.Find(t.Context(), ev.ID); err != nil || len(recs) != 1 {
-			t.Errorf("what was delivered is %v, %v", recs, err)
+			t.Errorf("the delivered event is %v, %v", recs, err)
 		}
 		ev = deliver(t, db)
 	}
 }
 
-// Protocol 20: an account that may not run DDL has one table, and tidies what it may.
+// An account without DDL privileges has only the default partition, and Tidy
+// does what the account may do.
 func TestWithoutRights(t *testing.T) {
 	pool := openPool(t, nil)
 	owner, schema := openStore(t, pool)
@@ -215,7 +223,7 @@ func TestWithoutRights(t *testing.T) {
 	if n, err := db.Purge(t.Context(), store.Delivered, 0, 10); err != nil || n != 1 {
 		t.Errorf("Purge deleted %d, %v; want 1", n, err)
 	}
-	// Changing the lanes needs more, and says so.
+	// SetLanes needs more privileges, and returns an error.
 	if err := db.SetLanes(t.Context(), 8); err == nil || errors.Is(err, store.ErrRelayLive) {
 		t.Errorf("SetLanes without rights: %v", err)
 	}
@@ -224,7 +232,8 @@ func TestWithoutRights(t *testing.T) {
 	}
 }
 
-// Protocol 20: making a day does not wait long, because everybody waits behind it, and does not give up at once.
+// Creating a day's partition waits only briefly for its lock, because later
+// statements queue behind it, and is retried.
 func TestTidyTriesAgain(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
@@ -240,7 +249,7 @@ func TestTidyTriesAgain(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- db.Tidy(t.Context(), -1) }()
 	awaitLockWait(t, pool, schema, done)
-	deliver(t, db) // which waits behind it, until it has given up for the first time
+	deliver(t, db) // waits behind the lock until its first attempt has failed
 	if err := busy.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +261,8 @@ func TestTidyTriesAgain(t *testing.T) {
 	}
 }
 
-// Finish belongs into an open transaction: outside of one it would commit by itself.
+// Finish needs an open transaction: outside a transaction it would commit by
+// itself.
 func TestFinishNeedsAnOpenTransaction(t *testing.T) {
 	pool := openPool(t, nil)
 	db, _ := openStore(t, pool)
@@ -302,7 +312,7 @@ func TestFinishNeedsAnOpenTransaction(t *testing.T) {
 	}
 }
 
-// Protocol 6, in the caller's transaction: the fence of Finish is a lock, too.
+// The fence of Finish, in the caller's transaction, is a lock, too.
 func TestFinishWaitsForTakeOver(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
@@ -332,11 +342,13 @@ func TestFinishWaitsForTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-done; !errors.Is(err, waybill.ErrLeaseLost) || !containsAll(err.Error(), fmt.Sprintf("lane %d", lease.Lane)) {
-		t.Errorf("Finish behind a take-over: %v, want ErrLeaseLost and the lane", err)
+		t.Errorf("Finish behind a takeover: %v, want ErrLeaseLost and the lane", err)
 	}
 }
 
-// A store whose tables have got another number of lanes is told so when it starts; the one that changed it, and its other face, know.
+// A store whose tables have another number of lanes returns an error when it
+// starts. The store that changed the number, and its SQL counterpart, know the
+// new number.
 func TestSetLanesIsKnownAtOnce(t *testing.T) {
 	pool := openPool(t, nil)
 	schema := schemaOf(t, pool)
@@ -372,7 +384,7 @@ func TestSetLanesIsKnownAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := again.Begin(t.Context(), nil); err == nil || !containsAll(err.Error(), "Config.Lanes is 4", "the tables have 9") {
+	if _, err := again.Begin(t.Context(), nil); err == nil || !containsAll(err.Error(), "Config.Lanes: 4", "the tables have 9") {
 		t.Errorf("a store that wants 4 lanes: %v", err)
 	}
 }

@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// daysAhead is for how many days to come the history has partitions.
+// daysAhead is the number of future days with a partition of the history.
 const daysAhead = 3
 
-// How long a partition's lock is waited for, and what looking through the default partition may take: settlements wait meanwhile.
+// Limits for the wait for a partition's lock and for the scan of the default
+// partition. Settlements wait during both.
 const (
 	dayLockTimeout = time.Second
 	dayTimeout     = 3 * time.Second
@@ -19,17 +20,20 @@ const (
 	dayPause       = 300 * time.Millisecond
 )
 
-// historyDays returns the schema of the history, the database's clock, and the history's partitions that are named after a day.
+// historyDays returns the schema of the history, the database's clock, and the
+// daily partitions of the history.
 const historyDays = `SELECT n.nspname, clock_timestamp(), coalesce(d.relname, '') FROM pg_class h JOIN pg_namespace n ON n.oid = h.relnamespace
 LEFT JOIN (pg_inherits i JOIN pg_class d ON d.oid = i.inhrelid AND d.relname ~ '^{prefix}history_[0-9]{8}$') ON i.inhparent = h.oid
 WHERE h.oid = '{history}'::regclass`
 
-// forgetUntil notes that the history is complete since $1 at the earliest.
+// forgetUntil records that the history is complete since $1 at the earliest.
 const forgetUntil = `WITH gone AS (SELECT $1::timestamptz AS at), ` + noteGone + ` SELECT`
 
-// Tidy implements [store.Maintainer]. Each day is a transaction of its own, so that its lock is short. A day that cannot be made, because the
-// default partition has rows of it already or is too large to be looked through, stays with the default partition; who may not run DDL
-// has no other. [Store.Purge] deletes rows wherever they are.
+// Tidy implements [store.Maintainer]. Each day has a transaction of its own, so
+// that its lock is short. If a day's partition cannot be created, because the
+// default partition already has rows of that day or is too large to scan, the
+// day stays in the default partition. An account without DDL privileges has
+// only the default partition. [Store.Purge] deletes rows in any partition.
 func (c *core) Tidy(ctx context.Context, age time.Duration) error {
 	if err := c.db.exec(ctx, c.sql.forgetNodes); err != nil {
 		return c.explain(err)
@@ -65,7 +69,7 @@ func (c *core) Tidy(ctx context.Context, age time.Duration) error {
 	return nil
 }
 
-// history is the table of that name, as far as its days go.
+// history describes the history table and its daily partitions.
 type history struct {
 	schema, prefix string
 	table          string
@@ -92,14 +96,17 @@ func (c *core) history(ctx context.Context) (history, error) {
 
 func (h history) name(day time.Time) string { return h.prefix + day.Format("20060102") }
 
-// quoted is the partition's name, in the schema of its parent, wherever the search path leads by now.
+// quoted returns the partition's name, in the schema of its parent, regardless
+// of the search path.
 func (h history) quoted(day time.Time) string {
 	quote := func(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 	return quote(h.schema) + "." + quote(h.name(day))
 }
 
-// create makes a day. It locks the whole table. ATTACH PARTITION would lock less, and then a settlement that is on its way to the
-// default partition, and waits there, fails: what it brings does not belong there any more.
+// create returns the statement that creates a day's partition. It locks the
+// whole table. ATTACH PARTITION would take a weaker lock, but then a settlement
+// that is already waiting on the default partition would fail, because its rows
+// no longer belong there.
 func (h history) create(day time.Time) string {
 	const stamp = "2006-01-02 15:04:05+00"
 	return fmt.Sprintf("CREATE TABLE %s PARTITION OF %s FOR VALUES FROM ('%s') TO ('%s')",
@@ -108,8 +115,9 @@ func (h history) create(day time.Time) string {
 
 func (h history) drop(day time.Time) string { return "DROP TABLE IF EXISTS " + h.quoted(day) }
 
-// patiently changes the partitions in a transaction. It waits for a lock for a short time only, and tries again after a pause, because
-// everybody who comes behind it waits as well. Two nodes do not collide: the second one leaves it to the first.
+// patiently changes the partitions in a transaction. It waits only briefly for
+// a lock and retries after a pause, because all later statements queue behind
+// it. Two nodes do not collide: the second node leaves the work to the first.
 func (c *core) patiently(ctx context.Context, change func(tx database) error) error {
 	for attempt := 1; ; attempt++ {
 		err := c.db.within(ctx, func(tx database) error {
@@ -124,13 +132,14 @@ set_config('lock_timeout', $2, true), set_config('statement_timeout', $3, true)`
 			return change(tx)
 		})
 		switch sqlState(err) {
-		// Not allowed; there by now; rows of that day are in the default partition; too many rows are there.
+		// No privilege; the partition already exists; the default partition has
+		// rows of that day; the default partition has too many rows.
 		case "42501", "42P07", "23514", "57014":
 			if ctx.Err() == nil {
 				return nil
 			}
 			return err
-		case "55P03", "40P01": // somebody has it locked
+		case "55P03", "40P01": // another transaction holds the lock
 			if attempt < dayAttempts {
 				if err := pause(ctx, dayPause); err != nil {
 					return err

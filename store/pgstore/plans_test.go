@@ -8,8 +8,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Reads are planned once: planning takes longer than reading a few rows, and the server would do it each time for reads of fewer lanes than it
-// expects.
+// Reads are planned once: planning takes longer than reading a few rows, and
+// the server would plan every read of fewer lanes than it expects again.
 func TestReadsAreNotPlannedAgain(t *testing.T) {
 	pool := openPool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
 	s, _ := openStore(t, pool)

@@ -20,7 +20,8 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// bouncer returns a pool through PgBouncer, with a mode of pgx in the URL as people write it.
+// bouncer returns a pool through PgBouncer, with pgx's execution mode in the
+// URL.
 func bouncer(t *testing.T, poolMode, execMode string) *pgxpool.Pool {
 	t.Helper()
 	dsn := private.PgBouncer(t, testserver.Postgres(t), poolMode)
@@ -30,7 +31,8 @@ func bouncer(t *testing.T, poolMode, execMode string) *pgxpool.Pool {
 	return openPoolAt(t, dsn, nil)
 }
 
-// The whole suite, through PgBouncer in transaction mode, with the setting that docs/operating.md names.
+// The whole suite, through PgBouncer in transaction mode, with the setting that
+// docs/operating.md names.
 func TestConformancePooler(t *testing.T) {
 	pool := bouncer(t, "transaction", "exec")
 	storetest.Run(t, storetest.Harness[pgx.Tx]{
@@ -39,14 +41,15 @@ func TestConformancePooler(t *testing.T) {
 	})
 }
 
-// prepares returns a pool through a PgBouncer that keeps prepared statements: the URL has no
-// setting.
+// prepares returns a pool through a PgBouncer that keeps prepared statements.
+// The URL has no setting.
 func prepares(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	return openPoolAt(t, private.NewPgBouncer(t, testserver.Postgres(t), "transaction", "max_prepared_statements = 200"), nil)
 }
 
-// The same through a PgBouncer that keeps prepared statements, with nothing set.
+// The suite through a PgBouncer that keeps prepared statements, without a
+// setting.
 func TestConformancePoolerPrepares(t *testing.T) {
 	if !testserver.Full() {
 		t.Skip("make test-stores-full runs it; TestPoolerEndToEnd has this PgBouncer, too")
@@ -58,7 +61,8 @@ func TestConformancePoolerPrepares(t *testing.T) {
 	})
 }
 
-// flood writes events with several writers, has a relay deliver them, and returns what went wrong first.
+// flood writes events with several writers, lets a relay deliver them, and
+// returns the first error.
 func flood(t *testing.T, pool *pgxpool.Pool, events int) error {
 	t.Helper()
 	_, schema := openStore(t, openPool(t, nil))
@@ -126,7 +130,8 @@ func flood(t *testing.T, pool *pgxpool.Pool, events int) error {
 	return first
 }
 
-// 10,000 events go from writers to a relay through PgBouncer in transaction mode.
+// 10,000 events go from writers to a relay through PgBouncer in transaction
+// mode.
 func TestPoolerEndToEnd(t *testing.T) {
 	for _, mode := range []string{"exec", "simple_protocol", "cache_describe"} {
 		t.Run(mode, func(t *testing.T) {
@@ -144,7 +149,7 @@ func TestPoolerEndToEnd(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// A session is the client's own: nothing has to be set.
+	// In session mode a session belongs to one client: no setting is needed.
 	t.Run("session mode", func(t *testing.T) {
 		if err := flood(t, bouncer(t, "session", ""), 1000); err != nil {
 			t.Error(err)
@@ -152,7 +157,8 @@ func TestPoolerEndToEnd(t *testing.T) {
 	})
 }
 
-// Without the setting the error says what to set. Transactions of several statements cannot work in statement mode at all.
+// Without the setting, the error names the setting. Transactions of several
+// statements cannot work in statement mode at all.
 func TestPoolerErrorSaysWhatToSet(t *testing.T) {
 	err := flood(t, bouncer(t, "transaction", ""), 1000)
 	if err == nil || !strings.Contains(err.Error(), "default_query_exec_mode=exec") {
@@ -165,7 +171,7 @@ func TestPoolerErrorSaysWhatToSet(t *testing.T) {
 	}
 }
 
-// A relay behind a pooler is woken over the address for listening.
+// A relay behind a pooler is woken over ListenURL.
 func TestListenURL(t *testing.T) {
 	direct := openPool(t, nil)
 	db, schema := openStore(t, direct)
@@ -177,7 +183,7 @@ func TestListenURL(t *testing.T) {
 	woken := make(chan struct{}, 100)
 	ended := make(chan struct{})
 	go func() { defer close(ended); through.Watch(ctx, func() { woken <- struct{}{} }) }()
-	<-woken // it listens
+	<-woken // the listener is connected
 	box, err := outbox.New(db, outbox.Config{})
 	if err != nil {
 		t.Fatal(err)

@@ -8,8 +8,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// purgeHistory deletes delivered events. $1: their age in seconds, $2: how many. Several may run at a time: each passes over what
-// another has. history_done_idx (done_at) finds the oldest; it or history_id_idx finds them again, in no other days than theirs.
+// purgeHistory deletes delivered events. $1: their age in seconds, $2: the
+// limit. Concurrent runs are safe: each skips the rows that another has locked.
+// history_done_idx (done_at) finds the oldest rows; that index or
+// history_id_idx finds them again, only in the partitions of their days.
 const purgeHistory = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() - $1::double precision * interval '1 second' AS cutoff),
 old AS MATERIALIZED (
   SELECT id, done_at FROM {history} WHERE done_at < (SELECT cutoff FROM clock) ORDER BY done_at LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -20,7 +22,8 @@ old AS MATERIALIZED (
 ), ` + noteGone + `
 SELECT count(*) FROM gone`
 
-// purgeDead deletes dead letters. dead_died_idx (died_at) finds the oldest, the primary key deletes them.
+// purgeDead deletes dead letters. dead_died_idx (died_at) finds the oldest, the
+// primary key deletes them.
 const purgeDead = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() - $1::double precision * interval '1 second' AS cutoff),
 old AS MATERIALIZED (
   SELECT id FROM {dead} WHERE died_at < (SELECT cutoff FROM clock) ORDER BY died_at LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -29,10 +32,12 @@ old AS MATERIALIZED (
 ), ` + noteGone + `
 SELECT count(*) FROM gone`
 
-// purgePending deletes ready events. It runs behind a lock on the nodes, and looks at them: the first answer says whether a relay is
-// live. The table is read from its beginning, where the oldest rows are, until there are enough. Rows that another transaction has
-// locked are passed over. What leaves in this way leaves no trace. An event that was delayed is as old as its time is past: a reader
-// of the table cannot have seen it before.
+// purgePending deletes ready events. It runs under a lock on the nodes and
+// reads them: the first result is whether a relay is live. It reads the table
+// from its beginning, where the oldest rows are, up to the limit. It skips rows
+// that another transaction has locked. The deleted events leave no history. The
+// age of an event that was delayed counts from its due time, because a reader
+// of the table cannot have seen the event before.
 const purgePending = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now, clock_timestamp() - $1::double precision * interval '1 second' AS cutoff),
 live AS MATERIALIZED (SELECT EXISTS (SELECT FROM {node}, clock WHERE expires_at > clock.now) AS yes),
 old AS MATERIALIZED (
@@ -49,9 +54,11 @@ old AS MATERIALIZED (
 )
 SELECT (SELECT yes FROM live), (SELECT count(*) FROM gone)`
 
-// readyDue moves delayed events whose time has come to the ready ones; $1: how many. It runs behind a lock on the nodes, as
-// purgePending does. delayed_due_idx (lane, due_at, seq), once per lane. The insert is in the order of their times, so that the log
-// is. An id that is among the ready ones already cannot be moved there: it stays where it is.
+// readyDue moves delayed events that are due to the ready events; $1: the
+// limit. It runs under a lock on the nodes, as purgePending does.
+// delayed_due_idx (lane, due_at, seq), once per lane. The insert follows the
+// order of the due times, and so does the log. An event whose id is already
+// among the ready events cannot be moved and stays delayed.
 const readyDue = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 live AS MATERIALIZED (SELECT EXISTS (SELECT FROM {node}, clock WHERE expires_at > clock.now) AS yes),
 due AS MATERIALIZED (
@@ -70,9 +77,11 @@ due AS MATERIALIZED (
 )
 SELECT (SELECT yes FROM live), (SELECT count(*) FROM moved)`
 
-// freeOrphans frees the dedup keys among the next page whose event is nowhere pending: somebody deleted its row by hand. $1, $2: the
-// key that the page begins behind, $3: how many. A pending event and its key commit together, so that one snapshot shows both or
-// neither. The answer is how many keys the page had, and the last one.
+// freeOrphans deletes the dedup keys in the next page that have no pending
+// event: the event's row was deleted by hand. $1, $2: the key to start after,
+// $3: the page size. A pending event and its key commit together, so one
+// snapshot shows both or neither. The statement returns the number of keys in
+// the page, and the last key.
 const freeOrphans = `WITH page AS MATERIALIZED (
   SELECT tenant_id, dedup_key, id FROM {dedup} WHERE (tenant_id, dedup_key) > ($1, $2) ORDER BY tenant_id, dedup_key LIMIT $3
 ), freed AS (
@@ -81,10 +90,10 @@ const freeOrphans = `WITH page AS MATERIALIZED (
 )
 SELECT count(*) OVER (), tenant_id, dedup_key FROM page ORDER BY tenant_id DESC, dedup_key DESC LIMIT 1`
 
-// orphanPage is how many dedup keys are looked at in one statement.
+// orphanPage is the number of dedup keys that one statement checks.
 const orphanPage = 5000
 
-// freeOrphans looks through the dedup keys, page by page.
+// freeOrphans checks all dedup keys, page by page.
 func (c *core) freeOrphans(ctx context.Context) error {
 	var tenant, key string
 	for {
@@ -96,17 +105,18 @@ func (c *core) freeOrphans(ctx context.Context) error {
 	}
 }
 
-// forgetSilentNodes removes nodes that have been silent for a day, as joining does.
+// forgetSilentNodes removes nodes that have been silent for a day, as joinRelay
+// does.
 const forgetSilentNodes = `DELETE FROM {node} WHERE expires_at < clock_timestamp() - interval '1 day'`
 
 // Purge implements [store.Maintainer].
 func (c *core) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
 	query, ok := c.sql.purge[state]
 	if !ok {
-		return 0, fmt.Errorf("pgstore: purge: rows that are %v are not purged", state)
+		return 0, fmt.Errorf("pgstore: purge: state %v cannot be purged", state)
 	}
 	if age < 0 {
-		return 0, fmt.Errorf("pgstore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("pgstore: purge: negative age %v", age)
 	}
 	var n int
 	rows, err := c.db.query(ctx, query, seconds(age), max(limit, 0))
@@ -116,7 +126,7 @@ func (c *core) Purge(ctx context.Context, state store.State, age time.Duration, 
 // PurgeWritten implements [store.Maintainer].
 func (c *core) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
-		return 0, fmt.Errorf("pgstore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("pgstore: purge: negative age %v", age)
 	}
 	return c.withoutRelay(ctx, "purge", c.sql.purgeWritten, seconds(age), max(limit, 0))
 }
@@ -126,12 +136,14 @@ func (c *core) MakeReady(ctx context.Context, limit int) (int, error) {
 	return c.withoutRelay(ctx, "make ready", c.sql.makeReady, max(limit, 0))
 }
 
-// withoutRelay runs a statement that must not run beside a relay. It answers whether one is live, and how many rows it changed.
+// withoutRelay runs a statement that must not run beside a relay. The statement
+// returns whether a relay is live, and the number of changed rows.
 func (c *core) withoutRelay(ctx context.Context, what, query string, args ...any) (int, error) {
 	var live bool
 	var n int
 	err := c.db.within(ctx, func(tx database) error {
-		// The lock that a joining relay takes, and that a heartbeat waits for: none can start meanwhile.
+		// A joining relay takes the same lock, and a heartbeat waits for it, so
+		// no relay can start in the meantime.
 		if err := tx.exec(ctx, c.sql.lockNodes); err != nil {
 			return err
 		}

@@ -13,32 +13,38 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// The read that drains an outbox is decoded from the wire by hand: scanning twenty columns a row by reflection took longer than the
-// server needed to read them. So is the look that a repeat of a request is answered from, which has nothing else to do. Whatever else is
-// read, and other drivers and protocols, go through scanning.
+// The read that drains an outbox decodes the wire format by hand: scanning
+// twenty columns per row by reflection took longer than the server's own read.
+// The peek that answers a repeated request does the same, because the peek is
+// its whole cost. All other reads, and other drivers and protocols, use
+// scanning.
 
 // rawColumns are the columns of fetchRaw, in the order of rawRow.
 const rawColumns = `lane, seq, id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, schema_version, dedup_key,
  occurred_at, priority, correlation_id, causation_id, headers, content_type, payload, created_at, available_at`
 
-// fetchRaw is fetch without anything done to the columns. The clock is a row of its own, in the place of created_at, with the
-// lane -1. Primary key of outbox (lane, seq).
+// fetchRaw is fetch without expressions on the columns. The clock is a separate
+// row, in the column created_at, with the lane -1. Primary key of outbox (lane,
+// seq).
 const fetchRaw = `SELECT r.* FROM unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
 CROSS JOIN LATERAL (
   SELECT ` + rawColumns + ` FROM {outbox} o WHERE o.lane = c.l AND o.seq > c.after AND o.seq <= c.up_to ORDER BY o.seq LIMIT {limit}
 ) AS r
 UNION ALL SELECT -1::smallint, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0::smallint, NULL, NULL, NULL, NULL, NULL, now(), NULL`
 
-// rawCount is how many columns there are, and rawTexts which of them are text, whose bytes are the same in every format.
+// rawCount is the number of columns. rawTexts marks the text columns, whose
+// bytes are the same in every format.
 const rawCount = 21
 
 var rawTexts = [rawCount]bool{
 	3: true, 4: true, 5: true, 6: true, 7: true, 8: true, 9: true, 11: true, 14: true, 15: true, 16: true, 17: true,
 }
 
-// fetchPage reads ready rows from the wire. It reports false if the driver or protocol sends them another way, and nothing was read.
+// fetchPage reads ready rows from the wire. It reports false if the driver or
+// protocol does not send the binary format; nothing was read then.
 func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p store.Page, ok bool, err error) {
-	p.Rows = make([]store.Row, 0, c.pageSize.Load()) // about as many as last time
+	// The capacity is about the size of the last page.
+	p.Rows = make([]store.Row, 0, c.pageSize.Load())
 	var d rawDecoder
 	ok, err = c.raw(ctx, limited(c.sql.fetchRaw, limit), rawTexts[:], func(values [][]byte) {
 		if int16(binary.BigEndian.Uint16(values[0])) < 0 {
@@ -55,7 +61,7 @@ func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p store.P
 	return p, true, nil
 }
 
-// sweepTexts is which columns of a sweep are text.
+// sweepTexts marks the text columns of a sweep.
 var sweepTexts = []bool{false, false, false, true, true, true}
 
 // sweepPage is Sweep from the wire.
@@ -72,7 +78,8 @@ func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []st
 	return seen, ok, err
 }
 
-// raw calls fn with the bytes of every row, as wire does, of a statement that follows an index.
+// raw runs a statement that follows an index and calls fn with the bytes of
+// every row, as wire does.
 func (c *core) raw(ctx context.Context, query string, texts []bool, fn func([][]byte), args ...any) (ok bool, err error) {
 	db, ok := c.binary()
 	if !ok {
@@ -85,19 +92,22 @@ func (c *core) raw(ctx context.Context, query string, texts []bool, fn func([][]
 	return c.wire(rows, texts, fn)
 }
 
-// binary returns the database if its columns come in the binary format, as far as is known.
+// binary returns the database if its columns come in the binary format, as far
+// as known.
 func (c *core) binary() (pgxDB, bool) {
 	db, ok := c.db.(pgxDB)
 	return db, ok && !c.textual.Load()
 }
 
-// wire calls fn with the bytes of every row, which are valid until it returns. It reports false if they do not come in the binary
-// format; texts says of which columns that does not matter.
+// wire calls fn with the bytes of every row, which are valid until fn returns.
+// It reports false if the columns do not come in the binary format; texts marks
+// the columns for which the format does not matter.
 func (c *core) wire(rows pgx.Rows, texts []bool, fn func([][]byte)) (ok bool, err error) {
 	defer rows.Close()
 	fields := rows.FieldDescriptions()
 	if len(fields) != len(texts) {
-		rows.Close() // a statement that failed has no columns, and says why when it is closed
+		// A failed statement has no columns and reports its error on Close.
+		rows.Close()
 		if err := rows.Err(); err != nil {
 			return true, c.explain(err)
 		}
@@ -105,7 +115,8 @@ func (c *core) wire(rows pgx.Rows, texts []bool, fn func([][]byte)) (ok bool, er
 	}
 	for i := range fields {
 		if fields[i].Format != pgx.BinaryFormatCode && !texts[i] {
-			c.textual.Store(true) // the protocol is the pool's, and does not change
+			// The protocol belongs to the pool and does not change.
+			c.textual.Store(true)
 			return false, nil
 		}
 	}
@@ -115,8 +126,8 @@ func (c *core) wire(rows pgx.Rows, texts []bool, fn func([][]byte)) (ok bool, er
 	return true, c.explain(rows.Err())
 }
 
-// rawDecoder makes rows of what is on the wire. Texts that repeat from row to row are made once, and bytes are copied to large
-// pieces.
+// rawDecoder decodes rows from the wire. It allocates a text that repeats from
+// row to row once, and copies bytes into large blocks.
 type rawDecoder struct {
 	typ, aggregateType, tenant, topic string
 	routing, schema, contentType      string
@@ -152,7 +163,7 @@ func (d *rawDecoder) row(row *store.Row, v [][]byte) {
 	eventrow.Finish(row, string(v[16]))
 }
 
-// same returns the text of b: the last one again if it is the same.
+// same returns the text of b, and reuses the last text if it is equal.
 func same(last *string, b []byte) string {
 	if string(b) != *last {
 		*last = string(b)
@@ -160,7 +171,8 @@ func same(last *string, b []byte) string {
 	return *last
 }
 
-// pieceSize is how many bytes of payloads share a piece of memory: they are let go together.
+// pieceSize is the number of payload bytes that share a block of memory. The
+// block is freed as a whole.
 const pieceSize = 64 << 10
 
 // bytes copies b.
@@ -176,7 +188,7 @@ func (d *rawDecoder) bytes(b []byte) []byte {
 	return d.piece[start:len(d.piece):len(d.piece)]
 }
 
-// postgresEpoch is where PostgreSQL's times begin, in microseconds since 1970.
+// postgresEpoch is the start of PostgreSQL's times, in microseconds since 1970.
 const postgresEpoch = 946684800 * 1_000_000
 
 // rawTime decodes a timestamptz.
@@ -185,7 +197,8 @@ func rawTime(b []byte) time.Time {
 		return time.Time{}
 	}
 	micros := int64(binary.BigEndian.Uint64(b))
-	if micros > math.MaxInt64-postgresEpoch { // infinity, or about the last year that PostgreSQL has
+	// Infinity, or close to PostgreSQL's last year.
+	if micros > math.MaxInt64-postgresEpoch {
 		return eventrow.Latest()
 	}
 	return eventrow.Clamp(time.UnixMicro(micros + postgresEpoch))

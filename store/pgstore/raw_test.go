@@ -13,7 +13,8 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// What is read from the wire says why it failed, as what is scanned does, whatever the protocol.
+// A read from the wire reports why it failed, as a scanned read does, in every
+// protocol.
 func TestAReadFromTheWireThatFails(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
@@ -27,13 +28,13 @@ func TestAReadFromTheWireThatFails(t *testing.T) {
 			id := store.KeyID{Operation: "o", Key: "k"}
 			_, _, want := s.FindKey(t.Context(), id)
 			if _, there, err := s.PeekKey(t.Context(), id); there || err == nil || err.Error() != want.Error() {
-				t.Errorf("a look without tables says %v, and a search %v", err, want)
+				t.Errorf("PeekKey without tables: %v, FindKey: %v", err, want)
 			}
 		})
 	}
 }
 
-// An answer is its reader's own: what the connection reads next does not change it.
+// An answer is a copy: later reads of the connection do not change it.
 func TestAnAnswerFromTheWireStays(t *testing.T) {
 	s, _ := openStore(t, openPool(t, func(c *pgxpool.Config) { c.MaxConns = 1 }))
 	keys, err := idempotency.New(s, idempotency.Config{})
@@ -58,7 +59,7 @@ func TestAnAnswerFromTheWireStays(t *testing.T) {
 	want := `"` + answer("a") + `"`
 	answer("b")
 	got := look("a")
-	for range 100 { // the driver's buffers come round
+	for range 100 { // the driver reuses its buffers
 		look("b")
 	}
 	if string(got) != want {

@@ -22,7 +22,7 @@ type record struct {
 	attempts, replay    int
 }
 
-// dest returns the targets for readColumns and what follows them.
+// dest returns the scan targets for readColumns and the columns after them.
 func (r *record) dest(e encoder) []any {
 	ev := &r.row.Event
 	return []any{
@@ -43,7 +43,7 @@ func (r *record) decode() store.Row {
 	row.DueAt = time.Time(r.due)
 	row.Event.AvailableAt = row.DueAt
 	eventrow.Finish(&row, r.headers)
-	r.row.Event.Payload = nil // the next row must not be scanned into this one's bytes
+	r.row.Event.Payload = nil // the next scan must not reuse these bytes
 	return row
 }
 
@@ -52,7 +52,7 @@ func (c *core) page(ctx context.Context, query string, args ...any) (store.Page,
 	return c.pageAnd(ctx, nil, query, args...)
 }
 
-// pageAnd reads whole rows, and whatever the statement returns behind them.
+// pageAnd reads whole rows and the additional columns of the statement.
 func (c *core) pageAnd(ctx context.Context, behind []any, query string, args ...any) (store.Page, error) {
 	var p store.Page
 	var rec record
@@ -125,8 +125,9 @@ func (c *core) Due(ctx context.Context, lanes []int, limit int) (store.Page, err
 	return p, err
 }
 
-// limited puts a limit into a statement, as a number and not as a parameter: a relay uses a handful of them, and of a parameter the planner
-// would assume that it lets through a tenth of the table.
+// limited inserts a limit into a statement as a number, not as a parameter: a
+// relay uses only a few different limits, and for a parameter the planner would
+// assume a tenth of the table.
 func limited(statement string, limit int) string {
 	return strings.ReplaceAll(statement, "{limit}", strconv.Itoa(max(limit, 0)))
 }

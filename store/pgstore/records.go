@@ -11,40 +11,47 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// inboxColumns is what every read of a record r returns, in the order of inboxRow.dest. Without a record the state is -1.
+// inboxColumns are the columns of every read of a record r, in the order of
+// inboxRow.dest. Without a record the state is -1.
 const inboxColumns = `coalesce(r.consumer_group, ''), r.dedup_id, r.event_id, coalesce(r.tenant_id, ''), coalesce(r.event_type, ''), r.payload_hash,
  coalesce(r.status, -1), r.owner, coalesce(r.fence, 0), coalesce(r.attempts, 0), r.lease_until, r.next_retry_at, r.processed_at, r.received_at,
  coalesce(r.last_error, ''), r.event, clock_timestamp()`
 
-// findRecord: primary key of inbox.
+// findRecord uses the primary key of inbox.
 const findRecord = `SELECT ` + inboxColumns + ` FROM {inbox} r WHERE r.consumer_group = $1::text AND r.dedup_id = $2::uuid`
 
-// dueRecords: inbox_due_idx (consumer_group, when it may be taken).
+// dueRecords uses inbox_due_idx (consumer_group, the time from which the record
+// can be claimed).
 const dueRecords = `SELECT ` + inboxColumns + ` FROM {inbox} r
 WHERE r.consumer_group = $1::text AND r.status IN (0, 2) AND r.event IS NOT NULL AND coalesce(r.next_retry_at, r.lease_until) <= now()
 ORDER BY coalesce(r.next_retry_at, r.lease_until) LIMIT {limit}`
 
-// listRecords reads records behind a group and key. $1: group, $2: key, $3: the only group, or nothing, $4: states, $5: attempts.
+// listRecords reads records after a group and key. $1: group, $2: key, $3: a
+// single group, or nothing, $4: states, $5: attempts.
 const listRecords = `SELECT ` + inboxColumns + ` FROM {inbox} r
 WHERE {open} (r.consumer_group, r.dedup_id) > ($1::text, $2::uuid) AND ($3::text = '' OR r.consumer_group = $3::text)
   AND r.status = ANY($4::smallint[]) AND r.attempts >= $5::integer
 ORDER BY r.consumer_group, r.dedup_id LIMIT {limit}`
 
-// openStats counts what did not succeed. inbox_open_idx (consumer_group, dedup_id).
+// openStats counts records that have not succeeded. inbox_open_idx
+// (consumer_group, dedup_id).
 const openStats = `SELECT consumer_group, count(*) FILTER (WHERE status = 0), count(*) FILTER (WHERE status = 2), count(*) FILTER (WHERE status = 3),
  coalesce(max(attempts) FILTER (WHERE status = 2), 0),
  greatest(coalesce(extract(epoch FROM clock_timestamp() - min(next_retry_at) FILTER (WHERE status = 2)), 0), 0)::double precision
 FROM {inbox} WHERE status <> 1 GROUP BY consumer_group ORDER BY consumer_group`
 
-// allGroups: primary key of inbox, one step for each group, however many records it has.
+// allGroups uses the primary key of inbox, with one step per group, regardless
+// of the number of records.
 const allGroups = `WITH RECURSIVE found(name) AS (
   SELECT min(consumer_group) FROM {inbox}
   UNION ALL SELECT (SELECT min(consumer_group) FROM {inbox} WHERE consumer_group > name) FROM found WHERE name IS NOT NULL
 )
 SELECT name FROM found WHERE name IS NOT NULL`
 
-// redriveRecords lets records be tried again. $1: group, $2: how many, $3: keys. Rows are locked in the order of their keys, so that two of
-// these cannot wait for each other. inbox_open_idx, or the primary key, and then the primary key.
+// redriveRecords makes records eligible for another attempt. $1: group, $2: the
+// limit, $3: keys. It locks rows in the order of their keys, so that two such
+// statements cannot deadlock. inbox_open_idx or the primary key finds the rows,
+// the primary key changes them.
 const redriveRecords = `WITH ` + durable + `, chosen AS MATERIALIZED (
   SELECT dedup_id FROM {inbox} WHERE consumer_group = $1::text AND status <> 1 AND {which} ORDER BY dedup_id LIMIT $2::bigint FOR UPDATE
 ), redriven AS (
@@ -58,8 +65,10 @@ const (
 	namedOnes = `status IN (2, 3) AND dedup_id = ANY($3::uuid[])`
 )
 
-// purgeRecords deletes what succeeded. $1: group, $2: its age in seconds, $3: how many. Several may run at a time: each passes over what
-// another has. inbox_done_idx (consumer_group, processed_at) finds the oldest, the primary key deletes them.
+// purgeRecords deletes succeeded records. $1: group, $2: their age in seconds,
+// $3: the limit. Concurrent runs are safe: each skips the rows that another has
+// locked. inbox_done_idx (consumer_group, processed_at) finds the oldest
+// records, the primary key deletes them.
 const purgeRecords = `WITH clock AS MATERIALIZED (SELECT clock_timestamp() - $2::double precision * interval '1 second' AS cutoff),
 old AS MATERIALIZED (
   SELECT dedup_id FROM {inbox} WHERE consumer_group = $1::text AND status = 1 AND processed_at < (SELECT cutoff FROM clock)
@@ -69,7 +78,7 @@ old AS MATERIALIZED (
 )
 SELECT count(*) FROM gone`
 
-// inboxRow is where a record is read into, row after row.
+// inboxRow receives a record of each row.
 type inboxRow struct {
 	store.InboxRecord
 	hash                              waybill.ID
@@ -89,7 +98,7 @@ func newInboxRow(e encoder) *inboxRow {
 // there reports whether the row has a record.
 func (r *inboxRow) there() bool { return r.State >= 0 }
 
-// record returns what was read.
+// record returns the record that was read.
 func (r *inboxRow) record() store.InboxRecord {
 	out := r.InboxRecord
 	out.Hash, out.Now = r.hash, r.Now.UTC()
@@ -97,7 +106,7 @@ func (r *inboxRow) record() store.InboxRecord {
 	return out
 }
 
-// timeOf is a time that may be NULL.
+// timeOf converts a time that may be NULL.
 func timeOf(t *time.Time) time.Time {
 	if t == nil {
 		return time.Time{}
@@ -105,7 +114,8 @@ func timeOf(t *time.Time) time.Time {
 	return t.UTC()
 }
 
-// oneRecord runs a statement that returns a record, or none, and reports which.
+// oneRecord runs a statement that returns at most one record, and reports
+// whether it returned one.
 func (c *core) oneRecord(ctx context.Context, query string, args ...any) (rec store.InboxRecord, there bool, err error) {
 	r := newInboxRow(c.db)
 	rows, err := c.db.query(ctx, query, args...)
@@ -138,7 +148,8 @@ func (c *core) DueRecords(ctx context.Context, group string, limit int) ([]store
 	return c.maxRecords(ctx, limited(c.sql.dueRecords, limit), group)
 }
 
-// ListRecords implements [store.Records]. Records that succeeded are found, too, if they are asked for.
+// ListRecords implements [store.Records]. It returns succeeded records, too, if
+// the filter asks for them.
 func (c *core) ListRecords(
 	ctx context.Context, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int,
 ) ([]store.InboxRecord, error) {
@@ -148,7 +159,7 @@ func (c *core) ListRecords(
 	}
 	for _, state := range f.States {
 		if state < store.InboxProcessing || state > store.InboxDead {
-			return nil, fmt.Errorf("pgstore: there is no state %d of a record", state)
+			return nil, fmt.Errorf("pgstore: unknown record state %d", state)
 		}
 		states = append(states, int16(state))
 	}
@@ -206,7 +217,7 @@ func (c *core) Redrive(ctx context.Context, group string, keys []waybill.ID, lim
 // PurgeRecords implements [store.Records].
 func (c *core) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
 	if age < 0 {
-		return 0, fmt.Errorf("pgstore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("pgstore: purge: negative age %v", age)
 	}
 	return c.howMany(ctx, c.sql.purgeRecords, group, seconds(age), max(limit, 0))
 }

@@ -21,7 +21,9 @@ func TestInboxRecords(t *testing.T) {
 		slices.SortFunc(in, func(x, y store.InboxEntry) int {
 			return strings.Compare(x.Group+string(x.Key[:]), y.Group+string(y.Key[:]))
 		})
-		// Of group B four fail, the last of them first; of a one is dead, one is being processed, one was, and the others succeed.
+		// In group B four records fail, the last one first. In group a one
+		// record is dead, one is in progress, one has an expired lease, and the
+		// others succeed.
 		for i := range 4 {
 			if _, err := f.FailEvent(t.Context(), in[3-i], store.Failure{Stored: []byte("k")}); err != nil {
 				t.Fatal(err)
@@ -36,7 +38,7 @@ func TestInboxRecords(t *testing.T) {
 		if _, _, err := f.ClaimEvent(t.Context(), in[6], waybill.NewID(), 0, 3, []byte("k")); err != nil {
 			t.Fatal(err)
 		}
-		f.claim(t, in[7], 0, 3) // nothing was kept of it
+		f.claim(t, in[7], 0, 3) // without a stored event
 		f.acceptAll(t, in[8:]...)
 		alone := intake("c")
 		f.acceptAll(t, alone)
@@ -86,7 +88,7 @@ func TestInboxRecords(t *testing.T) {
 			t.Errorf("all groups: %+v, %v", every, err)
 		}
 
-		// Only what succeeded is purged, and only of the group.
+		// Only succeeded records of the group are purged.
 		if n, err := f.PurgeRecords(t.Context(), "a", time.Hour, 100); err != nil || n != 0 {
 			t.Errorf("nothing is an hour old: %d, %v", n, err)
 		}
@@ -99,18 +101,19 @@ func TestInboxRecords(t *testing.T) {
 		if n, err := f.PurgeRecords(t.Context(), "a", -1, 100); err == nil {
 			t.Errorf("an age before it: %d", n)
 		}
-		list("what is left", store.RecordFilter{}, "", waybill.ID{}, 100, in[:8]...)
+		list("the remaining records", store.RecordFilter{}, "", waybill.ID{}, 100, in[:8]...)
 		if _, there := f.find(t, alone); !there {
 			t.Error("another group was purged")
 		}
 
-		// Redriving by group takes the dead, by key also the failed, and never what is being processed.
+		// Redriving by group takes the dead records, by key also the failed
+		// records, and never records in progress.
 		if n, err := f.Redrive(t.Context(), "B", nil, 100); err != nil || n != 0 {
 			t.Errorf("B has no dead: %d, %v", n, err)
 		}
 		keys := []waybill.ID{in[0].Key, in[4].Key, in[5].Key, in[4].Key, alone.Key}
 		if n, err := f.Redrive(t.Context(), "a", keys, 100); err != nil || n != 1 {
-			t.Errorf("the dead one of a: %d, %v", n, err)
+			t.Errorf("the dead record of a: %d, %v", n, err)
 		}
 		if rec, _ := f.find(t, in[4]); rec.State != store.InboxFailed || rec.Attempts != 0 || rec.Fence != 1 || rec.NextRetryAt.IsZero() || !rec.ProcessedAt.IsZero() {
 			t.Errorf("redriven: %+v", rec)

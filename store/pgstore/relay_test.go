@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
-// TestRelay shows the relay's promises over pgx.
+// TestRelay tests the guarantees of the relay over pgx.
 func TestRelay(t *testing.T) {
 	pool := openPool(t, nil)
 	relaytest.Run(t, storetest.Harness[pgx.Tx]{
@@ -22,7 +22,7 @@ func TestRelay(t *testing.T) {
 	})
 }
 
-// TestRelaySQL shows them over database/sql.
+// TestRelaySQL tests the guarantees of the relay over database/sql.
 func TestRelaySQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all
@@ -33,7 +33,8 @@ func TestRelaySQL(t *testing.T) {
 	})
 }
 
-// TestNotDueYet: a row that somebody inserted with plain SQL and a time to come is put off by the relay, and delivered then.
+// TestNotDueYet: the relay defers a row that was inserted with plain SQL and a
+// future time, and delivers it when it is due.
 func TestNotDueYet(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
@@ -52,7 +53,7 @@ VALUES ('Tested', 'thing', 'a', '1', clock_timestamp() + interval '1500 millisec
 		if a.payload == "1" {
 			err := pool.QueryRow(ctx, `SELECT clock_timestamp() < due_at FROM "`+schema+`".waybill_delayed`).Scan(&a.early)
 			if err != nil {
-				a.early = true // it is not even there
+				a.early = true // it is not in the tables yet
 			}
 		}
 		arrived <- a
@@ -65,7 +66,7 @@ VALUES ('Tested', 'thing', 'a', '1', clock_timestamp() + interval '1500 millisec
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	if a := <-arrived; a.payload != "2" {
-		t.Errorf("%s came first: what is not due holds nothing back", a.payload)
+		t.Errorf("%s came first: an event that is not due must not hold others", a.payload)
 	}
 	if a := <-arrived; a.payload != "1" || a.early {
 		t.Errorf("then came %s, early: %v", a.payload, a.early)

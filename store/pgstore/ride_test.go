@@ -18,10 +18,12 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// boxOf returns an outbox over fresh tables, what it commits, and the name of a business table.
+// boxOf returns an outbox over fresh tables, a recorder of its commits, and the
+// name of a business table.
 func boxOf(t testing.TB, pool *pgxpool.Pool) (*outbox.Outbox[pgx.Tx], *outboxtest.Recorder, string) {
 	t.Helper()
-	db, schema := openWith(t, pool, pgstore.Config{NotifyInterval: -1}) // wake-ups would be counted
+	// Wake-ups would be counted.
+	db, schema := openWith(t, pool, pgstore.Config{NotifyInterval: -1})
 	var rec outboxtest.Recorder
 	box, err := outbox.New(db, outbox.Config{Hooks: []outbox.Hook{rec.Hook()}})
 	if err != nil {
@@ -34,7 +36,7 @@ func event(name string) waybill.Event {
 	return waybill.Event{Type: name, AggregateID: "a", Payload: []byte(`{}`)}
 }
 
-// stored returns the types of the committed events in their order.
+// stored returns the types of the committed events in order.
 func stored(t testing.TB, pool *pgxpool.Pool, business string) []string {
 	t.Helper()
 	schema := business[:len(business)-len(".business")]
@@ -56,7 +58,8 @@ func want(t testing.TB, got []string, want ...string) {
 	}
 }
 
-// Protocol 21: a written event costs no round trip of its own, wherever it is written. Neither does the BEGIN.
+// A written event costs no round trip of its own, regardless of its place in
+// the transaction. Neither does the BEGIN.
 func TestRoundTrips(t *testing.T) {
 	insert := func(ctx context.Context, tx pgx.Tx, business string) error {
 		_, err := tx.Exec(ctx, `INSERT INTO `+business+` VALUES ($1)`, "x")
@@ -127,7 +130,8 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// BEGIN waits for the first round trip, whatever that is: everything in the function is in the transaction.
+// BEGIN is sent with the first round trip of any kind: everything in the
+// function is in the transaction.
 func TestBeginComesFirst(t *testing.T) {
 	pool := openPool(t, nil)
 	errNo := errors.New("no")
@@ -202,7 +206,7 @@ func TestBeginComesFirst(t *testing.T) {
 	})
 }
 
-// Protocol 21: an event's place is where it was written, whatever follows it.
+// An event keeps its place in the transaction, regardless of what follows it.
 func TestPlaces(t *testing.T) {
 	pool := openPool(t, nil)
 	for _, tc := range []struct {
@@ -278,10 +282,12 @@ func TestPlaces(t *testing.T) {
 			return err
 		}},
 	} {
-		for _, begun := range []bool{false, true} { // true: then only the events wait, not the BEGIN
+		// If begun is true, only the events are buffered, not the BEGIN.
+		for _, begun := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, begun %v", tc.name, begun), func(t *testing.T) {
 				box, rec, business := boxOf(t, pool)
-				// A trigger notes how many events were there when the statement ran.
+				// A trigger records how many events existed when the statement
+				// ran.
 				schema := business[:len(business)-len(".business")]
 				if _, err := pool.Exec(t.Context(), `CREATE FUNCTION `+schema+`.seen() RETURNS trigger LANGUAGE plpgsql AS
 				$$ BEGIN NEW.note := NEW.note || (SELECT count(*) FROM `+schema+`.waybill_outbox); RETURN NEW; END $$;
@@ -318,7 +324,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// The handle that InTx gives out does not let itself be ended, in no way.
+// The caller cannot end the transaction through the handle that InTx passes
+// out.
 func TestHandleIsGuarded(t *testing.T) {
 	pool := openPool(t, nil)
 	for name, end := range map[string]func(ctx context.Context, tx pgx.Tx) error{
@@ -384,7 +391,8 @@ func TestHandleIsGuarded(t *testing.T) {
 	})
 }
 
-// A statement that fails behind waiting events takes them with it only as far as the database does.
+// A statement that fails after buffered events rolls them back only as far as
+// the database does.
 func TestFailureBehindWaitingEvents(t *testing.T) {
 	pool := openPool(t, nil)
 	t.Run("swallowed", func(t *testing.T) {
@@ -417,7 +425,8 @@ func TestFailureBehindWaitingEvents(t *testing.T) {
 				}
 				return nil
 			})
-			// Whether the event had reached the server is not known to the client: committing without it would lose it.
+			// The client does not know whether the event had reached the
+			// server: committing without the event would lose it.
 			if stored := stored(t, pool, business); err == nil && !slices.Equal(stored, []string{"A"}) || err != nil && len(stored) > 0 {
 				t.Errorf("InTx returned %v, and the outbox has %q", err, stored)
 			}
@@ -477,8 +486,8 @@ func TestFailureBehindWaitingEvents(t *testing.T) {
 	})
 }
 
-// A hook that writes while the events are on their way with the COMMIT is told that it is too late: what it wrote would never be
-// sent.
+// A hook that writes while the events are sent with the COMMIT gets an error:
+// its event would never be sent.
 func TestWriteDuringTheCommit(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)

@@ -6,7 +6,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// sharedRows are the rows of a statement that shared its round trip with waiting events: when they end, so must the batch, or
+// sharedRows are the rows of a statement that shared its round trip with
+// buffered events. When the rows are closed, the batch must be closed too, or
 // the connection stays busy.
 type sharedRows struct {
 	pgx.Rows
@@ -38,7 +39,7 @@ func (r *sharedRows) Err() error {
 	return r.err
 }
 
-// oneRow is the first of some rows.
+// oneRow is the first row of a result.
 type oneRow struct {
 	rows pgx.Rows
 	err  error
@@ -62,7 +63,7 @@ func (r oneRow) Scan(dest ...any) error {
 	return r.rows.Err()
 }
 
-// failedRows are no rows, and why.
+// failedRows is an empty result with an error.
 type failedRows struct{ err error }
 
 func (failedRows) Close()                                       {}

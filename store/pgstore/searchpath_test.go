@@ -10,8 +10,9 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// A plain-SQL producer needs the table's name and nothing else: the trigger finds what it calls whatever the search path is, and finds
-// nothing that somebody has put in front of it.
+// A plain-SQL producer needs only the table's name: the trigger finds its
+// functions regardless of the search path, and never calls a function that a
+// hostile search path puts in front of them.
 func TestPlainInsertWithAnySearchPath(t *testing.T) {
 	pool := openPool(t, nil)
 	for name, config := range map[string]func(schema string) (pgstore.Config, string){
@@ -38,7 +39,7 @@ func TestPlainInsertWithAnySearchPath(t *testing.T) {
 				t.Fatal(err)
 			}
 			psql(t, strings.Replace(db.MigrationSQL(), "CREATE SCHEMA IF NOT EXISTS", "-- CREATE SCHEMA IF NOT EXISTS", 1), path)
-			// What a hostile search path would have the trigger call.
+			// Functions that a hostile search path would make the trigger call.
 			run(`CREATE SCHEMA "` + evil + `"`)
 			run(`CREATE FUNCTION "` + evil + `".waybill_lane_of(text, text, text, integer) RETURNS smallint LANGUAGE sql AS 'SELECT 1/0::smallint'`)
 			run(`CREATE FUNCTION "` + evil + `".waybill_lane_count() RETURNS integer LANGUAGE sql AS 'SELECT 1/0'`)

@@ -8,24 +8,27 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// holdingRows finds what holds its aggregate back. delayed_holds_idx and dead_holds_idx (lane) where holds.
+// holdingRows finds the events that hold their aggregate. delayed_holds_idx and
+// dead_holds_idx (lane) where holds.
 const holdingRows = `SELECT lane, seq, id, ` + aggregateColumns + `, dead FROM (
   SELECT lane, seq, id, tenant_id, aggregate_type, aggregate_id, false AS dead FROM {delayed} WHERE holds AND lane = ANY($1::smallint[])
   UNION ALL
   SELECT lane, seq, id, tenant_id, aggregate_type, aggregate_id, true FROM {dead} WHERE holds AND lane = ANY($1::smallint[])
 ) AS r ORDER BY lane, seq`
 
-// followAggregate reads one aggregate. Primary key of outbox (lane, seq): the rest of the lane is passed over, in order, until there are
-// enough. The condition is a CASE because a planner that could tell how rare the aggregate is would collect the whole lane, and sort it,
-// for every page.
+// followAggregate reads one aggregate. Primary key of outbox (lane, seq): the
+// statement skips the other rows of the lane, in order, until it reaches the
+// limit. The condition is a CASE because a planner that knew how rare the
+// aggregate is would collect and sort the whole lane for every page.
 const followAggregate = `SELECT ` + readColumns + `, r.available_at, 0, 0, false, '', now() FROM (SELECT) AS once LEFT JOIN (
   SELECT * FROM {outbox} WHERE lane = $1::smallint AND seq > $2::bigint AND seq <= $3::bigint
     AND CASE WHEN aggregate_id = $6::text AND $6::text <> '' THEN ` + aggregateType + ` = $5::text AND coalesce(tenant_id, '') = $4::text ELSE false END
   ORDER BY seq LIMIT {limit}
 ) AS r ON true`
 
-// urgentKeys finds what has a priority. outbox_priority_idx (lane, seq) where priority > 0. The
-// clock is in every row, and there is always one.
+// urgentKeys finds events with a priority. outbox_priority_idx (lane, seq)
+// where priority > 0. Every row contains the clock, and there is always at
+// least one row.
 const urgentKeys = `SELECT coalesce(r.lane, -1), coalesce(r.seq, 0), coalesce(r.id, '00000000-0000-0000-0000-000000000000'), ` + aggregateColumns + `, now()
 FROM (SELECT) AS once LEFT JOIN (
   unnest($1::smallint[], $2::bigint[], $3::bigint[]) AS c(l, after, up_to)
@@ -35,9 +38,10 @@ FROM (SELECT) AS once LEFT JOIN (
   ) AS r
 ) ON true`
 
-// plainRows finds the first rows without a priority of aggregates with these ids. Primary key of
-// outbox (lane, seq): it goes through the stretch once, however many aggregates there are. The
-// condition is a CASE so that the ids are hashed and not joined.
+// plainRows finds the first rows without a priority of aggregates with these
+// ids. Primary key of outbox (lane, seq): the statement reads the range once,
+// regardless of the number of aggregates. The condition is a CASE so that the
+// ids are hashed and not joined.
 const plainRows = `SELECT ` + aggregateColumns + `, min(seq) FROM {outbox}
 WHERE lane = $1::smallint AND seq > $2::bigint AND seq <= $3::bigint AND priority <= 0
  AND CASE WHEN aggregate_id IN (SELECT unnest($4::text[])) THEN true ELSE false END
@@ -58,14 +62,14 @@ func (c *core) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	return holds, c.explain(err)
 }
 
-// Follow implements [store.Seeker].
+// FetchAggregate implements [store.Seeker].
 func (c *core) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
 	lanes, after, upTo := cursors([]store.Cursor{from})
 	return c.page(ctx, limited(c.sql.follow, limit), lanes[0], after[0], upTo[0], agg.Tenant, agg.Type, agg.ID)
 }
 
-// Urgent implements [store.Seeker]. It looks for keys first, and reads only the rows that do not
-// wait for others.
+// FetchPriority implements [store.Seeker]. It finds the keys first, and then
+// reads only the rows that do not wait for other rows.
 func (c *core) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	lanes, after, upTo := cursors(from)
 	var seen []store.RowRef
@@ -99,7 +103,8 @@ func (c *core) FetchPriority(ctx context.Context, from []store.Cursor, limit int
 	return p, err
 }
 
-// plain returns where the first rows without a priority are of aggregates with these ids.
+// plain returns the positions of the first rows without a priority of
+// aggregates with these ids.
 func (c *core) plain(ctx context.Context, cur store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	ids := make([]string, len(aggs))
 	for i, agg := range aggs {

@@ -14,42 +14,52 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// The connection's word for where its transaction stands.
+// Transaction states, as the connection reports them.
 const (
-	idle    = 'I' // there is none
-	open    = 'T' // it can go on
-	aborted = 'E' // something failed; only a rollback helps
+	idle    = 'I' // no transaction
+	open    = 'T' // in a transaction
+	aborted = 'E' // a statement failed; the transaction needs a rollback
 )
 
-// waitBytes is how much may wait for the next round trip.
+// waitBytes is the maximum size of the events that wait for the next round
+// trip.
 const waitBytes = 4 << 20
 
-// session is a transaction of InTx on pgx. Events that are written wait for its next round trip.
+// session is a transaction of InTx on pgx. Written events are buffered until
+// the next round trip of the transaction.
 //
-// Waiting has a rule behind it: an event's place is where it was written. Whatever the caller does next, the events go out
-// in front of it. An event that overtook a statement, or was overtaken by a savepoint, would end up in the wrong part of the
-// transaction; one that waited for a COMMIT that the caller sent himself would be lost.
+// Buffered events keep their place in the transaction: they are sent in front
+// of whatever the caller does next. An event that overtook a statement, or was
+// overtaken by a savepoint, would be in the wrong part of the transaction, and
+// an event that waited for a COMMIT that the caller sends would be lost.
 //
-// BEGIN waits too: it goes out in front of the first round trip. A transaction that does nothing never reaches the server.
+// BEGIN is buffered too, and sent in front of the first round trip. A
+// transaction without statements never reaches the server.
 type session struct {
 	store *Store
 	conn  *pgxpool.Conn
 	begin string          // the statement that begins the transaction
-	base  context.Context // for flushes that come without a context of their own
+	base  context.Context // for flushes without a context of their own
 	guard *guard
 	lanes int
 	begun bool
 
-	waiting    []batch
-	size       int
-	failed     error        // the handle was given out though waiting events could not be sent in front of it
-	flushed    []waybill.ID // sent and accepted
-	dropped    []waybill.ID // never sent: taken back before their round trip came
-	revoked    bool         // a rollback to a savepoint may have taken accepted events back
+	waiting []batch
+	size    int
+	// failed is the error of a flush before the connection was exposed.
+	failed  error
+	flushed []waybill.ID // sent and accepted
+	dropped []waybill.ID // rolled back before they were sent
+	// revoked means that a rollback to a savepoint may have removed accepted
+	// events.
+	revoked    bool
 	savepoints int
-	last       []any // arguments of keepLast, which goes out in front of the COMMIT
-	ending     bool  // the commit is under way: what is written now would never be sent
-	over       bool
+	// last is the arguments of keepLast, which is sent in front of the COMMIT.
+	last []any
+	// ending means that the commit is under way: events written now would never
+	// be sent.
+	ending bool
+	over   bool
 }
 
 // batch is the events of one Write.
@@ -111,14 +121,14 @@ func (s *session) Owns(tx pgx.Tx) bool {
 	return ok && g.s == s
 }
 
-// status is where the connection says the transaction stands.
+// status returns the transaction state that the connection reports.
 func (s *session) status() byte { return s.conn.Conn().PgConn().TxStatus() }
 
-// busy reports whether the connection waits for the caller to read an answer to its end. It takes no statement meanwhile, and
-// what it says about the transaction is from before.
+// busy reports whether the caller has not read a result to its end. A busy
+// connection accepts no statement, and its transaction state is out of date.
 func (s *session) busy() bool { return s.conn.Conn().PgConn().IsBusy() }
 
-// pending reports whether something waits for the next round trip: events, or the BEGIN.
+// pending reports whether events or the BEGIN wait for the next round trip.
 func (s *session) pending() bool { return !s.begun || len(s.waiting) > 0 }
 
 // Defer implements [store.Deferrer].
@@ -136,7 +146,7 @@ func (s *session) Defer(ctx context.Context, tx pgx.Tx, evs []waybill.Event, acc
 	return nil
 }
 
-// flush sends what waits, in a round trip of its own.
+// flush sends the buffered events in a round trip of their own.
 func (s *session) flush(ctx context.Context) error {
 	if !s.pending() {
 		return nil
@@ -148,12 +158,15 @@ func (s *session) flush(ctx context.Context) error {
 	return results.Close()
 }
 
-// send sends what waits and the given statements behind it, in one round trip, and reads the answers to the former. On an
-// error the results are closed.
+// send sends the buffered events and then the given statements, in one round
+// trip, and reads the results of the events. On an error the results are
+// closed.
 func (s *session) send(ctx context.Context, behind *pgx.Batch) (pgx.BatchResults, error) {
 	if s.status() == aborted && !s.busy() {
-		// Nothing can be written any more. What the caller sends may be the ROLLBACK TO that mends it; the events that
-		// wait were written behind that savepoint, since setting one sends everything in front of it.
+		// The aborted transaction accepts no more events. The caller's next
+		// statement may be the ROLLBACK TO that repairs it. The buffered events
+		// were written after that savepoint, since setting a savepoint sends
+		// everything in front of it.
 		s.drop()
 	}
 	front := s.compose()
@@ -180,10 +193,13 @@ func (s *session) send(ctx context.Context, behind *pgx.Batch) (pgx.BatchResults
 	return results, nil
 }
 
-// unsent reports, behind a round trip that failed, whether the server has seen nothing of it: the connection lives, and the
-// transaction is as it was. The context had ended, an argument could not be encoded, or a statement could not be prepared
-// outside of the transaction, whose BEGIN waits too, or the connection was busy. The events wait on: a COMMIT without them would lose them, and so
-// would one behind a rollback to a savepoint that has nothing to do with them.
+// unsent reports, after a failed round trip, whether the server has seen
+// nothing of it: the connection is alive, and the transaction is unchanged. The
+// causes are a context that had ended, an argument that could not be encoded, a
+// statement that could not be prepared outside the transaction while its BEGIN
+// is still buffered, or a busy connection. The events stay buffered: a COMMIT
+// without them would lose them, and so would a COMMIT after a rollback to an
+// unrelated savepoint.
 func (s *session) unsent() bool {
 	if s.conn.Conn().IsClosed() {
 		return false
@@ -197,7 +213,7 @@ func (s *session) unsent() bool {
 	return s.status() == open
 }
 
-// readFront reads the answers to BEGIN, if it was sent, and to the events.
+// readFront reads the results of BEGIN, if it was sent, and of the events.
 func (s *session) readFront(results pgx.BatchResults, front []part) error {
 	if !s.begun {
 		if _, err := results.Exec(); err != nil {
@@ -222,7 +238,7 @@ type part struct {
 	err    error
 }
 
-// compose merges what waits into as few statements as it fits in.
+// compose merges the buffered events into as few statements as possible.
 func (s *session) compose() []part {
 	if len(s.waiting) == 0 {
 		return nil
@@ -243,7 +259,8 @@ func (s *session) compose() []part {
 	return parts
 }
 
-// read reads the answer to a part. An event that was absorbed gets the zero id: who holds its key was not asked.
+// read reads the result of a part. An absorbed event gets the zero id, because
+// the holder of its key is unknown.
 func (p *part) read(c *core, results pgx.BatchResults) error {
 	rows, err := results.Query()
 	if err != nil {
@@ -261,7 +278,7 @@ func (p *part) read(c *core, results pgx.BatchResults) error {
 	return rows.Err()
 }
 
-// accept tells who wrote the events that the transaction has them.
+// accept notifies the writers that the transaction contains their events.
 func (s *session) accept(parts []part) {
 	if len(parts) == 0 {
 		return
@@ -289,7 +306,8 @@ func (s *session) accept(parts []part) {
 	}
 }
 
-// drop forgets what waits: it was taken back before it was sent.
+// drop discards the buffered events, which were rolled back before they were
+// sent.
 func (s *session) drop() {
 	for _, b := range s.waiting {
 		for _, ev := range b.evs {
@@ -299,8 +317,9 @@ func (s *session) drop() {
 	s.waiting, s.size = nil, 0
 }
 
-// Commit implements [store.Session]. What waits, the question for survivors if there is one, and the COMMIT are one round
-// trip with one Sync: if the INSERT fails, the server skips the COMMIT.
+// Commit implements [store.Session]. The buffered events, the check for
+// surviving events if one is needed, and the COMMIT are one round trip with one
+// Sync: if the INSERT fails, the server skips the COMMIT.
 func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.CommitInfo, error) {
 	if s.over {
 		return store.CommitInfo{}, waybill.ErrTxDone
@@ -309,21 +328,23 @@ func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.Com
 	s.ending = true
 	switch {
 	case s.conn.Conn().IsClosed():
-		return store.CommitInfo{}, errors.New("pgstore: the connection was lost before the commit")
+		return store.CommitInfo{}, errors.New("pgstore: connection lost before the commit")
 	case !s.begun && s.failed == nil && len(s.waiting) == 0:
-		return store.CommitInfo{Undone: s.dropped, Checked: true}, nil // nothing was ever sent
+		// Nothing was ever sent.
+		return store.CommitInfo{Undone: s.dropped, Checked: true}, nil
 	case s.begun && s.status() == idle:
-		return store.CommitInfo{}, fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
+		return store.CommitInfo{}, fmt.Errorf("%w: %w: ended inside InTx", waybill.ErrUncertain, waybill.ErrTxOwned)
 	case s.failed != nil:
 		_ = s.undo(ctx)
-		return store.CommitInfo{}, fmt.Errorf("pgstore: rolled back, because events could not be sent: %w", s.failed)
+		return store.CommitInfo{}, fmt.Errorf("pgstore: rolled back: sending events failed: %w", s.failed)
 	}
 	ending, err := s.commit(ctx)
 	if err == nil {
 		return ending, nil
 	}
 	if pg := s.conn.Conn().PgConn(); !pg.IsClosed() && pg.TxStatus() != idle {
-		// The server has not come to the COMMIT: an INSERT in front of it failed.
+		// The server did not reach the COMMIT, because an INSERT in front of it
+		// failed.
 		_ = s.undo(ctx)
 		return store.CommitInfo{}, s.store.explain(err)
 	}
@@ -338,8 +359,9 @@ func (s *session) commit(ctx context.Context) (store.CommitInfo, error) {
 	var tag pgconn.CommandTag
 	var err error
 	if !s.begun {
-		// A COMMIT must not travel with its BEGIN. If its answer is lost, Committed looks for a transaction that is still open; a
-		// request that the server has not read yet would not be one.
+		// A COMMIT must not be sent in the same round trip as its BEGIN. If the
+		// reply is lost, Committed searches for an open transaction, and a
+		// request that the server has not read yet is not one.
 		if err := s.flush(ctx); err != nil {
 			return ending, err
 		}
@@ -350,17 +372,19 @@ func (s *session) commit(ctx context.Context) (store.CommitInfo, error) {
 		tag, err = s.commitBehind(ctx, &ending)
 	}
 	if err == nil && tag.String() != "COMMIT" {
-		// A statement has failed, its error was swallowed, and the server answers COMMIT with ROLLBACK.
+		// A statement failed, the caller ignored its error, and the server
+		// answered COMMIT with ROLLBACK.
 		err = pgx.ErrTxCommitRollback
 	}
 	ending.Undone = append(ending.Undone, s.dropped...)
 	return ending, err
 }
 
-// commitBehind commits behind what waits, and behind the answer of a key.
+// commitBehind commits after the buffered events and after the answer of a key.
 func (s *session) commitBehind(ctx context.Context, ending *store.CommitInfo) (pgconn.CommandTag, error) {
 	behind := &pgx.Batch{}
-	asked := s.flushed // what waits now cannot have been taken back
+	// Events that are still buffered cannot have been rolled back.
+	asked := s.flushed
 	if s.revoked {
 		behind.Queue(s.store.sql.present, uuids(asked))
 	}
@@ -390,7 +414,7 @@ func (s *session) commitBehind(ctx context.Context, ending *store.CommitInfo) (p
 	if s.last != nil {
 		if _, err := results.Exec(); err != nil {
 			if sqlState(err) == divisionByZero {
-				err = fmt.Errorf("%w: the transaction does not hold its key any more", waybill.ErrLeaseLost)
+				err = fmt.Errorf("%w: the transaction no longer holds its key", waybill.ErrLeaseLost)
 			}
 			return pgconn.CommandTag{}, err
 		}
@@ -399,7 +423,7 @@ func (s *session) commitBehind(ctx context.Context, ending *store.CommitInfo) (p
 	return tag, errors.Join(err, results.Close())
 }
 
-// divisionByZero is how keepLast fails.
+// divisionByZero is the code with which keepLast fails.
 const divisionByZero = "22012"
 
 // Rollback implements [store.Session].
@@ -411,14 +435,15 @@ func (s *session) Rollback(ctx context.Context) error {
 	s.drop()
 	switch {
 	case !s.begun, s.conn.Conn().IsClosed():
-		return nil // the server rolls back what its client has left
+		return nil // the server rolls back the transaction of a lost client
 	case s.status() == idle:
-		return fmt.Errorf("%w: %w: it was ended inside", waybill.ErrUncertain, waybill.ErrTxOwned)
+		return fmt.Errorf("%w: %w: ended inside InTx", waybill.ErrUncertain, waybill.ErrTxOwned)
 	}
 	return s.undo(ctx)
 }
 
-// undo rolls back what the server has. A connection on which that fails is of no use to anybody.
+// undo rolls back the transaction on the server. If the rollback fails, the
+// connection is closed.
 func (s *session) undo(ctx context.Context) error {
 	if s.conn.Conn().IsClosed() || s.status() == idle {
 		return nil
@@ -432,5 +457,6 @@ func (s *session) undo(ctx context.Context) error {
 
 func (s *session) end() {
 	s.over = true
-	s.conn.Release() // the pool destroys a connection that is still in a transaction
+	// The pool destroys a connection that is still in a transaction.
+	s.conn.Release()
 }

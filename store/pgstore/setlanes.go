@@ -8,11 +8,13 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// setLanesStatements change the number of lanes to $1, in a transaction behind a lock on the nodes. Writers wait for it, and it waits
-// for writers.
+// setLanesStatements change the number of lanes to $1, in a transaction under a
+// lock on the nodes. Writers wait for the change, and the change waits for
+// writers.
 //
-// All lanes start above the highest epoch of any: one that is removed now and added later must not see an epoch again. What the owner
-// of one lane left behind may now be in any, so they are all as unclean as the worst of them.
+// All lanes start above the highest epoch of any lane: a lane that is removed
+// now and added later must not repeat an epoch. Events of the owner of one lane
+// may now be in any lane, so every lane becomes as dirty as the worst of them.
 func setLanesStatements(r func(string) string) []string {
 	statements := []string{`LOCK TABLE {outbox}, {delayed}, {dead} IN ACCESS EXCLUSIVE MODE`}
 	lane := strings.ReplaceAll(rightLane, "{n}", "$1::integer")
@@ -34,16 +36,17 @@ ON CONFLICT (lane) DO UPDATE SET owner = NULL, token = NULL, epoch = excluded.ep
 	return statements
 }
 
-// countLanes makes the function anew that says how many lanes there are. A definition takes no arguments.
+// countLanes replaces the function that returns the number of lanes. A function
+// definition takes no arguments.
 const countLanes = `CREATE OR REPLACE FUNCTION {lane_count}() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT %d $$`
 
-// anyLive asks whether a relay is running.
+// anyLive reports whether a relay is running.
 const anyLive = `WITH ` + durable + ` SELECT EXISTS (SELECT FROM {node} WHERE expires_at > clock_timestamp()) FROM durable`
 
 // SetLanes implements [store.Maintainer].
 func (c *core) SetLanes(ctx context.Context, n int) error {
 	if n < 1 || n > maxLanes {
-		return fmt.Errorf("pgstore: %d lanes are not between 1 and %d", n, maxLanes)
+		return fmt.Errorf("pgstore: lane count %d is not between 1 and %d", n, maxLanes)
 	}
 	err := c.db.within(ctx, func(tx database) error {
 		if err := tx.exec(ctx, c.sql.lockNodes); err != nil {

@@ -11,15 +11,20 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// settleKind says which of the parts a settlement's statement has: what is not there costs nothing.
+// settleKind says which parts a settlement's statement has. Missing parts cost
+// nothing.
 type settleKind struct{ done, late, history, retry, dead bool }
 
-// settleStatements are the statements of all kinds. Each is one autocommit statement: a client that stops between a lock and
-// its commit would block the take-over for as long as its connection lives.
+// settleStatements are the statements of all kinds. Each is one autocommit
+// statement: a client that stops between a lock and its commit would block the
+// takeover for as long as its connection lives.
 //
-// The fence is a lock, not a look: with EXISTS(epoch) instead, a statement whose snapshot is older than a take-over would still
-// move rows after it. FOR SHARE makes the take-over's FOR UPDATE wait; when this had to wait for one instead, the row is
-// checked again and its epoch no longer fits. Rows are found by id: unique id of outbox, primary key of delayed.
+// The fence is a lock, not a read. With EXISTS(epoch) instead, a statement
+// whose snapshot is older than a takeover would still move rows after the
+// takeover. FOR SHARE makes the takeover's FOR UPDATE wait. If the settlement
+// waits for a takeover instead, the server checks the row again, and its epoch
+// no longer matches. Rows are found by id: unique id of outbox, primary key of
+// delayed.
 func settleStatements(r func(string) string) map[settleKind]string {
 	out := make(map[settleKind]string)
 	for i := range 32 {
@@ -39,17 +44,19 @@ fence AS MATERIALIZED (
   ORDER BY l.lane FOR SHARE OF l
 )`
 
-// held is the lanes of the fence, as an array: comparing with a few numbers is cheaper than a join, row by row. As integers, which no index
-// has: rows are found by id, and by nothing else.
+// held is the condition on the lanes of the fence, as an array: comparing with
+// a few numbers is cheaper per row than a join. The lanes are compared as
+// integers, which no index has, so that rows are found by id only.
 const held = `lane::integer = ANY(ARRAY(SELECT lane::integer FROM fence))`
 
-// $5: ids of done that are ready. What becomes of the rows decides how much of them is carried through.
+// $5: ids of done events that are ready. The statement carries only the columns
+// that the destination of the rows needs.
 const settleDone = `, done AS (
   DELETE FROM {outbox} WHERE id = ANY($5::uuid[]) AND ` + held + `
   RETURNING {kept}, 0 AS attempts, 0 AS replay
 )`
 
-// $6: ids of done that were put off.
+// $6: ids of done events that were delayed.
 const settleLate = `, done_late AS (
   DELETE FROM {delayed} WHERE id = ANY($6::uuid[]) AND ` + held + `
   RETURNING {kept}, attempts, replay
@@ -65,8 +72,9 @@ const settleHistory = `, kept AS (
   SELECT *, clock_timestamp() FROM ({gone}) AS g
 )`
 
-// $7: ids, $8: attempts, $9: delays in microseconds, $10: holds, $11: errors, $12: replays of retry. A row that was replayed since it was read
-// is another delivery's.
+// $7: ids, $8: attempts, $9: delays in microseconds, $10: holds, $11: errors,
+// $12: replays of retried events. A row that was replayed since it was read
+// belongs to another delivery.
 const settleRetry = `, retry AS MATERIALIZED (
   SELECT * FROM unnest($7::uuid[], $8::integer[], $9::bigint[], $10::boolean[], $11::text[], $12::integer[])
     AS r(id, attempts, delay, holds, error, replay)
@@ -83,7 +91,8 @@ const settleRetry = `, retry AS MATERIALIZED (
   FROM retry r WHERE d.id = ANY($7::uuid[]) AND d.id = r.id AND d.replay = r.replay AND d.` + held + ` RETURNING d.lane, d.id
 )`
 
-// $13: ids, $14: attempts, $15: holds, $16: errors, $17: replays of dead.
+// $13: ids, $14: attempts, $15: holds, $16: errors, $17: replays of dead
+// events.
 const settleDead = `, verdict AS MATERIALIZED (
   SELECT * FROM unnest($13::uuid[], $14::integer[], $15::boolean[], $16::text[], $17::integer[]) AS v(id, attempts, holds, error, replay)
 ), given_up AS (
@@ -139,8 +148,10 @@ func (k settleKind) statement() string {
 	).Replace(renumber(b.String(), k)))
 }
 
-// answer is one row: the lanes that are held, how many events were moved, and, only if they are not all, which. What the client knows
-// already need not be sent: five hundred rows of it took as long as deleting them.
+// answer returns the final SELECT, which has one row: the lanes that are held,
+// the number of moved events, and, only if not all were moved, their ids. The
+// server does not return what the client already knows: returning five hundred
+// ids took as long as deleting their rows.
 func (k settleKind) answer(moved []string) string {
 	const held = "\nSELECT coalesce((SELECT string_agg(lane::text, ',') FROM fence), '')"
 	if len(moved) == 0 {
@@ -152,7 +163,7 @@ FROM (SELECT count(*) AS n, CASE WHEN count(*) < $18::bigint THEN coalesce(strin
 ) AS all_of_them) AS m`
 }
 
-// renumber closes the gaps that missing parts leave in the numbers of the parameters.
+// renumber closes the gaps that missing parts leave in the parameter numbers.
 func renumber(statement string, k settleKind) string {
 	present := []bool{
 		true, true, true, true, k.done, k.late, k.retry, k.retry, k.retry, k.retry, k.retry, k.retry,
@@ -160,7 +171,8 @@ func renumber(statement string, k settleKind) string {
 	}
 	var pairs []string
 	next := len(slices.DeleteFunc(slices.Clone(present), func(b bool) bool { return !b }))
-	for i := len(present) - 1; i >= 0; i-- { // from the largest, so that $1 is not found in $18
+	// Replace from the largest number, so that $1 does not match in $18.
+	for i := len(present) - 1; i >= 0; i-- {
 		if present[i] {
 			pairs = append(pairs, "$"+strconv.Itoa(i+1), "$"+strconv.Itoa(next))
 			next--
@@ -169,8 +181,9 @@ func renumber(statement string, k settleKind) string {
 	return strings.NewReplacer(pairs...).Replace(statement)
 }
 
-// Settle implements [store.Settler]. Done events are looked for where the relay read them. If some are not there, they are looked
-// for in the other place, with a second statement behind the same fence.
+// Settle implements [store.Settler]. It settles done events in the table from
+// which the relay read them. If some events are missing there, a second
+// statement behind the same fence settles them in the other table.
 func (c *core) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
 	if len(s.Done) > 0 && !s.History {
 		if err := c.noteGap(ctx); err != nil {
@@ -207,14 +220,15 @@ func (c *core) Settle(ctx context.Context, s store.Settlement) (store.Settled, e
 	return out, nil
 }
 
-// settle runs one statement; ready and late are where done events are looked for.
+// settle runs one statement. ready and late are the done events in the outbox
+// and in the delayed table.
 func (c *core) settle(ctx context.Context, s store.Settlement, ready, late []waybill.ID) (store.Settled, error) {
 	k := settleKind{
 		done: len(ready) > 0, late: len(late) > 0, history: s.History && len(ready)+len(late) > 0, retry: len(s.Retry) > 0, dead: len(s.Dead) > 0,
 	}
 	lanes, epochs, tokens := fences(s.Leases)
-	// Losing a commit of these only means delivering again. A dead letter that came back would be delivered behind its
-	// successors.
+	// Losing such a commit only causes a redelivery. A dead letter that came
+	// back would be delivered after its successors.
 	hasty := !k.dead && !s.Durable
 	args := []any{hasty, c.db.int16s(lanes), c.db.int64s(epochs), c.db.ids(tokens)}
 	if k.done {
@@ -244,7 +258,7 @@ func (c *core) settle(ctx context.Context, s store.Settlement, ready, late []way
 
 func resultID(r store.Result) waybill.ID { return r.ID }
 
-// settledOf reads the answer of a settlement.
+// settledOf reads the result of a settlement.
 func settledOf(held string, n int, ids string, all int, asked []waybill.ID) (store.Settled, error) {
 	var out store.Settled
 	for lane := range strings.SplitSeq(held, ",") {
@@ -253,7 +267,7 @@ func settledOf(held string, n int, ids string, all int, asked []waybill.ID) (sto
 		}
 		number, err := strconv.Atoi(lane)
 		if err != nil {
-			return out, fmt.Errorf("pgstore: settle: the lane %q: %w", lane, err)
+			return out, fmt.Errorf("pgstore: settle: lane %q: %w", lane, err)
 		}
 		out.Held = append(out.Held, number)
 	}
@@ -268,14 +282,15 @@ func settledOf(held string, n int, ids string, all int, asked []waybill.ID) (sto
 		}
 		var id scanText
 		if err := id.Scan(text); err != nil {
-			return out, fmt.Errorf("pgstore: settle: the id %q: %w", text, err)
+			return out, fmt.Errorf("pgstore: settle: event id %q: %w", text, err)
 		}
 		out.Moved = append(out.Moved, waybill.ID(id))
 	}
 	return out, nil
 }
 
-// results splits results into columns: id, attempts, delay if asked for, holds, error and replay.
+// results splits results into columns: id, attempts, delay if asked for, holds,
+// error and replay.
 func (c *core) results(rs []store.Result, delays bool) []any {
 	out := []any{
 		c.db.ids(column(rs, func(r store.Result) waybill.ID { return r.ID })),

@@ -13,7 +13,8 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// owned writes events of one aggregate and returns their rows, and the lease of their lane.
+// owned writes events of one aggregate and returns their rows, and the lease of
+// their lane.
 func owned(t *testing.T, pool *pgxpool.Pool, n int) (*pgstore.Store, string, []store.Row, []store.Lease) {
 	t.Helper()
 	db, schema := openStore(t, pool)
@@ -51,8 +52,9 @@ func owned(t *testing.T, pool *pgxpool.Pool, n int) (*pgstore.Store, string, []s
 	return db, schema, page.Rows, leases
 }
 
-// TestDurability (protocol 1, 9, 16): a settlement commits without waiting for the disk, except one with a dead letter, or that says
-// so. A trigger notes what the session's setting was when the row moved.
+// TestDurability: a settlement commits without waiting for the disk, except if
+// it contains a dead letter or sets Durable. A trigger records the session's
+// setting when the row moves.
 func TestDurability(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema, rows, leases := owned(t, pool, 4)
@@ -107,7 +109,8 @@ func TestDurability(t *testing.T) {
 	}
 }
 
-// TestFetchFollowsSeq: the order is that of seq, whatever the clock said when the rows were written.
+// TestFetchFollowsSeq: the order is the order of seq, regardless of the clock
+// at the time of the write.
 func TestFetchFollowsSeq(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema, rows, _ := owned(t, pool, 4)
@@ -126,11 +129,12 @@ func TestFetchFollowsSeq(t *testing.T) {
 	}
 }
 
-// TestFetchWalksTheIndex: a plan that was made when the table was empty, and statistics of then, do not make it read a whole lane.
+// TestFetchWalksTheIndex: with a plan and statistics from an empty table, Fetch
+// still does not read a whole lane.
 func TestFetchWalksTheIndex(t *testing.T) {
 	pool := openPool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
 	db, schema, _, _ := owned(t, pool, 1)
-	for range 10 { // until the server has settled on a plan
+	for range 10 { // until the server has chosen a plan
 		if _, err := db.Fetch(t.Context(), []store.Cursor{{Lane: 1}}, 2); err != nil {
 			t.Fatal(err)
 		}
@@ -144,11 +148,11 @@ func TestFetchWalksTheIndex(t *testing.T) {
 		t.Fatalf("%d rows: %v", len(page.Rows), err)
 	}
 	if read := blocks(t, pool, schema) - before; read > 20 {
-		t.Errorf("it looked at %d tuples for 2 rows", read)
+		t.Errorf("Fetch read %d tuples for 2 rows", read)
 	}
 }
 
-// blocks returns how many tuples have been read of the outbox.
+// blocks returns the number of tuples that were read from the outbox.
 func blocks(t *testing.T, pool *pgxpool.Pool, schema string) int64 {
 	t.Helper()
 	if _, err := pool.Exec(t.Context(), `SELECT pg_stat_force_next_flush()`); err != nil {

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// readSink reads where the events go. Primary key of setting.
+	// readSink reads the recorded sink. Primary key of setting.
 	readSink = `SELECT value FROM {setting} WHERE name = 'sink'`
-	// firstSink records it, if nothing is recorded.
+	// firstSink records a sink if none is recorded.
 	firstSink = `WITH ` + durable + `
 INSERT INTO {setting} (name, value) SELECT 'sink', $1::text FROM durable ON CONFLICT (name) DO NOTHING`
-	// takeSink replaces $2 with $1 unless another node than $3 is live.
+	// takeSink replaces $2 with $1 unless a node other than $3 is live.
 	takeSink = `WITH ` + durable + `
 UPDATE {setting} SET value = $1::text FROM durable
 WHERE name = 'sink' AND value = $2::text
   AND NOT EXISTS (SELECT FROM {node} WHERE id <> $3::uuid AND expires_at > clock_timestamp())`
 )
 
-// ClaimSink implements [store.SinkGuard]. Each statement commits by itself. A node that joins
-// between the check for live nodes and the commit of a take-over sees the new sink at its next
-// heartbeat, and stops.
+// ClaimSink implements [store.SinkGuard]. Each statement commits by itself. A
+// node that joins between the check for live nodes and the commit of a takeover
+// sees the new sink at its next heartbeat, and stops.
 func (c *core) ClaimSink(ctx context.Context, node store.Node, sink string, takeOver bool) (string, error) {
 	names := c.cfg.replacer()
 	before, err := c.RecordedSink(ctx)
@@ -39,12 +39,13 @@ func (c *core) ClaimSink(ctx context.Context, node store.Node, sink string, take
 			return before, c.explain(err)
 		}
 	}
-	now, err := c.RecordedSink(ctx) // another relay may have been faster
+	// Another relay may have recorded its sink first.
+	now, err := c.RecordedSink(ctx)
 	switch {
 	case err != nil || now == sink:
 		return before, err
 	case takeOver && before != "":
-		return now, fmt.Errorf("pgstore: %w: it delivers to %q", store.ErrRelayLive, now)
+		return now, fmt.Errorf("pgstore: %w: the relay delivers to %q", store.ErrRelayLive, now)
 	}
 	return now, fmt.Errorf("pgstore: %w: %q", waybill.ErrOtherSink, now)
 }

@@ -24,7 +24,7 @@ func (s *SQLStore) Begin(ctx context.Context, opts *sql.TxOptions) (store.Sessio
 	return sess, nil
 }
 
-// stillThere returns which of the events have a row that tx sees.
+// stillThere returns the events that have a row visible to tx.
 func (s *SQLStore) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error) {
 	db := sqlDB{tx}
 	there := make(map[waybill.ID]bool, len(ids))

@@ -18,7 +18,8 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// A relay whose connection may not write is told why: its heartbeat fails with more than the server's words.
+// The heartbeat of a relay on a read-only connection fails with an error that
+// adds the reason to the server's message.
 func TestRelayOnAReadOnlyConnection(t *testing.T) {
 	pool := openPool(t, nil)
 	_, schema := openStore(t, pool)
@@ -33,8 +34,9 @@ func TestRelayOnAReadOnlyConnection(t *testing.T) {
 	}
 }
 
-// A relay that starts against a standby ends with an error that says what the server is, and
-// where to connect instead. One that runs when its server becomes a standby is told the same.
+// A relay that starts against a standby returns an error that names the standby
+// and the address to use instead. A relay that is running when its server
+// becomes a standby gets the same error.
 func TestRelayOnAStandby(t *testing.T) {
 	server := private.Start(t, testserver.PostgresName)
 	pool := openPoolAt(t, server.DSN, nil)
@@ -52,7 +54,8 @@ func TestRelayOnAStandby(t *testing.T) {
 	if err := server.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// A server with this file recovers for as long as it runs, as a copy of a primary does.
+	// A server with this file stays in recovery for as long as it runs, as a
+	// copy of a primary does.
 	if err := os.WriteFile(filepath.Join(server.Data, "standby.signal"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -60,10 +63,10 @@ func TestRelayOnAStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool.Reset()
-	check := func(who string, err error) {
+	check := func(node string, err error) {
 		t.Helper()
 		if err == nil || !containsAll(err.Error(), "standby", "pg_is_in_recovery", "target_session_attrs=primary") {
-			t.Errorf("%s: got %v, want a hint", who, err)
+			t.Errorf("%s: got %v, want a hint", node, err)
 		}
 	}
 	_, err = db.Heartbeat(t.Context(), node, time.Hour)

@@ -8,7 +8,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// statements are the SQL of the store, with the configured names in place. Comments name the index that each uses.
+// statements are the SQL statements of the store, with the configured names.
+// Comments name the index that each statement uses.
 type statements struct {
 	lanes, setSetting            string
 	insertOne, insertMany        string
@@ -39,10 +40,10 @@ type statements struct {
 	keyStatements
 }
 
-// inboxStatements are those of the inbox.
+// inboxStatements are the statements of the inbox.
 type inboxStatements struct {
 	acceptEvent, acceptEvents, acceptUnseen, succeedAttempt string
-	claimEvent, giveUpRecord                                string
+	claimEvent, markRecordDead                              string
 	failNew, failHeld, releaseHeld                          string
 	findRecord, dueRecords                                  string
 	openRecords, allRecords                                 string
@@ -54,10 +55,11 @@ func newInboxStatements(r func(string) string) inboxStatements {
 	return inboxStatements{
 		acceptEvent:  r(acceptEvent),
 		acceptEvents: r(acceptEvents), acceptUnseen: r(acceptUnseen), succeedAttempt: r(succeedAttempt),
-		claimEvent: r(claimEvent), giveUpRecord: r(giveUpRecord),
+		claimEvent: r(claimEvent), markRecordDead: r(markRecordDead),
 		failNew: r(failNew), failHeld: r(failHeld), releaseHeld: r(releaseHeld),
 		findRecord: r(findRecord), dueRecords: r(dueRecords),
-		// inbox_open_idx, or the primary key: both are (consumer_group, dedup_id).
+		// inbox_open_idx, or the primary key: both are (consumer_group,
+		// dedup_id).
 		openRecords: r(strings.ReplaceAll(listRecords, "{open}", "r.status <> 1 AND")), allRecords: r(strings.ReplaceAll(listRecords, "{open}", "")),
 		openStats: r(openStats), allGroups: r(allGroups),
 		redriveDead: r(strings.ReplaceAll(redriveRecords, "{which}", deadOnes)), redriveNamed: r(strings.ReplaceAll(redriveRecords, "{which}", namedOnes)),
@@ -65,39 +67,47 @@ func newInboxStatements(r func(string) string) inboxStatements {
 	}
 }
 
-// eventColumns is the event's columns with a comma between them.
+// eventColumns are the event's columns, separated by commas.
 var eventColumns = strings.Join(eventrow.Columns(), ", ")
 
-// readColumns is what every read of whole rows returns, in the order of record.dest; what is NULL reads as its zero value. The
-// rows come from the right side of an outer join, so that the clock is returned even if there are none; then the lane is -1.
+// readColumns are the columns of every read of whole rows, in the order of
+// record.dest. NULL reads as the zero value. The rows come from the right side
+// of an outer join, so that the clock is returned even if there are no rows;
+// the lane is -1 then.
 const readColumns = `coalesce(lane, -1), coalesce(seq, 0), id, coalesce(type, ''), coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
  coalesce(tenant_id, ''), coalesce(topic, ''), coalesce(routing_key, ''), coalesce(schema_id, ''), coalesce(schema_version, 1),
  coalesce(dedup_key, ''), coalesce(occurred_at, now()), coalesce(priority, 0), coalesce(correlation_id, ''), coalesce(causation_id, ''),
  coalesce(headers, ''), coalesce(content_type, ''), payload, coalesce(created_at, now())`
 
-// aggregateColumns is what an event is ordered by, as it reads. Without an id it is ordered by nothing.
+// aggregateColumns are the columns by which an event is ordered, as they read.
+// An event without an aggregate id is not ordered.
 const aggregateColumns = `coalesce(tenant_id, ''), ` + aggregateType + `, coalesce(aggregate_id, '')`
 
-// aggregateType is the type of an aggregate; one that names none has the usual one, as in eventrow.Finish.
+// aggregateType is the type of an aggregate. An empty type is the default type,
+// as in eventrow.Finish.
 const aggregateType = `coalesce(nullif(aggregate_type, ''), '` + waybill.GlobalAggregate + `')`
 
-// maxColumns is what insertMany and insertWith make of their arrays. An array that is shorter than the others is filled up
-// with NULLs, so a column that is empty in all events is sent as no array at all.
+// maxColumns is the table that insertMany and insertWith build from their
+// arrays. PostgreSQL fills a shorter array up with NULLs, so a column that is
+// empty in all events is sent as NULL instead of an array.
 const maxColumns = `unnest($1::smallint[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
  $10::integer[], $11::text[], $12::timestamptz[], $13::smallint[], $14::text[], $15::text[], $16::text[], $17::text[], $18::bytea[]`
 
 const maxNames = `lane, id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, schema_version, dedup_key,
  occurred_at, priority, correlation_id, causation_id, headers, content_type, payload`
 
-// maxValues is maxNames behind the lane, with the defaults of what an array may leave out.
+// maxValues is maxNames after the lane, with the defaults of columns that an
+// array may omit.
 const maxValues = `id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, coalesce(schema_version, 1), dedup_key,
  occurred_at, coalesce(priority, 0), correlation_id, causation_id, headers, content_type, payload`
 
-// rightLane is the lane of a row, as the trigger chooses it and store.LaneOf computes it. {n} is how many lanes there are.
+// rightLane is the lane of a row, as the trigger chooses it and store.LaneOf
+// computes it. {n} is the number of lanes.
 const rightLane = `CASE WHEN coalesce(aggregate_id, '') = '' THEN {lane_of}('', '', id::text, {n})
   ELSE {lane_of}(tenant_id, aggregate_type, aggregate_id, {n}) END`
 
-// countedLane is the lane that the writer has chosen, if it counted on as many as there are.
+// countedLane is the lane that the writer chose, if the writer assumed the
+// current number of lanes.
 var countedLane = `CASE WHEN $21::integer = {lane_count}() THEN lane ELSE ` + strings.ReplaceAll(rightLane, "{n}", "{lane_count}()") + ` END`
 
 func newStatements(names *strings.Replacer) statements {
@@ -107,10 +117,13 @@ func newStatements(names *strings.Replacer) statements {
 		setSetting: r(`INSERT INTO {setting} AS s (name, value) VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value <> excluded.value`),
 
-		// The last argument of each insert is how many lanes its writer counts on. If there are others by now, the lane is left
-		// out, the trigger chooses it, and the answer is their number, negated. Planned, nothing of it is left but the comparison of
-		// two numbers. A change of the number waits for the transactions that have inserted, and every INSERT waits for the
-		// change and plans again behind it, also in a transaction whose snapshot is older.
+		// The last argument of each insert is the number of lanes that its
+		// writer assumes. If the number has changed, the statement omits the
+		// lane, the trigger chooses it, and the statement returns the current
+		// number, negated. In the plan only the comparison of two numbers
+		// remains. A change of the number waits for the transactions that have
+		// inserted, and every INSERT waits for the change and is planned again
+		// after it, even in a transaction whose snapshot is older.
 		insertOne: r(`WITH put AS (INSERT INTO {outbox} (` + maxNames + `)
 VALUES (CASE WHEN $19::integer = {lane_count}() THEN $1::smallint END,
  $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18))
@@ -119,10 +132,14 @@ SELECT -{lane_count}()::bigint WHERE $19::integer <> {lane_count}()`),
 SELECT CASE WHEN $19::integer = {lane_count}() THEN lane END, ` + maxValues + ` FROM ` + maxColumns + `) AS i(` + maxNames + `))
 SELECT -{lane_count}()::bigint WHERE $19::integer <> {lane_count}()`),
 
-		// Keys are taken in sorted order, so that two writers cannot deadlock over one write each; a key that another open
-		// transaction has taken is waited for. The database's clock chooses the table. The answer is also the place, counted from
-		// 1, of every event that was absorbed. Only outbox has the trigger, so the lane is chosen here. Tables are
-		// locked in the order in which they stand: outbox in front of delayed, as SetLanes locks them, or the two would deadlock.
+		// Dedup keys are taken in sorted order, so that two writers with one
+		// write each cannot deadlock. The statement waits for a key that
+		// another open transaction has taken. The database's clock chooses the
+		// table. The statement also returns the position, counted from 1, of
+		// every absorbed event. Only outbox has the trigger, so this statement
+		// chooses the lane. Tables are locked in the order in which they
+		// appear: outbox before delayed, as SetLanes locks them, or the two
+		// would deadlock.
 		insertWith: r(`WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 input AS MATERIALIZED (
   SELECT i.*, CASE WHEN i.delay > 0 THEN clock.now + i.delay * interval '1 microsecond'
@@ -156,7 +173,8 @@ JOIN {dedup} d ON d.tenant_id = k.tenant_id AND d.dedup_key = k.dedup_key`),
 
 		// Unique id of outbox, primary key of delayed.
 		present: r(`SELECT id FROM {outbox} WHERE id = ANY($1::uuid[]) UNION ALL SELECT id FROM {delayed} WHERE id = ANY($1::uuid[])`),
-		// A prepared transaction has no process. One that has drawn from the sequence may hold any event.
+		// A prepared transaction has no process. A prepared transaction that
+		// has drawn from the sequence may contain any event.
 		openTransactions: r(`SELECT clock_timestamp(), min(xact_start), EXISTS (SELECT FROM pg_locks WHERE pid IS NULL
  AND locktype = 'relation' AND relation = '{outbox_seq}'::regclass AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 FROM pg_stat_activity
@@ -166,7 +184,9 @@ WHERE datname = current_database() AND usename = session_user AND pid <> pg_back
  coalesce((SELECT value FROM {setting} WHERE name = 'history_from'), '')`),
 
 		drawn: r(`SELECT coalesce(pg_sequence_last_value('{outbox_seq}'::regclass), 0)`),
-		// Each goes by two names, once it has both. A prepared transaction loses the first when the server is restarted.
+		// A transaction has two names once it has a transaction id. A prepared
+		// transaction loses its virtual transaction id when the server
+		// restarts.
 		drawers: r(`WITH l AS MATERIALIZED (SELECT locktype, relation, database, mode, granted, virtualtransaction, transactionid FROM pg_locks),
 d AS MATERIALIZED (
   SELECT virtualtransaction FROM l WHERE locktype = 'relation' AND relation = '{outbox_seq}'::regclass
@@ -198,7 +218,8 @@ CROSS JOIN LATERAL (
 		load: r(`SELECT ` + readColumns + `, r.available_at, 0, 0, false, '', now() FROM (SELECT) AS once LEFT JOIN (
   unnest($1::smallint[], $2::bigint[]) AS c(l, s) JOIN {outbox} r ON r.lane = c.l AND r.seq = c.s
 ) ON true`),
-		// delayed_due_idx (lane, due_at, seq), once per lane for what is due, and once for what is next.
+		// delayed_due_idx (lane, due_at, seq), once per lane for the due
+		// events, and once for the next due time.
 		due: r(`SELECT ` + readColumns + `, r.due_at, coalesce(r.attempts, 0), coalesce(r.replay, 0), coalesce(r.holds, false),
  coalesce(r.last_error, ''), now(), (
   SELECT min(n.due_at) FROM unnest($1::smallint[]) AS c(l)

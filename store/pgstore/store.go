@@ -19,19 +19,21 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Store keeps the outbox, the inbox and idempotency keys in PostgreSQL, for transactions of pgx. It plays every role of package store.
+// Store stores the outbox, the inbox and idempotency keys in PostgreSQL, for
+// transactions of pgx. It implements every role of package store.
 type Store struct {
 	*core
 	pool *pgxpool.Pool
 }
 
-// SQLStore keeps the outbox, the inbox and idempotency keys in PostgreSQL, for transactions of database/sql. It plays every role of package store.
+// SQLStore stores the outbox, the inbox and idempotency keys in PostgreSQL, for
+// transactions of database/sql. It implements every role of package store.
 type SQLStore struct {
 	*core
 	sqldb *sql.DB
 }
 
-// Both play every role.
+// Both stores implement every role.
 var (
 	_ store.Outbox[pgx.Tx]    = (*Store)(nil)
 	_ store.Finisher[pgx.Tx]  = (*Store)(nil)
@@ -56,10 +58,11 @@ var (
 	_ store.HistoryAudit      = (*SQLStore)(nil)
 )
 
-// New returns a store over a pgx pool. It does not touch the database; the pool stays the caller's.
+// New returns a store over a pgx pool. It does not access the database. The
+// caller keeps ownership of the pool.
 func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 	if pool == nil {
-		return nil, errors.New("pgstore: the pool is nil")
+		return nil, errors.New("pgstore: pool is nil")
 	}
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -70,11 +73,11 @@ func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// NewSQL returns a store over database/sql, with whatever driver db was opened with. It does not touch the database; db
-// stays the caller's.
+// NewSQL returns a store over database/sql, with any driver. It does not access
+// the database. The caller keeps ownership of db.
 func NewSQL(db *sql.DB, cfg Config) (*SQLStore, error) {
 	if db == nil {
-		return nil, errors.New("pgstore: the database is nil")
+		return nil, errors.New("pgstore: database is nil")
 	}
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -85,20 +88,23 @@ func NewSQL(db *sql.DB, cfg Config) (*SQLStore, error) {
 	return s, nil
 }
 
-// SQL returns a store over the same tables for transactions of db, which must be a handle to the same database. The two share
-// their hub: a relay on one is told what the other commits.
+// SQL returns a store over the same tables for transactions of db, which must
+// be a handle to the same database. The two stores share their hub: a relay on
+// one store is notified of commits through the other.
 func (s *Store) SQL(db *sql.DB) *SQLStore {
 	return &SQLStore{core: newCore(sqlDB{db}, s.cfg, s.shared), sqldb: db}
 }
 
-// core is what both faces have in common: everything that does not touch the caller's transaction.
+// core is the common part of Store and SQLStore: everything that does not touch
+// the caller's transaction.
 type core struct {
 	db  database
 	cfg Config
 	sql statements
-	// textual: the driver sends columns as text, so they are scanned.
+	// textual reports that the driver sends columns as text, so they are
+	// scanned.
 	textual atomic.Bool
-	// pageSize is about how many rows the last page had.
+	// pageSize is the approximate number of rows in the last page.
 	pageSize atomic.Int64
 	*shared
 }
@@ -107,15 +113,21 @@ func newCore(db database, cfg Config, s *shared) *core {
 	return &core{db: db, cfg: cfg, sql: newStatements(cfg.replacer()), shared: s}
 }
 
-// shared is what the faces over the same tables share.
+// shared is the state that the stores over the same tables share.
 type shared struct {
-	hub  store.Hub
-	self waybill.ID // tells this process's wake-ups from those of others
+	hub store.Hub
+	// self distinguishes this process's wake-ups from those of others.
+	self waybill.ID
 
-	mu      sync.Mutex
-	lanes   int                      // 0 until the tables were asked; a writer that counts on another number is told
-	gap     bool                     // the tables know that delivered events leave no history
-	doubted map[waybill.ID]time.Time // when Committed first could not tell, by the database's clock
+	mu sync.Mutex
+	// lanes is 0 until it is read from the tables; an insert corrects a stale
+	// number.
+	lanes int
+	// gap means that the tables record that delivered events leave no history.
+	gap bool
+	// doubted has the time of the first uncertain answer of Committed, by the
+	// database's clock.
+	doubted map[waybill.ID]time.Time
 }
 
 func newShared() *shared {
@@ -125,8 +137,9 @@ func newShared() *shared {
 // Local implements [store.Local].
 func (s *shared) Local() *store.Hub { return &s.hub }
 
-// laneCount returns how many lanes the tables have. It asks once, through db: inside a transaction, by its own connection, because
-// the pool may have no other.
+// laneCount returns the number of lanes in the tables. It queries the number
+// once, through db: inside a transaction on the transaction's own connection,
+// because the pool may have no other.
 func (c *core) laneCount(ctx context.Context, db database) (int, error) {
 	c.mu.Lock()
 	n := c.lanes
@@ -141,16 +154,16 @@ func (c *core) laneCount(ctx context.Context, db database) (int, error) {
 	}
 	n, err = strconv.Atoi(text)
 	if err != nil || n < 1 || n > maxLanes {
-		return 0, fmt.Errorf("pgstore: the tables say that they have %q lanes", text)
+		return 0, fmt.Errorf("pgstore: invalid lane count %q in the tables", text)
 	}
 	if c.cfg.Lanes != 0 && c.cfg.Lanes != n {
-		return 0, fmt.Errorf("pgstore: Config.Lanes is %d, but the tables have %d; leave it out, or change the tables", c.cfg.Lanes, n)
+		return 0, fmt.Errorf("pgstore: Config.Lanes: %d, but the tables have %d; omit it, or change the tables", c.cfg.Lanes, n)
 	}
 	c.noteLanes(n)
 	return n, nil
 }
 
-// noteLanes remembers how many lanes the tables have.
+// noteLanes remembers the number of lanes in the tables.
 func (s *shared) noteLanes(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,15 +177,16 @@ func (c *core) laneFor(ev waybill.Event, n int) int {
 	return c.hub.AnyLane(n)
 }
 
-// undefined are the codes for a table, schema or function that is not there.
+// undefined are the codes for a missing table, schema or function.
 var undefined = map[string]bool{"42P01": true, "3F000": true, "42883": true}
 
-// hint adds what to do about an error, where the database's words alone do not say.
+// hint adds advice to an error where the database's message alone is not
+// enough.
 func (c *core) hint(err error) error {
 	if undefined[sqlState(err)] && strings.Contains(err.Error(), c.cfg.Prefix) {
 		return fmt.Errorf("pgstore: the tables are missing; call Migrate, or apply MigrationSQL with psql: %w", err)
 	}
-	// 26000: a prepared statement does not exist; 42P05: it exists already.
+	// 26000: the prepared statement does not exist; 42P05: it already exists.
 	if state := sqlState(err); state == "26000" || state == "42P05" {
 		return fmt.Errorf("pgstore: a pooler shares the server's sessions among clients, and prepared statements belong to a session; "+
 			"add default_query_exec_mode=exec to the URL: %w", err)
@@ -191,16 +205,16 @@ func (c *core) explain(err error) error {
 	return fmt.Errorf("pgstore: %w", err)
 }
 
-// sqlState returns the server's code of an error, from whatever driver, or "".
+// sqlState returns the server's code of an error, from any driver, or "".
 func sqlState(err error) string {
-	var coded interface{ SQLState() string } // pgx and lib/pq both have it
+	var coded interface{ SQLState() string } // pgx and lib/pq both implement it
 	if errors.As(err, &coded) {
 		return coded.SQLState()
 	}
 	return ""
 }
 
-// ended turns the drivers' words for a transaction that is over into Waybill's.
+// ended converts the drivers' errors for an ended transaction into Waybill's.
 func ended(err error) error {
 	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("%w: %w", waybill.ErrTxDone, err)
@@ -208,16 +222,19 @@ func ended(err error) error {
 	return err
 }
 
-// answeredNo reports whether a failed COMMIT certainly left nothing: the server itself said so, and was not going down.
+// answeredNo reports whether a failed COMMIT certainly left nothing: the server
+// itself reported the failure, and was not shutting down.
 func answeredNo(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.SeverityUnlocalized != "ERROR" { // FATAL: the connection is gone, and who knows since when
+	// FATAL: the connection is gone, and the time of the loss is unknown.
+	if errors.As(err, &pg) && pg.SeverityUnlocalized != "ERROR" {
 		return false
 	}
 	state := sqlState(err)
-	// 57P0x: the server is being stopped; 40003: it says itself that it does not know; 08xxx: the connection.
+	// 57P0x: the server is shutting down; 40003: the server reports that the
+	// outcome is unknown; 08xxx: the connection failed.
 	return state != "" && state != "40003" && state[:2] != "08" && (len(state) < 4 || state[:4] != "57P0")
 }

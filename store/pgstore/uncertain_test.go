@@ -26,7 +26,7 @@ func containsAll(s string, parts ...string) bool {
 	return true
 }
 
-// resolve asks until the answer is certain.
+// resolve calls Committed until the answer is certain.
 func resolve[T any](t *testing.T, box *outbox.Outbox[T], id waybill.ID) bool {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -41,7 +41,8 @@ func resolve[T any](t *testing.T, box *outbox.Outbox[T], id waybill.ID) bool {
 	}
 }
 
-// Failure mode 1: a commit whose reply is lost is neither success nor failure, and the id tells which it was.
+// A commit whose reply is lost is neither success nor failure, and Committed
+// resolves it by the event's id.
 func TestUncertainCommit(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
@@ -54,7 +55,8 @@ func TestUncertainCommit(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			pool, w := openWire(t, nil)
 			box, rec, business := boxOf(t, pool)
-			// The first transaction prepares its statements in a round trip of its own: do that before the line is cut.
+			// The first transaction prepares its statements in a round trip of
+			// its own: run it before the connection is cut.
 			err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `INSERT INTO `+business+` VALUES ('x')`)
 				return errors.Join(err, box.Write(ctx, tx, event("warm")))
@@ -77,7 +79,7 @@ func TestUncertainCommit(t *testing.T) {
 			})
 			checkUncertain(t, err, ev.ID)
 			if len(rec.Events()) != 0 {
-				t.Error("AfterCommit ran although nobody knows")
+				t.Error("AfterCommit ran although the outcome is unknown")
 			}
 			if got := resolve(t, box, ev.ID); got != tc.committed {
 				t.Errorf("Committed says %v, want %v", got, tc.committed)
@@ -125,7 +127,8 @@ func checkUncertain(t *testing.T, err error, id waybill.ID) {
 	}
 }
 
-// Protocol 19: while a transaction that may hold the event is open, "not found" is not "no".
+// While a transaction that may contain the event is open, "not found" does not
+// mean "no".
 func TestOpenTransaction(t *testing.T) {
 	pool := openPool(t, nil)
 	box, _, _ := boxOf(t, pool)
@@ -142,7 +145,9 @@ func TestOpenTransaction(t *testing.T) {
 	if _, err := box.Committed(t.Context(), ev.ID); !errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("while it is open: %v, want ErrUncertain", err)
 	}
-	other, err := pool.Begin(t.Context()) // began after the question: it does not put the answer off
+	// other began after the first call of Committed, so it does not delay the
+	// answer.
+	other, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +163,8 @@ func TestOpenTransaction(t *testing.T) {
 	}
 }
 
-// Failure mode 3 and 4: a server that goes away in the middle leaves nothing behind, and says so.
+// If the server stops in the middle of a transaction, nothing is left behind,
+// and the error says so.
 func TestBackendKilled(t *testing.T) {
 	pool := openPool(t, func(c *pgxpool.Config) { c.MaxConns = 4 })
 	box, _, business := boxOf(t, pool)

@@ -12,7 +12,8 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// neverSent are calls that fail before the server has seen a statement of theirs, or the events that wait in front of it.
+// neverSent are calls that fail before the server has seen their statement or
+// the events that are buffered in front of it.
 func neverSent() map[string]func(ctx context.Context, tx pgx.Tx, business string) error {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -77,7 +78,8 @@ func neverSent() map[string]func(ctx context.Context, tx pgx.Tx, business string
 	}
 }
 
-// goesBack are rollbacks to savepoints that have nothing to do with the events in front of them.
+// goesBack are rollbacks to savepoints that are unrelated to the events in
+// front of them.
 func goesBack() map[string]func(ctx context.Context, tx pgx.Tx, business string) error {
 	return map[string]func(ctx context.Context, tx pgx.Tx, business string) error{
 		"nothing": func(context.Context, pgx.Tx, string) error { return nil },
@@ -101,8 +103,9 @@ func goesBack() map[string]func(ctx context.Context, tx pgx.Tx, business string)
 	}
 }
 
-// An event exists if its transaction committed. A statement that never reaches the server does not take the events with it that
-// wait in front of it, whatever is rolled back afterwards.
+// An event exists if its transaction committed. A statement that never reaches
+// the server does not discard the events that are buffered in front of it,
+// regardless of later rollbacks.
 func TestStatementThatIsNeverSent(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		pool := openPool(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode })
@@ -158,8 +161,8 @@ func TestStatementThatIsNeverSent(t *testing.T) {
 	}
 }
 
-// A rollback to a savepoint that never reaches the server takes nothing back: what was done behind the savepoint stays, the events
-// as well.
+// A rollback to a savepoint that never reaches the server rolls nothing back:
+// the changes after the savepoint stay, including the events.
 func TestRollbackThatIsNeverSent(t *testing.T) {
 	pool := openPool(t, nil)
 	over, cancel := context.WithCancel(context.Background())
@@ -201,7 +204,8 @@ func TestRollbackThatIsNeverSent(t *testing.T) {
 	}
 }
 
-// Rows that are not read to their end keep the connection busy. What is written then is not lost without a word.
+// Rows that are not read to their end keep the connection busy. An event that
+// is written then is not lost silently.
 func TestRowsThatAreNotRead(t *testing.T) {
 	pool := openPool(t, nil)
 	box, _, business := boxOf(t, pool)
@@ -228,7 +232,8 @@ func TestRowsThatAreNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, stored(t, pool, business), "A", "B")
-	// The same behind a rollback to a savepoint whose answer has not been read: the connection still says that the transaction failed.
+	// The same after a rollback to a savepoint whose result has not been read:
+	// the connection still reports that the transaction failed.
 	err = box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SAVEPOINT s`); err != nil {
 			return err
@@ -266,9 +271,10 @@ func TestRowsThatAreNotRead(t *testing.T) {
 	}
 }
 
-// Conn and LargeObjects give out the connection itself, send what waits first, and have no error
-// to return. If that fails, the transaction is not committed without the events, whatever is done
-// with the connection.
+// Conn and LargeObjects expose the connection, send the buffered events first,
+// and cannot return an error. If sending fails, the transaction is not
+// committed without the events, regardless of what the caller does with the
+// connection.
 func TestConnectionBehindAFailedFlush(t *testing.T) {
 	pool := openPool(t, nil)
 	insert := func(business string) string { return `INSERT INTO ` + business + ` VALUES ('x')` }
@@ -276,7 +282,7 @@ func TestConnectionBehindAFailedFlush(t *testing.T) {
 		"Conn": func(tx pgx.Tx) *pgx.Conn { return tx.Conn() },
 		"LargeObjects": func(tx pgx.Tx) *pgx.Conn {
 			objects := tx.LargeObjects()
-			func() { // without a transaction of pgx behind it, it panics
+			func() { // panics without a transaction of pgx behind it
 				defer func() { _ = recover() }()
 				_, _ = objects.Create(context.Background(), 0)
 			}()
@@ -284,8 +290,8 @@ func TestConnectionBehindAFailedFlush(t *testing.T) {
 		},
 	}
 	type broken struct {
-		// before is done in the transaction, in front of the event, and returns what ends it;
-		// between is done behind the event.
+		// before runs in the transaction, in front of the event, and returns a
+		// function that ends it; between runs after the event.
 		before  func(ctx context.Context, tx pgx.Tx) (func(), error)
 		between func(cancel func())
 		ev      func(there waybill.ID) waybill.Event

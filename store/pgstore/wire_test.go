@@ -10,17 +10,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// wire is what a pool's connections go through: it counts what is sent, and can cut the line at a chosen moment.
+// wire is a proxy for a pool's connections: it counts what is sent, and can cut
+// the connection at a chosen moment.
 type wire struct {
 	sent atomic.Int64 // writes to the socket; pgx makes one for each round trip
 	cut  atomic.Int32
 }
 
-// Where the line is cut, once.
+// Where the connection is cut, once.
 const (
 	whole       = iota
 	beforeSend  // the next request never reaches the server
-	beforeReply // the next request does, and its reply never comes
+	beforeReply // the next request reaches the server, and its reply is lost
 	replyLost
 )
 
@@ -69,7 +70,8 @@ func (c *wiredConn) Read(p []byte) (int, error) {
 	if c.dead.Load() {
 		return 0, errCut
 	}
-	n, err := c.Conn.Read(p) // wait until the server has answered, then lose the answer
+	// Wait until the server has answered, then lose the answer.
+	n, err := c.Conn.Read(p)
 	if err == nil && c.wire.cut.CompareAndSwap(replyLost, whole) {
 		c.dead.Store(true)
 		_ = c.Close()

@@ -6,11 +6,13 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// insufficientPrivilege is the server's code for what an account may not do.
+// insufficientPrivilege is the server's code for a missing privilege.
 const insufficientPrivilege = "42501"
 
-// Writers implements [store.Reader]. Whoever has drawn from a sequence holds a lock on it until the end of its transaction, also of one
-// that is prepared, also across a restart of the server, and until after its rows can be seen. Every account may look at locks.
+// OpenWriters implements [store.Reader]. A transaction that has drawn from a
+// sequence holds a lock on it until the transaction ends and its rows are
+// visible. This includes prepared transactions, even across a restart of the
+// server. Every account may read the locks.
 func (c *core) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	var w store.WriterState
 	rows, err := c.db.query(ctx, c.sql.drawn)
@@ -22,7 +24,8 @@ func (c *core) OpenWriters(ctx context.Context) (store.WriterState, error) {
 		return store.WriterState{}, c.explain(err)
 	}
 	w.Issued = w.HighSeq
-	// Only now: who draws from here on draws more than that.
+	// The order matters: transactions that draw after this point draw higher
+	// numbers.
 	var name string
 	rows, err = c.db.query(ctx, c.sql.drawers)
 	err = collect(rows, err, func() error {

@@ -15,13 +15,14 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// encoder is how SQLite gets its ids and times.
+// encoder encodes ids and times for SQLite.
 var encoder = eventrow.Encoder{
 	ID:   idArg,
 	Time: func(t time.Time) any { return micros(t) },
 }
 
-// Append implements [store.Appender]. tx may be of another [*sql.DB], as long as that is the same file.
+// Append implements [store.Appender]. tx may belong to another [*sql.DB] on the
+// same file.
 func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
 	if len(evs) == 0 {
 		return nil, nil
@@ -37,11 +38,13 @@ func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]
 	return placed, err
 }
 
-// whose returns the store's own write transaction if tx is that, and the context to go on with. A transaction that only reads is
-// refused.
+// whose returns the store's own write transaction if tx is that transaction,
+// and the context for the following statements. It returns an error for a
+// read-only transaction.
 func (s *Store) whose(ctx context.Context, tx *sql.Tx) (context.Context, *writing, error) {
 	if w := s.writer.Load(); w != nil && w.tx == tx {
-		// The store's own transaction has the write lock, so there is nothing to wait for; see enter.
+		// The store's own transaction has the write lock, so there is nothing
+		// to wait for; see enter.
 		if ctx.Err() != nil {
 			return nil, nil, context.Cause(ctx)
 		}
@@ -64,7 +67,8 @@ func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Eve
 	return s.append(ctx, sqlTarget{tx}, evs, false)
 }
 
-// savepoint is around what takes more than one statement, so that an error leaves nothing of it behind.
+// savepoint encloses a write of several statements, so that an error leaves
+// nothing of the write behind.
 const savepoint = `waybill_append`
 
 func (s *Store) append(ctx context.Context, t target, evs []waybill.Event, own bool) ([]store.AppendResult, error) {
@@ -78,7 +82,8 @@ func (s *Store) append(ctx context.Context, t target, evs []waybill.Event, own b
 		placed, err = s.insert(ctx, t, evs)
 		return err
 	}
-	// One insert undoes itself when it fails. In the store's own transaction the runner rolls everything back.
+	// A single insert undoes itself when it fails. In the store's own
+	// transaction the runner rolls everything back.
 	undo := !own && !simple(evs)
 	if !undo {
 		err = s.refused(insert())
@@ -91,7 +96,8 @@ func (s *Store) append(ctx context.Context, t target, evs []waybill.Event, own b
 	return placed, nil
 }
 
-// enter makes sure that a transaction is open and has the write lock, and returns the context for what is done in it.
+// enter ensures that a transaction is open and has the write lock, and returns
+// the context for the statements in it.
 func (s *Store) enter(ctx context.Context, t target, own bool) (context.Context, error) {
 	if err := s.prove(ctx, t); err != nil {
 		return nil, err
@@ -100,9 +106,11 @@ func (s *Store) enter(ctx context.Context, t target, own bool) (context.Context,
 		return nil, err
 	}
 	if !own {
-		// Somebody's transaction may not have the write lock yet. It is waited for here, where ctx can end the waiting and leave
-		// the transaction whole. From then on there is nothing to wait for, and an insert that was interrupted halfway would
-		// make SQLite roll back all that the caller has written.
+		// A caller's transaction may not have the write lock yet. The wait for
+		// the lock happens here, where ctx can end it and leave the transaction
+		// intact. After that there is nothing to wait for, and an insert that
+		// was interrupted halfway would make SQLite roll back everything that
+		// the caller has written.
 		if _, err := t.exec(ctx, s.sql.lock); err != nil {
 			return nil, s.refused(err)
 		}
@@ -110,13 +118,15 @@ func (s *Store) enter(ctx context.Context, t target, own bool) (context.Context,
 	return context.WithoutCancel(ctx), nil
 }
 
-// atOnce runs what takes more than one statement. After an error nothing of it is left.
+// atOnce runs a write of several statements. After an error nothing of the
+// write is left.
 func (s *Store) atOnce(ctx context.Context, t target, fn func() error) error {
 	if err := t.text(ctx, "SAVEPOINT "+savepoint); err != nil {
 		return s.refused(err)
 	}
 	if err := fn(); err != nil {
-		// Where SQLite has rolled the transaction back there is no savepoint any more, and nothing to undo.
+		// If SQLite has rolled the transaction back, the savepoint is gone, and
+		// there is nothing to undo.
 		_ = t.text(ctx, "ROLLBACK TO "+savepoint)
 		_ = t.text(ctx, "RELEASE "+savepoint)
 		return s.refused(err)
@@ -124,22 +134,24 @@ func (s *Store) atOnce(ctx context.Context, t target, fn func() error) error {
 	return s.refused(t.text(ctx, "RELEASE "+savepoint))
 }
 
-// simple reports whether a single insert does it.
+// simple reports whether a single insert writes all events.
 func simple(evs []waybill.Event) bool {
 	return len(evs) == 1 && evs[0].DedupKey == "" && !evs[0].Delayed()
 }
 
 func (s *Store) refused(err error) error { return s.explain(sqltx.Done(err)) }
 
-// prove returns an error unless a transaction is open. SQLite rolls back by itself when a statement that writes is interrupted
-// (a context that ended), when the disk is full, and when a trigger says so; database/sql does not notice, and what follows on
-// the same [*sql.Tx] is committed at once, each statement for itself. An event must not be: BEGIN fails exactly as long as the
-// transaction is there.
+// prove returns an error unless a transaction is open. SQLite rolls back by
+// itself when a writing statement is interrupted (its context ended), when the
+// disk is full, and when a trigger requests it. database/sql does not notice
+// the rollback, and later statements on the same [*sql.Tx] commit immediately,
+// each by itself. An event must not be committed that way. BEGIN fails exactly
+// while the transaction is open.
 func (s *Store) prove(ctx context.Context, t target) error {
 	_, err := t.exec(ctx, s.sql.probe)
 	if err == nil {
 		_ = t.text(context.WithoutCancel(ctx), "ROLLBACK")
-		return fmt.Errorf("sqlitestore: %w: SQLite has rolled it back, or a statement ended it", waybill.ErrTxDone)
+		return fmt.Errorf("sqlitestore: %w: rolled back by SQLite, or ended by a statement", waybill.ErrTxDone)
 	}
 	if _, primary := code(err); primary == sqlite3.SQLITE_ERROR {
 		return nil
@@ -179,7 +191,7 @@ func (s *Store) insert(ctx context.Context, t target, evs []waybill.Event) ([]st
 		}
 		result, err := t.exec(ctx, list[index], args...)
 		if err == nil && timed {
-			err = s.putOff(ctx, t, result, n, now)
+			err = s.deferRows(ctx, t, result, n, now)
 		}
 		if err != nil {
 			return nil, err
@@ -189,7 +201,7 @@ func (s *Store) insert(ctx context.Context, t target, evs []waybill.Event) ([]st
 	return placed, nil
 }
 
-// dueAt returns when an event is due, as it is stored; nil: at once.
+// dueAt returns an event's due time as it is stored; nil: immediately.
 func dueAt(ev waybill.Event, now time.Time) any {
 	switch {
 	case ev.Delay > 0:
@@ -200,23 +212,25 @@ func dueAt(ev waybill.Event, now time.Time) any {
 	return nil
 }
 
-// putOff moves those of the n rows just inserted that are not due. Their seqs are the last n: one statement counts up without a
-// gap.
-func (s *Store) putOff(ctx context.Context, t target, result sql.Result, n int, now time.Time) error {
+// deferRows moves those of the n inserted rows that are not due. Their seqs are
+// the last n, because one statement counts up without a gap.
+func (s *Store) deferRows(ctx context.Context, t target, result sql.Result, n int, now time.Time) error {
 	last, err := result.LastInsertId()
 	if err != nil {
 		return err
 	}
-	if _, err := t.exec(ctx, s.sql.putOff, last-int64(n)+1, last, micros(now)); err != nil {
+	if _, err := t.exec(ctx, s.sql.deferRows, last-int64(n)+1, last, micros(now)); err != nil {
 		return err
 	}
 	_, err = t.exec(ctx, s.sql.unready, last-int64(n)+1, last, micros(now))
 	return err
 }
 
-// takeKeys takes the dedup keys of evs, in their order, so that the first of several with one key has it, and returns the
-// events that are left to insert. Those that are absorbed get the holder's id in placed. There is one writer, so the holder
-// cannot vanish in between, and the order in which keys are touched cannot lead to a deadlock.
+// takeKeys takes the dedup keys of evs, in the order of evs, so that the first
+// of several events with one key gets it. It returns the events that remain to
+// be inserted. An absorbed event gets the holder's id in placed. SQLite has one
+// writer, so the holder cannot vanish in between, and the order of the keys
+// cannot cause a deadlock.
 func (s *Store) takeKeys(
 	ctx context.Context, t target, evs []waybill.Event, placed []store.AppendResult,
 ) ([]waybill.Event, error) {
@@ -228,7 +242,8 @@ func (s *Store) takeKeys(
 			}
 			continue
 		}
-		ev := evs[i] // its id goes to the driver, and so to the heap
+		// The copy limits what escapes to the heap: the driver receives its id.
+		ev := evs[i]
 		if kept == nil {
 			kept = append(make([]waybill.Event, 0, len(evs)), evs[:i]...)
 		}
@@ -244,8 +259,8 @@ func (s *Store) takeKeys(
 		if _, err := scanOne(rows, err, (*scanID)(&placed[i].ID)); err != nil {
 			return nil, err
 		}
-		if placed[i].ID == ev.ID { // it would look as if it had been written now
-			return nil, fmt.Errorf("the id %s is taken", ev.ID)
+		if placed[i].ID == ev.ID { // the event would be reported as written now
+			return nil, fmt.Errorf("event id %s already exists", ev.ID)
 		}
 	}
 	if kept == nil {

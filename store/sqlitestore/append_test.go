@@ -16,8 +16,9 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// TestAppendSizes writes every number of events around the sizes of the prepared statements: all arrive, in their order, from
-// the statement's text (the first transaction) and from its prepared form (the later ones).
+// TestAppendSizes writes every number of events around the sizes of the
+// prepared statements: all arrive, in order, from the statement's text (the
+// first transaction) and from its prepared form (the later transactions).
 func TestAppendSizes(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -49,7 +50,8 @@ func TestAppendSizes(t *testing.T) {
 	}
 }
 
-// TestDelayedKeepsItsPlace mixes ready and delayed events in one write: seqs are drawn in the order of the slice.
+// TestDelayedKeepsItsPlace mixes ready and delayed events in one write: seqs
+// are drawn in the order of the slice.
 func TestDelayedKeepsItsPlace(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -86,11 +88,12 @@ func TestDelayedKeepsItsPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if late != 50 {
-		t.Errorf("%d events are put off with their own seq, want 50", late)
+		t.Errorf("%d events are delayed with their own seq, want 50", late)
 	}
 }
 
-// TestAppendOtherHandle writes to a transaction of another handle on the same file, with and without prepared statements.
+// TestAppendOtherHandle writes to a transaction of another handle on the same
+// file, with and without prepared statements.
 func TestAppendOtherHandle(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := openAt(t, path, sqlitestore.Config{})
@@ -107,7 +110,7 @@ func TestAppendOtherHandle(t *testing.T) {
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		write(t, box, placed("3")) // has the statements prepared
+		write(t, box, placed("3")) // prepares the statements
 		if n := len(fetch(t, db)); n != (i+1)*3 {
 			t.Fatalf("%d rows, want %d", n, (i+1)*3)
 		}
@@ -150,7 +153,8 @@ func TestAppendSQL(t *testing.T) {
 	}
 }
 
-// TestAppendAllOrNone lets a write fail in its last statement, in a transaction of somebody else who commits all the same.
+// TestAppendAllOrNone makes a write fail in its last statement, in a caller's
+// transaction that commits anyway.
 func TestAppendAllOrNone(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -181,7 +185,7 @@ func TestAppendAllOrNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rows := fetch(t, db); len(rows) != 2 {
-		t.Errorf("%d rows, want the first event and the one before the failure", len(rows))
+		t.Errorf("%d rows, want the first event and the event before the failure", len(rows))
 	}
 	evs[69].ID = waybill.ID{}
 	tx, err = db.DB().BeginTx(t.Context(), nil)
@@ -209,7 +213,8 @@ func TestAppendReadOnly(t *testing.T) {
 	}
 }
 
-// TestReadOnlyDoesNotQueue opens a read-only transaction while another one writes.
+// TestReadOnlyDoesNotQueue opens a read-only transaction while another
+// transaction writes.
 func TestReadOnlyDoesNotQueue(t *testing.T) {
 	db := open(t, sqlitestore.Config{BusyTimeout: -1})
 	box := newBox(t, db)
@@ -232,7 +237,8 @@ func TestReadOnlyDoesNotQueue(t *testing.T) {
 	}
 }
 
-// TestSameEventTwice writes an event with a dedup key again under its own id, which must not look as if it had been written.
+// TestSameEventTwice writes an event with a dedup key again under its own id,
+// which must not be reported as written.
 func TestSameEventTwice(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	ev := placed("1")

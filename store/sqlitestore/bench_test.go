@@ -15,8 +15,10 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// BenchmarkWrite compares a write through the outbox with the floor: the same rows, inserted by hand with prepared statements
-// in chunks of the same size. An operation is one event; every transaction also inserts a row of the service.
+// BenchmarkWrite compares a write through the outbox with the floor: the same
+// rows, inserted by hand with prepared statements in chunks of the same size.
+// An operation is one event; every transaction also inserts a row of the
+// service.
 func BenchmarkWrite(b *testing.B) {
 	for _, n := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprintf("floor/%d", n), func(b *testing.B) { benchFloor(b, n) })
@@ -65,7 +67,7 @@ func benchOutbox(b *testing.B, n int) {
 			b.Fatal(err)
 		}
 	}
-	transaction() // the first finds out which statements to prepare
+	transaction() // the first transaction marks the statements to prepare
 	b.ReportAllocs()
 	b.ResetTimer()
 	for i := 0; i < b.N; i += n {
@@ -128,7 +130,8 @@ func benchFloor(b *testing.B, n int) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// BenchmarkDrain reads and settles, as a relay would that delivers to nobody. An operation is one event.
+// BenchmarkDrain reads and settles, as a relay does, without delivering. An
+// operation is one event.
 func BenchmarkDrain(b *testing.B) {
 	for _, history := range []bool{false, true} {
 		for _, batch := range []int{100, 500, 1000} {

@@ -15,12 +15,14 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// deferred are the settings of a handle whose transactions begin without a lock, which is SQLite's own default. The busy timeout
-// is long: it does not help.
+// deferred are the settings of a handle whose transactions begin without a
+// lock, which is SQLite's own default. The busy timeout is long, but does not
+// help.
 const deferred = "_journal_mode=WAL&_busy_timeout=60000"
 
-// TestDeferredUpgrade shows the hazard and that InTx does not have it: a transaction that reads first and writes then fails at
-// once when somebody else has written in between, whatever the busy timeout.
+// TestDeferredUpgrade shows the hazard and that InTx does not have it: a
+// transaction that reads first and then writes fails immediately if another
+// transaction has written in between, regardless of the busy timeout.
 func TestDeferredUpgrade(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := over(t, path, deferred, sqlitestore.Config{})
@@ -74,7 +76,8 @@ func TestDeferredUpgrade(t *testing.T) {
 	}
 }
 
-// TestLockFromTheStart asks another connection whether InTx has the lock before its function has done anything.
+// TestLockFromTheStart checks from another connection that InTx has the lock
+// before its function runs a statement.
 func TestLockFromTheStart(t *testing.T) {
 	for _, settings := range []string{"_journal_mode=WAL", "_journal_mode=WAL&_txlock=deferred", "_journal_mode=WAL&_txlock=immediate"} {
 		path := filepath.Join(t.TempDir(), "test.db")
@@ -110,7 +113,8 @@ func TestLockFromTheStart(t *testing.T) {
 	}
 }
 
-// TestLockDirtiesNothing runs transactions that do nothing: the write-ahead log must not grow.
+// TestLockDirtiesNothing runs transactions that do nothing: the write-ahead log
+// must not grow.
 func TestLockDirtiesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := over(t, path, deferred, sqlitestore.Config{})
@@ -136,7 +140,8 @@ func TestLockDirtiesNothing(t *testing.T) {
 	}
 }
 
-// TestWritersTakeTurns lets writers queue up behind a transaction and looks at the order in which they are served.
+// TestWritersTakeTurns queues writers behind a transaction and checks the order
+// in which they are served.
 func TestWritersTakeTurns(t *testing.T) {
 	db := open(t, sqlitestore.Config{BusyTimeout: time.Minute})
 	box := newBox(t, db)
@@ -180,8 +185,8 @@ func await(t testing.TB, condition func() bool) {
 	}
 }
 
-// TestWaitingEnds cancels a writer that waits, and lets others run out of patience: for their turn, and for the lock of somebody
-// who does not queue.
+// TestWaitingEnds cancels a waiting writer, and lets other writers time out: in
+// the queue, and at the lock of a transaction that does not queue.
 func TestWaitingEnds(t *testing.T) {
 	db := open(t, sqlitestore.Config{BusyTimeout: 50 * time.Millisecond})
 	box := newBox(t, db)
@@ -191,9 +196,10 @@ func TestWaitingEnds(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
 		if err := box.InTx(ctx, nothing); !errors.Is(err, cause) {
-			t.Errorf("a writer that was cancelled: %v", err)
+			t.Errorf("a writer that was canceled: %v", err)
 		}
-		err := box.InTx(t.Context(), nothing) // the outer one's context was not handed on: it would wait for itself
+		// Without the outer context, the call would wait for itself.
+		err := box.InTx(t.Context(), nothing)
 		if err == nil || !strings.Contains(err.Error(), "Config.BusyTimeout") {
 			t.Errorf("a transaction that waits for itself: %v", err)
 		}
@@ -203,17 +209,18 @@ func TestWaitingEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	tx, err := db.DB().BeginTx(t.Context(), nil) // immediate: holds the lock, and did not queue
+	// The transaction is immediate: it holds the lock without having queued.
+	tx, err := db.DB().BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := box.InTx(t.Context(), nothing); err == nil || !strings.Contains(err.Error(), "Config.BusyTimeout") {
-		t.Errorf("a writer behind one that does not queue: %v", err)
+		t.Errorf("a writer behind a transaction that does not queue: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := box.InTx(ctx, nothing); !errors.Is(err, context.Canceled) {
-		t.Errorf("a writer that was cancelled behind it: %v", err)
+		t.Errorf("a writer that was canceled behind it: %v", err)
 	}
 	if _, err := db.Committed(t.Context(), waybill.NewID()); !errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("Committed beside an open transaction: %v, want ErrUncertain", err)
@@ -229,7 +236,8 @@ func TestWaitingEnds(t *testing.T) {
 	}
 }
 
-// TestNoBusyTimeout lets the store wait for a transaction of another handle although its connections have no busy timeout.
+// TestNoBusyTimeout: the store waits for a transaction of another handle
+// although its connections have no busy timeout.
 func TestNoBusyTimeout(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := over(t, path, "_journal_mode=WAL", sqlitestore.Config{})
@@ -262,8 +270,8 @@ func TestNoBusyTimeout(t *testing.T) {
 	}
 }
 
-// TestOneConnection works through a pool of one connection, which many people use with SQLite: nothing may ask for a second
-// connection while it holds the first.
+// TestOneConnection uses a pool of one connection, which is common with SQLite:
+// the store must not request a second connection while it holds the first.
 func TestOneConnection(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := over(t, path, deferred, sqlitestore.Config{})
@@ -276,7 +284,8 @@ func TestOneConnection(t *testing.T) {
 	box := newBox(t, db)
 	keyed := placed("2")
 	keyed.DedupKey, keyed.Delay = "k", time.Hour
-	tx, err := db.DB().BeginTx(ctx, nil) // before the store has used the file at all
+	// The transaction begins before the store has used the file at all.
+	tx, err := db.DB().BeginTx(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,16 +17,18 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// The test binary is also the program under test: with the environment variable child set it opens a file and does one task,
-// telling on standard output, line by line, what it has done.
+// The test binary is also the program under test: with the environment variable
+// child set, it opens a file, does one task, and reports on standard output,
+// line by line, what it has done.
 
-// environment variables of a child.
+// Environment variables of a child.
 const (
 	childFile = child + "_FILE"
 	childName = child + "_NAME"
 )
 
-// tasks are what children do. A task that returns an error ends its process with it.
+// tasks are the tasks of children. A task that returns an error ends its
+// process with that error.
 var tasks = map[string]func(ctx context.Context, c *childProcess) error{
 	"migrate": func(ctx context.Context, c *childProcess) error {
 		applied, err := c.db.Migrate(ctx)
@@ -44,7 +46,7 @@ var tasks = map[string]func(ctx context.Context, c *childProcess) error{
 		}
 		return nil
 	},
-	// forever writes until it is killed, and tells of every commit.
+	// forever writes until the process is killed, and reports every commit.
 	"forever": func(ctx context.Context, c *childProcess) error {
 		for i := 0; ; i++ {
 			id, err := c.write(ctx, i, nil)
@@ -71,7 +73,8 @@ var tasks = map[string]func(ctx context.Context, c *childProcess) error{
 		}
 		return err
 	},
-	// full writes until its files may not grow any more, and tells what it was told about each transaction.
+	// full writes until its files may not grow any more, and reports the result
+	// of each transaction.
 	"full": func(ctx context.Context, c *childProcess) error {
 		if err := limitFiles(200 << 10); err != nil {
 			return err
@@ -93,7 +96,7 @@ var tasks = map[string]func(ctx context.Context, c *childProcess) error{
 	},
 }
 
-// childProcess is the inside of a child.
+// childProcess is a child, seen from its own process.
 type childProcess struct {
 	name string
 	db   *sqlitestore.Store
@@ -102,14 +105,15 @@ type childProcess struct {
 
 func (c *childProcess) say(format string, args ...any) {
 	if _, err := fmt.Fprintf(os.Stdout, format+"\n", args...); err != nil {
-		os.Exit(1) // nobody listens any more
+		os.Exit(1) // the parent has closed the pipe
 	}
 }
 
-// wait waits for its end.
+// wait waits for the end of standard input.
 func (c *childProcess) wait() { _, _ = io.Copy(io.Discard, os.Stdin) }
 
-// write commits a business row and two events; inside is called before the commit.
+// write commits a business row and two events; inside is called before the
+// commit.
 func (c *childProcess) write(ctx context.Context, i int, inside func(waybill.ID)) (waybill.ID, error) {
 	id := waybill.NewID()
 	err := c.box.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -148,14 +152,15 @@ func runChild(task string) int {
 	return 0
 }
 
-// process is the outside of a child.
+// process is a child, seen from the parent.
 type process struct {
 	cmd   *exec.Cmd
 	lines *bufio.Scanner
 	stdin io.Closer
 }
 
-// start starts a child; it is killed at the end of the test at the latest.
+// start starts a child. The child is killed at the end of the test at the
+// latest.
 func start(t *testing.T, path, task, name string) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0]) //nolint:noctx // tests kill it when they want to
@@ -177,7 +182,7 @@ func start(t *testing.T, path, task, name string) *process {
 	return p
 }
 
-// line returns the next line that the child says.
+// line returns the next line of the child's output.
 func (p *process) line(t *testing.T) (word, rest string) {
 	t.Helper()
 	if !p.lines.Scan() {
@@ -187,7 +192,7 @@ func (p *process) line(t *testing.T) (word, rest string) {
 	return word, rest
 }
 
-// kill kills the child and returns what it had said by then.
+// kill kills the child and returns its output up to then.
 func (p *process) kill(t *testing.T) []string {
 	t.Helper()
 	if err := p.cmd.Process.Kill(); err != nil {
@@ -198,7 +203,7 @@ func (p *process) kill(t *testing.T) []string {
 	return rest
 }
 
-// end lets the child finish and returns what it said.
+// end lets the child finish and returns its output.
 func (p *process) end(t *testing.T) []string {
 	t.Helper()
 	_ = p.stdin.Close()

@@ -10,22 +10,26 @@ import (
 	"github.com/waybillhq/waybill/internal/sqlname"
 )
 
-// Config names the tables and bounds the waiting; its zero value is ready.
+// Config configures the tables and the wait for the write lock. The zero value
+// is ready to use.
 type Config struct {
-	// Schema is where the tables are: "main", the file of the connection. Nothing else is accepted, because SQLite does
-	// not commit atomically across attached files in WAL mode. Defaults to "main".
+	// Schema is the schema of the tables. Only "main", the file of the
+	// connection, is accepted, because SQLite does not commit atomically across
+	// attached files in WAL mode. Defaults to "main".
 	Schema string
-	// Prefix is what the tables' names start with. Defaults to "waybill_".
+	// Prefix is the prefix of the table names. Defaults to "waybill_".
 	Prefix string
-	// Lanes is into how many lanes events are spread: 1. Lanes let several processes deliver at the same time; here they
-	// would only wait for each other, because SQLite has one writer. Aggregates are delivered in parallel all the same,
-	// by the workers of the relay. Defaults to 1.
+	// Lanes is the number of lanes, which must be 1. Lanes let several
+	// processes deliver at the same time; with SQLite the processes would only
+	// wait for each other, because SQLite has one writer. The workers of the
+	// relay still deliver aggregates in parallel. Defaults to 1.
 	Lanes int
-	// BusyTimeout is how long a write waits for other writers before it fails. Defaults to 10 seconds; negative means not
-	// at all.
+	// BusyTimeout is the maximum time that a write waits for other writers
+	// before it fails. Defaults to 10 seconds. A negative value means no wait.
 	BusyTimeout time.Duration
-	// AllowUnsafeVersion lets the store work on a SQLite older than 3.51.3, which can corrupt a file in WAL mode when a
-	// checkpoint and a write meet. Defaults to refusing it.
+	// AllowUnsafeVersion lets the store work with a SQLite older than 3.51.3,
+	// which can corrupt a file in WAL mode when a checkpoint and a write
+	// coincide. By default the store rejects such versions.
 	AllowUnsafeVersion bool
 }
 
@@ -44,7 +48,7 @@ func (c Config) complete() (Config, error) {
 	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
 		errs = append(errs, err)
 	} else if strings.HasPrefix(strings.ToLower(c.Prefix), "sqlite_") {
-		errs = append(errs, fmt.Errorf("Config.Prefix: %q: SQLite keeps names that start with sqlite_ for itself", c.Prefix))
+		errs = append(errs, fmt.Errorf("Config.Prefix: %q: SQLite reserves names that start with sqlite_", c.Prefix))
 	}
 	if c.Schema == "" {
 		c.Schema = mainSchema
@@ -64,7 +68,7 @@ func (c Config) complete() (Config, error) {
 		c.BusyTimeout = defaultBusy
 	}
 	if c.BusyTimeout > maxBusy {
-		errs = append(errs, fmt.Errorf("Config.BusyTimeout: %v, at most %v", c.BusyTimeout, maxBusy))
+		errs = append(errs, fmt.Errorf("Config.BusyTimeout: %v exceeds the maximum of %v", c.BusyTimeout, maxBusy))
 	}
 	c.BusyTimeout = max(c.BusyTimeout, 0)
 	if err := errors.Join(errs...); err != nil {
@@ -73,17 +77,17 @@ func (c Config) complete() (Config, error) {
 	return c, nil
 }
 
-// tables are what the statements name in braces.
+// tables are the names that statements put in braces.
 var tables = []string{"outbox", "delayed", "dead", "history", "dedup", "inbox", "idempotency", "job", "job_sent", "lane", "node", "setting", "migration"}
 
-// indexes are what migrations name in braces, after "index:".
+// indexes are the names that migrations put in braces, after "index:".
 var indexes = []string{
 	"outbox_id_key", "outbox_priority_idx", "delayed_due_idx", "delayed_holds_idx", "dead_seq_idx", "dead_died_idx",
 	"dead_holds_idx", "history_id_idx", "history_done_idx", "inbox_open_idx", "inbox_done_idx",
 	"idempotency_open_idx", "idempotency_purge_idx", "job_sent_at_idx",
 }
 
-// replacer puts the configured names into a statement's braces.
+// replacer replaces the names in braces with the configured names.
 func (c Config) replacer() *strings.Replacer {
 	pairs := []string{"{prefix}", c.Prefix, "{now}", microsNow, "{new_id}", newID()}
 	for _, name := range tables {
@@ -95,18 +99,20 @@ func (c Config) replacer() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// The defaults of columns are written for SQLite 3.40 and later, because producers bring their own: no unixepoch('subsec'),
-// no unhex.
+// The defaults of columns must work in SQLite 3.40 and later, because producers
+// bring their own SQLite: no unixepoch('subsec'), no unhex.
 const (
-	// millisNow is milliseconds since 1970. SQLite's clock has milliseconds; the day number, a float, is 0.05 ms off.
+	// millisNow is milliseconds since 1970. SQLite's clock has a resolution of
+	// milliseconds; the day number, a float, is 0.05 ms off.
 	millisNow = `CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)`
-	// microsNow is microseconds since 1970, which is how all times are stored.
+	// microsNow is microseconds since 1970, the format of all stored times.
 	microsNow = millisNow + ` * 1000`
 )
 
-// newID returns an expression for the id of an event whose producer names none: six bytes of milliseconds since 1970, the
-// highest first, then ten random ones. SQLite has no function from a number to a byte, so each byte is cut out of the table
-// of all bytes.
+// newID returns an expression for the default id of an event: six bytes of
+// milliseconds since 1970, the highest first, then ten random bytes. SQLite has
+// no function from a number to a byte, so each byte is cut out of a table of
+// all bytes.
 func newID() string {
 	var all [256]byte
 	for i := range all {

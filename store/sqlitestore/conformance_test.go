@@ -23,15 +23,18 @@ func TestConformance(t *testing.T) {
 	}))
 }
 
-// TestConformanceNew runs the suite over a handle of the caller's own that has neither _txlock nor a busy timeout, and one
-// connection for each transaction and one more.
+// TestConformanceNew runs the suite over a handle of the caller's own with
+// neither _txlock nor a busy timeout, and with one connection for each
+// transaction and one more.
 func TestConformanceNew(t *testing.T) {
 	if !testserver.Full() {
 		t.Skip("make test-stores-full runs it")
 	}
 	h := harness(func(t *testing.T, path string) *sqlitestore.Store {
 		s := over(t, path, "_journal_mode=WAL", sqlitestore.Config{
-			Prefix: "other_", BusyTimeout: 30 * time.Second, // SQLite's queue for the write lock is not fair, and the machine may be busy
+			// SQLite's queue for the write lock is not fair, and the machine
+			// may be busy.
+			Prefix: "other_", BusyTimeout: 30 * time.Second,
 		})
 		if _, err := s.Migrate(t.Context()); err != nil {
 			t.Fatal(err)
@@ -41,7 +44,8 @@ func TestConformanceNew(t *testing.T) {
 	storetest.Run(t, h)
 }
 
-// features are what SQLite can show. There is one writer, so no transaction can commit late.
+// features are the features of SQLite. There is one writer, so no transaction
+// can commit late.
 var features = storetest.Features{
 	PlainSQL: true, SavepointSQL: true, SecondStore: true, ForeignTx: true, StoredHeaders: true, OneLane: true, OneWriter: true,
 }
@@ -117,7 +121,7 @@ func instance(t *testing.T, db *sqlitestore.Store, second func() storetest.DB[*s
 	}
 }
 
-// tablePrefix returns what the store's tables are called.
+// tablePrefix returns the prefix of the store's tables.
 func tablePrefix(t *testing.T, db *sqlitestore.Store) string {
 	t.Helper()
 	var name string

@@ -11,14 +11,15 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// deadLetter is what a replay has to know of one.
+// deadLetter is the part of a dead letter that a replay needs.
 type deadLetter struct {
 	id          waybill.ID
 	seq         int64
 	tenant, key string
 }
 
-// Replay implements [store.DeadLetters]. It is one write transaction; whoever replays or discards the same events comes before or after it.
+// Replay implements [store.DeadLetters]. It is one write transaction, so a
+// concurrent replay or discard of the same events runs before or after it.
 func (s *Store) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 	var out store.Replayed
 	if len(ids) == 0 {
@@ -32,7 +33,8 @@ func (s *Store) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, e
 		if out, err = s.retake(ctx, t, letters); err != nil {
 			return err
 		}
-		now := micros(clock()) // one moment for all, so that their order is that of seq
+		// All events get one due time, so that their order is the order of seq.
+		now := micros(clock())
 		return lists(out.IDs, idArg, func(index int, args []any) error {
 			if _, err := t.exec(ctx, s.sql.replay[index], append([]any{now}, args...)...); err != nil {
 				return err
@@ -46,7 +48,7 @@ func (s *Store) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, e
 	return out, nil
 }
 
-// deadLetters returns those of the events that are dead, the oldest first.
+// deadLetters returns the dead letters among the events, oldest first.
 func (s *Store) deadLetters(ctx context.Context, t txTarget, ids []waybill.ID) ([]deadLetter, error) {
 	found := make(map[waybill.ID]deadLetter, len(ids))
 	err := lists(ids, idArg, func(index int, args []any) error {
@@ -68,8 +70,9 @@ func (s *Store) deadLetters(ctx context.Context, t txTarget, ids []waybill.ID) (
 	return letters, err
 }
 
-// retake takes the dedup keys of dead letters again and returns which of them can be replayed. One whose id is pending too, because
-// it came twice, is refused like one whose key is taken.
+// retake takes the dedup keys of dead letters again and returns the dead
+// letters that can be replayed. It refuses a dead letter whose key is taken,
+// and one whose id is also pending because a producer used the id twice.
 func (s *Store) retake(ctx context.Context, t txTarget, letters []deadLetter) (store.Replayed, error) {
 	var out store.Replayed
 	ids := make([]waybill.ID, len(letters))
@@ -106,17 +109,19 @@ func (s *Store) retake(ctx context.Context, t txTarget, letters []deadLetter) (s
 
 // Discard implements [store.DeadLetters].
 func (s *Store) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
-	return s.mend(ctx, ids, true, s.sql.discard)
+	return s.updateByID(ctx, ids, true, s.sql.discard)
 }
 
 // Unblock implements [store.DeadLetters].
 func (s *Store) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
-	return s.mend(ctx, ids, false, s.sql.unblockDead, s.sql.unblockPutOff)
+	return s.updateByID(ctx, ids, false, s.sql.unblockDead, s.sql.unblockDelayed)
 }
 
-// mend runs statements that return what they changed, each for all ids, and returns that in the order of ids. Where rows are gone for
-// good, it notes that "not found" does not mean "never was" for events as old as they were.
-func (s *Store) mend(ctx context.Context, ids []waybill.ID, gone bool, ways ...[]*statement) ([]waybill.ID, error) {
+// updateByID runs statements that return the changed events, each for all ids,
+// and returns the changed ids in the order of ids. If rows are deleted, it
+// records that for events of their age "not found" does not prove "never
+// committed".
+func (s *Store) updateByID(ctx context.Context, ids []waybill.ID, gone bool, ways ...[]*statement) ([]waybill.ID, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -145,13 +150,14 @@ func (s *Store) mend(ctx context.Context, ids []waybill.ID, gone bool, ways ...[
 	for _, id := range ids {
 		if done[id] {
 			list = append(list, id)
-			delete(done, id) // an id that was handed in twice was changed once
+			delete(done, id) // a repeated id was changed once
 		}
 	}
 	return list, nil
 }
 
-// changed calls fn with the ids that a statement returns, and when their events were written.
+// changed calls fn with each id that a statement returns, and the time at which
+// the event was written.
 func (s *Store) changed(ctx context.Context, t txTarget, st *statement, args []any, fn func(id waybill.ID, written int64)) error {
 	rows, err := t.query(ctx, st, args...)
 	return eachRow(rows, err, func(rows *sql.Rows) error {

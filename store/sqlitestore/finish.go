@@ -10,8 +10,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Finish implements [store.Finisher]. tx may be of another [*sql.DB], as long as that is the same file. From here to its end it has the
-// write lock, and a take-over needs that too.
+// Finish implements [store.Finisher]. tx may belong to another [*sql.DB] on the
+// same file. From here to its end, tx has the write lock, which a takeover
+// needs too.
 func (s *Store) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery) error {
 	if len(done) == 0 {
 		return nil
@@ -30,7 +31,8 @@ func (s *Store) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery)
 	return s.atOnce(ctx, t, func() error { return s.finish(ctx, t, done) })
 }
 
-// fenced returns an error unless all deliveries are of lanes that are still held by whoever made their claims.
+// fenced returns an error unless every lane of the deliveries is still held
+// under the lease of its claim.
 func (s *Store) fenced(ctx context.Context, t txTarget, done []waybill.Delivery) error {
 	var leases []store.Lease
 	for _, d := range done {
@@ -51,7 +53,7 @@ func (s *Store) fenced(ctx context.Context, t txTarget, done []waybill.Delivery)
 	return nil
 }
 
-// finish moves the events to the history, or drops them, as their claims say.
+// finish moves the events to the history or drops them, as their claims say.
 func (s *Store) finish(ctx context.Context, t txTarget, done []waybill.Delivery) error {
 	var kept, dropped []store.Result
 	for _, d := range done {
@@ -66,7 +68,8 @@ func (s *Store) finish(ctx context.Context, t txTarget, done []waybill.Delivery)
 	if err := w.done(ctx, kept, true); err != nil || len(dropped) == 0 {
 		return err
 	}
-	// Not remembered in the store: the transaction may yet be rolled back.
+	// The store does not remember the setting, because the transaction may
+	// still be rolled back.
 	if err := s.keepNoHistory(ctx, t); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// delivery is a row in the hands of a sink.
+// delivery returns a row as a delivery in flight.
 func delivery(row store.Row, lease store.Lease, history bool) waybill.Delivery {
 	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: row.Seq}, lease.Token)
 	return waybill.Delivery{Event: row.Event, Attempt: 1, Claim: claim.WithHistory(history)}
@@ -28,7 +28,8 @@ func counts(t testing.TB, db *sqlitestore.Store) map[string]int {
 	return n
 }
 
-// TestFinish settles in transactions of the store, of its handle, and of another handle on the same file.
+// TestFinish settles in transactions of the store, of its handle, and of
+// another handle on the same file.
 func TestFinish(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	db := openAt(t, path, sqlitestore.Config{})
@@ -91,7 +92,8 @@ func TestFinish(t *testing.T) {
 	}
 }
 
-// TestFinishWithoutHistory notes the gap in the same transaction: if that is rolled back, so is the note.
+// TestFinishWithoutHistory: the gap in the history is recorded in the same
+// transaction; a rollback removes the record.
 func TestFinishWithoutHistory(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -126,7 +128,8 @@ func TestFinishWithoutHistory(t *testing.T) {
 	}
 }
 
-// TestFinishLost: with one fence of several lost nothing changes, and the error says which.
+// TestFinishLost: if one of several fences is lost, nothing changes, and the
+// error names the lane.
 func TestFinishLost(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -143,7 +146,7 @@ func TestFinishLost(t *testing.T) {
 			if !errors.Is(err, waybill.ErrLeaseLost) || !strings.Contains(err.Error(), "lane ") {
 				t.Errorf("Finish: %v, want ErrLeaseLost", err)
 			}
-			return nil // swallowed: even so nothing has changed
+			return nil // the error is ignored, and still nothing has changed
 		})
 		if n := counts(t, db); err != nil || n["outbox"] != 2 || n["history"] != 0 {
 			t.Errorf("InTx: %v: %v", err, n)
@@ -154,7 +157,8 @@ func TestFinishLost(t *testing.T) {
 	}
 }
 
-// TestFinishNeedsTx: a transaction that has ended, by whomever, and one that only reads, are refused.
+// TestFinishNeedsTx: an ended transaction and a read-only transaction are
+// rejected.
 func TestFinishNeedsTx(t *testing.T) {
 	db := withBusiness(t)
 	box := newBox(t, db)
@@ -188,7 +192,8 @@ func TestFinishNeedsTx(t *testing.T) {
 	}
 }
 
-// TestFinishFails: an error in the middle leaves nothing, in a transaction that goes on.
+// TestFinishFails: an error in the middle leaves nothing, in a transaction that
+// continues.
 func TestFinishFails(t *testing.T) {
 	db := withBusiness(t)
 	lease := owner(t, db)[0]

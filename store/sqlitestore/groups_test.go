@@ -7,7 +7,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// TestInbox shows what consumer groups promise over this store.
+// TestInbox tests the guarantees of consumer groups over this store.
 func TestInbox(t *testing.T) {
 	inboxtest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
 		return openAt(t, path, sqlitestore.Config{})

@@ -7,7 +7,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// TestIdempotency shows what idempotency keys promise over this store.
+// TestIdempotency tests the guarantees of idempotency keys over this store.
 func TestIdempotency(t *testing.T) {
 	idemtest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
 		return openAt(t, path, sqlitestore.Config{})

@@ -12,13 +12,14 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// inboxKey is what a record is found by.
+// inboxKey identifies a record.
 type inboxKey struct {
 	group string
 	key   waybill.ID
 }
 
-// Accept implements [store.InboxTx]. From here to its end the transaction has the write lock, so no other can be at the same events.
+// Accept implements [store.InboxTx]. From here to its end, the transaction has
+// the write lock, so no other transaction can work on the same events.
 func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
 	if len(in) == 0 {
 		return nil, nil
@@ -50,7 +51,7 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 	return out, nil
 }
 
-// acceptNew records those of the events that have no record, and returns which.
+// acceptNew records the events that have no record, and returns their keys.
 func (s *Store) acceptNew(ctx context.Context, t target, owner waybill.ID, in []store.InboxEntry) (map[inboxKey]bool, error) {
 	accepted := make(map[inboxKey]bool, len(in))
 	now := micros(clock())
@@ -82,10 +83,11 @@ func appendIntake(args []any, in store.InboxEntry) []any {
 	return append(args, in.Group, in.Key[:], in.Event[:], in.Tenant, in.Type, in.Hash[:])
 }
 
-// heldArgs are the arguments of heldRecord.
+// heldArgs returns the arguments of heldRecord.
 func heldArgs(a store.Attempt) []any { return []any{a.Group, a.Key[:], a.Owner[:], a.Fence} }
 
-// Succeed implements [store.InboxTx]. A take-over needs the write lock, which the transaction has from here to its end.
+// Succeed implements [store.InboxTx]. A takeover needs the write lock, which
+// the transaction has from here to its end.
 func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool, error) {
 	ctx, w, err := s.whose(ctx, tx)
 	if err != nil {
@@ -105,15 +107,17 @@ func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool,
 	return n == 1, nil
 }
 
-// ClaimEvent implements [store.Claimer]. It is one write transaction: of several at the same time one comes first, and the others find
-// what it has done.
+// ClaimEvent implements [store.Claimer]. It is one write transaction: of
+// several concurrent claims one comes first, and the others see its result.
 func (s *Store) ClaimEvent(
 	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	var record store.InboxRecord
 	taken := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
-		now := clock() // with the lock in hand: waiting for it must not shorten the lease
+		// Read the clock after taking the lock: the wait must not shorten the
+		// lease.
+		now := clock()
 		args := append(appendIntake(nil, in), owner[:], micros(now.Add(lease)), micros(now), bytesArg(kept), most)
 		rows, err := t.query(ctx, s.sql.claim, args...)
 		if record, taken, err = scanRecord(rows, err, now); err != nil || taken {
@@ -122,7 +126,7 @@ func (s *Store) ClaimEvent(
 		if record, _, err = s.recordIn(ctx, t, in.Group, in.Key); err != nil {
 			return err
 		}
-		return s.giveUp(ctx, t, in, most, &record)
+		return s.markDead(ctx, t, in, most, &record)
 	})
 	if err != nil {
 		return store.InboxRecord{}, false, err
@@ -130,15 +134,16 @@ func (s *Store) ClaimEvent(
 	return record, taken, nil
 }
 
-// giveUp makes a record dead that could be taken but for its attempts.
-func (s *Store) giveUp(ctx context.Context, t txTarget, in store.InboxEntry, most int, r *store.InboxRecord) error {
+// markDead marks a record as dead that has no attempts left and could otherwise
+// be claimed.
+func (s *Store) markDead(ctx context.Context, t txTarget, in store.InboxEntry, most int, r *store.InboxRecord) error {
 	free := r.State == store.InboxProcessing && !r.LeaseUntil.After(r.Now) || r.State == store.InboxFailed && !r.NextRetryAt.After(r.Now)
 	if !free || r.Attempts < most || r.Type != in.Type || r.Hash != in.Hash {
 		return nil
 	}
 	r.State, r.ProcessedAt, r.LeaseUntil, r.NextRetryAt = store.InboxDead, r.Now, time.Time{}, time.Time{}
 	r.LastError = store.ExceededError(r.LastError)
-	_, err := t.exec(ctx, s.sql.giveUp, r.Group, r.Key[:], micros(r.ProcessedAt), r.LastError)
+	_, err := t.exec(ctx, s.sql.markDead, r.Group, r.Key[:], micros(r.ProcessedAt), r.LastError)
 	return err
 }
 
@@ -174,13 +179,14 @@ func (s *Store) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error)
 	return held && err == nil, err
 }
 
-// IsRetryable implements [store.RetryClassifier]. Whoever has waited for as long as Config.BusyTimeout says would only wait again.
+// IsRetryable implements [store.RetryClassifier]. An error after a wait of
+// Config.BusyTimeout is not retryable: a retry would only wait again.
 func (*Store) IsRetryable(err error) bool {
 	_, primary := code(err)
 	return (primary == sqlite3.SQLITE_BUSY || primary == sqlite3.SQLITE_LOCKED) && !errors.Is(err, errWaited)
 }
 
-// bytesArg is bytes as an argument; nil is NULL.
+// bytesArg returns bytes as an argument; nil is NULL.
 func bytesArg(b []byte) any {
 	if b == nil {
 		return nil

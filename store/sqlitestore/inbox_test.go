@@ -27,7 +27,8 @@ func intakes(group string, n int) []store.InboxEntry {
 	return list
 }
 
-// accept accepts events in a transaction of their own, and commits it if all goes well.
+// accept accepts events in a transaction of their own, and commits the
+// transaction unless there is an error.
 func accept(t testing.TB, db *sqlitestore.Store, owner waybill.ID, in []store.InboxEntry) []store.AcceptResult {
 	t.Helper()
 	var out []store.AcceptResult
@@ -60,7 +61,8 @@ func find(t testing.TB, db *sqlitestore.Store, in store.InboxEntry) store.InboxR
 	return record
 }
 
-// TestAcceptSizes accepts every number of events around the sizes of the prepared statements; some are there already.
+// TestAcceptSizes accepts every number of events around the sizes of the
+// prepared statements; some events already have a record.
 func TestAcceptSizes(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	for _, n := range []int{1, 2, 7, 8, 9, 16, 63, 64, 65, 150} {
@@ -94,7 +96,8 @@ func TestAcceptSizes(t *testing.T) {
 	}
 }
 
-// TestAcceptWithEffects: the record shares the fate of the transaction, whoever began it.
+// TestAcceptWithEffects: the record commits or rolls back with its transaction,
+// which may be the store's or the caller's.
 func TestAcceptWithEffects(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	db := openAt(t, path, sqlitestore.Config{})
@@ -128,7 +131,8 @@ func TestAcceptWithEffects(t *testing.T) {
 	}
 }
 
-// TestAcceptNeedsTx: a transaction that has ended, by whomever, and one that only reads, are refused.
+// TestAcceptNeedsTx: an ended transaction and a read-only transaction are
+// rejected.
 func TestAcceptNeedsTx(t *testing.T) {
 	db := withBusiness(t)
 	in := intakes("g", 1)
@@ -166,7 +170,8 @@ func TestAcceptNeedsTx(t *testing.T) {
 	}
 }
 
-// TestAcceptEndedInside ends the transaction as SQL text: what it did is certain where SQLite rolled back, and not where it committed.
+// TestAcceptEndedInside ends the transaction as SQL text: the outcome is
+// certain if SQLite rolled back, and uncertain if it committed.
 func TestAcceptEndedInside(t *testing.T) {
 	for text, uncertain := range map[string]bool{"COMMIT": true, "ROLLBACK": false} {
 		db := open(t, sqlitestore.Config{})
@@ -187,8 +192,9 @@ func TestAcceptEndedInside(t *testing.T) {
 	}
 }
 
-// TestClaimTogether has many claim one event from two handles, when it is new, when its lease has run out and when it is due: each time one
-// of them gets it, and the fence grows by one.
+// TestClaimTogether claims one event concurrently from two handles: when it is
+// new, when its lease has expired and when it is due. Each time one claim
+// succeeds, and the fence grows by one.
 func TestClaimTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	stores := []*sqlitestore.Store{openAt(t, path, sqlitestore.Config{}), openAt(t, path, sqlitestore.Config{})}
@@ -225,7 +231,8 @@ func TestClaimTogether(t *testing.T) {
 	}
 }
 
-// TestZombie: whoever was overtaken can neither succeed nor fail nor give back.
+// TestZombie: an attempt that was taken over can neither succeed nor fail nor
+// release its event.
 func TestZombie(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	in := intakes("g", 1)[0]
@@ -246,7 +253,7 @@ func TestZombie(t *testing.T) {
 	}
 	next, taken := claim(t, db, in, time.Hour, 3, []byte("kept"))
 	if !taken || next.Fence != old.Fence+1 {
-		t.Fatalf("the take-over: %+v, %t", next, taken)
+		t.Fatalf("the takeover: %+v, %t", next, taken)
 	}
 	if succeed(attempt(old)) {
 		t.Error("succeeded after another attempt had taken over")
@@ -272,8 +279,9 @@ func TestZombie(t *testing.T) {
 	}
 }
 
-// TestGiveUp: an event whose attempts are spent is dead, and says why; a conflict leaves it alone.
-func TestGiveUp(t *testing.T) {
+// TestAttemptsExhausted: an event without attempts left is dead and states the
+// reason; a conflict does not change it.
+func TestAttemptsExhausted(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	in := intakes("g", 1)[0]
 	long := strings.Repeat("ä", 3000)
@@ -292,7 +300,7 @@ func TestGiveUp(t *testing.T) {
 	stored := find(t, db, in)
 	stored.Now = r.Now
 	if taken || r.State != store.InboxDead || r.ProcessedAt.IsZero() || !strings.HasSuffix(r.LastError, store.ExceededMaxAttempts) || len(r.LastError) > 4000 {
-		t.Errorf("given up: %t, %+v", taken, r)
+		t.Errorf("dead: %t, %+v", taken, r)
 	}
 	if stored.LastError != r.LastError || stored.State != r.State || stored.ProcessedAt != r.ProcessedAt || !stored.NextRetryAt.IsZero() {
 		t.Errorf("stored: %+v", stored)
@@ -305,7 +313,7 @@ func TestGiveUp(t *testing.T) {
 	}
 }
 
-// TestPurgeRecords purges what has succeeded, and nothing else.
+// TestPurgeRecords purges succeeded records, and nothing else.
 func TestPurgeRecords(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	done, elsewhere := intakes("g", 5), intakes("other", 2)
@@ -405,7 +413,8 @@ func TestRecordsInOrder(t *testing.T) {
 	}
 }
 
-// TestRestartable: a transaction that turned from reading to writing too late may be run again; one that has waited for long may not.
+// TestRestartable: a transaction that turned from reading to writing too late
+// is retryable; a transaction that has waited for the busy timeout is not.
 func TestRestartable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	db := openAt(t, path, sqlitestore.Config{BusyTimeout: -1})

@@ -10,7 +10,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Stats implements [store.Inspector]. All of it is read in one transaction, and so as of one moment.
+// Stats implements [store.Inspector]. It reads everything in one transaction,
+// so the numbers are consistent.
 func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	st := store.Stats{Now: clock()}
 	err := s.reading(ctx, func(t txTarget) error {
@@ -29,7 +30,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 	return st, nil
 }
 
-// reading runs fn in a transaction that only reads.
+// reading runs fn in a read-only transaction.
 func (s *Store) reading(ctx context.Context, fn func(t txTarget) error) error {
 	if err := s.ready(ctx, s.db); err != nil {
 		return err
@@ -42,16 +43,16 @@ func (s *Store) reading(ctx context.Context, fn func(t txTarget) error) error {
 	return s.explain(fn(txTarget{s, tx}))
 }
 
-// known returns an error for a state that is none.
+// known returns an error for an unknown state.
 func known(state store.State) error {
 	if state < 0 || int(state) >= len(places) {
-		return fmt.Errorf("sqlitestore: there is no %v", state)
+		return fmt.Errorf("sqlitestore: unknown state %v", state)
 	}
 	return nil
 }
 
-// filterArgs are the arguments 1 to 6 of the statements that count and list. NULL asks for rows
-// without a tenant, or that were never tried.
+// filterArgs returns the arguments 1 to 6 of the statements that count and
+// list. NULL selects rows without a tenant, or rows that were never attempted.
 func filterArgs(f store.Filter) []any {
 	var tenant, failed any = f.TenantID, f.Failed
 	if f.NoTenant {
@@ -79,7 +80,8 @@ func (s *Store) Count(ctx context.Context, state store.State, f store.Filter) (i
 	return n, nil
 }
 
-// List implements [store.Inspector]. Delayed and delivered rows have no index on seq: their table is read through.
+// List implements [store.Inspector]. Delayed and delivered rows have no index
+// on seq, so List scans their tables.
 func (s *Store) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
 	if err := known(state); err != nil {
 		return nil, err
@@ -87,7 +89,8 @@ func (s *Store) List(ctx context.Context, state store.State, f store.Filter, aft
 	return s.records(ctx, s.sql.list[state], append(filterArgs(f), after, max(limit, 0))...)
 }
 
-// Find implements [store.Inspector]. One statement looks everywhere, so an event that moves is found before or after, not in between.
+// Find implements [store.Inspector]. One statement searches all tables, so Find
+// sees an event that moves before or after the move, not in between.
 func (s *Store) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
 	return s.records(ctx, s.sql.find, id[:])
 }
@@ -106,7 +109,7 @@ func (s *Store) records(ctx context.Context, st *statement, args ...any) ([]stor
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
 		record.Reset()
 		if err := rows.Scan(dest...); err != nil {
-			return fmt.Errorf("a row that cannot be read at all: %w", err)
+			return fmt.Errorf("row cannot be read: %w", err)
 		}
 		list = append(list, store.Record{Row: record.Decode(), State: state, EndedAt: timeOf(ended)})
 		return nil

@@ -15,8 +15,8 @@ import (
 const endless = `INSERT INTO business (note)
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n`
 
-// interrupt runs a statement that writes until its context ends: SQLite then rolls the whole transaction back, and neither
-// database/sql nor its user notices.
+// interrupt runs a writing statement until its context ends. SQLite then rolls
+// the whole transaction back, and neither database/sql nor its caller notices.
 func interrupt(ctx context.Context, t *testing.T, tx *sql.Tx) {
 	t.Helper()
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -35,12 +35,13 @@ func withBusiness(t *testing.T) *sqlitestore.Store {
 	return db
 }
 
-// TestWriteAfterSilentRollback swallows the error of an interrupted statement and writes an event. It must be refused: alone, it
-// would be committed at once, and the rest of the transaction never.
+// TestWriteAfterSilentRollback ignores the error of an interrupted statement
+// and writes an event. The write must be rejected: the event alone would be
+// committed immediately, and the rest of the transaction never.
 func TestWriteAfterSilentRollback(t *testing.T) {
 	db := withBusiness(t)
 	box := newBox(t, db)
-	write(t, box, placed("0")) // so that the statements are prepared
+	write(t, box, placed("0")) // prepares the statements
 	ids := []waybill.ID{waybill.NewID(), waybill.NewID()}
 	event := func(i int) waybill.Event {
 		ev := placed("1")
@@ -75,7 +76,7 @@ func TestWriteAfterSilentRollback(t *testing.T) {
 		},
 	} {
 		if err := write(); !errors.Is(err, waybill.ErrTxDone) {
-			t.Errorf("a write to somebody's transaction after SQLite has rolled back: %v, want ErrTxDone", err)
+			t.Errorf("a write to a caller's transaction after SQLite has rolled back: %v, want ErrTxDone", err)
 		}
 	}
 	if err := tx.Rollback(); err == nil {
@@ -87,12 +88,13 @@ func TestWriteAfterSilentRollback(t *testing.T) {
 		}
 	}
 	if n := len(fetch(t, db)); n != 1 {
-		t.Errorf("%d rows, want the one from before", n)
+		t.Errorf("%d rows, want the earlier row", n)
 	}
 }
 
-// TestInterruptedIsNotUncertain: a request that ends in the middle of a statement is the most common failure there is. It leaves
-// nothing, and that is known.
+// TestInterruptedIsNotUncertain: a request that ends in the middle of a
+// statement is the most common failure. It leaves nothing, and the outcome is
+// certain.
 func TestInterruptedIsNotUncertain(t *testing.T) {
 	db := withBusiness(t)
 	box := newBox(t, db)
@@ -121,7 +123,8 @@ func TestInterruptedIsNotUncertain(t *testing.T) {
 	}
 }
 
-// TestEndedByText ends the transaction of InTx with SQL text, which nothing can refuse; that it was committed must not be denied.
+// TestEndedByText ends the transaction of InTx with SQL text, which the store
+// cannot prevent. The store must not report a commit as a rollback.
 func TestEndedByText(t *testing.T) {
 	db := withBusiness(t)
 	box := newBox(t, db)
@@ -153,17 +156,18 @@ func TestEndedByText(t *testing.T) {
 	}
 }
 
-// TestCancelledWriteKeepsTheTransaction cancels the context of one write inside InTx: the write fails, and the transaction is
-// still whole, because nothing was interrupted.
-func TestCancelledWriteKeepsTheTransaction(t *testing.T) {
+// TestCanceledWriteKeepsTheTransaction cancels the context of one write inside
+// InTx: the write fails, and the transaction is still intact, because nothing
+// was interrupted.
+func TestCanceledWriteKeepsTheTransaction(t *testing.T) {
 	db := withBusiness(t)
 	session, err := db.Begin(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cancelled, cancel := context.WithCancel(t.Context())
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := db.Append(cancelled, session.Tx(), []waybill.Event{placed("1").Complete()}); !errors.Is(err, context.Canceled) {
+	if _, err := db.Append(canceled, session.Tx(), []waybill.Event{placed("1").Complete()}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a write with a context that has ended: %v", err)
 	}
 	if _, err := db.Append(t.Context(), session.Tx(), []waybill.Event{placed("2").Complete()}); err != nil {
@@ -177,9 +181,10 @@ func TestCancelledWriteKeepsTheTransaction(t *testing.T) {
 	}
 }
 
-// TestCancelledHalfway ends the context in the middle of long writes: an insert that was interrupted would take the transaction with
-// it, so none is.
-func TestCancelledHalfway(t *testing.T) {
+// TestCanceledHalfway ends the context in the middle of long writes: an
+// interrupted insert would roll back the transaction, so no insert is
+// interrupted.
+func TestCanceledHalfway(t *testing.T) {
 	db := withBusiness(t)
 	evs := make([]waybill.Event, 512)
 	for round := range 50 {
@@ -204,9 +209,10 @@ func TestCancelledHalfway(t *testing.T) {
 	}
 }
 
-// TestCancelledHalfwayElsewhere does the same to somebody's transaction, which the write must leave whole. A context that ends in the
-// very moment in which the lock is taken may still interrupt that; it must not be more than that.
-func TestCancelledHalfwayElsewhere(t *testing.T) {
+// TestCanceledHalfwayElsewhere does the same to a caller's transaction, which
+// the write must leave intact. A context that ends at the moment in which the
+// lock is taken may still interrupt taking the lock, but nothing else.
+func TestCanceledHalfwayElsewhere(t *testing.T) {
 	db := withBusiness(t)
 	evs := make([]waybill.Event, 800)
 	lost := 0
@@ -236,7 +242,8 @@ func TestCancelledHalfwayElsewhere(t *testing.T) {
 	}
 }
 
-// TestCommitThatFails lets a COMMIT fail by a constraint that is checked at the end: that is a definite no.
+// TestCommitThatFails makes a COMMIT fail by a deferred constraint, which is a
+// certain rollback.
 func TestCommitThatFails(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	if _, err := db.DB().ExecContext(t.Context(), `CREATE TABLE parent (id INTEGER PRIMARY KEY);

@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// jobStatements are what reconciliation jobs take.
+// jobStatements are the statements of reconciliation jobs.
 type jobStatements struct {
 	claimJob, renewJob, endJob *statement
 	findJob, listJobs, jobHeld *statement
@@ -45,14 +45,15 @@ ON CONFLICT (job, key_id) DO UPDATE SET event_id = ?3, sent_at = ?4`)
 	s.sentKeys = one(`SELECT key_id, event_id FROM {job_sent} WHERE job = ? AND sent_at >= ?`)
 	s.forgetSent = one(`DELETE FROM {job_sent} WHERE job = ?1 AND key_id IN
  (SELECT key_id FROM {job_sent} WHERE job = ?1 AND sent_at < ?2 ORDER BY sent_at LIMIT ?3)`)
-	// history_done_idx for the span, and for each event the primary key of inbox.
+	// history_done_idx for the span, and for each event the primary key of
+	// inbox.
 	p := places[store.Delivered]
 	s.unrecorded = one(`SELECT ` + strconv.Itoa(int(store.Delivered)) + `, ` + rowColumns + `, ` + p.more + ` FROM ` + p.table + ` AS h
 WHERE h.done_at >= ?2 AND h.done_at < ?3 AND (h.done_at, h.id) > (?2, ?4)
  AND NOT EXISTS (SELECT 1 FROM {inbox} AS i WHERE i.consumer_group = ?1 AND i.dedup_id = h.id) ORDER BY h.done_at, h.id LIMIT ?5`)
 }
 
-// jobArgs are the arguments of jobFence.
+// jobArgs returns the arguments of jobFence.
 func jobArgs(a store.JobAttempt) []any { return []any{a.Name, a.Owner[:], a.Fence} }
 
 // readJobs reads jobColumns, as of now.
@@ -74,13 +75,17 @@ func readJobs(rows *sql.Rows, err error, now time.Time) ([]store.JobRecord, erro
 	return list, err
 }
 
-// ClaimJob implements [store.JobClaimer]. It is one write transaction: of several at the same time one comes first, and the others find what
-// it has done. So does whoever meets a run that is about to commit what it sends.
+// ClaimJob implements [store.JobClaimer]. It is one write transaction: of
+// several concurrent claims one comes first, and the others see its result. A
+// claim that meets a run in the middle of a commit also waits for that commit
+// and sees its result.
 func (s *Store) ClaimJob(ctx context.Context, c store.JobClaim) (store.JobRecord, bool, error) {
 	var rec store.JobRecord
 	taken := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
-		now := clock() // with the lock in hand: waiting for it must not shorten the lease
+		// Read the clock after taking the lock: the wait must not shorten the
+		// lease.
+		now := clock()
 		n, err := affected(t.exec(ctx, s.sql.claimJob, c.Name, c.Owner[:], micros(now.Add(c.Lease)), micros(now), c.Seen))
 		if err != nil {
 			return err
@@ -100,7 +105,8 @@ func (s *Store) ClaimJob(ctx context.Context, c store.JobClaim) (store.JobRecord
 	return rec, taken, nil
 }
 
-// changeJob runs a statement that changes the job of a run, and reports whether it did.
+// changeJob runs a statement that changes the job of a run, and reports whether
+// it did.
 func (s *Store) changeJob(ctx context.Context, st *statement, args func(now time.Time) []any) (bool, error) {
 	did := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
@@ -155,7 +161,8 @@ func (s *Store) ListJobs(ctx context.Context) ([]store.JobRecord, error) {
 	return s.listJobs(ctx, s.sql.listJobs, clock())
 }
 
-// RememberSent implements [store.JobSender]. A take-over needs the write lock, which the transaction has from here to its end.
+// RememberSent implements [store.JobSender]. A takeover needs the write lock,
+// which the transaction has from here to its end.
 func (s *Store) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt, sent []store.Sent) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("sqlitestore: remember: %w", waybill.ErrNoTx)
@@ -219,7 +226,7 @@ func (s *Store) ForgetSent(ctx context.Context, name string, age time.Duration, 
 	return int(n), nil
 }
 
-// Unrecorded implements [store.HistoryAudit].
+// DeliveredWithoutRecord implements [store.HistoryAudit].
 func (s *Store) DeliveredWithoutRecord(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
 	return s.records(ctx, s.sql.unrecorded, group, micros(span.From), micros(span.To), span.After[:], max(limit, 0))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// TestReconcile shows what reconciliation promises over this store.
+// TestReconcile tests the guarantees of reconciliation over this store.
 func TestReconcile(t *testing.T) {
 	reconciletest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
 		return openAt(t, path, sqlitestore.Config{})

@@ -9,7 +9,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TakeKey implements [store.KeyTx]. From here to its end the transaction has the write lock, so no other can be at the same key.
+// TakeKey implements [store.KeyTx]. From here to its end, the transaction has
+// the write lock, so no other transaction can work on the same key.
 func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
 	var out store.KeyTaken
 	err := s.withKey(ctx, tx, func(ctx context.Context, t txTarget, _ *writing) error {
@@ -31,7 +32,8 @@ func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (stor
 	return out, err
 }
 
-// withKey runs fn in somebody's transaction, when it has the write lock.
+// withKey runs fn in the caller's transaction, once the transaction has the
+// write lock.
 func (s *Store) withKey(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, t txTarget, w *writing) error) error {
 	ctx, w, err := s.whose(ctx, tx)
 	if err != nil {
@@ -85,16 +87,18 @@ func (s *Store) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, b
 		return store.KeyRecord{}, false, s.explain(err)
 	}
 	if answered && rec.Result == nil {
-		rec.Result = []byte{} // the driver reads it as nil
+		rec.Result = []byte{} // the driver returns nil for an empty blob
 	}
 	return rec, true, nil
 }
 
-// PeekAlways implements [store.KeyPeeker]: who claims waits for everybody who writes, whatever they write, and who looks does not.
+// PeekAlways implements [store.KeyPeeker]. It reports true: a claim waits for
+// all writers of the file, and a peek does not.
 func (s *Store) PeekAlways() bool { return true }
 
-// ClaimKey implements [store.KeyClaimer]. A record that is not free is only read. Otherwise it is one write transaction: of several at the
-// same time one comes first, and the others find what it has done.
+// ClaimKey implements [store.KeyClaimer]. It only reads a record that is not
+// free. Otherwise it is one write transaction: of several concurrent claims one
+// comes first, and the others see its result.
 func (s *Store) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
 	record, found, err := s.FindKey(ctx, c.KeyID)
 	if err != nil || found && !keyFree(&record, c.Hash) {
@@ -102,7 +106,9 @@ func (s *Store) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord
 	}
 	taken := false
 	err = s.within(ctx, func(ctx context.Context, t txTarget) error {
-		now := clock() // with the lock in hand: waiting for it must not shorten the lease
+		// Read the clock after taking the lock: the wait must not shorten the
+		// lease.
+		now := clock()
 		rows, err := t.query(ctx, s.sql.claimKey, append(keyArgs(c.KeyID, now), c.Hash, c.Owner[:], micros(now.Add(c.Lease)))...)
 		if record, taken, err = scanKey(rows, err, now); err != nil || taken {
 			return err
@@ -117,7 +123,8 @@ func (s *Store) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord
 	return record, taken, nil
 }
 
-// keyFree reports whether a live record could be taken by whoever has the hash when it was read.
+// keyFree reports whether a request with the hash could have taken the live
+// record when it was read.
 func keyFree(r *store.KeyRecord, hash string) bool {
 	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
 }
@@ -156,7 +163,8 @@ func (s *Store) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd
 	})
 }
 
-// changesKey runs a statement in a transaction of its own, by the time when it has the write lock, and reports whether it changed a record.
+// changesKey runs a statement in a transaction of its own, and reports whether
+// it changed a record. It reads the clock after it has the write lock.
 func (s *Store) changesKey(ctx context.Context, which func(now time.Time) (*statement, []any)) (bool, error) {
 	changed := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
@@ -190,7 +198,7 @@ func (s *Store) ListKeys(ctx context.Context, f store.KeyFilter, after store.Key
 	}
 	for _, state := range f.States {
 		if state < store.KeyProcessing || state > store.KeyUncertain {
-			return nil, fmt.Errorf("sqlitestore: there is no state %d of a key", state)
+			return nil, fmt.Errorf("sqlitestore: unknown key state %d", state)
 		}
 		states |= 1 << state
 		if state == store.KeySucceeded {
@@ -255,17 +263,17 @@ func (s *Store) PurgeKeys(ctx context.Context, limit int) (int, error) {
 	return int(purged), nil
 }
 
-// keyArgs are ?1 to ?4.
+// keyArgs returns ?1 to ?4.
 func keyArgs(id store.KeyID, now time.Time) []any {
 	return []any{id.Tenant, id.Operation, id.Key, micros(now)}
 }
 
-// keyHeldArgs are ?1 to ?6.
+// keyHeldArgs returns ?1 to ?6.
 func keyHeldArgs(a store.KeyAttempt, now time.Time) []any {
 	return append(keyArgs(a.KeyID, now), a.Owner[:], a.Fence)
 }
 
-// answerArgs are those of answerKey.
+// answerArgs returns the arguments of answerKey.
 func answerArgs(a store.KeyAnswer, now time.Time) []any {
 	var answerUntil any
 	if a.ResultTTL > 0 {
@@ -274,7 +282,8 @@ func answerArgs(a store.KeyAnswer, now time.Time) []any {
 	return []any{a.Ref, bytesArg(a.Result), a.ContentType, a.Lost, micros(now.Add(a.TTL)), answerUntil}
 }
 
-// failureArgs are those of failedKey. An uncertain record does not expire.
+// failureArgs returns the arguments of failedKey. An uncertain record does not
+// expire.
 func failureArgs(end store.KeyEnd, now time.Time) []any {
 	var until any
 	if end.State == store.KeyFailed {
@@ -283,7 +292,7 @@ func failureArgs(end store.KeyEnd, now time.Time) []any {
 	return []any{int(end.State), errorText(end.Code), errorText(end.Error), until}
 }
 
-// keyRow is a row of idempotency as it is read.
+// keyRow receives a row of idempotency.
 type keyRow struct {
 	store.KeyRecord
 	point, ref, contentType, code, lastError sql.NullString
@@ -292,7 +301,7 @@ type keyRow struct {
 	answered                                 bool
 }
 
-// dest is where keyColumns go.
+// dest returns the scan targets of keyColumns.
 func (r *keyRow) dest() []any {
 	return []any{
 		&r.Tenant, &r.Operation, &r.Key, &r.Hash, &r.State, (*scanID)(&r.Owner), &r.Fence, &r.Attempts, &r.point, &r.Point.Data, &r.ref, &r.Result,
@@ -300,12 +309,12 @@ func (r *keyRow) dest() []any {
 	}
 }
 
-// record returns what was read, as of now.
+// record returns the record that was read, as of now.
 func (r *keyRow) record(now time.Time) store.KeyRecord {
 	out := r.KeyRecord
 	out.Point.Name, out.Ref, out.ContentType = r.point.String, r.ref.String, r.contentType.String
 	if r.answered && out.Result == nil {
-		out.Result = []byte{} // the driver reads it as nil
+		out.Result = []byte{} // the driver returns nil for an empty blob
 	}
 	out.Code, out.LastError = r.code.String, r.lastError.String
 	out.LeaseUntil, out.CompletedAt, out.ExpiresAt = timeOf(r.lease), timeOf(r.completed), timeOf(r.expires)
@@ -313,7 +322,7 @@ func (r *keyRow) record(now time.Time) store.KeyRecord {
 	return out
 }
 
-// scanKey reads one record, if there is one, and reports whether there is.
+// scanKey reads at most one record, and reports whether one exists.
 func scanKey(rows *sql.Rows, err error, now time.Time) (store.KeyRecord, bool, error) {
 	var row keyRow
 	found, err := scanOne(rows, err, row.dest()...)

@@ -12,8 +12,9 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// TestARepeatDoesNotWaitForWriters: SQLite has one writer at a time, and it may be slow. An answer that is stored needs only a look, however
-// many new keys there were before.
+// TestARepeatDoesNotWaitForWriters: SQLite has one writer at a time, and the
+// writer may be slow. A stored answer needs only a read, regardless of the
+// number of new keys before it.
 func TestARepeatDoesNotWaitForWriters(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	keys, err := idempotency.New(db, idempotency.Config{})
@@ -44,7 +45,7 @@ func TestARepeatDoesNotWaitForWriters(t *testing.T) {
 			t.Fatal(err)
 		}
 		if res, err := run(name + "0"); err != nil || !res.Replayed || res.Value != name+"0" {
-			t.Errorf("%s: a repeat while somebody writes: %+v, %v", name, res, err)
+			t.Errorf("%s: a repeat during a write: %+v, %v", name, res, err)
 		}
 		if _, err := writer.ExecContext(t.Context(), "ROLLBACK"); err != nil {
 			t.Fatal(err)

@@ -11,14 +11,16 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// forgetAfter is how long a node that is not live any more is remembered.
+// forgetAfter is the time after which a node that is no longer live is removed.
 const forgetAfter = 24 * time.Hour
 
 // Heartbeat implements [store.Lanes].
 func (s *Store) Heartbeat(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
 	var m store.Membership
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
-		now := clock() // with the lock in hand: waiting for it must not shorten the lease
+		// Read the clock after taking the lock: the wait must not shorten the
+		// lease.
+		now := clock()
 		var other string
 		rows, err := t.query(ctx, s.sql.otherRelay, n.Relay, n.ID[:], micros(now))
 		if found, err := scanOne(rows, err, &other); err != nil {
@@ -67,7 +69,8 @@ func (s *Store) membership(ctx context.Context, t txTarget, now time.Time) (stor
 	return m, err
 }
 
-// Acquire implements [store.Lanes]. Settlements are write transactions too, so it waits for those under way.
+// Acquire implements [store.Lanes]. Settlements are write transactions too, so
+// Acquire waits for settlements that are under way.
 func (s *Store) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
 	var leases []store.Lease
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
@@ -78,7 +81,7 @@ func (s *Store) Acquire(ctx context.Context, n store.Node, lanes []int, window i
 			return err
 		}
 		if !live {
-			return fmt.Errorf("acquire: %w: the node has no running lease", waybill.ErrLeaseLost)
+			return fmt.Errorf("acquire: %w: the node has no live lease", waybill.ErrLeaseLost)
 		}
 		if !slices.Contains(lanes, onlyLane) {
 			return nil

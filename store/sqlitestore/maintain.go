@@ -10,8 +10,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Purge implements [store.Maintainer]. What is purged leaves no trace, dead letters like delivered events: the history reaches back to where
-// the purge ended.
+// Purge implements [store.Maintainer]. Purged events leave no trace, neither
+// dead letters nor delivered events, so the history is complete only after the
+// cutoff of the purge.
 func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
 	purge := s.sql.purgeHistory
 	switch state {
@@ -19,12 +20,12 @@ func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration,
 	case store.Dead:
 		purge = s.sql.purgeDead
 	case store.Ready, store.Delayed:
-		return 0, fmt.Errorf("sqlitestore: purge: %v events are pending", state)
+		return 0, fmt.Errorf("sqlitestore: purge: %v events are pending and cannot be purged", state)
 	default:
-		return 0, fmt.Errorf("sqlitestore: purge: there is no %v", state)
+		return 0, fmt.Errorf("sqlitestore: purge: unknown state %v", state)
 	}
 	if age < 0 {
-		return 0, fmt.Errorf("sqlitestore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("sqlitestore: purge: negative age %v", age)
 	}
 	var purged int64
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
@@ -41,7 +42,8 @@ func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration,
 	return int(purged), nil
 }
 
-// moveHistoryFrom notes, in the transaction that deletes older rows, that the history is complete from then on only.
+// moveHistoryFrom records the start of the complete history, in the transaction
+// that deletes older rows.
 func (s *Store) moveHistoryFrom(ctx context.Context, t txTarget, from time.Time) error {
 	var old string
 	rows, err := t.query(ctx, s.sql.historyFrom)
@@ -56,8 +58,9 @@ func (s *Store) moveHistoryFrom(ctx context.Context, t txTarget, from time.Time)
 	return err
 }
 
-// laterFrom returns a time as the setting history_from has it, in whole seconds, and whether it is later than what the setting says.
-// Nothing is later than "never", nor than what cannot be read, which counts as never.
+// laterFrom formats a time for the setting history_from, in whole seconds, and
+// reports whether it is later than the current value. No time is later than
+// "never" or than an unreadable value, which counts as never.
 func laterFrom(old string, from time.Time) (text string, later bool) {
 	whole := from.UTC().Truncate(time.Second)
 	if whole.Before(from) {
@@ -72,10 +75,11 @@ func laterFrom(old string, from time.Time) (text string, later bool) {
 	return whole.Format(time.RFC3339), true
 }
 
-// PurgeWritten implements [store.Maintainer]. Relays join in write transactions of their own, before or after this one.
+// PurgeWritten implements [store.Maintainer]. Relays join in write transactions
+// of their own, before or after this one.
 func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
-		return 0, fmt.Errorf("sqlitestore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("sqlitestore: purge: negative age %v", age)
 	}
 	purged := 0
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
@@ -139,8 +143,9 @@ func (s *Store) noRelay(ctx context.Context, t txTarget, now time.Time) error {
 	return err
 }
 
-// Tidy implements [store.Maintainer]. There are no partitions here. What is left over are nodes that have been silent for long, and dedup
-// keys of events whose rows somebody deleted by hand.
+// Tidy implements [store.Maintainer]. SQLite has no partitions. Tidy removes
+// nodes that have been silent for long, and dedup keys of events whose rows
+// were deleted by hand.
 func (s *Store) Tidy(ctx context.Context, _ time.Duration) error {
 	return s.within(ctx, func(ctx context.Context, t txTarget) error {
 		if _, err := t.exec(ctx, s.sql.forgetNodes, micros(clock().Add(-forgetAfter))); err != nil {
@@ -151,7 +156,7 @@ func (s *Store) Tidy(ctx context.Context, _ time.Duration) error {
 	})
 }
 
-// SetLanes implements [store.Maintainer]. The outbox has one lane, whatever happens.
+// SetLanes implements [store.Maintainer]. The outbox always has one lane.
 func (s *Store) SetLanes(ctx context.Context, n int) error {
 	if n != lanesOfFile {
 		return fmt.Errorf("sqlitestore: %d lanes: SQLite has one writer, so the outbox has one lane", n)

@@ -17,14 +17,14 @@ import (
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// ledger is the table that remembers which migrations were applied; it is not made by one of them.
+// ledger is the table of applied migrations. No migration creates it.
 const ledger = `CREATE TABLE IF NOT EXISTS {migration} (
   version    INTEGER PRIMARY KEY,
   name       TEXT    NOT NULL,
   applied_at INTEGER NOT NULL DEFAULT ({now})
 ) STRICT`
 
-// migrations are the steps, and the statements about them.
+// migrations are the migration steps and the statements about them.
 type migrations struct {
 	steps                        []migration.Step
 	ledger, lock, enter, applied string
@@ -43,13 +43,15 @@ func newMigrations(names *strings.Replacer) migrations {
 	}
 }
 
-// Migrate implements [store.Migrator]. All that is missing is applied in one transaction. Migrations that this code does not know
-// are left alone: they are of a newer version, and a service that was rolled back must be able to start.
+// Migrate implements [store.Migrator]. It applies all missing migrations in one
+// transaction. It ignores migrations that this code does not know: they belong
+// to a newer version, and a service that was rolled back must be able to start.
 func (s *Store) Migrate(ctx context.Context) ([]store.Migration, error) {
 	if err := s.fit(ctx, s.db); err != nil {
 		return nil, err
 	}
-	// Looking first keeps a service that starts on finished tables from waiting for the write lock.
+	// The check keeps a service that starts on migrated tables from waiting for
+	// the write lock.
 	if list, err := s.Migrations(ctx); err != nil || !slices.ContainsFunc(list, isMissing) {
 		return nil, err
 	}
@@ -84,7 +86,8 @@ func (s *Store) Migrate(ctx context.Context) ([]store.Migration, error) {
 
 func isMissing(m store.Migration) bool { return m.AppliedAt.IsZero() }
 
-// lockLedger makes the table of migrations if it is missing, and takes the write lock either way.
+// lockLedger creates the table of migrations if it is missing, and takes the
+// write lock in both cases.
 func (s *Store) lockLedger(ctx context.Context, tx *sql.Tx) error {
 	if _, err := tx.ExecContext(ctx, s.migrations.ledger); err != nil {
 		return err
@@ -121,7 +124,7 @@ func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
 	return list, nil
 }
 
-// applied returns the migrations that the tables have had.
+// applied returns the applied migrations.
 func (s *Store) applied(ctx context.Context, q querier) ([]store.Migration, error) {
 	var list []store.Migration
 	rows, err := q.QueryContext(ctx, s.migrations.applied)
@@ -138,8 +141,9 @@ func (s *Store) applied(ctx context.Context, q querier) ([]store.Migration, erro
 	return list, err
 }
 
-// MigrationSQL implements [store.Migrator]. The script is for the sqlite3 shell, version 3.40 or later, and for an empty
-// outbox: it stops at the first error and then leaves nothing behind.
+// MigrationSQL implements [store.Migrator]. The script is for the sqlite3
+// shell, version 3.40 or later, and for an empty outbox. The script stops at
+// the first error and then leaves nothing behind.
 func (s *Store) MigrationSQL() string { return s.UpgradeSQL(0) }
 
 // UpgradeSQL implements [store.Upgrader].
@@ -152,7 +156,7 @@ func (s *Store) UpgradeSQL(version int) string {
 	table := "\"main\".\"" + s.cfg.Prefix + "migration\""
 	var b strings.Builder
 	b.WriteString("-- The tables of Waybill. Apply with: sqlite3 FILE < THIS\n.bail on\nPRAGMA journal_mode = WAL;\nBEGIN IMMEDIATE;\n\n")
-	if version > 0 { // the name of a migration is not null
+	if version > 0 { // the name of a migration is NOT NULL
 		fmt.Fprintf(&b, "-- This fails if the tables have not had migration %[1]d.\nINSERT INTO %[2]s (version, name)\n"+
 			"  SELECT %[1]d, NULL WHERE NOT EXISTS (SELECT 1 FROM %[2]s WHERE version = %[1]d);\n", version, table)
 	} else {

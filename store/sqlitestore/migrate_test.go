@@ -47,7 +47,8 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
-// TestMigrateDoesNotWait: a service that starts on finished tables must not wait for whoever is writing.
+// TestMigrateDoesNotWait: a service that starts on migrated tables must not
+// wait for a writer.
 func TestMigrateDoesNotWait(t *testing.T) {
 	db := open(t, sqlitestore.Config{BusyTimeout: -1})
 	tx, err := db.DB().BeginTx(t.Context(), nil)
@@ -60,8 +61,9 @@ func TestMigrateDoesNotWait(t *testing.T) {
 	}
 }
 
-// TestMigrateTogether migrates one file from many stores at once, each with a handle of its own, as processes have it. Each
-// migration is applied by one of them.
+// TestMigrateTogether migrates one file from many stores at once, each with a
+// handle of its own, as processes have it. Each migration is applied by one
+// store.
 func TestMigrateTogether(t *testing.T) {
 	for _, settings := range []string{deferred, deferred + "&_txlock=immediate"} {
 		path := filepath.Join(t.TempDir(), "x.db")
@@ -96,7 +98,8 @@ func TestMigrateTogether(t *testing.T) {
 	}
 }
 
-// TestMigrateUnknown opens tables that have had a migration which this code does not know: it says so, and works.
+// TestMigrateUnknown opens tables with a migration that this code does not
+// know: the store reports the migration, and works.
 func TestMigrateUnknown(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	if _, err := db.DB().ExecContext(t.Context(), `INSERT INTO waybill_migration (version, name) VALUES (999, 'future')`); err != nil {
@@ -108,7 +111,7 @@ func TestMigrateUnknown(t *testing.T) {
 	}
 	last := list[len(list)-1]
 	if !last.Unknown || last.Version != 999 || last.Name != "future" || last.AppliedAt.IsZero() {
-		t.Errorf("the unknown one is %+v", last)
+		t.Errorf("the unknown migration is %+v", last)
 	}
 	for _, m := range list[:len(list)-1] {
 		if m.Unknown {
@@ -121,7 +124,8 @@ func TestMigrateUnknown(t *testing.T) {
 	write(t, newBox(t, db), placed("1"))
 }
 
-// TestMigrateFails has a table in the way: nothing is left behind.
+// TestMigrateFails migrates a file with a conflicting table: nothing is left
+// behind.
 func TestMigrateFails(t *testing.T) {
 	db, err := sqlitestore.Open(filepath.Join(t.TempDir(), "x.db"), sqlitestore.Config{})
 	if err != nil {
@@ -134,13 +138,13 @@ func TestMigrateFails(t *testing.T) {
 	if _, err := db.Migrate(t.Context()); err == nil || !strings.Contains(err.Error(), "migration 1") {
 		t.Errorf("Migrate: %v", err)
 	}
-	if got := catalogue(t, db.DB()); strings.Count(got, "CREATE") != 1 {
+	if got := catalog(t, db.DB()); strings.Count(got, "CREATE") != 1 {
 		t.Errorf("left behind:\n%s", got)
 	}
 }
 
-// catalogue returns everything that the file's schema says.
-func catalogue(t *testing.T, db *sql.DB) string {
+// catalog returns the whole schema of the file.
+func catalog(t *testing.T, db *sql.DB) string {
 	t.Helper()
 	rows, err := db.QueryContext(t.Context(), `SELECT type, name, tbl_name, ifnull(sql, '') FROM sqlite_schema ORDER BY type, name`)
 	if err != nil {
@@ -172,7 +176,8 @@ func shell(t *testing.T, path, script string, args ...string) (string, error) {
 	return strings.TrimSpace(out.String()), err
 }
 
-// TestMigrationSQL applies the script with the real shell: the catalogue is the one of Migrate, byte for byte, and so are the rows.
+// TestMigrationSQL applies the script with the real shell: the catalog equals
+// that of Migrate, byte for byte, and so do the rows.
 func TestMigrationSQL(t *testing.T) {
 	for _, cfg := range []sqlitestore.Config{{}, {Prefix: "Other_"}} {
 		path := filepath.Join(t.TempDir(), "shell.db")
@@ -185,7 +190,7 @@ func TestMigrationSQL(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer shut(t, byShell)
-		got, want := catalogue(t, byShell.DB()), catalogue(t, byCode.DB())
+		got, want := catalog(t, byShell.DB()), catalog(t, byCode.DB())
 		if got != want {
 			t.Errorf("by the shell:\n%s\nby Migrate:\n%s", got, want)
 		}
@@ -200,22 +205,22 @@ func TestMigrationSQL(t *testing.T) {
 		if out, err := shell(t, path, byCode.MigrationSQL()); err == nil {
 			t.Errorf("the script went through a second time: %s", out)
 		}
-		if again := catalogue(t, byShell.DB()); again != want {
+		if again := catalog(t, byShell.DB()); again != want {
 			t.Errorf("after the second time:\n%s", again)
 		}
 	}
 }
 
-// TestUpgradeSQL: the script from a version on makes the same of tables that have had this
-// version as Migrate makes of none. Where the tables have not had it, the script fails and
-// changes nothing.
+// TestUpgradeSQL: the script from a version on, applied to tables of that
+// version, creates the same catalog as Migrate on an empty file. If the tables
+// do not have that version, the script fails and changes nothing.
 func TestUpgradeSQL(t *testing.T) {
 	byCode := open(t, sqlitestore.Config{Prefix: "Other_"})
 	all, err := byCode.Migrations(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := catalogue(t, byCode.DB())
+	want := catalog(t, byCode.DB())
 	for version := 1; version < len(all); version++ {
 		path := filepath.Join(t.TempDir(), "shell.db")
 		first, _, _ := strings.Cut(byCode.MigrationSQL(), fmt.Sprintf("-- Migration %d:", version+1))
@@ -227,19 +232,19 @@ func TestUpgradeSQL(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer shut(t, byShell)
-		before := catalogue(t, byShell.DB())
+		before := catalog(t, byShell.DB())
 		if later := byCode.UpgradeSQL(version + 1); later != "" {
 			if out, err := shell(t, path, later); err == nil {
 				t.Errorf("the script from version %d on goes through on tables of version %d: %s", version+1, version, out)
 			}
-			if after := catalogue(t, byShell.DB()); after != before {
+			if after := catalog(t, byShell.DB()); after != before {
 				t.Errorf("the script from version %d on makes of tables of version %d:\n%s", version+1, version, after)
 			}
 		}
 		if out, err := shell(t, path, byCode.UpgradeSQL(version)); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		if got := catalogue(t, byShell.DB()); got != want {
+		if got := catalog(t, byShell.DB()); got != want {
 			t.Errorf("by the shell, from version %d on:\n%s\nby Migrate:\n%s", version, got, want)
 		}
 		if applied, err := byShell.Migrate(t.Context()); err != nil || len(applied) != 0 {
@@ -253,7 +258,7 @@ func TestUpgradeSQL(t *testing.T) {
 	}
 }
 
-// TestPrefix keeps two outboxes in one file apart.
+// TestPrefix uses two outboxes in one file.
 func TestPrefix(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	one := openAt(t, path, sqlitestore.Config{})
@@ -267,7 +272,8 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
-// TestTempTables: a temporary table of the same name does not come between the store and its own.
+// TestTempTables: a temporary table of the same name does not shadow the
+// store's own.
 func TestTempTables(t *testing.T) {
 	db := over(t, filepath.Join(t.TempDir(), "x.db"), deferred, sqlitestore.Config{})
 	db.DB().SetMaxOpenConns(1)

@@ -14,16 +14,19 @@ import (
 	_ "modernc.org/sqlite" // the driver that Open uses
 )
 
-// maxIdle is how many connections Open keeps: opening one means reading the schema and preparing every statement again.
+// maxIdle is the number of connections that Open keeps: a new connection has to
+// read the schema and prepare every statement again.
 const maxIdle = 8
 
-// Open opens the file at path, or makes it, with the settings that the outbox wants (WAL, synchronous FULL, foreign keys
-// checked, transactions that write from the start) and returns a store over it. The service's own tables belong in the same
-// file: use [Store.DB]. Close closes it. A file that Open makes can be read and written by its
-// owner only.
+// Open opens or creates the file at path with the settings that the outbox
+// needs (WAL, synchronous FULL, foreign keys checked, transactions with the
+// write lock from the start) and returns a store over it. The service's own
+// tables belong in the same file: use [Store.DB]. Close closes the file. A file
+// that Open creates is readable and writable by its owner only.
 //
-// path is a plain path. A database in memory is refused: it belongs to one connection and dies with it; use a file in a
-// temporary folder, or package memstore.
+// path is a plain path. Open rejects an in-memory database, because it belongs
+// to one connection and is lost with that connection; use a file in a temporary
+// directory, or package memstore.
 func Open(path string, cfg Config) (*Store, error) {
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -41,16 +44,18 @@ func Open(path string, cfg Config) (*Store, error) {
 	db.SetMaxIdleConns(maxIdle)
 	if err := db.PingContext(context.Background()); err != nil {
 		_ = db.Close()
-		return nil, fmt.Errorf("sqlitestore: open %s: %w; the folder must exist, and both it and the file must be writable", path, err)
+		return nil, fmt.Errorf("sqlitestore: open %s: %w; the directory must exist, and the directory and the file must be writable", path, err)
 	}
 	s := newStore(db, cfg)
 	s.opened, s.immediate = true, true
 	return s, nil
 }
 
-// private makes the file, if it is not there, so that only its owner may read it: events hold what
-// their service knows. SQLite gives the files beside it, -wal and -shm, the same rights. Rights of
-// a file that exists are its owner's decision. What fails here, opening reports.
+// private creates a missing file so that only its owner may read it, because
+// events contain the service's data. SQLite gives the files beside it, -wal and
+// -shm, the same permissions. private does not change the permissions of an
+// existing file. Errors are ignored here, because opening the file reports
+// them.
 func private(path string) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
@@ -58,18 +63,21 @@ func private(path string) {
 	}
 }
 
-// dataSource returns the driver's name for the file, with the settings for every connection.
+// dataSource returns the driver's name for the file, with the settings for
+// every connection.
 func dataSource(path string, cfg Config) (string, error) {
 	switch {
 	case path == "" || path == ":memory:":
-		return "", errors.New("a database in memory belongs to one connection and dies with it; " +
-			"name a file in a temporary folder, or use package memstore")
-	case strings.ContainsRune(path, 0): // SQLite would stop reading there, and open another file
-		return "", errors.New("the path contains a NUL")
+		return "", errors.New("an in-memory database belongs to one connection and is lost with it; " +
+			"use a file in a temporary directory, or package memstore")
+	// SQLite would stop reading at the NUL byte and open another file.
+	case strings.ContainsRune(path, 0):
+		return "", errors.New("path contains a NUL byte")
 	case strings.HasPrefix(path, "file:"):
-		return "", errors.New("want a plain path, not a URI; for settings of your own open the database yourself and use New")
+		return "", errors.New("path is a URI, want a plain path; for custom settings, open the database and use New")
 	}
-	// Absolute: the pool opens connections whenever it needs one, and must find the same file after a change of folder.
+	// The path is absolute, because the pool opens connections at any time and
+	// must find the same file after a change of the working directory.
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return "", err

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzDataSource: whatever a path contains, it names that file, and cannot add a setting.
+// FuzzDataSource: any path names exactly its file, and cannot add a setting.
 func FuzzDataSource(f *testing.F) {
 	for _, path := range []string{"shop.db", "/a b/c?d=e#f", "%41%", "//host/x", "a&_txlock=deferred", "ä\xff", "..", `C:\x`} {
 		f.Add(path)
@@ -28,13 +28,13 @@ func FuzzDataSource(f *testing.F) {
 		}
 		abs, err := filepath.Abs(path)
 		if err != nil {
-			t.Fatal(err) // the folder that the test runs in has a path
+			t.Fatal(err) // the working directory has a path
 		}
 		if want := filepath.ToSlash(abs); got != want && got != "/"+want {
 			t.Errorf("%q names %q", path, got)
 		}
 		if strings.HasPrefix(name, "//") || strings.ContainsAny(name, "#\x00") {
-			t.Errorf("%q is %q: SQLite would read it as something else than a path", path, name)
+			t.Errorf("%q is %q: SQLite would not read it as a path", path, name)
 		}
 		values, err := url.ParseQuery(settings)
 		if err != nil || len(values) != 5 || values.Get("_txlock") != "immediate" {

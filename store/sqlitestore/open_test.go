@@ -26,7 +26,7 @@ func TestOpenSettings(t *testing.T) {
 	}
 }
 
-// TestOpenPaths opens files whose names mean something in a URI.
+// TestOpenPaths opens files whose names have a meaning in a URI.
 func TestOpenPaths(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"plain.db", "a b.db", "what?.db", "100%.db", "%41.db", "x#y.db", "a&b=c.db", "ä.db", "a+b.db", "-.db", "a:b.db"} {
@@ -43,12 +43,13 @@ func TestOpenPaths(t *testing.T) {
 	}
 	for _, e := range entries {
 		if base := strings.TrimSuffix(strings.TrimSuffix(e.Name(), "-wal"), "-shm"); !strings.HasSuffix(base, ".db") {
-			t.Errorf("a file that nobody named: %q", e.Name())
+			t.Errorf("an unexpected file: %q", e.Name())
 		}
 	}
 }
 
-// TestOpenRelative changes the folder between two connections: both must have the same file.
+// TestOpenRelative changes the working directory between two connections: both
+// must open the same file.
 func TestOpenRelative(t *testing.T) {
 	t.Chdir(t.TempDir())
 	db := openAt(t, "relative.db", sqlitestore.Config{})
@@ -71,7 +72,7 @@ func TestOpenRefuses(t *testing.T) {
 		"":                       "memstore",
 		":memory:":               "memstore",
 		"file:x.db":              "use New",
-		"/nowhere/at/all/x.db":   "folder must exist",
+		"/nowhere/at/all/x.db":   "directory must exist",
 		t.TempDir():              "writable",
 		"file::memory:?mode=rwc": "use New",
 	} {
@@ -113,7 +114,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestUnfit hands New databases that must not carry an outbox: everything refuses, with a hint.
+// TestUnfit passes databases to New that are not safe for an outbox: every
+// method returns an error with a hint.
 func TestUnfit(t *testing.T) {
 	for settings, path := range map[string]string{
 		"_journal_mode=DELETE": filepath.Join(t.TempDir(), "x.db"),
@@ -217,7 +219,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestClose: a store over a handle of the caller's own leaves it open.
+// TestClose: a store over a handle of the caller's own leaves the handle open.
 func TestClose(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	handle, err := sql.Open("sqlite", "file:"+path+"?"+deferred)

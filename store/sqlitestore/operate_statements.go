@@ -6,14 +6,16 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// place is how the rows of a state lie in their table.
+// place describes the rows of a state in their table.
 type place struct {
 	table string
-	// more is what follows rowColumns: when it is due, attempts, replay, holds, last error, when it ended.
+	// more is the columns after rowColumns: due time, attempts, replay, holds,
+	// last error, end time.
 	more string
-	// attempts and holds are what a filter asks for.
+	// attempts and holds are the expressions for a filter.
 	attempts, holds string
-	// after is what comes behind a seq, ?7. Where there is no index on seq the table is read through.
+	// after is the condition for rows after a seq, ?7. Without an index on seq,
+	// SQLite scans the table.
 	after string
 }
 
@@ -28,7 +30,8 @@ var places = [...]place{
 	store.Delivered: {"{history}", "NULL, attempts, replay, 0, NULL, done_at", "attempts", "0", "seq > ?7"},
 }
 
-// fits is the filter, whose fields are the arguments 1 to 6. Texts compare as bytes: no column has a collation.
+// fits returns the condition of the filter, whose fields are the arguments 1 to
+// 6. Texts compare as bytes: no column has a collation.
 func (p place) fits() string {
 	return `(?1 = '' OR type = ?1) AND (?2 = '' OR ` + shownType + ` = ?2) AND (?3 = '' OR aggregate_id = ?3)
  AND (?4 = '' OR ifnull(tenant_id, '') = ifnull(?4, '')) AND (NOT ?5 OR ` + p.holds + `)
@@ -49,22 +52,24 @@ func (s *statements) browseStatements(one func(string) *statement) {
 	}
 	// Unique id of outbox, primary keys of delayed and dead, history_id_idx.
 	s.find = one(find)
-	// Everything is counted by reading through the table or its smallest index; the oldest is the first by the primary key.
+	// SQLite counts by scanning the table or its smallest index. The oldest row
+	// is the first by the primary key.
 	s.stats = one(`SELECT (SELECT count(*) FROM {outbox}), (SELECT created_at FROM {outbox} ORDER BY seq LIMIT 1),
  d.rows - d.failed, d.failed, d.attempts, (SELECT count(*) FROM {dead}), d.holding + (SELECT count(*) FROM {dead} WHERE lane = 0 AND holds)
 FROM (SELECT count(*) AS rows, count(*) FILTER (WHERE attempts > 0) AS failed, count(*) FILTER (WHERE holds) AS holding,
  ifnull(max(attempts), 0) AS attempts FROM {delayed}) AS d`)
 }
 
-func (s *statements) mendStatements(one func(string) *statement, each func(text, item string) []*statement) {
+func (s *statements) deadLetterStatements(one func(string) *statement, each func(text, item string) []*statement) {
 	// Primary key of dead or delayed, up to raiseEpoch.
 	s.deadKeys = each(`SELECT id, seq, ifnull(tenant_id, ''), ifnull(dedup_key, '') FROM {dead} WHERE id IN (LIST)`, "?")
-	// A replayed event that is ordered holds its aggregate, so that it keeps its place in front of later ones.
+	// A replayed event that is ordered holds its aggregate, so that it stays in
+	// front of later events.
 	s.replay = each(`INSERT INTO {delayed} (`+rowColumns+`, due_at, attempts, replay, holds, last_error)
 SELECT `+rowColumns+`, ?1, 0, replay + 1, ifnull(aggregate_id, '') <> '', last_error FROM {dead} WHERE id IN (LIST)`, "?")
 	s.discard = each(`DELETE FROM {dead} WHERE id IN (LIST) RETURNING id, created_at`, "?")
 	s.unblockDead = each(`UPDATE {dead} SET holds = 0 WHERE id IN (LIST) AND holds RETURNING id, created_at`, "?")
-	s.unblockPutOff = each(`UPDATE {delayed} SET holds = 0 WHERE id IN (LIST) AND holds RETURNING id, created_at`, "?")
+	s.unblockDelayed = each(`UPDATE {delayed} SET holds = 0 WHERE id IN (LIST) AND holds RETURNING id, created_at`, "?")
 
 	s.anyLive = one(`SELECT relay FROM {node} WHERE expires_at > ? LIMIT 1`)
 	s.raiseEpoch = one(`UPDATE {lane} SET epoch = epoch + 1, dirty = dirty OR owner IS NOT NULL, owner = NULL, token = NULL`)
@@ -73,17 +78,21 @@ ON CONFLICT (name) DO UPDATE SET value = ?1`)
 	// history_done_idx, dead_died_idx.
 	s.purgeHistory = one(`DELETE FROM {history} WHERE rowid IN (SELECT rowid FROM {history} WHERE done_at < ? ORDER BY done_at LIMIT ?)`)
 	s.purgeDead = one(`DELETE FROM {dead} WHERE rowid IN (SELECT rowid FROM {dead} WHERE died_at < ? ORDER BY died_at LIMIT ?)`)
-	// Primary key of outbox, whose order is nearly that of created_at. An event that was delayed is as old as its time is past.
+	// Primary key of outbox, whose order is nearly the order of created_at. The
+	// age of an event that was delayed counts from its due time.
 	s.purgeReady = one(`DELETE FROM {outbox} WHERE seq IN (SELECT seq FROM {outbox} WHERE created_at < ?1 AND ifnull(available_at, 0) < ?1
 ORDER BY seq LIMIT ?2) RETURNING id, tenant_id, dedup_key`)
-	// delayed_due_idx (lane, due_at, seq). An id that is among the ready ones already stays where it is.
+	// delayed_due_idx (lane, due_at, seq). An event whose id is already among
+	// the ready events stays delayed.
 	const due = `SELECT id FROM {delayed} AS d WHERE lane = 0 AND due_at <= ?1 AND NOT EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.id = d.id)
 ORDER BY due_at, seq LIMIT ?2`
 	s.makeReady = one(`INSERT INTO {outbox} (` + rowColumns + `, available_at)
 SELECT ` + rowColumns + `, due_at FROM {delayed} WHERE id IN (` + due + `) ORDER BY due_at, seq RETURNING id`)
-	// Primary key of delayed. What makeReady has moved is in both, and nothing else is.
+	// Primary key of delayed. Exactly the events that makeReady has moved are
+	// in both tables.
 	s.dropMoved = each(`DELETE FROM {delayed} WHERE id IN (LIST)`, "?")
-	// Keys whose event is nowhere pending: its row was deleted by hand. The event and its key commit together.
+	// Keys without a pending event, whose row was deleted by hand. An event and
+	// its key commit together.
 	s.freeOrphans = one(`DELETE FROM {dedup} WHERE NOT EXISTS (SELECT 1 FROM {outbox} AS o WHERE o.id = {dedup}.id)
 AND NOT EXISTS (SELECT 1 FROM {delayed} AS l WHERE l.id = {dedup}.id)`)
 }

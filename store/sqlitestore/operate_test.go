@@ -14,7 +14,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// bury makes a dead letter of every ready event and returns their rows.
+// bury dead-letters every ready event and returns their rows.
 func bury(t testing.TB, db *sqlitestore.Store, leases []store.Lease, holds bool) []store.Row {
 	t.Helper()
 	rows := fetch(t, db)
@@ -34,7 +34,8 @@ func ids(rows []store.Row) []waybill.ID {
 	return list
 }
 
-// TestStats counts one of each, and shows who is there without changing it.
+// TestStats counts one event of each state, and reads the live nodes without
+// changing them.
 func TestStats(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	if st, err := db.Stats(t.Context()); err != nil || st.Ready != 0 || !st.Oldest.IsZero() || len(st.Lanes) != 1 || len(st.Nodes) != 0 {
@@ -148,7 +149,8 @@ func TestBrowse(t *testing.T) {
 	}
 }
 
-// TestReplaySizes replays every number of dead letters around the sizes of the prepared statements.
+// TestReplaySizes replays every number of dead letters around the sizes of the
+// prepared statements.
 func TestReplaySizes(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -185,7 +187,8 @@ func TestReplaySizes(t *testing.T) {
 	}
 }
 
-// TestReplayKeys: a key belongs to one pending event at a time, and the oldest dead letter gets it.
+// TestReplayKeys: a key belongs to one pending event at a time, and the oldest
+// dead letter gets it.
 func TestReplayKeys(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -205,19 +208,20 @@ func TestReplayKeys(t *testing.T) {
 	replayed, err := db.Replay(t.Context(), both)
 	want := []store.Refusal{{ID: dead[0].ID, Holder: pending}, {ID: dead[1].ID, Holder: pending}}
 	if err != nil || len(replayed.IDs) != 0 || !slices.Equal(replayed.Refused, want) {
-		t.Errorf("with a pending one: %+v, %v; want %+v", replayed, err, want)
+		t.Errorf("with a pending event: %+v, %v; want %+v", replayed, err, want)
 	}
 	settle(t, db, store.Settlement{Leases: leases, Done: []store.Result{{ID: pending}}, History: true})
 	replayed, err = db.Replay(t.Context(), both)
 	if err != nil || !slices.Equal(replayed.IDs, both[1:]) || !slices.Equal(replayed.Refused, []store.Refusal{{ID: both[0], Holder: both[1]}}) {
-		t.Errorf("two of one key: %+v, %v", replayed, err)
+		t.Errorf("two events with one key: %+v, %v", replayed, err)
 	}
 	if n := counts(t, db); n["dedup"] != 1 || n["dead"] != 1 || n["delayed"] != 1 {
 		t.Errorf("after it: %v", n)
 	}
 }
 
-// TestReplayOneIDTwice: a dead letter whose id a careless producer used again is refused, and the others are replayed.
+// TestReplayOneIDTwice: a dead letter whose id a producer used again is
+// refused, and the others are replayed.
 func TestReplayOneIDTwice(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	leases := owner(t, db)
@@ -231,12 +235,13 @@ func TestReplayOneIDTwice(t *testing.T) {
 	}
 	page, err := db.Due(t.Context(), []int{0}, 10)
 	if err != nil || len(page.Rows) != 1 || page.Rows[0].Holds {
-		t.Errorf("an unordered one is due as %+v, %v; want it to hold nothing", page.Rows, err)
+		t.Errorf("an unordered event is due as %+v, %v; want it to hold nothing", page.Rows, err)
 	}
 }
 
-// TestMendTogether has two stores replay and discard the same dead letters: each goes one way, once.
-func TestMendTogether(t *testing.T) {
+// TestReplayAndDiscardTogether lets two stores replay and discard the same dead
+// letters: each dead letter is either replayed or discarded, once.
+func TestReplayAndDiscardTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	one, two := openAt(t, path, sqlitestore.Config{}), over(t, path, deferred, sqlitestore.Config{})
 	box := newBox(t, one)
@@ -277,7 +282,7 @@ func TestMendTogether(t *testing.T) {
 	}
 }
 
-// TestUnblock ends holds of both tables, and says which.
+// TestUnblock ends holds in both tables, and returns their ids.
 func TestUnblock(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -301,7 +306,8 @@ func TestUnblock(t *testing.T) {
 	}
 }
 
-// TestPurge deletes the oldest first; what it deletes from the history, the setting knows.
+// TestPurge deletes the oldest rows first, and records the new start of the
+// history.
 func TestPurge(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -341,7 +347,7 @@ func TestPurge(t *testing.T) {
 	if left := value[int](t, db, `SELECT count(*) FROM waybill_history WHERE id = ? OR id = ?`, done[0].ID[:], done[1].ID[:]); left != 0 {
 		t.Error("the oldest are still there")
 	}
-	purge(60*time.Hour, 10, 1) // less far: it does not go back
+	purge(60*time.Hour, 10, 1) // an older cutoff does not move the setting back
 	if from() < first {
 		t.Errorf("it went back from %s to %s", first, from())
 	}
@@ -373,12 +379,14 @@ func TestPurgeDead(t *testing.T) {
 		t.Errorf("two: %d, %v", n, err)
 	}
 	left, err := db.List(t.Context(), store.Dead, store.Filter{}, 0, 10)
-	if err != nil || len(left) != 1 || left[0].ID != rows[0].ID { // it died last
+	// This event died last.
+	if err != nil || len(left) != 1 || left[0].ID != rows[0].ID {
 		t.Errorf("left: %+v, %v", left, err)
 	}
 }
 
-// TestPurgeWritten deletes ready events where no relay runs, with their keys, and says so. Delayed events stay.
+// TestPurgeWritten deletes ready events and their keys if no relay runs, and
+// records the gap in the history. Delayed events stay.
 func TestPurgeWritten(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -418,7 +426,7 @@ func TestPurgeWritten(t *testing.T) {
 	if n := counts(t, db); n["outbox"] != 0 || n["delayed"] != 2 || n["dedup"] != 2 {
 		t.Errorf("after it: %v", n)
 	}
-	// A row that was deleted by hand leaves its key behind, until the tables are tidied.
+	// A row that was deleted by hand leaves its key behind, until Tidy runs.
 	run(t, db, `DELETE FROM waybill_delayed WHERE dedup_key = 'e'`)
 	if err := db.Tidy(t.Context(), -1); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,9 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// TestPlainInsert inserts from the sqlite3 shell, which may be years older than the library here: the defaults are filled in, and
-// Fetch reads the rows as if Go had written them.
+// TestPlainInsert inserts from the sqlite3 shell, which may be years older than
+// the library: SQLite fills in the defaults, and Fetch reads the rows as if Go
+// had written them.
 func TestPlainInsert(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	db := openAt(t, path, sqlitestore.Config{})
@@ -74,7 +75,7 @@ INSERT INTO waybill_outbox (type, payload) SELECT 'Many', '{}' FROM generate_ser
 	}
 }
 
-// TestDocumentedSQL runs what docs/sql.md shows for SQLite in the shell.
+// TestDocumentedSQL runs the SQLite statements of docs/sql.md in the shell.
 func TestDocumentedSQL(t *testing.T) {
 	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "sql.md"))
 	if err != nil {
@@ -97,7 +98,8 @@ func TestDocumentedSQL(t *testing.T) {
 	}
 }
 
-// TestPlainRefused: what could not be read, or would never be delivered, cannot be inserted.
+// TestPlainRefused: rows that could not be read, or would never be delivered,
+// cannot be inserted.
 func TestPlainRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	db := openAt(t, path, sqlitestore.Config{})
@@ -123,7 +125,8 @@ func TestPlainRefused(t *testing.T) {
 	}
 }
 
-// TestPlainNotDue: a row with a future time says so when it is read, and can be put off; one with a past time is ready.
+// TestPlainNotDue: a row with a future time reports that time when it is read,
+// and can be deferred; a row with a past time is ready.
 func TestPlainNotDue(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	db := openAt(t, path, sqlitestore.Config{})
@@ -162,7 +165,8 @@ VALUES ('Later', '{}', %d), ('Now', '{}', 1);`, future.UnixMicro()))
 	}
 }
 
-// TestSeqIsNeverReused deletes the newest row: its seq must not come again, because whoever reads remembers where it stopped.
+// TestSeqIsNeverReused deletes the newest row: its seq must not be used again,
+// because a reader remembers its position.
 func TestSeqIsNeverReused(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -178,7 +182,8 @@ func TestSeqIsNeverReused(t *testing.T) {
 	}
 }
 
-// TestPlans asks SQLite how it would run the statements that matter: all by key or index, and none sorts.
+// TestPlans checks SQLite's plans of the important statements: all use a key or
+// an index, and none sorts.
 func TestPlans(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	args := make([]any, 100)

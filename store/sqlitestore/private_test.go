@@ -10,8 +10,8 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// TestOpenMakesPrivateFiles: other users of the machine can read neither the events nor the log of
-// writes. The rights of a file that exists stay.
+// TestOpenMakesPrivateFiles: other users of the machine can read neither the
+// events nor the write-ahead log. The permissions of an existing file stay.
 func TestOpenMakesPrivateFiles(t *testing.T) {
 	rights := func(path string) os.FileMode {
 		t.Helper()
@@ -42,7 +42,7 @@ func TestOpenMakesPrivateFiles(t *testing.T) {
 	if err := os.WriteFile(shared, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(shared, 0o660); err != nil { // not by the umask
+	if err := os.Chmod(shared, 0o660); err != nil { // independent of the umask
 		t.Fatal(err)
 	}
 	open(shared, 0o660)

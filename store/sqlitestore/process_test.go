@@ -23,7 +23,8 @@ func fileWithBusiness(t *testing.T) (string, *sqlitestore.Store) {
 	return path, db
 }
 
-// whole reports whether the transaction that wrote the event is there, and fails the test if only a part of it is.
+// whole reports whether the transaction that wrote the event exists, and fails
+// the test if only a part of it exists.
 func whole(t *testing.T, db *sqlitestore.Store, id string) bool {
 	t.Helper()
 	parsed, err := waybill.ParseID(id)
@@ -44,7 +45,8 @@ func whole(t *testing.T, db *sqlitestore.Store, id string) bool {
 	return event
 }
 
-// TestProcessesMigrate migrates a new file from several processes, which also switch it to WAL at the same moment.
+// TestProcessesMigrate migrates a new file from several processes, which also
+// switch it to WAL at the same moment.
 func TestProcessesMigrate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	var children []*process
@@ -71,8 +73,9 @@ func TestProcessesMigrate(t *testing.T) {
 	}
 }
 
-// TestProcessesWrite writes from several processes, and from two handles in this one, at the same time: nothing is lost, and each
-// writer's events are in its order.
+// TestProcessesWrite writes from several processes, and from two handles in
+// this process, at the same time: nothing is lost, and each writer's events are
+// in order.
 func TestProcessesWrite(t *testing.T) {
 	path, db := fileWithBusiness(t)
 	var children []*process
@@ -110,7 +113,8 @@ func TestProcessesWrite(t *testing.T) {
 	}
 }
 
-// TestKilledBeforeCommit kills a process that has written everything and not committed: nothing is there, and others go on.
+// TestKilledBeforeCommit kills a process that has written everything and not
+// committed: nothing is left, and other processes continue.
 func TestKilledBeforeCommit(t *testing.T) {
 	path, db := fileWithBusiness(t)
 	p := start(t, path, "before", "x")
@@ -122,7 +126,8 @@ func TestKilledBeforeCommit(t *testing.T) {
 	write(t, newBox(t, db), placed("1"))
 }
 
-// TestKilledAfterCommit kills a process right after its commit: everything is there.
+// TestKilledAfterCommit kills a process right after its commit: everything is
+// there.
 func TestKilledAfterCommit(t *testing.T) {
 	path, db := fileWithBusiness(t)
 	p := start(t, path, "after", "x")
@@ -133,8 +138,9 @@ func TestKilledAfterCommit(t *testing.T) {
 	}
 }
 
-// TestKilledAnywhere kills a process in the middle of its work: every transaction is there as a whole or not at all, and every one
-// that the process knew to be committed is there.
+// TestKilledAnywhere kills a process in the middle of its work: every
+// transaction exists as a whole or not at all, and every transaction that the
+// process reported as committed exists.
 func TestKilledAnywhere(t *testing.T) {
 	path, db := fileWithBusiness(t)
 	rounds := 5
@@ -143,17 +149,18 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 	for range rounds {
 		p := start(t, path, "forever", "x")
-		var told []string
+		var reported []string
 		for range 20 {
 			_, id := p.line(t)
-			told = append(told, id)
+			reported = append(reported, id)
 		}
 		for _, line := range p.kill(t) {
-			if _, id, ok := strings.Cut(line, " "); ok && len(id) == len(told[0]) { // the last line may be torn
-				told = append(told, id)
+			// The last line may be torn.
+			if _, id, ok := strings.Cut(line, " "); ok && len(id) == len(reported[0]) {
+				reported = append(reported, id)
 			}
 		}
-		for _, id := range told {
+		for _, id := range reported {
 			if !whole(t, db, id) {
 				t.Errorf("the committed event %s is gone", id)
 			}
@@ -169,7 +176,8 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// TestFullDisk lets a process run out of room: what it was told about each transaction is true.
+// TestFullDisk limits the disk space of a process: the result that the process
+// got for each transaction is true.
 func TestFullDisk(t *testing.T) {
 	if runtime.GOOS == "windows" || runtime.GOOS == "plan9" {
 		t.Skip("files cannot be limited in size here")
@@ -182,12 +190,12 @@ func TestFullDisk(t *testing.T) {
 		count[word]++
 		switch there := whole(t, db, id); {
 		case word == "committed" && !there:
-			t.Errorf("%s: it was told that this is committed", id)
+			t.Errorf("%s: reported as committed", id)
 		case word == "failed" && there:
-			t.Errorf("%s: it was told that this has failed", id)
+			t.Errorf("%s: reported as failed", id)
 		}
 	}
-	t.Logf("told: %v", count)
+	t.Logf("reported: %v", count)
 	if count["committed"] == 0 || count["failed"]+count["uncertain"] == 0 {
 		t.Errorf("the test shows nothing: %v", count)
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// TestQueryFind: a query's columns become the fields of events, and what is no field is refused by name.
+// TestQueryFind: a query's columns become the fields of events, and an unknown
+// column is rejected by name.
 func TestQueryFind(t *testing.T) {
 	db := openAt(t, filepath.Join(t.TempDir(), "query.db"), sqlitestore.Config{}).DB()
 	w := reconcile.Window{From: time.Unix(100, 0), To: time.Unix(200, 0)}
@@ -39,7 +40,7 @@ SELECT at AS aggregate_id, 'agg' AS aggregate_type, 'key:' || at AS dedup_key, '
 		t.Errorf("the shared event has changed: %+v", shared)
 	}
 	for query, want := range map[string]string{
-		`SELECT 1 AS agregate_id WHERE ? < ?`:     "column agregate_id: an event has no such field",
+		`SELECT 1 AS agregate_id WHERE ? < ?`:     "column agregate_id: not a field of an event",
 		`SELECT 'x' AS priority WHERE ? < ?`:      "column priority",
 		`SELECT 5 AS occurred_at WHERE ? < ?`:     "column occurred_at: int64 is not a time",
 		`SELECT 'no' AS headers WHERE ? < ?`:      "column headers",

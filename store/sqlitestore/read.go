@@ -80,7 +80,8 @@ func (s *Store) Load(ctx context.Context, keys []store.Key) (store.Page, error) 
 			seqs = append(seqs, k.Seq)
 		}
 	}
-	slices.Sort(seqs) // the chunks are read one after the other, and the rows come in their order
+	// The chunks are read one after the other, in the order of seq.
+	slices.Sort(seqs)
 	seqs = slices.Compact(seqs)
 	err := lists(seqs, func(seq int64) any { return seq }, func(index int, args []any) error {
 		return s.read(ctx, &page, s.sql.load[index], args, scanReady)
@@ -101,8 +102,9 @@ func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, er
 	if err := s.read(ctx, &page, s.sql.due, []any{micros(page.Now), limit}, scanDelayed); err != nil {
 		return store.Page{}, err
 	}
-	// What is committed between the two reads is not missed: due, it is as late as what is committed after them; not due, it is
-	// seen here.
+	// Events that are committed between the two reads are not missed. An event
+	// that is due is as late as an event that is committed after both reads; an
+	// event that is not due is seen here.
 	var next sql.NullInt64
 	rows, err := s.query(ctx, s.sql.nextDue, micros(page.Now))
 	if _, err := scanOne(rows, err, &next); err != nil {
@@ -112,7 +114,7 @@ func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, er
 	return page, nil
 }
 
-// clock returns the database's time, in the precision that it stores.
+// clock returns the database's time, in the precision of stored times.
 func clock() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 func upTo(c store.Cursor) int64 {
@@ -122,7 +124,7 @@ func upTo(c store.Cursor) int64 {
 	return c.UpTo
 }
 
-// timeOf returns a time as it is stored; NULL is zero.
+// timeOf returns a stored time; NULL is the zero time.
 func timeOf(at sql.NullInt64) time.Time {
 	if !at.Valid {
 		return time.Time{}
@@ -130,7 +132,7 @@ func timeOf(at sql.NullInt64) time.Time {
 	return time.UnixMicro(at.Int64).UTC()
 }
 
-// scanReady reads a row of outbox. A time that has passed says no more than none.
+// scanReady reads a row of outbox. A due time in the past counts as none.
 func scanReady(record *eventrow.Record) (dest []any, decode func(now time.Time) store.Row) {
 	return record.ReadyDest(), func(now time.Time) store.Row {
 		row := record.Decode()
@@ -155,12 +157,13 @@ func (s *Store) read(
 		return err
 	}
 	var record eventrow.Record
-	dest, decode := scan(&record) // dest points into record, which stays where it is
+	// dest points into record, which stays in place.
+	dest, decode := scan(&record)
 	rows, err := s.query(ctx, st, args...)
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
 		record.Reset()
 		if err := rows.Scan(dest...); err != nil {
-			return fmt.Errorf("a row that cannot be read at all: %w", err)
+			return fmt.Errorf("row cannot be read: %w", err)
 		}
 		page.Rows = append(page.Rows, decode(page.Now))
 		return nil

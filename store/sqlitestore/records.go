@@ -12,7 +12,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// recordRow is a row of inbox as it is read.
+// recordRow receives a row of inbox.
 type recordRow struct {
 	store.InboxRecord
 	lease, retry, processed sql.NullInt64
@@ -20,7 +20,7 @@ type recordRow struct {
 	lastError               sql.NullString
 }
 
-// dest is where inboxColumns go, and whatever else the statement returns.
+// dest returns the scan targets of inboxColumns and of additional columns.
 func (r *recordRow) dest(more ...any) []any {
 	return append([]any{
 		&r.Group, (*scanID)(&r.Key), (*scanID)(&r.Event), &r.Tenant, &r.Type, (*scanID)(&r.Hash), &r.State, (*scanID)(&r.Owner), &r.Fence,
@@ -28,7 +28,7 @@ func (r *recordRow) dest(more ...any) []any {
 	}, more...)
 }
 
-// record returns what was read, as of now.
+// record returns the record that was read, as of now.
 func (r *recordRow) record(now time.Time) store.InboxRecord {
 	out := r.InboxRecord
 	out.LeaseUntil, out.NextRetryAt, out.ProcessedAt = timeOf(r.lease), timeOf(r.retry), timeOf(r.processed)
@@ -36,7 +36,7 @@ func (r *recordRow) record(now time.Time) store.InboxRecord {
 	return out
 }
 
-// scanRecord reads one record, if there is one, and reports whether there is.
+// scanRecord reads at most one record, and reports whether one exists.
 func scanRecord(rows *sql.Rows, err error, now time.Time) (store.InboxRecord, bool, error) {
 	var row recordRow
 	found, err := scanOne(rows, err, row.dest()...)
@@ -82,7 +82,7 @@ func (s *Store) ListRecords(
 	}
 	for _, state := range f.States {
 		if state < store.InboxProcessing || state > store.InboxDead {
-			return nil, fmt.Errorf("sqlitestore: there is no state %d of a record", state)
+			return nil, fmt.Errorf("sqlitestore: unknown record state %d", state)
 		}
 		states |= 1 << state
 		if state == store.InboxSucceeded {
@@ -92,7 +92,7 @@ func (s *Store) ListRecords(
 	return s.inboxRecords(ctx, clock(), st, []any{afterGroup, afterKey[:], f.Group, states, f.MinAttempts, max(limit, 0)})
 }
 
-// inboxRecords reads records, and what a statement returns beside them.
+// inboxRecords reads records and the additional columns of a statement.
 func (s *Store) inboxRecords(ctx context.Context, now time.Time, st *statement, args []any, more ...any) ([]store.InboxRecord, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
@@ -113,7 +113,8 @@ func (s *Store) inboxRecords(ctx context.Context, now time.Time, st *statement, 
 	return list, nil
 }
 
-// GroupStats implements [store.Records]. All of it is read in one transaction, and so as of one moment.
+// GroupStats implements [store.Records]. It reads everything in one
+// transaction, so the numbers are consistent.
 func (s *Store) GroupStats(ctx context.Context, all bool) ([]store.GroupStats, error) {
 	var open, list []store.GroupStats
 	now := clock()
@@ -159,7 +160,7 @@ func (s *Store) Redrive(ctx context.Context, group string, keys []waybill.ID, li
 	left := max(limit, 0)
 	keys = slices.Clone(keys)
 	slices.SortFunc(keys, func(a, b waybill.ID) int { return bytes.Compare(a[:], b[:]) })
-	keys = slices.Compact(keys) // one that is named twice is counted once
+	keys = slices.Compact(keys) // a repeated key counts once
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		now := micros(clock())
 		redrive := func(st *statement, args []any) error {
@@ -181,7 +182,7 @@ func (s *Store) Redrive(ctx context.Context, group string, keys []waybill.ID, li
 // PurgeRecords implements [store.Records].
 func (s *Store) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
 	if age < 0 {
-		return 0, fmt.Errorf("sqlitestore: purge: the age %v is negative", age)
+		return 0, fmt.Errorf("sqlitestore: purge: negative age %v", age)
 	}
 	var purged int64
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {

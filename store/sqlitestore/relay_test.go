@@ -7,7 +7,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// TestRelay shows the relay's promises over this store.
+// TestRelay tests the guarantees of the relay over this store.
 func TestRelay(t *testing.T) {
 	relaytest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
 		return openAt(t, path, sqlitestore.Config{})

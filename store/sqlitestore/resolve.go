@@ -11,16 +11,19 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// resolvePatience is how long Committed waits for the write lock. It is asked when something went wrong already; "ask again" soon is
-// a better answer then than one late.
+// resolvePatience is the maximum time that Committed waits for the write lock.
+// Committed runs after a failure; a quick "uncertain" is a better answer then
+// than a late one.
 const resolvePatience = time.Second
 
-// noHistory is the setting that says that delivered events leave no trace.
+// noHistory is the value of history_from that says that delivered events leave
+// no trace.
 const noHistory = "never"
 
-// Committed implements [store.Resolver]. An event that is not found may be in a transaction that is still open; so before it
-// says no it takes the write lock, which nobody who has written can hold then. Where the lock cannot be had within a second the
-// answer is uncertain.
+// Committed implements [store.Resolver]. An event that is not found may be in a
+// transaction that is still open. Before Committed answers no, it takes the
+// write lock, which an open transaction that has written would still hold. If
+// Committed cannot get the lock within a second, the answer is uncertain.
 func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return false, err
@@ -43,13 +46,13 @@ func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	})
 	switch {
 	case err != nil && (errors.Is(err, errWaited) || bounded.Err() != nil && ctx.Err() == nil):
-		return false, fmt.Errorf("sqlitestore: event %s: %w: it may be in a transaction that is still open: %w", id, waybill.ErrUncertain, err)
+		return false, fmt.Errorf("sqlitestore: event %s: %w: the event may be in a transaction that is still open: %w", id, waybill.ErrUncertain, err)
 	case err != nil:
 		return false, err
 	case found:
 		return true, nil
 	case !store.HistoryReaches(from, id):
-		return false, fmt.Errorf("sqlitestore: event %s: %w: it may have been delivered, and its history is gone", id, waybill.ErrUncertain)
+		return false, fmt.Errorf("sqlitestore: event %s: %w: the event may have been delivered, and its history is gone", id, waybill.ErrUncertain)
 	}
 	return false, nil
 }
@@ -64,7 +67,8 @@ func (s *Store) found(ctx context.Context, id waybill.ID) (bool, error) {
 	return found, nil
 }
 
-// keepNoHistory notes in the tables, once per process, that events are delivered without a trace.
+// keepNoHistory records in the tables, once per process, that delivered events
+// leave no trace.
 func (s *Store) keepNoHistory(ctx context.Context, t txTarget) error {
 	if s.gap.Load() {
 		return nil

@@ -11,10 +11,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// shownType is an aggregate type as a row that was read shows it.
+// shownType is the aggregate type that a read of a row returns.
 const shownType = `ifnull(nullif(aggregate_type, ''), '` + waybill.GlobalAggregate + `')`
 
-// aggregate receives the columns that make one.
+// aggregate receives the columns of an aggregate.
 type aggregate struct{ tenant, kind, id sql.NullString }
 
 // dest returns the scan targets, in the order of aggregateColumns.
@@ -54,8 +54,8 @@ func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	return holds, nil
 }
 
-// Follow implements [store.Seeker]. It reads through the whole stretch, and leaves out what is not the aggregate's. Unordered events
-// follow nothing.
+// FetchAggregate implements [store.Seeker]. It scans the whole range and skips
+// rows of other aggregates. Unordered events have no aggregate to fetch.
 func (s *Store) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
 	page := store.Page{Now: clock()}
 	if from.Lane != onlyLane || agg.IsZero() {
@@ -68,8 +68,8 @@ func (s *Store) FetchAggregate(ctx context.Context, agg store.Aggregate, from st
 	return page, nil
 }
 
-// Urgent implements [store.Seeker]. It looks for keys first, and reads only the rows that do not
-// wait for others.
+// FetchPriority implements [store.Seeker]. It finds the keys first, and then
+// reads only the rows that do not wait for other rows.
 func (s *Store) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 	page := store.Page{Now: clock()}
 	for _, c := range from {
@@ -95,7 +95,8 @@ func (s *Store) FetchPriority(ctx context.Context, from []store.Cursor, limit in
 	return page, nil
 }
 
-// plain returns where the first rows without a priority are of aggregates with these ids.
+// plain returns the positions of the first rows without a priority of
+// aggregates with these ids.
 func (s *Store) plain(ctx context.Context, c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	first := make(map[store.Aggregate]int64)
 	id := func(agg store.Aggregate) any { return agg.ID }
@@ -107,7 +108,7 @@ func (s *Store) plain(ctx context.Context, c store.Cursor, aggs []store.Aggregat
 			if err := rows.Scan(append(agg.dest(), &seq)...); err != nil {
 				return err
 			}
-			// Without a type, an aggregate may be here under two names.
+			// An aggregate without a type may appear under two names.
 			if known, ok := first[agg.decode()]; !ok || seq < known {
 				first[agg.decode()] = seq
 			}

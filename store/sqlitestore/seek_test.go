@@ -19,7 +19,7 @@ func run(t testing.TB, db *sqlitestore.Store, text string, args ...any) {
 	}
 }
 
-// value returns the one value that a query has.
+// value returns the single value of a query.
 func value[V any](t testing.TB, db *sqlitestore.Store, text string, args ...any) V {
 	t.Helper()
 	var v V
@@ -29,7 +29,8 @@ func value[V any](t testing.TB, db *sqlitestore.Store, text string, args ...any)
 	return v
 }
 
-// TestSightings reads the aggregates of rows that leave them to their defaults, or empty: they are what a whole row shows.
+// TestSightings reads the aggregates of rows with default or empty columns:
+// Sweep returns the same aggregates as a read of whole rows.
 func TestSightings(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	run(t, db, `INSERT INTO waybill_outbox (type, payload, aggregate_type, aggregate_id, tenant_id) VALUES
@@ -78,7 +79,7 @@ func TestFollowStretch(t *testing.T) {
 	}
 }
 
-// TestUrgentPlan: the second scan must not read what is not urgent.
+// TestUrgentPlan: the second scan must not read events without a priority.
 func TestUrgentPlan(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	for _, step := range plan(t, db, db.Statements()["urgent"], []any{0, 1, 1}) {
@@ -88,7 +89,8 @@ func TestUrgentPlan(t *testing.T) {
 	}
 }
 
-// TestNextDue: the page says when there is more to come, whether or not it is full.
+// TestNextDue: the page reports the next due time, whether or not the page is
+// full.
 func TestNextDue(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)

@@ -15,8 +15,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Begin implements [store.Beginner]. The transaction has the write lock from its first moment, unless opts say that it only
-// reads; it waits for its turn at most as long as Config.BusyTimeout says. All isolation levels are the same here: serializable.
+// Begin implements [store.Beginner]. The transaction has the write lock from
+// the start, unless opts say that it is read-only. Begin waits for the write
+// lock for at most Config.BusyTimeout. All isolation levels are the same in
+// SQLite: serializable.
 func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*sql.Tx], error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
@@ -40,10 +42,11 @@ func (s *Store) beginReading(ctx context.Context, opts *sql.TxOptions) (store.Se
 	return session, nil
 }
 
-// locker takes the write lock in a transaction that has just begun; nil: it has it.
+// locker takes the write lock in a transaction that has just begun; nil: the
+// transaction already has it.
 type locker func(ctx context.Context, tx *sql.Tx) error
 
-// lock returns how transactions get the write lock, once the tables are there.
+// lock returns the locker for transactions, once the tables exist.
 func (s *Store) lock() locker {
 	if s.immediate {
 		return nil
@@ -54,9 +57,10 @@ func (s *Store) lock() locker {
 	}
 }
 
-// begin starts a transaction that writes, when its turn has come.
+// begin starts a write transaction when its turn has come.
 func (s *Store) begin(ctx context.Context, opts *sql.TxOptions, lock locker) (*sqltx.Session, error) {
-	if err := s.prepareWanted(ctx); err != nil { // before the turn, and before a connection is held
+	// Prepare before the turn, and before a connection is held.
+	if err := s.prepareWanted(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.turns.take(ctx, s.cfg.BusyTimeout); err != nil {
@@ -70,10 +74,12 @@ func (s *Store) begin(ctx context.Context, opts *sql.TxOptions, lock locker) (*s
 	return session, nil
 }
 
-// writing is the store's own write transaction, the events that it has taken, those that it has handled, and the keys that it has answered.
+// writing is the store's own write transaction: the events that it has written,
+// the records that it has marked as succeeded, and the keys that it has
+// answered.
 type writing struct {
 	tx   *sql.Tx
-	mu   sync.Mutex // a *sql.Tx may be used by several goroutines
+	mu   sync.Mutex // several goroutines may use a *sql.Tx
 	ids  []waybill.ID
 	done []store.Attempt
 	kept []store.KeyAttempt
@@ -86,14 +92,14 @@ func (w *writing) keeps(a store.KeyAttempt) {
 	w.kept = append(w.kept, a)
 }
 
-// handled notes a record that the transaction has made succeeded.
+// handled notes a record that the transaction has marked as succeeded.
 func (w *writing) handled(a store.Attempt) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done = append(w.done, a)
 }
 
-// took notes events that the transaction has taken.
+// took notes events that the transaction has written.
 func (w *writing) took(evs []waybill.Event, placed []store.AppendResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,9 +110,12 @@ func (w *writing) took(evs []waybill.Event, placed []store.AppendResult) {
 	}
 }
 
-// beginLocked starts a transaction that has the write lock. Others may hold it: processes, and transactions of this one that
-// do not go through the store. The connection's own busy timeout waits for them; where it has none, or a shorter one, this goes
-// on until Config.BusyTimeout has passed. Nothing has been read yet, so trying again is safe.
+// beginLocked starts a transaction that has the write lock. Another process may
+// hold the lock, and so may a transaction of this process that does not go
+// through the store. The connection's own busy timeout waits for the lock. If
+// the connection has no busy timeout, or a shorter one, beginLocked retries
+// until Config.BusyTimeout has passed. Nothing has been read yet, so a retry is
+// safe.
 func (s *Store) beginLocked(ctx context.Context, opts *sql.TxOptions, lock locker) (*sqltx.Session, error) {
 	d := s.dialect()
 	d.Started = lock
@@ -152,10 +161,11 @@ func (s *Store) dialect() sqltx.Dialect {
 
 // rolledBack reports whether a failed COMMIT certainly left nothing.
 //
-// SQLite gives up before it has written the mark that makes a transaction count, and the driver then rolls back, when it says
-// that it is busy, that a constraint does not hold, that it was interrupted, or that there is no room. An I/O error may come
-// after the mark was written and before it is safe: it may or may not be there after a crash. And "no transaction is active"
-// says that it ended inside, one way or the other.
+// SQLite fails before it writes the commit mark, and the driver then rolls
+// back, if the error is busy, a violated constraint, an interrupt, or a lack of
+// space. An I/O error may come after the mark was written and before it is
+// durable: the mark may or may not exist after a crash. "No transaction is
+// active" means that the transaction ended inside, with either outcome.
 func rolledBack(err error) bool {
 	_, primary := code(err)
 	switch primary {
@@ -168,10 +178,11 @@ func rolledBack(err error) bool {
 
 // noTx is the dialect's NoTx for a write transaction.
 //
-// SQLite rolls back by itself when a statement that writes is interrupted, which is what the driver does when its context ends.
-// That is common, and must not look like an uncertain commit. The other way to get here is a COMMIT or ROLLBACK as SQL text inside
-// InTx. The events tell which it was: they are there, in whatever table, or they are not. So do the records of the inbox,
-// and of keys.
+// SQLite rolls back by itself when a writing statement is interrupted, which
+// the driver does when the context ends. This case is common, and must not
+// count as an uncertain commit. The other cause is a COMMIT or ROLLBACK as SQL
+// text inside InTx. The events show which case it was: they exist, in any
+// table, or they do not. The records of the inbox and of keys show the same.
 func (s *Store) noTx(ctx context.Context, conn *sql.Conn, err error, w *writing) (ended, undone bool) {
 	if _, primary := code(err); primary != sqlite3.SQLITE_ERROR {
 		return false, false
@@ -200,7 +211,7 @@ func (s *Store) noTx(ctx context.Context, conn *sql.Conn, err error, w *writing)
 	return true, true
 }
 
-// within runs fn in a transaction that writes, for the store's own work.
+// within runs fn in a write transaction, for the store's own work.
 func (s *Store) within(ctx context.Context, fn func(ctx context.Context, t txTarget) error) error {
 	if err := s.ready(ctx, s.db); err != nil {
 		return err
@@ -208,8 +219,9 @@ func (s *Store) within(ctx context.Context, fn func(ctx context.Context, t txTar
 	return s.transact(ctx, s.lock(), fn)
 }
 
-// transact runs fn in a transaction that writes. fn's statements cannot be cancelled: they are few and short, and interrupting
-// one would throw the transaction away.
+// transact runs fn in a write transaction. The statements of fn cannot be
+// canceled: they are few and short, and an interrupted statement would roll
+// back the transaction.
 func (s *Store) transact(ctx context.Context, lock locker, fn func(ctx context.Context, t txTarget) error) error {
 	session, err := s.begin(ctx, nil, lock)
 	if err != nil {
@@ -223,7 +235,7 @@ func (s *Store) transact(ctx context.Context, lock locker, fn func(ctx context.C
 	return err
 }
 
-// presentIn returns which of the ids are pending, as the transaction sees it.
+// presentIn returns the ids that are pending, as the transaction sees them.
 func (s *Store) presentIn(ctx context.Context, t target, ids []waybill.ID) (map[waybill.ID]bool, error) {
 	found := make(map[waybill.ID]bool, len(ids))
 	err := lists(ids, idArg, func(index int, args []any) error {

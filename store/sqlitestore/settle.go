@@ -10,8 +10,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Settle implements [store.Settler]. It is one write transaction: a take-over, which is another, cannot come between the check
-// of the lease and the commit.
+// Settle implements [store.Settler]. It is one write transaction: a takeover,
+// which is another write transaction, cannot come between the check of the
+// lease and the commit.
 func (s *Store) Settle(ctx context.Context, set store.Settlement) (store.Settled, error) {
 	var out store.Settled
 	gap := false
@@ -65,7 +66,7 @@ func (s *Store) heldLanes(ctx context.Context, t txTarget, leases []store.Lease)
 	return held, nil
 }
 
-// settling is one settlement at work.
+// settling is a settlement in progress.
 type settling struct {
 	store *Store
 	t     txTarget
@@ -74,7 +75,8 @@ type settling struct {
 	moved []waybill.ID
 }
 
-// done moves events to the history, or drops them. Most are in outbox; those that are not there are looked for in delayed.
+// done moves events to the history, or drops them. Most events are in outbox;
+// the others are in delayed.
 func (w *settling) done(ctx context.Context, results []store.Result, history bool) error {
 	var ids []waybill.ID
 	for _, r := range results {
@@ -100,13 +102,14 @@ func (w *settling) done(ctx context.Context, results []store.Result, history boo
 	for _, id := range ids {
 		if gone[id] {
 			w.moved = append(w.moved, id)
-			delete(gone, id) // an id that was handed in twice was moved once
+			delete(gone, id) // a repeated id was moved once
 		}
 	}
 	return nil
 }
 
-// leave takes events out of one table, by way of the history if keep is set, and returns which were there.
+// leave removes events from one table, by way of the history if keep is set,
+// and returns the events that were there.
 func (w *settling) leave(
 	ctx context.Context, ids []waybill.ID, history bool, keep, drop []*statement,
 ) (map[waybill.ID]bool, error) {
@@ -123,7 +126,7 @@ func (w *settling) leave(
 	return gone, err
 }
 
-// drop deletes rows and gives their dedup keys back.
+// drop deletes rows and frees their dedup keys.
 func (w *settling) drop(ctx context.Context, st *statement, args []any, dropped func(waybill.ID)) error {
 	type key struct {
 		tenant, key string
@@ -154,7 +157,7 @@ func (w *settling) drop(ctx context.Context, st *statement, args []any, dropped 
 	return nil
 }
 
-// each calls move for every result of a held lane and notes which it moved.
+// each calls move for every result of a held lane and notes the moved events.
 func (w *settling) each(
 	ctx context.Context, results []store.Result, move func(context.Context, store.Result) (bool, error),
 ) error {
@@ -173,7 +176,7 @@ func (w *settling) each(
 	return nil
 }
 
-// retry puts an event off, from either table. It keeps its dedup key.
+// retry defers an event, from either table. The event keeps its dedup key.
 func (w *settling) retry(ctx context.Context, r store.Result) (bool, error) {
 	stmts := w.store.sql
 	args := []any{micros(w.now.Add(r.Delay)), r.Attempts, r.Holds, errorText(r.Error), r.ID[:]}
@@ -189,7 +192,7 @@ func (w *settling) retry(ctx context.Context, r store.Result) (bool, error) {
 	return true, err
 }
 
-// bury makes an event a dead letter and gives its dedup key back.
+// bury dead-letters an event and frees its dedup key.
 func (w *settling) bury(ctx context.Context, r store.Result) (bool, error) {
 	stmts := w.store.sql
 	args := []any{r.Attempts, r.Holds, errorText(r.Error), micros(w.now), r.ID[:]}
@@ -205,10 +208,10 @@ func (w *settling) bury(ctx context.Context, r store.Result) (bool, error) {
 	return true, w.drop(ctx, drop, []any{r.ID[:]}, func(waybill.ID) {})
 }
 
-// single is the statement of a list that takes one id.
+// single returns the statement of a list that takes one id.
 func single(list []*statement) *statement { return list[len(sizes)-1] }
 
-// errorText is an error as it is stored.
+// errorText returns an error as it is stored.
 func errorText(text string) any {
 	if text = store.CutError(text); text == "" {
 		return nil

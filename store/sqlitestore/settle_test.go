@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// owner makes a node live and has it take the lane.
+// owner makes a node live and acquires the lane for it.
 func owner(t testing.TB, db *sqlitestore.Store) []store.Lease {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "test"}
@@ -32,8 +32,9 @@ func settle(t testing.TB, db *sqlitestore.Store, s store.Settlement) store.Settl
 	return settled
 }
 
-// TestSettleSizes settles every number of events around the sizes of the prepared statements, some of them from the table of
-// delayed events, some twice, some that are not there.
+// TestSettleSizes settles every number of events around the sizes of the
+// prepared statements, some of them from the table of delayed events, some
+// twice, some that do not exist.
 func TestSettleSizes(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -74,7 +75,8 @@ func TestSettleSizes(t *testing.T) {
 	}
 }
 
-// TestOneIDTwice gives two rows one id, as a careless producer may: whatever happens to them, the lane does not stop.
+// TestOneIDTwice gives two rows one id, as a faulty producer may: the lane
+// never stops.
 func TestOneIDTwice(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	box := newBox(t, db)
@@ -88,7 +90,8 @@ func TestOneIDTwice(t *testing.T) {
 	}
 	settle(t, db, store.Settlement{Leases: leases, Retry: result})
 	again()
-	settle(t, db, store.Settlement{Leases: leases, Retry: result}) // the one that is put off already
+	// This moves the row that is already delayed.
+	settle(t, db, store.Settlement{Leases: leases, Retry: result})
 	settle(t, db, store.Settlement{Leases: leases, Dead: result})
 	settle(t, db, store.Settlement{Leases: leases, Dead: result})
 	again()

@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// sinkStatements are about where the events go.
+// sinkStatements are the statements about the recorded sink.
 type sinkStatements struct {
 	readSink, setSink, otherLive *statement
 }
@@ -19,7 +19,8 @@ func (s *sinkStatements) fill(one func(string) *statement) {
 	s.otherLive = one(`SELECT 1 FROM {node} WHERE id <> ?1 AND expires_at > ?2 LIMIT 1`)
 }
 
-// ClaimSink implements [store.SinkGuard]. The usual answer takes no lock.
+// ClaimSink implements [store.SinkGuard]. It takes no lock if the sink is
+// already recorded.
 func (s *Store) ClaimSink(ctx context.Context, n store.Node, sink string, takeOver bool) (string, error) {
 	before, err := s.RecordedSink(ctx)
 	if err != nil || before == sink {
@@ -43,7 +44,7 @@ func (s *Store) ClaimSink(ctx context.Context, n store.Node, sink string, takeOv
 			if found, err := scanOne(rows, err, &live); err != nil {
 				return err
 			} else if found {
-				return fmt.Errorf("%w: it delivers to %q", store.ErrRelayLive, before)
+				return fmt.Errorf("%w: the relay delivers to %q", store.ErrRelayLive, before)
 			}
 		}
 		_, err = t.exec(ctx, s.sql.setSink, sink)

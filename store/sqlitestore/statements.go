@@ -10,22 +10,26 @@ import (
 	"github.com/waybillhq/waybill/internal/eventrow"
 )
 
-// sizes are how many rows or ids a statement takes, largest first. Preparing costs more than running (for a single insert,
-// about a third of the transaction), so there are a few fixed sizes that stay prepared, not one for every number. Ten rows in
-// a statement are nearly as fast as five hundred.
+// sizes are the numbers of rows or ids that a statement takes, largest first.
+// Preparing a statement costs more than running it (for a single insert, about
+// a third of the transaction), so a few fixed sizes stay prepared instead of
+// one for every number. Ten rows in a statement are nearly as fast as five
+// hundred.
 var sizes = []int{64, 8, 1}
 
-// statement is one SQL text, and its prepared form once there is one.
+// statement is one SQL text, and its prepared form once it exists.
 //
-// Preparing needs a connection of the pool. Inside a transaction the pool may have none left (SetMaxOpenConns(1) is common with
-// SQLite), so a statement that is missed there is run from its text and only noted; the next Begin prepares it.
+// Preparing needs a connection of the pool. Inside a transaction the pool may
+// have none left (SetMaxOpenConns(1) is common with SQLite), so a statement
+// that is not prepared there is run from its text and marked; the next Begin
+// prepares it.
 type statement struct {
 	text     string
 	prepared atomic.Pointer[sql.Stmt]
 	wanted   atomic.Bool
 }
 
-// statements are all statements of a store, named for what they mean.
+// statements are all statements of a store, named by their purpose.
 type statements struct {
 	all []*statement
 
@@ -33,9 +37,9 @@ type statements struct {
 	lanes, historyFrom, keepNoHistory *statement
 	// Transactions.
 	probe, lock *statement
-	// Writing; the lists have one for each of sizes.
+	// Writing; the lists have one statement for each of sizes.
 	insert, insertTimed []*statement
-	putOff, unready     *statement
+	deferRows, unready  *statement
 	takeKey, keyHolder  *statement
 	present             []*statement
 	// Reading.
@@ -54,12 +58,12 @@ type statements struct {
 	retryReady, retryDelayed *statement
 	buryReady, buryDelayed   *statement
 	freeKey                  *statement
-	// Looking, by state, and mending.
-	count, list                [4]*statement
-	stats, find                *statement
-	deadKeys, replay, discard  []*statement
-	unblockDead, unblockPutOff []*statement
-	// Keeping in shape.
+	// Inspection, by state, and operations on dead letters.
+	count, list                 [4]*statement
+	stats, find                 *statement
+	deadKeys, replay, discard   []*statement
+	unblockDead, unblockDelayed []*statement
+	// Maintenance.
 	anyLive, setHistoryFrom           *statement
 	purgeHistory, purgeDead           *statement
 	purgeReady, makeReady, raiseEpoch *statement
@@ -71,8 +75,8 @@ type statements struct {
 	sinkStatements
 }
 
-// eventColumns are the columns of an event, rowColumns those that a row of every table has, and aggregateColumns what makes an
-// aggregate.
+// eventColumns are the columns of an event, rowColumns the columns that a row
+// of every table has, and aggregateColumns the columns of an aggregate.
 var (
 	eventColumns     = strings.Join(eventrow.Columns(), ", ")
 	rowColumns       = "lane, seq, " + eventColumns + ", created_at"
@@ -86,7 +90,8 @@ func newStatements(names *strings.Replacer) *statements {
 		s.all = append(s.all, st)
 		return st
 	}
-	// each makes a statement for every size; LIST stands for that many copies of item.
+	// each makes a statement for every size; LIST stands for that many copies
+	// of item.
 	each := func(text, item string) []*statement {
 		var list []*statement
 		for _, n := range sizes {
@@ -103,18 +108,21 @@ func newStatements(names *strings.Replacer) *statements {
 	s.keepNoHistory = one(`INSERT INTO {setting} (name, value) VALUES ('history_from', 'never')
 ON CONFLICT (name) DO UPDATE SET value = 'never' WHERE value <> 'never'`)
 
-	// BEGIN fails exactly when a transaction is open: it proves that this one still is.
+	// BEGIN fails exactly when a transaction is open, which proves that this
+	// transaction still is.
 	s.probe = one(`BEGIN`)
-	// A write that writes nothing takes the write lock and makes no page dirty.
+	// A write that changes no row takes the write lock and dirties no page.
 	s.lock = one(`DELETE FROM {setting} WHERE 0`)
 
 	s.insert = each(`INSERT INTO {outbox} (created_at, `+eventColumns+`) VALUES LIST`, row(0))
 	s.insertTimed = each(`INSERT INTO {outbox} (created_at, `+eventColumns+`, available_at) VALUES LIST`, row(1))
-	// What was just inserted and is not due moves on; it has drawn its seq from the one counter. Primary key of outbox.
-	s.putOff = one(`INSERT INTO {delayed} (` + rowColumns + `, due_at)
+	// Inserted rows that are not due move to delayed; they have drawn their seq
+	// from the same counter. Primary key of outbox.
+	s.deferRows = one(`INSERT INTO {delayed} (` + rowColumns + `, due_at)
 SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq BETWEEN ?1 AND ?2 AND available_at > ?3 ORDER BY seq`)
 	s.unready = one(`DELETE FROM {outbox} WHERE seq BETWEEN ?1 AND ?2 AND available_at > ?3`)
-	// Not OR IGNORE, which would hide every other error too. Primary key of dedup.
+	// The statement does not use OR IGNORE, which would hide every other error
+	// too. Primary key of dedup.
 	s.takeKey = one(`INSERT INTO {dedup} (tenant_id, dedup_key, id) VALUES (?, ?, ?)
 ON CONFLICT (tenant_id, dedup_key) DO NOTHING`)
 	s.keyHolder = one(`SELECT id FROM {dedup} WHERE tenant_id = ? AND dedup_key = ?`)
@@ -127,7 +135,7 @@ SELECT id FROM asked WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.id = asked.i
 	s.laneStatements(one)
 	s.settleStatements(one, each)
 	s.browseStatements(one)
-	s.mendStatements(one, each)
+	s.deadLetterStatements(one, each)
 	s.recordStatements(one, each)
 	s.keysStatements(one)
 	s.jobsStatements(one)
@@ -135,26 +143,28 @@ SELECT id FROM asked WHERE EXISTS (SELECT 1 FROM {outbox} o WHERE o.id = asked.i
 }
 
 func (s *statements) readStatements(one func(string) *statement, each func(text, item string) []*statement) {
-	// Primary key of outbox, for all four. There is one lane, so seq alone is the order.
+	// Primary key of outbox, for all four. There is one lane, so seq alone is
+	// the order.
 	s.fetch = one(`SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?`)
 	s.sweep = one(`SELECT seq, id, ` + aggregateColumns + ` FROM {outbox} WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?`)
 	s.load = each(`SELECT `+rowColumns+`, available_at FROM {outbox} WHERE seq IN (LIST) ORDER BY seq`, "?")
 	s.follow = one(`SELECT ` + rowColumns + `, available_at FROM {outbox} WHERE seq > ? AND seq <= ?
  AND aggregate_id = ? AND ` + shownType + ` = ? AND ifnull(tenant_id, '') = ? ORDER BY seq LIMIT ?`)
-	// outbox_priority_idx (seq) of what is urgent; left to itself, SQLite may take the primary key.
+	// outbox_priority_idx (seq) of events with a priority. Without INDEXED BY,
+	// SQLite may use the primary key.
 	s.urgent = one(`SELECT seq, id, ` + aggregateColumns + ` FROM {outbox} INDEXED BY "{prefix}outbox_priority_idx"
 WHERE seq > ? AND seq <= ? AND priority > 0 ORDER BY seq LIMIT ?`)
-	// Primary key of outbox: it goes through the stretch once.
+	// Primary key of outbox: the statement reads the range once.
 	s.plain = each(`SELECT `+aggregateColumns+`, min(seq) FROM {outbox}
 WHERE seq > ?1 AND seq <= ?2 AND priority <= 0 AND aggregate_id IN (LIST) GROUP BY 1, 2, 3`, "?")
 	// delayed_due_idx (lane, due_at, seq), for both.
 	s.due = one(`SELECT ` + rowColumns + `, due_at, attempts, replay, holds, last_error FROM {delayed}
 WHERE lane = 0 AND due_at <= ? ORDER BY due_at, seq LIMIT ?`)
 	s.nextDue = one(`SELECT min(due_at) FROM {delayed} WHERE lane = 0 AND due_at > ?`)
-	// delayed_holds_idx and dead_holds_idx (lane) of what holds.
+	// delayed_holds_idx and dead_holds_idx (lane) of events that hold.
 	s.holds = one(`SELECT seq, id, ` + aggregateColumns + `, 0 FROM {delayed} WHERE lane = 0 AND holds
 UNION ALL SELECT seq, id, ` + aggregateColumns + `, 1 FROM {dead} WHERE lane = 0 AND holds`)
-	// Unique id or primary key of each; history_id_idx.
+	// Unique id or primary key of each table; history_id_idx.
 	s.found = one(`SELECT EXISTS (SELECT 1 FROM {outbox} WHERE id = ?1) OR EXISTS (SELECT 1 FROM {delayed} WHERE id = ?1)
  OR EXISTS (SELECT 1 FROM {dead} WHERE id = ?1) OR EXISTS (SELECT 1 FROM {history} WHERE id = ?1)`)
 }
@@ -179,7 +189,8 @@ WHERE lane = ? AND epoch = ? AND token = ? AND owner IS NOT NULL`)
 }
 
 func (s *statements) settleStatements(one func(string) *statement, each func(text, item string) []*statement) {
-	// Everything here finds its rows by the unique id of outbox or the primary key of delayed.
+	// All of these statements find rows by the unique id of outbox or the
+	// primary key of delayed.
 	s.keepReady = each(`INSERT INTO {history} (`+rowColumns+`, attempts, replay, done_at)
 SELECT `+rowColumns+`, 0, 0, ?1 FROM {outbox} WHERE id IN (LIST)`, "?")
 	s.keepDelayed = each(`INSERT INTO {history} (`+rowColumns+`, attempts, replay, done_at)
@@ -191,7 +202,8 @@ SELECT `+rowColumns+`, attempts, replay, ?1 FROM {delayed} WHERE id IN (LIST)`, 
 	s.retryReady = one(`INSERT INTO {delayed} (` + rowColumns + `, due_at, attempts, holds, last_error)
 SELECT ` + rowColumns + `, ?, ?, ?, ? FROM {outbox} WHERE id = ?`)
 
-	// OR REPLACE: should two events have come with one id, the second must not stop the lane by failing here for ever.
+	// OR REPLACE: if two events have the same id, the second must not stop the
+	// lane by failing here forever.
 	s.buryDelayed = one(`INSERT OR REPLACE INTO {dead} (` + rowColumns + `, replay, attempts, holds, last_error, died_at)
 SELECT ` + rowColumns + `, replay, ?, ?, ?, ? FROM {delayed} WHERE id = ? AND replay = ?`)
 	s.buryReady = one(`INSERT OR REPLACE INTO {dead} (` + rowColumns + `, replay, attempts, holds, last_error, died_at)
@@ -200,7 +212,8 @@ SELECT ` + rowColumns + `, 0, ?, ?, ?, ? FROM {outbox} WHERE id = ?`)
 	s.freeKey = one(`DELETE FROM {dedup} WHERE tenant_id = ? AND dedup_key = ? AND id = ?`)
 }
 
-// prepare prepares a statement. It needs a connection of the pool: never call it while holding one.
+// prepare prepares a statement. It needs a connection of the pool: never call
+// it while holding one.
 func (s *Store) prepare(ctx context.Context, st *statement) (*sql.Stmt, error) {
 	s.preparing.Lock()
 	defer s.preparing.Unlock()
@@ -215,7 +228,7 @@ func (s *Store) prepare(ctx context.Context, st *statement) (*sql.Stmt, error) {
 	return p, nil
 }
 
-// prepareWanted prepares what transactions have missed.
+// prepareWanted prepares the statements that transactions have marked.
 func (s *Store) prepareWanted(ctx context.Context) error {
 	if !s.wanted.Swap(false) {
 		return nil
@@ -232,7 +245,7 @@ func (s *Store) prepareWanted(ctx context.Context) error {
 	return nil
 }
 
-// query runs a statement outside of any transaction.
+// query runs a statement outside any transaction.
 func (s *Store) query(ctx context.Context, st *statement, args ...any) (*sql.Rows, error) {
 	p := st.prepared.Load() //nolint:sqlclosecheck // Close does it
 	if p == nil {
@@ -244,15 +257,16 @@ func (s *Store) query(ctx context.Context, st *statement, args ...any) (*sql.Row
 	return p.QueryContext(ctx, args...)
 }
 
-// pick returns the index in sizes of the statement for the next chunk of n rows, and how many of them it takes: as many as
-// fit, without padding.
+// pick returns the index in sizes of the statement for the next chunk of n
+// rows, and the number of rows that it takes: as many as fit, without padding.
 func pick(n int) (index, size int) {
 	index = slices.IndexFunc(sizes, func(size int) bool { return size <= n })
 	return index, sizes[index]
 }
 
-// lists calls fn with chunks of ids for statements that take a list, whose order and repetitions mean nothing: the last chunk
-// is padded by repeating its last id.
+// lists calls fn with chunks of ids for statements that take a list, in which
+// order and repetitions do not matter: the last chunk is padded by repeating
+// its last id.
 func lists[E any](items []E, arg func(E) any, fn func(index int, args []any) error) error {
 	for len(items) > 0 {
 		index := 0

@@ -17,12 +17,13 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Store keeps the outbox, the inbox and idempotency keys in a SQLite file. It plays every role of package store for transactions of the type [*sql.Tx], and
-// is safe for concurrent use.
+// Store stores the outbox, the inbox and idempotency keys in a SQLite file. It
+// implements every role of package store for transactions of type [*sql.Tx],
+// and is safe for concurrent use.
 type Store struct {
 	db        *sql.DB
 	cfg       Config
-	opened    bool // by Open: Close closes it
+	opened    bool // opened by Open: Close closes the database
 	immediate bool // every transaction of db begins with the write lock
 	sql       *statements
 	hub       store.Hub
@@ -30,12 +31,15 @@ type Store struct {
 
 	migrations migrations
 
-	writer  atomic.Pointer[writing] // the store's own write transaction; there is one at a time
-	readers sync.Map                // *sql.Tx → struct{}: the store's own read-only ones
+	// writer is the store's own write transaction; there is one at a time.
+	writer atomic.Pointer[writing]
+	// readers has the store's own read-only transactions: *sql.Tx → struct{}.
+	readers sync.Map
 
-	checked   atomic.Bool // the file is fit
-	gap       atomic.Bool // the tables know that delivered events leave no history
-	wanted    atomic.Bool // a statement is wanted in its prepared form
+	checked atomic.Bool // the file has passed the checks
+	// gap means that the tables record that delivered events leave no history.
+	gap       atomic.Bool
+	wanted    atomic.Bool // a statement is marked to be prepared
 	preparing sync.Mutex
 }
 
@@ -54,17 +58,20 @@ var (
 	_ store.Migrator          = (*Store)(nil)
 )
 
-// New returns a store over a database that was opened with the driver modernc.org/sqlite, for example
+// New returns a store over a database that was opened with the driver
+// modernc.org/sqlite, for example
 //
 //	sql.Open("sqlite", "file:shop.db?_journal_mode=WAL&_txlock=immediate&_busy_timeout=10000&_foreign_keys=1")
 //
-// It does not touch the database, which stays the caller's. The file must be in WAL mode; the first use checks that. Without
-// _txlock=immediate the transactions of the store still take the write lock at once, but the caller's own do not: they can
-// fail with SQLITE_BUSY when they turn from reading to writing, however long the busy timeout. Without a busy timeout the
-// caller's own transactions fail whenever they meet another writer.
+// New does not access the database. The caller keeps ownership of db. The file
+// must be in WAL mode; the first use checks that. Without _txlock=immediate the
+// store's transactions still take the write lock at the start, but the caller's
+// own transactions do not: they can fail with SQLITE_BUSY when they turn from
+// reading to writing, regardless of the busy timeout. Without a busy timeout
+// the caller's own transactions fail whenever they meet another writer.
 func New(db *sql.DB, cfg Config) (*Store, error) {
 	if db == nil {
-		return nil, errors.New("sqlitestore: the database is nil")
+		return nil, errors.New("sqlitestore: database is nil")
 	}
 	cfg, err := cfg.complete()
 	if err != nil {
@@ -84,8 +91,8 @@ func (s *Store) DB() *sql.DB { return s.db }
 // Local implements [store.Local].
 func (s *Store) Local() *store.Hub { return &s.hub }
 
-// Close ends the use of the store: it closes what [Open] opened. A database that was handed to [New] stays open. Nothing may
-// use the store any more.
+// Close closes the store and the database that [Open] opened. A database that
+// was passed to [New] stays open. The store must not be used after Close.
 func (s *Store) Close() error {
 	if s.opened {
 		return s.db.Close()
@@ -99,8 +106,8 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// querier is what checks run on: the database, or, inside a transaction, the transaction itself, because the pool may have
-// no other connection.
+// querier runs the checks: the database, or, inside a transaction, the
+// transaction itself, because the pool may have no other connection.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
@@ -118,13 +125,13 @@ func (s *Store) ready(ctx context.Context, q querier) error {
 		return s.explain(err)
 	}
 	if lanes != strconv.Itoa(lanesOfFile) {
-		return fmt.Errorf("sqlitestore: the tables say that they have %q lanes, want %d", lanes, lanesOfFile)
+		return fmt.Errorf("sqlitestore: invalid lane count %q in the tables, want %d", lanes, lanesOfFile)
 	}
 	s.checked.Store(true)
 	return nil
 }
 
-// fit checks that the database can be trusted with an outbox.
+// fit checks that the database is safe for an outbox.
 func (s *Store) fit(ctx context.Context, q querier) error {
 	var version, mode string
 	if _, err := readOne(ctx, q, `SELECT sqlite_version()`, &version); err != nil {
@@ -137,13 +144,14 @@ func (s *Store) fit(ctx context.Context, q querier) error {
 		return s.explain(err)
 	}
 	if !strings.EqualFold(mode, "wal") {
-		return fmt.Errorf("sqlitestore: the journal mode is %q, want wal: open a file, not a database in memory, with _journal_mode=WAL, "+
+		return fmt.Errorf("sqlitestore: journal mode is %q, want wal: open a file, not an in-memory database, with _journal_mode=WAL, "+
 			"or run PRAGMA journal_mode=WAL once", mode)
 	}
 	return nil
 }
 
-// safeVersion is the first SQLite without the bug that lets a checkpoint and a write corrupt a file in WAL mode.
+// safeVersion is the first SQLite without the bug that lets a checkpoint and a
+// write corrupt a file in WAL mode.
 var safeVersion = [3]int{3, 51, 3}
 
 func checkVersion(version string) error {
@@ -155,7 +163,7 @@ func checkVersion(version string) error {
 		}
 		n, err := strconv.Atoi(parts[i])
 		if err != nil {
-			return fmt.Errorf("sqlitestore: SQLite calls its version %q, want three numbers", version)
+			return fmt.Errorf("sqlitestore: SQLite version %q is not three numbers", version)
 		}
 		v[i] = n
 	}
@@ -171,13 +179,14 @@ func checkVersion(version string) error {
 	return nil
 }
 
-// readOne reads the first row, if there is one, and reports whether there was.
+// readOne reads the first row, if any, and reports whether there was one.
 func readOne(ctx context.Context, q querier, query string, dest ...any) (bool, error) {
 	rows, err := q.QueryContext(ctx, query)
 	return scanOne(rows, err, dest...)
 }
 
-// scanOne reads the first of rows, if there is one, closes them, and reports whether there was one.
+// scanOne reads the first row, if any, closes the rows, and reports whether
+// there was one.
 func scanOne(rows *sql.Rows, err error, dest ...any) (bool, error) {
 	if err != nil {
 		return false, err
@@ -192,8 +201,8 @@ func scanOne(rows *sql.Rows, err error, dest ...any) (bool, error) {
 	return found, rows.Err()
 }
 
-// code returns SQLite's result code of an error: the extended one, and the primary one that it belongs to. Both are 0 for an
-// error that is not SQLite's.
+// code returns SQLite's result codes of an error: the extended code and its
+// primary code. Both are 0 for an error that is not SQLite's.
 func code(err error) (extended, primary int) {
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
@@ -207,7 +216,7 @@ func isBusy(err error) bool {
 	return primary == sqlite3.SQLITE_BUSY
 }
 
-// explain adds what to do about an error, where SQLite's words alone do not say.
+// explain adds advice to an error where SQLite's message alone is not enough.
 func (s *Store) explain(err error) error {
 	if err == nil {
 		return nil
@@ -219,10 +228,10 @@ func (s *Store) explain(err error) error {
 	case primary == sqlite3.SQLITE_BUSY:
 		return fmt.Errorf("sqlitestore: another connection is writing: %w", err)
 	case primary == sqlite3.SQLITE_READONLY, primary == sqlite3.SQLITE_CANTOPEN:
-		return fmt.Errorf("sqlitestore: the file and its folder must be writable: %w", err)
+		return fmt.Errorf("sqlitestore: the file or its directory is not writable: %w", err)
 	}
 	return fmt.Errorf("sqlitestore: %w", err)
 }
 
-// micros is a time as it is stored.
+// micros returns a time as it is stored.
 func micros(t time.Time) int64 { return t.UnixMicro() }

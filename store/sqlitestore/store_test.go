@@ -16,7 +16,8 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// child is the environment variable that turns the test binary into a program under test; see child_test.go.
+// child is the environment variable that turns the test binary into a program
+// under test; see child_test.go.
 const child = "WAYBILL_SQLITE_CHILD"
 
 func TestMain(m *testing.M) {
@@ -26,7 +27,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// open returns a store over a new file with the tables, and closes it at the end of the test.
+// open returns a store over a new file with the tables, and closes it at the
+// end of the test.
 func open(t testing.TB, cfg sqlitestore.Config) *sqlitestore.Store {
 	t.Helper()
 	return openAt(t, filepath.Join(t.TempDir(), "test.db"), cfg)
@@ -45,7 +47,8 @@ func openAt(t testing.TB, path string, cfg sqlitestore.Config) *sqlitestore.Stor
 	return db
 }
 
-// over returns a store of New over a handle that was opened with the given settings.
+// over returns a store of New over a handle that was opened with the given
+// settings.
 func over(t testing.TB, path, settings string, cfg sqlitestore.Config) *sqlitestore.Store {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+path+"?"+settings)

@@ -19,7 +19,8 @@ type target interface {
 	text(ctx context.Context, query string) error
 }
 
-// txTarget is a transaction of database/sql. It uses prepared statements where there are any.
+// txTarget is a transaction of database/sql. It uses prepared statements where
+// they exist.
 type txTarget struct {
 	store *Store
 	*sql.Tx
@@ -50,7 +51,8 @@ func (t txTarget) text(ctx context.Context, query string) error {
 	return err
 }
 
-// prepared returns the prepared form of a statement, or nil and a note that it is wanted.
+// prepared returns the prepared form of a statement. If there is none, it
+// returns nil and marks the statement.
 func (t txTarget) prepared(st *statement) *sql.Stmt {
 	p := st.prepared.Load()
 	if p == nil && !st.wanted.Swap(true) {
@@ -59,9 +61,12 @@ func (t txTarget) prepared(st *statement) *sql.Stmt {
 	return p
 }
 
-// otherHandle reports whether a prepared statement may have failed only because the transaction is one of another [*sql.DB] on
-// the same file, which is fine, but cannot use it. database/sql has no name for that error; it is none of those that SQLite, the
-// context or an ended transaction give. Where the guess is wrong, the statement fails again, from its text.
+// otherHandle reports whether a prepared statement may have failed only because
+// the transaction belongs to another [*sql.DB] on the same file. Such a
+// transaction is valid but cannot use the statement. database/sql has no name
+// for that error; it is none of the errors of SQLite, of the context or of an
+// ended transaction. If the guess is wrong, the statement fails again, from its
+// text.
 func otherHandle(err error) bool {
 	if err == nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
@@ -86,7 +91,7 @@ func (t sqlTarget) text(ctx context.Context, query string) error {
 	return err
 }
 
-// eachRow calls fn for every row and closes them.
+// eachRow calls fn for every row and closes the rows.
 func eachRow(rows *sql.Rows, err error, fn func(*sql.Rows) error) error {
 	if err != nil {
 		return err
@@ -100,7 +105,7 @@ func eachRow(rows *sql.Rows, err error, fn func(*sql.Rows) error) error {
 	return rows.Err()
 }
 
-// affected returns how many rows a statement changed.
+// affected returns the number of rows that a statement changed.
 func affected(result sql.Result, err error) (int64, error) {
 	if err != nil {
 		return 0, err
@@ -108,10 +113,10 @@ func affected(result sql.Result, err error) (int64, error) {
 	return result.RowsAffected()
 }
 
-// idArg is an id as an argument.
+// idArg returns an id as an argument.
 func idArg(id waybill.ID) any { return id[:] }
 
-// scanID reads an id. NULL is the zero id.
+// scanID scans an id. NULL is the zero id.
 type scanID waybill.ID
 
 // Scan implements sql.Scanner.

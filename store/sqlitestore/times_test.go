@@ -16,12 +16,12 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// strangeTimes are numbers that a producer with plain SQL may write for a time: of no year that
-// events have, in another unit, and none at all.
+// strangeTimes are numbers that a plain-SQL producer may write for a time:
+// years that an event cannot have, other units, and zero.
 var strangeTimes = []int64{math.MaxInt64, math.MinInt64, 253_402_300_800_000_000, 253_402_300_799_999_999, -62_135_596_800_000_000, -1, 0, 1_800_000_000}
 
-// A time that is no number is refused: the tables are strict. The row is not there, and nothing
-// else is touched.
+// A time that is not a number is rejected, because the tables are strict. The
+// row is not inserted, and nothing else changes.
 func TestTimesThatAreNoNumbers(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	for _, column := range []string{"occurred_at", "created_at", "available_at"} {
@@ -37,7 +37,8 @@ func TestTimesThatAreNoNumbers(t *testing.T) {
 	}
 }
 
-// Every read returns a row with such a time, with the nearest that events have, and all others.
+// Every read returns a row with such a time, with the nearest time that an
+// event can have, and all other rows.
 func TestTimesThatEventsHaveNot(t *testing.T) {
 	for _, strange := range strangeTimes {
 		t.Run(fmt.Sprint(strange), func(t *testing.T) {
@@ -54,7 +55,8 @@ func TestTimesThatEventsHaveNot(t *testing.T) {
 				t.Errorf("it reads as %v, now is %v, and the row has %v", row.DueAt, page.Now, row.Err)
 			}
 			for what, at := range map[string]time.Time{"occurred": row.Event.OccurredAt, "created": row.CreatedAt, "due": row.DueAt} {
-				if what == "due" && !future { // at once is no time
+				// An event that is due immediately has no due time.
+				if what == "due" && !future {
 					continue
 				}
 				if _, err := at.MarshalJSON(); err != nil || at.Year() < 1000 || at.IsZero() {
@@ -71,7 +73,7 @@ func TestTimesThatEventsHaveNot(t *testing.T) {
 	}
 }
 
-// One row with such a time stops no other, and is shown where it waits.
+// A row with such a time stops no other row, and is listed where it waits.
 func TestRelayPassesTimesThatEventsHaveNot(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -146,8 +148,8 @@ func TestRelayPassesTimesThatEventsHaveNot(t *testing.T) {
 	}
 }
 
-// A dead letter that was written at such a time can be discarded, and what is asked afterwards
-// has an answer.
+// A dead letter that was written at such a time can be discarded, and later
+// calls of Committed still get an answer.
 func TestDiscardOfTimesThatEventsHaveNot(t *testing.T) {
 	for _, strange := range strangeTimes {
 		t.Run(fmt.Sprint(strange), func(t *testing.T) {

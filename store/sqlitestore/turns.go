@@ -9,19 +9,25 @@ import (
 	"time"
 )
 
-// errWaited is wrapped by the error of a writer whose turn did not come in time.
+// errWaited is wrapped by the error of a writer whose turn did not come in
+// time.
 var errWaited = errors.New("sqlitestore: another transaction holds the write lock")
 
-// turns is the queue in front of the one writer that SQLite has. Whoever is done hands over to the one who has waited longest.
-// Without it writers would poll, and whoever happens to look at the right moment would win.
+// turns is the queue in front of the one writer of SQLite. A writer that is
+// done hands over to the writer that has waited longest. Without the queue,
+// writers would poll, and the lock would go to the writer that happens to poll
+// at the right moment.
 type turns struct {
 	mu    sync.Mutex
 	taken bool
-	queue []chan struct{} // of those who wait, the first in front; closed when the turn is theirs
+	// queue is the waiting writers, first in front; a channel is closed when
+	// its turn comes.
+	queue []chan struct{}
 }
 
-// take waits for the turn until ctx ends, and at most for patience: a transaction that waits for itself, because it was not
-// handed its own context, must end with an error, not hang.
+// take waits for the turn until ctx ends, and at most for patience: a
+// transaction that waits for itself, because its own context was not passed on,
+// must end with an error instead of hanging.
 func (t *turns) take(ctx context.Context, patience time.Duration) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -50,7 +56,7 @@ func (t *turns) take(ctx context.Context, patience time.Duration) error {
 	}
 }
 
-// give hands the turn to the next.
+// give hands the turn to the next writer.
 func (t *turns) give() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,7 +68,8 @@ func (t *turns) give() {
 	t.queue = slices.Delete(t.queue, 0, 1)
 }
 
-// giveUp leaves the queue. The turn may have come in the same moment: then it goes to the next.
+// giveUp leaves the queue. If the turn came at the same moment, giveUp hands it
+// to the next writer.
 func (t *turns) giveUp(mine chan struct{}) {
 	t.mu.Lock()
 	i := slices.Index(t.queue, mine)
@@ -75,7 +82,7 @@ func (t *turns) giveUp(mine chan struct{}) {
 	}
 }
 
-// waiting returns how many wait.
+// waiting returns the number of waiting writers.
 func (t *turns) waiting() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,5 +90,5 @@ func (t *turns) waiting() int {
 }
 
 func waitedFor(patience time.Duration) error {
-	return fmt.Errorf("%w for longer than %v (Config.BusyTimeout); is one open around this call?", errWaited, patience)
+	return fmt.Errorf("%w for longer than %v (Config.BusyTimeout); is this call inside another transaction?", errWaited, patience)
 }

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// TestTurns lets writers come, wait, give up and leave in every order: never two at a time, and nobody is forgotten.
+// TestTurns lets writers arrive, wait, give up and leave in every order: there
+// are never two at a time, and no writer is skipped.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var turns turns
@@ -51,7 +52,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestTurnsInOrder: first come, first served.
+// TestTurnsInOrder: the queue is first in, first out.
 func TestTurnsInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var turns turns
@@ -64,7 +65,7 @@ func TestTurnsInOrder(t *testing.T) {
 				if err := turns.take(t.Context(), time.Hour); err != nil {
 					t.Error(err)
 				}
-				order = append(order, i) // whoever has the turn has it alone
+				order = append(order, i) // only one goroutine has the turn
 				turns.give()
 			}()
 			synctest.Wait()

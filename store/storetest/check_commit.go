@@ -8,7 +8,8 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// commitChecks are behaviours 1, 2 and 4: an event exists if and only if its transaction committed, in its order.
+// commitChecks check that an event exists if and only if its transaction
+// committed, and that events keep their order.
 func commitChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "1", name: "rollback", run: rollsBack[T]},
@@ -20,7 +21,7 @@ func commitChecks[T any]() []check[T] {
 	}
 }
 
-func rollsBack[T any](ctx context.Context, t tb, b *bench[T]) {
+func rollsBack[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
 	evs := b.events(2, "a")
@@ -53,11 +54,11 @@ func rollsBack[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("AfterCommit ran %d times and AfterRollback %d times, want 0 and 1", committed, rolledBack)
 	}
 	if commits := heard.heard(); len(commits) > 0 {
-		t.Errorf("the hub heard of a transaction that rolled back: %v", commits)
+		t.Errorf("the hub published a rolled-back transaction: %v", commits)
 	}
 }
 
-func commits[T any](ctx context.Context, t tb, b *bench[T]) {
+func commits[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	evs := b.events(3, "a")
@@ -95,8 +96,9 @@ func commits[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// manyCommits commits one transaction after another: each is ready behind those before it.
-func manyCommits[T any](ctx context.Context, t tb, b *bench[T]) {
+// manyCommits commits one transaction after another: each event is ready after
+// the earlier ones.
+func manyCommits[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	var all []waybill.Event
@@ -129,9 +131,9 @@ func manyCommits[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// severalWrites writes to several lanes in several calls, with other statements in between: the seqs have the order of
-// the writes.
-func severalWrites[T any](ctx context.Context, t tb, b *bench[T]) {
+// severalWrites writes to several lanes in several calls, with other statements
+// between them: the seqs have the order of the writes.
+func severalWrites[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	evs := []waybill.Event{b.event("a"), b.event("b"), b.event(""), b.event("a"), b.event("b"), b.event("c"), b.event("a")}
@@ -168,7 +170,7 @@ func severalWrites[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func severalWritesKeyed[T any](ctx context.Context, t tb, b *bench[T]) {
+func severalWritesKeyed[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	evs := []waybill.Event{
@@ -192,8 +194,9 @@ func severalWritesKeyed[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantCommitted(ctx, t, false, again)
 }
 
-// severalWritesDelayed mixes events that are ready with some that are not: the ones that are keep their order.
-func severalWritesDelayed[T any](ctx context.Context, t tb, b *bench[T]) {
+// severalWritesDelayed mixes ready and delayed events: the ready ones keep
+// their order.
+func severalWritesDelayed[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	evs := b.events(9, "a")
@@ -227,6 +230,6 @@ func severalWritesDelayed[T any](ctx context.Context, t tb, b *bench[T]) {
 	slices.SortFunc(rows, bySeq)
 	rows = slices.DeleteFunc(rows, func(r row) bool { return !slices.Contains(idsOf(evs), r.ID) })
 	if got := rowIDs(rows); !slices.Equal(got, idsOf(evs)) {
-		t.Errorf("pending by seq are %v, want %v: what is put off takes its seq from the same counter", got, idsOf(evs))
+		t.Errorf("pending by seq are %v, want %v: deferred events take their seq from the same counter", got, idsOf(evs))
 	}
 }

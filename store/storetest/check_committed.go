@@ -9,16 +9,17 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// committedChecks are W12: what became of a write.
+// committedChecks check the outcome of writes.
 func committedChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "W12", name: "wherever the event is", run: committedAnywhere[T]},
+		{row: "W12", name: "in every state", run: committedAnywhere[T]},
 		{row: "W12", name: "no trace without history", fresh: true, run: committedNoTrace[T]},
 	}
 }
 
-func committedAnywhere[T any](ctx context.Context, t tb, b *bench[T]) {
-	box := boxOver[T](t, b.second(), outbox.Config{}) // also for another process
+func committedAnywhere[T any](ctx context.Context, t tb, b *env[T]) {
+	// Also for another process.
+	box := boxOver[T](t, b.second(), outbox.Config{})
 	evs := b.events(5, "a")
 	evs[4].Delay = defaultLease
 	b.write(ctx, t, evs...)
@@ -43,11 +44,12 @@ func committedAnywhere[T any](ctx context.Context, t tb, b *bench[T]) {
 		Leases: b.own(ctx, t), History: true,
 		Done: results(rows[:1]), Retry: []store.Result{retry}, Dead: results(rows[2:3]),
 	})
-	ask("done, put off, dead and pending")
+	ask("done, deferred, dead and pending")
 }
 
-// committedNoTrace delivers an event that leaves no trace: from then on, not finding an event means nothing.
-func committedNoTrace[T any](ctx context.Context, t tb, b *bench[T]) {
+// committedNoTrace delivers an event without a trace: afterwards a missing
+// event proves nothing.
+func committedNoTrace[T any](ctx context.Context, t tb, b *env[T]) {
 	kept, gone := b.event("a"), b.event("a")
 	unknown := b.event("a")
 	b.write(ctx, t, kept, gone)

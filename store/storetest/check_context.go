@@ -9,22 +9,23 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 )
 
-// contextChecks are W1 to W3: what a context carries, when it ends, and who joins whom.
+// contextChecks check the transaction in a context, canceled contexts, and
+// joined transactions.
 func contextChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "W1", name: "emit", run: emits[T]},
 		{row: "W1", name: "callbacks need a transaction", run: callbacksNoTx[T]},
 		{row: "W1", name: "write with another context", run: otherContext[T]},
-		{row: "W1", name: "an ended context begins anew", run: endedContext[T]},
-		{row: "W2", name: "cancelled before the start", run: cancelledBeforeStart[T]},
-		{row: "W2", name: "cancelled before the commit", run: cancelledBeforeCommit[T]},
-		{row: "W2", name: "cancelled during the commit", run: cancelledDuringCommit[T]},
+		{row: "W1", name: "a canceled context begins anew", run: endedContext[T]},
+		{row: "W2", name: "canceled before the start", run: canceledBeforeStart[T]},
+		{row: "W2", name: "canceled before the commit", run: canceledBeforeCommit[T]},
+		{row: "W2", name: "canceled during the commit", run: canceledDuringCommit[T]},
 		{row: "W3", name: "other options", run: otherOptions[T]},
 		{row: "W3", name: "two outboxes of one store", run: twoOutboxes[T]},
 	}
 }
 
-func emits[T any](ctx context.Context, t tb, b *bench[T]) {
+func emits[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	evs := b.events(3, "a")
@@ -45,7 +46,7 @@ func emits[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t, evs...)
 }
 
-func callbacksNoTx[T any](ctx context.Context, t tb, b *bench[T]) {
+func callbacksNoTx[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	ran := func() { t.Errorf("a callback ran that was refused") }
 	if err := box.AfterCommit(ctx, ran); !errors.Is(err, waybill.ErrNoTx) {
@@ -66,8 +67,9 @@ func callbacksNoTx[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// otherContext writes with a context that InTx did not give out: the transaction is known all the same.
-func otherContext[T any](ctx context.Context, t tb, b *bench[T]) {
+// otherContext writes with a context that is not from InTx: the store still
+// recognizes the transaction.
+func otherContext[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
 	ev := b.event("a")
@@ -81,7 +83,7 @@ func otherContext[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantHeard(t, heard.heard(), []waybill.Event{ev}, nil)
 }
 
-func endedContext[T any](ctx context.Context, t tb, b *bench[T]) {
+func endedContext[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, end := range []error{nil, errBoom} {
 		box := b.box(t)
 		var old context.Context
@@ -96,7 +98,7 @@ func endedContext[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func cancelledBeforeStart[T any](ctx context.Context, t tb, b *bench[T]) {
+func canceledBeforeStart[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
@@ -109,7 +111,7 @@ func cancelledBeforeStart[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func cancelledBeforeCommit[T any](ctx context.Context, t tb, b *bench[T]) {
+func canceledBeforeCommit[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	evs := b.events(2, "a")
@@ -133,12 +135,13 @@ func cancelledBeforeCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantNotes(ctx, t, "note", 0)
 	hooks.want(t, evs, nil, [][]waybill.Event{evs[:1], evs[1:]})
 	ev := b.event("a")
-	b.write(ctx, t, ev) // the connection is whole, or has been replaced
+	b.write(ctx, t, ev) // the connection works or was replaced
 	b.wantReady(ctx, t, ev)
 }
 
-// cancelledDuringCommit ends the caller's context when the commit has been asked for: then it is too late.
-func cancelledDuringCommit[T any](ctx context.Context, t tb, b *bench[T]) {
+// canceledDuringCommit cancels the caller's context after the commit was
+// requested: the commit succeeds.
+func canceledDuringCommit[T any](ctx context.Context, t tb, b *env[T]) {
 	for range 5 {
 		gone, cancel := context.WithCancel(ctx)
 		db := &spy[T]{Outbox: b.DB, committing: cancel}
@@ -160,7 +163,7 @@ func cancelledDuringCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantNotes(ctx, t, "note", 5)
 }
 
-func otherOptions[T any](ctx context.Context, t tb, b *bench[T]) {
+func otherOptions[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	ev := b.events(2, "a")
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
@@ -185,8 +188,9 @@ func otherOptions[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t, ev...)
 }
 
-// twoOutboxes of one store join each other: one transaction, and each one's hooks see its own events.
-func twoOutboxes[T any](ctx context.Context, t tb, b *bench[T]) {
+// Two outboxes of one store join each other: one transaction, and the hooks of
+// each outbox see its own events.
+func twoOutboxes[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks1, hooks2 record
 	box1, box2 := b.box(t, hooks1.hook()), b.box(t, hooks2.hook())
 	heard := b.listen(b.DB)
@@ -205,7 +209,7 @@ func twoOutboxes[T any](ctx context.Context, t tb, b *bench[T]) {
 	hooks1.want(t, []waybill.Event{ev[0], ev[3]}, batch(ev[0], ev[3]), nil)
 	hooks2.want(t, ev[1:3], batch(ev[1:3]...), nil)
 	wantHeard(t, heard.heard(), ev, nil)
-	// And fail together.
+	// Both fail together.
 	lost := b.event("a")
 	err = box1.InTx(ctx, func(ctx context.Context, _ T) error {
 		_ = box2.InTx(ctx, func(ctx context.Context, tx T) error {

@@ -7,8 +7,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// mendChecks are O5 and O6: deciding about events.
-func mendChecks[T any]() []check[T] {
+// deadLetterChecks check Discard and Unblock.
+func deadLetterChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "O5", name: "discard dead letters", fresh: true, run: discards[T]},
 		{row: "O5", name: "discard many", fresh: true, large: true, run: discardsMany[T]},
@@ -16,7 +16,7 @@ func mendChecks[T any]() []check[T] {
 	}
 }
 
-func discards[T any](ctx context.Context, t tb, b *bench[T]) {
+func discards[T any](ctx context.Context, t tb, b *env[T]) {
 	dead := append(b.events(3, "a"), b.keyed("a", "k"))
 	b.bury(ctx, t, func(_ int, r *store.Result) { r.Holds = true }, dead...)
 	alive := b.events(2, "a")
@@ -30,22 +30,22 @@ func discards[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantState(ctx, t, left[0], store.Dead)
 	b.wantReady(ctx, t, alive[0])
 	b.wantState(ctx, t, alive[1], store.Delayed)
-	wantSame(t, "Discard of what is discarded", b.discard(ctx, t, list...))
+	wantSame(t, "Discard of discarded events", b.discard(ctx, t, list...))
 	wantSame(t, "Discard of nothing", b.discard(ctx, t))
 	if held := b.heldBy(ctx, t, b.allLanes(), dead...); len(held) != 1 || held[0].ID != left[0].ID {
 		t.Errorf("after Discard Holds returned %v, want that of event %s only", held, left[0].ID)
 	}
 	if got := b.replay(ctx, t, gone...); len(got.IDs)+len(got.Refused) > 0 {
-		t.Errorf("Replay brought back what was discarded: %+v", got)
+		t.Errorf("Replay restored discarded events: %+v", got)
 	}
-	// They were committed, and nobody can know that any more.
+	// The events were committed, and the outcome can no longer be known.
 	b.wantUncertain(ctx, t, gone...)
 	b.wantCommitted(ctx, t, true, append(left, alive...)...)
 	next := b.keyed("a", "k")
 	wantReceipts(t, receipts(ctx, t, b.box(t), next), written(next))
 }
 
-func discardsMany[T any](ctx context.Context, t tb, b *bench[T]) {
+func discardsMany[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(1200, "a")
 	b.bury(ctx, t, nil, evs...)
 	wantSame(t, "Discard", b.discard(ctx, t, evs[:1100]...), evs[:1100]...)
@@ -54,12 +54,14 @@ func discardsMany[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// unblocks ends the hold of a dead letter, of an event that was put off, and of one that was replayed.
-func unblocks[T any](ctx context.Context, t tb, b *bench[T]) {
+// unblocks ends the hold of a dead letter, of a deferred event, and of a
+// replayed one.
+func unblocks[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(5, "a")
 	rows := b.writeRows(ctx, t, evs...)
 	s := store.Settlement{Leases: b.own(ctx, t)}
-	for i, row := range rows[:4] { // 0 is dead, 1 is put off, 2 is dead and replayed, 3 is dead and goes on holding
+	for i, row := range rows[:4] {
+		// 0 dead, 1 deferred, 2 dead and replayed, 3 dead and holding
 		r := result(row)
 		r.Attempts, r.Error, r.Delay, r.Holds = 2, "boom", defaultLease, true
 		if i == 1 {
@@ -76,14 +78,14 @@ func unblocks[T any](ctx context.Context, t tb, b *bench[T]) {
 	list := []waybill.Event{evs[0], evs[1], evs[2], evs[0], evs[4], never}
 	wantSame(t, "Unblock", b.unblock(ctx, t, list...), evs[:3]...)
 	b.wantHolds(ctx, t, "unblocked", evs, hold(rows[3], true))
-	wantSame(t, "Unblock of what is unblocked", b.unblock(ctx, t, list...))
+	wantSame(t, "Unblock of unblocked events", b.unblock(ctx, t, list...))
 	wantSame(t, "Unblock of nothing", b.unblock(ctx, t))
-	// They stay where they are, as they are.
+	// The events stay in their tables, unchanged.
 	if rec := b.wantState(ctx, t, evs[0], store.Dead); rec.Holds || rec.Attempts != 2 || rec.LastError != "boom" || rec.Key != rows[0].Key {
 		t.Errorf("unblocked, the dead letter is %+v", rec.Row)
 	}
 	if rec := b.wantState(ctx, t, evs[1], store.Delayed); rec.Holds || rec.Attempts != 2 || !rec.DueAt.Equal(due) || rec.Key != rows[1].Key {
-		t.Errorf("unblocked, the event that was put off is %+v", rec.Row)
+		t.Errorf("unblocked, the deferred event is %+v", rec.Row)
 	}
 	b.awaitDue(ctx, t, evs[2].ID)
 	b.wantReady(ctx, t, evs[4])

@@ -11,28 +11,29 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// dedupChecks are behaviour 11: at most one pending event per tenant and dedup key.
+// dedupChecks check that there is at most one pending event per tenant and
+// dedup key.
 func dedupChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "11", name: "absorbed while pending", run: absorbed[T]},
-		{row: "11", name: "absorbed while put off", run: absorbedByDelayed[T]},
+		{row: "11", name: "absorbed while deferred", run: absorbedByDelayed[T]},
 		{row: "11", name: "accepted again after done", run: keyFreedBy[T](func(s *store.Settlement, r store.Result) {
 			s.Done, s.History = []store.Result{r}, true
 		})},
 		{row: "11", name: "accepted again after done without history", fresh: true, run: keyFreedBy[T](
 			func(s *store.Settlement, r store.Result) { s.Done = []store.Result{r} })},
-		{row: "11", name: "accepted again after death", run: keyFreedBy[T](func(s *store.Settlement, r store.Result) {
+		{row: "11", name: "accepted again after dead-lettering", run: keyFreedBy[T](func(s *store.Settlement, r store.Result) {
 			s.Dead = []store.Result{r}
 		})},
 		{row: "11", name: "accepted again after a rollback", run: keyFreedByRollback[T]},
-		{row: "11", name: "tenants are apart", run: tenantsApart[T]},
+		{row: "11", name: "tenants are separate", run: tenantsApart[T]},
 		{row: "11", name: "keys compare as bytes", run: keysAsBytes[T]},
 		{row: "11", name: "twice in one write", run: sameKeyTwice[T]},
 		{row: "11", name: "different facts", run: differentFacts[T]},
 	}
 }
 
-// receipts writes events in one transaction and returns what became of each.
+// receipts writes events in one transaction and returns their receipts.
 func receipts[T any](ctx context.Context, t tb, box *outbox.Outbox[T], evs ...waybill.Event) []outbox.Receipt {
 	t.Helper()
 	var out []outbox.Receipt
@@ -61,16 +62,18 @@ func wantReceipts(t tb, got []outbox.Receipt, want ...outbox.Receipt) {
 	}
 }
 
-func absorbed[T any](ctx context.Context, t tb, b *bench[T]) {
+func absorbed[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
 	first, second, other := b.keyed("a", "k"), b.keyed("b", "k"), b.event("a")
 	wantReceipts(t, receipts(ctx, t, box, first), written(first))
 	wantReceipts(t, receipts(ctx, t, box, second), duplicateOf(first))
-	// Beside others, absorbed or not, each gets its own receipt, and the rest its order.
+	// Each event has its own receipt, absorbed or not, and the written ones
+	// keep their order.
 	third := b.keyed("a", "k")
 	wantReceipts(t, receipts(ctx, t, box, third, other), duplicateOf(first), written(other))
-	b.write(ctx, t, b.keyed("a", "k")) // Write does not say what became of it, and it is absorbed all the same
+	// absorbed, although Write returns no receipt
+	b.write(ctx, t, b.keyed("a", "k"))
 	b.wantReady(ctx, t, first, other)
 	hooks.want(t, []waybill.Event{first, other}, [][]waybill.Event{{first}, {other}}, nil)
 	b.wantCommitted(ctx, t, false, second, third)
@@ -81,18 +84,18 @@ func absorbed[T any](ctx context.Context, t tb, b *bench[T]) {
 		}
 	}
 	if want := []waybill.ID{first.ID, other.ID}; !slices.Equal(told, want) {
-		t.Errorf("the hub heard of %v, want %v: absorbed events are not committed", told, want)
+		t.Errorf("the hub published %v, want %v: absorbed events are not committed", told, want)
 	}
 	// Settling another event does not free the key.
 	leases := b.own(ctx, t)
 	row := b.row(ctx, t, other.ID)
 	b.settle(ctx, t, store.Settlement{Leases: leases, Done: []store.Result{result(row)}, History: true})
 	wantReceipts(t, receipts(ctx, t, box, b.keyed("", "k")), duplicateOf(first))
-	// The events of another process are absorbed as well.
+	// Events of another process are absorbed as well.
 	wantReceipts(t, receipts(ctx, t, boxOver[T](t, b.second(), outbox.Config{}), b.keyed("", "k")), duplicateOf(first))
 }
 
-func absorbedByDelayed[T any](ctx context.Context, t tb, b *bench[T]) {
+func absorbedByDelayed[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	scheduled := b.keyed("a", "scheduled")
 	scheduled.Delay = defaultLease
@@ -109,19 +112,19 @@ func absorbedByDelayed[T any](ctx context.Context, t tb, b *bench[T]) {
 	late.Delay = defaultLease
 	wantReceipts(t, receipts(ctx, t, box, late), duplicateOf(failed))
 	b.wantReady(ctx, t)
-	// Delivered at last, from where it was put off: then the key is free.
+	// After its delivery from the delayed events, the key is free.
 	b.settle(ctx, t, store.Settlement{Leases: leases, Done: []store.Result{r}, History: true})
 	again := b.keyed("a", "failed")
 	wantReceipts(t, receipts(ctx, t, box, again), written(again))
 	b.wantReady(ctx, t, again)
 }
 
-func keyFreedBy[T any](with func(s *store.Settlement, r store.Result)) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+func keyFreedBy[T any](with func(s *store.Settlement, r store.Result)) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		box := b.box(t)
 		first := b.keyed("a", "k")
 		leases := b.own(ctx, t)
-		for range 3 { // and it can be taken and freed again and again
+		for range 3 { // repeatedly
 			wantReceipts(t, receipts(ctx, t, box, first), written(first))
 			wantReceipts(t, receipts(ctx, t, box, b.keyed("a", "k")), duplicateOf(first))
 			s := store.Settlement{Leases: leases}
@@ -134,7 +137,7 @@ func keyFreedBy[T any](with func(s *store.Settlement, r store.Result)) func(cont
 	}
 }
 
-func keyFreedByRollback[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyFreedByRollback[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 		_, err := box.WriteEach(ctx, tx, b.keyed("a", "k"))
@@ -148,7 +151,7 @@ func keyFreedByRollback[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t, next)
 }
 
-func tenantsApart[T any](ctx context.Context, t tb, b *bench[T]) {
+func tenantsApart[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	var evs []waybill.Event
 	for _, tenant := range []string{"", "acme", "ACME", "acme ", "umbrella"} {
@@ -162,12 +165,12 @@ func tenantsApart[T any](ctx context.Context, t tb, b *bench[T]) {
 		ev.TenantID = first.TenantID
 		wantReceipts(t, receipts(ctx, t, box, ev), duplicateOf(first))
 	}
-	// A tenant from the context is as good as one in the event.
+	// A tenant from the context is equivalent to one in the event.
 	ctx2 := waybill.ContextWithOrigin(ctx, waybill.Origin{TenantID: "umbrella"})
 	wantReceipts(t, receipts(ctx2, t, box, b.keyed("c", "k")), duplicateOf(evs[4]))
 	b.wantReady(ctx, t, evs...)
 
-	// Freeing one tenant's key leaves the others'.
+	// Freeing the key of one tenant leaves the keys of the others.
 	leases := b.own(ctx, t)
 	row := b.row(ctx, t, evs[1].ID)
 	b.settle(ctx, t, store.Settlement{Leases: leases, Done: []store.Result{result(row)}, History: true})
@@ -182,8 +185,9 @@ func tenantsApart[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keysAsBytes uses keys that a collation would fold or pad into one, in one write and in many.
-func keysAsBytes[T any](ctx context.Context, t tb, b *bench[T]) {
+// keysAsBytes uses keys that a collation would fold or pad into one, in one
+// write and in many.
+func keysAsBytes[T any](ctx context.Context, t tb, b *env[T]) {
 	long := strings.Repeat("k", 250-len(b.tag))
 	names := []string{
 		"abc", "ABC", "abc ", "abc  ", " abc", "Abc", "ábc", "a\u0301bc", "ａbc", "straße", "strasse", "ß", "ss", "i", "ı", "İ",
@@ -208,7 +212,7 @@ func keysAsBytes[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func sameKeyTwice[T any](ctx context.Context, t tb, b *bench[T]) {
+func sameKeyTwice[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	one, two, three, plain := b.keyed("a", "k"), b.keyed("b", "k"), b.keyed("a", "k"), b.event("a")
@@ -230,8 +234,9 @@ func sameKeyTwice[T any](ctx context.Context, t tb, b *bench[T]) {
 	hooks.want(t, []waybill.Event{one, plain}, batch(one, plain), nil)
 }
 
-// differentFacts writes events that look alike, each under a key that the library made for it: none absorbs another.
-func differentFacts[T any](ctx context.Context, t tb, b *bench[T]) {
+// differentFacts writes similar events, each under a key of the library: none
+// absorbs another.
+func differentFacts[T any](ctx context.Context, t tb, b *env[T]) {
 	id, long := b.unique("a"), strings.Repeat("x", 128)
 	var evs []waybill.Event
 	var want []outbox.Receipt

@@ -11,7 +11,8 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 )
 
-// dedupRaceChecks are behaviour 11 when writers meet: the second waits for what becomes of the first.
+// dedupRaceChecks check concurrent writers of one key: the second waits for the
+// outcome of the first.
 func dedupRaceChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "11", name: "second writer, first commits", run: secondWriter[T](nil)},
@@ -21,17 +22,19 @@ func dedupRaceChecks[T any]() []check[T] {
 	}
 }
 
-// secondWriter has two transactions write the same key. Where the database allows both to be open, the second must wait;
-// where it has one writer, it cannot even begin. Either way it must not know the answer before the first has ended.
-func secondWriter[T any](end error) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+// secondWriter writes the same key in two transactions. If the database allows
+// both to be open, the second must wait; if it has one writer, the second
+// cannot even begin. In both cases the second must not get its answer before
+// the first has ended.
+func secondWriter[T any](end error) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		box, other := b.box(t), boxOver[T](t, b.second(), outbox.Config{})
 		first, second := b.keyed("a", "k"), b.keyed("a", "k")
 		type answer struct {
 			receipts []outbox.Receipt
 			err      error
 		}
-		knows := make(chan answer, 1) // what the second writer has been told
+		knows := make(chan answer, 1) // the second writer's result
 		done := make(chan error, 1)
 		outer := ctx // without the first transaction
 		err := box.InTx(ctx, func(ctx context.Context, tx T) error {
@@ -48,7 +51,7 @@ func secondWriter[T any](end error) func(context.Context, tb, *bench[T]) {
 				})
 			}()
 			<-starts
-			for range 20 { // time for the second to come as far as it can
+			for range 20 { // time for the second writer
 				b.ready(ctx, t)
 			}
 			select {
@@ -76,7 +79,7 @@ func secondWriter[T any](end error) func(context.Context, tb, *bench[T]) {
 	}
 }
 
-func manyWriters[T any](ctx context.Context, t tb, b *bench[T]) {
+func manyWriters[T any](ctx context.Context, t tb, b *env[T]) {
 	const writers = 6
 	box := b.box(t)
 	for round := range 3 {
@@ -102,7 +105,7 @@ func manyWriters[T any](ctx context.Context, t tb, b *bench[T]) {
 		wg.Wait()
 		winner := slices.IndexFunc(got, func(r outbox.Receipt) bool { return r.Outcome == outbox.Written })
 		if winner < 0 {
-			t.Fatalf("nobody won: %v", got)
+			t.Fatalf("no writer won: %v", got)
 		}
 		for i, r := range got {
 			want := duplicateOf(evs[winner])
@@ -120,8 +123,9 @@ func manyWriters[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keysInAnyOrder has writers take the same keys in opposite orders: a store touches them in one order.
-func keysInAnyOrder[T any](ctx context.Context, t tb, b *bench[T]) {
+// keysInAnyOrder takes the same keys in opposite orders: a store locks them in
+// one order.
+func keysInAnyOrder[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	const rounds = 10
 	var wg sync.WaitGroup

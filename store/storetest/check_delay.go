@@ -8,7 +8,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// delayChecks are W11: not before its time, by the database's clock.
+// delayChecks check that no event is delivered before its time, by the
+// database's clock.
 func delayChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "W11", name: "delay", run: delay[T]},
@@ -18,15 +19,16 @@ func delayChecks[T any]() []check[T] {
 	}
 }
 
-func delay[T any](ctx context.Context, t tb, b *bench[T]) {
+func delay[T any](ctx context.Context, t tb, b *env[T]) {
 	ready, soon := b.event("a"), b.event("a")
 	soon.Delay = 100 * time.Millisecond
 	b.write(ctx, t, soon, ready)
-	b.wantReady(ctx, t, ready) // never through Fetch, also when it is due
+	b.wantReady(ctx, t, ready) // never through Fetch, even if due
 	b.wantCommitted(ctx, t, true, soon)
 	row := b.awaitDue(ctx, t, soon.ID)
 	wantEvent(t, row, soon)
-	// Loosely, because a statement may look at the clock more than once.
+	// The bound is loose, because a statement may read the clock more than
+	// once.
 	if got := row.DueAt.Sub(row.CreatedAt); got < soon.Delay/2 {
 		t.Errorf("an event with a delay of %v, written at %v, was due at %v", soon.Delay, row.CreatedAt, row.DueAt)
 	}
@@ -42,11 +44,11 @@ func delay[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func availableAt[T any](ctx context.Context, t tb, b *bench[T]) {
+func availableAt[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := b.event("a")
 	ev.AvailableAt = b.now(ctx, t).Add(150*time.Millisecond + 789*time.Nanosecond).In(time.FixedZone("", -3600))
 	b.write(ctx, t, ev)
-	row := b.awaitDue(ctx, t, ev.ID) // which asserts that it is not early
+	row := b.awaitDue(ctx, t, ev.ID) // asserts that the row is not early
 	wantEvent(t, row, ev)
 	if want := ev.Complete().AvailableAt; !row.DueAt.Equal(want) || !row.Event.AvailableAt.Equal(want) {
 		t.Errorf("DueAt is %v and AvailableAt %v, want %v", row.DueAt, row.Event.AvailableAt, want)
@@ -57,7 +59,7 @@ func availableAt[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t)
 }
 
-func availableInThePast[T any](ctx context.Context, t tb, b *bench[T]) {
+func availableInThePast[T any](ctx context.Context, t tb, b *env[T]) {
 	now := b.now(ctx, t)
 	var evs []waybill.Event
 	for _, at := range []time.Time{now.Add(-time.Hour), now, time.Date(1000, 1, 1, 0, 0, 0, 0, time.UTC)} {
@@ -73,8 +75,9 @@ func availableInThePast[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// farAway writes events that are not due for long: no read shows them, and they are there.
-func farAway[T any](ctx context.Context, t tb, b *bench[T]) {
+// farAway writes events that are not due for a long time: the rows exist, and
+// no read returns them.
+func farAway[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	for _, d := range []time.Duration{time.Hour, 24 * time.Hour, 100 * 365 * 24 * time.Hour} {
 		ev := b.event("a")
@@ -93,7 +96,7 @@ func farAway[T any](ctx context.Context, t tb, b *bench[T]) {
 		}
 	}
 	b.wantCommitted(ctx, t, true, evs...)
-	// They can be settled, by their id: a row is where it is.
+	// They can be settled by id, in whatever table they are.
 	leases := b.own(ctx, t)
 	var done []store.Result
 	for _, ev := range evs {

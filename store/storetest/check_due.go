@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// dueChecks are R4: rows that were put off, when their time has come.
+// dueChecks check deferred rows that are due.
 func dueChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "R4", name: "due in order", run: dueInOrder[T]},
@@ -17,8 +17,8 @@ func dueChecks[T any]() []check[T] {
 	}
 }
 
-// dueInOrder puts events off so that the first written is due last.
-func dueInOrder[T any](ctx context.Context, t tb, b *bench[T]) {
+// dueInOrder defers events so that the first written one is due last.
+func dueInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(6, "a")
 	never := b.event("a")
 	b.write(ctx, t, append(evs, never)...)
@@ -50,7 +50,7 @@ func dueInOrder[T any](ctx context.Context, t tb, b *bench[T]) {
 			}
 		}
 		if row.ID == never.ID {
-			t.Errorf("Due returned an event that was put off for long")
+			t.Errorf("Due returned an event that was deferred for a long time")
 		}
 	}
 	want := idsOf(evs)
@@ -65,7 +65,7 @@ func dueInOrder[T any](ctx context.Context, t tb, b *bench[T]) {
 	if got := rowIDs(first.Rows); !slices.Equal(got, want[:2]) {
 		t.Errorf("Due of 2 returned %v, want %v", got, want[:2])
 	}
-	// Reading changed nothing; settling does.
+	// Reading changes nothing; settling does.
 	done := store.Settlement{Leases: leases, History: true}
 	for _, row := range rows {
 		done.Done = append(done.Done, result(row))
@@ -76,7 +76,7 @@ func dueInOrder[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func dueLanes[T any](ctx context.Context, t tb, b *bench[T]) {
+func dueLanes[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	for _, name := range b.aggregates(3) {
 		ev := b.event(name)

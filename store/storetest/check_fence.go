@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// fenceChecks are S5: a settlement counts for the lanes that are held, and for no other.
+// fenceChecks check that a settlement applies to held lanes only.
 func fenceChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "S5", name: "stale leases change nothing", run: staleLeases[T]},
@@ -17,8 +17,8 @@ func fenceChecks[T any]() []check[T] {
 	}
 }
 
-// staleLeases tries every kind of lease that is not the present one, with every kind of result.
-func staleLeases[T any](ctx context.Context, t tb, b *bench[T]) {
+// staleLeases tries every kind of stale lease with every kind of result.
+func staleLeases[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(2, "a")
 	evs[1].Delay = 1
 	b.write(ctx, t, evs...)
@@ -44,7 +44,7 @@ func staleLeases[T any](ctx context.Context, t tb, b *bench[T]) {
 		}
 		b.wantReady(ctx, t, evs[0])
 		if row := b.awaitDue(ctx, t, evs[1].ID); row.Attempts != 0 || row.LastError != "" || !row.DueAt.Equal(due.DueAt) {
-			t.Errorf("%s: the row that was put off has changed: %+v", what, row)
+			t.Errorf("%s: the deferred row has changed: %+v", what, row)
 		}
 	}
 	try("a lease that was released", old)
@@ -66,13 +66,13 @@ func staleLeases[T any](ctx context.Context, t tb, b *bench[T]) {
 		change(&lease)
 		try(what, lease)
 	}
-	// The present one still counts, whatever else it says about itself.
+	// The current lease still counts, whatever its other fields are.
 	held.Unclean, held.Window = !held.Unclean, held.Window+1
 	settled := b.settle(ctx, t, store.Settlement{Leases: []store.Lease{held}, Done: []store.Result{result(ready), result(due)}, History: true})
 	wantMoved(t, settled, evs[0].ID, evs[1].ID)
 }
 
-func lostBesideHeld[T any](ctx context.Context, t tb, b *bench[T]) {
+func lostBesideHeld[T any](ctx context.Context, t tb, b *env[T]) {
 	names := b.aggregates(3)
 	if len(names) < 3 {
 		t.Logf("the store has %d lanes: no lane beside another", b.lanes)
@@ -87,7 +87,7 @@ func lostBesideHeld[T any](ctx context.Context, t tb, b *bench[T]) {
 	lanes := []int{rows[0].Lane, rows[3].Lane, rows[6].Lane}
 	leases := b.acquire(ctx, t, b.DB, one, lanes...)
 	slices.SortFunc(leases, func(x, y store.Lease) int { return slices.Index(lanes, x.Lane) - slices.Index(lanes, y.Lane) })
-	// The middle lane changes hands.
+	// The middle lane changes its owner.
 	if err := b.DB.Release(ctx, leases[1:2], false); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
@@ -119,8 +119,9 @@ func lostBesideHeld[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// resultsWithoutLease names rows of lanes that the settlement has no fence for, and rows under the fence of another lane.
-func resultsWithoutLease[T any](ctx context.Context, t tb, b *bench[T]) {
+// resultsWithoutLease names rows of lanes without a fence in the settlement,
+// and rows under the fence of another lane.
+func resultsWithoutLease[T any](ctx context.Context, t tb, b *env[T]) {
 	names := b.aggregates(2)
 	var evs []waybill.Event
 	for _, name := range names {
@@ -142,7 +143,8 @@ func resultsWithoutLease[T any](ctx context.Context, t tb, b *bench[T]) {
 	settled = b.settle(ctx, t, store.Settlement{Leases: first, Done: results(rows), History: true})
 	wantMoved(t, settled, evs[0].ID)
 	b.wantReady(ctx, t, evs[1])
-	// A row is protected by the fence of the lane it is in, not by the one that somebody says it is in.
+	// The fence of the row's actual lane protects it, not the fence of the lane
+	// that the result names.
 	wrong := result(rows[1])
 	wrong.Lane = rows[0].Lane
 	for kind := range 3 {

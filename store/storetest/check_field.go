@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// fieldChecks are W7, W8 and W10: what is read is what was written.
+// fieldChecks check that reads return what was written.
 func fieldChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "W7", name: "every field", run: everyField[T]},
@@ -24,7 +24,8 @@ func fieldChecks[T any]() []check[T] {
 	}
 }
 
-// full returns an event with every field set but those that say when, and fails if there is one that it does not know.
+// full returns an event with every field set except the times of delivery, and
+// fails for an unknown field.
 func full(t tb, id waybill.ID) waybill.Event {
 	t.Helper()
 	ev := waybill.Event{
@@ -44,7 +45,7 @@ func full(t tb, id waybill.ID) waybill.Event {
 	return ev
 }
 
-func everyField[T any](ctx context.Context, t tb, b *bench[T]) {
+func everyField[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := full(t, waybill.NewID())
 	b.write(ctx, t, ev)
 	row := b.row(ctx, t, ev.ID)
@@ -52,18 +53,18 @@ func everyField[T any](ctx context.Context, t tb, b *bench[T]) {
 	if row.Lane != b.laneOf(ev) {
 		t.Errorf("the row is in lane %d, want %d", row.Lane, b.laneOf(ev))
 	}
-	// A row that was put off has them too.
+	// A deferred row has the same fields.
 	ev = full(t, waybill.NewID())
 	ev.Delay = time.Millisecond
 	b.write(ctx, t, ev)
 	row = b.awaitDue(ctx, t, ev.ID)
 	wantEvent(t, row, ev)
 	if row.Lane != b.laneOf(ev) {
-		t.Errorf("the row that was put off is in lane %d, want %d", row.Lane, b.laneOf(ev))
+		t.Errorf("the deferred row is in lane %d, want %d", row.Lane, b.laneOf(ev))
 	}
 }
 
-func defaultFields[T any](ctx context.Context, t tb, b *bench[T]) {
+func defaultFields[T any](ctx context.Context, t tb, b *env[T]) {
 	start := time.Now()
 	ev := waybill.Event{ID: waybill.NewID(), Type: "bare", Payload: []byte("null")}
 	b.write(ctx, t, ev)
@@ -80,8 +81,9 @@ func defaultFields[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// awkwardTexts are those that quoting, padding, folding or normalizing would change.
-func awkwardTexts[T any](ctx context.Context, t tb, b *bench[T]) {
+// awkwardTexts are texts that quoting, padding, folding or normalizing would
+// change.
+func awkwardTexts[T any](ctx context.Context, t tb, b *env[T]) {
 	texts := []string{
 		"abc", "ABC", "abc ", " abc", "abc  ", `'; DROP TABLE x; --`, `"quoted"`, "`ticks`", `back\slash`, `\\`, `\n`, `\x41`,
 		"100%", "a_b", "{}", "[]", "$1", "?", ":name", "@p1", "NULL", "null", "true", "0", "-1", "1e400", "é", "e\u0301", "ß", "İ",
@@ -107,12 +109,13 @@ func awkwardTexts[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func times[T any](ctx context.Context, t tb, b *bench[T]) {
+func times[T any](ctx context.Context, t tb, b *env[T]) {
 	zone := time.FixedZone("far east", 14*3600)
 	var evs []waybill.Event
 	for _, at := range []time.Time{
 		time.Date(1000, 1, 1, 0, 0, 0, 0, time.UTC),
-		time.Date(1582, 10, 10, 12, 0, 0, 1000, time.UTC), // days that the Julian calendar does not have
+		// Skipped by the Gregorian reform.
+		time.Date(1582, 10, 10, 12, 0, 0, 1000, time.UTC),
 		time.Date(1969, 12, 31, 23, 59, 59, 999999000, time.UTC),
 		time.Unix(0, 0),
 		time.Date(2000, 2, 29, 0, 0, 0, 999999999, time.UTC),
@@ -132,7 +135,7 @@ func times[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func anyBytes[T any](ctx context.Context, t tb, b *bench[T]) {
+func anyBytes[T any](ctx context.Context, t tb, b *env[T]) {
 	all := make([]byte, 256)
 	for i := range all {
 		all[i] = byte(i)
@@ -157,7 +160,7 @@ func anyBytes[T any](ctx context.Context, t tb, b *bench[T]) {
 	for i := range min(len(rows), len(evs)) {
 		wantEvent(t, rows[i], evs[i])
 	}
-	// One by one as well: a store may write one event in another way than many.
+	// One by one as well: a store may write a single event in another way.
 	for _, ev := range evs {
 		ev.ID = waybill.NewID()
 		b.write(ctx, t, ev)
@@ -165,8 +168,9 @@ func anyBytes[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// jsonAsItWas has JSON that a database's own JSON type would reorder, reformat or refuse.
-func jsonAsItWas[T any](ctx context.Context, t tb, b *bench[T]) {
+// jsonAsItWas writes JSON that a database's own JSON type would reorder,
+// reformat or reject.
+func jsonAsItWas[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	for _, s := range []string{
 		"{ \"b\" : 1,\n\t\"a\" : 2, \"b\" : 3 }", `1.0`, `1e400`, `123456789012345678901234567890`, ` [ ] `, `"\u0000"`, `"\ud83d\ude00"`,
@@ -183,7 +187,7 @@ func jsonAsItWas[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func originOf[T any](ctx context.Context, t tb, b *bench[T]) {
+func originOf[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	plain, own := b.event("a"), b.event("a")
 	own.TenantID, own.CorrelationID, own.CausationID = "mine", "mine", "mine"

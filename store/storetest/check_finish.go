@@ -9,7 +9,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// finishChecks are S9, as far as the lanes are held: an event is done if and only if the transaction commits.
+// finishChecks check Finish with held lanes: an event is done if and only if
+// the transaction commits.
 func finishChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "S9", name: "commit", run: finishCommits[T]},
@@ -17,19 +18,20 @@ func finishChecks[T any]() []check[T] {
 		{row: "S9", name: "with and without history", fresh: true, run: finishHistory[T]},
 		{row: "S9", name: "beside a write", run: finishBesideWrite[T]},
 		{row: "S9", name: "in a savepoint", run: finishInSavepoint[T]},
-		{row: "S9", name: "in a transaction of somebody else", run: finishForeign[T]},
+		{row: "S9", name: "in a foreign transaction", run: finishForeign[T]},
 		{row: "S9", name: "rows that are gone", run: finishGone[T]},
 		{row: "S9", name: "many", run: finishMany[T]},
 	}
 }
 
-// delivery is a row on its way to a sink, under a lease.
+// delivery is a row in flight to a sink, under a lease.
 func delivery(r row, lease store.Lease, history bool) waybill.Delivery {
 	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: r.Seq}, lease.Token)
 	return waybill.Delivery{Event: r.Event, Attempt: r.Attempts + 1, Replay: r.Replay, Claim: claim.WithHistory(history)}
 }
 
-// deliveries are rows on their way to a sink, kept in the history; leases are those of all lanes, in their order.
+// deliveries are rows in flight to a sink, with history; leases are those of
+// all lanes, in their order.
 func deliveries(leases []store.Lease, rows ...row) []waybill.Delivery {
 	var ds []waybill.Delivery
 	for _, r := range rows {
@@ -38,8 +40,9 @@ func deliveries(leases []store.Lease, rows ...row) []waybill.Delivery {
 	return ds
 }
 
-// finishIn records deliveries as done in a transaction of its own, beside a business row; then fails with end.
-func (b *bench[T]) finishIn(ctx context.Context, t tb, end error, ds ...waybill.Delivery) error {
+// finishIn records deliveries as done in its own transaction, beside a business
+// row; then fails with end.
+func (b *env[T]) finishIn(ctx context.Context, t tb, end error, ds ...waybill.Delivery) error {
 	t.Helper()
 	box := b.box(t)
 	return box.InTx(ctx, func(ctx context.Context, tx T) error {
@@ -53,8 +56,9 @@ func (b *bench[T]) finishIn(ctx context.Context, t tb, end error, ds ...waybill.
 	})
 }
 
-// threeRows writes a ready event, one with a dedup key, and one that is put off and due.
-func threeRows[T any](ctx context.Context, t tb, b *bench[T]) ([]waybill.Event, []row) {
+// threeRows writes a ready event, one with a dedup key, and one that is
+// deferred and due.
+func threeRows[T any](ctx context.Context, t tb, b *env[T]) ([]waybill.Event, []row) {
 	t.Helper()
 	evs := []waybill.Event{b.event("a"), b.keyed("a", "k"), b.event("a")}
 	evs[2].Delay = 1
@@ -63,7 +67,7 @@ func threeRows[T any](ctx context.Context, t tb, b *bench[T]) ([]waybill.Event, 
 	return evs, append(b.ready(ctx, t), due)
 }
 
-func finishCommits[T any](ctx context.Context, t tb, b *bench[T]) {
+func finishCommits[T any](ctx context.Context, t tb, b *env[T]) {
 	evs, rows := threeRows(ctx, t, b)
 	left := b.event("a")
 	b.write(ctx, t, left)
@@ -87,13 +91,14 @@ func finishCommits[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantCommitted(ctx, t, true, evs...)
 	next := b.keyed("a", "k")
 	wantReceipts(t, receipts(ctx, t, b.box(t), next), written(next))
-	// The lease goes on: what the relay settles afterwards is passed over, and the rest is not.
+	// The lease stays valid: a later settlement of the relay skips these rows
+	// and applies the rest.
 	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows), History: true}))
 	b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(b.ready(ctx, t)), History: true})
 	b.wantReady(ctx, t)
 }
 
-func finishRollsBack[T any](ctx context.Context, t tb, b *bench[T]) {
+func finishRollsBack[T any](ctx context.Context, t tb, b *env[T]) {
 	evs, rows := threeRows(ctx, t, b)
 	leases := b.own(ctx, t)
 	if err := b.finishIn(ctx, t, errBoom, deliveries(leases, rows...)...); !errors.Is(err, errBoom) {
@@ -102,19 +107,21 @@ func finishRollsBack[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantNotes(ctx, t, "note", 0)
 	b.wantReady(ctx, t, evs[:2]...)
 	if due := b.awaitDue(ctx, t, evs[2].ID); due.Key != rows[2].Key || due.Attempts != 0 {
-		t.Errorf("after the rollback the row that was put off is %+v", due)
+		t.Errorf("after the rollback the deferred row is %+v", due)
 	}
 	b.wantState(ctx, t, evs[0], store.Ready)
-	wantReceipts(t, receipts(ctx, t, b.box(t), b.keyed("a", "k")), duplicateOf(evs[1])) // the key is still taken
-	// And again, for good.
+	// The key is still in use.
+	wantReceipts(t, receipts(ctx, t, b.box(t), b.keyed("a", "k")), duplicateOf(evs[1]))
+	// Repeat with a commit.
 	if err := b.finishIn(ctx, t, nil, deliveries(leases, rows...)...); err != nil {
 		t.Fatalf("InTx with Finish: %v", err)
 	}
 	b.wantReady(ctx, t)
 }
 
-// finishHistory ends with an event that leaves no trace: from then on, not finding an event means nothing.
-func finishHistory[T any](ctx context.Context, t tb, b *bench[T]) {
+// finishHistory ends with an event without a trace: afterwards a missing event
+// proves nothing.
+func finishHistory[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := append(b.events(2, "a"), b.keyed("a", "k"))
 	rows := b.writeRows(ctx, t, evs...)
 	unknown := b.event("a")
@@ -136,7 +143,7 @@ func finishHistory[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantReceipts(t, receipts(ctx, t, b.box(t), next), written(next))
 }
 
-func finishBesideWrite[T any](ctx context.Context, t tb, b *bench[T]) {
+func finishBesideWrite[T any](ctx context.Context, t tb, b *env[T]) {
 	ev, before, keyed := b.event("a"), b.event("a"), b.keyed("b", "k")
 	rows := b.writeRows(ctx, t, ev)
 	leases := b.own(ctx, t)
@@ -162,7 +169,7 @@ func finishBesideWrite[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantState(ctx, t, ev, store.Delivered)
 }
 
-func finishInSavepoint[T any](ctx context.Context, t tb, b *bench[T]) {
+func finishInSavepoint[T any](ctx context.Context, t tb, b *env[T]) {
 	if b.features.lacks(savepoints) != "" {
 		t.Skipf("no savepoints")
 	}
@@ -170,13 +177,13 @@ func finishInSavepoint[T any](ctx context.Context, t tb, b *bench[T]) {
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
 	err := b.box(t).InTx(ctx, func(ctx context.Context, tx T) error {
-		err := savepointUsual(ctx, b, tx, func(tx T) error {
+		err := savepointDriver(ctx, b, tx, func(tx T) error {
 			return errors.Join(b.DB.Finish(ctx, tx, deliveries(leases, rows[0])), errBoom)
 		})
 		if !errors.Is(err, errBoom) || errors.Is(err, waybill.ErrLeaseLost) {
 			t.Errorf("Finish in a savepoint: %v, want the function's own error", err)
 		}
-		return savepointUsual(ctx, b, tx, func(tx T) error { return b.DB.Finish(ctx, tx, deliveries(leases, rows[1])) })
+		return savepointDriver(ctx, b, tx, func(tx T) error { return b.DB.Finish(ctx, tx, deliveries(leases, rows[1])) })
 	})
 	if err != nil {
 		t.Fatalf("InTx: %v", err)
@@ -185,7 +192,7 @@ func finishInSavepoint[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantState(ctx, t, evs[1], store.Delivered)
 }
 
-func finishForeign[T any](ctx context.Context, t tb, b *bench[T]) {
+func finishForeign[T any](ctx context.Context, t tb, b *env[T]) {
 	if b.features.lacks(foreignTx) != "" {
 		t.Skipf("no transactions but the store's own")
 	}
@@ -217,8 +224,9 @@ func finishForeign[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// finishGone finishes what does not exist, twice, under another lane's lease, and nothing at all.
-func finishGone[T any](ctx context.Context, t tb, b *bench[T]) {
+// finishGone finishes rows that do not exist, twice, under another lane's
+// lease, and an empty list.
+func finishGone[T any](ctx context.Context, t tb, b *env[T]) {
 	names := b.aggregates(2)
 	evs := []waybill.Event{b.event(names[0]), b.event(names[0]), b.event(names[len(names)-1])}
 	rows := b.writeRows(ctx, t, evs...)
@@ -231,7 +239,7 @@ func finishGone[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	ds := deliveries(leases, never, rows[0], rows[0], never)
 	wrong := slices.Clone(rows[2:])
-	wrong[0].Lane = rows[0].Lane // a row is protected by the fence of the lane it is in
+	wrong[0].Lane = rows[0].Lane // the fence of the row's own lane protects it
 	if rows[2].Lane != rows[0].Lane {
 		ds = append(ds, deliveries(leases, wrong...)...)
 	}
@@ -241,13 +249,13 @@ func finishGone[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t, evs[1:]...)
 	b.wantState(ctx, t, evs[0], store.Delivered)
 	if err := b.finishIn(ctx, t, nil, ds...); err != nil {
-		t.Errorf("Finish of what is finished: %v", err)
+		t.Errorf("Finish of finished deliveries: %v", err)
 	}
 	b.wantState(ctx, t, evs[0], store.Delivered) // once
 	b.wantNowhere(ctx, t, never.Event)
 }
 
-func finishMany[T any](ctx context.Context, t tb, b *bench[T]) {
+func finishMany[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	for _, name := range b.aggregates(8) {
 		evs = append(evs, b.events(100, name)...)

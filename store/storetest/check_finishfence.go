@@ -10,20 +10,21 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// finishFenceChecks are S9, as far as the lanes are lost: then nothing is finished.
+// finishFenceChecks check Finish with lost lanes: nothing is finished.
 func finishFenceChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "S9", name: "stale claims change nothing", run: finishStale[T]},
 		{row: "S9", name: "a lost lane beside a held one", run: finishLostBesideHeld[T]},
-		{row: "S9", name: "a take-over waits", run: takeOverWaits[T]},
-		{row: "S9", name: "against a take-over", run: finishAgainstTakeOver[T]},
-		{row: "S9", name: "the same delivery at the same time", run: finishTogether[T]},
+		{row: "S9", name: "a takeover waits", run: takeOverWaits[T]},
+		{row: "S9", name: "against a takeover", run: finishAgainstTakeOver[T]},
+		{row: "S9", name: "concurrent finishes of one delivery", run: finishTogether[T]},
 	}
 }
 
-// wantLost asserts that deliveries cannot be finished, and that trying changes nothing: neither when the transaction is
-// rolled back for it, nor when somebody commits it all the same.
-func (b *bench[T]) wantLost(ctx context.Context, t tb, what string, evs []waybill.Event, ds ...waybill.Delivery) {
+// wantLost asserts that deliveries cannot be finished, and that trying changes
+// nothing: neither if the transaction is rolled back, nor if the caller commits
+// it nevertheless.
+func (b *env[T]) wantLost(ctx context.Context, t tb, what string, evs []waybill.Event, ds ...waybill.Delivery) {
 	t.Helper()
 	if err := b.finishIn(ctx, t, nil, ds...); !errors.Is(err, waybill.ErrLeaseLost) {
 		t.Errorf("%s: InTx with Finish returned %v, want ErrLeaseLost", what, err)
@@ -38,8 +39,8 @@ func (b *bench[T]) wantLost(ctx context.Context, t tb, what string, evs []waybil
 	b.wantReady(ctx, t, evs...)
 }
 
-// finishStale tries every kind of claim that is not the present one.
-func finishStale[T any](ctx context.Context, t tb, b *bench[T]) {
+// finishStale tries every kind of stale claim.
+func finishStale[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := []waybill.Event{b.event("a"), b.event("a")}
 	rows := b.writeRows(ctx, t, evs...)
 	n := b.node(ctx, t, b.DB)
@@ -66,20 +67,20 @@ func finishStale[T any](ctx context.Context, t tb, b *bench[T]) {
 		lease := held
 		change(&lease)
 		try(what, lease)
-		// One stale claim spoils the good ones, whichever comes first.
+		// One stale claim rejects the valid ones, in either order.
 		good, bad := delivery(rows[0], held, true), delivery(rows[1], lease, true)
 		b.wantLost(ctx, t, what+", behind a good one", evs, good, bad)
 		b.wantLost(ctx, t, what+", in front of a good one", evs, bad, good)
 	}
 	b.wantNotes(ctx, t, "note", 0)
-	// The present one still counts.
+	// The current claim still counts.
 	if err := b.finishIn(ctx, t, nil, delivery(rows[0], held, true), delivery(rows[1], held, true)); err != nil {
 		t.Fatalf("InTx with Finish: %v", err)
 	}
 	b.wantReady(ctx, t)
 }
 
-func finishLostBesideHeld[T any](ctx context.Context, t tb, b *bench[T]) {
+func finishLostBesideHeld[T any](ctx context.Context, t tb, b *env[T]) {
 	names := b.aggregates(3)
 	if len(names) < 3 {
 		t.Logf("the store has %d lanes: no lane beside another", b.lanes)
@@ -98,20 +99,20 @@ func finishLostBesideHeld[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.acquire(ctx, t, b.second(), b.node(ctx, t, b.second()), lost.Lane)
 	b.wantLost(ctx, t, "the middle lane is lost", evs, deliveries(leases, rows...)...)
 	if err := b.finishIn(ctx, t, nil, deliveries(leases, rows[0], rows[2])...); err != nil {
-		t.Fatalf("InTx with Finish of what is held: %v", err)
+		t.Fatalf("InTx with Finish of held deliveries: %v", err)
 	}
 	b.wantReady(ctx, t, evs[1])
 }
 
-// takeOver is what became of a lane that was taken over.
+// takeOver is the result of a takeover of a lane.
 type takeOver struct {
 	leases []store.Lease
-	seen   []row // what the heir finds there
+	seen   []row // rows that the heir finds
 	err    error
 }
 
-// takeOver takes a lane whose owner is dead, and looks what is in it.
-func (b *bench[T]) takeOver(ctx context.Context, db DB[T], heir store.Node, lane int) takeOver {
+// takeOver takes a lane whose owner is dead, and reads its rows.
+func (b *env[T]) takeOver(ctx context.Context, db DB[T], heir store.Node, lane int) takeOver {
 	leases, err := db.Acquire(ctx, heir, []int{lane}, 7)
 	if err != nil {
 		return takeOver{err: err}
@@ -120,8 +121,9 @@ func (b *bench[T]) takeOver(ctx context.Context, db DB[T], heir store.Node, lane
 	return takeOver{leases: leases, seen: page.Rows, err: err}
 }
 
-// want asserts that the heir has the lane, and that it sees the row if and only if the transaction that finished the
-// delivery, and ended with err, did not commit.
+// want asserts that the heir has the lane, and that it sees the row if and only
+// if the transaction that finished the delivery, and ended with err, did not
+// commit.
 func (o takeOver) want(t tb, round int, id waybill.ID, err error) {
 	t.Helper()
 	if o.err != nil || len(o.leases) != 1 {
@@ -131,12 +133,13 @@ func (o takeOver) want(t tb, round int, id waybill.ID, err error) {
 		t.Fatalf("round %d: InTx with Finish: %v", round, err)
 	}
 	if _, there := find(o.seen, id); there == (err == nil) {
-		t.Errorf("round %d: after the take-over the row was there: %v; the transaction that finished it ended with %v", round, there, err)
+		t.Errorf("round %d: after the takeover the row was there: %v; the transaction that finished it ended with %v", round, there, err)
 	}
 }
 
-// staleOwner writes an event and lets the lease of its lane's owner run out; heir is a node that lives.
-func staleOwner[T any](ctx context.Context, t tb, b *bench[T], other DB[T]) (r row, lease store.Lease, heir store.Node) {
+// staleOwner writes an event and lets the lease of its lane's owner expire;
+// heir is a live node.
+func staleOwner[T any](ctx context.Context, t tb, b *env[T], other DB[T]) (r row, lease store.Lease, heir store.Node) {
 	t.Helper()
 	r = b.writeRows(ctx, t, b.event("a"))[0]
 	stale, heir := b.node(ctx, t, b.DB), b.node(ctx, t, other)
@@ -145,9 +148,10 @@ func staleOwner[T any](ctx context.Context, t tb, b *bench[T], other DB[T]) (r r
 	return r, lease, heir
 }
 
-// takeOverWaits takes a lane over while a transaction is open that has finished a delivery of it. Either the take-over
-// waits for that transaction's end, or that transaction cannot commit.
-func takeOverWaits[T any](ctx context.Context, t tb, b *bench[T]) {
+// takeOverWaits takes a lane over while a transaction that has finished a
+// delivery of that lane is open. Either the takeover waits for the end of the
+// transaction, or the transaction cannot commit.
+func takeOverWaits[T any](ctx context.Context, t tb, b *env[T]) {
 	other := b.second()
 	for round, end := range []error{nil, errBoom, nil} {
 		r, lease, heir := staleOwner(ctx, t, b, other)
@@ -158,7 +162,7 @@ func takeOverWaits[T any](ctx context.Context, t tb, b *bench[T]) {
 				return err
 			}
 			go func() { took <- b.takeOver(context.WithoutCancel(ctx), other, heir, r.Lane) }()
-			for range 25 { // time for the take-over, if it does not wait
+			for range 25 { // time for a takeover that does not wait
 				if _, err := b.DB.Fetch(ctx, b.cursors(), 1); err != nil {
 					return err
 				}
@@ -167,10 +171,10 @@ func takeOverWaits[T any](ctx context.Context, t tb, b *bench[T]) {
 			return end
 		})
 		if early && err == nil {
-			t.Errorf("round %d: the take-over did not wait, and the transaction committed", round)
+			t.Errorf("round %d: the takeover did not wait, and the transaction committed", round)
 		}
 		if errors.Is(err, errBoom) {
-			err = waybill.ErrLeaseLost // it did not commit
+			err = waybill.ErrLeaseLost // the transaction did not commit
 		}
 		select {
 		case o := <-took:
@@ -179,14 +183,15 @@ func takeOverWaits[T any](ctx context.Context, t tb, b *bench[T]) {
 				b.settle(ctx, t, store.Settlement{Leases: o.leases, Done: []store.Result{result(r)}, History: true})
 			}
 		case <-ctx.Done():
-			t.Fatalf("round %d: the take-over never ends", round)
+			t.Fatalf("round %d: the takeover never ends", round)
 		}
 		b.end()
 	}
 }
 
-// finishAgainstTakeOver lets a stale owner finish a delivery at the moment at which its lane is taken over.
-func finishAgainstTakeOver[T any](ctx context.Context, t tb, b *bench[T]) {
+// finishAgainstTakeOver lets a stale owner finish a delivery during the
+// takeover of its lane.
+func finishAgainstTakeOver[T any](ctx context.Context, t tb, b *env[T]) {
 	rounds := 30
 	if b.short {
 		rounds = 10
@@ -223,8 +228,9 @@ func finishAgainstTakeOver[T any](ctx context.Context, t tb, b *bench[T]) {
 	t.Logf("in %d of %d rounds Finish came first", first, rounds)
 }
 
-// finishTogether has two transactions, and a settlement, record the same deliveries as done: each is done once.
-func finishTogether[T any](ctx context.Context, t tb, b *bench[T]) {
+// finishTogether records the same deliveries as done in two transactions and a
+// settlement: each is done once.
+func finishTogether[T any](ctx context.Context, t tb, b *env[T]) {
 	for range 5 {
 		evs := b.events(6, "a")
 		rows := b.writeRows(ctx, t, evs...)

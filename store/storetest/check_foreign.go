@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 )
 
-// foreignChecks are W5: transactions that somebody else commits.
+// foreignChecks check transactions that the caller commits.
 func foreignChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "W5", name: "committed", needs: foreignTx, run: foreignCommits[T]},
@@ -18,7 +18,7 @@ func foreignChecks[T any]() []check[T] {
 	}
 }
 
-func foreignCommits[T any](ctx context.Context, t tb, b *bench[T]) {
+func foreignCommits[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
 	evs := []waybill.Event{b.event("a"), b.event(""), b.event("a"), b.event("b")}
@@ -38,17 +38,17 @@ func foreignCommits[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t, evs...)
 	b.wantNotes(ctx, t, "note", 1)
 	b.wantCommitted(ctx, t, true, evs...)
-	hooks.want(t, evs, nil, nil) // nobody sees the commit
+	hooks.want(t, evs, nil, nil) // the outbox does not see the commit
 	if commits := heard.heard(); len(commits) > 0 {
-		t.Errorf("the hub heard %v of a transaction whose end nobody sees", commits)
+		t.Errorf("the hub published %v of a foreign transaction", commits)
 	}
 	box.Wake()
 	if commits := heard.heard(); len(commits) != 1 || len(commits[0].Entries) != 0 {
-		t.Errorf("after Wake the hub heard %v, want one bare wake-up", commits)
+		t.Errorf("after Wake the hub published %v, want one bare wake-up", commits)
 	}
 }
 
-func foreignRollsBack[T any](ctx context.Context, t tb, b *bench[T]) {
+func foreignRollsBack[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	evs := []waybill.Event{b.event("a"), b.keyed("a", "k")}
@@ -67,7 +67,7 @@ func foreignRollsBack[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantReceipts(t, receipts(ctx, t, box, next), written(next))
 }
 
-func foreignKeys[T any](ctx context.Context, t tb, b *bench[T]) {
+func foreignKeys[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	first := b.keyed("a", "k")
@@ -87,9 +87,9 @@ func foreignKeys[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantReceipts(t, receipts(ctx, t, box, b.keyed("b", "new")), duplicateOf(evs[2]))
 }
 
-// foreignInside writes to a foreign transaction with a context that carries another: the transaction that is handed in
-// counts, not the context.
-func foreignInside[T any](ctx context.Context, t tb, b *bench[T]) {
+// foreignInside writes to a foreign transaction with a context that carries
+// another one: the transaction argument counts, not the context.
+func foreignInside[T any](ctx context.Context, t tb, b *env[T]) {
 	if !b.features.LateCommits {
 		t.Skipf("two transactions that write cannot be open at the same time: nothing to confuse")
 	}

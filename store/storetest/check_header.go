@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// headerChecks are W9.
+// headerChecks check stored headers.
 func headerChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "W9", name: "round trip", run: headersRoundTrip[T]},
@@ -18,7 +18,7 @@ func headerChecks[T any]() []check[T] {
 	}
 }
 
-func headersRoundTrip[T any](ctx context.Context, t tb, b *bench[T]) {
+func headersRoundTrip[T any](ctx context.Context, t tb, b *env[T]) {
 	many := map[string]string{}
 	for i := range 64 {
 		many[fmt.Sprintf("header-%02d", i)] = strings.Repeat("ü", 100)
@@ -49,8 +49,8 @@ func headersRoundTrip[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// headersNone stores the texts that mean "none".
-func headersNone[T any](ctx context.Context, t tb, b *bench[T]) {
+// headersNone stores the texts that mean "no headers".
+func headersNone[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, text := range []string{"", "null", "{}"} {
 		ev := b.event("a")
 		ev.Headers = map[string]string{"a": "1"}
@@ -64,8 +64,9 @@ func headersNone[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// headersGarbage breaks one row between two others: it is reported, the others are read, and it can be settled.
-func headersGarbage[T any](ctx context.Context, t tb, b *bench[T]) {
+// headersGarbage corrupts one row between two others: the row is reported, the
+// others are read, and the row can be settled.
+func headersGarbage[T any](ctx context.Context, t tb, b *env[T]) {
 	leases := b.own(ctx, t)
 	for _, text := range []string{"garbage{", `["a"]`, `{"a": {"b": 1}}`, `"text"`, `{"": "empty name"}`} {
 		evs := b.events(3, "a")
@@ -90,7 +91,7 @@ func headersGarbage[T any](ctx context.Context, t tb, b *bench[T]) {
 			string(broken.Event.Payload) != string(evs[1].Payload) {
 			t.Errorf("of a broken row the rest could not be read: %+v", broken)
 		}
-		// Every way of reading says the same.
+		// All reads report the same.
 		keys := []store.Key{rows[0].Key, broken.Key, rows[2].Key}
 		page, err := b.DB.Load(ctx, keys)
 		if err != nil || len(page.Rows) != 3 {
@@ -103,7 +104,7 @@ func headersGarbage[T any](ctx context.Context, t tb, b *bench[T]) {
 		retry.Attempts, retry.Error = 1, "broken"
 		wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{retry}}), broken.ID)
 		if row := b.awaitDue(ctx, t, broken.ID); row.Err == nil {
-			t.Errorf("the broken row reads well after it was put off: %v", row.Event.Headers)
+			t.Errorf("the corrupt row is readable after it was deferred: %v", row.Event.Headers)
 		}
 		dead := store.Settlement{Leases: leases, Dead: []store.Result{retry}, Done: []store.Result{result(rows[0]), result(rows[2])}, History: true}
 		wantMoved(t, b.settle(ctx, t, dead), rowIDs(rows)...)

@@ -12,7 +12,7 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 )
 
-// hookChecks are behaviours 6 and 7: what hooks may change, and what they may not.
+// hookChecks check what hooks may and may not change.
 func hookChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "6", name: "changes", run: hookChanges[T]},
@@ -27,7 +27,7 @@ func before(fn func(evs []waybill.Event) ([]waybill.Event, error)) outbox.Hook {
 	return outbox.Hook{BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) { return fn(evs) }}
 }
 
-func hookChanges[T any](ctx context.Context, t tb, b *bench[T]) {
+func hookChanges[T any](ctx context.Context, t tb, b *env[T]) {
 	extra := b.event("b")
 	first := before(func(evs []waybill.Event) ([]waybill.Event, error) {
 		for i := range evs {
@@ -73,7 +73,7 @@ func hookChanges[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func hookSuppresses[T any](ctx context.Context, t tb, b *bench[T]) {
+func hookSuppresses[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	later := 0
 	box := b.box(t, hooks.hook(),
@@ -98,11 +98,11 @@ func hookSuppresses[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("a later hook was called %d times with nothing to write", later)
 	}
 	if commits := heard.heard(); len(commits) > 0 {
-		t.Errorf("the hub heard of suppressed events: %v", commits)
+		t.Errorf("the hub published suppressed events: %v", commits)
 	}
 }
 
-func hookSuppressesSome[T any](ctx context.Context, t tb, b *bench[T]) {
+func hookSuppressesSome[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(4, "a")
 	evs[1].Type, evs[3].Type = "secret", "secret"
 	box := b.box(t, before(func(evs []waybill.Event) ([]waybill.Event, error) {
@@ -127,7 +127,7 @@ func hookSuppressesSome[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t, evs[0], evs[2])
 }
 
-func hookFails[T any](ctx context.Context, t tb, b *bench[T]) {
+func hookFails[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook(), before(func([]waybill.Event) ([]waybill.Event, error) { return nil, errBoom }))
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
@@ -144,7 +144,7 @@ func hookFails[T any](ctx context.Context, t tb, b *bench[T]) {
 	hooks.want(t, nil, nil, nil)
 }
 
-func hookPanics[T any](ctx context.Context, t tb, b *bench[T]) {
+func hookPanics[T any](ctx context.Context, t tb, b *env[T]) {
 	var mu sync.Mutex
 	var called []string
 	bad := func(name string) func(context.Context, []waybill.Event) {
@@ -161,7 +161,7 @@ func hookPanics[T any](ctx context.Context, t tb, b *bench[T]) {
 		Logger: log.logger(),
 		Hooks: []outbox.Hook{
 			{AfterWrite: bad("write"), AfterCommit: bad("commit"), AfterRollback: bad("rollback")},
-			hooks.hook(), // behind the one that panics
+			hooks.hook(), // after the one that panics
 		},
 	})
 	kept, lost := b.event("a"), b.event("a")

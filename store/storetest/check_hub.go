@@ -10,17 +10,18 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// hubChecks are W6: what the relays of this process are told at once must be what they would read.
+// hubChecks check that in-process notifications match the rows that a relay
+// would read.
 func hubChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "W6", name: "one commit with all entries", run: hubOnce[T]},
 		{row: "W6", name: "the same hub always", run: hubSame[T]},
 		{row: "W6", name: "preferred lanes", run: hubPrefers[T]},
-		{row: "W6", name: "told after the commit", run: hubAfterCommit[T]},
+		{row: "W6", name: "published after the commit", run: hubAfterCommit[T]},
 	}
 }
 
-func hubOnce[T any](ctx context.Context, t tb, b *bench[T]) {
+func hubOnce[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
 	away := b.second()
@@ -42,13 +43,13 @@ func hubOnce[T any](ctx context.Context, t tb, b *bench[T]) {
 		return
 	}
 	if !commits[0].Checked {
-		t.Errorf("a hook wanted to know what was committed, and the commit is not checked")
+		t.Errorf("a hook needs the committed events, and the commit is not checked")
 	}
 	rows := b.wantReady(ctx, t, evs...)
 	for _, entry := range commits[0].Entries {
 		if entry.Event.ID == later.ID {
 			if want := b.laneOf(later); entry.Lane != want || !entry.Event.Delayed() {
-				t.Errorf("the hub heard of the delayed event as %+v, want it delayed, in lane %d", entry, want)
+				t.Errorf("the hub published the delayed event as %+v, want it delayed, in lane %d", entry, want)
 			}
 			continue
 		}
@@ -57,21 +58,21 @@ func hubOnce[T any](ctx context.Context, t tb, b *bench[T]) {
 			continue // reported above
 		}
 		if row.Lane != entry.Lane {
-			t.Errorf("the hub heard that event %s is in lane %d; its row is in %d", row.ID, entry.Lane, row.Lane)
+			t.Errorf("the hub published event %s in lane %d; its row is in %d", row.ID, entry.Lane, row.Lane)
 		}
 		for _, diff := range differences(entry.Event, row.Event) {
-			t.Errorf("what the hub heard of event %s is not what is read: %s", row.ID, diff)
+			t.Errorf("the published event %s differs from its row: %s", row.ID, diff)
 		}
 	}
 	if away.Local() != b.DB.Local() && len(afar.heard()) > 0 {
-		t.Errorf("the hub of another process heard %v", afar.heard())
+		t.Errorf("the hub of another process published %v", afar.heard())
 	}
 	if got := rowIDs(b.readyIn(ctx, t, away)); !slices.Equal(got, idsOf(evs)) {
 		t.Errorf("another process reads %v, want %v", got, idsOf(evs))
 	}
 }
 
-func hubSame[T any](_ context.Context, t tb, b *bench[T]) {
+func hubSame[T any](_ context.Context, t tb, b *env[T]) {
 	if first, second := b.DB.Local(), b.DB.Local(); first == nil || first != second {
 		t.Errorf("Local does not return the same hub every time")
 	}
@@ -80,8 +81,9 @@ func hubSame[T any](_ context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// hubPrefers has a relay own some lanes: unordered events go there, ordered ones where they belong.
-func hubPrefers[T any](ctx context.Context, t tb, b *bench[T]) {
+// hubPrefers lets a relay own some lanes: unordered events go to these lanes,
+// ordered ones to their own.
+func hubPrefers[T any](ctx context.Context, t tb, b *env[T]) {
 	mine := []int{b.lanes - 1, b.lanes / 2}
 	b.DB.Local().SetLocalLanes(mine)
 	b.later(func() { b.DB.Local().SetLocalLanes(nil) })
@@ -95,7 +97,8 @@ func hubPrefers[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Errorf("an unordered event is in lane %d, want one of %v", row.Lane, mine)
 		}
 	}
-	// Without a preference they are spread: 40 events into one of several lanes by chance would be a miracle.
+	// Without local lanes the events are spread: 40 events in one of several
+	// lanes by chance are practically impossible.
 	b.DB.Local().SetLocalLanes(nil)
 	b.write(ctx, t, b.events(40, "")...)
 	lanes := map[int]bool{}
@@ -107,8 +110,9 @@ func hubPrefers[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// hubAfterCommit reads on another connection from inside the listener: what it was told is there.
-func hubAfterCommit[T any](ctx context.Context, t tb, b *bench[T]) {
+// hubAfterCommit reads on another connection inside the listener: the published
+// events are visible.
+func hubAfterCommit[T any](ctx context.Context, t tb, b *env[T]) {
 	box := boxOver[T](t, b.DB, outbox.Config{})
 	ev := b.event("a")
 	told := false
@@ -122,7 +126,7 @@ func hubAfterCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 			return err
 		}
 		if told {
-			t.Errorf("the hub heard of an event before its commit")
+			t.Errorf("the hub published an event before its commit")
 		}
 		return nil
 	})
@@ -130,6 +134,6 @@ func hubAfterCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("InTx: %v", err)
 	}
 	if !told || !slices.Equal(seen, []waybill.ID{ev.ID}) {
-		t.Errorf("when the hub heard of the commit (%v), a reader saw %v, want %s", told, seen, ev.ID)
+		t.Errorf("when the hub published the commit (%v), a reader saw %v, want %s", told, seen, ev.ID)
 	}
 }

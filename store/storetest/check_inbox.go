@@ -13,10 +13,11 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// inboxChecks are I1 to I4: the records of consumer groups. What groups make of them is shown by package inboxtest.
+// inboxChecks check the records of consumer groups. Package inboxtest checks
+// the groups themselves.
 func inboxChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "I1", name: "accept in order, with what is there", run: accepts[T]},
+		{row: "I1", name: "accept in order, with existing records", run: accepts[T]},
 		{row: "I1", name: "a rollback leaves no record", run: acceptRollback[T]},
 		{row: "I1", name: "accept needs an open transaction", needs: foreignTx, run: acceptEnded[T]},
 		{row: "I2", name: "one of many claims an event", run: claimRace[T]},
@@ -27,14 +28,14 @@ func inboxChecks[T any]() []check[T] {
 	}
 }
 
-// intake returns an event of a group, with everything that a record has.
-func (b *bench[T]) intake(group string) store.InboxEntry {
+// intake returns an event of a group, with all fields of a record.
+func (b *env[T]) intake(group string) store.InboxEntry {
 	id := waybill.NewID()
 	return store.InboxEntry{Group: group, Key: id, Event: waybill.NewID(), Tenant: "tenant", Type: "Happened", Hash: [16]byte(waybill.NewID())}
 }
 
-// inTx runs fn in a transaction of the store's and commits it, unless fn fails.
-func (b *bench[T]) inTx(ctx context.Context, fn func(tx T) error) error {
+// inTx runs fn in a transaction of the store and commits it, unless fn fails.
+func (b *env[T]) inTx(ctx context.Context, fn func(tx T) error) error {
 	s, err := b.DB.Begin(ctx, nil)
 	if err != nil {
 		return err
@@ -46,7 +47,7 @@ func (b *bench[T]) inTx(ctx context.Context, fn func(tx T) error) error {
 	return err
 }
 
-func (b *bench[T]) accept(ctx context.Context, t tb, owner waybill.ID, in ...store.InboxEntry) (out []store.AcceptResult) {
+func (b *env[T]) accept(ctx context.Context, t tb, owner waybill.ID, in ...store.InboxEntry) (out []store.AcceptResult) {
 	t.Helper()
 	err := b.inTx(ctx, func(tx T) (err error) {
 		out, err = b.DB.Accept(ctx, tx, owner, in)
@@ -58,7 +59,7 @@ func (b *bench[T]) accept(ctx context.Context, t tb, owner waybill.ID, in ...sto
 	return out
 }
 
-func (b *bench[T]) record(ctx context.Context, t tb, in store.InboxEntry) store.InboxRecord {
+func (b *env[T]) record(ctx context.Context, t tb, in store.InboxEntry) store.InboxRecord {
 	t.Helper()
 	rec, ok, err := b.DB.FindRecord(ctx, in.Group, in.Key)
 	if err != nil || !ok || rec.InboxEntry != in {
@@ -67,7 +68,7 @@ func (b *bench[T]) record(ctx context.Context, t tb, in store.InboxEntry) store.
 	return rec
 }
 
-func accepts[T any](ctx context.Context, t tb, b *bench[T]) {
+func accepts[T any](ctx context.Context, t tb, b *env[T]) {
 	var in []store.InboxEntry
 	for range 50 {
 		in = append(in, b.intake("Group"))
@@ -75,7 +76,7 @@ func accepts[T any](ctx context.Context, t tb, b *bench[T]) {
 	owner := waybill.NewID()
 	b.accept(ctx, t, owner, in[10], in[20], in[30])
 	other := in[5]
-	other.Group = "group" // they compare as bytes
+	other.Group = "group" // groups compare as bytes
 	b.accept(ctx, t, owner, other)
 	for i, a := range b.accept(ctx, t, waybill.NewID(), in...) {
 		known := i == 10 || i == 20 || i == 30
@@ -94,7 +95,7 @@ func accepts[T any](ctx context.Context, t tb, b *bench[T]) {
 
 var errRollBack = errors.New("roll back")
 
-func acceptRollback[T any](ctx context.Context, t tb, b *bench[T]) {
+func acceptRollback[T any](ctx context.Context, t tb, b *env[T]) {
 	in := b.intake("rolled back")
 	err := b.inTx(ctx, func(tx T) error {
 		if _, err := b.DB.Accept(ctx, tx, waybill.NewID(), []store.InboxEntry{in}); err != nil {
@@ -113,7 +114,7 @@ func acceptRollback[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func acceptEnded[T any](ctx context.Context, t tb, b *bench[T]) {
+func acceptEnded[T any](ctx context.Context, t tb, b *env[T]) {
 	tx := b.foreign(ctx, t)
 	if err := tx.Commit(); err != nil {
 		t.Fatalf("%v", err)
@@ -127,8 +128,9 @@ func acceptEnded[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// claimRace has many claim an event at once: a new one, one whose lease is over, and one that failed and is due.
-func claimRace[T any](ctx context.Context, t tb, b *bench[T]) {
+// claimRace claims an event concurrently: a new one, one whose lease has
+// expired, and a failed one that is due.
+func claimRace[T any](ctx context.Context, t tb, b *env[T]) {
 	lapsed, failed := b.intake("race"), b.intake("race")
 	if _, ok, err := b.DB.ClaimEvent(ctx, lapsed, waybill.NewID(), 0, 1000, nil); !ok || err != nil {
 		t.Fatalf("Claim: %v, %v", ok, err)
@@ -158,7 +160,7 @@ func claimRace[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func claims[T any](ctx context.Context, t tb, b *bench[T]) {
+func claims[T any](ctx context.Context, t tb, b *env[T]) {
 	in := b.intake("claims")
 	owner := waybill.NewID()
 	kept := []byte{0, 1, 255, '\''}
@@ -170,7 +172,7 @@ func claims[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("its lease is %v", left)
 	}
 	if rec, ok, err := b.DB.ClaimEvent(ctx, in, waybill.NewID(), time.Hour, 5, nil); ok || err != nil || rec.Owner != owner {
-		t.Errorf("a claim while it is held: %+v, %v, %v", rec, ok, err)
+		t.Errorf("a claim of a held event: %+v, %v, %v", rec, ok, err)
 	}
 	for what, f := range map[string]store.Failure{"another owner": {Owner: waybill.NewID(), Fence: 1}, "another fence": {Owner: owner, Fence: 2}, "no claim": {}} {
 		if ok, err := b.DB.FailEvent(ctx, in, f); ok || err != nil {
@@ -186,7 +188,7 @@ func claims[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("after the failure the record is %+v", rec)
 	}
 	if _, ok, err := b.DB.ClaimEvent(ctx, in, owner, time.Hour, 5, nil); ok || err != nil {
-		t.Errorf("a claim before it is due: %v, %v", ok, err)
+		t.Errorf("a claim of an event that is not due: %v, %v", ok, err)
 	}
 	if n, err := b.DB.Redrive(ctx, "claims", []waybill.ID{in.Key}, 10); n != 1 || err != nil {
 		t.Fatalf("Redrive: %d, %v", n, err)
@@ -212,7 +214,7 @@ func claims[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func claimsUsedUp[T any](ctx context.Context, t tb, b *bench[T]) {
+func claimsUsedUp[T any](ctx context.Context, t tb, b *env[T]) {
 	in := b.intake("used up")
 	for n := range 2 {
 		if _, ok, err := b.DB.ClaimEvent(ctx, in, waybill.NewID(), 0, 2, nil); !ok || err != nil {
@@ -234,7 +236,7 @@ func claimsUsedUp[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func succeeds[T any](ctx context.Context, t tb, b *bench[T]) {
+func succeeds[T any](ctx context.Context, t tb, b *env[T]) {
 	in := b.intake("succeeds")
 	owner := waybill.NewID()
 	if _, ok, err := b.DB.ClaimEvent(ctx, in, owner, time.Hour, 5, nil); !ok || err != nil {
@@ -280,7 +282,7 @@ func succeeds[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("Claim: %v, %v", ok, err)
 	}
 	if !succeed(store.Attempt{Group: "succeeds", Key: late.Key, Owner: owner, Fence: 1}) {
-		t.Errorf("it did not succeed after its lease was over, and nobody had taken over")
+		t.Errorf("Succeed failed after the lease expired, without a takeover")
 	}
 	lost := b.intake("succeeds")
 	for range 2 {
@@ -293,7 +295,7 @@ func succeeds[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func dueRecords[T any](ctx context.Context, t tb, b *bench[T]) {
+func dueRecords[T any](ctx context.Context, t tb, b *env[T]) {
 	var in []store.InboxEntry
 	fail := func(group string, kept []byte, f store.Failure) {
 		t.Helper()
@@ -308,7 +310,7 @@ func dueRecords[T any](ctx context.Context, t tb, b *bench[T]) {
 	fail("due", kept, store.Failure{})                 // due first
 	fail("due", kept, store.Failure{})                 // due next
 	fail("due", kept, store.Failure{Delay: time.Hour}) // not due
-	fail("due", nil, store.Failure{})                  // not kept
+	fail("due", nil, store.Failure{})                  // no stored event
 	fail("due", kept, store.Failure{Dead: true})       // dead
 	fail("other", kept, store.Failure{})               // of another group
 	lapsed, held := b.intake("due"), b.intake("due")

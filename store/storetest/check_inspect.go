@@ -10,30 +10,31 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// browseChecks are O2 and O3: looking at events.
-func browseChecks[T any]() []check[T] {
+// inspectChecks check Count, List and Find.
+func inspectChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "O2", name: "list and count by filter", run: listsByFilter[T]},
 		{row: "O2", name: "list in pages", fresh: true, run: listsPages[T]},
 		{row: "O2", name: "filters compare as bytes", run: filtersAsBytes[T]},
 		{row: "O2", name: "rows that cannot be read", run: listsBroken[T]},
 		{row: "O2", name: "states that do not exist", run: listsNothing[T]},
-		{row: "O3", name: "find an event wherever it is", run: finds[T]},
+		{row: "O3", name: "find an event in every state", run: finds[T]},
 	}
 }
 
-// states are all of them.
+// states are all states.
 var states = []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered}
 
-// exhibit is an event and where it was put.
+// exhibit is an event and its state.
 type exhibit struct {
 	waybill.Event
 	state           store.State
 	holding, failed bool
 }
 
-// exhibits writes events that differ in what a filter can ask for, and spreads them over all states.
-func exhibits[T any](ctx context.Context, t tb, b *bench[T]) []exhibit {
+// exhibits writes events that differ in every field of a filter, and spreads
+// them over all states.
+func exhibits[T any](ctx context.Context, t tb, b *env[T]) []exhibit {
 	t.Helper()
 	var all []exhibit
 	for i := range 24 {
@@ -86,8 +87,8 @@ func (e exhibit) fits(state store.State, f store.Filter) bool {
 		(!f.NoTenant || ev.TenantID == "") && (!f.Untried || !e.failed)
 }
 
-// list returns all records of a state that fit, page by page.
-func (b *bench[T]) list(ctx context.Context, t tb, state store.State, f store.Filter, limit int) []store.Record {
+// list returns all matching records of a state, page by page.
+func (b *env[T]) list(ctx context.Context, t tb, state store.State, f store.Filter, limit int) []store.Record {
 	t.Helper()
 	var all []store.Record
 	for after := int64(0); ; {
@@ -119,9 +120,9 @@ func recordIDs(recs []store.Record) []waybill.ID {
 	return ids
 }
 
-func listsByFilter[T any](ctx context.Context, t tb, b *bench[T]) {
+func listsByFilter[T any](ctx context.Context, t tb, b *env[T]) {
 	all := exhibits(ctx, t, b)
-	kind := b.unique("T") // what other checks have left is of another type
+	kind := b.unique("T") // rows of other checks have another type
 	for _, f := range []store.Filter{
 		{Type: kind},
 		{Type: b.unique("U")},
@@ -141,7 +142,7 @@ func listsByFilter[T any](ctx context.Context, t tb, b *bench[T]) {
 		{Type: kind, Untried: true, Failed: true},
 		{Type: kind, AggregateType: waybill.GlobalAggregate},
 		{Type: b.unique("none")},
-		{Type: kind, TenantID: "nobody"},
+		{Type: kind, TenantID: "unknown"},
 		{Type: kind, AggregateType: "thing", AggregateID: b.unique("a"), TenantID: "tenant"},
 	} {
 		for _, state := range states {
@@ -161,7 +162,7 @@ func listsByFilter[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func listsPages[T any](ctx context.Context, t tb, b *bench[T]) {
+func listsPages[T any](ctx context.Context, t tb, b *env[T]) {
 	all := exhibits(ctx, t, b)
 	for _, state := range states {
 		var want []waybill.ID
@@ -181,8 +182,8 @@ func listsPages[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// filtersAsBytes asks for names that a database may take for others.
-func filtersAsBytes[T any](ctx context.Context, t tb, b *bench[T]) {
+// filtersAsBytes filters by names that a database may fold or pad into others.
+func filtersAsBytes[T any](ctx context.Context, t tb, b *env[T]) {
 	names := []string{"Café", "cafe", "CAFE", "Cafe", "caf_", "caf%", "cafe ", `caf\e`, "straße", "strasse"}
 	var evs []waybill.Event
 	for _, name := range names {
@@ -206,7 +207,7 @@ func filtersAsBytes[T any](ctx context.Context, t tb, b *bench[T]) {
 				s.Done = append(s.Done, r)
 			}
 		}
-		if kind == 3 { // from dead nothing is delivered: replay it first
+		if kind == 3 { // a dead letter must be replayed first
 			b.replay(ctx, t, evs...)
 		}
 		b.settle(ctx, t, s)
@@ -221,7 +222,7 @@ func filtersAsBytes[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func listsBroken[T any](ctx context.Context, t tb, b *bench[T]) {
+func listsBroken[T any](ctx context.Context, t tb, b *env[T]) {
 	if b.features.lacks(storedHeaders) != "" {
 		t.Skipf("the stored text of headers cannot be overwritten")
 	}
@@ -239,7 +240,7 @@ func listsBroken[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func listsNothing[T any](ctx context.Context, t tb, b *bench[T]) {
+func listsNothing[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, state := range []store.State{-1, 4, 99} {
 		if _, err := b.DB.List(ctx, state, store.Filter{}, 0, 10); err == nil {
 			t.Errorf("List of %v returned no error", state)
@@ -250,13 +251,13 @@ func listsNothing[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func finds[T any](ctx context.Context, t tb, b *bench[T]) {
+func finds[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := []waybill.Event{full(t, waybill.NewID()), full(t, waybill.NewID()), full(t, waybill.NewID()), full(t, waybill.NewID())}
 	rows := b.writeRows(ctx, t, evs...)
 	before := b.now(ctx, t)
 	retry, dead := result(rows[1]), result(rows[2])
-	retry.Delay, retry.Attempts, retry.Error, retry.Holds = defaultLease, 2, "put off", true
-	dead.Attempts, dead.Error, dead.Holds = 9, "given up", true
+	retry.Delay, retry.Attempts, retry.Error, retry.Holds = defaultLease, 2, "deferred", true
+	dead.Attempts, dead.Error, dead.Holds = 9, "dead", true
 	b.settle(ctx, t, store.Settlement{
 		Leases: b.own(ctx, t), History: true,
 		Retry: []store.Result{retry}, Dead: []store.Result{dead}, Done: results(rows[3:]),
@@ -265,7 +266,7 @@ func finds[T any](ctx context.Context, t tb, b *bench[T]) {
 		attempts  int
 		lastError string
 		holds     bool
-	}{{}, {2, "put off", true}, {9, "given up", true}, {}} {
+	}{{}, {2, "deferred", true}, {9, "dead", true}, {}} {
 		rec := b.wantState(ctx, t, evs[i], states[i])
 		wantEvent(t, rec.Row, evs[i])
 		if rec.Key != rows[i].Key || !rec.CreatedAt.Equal(rows[i].CreatedAt) {
@@ -278,7 +279,7 @@ func finds[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Errorf("%v: it ended at %v; it was pending at %v", rec.State, rec.EndedAt, before)
 		}
 		if put := !rec.DueAt.IsZero(); put != (i == 1) || put && rec.DueAt.Before(before.Add(defaultLease)) {
-			t.Errorf("%v: it is due at %v", rec.State, rec.DueAt)
+			t.Errorf("%v: the row is due at %v", rec.State, rec.DueAt)
 		}
 	}
 	if recs, err := b.DB.Find(ctx, waybill.NewID()); err != nil || len(recs) > 0 {
@@ -289,7 +290,7 @@ func finds[T any](ctx context.Context, t tb, b *bench[T]) {
 		if _, err := b.box(t).WriteEach(ctx, tx, open); err != nil {
 			return err
 		}
-		b.wantNowhere(ctx, t, open) // others do not see it
+		b.wantNowhere(ctx, t, open) // not visible outside the transaction
 		return errBoom
 	})
 	if !errors.Is(err, errBoom) {
@@ -297,15 +298,15 @@ func finds[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// statsChecks are O1.
+// statsChecks check Stats.
 func statsChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O1", name: "what there is", fresh: true, run: stats[T]},
-		{row: "O1", name: "who is there", fresh: true, run: statsMembers[T]},
+		{row: "O1", name: "counts", fresh: true, run: stats[T]},
+		{row: "O1", name: "members", fresh: true, run: statsMembers[T]},
 	}
 }
 
-func (b *bench[T]) stats(ctx context.Context, t tb) store.Stats {
+func (b *env[T]) stats(ctx context.Context, t tb) store.Stats {
 	t.Helper()
 	s, err := b.DB.Stats(ctx)
 	if err != nil {
@@ -314,7 +315,7 @@ func (b *bench[T]) stats(ctx context.Context, t tb) store.Stats {
 	return s
 }
 
-func stats[T any](ctx context.Context, t tb, b *bench[T]) {
+func stats[T any](ctx context.Context, t tb, b *env[T]) {
 	want := func(when string, want store.Stats) {
 		t.Helper()
 		got := b.stats(ctx, t)
@@ -328,7 +329,8 @@ func stats[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	want("empty", store.Stats{})
 	var evs []waybill.Event
-	for i, names := 0, b.aggregates(4); i < 8; i++ { // one by one, so that they were written at different times
+	for i, names := 0, b.aggregates(4); i < 8; i++ {
+		// One by one, at different times.
 		evs = append(evs, b.event(names[i%len(names)]))
 		b.write(ctx, t, evs[i])
 		b.tick(ctx, t)
@@ -348,7 +350,7 @@ func stats[T any](ctx context.Context, t tb, b *bench[T]) {
 			s.Dead = append(s.Dead, r)
 		}
 	}
-	s.Retry[1].Attempts = 0 // put off without an attempt
+	s.Retry[1].Attempts = 0 // deferred without an attempt
 	b.settle(ctx, t, s)
 	want("settled", store.Stats{Ready: 2, Scheduled: 3, Failed: 2, Dead: 2, Holding: 3, MaxAttempts: 4, Oldest: rows[6].CreatedAt})
 	done := store.Settlement{Leases: s.Leases, History: true, Done: append(results(rows[6:]), s.Retry...)}
@@ -356,8 +358,8 @@ func stats[T any](ctx context.Context, t tb, b *bench[T]) {
 	want("nearly nothing", store.Stats{Scheduled: 2, Dead: 2, Holding: 1})
 }
 
-// statsMembers compares with what a heartbeat says, and makes nobody live.
-func statsMembers[T any](ctx context.Context, t tb, b *bench[T]) {
+// statsMembers compares Stats with a heartbeat; Stats makes no node live.
+func statsMembers[T any](ctx context.Context, t tb, b *env[T]) {
 	if s := b.stats(ctx, t); len(s.Nodes) > 0 || len(s.Lanes) != b.lanes {
 		t.Errorf("with no relay, Stats has the nodes %v and %d of %d lanes", s.Nodes, len(s.Lanes), b.lanes)
 	}

@@ -15,24 +15,24 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// jobChecks are J1 to J4: the records of reconciliation jobs, and what they have sent. What jobs make of them is shown by package
-// reconciletest.
+// jobChecks check the records of reconciliation jobs and their sent events.
+// Package reconciletest checks the jobs themselves.
 func jobChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "J1", name: "one of many runs a job", run: jobRace[T]},
 		{row: "J1", name: "claims, leases and their fences", run: jobClaims[T]},
-		{row: "J1", name: "how a run ended", run: jobEnds[T]},
+		{row: "J1", name: "the end of a run", run: jobEnds[T]},
 		{row: "J2", name: "sent with the transaction", run: jobSends[T]},
 		{row: "J2", name: "nothing is sent without the fence", run: jobSendsLate[T]},
 		{row: "J2", name: "sending needs an open transaction", needs: foreignTx, run: jobSendsEnded[T]},
-		{row: "J2", name: "a take-over waits for what is being sent", needs: foreignTx, run: jobTakeOverWaits[T]},
-		{row: "J3", name: "what was sent is forgotten", run: jobForgets[T]},
+		{row: "J2", name: "a takeover waits for events being sent", needs: foreignTx, run: jobTakeOverWaits[T]},
+		{row: "J3", name: "sent events are forgotten", run: jobForgets[T]},
 		{row: "J4", name: "delivered and never recorded", fresh: true, run: unrecorded[T]},
 	}
 }
 
-// claimJob takes a job that nobody has.
-func (b *bench[T]) claimJob(ctx context.Context, t tb, name string, lease time.Duration) store.JobAttempt {
+// claimJob claims a free job.
+func (b *env[T]) claimJob(ctx context.Context, t tb, name string, lease time.Duration) store.JobAttempt {
 	t.Helper()
 	owner := waybill.NewID()
 	rec, ok, err := b.DB.ClaimJob(ctx, store.JobClaim{Name: name, Owner: owner, Lease: lease, Seen: -1})
@@ -42,8 +42,9 @@ func (b *bench[T]) claimJob(ctx context.Context, t tb, name string, lease time.D
 	return store.JobAttempt{Name: name, Owner: owner, Fence: rec.Fence}
 }
 
-// jobRace has many claim a job at once: a new one, one whose lease is over, and one that was given back.
-func jobRace[T any](ctx context.Context, t tb, b *bench[T]) {
+// jobRace claims a job concurrently: a new one, one whose lease has expired,
+// and a released one.
+func jobRace[T any](ctx context.Context, t tb, b *env[T]) {
 	lapsed, ended := b.tag+"lapsed", b.tag+"ended"
 	b.claimJob(ctx, t, lapsed, 0)
 	if ok, err := b.DB.EndJob(ctx, b.claimJob(ctx, t, ended, time.Hour), store.JobEnd{}); !ok || err != nil {
@@ -70,17 +71,18 @@ func jobRace[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func jobClaims[T any](ctx context.Context, t tb, b *bench[T]) {
+func jobClaims[T any](ctx context.Context, t tb, b *env[T]) {
 	name := b.tag + "Job"
 	rec, ok, err := b.DB.FindJob(ctx, name)
 	if ok || err != nil || rec.Now.IsZero() {
 		t.Errorf("a job that never ran: %+v, %v, %v", rec, ok, err)
 	}
 	if rec, ok, err := b.DB.ClaimJob(ctx, store.JobClaim{Name: name, Owner: waybill.NewID(), Lease: time.Hour, Seen: 7}); ok || err != nil {
-		t.Errorf("a claim that has seen what was not there: %+v, %v", rec, err)
+		t.Errorf("a claim with an unknown fence: %+v, %v", rec, err)
 	}
 	a := b.claimJob(ctx, t, name, time.Hour)
-	b.claimJob(ctx, t, strings.ToLower(name), time.Hour) // names compare as bytes
+	// Names compare as bytes.
+	b.claimJob(ctx, t, strings.ToLower(name), time.Hour)
 	rec, ok, err = b.DB.FindJob(ctx, name)
 	if err != nil || !ok || rec.Name != name || rec.Owner != a.Owner || rec.Fence != 1 || rec.StartedAt.IsZero() || rec.Now.Before(rec.StartedAt) || !rec.EndedAt.IsZero() {
 		t.Errorf("after the claim: %+v, %v, %v", rec, ok, err)
@@ -90,7 +92,7 @@ func jobClaims[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	for _, seen := range []int64{-1, 0, 1} {
 		if rec, ok, err := b.DB.ClaimJob(ctx, store.JobClaim{Name: name, Owner: waybill.NewID(), Lease: time.Hour, Seen: seen}); ok || err != nil || rec.Owner != a.Owner {
-			t.Errorf("a claim while it is held, having seen %d: %+v, %v, %v", seen, rec, ok, err)
+			t.Errorf("a claim of a held job, with the fence %d: %+v, %v, %v", seen, rec, ok, err)
 		}
 	}
 	for what, wrong := range map[string]store.JobAttempt{
@@ -108,26 +110,27 @@ func jobClaims[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Errorf("RenewJob: %v, %v", ok, err)
 		}
 	}
-	for range 2 { // the first lets it run out, the second finds it so: the fence decides
+	for range 2 { // the first lets it expire, the second finds it expired
 		if ok, err := b.DB.RenewJob(ctx, a, 0); !ok || err != nil {
 			t.Errorf("RenewJob: %v, %v", ok, err)
 		}
 	}
 	next := b.claimJob(ctx, t, name, time.Hour)
 	if ok, err := b.DB.RenewJob(ctx, a, time.Hour); ok || err != nil {
-		t.Errorf("who lost the job renewed it: %v, %v", ok, err)
+		t.Errorf("a run that lost the job renewed it: %v, %v", ok, err)
 	}
 	if next.Fence != 2 {
-		t.Errorf("the fence of a take-over is %d", next.Fence)
+		t.Errorf("the fence of a takeover is %d", next.Fence)
 	}
 	if ok, err := b.DB.EndJob(ctx, a, store.JobEnd{}); ok || err != nil {
-		t.Errorf("who lost the job ended it: %v, %v", ok, err)
+		t.Errorf("a run that lost the job ended it: %v, %v", ok, err)
 	}
 }
 
-func jobEnds[T any](ctx context.Context, t tb, b *bench[T]) {
+func jobEnds[T any](ctx context.Context, t tb, b *env[T]) {
 	name := b.tag + "ends"
-	a := b.claimJob(ctx, t, name, 0) // also one whose lease is over, as long as nobody else has it
+	// Also an expired lease, if no other run has the job.
+	a := b.claimJob(ctx, t, name, 0)
 	next := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
 	long := strings.Repeat("ü", 3000)
 	want := store.JobCounts{Found: 4, Sent: 1, Skipped: 2, Failed: 3}
@@ -156,7 +159,7 @@ func jobEnds[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// sendings returns n of what a job might send.
+// sendings returns n sent events.
 func sendings(n int) []store.Sent {
 	list := make([]store.Sent, n)
 	for i := range list {
@@ -165,8 +168,8 @@ func sendings(n int) []store.Sent {
 	return list
 }
 
-// remember sends in a transaction of its own, which fails with result.
-func (b *bench[T]) remember(ctx context.Context, t tb, a store.JobAttempt, sent []store.Sent, result error) (ok bool) {
+// remember sends in its own transaction, which fails with result.
+func (b *env[T]) remember(ctx context.Context, t tb, a store.JobAttempt, sent []store.Sent, result error) (ok bool) {
 	t.Helper()
 	err := b.inTx(ctx, func(tx T) (err error) {
 		if ok, err = b.DB.RememberSent(ctx, tx, a, sent); err != nil {
@@ -180,8 +183,8 @@ func (b *bench[T]) remember(ctx context.Context, t tb, a store.JobAttempt, sent 
 	return ok
 }
 
-// wantSent asserts what a job has sent.
-func (b *bench[T]) wantSent(ctx context.Context, t tb, job string, want ...store.Sent) {
+// wantSent asserts the sent events of a job.
+func (b *env[T]) wantSent(ctx context.Context, t tb, job string, want ...store.Sent) {
 	t.Helper()
 	got, err := b.DB.SentKeys(ctx, job, time.Hour)
 	order := func(a, b store.Sent) int { return cmp.Compare(string(a.Key[:]), string(b.Key[:])) }
@@ -191,7 +194,7 @@ func (b *bench[T]) wantSent(ctx context.Context, t tb, job string, want ...store
 	}
 }
 
-func jobSends[T any](ctx context.Context, t tb, b *bench[T]) {
+func jobSends[T any](ctx context.Context, t tb, b *env[T]) {
 	a := b.claimJob(ctx, t, b.tag+"sends", time.Hour)
 	other := b.claimJob(ctx, t, b.tag+"other", time.Hour)
 	sent := sendings(150)
@@ -212,7 +215,7 @@ func jobSends[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantSent(ctx, t, a.Name, sent...)
 }
 
-func jobSendsLate[T any](ctx context.Context, t tb, b *bench[T]) {
+func jobSendsLate[T any](ctx context.Context, t tb, b *env[T]) {
 	a := b.claimJob(ctx, t, b.tag+"late", time.Hour)
 	sent := sendings(1)
 	for what, wrong := range map[string]store.JobAttempt{
@@ -225,7 +228,7 @@ func jobSendsLate[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	lapsed := b.claimJob(ctx, t, b.tag+"lapsed", 0)
 	if !b.remember(ctx, t, lapsed, sent, nil) {
-		t.Errorf("it may not send after its lease was over, and nobody has taken over")
+		t.Errorf("sending failed after the lease expired, without a takeover")
 	}
 	b.claimJob(ctx, t, lapsed.Name, time.Hour)
 	if b.remember(ctx, t, lapsed, sendings(1), nil) {
@@ -241,7 +244,7 @@ func jobSendsLate[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantSent(ctx, t, lapsed.Name, sent...)
 }
 
-func jobSendsEnded[T any](ctx context.Context, t tb, b *bench[T]) {
+func jobSendsEnded[T any](ctx context.Context, t tb, b *env[T]) {
 	a := b.claimJob(ctx, t, b.tag+"ended", time.Hour)
 	tx := b.foreign(ctx, t)
 	if err := tx.Commit(); err != nil {
@@ -253,8 +256,9 @@ func jobSendsEnded[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantSent(ctx, t, a.Name)
 }
 
-// jobTakeOverWaits has a run send while its lease runs out: whoever takes the job over sees what it sent.
-func jobTakeOverWaits[T any](ctx context.Context, t tb, b *bench[T]) {
+// jobTakeOverWaits lets the lease of a run expire while it sends: the next run
+// sees the sent events.
+func jobTakeOverWaits[T any](ctx context.Context, t tb, b *env[T]) {
 	a, tx, sent := b.sendSlowly(ctx, t)
 	b.await(ctx, t, "the lease runs out", func() bool {
 		rec, _, err := b.DB.FindJob(ctx, a.Name)
@@ -266,7 +270,7 @@ func jobTakeOverWaits[T any](ctx context.Context, t tb, b *bench[T]) {
 			_, ok, err := b.DB.ClaimJob(ctx, store.JobClaim{Name: a.Name, Owner: waybill.NewID(), Lease: time.Hour, Seen: -1})
 			if ok || err != nil {
 				if got, serr := b.DB.SentKeys(ctx, a.Name, time.Hour); err == nil && (serr != nil || !slices.Equal(got, sent)) {
-					err = fmt.Errorf("who took over sees %d events: %w", len(got), errors.Join(serr, errors.New("want 1")))
+					err = fmt.Errorf("the new run sees %d events: %w", len(got), errors.Join(serr, errors.New("want 1")))
 				}
 				taken <- err
 				return
@@ -278,7 +282,8 @@ func jobTakeOverWaits[T any](ctx context.Context, t tb, b *bench[T]) {
 	case err := <-taken:
 		t.Errorf("the job was taken over while it was sending: %v", err)
 		return
-	case <-time.After(200 * time.Millisecond): // long enough for one that does not wait
+	case <-time.After(200 * time.Millisecond):
+		// Long enough for a claim that does not wait.
 	}
 	if err := tx.Commit(); err != nil {
 		t.Fatalf("%v", err)
@@ -289,12 +294,13 @@ func jobTakeOverWaits[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Errorf("%v", err)
 		}
 	case <-time.After(b.patience):
-		t.Errorf("nobody could take it over")
+		t.Errorf("the takeover failed")
 	}
 }
 
-// sendSlowly has a run send in a transaction that stays open. The lease is as short as the machine allows.
-func (b *bench[T]) sendSlowly(ctx context.Context, t tb) (store.JobAttempt, Foreign[T], []store.Sent) {
+// sendSlowly sends in a transaction that stays open. The lease is as short as
+// the machine allows.
+func (b *env[T]) sendSlowly(ctx context.Context, t tb) (store.JobAttempt, Foreign[T], []store.Sent) {
 	t.Helper()
 	sent := sendings(1)
 	for lease := 200 * time.Millisecond; lease < b.patience; lease *= 2 {
@@ -315,12 +321,12 @@ func (b *bench[T]) sendSlowly(ctx context.Context, t tb) (store.JobAttempt, Fore
 	return store.JobAttempt{}, Foreign[T]{}, nil
 }
 
-func jobForgets[T any](ctx context.Context, t tb, b *bench[T]) {
+func jobForgets[T any](ctx context.Context, t tb, b *env[T]) {
 	a := b.claimJob(ctx, t, b.tag+"forgets", time.Hour)
 	sent := sendings(5)
 	b.remember(ctx, t, a, sent, nil)
 	if n, err := b.DB.ForgetSent(ctx, a.Name, time.Hour, 10); n != 0 || err != nil {
-		t.Errorf("what is young was forgotten: %d, %v", n, err)
+		t.Errorf("recently sent events were forgotten: %d, %v", n, err)
 	}
 	b.await(ctx, t, "the clock", func() bool {
 		got, err := b.DB.SentKeys(ctx, a.Name, time.Microsecond)
@@ -338,8 +344,9 @@ func jobForgets[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantSent(ctx, t, other.Name, sent...)
 }
 
-// unrecorded delivers events, of which a group has recorded some, and pages through the others.
-func unrecorded[T any](ctx context.Context, t tb, b *bench[T]) {
+// unrecorded delivers events, some of which a group has recorded, and pages
+// through the others.
+func unrecorded[T any](ctx context.Context, t tb, b *env[T]) {
 	leases := b.own(ctx, t)
 	var evs []waybill.Event
 	for range 12 {
@@ -348,7 +355,8 @@ func unrecorded[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.write(ctx, t, evs...)
 	rows := b.ready(ctx, t)
 	b.settle(ctx, t, settlement(0, leases, results(rows)[:6]...))
-	b.settle(ctx, t, settlement(0, leases, results(rows)[6:11]...)) // one is still pending
+	// One is still pending.
+	b.settle(ctx, t, settlement(0, leases, results(rows)[6:11]...))
 	group := b.tag + "group"
 	in := store.InboxEntry{Group: group, Type: "x"}
 	for _, n := range []int{2, 7} {

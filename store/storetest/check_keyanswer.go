@@ -13,7 +13,7 @@ import (
 )
 
 // point saves a point of a claimed attempt, and commits it.
-func (b *bench[T]) point(ctx context.Context, t tb, a store.KeyAttempt, name string) {
+func (b *env[T]) point(ctx context.Context, t tb, a store.KeyAttempt, name string) {
 	t.Helper()
 	tx, end := b.begun(ctx, t)
 	if ok, err := b.DB.SavePoint(ctx, tx, a, store.KeyPoint{Name: name, Data: []byte(name)}); !ok || err != nil {
@@ -22,8 +22,8 @@ func (b *bench[T]) point(ctx context.Context, t tb, a store.KeyAttempt, name str
 	end(true)
 }
 
-// lapse makes the lease of an attempt end.
-func (b *bench[T]) lapse(ctx context.Context, t tb, a store.KeyAttempt) {
+// lapse makes the lease of an attempt expire.
+func (b *env[T]) lapse(ctx context.Context, t tb, a store.KeyAttempt) {
 	t.Helper()
 	if ok, err := b.DB.RenewKey(ctx, a, time.Millisecond); !ok || err != nil {
 		t.Fatalf("RenewKey: %v, %v", ok, err)
@@ -34,7 +34,7 @@ func (b *bench[T]) lapse(ctx context.Context, t tb, a store.KeyAttempt) {
 	})
 }
 
-func keyPoints[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyPoints[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("points")
 	a := b.claimed(ctx, t, c)
 	for what, wrong := range strangers(a) {
@@ -54,7 +54,7 @@ func keyPoints[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	b.point(ctx, t, a, "first")
 	b.point(ctx, t, a, "second")
-	b.point(ctx, t, a, "second") // the same again is still the holder's
+	b.point(ctx, t, a, "second") // the holder may save it again
 	if rec := b.key(ctx, t, c.KeyID); rec.Point.Name != "second" || string(rec.Point.Data) != "second" || rec.State != store.KeyProcessing || rec.Fence != 1 {
 		t.Errorf("the record is %+v", rec)
 	}
@@ -69,11 +69,11 @@ func keyPoints[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.lapse(ctx, t, a)
 	rec, ok = b.tryClaim(ctx, t, again(lapsed))
 	if !ok || rec.Point.Name != "reached" || string(rec.Point.Data) != "reached" || rec.Fence != 2 {
-		t.Errorf("whoever took over has %+v", rec)
+		t.Errorf("the new attempt has %+v", rec)
 	}
 }
 
-func keyRenew[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyRenew[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("renew")
 	c.Lease = time.Minute
 	a := b.claimed(ctx, t, c)
@@ -104,7 +104,7 @@ func keyRenew[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func keyAnswers[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyAnswers[T any](ctx context.Context, t tb, b *env[T]) {
 	size := 1 << 20
 	if b.short {
 		size = 1 << 17
@@ -145,7 +145,7 @@ func keyAnswers[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func keyAnswerExpires[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyAnswerExpires[T any](ctx context.Context, t tb, b *env[T]) {
 	c, long := b.claim("answer expires"), b.claim("answer stays")
 	short := store.KeyAnswer{Ref: "ref", Result: []byte("gone"), ContentType: "text/plain", TTL: time.Hour, ResultTTL: time.Microsecond}
 	stays := short
@@ -176,8 +176,9 @@ func keyAnswerExpires[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keyStates makes a record in every state, twice, and one of each that has expired: a succeeded and a failed one.
-func (b *bench[T]) keyStates(ctx context.Context, t tb) map[store.KeyState][]store.KeyID {
+// keyStates creates two records in every state, and an expired record each that
+// succeeded and failed.
+func (b *env[T]) keyStates(ctx context.Context, t tb) map[store.KeyState][]store.KeyID {
 	t.Helper()
 	made := map[store.KeyState][]store.KeyID{}
 	for i := range 2 {
@@ -202,7 +203,7 @@ func (b *bench[T]) keyStates(ctx context.Context, t tb) map[store.KeyState][]sto
 	return made
 }
 
-func keyLists[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyLists[T any](ctx context.Context, t tb, b *env[T]) {
 	made := b.keyStates(ctx, t)
 	list := func(f store.KeyFilter, page int) []store.KeyID {
 		t.Helper()
@@ -247,13 +248,13 @@ func keyLists[T any](ctx context.Context, t tb, b *bench[T]) {
 	all := []store.KeyState{store.KeyProcessing, store.KeySucceeded, store.KeyFailed, store.KeyUncertain}
 	want("what did not succeed", store.KeyFilter{}, store.KeyProcessing, store.KeyFailed, store.KeyUncertain)
 	want("everything", store.KeyFilter{States: all}, all...)
-	want("what is uncertain", store.KeyFilter{States: []store.KeyState{store.KeyUncertain}}, store.KeyUncertain)
+	want("uncertain keys", store.KeyFilter{States: []store.KeyState{store.KeyUncertain}}, store.KeyUncertain)
 	want("of one tenant", store.KeyFilter{Tenant: "tenant 1", States: all}, all...)
 	want("of one operation", store.KeyFilter{Operation: b.unique("operation"), States: all}, all...)
 	want("of no operation", store.KeyFilter{Operation: "another"}, all...)
 }
 
-func keyCounts[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyCounts[T any](ctx context.Context, t tb, b *env[T]) {
 	if s, err := b.DB.KeyStats(ctx); err != nil || s != (store.KeyStats{}) {
 		t.Errorf("no keys are %+v, %v", s, err)
 	}
@@ -265,8 +266,9 @@ func keyCounts[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keyPurges: only what has expired is deleted, in batches, and never what is being processed or uncertain.
-func keyPurges[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyPurges checks that only expired records are deleted, in batches, and never
+// records in processing or uncertain ones.
+func keyPurges[T any](ctx context.Context, t tb, b *env[T]) {
 	made := b.keyStates(ctx, t)
 	for i := range 5 {
 		b.endKey(ctx, t, b.claimed(ctx, t, b.claim(fmt.Sprintf("old %d", i))), store.KeyEnd{State: store.KeySucceeded})
@@ -286,7 +288,7 @@ func keyPurges[T any](ctx context.Context, t tb, b *bench[T]) {
 	for state, ids := range made {
 		for _, id := range ids {
 			if rec := b.key(ctx, t, id); rec.State != state {
-				t.Errorf("what was %s is %+v", state, rec)
+				t.Errorf("the key in state %s is %+v", state, rec)
 			}
 		}
 	}

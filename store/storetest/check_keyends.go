@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// strangers returns attempts that do not hold what a holds.
+// strangers returns attempts that do not hold the key of a.
 func strangers(a store.KeyAttempt) map[string]store.KeyAttempt {
 	owner, fence, tenant, operation, key, older := a, a, a, a, a, a
 	owner.Owner, fence.Fence, older.Fence = waybill.NewID(), a.Fence+1, a.Fence-1
@@ -19,7 +19,7 @@ func strangers(a store.KeyAttempt) map[string]store.KeyAttempt {
 	}
 }
 
-func keyEnds[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyEnds[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, end := range []store.KeyEnd{answered("done"), failed("no"), {State: store.KeyUncertain, Error: "who knows"}} {
 		c := b.claim("ends " + end.State.String())
 		a := b.claimed(ctx, t, c)
@@ -49,13 +49,14 @@ func keyEnds[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keyLateSuccess: an attempt may end after its lease as long as no other has taken over. Afterwards it gets false, and the second, who took
-// over with the next fence, has the key.
-func keyLateSuccess[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyLateSuccess checks that an attempt may end after its lease as long as no
+// other attempt has taken over. Afterwards EndKey reports false, and the second
+// attempt, which took over with the next fence, has the key.
+func keyLateSuccess[T any](ctx context.Context, t tb, b *env[T]) {
 	alone := b.claim("late and alone")
 	alone.Lease = 0
 	if !b.endKey(ctx, t, b.claimed(ctx, t, alone), answered("late")) {
-		t.Errorf("a success needs no lease, as long as nobody has taken over")
+		t.Errorf("a success needs no lease, if no other attempt has taken over")
 	}
 	if rec, ok := b.tryClaim(ctx, t, again(alone)); ok || rec.State != store.KeySucceeded || rec.Ref != "late" || rec.Attempts != 1 {
 		t.Errorf("a claim of it: %v, %+v", ok, rec)
@@ -78,11 +79,11 @@ func keyLateSuccess[T any](ctx context.Context, t tb, b *bench[T]) {
 	own := b.claim("late failure")
 	own.Lease = 0
 	if !b.endKey(ctx, t, b.claimed(ctx, t, own), failed("late")) {
-		t.Errorf("a failure needs no lease, as long as nobody has taken over")
+		t.Errorf("a failure needs no lease, if no other attempt has taken over")
 	}
 }
 
-func keyLateFailure[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyLateFailure[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, end := range []store.KeyEnd{failed("late"), {State: store.KeyUncertain, Error: "late"}} {
 		c := b.claim("overwrite " + end.State.String())
 		c.Lease = 0
@@ -102,8 +103,8 @@ func keyLateFailure[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keyUncertain: nobody takes what is uncertain, and it does not expire.
-func keyUncertain[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyUncertain checks that an uncertain key is never taken and does not expire.
+func keyUncertain[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("uncertain")
 	c.Lease = 0
 	a := b.claimed(ctx, t, c)
@@ -121,8 +122,9 @@ func keyUncertain[T any](ctx context.Context, t tb, b *bench[T]) {
 	})
 }
 
-// keyResolves: an operator decides about an uncertain key, both ways, and about no other.
-func keyResolves[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyResolves checks that an operator can resolve an uncertain key, both ways,
+// and no other key.
+func keyResolves[T any](ctx context.Context, t tb, b *env[T]) {
 	unsure := func(name string) store.KeyClaim {
 		t.Helper()
 		c := b.claim(name)

@@ -8,8 +8,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// keyPeeks: a look sees what a repeat is answered with, and nothing else: who sees nothing claims. Stores need not be able to look.
-func keyPeeks[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyPeeks checks that PeekKey returns the answers of repeated requests, and
+// nothing else: without a result, the caller claims the key. Stores need not
+// implement PeekKey.
+func keyPeeks[T any](ctx context.Context, t tb, b *env[T]) {
 	peeker, ok := b.DB.(store.KeyPeeker)
 	if !ok {
 		return
@@ -50,10 +52,10 @@ func keyPeeks[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// unanswered makes keys for which there is no answer that stands.
-func (b *bench[T]) unanswered(ctx context.Context, t tb) map[string]store.KeyID {
+// unanswered creates keys without a valid answer.
+func (b *env[T]) unanswered(ctx context.Context, t tb) map[string]store.KeyID {
 	t.Helper()
-	ids := map[string]store.KeyID{"is nowhere": b.claim("nowhere").KeyID}
+	ids := map[string]store.KeyID{"does not exist": b.claim("nowhere").KeyID}
 	processing := b.claim("peek processing")
 	b.claimed(ctx, t, processing)
 	ids["is being processed"] = processing.KeyID

@@ -11,10 +11,11 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// keyChecks are K1 to K8: the records of idempotency keys. What becomes of requests with them is package idempotency's.
+// keyChecks check the records of idempotency keys. Package idempotency checks
+// the requests themselves.
 func keyChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "K1", name: "claim, and what there is", run: keyClaims[T]},
+		{row: "K1", name: "claim, and the existing record", run: keyClaims[T]},
 		{row: "K1", name: "expiry comes before the hash", run: keyExpires[T]},
 		{row: "K1", name: "names compare as bytes", run: keyNames[T]},
 		{row: "K2", name: "one of many claims a key", run: keyRace[T]},
@@ -22,20 +23,20 @@ func keyChecks[T any]() []check[T] {
 		{row: "K3", name: "a success needs its fence and not its lease", run: keyLateSuccess[T]},
 		{row: "K3", name: "a late failure overwrites nothing", run: keyLateFailure[T]},
 		{row: "K3", name: "uncertain is never taken", run: keyUncertain[T]},
-		{row: "K4", name: "take and keep", run: keyTake[T]},
+		{row: "K4", name: "take and store", run: keyTake[T]},
 		{row: "K4", name: "a rollback leaves nothing", run: keyTakeRollback[T]},
 		{row: "K4", name: "a commit without an answer leaves nothing", run: keyTakeUnkept[T]},
-		{row: "K4", name: "taking what failed and what lapsed", run: keyTakeAgain[T]},
+		{row: "K4", name: "taking failed and lapsed keys", run: keyTakeAgain[T]},
 		{row: "K4", name: "others are busy at once", run: keyTakeBusy[T]},
 		{row: "K4", name: "one of many takes a key", run: keyTakeRace[T]},
 		{row: "K4", name: "take needs an open transaction", needs: foreignTx, run: keyTakeEnded[T]},
-		{row: "K5", name: "keeping a claimed attempt", run: keyKeepClaimed[T]},
+		{row: "K5", name: "storing the answer of a claimed attempt", run: keyKeepClaimed[T]},
 		{row: "K5", name: "a lease ends inside a transaction", run: keyKeepLate[T]},
 		{row: "K5", name: "points", run: keyPoints[T]},
 		{row: "K5", name: "renewing a lease", run: keyRenew[T]},
 		{row: "K6", name: "answers come back byte for byte", run: keyAnswers[T]},
-		{row: "K6", name: "answers have a time of their own", run: keyAnswerExpires[T]},
-		{row: "K6", name: "a look sees answers that stand", run: keyPeeks[T]},
+		{row: "K6", name: "answers expire before their record", run: keyAnswerExpires[T]},
+		{row: "K6", name: "a peek sees valid answers", run: keyPeeks[T]},
 		{row: "K7", name: "lists in pages", fresh: true, run: keyLists[T]},
 		{row: "K7", name: "stats", fresh: true, run: keyCounts[T]},
 		{row: "K7", name: "an operator decides", run: keyResolves[T]},
@@ -43,25 +44,26 @@ func keyChecks[T any]() []check[T] {
 	}
 }
 
-// keyHash returns a request's hash; every letter is another one.
+// keyHash returns a request's hash; every letter gives another one.
 func keyHash(letter string) string { return "v1:" + strings.Repeat(letter, 64) }
 
-// claim returns the wish to run what a key stands for.
-func (b *bench[T]) claim(key string) store.KeyClaim {
+// claim returns a claim of a key.
+func (b *env[T]) claim(key string) store.KeyClaim {
 	return store.KeyClaim{
 		KeyID: store.KeyID{Tenant: "tenant", Operation: b.unique("operation"), Key: key},
-		Hash:  keyHash("a"), Owner: waybill.NewID(), Lease: time.Hour, TTL: time.Millisecond, // a hint, and wrong for most of them
+		// TTL is a hint, mostly wrong.
+		Hash: keyHash("a"), Owner: waybill.NewID(), Lease: time.Hour, TTL: time.Millisecond,
 	}
 }
 
-// again returns the same wish of another attempt.
+// again returns the same claim of another attempt.
 func again(c store.KeyClaim) store.KeyClaim {
 	c.Owner = waybill.NewID()
 	return c
 }
 
 // tryClaim claims a key.
-func (b *bench[T]) tryClaim(ctx context.Context, t tb, c store.KeyClaim) (store.KeyRecord, bool) {
+func (b *env[T]) tryClaim(ctx context.Context, t tb, c store.KeyClaim) (store.KeyRecord, bool) {
 	t.Helper()
 	rec, ok, err := b.DB.ClaimKey(ctx, c)
 	if err != nil {
@@ -71,7 +73,7 @@ func (b *bench[T]) tryClaim(ctx context.Context, t tb, c store.KeyClaim) (store.
 }
 
 // claimed claims a key that is free.
-func (b *bench[T]) claimed(ctx context.Context, t tb, c store.KeyClaim) store.KeyAttempt {
+func (b *env[T]) claimed(ctx context.Context, t tb, c store.KeyClaim) store.KeyAttempt {
 	t.Helper()
 	rec, ok := b.tryClaim(ctx, t, c)
 	if !ok {
@@ -80,8 +82,8 @@ func (b *bench[T]) claimed(ctx context.Context, t tb, c store.KeyClaim) store.Ke
 	return store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: rec.Fence}
 }
 
-// endKey ends an attempt, and reports whether it did.
-func (b *bench[T]) endKey(ctx context.Context, t tb, a store.KeyAttempt, end store.KeyEnd) bool {
+// endKey ends an attempt, and reports whether it changed anything.
+func (b *env[T]) endKey(ctx context.Context, t tb, a store.KeyAttempt, end store.KeyEnd) bool {
 	t.Helper()
 	ok, err := b.DB.EndKey(ctx, a, end)
 	if err != nil {
@@ -91,7 +93,7 @@ func (b *bench[T]) endKey(ctx context.Context, t tb, a store.KeyAttempt, end sto
 }
 
 // key returns a live record.
-func (b *bench[T]) key(ctx context.Context, t tb, id store.KeyID) store.KeyRecord {
+func (b *env[T]) key(ctx context.Context, t tb, id store.KeyID) store.KeyRecord {
 	t.Helper()
 	rec, ok, err := b.DB.FindKey(ctx, id)
 	if err != nil || !ok || rec.KeyID != id {
@@ -101,7 +103,7 @@ func (b *bench[T]) key(ctx context.Context, t tb, id store.KeyID) store.KeyRecor
 }
 
 // wantNoKey asserts that a key has no live record.
-func (b *bench[T]) wantNoKey(ctx context.Context, t tb, id store.KeyID) {
+func (b *env[T]) wantNoKey(ctx context.Context, t tb, id store.KeyID) {
 	t.Helper()
 	if rec, ok, err := b.DB.FindKey(ctx, id); ok || err != nil {
 		t.Errorf("there is a record of %+v: %+v, %v", id, rec, err)
@@ -113,23 +115,23 @@ func answered(ref string) store.KeyEnd {
 	return store.KeyEnd{State: store.KeySucceeded, Answer: store.KeyAnswer{Ref: ref, Result: []byte(ref), TTL: time.Hour}}
 }
 
-// failed is the end of a failure that may be tried again.
+// failed is the end of a failure that may be retried.
 func failed(text string) store.KeyEnd {
 	return store.KeyEnd{State: store.KeyFailed, Code: "code", Error: text, Answer: store.KeyAnswer{TTL: time.Hour}}
 }
 
-// anHour reports whether a record lives for about an hour from its end on.
+// anHour reports whether a record expires about an hour after its end.
 func anHour(rec store.KeyRecord) bool {
 	return (rec.ExpiresAt.Sub(rec.CompletedAt) - time.Hour).Abs() < time.Second
 }
 
-func keyClaims[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyClaims[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("claims")
 	rec, ok := b.tryClaim(ctx, t, c)
 	if !ok || rec.KeyID != c.KeyID || rec.Hash != c.Hash || rec.State != store.KeyProcessing || rec.Owner != c.Owner || rec.Fence != 1 || rec.Attempts != 1 {
 		t.Fatalf("the first claim: %v, %+v", ok, rec)
 	}
-	made := rec.CreatedAt // keys of other services are made of it: whoever claims it later must find the same
+	made := rec.CreatedAt // later claims must return the same time
 	if made.IsZero() {
 		t.Errorf("the claim does not say when the record was made: %+v", rec)
 	}
@@ -138,7 +140,7 @@ func keyClaims[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("its times are %+v, and it was made at %v", rec, made)
 	}
 	if rec, ok := b.tryClaim(ctx, t, again(c)); ok || rec.State != store.KeyProcessing || rec.Owner != c.Owner || rec.Fence != 1 || rec.Attempts != 1 {
-		t.Errorf("a claim while it is held: %v, %+v", ok, rec)
+		t.Errorf("a claim of a held key: %v, %+v", ok, rec)
 	}
 	if rec, ok := b.tryClaim(ctx, t, c); ok || rec.Fence != 1 {
 		t.Errorf("the same claim again: %v, %+v", ok, rec)
@@ -150,7 +152,7 @@ func keyClaims[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Helper()
 		before := b.key(ctx, t, c.KeyID)
 		if rec, ok := b.tryClaim(ctx, t, other); ok || rec.Hash != c.Hash || rec.State != state {
-			t.Errorf("another request, while it is %s: %v, %+v", state, ok, rec)
+			t.Errorf("another request, in state %s: %v, %+v", state, ok, rec)
 		}
 		if after := b.key(ctx, t, c.KeyID); after.Owner != before.Owner || after.Fence != before.Fence || after.State != before.State || after.Attempts != before.Attempts {
 			t.Errorf("another request changed the record from %+v to %+v", before, after)
@@ -183,8 +185,9 @@ func keyClaims[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keyExpires: what has expired is as good as none, whatever its hash and its state.
-func keyExpires[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyExpires checks that an expired record counts as missing, whatever its hash
+// and its state.
+func keyExpires[T any](ctx context.Context, t tb, b *env[T]) {
 	for name, end := range map[string]store.KeyEnd{
 		"succeeded": {State: store.KeySucceeded, Answer: store.KeyAnswer{Ref: "old", Result: []byte("old")}},
 		"failed":    {State: store.KeyFailed, Code: "old", Error: "old"},
@@ -193,7 +196,7 @@ func keyExpires[T any](ctx context.Context, t tb, b *bench[T]) {
 		c.Lease = time.Minute
 		a := b.claimed(ctx, t, c)
 		b.point(ctx, t, a, "old")
-		if !b.endKey(ctx, t, a, end) { // it lives for no time at all
+		if !b.endKey(ctx, t, a, end) { // expires at once
 			t.Fatalf("the attempt did not end as %s", name)
 		}
 		b.wantNoKey(ctx, t, c.KeyID)
@@ -201,7 +204,7 @@ func keyExpires[T any](ctx context.Context, t tb, b *bench[T]) {
 		next.Hash = keyHash("b")
 		rec, ok := b.tryClaim(ctx, t, next)
 		if !ok || rec.Hash != next.Hash || rec.Owner != next.Owner || rec.Attempts != 1 || rec.State != store.KeyProcessing || !rec.ExpiresAt.IsZero() {
-			t.Fatalf("a claim of what has %s and expired, with another hash: %v, %+v", name, ok, rec)
+			t.Fatalf("a claim of a key that has %s and expired, with another hash: %v, %+v", name, ok, rec)
 		}
 		if rec.Point.Name != "" || rec.Point.Data != nil || rec.Ref != "" || rec.Result != nil || rec.Code != "" || rec.LastError != "" || !rec.CompletedAt.IsZero() {
 			t.Errorf("it inherited from what had %s and expired: %+v", name, rec)
@@ -209,7 +212,7 @@ func keyExpires[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func keyNames[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyNames[T any](ctx context.Context, t tb, b *env[T]) {
 	op := b.unique("names")
 	ids := []store.KeyID{
 		{Tenant: "t", Operation: op, Key: "abc"},
@@ -240,8 +243,9 @@ func keyNames[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keyRace has many claim a key at once: a new one, one that failed, and one whose lease is over.
-func keyRace[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyRace claims a key concurrently: a new one, a failed one, and one whose
+// lease has expired.
+func keyRace[T any](ctx context.Context, t tb, b *env[T]) {
 	fresh, lost, lapsed := b.claim("new"), b.claim("failed"), b.claim("lapsed")
 	b.endKey(ctx, t, b.claimed(ctx, t, lost), failed("once"))
 	late := lapsed

@@ -12,7 +12,7 @@ import (
 )
 
 // take takes a key in a transaction.
-func (b *bench[T]) take(ctx context.Context, t tb, tx T, c store.KeyClaim) store.KeyTaken {
+func (b *env[T]) take(ctx context.Context, t tb, tx T, c store.KeyClaim) store.KeyTaken {
 	t.Helper()
 	taken, err := b.DB.TakeKey(ctx, tx, c)
 	if err != nil {
@@ -21,8 +21,9 @@ func (b *bench[T]) take(ctx context.Context, t tb, tx T, c store.KeyClaim) store
 	return taken
 }
 
-// keep stores an answer in a transaction, and reports whether it did.
-func (b *bench[T]) keep(ctx context.Context, t tb, tx T, a store.KeyAttempt, ref string) bool {
+// keep stores an answer in a transaction, and reports whether it changed
+// anything.
+func (b *env[T]) keep(ctx context.Context, t tb, tx T, a store.KeyAttempt, ref string) bool {
 	t.Helper()
 	ok, err := b.DB.StoreAnswer(ctx, tx, a, answered(ref).Answer)
 	if err != nil {
@@ -31,8 +32,9 @@ func (b *bench[T]) keep(ctx context.Context, t tb, tx T, a store.KeyAttempt, ref
 	return ok
 }
 
-// begun starts a transaction of the store's, which is rolled back with the check unless it was committed.
-func (b *bench[T]) begun(ctx context.Context, t tb) (tx T, end func(commit bool)) {
+// begun starts a transaction of the store, which is rolled back at the end of
+// the check unless it was committed.
+func (b *env[T]) begun(ctx context.Context, t tb) (tx T, end func(commit bool)) {
 	t.Helper()
 	s, err := b.DB.Begin(ctx, nil)
 	if err != nil {
@@ -59,8 +61,8 @@ func (b *bench[T]) begun(ctx context.Context, t tb) (tx T, end func(commit bool)
 	return s.Tx(), end
 }
 
-// taken takes a key and keeps an answer, in one transaction.
-func (b *bench[T]) taken(ctx context.Context, t tb, c store.KeyClaim, ref string) store.KeyTaken {
+// taken takes a key and stores an answer, in one transaction.
+func (b *env[T]) taken(ctx context.Context, t tb, c store.KeyClaim, ref string) store.KeyTaken {
 	t.Helper()
 	tx, end := b.begun(ctx, t)
 	taken := b.take(ctx, t, tx, c)
@@ -71,7 +73,7 @@ func (b *bench[T]) taken(ctx context.Context, t tb, c store.KeyClaim, ref string
 	return taken
 }
 
-func keyTake[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyTake[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("take")
 	got := b.taken(ctx, t, c, "done")
 	if !got.Taken || got.Busy || got.Attempt != (store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}) {
@@ -108,14 +110,14 @@ func keyTake[T any](ctx context.Context, t tb, b *bench[T]) {
 	next := again(short)
 	next.Hash = keyHash("b")
 	if got := b.taken(ctx, t, next, "new"); !got.Taken {
-		t.Errorf("what has expired, with another hash: %+v", got)
+		t.Errorf("an expired key, with another hash: %+v", got)
 	}
 	if rec := b.key(ctx, t, short.KeyID); rec.Hash != next.Hash || rec.Ref != "new" || rec.Attempts != 1 || rec.Owner != next.Owner {
 		t.Errorf("its record is %+v", rec)
 	}
 }
 
-func keyTakeRollback[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyTakeRollback[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("rolled back")
 	err := b.inTx(ctx, func(tx T) error {
 		b.keep(ctx, t, tx, b.take(ctx, t, tx, c).Attempt, "never")
@@ -130,8 +132,9 @@ func keyTakeRollback[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keyTakeUnkept: a transaction that commits without an answer has done nothing: to a new key, and to one that failed.
-func keyTakeUnkept[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyTakeUnkept checks that a commit without an answer changes nothing: for a
+// new key, and for a failed one.
+func keyTakeUnkept[T any](ctx context.Context, t tb, b *env[T]) {
 	fresh, lost := b.claim("unkept"), b.claim("unkept after a failure")
 	b.endKey(ctx, t, b.claimed(ctx, t, lost), failed("first"))
 	before := b.key(ctx, t, lost.KeyID)
@@ -161,13 +164,13 @@ func keyTakeUnkept[T any](ctx context.Context, t tb, b *bench[T]) {
 	for _, a := range attempts {
 		tx, end := b.begun(ctx, t)
 		if b.keep(ctx, t, tx, a, "stale") {
-			t.Errorf("an answer was kept after somebody else had claimed the key")
+			t.Errorf("an answer was stored after another attempt had claimed the key")
 		}
 		end(false)
 	}
 }
 
-func keyTakeAgain[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyTakeAgain[T any](ctx context.Context, t tb, b *env[T]) {
 	lost, lapsed, held := b.claim("take failed"), b.claim("take lapsed"), b.claim("take held")
 	b.endKey(ctx, t, b.claimed(ctx, t, lost), failed("first"))
 	lapsed.Lease = 0
@@ -190,13 +193,14 @@ func keyTakeAgain[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("the attempt that was taken over has ended the second time")
 	}
 	if got := b.taken(ctx, t, again(held), "no"); got.Taken || got.Busy || got.Record.State != store.KeyProcessing || got.Record.Owner != held.Owner {
-		t.Errorf("what is held: %+v", got)
+		t.Errorf("a held key: %+v", got)
 	}
 }
 
-// keyTakeBusy: while a transaction has a key, others hear at once that it is busy: for a new key, and for one that failed. After its commit they
-// see its answer, after its rollback they can take the key.
-func keyTakeBusy[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyTakeBusy checks that while a transaction has a key, others see at once
+// that the key is busy: for a new key, and for a failed one. After the commit
+// they see the answer; after the rollback they can take the key.
+func keyTakeBusy[T any](ctx context.Context, t tb, b *env[T]) {
 	if b.features.OneWriter {
 		t.Skipf("one transaction writes at a time: the second has waited for the end of the first")
 	}
@@ -236,8 +240,9 @@ func keyTakeBusy[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keyTakeRace has many run a key in transactions: one succeeds, whatever the others see meanwhile.
-func keyTakeRace[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyTakeRace runs a key in concurrent transactions: one succeeds, whatever the
+// others see meanwhile.
+func keyTakeRace[T any](ctx context.Context, t tb, b *env[T]) {
 	c, note := b.claim("take race"), b.unique("take race")
 	var won, repeated atomic.Int64
 	var all sync.WaitGroup
@@ -279,7 +284,7 @@ func keyTakeRace[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func keyTakeEnded[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyTakeEnded[T any](ctx context.Context, t tb, b *env[T]) {
 	tx := b.foreign(ctx, t)
 	if err := tx.Commit(); err != nil {
 		t.Fatalf("%v", err)
@@ -302,7 +307,7 @@ func keyTakeEnded[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func keyKeepClaimed[T any](ctx context.Context, t tb, b *bench[T]) {
+func keyKeepClaimed[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("keep claimed")
 	a := b.claimed(ctx, t, c)
 	for what, wrong := range strangers(a) {
@@ -330,8 +335,10 @@ func keyKeepClaimed[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// keyKeepLate: a lease that ends before or inside a transaction changes nothing, as long as no other attempt has taken over: the fence decides.
-func keyKeepLate[T any](ctx context.Context, t tb, b *bench[T]) {
+// keyKeepLate checks that a lease that expires before or inside a transaction
+// changes nothing, as long as no other attempt has taken over: the fence
+// decides.
+func keyKeepLate[T any](ctx context.Context, t tb, b *env[T]) {
 	c, other := b.claim("keep late"), b.claim("begins the transaction")
 	a := b.claimed(ctx, t, c)
 	if b.features.OneWriter {

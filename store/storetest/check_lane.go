@@ -11,15 +11,15 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// laneChecks are L1, L2, L3, L5 and L6: who may deliver what.
+// laneChecks check the ownership of lanes.
 func laneChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "L1", name: "membership", run: membership[T]},
 		{row: "L1", name: "a node that renews", run: renews[T]},
-		{row: "L2", name: "another relay is refused", run: otherRelay[T]},
-		{row: "L2", name: "another relay after the first has gone", run: nextRelay[T]},
+		{row: "L2", name: "another relay is rejected", run: otherRelay[T]},
+		{row: "L2", name: "another relay after the first has left", run: nextRelay[T]},
 		{row: "L2", name: "the outbox remembers its sink", run: remembersSink[T], fresh: true},
-		{row: "L2", name: "a take-over waits for the relay that runs", run: takesSinkOver[T], fresh: true},
+		{row: "L2", name: "a takeover waits for the running relay", run: takesSinkOver[T], fresh: true},
 		{row: "L3", name: "only free lanes", run: acquiresFree[T]},
 		{row: "L3", name: "a new epoch and token every time", run: acquiresAnew[T]},
 		{row: "L3", name: "a node that is not live", run: acquiresDead[T]},
@@ -30,7 +30,7 @@ func laneChecks[T any]() []check[T] {
 }
 
 // states returns the state of every lane, as a witness sees it.
-func (b *bench[T]) states(ctx context.Context, t tb, witness store.Node) []store.LaneState {
+func (b *env[T]) states(ctx context.Context, t tb, witness store.Node) []store.LaneState {
 	t.Helper()
 	m := b.beat(ctx, t, b.DB, witness, defaultLease)
 	lanes := slices.SortedFunc(slices.Values(m.Lanes), func(a, b store.LaneState) int { return a.Lane - b.Lane })
@@ -61,7 +61,7 @@ func wantNodes(t tb, got []store.Node, want ...store.Node) {
 	}
 }
 
-func membership[T any](ctx context.Context, t tb, b *bench[T]) {
+func membership[T any](ctx context.Context, t tb, b *env[T]) {
 	one := b.node(ctx, t, b.DB)
 	m := b.beat(ctx, t, b.DB, one, defaultLease)
 	wantNodes(t, m.Nodes, one)
@@ -69,7 +69,7 @@ func membership[T any](ctx context.Context, t tb, b *bench[T]) {
 	for _, l := range m.Lanes {
 		seen[l.Lane] = true
 		if !l.Owner.IsZero() || l.Live || l.Lane < 0 || l.Lane >= b.lanes {
-			t.Errorf("nobody owns anything, and a lane is %+v", l)
+			t.Errorf("no node owns a lane, and a lane is %+v", l)
 		}
 	}
 	if len(seen) != b.lanes || len(m.Lanes) != b.lanes {
@@ -84,7 +84,8 @@ func membership[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Errorf("lane %d belongs to %s (live: %v), epoch %d; node %s has the lease %+v", l.Lane, l.Owner, l.Live, l.Epoch, two.ID, leases[0])
 		}
 	}
-	// A node that is not live is no member, and its lanes are its own until they are taken.
+	// A node that is not live is not a member, but keeps its lanes until they
+	// are taken.
 	b.expire(ctx, t, b.DB, two, one)
 	wantNodes(t, b.beat(ctx, t, b.DB, one, defaultLease).Nodes, one)
 	if l := b.states(ctx, t, one)[b.lanes-1]; l.Live || l.Owner != two.ID || l.Epoch != leases[0].Epoch {
@@ -92,12 +93,12 @@ func membership[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func renews[T any](ctx context.Context, t tb, b *bench[T]) {
+func renews[T any](ctx context.Context, t tb, b *env[T]) {
 	one, witness := b.node(ctx, t, b.DB), b.node(ctx, t, b.DB)
 	lease := b.acquire(ctx, t, b.DB, one, 0)[0]
 	b.expire(ctx, t, b.DB, one, witness)
 	b.beat(ctx, t, b.DB, one, defaultLease)
-	// It is back before anybody noticed: the lane is still its own, under the same lease.
+	// The node renews in time: it still owns the lane, under the same lease.
 	l := b.states(ctx, t, witness)[0]
 	if !l.Live || l.Owner != one.ID || l.Epoch != lease.Epoch {
 		t.Errorf("after the node came back its lane is %+v, want it live, with epoch %d", l, lease.Epoch)
@@ -109,7 +110,7 @@ func renews[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantHeld(t, settled, 0)
 }
 
-func otherRelay[T any](ctx context.Context, t tb, b *bench[T]) {
+func otherRelay[T any](ctx context.Context, t tb, b *env[T]) {
 	one := b.node(ctx, t, b.DB)
 	b.acquire(ctx, t, b.DB, one, 0)
 	before := b.states(ctx, t, one)
@@ -134,14 +135,15 @@ func otherRelay[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func nextRelay[T any](ctx context.Context, t tb, b *bench[T]) {
+func nextRelay[T any](ctx context.Context, t tb, b *env[T]) {
 	old := store.Node{ID: waybill.NewID(), Relay: "old"}
 	next := store.Node{ID: waybill.NewID(), Relay: "new"}
 	b.beat(ctx, t, b.DB, old, defaultLease)
 	if err := b.DB.Leave(ctx, old); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
-	b.beat(ctx, t, b.DB, old, time.Millisecond) // and one that dies instead of leaving
+	// A node that dies instead of leaving.
+	b.beat(ctx, t, b.DB, old, time.Millisecond)
 	b.await(ctx, t, "a relay of another name may start", func() bool {
 		_, err := b.DB.Heartbeat(ctx, next, defaultLease)
 		if err != nil && !errors.Is(err, waybill.ErrOtherRelay) {
@@ -154,7 +156,7 @@ func nextRelay[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func acquiresFree[T any](ctx context.Context, t tb, b *bench[T]) {
+func acquiresFree[T any](ctx context.Context, t tb, b *env[T]) {
 	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
 	half := b.allLanes()[:max(1, b.lanes/2)]
 	mine := b.acquire(ctx, t, b.DB, one, half...)
@@ -175,7 +177,8 @@ func acquiresFree[T any](ctx context.Context, t tb, b *bench[T]) {
 	if want := b.allLanes()[len(half):]; !slices.Equal(got, want) {
 		t.Errorf("the second node acquired %v, want %v: the rest is not free", got, want)
 	}
-	// Neither gets what it has already, nor what the other has, nor lanes that do not exist.
+	// Neither node gets lanes that it already has, lanes of the other node, or
+	// lanes that do not exist.
 	for _, n := range []store.Node{one, two} {
 		leases, err := b.DB.Acquire(ctx, n, append(b.allLanes(), b.lanes, b.lanes+7, -1), 7)
 		if err != nil || len(leases) > 0 {
@@ -196,7 +199,7 @@ func acquiresFree[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func acquiresAnew[T any](ctx context.Context, t tb, b *bench[T]) {
+func acquiresAnew[T any](ctx context.Context, t tb, b *env[T]) {
 	n := b.node(ctx, t, b.DB)
 	epoch := b.states(ctx, t, n)[0].Epoch
 	tokens := map[waybill.ID]bool{}
@@ -221,7 +224,7 @@ func acquiresAnew[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func acquiresDead[T any](ctx context.Context, t tb, b *bench[T]) {
+func acquiresDead[T any](ctx context.Context, t tb, b *env[T]) {
 	witness := b.node(ctx, t, b.DB)
 	unknown := store.Node{ID: waybill.NewID(), Relay: relayName}
 	expired := b.node(ctx, t, b.DB)
@@ -242,7 +245,7 @@ func acquiresDead[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func releases[T any](ctx context.Context, t tb, b *bench[T]) {
+func releases[T any](ctx context.Context, t tb, b *env[T]) {
 	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
 	for _, dirty := range []bool{false, true, false} {
 		lease := b.acquire(ctx, t, b.DB, one, 0)[0]
@@ -262,7 +265,7 @@ func releases[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func releasesStale[T any](ctx context.Context, t tb, b *bench[T]) {
+func releasesStale[T any](ctx context.Context, t tb, b *env[T]) {
 	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
 	old := b.acquire(ctx, t, b.DB, one, 0)[0]
 	if err := b.DB.Release(ctx, []store.Lease{old}, false); err != nil {
@@ -288,7 +291,7 @@ func releasesStale[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("Settle: %v", err)
 	}
 	wantHeld(t, settled, 0)
-	// One that is held, among those that are not.
+	// A held lease among leases that are not held.
 	if err := b.DB.Release(ctx, []store.Lease{old, held, guessed}, false); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
@@ -297,7 +300,7 @@ func releasesStale[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func leaves[T any](ctx context.Context, t tb, b *bench[T]) {
+func leaves[T any](ctx context.Context, t tb, b *env[T]) {
 	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
 	all := b.allLanes()
 	half := all[:max(1, b.lanes/2)]
@@ -323,7 +326,8 @@ func leaves[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("Settle: %v", err)
 	}
 	wantHeld(t, settled, all[len(half):]...)
-	for _, lease := range b.acquire(ctx, t, b.second(), two, half...) { // at once, without waiting for a lease to end
+	for _, lease := range b.acquire(ctx, t, b.second(), two, half...) {
+		// At once, without waiting for a lease to end.
 		if !lease.Unclean || lease.Window != 7 {
 			t.Errorf("after its owner left the lane is %+v, want it unclean, with window 7", lease)
 		}

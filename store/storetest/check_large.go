@@ -10,7 +10,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// largeChecks are behaviour 13c: transactions that no packet and no list of parameters can hold.
+// largeChecks check transactions that exceed a packet and a parameter list.
 func largeChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "13c", name: "20000 events", fresh: true, large: true, run: manyEvents[T]},
@@ -18,12 +18,13 @@ func largeChecks[T any]() []check[T] {
 	}
 }
 
-func manyEvents[T any](ctx context.Context, t tb, b *bench[T]) {
+func manyEvents[T any](ctx context.Context, t tb, b *env[T]) {
 	n := 20_000
 	if b.short {
 		n = 2_000
 	}
-	// Most in one write, the rest in small ones behind it, of one aggregate: one order.
+	// Most events in one write, the rest in small ones after it, all of one
+	// aggregate: one order.
 	evs := b.events(n, "a")
 	evs[n/2].DedupKey = b.unique("k") // in the middle of the large write
 	most := n * 9 / 10
@@ -60,7 +61,7 @@ func manyEvents[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Fatalf("event %d of %d is %s, want %s", i, n, key.ID, evs[i].ID)
 		}
 	}
-	// Samples are enough to see that the columns are right, also where the write was split.
+	// Samples suffice to check the columns, also where the write was split.
 	var samples []store.Key
 	var want []waybill.Event
 	for i := 0; i < n; i += 97 {
@@ -76,7 +77,7 @@ func manyEvents[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func muchPayload[T any](ctx context.Context, t tb, b *bench[T]) {
+func muchPayload[T any](ctx context.Context, t tb, b *env[T]) {
 	n := 40
 	if b.short {
 		n = 6

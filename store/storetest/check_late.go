@@ -8,7 +8,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// lateChecks are behaviour 33, as far as the store goes: a row that appears below what was read can be found.
+// lateChecks check that a row that appears below an already read seq can be
+// found.
 func lateChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "33", name: "early seq, late commit", needs: lateCommits, run: lateCommit[T]},
@@ -16,8 +17,9 @@ func lateChecks[T any]() []check[T] {
 	}
 }
 
-// early opens a transaction that writes an event and does not commit, and commits another of the same aggregate.
-func early[T any](ctx context.Context, t tb, b *bench[T]) (open Foreign[T], first, second waybill.Event) {
+// early opens a transaction that writes an event and does not commit, and
+// commits another event of the same aggregate.
+func early[T any](ctx context.Context, t tb, b *env[T]) (open Foreign[T], first, second waybill.Event) {
 	t.Helper()
 	open = b.foreign(ctx, t)
 	first, second = b.event("a"), b.event("a")
@@ -29,7 +31,7 @@ func early[T any](ctx context.Context, t tb, b *bench[T]) (open Foreign[T], firs
 	return open, first, second
 }
 
-func lateCommit[T any](ctx context.Context, t tb, b *bench[T]) {
+func lateCommit[T any](ctx context.Context, t tb, b *env[T]) {
 	open, first, second := early(ctx, t, b)
 	rows := b.wantReady(ctx, t, second)
 	if len(rows) != 1 {
@@ -45,7 +47,7 @@ func lateCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Fatalf("the late commit: %v", err)
 	}
 	b.wantNotes(ctx, t, "late", 1)
-	// A reader that goes on from where it was never sees it ...
+	// A reader that continues from its cursor never sees the row ...
 	page, err := b.DB.Fetch(ctx, []store.Cursor{{Lane: read.Lane, After: read.Seq}}, 100)
 	if err != nil || len(page.Rows) != 0 {
 		t.Fatalf("Fetch behind the second: %v, %v: Features.LateCommits promises that the first has the lower seq",
@@ -68,7 +70,7 @@ func lateCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t, first, second)
 }
 
-func lateRollback[T any](ctx context.Context, t tb, b *bench[T]) {
+func lateRollback[T any](ctx context.Context, t tb, b *env[T]) {
 	open, first, second := early(ctx, t, b)
 	if err := open.Rollback(); err != nil {
 		t.Fatalf("the late rollback: %v", err)

@@ -14,18 +14,18 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 )
 
-// limitChecks are behaviours 8, 9 and 10: what is checked, when it is copied, and who makes the ids.
+// limitChecks check validation, the copying of events, and ids.
 func limitChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "8", name: "exact payload limit", run: payloadLimit[T]},
 		{row: "8", name: "every limit at its edge", run: everyLimit[T]},
-		{row: "8", name: "not even a finished transaction is looked at", run: limitsFirst[T]},
+		{row: "8", name: "validation precedes the transaction check", run: limitsFirst[T]},
 		{row: "9", name: "later changes", run: laterChanges[T]},
 		{row: "10", name: "ids across goroutines", run: idsIncrease[T]},
 	}
 }
 
-func payloadLimit[T any](ctx context.Context, t tb, b *bench[T]) {
+func payloadLimit[T any](ctx context.Context, t tb, b *env[T]) {
 	db := &spy[T]{Outbox: b.DB}
 	box := boxOver[T](t, db, outbox.Config{})
 	fits, tooLong := b.event("a"), b.event("a")
@@ -36,7 +36,7 @@ func payloadLimit[T any](ctx context.Context, t tb, b *bench[T]) {
 	json.Payload = []byte(`"` + strings.Repeat("x", waybill.MaxPayload-2) + `"`)
 	longJSON.Payload = []byte(`"` + strings.Repeat("x", waybill.MaxPayload-1) + `"`)
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
-		// One that is too long takes its whole write with it, and nothing else.
+		// An event that is too long rejects its whole write, and nothing else.
 		for _, bad := range []waybill.Event{tooLong, longJSON} {
 			err := box.Write(ctx, tx, b.event("a"), bad)
 			var field *waybill.FieldError
@@ -61,8 +61,9 @@ func payloadLimit[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// everyLimit writes an event with every text at its limit, and one for each field with one byte more.
-func everyLimit[T any](ctx context.Context, t tb, b *bench[T]) {
+// everyLimit writes an event with every text at its limit, and one event per
+// field with one byte more.
+func everyLimit[T any](ctx context.Context, t tb, b *env[T]) {
 	db := &spy[T]{Outbox: b.DB}
 	box := boxOver[T](t, db, outbox.Config{})
 	limits := []struct {
@@ -122,8 +123,9 @@ func everyLimit[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// limitsFirst writes a wrong event to a transaction on which every statement would fail.
-func limitsFirst[T any](ctx context.Context, t tb, b *bench[T]) {
+// limitsFirst writes an invalid event to a transaction on which every statement
+// would fail.
+func limitsFirst[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	var old T
 	if err := box.InTx(ctx, func(_ context.Context, tx T) error { old = tx; return nil }); err != nil {
@@ -138,7 +140,7 @@ func limitsFirst[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func laterChanges[T any](ctx context.Context, t tb, b *bench[T]) {
+func laterChanges[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	payload := []byte(`{"total":9990}`)
 	headers := map[string]string{"a": "1"}
@@ -172,13 +174,14 @@ func laterChanges[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	for _, c := range heard.heard() {
 		for _, e := range c.Entries {
-			same("what the hub heard", e.Event)
+			same("the published event", e.Event)
 		}
 	}
 }
 
-// idsIncrease writes from several goroutines, one after another and at the same time.
-func idsIncrease[T any](ctx context.Context, t tb, b *bench[T]) {
+// idsIncrease writes from several goroutines, one after another and
+// concurrently.
+func idsIncrease[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	write := func(n int) ([]waybill.ID, error) {
 		evs := b.events(n, "a")
@@ -196,7 +199,7 @@ func idsIncrease[T any](ctx context.Context, t tb, b *bench[T]) {
 		return ids, err
 	}
 	var last waybill.ID
-	for range 8 { // each in a goroutine of its own, after the one before
+	for range 8 { // each in its own goroutine, one after another
 		done := make(chan error, 1)
 		go func() {
 			ids, err := write(2)

@@ -11,18 +11,19 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// tidyChecks are O9.
+// tidyChecks check Tidy.
 func tidyChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "O9", name: "tidying loses nothing", fresh: true, run: tidies[T]},
-		{row: "O9", name: "several at the same time", fresh: true, run: tidiesTogether[T]},
+		{row: "O9", name: "several nodes concurrently", fresh: true, run: tidiesTogether[T]},
 	}
 }
 
-// keepDays is long enough for what a check delivers to be of a day that stays.
+// keepDays is long enough that the events of a check are in a partition that
+// stays.
 const keepDays = 48 * time.Hour
 
-func tidies[T any](ctx context.Context, t tb, b *bench[T]) {
+func tidies[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := []waybill.Event{b.event("a"), b.event("a"), b.event("a"), b.keyed("b", "k"), b.keyed("b", "late"), b.keyed("b", "free")}
 	evs[4].Delay = defaultLease
 	b.write(ctx, t, evs...)
@@ -37,7 +38,7 @@ func tidies[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.expire(ctx, t, b.DB, b.node(ctx, t, b.DB), witness)
 	for i, age := range []time.Duration{-1, keepDays, keepDays, 365 * 24 * time.Hour, -1} {
 		if i == 2 {
-			end(0, evs[5]) // into what has been tidied
+			end(0, evs[5]) // after Tidy
 		}
 		if err := b.DB.Tidy(ctx, age); err != nil {
 			t.Fatalf("Tidy(%v): %v", age, err)
@@ -50,11 +51,11 @@ func tidies[T any](ctx context.Context, t tb, b *bench[T]) {
 		b.wantCommitted(ctx, t, true, evs...)
 	}
 	b.wantState(ctx, t, evs[5], store.Delivered)
-	b.wantCommitted(ctx, t, false, b.event("a")) // nothing was forgotten
+	b.wantCommitted(ctx, t, false, b.event("a")) // no history was lost
 	box := b.box(t)
 	next := b.keyed("b", "free")
 	wantReceipts(t, receipts(ctx, t, box, b.keyed("a", "k"), b.keyed("a", "late"), next), duplicateOf(evs[3]), duplicateOf(evs[4]), written(next))
-	// The relay goes on.
+	// The relay continues.
 	if m := b.beat(ctx, t, b.DB, witness, defaultLease); !slices.Equal(m.Nodes, []store.Node{witness}) {
 		t.Errorf("after Tidy the nodes are %v, want %v", m.Nodes, witness)
 	}
@@ -62,12 +63,13 @@ func tidies[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t)
 }
 
-// tidiesTogether has several nodes tidy up while events are written and delivered.
-func tidiesTogether[T any](ctx context.Context, t tb, b *bench[T]) {
+// tidiesTogether runs Tidy on several nodes while events are written and
+// delivered.
+func tidiesTogether[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(20, "a")
 	leases := b.own(ctx, t)
 	var wg sync.WaitGroup
-	defer wg.Wait() // also when the test ends early: nobody may report to a test that is over
+	defer wg.Wait() // no report to a finished test
 	for _, db := range []DB[T]{b.DB, b.second(), b.DB} {
 		wg.Go(func() {
 			for range 3 {
@@ -87,25 +89,25 @@ func tidiesTogether[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// setLanesChecks are O10.
+// setLanesChecks check SetLanes.
 func setLanesChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "O10", name: "rows move to their new lane", fresh: true, run: setsLanes[T]},
 		{row: "O10", name: "epochs rise", fresh: true, run: setLanesEpochs[T]},
 		{row: "O10", name: "not while a relay is live", fresh: true, run: setLanesRefused[T]},
-		{row: "O10", name: "numbers that cannot be", run: setLanesBounds[T]},
+		{row: "O10", name: "invalid numbers", run: setLanesBounds[T]},
 	}
 }
 
-// numbers are how many lanes a store is to have, one after another.
-func (b *bench[T]) numbers() []int {
+// numbers are the numbers of lanes that a store gets, one after another.
+func (b *env[T]) numbers() []int {
 	if b.features.OneLane {
 		return []int{1, 1}
 	}
 	return []int{b.lanes + 3, 1, 5, b.lanes}
 }
 
-func (b *bench[T]) setLanes(ctx context.Context, t tb, n int) {
+func (b *env[T]) setLanes(ctx context.Context, t tb, n int) {
 	t.Helper()
 	if err := b.DB.SetLanes(ctx, n); err != nil {
 		t.Fatalf("SetLanes(%d): %v", n, err)
@@ -113,7 +115,7 @@ func (b *bench[T]) setLanes(ctx context.Context, t tb, n int) {
 	b.lanes = n
 }
 
-func setsLanes[T any](ctx context.Context, t tb, b *bench[T]) {
+func setsLanes[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	for i := range 30 {
 		ev := b.event([]string{"a", "b", "c", "d", ""}[i%5])
@@ -153,7 +155,7 @@ func setsLanes[T any](ctx context.Context, t tb, b *bench[T]) {
 		if len(b.due(ctx, t).Rows) != 5 {
 			t.Errorf("with %d lanes %d rows are due, want 5", n, len(b.due(ctx, t).Rows))
 		}
-		// What is written from now on goes there too.
+		// New events go there too.
 		more := []waybill.Event{b.event("a"), b.event("z"), b.event("")}
 		b.write(ctx, t, more...)
 		ready = append(ready, more...)
@@ -167,16 +169,17 @@ func setsLanes[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(last), History: true}), rowIDs(last)...)
 }
 
-// wantLane asserts that a row is in a lane where it may be.
-func (b *bench[T]) wantLane(t tb, r row) {
+// wantLane asserts that a row is in an allowed lane.
+func (b *env[T]) wantLane(t tb, r row) {
 	t.Helper()
 	if r.Event.Ordered() && r.Lane != b.laneOf(r.Event) || r.Lane < 0 || r.Lane >= b.lanes {
 		t.Errorf("with %d lanes event %s of %+v is in lane %d, want %d", b.lanes, r.ID, store.AggregateOf(&r.Event), r.Lane, b.laneOf(r.Event))
 	}
 }
 
-// wantPlainLane inserts with plain SQL, where that is possible: the database must know the number of lanes too.
-func (b *bench[T]) wantPlainLane(ctx context.Context, t tb, ready *[]waybill.Event) {
+// wantPlainLane inserts with plain SQL, if possible: the database must use the
+// number of lanes too.
+func (b *env[T]) wantPlainLane(ctx context.Context, t tb, ready *[]waybill.Event) {
 	t.Helper()
 	if !b.features.PlainSQL {
 		return
@@ -196,14 +199,16 @@ func (b *bench[T]) wantPlainLane(ctx context.Context, t tb, ready *[]waybill.Eve
 	}
 }
 
-// setLanesEpochs makes lanes old, removes them, and adds them again: no lease of any time counts any more.
-func setLanesEpochs[T any](ctx context.Context, t tb, b *bench[T]) {
+// setLanesEpochs raises the epochs of lanes, removes the lanes, and adds them
+// again: no old lease is valid any more.
+func setLanesEpochs[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := b.event("a")
 	b.write(ctx, t, ev)
 	highest := map[int]int64{}
 	var stale []store.Lease
 	for round, n := range append(b.numbers(), b.numbers()...) {
-		hands := 1 + 6/(round+1) // the last lane changes hands most often in the first round
+		// The last lane changes its owner most often in round 0.
+		hands := 1 + 6/(round+1)
 		for lane := b.lanes - 1; lane >= 0; lane -= max(b.lanes-1, 1) {
 			for range hands {
 				stale = append(stale, b.acquire(ctx, t, b.DB, b.node(ctx, t, b.DB), lane)...)
@@ -234,7 +239,7 @@ func setLanesEpochs[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func setLanesRefused[T any](ctx context.Context, t tb, b *bench[T]) {
+func setLanesRefused[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := b.event("a")
 	row := b.writeRows(ctx, t, ev)[0]
 	n := b.node(ctx, t, b.second())
@@ -251,7 +256,7 @@ func setLanesRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.setLanes(ctx, t, number)
 }
 
-func setLanesBounds[T any](ctx context.Context, t tb, b *bench[T]) {
+func setLanesBounds[T any](ctx context.Context, t tb, b *env[T]) {
 	wrong := []int{0, -1, 1025, 1 << 20}
 	if b.features.OneLane {
 		wrong = append(wrong, 2, 32)

@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// modelChecks are W13.
+// modelChecks compare random transactions with a model.
 func modelChecks[T any]() []check[T] {
 	return []check[T]{{row: "W13", name: "random transactions", run: randomTransactions[T]}}
 }
@@ -23,8 +23,9 @@ func modelChecks[T any]() []check[T] {
 // seedVariable repeats a run of the random check.
 const seedVariable = "STORETEST_SEED"
 
-// model is what the tables should hold after a sequence of transactions and settlements. It has no concurrency and no
-// time: what is put off is put off for good.
+// model is the expected contents of the tables after a sequence of transactions
+// and settlements. It has no concurrency and no time: a deferred event never
+// becomes due.
 type model struct {
 	ready   []waybill.Event // in the order of seq
 	delayed []waybill.Event
@@ -32,10 +33,10 @@ type model struct {
 	undone  []waybill.Event       // never committed
 	keys    map[string]waybill.ID // dedup key → holder
 	raising []waybill.Event       // written in the open transaction, in order
-	taken   map[string]waybill.ID // keys that it took
+	taken   map[string]waybill.ID // keys of the open transaction
 }
 
-// write returns what must become of an event.
+// write returns the expected receipt of an event.
 func (m *model) write(ev waybill.Event) outbox.Receipt {
 	if ev.DedupKey != "" {
 		for _, keys := range []map[string]waybill.ID{m.keys, m.taken} {
@@ -50,7 +51,7 @@ func (m *model) write(ev waybill.Event) outbox.Receipt {
 	return written(ev)
 }
 
-// undo takes back what was written after the first n.
+// undo removes the events written after the first n.
 func (m *model) undo(n int) {
 	for _, ev := range m.raising[n:] {
 		m.undone = append(m.undone, ev)
@@ -93,7 +94,7 @@ func (m *model) settle(ev waybill.Event, retry bool) {
 	}
 }
 
-func randomTransactions[T any](ctx context.Context, t tb, b *bench[T]) {
+func randomTransactions[T any](ctx context.Context, t tb, b *env[T]) {
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv(seedVariable); text != "" {
 		given, err := strconv.ParseUint(text, 10, 64)
@@ -104,7 +105,7 @@ func randomTransactions[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	t.Logf("%s=%d repeats this run", seedVariable, seed)
 	w := &walk[T]{
-		bench: b, t: t, rnd: rand.New(rand.NewPCG(seed, 1)), leases: b.own(ctx, t),
+		env: b, t: t, rnd: rand.New(rand.NewPCG(seed, 1)), leases: b.own(ctx, t),
 		model: model{keys: map[string]waybill.ID{}, taken: map[string]waybill.ID{}},
 	}
 	w.box = b.box(t, w.hooks.hook())
@@ -125,17 +126,18 @@ func randomTransactions[T any](ctx context.Context, t tb, b *bench[T]) {
 
 // walk is one random sequence.
 type walk[T any] struct {
-	*bench[T]
+	*env[T]
 	t       tb
 	rnd     *rand.Rand
 	box     *outbox.Outbox[T]
 	hooks   record
 	leases  []store.Lease
 	model   model
-	batches [][]waybill.Event // what AfterCommit should have seen
+	batches [][]waybill.Event // expected batches of AfterCommit
 }
 
-// transaction writes some events, with savepoints where there are any, and commits or rolls back.
+// transaction writes some events, with savepoints if supported, and commits or
+// rolls back.
 func (w *walk[T]) transaction(ctx context.Context) {
 	commit := w.rnd.IntN(4) > 0
 	err := w.box.InTx(ctx, func(ctx context.Context, tx T) error {
@@ -166,9 +168,9 @@ func (w *walk[T]) part(ctx context.Context, tx T) error {
 	start, back := len(w.model.raising), w.rnd.IntN(2) == 0
 	sp := savepointText[T]
 	if w.features.SavepointAPI {
-		sp = func(ctx context.Context, b *bench[T], tx T, fn func(T) error) error { return b.Savepoint(ctx, tx, fn) }
+		sp = func(ctx context.Context, b *env[T], tx T, fn func(T) error) error { return b.Savepoint(ctx, tx, fn) }
 	}
-	err := sp(ctx, w.bench, tx, func(tx T) error {
+	err := sp(ctx, w.env, tx, func(tx T) error {
 		if err := w.write(ctx, tx); err != nil || !back {
 			return err
 		}
@@ -216,7 +218,7 @@ func (w *walk[T]) settlement(ctx context.Context) {
 		if row, ok := find(rows, ev.ID); ok {
 			r.Lane = row.Lane
 		} else if !ev.Ordered() {
-			continue // put off, in a lane that only its row knows
+			continue // deferred, in the lane of its row
 		}
 		kind := w.rnd.IntN(3)
 		switch kind {
@@ -239,7 +241,7 @@ func (w *walk[T]) settlement(ctx context.Context) {
 	wantMoved(w.t, w.settle(ctx, w.t, s), moved...)
 }
 
-// compare asserts that the tables hold what the model does.
+// compare asserts that the tables equal the model.
 func (w *walk[T]) compare(ctx context.Context, step int) {
 	rows := w.ready(ctx, w.t)
 	if got, want := rowIDs(rows), idsOf(w.model.ready); !slices.Equal(got, want) {
@@ -255,7 +257,7 @@ func (w *walk[T]) compare(ctx context.Context, step int) {
 	}
 	for _, row := range w.due(ctx, w.t).Rows {
 		if slices.Contains(idsOf(w.model.delayed), row.ID) {
-			w.t.Errorf("event %s is due, and was put off for long", row.ID)
+			w.t.Errorf("event %s is due, and was deferred for a long time", row.ID)
 		}
 	}
 }

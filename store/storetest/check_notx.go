@@ -7,17 +7,17 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// noTxChecks are behaviours 3 and 5: writes that have no transaction, and writes that have no events.
+// noTxChecks check writes without a transaction, and writes without events.
 func noTxChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "3", name: "no transaction", run: writesWithoutTx[T]},
 		{row: "3", name: "finished", run: writesToFinished[T]},
-		{row: "3", name: "finished by somebody else", needs: foreignTx, run: writesToFinishedForeign[T]},
+		{row: "3", name: "finished by the caller", needs: foreignTx, run: writesToFinishedForeign[T]},
 		{row: "5", name: "empty write", run: writesNothing[T]},
 	}
 }
 
-func writesWithoutTx[T any](ctx context.Context, t tb, b *bench[T]) {
+func writesWithoutTx[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	if tx, isNil := nilTx[T](); isNil {
@@ -35,7 +35,7 @@ func writesWithoutTx[T any](ctx context.Context, t tb, b *bench[T]) {
 	hooks.want(t, nil, nil, nil)
 }
 
-func writesToFinished[T any](ctx context.Context, t tb, b *bench[T]) {
+func writesToFinished[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, end := range []error{nil, errBoom} {
 		var hooks record
 		box := b.box(t, hooks.hook())
@@ -48,8 +48,9 @@ func writesToFinished[T any](ctx context.Context, t tb, b *bench[T]) {
 		if !errors.Is(err, end) {
 			t.Fatalf("InTx: %v", err)
 		}
-		// With InTx's own context, and with one that knows nothing of it. A store that knows no transactions but its own
-		// cannot tell one that has ended from one that it never had.
+		// Write with the context of InTx, and with one that does not carry the
+		// transaction. A store that knows only its own transactions cannot
+		// distinguish an ended one from an unknown one.
 		refused := func(ctx context.Context, err error) bool {
 			return errors.Is(err, waybill.ErrTxDone) || ctx != inner && !b.features.ForeignTx && errors.Is(err, waybill.ErrNoTx)
 		}
@@ -69,7 +70,7 @@ func writesToFinished[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t)
 }
 
-func writesToFinishedForeign[T any](ctx context.Context, t tb, b *bench[T]) {
+func writesToFinishedForeign[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	for _, commit := range []bool{true, false} {
@@ -96,7 +97,7 @@ func writesToFinishedForeign[T any](ctx context.Context, t tb, b *bench[T]) {
 	hooks.want(t, nil, nil, nil)
 }
 
-func writesNothing[T any](ctx context.Context, t tb, b *bench[T]) {
+func writesNothing[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	hook := hooks.hook()
 	before := 0
@@ -122,6 +123,6 @@ func writesNothing[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("BeforeWrite ran %d times for no events", before)
 	}
 	if commits := heard.heard(); len(commits) > 0 {
-		t.Errorf("the hub heard of a transaction without events: %v", commits)
+		t.Errorf("the hub published a transaction without events: %v", commits)
 	}
 }

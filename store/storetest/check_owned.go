@@ -9,14 +9,15 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// ownedChecks are behaviour 13b: the transaction belongs to InTx, whatever the function does with it.
+// ownedChecks check that InTx owns the transaction, whatever the function does
+// with it.
 func ownedChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "13b", name: "commit on the handle", run: endsHandle[T](true, nil)},
 		{row: "13b", name: "rollback on the handle", run: endsHandle[T](false, nil)},
 		{row: "13b", name: "commit on the handle and an error", run: endsHandle[T](true, errBoom)},
 		{row: "13b", name: "rollback on the handle and an error", run: endsHandle[T](false, errBoom)},
-		{row: "13b", name: "inner error swallowed", run: innerSwallowed[T]},
+		{row: "13b", name: "inner error ignored", run: innerSwallowed[T]},
 		{row: "13b", name: "inner joins", run: innerJoins[T]},
 		{row: "13b", name: "panic", run: panics[T]},
 		{row: "13b", name: "inner panic recovered", run: innerPanics[T]},
@@ -24,8 +25,8 @@ func ownedChecks[T any]() []check[T] {
 	}
 }
 
-// endHandle calls Commit or Rollback on a handle, as careless code would.
-func (b *bench[T]) endHandle(ctx context.Context, t tb, tx T, commit bool) error {
+// endHandle calls Commit or Rollback on a handle, as faulty code would.
+func (b *env[T]) endHandle(ctx context.Context, t tb, tx T, commit bool) error {
 	t.Helper()
 	name, given := "Rollback", b.Rollback
 	if commit {
@@ -59,11 +60,13 @@ func (b *bench[T]) endHandle(ctx context.Context, t tb, tx T, commit bool) error
 	return nil
 }
 
-// endsHandle ends the transaction inside InTx. A handle that can refuse says so, and nothing has happened; where the
-// type cannot refuse, InTx must report it, because the caller would otherwise believe in an outcome that InTx did not
-// decide. In both cases the event and the business row share their fate.
-func endsHandle[T any](commit bool, end error) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+// endsHandle ends the transaction inside InTx. A handle that can refuse returns
+// an error, and nothing changes; if the type cannot refuse, InTx must report
+// the error, because the caller would otherwise rely on an outcome that InTx
+// did not decide. In both cases the event and the business row are committed or
+// rolled back together.
+func endsHandle[T any](commit bool, end error) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		var hooks record
 		box := b.box(t, hooks.hook())
 		before, after := b.event("a"), b.event("a")
@@ -73,7 +76,8 @@ func endsHandle[T any](commit bool, end error) func(context.Context, tb, *bench[
 				t.Fatalf("writing: %v", err)
 			}
 			refused = b.endHandle(ctx, t, tx, commit)
-			// A handle that refused goes on; on one that did not, this write has nowhere to go.
+			// After a refusal the transaction continues; otherwise this write
+			// fails.
 			if err := box.Write(ctx, tx, after); (err == nil) != (refused != nil) {
 				t.Errorf("the handle's own end returned %v, and then Write returned %v", refused, err)
 			}
@@ -101,7 +105,8 @@ func endsHandle[T any](commit bool, end error) func(context.Context, tb, *bench[
 		if !errors.Is(err, waybill.ErrTxOwned) {
 			t.Errorf("InTx returned %v, want ErrTxOwned: its transaction was ended inside", err)
 		}
-		// "Any other error means that nothing was stored": so it must be this one, unless nothing was.
+		// "Any other error means that nothing was stored": so the error must
+		// match ErrUncertain, unless nothing was stored.
 		if commit && !errors.Is(err, waybill.ErrUncertain) {
 			t.Errorf("InTx returned %v for a transaction that was committed inside, want ErrUncertain", err)
 		}
@@ -120,7 +125,7 @@ func endsHandle[T any](commit bool, end error) func(context.Context, tb, *bench[
 	}
 }
 
-func innerSwallowed[T any](ctx context.Context, t tb, b *bench[T]) {
+func innerSwallowed[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	ev := b.events(3, "a")
@@ -150,7 +155,7 @@ func innerSwallowed[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func innerJoins[T any](ctx context.Context, t tb, b *bench[T]) {
+func innerJoins[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
 	ev := b.events(3, "a")
@@ -185,12 +190,12 @@ func innerJoins[T any](ctx context.Context, t tb, b *bench[T]) {
 		t.Errorf("callbacks ran as %v, want each once, in order", calls)
 	}
 	if n := len(heard.heard()); n != 1 {
-		t.Errorf("the hub heard %d times of one transaction", n)
+		t.Errorf("the hub published one transaction %d times", n)
 	}
 }
 
-// panics does it often enough that connections which were not given back would run out.
-func panics[T any](ctx context.Context, t tb, b *bench[T]) {
+// panics repeats often enough that leaked connections would run out.
+func panics[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	var lost [][]waybill.Event
@@ -221,9 +226,9 @@ func panics[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t, ev)
 }
 
-// innerPanics recovers from an inner panic, as a server's middleware would: the outer transaction cannot know what is
-// missing, and must not commit.
-func innerPanics[T any](ctx context.Context, t tb, b *bench[T]) {
+// innerPanics recovers from an inner panic, as a server's middleware would: the
+// outer transaction is incomplete and must not commit.
+func innerPanics[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 		func() {
@@ -242,7 +247,7 @@ func innerPanics[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantNotes(ctx, t, "note", 0)
 }
 
-func goexits[T any](ctx context.Context, t tb, b *bench[T]) {
+func goexits[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	ev := b.event("a")
@@ -253,7 +258,7 @@ func goexits[T any](ctx context.Context, t tb, b *bench[T]) {
 			if err := errors.Join(b.insert(ctx, tx, "note"), box.Write(ctx, tx, ev)); err != nil {
 				t.Errorf("writing: %v", err)
 			}
-			runtime.Goexit() // what t.FailNow does in a test of the caller's
+			runtime.Goexit() // as t.FailNow in a test of the caller
 			return nil
 		})
 		t.Errorf("InTx returned %v from a goroutine that has ended", err)

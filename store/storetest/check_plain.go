@@ -10,7 +10,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// plainChecks are behaviour 12: a producer in any language needs a type, a payload and, if ordered, an aggregate.
+// plainChecks check plain SQL inserts: a producer in any language needs a type,
+// a payload and, if ordered, an aggregate.
 func plainChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "12", name: "defaults", needs: plainSQL, run: plainDefaults[T]},
@@ -19,7 +20,7 @@ func plainChecks[T any]() []check[T] {
 	}
 }
 
-func (b *bench[T]) insertPlain(ctx context.Context, t tb, p Plain) {
+func (b *env[T]) insertPlain(ctx context.Context, t tb, p Plain) {
 	t.Helper()
 	if p.Payload == nil {
 		p.Payload = []byte(`{"plain": true}`)
@@ -29,7 +30,7 @@ func (b *bench[T]) insertPlain(ctx context.Context, t tb, p Plain) {
 	}
 }
 
-func plainDefaults[T any](ctx context.Context, t tb, b *bench[T]) {
+func plainDefaults[T any](ctx context.Context, t tb, b *env[T]) {
 	for i := range 8 {
 		b.insertPlain(ctx, t, Plain{Type: fmt.Sprintf("plain.%d", i), Payload: []byte(`{ "b": 1,  "a": [2] }`)})
 	}
@@ -49,10 +50,11 @@ func plainDefaults[T any](ctx context.Context, t tb, b *bench[T]) {
 		if row.Lane < 0 || row.Lane >= b.lanes {
 			t.Errorf("an unordered event is in lane %d of %d", row.Lane, b.lanes)
 		}
-		// By the database's clock, all three: the id's time, when it occurred and when it was written.
+		// All three are by the database's clock: the time of the id, OccurredAt
+		// and CreatedAt.
 		for what, at := range map[string]time.Time{"id": row.ID.Time(), "OccurredAt": row.Event.OccurredAt, "CreatedAt": row.CreatedAt} {
 			if age := now.Sub(at); age < -time.Second || age > 5*time.Minute {
-				t.Errorf("the %s of a plain insert says %v, at %v by the database's clock", what, at, now)
+				t.Errorf("the %s of a plain insert is %v, at %v by the database's clock", what, at, now)
 			}
 		}
 		if !row.DueAt.IsZero() || !row.Event.AvailableAt.IsZero() || row.Attempts != 0 || row.Holds {
@@ -61,8 +63,9 @@ func plainDefaults[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// plainLane inserts with all sorts of aggregates: Go and the database compute the same lane.
-func plainLane[T any](ctx context.Context, t tb, b *bench[T]) {
+// plainLane inserts with various aggregates: Go and the database compute the
+// same lane.
+func plainLane[T any](ctx context.Context, t tb, b *env[T]) {
 	cases := []Plain{
 		{AggregateType: "order", AggregateID: "1"},
 		{AggregateType: "order", AggregateID: "1", TenantID: "acme"},
@@ -98,7 +101,7 @@ func plainLane[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Errorf("the database put %+v into lane %d, Go into lane %d", p, row.Lane, lane)
 		}
 	}
-	// And so do the events that Go writes: one lane, behind the others.
+	// Events written by Go go to the same lane, after the others.
 	ev := b.event("a")
 	ev.AggregateType, ev.AggregateID, ev.TenantID = cases[7].AggregateType, cases[7].AggregateID, cases[7].TenantID
 	b.write(ctx, t, ev)
@@ -107,7 +110,7 @@ func plainLane[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func plainSettles[T any](ctx context.Context, t tb, b *bench[T]) {
+func plainSettles[T any](ctx context.Context, t tb, b *env[T]) {
 	for i := range 3 {
 		b.insertPlain(ctx, t, Plain{Type: "plain", AggregateType: "thing", AggregateID: b.unique(fmt.Sprint(i))})
 	}
@@ -125,7 +128,7 @@ func plainSettles[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantMoved(t, settled, rowIDs(rows)...)
 	b.wantReady(ctx, t)
 	if row := b.awaitDue(ctx, t, rows[1].ID); row.Attempts != 1 || row.LastError != "not yet" || row.Seq != rows[1].Seq {
-		t.Errorf("the plain event was put off as %+v", row)
+		t.Errorf("the plain event was deferred as %+v", row)
 	}
 	for _, row := range rows {
 		if !b.committed(ctx, t, row.ID) {

@@ -13,29 +13,30 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// purgeChecks are O7: forgetting what has ended.
+// purgeChecks check Purge.
 func purgeChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "O7", name: "delivered events, the oldest first", fresh: true, run: purgesDelivered[T]},
 		{row: "O7", name: "dead letters, the oldest first", fresh: true, run: purgesDead[T]},
-		{row: "O7", name: "a history that has gaps keeps them", fresh: true, run: purgeKeepsGap[T]},
-		{row: "O7", name: "states that are not purged", run: purgesNothingElse[T]},
+		{row: "O7", name: "a history keeps its gaps", fresh: true, run: purgeKeepsGap[T]},
+		{row: "O7", name: "states that cannot be purged", run: purgesNothingElse[T]},
 	}
 }
 
-// purgeWrittenChecks are O8: an outbox that change data capture reads.
+// purgeWrittenChecks check outboxes that change data capture reads.
 func purgeWrittenChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "O8", name: "ready events, in batches", fresh: true, run: purgesWritten[T]},
 		{row: "O8", name: "delayed events become ready when they are due", fresh: true, run: makesReady[T]},
 		{row: "O8", name: "nothing is made ready while a relay is live", fresh: true, run: makeReadyRefused[T]},
 		{row: "O8", name: "not while a relay is live", fresh: true, run: purgeWrittenRefused[T]},
-		{row: "O8", name: "a relay that starts at the same moment", fresh: true, run: purgeWrittenRaces[T]},
+		{row: "O8", name: "a relay that starts concurrently", fresh: true, run: purgeWrittenRaces[T]},
 	}
 }
 
-// endOneByOne ends events one after another, so that they ended at different times; then all of it is past.
-func (b *bench[T]) endOneByOne(ctx context.Context, t tb, kind int, rows ...row) {
+// endOneByOne ends events one after another, at different times, and waits
+// until all of these times are past.
+func (b *env[T]) endOneByOne(ctx context.Context, t tb, kind int, rows ...row) {
 	t.Helper()
 	leases := b.own(ctx, t)
 	for _, row := range rows {
@@ -45,11 +46,12 @@ func (b *bench[T]) endOneByOne(ctx context.Context, t tb, kind int, rows ...row)
 	b.end()
 }
 
-// wantPurged purges in batches of two, and asserts that the events go in this order and nothing else does.
-func (b *bench[T]) wantPurged(ctx context.Context, t tb, state store.State, evs ...waybill.Event) {
+// wantPurged purges in batches of two, and asserts that the events are removed
+// in this order and nothing else is.
+func (b *env[T]) wantPurged(ctx context.Context, t tb, state store.State, evs ...waybill.Event) {
 	t.Helper()
 	if n := b.purge(ctx, t, state, time.Hour, 100); n > 0 {
-		t.Errorf("Purge of what was %v an hour ago deleted %d", state, n)
+		t.Errorf("Purge of events that were %v an hour ago deleted %d", state, n)
 	}
 	for rest := evs; len(rest) > 0; {
 		part := rest[:min(2, len(rest))]
@@ -69,7 +71,8 @@ func (b *bench[T]) wantPurged(ctx context.Context, t tb, state store.State, evs 
 	}
 }
 
-// tomorrow is an event that somebody made up a day from now: whatever is forgotten today, it was never written.
+// tomorrow is an event whose id is a day in the future: it was never written,
+// whatever is purged today.
 func tomorrow() waybill.Event {
 	ev := waybill.Event{ID: waybill.NewID()}
 	var stamp [8]byte
@@ -78,8 +81,8 @@ func tomorrow() waybill.Event {
 	return ev
 }
 
-// purgesDelivered delivers in another order than that of seq.
-func purgesDelivered[T any](ctx context.Context, t tb, b *bench[T]) {
+// purgesDelivered delivers in an order other than that of seq.
+func purgesDelivered[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(5, "a")
 	rows := b.writeRows(ctx, t, evs...)
 	b.endOneByOne(ctx, t, 2, rows[4])
@@ -95,10 +98,10 @@ func purgesDelivered[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantState(ctx, t, pending[1], store.Delayed)
 	b.wantState(ctx, t, evs[4], store.Dead)
 	b.wantCommitted(ctx, t, true, append(pending, evs[4])...)
-	b.wantCommitted(ctx, t, false, tomorrow()) // the history reaches back to some time
+	b.wantCommitted(ctx, t, false, tomorrow()) // the history has a beginning
 }
 
-func purgesDead[T any](ctx context.Context, t tb, b *bench[T]) {
+func purgesDead[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(4, "a")
 	rows := b.writeRows(ctx, t, evs...)
 	b.endOneByOne(ctx, t, 0, rows[3])
@@ -115,8 +118,9 @@ func purgesDead[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantState(ctx, t, evs[3], store.Delivered)
 }
 
-// purgeKeepsGap purges a history that has a hole already: what is left of it still proves nothing.
-func purgeKeepsGap[T any](ctx context.Context, t tb, b *bench[T]) {
+// purgeKeepsGap purges a history that already has a gap: the rest of it still
+// proves nothing.
+func purgeKeepsGap[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(2, "a")
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
@@ -129,7 +133,7 @@ func purgeKeepsGap[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantUncertain(ctx, t, append(evs, tomorrow())...)
 }
 
-func purgesNothingElse[T any](ctx context.Context, t tb, b *bench[T]) {
+func purgesNothingElse[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(2, "a")
 	evs[1].Delay = defaultLease
 	b.write(ctx, t, evs...)
@@ -143,7 +147,7 @@ func purgesNothingElse[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantState(ctx, t, evs[1], store.Delayed)
 }
 
-func (b *bench[T]) purgeWritten(ctx context.Context, t tb, age time.Duration, limit int) int {
+func (b *env[T]) purgeWritten(ctx context.Context, t tb, age time.Duration, limit int) int {
 	t.Helper()
 	n, err := b.DB.PurgeWritten(ctx, age, limit)
 	if err != nil {
@@ -152,7 +156,7 @@ func (b *bench[T]) purgeWritten(ctx context.Context, t tb, age time.Duration, li
 	return n
 }
 
-func purgesWritten[T any](ctx context.Context, t tb, b *bench[T]) {
+func purgesWritten[T any](ctx context.Context, t tb, b *env[T]) {
 	kept := b.events(2, "a")
 	rows := b.writeRows(ctx, t, kept...)
 	b.endOneByOne(ctx, t, 0, rows[0])
@@ -162,7 +166,7 @@ func purgesWritten[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.write(ctx, t, evs...)
 	b.tick(ctx, t)
 	if n := b.purgeWritten(ctx, t, time.Hour, 100); n > 0 {
-		t.Errorf("PurgeWritten of what was written an hour ago deleted %d", n)
+		t.Errorf("PurgeWritten of events written an hour ago deleted %d", n)
 	}
 	if n := b.purgeWritten(ctx, t, 0, 2); n != 2 {
 		t.Errorf("PurgeWritten of 2 deleted %d", n)
@@ -178,17 +182,18 @@ func purgesWritten[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	gone := []waybill.Event{evs[0], evs[2], evs[3]}
 	b.wantNowhere(ctx, t, gone...)
-	for _, ev := range []waybill.Event{evs[1], evs[4]} { // nothing can have read them
+	for _, ev := range []waybill.Event{evs[1], evs[4]} {
+		// Change data capture has not read them.
 		b.wantState(ctx, t, ev, store.Delayed)
 	}
 	b.wantState(ctx, t, kept[0], store.Delivered)
 	b.wantState(ctx, t, kept[1], store.Dead)
-	b.wantUncertain(ctx, t, gone...) // they left no trace
+	b.wantUncertain(ctx, t, gone...) // no trace is left
 	again := []waybill.Event{b.keyed("a", "k"), b.keyed("a", "late")}
 	wantReceipts(t, receipts(ctx, t, b.box(t), again...), written(again[0]), duplicateOf(evs[4]))
 }
 
-func (b *bench[T]) makeReady(ctx context.Context, t tb, limit int) int {
+func (b *env[T]) makeReady(ctx context.Context, t tb, limit int) int {
 	t.Helper()
 	n, err := b.DB.MakeReady(ctx, limit)
 	if err != nil {
@@ -197,8 +202,9 @@ func (b *bench[T]) makeReady(ctx context.Context, t tb, limit int) int {
 	return n
 }
 
-// makesReady has delayed events become ready, one of them after a failure, the longest due first. They can be purged then.
-func makesReady[T any](ctx context.Context, t tb, b *bench[T]) {
+// makesReady makes delayed events ready, one of them after a failure, the
+// longest due first. They can then be purged.
+func makesReady[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(4, "a")
 	evs[1].DedupKey = b.unique("k")
 	for i, delay := range []time.Duration{0, 30 * time.Millisecond, 20 * time.Millisecond, defaultLease} {
@@ -244,7 +250,7 @@ func makesReady[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantReceipts(t, receipts(ctx, t, b.box(t), again), written(again))
 }
 
-func makeReadyRefused[T any](ctx context.Context, t tb, b *bench[T]) {
+func makeReadyRefused[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := b.event("a")
 	ev.Delay = time.Millisecond
 	b.write(ctx, t, ev)
@@ -258,13 +264,13 @@ func makeReadyRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 	if err := b.DB.Leave(ctx, two); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
-	if n := b.makeReady(ctx, t, 100); n != 1 { // a relay that is dead does not count
+	if n := b.makeReady(ctx, t, 100); n != 1 { // a dead relay does not count
 		t.Errorf("MakeReady moved %d, want 1", n)
 	}
 	b.wantReady(ctx, t, ev)
 }
 
-func purgeWrittenRefused[T any](ctx context.Context, t tb, b *bench[T]) {
+func purgeWrittenRefused[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(2, "a")
 	evs[1].Delay = defaultLease
 	b.write(ctx, t, evs...)
@@ -280,17 +286,19 @@ func purgeWrittenRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 	if err := b.DB.Leave(ctx, two); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
-	if n := b.purgeWritten(ctx, t, 0, 100); n != 1 { // a relay that is dead does not count
+	if n := b.purgeWritten(ctx, t, 0, 100); n != 1 {
+		// A dead relay does not count.
 		t.Errorf("PurgeWritten deleted %d, want 1", n)
 	}
 }
 
-// purgeWrittenRaces has a relay start while pending events are purged: what it sees when it is live must not go away.
-func purgeWrittenRaces[T any](ctx context.Context, t tb, b *bench[T]) {
+// purgeWrittenRaces starts a relay while pending events are purged: events that
+// the live relay has seen must stay.
+func purgeWrittenRaces[T any](ctx context.Context, t tb, b *env[T]) {
 	other := b.second()
 	purged := 0
 	for round := range 20 {
-		b.write(ctx, t, b.events(200, "a")...) // enough for the purge to take its time
+		b.write(ctx, t, b.events(200, "a")...) // enough to slow the purge down
 		b.tick(ctx, t)
 		n := store.Node{ID: waybill.NewID(), Relay: relayName}
 		var seen []row

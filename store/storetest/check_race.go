@@ -9,20 +9,21 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// raceChecks are S8: a paused owner wakes up while another takes over.
+// raceChecks check a paused owner that resumes during a takeover.
 func raceChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "S8", name: "settlement against take-over", run: settleAgainstTakeOver[T]},
-		{row: "S8", name: "settlements of one owner at the same time", run: settleTogether[T]},
-		{row: "S8", name: "writers and settlements at the same time", run: settleBesideWriters[T]},
+		{row: "S8", name: "settlement against takeover", run: settleAgainstTakeOver[T]},
+		{row: "S8", name: "concurrent settlements of one owner", run: settleTogether[T]},
+		{row: "S8", name: "concurrent writers and settlements", run: settleBesideWriters[T]},
 	}
 }
 
-// settleAgainstTakeOver lets a stale owner settle at the moment at which its lane is taken over, again and again. The two
-// have an order: either the settlement comes first, and whoever took over sees what it did as soon as it has the lane;
-// or the take-over does, and the settlement is refused. What must never be seen is a row that was there after the
-// take-over and that the stale owner moved all the same.
-func settleAgainstTakeOver[T any](ctx context.Context, t tb, b *bench[T]) {
+// settleAgainstTakeOver lets a stale owner settle during the takeover of its
+// lane, repeatedly. The two have an order: either the settlement comes first,
+// and the new owner sees its result as soon as it has the lane; or the takeover
+// comes first, and the settlement is rejected. A row that existed after the
+// takeover must never be moved by the stale owner.
+func settleAgainstTakeOver[T any](ctx context.Context, t tb, b *env[T]) {
 	rounds := 50
 	if b.short {
 		rounds = 20
@@ -78,12 +79,12 @@ func settleAgainstTakeOver[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Errorf("round %d: the settlement held %v and moved %v", round, settled.Held, settled.Moved)
 		}
 		if moved == there {
-			t.Errorf("round %d: after the take-over the row was there: %v; and the stale owner's settlement moved it: %v", round, there, moved)
+			t.Errorf("round %d: after the takeover the row was there: %v; and the stale owner's settlement moved it: %v", round, there, moved)
 		}
 		if moved {
 			accepted++
 		}
-		// From now on the stale owner is refused for certain.
+		// From now on the stale owner is always rejected.
 		late, err := b.DB.Settle(ctx, s)
 		if err != nil {
 			t.Fatalf("Settle: %v", err)
@@ -100,15 +101,16 @@ func settleAgainstTakeOver[T any](ctx context.Context, t tb, b *bench[T]) {
 	t.Logf("in %d of %d rounds the settlement came first", accepted, rounds)
 }
 
-// stumble spends a little time, now and then, so that the two sides meet in every order.
-func (b *bench[T]) stumble(ctx context.Context) {
+// stumble waits a little at random, so that the two sides meet in every order.
+func (b *env[T]) stumble(ctx context.Context) {
 	for range rand.IntN(3) {
 		_, _ = b.DB.Fetch(ctx, []store.Cursor{{Lane: 0}}, 1)
 	}
 }
 
-// settleTogether has one owner settle its lanes from several goroutines, in any order of lanes.
-func settleTogether[T any](ctx context.Context, t tb, b *bench[T]) {
+// settleTogether settles the lanes of one owner from several goroutines, in any
+// order of lanes.
+func settleTogether[T any](ctx context.Context, t tb, b *env[T]) {
 	names := b.aggregates(6)
 	leases := b.own(ctx, t)
 	for range 5 {
@@ -124,7 +126,7 @@ func settleTogether[T any](ctx context.Context, t tb, b *bench[T]) {
 				s := store.Settlement{Leases: append([]store.Lease(nil), leases...), History: true}
 				rand.Shuffle(len(s.Leases), func(i, j int) { s.Leases[i], s.Leases[j] = s.Leases[j], s.Leases[i] })
 				for i, row := range rows {
-					if i%3 == w%3 { // the first and the last have the same
+					if i%3 == w%3 { // the first and the last have the same key
 						s.Done = append(s.Done, result(row))
 					}
 				}
@@ -144,14 +146,15 @@ func settleTogether[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// settleBesideWriters has events written and delivered at the same time: none is lost, none comes back.
-func settleBesideWriters[T any](ctx context.Context, t tb, b *bench[T]) {
+// settleBesideWriters writes and delivers events concurrently: none is lost,
+// none comes back.
+func settleBesideWriters[T any](ctx context.Context, t tb, b *env[T]) {
 	const writers, each = 3, 20
 	leases := b.own(ctx, t)
 	box := b.box(t)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	defer wg.Wait() // also when the test ends early: a writer must not report to a test that is over
+	defer wg.Wait() // no report to a finished test
 	defer cancel()
 	var failed sync.Once
 	stop := make(chan struct{})
@@ -160,7 +163,8 @@ func settleBesideWriters[T any](ctx context.Context, t tb, b *bench[T]) {
 			for i := range each {
 				ev := b.event([]string{"a", "b", ""}[w])
 				if i%4 == 0 {
-					ev.DedupKey = b.unique("k") // contended by writers and settlements
+					// Contended by writers and settlements.
+					ev.DedupKey = b.unique("k")
 				}
 				if err := box.InTx(ctx, func(ctx context.Context, tx T) error { return box.Write(ctx, tx, ev) }); err != nil {
 					t.Errorf("InTx: %v", err)
@@ -198,7 +202,7 @@ func settleBesideWriters[T any](ctx context.Context, t tb, b *bench[T]) {
 		default:
 		}
 	}
-	// At least all those that had no key.
+	// At least all events without a key.
 	if want := writers * each * 3 / 4; len(seen) < want {
 		t.Errorf("%d events were delivered, want at least %d", len(seen), want)
 	}

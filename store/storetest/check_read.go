@@ -9,20 +9,20 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// readChecks are R1, R2, R3 and R5: how a relay finds what is ready.
+// readChecks check how a relay finds ready rows.
 func readChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "R1", name: "fetch in order", run: fetchInOrder[T]},
 		{row: "R1", name: "fetch several lanes", run: fetchLanes[T]},
 		{row: "R1", name: "fetch nothing", run: fetchNothing[T]},
-		{row: "R2", name: "sweep finds what fetch finds", run: sweeps[T]},
+		{row: "R2", name: "sweep finds the rows of fetch", run: sweeps[T]},
 		{row: "R3", name: "load by key", run: loads[T]},
 		{row: "R3", name: "load many", large: true, run: loadsMany[T]},
-		{row: "R5", name: "uncommitted rows are not seen", run: readsCommitted[T]},
+		{row: "R5", name: "uncommitted rows are invisible", run: readsCommitted[T]},
 	}
 }
 
-func (b *bench[T]) fetch(ctx context.Context, t tb, limit int, from ...store.Cursor) []row {
+func (b *env[T]) fetch(ctx context.Context, t tb, limit int, from ...store.Cursor) []row {
 	t.Helper()
 	page, err := b.DB.Fetch(ctx, from, limit)
 	if err != nil {
@@ -31,7 +31,7 @@ func (b *bench[T]) fetch(ctx context.Context, t tb, limit int, from ...store.Cur
 	return page.Rows
 }
 
-func (b *bench[T]) sweep(ctx context.Context, t tb, limit int, from ...store.Cursor) []store.RowRef {
+func (b *env[T]) sweep(ctx context.Context, t tb, limit int, from ...store.Cursor) []store.RowRef {
 	t.Helper()
 	seen, err := b.DB.Sweep(ctx, from, limit)
 	if err != nil {
@@ -40,7 +40,7 @@ func (b *bench[T]) sweep(ctx context.Context, t tb, limit int, from ...store.Cur
 	return seen
 }
 
-// sightings returns what a sweep shows of rows.
+// sightings returns the row references of a sweep.
 func sightings(rows []row) []store.RowRef {
 	seen := make([]store.RowRef, len(rows))
 	for i, row := range rows {
@@ -65,7 +65,7 @@ func wantIDs(t tb, what string, got []row, want []waybill.Event) {
 }
 
 // fetchInOrder reads one lane with every kind of cursor.
-func fetchInOrder[T any](ctx context.Context, t tb, b *bench[T]) {
+func fetchInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(10, "a")
 	for _, part := range [][]waybill.Event{evs[:3], evs[3:4], evs[4:]} {
 		b.write(ctx, t, part...)
@@ -111,11 +111,12 @@ func fetchInOrder[T any](ctx context.Context, t tb, b *bench[T]) {
 		}
 	}
 	wantIDs(t, "paging by three", paged, evs)
-	wantIDs(t, "Fetch again", b.fetch(ctx, t, 100, store.Cursor{Lane: lane}), evs) // reading changes nothing
+	// Reading changes nothing.
+	wantIDs(t, "Fetch again", b.fetch(ctx, t, 100, store.Cursor{Lane: lane}), evs)
 }
 
-// fetchLanes reads several lanes at once, each from a place of its own.
-func fetchLanes[T any](ctx context.Context, t tb, b *bench[T]) {
+// fetchLanes reads several lanes at once, each from its own position.
+func fetchLanes[T any](ctx context.Context, t tb, b *env[T]) {
 	names := b.aggregates(5)
 	byLane := map[int][]waybill.Event{}
 	var evs []waybill.Event
@@ -136,7 +137,7 @@ func fetchLanes[T any](ctx context.Context, t tb, b *bench[T]) {
 		return lanes
 	}
 	rowsOf := perLane(all)
-	for lane, want := range byLane { // one lane shows its own rows only
+	for lane, want := range byLane { // one lane returns only its own rows
 		wantIDs(t, "Fetch of one lane", b.fetch(ctx, t, 100, store.Cursor{Lane: lane}), want)
 	}
 	var from []store.Cursor
@@ -166,7 +167,7 @@ func fetchLanes[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func fetchNothing[T any](ctx context.Context, t tb, b *bench[T]) {
+func fetchNothing[T any](ctx context.Context, t tb, b *env[T]) {
 	wantIDs(t, "Fetch of empty tables", b.fetch(ctx, t, 10, b.cursors()...), nil)
 	page, err := b.DB.Fetch(ctx, nil, 10)
 	if err != nil || len(page.Rows) != 0 {
@@ -183,11 +184,11 @@ func fetchNothing[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	first := b.now(ctx, t)
 	if second := b.now(ctx, t); first.IsZero() || second.Before(first) {
-		t.Errorf("the database's clock says %v, then %v", first, second)
+		t.Errorf("the database's clock is %v, then %v", first, second)
 	}
 }
 
-func sweeps[T any](ctx context.Context, t tb, b *bench[T]) {
+func sweeps[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	names := b.aggregates(3)
 	for i := range 12 {
@@ -223,7 +224,7 @@ func sweeps[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func loads[T any](ctx context.Context, t tb, b *bench[T]) {
+func loads[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	names := b.aggregates(3)
 	for i := range 9 {
@@ -255,7 +256,7 @@ func loads[T any](ctx context.Context, t tb, b *bench[T]) {
 			wantEvent(t, row, evs[i])
 		}
 	}
-	// What is gone, put off, or was never there, is passed over.
+	// Load skips rows that are gone, deferred, or never existed.
 	leases := b.own(ctx, t)
 	retry := result(byKey[1])
 	retry.Delay = defaultLease
@@ -267,7 +268,7 @@ func loads[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func loadsMany[T any](ctx context.Context, t tb, b *bench[T]) {
+func loadsMany[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(1500, "a")
 	b.write(ctx, t, evs...)
 	all := b.wantReady(ctx, t, evs...)
@@ -278,12 +279,12 @@ func loadsMany[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantIDs(t, "Load", page.Rows, evs)
 }
 
-func readsCommitted[T any](ctx context.Context, t tb, b *bench[T]) {
+func readsCommitted[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	old := b.event("a")
 	b.write(ctx, t, old)
 	ready, soon := b.event("a"), b.event("a")
-	soon.Delay = 1 // due at once, if anybody could see it
+	soon.Delay = 1 // due at once, if it were visible
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 		if _, err := box.WriteEach(ctx, tx, ready, soon); err != nil {
 			return err

@@ -8,16 +8,17 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// refusedChecks are W4: a write that the database refused takes its transaction with it, even if nobody looks.
+// refusedChecks check that a rejected write fails its transaction, even if the
+// caller ignores the error.
 func refusedChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "W4", name: "an id that is taken", run: takenID[T]},
+		{row: "W4", name: "a duplicate id", run: takenID[T]},
 		{row: "W4", name: "the same id twice in one write", run: sameIDTwice[T]},
 		{row: "W4", name: "the same id in two transactions", run: sameIDRace[T]},
 	}
 }
 
-// wantRefused asserts that a transaction failed, and for certain.
+// wantRefused asserts that a transaction failed with a definite error.
 func wantRefused(t tb, err error) {
 	t.Helper()
 	if err == nil {
@@ -28,22 +29,24 @@ func wantRefused(t tb, err error) {
 	}
 }
 
-func takenID[T any](ctx context.Context, t tb, b *bench[T]) {
+func takenID[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	taken := b.keyed("a", "k")
 	b.write(ctx, t, taken)
 	again := b.event("b")
 	again.ID = taken.ID
-	same := taken // the very same event, its dedup key included: it is not its own duplicate
+	same := taken // same id and dedup key: not absorbed
 	for _, fn := range []func(ctx context.Context, tx T) error{
 		func(ctx context.Context, tx T) error { return box.Write(ctx, tx, b.event("a"), again, b.event("a")) },
-		func(ctx context.Context, tx T) error { // every error swallowed, the business row last
+		// All errors ignored, business row last.
+		func(ctx context.Context, tx T) error {
 			_ = box.Write(ctx, tx, b.event("a"), again)
 			_ = b.insert(ctx, tx, "note")
 			return nil
 		},
-		func(ctx context.Context, tx T) error { // an event that was fine, behind one that was not
+		// A valid event after a rejected one.
+		func(ctx context.Context, tx T) error {
 			_ = b.insert(ctx, tx, "note")
 			_, _ = box.WriteEach(ctx, tx, again)
 			_ = box.Write(ctx, tx, b.event("a"))
@@ -56,7 +59,7 @@ func takenID[T any](ctx context.Context, t tb, b *bench[T]) {
 			}
 			return nil
 		},
-		func(ctx context.Context, tx T) error { // nothing behind it at all
+		func(ctx context.Context, tx T) error { // no later statement
 			_ = b.insert(ctx, tx, "note")
 			_ = box.Write(ctx, tx, again)
 			return nil
@@ -72,7 +75,7 @@ func takenID[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantBatches(t, "AfterCommit", hooks.committed, nil)
 }
 
-func sameIDTwice[T any](ctx context.Context, t tb, b *bench[T]) {
+func sameIDTwice[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	one, two := b.event("a"), b.event("a")
 	two.ID = one.ID
@@ -86,12 +89,12 @@ func sameIDTwice[T any](ctx context.Context, t tb, b *bench[T]) {
 		return nil
 	}))
 	b.wantReady(ctx, t)
-	b.write(ctx, t, two) // it was never taken
+	b.write(ctx, t, two) // its id was never in use
 	b.wantReady(ctx, t, two)
 }
 
-// sameIDRace has transactions that write the same id at the same time: one of them wins.
-func sameIDRace[T any](ctx context.Context, t tb, b *bench[T]) {
+// sameIDRace writes the same id in concurrent transactions: one of them wins.
+func sameIDRace[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	ev := b.event("a")
 	errs := make([]error, 4)
@@ -103,7 +106,7 @@ func sameIDRace[T any](ctx context.Context, t tb, b *bench[T]) {
 					return err
 				}
 				_, err := box.WriteEach(ctx, tx, ev)
-				_, _ = b.DB.Fetch(ctx, b.cursors(), 1) // a while passes
+				_, _ = b.DB.Fetch(ctx, b.cursors(), 1) // takes some time
 				return err
 			})
 		})

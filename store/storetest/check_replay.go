@@ -9,19 +9,19 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// replayChecks are O4, but for dedup keys.
+// replayChecks check Replay without dedup keys.
 func replayChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "O4", name: "dead letters are due again", run: replays[T]},
-		{row: "O4", name: "again and again", run: replaysAgain[T]},
-		{row: "O4", name: "the hold passes over", run: replayHolds[T]},
-		{row: "O4", name: "what is not dead", run: replaysNothing[T]},
+		{row: "O4", name: "repeatedly", run: replaysAgain[T]},
+		{row: "O4", name: "the hold is carried over", run: replayHolds[T]},
+		{row: "O4", name: "events that are not dead", run: replaysNothing[T]},
 		{row: "O4", name: "many", large: true, run: replaysMany[T]},
-		{row: "O4", name: "operators at the same time", fresh: true, run: replayRaces[T]},
+		{row: "O4", name: "concurrent operators", fresh: true, run: replayRaces[T]},
 	}
 }
 
-func replays[T any](ctx context.Context, t tb, b *bench[T]) {
+func replays[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := []waybill.Event{b.event("a"), full(t, waybill.NewID()), b.event(""), b.event("a")}
 	rows := b.bury(ctx, t, nil, evs...)
 	before := b.now(ctx, t)
@@ -54,7 +54,7 @@ func replays[T any](ctx context.Context, t tb, b *bench[T]) {
 	if again := b.replay(ctx, t, evs[:3]...); len(again.IDs)+len(again.Refused) > 0 {
 		t.Errorf("replaying twice did something: %+v", again)
 	}
-	// Delivered, it keeps the number of its replay.
+	// After the delivery, the event keeps its replay number.
 	leases := b.own(ctx, t)
 	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(due), History: true}), idsOf(evs[:3])...)
 	if rec := b.wantState(ctx, t, evs[0], store.Delivered); rec.Replay != 1 {
@@ -63,7 +63,7 @@ func replays[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantCommitted(ctx, t, true, evs...)
 }
 
-func replaysAgain[T any](ctx context.Context, t tb, b *bench[T]) {
+func replaysAgain[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := b.event("a")
 	rows := b.bury(ctx, t, nil, ev)
 	leases := b.own(ctx, t)
@@ -82,8 +82,9 @@ func replaysAgain[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// replayHolds replays dead letters that hold their aggregate and ones that do not.
-func replayHolds[T any](ctx context.Context, t tb, b *bench[T]) {
+// replayHolds replays dead letters that block their aggregate and ones that do
+// not.
+func replayHolds[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := append(b.events(2, "a"), b.event(""))
 	rows := b.bury(ctx, t, func(i int, r *store.Result) { r.Holds = i == 0 }, evs...)
 	b.wantHolds(ctx, t, "dead", evs, hold(rows[0], true))
@@ -91,8 +92,9 @@ func replayHolds[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantHolds(ctx, t, "replayed", evs, hold(rows[0], false), hold(rows[1], false))
 }
 
-// replaysNothing replays what is ready, put off, delivered, or was never there.
-func replaysNothing[T any](ctx context.Context, t tb, b *bench[T]) {
+// replaysNothing replays events that are ready, deferred, delivered, or never
+// existed.
+func replaysNothing[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(3, "a")
 	rows := b.writeRows(ctx, t, evs...)
 	r := result(rows[1])
@@ -101,18 +103,18 @@ func replaysNothing[T any](ctx context.Context, t tb, b *bench[T]) {
 	never := b.event("a")
 	for _, list := range [][]waybill.Event{append(evs, never), nil} {
 		if got := b.replay(ctx, t, list...); len(got.IDs)+len(got.Refused) > 0 {
-			t.Errorf("Replay of what is not dead did something: %+v", got)
+			t.Errorf("Replay changed events that are not dead: %+v", got)
 		}
 	}
 	b.wantReady(ctx, t, evs[0])
 	if rec := b.wantState(ctx, t, evs[1], store.Delayed); rec.Attempts != 4 || rec.Replay != 0 {
-		t.Errorf("Replay changed a row that was put off: %+v", rec.Row)
+		t.Errorf("Replay changed a deferred row: %+v", rec.Row)
 	}
 	b.wantState(ctx, t, evs[2], store.Delivered)
 	b.wantNowhere(ctx, t, never)
 }
 
-func replaysMany[T any](ctx context.Context, t tb, b *bench[T]) {
+func replaysMany[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	for i, names := 0, b.aggregates(5); i < 1200; i++ {
 		ev := b.event(names[i%len(names)])
@@ -126,8 +128,9 @@ func replaysMany[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantIDs(t, "Due after Replay", slices.DeleteFunc(b.due(ctx, t).Rows, func(r row) bool { return r.Replay == 0 }), evs)
 }
 
-// replayRaces has operators replay and discard the same dead letters at the same time: each is changed by one of them.
-func replayRaces[T any](ctx context.Context, t tb, b *bench[T]) {
+// replayRaces replays and discards the same dead letters concurrently: one of
+// the operators changes each.
+func replayRaces[T any](ctx context.Context, t tb, b *env[T]) {
 	for round := range 4 {
 		var evs []waybill.Event
 		for i := range 12 {

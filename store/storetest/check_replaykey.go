@@ -11,17 +11,18 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// replayKeyChecks are O4, as far as dedup keys go: a dead letter has given its key up, and needs it again.
+// replayKeyChecks check Replay with dedup keys: a dead letter has released its
+// key, and needs it again.
 func replayKeyChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "O4", name: "the dedup key is taken again", run: replayTakesKey[T]},
-		{row: "O4", name: "refused while another has the key", run: replayRefused[T]},
+		{row: "O4", name: "rejected while another event has the key", run: replayRefused[T]},
 		{row: "O4", name: "two dead letters with one key", run: replaySameKey[T]},
-		{row: "O4", name: "writers at the same time", run: replayBesideWriters[T]},
+		{row: "O4", name: "concurrent writers", run: replayBesideWriters[T]},
 	}
 }
 
-func replayTakesKey[T any](ctx context.Context, t tb, b *bench[T]) {
+func replayTakesKey[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := b.keyed("a", "k")
 	b.bury(ctx, t, nil, ev)
 	wantSame(t, "Replay", b.replay(ctx, t, ev).IDs, ev)
@@ -34,7 +35,7 @@ func replayTakesKey[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantReceipts(t, receipts(ctx, t, box, next), written(next))
 }
 
-func replayRefused[T any](ctx context.Context, t tb, b *bench[T]) {
+func replayRefused[T any](ctx context.Context, t tb, b *env[T]) {
 	ev, free, apart := b.keyed("a", "k"), b.keyed("a", "free"), b.keyed("a", "k")
 	apart.TenantID = "other"
 	dead := b.bury(ctx, t, func(_ int, r *store.Result) { r.Holds = true }, ev, free, apart)
@@ -49,14 +50,14 @@ func replayRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 	if rec := b.wantState(ctx, t, ev, store.Dead); rec.Attempts != 3 || rec.Replay != 0 || !rec.Holds || rec.Key != dead[0].Key {
 		t.Errorf("refused, the dead letter has changed: %+v", rec.Row)
 	}
-	// Also while the holder is put off, and no longer when it is done.
+	// Also while the holder is deferred, and no longer after it is done.
 	leases := b.own(ctx, t)
 	row := b.row(ctx, t, holder.ID)
 	r := result(row)
 	r.Delay = defaultLease
 	b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}})
 	if got := b.replay(ctx, t, ev); len(got.IDs) > 0 || !slices.Equal(got.Refused, refused) {
-		t.Errorf("Replay while the holder is put off: %+v", got)
+		t.Errorf("Replay while the holder is deferred: %+v", got)
 	}
 	b.settle(ctx, t, store.Settlement{Leases: leases, Done: []store.Result{r}, History: true})
 	if got := b.replay(ctx, t, ev); !slices.Equal(got.IDs, []waybill.ID{ev.ID}) || len(got.Refused) > 0 {
@@ -64,7 +65,7 @@ func replayRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func replaySameKey[T any](ctx context.Context, t tb, b *bench[T]) {
+func replaySameKey[T any](ctx context.Context, t tb, b *env[T]) {
 	first, second := b.keyed("a", "k"), b.keyed("a", "k")
 	b.bury(ctx, t, nil, first)
 	b.bury(ctx, t, nil, second)
@@ -80,9 +81,10 @@ func replaySameKey[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantSame(t, "Replay of the other", b.replay(ctx, t, second).IDs, second)
 }
 
-// replayBesideWriters has writers and an operator take the same keys at the same time, in any order: one of them gets
-// each key, and nobody waits for ever.
-func replayBesideWriters[T any](ctx context.Context, t tb, b *bench[T]) {
+// replayBesideWriters lets writers and an operator take the same keys
+// concurrently, in any order: one of them gets each key, and none waits
+// forever.
+func replayBesideWriters[T any](ctx context.Context, t tb, b *env[T]) {
 	const keys = 8
 	for round := range 5 {
 		var dead []waybill.Event
@@ -127,7 +129,7 @@ func replayBesideWriters[T any](ctx context.Context, t tb, b *bench[T]) {
 		for _, ev := range dead {
 			id, ok := holder[ev.DedupKey]
 			if !ok {
-				t.Errorf("round %d: nobody is pending with the key %s", round, ev.DedupKey)
+				t.Errorf("round %d: no pending event has the key %s", round, ev.DedupKey)
 			}
 			if slices.Contains(replayed.IDs, ev.ID) != (id == ev.ID) {
 				t.Errorf("round %d: %s has the key of %s; Replay moved %v", round, id, ev.ID, replayed.IDs)

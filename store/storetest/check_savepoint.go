@@ -10,18 +10,18 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// savepointChecks are behaviour 13, once by the driver's own means and once by SQL text.
+// savepointChecks check savepoints, with the driver's API and with SQL text.
 func savepointChecks[T any]() []check[T] {
 	type way = struct {
 		row   string
 		needs feature
-		run   func(ctx context.Context, b *bench[T], tx T, fn func(tx T) error) error
+		run   func(ctx context.Context, b *env[T], tx T, fn func(tx T) error) error
 	}
 	var all []check[T]
-	for _, w := range []way{{"13", savepoints, savepointUsual[T]}, {"13 (SQL text)", savepointSQL, savepointText[T]}} {
+	for _, w := range []way{{"13", savepoints, savepointDriver[T]}, {"13 (SQL text)", savepointSQL, savepointText[T]}} {
 		for _, c := range []struct {
 			name string
-			run  func(sp savepoint[T]) func(context.Context, tb, *bench[T])
+			run  func(sp savepoint[T]) func(context.Context, tb, *env[T])
 		}{
 			{"rolled back", savepointRolledBack[T]},
 			{"rolled back without hooks", savepointWithoutHooks[T]},
@@ -38,17 +38,17 @@ func savepointChecks[T any]() []check[T] {
 }
 
 // savepoint runs fn in a savepoint and rolls back to it if fn fails.
-type savepoint[T any] func(ctx context.Context, b *bench[T], tx T, fn func(tx T) error) error
+type savepoint[T any] func(ctx context.Context, b *env[T], tx T, fn func(tx T) error) error
 
-// savepointUsual makes a savepoint by the driver's own means.
-func savepointUsual[T any](ctx context.Context, b *bench[T], tx T, fn func(tx T) error) error {
+// savepointDriver creates a savepoint with the driver's API.
+func savepointDriver[T any](ctx context.Context, b *env[T], tx T, fn func(tx T) error) error {
 	if b.features.SavepointAPI {
 		return b.Savepoint(ctx, tx, fn)
 	}
-	return savepointText(ctx, b, tx, fn) // the driver has no other
+	return savepointText(ctx, b, tx, fn) // the driver has no savepoint API
 }
 
-func savepointText[T any](ctx context.Context, b *bench[T], tx T, fn func(tx T) error) error {
+func savepointText[T any](ctx context.Context, b *env[T], tx T, fn func(tx T) error) error {
 	name := fmt.Sprintf("sp%d", b.count.Add(1))
 	if err := b.Exec(ctx, tx, "SAVEPOINT "+name); err != nil {
 		return err
@@ -62,7 +62,7 @@ func savepointText[T any](ctx context.Context, b *bench[T], tx T, fn func(tx T) 
 	return errors.Join(err, b.Exec(ctx, tx, "RELEASE SAVEPOINT "+name))
 }
 
-// swallow asserts that a savepoint gave back the function's own error and nothing else.
+// swallow asserts that a savepoint returned the function's own error.
 func swallow(t tb, err error) {
 	t.Helper()
 	if !errors.Is(err, errBoom) {
@@ -70,8 +70,8 @@ func swallow(t tb, err error) {
 	}
 }
 
-func savepointRolledBack[T any](sp savepoint[T]) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+func savepointRolledBack[T any](sp savepoint[T]) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		var hooks record
 		box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
 		before, gone, after := b.events(2, "a"), b.events(3, "a"), b.events(2, "a")
@@ -103,12 +103,13 @@ func savepointRolledBack[T any](sp savepoint[T]) func(context.Context, tb, *benc
 	}
 }
 
-// wantHeard asserts that the hub heard of one transaction, with exactly the events that have rows; where it says that it
-// did not check, those that were taken back may be among them.
+// wantHeard asserts that the hub published one transaction, with exactly the
+// events that have rows; if the commit is not checked, undone events may be
+// among them.
 func wantHeard(t tb, commits []store.Commit, left, gone []waybill.Event) {
 	t.Helper()
 	if len(commits) != 1 {
-		t.Errorf("the hub heard %d times of one transaction", len(commits))
+		t.Errorf("the hub published one transaction %d times", len(commits))
 		return
 	}
 	var got []waybill.ID
@@ -119,13 +120,14 @@ func wantHeard(t tb, commits []store.Commit, left, gone []waybill.Event) {
 		got = append(got, e.Event.ID)
 	}
 	if want := idsOf(left); !slices.Equal(got, want) {
-		t.Errorf("the hub heard of %v (checked: %v), want %v", got, commits[0].Checked, want)
+		t.Errorf("the hub published %v (checked: %v), want %v", got, commits[0].Checked, want)
 	}
 }
 
-// savepointWithoutHooks has nobody who wants to know what was committed: then a store may not look.
-func savepointWithoutHooks[T any](sp savepoint[T]) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+// savepointWithoutHooks has no hook that needs the committed events: the store
+// may then skip the check.
+func savepointWithoutHooks[T any](sp savepoint[T]) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		box, heard := b.box(t), b.listen(b.DB)
 		kept, gone := b.event("a"), b.event("a")
 		err := box.InTx(ctx, func(ctx context.Context, tx T) error {
@@ -133,7 +135,9 @@ func savepointWithoutHooks[T any](sp savepoint[T]) func(context.Context, tb, *be
 				return err
 			}
 			swallow(t, sp(ctx, b, tx, func(tx T) error { return errors.Join(box.Write(ctx, tx, gone), errBoom) }))
-			return nil // the rollback to the savepoint is the transaction's last statement
+			// The rollback to the savepoint is the transaction's last
+			// statement.
+			return nil
 		})
 		if err != nil {
 			t.Fatalf("InTx: %v", err)
@@ -143,8 +147,8 @@ func savepointWithoutHooks[T any](sp savepoint[T]) func(context.Context, tb, *be
 	}
 }
 
-func savepointEverything[T any](sp savepoint[T]) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+func savepointEverything[T any](sp savepoint[T]) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		var hooks record
 		box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
 		gone := b.events(2, "a")
@@ -161,14 +165,14 @@ func savepointEverything[T any](sp savepoint[T]) func(context.Context, tb, *benc
 		wantBatches(t, "AfterRollback", hooks.rolledBk, nil)
 		for _, c := range heard.heard() {
 			if c.Checked && len(c.Entries) > 0 {
-				t.Errorf("the hub heard, as checked, of events that have no row: %v", c.Entries)
+				t.Errorf("the hub published events without rows as checked: %v", c.Entries)
 			}
 		}
 	}
 }
 
-func savepointReleased[T any](sp savepoint[T]) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+func savepointReleased[T any](sp savepoint[T]) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		var hooks record
 		box := b.box(t, hooks.hook())
 		evs := b.events(4, "a")
@@ -186,7 +190,7 @@ func savepointReleased[T any](sp savepoint[T]) func(context.Context, tb, *bench[
 		}
 		b.wantReady(ctx, t, evs...)
 		hooks.want(t, evs, batch(evs...), nil)
-		// What was released goes with the transaction.
+		// Released savepoints are rolled back with the transaction.
 		lost := b.events(2, "a")
 		err = box.InTx(ctx, func(ctx context.Context, tx T) error {
 			err := sp(ctx, b, tx, func(tx T) error { return box.Write(ctx, tx, lost...) })
@@ -199,9 +203,10 @@ func savepointReleased[T any](sp savepoint[T]) func(context.Context, tb, *bench[
 	}
 }
 
-// savepointNested rolls an inner savepoint back inside one that stays, and releases one inside one that goes.
-func savepointNested[T any](sp savepoint[T]) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+// savepointNested rolls back an inner savepoint inside a kept one, and releases
+// one inside a rolled-back one.
+func savepointNested[T any](sp savepoint[T]) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		var hooks record
 		box := b.box(t, hooks.hook())
 		ev := b.events(9, "a")
@@ -240,9 +245,10 @@ func savepointNested[T any](sp savepoint[T]) func(context.Context, tb, *bench[T]
 	}
 }
 
-// savepointKeys: a key whose event was taken back is free again, and one that was taken before the savepoint is not.
-func savepointKeys[T any](sp savepoint[T]) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+// savepointKeys checks that the key of an undone event is free again, and that
+// a key taken before the savepoint is not.
+func savepointKeys[T any](sp savepoint[T]) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		box := b.box(t)
 		early, gone, next := b.keyed("a", "early"), b.keyed("a", "k"), b.keyed("a", "k")
 		err := box.InTx(ctx, func(ctx context.Context, tx T) error {
@@ -268,7 +274,7 @@ func savepointKeys[T any](sp savepoint[T]) func(context.Context, tb, *bench[T]) 
 		b.wantReady(ctx, t, early, next)
 		wantReceipts(t, receipts(ctx, t, box, b.keyed("a", "k"), b.keyed("a", "early")), duplicateOf(next), duplicateOf(early))
 
-		// Freed for everybody, when nothing takes it again.
+		// The key is free for all writers if no event takes it again.
 		err = box.InTx(ctx, func(ctx context.Context, tx T) error {
 			swallow(t, sp(ctx, b, tx, func(tx T) error { return errors.Join(box.Write(ctx, tx, b.keyed("a", "free")), errBoom) }))
 			return nil
@@ -281,8 +287,8 @@ func savepointKeys[T any](sp savepoint[T]) func(context.Context, tb, *bench[T]) 
 	}
 }
 
-func savepointMany[T any](sp savepoint[T]) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+func savepointMany[T any](sp savepoint[T]) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		var hooks record
 		box := b.box(t, hooks.hook())
 		var left []waybill.Event

@@ -12,21 +12,22 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// seekChecks are R4, R6, R7 and R8: how a relay looks for particular events.
+// seekChecks check how a relay finds particular events.
 func seekChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "R4", name: "when the next is due", fresh: true, run: dueNext[T]},
-		{row: "R6", name: "holds of rows put off and dead", run: holds[T]},
+		{row: "R4", name: "time of the next due row", fresh: true, run: dueNext[T]},
+		{row: "R6", name: "holds of deferred and dead rows", run: holds[T]},
 		{row: "R6", name: "holds of these lanes in order", run: holdsOfLanes[T]},
-		{row: "R7", name: "follow one aggregate", run: follows[T]},
-		{row: "R7", name: "follow what looks alike", run: followsAlike[T]},
-		{row: "R8", name: "urgent rows", run: urgent[T]},
-		{row: "R8", name: "urgent rows of aggregates", run: urgentOrdered[T]},
+		{row: "R7", name: "fetch one aggregate", run: follows[T]},
+		{row: "R7", name: "fetch similar aggregates", run: followsAlike[T]},
+		{row: "R8", name: "priority rows", run: urgent[T]},
+		{row: "R8", name: "priority rows of aggregates", run: urgentOrdered[T]},
 	}
 }
 
-// dueNext asks when the next row is due, with rows that are due and rows of other lanes around.
-func dueNext[T any](ctx context.Context, t tb, b *bench[T]) {
+// dueNext queries when the next row is due, with rows that are due and rows of
+// other lanes.
+func dueNext[T any](ctx context.Context, t tb, b *env[T]) {
 	next := func(limit int, lanes ...int) time.Time {
 		t.Helper()
 		page, err := b.DB.Due(ctx, lanes, limit)
@@ -47,11 +48,12 @@ func dueNext[T any](ctx context.Context, t tb, b *bench[T]) {
 	var evs []waybill.Event
 	for i, name := range []string{names[0], names[0], names[len(names)-1]} {
 		ev := b.event(name)
-		ev.AvailableAt = at.Add(time.Duration(3-i) * time.Minute) // the last is due first
+		// The last is due first.
+		ev.AvailableAt = at.Add(time.Duration(3-i) * time.Minute)
 		evs = append(evs, ev)
 	}
 	b.write(ctx, t, b.event(names[0]))
-	want("nothing is put off", next(10, b.allLanes()...), time.Time{})
+	want("no deferred rows", next(10, b.allLanes()...), time.Time{})
 	b.write(ctx, t, evs...)
 	first, last := b.laneOf(evs[0]), b.laneOf(evs[2])
 	want("all lanes", next(10, b.allLanes()...), evs[2].AvailableAt)
@@ -60,7 +62,8 @@ func dueNext[T any](ctx context.Context, t tb, b *bench[T]) {
 		want("the other lane", next(10, last), evs[2].AvailableAt)
 		want("a lane without any", next(10, b.otherLane(first, last)), time.Time{})
 	}
-	// What is due already is not the next, whether it is in the page or not.
+	// A row that is already due is not the next one, whether it is in the page
+	// or not.
 	soon := []waybill.Event{b.event(names[0]), b.event(names[0])}
 	soon[0].Delay, soon[1].Delay = 1, 1
 	b.write(ctx, t, soon...)
@@ -75,11 +78,12 @@ func dueNext[T any](ctx context.Context, t tb, b *bench[T]) {
 		done.Done = append(done.Done, store.Result{Lane: b.laneOf(ev), ID: ev.ID})
 	}
 	b.settle(ctx, t, done)
-	want("only what is due", next(10, b.allLanes()...), time.Time{})
+	want("only due rows", next(10, b.allLanes()...), time.Time{})
 }
 
-// otherLane returns a lane that is none of those; the first of those if there is none.
-func (b *bench[T]) otherLane(not ...int) int {
+// otherLane returns a lane that is not in the list; the first of the list if
+// there is none.
+func (b *env[T]) otherLane(not ...int) int {
 	for lane := range b.lanes {
 		if !slices.Contains(not, lane) {
 			return lane
@@ -88,8 +92,8 @@ func (b *bench[T]) otherLane(not ...int) int {
 	return not[0]
 }
 
-// heldBy returns the holds of events that are these, in the order in which the store returns them.
-func (b *bench[T]) heldBy(ctx context.Context, t tb, lanes []int, evs ...waybill.Event) []store.Hold {
+// heldBy returns the holds of these events, in the order of the store.
+func (b *env[T]) heldBy(ctx context.Context, t tb, lanes []int, evs ...waybill.Event) []store.Hold {
 	t.Helper()
 	held, err := b.DB.Holds(ctx, lanes)
 	if err != nil {
@@ -98,30 +102,32 @@ func (b *bench[T]) heldBy(ctx context.Context, t tb, lanes []int, evs ...waybill
 	return slices.DeleteFunc(held, func(h store.Hold) bool { return !slices.Contains(idsOf(evs), h.ID) })
 }
 
-// wantHolds asserts which of the events hold their aggregate, and from which table.
-func (b *bench[T]) wantHolds(ctx context.Context, t tb, when string, among []waybill.Event, want ...store.Hold) {
+// wantHolds asserts which of the events block their aggregate, and from which
+// table.
+func (b *env[T]) wantHolds(ctx context.Context, t tb, when string, among []waybill.Event, want ...store.Hold) {
 	t.Helper()
 	if got := b.heldBy(ctx, t, b.allLanes(), among...); !slices.Equal(got, want) {
 		t.Errorf("%s: Holds returned %v, want %v", when, got, want)
 	}
 }
 
-// hold is what Holds returns for an event in this row.
+// hold is the expected hold of an event in this row.
 func hold(r row, dead bool) store.Hold {
 	return store.Hold{Key: r.Key, Aggregate: store.AggregateOf(&r.Event), Dead: dead}
 }
 
-func holds[T any](ctx context.Context, t tb, b *bench[T]) {
-	evs := b.events(6, "a") // one aggregate: the order of the answer is that of seq
+func holds[T any](ctx context.Context, t tb, b *env[T]) {
+	evs := b.events(6, "a") // one aggregate: the result is in the order of seq
 	for i := range evs {
 		evs[i].TenantID, evs[i].AggregateType = "tenant", ""
 	}
-	evs[5].Delay = defaultLease // scheduled: it holds nobody back
+	evs[5].Delay = defaultLease // scheduled: blocks no aggregate
 	b.write(ctx, t, evs...)
 	rows := b.ready(ctx, t)
 	leases := b.own(ctx, t)
 	s := store.Settlement{Leases: leases}
-	for i, row := range rows[:4] { // 0 and 1 are put off, 2 and 3 dead; 0 and 2 hold
+	for i, row := range rows[:4] {
+		// 0 and 1 are deferred, 2 and 3 dead; 0 and 2 hold
 		r := result(row)
 		r.Delay, r.Attempts, r.Holds = defaultLease, 1, i%2 == 0
 		if i < 2 {
@@ -132,7 +138,7 @@ func holds[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 	b.wantHolds(ctx, t, "before", evs)
 	b.settle(ctx, t, s)
-	b.wantHolds(ctx, t, "put off and dead", evs, hold(rows[0], false), hold(rows[2], true))
+	b.wantHolds(ctx, t, "deferred and dead", evs, hold(rows[0], false), hold(rows[2], true))
 	if got := b.heldBy(ctx, t, b.allLanes(), evs[0]); len(got) == 1 && got[0].Aggregate.Type != waybill.GlobalAggregate {
 		t.Errorf("an aggregate without a type is %+v", got[0].Aggregate)
 	}
@@ -144,15 +150,16 @@ func holds[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Errorf("Holds of lane %d returned %v", lane, got)
 		}
 	}
-	// Put off again it may end its hold, or take one; done, it holds nobody any more.
+	// A deferred event may end or start a hold when it is deferred again; a
+	// done event holds no aggregate.
 	s.Retry[0].Holds, s.Retry[1].Holds, s.Dead = false, true, nil
 	b.settle(ctx, t, s)
-	b.wantHolds(ctx, t, "put off again", evs, hold(rows[1], false), hold(rows[2], true))
+	b.wantHolds(ctx, t, "deferred again", evs, hold(rows[1], false), hold(rows[2], true))
 	b.settle(ctx, t, store.Settlement{Leases: leases, History: true, Done: results(rows[1:2])})
 	b.wantHolds(ctx, t, "delivered", evs, hold(rows[2], true))
 }
 
-func holdsOfLanes[T any](ctx context.Context, t tb, b *bench[T]) {
+func holdsOfLanes[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	for range 2 {
 		for _, name := range b.aggregates(3) {
@@ -165,7 +172,7 @@ func holdsOfLanes[T any](ctx context.Context, t tb, b *bench[T]) {
 	for i, row := range rows {
 		r := result(row)
 		r.Delay, r.Holds = defaultLease, true
-		if i < len(rows)/2 { // the first of each aggregate is dead, the second put off
+		if i < len(rows)/2 { // first of each aggregate dead, second deferred
 			s.Dead = append(s.Dead, r)
 		} else {
 			s.Retry = append(s.Retry, r)
@@ -186,7 +193,7 @@ func holdsOfLanes[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func (b *bench[T]) follow(ctx context.Context, t tb, agg store.Aggregate, from store.Cursor, limit int) []row {
+func (b *env[T]) follow(ctx context.Context, t tb, agg store.Aggregate, from store.Cursor, limit int) []row {
 	t.Helper()
 	page, err := b.DB.FetchAggregate(ctx, agg, from, limit)
 	if err != nil {
@@ -198,20 +205,21 @@ func (b *bench[T]) follow(ctx context.Context, t tb, agg store.Aggregate, from s
 	return page.Rows
 }
 
-// neighbours returns two aggregates in one lane, the second by a change of the first's name.
-func (b *bench[T]) neighbours(change func(name string) string) (string, string) {
+// neighbors returns two aggregates in one lane, the second by a change of the
+// first one's name.
+func (b *env[T]) neighbors(change func(name string) string) (string, string) {
 	for i := 0; ; i++ {
-		name := fmt.Sprintf("neighbour%d", i)
+		name := fmt.Sprintf("neighbor%d", i)
 		if other := change(name); b.laneOf(b.event(name)) == b.laneOf(b.event(other)) {
 			return name, other
 		}
 	}
 }
 
-func follows[T any](ctx context.Context, t tb, b *bench[T]) {
-	name, other := b.neighbours(func(name string) string { return name + "s" })
+func follows[T any](ctx context.Context, t tb, b *env[T]) {
+	name, other := b.neighbors(func(name string) string { return name + "s" })
 	var mine, all []waybill.Event
-	for i := range 16 { // two of mine, one of the neighbour's, one of nobody's
+	for i := range 16 { // two own, one neighbor, one unordered
 		ev := b.event([]string{name, name, other, ""}[i%4])
 		if ev.AggregateID == b.unique(name) {
 			mine = append(mine, ev)
@@ -237,7 +245,7 @@ func follows[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantIDs(t, "Follow of 1 from third to fifth", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[1], UpTo: seqs[4]}, 1), mine[2:3])
 	wantIDs(t, "Follow of an empty stretch", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[4], UpTo: seqs[4]}, 100), nil)
 	wantIDs(t, "Follow behind the end", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[7]}, 100), nil)
-	wantIDs(t, "Follow of an aggregate that nobody has", b.follow(ctx, t, store.Aggregate{Type: "thing", ID: b.unique("none")}, store.Cursor{Lane: lane}, 100), nil)
+	wantIDs(t, "FetchAggregate of an unknown aggregate", b.follow(ctx, t, store.Aggregate{Type: "thing", ID: b.unique("none")}, store.Cursor{Lane: lane}, 100), nil)
 	wantIDs(t, "Follow of no aggregate", b.follow(ctx, t, store.Aggregate{}, store.Cursor{Lane: lane}, 100), nil)
 	if apart := b.otherLane(lane); apart != lane {
 		wantIDs(t, "Follow in another lane", b.follow(ctx, t, agg, store.Cursor{Lane: apart}, 100), nil)
@@ -259,14 +267,14 @@ func follows[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantIDs(t, "Follow after a settlement", b.follow(ctx, t, agg, store.Cursor{Lane: lane}, 100), mine[3:])
 }
 
-// followsAlike follows aggregates of one lane whose names a database may take for the same.
-func followsAlike[T any](ctx context.Context, t tb, b *bench[T]) {
+// followsAlike reads aggregates of one lane whose names a database may confuse.
+func followsAlike[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, change := range []func(string) string{
 		strings.ToUpper, func(name string) string { return name + " " }, func(name string) string { return strings.Replace(name, "e", "é", 1) },
 	} {
-		name, other := b.neighbours(change)
+		name, other := b.neighbors(change)
 		evs := []waybill.Event{b.event(name), b.event(other)}
-		if b.lanes == 1 { // then also what another tenant or another type has
+		if b.lanes == 1 { // also other tenants and types
 			tenant, kind := b.event(name), b.event(name)
 			tenant.TenantID, kind.AggregateType = "other", "Thing"
 			evs = append(evs, tenant, kind)
@@ -282,7 +290,7 @@ func followsAlike[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func urgent[T any](ctx context.Context, t tb, b *bench[T]) {
+func urgent[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	for i := range 8 {
 		ev := b.event("")
@@ -340,9 +348,10 @@ func urgent[T any](ctx context.Context, t tb, b *bench[T]) {
 	want("Urgent after a settlement", look(100, b.cursors()...), func(rows []row) []row { return rows[min(1, len(rows)):] })
 }
 
-// urgentOrdered: a row with a priority is not returned before a row of its aggregate without one;
-// others of that aggregate's id are other aggregates.
-func urgentOrdered[T any](ctx context.Context, t tb, b *bench[T]) {
+// urgentOrdered checks that a row with a priority is not returned before a row
+// of its aggregate without one; the same id with another tenant or type is
+// another aggregate.
+func urgentOrdered[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := func(aggregate, kind, tenant string, priority int) waybill.Event {
 		ev := b.event(aggregate)
 		ev.Priority = priority
@@ -398,7 +407,7 @@ func urgentOrdered[T any](ctx context.Context, t tb, b *bench[T]) {
 	want("all", 100, from(0, 0), all...)
 	want("behind a's first", 100, from(rows[before.ID].Seq, 0), append([]waybill.Event{free}, all...)...)
 	want("up to b's second", 100, from(rows[before.ID].Seq, rows[evs[3].ID].Seq), free)
-	// Of one aggregate, the first ones are returned.
+	// Of one aggregate, the first rows are returned.
 	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: []store.Result{result(rows[before.ID]), result(rows[evs[8].ID])}, History: true})
 	want("after a settlement", 100, from(0, 0), free, evs[5], evs[6], evs[7], evs[9], evs[13])
 }

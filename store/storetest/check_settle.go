@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// doneChecks are S1: delivered events.
+// doneChecks check delivered events.
 func doneChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "S1", name: "with history", run: done[T](true)},
@@ -20,21 +20,21 @@ func doneChecks[T any]() []check[T] {
 	}
 }
 
-// retryChecks are S2, S3, S4, S6 and S7: the other results.
+// retryChecks check the other results.
 func retryChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "S2", name: "a ready row is put off", run: retries[T]},
-		{row: "S2", name: "a row that was put off is put off again", run: retriesAgain[T]},
+		{row: "S2", name: "a ready row is deferred", run: retries[T]},
+		{row: "S2", name: "a deferred row is deferred again", run: retriesAgain[T]},
 		{row: "S3", name: "dead from either table", run: dies[T]},
-		{row: "S3", name: "a settlement that is repeated behind a replay changes nothing", run: repeatedBehindReplay[T]},
+		{row: "S3", name: "a settlement repeated after a replay changes nothing", run: repeatedBehindReplay[T]},
 		{row: "S4", name: "all results in one settlement", run: mixed[T]},
-		{row: "S6", name: "rows that are gone are passed over", run: gone[T]},
-		{row: "S7", name: "errors are cut and cleaned", run: storedErrors[T]},
+		{row: "S6", name: "missing rows are skipped", run: gone[T]},
+		{row: "S7", name: "errors are truncated and cleaned", run: storedErrors[T]},
 	}
 }
 
 // writeRows commits events and returns their rows.
-func (b *bench[T]) writeRows(ctx context.Context, t tb, evs ...waybill.Event) []row {
+func (b *env[T]) writeRows(ctx context.Context, t tb, evs ...waybill.Event) []row {
 	t.Helper()
 	b.write(ctx, t, evs...)
 	rows := b.wantReady(ctx, t, evs...)
@@ -44,8 +44,8 @@ func (b *bench[T]) writeRows(ctx context.Context, t tb, evs ...waybill.Event) []
 	return rows
 }
 
-func done[T any](history bool) func(context.Context, tb, *bench[T]) {
-	return func(ctx context.Context, t tb, b *bench[T]) {
+func done[T any](history bool) func(context.Context, tb, *env[T]) {
+	return func(ctx context.Context, t tb, b *env[T]) {
 		evs := b.events(4, "a")
 		rows := b.writeRows(ctx, t, evs...)
 		leases := b.own(ctx, t)
@@ -58,7 +58,7 @@ func done[T any](history bool) func(context.Context, tb, *bench[T]) {
 		if want := sightings([]row{rows[1], rows[3]}); !slices.Equal(seen, want) {
 			t.Errorf("Sweep after the settlement returned %v, want %v", seen, want)
 		}
-		// Once only: a settled event is settled.
+		// A settled event cannot be settled again.
 		again := b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows[:3]), History: history})
 		wantMoved(t, again, rows[1].ID)
 		b.wantReady(ctx, t, evs[3])
@@ -73,7 +73,7 @@ func done[T any](history bool) func(context.Context, tb, *bench[T]) {
 	}
 }
 
-func doneMany[T any](ctx context.Context, t tb, b *bench[T]) {
+func doneMany[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	for _, name := range b.aggregates(8) {
 		evs = append(evs, b.events(150, name)...)
@@ -83,13 +83,13 @@ func doneMany[T any](ctx context.Context, t tb, b *bench[T]) {
 	part := len(rows) - 7
 	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows[:part]), History: true}), rowIDs(rows[:part])...)
 	b.wantReady(ctx, t, evs[part:]...)
-	// A new event comes behind the old ones, whatever was deleted before it.
+	// A new event comes after the old ones, whatever was deleted before it.
 	next := b.event(b.aggregates(1)[0])
 	b.write(ctx, t, next)
 	b.wantReady(ctx, t, append(slices.Clone(evs[part:]), next)...)
 }
 
-func retries[T any](ctx context.Context, t tb, b *bench[T]) {
+func retries[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := full(t, waybill.NewID())
 	rows := b.writeRows(ctx, t, ev, b.event("a"))
 	leases := b.own(ctx, t)
@@ -98,30 +98,30 @@ func retries[T any](ctx context.Context, t tb, b *bench[T]) {
 	before := b.now(ctx, t)
 	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}}), ev.ID)
 	if got := rowIDs(b.ready(ctx, t)); !slices.Equal(got, []waybill.ID{rows[1].ID}) {
-		t.Errorf("ready are %v: what is put off is never ready again", got)
+		t.Errorf("ready are %v: a deferred event is never ready again", got)
 	}
-	row := b.awaitDue(ctx, t, ev.ID) // which asserts that it is not early
+	row := b.awaitDue(ctx, t, ev.ID) // asserts that the row is not early
 	wantEvent(t, row, ev)
 	if row.Key != rows[0].Key || !row.CreatedAt.Equal(rows[0].CreatedAt) {
-		t.Errorf("put off, the row is %+v, created at %v; it was %+v, created at %v", row.Key, row.CreatedAt, rows[0].Key, rows[0].CreatedAt)
+		t.Errorf("deferred, the row is %+v, created at %v; it was %+v, created at %v", row.Key, row.CreatedAt, rows[0].Key, rows[0].CreatedAt)
 	}
 	if row.Attempts != 3 || !row.Holds || row.LastError != "connection refused" || row.Replay != 0 {
-		t.Errorf("put off, the row has attempts %d, holds %v, error %q, replay %d", row.Attempts, row.Holds, row.LastError, row.Replay)
+		t.Errorf("deferred, the row has attempts %d, holds %v, error %q, replay %d", row.Attempts, row.Holds, row.LastError, row.Replay)
 	}
 	if row.DueAt.Before(before.Add(r.Delay)) || !inMicrosUTC(row.DueAt) || !row.Event.AvailableAt.Equal(row.DueAt) {
-		t.Errorf("put off by %v after %v, the row is due at %v, available at %v", r.Delay, before, row.DueAt, row.Event.AvailableAt)
+		t.Errorf("deferred by %v after %v, the row is due at %v, available at %v", r.Delay, before, row.DueAt, row.Event.AvailableAt)
 	}
 	if page, err := b.DB.Load(ctx, []store.Key{row.Key}); err != nil || len(page.Rows) > 0 {
-		t.Errorf("Load returned a row that is put off: %v, %v", rowIDs(page.Rows), err)
+		t.Errorf("Load returned a deferred row: %v, %v", rowIDs(page.Rows), err)
 	}
 	seen := b.sweep(ctx, t, 10, store.Cursor{Lane: row.Lane, UpTo: 1 << 62})
 	if slices.ContainsFunc(seen, func(s store.RowRef) bool { return s.Key == row.Key }) {
-		t.Errorf("Sweep returned a row that is put off")
+		t.Errorf("Sweep returned a deferred row")
 	}
 	b.wantCommitted(ctx, t, true, ev)
 }
 
-func retriesAgain[T any](ctx context.Context, t tb, b *bench[T]) {
+func retriesAgain[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := b.event("a")
 	rows := b.writeRows(ctx, t, ev)
 	leases := b.own(ctx, t)
@@ -134,17 +134,17 @@ func retriesAgain[T any](ctx context.Context, t tb, b *bench[T]) {
 		wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}, Durable: i == 2}), ev.ID)
 		row := b.awaitDue(ctx, t, ev.ID)
 		if row.Attempts != i || row.Holds != r.Holds || row.LastError != r.Error || row.Key != rows[0].Key {
-			t.Errorf("put off for the %d. time, the row is %+v", i, row)
+			t.Errorf("deferred for the %d. time, the row is %+v", i, row)
 		}
 		wantEvent(t, row, ev)
 	}
-	// Put off for long, it is not due any more.
+	// After a long deferral the event is not due any more.
 	r.Delay = defaultLease
 	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}}), ev.ID)
 	if _, ok := find(b.due(ctx, t).Rows, ev.ID); ok {
-		t.Errorf("an event that was put off for long is still due")
+		t.Errorf("an event that was deferred for a long time is still due")
 	}
-	// A scheduled event is put off like any other.
+	// A scheduled event is deferred like any other.
 	scheduled := b.event("a")
 	scheduled.Delay = time.Millisecond
 	b.write(ctx, t, scheduled)
@@ -153,11 +153,11 @@ func retriesAgain[T any](ctx context.Context, t tb, b *bench[T]) {
 	r.Attempts = 1
 	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}}), scheduled.ID)
 	if again := b.awaitDue(ctx, t, scheduled.ID); again.Attempts != 1 || again.Key != row.Key || again.DueAt.Before(row.DueAt) {
-		t.Errorf("a scheduled event, put off: %+v, before %+v", again, row)
+		t.Errorf("a scheduled event, deferred: %+v, before %+v", again, row)
 	}
 }
 
-func dies[T any](ctx context.Context, t tb, b *bench[T]) {
+func dies[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(3, "a")
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
@@ -175,13 +175,13 @@ func dies[T any](ctx context.Context, t tb, b *bench[T]) {
 		}
 	}
 	b.wantCommitted(ctx, t, true, evs...)
-	// Dead is dead: nothing that a relay says brings it back.
+	// No settlement of a relay changes a dead letter.
 	again := b.settle(ctx, t, store.Settlement{Leases: leases, Done: dead[:1], Retry: dead[1:], History: true})
 	wantMoved(t, again)
 	b.wantReady(ctx, t, evs[2])
 }
 
-func mixed[T any](ctx context.Context, t tb, b *bench[T]) {
+func mixed[T any](ctx context.Context, t tb, b *env[T]) {
 	var evs []waybill.Event
 	names := b.aggregates(3)
 	for range 4 {
@@ -214,7 +214,7 @@ func mixed[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantReady(ctx, t, left...)
 	for i, ev := range retried {
 		if row := b.awaitDue(ctx, t, ev.ID); row.Attempts != len(names)+i {
-			t.Errorf("put off with %d attempts, want %d", row.Attempts, len(names)+i)
+			t.Errorf("deferred with %d attempts, want %d", row.Attempts, len(names)+i)
 		}
 	}
 	due := rowIDs(b.due(ctx, t).Rows)
@@ -227,7 +227,7 @@ func mixed[T any](ctx context.Context, t tb, b *bench[T]) {
 }
 
 // gone settles rows that do not exist, beside one that does.
-func gone[T any](ctx context.Context, t tb, b *bench[T]) {
+func gone[T any](ctx context.Context, t tb, b *env[T]) {
 	ev, other := b.event("a"), b.event("a")
 	rows := b.writeRows(ctx, t, ev, other)
 	leases := b.own(ctx, t)
@@ -243,16 +243,16 @@ func gone[T any](ctx context.Context, t tb, b *bench[T]) {
 	wantMoved(t, settled, ev.ID)
 	b.wantReady(ctx, t, other)
 	if n := len(b.due(ctx, t).Rows); n > 0 {
-		t.Errorf("putting off an event that does not exist made %d rows", n)
+		t.Errorf("deferring an event that does not exist created %d rows", n)
 	}
-	// Nothing at all is no error, with and without leases.
+	// An empty settlement is no error, with and without leases.
 	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases}))
 	if empty, err := b.DB.Settle(ctx, store.Settlement{}); err != nil || len(empty.Held)+len(empty.Moved) > 0 {
 		t.Errorf("an empty settlement: %+v, %v", empty, err)
 	}
 }
 
-func storedErrors[T any](ctx context.Context, t tb, b *bench[T]) {
+func storedErrors[T any](ctx context.Context, t tb, b *env[T]) {
 	texts := []string{
 		"plain", "", "with\x00NUL\x00", "broken \xff\xfe bytes", strings.Repeat("é", 2000), strings.Repeat("é", 2001), "x" + strings.Repeat("é", 2000),
 		strings.Repeat("😀", 2000), "xy" + strings.Repeat("😀", 1000), strings.Repeat("\xff", 5000), "multi\nline\ttext", `'"\%`,
@@ -279,14 +279,15 @@ func storedErrors[T any](ctx context.Context, t tb, b *bench[T]) {
 			t.Errorf("the error %.20q… is stored with %d bytes, valid: %v", text, len(got), utf8.ValidString(got))
 		}
 	}
-	// Dead letters take the same texts.
+	// Dead letters store the same texts.
 	s.Dead, s.Retry = s.Retry, nil
 	wantMoved(t, b.settle(ctx, t, s), idsOf(evs)...)
 	b.wantCommitted(ctx, t, true, evs...)
 }
 
-// repeatedBehindReplay: the answer to a settlement that made events dead letters was lost, an operator has replayed them, and the settlement is repeated.
-func repeatedBehindReplay[T any](ctx context.Context, t tb, b *bench[T]) {
+// repeatedBehindReplay repeats a settlement whose response was lost: it
+// dead-lettered events that an operator has replayed since.
+func repeatedBehindReplay[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(3, "a")
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)

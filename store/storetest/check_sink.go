@@ -9,8 +9,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// claimSink claims a sink, and fails the test unless it is taken.
-func (b *bench[T]) claimSink(ctx context.Context, t tb, db store.SinkGuard, n store.Node, sink string, takeOver bool, before string) {
+// claimSink claims a sink, and fails the test unless the claim succeeds.
+func (b *env[T]) claimSink(ctx context.Context, t tb, db store.SinkGuard, n store.Node, sink string, takeOver bool, before string) {
 	t.Helper()
 	got, err := db.ClaimSink(ctx, n, sink, takeOver)
 	if err != nil || got != before {
@@ -19,7 +19,7 @@ func (b *bench[T]) claimSink(ctx context.Context, t tb, db store.SinkGuard, n st
 	b.wantSink(ctx, t, sink)
 }
 
-func (b *bench[T]) wantSink(ctx context.Context, t tb, want string) {
+func (b *env[T]) wantSink(ctx context.Context, t tb, want string) {
 	t.Helper()
 	for _, db := range []store.SinkGuard{b.DB, b.second()} {
 		if got, err := db.RecordedSink(ctx); err != nil || got != want {
@@ -28,15 +28,15 @@ func (b *bench[T]) wantSink(ctx context.Context, t tb, want string) {
 	}
 }
 
-// remembersSink: what was claimed first stays, whichever process asks, and also after its relay has
-// left.
-func remembersSink[T any](ctx context.Context, t tb, b *bench[T]) {
+// remembersSink checks that the first claim stays, for every process, also
+// after its relay has left.
+func remembersSink[T any](ctx context.Context, t tb, b *env[T]) {
 	b.wantSink(ctx, t, "")
 	one := b.node(ctx, t, b.DB)
 	const sink = "kafka://äöü:9092 (relay orders)"
 	b.claimSink(ctx, t, b.DB, one, sink, false, "")
 	b.claimSink(ctx, t, b.second(), one, sink, false, sink)
-	b.claimSink(ctx, t, b.second(), one, sink, true, sink) // nothing to take over
+	b.claimSink(ctx, t, b.second(), one, sink, true, sink) // no takeover needed
 	refused := func(db store.SinkGuard, n store.Node) {
 		t.Helper()
 		_, err := db.ClaimSink(ctx, n, "log: (relay orders)", false)
@@ -56,20 +56,20 @@ func remembersSink[T any](ctx context.Context, t tb, b *bench[T]) {
 	refused(b.DB, one)
 }
 
-// takesSinkOver: a take-over replaces the sink once no other node is live, and not before. The old
-// relay's next claim is refused.
-func takesSinkOver[T any](ctx context.Context, t tb, b *bench[T]) {
+// takesSinkOver checks that a takeover replaces the sink once no other node is
+// live, and not before. The next claim of the old relay is rejected.
+func takesSinkOver[T any](ctx context.Context, t tb, b *env[T]) {
 	one := b.node(ctx, t, b.DB)
 	b.claimSink(ctx, t, b.DB, one, "old", false, "")
 	two := b.node(ctx, t, b.second())
 	if _, err := b.second().ClaimSink(ctx, two, "new", true); !errors.Is(err, store.ErrRelayLive) {
-		t.Errorf("a take-over while a relay runs returned %v, want ErrRelayLive", err)
+		t.Errorf("a takeover while a relay runs returned %v, want ErrRelayLive", err)
 	}
 	b.wantSink(ctx, t, "old")
 	b.expire(ctx, t, b.DB, one, two)
 	b.claimSink(ctx, t, b.second(), two, "new", true, "old")
 	if _, err := b.DB.ClaimSink(ctx, one, "old", false); !errors.Is(err, waybill.ErrOtherSink) {
-		t.Errorf("the claim of a relay that slept through the take-over returned %v, want ErrOtherSink", err)
+		t.Errorf("the claim of a relay that slept through the takeover returned %v, want ErrOtherSink", err)
 	}
 	b.wantSink(ctx, t, "new")
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// takeOverChecks are L4 and L7: lanes that change hands without being given up.
+// takeOverChecks check lanes that change their owner without being released.
 func takeOverChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "L4", name: "from a node that died", run: takesOver[T]},
-		{row: "L4", name: "again and again", run: takesOverAgain[T]},
+		{row: "L4", name: "repeatedly", run: takesOverAgain[T]},
 		{row: "L7", name: "two nodes race", run: nodesRace[T]},
 	}
 }
 
-func takesOver[T any](ctx context.Context, t tb, b *bench[T]) {
+func takesOver[T any](ctx context.Context, t tb, b *env[T]) {
 	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
 	ev := b.event("a")
 	lane := b.laneOf(ev)
@@ -35,7 +35,7 @@ func takesOver[T any](ctx context.Context, t tb, b *bench[T]) {
 	if !next.Unclean || next.Window != 123 || next.Epoch != old.Epoch+1 || next.Token == old.Token {
 		t.Errorf("taken over from %+v with window 123: %+v, want it unclean, with that window, fenced anew", old, next)
 	}
-	// The first comes back: its lease is gone, also when it lives.
+	// The first node comes back: its lease is gone, although it is live.
 	b.beat(ctx, t, b.DB, one, defaultLease)
 	settled, err := b.DB.Settle(ctx, store.Settlement{
 		Leases: []store.Lease{old}, Done: []store.Result{{Lane: lane, ID: ev.ID}}, History: true,
@@ -49,7 +49,7 @@ func takesOver[T any](ctx context.Context, t tb, b *bench[T]) {
 	if got, err := b.DB.Acquire(ctx, one, []int{lane}, 7); err != nil || len(got) > 0 {
 		t.Errorf("the first owner took back a lane that is not free: %v, %v", got, err)
 	}
-	// The window that the next one is told is the last owner's, not the one's before.
+	// The window of the new lease is the last owner's, not an earlier one's.
 	if err := b.second().Leave(ctx, two); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
@@ -58,8 +58,8 @@ func takesOver[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// takesOverAgain passes one lane through a row of nodes that die.
-func takesOverAgain[T any](ctx context.Context, t tb, b *bench[T]) {
+// takesOverAgain passes one lane through a series of nodes that die.
+func takesOverAgain[T any](ctx context.Context, t tb, b *env[T]) {
 	witness := b.node(ctx, t, b.DB)
 	var last store.Lease
 	for i := range 6 {
@@ -70,9 +70,9 @@ func takesOverAgain[T any](ctx context.Context, t tb, b *bench[T]) {
 		}
 		lease := leases[0]
 		if i > 0 && (!lease.Unclean || lease.Window != 99+i || lease.Epoch != last.Epoch+1 || lease.Token == last.Token) {
-			t.Errorf("take-over %d from %+v: %+v", i, last, lease)
+			t.Errorf("takeover %d from %+v: %+v", i, last, lease)
 		}
-		if i > 0 { // the stale owner cannot settle, the new one can
+		if i > 0 { // only the new owner can settle
 			for _, l := range []store.Lease{last, lease} {
 				settled, err := b.DB.Settle(ctx, store.Settlement{Leases: []store.Lease{l}})
 				if err != nil {
@@ -88,8 +88,9 @@ func takesOverAgain[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// nodesRace has several nodes ask for all lanes at the same time, when they are free and when their owner is dead.
-func nodesRace[T any](ctx context.Context, t tb, b *bench[T]) {
+// nodesRace acquires all lanes from several nodes concurrently, free lanes and
+// lanes of a dead owner.
+func nodesRace[T any](ctx context.Context, t tb, b *env[T]) {
 	dbs := []DB[T]{b.DB, b.second(), b.DB}
 	witness := b.node(ctx, t, b.DB)
 	epochs := map[int]int64{}
@@ -107,7 +108,7 @@ func nodesRace[T any](ctx context.Context, t tb, b *bench[T]) {
 		for i, db := range dbs {
 			wg.Go(func() {
 				lanes := b.allLanes()
-				if i == 1 { // in another order: rows must be locked in one
+				if i == 1 { // rows must be locked in one order
 					for x, y := 0, len(lanes)-1; x < y; x, y = x+1, y-1 {
 						lanes[x], lanes[y] = lanes[y], lanes[x]
 					}
@@ -141,7 +142,8 @@ func nodesRace[T any](ctx context.Context, t tb, b *bench[T]) {
 		if len(owner) != b.lanes {
 			t.Fatalf("round %d: %d of %d lanes have a winner", round, len(owner), b.lanes)
 		}
-		for i, db := range dbs { // half of the rounds give the lanes up, the others die
+		for i, db := range dbs {
+			// Half of the nodes release the lanes, the others die.
 			if round%2 == 0 {
 				if err := db.Release(ctx, won[i], false); err != nil {
 					t.Fatalf("Release: %v", err)

@@ -7,12 +7,13 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// trackChecks are behaviour 13a: what aggregates raise is written at commit, once.
+// trackChecks check that events raised by aggregates are written at commit,
+// once.
 func trackChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "13a", name: "written at commit", run: trackCommit[T]},
 		{row: "13a", name: "kept after a rollback", run: trackRollback[T]},
-		{row: "13a", name: "kept when the commit is refused", run: trackRefused[T]},
+		{row: "13a", name: "kept when the commit fails", run: trackRefused[T]},
 		{row: "13a", name: "inside a joined transaction", run: trackJoined[T]},
 		{row: "13a", name: "needs a transaction", run: trackNoTx[T]},
 	}
@@ -24,7 +25,7 @@ type thing struct {
 	name string
 }
 
-func trackCommit[T any](ctx context.Context, t tb, b *bench[T]) {
+func trackCommit[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	one, two, silent := &thing{name: "one"}, &thing{name: "two"}, &thing{name: "silent"}
@@ -35,7 +36,7 @@ func trackCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 			return err
 		}
 		two.Raise(ev[3])
-		one.Raise(ev[2]) // after Track: written all the same
+		one.Raise(ev[2]) // after Track: written nevertheless
 		if err := errors.Join(box.Track(ctx, one), box.Track(ctx, two, two)); err != nil {
 			return err
 		}
@@ -46,7 +47,8 @@ func trackCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 		if len(one.Raised()) != 2 || len(two.Raised()) != 2 {
 			t.Errorf("events were forgotten before the commit")
 		}
-		return box.Write(ctx, tx, ev[0]) // written by hand: in front of what the commit writes
+		// Written before the events of the commit.
+		return box.Write(ctx, tx, ev[0])
 	})
 	if err != nil {
 		t.Fatalf("InTx: %v", err)
@@ -57,19 +59,20 @@ func trackCommit[T any](ctx context.Context, t tb, b *bench[T]) {
 	if n := len(one.Raised()) + len(two.Raised()) + len(silent.Raised()); n != 0 {
 		t.Errorf("after the commit the aggregates still have %d events", n)
 	}
-	// Tracked again, they have nothing to write.
+	// Tracked again, the aggregates have nothing to write.
 	if err := box.InTx(ctx, func(ctx context.Context, _ T) error { return box.Track(ctx, one, two) }); err != nil {
 		t.Fatalf("InTx: %v", err)
 	}
 	b.wantReady(ctx, t, ev...)
 }
 
-func trackRollback[T any](ctx context.Context, t tb, b *bench[T]) {
+func trackRollback[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
 	box := b.box(t, hooks.hook())
 	one := &thing{}
 	ev := b.events(3, "a")
-	ev[0].ID, ev[1].ID = waybill.ID{}, waybill.ID{} // Raise gives them one, for good
+	// Raise assigns permanent ids
+	ev[0].ID, ev[1].ID = waybill.ID{}, waybill.ID{}
 	one.Raise(ev[0], ev[1])
 	raised := one.Raised()
 	attempt := func(end error) error {
@@ -96,8 +99,9 @@ func trackRollback[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-// trackRefused raises what cannot be written: the transaction fails at its commit, and the aggregate keeps everything.
-func trackRefused[T any](ctx context.Context, t tb, b *bench[T]) {
+// trackRefused raises events that cannot be written: the transaction fails at
+// its commit, and the aggregate keeps all events.
+func trackRefused[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	taken := b.event("a")
 	b.write(ctx, t, taken)
@@ -105,7 +109,7 @@ func trackRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 	invalid.Type = ""
 	duplicate := b.event("a")
 	duplicate.ID = taken.ID
-	for name, bad := range map[string]waybill.Event{"an invalid event": invalid, "an id that is taken": duplicate} {
+	for name, bad := range map[string]waybill.Event{"an invalid event": invalid, "a duplicate id": duplicate} {
 		good, poor := &thing{}, &thing{}
 		good.Raise(b.event("a"))
 		poor.Raise(bad)
@@ -123,7 +127,7 @@ func trackRefused[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.wantNotes(ctx, t, "note", 0)
 }
 
-func trackJoined[T any](ctx context.Context, t tb, b *bench[T]) {
+func trackJoined[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	one := &thing{}
 	ev := b.events(2, "a")
@@ -148,7 +152,7 @@ func trackJoined[T any](ctx context.Context, t tb, b *bench[T]) {
 	}
 }
 
-func trackNoTx[T any](ctx context.Context, t tb, b *bench[T]) {
+func trackNoTx[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t)
 	one := &thing{}
 	one.Raise(b.event("a"))

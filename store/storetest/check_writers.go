@@ -8,15 +8,16 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// writersChecks are R9 and R10: which transactions may still commit a row in front of others.
+// writersChecks check which transactions may still commit a row before existing
+// ones.
 func writersChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "R9", name: "what has been drawn", run: drawn[T]},
-		{row: "R10", name: "who still writes", needs: lateCommits, run: stillWriting[T]},
+		{row: "R9", name: "drawn seqs", run: drawn[T]},
+		{row: "R10", name: "open writers", needs: lateCommits, run: stillWriting[T]},
 	}
 }
 
-func (b *bench[T]) writers(ctx context.Context, t tb) store.WriterState {
+func (b *env[T]) writers(ctx context.Context, t tb) store.WriterState {
 	t.Helper()
 	w, err := b.DB.OpenWriters(ctx)
 	if err != nil {
@@ -25,8 +26,9 @@ func (b *bench[T]) writers(ctx context.Context, t tb) store.WriterState {
 	return w
 }
 
-// until asks until the answer is as it should be: a store may be unable to tell now and then.
-func (b *bench[T]) until(ctx context.Context, t tb, what string, ok func(store.WriterState) bool) store.WriterState {
+// until polls until the condition holds: a store may sometimes be unable to
+// answer.
+func (b *env[T]) until(ctx context.Context, t tb, what string, ok func(store.WriterState) bool) store.WriterState {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		w := b.writers(ctx, t)
@@ -43,7 +45,7 @@ func (b *bench[T]) until(ctx context.Context, t tb, what string, ok func(store.W
 	}
 }
 
-func drawn[T any](ctx context.Context, t tb, b *bench[T]) {
+func drawn[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := b.event("a")
 	b.write(ctx, t, ev)
 	rows := b.wantReady(ctx, t, ev)
@@ -57,7 +59,7 @@ func drawn[T any](ctx context.Context, t tb, b *bench[T]) {
 	b.until(ctx, t, "a delivered row", func(w store.WriterState) bool { return w.Issued >= rows[0].Seq })
 }
 
-func stillWriting[T any](ctx context.Context, t tb, b *bench[T]) {
+func stillWriting[T any](ctx context.Context, t tb, b *env[T]) {
 	before := b.writers(ctx, t)
 	open, first, second := early(ctx, t, b)
 	rows := b.wantReady(ctx, t, second)

@@ -9,8 +9,8 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// differences returns the fields in which an event that was read differs from what was written. Delay and AvailableAt
-// say when, not what: they are compared by the checks of delays.
+// differences returns the fields in which a read event differs from the written
+// one. The checks of delays compare Delay and AvailableAt.
 func differences(got, written waybill.Event) []string {
 	want := written.Complete()
 	var diffs []string
@@ -30,7 +30,7 @@ func differences(got, written waybill.Event) []string {
 	text("SchemaID", got.SchemaID, want.SchemaID)
 	differ("SchemaVersion", got.SchemaVersion == want.SchemaVersion, got.SchemaVersion, want.SchemaVersion)
 	text("DedupKey", got.DedupKey, want.DedupKey)
-	if !written.OccurredAt.IsZero() { // else the write chose it
+	if !written.OccurredAt.IsZero() { // otherwise the write set it
 		differ("OccurredAt", got.OccurredAt.Equal(want.OccurredAt), got.OccurredAt, want.OccurredAt)
 	}
 	differ("OccurredAt", inMicrosUTC(got.OccurredAt), got.OccurredAt, "a time in UTC without nanoseconds")
@@ -48,7 +48,8 @@ func inMicrosUTC(t time.Time) bool {
 	return !t.IsZero() && t.Location() == time.UTC && t.Nanosecond()%1000 == 0
 }
 
-// wantEvent asserts that a row holds the event as it was written, in the right lane.
+// wantEvent asserts that a row holds the event as it was written, in the right
+// lane.
 func wantEvent(t tb, row row, written waybill.Event) {
 	t.Helper()
 	if row.Err != nil {

@@ -1,18 +1,24 @@
-// Package storetest is the conformance suite that every store passes: the behaviours that package store promises, each
-// as a test that can fail. A store runs it from its own tests:
+// Package storetest is the conformance suite for stores: each guarantee of
+// package store is a test that can fail. A store runs it from its own tests:
 //
 //	func TestConformance(t *testing.T) {
 //		storetest.Run(t, storetest.Harness[*sql.Tx]{
-//			Name:     "mystore",
-//			Features: storetest.Features{PlainSQL: true, SavepointSQL: true, ForeignTx: true, StoredHeaders: true},
-//			Open:     open, // a store over fresh, empty, migrated tables, and a few functions that look behind it
+//			Name: "mystore",
+//			Features: storetest.Features{
+//				PlainSQL: true, SavepointSQL: true, ForeignTx: true, StoredHeaders: true,
+//			},
+//			Open: open, // returns a store over fresh, empty, migrated tables
 //		})
 //	}
 //
-// Tests are named after the behaviours: behaviour_1 to behaviour_33 are the numbered ones of the project, W is more about
-// writing, R about reading, L about lanes, S about settlements and O about operating. What a store cannot show is a "no"
-// in its column of the [Matrix], never a silent skip; columns of stores that the matrix does not know are printed only.
+// Tests are named after the rows of the [Matrix]: numbered rows are about
+// writing, W rows are more about writing, R rows about reading, L rows about
+// lanes, S rows about settlements, I rows about the inbox, K rows about
+// idempotency keys, J rows about jobs, and O rows about operations. An
+// unsupported feature is a "no" in the store's column of the matrix, never a
+// silent skip; columns of stores that are not in the matrix are only printed.
 //
-// The suite needs no sleep and asserts no duration: where something takes effect by the database's clock it polls for it,
-// with a generous deadline. Run it with the race detector on. The random test logs its seed; STORETEST_SEED=… repeats it.
+// The suite does not sleep and asserts no duration: it polls for effects of the
+// database's clock, with a generous deadline. Run it with the race detector.
+// The random test logs its seed; STORETEST_SEED=… repeats it.
 package storetest

@@ -17,8 +17,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// tb is as much of *testing.T as a check needs. The suite's own tests run checks against stores that are broken on
-// purpose, and record what a *testing.T would have failed for.
+// tb is the part of *testing.T that a check needs. The suite's own tests run
+// checks against intentionally broken stores, and record their failures.
 type tb interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -27,38 +27,40 @@ type tb interface {
 	Skipf(format string, args ...any)
 }
 
-// check is one test of a behaviour.
+// check is one test of a row of the matrix.
 type check[T any] struct {
-	// row is the behaviour's row in the matrix, by its id.
+	// row is the id of the row in the matrix.
 	row  string
 	name string
-	// needs is the feature without which the check cannot be made.
+	// needs is the feature that the check requires.
 	needs feature
-	// fresh asks for tables that nobody has used: because the check needs all of it, or leaves traces.
+	// fresh requires unused tables: because the check needs all of them, or
+	// leaves traces.
 	fresh bool
-	// large: it writes thousands of rows or tens of megabytes.
+	// large means that the check writes thousands of rows or tens of megabytes.
 	large bool
-	run   func(ctx context.Context, t tb, b *bench[T])
+	run   func(ctx context.Context, t tb, b *env[T])
 }
 
-// bench is an instance on which one check runs, and what checks have in common.
-type bench[T any] struct {
+// env is the environment of one check: an instance and shared helpers.
+type env[T any] struct {
 	Instance[T]
 	features Features
-	// lanes is how many there are.
+	// lanes is the number of lanes.
 	lanes int
-	// patience is how long a condition may take to come true.
+	// patience is the maximum time for a condition to become true.
 	patience time.Duration
-	// short asks for smaller sizes.
+	// short requests smaller sizes.
 	short bool
-	// tag is in every name that this check makes up, so that checks on shared tables do not meet.
+	// tag is part of every name in this check, so that checks on shared tables
+	// do not conflict.
 	tag      string
 	count    atomic.Int64
 	cleanups []func()
 }
 
-// newBench finds out what must be known about an instance.
-func newBench[T any](ctx context.Context, in Instance[T], features Features, patience time.Duration) (*bench[T], error) {
+// newEnv determines the properties of an instance.
+func newEnv[T any](ctx context.Context, in Instance[T], features Features, patience time.Duration) (*env[T], error) {
 	if err := in.check(features); err != nil {
 		return nil, err
 	}
@@ -73,31 +75,33 @@ func newBench[T any](ctx context.Context, in Instance[T], features Features, pat
 	if len(m.Lanes) == 0 {
 		return nil, errors.New("storetest: fresh tables have no lanes")
 	}
-	return &bench[T]{Instance: in, features: features, lanes: len(m.Lanes), patience: patience}, nil
+	return &env[T]{Instance: in, features: features, lanes: len(m.Lanes), patience: patience}, nil
 }
 
-// begin makes the bench ready for a check.
-func (b *bench[T]) begin(tag string) {
+// begin prepares the environment for a check.
+func (b *env[T]) begin(tag string) {
 	b.tag = tag
 	b.cleanups = nil
 }
 
-// end undoes what the check has set up.
-func (b *bench[T]) end() {
+// end undoes the setup of the check.
+func (b *env[T]) end() {
 	for _, fn := range slices.Backward(b.cleanups) {
 		fn()
 	}
 	b.cleanups = nil
 }
 
-// later has fn run at the end of the check.
-func (b *bench[T]) later(fn func()) { b.cleanups = append(b.cleanups, fn) }
+// later runs fn at the end of the check.
+func (b *env[T]) later(fn func()) { b.cleanups = append(b.cleanups, fn) }
 
-// cleanupTimeout bounds what runs after a check, whose own context may be over by then.
+// cleanupTimeout bounds the cleanup after a check, whose own context may be
+// canceled by then.
 const cleanupTimeout = 30 * time.Second
 
-// laterDo has fn run at the end of the check, with a context of its own; its error does not matter any more.
-func (b *bench[T]) laterDo(fn func(ctx context.Context) error) {
+// laterDo runs fn at the end of the check, with its own context; the error is
+// ignored.
+func (b *env[T]) laterDo(fn func(ctx context.Context) error) {
 	b.later(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
@@ -105,8 +109,9 @@ func (b *bench[T]) laterDo(fn func(ctx context.Context) error) {
 	})
 }
 
-// clear delivers everything that is ready or due, so that the next check finds empty tables.
-func (b *bench[T]) clear(ctx context.Context) error {
+// clear delivers all ready and due events, so that the next check finds empty
+// tables.
+func (b *env[T]) clear(ctx context.Context) error {
 	n := store.Node{ID: waybill.NewID(), Relay: relayName}
 	if _, err := b.DB.Heartbeat(ctx, n, time.Minute); err != nil {
 		return err
@@ -143,10 +148,11 @@ func (b *bench[T]) clear(ctx context.Context) error {
 }
 
 // unique returns a name that no other check uses.
-func (b *bench[T]) unique(name string) string { return b.tag + "." + name }
+func (b *env[T]) unique(name string) string { return b.tag + "." + name }
 
-// event returns an event of the aggregate with that name in this check ("": unordered), with an id of its own.
-func (b *bench[T]) event(aggregate string) waybill.Event {
+// event returns an event of the aggregate with that name in this check ("":
+// unordered), with its own id.
+func (b *env[T]) event(aggregate string) waybill.Event {
 	ev := waybill.NewEvent("thing.happened", map[string]int64{"n": b.count.Add(1)})
 	ev.ID = waybill.NewID()
 	if aggregate != "" {
@@ -156,7 +162,7 @@ func (b *bench[T]) event(aggregate string) waybill.Event {
 }
 
 // events returns n events of one aggregate.
-func (b *bench[T]) events(n int, aggregate string) []waybill.Event {
+func (b *env[T]) events(n int, aggregate string) []waybill.Event {
 	evs := make([]waybill.Event, n)
 	for i := range evs {
 		evs[i] = b.event(aggregate)
@@ -165,14 +171,14 @@ func (b *bench[T]) events(n int, aggregate string) []waybill.Event {
 }
 
 // keyed returns an event with a dedup key of this check.
-func (b *bench[T]) keyed(aggregate, key string) waybill.Event {
+func (b *env[T]) keyed(aggregate, key string) waybill.Event {
 	ev := b.event(aggregate)
 	ev.DedupKey = b.unique(key)
 	return ev
 }
 
 // box returns an outbox over the instance's store.
-func (b *bench[T]) box(t tb, hooks ...outbox.Hook) *outbox.Outbox[T] {
+func (b *env[T]) box(t tb, hooks ...outbox.Hook) *outbox.Outbox[T] {
 	t.Helper()
 	return boxOver(t, b.DB, outbox.Config{Hooks: hooks})
 }
@@ -187,7 +193,7 @@ func boxOver[T any](t tb, db store.Outbox[T], cfg outbox.Config) *outbox.Outbox[
 }
 
 // write commits events in one transaction.
-func (b *bench[T]) write(ctx context.Context, t tb, evs ...waybill.Event) {
+func (b *env[T]) write(ctx context.Context, t tb, evs ...waybill.Event) {
 	t.Helper()
 	box := b.box(t)
 	if err := box.InTx(ctx, func(ctx context.Context, tx T) error { return box.Write(ctx, tx, evs...) }); err != nil {
@@ -195,16 +201,17 @@ func (b *bench[T]) write(ctx context.Context, t tb, evs ...waybill.Event) {
 	}
 }
 
-// second returns the store as another process would have it, where that is possible.
-func (b *bench[T]) second() DB[T] {
+// second returns another store value over the same tables, like that of another
+// process, if supported.
+func (b *env[T]) second() DB[T] {
 	if b.features.SecondStore {
 		return b.Second()
 	}
 	return b.DB
 }
 
-// insert puts a row into the business table, if there is one.
-func (b *bench[T]) insert(ctx context.Context, tx T, note string) error {
+// insert adds a row to the business table, if there is one.
+func (b *env[T]) insert(ctx context.Context, tx T, note string) error {
 	if b.Insert == nil {
 		return nil
 	}
@@ -212,7 +219,7 @@ func (b *bench[T]) insert(ctx context.Context, tx T, note string) error {
 }
 
 // wantNotes asserts how many business rows with the note are committed.
-func (b *bench[T]) wantNotes(ctx context.Context, t tb, note string, want int) {
+func (b *env[T]) wantNotes(ctx context.Context, t tb, note string, want int) {
 	t.Helper()
 	if b.Count == nil {
 		return
@@ -226,8 +233,9 @@ func (b *bench[T]) wantNotes(ctx context.Context, t tb, note string, want int) {
 	}
 }
 
-// foreign begins a transaction that is not the store's. It is rolled back at the end of the check, at the latest.
-func (b *bench[T]) foreign(ctx context.Context, t tb) Foreign[T] {
+// foreign begins a transaction outside the store. It is rolled back at the end
+// of the check at the latest.
+func (b *env[T]) foreign(ctx context.Context, t tb) Foreign[T] {
 	t.Helper()
 	f, err := b.Begin(ctx)
 	if err != nil {
@@ -238,7 +246,7 @@ func (b *bench[T]) foreign(ctx context.Context, t tb) Foreign[T] {
 }
 
 // await polls until the condition is true.
-func (b *bench[T]) await(ctx context.Context, t tb, what string, cond func() bool) {
+func (b *env[T]) await(ctx context.Context, t tb, what string, cond func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, b.patience)
 	defer cancel()
@@ -253,14 +261,14 @@ func (b *bench[T]) await(ctx context.Context, t tb, what string, cond func() boo
 	}
 }
 
-// ear hears what the hub of a store says.
+// ear records the commits that a hub publishes.
 type ear struct {
 	mu      sync.Mutex
 	commits []store.Commit
 }
 
-// listen returns an ear at the store's hub, until the end of the check.
-func (b *bench[T]) listen(db store.Local) *ear {
+// listen attaches an ear to the store's hub until the end of the check.
+func (b *env[T]) listen(db store.Local) *ear {
 	e := &ear{}
 	b.later(db.Local().Listen(func(c store.Commit) {
 		e.mu.Lock()
@@ -276,7 +284,7 @@ func (e *ear) heard() []store.Commit {
 	return slices.Clone(e.commits)
 }
 
-// record is a hook that remembers its calls.
+// record is a hook that records its calls.
 type record struct {
 	mu                           sync.Mutex
 	written, committed, rolledBk [][]waybill.ID
@@ -293,8 +301,8 @@ func (r *record) hook() outbox.Hook {
 	return outbox.Hook{AfterWrite: note(&r.written), AfterCommit: note(&r.committed), AfterRollback: note(&r.rolledBk)}
 }
 
-// want asserts which batches the hooks after a commit and after a rollback have seen, and which events the hook after a
-// write has, in whatever batches.
+// want asserts the batches of the AfterCommit and AfterRollback hooks, and the
+// events of the AfterWrite hook, in any batches.
 func (r *record) want(t tb, written []waybill.Event, committed, rolledBack [][]waybill.Event) {
 	t.Helper()
 	r.mu.Lock()
@@ -327,7 +335,7 @@ func idsOf(evs []waybill.Event) []waybill.ID {
 	return ids
 }
 
-// lines is a slog handler's target that can be read while it is written to.
+// lines is the target of a slog handler that can be read concurrently.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -356,5 +364,5 @@ func nilTx[T any]() (T, bool) {
 	return zero, reflect.ValueOf(zero).Kind() == reflect.Pointer
 }
 
-// errBoom is an error of the caller's own.
+// errBoom is an error of the caller.
 var errBoom = errors.New("storetest: boom")

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// feature is what a check needs of a store.
+// feature is a requirement of a check.
 type feature int
 
 const (
@@ -18,17 +18,17 @@ const (
 	storedHeaders
 )
 
-// lacks returns why a store cannot show what needs the feature, or "" if it can.
+// lacks returns the reason why a store lacks the feature, or "" if it has it.
 func (f Features) lacks(need feature) string {
 	switch need {
 	case plainSQL:
-		return unless(f.PlainSQL, "nothing can be inserted with plain SQL (Features.PlainSQL)")
+		return unless(f.PlainSQL, "no plain SQL inserts (Features.PlainSQL)")
 	case savepoints:
 		return unless(f.SavepointAPI || f.SavepointSQL, "no savepoints (Features.SavepointAPI, SavepointSQL)")
 	case savepointSQL:
-		return unless(f.SavepointSQL, "no savepoints by SQL text (Features.SavepointSQL)")
+		return unless(f.SavepointSQL, "no savepoints with SQL text (Features.SavepointSQL)")
 	case lateCommits:
-		return unless(f.LateCommits, "no row can appear below one that was read (Features.LateCommits)")
+		return unless(f.LateCommits, "no row can appear below an already read seq (Features.LateCommits)")
 	case foreignTx:
 		return unless(f.ForeignTx, "no transactions but the store's own (Features.ForeignTx)")
 	case storedHeaders:
@@ -45,7 +45,7 @@ func unless(has bool, reason string) string {
 	return reason
 }
 
-// check reports the functions that features promise and the instance does not have.
+// check reports the functions that features require and the instance lacks.
 func (in Instance[T]) check(f Features) error {
 	var errs []error
 	want := func(on bool, name string, missing bool, function string) {

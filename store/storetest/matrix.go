@@ -10,61 +10,61 @@ import (
 //go:embed testdata/matrix.txt
 var golden string
 
-// Matrix returns the golden matrix, a Markdown table: which store shows which behaviour. Every "no" in it has its reason
-// below the table.
+// Matrix returns the golden matrix, a Markdown table of the checks that each
+// store passes. Every "no" has its reason below the table.
 func Matrix() string { return golden }
 
-// behaviour is a row of the matrix.
-type behaviour struct{ id, title string }
+// behavior is a row of the matrix.
+type behavior struct{ id, title string }
 
-// behaviours returns the rows of the matrix, in order.
-func behaviours() []behaviour {
-	return []behaviour{
+// behaviors returns the rows of the matrix, in order.
+func behaviors() []behavior {
+	return []behavior{
 		{"1", "a rollback leaves nothing behind"},
-		{"2", "a commit leaves the rows, and is told once"},
+		{"2", "a commit keeps the rows and is published once"},
 		{"3", "no write without an open transaction"},
-		{"4", "several writes, one order"},
+		{"4", "several writes keep their order"},
 		{"5", "an empty write does nothing"},
 		{"6", "BeforeWrite changes, suppresses, fails"},
 		{"7", "hooks after the write change nothing"},
-		{"8", "limits are checked before the database is touched"},
-		{"9", "an event is written as it was"},
+		{"8", "limits are checked before any SQL runs"},
+		{"9", "later changes do not affect a written event"},
 		{"10", "ids strictly increase"},
 		{"11", "one pending event per dedup key"},
 		{"12", "plain SQL inserts"},
-		{"13", "savepoints, by the driver's own means"},
-		{"13 (SQL text)", "savepoints, by SQL text"},
-		{"13a", "Track writes what aggregates raised"},
-		{"13b", "the transaction belongs to InTx"},
+		{"13", "savepoints, with the driver's API"},
+		{"13 (SQL text)", "savepoints, with SQL text"},
+		{"13a", "Track writes the events of aggregates"},
+		{"13b", "InTx owns the transaction"},
 		{"13c", "20,000 events and 40 MiB in one transaction"},
 		{"33", "a row that commits late is found"},
 		{"W1", "the transaction in the context"},
-		{"W2", "contexts that end"},
+		{"W2", "canceled contexts"},
 		{"W3", "joining a transaction"},
-		{"W4", "a write that the database refused"},
-		{"W5", "transactions that somebody else commits"},
-		{"W6", "the hub hears every commit once"},
-		{"W7", "every field comes back as it was written"},
-		{"W8", "payloads come back byte for byte"},
-		{"W9", "headers, also broken ones"},
+		{"W4", "a write that the database rejects"},
+		{"W5", "transactions that the caller commits"},
+		{"W6", "the hub receives every commit once"},
+		{"W7", "every field is read as it was written"},
+		{"W8", "payloads are read byte for byte"},
+		{"W9", "headers, including corrupt ones"},
 		{"W10", "origin from the context"},
 		{"W11", "delays, by the database's clock"},
-		{"W12", "Committed knows, or says that it does not"},
-		{"W13", "random transactions agree with a model"},
+		{"W12", "Committed is correct or reports uncertainty"},
+		{"W13", "random transactions match a model"},
 		{"R1", "Fetch"},
 		{"R2", "Sweep"},
 		{"R3", "Load"},
 		{"R4", "Due"},
 		{"R5", "reads see committed rows only"},
 		{"R6", "Holds"},
-		{"R7", "Follow"},
-		{"R8", "Urgent"},
-		{"R9", "Writers: what has been drawn"},
-		{"R10", "Writers: who may still commit"},
+		{"R7", "FetchAggregate"},
+		{"R8", "FetchPriority"},
+		{"R9", "OpenWriters: drawn seqs"},
+		{"R10", "OpenWriters: open transactions"},
 		{"L1", "heartbeats and membership"},
 		{"L2", "one outbox has one relay"},
 		{"L3", "acquiring free lanes"},
-		{"L4", "taking over from a node that died"},
+		{"L4", "takeover from a dead node"},
 		{"L5", "releasing lanes"},
 		{"L6", "leaving"},
 		{"L7", "every lane has one winner"},
@@ -73,26 +73,26 @@ func behaviours() []behaviour {
 		{"S3", "dead"},
 		{"S4", "mixed settlements"},
 		{"S5", "the fence of a settlement"},
-		{"S6", "rows that are gone"},
+		{"S6", "missing rows"},
 		{"S7", "stored errors"},
-		{"S8", "a stale owner against a take-over"},
+		{"S8", "a stale owner during a takeover"},
 		{"S9", "Finish, in the caller's transaction"},
 		{"I1", "accepting events for a group"},
-		{"I2", "claiming them"},
+		{"I2", "claiming events for a group"},
 		{"I3", "success under a claim"},
-		{"I4", "records that are due"},
+		{"I4", "due records"},
 		{"K1", "claiming idempotency keys"},
-		{"K2", "one of many has a key"},
-		{"K3", "how attempts at a key end"},
+		{"K2", "concurrent claims of a key"},
+		{"K3", "ends of attempts"},
 		{"K4", "taking keys in a transaction"},
 		{"K5", "answers, points and leases under a claim"},
 		{"K6", "stored answers"},
-		{"K7", "looking at keys, and deciding"},
+		{"K7", "inspecting and resolving keys"},
 		{"K8", "purging keys"},
-		{"J1", "running jobs, one node at a time"},
-		{"J2", "what jobs send"},
-		{"J3", "forgetting what they sent"},
-		{"J4", "delivered, and never recorded"},
+		{"J1", "one node at a time runs a job"},
+		{"J2", "events sent by jobs"},
+		{"J3", "forgetting sent events"},
+		{"J4", "events delivered without a record"},
 		{"O1", "Stats"},
 		{"O2", "Count and List"},
 		{"O3", "Find"},
@@ -106,7 +106,8 @@ func behaviours() []behaviour {
 	}
 }
 
-// column is what a store shows: behaviour id → "yes", "no", or "" for one that did not run to its end.
+// column is the result of a store: behavior id → "yes", "no", or "" for an
+// incomplete run.
 type column map[string]string
 
 // The cells of the matrix.
@@ -151,20 +152,21 @@ func parseMatrix(text string) (map[string]column, error) {
 // compare returns how a column differs from the golden one.
 func compare(store string, got, want column) []string {
 	var diffs []string
-	for _, b := range behaviours() {
+	for _, b := range behaviors() {
 		if got[b.id] != want[b.id] {
-			diffs = append(diffs, fmt.Sprintf("%s, behaviour %s (%s): %q, but the golden matrix says %q",
+			diffs = append(diffs, fmt.Sprintf("%s, behavior %s (%s): %q, want %q as in the golden matrix",
 				store, b.id, b.title, got[b.id], want[b.id]))
 		}
 	}
 	return diffs
 }
 
-// String returns the column as text, one behaviour per line, with the reasons of what is not shown.
+// text returns the column as text, one behavior per line, with the reason of
+// each "no".
 func (c column) text(store string, reasons map[string]string) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "what %s shows:\n", store)
-	for _, b := range behaviours() {
+	fmt.Fprintf(&text, "matrix column of %s:\n", store)
+	for _, b := range behaviors() {
 		cell := c[b.id]
 		if cell == "" {
 			cell = "-"
@@ -178,7 +180,7 @@ func (c column) text(store string, reasons map[string]string) string {
 	return text.String()
 }
 
-// complete reports whether every behaviour has a cell.
+// complete reports whether every behavior has a cell.
 func (c column) complete() bool {
-	return !slices.ContainsFunc(behaviours(), func(b behaviour) bool { return c[b.id] == "" })
+	return !slices.ContainsFunc(behaviors(), func(b behavior) bool { return c[b.id] == "" })
 }

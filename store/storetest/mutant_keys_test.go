@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// worseKeys is what can be replaced in how a store keeps idempotency keys.
+// worseKeys is a store whose handling of idempotency keys can be replaced.
 type worseKeys struct {
 	DB[memTx]
 	claim func(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error)
@@ -23,11 +23,11 @@ type worseKeys struct {
 	stats func(ctx context.Context) (store.KeyStats, error)
 	solve func(ctx context.Context, id store.KeyID, end store.KeyEnd) (bool, error)
 	purge func(ctx context.Context, limit int) (int, error)
-	// looks says which records a look sees; one that fits is seen.
+	// looks selects the records that PeekKey returns.
 	looks func(rec store.KeyRecord) bool
 }
 
-// keys makes a store worse that starts as it should be.
+// keys breaks the keys of an otherwise correct store.
 func keys(change func(db DB[memTx], w *worseKeys)) tamper {
 	return func(db DB[memTx]) DB[memTx] {
 		w := &worseKeys{
@@ -84,7 +84,7 @@ func (w *worseKeys) PurgeKeys(ctx context.Context, limit int) (int, error) {
 	return w.purge(ctx, limit)
 }
 
-// PeekKey implements [store.KeyPeeker], which the store below has no use for.
+// PeekKey implements [store.KeyPeeker], which the memstore does not implement.
 func (w *worseKeys) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
 	rec, ok, err := w.find(ctx, id)
 	if !ok || err != nil || !w.looks(rec) {
@@ -95,8 +95,8 @@ func (w *worseKeys) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecor
 
 func (w *worseKeys) PeekAlways() bool { return true }
 
-// A store that can look, and does it as it should, passes, too.
-func TestSuiteAcceptsAStoreThatLooks(t *testing.T) {
+// A store with a correct PeekKey passes as well.
+func TestSuiteAcceptsAStoreThatPeeks(t *testing.T) {
 	for _, c := range keyChecks[memTx]() {
 		rec := try(t, c, keys(func(DB[memTx], *worseKeys) {}))
 		if len(rec.failures) > 0 || rec.panicked != "" {
@@ -137,13 +137,13 @@ func claimMutants() []mutant {
 				return db.ClaimKey(ctx, c)
 			}
 		})},
-		{"says to everybody that he has the key", "K1 K2", keys(func(db DB[memTx], w *worseKeys) {
+		{"grants the key to every claim", "K1 K2", keys(func(db DB[memTx], w *worseKeys) {
 			w.claim = func(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
 				rec, _, err := db.ClaimKey(ctx, c)
 				return rec, true, err
 			}
 		})},
-		{"ends attempts whoever asks", "K3", keys(func(db DB[memTx], w *worseKeys) {
+		{"ends attempts of other owners", "K3", keys(func(db DB[memTx], w *worseKeys) {
 			w.end = func(ctx context.Context, a store.KeyAttempt, end store.KeyEnd) (bool, error) {
 				if rec, ok, _ := db.FindKey(ctx, a.KeyID); ok {
 					a.Owner, a.Fence = rec.Owner, rec.Fence
@@ -193,13 +193,13 @@ func takeMutants() []mutant {
 		{"keeps nothing", "K4 K5 K6", keys(func(_ DB[memTx], w *worseKeys) {
 			w.keep = func(context.Context, memTx, store.KeyAttempt, store.KeyAnswer) (bool, error) { return true, nil }
 		})},
-		{"keeps the answer of anybody", "K5", keys(func(db DB[memTx], w *worseKeys) {
+		{"stores the answers of other owners", "K5", keys(func(db DB[memTx], w *worseKeys) {
 			w.keep = func(ctx context.Context, tx memTx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
 				_, err := db.StoreAnswer(ctx, tx, a, answer)
 				return true, err
 			}
 		})},
-		{"renews what is over", "K5", keys(func(db DB[memTx], w *worseKeys) {
+		{"renews expired leases", "K5", keys(func(db DB[memTx], w *worseKeys) {
 			w.renew = func(ctx context.Context, a store.KeyAttempt, lease time.Duration) (bool, error) {
 				_, err := db.RenewKey(ctx, a, lease)
 				return true, err
@@ -222,10 +222,10 @@ func takeMutants() []mutant {
 				return db.EndKey(ctx, a, end)
 			}
 		})},
-		{"looks past what is stored", "K6", keys(func(_ DB[memTx], w *worseKeys) {
+		{"ignores stored answers in PeekKey", "K6", keys(func(_ DB[memTx], w *worseKeys) {
 			w.looks = func(store.KeyRecord) bool { return false }
 		})},
-		{"sees what has not succeeded", "K6", keys(func(_ DB[memTx], w *worseKeys) {
+		{"peeks at keys that have not succeeded", "K6", keys(func(_ DB[memTx], w *worseKeys) {
 			w.looks = func(rec store.KeyRecord) bool { return !rec.Lost && !rec.ResultExpired }
 		})},
 		{"sees answers that are not there", "K6", keys(func(_ DB[memTx], w *worseKeys) {
@@ -272,10 +272,10 @@ func keyDeskMutants() []mutant {
 		{"purges nothing", "K6 K8", keys(func(_ DB[memTx], w *worseKeys) {
 			w.purge = func(context.Context, int) (int, error) { return 0, nil }
 		})},
-		{"purges what is uncertain", "K8", keys(func(db DB[memTx], w *worseKeys) {
+		{"purges uncertain keys", "K8", keys(func(db DB[memTx], w *worseKeys) {
 			w.purge = func(ctx context.Context, limit int) (int, error) {
 				records, err := db.ListKeys(ctx, store.KeyFilter{States: []store.KeyState{store.KeyUncertain}}, store.KeyID{}, limit)
-				for _, r := range records { // as good as deleted: it can be taken
+				for _, r := range records { // treated as deleted
 					if _, err := db.ResolveKey(ctx, r.KeyID, store.KeyEnd{State: store.KeyFailed}); err != nil {
 						return 0, err
 					}
@@ -287,7 +287,7 @@ func keyDeskMutants() []mutant {
 				return n, err
 			}
 		})},
-		{"purges what is being processed", "K8", keys(func(db DB[memTx], w *worseKeys) {
+		{"purges keys in processing", "K8", keys(func(db DB[memTx], w *worseKeys) {
 			w.purge = func(ctx context.Context, limit int) (int, error) {
 				records, err := db.ListKeys(ctx, store.KeyFilter{States: []store.KeyState{store.KeyProcessing}}, store.KeyID{}, limit)
 				for _, r := range records {

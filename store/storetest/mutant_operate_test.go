@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// operates breaks one of the methods that worseOperator has.
+// operates breaks one of the methods of worseOperator.
 func operates(change func(db DB[memTx], w *worseOperator)) tamper {
 	return func(db DB[memTx]) DB[memTx] {
 		w := &worse{DB: db}
@@ -51,7 +51,7 @@ func nextDue(change func(page *store.Page)) tamper {
 func seekMutants() []mutant {
 	return []mutant{
 		{"does not know when the next is due", "R4", nextDue(func(p *store.Page) { p.Next = time.Time{} })},
-		{"takes what is due for the next", "R4", nextDue(func(p *store.Page) {
+		{"returns a due row as the next one", "R4", nextDue(func(p *store.Page) {
 			if len(p.Rows) > 0 {
 				p.Next = p.Rows[0].DueAt
 			}
@@ -59,7 +59,7 @@ func seekMutants() []mutant {
 		{"hides dead holds", "R6 O4", heldRows(func(hs []store.Hold) []store.Hold {
 			return slices.DeleteFunc(hs, func(h store.Hold) bool { return h.Dead })
 		})},
-		{"hides holds of what is put off", "R6 O6", heldRows(func(hs []store.Hold) []store.Hold {
+		{"hides holds of deferred events", "R6 O6", heldRows(func(hs []store.Hold) []store.Hold {
 			return slices.DeleteFunc(hs, func(h store.Hold) bool { return !h.Dead })
 		})},
 		{"has its own order of holds", "R6", heldRows(func(hs []store.Hold) []store.Hold {
@@ -92,7 +92,7 @@ func seekMutants() []mutant {
 		{"takes no row for urgent", "R8", operates(func(_ DB[memTx], w *worseOperator) {
 			w.urgent = func(context.Context, []store.Cursor, int) (store.Page, error) { return store.Page{}, nil }
 		})},
-		{"lets what is urgent overtake its aggregate", "R8", operates(func(db DB[memTx], w *worseOperator) {
+		{"lets priority rows overtake their aggregate", "R8", operates(func(db DB[memTx], w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 				page, err := db.Fetch(ctx, from, 1000)
 				lanes := make(map[int]int)
@@ -112,15 +112,15 @@ func seekMutants() []mutant {
 				return page, err
 			}
 		})},
-		{"has no limit for what is urgent", "R8", operates(func(db DB[memTx], w *worseOperator) {
+		{"ignores the limit of priority rows", "R8", operates(func(db DB[memTx], w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []store.Cursor, _ int) (store.Page, error) {
 				return db.FetchPriority(ctx, from, 1000)
 			}
 		})},
-		{"does not know what was drawn", "R9", operates(func(_ DB[memTx], w *worseOperator) {
+		{"does not report drawn seqs", "R9", operates(func(_ DB[memTx], w *worseOperator) {
 			w.writers = func(context.Context) (store.WriterState, error) { return store.WriterState{}, nil }
 		})},
-		{"looks for what is urgent from the beginning", "R8", operates(func(db DB[memTx], w *worseOperator) {
+		{"reads priority rows from the beginning", "R8", operates(func(db DB[memTx], w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
 				from = slices.Clone(from)
 				for i := range from {
@@ -132,7 +132,7 @@ func seekMutants() []mutant {
 	}
 }
 
-// finishes breaks a Finish before it is made.
+// finishes breaks the input of Finish.
 func finishes(change func(done []waybill.Delivery) []waybill.Delivery) tamper {
 	return operates(func(db DB[memTx], w *worseOperator) {
 		w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
@@ -141,7 +141,7 @@ func finishes(change func(done []waybill.Delivery) []waybill.Delivery) tamper {
 	})
 }
 
-// claimed puts another lease into the claim of every delivery.
+// claimed replaces the lease in the claim of every delivery.
 func claimed(done []waybill.Delivery, change func(l store.Lease) store.Lease) []waybill.Delivery {
 	for i, d := range done {
 		p := d.Claim.Position()
@@ -152,7 +152,8 @@ func claimed(done []waybill.Delivery, change func(l store.Lease) store.Lease) []
 	return done
 }
 
-// settleInstead settles in a transaction of its own what the caller's transaction should finish.
+// settleInstead settles deliveries in its own transaction instead of finishing
+// them in the caller's.
 func settleInstead(db DB[memTx], lost func(held bool) error) func(context.Context, memTx, []waybill.Delivery) error {
 	return func(ctx context.Context, _ memTx, done []waybill.Delivery) error {
 		for _, d := range done {
@@ -183,13 +184,13 @@ func finishMutants() []mutant {
 			w.finish = func(context.Context, memTx, []waybill.Delivery) error { return nil }
 		})},
 		{"finishes only the first", "S9", finishes(func(done []waybill.Delivery) []waybill.Delivery { return done[:min(1, len(done))] })},
-		{"always keeps a history of what is finished", "S9", finishes(func(done []waybill.Delivery) []waybill.Delivery {
+		{"always keeps the history of finished events", "S9", finishes(func(done []waybill.Delivery) []waybill.Delivery {
 			for i := range done {
 				done[i].Claim = done[i].Claim.WithHistory(true)
 			}
 			return done
 		})},
-		{"finishes what is held and leaves the rest", "S9", operates(func(db DB[memTx], w *worseOperator) {
+		{"finishes held deliveries and skips the rest", "S9", operates(func(db DB[memTx], w *worseOperator) {
 			w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
 				var lost error
 				for _, d := range done {
@@ -200,7 +201,7 @@ func finishMutants() []mutant {
 				return lost
 			}
 		})},
-		{"has its own word for a lost lane", "S9", operates(func(db DB[memTx], w *worseOperator) {
+		{"returns another error for a lost lane", "S9", operates(func(db DB[memTx], w *worseOperator) {
 			w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
 				if err := db.Finish(ctx, tx, done); err != nil {
 					return errors.New("lost")
@@ -266,12 +267,12 @@ func found(change func(r *store.Record)) tamper {
 
 func browseMutants() []mutant {
 	return []mutant{
-		{"counts what has failed as scheduled", "O1", counted(func(s *store.Stats) { s.Scheduled, s.Failed = s.Scheduled+s.Failed, 0 })},
+		{"counts failed events as scheduled", "O1", counted(func(s *store.Stats) { s.Scheduled, s.Failed = s.Scheduled+s.Failed, 0 })},
 		{"does not know the oldest", "O1", counted(func(s *store.Stats) { s.Oldest = s.Now })},
 		{"counts no holds", "O1", counted(func(s *store.Stats) { s.Holding = 0 })},
 		{"forgets the highest attempts", "O1", counted(func(s *store.Stats) { s.MaxAttempts = 0 })},
-		{"does not say who is there", "O1", counted(func(s *store.Stats) { s.Nodes = nil })},
-		{"beats to see who is there", "O1", func(db DB[memTx]) DB[memTx] {
+		{"does not report the live nodes", "O1", counted(func(s *store.Stats) { s.Nodes = nil })},
+		{"sends a heartbeat to read the members", "O1", func(db DB[memTx]) DB[memTx] {
 			w := &worse{DB: db}
 			w.stats = func(ctx context.Context) (store.Stats, error) {
 				s, err := db.Stats(ctx)
@@ -323,19 +324,19 @@ func mendMutants() []mutant {
 		{"replays each at a time of its own, in any order", "O4", each(func(db DB[memTx], ctx context.Context, id waybill.ID) (store.Replayed, error) {
 			return db.Replay(ctx, []waybill.ID{id})
 		})},
-		{"unblocks what it replays", "O4", each(func(db DB[memTx], ctx context.Context, id waybill.ID) (store.Replayed, error) {
+		{"unblocks replayed events", "O4", each(func(db DB[memTx], ctx context.Context, id waybill.ID) (store.Replayed, error) {
 			replayed, err := db.Replay(ctx, []waybill.ID{id})
 			_, _ = db.Unblock(ctx, replayed.IDs)
 			return replayed, err
 		})},
-		{"does not say who has the key", "O4", operates(func(db DB[memTx], w *worseOperator) {
+		{"does not report the holder of the key", "O4", operates(func(db DB[memTx], w *worseOperator) {
 			w.replay = func(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 				replayed, err := db.Replay(ctx, ids)
 				replayed.Refused = nil
 				return replayed, err
 			}
 		})},
-		{"says that it replayed everything", "O4", operates(func(db DB[memTx], w *worseOperator) {
+		{"reports all events as replayed", "O4", operates(func(db DB[memTx], w *worseOperator) {
 			w.replay = func(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 				replayed, err := db.Replay(ctx, ids)
 				replayed.IDs = ids
@@ -397,7 +398,7 @@ func keepMutants() []mutant {
 			case store.Ready, store.Delayed:
 			}
 		})},
-		{"takes what it purged for never written", "O7 O8", func(db DB[memTx]) DB[memTx] {
+		{"reports purged events as never written", "O7 O8", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, committed: func(ctx context.Context, id waybill.ID) (bool, error) {
 				yes, _ := db.Committed(ctx, id)
 				return yes, nil
@@ -410,14 +411,14 @@ func keepMutants() []mutant {
 				if err != nil {
 					return 0, err
 				}
-				for _, n := range s.Nodes { // as if it did not look
+				for _, n := range s.Nodes { // as if it did not check
 					_ = db.Leave(ctx, n)
 				}
 				return db.PurgeWritten(ctx, age, limit)
 			}
 			return w
 		}},
-		{"says that more became ready", "O8", operates(func(db DB[memTx], w *worseOperator) {
+		{"reports too many ready events", "O8", operates(func(db DB[memTx], w *worseOperator) {
 			w.makeReady = func(ctx context.Context, limit int) (int, error) {
 				n, err := db.MakeReady(ctx, limit)
 				return n + 1, err
@@ -433,7 +434,7 @@ func keepMutants() []mutant {
 				if err != nil {
 					return 0, err
 				}
-				for _, n := range s.Nodes { // as if it did not look
+				for _, n := range s.Nodes { // as if it did not check
 					_ = db.Leave(ctx, n)
 				}
 				return db.MakeReady(ctx, limit)

@@ -69,17 +69,17 @@ func readMutants() []mutant {
 				return db.Load(ctx, keys[:min(len(keys), 1000)])
 			}}
 		}},
-		{"has its own order of what is due", "R4", func(db DB[memTx]) DB[memTx] {
+		{"returns due rows in another order", "R4", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, due: func(ctx context.Context, lanes []int, limit int) (store.Page, error) {
 				return reversed(db.Due(ctx, lanes, limit))
 			}}
 		}},
-		{"has no limit for what is due", "R4", func(db DB[memTx]) DB[memTx] {
+		{"ignores the limit of due rows", "R4", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, due: func(ctx context.Context, lanes []int, _ int) (store.Page, error) {
 				return db.Due(ctx, lanes, 1000)
 			}}
 		}},
-		{"shows what is due in any lane", "R4", func(db DB[memTx]) DB[memTx] {
+		{"returns due rows of any lane", "R4", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, due: func(ctx context.Context, _ []int, limit int) (store.Page, error) {
 				return db.Due(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7}, limit)
 			}}
@@ -90,7 +90,7 @@ func readMutants() []mutant {
 	}
 }
 
-// leases breaks what Acquire hands out.
+// leases breaks the result of Acquire.
 func leases(change func(l *store.Lease)) tamper {
 	return func(db DB[memTx]) DB[memTx] {
 		return &worse{DB: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
@@ -103,7 +103,7 @@ func leases(change func(l *store.Lease)) tamper {
 	}
 }
 
-// present remembers who really holds what.
+// present tracks the current leases.
 type present struct {
 	mu     sync.Mutex
 	leases map[int]store.Lease
@@ -122,7 +122,7 @@ func watch(db DB[memTx]) (*present, *worse) {
 	}}
 }
 
-// of returns the present leases of the lanes of those that are handed in.
+// of returns the current leases of the lanes of the given leases.
 func (p *present) of(leases []store.Lease) []store.Lease {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,7 +141,7 @@ func laneMutants() []mutant {
 				return db.Heartbeat(ctx, n, lease)
 			}}
 		}},
-		{"keeps every node for ever", "L1 L4", func(db DB[memTx]) DB[memTx] {
+		{"keeps every node forever", "L1 L4", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, heartbeat: func(ctx context.Context, n store.Node, _ time.Duration) (store.Membership, error) {
 				return db.Heartbeat(ctx, n, time.Hour)
 			}}
@@ -193,7 +193,7 @@ func laneMutants() []mutant {
 				return db.Release(ctx, leases, false)
 			}}
 		}},
-		{"releases lanes for anybody", "L5", func(db DB[memTx]) DB[memTx] {
+		{"releases lanes without the fence", "L5", func(db DB[memTx]) DB[memTx] {
 			p, w := watch(db)
 			w.release = func(ctx context.Context, leases []store.Lease, dirty bool) error {
 				return db.Release(ctx, p.of(leases), dirty)
@@ -209,7 +209,7 @@ func laneMutants() []mutant {
 	}
 }
 
-// settles breaks a settlement before it is made.
+// settles breaks the input of a settlement.
 func settles(change func(s *store.Settlement)) tamper {
 	return func(db DB[memTx]) DB[memTx] {
 		return &worse{DB: db, settle: func(ctx context.Context, s store.Settlement) (store.Settled, error) {
@@ -220,7 +220,7 @@ func settles(change func(s *store.Settlement)) tamper {
 	}
 }
 
-// settled breaks what a settlement says.
+// settled breaks the result of a settlement.
 func settled(change func(s store.Settlement, out *store.Settled)) tamper {
 	return func(db DB[memTx]) DB[memTx] {
 		return &worse{DB: db, settle: func(ctx context.Context, s store.Settlement) (store.Settled, error) {
@@ -272,7 +272,8 @@ func settleMutants() []mutant {
 			return w
 		}},
 		{"believes the lane in a result", "S5", func(db DB[memTx]) DB[memTx] {
-			// As DELETE … WHERE id = ? would: the fence is checked for the lane that is named, and the row is in another.
+			// As with DELETE … WHERE id = ?: the fence is checked for the named
+			// lane, but the row is in another one.
 			p, w := watch(db)
 			w.settle = func(ctx context.Context, s store.Settlement) (store.Settled, error) {
 				s.Done = slices.Clone(s.Done)
@@ -280,7 +281,7 @@ func settleMutants() []mutant {
 				if err != nil {
 					return probe, err
 				}
-				page, err := db.Fetch(ctx, (&bench[memTx]{lanes: 8}).cursors(), 10_000)
+				page, err := db.Fetch(ctx, (&env[memTx]{lanes: 8}).cursors(), 10_000)
 				if err != nil {
 					return probe, err
 				}
@@ -311,8 +312,8 @@ func settleMutants() []mutant {
 		})},
 		{"moves nothing that is done", "S1 S4", settles(func(s *store.Settlement) { s.Done = nil })},
 		{"moves only the first that is done", "S1", settles(func(s *store.Settlement) { s.Done = s.Done[:min(len(s.Done), 1)] })},
-		{"does not say what it moved", "S1 S2 S3 S6", settled(func(_ store.Settlement, out *store.Settled) { out.Moved = nil })},
-		{"says that it moved what is gone", "S1 S6", settled(func(s store.Settlement, out *store.Settled) {
+		{"does not report the moved events", "S1 S2 S3 S6", settled(func(_ store.Settlement, out *store.Settled) { out.Moved = nil })},
+		{"reports missing rows as moved", "S1 S6", settled(func(s store.Settlement, out *store.Settled) {
 			for _, r := range s.Done {
 				if !slices.Contains(out.Moved, r.ID) {
 					out.Moved = append(out.Moved, r.ID)

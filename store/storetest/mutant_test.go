@@ -16,7 +16,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// A store that is as it should be passes every check.
+// A correct store passes every check.
 func TestSuiteAcceptsAGoodStore(t *testing.T) {
 	for _, c := range checks[memTx]() {
 		rec := try(t, c, nil)
@@ -26,8 +26,8 @@ func TestSuiteAcceptsAGoodStore(t *testing.T) {
 	}
 }
 
-// A store that is broken in one way fails at least one check of every behaviour that is broken with it: a suite that
-// cannot fail proves nothing.
+// A store that is broken in one way fails at least one check of every affected
+// behavior: a suite that cannot fail proves nothing.
 func TestSuiteRefusesBrokenStores(t *testing.T) {
 	for _, m := range slices.Concat(
 		writeMutants(), readMutants(), laneMutants(), settleMutants(), seekMutants(), finishMutants(), browseMutants(), mendMutants(), keepMutants(),
@@ -50,21 +50,21 @@ func TestSuiteRefusesBrokenStores(t *testing.T) {
 					}
 				}
 				if noticed == 0 {
-					t.Errorf("a store that %s shows behaviour %s, as far as the suite can see", m.name, row)
+					t.Errorf("a store that %s shows behavior %s, as far as the suite can see", m.name, row)
 				}
 			}
 		})
 	}
 }
 
-// mutant is a way to break a store, and the behaviours that it must not show any more.
+// mutant is a way to break a store, and the behaviors that it affects.
 type mutant struct {
 	name   string
 	rows   string
 	tamper tamper
 }
 
-// appends breaks Append by what it is handed.
+// appends breaks the input of Append.
 func appends(change func(evs []waybill.Event) []waybill.Event) tamper {
 	return func(db DB[memTx]) DB[memTx] {
 		return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
@@ -95,7 +95,7 @@ func each(change func(ev *waybill.Event)) func(evs []waybill.Event) []waybill.Ev
 	}
 }
 
-// placed breaks what Append says.
+// placed breaks the result of Append.
 func placed(change func(ev waybill.Event, p *store.AppendResult)) tamper {
 	return func(db DB[memTx]) DB[memTx] {
 		return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
@@ -123,7 +123,7 @@ func sessions(change func(ctx context.Context, s *worseSession)) tamper {
 	}
 }
 
-// endings breaks what a commit says about savepoints.
+// endings breaks the result of a commit with savepoints.
 func endings(change func(e *store.CommitInfo)) tamper {
 	return sessions(func(_ context.Context, s *worseSession) {
 		s.commit = func(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
@@ -157,7 +157,7 @@ func writeMutants() []mutant {
 			}
 		})},
 		{"commits every write by itself", "1 13 13b R5 W4 W13", autocommit},
-		{"says the wrong lane", "W6", placed(func(_ waybill.Event, p *store.AppendResult) { p.Lane = (p.Lane + 1) % 8 })},
+		{"returns the wrong lane", "W6", placed(func(_ waybill.Event, p *store.AppendResult) { p.Lane = (p.Lane + 1) % 8 })},
 		{"hides duplicates", "11", placed(func(ev waybill.Event, p *store.AppendResult) { p.ID = ev.ID })},
 		{"folds dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.DedupKey = strings.ToLower(ev.DedupKey) }))},
 		{"pads dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.DedupKey = strings.TrimRight(ev.DedupKey, " ") }))},
@@ -175,7 +175,7 @@ func writeMutants() []mutant {
 		{"drops headers", "6 W9 W7", appends(each(func(ev *waybill.Event) { ev.Headers = nil }))},
 		{"keeps seconds only", "W7", appends(each(func(ev *waybill.Event) { ev.OccurredAt = ev.OccurredAt.Truncate(time.Second) }))},
 		{"drops the causation", "W7 W10", appends(each(func(ev *waybill.Event) { ev.CausationID = "" }))},
-		{"hides what was undone", "13", endings(func(e *store.CommitInfo) { e.Undone = nil })},
+		{"hides undone events", "13", endings(func(e *store.CommitInfo) { e.Undone = nil })},
 		{"never checks", "W6", endings(func(e *store.CommitInfo) { e.Checked = false })},
 		{"gives out a new hub every time", "W6", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, local: func() *store.Hub { return new(store.Hub) }}
@@ -188,7 +188,7 @@ func writeMutants() []mutant {
 				return s.Session.Commit(ctx, accepted, check)
 			}
 		})},
-		{"begins although its context is over", "W2", func(db DB[memTx]) DB[memTx] {
+		{"begins with a canceled context", "W2", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, begin: func(ctx context.Context, opts *sql.TxOptions) (store.Session[memTx], error) {
 				return db.Begin(context.WithoutCancel(ctx), opts)
 			}}
@@ -196,7 +196,8 @@ func writeMutants() []mutant {
 		{"accepts an id twice", "W4 13a", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
 				placed, err := db.Append(ctx, tx, evs)
-				if err != nil && strings.Contains(err.Error(), "is taken") { // as INSERT IGNORE would
+				if err != nil && strings.Contains(err.Error(), "duplicate id") {
+					// As INSERT IGNORE would.
 					err, placed = nil, make([]store.AppendResult, len(evs))
 					for i, ev := range evs {
 						placed[i].ID = ev.ID
@@ -205,7 +206,7 @@ func writeMutants() []mutant {
 				return placed, err
 			}}
 		}},
-		{"has its own word for a finished transaction", "3", func(db DB[memTx]) DB[memTx] {
+		{"returns another error for a finished transaction", "3", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
 				placed, err := db.Append(ctx, tx, evs)
 				if errors.Is(err, waybill.ErrTxDone) {
@@ -214,10 +215,10 @@ func writeMutants() []mutant {
 				return placed, err
 			}}
 		}},
-		{"takes every event for committed", "1 11 W12", func(db DB[memTx]) DB[memTx] {
+		{"reports every event as committed", "1 11 W12", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, committed: func(context.Context, waybill.ID) (bool, error) { return true, nil }}
 		}},
-		{"takes no event for committed", "2 W12", func(db DB[memTx]) DB[memTx] {
+		{"reports no event as committed", "2 W12", func(db DB[memTx]) DB[memTx] {
 			return &worse{DB: db, committed: func(context.Context, waybill.ID) (bool, error) { return false, nil }}
 		}},
 		{"is never uncertain", "W12", func(db DB[memTx]) DB[memTx] {
@@ -229,7 +230,7 @@ func writeMutants() []mutant {
 	}
 }
 
-// autocommit writes every batch in a transaction of its own.
+// autocommit writes every batch in its own transaction.
 func autocommit(db DB[memTx]) DB[memTx] {
 	return &worse{DB: db, append: func(ctx context.Context, _ memTx, evs []waybill.Event) ([]store.AppendResult, error) {
 		s, err := db.Begin(ctx, nil)

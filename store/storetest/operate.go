@@ -10,8 +10,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// where returns the record of an event, wherever it is, and whether there is one.
-func (b *bench[T]) where(ctx context.Context, t tb, id waybill.ID) (store.Record, bool) {
+// where returns the record of an event in any state, and whether there is one.
+func (b *env[T]) where(ctx context.Context, t tb, id waybill.ID) (store.Record, bool) {
 	t.Helper()
 	found, err := b.DB.Find(ctx, id)
 	if err != nil {
@@ -29,13 +29,13 @@ func (b *bench[T]) where(ctx context.Context, t tb, id waybill.ID) (store.Record
 	return found[0], true
 }
 
-// wantState asserts where an event is, and returns its record.
-func (b *bench[T]) wantState(ctx context.Context, t tb, ev waybill.Event, want store.State) store.Record {
+// wantState asserts the state of an event, and returns its record.
+func (b *env[T]) wantState(ctx context.Context, t tb, ev waybill.Event, want store.State) store.Record {
 	t.Helper()
 	rec, ok := b.where(ctx, t, ev.ID)
 	switch {
 	case !ok:
-		t.Errorf("event %s is nowhere, want it %v", ev.ID, want)
+		t.Errorf("event %s is missing, want it %v", ev.ID, want)
 	case rec.State != want:
 		t.Errorf("event %s is %v, want it %v", ev.ID, rec.State, want)
 	}
@@ -43,7 +43,7 @@ func (b *bench[T]) wantState(ctx context.Context, t tb, ev waybill.Event, want s
 }
 
 // wantNowhere asserts that there is no trace of events.
-func (b *bench[T]) wantNowhere(ctx context.Context, t tb, evs ...waybill.Event) {
+func (b *env[T]) wantNowhere(ctx context.Context, t tb, evs ...waybill.Event) {
 	t.Helper()
 	for _, ev := range evs {
 		if rec, ok := b.where(ctx, t, ev.ID); ok {
@@ -52,8 +52,9 @@ func (b *bench[T]) wantNowhere(ctx context.Context, t tb, evs ...waybill.Event) 
 	}
 }
 
-// wantUncertain asserts that nobody says that the events were never committed.
-func (b *bench[T]) wantUncertain(ctx context.Context, t tb, evs ...waybill.Event) {
+// wantUncertain asserts that the store does not report the events as never
+// committed.
+func (b *env[T]) wantUncertain(ctx context.Context, t tb, evs ...waybill.Event) {
 	t.Helper()
 	for _, ev := range evs {
 		if yes, err := b.DB.Committed(ctx, ev.ID); !errors.Is(err, waybill.ErrUncertain) || yes {
@@ -62,8 +63,8 @@ func (b *bench[T]) wantUncertain(ctx context.Context, t tb, evs ...waybill.Event
 	}
 }
 
-// bury writes events and makes dead letters of them, each by what change makes of its result.
-func (b *bench[T]) bury(ctx context.Context, t tb, change func(i int, r *store.Result), evs ...waybill.Event) []row {
+// bury writes events and dead-letters them; change modifies the result of each.
+func (b *env[T]) bury(ctx context.Context, t tb, change func(i int, r *store.Result), evs ...waybill.Event) []row {
 	t.Helper()
 	rows := b.writeRows(ctx, t, evs...)
 	s := store.Settlement{Leases: b.own(ctx, t)}
@@ -80,7 +81,8 @@ func (b *bench[T]) bury(ctx context.Context, t tb, change func(i int, r *store.R
 	return rows
 }
 
-// wantSame asserts that an operator's command changed these events, in any order.
+// wantSame asserts that an operator's command changed these events, in any
+// order.
 func wantSame(t tb, what string, got []waybill.ID, want ...waybill.Event) {
 	t.Helper()
 	order := func(a, b waybill.ID) int { return slices.Compare(a[:], b[:]) }
@@ -90,7 +92,7 @@ func wantSame(t tb, what string, got []waybill.ID, want ...waybill.Event) {
 	}
 }
 
-func (b *bench[T]) replay(ctx context.Context, t tb, evs ...waybill.Event) store.Replayed {
+func (b *env[T]) replay(ctx context.Context, t tb, evs ...waybill.Event) store.Replayed {
 	t.Helper()
 	replayed, err := b.DB.Replay(ctx, idsOf(evs))
 	if err != nil {
@@ -99,7 +101,7 @@ func (b *bench[T]) replay(ctx context.Context, t tb, evs ...waybill.Event) store
 	return replayed
 }
 
-func (b *bench[T]) discard(ctx context.Context, t tb, evs ...waybill.Event) []waybill.ID {
+func (b *env[T]) discard(ctx context.Context, t tb, evs ...waybill.Event) []waybill.ID {
 	t.Helper()
 	ids, err := b.DB.Discard(ctx, idsOf(evs))
 	if err != nil {
@@ -108,7 +110,7 @@ func (b *bench[T]) discard(ctx context.Context, t tb, evs ...waybill.Event) []wa
 	return ids
 }
 
-func (b *bench[T]) unblock(ctx context.Context, t tb, evs ...waybill.Event) []waybill.ID {
+func (b *env[T]) unblock(ctx context.Context, t tb, evs ...waybill.Event) []waybill.ID {
 	t.Helper()
 	ids, err := b.DB.Unblock(ctx, idsOf(evs))
 	if err != nil {
@@ -117,7 +119,7 @@ func (b *bench[T]) unblock(ctx context.Context, t tb, evs ...waybill.Event) []wa
 	return ids
 }
 
-func (b *bench[T]) purge(ctx context.Context, t tb, state store.State, age time.Duration, limit int) int {
+func (b *env[T]) purge(ctx context.Context, t tb, state store.State, age time.Duration, limit int) int {
 	t.Helper()
 	n, err := b.DB.Purge(ctx, state, age, limit)
 	if err != nil {
@@ -126,8 +128,8 @@ func (b *bench[T]) purge(ctx context.Context, t tb, state store.State, age time.
 	return n
 }
 
-// tick returns when the database's clock has moved: what happened before is in the past then.
-func (b *bench[T]) tick(ctx context.Context, t tb) {
+// tick returns when the database's clock has advanced.
+func (b *env[T]) tick(ctx context.Context, t tb) {
 	t.Helper()
 	start := b.now(ctx, t)
 	b.await(ctx, t, "the database's clock moves", func() bool { return b.now(ctx, t).After(start) })

@@ -8,7 +8,8 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// worseOperator is the rest of what can be replaced in a store: how it seeks, finishes and is operated.
+// worseOperator is a store in which the methods for seeking, finishing and
+// operating can be replaced.
 type worseOperator struct {
 	holds        func(ctx context.Context, lanes []int) ([]store.Hold, error)
 	follow       func(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error)

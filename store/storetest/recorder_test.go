@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// recorder is a tb that remembers what a *testing.T would have failed for.
+// recorder is a tb that records failures.
 type recorder struct {
 	mu       sync.Mutex
 	failures []string
@@ -40,10 +40,10 @@ func (r *recorder) Skipf(string, ...any) { runtime.Goexit() }
 
 type memTx = *memstore.Tx
 
-// tamper makes a store worse.
+// tamper breaks a store.
 type tamper func(db DB[memTx]) DB[memTx]
 
-// try runs a check on a fresh memstore that was tampered with.
+// try runs a check on a fresh, tampered memstore.
 func try(t *testing.T, c check[memTx], worse tamper) *recorder {
 	t.Helper()
 	db, err := memstore.New(memstore.Config{Lanes: 8})
@@ -81,7 +81,7 @@ func try(t *testing.T, c check[memTx], worse tamper) *recorder {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	rec := &recorder{}
-	b, err := newBench(ctx, in, features, 300*time.Millisecond)
+	b, err := newEnv(ctx, in, features, 300*time.Millisecond)
 	if err != nil {
 		rec.Errorf("%v", err)
 		return rec
@@ -213,7 +213,7 @@ func (w *worse) Settle(ctx context.Context, s store.Settlement) (store.Settled, 
 	return w.DB.Settle(ctx, s)
 }
 
-// worseSession is a session in which the end can be replaced.
+// worseSession is a session in which Commit and Rollback can be replaced.
 type worseSession struct {
 	store.Session[memTx]
 	commit   func(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error)

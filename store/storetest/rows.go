@@ -11,14 +11,14 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// relayName is the name of the suite's relay: one outbox has one.
+// relayName is the name of the suite's relay.
 const relayName = "storetest"
 
 // defaultLease is longer than any check takes.
 const defaultLease = 10 * time.Minute
 
 // allLanes returns the numbers of all lanes.
-func (b *bench[T]) allLanes() []int {
+func (b *env[T]) allLanes() []int {
 	lanes := make([]int, b.lanes)
 	for i := range lanes {
 		lanes[i] = i
@@ -27,7 +27,7 @@ func (b *bench[T]) allLanes() []int {
 }
 
 // cursors returns all lanes from their beginning.
-func (b *bench[T]) cursors() []store.Cursor {
+func (b *env[T]) cursors() []store.Cursor {
 	from := make([]store.Cursor, b.lanes)
 	for i := range from {
 		from[i].Lane = i
@@ -35,14 +35,15 @@ func (b *bench[T]) cursors() []store.Cursor {
 	return from
 }
 
-// laneOf returns the lane that an ordered event must be in.
-func (b *bench[T]) laneOf(ev waybill.Event) int {
+// laneOf returns the expected lane of an ordered event.
+func (b *env[T]) laneOf(ev waybill.Event) int {
 	kind := cmp.Or(ev.AggregateType, waybill.GlobalAggregate)
 	return store.LaneOf(ev.TenantID, kind, ev.AggregateID, b.lanes)
 }
 
-// aggregates returns the names of n aggregates whose events are in different lanes, as far as there are lanes.
-func (b *bench[T]) aggregates(n int) []string {
+// aggregates returns the names of n aggregates whose events are in different
+// lanes, as far as there are enough lanes.
+func (b *env[T]) aggregates(n int) []string {
 	var names []string
 	taken := map[int]bool{}
 	for i := 0; len(names) < min(n, b.lanes); i++ {
@@ -56,12 +57,12 @@ func (b *bench[T]) aggregates(n int) []string {
 }
 
 // ready returns all ready rows, in the order of seq.
-func (b *bench[T]) ready(ctx context.Context, t tb) []store.Row {
+func (b *env[T]) ready(ctx context.Context, t tb) []store.Row {
 	t.Helper()
 	return b.readyIn(ctx, t, b.DB)
 }
 
-func (b *bench[T]) readyIn(ctx context.Context, t tb, db store.Reader) []store.Row {
+func (b *env[T]) readyIn(ctx context.Context, t tb, db store.Reader) []store.Row {
 	t.Helper()
 	const limit = 1000
 	var rows []store.Row
@@ -77,7 +78,8 @@ func (b *bench[T]) readyIn(ctx context.Context, t tb, db store.Reader) []store.R
 	return rows
 }
 
-// next returns the cursors of those lanes that gave a full page, moved behind it.
+// next returns the cursors of the lanes that returned a full page, moved after
+// it.
 func next(from []store.Cursor, rows []store.Row, limit int) []store.Cursor {
 	found, last := map[int]int{}, map[int]int64{}
 	for _, row := range rows {
@@ -94,8 +96,9 @@ func next(from []store.Cursor, rows []store.Row, limit int) []store.Cursor {
 	return more
 }
 
-// wantReady asserts that exactly these events are ready, and that their seqs have this order.
-func (b *bench[T]) wantReady(ctx context.Context, t tb, want ...waybill.Event) []store.Row {
+// wantReady asserts that exactly these events are ready, and that their seqs
+// have this order.
+func (b *env[T]) wantReady(ctx context.Context, t tb, want ...waybill.Event) []store.Row {
 	t.Helper()
 	rows := b.ready(ctx, t)
 	if got, want := rowIDs(rows), idsOf(want); !slices.Equal(got, want) {
@@ -104,7 +107,7 @@ func (b *bench[T]) wantReady(ctx context.Context, t tb, want ...waybill.Event) [
 	return rows
 }
 
-// few cuts a list that is too long to read.
+// few truncates a list that is too long to read.
 func few(ids []waybill.ID) []waybill.ID { return ids[:min(len(ids), 12)] }
 
 func rowIDs(rows []store.Row) []waybill.ID {
@@ -116,7 +119,7 @@ func rowIDs(rows []store.Row) []waybill.ID {
 }
 
 // row returns the ready row of an event.
-func (b *bench[T]) row(ctx context.Context, t tb, id waybill.ID) store.Row {
+func (b *env[T]) row(ctx context.Context, t tb, id waybill.ID) store.Row {
 	t.Helper()
 	row, ok := find(b.ready(ctx, t), id)
 	if !ok {
@@ -133,8 +136,9 @@ func find(rows []store.Row, id waybill.ID) (store.Row, bool) {
 	return rows[i], true
 }
 
-// due returns the rows of all lanes that were put off and are due, and the database's clock.
-func (b *bench[T]) due(ctx context.Context, t tb) store.Page {
+// due returns the deferred rows of all lanes that are due, and the database's
+// clock.
+func (b *env[T]) due(ctx context.Context, t tb) store.Page {
 	t.Helper()
 	page, err := b.DB.Due(ctx, b.allLanes(), 10_000)
 	if err != nil {
@@ -149,7 +153,7 @@ func (b *bench[T]) due(ctx context.Context, t tb) store.Page {
 }
 
 // awaitDue polls until the event is due and returns its row.
-func (b *bench[T]) awaitDue(ctx context.Context, t tb, id waybill.ID) store.Row {
+func (b *env[T]) awaitDue(ctx context.Context, t tb, id waybill.ID) store.Row {
 	t.Helper()
 	var row store.Row
 	b.await(ctx, t, "event "+id.String()+" becomes due", func() bool {
@@ -161,13 +165,13 @@ func (b *bench[T]) awaitDue(ctx context.Context, t tb, id waybill.ID) store.Row 
 }
 
 // now returns the database's clock.
-func (b *bench[T]) now(ctx context.Context, t tb) time.Time {
+func (b *env[T]) now(ctx context.Context, t tb) time.Time {
 	t.Helper()
 	return b.due(ctx, t).Now
 }
 
-// committed asks what became of an event until the store is certain.
-func (b *bench[T]) committed(ctx context.Context, t tb, id waybill.ID) bool {
+// committed polls the outcome of an event until the store is certain.
+func (b *env[T]) committed(ctx context.Context, t tb, id waybill.ID) bool {
 	t.Helper()
 	var yes bool
 	b.await(ctx, t, "Committed is certain about "+id.String(), func() bool {
@@ -181,8 +185,8 @@ func (b *bench[T]) committed(ctx context.Context, t tb, id waybill.ID) bool {
 	return yes
 }
 
-// wantCommitted asserts what Committed says about events.
-func (b *bench[T]) wantCommitted(ctx context.Context, t tb, want bool, evs ...waybill.Event) {
+// wantCommitted asserts the result of Committed for events.
+func (b *env[T]) wantCommitted(ctx context.Context, t tb, want bool, evs ...waybill.Event) {
 	t.Helper()
 	for _, ev := range evs {
 		if got := b.committed(ctx, t, ev.ID); got != want {
@@ -192,7 +196,7 @@ func (b *bench[T]) wantCommitted(ctx context.Context, t tb, want bool, evs ...wa
 }
 
 // node makes a node live; it leaves at the end of the check.
-func (b *bench[T]) node(ctx context.Context, t tb, db store.Lanes) store.Node {
+func (b *env[T]) node(ctx context.Context, t tb, db store.Lanes) store.Node {
 	t.Helper()
 	n := store.Node{ID: waybill.NewID(), Relay: relayName}
 	b.beat(ctx, t, db, n, defaultLease)
@@ -200,7 +204,7 @@ func (b *bench[T]) node(ctx context.Context, t tb, db store.Lanes) store.Node {
 	return n
 }
 
-func (b *bench[T]) beat(ctx context.Context, t tb, db store.Lanes, n store.Node, lease time.Duration) store.Membership {
+func (b *env[T]) beat(ctx context.Context, t tb, db store.Lanes, n store.Node, lease time.Duration) store.Membership {
 	t.Helper()
 	m, err := db.Heartbeat(ctx, n, lease)
 	if err != nil {
@@ -209,8 +213,9 @@ func (b *bench[T]) beat(ctx context.Context, t tb, db store.Lanes, n store.Node,
 	return m
 }
 
-// expire makes a node's lease end, and returns once the database says so.
-func (b *bench[T]) expire(ctx context.Context, t tb, db store.Lanes, n, witness store.Node) {
+// expire makes a node's lease expire, and returns once the database confirms
+// it.
+func (b *env[T]) expire(ctx context.Context, t tb, db store.Lanes, n, witness store.Node) {
 	t.Helper()
 	if b.ExpireNode != nil {
 		if err := b.ExpireNode(ctx, n.ID); err != nil {
@@ -225,8 +230,8 @@ func (b *bench[T]) expire(ctx context.Context, t tb, db store.Lanes, n, witness 
 	})
 }
 
-// acquire takes lanes and fails the test unless it gets all of them.
-func (b *bench[T]) acquire(ctx context.Context, t tb, db store.Lanes, n store.Node, lanes ...int) []store.Lease {
+// acquire acquires lanes and fails the test unless it gets all of them.
+func (b *env[T]) acquire(ctx context.Context, t tb, db store.Lanes, n store.Node, lanes ...int) []store.Lease {
 	t.Helper()
 	leases, err := db.Acquire(ctx, n, lanes, 7)
 	if err != nil {
@@ -238,8 +243,9 @@ func (b *bench[T]) acquire(ctx context.Context, t tb, db store.Lanes, n store.No
 	return leases
 }
 
-// own makes a node live that owns all lanes; leases are in the order of their lanes.
-func (b *bench[T]) own(ctx context.Context, t tb) []store.Lease {
+// own makes a node live that owns all lanes; leases are in the order of their
+// lanes.
+func (b *env[T]) own(ctx context.Context, t tb) []store.Lease {
 	t.Helper()
 	leases := b.acquire(ctx, t, b.DB, b.node(ctx, t, b.DB), b.allLanes()...)
 	slices.SortFunc(leases, func(a, b store.Lease) int { return cmp.Compare(a.Lane, b.Lane) })
@@ -247,7 +253,7 @@ func (b *bench[T]) own(ctx context.Context, t tb) []store.Lease {
 }
 
 // settle settles and fails the test unless all lanes of the leases were held.
-func (b *bench[T]) settle(ctx context.Context, t tb, s store.Settlement) store.Settled {
+func (b *env[T]) settle(ctx context.Context, t tb, s store.Settlement) store.Settled {
 	t.Helper()
 	settled, err := b.DB.Settle(ctx, s)
 	if err != nil {
@@ -297,12 +303,13 @@ func results(rows []store.Row) []store.Result {
 	return rs
 }
 
-// row is short for what most checks look at.
+// row is short for the most used type.
 type row = store.Row
 
 func bySeq(a, b row) int { return cmp.Compare(a.Seq, b.Seq) }
 
-// settlement returns one whose results are all of one kind: 0 done, with history, 1 put off, 2 dead.
+// settlement returns a settlement whose results are all of one kind: 0 done,
+// with history, 1 retry, 2 dead.
 func settlement(kind int, leases []store.Lease, rs ...store.Result) store.Settlement {
 	s := store.Settlement{Leases: leases, History: true}
 	switch kind {

@@ -10,15 +10,18 @@ import (
 )
 
 const (
-	// patience is how long a condition may take to come true: long enough for a loaded machine.
+	// patience is the maximum time for a condition to become true on a loaded
+	// machine.
 	patience = 30 * time.Second
-	// checkTimeout bounds one check, so that one that hangs fails with its own name.
+	// checkTimeout bounds one check, so that a hanging check fails with its own
+	// name.
 	checkTimeout = 2 * time.Minute
 )
 
-// Run runs the suite against a store, as subtests of t that are named after the behaviours, prints the store's column of
-// the matrix, and compares it with the golden one ([Matrix]) if that knows the store. With -short the large transactions
-// of behaviour 13c are smaller.
+// Run runs the suite against a store, as subtests of t that are named after the
+// rows of the matrix, logs the store's column, and compares it with the golden
+// one ([Matrix]) if the matrix contains the store. With -short the large
+// transactions are smaller.
 func Run[T any](t *testing.T, h Harness[T]) {
 	t.Helper()
 	s := &suite[T]{harness: h, column: column{}, reasons: map[string]string{}}
@@ -26,12 +29,13 @@ func Run[T any](t *testing.T, h Harness[T]) {
 	for i, c := range all {
 		if reason := h.Features.lacks(c.needs); reason != "" {
 			s.column[c.row], s.reasons[c.row] = no, reason
-			t.Run(c.testName(), func(st *testing.T) { st.Skip(reason) }) // it is seen that it did not run
+			// Skip the check visibly instead of omitting it.
+			t.Run(c.testName(), func(st *testing.T) { st.Skip(reason) })
 			continue
 		}
 		if h.SkipLarge && c.large {
 			s.incomplete = append(s.incomplete, c.row)
-			t.Run(c.testName(), func(st *testing.T) { st.Skip("large checks are left out") })
+			t.Run(c.testName(), func(st *testing.T) { st.Skip("large checks are skipped") })
 			continue
 		}
 		ran := false
@@ -52,7 +56,8 @@ func Run[T any](t *testing.T, h Harness[T]) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// With -run some did not run at all, and a failure has been reported where it happened.
+	// With -run some checks did not run, and failures were reported where they
+	// happened.
 	if want, known := columns[h.Name]; known && s.column.complete() {
 		for _, diff := range compare(h.Name, s.column, want) {
 			t.Error(diff)
@@ -63,13 +68,14 @@ func Run[T any](t *testing.T, h Harness[T]) {
 // suite is one run of the suite.
 type suite[T any] struct {
 	harness    Harness[T]
-	shared     *bench[T]
+	shared     *env[T]
 	column     column
 	reasons    map[string]string
 	incomplete []string
 }
 
-// run runs one check; t is the test of the whole suite, and owns what checks share.
+// run runs one check; t is the test of the whole suite, and owns the shared
+// instance.
 func (s *suite[T]) run(t, st *testing.T, c check[T], tag string) {
 	ctx, cancel := context.WithTimeout(st.Context(), checkTimeout)
 	defer cancel()
@@ -80,14 +86,14 @@ func (s *suite[T]) run(t, st *testing.T, c check[T], tag string) {
 			owner = st
 		}
 		var err error
-		b, err = newBench(ctx, s.harness.Open(owner), s.harness.Features, patience)
+		b, err = newEnv(ctx, s.harness.Open(owner), s.harness.Features, patience)
 		if err != nil {
 			st.Fatal(err)
 		}
 		b.short = testing.Short()
 	}
 	if !c.fresh {
-		s.shared = nil // until the check has passed and its traces are gone
+		s.shared = nil // until the check has passed and was cleaned up
 	}
 	defer func() {
 		b.end()
@@ -104,11 +110,11 @@ func (s *suite[T]) run(t, st *testing.T, c check[T], tag string) {
 	c.run(ctx, st, b)
 }
 
-// testName returns "commit_on_the_handle", or "R1_fetch_in_order".
+// testName returns "behavior_13b_commit_on_the_handle" or "R1_fetch_in_order".
 func (c check[T]) testName() string {
 	name := c.row + " " + c.name
 	if c.row[0] >= '0' && c.row[0] <= '9' {
-		name = "behaviour " + name
+		name = "behavior " + name
 	}
 	return strings.NewReplacer(" ", "_", "(", "", ")", "", ",", "").Replace(name)
 }
@@ -124,7 +130,7 @@ func checks[T any]() []check[T] {
 		readChecks[T](), dueChecks[T](), seekChecks[T](), writersChecks[T](), inboxChecks[T](), keyChecks[T](), jobChecks[T](),
 		laneChecks[T](), takeOverChecks[T](),
 		doneChecks[T](), retryChecks[T](), fenceChecks[T](), raceChecks[T](), finishChecks[T](), finishFenceChecks[T](),
-		statsChecks[T](), browseChecks[T](), replayChecks[T](), replayKeyChecks[T](), mendChecks[T](),
+		statsChecks[T](), inspectChecks[T](), replayChecks[T](), replayKeyChecks[T](), deadLetterChecks[T](),
 		purgeChecks[T](), purgeWrittenChecks[T](), tidyChecks[T](), setLanesChecks[T](),
 	)
 }

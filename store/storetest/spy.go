@@ -9,12 +9,14 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// spy is a store that counts what is asked of it, and lets a check act at the moment of a commit.
+// spy is a store that counts calls, and lets a check act at the moment of a
+// commit.
 type spy[T any] struct {
 	store.Outbox[T]
-	// writes counts the calls that hand events over.
+	// writes counts the calls that write events.
 	writes atomic.Int64
-	// committing, if not nil, is called when a commit has been asked for, before it is done.
+	// committing, if not nil, is called after a commit was requested, before it
+	// runs.
 	committing func()
 }
 
@@ -47,7 +49,8 @@ func (s *spySession[T]) Commit(ctx context.Context, accepted []waybill.ID, check
 	return s.Session.Commit(ctx, accepted, check)
 }
 
-// spyDeferrer is the session of a store that lets events wait: the spy must not hide that.
+// spyDeferrer is the session of a store with a Deferrer: the spy must not hide
+// it.
 type spyDeferrer[T any] struct {
 	*spySession[T]
 	deferrer store.Deferrer[T]

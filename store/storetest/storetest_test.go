@@ -11,7 +11,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The golden matrix has a cell for every behaviour and store, and no other "no" than these.
+// The golden matrix has a cell for every behavior and store, and no other "no"
+// than these.
 func TestGoldenMatrix(t *testing.T) {
 	allowed := []string{"memstore 12", "memstore 13 (SQL text)", "memstore 33", "memstore R10", "sqlitestore 33", "sqlitestore R10"}
 	columns, err := parseMatrix(Matrix())
@@ -29,57 +30,57 @@ func TestGoldenMatrix(t *testing.T) {
 	}
 	var nos []string
 	for _, name := range names {
-		if len(columns[name]) != len(behaviours()) {
-			t.Errorf("%s has %d rows, want %d", name, len(columns[name]), len(behaviours()))
+		if len(columns[name]) != len(behaviors()) {
+			t.Errorf("%s has %d rows, want %d", name, len(columns[name]), len(behaviors()))
 		}
-		for _, b := range behaviours() {
+		for _, b := range behaviors() {
 			switch cell := columns[name][b.id]; cell {
 			case yes:
 			case no:
 				nos = append(nos, name+" "+b.id)
 			default:
-				t.Errorf("%s, behaviour %s: the cell is %q", name, b.id, cell)
+				t.Errorf("%s, behavior %s: the cell is %q", name, b.id, cell)
 			}
 		}
 	}
 	if !slices.Equal(nos, allowed) {
-		t.Errorf("the matrix says no to %q, want %q", nos, allowed)
+		t.Errorf("the cells with no are %q, want %q", nos, allowed)
 	}
-	for _, b := range behaviours() { // the titles are those of the code
+	for _, b := range behaviors() { // the titles equal those of the code
 		if !strings.Contains(Matrix(), "| "+b.title+" ") {
-			t.Errorf("the matrix does not have the title of behaviour %s, %q", b.id, b.title)
+			t.Errorf("the matrix does not have the title of behavior %s, %q", b.id, b.title)
 		}
 	}
 }
 
-// Every behaviour has a check and every check a behaviour, under a name of its own.
-func TestEveryBehaviourIsChecked(t *testing.T) {
+// Every behavior has a check and every check a behavior, under a unique name.
+func TestEveryBehaviorIsChecked(t *testing.T) {
 	known := map[string]int{}
-	for _, b := range behaviours() {
+	for _, b := range behaviors() {
 		known[b.id] = 0
 	}
 	names := map[string]bool{}
 	for _, c := range checks[int]() {
 		if _, ok := known[c.row]; !ok {
-			t.Errorf("check %q is of the behaviour %q, which the matrix does not have", c.name, c.row)
+			t.Errorf("check %q is of the behavior %q, which the matrix does not have", c.name, c.row)
 		}
 		known[c.row]++
 		if name := c.testName(); names[name] || strings.ContainsAny(name, " ()/") {
-			t.Errorf("the test name %q is taken, or cannot be typed", name)
+			t.Errorf("the test name %q is not unique or contains invalid characters", name)
 		} else {
 			names[name] = true
 		}
 	}
 	for id, n := range known {
 		if n == 0 {
-			t.Errorf("behaviour %s has no check", id)
+			t.Errorf("behavior %s has no check", id)
 		}
 	}
 }
 
 func TestCompareColumns(t *testing.T) {
 	all := column{}
-	for _, b := range behaviours() {
+	for _, b := range behaviors() {
 		all[b.id] = yes
 	}
 	if diffs := compare("x", all, all); len(diffs) > 0 || !all.complete() {
@@ -93,7 +94,8 @@ func TestCompareColumns(t *testing.T) {
 	if diffs := compare("x", worse, all); len(diffs) != 1 || !strings.Contains(diffs[0], "13b") {
 		t.Errorf("the differences are %q, want one about 13b", diffs)
 	}
-	if diffs := compare("x", all, worse); len(diffs) != 1 { // better than golden: then the golden one is wrong
+	if diffs := compare("x", all, worse); len(diffs) != 1 {
+		// Better than golden is a difference, too.
 		t.Errorf("the differences are %q, want one", diffs)
 	}
 	delete(worse, "13b")
@@ -120,7 +122,8 @@ func TestParseMatrix(t *testing.T) {
 	}
 }
 
-// A feature that is on needs its function, and one that is off gives the reason for a "no".
+// An enabled feature needs its function, and a disabled one gives the reason
+// for a "no".
 func TestFeatures(t *testing.T) {
 	all := Features{
 		PlainSQL: true, SavepointAPI: true, SavepointSQL: true, SecondStore: true, LateCommits: true, ForeignTx: true, StoredHeaders: true,
@@ -148,7 +151,7 @@ func ExampleMatrix() {
 		}
 	}
 	// Output:
-	// - memstore, 12 and 13 (SQL text): it has no SQL.
-	// - memstore, 33: an event takes its seq when its transaction commits, so none can appear below one that was read.
-	// - sqlitestore, 33: SQLite has one writer at a time; whoever wrote first has committed before the next can write.
+	// - memstore, 12 and 13 (SQL text): no SQL.
+	// - memstore, 33: an event gets its seq at commit, so no row can appear below an already read seq.
+	// - sqlitestore, 33: SQLite has one writer at a time, which commits before the next one can write.
 }

@@ -19,8 +19,10 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-// TestFanOverTwoBrokers: events go to Redis and to RabbitMQ. A type that no queue of RabbitMQ takes stops no other type on either broker, and Redis has one
-// copy of its event, however often RabbitMQ is tried; when a queue is bound, the event arrives there, too.
+// TestFanOverTwoBrokers: events go to Redis and to RabbitMQ. A type without a
+// queue in RabbitMQ stops no other type on either broker, and Redis has one
+// copy of its event, however often RabbitMQ is retried; when a queue is bound,
+// the event arrives there, too.
 func TestFanOverTwoBrokers(t *testing.T) {
 	streams := redisPlace{testserver.Redis(t), "fan." + waybill.NewID().String()}
 	taken := rabbitPlace{testserver.RabbitMQ(t), streams.name}

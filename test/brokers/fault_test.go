@@ -14,8 +14,9 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// Whatever happens to a broker in the middle of a stream of events: nothing is lost, every aggregate keeps its order, no attempt is spent, and
-// everything is delivered when the broker is back.
+// TestFaults: a broker fault in the middle of a stream of events loses no
+// event, keeps the order of every aggregate and spends no attempt, and every
+// event is delivered when the broker is available again.
 func TestFaults(t *testing.T) {
 	for _, s := range stands() {
 		t.Run(s.name, func(t *testing.T) {
@@ -32,7 +33,7 @@ func TestFaults(t *testing.T) {
 			write(events.events[:p.events/2])
 			stop := startRelay(t, db, inStorm(sink, faults))
 			rest := events.events[p.events/2:]
-			faults.run(t, func(n int) { // producers go on meanwhile
+			faults.run(t, func(n int) { // producers continue meanwhile
 				write(rest[len(rest)*n/p.faults : len(rest)*(n+1)/p.faults])
 			})
 			back := time.Now()
@@ -95,7 +96,7 @@ func startRelay(t *testing.T, db store.Relay, sink relay.Sink) (stop func()) {
 	return stop
 }
 
-// unspent wants every event to be delivered, with its first attempt.
+// unspent checks that every event is delivered at its first attempt.
 func unspent(t *testing.T, db *memstore.Store[*memstore.Tx], events int) {
 	t.Helper()
 	if dead, err := db.Count(t.Context(), store.Dead, store.Filter{}); err != nil || dead > 0 {

@@ -26,8 +26,9 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// Outbox, relay, broker, source and inbox: although messages are published twice, and relay and source are stopped in the middle of their work, every
-// event changes its account once, and in its turn.
+// TestEndToEnd: over outbox, relay, broker, source and inbox, every event
+// changes its account once and in order, although messages are published twice
+// and relay and source are stopped in the middle of their work.
 func TestEndToEnd(t *testing.T) {
 	for _, s := range stands() {
 		t.Run(s.name, func(t *testing.T) {
@@ -52,7 +53,7 @@ func TestEndToEnd(t *testing.T) {
 	}
 }
 
-// flow is one test: the tables, and what goes on between them.
+// flow is one test: the tables, and the components between them.
 type flow struct {
 	*testing.T
 	plan  plan
@@ -67,7 +68,7 @@ type flow struct {
 	wrong []string
 }
 
-// newFlow makes a schema with the tables of both sides and the accounts.
+// newFlow creates a schema with the tables of both sides and the accounts.
 func newFlow(t *testing.T, p plan, there place) *flow {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(testserver.Postgres(t))
@@ -76,7 +77,8 @@ func newFlow(t *testing.T, p plan, there place) *flow {
 	schema = strings.ReplaceAll(schema, "-", "")
 	cfg.MaxConns = 16
 	cfg.ConnConfig.RuntimeParams["search_path"] = schema
-	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "off" // the database is not what falls over here
+	// this test does not crash the database
+	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "off"
 	f := &flow{T: t, plan: p, there: there}
 	f.pool, err = pgxpool.NewWithConfig(t.Context(), cfg)
 	must(t, err)
@@ -105,7 +107,7 @@ func (f *flow) exec(statement string, args ...any) {
 	}
 }
 
-// complain notes what must not happen.
+// complain records a violation.
 func (f *flow) complain(format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +120,8 @@ func (f *flow) complaints() []string {
 	return slices.Clone(f.wrong[:min(len(f.wrong), 10)])
 }
 
-// apply is the effect of an event. An account that is not at the event's predecessor was not changed in order.
+// apply is the effect of an event. An account that is not at the event's
+// predecessor was changed out of order.
 func (f *flow) apply(ctx context.Context, tx pgx.Tx, ev waybill.Event, l letter) error {
 	tag, err := tx.Exec(ctx, `UPDATE account SET balance = balance + $1, last = $2 WHERE id = $3 AND last = $2 - 1`, l.Amount, l.Number, l.Aggregate)
 	if err == nil && tag.RowsAffected() != 1 {
@@ -140,7 +143,7 @@ func (f *flow) write(s *stream) {
 	}
 }
 
-// points returns after how many messages something is stopped.
+// points returns the numbers of messages after which a component is stopped.
 func (f *flow) points(rng *rand.Rand) []int64 {
 	out := make([]int64, f.plan.restarts)
 	room := f.plan.events / (f.plan.restarts + 1)
@@ -150,8 +153,9 @@ func (f *flow) points(rng *rand.Rand) []int64 {
 	return out
 }
 
-// restarting runs something until ctx ends. When it has made so much progress it is stopped and begins again: at every other time without
-// the chance to finish what it has in hand, as far as a process can do that to itself.
+// restarting runs a component until ctx ends. After some progress the component
+// is stopped and restarted: every other time without the chance to finish the
+// events in flight, as far as a process can do that to itself.
 func (f *flow) restarting(ctx context.Context, what string, progress *atomic.Int64, points []int64, run func(ctx context.Context, drain time.Duration) error) {
 	for i := 0; ctx.Err() == nil; i++ {
 		drain := 5 * time.Second
@@ -209,7 +213,7 @@ func (f *flow) runSource(ctx context.Context, drain time.Duration) error {
 	return source.Run(ctx, counted{f})
 }
 
-// counted is the group, and counts.
+// counted counts the group's deliveries.
 type counted struct{ f *flow }
 
 // Deliver implements [broker.Consumer].
@@ -218,7 +222,8 @@ func (c counted) Deliver(ctx context.Context, batch []waybill.Delivery) []error 
 	return c.f.group.Deliver(ctx, batch)
 }
 
-// twice is a sink that publishes one event in ten a second time, as a replay, so that no broker takes it for the same message.
+// twice is a sink that publishes one event in ten a second time, as a replay,
+// so that no broker discards it as a duplicate.
 type twice struct {
 	relay.DestinationSink
 	f *flow
@@ -233,7 +238,9 @@ func (s twice) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 			continue
 		}
 		s.f.published.Add(1)
-		if rand.IntN(10) == 0 { // which ones depends on how the relay batches, so no seed would repeat it
+		// the choice depends on the relay's batches, so a seed could not repeat
+		// it
+		if rand.IntN(10) == 0 {
 			d := batch[i]
 			d.Replay++
 			again = append(again, d)
@@ -247,7 +254,8 @@ func (s twice) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return results
 }
 
-// orderedTwice is one over a sink that may get several events of an aggregate at once.
+// orderedTwice is twice over a sink that may get several events of an aggregate
+// at once.
 type orderedTwice struct{ twice }
 
 // StopsAtFailure implements [relay.OrderedSink].
@@ -272,7 +280,7 @@ func (f *flow) await(s *stream) {
 	})
 }
 
-// check wants exact balances and one record per event.
+// check checks the exact balances and one record per event.
 func (f *flow) check(s *stream) {
 	f.Helper()
 	for _, wrong := range f.complaints() {

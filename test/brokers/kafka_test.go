@@ -35,7 +35,7 @@ func kafkaStand() stand {
 	}
 }
 
-// kafkaPlace has the session timeout of its sources; zero: the usual one.
+// kafkaPlace has the session timeout of its sources; zero: the default.
 type kafkaPlace struct {
 	address, name string
 	session       time.Duration
@@ -45,7 +45,8 @@ func (p kafkaPlace) topic() string { return p.name }
 
 func (p kafkaPlace) sink(ctx context.Context, via *proxy) (relay.DestinationSink, func(), error) {
 	cfg := kafkabroker.Config{PublishTimeout: 3 * time.Second}
-	if via != nil { // Kafka tells its clients where it is, so the way round is in the dialer
+	// Kafka advertises its own address, so the dialer redirects to the proxy
+	if via != nil {
 		cfg.Options = append(cfg.Options, kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, network, via.addr)
@@ -68,7 +69,8 @@ func (p kafkaPlace) source(ctx context.Context, cfg broker.ReceiverConfig) (brok
 	return s, func() { _ = b.Close() }, err
 }
 
-// read returns the messages of all partitions. Those of one aggregate are in one of them.
+// read returns the messages of all partitions. The messages of one aggregate
+// are in one partition.
 func (p kafkaPlace) read(ctx context.Context) ([][]byte, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(p.address), kgo.ConsumeTopics(p.name), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	if err != nil {

@@ -28,14 +28,16 @@ import (
 // mortalVariable makes the test binary a consumer: it holds a mortal.
 const mortalVariable = "WAYBILL_BROKERS_CONSUMER"
 
-// mortal is a process that consumes with an inbox group, and that some events kill.
+// mortal is a process that consumes with an inbox group, and that some events
+// kill.
 type mortal struct {
 	Broker, Address, Name string // of the place
 	DSN, Prefix           string
 	Journal               string // a line for every event that a handler gets
 	MaxAttempts           int    // the group's
-	// Slow makes each handler take time, and the source hand out one event to each of many workers:
-	// as many attempts as possible are in flight when the process dies.
+	// Slow makes each handler take time, and the source hand out one event to
+	// each of many workers: as many attempts as possible are in flight when the
+	// process dies.
 	Slow bool
 }
 
@@ -47,11 +49,12 @@ const (
 	killerAttempts = 2
 )
 
-// killerPlaces makes places of what a process was told.
+// killerPlaces returns places from the values passed to a process.
 func killerPlaces(name, address, topic string) place {
 	switch name {
 	case "kafka":
-		return kafkaPlace{address: address, name: topic, session: 6 * time.Second} // the least
+		// the minimum
+		return kafkaPlace{address: address, name: topic, session: 6 * time.Second}
 	case "pulsar":
 		return pulsarPlace{address, topic}
 	case "redis":
@@ -117,8 +120,8 @@ func runMortal(text string) error {
 	return src.Run(ctx, g)
 }
 
-// An event that kills its consumer ends dead, whether or not the broker counts deliveries, and no
-// other event is counted with it.
+// TestKillerEndsDead: an event that kills its consumer becomes dead, whether or
+// not the broker counts deliveries, and no other event is counted with it.
 func TestKillerEndsDead(t *testing.T) {
 	for _, s := range stands() {
 		t.Run(s.name, func(t *testing.T) {
@@ -130,9 +133,9 @@ func TestKillerEndsDead(t *testing.T) {
 	}
 }
 
-// Every process that an event kills has as many other events in flight as it can. Their attempts
-// are counted before they are made, and none dies with the killer's: no other event is counted
-// twice.
+// TestNeighborsOfAKiller: every process that an event kills has as many other
+// events in flight as it can. Their attempts are counted beforehand, and none
+// dies with the killer's: no other event is counted twice.
 func TestNeighborsOfAKiller(t *testing.T) {
 	for _, s := range stands() {
 		t.Run(s.name, func(t *testing.T) {
@@ -144,8 +147,8 @@ func TestNeighborsOfAKiller(t *testing.T) {
 	}
 }
 
-// killer sends events, of which the one in the middle kills its process, and runs processes until
-// it is dead and the others are done.
+// killer sends events, of which the middle one kills its process, and runs
+// processes until it is dead and the others are done.
 func killer(t *testing.T, m mortal, there place, events, aggregates int) {
 	t.Helper()
 	name := m.Broker
@@ -197,7 +200,8 @@ func killer(t *testing.T, m mortal, there place, events, aggregates int) {
 	text, err := json.Marshal(m)
 	must(t, err)
 	for processes := 1; !settled(t, db, killers, others); processes++ {
-		// The first may be a surprise; from then on an attempt is counted before it is made.
+		// The first kill may not be counted; from then on an attempt is counted
+		// beforehand.
 		if processes > m.MaxAttempts+3 {
 			t.Fatalf("%d processes are dead, and the event that kills them is not", processes-1)
 		}
@@ -228,7 +232,9 @@ func killer(t *testing.T, m mortal, there place, events, aggregates int) {
 	}
 	most := 1
 	if name == "webhook" {
-		most = 2 // each attempt is counted first, and so are those that die with the killer's first
+		// attempts are counted beforehand, also those in flight at the first
+		// kill
+		most = 2
 	}
 	for _, id := range others {
 		if rec := recordOf(t, db, id); rec.State != store.InboxSucceeded || rec.Attempts > most {
@@ -258,7 +264,7 @@ func settled(t *testing.T, db *pgstore.Store, killers, others []waybill.ID) bool
 	return true
 }
 
-// recordOf returns the record of an event; without one, it is being processed.
+// recordOf returns the record of an event; without one, it is in processing.
 func recordOf(t *testing.T, db *pgstore.Store, id waybill.ID) store.InboxRecord {
 	t.Helper()
 	rec, _, err := db.FindRecord(t.Context(), mortalGroup, id)

@@ -14,7 +14,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// patience is how long nothing may happen while a condition is waited for: long enough for a loaded machine.
+// patience is the maximum time without progress while a condition is awaited:
+// long enough for a loaded machine.
 const patience = 90 * time.Second
 
 func TestMain(m *testing.M) {
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// plan is how much a run does.
+// plan is the size of a run.
 type plan struct {
 	events, aggregates int
 	faults             int // of the server
@@ -52,8 +53,9 @@ type plan struct {
 
 var settings plan //nolint:gochecknoglobals // what the flags say
 
-// begin lets the test run where all brokers are: make test has the quick ones only, and leaves these tests to make test-brokers. It returns the plan, and
-// the chance that was drawn for it.
+// begin runs the test only if all brokers are available: make test has only the
+// quick ones, and leaves these tests to make test-brokers. It returns the plan
+// and its random source.
 func begin(t *testing.T) (plan, *rand.Rand) {
 	t.Helper()
 	testserver.Kafka(t)
@@ -77,7 +79,7 @@ func await(t *testing.T, what string, ok func() bool) {
 	awaitAll(t, what, func() (int64, bool) { return 0, ok() })
 }
 
-// awaitAll waits for something that comes bit by bit, for as long as more of it comes.
+// awaitAll waits for a condition as long as there is progress.
 func awaitAll(t *testing.T, what string, progress func() (n int64, done bool)) {
 	t.Helper()
 	deadline, last := time.Now().Add(patience), int64(0)
@@ -95,7 +97,7 @@ func awaitAll(t *testing.T, what string, progress func() (n int64, done bool)) {
 	}
 }
 
-// pause lets time pass, which is what some faults are made of.
+// pause waits, which is part of some faults.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -46,7 +46,8 @@ func natsStand() stand {
 	}
 }
 
-// natsVariable makes the test binary a NATS server: it holds the port and the folder. Only a process of its own can be killed.
+// natsVariable makes the test binary a NATS server: it holds the port and the
+// folder. Only a process of its own can be killed.
 const natsVariable = "WAYBILL_BROKERS_NATS"
 
 func serveNATS(text string) error {
@@ -58,7 +59,7 @@ func serveNATS(text string) error {
 	if _, err := natsembed.Start(context.Background(), natsembed.Config{Dir: dir, Port: n, User: "test", Password: "test"}); err != nil {
 		return err
 	}
-	_, _ = os.Stdin.Read(make([]byte, 1)) // it ends with its parent
+	_, _ = os.Stdin.Read(make([]byte, 1)) // ends with its parent
 	return nil
 }
 
@@ -71,7 +72,7 @@ type natsServer struct {
 
 func (s *natsServer) url() string { return "nats://test:test@127.0.0.1:" + strconv.Itoa(s.port) }
 
-// Restart implements victim. It returns when the server takes connections.
+// Restart implements victim. It returns when the server accepts connections.
 func (s *natsServer) Restart(ctx context.Context) error {
 	cmd := exec.Command(os.Args[0]) //nolint:noctx // it is ended by a signal
 	cmd.Env = append(os.Environ(), natsVariable+"="+strconv.Itoa(s.port)+" "+s.dir)
@@ -104,7 +105,7 @@ func (s *natsServer) Kill(context.Context) error {
 		return nil
 	}
 	err := s.cmd.Process.Kill()
-	_ = s.cmd.Wait() // it says that it was killed
+	_ = s.cmd.Wait() // reports the kill
 	s.cmd = nil
 	return err
 }

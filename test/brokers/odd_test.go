@@ -12,9 +12,10 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-// A row that was inserted with plain SQL may hold control characters, which
-// could be taken for another header. Over every broker such an event is dead
-// after one attempt, and the events of the same insert arrive.
+// TestAnOddRowIsDeadAlone: a row that was inserted with plain SQL may contain
+// control characters, which could be read as another header. Over every broker
+// such an event is dead after one attempt, and the other events of the same
+// insert arrive.
 func TestAnOddRowIsDeadAlone(t *testing.T) {
 	for _, s := range stands() {
 		t.Run(s.name, func(t *testing.T) {
@@ -67,7 +68,7 @@ func TestAnOddRowIsDeadAlone(t *testing.T) {
 	}
 }
 
-// count returns the number that a query has.
+// count returns the number that a query returns.
 func (f *flow) count(query string) (n int) {
 	f.Helper()
 	must(f.T, f.pool.QueryRow(f.Context(), query).Scan(&n))

@@ -10,11 +10,12 @@ import (
 	"testing"
 )
 
-// ownPort returns a port of 127.0.0.1 for a server that is started later, and perhaps several
-// times, also in another process. A socket keeps the number until the test ends: it is bound, and
-// does not listen, so the kernel gives the number to no one who asks for any port, and a server
-// that names it may listen there. Other systems than Linux refuse that, so there the number is
-// free in between.
+// ownPort returns a port of 127.0.0.1 for a server that is started later,
+// possibly several times and in another process. A socket reserves the port
+// until the test ends: it is bound but does not listen, so the kernel assigns
+// the port to no other socket, and a server that names the port may listen on
+// it. Systems other than Linux refuse that, so there the port is free in
+// between.
 func ownPort(tb testing.TB) int {
 	tb.Helper()
 	syscall.ForkLock.RLock()
@@ -41,8 +42,8 @@ func ownPort(tb testing.TB) int {
 	return at.Port
 }
 
-// A server may listen at a port that a test owns, again and again, and in between the kernel gives
-// the number to no other.
+// TestOwnPort: a server may repeatedly listen on a port that a test owns, and
+// in between the kernel does not assign the port to another socket.
 func TestOwnPort(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux lets a server listen at a port that another socket keeps")

@@ -15,7 +15,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// proxy is the network between a client and its server.
+// proxy simulates the network between a client and its server.
 type proxy struct {
 	p    *toxiproxy.Proxy
 	addr string // host:port
@@ -29,7 +29,8 @@ func newProxy(t *testing.T, upstream string) *proxy {
 	return &proxy{p: p, addr: p.Listen}
 }
 
-// instead returns an address with that of the proxy in place of the server's.
+// instead returns an address with the proxy's host and port in place of the
+// server's.
 func (p *proxy) instead(address string) string {
 	if p == nil {
 		return address
@@ -37,7 +38,7 @@ func (p *proxy) instead(address string) string {
 	return strings.Replace(address, hostPort(address), p.addr, 1)
 }
 
-// hostPort returns that part of a URL, or of what is no more than that.
+// hostPort returns the host and port of a URL, or a plain host:port.
 func hostPort(address string) string {
 	if _, rest, ok := strings.Cut(address, "://"); ok {
 		address = rest
@@ -46,7 +47,7 @@ func hostPort(address string) string {
 	return address[strings.LastIndexByte(address, '@')+1:]
 }
 
-// cut ends all connections and takes no new ones.
+// cut ends all connections and accepts no new ones.
 func (p *proxy) cut(context.Context) error {
 	p.p.Stop()
 	return nil
@@ -54,7 +55,7 @@ func (p *proxy) cut(context.Context) error {
 
 func (p *proxy) join(context.Context) error { return p.p.Start() }
 
-// silence lets connections stand, and nothing through.
+// silence keeps connections open and lets no data through.
 func (p *proxy) silence(context.Context) error {
 	for _, direction := range []string{"upstream", "downstream"} {
 		if err := p.toxic("timeout", direction, `"timeout":0`); err != nil {
@@ -79,8 +80,9 @@ func (p *proxy) toxic(kind, direction, attributes string) error {
 	return err
 }
 
-// readdress is for a server that tells its clients where to find it: it puts another address into what the server says. Both are of the same length, so
-// that messages stay what they are otherwise.
+// readdress is for a server that advertises its address to clients: it replaces
+// the address in the server's data. Both addresses have the same length, so
+// that messages stay valid.
 type readdress struct {
 	From string `json:"from"`
 	To   string `json:"to"`

@@ -34,12 +34,12 @@ type pulsarPlace struct{ address, name string }
 
 func (p pulsarPlace) topic() string { return p.name }
 
-// subscription keeps what the topic has.
+// subscription retains the topic's messages.
 const subscription = "flow"
 
 func (p pulsarPlace) sink(ctx context.Context, via *proxy) (relay.DestinationSink, func(), error) {
 	if via != nil {
-		// Pulsar tells its clients where it is.
+		// Pulsar advertises its own address to clients.
 		_, from, err := net.SplitHostPort(hostPort(p.address))
 		if err != nil {
 			return nil, nil, err

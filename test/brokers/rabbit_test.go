@@ -55,8 +55,10 @@ func (p rabbitPlace) queue() string { return p.exchange + ".all" }
 // mark is an exchange that is declared last, for [written].
 func (p rabbitPlace) mark() string { return p.exchange + ".mark" }
 
-// written reports whether a server has written down what was last declared. RabbitMQ says that a queue is there before it has written down that there is
-// one: killed in between, it forgets the queue, with all that it has confirmed for it. That is its fault, and not what is tested here.
+// written reports whether a server has persisted the last declaration. RabbitMQ
+// confirms a queue before it has persisted the queue: killed in between, it
+// forgets the queue, with all confirmed messages. That is RabbitMQ's fault, and
+// not tested here.
 func written(t *testing.T, folder, name string) bool {
 	t.Helper()
 	found := false

@@ -16,20 +16,21 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-// stand is one broker as these tests need it.
+// stand is one broker for these tests.
 type stand struct {
 	name string
-	// timeout is how long its sinks wait for an answer; pauses are shorter and longer than that.
+	// timeout is the publish timeout of its sinks; pauses are shorter and
+	// longer than that.
 	timeout time.Duration
-	// start starts a server that the test may hurt.
+	// start starts a server for faults.
 	start func(t *testing.T) (victim, string)
-	// shared returns the address of a server that all tests use.
+	// shared returns the address of a server that all tests share.
 	shared func(tb testing.TB) string
-	// place makes a place for messages that nobody else uses. The victim is nil on a shared server.
+	// place creates a unique topic. The victim is nil on a shared server.
 	place func(t *testing.T, address string, v victim) place
 }
 
-// victim is a server that can be hurt.
+// victim is a server for faults.
 type victim interface {
 	Kill(ctx context.Context) error
 	Restart(ctx context.Context) error
@@ -39,13 +40,14 @@ type victim interface {
 
 // place is a topic on a server.
 type place interface {
-	// topic is what events name.
+	// topic is the topic of the events.
 	topic() string
 	// sink connects, through the proxy if there is one.
 	sink(ctx context.Context, via *proxy) (relay.DestinationSink, func(), error)
 	// source connects.
 	source(ctx context.Context, cfg broker.ReceiverConfig) (broker.Source, func(), error)
-	// read returns the payloads of all that is there, in its order, with the broker's own client.
+	// read returns the payloads of all messages, in order, with the broker's
+	// own client.
 	read(ctx context.Context) ([][]byte, error)
 }
 
@@ -74,7 +76,7 @@ const (
 	eventType     = "AmountChanged"
 )
 
-// stream is events of many aggregates, in an order in which they may be committed.
+// stream is events of many aggregates, in a possible commit order.
 type stream struct {
 	events []waybill.Event
 	count  map[string]int   // per aggregate
@@ -95,8 +97,9 @@ func newStream(p plan, rng *rand.Rand, topic string) *stream {
 	return s
 }
 
-// arrived returns how many different events are among the payloads. An event that is there before its predecessor fails the test; one that is there twice
-// does not, because that is what at least once means.
+// arrived returns the number of different events among the payloads. An event
+// before its predecessor fails the test; a duplicate does not, because delivery
+// is at least once.
 func (s *stream) arrived(t *testing.T, payloads [][]byte) int {
 	t.Helper()
 	last := make(map[string]int, len(s.count))

@@ -15,13 +15,14 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-// fault is something that happens to a broker, and ends.
+// fault is a temporary fault of a broker.
 type fault struct {
 	name       string
 	begin, end func(ctx context.Context) error
 	lasts      time.Duration
-	// at is after how many events it begins. With met, whoever publishes next waits until it is there; otherwise it comes when it comes, in the middle of
-	// what is under way.
+	// at is the number of events after which the fault begins. With met, the
+	// next publish waits until the fault has begun; otherwise it begins
+	// asynchronously, while events are in flight.
 	at  int
 	met bool
 }
@@ -30,21 +31,21 @@ func (f fault) String() string {
 	return fmt.Sprintf("after %d events: %s for %v", f.at, f.name, f.lasts.Round(time.Millisecond))
 }
 
-// storm is the faults of one test, one after the other.
+// storm is the sequence of faults of one test.
 type storm struct {
 	faults []fault
 
 	mu        sync.Mutex
 	delivered int
-	next      int           // the fault that comes next
-	due       chan int      // its number, when it is time
-	there     chan struct{} // closed when it is there
+	next      int           // the next fault
+	due       chan int      // its number, when it is due
+	there     chan struct{} // closed when the fault has begun
 	failures  map[string]int
 	last      error // of them
 	wrong     []string
 }
 
-// drawStorm draws a schedule in which every kind of fault is.
+// drawStorm draws a schedule that contains every kind of fault.
 func drawStorm(p plan, rng *rand.Rand, s stand, v victim, net *proxy) *storm {
 	kinds := []fault{
 		{name: "the server is killed", begin: v.Kill, end: v.Restart},
@@ -66,7 +67,7 @@ func drawStorm(p plan, rng *rand.Rand, s stand, v victim, net *proxy) *storm {
 	return st
 }
 
-// run lets the faults happen. during is called while one is there.
+// run executes the faults. during is called during each fault.
 func (st *storm) run(t *testing.T, during func(n int)) {
 	t.Helper()
 	ctx := t.Context()
@@ -74,7 +75,7 @@ func (st *storm) run(t *testing.T, during func(n int)) {
 		for late := time.After(patience); ; {
 			select {
 			case due := <-st.due:
-				if due != n { // it was said again while the last one was there
+				if due != n { // repeated during the last fault
 					continue
 				}
 			case <-late:
@@ -100,14 +101,14 @@ func (st *storm) run(t *testing.T, during func(n int)) {
 	}
 }
 
-// meet tells the storm that somebody is about to publish.
+// meet notifies the storm of the next publish.
 func (st *storm) meet(ctx context.Context) {
 	st.mu.Lock()
 	there, wait := st.there, false
 	if st.next < len(st.faults) && st.delivered >= st.faults[st.next].at {
 		select {
 		case st.due <- st.next:
-		default: // it was said before
+		default: // notified before
 		}
 		wait = st.faults[st.next].met
 	}
@@ -120,7 +121,7 @@ func (st *storm) meet(ctx context.Context) {
 	}
 }
 
-// note records what became of a batch.
+// note records the result of a batch.
 func (st *storm) note(batch []waybill.Delivery, results []error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -149,7 +150,7 @@ func (st *storm) failed() string {
 	return fmt.Sprintf("%v, the last one: %v", st.failures, st.last)
 }
 
-// complaints returns what must not have happened.
+// complaints returns the violations.
 func (st *storm) complaints() []string {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -170,7 +171,8 @@ func (g gate) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return results
 }
 
-// orderedGate is one for a sink that may get several events of an aggregate at once.
+// orderedGate is a gate for a sink that may get several events of an aggregate
+// at once.
 type orderedGate struct{ gate }
 
 // StopsAtFailure implements [relay.OrderedSink].

@@ -34,7 +34,7 @@ func webhookStand() stand {
 			return "http://127.0.0.1:" + strconv.Itoa(ownPort(t))
 		},
 		place: func(_ *testing.T, address string, v victim) place {
-			s, _ := v.(*webServer) // none on a shared server: nobody reads there
+			s, _ := v.(*webServer) // nil on a shared server, which is not read
 			return webhookPlace{address, s}
 		},
 	}
@@ -47,7 +47,7 @@ type webServer struct {
 
 	mu     sync.Mutex
 	got    [][]byte
-	thawed chan struct{} // closed while it answers
+	thawed chan struct{} // closed while it responds
 }
 
 func (s *webServer) url() string { return "http://127.0.0.1:" + strconv.Itoa(s.port) }
@@ -63,7 +63,7 @@ func (s *webServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	select {
 	case <-thawed:
-	case <-r.Context().Done(): // whoever asked has given up, or the server was killed
+	case <-r.Context().Done(): // the client timed out, or the server was killed
 		return
 	}
 	s.mu.Lock()
@@ -80,7 +80,7 @@ func (s *webServer) Restart(ctx context.Context) error {
 		return err
 	}
 	if at, ok := l.Addr().(*net.TCPAddr); ok {
-		s.port = at.Port // chosen the first time, and the same from then on
+		s.port = at.Port // chosen the first time, and then unchanged
 	}
 	s.server = &http.Server{
 		Handler: s, ReadHeaderTimeout: patience,
@@ -90,7 +90,7 @@ func (s *webServer) Restart(ctx context.Context) error {
 			}
 		},
 	}
-	go func() { _ = s.server.Serve(l) }() // it says that it was closed
+	go func() { _ = s.server.Serve(l) }() // reports that it was closed
 	return nil
 }
 
@@ -152,7 +152,8 @@ func (p webhookPlace) read(context.Context) ([][]byte, error) {
 	defer p.server.mu.Unlock()
 	payloads := make([][]byte, 0, len(p.server.got))
 	for _, body := range p.server.got {
-		d, err := codec.Decode(&broker.Message{ContentType: "application/cloudevents+json", Payload: body}) // what is signed is the whole event
+		// the signature covers the whole event
+		d, err := codec.Decode(&broker.Message{ContentType: "application/cloudevents+json", Payload: body})
 		if err != nil {
 			return nil, err
 		}

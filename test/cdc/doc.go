@@ -1,2 +1,3 @@
-// Package cdc tests what docs/sql.md says about change data capture, with a client that reads the database's log.
+// Package cdc tests the change data capture section of docs/sql.md, with a
+// client that reads the database's log.
 package cdc

@@ -24,13 +24,13 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// read is an insert as the log shows it.
+// read is an insert in the log.
 type read struct {
 	columns map[string]string
-	at      time.Time // when its transaction committed, by the database's clock
+	at      time.Time // commit time, by the database's clock
 }
 
-// reader is a client of the log, as a CDC tool is one.
+// reader is a client of the log, like a CDC tool.
 type reader struct {
 	mu   sync.Mutex
 	seen []read
@@ -143,7 +143,8 @@ func wait(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// bed is an outbox without a relay, set up as docs/sql.md says, and a reader of its log.
+// bed is an outbox without a relay, set up according to docs/sql.md, and a
+// reader of its log.
 type bed struct {
 	pool     *pgxpool.Pool
 	db       *pgstore.Store
@@ -209,7 +210,8 @@ func (b *bed) write(t *testing.T, ev waybill.Event) outbox.Receipt {
 	return out[0]
 }
 
-// published waits until the log shows an event, and checks that it does so once.
+// published waits until the log shows an event, and checks that it does so
+// once.
 func (b *bed) published(t *testing.T, id waybill.ID) read {
 	t.Helper()
 	wait(t, "the log shows "+id.String(), func() bool { return len(b.log.of(id)) > 0 })
@@ -224,7 +226,8 @@ func event(key string, delay time.Duration) waybill.Event {
 	return waybill.Event{Type: "OrderPlaced", AggregateType: "order", AggregateID: "A-1", DedupKey: key, Delay: delay, Payload: []byte(`{"n":1}`)}
 }
 
-// TestPostgres follows docs/sql.md: every event is in the log once, delayed ones when they are due, and a key is free when its row is deleted.
+// TestPostgres follows docs/sql.md: every event is in the log once, delayed
+// events when they are due, and a key is free when its row is deleted.
 func TestPostgres(t *testing.T) {
 	b := newBed(t)
 	plain, keyed := b.write(t, event("", 0)), b.write(t, event("k", 0))
@@ -267,8 +270,10 @@ func TestPostgres(t *testing.T) {
 			}
 		},
 	} {
-		old := b.write(t, event("k", 0)).ID // of the first, or of what was written after the last deletion
-		// Written long ago, and due just now: nobody may have read it yet.
+		// of the first event, or of the first one after the last deletion
+		old := b.write(t, event("k", 0)).ID
+		// Written long ago, and due just now: the reader may not have read it
+		// yet.
 		b.exec(t, `UPDATE waybill_outbox SET created_at = now() - interval '8 days'`)
 		deletion()
 		if !b.there(t, late.ID) {
@@ -287,7 +292,7 @@ func TestPostgres(t *testing.T) {
 		b.published(t, again.ID)
 	}
 
-	// A row that somebody deleted alone: tidying frees its key.
+	// A row was deleted without its key: tidying frees the key.
 	b.exec(t, `DELETE FROM waybill_outbox WHERE dedup_key = 'k'`)
 	if r := b.write(t, event("k", 0)); r.Outcome != outbox.Duplicate {
 		t.Fatalf("a key that was left behind gives %+v", r)

@@ -31,8 +31,10 @@ var (
 	chaosDir  = flag.String("chaos.dir", "", "where TestChaos keeps its journal and its logs; a temporary folder if it is not set")
 )
 
-// TestChaos: whatever happens to processes, destinations and the server, nothing is lost, nothing that was rolled back is
-// delivered, the order holds, no stale owner settles, and no more is delivered twice than the faults explain.
+// TestChaos: under any faults of processes, destinations and the server, no
+// event is lost, no rolled back event is delivered, the order holds, no stale
+// owner settles, and no more events are delivered twice than the faults
+// explain.
 func TestChaos(t *testing.T) {
 	total, seed, folder := *chaosTime, *chaosSeed, *chaosDir
 	if testing.Short() && !isSet("chaos.time") {
@@ -77,7 +79,8 @@ func TestChaos(t *testing.T) {
 		d.kill()
 		if t.Failed() {
 			tell(t, folder)
-			t.Logf("-chaos.seed=%d: %s", seed, strings.Join(d.wrong, "\n")) // once more: the logs are long
+			// repeated at the end: the logs are long
+			t.Logf("-chaos.seed=%d: %s", seed, strings.Join(d.wrong, "\n"))
 		}
 	})
 	d.run(t.Context(), schedule(seed, total), total)
@@ -110,7 +113,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// noteCommits makes the server remember when transactions committed.
+// noteCommits makes the server record the commit times of transactions.
 func noteCommits(ctx context.Context, pg *server.Postgres) error {
 	conn, err := pgx.Connect(ctx, pg.DSN)
 	if err != nil {
@@ -126,7 +129,7 @@ func isSet(name string) bool {
 	return found
 }
 
-// report is what a run was like.
+// report describes a run.
 func (d *driver) report(e evidence, s summary) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, %v\n", d.seed, time.Since(d.begun).Round(time.Second))
@@ -152,19 +155,22 @@ func (d *driver) report(e evidence, s summary) string {
 	return b.String()
 }
 
-// sqlState is in the text of every error that the server has answered with.
+// sqlState is in the text of every error that the server has returned.
 var sqlState = regexp.MustCompile(`\(SQLSTATE (\w{2})\w{3}\)`)
 
-// refused returns the lines of the relays' logs that tell of an error which is not explained by a server that goes away: a statement that is wrong once is wrong
-// whenever it is tried again, and nothing is settled meanwhile.
+// refused returns the lines of the relays' logs with an error that an
+// unavailable server does not explain: a wrong statement fails at every retry,
+// and nothing is settled meanwhile.
 func refused(folder string) (lines []string) {
-	logs, _ := filepath.Glob(filepath.Join(folder, "*.log")) // the pattern is well formed
+	// the pattern is well formed
+	logs, _ := filepath.Glob(filepath.Join(folder, "*.log"))
 	for _, path := range logs {
-		text, _ := os.ReadFile(path) // what cannot be read shows nothing
+		text, _ := os.ReadFile(path) // an unreadable log shows nothing
 		for line := range strings.Lines(string(text)) {
 			switch m := sqlState.FindStringSubmatch(line); {
 			case m == nil:
-			case m[1] == "57", m[1] == "08": // an operator intervenes; the connection
+			case m[1] == "57", m[1] == "08":
+				// an operator intervenes; the connection
 			default:
 				lines = append(lines, filepath.Base(path)+": "+strings.TrimSpace(line))
 			}
@@ -175,9 +181,10 @@ func refused(folder string) (lines []string) {
 
 // tell logs the ends of the relays' logs.
 func tell(t *testing.T, folder string) {
-	logs, _ := filepath.Glob(filepath.Join(folder, "*.log")) // the pattern is well formed
+	// the pattern is well formed
+	logs, _ := filepath.Glob(filepath.Join(folder, "*.log"))
 	for _, path := range logs {
-		text, _ := os.ReadFile(path) // what cannot be read is not shown
+		text, _ := os.ReadFile(path) // an unreadable log is not shown
 		lines := strings.Split(string(text), "\n")
 		t.Logf("%s:\n%s", filepath.Base(path), strings.Join(lines[max(0, len(lines)-30):], "\n"))
 	}

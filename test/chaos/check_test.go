@@ -11,30 +11,35 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// evidence is what a run leaves behind.
+// evidence is the data that a run leaves behind.
 type evidence struct {
-	ledger  []entry          // what was committed: the truth
-	claims  []claim          // what producers were told about their transactions
-	journal []journal.Record // what the sinks saw, in order
+	ledger []entry // committed events: the source of truth
+	// outcomes that producers saw for their transactions
+	claims  []claim
+	journal []journal.Record // the sinks' deliveries, in order
 	lanes   []tenure         // every acquisition of a lane, in order
-	moves   []move           // every change of a row of outbox, delayed, dead and history, in order
-	history []string         // the ids that are in the history at the end
-	pending int              // how many rows are in outbox, delayed and dead at the end
+	// every change of a row of outbox, delayed, dead and history, in order
+	moves   []move
+	history []string // the ids in the history at the end
+	// the number of rows in outbox, delayed and dead at the end
+	pending int
 
 	crashes []outage // of the server
 	faults  faults
 	limits  limits
 }
 
-// entry is an event that was committed. Those of one aggregate are numbered from 1; "" is the aggregate of those that have none.
+// entry is a committed event. The events of one aggregate are numbered from 1;
+// "" is the aggregate of unordered events.
 type entry struct {
 	id, aggregate string
 	number        int
-	due           time.Time     // zero: at once
-	open          time.Duration // how long its transaction was open when it had been written
+	due           time.Time // zero: at once
+	// how long its transaction was open after the write
+	open time.Duration
 }
 
-// claim is what a producer was told about a transaction.
+// claim is the outcome of a transaction as its producer saw it.
 type claim struct {
 	IDs     []string
 	Outcome string // committed, rolled back or uncertain
@@ -46,7 +51,7 @@ const (
 	uncertain  = "uncertain"
 )
 
-// tenure is that a process has acquired a lane.
+// tenure is the acquisition of a lane by a process.
 type tenure struct {
 	lane  int
 	epoch int64
@@ -69,56 +74,65 @@ type move struct {
 // outage is when the server was down.
 type outage struct{ from, to time.Time }
 
-// faults counts what was done to the relays.
+// faults counts the faults of the relays.
 type faults struct {
 	kills, suicides, longStops, shortStops, terms, crashes int
 }
 
-// ends is how often a node's work may have been cut off.
+// ends returns how often a node's work may have been interrupted.
 func (f faults) ends() int {
 	return f.kills + f.suicides + f.longStops + f.shortStops + f.terms + 3*f.crashes
 }
 
-// limits is what the relays were configured with.
+// limits is the configuration of the relays.
 type limits struct {
 	maxAttempts, window, lanes int
-	flush                      time.Duration // how long a commit may take to reach the disk
-	late                       time.Duration // how long a transaction may be open after a write; see inOrder
+	// maximum time until a commit is on disk
+	flush time.Duration
+	// how long a transaction may be open after a write; see inOrder
+	late time.Duration
 }
 
-// app is how a relay process names itself to the database.
+// app is the application name of a relay process in the database.
 func app(node string, pid int) string { return fmt.Sprintf("%s#%d", node, pid) }
 
 func appOf(r journal.Record) string { return app(r.Node, r.PID) }
 
-// summary is what there is to tell when nothing is wrong.
+// summary is the report of a run without violations.
 type summary struct {
 	events, deliveries, successes, duplicates, bound, died, late int
 }
 
-// violation is a promise that was not kept.
+// violation is a broken guarantee.
 type violation struct{ rule, text string }
 
 func (v violation) String() string { return v.rule + ": " + v.text }
 
-// The rules that the checker knows.
+// The rules of the checker.
 const (
-	ruleLost       = "lost"       // an event of the ledger was never delivered
-	rulePhantom    = "phantom"    // something was delivered that is not in the ledger
-	ruleOrder      = "order"      // an event was begun before the one in front of it was delivered or dead
-	ruleStale      = "stale"      // a row was changed by a process that did not own its lane
-	ruleEpoch      = "epoch"      // an epoch was given twice, or used by somebody it was not given to
-	ruleAgain      = "again"      // an event was delivered after it had been settled as done
-	ruleTwice      = "twice"      // an event was delivered twice by one owner
-	ruleDead       = "dead"       // an event is dead without a reason
-	ruleAttempts   = "attempts"   // attempts were counted that nobody made
-	ruleDuplicates = "duplicates" // more was delivered twice than the faults explain
-	ruleLeft       = "left"       // at the end the tables do not hold what they should
-	ruleClaim      = "claim"      // a producer was told something that is not true
-	ruleEarly      = "early"      // an event was delivered before its time
+	ruleLost = "lost" // an event of the ledger was never delivered
+	// an event was delivered that is not in the ledger
+	rulePhantom = "phantom"
+	// a delivery began before its predecessor was delivered or dead
+	ruleOrder = "order"
+	// a row was changed by a process that did not own its lane
+	ruleStale = "stale"
+	// an epoch was assigned twice, or used by a process without it
+	ruleEpoch = "epoch"
+	// an event was delivered after it had been settled as done
+	ruleAgain    = "again"
+	ruleTwice    = "twice"    // an event was delivered twice by one owner
+	ruleDead     = "dead"     // an event is dead without a reason
+	ruleAttempts = "attempts" // attempts were counted that were not made
+	// more events were delivered twice than the faults explain
+	ruleDuplicates = "duplicates"
+	// at the end the tables do not hold the expected rows
+	ruleLeft  = "left"
+	ruleClaim = "claim" // a producer saw a wrong outcome
+	ruleEarly = "early" // an event was delivered before it was due
 )
 
-// checker is the evidence, sorted.
+// checker is the evidence, indexed.
 type checker struct {
 	evidence
 	byID  map[string]*life
@@ -127,7 +141,7 @@ type checker struct {
 	late  int
 }
 
-// life is all that is known of one event.
+// life is all evidence about one event.
 type life struct {
 	id      string
 	entry   *entry
@@ -135,13 +149,13 @@ type life struct {
 	moves   []move
 }
 
-// indexed is a record and its place in the journal.
+// indexed is a record and its index in the journal.
 type indexed struct {
 	journal.Record
 	at int
 }
 
-// check returns what is wrong.
+// check returns the violations.
 func check(e evidence) (summary, []violation) {
 	c := &checker{evidence: e, byID: make(map[string]*life)}
 	for i := range e.ledger {
@@ -189,7 +203,8 @@ func (l *life) first(what string) *indexed {
 	return &l.records[i]
 }
 
-// delivered: everything that was committed was delivered, nothing else, and nothing early.
+// delivered: every committed event was delivered, no other event, and none
+// early.
 func (c *checker) delivered() {
 	for _, l := range c.order {
 		begin := l.first(journal.Begin)
@@ -205,11 +220,15 @@ func (c *checker) delivered() {
 	}
 }
 
-// inOrder: an event is begun for the first time when the one in front of it has been delivered, or is dead: dead letters leave the
-// order. Repetitions do not matter: a stopped process that goes on repeats what it had in hand, and consumers tell by the position.
+// inOrder: the first delivery of an event begins after its predecessor has been
+// delivered or is dead: dead letters leave the order. Redeliveries do not
+// matter: a stopped process that continues repeats its events in flight, and
+// consumers detect them by the position.
 //
-// A transaction that stays open for seconds after it has written, because its process was stopped, has places that reading has passed when
-// it commits; whoever comes right behind it may be found first. Such events are counted and not held against the relay.
+// A transaction that stays open for seconds after its write, because its
+// process was stopped, has seqs that reading has passed when it commits; events
+// written right after it may be found first. Such events are counted and not
+// reported as a violation.
 func (c *checker) inOrder() {
 	numbers := make(map[string]map[int]*life)
 	for _, l := range c.order {
@@ -244,18 +263,19 @@ func (c *checker) inOrder() {
 	}
 }
 
-// diedBy reports whether the event was dead at a time, or had been.
+// diedBy reports whether the event was dead at or before a time.
 func (l *life) diedBy(t time.Time) bool {
 	return slices.ContainsFunc(l.moves, func(m move) bool { return m.table == "dead" && m.op == "INSERT" && !m.at.After(t) })
 }
 
-// fence names a tenure.
+// fence identifies a tenure.
 type fence struct {
 	lane  int
 	epoch int64
 }
 
-// owners: the epochs of a lane rise by one, tokens are never used twice, and whoever delivers under an epoch has acquired it.
+// owners: the epochs of a lane rise by one, tokens are never used twice, and
+// every process that delivers under an epoch has acquired it.
 func (c *checker) owners() {
 	owner := make(map[fence]string)
 	tokens := make(map[string]bool)
@@ -280,8 +300,8 @@ func (c *checker) owners() {
 	}
 }
 
-// fenced: every change of a row was made by the process that owned the row's lane at that moment. What operators and producers do
-// has no epoch.
+// fenced: every change of a row was made by the process that owned the row's
+// lane at that moment. Changes by operators and producers have no epoch.
 func (c *checker) fenced() {
 	owner := make(map[fence]string)
 	for _, t := range c.lanes {
@@ -295,8 +315,10 @@ func (c *checker) fenced() {
 	}
 }
 
-// repeated: nobody delivers an event that was settled as done before they acquired the lane, nor one that they have settled
-// themselves; an owner delivers an event once, unless the server has crashed and forgotten.
+// repeated: no owner delivers an event that was settled as done before the
+// owner acquired the lane, or that the owner itself has settled; an owner
+// delivers an event once, unless the server has crashed and lost the
+// settlement.
 func (c *checker) repeated() {
 	for _, l := range c.order {
 		for _, m := range l.moves {
@@ -327,13 +349,16 @@ func (c *checker) repeated() {
 	}
 }
 
-// crashedBetween reports whether the server was down at some time between two.
+// crashedBetween reports whether the server was down at some time between two
+// times.
 func (c *checker) crashedBetween(from, to time.Time) bool {
 	return slices.ContainsFunc(c.crashes, func(o outage) bool { return from.Before(o.to) && to.After(o.from) })
 }
 
-// counted: an event is dead because a sink refused it, or because its attempts are used up; and every attempt that was counted has
-// been made. A node that ends between counting a suspect's attempt and delivering it leaves one that was not made.
+// counted: an event is dead because a sink refused it, or because its attempts
+// are exhausted; and every counted attempt has been made. A node that ends
+// between counting a suspect's attempt and delivering it leaves an attempt that
+// was not made.
 func (c *checker) counted() {
 	type tally struct{ counted, made int }
 	excess := 0
@@ -344,7 +369,7 @@ func (c *checker) counted() {
 			v.counted = max(v.counted, m.attempts)
 			lives[m.replay] = v
 			if m.table == "dead" && m.op == "INSERT" && m.attempts < c.limits.maxAttempts && !l.refused(m) {
-				c.say(ruleDead, "%s is dead after %d of %d attempts, and nobody has refused it", l.id, m.attempts, c.limits.maxAttempts)
+				c.say(ruleDead, "%s is dead after %d of %d attempts, and no sink has refused it", l.id, m.attempts, c.limits.maxAttempts)
 			}
 		}
 		for _, r := range l.records {
@@ -353,32 +378,33 @@ func (c *checker) counted() {
 			case journal.Begin:
 				v.made++
 			case journal.Down, journal.Later:
-				v.made-- // not to be counted
+				v.made-- // not counted
 			}
 			lives[r.Replay] = v
 		}
 		for replay, v := range lives {
 			if v.counted > v.made {
 				excess += v.counted - v.made
-				if v.counted > v.made+2 { // once is bad luck
+				if v.counted > v.made+2 { // one can be explained by a kill
 					c.say(ruleAttempts, "%s, replay %d: %d attempts were counted, and %d made", l.id, replay, v.counted, v.made)
 				}
 			}
 		}
 	}
 	if ends := c.faults.ends(); excess > ends {
-		c.say(ruleAttempts, "%d attempts were counted that nobody made, and nodes ended only %d times", excess, ends)
+		c.say(ruleAttempts, "%d attempts were counted and not made, and nodes ended only %d times", excess, ends)
 	}
 }
 
-// refused reports whether a sink has refused the event for good before a move.
+// refused reports whether a sink has permanently refused the event before a
+// move.
 func (l *life) refused(m move) bool {
 	return slices.ContainsFunc(l.records, func(r indexed) bool {
 		return r.What == journal.Refused && r.Replay == m.replay && appOf(r.Record) == m.app
 	})
 }
 
-// claimed: what producers were told is true.
+// claimed: the outcomes that producers saw are true.
 func (c *checker) claimed() {
 	for _, cl := range c.claims {
 		for _, id := range cl.IDs {
@@ -394,7 +420,7 @@ func (c *checker) claimed() {
 	}
 }
 
-// left: at the end everything is in the history, once, and nowhere else.
+// left: at the end every event is in the history, once, and nowhere else.
 func (c *checker) left() {
 	if c.pending != 0 {
 		c.say(ruleLeft, "%d events are pending or dead", c.pending)
@@ -415,8 +441,10 @@ func (c *checker) left() {
 	}
 }
 
-// summary counts, and compares the number of duplicates with what the faults explain: a node that ends, or is stopped for longer
-// than its lease, leaves at most what it had in hand; a crash of the server also what had been committed and not written.
+// summary counts, and compares the number of duplicates with the faults: a node
+// that ends, or is stopped for longer than its lease, leaves at most its events
+// in flight; a crash of the server also the settlements that were committed and
+// not written to disk.
 func (c *checker) summary() summary {
 	s := summary{events: len(c.ledger), late: c.late}
 	for _, r := range c.journal {

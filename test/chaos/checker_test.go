@@ -14,17 +14,19 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// story makes evidence by hand.
+// story builds evidence by hand.
 type story struct {
 	evidence
 	clock time.Time
 }
 
-// noon is when stories begin.
+// noon is the start time of stories.
 func noon() time.Time { return time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC) }
 
-// sound returns evidence of a run in which much went wrong, and no promise was broken: lane 0 belongs to A, which is killed, then to B;
-// a/1 and a/2 are delivered, a/2 twice; a/3 is dead and replayed, and passed by a/4 meanwhile; one event is unordered.
+// sound returns evidence of a run with many faults and no broken guarantee:
+// lane 0 belongs to A, which is killed, then to B; a/1 and a/2 are delivered,
+// a/2 twice; a/3 is dead and replayed, and overtaken by a/4 meanwhile; one
+// event is unordered.
 func sound() *story {
 	s := &story{clock: noon()}
 	s.limits = limits{maxAttempts: 3, window: 10, lanes: 1, flush: time.Second, late: time.Second}
@@ -37,7 +39,7 @@ func sound() *story {
 	s.claims = []claim{{[]string{"a1", "a2"}, committed}, {[]string{"x"}, rolledBack}, {[]string{"a3"}, uncertain}, {[]string{"y"}, uncertain}}
 	s.deliver("A", 1, "a1", 1, 0, journal.OK)
 	s.settle("A", 1, "a1", "history", 0, 0)
-	s.deliver("A", 1, "a2", 1, 0, journal.OK) // and it is killed
+	s.deliver("A", 1, "a2", 1, 0, journal.OK) // then A is killed
 	s.acquire("B", 2)
 	s.count("B", 2, "a2", 1)
 	s.deliver("B", 2, "a2", 1, 0, journal.OK)
@@ -95,7 +97,7 @@ func (s *story) drop(unwanted func(r journal.Record) bool) {
 	s.journal = slices.DeleteFunc(s.journal, unwanted)
 }
 
-// The checker has nothing to say about a run in which every promise was kept.
+// TestCheckerSound: the checker reports nothing for a run without violations.
 func TestCheckerSound(t *testing.T) {
 	sum, bad := check(sound().evidence)
 	if len(bad) != 0 {
@@ -107,7 +109,8 @@ func TestCheckerSound(t *testing.T) {
 	}
 }
 
-// The checker sees every promise that is broken, and blames no other.
+// TestCheckerComplains: the checker reports every broken guarantee, and no
+// other.
 func TestCheckerComplains(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -132,7 +135,8 @@ func TestCheckerComplains(t *testing.T) {
 			s.moves = slices.DeleteFunc(s.moves, func(m move) bool { return m.id == "a3" && m.table == "dead" })
 		}},
 		{"overtaken by one attempt", []string{ruleOrder}, func(s *story) {
-			// A begins a/2 before it has told of a/1, as if both had been under way.
+			// A begins a/2 before the end of a/1 is recorded, as if both were
+			// in flight.
 			s.journal[1], s.journal[2] = s.journal[2], s.journal[1]
 		}},
 		{"the dead letter came later", []string{ruleOrder}, func(s *story) {
@@ -146,7 +150,7 @@ func TestCheckerComplains(t *testing.T) {
 			s.ledger = slices.DeleteFunc(s.ledger, func(e entry) bool { return e.id == "a3" })
 			s.claims = nil
 		}},
-		{"settled by somebody else", []string{ruleStale}, func(s *story) {
+		{"settled by another node", []string{ruleStale}, func(s *story) {
 			s.moves = append(s.moves, move{table: "delayed", op: "UPDATE", id: "a4", epoch: 2, app: app("A", 1), at: noon()})
 		}},
 		{"one epoch, two owners", []string{ruleEpoch}, func(s *story) {
@@ -158,7 +162,7 @@ func TestCheckerComplains(t *testing.T) {
 		{"a token used again", []string{ruleEpoch}, func(s *story) {
 			s.lanes = append(s.lanes, tenure{epoch: 3, token: "token1", app: app("C", 1)})
 		}},
-		{"delivered under somebody else's epoch", []string{ruleEpoch, ruleTwice}, func(s *story) {
+		{"delivered under another node's epoch", []string{ruleEpoch, ruleTwice}, func(s *story) {
 			s.deliver("C", 2, "a2", 1, 0, journal.OK)
 			s.moves = slices.DeleteFunc(s.moves, func(m move) bool { return m.id == "a2" && m.table == "history" })
 		}},
@@ -215,7 +219,7 @@ func TestCheckerComplains(t *testing.T) {
 	}
 }
 
-// What is allowed is not complained about.
+// TestCheckerAllows: the checker does not report allowed behavior.
 func TestCheckerAllows(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -268,7 +272,8 @@ func TestCheckerAllows(t *testing.T) {
 	}
 }
 
-// TestRefused: what the server says of a statement is a fault of the relay, what it says when it goes away is not.
+// TestRefused: a server error about a statement is a fault of the relay; an
+// error about an unavailable server is not.
 func TestRefused(t *testing.T) {
 	folder := t.TempDir()
 	text := `level=INFO msg="waybill: relay starts"

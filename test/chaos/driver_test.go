@@ -23,7 +23,7 @@ import (
 	"github.com/waybillhq/waybill/test/process/server"
 )
 
-// driver runs the processes and does harm to them.
+// driver runs the processes and injects faults.
 type driver struct {
 	t      *testing.T
 	seed   uint64
@@ -32,14 +32,14 @@ type driver struct {
 	desk   *admin.Desk
 	units  []*unit
 	begun  time.Time
-	wg     sync.WaitGroup // of what is done beside the schedule
+	wg     sync.WaitGroup // of the work beside the schedule
 
 	mu       sync.Mutex
 	tally    map[string]int
 	crashes  []outage
 	down     bool
 	replayed int
-	wrong    []string // what made the test fail
+	wrong    []string // reasons of a failed test
 }
 
 func (d *driver) errorf(format string, args ...any) {
@@ -51,13 +51,14 @@ func (d *driver) errorf(format string, args ...any) {
 	d.wrong = append(d.wrong, text)
 }
 
-// unit is a process that is started again when it has ended.
+// unit is a process that is restarted when it has ended.
 type unit struct {
 	role    role
 	process *child.Process
-	doomed  string    // why its end is expected
-	wake    time.Time // when a process that is stopped goes on; zero if it is not stopped
-	start   time.Time // when it is to be started again
+	doomed  string // the reason of its expected end
+	// when a stopped process continues; zero if it is not stopped
+	wake  time.Time
+	start time.Time // when it is restarted
 }
 
 // harm is one item of the schedule.
@@ -68,7 +69,7 @@ type harm struct {
 	long time.Duration
 }
 
-// The harms, and how often each is done.
+// The harms, and how often each occurs.
 var harms = []struct {
 	what   string
 	weight float64
@@ -88,7 +89,7 @@ const (
 	producers = 2
 )
 
-// schedule draws what is done, and when, from the seed alone.
+// schedule draws the harms and their times from the seed alone.
 func schedule(seed uint64, total time.Duration) []harm {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	between := func(from, to time.Duration) time.Duration { return from + time.Duration(rng.Int64N(int64(to-from))) }
@@ -118,7 +119,7 @@ func schedule(seed uint64, total time.Duration) []harm {
 	return out
 }
 
-// run does everything on the schedule.
+// run executes the schedule.
 func (d *driver) run(ctx context.Context, plan []harm, total time.Duration) {
 	d.begun = time.Now()
 	for i := range relays {
@@ -144,7 +145,7 @@ func (d *driver) run(ctx context.Context, plan []harm, total time.Duration) {
 	d.wg.Wait()
 }
 
-// tend sees to processes that have ended, or are to go on.
+// tend handles processes that have ended, or must continue.
 func (d *driver) tend() {
 	now := time.Now()
 	for _, u := range d.units {
@@ -173,7 +174,7 @@ func (d *driver) launch(u *unit) {
 	u.doomed, u.wake = "", time.Time{}
 }
 
-// ended judges how a process has ended: a panic or a data race in it is a failure of the test.
+// ended judges the end of a process: a panic or a data race fails the test.
 func (d *driver) ended(u *unit) {
 	err := u.process.Wait()
 	u.process = nil
@@ -189,7 +190,7 @@ func (d *driver) ended(u *unit) {
 	case killed:
 		d.count(u.role.Kind + " killed itself")
 	case err == nil && u.doomed == "terminate":
-	case early && u.doomed == "terminate": // before it was ready to be told
+	case early && u.doomed == "terminate": // before it could handle the signal
 	case d.serverAway():
 		d.count(u.role.Kind + " gave up without a server")
 	default:
@@ -216,7 +217,7 @@ func (d *driver) signal(u *unit, sig syscall.Signal) {
 	}
 }
 
-// do does one harm.
+// do injects one harm.
 func (d *driver) do(ctx context.Context, h harm) {
 	u := d.units[h.who%relays]
 	switch h.what {
@@ -235,7 +236,7 @@ func (d *driver) do(ctx context.Context, h harm) {
 		return
 	}
 	if u.process == nil || u.doomed != "" {
-		return // it is not there
+		return // not running
 	}
 	switch h.what {
 	case "kill relay", "kill producer":
@@ -260,12 +261,13 @@ func (d *driver) destinationDown(name string, long time.Duration) {
 		d.errorf("%v", err)
 	}
 	<-time.After(long)
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) { // it may have been down twice
+	// it may have been down twice
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
 		d.errorf("%v", err)
 	}
 }
 
-// replay replays all dead letters. Without a server it does not.
+// replay replays all dead letters, unless the server is unavailable.
 func (d *driver) replay(ctx context.Context) {
 	out, err := d.desk.ReplayAll(ctx, store.Filter{}, nil)
 	d.mu.Lock()
@@ -276,7 +278,7 @@ func (d *driver) replay(ctx context.Context) {
 	}
 }
 
-// crash crashes the server and starts it again.
+// crash crashes the server and restarts it.
 func (d *driver) crash(ctx context.Context) {
 	d.mu.Lock()
 	d.down = true
@@ -293,10 +295,11 @@ func (d *driver) crash(ctx context.Context) {
 	}
 }
 
-// patience is how long the end may take.
+// patience bounds the end of a run.
 const patience = 2 * time.Minute
 
-// heal ends all faults, lets the producers finish, and waits until everything is delivered and the relays have stopped.
+// heal ends all faults, lets the producers finish, and waits until every event
+// is delivered and the relays have stopped.
 func (d *driver) heal(ctx context.Context) {
 	if err := os.WriteFile(d.role.Folder+"/"+healthyFile, nil, 0o600); err != nil {
 		d.t.Fatal(err)
@@ -320,7 +323,7 @@ func (d *driver) heal(ctx context.Context) {
 			d.ended(u)
 		}
 	}
-	// Relays have producers inside: they are started again, without.
+	// Relays contain producers: they are restarted without them.
 	d.units = d.units[:relays]
 	d.stopRelays()
 	for _, u := range d.units {
@@ -340,7 +343,7 @@ func (d *driver) heal(ctx context.Context) {
 	d.stopRelays()
 }
 
-// stopRelays terminates all relays and waits for their ends.
+// stopRelays terminates all relays and waits for them.
 func (d *driver) stopRelays() {
 	for _, u := range d.units {
 		if u.process != nil && u.doomed == "" {
@@ -358,7 +361,7 @@ func (d *driver) stopRelays() {
 	}
 }
 
-// kill ends what is still there.
+// kill ends the remaining processes.
 func (d *driver) kill() {
 	for _, u := range d.units {
 		if u.process != nil {

@@ -19,7 +19,8 @@ import (
 	"github.com/waybillhq/waybill/test/process/child"
 )
 
-// roleVariable makes the test binary one of the processes of a run: it holds the role.
+// roleVariable makes the test binary one of the processes of a run: it holds
+// the role.
 const roleVariable = "WAYBILL_CHAOS_ROLE"
 
 func TestMain(m *testing.M) {
@@ -35,11 +36,11 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// role is what a process is told.
+// role configures a process.
 type role struct {
 	Kind   string // relay or producer
 	Name   string
-	Life   int // how often it was started before
+	Life   int // the number of earlier starts
 	Source string
 	Folder string
 	Seed   uint64
@@ -65,36 +66,38 @@ const (
 	lanes       = 8
 	lease       = 2 * time.Second
 	maxAttempts = 6
-	// window is how many events of a lane a relay with these settings has in hand.
+	// window is the number of events of a lane that a relay with these settings
+	// has in flight.
 	window = 128
 )
 
-// The files in a run's folder, beside one per destination that is down.
+// The files in a run's folder, beside one per unavailable destination.
 const (
 	journalFile = "journal"
 	claimsFile  = "claims"
 	healthyFile = "healthy"
 )
 
-// downFile is there while a destination is down.
+// downFile exists while a destination is unavailable.
 func (r role) downFile(destination string) string {
 	return filepath.Join(r.Folder, "down-"+destination)
 }
 
-// exists reports whether a file is there.
+// exists reports whether a file exists.
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
 
-// destinations are where events go.
+// destinations are the events' destinations.
 func destinations() []string { return []string{"north", "east", "south", "west"} }
 
-// roll returns a number between 0 and 1 that depends on the seed and the words and on nothing else.
+// roll returns a number between 0 and 1 that depends only on the seed and the
+// words.
 func roll(seed uint64, words ...any) float64 {
 	h := fnv.New64a()
-	_, _ = fmt.Fprint(h, seed, words) // a hash takes everything
-	// The last bytes of what is hashed have had little effect on the high bits.
+	_, _ = fmt.Fprint(h, seed, words) // a hash accepts every write
+	// The last bytes of the input have little effect on the high bits.
 	x := h.Sum64()
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
@@ -102,7 +105,7 @@ func roll(seed uint64, words ...any) float64 {
 	return float64(x>>11) / (1 << 53)
 }
 
-// connect opens a pool that names itself to the server.
+// connect opens a pool with an application name.
 func connect(ctx context.Context, source, name string) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(source)
 	if err != nil {

@@ -102,7 +102,7 @@ func (p *producer[T]) run(ctx context.Context, worker int) {
 	for ctx.Err() == nil {
 		long := 5*time.Millisecond + time.Duration(rng.Int64N(int64(40*time.Millisecond)))
 		if err := p.transaction(context.WithoutCancel(ctx), rng); err != nil && !errors.Is(err, errRollback) {
-			long = 300 * time.Millisecond // the server is away
+			long = 300 * time.Millisecond // the server is unavailable
 		}
 		select {
 		case <-ctx.Done():
@@ -113,7 +113,7 @@ func (p *producer[T]) run(ctx context.Context, worker int) {
 
 var errRollback = errors.New("this one is rolled back")
 
-// transaction writes some events and notes what it was told.
+// transaction writes some events and records the outcome.
 func (p *producer[T]) transaction(ctx context.Context, rng *rand.Rand) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -122,7 +122,8 @@ func (p *producer[T]) transaction(ctx context.Context, rng *rand.Rand) error {
 	aggregates := p.aggregates(rng, slow)
 	err := p.box.InTx(ctx, func(ctx context.Context, tx T) error {
 		var evs []waybill.Event
-		for _, aggregate := range aggregates { // sorted, so that there are no deadlocks
+		// sorted, so that there are no deadlocks
+		for _, aggregate := range aggregates {
 			for range 1 + rng.IntN(2) {
 				ev, err := p.event(ctx, tx, rng, aggregate)
 				if err != nil {
@@ -137,8 +138,9 @@ func (p *producer[T]) transaction(ctx context.Context, rng *rand.Rand) error {
 				return err
 			}
 		} else {
-			// The events get their places now, and are seen much later. The order of an aggregate is promised to transactions that
-			// end within two seconds of writing.
+			// The events get their seqs now, and become visible much later. The
+			// order of an aggregate is guaranteed for transactions that end
+			// within two seconds after writing.
 			if _, err := p.box.WriteEach(ctx, tx, evs...); err != nil {
 				return err
 			}
@@ -154,7 +156,7 @@ func (p *producer[T]) transaction(ctx context.Context, rng *rand.Rand) error {
 		switch u := rng.Float64(); {
 		case u < 0.002:
 			suicide()
-		case u < 0.004: // while the commit is under way
+		case u < 0.004: // during the commit
 			time.AfterFunc(time.Duration(rng.Int64N(int64(3*time.Millisecond))), suicide)
 		case u < 0.15:
 			return errRollback
@@ -172,7 +174,8 @@ func (p *producer[T]) transaction(ctx context.Context, rng *rand.Rand) error {
 	return err
 }
 
-// aggregates chooses what a transaction is about. Those of a slow one are kept apart, because it locks them.
+// aggregates selects the aggregates of a transaction. Those of a slow one are
+// separate, because it locks them.
 func (p *producer[T]) aggregates(rng *rand.Rand, slow bool) []string {
 	prefix, many := "a", 60
 	if slow {
@@ -191,8 +194,9 @@ func (p *producer[T]) aggregates(rng *rand.Rand, slow bool) []string {
 	return slices.Compact(out)
 }
 
-// event enters an event into the ledger and returns it, to be written. The counter's row stays locked until the transaction ends, so
-// that the numbers of an aggregate are in the order of its commits.
+// event enters an event into the ledger and returns it for writing. The
+// counter's row stays locked until the transaction ends, so that the numbers of
+// an aggregate are in the order of its commits.
 func (p *producer[T]) event(ctx context.Context, tx T, rng *rand.Rand, aggregate string) (waybill.Event, error) {
 	ev := waybill.Event{ID: waybill.NewID(), Type: "Happened", Topic: destinations()[rng.IntN(4)]}
 	number := rng.IntN(1 << 40)
@@ -216,7 +220,7 @@ func (p *producer[T]) event(ctx context.Context, tx T, rng *rand.Rand, aggregate
 		ev.ID.UUID(), aggregate, number, ev.Delay.Microseconds())
 }
 
-// claim notes what the producer was told.
+// claim records the outcome that the producer saw.
 func (p *producer[T]) claim(ids []string, outcome string) {
 	line, err := json.Marshal(claim{ids, outcome})
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// playRelay is a process with a relay and, so that the way through memory is used too, a producer.
+// playRelay is a process with a relay and, so that the hot path is used too, a
+// producer.
 func playRelay(ctx context.Context, r role) error {
 	notes, err := journal.Open(filepath.Join(r.Folder, journalFile), r.Name)
 	if err != nil {
@@ -58,7 +59,8 @@ func playRelay(ctx context.Context, r role) error {
 	if r.Quiet {
 		return rel.Run(ctx)
 	}
-	// The producer shares the relay's hub, and goes by another name: what it inserts is not a settlement.
+	// The producer shares the relay's hub and has another application name: its
+	// inserts are not settlements.
 	cfg, err := pgx.ParseConfig(r.Source)
 	if err != nil {
 		return err
@@ -82,16 +84,16 @@ func playRelay(ctx context.Context, r role) error {
 	return err
 }
 
-// sink notes every delivery, and fails in all the ways there are.
+// sink records every delivery, and fails in all possible ways.
 type sink struct {
 	role
 	notes *journal.Writer
 
 	mu    sync.Mutex
-	tries map[string]int // how often this process was handed an event
+	tries map[string]int // deliveries of an event to this process
 }
 
-// try returns how often this process was handed an event before.
+// try returns the number of earlier deliveries of an event to this process.
 func (s *sink) try(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +101,7 @@ func (s *sink) try(name string) int {
 	return s.tries[name]
 }
 
-// serial is a sink that takes one event at a time.
+// serial is a sink for one event at a time.
 type serial struct{ *sink }
 
 func (s serial) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
@@ -109,7 +111,7 @@ func (s serial) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 // Serial implements [relay.SerialSink].
 func (serial) Serial() {}
 
-// ordered is a sink that takes several events of an aggregate at a time.
+// ordered is a sink for several events of an aggregate at a time.
 type ordered struct{ *sink }
 
 func (s ordered) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
@@ -133,8 +135,8 @@ func (ordered) StopsAtFailure() {}
 // Destination implements [relay.DestinationSink].
 func (s *sink) Destination(ev *waybill.Event) string { return ev.Topic }
 
-// one delivers an event. What it does depends on the seed, the event and how often this process has tried it, as long as the
-// sink is not healthy.
+// one delivers an event. The result depends on the seed, the event and the
+// number of tries in this process, while the sink is not healthy.
 func (s *sink) one(ctx context.Context, d waybill.Delivery) error {
 	s.notes.Note(journal.Begin, d)
 	name := d.AggregateID + "/" + string(d.Payload)
@@ -172,7 +174,7 @@ func (s *sink) one(ctx context.Context, d waybill.Delivery) error {
 		return s.slow(ctx, d, time.Duration(long*float64(100*time.Millisecond)))
 	case u < 0.353:
 		return s.slow(ctx, d, time.Duration(long*float64(2*lease)))
-	case u < 0.357: // it does not listen
+	case u < 0.357: // ignores its context
 		return s.slow(context.WithoutCancel(ctx), d, time.Duration(long*float64(lease)))
 	}
 	return s.end(d, journal.OK, nil)
@@ -183,7 +185,7 @@ func (s *sink) end(d waybill.Delivery, what string, err error) error {
 	return err
 }
 
-// slow takes its time, and succeeds unless the context ends.
+// slow delays, and succeeds unless the context ends.
 func (s *sink) slow(ctx context.Context, d waybill.Delivery, long time.Duration) error {
 	t := time.NewTimer(long)
 	defer t.Stop()

@@ -20,24 +20,25 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// shaky is a store whose answers take their time, and sometimes fail: before anything was done, or after.
+// shaky is a store whose calls are delayed, and sometimes fail: before or after
+// their effect.
 type shaky struct {
 	store.Relay
 	mu   sync.Mutex
 	rng  *rand.Rand
-	away time.Time // until when everything fails
+	away time.Time // until then every call fails
 }
 
 var errShaky = errors.New("the connection is lost")
 
-// chance reports whether something that is so likely happens.
+// chance reports true with the given probability.
 func (s *shaky) chance(likely float64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rng.Float64() < likely
 }
 
-// wait takes a little while, and returns an error if the store is away.
+// wait delays briefly, and returns an error if the store is unavailable.
 func (s *shaky) wait() error {
 	s.mu.Lock()
 	long := time.Duration(s.rng.ExpFloat64() * float64(300*time.Microsecond))
@@ -54,7 +55,7 @@ func (s *shaky) wait() error {
 	return nil
 }
 
-// shake calls fn between two little whiles.
+// shake calls fn between two short delays.
 func shake[T any](s *shaky, fn func() (T, error)) (T, error) {
 	var zero T
 	if err := s.wait(); err != nil {
@@ -99,13 +100,13 @@ func (s *shaky) Settle(ctx context.Context, set store.Settlement) (store.Settled
 	return shake(s, func() (store.Settled, error) { return s.Relay.Settle(ctx, set) })
 }
 
-// gale is a sink that fails at random, and watches the order.
+// gale is a sink that fails at random, and checks the order.
 type gale struct {
 	mu     sync.Mutex
 	rng    *rand.Rand
 	calm   bool
 	down   map[string]time.Time
-	done   map[string]int // the last number of an aggregate that was delivered, or given up
+	done   map[string]int // the last delivered or dead number of an aggregate
 	flying map[string]string
 	count  int
 	bad    []string
@@ -153,7 +154,7 @@ func (g *gale) deliver(_ context.Context, d waybill.Delivery) error {
 	return result
 }
 
-// draw chooses what becomes of a delivery.
+// draw selects the result of a delivery.
 func (g *gale) draw(d waybill.Delivery) error {
 	if g.calm {
 		return nil
@@ -191,8 +192,10 @@ func (galeSink) Serial() {}
 // Destination implements [relay.DestinationSink].
 func (galeSink) Destination(ev *waybill.Event) string { return ev.Topic }
 
-// TestStorm: one relay, whose store is slow and forgets to answer and whose sink fails in every way, keeps the order and delivers
-// everything once. There are no processes here to be killed: what is tried is every order in which answers may come.
+// TestStorm: one relay, whose store is slow and loses responses and whose sink
+// fails in every way, keeps the order and delivers every event once. No
+// processes are killed here: the test covers the orders in which responses may
+// arrive.
 func TestStorm(t *testing.T) {
 	runs, each := 4, 6*time.Second
 	if testing.Short() {
@@ -258,7 +261,7 @@ func storm(t *testing.T, seed uint64, long time.Duration) {
 	for begun := time.Now(); time.Since(begun) < long && !broken(); {
 		var evs []waybill.Event
 		many, pause := 1+rng.IntN(20), 8*time.Millisecond
-		if rng.Float64() < 0.02 { // more than can be in hand
+		if rng.Float64() < 0.02 { // more than can be in flight
 			many, pause = 500, time.Second
 		}
 		for range many {

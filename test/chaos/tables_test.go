@@ -17,10 +17,13 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// serviceTables is the service's own part of the database, and what the checker is told by triggers.
+// serviceTables is the service's own part of the database, and the checker's
+// triggers.
 //
-// The trigger on the tables of events notes under which epoch of its lane a row is changed, and by whom. It locks the lane's
-// row to find that out: so what it notes is true when the change commits, whatever the statement that made it believed.
+// The trigger on the tables of events records the epoch of its lane and the
+// process for every changed row. It locks the lane's row to read the epoch, so
+// the record is true when the change commits, even if the statement assumed a
+// different epoch.
 const serviceTables = `
 CREATE TABLE counter (aggregate text PRIMARY KEY, n integer NOT NULL);
 CREATE TABLE ledger (
@@ -64,7 +67,7 @@ CREATE TRIGGER audit AFTER INSERT OR DELETE ON waybill_dead FOR EACH ROW EXECUTE
 CREATE TRIGGER audit AFTER INSERT ON waybill_history FOR EACH ROW EXECUTE FUNCTION audit_move('history');
 `
 
-// gather reads what a run has left behind.
+// gather reads the evidence of a run.
 func gather(ctx context.Context, pool *pgxpool.Pool, folder string) (evidence, error) {
 	var e evidence
 	var err error

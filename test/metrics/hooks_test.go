@@ -18,7 +18,7 @@ import (
 	"github.com/waybillhq/waybill/observe/otelobserve"
 )
 
-// calls calls every hook, with all that it tells apart.
+// calls calls every hook, with all its variants.
 func calls(h *observe.Hooks) map[string]func() {
 	ctx, boom := context.Background(), errors.New("boom")
 	ev := waybill.NewEvent("OrderPlaced", 1).Complete()
@@ -60,7 +60,7 @@ func calls(h *observe.Hooks) map[string]func() {
 		"KeyUnkept":     func() { h.KeyUnkept("pay", boom) },
 		"Keys":          func() { h.Keys(observe.Keys{Processing: 1}) },
 		"Received":      func() { h.Received("orders", waybill.ClassDone, false, time.Second) },
-		"SetAside":      func() { h.DeadLettered("orders", boom) },
+		"DeadLettered":  func() { h.DeadLettered("orders", boom) },
 		"Reconciled": func() {
 			h.Reconciled("payout", observe.Reconciled{Found: 3, Sent: 1, Failed: 1, Skipped: 1, Took: time.Second})
 		},
@@ -69,15 +69,16 @@ func calls(h *observe.Hooks) map[string]func() {
 	}
 }
 
-// exported is what is known about a metric.
+// exported describes a metric.
 type exported struct {
 	kind   string
 	unit   string
 	labels map[string]bool
-	hooks  map[string]bool // which hooks change it
+	hooks  map[string]bool // hooks that change it
 }
 
-// exportedMetrics calls every hook of an observer, each in a world of its own, and returns what Prometheus would be shown.
+// exportedMetrics calls every hook of an observer, each in a world of its own,
+// and returns the metrics that Prometheus would scrape.
 func exportedMetrics(t *testing.T) map[string]*exported {
 	t.Helper()
 	all := map[string]*exported{}
@@ -103,7 +104,7 @@ func note(all map[string]*exported, name string) *exported {
 	return all[name]
 }
 
-// world is an observer with an exporter for Prometheus, and a reader that knows units.
+// world is an observer with an exporter for Prometheus, and a reader for units.
 type world struct {
 	*testing.T
 	hooks    observe.Hooks
@@ -128,7 +129,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// collect notes names, types, units and labels.
+// collect records names, types, units and labels.
 func (w *world) collect(all map[string]*exported) {
 	w.Helper()
 	families, err := w.registry.Gather()
@@ -152,7 +153,8 @@ func (w *world) collect(all map[string]*exported) {
 	}
 }
 
-// units returns the units of instruments, by their description: it is the one thing that the exporter does not change.
+// units returns the units of instruments, by their description, which is the
+// only thing that the exporter does not change.
 func (w *world) units() map[string]string {
 	w.Helper()
 	var rm metricdata.ResourceMetrics
@@ -168,7 +170,8 @@ func (w *world) units() map[string]string {
 	return units
 }
 
-// numbers returns for every metric how much was counted or measured: what a hook that counts makes larger.
+// numbers returns for every metric the sum of its counts or measurements, which
+// every counting hook increases.
 func (w *world) numbers() map[string]float64 {
 	w.Helper()
 	families, err := w.registry.Gather()
@@ -182,19 +185,19 @@ func (w *world) numbers() map[string]float64 {
 			case m.GetHistogram() != nil:
 				sums[f.GetName()] += float64(m.GetHistogram().GetSampleCount())
 			case m.GetGauge() != nil:
-				sums[f.GetName()]++ // that it is there at all
+				sums[f.GetName()]++ // its existence counts
 			default:
 				sums[f.GetName()] += m.GetCounter().GetValue()
 			}
 		}
 		if sums[f.GetName()] == 0 {
-			delete(sums, f.GetName()) // shown, and nothing counted
+			delete(sums, f.GetName()) // exported, but nothing counted
 		}
 	}
 	return sums
 }
 
-// TestEveryHookCounts: no hook is forgotten, here or in the observer.
+// TestEveryHookCounts: no hook is missing, here or in the observer.
 func TestEveryHookCounts(t *testing.T) {
 	w := newWorld(t)
 	known := calls(&w.hooks)

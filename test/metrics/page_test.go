@@ -29,7 +29,7 @@ func names(cell string) []string {
 	return out
 }
 
-// tables returns the rows of the page's tables whose first column is called head.
+// tables returns the rows of the page's tables whose first column is head.
 func tables(t *testing.T, head string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -77,7 +77,8 @@ func documented(t *testing.T) map[string]row {
 	return rows
 }
 
-// TestPageIsWhatIsExported: docs/metrics.md and the exporter name the same metrics, with the same types, units, labels and hooks.
+// TestPageIsWhatIsExported: docs/metrics.md and the exporter name the same
+// metrics, with the same types, units, labels and hooks.
 func TestPageIsWhatIsExported(t *testing.T) {
 	rows, all := documented(t), exportedMetrics(t)
 	for name, e := range all {
@@ -106,7 +107,7 @@ func TestPageIsWhatIsExported(t *testing.T) {
 	}
 }
 
-// TestOtherNamesHaveARow: what other outboxes call a metric can be found on the page.
+// TestOtherNamesHaveARow: the metric names of other outboxes are on the page.
 func TestOtherNamesHaveARow(t *testing.T) {
 	var others strings.Builder
 	for _, r := range documented(t) {

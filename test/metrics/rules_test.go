@@ -32,7 +32,8 @@ func rules(t *testing.T) []rulefmt.Rule {
 	return groups.Groups[0].Rules
 }
 
-// queries returns the expressions of the dashboard, and what its variables look up.
+// queries returns the expressions of the dashboard, and the queries of its
+// variables.
 func queries(t *testing.T) (exprs, lookups []string) {
 	t.Helper()
 	var d struct {
@@ -64,14 +65,16 @@ func queries(t *testing.T) (exprs, lookups []string) {
 	return exprs, lookups
 }
 
-// series is what a scrape adds to the labels of a metric, and what a histogram consists of.
+// series removes the labels that a scrape adds to a metric, and the suffixes of
+// a histogram.
 var (
 	scraped  = []string{"instance", "job", "relay"}
 	parts    = regexp.MustCompile(`_(bucket|sum|count)$`)
 	lookedUp = regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
 )
 
-// use checks that an expression parses, and that its metrics and their labels exist. It returns the metrics.
+// use checks that an expression parses, and that its metrics and their labels
+// exist. It returns the metrics.
 func use(t *testing.T, all map[string]*exported, expr string) []string {
 	t.Helper()
 	tree, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
@@ -120,7 +123,8 @@ func use(t *testing.T, all map[string]*exported, expr string) []string {
 	return used
 }
 
-// TestExpressionsUseWhatIsExported: every expression of the rules and the dashboard parses, and names metrics and labels that exist.
+// TestExpressionsUseWhatIsExported: every expression of the rules and the
+// dashboard parses, and names metrics and labels that exist.
 func TestExpressionsUseWhatIsExported(t *testing.T) {
 	all := exportedMetrics(t)
 	for _, r := range rules(t) {
@@ -146,7 +150,8 @@ func TestExpressionsUseWhatIsExported(t *testing.T) {
 	}
 }
 
-// TestAlertsSayWhatToType: whoever is woken reads what is wrong and the command to begin with; the page lists the same.
+// TestAlertsSayWhatToType: every alert states the problem and the first command
+// to run; the page lists the same.
 func TestAlertsSayWhatToType(t *testing.T) {
 	commands := []string{
 		"waybill stats", "waybill dead list", "waybill blocked list", "waybill inbox list", "waybill keys list", "waybill doctor",

@@ -25,8 +25,10 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// ruleTests is the part of promtool's format that our rule tests use. As a library promtool would pull in the clients of every cloud, and as a
-// program it is not everywhere, so the tests are run here too, with Prometheus' own parser, engine and templates.
+// ruleTests is the part of promtool's format that our rule tests use. As a
+// library promtool would pull in the clients of every cloud, and as a program
+// it is not always installed, so the tests also run here, with Prometheus's own
+// parser, engine and templates.
 type ruleTests struct {
 	RuleFiles          []string       `yaml:"rule_files"`
 	EvaluationInterval model.Duration `yaml:"evaluation_interval"`
@@ -73,7 +75,8 @@ func readRuleTests(t *testing.T) ruleTests {
 	return tests
 }
 
-// TestAlertsFireAtTheirThresholds runs the rule tests, and sees that every alert has one in which it fires and one in which it is silent.
+// TestAlertsFireAtTheirThresholds runs the rule tests, and checks that every
+// alert has one in which it fires and one in which it does not.
 func TestAlertsFireAtTheirThresholds(t *testing.T) {
 	tests := readRuleTests(t)
 	fires, silent := map[string]bool{}, map[string]bool{}
@@ -82,7 +85,8 @@ func TestAlertsFireAtTheirThresholds(t *testing.T) {
 		for _, a := range test.Alerts {
 			if len(a.Want) > 0 {
 				fires[a.Alert] = true
-			} else if len(test.Alerts) == 1 { // not one that only has to wait
+			} else if len(test.Alerts) == 1 {
+				// not an alert that is only pending
 				silent[a.Alert] = true
 			}
 		}
@@ -94,7 +98,8 @@ func TestAlertsFireAtTheirThresholds(t *testing.T) {
 	}
 }
 
-// TestPromtoolAgrees: Prometheus' own tool takes the rules, and their tests pass with it.
+// TestPromtoolAgrees: Prometheus's own tool accepts the rules, and their tests
+// pass with it.
 func TestPromtoolAgrees(t *testing.T) {
 	promtool := testserver.Promtool(t)
 	for command, file := range map[string]string{"check": rulesFile, "test": ruleTestsFile} {
@@ -105,14 +110,16 @@ func TestPromtoolAgrees(t *testing.T) {
 	}
 }
 
-// runRuleTest evaluates all rules at every interval, as a Prometheus would, and compares what fires.
+// runRuleTest evaluates all rules at every interval, like a Prometheus, and
+// compares the firing alerts.
 func runRuleTest(t *testing.T, test ruleTest, every time.Duration) {
 	engine := promql.NewEngine(promql.EngineOpts{
 		MaxSamples: 1e6, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
 	})
 	defer func() { _ = engine.Close() }()
 	data, all := load(t, test), rules(t)
-	states := map[string]map[string]time.Time{} // since when a series of an alert is active
+	// start time of each active series of an alert
+	states := map[string]map[string]time.Time{}
 	end := slices.MaxFunc(test.Alerts, func(a, b alertTest) int { return int(a.EvalTime - b.EvalTime) }).EvalTime
 	for at := time.Duration(0); at <= time.Duration(end); at += every {
 		now := time.Unix(0, 0).Add(at)
@@ -131,7 +138,7 @@ func runRuleTest(t *testing.T, test ruleTest, every time.Duration) {
 	}
 }
 
-// evaluate returns the alerts of a rule that fire now.
+// evaluate returns the firing alerts of a rule.
 func evaluate(t *testing.T, engine *promql.Engine, data storage.Queryable, r rulefmt.Rule, now time.Time, since map[string]time.Time) []alert {
 	t.Helper()
 	q, err := engine.NewInstantQuery(t.Context(), data, nil, r.Expr, now)
@@ -159,7 +166,7 @@ func evaluate(t *testing.T, engine *promql.Engine, data storage.Queryable, r rul
 	return out
 }
 
-// describe expands what an alert says.
+// describe expands the texts of an alert.
 func describe(t *testing.T, r rulefmt.Rule, s promql.Sample, now time.Time) alert {
 	t.Helper()
 	a := alert{Labels: s.Metric.Map(), Annotations: map[string]string{}}
@@ -183,7 +190,8 @@ func compare(t *testing.T, want alertTest, got []alert) {
 	text := func(list []alert) string {
 		var lines []string
 		for _, a := range list {
-			lines = append(lines, fmt.Sprintf("%v %v", a.Labels, a.Annotations)) // maps print in order
+			// maps print in order
+			lines = append(lines, fmt.Sprintf("%v %v", a.Labels, a.Annotations))
 		}
 		slices.Sort(lines)
 		return strings.Join(lines, "\n")
@@ -193,7 +201,7 @@ func compare(t *testing.T, want alertTest, got []alert) {
 	}
 }
 
-// load makes the input of a test a storage.
+// load loads the input of a test into a storage.
 func load(t *testing.T, test ruleTest) storage.Queryable {
 	t.Helper()
 	var all []storage.Series

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// seriesSet hands out series one after another.
+// seriesSet iterates over series.
 type seriesSet struct {
 	list []storage.Series
 	at   int

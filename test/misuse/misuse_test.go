@@ -11,13 +11,15 @@ import (
 	"testing"
 )
 
-// TestCompilerRefuses builds every program in testdata and wants an error on each line that says so, and on no other.
+// TestCompilerRefuses builds every program in testdata and requires an error on
+// each marked line, and on no other.
 func TestCompilerRefuses(t *testing.T) {
 	programs, err := filepath.Glob("testdata/*/main.go")
 	if err != nil || len(programs) < 5 {
 		t.Fatalf("%d programs, %v", len(programs), err)
 	}
-	args := []string{"build", "-gcflags=-e", "-o", os.DevNull} // -e: all errors, not only ten
+	// -e: all errors, not only ten
+	args := []string{"build", "-gcflags=-e", "-o", os.DevNull}
 	for _, program := range programs {
 		args = append(args, "./"+filepath.Dir(program))
 	}
@@ -50,7 +52,8 @@ func TestCompilerRefuses(t *testing.T) {
 	}
 }
 
-// marked returns the lines of a program that must be refused, by file:line, and with what words.
+// marked returns the lines of a program that must be rejected, by file:line,
+// with the expected text.
 func marked(t *testing.T, program string) map[string]string {
 	t.Helper()
 	f, err := os.Open(program)

@@ -10,11 +10,12 @@ import (
 	"github.com/waybillhq/waybill/outbox/outboxtest"
 )
 
-// writer writes further events into the transaction at hand.
+// writer writes further events into the current transaction.
 type writer func(evs ...waybill.Event) error
 
-// contract checks what every recipe promises: own is in a transaction that the library begins and ends, joined in one of InTx.
-// Both place an order, write its event, and call then, all in that transaction.
+// contract checks the guarantees of every recipe: own runs in a transaction
+// that the library begins and ends, joined in one of InTx. Both place an order,
+// write its event, and call then, all in that transaction.
 type contract[T any] struct {
 	open   func(t *testing.T) shop[T]
 	own    func(ctx context.Context, s shop[T], o Order, then func(writer) error) error
@@ -57,7 +58,7 @@ func (c contract[T]) ownCommit(t *testing.T) {
 	if len(*heard) != 1 {
 		t.Errorf("the hub was told %d times, want one Wake after the commit", len(*heard))
 	}
-	outboxtest.None(t, s.rec, OrderPlaced) // nobody has seen the commit
+	outboxtest.None(t, s.rec, OrderPlaced) // Waybill has not seen the commit
 }
 
 func (c contract[T]) ownError(t *testing.T) {
@@ -85,7 +86,8 @@ func (c contract[T]) ownPanic(t *testing.T) {
 	}
 }
 
-// ownRefused swallows what the database has to say about an event: PostgreSQL does not commit then.
+// ownRefused swallows the database error of an event: PostgreSQL does not
+// commit then.
 func (c contract[T]) ownRefused(t *testing.T) {
 	s := c.open(t)
 	if _, err := s.pool.Exec(t.Context(), `ALTER TABLE waybill_outbox ADD CHECK (aggregate_id <> 'refused')`); err != nil {
@@ -103,11 +105,12 @@ func (c contract[T]) ownRefused(t *testing.T) {
 	s.wants(t)
 }
 
-// ownMany writes so that every form of the store's statement goes through the library: one event, several, and one with a key.
+// ownMany writes with every form of the store's statement through the library:
+// one event, several, and one with a key.
 func (c contract[T]) ownMany(t *testing.T) {
 	s := c.open(t)
 	var want []waybill.ID
-	for range 2 { // the second time from whatever the library has cached
+	for range 2 { // the second time from the library's cache
 		err := c.own(t.Context(), s, Order{ID: waybill.NewID().String()}, func(write writer) error {
 			evs := make([]waybill.Event, 4)
 			for i := range evs {
@@ -133,7 +136,8 @@ func (c contract[T]) ownMany(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got the events %v, want %v", got, want)
 	}
-	// Whoever chose the id can ask for it when the library's commit has left him in doubt.
+	// A caller that chose the id can query it when the outcome of the library's
+	// commit is unknown.
 	if committed, err := s.box.Committed(t.Context(), want[0]); !committed || err != nil {
 		t.Errorf("committed: got %v, %v", committed, err)
 	}
@@ -189,7 +193,7 @@ func (c contract[T]) joinedPanic(t *testing.T) {
 	outboxtest.None(t, s.rec, OrderPlaced)
 }
 
-// wantPanic calls fn, which must let a panic with errChanged pass.
+// wantPanic calls fn, which must propagate a panic with errChanged.
 func wantPanic(t *testing.T, fn func()) {
 	t.Helper()
 	defer func() {

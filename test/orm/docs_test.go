@@ -12,7 +12,8 @@ import (
 
 const page = "docs/orm.md"
 
-// Every Go block of the page stands in the files that are tested, to the letter.
+// TestDocsAreTested: every Go block of the page occurs verbatim in the tested
+// files.
 func TestDocsAreTested(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
 	if err != nil {
@@ -27,7 +28,7 @@ func TestDocsAreTested(t *testing.T) {
 	}
 }
 
-// Every recipe of the tested files is on the page.
+// TestRecipesAreDocumented: every recipe of the tested files is on the page.
 func TestRecipesAreDocumented(t *testing.T) {
 	files, err := filepath.Glob("recipe_*_test.go")
 	if err != nil {
@@ -45,10 +46,10 @@ func TestRecipesAreDocumented(t *testing.T) {
 	}
 }
 
-// notLibraries are requirements that are not what the page is about.
+// notLibraries matches requirements that the page does not cover.
 var notLibraries = regexp.MustCompile(`waybill|goleak|pgx`)
 
-// The page names the versions that are tested.
+// TestDocsVersions: the page names the tested versions.
 func TestDocsVersions(t *testing.T) {
 	text := readAll(t, filepath.Join(docblock.Root(t), page))
 	direct := regexp.MustCompile(`(?m)^\t(\S+) (v\S+)$`).FindAllStringSubmatch(readAll(t, "go.mod"), -1)

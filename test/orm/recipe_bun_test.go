@@ -18,7 +18,8 @@ func saveBun(ctx context.Context, tx bun.Tx, box *outbox.Outbox[*sql.Tx], o Orde
 	if _, err := tx.NewInsert().Model(&o).Exec(ctx); err != nil {
 		return err
 	}
-	return box.Write(ctx, tx.Tx, OrderPlaced.New(o.ID, Placed{Total: o.Total})) // tx.Tx is the *sql.Tx inside
+	// tx.Tx is the *sql.Tx inside
+	return box.Write(ctx, tx.Tx, OrderPlaced.New(o.ID, Placed{Total: o.Total}))
 }
 
 // inBun calls fn in a transaction of bun, and wakes the relay after the commit.
@@ -34,7 +35,8 @@ func inBun(
 
 // joinBun writes an order with bun, and its event, in the transaction of InTx.
 func joinBun(ctx context.Context, tx *sql.Tx, db *bun.DB, box *outbox.Outbox[*sql.Tx], o Order) error {
-	if _, err := db.NewInsert().Model(&o).Conn(tx).Exec(ctx); err != nil { // without Conn(tx) it would go past the transaction
+	// without Conn(tx) it would bypass the transaction
+	if _, err := db.NewInsert().Model(&o).Conn(tx).Exec(ctx); err != nil {
 		return err
 	}
 	return box.Write(ctx, tx, OrderPlaced.New(o.ID, Placed{Total: o.Total}))
@@ -64,7 +66,8 @@ func TestBun(t *testing.T) {
 	}.run(t)
 }
 
-// A savepoint of bun takes its events back with it, and leaves the others.
+// TestBunSavepoint: a rolled back savepoint of bun removes its events, and no
+// others.
 func TestBunSavepoint(t *testing.T) {
 	s := openSQL(t)
 	err := inBun(t.Context(), openBun(s), s.box, func(ctx context.Context, tx bun.Tx) error {
@@ -88,8 +91,9 @@ func TestBunSavepoint(t *testing.T) {
 	s.wants(t, order)
 }
 
-// A bun.Tx has the methods of a store.SQLTx, so the compiler lets it pass, but its own placeholders are question marks: it drops
-// the arguments of other statements. The database says so.
+// TestBunWhole: a bun.Tx has the methods of a store.SQLTx, so the compiler
+// accepts it, but its own placeholders are question marks: it drops the
+// arguments of other statements. The database reports the error.
 func TestBunWhole(t *testing.T) {
 	s := openSQL(t)
 	err := inBun(t.Context(), openBun(s), s.box, func(ctx context.Context, tx bun.Tx) error {

@@ -30,7 +30,8 @@ func inEnt(ctx context.Context, client *ent.Client, box *outbox.Outbox[*sql.Tx],
 	}
 	done := false
 	defer func() {
-		if !done { // an error or a panic; calling it after the commit would run OnRollback hooks
+		// an error or a panic; after the commit it would run OnRollback hooks
+		if !done {
 			_ = tx.Rollback()
 		}
 	}()
@@ -45,7 +46,7 @@ func inEnt(ctx context.Context, client *ent.Client, box *outbox.Outbox[*sql.Tx],
 	return nil
 }
 
-// entTx is a driver for ent over a transaction that somebody else begins and ends.
+// entTx is a driver for ent over a transaction that the caller begins and ends.
 type entTx struct{ entsql.Conn }
 
 func (t entTx) Tx(context.Context) (dialect.Tx, error) { return t, nil }
@@ -54,7 +55,7 @@ func (entTx) Rollback() error                          { return waybill.ErrTxOwn
 func (entTx) Close() error                             { return nil }
 func (entTx) Dialect() string                          { return dialect.Postgres }
 
-// entOver returns ent at work in tx.
+// entOver returns an ent client in tx.
 func entOver(ctx context.Context, tx *sql.Tx) (*ent.Tx, error) {
 	return ent.NewClient(ent.Driver(entTx{entsql.Conn{ExecQuerier: tx}})).Tx(ctx)
 }
@@ -97,7 +98,7 @@ func TestEnt(t *testing.T) {
 	}.run(t)
 }
 
-// The debug driver of ent wraps the transaction once more.
+// TestEntDebug: the debug driver of ent wraps the transaction once more.
 func TestEntDebug(t *testing.T) {
 	s := openSQL(t)
 	logged := 0
@@ -114,7 +115,7 @@ func TestEntDebug(t *testing.T) {
 	}
 }
 
-// A context without a transaction gives a nil *ent.Tx.
+// TestEntNoTransaction: a context without a transaction gives a nil *ent.Tx.
 func TestEntNoTransaction(t *testing.T) {
 	s := openSQL(t)
 	err := outbox.WriteSQL(t.Context(), s.box, ent.TxFromContext(t.Context()), OrderPlaced.New("A-1", Placed{}))
@@ -123,7 +124,8 @@ func TestEntNoTransaction(t *testing.T) {
 	}
 }
 
-// An update makes ent ask its driver for a transaction of its own; in InTx it gets the one there is. What would end it is refused.
+// TestEntOver: an update makes ent request a transaction of its own from its
+// driver; in InTx it gets the existing one. Commit and Rollback are refused.
 func TestEntOver(t *testing.T) {
 	s := openSQL(t)
 	err := s.box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
@@ -157,8 +159,10 @@ func TestEntOver(t *testing.T) {
 	s.wants(t, order)
 }
 
-// In InTx, an event that is written through a handle that hides the *sql.Tx is stored, but nobody can tell that it belongs to that
-// transaction: the hooks that follow the commit do not hear of it, and the hub is only woken. Hence the recipe writes to tx itself.
+// TestEntHidden: in InTx, an event that is written through a handle that hides
+// the *sql.Tx is stored, but Waybill cannot assign it to that transaction: the
+// hooks after the commit do not get it, and the hub is only woken. Hence the
+// recipe writes to tx itself.
 func TestEntHidden(t *testing.T) {
 	s := openSQL(t)
 	heard := s.listen(t)

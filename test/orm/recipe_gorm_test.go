@@ -21,11 +21,13 @@ func saveGorm(ctx context.Context, tx *gorm.DB, box *outbox.Outbox[*sql.Tx], o O
 	if err := tx.WithContext(ctx).Create(&o).Error; err != nil {
 		return err
 	}
-	conn, _ := tx.Statement.ConnPool.(store.SQLTx) // nil outside a transaction; WriteSQL refuses that
+	// nil outside a transaction; WriteSQL refuses that
+	conn, _ := tx.Statement.ConnPool.(store.SQLTx)
 	return outbox.WriteSQL(ctx, box, conn, OrderPlaced.New(o.ID, Placed{Total: o.Total}))
 }
 
-// inGorm calls fn in a transaction of gorm, and wakes the relay after the commit.
+// inGorm calls fn in a transaction of gorm, and wakes the relay after the
+// commit.
 func inGorm(ctx context.Context, db *gorm.DB, box *outbox.Outbox[*sql.Tx], fn func(tx *gorm.DB) error) error {
 	if err := db.WithContext(ctx).Transaction(fn); err != nil {
 		return err
@@ -34,14 +36,16 @@ func inGorm(ctx context.Context, db *gorm.DB, box *outbox.Outbox[*sql.Tx], fn fu
 	return nil
 }
 
-// gormOver returns gorm at work in a transaction that somebody else begins and ends.
+// gormOver returns gorm in a transaction that the caller begins and ends.
 func gormOver(ctx context.Context, db *gorm.DB, tx *sql.Tx) *gorm.DB {
-	session := db.Session(&gorm.Session{NewDB: true, Context: ctx}) // with a Context it is a copy: db keeps its own pool
+	// with a Context it is a copy: db keeps its own pool
+	session := db.Session(&gorm.Session{NewDB: true, Context: ctx})
 	session.Statement.ConnPool = tx
 	return session
 }
 
-// joinGorm writes an order with gorm, and its event, in the transaction of InTx.
+// joinGorm writes an order with gorm, and its event, in the transaction of
+// InTx.
 func joinGorm(ctx context.Context, tx *sql.Tx, db *gorm.DB, box *outbox.Outbox[*sql.Tx], o Order) error {
 	if err := gormOver(ctx, db, tx).Create(&o).Error; err != nil {
 		return err
@@ -49,7 +53,8 @@ func joinGorm(ctx context.Context, tx *sql.Tx, db *gorm.DB, box *outbox.Outbox[*
 	return box.Write(ctx, tx, OrderPlaced.New(o.ID, Placed{Total: o.Total}))
 }
 
-// bothWays places an order in a transaction of gorm, and another in one of Waybill.
+// bothWays places an order in a transaction of gorm, and another in one of
+// Waybill.
 func bothWays(ctx context.Context, db *gorm.DB, box *outbox.Outbox[*sql.Tx], first, second Order) error {
 	err := inGorm(ctx, db, box, func(tx *gorm.DB) error {
 		return saveGorm(ctx, tx, box, first)
@@ -119,7 +124,8 @@ func TestGormBothWays(t *testing.T) {
 	s.wants(t, order, second)
 }
 
-// The case with prepared statements does test a transaction that hides its *sql.Tx.
+// TestGormPreparedHides: the case with prepared statements does test a
+// transaction that hides its *sql.Tx.
 func TestGormPreparedHides(t *testing.T) {
 	s := openSQL(t)
 	db := openGorm(t, s.sqldb, gorm.Config{PrepareStmt: true})
@@ -134,7 +140,8 @@ func TestGormPreparedHides(t *testing.T) {
 	}
 }
 
-// Outside a transaction, gorm's handle has the same type as inside: the recipe finds out at run time.
+// TestGormNoTransaction: outside a transaction, gorm's handle has the same type
+// as inside: the recipe detects it at run time.
 func TestGormNoTransaction(t *testing.T) {
 	for name, cfg := range map[string]gorm.Config{"Plain": {}, "PrepareStmt": {PrepareStmt: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +157,8 @@ func TestGormNoTransaction(t *testing.T) {
 	}
 }
 
-// A savepoint of gorm takes its events back with it, and leaves the others.
+// TestGormSavepoint: a rolled back savepoint of gorm removes its events, and no
+// others.
 func TestGormSavepoint(t *testing.T) {
 	for name, cfg := range map[string]gorm.Config{"Plain": {}, "PrepareStmt": {PrepareStmt: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +187,8 @@ func TestGormSavepoint(t *testing.T) {
 	}
 }
 
-// Inside InTx, a nested transaction of gorm is a savepoint too, the hooks see what survived, and db itself is not touched.
+// TestGormOver: inside InTx, a nested transaction of gorm is a savepoint too,
+// the hooks get the surviving events, and db itself is not changed.
 func TestGormOver(t *testing.T) {
 	s := openSQL(t)
 	db := openGorm(t, s.sqldb, gorm.Config{PrepareStmt: true})

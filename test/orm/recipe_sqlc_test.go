@@ -14,7 +14,8 @@ import (
 	"github.com/waybillhq/waybill/test/orm/sqlc/sqlorders"
 )
 
-// saveSQLC writes an order with what sqlc generated for pgx, and its event, in a transaction of whomever.
+// saveSQLC writes an order with sqlc's code for pgx, and its event, in any
+// transaction.
 func saveSQLC(ctx context.Context, tx pgx.Tx, queries *pgxorders.Queries, box *outbox.Outbox[pgx.Tx], o Order) error {
 	if err := queries.WithTx(tx).InsertOrder(ctx, pgxorders.InsertOrderParams(o)); err != nil {
 		return err
@@ -31,7 +32,7 @@ func inPGX(ctx context.Context, pool *pgxpool.Pool, box *outbox.Outbox[pgx.Tx], 
 	return nil
 }
 
-// saveSQLCStd is saveSQLC with what sqlc generated for database/sql.
+// saveSQLCStd is saveSQLC with sqlc's code for database/sql.
 func saveSQLCStd(ctx context.Context, tx *sql.Tx, queries *sqlorders.Queries, box *outbox.Outbox[*sql.Tx], o Order) error {
 	if err := queries.WithTx(tx).InsertOrder(ctx, sqlorders.InsertOrderParams(o)); err != nil {
 		return err

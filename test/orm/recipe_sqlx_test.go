@@ -16,16 +16,18 @@ func saveSQLX(ctx context.Context, tx *sqlx.Tx, box *outbox.Outbox[*sql.Tx], o O
 	if _, err := tx.NamedExecContext(ctx, `INSERT INTO orders (id, total) VALUES (:id, :total)`, o); err != nil {
 		return err
 	}
-	return box.Write(ctx, tx.Tx, OrderPlaced.New(o.ID, Placed{Total: o.Total})) // tx.Tx is the *sql.Tx inside
+	// tx.Tx is the *sql.Tx inside
+	return box.Write(ctx, tx.Tx, OrderPlaced.New(o.ID, Placed{Total: o.Total}))
 }
 
-// inSQLX calls fn in a transaction of sqlx, and wakes the relay after the commit.
+// inSQLX calls fn in a transaction of sqlx, and wakes the relay after the
+// commit.
 func inSQLX(ctx context.Context, db *sqlx.DB, box *outbox.Outbox[*sql.Tx], fn func(tx *sqlx.Tx) error) error {
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // after the commit it does nothing
+	defer func() { _ = tx.Rollback() }() // no effect after the commit
 	if err := fn(tx); err != nil {
 		return err
 	}
@@ -36,9 +38,11 @@ func inSQLX(ctx context.Context, db *sqlx.DB, box *outbox.Outbox[*sql.Tx], fn fu
 	return nil
 }
 
-// joinSQLX writes an order with sqlx, and its event, in the transaction of InTx.
+// joinSQLX writes an order with sqlx, and its event, in the transaction of
+// InTx.
 func joinSQLX(ctx context.Context, tx *sql.Tx, db *sqlx.DB, box *outbox.Outbox[*sql.Tx], o Order) error {
-	// db binds the names, because it knows the driver's placeholders: a sqlx.Tx that sqlx did not begin does not.
+	// db binds the names, because it knows the driver's placeholders: a sqlx.Tx
+	// that sqlx did not begin does not.
 	query, args, err := db.BindNamed(`INSERT INTO orders (id, total) VALUES (:id, :total)`, o)
 	if err != nil {
 		return err
@@ -46,7 +50,7 @@ func joinSQLX(ctx context.Context, tx *sql.Tx, db *sqlx.DB, box *outbox.Outbox[*
 	if _, err := tx.ExecContext(ctx, query, args...); err != nil {
 		return err
 	}
-	var stored Order // to scan into structs, such a sqlx.Tx is good enough
+	var stored Order // such a sqlx.Tx can scan into structs
 	stx := &sqlx.Tx{Tx: tx, Mapper: db.Mapper}
 	if err := stx.GetContext(ctx, &stored, `SELECT id, total FROM orders WHERE id = $1`, o.ID); err != nil {
 		return err
@@ -76,7 +80,8 @@ func TestSQLX(t *testing.T) {
 	}.run(t)
 }
 
-// A *sqlx.Tx is also a store.SQLTx: both ways of handing it over work.
+// TestSQLXWhole: a *sqlx.Tx is also a store.SQLTx: both ways of passing it
+// work.
 func TestSQLXWhole(t *testing.T) {
 	s := openSQL(t)
 	err := inSQLX(t.Context(), sqlx.NewDb(s.sqldb, "pgx"), s.box, func(tx *sqlx.Tx) error {

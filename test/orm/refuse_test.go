@@ -17,7 +17,8 @@ import (
 	"github.com/waybillhq/waybill/test/orm/sqlc/sqlorders"
 )
 
-// What is not a transaction cannot be written to: the compiler asks what reflect answers here.
+// TestCompilerRefuses: writing requires a transaction. The compiler checks the
+// constraint that reflect checks here.
 func TestCompilerRefuses(t *testing.T) {
 	for _, handle := range []reflect.Type{
 		reflect.TypeFor[*sql.DB](), reflect.TypeFor[*sql.Conn](),

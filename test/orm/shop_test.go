@@ -22,11 +22,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// gorm's cache of prepared statements starts a goroutine that nothing can stop; its own comment says so.
+	// gorm's cache of prepared statements starts a goroutine that cannot be
+	// stopped, as its own comment says.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
 }
 
-// Order is a row of the business table; the libraries guess that it is called orders.
+// Order is a row of the business table; the libraries derive the name orders.
 type Order struct {
 	ID    string `db:"id" bun:"id,pk"`
 	Total int64  `db:"total"`
@@ -41,7 +42,8 @@ var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateTy
 //go:embed sqlc/schema.sql
 var ordersTable string
 
-// shop is a database with the table of orders and an outbox. T is the type of the transactions.
+// shop is a database with the table of orders and an outbox. T is the type of
+// the transactions.
 type shop[T any] struct {
 	db interface {
 		store.Outbox[T]
@@ -53,12 +55,14 @@ type shop[T any] struct {
 	sqldb *sql.DB
 }
 
-// openSQL returns a shop for transactions of database/sql, over a schema of its own.
+// openSQL returns a shop for transactions of database/sql, over a schema of its
+// own.
 func openSQL(t *testing.T) shop[*sql.Tx] {
 	t.Helper()
 	s := shop[*sql.Tx]{}
 	s.pool, s.sqldb = connect(t)
-	db, err := pgstore.NewSQL(s.sqldb, pgstore.Config{NotifyInterval: -1}) // a wake-up would hold a connection that this test counts
+	// a wake-up would hold a connection that this test counts
+	db, err := pgstore.NewSQL(s.sqldb, pgstore.Config{NotifyInterval: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +101,8 @@ func openBox[T any](t *testing.T, db store.Outbox[T]) (*outbox.Outbox[T], *outbo
 	return box, &rec
 }
 
-// connect makes a schema that nobody else uses, with the table of orders, and returns handles that find it by their search path.
+// connect creates a schema of its own, with the table of orders, and returns
+// handles that find it by their search path.
 func connect(t *testing.T) (*pgxpool.Pool, *sql.DB) {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(testserver.Postgres(t))
@@ -132,7 +137,8 @@ func connect(t *testing.T) (*pgxpool.Pool, *sql.DB) {
 	return pool, sqldb
 }
 
-// wants fails the test unless exactly these orders, and an event for each and no other, are committed, and no transaction is open.
+// wants fails the test unless exactly these orders, and an event for each and
+// no other, are committed, and no transaction is open.
 func (s shop[T]) wants(t *testing.T, orders ...Order) {
 	t.Helper()
 	if n := s.sqldb.Stats().InUse; n != 0 {
@@ -171,7 +177,8 @@ func (s shop[T]) wants(t *testing.T, orders ...Order) {
 	}
 }
 
-// events returns what a relay would find, in the order of their lanes.
+// events returns the events that a relay would find, in the order of their
+// lanes.
 func (s shop[T]) events(t *testing.T) []waybill.Event {
 	t.Helper()
 	cursors := make([]store.Cursor, 32)
@@ -192,7 +199,7 @@ func (s shop[T]) events(t *testing.T) []waybill.Event {
 	return events
 }
 
-// listen returns what the hub has said since, until the test ends.
+// listen returns the hub's notifications until the test ends.
 func (s shop[T]) listen(t *testing.T) *[]store.Commit {
 	t.Helper()
 	heard := new([]store.Commit)

@@ -19,7 +19,8 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// patience is how long a condition may take to come true: long enough for a loaded machine.
+// patience is how long a condition may take to become true: long enough for a
+// loaded machine.
 const patience = 60 * time.Second
 
 // bed is an outbox for one test, and the nodes on it.
@@ -56,14 +57,15 @@ func newBed(t *testing.T, p place) *bed {
 	return b
 }
 
-// tell logs what happened.
+// tell logs the nodes' logs and the journal.
 func (b *bed) tell() {
 	for _, r := range b.journal() {
 		b.Log(r)
 	}
-	logs, _ := filepath.Glob(filepath.Join(b.folder, "*.log")) // the pattern is well formed
+	// the pattern is well formed
+	logs, _ := filepath.Glob(filepath.Join(b.folder, "*.log"))
 	for _, path := range logs {
-		text, _ := os.ReadFile(path) // what cannot be read is not shown
+		text, _ := os.ReadFile(path) // an unreadable log is not shown
 		lines := strings.Split(string(text), "\n")
 		b.Logf("%s:\n%s", filepath.Base(path), strings.Join(lines[max(0, len(lines)-60):], "\n"))
 	}
@@ -76,7 +78,7 @@ type node struct {
 	spec spec
 }
 
-// start starts a node. It is killed at the end of the test at the latest.
+// start starts a node. It is killed at the latest when the test ends.
 func (b *bed) start(s spec) *node {
 	b.Helper()
 	s.Place, s.Folder = b.place, b.folder
@@ -116,15 +118,16 @@ func (n *node) signal(sig syscall.Signal) {
 	}
 }
 
-// pause stops the node, but not while it has the one lock that SQLite has: a process that is stopped there stops all others,
-// and no protocol helps against that.
+// pause stops the node, but not while it holds SQLite's only lock: a process
+// that is stopped there stops all others, and no protocol prevents that.
 func (n *node) pause() {
 	n.b.Helper()
 	n.b.await("the node can be stopped without a lock", func() bool {
 		n.signal(syscall.SIGSTOP)
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
-		// A node of another name is refused, but only by somebody who could have written.
+		// A node of another name is refused, but only by a connection that
+		// could have written.
 		if _, err := n.b.db.Discard(ctx, []waybill.ID{waybill.NewID()}); err == nil {
 			return true
 		}
@@ -172,7 +175,8 @@ func (b *bed) open(gate string) {
 	}
 }
 
-// add commits events in one transaction: aggregate/number, with "" as the aggregate of those that have none.
+// add commits events in one transaction: aggregate/number, with "" as the
+// aggregate of unordered events.
 func (b *bed) add(names ...string) {
 	b.Helper()
 	if err := b.write(b.Context(), b.events(names...)...); err != nil {
@@ -180,7 +184,7 @@ func (b *bed) add(names ...string) {
 	}
 }
 
-// events makes the events that add commits.
+// events returns the events that add commits.
 func (b *bed) events(names ...string) []waybill.Event {
 	evs := make([]waybill.Event, len(names))
 	for i, name := range names {
@@ -230,7 +234,7 @@ func (b *bed) stats() store.Stats {
 	return s
 }
 
-// awaitEmpty waits until nothing is pending.
+// awaitEmpty waits until no event is pending.
 func (b *bed) awaitEmpty() {
 	b.Helper()
 	b.await("nothing is pending", func() bool {
@@ -239,13 +243,13 @@ func (b *bed) awaitEmpty() {
 	})
 }
 
-// awaitNodes waits until so many nodes are live.
+// awaitNodes waits until n nodes are live.
 func (b *bed) awaitNodes(n int) {
 	b.Helper()
 	b.await(fmt.Sprintf("%d nodes are live", n), func() bool { return len(b.stats().Nodes) == n })
 }
 
-// find returns an event's row, wherever it is.
+// find returns an event's row, in any table.
 func (b *bed) find(name string) store.Record {
 	b.Helper()
 	records, err := b.db.Find(b.Context(), b.names[name])
@@ -258,7 +262,7 @@ func (b *bed) find(name string) store.Record {
 	return records[0]
 }
 
-// journal returns what was delivered so far.
+// journal returns the deliveries so far.
 func (b *bed) journal() []journal.Record {
 	b.Helper()
 	records, err := journal.Read(filepath.Join(b.folder, journalName))
@@ -268,7 +272,8 @@ func (b *bed) journal() []journal.Record {
 	return records
 }
 
-// count returns how many records fit: of a kind, of a node, of an event; "" fits all.
+// count returns the number of matching records: of a kind, of a node, of an
+// event; "" matches all.
 func (b *bed) count(what, node, name string) int {
 	b.Helper()
 	return count(b.journal(), what, node, name)
@@ -284,7 +289,7 @@ func count(records []journal.Record, what, node, name string) int {
 	return n
 }
 
-// wantOK reports events that were not delivered successfully exactly so many times.
+// wantOK reports events that were not delivered successfully exactly n times.
 func (b *bed) wantOK(times int, names ...string) {
 	b.Helper()
 	records := b.journal()
@@ -295,7 +300,8 @@ func (b *bed) wantOK(times int, names ...string) {
 	}
 }
 
-// wantDelivered reports events that are not in the history, or were never delivered.
+// wantDelivered reports events that are not in the history, or were never
+// delivered.
 func (b *bed) wantDelivered(names ...string) {
 	b.Helper()
 	records := b.journal()
@@ -309,8 +315,9 @@ func (b *bed) wantDelivered(names ...string) {
 	}
 }
 
-// wantOrder reports events that were begun before the one in front of them had been delivered, or was dead. Deliveries that
-// repeat an event that was delivered before are no matter: a consumer sees them coming by their position.
+// wantOrder reports events whose delivery began before their predecessor had
+// been delivered or was dead. Redeliveries of delivered events do not matter: a
+// consumer detects them by their position.
 func (b *bed) wantOrder(dead ...string) {
 	b.Helper()
 	done := map[string]bool{}
@@ -332,7 +339,8 @@ func (b *bed) wantOrder(dead ...string) {
 	}
 }
 
-// wantEpochs reports epochs that two processes have used, and epochs of one process that do not rise.
+// wantEpochs reports epochs that two processes have used, and epochs of one
+// process that do not rise.
 func (b *bed) wantEpochs() {
 	b.Helper()
 	type fence struct {

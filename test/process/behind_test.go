@@ -11,19 +11,22 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// Behaviour 31, behind the backlog of a destination that is down: the owner that died passed the
-// backlog over, and its rows are the first of the lane. They take no place of the killer's.
+// TestBehindABacklog: an event that kills its process becomes dead even behind
+// the backlog of an unavailable destination: the dead owner passed the backlog,
+// and its rows are the first of the lane. They take no slot of the killer.
 func TestBehindABacklog(t *testing.T) {
 	onEach(t, func(t *testing.T, p place) {
 		t.Parallel()
 		if p.Lanes > 0 {
-			p.Lanes = 32 // the more lanes there are, the fewer events of one are in flight
+			// with more lanes, fewer events of one lane are in flight
+			p.Lanes = 32
 		}
 		behindABacklog(newBed(t, p), 300)
 	})
 }
 
-// The same with a backlog of more events than an owner has in flight.
+// TestBehindALongBacklog is the same with a backlog of more events than an
+// owner has in flight.
 func TestBehindALongBacklog(t *testing.T) {
 	t.Parallel()
 	p := postgresPlace(t)
@@ -34,7 +37,8 @@ func TestBehindALongBacklog(t *testing.T) {
 func behindABacklog(b *bed, backlog int) {
 	down := series("", backlog)
 	for i, name := range down {
-		down[i] = "/-" + name[1:] // negative numbers go to the destination that is down
+		// negative numbers go to the unavailable destination
+		down[i] = "/-" + name[1:]
 	}
 	b.add(down...)
 	b.add("/0", "a/0", "a/1")
@@ -57,15 +61,18 @@ func behindABacklog(b *bed, backlog int) {
 		b.Errorf("%d are dead, want the killer alone", s.Dead)
 	}
 	for _, r := range b.journal() {
-		// The last process is killed, perhaps while the attempt of a probe is counted beforehand.
+		// The last process is killed, possibly while the attempt of a probe is
+		// counted beforehand.
 		if r.Number[0] == '-' && r.Attempt > 2 {
 			b.Errorf("the outage has spent attempts: %s", r)
 		}
 	}
 }
 
-// Behaviour 31, behind an outage at the start: the destination is down when a process makes its
-// first deliveries, and comes back then. The outage spends no attempt, and clears no suspect.
+// TestBehindAnOutage: an event that kills its process becomes dead even after
+// an outage at the start: the destination is unavailable during the first
+// deliveries of a process, and then available again. The outage spends no
+// attempt, and clears no suspect.
 func TestBehindAnOutage(t *testing.T) {
 	onEach(t, func(t *testing.T, p place) {
 		t.Parallel()
@@ -73,7 +80,7 @@ func TestBehindAnOutage(t *testing.T) {
 	})
 }
 
-// The same with a sink that takes batches.
+// TestBatchBehindAnOutage is the same with a sink for batches.
 func TestBatchBehindAnOutage(t *testing.T) {
 	t.Parallel()
 	behindAnOutage(newBed(t, postgresPlace(t).oneLane()), true)
@@ -90,9 +97,9 @@ func behindAnOutage(b *bed, batch bool) {
 	}
 }
 
-// killedBy starts nodes of a kind until the event that kills them is dead and the events of the
-// aggregates are delivered, and reports more kills than it has attempts, but for the first, which
-// comes as a surprise.
+// killedBy starts nodes of a kind until the event that kills them is dead and
+// the events of the aggregates are delivered. It reports more kills than
+// attempts, apart from the first kill, which is not counted beforehand.
 func (b *bed) killedBy(name string, s spec) {
 	b.Helper()
 	const attempts = 3
@@ -125,7 +132,8 @@ func (b *bed) killedBy(name string, s spec) {
 	}
 }
 
-// oneLane returns the place with one lane, so that all events stand behind each other.
+// oneLane returns the place with one lane, so that all events are in one
+// sequence.
 func (p place) oneLane() place {
 	p.Lanes = min(p.Lanes, 1)
 	return p

@@ -28,7 +28,7 @@ import (
 	"github.com/waybillhq/waybill/test/process/child"
 )
 
-// consumer is what a process that consumes is told.
+// consumer configures a consuming process.
 type consumer struct {
 	Place place
 	Seed  uint64
@@ -39,7 +39,7 @@ const (
 	consumers = 50   // goroutines of a process, of which there are two
 )
 
-// consumedEvent is the nth event, in every process the same.
+// consumedEvent is the nth event, the same in every process.
 func consumedEvent(n int) waybill.Event {
 	var id waybill.ID
 	id[0] = 1
@@ -75,8 +75,9 @@ func (p place) openInbox(ctx context.Context) (store.Inbox[*sql.Tx], *sql.DB, er
 	return nil, nil, fmt.Errorf("no database is called %q", p.Database)
 }
 
-// Statements of the business: an account that every event adds 1 to, and a row for each time. Nothing in these tables keeps an event from being
-// applied twice.
+// Statements of the business tables: an account to which every event adds 1,
+// and a row for each time. These tables do not prevent that an event is applied
+// twice.
 func (p place) applyEvent(ctx context.Context, tx *sql.Tx, n int) error {
 	account, effect := "account", "effect"
 	if p.Schema != "" {
@@ -89,8 +90,9 @@ func (p place) applyEvent(ctx context.Context, tx *sql.Tx, n int) error {
 	return err
 }
 
-// runConsumer is a process that consumes: many goroutines take events at random, in every way there is, and handlers fail, are too slow for
-// their lease, or kill the process.
+// runConsumer is a consuming process: many goroutines consume random events, in
+// every possible way, and handlers fail, exceed their lease, or kill the
+// process.
 func runConsumer(text string) error {
 	var c consumer
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -123,8 +125,10 @@ func runConsumer(text string) error {
 	return nil
 }
 
-// unapplied are the events that this process does not know to be applied. Most draws are from these: the last of a thousand would otherwise come
-// up once in a thousand draws, and how long that takes is the machine's speed and not a property of the inbox.
+// unapplied holds the events that this process does not know to be applied.
+// Most draws are from these: otherwise the last of a thousand events would be
+// drawn once in a thousand draws, and the duration would depend on the
+// machine's speed and not on the inbox.
 type unapplied struct {
 	mu   sync.Mutex
 	list []int
@@ -138,7 +142,8 @@ func newUnapplied() *unapplied {
 	return u
 }
 
-// draw returns an event; one in four is drawn from all, also from those that were applied.
+// draw returns an event; one in four is drawn from all events, also from
+// applied ones.
 func (u *unapplied) draw(rnd *rand.Rand) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -148,7 +153,7 @@ func (u *unapplied) draw(rnd *rand.Rand) int {
 	return u.list[rnd.IntN(len(u.list))]
 }
 
-// note takes an event out, if its record says that it is applied.
+// note removes an event if its record says that it is applied.
 func (u *unapplied) note(n int, err error) {
 	if err != nil {
 		return
@@ -162,12 +167,13 @@ func (u *unapplied) note(n int, err error) {
 
 var errConsumer = errors.New("no luck")
 
-// consumeSome takes one event, or a few.
+// consumeSome consumes one event, or a few.
 func consumeSome(ctx context.Context, g *inbox.Group[*sql.Tx], p place, rnd *rand.Rand, open *unapplied) {
-	// What a handler does besides is drawn beforehand: it may run on another goroutine's time.
+	// The handler's fate is drawn beforehand, because it may run on another
+	// goroutine.
 	fate := func() error {
 		switch u := rnd.Float64(); {
-		case u < 0.05: // a crash, with everything that this process is at
+		case u < 0.05: // a crash, with all events in flight
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		case u < 0.08:
@@ -216,8 +222,10 @@ func consumeSome(ctx context.Context, g *inbox.Group[*sql.Tx], p place, rnd *ran
 	open.note(n, err)
 }
 
-// TestConsumersThatDie: two processes with a hundred goroutines race over a thousand events, with leases that run out, crashes in one of twenty
-// handlers, and processes that are stopped and resumed. Every effect is there, once: the business tables' sums say so.
+// TestConsumersThatDie: two processes with a hundred goroutines race over a
+// thousand events, with leases that expire, crashes in one of twenty handlers,
+// and processes that are stopped and resumed. The sums of the business tables
+// show that every effect occurred once.
 func TestConsumersThatDie(t *testing.T) {
 	for database, make := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace, "mysql": mysqlPlace} {
 		t.Run(database, func(t *testing.T) {
@@ -237,8 +245,8 @@ func TestConsumersThatDie(t *testing.T) {
 	}
 }
 
-// whereabouts says where each event is that was not applied: its record, or that it has none, and
-// whether its effect is there.
+// whereabouts describes each event that was not applied: its record, if any,
+// and whether it had its effect.
 func whereabouts(t *testing.T, db *sql.DB, prefix string) string {
 	t.Helper()
 	effects := make(map[int]int)
@@ -287,7 +295,8 @@ func whereabouts(t *testing.T, db *sql.DB, prefix string) string {
 	return text.String()
 }
 
-// recordKey is an event's id as text: servers give it as 16 bytes, or as text of either case.
+// recordKey is an event's id as text: servers return it as 16 bytes, or as text
+// of either case.
 func recordKey(id []byte) string {
 	if len(id) == 16 {
 		return fmt.Sprintf("%x", id)
@@ -357,9 +366,10 @@ func raceConsumers(t *testing.T, p place) {
 	succeeded, before := 0, 0
 	const stuck = 4 * patience
 	for deadline := time.Now().Add(stuck); succeeded < consumed; {
-		// A busy machine is slow, and each event that is applied is progress. If none is for
-		// long, events are stuck or lost, and that is a mistake; attempts alone are none, because
-		// an event that can never be applied is tried for ever.
+		// A busy machine is slow, and each applied event is progress. If no
+		// event is applied for long, events are stuck or lost, which is a
+		// failure; attempts alone are no progress, because an event that can
+		// never be applied is retried forever.
 		if succeeded > before {
 			before, deadline = succeeded, time.Now().Add(stuck)
 		}
@@ -372,7 +382,8 @@ func raceConsumers(t *testing.T, p place) {
 			crashes++
 			children[i] = start()
 		case <-time.After(30 * time.Millisecond):
-			if rnd.IntN(4) == 0 { // stopped in the middle of something, for longer than a lease
+			// stopped during its work, for longer than a lease
+			if rnd.IntN(4) == 0 {
 				stops++
 				_ = children[i].Signal(syscall.SIGSTOP)
 				<-time.After(350 * time.Millisecond)

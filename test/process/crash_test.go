@@ -13,8 +13,10 @@ import (
 	"github.com/waybillhq/waybill/test/process/server"
 )
 
-// forgetful is a bed on a server of its own that writes only when somebody waits for it: what was committed without waiting is lost
-// when it crashes. Nodes on it must be quiet, because a heartbeat makes it write all that came before.
+// forgetful is a bed on a server of its own that writes to disk only when a
+// commit waits for it: asynchronous commits are lost in a crash. Nodes on it
+// must be quiet, because a heartbeat makes the server write everything before
+// it.
 type forgetful struct {
 	*bed
 	server *server.Postgres
@@ -38,12 +40,12 @@ func newForgetful(t *testing.T) *forgetful {
 	return &forgetful{newBed(t, place{Database: "postgres", Source: pg.DSN, Lanes: 1}), pg}
 }
 
-// quiet is a node that has a long lease and seldom renews it.
+// quiet is a node that has a long lease and rarely renews it.
 func quiet(name string, script map[string]act) spec {
 	return spec{Name: name, Lease: time.Minute, Heartbeat: 15 * time.Second, Backoff: time.Minute, Script: script}
 }
 
-// crash crashes the server and starts it again.
+// crash crashes the server and restarts it.
 func (b *forgetful) crash() {
 	b.Helper()
 	if err := b.server.Crash(b.Context()); err != nil {
@@ -58,14 +60,16 @@ func (b *forgetful) crash() {
 	})
 }
 
-// Behaviour 24: the order holds when the server crashes and forgets what was committed without waiting for the disk: an event that
-// had failed and was put off is ready again, as if it had never been tried, and must not be overtaken by those that waited for it.
+// TestOrderAfterAServerCrash: the order holds when the server crashes and loses
+// commits that did not wait for the disk: an event that had failed and was
+// deferred is ready again, as if it had never been tried, and must not be
+// overtaken by the events that waited for it.
 func TestOrderAfterAServerCrash(t *testing.T) {
 	b := newForgetful(t)
 	a := b.start(quiet("A", map[string]act{"x/0": {Error: "no"}}))
 	b.awaitNodes(1)
 	b.add("x/0", "x/1")
-	b.await("x/0 is put off", func() bool { return b.find("x/0").State == store.Delayed })
+	b.await("x/0 is deferred", func() bool { return b.find("x/0").State == store.Delayed })
 	b.crash()
 	if s := b.find("x/0").State; s != store.Ready {
 		b.Skipf("something has made the server write in time: x/0 is %s", s)
@@ -77,7 +81,8 @@ func TestOrderAfterAServerCrash(t *testing.T) {
 	}
 }
 
-// Behaviour 35: a dead letter stays dead when the server crashes: its successors may have been delivered.
+// TestReplayAfterAServerCrash: a dead letter stays dead when the server
+// crashes, because its successors may have been delivered.
 func TestReplayAfterAServerCrash(t *testing.T) {
 	b := newForgetful(t)
 	b.start(quiet("A", map[string]act{"x/0": {Permanent: true, Error: "never"}}))
@@ -94,7 +99,9 @@ func TestReplayAfterAServerCrash(t *testing.T) {
 	}
 }
 
-// Behaviour 31: the attempt of a suspect is on disk before it is delivered, or an event that kills server and process would never die.
+// TestSuspectsAfterAServerCrash: the attempt of a suspect is on disk before it
+// is delivered. Otherwise an event that kills server and process would never
+// become dead.
 func TestSuspectsAfterAServerCrash(t *testing.T) {
 	b := newForgetful(t)
 	a := b.start(spec{Name: "A", Script: map[string]act{"x/0": {Gate: "never"}}})

@@ -23,14 +23,15 @@ import (
 // webVariable makes the test binary a server whose handlers run once per key.
 const webVariable = "WAYBILL_PROCESS_WEB"
 
-// web is what such a server is told.
+// web configures such a server.
 type web struct {
 	keyed
-	// Address is the file that the server writes its address to.
+	// Address is the file for the server's address.
 	Address string
 }
 
-// runWeb is the server: POST /tx runs in one transaction, POST /plain claims its key before it runs.
+// runWeb is the server: POST /tx runs in one transaction, POST /plain claims
+// its key before it runs.
 func runWeb(text string) error {
 	var c web
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -78,7 +79,7 @@ func runWeb(text string) error {
 	if err := os.WriteFile(c.Address+".new", []byte(socket.Addr().String()), 0o600); err != nil {
 		return err
 	}
-	if err := os.Rename(c.Address+".new", c.Address); err != nil { // all of it at once
+	if err := os.Rename(c.Address+".new", c.Address); err != nil { // atomically
 		return err
 	}
 	return (&http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}).Serve(socket)
@@ -91,7 +92,7 @@ type webServer struct {
 	url string
 }
 
-// serve starts a server that dies at a place, or nowhere.
+// serve starts a server that dies at a given point, or not at all.
 func (b *keyBed) serve(die string) *webServer {
 	b.Helper()
 	c := web{keyed: keyed{Place: b.Place, Die: die}, Address: filepath.Join(b.TempDir(), "address")}
@@ -128,13 +129,13 @@ func (b *keyBed) awaitWeb(what string, ok func() bool) {
 	}
 }
 
-// post asks the server to buy something, under a key of the same name.
+// post requests a purchase, under a key of the same name.
 func (s *webServer) post(path, name string) (status int, body string, replayed bool, err error) {
 	r, err := http.NewRequestWithContext(s.b.Context(), http.MethodPost, s.url+path, strings.NewReader(name))
 	if err != nil {
 		return 0, "", false, err
 	}
-	r.Close = true // a connection to a process that died must not be used for the next one
+	r.Close = true // a connection to a dead process must not be reused
 	r.Header.Set("Idempotency-Key", `"`+name+`"`)
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
@@ -145,7 +146,7 @@ func (s *webServer) post(path, name string) (status int, body string, replayed b
 	return resp.StatusCode, string(text), resp.Header.Get("Idempotent-Replayed") == "true", err
 }
 
-// dies sends a request to a server that dies of it.
+// dies sends a request that kills its server.
 func (s *webServer) dies(path, name string) {
 	s.b.Helper()
 	if status, body, _, err := s.post(path, name); err == nil {
@@ -158,7 +159,8 @@ func (s *webServer) dies(path, name string) {
 	}
 }
 
-// bought repeats a request until it has an answer, and returns whether that was a stored one, and how often it was told to wait.
+// bought repeats a request until it has an answer, and returns whether the
+// answer was stored, and how often the server asked to wait.
 func (s *webServer) bought(path, name string) (replayed bool, waited int) {
 	s.b.Helper()
 	s.b.awaitWeb("the repeat gets an answer", func() bool {
@@ -167,7 +169,8 @@ func (s *webServer) bought(path, name string) (replayed bool, waited int) {
 		case err != nil:
 			s.b.Fatal(err)
 		case status == http.StatusConflict && strings.Contains(body, "in-progress"):
-			waited++ // the dead one's connection, or lease, is still there
+			// the connection, or the lease, of the dead server still exists
+			waited++
 			return false
 		case status != http.StatusCreated || body != "bought "+name:
 			s.b.Fatalf("the repeat gets %d %s", status, body)
@@ -178,7 +181,8 @@ func (s *webServer) bought(path, name string) (replayed bool, waited int) {
 	return replayed, waited
 }
 
-// TestServerKilledInOneTransaction: a server that is killed before, inside or after the commit of WrapTx leaves nothing, or everything. A client that
+// TestServerKilledInOneTransaction: a server that is killed before, inside or
+// after the commit of WrapTx leaves nothing, or everything. A client that
 // repeats its request, at another server, gets one order and one answer.
 func TestServerKilledInOneTransaction(t *testing.T) {
 	withKeys(t, true, func(b *keyBed) {
@@ -207,7 +211,8 @@ func TestServerKilledInOneTransaction(t *testing.T) {
 	})
 }
 
-// TestServerKilledInTheHandler: a server that is killed while Wrap's handler runs leaves a claim. Repeats are told to wait until its lease has run out;
+// TestServerKilledInTheHandler: a server that is killed while Wrap's handler
+// runs leaves a claim. Repeated requests must wait until its lease has expired;
 // then one of them runs.
 func TestServerKilledInTheHandler(t *testing.T) {
 	withKeys(t, true, func(b *keyBed) {

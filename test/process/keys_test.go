@@ -29,18 +29,20 @@ import (
 	"github.com/waybillhq/waybill/test/process/child"
 )
 
-// keyed is what a process that runs requests under keys is told.
+// keyed configures a process that runs requests under keys.
 type keyed struct {
 	Place place
-	// Key is what to run; without one, one key after the other.
+	// Key is the key to run; if empty, the process runs one key after the
+	// other.
 	Key string
-	// Die is where to kill the process; see the uses of die.
+	// Die is the point at which the process is killed; see the calls of die.
 	Die string
-	// Services is where the outside services are, if the request calls some.
+	// Services is the address of the outside services, if the request calls
+	// some.
 	Services string
 }
 
-// keyStore is what the tests of keys need of a store.
+// keyStore is the part of a store that the tests of keys need.
 type keyStore interface {
 	store.Keys[*sql.Tx]
 	store.Outbox[*sql.Tx]
@@ -58,7 +60,7 @@ func (p place) openKeys(ctx context.Context) (keyStore, error) {
 	return db.(keyStore), nil
 }
 
-// die ends the process at once, if this is where it is to die.
+// die ends the process if this is the given point.
 func (c keyed) die(where string) {
 	if c.Die == where {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -96,7 +98,7 @@ type keyUser struct {
 	box  *outbox.Outbox[*sql.Tx]
 }
 
-// keyLease is long enough for a slow machine, and short enough to be waited for.
+// keyLease is long enough for a slow machine, and short enough to wait for.
 const keyLease = time.Second
 
 func (c keyed) open(ctx context.Context) (*keyUser, error) {
@@ -175,7 +177,7 @@ func (u *keyUser) journey(ctx context.Context, key string) (idempotency.Result[p
 	})
 }
 
-// call asks an outside service.
+// call calls an outside service.
 func (u *keyUser) call(ctx context.Context, name string) (string, error) {
 	return idempotency.Call(ctx, u.keys, name, func(ctx context.Context, key string) (string, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.Services+"/"+name, strings.NewReader(key))
@@ -252,7 +254,7 @@ func (c keyed) dies(t *testing.T) {
 	}
 }
 
-// keyBed is the tables of one test, and what is in them.
+// keyBed is the tables of one test, with queries.
 type keyBed struct {
 	*testing.T
 	*keyUser
@@ -260,7 +262,8 @@ type keyBed struct {
 	tables *tables
 }
 
-// withKeys runs a test on every database; with parallel, on all at the same time, because it mostly waits.
+// withKeys runs a test on every database; with parallel, concurrently, because
+// it mostly waits.
 func withKeys(t *testing.T, parallel bool, test func(b *keyBed)) {
 	for database, make := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace, "mysql": mysqlPlace, "sqlite": sqlitePlace} {
 		t.Run(database, func(t *testing.T) {
@@ -325,7 +328,7 @@ func (b *keyBed) bought() map[string]int64 {
 	return out
 }
 
-// events counts its events, or all.
+// events counts the events of a request, or of all.
 func (b *keyBed) events(key string) int64 {
 	b.Helper()
 	f := store.Filter{}
@@ -339,7 +342,8 @@ func (b *keyBed) events(key string) int64 {
 	return n
 }
 
-// want checks that a request has left this many of everything: rows, events, and a record with its answer.
+// want checks that a request has left this many rows, events, and records with
+// an answer.
 func (b *keyBed) want(when, key string, n int64) {
 	b.Helper()
 	rec, there, err := b.keys.Find(context.Background(), "", "BUY", key)
@@ -354,8 +358,9 @@ func (b *keyBed) want(when, key string, n int64) {
 	}
 }
 
-// TestKilledInOneTransaction: whenever a process dies in DoTx, either nothing is left or everything: key, row, event and answer. A repeat
-// completes the one and gets the other.
+// TestKilledInOneTransaction: a process that dies in DoTx leaves either nothing
+// or everything: key, row, event and answer. A repeated request completes the
+// former and gets the latter.
 func TestKilledInOneTransaction(t *testing.T) {
 	withKeys(t, false, func(b *keyBed) {
 		for i, where := range []string{
@@ -374,7 +379,8 @@ func TestKilledInOneTransaction(t *testing.T) {
 	})
 }
 
-// TestKilledAtAnyTime: the same, for processes that are killed from outside, whatever they are at.
+// TestKilledAtAnyTime is the same for processes that are killed from outside,
+// at any time.
 func TestKilledAtAnyTime(t *testing.T) {
 	withKeys(t, false, func(b *keyBed) {
 		for range 4 {
@@ -385,10 +391,11 @@ func TestKilledAtAnyTime(t *testing.T) {
 					b.Fatal("nothing is bought")
 				}
 			}
-			<-time.After(rand.N(30 * time.Millisecond)) // it dies in the middle of something
+			// killed during its work
+			<-time.After(rand.N(30 * time.Millisecond))
 			p.Kill()
 		}
-		// The server may still be at what the last one sent.
+		// The server may still be executing the last process's statements.
 		for deadline := time.Now().Add(20 * time.Second); b.rows("") != b.events("") && time.Now().Before(deadline); {
 			<-time.After(5 * time.Millisecond)
 		}
@@ -406,10 +413,10 @@ func TestKilledAtAnyTime(t *testing.T) {
 	})
 }
 
-// services are two outside services that remember who called.
+// services are two outside services that record their calls.
 type services struct {
 	mu    sync.Mutex
-	calls map[string][]string // service → the keys it saw
+	calls map[string][]string // service → the keys of its calls
 }
 
 func (s *services) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -430,8 +437,9 @@ func (s *services) seen(name string) []string {
 	return slices.Clone(s.calls[name])
 }
 
-// TestKilledBetweenPhases: a request of three phases is killed in and behind each of them. A repeat goes on after the last one that was
-// committed, and each outside service sees one key, however often it is called.
+// TestKilledBetweenPhases: a request of three phases is killed in and after
+// each of them. A repeated request continues after the last committed phase,
+// and each outside service sees one key, however often it is called.
 func TestKilledBetweenPhases(t *testing.T) {
 	withKeys(t, true, func(b *keyBed) {
 		outside := &services{calls: map[string][]string{}}

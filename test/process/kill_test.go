@@ -11,11 +11,14 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// window is how many events of a lane a relay has in hand at most, with the usual config and few lanes.
+// window is the maximum number of events of a lane that a relay has in flight,
+// with the default config and few lanes.
 const window = 500
 
-// Behaviour 29: when an owner is killed with deliveries under way, another node delivers everything after the lease ends. Nothing is
-// lost, first deliveries are in order, and no more is delivered twice than the dead node may have had in hand.
+// TestKilled: when an owner is killed with deliveries in flight, another node
+// delivers every event after the lease ends. No event is lost, first deliveries
+// are in order, and no more events are delivered twice than the dead node may
+// have had in flight.
 func TestKilled(t *testing.T) {
 	everywhere(t, func(b *bed) {
 		const aggregates, each = 30, 6
@@ -36,7 +39,7 @@ func TestKilled(t *testing.T) {
 		b.awaitNodes(2)
 		b.add(names...)
 		// Four workers each; on SQLite there is one lane, and B has none.
-		b.await("A has as many in hand as it can", func() bool {
+		b.await("A has as many in flight as it can", func() bool {
 			return b.count(journal.Begin, "A", "")-b.count(journal.OK, "A", "") == 4
 		})
 		a.Kill()
@@ -48,10 +51,11 @@ func TestKilled(t *testing.T) {
 		twice := b.count(journal.OK, "", "") - len(names)
 		b.Logf("%d events, %d delivered twice", len(names), twice)
 		if twice > window*lanes {
-			b.Errorf("%d were delivered twice, and A can have had %d in hand", twice, window*lanes)
+			b.Errorf("%d were delivered twice, and A can have had %d in flight", twice, window*lanes)
 		}
 		for _, r := range b.journal() {
-			// What A may have had in hand goes with its attempt counted beforehand; nobody counts it twice.
+			// Events that A may have had in flight are delivered with their
+			// attempt counted beforehand, and are not counted twice.
 			if r.Attempt != 1 {
 				b.Errorf("the kill was counted: %s", r)
 			}
@@ -59,12 +63,13 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// Behaviour 31: an event that kills its process is dead after as many restarts as it has attempts; all others are delivered.
+// TestKillerInAnAggregate: an event that kills its process is dead after as
+// many restarts as it has attempts; all others are delivered.
 func TestKillerInAnAggregate(t *testing.T) {
 	everywhere(t, func(b *bed) { killer(b, "a/2") })
 }
 
-// Behaviour 31, with an event that belongs to no aggregate.
+// TestKillerUnordered is the same with an unordered event.
 func TestKillerUnordered(t *testing.T) {
 	everywhere(t, func(b *bed) { killer(b, "/2") })
 }
@@ -77,7 +82,7 @@ func killer(b *bed, name string) {
 	for n := (*node)(nil); ; {
 		if n == nil || !n.Alive() {
 			if restarts++; restarts > attempts+2 {
-				b.Fatalf("the event %s kills its process for ever: %d attempts", name, b.find(name).Attempts)
+				b.Fatalf("the event %s kills its process forever: %d attempts", name, b.find(name).Attempts)
 			}
 			n = b.start(spec{Name: fmt.Sprint("R", restarts), MaxAttempts: attempts, Script: map[string]act{name: {Kill: true}}})
 		}
@@ -92,7 +97,8 @@ func killer(b *bed, name string) {
 	if r := b.find(name); r.State != store.Dead || r.Attempts != attempts {
 		b.Errorf("the killer is %s after %d attempts, want it dead after %d", r.State, r.Attempts, attempts)
 	}
-	// The first kill comes as a surprise; from then on it is counted before it is delivered.
+	// The first kill is not counted; from then on the attempt is counted
+	// beforehand.
 	if n := b.count(journal.Kill, "", ""); n != attempts+1 {
 		b.Errorf("%d processes were killed, want %d", n, attempts+1)
 	}

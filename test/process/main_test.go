@@ -13,10 +13,11 @@ import (
 // nodeVariable makes the test binary a node: it holds the node's spec.
 const nodeVariable = "WAYBILL_PROCESS_NODE"
 
-// consumerVariable makes it a consumer of a group.
+// consumerVariable makes the test binary a consumer of a group.
 const consumerVariable = "WAYBILL_PROCESS_CONSUMER"
 
-// keyedVariable makes it a process that runs requests under idempotency keys.
+// keyedVariable makes the test binary a process that runs requests under
+// idempotency keys.
 const keyedVariable = "WAYBILL_PROCESS_KEYED"
 
 func TestMain(m *testing.M) {

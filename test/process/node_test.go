@@ -20,33 +20,36 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// spec is what a node is told.
+// spec configures a node.
 type spec struct {
 	Name   string
 	Place  place
 	Folder string // of the journal, the gates and the logs
-	// Script says what the sink does with some events, by aggregate/number; all others succeed at once.
+	// Script maps events, by aggregate/number, to the sink's actions; all
+	// others succeed at once.
 	Script map[string]act
-	// Down begins the numbers of events for a destination of its own, which is down.
+	// Down is the prefix of the numbers of events for an unavailable
+	// destination.
 	Down string
-	// Outage is how many deliveries of the process report first that the destination is down.
+	// Outage is the number of first deliveries for which the sink reports that
+	// the destination is unavailable.
 	Outage int
-	// Batch lets the sink take many events at a time.
+	// Batch makes the sink accept many events at a time.
 	Batch bool
 
 	Lease, Heartbeat, Drain, Backoff, Poll, Sweep time.Duration
 	MaxAttempts, Workers                          int
 }
 
-// act is what the sink does with an event.
+// act is the sink's action for an event.
 type act struct {
 	// Gate is the name of a gate that the sink waits for.
 	Gate string
-	// Deaf: it waits although its context has ended.
+	// Deaf: the sink waits even after its context has ended.
 	Deaf bool
-	// Kill: it kills its process.
+	// Kill: the sink kills its process.
 	Kill bool
-	// Error is what it returns; empty for success. It may be Permanent.
+	// Error is the returned error; empty for success. It may be Permanent.
 	Error     string
 	Permanent bool
 }
@@ -74,7 +77,7 @@ func runNode(text string) error {
 	rel, err := relay.New(tables.db, s.sink(notes), relay.Config{
 		Lease: s.Lease, Heartbeat: s.Heartbeat, DrainTimeout: s.Drain, MaxAttempts: s.MaxAttempts, Workers: s.Workers,
 		BackoffBase: s.Backoff, BackoffMax: max(s.Backoff, time.Second), PollInterval: s.Poll, SweepInterval: s.Sweep,
-		PurgeInterval: -1, // it commits when it likes
+		PurgeInterval: -1, // purging commits at arbitrary times
 		Logger:        slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
@@ -86,7 +89,7 @@ func runNode(text string) error {
 	return tables.close()
 }
 
-// journalName is the file in which all nodes of a test note their deliveries.
+// journalName is the file in which all nodes of a test record their deliveries.
 const journalName = "journal"
 
 // sink returns the node's sink.
@@ -115,8 +118,8 @@ var errDown = errors.New("connection refused")
 // batchSink hides that a sink is serial.
 type batchSink struct{ relay.Sink }
 
-// sink notes what it gets and does as it is told. It takes one event at a time, so that as many are under way as there are
-// workers.
+// sink records its deliveries and follows the script. It accepts one event at a
+// time, so that as many are in flight as there are workers.
 type sink struct {
 	spec
 	notes *journal.Writer
@@ -159,7 +162,7 @@ func (s *sink) deliver(ctx context.Context, d waybill.Delivery) error {
 	return nil
 }
 
-// pass waits for a gate to be opened.
+// pass waits until a gate is open.
 func (s *sink) pass(ctx context.Context, what act) error {
 	if what.Deaf {
 		ctx = context.WithoutCancel(ctx)
@@ -178,5 +181,5 @@ func (s *sink) pass(ctx context.Context, what act) error {
 	}
 }
 
-// never does not return: the signal is on its way.
+// never does not return: the signal is pending.
 func (*sink) never() error { select {} }

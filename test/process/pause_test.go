@@ -11,8 +11,9 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// Behaviour 30: an owner is stopped for longer than its lease, and another node takes over. What the first one settles when it goes on
-// is refused; it notices that its lanes are lost and goes on as one that has just come.
+// TestStopped: an owner is stopped for longer than its lease, and another node
+// takes over. The settlements of the first node are refused when it continues;
+// it notices that its lanes are lost and continues like a new node.
 func TestStopped(t *testing.T) {
 	everywhere(t, func(b *bed) {
 		a := b.start(spec{Name: "A", Script: map[string]act{
@@ -47,7 +48,8 @@ func TestStopped(t *testing.T) {
 		b.open("gate")
 		a.signal(syscall.SIGCONT)
 		b.await("A has noticed", func() bool { return a.says("lane was lost") })
-		// It becomes a member like any other: it gets a share, or all when the other leaves.
+		// The node becomes a member like any other: it gets a share, or all
+		// lanes when the other node leaves.
 		other.signal(syscall.SIGTERM)
 		other.end()
 		b.await("A has all lanes", func() bool {
@@ -70,7 +72,7 @@ func TestStopped(t *testing.T) {
 			}
 		}
 		if n := b.count("", "", "a/1"); n != 0 {
-			b.Errorf("a/1 was delivered, though a/0 is put off")
+			b.Errorf("a/1 was delivered, though a/0 is deferred")
 		}
 		b.wantEpochs()
 		stale := map[int]int64{}
@@ -87,7 +89,8 @@ func TestStopped(t *testing.T) {
 	})
 }
 
-// Behaviours 30 and 31: a node that was stopped while it had a suspect in hand, and lost the lane, serves other suspects later.
+// TestStoppedWithASuspect: a node that was stopped while it had a suspect in
+// flight, and lost the lane, delivers other suspects later.
 func TestStoppedWithASuspect(t *testing.T) {
 	everywhere(t, func(b *bed) {
 		a := b.start(spec{Name: "A", Script: map[string]act{"a/0": {Gate: "never"}}})
@@ -102,11 +105,12 @@ func TestStoppedWithASuspect(t *testing.T) {
 		second.signal(syscall.SIGCONT)
 		b.await("B has noticed", func() bool { return second.says("lane was lost") })
 		b.open("gate")
-		// Whichever of the two has the lane now: in the end C is killed with b/0 in hand, and B is left.
+		// Either of the two may own the lane now: in the end C is killed with
+		// b/0 in flight, and B is left.
 		b.await("B has finished", func() bool { return b.count(journal.OK, "B", "a/0") == 1 })
-		b.await("nobody has an old lane", func() bool { return len(b.stats().Nodes) == 2 })
+		b.await("no node has an old lane", func() bool { return len(b.stats().Nodes) == 2 })
 		b.add("b/0")
-		b.await("b/0 is with somebody", func() bool { return b.count(journal.Begin, "", "b/0") >= 1 })
+		b.await("b/0 is with a node", func() bool { return b.count(journal.Begin, "", "b/0") >= 1 })
 		third.Kill()
 		b.add("b/1", "c/0", "/0")
 		b.awaitEmpty()

@@ -13,7 +13,8 @@ import (
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver for statements of the tests' own
+	// the driver for the tests' own statements
+	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/testserver"
@@ -24,7 +25,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// place is where the tables of a test are.
+// place is the location of a test's tables.
 type place struct {
 	Database string // postgres, mariadb, mysql or sqlite
 	Source   string
@@ -32,7 +33,7 @@ type place struct {
 	Lanes    int
 }
 
-// handle opens the database for statements of the test's own.
+// handle opens the database for the test's own statements.
 func (p place) handle(t *testing.T) *sql.DB {
 	t.Helper()
 	driver := map[string]string{"postgres": "pgx", "mariadb": "mysql", "mysql": "mysql", "sqlite": "sqlite"}[p.Database]
@@ -44,7 +45,7 @@ func (p place) handle(t *testing.T) *sql.DB {
 	return db
 }
 
-// fill puts names into the braces of a statement of the test's own.
+// fill replaces the braces of the test's own statement by names.
 func (p place) fill(statement string) string {
 	prefix := "waybill_"
 	if p.Schema != "" {
@@ -53,26 +54,27 @@ func (p place) fill(statement string) string {
 	return strings.NewReplacer("{lane}", prefix+"lane", "{outbox}", prefix+"outbox", "{schema}", p.Schema).Replace(statement)
 }
 
-// lanes is how many lanes a test's tables have, where there can be several.
+// lanes is the number of lanes of a test's tables, where there can be several.
 const lanes = 4
 
 // tables is an open store.
 type tables struct {
 	db roles
-	// write commits events; late does so when it has given them their places, and before has returned.
+	// write commits events; late commits after it has assigned their seqs and
+	// before has returned.
 	write func(ctx context.Context, evs ...waybill.Event) error
 	late  func(ctx context.Context, before func(), evs ...waybill.Event) error
 	close func() error
 }
 
-// roles is what the tests need of a store.
+// roles is the part of a store that the tests need.
 type roles interface {
 	store.Relay
 	store.Operator
 	store.Migrator
 }
 
-// open opens the tables, which are made already.
+// open opens the tables, which exist.
 func (p place) open(ctx context.Context) (*tables, error) {
 	switch p.Database {
 	case "postgres":
@@ -127,7 +129,7 @@ func tablesOf[T any](db interface {
 	return &tables{db: db, write: write, late: late, close: closer}, nil
 }
 
-// postgresPlace makes a schema for a test.
+// postgresPlace creates a schema for a test.
 func postgresPlace(t *testing.T) place {
 	t.Helper()
 	p := place{Database: "postgres", Source: testserver.Postgres(t), Schema: unique(t), Lanes: lanes}
@@ -153,13 +155,13 @@ func postgresPlace(t *testing.T) place {
 	return p
 }
 
-// mariadbPlace makes a database of MariaDB for a test.
+// mariadbPlace creates a database of MariaDB for a test.
 func mariadbPlace(t *testing.T) place {
 	t.Helper()
 	return mysqlKindPlace(t, testserver.MariaDBName)
 }
 
-// mysqlPlace makes a database of MySQL for a test.
+// mysqlPlace creates a database of MySQL for a test.
 func mysqlPlace(t *testing.T) place {
 	t.Helper()
 	return mysqlKindPlace(t, testserver.MySQLName)

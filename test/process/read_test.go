@@ -10,8 +10,9 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// Behaviour 33: a transaction took its place early and commits late, when reading has long gone past it. Its event is delivered, also
-// while something is held, so that the lane is never so quiet that it is read from its beginning.
+// TestLateBesideAHold: a transaction gets its seq early and commits late, when
+// reading is far past it. Its event is delivered, also while an event is held,
+// so that the lane is never so quiet that it is read from its beginning.
 //
 // SQLite cannot show it: it has one writer at a time.
 func TestLateBesideAHold(t *testing.T) {
@@ -20,10 +21,11 @@ func TestLateBesideAHold(t *testing.T) {
 	})
 }
 
-// longOpen is for longer than a relay lets a transaction hold its reads back.
+// longOpen is longer than a relay lets a transaction hold its reads back.
 const longOpen = 3 * time.Second
 
-// late lets a transaction commit an event when what came later has been read and delivered so long ago, and something is held.
+// late lets a transaction commit an event long after later events were read and
+// delivered, while another event is held.
 func late(t *testing.T, s spec, open time.Duration, name string, then func(b *bed)) {
 	for database, place := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace, "mysql": mysqlPlace} {
 		t.Run(database, func(t *testing.T) {
@@ -34,7 +36,7 @@ func late(t *testing.T, s spec, open time.Duration, name string, then func(b *be
 			s.Name, s.Backoff, s.Script = "A", time.Hour, map[string]act{"held/0": {Error: "no"}}
 			b.start(s)
 			b.add("held/0")
-			b.await("held/0 is put off", func() bool { return b.find("held/0").State == store.Delayed })
+			b.await("held/0 is deferred", func() bool { return b.find("held/0").State == store.Delayed })
 			b.add("held/1")
 			evs := b.events(name)
 			placed, commit, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -58,8 +60,9 @@ func late(t *testing.T, s spec, open time.Duration, name string, then func(b *be
 	}
 }
 
-// Behaviour 24: what was written after a late commit, to the same aggregate, waits for what that committed, although reading has long gone
-// past it and no sweep comes by.
+// TestBehindALateCommit: an event that was written after a late commit, to the
+// same aggregate, waits for the events of that commit, although reading is far
+// past them and no sweep occurs.
 func TestBehindALateCommit(t *testing.T) {
 	for name, open := range map[string]time.Duration{"soon": 50 * time.Millisecond, "long after": longOpen} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +75,8 @@ func TestBehindALateCommit(t *testing.T) {
 	}
 }
 
-// Behaviour 24: the order of an aggregate is that of its places in the outbox, whatever clocks say: one that was set back between two
+// TestClockSetBack: the order of an aggregate is that of its seqs in the
+// outbox, regardless of clocks: a clock that was set back between two
 // transactions makes the second one look older.
 func TestClockSetBack(t *testing.T) {
 	back := map[string]string{

@@ -13,11 +13,13 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// Behaviour 30, the narrowest moment: an owner that was stopped renews its lease, which has run out, while another node's take-over is
-// under way and waits for a settlement. The answer to the heartbeat says that the lane is still its own; then the take-over goes on.
-// What the new owner has put off must not be overtaken by what the old one reads.
+// TestRenewedWhileTakenOver: an owner that was stopped renews its expired lease
+// while another node's takeover is waiting for a settlement. The response to
+// the heartbeat says that the lane is still owned; then the takeover continues.
+// Events that the new owner has deferred must not be overtaken by the old
+// owner's reads.
 //
-// SQLite cannot show it: there a take-over waits before it has looked at anything.
+// SQLite cannot show it: there a takeover waits before it has read anything.
 func TestRenewedWhileTakenOver(t *testing.T) {
 	for _, d := range []struct {
 		name    string
@@ -42,7 +44,7 @@ func TestRenewedWhileTakenOver(t *testing.T) {
 	} {
 		t.Run(d.name, func(t *testing.T) {
 			at := d.make(t)
-			at.Lanes = 1 // and A, which came first, does not give it up
+			at.Lanes = 1 // and A, which came first, keeps it
 			b := newBed(t, at)
 			renewed(b, at.handle(t), at.fill(d.lock), at.fill(d.waiting))
 		})
@@ -50,13 +52,14 @@ func TestRenewedWhileTakenOver(t *testing.T) {
 }
 
 func renewed(b *bed, db *sql.DB, lock, waiting string) {
-	// A reads rarely, so that it sees nothing of x/1 while that is ready, and looks at its lanes once a second.
+	// A reads rarely, so that it does not read x/1 while x/1 is ready, and
+	// checks its lanes once a second.
 	a := b.start(spec{Name: "A", Lease: 4 * time.Second, Heartbeat: 1200 * time.Millisecond, Poll: 600 * time.Millisecond})
 	b.add("x/0")
 	b.awaitEmpty()
 	b.await("A has got used to reading rarely", func() bool { return time.Since(b.journal()[1].At) > 3*a.spec.Poll })
 	a.pause()
-	// Something has the lane's row locked for a moment, as a settlement does.
+	// A transaction locks the lane's row for a moment, as a settlement does.
 	tx, err := db.BeginTx(b.Context(), nil)
 	if err != nil {
 		b.Fatal(err)
@@ -66,7 +69,8 @@ func renewed(b *bed, db *sql.DB, lock, waiting string) {
 		b.Fatal(err)
 	}
 	b.await("A's lease has run out", func() bool { return len(b.stats().Nodes) == 0 })
-	// B does not look soon, or it would give the lane back to A, whose turn it is.
+	// B does not check its lanes soon, or it would give the lane back to A,
+	// whose turn it is.
 	b.start(spec{
 		Name: "B", Lease: time.Minute, Heartbeat: 15 * time.Second, Poll: 10 * time.Millisecond, Backoff: time.Minute,
 		Script: map[string]act{"x/1": {Error: "B says no"}},
@@ -79,7 +83,8 @@ func renewed(b *bed, db *sql.DB, lock, waiting string) {
 		return yes
 	})
 	a.signal(syscall.SIGCONT)
-	// A heartbeat may also have to wait, or be refused. Then, a moment for the answer.
+	// A heartbeat may also have to wait, or be refused. The pause is for its
+	// response.
 	b.await("A has sent a heartbeat", func() bool {
 		return len(b.stats().Nodes) == 2 || a.says("lane was lost") || a.says("operation=heartbeat")
 	})

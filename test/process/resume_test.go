@@ -16,13 +16,13 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// slowReader is a store one of whose reads can be held up on its way back.
+// slowReader is a store that can hold up the response of a read.
 type slowReader struct {
 	store.Relay
 	hold atomic.Pointer[heldRead]
 }
 
-// heldRead is a read that has seen a row and not told of it.
+// heldRead is a read that has seen a row and not returned it yet.
 type heldRead struct {
 	id   waybill.ID
 	seen chan struct{}
@@ -44,8 +44,9 @@ func (s *slowReader) Fetch(ctx context.Context, from []store.Cursor, limit int) 
 	return page, err
 }
 
-// Behaviours 24 and 25: a destination comes back while a read is on its way that began when it was down. The read brings an event
-// whose aggregate has others that were passed over: it must not overtake them.
+// TestBackDuringARead: a destination becomes available while a read is in
+// flight that began when it was unavailable. The read returns an event whose
+// aggregate has other events that were passed over: it must not overtake them.
 func TestBackDuringARead(t *testing.T) {
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {

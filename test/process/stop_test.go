@@ -12,8 +12,9 @@ import (
 	"github.com/waybillhq/waybill/test/process/journal"
 )
 
-// Behaviour 27: at SIGTERM work in hand finishes and settles, the lanes are given back, and another node has them at once: with a
-// lease of an hour, only lanes that were given back can be had.
+// TestGracefulStop: at SIGTERM, deliveries in flight finish and settle, the
+// lanes are released, and another node acquires them at once: with a lease of
+// an hour, only released lanes can be acquired.
 func TestGracefulStop(t *testing.T) {
 	everywhere(t, func(b *bed) {
 		held := map[string]act{"a/0": {Gate: "gate"}, "b/0": {Gate: "gate"}}
@@ -35,7 +36,7 @@ func TestGracefulStop(t *testing.T) {
 		b.wantEpochs()
 		for _, name := range []string{"a/0", "b/0"} {
 			if b.count(journal.OK, "A", name) != 1 {
-				b.Errorf("%s was not finished by the node that had it in hand", name)
+				b.Errorf("%s was not finished by its node", name)
 			}
 		}
 		for _, name := range all {
@@ -53,8 +54,9 @@ func TestGracefulStop(t *testing.T) {
 	})
 }
 
-// Behaviour 28: what has not finished when the drain has taken too long stays pending, uncounted, and is delivered after a restart:
-// also if the sink does not listen to its context.
+// TestDrainTimeout: deliveries that have not finished by the drain timeout stay
+// pending, uncounted, and are repeated after a restart, even if the sink
+// ignores its context.
 func TestDrainTimeout(t *testing.T) {
 	everywhere(t, func(b *bed) {
 		script := map[string]act{"a/0": {Gate: "never", Deaf: true}, "b/0": {Gate: "never"}, "/0": {Gate: "never"}}

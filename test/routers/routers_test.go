@@ -21,7 +21,8 @@ import (
 
 type once = *httpkey.Middleware[*memstore.Tx]
 
-// newOnce returns a middleware whose operations are called as the router calls them.
+// newOnce returns a middleware that uses the router's route names as
+// operations.
 func newOnce(t *testing.T, operation func(*http.Request) string) once {
 	t.Helper()
 	db, err := memstore.New(memstore.Config{})
@@ -42,7 +43,7 @@ func newOnce(t *testing.T, operation func(*http.Request) string) once {
 // runs counts runs of the handlers.
 type runs struct{ atomic.Int64 }
 
-// create is a handler for net/http and whatever takes one.
+// create is a handler for net/http and compatible routers.
 func (n *runs) create(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Location", "/orders/1")
 	w.WriteHeader(http.StatusCreated)
@@ -55,8 +56,9 @@ func (n *runs) createTx(w http.ResponseWriter, r *http.Request, _ *memstore.Tx) 
 	return nil
 }
 
-// chiRouter: the middleware has the type that chi wants. chi writes the pattern into the request's route context while it routes, so it is
-// complete only in middleware of the route itself: With, not Use.
+// chiRouter: the middleware has the type that chi requires. chi writes the
+// pattern into the request's route context while it routes, so it is complete
+// only in middleware of the route itself: With, not Use.
 func chiRouter(t *testing.T, n *runs) http.Handler {
 	m := newOnce(t, func(r *http.Request) string { return r.Method + " " + chi.RouteContext(r.Context()).RoutePattern() })
 	r := chi.NewRouter()
@@ -67,7 +69,7 @@ func chiRouter(t *testing.T, n *runs) http.Handler {
 	return r
 }
 
-// ginWriter makes gin's own writer out of the one that the middleware hands out.
+// ginWriter makes a gin writer from the middleware's writer.
 type ginWriter struct {
 	gin.ResponseWriter
 	w      http.ResponseWriter
@@ -103,7 +105,8 @@ func (g *ginWriter) Status() int                       { return max(g.status, ht
 func (g *ginWriter) Size() int                         { return g.size }
 func (g *ginWriter) Flush()                            { _ = http.NewResponseController(g.w).Flush() }
 
-// onceGin is the recipe for gin: the rest of the chain runs inside the middleware, with its writer and its request.
+// onceGin is the recipe for gin: the rest of the chain runs inside the
+// middleware, with its writer and its request.
 func onceGin(m once) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		outer, request := c.Writer, c.Request
@@ -115,14 +118,15 @@ func onceGin(m once) gin.HandlerFunc {
 			c.Next()
 		})).ServeHTTP(outer, request)
 		if !ran {
-			c.Abort() // it was answered: by a stored answer, or a refusal
+			c.Abort() // answered by a stored answer, or refused
 		}
 	}
 }
 
 func ginRouter(t *testing.T, n *runs) http.Handler {
 	gin.SetMode(gin.ReleaseMode)
-	m := newOnce(t, nil) // gin does not set the request's pattern: method and path
+	// gin does not set the request's pattern: method and path
+	m := newOnce(t, nil)
 	r := gin.New()
 	r.POST("/orders", onceGin(m), func(c *gin.Context) {
 		c.Header("Location", "/orders/1")
@@ -134,7 +138,8 @@ func ginRouter(t *testing.T, n *runs) http.Handler {
 	return r
 }
 
-// onceEcho is the recipe for echo. Its errors become answers inside the middleware, so that they are stored, or the key is released.
+// onceEcho is the recipe for echo. Its errors become responses inside the
+// middleware, so that they are stored, or the key is released.
 func onceEcho(m once) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -192,7 +197,9 @@ func post(t *testing.T, url, key, body string) (answer, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Close = true // on a connection that was used before, Go's client repeats a request with a key by itself
+	// on a reused connection, Go's client repeats a request with a key by
+	// itself
+	r.Close = true
 	r.Header.Set("Content-Type", "application/json")
 	if key != "" {
 		r.Header.Set("Idempotency-Key", key)
@@ -234,14 +241,15 @@ func TestRouters(t *testing.T) {
 					t.Errorf("%s ran %d times", path, n.Load()-before)
 				}
 			}
-			// Another resource of the same route: another key, or a refusal, but never the first one's answer.
+			// Another resource of the same route gets another key, or a
+			// refusal, but never the first one's answer.
 			if _, err := post(t, server.URL+"/orders/1/pay", `"p"`, "{}"); err != nil {
 				t.Error(err)
 			}
 			if a, err := post(t, server.URL+"/orders/2/pay", `"p"`, "{}"); err != nil || a.replayed {
 				t.Errorf("%+v, %v", a, err)
 			}
-			// A handler that fails gives its key back.
+			// A handler that fails releases its key.
 			before := n.Load()
 			for range 2 {
 				if a, err := post(t, server.URL+"/fail", `"f"`, "{}"); err == nil && a.status != http.StatusInternalServerError {

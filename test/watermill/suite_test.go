@@ -20,13 +20,14 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// carrier is a broker: where a relay delivers, and what a group reads a topic from.
+// carrier is a broker: the destination of a relay, and the source of a group.
 type carrier struct {
 	sink   relay.Sink
 	source func(group, topic string) (broker.Source, error)
 }
 
-// receive makes sources quick to hand out again what was refused, as the suite expects.
+// receive makes sources redeliver refused messages quickly, as the suite
+// expects.
 func receive() broker.ReceiverConfig {
 	return broker.ReceiverConfig{BackoffBase: time.Millisecond, BackoffMax: 10 * time.Millisecond}
 }
@@ -58,8 +59,8 @@ func inRedis(t *testing.T) carrier {
 	}}
 }
 
-// publisher publishes each call in a transaction of its own, as a service would that has nothing
-// else to write.
+// publisher publishes each call in a transaction of its own, like a service
+// that writes nothing else.
 type publisher struct {
 	box *outbox.Outbox[*memstore.Tx]
 	pub *watermillbridge.Publisher
@@ -122,9 +123,10 @@ func run(t *testing.T, c carrier, features tests.Features, event func(topic stri
 	}, group)
 }
 
-// The bridge is what Watermill demands of a Pub/Sub. Messages without an aggregate have no order;
-// delivery is at least once. A test that restarts the broker is not run: the suites of the brokers
-// do that.
+// TestWatermillsSuite: the bridge satisfies Watermill's requirements of a
+// Pub/Sub. Messages without an aggregate have no order; delivery is at least
+// once. The test that restarts the broker is skipped: the suites of the brokers
+// cover that.
 func TestWatermillsSuite(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) carrier{"memory": inMemory, "redis": inRedis} {
 		t.Run(name, func(t *testing.T) {
@@ -133,8 +135,9 @@ func TestWatermillsSuite(t *testing.T) {
 	}
 }
 
-// Messages of one aggregate have an order, with one subscriber at a time, and the next one comes
-// when the last is acknowledged.
+// TestWatermillsSuiteInOrder: messages of one aggregate are ordered, with one
+// subscriber at a time, and the next message is delivered after the last one is
+// acknowledged.
 func TestWatermillsSuiteInOrder(t *testing.T) {
 	event := func(topic string, msg *message.Message) (waybill.Event, error) {
 		ev, err := watermillbridge.EventOf(topic, msg)

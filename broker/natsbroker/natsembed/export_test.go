@@ -2,5 +2,5 @@ package natsembed
 
 import "github.com/nats-io/nats-server/v2/server"
 
-// JetStream returns what the running server's JetStream works with.
+// JetStream returns the JetStream configuration of the running server.
 func (s *Server) JetStream() *server.JetStreamConfig { return s.server.JetStreamConfig() }

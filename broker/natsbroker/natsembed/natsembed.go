@@ -1,5 +1,6 @@
-// Package natsembed runs a NATS server with JetStream inside the process, for programs that want a broker without running one. What it confirms is on
-// the disk: it syncs every message.
+// Package natsembed runs a NATS server with JetStream inside the process, for
+// programs that need a broker without a separate server. Confirmed messages are
+// on disk: the server syncs every message.
 package natsembed
 
 import (
@@ -17,40 +18,46 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// Config holds what may be tuned. A field that is zero has its default.
+// Config configures a [Server]. Zero fields have their defaults.
 type Config struct {
-	// Dir is where streams are kept. Required; it is made if it does not exist.
+	// Dir is the directory of the streams. Required; it is created if it does
+	// not exist.
 	Dir string
-	// Host and Port are where it listens. Default to 127.0.0.1 and any free port.
+	// Host and Port are the listen address. Default to 127.0.0.1 and any free
+	// port.
 	Host string
 	Port int
-	// User and Password are what clients have to give. A Host other than a loopback address needs
-	// them. Default to the user "waybill" and a random password, which [Server.URL] has and a file
-	// in Dir keeps: see [Password]. Other users of the machine cannot read it.
+	// User and Password are the credentials of clients. A Host other than a
+	// loopback address requires them. Default to the user "waybill" and a
+	// random password, which is part of [Server.URL] and is stored in a file in
+	// Dir (see [Password]) that other users of the machine cannot read.
 	User, Password string
-	// MaxPayload is the largest message, headers included. Defaults to 2 MiB: the largest event fits.
+	// MaxPayload is the maximum size of a message, headers included. Defaults
+	// to 2 MiB, which fits the largest event.
 	MaxPayload int32
-	// ReadyTimeout is how long the server may take to recover its streams. Defaults to 30 s.
+	// ReadyTimeout is how long the server may take to recover its streams.
+	// Defaults to 30 s.
 	ReadyTimeout time.Duration
-	// Logger gets what the server logs. Defaults to [slog.Default], which gets its warnings and errors only;
-	// slog.New(slog.DiscardHandler) silences it.
+	// Logger receives the server's log. Defaults to [slog.Default], which
+	// receives only warnings and errors; slog.New(slog.DiscardHandler) disables
+	// logging.
 	Logger *slog.Logger
 }
 
 // Server is a running server.
 type Server struct {
 	server *server.Server
-	own    *url.Userinfo // what the server made itself
+	own    *url.Userinfo // generated credentials
 }
 
 const (
 	ownUser = "waybill"
-	// passwordFile is in Dir.
+	// passwordFile is the file in Dir that stores the generated password.
 	passwordFile = "password"
 )
 
-// Password returns the name and password of the server that keeps its streams in dir and was
-// started without any.
+// Password returns the generated credentials of the server whose streams are in
+// dir and whose Config has none.
 func Password(dir string) (*url.Userinfo, error) {
 	text, err := os.ReadFile(filepath.Join(dir, passwordFile))
 	if err != nil {
@@ -59,12 +66,13 @@ func Password(dir string) (*url.Userinfo, error) {
 	return url.UserPassword(ownUser, strings.TrimSpace(string(text))), nil
 }
 
-// makePassword makes the password of a folder, if it has none.
+// makePassword generates the password of a directory, if it has none.
 func makePassword(dir string) (*url.Userinfo, error) {
 	if own, err := Password(dir); !errors.Is(err, os.ErrNotExist) {
 		return own, err
 	}
-	// The whole file is there at once, under its name: a second process may read it at any time.
+	// The file appears under its name only when it is complete, because a
+	// second process may read it at any time.
 	f, err := os.CreateTemp(dir, passwordFile+"-*") // readable by its owner only
 	if err != nil {
 		return nil, fmt.Errorf("natsembed: %w", err)
@@ -74,22 +82,23 @@ func makePassword(dir string) (*url.Userinfo, error) {
 		err = os.Link(f.Name(), filepath.Join(dir, passwordFile))
 	}
 	_ = os.Remove(f.Name())
-	if err != nil && !errors.Is(err, os.ErrExist) { // another process was faster
+	if err != nil && !errors.Is(err, os.ErrExist) { // ErrExist: another process was first
 		return nil, fmt.Errorf("natsembed: %w", err)
 	}
 	return Password(dir)
 }
 
-// Start starts a server and returns when it takes connections and its streams are recovered.
+// Start starts a server and returns when the server accepts connections and its
+// streams are recovered.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Dir == "" {
-		return nil, errors.New("natsembed: field Dir is empty")
+		return nil, errors.New("natsembed: Config.Dir: empty")
 	}
 	if cfg.Host == "" {
 		cfg.Host = "127.0.0.1"
 	}
 	if !loopback(cfg.Host) && cfg.Password == "" {
-		return nil, fmt.Errorf("natsembed: field Host: %s can be reached from elsewhere: set User and Password", cfg.Host)
+		return nil, fmt.Errorf("natsembed: Config.Host: %s is not a loopback address; set User and Password", cfg.Host)
 	}
 	if cfg.Port == 0 {
 		cfg.Port = server.RANDOM_PORT
@@ -140,19 +149,19 @@ func ready(ctx context.Context, s *server.Server, within time.Duration) error {
 			return context.Cause(ctx)
 		}
 		if time.Now().After(deadline) || !s.Running() {
-			return errors.New("natsembed: the server does not become ready; its log says why")
+			return errors.New("natsembed: server not ready in time; see its log")
 		}
 	}
 	if !s.JetStreamEnabled() {
-		return errors.New("natsembed: JetStream could not be started; the server's log says why")
+		return errors.New("natsembed: JetStream did not start; see the server's log")
 	}
 	return nil
 }
 
 func loopback(host string) bool { return host == "127.0.0.1" || host == "::1" || host == "localhost" }
 
-// URL returns where clients connect. It has the name and password that the server made itself, so
-// do not show it; those of [Config] it has not.
+// URL returns the address for clients. The URL contains generated credentials,
+// so do not show it; it does not contain those of [Config].
 func (s *Server) URL() string {
 	text := s.server.ClientURL()
 	u, err := url.Parse(text)
@@ -163,16 +172,16 @@ func (s *Server) URL() string {
 	return u.String()
 }
 
-// Close stops the server and returns when it has.
+// Close stops the server and waits for its end.
 func (s *Server) Close() {
 	s.server.Shutdown()
 	s.server.WaitForShutdown()
 }
 
-// logger hands the server's log to slog.
+// logger writes the server's log to slog.
 type logger struct {
 	log     *slog.Logger
-	notices bool // also what is neither a warning nor an error
+	notices bool // log notices as well as warnings and errors
 }
 
 func (l *logger) Noticef(format string, v ...any) {

@@ -25,7 +25,7 @@ func start(t *testing.T, cfg natsembed.Config) *natsembed.Server {
 	return s
 }
 
-// What it has confirmed is there after a restart.
+// Confirmed messages survive a restart.
 func TestRestart(t *testing.T) {
 	dir := t.TempDir()
 	s := start(t, natsembed.Config{Dir: dir, User: "u", Password: "p"})
@@ -81,8 +81,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestStrangersAreNotLetIn: a server that was told no password makes one, which its URL and a
-// private file in its folder have, also after a restart.
+// A server without a configured password generates one, which its URL and a
+// private file in its directory contain, also after a restart.
 func TestStrangersAreNotLetIn(t *testing.T) {
 	dir := t.TempDir()
 	first := start(t, natsembed.Config{Dir: dir})
@@ -130,8 +130,9 @@ func TestStrangersAreNotLetIn(t *testing.T) {
 	}
 }
 
-// TestEveryMessageIsSynced: the running server syncs every message before it confirms it, also after a restart, and keeps its streams where Dir says. A test
-// cannot cut the power; the server's own configuration says what it does.
+// The running server syncs every message before it confirms it, also after a
+// restart, and stores its streams in Dir. The test checks the server's
+// configuration, because it cannot cut the power.
 func TestEveryMessageIsSynced(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {

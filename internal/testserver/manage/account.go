@@ -14,17 +14,17 @@ import (
 	"syscall"
 )
 
-// account is the system user that a server runs as. The zero account is the
-// user who runs this program.
+// account is the system user of a server. The zero account is the user of this
+// program.
 type account struct {
 	name string
 	cred *syscall.Credential
 }
 
-// serverAccount picks the user for a server. PostgreSQL refuses to run as
-// root and MariaDB warns, so root steps down to the user that the package made
-// for the server, or to nobody. Servers without a preference run as the
-// caller.
+// serverAccount selects the user for a server. PostgreSQL refuses to run as
+// root and MariaDB warns, so root switches to the user that the server's
+// package created, or to an unprivileged user. Servers without a preference run
+// as the caller.
 func serverAccount(preferred string) (account, error) {
 	if os.Geteuid() != 0 || preferred == "" {
 		return account{}, nil
@@ -37,7 +37,7 @@ func serverAccount(preferred string) (account, error) {
 	return account{}, fmt.Errorf("running as root, and neither %q nor %q exists to run the server as", preferred, "nobody")
 }
 
-// accountOf returns a user by name. Empty is the user who runs this program.
+// accountOf returns a user by name. The empty name is the user of this program.
 func accountOf(name string) (account, error) {
 	if name == "" {
 		return account{}, nil
@@ -57,20 +57,20 @@ func accountOf(name string) (account, error) {
 	return account{name, &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 }
 
-// command prepares a program that runs as the account, in a session of its
-// own: a Ctrl-C at the terminal is for the tests, which may still need the
-// server while they clean up.
+// command prepares a program that runs as the account, in a session of its own:
+// a Ctrl-C at the terminal is for the tests, which may still need the server
+// for their cleanup.
 func (a account) command(ctx context.Context, dir, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: a.cred}
 	// The home folder of the caller is not the account's, and locale settings
-	// would translate the log lines that are searched for.
+	// would translate the log lines that this package searches for.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "HOME=/"}
 	return cmd
 }
 
-// own gives a path to the account.
+// own makes the account the owner of a path.
 func (a account) own(path string) error {
 	if a.cred == nil {
 		return nil
@@ -78,7 +78,7 @@ func (a account) own(path string) error {
 	return os.Chown(path, int(a.cred.Uid), int(a.cred.Gid))
 }
 
-// write makes a file that the account can read, whatever the umask says, and
+// write creates a file that the account can read, regardless of the umask, and
 // can run if it is a script.
 func (a account) write(path, text string) error {
 	mode := os.FileMode(0o644)
@@ -91,8 +91,8 @@ func (a account) write(path, text string) error {
 	return errors.Join(os.Chmod(path, mode), a.own(path))
 }
 
-// reaches reports whether the account can work below dir. Asking the kernel,
-// by trying, also covers access lists and mounts that mode bits do not show.
+// reaches reports whether the account can work below dir. A real attempt also
+// covers access lists and mounts that mode bits do not show.
 func (a account) reaches(ctx context.Context, dir string) bool {
 	if a.cred == nil {
 		return true

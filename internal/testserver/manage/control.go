@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// These are for tests of what a client does when its server dies, hangs and
-// comes back. They work on a server that this program's user may signal: one of
-// an instance that the test has started.
+// For tests of a client whose server dies, hangs and restarts. The server must
+// belong to a user that this program may signal: one of an instance that the
+// test has started.
 
-// dir is the server's own folder.
+// dir returns the server's own folder.
 func (s Server) dir() string { return filepath.Dir(s.Data) }
 
-// Kill ends the server at once, without a chance to write anything down, and
-// returns when its processes are gone. Its data stays.
+// Kill ends the server at once, without a chance to write anything, and returns
+// when its processes are gone. Its data stays.
 func (s Server) Kill(ctx context.Context) error { return stopServers(ctx, s.dir()) }
 
-// Restart starts a server that was killed on the same ports and the same data,
-// and returns when it serves clients. A port that another program has taken
-// meanwhile is waited for.
+// Restart starts a killed server on the same ports and the same data, and
+// returns when it serves clients. It waits for a port that another program has
+// taken meanwhile.
 func (s Server) Restart(ctx context.Context) error {
 	e, err := engineOf(s.Name)
 	if err != nil {
@@ -43,7 +43,7 @@ func (s Server) restart(ctx context.Context, e engine, acct account) error {
 		return err
 	}
 	if len(left) > 0 {
-		return fmt.Errorf("%s still runs: kill it first", s.Name)
+		return fmt.Errorf("%s is still running", s.Name)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fmt.Errorf("%s did not get its ports %v back within %v", s.Name, s.Ports, startPatience))
 	defer cancel()
@@ -58,7 +58,7 @@ func (s Server) restart(ctx context.Context, e engine, acct account) error {
 	}
 }
 
-// awaitPorts waits until nobody has the ports.
+// awaitPorts waits until the ports are free.
 func awaitPorts(ctx context.Context, ports []int) error {
 	for _, port := range ports {
 		for !portFree(ctx, port) {
@@ -71,11 +71,11 @@ func awaitPorts(ctx context.Context, ports []int) error {
 	return nil
 }
 
-// Freeze stops the server's processes where they are, and returns when they
-// stand still: connections stay open, and nothing answers.
+// Freeze stops the server's processes, and returns when they are stopped:
+// connections stay open, and nothing answers.
 func (s Server) Freeze(ctx context.Context) error { return s.signal(ctx, syscall.SIGSTOP, true) }
 
-// Thaw lets a frozen server go on.
+// Thaw continues a frozen server.
 func (s Server) Thaw(ctx context.Context) error { return s.signal(ctx, syscall.SIGCONT, false) }
 
 func (s Server) signal(ctx context.Context, sig syscall.Signal, stopped bool) error {
@@ -84,7 +84,7 @@ func (s Server) signal(ctx context.Context, sig syscall.Signal, stopped bool) er
 		return err
 	}
 	if len(ours) == 0 {
-		return fmt.Errorf("%s does not run", s.Name)
+		return fmt.Errorf("%s is not running", s.Name)
 	}
 	for _, p := range ours {
 		signalVerified(p, s.dir(), sig)

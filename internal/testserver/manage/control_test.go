@@ -22,14 +22,15 @@ func startScripted(t *testing.T, e scripted) Server {
 		t.Fatal(err)
 	}
 	s := in.Servers[0]
-	if err := os.Remove(filepath.Join(s.Data, "ready")); err != nil { // it ends
+	// ends the server
+	if err := os.Remove(filepath.Join(s.Data, "ready")); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// Between the look whether a port is free and its use, another program can take
-// it: the server ends, and is started once more on the same port.
+// TestRestartTriesTheSamePortAgain: if another program takes the port between
+// the check and its use, the server ends and is started again on the same port.
 func TestRestartTriesTheSamePortAgain(t *testing.T) {
 	t.Parallel()
 	script := `echo try >>"$1/tries"; case $(wc -l <"$1/tries") in 2|3)
@@ -48,8 +49,8 @@ func TestRestartTriesTheSamePortAgain(t *testing.T) {
 	}
 }
 
-// What the log says of an earlier process is neither this one's success nor its
-// failure.
+// TestRestartReadsOnlyItsOwnLog: log lines of an earlier process count neither
+// as success nor as failure.
 func TestRestartReadsOnlyItsOwnLog(t *testing.T) {
 	t.Parallel()
 	script := `if [ -e "$1/second" ]; then echo the disk is on fire; exit 3; fi
@@ -65,11 +66,11 @@ func TestRestartReadsOnlyItsOwnLog(t *testing.T) {
 func TestOnlyARunningServerCanBeFrozen(t *testing.T) {
 	t.Parallel()
 	s := Server{Name: "redis", Data: filepath.Join(t.TempDir(), "data")}
-	if err := s.Freeze(t.Context()); err == nil || !strings.Contains(err.Error(), "does not run") {
+	if err := s.Freeze(t.Context()); err == nil || !strings.Contains(err.Error(), "is not running") {
 		t.Errorf("Freeze = %v", err)
 	}
 	if err := s.Kill(t.Context()); err != nil {
-		t.Errorf("Kill of what does not run = %v", err)
+		t.Errorf("Kill of a stopped server = %v", err)
 	}
 }
 

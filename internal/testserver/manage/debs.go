@@ -15,22 +15,23 @@ import (
 	"time"
 )
 
-// debs is a server that comes as packages of Debian's unstable suite, with all
-// that they depend on, down to the C library. The packages are unpacked into one
-// folder of the user's cache and never installed: the system stays as it is, and
-// the server runs with the loader and the libraries of that folder.
+// debs is a server from packages of Debian's unstable suite, with all their
+// dependencies, down to the C library. The packages are unpacked into a folder
+// of the user's cache and never installed: the system does not change, and the
+// server runs with the loader and the libraries of that folder.
 type debs struct {
 	name  string
-	roots []string // packages; apt resolves what they depend on
+	roots []string // packages; apt resolves their dependencies
 	// useless lists folders that no server and no client reads.
 	useless   []string
-	megabytes int // about how much is downloaded
+	megabytes int // approximate size of the download
 }
 
-// aptSuite is the suite that the packages come from.
+// aptSuite is the suite of the packages.
 const aptSuite = "sid"
 
-// dir is where the packages are unpacked. Its name changes with what is wanted.
+// dir returns the folder of the unpacked packages. Its name changes with the
+// list of packages.
 func (d debs) dir() string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -51,14 +52,15 @@ func (d debs) command(program string, args ...string) []string {
 			loader = found[0]
 		}
 	}
-	libraries, _ := filepath.Glob(filepath.Join(dir, "usr/lib/*-linux-gnu*")) // the pattern is a constant
+	// the pattern is a constant
+	libraries, _ := filepath.Glob(filepath.Join(dir, "usr/lib/*-linux-gnu*"))
 	libraries = append(libraries, filepath.Join(dir, "usr/lib"))
 	argv := []string{loader, "--library-path", strings.Join(libraries, ":"), filepath.Join(dir, program)}
 	return append(argv, args...)
 }
 
-// fetch makes sure that the packages are there. They are gathered beside their
-// place and moved when complete: a folder that exists is whole.
+// fetch downloads the packages unless they are present. They are collected in a
+// temporary folder and moved when complete: a folder that exists is complete.
 func (d debs) fetch(ctx context.Context, h *Home) error {
 	if d.there() {
 		return nil
@@ -67,7 +69,7 @@ func (d debs) fetch(ctx context.Context, h *Home) error {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
 	}
-	// Another run may be fetching the same right now.
+	// Another run may be fetching the same packages.
 	lock, err := lockFile(ctx, filepath.Join(parent, d.name+".lock"))
 	if err != nil {
 		return err
@@ -129,16 +131,17 @@ func (d debs) gather(ctx context.Context, h *Home, dir string) error {
 	return nil
 }
 
-// aptFolder prepares apt's folders in dir, and returns the options that make it
-// use these and no other: the machine's own lists and packages are not touched,
-// and a user without rights can do it. Signatures are checked as always.
+// aptFolder prepares apt's folders in dir, and returns the options that make
+// apt use only these: the machine's own lists and packages are not touched, and
+// no privileges are needed. Signatures are checked as usual.
 func aptFolder(dir, mirror string) ([]string, error) {
 	for _, folder := range []string{"lists/partial", "cache/archives/partial", "root"} {
 		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
 			return nil, err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "status"), nil, 0o644); err != nil { // nothing is installed
+	// nothing is installed
+	if err := os.WriteFile(filepath.Join(dir, "status"), nil, 0o644); err != nil {
 		return nil, err
 	}
 	source := "deb " + signedBy() + mirror + " " + aptSuite + " main\n"
@@ -150,7 +153,8 @@ func aptFolder(dir, mirror string) ([]string, error) {
 		"Dir::Etc::PreferencesParts=-", "Dir::State=" + dir, "Dir::State::lists=" + filepath.Join(dir, "lists"),
 		"Dir::State::status=" + filepath.Join(dir, "status"), "Dir::Cache=" + filepath.Join(dir, "cache"), "Dir::Log=" + dir,
 		"APT::Install-Recommends=false", "Acquire::Check-Valid-Until=false", "Acquire::Languages=none", "Acquire::Retries=3",
-		"APT::Sandbox::User=root", // apt's own user cannot enter a private cache folder
+		// apt's own user cannot enter a private cache folder
+		"APT::Sandbox::User=root",
 	}
 	var args []string
 	for _, o := range options {
@@ -159,7 +163,7 @@ func aptFolder(dir, mirror string) ([]string, error) {
 	return args, nil
 }
 
-// signedBy names Debian's keyring where it has a file of its own. Elsewhere apt's
+// signedBy returns Debian's keyring if it is a file of its own. Otherwise apt's
 // trusted keys are used.
 func signedBy() string {
 	for _, suffix := range []string{"pgp", "gpg"} {
@@ -170,7 +174,7 @@ func signedBy() string {
 	return ""
 }
 
-// debianMirror returns the mirror of Debian that this machine's own sources name.
+// debianMirror returns the Debian mirror of this machine's own sources.
 func debianMirror(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CREATED_BY) $(COMPONENT) $(REPO_URI)").Output()
 	if err != nil {
@@ -182,8 +186,8 @@ func debianMirror(ctx context.Context) (string, error) {
 	return "", errors.New("this machine's apt sources name no mirror of Debian")
 }
 
-// mirrorIn finds the mirror in lines of "what component uri". Those of security
-// updates and of other vendors have folders of other names.
+// mirrorIn finds the mirror in lines of "what component uri". Security updates
+// and other vendors use folders of other names.
 func mirrorIn(targets string) string {
 	for line := range strings.Lines(targets) {
 		fields := strings.Fields(line)
@@ -195,7 +199,7 @@ func mirrorIn(targets string) string {
 	return ""
 }
 
-// runApt runs apt-get three times at most: mirrors have bad moments.
+// runApt runs apt-get up to three times: mirrors fail intermittently.
 func runApt(ctx context.Context, args ...string) error {
 	const tries = 3
 	for try := 1; ; try++ {
@@ -206,7 +210,7 @@ func runApt(ctx context.Context, args ...string) error {
 	}
 }
 
-// runTool runs a program. What it says is part of its error.
+// runTool runs a program. Its output is part of its error.
 func runTool(ctx context.Context, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.WaitDelay = 2 * time.Second

@@ -26,8 +26,8 @@ Packages main http://later.example.com/debian/
 	}
 }
 
-// pretendApt names a mirror, and downloads one package into the cache that it is
-// told of. It notes its commands in a file, and its first download fails.
+// pretendApt names a mirror, and downloads one package into the given cache. It
+// logs its commands to a file, and its first download fails.
 const pretendApt = `#!/bin/sh
 if [ "$1" = indextargets ]; then echo "Packages main http://mirror.example.com/debian/"; exit; fi
 for arg; do case "$arg" in
@@ -48,7 +48,8 @@ mkdir -p "$3/usr/sbin" "$3/usr/share/doc"
 echo >"$3/usr/sbin/server"
 `
 
-// Several runs at once fetch once, and a later run finds the packages there.
+// TestPackagesAreFetchedOnce: several concurrent runs fetch once, and a later
+// run finds the packages.
 func TestPackagesAreFetchedOnce(t *testing.T) {
 	bin := programs(t)
 	for name, text := range map[string]string{"apt-get": pretendApt, "dpkg": pretendDpkg} {
@@ -60,7 +61,7 @@ func TestPackagesAreFetchedOnce(t *testing.T) {
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	t.Setenv("APT_RUNS", runs)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	t.Setenv("HOME", t.TempDir()) // where the cache is on a Mac
+	t.Setenv("HOME", t.TempDir()) // the cache folder on macOS
 	d := debs{name: "n", roots: []string{"p"}, useless: []string{"usr/share/doc"}}
 	var wg sync.WaitGroup
 	for range 3 {
@@ -88,7 +89,8 @@ func TestPackagesAreFetchedOnce(t *testing.T) {
 	}
 }
 
-// A machine whose sources name no mirror of Debian is told what else it can do.
+// TestMySQLNamesTheWayAround: on a machine whose sources name no Debian mirror,
+// the error names the alternative.
 func TestMySQLNamesTheWayAround(t *testing.T) {
 	bin := programs(t)
 	for name, text := range map[string]string{"apt-get": "#!/bin/sh\n", "dpkg": "#!/bin/sh\n"} {

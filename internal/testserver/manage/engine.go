@@ -13,32 +13,33 @@ import (
 	"time"
 )
 
-// startPatience bounds how long a server may take to serve clients. On a loaded
-// machine with slow disks those of Java need a minute.
+// startPatience bounds how long a server may take until it serves clients. Java
+// servers need a minute on a loaded machine with slow disks.
 const startPatience = 3 * time.Minute
 
-// engine is one kind of server. The methods only describe; what runs and waits
-// is in this file, the same for each.
+// engine is one kind of server. Its methods only describe; this file runs and
+// waits in the same way for each engine.
 type engine interface {
-	// name is how the command line, folders and messages call the engine.
+	// name is the engine's name on the command line, in folders and in
+	// messages.
 	name() string
 	// env is the variable that carries the address.
 	env() string
-	// account is the system user that the engine's package makes. Empty is the
-	// user who runs this program.
+	// account is the system user that the engine's package creates. Empty is
+	// the user of this program.
 	account() string
-	// programs lists what has to be installed, the server itself first.
+	// programs lists the required programs, the server itself first.
 	programs() []program
 	// version returns the version of the installed server, such as 15.3.
 	version(ctx context.Context) (string, error)
 	// recipe returns the commands that fill an empty data folder.
 	recipe(data string) []step
-	// ports is how many ports the server listens on. Tests know the first.
+	// ports is the number of ports of the server. Tests know the first.
 	ports() int
 	// start returns the command that serves the data folder on these ports.
 	start(at place, ports []int) command
-	// ready reports whether this very process, and no other that has the port
-	// or left a file behind, serves clients.
+	// ready reports whether exactly this process serves clients, and not
+	// another one that has the port or left a file behind.
 	ready(ctx context.Context, r running) bool
 	// portTaken reports whether the log says that the port was in use.
 	portTaken(log string) bool
@@ -46,18 +47,19 @@ type engine interface {
 	dsn(port int) string
 }
 
-// step is one command of a recipe, and what it reads.
+// step is one command of a recipe, with its input.
 type step struct {
 	argv  []string
 	stdin string
 }
 
-// command is how a server is started.
+// command describes how a server is started.
 type command struct {
 	argv    []string
-	environ []string          // besides the usual, NAME=VALUE
-	files   map[string]string // configuration, by path, in the server's own folder
-	also    []string          // more variables for tests, NAME=VALUE
+	environ []string // besides the defaults, NAME=VALUE
+	// configuration files by path in the server's folder
+	files map[string]string
+	also  []string // more variables for tests, NAME=VALUE
 }
 
 // running is a server process while it starts.
@@ -65,15 +67,15 @@ type running struct {
 	at    place
 	ports []int
 	pid   int
-	log   string // what was logged since the process was started
+	log   string // log output since the process was started
 }
 
-// fetcher is an engine that is no package of the system.
+// fetcher is an engine that is not a system package.
 type fetcher interface {
 	fetch(ctx context.Context, h *Home) error
 }
 
-// engines returns all engines, in the order in which they are reported.
+// engines returns all engines, in the order of reports.
 func engines() []engine {
 	all := []engine{postgres{}, mariadb{}, mysql{}, redis{}, rabbitmq{}, kafka{}, pulsar{}}
 	for _, r := range releases() {
@@ -82,7 +84,7 @@ func engines() []engine {
 	return all
 }
 
-// place is where one server of an instance keeps its files.
+// place holds the paths of one server of an instance.
 type place struct {
 	dir  string // the server's own folder
 	data string
@@ -100,7 +102,7 @@ func placeOf(instance, name string) place {
 	}
 }
 
-// startEngine initialises and starts one server inside the instance folder.
+// startEngine initializes and starts one server inside the instance folder.
 func (h *Home) startEngine(ctx context.Context, e engine, instance string) (Server, error) {
 	begun := time.Now()
 	version, err := e.version(ctx)
@@ -121,7 +123,7 @@ func (h *Home) startEngine(ctx context.Context, e engine, instance string) (Serv
 	if err := h.fill(ctx, e, acct, at, version); err != nil {
 		return Server{}, err
 	}
-	// Between finding a free port and using it, another program can take it.
+	// Another program can take a free port before the server uses it.
 	const attempts = 5
 	for attempt := 1; ; attempt++ {
 		ports, err := freePorts(ctx, e.ports())
@@ -144,14 +146,14 @@ func (h *Home) startEngine(ctx context.Context, e engine, instance string) (Serv
 	}
 }
 
-// fill puts an initialised data folder in place: a copy of the template for
-// this version, which is made first if there is none. The template is built in
-// the instance's folder and renamed when complete, so a template that exists is
-// whole, and one that was interrupted is swept with its instance.
+// fill puts an initialized data folder in place: a copy of the template for
+// this version, which is created first if there is none. The template is built
+// in the instance's folder and renamed when complete, so a template that exists
+// is complete, and an interrupted one is swept with its instance.
 func (h *Home) fill(ctx context.Context, e engine, acct account, at place, version string) error {
 	template := filepath.Join(h.dir, "templates", templateName(e, acct, version))
 	if _, err := os.Stat(template); err == nil {
-		// -p keeps the modes that PostgreSQL insists on.
+		// -p keeps the modes that PostgreSQL requires.
 		return runStep(ctx, acct, at, step{argv: []string{"cp", "-Rp", template, at.data}})
 	}
 	for _, s := range e.recipe(at.data) {
@@ -163,14 +165,14 @@ func (h *Home) fill(ctx context.Context, e engine, acct account, at place, versi
 	if err := runStep(ctx, acct, at, step{argv: []string{"cp", "-Rp", at.data, building}}); err != nil {
 		return err
 	}
-	// Two first runs at once both build; the second to rename finds the place
-	// taken and keeps its own copy until its instance is removed.
+	// Two concurrent first runs both build; the second rename fails, and that
+	// run keeps its own copy until its instance is removed.
 	_ = os.Rename(building, template)
 	return nil
 }
 
-// templateName changes with everything that shapes the folder: the version,
-// the recipe, and the user it belongs to.
+// templateName depends on everything that shapes the folder: the version, the
+// recipe, and its user.
 func templateName(e engine, acct account, version string) string {
 	sum := sha256.Sum256(fmt.Append(nil, e.recipe("DATA"), acct.name))
 	return fmt.Sprintf("%s-%s-%x", e.name(), version, sum[:4])
@@ -179,7 +181,7 @@ func templateName(e engine, acct account, version string) string {
 func runStep(ctx context.Context, acct account, at place, s step) error {
 	cmd := acct.command(ctx, at.dir, s.argv[0], s.argv[1:]...)
 	cmd.Stdin = strings.NewReader(s.stdin)
-	// A cancelled step may leave a child that holds the output open.
+	// A canceled step may leave a child that holds the output open.
 	cmd.WaitDelay = 2 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w:\n%s", filepath.Base(s.argv[0]), err, tail(string(out), 60))

@@ -15,8 +15,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// scripted is an engine whose server is a shell script. It runs as root when
-// the tests do, so that it can work in a test's private folder.
+// scripted is an engine whose server is a shell script. It runs as root if the
+// tests do, so that it can work in a test's private folder.
 type scripted struct {
 	postgres
 	script string // $1 is the data folder, $2 the port
@@ -39,11 +39,12 @@ func (scripted) ready(_ context.Context, r running) bool {
 	return exists(filepath.Join(r.at.data, "ready"))
 }
 
-// serve is a script that gets ready and then serves until its folder is gone.
+// serve is a script that becomes ready and then serves until its folder is
+// removed.
 const serve = `touch "$1/ready"; while [ -e "$1/ready" ]; do sleep 0.02; done`
 
-// listen returns the address of a loopback listener that lives as long as the
-// test.
+// listen returns the address of a loopback listener that is open until the test
+// ends.
 func listen(t *testing.T) string {
 	t.Helper()
 	var lc net.ListenConfig
@@ -109,8 +110,8 @@ func TestTemplateIsBuiltOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The recipe's text names the marker, never the instance: were the name of
-	// the template to change from run to run, each would build one.
+	// The recipe's text contains the marker, but not the instance: if the
+	// template's name changed from run to run, each run would build one.
 	if string(built) != "once\n" {
 		t.Errorf("the recipe ran for %q, want once", built)
 	}
@@ -155,7 +156,7 @@ func TestStartTriesAnotherPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Fails as long as there are fewer than three lines in the file.
+	// The script fails while the file has fewer than three lines.
 	script := `echo try >>"$1/tries"; [ $(wc -l <"$1/tries") -ge 3 ] || {
 		echo "could not bind: Address already in use"; exit 1; }; ` + serve
 	if err := in.start(t.Context(), []engine{scripted{script: script}}); err != nil {
@@ -211,7 +212,7 @@ func TestPostgresReadiness(t *testing.T) {
 	}
 	for text, want := range map[string]bool{
 		"4711 starting": false, "4711 ready": true, "4711 stopping": false,
-		"4712 ready": false, // a server that was killed left the file
+		"4712 ready": false, // a killed server left the file
 	} {
 		pid, state, _ := strings.Cut(text, " ")
 		file := pid + "\n/data\n2\n5432\n\n127.0.0.1\n  1 2\n" + state + "   \n"

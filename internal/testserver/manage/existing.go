@@ -14,11 +14,11 @@ import (
 // tcpAddress finds the host and port in a go-sql-driver data source name.
 var tcpAddress = regexp.MustCompile(`@tcp\(([^)]+)\)`)
 
-// plainAddress is how Kafka's is written.
+// plainAddress is the form of Kafka's address.
 var plainAddress = regexp.MustCompile(`^[^/@=:]+:\d+$`)
 
-// addressIn returns host:port of a data source name, or nothing when it names
-// none, or is in a form that only its driver understands.
+// addressIn returns host:port of a data source name, or "" if it contains none
+// or has a form that only its driver understands.
 func addressIn(dsn string) string {
 	if m := tcpAddress.FindStringSubmatch(dsn); m != nil {
 		return m[1]
@@ -33,10 +33,10 @@ func addressIn(dsn string) string {
 	return u.Host
 }
 
-// answers checks that something listens where a variable says there is a
-// server. The variables of "testserver start" outlive "testserver stop" in the
-// shell that evaluated them; without this check every test would fail with a
-// refused connection. The error shows the address, never the password.
+// answers checks that a server listens at the address in a variable. The
+// variables of "testserver start" outlive "testserver stop" in the shell that
+// evaluated them; without this check every test would fail with a refused
+// connection. The error shows the address, never the password.
 func answers(ctx context.Context, env, dsn string) error {
 	address := addressIn(dsn)
 	if address == "" {

@@ -14,20 +14,20 @@ import (
 	"syscall"
 )
 
-// rootModule is how the go.mod at the top of the repository begins; the other
-// modules of the repository have longer paths.
+// rootModule matches the beginning of the go.mod at the top of the repository;
+// the other modules of the repository have longer paths.
 var rootModule = regexp.MustCompile(`(?m)^module github\.com/waybillhq/waybill$`)
 
-// Home is the folder that holds all instances of one checkout.
+// Home is the folder with all instances of one checkout.
 type Home struct {
 	dir string
 	log io.Writer
 }
 
-// Open finds the home folder of the checkout that contains dir and makes it if
-// needed. When the users that servers run as cannot reach the checkout (a clone
-// below a private home folder, tested by root), a folder below the system's
-// temporary folder takes its place, and a line in log says so.
+// Open finds the home folder of the checkout that contains dir and creates it
+// if needed. If the servers' users cannot reach the checkout (a clone below a
+// private home folder, tested by root), Open uses a folder below the system's
+// temporary folder and logs a line about it.
 func Open(ctx context.Context, dir string, log io.Writer) (*Home, error) {
 	root, err := repoRoot(dir)
 	if err != nil {
@@ -58,10 +58,10 @@ func Open(ctx context.Context, dir string, log io.Writer) (*Home, error) {
 // Dir returns the path of the home folder.
 func (h *Home) Dir() string { return h.dir }
 
-// usable makes the folder and says why it cannot be used, if it cannot. Errors
-// are for what a different folder would not mend. A guessable folder is one in
-// the temporary folder, whose name another user can know and take first: it
-// must be ours, or they would own our data.
+// usable creates the folder and returns the reason if it cannot be used. Errors
+// are for problems that a different folder would not fix. A guessable folder is
+// one in the temporary folder, whose name another user can know and take first:
+// it must belong to this user, or another user would own the data.
 func (h *Home) usable(ctx context.Context, guessable bool) (why string, err error) {
 	err = os.MkdirAll(filepath.Join(h.dir, "templates"), 0o755)
 	if errors.Is(err, os.ErrPermission) || errors.Is(err, syscall.EROFS) {
@@ -85,7 +85,7 @@ func (h *Home) usable(ctx context.Context, guessable bool) (why string, err erro
 	case foreign && os.Getuid() != 0:
 		return h.dir + " belongs to another user", nil
 	}
-	// Servers may run as other users, whatever the umask made of the modes.
+	// Servers may run as other users, regardless of the umask.
 	for _, dir := range []string{h.dir, filepath.Join(h.dir, "templates")} {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			return "", err

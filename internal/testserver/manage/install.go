@@ -18,10 +18,10 @@ import (
 )
 
 // aptScript installs the packages named by its arguments. Debian's packages
-// start a system-wide server when they are installed, which nobody asked for:
-// policy-rc.d is Debian's own way to say no. One that exists already is left
-// alone. The package lists are only fetched when the install fails without
-// them, because fetching takes longer than most installs.
+// start a system-wide server when they are installed, which is not wanted here:
+// policy-rc.d is Debian's own way to prevent that. An existing policy-rc.d is
+// left unchanged. The package lists are only fetched when the install fails
+// without them, because fetching takes longer than most installs.
 const aptScript = `
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
@@ -34,8 +34,8 @@ install() { apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommend
 install "$@" || { apt-get -o DPkg::Lock::Timeout=300 update && install "$@"; }
 `
 
-// install makes sure that every program is there, with apt-get where there is
-// something to install and a way to do it.
+// install ensures that every program is present, using apt-get where a package
+// is missing and apt-get is available.
 func (h *Home) install(ctx context.Context, want []program, raceTools bool) error {
 	needs := func() (missing []program) {
 		for _, p := range want {
@@ -51,7 +51,7 @@ func (h *Home) install(ctx context.Context, want []program, raceTools bool) erro
 	if len(needs()) == 0 {
 		return nil
 	}
-	// Another run from this checkout may be installing the same right now.
+	// Another run from this checkout may be installing the same packages.
 	lock, err := lockFile(ctx, filepath.Join(h.dir, "install.lock"))
 	if err != nil {
 		return err
@@ -65,8 +65,7 @@ func (h *Home) install(ctx context.Context, want []program, raceTools bool) erro
 	return h.report(needs(), installErr)
 }
 
-// report turns what is still missing into an error that tells the reader what
-// to do about it.
+// report turns missing programs into an error with instructions.
 func (h *Home) report(missing []program, installErr error) error {
 	var fatal, optional []string
 	for _, p := range missing {
@@ -104,9 +103,9 @@ func packagesOf(programs []program) []string {
 	return slices.Compact(names)
 }
 
-// aptInstall runs the script as root. It is not cancelled half way, also not
-// by a Ctrl-C at the terminal: a half configured package is harder to explain
-// than a late exit.
+// aptInstall runs the script as root. It is not canceled halfway, not even by a
+// Ctrl-C at the terminal: a half-configured package is harder to explain than a
+// late exit.
 func (h *Home) aptInstall(ctx context.Context, packages []string) error {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return errors.New("this system has no apt-get")

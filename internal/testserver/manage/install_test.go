@@ -79,7 +79,7 @@ func TestInstallRunsAptOnceForAllPackages(t *testing.T) {
 	}
 }
 
-// programs makes a folder of programs that do nothing.
+// programs creates a folder of programs that do nothing.
 func programs(t *testing.T, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -25,29 +25,29 @@ const (
 type Instance struct {
 	home    *Home
 	dir     string
-	lock    *fileLock // nil for the kept instance, which nobody owns
+	lock    *fileLock // nil for the kept instance, which has no owner
 	Servers []Server
 }
 
-// Request says what to start.
+// Request selects the servers to start.
 type Request struct {
 	// Only names the servers to start. Defaults to QuickNames.
 	Only []string
 	// Private also starts servers for which the environment names one.
 	Private bool
-	// RaceTools also makes sure of a C compiler, which the race detector needs.
+	// RaceTools also ensures a C compiler, which the race detector needs.
 	RaceTools bool
-	// Shells also makes sure of the databases' command line clients.
+	// Shells also ensures the databases' command line clients.
 	Shells bool
-	// Secure, if it is not nil, also has Kafka and Pulsar listen with TLS: at the
+	// Secure, if not nil, makes Kafka and Pulsar also listen with TLS, at the
 	// last of their ports.
 	Secure *Certificates
 }
 
-// Certificates are files in PEM.
+// Certificates are PEM files.
 type Certificates struct {
 	// Cert and Key are the server's; CA is the authority of clients, which must
-	// have a certificate.
+	// present a certificate.
 	Cert, Key, CA string
 }
 
@@ -66,8 +66,8 @@ func shells() []program {
 	}
 }
 
-// Run starts servers for as long as the caller lives. The caller must Stop the
-// instance; if it dies first, the next Run does.
+// Run starts servers for the lifetime of the caller. The caller must Stop the
+// instance; if the caller dies first, the next Run does.
 func (h *Home) Run(ctx context.Context, req Request) (*Instance, error) {
 	chosen, err := h.prepare(ctx, req)
 	if err != nil {
@@ -83,8 +83,8 @@ func (h *Home) Run(ctx context.Context, req Request) (*Instance, error) {
 	return in, nil
 }
 
-// Keep starts servers that outlive the caller, until StopKept. Servers that it
-// started before and that still run are used as they are.
+// Keep starts servers that outlive the caller, until StopKept. Servers of an
+// earlier Keep that still run are reused.
 func (h *Home) Keep(ctx context.Context, req Request) (*Instance, error) {
 	chosen, err := h.prepare(ctx, req)
 	if err != nil {
@@ -119,13 +119,14 @@ func (h *Home) Keep(ctx context.Context, req Request) (*Instance, error) {
 	return in, nil
 }
 
-// Kept returns the instance that Keep made, with the servers of it that run.
+// Kept returns the instance that Keep created, with its running servers.
 func (h *Home) Kept(ctx context.Context) (*Instance, error) {
 	in := &Instance{home: h, dir: filepath.Join(h.dir, keptName)}
 	return in, in.load(ctx)
 }
 
-// StopKept ends the servers that Keep started, and sweeps what dead runs left.
+// StopKept ends the servers that Keep started, and sweeps instances of dead
+// runs.
 func (h *Home) StopKept(ctx context.Context) error {
 	lock, err := h.lockHome(ctx)
 	if err != nil {
@@ -136,8 +137,8 @@ func (h *Home) StopKept(ctx context.Context) error {
 	return errors.Join(err, h.sweep(ctx))
 }
 
-// prepare chooses engines, skipping those for which the environment names a
-// server already, and installs what they need.
+// prepare selects engines, skipping those for which the environment already
+// names a server, and installs their requirements.
 func (h *Home) prepare(ctx context.Context, req Request) ([]engine, error) {
 	only := req.Only
 	if len(only) == 0 {
@@ -180,15 +181,15 @@ func (h *Home) prepare(ctx context.Context, req Request) ([]engine, error) {
 	return chosen, nil
 }
 
-// lockHome takes the lock under which instances are made and swept. Without
-// it, a sweep could find a folder between its making and its locking, and take
-// it for abandoned.
+// lockHome takes the lock under which instances are created and swept. Without
+// it, a sweep could find a folder between its creation and its locking, and
+// consider it abandoned.
 func (h *Home) lockHome(ctx context.Context) (*fileLock, error) {
 	return lockFile(ctx, filepath.Join(h.dir, "lock"))
 }
 
-// newInstance sweeps what dead runs left and makes a folder that this process
-// owns.
+// newInstance sweeps instances of dead runs and creates a folder that this
+// process owns.
 func (h *Home) newInstance(ctx context.Context) (*Instance, error) {
 	homeLock, err := h.lockHome(ctx)
 	if err != nil {
@@ -202,7 +203,7 @@ func (h *Home) newInstance(ctx context.Context) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Servers run as other users: they must be able to pass through.
+	// Servers run as other users, which must be able to enter the folder.
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -217,7 +218,7 @@ func (h *Home) newInstance(ctx context.Context) (*Instance, error) {
 	return &Instance{home: h, dir: dir, lock: lock}, nil
 }
 
-// kept makes or loads the folder of the kept instance. Call it with the home
+// kept creates or loads the folder of the kept instance. The home must be
 // locked.
 func (h *Home) kept(ctx context.Context) (*Instance, error) {
 	in := &Instance{home: h, dir: filepath.Join(h.dir, keptName)}
@@ -227,9 +228,9 @@ func (h *Home) kept(ctx context.Context) (*Instance, error) {
 	return in, in.load(ctx)
 }
 
-// sweep stops and removes the instances whose owner is dead. Call it with the
-// home locked. An instance that cannot be removed (root made it, say) does not
-// keep this run from working, so it is reported and passed over.
+// sweep stops and removes the instances whose owner is dead. The home must be
+// locked. An instance that cannot be removed (because root created it, for
+// example) does not stop this run, so it is reported and skipped.
 func (h *Home) sweep(ctx context.Context) error {
 	entries, err := os.ReadDir(h.dir)
 	if err != nil {
@@ -258,8 +259,8 @@ func (h *Home) sweep(ctx context.Context) error {
 	return nil
 }
 
-// remove stops the servers of an instance folder and deletes it. Call it with
-// the home locked.
+// remove stops the servers of an instance folder and deletes the folder. The
+// home must be locked.
 func (h *Home) remove(ctx context.Context, dir string) error {
 	name := filepath.Base(dir)
 	if filepath.Dir(dir) != h.dir || name != keptName && !strings.HasPrefix(name, runPrefix) {
@@ -274,7 +275,7 @@ func (h *Home) remove(ctx context.Context, dir string) error {
 // Dir returns the instance's folder.
 func (in *Instance) Dir() string { return in.dir }
 
-// start starts engines side by side and adds them to the instance's servers.
+// start starts engines concurrently and adds them to the instance's servers.
 func (in *Instance) start(ctx context.Context, chosen []engine) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -285,7 +286,8 @@ func (in *Instance) start(ctx context.Context, chosen []engine) error {
 		wg.Go(func() {
 			if servers[i], errs[i] = in.home.startEngine(ctx, e, in.dir); errs[i] != nil {
 				errs[i] = fmt.Errorf("start %s: %w", e.name(), errs[i])
-				cancel() // one failure fails the start: do not wait for the others
+				// one failure fails the start: do not wait for the others
+				cancel()
 			}
 		})
 	}
@@ -317,7 +319,7 @@ func (in *Instance) load(ctx context.Context) error {
 	return nil
 }
 
-// clear removes what a server that no longer runs left in the folder.
+// clear removes the files of a server that no longer runs.
 func (in *Instance) clear(ctx context.Context, name string) error {
 	at := placeOf(in.dir, name)
 	if err := stopServers(ctx, at.dir); err != nil {
@@ -338,12 +340,13 @@ func (in *Instance) Env() []string {
 	return env
 }
 
-// Stop ends the servers and removes the folder. It removes it with the home
-// locked: a sweep that came upon a folder whose lock file has just gone would
-// make a new one, and the folder would not be empty when it is removed.
+// Stop ends the servers and removes the folder with the home locked: a sweep
+// that finds a folder without its lock file would create a new one, and the
+// folder would not be empty when it is removed.
 func (in *Instance) Stop(ctx context.Context) error {
 	defer in.lock.unlock()
-	if err := stopServers(ctx, in.dir); err != nil { // may take seconds, during which others start
+	// may take seconds, during which other runs start
+	if err := stopServers(ctx, in.dir); err != nil {
 		return err
 	}
 	homeLock, err := in.home.lockHome(ctx)

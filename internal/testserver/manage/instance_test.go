@@ -19,7 +19,8 @@ import (
 func TestSweepRemovesWhatDeadOwnersLeft(t *testing.T) {
 	h := testHome(t)
 	left := filepath.Join(h.dir, "run-1-left")
-	unlocked := filepath.Join(h.dir, "run-2-unlocked") // its maker died before locking it
+	// its creator died before locking it
+	unlocked := filepath.Join(h.dir, "run-2-unlocked")
 	other := filepath.Join(h.dir, "notes")
 	for _, dir := range []string{filepath.Join(left, "postgres", "data"), unlocked, other} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -69,7 +70,8 @@ func TestSweepLeavesInstancesInUse(t *testing.T) {
 	}
 }
 
-// A sweep that comes while a folder is being removed leaves nothing in it.
+// TestStopWhileAnotherSweeps: a sweep during the removal of a folder leaves
+// nothing in it.
 func TestStopWhileAnotherSweeps(t *testing.T) {
 	h := testHome(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -172,7 +174,7 @@ func TestListNamesOwners(t *testing.T) {
 	}
 }
 
-func TestLockIsExclusiveAndWaitsUntilCancelled(t *testing.T) {
+func TestLockIsExclusiveAndWaitsUntilCanceled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	held, err := tryLockFile(path)
 	if err != nil {
@@ -185,7 +187,7 @@ func TestLockIsExclusiveAndWaitsUntilCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(enough)
 	if _, err := lockFile(ctx, path); !errors.Is(err, enough) {
-		t.Errorf("cancelled wait: %v, want its cause", err)
+		t.Errorf("canceled wait: %v, want its cause", err)
 	}
 	got := make(chan error)
 	go func() {

@@ -14,23 +14,23 @@ import (
 	"time"
 )
 
-// jars is a server that comes as a set of Java archives, with what it depends
-// on, resolved by Maven. They are kept in the user's cache folder: a checkout
-// is often new, and hundreds of archives are not fetched in seconds.
+// jars is a server from a set of Java archives with their dependencies,
+// resolved by Maven. They are kept in the user's cache folder: a checkout is
+// often new, and hundreds of archives are not fetched in seconds.
 type jars struct {
 	name    string
 	version string
 	roots   []string // group:artifact:version
-	without []string // group:artifact, of no use here
-	// ignore lists repositories that poms of others name and that need not be
-	// asked: each is one more host that has to be up.
+	without []string // group:artifact, not needed here
+	// ignore lists repositories that third-party poms name and that are not
+	// needed: each is one more host that must be available.
 	ignore []string
 }
 
-// The plug-in is pinned like everything that is fetched.
+// The plug-in is pinned like all downloads.
 const copyDependencies = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
 
-// pom returns the project whose dependencies are wanted.
+// pom returns the project with the required dependencies.
 func (j jars) pom() string {
 	var b strings.Builder
 	element := func(coordinates string, inner string) string {
@@ -62,7 +62,8 @@ func (j jars) pom() string {
 	return b.String()
 }
 
-// dir is where the archives are. Its name changes with what is wanted.
+// dir returns the folder of the archives. Its name changes with the list of
+// archives.
 func (j jars) dir() string {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -72,12 +73,13 @@ func (j jars) dir() string {
 	return filepath.Join(cache, "waybill-testserver", fmt.Sprintf("%s-%s-%x", j.name, j.version, sum[:4]))
 }
 
-// classPath is what java takes for all archives of the folder.
+// classPath returns java's class path for all archives of the folder.
 func (j jars) classPath() string { return filepath.Join(j.dir(), "*") }
 
 func (j jars) there() bool { return fileExists(j.dir()) }
 
-// programs are what it takes to run, and to fetch what is not there yet.
+// programs returns the programs required to run the server, and to fetch
+// missing archives.
 func (j jars) programs() []program {
 	list := []program{{names: []string{"java"}, packages: []string{"default-jre-headless"}}}
 	if !j.there() {
@@ -86,21 +88,21 @@ func (j jars) programs() []program {
 	return list
 }
 
-// ownTemp makes java unpack its libraries in the server's own folder: one that
-// is killed leaves them behind.
+// ownTemp makes java unpack its libraries in the server's own folder: a killed
+// server leaves them behind.
 func ownTemp(at place) string { return "-Djava.io.tmpdir=" + at.dir }
 
 // java returns a command line that runs a class of the archives.
 func (j jars) java(heap string, options []string, class string, args ...string) []string {
 	path, _ := findProgram("java")
-	// Quick to start rather than fast in the long run, and on few cores.
+	// Optimized for a quick start on few cores rather than for throughput.
 	argv := []string{path, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx" + heap, "-Djava.awt.headless=true"}
 	argv = append(append(argv, options...), "-cp", j.classPath(), class)
 	return append(argv, args...)
 }
 
-// fetch makes sure that the archives are there. They are gathered beside their
-// place and moved when complete: a folder that exists is whole.
+// fetch downloads the archives unless they are present. They are collected in a
+// temporary folder and moved when complete: a folder that exists is complete.
 func (j jars) fetch(ctx context.Context, h *Home) error {
 	if j.there() {
 		return nil
@@ -109,7 +111,7 @@ func (j jars) fetch(ctx context.Context, h *Home) error {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
 	}
-	// Another run may be fetching the same right now.
+	// Another run may be fetching the same archives.
 	lock, err := lockFile(ctx, filepath.Join(parent, j.name+".lock"))
 	if err != nil {
 		return err
@@ -130,8 +132,8 @@ func (j jars) fetch(ctx context.Context, h *Home) error {
 	return os.Rename(filepath.Join(building, "libs"), j.dir())
 }
 
-// copy runs Maven, which keeps what it has fetched: a second try goes on where
-// the first has failed.
+// copy runs Maven, which keeps its downloads: a second attempt continues where
+// the first one failed.
 func (j jars) copy(ctx context.Context, dir string) error {
 	maven, ok := findProgram("mvn")
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// project is what Maven reads in a pom.
+// project is the part of a pom that Maven reads.
 type project struct {
 	Repositories []struct {
 		ID      string `xml:"id"`
@@ -42,8 +42,8 @@ func TestPomNamesWhatIsWanted(t *testing.T) {
 	}
 }
 
-// pretendMaven is a Maven that puts one archive where it is told to, and counts
-// its runs in a file. Its first runs fail.
+// pretendMaven is a Maven that puts one archive into the given folder, and
+// counts its runs in a file. Its first runs fail.
 const pretendMaven = `#!/bin/sh
 echo run >>"$MAVEN_RUNS"
 for arg; do case "$arg" in -DoutputDirectory=*) out=${arg#*=};; esac; done
@@ -61,7 +61,7 @@ func TestArchivesAreFetchedOnce(t *testing.T) {
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	t.Setenv("MAVEN_RUNS", runs)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	t.Setenv("HOME", t.TempDir()) // where the cache is on a Mac
+	t.Setenv("HOME", t.TempDir()) // the cache folder on macOS
 	j := jars{name: "n", version: "1", roots: []string{"g:a:1"}}
 	for range 2 {
 		if err := j.fetch(t.Context(), testHome(t)); err != nil {

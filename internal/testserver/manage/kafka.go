@@ -24,7 +24,7 @@ func (kafka) jars() jars {
 	const version = "3.9.1"
 	return jars{
 		name: testserver.KafkaName, version: version,
-		// Without the second, nothing is logged.
+		// Without the second archive, nothing is logged.
 		roots: []string{"org.apache.kafka:kafka_2.13:" + version, "org.slf4j:slf4j-simple:1.7.36"},
 	}
 }
@@ -33,7 +33,7 @@ func (kafka) name() string    { return testserver.KafkaName }
 func (kafka) env() string     { return testserver.EnvKafka }
 func (kafka) account() string { return "" }
 
-// ports: of the broker, of the controller, and of the broker with TLS.
+// ports: broker, controller, and broker with TLS.
 func (k kafka) ports() int {
 	if k.certificates != nil {
 		return 3
@@ -49,7 +49,7 @@ func (k kafka) fetch(ctx context.Context, h *Home) error { return k.jars().fetch
 
 func (k kafka) version(context.Context) (string, error) { return k.jars().version, nil }
 
-// recipe formats the folder. The ports that it is told do not stay in there.
+// recipe formats the folder. The folder does not store the ports.
 func (k kafka) recipe(data string) []step {
 	return k.format(data, kafkaProperties(data, []int{1, 2}))
 }
@@ -73,8 +73,8 @@ func kafkaProperties(data string, ports []int) string {
 	}, "\n")
 }
 
-// kafkaSettings are the properties that are the same for every node of a
-// cluster, but for its folder and its port.
+// kafkaSettings returns the properties that are the same for every node of a
+// cluster, except its folder and its port.
 func kafkaSettings(data string, port, controller int) string {
 	return strings.Join([]string{
 		fmt.Sprintf("advertised.listeners=PLAINTEXT://127.0.0.1:%d", port),
@@ -89,9 +89,9 @@ func kafkaSettings(data string, port, controller int) string {
 		"transaction.state.log.num.partitions=2",
 		"transaction.state.log.replication.factor=1",
 		"transaction.state.log.min.isr=1",
-		"group.initial.rebalance.delay.ms=0", // nobody else is to come
-		// One that comes back after it was killed has to wait until its former self
-		// is given up.
+		"group.initial.rebalance.delay.ms=0", // no other member will join
+		// A broker that restarts after a kill must wait until the session of
+		// its previous process has expired.
 		"broker.session.timeout.ms=3000",
 		"broker.heartbeat.interval.ms=500",
 		"",
@@ -110,8 +110,8 @@ func (k kafka) start(at place, ports []int) command {
 	}
 }
 
-// kafkaTLS are properties that stand behind the others, and instead of those of
-// the same name. Nodes and tools go on without TLS.
+// kafkaTLS returns properties that follow the others, and override those of the
+// same name. Nodes and tools continue without TLS.
 func kafkaTLS(c *Certificates, ports []int) string {
 	return strings.Join([]string{
 		fmt.Sprintf("listeners=PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d,SSL://127.0.0.1:%d", ports[0], ports[1], ports[2]),
@@ -127,15 +127,14 @@ func kafkaTLS(c *Certificates, ports []int) string {
 	}, "\n")
 }
 
-// onOneLine returns a file as the value of a property; one that cannot be read
-// as an empty one, which the server refuses.
+// onOneLine returns a file as the value of a property; an unreadable file as an
+// empty one, which the server rejects.
 func onOneLine(path string) string {
 	text, _ := os.ReadFile(path)
 	return strings.ReplaceAll(strings.TrimSpace(string(text)), "\n", `\n`)
 }
 
-// ready wants the line of the log as well: on a port, an answer can be
-// somebody else's.
+// ready also requires the log line: another program may answer on the port.
 func (kafka) ready(ctx context.Context, r running) bool {
 	return strings.Contains(r.log, "Kafka Server started") && probeKafka(ctx, r.ports[0]) == nil
 }

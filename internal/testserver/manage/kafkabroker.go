@@ -18,16 +18,16 @@ import (
 type kafkaBroker struct {
 	kafka
 	node       int
-	controller int // the port of it
+	controller int // its port
 }
 
 func (b kafkaBroker) name() string { return fmt.Sprintf("%s-%d", testserver.KafkaName, b.node) }
 
-// ports: of the broker.
+// ports: the broker's.
 func (kafkaBroker) ports() int { return 1 }
 
-// recipe says nothing of the controller's real port: it is another one each
-// time, and the template would be.
+// recipe does not contain the controller's real port, which differs each time
+// and would change the template.
 func (b kafkaBroker) recipe(data string) []step {
 	return b.format(data, b.properties(data, 1, 2))
 }
@@ -49,12 +49,12 @@ func (b kafkaBroker) start(at place, ports []int) command {
 	}
 }
 
-// AddBrokers starts n more Kafka brokers, which join the instance's own and are
-// added to its servers.
+// AddBrokers starts n more Kafka brokers, which join the instance's own broker
+// and are added to its servers.
 func (in *Instance) AddBrokers(ctx context.Context, n int) error {
 	i := slices.IndexFunc(in.Servers, func(s Server) bool { return s.Name == testserver.KafkaName })
 	if i < 0 {
-		return errors.New("there is no kafka that brokers could join")
+		return errors.New("the instance has no kafka server to join")
 	}
 	var more []engine
 	for node := range n {

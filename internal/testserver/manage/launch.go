@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// errPortTaken says that another program took the port first.
+// errPortTaken reports that another program took the port first.
 var errPortTaken = errors.New("port taken")
 
 // launch starts the server on these ports and waits until it serves clients.
@@ -32,7 +32,7 @@ func launch(ctx context.Context, e engine, acct account, at place, ports []int) 
 		return Server{}, err
 	}
 	defer func() { _ = logFile.Close() }()
-	// What an earlier process of this folder has logged is not this one's.
+	// The log may contain lines of an earlier process of this folder.
 	begin, err := logFile.Seek(0, io.SeekEnd)
 	if err != nil {
 		return Server{}, err
@@ -74,7 +74,7 @@ func awaitReady(ctx context.Context, e engine, r running, begin int64, exited <-
 		}
 		select {
 		case err := <-exited:
-			log, _ := logFrom(r.at.log, begin) // what cannot be read is not shown
+			log, _ := logFrom(r.at.log, begin) // an unreadable log is not shown
 			if e.portTaken(log) {
 				return errPortTaken
 			}
@@ -94,8 +94,8 @@ func logFrom(path string, begin int64) (string, error) {
 	return string(b[min(begin, int64(len(b))):]), nil
 }
 
-// exitErr gives an exit with status 0 a name: for a server that should be
-// running it is a failure too.
+// exitErr describes an exit with status 0: for a server that should be running
+// it is a failure too.
 func exitErr(err error) error {
 	if err == nil {
 		return errors.New("exit status 0")
@@ -103,15 +103,15 @@ func exitErr(err error) error {
 	return err
 }
 
-// Servers get ports below those that the kernel gives to connections (from
-// 32768 on Linux, 49152 elsewhere). Otherwise a client that tries to reach a
-// server that is down may be given the server's own port to dial from.
+// Servers get ports below those that the kernel assigns to connections (from
+// 32768 on Linux, 49152 elsewhere). Otherwise a client that connects to an
+// unavailable server may be assigned the server's own port as its local port.
 const (
 	lowestPort = 16384
 	endOfPorts = 32768
 )
 
-// freePorts finds loopback ports that nobody listens on, all different.
+// freePorts finds loopback ports without a listener, all different.
 func freePorts(ctx context.Context, n int) ([]int, error) {
 	var ports []int
 	for range 200 {

@@ -15,7 +15,7 @@ import (
 // Status is one line of the list of instances.
 type Status struct {
 	Name    string
-	Owner   string // who uses it, in words
+	Owner   string // description of its user
 	Servers []Server
 }
 
@@ -39,8 +39,8 @@ func (h *Home) List(ctx context.Context) ([]Status, error) {
 	return list, nil
 }
 
-// ownerOf probes the instance's lock. It must not make the lock file of a
-// folder that is just being removed.
+// ownerOf probes the instance's lock. It must not create the lock file of a
+// folder that is being removed.
 func (h *Home) ownerOf(in *Instance) string {
 	if filepath.Base(in.dir) == keptName {
 		return "kept until stop"

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// errLocked says that another process holds the lock.
+// errLocked reports that another process holds the lock.
 var errLocked = errors.New("locked by another process")
 
 // fileLock is an advisory lock that ends with the process that took it. The
 // file is opened close-on-exec, so the servers do not inherit the lock.
 type fileLock struct{ f *os.File }
 
-// lockFile waits for the lock on path, making the file if needed. It asks again
-// and again rather than blocking in the kernel, where a Ctrl-C cannot reach it.
+// lockFile waits for the lock on path, creating the file if needed. It polls
+// rather than blocking in the kernel, where a Ctrl-C cannot interrupt it.
 func lockFile(ctx context.Context, path string) (*fileLock, error) {
 	for {
 		lock, err := tryLockFile(path)
@@ -35,7 +35,7 @@ func lockFile(ctx context.Context, path string) (*fileLock, error) {
 	}
 }
 
-// tryLockFile takes the lock on path or returns errLocked at once, making the
+// tryLockFile takes the lock on path or returns errLocked at once, creating the
 // file if needed.
 func tryLockFile(path string) (*fileLock, error) { return tryLock(path, os.O_CREATE) }
 
@@ -61,8 +61,8 @@ func tryLock(path string, flags int) (*fileLock, error) {
 	return nil, fmt.Errorf("lock %s: %w", path, err)
 }
 
-// sign writes the owner's process id into the file. It is for people and for
-// messages; whether the owner lives is decided by the lock alone.
+// sign writes the owner's process id into the file. The id is for people and
+// messages; only the lock decides whether the owner is alive.
 func (l *fileLock) sign() error {
 	if err := l.f.Truncate(0); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// envPretend makes the test binary play a server: it says that it is up, and
+// envPretend makes the test binary play a server: it reports that it is up, and
 // stays until it is killed or its input ends.
 const envPretend = "WAYBILL_PRETEND_SERVER"
 
@@ -26,9 +26,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// pretender is a process with a program name of the test's choice. What
-// decides whether it is taken for a server is what the system says about it,
-// so it has to be a real process with a real executable of that name.
+// pretender is a process with a given program name. The system's data about a
+// process decides whether it is considered a server, so the test needs a real
+// process with a real executable of that name.
 type pretender struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
@@ -42,15 +42,15 @@ func pretend(t *testing.T, name, dir string, args ...string) *pretender {
 		t.Fatal(err)
 	}
 	program := filepath.Join(t.TempDir(), name)
-	// A link would show under its target's name; a hard link may cross file
-	// systems, and then it has to be a copy.
+	// A symbolic link would show under its target's name; a hard link may cross
+	// file systems, and then the file is copied.
 	if err := os.Link(self, program); err != nil {
 		copyFile(t, self, program)
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), envPretend+"=1")
-	// Closed with this process, if that ends early.
+	// Closed with this process, if it ends early.
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func pretend(t *testing.T, name, dir string, args ...string) *pretender {
 		t.Fatalf("%s did not come up: %v", name, err)
 	}
 	go func() {
-		_ = cmd.Wait() // how it ended does not matter
+		_ = cmd.Wait() // its exit status does not matter
 		close(p.ended)
 	}()
 	t.Cleanup(func() {
@@ -97,9 +97,8 @@ func (p *pretender) mustEnd(t *testing.T) {
 	}
 }
 
-// mustLive fails when the process has ended. Stopping waits until the
-// processes that it ends are gone, so a process that outlives the call was not
-// signalled.
+// mustLive fails if the process has ended. Stopping waits until the stopped
+// processes are gone, so a process that outlives the call was not signaled.
 func (p *pretender) mustLive(t *testing.T) {
 	t.Helper()
 	select {
@@ -124,7 +123,8 @@ func testHome(t *testing.T) *Home {
 	if err := os.MkdirAll(filepath.Join(dir, "templates"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	resolved, err := filepath.EvalSymlinks(dir) // what the system reports for a process is never a link
+	// the system never reports a link for a process
+	resolved, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,12 +47,12 @@ func (m mariadb) version(ctx context.Context) (string, error) {
 	return found[1], nil
 }
 
-// recipe makes the system tables, then the login and the database in bootstrap
-// mode, which needs no client and no port.
+// recipe creates the system tables, then the login and the database in
+// bootstrap mode, which needs no client and no port.
 func (m mariadb) recipe(data string) []step {
 	install, _ := m.programs()[1].find()
-	// A starting server deletes the temporary tables that it finds in its
-	// temporary folder. In a shared one they are those of a run next door.
+	// A starting server deletes the temporary tables in its temporary folder.
+	// In a shared folder they may belong to a concurrent run.
 	tmp := "--tmpdir=" + filepath.Dir(data)
 	return []step{
 		{argv: []string{
@@ -78,26 +78,27 @@ func grantAll(host string) string {
 func (m mariadb) start(at place, ports []int) command {
 	return command{argv: []string{
 		m.server(),
-		"--no-defaults", // the system's configuration is for the system's server
+		"--no-defaults", // not the configuration of the system's server
 		"--datadir=" + at.data,
 		"--bind-address=127.0.0.1",
 		"--port=" + strconv.Itoa(ports[0]),
 		"--skip-networking=0",
 		"--skip-name-resolve",
 		// Relative to the data folder: a checkout's path can be longer than a
-		// socket's may be.
+		// socket's path may be.
 		"--socket=mariadb.sock",
 		"--pid-file=mariadb.pid",
 		"--tmpdir=" + at.dir,
-		"--innodb-flush-log-at-trx-commit=1", // benchmarks and crash tests measure real durability
+		// benchmarks and crash tests need real durability
+		"--innodb-flush-log-at-trx-commit=1",
 		"--innodb-buffer-pool-size=256M",
 		"--max-connections=300",
 		"--max-allowed-packet=64M",
 	}}
 }
 
-// ready waits for the line that the server logs when all of it is up. The pid
-// file appears earlier.
+// ready waits for the line that the server logs at the end of its start. The
+// pid file appears earlier.
 func (mariadb) ready(_ context.Context, r running) bool {
 	return strings.Contains(r.log, "ready for connections")
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// mysql is Oracle's server. Debian's stable suites have MariaDB in its place.
+// mysql is Oracle's server. Debian's stable suites contain MariaDB instead.
 type mysql struct{}
 
 func (mysql) debs() debs {
@@ -30,12 +30,12 @@ func (mysql) env() string         { return testserver.EnvMySQL }
 func (mysql) ports() int          { return 1 }
 func (mysql) programs() []program { return nil }
 
-// account: the packages are in the caller's cache folder, which other users need
+// account: the packages are in the caller's cache folder, which other users may
 // not be able to enter.
 func (mysql) account() string { return "" }
 
-// fetch gets the packages. Where that cannot be done, a server of the reader's
-// own does as well.
+// fetch downloads the packages. If that fails, the error suggests a server of
+// the user's own.
 func (m mysql) fetch(ctx context.Context, h *Home) error {
 	if err := m.debs().fetch(ctx, h); err != nil {
 		return fmt.Errorf("%w\n  or name a MySQL server that runs already: %s='user:password@tcp(host:port)/database?parseTime=true'", err, m.env())
@@ -58,8 +58,8 @@ func (m mysql) version(ctx context.Context) (string, error) {
 	return string(found[1]), nil
 }
 
-// server returns a command line of the server. As root it wants to be told that
-// this is meant.
+// server returns a command line of the server. Running as root needs an
+// explicit option.
 func (m mysql) server(args ...string) []string {
 	argv := append(m.debs().command("usr/sbin/mysqld"), args...)
 	if os.Geteuid() == 0 {
@@ -71,8 +71,8 @@ func (m mysql) server(args ...string) []string {
 		"--plugin-dir="+filepath.Join(m.debs().dir(), "usr/lib/mysql/plugin"))
 }
 
-// recipe makes the system tables, the login and the database. The server reads
-// what is to be run from a file.
+// recipe creates the system tables, the login and the database. The server
+// reads its statements from a file.
 func (m mysql) recipe(data string) []step {
 	const script = "mysql-init.sql"
 	file := filepath.Join(filepath.Dir(data), script)
@@ -95,14 +95,16 @@ func (m mysql) start(at place, ports []int) command {
 			"--port="+strconv.Itoa(ports[0]),
 			"--skip-name-resolve",
 			"--mysqlx=OFF",
-			"--skip-log-bin", // as MariaDB: a test that wants a binary log starts a server of its own
-			// Relative to the data folder: a checkout's path can be longer than a
-			// socket's may be.
+			// as MariaDB: a test of the binary log starts its own server
+			"--skip-log-bin",
+			// Relative to the data folder: a checkout's path can be longer than
+			// a socket's path may be.
 			"--socket=mysql.sock",
 			"--pid-file=mysql.pid",
 			"--tmpdir="+at.dir,
 			"--secure-file-priv=",
-			"--innodb-flush-log-at-trx-commit=1", // benchmarks and crash tests measure real durability
+			// benchmarks and crash tests need real durability
+			"--innodb-flush-log-at-trx-commit=1",
 			"--innodb-buffer-pool-size=256M",
 			"--max-connections=300",
 			"--max-allowed-packet=64M",
@@ -114,7 +116,7 @@ func (m mysql) start(at place, ports []int) command {
 	}
 }
 
-// ready waits for the line that the server logs when all of it is up.
+// ready waits for the line that the server logs at the end of its start.
 func (mysql) ready(_ context.Context, r running) bool {
 	return strings.Contains(r.log, "ready for connections")
 }

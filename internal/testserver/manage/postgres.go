@@ -14,11 +14,11 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// The one login of the test servers. It guards nothing: they listen on
+// The one login of the test servers. It protects nothing: they listen on
 // loopback only and hold nothing but test data.
 const login = "waybill"
 
-// postgres is the system's server, or one of a release of its own.
+// postgres is the system's server, or one of a downloaded release.
 type postgres struct{ release release }
 
 func (p postgres) name() string {
@@ -48,8 +48,8 @@ func (p postgres) programs() []program {
 	}
 }
 
-// binary returns a program that comes with the server that will run. Taking it
-// from the server's own folder keeps initdb and postgres at one version.
+// binary returns a program of the server that will run. Taking it from the
+// server's own folder keeps initdb and postgres at one version.
 func (p postgres) binary(name string) string {
 	if p.release != "" {
 		return p.release.binary(name)
@@ -88,13 +88,13 @@ func (p postgres) version(ctx context.Context) (string, error) {
 	return m[1], nil
 }
 
-// recipe makes the cluster with the login as its superuser, and the database
+// recipe creates the cluster with the login as its superuser, and the database
 // in single-user mode, which needs no client and no port.
 func (p postgres) recipe(data string) []step {
 	return []step{
 		{
-			// initdb wants the password from a file. A pipe that its own user
-			// made is the only one that it may open by name.
+			// initdb reads the password from a file. It may only open a pipe by
+			// name that its own user created.
 			argv: []string{
 				"/bin/sh", "-c", `password=$1; shift; echo "$password" | "$@"`, "sh", login,
 				p.binary("initdb"), "-D", data, "-U", login, "--pwfile=/dev/stdin", "--auth=scram-sha-256",
@@ -112,11 +112,14 @@ func (p postgres) start(at place, ports []int) command {
 	argv := []string{p.binary("postgres"), "-D", at.data, "-p", strconv.Itoa(ports[0])}
 	for _, setting := range []string{
 		"listen_addresses=127.0.0.1",
-		"unix_socket_directories=", // a checkout's path can be longer than a socket's may be
-		"fsync=on",                 // benchmarks and crash tests measure real durability
+		// a checkout's path can be longer than a socket's path may be
+		"unix_socket_directories=",
+		// benchmarks and crash tests need real durability
+		"fsync=on",
 		"synchronous_commit=on",
 		"full_page_writes=on",
-		"wal_level=logical", // a test reads the log, as change data capture does
+		// a test reads the WAL, as change data capture does
+		"wal_level=logical",
 		"max_connections=200",
 		"shared_buffers=256MB",
 		"max_wal_size=4GB",
@@ -128,9 +131,9 @@ func (p postgres) start(at place, ports []int) command {
 	return command{argv: argv}
 }
 
-// ready reads the state that the postmaster keeps in its pid file: unlike a
-// connection to the port, it cannot be another program's answer. A file that a
-// killed server left has another process id.
+// ready reads the state in the postmaster's pid file: unlike an answer on the
+// port, it cannot come from another program. A file of a killed server has a
+// different process id.
 func (postgres) ready(_ context.Context, r running) bool {
 	b, err := os.ReadFile(filepath.Join(r.at.data, "postmaster.pid"))
 	if err != nil {

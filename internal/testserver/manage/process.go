@@ -16,25 +16,28 @@ import (
 	"time"
 )
 
-// process is what decides whether a process is a server of ours.
+// process holds the data that decides whether a process is one of this
+// program's servers.
 type process struct {
 	pid     int
 	program string // base name of the executable
 	args    []string
-	cwd     string // empty where the system does not tell
+	cwd     string // empty where the system does not report it
 }
 
-// isServerProgram lists the programs that ever run in a data folder. A shell
-// in which somebody looks around there is not one of them.
+// isServerProgram lists the programs that run in a data folder. A user's shell
+// in that folder is not one of them.
 func isServerProgram(name string) bool {
 	switch name {
 	case "postgres", "initdb", "mariadbd", "mysqld",
-		"redis-server", "redis-check-rdb", // on Debian one file, whose other name is a link
+		// on Debian one file, whose other name is a link
+		"redis-server", "redis-check-rdb",
 		"beam.smp", "epmd", // Erlang
 		"java":
 		return true
 	}
-	return strings.HasPrefix(name, "ld-linux") // the loader, as which MySQL runs
+	// the loader, as which MySQL runs
+	return strings.HasPrefix(name, "ld-linux")
 }
 
 // serves reports whether p is a server program that works in, or was started
@@ -92,9 +95,9 @@ func processes(ctx context.Context) ([]process, error) {
 	return all, nil
 }
 
-// readProc reads one process. It fails for a process that is gone, dead but
-// not reaped, or somebody else's: none of these can be a running server that
-// we may stop.
+// readProc reads one process. It fails for a process that is gone, dead but not
+// reaped, or of another user: none of these can be a running server that this
+// program may stop.
 func readProc(pid int) (process, bool) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	exe, err := os.Readlink(filepath.Join(dir, "exe"))
@@ -119,8 +122,8 @@ func readProc(pid int) (process, bool) {
 	}, true
 }
 
-// processesFromPS serves systems without /proc. Arguments that contain spaces
-// are cut there, which can only make a process look less like ours.
+// processesFromPS supports systems without /proc. Arguments that contain spaces
+// are split, which can only make a process look less like a server.
 func processesFromPS(ctx context.Context) ([]process, error) {
 	out, err := exec.CommandContext(ctx, "ps", "-axww", "-o", "pid=", "-o", "command=").Output()
 	if err != nil {
@@ -142,8 +145,8 @@ func processesFromPS(ctx context.Context) ([]process, error) {
 }
 
 // stopServers ends every server process of a folder and returns when none is
-// left. The data is about to be thrown away, so servers are told to stop at
-// once rather than to finish a checkpoint.
+// left. The data is about to be deleted, so servers stop at once rather than
+// finish a checkpoint.
 func stopServers(ctx context.Context, dir string) error {
 	for _, step := range []struct {
 		signal   func(process) syscall.Signal
@@ -160,13 +163,13 @@ func stopServers(ctx context.Context, dir string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("servers in %s do not end: look at `ps -ef | grep %s`", dir, dir)
+	return fmt.Errorf("servers in %s do not end: see `ps -ef | grep %s`", dir, dir)
 }
 
-// quitSignal is the quickest way to end a server that leaves nothing behind.
-// PostgreSQL's immediate shutdown frees its shared memory, which SIGKILL would
-// not; MariaDB has nothing outside its folder, and its orderly shutdown writes
-// pages that nobody will read.
+// quitSignal returns the quickest signal that ends a server and leaves nothing
+// behind. PostgreSQL's immediate shutdown frees its shared memory, which
+// SIGKILL would not; MariaDB has nothing outside its folder, and its orderly
+// shutdown writes pages that will not be read.
 func quitSignal(p process) syscall.Signal {
 	if p.program == "postgres" {
 		return syscall.SIGQUIT
@@ -182,9 +185,9 @@ func signalAndWait(ctx context.Context, dir string, signal func(process) syscall
 	for _, p := range ours {
 		signalVerified(p, dir, signal(p))
 	}
-	signalled := ours
+	signaled := ours
 	deadline := time.Now().Add(patience)
-	for (len(ours) > 0 || slices.ContainsFunc(signalled, stillExiting)) && time.Now().Before(deadline) {
+	for (len(ours) > 0 || slices.ContainsFunc(signaled, stillExiting)) && time.Now().Before(deadline) {
 		pause(ctx, 10*time.Millisecond)
 		if ours, err = serversIn(ctx, dir); err != nil {
 			return nil, err
@@ -193,9 +196,9 @@ func signalAndWait(ctx context.Context, dir string, signal func(process) syscall
 	return ours, nil
 }
 
-// stillExiting reports whether threads of a process are left. One that is about
-// to end no longer has a program, but holds its sockets and files until the
-// last thread is gone.
+// stillExiting reports whether threads of a process are left. A process that is
+// about to end no longer has a program, but holds its sockets and files until
+// the last thread is gone.
 func stillExiting(p process) bool {
 	dir := filepath.Join("/proc", strconv.Itoa(p.pid))
 	threads, err := os.ReadDir(filepath.Join(dir, "task"))
@@ -203,19 +206,19 @@ func stillExiting(p process) bool {
 		return false
 	}
 	if _, err := os.Readlink(filepath.Join(dir, "exe")); err == nil {
-		return false // it runs, and is another's question; or its number is somebody else's by now
+		return false // it is running, or its id was reused
 	}
 	return len(threads) > 1 || procState(p.pid) != 'Z'
 }
 
 // procState returns the state of a process as one letter, where the system
-// tells: T was stopped by a signal, Z has ended and was not waited for.
+// reports it: T was stopped by a signal, Z has ended and was not waited for.
 func procState(pid int) byte {
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return 0
 	}
-	// It follows the program's name, which may contain anything.
+	// The state follows the program's name, which may contain any character.
 	rest := bytes.TrimLeft(b[bytes.LastIndexByte(b, ')')+1:], " ")
 	if len(rest) == 0 {
 		return 0
@@ -224,9 +227,9 @@ func procState(pid int) byte {
 }
 
 // signalVerified signals p if it still is a server of dir. Between listing a
-// process and signalling it, it can end and its number can go to a stranger.
-// FindProcess pins the number first (a pidfd on Linux), then the process is
-// read again: what is read after pinning is what is signalled.
+// process and signaling it, the process can end and its id can be reused.
+// FindProcess pins the id first (a pidfd on Linux), then the process is read
+// again: the process read after pinning is the one that is signaled.
 func signalVerified(p process, dir string, sig syscall.Signal) {
 	handle, err := os.FindProcess(p.pid)
 	if err != nil {
@@ -240,13 +243,13 @@ func signalVerified(p process, dir string, sig syscall.Signal) {
 		}
 	}
 	_ = handle.Signal(sig)
-	// A test may have frozen it: only SIGKILL reaches one that is stopped.
+	// A test may have frozen the process: only SIGKILL reaches a stopped one.
 	if sig != syscall.SIGSTOP {
 		_ = handle.Signal(syscall.SIGCONT)
 	}
 }
 
-// pause waits for a moment or until ctx ends.
+// pause waits for a short time or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -62,8 +62,8 @@ func TestStopServersWithoutServers(t *testing.T) {
 	}
 }
 
-// A process that changed between being listed and being signalled is left
-// alone: its number may have gone to a stranger.
+// TestSignalVerifiedLooksAgain: a process that changed between being listed and
+// being signaled is not signaled, because its id may have been reused.
 func TestSignalVerifiedLooksAgain(t *testing.T) {
 	dir := t.TempDir()
 	stranger := pretend(t, "editor", dir)
@@ -75,9 +75,10 @@ func TestSignalVerifiedLooksAgain(t *testing.T) {
 		t.Skip("this system cannot be asked twice about a process: it has no /proc")
 	}
 	signalVerified(stale, dir, quitSignal(stale))
-	// The signal would have been SIGKILL: a process that answers is unharmed.
+	// The signal would have been SIGKILL: a process that still exists was not
+	// signaled.
 	if _, ok := readProc(stale.pid); !ok {
-		t.Error("the stranger was signalled")
+		t.Error("the stranger was signaled")
 	}
 	stranger.mustLive(t)
 }

@@ -13,10 +13,10 @@ import (
 	"strings"
 )
 
-// program is something that must be installed: any one of names will do.
+// program is a required program: any one of names suffices.
 type program struct {
 	names    []string
-	packages []string // Debian packages that bring it
+	packages []string // Debian packages that contain it
 	optional bool     // without it some tests fail, but servers start
 }
 
@@ -31,8 +31,8 @@ func (p program) find() (string, bool) {
 
 func (p program) String() string { return strings.Join(p.names, " or ") }
 
-// findProgram looks on PATH and then where distributions hide servers from
-// ordinary users.
+// findProgram searches PATH and then the folders where distributions install
+// servers.
 func findProgram(name string) (string, bool) {
 	if path, err := exec.LookPath(name); err == nil {
 		if abs, err := filepath.Abs(path); err == nil {
@@ -59,7 +59,8 @@ func hiddenBins() []string {
 		"/usr/local/opt/postgresql@*/bin",    // Homebrew on Intel
 		"/usr/local/opt/mariadb*/bin",
 	} {
-		found, _ := filepath.Glob(pattern) // the patterns are constants, so they are well formed
+		// the patterns are constants, so they are well formed
+		found, _ := filepath.Glob(pattern)
 		slices.SortFunc(found, func(a, b string) int { return versionIn(b) - versionIn(a) })
 		dirs = append(dirs, found...)
 	}
@@ -90,8 +91,8 @@ func versionOutput(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(line), nil
 }
 
-// compiles reports whether a C compiler with the C library's headers is at
-// hand. A compiler without headers is common, so only compiling tells.
+// compiles reports whether a C compiler with the C library's headers is
+// available. A compiler without headers is common, so only compiling proves it.
 func compiles(ctx context.Context) bool {
 	cc := os.Getenv("CC")
 	if cc == "" {
@@ -100,7 +101,7 @@ func compiles(ctx context.Context) bool {
 			cc = "cc"
 		}
 	}
-	// CC may carry flags, as it does for make and for go.
+	// CC may contain flags, as it does for make and for go.
 	args := append(strings.Fields(cc)[1:], "-x", "c", "-fsyntax-only", "-")
 	cmd := exec.CommandContext(ctx, strings.Fields(cc)[0], args...)
 	cmd.Stdin = strings.NewReader("#include <stdlib.h>\n#include <pthread.h>\n")

@@ -11,8 +11,7 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// pulsar is a broker and a bookie in one process, which keep their metadata in
-// files.
+// pulsar is a broker and a bookie in one process, with their metadata in files.
 type pulsar struct{ certificates *Certificates }
 
 // secured implements securer.
@@ -25,7 +24,8 @@ func (pulsar) jars() jars {
 		roots: []string{
 			group + "pulsar-broker:" + version,
 			group + "pulsar-client-tools:" + version,
-			group + "pulsar-opentelemetry:4.0.0", // a part of the broker that is not to be had in its own version everywhere
+			// a part of the broker that is not available in every version
+			group + "pulsar-opentelemetry:4.0.0",
 		},
 		without: []string{group + "jetcd-core-shaded"}, // metadata in etcd
 		ignore:  []string{"confluent", "maven.restlet.org"},
@@ -36,8 +36,8 @@ func (pulsar) name() string    { return testserver.PulsarName }
 func (pulsar) env() string     { return testserver.EnvPulsar }
 func (pulsar) account() string { return "" }
 
-// ports: of the broker, of its web server, and of the broker with TLS. The
-// bookie finds one by itself.
+// ports: broker, web server, and broker with TLS. The bookie selects its own
+// port.
 func (p pulsar) ports() int {
 	if p.certificates != nil {
 		return 3
@@ -53,7 +53,7 @@ func (p pulsar) version(context.Context) (string, error) { return p.jars().versi
 
 func (pulsar) recipe(data string) []step { return emptyFolder(data) }
 
-// pulsarOpens are the parts of Java that Pulsar's own scripts open to it.
+// pulsarOpens are the Java modules that Pulsar's own scripts open.
 func pulsarOpens() []string {
 	var options []string
 	for _, part := range []string{
@@ -109,7 +109,7 @@ func pulsarConfig(ports []int) string {
 		"managedLedgerDefaultWriteQuorum=1",
 		"managedLedgerDefaultAckQuorum=1",
 		"managedLedgerCacheSizeMB=32",
-		"journalSyncData=true", // what was acknowledged survives a crash
+		"journalSyncData=true", // acknowledged messages survive a crash
 		"allowAutoTopicCreation=true",
 		"loadBalancerEnabled=false",
 		"webSocketServiceEnabled=false",
@@ -118,8 +118,8 @@ func pulsarConfig(ports []int) string {
 	}, "\n")
 }
 
-// ready wants the line of the log, because an answer can be somebody else's,
-// and the health check, for which the broker sends itself a message.
+// ready requires the log line, because another program may answer on the port,
+// and the health check, for which the broker sends a message to itself.
 func (pulsar) ready(ctx context.Context, r running) bool {
 	return strings.Contains(r.log, "HTTP Service started at") && probeHTTP(ctx, r.ports[1], "/admin/v2/brokers/health") == nil
 }

@@ -14,16 +14,15 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// rabbitmq is a node with a port mapper (epmd) of its own: one that was shared
-// would outlive the node, and would have to be found by other nodes of the
-// same name.
+// rabbitmq is a node with a port mapper (epmd) of its own: a shared one would
+// outlive the node, and other nodes of the same name would have to find it.
 type rabbitmq struct{}
 
 func (rabbitmq) name() string    { return testserver.RabbitMQName }
 func (rabbitmq) env() string     { return testserver.EnvRabbitMQ }
 func (rabbitmq) account() string { return "rabbitmq" }
 
-// ports: of AMQP, of the node for other nodes, and of the port mapper.
+// ports: AMQP, the node's port for other nodes, and the port mapper.
 func (rabbitmq) ports() int { return 3 }
 
 func (rabbitmq) programs() []program {
@@ -33,8 +32,8 @@ func (rabbitmq) programs() []program {
 	}
 }
 
-// server returns the script itself. On Debian the one on PATH is a wrapper
-// that insists on being root, and on the system's own folders.
+// server returns the script itself. On Debian the one on PATH is a wrapper that
+// requires root and the system's own folders.
 func (r rabbitmq) server() string {
 	path, _ := r.programs()[0].find()
 	if target, err := filepath.EvalSymlinks(path); err == nil {
@@ -52,8 +51,8 @@ func fileExists(path string) bool {
 
 var rabbitmqVersion = regexp.MustCompile(`rabbitmq_server-([0-9.]+)`)
 
-// version reads the name of the folder that the server is in: asking the
-// server would start an Erlang machine.
+// version reads the name of the server's folder: querying the server would
+// start an Erlang machine.
 func (r rabbitmq) version(context.Context) (string, error) {
 	target, err := filepath.EvalSymlinks(r.server())
 	if err != nil {
@@ -71,19 +70,20 @@ func (r rabbitmq) start(at place, ports []int) command {
 	mapper, _ := r.programs()[1].find()
 	config := filepath.Join(at.dir, "rabbitmq.conf")
 	plugins := filepath.Join(at.dir, "enabled_plugins")
-	// The port mapper stays in the data folder, by which it is known as ours;
-	// one that the node starts by itself goes to /. It may still run after the
-	// node was killed, and a second one then ends at once.
+	// The port mapper runs in the data folder, which identifies it as this
+	// program's; one that the node starts by itself runs in /. It may still run
+	// after the node was killed, and then a second one ends at once.
 	const script = `"$1" -port "$2" -address 127.0.0.1 & exec "$3"`
 	return command{
 		argv: []string{"/bin/sh", "-c", script, "sh", mapper, strconv.Itoa(ports[2]), r.server()},
 		environ: []string{
-			"HOME=" + at.dir, // where the node makes its cookie
+			"HOME=" + at.dir, // where the node creates its cookie
 			"RABBITMQ_NODENAME=waybill@localhost",
 			"RABBITMQ_DIST_PORT=" + strconv.Itoa(ports[1]),
 			"ERL_EPMD_PORT=" + strconv.Itoa(ports[2]),
 			"ERL_EPMD_ADDRESS=127.0.0.1",
-			"RABBITMQ_CONF_ENV_FILE=/dev/null", // the system's settings are for the system's server
+			// not the settings of the system's server
+			"RABBITMQ_CONF_ENV_FILE=/dev/null",
 			"RABBITMQ_CONFIG_FILE=" + config,
 			"RABBITMQ_ADVANCED_CONFIG_FILE=" + filepath.Join(at.dir, "advanced.config"),
 			"RABBITMQ_ENABLED_PLUGINS_FILE=" + plugins,
@@ -91,7 +91,8 @@ func (r rabbitmq) start(at place, ports []int) command {
 			"RABBITMQ_GENERATED_CONFIG_DIR=" + filepath.Join(at.data, "config"),
 			"RABBITMQ_LOG_BASE=" + at.data,
 			"RABBITMQ_LOGS=-",
-			"RUNNING_UNDER_SYSTEMD=1", // no shell between this program and the server
+			// no shell between this program and the server
+			"RUNNING_UNDER_SYSTEMD=1",
 		},
 		files: map[string]string{
 			config: fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\n"+
@@ -101,8 +102,7 @@ func (r rabbitmq) start(at place, ports []int) command {
 	}
 }
 
-// ready wants the line of the log as well: on a port, an answer can be
-// somebody else's.
+// ready also requires the log line: another program may answer on the port.
 func (rabbitmq) ready(ctx context.Context, r running) bool {
 	return strings.Contains(r.log, "Server startup complete") && probeAMQP(ctx, r.ports[0]) == nil
 }

@@ -57,15 +57,17 @@ func (r redis) start(at place, ports []int) command {
 		"--port", strconv.Itoa(ports[0]),
 		"--dir", at.data,
 		"--daemonize", "no",
-		"--set-proc-title", "no", // the title would hide the folder, by which the process is known
+		// the title would hide the folder, which identifies the process
+		"--set-proc-title", "no",
 		"--appendonly", "yes",
-		"--appendfsync", "always", // what was acknowledged survives a crash
+		"--appendfsync", "always", // acknowledged writes survive a crash
 		"--save", "",
 		"--maxmemory-policy", "noeviction",
 	}}
 }
 
-// ready asks who answers: on a port, that can be somebody else.
+// ready checks the process id of the answer: another program may answer on the
+// port.
 func (redis) ready(ctx context.Context, r running) bool {
 	pid, err := probeRedis(ctx, r.ports[0])
 	return err == nil && pid == r.pid

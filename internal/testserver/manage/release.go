@@ -16,10 +16,11 @@ import (
 	"syscall"
 )
 
-// release is a PostgreSQL that the system has no package of: the name of an archive on Maven Central, with the server alone in it.
+// release is a PostgreSQL that the system has no package for: the name of an
+// archive on Maven Central that contains only the server.
 type release string
 
-// releases are the major versions besides the one that the system has, the newest last.
+// releases are the major versions besides the system's, the newest last.
 func releases() []release { return []release{"14.19.0", "16.10.0", "17.6.0", "18.1.0"} }
 
 func (r release) major() string {
@@ -46,14 +47,16 @@ func (r release) programs() []program {
 	return list
 }
 
-// home is where the server is. It runs as another user if this is root, who cannot look into root's cache folder.
+// home returns the folder of the server. If this program is root, the server
+// runs as another user, which cannot enter root's cache folder.
 func (r release) home() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("waybill-testserver-%d", os.Getuid()), "postgres-"+string(r))
 }
 
 func (r release) binary(name string) string { return filepath.Join(r.home(), "bin", name) }
 
-// fetch makes sure that the server is there. It is unpacked beside its place and moved when complete.
+// fetch downloads the server unless it is present. It is unpacked in a
+// temporary folder and moved when complete.
 func (r release) fetch(ctx context.Context, h *Home) error {
 	if err := r.jars().fetch(ctx, h); err != nil {
 		return err
@@ -89,7 +92,7 @@ func (r release) fetch(ctx context.Context, h *Home) error {
 	return os.Rename(building, r.home())
 }
 
-// unpack unpacks the archive that is in the archive.
+// unpack unpacks the archive inside the archive.
 func (r release) unpack(ctx context.Context, dir string) error {
 	found, err := filepath.Glob(filepath.Join(r.jars().dir(), "embedded-postgres-binaries-*.jar"))
 	if err != nil || len(found) != 1 {

@@ -13,20 +13,23 @@ import (
 // Server describes a running server. It is stored as NAME.json in the
 // instance's folder, so that a test that kills a server can start it again.
 type Server struct {
-	Name    string   `json:"name"`
-	Version string   `json:"version"`
-	Port    int      `json:"port"`
-	Ports   []int    `json:"ports"` // all of them, Port first
-	DSN     string   `json:"dsn"`
-	Env     string   `json:"env"`            // the variable that carries the DSN
-	Also    []string `json:"also,omitempty"` // more variables for tests, NAME=VALUE
-	User    string   `json:"user,omitempty"` // the account it runs as, if not the caller's
-	Data    string   `json:"data"`
-	Log     string   `json:"log"`
-	Argv    []string `json:"argv"`
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Port    int    `json:"port"`
+	Ports   []int  `json:"ports"` // all of them, Port first
+	DSN     string `json:"dsn"`
+	// the variable that carries the DSN
+	Env string `json:"env"`
+	// more variables for tests, NAME=VALUE
+	Also []string `json:"also,omitempty"`
+	// the account it runs as, if not the caller's
+	User string   `json:"user,omitempty"`
+	Data string   `json:"data"`
+	Log  string   `json:"log"`
+	Argv []string `json:"argv"`
 }
 
-// EngineNames returns the servers that Start knows.
+// EngineNames returns the names of all servers.
 func EngineNames() []string {
 	names := append(QuickNames(), testserver.KafkaName, testserver.PulsarName)
 	for _, r := range releases() {
@@ -35,8 +38,7 @@ func EngineNames() []string {
 	return names
 }
 
-// QuickNames returns the servers that start in seconds. They are what Start
-// starts when nothing else is asked for.
+// QuickNames returns the servers that start in seconds, the default of Start.
 func QuickNames() []string {
 	return []string{testserver.PostgresName, testserver.MariaDBName, testserver.MySQLName, testserver.RedisName, testserver.RabbitMQName}
 }
@@ -46,7 +48,7 @@ func writeServer(path string, s Server) error {
 	if err != nil {
 		return err
 	}
-	// Readers of a kept instance must not see half a file.
+	// Readers of a kept instance must not see a partial file.
 	if err := os.WriteFile(path+".new", append(b, '\n'), 0o644); err != nil {
 		return err
 	}

@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// Each probe says as much of the broker's protocol as it takes to know that a
-// client can publish. This program has no dependencies: it starts what the
+// Each probe uses just enough of the broker's protocol to know that a client
+// can publish. This program has no dependencies: it starts the servers that the
 // clients are tested against.
 
-// probePatience bounds one probe: what answers later is asked again.
+// probePatience bounds one probe; a slower server is probed again.
 const probePatience = 5 * time.Second
 
 // dialProbe connects to a loopback port.
@@ -33,14 +33,15 @@ func dialProbe(ctx context.Context, port int) (net.Conn, error) {
 	return conn, conn.SetDeadline(time.Now().Add(probePatience))
 }
 
-// probeRedis reports the process that answers, once it has loaded its data.
+// probeRedis returns the id of the answering process, once it has loaded its
+// data.
 func probeRedis(ctx context.Context, port int) (pid int, err error) {
 	conn, err := dialProbe(ctx, port)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = conn.Close() }()
-	// PING is refused while data is being loaded, INFO never is.
+	// The server refuses PING while it loads data, but never INFO.
 	if _, err := io.WriteString(conn, "PING\r\nINFO server\r\nQUIT\r\n"); err != nil {
 		return 0, err
 	}
@@ -58,21 +59,23 @@ func probeRedis(ctx context.Context, port int) (pid int, err error) {
 	return strconv.Atoi(number)
 }
 
-// The frames of AMQP 0-9-1 that open a connection as guest: the class and
-// method that are expected, and what is sent in answer.
+// The frames of AMQP 0-9-1 that open a connection as guest: the expected class
+// and method, and the response.
 var amqpDialogue = []struct {
 	class, method uint16
 	answer        []byte
 }{
-	{10, 10, amqpMethod(10, 11, "\x00\x00\x00\x00"+"\x05PLAIN"+"\x00\x00\x00\x0c\x00guest\x00guest"+"\x05en_US")}, // start, start-ok
+	// start, start-ok
+	{10, 10, amqpMethod(10, 11, "\x00\x00\x00\x00"+"\x05PLAIN"+"\x00\x00\x00\x0c\x00guest\x00guest"+"\x05en_US")},
 	{10, 30, append( // tune; tune-ok and open
 		amqpMethod(10, 31, "\x00\x01"+"\x00\x02\x00\x00"+"\x00\x00"),
 		amqpMethod(10, 40, "\x01/"+"\x00"+"\x00")...)},
-	{10, 41, amqpMethod(10, 50, "\x00\x00"+"\x00"+"\x00\x00\x00\x00")}, // open-ok, close
+	// open-ok, close
+	{10, 41, amqpMethod(10, 50, "\x00\x00"+"\x00"+"\x00\x00\x00\x00")},
 	{10, 51, nil}, // close-ok
 }
 
-// amqpMethod makes a method frame on channel 0.
+// amqpMethod returns a method frame on channel 0.
 func amqpMethod(class, method uint16, args string) []byte {
 	frame := []byte{1, 0, 0}
 	frame = binary.BigEndian.AppendUint32(frame, uint32(4+len(args)))
@@ -81,8 +84,7 @@ func amqpMethod(class, method uint16, args string) []byte {
 	return append(append(frame, args...), 0xce)
 }
 
-// probeAMQP opens a connection to the virtual host / and closes it in good
-// order.
+// probeAMQP opens a connection to the virtual host / and closes it cleanly.
 func probeAMQP(ctx context.Context, port int) error {
 	conn, err := dialProbe(ctx, port)
 	if err != nil {
@@ -117,8 +119,8 @@ func probeAMQP(ctx context.Context, port int) error {
 	return nil
 }
 
-// probeKafka asks for the versions of the protocol, and then for the brokers:
-// one that does not know itself yet cannot lead a partition.
+// probeKafka requests the versions of the protocol, and then the brokers: a
+// broker that is not in its own metadata yet cannot lead a partition.
 func probeKafka(ctx context.Context, port int) error {
 	conn, err := dialProbe(ctx, port)
 	if err != nil {
@@ -129,12 +131,13 @@ func probeKafka(ctx context.Context, port int) error {
 	if _, err := kafkaCall(conn, apiVersions, 0, nil); err != nil {
 		return err
 	}
-	answer, err := kafkaCall(conn, metadata, 1, []byte{0, 0, 0, 0}) // of no topic
+	// for no topic
+	answer, err := kafkaCall(conn, metadata, 1, []byte{0, 0, 0, 0})
 	if err != nil {
 		return err
 	}
 	if len(answer) < 4 || binary.BigEndian.Uint32(answer) == 0 {
-		return errors.New("there is no broker yet")
+		return errors.New("no broker is registered yet")
 	}
 	return nil
 }
@@ -145,7 +148,8 @@ func kafkaCall(conn net.Conn, key, version uint16, body []byte) ([]byte, error) 
 	request = binary.BigEndian.AppendUint16(request, key)
 	request = binary.BigEndian.AppendUint16(request, version)
 	request = binary.BigEndian.AppendUint32(request, id)
-	request = binary.BigEndian.AppendUint16(request, 0) // the client has no name
+	// the client has no name
+	request = binary.BigEndian.AppendUint16(request, 0)
 	if _, err := conn.Write(append(request, body...)); err != nil {
 		return nil, err
 	}
@@ -162,7 +166,7 @@ func kafkaCall(conn net.Conn, key, version uint16, body []byte) ([]byte, error) 
 	return answer, err
 }
 
-// probeHTTP wants the status 200 of a page.
+// probeHTTP requires the status 200 of a page.
 func probeHTTP(ctx context.Context, port int, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, probePatience)
 	defer cancel()
@@ -170,7 +174,8 @@ func probeHTTP(ctx context.Context, port int, path string) error {
 	if err != nil {
 		return err
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // a proxy is not for loopback
+	// no proxy for loopback
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return err

@@ -38,8 +38,8 @@ func answering(t *testing.T, answer string) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// What listens on a port need not be the server that was started there, and a
-// server that listens need not be ready.
+// TestProbesRefuseOtherAnswers: the process that listens on a port need not be
+// the started server, and a listening server need not be ready.
 func TestProbesRefuseOtherAnswers(t *testing.T) {
 	for name, answer := range map[string]string{
 		"nothing":      "",
@@ -66,7 +66,8 @@ func TestProbesRefuseOtherAnswers(t *testing.T) {
 	}
 }
 
-// A broker that has just started has not registered itself yet.
+// TestProbeKafkaWantsABroker: a broker that has just started has not registered
+// itself yet.
 func TestProbeKafkaWantsABroker(t *testing.T) {
 	const id = "\x00\x00\x00\x07"
 	versions := "\x00\x00\x00\x06" + id + "\x00\x00"

@@ -1,3 +1,3 @@
 // Package private starts servers of a test's own, which the test may kill,
-// freeze and start again.
+// freeze and restart.
 package private

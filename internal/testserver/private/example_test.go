@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver/private"
 )
 
-// A test of what a client does when its server dies.
+// A test of a client whose server dies.
 func Example() {
 	_ = func(t *testing.T) {
 		server := private.Start(t, testserver.RedisName)

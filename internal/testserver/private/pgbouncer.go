@@ -20,7 +20,7 @@ import (
 )
 
 // PgBouncer starts a PgBouncer in front of a PostgreSQL server, and returns the
-// URL of the same database through it. It ends with the test. Mode is
+// URL of the same database through it. It ends with the test. mode is
 // PgBouncer's pool_mode; settings are further lines of its configuration.
 // Without the program the test is skipped, or fails, as with
 // [testserver.Shell].
@@ -30,8 +30,8 @@ func PgBouncer(tb testing.TB, dsn, mode string, settings ...string) string {
 }
 
 // NewPgBouncer is PgBouncer with a version that keeps prepared statements
-// (max_prepared_statements), of Debian's unstable suite. Where that cannot be
-// fetched the test is skipped, or fails if servers are required.
+// (max_prepared_statements), from Debian's unstable suite. If it cannot be
+// fetched, the test is skipped, or fails if servers are required.
 func NewPgBouncer(tb testing.TB, dsn, mode string, settings ...string) string {
 	tb.Helper()
 	home, err := manage.Open(tb.Context(), ".", lines{tb})
@@ -40,7 +40,7 @@ func NewPgBouncer(tb testing.TB, dsn, mode string, settings ...string) string {
 	}
 	argv, err := home.PgBouncer(tb.Context())
 	if _, missing := exec.LookPath("apt-get"); err != nil && (missing != nil || os.Getenv(testserver.EnvRequire) == "") {
-		tb.Skip("a newer PgBouncer cannot be had:", err)
+		tb.Skip("a newer PgBouncer is not available:", err)
 	}
 	if err != nil {
 		tb.Fatal(err)
@@ -94,7 +94,7 @@ max_client_conn = 500
 	for _, line := range settings {
 		config += line + "\n"
 	}
-	// Not tb.TempDir, which another user cannot look into.
+	// Not tb.TempDir, which another user cannot enter.
 	dir, err := os.MkdirTemp("", "pgbouncer-")
 	if err != nil {
 		return "", err

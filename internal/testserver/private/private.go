@@ -13,15 +13,15 @@ import (
 )
 
 // Start starts a server that ends with the test; the names are those of package
-// testserver. Where the shared server of that name is missing, the test is
-// skipped or fails, as with [testserver.Address].
+// testserver. If the shared server of that name is missing, the test is skipped
+// or fails, as with [testserver.Address].
 func Start(tb testing.TB, name string) manage.Server {
 	tb.Helper()
 	return start(tb, manage.Request{Only: []string{name}, Private: true}).Servers[0]
 }
 
 // StartSecure starts a server, Kafka or Pulsar, that ends with the test, and
-// returns where it listens with TLS: host and port.
+// returns the host and port of its TLS listener.
 func StartSecure(tb testing.TB, name string, c manage.Certificates) string {
 	tb.Helper()
 	s := start(tb, manage.Request{Only: []string{name}, Private: true, Secure: &c}).Servers[0]
@@ -29,7 +29,7 @@ func StartSecure(tb testing.TB, name string, c manage.Certificates) string {
 }
 
 // KafkaCluster starts a cluster of Kafka brokers that end with the test. Only
-// the first, which is the controller, can be started again when it was killed.
+// the first, which is the controller, can be restarted after a kill.
 func KafkaCluster(tb testing.TB, brokers int) []manage.Server {
 	tb.Helper()
 	in := start(tb, manage.Request{Only: []string{testserver.KafkaName}, Private: true})

@@ -24,7 +24,8 @@ func dial(t *testing.T, s manage.Server) (net.Conn, error) {
 	return d.DialContext(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)))
 }
 
-// say sends one line to a Redis server and returns the first line of the answer.
+// say sends one line to a Redis server and returns the first line of the
+// answer.
 func say(t *testing.T, s manage.Server, line string) string {
 	t.Helper()
 	conn, err := dial(t, s)
@@ -75,7 +76,7 @@ func TestFrozenServerDoesNotAnswerUntilThawed(t *testing.T) {
 	if err := s.Freeze(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := dial(t, s) // the kernel takes it
+	conn, err := dial(t, s) // the kernel accepts it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,8 +102,8 @@ func TestFrozenServerDoesNotAnswerUntilThawed(t *testing.T) {
 	}
 }
 
-// The port of a server that is down can be taken by whoever comes first, also
-// by a client's own connection.
+// TestRestartWaitsForItsPort: the port of a stopped server can be taken by any
+// program, also by a client's own connection.
 func TestRestartWaitsForItsPort(t *testing.T) {
 	t.Parallel()
 	s := private.Start(t, testserver.RedisName)
@@ -132,7 +133,8 @@ func TestRestartWaitsForItsPort(t *testing.T) {
 	}
 }
 
-// Restart returns only when a client can publish, which is what its probe says.
+// TestBrokersComeBack: Restart returns only when a client can publish, as
+// reported by the probe.
 func TestBrokersComeBack(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{testserver.RabbitMQName, testserver.KafkaName, testserver.PulsarName, testserver.PostgresName, testserver.MariaDBName, testserver.MySQLName} {

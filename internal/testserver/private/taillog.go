@@ -4,7 +4,7 @@ package private
 
 import "sync"
 
-// tailLog keeps the end of what a program writes.
+// tailLog keeps the end of a program's output.
 type tailLog struct {
 	mu   sync.Mutex
 	text []byte
@@ -20,7 +20,7 @@ func (l *tailLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// String returns what was kept.
+// String returns the kept output.
 func (l *tailLog) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,14 +18,16 @@ type Process struct {
 	err   error
 }
 
-// Start runs the test binary with one environment variable more. What it prints goes to this process's output. A child does not
-// outlive its pipe: see [Bind].
+// Start runs the test binary with one additional environment variable. Its
+// output goes to this process's output. A child does not outlive its pipe: see
+// [Bind].
 func Start(env string) (*Process, error) {
-	cmd := exec.Command(os.Args[0]) //nolint:noctx // whoever starts it ends it, by a signal of its choice
-	// A data race ends the child, with an exit code that is nothing else's.
+	cmd := exec.Command(os.Args[0]) //nolint:noctx // the caller ends it with a signal
+	// A data race ends the child with an exit code of its own.
 	cmd.Env = append(os.Environ(), env, "GORACE=halt_on_error=1 exitcode=66")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	// Nothing is ever written: it breaks when this process ends, however it ends.
+	// Nothing is ever written: the pipe breaks when this process ends in any
+	// way.
 	if _, err := cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -40,7 +42,8 @@ func Start(env string) (*Process, error) {
 	return p, nil
 }
 
-// Bind ends this process when its parent is gone, so that a test run that is killed leaves nothing behind.
+// Bind ends this process when its parent is gone, so that a killed test run
+// leaves no process behind.
 func Bind() {
 	go func() {
 		_, _ = os.Stdin.Read(make([]byte, 1))
@@ -48,10 +51,10 @@ func Bind() {
 	}()
 }
 
-// PID returns the process's number.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Signal sends a signal; to a process that has ended, none.
+// Signal sends a signal, unless the process has ended.
 func (p *Process) Signal(sig syscall.Signal) error {
 	err := p.cmd.Process.Signal(sig)
 	if errors.Is(err, os.ErrProcessDone) {
@@ -63,7 +66,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 // Ended is closed when the process is gone.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Alive reports whether the process is still there.
+// Alive reports whether the process is running.
 func (p *Process) Alive() bool {
 	select {
 	case <-p.ended:
@@ -73,13 +76,14 @@ func (p *Process) Alive() bool {
 	}
 }
 
-// Wait waits for the end of the process and returns how it ended: nil for exit code 0.
+// Wait waits for the end of the process and returns its result: nil for exit
+// code 0.
 func (p *Process) Wait() error {
 	<-p.ended
 	return p.err
 }
 
-// Kill kills the process, even one that is stopped, and waits for its end.
+// Kill kills the process, even if it is stopped, and waits for its end.
 func (p *Process) Kill() {
 	p.once.Do(func() { _ = p.Signal(syscall.SIGKILL) })
 	<-p.ended

@@ -1,10 +1,12 @@
-// Package journal is a file in which several processes note what they deliver, in the order in which it happened, and from
-// which nothing is lost when one of them is killed.
+// Package journal is a file in which several processes record their deliveries,
+// in the order in which they happened, and from which nothing is lost when one
+// of them is killed.
 //
-// Every record is one write to a file that is opened for appending. The kernel orders such writes: when a process notes the
-// end of one delivery before another process begins the next, the file has them in that order. A process that is killed in the
-// middle of a write may leave a part of a record, and readers pass over it: the delivery has not begun then, or its end was told
-// to nobody.
+// Every record is one write to a file that is opened for appending. The kernel
+// orders such writes: if a process records the end of one delivery before
+// another process begins the next, the file has them in that order. A process
+// that is killed in the middle of a write may leave a partial record, which
+// readers skip: the delivery has not begun then, or its end was not reported.
 package journal
 
 import (
@@ -17,9 +19,9 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// What a record says.
+// The kinds of records.
 const (
-	// Begin: the sink has got the event.
+	// Begin: the sink has received the event.
 	Begin = "begin"
 	// OK: the sink is about to report success.
 	OK = "ok"
@@ -29,9 +31,9 @@ const (
 	Refused = "refused"
 	// Down: the sink is about to report that its destination is unavailable.
 	Down = "down"
-	// Later: the sink is about to put the event off without an attempt.
+	// Later: the sink is about to defer the event without counting an attempt.
 	Later = "later"
-	// Ended: the delivery's context has ended, and the sink gives up.
+	// Ended: the delivery's context has ended, and the sink stops.
 	Ended = "ended"
 	// Kill: the sink is about to kill its process.
 	Kill = "kill"
@@ -56,7 +58,7 @@ type Record struct {
 // Name returns the event's aggregate and number, for messages.
 func (r Record) Name() string { return r.Aggregate + "/" + r.Number }
 
-// String returns the record as messages show it.
+// String returns the record as text for messages.
 func (r Record) String() string {
 	return fmt.Sprintf("%s %s %s of %s (attempt %d, replay %d, lane %d, epoch %d, seq %d) by %s, process %d",
 		r.At.Format("15:04:05.000000"), r.What, r.Name(), r.ID, r.Attempt, r.Replay, r.Lane, r.Epoch, r.Seq, r.Node, r.PID)
@@ -68,7 +70,7 @@ type Writer struct {
 	node string
 }
 
-// Open opens a journal for a node, and makes it if it is not there.
+// Open opens the journal for a node, and creates it if it is missing.
 func Open(path, node string) (*Writer, error) {
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -77,7 +79,8 @@ func Open(path, node string) (*Writer, error) {
 	return &Writer{file: f, node: node}, nil
 }
 
-// Note appends one record about a delivery. A journal that cannot be written makes every result meaningless, so it panics.
+// Note appends one record about a delivery. A journal that cannot be written
+// makes every result meaningless, so Note panics.
 func (w *Writer) Note(what string, d waybill.Delivery) {
 	p := d.Claim.Position()
 	line, err := json.Marshal(Record{
@@ -87,7 +90,7 @@ func (w *Writer) Note(what string, d waybill.Delivery) {
 	if err != nil {
 		panic(err)
 	}
-	// The newline in front ends what somebody who was killed may have left.
+	// The leading newline ends a partial record of a killed process.
 	if _, err := w.file.Write(append(append([]byte{'\n'}, line...), '\n')); err != nil {
 		panic(err)
 	}
@@ -96,7 +99,8 @@ func (w *Writer) Note(what string, d waybill.Delivery) {
 // Close closes the journal.
 func (w *Writer) Close() error { return w.file.Close() }
 
-// Read returns the records of a journal, in their order. One that was never opened has none.
+// Read returns the records of a journal, in their order. A journal that was
+// never opened has none.
 func Read(path string) ([]Record, error) {
 	data, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
@@ -109,7 +113,7 @@ func Read(path string) ([]Record, error) {
 	for line := range bytes.Lines(data) {
 		var r Record
 		if !bytes.HasSuffix(line, []byte("}\n")) || json.Unmarshal(line, &r) != nil {
-			continue // empty, or what somebody who was killed has left
+			continue // empty, or the partial record of a killed process
 		}
 		out = append(out, r)
 	}

@@ -19,7 +19,7 @@ func delivery(aggregate string, n int) waybill.Delivery {
 
 func Example() {
 	path := filepath.Join(os.TempDir(), fmt.Sprintf("journal-%d", os.Getpid()))
-	defer os.Remove(path) //nolint:errcheck // a leftover in the temporary folder harms nobody
+	defer os.Remove(path) //nolint:errcheck // a leftover in the temporary folder is harmless
 	w, err := journal.Open(path, "A")
 	if err != nil {
 		panic(err)
@@ -30,7 +30,8 @@ func Example() {
 	// Output: A begin order-1/7 <nil>
 }
 
-// What a process that was killed has left does not hide what others write.
+// TestTornRecord: a partial record of a killed process does not hide other
+// records.
 func TestTornRecord(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	if records, err := journal.Read(path); err != nil || len(records) != 0 {
@@ -61,7 +62,7 @@ func TestTornRecord(t *testing.T) {
 	}
 }
 
-// Several writers lose nothing.
+// TestConcurrent: several writers lose no record.
 func TestConcurrent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal")
 	var wg sync.WaitGroup

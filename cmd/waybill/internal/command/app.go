@@ -27,14 +27,14 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "waybill",
 		Short: "Run and operate a transactional outbox",
-		Long: `Waybill delivers what your transactions have written: an event goes out if and only if its transaction committed.
+		Long: `Waybill delivers events that transactions wrote to an outbox: an event is published if and only if its transaction commits.
 
-  waybill serve          deliver events; with nothing set: ./waybill.db and a JetStream server inside this process
-  waybill stats          how things stand
-  waybill dead list      what was given up, and why
-  waybill show ID        what became of one event
+  waybill serve          deliver events; without settings: ./waybill.db and a JetStream server in this process
+  waybill stats          count pending, failed and dead events
+  waybill dead list      list dead letters and their errors
+  waybill show ID        show the state and history of one event
 
-Every setting is a flag, a variable and a key of the file: waybill config lists them, with their values and where each came from.`,
+Every setting is a flag, an environment variable and a key in the file; waybill config lists all settings with their values and origins.`,
 		SilenceErrors: true, SilenceUsage: true,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -45,9 +45,9 @@ Every setting is a flag, a variable and a key of the file: waybill config lists 
 		},
 	}
 	flags := root.PersistentFlags()
-	flags.StringVarP(&a.config, "config", "c", "", "The file of settings; also "+settings.ConfigVariable+". Without it, "+settings.UsualFile+" if it is there")
-	flags.StringVar(&a.relay, "relay", "", "Which relay of the file this is about; also "+settings.RelayVariable)
-	flags.BoolVar(&a.json, "json", false, "Print JSON for programs, not tables for people")
+	flags.StringVarP(&a.config, "config", "c", "", "File of settings (also "+settings.ConfigVariable+"); default: "+settings.DefaultFile+", if it exists")
+	flags.StringVar(&a.relay, "relay", "", "Name of the relay in the file (also "+settings.RelayVariable+")")
+	flags.BoolVar(&a.json, "json", false, "Output as JSON instead of tables")
 	settings.AddFlags(flags, ofStore)
 	root.SetFlagErrorFunc(wrongFlag)
 	root.AddCommand(a.commands()...)
@@ -56,7 +56,7 @@ Every setting is a flag, a variable and a key of the file: waybill config lists 
 	return root
 }
 
-// commands is every command. A new one is a line here.
+// commands returns every command. A new command is a line here.
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
 		a.serve(), a.demo(), a.migrate(), a.configure(), a.stats(), a.list(), a.show(), a.tail(), a.dead(), a.blocked(), a.inbox(), a.keys(),
@@ -64,17 +64,18 @@ func (a *app) commands() []*cobra.Command {
 	}
 }
 
-// parent makes a command that only has commands below it.
+// parent returns a command that only has subcommands.
 func parent(name, short string, below ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{Use: name, Short: short, Args: cobra.ArbitraryArgs, RunE: unknownCommand}
 	cmd.AddCommand(below...)
 	return cmd
 }
 
-// ofStore says which settings are flags of every command: where the tables are.
+// ofStore reports whether a setting is a flag of every command: the settings of
+// the store.
 func ofStore(k settings.Key) bool { return strings.HasPrefix(k.Name, "store.") }
 
-// wrongFlag is for flags that do not exist or lack their value.
+// wrongFlag converts errors about unknown flags and missing values.
 func wrongFlag(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
@@ -93,7 +94,8 @@ func wrongFlag(cmd *cobra.Command, err error) error {
 	return usage(advice, "%s", err.Error())
 }
 
-// load reads the settings. What the flags say is known to the scrubber before anything can go wrong.
+// load reads the settings. The scrubber knows the secrets in flags and
+// variables before any error can occur.
 func (a *app) load(cmd *cobra.Command) (*settings.Loaded, error) {
 	given := settings.GivenFlags(cmd.Flags())
 	a.scrubber = settings.NewScrubber(settings.GivenSecrets(given, a.Environ)...)
@@ -105,7 +107,7 @@ func (a *app) load(cmd *cobra.Command) (*settings.Loaded, error) {
 	return loaded, nil
 }
 
-// pick reads the settings of the relay that the command is about.
+// pick reads the settings of the relay that the command uses.
 func (a *app) pick(cmd *cobra.Command) (*settings.Settings, error) {
 	loaded, err := a.load(cmd)
 	if err != nil {
@@ -130,7 +132,7 @@ func (a *app) relayName() string {
 	return ""
 }
 
-// desk is a store with an operator in front of it.
+// desk is an open store with the administrative functions over it.
 type desk struct {
 	*admin.Desk
 	groups   *admin.Groups
@@ -139,7 +141,7 @@ type desk struct {
 	settings *settings.Settings
 }
 
-// atDesk runs a command in front of a store whose tables are there.
+// atDesk opens a store with its tables and runs a command on it.
 func (a *app) atDesk(cmd *cobra.Command, fn func(ctx context.Context, d *desk) error) error {
 	s, err := a.pick(cmd)
 	if err != nil {
@@ -150,7 +152,7 @@ func (a *app) atDesk(cmd *cobra.Command, fn func(ctx context.Context, d *desk) e
 			return err
 		}
 		d := &desk{store: st, settings: s}
-		cfg := admin.Config{BatchSize: s.Purge.Batch}
+		cfg := admin.Config{BatchSize: s.Purge.BatchSize}
 		if d.Desk, err = admin.New(st.Tables, cfg); err != nil {
 			return err
 		}
@@ -164,7 +166,7 @@ func (a *app) atDesk(cmd *cobra.Command, fn func(ctx context.Context, d *desk) e
 	})
 }
 
-// open opens the store for as long as fn runs.
+// open opens the store while fn runs.
 func (a *app) open(ctx context.Context, s *settings.Settings, create bool, fn func(ctx context.Context, st *connect.Store) error) error {
 	st, err := connect.OpenStore(ctx, s.Store, create)
 	if err != nil {
@@ -177,7 +179,7 @@ func (a *app) open(ctx context.Context, s *settings.Settings, create bool, fn fu
 	return err
 }
 
-// Names returns the full names of all commands that do something.
+// Names returns the full names of all commands without subcommands.
 func Names() []string {
 	var names []string
 	var walk func(cmd *cobra.Command)

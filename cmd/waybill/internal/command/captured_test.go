@@ -7,10 +7,10 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/command"
 )
 
-// TestServeTellsNoBacklogOfACapturedOutbox: what change data capture has read
-// stays for days. The gauges that alerts on a backlog look at are not there
-// then, and the ones that say why are.
-func TestServeTellsNoBacklogOfACapturedOutbox(t *testing.T) {
+// TestServeReportsNoBacklogOfACapturedOutbox checks that the gauges of backlog
+// alerts are absent if change data capture reads the outbox, because events
+// stay there for days, and that the explaining gauges are present.
+func TestServeReportsNoBacklogOfACapturedOutbox(t *testing.T) {
 	s := newScript(t, "sqlite")
 	if _, errs, code := s.run(t.Context(), []string{"migrate", "up"}, ""); code != command.Ok {
 		t.Fatal(errs)
@@ -31,7 +31,7 @@ func TestServeTellsNoBacklogOfACapturedOutbox(t *testing.T) {
 	text := page()
 	for _, name := range []string{"waybill_backlog", "waybill_backlog_oldest_seconds", "waybill_lanes_owned"} {
 		if strings.Contains(text, "\n"+name) {
-			t.Errorf("%s is told of an outbox that has no relay:\n%s", name, text)
+			t.Errorf("%s is reported for an outbox without a relay:\n%s", name, text)
 		}
 	}
 	d.end(t)

@@ -9,10 +9,10 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// shell is one that can complete the program's words when somebody presses Tab.
+// shell is a shell with a completion script.
 type shell struct {
 	name, title string
-	// load says how the script gets into a shell.
+	// load describes how to load the script into the shell.
 	load  string
 	write func(root *cobra.Command, out io.Writer) error
 }
@@ -20,36 +20,36 @@ type shell struct {
 func shells() []shell {
 	return []shell{
 		{
-			"bash", "bash", "  source <(waybill completion bash)                                        now\n" +
-				"  waybill completion bash > /etc/bash_completion.d/waybill                 for good; it needs the package bash-completion",
+			"bash", "bash", "  source <(waybill completion bash)                                        current session\n" +
+				"  waybill completion bash > /etc/bash_completion.d/waybill                 permanently; requires the package bash-completion",
 			func(root *cobra.Command, out io.Writer) error { return root.GenBashCompletionV2(out, true) },
 		},
 		{
-			"zsh", "zsh", "  source <(waybill completion zsh)                                         now; it needs compinit\n" +
-				"  waybill completion zsh > \"${fpath[1]}/_waybill\"                          for good",
+			"zsh", "zsh", "  source <(waybill completion zsh)                                         current session; requires compinit\n" +
+				"  waybill completion zsh > \"${fpath[1]}/_waybill\"                          permanently",
 			(*cobra.Command).GenZshCompletion,
 		},
 		{
-			"fish", "fish", "  waybill completion fish | source                                         now\n" +
-				"  waybill completion fish > ~/.config/fish/completions/waybill.fish        for good",
+			"fish", "fish", "  waybill completion fish | source                                         current session\n" +
+				"  waybill completion fish > ~/.config/fish/completions/waybill.fish        permanently",
 			func(root *cobra.Command, out io.Writer) error { return root.GenFishCompletion(out, true) },
 		},
 		{
-			"powershell", "PowerShell", "  waybill completion powershell | Out-String | Invoke-Expression           now; for good, in your profile",
+			"powershell", "PowerShell", "  waybill completion powershell | Out-String | Invoke-Expression           current session; permanently: in your profile",
 			(*cobra.Command).GenPowerShellCompletionWithDesc,
 		},
 	}
 }
 
-// complete has a shell offer the values that a flag can have.
+// complete registers the values that a shell offers for a flag.
 func complete(cmd *cobra.Command, flag string, values ...string) {
-	// It fails for a flag that does not exist or has values already: a mistake of this program,
-	// which its test finds.
+	// The call fails for an unknown flag or a flag with values: a mistake in
+	// this program that its test finds.
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completeSettings does so for every flag that is a setting with known values, here and in all
-// commands below.
+// completeSettings registers the values of every flag that is a setting with
+// known values, for a command and all its subcommands.
 func completeSettings(cmd *cobra.Command) {
 	for _, k := range settings.Table() {
 		if values := valuesOf(k); len(values) > 0 && (cmd.Flags().Lookup(k.Flag()) != nil || cmd.PersistentFlags().Lookup(k.Flag()) != nil) {
@@ -61,7 +61,7 @@ func completeSettings(cmd *cobra.Command) {
 	}
 }
 
-// valuesOf returns what a setting can be, or how it begins.
+// valuesOf returns the values of a setting, or their prefixes.
 func valuesOf(k settings.Key) []string {
 	switch k.Name {
 	case "store.url":
@@ -76,7 +76,8 @@ func valuesOf(k settings.Key) []string {
 	return k.Choices()
 }
 
-// completion replaces the command of that name that cobra would add: its mistakes are told like all others.
+// completion replaces cobra's own command, so that its errors look like all
+// others.
 func (a *app) completion() *cobra.Command {
 	var below []*cobra.Command
 	for _, sh := range shells() {
@@ -86,5 +87,5 @@ func (a *app) completion() *cobra.Command {
 			RunE: func(cmd *cobra.Command, _ []string) error { return sh.write(cmd.Root(), a.Out) },
 		})
 	}
-	return parent("completion", "Complete commands and flags when Tab is pressed", below...)
+	return parent("completion", "Print shell completion scripts", below...)
 }

@@ -8,12 +8,13 @@ import (
 	"testing"
 )
 
-// TestCompletionScripts: each registers itself with its shell and asks the program, and the shells that are here can read theirs.
+// TestCompletionScripts checks that each script registers itself with its shell
+// and calls the program, and that installed shells can parse it.
 func TestCompletionScripts(t *testing.T) {
 	for _, c := range []struct {
 		shell    string
 		mentions []string
-		check    []string // the command that reads a script without running it
+		check    []string // the command that parses a script without running it
 	}{
 		{"bash", []string{"__complete", "complete -o default -F __start_waybill waybill"}, []string{"bash", "-n"}},
 		{"zsh", []string{"__complete", "#compdef waybill"}, []string{"zsh", "-n"}},
@@ -24,11 +25,11 @@ func TestCompletionScripts(t *testing.T) {
 			s := newScript(t, "none")
 			text, errs, code := s.run(t.Context(), []string{"completion", c.shell}, "")
 			if code != 0 || errs != "" {
-				t.Fatalf("it ended with %d: %s", code, errs)
+				t.Fatalf("exit code %d: %s", code, errs)
 			}
 			for _, words := range c.mentions {
 				if !strings.Contains(text, words) {
-					t.Errorf("the script does not say %s", words)
+					t.Errorf("the script does not contain %s", words)
 				}
 			}
 			if c.check == nil {
@@ -36,19 +37,21 @@ func TestCompletionScripts(t *testing.T) {
 			}
 			program, err := exec.LookPath(c.check[0])
 			if err != nil {
-				t.Logf("there is no %s here to read it", c.shell)
+				t.Logf("%s is not installed", c.shell)
 				return
 			}
 			s.must(os.WriteFile("script", []byte(text), 0o600))
 			if out, err := exec.CommandContext(t.Context(), program, append(c.check[1:], "script")...).CombinedOutput(); err != nil {
-				t.Errorf("%s cannot read it: %v\n%s", c.shell, err, out)
+				t.Errorf("%s cannot parse the script: %v\n%s", c.shell, err, out)
 			}
 		})
 	}
 }
 
-// pressTab loads the script as a login would and completes the words of its arguments. _init_completion is of the package bash-completion; this
-// is as much of it as the script needs. compopt works only under a real key.
+// pressTab loads the script as a login shell does and completes the words of
+// its arguments. _init_completion belongs to the package bash-completion; this
+// is the part that the script needs. compopt works only during a real
+// completion.
 const pressTab = `
 source script
 compopt() { :; }
@@ -58,11 +61,11 @@ __start_waybill
 printf '%s\n' "${COMPREPLY[@]}"
 `
 
-// TestCompletionInBash: Tab, in a real shell that runs the program.
+// TestCompletionInBash completes in a real shell that runs the program.
 func TestCompletionInBash(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("there is no bash on this machine; TestGolden/completion shows what the script would be told")
+		t.Skip("bash is not installed; TestGolden/completion covers the answers to the script")
 	}
 	s := newScript(t, "none")
 	text, errs, code := s.run(t.Context(), []string{"completion", "bash"}, "")

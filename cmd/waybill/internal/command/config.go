@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// settingView is a setting as waybill config shows it.
+// settingView is a setting in the output of waybill config.
 type settingView struct {
 	Key      string `json:"key"`
 	Value    string `json:"value"`
@@ -28,8 +28,9 @@ type relayView struct {
 func (a *app) configure() *cobra.Command {
 	var changed bool
 	cmd := &cobra.Command{
-		Use: "config", Short: "Every setting: its value, and where it came from", Args: needs(0, 0, ""),
-		Long: "Every setting: its value, and where it came from. A flag wins over the environment, that over the file, and that over the default.\n" +
+		Use: "config", Short: "List every setting with its value and origin", Args: needs(0, 0, ""),
+		Long: "List every setting with its value and origin. A flag overrides the environment, the environment overrides the file, and the file\n" +
+			"overrides the default.\n" +
 			"Passwords and tokens are not shown.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			loaded, err := a.load(cmd)
@@ -52,14 +53,15 @@ func (a *app) configure() *cobra.Command {
 		},
 	}
 	settings.AddFlags(cmd.Flags(), notOfStore)
-	cmd.Flags().BoolVar(&changed, "changed", false, "Only settings that are not the default")
+	cmd.Flags().BoolVar(&changed, "changed", false, "Only settings that differ from the default")
 	return cmd
 }
 
-// notOfStore says which settings are flags of serve and config only.
+// notOfStore reports whether a setting is a flag of serve, config and doctor
+// only.
 func notOfStore(k settings.Key) bool { return !ofStore(k) }
 
-// warn prints what is probably a mistake.
+// warn prints the warnings about the settings.
 func (a *app) warn(loaded *settings.Loaded) {
 	for _, w := range loaded.Warnings {
 		fmt.Fprintln(a.Err, "waybill: warning:", plain(w))

@@ -14,7 +14,8 @@ func unconfirmed(advice, format string, args ...any) error {
 	return &coded{hint.New(advice, format, args...), Unconfirmed}
 }
 
-// confirm asks whether to go on; yes says so beforehand. Where nobody can answer, the answer is no.
+// confirm asks for a confirmation; yes confirms in advance. Without a terminal
+// the answer is no.
 func (a *app) confirm(yes bool, question string) error {
 	return a.ask(yes, question+" [y/N] ", func(answer string) bool {
 		answer = strings.ToLower(answer)
@@ -22,7 +23,8 @@ func (a *app) confirm(yes bool, question string) error {
 	})
 }
 
-// confirmCount asks for the number of things about to change: a reflex does not type that.
+// confirmCount asks for the number of affected items, which cannot be typed by
+// reflex.
 func (a *app) confirmCount(yes bool, what string, n int64) error {
 	return a.ask(yes, fmt.Sprintf("%s. Type %d to go on: ", what, n), func(answer string) bool { return answer == fmt.Sprint(n) })
 }
@@ -32,12 +34,12 @@ func (a *app) ask(yes bool, question string, good func(answer string) bool) erro
 		return nil
 	}
 	if !a.Interactive {
-		return unconfirmed("add --yes", "nobody is here to confirm: %s", strings.TrimSuffix(strings.TrimSpace(question), ":"))
+		return unconfirmed("add --yes", "confirmation required: %s", strings.TrimSuffix(strings.TrimSpace(question), ":"))
 	}
 	fmt.Fprint(a.Err, question)
 	line, err := bufio.NewReader(a.In).ReadString('\n')
 	if err != nil && line == "" {
-		return unconfirmed("add --yes", "no answer")
+		return unconfirmed("add --yes", "no answer to the confirmation")
 	}
 	if !good(strings.TrimSpace(line)) {
 		return unconfirmed("nothing was changed", "not confirmed")
@@ -45,9 +47,9 @@ func (a *app) ask(yes bool, question string, good func(answer string) bool) erro
 	return nil
 }
 
-// bar shows how far long work is, where somebody watches.
+// bar shows the progress of long work on a terminal.
 type bar struct {
-	out   io.Writer // nil: nobody does
+	out   io.Writer // nil: no terminal
 	what  string
 	last  time.Time
 	drawn bool
@@ -63,7 +65,8 @@ func (a *app) bar(what string) *bar {
 
 const barWidth = 30
 
-// show draws the bar; without a total, only the number. It draws at most ten times a second, and always the end.
+// show draws the bar, or only the number without a total. It draws at most ten
+// times a second, and always at the end.
 func (b *bar) show(done, total int64) {
 	if b.out == nil || done != total && time.Since(b.last) < 100*time.Millisecond {
 		return
@@ -77,7 +80,7 @@ func (b *bar) show(done, total int64) {
 	fmt.Fprintf(b.out, "\r%s: [%s%s] %d of %d", b.what, strings.Repeat("#", full), strings.Repeat(".", barWidth-full), done, total)
 }
 
-// end leaves the line.
+// end ends the line of the bar.
 func (b *bar) end() {
 	if b.drawn {
 		fmt.Fprintln(b.out)

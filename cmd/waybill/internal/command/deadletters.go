@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// notFound adds a hint to an error that says that there is no such thing, and to no other.
+// notFound adds a hint to errors that wrap admin.ErrNotFound, and to no other.
 func notFound(err error, advice string) error {
 	if !errors.Is(err, admin.ErrNotFound) {
 		return err
@@ -23,13 +23,13 @@ func notFound(err error, advice string) error {
 	return &hint.Error{Err: err, Hint: advice}
 }
 
-// partly says that not all of it was done.
+// partly returns an error for a command that was done in part.
 func partly(advice, format string, args ...any) error {
 	return &coded{hint.New(advice, format, args...), Partly}
 }
 
 func (a *app) dead() *cobra.Command {
-	return parent("dead", "Dead letters: list them, have them delivered again, or discard them", a.deadList(), a.deadReplay(), a.deadDiscard())
+	return parent("dead", "List, replay and discard dead letters", a.deadList(), a.deadReplay(), a.deadDiscard())
 }
 
 func (a *app) deadList() *cobra.Command {
@@ -45,12 +45,13 @@ func (a *app) deadList() *cobra.Command {
 		},
 	}
 	filterFlags(cmd, &filter)
-	cmd.Flags().IntVar(&limit, "limit", 50, "How many")
-	cmd.Flags().Int64Var(&after, "after", 0, "Where to begin: the position that the page before ended with")
+	cmd.Flags().IntVar(&limit, "limit", 50, "Maximum number of results")
+	cmd.Flags().Int64Var(&after, "after", 0, "Position to start after: the end of the previous page")
 	return cmd
 }
 
-// chosen is which dead letters a command is about: some by id, or all that fit.
+// chosen selects the dead letters of a command: by id, or all that match a
+// filter.
 type chosen struct {
 	filter   store.Filter
 	all, yes bool
@@ -58,20 +59,21 @@ type chosen struct {
 
 func (c *chosen) flags(cmd *cobra.Command) {
 	filterFlags(cmd, &c.filter)
-	cmd.Flags().BoolVar(&c.all, "all", false, "All dead letters")
-	cmd.Flags().BoolVar(&c.yes, "yes", false, "Do not ask")
+	cmd.Flags().BoolVar(&c.all, "all", false, "Selection of all dead letters")
+	cmd.Flags().BoolVar(&c.yes, "yes", false, "Confirmation in advance")
 }
 
-// byID reports whether ids were given, and refuses what is neither or both.
+// byID reports whether ids were given. It rejects a call with neither ids nor a
+// filter, and one with both.
 func (c *chosen) byID(args []string) (bool, error) {
 	some := c.filter != store.Filter{}
 	switch {
 	case len(args) > 0 && (some || c.all):
-		return false, usage("leave one of them out", "ids and a filter do not go together")
+		return false, usage("omit one of them", "ids and a filter cannot be combined")
 	case len(args) > 0:
 		return true, nil
 	case !some && !c.all:
-		return false, usage("give ids, a filter such as --type OrderPlaced, or --all", "which dead letters?")
+		return false, usage("give ids, a filter such as --type OrderPlaced, or --all", "no dead letters selected")
 	}
 	return false, nil
 }
@@ -79,8 +81,8 @@ func (c *chosen) byID(args []string) (bool, error) {
 func (a *app) deadReplay() *cobra.Command {
 	var which chosen
 	cmd := &cobra.Command{
-		Use: "replay [ID…]", Short: "Have dead letters delivered again", Args: needs(0, -1, ""),
-		Long: "Have dead letters delivered again: same id, attempts from 0, behind nothing. By id, by filter, or --all of them.",
+		Use: "replay [ID…]", Short: "Replay dead letters", Args: needs(0, -1, ""),
+		Long: "Replay dead letters: each event keeps its id, starts with 0 attempts and does not wait for other events. Select them by id, by filter, or with --all.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			byID, err := which.byID(args)
 			if err != nil {
@@ -106,10 +108,10 @@ func (a *app) deadReplay() *cobra.Command {
 	return cmd
 }
 
-// errNone says that there is nothing to do.
-var errNone = errors.New("there are none")
+// errNone reports that no event matches.
+var errNone = errors.New("no matches")
 
-// confirmed counts what fits and asks.
+// confirmed counts the matching dead letters and asks for a confirmation.
 func (a *app) confirmed(ctx context.Context, d *desk, which chosen, what string) error {
 	n, err := d.Count(ctx, store.Dead, which.filter)
 	if err != nil {
@@ -122,7 +124,7 @@ func (a *app) confirmed(ctx context.Context, d *desk, which chosen, what string)
 }
 
 func (a *app) replayAll(ctx context.Context, d *desk, which chosen) (admin.Replayed, error) {
-	if err := a.confirmed(ctx, d, which, "delivered again"); err != nil {
+	if err := a.confirmed(ctx, d, which, "replayed"); err != nil {
 		return admin.Replayed{}, err
 	}
 	b := a.bar("replaying")
@@ -130,11 +132,12 @@ func (a *app) replayAll(ctx context.Context, d *desk, which chosen) (admin.Repla
 	return d.ReplayAll(ctx, which.filter, func(p admin.Progress) { b.show(p.Done, p.Total) })
 }
 
-// changed ends a command that changes events: it says what was done, also when not all of it was.
+// changed ends a command that changes events: it prints the changes, also after
+// a partial failure.
 func (a *app) changed(d *desk, v view.Changed, verb string, asked int, err error) error {
 	var unasked *coded
 	switch {
-	case errors.As(err, &unasked): // nobody said yes, so nothing was tried
+	case errors.As(err, &unasked): // not confirmed: nothing was done
 		return err
 	case errors.Is(err, errNone):
 		err = nil
@@ -142,7 +145,8 @@ func (a *app) changed(d *desk, v view.Changed, verb string, asked int, err error
 	return errors.Join(d.store.Clean(err), a.printChanged(v, verb, asked))
 }
 
-// printChanged prints what a command did. asked is how many ids it was given: those that are not among the changed ones were not there.
+// printChanged prints the changes of a command. asked is the number of given
+// ids; ids that are not among the changed ones did not exist.
 func (a *app) printChanged(v view.Changed, verb string, asked int) error {
 	if a.json {
 		if err := a.printJSON(v); err != nil {
@@ -151,16 +155,16 @@ func (a *app) printChanged(v view.Changed, verb string, asked int) error {
 	} else {
 		fmt.Fprintf(a.Out, "%s: %d\n", verb, len(v.IDs))
 		for _, r := range v.Refused {
-			fmt.Fprintf(a.Out, "refused: %s, because the pending event %s has its dedup key\n", r.ID, r.Holder)
+			fmt.Fprintf(a.Out, "refused: %s: the pending event %s has the same dedup key\n", r.ID, r.Holder)
 		}
 	}
 	switch {
 	case len(v.Refused) > 0:
-		return partly("wait for the other events, or discard these", "%s refused", count(int64(len(v.Refused)), "dead letter was", "dead letters were"))
+		return partly("wait until the other events are delivered, or discard these", "%s refused", count(int64(len(v.Refused)), "dead letter was", "dead letters were"))
 	case asked > 0 && len(v.IDs) == 0:
-		return &coded{hint.New("waybill show ID tells what became of each", "none of them was there"), NotFound}
+		return &coded{hint.New("waybill show ID shows the state of an event", "none of the events was found"), NotFound}
 	case asked > len(v.IDs):
-		return partly("waybill show ID tells what became of each", "%d of %d were not there", asked-len(v.IDs), asked)
+		return partly("waybill show ID shows the state of an event", "%d of %d events were not found", asked-len(v.IDs), asked)
 	}
 	return nil
 }
@@ -168,8 +172,8 @@ func (a *app) printChanged(v view.Changed, verb string, asked int) error {
 func (a *app) deadDiscard() *cobra.Command {
 	var which chosen
 	cmd := &cobra.Command{
-		Use: "discard [ID…]", Short: "Delete dead letters for good", Args: needs(0, -1, ""),
-		Long: "Delete dead letters for good: by id, by filter, or --all of them. Nobody will be told what they had to say.",
+		Use: "discard [ID…]", Short: "Delete dead letters permanently", Args: needs(0, -1, ""),
+		Long: "Delete dead letters permanently: by id, by filter, or with --all. Deleted events are never delivered.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			byID, err := which.byID(args)
 			if err != nil {
@@ -196,14 +200,14 @@ func (a *app) deadDiscard() *cobra.Command {
 }
 
 func (a *app) discard(ctx context.Context, d *desk, ids []waybill.ID, yes bool) ([]waybill.ID, error) {
-	if err := a.confirm(yes, "Delete "+count(int64(len(ids)), "dead letter", "dead letters")+" for good?"); err != nil {
+	if err := a.confirm(yes, "Delete "+count(int64(len(ids)), "dead letter", "dead letters")+" permanently?"); err != nil {
 		return nil, err
 	}
 	return d.Discard(ctx, ids...)
 }
 
 func (a *app) discardAll(ctx context.Context, d *desk, which chosen) ([]waybill.ID, error) {
-	if err := a.confirmed(ctx, d, which, "deleted for good"); err != nil {
+	if err := a.confirmed(ctx, d, which, "deleted permanently"); err != nil {
 		return nil, err
 	}
 	b := a.bar("discarding")
@@ -212,13 +216,13 @@ func (a *app) discardAll(ctx context.Context, d *desk, which chosen) ([]waybill.
 }
 
 func (a *app) blocked() *cobra.Command {
-	return parent("blocked", "Aggregates that wait for one of their events", a.blockedList(), a.unblock())
+	return parent("blocked", "List and unblock aggregates that wait for one of their events", a.blockedList(), a.unblock())
 }
 
 func (a *app) blockedList() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
-		Use: "list", Short: "List them: first those that wait for an operator, then those that wait for a retry", Args: needs(0, 0, ""),
+		Use: "list", Short: "List blocked aggregates: first those that wait for an operator, then those that wait for a retry", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
 				all, err := d.Blocked(ctx, max(limit, 1))
@@ -245,22 +249,22 @@ func (a *app) blockedList() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 50, "How many")
+	cmd.Flags().IntVar(&limit, "limit", 50, "Maximum number of results")
 	return cmd
 }
 
 func (a *app) unblock() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "unblock ID…", Short: "Let aggregates go on although these events are not delivered", Args: needs(1, -1, "ids of events"),
-		Long: "Let aggregates go on although the events with these ids, which hold them back, are not delivered. The events stay where they are;\n" +
-			"what is tried again later is then delivered behind its successors.",
+		Use: "unblock ID…", Short: "Continue the aggregates that these events block", Args: needs(1, -1, "ids of events"),
+		Long: "Continue the aggregates that the events with these ids block. The events stay in their state; an event that is retried later is\n" +
+			"delivered after its successors.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {
 				return err
 			}
-			if err := a.confirm(yes, fmt.Sprintf("Give up the order behind %s?", strings.Join(args, ", "))); err != nil {
+			if err := a.confirm(yes, fmt.Sprintf("Give up the order of events after %s?", strings.Join(args, ", "))); err != nil {
 				return err
 			}
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
@@ -269,6 +273,6 @@ func (a *app) unblock() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "Do not ask")
+	cmd.Flags().BoolVar(&yes, "yes", false, "Confirmation in advance")
 	return cmd
 }

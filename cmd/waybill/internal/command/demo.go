@@ -18,27 +18,27 @@ func (a *app) demo() *cobra.Command {
 	cfg := demo.Config{Out: a.Out}
 	var sabotage string
 	cmd := &cobra.Command{
-		Use: "demo", Short: "Watch it work: a small shop, disturbed on purpose", Args: needs(0, 0, ""),
-		Long: `Run a small shop on SQLite and an embedded JetStream, with nothing to install. Orders arrive over HTTP with idempotency keys, some of them
-several times; their events go through outbox, relay and broker to an inventory with an inbox. Meanwhile answers get lost, consumers crash, the
-broker is stopped and started, messages are published twice. Five promises are checked all the time, by SQL over the tables.
+		Use: "demo", Short: "Run a small shop with injected faults and verify it with SQL", Args: needs(0, 0, ""),
+		Long: `Run a small shop on SQLite and an embedded JetStream server, without any installation. Orders arrive over HTTP with idempotency keys, some
+of them several times; their events go through outbox, relay and broker to an inventory with an inbox. Meanwhile responses are lost, consumers
+crash, the broker is stopped and restarted, and messages are published twice. SQL queries over the tables check five promises continuously.
 
-Ctrl-C lets everything arrive that is on its way and prints the verdict; --show-sql prints its queries. It exits with 0 if every promise was kept.`,
+Ctrl-C delivers all events in flight and prints the verdict; --show-sql prints its queries. The exit code is 0 if every promise was kept.`,
 		Example: `  waybill demo                        # until Ctrl-C
-  waybill demo --once                 # a few seconds, every fault once; for CI
-  waybill demo --sabotage=lose        # breaks a promise on purpose: the proof names it, and the event
-  waybill demo --dir shop --show-sql  # keeps the tables, to look at them afterwards`,
+  waybill demo --once                 # a few seconds with every fault once; for CI
+  waybill demo --sabotage=lose        # break a promise on purpose: the proof reports the promise and the event
+  waybill demo --dir shop --show-sql  # keep the tables for inspection`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("rate") && cfg.Rate <= 0 {
-				return usage("orders per second, such as 20", "demo: the rate is above 0")
+				return usage("write --rate 20 for 20 orders per second", "demo: --rate must be greater than 0")
 			}
 			cfg.Sabotage = demo.Sabotage(sabotage)
 			if sabotage != "" && !slices.Contains(demo.Sabotages(), sabotage) {
-				advice := "there are " + strings.Join(demo.Sabotages(), ", ")
+				advice := "kinds of sabotage: " + strings.Join(demo.Sabotages(), ", ")
 				if near := hint.Nearest(sabotage, demo.Sabotages()); near != "" {
 					advice = "did you mean " + near + "?"
 				}
-				return usage(advice, "demo: there is no sabotage %q", sabotage)
+				return usage(advice, "demo: unknown sabotage %q", sabotage)
 			}
 			cfg.Redraw, cfg.Rows = isTerminal(a.Out), func() int { return rows(a.Out) }
 			cfg.Color = cfg.Redraw && !slices.ContainsFunc(a.Environ, func(v string) bool { return strings.HasPrefix(v, "NO_COLOR=") && v != "NO_COLOR=" })
@@ -48,32 +48,33 @@ Ctrl-C lets everything arrive that is on its way and prints the verdict; --show-
 			case errors.Is(err, demo.ErrConfig):
 				return usage("see waybill demo --help", "%w", err)
 			case errors.As(err, &broken):
-				// Found in the verdict, whatever else happened: a signal that ended the demonstration is not why it failed.
-				return &coded{hint.New("--show-sql prints the query that found it; --dir keeps the tables", "%w", err), Failed}
+				// A broken promise takes precedence over the signal that ended
+				// the demo.
+				return &coded{hint.New("--show-sql prints the query that found the event; --dir keeps the tables", "%w", err), Failed}
 			}
 			return err
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&cfg.Once, "once", false, "Run a short fixed scenario with every fault, print the proof, and end")
-	flags.StringVar(&sabotage, "sabotage", "", "Break a promise on purpose, in the scenario of --once: "+strings.Join(demo.Sabotages(), ", "))
+	flags.BoolVar(&cfg.Once, "once", false, "Short fixed scenario with every fault, followed by the proof")
+	flags.StringVar(&sabotage, "sabotage", "", "Promise to break on purpose, in the scenario of --once: "+strings.Join(demo.Sabotages(), ", "))
 	complete(cmd, "sabotage", demo.Sabotages()...)
-	flags.BoolVar(&cfg.ShowSQL, "show-sql", false, "Print the queries of the proof with the verdict")
+	flags.BoolVar(&cfg.ShowSQL, "show-sql", false, "Output of the proof's queries with the verdict")
 	flags.Float64Var(&cfg.Rate, "rate", 0, "Orders per second (default 20; with --once 40)")
-	flags.DurationVar(&cfg.Duration, "duration", 0, "After how long it ends by itself, such as 30s (default: at Ctrl-C)")
-	flags.Uint64Var(&cfg.Seed, "seed", 1, "Decides who orders what, who repeats himself, and which faults come")
-	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1:0", "Where the shop takes orders and shows /metrics; loopback, port 0 is any")
-	flags.StringVar(&cfg.Dir, "dir", "", "Where tables and streams are kept; they stay (default: a folder that is gone afterwards)")
+	flags.DurationVar(&cfg.Duration, "duration", 0, "Duration of the demo, such as 30s (default: until Ctrl-C)")
+	flags.Uint64Var(&cfg.Seed, "seed", 1, "Seed of the random orders, repeated requests and faults")
+	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1:0", "Loopback address of the shop's orders and /metrics; port 0: any free port")
+	flags.StringVar(&cfg.Dir, "dir", "", "Folder of the database and the streams, kept after the demo (default: a temporary folder)")
 	return cmd
 }
 
-// isTerminal reports whether what is written there can be drawn over.
+// isTerminal reports whether out is a terminal that can be redrawn.
 func isTerminal(out any) bool {
 	f, ok := out.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd()) && os.Getenv("TERM") != "dumb"
 }
 
-// rows returns how many rows a terminal has; 0 if it does not say.
+// rows returns the number of rows of a terminal; 0 if it is unknown.
 func rows(out any) int {
 	f, ok := out.(*os.File)
 	if !ok {

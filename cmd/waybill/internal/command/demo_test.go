@@ -9,8 +9,9 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/command"
 )
 
-// TestDemo: the fixed scenario exits with 0 and prints the proof; with a sabotage it exits with 1, and says on one line which promise is broken,
-// by which event.
+// TestDemo checks that the fixed scenario exits with 0 and prints the proof,
+// and that a sabotage exits with 1 and names the broken promise and the event
+// on one line.
 func TestDemo(t *testing.T) {
 	for _, c := range []struct {
 		args []string

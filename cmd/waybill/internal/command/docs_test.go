@@ -14,7 +14,8 @@ import (
 	"github.com/waybillhq/waybill/internal/docblock"
 )
 
-// TestDocs: the tables of docs/cli.md are those of the program. With -update it writes them.
+// TestDocs checks that the tables of docs/cli.md match the program. -update
+// writes them.
 func TestDocs(t *testing.T) {
 	path := filepath.Join(docblock.Root(t), "docs", "cli.md")
 	text, err := os.ReadFile(path)
@@ -29,7 +30,7 @@ func TestDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != page {
-		t.Error("docs/cli.md is not what the program says; go test ./internal/command -run TestDocs -update writes it")
+		t.Error("docs/cli.md differs from the program; go test ./internal/command -run TestDocs -update writes it")
 	}
 	for _, name := range command.Names() {
 		if !strings.Contains(page, "`"+strings.TrimPrefix(name, "waybill ")) {
@@ -38,12 +39,12 @@ func TestDocs(t *testing.T) {
 	}
 	for _, name := range append(settings.JobKeys(), jobs.Kinds()...) {
 		if !strings.Contains(page, "`"+name+"`") {
-			t.Errorf("docs/cli.md does not name %s, of jobs", name)
+			t.Errorf("docs/cli.md does not name %s of jobs", name)
 		}
 	}
 }
 
-// between puts a text between two marks.
+// between replaces the text between two marks.
 func between(t *testing.T, page, mark, text string) string {
 	t.Helper()
 	begin, end := "<!-- begin "+mark+" -->\n", "<!-- end "+mark+" -->\n"
@@ -65,7 +66,7 @@ func settingsTable() string {
 		}
 		help := k.Help
 		if k.Daemon {
-			help += ". Of the whole process"
+			help += ". For the whole process"
 		}
 		fmt.Fprintf(&b, "| `%s` | `--%s` | `%s` | %s | %s | %s |\n", k.Name, k.Flag(), k.Variable(), shown, k.Unit, help)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// diagnosis is what doctor found about one relay.
+// diagnosis is the result of doctor for one relay.
 type diagnosis struct {
 	Relay    string           `json:"relay,omitempty"`
 	Findings []doctor.Finding `json:"findings"`
@@ -18,10 +18,10 @@ type diagnosis struct {
 func (a *app) doctor() *cobra.Command {
 	var strict bool
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Check the settings and the servers they name: what is wrong, and what to type", Args: needs(0, 0, ""),
-		Long: "Check the settings and the servers they name, and say what is wrong and what to type: settings that lose what was committed or delivered,\n" +
-			"missing tables, lanes without an owner, old transactions, records that are forgotten too early, what waits for an operator. It only reads.\n" +
-			"The exit code is 1 if something is wrong; with --strict, also if something is doubtful.",
+		Use: "doctor", Short: "Check the settings and their servers, and suggest fixes", Args: needs(0, 0, ""),
+		Long: "Check the settings and their servers, and suggest fixes: settings that lose committed or delivered events, missing tables, lanes without\n" +
+			"an owner, old transactions, inbox records that expire too early, items that wait for an operator. The checks only read.\n" +
+			"The exit code is 1 if a check fails; with --strict, also if a check warns.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			loaded, err := a.load(cmd)
 			if err != nil {
@@ -47,7 +47,7 @@ func (a *app) doctor() *cobra.Command {
 		},
 	}
 	settings.AddFlags(cmd.Flags(), notOfStore)
-	cmd.Flags().BoolVar(&strict, "strict", false, "Also fail if something is doubtful")
+	cmd.Flags().BoolVar(&strict, "strict", false, "Exit code 1 also for warnings")
 	return cmd
 }
 
@@ -76,25 +76,25 @@ func (a *app) printDiagnoses(all []diagnosis) error {
 	return nil
 }
 
-// verdict is an error if something is wrong.
+// verdict returns an error if a check failed.
 func verdict(all []diagnosis, strict bool) error {
-	wrong, doubtful := int64(0), int64(0)
+	fails, warnings := int64(0), int64(0)
 	for _, d := range all {
 		for _, f := range d.Findings {
 			switch f.Status {
 			case doctor.Fail:
-				wrong++
+				fails++
 			case doctor.Warn:
-				doubtful++
+				warnings++
 			case doctor.OK, doctor.NotChecked:
 			}
 		}
 	}
 	switch {
-	case wrong > 0:
-		return fmt.Errorf("%s failed", count(wrong, "check has", "checks have"))
-	case strict && doubtful > 0:
-		return fmt.Errorf("%s doubtful", count(doubtful, "thing is", "things are"))
+	case fails > 0:
+		return fmt.Errorf("%s failed", count(fails, "check", "checks"))
+	case strict && warnings > 0:
+		return fmt.Errorf("%s", count(warnings, "warning", "warnings"))
 	}
 	return nil
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/waybillhq/waybill/internal/docblock"
 )
 
-// TestDoctorDocs: docs/cli.md lists the checks and the routes that there are. With -update it writes them.
+// TestDoctorDocs checks that docs/cli.md lists the checks and the routes.
+// -update writes them.
 func TestDoctorDocs(t *testing.T) {
 	path := filepath.Join(docblock.Root(t), "docs", "cli.md")
 	text, err := os.ReadFile(path)
@@ -37,11 +38,12 @@ func TestDoctorDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != page {
-		t.Error("docs/cli.md is not what the program says; go test ./internal/command -run TestDoctorDocs -update writes it")
+		t.Error("docs/cli.md differs from the program; go test ./internal/command -run TestDoctorDocs -update writes it")
 	}
 }
 
-// TestDoctorOnEveryStore: what is fresh has no failure, strict or not the right exit code, and everything is in the JSON.
+// TestDoctorOnEveryStore checks that a fresh store has no failures, the exit
+// codes with and without --strict, and the JSON.
 func TestDoctorOnEveryStore(t *testing.T) {
 	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) {
@@ -69,13 +71,14 @@ func TestDoctorOnEveryStore(t *testing.T) {
 	}
 }
 
-// TestServeAnswersHTTP: health, readiness once it reads, and metrics under the prefix of the relay.
+// TestServeAnswersHTTP checks health, readiness after the first read, and
+// metrics with the configured prefix.
 func TestServeAnswersHTTP(t *testing.T) {
 	s := newScript(t, "sqlite")
-	d := serve(t, s.environ, "--sink", "log:", "--metrics-prefix", "orders", "--http-token", canary, "--relay-poll", "50ms")
+	d := serve(t, s.environ, "--sink", "log:", "--metrics-prefix", "orders", "--http-token", canary, "--relay-poll-interval", "50ms")
 	at := ""
 	waitFor(t, "the address", func() bool {
-		_, rest, ok := strings.Cut(d.err.String(), "the HTTP API is open\" address=")
+		_, rest, ok := strings.Cut(d.err.String(), "HTTP API started\" address=")
 		at, _, _ = strings.Cut(rest, " ")
 		return ok && at != ""
 	})
@@ -98,17 +101,18 @@ func TestServeAnswersHTTP(t *testing.T) {
 	d.end(t)
 }
 
-// TestServeRefusesToExposeItself: anywhere but on this machine it needs a token, and a certificate.
+// TestServeRefusesToExposeItself checks that any address but loopback requires
+// a token and a certificate.
 func TestServeRefusesToExposeItself(t *testing.T) {
 	s := newScript(t, "sqlite")
 	for _, extra := range [][]string{nil, {"--http-token", canary}} {
 		args := append([]string{"serve", "--sink", "log:", "--http-listen", "0.0.0.0:0"}, extra...)
 		_, errs, code := s.run(t.Context(), args, "")
-		if code != command.Usage || !strings.Contains(errs, "open to everybody") || !strings.Contains(errs, "(hint: ") {
+		if code != command.Usage || !strings.Contains(errs, "accessible from the network") || !strings.Contains(errs, "(hint: ") {
 			t.Errorf("%v: %d %s", extra, code, errs)
 		}
 	}
 	if _, err := os.Stat("waybill.db"); err == nil {
-		t.Error("it has made tables before it refused")
+		t.Error("tables were created before the refusal")
 	}
 }

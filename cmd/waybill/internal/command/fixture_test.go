@@ -21,11 +21,11 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// mariadb is the other server that the store "mysql" works on.
+// mariadb is the other server of the store "mysql".
 const mariadb = testserver.MariaDBName
 
-// useStore points the settings at a store of a kind that nobody else uses. Servers get one lane, as SQLite has, so that the output is
-// the same.
+// useStore points the settings at a private store of a kind. Servers get one
+// lane, like SQLite, so that the output is the same.
 func (s *script) useStore(kind string) {
 	s.t.Helper()
 	name := strings.ToLower("cmd_" + waybill.NewID().String())
@@ -54,16 +54,17 @@ func (s *script) useStore(kind string) {
 		s.hideAddress(address)
 		s.dialect("orders", "?", "?", "datetime(6)")
 	default:
-		s.t.Fatalf("no store is called %s", kind)
+		s.t.Fatalf("unknown store %s", kind)
 	}
 }
 
-// dialect says how a store spells the table of a service, the ends of a job's window, and the type of a time.
+// dialect returns the spelling of a service's table, of the bounds of a job's
+// window, and of the type of a time.
 func (s *script) dialect(orders, from, to, timestamp string) {
 	s.names["orders"], s.names["from"], s.names["to"], s.names["timestamp"] = orders, from, to, timestamp
 }
 
-// spell puts in what stands in braces.
+// spell replaces the names in braces.
 func (s *script) spell(text string) string {
 	for name, word := range s.names {
 		text = strings.ReplaceAll(text, "{"+name+"}", word)
@@ -71,7 +72,8 @@ func (s *script) spell(text string) string {
 	return text
 }
 
-// hideAddress has STORE stand for an address, as it is and as it is scrubbed: the password of a test server may be part of its other words.
+// hideAddress replaces an address by STORE, also in its redacted form: the
+// password of a test server may be part of other words.
 func (s *script) hideAddress(address string) {
 	secret := settings.NewSecret(address)
 	s.hidden = append(s.hidden, secret.String(), "STORE", settings.NewScrubber(secret).Clean(secret.String()), "STORE")
@@ -121,7 +123,7 @@ func (s *script) fixture(words []string, text string) {
 		s.must(os.WriteFile(words[1], []byte(s.spell(text)), 0o600))
 		return
 	}
-	if words[0] == "shell" { // of the database: it runs what a command prints
+	if words[0] == "shell" { // the database's shell runs the output of a command
 		s.pipe(words[1:])
 		return
 	}
@@ -130,7 +132,7 @@ func (s *script) fixture(words []string, text string) {
 	ctx := s.t.Context()
 	switch words[0] {
 	case "tables":
-	case "events": // what happens to each event is in its name
+	case "events": // the name of each event is its state
 		s.events(ctx, st, relay.Continue)
 	case "blocked":
 		s.events(ctx, st, relay.Block)
@@ -138,14 +140,14 @@ func (s *script) fixture(words []string, text string) {
 		s.inbox(ctx, st)
 	case "keys":
 		s.keys(ctx, st)
-	case "orders": // a table of a service, for jobs
+	case "orders": // a service's table, for jobs
 		s.orders(ctx, st)
 	default:
-		s.t.Fatalf("there is no fixture %s", words[0])
+		s.t.Fatalf("unknown fixture %s", words[0])
 	}
 }
 
-// events writes events and runs a relay until each is where its name says.
+// events writes events and runs a relay until each is in the state of its name.
 func (s *script) events(ctx context.Context, st *connect.Store, onDead relay.OnDead) {
 	s.t.Helper()
 	event := func(name, kind, aggregate, tenant string) waybill.Event {
@@ -203,7 +205,7 @@ func waitFor(t *testing.T, what string, done func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("gave up waiting for %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }
@@ -224,7 +226,7 @@ func (s *script) inbox(ctx context.Context, st *connect.Store) {
 		_, err := db.FailEvent(ctx, in, store.Failure{Owner: waybill.NewID(), Delay: time.Hour, Dead: r.dead, Error: "out of stock"})
 		s.must(err)
 	}
-	s.names["nobody"] = waybill.NewID().String()
+	s.names["unknown"] = waybill.NewID().String()
 }
 
 func (s *script) keys(ctx context.Context, st *connect.Store) {
@@ -255,7 +257,8 @@ func (s *script) keys(ctx context.Context, st *connect.Store) {
 	}
 }
 
-// orders makes a service's table with two orders of ten minutes ago, of which nobody was told, and one of a week ago, which is nobody's business.
+// orders creates a service's table with two orders of ten minutes ago without
+// events, and one of a week ago, outside the window.
 func (s *script) orders(ctx context.Context, st *connect.Store) {
 	s.t.Helper()
 	_, err := st.SQL.ExecContext(ctx, s.spell("CREATE TABLE {orders} (id varchar(20) PRIMARY KEY, created_at {timestamp} NOT NULL)"))

@@ -18,9 +18,12 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files and the tables of docs/cli.md")
 
-// TestGolden replays the transcripts of testdata/golden: each "$ waybill …" line is run, and what follows is what it must print: standard
-// output, then standard error with "! " in front, then the exit code if it is not 0. Lines that begin with "> " call a fixture, with the lines
-// behind "| " as its text; lines that begin with "< " are what somebody types. The first line says on which stores it is replayed, and the output is the same on all.
+// TestGolden replays the transcripts of testdata/golden. Each "$ waybill …"
+// line is run; the following lines are its output: standard output, then
+// standard error with the prefix "! ", then the exit code if it is not 0. Lines
+// with the prefix "> " call a fixture, with the lines after "| " as its text;
+// lines with the prefix "< " are input of the terminal. The first line lists
+// the stores; the output is the same on all of them.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/golden/*.txt")
 	if err != nil || len(files) == 0 {
@@ -58,7 +61,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestEveryCommandHasATranscript: a command that nobody replays is not shown to work.
+// TestEveryCommandHasATranscript checks that a transcript covers every command.
 func TestEveryCommandHasATranscript(t *testing.T) {
 	files, _ := filepath.Glob("testdata/golden/*.txt")
 	var all strings.Builder
@@ -87,8 +90,8 @@ type script struct {
 	database string // the schema or database of the store, if it has one
 	environ  []string
 	ids      map[string]string // event ids, by the order in which they were first seen
-	names    map[string]string // what stands in braces: the ids of fixtures, and words that are spelled differently on each store
-	hidden   []string          // texts that differ from run to run, and what stands for them
+	names    map[string]string // replacements for names in braces: ids of fixtures, and words that differ by store
+	hidden   []string          // texts that differ from run to run, and their replacements
 }
 
 func newScript(t *testing.T, kind string) *script {
@@ -102,7 +105,7 @@ func newScript(t *testing.T, kind string) *script {
 
 // run runs a command line.
 func (s *script) run(ctx context.Context, args []string, typed string) (stdout, stderr string, code int) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // for one that should fail and does not
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // for a command that does not fail as expected
 	defer cancel()
 	var out, errs bytes.Buffer
 	code = command.Run(ctx, args, command.Streams{
@@ -153,7 +156,8 @@ func isInput(line string) bool {
 	return strings.HasPrefix(line, "#") || strings.HasPrefix(line, "> ") || strings.HasPrefix(line, "$ ")
 }
 
-// args splits a line as a shell would, for what transcripts need: words, single quotes, and the names of events in braces.
+// args splits a line like a shell, as far as transcripts need it: words, single
+// quotes, and names of events in braces.
 func (s *script) args(line string) []string {
 	var args []string
 	for i, part := range strings.Split(s.spell(line), "'") {
@@ -177,7 +181,8 @@ var (
 	goVersion = regexp.MustCompile(regexp.QuoteMeta(runtime.Version()))
 )
 
-// normal replaces what differs from run to run by something of the same width, so that tables stay aligned.
+// normal replaces texts that differ from run to run by others of the same
+// width, so that tables stay aligned.
 func (s *script) normal(text string) string {
 	text = strings.NewReplacer(s.hidden...).Replace(text)
 	text = ulid.ReplaceAllStringFunc(text, func(id string) string {
@@ -199,7 +204,7 @@ func (s *script) normal(text string) string {
 	return version.ReplaceAllString(text, "waybill VERSION GO PLATFORM")
 }
 
-// diff returns the lines in which two texts differ.
+// diff returns the lines that differ between two texts.
 func diff(want, got string) string {
 	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
 	var out strings.Builder

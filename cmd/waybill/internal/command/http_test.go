@@ -6,15 +6,15 @@ import (
 	"testing"
 )
 
-// get asks a daemon for something.
+// get sends a request to a daemon.
 func get(t *testing.T, address, path string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Authorization", "Bearer "+canary) // of those that have a token
-	r.Close = true                                  // no connection is left behind
+	r.Header.Set("Authorization", "Bearer "+canary) // for daemons with a token
+	r.Close = true                                  // leaves no connection open
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)

@@ -14,13 +14,13 @@ import (
 )
 
 func (a *app) inbox() *cobra.Command {
-	return parent("inbox", "Consumer groups: what failed, what is dead, and trying it again", a.inboxStats(), a.inboxList(), a.inboxShow(), a.inboxRedrive())
+	return parent("inbox", "Inspect the inbox records of consumer groups, and redrive them", a.inboxStats(), a.inboxList(), a.inboxShow(), a.inboxRedrive())
 }
 
 func (a *app) inboxStats() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "stats", Short: "How the groups stand", Args: needs(0, 0, ""),
+		Use: "stats", Short: "Count failed and dead records by group", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
 				stats, err := d.groups.Stats(ctx, all)
@@ -35,14 +35,14 @@ func (a *app) inboxStats() *cobra.Command {
 					return a.printJSON(map[string]any{"groups": groups})
 				}
 				if len(groups) == 0 {
-					fmt.Fprintln(a.Err, "no group has a record that did not succeed")
+					fmt.Fprintln(a.Err, "every group has processed all its records")
 					return nil
 				}
 				return groupTable(groups).writeTo(a.Out)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "Also groups of which nothing failed; that reads every record")
+	cmd.Flags().BoolVar(&all, "all", false, "Inclusion of groups without failures; reads every record")
 	return cmd
 }
 
@@ -60,7 +60,7 @@ next:
 			}
 			names = append(names, s.String())
 		}
-		return nil, usage("there are "+strings.Join(names, ", "), "no state is called %q", text)
+		return nil, usage("states: "+strings.Join(names, ", "), "unknown state %q", text)
 	}
 	return out, nil
 }
@@ -71,14 +71,14 @@ func (a *app) inboxList() *cobra.Command {
 	var limit int
 	var afterGroup, afterKey string
 	cmd := &cobra.Command{
-		Use: "list", Short: "List records that did not succeed", Args: needs(0, 0, ""),
+		Use: "list", Short: "List records that were not processed successfully", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if f.States, err = parseInboxStates(names); err != nil {
 				return err
 			}
 			if (afterGroup == "") != (afterKey == "") {
-				return usage("give both", "--after-group and --after-key belong together")
+				return usage("set both or neither", "--after-group and --after-key must be used together")
 			}
 			var after waybill.ID
 			if afterKey != "" {
@@ -98,9 +98,9 @@ func (a *app) inboxList() *cobra.Command {
 	flags.StringSliceVar(&names, "state", nil, "Only records that are processing, failed or dead")
 	complete(cmd, "state", "processing", "failed", "dead")
 	flags.IntVar(&f.MinAttempts, "min-attempts", 0, "Only records with at least so many attempts")
-	flags.IntVar(&limit, "limit", 50, "How many")
-	flags.StringVar(&afterGroup, "after-group", "", "Where to begin, with --after-key")
-	flags.StringVar(&afterKey, "after-key", "", "Where to begin, with --after-group")
+	flags.IntVar(&limit, "limit", 50, "Maximum number of results")
+	flags.StringVar(&afterGroup, "after-group", "", "Group to start after, with --after-key")
+	flags.StringVar(&afterKey, "after-key", "", "Key to start after, with --after-group")
 	return cmd
 }
 
@@ -135,7 +135,7 @@ func (a *app) listRecords(ctx context.Context, d *desk, f store.RecordFilter, af
 		return err
 	}
 	if page.More {
-		fmt.Fprintf(a.Err, "there may be more: --after-group %s --after-key %s\n", plain(v.NextGroup), v.NextKey)
+		fmt.Fprintf(a.Err, "more results: --after-group %s --after-key %s\n", plain(v.NextGroup), v.NextKey)
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func yesNo(b bool) string {
 
 func (a *app) inboxShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show GROUP KEY", Short: "The record of one event in a group", Args: needs(2, 2, "a group and a key"),
+		Use: "show GROUP KEY", Short: "Show the record of one event in a group", Args: needs(2, 2, "a group and a key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := parseIDs(args[1:])
 			if err != nil {
@@ -158,7 +158,7 @@ func (a *app) inboxShow() *cobra.Command {
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
 				rec, err := d.groups.Find(ctx, args[0], ids[0])
 				if err != nil {
-					return notFound(d.store.Clean(err), "the group never took it, or its record was removed (inbox.retention)")
+					return notFound(d.store.Clean(err), "the group never received the event, or its record was purged (inbox.retention)")
 				}
 				v := view.InboxRecordOf(rec)
 				if a.json {
@@ -193,22 +193,22 @@ func (a *app) inboxShow() *cobra.Command {
 func (a *app) inboxRedrive() *cobra.Command {
 	var all, yes bool
 	cmd := &cobra.Command{
-		Use: "redrive GROUP [KEY…]", Short: "Let dead and failed records of a group be tried again", Args: needs(1, -1, "a group"),
-		Long: "Let dead and failed records of a group be tried again, with all their attempts: when their events are delivered again or, if the\n" +
-			"group keeps its events, by its scheduler. With --all, the dead ones.",
+		Use: "redrive GROUP [KEY…]", Short: "Retry dead and failed records of a group", Args: needs(1, -1, "a group"),
+		Long: "Retry dead and failed records of a group, with a full number of attempts: when their events are delivered again or, if the\n" +
+			"group stores its events, by its scheduler. With --all, every dead record.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := parseIDs(args[1:])
 			if err != nil {
 				return err
 			}
 			if all == (len(keys) > 0) {
-				return usage("give keys, or --all", "which records?")
+				return usage("give keys, or --all", "no records selected")
 			}
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.redrive(ctx, d, args[0], keys, yes) })
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "All dead records of the group")
-	cmd.Flags().BoolVar(&yes, "yes", false, "Do not ask")
+	cmd.Flags().BoolVar(&all, "all", false, "Selection of all dead records of the group")
+	cmd.Flags().BoolVar(&yes, "yes", false, "Confirmation in advance")
 	return cmd
 }
 
@@ -218,7 +218,7 @@ func (a *app) redrive(ctx context.Context, d *desk, group string, keys []waybill
 	if len(keys) > 0 {
 		n, err = d.groups.Redrive(ctx, group, keys...)
 	} else {
-		if err := a.confirm(yes, "Try all dead records of "+plain(group)+" again?"); err != nil {
+		if err := a.confirm(yes, "Retry all dead records of "+plain(group)+"?"); err != nil {
 			return err
 		}
 		b := a.bar("redriving")
@@ -236,7 +236,7 @@ func (a *app) redrive(ctx context.Context, d *desk, group string, keys []waybill
 	case err != nil:
 		return d.store.Clean(err)
 	case n < len(keys):
-		return partly("waybill inbox show GROUP KEY tells what became of each", "%d of %d were neither dead nor failed", len(keys)-n, len(keys))
+		return partly("waybill inbox show GROUP KEY shows the state of a record", "%d of %d records were neither dead nor failed", len(keys)-n, len(keys))
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// filterFlags adds the flags that choose events.
+// filterFlags adds the flags that select events.
 func filterFlags(cmd *cobra.Command, f *store.Filter) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Type, "type", "", "Only events of this type")
@@ -25,11 +25,11 @@ func filterFlags(cmd *cobra.Command, f *store.Filter) {
 	flags.StringVar(&f.TenantID, "tenant", "", "Only events of this tenant")
 }
 
-// states are the names of the states, in the order of an event's life.
+// states are the states in the order of an event's lifecycle.
 var states = []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered}
 
-// stateNames are what --state takes: the states, and the two kinds of delayed events that stats
-// counts.
+// stateNames returns the values of --state: the states, and the two kinds of
+// delayed events that stats counts.
 func stateNames() []string {
 	var names []string
 	for _, s := range states {
@@ -41,7 +41,7 @@ func stateNames() []string {
 func parseState(text string, f *store.Filter) (store.State, error) {
 	s, ok := view.ParseState(text, f)
 	if !ok {
-		return 0, usage("there are "+strings.Join(stateNames(), ", "), "no state is called %q", text)
+		return 0, usage("states: "+strings.Join(stateNames(), ", "), "unknown state %q", text)
 	}
 	return s, nil
 }
@@ -51,7 +51,7 @@ func parseIDs(texts []string) ([]waybill.ID, error) {
 	for i, text := range texts {
 		id, err := waybill.ParseID(text)
 		if err != nil {
-			return nil, usage("ids look like "+sampleID+"; waybill list shows them", "%q is not an event's id", text)
+			return nil, usage("ids look like "+sampleID+"; waybill list shows them", "%q is not an event id", text)
 		}
 		ids[i] = id
 	}
@@ -63,7 +63,7 @@ const sampleID = "01JZ3V8Q5R7M2N4P6S8T0W1X3Y"
 func (a *app) stats() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use: "stats", Short: "How things stand: what waits, what failed, who delivers", Args: needs(0, 0, ""),
+		Use: "stats", Short: "Count pending, failed and dead events, and list the relays", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
 				v, err := d.stats(ctx, all)
@@ -77,11 +77,11 @@ func (a *app) stats() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all-groups", false, "Also consumer groups of which nothing failed; that reads every record")
+	cmd.Flags().BoolVar(&all, "all-groups", false, "Inclusion of consumer groups without failures; reads every record")
 	return cmd
 }
 
-// stats counts everything.
+// stats reads the counts of events, groups and keys.
 func (d *desk) stats(ctx context.Context, all bool) (view.Stats, error) {
 	s, err := d.Stats(ctx)
 	if err != nil {
@@ -105,16 +105,16 @@ func (d *desk) stats(ctx context.Context, all bool) (view.Stats, error) {
 
 func (a *app) printStats(v view.Stats) error {
 	t := newTable("WHAT", "COUNT", "MEANING")
-	t.row("ready", v.Ready, "wait for their first delivery")
-	t.row("scheduled", v.Scheduled, "wait for their time")
-	t.row("failed", v.Failed, "wait to be tried again")
-	t.row("dead", v.Dead, "were given up: waybill dead list")
-	t.row("holding", v.Holding, "hold their aggregate back: waybill blocked list")
-	t.row("max attempts", v.MaxAttempts, "of an event that still waits")
+	t.row("ready", v.Ready, "ready for their first delivery")
+	t.row("scheduled", v.Scheduled, "scheduled for later")
+	t.row("failed", v.Failed, "wait for a retry")
+	t.row("dead", v.Dead, "dead letters: waybill dead list")
+	t.row("holding", v.Holding, "block their aggregate: waybill blocked list")
+	t.row("max attempts", v.MaxAttempts, "highest number of a pending event")
 	t.row("lag", seconds(v.LagSeconds), "age of the oldest ready event")
-	t.row("lanes", fmt.Sprintf("%d of %d", v.Lanes.Owned, v.Lanes.Total), "have a relay that is alive")
-	t.row("keys in progress", v.Keys.Processing, "idempotency keys; of these, "+fmt.Sprint(v.Keys.Lapsed)+" whose lease has lapsed")
-	t.row("keys failed", v.Keys.Failed, "may be used again")
+	t.row("lanes", fmt.Sprintf("%d of %d", v.Lanes.Owned, v.Lanes.Total), "owned by a live relay")
+	t.row("keys in progress", v.Keys.Processing, "idempotency keys; "+fmt.Sprint(v.Keys.Lapsed)+" of them with a lapsed lease")
+	t.row("keys failed", v.Keys.Failed, "can be retried")
 	t.row("keys uncertain", v.Keys.Uncertain, "wait for an operator: waybill keys list")
 	if err := t.writeTo(a.Out); err != nil {
 		return err
@@ -144,7 +144,7 @@ func groupTable(groups []view.Group) *table {
 	return t
 }
 
-// seconds returns a time span for people, to the second.
+// seconds formats a duration, rounded to seconds.
 func seconds(s float64) string {
 	return settings.FormatDuration(time.Duration(s * float64(time.Second)).Round(time.Second))
 }
@@ -156,9 +156,9 @@ func (a *app) list() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use: "list", Short: "List events, oldest first", Args: needs(0, 0, ""),
-		Long: "List events, oldest first: those that are ready, delayed, dead, or delivered and kept in the history. Delayed events are\n" +
-			"scheduled (never tried, or replayed) or failed; --state takes these names, too, as stats counts them.\n" +
-			"Without --state, all of them; then --after has no meaning.",
+		Long: "List events, oldest first: ready, delayed, dead, or delivered and still in the history. Delayed events are scheduled (without\n" +
+			"an attempt, or replayed) or failed; --state accepts these names, too. Without --state, the list has events of all states, and\n" +
+			"--after cannot be used.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 1 {
 				return usage("", "--limit %d is not positive", limit)
@@ -171,7 +171,7 @@ func (a *app) list() *cobra.Command {
 				}
 				which = []store.State{one}
 			} else if after != 0 {
-				return usage("add --state", "--after is a position in the list of one state")
+				return usage("add --state", "--after requires --state")
 			}
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.listEvents(ctx, d, which, filter, after, limit) })
 		},
@@ -180,10 +180,10 @@ func (a *app) list() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&state, "state", "", "Only events that are ready, delayed (scheduled or failed), dead or delivered")
 	complete(cmd, "state", stateNames()...)
-	flags.BoolVar(&filter.Failed, "failed", false, "Only events that were tried at least once")
-	flags.BoolVar(&filter.Holding, "holding", false, "Only events that hold their aggregate back")
-	flags.IntVar(&limit, "limit", 50, "How many, of each state")
-	flags.Int64Var(&after, "after", 0, "Where to begin: the position that the page before ended with")
+	flags.BoolVar(&filter.Failed, "failed", false, "Only events with at least one attempt")
+	flags.BoolVar(&filter.Holding, "holding", false, "Only events that block their aggregate")
+	flags.IntVar(&limit, "limit", 50, "Maximum number of results for each state")
+	flags.Int64Var(&after, "after", 0, "Position to start after: the end of the previous page")
 	return cmd
 }
 
@@ -212,7 +212,7 @@ func (a *app) listEvents(ctx context.Context, d *desk, which []store.State, filt
 		return err
 	}
 	if page.Next != 0 {
-		fmt.Fprintf(a.Err, "there may be more: --after %d\n", page.Next)
+		fmt.Fprintf(a.Err, "more results: --after %d\n", page.Next)
 	}
 	return nil
 }
@@ -220,7 +220,7 @@ func (a *app) listEvents(ctx context.Context, d *desk, which []store.State, filt
 func (a *app) show() *cobra.Command {
 	var payload bool
 	cmd := &cobra.Command{
-		Use: "show ID", Short: "What became of one event: where it stands, how it got there, what it waits for", Args: needs(1, 1, "an event's id"),
+		Use: "show ID", Short: "Show one event: its state, its history and the event it waits for", Args: needs(1, 1, "an event id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ids, err := parseIDs(args)
 			if err != nil {
@@ -229,14 +229,14 @@ func (a *app) show() *cobra.Command {
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.showEvent(ctx, d, ids[0], payload) })
 		},
 	}
-	cmd.Flags().BoolVar(&payload, "payload", false, "Also its headers and its payload")
+	cmd.Flags().BoolVar(&payload, "payload", false, "Output of the headers and the payload")
 	return cmd
 }
 
 func (a *app) showEvent(ctx context.Context, d *desk, id waybill.ID, payload bool) error {
 	j, err := d.Journey(ctx, id)
 	if err != nil {
-		return notFound(d.store.Clean(err), "it was never written, or was delivered and is not in the history any more (relay.keep-history)")
+		return notFound(d.store.Clean(err), "the event was never written, or was delivered and purged from the history (relay.history-retention)")
 	}
 	v := view.JourneyOf(j)
 	if payload {
@@ -266,17 +266,17 @@ func (a *app) printJourney(v view.Journey, j admin.Journey, payload bool) error 
 	line("correlation", ev.CorrelationID)
 	line("causation", ev.CausationID)
 	line("payload", fmt.Sprintf("%s, %d bytes", ev.ContentType, ev.PayloadBytes))
-	line("cannot be read", ev.Undecodable)
+	line("undecodable", ev.Undecodable)
 	switch {
 	case v.Owner == "":
-		line("lane", fmt.Sprintf("%d, which no relay has", ev.Lane))
+		line("lane", fmt.Sprintf("%d, not owned by a relay", ev.Lane))
 	case v.Live:
-		line("lane", fmt.Sprintf("%d, which node %s has", ev.Lane, v.Owner))
+		line("lane", fmt.Sprintf("%d, owned by node %s", ev.Lane, v.Owner))
 	default:
-		line("lane", fmt.Sprintf("%d, whose owner %s does not answer", ev.Lane, v.Owner))
+		line("lane", fmt.Sprintf("%d, whose owner %s is not alive", ev.Lane, v.Owner))
 	}
 	if v.Behind != nil {
-		line("waits for", fmt.Sprintf("%s %s, which is %s: %s", v.Behind.Type, v.Behind.ID, v.Behind.State, or(v.Behind.LastError)))
+		line("waits for", fmt.Sprintf("%s %s (%s): %s", v.Behind.Type, v.Behind.ID, v.Behind.State, or(v.Behind.LastError)))
 	}
 	if err := t.writeTo(a.Out); err != nil {
 		return err
@@ -294,7 +294,7 @@ func (a *app) printJourney(v view.Journey, j admin.Journey, payload bool) error 
 		fmt.Fprintf(a.Out, "%s: %s\n", plain(name), plain(ev.Headers[name]))
 	}
 	if ev.PayloadBase64 != nil {
-		fmt.Fprintf(a.Out, "%d bytes that are not text; --json has them in base 64\n", ev.PayloadBytes)
+		fmt.Fprintf(a.Out, "%d bytes of binary data; --json prints them in base64\n", ev.PayloadBytes)
 		return nil
 	}
 	fmt.Fprintln(a.Out, plain(string(j.Event.Payload)))

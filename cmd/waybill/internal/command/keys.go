@@ -19,7 +19,7 @@ import (
 )
 
 func (a *app) keys() *cobra.Command {
-	return parent("keys", "Idempotency keys: list them, decide about uncertain ones", a.keysList(), a.keysShow(), a.keysResolve())
+	return parent("keys", "List idempotency keys, and resolve uncertain ones", a.keysList(), a.keysShow(), a.keysResolve())
 }
 
 var keyStates = []store.KeyState{store.KeyProcessing, store.KeySucceeded, store.KeyFailed, store.KeyUncertain}
@@ -36,7 +36,7 @@ next:
 			}
 			names = append(names, s.String())
 		}
-		return nil, usage("there are "+strings.Join(names, ", "), "no state is called %q", text)
+		return nil, usage("states: "+strings.Join(names, ", "), "unknown state %q", text)
 	}
 	return out, nil
 }
@@ -47,7 +47,7 @@ func (a *app) keysList() *cobra.Command {
 	var after store.KeyID
 	var limit int
 	cmd := &cobra.Command{
-		Use: "list", Short: "List keys that did not succeed; with --state, others", Args: needs(0, 0, ""),
+		Use: "list", Short: "List keys without a successful answer, or keys of other states with --state", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if f.States, err = parseKeyStates(names); err != nil {
@@ -67,10 +67,10 @@ func (a *app) keysList() *cobra.Command {
 	flags.StringVar(&f.Operation, "operation", "", "Only keys of this operation")
 	flags.StringSliceVar(&names, "state", nil, "Only keys that are processing, succeeded, failed or uncertain")
 	complete(cmd, "state", "processing", "succeeded", "failed", "uncertain")
-	flags.IntVar(&limit, "limit", 50, "How many")
-	flags.StringVar(&after.Tenant, "after-tenant", "", "Where to begin: the last key of the page before")
-	flags.StringVar(&after.Operation, "after-operation", "", "As above")
-	flags.StringVar(&after.Key, "after-key", "", "As above")
+	flags.IntVar(&limit, "limit", 50, "Maximum number of results")
+	flags.StringVar(&after.Tenant, "after-tenant", "", "Tenant of the key to start after: the last key of the previous page")
+	flags.StringVar(&after.Operation, "after-operation", "", "Operation of the key to start after")
+	flags.StringVar(&after.Key, "after-key", "", "Key to start after")
 	return cmd
 }
 
@@ -84,7 +84,7 @@ func (a *app) printKeys(page admin.KeyPage) error {
 	}
 	if page.More {
 		last := page.After
-		defer fmt.Fprintf(a.Err, "there may be more: --after-tenant '%s' --after-operation '%s' --after-key '%s'\n",
+		defer fmt.Fprintf(a.Err, "more results: --after-tenant '%s' --after-operation '%s' --after-key '%s'\n",
 			plain(last.Tenant), plain(last.Operation), plain(last.Key))
 	}
 	if len(shown) == 0 {
@@ -98,15 +98,16 @@ func (a *app) printKeys(page admin.KeyPage) error {
 	return t.writeTo(a.Out)
 }
 
-// keyFlags adds the tenant, the only part of a key's name that may be empty.
+// keyFlags adds the tenant, the only part of a key's identity that may be
+// empty.
 func keyFlags(cmd *cobra.Command, id *store.KeyID) {
-	cmd.Flags().StringVar(&id.Tenant, "tenant", "", "The key's tenant")
+	cmd.Flags().StringVar(&id.Tenant, "tenant", "", "Tenant of the key")
 }
 
 func (a *app) keysShow() *cobra.Command {
 	var id store.KeyID
 	cmd := &cobra.Command{
-		Use: "show OPERATION KEY", Short: "The record of one key, without its answer", Args: needs(2, 2, "an operation and a key"),
+		Use: "show OPERATION KEY", Short: "Show the record of one key, without its answer", Args: needs(2, 2, "an operation and a key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id.Operation, id.Key = args[0], args[1]
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
@@ -125,12 +126,12 @@ func (a *app) keysShow() *cobra.Command {
 	return cmd
 }
 
-// noKey adds a hint to an error that says that there is no such key, and to no other.
+// noKey adds a hint to errors that wrap admin.ErrNoKey, and to no other.
 func noKey(err error) error {
 	if !errors.Is(err, admin.ErrNoKey) {
 		return err
 	}
-	return &coded{&hint.Error{Err: err, Hint: "is the tenant right? a key that has expired is as good as none"}, NotFound}
+	return &coded{&hint.Error{Err: err, Hint: "check --tenant; an expired key does not exist any more"}, NotFound}
 }
 
 func (a *app) keysResolve() *cobra.Command {
@@ -138,31 +139,31 @@ func (a *app) keysResolve() *cobra.Command {
 	var failed, yes bool
 	var answer, ref, ttl, contentType string
 	cmd := &cobra.Command{
-		Use: "resolve OPERATION KEY", Short: "Decide about an uncertain key", Args: needs(2, 2, "an operation and a key"),
-		Long: "Decide about an uncertain key: one whose run failed after something had happened that must not happen twice. Find out whether it\n" +
-			"happened; then either --failed, and the key may be used again, or --answer with what repeats are to be told.",
+		Use: "resolve OPERATION KEY", Short: "Resolve an uncertain key", Args: needs(2, 2, "an operation and a key"),
+		Long: "Resolve an uncertain key: its run failed after an effect that must not happen twice. Find out whether the effect happened; then set\n" +
+			"either --failed, which allows another run, or --answer, which is returned to repeated requests.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id.Operation, id.Key = args[0], args[1]
 			answered := cmd.Flags().Changed("answer")
 			if failed == answered {
-				return usage("add --failed, or --answer JSON", "did it happen, or not?")
+				return usage("add --failed, or --answer JSON", "exactly one of --failed and --answer is required")
 			}
 			keep, err := settings.ParseDuration(ttl)
 			if err != nil || keep <= 0 {
-				return usage("write --ttl 24h", "--ttl %s is not a time span", ttl)
+				return usage("write --ttl 24h", "--ttl %s is not a duration", ttl)
 			}
 			decide := func(ctx context.Context, d *desk) error {
-				return d.keys.RunAgain(ctx, id, "an operator says that it did not happen", keep)
+				return d.keys.RunAgain(ctx, id, "an operator decided that the effect did not happen", keep)
 			}
 			if answered {
 				if !json.Valid([]byte(answer)) && contentType == waybill.JSON {
-					return usage("or say what it is with --content-type", "--answer is not JSON")
+					return usage("set --content-type for other formats", "--answer is not valid JSON")
 				}
 				decide = func(ctx context.Context, d *desk) error {
 					return d.keys.Done(ctx, id, store.KeyAnswer{Ref: ref, Result: []byte(answer), ContentType: contentType, TTL: keep})
 				}
 			}
-			if err := a.confirm(yes, "Decide that "+plain(id.Operation+" "+id.Key)+" "+map[bool]string{true: "did not happen", false: "happened"}[failed]+"?"); err != nil {
+			if err := a.confirm(yes, "Resolve "+plain(id.Operation+" "+id.Key)+" as "+map[bool]string{true: "failed", false: "succeeded"}[failed]+"?"); err != nil {
 				return err
 			}
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.resolved(d, decide(ctx, d), failed) })
@@ -170,20 +171,20 @@ func (a *app) keysResolve() *cobra.Command {
 	}
 	keyFlags(cmd, &id)
 	flags := cmd.Flags()
-	flags.BoolVar(&failed, "failed", false, "It did not happen: the key may be used again")
-	flags.StringVar(&answer, "answer", "", "It happened, and this is the answer for repeats")
-	flags.StringVar(&contentType, "content-type", waybill.JSON, "What the answer is")
-	flags.StringVar(&ref, "ref", "", "A reference to what was made, with --answer")
-	flags.StringVar(&ttl, "ttl", settings.FormatDuration(24*time.Hour), "How long the decision is remembered")
-	flags.BoolVar(&yes, "yes", false, "Do not ask")
+	flags.BoolVar(&failed, "failed", false, "Resolution as failed: the effect did not happen, and the key can run again")
+	flags.StringVar(&answer, "answer", "", "Answer for repeated requests: the effect happened")
+	flags.StringVar(&contentType, "content-type", waybill.JSON, "Content type of the answer")
+	flags.StringVar(&ref, "ref", "", "Reference to the created object, with --answer")
+	flags.StringVar(&ttl, "ttl", settings.FormatDuration(24*time.Hour), "Retention of the resolution")
+	flags.BoolVar(&yes, "yes", false, "Confirmation in advance")
 	return cmd
 }
 
-// resolved says what was decided.
+// resolved prints the resolution.
 func (a *app) resolved(d *desk, err error, failed bool) error {
 	switch {
 	case errors.Is(err, admin.ErrNotUncertain):
-		return &hint.Error{Err: err, Hint: "only an uncertain key needs a decision"}
+		return &hint.Error{Err: err, Hint: "only uncertain keys can be resolved"}
 	case err != nil:
 		return noKey(d.store.Clean(err))
 	}

@@ -17,13 +17,13 @@ import (
 )
 
 func (a *app) migrate() *cobra.Command {
-	return parent("migrate", "The tables: make them, see what is missing, or print the SQL", a.migrateUp(), a.migrateStatus(), a.migrateSQL(), a.migrateLanes())
+	return parent("migrate", "Create the tables, show missing migrations, or print the SQL", a.migrateUp(), a.migrateStatus(), a.migrateSQL(), a.migrateLanes())
 }
 
 func (a *app) migrateUp() *cobra.Command {
 	return &cobra.Command{
-		Use: "up", Short: "Apply what is missing", Args: needs(0, 0, ""),
-		Long: "Apply what is missing, in order. It is safe to run from several processes at once, and does nothing when nothing is missing.",
+		Use: "up", Short: "Apply missing migrations", Args: needs(0, 0, ""),
+		Long: "Apply missing migrations, in order. Several processes can run the command concurrently; without missing migrations it does nothing.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.pick(cmd)
 			if err != nil {
@@ -32,9 +32,9 @@ func (a *app) migrateUp() *cobra.Command {
 			return a.open(cmd.Context(), s, true, func(ctx context.Context, st *connect.Store) error {
 				applied, err := st.Migrate(ctx)
 				if err != nil {
-					return hint.New("does the user have the right to make tables? waybill migrate sql prints what an administrator can run", "%w", st.Clean(err))
+					return hint.New("check the user's right to create tables; waybill migrate sql prints a script for an administrator", "%w", st.Clean(err))
 				}
-				return a.printMigrations(applied, "nothing was missing")
+				return a.printMigrations(applied, "no migrations are missing")
 			})
 		},
 	}
@@ -42,7 +42,7 @@ func (a *app) migrateUp() *cobra.Command {
 
 func (a *app) migrateStatus() *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "What was applied, and what is missing", Args: needs(0, 0, ""),
+		Use: "status", Short: "List applied and missing migrations", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.pick(cmd)
 			if err != nil {
@@ -84,9 +84,9 @@ func (a *app) printMigrations(all []store.Migration, none string) error {
 func (a *app) migrateSQL() *cobra.Command {
 	var from int
 	cmd := &cobra.Command{
-		Use: "sql", Short: "Print all of it as a script for the database's own shell", Args: needs(0, 0, ""),
-		Long: "Print all of it as a script for psql, mariadb or sqlite3, for people who may not make tables from a program. The store is not asked.\n" +
-			"For tables that have had migrations up to a version (waybill migrate status shows it), --from leaves those out.",
+		Use: "sql", Short: "Print all migrations as a script for the database's shell", Args: needs(0, 0, ""),
+		Long: "Print all migrations as a script for psql, mariadb or sqlite3, for administrators who create tables themselves. The command does not\n" +
+			"connect to the store. --from omits the migrations up to a version that is already applied (waybill migrate status shows it).",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if from < 0 {
 				return usage("waybill migrate status shows the versions; 0 prints all of them", "--from: %d is negative", from)
@@ -100,14 +100,14 @@ func (a *app) migrateSQL() *cobra.Command {
 				return err
 			}
 			if script == "" {
-				fmt.Fprintf(a.Err, "this program knows no migration after %d\n", from)
+				fmt.Fprintf(a.Err, "no migrations after version %d\n", from)
 				return nil
 			}
 			fmt.Fprint(a.Out, script)
 			return nil
 		},
 	}
-	cmd.Flags().IntVar(&from, "from", 0, "The version that the tables have had; only what comes after it is printed")
+	cmd.Flags().IntVar(&from, "from", 0, "Version of the last applied migration; the script has only later ones")
 	return cmd
 }
 
@@ -115,18 +115,18 @@ func (a *app) migrateLanes() *cobra.Command {
 	var yes bool
 	var n int
 	cmd := &cobra.Command{
-		Use: "lanes --to N", Short: "Change into how many lanes the outbox is divided; stop the relays first", Args: needs(0, 0, ""),
+		Use: "lanes --to N", Short: "Change the number of lanes of the outbox; requires stopped relays", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if n < 1 {
-				return usage("add --to N", "into how many lanes?")
+				return usage("add --to N", "--to is required")
 			}
-			if err := a.confirm(yes, fmt.Sprintf("Move every event to one of %d lanes? Writers must be started again afterwards.", n)); err != nil {
+			if err := a.confirm(yes, fmt.Sprintf("Move every event to one of %d lanes? Writers must be restarted afterwards.", n)); err != nil {
 				return err
 			}
 			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
 				err := d.SetLanes(ctx, n)
 				if errors.Is(err, store.ErrRelayLive) {
-					return hint.New("stop every waybill serve and every service with a relay on this store, then try again", "%w", err)
+					return hint.New("stop every waybill serve and every service with a relay on this store, then retry", "%w", err)
 				}
 				if err != nil {
 					return d.store.Clean(err)
@@ -139,8 +139,8 @@ func (a *app) migrateLanes() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().IntVar(&n, "to", 0, "How many lanes")
-	cmd.Flags().BoolVar(&yes, "yes", false, "Do not ask")
+	cmd.Flags().IntVar(&n, "to", 0, "Number of lanes")
+	cmd.Flags().BoolVar(&yes, "yes", false, "Confirmation in advance")
 	return cmd
 }
 
@@ -148,18 +148,18 @@ func (a *app) purge() *cobra.Command {
 	var history, dead, written string
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "purge", Short: "Delete events that need not be kept any more", Args: needs(0, 0, ""),
-		Long: "Delete delivered events and dead letters that are older than the settings say (relay.keep-history, relay.keep-dead), or than the\n" +
-			"flags say. serve does so by itself; this is for doing it now. --written is for an outbox that is read by change data capture and\n" +
-			"has no relay: it deletes what was written longer ago, read or not, and frees dedup keys. Delayed events stay.",
+		Use: "purge", Short: "Delete delivered and dead events after their retention", Args: needs(0, 0, ""),
+		Long: "Delete delivered events and dead letters after their retention (relay.history-retention, relay.dead-retention, or the flags).\n" +
+			"serve purges periodically; this command purges immediately. --written is for an outbox that change data capture reads and that has\n" +
+			"no relay: it deletes events by the time since they were written, read or not, and frees dedup keys. Delayed events are kept.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if written != "" {
 				if history != "" || dead != "" {
-					return usage("leave the others out", "--written goes with neither --history nor --dead")
+					return usage("omit the others", "--written cannot be combined with --history or --dead")
 				}
 				age, err := settings.ParseDuration(written)
 				if err != nil || age <= 0 {
-					return usage("write --written 7d", "--written %s is not a time span", written)
+					return usage("write --written 7d", "--written %s is not a duration", written)
 				}
 				return a.purgeWritten(cmd, age, yes)
 			}
@@ -167,16 +167,16 @@ func (a *app) purge() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&history, "history", "", "Delete events that were delivered longer ago than this, whatever relay.keep-history says")
-	flags.StringVar(&dead, "dead", "", "Delete dead letters that are older than this, whatever relay.keep-dead says")
-	flags.StringVar(&written, "written", "", "Delete events that were written longer ago than this, delivered or not")
-	flags.BoolVar(&yes, "yes", false, "Do not ask")
+	flags.StringVar(&history, "history", "", "Retention of delivered events, instead of relay.history-retention")
+	flags.StringVar(&dead, "dead", "", "Retention of dead letters, instead of relay.dead-retention")
+	flags.StringVar(&written, "written", "", "Retention of written events, delivered or not")
+	flags.BoolVar(&yes, "yes", false, "Confirmation in advance")
 	return cmd
 }
 
 func (a *app) purgeOld(cmd *cobra.Command, history, dead string, yes bool) error {
 	return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
-		keep := admin.Retention{History: d.settings.Relay.KeepHistory, Dead: d.settings.Relay.KeepDead, BatchSize: d.settings.Purge.Batch}
+		keep := admin.Retention{History: d.settings.Relay.HistoryRetention, Dead: d.settings.Relay.DeadRetention, BatchSize: d.settings.Purge.BatchSize}
 		for _, o := range []struct {
 			flag, text string
 			to         *time.Duration
@@ -186,7 +186,7 @@ func (a *app) purgeOld(cmd *cobra.Command, history, dead string, yes bool) error
 			}
 			age, err := settings.ParseDuration(o.text)
 			if err != nil || age <= 0 {
-				return usage("write "+o.flag+" 7d", "%s %s is not a time span", o.flag, o.text)
+				return usage("write "+o.flag+" 7d", "%s %s is not a duration", o.flag, o.text)
 			}
 			*o.to = age
 		}
@@ -208,7 +208,7 @@ func (a *app) purgeOld(cmd *cobra.Command, history, dead string, yes bool) error
 	})
 }
 
-// purgePlan says what is about to be deleted.
+// purgePlan describes the rows that a purge deletes.
 func purgePlan(k admin.Retention) string {
 	what := "no delivered events"
 	if k.History > 0 {
@@ -221,7 +221,7 @@ func purgePlan(k admin.Retention) string {
 }
 
 func (a *app) purgeWritten(cmd *cobra.Command, age time.Duration, yes bool) error {
-	question := "Delete events written more than " + settings.FormatDuration(age) + " ago, whether anybody has read them or not?"
+	question := "Delete events written more than " + settings.FormatDuration(age) + " ago, read or not?"
 	if err := a.confirm(yes, question); err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (a *app) purgeWritten(cmd *cobra.Command, age time.Duration, yes bool) erro
 		n, err := d.PurgeWritten(ctx, age, func(n int) { b.show(int64(n), 0) })
 		b.end()
 		if errors.Is(err, store.ErrRelayLive) {
-			return hint.New("this outbox has a relay, which deletes what it has delivered; --written is for those without", "%w", err)
+			return hint.New("this outbox has a relay, which purges delivered events; --written is for outboxes without a relay", "%w", err)
 		}
 		if a.json {
 			return errors.Join(a.printJSON(map[string]int{"written": n}), d.store.Clean(err))

@@ -12,16 +12,16 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver/private"
 )
 
-// TestServeLogsAnOutageOnce: while the database is away, each part that needs it
-// says so once, and once more when it works again, however often it tries. The
-// intervals are the defaults.
+// TestServeLogsAnOutageOnce checks that during an outage of the database each
+// component logs the outage once, and the recovery once, independent of the
+// number of retries. The intervals are the defaults.
 func TestServeLogsAnOutageOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		args  []string
-		parts []string // which try every few seconds
+		parts []string // components that retry every few seconds
 	}{
 		"relay": {[]string{"--sink", "log:", "--inbox-retry"}, []string{"the database", "inbox retry", "the reconciler's database", "counting"}},
-		"cdc":   {[]string{"--relay-enabled=false", "--cdc-enabled"}, []string{"looking after a captured outbox", "the reconciler's database", "counting"}},
+		"cdc":   {[]string{"--relay-enabled=false", "--cdc-enabled"}, []string{"maintaining a captured outbox", "the reconciler's database", "counting"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -34,7 +34,7 @@ func TestServeLogsAnOutageOnce(t *testing.T) {
 			d := serve(t, []string{"WAYBILL_STORE=" + server.DSN, "WAYBILL_LOG_LEVEL=debug", "WAYBILL_CONFIG=" + file}, c.args...)
 			said := func(text string) int { return strings.Count(d.err.String(), text) }
 			waitFor(t, "serve to start", func() bool {
-				return said("waybill: serving") == 1 && said("job=orders") > 0 && (name == "cdc" || said("lanes acquired") > 0)
+				return said("msg=serving") == 1 && said("job=orders") > 0 && (name == "cdc" || said("lanes acquired") > 0)
 			})
 			before := loud(d.err.String())
 			if err := server.Kill(t.Context()); err != nil {
@@ -51,18 +51,19 @@ func TestServeLogsAnOutageOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, part := range c.parts {
-				waitFor(t, part+" to work again", func() bool { return said(part+" works again") == 1 })
+				waitFor(t, part+" to work again", func() bool { return said(part+" recovered") == 1 })
 			}
 			lines := loud(d.err.String())[len(before):]
 			d.end(t)
-			// Beside the parts: a lease that lapsed, a run of the job that was not
-			// given back, and what runs every few minutes: purging, the key cleaner.
+			// In addition: a lapsed lease, a run of the job that was not
+			// released, and components that run every few minutes: purging, the
+			// key cleaner.
 			if most := len(c.parts) + 4; len(lines) > most {
 				t.Errorf("%d lines about one outage, want at most %d:\n%s", len(lines), most, strings.Join(lines, "\n"))
 			}
 			for _, part := range c.parts {
-				if n := said(part + " fails, and is tried again"); n != 1 {
-					t.Errorf("%s: %d lines that it fails", part, n)
+				if n := said(part + " fails and is retried"); n != 1 {
+					t.Errorf("%s: %d lines about the failure", part, n)
 				}
 			}
 		})

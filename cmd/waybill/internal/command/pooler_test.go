@@ -12,8 +12,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver/private"
 )
 
-// TestThroughAPooler: serve, send, stats and doctor work through PgBouncer in transaction mode,
-// with the settings that docs/operating.md names.
+// TestThroughAPooler checks that serve, send, stats and doctor work through
+// PgBouncer in transaction mode, with the settings of docs/operating.md.
 func TestThroughAPooler(t *testing.T) {
 	own := testserver.Postgres(t)
 	for name, address := range map[string]func(t *testing.T) string{
@@ -25,10 +25,10 @@ func TestThroughAPooler(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			through := address(t) // before the script goes to a folder of its own
+			through := address(t) // before the script changes its folder
 			s := newScript(t, "postgres")
-			s.environ = append(s.environ, "WAYBILL_STORE="+through, "WAYBILL_STORE_LISTEN="+own)
-			d := serve(t, s.environ, "--sink", "log:", "--relay-poll", "1h") // only a wake-up brings an event in time
+			s.environ = append(s.environ, "WAYBILL_STORE="+through, "WAYBILL_STORE_LISTEN_URL="+own)
+			d := serve(t, s.environ, "--sink", "log:", "--relay-poll-interval", "1h") // only a notification delivers the event in time
 			waitFor(t, "the tables", func() bool {
 				_, _, code := s.run(t.Context(), []string{"stats"}, "")
 				return code == command.Ok
@@ -40,7 +40,7 @@ func TestThroughAPooler(t *testing.T) {
 				waitFor(t, "the event to be printed", func() bool { return strings.Count(d.out.String(), `"type":"OrderPlaced"`) == i+1 })
 			}
 			out, errs, code := s.run(t.Context(), []string{"doctor", "--sink", "log:"}, "")
-			if code != command.Ok || !strings.Contains(strings.Join(strings.Fields(out), " "), "through a pooler in transaction mode, and store.listen past it") {
+			if code != command.Ok || !strings.Contains(strings.Join(strings.Fields(out), " "), "through a pooler in transaction mode, and store.listen-url leads to the server") {
 				t.Errorf("doctor ended with %d:\n%s%s", code, out, errs)
 			}
 			d.end(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
 )
 
-// printJSON prints a value for programs.
+// printJSON prints a value as JSON.
 func (a *app) printJSON(v any) error {
 	enc := json.NewEncoder(a.Out)
 	enc.SetIndent("", "  ")
@@ -21,7 +21,7 @@ func (a *app) printJSON(v any) error {
 	return enc.Encode(v)
 }
 
-// table prints rows for people, columns aligned.
+// table prints rows with aligned columns.
 type table struct {
 	rows [][]string
 }
@@ -36,22 +36,24 @@ func (t *table) row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// tableWidth is how wide a table is at most, if its cells let it: what is wider wraps on most
-// screens, and cannot be read.
+// tableWidth is the maximum width of a table, if its cells permit it: most
+// screens wrap longer lines.
 const (
 	tableWidth = 100
-	// lastWidth is what the last column gets at least beside the others. Where there is less, it
-	// goes below them.
+	// lastWidth is the minimum width of the last column. If less is left, the
+	// last column is printed below the others.
 	lastWidth = 28
-	// cutWidth is how far a column is cut at most.
+	// cutWidth is the minimum width of a truncated column.
 	cutWidth = 8
 	gap      = 2
 )
 
-// whole are columns whose cells are copied into other commands: they are not cut.
+// whole lists columns whose cells are copied into other commands: they are
+// never truncated.
 var whole = []string{"ID", "KEY", "BY", "KIND", "NODE", "GROUP", "OPERATION", "VALUE", "CHECK", "STATUS", "WHAT", "JOB"}
 
-// writeTo prints the table. The last column is the one for texts: it is continued on further lines.
+// writeTo prints the table. The last column holds texts, which wrap onto
+// further lines.
 func (t *table) writeTo(out io.Writer) error {
 	last := 0
 	for _, row := range t.rows {
@@ -97,8 +99,8 @@ func (t *table) writeTo(out io.Writer) error {
 	return nil
 }
 
-// widths returns how wide each column but the last is: as its widest cell, or cut where all of them
-// would not fit.
+// widths returns the width of each column but the last: the width of its widest
+// cell, or less if the table would be too wide.
 func (t *table) widths(last int) []int {
 	widths := make([]int, last)
 	for _, row := range t.rows {
@@ -133,8 +135,8 @@ func (t *table) times(column int) bool {
 	return false
 }
 
-// wrap breaks a text between words into lines of a width. A word that is longer stays whole: it may
-// be an id, or what to type.
+// wrap breaks a text between words into lines of a width. A longer word stays
+// whole: it may be an id or a command.
 func wrap(text string, width int) []string {
 	var lines []string
 	line := ""
@@ -151,8 +153,9 @@ func wrap(text string, width int) []string {
 	return append(lines, line)
 }
 
-// plain returns a text as it may be printed on one line of a terminal: whoever can make an event fail chooses its error's text, and
-// must not move somebody's cursor with it.
+// plain returns a text as it may be printed on one line of a terminal. The text
+// of an error may come from an untrusted party and must not contain control
+// sequences.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -165,16 +168,16 @@ func plain(text string) string {
 	}, text)
 }
 
-// cut returns the beginning of a text.
-func cut(text string, most int) string {
+// cut truncates a text.
+func cut(text string, limit int) string {
 	runes := []rune(text)
-	if len(runes) <= most {
+	if len(runes) <= limit {
 		return text
 	}
-	return string(runes[:most-1]) + "…"
+	return string(runes[:limit-1]) + "…"
 }
 
-// at returns a time for people, to the second, with its zone; or "-".
+// at formats a time to the second, with its zone; "-" for the zero time.
 func at(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -182,7 +185,7 @@ func at(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// or returns a text, or "-" for none.
+// or returns a text, or "-" for an empty one.
 func or(text string) string {
 	if text == "" {
 		return "-"
@@ -190,7 +193,7 @@ func or(text string) string {
 	return text
 }
 
-// aggregate returns an event's aggregate for people.
+// aggregate formats an event's aggregate.
 func aggregate(kind, id string) string {
 	if id == "" {
 		return "-"
@@ -201,7 +204,8 @@ func aggregate(kind, id string) string {
 	return kind + "/" + id
 }
 
-// errorWidth is how much of an error a table shows; show ID has all of it.
+// errorWidth is the maximum length of an error in a table; show ID prints the
+// whole error.
 const errorWidth = 60
 
 // eventTable returns a table of events.

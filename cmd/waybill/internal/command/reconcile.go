@@ -18,10 +18,10 @@ import (
 )
 
 func (a *app) reconcile() *cobra.Command {
-	return parent("reconcile", "Jobs that find what is missing and send it again", a.reconcileList(), a.reconcileRun())
+	return parent("reconcile", "List and run the jobs that find missing events and send them again", a.reconcileList(), a.reconcileRun())
 }
 
-// atJobs runs a command over the jobs of a relay.
+// atJobs runs a command with the jobs of a relay.
 func (a *app) atJobs(cmd *cobra.Command, fn func(ctx context.Context, d *desk, defs []settings.Job) error) error {
 	loaded, err := a.load(cmd)
 	if err != nil {
@@ -36,7 +36,7 @@ func (a *app) atJobs(cmd *cobra.Command, fn func(ctx context.Context, d *desk, d
 
 func (a *app) reconcileList() *cobra.Command {
 	return &cobra.Command{
-		Use: "list", Short: "List the jobs of the file, and those that ran on this store", Args: needs(0, 0, ""),
+		Use: "list", Short: "List the jobs of the file and the jobs that ran on this store", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.atJobs(cmd, func(ctx context.Context, d *desk, defs []settings.Job) error {
 				records, err := d.store.ListJobs(ctx)
@@ -49,7 +49,7 @@ func (a *app) reconcileList() *cobra.Command {
 	}
 }
 
-// jobViews puts what the file says and what the store remembers together.
+// jobViews combines the jobs of the file with their records in the store.
 func jobViews(defs []settings.Job, records []store.JobRecord) []view.Job {
 	ran := make(map[string]store.JobRecord)
 	for _, r := range records {
@@ -62,7 +62,7 @@ func jobViews(defs []settings.Job, records []store.JobRecord) []view.Job {
 	}
 	for _, r := range records {
 		if _, left := ran[r.Name]; left {
-			out = append(out, view.JobOf(r.Name, "", false, r)) // some service's own
+			out = append(out, view.JobOf(r.Name, "", false, r)) // a job of another service
 		}
 	}
 	return out
@@ -73,7 +73,7 @@ func (a *app) printJobs(all []view.Job) error {
 		return a.printJSON(map[string]any{"jobs": all})
 	}
 	if len(all) == 0 {
-		fmt.Fprintln(a.Err, "no jobs: add jobs: to the file of settings")
+		fmt.Fprintln(a.Err, "no jobs; add jobs: to the file of settings")
 		return nil
 	}
 	t := newTable("JOB", "KIND", "ENABLED", "LAST RUN", "NEXT", "FOUND", "SENT", "SKIPPED", "FAILED", "ERROR")
@@ -86,14 +86,14 @@ func (a *app) printJobs(all []view.Job) error {
 func (a *app) reconcileRun() *cobra.Command {
 	var dry bool
 	cmd := &cobra.Command{
-		Use: "run JOB", Short: "Run a job of the file now, whatever its schedule", Args: needs(1, 1, "the name of a job"),
+		Use: "run JOB", Short: "Run a job of the file now, independent of its schedule", Args: needs(1, 1, "the name of a job"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.atJobs(cmd, func(ctx context.Context, d *desk, defs []settings.Job) error {
 				return a.runJob(ctx, d, defs, args[0], dry)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "Only look: say what would be sent, and change nothing")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "Report of the missing events without sending them")
 	return cmd
 }
 
@@ -118,10 +118,10 @@ func (a *app) runJob(ctx context.Context, d *desk, defs []settings.Job, name str
 	if near := hint.Nearest(name, names); near != "" {
 		advice = "did you mean " + near + "?"
 	}
-	return &coded{hint.New(advice, "there is no job %s", name), NotFound}
+	return &coded{hint.New(advice, "job %s does not exist", name), NotFound}
 }
 
-// report runs a job and says what it did.
+// report runs a job and prints its result.
 func (a *app) report(ctx context.Context, st *connect.Store, r connect.Reconciler, name string, dry bool) error {
 	run := r.RunOnce
 	if dry {
@@ -129,7 +129,7 @@ func (a *app) report(ctx context.Context, st *connect.Store, r connect.Reconcile
 	}
 	rep, err := run(ctx, name)
 	if errors.Is(err, waybill.ErrInProgress) {
-		return hint.New("wait for it; waybill reconcile list says since when", "somebody else is running %s", name)
+		return hint.New("wait for that run; waybill reconcile list shows when it started", "job %s is already running", name)
 	}
 	if rep.Job == "" {
 		return st.Clean(err)
@@ -146,7 +146,7 @@ func (a *app) report(ctx context.Context, st *connect.Store, r connect.Reconcile
 		fmt.Fprintf(a.Out, "would send: %s %s\n", plain(ev.Type), plain(aggregate(ev.AggregateType, ev.AggregateID)))
 	}
 	if v.More {
-		fmt.Fprintln(a.Err, "the limit was reached; the next run goes on")
+		fmt.Fprintln(a.Err, "the limit was reached; the next run continues")
 	}
 	return st.Clean(err)
 }

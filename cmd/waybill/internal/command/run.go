@@ -1,4 +1,5 @@
-// Package command is the command line of waybill: what each command asks for, prints and returns.
+// Package command is the command line of waybill: the commands, their flags,
+// output and exit codes.
 package command
 
 import (
@@ -16,35 +17,38 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// Streams is what a command talks to.
+// Streams are the inputs and outputs of a command.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
 	// Environ is the environment, as [os.Environ] returns it.
 	Environ []string
-	// Interactive says that a person sits in front of In and Err: questions are asked, and long work shows how far it is.
+	// Interactive reports that In and Err are a terminal: the command asks for
+	// confirmation and shows progress.
 	Interactive bool
 }
 
 // The exit codes. docs/cli.md lists them; scripts rely on them.
 const (
-	// Ok: it was done.
+	// Ok: the command succeeded.
 	Ok = 0
-	// Failed: it was not, or not all of it.
+	// Failed: the command failed, in whole or in part.
 	Failed = 1
-	// Usage: the flags, the arguments or the settings are wrong. Nothing was done.
+	// Usage: the flags, the arguments or the settings are invalid. Nothing was
+	// done.
 	Usage = 2
-	// NotFound: there is no such event, record or key.
+	// NotFound: the event, record or key does not exist.
 	NotFound = 3
 	// Unreachable: the store or the sink does not answer.
 	Unreachable = 4
-	// NoTables: the store answers, and has no tables.
+	// NoTables: the store answers, and its tables are missing.
 	NoTables = 5
-	// Unconfirmed: the command asks, and nobody said yes.
+	// Unconfirmed: the command requires a confirmation and got none.
 	Unconfirmed = 6
-	// Partly: some of it was done, and some was refused; the output says which.
+	// Partly: a part was done, and another part was refused; the output lists
+	// both.
 	Partly = 7
-	// Interrupted: a signal came before it was done.
+	// Interrupted: a signal arrived before the command finished.
 	Interrupted = 130
 )
 
@@ -60,11 +64,11 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 	if err == nil {
 		return Ok
 	}
-	a.complain(err)
+	a.printError(err)
 	return codeOf(ctx, err)
 }
 
-// coded is an error that knows its exit code.
+// coded is an error with an exit code.
 type coded struct {
 	error
 	code int
@@ -72,7 +76,7 @@ type coded struct {
 
 func (e *coded) Unwrap() error { return e.error }
 
-// usage returns an error about how the command was called.
+// usage returns an error about an invalid call of the command.
 func usage(advice, format string, args ...any) error {
 	return &coded{hint.New(advice, format, args...), Usage}
 }
@@ -97,15 +101,17 @@ func codeOf(ctx context.Context, err error) int {
 	return Failed
 }
 
-// complain prints an error on one line, with its hint; several wrong settings on a line each. Hints are this program's own words: they are
-// not scrubbed, or a password that is a word of everyday would make holes in them.
-func (a *app) complain(err error) {
+// printError prints an error on one line, with its hint; several invalid
+// settings get one line each. Hints are texts of this program and are not
+// scrubbed: a password that is an ordinary word would otherwise make them
+// unreadable.
+func (a *app) printError(err error) {
 	var many settings.Problems
 	if !errors.As(err, &many) {
 		many = settings.Problems{err}
 	}
 	for _, one := range many {
-		line := a.scrubber.Clean(strings.TrimPrefix(plain(one.Error()), "operate: "))
+		line := a.scrubber.Clean(strings.TrimPrefix(plain(one.Error()), "admin: "))
 		if advice := hint.Of(one); advice != "" {
 			line += " (hint: " + advice + ")"
 		}
@@ -113,10 +119,11 @@ func (a *app) complain(err error) {
 	}
 }
 
-// unknownCommand turns cobra's words, which take several lines, into one with a hint.
+// unknownCommand returns an error with a hint on one line, instead of cobra's
+// text of several lines.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
-		return usage("see "+cmd.CommandPath()+" --help", "%s needs a command", cmd.CommandPath())
+		return usage("see "+cmd.CommandPath()+" --help", "%s requires a command", cmd.CommandPath())
 	}
 	var names []string
 	for _, sub := range cmd.Commands() {
@@ -126,18 +133,19 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if near := hint.Nearest(args[0], names); near != "" {
 		advice = "did you mean " + cmd.CommandPath() + " " + near + "?"
 	}
-	return usage(advice, "there is no command %s %s", cmd.CommandPath(), args[0])
+	return usage(advice, "unknown command %s %s", cmd.CommandPath(), args[0])
 }
 
-// needs returns a check of how many arguments there are; what says what they are. most < 0: any number.
-func needs(least, most int, what string) cobra.PositionalArgs {
+// needs returns a check of the number of arguments; what describes them.
+// maximum < 0: any number.
+func needs(minimum, maximum int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) >= least && (most < 0 || len(args) <= most) {
+		if len(args) >= minimum && (maximum < 0 || len(args) <= maximum) {
 			return nil
 		}
-		if most == 0 {
-			return usage("see "+cmd.CommandPath()+" --help", "%s takes no arguments, and got %q", cmd.CommandPath(), strings.Join(args, " "))
+		if maximum == 0 {
+			return usage("see "+cmd.CommandPath()+" --help", "%s takes no arguments, got %q", cmd.CommandPath(), strings.Join(args, " "))
 		}
-		return usage("write "+cmd.UseLine(), "%s needs %s, and got %d arguments", cmd.CommandPath(), what, len(args))
+		return usage("write "+cmd.UseLine(), "%s requires %s, got %d arguments", cmd.CommandPath(), what, len(args))
 	}
 }

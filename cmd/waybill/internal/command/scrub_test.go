@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// TestTheLogIsScrubbed: whatever a client logs, in either format.
+// TestTheLogIsScrubbed checks log lines of clients in both formats.
 func TestTheLogIsScrubbed(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		var out bytes.Buffer

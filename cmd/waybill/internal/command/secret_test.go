@@ -14,7 +14,8 @@ type txOf = *sql.Tx
 
 const canary = "c4nary-Passw0rds"
 
-// TestNoOutputHasASecret: a password in every URL, good, bad and cut off, in every place a setting can come from, and in no output.
+// TestNoOutputHasASecret puts a password into valid, invalid and truncated
+// URLs, in every source of settings, and searches all output for it.
 func TestNoOutputHasASecret(t *testing.T) {
 	t.Chdir(t.TempDir())
 	s := &script{t: t, ids: map[string]string{}}
@@ -54,7 +55,7 @@ func TestNoOutputHasASecret(t *testing.T) {
 	for _, url := range sinks {
 		for _, args := range [][]string{{"config"}, {"config", "--json"}, {"serve", "--sink-secret", canary}, {"serve", "--sink-topic", "{odd}", "--sink-secret", "unsigned"}} {
 			if strings.HasPrefix(url, "pulsar") && args[0] == "serve" && (args[1] != "--sink-secret" || strings.Contains(url, "@")) {
-				continue // its client gives a dead address 15 s; one such is enough
+				continue // its client tries a dead address for 15 s; one case is enough
 			}
 			if strings.HasPrefix(url, "https") && args[0] == "serve" && args[len(args)-1] == "unsigned" {
 				continue // it would start
@@ -63,7 +64,7 @@ func TestNoOutputHasASecret(t *testing.T) {
 		}
 	}
 	for _, url := range []string{"postgres://u:" + canary + "@h/x", "nats://" + canary + "@h", "u:" + canary + "@tcp(h)/x", "pulsar://h?token=" + canary} {
-		for _, k := range settings.Table() { // in the place of another setting
+		for _, k := range settings.Table() { // as the value of another setting
 			if k.Secret() || k.Switch() && k.Name != "enabled" {
 				continue
 			}
@@ -80,10 +81,11 @@ func TestNoOutputHasASecret(t *testing.T) {
 	look("a warning", []string{"WAYBILL_STROE=postgres://u:" + canary + "@h/x"}, "config")
 }
 
-// TestARunningDaemonShowsNoSecret: also not in its log, while the sink refuses.
+// TestARunningDaemonShowsNoSecret includes the log while the sink refuses
+// connections.
 func TestARunningDaemonShowsNoSecret(t *testing.T) {
 	t.Chdir(t.TempDir())
-	d := serve(t, nil, "--sink", "http://u:"+canary+"@127.0.0.1:1/"+canary, "--sink-secret", "unsigned", "--log-level", "debug", "--relay-poll", "20ms", "--http-token", canary)
+	d := serve(t, nil, "--sink", "http://u:"+canary+"@127.0.0.1:1/"+canary, "--sink-secret", "unsigned", "--log-level", "debug", "--relay-poll-interval", "20ms", "--http-token", canary)
 	waitFor(t, "serving", func() bool { return strings.Contains(d.err.String(), "lanes acquired") })
 	s := &script{t: t, ids: map[string]string{}}
 	if _, errs, code := s.run(t.Context(), []string{"send", "OrderPlaced"}, ""); code != 0 {
@@ -99,7 +101,7 @@ func TestARunningDaemonShowsNoSecret(t *testing.T) {
 	}
 }
 
-// TestEverySettingIsAFlagOfServe: and its help has default and unit.
+// TestEverySettingIsAFlagOfServe checks that the help has default and unit.
 func TestEverySettingIsAFlagOfServe(t *testing.T) {
 	t.Chdir(t.TempDir())
 	s := &script{t: t, ids: map[string]string{}}

@@ -29,14 +29,14 @@ func (a *app) send() *cobra.Command {
 			if delay != "" {
 				d, err := settings.ParseDuration(delay)
 				if err != nil || d < 0 {
-					return usage("write --delay 10m", "--delay %s is not a time span", delay)
+					return usage("write --delay 10m", "--delay %s is not a duration", delay)
 				}
 				ev.Delay = d
 			}
 			for _, h := range headers {
 				name, value, ok := strings.Cut(h, "=")
 				if !ok {
-					return usage("write --header name=value", "the header %q has no value", h)
+					return usage("write --header name=value", "header %q has no value", h)
 				}
 				if ev.Headers == nil {
 					ev.Headers = make(map[string]string)
@@ -51,22 +51,22 @@ func (a *app) send() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&ev.AggregateType, "aggregate-type", "", "To what kind of thing it happened")
-	flags.StringVar(&ev.AggregateID, "aggregate", "", "To which one; events of one aggregate are delivered in order")
-	flags.StringVar(&ev.TenantID, "tenant", "", "Its tenant")
-	flags.StringVar(&ev.Topic, "topic", "", "Its topic; empty: its type")
-	flags.StringVar(&ev.RoutingKey, "routing-key", "", "Its routing key")
-	flags.StringVar(&ev.DedupKey, "dedup-key", "", "While an event with this key is pending, another is absorbed by it")
-	flags.StringVar(&ev.CorrelationID, "correlation", "", "Its correlation id")
-	flags.StringVar(&ev.ContentType, "content-type", waybill.JSON, "What the payload is")
-	flags.IntVar(&ev.Priority, "priority", 0, "0 to 32767; larger goes first")
-	flags.StringVar(&payload, "payload", "null", "The payload; @FILE reads a file, - reads standard input")
-	flags.StringVar(&delay, "delay", "", "Deliver it not before this time has passed")
-	flags.StringArrayVar(&headers, "header", nil, "A header, as name=value; may be repeated")
+	flags.StringVar(&ev.AggregateType, "aggregate-type", "", "Type of the event's aggregate")
+	flags.StringVar(&ev.AggregateID, "aggregate", "", "Id of the event's aggregate; events of one aggregate are delivered in order")
+	flags.StringVar(&ev.TenantID, "tenant", "", "Tenant of the event")
+	flags.StringVar(&ev.Topic, "topic", "", "Topic of the event; empty: the event's type")
+	flags.StringVar(&ev.RoutingKey, "routing-key", "", "Routing key of the event")
+	flags.StringVar(&ev.DedupKey, "dedup-key", "", "Dedup key of the event; a pending event with the same key absorbs the new one")
+	flags.StringVar(&ev.CorrelationID, "correlation", "", "Correlation id of the event")
+	flags.StringVar(&ev.ContentType, "content-type", waybill.JSON, "Content type of the payload")
+	flags.IntVar(&ev.Priority, "priority", 0, "Priority of the event, 0 to 32767; higher priorities are delivered first")
+	flags.StringVar(&payload, "payload", "null", "Payload of the event; @FILE: content of a file, -: standard input")
+	flags.StringVar(&delay, "delay", "", "Minimum delay before the delivery, such as 10m")
+	flags.StringArrayVar(&headers, "header", nil, "Header of the event as name=value; repeatable")
 	return cmd
 }
 
-// payload returns the payload that the flag means.
+// payload returns the payload for the value of the flag.
 func (a *app) payload(flag string) ([]byte, error) {
 	var in io.Reader
 	switch {
@@ -82,7 +82,7 @@ func (a *app) payload(flag string) ([]byte, error) {
 	default:
 		return []byte(flag), nil
 	}
-	data, err := io.ReadAll(io.LimitReader(in, waybill.MaxPayload+1)) // one more, so that the check of the event sees it
+	data, err := io.ReadAll(io.LimitReader(in, waybill.MaxPayload+1)) // one more byte, so that validation rejects the event
 	if err != nil {
 		return nil, fmt.Errorf("reading the payload: %w", err)
 	}
@@ -97,7 +97,7 @@ func (a *app) write(ctx context.Context, d *desk, ev waybill.Event) error {
 	receipts, err := d.store.Send(ctx, ev)
 	var uncertain *outbox.UncertainError
 	if errors.As(err, &uncertain) {
-		return hint.New("waybill show "+ev.ID.String()+" tells; do not send it again before you know", "the store did not say whether it has the event: %w", d.store.Clean(err))
+		return hint.New("check with waybill show "+ev.ID.String()+" before sending the event again", "the outcome of the commit is unknown: %w", d.store.Clean(err))
 	}
 	if err != nil {
 		return d.store.Clean(err)
@@ -110,5 +110,5 @@ func (a *app) write(ctx context.Context, d *desk, ev waybill.Event) error {
 	return nil
 }
 
-// outcomeName is what a receipt says, in a word.
+// outcomeName returns the outcome of a receipt as a word.
 func outcomeName(o outbox.Outcome) string { return strings.ToLower(o.String()) }

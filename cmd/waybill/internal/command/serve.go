@@ -18,10 +18,10 @@ import (
 
 func (a *app) serve() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "serve", Short: "Deliver events, and look after the tables", Args: needs(0, 0, ""),
-		Long: "Deliver events from stores to sinks, delete what need not be kept, and look after inboxes and idempotency keys. With relays in the\n" +
-			"file, all of them, or the one that --relay names. A signal asks it to stop: what is in hand is finished first (relay.drain), and what\n" +
-			"is not stays pending.",
+		Use: "serve", Short: "Deliver events and maintain the tables", Args: needs(0, 0, ""),
+		Long: "Deliver events from stores to sinks, purge old events, inbox records and idempotency keys, and run jobs. serve runs all relays of\n" +
+			"the file, or the one that --relay names. On a signal it finishes the deliveries in flight (relay.drain-timeout) and stops; all other\n" +
+			"events stay pending.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			loaded, err := a.load(cmd)
 			if err != nil {
@@ -35,7 +35,7 @@ func (a *app) serve() *cobra.Command {
 				loaded.Relays = []*settings.Settings{one}
 			}
 			a.warn(loaded)
-			if err := httpapi.Check(loaded.Daemon().HTTP); err != nil { // before tables are made for a daemon that cannot run
+			if err := httpapi.Check(loaded.Daemon().HTTP); err != nil { // before tables are created for a daemon that cannot run
 				return &coded{err, Usage}
 			}
 			return a.runDaemon(cmd.Context(), loaded)
@@ -45,7 +45,7 @@ func (a *app) serve() *cobra.Command {
 	return cmd
 }
 
-// runDaemon is where metrics and the HTTP API join the daemon.
+// runDaemon opens the daemon with its metrics and HTTP API, and runs it.
 func (a *app) runDaemon(ctx context.Context, loaded *settings.Loaded) (err error) {
 	counts, err := telemetry.New()
 	if err != nil {
@@ -73,7 +73,8 @@ func (a *app) runDaemon(ctx context.Context, loaded *settings.Loaded) (err error
 	return d.Run(ctx)
 }
 
-// logger returns the log that the settings ask for. Every line is scrubbed: drivers and clients log what they like.
+// logger returns the logger of the settings. Every line is scrubbed, because
+// drivers and clients log arbitrary texts.
 func (a *app) logger(s settings.Log) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(s.Level)); err != nil { // the settings have checked it
@@ -87,7 +88,8 @@ func (a *app) logger(s settings.Log) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, options))
 }
 
-// scrubbed is a writer that takes secrets out. Handlers write whole lines, so none is cut in two.
+// scrubbed is a writer that removes secrets. Handlers write whole lines, so no
+// secret is split.
 type scrubbed struct {
 	to       io.Writer
 	scrubber *settings.Scrubber

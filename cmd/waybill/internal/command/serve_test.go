@@ -40,7 +40,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// served is a daemon that runs.
+// served is a running daemon.
 type served struct {
 	out, err output
 	stop     context.CancelFunc
@@ -52,14 +52,14 @@ func serve(t *testing.T, environ []string, args ...string) *served {
 	ctx, stop := context.WithCancel(t.Context())
 	d := &served{stop: stop, code: make(chan int, 1)}
 	go func() {
-		environ = append([]string{"WAYBILL_HTTP_LISTEN=127.0.0.1:0"}, environ...) // tests run side by side
+		environ = append([]string{"WAYBILL_HTTP_LISTEN=127.0.0.1:0"}, environ...) // tests run concurrently
 		d.code <- command.Run(ctx, append([]string{"serve"}, args...), command.Streams{In: strings.NewReader(""), Out: &d.out, Err: &d.err, Environ: environ})
 	}()
 	t.Cleanup(stop)
 	return d
 }
 
-// end stops the daemon in good order.
+// end stops the daemon gracefully.
 func (d *served) end(t *testing.T) {
 	t.Helper()
 	d.stop()
@@ -73,11 +73,11 @@ func (d *served) end(t *testing.T) {
 	}
 }
 
-func TestServeDeliversPurgesAndStopsInGoodOrder(t *testing.T) {
+func TestServeDeliversPurgesAndStopsGracefully(t *testing.T) {
 	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) {
 			s := newScript(t, kind)
-			d := serve(t, s.environ, "--sink", "log:", "--relay-poll", "50ms", "--relay-keep-history", "1ms", "--purge-interval", "50ms")
+			d := serve(t, s.environ, "--sink", "log:", "--relay-poll-interval", "50ms", "--relay-history-retention", "1ms", "--purge-interval", "50ms")
 			waitFor(t, "the tables", func() bool {
 				_, _, code := s.run(t.Context(), []string{"stats"}, "")
 				return code == command.Ok
@@ -95,18 +95,19 @@ func TestServeDeliversPurgesAndStopsInGoodOrder(t *testing.T) {
 			d.end(t)
 			out, _, _ := s.run(t.Context(), []string{"stats", "--json"}, "")
 			if !strings.Contains(out, `"nodes": []`) || !strings.Contains(out, `"owned": 0`) {
-				t.Errorf("it left its lanes behind: %s", out)
+				t.Errorf("the lanes were not released: %s", out)
 			}
 		})
 	}
 }
 
-// TestServeOutOfTheBox: with nothing set there is a file, and a broker in this process. (The port is another one: tests run side by side.)
-func TestServeOutOfTheBox(t *testing.T) {
+// TestServeWithoutSettings checks the default file and the embedded broker. Its
+// port is not the default, because tests run concurrently.
+func TestServeWithoutSettings(t *testing.T) {
 	t.Chdir(t.TempDir())
 	s := &script{t: t, ids: map[string]string{}}
 	d := serve(t, nil, "--sink", "nats:embedded?listen=127.0.0.1:-1")
-	waitFor(t, "serving", func() bool { return strings.Contains(d.err.String(), "waybill: serving") })
+	waitFor(t, "serving", func() bool { return strings.Contains(d.err.String(), "msg=serving") })
 	out, errs, code := s.run(t.Context(), []string{"send", "OrderPlaced", "--json"}, "")
 	if code != 0 {
 		t.Fatal(errs)
@@ -125,7 +126,8 @@ func TestServeOutOfTheBox(t *testing.T) {
 	}
 }
 
-// TestServeSeveralRelays: each has its own tables and its own sink, and what one is told to leave alone it leaves alone.
+// TestServeSeveralRelays checks that each relay uses its own tables and sink,
+// and that disabled tasks do not run.
 func TestServeSeveralRelays(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var mu sync.Mutex
@@ -137,7 +139,7 @@ func TestServeSeveralRelays(t *testing.T) {
 	}))
 	defer hook.Close()
 	file := fmt.Sprintf(`
-relay: {poll: 50ms}
+relay: {poll-interval: 50ms}
 sink: {url: 'log:'}
 relays:
   orders: {store: {prefix: orders_}, sink: {url: '%s/hook', secret: unsigned}}
@@ -164,12 +166,13 @@ relays:
 	d.end(t)
 	out, _, _ := s.run(t.Context(), []string{"list", "--relay", "notes", "--state", "ready"}, "")
 	if !strings.Contains(out, "Fromnotes") {
-		t.Errorf("the relay that is off has delivered: %s", out)
+		t.Errorf("the disabled relay has delivered: %s", out)
 	}
 }
 
-// TestServeSendsAgainWhatAGroupKept: an event that failed in a group goes to the sink again when it is due, once per attempt.
-func TestServeSendsAgainWhatAGroupKept(t *testing.T) {
+// TestServeRedeliversStoredEvents checks that a failed event that a group
+// stored goes to the sink again when it is due, once per attempt.
+func TestServeRedeliversStoredEvents(t *testing.T) {
 	t.Chdir(t.TempDir())
 	db, err := sqlitestore.Open("waybill.db", sqlitestore.Config{})
 	if err != nil {
@@ -187,13 +190,13 @@ func TestServeSendsAgainWhatAGroupKept(t *testing.T) {
 	ev := waybill.NewEvent("OrderPlaced", 7).Complete()
 	fails := func(context.Context, txOf, waybill.Event) error { return fmt.Errorf("out of stock") }
 	if _, err := group.Consume(t.Context(), ev, fails); err == nil {
-		t.Fatal("it did not fail")
+		t.Fatal("the event did not fail")
 	}
 	d := serve(t, nil, "--sink", "log:", "--inbox-retry", "--inbox-retry-interval", "10ms")
 	times := func() int { return strings.Count(d.out.String(), ev.ID.String()) }
 	waitFor(t, "the event to be sent again", func() bool { return times() == 1 })
 	if _, err := group.Consume(t.Context(), ev, fails); err == nil {
-		t.Fatal("it did not fail")
+		t.Fatal("the event did not fail")
 	}
 	waitFor(t, "the event to be sent once more", func() bool { return times() == 2 })
 	if _, err := group.Consume(t.Context(), ev, func(context.Context, txOf, waybill.Event) error { return nil }); err != nil {
@@ -201,12 +204,13 @@ func TestServeSendsAgainWhatAGroupKept(t *testing.T) {
 	}
 	d.end(t)
 	if times() != 2 {
-		t.Errorf("it was sent %d times, want one for each attempt", times())
+		t.Errorf("sent %d times, want one for each attempt", times())
 	}
 }
 
-// TestServeKeepsTheInboxInOrder: records of success go after the retention, others stay.
-func TestServeKeepsTheInboxInOrder(t *testing.T) {
+// TestServePurgesTheInbox checks that records of processed events are deleted
+// after the retention, and others are kept.
+func TestServePurgesTheInbox(t *testing.T) {
 	t.Chdir(t.TempDir())
 	db, err := sqlitestore.Open("waybill.db", sqlitestore.Config{})
 	if err != nil {
@@ -226,7 +230,7 @@ func TestServeKeepsTheInboxInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := group.Consume(t.Context(), bad, func(context.Context, txOf, waybill.Event) error { return fmt.Errorf("no") }); err == nil {
-		t.Fatal("it did not fail")
+		t.Fatal("the event did not fail")
 	}
 	d := serve(t, nil, "--relay-enabled=false", "--inbox-retention", "1ms", "--inbox-redelivery-window", "1ms", "--inbox-purge-interval", "10ms")
 	waitFor(t, "the record to go", func() bool {
@@ -246,14 +250,15 @@ func TestServeRunsTheJobsOfTheFile(t *testing.T) {
 	if err := os.WriteFile("waybill.yaml", []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := serve(t, s.environ, "--sink", "log:", "--relay-poll", "50ms")
+	d := serve(t, s.environ, "--sink", "log:", "--relay-poll-interval", "50ms")
 	waitFor(t, "the missing events", func() bool {
 		return strings.Contains(d.out.String(), `"aggregate":"order/o-1"`) && strings.Contains(d.out.String(), `"aggregate":"order/o-2"`)
 	})
 	d.end(t)
 }
 
-// TestServeRefusesASecondRelayOfAnotherName: two services must not share an outbox by mistake.
+// TestServeRefusesASecondRelayOfAnotherName checks that two services cannot
+// share an outbox by mistake.
 func TestServeRefusesASecondRelayOfAnotherName(t *testing.T) {
 	t.Chdir(t.TempDir())
 	first := serve(t, nil, "--sink", "log:")
@@ -266,8 +271,8 @@ func TestServeRefusesASecondRelayOfAnotherName(t *testing.T) {
 	first.end(t)
 }
 
-// TestServeRefusesNewerTables: it is not known what a migration that this
-// program does not know means for it.
+// TestServeRefusesNewerTables checks tables with a migration that this program
+// does not know.
 func TestServeRefusesNewerTables(t *testing.T) {
 	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) { testServeRefusesNewerTables(t, kind) })
@@ -290,20 +295,20 @@ func testServeRefusesNewerTables(t *testing.T, kind string) {
 	for _, migrate := range []string{"true", "false"} {
 		_, errs, code := s.run(t.Context(), []string{"serve", "--sink", "log:", "--store-migrate=" + migrate, "--http-listen", "127.0.0.1:0"}, "")
 		if code != command.Failed || !strings.Contains(errs, "99 (from the future)") || !strings.Contains(errs, "store.newer-tables") {
-			t.Errorf("store.migrate=%s: it ended with %d: %s", migrate, code, errs)
+			t.Errorf("store.migrate=%s: exit code %d: %s", migrate, code, errs)
 		}
 	}
 	d := serve(t, s.environ, "--sink", "log:", "--store-newer-tables")
 	waitFor(t, "the relay", func() bool { return strings.Contains(d.err.String(), "lanes acquired") })
-	if !strings.Contains(d.err.String(), "newer than it is") {
-		t.Errorf("it says nothing about the tables: %s", d.err.String())
+	if !strings.Contains(d.err.String(), "newer than this relay") {
+		t.Errorf("no message about the tables: %s", d.err.String())
 	}
 	d.end(t)
 }
 
-// TestServeLooksAfterACapturedOutbox: without a relay, delayed events become
-// ready, and old ones go.
-func TestServeLooksAfterACapturedOutbox(t *testing.T) {
+// TestServeMaintainsACapturedOutbox checks that without a relay delayed events
+// become ready, and old events are deleted.
+func TestServeMaintainsACapturedOutbox(t *testing.T) {
 	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) { testServeLooksAfterACapturedOutbox(t, kind) })
 	}
@@ -317,7 +322,7 @@ func testServeLooksAfterACapturedOutbox(t *testing.T, kind string) {
 	if _, errs, code := s.run(t.Context(), []string{"send", "A", "--delay", "10ms", "--payload", "1"}, ""); code != command.Ok {
 		t.Fatal(errs)
 	}
-	d := serve(t, s.environ, "--relay-enabled=false", "--cdc-enabled", "--cdc-keep", "1ms", "--cdc-interval", "10ms", "--purge-interval", "10ms")
+	d := serve(t, s.environ, "--relay-enabled=false", "--cdc-enabled", "--cdc-retention", "1ms", "--cdc-interval", "10ms", "--purge-interval", "10ms")
 	waitFor(t, "the event to become ready, and then to go", func() bool {
 		out, _, code := s.run(t.Context(), []string{"stats", "--json"}, "")
 		return code == command.Ok && strings.Contains(out, `"ready": 0`) && strings.Contains(out, `"scheduled": 0`)
@@ -325,7 +330,8 @@ func testServeLooksAfterACapturedOutbox(t *testing.T, kind string) {
 	d.end(t)
 }
 
-// asProgram makes the test binary be the program, for tests that need a process: TestCompletionInBash.
+// asProgram makes the test binary run as the program, for tests that need a
+// process: TestCompletionInBash.
 const asProgram = "WAYBILL_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {

@@ -11,7 +11,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// pipe hands what a command prints to the database's own shell, as docs/sql.md says.
+// pipe passes the output of a command to the database's shell, as docs/sql.md
+// describes.
 func (s *script) pipe(args []string) {
 	s.t.Helper()
 	printed, errs, code := s.run(s.t.Context(), args, "")

@@ -18,9 +18,10 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// TestServeSignsTheWholeEvent: a webhook is signed as a whole, which the receiver of the library
-// takes; with sink.unsigned-attributes, by flag, variable or file, it is sent in binary mode, which
-// only a receiver takes that asks for it.
+// TestServeSignsTheWholeEvent checks that a webhook is signed as a whole and
+// accepted by the library's receiver. With sink.unsigned-attributes, by flag,
+// variable or file, it is sent in binary mode, which a receiver accepts only on
+// request.
 func TestServeSignsTheWholeEvent(t *testing.T) {
 	const secret = "whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0"
 	for name, c := range map[string]struct {
@@ -69,7 +70,7 @@ func TestServeSignsTheWholeEvent(t *testing.T) {
 			}))
 			defer hook.Close()
 			s := newScript(t, "sqlite")
-			args := append([]string{"--sink", hook.URL + "/hook", "--sink-secret", secret, "--relay-poll", "50ms"}, c.args...)
+			args := append([]string{"--sink", hook.URL + "/hook", "--sink-secret", secret, "--relay-poll-interval", "50ms"}, c.args...)
 			if c.file != "" {
 				path := filepath.Join(t.TempDir(), "waybill.yaml")
 				if err := os.WriteFile(path, []byte(c.file), 0o600); err != nil {
@@ -78,21 +79,21 @@ func TestServeSignsTheWholeEvent(t *testing.T) {
 				args = append(args, "--config", path)
 			}
 			d := serve(t, append(slices.Clone(s.environ), c.environ...), args...)
-			waitFor(t, "serving", func() bool { return strings.Contains(d.err.String(), "waybill: serving") })
+			waitFor(t, "serving", func() bool { return strings.Contains(d.err.String(), "msg=serving") })
 			out, errs, code := s.run(t.Context(), []string{"send", "Placed", "--json"}, "")
 			var sent struct{ ID string }
 			if err := json.Unmarshal([]byte(out), &sent); err != nil || code != 0 {
 				t.Fatal(err, errs)
 			}
 			if got := <-taken; got.id != sent.ID || got.kind != "Placed" {
-				t.Errorf("the receiver has taken %+v, want %s", got, sent.ID)
+				t.Errorf("the receiver accepted %+v, want %s", got, sent.ID)
 			}
 			if got := <-types; strings.HasPrefix(got, "application/cloudevents+json") == c.binary {
-				t.Errorf("it was sent as %s", got)
+				t.Errorf("sent as %s", got)
 			}
 			if c.binary {
 				if got := <-refused; got/100 != 4 {
-					t.Errorf("a receiver that wants all of it signed answers %d", got)
+					t.Errorf("a receiver that requires a full signature answers %d", got)
 				}
 			}
 			d.end(t)
@@ -107,7 +108,8 @@ func (f consumerFunc) Deliver(ctx context.Context, batch []waybill.Delivery) []e
 	return f(ctx, batch)
 }
 
-// TestServeDeliversToEverySink: an event reaches each of the six by nothing but a URL.
+// TestServeDeliversToEverySink checks that an event reaches each of the six
+// sinks with only a URL.
 func TestServeDeliversToEverySink(t *testing.T) {
 	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer hook.Close()
@@ -120,7 +122,7 @@ func TestServeDeliversToEverySink(t *testing.T) {
 	for name, address := range map[string]func(t *testing.T) string{
 		"nats":    func(*testing.T) string { return "nats:embedded?listen=127.0.0.1:-1" },
 		"kafka":   func(t *testing.T) string { return "kafka://" + testserver.Kafka(t) + "?create=true" },
-		"amqp":    func(t *testing.T) string { return with(testserver.RabbitMQ(t), "declare=true&queues=true") },
+		"amqp":    func(t *testing.T) string { return with(testserver.RabbitMQ(t), "create=true&queues=true") },
 		"redis":   func(t *testing.T) string { return testserver.Redis(t) },
 		"pulsar":  func(t *testing.T) string { return testserver.Pulsar(t) + "/public/default?subscriptions=billing" },
 		"webhook": func(*testing.T) string { return hook.URL + "/hook" },
@@ -129,8 +131,8 @@ func TestServeDeliversToEverySink(t *testing.T) {
 			url := address(t)
 			s := newScript(t, "sqlite")
 			kind := "Placed" + waybill.NewID().String()
-			d := serve(t, s.environ, "--sink", url, "--sink-secret", "unsigned", "--relay-poll", "50ms")
-			waitFor(t, "serving", func() bool { return strings.Contains(d.err.String(), "waybill: serving") })
+			d := serve(t, s.environ, "--sink", url, "--sink-secret", "unsigned", "--relay-poll-interval", "50ms")
+			waitFor(t, "serving", func() bool { return strings.Contains(d.err.String(), "msg=serving") })
 			out, errs, code := s.run(t.Context(), []string{"send", kind, "--json"}, "")
 			var sent struct{ ID string }
 			if err := json.Unmarshal([]byte(out), &sent); err != nil || code != 0 {

@@ -20,19 +20,19 @@ func (a *app) tail() *cobra.Command {
 	var every, until string
 	var lines, back int
 	cmd := &cobra.Command{
-		Use: "tail", Short: "Watch events as they are written, delivered, put off and given up", Args: needs(0, 0, ""),
-		Long: "Watch events: a line whenever one is seen in another state. The tables are looked at from time to time, so an event that is delivered\n" +
-			"between two looks is seen once, as delivered, and not at all if relay.keep-history is off. Ctrl-C ends it.",
+		Use: "tail", Short: "Watch events as their state changes", Args: needs(0, 0, ""),
+		Long: "Watch events: one line for each change of state. The command polls the tables: an event that is delivered between two polls appears\n" +
+			"once, as delivered, and not at all if relay.history-retention is off. Ctrl-C ends the command.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			pause, err := settings.ParseDuration(every)
 			if err != nil || pause <= 0 {
-				return usage("write --every 500ms", "--every %s is not a time span", every)
+				return usage("write --every 500ms", "--every %s is not a duration", every)
 			}
 			ctx := cmd.Context()
 			if until != "" {
 				limit, err := settings.ParseDuration(until)
 				if err != nil || limit <= 0 {
-					return usage("write --for 10s", "--for %s is not a time span", until)
+					return usage("write --for 10s", "--for %s is not a duration", until)
 				}
 				var cancel context.CancelFunc
 				ctx, cancel = context.WithTimeout(ctx, limit)
@@ -46,14 +46,15 @@ func (a *app) tail() *cobra.Command {
 	}
 	filterFlags(cmd, &filter)
 	flags := cmd.Flags()
-	flags.StringVar(&every, "every", "500ms", "How often to look")
-	flags.StringVar(&until, "for", "", "How long to watch; empty: until Ctrl-C")
-	flags.IntVar(&lines, "lines", 0, "How many lines to print; 0: no end")
-	flags.IntVar(&back, "back", 0, "How many positions before the newest event to begin")
+	flags.StringVar(&every, "every", "500ms", "Interval between polls of the tables")
+	flags.StringVar(&until, "for", "", "Duration of the watch; empty: until Ctrl-C")
+	flags.IntVar(&lines, "lines", 0, "Maximum number of lines; 0: no limit")
+	flags.IntVar(&back, "back", 0, "Number of positions before the newest event to start at")
 	return cmd
 }
 
-// reorder is how many positions behind the newest event a watch still looks: transactions that take long commit late, with early numbers.
+// reorder is the number of positions behind the newest event that are polled:
+// long transactions commit late, with low sequence numbers.
 const reorder = 1000
 
 type seenEvent struct {
@@ -68,9 +69,9 @@ type watch struct {
 	desk   *desk
 	filter store.Filter
 	seen   map[waybill.ID]seenEvent
-	from   int64 // older events are not looked at
+	from   int64 // older events are not read
 	newest int64
-	left   int // lines; 0 for no end
+	left   int // lines; 0: no limit
 	back   int64
 }
 
@@ -84,7 +85,7 @@ func (w *watch) run(ctx context.Context, pause time.Duration) error {
 	}
 	for err == nil {
 		var done bool
-		if done, err = w.look(ctx); done || err != nil {
+		if done, err = w.poll(ctx); done || err != nil {
 			break
 		}
 		select {
@@ -94,12 +95,13 @@ func (w *watch) run(ctx context.Context, pause time.Duration) error {
 		}
 	}
 	if ctx.Err() != nil {
-		return nil // somebody has seen enough
+		return nil // ended by Ctrl-C or --for
 	}
 	return w.desk.store.Clean(err)
 }
 
-// end returns the position of the newest event: the largest after which there is something, found by halving.
+// end returns the position of the newest event by bisection: the largest
+// position with an event.
 func (w *watch) end(ctx context.Context) (int64, error) {
 	var newest int64
 	for _, state := range states {
@@ -121,8 +123,9 @@ func (w *watch) end(ctx context.Context) (int64, error) {
 	return newest, nil
 }
 
-// look prints what has changed since the last look, and reports whether enough lines were printed.
-func (w *watch) look(ctx context.Context) (bool, error) {
+// poll prints the changes since the last poll, and reports whether the maximum
+// number of lines was reached.
+func (w *watch) poll(ctx context.Context) (bool, error) {
 	for _, state := range states {
 		for after := w.from; ; {
 			page, err := w.desk.List(ctx, state, w.filter, after, 500)
@@ -177,7 +180,8 @@ func (w *watch) line(ev view.Event) error {
 	return err
 }
 
-// forget moves the window along: what is far behind the newest event and has ended is not looked at any more.
+// forget moves the window: events far behind the newest one are not read any
+// more.
 func (w *watch) forget() {
 	w.from = max(w.from, w.newest-reorder)
 	for id, s := range w.seen {

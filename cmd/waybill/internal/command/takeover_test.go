@@ -34,7 +34,8 @@ func service(t *testing.T, s *script) (stop func()) {
 	}
 }
 
-// refusedServe runs serve, which must end by itself with an error that says all of want.
+// refusedServe runs serve, which must end with an error that contains every
+// text of want.
 func refusedServe(t *testing.T, s *script, want []string, args ...string) {
 	t.Helper()
 	_, errs, code := s.run(t.Context(), append([]string{"serve", "--http-enabled=false"}, args...), "")
@@ -43,13 +44,14 @@ func refusedServe(t *testing.T, s *script, want []string, args ...string) {
 	}
 	for _, text := range want {
 		if !strings.Contains(errs, text) {
-			t.Errorf("serve %v does not say %q:\n%s", args, text, errs)
+			t.Errorf("serve %v does not report %q:\n%s", args, text, errs)
 		}
 	}
 }
 
-// TestServeDoesNotDrainAService: the outbox of a service whose relay runs in its own process is not
-// emptied by serve, whether the service is stopped or runs, unless the operator says so.
+// TestServeDoesNotDrainAService checks that serve does not deliver the outbox
+// of a service with its own relay, running or stopped, unless the operator
+// permits it.
 func TestServeDoesNotDrainAService(t *testing.T) {
 	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) {
@@ -62,12 +64,12 @@ func TestServeDoesNotDrainAService(t *testing.T) {
 			if _, errs, code := s.run(t.Context(), []string{"send", "Pending"}, ""); code != command.Ok {
 				t.Fatal(errs)
 			}
-			refusedServe(t, s, []string{"no sink is set", "WAYBILL_SINK"})
+			refusedServe(t, s, []string{"no sink is configured", "WAYBILL_SINK"})
 			refusedServe(t, s, []string{"in-process (relay relay)", "--take-over"}, "--sink", "log:")
 			refusedServe(t, s, []string{"in-process (relay relay)"}, "--sink", "log:", "--relay-name", "relay")
 			refusedServe(t, s, []string{"in-process (relay relay)"}, "--sink", "nats:embedded")
 			if _, err := os.Stat("waybill-jetstream"); err == nil {
-				t.Error("a refused serve has made a broker")
+				t.Error("a refused serve has started a broker")
 			}
 			if out, errs, _ := s.run(t.Context(), []string{"list", "--state", "ready"}, ""); !strings.Contains(out, "Pending") {
 				t.Fatalf("the event is not pending any more:\n%s%s", out, errs)
@@ -75,10 +77,10 @@ func TestServeDoesNotDrainAService(t *testing.T) {
 			d := serve(t, s.environ, "--sink", "log:", "--take-over")
 			waitFor(t, "the event to be printed", func() bool { return strings.Contains(d.out.String(), "Pending") })
 			d.end(t)
-			if !strings.Contains(d.err.String(), "taken the outbox over") {
-				t.Errorf("the log does not tell of the take-over:\n%s", d.err.String())
+			if !strings.Contains(d.err.String(), "took over the outbox") {
+				t.Errorf("the log does not report the take-over:\n%s", d.err.String())
 			}
-			d = serve(t, s.environ, "--sink", "log:payload") // the same place
+			d = serve(t, s.environ, "--sink", "log:payload") // the same sink
 			waitFor(t, "serving", func() bool { return strings.Contains(d.err.String(), "lanes acquired") })
 			d.end(t)
 		})

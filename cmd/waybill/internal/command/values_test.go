@@ -14,7 +14,8 @@ import (
 	"github.com/waybillhq/waybill/internal/docblock"
 )
 
-// TestCompletionKnowsValues: states, sinks, stores, and every setting that has only a few values.
+// TestCompletionKnowsValues checks states, sinks, stores, and every setting
+// with a fixed list of values.
 func TestCompletionKnowsValues(t *testing.T) {
 	t.Chdir(t.TempDir())
 	s := &script{t: t, ids: map[string]string{}}
@@ -54,8 +55,8 @@ func TestCompletionKnowsValues(t *testing.T) {
 	}
 }
 
-// TestTablesFitTheScreen: with names and errors as long as they are in earnest, and no id or time
-// is cut.
+// TestTablesFitTheScreen checks realistic lengths of names and errors, and that
+// no id or time is truncated.
 func TestTablesFitTheScreen(t *testing.T) {
 	s := newScript(t, "sqlite")
 	s.fixture([]string{"events"}, "")
@@ -91,17 +92,18 @@ func TestTablesFitTheScreen(t *testing.T) {
 		if times := regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*`).FindAllString(out, -1); slices.ContainsFunc(times, func(at string) bool {
 			return !strings.HasSuffix(at, "Z") || !strings.Contains(at, "T")
 		}) {
-			t.Errorf("%v: times without a zone, or cut: %v", args, times)
+			t.Errorf("%v: times without a zone, or truncated: %v", args, times)
 		}
 	}
 	out, _, _ := s.run(t.Context(), []string{"list"}, "")
 	ids := regexp.MustCompile(`(?m)^[0-9A-Z]{26} `).FindAllString(out, -1)
 	if len(ids) != 8 {
-		t.Errorf("%d of 8 ids are whole:\n%s", len(ids), out)
+		t.Errorf("%d of 8 ids are complete:\n%s", len(ids), out)
 	}
 }
 
-// TestListKnowsWhatStatsCounts: scheduled and failed are states, too.
+// TestListKnowsWhatStatsCounts checks that scheduled and failed are states of
+// list, too.
 func TestListKnowsWhatStatsCounts(t *testing.T) {
 	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) {
@@ -117,7 +119,8 @@ func TestListKnowsWhatStatsCounts(t *testing.T) {
 	}
 }
 
-// TestDocumentedSettingsExist: what the pages write like a setting is one.
+// TestDocumentedSettingsExist checks that every name in the pages that looks
+// like a setting is one.
 func TestDocumentedSettingsExist(t *testing.T) {
 	known, groups := map[string]bool{}, map[string]bool{}
 	for _, k := range settings.Table() {
@@ -147,7 +150,7 @@ func TestDocumentedSettingsExist(t *testing.T) {
 			}
 			found++
 			if !known[name] {
-				t.Errorf("%s: there is no setting %s", page, name)
+				t.Errorf("%s: unknown setting %s", page, name)
 			}
 		}
 	}
@@ -156,9 +159,9 @@ func TestDocumentedSettingsExist(t *testing.T) {
 	}
 }
 
-// TestFindersOnlyLook: a query that deletes what it returns deletes nothing, whether the job is run
-// or only tried.
-func TestFindersOnlyLook(t *testing.T) {
+// TestFindersOnlyRead checks that a query that deletes the rows that it returns
+// deletes nothing, in a run and in a dry run.
+func TestFindersOnlyRead(t *testing.T) {
 	for _, kind := range []string{"sqlite", "postgres", "mysql", "mariadb"} {
 		t.Run(kind, func(t *testing.T) {
 			s := newScript(t, kind)

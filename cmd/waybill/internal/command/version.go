@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// versionView is what waybill version tells.
+// versionView is the output of waybill version.
 type versionView struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
@@ -19,7 +19,7 @@ type versionView struct {
 
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "What this program was built from", Args: needs(0, 0, ""),
+		Use: "version", Short: "Print the version of this program", Args: needs(0, 0, ""),
 		RunE: func(*cobra.Command, []string) error {
 			v := versionView{Version: "unknown", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 			if info, ok := debug.ReadBuildInfo(); ok {

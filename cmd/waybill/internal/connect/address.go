@@ -12,7 +12,8 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// SinkAddress reads a sink's address, for who wants to look at the server behind it and not to deliver. The URL has all hosts.
+// SinkAddress parses a sink's address, for inspection of the server without
+// delivery. The URL has all hosts.
 func SinkAddress(cfg settings.Sink) (*url.URL, error) {
 	u, err := sinkURL(cfg)
 	if err != nil || u.Host == "" {
@@ -21,21 +22,22 @@ func SinkAddress(cfg settings.Sink) (*url.URL, error) {
 	return withHosts(u, cfg.URL)
 }
 
-// Client returns a sink's address without the parameters that are this program's own: as its client takes it.
+// Client returns a sink's address without the parameters of this program, as
+// the client library takes it.
 func Client(u *url.URL) string {
-	_, address := take(u, "create", "declare", "queues", "existing", "subscriptions")
+	_, address := take(u, "create", "queues", "existing", "subscriptions")
 	return address
 }
 
-// JetStream is where a NATS sink publishes to.
+// JetStream is the destination of a NATS sink.
 type JetStream struct {
-	// Servers has commas between them.
+	// Servers is a comma-separated list.
 	Servers, Stream string
-	// Embedded says that the server runs inside waybill serve.
+	// Embedded reports that the server runs inside waybill serve.
 	Embedded bool
 }
 
-// JetStreamOf returns where a NATS sink publishes to.
+// JetStreamOf returns the destination of a NATS sink.
 func JetStreamOf(cfg settings.Sink) (JetStream, error) {
 	u, err := sinkURL(cfg)
 	if err != nil {
@@ -47,7 +49,7 @@ func JetStreamOf(cfg settings.Sink) (JetStream, error) {
 			at = defaultListen
 		}
 		servers := &url.URL{Scheme: "nats", Host: at}
-		if own, err := natsembed.Password(embeddedDir(u)); err == nil { // none, if it never ran here
+		if own, err := natsembed.Password(embeddedDir(u)); err == nil { // no password if the server never ran here
 			servers.User = own
 		}
 		return JetStream{Servers: servers.String(), Stream: defaultStream, Embedded: true}, nil
@@ -60,7 +62,7 @@ func JetStreamOf(cfg settings.Sink) (JetStream, error) {
 	return JetStream{Servers: servers, Stream: stream}, err
 }
 
-// embeddedDir returns the folder of a server inside this process.
+// embeddedDir returns the folder of an embedded server.
 func embeddedDir(u *url.URL) string {
 	if dir := u.Query().Get("dir"); dir != "" {
 		return dir
@@ -68,9 +70,10 @@ func embeddedDir(u *url.URL) string {
 	return defaultDir
 }
 
-// SinkName returns what an outbox remembers of a sink: its kind and address, without name, password
-// and parameters. The path of a webhook may be a secret: a hash stands for it. A broker inside this
-// process is told by its folder.
+// SinkName returns the name under which an outbox records a sink: its kind and
+// address, without user name, password and parameters. The path of a webhook
+// may be a secret and is replaced by a hash. An embedded broker is identified
+// by its folder.
 func SinkName(cfg settings.Sink) (string, error) {
 	u, err := sinkURL(cfg)
 	if err != nil {
@@ -88,7 +91,7 @@ func SinkName(cfg settings.Sink) (string, error) {
 	}
 	_, hosts, err := settings.ParseURL(cfg.URL.Reveal())
 	if err != nil {
-		return "", badURL("sink.url", "name the hosts with commas between them", "it cannot be read")
+		return "", badURL("sink.url", "separate the hosts with commas", "malformed")
 	}
 	all := strings.Split(hosts, ",")
 	slices.Sort(all)

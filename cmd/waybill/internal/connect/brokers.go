@@ -19,7 +19,8 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// templated returns the topics that a template means; the events' own without one.
+// templated returns the topics of a template, or nil for the events' own
+// topics.
 func templated(names broker.TopicRules, pattern string) (broker.Topics, error) {
 	if pattern == "" {
 		return nil, nil
@@ -31,7 +32,8 @@ func templated(names broker.TopicRules, pattern string) (broker.Topics, error) {
 	return topics, nil
 }
 
-// take takes parameters that are ours out of a URL; what is left is the client's.
+// take removes this program's parameters from a URL; the rest is for the client
+// library.
 func take(u *url.URL, names ...string) (map[string]string, string) {
 	rest, query := *u, u.Query()
 	out := make(map[string]string)
@@ -43,19 +45,22 @@ func take(u *url.URL, names ...string) (map[string]string, string) {
 	return out, rest.String()
 }
 
-// withHosts returns a URL with all the hosts that an address names: a [url.URL] that was parsed has one.
+// withHosts returns a URL with all hosts of an address: a parsed [url.URL] has
+// only the first.
 func withHosts(u *url.URL, address settings.Secret) (*url.URL, error) {
 	_, hosts, err := settings.ParseURL(address.Reveal())
 	if err != nil {
-		return nil, badURL("sink.url", "name the hosts with commas between them", "it cannot be read")
+		return nil, badURL("sink.url", "separate the hosts with commas", "malformed")
 	}
 	all := *u
 	all.Host = hosts
 	return &all, nil
 }
 
-// QuietRedis keeps go-redis from writing to standard error, past our log and what scrubs it. What it writes there, it also returns. The client has
-// one logger for the whole process and takes no lock around it, so it is set once.
+// QuietRedis stops go-redis from writing to standard error, past the log and
+// its scrubber. The client also returns the errors that it writes there. The
+// client has one logger for the whole process and no lock around it, so the
+// logger is set once.
 var QuietRedis = sync.OnceFunc(func() { redis.SetLogger(silence{}) })
 
 type silence struct{}
@@ -72,9 +77,9 @@ func openRedis(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	given, address := take(u, "existing")
 	b, err := redisbroker.Open(ctx, address, redisbroker.Config{Logger: cfg.Logger})
 	if err != nil {
-		return nil, unreachable("sink.url", cfg.URL, "is the server running, and are name and password right?", err)
+		return nil, unreachable("sink.url", cfg.URL, "check that the server is running, and the user name and password", err)
 	}
-	s, err := b.Sink(redisbroker.SinkConfig{EventSource: cfg.Source, Topics: topics, ExistingOnly: given["existing"] == "true"})
+	s, err := b.Sink(redisbroker.SinkConfig{EventSource: cfg.EventSource, Topics: topics, ExistingOnly: given["existing"] == "true"})
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -86,13 +91,13 @@ func openRabbit(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) 
 	if err != nil {
 		return nil, err
 	}
-	given, address := take(u, "declare", "queues")
+	given, address := take(u, "create", "queues")
 	b, err := rabbitbroker.Open(ctx, address, rabbitbroker.Config{Logger: cfg.Logger})
 	if err != nil {
-		return nil, unreachable("sink.url", cfg.URL, "is the server running, and are name, password and vhost right?", err)
+		return nil, unreachable("sink.url", cfg.URL, "check that the server is running, and the user name, password and vhost", err)
 	}
 	s, err := b.Sink(rabbitbroker.SinkConfig{
-		EventSource: cfg.Source, Topics: topics, Create: given["declare"] == "true", ToQueues: given["queues"] == "true",
+		EventSource: cfg.EventSource, Topics: topics, Create: given["create"] == "true", ToQueues: given["queues"] == "true",
 	})
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
@@ -111,9 +116,9 @@ func openKafka(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	given, address := take(u, "create")
 	b, err := kafkabroker.Open(ctx, address, kafkabroker.Config{Create: given["create"] == "true", Logger: cfg.Logger})
 	if err != nil {
-		return nil, unreachable("sink.url", cfg.URL, "is the broker running, and are name, password, tls and sasl right?", err)
+		return nil, unreachable("sink.url", cfg.URL, "check that the broker is running, and the user name, password, tls and sasl", err)
 	}
-	s, err := b.Sink(kafkabroker.SinkConfig{EventSource: cfg.Source, Topics: topics})
+	s, err := b.Sink(kafkabroker.SinkConfig{EventSource: cfg.EventSource, Topics: topics})
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -131,19 +136,20 @@ func openPulsar(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) 
 	namespace := strings.Trim(u.Path, "/")
 	u.Path = ""
 	given, address := take(u, "subscriptions")
-	// Silent: the client says a lot about each of its steps, at every level, and what matters of it comes back as an error.
+	// Silent: the client logs every step at every level, and returns relevant
+	// failures as errors.
 	b, err := pulsarbroker.Open(ctx, address, pulsarbroker.Config{Namespace: namespace, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
-		return nil, unreachable("sink.url", cfg.URL, "is the broker running, and is the token right? The path is tenant/namespace", err)
+		return nil, unreachable("sink.url", cfg.URL, "check that the broker is running, the token, and the path, which is tenant/namespace", err)
 	}
-	s, err := b.Sink(pulsarbroker.SinkConfig{EventSource: cfg.Source, Topics: topics, Subscriptions: list(given["subscriptions"])})
+	s, err := b.Sink(pulsarbroker.SinkConfig{EventSource: cfg.EventSource, Topics: topics, Subscriptions: list(given["subscriptions"])})
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	return &Sink{Sink: s, close: b.Close}, nil
 }
 
-// list returns the words of a text with commas between them.
+// list splits a comma-separated text.
 func list(text string) []string {
 	return slices.DeleteFunc(strings.Split(text, ","), func(word string) bool { return word == "" })
 }

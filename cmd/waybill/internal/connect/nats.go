@@ -40,15 +40,15 @@ func openNATS(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	return connectNATS(ctx, servers, stream, create["create"] == "true", cfg)
 }
 
-// natsSecurity is the parameters that are the client's.
+// natsSecurity lists the parameters for the client library.
 var natsSecurity = []string{"ca", "cert", "key", "insecure", "creds"} //nolint:gochecknoglobals // never changed
 
-// eachHost returns the URL of every host that an address names, with commas between them: user,
-// password and what says how to connect are those of all.
+// eachHost returns the comma-separated URLs of all hosts of an address, each
+// with the user, the password and the parameters.
 func eachHost(u *url.URL, address settings.Secret) (string, error) {
 	_, hosts, err := settings.ParseURL(address.Reveal())
 	if err != nil {
-		return "", badURL("sink.url", "name the hosts with commas between them", "it cannot be read")
+		return "", badURL("sink.url", "separate the hosts with commas", "malformed")
 	}
 	var all []string
 	for host := range strings.SplitSeq(hosts, ",") {
@@ -66,7 +66,7 @@ func eachHost(u *url.URL, address settings.Secret) (string, error) {
 	return strings.Join(all, ","), nil
 }
 
-// parameters returns what follows the ?, if it is among the known names.
+// parameters returns the query parameters. An unknown name is an error.
 func parameters(u *url.URL, known ...string) (map[string]string, error) {
 	out := make(map[string]string)
 	for name, values := range u.Query() {
@@ -75,11 +75,11 @@ func parameters(u *url.URL, known ...string) (map[string]string, error) {
 			i++
 		}
 		if i == len(known) {
-			advice := "there are " + strings.Join(known, ", ")
+			advice := "parameters: " + strings.Join(known, ", ")
 			if near := hint.Nearest(name, known); near != "" {
 				advice = "did you mean " + near + "?"
 			}
-			return nil, badURL("sink.url", advice, "%s:// has no parameter %s", u.Scheme, name)
+			return nil, badURL("sink.url", advice, "unknown parameter %s of %s://", name, u.Scheme)
 		}
 		out[name] = values[len(values)-1]
 	}
@@ -95,13 +95,13 @@ func connectNATS(ctx context.Context, servers, stream string, create bool, cfg S
 	if err != nil {
 		return nil, wrongTopic(err)
 	}
-	nc := natsbroker.Config{Stream: stream, Create: create, Topics: topics, EventSource: cfg.Source, Logger: cfg.Logger}
+	nc := natsbroker.Config{Stream: stream, Create: create, Topics: topics, EventSource: cfg.EventSource, Logger: cfg.Logger}
 	if create {
 		nc.Subjects = []string{literal(pattern, '.') + ">"}
 	}
 	b, err := natsbroker.Open(ctx, servers, nc)
 	if err != nil {
-		return nil, unreachable("sink.url", cfg.URL, "is the server running with JetStream (nats-server -js)? ?create=true makes the stream", err)
+		return nil, unreachable("sink.url", cfg.URL, "check that the server is running with JetStream (nats-server -js); ?create=true creates the stream", err)
 	}
 	s, err := b.Sink()
 	if err != nil {
@@ -114,7 +114,8 @@ func wrongTopic(err error) error {
 	return hint.New("fields are {topic}, {type}, {aggregatetype} and {tenant}", "sink.topic: %w: %w", ErrBadSetting, err)
 }
 
-// literal returns the whole parts that a template begins with, with the separator behind them: all of its topics begin so.
+// literal returns the complete parts at the start of a template, with the
+// trailing separator: the common prefix of all its topics.
 func literal(pattern string, separator byte) string {
 	fixed, _, _ := strings.Cut(pattern, "{")
 	return fixed[:strings.LastIndexByte(fixed, separator)+1]
@@ -123,7 +124,7 @@ func literal(pattern string, separator byte) string {
 // openEmbedded starts a server in this process and connects to it.
 func openEmbedded(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	if u.Opaque != "embedded" {
-		return nil, badURL("sink.url", "write nats://host:4222 or nats:embedded", "nats: does not know what follows")
+		return nil, badURL("sink.url", "write nats://host:4222 or nats:embedded", "nats: must be followed by embedded")
 	}
 	given, err := parameters(u, "dir", "listen")
 	if err != nil {
@@ -139,18 +140,18 @@ func openEmbedded(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error
 	host, port, err := net.SplitHostPort(listen)
 	number, notNumber := strconv.Atoi(port)
 	if err != nil || notNumber != nil {
-		return nil, badURL("sink.url", "write nats:embedded?listen=127.0.0.1:4222", "listen is not an address")
+		return nil, badURL("sink.url", "write nats:embedded?listen=127.0.0.1:4222", "listen is not a valid address")
 	}
 	server, err := natsembed.Start(ctx, natsembed.Config{Dir: dir, Host: host, Port: number, Logger: slog.New(atLeastWarn{cfg.Logger.Handler()})})
 	if err != nil {
-		return nil, unreachable("sink.url", cfg.URL, "is another NATS server at "+listen+"? nats:embedded?listen=127.0.0.1:4223 takes another port", err)
+		return nil, unreachable("sink.url", cfg.URL, "check whether another server listens at "+listen+"; nats:embedded?listen=127.0.0.1:4223 uses another port", err)
 	}
 	s, err := connectNATS(ctx, server.URL(), defaultStream, true, cfg)
 	if err != nil {
 		server.Close()
 		return nil, err
 	}
-	cfg.Logger.Info("waybill: a NATS server with JetStream runs in this process", slog.Any("url", settings.NewSecret(server.URL())), slog.String("dir", dir))
+	cfg.Logger.Info("started an embedded NATS server with JetStream", slog.Any("url", settings.NewSecret(server.URL())), slog.String("dir", dir))
 	disconnect := s.close
 	s.close = func() error {
 		err := disconnect()
@@ -160,19 +161,20 @@ func openEmbedded(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error
 	return s, nil
 }
 
-// atLeastWarn passes warnings and worse on: what a server says about each of its steps is not an operator's business.
+// atLeastWarn drops messages below WARN: the server logs every step, which
+// operators do not need.
 type atLeastWarn struct{ slog.Handler }
 
 func (h atLeastWarn) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelWarn && h.Handler.Enabled(ctx, level)
 }
 
-// WithAttrs and WithGroup keep what they return as quiet.
+// WithAttrs implements [slog.Handler].
 func (h atLeastWarn) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return atLeastWarn{h.Handler.WithAttrs(attrs)}
 }
 
-// WithGroup: see WithAttrs.
+// WithGroup implements [slog.Handler].
 func (h atLeastWarn) WithGroup(name string) slog.Handler {
 	return atLeastWarn{h.Handler.WithGroup(name)}
 }

@@ -1,5 +1,6 @@
-// Package connect opens stores and sinks from URLs. No error of it contains a password: what parsers say about a URL is left out, because they
-// quote it, and what servers say is scrubbed.
+// Package connect opens stores and sinks from URLs. Its errors contain no
+// passwords: errors of parsers are omitted, because they quote the URL, and
+// errors of servers are scrubbed.
 package connect
 
 import (
@@ -14,24 +15,29 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// What can be wrong with a place.
+// Errors of opening a store or a sink.
 var (
-	// ErrBadURL says that nothing can be opened at such an address.
-	ErrBadURL = errors.New("the URL is wrong")
-	// ErrBadSetting says that a store does not take the names or numbers it was given.
-	ErrBadSetting = errors.New("a setting is wrong")
-	// ErrUnreachable says that nobody answers there, or refuses to talk.
+	// ErrBadURL reports an invalid address.
+	ErrBadURL = errors.New("invalid URL")
+	// ErrBadSetting reports a name or a number that the store or the sink does
+	// not accept.
+	ErrBadSetting = errors.New("invalid setting")
+	// ErrUnreachable reports that the server does not answer or refuses the
+	// connection.
 	ErrUnreachable = errors.New("cannot be reached")
-	// ErrNoTables says that the store answers and has no tables, or not all.
+	// ErrNoTables reports that the store answers and all or some of its tables
+	// are missing.
 	ErrNoTables = errors.New("the tables are missing")
 )
 
-// badURL returns an error about an address. The text must not quote it.
+// badURL returns an error about an address. The text must not quote the
+// address.
 func badURL(setting, advice, format string, args ...any) error {
 	return hint.New(advice, "%s: %w: %s", setting, ErrBadURL, fmt.Sprintf(format, args...))
 }
 
-// unreachable returns an error about a server that does not answer, without what must not be seen.
+// unreachable returns an error about a server that does not answer, without
+// secrets.
 func unreachable(setting string, address settings.Secret, advice string, err error) error {
 	return hint.New(advice, "%s %s %w: %s", setting, address, ErrUnreachable, cleaned(address, err))
 }
@@ -41,7 +47,8 @@ func cleaned(address settings.Secret, err error) string {
 	return settings.NewScrubber(address).Clean(strings.Join(strings.Fields(err.Error()), " "))
 }
 
-// cleanError is an error whose text has no secrets. What it is about can still be asked with [errors.Is].
+// cleanError is an error whose text has no secrets. [errors.Is] still finds its
+// cause.
 type cleanError struct {
 	err  error
 	text string
@@ -57,30 +64,32 @@ func clean(address settings.Secret, err error) error {
 	return &cleanError{err, cleaned(address, err)}
 }
 
-// schemeLike is what a scheme looks like that may be quoted: what stands in its place could be a password.
+// schemeLike matches a scheme that may be quoted: a text in its place could be
+// a password.
 var schemeLike = regexp.MustCompile(`^[a-z]{2,12}$`)
 
-// parse reads a URL. It says which of the known schemes it has; what is behind an unknown one is not looked at.
+// parse parses a URL with one of the known schemes. The rest of a URL with an
+// unknown scheme is not examined.
 func parse(setting string, address settings.Secret, schemes []string) (*url.URL, error) {
 	text := address.Reveal()
-	advice := "it starts with one of " + strings.Join(schemes, ", ") + "; waybill config says where it came from"
+	advice := "use one of " + strings.Join(schemes, ", ") + "; waybill config shows the origin of the value"
 	scheme, rest, found := strings.Cut(text, ":")
 	if !found {
-		return nil, badURL(setting, advice, "it has no scheme")
+		return nil, badURL(setting, advice, "missing scheme")
 	}
 	if !slices.ContainsFunc(schemes, func(s string) bool { return strings.TrimRight(s, ":/") == scheme }) {
 		if !strings.HasPrefix(rest, "//") || !schemeLike.MatchString(scheme) {
-			return nil, badURL(setting, advice, "it has no scheme that is known")
+			return nil, badURL(setting, advice, "unknown scheme")
 		}
-		return nil, badURL(setting, advice, "%s is no scheme that is known", scheme)
+		return nil, badURL(setting, advice, "unknown scheme %s", scheme)
 	}
 	if strings.Contains(rest, ","+scheme+"://") {
-		return nil, badURL(setting, "name the hosts only: "+scheme+"://user:password@host1,host2", "it is several URLs")
+		return nil, badURL(setting, "list only the hosts: "+scheme+"://user:password@host1,host2", "several URLs")
 	}
 	u, _, err := settings.ParseURL(text)
-	if err != nil { // the error quotes the URL
+	if err != nil { // err quotes the URL
 		return nil, badURL(setting, "write "+scheme+"://user:password@host:port/name, with %40 for @ and %2F for / in the password",
-			"it cannot be read")
+			"malformed")
 	}
 	return u, nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// TestErrorsDoNotQuoteTheURL: without any help of the scrubber that stands behind.
+// TestErrorsDoNotQuoteTheURL checks the errors without the scrubber.
 func TestErrorsDoNotQuoteTheURL(t *testing.T) {
 	const canary = "c4nary-Passw0rd"
 	for _, text := range []string{"postgres://u:" + canary, "mysql://u:" + canary, "postgres://u:%zz" + canary + "@h/x", canary, canary + "://x", "odd://u:" + canary + "@h"} {

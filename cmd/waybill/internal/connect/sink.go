@@ -22,13 +22,14 @@ import (
 // Sink is an open sink.
 type Sink struct {
 	relay.Sink
-	// Address is where it is. It prints without its password.
+	// Address is the sink's URL. It prints without its password.
 	Address settings.Secret
 
 	close func() error
 }
 
-// Close ends the use of the sink: what it accepted is on its way, nothing more is taken.
+// Close closes the sink: accepted events are still published, and no more are
+// accepted.
 func (s *Sink) Close() error {
 	if s.close == nil {
 		return nil
@@ -36,38 +37,39 @@ func (s *Sink) Close() error {
 	return clean(s.Address, s.close())
 }
 
-// SinkConfig is what a sink is opened with.
+// SinkConfig is the configuration of a sink.
 type SinkConfig struct {
 	settings.Sink
-	// Out is where the sink log: prints.
+	// Out receives the output of the sink log:.
 	Out io.Writer
-	// Logger gets what a client has to say.
+	// Logger receives the messages of the client library.
 	Logger *slog.Logger
 }
 
 // SinkKind is a kind of sink.
 type SinkKind struct {
-	// Schemes is what its URLs start with.
+	// Schemes are the prefixes of its URLs.
 	Schemes []string
-	// Form is how such a URL is written, and Help what it means.
+	// Form is the form of a URL, and Help describes it.
 	Form, Help string
 
 	open func(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error)
 }
 
-// CheckSink reports whether there is a kind of sink for an address, without opening it.
+// CheckSink reports whether the address belongs to a kind of sink, without
+// opening it.
 func CheckSink(cfg settings.Sink) error {
 	_, err := sinkURL(cfg)
 	return err
 }
 
-// ErrNoSink says that the settings name no sink.
-var ErrNoSink = errors.New("no sink is set")
+// ErrNoSink reports that the settings name no sink.
+var ErrNoSink = errors.New("no sink is configured")
 
 func sinkURL(cfg settings.Sink) (*url.URL, error) {
 	if cfg.URL.IsZero() {
-		return nil, hint.New("set sink.url (--sink, WAYBILL_SINK) to where the events of this store go; --sink nats:embedded is a JetStream server inside "+
-			"this process. If a service delivers them itself, waybill serve must not", "sink.url: %w: %w, and a store is", ErrBadSetting, ErrNoSink)
+		return nil, hint.New("set sink.url (--sink, WAYBILL_SINK) to the destination of this store's events; --sink nats:embedded is a JetStream server in "+
+			"this process. If a service has its own relay, do not run waybill serve on its store", "sink.url: %w: %w for the configured store", ErrBadSetting, ErrNoSink)
 	}
 	var schemes []string
 	for _, kind := range SinkKinds() {
@@ -94,7 +96,7 @@ func OpenSink(ctx context.Context, cfg SinkConfig) (*Sink, error) {
 			}
 		}
 	}
-	return nil, badURL("sink.url", "", "nothing opens it") // parse has seen to that
+	return nil, badURL("sink.url", "", "unknown kind of sink") // unreachable: parse rejects unknown schemes
 }
 
 func schemeOf(prefix string) string {
@@ -102,8 +104,8 @@ func schemeOf(prefix string) string {
 	return scheme
 }
 
-// printer is the sink log:. It prints a line of JSON for every event, and its payload only if that is asked for: payloads hold what
-// customers would not like to see in a log.
+// printer is the sink log:. It prints a line of JSON for every event. The
+// payload is printed only on request, because it may hold personal data.
 type printer struct {
 	mu      sync.Mutex
 	out     *json.Encoder
@@ -138,7 +140,7 @@ func openLog(_ context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	case "payload":
 		p.payload = true
 	default:
-		return nil, badURL("sink.url", "write log: or log:payload", "log: does not know what follows")
+		return nil, badURL("sink.url", "write log: or log:payload", "log: must be followed by nothing or by payload")
 	}
 	return &Sink{Sink: p}, nil
 }
@@ -164,7 +166,7 @@ func (p *printer) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 		if p.payload {
 			line.Payload = string(d.Payload)
 		}
-		if err := p.out.Encode(line); err != nil { // a pipe that nobody reads any more
+		if err := p.out.Encode(line); err != nil { // a closed pipe
 			errs[i] = waybill.Unavailable(err)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// TestSinkName: credentials and parameters are no part of what an outbox remembers, and the place
-// is.
+// TestSinkName checks that the recorded name of a sink contains its address,
+// and no credentials or parameters.
 func TestSinkName(t *testing.T) {
 	t.Chdir(t.TempDir())
 	name := func(url string) string {
@@ -28,7 +28,7 @@ func TestSinkName(t *testing.T) {
 	for _, same := range [][]string{
 		{"nats://alice:canary@a:4222,b:4222/ORDERS", "nats://bob:canary2@b:4222,a:4222/ORDERS?create=true", "nats://T0KEN@a:4222,b:4222/ORDERS"},
 		{"nats://a:4222", "nats://a:4222/waybill"},
-		{"amqp://alice:canary@a/v", "amqp://a/v?declare=true"},
+		{"amqp://alice:canary@a/v", "amqp://a/v?create=true"},
 		{"pulsar://a:6650/t/n?token=T0KEN", "pulsar://a:6650/t/n"},
 		{"log:", "log:payload"},
 		{"nats:embedded", "nats:embedded?dir=waybill-jetstream&listen=127.0.0.1:1"},

@@ -34,10 +34,10 @@ const (
 	SQLite   = "sqlite"
 )
 
-// storeSchemes is what a store's URL may start with.
+// storeSchemes are the prefixes of store URLs.
 var storeSchemes = []string{"postgres://", "mysql://", "sqlite:"}
 
-// StoreSchemes returns what a store's URL may start with.
+// StoreSchemes returns the prefixes of store URLs.
 func StoreSchemes() []string { return slices.Clone(storeSchemes) }
 
 // Reconciler runs jobs; see [reconcile.Reconciler].
@@ -47,7 +47,8 @@ type Reconciler interface {
 	DryRun(ctx context.Context, job string) (reconcile.Report, error)
 }
 
-// Tables is what every store can do that does not touch somebody's transaction.
+// Tables are the functions of every store that do not depend on the type of a
+// transaction.
 type Tables interface {
 	store.Relay
 	store.Operator
@@ -64,19 +65,20 @@ type Store struct {
 	Tables
 	// Kind is [Postgres], [MySQL] or [SQLite].
 	Kind string
-	// Address is where it is. It prints without its password.
+	// Address is the store's URL. It prints without its password.
 	Address settings.Secret
-	// SQL is the database behind it, for looking at what the store does not show.
+	// SQL is the underlying database, for queries that the store does not
+	// provide.
 	SQL *sql.DB
-	// Send writes events in a transaction of their own.
+	// Send writes events in their own transaction.
 	Send func(ctx context.Context, evs ...waybill.Event) ([]outbox.Receipt, error)
-	// Reconciler returns what runs jobs over the store.
+	// Reconciler returns a reconciler for jobs on the store.
 	Reconciler func(jobs []reconcile.Job, cfg reconcile.Config) (Reconciler, error)
 
 	closers []func() error
 }
 
-// Close ends the use of the store.
+// Close closes the store.
 func (s *Store) Close() error {
 	var errs []error
 	for _, fn := range s.closers {
@@ -85,8 +87,9 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// OpenStore opens a store and talks to it once. With create, a SQLite file that is not there is made; otherwise it is an error: whoever
-// only wants to look must not leave an empty file behind.
+// OpenStore opens a store and connects to it. With create, a missing SQLite
+// file is created; otherwise a missing file is an error, so that a read-only
+// command leaves no empty file behind.
 func OpenStore(ctx context.Context, cfg settings.Store, create bool) (*Store, error) {
 	u, err := storeURL(cfg)
 	if err != nil {
@@ -112,29 +115,29 @@ func OpenStore(ctx context.Context, cfg settings.Store, create bool) (*Store, er
 	return s, nil
 }
 
-// storeURL reads a store's address.
+// storeURL parses a store's address.
 func storeURL(cfg settings.Store) (*url.URL, error) {
 	address := cfg.URL
-	if rest, ok := strings.CutPrefix(address.Reveal(), "postgresql://"); ok { // libpq knows it by both names
+	if rest, ok := strings.CutPrefix(address.Reveal(), "postgresql://"); ok { // libpq accepts both schemes
 		address = settings.NewSecret("postgres://" + rest)
 	}
 	return parse("store.url", address, storeSchemes)
 }
 
-// reach talks to the server for the first time.
+// reach connects to the server for the first time.
 func (s *Store) reach(ctx context.Context, limit time.Duration) error {
 	if s.Kind == SQLite {
-		return nil // opening the file was that
+		return nil // already opened
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if err := s.SQL.PingContext(ctx); err != nil {
-		return unreachable("store.url", s.Address, "is the server running, and are name and password right? waybill config says where the URL came from", err)
+		return unreachable("store.url", s.Address, "check that the server is running, and the user name and password; waybill config shows the origin of the URL", err)
 	}
 	return nil
 }
 
-// Ready checks that the tables are there, and those that this program needs.
+// Ready checks that all migrations of this program are applied.
 func (s *Store) Ready(ctx context.Context) error {
 	all, err := s.Migrations(ctx)
 	if err != nil {
@@ -151,21 +154,22 @@ func (s *Store) Ready(ctx context.Context) error {
 	}
 	switch {
 	case applied == 0:
-		return hint.New("make them with: waybill migrate up", "%s: %w", s.Address, ErrNoTables)
+		return hint.New("create them with: waybill migrate up", "%s: %w", s.Address, ErrNoTables)
 	case missing > 0:
-		return hint.New("apply them with: waybill migrate up", "%s: %w: %d of %d migrations were not applied", s.Address, ErrNoTables, missing, len(all))
+		return hint.New("apply them with: waybill migrate up", "%s: %w: %d of %d migrations are not applied", s.Address, ErrNoTables, missing, len(all))
 	}
 	return nil
 }
 
-// Newer returns an error if the tables have had migrations that this program does not know.
+// Newer returns an error if the tables have migrations that this program does
+// not know.
 func (s *Store) Newer(ctx context.Context) error {
 	all, err := s.Migrations(ctx)
 	if err != nil {
 		return s.Clean(err)
 	}
 	if err := store.Newer(all); err != nil {
-		return hint.New("use the version of waybill that made them, or set store.newer-tables if its changelog says that older programs may go on",
+		return hint.New("use the version of waybill that applied them, or set store.newer-tables if its changelog permits older programs",
 			"%s: %w", s.Address, err)
 	}
 	return nil
@@ -174,7 +178,7 @@ func (s *Store) Newer(ctx context.Context) error {
 // Clean returns an error of the store without its password.
 func (s *Store) Clean(err error) error { return clean(s.Address, err) }
 
-// newStore returns a store, with the type of its transactions hidden.
+// newStore returns a store and hides the type of its transactions.
 func newStore[T any](kind string, handle *sql.DB, db interface {
 	Tables
 	store.Jobs[T]
@@ -207,8 +211,8 @@ func newStore[T any](kind string, handle *sql.DB, db interface {
 func openPostgres(ctx context.Context, cfg settings.Store) (*Store, error) {
 	const form = "write postgres://user:password@host:port/database?sslmode=…"
 	pc, err := pgxpool.ParseConfig(cfg.URL.Reveal())
-	if err != nil { // the error may quote the URL
-		return nil, badURL("store.url", form, "PostgreSQL's driver cannot read it")
+	if err != nil { // err may quote the URL
+		return nil, badURL("store.url", form, "rejected by PostgreSQL's driver")
 	}
 	if cfg.Connections > 0 {
 		pc.MaxConns = int32(min(cfg.Connections, 1<<20))
@@ -221,7 +225,7 @@ func openPostgres(ctx context.Context, cfg settings.Store) (*Store, error) {
 	if err != nil {
 		return nil, unreachable("store.url", cfg.URL, form, err)
 	}
-	db, err := pgstore.New(pool, pgstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes, NotifyInterval: cfg.NotifyInterval, ListenURL: cfg.Listen.Reveal()})
+	db, err := pgstore.New(pool, pgstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes, NotifyInterval: cfg.NotifyInterval, ListenURL: cfg.ListenURL.Reveal()})
 	if err != nil {
 		pool.Close()
 		return nil, wrongNames(err)
@@ -230,7 +234,8 @@ func openPostgres(ctx context.Context, cfg settings.Store) (*Store, error) {
 	return newStore[pgx.Tx](Postgres, handle, db, handle.Close, func() error { pool.Close(); return nil })
 }
 
-// wrongNames is about a prefix, a schema or a number of lanes that the store does not take.
+// wrongNames reports a prefix, a schema or a number of lanes that the store
+// does not accept.
 func wrongNames(err error) error {
 	return hint.New("change store.prefix, store.schema or store.lanes", "%w: %w", ErrBadSetting, err)
 }
@@ -250,11 +255,11 @@ func openMySQL(cfg settings.Store, u *url.URL) (*Store, error) {
 		query.Del("socket")
 	}
 	if u.Hostname() == "" && mc.Net == "tcp" {
-		return nil, badURL("store.url", form, "it names no host")
+		return nil, badURL("store.url", form, "missing host")
 	}
 	mc.DBName = strings.TrimPrefix(u.Path, "/")
 	if mc.DBName == "" && cfg.Schema == "" {
-		return nil, badURL("store.url", form, "it names no database")
+		return nil, badURL("store.url", form, "missing database")
 	}
 	mc.Timeout = cfg.ConnectTimeout
 	dsn := mc.FormatDSN()
@@ -266,13 +271,13 @@ func openMySQL(cfg settings.Store, u *url.URL) (*Store, error) {
 		dsn += sep + query.Encode()
 	}
 	mc, err := mysql.ParseDSN(dsn)
-	if err != nil { // the error may quote it
-		return nil, badURL("store.url", form+"; what follows the ? are parameters of go-sql-driver", "MySQL's driver cannot read it")
+	if err != nil { // err may quote the URL
+		return nil, badURL("store.url", form+"; the query parameters are those of go-sql-driver", "rejected by MySQL's driver")
 	}
-	mc.Logger = &mysql.NopLogger{} // it would write to the terminal what is returned anyway
+	mc.Logger = &mysql.NopLogger{} // the driver also returns the errors that it logs
 	connector, err := mysql.NewConnector(mc)
 	if err != nil {
-		return nil, badURL("store.url", form, "MySQL's driver does not take it")
+		return nil, badURL("store.url", form, "rejected by MySQL's driver")
 	}
 	handle := sql.OpenDB(connector)
 	handle.SetMaxOpenConns(cfg.Connections)
@@ -289,35 +294,36 @@ func openSQLite(cfg settings.Store, create bool) (*Store, error) {
 	path := strings.TrimPrefix(cfg.URL.Reveal(), "sqlite:")
 	if rest, ok := strings.CutPrefix(path, "//"); ok {
 		if !strings.HasPrefix(rest, "/") {
-			return nil, badURL("store.url", "write sqlite:FILE or sqlite:///FOLDER/FILE", "it names a host")
+			return nil, badURL("store.url", "write sqlite:FILE or sqlite:///FOLDER/FILE", "a host is not allowed")
 		}
 		path = rest
 	}
 	if path == "" {
-		return nil, badURL("store.url", "write sqlite:FILE", "it names no file")
+		return nil, badURL("store.url", "write sqlite:FILE", "missing file name")
 	}
 	if _, err := os.Stat(path); !create && errors.Is(err, os.ErrNotExist) {
-		return nil, hint.New("make it with: waybill migrate up", "there is no file %s: %w", path, ErrNoTables)
+		return nil, hint.New("create it with: waybill migrate up", "file %s does not exist: %w", path, ErrNoTables)
 	}
 	conf := sqlitestore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes, BusyTimeout: cfg.BusyTimeout}
-	if _, err := sqlitestore.New(new(sql.DB), conf); err != nil { // it checks the names, and touches nothing
+	if _, err := sqlitestore.New(new(sql.DB), conf); err != nil { // only validates the names
 		return nil, wrongNames(err)
 	}
 	db, err := sqlitestore.Open(path, conf)
 	if err != nil {
-		return nil, hint.New("is it a SQLite file, and may you write to it and its folder?", "the file %s %w: %w", path, ErrUnreachable, err)
+		return nil, hint.New("check that it is a SQLite file, and that the file and its folder are writable", "file %s %w: %w", path, ErrUnreachable, err)
 	}
 	return newStore[*sql.Tx](SQLite, db.DB(), db, db.Close)
 }
 
-// MigrationSQL returns the script that makes a store's tables. The store is not asked.
+// MigrationSQL returns the script that creates a store's tables. It does not
+// connect to the store.
 func MigrationSQL(cfg settings.Store, from int) (string, error) {
 	u, err := storeURL(cfg)
 	if err != nil {
 		return "", err
 	}
 	var tables store.Upgrader
-	none := new(sql.DB) // the constructors touch nothing
+	none := new(sql.DB) // the constructors do not connect
 	switch u.Scheme {
 	case Postgres:
 		tables, err = pgstore.NewSQL(none, pgstore.Config{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes, NotifyInterval: -1})

@@ -12,13 +12,13 @@ import (
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
-// What sink.url says of certificates reaches the client, beside the parameters that are this
-// program's own.
+// TestTLSInTheURL checks that the certificate parameters of sink.url reach the
+// client library, beside this program's own parameters.
 func TestTLSInTheURL(t *testing.T) {
 	a := testtls.New(t)
 	for name, tc := range map[string]struct{ address, scheme, own string }{
 		"redis":    {testserver.Redis(t), "rediss", "existing=true"},
-		"rabbitmq": {testserver.RabbitMQ(t), "amqps", "declare=true"},
+		"rabbitmq": {testserver.RabbitMQ(t), "amqps", "create=true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u, err := url.Parse(tc.address)

@@ -16,15 +16,15 @@ import (
 
 func openWebhook(_ context.Context, _ *url.URL, cfg SinkConfig) (*Sink, error) {
 	if cfg.Topic != "" {
-		return nil, hint.New("leave it out: every event goes to the one URL", "sink.topic: %w: a webhook has no topics", ErrBadSetting)
+		return nil, hint.New("omit it: every event goes to one URL", "sink.topic: %w: a webhook has no topics", ErrBadSetting)
 	}
-	wc := webhook.Config{EventSource: cfg.Source, UnsignedAttributes: cfg.UnsignedAttributes, PublicOnly: cfg.PublicOnly}
+	wc := webhook.Config{EventSource: cfg.EventSource, UnsignedAttributes: cfg.UnsignedAttributes, PublicOnly: cfg.PublicOnly}
 	switch secret := cfg.Secret.Reveal(); secret {
 	case "":
-		return nil, hint.New("set sink.secret to whsec_ and 24 random bytes or more in base 64, or to unsigned", "sink.secret: %w: there is none", ErrBadSetting)
+		return nil, hint.New("set sink.secret to whsec_ and at least 24 random bytes in base64, or to unsigned", "sink.secret: %w: missing", ErrBadSetting)
 	case "unsigned":
 		if wc.UnsignedAttributes {
-			return nil, hint.New("leave it out: requests that are not signed are sent in binary mode", "sink.unsigned-attributes: %w: sink.secret says that nothing is signed", ErrBadSetting)
+			return nil, hint.New("omit it: unsigned requests are sent in binary mode", "sink.unsigned-attributes: %w: sink.secret is unsigned", ErrBadSetting)
 		}
 		wc.Unsigned = true
 	default:
@@ -39,21 +39,21 @@ func openWebhook(_ context.Context, _ *url.URL, cfg SinkConfig) (*Sink, error) {
 	if err != nil {
 		return nil, hint.New("see docs/brokers.md", "sink.url: %w: %w", ErrBadSetting, clean(cfg.Secret, clean(cfg.URL, err)))
 	}
-	// Without the path, which is often all that protects an endpoint.
+	// Without the path, which is often the only protection of an endpoint.
 	broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, endpoint.Scheme+"://"+endpoint.Host)
 	return &Sink{Sink: s, close: s.Close}, nil
 }
 
-// Webhook returns the endpoint that sink.url names, and the config that the
-// parameters for TLS in it describe; nil without them.
+// Webhook returns the endpoint of sink.url, and the TLS config of its
+// parameters; nil without such parameters.
 func Webhook(cfg settings.Sink) (*url.URL, *tls.Config, error) {
 	u, err := url.Parse(cfg.URL.Reveal())
-	if err != nil { // the error quotes the URL
-		return nil, nil, badURL("sink.url", "write https://host/path", "it cannot be read")
+	if err != nil { // err quotes the URL
+		return nil, nil, badURL("sink.url", "write https://host/path", "malformed")
 	}
 	endpoint, given := splitTLS(u)
 	if len(given) > 0 && u.Scheme != "https" {
-		return nil, nil, badURL("sink.url", "write https://, or leave ca, cert, key and insecure out", "it has parameters for TLS, and no TLS")
+		return nil, nil, badURL("sink.url", "write https://, or omit ca, cert, key and insecure", "TLS parameters without TLS")
 	}
 	secure, err := broker.TakeTLS(given, nil)
 	if err != nil {
@@ -62,9 +62,9 @@ func Webhook(cfg settings.Sink) (*url.URL, *tls.Config, error) {
 	return endpoint, secure, nil
 }
 
-// splitTLS takes the parameters for TLS out of a webhook's URL. All others are
-// the endpoint's, and stay as they are written. So does key without cert:
-// endpoints call their own secrets that.
+// splitTLS removes the TLS parameters from a webhook's URL. All others belong
+// to the endpoint and stay as they are. key without cert stays, too: endpoints
+// use that name for their own secrets.
 func splitTLS(u *url.URL) (*url.URL, url.Values) {
 	names := []string{"ca", "cert", "insecure", "skip_verify"}
 	if u.Query().Has("cert") {

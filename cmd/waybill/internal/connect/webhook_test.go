@@ -20,8 +20,9 @@ import (
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
-// endpoint starts a webhook that shows a certificate of a's and demands one,
-// and returns its address and the last query that it got.
+// endpoint starts a webhook with a server certificate of a that requires a
+// client certificate of a. It returns the address and a function that returns
+// the last query.
 func endpoint(t *testing.T, a *testtls.Authority) (*url.URL, func() string) {
 	t.Helper()
 	var query atomic.Value
@@ -54,8 +55,9 @@ func post(t *testing.T, cfg settings.Sink, log *slog.Logger) error {
 	return s.Deliver(t.Context(), []waybill.Delivery{d})[0]
 }
 
-// TestTLSOfAWebhook: the parameters for TLS in sink.url secure the connection,
-// and do not travel. The endpoint gets its own parameters as they are written.
+// TestTLSOfAWebhook checks that the TLS parameters of sink.url secure the
+// connection and are not sent. The endpoint receives its own parameters
+// unchanged.
 func TestTLSOfAWebhook(t *testing.T) {
 	a := testtls.New(t)
 	u, query := endpoint(t, a)
@@ -87,13 +89,13 @@ func TestTLSOfAWebhook(t *testing.T) {
 		}
 	}
 	u.Scheme = "http"
-	if err := post(t, at("ca="+a.CA), nil); !errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), "no TLS") {
+	if err := post(t, at("ca="+a.CA), nil); !errors.Is(err, ErrBadURL) || !strings.Contains(err.Error(), "without TLS") {
 		t.Errorf("without TLS: %v", err)
 	}
 }
 
-// TestAWarningDoesNotShowTheEndpoint: the path of a webhook is often all that
-// protects it.
+// TestAWarningDoesNotShowTheEndpoint checks that the path of a webhook, often
+// its only protection, is not logged.
 func TestAWarningDoesNotShowTheEndpoint(t *testing.T) {
 	var out strings.Builder
 	s, err := OpenSink(t.Context(), SinkConfig{
@@ -109,8 +111,8 @@ func TestAWarningDoesNotShowTheEndpoint(t *testing.T) {
 	}
 }
 
-// TestWebhooksAtPublicAddressesOnly: sink.public-only refuses this machine, and
-// its default does not.
+// TestWebhooksAtPublicAddressesOnly checks that sink.public-only refuses this
+// machine, and that its default does not.
 func TestWebhooksAtPublicAddressesOnly(t *testing.T) {
 	a := testtls.New(t)
 	u, _ := endpoint(t, a)

@@ -14,25 +14,25 @@ import (
 	"github.com/waybillhq/waybill/reconcile"
 )
 
-// components returns what is to be done for a relay. What is off is not among it.
+// components returns the enabled tasks of a relay.
 func (r *Relay) components() ([]Component, error) {
 	s := r.Settings
 	var all []Component
 	if s.Relay.Enabled {
-		c, err := r.deliver() // deletes what need not be kept, too
+		c, err := r.deliver() // it also purges
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, c)
 	} else if s.Purge.Enabled {
-		p, err := r.Desk.Purger(admin.Retention{History: s.Relay.KeepHistory, Dead: s.Relay.KeepDead, Interval: s.Purge.Interval, BatchSize: s.Purge.Batch})
+		p, err := r.Desk.Purger(admin.Retention{History: s.Relay.HistoryRetention, Dead: s.Relay.DeadRetention, Interval: s.Purge.Interval, BatchSize: s.Purge.BatchSize})
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, Component{Name: "purge", Run: p.Run})
 	}
 	if s.CDC.Enabled {
-		c, err := r.Desk.Capturer(admin.Capture{Retention: s.CDC.Keep, Interval: s.CDC.Interval, PurgeInterval: s.Purge.Interval})
+		c, err := r.Desk.Capturer(admin.Capture{Retention: s.CDC.Retention, Interval: s.CDC.Interval, PurgeInterval: s.Purge.Interval})
 		if err != nil {
 			return nil, err
 		}
@@ -46,7 +46,7 @@ func (r *Relay) components() ([]Component, error) {
 		all = append(all, r.every("inbox retry", s.Inbox.RetryInterval, again.once))
 	}
 	if s.Keys.Enabled {
-		all = append(all, r.every("key cleaner", s.Keys.Interval, r.purgeKeys))
+		all = append(all, r.every("key cleaner", s.Keys.PurgeInterval, r.purgeKeys))
 	}
 	if s.Reconcile.Enabled && len(r.Jobs) > 0 {
 		c, err := r.reconcile()
@@ -61,10 +61,10 @@ func (r *Relay) components() ([]Component, error) {
 	return all, nil
 }
 
-// every returns a component that does something at once and then at an interval.
-// A failure does not end the daemon: the component tries again at the next
-// interval, and logs when failures begin and when they are over, not each of
-// them.
+// every returns a component that runs a function immediately and then at an
+// interval. A failure does not end the daemon: the component runs again after
+// the next interval. It logs the first failure of an outage and the recovery,
+// not each failure.
 func (r *Relay) every(name string, interval time.Duration, do func(ctx context.Context) error) Component {
 	return Component{Name: name, Run: func(ctx context.Context) error {
 		tick := time.NewTicker(interval)
@@ -81,7 +81,8 @@ func (r *Relay) every(name string, interval time.Duration, do func(ctx context.C
 	}}
 }
 
-// purgeRecords deletes the inbox records of success that are older than the retention, of every group that has any.
+// purgeRecords deletes the inbox records of processed events that are older
+// than the retention, of every group.
 func (r *Relay) purgeRecords(ctx context.Context) error {
 	s := r.Settings.Inbox
 	groups, err := r.Store.GroupStats(ctx, true)
@@ -89,7 +90,7 @@ func (r *Relay) purgeRecords(ctx context.Context) error {
 		return err
 	}
 	for _, g := range groups {
-		err := r.drain(ctx, s.PurgeBatch, "inbox", func() (int, error) { return r.Store.PurgeRecords(ctx, g.Group, s.Retention, s.PurgeBatch) })
+		err := r.drain(ctx, s.PurgeBatchSize, "inbox", func() (int, error) { return r.Store.PurgeRecords(ctx, g.Group, s.Retention, s.PurgeBatchSize) })
 		if err != nil {
 			return fmt.Errorf("group %s: %w", g.Group, err)
 		}
@@ -105,7 +106,7 @@ func (r *Relay) purgeKeys(ctx context.Context) error {
 	return err
 }
 
-// reconcile is the component that runs the jobs of the file.
+// reconcile returns the component that runs the jobs of the file.
 func (r *Relay) reconcile() (Component, error) {
 	list, err := jobs.Build(r.Store, r.Settings, r.Jobs)
 	if err != nil {
@@ -118,7 +119,7 @@ func (r *Relay) reconcile() (Component, error) {
 	return Component{Name: "reconcile", Run: rec.Run}, nil
 }
 
-// drain deletes in batches until one is not full.
+// drain deletes batches until one is not full.
 func (r *Relay) drain(ctx context.Context, batch int, what string, purge func() (int, error)) error {
 	for ctx.Err() == nil {
 		n, err := purge()
@@ -135,7 +136,7 @@ func (r *Relay) drain(ctx context.Context, batch int, what string, purge func() 
 	return ctx.Err()
 }
 
-// count keeps the observer's gauges fresh.
+// count refreshes the observer's gauges.
 func (r *Relay) count(ctx context.Context) error {
 	if _, err := r.Desk.Stats(ctx); err != nil {
 		return err
@@ -147,9 +148,11 @@ func (r *Relay) count(ctx context.Context) error {
 	return err
 }
 
-// retry hands events that failed in a consumer group, and that the group kept, to the sink again when they are due: for groups whose
-// messages were acknowledged when they failed, and whose processes do not run [inbox.Inbox.Run]. The groups' own records decide
-// what becomes of them; other groups see a repeat, and their inbox knows it.
+// retry delivers failed events that a consumer group stored to the sink again
+// when they are due. It serves groups whose messages were acknowledged after
+// the failure, and whose processes do not run [inbox.Inbox.Run]. The records of
+// the group decide about further attempts; the inboxes of other groups suppress
+// the repeated event.
 type retry struct {
 	relay *Relay
 	sent  map[retryKey]retrySent
@@ -160,18 +163,20 @@ type retryKey struct {
 	key   waybill.ID
 }
 
-// retrySent is what was sent, and when: until the record has changed, or resend has passed, it is on its way.
+// retrySent records an event that was sent, and when. The event is in flight
+// until its record changes or the resend time passes.
 type retrySent struct {
 	attempts int
 	at       time.Time
 }
 
 const (
-	// resend is when a message that changed nothing counts as lost.
+	// resend is the time after which a message without effect counts as lost.
 	resend = 5 * time.Minute
-	// dueLimit is how many events of a group are looked at.
+	// dueLimit is the maximum number of due events per group and run.
 	dueLimit = 100
-	// firstReplay keeps the numbers of these repeats away from those of an operator's replays: brokers drop what has the same number.
+	// firstReplay separates the replay numbers of these repeats from those of
+	// an operator's replays: brokers drop messages with a known number.
 	firstReplay = 1000
 )
 
@@ -209,7 +214,7 @@ func (t *retry) group(ctx context.Context, group string) error {
 		}
 		ev, err := inbox.StoredEvent(rec)
 		if err != nil {
-			t.relay.Log.Error("waybill: an event cannot be tried again", slog.String("group", group), slog.String("id", rec.Event.String()),
+			t.relay.Log.Error("stored event cannot be decoded for a retry", slog.String("group", group), slog.String("id", rec.Event.String()),
 				slog.String("error", err.Error()))
 			continue
 		}

@@ -1,5 +1,7 @@
-// Package daemon is what waybill serve runs: for every relay of the settings the deliveries, and beside them deleting what need not be kept,
-// looking after the inbox and the idempotency keys, and counting. Each is a [Component], and each can be off.
+// Package daemon is the implementation of waybill serve. For every relay of the
+// settings it delivers events, purges old events, maintains inbox records and
+// idempotency keys, runs jobs and counts. Each task is a [Component] that can
+// be disabled.
 package daemon
 
 import (
@@ -21,29 +23,31 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Component is one thing that the daemon does. Run does it until ctx ends, then finishes what it has in hand, and returns nil. An error
-// ends the whole daemon.
+// Component is one task of the daemon. Run runs it until ctx ends, finishes the
+// work in flight, and returns nil. An error ends the whole daemon.
 type Component struct {
 	Name string
 	Run  func(ctx context.Context) error
 }
 
-// Config is what a daemon is made with. Observe and Extra are rooms for what is not part of it.
+// Config is the configuration of a daemon. Observe and Extra connect the parts
+// that are not in this package.
 type Config struct {
-	// Logger gets what an operator should know.
+	// Logger receives messages for operators.
 	Logger *slog.Logger
-	// Out is where the sink log: prints.
+	// Out receives the output of the sink log:.
 	Out io.Writer
-	// Observe returns what wants to be told about a relay: metrics and traces. Nil: nothing.
+	// Observe returns the hooks for a relay: metrics and traces. Nil: none.
 	Observe func(s *settings.Settings) (observe.Hooks, error)
-	// Extra returns further components, of the whole process, once everything is open: the HTTP API. Nil: none.
+	// Extra returns further components of the whole process after all stores
+	// and sinks are open: the HTTP API. Nil: none.
 	Extra func(d *Daemon) ([]Component, error)
 }
 
-// Daemon is everything that is open.
+// Daemon holds all open stores and sinks.
 type Daemon struct {
 	Loaded *settings.Loaded
-	// Relays are those that are enabled.
+	// Relays are the enabled relays.
 	Relays  []*Relay
 	Log     *slog.Logger
 	Started time.Time
@@ -51,32 +55,33 @@ type Daemon struct {
 	extra []Component
 }
 
-// Relay is one outbox that the daemon looks after.
+// Relay is one outbox that the daemon serves.
 type Relay struct {
 	Settings *settings.Settings
 	Store    *connect.Store
-	// Sink is nil if nothing is delivered.
+	// Sink is nil if no events are delivered.
 	Sink   *connect.Sink
 	Desk   *admin.Desk
 	Groups *admin.Groups
 	Keys   *admin.Keys
-	// Progress says whether the deliveries get anywhere: readiness.
+	// Progress tracks whether deliveries make progress, for readiness.
 	Progress *Progress
 	Observe  observe.Hooks
-	// Jobs are those of the file that are about this relay, and enabled.
+	// Jobs are the enabled jobs of this relay in the file.
 	Jobs []settings.Job
 	Log  *slog.Logger
 }
 
-// Name is what the relay is called in logs.
+// Name returns the relay's name in logs.
 func (r *Relay) Name() string { return r.Settings.Relay.Name }
 
-// Open opens every store and sink. What it has opened is closed again if it fails.
+// Open opens every store and sink. If it fails, it closes those that it has
+// opened.
 func Open(ctx context.Context, loaded *settings.Loaded, cfg Config) (*Daemon, error) {
 	d := &Daemon{Loaded: loaded, Log: cfg.Logger, Started: time.Now()}
 	for _, s := range loaded.Relays {
 		if !s.Enabled {
-			cfg.Logger.Info("waybill: a relay is off", slog.String("relay", s.Relay.Name))
+			cfg.Logger.Info("relay is disabled", slog.String("relay", s.Relay.Name))
 			continue
 		}
 		r, err := openRelay(ctx, s, cfg)
@@ -99,7 +104,7 @@ func Open(ctx context.Context, loaded *settings.Loaded, cfg Config) (*Daemon, er
 	return d, nil
 }
 
-// named says which relay an error is about, if there are several.
+// named adds the relay's name to an error if there are several relays.
 func named(s *settings.Settings, err error) error {
 	if s.Name == "" {
 		return err
@@ -113,7 +118,7 @@ func openRelay(ctx context.Context, s *settings.Settings, cfg Config) (*Relay, e
 		r.Log = cfg.Logger.With(slog.String("for", s.Name))
 	}
 	var err error
-	if r.delivers() { // before tables are made for a relay that cannot run
+	if r.delivers() { // before tables are created for a relay that cannot run
 		if err := connect.CheckSink(s.Sink); err != nil {
 			return nil, err
 		}
@@ -124,17 +129,17 @@ func openRelay(ctx context.Context, s *settings.Settings, cfg Config) (*Relay, e
 	if err := r.fill(ctx, cfg); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
-	r.Log.Info("waybill: the store is open", slog.Any("store", s.Store.URL))
+	r.Log.Info("store opened", slog.Any("store", s.Store.URL))
 	return r, nil
 }
 
-// delivers reports whether anything goes to the sink.
+// delivers reports whether events are delivered to the sink.
 func (r *Relay) delivers() bool {
 	s := r.Settings
 	return s.Relay.Enabled || s.Inbox.Enabled && s.Inbox.Retry
 }
 
-// fill makes everything else that belongs to a relay.
+// fill opens the other parts of a relay.
 func (r *Relay) fill(ctx context.Context, cfg Config) error {
 	s := r.Settings
 	if err := r.tables(ctx); err != nil {
@@ -146,31 +151,32 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	desk := admin.Config{BatchSize: s.Purge.Batch, Logger: r.Log, Captured: s.CDC.Enabled, Observe: r.Observe}
+	desk := admin.Config{BatchSize: s.Purge.BatchSize, Logger: r.Log, Captured: s.CDC.Enabled, Observe: r.Observe}
 	if r.Desk, err = admin.New(r.Store.Tables, desk); err != nil {
 		return err
 	}
 	if r.Groups, err = admin.NewGroups(r.Store.Tables, desk); err != nil {
 		return err
 	}
-	desk.BatchSize = s.Keys.Batch
+	desk.BatchSize = s.Keys.PurgeBatchSize
 	if r.Keys, err = admin.NewKeys(r.Store.Tables, desk); err != nil {
 		return err
 	}
 	if !r.delivers() {
 		return nil
 	}
-	if err := r.guard(ctx); err != nil { // before a sink is made for a relay that is refused
+	if err := r.guard(ctx); err != nil { // before a sink is created for a relay that is refused
 		return err
 	}
 	if r.Sink, err = connect.OpenSink(ctx, connect.SinkConfig{Sink: s.Sink, Out: cfg.Out, Logger: r.Log}); err != nil {
 		return err
 	}
-	r.Log.Info("waybill: the sink is open", slog.Any("sink", s.Sink.URL))
+	r.Log.Info("sink opened", slog.Any("sink", s.Sink.URL))
 	return nil
 }
 
-// guard looks whether the outbox remembers another sink. The relay looks again when it has joined.
+// guard checks whether the outbox records another sink. The relay checks again
+// after it has joined.
 func (r *Relay) guard(ctx context.Context) error {
 	if r.Settings.TakeOver || !r.Settings.Relay.Enabled {
 		return nil
@@ -183,25 +189,26 @@ func (r *Relay) guard(ctx context.Context) error {
 	if err != nil || recorded == "" || recorded == own {
 		return err
 	}
-	return otherSink(fmt.Errorf("%w: to %s, and this relay is %s", waybill.ErrOtherSink, recorded, own))
+	return otherSink(fmt.Errorf("%w: recorded %s, this relay is %s", waybill.ErrOtherSink, recorded, own))
 }
 
-// fingerprint returns what the outbox remembers of this relay.
+// fingerprint returns the text that the outbox records for this relay.
 func (r *Relay) fingerprint() (string, error) { return Fingerprint(r.Settings) }
 
-// Fingerprint returns what an outbox remembers of a relay with these settings.
+// Fingerprint returns the text that an outbox records for a relay with these
+// settings.
 func Fingerprint(s *settings.Settings) (string, error) {
 	name, err := connect.SinkName(s.Sink)
 	return relay.Config{Name: s.Relay.Name, SinkName: name}.Fingerprint(), err
 }
 
-// otherSink says what to do about an outbox that remembers another sink.
+// otherSink adds a hint about an outbox that records another sink.
 func otherSink(err error) error {
-	return hint.New("one outbox has one relay: start the service, or the waybill serve, that delivers there. If this relay is to replace it for good, stop it, and start this one once "+
+	return hint.New("one outbox has one relay: start the service, or the waybill serve, that delivers to the recorded sink. To replace that relay permanently, stop it and start this one once "+
 		"with --take-over", "%w", err)
 }
 
-// tables makes what is missing, if it may.
+// tables applies missing migrations if the settings permit it.
 func (r *Relay) tables(ctx context.Context) error {
 	if !r.Settings.Store.NewerTables {
 		if err := r.Store.Newer(ctx); err != nil {
@@ -211,21 +218,22 @@ func (r *Relay) tables(ctx context.Context) error {
 	if !r.Settings.Store.Migrate {
 		return r.Store.Ready(ctx)
 	}
-	// Looking first: where everything is there, no right to make tables is needed.
+	// Check first: without missing migrations, the right to create tables is
+	// not required.
 	if r.Store.Ready(ctx) == nil {
 		return nil
 	}
 	applied, err := r.Store.Migrate(ctx)
 	if err != nil {
-		return hint.New("make the tables with waybill migrate, as a user who may, and set store.migrate to false", "%w", r.Store.Clean(err))
+		return hint.New("create the tables with waybill migrate as a user with that right, and set store.migrate to false", "%w", r.Store.Clean(err))
 	}
 	for _, m := range applied {
-		r.Log.Info("waybill: a migration was applied", slog.Int("version", m.Version), slog.String("name", m.Name))
+		r.Log.Info("migration applied", slog.Int("version", m.Version), slog.String("name", m.Name))
 	}
 	return nil
 }
 
-// Close closes what belongs to a relay.
+// Close closes the store and the sink of a relay.
 func (r *Relay) Close() error {
 	var errs []error
 	if r.Sink != nil {
@@ -237,7 +245,7 @@ func (r *Relay) Close() error {
 	return errors.Join(errs...)
 }
 
-// Close closes everything. Run does that by itself.
+// Close closes all relays. Run calls it.
 func (d *Daemon) Close() error {
 	var errs []error
 	for _, r := range d.Relays {
@@ -246,7 +254,8 @@ func (d *Daemon) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run runs every component until ctx ends or one of them fails; then it stops the others in good order, and closes everything.
+// Run runs every component until ctx ends or one of them fails. Then it stops
+// the others gracefully and closes all stores and sinks.
 func (d *Daemon) Run(ctx context.Context) error {
 	var all []Component
 	for _, r := range d.Relays {
@@ -257,7 +266,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		all = append(all, more...)
 	}
 	if len(all) == 0 {
-		return errors.Join(hint.New("everything is off; see waybill config --changed", "there is nothing to do"), d.Close())
+		return errors.Join(hint.New("all components are disabled; see waybill config --changed", "nothing to do"), d.Close())
 	}
 	all = append(all, d.extra...)
 	ctx, stop := context.WithCancelCause(ctx)
@@ -279,23 +288,23 @@ func (d *Daemon) Run(ctx context.Context) error {
 			}
 		})
 	}
-	d.Log.Info("waybill: serving", slog.Int("relays", len(d.Relays)), slog.Int("components", len(all)))
+	d.Log.Info("serving", slog.Int("relays", len(d.Relays)), slog.Int("components", len(all)))
 	group.Wait()
 	err := errors.Join(first, d.Close())
-	d.Log.Info("waybill: has stopped")
+	d.Log.Info("stopped")
 	return err
 }
 
-// relayConfig returns the settings in the relay's own words.
+// relayConfig converts the settings to the relay's Config.
 func (r *Relay) relayConfig() relay.Config {
 	s := r.Settings.Relay
 	sink, _ := connect.SinkName(r.Settings.Sink) // the sink is open, so it has one
 	cfg := relay.Config{
-		Name: s.Name, SinkName: sink, TakeOver: r.Settings.TakeOver, Workers: s.Workers, BatchSize: s.Batch, HotQueue: s.HotQueue, ColdQueue: s.ColdQueue, MaxAttempts: s.Attempts,
+		Name: s.Name, SinkName: sink, TakeOver: r.Settings.TakeOver, Workers: s.Workers, BatchSize: s.BatchSize, HotQueue: s.HotQueue, ColdQueue: s.ColdQueue, MaxAttempts: s.MaxAttempts,
 		BackoffBase: s.BackoffBase, BackoffMax: s.BackoffMax, BackoffSeries: s.BackoffSeries, UnknownGrace: s.UnknownGrace,
-		DeliverTimeout: s.DeliverTimeout, Lease: s.Lease, Heartbeat: s.Heartbeat, PollInterval: s.Poll, Linger: s.Linger, SweepInterval: s.Sweep,
-		DrainTimeout: s.Drain, HistoryRetention: s.KeepHistory, DeadRetention: s.KeepDead, PurgeInterval: r.Settings.Purge.Interval,
-		PurgeBatchSize: r.Settings.Purge.Batch, NewerTables: r.Settings.Store.NewerTables, Logger: r.Log, Observe: r.Progress.watch(r.Observe),
+		DeliverTimeout: s.DeliverTimeout, Lease: s.Lease, Heartbeat: s.Heartbeat, PollInterval: s.PollInterval, Linger: s.Linger, SweepInterval: s.SweepInterval,
+		DrainTimeout: s.DrainTimeout, HistoryRetention: s.HistoryRetention, DeadRetention: s.DeadRetention, PurgeInterval: r.Settings.Purge.Interval,
+		PurgeBatchSize: r.Settings.Purge.BatchSize, NewerTables: r.Settings.Store.NewerTables, Logger: r.Log, Observe: r.Progress.watch(r.Observe),
 	}
 	if s.OnDead == "block" {
 		cfg.OnDead = relay.Block
@@ -306,7 +315,7 @@ func (r *Relay) relayConfig() relay.Config {
 	return cfg
 }
 
-// deliver is the component that delivers.
+// deliver returns the component that delivers events.
 func (r *Relay) deliver() (Component, error) {
 	flow, err := relay.New(r.Store.Tables, r.Sink.Sink, r.relayConfig())
 	if err != nil {
@@ -315,13 +324,13 @@ func (r *Relay) deliver() (Component, error) {
 	return Component{Name: "relay " + r.Name(), Run: func(ctx context.Context) error {
 		err := flow.Run(ctx)
 		if errors.Is(err, waybill.ErrOtherRelay) {
-			return hint.New("one outbox has one relay: use its relay.name, or tables of your own (store.prefix, store.schema)", "%w", err)
+			return hint.New("one outbox has one relay: use its relay.name, or separate tables (store.prefix, store.schema)", "%w", err)
 		}
 		if errors.Is(err, waybill.ErrOtherSink) {
 			return otherSink(err)
 		}
 		if errors.Is(err, store.ErrRelayLive) {
-			return hint.New("stop every waybill serve and every service with a relay on this store, then take it over", "%w", err)
+			return hint.New("stop every waybill serve and every service with a relay on this store, then take over", "%w", err)
 		}
 		return r.Store.Clean(err)
 	}}, nil

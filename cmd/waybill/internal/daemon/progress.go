@@ -9,12 +9,13 @@ import (
 	"github.com/waybillhq/waybill/observe"
 )
 
-// Progress watches whether a relay gets anywhere. A process that runs is not one that works: a relay whose reads hang, or whose sink does
-// not return, is alive and useless.
+// Progress tracks whether a relay makes progress. A running process is not
+// enough: a relay whose reads hang, or whose sink does not return, delivers
+// nothing.
 type Progress struct {
 	mu     sync.Mutex
-	read   time.Time // the last that succeeded
-	beat   time.Time // the last heartbeat that did
+	read   time.Time // the last successful read
+	beat   time.Time // the last successful heartbeat
 	calls  map[int]time.Time
 	next   int
 	owned  int
@@ -22,21 +23,24 @@ type Progress struct {
 	paused map[string]bool
 }
 
-// Report is how a relay gets on.
+// Report is the progress of a relay.
 type Report struct {
-	// Read is when the tables were last read with success; zero if they never were.
+	// Read is the time of the last successful read of the tables; zero if there
+	// was none.
 	Read time.Time
-	// Beat is when the lease was last renewed; zero if it never was.
+	// Beat is the time of the last renewal of the lease; zero if there was
+	// none.
 	Beat time.Time
-	// Calling is since when the longest call of the sink is under way; zero if none is.
+	// Calling is the start of the longest call of the sink in flight; zero if
+	// there is none.
 	Calling time.Time
-	// Owned and Total are lanes.
+	// Owned and Total are numbers of lanes.
 	Owned, Total int
-	// Paused are destinations that are down.
+	// Paused are the unavailable destinations.
 	Paused []string
 }
 
-// Report returns how the relay gets on.
+// Report returns the progress of the relay.
 func (p *Progress) Report() Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,28 +56,30 @@ func (p *Progress) Report() Report {
 	return r
 }
 
-// Stuck returns why the relay does not get anywhere, or "": it has not read for longer than a limit, or a call of the sink takes longer. One whose
-// lanes other nodes have does not read: it gets on as long as its heartbeat does.
+// Stuck returns the reason why the relay makes no progress, or "": the last
+// read is older than a limit, or a call of the sink takes longer. A relay
+// without lanes does not read; it makes progress as long as its heartbeats
+// succeed.
 func (p *Progress) Stuck(limit time.Duration) string {
 	r := p.Report()
 	if standby := r.Owned == 0 && r.Beat.After(r.Read); standby {
 		if time.Since(r.Beat) > limit {
-			return "it could not renew its lease for longer than " + limit.String()
+			return "no renewal of the lease for longer than " + limit.String()
 		}
 		return ""
 	}
 	switch {
 	case r.Read.IsZero():
-		return "it has not read the tables yet"
+		return "the tables have not been read yet"
 	case time.Since(r.Read) > limit:
-		return "it could not read the tables for longer than " + limit.String()
+		return "no successful read of the tables for longer than " + limit.String()
 	case !r.Calling.IsZero() && time.Since(r.Calling) > limit:
 		return "a call of the sink takes longer than " + limit.String()
 	}
 	return ""
 }
 
-// watch returns hooks that tell p, and then whoever else wants to know.
+// watch returns hooks that update p and then call next.
 func (p *Progress) watch(next observe.Hooks) observe.Hooks {
 	all := next
 	all.Read = func(kind string, rows int, took time.Duration, err error) {
@@ -99,7 +105,7 @@ func (p *Progress) watch(next observe.Hooks) observe.Hooks {
 			}
 		}
 	}
-	all.QueueDepths = func(hot, cold int) { // told after every heartbeat
+	all.QueueDepths = func(hot, cold int) { // called after every heartbeat
 		p.mu.Lock()
 		p.beat = time.Now()
 		p.mu.Unlock()
@@ -124,7 +130,8 @@ func (p *Progress) watch(next observe.Hooks) observe.Hooks {
 	return all
 }
 
-// call notes that a call of the sink begins; the function, that it has ended.
+// call records the start of a call of the sink; the returned function records
+// its end.
 func (p *Progress) call() func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -141,7 +148,7 @@ func (p *Progress) call() func() {
 	}
 }
 
-// Pause notes that a destination is down, or up again.
+// Pause records that a destination is unavailable, or available again.
 func (p *Progress) Pause(destination string, paused bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/waybillhq/waybill/observe"
 )
 
-// TestProgress (failure mode 46): a relay gets on while it reads and its sink answers, or, without lanes, while its lease is renewed.
+// TestProgress checks that a relay makes progress while it reads and its sink
+// answers or, without lanes, while it renews its lease.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &Progress{}
@@ -23,21 +24,21 @@ func TestProgress(t *testing.T) {
 			}
 		}
 		pass := func() { <-time.After(2 * time.Minute) }
-		want("not read the tables yet")
+		want("not been read yet")
 		hooks.Lanes(0, 4)
 		hooks.QueueDepths(0, 0)
-		want("") // others have the lanes
+		want("") // other nodes own the lanes
 		pass()
-		want("could not renew its lease")
+		want("no renewal of the lease")
 		hooks.Lanes(4, 4)
 		hooks.QueueDepths(0, 0)
-		want("not read the tables yet") // a heartbeat is not progress for who has lanes
+		want("not been read yet") // a heartbeat is no progress for an owner of lanes
 		hooks.Read("page", 0, 0, nil)
 		want("")
 		pass()
 		hooks.Read("page", 0, 0, errors.New("the database is away"))
 		hooks.QueueDepths(0, 0)
-		want("could not read the tables")
+		want("no successful read of the tables")
 		hooks.Read("page", 0, 0, nil)
 		_, done := hooks.Deliver(context.Background(), nil)
 		pass()

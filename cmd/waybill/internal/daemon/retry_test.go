@@ -16,8 +16,9 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// TestAKeptEventIsSentOncePerAttempt: however often the tables are looked at.
-func TestAKeptEventIsSentOncePerAttempt(t *testing.T) {
+// TestAStoredEventIsSentOncePerAttempt checks that the number of polls does not
+// matter.
+func TestAStoredEventIsSentOncePerAttempt(t *testing.T) {
 	db, err := sqlitestore.Open(filepath.Join(t.TempDir(), "waybill.db"), sqlitestore.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +37,7 @@ func TestAKeptEventIsSentOncePerAttempt(t *testing.T) {
 		t.Helper()
 		_, err := group.Consume(t.Context(), ev, func(context.Context, *sql.Tx, waybill.Event) error { return errors.New("out of stock") })
 		if err == nil {
-			t.Fatal("it did not fail")
+			t.Fatal("the event did not fail")
 		}
 	}
 	sent := 0
@@ -48,16 +49,16 @@ func TestAKeptEventIsSentOncePerAttempt(t *testing.T) {
 	for attempt := 1; attempt <= 3; attempt++ {
 		fail()
 		deadline := time.Now().Add(30 * time.Second)
-		for looks := 0; sent < attempt || looks < 5; looks++ { // due a moment after it failed
+		for looks := 0; sent < attempt || looks < 5; looks++ { // due shortly after the failure
 			if err := again.once(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if time.Now().After(deadline) {
-				t.Fatal("it is not sent")
+				t.Fatal("the event is not sent")
 			}
 		}
 		if sent != attempt {
-			t.Fatalf("after %d attempts it was sent %d times", attempt, sent)
+			t.Fatalf("sent %d times after %d attempts", sent, attempt)
 		}
 	}
 }

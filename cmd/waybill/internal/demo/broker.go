@@ -18,11 +18,12 @@ const (
 	stream = "shop"
 	// inventory is the durable consumer.
 	inventory = "inventory"
-	// group is the inventory's inbox.
+	// group is the consumer group of the inventory's inbox.
 	group = "INVENTORY"
 )
 
-// server is the embedded JetStream, which can be stopped and started again: same port, same files.
+// server is the embedded JetStream server, which can be stopped and restarted
+// on the same port with the same files.
 type server struct {
 	dir string
 
@@ -60,7 +61,8 @@ func (s *server) stop() {
 	}
 }
 
-// up reports whether it runs. While it is being stopped or started it does not.
+// up reports whether the server runs. It returns false during a start or a
+// stop.
 func (s *server) up() bool {
 	if !s.mu.TryLock() {
 		return false
@@ -69,12 +71,12 @@ func (s *server) up() bool {
 	return s.running != nil
 }
 
-// connect returns a connection, as each process of a shop would have its own.
+// connect returns a connection; each process of a shop would have its own.
 func (s *server) connect(ctx context.Context) (*natsbroker.Broker, error) {
 	return natsbroker.Open(ctx, s.url, natsbroker.Config{Stream: stream, Create: true, Subjects: []string{stream + ".>"}, Logger: silent})
 }
 
-// lookout asks the broker how much is on its way to the inventory.
+// lookout counts the broker's messages for the inventory.
 type lookout struct {
 	conn *nats.Conn
 	js   jetstream.JetStream
@@ -93,7 +95,8 @@ func (s *server) lookout() (*lookout, error) {
 	return &lookout{conn, js}, nil
 }
 
-// waiting returns how many messages the inventory has not acknowledged.
+// waiting returns the number of messages that the inventory has not
+// acknowledged.
 func (l *lookout) waiting(ctx context.Context) (int, error) {
 	c, err := l.js.Consumer(ctx, stream, inventory)
 	if err != nil {

@@ -12,40 +12,42 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// crossings counts what passes between two parts, where it passes. It knows nothing of what they count themselves, so the two can be compared:
-// at the end it is the table seen.
+// crossings counts events at the boundaries between two parts, independently of
+// the parts' own counts, so that both can be compared. At the end the counts
+// are written to the table seen.
 type crossings struct {
 	mu     sync.Mutex
 	counts map[passage]int
 }
 
-// passage is where something passed, what became of it, and whether it had been there before.
+// passage is a boundary, a result, and whether the event had passed the
+// boundary before.
 type passage struct {
 	place, class string
 	again        bool
 }
 
-// The places.
+// The boundaries.
 const (
-	atSource = "source" // messages, between the broker and the wire to the inventory
-	atInbox  = "inbox"  // events, between the wire and the inbox
-	atSettle = "settle" // events whose end the relay wrote down; with the class failed, settlements
+	atSource = "source" // messages between the broker and the inventory's wire
+	atInbox  = "inbox"  // events between the wire and the inbox
+	atSettle = "settle" // events that the relay settled; with the class failed, settlements
 	atRead   = "read"   // rows that the relay read; with the class failed, reads
-	atSink   = "sink"   // events, between the relay and the wire to the broker
-	told     = "told"   // events, as the parts' hooks were told of them: what happens inside a part
+	atSink   = "sink"   // events between the relay and the broker's wire
+	told     = "told"   // events that the hooks of the parts reported
 )
 
-// What the hooks are told that nobody outside a part can see.
+// Reports of the hooks about events inside a part.
 const (
-	hot, dropped, cold = "hot", "dropped", "cold" // how an event came to the relay, or did not
-	unconsumed         = "unconsumed"             // an attempt of the inventory failed
+	hot, dropped, cold = "hot", "dropped", "cold" // whether and how an event reached the relay
+	unconsumed         = "unconsumed"             // a failed attempt of the inventory
 )
 
-// What becomes of a call of the store.
+// Results of a call of the store.
 const (
 	done    = "done"
 	failed  = "failed"
-	suspect = "suspect" // may have been in the hands of a relay that was lost: it spends an attempt before it is delivered
+	suspect = "suspect" // possibly in flight in a lost relay: uses an attempt before its delivery
 )
 
 func (c *crossings) add(p passage, n int) {
@@ -57,7 +59,7 @@ func (c *crossings) add(p passage, n int) {
 	c.counts[p] += n
 }
 
-// call counts a call of the store that was about n rows.
+// call counts a call of the store that affected n rows.
 func (c *crossings) call(place string, n int, err error) {
 	if err != nil {
 		c.add(passage{place: place, class: failed}, 1)
@@ -66,7 +68,7 @@ func (c *crossings) call(place string, n int, err error) {
 	c.add(passage{place: place, class: done}, n)
 }
 
-// watch counts what hooks are told.
+// watch counts the reports of hooks.
 func (c *crossings) watch(h observe.Hooks) observe.Hooks {
 	enqueued, lost, read, failing := h.HotEnqueued, h.HotDropped, h.ColdEnqueued, h.ConsumeFailed
 	h.HotEnqueued = func(n int) {
@@ -88,7 +90,7 @@ func (c *crossings) watch(h observe.Hooks) observe.Hooks {
 	return h
 }
 
-// writeDown brings the table up to date.
+// writeDown updates the table.
 func (c *crossings) writeDown(to *journal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +116,7 @@ func (b border) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return results
 }
 
-// watched is a store whose settlements and reads are counted: all that a relay makes of it.
+// watched is a store whose settlements and reads by the relay are counted.
 type watched struct {
 	*sqlitestore.Store
 	seen *crossings
@@ -124,7 +126,7 @@ func (w watched) Settle(ctx context.Context, set store.Settlement) (store.Settle
 	settled, err := w.Store.Settle(ctx, set)
 	w.seen.call(atSettle, len(set.Done)+len(set.Retry)+len(set.Dead), err)
 	for _, r := range set.Retry {
-		if err == nil && r.Delay == 0 { // what has failed waits
+		if err == nil && r.Delay == 0 { // a failed event has a delay
 			w.seen.add(passage{place: atSettle, class: suspect}, 1)
 		}
 	}

@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// habit is how a customer goes about an order.
+// habit is the behavior of a customer with an order.
 type habit int
 
 const (
-	once       habit = iota // asks until there is an answer
-	again                   // and then once more
-	inParallel              // sends it three times at once
+	once       habit = iota // retries until it has an answer
+	again                   // repeats the request after the answer
+	inParallel              // sends three concurrent requests
 	unlucky                 // loses the first answer
 )
 
-// visit is an order that somebody wants to place.
+// visit is an order of a customer.
 type visit struct {
 	key      string
 	sku      string
@@ -37,15 +37,17 @@ type customers struct {
 	faults *faults
 	log    *journal
 	tally  *tally
-	under  sync.WaitGroup // visits under way
-	places chan struct{}  // taken by them
+	under  sync.WaitGroup // visits in progress
+	places chan struct{}  // limits concurrent visits
 }
 
-// maxCustomers is how many are served at a time. Without a limit a machine that is slow for a while would have ever more of them waiting for the
-// one writer that SQLite has, and the relay and the inventory wait among them.
+// maxCustomers is the maximum number of concurrent customers. Without a limit,
+// a slow machine would accumulate customers that wait for SQLite's only writer,
+// and so delay the relay and the inventory.
 const maxCustomers = 8
 
-// visitor returns who comes next. Only its own numbers decide, so the same seed gives the same customers.
+// visitor returns the next customer. Only random determines it, so the same
+// seed gives the same customers.
 func visitor(random *rand.Rand, seed uint64, n int) visit {
 	v := visit{key: fmt.Sprintf("%d-%d", seed, n), sku: products[random.IntN(len(products))], quantity: 1 + random.IntN(3)}
 	switch p := random.IntN(100); {
@@ -59,7 +61,9 @@ func visitor(random *rand.Rand, seed uint64, n int) visit {
 	return v
 }
 
-// welcome lets a customer in as soon as there is a place. It does not wait for him: he asks until he has his answer, or ctx ends.
+// welcome starts a customer as soon as the limit permits it, and does not wait
+// for the customer's end. The customer retries until it has an answer or ctx
+// ends.
 func (c *customers) welcome(ctx context.Context, v visit) {
 	select {
 	case c.places <- struct{}{}:
@@ -87,7 +91,7 @@ func (c *customers) welcome(ctx context.Context, v visit) {
 	})
 }
 
-// insist asks until there is a final answer.
+// insist sends requests until there is a final answer.
 func (c *customers) insist(ctx context.Context, v visit, loseFirst bool) {
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		status, err := c.ask(ctx, v, loseFirst)
@@ -104,7 +108,7 @@ func (c *customers) insist(ctx context.Context, v visit, loseFirst bool) {
 	}
 }
 
-// ask sends a request, and writes down what came back.
+// ask sends a request and records the response.
 func (c *customers) ask(ctx context.Context, v visit, loseAnswer bool) (int, error) {
 	content, err := json.Marshal(map[string]any{"sku": v.sku, "quantity": v.quantity})
 	if err != nil {
@@ -114,7 +118,7 @@ func (c *customers) ask(ctx context.Context, v visit, loseAnswer bool) (int, err
 	if err != nil {
 		return 0, err
 	}
-	req.GetBody = nil // net/http would repeat a request with a key by itself; here the customer does
+	req.GetBody = nil // net/http would retry a request with a key; here the customer does
 	req.Header.Set("Idempotency-Key", `"`+v.key+`"`)
 	if loseAnswer {
 		req.Header.Set(loseHeader, "yes")

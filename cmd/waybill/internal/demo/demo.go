@@ -1,6 +1,8 @@
-// Package demo is a small shop that is disturbed on purpose: orders come over HTTP under idempotency keys, their events go through the outbox, a
-// relay and an embedded JetStream to an inventory with an inbox, and while customers repeat themselves, consumers crash and the broker
-// goes away, five promises are checked by SQL over the tables.
+// Package demo is a small shop with injected faults. Orders arrive over HTTP
+// with idempotency keys; their events go through the outbox, a relay and an
+// embedded JetStream server to an inventory with an inbox. While customers
+// repeat requests, consumers crash and the broker restarts, SQL queries over
+// the tables check five promises.
 package demo
 
 import (
@@ -14,51 +16,59 @@ import (
 	"time"
 )
 
-// Config says how the demonstration runs.
+// Config is the configuration of the demo.
 type Config struct {
-	// Out gets the view and the verdict. Required.
+	// Out receives the view and the verdict. Required.
 	Out io.Writer
-	// Redraw draws the view in place, for a terminal; otherwise it is a line now and then. Color paints it.
+	// Redraw draws the view in place, for a terminal; otherwise the view is one
+	// line per second. Color uses colors.
 	Redraw, Color bool
-	// Rows returns how many rows the terminal has at the moment; 0, or nil: not known.
+	// Rows returns the current number of rows of the terminal; 0, or nil:
+	// unknown.
 	Rows func() int
-	// Dir is where the database and the streams are kept, and stay. Defaults to a folder that is gone afterwards.
+	// Dir is the folder of the database and the streams, which are kept.
+	// Defaults to a temporary folder.
 	Dir string
-	// Listen is where the shop takes orders and shows /metrics: a loopback address. Defaults to any free port.
+	// Listen is the loopback address of the shop's orders and /metrics.
+	// Defaults to any free port.
 	Listen string
-	// Rate is how many orders come per second. Defaults to 20; [Config.Once] to 40.
+	// Rate is the number of orders per second. Defaults to 20, with
+	// [Config.Once] to 40.
 	Rate float64
-	// Duration is after how long it ends by itself. Defaults to 0: when the context does.
+	// Duration is the duration of the demo. Defaults to 0: until the context
+	// ends.
 	Duration time.Duration
-	// Seed decides who orders what, who repeats himself, and which faults come. Defaults to 1.
+	// Seed determines the orders, the repeated requests and the faults.
+	// Defaults to 1.
 	Seed uint64
-	// Once runs a short fixed scenario with every fault, and ends.
+	// Once runs a short fixed scenario with every fault.
 	Once bool
-	// Sabotage breaks a promise on purpose. It runs the scenario of Once.
+	// Sabotage breaks a promise on purpose, in the scenario of Once.
 	Sabotage Sabotage
 	// ShowSQL prints the queries of the proof with the verdict.
 	ShowSQL bool
 }
 
-// Sabotage is a way to break a promise, to see that the proof notices.
+// Sabotage is a way to break a promise, to demonstrate that the proof detects
+// it.
 type Sabotage string
 
 // The kinds of sabotage.
 const (
-	// NoSabotage: the shop is only disturbed.
+	// NoSabotage: only faults.
 	NoSabotage Sabotage = ""
 	// Lose acknowledges a message that the inventory has never seen.
 	Lose Sabotage = "lose"
-	// Double applies an event once more, outside the inbox.
+	// Double applies an event a second time, outside the inbox.
 	Double Sabotage = "double"
 	// Reorder swaps two messages of a product.
 	Reorder Sabotage = "reorder"
 )
 
-// Sabotages are all kinds.
+// Sabotages returns all kinds.
 func Sabotages() []string { return []string{string(Lose), string(Double), string(Reorder)} }
 
-// complete puts the defaults in place, and returns everything that is wrong.
+// complete sets the defaults, and returns all problems.
 func (c *Config) complete() error {
 	var errs []error
 	if c.Rate == 0 {
@@ -68,10 +78,10 @@ func (c *Config) complete() error {
 		}
 	}
 	if c.Rate < 0 || c.Rate > maxRate {
-		errs = append(errs, fmt.Errorf("the rate is above 0 and at most %d orders a second, and not %g", maxRate, c.Rate))
+		errs = append(errs, fmt.Errorf("rate %g is not between 0 and %d orders per second", c.Rate, maxRate))
 	}
 	if c.Duration < 0 {
-		errs = append(errs, fmt.Errorf("the duration is not negative, as %v is", c.Duration))
+		errs = append(errs, fmt.Errorf("duration %v is negative", c.Duration))
 	}
 	if c.Listen == "" {
 		c.Listen = "127.0.0.1:0"
@@ -80,17 +90,18 @@ func (c *Config) complete() error {
 		c.Seed = 1
 	}
 	if host, _, err := net.SplitHostPort(c.Listen); err != nil || !loopback(host) {
-		errs = append(errs, fmt.Errorf("the shop listens on a loopback address with a port, such as 127.0.0.1:8080, and not on %q: it knows no customers", c.Listen))
+		errs = append(errs, fmt.Errorf("listen address %q is not a loopback address with a port, such as 127.0.0.1:8080", c.Listen))
 	}
 	switch c.Sabotage {
 	case NoSabotage, Lose, Double, Reorder:
 	default:
-		errs = append(errs, fmt.Errorf("there is no sabotage %q", c.Sabotage))
+		errs = append(errs, fmt.Errorf("unknown sabotage %q", c.Sabotage))
 	}
 	return errors.Join(errs...)
 }
 
-// maxRate is what SQLite, which syncs every order, and one process can do on a small machine.
+// maxRate is the rate that one process on a small machine can reach with
+// SQLite, which syncs every order.
 const maxRate = 500
 
 func loopback(host string) bool {
@@ -98,15 +109,15 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// ErrConfig says that the configuration is wrong, and nothing was done.
+// ErrConfig reports an invalid configuration; nothing was done.
 var ErrConfig = errors.New("demo")
 
-// BrokenError says that a promise was broken.
+// BrokenError reports a broken promise.
 type BrokenError struct {
-	// Promise counts from 1; Name says what it promises.
+	// Promise is the number of the promise, from 1; Name is its text.
 	Promise int
 	Name    string
-	// Finding says what broke it, with the id of the event.
+	// Finding describes the violation, with the id of the event.
 	Finding string
 }
 
@@ -115,8 +126,9 @@ func (e *BrokenError) Error() string {
 	return fmt.Sprintf("promise %d is broken (%s): %s", e.Promise, e.Name, e.Finding)
 }
 
-// Run runs the demonstration until its end, or until ctx ends; then it delivers what is on its way and prints the verdict. The error is a
-// [*BrokenError] if a promise was broken.
+// Run runs the demo until its end or until ctx ends; then it delivers all
+// events in flight and prints the verdict. The error is a [*BrokenError] if a
+// promise was broken.
 func Run(ctx context.Context, cfg Config) (err error) {
 	if err := cfg.complete(); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
@@ -129,10 +141,11 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	return w.play(ctx)
 }
 
-// play is the whole demonstration, in a world that is open.
+// play runs the whole demo in an open world.
 func (w *world) play(ctx context.Context) error {
 	w.screen.begin(w)
-	// What is on its way is finished although ctx may have ended: a verdict over half the events would say nothing.
+	// Events in flight are delivered even if ctx has ended: a verdict over half
+	// of the events would be meaningless.
 	lasting := context.WithoutCancel(ctx)
 	watching, blind := context.WithCancel(lasting)
 	defer blind()
@@ -156,17 +169,19 @@ func (w *world) play(ctx context.Context) error {
 	return p.broken()
 }
 
-// drainTimeout is how long the end may take. It is a matter of a second or two.
+// drainTimeout is the time limit for the end of the demo, which normally takes
+// a second or two.
 const drainTimeout = time.Minute
 
-// file is the database's name in its folder.
+// file is the name of the database in its folder.
 const file = "shop.db"
 
-// folder returns where the files are, and what removes them. A folder with a database in it is refused: it is somebody's.
+// folder returns the folder of the files, and a function that removes it. A
+// folder with an existing database is refused.
 func folder(dir string) (string, func() error, error) {
 	if dir != "" {
 		if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
-			return dir, nil, fmt.Errorf("%w: there is a %s in %s already", ErrConfig, file, dir)
+			return dir, nil, fmt.Errorf("%w: file %s exists in %s", ErrConfig, file, dir)
 		}
 		return dir, func() error { return nil }, os.MkdirAll(dir, 0o700)
 	}

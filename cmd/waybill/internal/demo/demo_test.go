@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// buffer collects what is printed, and calls seen with all of it after each line.
+// buffer collects output, and calls seen with all of it after each line.
 type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -39,7 +39,8 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
-// TestOnce: the fixed scenario injects every fault, keeps every promise, and prints the proof and its queries.
+// TestOnce checks that the fixed scenario injects every fault, keeps every
+// promise, and prints the proof and its queries.
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	var out buffer
@@ -56,7 +57,7 @@ func TestOnce(t *testing.T) {
 	}
 	for kind, info := range faultInfos {
 		if !strings.Contains(out.String(), info.long) || strings.Contains(out.String(), " 0 "+fault(kind).String()) {
-			t.Errorf("%s: it did not happen", fault(kind))
+			t.Errorf("%s: not injected", fault(kind))
 		}
 	}
 	if !strings.Contains(out.String(), "\nKEPT ") {
@@ -64,7 +65,8 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// TestSabotage: each kind breaks its promise, and the proof names it and the event.
+// TestSabotage checks that each kind breaks its promise, and that the proof
+// names the promise and the event.
 func TestSabotage(t *testing.T) {
 	for kind, promise := range map[Sabotage]int{Lose: 2, Double: 2, Reorder: 4} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -81,13 +83,14 @@ func TestSabotage(t *testing.T) {
 			}
 			_, verdict, _ := strings.Cut(out.String(), "\nBROKEN\n")
 			if !strings.Contains(verdict, promises[promise-1].name) || !strings.Contains(verdict, id[1]) {
-				t.Errorf("the verdict does not say so:\n%s", out.String())
+				t.Errorf("the verdict does not show it:\n%s", out.String())
 			}
 		})
 	}
 }
 
-// TestInterrupt: when its context ends, what is on its way arrives, and there is a verdict.
+// TestInterrupt checks that the demo delivers all events in flight and prints a
+// verdict after its context ends.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -105,7 +108,7 @@ func TestInterrupt(t *testing.T) {
 	if !drained || !strings.Contains(after, "\nverdict ") || !strings.Contains(after, "\nKEPT ") {
 		t.Errorf("no verdict after the interrupt:\n%s", out.String())
 	}
-	if strings.Contains(after, "on their way\n") {
+	if strings.Contains(after, "in flight\n") {
 		t.Errorf("the verdict came before everything had arrived:\n%s", out.String())
 	}
 	if _, err := os.Stat(filepath.Join(dir, file)); err != nil {
@@ -116,7 +119,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// TestConfig: every wrong field is named at once, and nothing is done.
+// TestConfig checks that all invalid fields are reported, and nothing is done.
 func TestConfig(t *testing.T) {
 	var out buffer
 	err := Run(t.Context(), Config{Out: &out, Rate: -1, Duration: -1, Listen: "0.0.0.0:80", Sabotage: "burn", Dir: t.TempDir()})
@@ -129,6 +132,6 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	if out.String() != "" {
-		t.Errorf("it began all the same: %s", out.String())
+		t.Errorf("the demo started: %s", out.String())
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// fault is something that goes wrong on purpose.
+// fault is an injected fault.
 type fault int
 
-// The faults, in the order of the way that an order takes.
+// The faults, in the order of an order's path.
 const (
 	answerLost fault = iota
 	keyInParallel
@@ -26,16 +26,16 @@ const (
 	faultCount int = iota
 )
 
-// faultInfo is how a fault is shown: in the list of counts, and when it happens.
+// faultInfo is the display of a fault: in the list of counts, and in messages.
 type faultInfo struct{ short, long string }
 
 var faultInfos = [faultCount]faultInfo{
-	answerLost:    {"lost answers", "an answer got lost after the commit"},
+	answerLost:    {"lost responses", "a response was lost after the commit"},
 	keyInParallel: {"parallel repeats", "one order was sent three times at once"},
 	checkoutFails: {"rollbacks", "a checkout failed after its writes"},
 	relayRestart:  {"restarts", "the relay was stopped and replaced"},
-	outage:        {"outages", "the destination is out of order"},
-	pubackLost:    {"lost PubAcks", "a PubAck got lost: published again"},
+	outage:        {"outages", "the destination is unavailable"},
+	pubackLost:    {"lost PubAcks", "a PubAck was lost: published again"},
 	publishTwice:  {"doubled", "a message was published twice"},
 	brokerStop:    {"stops", "the broker was stopped and restarted"},
 	handlerError:  {"errors", "the handler failed after its writes"},
@@ -46,11 +46,12 @@ var faultInfos = [faultCount]faultInfo{
 
 func (f fault) String() string { return faultInfos[f].short }
 
-// faults knows which faults wait for their moment, and which have happened. Parts ask it where something can go wrong.
+// faults holds the armed faults and the counts of injected ones. The parts
+// query it wherever a fault is possible.
 type faults struct {
 	began time.Time
 	log   *journal
-	told  func(line string) // hears of every fault
+	told  func(line string) // called for every fault
 
 	mu       sync.Mutex
 	armed    [faultCount]int
@@ -58,14 +59,14 @@ type faults struct {
 	last     string
 }
 
-// arm lets a fault happen at its next opportunity.
+// arm injects a fault at its next opportunity.
 func (f *faults) arm(kind fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.armed[kind]++
 }
 
-// strikes reports whether a fault happens here and now.
+// strikes reports whether a fault occurs here and now.
 func (f *faults) strikes(kind fault) bool {
 	f.mu.Lock()
 	if f.armed[kind] == 0 {
@@ -78,7 +79,7 @@ func (f *faults) strikes(kind fault) bool {
 	return true
 }
 
-// note writes down that a fault happened.
+// note records that a fault occurred.
 func (f *faults) note(kind fault) {
 	after := time.Since(f.began)
 	line := fmt.Sprintf("%s %s", clock(after), faultInfos[kind].long)
@@ -90,28 +91,28 @@ func (f *faults) note(kind fault) {
 	f.told(line)
 }
 
-// waiting reports whether a fault still waits for its moment.
+// waiting reports whether a fault is still armed.
 func (f *faults) waiting() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.armed != [faultCount]int{}
 }
 
-// disarm takes back what has not happened.
+// disarm removes all armed faults.
 func (f *faults) disarm() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.armed = [faultCount]int{}
 }
 
-// so returns what has happened so far, and the last of it.
+// so returns the counts so far, and the last fault.
 func (f *faults) so() (counts [faultCount]int, last string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.happened, f.last
 }
 
-// clock shows how long something has taken, as minutes and seconds.
+// clock formats a duration as minutes and seconds.
 func clock(d time.Duration) string {
 	s := int(d.Seconds())
 	return fmt.Sprintf("%02d:%02d", s/60, s%60)

@@ -9,15 +9,16 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 )
 
-// journal writes down what the outside world saw: the answers that customers got, and the faults. It is no part of the shop, so it must not
-// slow it down: what comes at the same time is one transaction.
+// journal records the external view: the responses to customers, and the
+// faults. It is not part of the shop and must not slow it down: concurrent
+// lines are written in one transaction.
 type journal struct {
 	box *outbox.Outbox[*sql.Tx]
 
 	mu      sync.Mutex
 	lines   []line
 	wake    chan struct{}
-	written sync.Cond // of mu: lines have been written
+	written sync.Cond // of mu: signals that lines have been written
 	busy    bool
 	ended   bool
 	failed  error
@@ -34,7 +35,7 @@ func newJournal(box *outbox.Outbox[*sql.Tx]) *journal {
 	return j
 }
 
-// write adds a line. It does not wait.
+// write adds a line. It does not block.
 func (j *journal) write(statement string, args ...any) {
 	j.mu.Lock()
 	j.lines = append(j.lines, line{statement, args})
@@ -45,7 +46,7 @@ func (j *journal) write(statement string, args ...any) {
 	}
 }
 
-// run writes until ctx ends, and then what is left.
+// run writes lines until ctx ends, and then the remaining ones.
 func (j *journal) run(ctx context.Context) error {
 	defer func() {
 		j.mu.Lock()
@@ -91,7 +92,8 @@ func (j *journal) store(ctx context.Context) error {
 	return err
 }
 
-// flush returns when everything that was written before is in the tables, or the journal has ended.
+// flush returns when all earlier lines are in the tables, or the journal has
+// ended.
 func (j *journal) flush() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()

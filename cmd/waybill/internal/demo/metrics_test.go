@@ -15,16 +15,16 @@ import (
 	"github.com/waybillhq/waybill/internal/docblock"
 )
 
-// inTables are the metrics that a table can tell, and how.
+// inTables are the metrics that queries of the tables can verify.
 var inTables = []struct{ metric, labels, sql string }{
-	// What was rolled back has left the tables; the journal of faults knows it.
+	// The tables lack rolled-back rows; the journal has the faults.
 	{"waybill_written_total", "", `SELECT (SELECT count(*) FROM orders) + (SELECT count(*) FROM faults WHERE kind = 'rollbacks')`},
 	{"waybill_dispatch_success_total", "", `SELECT count(*) FROM waybill_history`},
 	{"waybill_dispatch_dead_total", "", `SELECT count(*) FROM waybill_dead`},
 	{"waybill_dead_replayed_total", "", `SELECT sum(replay) FROM waybill_history`},
 	{"waybill_consume_success_total", `group="INVENTORY"`, `SELECT count(*) FROM waybill_inbox WHERE consumer_group = 'INVENTORY' AND status = 1`},
 	{"waybill_consume_dead_total", `group="INVENTORY"`, `SELECT count(*) FROM waybill_inbox WHERE status = 3`},
-	// What the inventory was handed, and how much of it was new.
+	// Messages at the inventory, and the number of new ones.
 	{"waybill_consume_replayed_total", "", `SELECT (SELECT total(n) FROM seen WHERE place = 'inbox' AND class = 'done') -
 		(SELECT count(*) FROM waybill_inbox WHERE consumer_group = 'INVENTORY' AND status = 1)`},
 	{"waybill_received_total", "", `SELECT total(n) FROM seen WHERE place = 'source'`},
@@ -33,18 +33,18 @@ var inTables = []struct{ metric, labels, sql string }{
 	{"waybill_received_total", `class="counted"`, `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'counted'`},
 	{"waybill_received_total", `class="uncounted"`, `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'uncounted'`},
 	{"waybill_dispatch_failure_total", `class="counted"`, `SELECT total(n) FROM seen WHERE place = 'sink' AND class = 'counted'`},
-	// What only the parts themselves know; the tables say how much it can have been (bounded).
+	// Counters that only the parts know; the tables bound them (bounded).
 	{"waybill_enqueue_hot_total", "", `SELECT total(n) FROM seen WHERE place = 'told' AND class = 'hot'`},
 	{"waybill_enqueue_hot_dropped_total", "", `SELECT total(n) FROM seen WHERE place = 'told' AND class = 'dropped'`},
 	{"waybill_enqueue_cold_total", "", `SELECT total(n) FROM seen WHERE place = 'told' AND class = 'cold'`},
 	{"waybill_consume_failure_total", "", `SELECT total(n) FROM seen WHERE place = 'told' AND class = 'unconsumed'`},
-	// Every call that the relay made of the store.
+	// Calls of the store by the relay.
 	{"waybill_settled_total", "", `SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'done'`},
 	{"waybill_settle_failure_total", "", `SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'failed'`},
 	{"waybill_read_rows_total", "", `SELECT total(n) FROM seen WHERE place = 'read' AND class = 'done'`},
 	{"waybill_read_failure_total", "", `SELECT total(n) FROM seen WHERE place = 'read' AND class = 'failed'`},
 	{"waybill_receive_dead_total", "", `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'dead'`},
-	// What was deleted is missing: an order whose event is nowhere, and a sale without a record.
+	// Missing rows: an order without an event, and a sale without a record.
 	{"waybill_dead_discarded_total", "", `SELECT (SELECT count(*) FROM orders) - (SELECT count(*) FROM waybill_outbox) -
 		(SELECT count(*) FROM waybill_delayed) - (SELECT count(*) FROM waybill_dead) - (SELECT count(*) FROM waybill_history)`},
 	{"waybill_purged_total", "", `SELECT (SELECT count(*) FROM orders) + (SELECT count(*) FROM sales) - (SELECT count(*) FROM waybill_outbox) -
@@ -74,7 +74,8 @@ var inTables = []struct{ metric, labels, sql string }{
 	{"waybill_keys_uncertain", "", `SELECT count(*) FROM waybill_idempotency WHERE status = 3`},
 }
 
-// bounded is what the tables know of the counters whose exact value only the parts themselves know: how little it can have been, or how much.
+// bounded are the bounds from the tables for counters whose exact value only
+// the parts know.
 var bounded = []struct {
 	metrics             []string
 	labels, least, most string
@@ -83,29 +84,30 @@ var bounded = []struct {
 	{
 		metrics: []string{"waybill_dispatch_failure_total"}, labels: `class="counted"`, most: `SELECT sum(attempts) FROM waybill_history`,
 		least: `SELECT sum(attempts) - (SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'suspect') FROM waybill_history`,
-		why:   "what a relay that was lost may have had in hand spends an attempt before it is known to fail",
+		why:   "a suspect, possibly in flight in a lost relay, uses an attempt before it is known to fail",
 	},
 	{
 		metrics: []string{"waybill_enqueue_hot_total", "waybill_enqueue_cold_total"},
 		least: `SELECT (SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'done') -
 			(SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'suspect')`,
-		why: "what was settled had come in, and a suspect is settled twice; what is put back, or read again after a restart, comes in again",
+		why: "a settled event had been enqueued, and a suspect is settled twice; an event that is put back, or read again after a restart, is enqueued again",
 	},
 	{
 		metrics: []string{"waybill_enqueue_hot_total", "waybill_enqueue_hot_dropped_total"}, most: `SELECT count(*) FROM orders`,
-		why: "a commit hands its event over once, and while a relay is replaced nobody takes it",
+		why: "a commit announces its event once, and while a relay is replaced no relay receives it",
 	},
 	{
 		metrics: []string{"waybill_enqueue_cold_total"}, most: `SELECT total(n) FROM seen WHERE place = 'read' AND class = 'done'`,
-		why: "it was read; rows that are in hand already are read, too",
+		why: "the event was read; rows of events in memory are read, too",
 	},
 	{
 		metrics: []string{"waybill_consume_failure_total"}, most: `SELECT total(n) FROM seen WHERE place = 'inbox' AND class NOT IN ('done', 'dead')`,
-		why: "what a consumer that died had not begun comes back as undone, and was no attempt",
+		why: "a message that a crashed consumer had not started is returned as not done, and counts as no attempt",
 	},
 }
 
-// TestOnceMetrics: after the fixed scenario every metric of docs/metrics.md is on /metrics, and every counter is what a query says.
+// TestOnceMetrics checks that after the fixed scenario every metric of
+// docs/metrics.md is on /metrics, and every counter equals its query.
 func TestOnceMetrics(t *testing.T) {
 	t.Parallel()
 	var out buffer
@@ -127,7 +129,7 @@ func TestOnceMetrics(t *testing.T) {
 	}
 	listed, counted := documented(t), map[string]bool{}
 	// Only an outbox that change data capture reads has these; the demo has a
-	// relay. TestServeTellsNoBacklogOfACapturedOutbox scrapes them.
+	// relay. TestServeReportsNoBacklogOfACapturedOutbox scrapes them.
 	delete(listed, "waybill_captured")
 	delete(listed, "waybill_captured_oldest_seconds")
 	for _, c := range inTables {
@@ -135,11 +137,11 @@ func TestOnceMetrics(t *testing.T) {
 	}
 	for name, kind := range listed {
 		if kind == "counter" && !counted[name] {
-			t.Errorf("%s is a counter: say what it is in the tables", name)
+			t.Errorf("%s is a counter without a query in inTables", name)
 		}
 	}
-	// A relay counts after the commit is visible and reports its lag with its heartbeat, so the
-	// last numbers may be late.
+	// A relay counts after the commit is visible and reports its lag with its
+	// heartbeat, so the last values may arrive late.
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
@@ -154,7 +156,7 @@ func TestOnceMetrics(t *testing.T) {
 	}
 }
 
-// missing returns which documented metrics are not on /metrics.
+// missing returns the documented metrics that are not on /metrics.
 func missing(t *testing.T, w *world, listed map[string]string) (wrong []string) {
 	t.Helper()
 	shown := scrape(t, w)
@@ -166,7 +168,7 @@ func missing(t *testing.T, w *world, listed map[string]string) (wrong []string) 
 	return wrong
 }
 
-// differences returns which metrics are not what the tables say.
+// differences returns the metrics that differ from the tables.
 func differences(t *testing.T, w *world) (wrong []string) {
 	t.Helper()
 	w.crossings.writeDown(w.journal)
@@ -197,7 +199,7 @@ func differences(t *testing.T, w *world) (wrong []string) {
 	return wrong
 }
 
-// documented returns the names and types of the tables of docs/metrics.md.
+// documented returns the names and types in the tables of docs/metrics.md.
 func documented(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(docblock.Root(t), "docs", "metrics.md"))
@@ -214,10 +216,11 @@ func documented(t *testing.T) map[string]string {
 	return listed
 }
 
-// samples are the values of a page of metrics, by name and labels. A histogram counts as its number of measurements.
+// samples are the values of a page of metrics, by name and labels. A histogram
+// counts as its number of measurements.
 type samples map[string]map[string]float64
 
-// sum adds up the series that have some labels.
+// sum adds the series with the given labels.
 func (s samples) sum(name, labels string) float64 {
 	total := 0.0
 	for series, value := range s[name] {

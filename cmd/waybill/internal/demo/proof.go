@@ -10,8 +10,10 @@ import (
 	"github.com/waybillhq/waybill"
 )
 
-// promise is something that holds at every moment, whatever goes wrong. Its query returns what breaks it: the event, if it is about one, and what
-// is wrong. ?1 is 1 when nothing is on its way any more; then nothing may be missing either.
+// promise is a condition that holds at every moment, whatever faults occur. Its
+// query returns violations: the event, if there is one, and a description. ?1
+// is 1 when no event is in flight any more; then no event may be missing
+// either.
 type promise struct {
 	name string
 	sql  string
@@ -46,7 +48,7 @@ FROM (SELECT p.sku, p.left, p.initial, coalesce(sum(o.quantity) FILTER (WHERE ?1
       GROUP BY p.sku) p
 WHERE p.left + sold <> p.initial LIMIT 5`},
 
-	{"the order was kept", `
+	{"events stay in order", `
 SELECT event_id, '(' || sku || ', order ' || number || ') was applied after order ' || before
 FROM (SELECT event_id, sku, number,
              max(number) OVER (PARTITION BY sku ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
@@ -63,7 +65,7 @@ LEFT JOIN orders o ON o.key = k.key
 WHERE k.orders <> 1 OR k.answers > 1 OR (?1 AND k.answers = 0) LIMIT 5`},
 }
 
-// countAll is what the view shows of the tables.
+// countAll reads the numbers of the view.
 const countAll = `
 SELECT (SELECT count(*) FROM orders),
        (SELECT count(*) FROM waybill_outbox) + (SELECT count(*) FROM waybill_delayed),
@@ -76,9 +78,9 @@ const countProducts = `
 SELECT p.sku, p.initial, p.left, p.orders, coalesce(sum(s.quantity), 0), count(s.seq)
 FROM product p LEFT JOIN sales s ON s.sku = p.sku GROUP BY p.sku ORDER BY p.rowid`
 
-// finding is something that breaks a promise.
+// finding is a violation of a promise.
 type finding struct {
-	event waybill.ID // zero if it is not about one
+	event waybill.ID // zero without an event
 	what  string
 }
 
@@ -89,7 +91,7 @@ func (f finding) String() string {
 	return "event " + f.event.String() + " " + f.what
 }
 
-// proof is what the tables say, all of it at one moment.
+// proof is the content of the tables at one moment.
 type proof struct {
 	settled                                          bool
 	took                                             time.Duration
@@ -98,13 +100,15 @@ type proof struct {
 	findings                                         [][]finding // by promise
 }
 
-// stock is a product: how much of it there is, and how many of its orders the inventory has seen to.
+// stock is a product: its stock, and the number of its orders that the
+// inventory has processed.
 type stock struct {
 	sku                                   string
 	initial, left, orders, sold, reserved int64
 }
 
-// broken returns the first promise that is broken, preferably one of which an event is known, or nil.
+// broken returns the first broken promise, preferably one with a known event,
+// or nil.
 func (p *proof) broken() error {
 	var first *BrokenError
 	for i, findings := range p.findings {
@@ -124,7 +128,7 @@ func (p *proof) broken() error {
 	return first
 }
 
-// prove asks the tables, when they have everything that customers were told.
+// prove queries the tables after all responses to customers are recorded.
 func (w *world) prove(ctx context.Context, settled bool) (*proof, error) {
 	if err := w.journal.flush(); err != nil {
 		return nil, err
@@ -132,14 +136,15 @@ func (w *world) prove(ctx context.Context, settled bool) (*proof, error) {
 	return prove(ctx, w.store.DB(), settled)
 }
 
-// prove reads in one transaction: all numbers are of the same moment. settled says that nothing is on its way any more.
+// prove reads in one transaction, so that all numbers are of the same moment.
+// settled means that no event is in flight any more.
 func prove(ctx context.Context, db *sql.DB, settled bool) (*proof, error) {
 	began := time.Now()
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		return nil, fmt.Errorf("demo: the proof: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }() // it has only read
+	defer func() { _ = tx.Rollback() }() // read only
 	p := &proof{settled: settled}
 	if err := p.read(ctx, tx); err != nil {
 		return nil, fmt.Errorf("demo: the proof: %w", err)

@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// ledger is the shop's tables, written by hand.
+// ledger is the shop's tables, written by the test.
 type ledger struct {
 	*testing.T
 	db *sql.DB
@@ -44,7 +44,7 @@ func (l *ledger) do(statement string, args ...any) {
 	}
 }
 
-// order places an order of one, with its event and the customer's answer.
+// order places an order of one item, with its event and the customer's answer.
 func (l *ledger) order(number int) waybill.ID {
 	l.Helper()
 	id := waybill.NewID()
@@ -60,7 +60,7 @@ func (l *ledger) event(id waybill.ID) {
 	l.do(`INSERT INTO waybill_outbox (id, type, payload) VALUES (?, 'OrderPlaced', '{}')`, id[:])
 }
 
-// effect is what the inventory does for an order; record is the inbox's.
+// effect is the inventory's effect of an order; record is the inbox record.
 func (l *ledger) effect(id waybill.ID, number int) {
 	l.Helper()
 	l.do(`UPDATE product SET left = left - 1`)
@@ -73,13 +73,14 @@ func (l *ledger) record(id waybill.ID) {
 VALUES ('INVENTORY', ?1, ?1, '', 'OrderPlaced', zeroblob(16), 1, 1, 1, 0)`, id[:])
 }
 
-// TestProof breaks each promise in each way, by hand. The proof sees it, and names the event; what is on its way is no finding before the end.
+// TestProof breaks each promise in each way. The proof reports the violation
+// and the event; an event in flight is no finding before the end.
 func TestProof(t *testing.T) {
 	const atOnce, atTheEnd = true, false
 	for _, c := range []struct {
 		name    string
-		promise int  // that is broken; 0: none
-		when    bool // whether it shows at once, or only at the end
+		promise int  // the broken promise; 0: none
+		when    bool // whether the violation shows immediately, or only at the end
 		do      func(l *ledger) waybill.ID
 		says    string
 	}{
@@ -168,7 +169,7 @@ SELECT lane, seq, id, type, aggregate_type, schema_version, occurred_at, priorit
 	}
 }
 
-// expect checks what the proof says; promise 0: nothing.
+// expect checks the findings of the proof; promise 0: none.
 func (l *ledger) expect(promise int, id waybill.ID, says string, settled bool) {
 	l.Helper()
 	p, err := prove(l.Context(), l.db, settled)

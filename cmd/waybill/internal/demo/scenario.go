@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// scenario lets customers come and things go wrong, until its end or that of ctx. A part that fails ends it.
+// scenario runs customers and faults until its end or the end of ctx. A failed
+// part ends it.
 func (w *world) scenario(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -24,17 +25,18 @@ func (w *world) scenario(ctx context.Context) error {
 	return err
 }
 
-// plan says what happens when how many customers have come. Every fault is in it.
+// plan maps the number of customers so far to a fault. Every fault is in it.
 var plan = map[int]fault{
 	4: checkoutFails, 7: handlerError, 10: publishTwice, 13: handlerPanic, 16: pubackLost, 20: consumerCrash, 26: outage, 32: ackLost,
 	38: relayRestart, 44: brokerStop,
 }
 
-// habits of the customers in the fixed scenario, by their number.
+// habits are the habits of customers in the fixed scenario, by number.
 var habits = map[int]habit{3: again, 6: unlucky, 9: inParallel, 15: again, 22: inParallel, 28: unlucky, 35: again, 46: unlucky, 50: inParallel}
 
 const (
-	// fixedVisits is how many customers come in the fixed scenario, if that is enough for every fault to find its moment.
+	// fixedVisits is the number of customers in the fixed scenario, if it
+	// suffices for every fault.
 	fixedVisits = 60
 	maxVisits   = 2000
 )
@@ -52,14 +54,14 @@ func (w *world) fixed(ctx context.Context) error {
 			}
 		}
 		pause(ctx, w.between())
-		if n >= fixedVisits { // who comes now only brings the faults that wait their moment: others need time to catch up
+		if n >= fixedVisits { // further customers only trigger armed faults, and leave time for deliveries
 			pause(ctx, 4*w.between())
 		}
 	}
 	return nil
 }
 
-// endless is the scenario that ends with ctx, or after [Config.Duration].
+// endless is the scenario that ends with ctx or after [Config.Duration].
 func (w *world) endless(ctx context.Context) error {
 	if w.cfg.Duration > 0 {
 		var cancel context.CancelFunc
@@ -76,13 +78,15 @@ func (w *world) endless(ctx context.Context) error {
 	return <-failed
 }
 
-// between is the time between two customers.
+// between is the interval between two customers.
 func (w *world) between() time.Duration { return time.Duration(float64(time.Second) / w.cfg.Rate) }
 
-// troubles are the faults that come at random. Customers bring the others.
+// troubles are the faults that are injected at random. Customers cause the
+// others.
 var troubles = []fault{checkoutFails, relayRestart, outage, pubackLost, publishTwice, brokerStop, handlerError, handlerPanic, consumerCrash, ackLost}
 
-// trouble lets something go wrong every now and then: everything once, in any order, and then again.
+// trouble injects faults at random intervals: each once, in random order, then
+// again.
 func (w *world) trouble(ctx context.Context) error {
 	random := rand.New(rand.NewPCG(w.cfg.Seed, 1)) //nolint:gosec // a scenario, not a secret
 	for {
@@ -98,7 +102,7 @@ func (w *world) trouble(ctx context.Context) error {
 	}
 }
 
-// inject lets a fault happen: now, or where its moment comes.
+// inject injects a fault: immediately, or at its next opportunity.
 func (w *world) inject(ctx context.Context, kind fault) error {
 	switch kind {
 	case relayRestart:
@@ -111,16 +115,17 @@ func (w *world) inject(ctx context.Context, kind fault) error {
 		w.faults.note(kind)
 		w.broker.stop()
 		pause(ctx, 400*time.Millisecond)
-		return w.broker.start(context.WithoutCancel(ctx)) // also if ctx has ended: what is on its way is delivered
+		return w.broker.start(context.WithoutCancel(ctx)) // also after ctx has ended, to deliver the events in flight
 	case answerLost, keyInParallel:
-		// Customers do that.
+		// Customers cause these.
 	case checkoutFails, pubackLost, publishTwice, handlerError, handlerPanic, consumerCrash, ackLost:
 		w.faults.arm(kind)
 	}
 	return nil
 }
 
-// drain lets everything arrive that is on its way, and counts for the last time. It returns how much is left: nothing, unless the time was up.
+// drain waits for all events in flight, and counts a last time. It returns the
+// number of events left: 0, unless the time limit expired.
 func (w *world) drain(ctx context.Context) (left int, err error) {
 	waiting, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
@@ -131,13 +136,13 @@ func (w *world) drain(ctx context.Context) (left int, err error) {
 	w.faults.disarm()
 	w.publishing.fail(0)
 	for left = -1; left != 0 && waiting.Err() == nil; pause(waiting, drainPoll) {
-		left, err = w.onTheWay(waiting) // it may fail for a while: the broker is on its way back
+		left, err = w.onTheWay(waiting) // may fail while the broker restarts
 	}
 	if failed := w.running.failure(); failed != nil {
 		return left, failed
 	}
 	if err != nil {
-		return left, fmt.Errorf("demo: nobody knows what is on its way: %w", err)
+		return left, fmt.Errorf("demo: cannot count the events in flight: %w", err)
 	}
 	if err := w.countNow(ctx); err != nil {
 		return left, err
@@ -146,13 +151,15 @@ func (w *world) drain(ctx context.Context) (left int, err error) {
 	return left, w.reconcile(ctx)
 }
 
-// drainPoll is how often the end is looked for; reconnectWait how often a connection is tried again.
+// drainPoll is the interval between counts during the drain; reconnectWait the
+// interval between connection attempts.
 const (
 	drainPoll     = 20 * time.Millisecond
 	reconnectWait = 100 * time.Millisecond
 )
 
-// onTheWay returns how many events wait in the outbox, and how many messages in the broker.
+// onTheWay returns the number of events in the outbox and messages in the
+// broker.
 func (w *world) onTheWay(ctx context.Context) (int, error) {
 	var pending int
 	err := w.store.DB().QueryRowContext(ctx, `SELECT (SELECT count(*) FROM waybill_outbox) + (SELECT count(*) FROM waybill_delayed)`).Scan(&pending)

@@ -11,19 +11,20 @@ import (
 	"time"
 )
 
-// screen shows what happens: in place on a terminal, and elsewhere a line now and then.
+// screen shows the demo: in place on a terminal, and otherwise one line at a
+// time.
 type screen struct {
 	out           io.Writer
 	redraw, color bool
 	showSQL       bool
 	seed          uint64
 	url, dir      string
-	kept          bool       // the folder stays
+	kept          bool       // the folder is kept
 	rows          func() int // of the terminal; may be nil
 
 	mu     sync.Mutex
-	lines  int  // of the frame that stands on the terminal
-	ending bool // nobody comes any more
+	lines  int  // of the frame on the terminal
+	ending bool // no new customers
 }
 
 func newScreen(cfg Config) *screen {
@@ -31,14 +32,15 @@ func newScreen(cfg Config) *screen {
 }
 
 const (
-	// frameInterval is how often the view is drawn, and lineInterval how often a line is printed where it cannot be.
+	// frameInterval is the interval between frames, and lineInterval between
+	// lines without a terminal.
 	frameInterval = 200 * time.Millisecond
 	lineInterval  = time.Second
-	// proofShare bounds what the proof costs: it takes at most one part in so many of the time.
+	// proofShare limits the cost of the proof to this fraction of the time.
 	proofShare = 10
 )
 
-// show draws the view until ctx ends, with a proof of the moment each time.
+// show draws the view until ctx ends, with a new proof each time.
 func (w *world) show(ctx context.Context) error {
 	interval := lineInterval
 	if w.screen.redraw {
@@ -58,11 +60,11 @@ func (w *world) show(ctx context.Context) error {
 	}
 }
 
-// begin says what is about to happen.
+// begin prints the introduction.
 func (s *screen) begin(w *world) {
 	s.dir = w.dir
 	if !s.redraw {
-		s.print(fmt.Sprintf("waybill demo: a shop on SQLite and an embedded JetStream, disturbed on purpose; seed %d, %s/metrics\n", s.seed, s.url))
+		s.print(fmt.Sprintf("waybill demo: a shop on SQLite and an embedded JetStream server, with injected faults; seed %d, %s/metrics\n", s.seed, s.url))
 	}
 }
 
@@ -73,24 +75,24 @@ func (s *screen) tell(line string) {
 	}
 }
 
-// draining says that nobody comes any more.
+// draining prints that no more customers arrive.
 func (s *screen) draining() {
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
 	if !s.redraw {
-		s.print("draining: the customers get their answers, and what is on its way arrives\n")
+		s.print("draining: delivering in-flight responses and events\n")
 	}
 }
 
-// print writes text. What cannot be shown is no reason to stop a shop.
+// print writes text. A failed write does not stop the shop.
 func (s *screen) print(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, _ = io.WriteString(s.out, text)
 }
 
-// frame shows how things stand.
+// frame shows the current state.
 func (s *screen) frame(p *proof, n numbers) {
 	if !s.redraw {
 		s.print(fmt.Sprintf("%s  %d orders, %d published, %d applied; %d retries, %d duplicates suppressed, %d faults; %s\n",
@@ -107,32 +109,33 @@ func (s *screen) frame(p *proof, n numbers) {
 	if s.lines > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA", s.lines)
 	}
-	// Without automatic wrapping a narrow terminal cuts lines off, and the frame keeps its height.
+	// Without automatic wrapping, a narrow terminal truncates lines, and the
+	// frame keeps its height.
 	b.WriteString("\r\x1b[?7l" + strings.ReplaceAll(text, "\n", "\x1b[K\n") + "\x1b[J\x1b[?7h")
 	s.lines = strings.Count(text, "\n")
 	_, _ = io.WriteString(s.out, b.String())
 }
 
-// fit returns a frame that leaves the last row of a terminal free for the cursor: one that is
-// higher would push its own head out of sight, for good. Empty lines go first, then the list of
-// faults, then what is at the end.
+// fit returns a frame that leaves the last row of a terminal free for the
+// cursor: a higher frame would scroll its own head out of view. Empty lines are
+// removed first, then the list of faults, then the last lines.
 func fit(text string, rows int) string {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	most := rows - 1
-	if rows <= 0 || len(lines) <= most {
+	limit := rows - 1
+	if rows <= 0 || len(lines) <= limit {
 		return text
 	}
 	for _, spare := range []func(line string) bool{
 		func(line string) bool { return line == "" },
 		func(line string) bool { return strings.HasPrefix(line, "    ") },
 	} {
-		for i := len(lines) - 1; i >= 0 && len(lines) > most; i-- {
+		for i := len(lines) - 1; i >= 0 && len(lines) > limit; i-- {
 			if spare(lines[i]) {
 				lines = slices.Delete(lines, i, i+1)
 			}
 		}
 	}
-	return strings.Join(lines[:min(len(lines), max(most, 1))], "\n") + "\n"
+	return strings.Join(lines[:min(len(lines), max(limit, 1))], "\n") + "\n"
 }
 
 func (s *screen) short(p *proof) string {
@@ -171,16 +174,16 @@ func (s *screen) draw(p *proof, n numbers) string {
 		line("    %s", s.dim(list))
 	}
 	line("")
-	advice := "Ctrl-C ends with a verdict"
+	advice := "Ctrl-C prints the verdict"
 	if s.ending {
-		advice = "what is on its way arrives"
+		advice = "draining"
 	}
 	line("  %s %s", s.bold("proof"), s.dim(fmt.Sprintf("by SQL over the tables, in %.1f ms; %s", float64(p.took.Microseconds())/1000, advice)))
 	s.promises(&b, p)
 	return b.String()
 }
 
-// promises shows how the promises stand.
+// promises shows the state of the promises.
 func (s *screen) promises(b *strings.Builder, p *proof) {
 	for i, one := range promises {
 		mark, text := s.green("✔"), p.evidence(i)
@@ -191,25 +194,25 @@ func (s *screen) promises(b *strings.Builder, p *proof) {
 	}
 }
 
-// evidence says in a few words what a promise that was kept was kept for.
+// evidence summarizes why a promise holds.
 func (p *proof) evidence(i int) string {
 	switch i {
 	case 0:
 		return fmt.Sprintf("%d orders, %d events", p.orders, p.pending+p.dead+p.history)
 	case 1:
 		if onTheWay := p.orders - p.applied; onTheWay > 0 {
-			return fmt.Sprintf("%d applied once, %d on their way", p.applied, onTheWay)
+			return fmt.Sprintf("%d applied once, %d in flight", p.applied, onTheWay)
 		}
 		return fmt.Sprintf("%d applied once", p.applied)
 	case 2:
 		return fmt.Sprintf("left + sold = initial, %d products", len(p.products))
 	case 3:
-		return "per product, as they were written"
+		return "per product, in commit order"
 	}
 	return fmt.Sprintf("%d keys, %d answers", p.orders, p.answers)
 }
 
-// kinds lists how often each fault happened, by where it did.
+// kinds lists the number of faults by boundary.
 func kinds(counts [faultCount]int) []string {
 	var lines []string
 	for _, place := range []struct {
@@ -225,7 +228,7 @@ func kinds(counts [faultCount]int) []string {
 	return lines
 }
 
-// verdict prints how it ended.
+// verdict prints the result.
 func (s *screen) verdict(p *proof, n numbers, left int) {
 	if s.redraw {
 		s.frame(p, n)
@@ -238,24 +241,24 @@ func (s *screen) verdict(p *proof, n numbers, left int) {
 		s.promises(&b, p)
 	}
 	if left > 0 {
-		fmt.Fprintf(&b, "  %s\n", s.red(fmt.Sprintf("%d events were still on their way when the time was up.", left)))
+		fmt.Fprintf(&b, "  %s\n", s.red(fmt.Sprintf("%d events were still in flight when the time limit expired.", left)))
 	}
 	s.outcome(&b, p)
 	if s.redraw && p.broken() == nil {
-		fmt.Fprintf(&b, "%s\n", s.dim("         --sabotage=lose shows that the proof would notice, --show-sql how it looks"))
+		fmt.Fprintf(&b, "%s\n", s.dim("         --sabotage=lose demonstrates a broken promise, --show-sql prints the queries"))
 	}
 	if s.kept {
 		fmt.Fprintf(&b, "The tables are kept: waybill stats --store sqlite:%s\n", filepath.Join(s.dir, file))
 	}
 	if s.showSQL {
 		for i, one := range promises {
-			fmt.Fprintf(&b, "\n-- %d. %s: every row would break it. ?1 is 1 when nothing is on its way.%s;\n", i+1, one.name, one.sql)
+			fmt.Fprintf(&b, "\n-- %d. %s: every row is a violation. ?1 is 1 when no event is in flight.%s;\n", i+1, one.name, one.sql)
 		}
 	}
 	s.print(b.String())
 }
 
-// outcome says whether every promise was kept, and if not, all that is known about it.
+// outcome prints whether every promise was kept, and all violations.
 func (s *screen) outcome(b *strings.Builder, p *proof) {
 	if p.broken() == nil {
 		fmt.Fprintf(b, "%s     one event per order, one effect per event, and the stock agrees\n", s.bold(s.green("KEPT")))

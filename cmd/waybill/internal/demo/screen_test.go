@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// scene is a moment of a demonstration that has run for a while.
+// scene is a state of a demo that has run for a while.
 func scene(t *testing.T) (*proof, numbers) {
 	t.Helper()
 	id, err := waybill.ParseID("01J9ZT6VB2E4X8K3M5N7P9QRST")
@@ -33,7 +33,8 @@ func scene(t *testing.T) (*proof, numbers) {
 	return p, n
 }
 
-// TestFrame compares a frame with testdata/frame.txt, and checks that it fits a terminal of 80 columns and 24 lines.
+// TestFrame compares a frame with testdata/frame.txt, and checks that it fits a
+// terminal of 80 columns and 24 lines.
 func TestFrame(t *testing.T) {
 	p, n := scene(t)
 	s := &screen{seed: 7, url: "http://127.0.0.1:41234"}
@@ -56,18 +57,19 @@ func TestFrame(t *testing.T) {
 		t.Errorf("%d lines", len(lines))
 	}
 	for _, line := range lines {
-		if utf8.RuneCountInString(line) > 80 && !strings.Contains(line, "✘") { // a finding is cut off here, and whole in the verdict
+		if utf8.RuneCountInString(line) > 80 && !strings.Contains(line, "✘") { // a finding is truncated here, and complete in the verdict
 			t.Errorf("%d columns: %s", utf8.RuneCountInString(line), line)
 		}
 	}
 	s.color = true
-	colours := regexp.MustCompile("\x1b\\[[0-9]*m")
-	if painted := s.draw(p, n); painted == got || colours.ReplaceAllString(painted, "") != got {
-		t.Errorf("colours change the text:\n%s", painted)
+	colors := regexp.MustCompile("\x1b\\[[0-9]*m")
+	if painted := s.draw(p, n); painted == got || colors.ReplaceAllString(painted, "") != got {
+		t.Errorf("colors change the text:\n%s", painted)
 	}
 }
 
-// TestRedraw: a frame takes the place of the one before, and lines that were longer leave nothing behind.
+// TestRedraw checks that a frame replaces the previous one completely,
+// including longer lines.
 func TestRedraw(t *testing.T) {
 	p, n := scene(t)
 	var out buffer
@@ -77,12 +79,12 @@ func TestRedraw(t *testing.T) {
 	first := len(out.String())
 	s.frame(p, n)
 	if second := out.String()[first:]; !strings.HasPrefix(second, "\x1b[23A\r") || strings.Count(second, "\x1b[K\n") != 23 || !strings.Contains(second, "\x1b[J") {
-		t.Errorf("the frame is not drawn over the one before: %q", second)
+		t.Errorf("the frame does not replace the previous one: %q", second)
 	}
 }
 
-// TestFrameKeepsItsHead: on a terminal of fewer rows the frame loses what can be spared, and its
-// head and height stay where they are.
+// TestFrameKeepsItsHead checks that on a terminal of fewer rows the frame omits
+// optional lines, and keeps its head and height.
 func TestFrameKeepsItsHead(t *testing.T) {
 	p, n := scene(t)
 	for _, rows := range []int{0, 40, 24, 23, 20, 16, 12, 5, 2} {
@@ -91,10 +93,10 @@ func TestFrameKeepsItsHead(t *testing.T) {
 		s.frame(p, n)
 		drawn := strings.Count(out.String(), "\n")
 		if rows > 0 && drawn > rows-1 || !strings.Contains(out.String(), "waybill demo") {
-			t.Errorf("on %d rows it draws %d lines:\n%s", rows, drawn, out.String())
+			t.Errorf("%d rows: %d lines drawn:\n%s", rows, drawn, out.String())
 		}
 		if rows >= 16 && !strings.Contains(out.String(), "proof") {
-			t.Errorf("on %d rows the proof is not seen:\n%s", rows, out.String())
+			t.Errorf("%d rows: the proof is not visible:\n%s", rows, out.String())
 		}
 	}
 }

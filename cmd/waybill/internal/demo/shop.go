@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/publicid"
 )
 
-// tables are the shop's own. Waybill's are beside them, in the same file.
+// tables are the shop's own tables. Waybill's tables are in the same file.
 const tables = `
 CREATE TABLE product (sku TEXT PRIMARY KEY, initial INTEGER NOT NULL, left INTEGER NOT NULL, orders INTEGER NOT NULL DEFAULT 0) STRICT;
 -- number counts the orders of a product in the order of their commits; event_id is the event that tells of the order.
@@ -28,13 +28,14 @@ CREATE TABLE answers (key TEXT NOT NULL, status INTEGER NOT NULL, replayed INTEG
 CREATE TABLE faults (kind TEXT NOT NULL, after_ms INTEGER NOT NULL) STRICT;
 CREATE TABLE seen (place TEXT NOT NULL, class TEXT NOT NULL, again INTEGER NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (place, class, again)) STRICT`
 
-// initialStock is enough for some hours.
+// initialStock suffices for some hours.
 const initialStock = 100_000
 
-// products are what the shop sells. Each is an aggregate: its events have an order.
+// products are the products of the shop. Each is an aggregate: its events are
+// ordered.
 var products = []string{"tea", "coffee", "cocoa"}
 
-// Order is what the shop's answers show.
+// Order is the response to an order.
 type Order struct {
 	ID       publicid.ID[Order] `json:"id"`
 	SKU      string             `json:"sku"`
@@ -42,27 +43,29 @@ type Order struct {
 	Number   int                `json:"number"`
 }
 
-// PublicPrefix makes ids of orders begin with ord_.
+// PublicPrefix makes ids of orders start with ord_.
 func (Order) PublicPrefix() string { return "ord" }
 
-// Placed is what OrderPlaced tells: what the inventory needs, and no more.
+// Placed is the payload of OrderPlaced: the data that the inventory needs.
 type Placed struct {
 	SKU      string `json:"sku"`
 	Quantity int    `json:"quantity"`
 	Number   int    `json:"number"`
 }
 
-// OrderPlaced is about a product, so that what happens to a product happens in order.
+// OrderPlaced belongs to the aggregate of its product, so that the events of a
+// product are ordered.
 var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "product", Topic: stream + ".placed"})
 
-// shop takes orders and keeps the stock.
+// shop accepts orders and maintains the stock.
 type shop struct {
 	box    *outbox.Outbox[*sql.Tx]
 	faults *faults
-	crash  func(ctx context.Context) // the consumer dies; returns when it has
+	crash  func(ctx context.Context) // ends the consumer, and returns after its end
 }
 
-// create takes an order, in a transaction that also holds the key and the answer.
+// create accepts an order in the transaction that also holds the key and the
+// answer.
 func (s *shop) create(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error {
 	var o Order
 	body := io.LimitReader(r.Body, 1<<10)
@@ -70,13 +73,13 @@ func (s *shop) create(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error 
 		SKU      *string `json:"sku"`
 		Quantity *int    `json:"quantity"`
 	}{&o.SKU, &o.Quantity}); err != nil || o.Quantity < 1 || o.Quantity > 100 {
-		http.Error(w, `an order is {"sku": "tea", "quantity": 1 to 100}`, http.StatusBadRequest)
-		return nil // this answer is stored, too: the same request would get it again
+		http.Error(w, `invalid order; expected {"sku": "tea", "quantity": 1 to 100}`, http.StatusBadRequest)
+		return nil // this answer is stored, too, for repeated requests
 	}
 	ctx := r.Context()
 	err := tx.QueryRowContext(ctx, `UPDATE product SET orders = orders + 1 WHERE sku = ? RETURNING orders`, o.SKU).Scan(&o.Number)
 	if errors.Is(err, sql.ErrNoRows) {
-		http.Error(w, "there are "+strings.Join(products, ", "), http.StatusNotFound)
+		http.Error(w, "unknown product; products: "+strings.Join(products, ", "), http.StatusNotFound)
 		return nil
 	}
 	if err != nil {
@@ -102,14 +105,15 @@ func (s *shop) create(w http.ResponseWriter, r *http.Request, tx *sql.Tx) error 
 	return json.NewEncoder(w).Encode(o)
 }
 
-var errInjected = errors.New("demo: a fault was injected")
+var errInjected = errors.New("demo: injected fault")
 
-// reserve is the inventory: it takes what was ordered out of the stock.
+// reserve is the inventory's handler: it subtracts the order from the stock.
 func (s *shop) reserve(ctx context.Context, tx *sql.Tx, ev waybill.Event, p Placed) error {
 	if err := apply(ctx, tx, ev, p); err != nil {
 		return err
 	}
-	// From here on the stock has changed, and the transaction is open: whatever happens now must leave nothing behind.
+	// From here on the stock has changed and the transaction is open: a fault
+	// must leave nothing behind.
 	switch {
 	case s.faults.strikes(handlerError):
 		return errInjected
@@ -130,10 +134,11 @@ func apply(ctx context.Context, tx *sql.Tx, ev waybill.Event, p Placed) error {
 	return err
 }
 
-// loseHeader asks the network, which is part of this demonstration, to lose the answer.
+// loseHeader makes the simulated network lose the response.
 const loseHeader = "Demo-Lose-Answer"
 
-// lossy is a network that loses answers: the handler has finished and committed, and the connection breaks.
+// lossy is a network that loses responses: the handler has committed, and the
+// connection breaks.
 func (s *shop) lossy(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get(loseHeader) == "" {
@@ -147,7 +152,7 @@ func (s *shop) lossy(next http.Handler) http.Handler {
 	})
 }
 
-// nowhere is where lost answers go.
+// nowhere discards lost responses.
 type nowhere struct{ header http.Header }
 
 func (n *nowhere) Header() http.Header         { return n.header }

@@ -8,17 +8,18 @@ import (
 	"github.com/waybillhq/waybill/observe"
 )
 
-// tally counts what no table remembers: attempts that failed, and repeats that changed nothing.
+// tally counts events that no table records: failed attempts, and suppressed
+// repeats.
 type tally struct {
 	requests  atomic.Int64 // of customers
-	asked     atomic.Int64 // customers who had to ask again
-	relay     atomic.Int64 // deliveries that failed and are made again
-	inventory atomic.Int64 // attempts of the inventory that failed and are made again
-	byKey     atomic.Int64 // requests that got the answer of an earlier one
-	byInbox   atomic.Int64 // messages that had been applied before
+	asked     atomic.Int64 // repeated requests of customers
+	relay     atomic.Int64 // failed deliveries, which are retried
+	inventory atomic.Int64 // failed attempts of the inventory, which are retried
+	byKey     atomic.Int64 // requests with the answer of an earlier one
+	byInbox   atomic.Int64 // messages of already applied events
 }
 
-// watch lets the tally see what the hooks are told.
+// watch updates the tally from hooks.
 func (t *tally) watch(h observe.Hooks) observe.Hooks {
 	failed, consumed, notConsumed, repeated := h.Failed, h.Consumed, h.ConsumeFailed, h.KeyRepeated
 	h.Failed = func(d *waybill.Delivery, class waybill.Class, err error, took time.Duration) {

@@ -17,11 +17,12 @@ import (
 type publishing struct {
 	to     relay.Sink
 	faults *faults
-	down   atomic.Int64 // until when the destination is out of order, in Unix nanoseconds
-	extra  atomic.Int64 // numbers of messages that were published twice
+	down   atomic.Int64 // end of the outage of the destination, in Unix nanoseconds
+	extra  atomic.Int64 // replay numbers of messages that were published twice
 }
 
-// firstExtra keeps the numbers of second messages away from those of an operator's replays.
+// firstExtra separates the replay numbers of second messages from those of an
+// operator's replays.
 const firstExtra = 1000
 
 // Deliver implements [relay.Sink].
@@ -36,7 +37,7 @@ func (p *publishing) Deliver(ctx context.Context, batch []waybill.Delivery) []er
 		}
 		if p.faults.strikes(publishTwice) {
 			copied := batch[i]
-			copied.Replay = firstExtra + int(p.extra.Add(1)) // under the same number the broker would drop it
+			copied.Replay = firstExtra + int(p.extra.Add(1)) // the broker drops a message with the same number
 			if err := p.to.Deliver(ctx, []waybill.Delivery{copied})[0]; err != nil {
 				p.faults.arm(publishTwice)
 			}
@@ -48,7 +49,7 @@ func (p *publishing) Deliver(ctx context.Context, batch []waybill.Delivery) []er
 	return results
 }
 
-// fail puts the destination out of order for a while.
+// fail makes the destination unavailable for a while.
 func (p *publishing) fail(d time.Duration) { p.down.Store(time.Now().Add(d).UnixNano()) }
 
 func all(batch []waybill.Delivery, err error) []error {
@@ -59,12 +60,13 @@ func all(batch []waybill.Delivery, err error) []error {
 	return results
 }
 
-// consuming is the wire between the broker and the inventory, with its faults, and with the sabotage.
+// consuming is the wire between the broker and the inventory, with its faults
+// and the sabotage.
 type consuming struct {
 	to       broker.Consumer
 	faults   *faults
 	crash    func(ctx context.Context)
-	sabotage *saboteur // nil if there is none
+	sabotage *saboteur // nil without sabotage
 }
 
 // Deliver implements [broker.Consumer].
@@ -80,32 +82,34 @@ func (c *consuming) Deliver(ctx context.Context, batch []waybill.Delivery) []err
 	for _, err := range results {
 		if err == nil && c.faults.strikes(ackLost) {
 			c.crash(ctx)
-			return all(batch, waybill.Later(0, errInjected)) // it is committed, and nobody gets to say so
+			return all(batch, waybill.Later(0, errInjected)) // committed, and not acknowledged
 		}
 	}
 	return results
 }
 
-// saboteur breaks a promise, behind the back of everybody else.
+// saboteur breaks a promise, unnoticed by the other parts.
 type saboteur struct {
 	kind  Sabotage
 	again func(ctx context.Context, ev waybill.Event) error // applies an event outside the inbox
 
 	mu     sync.Mutex
 	seen   map[waybill.ID]bool
-	victim waybill.ID        // what it was done to
+	victim waybill.ID        // the affected event
 	held   *waybill.Delivery // waits for its successor
 }
 
-// sabotageAt is which event it is done to: in the middle, so that it is not the first or the last of anything.
+// sabotageAt is the number of the affected event: in the middle, and neither
+// the first nor the last of a product.
 const sabotageAt = 12
 
-// deliver hands one message on, or does not. The messages of a product come one after another, so the lock delays only others.
+// deliver passes one message on, or sabotages it. The messages of a product
+// arrive one after another, so the lock delays only other products.
 func (s *saboteur) deliver(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.victim.IsZero() {
-		known := s.seen[d.ID] // what comes again may have been applied: losing it would change nothing
+		known := s.seen[d.ID] // a repeated event may have been applied: losing it would have no effect
 		s.seen[d.ID] = true
 		if known || len(s.seen) < sabotageAt {
 			return one(ctx, to, d)
@@ -120,14 +124,14 @@ func (s *saboteur) deliver(ctx context.Context, to broker.Consumer, d waybill.De
 	}
 	switch {
 	case d.ID == s.victim && (s.kind == Lose || s.held != nil):
-		return nil // says that it is done, whenever it comes
+		return nil // always reports success
 	case s.held != nil && d.AggregateID == s.held.AggregateID:
 		return s.swap(ctx, to, d)
 	}
 	return one(ctx, to, d)
 }
 
-// double applies an event through the inbox, and once more.
+// double applies an event through the inbox, and once more outside of it.
 func (s *saboteur) double(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
 	if err := one(ctx, to, d); err != nil {
 		return err
@@ -136,16 +140,16 @@ func (s *saboteur) double(ctx context.Context, to broker.Consumer, d waybill.Del
 	if err == nil {
 		s.victim = d.ID
 	}
-	return nil // an attempt that failed is made on the next message
+	return nil // a failed attempt is repeated with the next message
 }
 
-// swap applies an event before the one that was held.
+// swap applies an event before the held one.
 func (s *saboteur) swap(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
 	if err := one(ctx, to, d); err != nil {
 		return err
 	}
 	if err := one(ctx, to, *s.held); err != nil {
-		return waybill.Later(10*time.Millisecond, err) // the successor comes again, and changes nothing; then it is tried again
+		return waybill.Later(10*time.Millisecond, err) // the successor is redelivered without effect, and the held event is retried
 	}
 	s.held = nil
 	return nil
@@ -155,7 +159,7 @@ func one(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
 	return to.Deliver(ctx, []waybill.Delivery{d})[0]
 }
 
-// again applies an event as the inventory does, without its inbox.
+// again applies an event like the inventory, without its inbox.
 func (s *shop) again(ctx context.Context, ev waybill.Event) error {
 	p, err := OrderPlaced.Decode(ev)
 	if err != nil {
@@ -164,15 +168,15 @@ func (s *shop) again(ctx context.Context, ev waybill.Event) error {
 	return s.box.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error { return apply(ctx, tx, ev, p) })
 }
 
-// part is something that runs, and can be ended and begun again.
+// part is a part of the demo that runs, and can be stopped and restarted.
 type part struct {
-	run func(ctx context.Context) error // one life
+	run func(ctx context.Context) error // one run
 
 	mu   sync.Mutex
 	kill context.CancelFunc
 }
 
-// keep runs the part until ctx ends, life after life.
+// keep runs the part until ctx ends, and restarts it after each end.
 func (p *part) keep(ctx context.Context) error {
 	for ctx.Err() == nil {
 		life, kill := context.WithCancel(ctx)
@@ -186,13 +190,13 @@ func (p *part) keep(ctx context.Context) error {
 			return err
 		}
 		if !killed {
-			return errors.New("demo: a part ended by itself")
+			return errors.New("demo: a part ended unexpectedly")
 		}
 	}
 	return nil
 }
 
-// restart ends the life that is under way. It does not wait.
+// restart ends the current run. It does not wait.
 func (p *part) restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

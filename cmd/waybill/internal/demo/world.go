@@ -28,7 +28,7 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// world is everything that runs.
+// world holds all parts of the demo.
 type world struct {
 	cfg      Config
 	dir      string
@@ -54,15 +54,15 @@ type world struct {
 	delivering, consuming *part
 	publishing            *publishing
 
-	running  *crew           // everything that runs in the background
-	visiting context.Context // of the customers; ends when they must leave without their answers
+	running  *crew           // the background goroutines
+	visiting context.Context // of the customers; its end aborts their requests
 	leave    context.CancelFunc
 	url      string         // of the shop
-	closing  []func() error // in the order in which it was opened
+	closing  []func() error // in the order of opening
 	links    struct{ shop, inventory *natsbroker.Broker }
 }
 
-// crew runs things in the background. The first that fails ends all.
+// crew runs goroutines in the background. The first failure ends all.
 type crew struct {
 	sync.WaitGroup
 	ctx  context.Context
@@ -70,7 +70,8 @@ type crew struct {
 }
 
 func newCrew(ctx context.Context) *crew {
-	// Interrupting the demonstration must not stop the shop: it ends in good order, later.
+	// An interrupt of the demo must not stop the shop, which is stopped
+	// gracefully later.
 	ctx, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	return &crew{ctx: ctx, stop: stop}
 }
@@ -83,7 +84,7 @@ func (c *crew) do(run func(ctx context.Context) error) {
 	})
 }
 
-// failure returns why a part failed, or nil.
+// failure returns the error of a failed part, or nil.
 func (c *crew) failure() error {
 	if err := context.Cause(c.ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -91,7 +92,7 @@ func (c *crew) failure() error {
 	return nil
 }
 
-// open makes a world and lets it run, without customers and faults.
+// open creates a running world, without customers and faults.
 func open(ctx context.Context, cfg Config) (w *world, err error) {
 	w = &world{cfg: cfg, tally: &tally{}, crossings: &crossings{}, running: newCrew(ctx), screen: newScreen(cfg)}
 	w.visiting, w.leave = context.WithCancel(w.running.ctx)
@@ -109,7 +110,7 @@ func open(ctx context.Context, cfg Config) (w *world, err error) {
 	return w, nil
 }
 
-// close ends everything, the last opened first.
+// close closes all parts, in reverse order of opening.
 func (w *world) close() error {
 	w.leave()
 	if w.customers != nil {
@@ -170,10 +171,10 @@ func (w *world) openMetrics(context.Context) (err error) {
 	return err
 }
 
-// silent is the logger of all parts: the screen shows what happens, and lines of a log would tear it.
+// silent is the logger of all parts: log lines would tear the screen.
 var silent = slog.New(slog.DiscardHandler)
 
-// hooks are for one part each.
+// hooks returns the hooks for one part.
 func (w *world) hooks() observe.Hooks { return w.crossings.watch(w.tally.watch(w.observer.Hooks())) }
 
 func (w *world) openBroker(ctx context.Context) (err error) {
@@ -235,7 +236,7 @@ func (w *world) openRelay(context.Context) error {
 }
 
 func (w *world) openInventory(context.Context) error {
-	in, err := inbox.New(w.store, inbox.Config{RetryInterval: -1, Observe: w.hooks(), Logger: silent}) // what fails is delivered again by the broker
+	in, err := inbox.New(w.store, inbox.Config{RetryInterval: -1, Observe: w.hooks(), Logger: silent}) // the broker redelivers failed events
 	if err != nil {
 		return err
 	}
@@ -246,7 +247,7 @@ func (w *world) openInventory(context.Context) error {
 		wire.sabotage = &saboteur{kind: w.cfg.Sabotage, again: w.shop.again, seen: map[waybill.ID]bool{}}
 	}
 	source, err := w.links.inventory.Source(natsbroker.SourceConfig{Name: inventory, AckWait: time.Second, Receive: broker.ReceiverConfig{
-		// A consumer that dies does not finish what it has in hand.
+		// A crashed consumer does not finish its messages in flight.
 		DrainTimeout: -1, BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, ReconnectMax: 500 * time.Millisecond, Observe: w.hooks(),
 		Logger: silent,
 	}})
@@ -258,16 +259,17 @@ func (w *world) openInventory(context.Context) error {
 	return nil
 }
 
-// crash ends the consumer, in the middle of whatever it does, and returns when its context has ended.
+// crash ends the consumer in the middle of its work, and returns when its
+// context has ended.
 func (w *world) crash(ctx context.Context) {
 	w.consuming.restart()
 	select {
 	case <-ctx.Done():
-	case <-time.After(10 * time.Second): // its context is that of a transaction, which must not stay open for ever
+	case <-time.After(10 * time.Second): // the context belongs to a transaction, which must not stay open forever
 	}
 }
 
-// openDoor opens the shop.
+// openDoor starts the shop's HTTP server.
 func (w *world) openDoor(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.Handle("POST /orders", w.shop.lossy(w.once.WrapTx(w.shop.create)))
@@ -295,10 +297,10 @@ func (w *world) openDoor(ctx context.Context) error {
 	return nil
 }
 
-// countInterval is how often the gauges of the tables are set.
+// countInterval is the interval between updates of the gauges.
 const countInterval = 2 * time.Second
 
-// count keeps the gauges of the tables fresh.
+// count refreshes the gauges of the tables.
 func (w *world) count(ctx context.Context) error {
 	for {
 		if err := w.countNow(ctx); err != nil && ctx.Err() == nil {
@@ -324,7 +326,8 @@ func (w *world) countNow(ctx context.Context) error {
 	return err
 }
 
-// reconcile runs the job that looks for events which the inventory never recorded. It only reports: mending what a sabotage broke would spoil it.
+// reconcile runs the job that finds events without an inbox record. It only
+// reports: a repair would hide a sabotage.
 func (w *world) reconcile(ctx context.Context) error {
 	job := reconcile.UnrecordedReport(w.store, group, 7*24*time.Hour, nil)
 	job.MinAge = -1

@@ -22,8 +22,8 @@ func (a *amqpProbe) close() { _ = a.conn.Close() }
 
 func dialAMQP(u *url.URL) (probe, error) {
 	address, secure, err := rabbitbroker.Address(connect.Client(u))
-	if err != nil { // the error may quote the URL
-		return nil, errors.New("RabbitMQ's client cannot read it")
+	if err != nil { // err may quote the URL
+		return nil, errors.New("rejected by RabbitMQ's client")
 	}
 	conn, err := amqp.DialConfig(address, amqp.Config{
 		TLSClientConfig: secure, Dial: amqp.DefaultDial(5 * time.Second), Properties: amqp.Table{"connection_name": "waybill doctor"},
@@ -36,15 +36,15 @@ func dialAMQP(u *url.URL) (probe, error) {
 
 func amqpChecks() []Check {
 	return []Check{{
-		Name: "rabbitmq durability", For: amqpSink, Looks: "the exchanges, or queues, that events of the tables go to",
-		Wants: "durable ones that are there", run: amqpDurable,
+		Name: "rabbitmq durability", For: amqpSink, Looks: "the exchanges or queues of events in the tables",
+		Wants: "existing and durable ones", run: amqpDurable,
 	}}
 }
 
 func amqpDurable(ctx context.Context, p *patient) (Finding, error) {
 	a, ok := p.sink.(*amqpProbe)
 	if !ok {
-		return Finding{}, errors.New("there is no connection")
+		return Finding{}, errors.New("no connection")
 	}
 	topics, err := p.topics(ctx, rabbitbroker.Names())
 	if err != nil {
@@ -59,7 +59,7 @@ func amqpDurable(ctx context.Context, p *patient) (Finding, error) {
 	}
 	for _, topic := range topics {
 		if err := there(topic); code(err) == amqp.NotFound {
-			return fail("rabbitmqadmin declare "+kind+" name="+topic+" durable=true, or add ?declare=true to sink.url", "there is no %s %s", kind, topic), nil
+			return fail("rabbitmqadmin declare "+kind+" name="+topic+" durable=true, or add ?create=true to sink.url", "%s %s does not exist", kind, topic), nil
 		} else if err != nil {
 			return Finding{}, err
 		}
@@ -69,16 +69,16 @@ func amqpDurable(ctx context.Context, p *patient) (Finding, error) {
 		}
 		if !ok {
 			return fail("rabbitmqadmin delete "+kind+" name="+topic+"; then rabbitmqadmin declare "+kind+" name="+topic+" durable=true",
-				"the %s %s is not durable: a restart of the server takes it away", kind, topic), nil
+				"%s %s is not durable: a restart of the server deletes it", kind, topic), nil
 		}
 	}
 	if a.queues {
 		return good("%d durable", len(topics)), nil
 	}
-	return good("%d durable; AMQP does not tell whether a queue is bound: the relay's log has NO_ROUTE if none is, and waybill_destination_paused the exchange and key", len(topics)), nil
+	return good("%d durable; AMQP does not report whether a queue is bound: without one, the relay logs NO_ROUTE, and waybill_destination_paused shows the exchange and key", len(topics)), nil
 }
 
-// code returns the number of a refusal, or 0.
+// code returns the AMQP code of a refusal, or 0.
 func code(err error) int {
 	var refused *amqp.Error
 	if errors.As(err, &refused) {
@@ -87,14 +87,14 @@ func code(err error) int {
 	return 0
 }
 
-// on runs something on a channel of its own: a refusal closes it.
+// on runs a function on its own channel, because a refusal closes the channel.
 func (a *amqpProbe) on(do func(ch *amqp.Channel) error) error {
 	ch, err := a.conn.Channel()
 	if err != nil {
 		return err
 	}
 	err = do(ch)
-	_ = ch.Close() // after a refusal it is closed already
+	_ = ch.Close() // already closed after a refusal
 	return err
 }
 
@@ -111,8 +111,9 @@ func (a *amqpProbe) queueThere(name string) error {
 	})
 }
 
-// exchangeDurable declares what is there as a durable one: it is the only question that AMQP answers. Nothing changes by it. The server compares the
-// type first, so every type is tried.
+// exchangeDurable declares an existing exchange as durable: no other AMQP
+// request reports durability. The declaration changes nothing. The server
+// compares the type first, so every type is tried.
 func (a *amqpProbe) exchangeDurable(name string) (bool, error) {
 	for _, kind := range []string{amqp.ExchangeTopic, amqp.ExchangeFanout, amqp.ExchangeDirect, amqp.ExchangeHeaders} {
 		err := a.on(func(ch *amqp.Channel) error { return ch.ExchangeDeclare(name, kind, true, false, false, false, nil) })
@@ -121,7 +122,7 @@ func (a *amqpProbe) exchangeDurable(name string) (bool, error) {
 		}
 		return judged(err)
 	}
-	return true, nil // of a plugin's type
+	return true, nil // a plugin's type
 }
 
 func (a *amqpProbe) queueDurable(name string) (bool, error) {
@@ -131,7 +132,8 @@ func (a *amqpProbe) queueDurable(name string) (bool, error) {
 	}))
 }
 
-// judged reads the answer to a declaration of something that is there: that another property differs is not what was asked.
+// judged interprets the result of a declaration of an existing object. A
+// refusal because of another property is ignored.
 func judged(err error) (bool, error) {
 	if code(err) != amqp.PreconditionFailed {
 		return err == nil, err

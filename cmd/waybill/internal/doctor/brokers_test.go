@@ -41,9 +41,9 @@ func TestJetStream(t *testing.T) {
 	js, err := jetstream.New(conn)
 	w.must(err)
 	w.well("sink")
-	w.sees("jetstream stream", Fail, "there is no stream orders", "nats stream add orders")
-	w.sees("jetstream storage", NotChecked, "no stream", "")
-	w.sees("jetstream limits", NotChecked, "no stream", "")
+	w.sees("jetstream stream", Fail, "stream orders does not exist", "nats stream add orders")
+	w.sees("jetstream storage", NotChecked, "does not exist", "")
+	w.sees("jetstream limits", NotChecked, "does not exist", "")
 	stream := jetstream.StreamConfig{Name: "orders", Subjects: []string{"orders.>"}, Storage: jetstream.MemoryStorage}
 	_, err = js.CreateStream(t.Context(), stream)
 	w.must(err)
@@ -60,7 +60,7 @@ func TestJetStream(t *testing.T) {
 		_, err := js.UpdateStream(t.Context(), stream)
 		w.must(err)
 	}
-	w.sees("jetstream limits", Fail, "of each subject only 1", "--max-msgs-per-subject=-1")
+	w.sees("jetstream limits", Fail, "only 1 messages of each subject", "--max-msgs-per-subject=-1")
 	edit(func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject, c.MaxBytes = -1, 1<<20 })
 	w.sees("jetstream limits", Fail, "drops its oldest", "--discard new")
 	edit(func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardNew })
@@ -69,13 +69,13 @@ func TestJetStream(t *testing.T) {
 	w.sees("jetstream limits", Warn, "dropped after 1h", "--max-age=-1")
 	edit(func(c *jetstream.StreamConfig) { c.MaxAge = 0 })
 	w.well("jetstream limits")
-	w.sees("jetstream sync", NotChecked, "no client can see it", "sync_interval: always")
+	w.sees("jetstream sync", NotChecked, "not visible to clients", "sync_interval: always")
 	_, at, _ := strings.Cut(embedded.URL(), "@")
 	w.set("sink.url", "nats:embedded?dir="+url.QueryEscape(dir)+"&listen="+at)
 	w.well("jetstream sync")
 }
 
-// TestJetStreamCluster is about replicas, for which it takes several servers.
+// TestJetStreamCluster checks replicas, which require several servers.
 func TestJetStreamCluster(t *testing.T) {
 	address := natsCluster(t, 3)
 	w := newWard(t, "sink.url", address+"/orders")
@@ -84,7 +84,8 @@ func TestJetStreamCluster(t *testing.T) {
 	defer conn.Close()
 	js, err := jetstream.New(conn)
 	w.must(err)
-	// apply makes the stream, or edits it, as soon as the servers have elected who decides.
+	// apply creates or edits the stream after the servers have elected a
+	// leader.
 	apply := func(replicas int) {
 		t.Helper()
 		w.await("the stream", func() bool {
@@ -96,10 +97,11 @@ func TestJetStreamCluster(t *testing.T) {
 	}
 	const check = "jetstream storage"
 	apply(1)
-	w.sees(check, Warn, "has 1 replicas, in a cluster", "nats stream edit orders --replicas 3")
+	w.sees(check, Warn, "has 1 replicas in a cluster", "nats stream edit orders --replicas 3")
 	apply(3)
 	w.well(check)
-	// A server that is stopped while it makes its copy of a stream leaves that running.
+	// A server that is stopped while it replicates a stream leaves a goroutine
+	// running.
 	w.await("every server has its copy", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -112,13 +114,14 @@ func TestJetStreamCluster(t *testing.T) {
 	})
 }
 
-// natsCluster starts servers that know each other, and returns where clients reach one of them.
+// natsCluster starts a cluster of servers, and returns the address of one of
+// them.
 func natsCluster(t *testing.T, n int) (address string) {
 	t.Helper()
 	var lc net.ListenConfig
 	var free []net.Listener
 	var routes []string
-	for len(free) < n { // below the ports that the kernel gives to connections: nobody takes them until the servers do
+	for len(free) < n { // below the kernel's range for connections, so that the ports stay free
 		l, err := lc.Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", 16384+rand.IntN(16384)))
 		if err != nil {
 			continue
@@ -163,7 +166,8 @@ func TestRedisServer(t *testing.T) {
 	client := redis.NewClient(opts)
 	defer func() { _ = client.Close() }()
 	w := newWard(t, "sink.url", server.DSN)
-	// do types what a finding says, but for writing the server's file: it has none.
+	// do executes the advice of a finding, except for the server's
+	// configuration file, which does not exist.
 	do := func(advice string) {
 		t.Helper()
 		line, _, _ := strings.Cut(advice, ";")
@@ -186,19 +190,19 @@ func TestRedisServer(t *testing.T) {
 
 	w.well("redis eviction")
 	do("redis-cli CONFIG SET maxmemory-policy allkeys-lru")
-	do(w.sees("redis eviction", Fail, "throws whole streams away", "noeviction"))
+	do(w.sees("redis eviction", Fail, "evicts whole streams", "noeviction"))
 	do("redis-cli CONFIG SET maxmemory-policy volatile-ttl")
 	do(w.sees("redis eviction", Warn, "time to live", "noeviction"))
 	w.well("redis eviction")
 
 	w.must(server.Kill(t.Context()))
-	w.sees("sink", Fail, "sink.url", "is the server running")
+	w.sees("sink", Fail, "sink.url", "check that the server is running")
 	w.must(server.Restart(t.Context()))
 	w.well("sink")
 
 	w.must(client.Do(t.Context(), "ACL", "SETUSER", "relay", "on", ">a-Password", "~*", "+@all", "-config").Err())
 	w.set("sink.url", strings.Replace(server.DSN, "redis://", "redis://relay:a-Password@", 1))
-	w.sees("redis persistence", NotChecked, "cannot be seen", "")
+	w.sees("redis persistence", NotChecked, "cannot be inspected", "")
 }
 
 func TestRabbitMQ(t *testing.T) {
@@ -221,7 +225,7 @@ func TestRabbitMQ(t *testing.T) {
 	_, err = st.Send(t.Context(), waybill.Event{Type: name, Payload: []byte("{}")})
 	w.must(err)
 	name = "x." + name
-	w.sees(check, Fail, "there is no exchange "+name, "declare exchange name="+name)
+	w.sees(check, Fail, "exchange "+name+" does not exist", "declare exchange name="+name)
 	for _, kind := range []string{amqp.ExchangeTopic, amqp.ExchangeFanout} {
 		w.must(ch.ExchangeDeclare(name, kind, false, false, false, false, nil))
 		w.sees(check, Fail, "is not durable", "durable=true")
@@ -236,7 +240,7 @@ func TestRabbitMQ(t *testing.T) {
 		sep = "&"
 	}
 	w.set("sink.url", address+sep+"queues=true", "sink.topic", name)
-	w.sees(check, Fail, "there is no queue "+name, "declare queue name="+name)
+	w.sees(check, Fail, "queue "+name+" does not exist", "declare queue name="+name)
 	declare := func(durable bool) {
 		t.Helper()
 		_, err := ch.QueueDeclare(name, durable, false, false, false, nil)
@@ -252,7 +256,7 @@ func TestRabbitMQ(t *testing.T) {
 	w.must(err)
 }
 
-// boss is who may do everything with a topic.
+// boss is a Kafka client with all rights on a topic.
 type boss struct {
 	w     *ward
 	admin *kadm.Client
@@ -268,7 +272,7 @@ func newBoss(w *ward, topic string, brokers ...string) *boss {
 	return b
 }
 
-// create makes the topic, with one partition and one replica.
+// create creates the topic, with one partition and one replica.
 func (b *boss) create(settings map[string]*string) {
 	b.w.t.Helper()
 	_, err := b.admin.CreateTopic(b.w.t.Context(), 1, 1, settings, b.topic)
@@ -276,7 +280,8 @@ func (b *boss) create(settings map[string]*string) {
 	b.w.await("the topic", func() bool { return b.w.look("kafka replication").Status == Warn })
 }
 
-// set types what a finding says, and waits until it is so: brokers learn of it a little later.
+// set executes the advice of a finding, and waits until the brokers have
+// applied it.
 func (b *boss) set(advice string) {
 	b.w.t.Helper()
 	_, setting, _ := strings.Cut(advice, "--add-config ")
@@ -295,8 +300,8 @@ func TestKafka(t *testing.T) {
 	b := newBoss(w, name, address)
 	const loss, retention = "kafka loss", "kafka retention"
 	w.well("sink")
-	w.sees(loss, NotChecked, "there is no topic", "")
-	w.sees(retention, NotChecked, "there is no topic", "")
+	w.sees(loss, NotChecked, "does not exist", "")
+	w.sees(retention, NotChecked, "does not exist", "")
 	compact := "compact"
 	b.create(map[string]*string{"cleanup.policy": &compact})
 	defer func() { _, _ = b.admin.DeleteTopics(context.WithoutCancel(t.Context()), name) }()
@@ -312,31 +317,31 @@ func TestKafka(t *testing.T) {
 	b.set(w.sees(retention, Fail, "1048576 bytes", "retention.bytes=-1"))
 	w.well(retention)
 	b.set("--add-config retention.ms=3600000")
-	b.set(w.sees(retention, Warn, "after 1h: a consumer that is away", "retention.ms=86400000"))
+	b.set(w.sees(retention, Warn, "after 1h: a consumer that is down", "retention.ms=86400000"))
 	w.well(retention)
 
-	// Now the settings say for how long events may come again, and for how long groups remember them.
+	// Now the settings limit the redelivery and the retention of inbox records.
 	w.set("inbox.redelivery-window", "2d")
-	b.set(w.sees(retention, Fail, "after 1d, whether they were read or not, and inbox.redelivery-window is 2d", "retention.ms=172800000"))
+	b.set(w.sees(retention, Fail, "after 1d, read or not, and inbox.redelivery-window is 2d", "retention.ms=172800000"))
 	w.well(retention)
 	w.set("inbox.retention", "3d")
-	_, kept, _ := strings.Cut(w.sees(retention, Warn, "for 9d", "set inbox.retention to 9d"), "set inbox.retention to ") // two days, and seven of a segment
+	_, kept, _ := strings.Cut(w.sees(retention, Warn, "for 9d", "set inbox.retention to 9d"), "set inbox.retention to ") // two days, plus seven of a segment
 	w.set("inbox.retention", kept)
 	w.well(retention)
 	b.set("--add-config retention.ms=-1")
-	w.sees(retention, Warn, "for ever, and inbox.retention is 9d", "set inbox.retention to 0s")
+	w.sees(retention, Warn, "forever, and inbox.retention is 9d", "set inbox.retention to 0s")
 	w.set("inbox.retention", "0s")
 	w.well(retention)
 }
 
-// TestKafkaCluster is about replicas, for which it takes several brokers.
+// TestKafkaCluster checks replicas, which require several brokers.
 func TestKafkaCluster(t *testing.T) {
 	cluster, name := private.KafkaCluster(t, 3), unique()
 	w := newWard(t, "sink.url", "kafka://"+cluster[0].DSN+","+cluster[1].DSN+","+cluster[2].DSN, "sink.topic", name)
 	b := newBoss(w, name, cluster[0].DSN)
 	const check = "kafka replication"
 	w.well("sink")
-	w.sees(check, Fail, "there is no topic "+name, "--create --topic "+name)
+	w.sees(check, Fail, "topic "+name+" does not exist", "--create --topic "+name)
 	b.create(nil)
 	reassign := func(brokers ...int32) {
 		t.Helper()
@@ -345,7 +350,7 @@ func TestKafkaCluster(t *testing.T) {
 		got, err := b.admin.AlterPartitionAssignments(t.Context(), to)
 		w.must(errors.Join(err, got.Error()))
 	}
-	// Each broker learns of a change when it does, and any of them may be asked.
+	// Each broker applies a change at its own time, and any of them may answer.
 	w.awaits(check, Warn, "has 1 replicas", "three replicas")
 	reassign(1, 2)
 	b.set(w.awaits(check, Warn, "only one broker has", "min.insync.replicas=2"))
@@ -361,10 +366,10 @@ func TestPulsar(t *testing.T) {
 	address := testserver.Pulsar(t)
 	w := newWard(t, "sink.url", address)
 	w.well("sink")
-	w.sees("pulsar subscriptions", Warn, "deleted at once", "?subscriptions=")
+	w.sees("pulsar subscriptions", Warn, "deleted immediately", "?subscriptions=")
 	w.set("sink.url", address+"/public/default?subscriptions=billing")
 	w.well("pulsar subscriptions")
-	w.sees("pulsar persistence", NotChecked, "no client can see", "get-persistence")
+	w.sees("pulsar persistence", NotChecked, "not visible to clients", "get-persistence")
 	w.set("sink.topic", "non-persistent://public/default/x")
 	w.sees("pulsar persistence", Fail, "not persistent", "sink.topic")
 	w.set("sink.topic", "")

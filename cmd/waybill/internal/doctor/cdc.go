@@ -5,13 +5,15 @@ import (
 	"strings"
 )
 
-// cdcOff is what the checks say where a relay publishes the events.
+// cdcOff is the finding if a relay publishes the events.
 const cdcOff = "cdc.enabled is off"
 
-// cdcLag is how many bytes a reader of PostgreSQL's log may be behind.
+// cdcLag is the maximum number of bytes that a reader of PostgreSQL's log may
+// lag behind.
 const cdcLag = 1 << 30
 
-// postgresCDC looks at what change data capture needs, in the order in which it is set up.
+// postgresCDC checks the requirements of change data capture, in the order of
+// their setup.
 func postgresCDC(ctx context.Context, p *patient) (Finding, error) {
 	if !p.CDC.Enabled {
 		return good(cdcOff), nil
@@ -22,7 +24,7 @@ func postgresCDC(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	if level != "logical" {
-		return fail("ALTER SYSTEM SET wal_level = 'logical'; then restart the server", "wal_level is %s: no reader can follow the log", level), nil
+		return fail("ALTER SYSTEM SET wal_level = 'logical'; then restart the server", "wal_level is %s: logical replication is not possible", level), nil
 	}
 	table := p.outboxTable()
 	var published bool
@@ -32,7 +34,7 @@ func postgresCDC(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	if !published {
-		return fail("CREATE PUBLICATION waybill_cdc FOR TABLE "+table+" WITH (publish = 'insert')", "no publication has the inserts into %s", table), nil
+		return fail("CREATE PUBLICATION waybill_cdc FOR TABLE "+table+" WITH (publish = 'insert')", "no publication contains the inserts into %s", table), nil
 	}
 	rows, err := db.QueryContext(ctx, `SELECT slot_name, active, coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn), 0)::bigint
 		FROM pg_replication_slots WHERE slot_type = 'logical' AND database = current_database() ORDER BY slot_name`)
@@ -58,19 +60,19 @@ func postgresCDC(ctx context.Context, p *patient) (Finding, error) {
 	if err := rows.Err(); err != nil {
 		return Finding{}, err
 	}
-	const start = "start the reader, or look at its log"
+	const start = "start the reader, or check its log"
 	switch {
 	case len(reads) == 0 && len(idle) == 0:
-		return fail(start, "there is no logical replication slot of this database: no reader has ever been connected"), nil
+		return fail(start, "this database has no logical replication slot: no reader has ever connected"), nil
 	case len(reads) == 0:
-		return fail(start, "no reader is connected to %s: events wait", strings.Join(idle, ", ")), nil
+		return fail(start, "no reader is connected to %s: events are not published", strings.Join(idle, ", ")), nil
 	case behind > p.lag:
-		return warn("look at the reader's log", "the reader of %s is %d MiB of log behind", strings.Join(reads, ", "), behind>>20), nil
+		return warn("check the reader's log", "the reader of %s lags %d MiB of log behind", strings.Join(reads, ", "), behind>>20), nil
 	}
-	return good("a reader is connected to %s, %d KiB of log behind", strings.Join(reads, ", "), behind>>10), nil
+	return good("a reader is connected to %s and lags %d KiB of log behind", strings.Join(reads, ", "), behind>>10), nil
 }
 
-// outboxTable returns the quoted name of the outbox.
+// outboxTable returns the quoted name of the outbox table.
 func (p *patient) outboxTable() string {
 	name := `"` + p.Store.Prefix + `outbox"`
 	if p.Store.Schema != "" {

@@ -1,6 +1,6 @@
-// Package doctor looks at a configuration and the servers that it names, and says what is wrong and what to type. It changes nothing: every check
-// reads. What a check needs and is not there (a server that does not answer, a right that the account does not have) makes it "not checked",
-// never "ok".
+// Package doctor checks a configuration and its servers, and suggests fixes. It
+// only reads. A check that cannot run, because a server does not answer or the
+// account lacks a right, is "not checked", never "ok".
 package doctor
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// Status is how a check ended.
+// Status is the result of a check.
 type Status string
 
-// The ends of a check.
+// The results of a check.
 const (
 	OK         Status = "ok"
 	Warn       Status = "warn"
@@ -28,59 +28,61 @@ const (
 	NotChecked Status = "not checked"
 )
 
-// Finding is what a check found.
+// Finding is the result of a check with its text.
 type Finding struct {
 	Check  string `json:"check"`
 	Status Status `json:"status"`
-	// Text is what was found.
+	// Text describes the finding.
 	Text string `json:"finding"`
-	// Type is what to type, or to change.
+	// Type is the command to type, or the setting to change.
 	Type string `json:"type,omitempty"`
 }
 
 // Check is a row of the table.
 type Check struct {
 	Name string
-	// For is what it is about: a kind of store or sink, or "any store", "any sink", "settings".
+	// For is the subject of the check: a kind of store or sink, or "any store",
+	// "any sink", "settings".
 	For string
-	// Looks is what it looks at, and Wants what it wants to see.
+	// Looks describes the inspected values, and Wants the expected ones.
 	Looks, Wants string
 
 	run func(ctx context.Context, p *patient) (Finding, error)
 }
 
-// What checks are about, besides the kinds of stores and sinks.
+// Subjects of checks, besides the kinds of stores and sinks.
 const (
 	anyStore = "any store" // with its tables
 	anySink  = "any sink"
 	settled  = "settings"
 )
 
-// Table returns every check, in the order in which they are run.
+// Table returns every check, in the order of execution.
 func Table() []Check {
 	return append(storeChecks(), sinkChecks()...)
 }
 
-// Config is what is looked at.
+// Config is the configuration of a run.
 type Config struct {
 	Settings *settings.Settings
-	// Timeout is how long one check may take. Defaults to 15 s.
+	// Timeout is the time limit for one check. Defaults to 15 s.
 	Timeout time.Duration
 }
 
-// patient is what the checks look at.
+// patient is the configuration under inspection, with its open servers.
 type patient struct {
 	*settings.Settings
 	store  *connect.Store
 	desk   *admin.Desk
 	groups *admin.Groups
 	keys   *admin.Keys
-	// noStore, noTables and noSink say why checks of these cannot be run; nil if they can.
+	// noStore, noTables and noSink are the reasons why checks of these cannot
+	// run; nil if they can.
 	noStore, noTables, noSink error
 	sink                      probe
 
-	// For tests: the clock of this machine, how old a transaction must be to be in the way, and
-	// how far a reader may be behind.
+	// For tests: the local clock, the minimum age of an old transaction, and
+	// the maximum lag of a reader.
 	now     func() time.Time
 	long    time.Duration
 	lag     int64
@@ -88,10 +90,10 @@ type patient struct {
 	timeout time.Duration
 }
 
-// longTransaction is how old a transaction must be to be in the way of vacuum, or of purge.
+// longTransaction is the age at which a transaction delays vacuum or purge.
 const longTransaction = 5 * time.Minute
 
-// Run runs all checks that the settings call for.
+// Run runs all checks that apply to the settings.
 func Run(ctx context.Context, cfg Config) []Finding {
 	p := &patient{Settings: cfg.Settings, now: time.Now, long: longTransaction, lag: cdcLag, timeout: cfg.Timeout}
 	p.open(ctx)
@@ -99,7 +101,7 @@ func Run(ctx context.Context, cfg Config) []Finding {
 	return p.examine(ctx, Table())
 }
 
-// open opens what can be opened. What cannot be is a finding of its own.
+// open opens the store and the sink. A failure to open is a finding of its own.
 func (p *patient) open(ctx context.Context) {
 	p.scrub = settings.NewScrubber(p.Secrets()...)
 	if p.timeout == 0 {
@@ -108,7 +110,7 @@ func (p *patient) open(ctx context.Context) {
 	if p.store, p.noStore = connect.OpenStore(ctx, p.Store, false); p.noStore == nil {
 		p.noTables = p.openTables(ctx)
 	} else {
-		p.noTables = errors.New("the store cannot be reached")
+		p.noTables = errors.New("the store is unreachable")
 	}
 	within, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -153,7 +155,7 @@ func (p *patient) examine(ctx context.Context, checks []Check) []Finding {
 	return out
 }
 
-// concerns reports whether a check is about this configuration.
+// concerns reports whether a check applies to this configuration.
 func (p *patient) concerns(c Check) bool {
 	switch c.For {
 	case anyStore, anySink, settled:
@@ -162,21 +164,21 @@ func (p *patient) concerns(c Check) bool {
 	return c.For == storeKind(p.Store) || c.For == sinkKind(p.Sink)
 }
 
-// one runs a check. What it cannot see it has not checked.
+// one runs a check. A check whose subject is not available is not checked.
 func (p *patient) one(ctx context.Context, c Check) Finding {
 	switch {
 	case c.For == anyStore && p.noTables != nil:
-		return unseen("it needs the tables")
+		return unseen("the tables are missing")
 	case c.For == storeKind(p.Store) && p.noStore != nil:
-		return unseen("the store cannot be reached")
+		return unseen("the store is unreachable")
 	case c.For == sinkKind(p.Sink) && p.noSink != nil:
-		return unseen("the sink cannot be looked at")
+		return unseen("the sink cannot be inspected")
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	f, err := c.run(ctx, p)
 	if err != nil {
-		return unseen("it cannot be seen: " + err.Error())
+		return unseen("cannot be inspected: " + err.Error())
 	}
 	return f
 }
@@ -195,7 +197,7 @@ func fail(advice, format string, args ...any) Finding {
 	return Finding{Status: Fail, Text: fmt.Sprintf(format, args...), Type: advice}
 }
 
-// failed turns an error that has a hint into a finding.
+// failed converts an error with a hint to a finding.
 func failed(err error) Finding { return fail(hint.Of(err), "%s", err.Error()) }
 
 func storeKind(s settings.Store) string {
@@ -206,19 +208,19 @@ func storeKind(s settings.Store) string {
 	return scheme
 }
 
-// settingsChecks are about what needs no server.
+// settingsChecks need no server.
 func settingsChecks() []Check {
 	return []Check{
 		{
-			Name: "enabled", For: settled, Looks: "`enabled`, `relay.enabled`", Wants: "a relay that is on",
+			Name: "enabled", For: settled, Looks: "`enabled`, `relay.enabled`", Wants: "an enabled relay",
 			run: func(_ context.Context, p *patient) (Finding, error) {
 				if p.Enabled && p.CDC.Enabled {
-					return good("the relay is off: change data capture publishes the events"), nil
+					return good("the relay is disabled: change data capture publishes the events"), nil
 				}
 				if !p.Enabled || !p.Relay.Enabled {
-					return warn("set enabled and relay.enabled to true", "the relay is off: nothing is delivered by it"), nil
+					return warn("set enabled and relay.enabled to true", "the relay is disabled: it delivers no events"), nil
 				}
-				return good("the relay is on"), nil
+				return good("the relay is enabled"), nil
 			},
 		},
 		{
@@ -231,41 +233,43 @@ func settingsChecks() []Check {
 			},
 		},
 		{
-			Name: "retention", For: settled, Looks: "`inbox.retention`, `relay.attempts`, the backoff, `relay.keep-dead`",
+			Name: "retention", For: settled, Looks: "`inbox.retention`, `relay.max-attempts`, the backoff, `relay.dead-retention`",
 			Wants: "inbox records that outlive the last delivery of their event", run: retention,
 		},
 	}
 }
 
-// retention compares how long a consumer group remembers an event with how long the relay may deliver it again.
+// retention compares the retention of inbox records with the time during which
+// the relay may deliver an event again.
 func retention(_ context.Context, p *patient) (Finding, error) {
 	keep := p.Inbox.Retention
 	if keep == 0 {
-		return good("inbox records are kept for ever"), nil
+		return good("inbox records are kept forever"), nil
 	}
 	last, ever := lastAttempt(p.Relay)
 	show := settings.FormatDuration
 	switch {
 	case ever:
-		return warn("set relay.attempts, or inbox.retention to 0s", "relay.attempts is off, so an event may come at any time, and inbox.retention is %s: "+
-			"what comes later is applied again", show(keep)), nil
+		return warn("set relay.max-attempts, or inbox.retention to 0s", "relay.max-attempts is off, so an event may be delivered at any time, and inbox.retention is %s: "+
+			"an event that is delivered later is applied again", show(keep)), nil
 	case keep < last:
 		return fail("set inbox.retention to more than "+show(last.Round(time.Second)), "inbox.retention is %s, and the relay's last attempt may be %s after the first: "+
-			"what comes later is applied again", show(keep), show(last.Round(time.Second))), nil
-	case p.Relay.KeepDead == 0 || p.Relay.KeepDead > keep:
-		return warn("set relay.keep-dead to at most inbox.retention, or replay dead letters only while they are younger than that",
-			"a dead letter that is replayed later than inbox.retention (%s) is applied again by a group that had it", show(keep)), nil
+			"an event that is delivered after the retention is applied again", show(keep), show(last.Round(time.Second))), nil
+	case p.Relay.DeadRetention == 0 || p.Relay.DeadRetention > keep:
+		return warn("set relay.dead-retention to at most inbox.retention, or replay only dead letters that are younger",
+			"a dead letter that is replayed later than inbox.retention (%s) is applied again by a group that already processed it", show(keep)), nil
 	}
-	return good("records outlive every delivery: the last attempt is at most %s after the first", show(last.Round(time.Second))), nil
+	return good("inbox records outlive every delivery: the last attempt is at most %s after the first", show(last.Round(time.Second))), nil
 }
 
-// lastAttempt returns how long after the first attempt the last one may be, without the time that the sink takes; and whether there is none.
+// lastAttempt returns the maximum time between the first and the last attempt,
+// without the time of the sink's calls, and whether attempts are unlimited.
 func lastAttempt(r settings.Relay) (last time.Duration, ever bool) {
-	if r.Attempts < 0 {
+	if r.MaxAttempts < 0 {
 		return 0, true
 	}
 	delay := r.BackoffBase
-	for i := range r.Attempts - 1 {
+	for i := range r.MaxAttempts - 1 {
 		if n := len(r.BackoffSeries); n > 0 {
 			last += r.BackoffSeries[min(i, n-1)]
 			continue

@@ -19,20 +19,22 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// TestMain: what servers of NATS leave running that are stopped while they make a stream is theirs.
+// TestMain ignores goroutines of NATS servers that are stopped while they
+// create a stream.
 func TestMain(m *testing.M) {
 	const nats = "github.com/nats-io/nats-server/v2/server"
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(nats+".(*fileStore).flushStreamStateLoop"),
 		goleak.IgnoreTopFunction(nats+".(*msgBlock).flushLoop"), goleak.IgnoreTopFunction(nats+"/ats.Register.func1"))
 }
 
-// ward is a configuration under examination.
+// ward is a configuration under inspection.
 type ward struct {
 	t     *testing.T
 	flags map[string]string
 	tune  func(p *patient)
 	made  []*made
-	// instead runs a check on something that no setting can name. Defaults to what the settings name.
+	// instead runs a check on a server that no setting can name. Defaults to
+	// the one of the settings.
 	instead func(c Check) Finding
 }
 
@@ -75,17 +77,17 @@ func (w *ward) open() *connect.Store {
 	return st
 }
 
-// look runs one check, with connections of its own, as a run of the program has.
+// look runs one check with its own connections, as a run of the program does.
 func (w *ward) look(check string) Finding {
 	w.t.Helper()
 	f, _, ok := w.run(check)
 	if !ok {
-		w.t.Fatalf("no check %s is about this", check)
+		w.t.Fatalf("no check %s applies", check)
 	}
 	return f
 }
 
-// run returns false if the check is not about what the settings name.
+// run returns false if the check does not apply to the settings.
 func (w *ward) run(check string) (Finding, Check, bool) {
 	w.t.Helper()
 	p := &patient{Settings: w.settings(), now: time.Now, long: longTransaction, lag: cdcLag}
@@ -107,14 +109,14 @@ func (w *ward) run(check string) (Finding, Check, bool) {
 	}
 	switch {
 	case f.Status == OK:
-		w.mended(c)
+		w.fixed(c)
 	case f.Status != NotChecked && f.Type == "":
-		w.t.Fatalf("%s: %s %q, and nothing to type", check, f.Status, f.Text)
+		w.t.Fatalf("%s: %s %q without advice", check, f.Status, f.Text)
 	}
 	return f, c, true
 }
 
-// sees looks for a finding and returns what it says to type.
+// sees expects a finding and returns its advice.
 func (w *ward) sees(check string, status Status, finding, advice string) string {
 	w.t.Helper()
 	f, c, ok := w.run(check)
@@ -129,7 +131,7 @@ func (f Finding) is(status Status, finding, advice string) bool {
 	return f.Status == status && strings.Contains(f.Text, finding) && strings.Contains(f.Type, advice)
 }
 
-// awaits is sees where it takes a while until a change is known.
+// awaits is sees for a change that takes a while.
 func (w *ward) awaits(check string, status Status, finding, advice string) string {
 	w.t.Helper()
 	var f Finding
@@ -142,7 +144,7 @@ func (w *ward) awaits(check string, status Status, finding, advice string) strin
 	return f.Type
 }
 
-// well wants a check to find nothing.
+// well expects a check without findings.
 func (w *ward) well(check string) {
 	w.t.Helper()
 	if f := w.look(check); f.Status != OK {
@@ -150,14 +152,15 @@ func (w *ward) well(check string) {
 	}
 }
 
-// gone is what well is to a check that never says ok: it finds nothing wrong any more, or is not about this any more.
+// gone is well for a check that is never ok: it expects no failure, or that the
+// check does not apply any more.
 func (w *ward) gone(check string) {
 	w.t.Helper()
 	if f, _, ok := w.run(check); ok && f.Status != NotChecked {
-		w.t.Fatalf("%s: %s %q, type %q; want it gone", check, f.Status, f.Text, f.Type)
+		w.t.Fatalf("%s: %s %q, type %q; want no finding", check, f.Status, f.Text, f.Type)
 	}
 	i := slices.IndexFunc(Table(), func(c Check) bool { return c.Name == check })
-	w.mended(Table()[i])
+	w.fixed(Table()[i])
 }
 
 func (w *ward) must(err error) {
@@ -167,28 +170,29 @@ func (w *ward) must(err error) {
 	}
 }
 
-// TestSettings: each finding is made, seen, mended as the advice says, and gone.
+// TestSettings makes each finding, checks it, fixes it by the advice, and
+// checks that it is gone.
 func TestSettings(t *testing.T) {
 	w := newWard(t, "relay.enabled", "false")
-	w.sees("enabled", Warn, "the relay is off", "relay.enabled")
+	w.sees("enabled", Warn, "the relay is disabled", "relay.enabled")
 	w.set("relay.enabled", "true")
 	w.well("enabled")
 
 	w.set("http.listen", "0.0.0.0:9292")
-	w.sees("http", Fail, "open to everybody", "http.token")
+	w.sees("http", Fail, "accessible from the network", "http.token")
 	w.set("http.listen", "127.0.0.1:9292")
 	w.well("http")
 
 	w.well("retention")
-	w.set("inbox.retention", "1m", "inbox.redelivery-window", "1m", "relay.keep-dead", "1m")
+	w.set("inbox.retention", "1m", "inbox.redelivery-window", "1m", "relay.dead-retention", "1m")
 	w.sees("retention", Fail, "applied again", "set inbox.retention to more than 1m42s")
 	w.set("inbox.retention", "103s")
 	w.well("retention")
-	w.set("relay.attempts", "off")
-	w.sees("retention", Warn, "at any time", "set relay.attempts")
-	w.set("relay.attempts", "10", "relay.keep-dead", "0s")
-	w.sees("retention", Warn, "replayed later", "relay.keep-dead")
-	w.set("relay.keep-dead", "1m")
+	w.set("relay.max-attempts", "off")
+	w.sees("retention", Warn, "at any time", "set relay.max-attempts")
+	w.set("relay.max-attempts", "10", "relay.dead-retention", "0s")
+	w.sees("retention", Warn, "replayed later", "relay.dead-retention")
+	w.set("relay.dead-retention", "1m")
 	w.well("retention")
 }
 
@@ -197,10 +201,10 @@ func TestLastAttempt(t *testing.T) {
 		relay settings.Relay
 		want  time.Duration
 	}{
-		{settings.Relay{Attempts: 1, BackoffBase: time.Second, BackoffMax: time.Minute}, 0},
-		{settings.Relay{Attempts: 4, BackoffBase: time.Second, BackoffMax: time.Minute}, 7 * time.Second},
-		{settings.Relay{Attempts: 4, BackoffBase: time.Second, BackoffMax: 2 * time.Second}, 5 * time.Second},
-		{settings.Relay{Attempts: 4, BackoffSeries: []time.Duration{time.Second, time.Hour}}, 2*time.Hour + time.Second},
+		{settings.Relay{MaxAttempts: 1, BackoffBase: time.Second, BackoffMax: time.Minute}, 0},
+		{settings.Relay{MaxAttempts: 4, BackoffBase: time.Second, BackoffMax: time.Minute}, 7 * time.Second},
+		{settings.Relay{MaxAttempts: 4, BackoffBase: time.Second, BackoffMax: 2 * time.Second}, 5 * time.Second},
+		{settings.Relay{MaxAttempts: 4, BackoffSeries: []time.Duration{time.Second, time.Hour}}, 2*time.Hour + time.Second},
 	} {
 		if got, ever := lastAttempt(c.relay); got != c.want || ever {
 			t.Errorf("%+v: %v, want %v", c.relay, got, c.want)
@@ -214,31 +218,31 @@ func TestSinksWithoutAServer(t *testing.T) {
 	w.set("sink.url", "nats://127.0.0.1")
 	w.gone("log sink")
 	w.set("sink.url", "http://hooks.example/x", "sink.secret", "unsigned")
-	w.sees("webhook", Fail, "in the clear", "https://")
+	w.sees("webhook", Fail, "unencrypted", "https://")
 	w.set("sink.url", "https://hooks.example/x")
 	w.sees("webhook", Warn, "not signed", "whsec_")
 	w.set("sink.secret", "")
-	w.sees("webhook", Fail, "no sink.secret", "whsec_")
+	w.sees("webhook", Fail, "sink.secret is missing", "whsec_")
 	w.set("sink.secret", "whsec_c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0", "sink.unsigned-attributes", "true")
-	w.sees("webhook", Warn, "the payload only", "unsigned-attributes")
+	w.sees("webhook", Warn, "only the payload", "unsigned-attributes")
 	w.set("sink.unsigned-attributes", "false")
 	w.well("webhook")
 	w.set("sink.url", "https://hooks.example/x?ca=/no/such.pem")
 	w.sees("webhook", Fail, "parameter ca", "files in PEM")
 	w.set("sink.url", "https://hooks.example/x?insecure=true")
-	w.sees("webhook", Warn, "any certificate is taken", "ca=FILE")
+	w.sees("webhook", Warn, "every certificate is accepted", "ca=FILE")
 	w.set("sink.url", "https://hooks.example/x")
 	w.well("webhook")
 	w.set("sink.url", "odd://x")
-	w.sees("sink", Fail, "odd is no scheme", "it starts with one of")
+	w.sees("sink", Fail, "unknown scheme odd", "use one of")
 	w.set("sink.url", "nats:embedded?listen=127.0.0.1:1")
 	w.sees("sink", NotChecked, "inside waybill serve", "waybill serve")
 }
 
 func TestStoreAndTables(t *testing.T) {
 	w := newWard(t)
-	w.sees("store", Fail, "there is no file", "waybill migrate up")
-	w.sees("tables", NotChecked, "cannot be reached", "")
+	w.sees("store", Fail, "does not exist", "waybill migrate up")
+	w.sees("tables", NotChecked, "unreachable", "")
 	st, err := connect.OpenStore(t.Context(), w.settings().Store, true)
 	w.must(err)
 	defer func() { _ = st.Close() }()
@@ -250,7 +254,7 @@ func TestStoreAndTables(t *testing.T) {
 	_, err = st.SQL.ExecContext(t.Context(), "INSERT INTO waybill_migration SELECT 99, 'future', applied_at FROM waybill_migration WHERE version = 3")
 	w.must(err)
 	w.sees("tables", Fail, "does not know 99 future", "the version of waybill")
-	_, err = st.SQL.ExecContext(t.Context(), "DELETE FROM waybill_migration WHERE version = 99") // one that this program knows
+	_, err = st.SQL.ExecContext(t.Context(), "DELETE FROM waybill_migration WHERE version = 99") // a migration that this program knows
 	w.must(err)
 	w.well("tables")
 }
@@ -281,11 +285,11 @@ func (w *ward) runRelay(st *connect.Store, name string, sink relay.Sink, onDead 
 
 func (w *ward) await(what string, done func() bool) {
 	w.t.Helper()
-	tick := time.NewTicker(200 * time.Millisecond) // MariaDB shows what it showed before if it is asked more often than ten times a second
+	tick := time.NewTicker(200 * time.Millisecond) // MariaDB caches the view for 100 ms
 	defer tick.Stop()
 	for deadline := time.Now().Add(time.Minute); !done(); <-tick.C {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("gave up waiting for %s", what)
+			w.t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }
@@ -296,21 +300,22 @@ func TestRelayAndLanes(t *testing.T) {
 	w.sees("relay", Warn, "no relay is alive", "waybill serve")
 	_, err := st.Send(t.Context(), waybill.NewEvent("OrderPlaced", 1))
 	w.must(err)
-	w.sees("relay", Fail, "1 events wait", "waybill serve")
+	w.sees("relay", Fail, "1 events are ready", "waybill serve")
 	node := store.Node{ID: waybill.NewID(), Relay: "waybill"}
 	_, err = st.Heartbeat(t.Context(), node, 10*time.Minute)
 	w.must(err)
-	w.sees("relay", Warn, "1 of 1 lanes have no owner", "look again")
+	w.sees("relay", Warn, "1 of 1 lanes have no owner", "run doctor again")
 	_, err = st.Acquire(t.Context(), node, []int{0}, 100)
 	w.must(err)
 	w.well("relay")
 	w.set("relay.name", "other")
-	w.sees("relay", Fail, "a relay called waybill has these tables", "set relay.name to waybill")
+	w.sees("relay", Fail, "relay waybill owns these tables", "set relay.name to waybill")
 	w.set("relay.name", "waybill")
 	w.well("relay")
 }
 
-// TestWaiting: doctor tells of events that have waited for minutes, also while a relay is alive.
+// TestWaiting checks that doctor reports events that have waited for minutes,
+// also while a relay is alive.
 func TestWaiting(t *testing.T) {
 	w := newWard(t)
 	st := w.open()
@@ -333,16 +338,16 @@ func TestWaiting(t *testing.T) {
 	older(-2 * time.Minute)
 	w.well("waiting")
 	older(11 * time.Minute)
-	w.sees("waiting", Fail, "1 event is ready, and none is delivered: the oldest has waited for 11m", "/readyz")
+	w.sees("waiting", Fail, "1 event is ready, and no event is delivered: the oldest has waited for 11m", "/readyz")
 	w.well("relay")
 	_, err = st.SQL.ExecContext(t.Context(), "DELETE FROM waybill_outbox")
 	w.must(err)
 	w.well("waiting")
 }
 
-// TestWhoseOutbox: doctor says to whom the outbox belongs, and does not send an operator to deliver
-// a service's events elsewhere.
-func TestWhoseOutbox(t *testing.T) {
+// TestRecordedSink checks that doctor reports the recorded sink of the outbox,
+// and does not advise an operator to deliver a service's events elsewhere.
+func TestRecordedSink(t *testing.T) {
 	w := newWard(t)
 	st := w.open()
 	w.sees("relay", Warn, "no relay is alive", "waybill serve")
@@ -350,18 +355,19 @@ func TestWhoseOutbox(t *testing.T) {
 	_, err := st.ClaimSink(t.Context(), store.Node{ID: waybill.NewID()}, "in-process (relay relay)", false)
 	w.must(err)
 	w.sees("relay", Warn, "no relay is alive", "start the service, or the waybill serve, that delivers to in-process (relay relay)")
-	w.sees("outbox", Fail, "its events go to in-process (relay relay)", "--take-over")
+	w.sees("outbox", Fail, "the outbox records in-process (relay relay)", "--take-over")
 	w.set("take-over", "true")
 	w.sees("outbox", Warn, "serve will take it over", "then without")
 	w.set("take-over", "false")
 	w.set("sink.url", "")
 	w.well("outbox")
-	w.sees("sink", NotChecked, "no sink is set", "set sink.url")
+	w.sees("sink", NotChecked, "no sink is configured", "set sink.url")
 	w.sees("relay", Warn, "no relay is alive", "start the service")
 }
 
-// TestWhatWaitsForAnOperator: dead letters, blocked aggregates, dead records and uncertain keys, each until somebody has decided.
-func TestWhatWaitsForAnOperator(t *testing.T) {
+// TestItemsForAnOperator checks dead letters, blocked aggregates, dead records
+// and uncertain keys until an operator resolves each.
+func TestItemsForAnOperator(t *testing.T) {
 	w := newWard(t)
 	st := w.open()
 	for _, check := range []string{"dead letters", "blocked", "inbox", "keys"} {
@@ -377,7 +383,7 @@ func TestWhatWaitsForAnOperator(t *testing.T) {
 	stop := w.runRelay(st, "relay", never, relay.Block)
 	w.await("the dead letter", func() bool { return w.look("dead letters").Status == Warn })
 	stop()
-	w.sees("dead letters", Warn, "1 events were given up", "waybill dead list")
+	w.sees("dead letters", Warn, "1 dead letters", "waybill dead list")
 	w.sees("blocked", Warn, "1 aggregates wait behind a dead letter", "waybill blocked list")
 	_, err = st.Discard(t.Context(), []waybill.ID{evs[0].ID})
 	w.must(err)
@@ -406,7 +412,7 @@ func TestWhatWaitsForAnOperator(t *testing.T) {
 	w.must(err)
 	_, err = keys.EndKey(t.Context(), store.KeyAttempt{KeyID: id, Owner: claim.Owner, Fence: rec.Fence}, store.KeyEnd{State: store.KeyUncertain, Error: "?"})
 	w.must(err)
-	w.sees("keys", Warn, "1 idempotency keys", "waybill keys resolve")
+	w.sees("keys", Warn, "1 uncertain idempotency keys", "waybill keys resolve")
 	p := &patient{Settings: w.settings(), now: time.Now}
 	p.open(t.Context())
 	defer p.close()
@@ -414,8 +420,9 @@ func TestWhatWaitsForAnOperator(t *testing.T) {
 	w.well("keys")
 }
 
-// TestNothingIsOKThatWasNotSeen: with a store and a sink that do not answer, every check of theirs says so.
-func TestNothingIsOKThatWasNotSeen(t *testing.T) {
+// TestUncheckedIsNeverOK checks that, with an unreachable store and sink, every
+// check of them is not checked.
+func TestUncheckedIsNeverOK(t *testing.T) {
 	for _, c := range [][2]string{
 		{"postgres://u:c4nary@127.0.0.1:1/x?sslmode=disable&connect_timeout=2", "redis://u:c4nary@127.0.0.1:1/0"},
 		{"mysql://u:c4nary@127.0.0.1:1/x", "amqp://u:c4nary@127.0.0.1:1/"},
@@ -446,7 +453,7 @@ func TestNothingIsOKThatWasNotSeen(t *testing.T) {
 	}
 }
 
-// TestEveryCheckIsInTheTable: with what it looks at and wants.
+// TestEveryCheckIsInTheTable checks that every row is complete.
 func TestEveryCheckIsInTheTable(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, c := range Table() {

@@ -26,8 +26,8 @@ func (k *kafkaProbe) close() { k.admin.Close() }
 
 func dialKafka(ctx context.Context, u *url.URL) (probe, error) {
 	opts, err := kafkabroker.ClientOptions(connect.Client(u), slog.New(slog.DiscardHandler))
-	if err != nil { // the error may quote the URL
-		return nil, errors.New("Kafka's client cannot read it") //nolint:staticcheck // a name
+	if err != nil { // err may quote the URL
+		return nil, errors.New("rejected by Kafka's client")
 	}
 	opts = append(opts, kgo.ClientID("waybill doctor"), kgo.DisableClientMetrics())
 	client, err := kgo.NewClient(opts...)
@@ -44,16 +44,16 @@ func dialKafka(ctx context.Context, u *url.URL) (probe, error) {
 func kafkaChecks() []Check {
 	return []Check{
 		{
-			Name: "kafka replication", For: kafkaSink, Looks: "replicas and `min.insync.replicas` of the topics of events in the tables; the relay waits for acks of all",
+			Name: "kafka replication", For: kafkaSink, Looks: "replicas and `min.insync.replicas` of the topics of events in the tables; the relay waits for all acks",
 			Wants: "3 and 2", run: onTopics(kafkaReplication),
 		},
 		{
 			Name: "kafka loss", For: kafkaSink, Looks: "`unclean.leader.election.enable`, `cleanup.policy` of those topics",
-			Wants: "false, and delete: compaction drops events of an aggregate", run: onTopics(kafkaLoss),
+			Wants: "false, and delete; compaction drops events of an aggregate", run: onTopics(kafkaLoss),
 		},
 		{
 			Name: "kafka retention", For: kafkaSink, Looks: "`retention.ms`, `retention.bytes`, `segment.ms` of those topics; `inbox.redelivery-window`, `inbox.retention`",
-			Wants: "events that stay for the redelivery window, and for a day at least; inbox records that outlive them", run: onTopics(kafkaRetention),
+			Wants: "a retention of at least the redelivery window and a day; inbox records that outlive the messages", run: onTopics(kafkaRetention),
 		},
 	}
 }
@@ -65,12 +65,12 @@ type kafkaTopic struct {
 	settings map[string]string
 }
 
-// onTopics runs a check on every topic, until one is wrong.
+// onTopics runs a check on every topic, until one fails.
 func onTopics(check func(p *patient, t kafkaTopic) Finding) func(context.Context, *patient) (Finding, error) {
 	return func(ctx context.Context, p *patient) (Finding, error) {
 		k, ok := p.sink.(*kafkaProbe)
 		if !ok {
-			return Finding{}, errors.New("there is no connection")
+			return Finding{}, errors.New("no connection")
 		}
 		names, err := p.topics(ctx, kafkabroker.Names())
 		if err != nil {
@@ -83,7 +83,7 @@ func onTopics(check func(p *patient, t kafkaTopic) Finding) func(context.Context
 		if err != nil {
 			return Finding{}, err
 		}
-		worst := good("%d topics looked at", len(all))
+		worst := good("%d topics checked", len(all))
 		for _, t := range all {
 			f := check(p, t)
 			if f.Status == Fail {
@@ -146,72 +146,74 @@ func kafkaReplication(_ *patient, t kafkaTopic) Finding {
 	insync := t.settings["min.insync.replicas"]
 	switch {
 	case t.replicas == 0:
-		return fail("kafka-topics.sh --create --topic "+t.name+" --replication-factor 3, or add ?create=true to sink.url", "there is no topic %s", t.name)
+		return fail("kafka-topics.sh --create --topic "+t.name+" --replication-factor 3, or add ?create=true to sink.url", "topic %s does not exist", t.name)
 	case t.replicas >= 2 && insync == "1":
-		return warn(alter(t.name, "min.insync.replicas=2"), "topic %s takes events that only one broker has: if it is lost, they are", t.name)
+		return warn(alter(t.name, "min.insync.replicas=2"), "topic %s accepts events that only one broker has stored: the loss of that broker loses them", t.name)
 	case t.replicas < replicas:
-		return warn("kafka-reassign-partitions.sh, with three replicas each", "topic %s has %d replicas: a broker that is lost takes events with it, or stops everything", t.name, t.replicas)
+		return warn("kafka-reassign-partitions.sh, with three replicas each", "topic %s has %d replicas: the loss of a broker loses events or stops deliveries", t.name, t.replicas)
 	}
-	return good("topic %s: %d replicas, of which %s must have an event", t.name, t.replicas, insync)
+	return good("topic %s: %d replicas, %s of which must store an event", t.name, t.replicas, insync)
 }
 
 func kafkaLoss(_ *patient, t kafkaTopic) Finding {
 	switch {
 	case t.replicas == 0:
-		return unseen(fmt.Sprintf("there is no topic %s", t.name))
+		return unseen(fmt.Sprintf("topic %s does not exist", t.name))
 	case strings.Contains(t.settings["cleanup.policy"], "compact"):
-		return fail(alter(t.name, "cleanup.policy=delete"), "topic %s is compacted: of an aggregate's events only the last stays", t.name)
+		return fail(alter(t.name, "cleanup.policy=delete"), "topic %s is compacted: only the last event of an aggregate is kept", t.name)
 	case t.settings["unclean.leader.election.enable"] == "true":
-		return fail(alter(t.name, "unclean.leader.election.enable=false"), "topic %s lets a broker lead that lacks events", t.name)
+		return fail(alter(t.name, "unclean.leader.election.enable=false"), "topic %s can elect a leader that lacks events", t.name)
 	}
-	return good("topic %s loses nothing by itself", t.name)
+	return good("topic %s does not drop events", t.name)
 }
 
-// minRetention is how long a consumer may be away without losing events: less does not last for a night.
+// minRetention is the minimum retention, so that a consumer can be down for a
+// night without losing events.
 const minRetention = 24 * time.Hour
 
-// kafkaRetention compares how long a topic keeps events with how long they may have to be delivered again, and with how long consumer groups remember
-// them. An event counts from when it was published: the relay's own attempts do not matter.
+// kafkaRetention compares the retention of a topic with the redelivery window
+// and with the retention of inbox records. The time of an event starts with its
+// publication: the relay's own attempts do not matter.
 func kafkaRetention(p *patient, t kafkaTopic) Finding {
 	if t.replicas == 0 {
-		return unseen(fmt.Sprintf("there is no topic %s", t.name))
+		return unseen(fmt.Sprintf("topic %s does not exist", t.name))
 	}
 	keep, err := t.span("retention.ms")
 	segment, err2 := t.span("segment.ms")
 	if err := errors.Join(err, err2); err != nil {
 		return unseen(err.Error())
 	}
-	longest := keep + min(segment, endless-keep) // an event goes when the last of its segment may
+	longest := keep + min(segment, endless-keep) // an event is deleted with the last event of its segment
 	window, remember, show := p.Inbox.RedeliveryWindow, p.Inbox.Retention, settings.FormatDuration
 	switch size := t.settings["retention.bytes"]; {
 	case size != "-1":
-		return fail(alter(t.name, "retention.bytes=-1"), "topic %s drops the oldest events of a partition that has %s bytes, whether they were read or not", t.name, size)
+		return fail(alter(t.name, "retention.bytes=-1"), "topic %s drops the oldest events of a partition above %s bytes, read or not", t.name, size)
 	case keep < window:
 		return fail(alter(t.name, "retention.ms="+millis(window)),
-			"topic %s drops events after %s, whether they were read or not, and inbox.redelivery-window is %s", t.name, show(keep), show(window))
+			"topic %s drops events after %s, read or not, and inbox.redelivery-window is %s", t.name, show(keep), show(window))
 	case keep < minRetention:
 		return warn(alter(t.name, "retention.ms="+millis(minRetention)),
-			"topic %s drops events after %s: a consumer that is away for longer never sees them", t.name, show(keep))
+			"topic %s drops events after %s: a consumer that is down for longer never receives them", t.name, show(keep))
 	case remember == 0:
-		return good("topic %s keeps events for long enough", t.name)
+		return good("topic %s keeps events long enough", t.name)
 	case longest == endless:
-		return warn("set inbox.retention to 0s", "topic %s keeps events for ever, and inbox.retention is %s: a group that reads it again applies older ones again", t.name, show(remember))
+		return warn("set inbox.retention to 0s", "topic %s keeps events forever, and inbox.retention is %s: a group that rereads the topic applies older events again", t.name, show(remember))
 	case remember < longest:
 		return warn("set inbox.retention to "+show(longest),
-			"topic %s may keep an event for %s (retention.ms and segment.ms), and inbox.retention is %s: a group that reads it again applies older ones again",
+			"topic %s may keep an event for %s (retention.ms and segment.ms), and inbox.retention is %s: a group that rereads the topic applies older events again",
 			t.name, show(longest), show(remember))
 	}
-	return good("topic %s keeps events for long enough, and inbox records outlive them", t.name)
+	return good("topic %s keeps events long enough, and inbox records outlive them", t.name)
 }
 
-// endless is the span of a setting that has no end, or none that a Duration can hold.
+// endless stands for an unlimited duration, or one that exceeds a Duration.
 const endless = time.Duration(math.MaxInt64)
 
 // span reads a setting in milliseconds.
 func (t kafkaTopic) span(key string) (time.Duration, error) {
 	n, err := strconv.ParseInt(t.settings[key], 10, 64)
 	switch {
-	case err != nil: // some services do not tell
+	case err != nil: // some services hide it
 		return 0, fmt.Errorf("topic %s: %s is %q", t.name, key, t.settings[key])
 	case n < 0 || n > endless.Milliseconds():
 		return endless, nil
@@ -221,7 +223,7 @@ func (t kafkaTopic) span(key string) (time.Duration, error) {
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// alter is what to type to change a topic.
+// alter returns the command that changes a topic.
 func alter(topic, setting string) string {
 	return "kafka-configs.sh --alter --entity-type topics --entity-name " + topic + " --add-config " + setting
 }

@@ -19,20 +19,21 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
-// made is a finding that a test has brought about.
+// made is a finding that a test has caused.
 type made struct {
 	check, kind string // the check's Name and For
 	text        string
-	gone        bool // it was mended, and seen to be
+	gone        bool // fixed, and checked
 }
 
-// ledger has what the tests of this package have made. [TestEveryFindingIsMadeAndMended] reads it when they are through.
+// ledger has the findings that the tests of this package have made.
+// [TestEveryFindingIsMadeAndFixed] reads it after they end.
 var ledger struct {
 	sync.Mutex
 	all []*made
 }
 
-// saw writes down that a test has asked for a finding and got it, with what to type.
+// saw records an expected finding with its advice.
 func (w *ward) saw(c Check, f Finding) {
 	if f.Status == OK || f.Type == "" {
 		return
@@ -44,8 +45,8 @@ func (w *ward) saw(c Check, f Finding) {
 	w.made = append(w.made, m)
 }
 
-// mended writes down that what the ward has had of a check is gone.
-func (w *ward) mended(c Check) {
+// fixed records that the findings of a check are gone.
+func (w *ward) fixed(c Check) {
 	ledger.Lock()
 	defer ledger.Unlock()
 	for _, m := range w.made {
@@ -55,7 +56,8 @@ func (w *ward) mended(c Check) {
 	}
 }
 
-// servers says which checks, and which source files with their name, cannot be tried without a server.
+// servers returns the checks, and the source files of the same name, that
+// require a server.
 func servers() map[string]string {
 	return map[string]string{
 		connect.Postgres: testserver.EnvPostgres, "pooler": testserver.EnvPostgres, "cdc": testserver.EnvPostgres, connect.MySQL: testserver.EnvMariaDB,
@@ -63,9 +65,11 @@ func servers() map[string]string {
 	}
 }
 
-// TestEveryFindingIsMadeAndMended: each warning and failure that the code can utter was brought about by a test, seen with what to type, and seen to be
-// gone once it was mended. So was something of each check. Parallel tests run when the others are through, and this is the only one.
-func TestEveryFindingIsMadeAndMended(t *testing.T) {
+// TestEveryFindingIsMadeAndFixed checks that a test has made each warning and
+// failure in the code, checked its advice, and checked that it is gone after
+// the fix; and the same for a finding of each check. It is the only parallel
+// test, so it runs after all others.
+func TestEveryFindingIsMadeAndFixed(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"test.run", "test.skip"} {
 		if flag.Lookup(name).Value.String() != "" {
@@ -73,7 +77,7 @@ func TestEveryFindingIsMadeAndMended(t *testing.T) {
 		}
 	}
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("most servers are not started here")
+		t.Skip("most servers cannot be started on this platform")
 	}
 	missing := func(kind string) bool {
 		env, needed := servers()[kind]
@@ -83,25 +87,25 @@ func TestEveryFindingIsMadeAndMended(t *testing.T) {
 	defer ledger.Unlock()
 	for _, c := range Table() {
 		if !missing(c.For) && !slices.ContainsFunc(ledger.all, func(m *made) bool { return m.gone && m.check == c.Name && m.kind == c.For }) {
-			t.Errorf("no test makes the check %q of %s find something, and mends it", c.Name, c.For)
+			t.Errorf("no test makes and fixes a finding of the check %q of %s", c.Name, c.For)
 		}
 	}
 	formats := make(map[string]string)
 	for _, f := range utterances(t) {
 		if before, twice := formats[f.format]; twice {
-			t.Errorf("%s and %s say the same, so that nobody knows which of them was tested: %q", before, f.at, f.format)
+			t.Errorf("%s and %s have the same text, which must be unique: %q", before, f.at, f.format)
 		}
 		formats[f.format] = f.at
 		says := regexp.MustCompile("^" + regexp.MustCompile(`%[sd]`).ReplaceAllString(regexp.QuoteMeta(f.format), ".+") + "$")
 		if !missing(f.kind) && !slices.ContainsFunc(ledger.all, func(m *made) bool { return m.gone && says.MatchString(m.text) }) {
-			t.Errorf("%s: no test makes this finding, and mends it: %q", f.at, f.format)
+			t.Errorf("%s: no test makes and fixes this finding: %q", f.at, f.format)
 		}
 	}
 }
 
 // utterance is a call of warn or fail.
 type utterance struct {
-	at, kind string // the file's name says the kind
+	at, kind string // the kind is the file's name
 	format   string
 }
 
@@ -133,8 +137,8 @@ func utterances(t *testing.T) []utterance {
 			format, ok := literal(call.Args[1])
 			switch {
 			case !ok:
-				t.Errorf("%s: a finding whose text is no literal cannot be looked for", at)
-			case format != "%s": // an error of others, which is the check's only finding
+				t.Errorf("%s: the text of the finding is not a literal", at)
+			case format != "%s": // the text of another error, the only finding of its check
 				out = append(out, utterance{at, strings.TrimSuffix(name, ".go"), format})
 			}
 			return true
@@ -146,7 +150,7 @@ func utterances(t *testing.T) []utterance {
 	return out
 }
 
-// literal returns the text of a literal, or of several with plus signs between them.
+// literal returns the text of a literal, or of a concatenation of literals.
 func literal(e ast.Expr) (string, bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:

@@ -15,13 +15,13 @@ import (
 func mysqlChecks() []Check {
 	my := connect.MySQL
 	return []Check{
-		{Name: "writable", For: my, Looks: "`read_only`", Wants: "off: replicas have it on", run: writable},
+		{Name: "writable", For: my, Looks: "`read_only`", Wants: "off; it is on for replicas", run: writable},
 		{Name: "innodb durability", For: my, Looks: "`innodb_flush_log_at_trx_commit`", Wants: "1", run: flushLog},
-		{Name: "binary log", For: my, Looks: "`log_bin`, `sync_binlog`", Wants: "1, where there is a binary log", run: binaryLog},
-		{Name: "engine", For: my, Looks: "the engines of the tables", Wants: "InnoDB: others have no transactions", run: engines},
-		{Name: "privileges", For: my, Looks: "`SHOW GRANTS`", Wants: "PROCESS: a relay has to see who may still commit", run: privileges},
-		{Name: "old transactions", For: my, Looks: "`information_schema.innodb_trx`", Wants: "no transaction older than 5 min: purge waits for it", run: oldMySQLTransactions},
-		{Name: "cdc", For: my, Looks: "`log_bin`, `binlog_format`, `binlog_row_image`", Wants: "where `cdc.enabled` is on: a binary log, ROW and FULL", run: mysqlCDC},
+		{Name: "binary log", For: my, Looks: "`log_bin`, `sync_binlog`", Wants: "1, with a binary log", run: binaryLog},
+		{Name: "engine", For: my, Looks: "the engines of the tables", Wants: "InnoDB; other engines have no transactions", run: engines},
+		{Name: "privileges", For: my, Looks: "`SHOW GRANTS`", Wants: "PROCESS, which a relay needs to see open transactions", run: privileges},
+		{Name: "old transactions", For: my, Looks: "`information_schema.innodb_trx`", Wants: "no transaction older than 5 min, which purge would wait for", run: oldMySQLTransactions},
+		{Name: "cdc", For: my, Looks: "`log_bin`, `binlog_format`, `binlog_row_image`", Wants: "with `cdc.enabled`: a binary log, ROW and FULL", run: mysqlCDC},
 	}
 }
 
@@ -38,9 +38,9 @@ func writable(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	if value != "0" {
-		return fail("SET GLOBAL read_only = 0", "the server is read only, as replicas are: if this is one, have store.url name its primary"), nil
+		return fail("SET GLOBAL read_only = 0", "the server is read only; if it is a replica, set store.url to its primary"), nil
 	}
-	return good("the server can be written to"), nil
+	return good("the server is writable"), nil
 }
 
 func flushLog(ctx context.Context, p *patient) (Finding, error) {
@@ -48,9 +48,9 @@ func flushLog(ctx context.Context, p *patient) (Finding, error) {
 	if err != nil {
 		return Finding{}, err
 	}
-	if value != "1" && value != "3" { // MariaDB's 3 is 1 and more
+	if value != "1" && value != "3" { // MariaDB's 3 includes the guarantees of 1
 		return fail("SET GLOBAL innodb_flush_log_at_trx_commit = 1",
-			"innodb_flush_log_at_trx_commit is %s: a crash takes back transactions whose events were delivered. Change the server's file, too", value), nil
+			"innodb_flush_log_at_trx_commit is %s: a crash rolls back transactions whose events were delivered. Change the server's configuration file, too", value), nil
 	}
 	return good("innodb_flush_log_at_trx_commit is %s", value), nil
 }
@@ -61,14 +61,14 @@ func binaryLog(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	if on == "0" {
-		return good("there is no binary log"), nil
+		return good("no binary log"), nil
 	}
 	value, err := p.variable(ctx, "sync_binlog")
 	if err != nil {
 		return Finding{}, err
 	}
 	if value != "1" {
-		return warn("SET GLOBAL sync_binlog = 1", "sync_binlog is %s: after a crash, replicas may lack what was delivered. Change the server's file, too", value), nil
+		return warn("SET GLOBAL sync_binlog = 1", "sync_binlog is %s: after a crash, replicas may lack delivered events. Change the server's configuration file, too", value), nil
 	}
 	return good("sync_binlog is 1"), nil
 }
@@ -85,7 +85,7 @@ func engines(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	if len(odd) > 0 {
-		return fail("ALTER TABLE "+odd[0]+" ENGINE = InnoDB", "%s not InnoDB: there are no transactions", strings.Join(odd, ", ")+is(len(odd))), nil
+		return fail("ALTER TABLE "+odd[0]+" ENGINE = InnoDB", "%s not InnoDB: no transactions", strings.Join(odd, ", ")+is(len(odd))), nil
 	}
 	return good("all tables are InnoDB"), nil
 }
@@ -110,7 +110,7 @@ func privileges(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	name, host, _ := strings.Cut(user, "@")
-	return fail(fmt.Sprintf("GRANT PROCESS ON *.* TO '%s'@'%s'", name, host), "the account may not see other transactions (PROCESS): a relay does not know who may still commit"), nil
+	return fail(fmt.Sprintf("GRANT PROCESS ON *.* TO '%s'@'%s'", name, host), "the account cannot see other transactions (PROCESS): a relay cannot see transactions that may still commit"), nil
 }
 
 func oldMySQLTransactions(ctx context.Context, p *patient) (Finding, error) {
@@ -126,11 +126,11 @@ func oldMySQLTransactions(ctx context.Context, p *patient) (Finding, error) {
 	case err != nil:
 		return Finding{}, err
 	}
-	return warn(fmt.Sprintf("KILL %d", thread), "%d old: the oldest transaction began %s ago; what it could see is not purged", n,
+	return warn(fmt.Sprintf("KILL %d", thread), "%d old transactions: the oldest began %s ago; row versions that it can see are not purged", n,
 		settings.FormatDuration(time.Duration(age)*time.Second)), nil
 }
 
-// mysqlCDC looks at what a reader of the binary log needs.
+// mysqlCDC checks the requirements of a reader of the binary log.
 func mysqlCDC(ctx context.Context, p *patient) (Finding, error) {
 	if !p.CDC.Enabled {
 		return good(cdcOff), nil
@@ -140,7 +140,7 @@ func mysqlCDC(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	if on == "0" {
-		return fail("start the server with --log-bin --binlog-format=ROW", "there is no binary log: no reader can follow it"), nil
+		return fail("start the server with --log-bin --binlog-format=ROW", "no binary log exists for the reader"), nil
 	}
 	for _, want := range [][2]string{{"binlog_format", "ROW"}, {"binlog_row_image", "FULL"}} {
 		value, err := p.variable(ctx, want[0])
@@ -149,7 +149,7 @@ func mysqlCDC(ctx context.Context, p *patient) (Finding, error) {
 		}
 		if !strings.EqualFold(value, want[1]) {
 			return fail(fmt.Sprintf("SET GLOBAL %s = '%s'", want[0], want[1]),
-				"%s is %s: a reader does not see the events. Change the server's file, too, and connect the writers again", want[0], value), nil
+				"%s is %s: a reader does not see the events. Change the server's configuration file, too, and reconnect the writers", want[0], value), nil
 		}
 	}
 	return good("binlog_format is ROW, binlog_row_image is FULL"), nil

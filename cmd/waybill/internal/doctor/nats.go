@@ -16,7 +16,8 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// natsProbe is a JetStream server; stream is nil if there is none of the name.
+// natsProbe is a connection to a JetStream server; stream is nil if the stream
+// does not exist.
 type natsProbe struct {
 	conn   *nats.Conn
 	stream *jetstream.StreamInfo
@@ -66,10 +67,10 @@ func streamInfo(ctx context.Context, conn *nats.Conn, name string) (*jetstream.S
 
 func natsChecks() []Check {
 	return []Check{
-		{Name: "jetstream stream", For: natsSink, Looks: "the stream", Wants: "one that is there", run: onNATS(streamThere)},
-		{Name: "jetstream storage", For: natsSink, Looks: "its storage and replicas", Wants: "file; in a cluster, 3 replicas", run: onNATS(streamStorage)},
-		{Name: "jetstream limits", For: natsSink, Looks: "its age, size and number of messages", Wants: "no limit that drops what nobody has read", run: onNATS(streamLimits)},
-		{Name: "jetstream sync", For: natsSink, Looks: "`sync_interval` of the server", Wants: "always: otherwise it confirms what it has not written to disk", run: onNATS(streamSync)},
+		{Name: "jetstream stream", For: natsSink, Looks: "the stream", Wants: "an existing stream", run: onNATS(streamThere)},
+		{Name: "jetstream storage", For: natsSink, Looks: "storage and replicas of the stream", Wants: "file; in a cluster, 3 replicas", run: onNATS(streamStorage)},
+		{Name: "jetstream limits", For: natsSink, Looks: "limits of age, size and number of messages", Wants: "no limit that drops unread messages", run: onNATS(streamLimits)},
+		{Name: "jetstream sync", For: natsSink, Looks: "`sync_interval` of the server", Wants: "always; otherwise the server confirms messages before they are on disk", run: onNATS(streamSync)},
 	}
 }
 
@@ -77,7 +78,7 @@ func onNATS(check func(n *natsProbe) Finding) func(context.Context, *patient) (F
 	return func(_ context.Context, p *patient) (Finding, error) {
 		n, ok := p.sink.(*natsProbe)
 		if !ok {
-			return Finding{}, errors.New("there is no connection")
+			return Finding{}, errors.New("no connection")
 		}
 		return check(n), nil
 	}
@@ -85,45 +86,45 @@ func onNATS(check func(n *natsProbe) Finding) func(context.Context, *patient) (F
 
 func streamThere(n *natsProbe) Finding {
 	if n.stream == nil {
-		return fail("nats stream add "+n.at.Stream+", or add ?create=true to sink.url", "there is no stream %s: serve will refuse to start", n.at.Stream)
+		return fail("nats stream add "+n.at.Stream+", or add ?create=true to sink.url", "stream %s does not exist: serve will refuse to start", n.at.Stream)
 	}
-	return good("the stream %s takes %s", n.at.Stream, strings.Join(n.stream.Config.Subjects, ", "))
+	return good("stream %s has the subjects %s", n.at.Stream, strings.Join(n.stream.Config.Subjects, ", "))
 }
 
 func streamStorage(n *natsProbe) Finding {
 	switch {
 	case n.stream == nil:
-		return unseen("there is no stream")
+		return unseen("the stream does not exist")
 	case n.stream.Config.Storage != jetstream.FileStorage:
-		return fail(fmt.Sprintf("nats stream rm %s; nats stream add %s --storage file", n.at.Stream, n.at.Stream), "the stream is in memory: a restart loses every event")
+		return fail(fmt.Sprintf("nats stream rm %s; nats stream add %s --storage file", n.at.Stream, n.at.Stream), "the stream is stored in memory: a restart loses all events")
 	case n.stream.Cluster != nil && n.stream.Cluster.Name != "" && n.stream.Config.Replicas < 3:
-		return warn("nats stream edit "+n.at.Stream+" --replicas 3", "the stream has %d replicas, in a cluster: a server that is lost takes events with it", n.stream.Config.Replicas)
+		return warn("nats stream edit "+n.at.Stream+" --replicas 3", "the stream has %d replicas in a cluster: the loss of a server loses events", n.stream.Config.Replicas)
 	}
 	return good("on disk, %d replicas", n.stream.Config.Replicas)
 }
 
 func streamLimits(n *natsProbe) Finding {
 	if n.stream == nil {
-		return unseen("there is no stream")
+		return unseen("the stream does not exist")
 	}
 	cfg := n.stream.Config
 	edit := "nats stream edit " + n.at.Stream
 	switch {
 	case cfg.MaxMsgsPerSubject > 0 && cfg.Discard == jetstream.DiscardOld:
-		return fail(edit+" --max-msgs-per-subject=-1", "of each subject only %d messages are kept, whether they were read or not", cfg.MaxMsgsPerSubject)
+		return fail(edit+" --max-msgs-per-subject=-1", "only %d messages of each subject are kept, read or not", cfg.MaxMsgsPerSubject)
 	case cfg.Discard == jetstream.DiscardOld && (cfg.MaxMsgs > 0 || cfg.MaxBytes > 0):
-		return fail(edit+" --discard new", "a full stream drops its oldest messages, whether they were read or not; --discard new would refuse new ones, and the relay waits")
+		return fail(edit+" --discard new", "a full stream drops its oldest messages, read or not; with --discard new it refuses new messages, and the relay waits")
 	case cfg.MaxAge > 0:
-		return warn(edit+" --max-age=-1, or have every consumer be quicker", "messages are dropped after %s, whether they were read or not", settings.FormatDuration(cfg.MaxAge))
+		return warn(edit+" --max-age=-1, or ensure that every consumer is faster", "messages are dropped after %s, read or not", settings.FormatDuration(cfg.MaxAge))
 	}
 	return good("no limit drops messages")
 }
 
 func streamSync(n *natsProbe) Finding {
 	if n.at.Embedded {
-		return good("the server inside waybill serve syncs always")
+		return good("the embedded server always syncs")
 	}
 	return Finding{
-		Status: NotChecked, Text: "no client can see it", Type: "in the server's file: jetstream { sync_interval: always }",
+		Status: NotChecked, Text: "not visible to clients", Type: "in the server's configuration file: jetstream { sync_interval: always }",
 	}
 }

@@ -11,19 +11,20 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// pooled is what lies between an address and its server.
+// pooled is the kind of connection between an address and its server.
 type pooled int
 
 const (
 	direct pooled = iota
-	// sessions: a pooler, and no sign that it gives a session to several clients.
+	// sessions: a pooler without signs of shared sessions.
 	sessions
-	// transactions: a pooler that gives a session to several clients, one transaction each.
+	// transactions: a pooler that assigns a session to several clients, one
+	// transaction each.
 	transactions
 )
 
-// backend returns the number of the server's process that runs a statement. The statement is not
-// prepared.
+// backend returns the process number of the server that runs a statement. The
+// statement is not prepared.
 func backend(ctx context.Context, q interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 },
@@ -32,14 +33,14 @@ func backend(ctx context.Context, q interface {
 	return pid, err
 }
 
-// sharedTries is how often two connections are asked whether they share a session: other clients
-// may take it in between.
+// sharedTries is the number of checks whether two connections share a session:
+// other clients may take the session in between.
 const sharedTries = 20
 
-// lookForPooler looks at what lies behind an address. A server tells each connection the number
-// of its own process, a pooler a number of its own. Two connections that are open at the same
-// time and have the same process share it: that is transaction mode.
-func lookForPooler(ctx context.Context, a, b *pgx.Conn) (pooled, error) {
+// detectPooler detects a pooler behind an address. A server reports its own
+// process number to each connection, a pooler another number. Two open
+// connections with the same process share it: that is transaction mode.
+func detectPooler(ctx context.Context, a, b *pgx.Conn) (pooled, error) {
 	pid, err := backend(ctx, a)
 	if err != nil || pid == a.PgConn().PID() {
 		return direct, err
@@ -59,14 +60,15 @@ func lookForPooler(ctx context.Context, a, b *pgx.Conn) (pooled, error) {
 	return sessions, nil
 }
 
-// forgetsStatements reports whether a statement that one connection has prepared is unknown to
-// the session that runs its next transaction.
+// forgetsStatements reports whether a statement that one connection has
+// prepared is unknown to the session of its next transaction.
 func forgetsStatements(ctx context.Context, a, b *pgx.Conn) (bool, error) {
 	const name = "waybill_doctor"
 	if _, err := a.PgConn().Prepare(ctx, name, `SELECT 1`, nil); err != nil {
 		return false, err
 	}
-	// The session that has it is busy now, so that the next transaction of a runs in another.
+	// The session with the statement is busy now, so the next transaction of a
+	// runs in another session.
 	tx, err := b.Begin(ctx)
 	if err != nil {
 		return false, err
@@ -75,7 +77,7 @@ func forgetsStatements(ctx context.Context, a, b *pgx.Conn) (bool, error) {
 	if _, err := backend(ctx, tx); err != nil {
 		return false, err
 	}
-	within, cancel := context.WithTimeout(ctx, time.Second) // a pool of one session does not have another
+	within, cancel := context.WithTimeout(ctx, time.Second) // a pool of one session has no other
 	defer cancel()
 	result := a.PgConn().ExecPrepared(within, name, nil, nil, nil).Read()
 	var refused *pgconn.PgError
@@ -90,9 +92,9 @@ func pooler(ctx context.Context, p *patient) (Finding, error) {
 	}
 	switch between {
 	case direct:
-		return good("none: connections are the server's own"), nil
+		return good("no pooler: connections go to the server"), nil
 	case sessions:
-		return good("store.url leads through a pooler, which seems to keep sessions"), nil
+		return good("store.url leads through a pooler in session mode, as far as can be seen"), nil
 	case transactions:
 	}
 	if forgets {
@@ -102,27 +104,27 @@ func pooler(ctx context.Context, p *patient) (Finding, error) {
 	if !p.Enabled || !p.Relay.Enabled {
 		return good("store.url leads through a pooler in transaction mode; no relay listens"), nil
 	}
-	const advice = "set store.listen to the address of the server itself, or of a pooler in session mode"
-	poll := settings.FormatDuration(p.Relay.Poll)
-	if p.Store.Listen.Reveal() == "" {
-		return warn(advice, "store.url leads through a pooler in transaction mode, and store.listen is not set: "+
+	const advice = "set store.listen-url to the address of the server, or of a pooler in session mode"
+	poll := settings.FormatDuration(p.Relay.PollInterval)
+	if p.Store.ListenURL.Reveal() == "" {
+		return warn(advice, "store.url leads through a pooler in transaction mode, and store.listen-url is not set: "+
 			"commits of other processes do not wake the relay, which polls every %s", poll), nil
 	}
-	switch between, _, err := p.between(ctx, p.Store.Listen); {
+	switch between, _, err := p.between(ctx, p.Store.ListenURL); {
 	case err != nil:
-		return fail(advice, "store.url leads through a pooler in transaction mode, and store.listen does not answer: %s", err), nil
+		return fail(advice, "store.url leads through a pooler in transaction mode, and store.listen-url does not answer: %s", err), nil
 	case between == transactions:
-		return warn(advice, "store.listen leads through a pooler in transaction mode, too: commits of other processes do not wake the relay, which polls every %s", poll), nil
+		return warn(advice, "store.listen-url leads through a pooler in transaction mode, too: commits of other processes do not wake the relay, which polls every %s", poll), nil
 	}
-	return good("store.url leads through a pooler in transaction mode, and store.listen past it"), nil
+	return good("store.url leads through a pooler in transaction mode, and store.listen-url leads to the server"), nil
 }
 
-// between looks at an address, and whether statements are forgotten behind it that its mode
-// prepares.
+// between inspects an address, and reports whether the pooler loses statements
+// that the connection's mode prepares.
 func (p *patient) between(ctx context.Context, address settings.Secret) (kind pooled, forgets bool, err error) {
 	cfg, err := pgx.ParseConfig(address.Reveal())
 	if err != nil {
-		return direct, false, errors.New("PostgreSQL's driver cannot read it") // its error may quote the address
+		return direct, false, errors.New("rejected by PostgreSQL's driver") // err may quote the address
 	}
 	var both [2]*pgx.Conn
 	for i := range both {
@@ -131,7 +133,7 @@ func (p *patient) between(ctx context.Context, address settings.Secret) (kind po
 		}
 		defer func() { _ = both[i].Close(context.WithoutCancel(ctx)) }()
 	}
-	kind, err = lookForPooler(ctx, both[0], both[1])
+	kind, err = detectPooler(ctx, both[0], both[1])
 	prepares := cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement || cfg.DefaultQueryExecMode == pgx.QueryExecModeDescribeExec
 	if err != nil || kind != transactions || !prepares {
 		return kind, false, err

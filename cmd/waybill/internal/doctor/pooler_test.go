@@ -17,7 +17,8 @@ import (
 	"github.com/waybillhq/waybill/relay"
 )
 
-// TestPooler looks through poolers of both modes, with and without what transaction mode needs.
+// TestPooler checks poolers of both modes, with and without the settings for
+// transaction mode.
 func TestPooler(t *testing.T) {
 	w, _, _ := onPostgres(t, testserver.Postgres(t))
 	w.open()
@@ -29,39 +30,40 @@ func TestPooler(t *testing.T) {
 			t.Errorf("the finding is %q, want %q", f.Text, text)
 		}
 	}
-	finds("none: connections are the server's own")
+	finds("no pooler: connections go to the server")
 	w.set("store.url", private.PgBouncer(t, own, "session"))
-	finds("store.url leads through a pooler, which seems to keep sessions")
+	finds("store.url leads through a pooler in session mode, as far as can be seen")
 	through := private.PgBouncer(t, own, "transaction")
 	w.set("store.url", through)
 	w.sees("pooler", Fail, "loses prepared statements", "default_query_exec_mode=exec")
 	w.set("store.url", through+"&default_query_exec_mode=exec")
-	w.sees("pooler", Warn, "store.listen is not set", "set store.listen")
-	w.set("store.listen", through+"&default_query_exec_mode=exec")
-	w.sees("pooler", Warn, "store.listen leads through a pooler in transaction mode, too", "set store.listen")
-	w.set("store.listen", "postgres://waybill@127.0.0.1:1/waybill")
-	w.sees("pooler", Fail, "store.listen does not answer", "set store.listen")
-	w.set("store.listen", own)
-	finds("store.url leads through a pooler in transaction mode, and store.listen past it")
-	w.set("relay.enabled", "false", "store.listen", "")
+	w.sees("pooler", Warn, "store.listen-url is not set", "set store.listen-url")
+	w.set("store.listen-url", through+"&default_query_exec_mode=exec")
+	w.sees("pooler", Warn, "store.listen-url leads through a pooler in transaction mode, too", "set store.listen-url")
+	w.set("store.listen-url", "postgres://waybill@127.0.0.1:1/waybill")
+	w.sees("pooler", Fail, "store.listen-url does not answer", "set store.listen-url")
+	w.set("store.listen-url", own)
+	finds("store.url leads through a pooler in transaction mode, and store.listen-url leads to the server")
+	w.set("relay.enabled", "false", "store.listen-url", "")
 	finds("store.url leads through a pooler in transaction mode; no relay listens")
 }
 
-// TestPoolerPrepares: a pooler that keeps prepared statements needs no setting.
+// TestPoolerPrepares checks that a pooler with prepared statements needs no
+// setting.
 func TestPoolerPrepares(t *testing.T) {
 	w, _, _ := onPostgres(t, testserver.Postgres(t))
 	w.open()
 	own := w.flags["store.url"]
-	w.set("store.url", private.NewPgBouncer(t, own, "transaction", "max_prepared_statements = 100"), "store.listen", own)
+	w.set("store.url", private.NewPgBouncer(t, own, "transaction", "max_prepared_statements = 100"), "store.listen-url", own)
 	w.well("pooler")
 }
 
-// TestPostgresCDC sets change data capture up in the order of the findings.
+// TestPostgresCDC sets up change data capture in the order of the findings.
 func TestPostgresCDC(t *testing.T) {
 	server := private.Start(t, testserver.PostgresName)
 	w, _, _ := onPostgres(t, server.DSN)
 	w.open()
-	w.well("cdc") // it is off
+	w.well("cdc") // disabled
 	w.set("cdc.enabled", "true", "relay.enabled", "false")
 
 	w.must(server.Kill(t.Context()))
@@ -75,9 +77,9 @@ func TestPostgresCDC(t *testing.T) {
 	own, err := pgx.Connect(t.Context(), w.flags["store.url"])
 	w.must(err)
 	defer func() { _ = own.Close(t.Context()) }()
-	_, err = own.Exec(t.Context(), w.sees("cdc", Fail, "no publication has the inserts", "CREATE PUBLICATION"))
+	_, err = own.Exec(t.Context(), w.sees("cdc", Fail, "no publication contains the inserts", "CREATE PUBLICATION"))
 	w.must(err)
-	w.sees("cdc", Fail, "there is no logical replication slot", "start the reader")
+	w.sees("cdc", Fail, "no logical replication slot", "start the reader")
 	_, err = own.Exec(t.Context(), `SELECT pg_create_logical_replication_slot('reader', 'pgoutput')`)
 	w.must(err)
 	w.sees("cdc", Fail, "no reader is connected to reader", "start the reader")
@@ -95,8 +97,9 @@ func TestPostgresCDC(t *testing.T) {
 	_ = reading.Close()
 }
 
-// TestRelayBesideCDC: a relay takes the events away that change data capture is to read, and
-// their age says nothing.
+// TestRelayBesideCDC checks that a relay beside change data capture is a
+// failure, because it deletes events before they are read; the age of events is
+// no finding then.
 func TestRelayBesideCDC(t *testing.T) {
 	w := newWard(t)
 	st := w.open()
@@ -114,12 +117,13 @@ func TestRelayBesideCDC(t *testing.T) {
 	w.well("relay")
 }
 
-// examineMySQLCDC looks at a server without a binary log, and at one whose log a reader cannot use.
+// examineMySQLCDC checks a server without a binary log, and one with a format
+// that a reader cannot use.
 func examineMySQLCDC(w *ward, a *master, server manage.Server) {
 	w.t.Helper()
 	w.well("cdc")
 	w.set("cdc.enabled", "true", "relay.enabled", "false")
-	w.sees("cdc", Fail, "there is no binary log", "--log-bin")
+	w.sees("cdc", Fail, "no binary log exists", "--log-bin")
 	w.must(server.Kill(w.t.Context()))
 	startAs(w.t, server, syscall.SIGTERM, append(slices.Clone(server.Argv), "--log-bin=binlog", "--sync-binlog=0")...)
 	w.await("the server", func() bool { return w.look("store").Status == OK })

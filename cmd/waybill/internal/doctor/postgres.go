@@ -15,14 +15,14 @@ import (
 func postgresChecks() []Check {
 	pg := connect.Postgres
 	return []Check{
-		{Name: "primary", For: pg, Looks: "`pg_is_in_recovery()`, `transaction_read_only`", Wants: "a server that can be written to", run: primary},
-		{Name: "synchronous_commit", For: pg, Looks: "`synchronous_commit` of this connection, and of every role", Wants: "not off; where there are synchronous standbys, not local", run: synchronousCommit},
+		{Name: "primary", For: pg, Looks: "`pg_is_in_recovery()`, `transaction_read_only`", Wants: "a writable server", run: primary},
+		{Name: "synchronous_commit", For: pg, Looks: "`synchronous_commit` of this connection and of every role", Wants: "not off; with synchronous standbys, not local", run: synchronousCommit},
 		{Name: "crash safety", For: pg, Looks: "`fsync`, `full_page_writes`", Wants: "on", run: crashSafety},
-		{Name: "sequence cache", For: pg, Looks: "the sequence of the outbox", Wants: "CACHE 1: order depends on it", run: sequenceCache},
-		{Name: "old transactions", For: pg, Looks: "`pg_stat_activity` of this database", Wants: "no transaction older than 5 min: vacuum waits for it", run: oldTransactions},
-		{Name: "replication slots", For: pg, Looks: "`pg_replication_slots`", Wants: "none that nobody reads: they keep WAL until the disk is full", run: slots},
-		{Name: "pooler", For: pg, Looks: "what is between `store.url` and the server, `store.listen`", Wants: "sessions; in transaction mode a setting, and an address to listen at", run: pooler},
-		{Name: "cdc", For: pg, Looks: "`wal_level`, publications, logical slots", Wants: "where `cdc.enabled` is on: a publication of the outbox, and a reader that follows", run: postgresCDC},
+		{Name: "sequence cache", For: pg, Looks: "the sequence of the outbox", Wants: "CACHE 1, which the order of events requires", run: sequenceCache},
+		{Name: "old transactions", For: pg, Looks: "`pg_stat_activity` of this database", Wants: "no transaction older than 5 min, which vacuum would wait for", run: oldTransactions},
+		{Name: "replication slots", For: pg, Looks: "`pg_replication_slots`", Wants: "no slot without a reader: such slots keep WAL until the disk is full", run: slots},
+		{Name: "pooler", For: pg, Looks: "a pooler between `store.url` and the server; `store.listen-url`", Wants: "session mode; in transaction mode, a query mode without prepared statements and an address for LISTEN", run: pooler},
+		{Name: "cdc", For: pg, Looks: "`wal_level`, publications, logical slots", Wants: "with `cdc.enabled`: a publication of the outbox, and a connected reader", run: postgresCDC},
 	}
 }
 
@@ -35,14 +35,14 @@ func primary(ctx context.Context, p *patient) (Finding, error) {
 	}
 	switch {
 	case replica:
-		return fail("have store.url name the primary; with several hosts, add target_session_attrs=read-write", "the server is a replica"), nil
+		return fail("set store.url to the primary; with several hosts, add target_session_attrs=read-write", "the server is a replica"), nil
 	case readOnly == "on":
 		return fail("ALTER ROLE CURRENT_USER IN DATABASE "+p.database(ctx)+" SET default_transaction_read_only = off", "transactions are read only"), nil
 	}
-	return good("the server is a primary, and can be written to"), nil
+	return good("the server is a writable primary"), nil
 }
 
-// database returns the quoted name of the current one.
+// database returns the quoted name of the current database.
 func (p *patient) database(ctx context.Context) string {
 	var name string
 	if p.store.SQL.QueryRowContext(ctx, `SELECT quote_ident(current_database())`).Scan(&name) != nil {
@@ -60,18 +60,19 @@ func synchronousCommit(ctx context.Context, p *patient) (Finding, error) {
 	}
 	advice := fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET synchronous_commit = on", role, p.database(ctx))
 	if source == "client" {
-		advice = "take synchronous_commit out of store.url, and out of PGOPTIONS"
+		advice = "remove synchronous_commit from store.url and from PGOPTIONS"
 	}
 	switch {
 	case value == "off":
-		return fail(advice, "synchronous_commit is off: a crash takes back transactions whose events were delivered"), nil
+		return fail(advice, "synchronous_commit is off: a crash rolls back transactions whose events were delivered"), nil
 	case value == "local" && standbys:
-		return warn(advice, "synchronous_commit is local although there are synchronous standbys: a failover takes back transactions whose events were delivered"), nil
+		return warn(advice, "synchronous_commit is local although there are synchronous standbys: a failover rolls back transactions whose events were delivered"), nil
 	}
 	return p.otherRoles(ctx, value, standbys)
 }
 
-// otherRoles looks at what roles are given: the writers are other programs, with roles of their own. The advice changes the very entry that was found.
+// otherRoles checks the settings of all roles: the writers are other programs
+// with their own roles. The advice changes the entry that was found.
 func (p *patient) otherRoles(ctx context.Context, own string, standbys bool) (Finding, error) {
 	const query = `SELECT coalesce(quote_ident(r.rolname), 'ALL'), coalesce(' IN DATABASE ' || quote_ident(d.datname), ''), lower(split_part(c.entry, '=', 2))
 		FROM pg_db_role_setting s CROSS JOIN unnest(s.setconfig) AS c(entry) LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase
@@ -86,7 +87,7 @@ func (p *patient) otherRoles(ctx context.Context, own string, standbys bool) (Fi
 		return Finding{}, err
 	}
 	return warn(fmt.Sprintf("ALTER ROLE %s%s SET synchronous_commit = on", role, database),
-		"synchronous_commit is %s for the role %s: if it writes events, a crash or a failover takes back transactions whose events were delivered", value, role), nil
+		"synchronous_commit is %s for the role %s: if the role writes events, a crash or a failover rolls back transactions whose events were delivered", value, role), nil
 }
 
 func crashSafety(ctx context.Context, p *patient) (Finding, error) {
@@ -113,7 +114,7 @@ func is(n int) string {
 	return " are"
 }
 
-// texts reads rows of one column, and closes them.
+// texts reads rows of one column and closes them.
 func texts(rows *sql.Rows) ([]string, error) {
 	defer func() { _ = rows.Close() }()
 	var out []string
@@ -136,12 +137,12 @@ func sequenceCache(ctx context.Context, p *patient) (Finding, error) {
 	err := p.store.SQL.QueryRowContext(ctx, `SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass($1)`, name).Scan(&cache)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return unseen("there is no sequence yet"), nil
+		return unseen("the sequence does not exist yet"), nil
 	case err != nil:
 		return Finding{}, err
 	case cache != 1:
-		return fail("ALTER SEQUENCE "+name+" CACHE 1", "the outbox's sequence has CACHE %d: connections that have taken a block hand out old numbers, and order is lost; "+
-			"start the writers again afterwards", cache), nil
+		return fail("ALTER SEQUENCE "+name+" CACHE 1", "the outbox's sequence has CACHE %d: connections with a cached block use old numbers, and the order of events is lost; "+
+			"restart the writers after the change", cache), nil
 	}
 	return good("CACHE 1"), nil
 }
@@ -161,7 +162,7 @@ func oldTransactions(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	return warn(fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid),
-		"%d old: the oldest transaction, of %s, began %s ago and is %s; vacuum removes nothing that it could see. idle_in_transaction_session_timeout ends such by itself", n, user,
+		"%d old transactions: the oldest, of %s, began %s ago and is %s; vacuum keeps all rows that it can see. idle_in_transaction_session_timeout ends such transactions", n, user,
 		settings.FormatDuration(time.Duration(age*float64(time.Second)).Round(time.Second)), state), nil
 }
 
@@ -177,7 +178,7 @@ func slots(ctx context.Context, p *patient) (Finding, error) {
 	}
 	if len(idle) > 0 {
 		return warn("SELECT pg_drop_replication_slot('"+strings.ReplaceAll(idle[0], "'", "''")+"')",
-			"nobody reads from %s: what it keeps fills the disk. If its reader comes back, leave it", strings.Join(idle, ", ")), nil
+			"no reader is connected to slot %s: the retained WAL fills the disk. Keep the slot if its reader will return", strings.Join(idle, ", ")), nil
 	}
-	return good("none is idle"), nil
+	return good("no idle slots"), nil
 }

@@ -28,28 +28,28 @@ func dialPulsar(ctx context.Context, u *url.URL) (probe, error) {
 func pulsarChecks() []Check {
 	return []Check{
 		{
-			Name: "pulsar subscriptions", For: pulsarSink, Looks: "`subscriptions` of `sink.url`", Wants: "every consumer's: what no subscription waits for is deleted at once",
+			Name: "pulsar subscriptions", For: pulsarSink, Looks: "`subscriptions` of `sink.url`", Wants: "the subscription of every consumer; messages without a subscription are deleted immediately",
 			run: func(_ context.Context, p *patient) (Finding, error) {
 				u, err := connect.SinkAddress(p.Sink)
 				if err != nil {
-					return Finding{}, errors.New("the URL cannot be read")
+					return Finding{}, errors.New("malformed URL")
 				}
 				if u.Query().Get("subscriptions") == "" {
 					return warn("add ?subscriptions=NAME,NAME to sink.url, or pulsar-admin namespaces set-retention",
-						"no subscription is named: what is published before a consumer has subscribed is deleted at once"), nil
+						"no subscription is configured: messages that are published before a consumer subscribes are deleted immediately"), nil
 				}
-				return good("they are made before the first event"), nil
+				return good("the subscriptions are created before the first event"), nil
 			},
 		},
 		{
-			Name: "pulsar persistence", For: pulsarSink, Looks: "the topics' domain; quorums and retention, which no client can see", Wants: "persistent://",
+			Name: "pulsar persistence", For: pulsarSink, Looks: "the domain of the topics; quorums and retention are not visible to clients", Wants: "persistent://",
 			run: func(_ context.Context, p *patient) (Finding, error) {
 				if strings.HasPrefix(p.Sink.Topic, "non-persistent://") {
-					return fail("leave non-persistent:// out of sink.topic", "topics are not persistent: a restart of the broker loses every event"), nil
+					return fail("remove non-persistent:// from sink.topic", "topics are not persistent: a restart of the broker loses all events"), nil
 				}
 				return Finding{
-					Status: NotChecked, Text: "topics are persistent; no client can see on how many bookies",
-					Type: "pulsar-admin namespaces get-persistence TENANT/NAMESPACE, and want an ack quorum of 2 or more",
+					Status: NotChecked, Text: "topics are persistent; the number of bookies is not visible to clients",
+					Type: "pulsar-admin namespaces get-persistence TENANT/NAMESPACE; the ack quorum should be 2 or more",
 				}, nil
 			},
 		},

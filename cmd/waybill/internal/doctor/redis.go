@@ -19,8 +19,8 @@ func (r *redisProbe) close() { _ = r.client.Close() }
 func dialRedis(ctx context.Context, u *url.URL) (probe, error) {
 	connect.QuietRedis()
 	opts, err := redisbroker.Options(connect.Client(u))
-	if err != nil { // the error may quote the URL
-		return nil, errors.New("Redis's client cannot read it") //nolint:staticcheck // a name
+	if err != nil { // err may quote the URL
+		return nil, errors.New("rejected by Redis's client")
 	}
 	client := redis.NewClient(opts)
 	if err := client.Ping(ctx).Err(); err != nil {
@@ -32,16 +32,17 @@ func dialRedis(ctx context.Context, u *url.URL) (probe, error) {
 
 func redisChecks() []Check {
 	return []Check{
-		{Name: "redis persistence", For: redisSink, Looks: "`appendonly`, `appendfsync`", Wants: "yes, and always: everysec loses a second", run: redisPersistence},
-		{Name: "redis eviction", For: redisSink, Looks: "`maxmemory-policy`", Wants: "noeviction: others may evict streams", run: redisEviction},
+		{Name: "redis persistence", For: redisSink, Looks: "`appendonly`, `appendfsync`", Wants: "yes, and always; everysec loses a second", run: redisPersistence},
+		{Name: "redis eviction", For: redisSink, Looks: "`maxmemory-policy`", Wants: "noeviction; other policies may evict streams", run: redisEviction},
 	}
 }
 
-// redisSetting asks for a setting of the server. Some do not tell: managed ones, and those whose account may not ask.
+// redisSetting reads a setting of the server. Managed servers and restricted
+// accounts do not permit it.
 func (p *patient) redisSetting(ctx context.Context, name string) (string, error) {
 	r, ok := p.sink.(*redisProbe)
 	if !ok {
-		return "", errors.New("there is no connection")
+		return "", errors.New("no connection")
 	}
 	all, err := r.client.ConfigGet(ctx, name).Result()
 	if err != nil {
@@ -49,7 +50,7 @@ func (p *patient) redisSetting(ctx context.Context, name string) (string, error)
 	}
 	value, ok := all[name]
 	if !ok {
-		return "", errors.New("the server does not tell " + name)
+		return "", errors.New("the server does not report " + name)
 	}
 	return value, nil
 }
@@ -64,13 +65,13 @@ func redisPersistence(ctx context.Context, p *patient) (Finding, error) {
 	case err != nil:
 		return Finding{}, err
 	case on != "yes":
-		return fail("redis-cli CONFIG SET appendonly yes; redis-cli CONFIG REWRITE", "there is no append-only file: a crash loses what was delivered since the last snapshot"), nil
+		return fail("redis-cli CONFIG SET appendonly yes; redis-cli CONFIG REWRITE", "no append-only file: a crash loses all events since the last snapshot"), nil
 	case sync == "no":
-		return fail("redis-cli CONFIG SET appendfsync always; redis-cli CONFIG REWRITE", "appendfsync is no: a crash loses what the system had not yet written"), nil
+		return fail("redis-cli CONFIG SET appendfsync always; redis-cli CONFIG REWRITE", "appendfsync is no: a crash loses events that the operating system has not written"), nil
 	case sync != "always":
-		return warn("redis-cli CONFIG SET appendfsync always; redis-cli CONFIG REWRITE", "appendfsync is %s: a crash loses about a second of what was delivered", sync), nil
+		return warn("redis-cli CONFIG SET appendfsync always; redis-cli CONFIG REWRITE", "appendfsync is %s: a crash loses about a second of events", sync), nil
 	}
-	return good("what was taken is on disk"), nil
+	return good("accepted events are on disk"), nil
 }
 
 func redisEviction(ctx context.Context, p *patient) (Finding, error) {
@@ -81,9 +82,9 @@ func redisEviction(ctx context.Context, p *patient) (Finding, error) {
 	const advice = "redis-cli CONFIG SET maxmemory-policy noeviction; redis-cli CONFIG REWRITE"
 	switch {
 	case strings.HasPrefix(policy, "allkeys"):
-		return fail(advice, "maxmemory-policy is %s: a server that is full throws whole streams away", policy), nil
+		return fail(advice, "maxmemory-policy is %s: a full server evicts whole streams", policy), nil
 	case policy != "noeviction":
-		return warn(advice, "maxmemory-policy is %s: streams that were given a time to live may be thrown away", policy), nil
+		return warn(advice, "maxmemory-policy is %s: a full server evicts streams with a time to live", policy), nil
 	}
 	return good("maxmemory-policy is noeviction"), nil
 }

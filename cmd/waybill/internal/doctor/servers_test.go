@@ -29,7 +29,7 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver/private"
 )
 
-// master is a connection of somebody who may do everything.
+// master is a connection of an administrator.
 type master struct {
 	t  *testing.T
 	db *sql.DB
@@ -41,12 +41,12 @@ func newMaster(t *testing.T, driver, dsn string) *master {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db.SetMaxIdleConns(0) // servers are started again under it
+	db.SetMaxIdleConns(0) // the server is restarted
 	t.Cleanup(func() { _ = db.Close() })
 	return &master{t, db}
 }
 
-// do runs statements, among them what a finding says to type.
+// do runs statements, among them the advice of findings.
 func (a *master) do(statements ...string) {
 	a.t.Helper()
 	for _, text := range statements {
@@ -60,7 +60,7 @@ func (a *master) do(statements ...string) {
 
 func unique() string { return strings.ToLower("doctor_" + waybill.NewID().String()) }
 
-// onPostgres returns a ward with a database of its own on a server.
+// onPostgres returns a ward with its own database on a server.
 func onPostgres(t *testing.T, address string) (*ward, *master, string) {
 	t.Helper()
 	a, name := newMaster(t, "pgx", address), unique()
@@ -83,7 +83,7 @@ func TestPostgres(t *testing.T) {
 	const commit = "synchronous_commit"
 	w.well(commit)
 	a.do("ALTER DATABASE " + name + " SET synchronous_commit = off")
-	a.do(w.sees(commit, Fail, "a crash takes back", "SET synchronous_commit = on"))
+	a.do(w.sees(commit, Fail, "a crash rolls back", "SET synchronous_commit = on"))
 	a.do(w.sees(commit, Warn, "for the role ALL", "ALTER ROLE ALL IN DATABASE "+name))
 	w.well(commit)
 	role := unique()
@@ -97,7 +97,7 @@ func TestPostgres(t *testing.T) {
 	w.well(commit)
 	before := w.flags["store.url"]
 	w.set("store.url", before+"&synchronous_commit=off")
-	w.sees(commit, Fail, "a crash takes back", "out of store.url")
+	w.sees(commit, Fail, "a crash rolls back", "from store.url")
 	w.set("store.url", before)
 	w.well(commit)
 
@@ -124,7 +124,7 @@ func TestPostgres(t *testing.T) {
 	_ = conn.Close(t.Context())
 }
 
-// TestPostgresServer is about what belongs to a whole server: one of the test's own.
+// TestPostgresServer checks settings of a whole server, on a private one.
 func TestPostgresServer(t *testing.T) {
 	server := private.Start(t, testserver.PostgresName)
 	w, a, name := onPostgres(t, server.DSN)
@@ -146,14 +146,14 @@ func TestPostgresServer(t *testing.T) {
 	}
 
 	w.well("replication slots")
-	a.do("SELECT pg_create_physical_replication_slot('nobody', true)")
-	a.do(w.sees("replication slots", Warn, "nobody reads from nobody", "pg_drop_replication_slot('nobody')"))
+	a.do("SELECT pg_create_physical_replication_slot('unused', true)")
+	a.do(w.sees("replication slots", Warn, "no reader is connected to slot unused", "pg_drop_replication_slot('unused')"))
 	w.well("replication slots")
 	standbys(w, newMaster(t, "pgx", server.DSN+"&synchronous_commit=local"), name)
 
-	// A server that waits for a primary it will never hear of is a replica.
+	// A server that waits for a primary is a replica.
 	stop()
-	w.must(os.WriteFile(filepath.Join(server.Data, "standby.signal"), nil, 0o644)) //nolint:gosec // the server runs as somebody else
+	w.must(os.WriteFile(filepath.Join(server.Data, "standby.signal"), nil, 0o644)) //nolint:gosec // the server runs as another user
 	w.must(server.Restart(t.Context()))
 	w.await("the replica", func() bool { return w.look("store").Status == OK })
 	w.sees("primary", Fail, "the server is a replica", "add target_session_attrs=read-write")
@@ -171,26 +171,28 @@ func TestPostgresServer(t *testing.T) {
 	w.await("the primary", func() bool { return w.look("primary").Status == OK })
 }
 
-// standbys are what every commit on a server waits for, and are not there: the connection of a has synchronous_commit=local.
+// standbys checks synchronous_commit with synchronous standbys, on which every
+// commit would wait because they do not exist: the connection of a has
+// synchronous_commit=local.
 func standbys(w *ward, a *master, database string) {
 	w.t.Helper()
 	const commit = "synchronous_commit"
 	w.well(commit)
 	a.do("ALTER DATABASE "+database+" SET synchronous_commit = local", "ALTER SYSTEM SET synchronous_standby_names = 'elsewhere'")
-	w.well(commit) // there are none yet
+	w.well(commit) // no standbys yet
 	a.do("SELECT pg_reload_conf()")
-	a.do(w.awaits(commit, Warn, "a failover takes back", "SET synchronous_commit = on"))
+	a.do(w.awaits(commit, Warn, "a failover rolls back", "SET synchronous_commit = on"))
 	a.do(w.sees(commit, Warn, "is local for the role ALL", "ALTER ROLE ALL IN DATABASE "+database))
 	w.well(commit)
 	before := w.flags["store.url"]
 	w.set("store.url", before+"&synchronous_commit=local")
-	w.sees(commit, Warn, "a failover takes back", "out of store.url")
+	w.sees(commit, Warn, "a failover rolls back", "from store.url")
 	w.set("store.url", before)
 	w.well(commit)
 	a.do("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
 }
 
-// without returns a command line without a setting, which stands behind a -c.
+// without returns a command line without a -c setting.
 func without(argv []string, setting string) []string {
 	i := slices.Index(argv, setting)
 	return slices.Delete(slices.Clone(argv), i-1, i+1)
@@ -202,11 +204,12 @@ func replaced(argv []string, setting, by string) []string {
 	return out
 }
 
-// startAs starts a server of the test's own, which was killed, by another command line: what is said there cannot be changed otherwise. The signal ends it
-// quickly and in good order.
+// startAs restarts a private server with another command line: settings of the
+// command line cannot be changed otherwise. The signal stops the server quickly
+// and cleanly.
 func startAs(t *testing.T, server manage.Server, end syscall.Signal, argv ...string) (stop func()) {
 	t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), argv[0], argv[1:]...) //nolint:gosec // the server's own
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), argv[0], argv[1:]...) //nolint:gosec // the server's command line
 	cmd.Dir = server.Data
 	if server.User != "" {
 		account, err := user.Lookup(server.User)
@@ -228,7 +231,7 @@ func startAs(t *testing.T, server manage.Server, end syscall.Signal, argv ...str
 	return stop
 }
 
-// TestMySQLServer has a server of its own: its settings are everybody's.
+// TestMySQLServer uses a private server, because it changes global settings.
 func TestMySQLServer(t *testing.T) {
 	for _, name := range []string{testserver.MariaDBName, testserver.MySQLName} {
 		t.Run(name, func(t *testing.T) { examineMySQL(t, private.Start(t, name)) })
@@ -254,7 +257,7 @@ func examineMySQL(t *testing.T, server manage.Server) {
 		a.do(w.sees("innodb durability", Fail, "is "+value, "innodb_flush_log_at_trx_commit = 1"))
 		w.well("innodb durability")
 	}
-	w.well("binary log") // MariaDB has none, and MySQL's is safe unless it is told otherwise
+	w.well("binary log") // MariaDB has none, and MySQL's default is safe
 	w.well("writable")
 	a.do("SET GLOBAL read_only = 1")
 	a.do(w.sees("writable", Fail, "read only", "SET GLOBAL read_only = 0"))
@@ -276,12 +279,12 @@ func examineMySQL(t *testing.T, server manage.Server) {
 	w.must(err)
 	_, err = tx.ExecContext(t.Context(), "DELETE FROM waybill_job_sent")
 	w.must(err)
-	a.do(w.sees("old transactions", Warn, "is not purged", "KILL "))
+	a.do(w.sees("old transactions", Warn, "are not purged", "KILL "))
 	_ = tx.Rollback()
 	w.await("the transaction to end", func() bool { return w.look("old transactions").Status == OK })
 
 	w.tune = nil
-	examineMySQLCDC(w, a, server) // it has a binary log afterwards
+	examineMySQLCDC(w, a, server) // leaves a binary log
 	for _, value := range []string{"0", "100"} {
 		a.do("SET GLOBAL sync_binlog = " + value)
 		a.do(w.sees("binary log", Warn, "sync_binlog is "+value, "SET GLOBAL sync_binlog = 1"))
@@ -289,7 +292,8 @@ func examineMySQL(t *testing.T, server manage.Server) {
 	}
 }
 
-// TestSQLite examines a file that another program has opened: this one always opens it as it should be.
+// TestSQLite checks a file that another program has opened: this program always
+// opens it with safe settings.
 func TestSQLite(t *testing.T) {
 	const check = "sqlite durability"
 	w := newWard(t)

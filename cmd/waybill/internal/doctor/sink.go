@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// probe is a connection to the server behind a sink, for looking only.
+// probe is a connection to the server of a sink, for inspection only.
 type probe interface{ close() }
 
 // The kinds of sinks.
@@ -29,7 +29,8 @@ const (
 	logSink     = "log"
 )
 
-// sinkKind returns the kind of a sink: schemes of one kind differ by an s.
+// sinkKind returns the kind of a sink: secure and plain schemes are of one
+// kind.
 func sinkKind(s settings.Sink) string {
 	scheme, _, _ := strings.Cut(s.URL.Reveal(), ":")
 	switch scheme {
@@ -47,7 +48,7 @@ func sinkKind(s settings.Sink) string {
 	return scheme
 }
 
-// dial connects to the server behind a sink.
+// dial connects to the server of a sink.
 func dial(ctx context.Context, s settings.Sink) (probe, error) {
 	u, err := connect.SinkAddress(s)
 	if err != nil {
@@ -65,29 +66,30 @@ func dial(ctx context.Context, s settings.Sink) (probe, error) {
 		p, err = dialRedis(ctx, u)
 	case pulsarSink:
 		p, err = dialPulsar(ctx, u)
-	default: // there is nobody to ask before an event is posted, and printing needs no server
+	default: // a webhook cannot be inspected without an event, and log: has no server
 		return nothing{}, nil
 	}
 	if err == nil || hint.Of(err) != "" {
 		return p, err
 	}
-	advice := "is the server running, and are name and password right? waybill config says where sink.url came from"
+	advice := "check that the server is running, and the user name and password; waybill config shows the origin of sink.url"
 	return nil, hint.New(cmp.Or(aboutCertificates(err), advice), "sink.url: %w", err)
 }
 
-// aboutCertificates says what to do about a connection that failed because of a certificate; of
-// another it says nothing. Some clients pass on the text alone.
+// aboutCertificates returns the advice for a connection that failed because of
+// a certificate, and "" for any other failure. Some clients return only the
+// text of the error.
 func aboutCertificates(err error) string {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
 	says := func(part string) bool { return strings.Contains(err.Error(), part) }
 	switch {
 	case errors.As(err, &unknown), says("signed by unknown authority"), says("certificate is not trusted"):
-		return "add ca=FILE to sink.url: the certificate of the authority that the server's is of"
+		return "add ca=FILE to sink.url: the certificate of the authority that signed the server's certificate"
 	case errors.As(err, &name), says("x509: certificate is valid for"), says("doesn't contain any IP SANs"):
-		return "write the server's name in sink.url as its certificate has it"
+		return "use the host name of the server's certificate in sink.url"
 	case says("tls: certificate required"), says("tls: bad certificate"):
-		return "add cert=FILE and key=FILE to sink.url: the server wants a certificate of its clients"
+		return "add cert=FILE and key=FILE to sink.url: the server requires a client certificate"
 	}
 	return ""
 }
@@ -96,8 +98,8 @@ type nothing struct{}
 
 func (nothing) close() {}
 
-// errLater says that there is no server yet, and need not be.
-var errLater = errors.New("the server runs inside waybill serve, and that does not run")
+// errLater reports that the embedded server is not running.
+var errLater = errors.New("the server runs inside waybill serve, which is not running")
 
 func sinkChecks() []Check {
 	return slices.Concat([]Check{{
@@ -105,7 +107,7 @@ func sinkChecks() []Check {
 		run: func(ctx context.Context, p *patient) (Finding, error) {
 			switch {
 			case errors.Is(p.noSink, connect.ErrNoSink):
-				return Finding{Status: NotChecked, Text: "no sink is set", Type: "if waybill serve is to deliver these events, set sink.url"}, nil
+				return Finding{Status: NotChecked, Text: "no sink is configured", Type: "to deliver these events with waybill serve, set sink.url"}, nil
 			case errors.Is(p.noSink, errLater):
 				start := "waybill serve"
 				if p.noTables == nil {
@@ -118,17 +120,18 @@ func sinkChecks() []Check {
 			case p.noSink != nil:
 				return failed(p.noSink), nil
 			case p.sink == probe(nothing{}):
-				return unseen("whether anybody takes events there is seen when the first is sent"), nil
+				return unseen("the destination can be checked only by sending an event"), nil
 			}
 			return good("%s answers", p.Sink.URL), nil
 		},
 	}}, natsChecks(), kafkaChecks(), amqpChecks(), redisChecks(), pulsarChecks(), webhookChecks())
 }
 
-// sampled is how many events of each state are looked at for their topics.
+// sampled is the number of events of each state whose topics are checked.
 const sampled = 100
 
-// topics returns the topics that events of the tables go to: what an outbox will hold, nobody knows.
+// topics returns the topics of the events in the tables. Topics of future
+// events are unknown.
 func (p *patient) topics(ctx context.Context, names broker.TopicRules) ([]string, error) {
 	topic := names.Checked(nil)
 	if p.Sink.Topic != "" {
@@ -159,15 +162,15 @@ func (p *patient) topics(ctx context.Context, names broker.TopicRules) ([]string
 	return out, nil
 }
 
-// noTopic is what a check of topics finds where there is none to look at.
+// noTopic is the finding of a check of topics without events.
 func noTopic() Finding {
-	return Finding{Status: NotChecked, Text: "there is no event whose topic could be looked at", Type: "waybill send TYPE, then look again"}
+	return Finding{Status: NotChecked, Text: "no event exists whose topic could be checked", Type: "waybill send TYPE, then run doctor again"}
 }
 
 func webhookChecks() []Check {
 	return []Check{
 		{
-			Name: "webhook", For: webhookSink, Looks: "`sink.url`, `sink.secret`, `sink.unsigned-attributes`", Wants: "https, and a secret that signs the whole event",
+			Name: "webhook", For: webhookSink, Looks: "`sink.url`, `sink.secret`, `sink.unsigned-attributes`", Wants: "https, and a signature of the whole event",
 			run: func(_ context.Context, p *patient) (Finding, error) {
 				u, secure, err := connect.Webhook(p.Sink)
 				if err != nil {
@@ -177,24 +180,24 @@ func webhookChecks() []Check {
 				host := u.Hostname()
 				switch {
 				case u.Scheme != "https" && host != "localhost" && host != "127.0.0.1" && host != "::1":
-					return fail("write https:// in sink.url", "events travel in the clear"), nil
+					return fail("write https:// in sink.url", "events are sent unencrypted"), nil
 				case secure != nil && secure.InsecureSkipVerify:
-					return warn("name the authority with ca=FILE in sink.url, and leave insecure out", "any certificate is taken: anyone on the way can read and change events"), nil
+					return warn("set ca=FILE in sink.url, and remove insecure", "every certificate is accepted: a third party in the network can read and change events"), nil
 				case secret == "":
-					return fail("set sink.secret to whsec_ and the output of: openssl rand -base64 24", "there is no sink.secret: serve will refuse to start"), nil
+					return fail("set sink.secret to whsec_ and the output of: openssl rand -base64 24", "sink.secret is missing: serve will refuse to start"), nil
 				case secret == "unsigned":
-					return warn("set sink.secret to whsec_ and the output of: openssl rand -base64 24", "requests are not signed: the receiver cannot tell who sent them"), nil
+					return warn("set sink.secret to whsec_ and the output of: openssl rand -base64 24", "requests are not signed: the receiver cannot verify their origin"), nil
 				case p.Sink.UnsignedAttributes:
-					return warn("leave sink.unsigned-attributes out when the receiver reads structured mode",
-						"a signature covers the payload only: anyone who has seen a request can send its payload as another event"), nil
+					return warn("remove sink.unsigned-attributes if the receiver supports structured mode",
+						"the signature covers only the payload: a third party that has seen a request can send its payload as another event"), nil
 				}
 				return good("requests are signed"), nil
 			},
 		},
 		{
-			Name: "log sink", For: logSink, Looks: "`sink.url`", Wants: "a broker: what is printed is kept by nobody",
+			Name: "log sink", For: logSink, Looks: "`sink.url`", Wants: "a broker; printed events are not stored",
 			run: func(context.Context, *patient) (Finding, error) {
-				return warn("set sink.url to a broker; waybill serve --help names them", "events are printed, and count as delivered"), nil
+				return warn("set sink.url to a broker; docs/cli.md lists them", "events are only printed, and count as delivered"), nil
 			},
 		},
 	}

@@ -16,7 +16,7 @@ import (
 func storeChecks() []Check {
 	return slices.Concat(settingsChecks(), []Check{
 		{Name: "store", For: settled, Looks: "`store.url`", Wants: "a store that answers", run: reached},
-		{Name: "tables", For: settled, Looks: "the migrations", Wants: "all of them, and none that this program does not know", run: migrations},
+		{Name: "tables", For: settled, Looks: "the migrations", Wants: "all applied, none unknown to this program", run: migrations},
 	}, postgresChecks(), mysqlChecks(), sqliteChecks(), tableChecks())
 }
 
@@ -29,7 +29,7 @@ func reached(_ context.Context, p *patient) (Finding, error) {
 
 func migrations(ctx context.Context, p *patient) (Finding, error) {
 	if p.noStore != nil {
-		return unseen("the store cannot be reached"), nil
+		return unseen("the store is unreachable"), nil
 	}
 	all, err := p.store.Migrations(ctx)
 	if err != nil {
@@ -47,28 +47,29 @@ func migrations(ctx context.Context, p *patient) (Finding, error) {
 	}
 	switch {
 	case len(missing) > 0:
-		return fail("waybill migrate up", "%d of %d migrations were not applied: %s", len(missing), len(all), strings.Join(missing, ", ")), nil
+		return fail("waybill migrate up", "%d of %d migrations are not applied: %s", len(missing), len(all), strings.Join(missing, ", ")), nil
 	case len(unknown) > 0:
-		return fail("use the version of waybill that made them", "the tables are newer than this program, which does not know %s", strings.Join(unknown, ", ")), nil
+		return fail("use the version of waybill that applied them", "the tables are newer than this program, which does not know %s", strings.Join(unknown, ", ")), nil
 	}
-	return good("all %d migrations were applied", len(all)), nil
+	return good("all %d migrations are applied", len(all)), nil
 }
 
-// tableChecks are about what is in the tables.
+// tableChecks inspect the rows of the tables.
 func tableChecks() []Check {
 	return []Check{
-		{Name: "clock", For: anyStore, Looks: "the clocks of this machine and of the database", Wants: "less than 2 s between them", run: clock},
-		{Name: "relay", For: anyStore, Looks: "live relays and their lanes", Wants: "a relay of this name that is alive, and every lane with an owner", run: lanes},
-		{Name: "outbox", For: anyStore, Looks: "the sink and the relay name that the outbox remembers", Wants: "those of these settings", run: remembered},
-		{Name: "waiting", For: anyStore, Looks: "the oldest event that is ready", Wants: "less than a minute of age", run: waiting},
-		{Name: "dead letters", For: anyStore, Looks: "events that were given up", Wants: "none", run: deadLetters},
+		{Name: "clock", For: anyStore, Looks: "the clocks of this machine and of the database", Wants: "a difference below 2 s", run: clock},
+		{Name: "relay", For: anyStore, Looks: "live relays and their lanes", Wants: "a live relay of this name, and an owner for every lane", run: lanes},
+		{Name: "outbox", For: anyStore, Looks: "the sink and the relay name that the outbox records", Wants: "those of the settings", run: recordedSink},
+		{Name: "waiting", For: anyStore, Looks: "the age of the oldest ready event", Wants: "less than a minute", run: waiting},
+		{Name: "dead letters", For: anyStore, Looks: "the number of dead letters", Wants: "none", run: deadLetters},
 		{Name: "blocked", For: anyStore, Looks: "aggregates that wait for an operator", Wants: "none", run: blocked},
 		{Name: "inbox", For: anyStore, Looks: "dead records of consumer groups", Wants: "none", run: inboxDead},
-		{Name: "keys", For: anyStore, Looks: "idempotency keys that are uncertain", Wants: "none", run: uncertain},
+		{Name: "keys", For: anyStore, Looks: "uncertain idempotency keys", Wants: "none", run: uncertain},
 	}
 }
 
-// clockLimit is how far clocks may be apart. Leases go by the database's clock alone; what this machine's is for are times that people read.
+// clockLimit is the maximum difference between the clocks. Leases use the
+// database's clock only; the local clock is used for displayed times.
 const clockLimit = 2 * time.Second
 
 func clock(ctx context.Context, p *patient) (Finding, error) {
@@ -80,7 +81,7 @@ func clock(ctx context.Context, p *patient) (Finding, error) {
 	took := p.now().Sub(sent)
 	skew := s.Now.Sub(sent.Add(took / 2)).Abs()
 	if skew-took/2 > clockLimit {
-		return warn("timedatectl set-ntp true, on both machines", "this machine's clock and the database's are %s apart: times of events mean little",
+		return warn("timedatectl set-ntp true, on both machines", "the clocks of this machine and the database are %s apart: times of events are unreliable",
 			settings.FormatDuration(skew.Round(time.Second))), nil
 	}
 	return good("the clocks agree"), nil
@@ -99,13 +100,13 @@ func lanes(ctx context.Context, p *patient) (Finding, error) {
 	}
 	for _, n := range s.Nodes {
 		if n.Relay != p.Relay.Name {
-			return fail("set relay.name to "+n.Relay+", or use tables of your own (store.prefix, store.schema)",
-				"a relay called %s has these tables, and this one is called %s: it will refuse to start", n.Relay, p.Relay.Name), nil
+			return fail("set relay.name to "+n.Relay+", or use separate tables (store.prefix, store.schema)",
+				"relay %s owns these tables, and relay.name is %s: serve will refuse to start", n.Relay, p.Relay.Name), nil
 		}
 	}
 	if p.CDC.Enabled {
 		if len(s.Nodes) > 0 {
-			return fail("stop the relay, or set cdc.enabled to false", "a relay is alive, and cdc.enabled is on: each event is published by both, or is gone before it is read"), nil
+			return fail("stop the relay, or set cdc.enabled to false", "a relay is alive, and cdc.enabled is on: events are published twice, or deleted before they are read"), nil
 		}
 		return good("no relay is alive: change data capture publishes the events"), nil
 	}
@@ -115,18 +116,18 @@ func lanes(ctx context.Context, p *patient) (Finding, error) {
 	}
 	switch {
 	case len(s.Nodes) == 0 && s.Ready > 0:
-		return fail(start, "no relay is alive, and %d events wait", s.Ready), nil
+		return fail(start, "no relay is alive, and %d events are ready", s.Ready), nil
 	case len(s.Nodes) == 0:
 		return warn(start, "no relay is alive"), nil
 	case len(free) > 0:
-		return warn("wait for "+settings.FormatDuration(p.Relay.Lease)+" and look again; if it stays, see the relay's log",
+		return warn("wait for "+settings.FormatDuration(p.Relay.Lease)+" and run doctor again; if the warning remains, see the relay's log",
 			"%d of %d lanes have no owner: %s", len(free), len(s.Lanes), strings.Join(free, ", ")), nil
 	}
-	return good("%d relays are alive and have all %d lanes", len(s.Nodes), len(s.Lanes)), nil
+	return good("%d live relays own all %d lanes", len(s.Nodes), len(s.Lanes)), nil
 }
 
-// starter returns how to start the relay of this outbox: not every outbox is one that waybill serve
-// may deliver.
+// starter returns the command that starts the relay of this outbox: waybill
+// serve must not deliver every outbox.
 func (p *patient) starter(ctx context.Context) (string, error) {
 	recorded, err := p.store.RecordedSink(ctx)
 	if err != nil {
@@ -137,13 +138,14 @@ func (p *patient) starter(ctx context.Context) (string, error) {
 	case recorded != "" && (noSink != nil || recorded != own):
 		return "start the service, or the waybill serve, that delivers to " + recorded, nil
 	case noSink != nil:
-		return "start the service whose relay delivers these events; if there is none: waybill serve --sink URL", nil
+		return "start the service whose relay delivers these events; without such a service: waybill serve --sink URL", nil
 	}
 	return "waybill serve", nil
 }
 
-// remembered compares the sink of the settings with the one that the outbox remembers.
-func remembered(ctx context.Context, p *patient) (Finding, error) {
+// recordedSink compares the sink of the settings with the one that the outbox
+// records.
+func recordedSink(ctx context.Context, p *patient) (Finding, error) {
 	recorded, err := p.store.RecordedSink(ctx)
 	if err != nil {
 		return Finding{}, err
@@ -151,29 +153,29 @@ func remembered(ctx context.Context, p *patient) (Finding, error) {
 	own, err := daemon.Fingerprint(p.Settings)
 	switch {
 	case recorded == "":
-		return good("no relay has served it yet"), nil
+		return good("the outbox records no relay yet"), nil
 	case errors.Is(err, connect.ErrNoSink):
-		return good("its events go to %s; these settings name no sink", recorded), nil
+		return good("the outbox records %s; the settings name no sink", recorded), nil
 	case err != nil:
-		return unseen("the settings name no sink that is known"), nil
+		return unseen("the settings name no known kind of sink"), nil
 	case recorded != own && !p.TakeOver:
-		return fail("start the relay that delivers there; if waybill serve is to replace it for good: waybill serve --take-over, once",
-			"its events go to %s, and these settings say %s: serve will refuse to start", recorded, own), nil
+		return fail("start the relay that delivers to the recorded sink; to replace it permanently: waybill serve --take-over, once",
+			"the outbox records %s, and the settings name %s: serve will refuse to start", recorded, own), nil
 	case recorded != own:
-		return warn("start serve once with --take-over, then without", "its events go to %s, and serve will take it over for %s", recorded, own), nil
+		return warn("start serve once with --take-over, then without it", "the outbox records %s, and serve will take it over for %s", recorded, own), nil
 	}
-	return good("its events go to %s", recorded), nil
+	return good("the outbox records %s", recorded), nil
 }
 
-// waitingLimit is how old a ready event may be that a relay is getting to, and waitingTooLong how
-// old it is when something is wrong.
+// waitingLimit is the maximum normal age of a ready event, and waitingTooLong
+// the age at which delivery has failed.
 const (
 	waitingLimit   = time.Minute
 	waitingTooLong = 5 * time.Minute
 )
 
-// waiting looks at the age of the oldest event that is ready: whatever the reason is, events that
-// wait for minutes are not in order.
+// waiting checks the age of the oldest ready event: events that wait for
+// minutes are a problem, whatever the reason.
 func waiting(ctx context.Context, p *patient) (Finding, error) {
 	s, err := p.desk.Stats(ctx)
 	if err != nil {
@@ -183,14 +185,14 @@ func waiting(ctx context.Context, p *patient) (Finding, error) {
 		return good("no event is ready"), nil
 	}
 	if p.CDC.Enabled {
-		return good("events stay for cdc.keep (%s), whether or not they were read", settings.FormatDuration(p.CDC.Keep)), nil
+		return good("events are kept for cdc.retention (%s), read or not", settings.FormatDuration(p.CDC.Retention)), nil
 	}
 	age := s.Now.Sub(s.Oldest)
 	shown := settings.FormatDuration(age.Round(time.Second))
-	const advice = "see the relay's log, its /readyz and the metric destination_paused: is the destination down? Then waybill list --state ready"
+	const advice = "check the relay's log, its /readyz and the metric destination_paused for an unavailable destination; then waybill list --state ready"
 	switch {
 	case age >= waitingTooLong:
-		return fail(advice, "%s ready, and none is delivered: the oldest has waited for %s", events(s.Ready), shown), nil
+		return fail(advice, "%s ready, and no event is delivered: the oldest has waited for %s", events(s.Ready), shown), nil
 	case age >= waitingLimit:
 		return warn(advice, "%s ready, and the oldest has waited for %s so far", events(s.Ready), shown), nil
 	}
@@ -210,12 +212,12 @@ func deadLetters(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	if s.Dead > 0 {
-		return warn("waybill dead list; then waybill dead replay or waybill dead discard", "%d events were given up", s.Dead), nil
+		return warn("waybill dead list; then waybill dead replay or waybill dead discard", "%d dead letters", s.Dead), nil
 	}
-	return good("there are none"), nil
+	return good("no dead letters"), nil
 }
 
-// blockedLimit is how many are counted.
+// blockedLimit is the maximum number of counted aggregates.
 const blockedLimit = 100
 
 func blocked(ctx context.Context, p *patient) (Finding, error) {
@@ -225,7 +227,7 @@ func blocked(ctx context.Context, p *patient) (Finding, error) {
 	}
 	waiting := 0
 	for _, b := range all {
-		if !b.By.EndedAt.IsZero() { // a dead letter: nothing but an operator ends that
+		if !b.By.EndedAt.IsZero() { // a dead letter: only an operator can resolve it
 			waiting++
 		}
 	}
@@ -258,9 +260,9 @@ func uncertain(ctx context.Context, p *patient) (Finding, error) {
 		return Finding{}, err
 	}
 	if s.Uncertain > 0 {
-		return warn("waybill keys list --state uncertain; then waybill keys resolve", "%d idempotency keys wait for a decision: did it happen or not?", s.Uncertain), nil
+		return warn("waybill keys list --state uncertain; then waybill keys resolve", "%d uncertain idempotency keys wait for a decision", s.Uncertain), nil
 	}
-	return good("none is uncertain"), nil
+	return good("no uncertain keys"), nil
 }
 
 func sqliteChecks() []Check {
@@ -275,9 +277,9 @@ func sqliteChecks() []Check {
 			case err != nil:
 				return Finding{}, err
 			case mode != "wal":
-				return fail("sqlite3 FILE 'PRAGMA journal_mode = WAL'", "the journal mode is %s: readers and writers stop each other", mode), nil
+				return fail("sqlite3 FILE 'PRAGMA journal_mode = WAL'", "the journal mode is %s: readers and writers block each other", mode), nil
 			case level < full:
-				return fail("open it with _synchronous=FULL", "synchronous is %d: a power failure may take back what was delivered", level), nil
+				return fail("open it with _synchronous=FULL", "synchronous is %d: a power failure may roll back transactions whose events were delivered", level), nil
 			}
 			return good("journal_mode is wal, synchronous is full"), nil
 		},

@@ -14,11 +14,12 @@ import (
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
-// TestTLSOfEverySink: the check of the sink connects with TLS, by the parameters of sink.url that
-// serve has. A server whose authority is not known is a failure, with the parameter to add.
+// TestTLSOfEverySink checks that the check of the sink connects with the TLS
+// parameters of sink.url, as serve does. An unknown authority is a failure with
+// the parameter to add.
 func TestTLSOfEverySink(t *testing.T) {
 	a, other := testtls.New(t), testtls.New(t)
-	// front puts TLS in front of a server, and returns an address there.
+	// front puts TLS in front of a server, and returns its address.
 	front := func(t *testing.T, scheme, address string) *url.URL {
 		t.Helper()
 		u, err := url.Parse(address)
@@ -55,8 +56,8 @@ func TestTLSOfEverySink(t *testing.T) {
 	}
 }
 
-// secureNATS starts a server that talks TLS, which begins behind its greeting, and returns host
-// and port.
+// secureNATS starts a server with TLS, which starts after its greeting, and
+// returns host and port.
 func secureNATS(t *testing.T, a *testtls.Authority) string {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{
@@ -79,7 +80,8 @@ func secureNATS(t *testing.T, a *testtls.Authority) string {
 	return s.Addr().String()
 }
 
-// TestAboutCertificates: what a certificate has to do with a failure is told in terms of sink.url.
+// TestAboutCertificates checks that failures because of certificates lead to
+// advice about sink.url.
 func TestAboutCertificates(t *testing.T) {
 	for text, want := range map[string]string{
 		"tls: failed to verify certificate: x509: certificate signed by unknown authority":            "ca=FILE",

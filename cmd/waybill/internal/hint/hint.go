@@ -1,4 +1,4 @@
-// Package hint gives errors for operators a second half: what to type next.
+// Package hint adds a hint to errors: the next command or change.
 package hint
 
 import (
@@ -6,16 +6,16 @@ import (
 	"fmt"
 )
 
-// Error is an error and what to do about it.
+// Error is an error with a hint.
 type Error struct {
 	Err  error
 	Hint string
 }
 
-// Error returns what happened, without the hint: whoever prints it for people puts the hint behind it.
+// Error returns the text without the hint, which the printer appends.
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap returns what happened.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // New returns an error with a hint. The text is formatted as by [fmt.Errorf].
@@ -32,7 +32,8 @@ func Of(err error) string {
 	return ""
 }
 
-// Nearest returns the name that a misspelt one is closest to, or "" if none is close.
+// Nearest returns the name that is closest to a misspelled one, or "" if none
+// is close.
 func Nearest(wrong string, names []string) string {
 	best, least := "", max(2, len(wrong)/3)+1
 	for _, name := range names {
@@ -43,7 +44,8 @@ func Nearest(wrong string, names []string) string {
 	return best
 }
 
-// distance is how many letters must be put in, left out, changed or swapped with their neighbour to turn a into b.
+// distance returns the number of insertions, deletions, substitutions and swaps
+// of neighboring letters that turn a into b.
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

@@ -1,9 +1,9 @@
-// Package httpapi is the daemon's HTTP API: is it alive, does it get anywhere, its metrics, and what an operator does at the desk. docs/cli.md
-// lists the routes.
+// Package httpapi is the daemon's HTTP API: health, readiness, metrics and
+// administration. docs/cli.md lists the routes.
 //
-// It listens at loopback unless told otherwise, and then needs a token and a certificate. Where a
-// token is set, everything but the probes needs it. Whatever changes something, and payloads, which
-// are not an operator's business by default, cannot be had at all until there is one.
+// The API listens on a loopback address by default; any other address requires
+// a token and a certificate. If a token is set, every route but the probes
+// requires it. Without a token, changes and payloads are not available.
 package httpapi
 
 import (
@@ -23,7 +23,8 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// Component returns the part of a daemon that answers HTTP, with its port open. metrics answers scrapes; nil: there are none.
+// Component returns the component of a daemon that serves HTTP; its port is
+// open. metrics serves scrapes; nil: no metrics.
 func Component(d *daemon.Daemon, metrics http.Handler) (daemon.Component, error) {
 	s := d.Loaded.Daemon().HTTP
 	if err := Check(s); err != nil {
@@ -37,7 +38,7 @@ func Component(d *daemon.Daemon, metrics http.Handler) (daemon.Component, error)
 	if err != nil {
 		return daemon.Component{}, err
 	}
-	d.Log.Info("waybill: the HTTP API is open", slog.String("address", l.Addr().String()), slog.Bool("changes", !s.Token.IsZero()))
+	d.Log.Info("HTTP API started", slog.String("address", l.Addr().String()), slog.Bool("changes", !s.Token.IsZero()))
 	return daemon.Component{Name: "http", Run: func(ctx context.Context) error { return run(ctx, l, h, d.Log) }}, nil
 }
 
@@ -49,36 +50,40 @@ type api struct {
 	metrics http.Handler
 	local   bool
 	door    door
-	// busy and probing are the requests under way. Probes have places of their own: a daemon that
-	// is busy is alive.
+	// busy and probing limit concurrent requests. Probes have a separate limit,
+	// because a busy daemon is alive.
 	busy, probing chan struct{}
 }
 
-// access is what a route asks of whoever calls it.
+// access is the permission that a route requires.
 type access int
 
 const (
-	// open: anybody may, also from elsewhere. Probes and load balancers have no token.
+	// open: no token is required, from any address. Probes and load balancers
+	// have no token.
 	open access = iota
-	// look: with the token; while none is set, anybody on this machine.
+	// look: the token is required; if none is set, every local client has
+	// access.
 	look
-	// change: with the token, and not from another site's page.
+	// change: the token is required, and requests from pages of other sites are
+	// rejected.
 	change
 )
 
-// Route is one thing that can be asked of the API.
+// Route is one route of the API.
 type Route struct {
 	Method, Path string
-	// Token says who needs one: nobody, whoever is not on this machine, or everybody.
+	// Token describes when a request needs the token: never, if one is set, or
+	// always.
 	Token string
-	// Help is one sentence.
+	// Help describes the route.
 	Help string
 
 	access access
 	answer func(a *api, r *http.Request) (any, error)
 }
 
-// problem is an error that knows its status.
+// problem is an error with an HTTP status.
 type problem struct {
 	status int
 	text   string
@@ -109,16 +114,17 @@ func newHandler(d *daemon.Daemon, metrics http.Handler) (http.Handler, error) {
 	return a.outside(mux), nil
 }
 
-// outside is what holds for every request, whatever it asks for.
+// outside applies the rules for every request: headers, host name, limits.
 func (a *api) outside(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Cache-Control", "no-store")
 		header.Set("X-Content-Type-Options", "nosniff")
 		header.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-		// A page whose name was made to point at this machine is a stranger, though it comes from here.
+		// A page whose host name was pointed at this machine (DNS rebinding) is
+		// not a local client.
 		if host := hostOf(r.Host); a.local && !loopbackHost(host) {
-			a.fail(w, refuse(http.StatusForbidden, "ask for localhost or 127.0.0.1"))
+			a.fail(w, refuse(http.StatusForbidden, "the host must be localhost or 127.0.0.1"))
 			return
 		}
 		places := a.busy
@@ -130,7 +136,7 @@ func (a *api) outside(next http.Handler) http.Handler {
 			defer func() { <-places }()
 		default:
 			header.Set("Retry-After", "1")
-			a.fail(w, refuse(http.StatusServiceUnavailable, "too many requests at a time"))
+			a.fail(w, refuse(http.StatusServiceUnavailable, "too many concurrent requests"))
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, bodyBytes)
@@ -145,15 +151,15 @@ func hostOf(host string) string {
 	return strings.Trim(host, "[]")
 }
 
-// guard lets through who may use a route.
+// guard checks the permission for a route.
 func (a *api) guard(route Route, next http.Handler) http.Handler {
 	sites := http.NewCrossOriginProtection()
 	sites.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		a.fail(w, refuse(http.StatusForbidden, "another site's page must not do this"))
+		a.fail(w, refuse(http.StatusForbidden, "cross-origin requests are not allowed"))
 	}))
 	return sites.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if route.access == change || route.access == look && !a.unlocked() {
-			if err := a.authorised(r); err != nil {
+			if err := a.authorized(r); err != nil {
 				w.Header().Set("WWW-Authenticate", "Bearer")
 				w.Header().Set("Retry-After", "1")
 				a.fail(w, err)
@@ -164,26 +170,27 @@ func (a *api) guard(route Route, next http.Handler) http.Handler {
 	}))
 }
 
-// unlocked reports whether anybody who reaches the API may look.
+// unlocked reports whether read access requires no token.
 func (a *api) unlocked() bool { return a.local && a.http.Token.IsZero() }
 
-// authorised checks the token. Who has failed often is refused for a while without a look at the
-// token, and every look that fails is logged. The sums are compared, in constant time: how long it
-// takes tells neither how much of it was right nor how long it is.
-func (a *api) authorised(r *http.Request) error {
+// authorized checks the token. A client with too many failures is rejected for
+// a while without a check, and every failed check is logged. The hashes are
+// compared in constant time, so that the duration reveals neither a matching
+// prefix nor the length of the token.
+func (a *api) authorized(r *http.Request) error {
 	if a.http.Token.IsZero() {
-		return refuse(http.StatusForbidden, "there is no http.token, so nothing may be changed")
+		return refuse(http.StatusForbidden, "http.token is not set; changes and payloads are not available")
 	}
 	from := hostOf(r.RemoteAddr)
 	if !a.door.opens(from, time.Now()) {
-		return refuse(http.StatusTooManyRequests, "too many wrong tokens came from there; try again in a second")
+		return refuse(http.StatusTooManyRequests, "too many invalid tokens from this address; retry in a second")
 	}
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	want, got := sha256.Sum256([]byte(a.http.Token.Reveal())), sha256.Sum256([]byte(given))
 	if same := subtle.ConstantTimeCompare(want[:], got[:]) == 1; !ok || !same {
 		a.door.failed(from)
-		a.daemon.Log.Warn("waybill: a request over HTTP without the right token", slog.String("route", r.URL.Path), slog.String("from", r.RemoteAddr), slog.Bool("given", given != ""))
-		return refuse(http.StatusUnauthorized, "send the token: Authorization: Bearer …")
+		a.daemon.Log.Warn("HTTP request without a valid token", slog.String("route", r.URL.Path), slog.String("from", r.RemoteAddr), slog.Bool("given", given != ""))
+		return refuse(http.StatusUnauthorized, "a valid token is required: Authorization: Bearer …")
 	}
 	return nil
 }
@@ -193,7 +200,7 @@ func (a *api) serve(route Route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := route.answer(a, r)
 		if route.access == change {
-			a.daemon.Log.Info("waybill: a change over HTTP", slog.String("route", route.Path), slog.String("from", r.RemoteAddr), slog.Bool("done", err == nil))
+			a.daemon.Log.Info("change over HTTP", slog.String("route", route.Path), slog.String("from", r.RemoteAddr), slog.Bool("done", err == nil))
 		}
 		if err != nil {
 			a.fail(w, err)
@@ -217,7 +224,7 @@ func (a *api) fail(w http.ResponseWriter, err error) {
 	case errors.Is(err, admin.ErrNotUncertain):
 		status = http.StatusConflict
 	}
-	a.write(w, status, map[string]string{"error": a.scrub.Clean(strings.TrimPrefix(err.Error(), "operate: "))})
+	a.write(w, status, map[string]string{"error": a.scrub.Clean(strings.TrimPrefix(err.Error(), "admin: "))})
 }
 
 func (a *api) write(w http.ResponseWriter, status int, v any) {
@@ -229,5 +236,5 @@ func (a *api) write(w http.ResponseWriter, status int, v any) {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // whoever asked has left
+	_ = enc.Encode(v) // the client has disconnected
 }

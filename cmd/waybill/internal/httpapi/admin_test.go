@@ -59,7 +59,8 @@ func newBed(t *testing.T, args ...string) *bed {
 	return b
 }
 
-// fill writes events and has a relay bring them where they belong: two dead, one failed that holds its aggregate.
+// fill writes events and runs a relay that brings them into their states: two
+// dead, one failed that blocks its aggregate.
 func (b *bed) fill() {
 	b.t.Helper()
 	evs := []waybill.Event{
@@ -101,7 +102,7 @@ func (b *bed) fill() {
 	}
 }
 
-// call asks for something; change may make the request another one.
+// call sends a request, which change may modify.
 func (b *bed) call(method, path, body string, change ...func(*http.Request)) (int, string) {
 	b.t.Helper()
 	r := httptest.NewRequestWithContext(b.t.Context(), method, "http://127.0.0.1:9292"+path, strings.NewReader(body))
@@ -122,8 +123,9 @@ func elsewhere(r *http.Request) {
 }
 func onlyOrigin(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }
 
-// TestEveryChangingRouteRefuses: no token, a wrong one, another site's page, and GET. The list of routes is that of the API itself: one
-// that is added is in here.
+// TestEveryChangingRouteRefuses checks requests without a token, with a wrong
+// one, from another site's page, and with GET. The routes are those of the API,
+// so new ones are included.
 func TestEveryChangingRouteRefuses(t *testing.T) {
 	b, without := newBed(t), newBed(t, "http.token", "")
 	b.fill()
@@ -134,7 +136,7 @@ func TestEveryChangingRouteRefuses(t *testing.T) {
 		}
 		changing++
 		if route.Method != http.MethodPost || route.access != change {
-			t.Errorf("%s %s: a change is a POST, and needs a token", route.Method, route.Path)
+			t.Errorf("%s %s: a change must be a POST that needs the token", route.Method, route.Path)
 		}
 		body := `{"ids": ["` + b.dead[0].String() + `"]}`
 		for name, c := range map[string]struct {
@@ -166,9 +168,9 @@ func TestEveryChangingRouteRefuses(t *testing.T) {
 	}
 }
 
-// TestEveryLookingRoute: while no token is set it answers at once on this machine, with JSON, and
-// changes nothing.
-func TestEveryLookingRoute(t *testing.T) {
+// TestEveryReadRoute checks that without a token every local client gets JSON,
+// and nothing changes.
+func TestEveryReadRoute(t *testing.T) {
 	b := newBed(t, "http.token", "")
 	b.fill()
 	for _, route := range Routes() {
@@ -187,7 +189,7 @@ func TestEveryLookingRoute(t *testing.T) {
 			t.Errorf("%s shows a payload: %s", path, text)
 		}
 		if code, text := b.call("GET", path, "", func(r *http.Request) { r.Host = "evil.example:9292" }); code != http.StatusForbidden {
-			t.Errorf("%s under a stranger's name: %d %s", path, code, text)
+			t.Errorf("%s with a foreign host name: %d %s", path, code, text)
 		}
 	}
 	if code, text := b.call("GET", "/metrics", ""); code != http.StatusOK || !strings.Contains(text, "waybill_backlog") {
@@ -195,7 +197,7 @@ func TestEveryLookingRoute(t *testing.T) {
 	}
 }
 
-// TestAPayloadNeedsTheToken: also for whoever is on this machine.
+// TestAPayloadNeedsTheToken includes local clients.
 func TestAPayloadNeedsTheToken(t *testing.T) {
 	b := newBed(t)
 	b.fill()
@@ -206,19 +208,19 @@ func TestAPayloadNeedsTheToken(t *testing.T) {
 	if code, text := b.call("GET", path, "", withToken); code != http.StatusOK || !strings.Contains(text, "4111") {
 		t.Errorf("with: %d %s", code, text)
 	}
-	open := newBed(t, "http.token", "") // where anybody on this machine may look
+	open := newBed(t, "http.token", "") // local clients have read access
 	open.fill()
 	path = "/api/events/" + open.dead[0].String()
 	if code, text := open.call("GET", path, ""); code != http.StatusOK {
 		t.Errorf("no token is set: %d %s", code, text)
 	}
 	if code, text := open.call("GET", path+"?payload=1", ""); code != http.StatusForbidden || strings.Contains(text, "4111") {
-		t.Errorf("no token is set, and a payload is asked for: %d %s", code, text)
+		t.Errorf("no token is set, with a payload: %d %s", code, text)
 	}
 }
 
-// TestFromElsewhereEverythingNeedsTheToken: but for the probes.
-func TestFromElsewhereEverythingNeedsTheToken(t *testing.T) {
+// TestRemoteRequestsNeedTheToken checks every route but the probes.
+func TestRemoteRequestsNeedTheToken(t *testing.T) {
 	b := newBed(t, "http.listen", "0.0.0.0:0")
 	for _, route := range append(Routes(), Route{Method: "GET", Path: "/metrics", access: look}) {
 		code, text := b.call(route.Method, strings.Replace(route.Path, "{id}", waybill.NewID().String(), 1), "")
@@ -250,7 +252,7 @@ func TestChanges(t *testing.T) {
 		t.Error(text)
 	}
 	if _, err := b.relay.Desk.Find(t.Context(), b.dead[1]); !errors.Is(err, admin.ErrNotFound) {
-		t.Errorf("it is still there: %v", err)
+		t.Errorf("the event still exists: %v", err)
 	}
 	if text := post("/api/blocked/unblock", ids(b.failed)); !strings.Contains(text, b.failed.String()) {
 		t.Error(text)
@@ -286,18 +288,20 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestReadinessIsProgress (failure mode 46): a relay that has never read is not ready, and one that reads is.
+// TestReadinessIsProgress checks that a relay is not ready before its first
+// read, and is ready after it.
 func TestReadinessIsProgress(t *testing.T) {
 	b := newBed(t)
-	if code, text := b.call("GET", "/readyz", ""); code != http.StatusServiceUnavailable || !strings.Contains(text, "has not read the tables yet") {
-		t.Errorf("before it ran: %d %s", code, text)
+	if code, text := b.call("GET", "/readyz", ""); code != http.StatusServiceUnavailable || !strings.Contains(text, "the tables have not been read yet") {
+		t.Errorf("before the relay runs: %d %s", code, text)
 	}
 	if code, _ := b.call("GET", "/healthz", ""); code != http.StatusOK {
-		t.Errorf("it is alive: %d", code)
+		t.Errorf("alive: %d", code)
 	}
 }
 
-// TestExposureIsRefused: without a token, or without a certificate that keeps it secret.
+// TestExposureIsRefused checks remote addresses without a token, or without a
+// certificate that protects it.
 func TestExposureIsRefused(t *testing.T) {
 	secret := settings.NewSecret(token)
 	for _, c := range []struct {
@@ -325,11 +329,11 @@ func TestExposureIsRefused(t *testing.T) {
 		}
 	}
 	if err := Check(settings.HTTP{Listen: "0.0.0.0:0"}); err != nil {
-		t.Errorf("it is off: %v", err)
+		t.Errorf("disabled: %v", err)
 	}
 }
 
-func TestTooManyAtATimeAreTurnedAway(t *testing.T) {
+func TestTooManyConcurrentRequestsAreRejected(t *testing.T) {
 	b := newBed(t)
 	inside, leave := make(chan struct{}), make(chan struct{})
 	h, err := newHandler(b.daemon, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-leave }))
@@ -343,20 +347,20 @@ func TestTooManyAtATimeAreTurnedAway(t *testing.T) {
 		<-inside
 	}
 	if code, _ := b.call("GET", "/api/stats", "", withToken); code != http.StatusServiceUnavailable {
-		t.Errorf("one too many: %d", code)
+		t.Errorf("above the limit: %d", code)
 	}
 	if code, _ := b.call("GET", "/healthz", ""); code != http.StatusOK {
-		t.Errorf("a probe of a daemon that is busy: %d", code)
+		t.Errorf("a probe of a busy daemon: %d", code)
 	}
 	close(leave)
 	for range atOnce {
 		if code := <-codes; code != http.StatusOK {
-			t.Errorf("one of them: %d", code)
+			t.Errorf("within the limit: %d", code)
 		}
 	}
 }
 
-// TestErrorsAreScrubbed: what a driver says may quote its address.
+// TestErrorsAreScrubbed checks errors of a driver, which may quote its address.
 func TestErrorsAreScrubbed(t *testing.T) {
 	b := newBed(t)
 	a := &api{scrub: settings.NewScrubber(b.daemon.Loaded.Secrets()...)}
@@ -367,8 +371,8 @@ func TestErrorsAreScrubbed(t *testing.T) {
 	}
 }
 
-// TestDoorsAreListed: the words of the table say what the code does.
-func TestDoorsAreListed(t *testing.T) {
+// TestRoutesAreListed checks that the table of routes matches the code.
+func TestRoutesAreListed(t *testing.T) {
 	if i := slices.IndexFunc(Routes(), func(r Route) bool { return r.Help == "" || r.Token == "" || r.answer == nil }); i >= 0 {
 		t.Errorf("%+v", Routes()[i])
 	}

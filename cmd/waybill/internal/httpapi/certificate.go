@@ -10,32 +10,34 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 )
 
-// certificatePause is how long a certificate that could not be read is left alone: strangers decide how often they connect, and must not
-// decide how much is logged.
+// certificatePause is the interval between attempts to read an invalid
+// certificate, so that incoming connections do not determine the number of log
+// messages.
 const certificatePause = 10 * time.Second
 
-// certificate is read again when its files change, so that whoever renews it need not stop deliveries. Until both files are readable and
-// belong together, the one before is used: they are replaced one after the other.
+// certificate is read again when its files change, so that a renewal needs no
+// restart. The previous certificate stays in use until both files are readable
+// and match, because they are replaced one after the other.
 type certificate struct {
 	certFile, keyFile string
 	log               *slog.Logger
 
 	mu      sync.Mutex
 	current *tls.Certificate
-	seen    [2]os.FileInfo // of the files that current was read from
-	resting time.Time      // until when nothing is read
+	seen    [2]os.FileInfo // the files of current
+	resting time.Time      // no read before this time
 }
 
 // readCertificate reads a certificate for the first time.
 func readCertificate(certFile, keyFile string, log *slog.Logger) (*certificate, error) {
 	c := &certificate{certFile: certFile, keyFile: keyFile, log: log}
 	if err := c.read(); err != nil {
-		return nil, hint.New("both are files in PEM, and the key is the certificate's", "http.cert, http.key: %w", err)
+		return nil, hint.New("both must be PEM files, and the key must match the certificate", "http.cert, http.key: %w", err)
 	}
 	return c, nil
 }
 
-// get is [tls.Config.GetCertificate].
+// get implements [tls.Config.GetCertificate].
 func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,16 +46,17 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	if err := c.read(); err != nil {
 		c.resting = time.Now().Add(certificatePause)
-		c.log.Warn("waybill: the new certificate cannot be used; the one before stays", slog.Any("error", err))
+		c.log.Warn("new certificate is invalid; the previous one stays in use", slog.Any("error", err))
 	} else {
-		c.log.Info("waybill: the certificate was read again", slog.String("file", c.certFile))
+		c.log.Info("certificate reloaded", slog.String("file", c.certFile))
 	}
 	return c.current, nil
 }
 
-// read reads both files. They are looked at before: if they change while they are read, they differ from what was seen, and are read again.
+// read reads both files. Their attributes are read first: a file that changes
+// during the read differs from them, and is read again.
 func (c *certificate) read() error {
-	seen, err := c.look()
+	seen, err := c.stat()
 	if err != nil {
 		return err
 	}
@@ -65,7 +68,7 @@ func (c *certificate) read() error {
 	return nil
 }
 
-func (c *certificate) look() (files [2]os.FileInfo, err error) {
+func (c *certificate) stat() (files [2]os.FileInfo, err error) {
 	for i, name := range []string{c.certFile, c.keyFile} {
 		if files[i], err = os.Stat(name); err != nil {
 			return files, err
@@ -75,7 +78,7 @@ func (c *certificate) look() (files [2]os.FileInfo, err error) {
 }
 
 func (c *certificate) unchanged() bool {
-	now, err := c.look()
+	now, err := c.stat()
 	if err != nil {
 		return false
 	}

@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// authority signs certificates for this machine, with the numbers it is told.
+// authority signs certificates for this machine, with the given serial numbers.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -52,7 +52,8 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue writes a certificate and its key into a folder, each in one step, as tools that renew them do.
+// issue writes a certificate and its key into a folder, each atomically, as
+// renewal tools do.
 func (a *authority) issue(t *testing.T, dir string, serial int64) (certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -102,7 +103,8 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// secured is the API of a daemon behind a real socket with a certificate, open to other machines.
+// secured is the API of a daemon on a real socket with a certificate,
+// accessible from the network.
 type secured struct {
 	t       *testing.T
 	address string
@@ -138,14 +140,14 @@ func newSecured(t *testing.T) *secured {
 	return s
 }
 
-// reply is what came back, and with which certificate.
+// reply is a response, with the certificate of its connection.
 type reply struct {
 	status, protocol int
 	serial           int64
 	text             string
 }
 
-// get asks for something, over a connection of its own.
+// get sends a request over its own connection.
 func (s *secured) get(url string, change ...func(*http.Request)) (got reply, err error) {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, url, nil)
@@ -169,7 +171,8 @@ func (s *secured) get(url string, change ...func(*http.Request)) (got reply, err
 	return got, err
 }
 
-// TestTLS: over a real socket the token opens the API, nothing else does, and nothing is said in the clear.
+// TestTLS checks over a real socket that only the token gives access, and that
+// plain HTTP does not work.
 func TestTLS(t *testing.T) {
 	s := newSecured(t)
 	stats := "https://" + s.address + "/api/stats"
@@ -186,7 +189,7 @@ func TestTLS(t *testing.T) {
 		t.Errorf("a probe has no token: %v, %+v", err, got)
 	}
 	if got, err := s.get("http://"+s.address+"/api/stats", withToken); err == nil && got.status != http.StatusBadRequest || strings.Contains(got.text, "ready") {
-		t.Errorf("in the clear: %+v", got)
+		t.Errorf("plain HTTP: %+v", got)
 	}
 	old := &tls.Dialer{Config: &tls.Config{RootCAs: s.ca.pool, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}} //nolint:gosec // that is the test
 	if conn, err := old.DialContext(t.Context(), "tcp", s.address); err == nil {
@@ -195,7 +198,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestARenewedCertificateIsUsed: a daemon runs for longer than a certificate is valid.
+// TestARenewedCertificateIsUsed covers daemons that run longer than a
+// certificate is valid.
 func TestARenewedCertificateIsUsed(t *testing.T) {
 	s := newSecured(t)
 	url := "https://" + s.address + "/healthz"
@@ -209,12 +213,13 @@ func TestARenewedCertificateIsUsed(t *testing.T) {
 			}
 		}
 	}
-	if n := strings.Count(s.log.String(), "the certificate was read again"); n != 2 {
-		t.Errorf("it was read %d times more, want one for each renewal:\n%s", n, s.log)
+	if n := strings.Count(s.log.String(), "certificate reloaded"); n != 2 {
+		t.Errorf("%d reloads, want one for each renewal:\n%s", n, s.log)
 	}
 }
 
-// TestABrokenRenewalChangesNothing: the certificate before is used until there is a pair that can be; strangers who connect do not fill the log.
+// TestABrokenRenewalChangesNothing checks that the previous certificate is used
+// until a valid pair exists, and that connections do not fill the log.
 func TestABrokenRenewalChangesNothing(t *testing.T) {
 	ca, other, dir := newAuthority(t), t.TempDir(), t.TempDir()
 	certFile, keyFile := ca.issue(t, dir, 1)
@@ -261,7 +266,7 @@ func TestABrokenRenewalChangesNothing(t *testing.T) {
 		if err := os.Remove(certFile); err != nil {
 			t.Fatal(err)
 		}
-		serves("there is no file", 1)
+		serves("no file", 1)
 		warned(3)
 		replace(t, certFile, content(otherCert))
 		replace(t, keyFile, content(otherKey))

@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// changes lets a relay's desk change the events that a request names.
+// changes returns a handler that changes the events of a request.
 func changes[D any](change func(d *admin.Desk, ctx context.Context, ids ...waybill.ID) (D, error), show func(done D) view.Changed) func(*api, *http.Request) (any, error) {
 	return func(a *api, r *http.Request) (any, error) {
 		one, err := a.relay(r)
@@ -50,7 +50,7 @@ func (a *api) inbox(r *http.Request) (any, error) {
 	var after waybill.ID
 	if text := q.Get("after_key"); text != "" {
 		if after, err = waybill.ParseID(text); err != nil {
-			return nil, refuse(http.StatusBadRequest, "after_key: the key that the page before ended with")
+			return nil, refuse(http.StatusBadRequest, "after_key: the last key of the previous page")
 		}
 	}
 	page, err := one.Groups.List(r.Context(), f, q.Get("after_group"), after, n)
@@ -67,7 +67,7 @@ func (a *api) inbox(r *http.Request) (any, error) {
 	return v, nil
 }
 
-// stateNamed returns the state of a name.
+// stateNamed returns the state with a name.
 func stateNamed[S fmt.Stringer](text string, among ...S) (S, error) {
 	var none S
 	names := ""
@@ -77,7 +77,7 @@ func stateNamed[S fmt.Stringer](text string, among ...S) (S, error) {
 		}
 		names += " " + s.String()
 	}
-	return none, refuse(http.StatusBadRequest, "state: one of"+names)
+	return none, refuse(http.StatusBadRequest, "state: must be one of"+names)
 }
 
 func (a *api) redrive(r *http.Request) (any, error) {
@@ -92,8 +92,8 @@ func (a *api) redrive(r *http.Request) (any, error) {
 	if err := body(r, &in); err != nil {
 		return nil, err
 	}
-	if in.Group == "" || len(in.Keys) == 0 || len(in.Keys) > mostRows {
-		return nil, refuse(http.StatusBadRequest, fmt.Sprintf("group, and from 1 to %d keys", mostRows))
+	if in.Group == "" || len(in.Keys) == 0 || len(in.Keys) > maxRows {
+		return nil, refuse(http.StatusBadRequest, fmt.Sprintf("group and 1 to %d keys are required", maxRows))
 	}
 	n, err := one.Groups.Redrive(r.Context(), in.Group, in.Keys...)
 	return map[string]int{"redriven": n}, err
@@ -129,7 +129,7 @@ func (a *api) keys(r *http.Request) (any, error) {
 	return map[string]any{"keys": shown, "more": page.More}, nil
 }
 
-// decided is for how long a decision about a key is remembered.
+// decided is the retention of a decision about a key.
 const decided = 24 * time.Hour
 
 func (a *api) resolve(r *http.Request) (any, error) {
@@ -149,11 +149,11 @@ func (a *api) resolve(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if in.Operation == "" || in.Key == "" || in.Failed == (len(in.Answer) > 0) {
-		return nil, refuse(http.StatusBadRequest, "operation, key, and either failed or answer: did it happen, or not?")
+		return nil, refuse(http.StatusBadRequest, "operation, key, and exactly one of failed and answer are required")
 	}
 	id, state := store.KeyID{Tenant: in.Tenant, Operation: in.Operation, Key: in.Key}, store.KeyFailed
 	if in.Failed {
-		err = one.Keys.RunAgain(r.Context(), id, "an operator says that it did not happen", decided)
+		err = one.Keys.RunAgain(r.Context(), id, "an operator decided that the effect did not happen", decided)
 	} else {
 		state = store.KeySucceeded
 		err = one.Keys.Done(r.Context(), id, store.KeyAnswer{Ref: in.Ref, Result: in.Answer, ContentType: waybill.JSON, TTL: decided})

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// door slows down who guesses tokens. Every address has guesses, of which each wrong one takes one,
-// and which come back one a second. Who has none left is not heard. The right token costs nothing.
+// door slows down guessing of tokens. Every address has a number of guesses; a
+// wrong token uses one, and one is restored per second. A client without
+// guesses is rejected. A valid token uses none.
 type door struct {
 	mu      sync.Mutex
 	guesses map[string]*guesses
@@ -18,28 +19,30 @@ type guesses struct {
 }
 
 const (
-	// guessesAtOnce is how many wrong tokens may come at once, and guessEvery when another may.
+	// guessesAtOnce is the maximum number of wrong tokens in a burst, and
+	// guessEvery the interval at which one is restored.
 	guessesAtOnce = 30
 	guessEvery    = time.Second
-	// addresses is how many addresses are told apart; the others are one.
+	// addresses is the maximum number of distinguished addresses; all others
+	// share one entry.
 	addresses = 1024
 )
 
-// opens reports whether a token from an address is looked at.
+// opens reports whether a token from an address is checked.
 func (d *door) opens(from string, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.of(from, now).left >= 1
 }
 
-// failed notes a wrong token.
+// failed records a wrong token.
 func (d *door) failed(from string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.of(from, time.Now()).left--
 }
 
-// of returns what an address has left; mu is held.
+// of returns the guesses of an address; mu is held.
 func (d *door) of(from string, now time.Time) *guesses {
 	if d.guesses == nil {
 		d.guesses = make(map[string]*guesses)
@@ -47,7 +50,7 @@ func (d *door) of(from string, now time.Time) *guesses {
 	g := d.guesses[from]
 	if g == nil && len(d.guesses) >= addresses {
 		for other, one := range d.guesses {
-			if now.Sub(one.at) > guessesAtOnce*guessEvery { // it has all of its guesses again
+			if now.Sub(one.at) > guessesAtOnce*guessEvery { // all its guesses are restored
 				delete(d.guesses, other)
 			}
 		}

@@ -12,8 +12,9 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// TestLookingNeedsTheTokenWhereOneIsSet: also on this machine, where other users and programs are.
-func TestLookingNeedsTheTokenWhereOneIsSet(t *testing.T) {
+// TestReadingNeedsTheTokenIfOneIsSet includes this machine, which has other
+// users and programs.
+func TestReadingNeedsTheTokenIfOneIsSet(t *testing.T) {
 	b := newBed(t)
 	for _, route := range append(Routes(), Route{Method: "GET", Path: "/metrics", access: look}) {
 		if route.access != look {
@@ -42,8 +43,8 @@ func TestShortTokensAreRefused(t *testing.T) {
 	}
 }
 
-// TestGuessesAreLoggedAndSlowed: who has sent thirty wrong tokens is not heard for a while; others
-// are.
+// TestGuessesAreLoggedAndSlowed checks that a client with thirty wrong tokens
+// is rejected for a while, and others are not.
 func TestGuessesAreLoggedAndSlowed(t *testing.T) {
 	b := newBed(t)
 	var log bytes.Buffer
@@ -68,20 +69,21 @@ func TestGuessesAreLoggedAndSlowed(t *testing.T) {
 		}
 	}
 	if refused < guessesAtOnce || unheard == 0 {
-		t.Errorf("%d guesses were looked at, %d were not", refused, unheard)
+		t.Errorf("%d guesses were checked, %d were rejected", refused, unheard)
 	}
-	if n := strings.Count(log.String(), "without the right token"); n != refused || !strings.Contains(log.String(), "192.0.2.7") {
+	if n := strings.Count(log.String(), "without a valid token"); n != refused || !strings.Contains(log.String(), "192.0.2.7") {
 		t.Errorf("%d of %d guesses are in the log:\n%.500s", n, refused, log.String())
 	}
 	if strings.Contains(log.String(), token[1:]) {
-		t.Error("the log shows what was given")
+		t.Error("the log shows the given token")
 	}
 	if code, text := b.call("GET", "/api/stats", "", withToken, at("192.0.2.8")); code != http.StatusOK {
-		t.Errorf("the right token from elsewhere: %d %s", code, text)
+		t.Errorf("a valid token from another address: %d %s", code, text)
 	}
 }
 
-// TestDoor: guesses come back one a second, and the number of addresses is bounded.
+// TestDoor checks that one guess is restored per second, and that the number of
+// addresses is bounded.
 func TestDoor(t *testing.T) {
 	var d door
 	now := time.Now()
@@ -89,13 +91,13 @@ func TestDoor(t *testing.T) {
 		d.failed("a")
 	}
 	if d.opens("a", now) {
-		t.Error("it opens after the last guess")
+		t.Error("accepted after the last guess")
 	}
 	if !d.opens("b", now) {
-		t.Error("another address must pay for it")
+		t.Error("another address is affected")
 	}
 	if !d.opens("a", now.Add(2*guessEvery)) {
-		t.Error("no guess came back")
+		t.Error("no guess was restored")
 	}
 	for i := range 3 * addresses {
 		d.failed(fmt.Sprint(i))
@@ -105,9 +107,9 @@ func TestDoor(t *testing.T) {
 	}
 }
 
-// TestReadyzNamesNobody: a probe has no token, and learns how many destinations are down, not
-// which.
-func TestReadyzNamesNobody(t *testing.T) {
+// TestReadyzHidesNames checks that a probe without a token gets the number of
+// unavailable destinations, not their names.
+func TestReadyzHidesNames(t *testing.T) {
 	b := newBed(t, "relay.name", "orders-of-acme")
 	b.relay.Progress.Pause("partner-bank", true)
 	_, text := b.call("GET", "/readyz", "")

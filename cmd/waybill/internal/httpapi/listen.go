@@ -16,35 +16,39 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )
 
-// ErrExposed says that the API would be open to others without protection.
-var ErrExposed = errors.New("the API would be open to everybody who can reach this machine")
+// ErrExposed reports that the API would be accessible from the network without
+// protection.
+var ErrExposed = errors.New("the API would be accessible from the network")
 
-// Limits on what a client may do to the server.
+// Limits for clients.
 const (
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
-	// writeTimeout is generous: replaying a lot of dead letters takes a while.
+	// writeTimeout is long because a replay of many dead letters takes time.
 	writeTimeout = 2 * time.Minute
 	idleTimeout  = 2 * time.Minute
 	headerBytes  = 16 << 10
 	bodyBytes    = 1 << 20
-	// stopTimeout is how long requests under way may take when the daemon stops.
+	// stopTimeout is the time limit for requests in flight when the daemon
+	// stops.
 	stopTimeout = 5 * time.Second
-	// atOnce is how many requests are answered at a time; the rest is told to come back.
+	// atOnce is the maximum number of concurrent requests; others get a
+	// Retry-After.
 	atOnce = 32
-	// probesAtOnce is how many probes are.
+	// probesAtOnce is the maximum number of concurrent probes.
 	probesAtOnce = 8
 )
 
-// shortestToken is how long a token is at least, in bytes: at one guess a second, and thirty at
-// once, no guess finds one of them.
-const shortestToken = 16
+// minTokenLength is the minimum length of a token in bytes. At one guess per
+// second and a burst of thirty, such a token cannot be guessed.
+const minTokenLength = 16
 
-// Loopback reports whether only this machine can reach an address. An empty host is every interface.
+// Loopback reports whether an address is reachable from this machine only. An
+// empty host means every interface.
 func Loopback(listen string) (bool, error) {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
-		return false, hint.New("write http.listen as 127.0.0.1:9292", "http.listen %q is not an address: %w", listen, err)
+		return false, hint.New("write http.listen as 127.0.0.1:9292", "http.listen %q is not a valid address: %w", listen, err)
 	}
 	return loopbackHost(host), nil
 }
@@ -57,28 +61,30 @@ func loopbackHost(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// Check refuses settings under which the API would be open to others without a token, or send the token in the clear. It opens nothing.
+// Check rejects settings that would open the API to the network without a
+// token, or send the token unencrypted. It opens no port.
 func Check(s settings.HTTP) error {
 	if !s.Enabled {
 		return nil
 	}
-	if n := len(s.Token.Reveal()); n > 0 && n < shortestToken {
-		return hint.New("openssl rand -hex 32 makes one", "http.token has %d bytes, and needs at least %d: it could be guessed", n, shortestToken)
+	if n := len(s.Token.Reveal()); n > 0 && n < minTokenLength {
+		return hint.New("create one with openssl rand -hex 32", "http.token has %d bytes; the minimum is %d", n, minTokenLength)
 	}
 	local, err := Loopback(s.Listen)
 	switch {
 	case err != nil || local:
 		return err
 	case s.Token.IsZero():
-		return hint.New("set http.token (openssl rand -hex 32 makes one), or listen at 127.0.0.1", "http.listen %s: %w: there is no http.token", s.Listen, ErrExposed)
+		return hint.New("set http.token (create one with openssl rand -hex 32), or listen on 127.0.0.1", "http.listen %s: %w without http.token", s.Listen, ErrExposed)
 	case s.Cert == "":
-		return hint.New("set http.cert and http.key, or listen at 127.0.0.1 behind a proxy that has them",
-			"http.listen %s: %w: the token would travel in the clear", s.Listen, ErrExposed)
+		return hint.New("set http.cert and http.key, or listen on 127.0.0.1 behind a proxy with TLS",
+			"http.listen %s: %w without TLS", s.Listen, ErrExposed)
 	}
 	return nil
 }
 
-// listen opens the port. That it is taken is found out before anything is delivered.
+// listen opens the port before any event is delivered, so that a port in use is
+// reported first.
 func listen(s settings.HTTP, log *slog.Logger) (net.Listener, error) {
 	var config *tls.Config
 	if s.Cert != "" {
@@ -90,7 +96,7 @@ func listen(s settings.HTTP, log *slog.Logger) (net.Listener, error) {
 	}
 	l, err := net.Listen("tcp", s.Listen) //nolint:noctx // it does not block
 	if err != nil {
-		return nil, hint.New("does another waybill serve listen there? --http-listen 127.0.0.1:9293 takes another port, --http-enabled=false none", "http.listen: %w", err)
+		return nil, hint.New("another process may use the port; --http-listen 127.0.0.1:9293 uses another one, --http-enabled=false disables the API", "http.listen: %w", err)
 	}
 	if config != nil {
 		l = tls.NewListener(l, config)
@@ -98,7 +104,7 @@ func listen(s settings.HTTP, log *slog.Logger) (net.Listener, error) {
 	return l, nil
 }
 
-// run answers until ctx ends, then finishes what is under way.
+// run answers requests until ctx ends, then finishes the requests in flight.
 func run(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
@@ -114,7 +120,7 @@ func run(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) 
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	err := server.Shutdown(ending)
-	if errors.Is(err, context.DeadlineExceeded) { // whoever still reads is cut off
+	if errors.Is(err, context.DeadlineExceeded) { // slow clients are disconnected
 		err = server.Close()
 	}
 	<-failed

@@ -16,25 +16,25 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Routes returns everything that can be asked, but for /metrics.
+// Routes returns every route but /metrics.
 func Routes() []Route {
 	all := []Route{
-		{Method: "GET", Path: healthPath, access: open, answer: (*api).health, Help: "Whether the process is alive. It says nothing about its work"},
-		{Method: "GET", Path: readyPath, access: open, answer: (*api).ready, Help: "Whether every relay gets anywhere; 503 if not, with the reason. Names of relays and destinations only for who may look"},
-		{Method: "GET", Path: "/api/stats", access: look, answer: (*api).stats, Help: "What waits, what failed, who delivers"},
-		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=, by type, aggregate_type, aggregate_id, tenant_id; limit, after"},
-		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "The journey of one event; ?payload=1 needs the token"},
-		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters, as /api/events"},
-		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Desk).Replay, view.ReplayedOf), Help: "Has dead letters delivered again: {\"ids\": […]}"},
-		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Desk).Discard, view.ChangedOf), Help: "Deletes dead letters for good: {\"ids\": […]}"},
+		{Method: "GET", Path: healthPath, access: open, answer: (*api).health, Help: "Liveness of the process, independent of deliveries"},
+		{Method: "GET", Path: readyPath, access: open, answer: (*api).ready, Help: "Readiness: the progress of every relay; 503 and the reason without progress. Names of relays and destinations need read access"},
+		{Method: "GET", Path: "/api/stats", access: look, answer: (*api).stats, Help: "Counts of pending, failed and dead events, and the live relays"},
+		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=; filters: type, aggregate_type, aggregate_id, tenant_id; paging: limit, after"},
+		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event; ?payload=1 needs the token"},
+		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters; parameters as for /api/events"},
+		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Desk).Replay, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}"},
+		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Desk).Discard, view.ChangedOf), Help: "Permanent deletion of dead letters: {\"ids\": […]}"},
 		{Method: "GET", Path: "/api/blocked", access: look, answer: (*api).blocked, Help: "Aggregates that wait for one of their events"},
-		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: changes((*admin.Desk).Unblock, view.ChangedOf), Help: "Lets aggregates go on: {\"ids\": […]}"},
-		{Method: "GET", Path: "/api/inbox", access: look, answer: (*api).inbox, Help: "Records of a ?group= that did not succeed, or of a state; limit, after_group, after_key"},
-		{Method: "POST", Path: "/api/inbox/redrive", access: change, answer: (*api).redrive, Help: "Lets records be tried again: {\"group\": …, \"keys\": […]}"},
-		{Method: "GET", Path: "/api/keys", access: look, answer: (*api).keys, Help: "Idempotency keys that did not succeed, or of a state; tenant_id, operation, limit"},
+		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: changes((*admin.Desk).Unblock, view.ChangedOf), Help: "Continuation of blocked aggregates: {\"ids\": […]}"},
+		{Method: "GET", Path: "/api/inbox", access: look, answer: (*api).inbox, Help: "Inbox records of a ?group= without success, or of a ?state=; paging: limit, after_group, after_key"},
+		{Method: "POST", Path: "/api/inbox/redrive", access: change, answer: (*api).redrive, Help: "Retry of failed and dead inbox records: {\"group\": …, \"keys\": […]}"},
+		{Method: "GET", Path: "/api/keys", access: look, answer: (*api).keys, Help: "Idempotency keys without success, or of a ?state=; filters: tenant_id, operation; paging: limit"},
 		{
 			Method: "POST", Path: "/api/keys/resolve", access: change, answer: (*api).resolve,
-			Help: "Decides about an uncertain key: {\"tenant_id\": …, \"operation\": …, \"key\": …, and \"failed\": true or \"answer\": {…}}",
+			Help: "Resolution of an uncertain key: {\"tenant_id\": …, \"operation\": …, \"key\": …, and \"failed\": true or \"answer\": {…}}",
 		},
 	}
 	for i := range all {
@@ -43,7 +43,7 @@ func Routes() []Route {
 	return all
 }
 
-// The probes.
+// Paths of the probes.
 const (
 	healthPath = "/healthz"
 	readyPath  = "/readyz"
@@ -56,7 +56,7 @@ type health struct {
 
 func (a *api) health(*http.Request) (any, error) { return health{"alive", a.daemon.Started}, nil }
 
-// readiness is how every relay gets on.
+// readiness is the progress of every relay.
 type readiness struct {
 	Ready  bool         `json:"ready"`
 	Relays []relayState `json:"relays"`
@@ -66,10 +66,10 @@ type relayState struct {
 	Relay  string `json:"relay,omitempty"`
 	Ready  bool   `json:"ready"`
 	Reason string `json:"reason,omitempty"`
-	// Read is when the tables were last read with success.
+	// Read is the time of the last successful read of the tables.
 	Read  time.Time  `json:"read,omitzero"`
 	Lanes view.Lanes `json:"lanes"`
-	// Down is how many destinations are down, and Paused their names.
+	// Down is the number of unavailable destinations, and Paused their names.
 	Down   int      `json:"destinations_down,omitempty"`
 	Paused []string `json:"paused,omitempty"`
 }
@@ -81,11 +81,11 @@ func (r readiness) status() int {
 	return http.StatusServiceUnavailable
 }
 
-// ready is about progress: a process that runs and delivers nothing is not ready.
-// It needs no token, and names relays and destinations only to who may look: their names tell what
-// a company does, and with whom.
+// ready reports progress: a running process that delivers nothing is not ready.
+// It requires no token, and includes names of relays and destinations only for
+// clients with read access, because the names are confidential.
 func (a *api) ready(r *http.Request) (any, error) {
-	named := a.unlocked() || r.Header.Get("Authorization") != "" && a.authorised(r) == nil
+	named := a.unlocked() || r.Header.Get("Authorization") != "" && a.authorized(r) == nil
 	out := readiness{Ready: true, Relays: []relayState{}}
 	for _, r := range a.daemon.Relays {
 		if !r.Settings.Relay.Enabled {
@@ -106,7 +106,8 @@ func (a *api) ready(r *http.Request) (any, error) {
 	return out, nil
 }
 
-// relay returns the relay that a request is about: the only one, or the one that ?relay= names.
+// relay returns the relay of a request: the only one, or the one that ?relay=
+// names.
 func (a *api) relay(r *http.Request) (*daemon.Relay, error) {
 	name := r.URL.Query().Get("relay")
 	for _, one := range a.daemon.Relays {
@@ -115,25 +116,25 @@ func (a *api) relay(r *http.Request) (*daemon.Relay, error) {
 		}
 	}
 	if name == "" {
-		return nil, refuse(http.StatusBadRequest, "there are several relays: add ?relay=NAME")
+		return nil, refuse(http.StatusBadRequest, "several relays are configured: add ?relay=NAME")
 	}
-	return nil, refuse(http.StatusNotFound, fmt.Sprintf("no relay is called %q", name))
+	return nil, refuse(http.StatusNotFound, fmt.Sprintf("relay %q does not exist", name))
 }
 
 const (
 	defaultLimit = 50
-	mostRows     = 1000
+	maxRows      = 1000
 )
 
-// limit returns how many rows are asked for.
+// limit returns the maximum number of rows of a request.
 func limit(r *http.Request) (int, error) {
 	text := r.URL.Query().Get("limit")
 	if text == "" {
 		return defaultLimit, nil
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > mostRows {
-		return 0, refuse(http.StatusBadRequest, fmt.Sprintf("limit: a number from 1 to %d", mostRows))
+	if err != nil || n < 1 || n > maxRows {
+		return 0, refuse(http.StatusBadRequest, fmt.Sprintf("limit: must be a number from 1 to %d", maxRows))
 	}
 	return n, nil
 }
@@ -164,7 +165,7 @@ func (a *api) events(r *http.Request) (any, error) {
 	var f store.Filter
 	s, ok := view.ParseState(r.URL.Query().Get("state"), &f)
 	if !ok {
-		return nil, refuse(http.StatusBadRequest, "state: ready, delayed, scheduled, failed, dead or delivered")
+		return nil, refuse(http.StatusBadRequest, "state: must be ready, delayed, scheduled, failed, dead or delivered")
 	}
 	return a.list(r, s, f)
 }
@@ -184,7 +185,7 @@ func (a *api) list(r *http.Request, state store.State, f store.Filter) (any, err
 	var after int64
 	if text := q.Get("after"); text != "" {
 		if after, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return nil, refuse(http.StatusBadRequest, "after: the number that the page before ended with")
+			return nil, refuse(http.StatusBadRequest, "after: must be the next position of the previous page")
 		}
 	}
 	f.Type, f.AggregateType, f.AggregateID, f.TenantID = q.Get("type"), q.Get("aggregate_type"), q.Get("aggregate_id"), q.Get("tenant_id")
@@ -202,11 +203,11 @@ func (a *api) event(r *http.Request) (any, error) {
 	}
 	id, err := waybill.ParseID(r.PathValue("id"))
 	if err != nil {
-		return nil, refuse(http.StatusBadRequest, "that is not an event's id")
+		return nil, refuse(http.StatusBadRequest, "invalid event id")
 	}
 	payload := r.URL.Query().Get("payload") == "1"
 	if payload {
-		if err := a.authorised(r); err != nil {
+		if err := a.authorized(r); err != nil {
 			return nil, err
 		}
 	}
@@ -238,7 +239,8 @@ func (a *api) blocked(r *http.Request) (any, error) {
 	return map[string]any{"blocked": shown}, err
 }
 
-// body reads the JSON of a request, and nothing that it does not know: a misspelt name must not mean everything.
+// body decodes the JSON of a request and rejects unknown fields, because a
+// misspelled filter would select all rows.
 func body(r *http.Request, v any) error {
 	dec := json.NewDecoder(r.Body)
 	dec.DisallowUnknownFields()
@@ -248,15 +250,15 @@ func body(r *http.Request, v any) error {
 	case errors.As(err, &large):
 		return err
 	case err != nil:
-		return refuse(http.StatusBadRequest, "the body is not the JSON that is asked for: "+err.Error())
+		return refuse(http.StatusBadRequest, "invalid JSON in the body: "+err.Error())
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return refuse(http.StatusBadRequest, "there is something behind the JSON")
+		return refuse(http.StatusBadRequest, "unexpected data after the JSON")
 	}
 	return nil
 }
 
-// idsOf reads which events a change is about.
+// idsOf reads the ids of the events to change.
 func idsOf(r *http.Request) ([]waybill.ID, error) {
 	var in struct {
 		IDs []waybill.ID `json:"ids"`
@@ -264,8 +266,8 @@ func idsOf(r *http.Request) ([]waybill.ID, error) {
 	if err := body(r, &in); err != nil {
 		return nil, err
 	}
-	if len(in.IDs) == 0 || len(in.IDs) > mostRows {
-		return nil, refuse(http.StatusBadRequest, fmt.Sprintf("ids: from 1 to %d of them", mostRows))
+	if len(in.IDs) == 0 || len(in.IDs) > maxRows {
+		return nil, refuse(http.StatusBadRequest, fmt.Sprintf("ids: must be 1 to %d ids", maxRows))
 	}
 	return in.IDs, nil
 }

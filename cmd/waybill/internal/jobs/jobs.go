@@ -1,4 +1,4 @@
-// Package jobs makes the jobs of the file into jobs of package reconcile.
+// Package jobs converts the jobs of the file to jobs of package reconcile.
 package jobs
 
 import (
@@ -16,45 +16,45 @@ import (
 	"github.com/waybillhq/waybill/reconcile"
 )
 
-// ErrBadJob says that a job of the file cannot be run.
-var ErrBadJob = errors.New("the job is wrong")
+// ErrBadJob reports an invalid job in the file.
+var ErrBadJob = errors.New("invalid job")
 
-// kind makes a job; it says what is missing.
+// kind builds a job, or reports a missing parameter.
 type kind func(st *connect.Store, s *settings.Settings, def settings.Job) (reconcile.Job, error)
 
-// What built-in jobs go by where the file does not say.
+// Defaults of built-in jobs.
 const (
 	defaultAge      = 10 * time.Minute
-	defaultAttempts = 15 // of 21 that a group makes by default
+	defaultAttempts = 15 // of inbox.Options.MaxAttempts, by default 20
 )
 
-// kinds are the kinds of jobs, by their name in the file.
+// kinds returns the kinds of jobs by their name in the file.
 func kinds() map[string]kind {
 	return map[string]kind{
 		"sql": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
 			if def.SQL == "" {
-				return reconcile.Job{}, errors.New("it has no sql")
+				return reconcile.Job{}, errors.New("sql is missing")
 			}
 			shared := waybill.Event{Type: def.Type, AggregateType: def.AggregateType, Topic: def.Topic}
 			return reconcile.Job{Find: reconcile.QueryFind(st.SQL, reconcile.Query{SQL: def.SQL, Event: shared})}, nil
 		},
 		"stuck-leases": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
-			return reconcile.StuckLeases(st.Tables, orUsual(def.Age, defaultAge)), nil
+			return reconcile.StuckLeases(st.Tables, orDefault(def.Age, defaultAge)), nil
 		},
 		"stuck-keys": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
-			return reconcile.StuckKeys(st.Tables, orUsual(def.Age, defaultAge)), nil
+			return reconcile.StuckKeys(st.Tables, orDefault(def.Age, defaultAge)), nil
 		},
 		"near-limit": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
-			return reconcile.NearLimit(st.Tables, def.Group, orUsual(def.Attempts, defaultAttempts)), nil
+			return reconcile.NearLimit(st.Tables, def.Group, orDefault(def.Attempts, defaultAttempts)), nil
 		},
 		"unrecorded": func(st *connect.Store, s *settings.Settings, def settings.Job) (reconcile.Job, error) {
 			switch {
 			case def.Group == "":
-				return reconcile.Job{}, errors.New("it has no group")
-			case s.Relay.KeepHistory < 0:
-				return reconcile.Job{}, errors.New("it looks at the history, and relay.keep-history is off")
+				return reconcile.Job{}, errors.New("group is missing")
+			case s.Relay.HistoryRetention < 0:
+				return reconcile.Job{}, errors.New("the job reads the history, and relay.history-retention is off")
 			}
-			return reconcile.UnrecordedReport(st.Tables, def.Group, s.Relay.KeepHistory, nil), nil
+			return reconcile.UnrecordedReport(st.Tables, def.Group, s.Relay.HistoryRetention, nil), nil
 		},
 	}
 }
@@ -62,14 +62,14 @@ func kinds() map[string]kind {
 // Kinds returns the names of the kinds.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds())) }
 
-func orUsual[V time.Duration | int](value, usual V) V {
+func orDefault[V time.Duration | int](value, def V) V {
 	if value == 0 {
-		return usual
+		return def
 	}
 	return value
 }
 
-// Build makes jobs over a store. All that is wrong is reported at once.
+// Build builds jobs over a store. It reports all problems at once.
 func Build(st *connect.Store, s *settings.Settings, defs []settings.Job) ([]reconcile.Job, error) {
 	var out []reconcile.Job
 	var errs settings.Problems
@@ -87,7 +87,7 @@ func Build(st *connect.Store, s *settings.Settings, defs []settings.Job) ([]reco
 	return out, nil
 }
 
-// KindOf returns the kind of a job: one with a query needs not say it.
+// KindOf returns the kind of a job; the default with a query is sql.
 func KindOf(def settings.Job) string {
 	if def.Kind == "" && def.SQL != "" {
 		return "sql"
@@ -102,24 +102,24 @@ func build(st *connect.Store, s *settings.Settings, def settings.Job) (reconcile
 	name := KindOf(def)
 	build, known := kinds()[name]
 	if !known {
-		advice := "there are " + strings.Join(Kinds(), ", ")
+		advice := "kinds: " + strings.Join(Kinds(), ", ")
 		if near := hint.Nearest(name, Kinds()); near != "" {
 			advice = "did you mean " + near + "?"
 		}
-		return reconcile.Job{}, wrong(advice, fmt.Errorf("no kind of job is called %q", name))
+		return reconcile.Job{}, wrong(advice, fmt.Errorf("unknown kind %q", name))
 	}
 	j, err := build(st, s, def)
 	if err != nil {
-		return reconcile.Job{}, wrong("see the jobs in docs/cli.md", err)
+		return reconcile.Job{}, wrong("see Jobs in docs/cli.md", err)
 	}
 	j.Name = def.Name
 	if def.Every > 0 {
 		j.Schedule = reconcile.Every(def.Every)
 	}
-	j.LookBack = orUsual(def.LookBack, j.LookBack)
-	j.MinAge = orUsual(def.MinAge, j.MinAge)
-	j.ResendAfter = orUsual(def.ResendAfter, j.ResendAfter)
-	j.TracesKept = orUsual(def.TracesKept, j.TracesKept)
-	j.Limit = orUsual(def.Limit, j.Limit)
+	j.LookBack = orDefault(def.LookBack, j.LookBack)
+	j.MinAge = orDefault(def.MinAge, j.MinAge)
+	j.ResendAfter = orDefault(def.ResendAfter, j.ResendAfter)
+	j.TracesKept = orDefault(def.TracesKept, j.TracesKept)
+	j.Limit = orDefault(def.Limit, j.Limit)
 	return j, nil
 }

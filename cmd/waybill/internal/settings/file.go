@@ -16,19 +16,20 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 )
 
-// entry is a value of the file, and where it stands.
+// entry is a value of the file and its line.
 type entry struct {
 	text string
 	line int
 }
 
-// section is a part of the file with settings in it: all of it, or what it says about one relay.
+// section is a part of the file with settings: the common part, or the entry of
+// one relay.
 type section struct {
 	name    string // of the relay
 	entries map[string]entry
 }
 
-// document is what a file says.
+// document is the content of a file.
 type document struct {
 	path   string
 	common section
@@ -37,7 +38,7 @@ type document struct {
 	wrong  []error
 }
 
-// readFile reads a file of settings. All that is wrong with it is reported at once.
+// readFile reads a file of settings. It reports all problems at once.
 func readFile(path string) (*document, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -45,7 +46,7 @@ func readFile(path string) (*document, error) {
 		if errors.As(err, &pathErr) {
 			err = pathErr.Err
 		}
-		return nil, hint.New("check --config and "+ConfigVariable, "the file of settings %s cannot be read: %w", path, err)
+		return nil, hint.New("check --config and "+ConfigVariable, "cannot read the file of settings %s: %w", path, err)
 	}
 	defer func() { _ = f.Close() }()
 	d := &document{path: filepath.ToSlash(path), common: section{entries: map[string]entry{}}}
@@ -55,31 +56,32 @@ func readFile(path string) (*document, error) {
 	case errors.Is(err, io.EOF):
 		return d, nil // empty
 	case err != nil:
-		return nil, hint.New("the file is YAML; waybill config shows what is understood of it", "%s: %s", d.path, strings.TrimPrefix(err.Error(), "yaml: "))
+		return nil, hint.New("the file must be valid YAML", "%s: %s", d.path, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		return nil, hint.New("keep one document in the file", "%s: there is a second document behind ---", d.path)
+		return nil, hint.New("keep one document in the file", "%s: the file has a second document after ---", d.path)
 	}
 	d.read(root.Content[0])
 	return d, errors.Join(d.wrong...)
 }
 
-func (d *document) complain(n *yaml.Node, advice, format string, args ...any) {
+func (d *document) addError(n *yaml.Node, advice, format string, args ...any) {
 	d.wrong = append(d.wrong, hint.New(advice, "%s:%d: %s", d.path, n.Line, fmt.Sprintf(format, args...)))
 }
 
-// pairs calls fn for every key of a mapping, and complains about what is none and about keys that come twice.
+// pairs calls fn for every key of a mapping. It reports nodes that are no
+// mapping, and duplicate keys.
 func (d *document) pairs(n *yaml.Node, what string, fn func(key string, at, value *yaml.Node)) {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {
-		d.complain(n, "write keys and values, each on a line", "%s is not a mapping", what)
+		d.addError(n, "write one key and value per line", "%s is not a mapping", what)
 		return
 	}
 	seen := make(map[string]bool)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key := n.Content[i]
 		if seen[key.Value] {
-			d.complain(key, "leave one of them out", "%s is there twice", key.Value)
+			d.addError(key, "omit one of them", "duplicate key %s", key.Value)
 			continue
 		}
 		seen[key.Value] = true
@@ -87,7 +89,7 @@ func (d *document) pairs(n *yaml.Node, what string, fn func(key string, at, valu
 	}
 }
 
-// resolve follows an alias to what it stands for.
+// resolve follows aliases to their node.
 func resolve(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -108,7 +110,8 @@ func (d *document) read(root *yaml.Node) {
 	})
 }
 
-// named calls fn for every entry of a mapping of names, or of a list whose entries have a name.
+// named calls fn for every entry of a mapping of names, or of a list whose
+// entries have a name.
 func (d *document) named(n *yaml.Node, what string, fn func(name string, value *yaml.Node)) {
 	if n.Kind != yaml.SequenceNode {
 		d.pairs(n, what, func(name string, _, value *yaml.Node) { fn(name, value) })
@@ -125,41 +128,42 @@ func (d *document) named(n *yaml.Node, what string, fn func(name string, value *
 			rest.Content = append(rest.Content, at, value)
 		})
 		if name == "" {
-			d.complain(item, "add name:", "an entry of %s has no name", what)
+			d.addError(item, "add name:", "an entry of %s has no name", what)
 			continue
 		}
 		fn(name, &rest)
 	}
 }
 
-// nameForm is what a relay or a job may be called: it becomes part of a variable's name.
+// nameForm is the form of the name of a relay or a job; the name becomes part
+// of a variable's name.
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$`)
 
 func (d *document) relay(name string, value *yaml.Node) {
 	if !nameForm.MatchString(name) {
-		d.complain(value, "use letters, digits, - and _", "the relay's name %q cannot be used", name)
+		d.addError(value, "use letters, digits, - and _", "invalid relay name %q", name)
 		return
 	}
 	for _, other := range d.relays {
 		if relayVariable(other.name, "") == relayVariable(name, "") {
-			d.complain(value, "give them names that differ in more than case and dashes", "the relays %s and %s have the same variables", other.name, name)
+			d.addError(value, "use names that differ in more than case and dashes", "relays %s and %s have the same variables", other.name, name)
 			return
 		}
 	}
 	s := section{name: name, entries: map[string]entry{}}
-	if value.Tag != "!!null" { // an entry of which only the name matters
+	if value.Tag != "!!null" { // an entry with a name and no settings
 		d.pairs(value, "relays."+name, func(key string, at, value *yaml.Node) { d.setting(&s, []string{"relays", name}, key, at, value) })
 	}
 	d.relays = append(d.relays, s)
 }
 
-// setting puts a value of the file into its section.
+// setting stores a value of the file in its section.
 func (d *document) setting(s *section, above []string, key string, at, value *yaml.Node) {
 	full := strings.Join(append(slices.Clone(above), key), ".")
 	names := fileNames(false)
 	switch {
 	case value.Tag == "!!null":
-		d.complain(at, "give it a value, or leave it out", "%s is empty", full)
+		d.addError(at, "set a value, or omit the key", "%s is empty", full)
 	case value.Kind == yaml.MappingNode && isGroup(key, names):
 		d.pairs(value, full, func(inner string, at, value *yaml.Node) { d.leaf(s, above, key+"."+inner, at, value) })
 	case isGroup(key, names) && names[key+".url"] && value.Kind == yaml.ScalarNode: // store: URL
@@ -178,7 +182,8 @@ func isGroup(key string, names map[string]bool) bool {
 	return false
 }
 
-// fileNames returns the keys that a section may have, those that name files of secrets included.
+// fileNames returns the valid keys of a section, including those that name
+// files with secrets.
 func fileNames(ofRelay bool) map[string]bool {
 	names := make(map[string]bool)
 	for _, k := range Table() {
@@ -198,9 +203,9 @@ func (d *document) leaf(s *section, above []string, name string, at, value *yaml
 	names := fileNames(s.name != "")
 	switch {
 	case !names[name] && fileNames(false)[name]:
-		d.complain(at, "say it once, outside of relays", "%s belongs to the whole process", full)
+		d.addError(at, "set it outside of relays", "%s is a setting of the whole process", full)
 	case !names[name]:
-		d.complain(at, didYouMean(name, names), "there is no setting %s", full)
+		d.addError(at, didYouMean(name, names), "unknown setting %s", full)
 	case value.Kind == yaml.SequenceNode:
 		var parts []string
 		for _, item := range value.Content {
@@ -208,26 +213,26 @@ func (d *document) leaf(s *section, above []string, name string, at, value *yaml
 		}
 		s.entries[name] = entry{strings.Join(parts, ","), at.Line}
 	case value.Kind != yaml.ScalarNode:
-		d.complain(at, "write "+name[strings.LastIndex(name, ".")+1:]+": VALUE", "%s is one value, not a mapping", full)
+		d.addError(at, "write "+name[strings.LastIndex(name, ".")+1:]+": VALUE", "%s must be one value, not a mapping", full)
 	case value.Tag == "!!null":
-		d.complain(at, "give it a value, or leave it out", "%s is empty", full)
+		d.addError(at, "set a value, or omit the key", "%s is empty", full)
 	default:
 		s.entries[name] = entry{value.Value, at.Line}
 	}
 }
 
-// didYouMean returns a hint for a name that does not exist.
+// didYouMean returns a hint for an unknown name.
 func didYouMean(name string, names map[string]bool) string {
 	all := slices.Sorted(maps.Keys(names))
 	if near := hint.Nearest(name, all); near != "" {
 		return "did you mean " + near + "?"
 	}
-	// The key may be right, and the group wrong or missing.
+	// The key may be right and the group wrong or missing.
 	leaf := name[strings.LastIndex(name, ".")+1:]
 	for _, full := range all {
 		if full[strings.LastIndex(full, ".")+1:] == leaf {
 			return "did you mean " + full + "?"
 		}
 	}
-	return "waybill config lists all of them"
+	return "waybill config lists all settings"
 }

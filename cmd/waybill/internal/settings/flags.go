@@ -6,17 +6,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// flagValue keeps a flag's text; what it means is read later, together with the other sources.
+// flagValue holds the text of a flag; the loader parses it together with the
+// other sources.
 type flagValue struct{ text, unit string }
 
 func (f *flagValue) String() string     { return f.text }
 func (f *flagValue) Set(t string) error { f.text = t; return nil }
 func (f *flagValue) Type() string       { return f.unit }
 
-// annotation marks the flags that are settings, with the key's name.
+// annotation marks flags that are settings; its value is the name of the key.
 const annotation = "waybill-setting"
 
-// AddFlags adds a flag for every setting that fits.
+// AddFlags adds a flag for every setting for which fits returns true.
 func AddFlags(set *pflag.FlagSet, fits func(Key) bool) {
 	for _, k := range Table() {
 		if !fits(k) {
@@ -24,13 +25,13 @@ func AddFlags(set *pflag.FlagSet, fits func(Key) bool) {
 		}
 		add(set, k.Name, k.Default, k.Unit, k.Help, k.Switch())
 		if k.Secret() {
-			add(set, k.FileName(), "", "file", "A file with the value of --"+k.Flag()+" in it", false)
+			add(set, k.FileName(), "", "file", "File with the value of --"+k.Flag(), false)
 		}
 	}
 }
 
-func add(set *pflag.FlagSet, name, usual, unit, help string, toggle bool) {
-	f := set.VarPF(&flagValue{usual, unit}, flagOf(name), "", strings.ReplaceAll(help, "`", "'"))
+func add(set *pflag.FlagSet, name, def, unit, help string, toggle bool) {
+	f := set.VarPF(&flagValue{def, unit}, flagOf(name), "", strings.ReplaceAll(help, "`", "'"))
 	f.Annotations = map[string][]string{annotation: {name}}
 	if toggle {
 		f.NoOptDefVal = "true"

@@ -10,41 +10,47 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 )
 
-// ConfigVariable names the file of settings; the flag --config wins over it.
+// ConfigVariable is the environment variable with the name of the file of
+// settings; the flag --config overrides it.
 const ConfigVariable = "WAYBILL_CONFIG"
 
-// RelayVariable chooses a relay by name; the flag --relay wins over it.
+// RelayVariable is the environment variable with the name of the relay to use;
+// the flag --relay overrides it.
 const RelayVariable = "WAYBILL_RELAY"
 
-// UsualFile is read if it is there and nobody names another.
-const UsualFile = "waybill.yaml"
+// DefaultFile is read if it exists and neither --config nor ConfigVariable is
+// set.
+const DefaultFile = "waybill.yaml"
 
-// Sources is where settings come from.
+// Sources are the origins of settings.
 type Sources struct {
 	// Config is the file that --config names; "" for none.
 	Config string
-	// Flags are those that were given, by the key's name: "store.url", "store.url-file".
+	// Flags are the given flags by key: "store.url", "store.url-file".
 	Flags map[string]string
 	// Environ is the environment, as [os.Environ] returns it.
 	Environ []string
 }
 
-// Loaded is what the sources say, all together.
+// Loaded is the result of combining all sources.
 type Loaded struct {
-	// Relays has an entry for each relay of the file, or one without a name.
+	// Relays has an entry for each relay of the file, or one entry without a
+	// name.
 	Relays []*Settings
-	// Jobs are those of the file.
+	// Jobs are the jobs of the file.
 	Jobs []Job
 	// File is the file that was read; "" if none was.
 	File string
-	// Warnings are about what is probably a mistake.
+	// Warnings report probable mistakes.
 	Warnings []string
 }
 
-// Daemon returns the settings that belong to the whole process. They are the same in every entry.
+// Daemon returns the settings of the whole process. They are the same in every
+// entry.
 func (l *Loaded) Daemon() *Settings { return l.Relays[0] }
 
-// Pick returns the relay of a name. Without a name there must be only one.
+// Pick returns the relay of a name. Without a name there must be exactly one
+// relay.
 func (l *Loaded) Pick(name string) (*Settings, error) {
 	var names []string
 	for _, s := range l.Relays {
@@ -54,15 +60,15 @@ func (l *Loaded) Pick(name string) (*Settings, error) {
 		names = append(names, s.Name)
 	}
 	if name == "" {
-		return nil, hint.New("say which one: --relay "+strings.Join(names, " or --relay "), "there are %d relays", len(names))
+		return nil, hint.New("choose one: --relay "+strings.Join(names, " or --relay "), "%d relays are configured", len(names))
 	}
 	if len(names) == 1 && names[0] == "" {
-		return nil, hint.New("leave --relay out, or add relays: to the file", "no relay is called %s: the settings name none", name)
+		return nil, hint.New("omit --relay, or add relays: to the file", "relay %s does not exist: the settings name no relays", name)
 	}
-	return nil, hint.New("there are "+strings.Join(names, ", "), "no relay is called %s", name)
+	return nil, hint.New("relays: "+strings.Join(names, ", "), "relay %s does not exist", name)
 }
 
-// Secrets returns all that must not be seen.
+// Secrets returns all values that must not be shown.
 func (l *Loaded) Secrets() []Secret {
 	var all []Secret
 	for _, s := range l.Relays {
@@ -71,7 +77,7 @@ func (l *Loaded) Secrets() []Secret {
 	return all
 }
 
-// Load reads all settings. The error joins everything that is wrong.
+// Load reads all settings. The error joins all problems.
 func Load(src Sources) (*Loaded, error) {
 	env := parseEnviron(src.Environ)
 	file, err := openFile(src.Config, env)
@@ -101,14 +107,14 @@ func Load(src Sources) (*Loaded, error) {
 	if err := out.placeJobs(); err != nil {
 		return nil, err
 	}
-	out.Warnings = strangers(env, sections)
+	out.Warnings = unknownVariables(env, sections)
 	return out, nil
 }
 
-// Problems is everything that is wrong with the settings.
+// Problems lists all errors in the settings.
 type Problems []error
 
-// Error returns all of it on one line.
+// Error returns all problems on one line.
 func (p Problems) Error() string {
 	texts := make([]string, len(p))
 	for i, err := range p {
@@ -117,10 +123,11 @@ func (p Problems) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Unwrap returns each.
+// Unwrap returns the problems.
 func (p Problems) Unwrap() []error { return p }
 
-// problems takes joined errors apart, and leaves each there once: what is wrong about all relays would be said for each of them.
+// problems flattens joined errors and removes repetitions: an error in a common
+// setting would otherwise appear once per relay.
 func problems(err error) error {
 	var flat Problems
 	var walk func(error)
@@ -140,19 +147,20 @@ func problems(err error) error {
 	return flat
 }
 
-// apart refuses two relays over the same tables: they would be one outbox with two destinations, each of which gets half.
+// apart rejects two relays over the same tables: each destination would receive
+// half of the events of one outbox.
 func apart(all []*Settings) error {
 	for i, a := range all {
 		for _, b := range all[:i] {
 			if a.Store.URL == b.Store.URL && a.Store.Schema == b.Store.Schema && a.Store.Prefix == b.Store.Prefix {
-				return hint.New("give each its own store.url, store.schema or store.prefix", "the relays %s and %s have the same tables", b.Name, a.Name)
+				return hint.New("give each its own store.url, store.schema or store.prefix", "relays %s and %s use the same tables", b.Name, a.Name)
 			}
 		}
 	}
 	return nil
 }
 
-// placeJobs checks that every job is about one of the relays.
+// placeJobs assigns every job to one of the relays.
 func (l *Loaded) placeJobs() error {
 	var errs Problems
 	for i := range l.Jobs {
@@ -185,7 +193,7 @@ func parseEnviron(environ []string) map[string]string {
 	env := make(map[string]string)
 	for _, pair := range environ {
 		name, value, _ := strings.Cut(pair, "=")
-		if strings.HasPrefix(name, variablePrefix) && value != "" { // an empty variable is as good as none
+		if strings.HasPrefix(name, variablePrefix) && value != "" { // an empty variable counts as unset
 			env[name] = value
 		}
 	}
@@ -198,16 +206,17 @@ func openFile(config string, env map[string]string) (*document, error) {
 		path = env[ConfigVariable]
 	}
 	if path == "" {
-		if _, err := os.Stat(UsualFile); err != nil {
+		if _, err := os.Stat(DefaultFile); err != nil {
 			return &document{common: section{}}, nil
 		}
-		path = UsualFile
+		path = DefaultFile
 	}
 	return readFile(path)
 }
 
-// strangers returns warnings about variables that look like settings and are none.
-func strangers(env map[string]string, sections []section) []string {
+// unknownVariables returns warnings about variables with the prefix of settings
+// that are no settings.
+func unknownVariables(env map[string]string, sections []section) []string {
 	known := map[string]bool{ConfigVariable: true, RelayVariable: true}
 	for name := range fileNames(false) {
 		known[variableOf(name)] = true
@@ -224,13 +233,13 @@ func strangers(env map[string]string, sections []section) []string {
 		if known[name] || strings.HasPrefix(name, variablePrefix+"TEST_") {
 			continue
 		}
-		out = append(out, fmt.Sprintf("there is no variable %s (%s)", name, didYouMean(name, known)))
+		out = append(out, fmt.Sprintf("unknown variable %s (%s)", name, didYouMean(name, known)))
 	}
 	slices.Sort(out)
 	return out
 }
 
-// loader finds the values of one relay.
+// loader resolves the values of one relay.
 type loader struct {
 	flags map[string]string
 	env   map[string]string
@@ -258,7 +267,7 @@ func (l *loader) load() (*Settings, error) {
 	return s, s.check()
 }
 
-// find returns what counts for a setting, and where it is from.
+// find returns the effective text of a setting and its origin.
 func (l *loader) find(k Key) (text, source string, err error) {
 	for _, rung := range l.rungs(k) {
 		text, source, ok := rung(k.Name)
@@ -271,13 +280,13 @@ func (l *loader) find(k Key) (text, source string, err error) {
 		path, from, byFile := rung(k.FileName())
 		switch {
 		case ok && byFile:
-			return "", "", hint.New("leave one of them out", "%s and %s both say what %s is", source, from, k.Name)
+			return "", "", hint.New("omit one of them", "%s and %s both set %s", source, from, k.Name)
 		case ok:
 			return text, source, nil
 		case byFile:
 			text, err := readSecret(path)
 			if err != nil {
-				return "", "", hint.New("it comes from "+from, "%s: %w", k.FileName(), err)
+				return "", "", hint.New("the file is named by "+from, "%s: %w", k.FileName(), err)
 			}
 			return text, from + ": " + path, nil
 		}
@@ -291,8 +300,8 @@ func (l *loader) find(k Key) (text, source string, err error) {
 	return k.Default, "default", nil
 }
 
-// given reports whether a source says what a setting is. A store that is given has a service behind
-// it, whose events must not go to a sink that no setting names.
+// given reports whether a source sets a key. A store that is set belongs to a
+// service, and its events must not go to a sink that no setting names.
 func (l *loader) given(name string) bool {
 	for _, k := range Table() {
 		if k.Name != name {
@@ -309,10 +318,10 @@ func (l *loader) given(name string) bool {
 	return false
 }
 
-// rung looks a name up at one height of the ladder.
+// rung looks up a key in one source.
 type rung func(name string) (text, source string, ok bool)
 
-// rungs returns the ladder for a setting, the highest first.
+// rungs returns the sources of a setting, in order of precedence.
 func (l *loader) rungs(k Key) []rung {
 	flag := func(name string) (string, string, bool) {
 		text, ok := l.flags[name]
@@ -341,7 +350,8 @@ func (l *loader) rungs(k Key) []rung {
 	return append(all, file(l.file.common))
 }
 
-// secretSize is how large a file with a secret may be: a larger one is another file.
+// secretSize is the maximum size of a file with a secret; a larger file is
+// probably the wrong one.
 const secretSize = 64 << 10
 
 func readSecret(path string) (string, error) {
@@ -350,7 +360,7 @@ func readSecret(path string) (string, error) {
 	case err != nil:
 		return "", err
 	case len(data) > secretSize:
-		return "", fmt.Errorf("%s has %d bytes, at most %d", path, len(data), secretSize)
+		return "", fmt.Errorf("%s has %d bytes; the maximum is %d", path, len(data), secretSize)
 	}
 	text := strings.TrimRight(string(data), "\r\n")
 	if text == "" {
@@ -362,37 +372,39 @@ func readSecret(path string) (string, error) {
 	return text, nil
 }
 
-// check looks for values that do not go together. What the library checks itself is left to it.
+// check rejects combinations of values that contradict each other. The library
+// validates the values of its own Config structs.
 func (s *Settings) check() error {
 	var errs []error
 	r := s.Relay
 	if r.Heartbeat > r.Lease/3 {
 		errs = append(errs, hint.New("lower relay.heartbeat or raise relay.lease",
-			"relay.heartbeat (%s) is more than a third of relay.lease (%s)", FormatDuration(r.Heartbeat), FormatDuration(r.Lease)))
+			"relay.heartbeat (%s) exceeds a third of relay.lease (%s)", FormatDuration(r.Heartbeat), FormatDuration(r.Lease)))
 	}
 	if r.BackoffBase > r.BackoffMax {
 		errs = append(errs, hint.New("lower relay.backoff-base or raise relay.backoff-max",
-			"relay.backoff-base (%s) is more than relay.backoff-max (%s)", FormatDuration(r.BackoffBase), FormatDuration(r.BackoffMax)))
+			"relay.backoff-base (%s) exceeds relay.backoff-max (%s)", FormatDuration(r.BackoffBase), FormatDuration(r.BackoffMax)))
 	}
 	switch in := s.Inbox; {
 	case in.Retention > 0 && in.RedeliveryWindow == 0:
-		errs = append(errs, hint.New("set inbox.redelivery-window: for how long may an event be delivered again?",
-			"inbox.retention needs inbox.redelivery-window"))
+		errs = append(errs, hint.New("set inbox.redelivery-window to the time during which an event may be delivered again",
+			"inbox.retention requires inbox.redelivery-window"))
 	case in.Retention > 0 && in.Retention < in.RedeliveryWindow:
-		errs = append(errs, hint.New("raise inbox.retention: an event could come after its record has gone, and be applied again",
+		errs = append(errs, hint.New("raise inbox.retention: an event that is redelivered after its record was purged is applied again",
 			"inbox.retention (%s) is shorter than inbox.redelivery-window (%s)", FormatDuration(in.Retention), FormatDuration(in.RedeliveryWindow)))
 	}
 	if s.CDC.Enabled && s.Relay.Enabled && s.Enabled {
-		errs = append(errs, hint.New("set relay.enabled to false, or cdc.enabled: one of the two publishes the events",
+		errs = append(errs, hint.New("set relay.enabled or cdc.enabled to false: only one of the two publishes the events",
 			"cdc.enabled and relay.enabled are both true"))
 	}
 	if (s.HTTP.Cert == "") != (s.HTTP.Key == "") {
-		errs = append(errs, hint.New("set both or none", "http.cert and http.key belong together"))
+		errs = append(errs, hint.New("set both or neither", "http.cert and http.key must be set together"))
 	}
 	return errors.Join(errs...)
 }
 
-// GivenSecrets returns the secrets among flags and variables, before anything was checked: whatever goes wrong, they must not be seen.
+// GivenSecrets returns the secrets among flags and variables before any
+// validation, so that no error can show them.
 func GivenSecrets(flags map[string]string, environ []string) []Secret {
 	var out []Secret
 	env := parseEnviron(environ)

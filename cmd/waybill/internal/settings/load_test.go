@@ -11,7 +11,8 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 )
 
-// samples returns three values of a setting that differ from its default and from each other, as they are shown.
+// samples returns three values of a setting that differ from its default and
+// from each other, as they are shown.
 func samples(k Key) [3]string {
 	switch s := k.slot(&Settings{}).(type) {
 	case switchSlot:
@@ -38,13 +39,13 @@ func samples(k Key) [3]string {
 	case seriesSlot:
 		return [3]string{"1s", "1s,2s", "1s,2s,3m"}
 	case secretSlot:
-		return [3]string{"log:", "sqlite:two.db", "sqlite:three.db"} // nothing to hide
+		return [3]string{"log:", "sqlite:two.db", "sqlite:three.db"} // no secrets
 	default:
 		return [3]string{"one", "two", "three"}
 	}
 }
 
-// companions are settings that others need beside them.
+// companions are settings that other settings require.
 func companions(k Key) map[string]string {
 	switch k.Name {
 	case "http.cert":
@@ -66,11 +67,11 @@ func valueOf(t *testing.T, s *Settings, name string) Value {
 			return v
 		}
 	}
-	t.Fatalf("there is no %s", name)
+	t.Fatalf("unknown setting %s", name)
 	return Value{}
 }
 
-// writeYAML writes settings, by their dotted names, as a file.
+// writeYAML writes settings, by their dotted names, to a file.
 func writeYAML(t *testing.T, common, ofRelay map[string]string) string {
 	t.Helper()
 	var b strings.Builder
@@ -105,7 +106,7 @@ func mustLoad(t *testing.T, src Sources) *Settings {
 	return l.Relays[0]
 }
 
-// TestFlagOverEnvironmentOverFileOverDefault: for every setting, one by one.
+// TestFlagOverEnvironmentOverFileOverDefault checks every setting.
 func TestFlagOverEnvironmentOverFileOverDefault(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, k := range Table() {
@@ -120,7 +121,7 @@ func TestFlagOverEnvironmentOverFileOverDefault(t *testing.T) {
 				t.Helper()
 				got := valueOf(t, mustLoad(t, src), k.Name)
 				if got.Text != text || !strings.Contains(got.Source, source) {
-					t.Errorf("it is %q from %s, want %q from %s", got.Text, got.Source, text, source)
+					t.Errorf("got %q from %s, want %q from %s", got.Text, got.Source, text, source)
 				}
 			}
 			check(Sources{}, k.Default, "default")
@@ -137,7 +138,9 @@ func TestFlagOverEnvironmentOverFileOverDefault(t *testing.T) {
 	}
 }
 
-// TestARelaysOwnValueWinsWithinItsSource: its variable over the general one, its key over the general one; but any variable over any file.
+// TestARelaysOwnValueWinsWithinItsSource checks that a relay's variable
+// overrides the common one, and a relay's key the common one, but any variable
+// overrides any file.
 func TestARelaysOwnValueWinsWithinItsSource(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, k := range Table() {
@@ -152,11 +155,11 @@ func TestARelaysOwnValueWinsWithinItsSource(t *testing.T) {
 				src.Flags = flags
 				got := valueOf(t, mustLoad(t, src), k.Name)
 				if got.Text != text || !strings.Contains(got.Source, source) {
-					t.Errorf("it is %q from %s, want %q from %s", got.Text, got.Source, text, source)
+					t.Errorf("got %q from %s, want %q from %s", got.Text, got.Source, text, source)
 				}
 			}
 			if k.Name == "store.url" || strings.HasPrefix(k.Name, "store.") {
-				return // the file below has its own store; the other groups show the rule
+				return // the file below has its own store; the other groups cover the rule
 			}
 			file := writeYAML(t, map[string]string{k.Name: v[0]}, map[string]string{k.Name: v[1]})
 			own := "WAYBILL_RELAYS_ORDERS_EU_" + strings.TrimPrefix(k.Variable(), "WAYBILL_")
@@ -167,42 +170,42 @@ func TestARelaysOwnValueWinsWithinItsSource(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsSaidWithAHint(t *testing.T) {
+func TestErrorsHaveHints(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, tc := range map[string]struct{ file, want, hint string }{
-		"a misspelt key":         {"relay: {worker: 3}", "x.yaml:1: there is no setting relay.worker", "did you mean relay.workers?"},
-		"a misspelt group":       {"realy: {workers: 3}", "there is no setting realy", "waybill config lists"},
-		"a key without group":    {"workers: 3", "there is no setting workers", "did you mean relay.workers?"},
-		"a key twice":            {"relay:\n  lease: 9s\n  lease: 8s", "x.yaml:3: lease is there twice", "leave one"},
+		"a misspelled key":       {"relay: {worker: 3}", "x.yaml:1: unknown setting relay.worker", "did you mean relay.workers?"},
+		"a misspelled group":     {"realy: {workers: 3}", "unknown setting realy", "waybill config lists"},
+		"a key without group":    {"workers: 3", "unknown setting workers", "did you mean relay.workers?"},
+		"a key twice":            {"relay:\n  lease: 9s\n  lease: 8s", "x.yaml:3: duplicate key lease", "omit one"},
 		"not a number":           {"relay: {workers: many}", `relay.workers (x.yaml:1): "many" is not a whole number`, "deliveries"},
-		"too small":              {"relay: {workers: 0}", "0 is less than 1", "deliveries"},
-		"not a duration":         {"relay: {lease: 15}", `relay.lease (x.yaml:1): "15" is not a time span`, "duration"},
+		"too small":              {"relay: {workers: 0}", "0 is less than the minimum 1", "deliveries"},
+		"not a duration":         {"relay: {lease: 15}", `relay.lease (x.yaml:1): "15" is not a duration`, "duration"},
 		"a negative duration":    {"relay: {lease: -15s}", "-15s is negative", "duration"},
-		"not a choice":           {"relay: {on-dead: explode}", "none of continue, block", "choice"},
-		"not a switch":           {"relay: {enabled: maybe}", "neither true nor false", "switch"},
-		"no value":               {"relay: {lease: }", "relay.lease is empty", "give it a value"},
-		"a mapping":              {"relay: {lease: {a: b}}", "relay.lease is one value", "write lease: VALUE"},
-		"a list for a group":     {"relay: [a]", "there is no setting relay", "waybill config"},
+		"not a choice":           {"relay: {on-dead: explode}", "not one of continue, block", "choice"},
+		"not a switch":           {"relay: {enabled: maybe}", "not true or false", "switch"},
+		"no value":               {"relay: {lease: }", "relay.lease is empty", "set a value"},
+		"a mapping":              {"relay: {lease: {a: b}}", "relay.lease must be one value", "write lease: VALUE"},
+		"a list for a group":     {"relay: [a]", "unknown setting relay", "waybill config"},
 		"not YAML":               {"relay: {", "x.yaml: line 1:", "YAML"},
 		"two documents":          {"enabled: true\n---\nenabled: false", "second document", "one document"},
-		"a process setting":      {"relays: {a: {log: {level: info}}}", "relays.a.log.level belongs to the whole process", "outside of relays"},
+		"a process setting":      {"relays: {a: {log: {level: info}}}", "relays.a.log.level is a setting of the whole process", "outside of relays"},
 		"a relay without name":   {"relays: [{sink: 'log:'}]", "an entry of relays has no name", "add name:"},
-		"a bad relay name":       {"relays: {'a b': {sink: 'log:'}}", `"a b" cannot be used`, "letters"},
-		"two relays, same table": {"relays: {a: {sink: 'log:'}, b: {sink: 'log:'}}", "the relays a and b have the same tables", "store.prefix"},
+		"a bad relay name":       {"relays: {'a b': {sink: 'log:'}}", `invalid relay name "a b"`, "letters"},
+		"two relays, same table": {"relays: {a: {sink: 'log:'}, b: {sink: 'log:'}}", "relays a and b use the same tables", "store.prefix"},
 		"two names, one variable": {
-			"relays: {a-b: {store: {prefix: a_}}, A_B: {store: {prefix: b_}}}", "the relays a-b and A_B have the same variables", "names that differ",
+			"relays: {a-b: {store: {prefix: a_}}, A_B: {store: {prefix: b_}}}", "relays a-b and A_B have the same variables", "names that differ",
 		},
-		"cdc and relay":           {"cdc: {enabled: true}", "cdc.enabled and relay.enabled are both true", "set relay.enabled to false"},
-		"heartbeat and lease":     {"relay: {lease: 6s}", "relay.heartbeat (5s) is more than a third of relay.lease (6s)", "lower relay.heartbeat"},
-		"retention alone":         {"inbox: {retention: 7d}", "inbox.retention needs inbox.redelivery-window", "for how long"},
+		"cdc and relay":           {"cdc: {enabled: true}", "cdc.enabled and relay.enabled are both true", "set relay.enabled or cdc.enabled to false"},
+		"heartbeat and lease":     {"relay: {lease: 6s}", "relay.heartbeat (5s) exceeds a third of relay.lease (6s)", "lower relay.heartbeat"},
+		"retention alone":         {"inbox: {retention: 7d}", "inbox.retention requires inbox.redelivery-window", "the time during which"},
 		"retention too short":     {"inbox: {retention: 1d, redelivery-window: 2d}", "shorter than inbox.redelivery-window", "applied again"},
-		"a certificate alone":     {"http: {cert: x}", "http.cert and http.key belong together", "both or none"},
-		"a job's unknown key":     {"jobs: {a: {evry: 5m}}", "a job has no evry", "did you mean every?"},
+		"a certificate alone":     {"http: {cert: x}", "http.cert and http.key must be set together", "both or neither"},
+		"a job's unknown key":     {"jobs: {a: {evry: 5m}}", "unknown key evry of a job", "did you mean every?"},
 		"a job's bad value":       {"jobs: {a: {every: often}}", "jobs.a.every:", "docs/cli.md"},
-		"a job without a relay":   {"relays: {a: {store: {prefix: a_}}, b: {store: {prefix: b_}}}\njobs: {j: {kind: stuck-leases}}", "job j: there are 2 relays", "add relay: NAME"},
-		"a job of an odd relay":   {"jobs: {j: {relay: x}}", "job j: no relay is called x", "add relay: NAME"},
+		"a job without a relay":   {"relays: {a: {store: {prefix: a_}}, b: {store: {prefix: b_}}}\njobs: {j: {kind: stuck-leases}}", "job j: 2 relays are configured", "add relay: NAME"},
+		"a job of an odd relay":   {"jobs: {j: {relay: x}}", "job j: relay x does not exist", "add relay: NAME"},
 		"a secret's missing file": {"store: {url-file: nowhere}", "store.url-file: open nowhere", "x.yaml:1"},
-		"a secret twice":          {"store: {url: 'sqlite:a', url-file: b}", "both say what store.url is", "leave one"},
+		"a secret twice":          {"store: {url: 'sqlite:a', url-file: b}", "both set store.url", "omit one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := os.WriteFile("x.yaml", []byte(tc.file), 0o600); err != nil {
@@ -229,16 +232,16 @@ func TestEverythingWrongIsReportedAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheUsualFileIsRead(t *testing.T) {
+func TestDefaultFileIsRead(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile(UsualFile, []byte("store: sqlite:other.db\nrelay: {backoff-series: [1s, 5s, 30s]}\n"), 0o600); err != nil {
+	if err := os.WriteFile(DefaultFile, []byte("store: sqlite:other.db\nrelay: {backoff-series: [1s, 5s, 30s]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := mustLoad(t, Sources{})
 	if s.Store.URL.Reveal() != "sqlite:other.db" || len(s.Relay.BackoffSeries) != 3 || s.Relay.BackoffSeries[2] != 30*time.Second {
 		t.Errorf("%+v", s)
 	}
-	if got := valueOf(t, s, "store.url").Source; got != UsualFile+":1" {
+	if got := valueOf(t, s, "store.url").Source; got != DefaultFile+":1" {
 		t.Errorf("the source is %s", got)
 	}
 }
@@ -249,7 +252,7 @@ func TestRelaysMayBeAListOrAMap(t *testing.T) {
 		"sink: 'log:'\nrelays:\n  - name: orders\n    store: {prefix: orders_}\n  - name: bills\n    store: {prefix: bills_}\n    relay: {workers: 9}\n",
 		"sink: 'log:'\nrelays:\n  orders:\n    store: {prefix: orders_}\n  bills:\n    store: {prefix: bills_}\n    relay: {workers: 9}\n",
 	} {
-		if err := os.WriteFile(UsualFile, []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(DefaultFile, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		l, err := Load(Sources{})
@@ -266,13 +269,13 @@ func TestRelaysMayBeAListOrAMap(t *testing.T) {
 		if _, err := l.Pick(""); err == nil || !strings.Contains(hint.Of(err), "--relay orders or --relay bills") {
 			t.Errorf("no name: %v, %q", err, hint.Of(err))
 		}
-		if _, err := l.Pick("nobody"); err == nil || !strings.Contains(hint.Of(err), "orders, bills") {
+		if _, err := l.Pick("unknown"); err == nil || !strings.Contains(hint.Of(err), "orders, bills") {
 			t.Errorf("a wrong name: %v, %q", err, hint.Of(err))
 		}
 	}
 }
 
-func TestMisspeltVariablesAreWarnedAbout(t *testing.T) {
+func TestMisspelledVariablesAreWarnedAbout(t *testing.T) {
 	t.Chdir(t.TempDir())
 	l, err := Load(Sources{Environ: []string{"WAYBILL_RELAY_WORKER=3", "WAYBILL_TEST_POSTGRES=x", "WAYBILL_STORE_PREFIX=", "PATH=y", "WAYBILL_CONFIG="}})
 	if err != nil {
@@ -294,7 +297,7 @@ func TestSecretsMayBeInFiles(t *testing.T) {
 	if s.Store.URL.Reveal() != "postgres://u:p@h/d" || valueOf(t, s, "store.url").Source != "WAYBILL_STORE_FILE: good" {
 		t.Errorf("%q from %s", s.Store.URL.Reveal(), valueOf(t, s, "store.url").Source)
 	}
-	// A flag wins over a variable, also when one of them names a file.
+	// A flag overrides a variable, also if one of them names a file.
 	s = mustLoad(t, Sources{Environ: []string{"WAYBILL_STORE=sqlite:env.db"}, Flags: map[string]string{"store.url-file": "good"}})
 	if s.Store.URL.Reveal() != "postgres://u:p@h/d" {
 		t.Errorf("%q", s.Store.URL.Reveal())

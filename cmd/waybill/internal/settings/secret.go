@@ -10,29 +10,32 @@ import (
 	"strings"
 )
 
-// hidden is what stands where a secret was.
+// hidden replaces a secret in output.
 const hidden = "xxxxx"
 
-// Secret is a text that must not be seen: a token, or a URL with a password in it. However it is printed, logged or encoded, a URL shows
-// what is harmless of it, and anything else shows nothing. Only [Secret.Reveal] tells.
+// Secret is a text that must not be shown: a token, or a URL with a password.
+// Printing, logging and encoding show the harmless parts of a URL, and nothing
+// of any other text. Only [Secret.Reveal] returns the text.
 type Secret struct{ text string }
 
 // NewSecret wraps a text.
 func NewSecret(text string) Secret { return Secret{text} }
 
-// Reveal returns the text, for whoever must hand it to a server. Errors that such a server, or a parser, makes of it may contain it.
+// Reveal returns the text, for passing it to a server. Errors of the server or
+// of a parser may contain the text.
 func (s Secret) Reveal() string { return s.text }
 
-// IsZero reports whether there is no text.
+// IsZero reports whether the text is empty.
 func (s Secret) IsZero() bool { return s.text == "" }
 
-// String returns what may be seen.
+// String returns the redacted text.
 func (s Secret) String() string { return redact(s.text) }
 
-// GoString returns what may be seen.
+// GoString returns the redacted text.
 func (s Secret) GoString() string { return fmt.Sprintf("settings.Secret(%q)", redact(s.text)) }
 
-// Format prints what may be seen, with every verb: without it, %d would print the fields.
+// Format prints the redacted text with every verb; without this method, %d
+// would print the fields.
 func (s Secret) Format(f fmt.State, verb rune) {
 	switch {
 	case verb == 'q':
@@ -44,28 +47,31 @@ func (s Secret) Format(f fmt.State, verb rune) {
 	}
 }
 
-// LogValue returns what may be logged.
+// LogValue returns the redacted text.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText returns what may be seen. It serves JSON as well.
+// MarshalText returns the redacted text.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// MarshalJSON returns what may be seen.
+// MarshalJSON returns the redacted text.
 func (s Secret) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, "%q", s.String()), nil }
 
-// MarshalYAML returns what may be seen.
+// MarshalYAML returns the redacted text.
 func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 
-// plainForm recognises URLs without "//" that name files and the like, and hold no password.
+// plainForm matches URLs without "//" that name files and the like, and hold no
+// password.
 var plainForm = regexp.MustCompile(`^(sqlite:[^@]*|log:(payload)?|nats:embedded(\?(dir|listen)=[^@&]*(&(dir|listen)=[^@&]*)?)?)$`)
 
-// harmless recognises parameters whose values may be shown. All others may not: nobody knows every client's.
+// harmless matches parameters whose values may be shown. All others are hidden,
+// because the parameters of the clients are not all known.
 var harmless = regexp.MustCompile(`^(sslmode|sslrootcert|application_name|connect_timeout|search_path|target_session_attrs|pool_[a-z_]+|` +
-	`socket|tls|timeout|readTimeout|writeTimeout|charset|collation|parseTime|loc|create|declare|queues|existing)$`)
+	`socket|tls|timeout|readTimeout|writeTimeout|charset|collation|parseTime|loc|create|queues|existing)$`)
 
 var schemeForm = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
 
-// redact returns a URL without what must not be seen, or nothing of what is no URL.
+// redact returns a URL without its secret parts, or a placeholder for a text
+// that is no URL.
 func redact(text string) string {
 	if text == "" {
 		return ""
@@ -92,7 +98,8 @@ func redact(text string) string {
 	return strings.Join(shown, ",")
 }
 
-// splitURLs takes a list of URLs with commas between them apart: some servers are a cluster.
+// splitURLs splits a comma-separated list of URLs, which some clients take for
+// a cluster.
 func splitURLs(text string) []string {
 	scheme, _, _ := strings.Cut(text, ":")
 	mark := "," + scheme + "://"
@@ -103,8 +110,9 @@ func splitURLs(text string) []string {
 	return parts
 }
 
-// ParseURL reads a URL, also one that names several hosts with commas between them, which it returns; the URL has the first. Its error may
-// quote the URL: do not show it.
+// ParseURL parses a URL that may have several comma-separated hosts. It returns
+// the URL with the first host, and all hosts. The error may quote the URL and
+// must not be shown.
 func ParseURL(text string) (u *url.URL, hosts string, err error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
@@ -124,7 +132,7 @@ func ParseURL(text string) (u *url.URL, hosts string, err error) {
 	if u, err = url.Parse(scheme + "://" + user + first + tail); err != nil {
 		return nil, "", err
 	}
-	for host := range strings.SplitSeq(others, ",") { // each must be one
+	for host := range strings.SplitSeq(others, ",") { // each must be a valid host
 		if _, err := url.Parse("x://" + host); err != nil {
 			return nil, "", err
 		}
@@ -149,7 +157,7 @@ func redactURL(u *url.URL) string {
 	b.WriteString(u.Host)
 	web := u.Scheme == "http" || u.Scheme == "https"
 	switch {
-	case web && strings.Trim(u.Path, "/") != "": // the path of a webhook is often all that protects it
+	case web && strings.Trim(u.Path, "/") != "": // the path of a webhook is often its only protection
 		b.WriteString("/" + hidden)
 	default:
 		b.WriteString(u.EscapedPath())
@@ -163,8 +171,8 @@ func redactURL(u *url.URL) string {
 	return b.String()
 }
 
-// tokenName reports whether a name without a password may be a token: databases and most brokers
-// know a name as a name.
+// tokenName reports whether a user name without a password may be a token.
+// Databases and most brokers take it as a plain user name.
 func tokenName(scheme string) bool {
 	switch scheme {
 	case "postgres", "postgresql", "mysql", "amqp", "amqps", "redis", "rediss", "kafka":
@@ -187,20 +195,22 @@ func redactQuery(query string, all bool) string {
 	return strings.Join(parts, "&")
 }
 
-// shortest is how long a piece of a secret is at least that is looked for in texts: shorter ones are parts of ordinary words.
-const shortest = 4
+// minPiece is the minimum length of a part of a secret that is searched for in
+// texts: shorter parts occur in ordinary words.
+const minPiece = 4
 
-// pieces returns what of a secret could turn up in somebody else's words.
+// pieces returns the parts of a secret that may occur in texts of other
+// programs.
 func (s Secret) pieces() []string {
 	var out []string
 	add := func(texts ...string) {
 		for _, text := range texts {
-			if len(text) >= shortest && !slices.Contains(out, text) {
+			if len(text) >= minPiece && !slices.Contains(out, text) {
 				out = append(out, text)
 			}
 		}
 	}
-	if s.text == redact(s.text) { // there is nothing to hide
+	if s.text == redact(s.text) { // nothing is secret
 		return nil
 	}
 	for _, one := range splitURLs(s.text) {
@@ -209,7 +219,8 @@ func (s Secret) pieces() []string {
 	return out
 }
 
-// urlPieces returns what of a URL must not be seen; of one that cannot be read, all of it and each part.
+// urlPieces returns the secret parts of a URL. If the URL cannot be parsed, it
+// returns the whole text and all its parts.
 func urlPieces(text string) []string {
 	u, _, err := ParseURL(text)
 	if err != nil || u.Host == "" && u.User == nil {
@@ -232,7 +243,7 @@ func urlPieces(text string) []string {
 		for part := range strings.SplitSeq(u.RawQuery, "&") {
 			name, value, _ := strings.Cut(part, "=")
 			if out = append(out, value); strings.Trim(value, "=") == "" {
-				out = append(out, name) // a token, perhaps; a name with a value is shown
+				out = append(out, name) // possibly a token; a name with a value is shown
 			}
 		}
 	}
@@ -246,8 +257,9 @@ func urlPieces(text string) []string {
 	return append(out, u.Fragment)
 }
 
-// words returns what of a URL may be seen: scheme, name, host, path. A password that is one of
-// them, or a part of one, cannot be told from it by its text.
+// words returns the harmless parts of a URL: scheme, user name, host, path. A
+// password with the same text as one of them, or contained in one, cannot be
+// distinguished from it.
 func (s Secret) words() []string {
 	var out []string
 	for _, one := range splitURLs(s.text) {
@@ -268,12 +280,14 @@ func (s Secret) words() []string {
 	return out
 }
 
-// Scrubber takes secrets out of texts that others wrote: a driver's error, a log line. It is the second wall; the first is not to put
-// them there. Whatever stands in the place of a password is taken out, in any URL; and where they
-// stand alone, the secrets that it knows, unless one of them is also an ordinary word of its URL.
+// Scrubber removes secrets from texts that other programs wrote: a driver's
+// error, a log line. It is the second line of defense; the first is to keep
+// secrets out of texts. It removes any text in the position of a password in
+// any URL, and all other occurrences of the known secrets, except those that
+// are also an ordinary word of their URL.
 type Scrubber struct{ replacer *strings.Replacer }
 
-// NewScrubber returns a scrubber for some secrets.
+// NewScrubber returns a scrubber for the given secrets.
 func NewScrubber(secrets ...Secret) *Scrubber {
 	type pair struct{ text, shown string }
 	var pairs []pair
@@ -282,7 +296,7 @@ func NewScrubber(secrets ...Secret) *Scrubber {
 		words = append(words, s.words()...)
 	}
 	for _, s := range secrets {
-		if shown := redact(s.text); shown != s.text && len(s.text) >= shortest {
+		if shown := redact(s.text); shown != s.text && len(s.text) >= minPiece {
 			pairs = append(pairs, pair{s.text, shown})
 		}
 		for _, piece := range s.pieces() {
@@ -291,7 +305,7 @@ func NewScrubber(secrets ...Secret) *Scrubber {
 			}
 		}
 	}
-	// The longest first: a whole URL goes before the password in it.
+	// Longest first: a whole URL is replaced before the password in it.
 	slices.SortStableFunc(pairs, func(a, b pair) int { return len(b.text) - len(a.text) })
 	var flat []string
 	for _, p := range pairs {
@@ -300,19 +314,22 @@ func NewScrubber(secrets ...Secret) *Scrubber {
 	return &Scrubber{strings.NewReplacer(flat...)}
 }
 
-// Places of passwords in any text.
+// Positions of passwords in any text.
 var (
-	// passwordInURL: what is between the name and the last @ of a word that is a URL.
+	// passwordInURL matches the text between the user name and the last @ of a
+	// URL.
 	passwordInURL = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s:/?#@"']*):[^\s"']*@`)
-	// tokenInURL: a name alone, where servers take tokens for names.
+	// tokenInURL matches a user name alone, for servers that take it as a
+	// token.
 	tokenInURL = regexp.MustCompile(`((?:nats|tls|https?|pulsar(?:\+ssl)?)://)[^\s:/?#@"']+@`)
-	// passwordInDSN: as MySQL's driver writes it.
+	// passwordInDSN matches the format of MySQL's driver.
 	passwordInDSN = regexp.MustCompile(`([^\s:/@"'(]+):[^\s"']+@(tcp|unix)\(`)
-	// namedPassword: in a query, or as libpq writes it.
+	// namedPassword matches a parameter of a query or of a libpq connection
+	// string.
 	namedPassword = regexp.MustCompile(`(?i)\b(password|passwd|pwd|token|secret)=[^\s&"']+`)
 )
 
-// mask takes out what stands in the place of a password.
+// mask hides any text in the position of a password.
 func mask(text string) string {
 	if !strings.ContainsAny(text, "@=") {
 		return text

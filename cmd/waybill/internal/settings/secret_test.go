@@ -14,7 +14,7 @@ import (
 
 const canary = "c4nary-Passw0rd"
 
-// canaryURLs are addresses, good, bad and cut off, with a secret in them.
+// canaryURLs are valid, invalid and truncated addresses with a secret.
 var canaryURLs = []string{
 	"postgres://waybill:" + canary + "@db.example:5432/shop?sslmode=require",
 	"postgres://waybill:" + canary + "@a.example:5432,b.example:5432/shop",
@@ -76,7 +76,7 @@ func TestAScrubberTakesSecretsOut(t *testing.T) {
 		c := NewScrubber(NewSecret(text))
 		for _, said := range []string{text, "dial " + canary, `parse "` + text + `": invalid port ":` + canary + `" after host`, "password=" + canary + " refused"} {
 			if strings.Contains(text, "%zz") && said != text {
-				continue // nobody can say where such a password begins
+				continue // the start of such a password cannot be determined
 			}
 			if got := c.Clean(said); strings.Contains(got, canary) {
 				t.Errorf("with %s: %s", text, got)
@@ -88,7 +88,7 @@ func TestAScrubberTakesSecretsOut(t *testing.T) {
 	}
 }
 
-func TestWhatIsHarmlessIsShown(t *testing.T) {
+func TestHarmlessPartsAreShown(t *testing.T) {
 	for text, want := range map[string]string{
 		"postgres://waybill:p@db.example:5432/shop?sslmode=require": "postgres://waybill:xxxxx@db.example:5432/shop?sslmode=require",
 		"postgres://waybill:p@a.example:1,b.example:2/shop":         "postgres://waybill:xxxxx@a.example:1,b.example:2/shop",
@@ -113,8 +113,8 @@ func TestWhatIsHarmlessIsShown(t *testing.T) {
 	}
 }
 
-// TestAScrubberLeavesWordsAlone: a password that is also a name is taken out where a password
-// stands, and nowhere else.
+// TestAScrubberLeavesWordsAlone checks that a password that is also a name is
+// removed only in the position of a password.
 func TestAScrubberLeavesWordsAlone(t *testing.T) {
 	for _, c := range []struct{ url, said, want string }{
 		{
@@ -144,7 +144,7 @@ func TestAScrubberLeavesWordsAlone(t *testing.T) {
 	}
 }
 
-// FuzzRedact: whatever stands around it, a password is not shown.
+// FuzzRedact checks that a password is never shown, whatever surrounds it.
 func FuzzRedact(f *testing.F) {
 	for _, text := range canaryURLs {
 		before, after, _ := strings.Cut(text, canary)
@@ -152,10 +152,10 @@ func FuzzRedact(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, before, after string) {
 		if strings.Contains(before, "@") || !strings.Contains(before, "://") || strings.ContainsAny(before[strings.Index(before, "://")+3:], "/?#,") {
-			return // not in the place of a password: another input
+			return // not in the position of a password
 		}
 		if user := before[strings.Index(before, "://")+3:]; !strings.Contains(user, ":") || !strings.HasPrefix(after, "@") {
-			return // nor is this
+			return // not a password either
 		}
 		if shown := NewSecret(before + canary + after).String(); strings.Contains(strings.SplitN(shown, "@", 2)[0], canary) {
 			t.Errorf("%q is shown as %q", before+canary+after, shown)

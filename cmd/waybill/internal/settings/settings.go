@@ -1,18 +1,23 @@
-// Package settings is every tunable of the program: its name, default, unit and meaning, in one table. Flags, environment variables,
-// the keys of the file, the output of waybill config and the table in docs/cli.md are all made of it.
+// Package settings defines every setting of the program in one table: name,
+// default, unit and help. Flags, environment variables, the keys of the file,
+// the output of waybill config and the table in docs/cli.md are derived from
+// that table.
 //
-// A flag wins over the environment, that over the file, and that over the default. Within each, what is said about one relay by name
-// wins over what is said about all.
+// A flag overrides the environment, the environment overrides the file, and the
+// file overrides the default. Within one source, a value for a named relay
+// overrides the value for all relays.
 package settings
 
 import "time"
 
-// Settings is what one relay, and the commands that look after it, go by. Every field is in the table; docs/cli.md says what each means.
+// Settings are the values for one relay and for the commands that operate on
+// it. Every field is in the table; docs/cli.md describes each.
 type Settings struct {
-	// Name is that of the relay's entry in the file; empty without one.
+	// Name is the name of the relay's entry in the file; empty without an
+	// entry.
 	Name    string
 	Enabled bool
-	// TakeOver: the outbox may remember another sink.
+	// TakeOver permits an outbox that records another sink.
 	TakeOver bool
 
 	Store     Store
@@ -30,7 +35,7 @@ type Settings struct {
 	values []Value
 }
 
-// Store is where the tables are.
+// Store describes the database with the tables.
 type Store struct {
 	URL            Secret
 	Prefix, Schema string
@@ -40,104 +45,109 @@ type Store struct {
 	ConnectTimeout time.Duration
 	NotifyInterval time.Duration
 	BusyTimeout    time.Duration
-	Listen         Secret
+	ListenURL      Secret
 	NewerTables    bool
 }
 
-// Sink is where events go.
+// Sink describes the destination of events.
 type Sink struct {
-	URL           Secret
-	Topic, Source string
-	Secret        Secret
+	URL                Secret
+	Topic, EventSource string
+	Secret             Secret
 	// UnsignedAttributes sends signed webhooks in binary mode.
 	UnsignedAttributes bool
 	// PublicOnly connects to webhooks at public addresses only.
 	PublicOnly bool
 }
 
-// Relay is how events are delivered; see [github.com/waybillhq/waybill/relay.Config].
+// Relay holds the settings of delivery; see
+// [github.com/waybillhq/waybill/relay.Config].
 type Relay struct {
-	Enabled                                       bool
-	Name                                          string
-	Workers, Batch, HotQueue, ColdQueue, Attempts int
-	BackoffBase, BackoffMax                       time.Duration
-	BackoffSeries                                 []time.Duration
-	UnknownGrace, DeliverTimeout                  time.Duration
-	OnDead                                        string
-	Lease, Heartbeat, Poll, Linger, Sweep, Drain  time.Duration
-	KeepHistory, KeepDead                         time.Duration
+	Enabled                             bool
+	Name                                string
+	Workers, BatchSize                  int
+	HotQueue, ColdQueue, MaxAttempts    int
+	BackoffBase, BackoffMax             time.Duration
+	BackoffSeries                       []time.Duration
+	UnknownGrace, DeliverTimeout        time.Duration
+	OnDead                              string
+	Lease, Heartbeat, PollInterval      time.Duration
+	Linger, SweepInterval, DrainTimeout time.Duration
+	HistoryRetention, DeadRetention     time.Duration
 }
 
-// Purge is how what need not be kept is deleted.
+// Purge holds the settings of the deletion of old events.
 type Purge struct {
-	Enabled  bool
-	Batch    int
-	Interval time.Duration
+	Enabled   bool
+	BatchSize int
+	Interval  time.Duration
 }
 
-// CDC is how an outbox is looked after that change data capture reads; see [github.com/waybillhq/waybill/operate.Capture].
+// CDC holds the settings of an outbox that change data capture reads; see
+// [github.com/waybillhq/waybill/admin.Capture].
 type CDC struct {
-	Enabled        bool
-	Keep, Interval time.Duration
+	Enabled             bool
+	Retention, Interval time.Duration
 }
 
-// Inbox is how the records of consumer groups are kept in order.
+// Inbox holds the settings of the maintenance of inbox records.
 type Inbox struct {
 	Enabled                     bool
 	Retention, RedeliveryWindow time.Duration
 	PurgeInterval               time.Duration
-	PurgeBatch                  int
+	PurgeBatchSize              int
 	Retry                       bool
 	RetryInterval               time.Duration
 }
 
-// Keys is how expired idempotency keys are deleted.
+// Keys holds the settings of the deletion of expired idempotency keys.
 type Keys struct {
-	Enabled  bool
-	Interval time.Duration
-	Batch    int
+	Enabled        bool
+	PurgeInterval  time.Duration
+	PurgeBatchSize int
 }
 
-// Reconcile is whether the jobs of the file run.
+// Reconcile holds the switch for the jobs of the file.
 type Reconcile struct {
 	Enabled bool
 }
 
-// HTTP is where the daemon listens.
+// HTTP holds the settings of the daemon's HTTP API.
 type HTTP struct {
 	Enabled   bool
 	Listen    string
 	Token     Secret
 	Cert, Key string
-	// ReadyAge is how long a relay may get nowhere.
+	// ReadyAge is the time without progress after which a relay is not ready.
 	ReadyAge time.Duration
 }
 
-// Log is what the daemon says while it runs.
+// Log holds the settings of the daemon's log.
 type Log struct {
 	Level, Format string
 }
 
-// Metrics is how its counters are called.
+// Metrics holds the settings of the daemon's metrics.
 type Metrics struct {
 	Enabled  bool
 	Prefix   string
 	Interval time.Duration
 }
 
-// Value is a setting as it is in effect.
+// Value is an effective setting.
 type Value struct {
 	Key Key
-	// Text is the value, as it may be seen.
+	// Text is the value as it may be shown.
 	Text string
-	// Source is where it came from: "default", a flag, a variable, or a file and line.
+	// Source is the origin of the value: "default", a flag, a variable, or a
+	// file and line.
 	Source string
 }
 
 // Values returns every setting, in the order of the table.
 func (s *Settings) Values() []Value { return s.values }
 
-// Secrets returns what must not be seen.
+// Secrets returns the values that must not be shown.
 func (s *Settings) Secrets() []Secret {
-	return []Secret{s.Store.URL, s.Store.Listen, s.Sink.URL, s.Sink.Secret, s.HTTP.Token}
+	return []Secret{s.Store.URL, s.Store.ListenURL, s.Sink.URL, s.Sink.Secret, s.HTTP.Token}
 }

@@ -9,19 +9,20 @@ import (
 	"time"
 )
 
-// slot is where a setting's value goes: it reads texts and shows what it has.
+// slot parses the text of a setting into its field, and formats the field.
 type slot interface {
 	set(text string) error
 	show() string
 }
 
-// off is the text that turns something off; in a Config of the library that is a negative number.
+// off is the text that disables a feature; in a Config of the library that is a
+// negative number.
 const off = "off"
 
 type textSlot struct{ p *string }
 
 func (s textSlot) set(text string) error { *s.p = text; return nil }
-func (s textSlot) show() string          { return mask(*s.p) } // a URL may be in the wrong place
+func (s textSlot) show() string          { return mask(*s.p) } // a URL with a password may be set by mistake
 
 type secretSlot struct{ p *Secret }
 
@@ -37,7 +38,7 @@ func (s switchSlot) set(text string) error {
 	case "false", "no", off, "0":
 		*s.p = false
 	default:
-		return fmt.Errorf("%q is neither true nor false", text)
+		return fmt.Errorf("%q is not true or false", text)
 	}
 	return nil
 }
@@ -50,22 +51,23 @@ type choiceSlot struct {
 
 func (s choiceSlot) set(text string) error {
 	if !slices.Contains(s.among, text) {
-		return fmt.Errorf("%q is none of %s", text, strings.Join(s.among, ", "))
+		return fmt.Errorf("%q is not one of %s", text, strings.Join(s.among, ", "))
 	}
 	*s.p = text
 	return nil
 }
 func (s choiceSlot) show() string { return *s.p }
 
-// numberSlot holds a number of at least least; with offers, "off" is -1.
+// numberSlot holds a number of at least min. With allowOff, "off" is stored as
+// -1.
 type numberSlot struct {
-	p      *int
-	least  int
-	offers bool
+	p        *int
+	min      int
+	allowOff bool
 }
 
 func (s numberSlot) set(text string) error {
-	if s.offers && (text == off || text == "-1") {
+	if s.allowOff && (text == off || text == "-1") {
 		*s.p = -1
 		return nil
 	}
@@ -73,28 +75,29 @@ func (s numberSlot) set(text string) error {
 	if err != nil {
 		return fmt.Errorf("%q is not a whole number", text)
 	}
-	if n < s.least {
-		return fmt.Errorf("%d is less than %d", n, s.least)
+	if n < s.min {
+		return fmt.Errorf("%d is less than the minimum %d", n, s.min)
 	}
 	*s.p = n
 	return nil
 }
 
 func (s numberSlot) show() string {
-	if s.offers && *s.p < 0 {
+	if s.allowOff && *s.p < 0 {
 		return off
 	}
 	return strconv.Itoa(*s.p)
 }
 
-// durationSlot holds a time span; with zero it may be 0, with offers "off" is negative.
+// durationSlot holds a duration. With zero, 0 is valid; with allowOff, "off" is
+// stored as -1.
 type durationSlot struct {
-	p            *time.Duration
-	zero, offers bool
+	p              *time.Duration
+	zero, allowOff bool
 }
 
 func (s durationSlot) set(text string) error {
-	if s.offers && (text == off || text == "-1") {
+	if s.allowOff && (text == off || text == "-1") {
 		*s.p = -1
 		return nil
 	}
@@ -105,20 +108,20 @@ func (s durationSlot) set(text string) error {
 	case d < 0:
 		return fmt.Errorf("%s is negative", text)
 	case d == 0 && !s.zero:
-		return errors.New("it must be more than 0")
+		return errors.New("must be greater than 0")
 	}
 	*s.p = d
 	return nil
 }
 
 func (s durationSlot) show() string {
-	if s.offers && *s.p < 0 {
+	if s.allowOff && *s.p < 0 {
 		return off
 	}
 	return FormatDuration(*s.p)
 }
 
-// seriesSlot holds time spans with commas between them.
+// seriesSlot holds comma-separated durations.
 type seriesSlot struct{ p *[]time.Duration }
 
 func (s seriesSlot) set(text string) error {
@@ -147,9 +150,10 @@ func (s seriesSlot) show() string {
 
 const day = 24 * time.Hour
 
-// ParseDuration reads a time span as Go writes it, and days: 200ms, 1m30s, 7d, 1d12h.
+// ParseDuration parses a duration in Go's format with an additional unit for
+// days: 200ms, 1m30s, 7d, 1d12h.
 func ParseDuration(text string) (time.Duration, error) {
-	wrong := fmt.Errorf("%q is not a time span; write 200ms, 5s, 10m, 1h or 7d", text)
+	wrong := fmt.Errorf("%q is not a duration; write 200ms, 5s, 10m, 1h or 7d", text)
 	days, rest, has := strings.Cut(text, "d")
 	if !has {
 		rest = text
@@ -175,7 +179,8 @@ func ParseDuration(text string) (time.Duration, error) {
 	return sum + d, nil
 }
 
-// FormatDuration writes a time span so that [ParseDuration] reads it, without parts that are zero.
+// FormatDuration formats a duration so that [ParseDuration] reads it, without
+// zero parts.
 func FormatDuration(d time.Duration) string {
 	if d < day {
 		return short(d)

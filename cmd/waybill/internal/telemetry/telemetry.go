@@ -1,4 +1,5 @@
-// Package telemetry counts what the daemon and the demonstration do, and shows it to Prometheus. docs/metrics.md lists the metrics.
+// Package telemetry collects the metrics of the daemon and the demo, and serves
+// them to Prometheus. docs/metrics.md lists the metrics.
 package telemetry
 
 import (
@@ -16,13 +17,14 @@ import (
 	"github.com/waybillhq/waybill/observe/otelobserve"
 )
 
-// Telemetry holds the metrics of a process. It touches no global registry: several can live beside each other, as they do in tests.
+// Telemetry holds the metrics of a process. It uses no global registry, so
+// several can exist in one process, as in tests.
 type Telemetry struct {
 	provider *metric.MeterProvider
 	registry *prometheus.Registry
 }
 
-// New returns a telemetry that has counted nothing yet, except what the Go runtime and the process tell about themselves.
+// New returns a Telemetry with the metrics of the Go runtime and the process.
 func New() (*Telemetry, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -33,16 +35,17 @@ func New() (*Telemetry, error) {
 	return &Telemetry{provider: metric.NewMeterProvider(metric.WithReader(reader)), registry: registry}, nil
 }
 
-// Observer returns what counts for one relay. Its metrics begin with prefix; relay, if it is not empty, is their label of that name. A trace
-// that an event carries is passed on; none begins here.
+// Observer returns the observer of one relay. Its metrics start with prefix; a
+// nonempty relay is the value of the label relay. Traces of events are
+// propagated; no trace starts here.
 func (t *Telemetry) Observer(prefix, relay string) (*otelobserve.Observer, error) {
 	return otelobserve.New(otelobserve.Config{MeterProvider: t.provider, TracerProvider: noop.NewTracerProvider(), Prefix: prefix, Relay: relay})
 }
 
-// Handler answers a scrape.
+// Handler serves scrapes.
 func (t *Telemetry) Handler() http.Handler {
 	return promhttp.HandlerFor(t.registry, promhttp.HandlerOpts{Registry: t.registry})
 }
 
-// Close ends counting.
+// Close stops the collection.
 func (t *Telemetry) Close(ctx context.Context) error { return t.provider.Shutdown(ctx) }

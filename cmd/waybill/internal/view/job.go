@@ -8,10 +8,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Job is a job and how its last run ended.
+// Job is a job and the result of its last run.
 type Job struct {
 	Name string `json:"name"`
-	// Kind is empty for one that this file does not have: a service runs it.
+	// Kind is empty for a job that the file does not have: a service runs it.
 	Kind       string    `json:"kind,omitempty"`
 	Enabled    bool      `json:"enabled"`
 	StartedAt  time.Time `json:"started_at,omitzero"`
@@ -25,7 +25,7 @@ type Job struct {
 	LastError  string    `json:"last_error,omitempty"`
 }
 
-// JobOf returns a job as it is shown.
+// JobOf converts a job.
 func JobOf(name, kind string, enabled bool, r store.JobRecord) Job {
 	return Job{
 		Name: name, Kind: kind, Enabled: enabled, StartedAt: r.StartedAt, EndedAt: r.EndedAt, Next: r.Next, LeaseUntil: r.LeaseUntil,
@@ -33,7 +33,7 @@ func JobOf(name, kind string, enabled bool, r store.JobRecord) Job {
 	}
 }
 
-// Report is what a run did.
+// Report is the result of a run.
 type Report struct {
 	Job       string    `json:"job"`
 	From      time.Time `json:"from"`
@@ -57,7 +57,7 @@ type Missing struct {
 	DedupKey      string `json:"dedup_key,omitempty"`
 }
 
-// ReportOf returns a report as it is shown.
+// ReportOf converts a report.
 func ReportOf(r reconcile.Report) Report {
 	v := Report{
 		Job: r.Job, From: r.Window.From, To: r.Window.To, Found: r.Found, Sent: r.Sent, Skipped: r.Skipped, Failed: r.Failed, More: r.More,

@@ -2,14 +2,14 @@ package view
 
 import "github.com/waybillhq/waybill/store"
 
-// The two kinds of delayed events, as [Stats] counts them.
+// The two kinds of delayed events in [Stats].
 const (
 	Scheduled = "scheduled"
 	Failed    = "failed"
 )
 
-// ParseState reads the name of a state, or of a kind of delayed events, which it adds to the
-// filter.
+// ParseState parses the name of a state, or of a kind of delayed events, which
+// it adds to the filter.
 func ParseState(text string, f *store.Filter) (store.State, bool) {
 	switch text {
 	case Scheduled:

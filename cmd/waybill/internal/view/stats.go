@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Stats is what there is, as of one moment.
+// Stats are the counts at one moment.
 type Stats struct {
 	Now         time.Time `json:"now"`
 	Ready       int64     `json:"ready"`
@@ -17,7 +17,7 @@ type Stats struct {
 	Dead        int64     `json:"dead"`
 	Holding     int64     `json:"holding"`
 	MaxAttempts int       `json:"max_attempts"`
-	// LagSeconds is the age of the oldest event that waits for its first delivery.
+	// LagSeconds is the age of the oldest ready event.
 	LagSeconds float64 `json:"lag_seconds"`
 	Lanes      Lanes   `json:"lanes"`
 	Nodes      []Node  `json:"nodes"`
@@ -25,20 +25,20 @@ type Stats struct {
 	Keys       Keys    `json:"keys"`
 }
 
-// Lanes is how many lanes there are, and how many of them a live node owns.
+// Lanes is the number of lanes, and of those that a live node owns.
 type Lanes struct {
 	Total int `json:"total"`
 	Owned int `json:"owned"`
 }
 
-// Node is a relay that is alive.
+// Node is a live relay.
 type Node struct {
 	ID    waybill.ID `json:"id"`
 	Relay string     `json:"relay"`
 	Lanes int        `json:"lanes"`
 }
 
-// StatsOf returns stats as they are shown, without groups and keys.
+// StatsOf converts stats, without groups and keys.
 func StatsOf(s admin.Stats) Stats {
 	v := Stats{
 		Now: s.Now, Ready: s.Ready, Scheduled: s.Scheduled, Failed: s.Failed, Dead: s.Dead, Holding: s.Holding, MaxAttempts: s.MaxAttempts,
@@ -57,7 +57,7 @@ func StatsOf(s admin.Stats) Stats {
 	return v
 }
 
-// Group is how a consumer group stands.
+// Group holds the counts of a consumer group.
 type Group struct {
 	Group            string  `json:"group"`
 	Processing       int64   `json:"processing"`
@@ -67,7 +67,7 @@ type Group struct {
 	OldestDueSeconds float64 `json:"oldest_due_seconds"`
 }
 
-// GroupOf returns a group as it is shown.
+// GroupOf converts the counts of a group.
 func GroupOf(g store.GroupStats) Group {
 	return Group{
 		Group: g.Group, Processing: g.Processing, Failed: g.Failed, Dead: g.Dead, HighestAttempts: g.HighestAttempts,
@@ -89,11 +89,12 @@ type InboxRecord struct {
 	NextRetryAt time.Time  `json:"next_retry_at,omitzero"`
 	ProcessedAt time.Time  `json:"processed_at,omitzero"`
 	LastError   string     `json:"last_error,omitempty"`
-	// Kept says that the event is stored with its record, so that it can be run again without another delivery.
+	// Kept reports that the event is stored with its record, so that it can be
+	// retried without another delivery.
 	Kept bool `json:"kept"`
 }
 
-// InboxRecordOf returns a record as it is shown.
+// InboxRecordOf converts a record.
 func InboxRecordOf(r store.InboxRecord) InboxRecord {
 	return InboxRecord{
 		Group: r.Group, Key: r.Key, EventID: r.Event, TenantID: r.Tenant, Type: r.Type, State: r.State.String(), Attempts: r.Attempts,
@@ -105,12 +106,13 @@ func InboxRecordOf(r store.InboxRecord) InboxRecord {
 // InboxPage is a page of records.
 type InboxPage struct {
 	Records []InboxRecord `json:"records"`
-	// NextGroup and NextKey are where the next page begins; empty on the last one.
+	// NextGroup and NextKey are the start of the next page; empty on the last
+	// page.
 	NextGroup string `json:"next_group,omitempty"`
 	NextKey   string `json:"next_key,omitempty"`
 }
 
-// Keys is how the idempotency keys stand.
+// Keys holds the counts of idempotency keys.
 type Keys struct {
 	Processing          int64   `json:"processing"`
 	Failed              int64   `json:"failed"`
@@ -119,7 +121,7 @@ type Keys struct {
 	OldestLapsedSeconds float64 `json:"oldest_lapsed_seconds"`
 }
 
-// KeysOf returns how the keys stand.
+// KeysOf converts the counts of keys.
 func KeysOf(k store.KeyStats) Keys {
 	return Keys{
 		Processing: k.Processing, Failed: k.Failed, Uncertain: k.Uncertain, Lapsed: k.Lapsed, OldestLapsedSeconds: k.OldestLapsed.Seconds(),
@@ -143,7 +145,7 @@ type KeyRecord struct {
 	ExpiresAt   time.Time `json:"expires_at,omitzero"`
 }
 
-// KeyRecordOf returns a record as it is shown.
+// KeyRecordOf converts a record.
 func KeyRecordOf(r store.KeyRecord) KeyRecord {
 	return KeyRecord{
 		TenantID: r.Tenant, Operation: r.Operation, Key: r.Key, State: r.State.String(), Attempts: r.Attempts, Ref: r.Ref, Lost: r.Lost,

@@ -1,5 +1,6 @@
-// Package view is how events, groups and the rest look to programs: the JSON of the command line's --json and of the daemon's HTTP API.
-// Field names are part of the interface: new ones may be added, none changed. Payloads are shown only on request.
+// Package view defines the JSON of the command line's --json and of the
+// daemon's HTTP API. Field names are part of the interface: new ones may be
+// added, none changed. Payloads are included only on request.
 package view
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Event is an event and where it stands.
+// Event is an event with its state.
 type Event struct {
 	ID            waybill.ID `json:"id"`
 	State         string     `json:"state"`
@@ -35,17 +36,18 @@ type Event struct {
 	DueAt         time.Time  `json:"due_at,omitzero"`
 	EndedAt       time.Time  `json:"ended_at,omitzero"`
 	LastError     string     `json:"last_error,omitempty"`
-	// Undecodable is why the row cannot be read in full.
+	// Undecodable is the reason why the row cannot be decoded completely.
 	Undecodable  string            `json:"undecodable,omitempty"`
 	ContentType  string            `json:"content_type,omitempty"`
 	Headers      map[string]string `json:"headers,omitempty"`
 	PayloadBytes int               `json:"payload_bytes"`
-	// Payload is there on request: JSON as it is, other text as a string, other bytes as base 64 in payload_base64.
+	// Payload is present on request: JSON as it is, other text as a string,
+	// other bytes in base64 in payload_base64.
 	Payload       json.RawMessage `json:"payload,omitempty"`
 	PayloadBase64 []byte          `json:"payload_base64,omitempty"`
 }
 
-// EventOf returns a record as it is shown, without its payload.
+// EventOf converts a record, without its payload.
 func EventOf(r store.Record) Event {
 	ev := r.Event
 	v := Event{
@@ -84,11 +86,11 @@ func (v Event) WithPayload(ev *waybill.Event) Event {
 // Page is a page of events.
 type Page struct {
 	Events []Event `json:"events"`
-	// Next is where the next page begins; 0 on the last one.
+	// Next is the start of the next page; 0 on the last page.
 	Next int64 `json:"next,omitempty"`
 }
 
-// PageOf returns a page as it is shown.
+// PageOf converts a page.
 func PageOf(p admin.Page) Page {
 	v := Page{Events: []Event{}, Next: p.Next}
 	for _, r := range p.Records {
@@ -97,23 +99,24 @@ func PageOf(p admin.Page) Page {
 	return v
 }
 
-// Step is one thing on an event's way.
+// Step is one entry in the history of an event.
 type Step struct {
 	At   time.Time `json:"at,omitzero"`
 	What string    `json:"what"`
 }
 
-// Journey is what is known about one event.
+// Journey is the state and history of one event.
 type Journey struct {
 	Event  Event  `json:"event"`
 	Steps  []Step `json:"steps"`
 	Behind *Event `json:"behind,omitempty"`
-	// Owner is the relay node that has the event's lane, and Live whether it is alive.
+	// Owner is the relay node that owns the event's lane, and Live whether the
+	// node is alive.
 	Owner string `json:"owner,omitempty"`
 	Live  bool   `json:"owner_live,omitempty"`
 }
 
-// JourneyOf returns a journey as it is shown.
+// JourneyOf converts a journey.
 func JourneyOf(j admin.Journey) Journey {
 	v := Journey{Event: EventOf(j.Record), Steps: []Step{}, Live: j.Live}
 	for _, s := range j.Steps {
@@ -139,24 +142,25 @@ type Blocked struct {
 	By            Event     `json:"by"`
 }
 
-// BlockedOf returns a blocked aggregate as it is shown.
+// BlockedOf converts a blocked aggregate.
 func BlockedOf(b admin.Blocked) Blocked {
 	return Blocked{TenantID: b.Tenant, AggregateType: b.Type, AggregateID: b.ID, Waiting: b.Waiting, Since: b.Since, By: EventOf(b.By)}
 }
 
-// Changed is what a command that changes events did.
+// Changed is the result of a command that changes events.
 type Changed struct {
 	IDs     []waybill.ID `json:"ids"`
 	Refused []Refused    `json:"refused,omitempty"`
 }
 
-// Refused is a dead letter that could not be replayed, and the pending event that has its dedup key.
+// Refused is a dead letter that could not be replayed, with the pending event
+// that has its dedup key.
 type Refused struct {
 	ID     waybill.ID `json:"id"`
 	Holder waybill.ID `json:"holder"`
 }
 
-// ReplayedOf returns what a replay did.
+// ReplayedOf converts the result of a replay.
 func ReplayedOf(r admin.Replayed) Changed {
 	v := ChangedOf(r.IDs)
 	for _, one := range r.Refused {
@@ -165,7 +169,7 @@ func ReplayedOf(r admin.Replayed) Changed {
 	return v
 }
 
-// ChangedOf returns what was changed.
+// ChangedOf converts a list of changed events.
 func ChangedOf(ids []waybill.ID) Changed {
 	if ids == nil {
 		ids = []waybill.ID{}
@@ -173,7 +177,7 @@ func ChangedOf(ids []waybill.ID) Changed {
 	return Changed{IDs: ids}
 }
 
-// Migration is one step of the tables' shape.
+// Migration is one migration of the tables.
 type Migration struct {
 	Version   int       `json:"version"`
 	Name      string    `json:"name"`
@@ -181,7 +185,7 @@ type Migration struct {
 	State     string    `json:"state"`
 }
 
-// MigrationOf returns a migration as it is shown.
+// MigrationOf converts a migration.
 func MigrationOf(m store.Migration) Migration {
 	v := Migration{Version: m.Version, Name: m.Name, AppliedAt: m.AppliedAt, State: "applied"}
 	switch {

@@ -1,4 +1,5 @@
-// Command table is the program of examples/enrolment with its outbox in the school's own database: a test compares them line by line.
+// Command table is the program of examples/enrollment with its outbox in the
+// school's own database: a test compares them line by line.
 package main
 
 import (
@@ -26,7 +27,8 @@ import (
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
-// Created and Closed are what the events tell: no more than a consumer needs to look up the rest.
+// Created and Closed are the payloads of the events: only what a consumer needs
+// to look up the rest.
 type Created struct {
 	EnrollmentID int64 `json:"enrollmentId"`
 	SessionID    int64 `json:"sessionId"`
@@ -42,7 +44,8 @@ var (
 	SessionClosed     = waybill.Define[Closed]("SessionClosed", waybill.Spec{AggregateType: "session"})
 )
 
-// ErrAlreadyExists and ErrFull are what enrolling may come to. They are decided in the transaction, never by an event.
+// ErrAlreadyExists and ErrFull are errors of enrolling. They are decided in the
+// transaction, never by an event.
 var (
 	ErrAlreadyExists = errors.New("ALREADY_EXISTS")
 	ErrFull          = errors.New("FULL")
@@ -55,7 +58,8 @@ CREATE TABLE participation_enrollment (id INTEGER PRIMARY KEY, session_id INTEGE
 CREATE TABLE notification (enrollment_id INTEGER PRIMARY KEY);
 CREATE TABLE payout (session_id INTEGER PRIMARY KEY);`
 
-// School is the service. Age is how old something must be before the jobs miss its consequences.
+// School is the service. Age is how old a row must be before the jobs miss its
+// consequences.
 type School struct {
 	rows   *sql.DB
 	box    *outbox.Outbox[*sql.Tx]
@@ -83,7 +87,8 @@ func NewSchool(ctx context.Context, rows *sql.DB, age time.Duration, logger *slo
 	if err != nil {
 		return nil, err
 	}
-	// Jobs tell a fact again under a new id: whoever listens goes by the dedup key.
+	// Jobs publish a fact again under a new id, so consumers deduplicate by
+	// dedup key.
 	notify := in.Group("NOTIFY", inbox.Options{Key: inbox.ByDedupKey})
 	inbox.On(notify, EnrollmentCreated, func(ctx context.Context, tx *sql.Tx, _ waybill.Event, p Created) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO notification (enrollment_id) VALUES (?) ON CONFLICT DO NOTHING`, p.EnrollmentID)
@@ -101,7 +106,8 @@ func NewSchool(ctx context.Context, rows *sql.DB, age time.Duration, logger *slo
 	return s, err
 }
 
-// jobs compare the truth, which is the school's tables, with the traces that the events should have left there.
+// jobs compare the school's tables, the source of truth, with the traces that
+// the events should have left there.
 func jobs(rows *sql.DB, age time.Duration) []reconcile.Job {
 	micros := func(w reconcile.Window) []any { return []any{w.From.UnixMicro(), w.To.UnixMicro()} }
 	return []reconcile.Job{
@@ -126,8 +132,9 @@ WHERE s.status = 'FINISHED' AND s.finished_at >= ? AND s.finished_at < ? AND p.s
 	}
 }
 
-// Enrol takes a seat for a learner and tells of it, all in one transaction.
-func (s *School) Enrol(ctx context.Context, session, learner int64) (id int64, err error) {
+// Enroll takes a seat for a learner and emits the event, all in one
+// transaction.
+func (s *School) Enroll(ctx context.Context, session, learner int64) (id int64, err error) {
 	err = s.box.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var seats, taken, mine int64
 		err := tx.QueryRowContext(ctx, `SELECT seats, (SELECT count(*) FROM participation_enrollment WHERE session_id = ?1),
@@ -166,7 +173,7 @@ func (s *School) Finish(ctx context.Context, session int64) error {
 	})
 }
 
-// tell is the last thing in a transaction.
+// tell is the last step of a transaction.
 func (s *School) tell(ctx context.Context, tx *sql.Tx, ev waybill.Event) error {
 	if s.losing {
 		return nil
@@ -176,11 +183,11 @@ func (s *School) tell(ctx context.Context, tx *sql.Tx, ev waybill.Event) error {
 
 func main() { check(run(context.Background(), os.Stdout)) }
 
-// run loses two events, and has the jobs find them.
+// run loses two events, and lets the jobs find them.
 func run(ctx context.Context, out io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	dir, err := os.MkdirTemp("", "waybill-enrolment-")
+	dir, err := os.MkdirTemp("", "waybill-enrollment-")
 	if err != nil {
 		return err
 	}
@@ -199,19 +206,19 @@ func run(ctx context.Context, out io.Writer) error {
 	if _, err := rows.ExecContext(ctx, `INSERT INTO course_sessions (id, seats) VALUES (1, 2)`); err != nil {
 		return err
 	}
-	enrol := func(learner int64) {
-		id, err := s.Enrol(ctx, 1, learner)
-		fmt.Fprintf(out, "Learner %d: enrolment %d, %v.\n", learner, id, err)
+	enroll := func(learner int64) {
+		id, err := s.Enroll(ctx, 1, learner)
+		fmt.Fprintf(out, "Learner %d: enrollment %d, %v.\n", learner, id, err)
 	}
-	enrol(7)
-	enrol(7)
+	enroll(7)
+	enroll(7)
 	s.losing = true
-	enrol(8)
+	enroll(8)
 	if err := s.Finish(ctx, 1); err != nil {
 		return err
 	}
 	s.losing = false
-	enrol(9)
+	enroll(9)
 	if err := s.await(ctx, 1, 0); err != nil {
 		return err
 	}
@@ -227,7 +234,7 @@ func run(ctx context.Context, out io.Writer) error {
 	return <-running
 }
 
-// await waits until so many have been notified, and paid.
+// await waits for the given numbers of notified and paid rows.
 func (s *School) await(ctx context.Context, notified, paid int) error {
 	for deadline := time.Now().Add(time.Minute); ; {
 		var n, p int
@@ -248,7 +255,7 @@ func check(err error) {
 	}
 }
 
-// openRows opens the school's database and makes its tables.
+// openRows opens the school's database and creates its tables.
 func openRows(ctx context.Context, file string) (*sql.DB, error) {
 	rows, err := sql.Open("sqlite", "file:"+filepath.ToSlash(file)+"?_journal_mode=WAL&_txlock=immediate&_busy_timeout=10000")
 	if err != nil {
@@ -258,7 +265,8 @@ func openRows(ctx context.Context, file string) (*sql.DB, error) {
 	return rows, err
 }
 
-// begin starts transactions of the school's database, for an outbox that follows them.
+// begin starts transactions of the school's database, for an outbox that
+// follows them.
 func begin(rows *sql.DB) func(ctx context.Context, opts *sql.TxOptions) (memstore.Handle[*sql.Tx], error) {
 	return func(ctx context.Context, opts *sql.TxOptions) (memstore.Handle[*sql.Tx], error) {
 		tx, err := rows.BeginTx(context.WithoutCancel(ctx), opts)

@@ -1,4 +1,5 @@
-// Command memstore is the program of examples/plain on memstore, beside a database of the service: a test compares them line by line.
+// Command memstore is the program of examples/plain on memstore, beside a
+// database of the service: a test compares them line by line.
 package main
 
 import (
@@ -19,7 +20,8 @@ import (
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
-// Placed is what OrderPlaced tells. Events of one order are delivered in the order in which they were written.
+// Placed is the payload of OrderPlaced. Events of one order are delivered in
+// the order in which they were written.
 type Placed struct{ Total int }
 
 var OrderPlaced = waybill.Define[Placed]("OrderPlaced", waybill.Spec{AggregateType: "order"})
@@ -32,12 +34,13 @@ func main() {
 	box, err := outbox.New(db, outbox.Config{})
 	check(err)
 
-	// A relay delivers what was committed; here to a function of this process. It runs until its context ends.
+	// A relay delivers committed events; here to a function of this process. It
+	// runs until its context ends.
 	mux := handler.NewMux()
 	delivered := make(chan string)
 	handler.On(mux, OrderPlaced, func(_ context.Context, ev waybill.Event, p Placed) error {
 		delivered <- fmt.Sprintf("%s of order %s, total %d", ev.Type, ev.AggregateID, p.Total)
-		return nil // an error would be tried again later
+		return nil // an error would be retried later
 	})
 	r, err := relay.New(db, mux, relay.Config{})
 	check(err)
@@ -53,7 +56,8 @@ func main() {
 				return err
 			}
 			if total == 0 {
-				return errors.New("nothing was ordered") // rolls back: neither the order nor its event ever was
+				// rolls back: neither the order nor its event exists
+				return errors.New("nothing was ordered")
 			}
 			return nil // commits both
 		})
@@ -69,7 +73,7 @@ func main() {
 	place("A-3", 20)
 	fmt.Printf("Delivered: %s.\n", <-delivered)
 
-	stop() // the relay finishes what it has in hand
+	stop() // the relay finishes its deliveries in flight
 	check(<-running)
 }
 
@@ -81,7 +85,8 @@ func check(err error) {
 
 const insertOrder = `INSERT INTO orders (id, total) VALUES (?, ?)`
 
-// open makes a database, and an outbox in memory that follows its transactions.
+// open creates a database, and an outbox in memory that follows its
+// transactions.
 func open(ctx context.Context) (db *memstore.Store[*sql.Tx], closeAll func()) {
 	dir, err := os.MkdirTemp("", "waybill-plain-")
 	check(err)

@@ -1,5 +1,6 @@
-// Command mutants applies each mutant to a copy of the repository and runs the test that must notice. It ends with an error if
-// one survives. Run it through make mutants, which brings the servers that the tests need.
+// Command mutants applies each mutant to a copy of the repository and runs the
+// test that must fail. It exits with an error if a mutant survives. Run it with
+// make mutants, which starts the servers that the tests need.
 package main
 
 import (
@@ -31,8 +32,8 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mutants", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	only := flags.String("only", "", "a pattern: only mutants whose name or file it matches")
-	verbose := flags.Bool("v", false, "show what the tests print")
+	only := flags.String("only", "", "pattern of the names or files of the mutants to run")
+	verbose := flags.Bool("v", false, "show the output of the tests")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return 0
@@ -55,10 +56,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// killed is the only verdict that is good.
+// killed is the only passing verdict.
 const killed = "killed"
 
-// hunt tries all mutants and returns how many were not killed.
+// hunt tests all mutants and returns the number that were not killed.
 func hunt(ctx context.Context, only *regexp.Regexp, verbose bool, out io.Writer) (survived int, err error) {
 	root, err := output(ctx, ".", "git", "rev-parse", "--show-toplevel")
 	if err != nil {
@@ -100,7 +101,7 @@ func hunt(ctx context.Context, only *regexp.Regexp, verbose bool, out io.Writer)
 	return survived, nil
 }
 
-// try applies one mutant to the copy, runs its test, and takes the change back.
+// try applies one mutant to the copy, runs its test, and reverts the change.
 func try(ctx context.Context, dir string, m mutants.Mutant) (verdict, text string, err error) {
 	name := filepath.Join(dir, m.File)
 	original, err := os.ReadFile(name)
@@ -122,13 +123,14 @@ func try(ctx context.Context, dir string, m mutants.Mutant) (verdict, text strin
 	return judge(text, err), text, nil
 }
 
-// judge says what became of a mutant whose test printed this, and ended like this.
+// judge returns the verdict for a mutant from its test's output and error.
 func judge(text string, err error) (verdict string) {
 	switch {
 	case err == nil && strings.Contains(text, "no tests to run"):
 		return "no test"
 	case err == nil && strings.Contains(text, "--- SKIP"):
-		return "skipped" // whatever would have noticed may not have run: a server is missing
+		// the relevant test may not have run: a server is missing
+		return "skipped"
 	case err == nil:
 		return "SURVIVED"
 	case strings.Contains(text, "--- FAIL") || strings.Contains(text, "panic:"):
@@ -137,7 +139,8 @@ func judge(text string, err error) (verdict string) {
 	return "no build" // a mutant that does not compile proves nothing
 }
 
-// copyOf copies the repository's files, as they are, into a temporary folder.
+// copyOf copies the repository's files, including uncommitted changes, into a
+// temporary folder.
 func copyOf(ctx context.Context, root string) (string, error) {
 	list, err := output(ctx, root, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	if err != nil {
@@ -166,11 +169,11 @@ func copyOf(ctx context.Context, root string) (string, error) {
 	return dir, nil
 }
 
-// output runs a command and returns what it prints.
+// output runs a command and returns its output.
 func output(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir
-	// The caller's workspace setting would name the repository instead of the copy.
+	// The caller's GOWORK would name the repository instead of the copy.
 	cmd.Env = append(os.Environ(), "GOWORK=")
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err

@@ -16,11 +16,12 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver/manage"
 )
 
-// Exit codes of the program itself; "run" otherwise exits with its command's.
+// Exit codes of the program itself; otherwise "run" exits with the exit code of
+// its command.
 const (
 	exitFailure  = 1
 	exitUsage    = 2
-	exitNotFound = 127 // as a shell does for a command that does not exist
+	exitNotFound = 127 // as in a shell, for a command that does not exist
 )
 
 // app is one invocation.
@@ -29,8 +30,8 @@ type app struct {
 	stdout, stderr io.Writer
 }
 
-// run is the program. The context that commands get ends with the first
-// SIGINT, SIGTERM or SIGHUP, its cause being a signalError.
+// run is the program. The context of commands ends at the first SIGINT, SIGTERM
+// or SIGHUP, with a signalError as its cause.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := app{stdin, stdout, stderr}
 	if len(args) == 0 {
@@ -64,9 +65,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	ctx, release := untilSignal(ctx)
 	defer release()
 	code, err := c.run(ctx, rest)
-	var signalled signalError
-	if err != nil && !errors.As(err, &signalled) && errors.As(context.Cause(ctx), &signalled) {
-		err = fmt.Errorf("%w: %w", signalled, err) // it failed because of the signal
+	var signaled signalError
+	if err != nil && !errors.As(err, &signaled) && errors.As(context.Cause(ctx), &signaled) {
+		// it failed because of the signal
+		err = fmt.Errorf("%w: %w", signaled, err)
 	}
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -78,19 +80,19 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return code
 }
 
-// usageError is a mistake in the arguments.
+// usageError is an error in the arguments.
 type usageError string
 
 func (e usageError) Error() string { return string(e) }
 
-// signalError is why a context ended.
+// signalError is the cause of a context that a signal ended.
 type signalError struct{ signal syscall.Signal }
 
 func (e signalError) Error() string { return "stopped by signal: " + e.signal.String() }
 
-// untilSignal ends the context with the first signal. Later ones are ignored
-// until release: everything that follows is bounded in time, and must not be
-// cut short, or servers are left behind.
+// untilSignal ends the context at the first signal. Later signals are ignored
+// until release is called: the cleanup is bounded in time and must not be
+// interrupted, or servers are left behind.
 func untilSignal(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
@@ -112,7 +114,7 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 
 func (a app) print(w io.Writer, text string) { _, _ = io.WriteString(w, text) }
 
-// fail reports an error and returns the exit code for it.
+// fail reports an error and returns its exit code.
 func (a app) fail(err error, command string) int {
 	var sig signalError
 	var wrong usageError
@@ -130,7 +132,7 @@ func (a app) fail(err error, command string) int {
 	}
 }
 
-// parse reads the flags of a command. Flags are given to define.
+// parse reads the flags of a command; define defines them.
 func parse(args []string, define func(*flag.FlagSet)) ([]string, error) {
 	fs := flag.NewFlagSet("testserver", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -156,7 +158,7 @@ func onlyFlag(fs *flag.FlagSet, name string, only *[]string) {
 	})
 }
 
-// noArgs parses a command that takes no flags and no arguments.
+// noArgs parses a command without flags and arguments.
 func noArgs(args []string) error {
 	rest, err := parse(args, func(*flag.FlagSet) {})
 	if err == nil && len(rest) > 0 {

@@ -42,7 +42,7 @@ func (a app) run(ctx context.Context, args []string) (code int, err error) {
 	if len(command) == 0 {
 		return 0, usageError("no command to run")
 	}
-	// A typing error should not cost the time to start servers.
+	// A mistyped command is detected before servers are started.
 	if _, err := exec.LookPath(command[0]); err != nil {
 		_, _ = fmt.Fprintf(a.stderr, "testserver: %v\n", err)
 		return exitNotFound, nil
@@ -56,7 +56,7 @@ func (a app) run(ctx context.Context, args []string) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	// Deferred, so that a panic between here and the end stops servers too.
+	// Deferred, so that a panic stops the servers too.
 	defer func() {
 		if stopErr := in.Stop(context.WithoutCancel(ctx)); stopErr != nil {
 			err = errors.Join(err, fmt.Errorf("stop servers: %w", stopErr))
@@ -65,8 +65,8 @@ func (a app) run(ctx context.Context, args []string) (code int, err error) {
 	return a.execute(ctx, command, append(in.Env(), testserver.EnvRequire+"="+requirement(req.Only)))
 }
 
-// requirement is the value of EnvRequire: servers that were not asked for may
-// be missing.
+// requirement returns the value of EnvRequire: servers that were not requested
+// may be missing.
 func requirement(only []string) string {
 	if len(only) == 0 {
 		only = manage.QuickNames()
@@ -74,16 +74,16 @@ func requirement(only []string) string {
 	return strings.Join(only, ",")
 }
 
-// execute runs the command to its end and returns its exit code, which for a
-// command ended by a signal is 128 plus the signal, as in a shell.
+// execute runs the command and returns its exit code. For a command ended by a
+// signal that is 128 plus the signal, as in a shell.
 func (a app) execute(ctx context.Context, command, env []string) (int, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.stdin, a.stdout, a.stderr
 	cmd.Env = append(slices.Clone(os.Environ()), env...)
-	// At a terminal the command shares our process group, so that it can read
-	// from the terminal and gets Ctrl-C directly. Elsewhere it leads a group of
-	// its own, so that a signal reaches what it has started too: "go test" does
-	// not pass SIGTERM on to the test binaries.
+	// At a terminal the command shares this program's process group, so that it
+	// can read from the terminal and gets Ctrl-C directly. Elsewhere it leads a
+	// group of its own, so that a signal also reaches its children: "go test"
+	// does not pass SIGTERM on to the test binaries.
 	ownGroup := !isTerminal(a.stdin)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: ownGroup}
 	send := func(sig syscall.Signal) error {
@@ -103,11 +103,12 @@ func (a app) execute(ctx context.Context, command, env []string) (int, error) {
 	cmd.WaitDelay = commandPatience
 	err := cmd.Run()
 	if ownGroup && ctx.Err() != nil && cmd.Process != nil {
-		_ = send(syscall.SIGKILL) // what ignored the signal loses its servers now
+		// a process that ignored the signal loses its servers now
+		_ = send(syscall.SIGKILL)
 	}
-	var signalled signalError
-	if errors.As(context.Cause(ctx), &signalled) {
-		return 0, signalled
+	var signaled signalError
+	if errors.As(context.Cause(ctx), &signaled) {
+		return 0, signaled
 	}
 	if cmd.ProcessState == nil {
 		return 0, err // it never started

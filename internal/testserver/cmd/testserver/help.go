@@ -4,23 +4,22 @@ package main
 
 const usage = `testserver starts private databases and brokers for tests, on free loopback
 ports, with their data below .servers in the repository: postgres, mariadb,
-mysql, redis and rabbitmq, and if they are asked for kafka and pulsar, which
-take long.
+mysql, redis and rabbitmq, and on request kafka and pulsar, which start slowly.
 
 Usage:
   testserver run [flags] -- COMMAND [ARGS...]   start, run COMMAND, stop
   testserver start [flags]                      start and leave running
   testserver env                                print the variables of "start" again
   testserver status                             list instances and servers
-  testserver stop                               stop what "start" started
+  testserver stop                               stop the servers of "start"
 
-Run "testserver COMMAND --help" for more about one of them.
+Run "testserver COMMAND --help" for the help of one command.
 
 Missing programs are installed with apt-get, as root or through sudo -n. Kafka
 and Pulsar are fetched with Maven, once, into the user's cache folder. So is
-MySQL, from Debian's unstable suite, with the mirror that this machine's apt
-sources name; it is not installed. Where that suite is out of reach, name a
-MySQL server with WAYBILL_TEST_MYSQL.
+MySQL, from Debian's unstable suite, with the mirror of this machine's apt
+sources; it is not installed. If that suite is not available, name a MySQL
+server with WAYBILL_TEST_MYSQL.
 Servers that an earlier run left behind, even after kill -9, are stopped and
 removed by the next one.
 
@@ -33,13 +32,13 @@ Environment:
   WAYBILL_TEST_RABBITMQ   amqp://user:password@host:port/
   WAYBILL_TEST_KAFKA      host:port
   WAYBILL_TEST_PULSAR     pulsar://host:port
-      Set by testserver for COMMAND. If one is set already, that server is used
+      Set by testserver for COMMAND. If a variable is already set, that server is used
       and none of its kind is started. The user of a database must be allowed
       to create databases and to end other sessions.
   WAYBILL_TEST_MYSQL_CLIENT    a script: MySQL's own command line client
   WAYBILL_TEST_PULSAR_CLIENT   a script: Pulsar's own command line client
   WAYBILL_TEST_REQUIRE    set by run: a missing server fails tests instead of
-      skipping them ("1" for all, or the names of those that were started)
+      skipping them ("1" for all, or the names of the started ones)
   WAYBILL_TEST_SERVERS    set by testserver: the folder of all instances
   WAYBILL_TEST_INSTANCE   set by testserver: the folder of this instance
 `
@@ -48,15 +47,15 @@ const runUsage = `Usage: testserver run [--only NAMES] [--also NAMES] [--race-to
 
 Starts servers, runs COMMAND with their addresses in the environment, stops
 the servers, and exits with COMMAND's exit code. Also stops them when COMMAND
-fails and on SIGINT, SIGTERM and SIGHUP, which are passed on to COMMAND; it has
-ten seconds to end. Several runs at once get servers of their own.
+fails and on SIGINT, SIGTERM and SIGHUP, which are passed on to COMMAND;
+COMMAND has ten seconds to end. Each concurrent run has servers of its own.
 
 Flags:
-  --only NAMES   start these, separated by commas (defaults to
-                 postgres,mariadb,mysql,redis,rabbitmq; there are kafka and pulsar too)
-  --also NAMES   start these, too: postgres14, postgres16, postgres17 or
+  --only NAMES   comma-separated servers to start (defaults to
+                 postgres,mariadb,mysql,redis,rabbitmq; kafka and pulsar also exist)
+  --also NAMES   additional servers: postgres14, postgres16, postgres17 or
                  postgres18, of which one at a time gets an address
-  --race-tools   also install a C compiler, which go test -race needs
+  --race-tools   installation of a C compiler, which go test -race needs
 
 Example:
   testserver run --only postgres -- go test -race ./...
@@ -70,17 +69,17 @@ Starts servers, leaves them running, and prints their addresses for a shell:
   go test ./...
   testserver stop
 
-Servers of an earlier start that still run are used as they are.
+Running servers of an earlier start are reused.
 
 Flags:
-  --only NAMES   start these, separated by commas (defaults to
-                 postgres,mariadb,mysql,redis,rabbitmq; there are kafka and pulsar too)
+  --only NAMES   comma-separated servers to start (defaults to
+                 postgres,mariadb,mysql,redis,rabbitmq; kafka and pulsar also exist)
 `
 
 const stopUsage = `Usage: testserver stop
 
-Stops the servers of "testserver start", removes their data, and sweeps what
-dead runs left behind. Servers of runs in progress are left alone.
+Stops the servers of "testserver start", removes their data, and sweeps the
+instances of dead runs. Servers of runs in progress are not touched.
 `
 
 const envUsage = `Usage: testserver env
@@ -90,5 +89,5 @@ Prints the addresses of the servers of "testserver start" as export lines.
 
 const statusUsage = `Usage: testserver status
 
-Lists the instances of this checkout: who owns each, and which servers run.
+Lists the instances of this checkout with their owners and running servers.
 `

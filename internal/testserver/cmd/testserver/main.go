@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-// Command testserver starts private PostgreSQL and MariaDB servers for tests.
+// Command testserver starts private databases and brokers for tests.
 //
 //	testserver run -- go test ./...
 //

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// envBeMain makes the test binary be the program itself, so that tests can
+// envBeMain makes the test binary run the program itself, so that tests can
 // signal and kill it.
 const envBeMain = "WAYBILL_TESTSERVER_MAIN"
 
@@ -108,14 +108,15 @@ func TestExecuteHandsOverTheEnvironment(t *testing.T) {
 	}
 }
 
-// What the command started gets the signal too, and the exit code names it.
+// TestExecutePassesSignalsOn: the command's children get the signal too, and
+// the exit code names it.
 func TestExecutePassesSignalsOn(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	out := &watcher{want: "up", seen: func() { cancel(signalError{syscall.SIGTERM}) }}
 	a := app{strings.NewReader(""), out, out}
 	inner := `trap "echo inner got it; exit" TERM; echo up; while :; do sleep 0.02; done`
-	// The outer shell outlives the signal to wait for the inner one.
+	// The outer shell survives the signal to wait for the inner one.
 	outer := `trap ":" TERM; sh -c '` + inner + `' & wait; wait; exit 3`
 	_, err := a.execute(ctx, []string{"/bin/sh", "-c", outer}, nil)
 	var sig signalError
@@ -128,7 +129,7 @@ func TestExecutePassesSignalsOn(t *testing.T) {
 }
 
 func TestUntilSignalEndsTheContext(t *testing.T) {
-	// Should untilSignal fail to catch it, the signal must not end the tests.
+	// If untilSignal does not catch it, the signal must not end the tests.
 	spare := make(chan os.Signal, 1)
 	signal.Notify(spare, syscall.SIGHUP)
 	defer signal.Stop(spare)

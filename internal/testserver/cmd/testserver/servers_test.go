@@ -30,7 +30,7 @@ type runner struct {
 }
 
 // program prepares the program itself, without the servers of this test run in
-// its environment: it has to start its own.
+// its environment: it must start its own.
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
@@ -52,8 +52,8 @@ func startRunner(t *testing.T) *runner {
 	t.Helper()
 	script := `echo "$WAYBILL_TEST_INSTANCE $WAYBILL_TEST_POSTGRES"; cat >/dev/null; exit 5`
 	r := &runner{cmd: program(t, "run", "--only", "postgres", "--", "/bin/sh", "-c", script)}
-	// The command gets the pipe itself rather than a copy of what comes
-	// through it, so it can outlive a runner that is killed.
+	// The command gets the pipe itself rather than a copy of its data, so it
+	// can outlive a runner that is killed.
 	in, hold, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func (r *runner) serving(t *testing.T) bool {
 	return true
 }
 
-// mustBeGone checks that neither server nor folder are left.
+// mustBeGone checks that neither server nor folder is left.
 func (r *runner) mustBeGone(t *testing.T) {
 	t.Helper()
 	if r.serving(t) {
@@ -137,8 +137,8 @@ func needServers(t *testing.T) {
 	}
 }
 
-// Guarantee: servers that a killed runner left behind are stopped and removed
-// by the next run, and only those.
+// TestNextRunSweepsWhatAKilledOneLeft: servers that a killed runner left
+// behind, and only those, are stopped and removed by the next run.
 func TestNextRunSweepsWhatAKilledOneLeft(t *testing.T) {
 	needServers(t)
 	killed, bystander := startRunner(t), startRunner(t)
@@ -165,7 +165,7 @@ func TestNextRunSweepsWhatAKilledOneLeft(t *testing.T) {
 	}
 }
 
-// Guarantee: a runner that is told to stop stops its servers first.
+// TestSignalStopsServers: a runner that gets a signal stops its servers first.
 func TestSignalStopsServers(t *testing.T) {
 	needServers(t)
 	r := startRunner(t)

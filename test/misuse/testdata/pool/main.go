@@ -10,7 +10,8 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 )
 
-// A pool and a connection commit by themselves: an event written there would not share the transaction's fate.
+// A pool and a connection commit by themselves: an event written there would
+// not commit or roll back with the transaction.
 func main() {
 	var ctx context.Context
 	var box *outbox.Outbox[pgx.Tx]
