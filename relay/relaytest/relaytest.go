@@ -63,7 +63,7 @@ var lacking = map[string][]string{
 }
 
 func checks[T any]() []check[T] {
-	return slices.Concat(failChecks[T](), handlerChecks[T](), hotChecks[T](), orderChecks[T](), downChecks[T](), stopChecks[T](),
+	return slices.Concat(failChecks[T](), handlerChecks[T](), hotChecks[T](), orderChecks[T](), downChecks[T](), stopChecks[T](), suspectChecks[T](),
 		lateChecks[T](), deadChecks[T](), sinkChecks[T]())
 }
 
