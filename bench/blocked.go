@@ -27,7 +27,7 @@ type stuckSink struct{ batchSink }
 
 var errStuck = errors.New("this one always fails")
 
-// Deliver implements [relay.Sink].
+// Deliver implements [waybill.Sink].
 func (s stuckSink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	errs := s.batchSink.Deliver(ctx, batch)
 	for i := range batch {

@@ -35,7 +35,7 @@ type lane struct {
 
 // brokerField is a topic of its own on a broker.
 type brokerField struct {
-	sink  relay.Sink
+	sink  waybill.Sink
 	codec *broker.Codec
 	// byHand returns a worker: it publishes messages with the client library
 	// alone and returns when all of them are confirmed.

@@ -85,7 +85,7 @@ var tunedRelay = relay.Config{Workers: 64, BatchSize: 1000, ColdQueue: 8000, Lin
 // batchSink is a handler for whole batches, like a broker's client.
 type batchSink struct{ l *ledger }
 
-// Deliver implements [relay.Sink].
+// Deliver implements [waybill.Sink].
 func (s batchSink) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	if s.l.pause > 0 {
 		time.Sleep(s.l.pause)
@@ -97,7 +97,7 @@ func (s batchSink) Deliver(_ context.Context, batch []waybill.Delivery) []error 
 }
 
 // drainRelay runs a relay until every event was handled and settled.
-func drainRelay(ctx context.Context, db store.Relay, cfg relay.Config, sink relay.Sink, l *ledger) error {
+func drainRelay(ctx context.Context, db store.Relay, cfg relay.Config, sink waybill.Sink, l *ledger) error {
 	settled := make(chan struct{})
 	var n atomic.Int64
 	cfg.Observe = observe.Hooks{Settled: func(events int, _ time.Duration, err error) {
@@ -109,7 +109,7 @@ func drainRelay(ctx context.Context, db store.Relay, cfg relay.Config, sink rela
 }
 
 // runRelay runs a relay until done.
-func runRelay(ctx context.Context, db store.Relay, cfg relay.Config, sink relay.Sink, l *ledger, done <-chan struct{}) error {
+func runRelay(ctx context.Context, db store.Relay, cfg relay.Config, sink waybill.Sink, l *ledger, done <-chan struct{}) error {
 	r, err := relay.New(db, sink, cfg)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (s *pgServer) waybill(name, group string, cfg relay.Config, single bool) dr
 }
 
 // sinkFor returns a handler of one event, or of a batch.
-func sinkFor(l *ledger, single bool) relay.Sink {
+func sinkFor(l *ledger, single bool) waybill.Sink {
 	if !single {
 		return batchSink{l}
 	}

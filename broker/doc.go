@@ -30,8 +30,8 @@
 //
 // # Sources
 //
-// A [Source] hands messages to a [Consumer] and acknowledges a message when its
-// result is done; an inbox group returns that result after its commit. A
+// A [Source] hands messages to a [waybill.Sink] and acknowledges a message when
+// its result is done; an inbox group returns that result after its commit. A
 // [Receiver] does that for every broker and documents the other results.
 // Messages of one aggregate are handled one after another.
 package broker

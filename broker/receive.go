@@ -32,7 +32,7 @@ var errEnded = errors.New("session ended")
 // another, and lets a [Receiver] feed the consumer from each, until ctx ends.
 // Receive then returns nil. It returns an error if open returns a permanent
 // one.
-func Receive(ctx context.Context, name string, codec *Codec, c Consumer, cfg ReceiverConfig, open func(context.Context) (Session, error)) error {
+func Receive(ctx context.Context, name string, codec *Codec, c waybill.Sink, cfg ReceiverConfig, open func(context.Context) (Session, error)) error {
 	cfg, err := cfg.complete()
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func Receive(ctx context.Context, name string, codec *Codec, c Consumer, cfg Rec
 
 // session runs one session until ctx or the connection ends. It reports whether
 // a message was received.
-func session(ctx context.Context, name string, codec *Codec, c Consumer, cfg ReceiverConfig, open func(context.Context) (Session, error),
+func session(ctx context.Context, name string, codec *Codec, c waybill.Sink, cfg ReceiverConfig, open func(context.Context) (Session, error),
 	connection *outage.Log,
 ) (bool, error) {
 	s, err := open(ctx)

@@ -37,7 +37,7 @@ var errStopped = errors.New("broker: session ended")
 type Receiver struct {
 	name     string
 	codec    *Codec
-	consumer Consumer
+	consumer waybill.Sink
 	cfg      ReceiverConfig
 	session  Session
 	giver    Nakker // nil if the broker takes no message back
@@ -58,7 +58,7 @@ type Receiver struct {
 	changed chan struct{} // closed and replaced whenever a message leaves
 }
 
-func newReceiver(ctx context.Context, name string, codec *Codec, c Consumer, cfg ReceiverConfig, s Session) *Receiver {
+func newReceiver(ctx context.Context, name string, codec *Codec, c waybill.Sink, cfg ReceiverConfig, s Session) *Receiver {
 	r := &Receiver{
 		name: name, codec: codec, consumer: c, cfg: cfg, session: s, log: cfg.Logger.With("source", name),
 		stopping: make(chan struct{}), wake: make(chan struct{}, 1), workers: make(chan struct{}, cfg.Workers), kept: make(chan struct{}),

@@ -113,7 +113,7 @@ func put(ms ...*broker.Incoming) func(context.Context, *broker.Receiver) error {
 }
 
 // receive runs a session until stop is called.
-func receive(t *testing.T, s broker.Session, c broker.Consumer, cfg broker.ReceiverConfig) (stop func()) {
+func receive(t *testing.T, s broker.Session, c waybill.Sink, cfg broker.ReceiverConfig) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -14,19 +14,12 @@ import (
 	"github.com/waybillhq/waybill/observe"
 )
 
-// Consumer handles the messages of a source: an inbox group or bus, a handler
-// mux, or any other sink.
-//
-// Deliver returns one result per delivery, in the same order. It is called from
-// several goroutines. Two messages of one aggregate are never in the same call,
-// nor in concurrent calls. The context outlives the source's context, until
-// [ReceiverConfig.DrainTimeout] has passed. A consumer that ignores the end of
-// its context prevents the source from returning.
-type Consumer interface {
-	Deliver(ctx context.Context, batch []waybill.Delivery) []error
-}
-
-// Source is an origin of messages.
+// Source is an origin of messages. A sink consumes them: an inbox group or bus,
+// a handler mux, or any other [waybill.Sink]. Two messages of one aggregate are
+// never in the same call of the sink, nor in concurrent calls. The context of a
+// call outlives the source's context, until [ReceiverConfig.DrainTimeout] has
+// passed. A sink that ignores the end of its context prevents the source from
+// returning.
 type Source interface {
 	// Name identifies the source in logs and metrics.
 	Name() string
@@ -34,7 +27,7 @@ type Source interface {
 	// finishes those in flight, returns the rest to the broker and returns nil.
 	// Run reconnects by itself; it returns an error only if no retry can
 	// succeed, for example if the stream does not exist.
-	Run(ctx context.Context, c Consumer) error
+	Run(ctx context.Context, c waybill.Sink) error
 }
 
 // Incoming is a message that a session has received and not yet answered.

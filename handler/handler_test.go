@@ -39,7 +39,7 @@ func Example() {
 	// fallback: StockCounted
 }
 
-func deliver(m handler.Sink, evs ...waybill.Event) []error {
+func deliver(m waybill.Sink, evs ...waybill.Event) []error {
 	batch := make([]waybill.Delivery, len(evs))
 	for i, ev := range evs {
 		batch[i] = waybill.Delivery{Event: ev.Complete(), Attempt: 1}

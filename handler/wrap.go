@@ -10,15 +10,10 @@ import (
 	"github.com/waybillhq/waybill/internal/panics"
 )
 
-// Sink receives deliveries; a relay's Sink is one.
-type Sink interface {
-	Deliver(ctx context.Context, batch []waybill.Delivery) []error
-}
-
 // Wrap adds middleware to a sink that receives batches: each event passes
 // through the middleware on its own, and the events that reach its end are
 // passed to the sink together. The middleware runs on one goroutine per event.
-func Wrap(s Sink, mw ...func(Func) Func) Sink {
+func Wrap(s waybill.Sink, mw ...func(Func) Func) waybill.Sink {
 	w := &wrapped{sink: s, wrap: mw}
 	if _, serial := s.(interface{ Serial() }); serial {
 		return serialWrapped{w}
@@ -34,7 +29,7 @@ type serialWrapped struct{ *wrapped }
 func (serialWrapped) Serial() {}
 
 type wrapped struct {
-	sink Sink
+	sink waybill.Sink
 	wrap []func(Func) Func
 }
 

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
@@ -18,7 +19,7 @@ import (
 type engine struct {
 	cfg     Config
 	db      store.Relay
-	sink    Sink
+	sink    waybill.Sink
 	node    store.Node
 	log     *slog.Logger
 	observe observe.Hooks

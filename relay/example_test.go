@@ -41,14 +41,14 @@ func Example() {
 // Route selects a sink for each event; two sinks get all events of the second
 // route.
 func ExampleRoute() {
-	named := func(name string) relay.Sink {
+	named := func(name string) waybill.Sink {
 		return relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
 			fmt.Println(name, "gets", d.Type)
 			return nil
 		})
 	}
 	mail, both := named("mail"), relay.FanOut(named("search"), named("audit"))
-	sink := relay.Route(func(ev waybill.Event) relay.Sink {
+	sink := relay.Route(func(ev waybill.Event) waybill.Sink {
 		if ev.Type == "InvoiceSent" {
 			return mail
 		}

@@ -23,7 +23,7 @@ import (
 // An event's destination is the combination of its destinations at the sinks:
 // while one of them is unavailable, events of the same combination wait, and no
 // others.
-func FanOut(sinks ...Sink) Sink {
+func FanOut(sinks ...waybill.Sink) waybill.Sink {
 	if len(sinks) == 1 {
 		return sinks[0]
 	}
@@ -43,7 +43,7 @@ func FanOut(sinks ...Sink) Sink {
 }
 
 type fan struct {
-	sinks    []Sink
+	sinks    []waybill.Sink
 	destined []DestinationSink // the sinks that have several destinations
 	has      fanMemory
 }
@@ -76,7 +76,7 @@ func (f *fan) Destination(ev *waybill.Event) string {
 // their parts are.
 var fanEscape = strings.NewReplacer(`\`, `\\`, `+`, `\+`)
 
-// Deliver implements [Sink].
+// Deliver implements [waybill.Sink].
 func (f *fan) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	has := f.has.recall(batch, len(f.sinks))
 	failed := make([][]error, len(batch))

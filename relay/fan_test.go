@@ -159,7 +159,7 @@ func TestFanAndDeadLetters(t *testing.T) {
 }
 
 // fanCall calls a fan without a relay.
-func fanCall(t *testing.T, s relay.Sink, batch ...waybill.Delivery) []waybill.Class {
+func fanCall(t *testing.T, s waybill.Sink, batch ...waybill.Delivery) []waybill.Class {
 	t.Helper()
 	errs := s.Deliver(t.Context(), batch)
 	if len(errs) != len(batch) {
@@ -312,7 +312,7 @@ func TestFanForgets(t *testing.T) {
 // TestFanNamesDestinations: the name distinguishes any two combinations of
 // destinations, and is readable.
 func TestFanNamesDestinations(t *testing.T) {
-	name := func(s relay.Sink, ev waybill.Event) string {
+	name := func(s waybill.Sink, ev waybill.Event) string {
 		d, ok := s.(relay.DestinationSink)
 		if !ok {
 			return "none"
@@ -322,7 +322,7 @@ func TestFanNamesDestinations(t *testing.T) {
 	byType, byTopic := &partSink{}, &topicSink{}
 	ev := waybill.Event{Type: "Placed", Topic: "orders"}
 	for _, c := range []struct {
-		sink relay.Sink
+		sink waybill.Sink
 		want string
 	}{
 		{relay.FanOut(byType, byTopic), "Placed + orders"},

@@ -204,7 +204,7 @@ func TestTheLastSettlementIsReported(t *testing.T) {
 }
 
 // orderedSink is a collector that keeps the order of a batch itself.
-type orderedSink struct{ relay.Sink }
+type orderedSink struct{ waybill.Sink }
 
 func (orderedSink) StopsAtFailure() {}
 

@@ -125,7 +125,7 @@ func (a *away) Settle(ctx context.Context, s store.Settlement) (store.Settled, e
 }
 
 // run runs a relay over any store until stop is called.
-func run(t *testing.T, db store.Relay, sink relay.Sink, cfg relay.Config) (stop func()) {
+func run(t *testing.T, db store.Relay, sink waybill.Sink, cfg relay.Config) (stop func()) {
 	t.Helper()
 	r, err := relay.New(db, sink, cfg)
 	if err != nil {

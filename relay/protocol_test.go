@@ -89,7 +89,7 @@ func (s *scripted) Acquire(ctx context.Context, node store.Node, lanes []int, wi
 }
 
 // startOn runs a relay over a scripted store.
-func (f *fixture) startOn(db store.Relay, sink relay.Sink, cfg relay.Config) (stop func() error) {
+func (f *fixture) startOn(db store.Relay, sink waybill.Sink, cfg relay.Config) (stop func() error) {
 	f.Helper()
 	r, err := relay.New(db, sink, cfg)
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 // Relay delivers the events of an outbox to a sink.
 type Relay struct {
 	db      store.Relay
-	sink    Sink
+	sink    waybill.Sink
 	cfg     Config
 	running atomic.Bool
 }
 
 // New returns a relay that delivers the events of an outbox to a sink. The
 // error names every invalid field of cfg.
-func New(db store.Relay, sink Sink, cfg Config) (*Relay, error) {
+func New(db store.Relay, sink waybill.Sink, cfg Config) (*Relay, error) {
 	if db == nil {
 		return nil, errors.New("relay: the store is nil")
 	}
@@ -97,7 +97,7 @@ func (r *Relay) checkTables(ctx context.Context) error {
 // memory.
 const minWindow = 128
 
-func newEngine(db store.Relay, sink Sink, cfg Config) *engine {
+func newEngine(db store.Relay, sink waybill.Sink, cfg Config) *engine {
 	e := &engine{
 		cfg: cfg, db: db, sink: sink, log: cfg.Logger, observe: cfg.Observe,
 		node:    store.Node{ID: waybill.NewID(), Relay: cfg.Name},

@@ -60,7 +60,7 @@ func event(aggregate string, n int) waybill.Event {
 }
 
 // start runs a relay until stop is called; stop returns Run's error.
-func (f *fixture) start(sink relay.Sink, cfg relay.Config) (stop func() error) {
+func (f *fixture) start(sink waybill.Sink, cfg relay.Config) (stop func() error) {
 	f.Helper()
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.NewTextHandler(testWriter{f.T}, &slog.HandlerOptions{Level: slog.LevelInfo}))
@@ -95,7 +95,7 @@ type collector struct {
 	fail func(d waybill.Delivery) error
 }
 
-func (c *collector) sink() relay.Sink {
+func (c *collector) sink() waybill.Sink {
 	return relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()

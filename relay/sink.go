@@ -10,34 +10,19 @@ import (
 	"github.com/waybillhq/waybill/internal/panics"
 )
 
-// Sink receives events from the relay.
-//
-// Deliver hands over a batch and returns one result per delivery, in the same
-// order: nil for a delivered event, an error otherwise. [waybill.Classify]
-// defines what errors mean. If the number of results is wrong, the relay
-// settles no event of the batch. Deliver is called from several goroutines. Two
-// events of one aggregate are never in the same batch, nor in two concurrent
-// calls, unless the sink is an [OrderedSink]. The context ends when the relay's
-// lease ends, or when DrainTimeout has passed after the relay was stopped; an
-// error that the sink returns after that spends no attempt. A sink must not
-// retain the batch.
-type Sink interface {
-	Deliver(ctx context.Context, batch []waybill.Delivery) []error
-}
-
 // OrderedSink is a sink that accepts several events of one aggregate in one
 // batch, in their order. When one of them fails, the sink does not deliver the
 // following events of that aggregate. The relay ignores the sink's results for
 // those events.
 type OrderedSink interface {
-	Sink
+	waybill.Sink
 	StopsAtFailure()
 }
 
 // SerialSink is a sink that delivers the events of a batch one after another.
 // The relay sizes its batches so that all workers stay busy.
 type SerialSink interface {
-	Sink
+	waybill.Sink
 	Serial()
 }
 
@@ -46,7 +31,7 @@ type SerialSink interface {
 // the events of the same destination wait, and no others. A sink that is not a
 // DestinationSink has one destination.
 type DestinationSink interface {
-	Sink
+	waybill.Sink
 	// Destination names the destination of an event. It is called often, from
 	// one goroutine, and must not block.
 	Destination(ev *waybill.Event) string
@@ -58,7 +43,7 @@ type DestinationSink interface {
 // event.
 type SinkFunc func(ctx context.Context, d waybill.Delivery) error
 
-// Deliver implements [Sink].
+// Deliver implements [waybill.Sink].
 func (f SinkFunc) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	results := make([]error, len(batch))
 	for i := range batch {
@@ -86,12 +71,12 @@ func (f SinkFunc) one(ctx context.Context, d waybill.Delivery) (err error) {
 // than once per event and must return the same sink each time; an event for
 // which pick returns nil becomes a dead letter. Each sink is a destination of
 // its own, or several if it is a [DestinationSink].
-func Route(pick func(waybill.Event) Sink) Sink {
+func Route(pick func(waybill.Event) waybill.Sink) waybill.Sink {
 	return &route{pick: pick, names: make(map[any]string)}
 }
 
 type route struct {
-	pick  func(waybill.Event) Sink
+	pick  func(waybill.Event) waybill.Sink
 	names map[any]string // used only by the goroutine that calls Destination
 }
 
@@ -133,7 +118,7 @@ func (r *route) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 
 // part is the part of a batch that one sink receives.
 type part struct {
-	sink  Sink
+	sink  waybill.Sink
 	index []int
 	batch []waybill.Delivery
 }
@@ -163,7 +148,7 @@ func (r *route) Destination(ev *waybill.Event) string {
 // identity returns a value that distinguishes destinations: the sink itself if
 // it is comparable; for a function, its code pointer, which is good enough to
 // name an unavailable destination.
-func identity(s Sink) any {
+func identity(s waybill.Sink) any {
 	v := reflect.ValueOf(s)
 	if v.Comparable() {
 		return s
@@ -176,7 +161,7 @@ func identity(s Sink) any {
 
 // safely calls a sink and turns a panic into a failed attempt of the whole
 // batch.
-func safely(ctx context.Context, s Sink, batch []waybill.Delivery) (results []error) {
+func safely(ctx context.Context, s waybill.Sink, batch []waybill.Delivery) (results []error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err := panics.Recovered(v)

@@ -112,7 +112,7 @@ type recorder struct {
 	bad  error // two concurrent messages of one aggregate
 }
 
-// Deliver implements broker.Consumer.
+// Deliver implements waybill.Sink.
 func (r *recorder) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	r.mu.Lock()
 	for i := range batch {
@@ -155,7 +155,7 @@ func quick() broker.ReceiverConfig {
 }
 
 // start runs a source until stop is called or the test ends.
-func (b *bed) start(name string, c broker.Consumer, cfg broker.ReceiverConfig) (stop func()) {
+func (b *bed) start(name string, c waybill.Sink, cfg broker.ReceiverConfig) (stop func()) {
 	b.Helper()
 	src := b.Source(name, cfg)
 	if src.Name() == "" {

@@ -24,7 +24,6 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/relay"
 )
 
 // Harness describes a broker under test.
@@ -72,7 +71,7 @@ type Instance struct {
 	// Topic is the Event.Topic that the suite uses.
 	Topic string
 	// Sink publishes events.
-	Sink relay.Sink
+	Sink waybill.Sink
 	// Codec is the codec of the sink.
 	Codec *broker.Codec
 	// Source returns a source for the messages of Topic. Sources with the same

@@ -108,7 +108,7 @@ func endToEnd(b *bed) {
 // ThereAndBack delivers an event to a sink and expects that event, and no
 // other, from a source. It is for ways to connect that the suite does not
 // cover.
-func ThereAndBack(t *testing.T, sink broker.Consumer, source broker.Source, d waybill.Delivery) {
+func ThereAndBack(t *testing.T, sink waybill.Sink, source broker.Source, d waybill.Delivery) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), patience)
 	defer stop()
@@ -130,7 +130,7 @@ func ThereAndBack(t *testing.T, sink broker.Consumer, source broker.Source, d wa
 
 type consumerFunc func(ctx context.Context, batch []waybill.Delivery) []error
 
-// Deliver implements [broker.Consumer].
+// Deliver implements [waybill.Sink].
 func (f consumerFunc) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return f(ctx, batch)
 }

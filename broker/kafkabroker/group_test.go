@@ -45,7 +45,7 @@ func (c *consumer) ids() []waybill.ID {
 }
 
 // consume runs a source until stop is called or the test ends.
-func consume(t *testing.T, address string, c broker.Consumer, cfg broker.ReceiverConfig) (stop func()) {
+func consume(t *testing.T, address string, c waybill.Sink, cfg broker.ReceiverConfig) (stop func()) {
 	t.Helper()
 	src, err := open(t, address, kafkabroker.Config{}).Source(kafkabroker.SourceConfig{
 		Group: "billing", Topics: []string{"orders"}, SessionTimeout: 10 * time.Second, Receive: cfg,

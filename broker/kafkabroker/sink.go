@@ -46,7 +46,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 	return topic
 }
 
-// Deliver implements relay.Sink.
+// Deliver implements waybill.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
 }

@@ -94,7 +94,7 @@ func deadLetter(cfg *SourceConfig, topic string) string {
 func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements broker.Source. It waits for topics that do not exist.
-func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
+func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
 	return broker.Receive(ctx, s.cfg.Name, s.codec, c, s.cfg.Receive, s.open)
 }
 

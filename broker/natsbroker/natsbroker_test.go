@@ -64,7 +64,7 @@ func (s *seen) all() string {
 }
 
 // run runs a source until stop is called or the test ends.
-func run(t *testing.T, b *natsbroker.Broker, cfg natsbroker.SourceConfig, c broker.Consumer) (stop func()) {
+func run(t *testing.T, b *natsbroker.Broker, cfg natsbroker.SourceConfig, c waybill.Sink) (stop func()) {
 	t.Helper()
 	src, err := b.Source(cfg)
 	if err != nil {
@@ -73,7 +73,7 @@ func run(t *testing.T, b *natsbroker.Broker, cfg natsbroker.SourceConfig, c brok
 	return runSource(t, src, c)
 }
 
-func runSource(t *testing.T, src *natsbroker.Source, c broker.Consumer) (stop func()) {
+func runSource(t *testing.T, src *natsbroker.Source, c waybill.Sink) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -80,7 +80,7 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements [broker.Source].
-func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
+func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
 	return broker.Receive(ctx, s.cfg.Name, s.b.codec, c, s.cfg.Receive, s.open)
 }
 

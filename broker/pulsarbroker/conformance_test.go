@@ -281,7 +281,7 @@ func run(t *testing.T, s broker.Source, handle func(d *waybill.Delivery) error) 
 
 type consumer func(d *waybill.Delivery) error
 
-// Deliver implements broker.Consumer.
+// Deliver implements waybill.Sink.
 func (c consumer) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	results := make([]error, len(batch))
 	for i := range batch {

@@ -150,7 +150,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 	return topic
 }
 
-// Deliver implements relay.Sink.
+// Deliver implements waybill.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.publish(ctx, batch, wave, results) })
 }

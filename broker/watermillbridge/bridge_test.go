@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The relay detects these interfaces of the sink.
 var (
-	_ relay.Sink            = (*watermillbridge.Sink)(nil)
+	_ waybill.Sink          = (*watermillbridge.Sink)(nil)
 	_ relay.DestinationSink = (*watermillbridge.Sink)(nil)
 	_ broker.Source         = (*watermillbridge.Source)(nil)
 	_ message.Publisher     = (*watermillbridge.Publisher)(nil)
@@ -160,7 +160,7 @@ func TestThereAndBack(t *testing.T) {
 // serial serializes calls, because the test's answers have state.
 type serial struct {
 	mu sync.Mutex
-	c  broker.Consumer
+	c  waybill.Sink
 }
 
 func (s *serial) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
@@ -537,8 +537,8 @@ func TestASubscriptionEndsWithItsSource(t *testing.T) {
 
 type failing struct{}
 
-func (failing) Name() string                               { return "failing" }
-func (failing) Run(context.Context, broker.Consumer) error { return errors.New("no such stream") }
+func (failing) Name() string                            { return "failing" }
+func (failing) Run(context.Context, waybill.Sink) error { return errors.New("no such stream") }
 
 func TestConfigs(t *testing.T) {
 	if _, err := watermillbridge.NewSink(nil, watermillbridge.SinkConfig{Parallel: -1}); err == nil {

@@ -75,7 +75,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 	return topic
 }
 
-// Deliver implements relay.Sink. Every message is published separately: a
+// Deliver implements waybill.Sink. Every message is published separately: a
 // publisher that fails with several messages does not report which one failed.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	results := make([]error, len(batch))

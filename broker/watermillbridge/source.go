@@ -62,7 +62,7 @@ func NewSource(s message.Subscriber, topic string, cfg SourceConfig) (*Source, e
 func (s *Source) Name() string { return s.topic }
 
 // Run implements broker.Source.
-func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
+func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
 	return broker.Receive(ctx, s.topic, s.codec, c, s.cfg.Receive, s.open)
 }
 

@@ -112,7 +112,7 @@ type subscription struct {
 	messages chan *message.Message
 }
 
-// Deliver implements broker.Consumer.
+// Deliver implements waybill.Sink.
 func (s *subscription) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	results := make([]error, len(batch))
 	for i := range batch {

@@ -64,11 +64,11 @@ type Receiver struct {
 	cfg      ReceiverConfig
 	keys     []key
 	codec    *broker.Codec
-	consumer broker.Consumer
+	consumer waybill.Sink
 }
 
 // NewReceiver returns a handler that passes events to the consumer.
-func NewReceiver(c broker.Consumer, cfg ReceiverConfig) (*Receiver, error) {
+func NewReceiver(c waybill.Sink, cfg ReceiverConfig) (*Receiver, error) {
 	var errs []error
 	if c == nil {
 		errs = append(errs, errors.New("consumer: nil"))
@@ -290,7 +290,7 @@ func (s *Source) Name() string {
 
 // Run implements broker.Source: it serves until ctx ends, then finishes the
 // requests in flight.
-func (s *Source) Run(ctx context.Context, c broker.Consumer) error {
+func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
 	receiver, err := NewReceiver(c, s.cfg)
 	if err != nil {
 		return err

@@ -232,8 +232,8 @@ func (s *Sink) target(ev *waybill.Event) (Target, *url.URL, error) {
 	return t, u, nil
 }
 
-// Deliver implements relay.Sink. Events of one aggregate are never in the same
-// batch, so all requests of a batch may be in flight together.
+// Deliver implements waybill.Sink. Events of one aggregate are never in the
+// same batch, so all requests of a batch may be in flight together.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	results := make([]error, len(batch))
 	var wg sync.WaitGroup

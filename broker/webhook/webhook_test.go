@@ -20,7 +20,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/webhook"
 	"github.com/waybillhq/waybill/observe"
 )
@@ -74,7 +73,7 @@ func serve(t *testing.T, h http.Handler) *httptest.Server {
 	return s
 }
 
-func receiver(t *testing.T, c broker.Consumer, cfg webhook.ReceiverConfig) *httptest.Server {
+func receiver(t *testing.T, c waybill.Sink, cfg webhook.ReceiverConfig) *httptest.Server {
 	t.Helper()
 	if cfg.Secrets == nil && !cfg.Unsigned {
 		cfg.Secrets = []string{secret}

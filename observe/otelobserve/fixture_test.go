@@ -172,7 +172,7 @@ func (s *shop) write(ctx context.Context, evs ...waybill.Event) {
 }
 
 // relay runs a relay until stop is called or the test ends.
-func (s *shop) relay(sink relay.Sink) (stop func()) {
+func (s *shop) relay(sink waybill.Sink) (stop func()) {
 	s.Helper()
 	r, err := relay.New(s.db, sink, relay.Config{
 		Observe: s.Hooks(), MaxAttempts: 3, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond,

@@ -114,7 +114,7 @@ func (b *bed[T]) write(evs ...waybill.Event) {
 }
 
 // deliver runs a relay until the test ends or stop is called.
-func (b *bed[T]) deliver(sink relay.Sink) (stop func()) {
+func (b *bed[T]) deliver(sink waybill.Sink) (stop func()) {
 	b.Helper()
 	r, err := relay.New(b.DB, sink, relay.Config{PollInterval: 10 * time.Millisecond})
 	if err != nil {

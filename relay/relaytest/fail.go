@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/storetest"
 )
@@ -280,4 +279,4 @@ func wrongResults[T any](b *bed[T]) {
 	}
 }
 
-var _ relay.Sink = (*short)(nil)
+var _ waybill.Sink = (*short)(nil)

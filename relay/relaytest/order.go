@@ -295,7 +295,7 @@ func oneAtATime[T any](b *bed[T]) {
 func routes[T any](b *bed[T]) {
 	good, bad := &recorder{}, &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
 	goodSink, badSink := good.sink(), bad.sink()
-	sink := relay.Route(func(ev waybill.Event) relay.Sink {
+	sink := relay.Route(func(ev waybill.Event) waybill.Sink {
 		switch ev.Topic {
 		case "good":
 			return goodSink

@@ -147,12 +147,12 @@ func (r *running) stop() error {
 
 // start runs a relay over the store until the test ends, or until stop is
 // called.
-func (b *bed[T]) start(sink relay.Sink, cfg relay.Config) *running {
+func (b *bed[T]) start(sink waybill.Sink, cfg relay.Config) *running {
 	b.Helper()
 	return b.startOn(b.DB, sink, cfg)
 }
 
-func (b *bed[T]) startOn(db store.Relay, sink relay.Sink, cfg relay.Config) *running {
+func (b *bed[T]) startOn(db store.Relay, sink waybill.Sink, cfg relay.Config) *running {
 	b.Helper()
 	rel, err := relay.New(db, sink, cfg)
 	if err != nil {
@@ -289,7 +289,7 @@ type recorder struct {
 	answer func(d waybill.Delivery) error
 }
 
-func (r *recorder) sink() relay.Sink {
+func (r *recorder) sink() waybill.Sink {
 	return relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error { return r.take(d) })
 }
 

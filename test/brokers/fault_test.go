@@ -76,7 +76,7 @@ func newOutbox(t *testing.T) (*memstore.Store[*memstore.Tx], func(evs []waybill.
 }
 
 // startRelay runs a relay until stop is called.
-func startRelay(t *testing.T, db store.Relay, sink relay.Sink) (stop func()) {
+func startRelay(t *testing.T, db store.Relay, sink waybill.Sink) (stop func()) {
 	t.Helper()
 	r, err := relay.New(db, sink, relay.Config{BackoffBase: 20 * time.Millisecond, BackoffMax: 250 * time.Millisecond, MaxAttempts: 2})
 	must(t, err)

@@ -216,7 +216,7 @@ func (f *flow) runSource(ctx context.Context, drain time.Duration) error {
 // counted counts the group's deliveries.
 type counted struct{ f *flow }
 
-// Deliver implements [broker.Consumer].
+// Deliver implements [waybill.Sink].
 func (c counted) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	c.f.received.Add(int64(len(batch)))
 	return c.f.group.Deliver(ctx, batch)
@@ -229,7 +229,7 @@ type twice struct {
 	f *flow
 }
 
-// Deliver implements [relay.Sink].
+// Deliver implements [waybill.Sink].
 func (s twice) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	results := s.DestinationSink.Deliver(ctx, batch)
 	var again []waybill.Delivery
@@ -261,7 +261,7 @@ type orderedTwice struct{ twice }
 // StopsAtFailure implements [relay.OrderedSink].
 func (orderedTwice) StopsAtFailure() {}
 
-func (f *flow) doubling(s relay.DestinationSink) relay.Sink {
+func (f *flow) doubling(s relay.DestinationSink) waybill.Sink {
 	if _, ordered := s.(relay.OrderedSink); ordered {
 		return orderedTwice{twice{s, f}}
 	}

@@ -163,7 +163,7 @@ type gate struct {
 	storm *storm
 }
 
-// Deliver implements [relay.Sink].
+// Deliver implements [waybill.Sink].
 func (g gate) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	g.storm.meet(ctx)
 	results := g.DestinationSink.Deliver(ctx, batch)
@@ -178,7 +178,7 @@ type orderedGate struct{ gate }
 // StopsAtFailure implements [relay.OrderedSink].
 func (orderedGate) StopsAtFailure() {}
 
-func inStorm(s relay.DestinationSink, st *storm) relay.Sink {
+func inStorm(s relay.DestinationSink, st *storm) waybill.Sink {
 	g := gate{s, st}
 	if _, ordered := s.(relay.OrderedSink); ordered {
 		return orderedGate{g}

@@ -43,7 +43,7 @@ func playRelay(ctx context.Context, r role) error {
 		return err
 	}
 	s := &sink{role: r, notes: notes, tries: make(map[string]int)}
-	var to relay.Sink = serial{s}
+	var to waybill.Sink = serial{s}
 	if r.Name == "C" {
 		to = ordered{s}
 	}

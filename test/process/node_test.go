@@ -93,8 +93,8 @@ func runNode(text string) error {
 const journalName = "journal"
 
 // sink returns the node's sink.
-func (s spec) sink(notes *journal.Writer) relay.Sink {
-	var up relay.Sink = &sink{spec: s, notes: notes}
+func (s spec) sink(notes *journal.Writer) waybill.Sink {
+	var up waybill.Sink = &sink{spec: s, notes: notes}
 	if s.Batch {
 		up = batchSink{up}
 	}
@@ -105,7 +105,7 @@ func (s spec) sink(notes *journal.Writer) relay.Sink {
 		notes.Note(journal.Down, d)
 		return waybill.Unavailable(errDown)
 	})
-	return relay.Route(func(ev waybill.Event) relay.Sink {
+	return relay.Route(func(ev waybill.Event) waybill.Sink {
 		if strings.HasPrefix(string(ev.Payload), s.Down) {
 			return &down
 		}
@@ -116,7 +116,7 @@ func (s spec) sink(notes *journal.Writer) relay.Sink {
 var errDown = errors.New("connection refused")
 
 // batchSink hides that a sink is serial.
-type batchSink struct{ relay.Sink }
+type batchSink struct{ waybill.Sink }
 
 // sink records its deliveries and follows the script. It accepts one event at a
 // time, so that as many are in flight as there are workers.

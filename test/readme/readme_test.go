@@ -145,7 +145,7 @@ var (
 
 func main() {}
 
-func fragment(ctx context.Context, t *testing.T, pool *pgxpool.Pool, box *outbox.Outbox[pgx.Tx], db *pgstore.Store, order *Order, sink relay.Sink, err error) error {
+func fragment(ctx context.Context, t *testing.T, pool *pgxpool.Pool, box *outbox.Outbox[pgx.Tx], db *pgstore.Store, order *Order, sink waybill.Sink, err error) error {
 	{
 BLOCK
 	}

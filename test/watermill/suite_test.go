@@ -22,7 +22,7 @@ import (
 
 // carrier is a broker: the destination of a relay, and the source of a group.
 type carrier struct {
-	sink   relay.Sink
+	sink   waybill.Sink
 	source func(group, topic string) (broker.Source, error)
 }
 

@@ -16,12 +16,11 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
-	"github.com/waybillhq/waybill/relay"
 )
 
 // Sink is an open sink.
 type Sink struct {
-	relay.Sink
+	waybill.Sink
 	// Address is the sink's URL. It prints without its password.
 	Address settings.Secret
 
@@ -145,7 +144,7 @@ func openLog(_ context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	return &Sink{Sink: p}, nil
 }
 
-// Deliver implements [relay.Sink].
+// Deliver implements [waybill.Sink].
 func (p *printer) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
-	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
@@ -102,11 +101,11 @@ func (c *crossings) writeDown(to *journal) {
 // border is a sink or a consumer whose results are counted.
 type border struct {
 	place string
-	to    relay.Sink
+	to    waybill.Sink
 	seen  *crossings
 }
 
-// Deliver implements [relay.Sink] and broker.Consumer.
+// Deliver implements [waybill.Sink] and waybill.Sink.
 func (b border) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	results := b.to.Deliver(ctx, batch)
 	for i, err := range results {

@@ -9,13 +9,11 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/relay"
 )
 
 // publishing is the wire between the relay and the broker, with its faults.
 type publishing struct {
-	to     relay.Sink
+	to     waybill.Sink
 	faults *faults
 	down   atomic.Int64 // end of the outage of the destination, in Unix nanoseconds
 	extra  atomic.Int64 // replay numbers of messages that were published twice
@@ -25,7 +23,7 @@ type publishing struct {
 // operator's replays.
 const firstExtra = 1000
 
-// Deliver implements [relay.Sink].
+// Deliver implements [waybill.Sink].
 func (p *publishing) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	if time.Now().UnixNano() < p.down.Load() {
 		return all(batch, waybill.Unavailable(errInjected))
@@ -63,13 +61,13 @@ func all(batch []waybill.Delivery, err error) []error {
 // consuming is the wire between the broker and the inventory, with its faults
 // and the sabotage.
 type consuming struct {
-	to       broker.Consumer
+	to       waybill.Sink
 	faults   *faults
 	crash    func(ctx context.Context)
 	sabotage *saboteur // nil without sabotage
 }
 
-// Deliver implements [broker.Consumer].
+// Deliver implements [waybill.Sink].
 func (c *consuming) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	var results []error
 	if c.sabotage == nil {
@@ -105,7 +103,7 @@ const sabotageAt = 12
 
 // deliver passes one message on, or sabotages it. The messages of a product
 // arrive one after another, so the lock delays only other products.
-func (s *saboteur) deliver(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
+func (s *saboteur) deliver(ctx context.Context, to waybill.Sink, d waybill.Delivery) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.victim.IsZero() {
@@ -132,7 +130,7 @@ func (s *saboteur) deliver(ctx context.Context, to broker.Consumer, d waybill.De
 }
 
 // double applies an event through the inbox, and once more outside of it.
-func (s *saboteur) double(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
+func (s *saboteur) double(ctx context.Context, to waybill.Sink, d waybill.Delivery) error {
 	if err := one(ctx, to, d); err != nil {
 		return err
 	}
@@ -144,7 +142,7 @@ func (s *saboteur) double(ctx context.Context, to broker.Consumer, d waybill.Del
 }
 
 // swap applies an event before the held one.
-func (s *saboteur) swap(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
+func (s *saboteur) swap(ctx context.Context, to waybill.Sink, d waybill.Delivery) error {
 	if err := one(ctx, to, d); err != nil {
 		return err
 	}
@@ -155,7 +153,7 @@ func (s *saboteur) swap(ctx context.Context, to broker.Consumer, d waybill.Deliv
 	return nil
 }
 
-func one(ctx context.Context, to broker.Consumer, d waybill.Delivery) error {
+func one(ctx context.Context, to waybill.Sink, d waybill.Delivery) error {
 	return to.Deliver(ctx, []waybill.Delivery{d})[0]
 }
 

@@ -269,7 +269,7 @@ func TestClock(t *testing.T) {
 }
 
 // runRelay runs a relay until the returned function is called.
-func (w *ward) runRelay(st *connect.Store, name string, sink relay.Sink, onDead relay.OnDead) (stop func()) {
+func (w *ward) runRelay(st *connect.Store, name string, sink waybill.Sink, onDead relay.OnDead) (stop func()) {
 	w.t.Helper()
 	r, err := relay.New(st.Tables, sink, relay.Config{Name: name, OnDead: onDead})
 	w.must(err)

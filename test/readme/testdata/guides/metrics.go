@@ -18,7 +18,7 @@ import (
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-func _(ctx context.Context, db *pgstore.Store, traces trace.TracerProvider, sink relay.Sink, source broker.Source, inventory *inbox.Group[pgx.Tx]) {
+func _(ctx context.Context, db *pgstore.Store, traces trace.TracerProvider, sink waybill.Sink, source broker.Source, inventory *inbox.Group[pgx.Tx]) {
 	//block:1
 	{
 		//block:0
