@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/observe/otelobserve"
