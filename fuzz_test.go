@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // ParseID accepts exactly one text per id and returns the zero id for all other
@@ -84,11 +84,11 @@ func FuzzValidate(f *testing.F) {
 		if string(c.Payload) != string(payload) {
 			t.Errorf("completing the event changed its payload")
 		}
-		text, err := store.EncodeHeaders(c.Headers)
+		text, err := driver.EncodeHeaders(c.Headers)
 		if err != nil {
 			t.Fatalf("EncodeHeaders: %v", err)
 		}
-		headers, err := store.DecodeHeaders(text)
+		headers, err := driver.DecodeHeaders(text)
 		if err != nil || !maps.Equal(headers, ev.Headers) {
 			t.Errorf("headers %q came back as %q, %v", ev.Headers, headers, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Config configures the types of this package. The zero value is valid.
@@ -39,24 +40,30 @@ type Config struct {
 // Desk inspects and maintains an outbox. Its methods may be called
 // concurrently, and while relays run.
 type Desk struct {
-	db  store.Operator
+	db  driver.OutboxAdmin
+	hub *driver.Hub // nil if the store has no relay role
 	cfg Config
 }
 
 // New returns a desk for an outbox.
-func New(db store.Operator, cfg Config) (*Desk, error) {
-	cfg, err := cfg.complete(db != nil)
+func New[T any](db driver.Store[T], cfg Config) (*Desk, error) {
+	roles, err := driver.Get(db, "admin", "OutboxAdmin")
 	if err != nil {
 		return nil, err
 	}
-	return &Desk{db: db, cfg: cfg}, nil
+	if cfg, err = cfg.complete(); err != nil {
+		return nil, err
+	}
+	d := &Desk{db: roles.OutboxAdmin, cfg: cfg}
+	if roles.Relay != nil {
+		d.hub = roles.Relay.Local()
+	}
+	return d, nil
 }
 
-// complete checks a configuration and the store, and fills in defaults.
-func (c Config) complete(store bool) (Config, error) {
+// complete checks a configuration, and fills in defaults.
+func (c Config) complete() (Config, error) {
 	switch {
-	case !store:
-		return c, errors.New("admin: the store is nil")
 	case c.BatchSize < 0:
 		return c, fmt.Errorf("admin: Config.BatchSize: %d is negative", c.BatchSize)
 	case c.BatchSize == 0:
@@ -71,8 +78,8 @@ func (c Config) complete(store bool) (Config, error) {
 // wake wakes the relays of this process, and other relays if the store supports
 // it.
 func (d *Desk) wake(changed int) {
-	if l, ok := d.db.(store.Local); ok && changed > 0 {
-		l.Local().Wake()
+	if d.hub != nil && changed > 0 {
+		d.hub.Wake()
 	}
 }
 

@@ -11,10 +11,12 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -56,9 +58,9 @@ func Example() {
 	// <nil>
 }
 
-func newDesk(t *testing.T, db store.Operator, hooks observe.Hooks) *admin.Desk {
+func newDesk(t *testing.T, db driver.OutboxAdmin, hooks observe.Hooks) *admin.Desk {
 	t.Helper()
-	desk, err := admin.New(db, admin.Config{Observe: hooks})
+	desk, err := admin.New(testroles.Of[any](db), admin.Config{Observe: hooks})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +94,7 @@ func newStore(t *testing.T, n int) *memstore.Store[*memstore.Tx] {
 // TestStatsTellTheObserver: the counts reach the gauges.
 func TestStatsTellTheObserver(t *testing.T) {
 	var got observe.Backlog
-	desk := newDesk(t, newStore(t, 3), observe.Hooks{Backlog: func(b observe.Backlog) { got = b }})
+	desk := newDesk(t, newStore(t, 3).Driver().OutboxAdmin, observe.Hooks{Backlog: func(b observe.Backlog) { got = b }})
 	s, err := desk.Stats(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +105,7 @@ func TestStatsTellTheObserver(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	got = observe.Backlog{}
 	watched := 0
-	desk = newDesk(t, newStore(t, 1), observe.Hooks{Backlog: func(observe.Backlog) {
+	desk = newDesk(t, newStore(t, 1).Driver().OutboxAdmin, observe.Hooks{Backlog: func(observe.Backlog) {
 		if watched++; watched == 3 {
 			cancel()
 		}
@@ -117,7 +119,7 @@ func TestStatsTellTheObserver(t *testing.T) {
 }
 
 // failing is a store whose methods all return an error.
-type failing struct{ store.Operator }
+type failing struct{ driver.OutboxAdmin }
 
 var errAway = errors.New("the database is away")
 
@@ -175,7 +177,7 @@ func TestErrorsAreReturned(t *testing.T) {
 			t.Errorf("%s returned %v", name, err)
 		}
 	}
-	if _, err := newDesk(t, newStore(t, 0), observe.Hooks{}).Find(ctx, id); !errors.Is(err, admin.ErrNotFound) {
+	if _, err := newDesk(t, newStore(t, 0).Driver().OutboxAdmin, observe.Hooks{}).Find(ctx, id); !errors.Is(err, admin.ErrNotFound) {
 		t.Errorf("Find of nothing: %v", err)
 	}
 }
@@ -217,7 +219,7 @@ func TestTenantsAreNotMixed(t *testing.T) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for s := (store.Stats{}); s.Holding < int64(len(tenants)); <-tick.C {
-		if s, err = db.Stats(ctx); err != nil {
+		if s, err = db.Driver().OutboxAdmin.Stats(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -308,7 +310,7 @@ func TestPurgeWritten(t *testing.T) {
 	if err != nil || n != 25 || len(steps) != 3 {
 		t.Errorf("%d were purged in %v: %v", n, steps, err)
 	}
-	if _, err := db.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: "relay"}, time.Minute); err != nil {
+	if _, err := db.Driver().Relay.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: "relay"}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := desk.PurgeWritten(t.Context(), time.Nanosecond, nil); !errors.Is(err, store.ErrRelayLive) {
@@ -341,7 +343,7 @@ func TestCapturer(t *testing.T) {
 	if got := write(time.Millisecond); got != outbox.Written {
 		t.Fatalf("the first write: %v", got)
 	}
-	desk := newDesk(t, db, observe.Hooks{})
+	desk := newDesk(t, db.Driver().OutboxAdmin, observe.Hooks{})
 	c, err := desk.Capturer(admin.Capture{Retention: time.Nanosecond, Interval: time.Millisecond, PurgeInterval: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -380,10 +382,10 @@ func TestCapturer(t *testing.T) {
 
 // TestConfig: invalid configurations are refused.
 func TestConfig(t *testing.T) {
-	if _, err := admin.New(nil, admin.Config{}); err == nil {
+	if _, err := admin.New[any](nil, admin.Config{}); err == nil {
 		t.Error("a nil store was accepted")
 	}
-	if _, err := admin.New(failing{}, admin.Config{BatchSize: -1}); err == nil {
+	if _, err := admin.New(testroles.Of[any](failing{}), admin.Config{BatchSize: -1}); err == nil {
 		t.Error("a negative batch was accepted")
 	}
 }

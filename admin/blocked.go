@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Blocked is an aggregate that waits for one of its events.
@@ -40,7 +41,7 @@ func (d *Desk) Blocked(ctx context.Context, limit int) ([]Blocked, error) {
 				return nil, err
 			}
 			for _, r := range page.Records {
-				agg := store.AggregateOf(&r.Event)
+				agg := driver.AggregateOf(&r.Event)
 				if _, again := known[agg]; again || len(out) == limit {
 					continue
 				}

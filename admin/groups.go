@@ -7,23 +7,27 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Groups inspects and maintains consumer groups: failed records, records close
 // to the attempt limit, dead records. Its methods may be called concurrently,
 // and while the groups work.
 type Groups struct {
-	db  store.Records
+	db  driver.InboxRecords
 	cfg Config
 }
 
 // NewGroups returns a Groups for the consumer groups of a database.
-func NewGroups(db store.Records, cfg Config) (*Groups, error) {
-	cfg, err := cfg.complete(db != nil)
+func NewGroups[T any](db driver.Store[T], cfg Config) (*Groups, error) {
+	roles, err := driver.Get(db, "admin", "InboxRecords")
 	if err != nil {
 		return nil, err
 	}
-	return &Groups{db: db, cfg: cfg}, nil
+	if cfg, err = cfg.complete(); err != nil {
+		return nil, err
+	}
+	return &Groups{db: roles.InboxRecords, cfg: cfg}, nil
 }
 
 // Stats returns the groups' counts, and reports them to the observer. Groups

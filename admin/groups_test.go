@@ -76,7 +76,7 @@ func TestGroups(t *testing.T) {
 	if _, err := desk.Find(ctx, "G", waybill.NewID()); !errors.Is(err, admin.ErrNotFound) {
 		t.Errorf("a record that is not there: %v", err)
 	}
-	if _, err := admin.NewGroups(nil, admin.Config{}); err == nil {
+	if _, err := admin.NewGroups[any](nil, admin.Config{}); err == nil {
 		t.Error("a desk without a store")
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Journey describes one event: its state, its past, and what it waits for.
@@ -99,7 +100,7 @@ func orNone(text string) string {
 
 // behind returns the event that blocks another one of its aggregate, or nil.
 func (d *Desk) behind(ctx context.Context, r store.Record) (*store.Record, error) {
-	agg := store.AggregateOf(&r.Event)
+	agg := driver.AggregateOf(&r.Event)
 	if agg.IsZero() {
 		return nil, nil
 	}
@@ -110,7 +111,7 @@ func (d *Desk) behind(ctx context.Context, r store.Record) (*store.Record, error
 			return nil, err
 		}
 		for _, other := range page.Records {
-			if other.ID != r.ID && other.Seq < r.Seq && store.AggregateOf(&other.Event) == agg {
+			if other.ID != r.ID && other.Seq < r.Seq && driver.AggregateOf(&other.Event) == agg {
 				return &other, nil
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 var (
@@ -21,17 +22,20 @@ var (
 // Keys inspects and maintains idempotency keys: failed, stuck and uncertain
 // ones. Its methods may be called concurrently, and while requests run.
 type Keys struct {
-	db  store.KeyRecords
+	db  driver.KeyRecords
 	cfg Config
 }
 
 // NewKeys returns a Keys for the idempotency keys of a database.
-func NewKeys(db store.KeyRecords, cfg Config) (*Keys, error) {
-	cfg, err := cfg.complete(db != nil)
+func NewKeys[T any](db driver.Store[T], cfg Config) (*Keys, error) {
+	roles, err := driver.Get(db, "admin", "KeyRecords")
 	if err != nil {
 		return nil, err
 	}
-	return &Keys{db: db, cfg: cfg}, nil
+	if cfg, err = cfg.complete(); err != nil {
+		return nil, err
+	}
+	return &Keys{db: roles.KeyRecords, cfg: cfg}, nil
 }
 
 // Stats returns the keys' counts, and reports them to the observer.
@@ -93,22 +97,22 @@ func (k *Keys) Find(ctx context.Context, id store.KeyID) (store.KeyRecord, error
 // expires. If the key is not uncertain, RunAgain returns [ErrNotUncertain] and
 // changes nothing.
 func (k *Keys) RunAgain(ctx context.Context, id store.KeyID, why string, keep time.Duration) error {
-	return k.resolve(ctx, id, store.KeyEnd{State: store.KeyFailed, Code: "resolved", Error: why, Answer: store.KeyAnswer{TTL: keep}})
+	return k.resolve(ctx, id, driver.KeyEnd{State: store.KeyFailed, Code: "resolved", Error: why, Answer: driver.KeyAnswer{TTL: keep}})
 }
 
 // Done decides that the operation of an uncertain key has happened: repeated
 // requests get the answer. An answer that only names the result
-// ([store.KeyAnswer].Ref) is marked as lost; repeated requests get an error
+// ([driver.KeyAnswer].Ref) is marked as lost; repeated requests get an error
 // that says so, and nothing runs again. If the key is not uncertain, Done
 // returns [ErrNotUncertain] and changes nothing.
-func (k *Keys) Done(ctx context.Context, id store.KeyID, answer store.KeyAnswer) error {
+func (k *Keys) Done(ctx context.Context, id store.KeyID, answer driver.KeyAnswer) error {
 	if answer.Result == nil {
 		answer.Lost = true
 	}
-	return k.resolve(ctx, id, store.KeyEnd{State: store.KeySucceeded, Answer: answer})
+	return k.resolve(ctx, id, driver.KeyEnd{State: store.KeySucceeded, Answer: answer})
 }
 
-func (k *Keys) resolve(ctx context.Context, id store.KeyID, end store.KeyEnd) error {
+func (k *Keys) resolve(ctx context.Context, id store.KeyID, end driver.KeyEnd) error {
 	if end.Answer.TTL <= 0 {
 		return fmt.Errorf("admin: resolving a key: the retention %v is not positive", end.Answer.TTL)
 	}

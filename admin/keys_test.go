@@ -11,21 +11,22 @@ import (
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
 // attempt claims a key and ends it, unless the state is processing.
-func attempt(t *testing.T, db store.KeyClaimer, key string, end store.KeyEnd) store.KeyID {
+func attempt(t *testing.T, db driver.KeyClaimer, key string, end driver.KeyEnd) store.KeyID {
 	t.Helper()
 	id := store.KeyID{Tenant: "t", Operation: "pay", Key: key}
 	owner := waybill.NewID()
-	if _, ok, err := db.ClaimKey(t.Context(), store.KeyClaim{KeyID: id, Hash: "v1:h", Owner: owner, Lease: time.Hour}); !ok || err != nil {
+	if _, ok, err := db.ClaimKey(t.Context(), driver.KeyClaim{KeyID: id, Hash: "v1:h", Owner: owner, Lease: time.Hour}); !ok || err != nil {
 		t.Fatalf("ClaimKey: %v, %v", ok, err)
 	}
 	if end.State == store.KeyProcessing {
 		return id
 	}
-	if ok, err := db.EndKey(t.Context(), store.KeyAttempt{KeyID: id, Owner: owner, Fence: 1}, end); !ok || err != nil {
+	if ok, err := db.EndKey(t.Context(), driver.KeyAttempt{KeyID: id, Owner: owner, Fence: 1}, end); !ok || err != nil {
 		t.Fatalf("EndKey: %v, %v", ok, err)
 	}
 	return id
@@ -44,14 +45,14 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	kept := store.KeyAnswer{TTL: time.Hour}
-	running := attempt(t, db, "running", store.KeyEnd{})
-	attempt(t, db, "failed", store.KeyEnd{State: store.KeyFailed, Answer: kept})
-	attempt(t, db, "done", store.KeyEnd{State: store.KeySucceeded, Answer: kept})
-	again := attempt(t, db, "unsure 1", store.KeyEnd{State: store.KeyUncertain, Error: "who knows"})
-	done := attempt(t, db, "unsure 2", store.KeyEnd{State: store.KeyUncertain, Error: "who knows"})
+	kept := driver.KeyAnswer{TTL: time.Hour}
+	running := attempt(t, db.Driver().Keys, "running", driver.KeyEnd{})
+	attempt(t, db.Driver().Keys, "failed", driver.KeyEnd{State: store.KeyFailed, Answer: kept})
+	attempt(t, db.Driver().Keys, "done", driver.KeyEnd{State: store.KeySucceeded, Answer: kept})
+	again := attempt(t, db.Driver().Keys, "unsure 1", driver.KeyEnd{State: store.KeyUncertain, Error: "who knows"})
+	done := attempt(t, db.Driver().Keys, "unsure 2", driver.KeyEnd{State: store.KeyUncertain, Error: "who knows"})
 	for i := range 5 {
-		attempt(t, db, fmt.Sprint("old ", i), store.KeyEnd{State: store.KeySucceeded})
+		attempt(t, db.Driver().Keys, fmt.Sprint("old ", i), driver.KeyEnd{State: store.KeySucceeded})
 	}
 	s, err := desk.Stats(ctx)
 	if want := (observe.Keys{Processing: 1, Failed: 1, Uncertain: 2}); err != nil || s.Uncertain != 2 || told != want {
@@ -79,7 +80,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("purged: %d, %v", n, err)
 	}
 	decide(t, db, desk, again, done, running)
-	if _, err := admin.NewKeys(nil, admin.Config{}); err == nil {
+	if _, err := admin.NewKeys[any](nil, admin.Config{}); err == nil {
 		t.Error("a desk without a store")
 	}
 }
@@ -97,17 +98,17 @@ func decide(t *testing.T, db *memstore.Store[*memstore.Tx], desk *admin.Keys, ag
 	if rec, err := desk.Find(ctx, again); err != nil || rec.State != store.KeyFailed || rec.LastError != "the bank knows nothing of it" {
 		t.Errorf("the record is %+v, %v", rec, err)
 	}
-	if _, ok, err := db.ClaimKey(ctx, store.KeyClaim{KeyID: again, Hash: "v1:h", Owner: waybill.NewID(), Lease: time.Hour}); !ok || err != nil {
+	if _, ok, err := db.Driver().Keys.ClaimKey(ctx, driver.KeyClaim{KeyID: again, Hash: "v1:h", Owner: waybill.NewID(), Lease: time.Hour}); !ok || err != nil {
 		t.Errorf("the key cannot be used again: %v", err)
 	}
-	if err := desk.Done(ctx, done, store.KeyAnswer{Ref: "pay_1", TTL: time.Hour}); err != nil {
+	if err := desk.Done(ctx, done, driver.KeyAnswer{Ref: "pay_1", TTL: time.Hour}); err != nil {
 		t.Error(err)
 	}
 	if rec, err := desk.Find(ctx, done); err != nil || rec.State != store.KeySucceeded || rec.Ref != "pay_1" || !rec.Lost {
 		t.Errorf("the record is %+v, %v", rec, err)
 	}
 	for _, id := range []store.KeyID{again, done, running} {
-		if err := desk.Done(ctx, id, store.KeyAnswer{Ref: "no", TTL: time.Hour}); !errors.Is(err, admin.ErrNotUncertain) {
+		if err := desk.Done(ctx, id, driver.KeyAnswer{Ref: "no", TTL: time.Hour}); !errors.Is(err, admin.ErrNotUncertain) {
 			t.Errorf("%q: %v", id.Key, err)
 		}
 	}

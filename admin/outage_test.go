@@ -11,13 +11,15 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // comesBack is a store that fails until a given time.
 type comesBack struct {
-	store.Operator
+	driver.OutboxAdmin
 	at time.Time
 }
 
@@ -32,7 +34,7 @@ func (c comesBack) Stats(ctx context.Context) (store.Stats, error) {
 	if err := c.err(); err != nil {
 		return store.Stats{}, err
 	}
-	return c.Operator.Stats(ctx)
+	return c.OutboxAdmin.Stats(ctx)
 }
 
 func (c comesBack) MakeReady(context.Context, int) (int, error) { return 0, c.err() }
@@ -60,8 +62,8 @@ func TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				db := comesBack{newStore(t, 1), time.Now().Add(100 * time.Second)}
-				desk, err := admin.New(db, admin.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				db := comesBack{newStore(t, 1).Driver().OutboxAdmin, time.Now().Add(100 * time.Second)}
+				desk, err := admin.New(testroles.Of[any](db), admin.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -85,7 +87,7 @@ func TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver(t *testing.T) {
 func TestACapturerThatARelayKeepsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		desk, err := admin.New(keptOut{Operator: newStore(t, 0)}, admin.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		desk, err := admin.New(testroles.Of[any](keptOut{OutboxAdmin: newStore(t, 0).Driver().OutboxAdmin}), admin.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,13 +106,13 @@ func TestACapturerThatARelayKeepsOut(t *testing.T) {
 	})
 }
 
-type keptOut struct{ store.Operator }
+type keptOut struct{ driver.OutboxAdmin }
 
 func (keptOut) MakeReady(context.Context, int) (int, error) { return 0, store.ErrRelayLive }
 
 // batches is a store that makes full batches ready, and then fails.
 type batches struct {
-	store.Operator
+	driver.OutboxAdmin
 	left *int
 }
 
@@ -125,7 +127,7 @@ func (b batches) MakeReady(_ context.Context, limit int) (int, error) {
 // error, and the error states only the cause.
 func TestMakeReadyCountsBeforeAnError(t *testing.T) {
 	left := 2
-	desk, err := admin.New(batches{left: &left}, admin.Config{BatchSize: 10})
+	desk, err := admin.New(testroles.Of[any](batches{left: &left}), admin.Config{BatchSize: 10})
 	if err != nil {
 		t.Fatal(err)
 	}

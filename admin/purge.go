@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/internal/retention"
 	"github.com/waybillhq/waybill/observe"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Retention configures how long events are kept.
@@ -36,7 +36,7 @@ type Purged struct {
 // Purger deletes events after their retention. A running relay purges by
 // itself; Purger is for outboxes whose relay does not, and for manual purges.
 type Purger struct {
-	db       store.Maintainer
+	db       driver.Maintainer
 	policy   retention.Policy
 	interval time.Duration
 	log      *slog.Logger

@@ -54,7 +54,7 @@ func (s *pgServer) stuckDrainer(name string, stuck int, among bool) drainer {
 				calm: f.calm, gauge: f.gauge, close: f.close, statements: f.statements(),
 				left: f.counting(`SELECT count(*) FROM waybill_outbox WHERE aggregate_id <> '` + stuckAggregate + `'`),
 				drain: func(ctx context.Context, l *ledger) error {
-					return runRelay(ctx, db, relay.Config{}, stuckSink{batchSink{l}}, l, l.all)
+					return runRelay(ctx, db.Driver().Relay, relay.Config{}, stuckSink{batchSink{l}}, l, l.all)
 				},
 			}, nil
 		},
@@ -64,7 +64,7 @@ func (s *pgServer) stuckDrainer(name string, stuck int, among bool) drainer {
 // loadAround writes the counted events, and those of the one aggregate.
 func loadAround(ctx context.Context, db *pgstore.Store, n, stuck int, among bool) error {
 	if stuck == 0 {
-		return loadEvents(ctx, db, n)
+		return loadEvents(ctx, db.Driver().Outbox, n)
 	}
 	box, err := outbox.New(db, outbox.Config{})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -245,10 +245,10 @@ func (r brokerRace) fromMemory(cfg relay.Config) func(context.Context, *brokerFi
 		if err != nil {
 			return 0, err
 		}
-		if err := loadEvents(ctx, db, r.events); err != nil {
+		if err := loadEvents(ctx, db.Driver().Outbox, r.events); err != nil {
 			return 0, err
 		}
-		return r.drain(ctx, db, cfg, f)
+		return r.drain(ctx, db.Driver().Relay, cfg, f)
 	}
 }
 
@@ -259,18 +259,18 @@ func (r brokerRace) fromPostgres(cfg relay.Config) func(context.Context, *broker
 			return 0, err
 		}
 		defer tables.close()
-		if err := loadEvents(ctx, db, r.events); err != nil {
+		if err := loadEvents(ctx, db.Driver().Outbox, r.events); err != nil {
 			return 0, err
 		}
 		if err := tables.calm(ctx); err != nil {
 			return 0, err
 		}
-		return r.drain(ctx, db, cfg, f)
+		return r.drain(ctx, db.Driver().Relay, cfg, f)
 	}
 }
 
 // drain runs a relay until all events are published, confirmed and settled.
-func (r brokerRace) drain(ctx context.Context, db store.Relay, cfg relay.Config, f *brokerField) (time.Duration, error) {
+func (r brokerRace) drain(ctx context.Context, db driver.Relay, cfg relay.Config, f *brokerField) (time.Duration, error) {
 	l := newLedger(r.events, 0)
 	err := drainRelay(ctx, db, cfg, f.sink, l)
 	return l.took(), err

@@ -12,10 +12,11 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -97,7 +98,7 @@ func (s batchSink) Deliver(_ context.Context, batch []waybill.Delivery) []error 
 }
 
 // drainRelay runs a relay until every event was handled and settled.
-func drainRelay(ctx context.Context, db store.Relay, cfg relay.Config, sink waybill.Sink, l *ledger) error {
+func drainRelay(ctx context.Context, db driver.Relay, cfg relay.Config, sink waybill.Sink, l *ledger) error {
 	settled := make(chan struct{})
 	var n atomic.Int64
 	cfg.Observe = observe.Hooks{Settled: func(events int, _ time.Duration, err error) {
@@ -109,8 +110,8 @@ func drainRelay(ctx context.Context, db store.Relay, cfg relay.Config, sink wayb
 }
 
 // runRelay runs a relay until done.
-func runRelay(ctx context.Context, db store.Relay, cfg relay.Config, sink waybill.Sink, l *ledger, done <-chan struct{}) error {
-	r, err := relay.New(db, sink, cfg)
+func runRelay(ctx context.Context, db driver.Relay, cfg relay.Config, sink waybill.Sink, l *ledger, done <-chan struct{}) error {
+	r, err := relay.New(testroles.Of[any](db), sink, cfg)
 	if err != nil {
 		return err
 	}
@@ -142,7 +143,9 @@ func (s *pgServer) waybill(name, group string, cfg relay.Config, single bool) dr
 			return nil, err
 		}
 		st := f.waybillStage(db)
-		st.drain = func(ctx context.Context, l *ledger) error { return drainRelay(ctx, db, cfg, sinkFor(l, single), l) }
+		st.drain = func(ctx context.Context, l *ledger) error {
+			return drainRelay(ctx, db.Driver().Relay, cfg, sinkFor(l, single), l)
+		}
 		return st, nil
 	}}
 }
@@ -175,7 +178,7 @@ func (s *pgServer) waybillField(ctx context.Context) (*field, *pgstore.Store, er
 // waybillStage is a stage over Waybill's tables without the drain.
 func (f *field) waybillStage(db *pgstore.Store) *stage {
 	return &stage{
-		load: func(ctx context.Context, n int) error { return loadEvents(ctx, db, n) },
+		load: func(ctx context.Context, n int) error { return loadEvents(ctx, db.Driver().Outbox, n) },
 		calm: f.calm, gauge: f.gauge, close: f.close, statements: f.statements(), left: f.counting(`SELECT count(*) FROM waybill_outbox`),
 	}
 }
@@ -192,8 +195,8 @@ func (f *field) counting(query string) func(ctx context.Context) (int, error) {
 const loadBatch = 1000
 
 // loadEvents writes events 0 to n-1.
-func loadEvents[T any](ctx context.Context, db store.Outbox[T], n int) error {
-	box, err := outbox.New(db, outbox.Config{})
+func loadEvents[T any](ctx context.Context, db driver.Outbox[T], n int) error {
+	box, err := outbox.New(driver.Roles[T]{Outbox: db}, outbox.Config{})
 	if err != nil {
 		return err
 	}

@@ -15,17 +15,14 @@ import (
 
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
 // sqlField is fresh tables of a database behind database/sql.
 type sqlField struct {
-	store interface {
-		store.Outbox[*sql.Tx]
-		store.Relay
-	}
+	store  driver.Store[*sql.Tx]
 	db     *sql.DB // for the floor
 	lanes  int
 	settle func(ctx context.Context, lane int, after int64, seqs []int64, history bool) error
@@ -42,7 +39,7 @@ func drainersOf(fresh func(ctx context.Context) (*sqlField, error)) []drainer {
 				return nil, err
 			}
 			return &stage{
-				load: func(ctx context.Context, n int) error { return loadEvents[*sql.Tx](ctx, f.store, n) },
+				load: func(ctx context.Context, n int) error { return loadEvents(ctx, f.store.Driver().Outbox, n) },
 				calm: func(context.Context) error { return nil }, gauge: f.gauge, close: f.close, drain: drain(f),
 				left: func(ctx context.Context) (n int, err error) {
 					err = f.db.QueryRowContext(ctx, `SELECT count(*) FROM waybill_outbox`).Scan(&n)
@@ -61,7 +58,7 @@ func drainersOf(fresh func(ctx context.Context) (*sqlField, error)) []drainer {
 		return drainer{name: name, group: group, role: roleOwn, open: opening(
 			func(f *sqlField) func(context.Context, *ledger) error {
 				return func(ctx context.Context, l *ledger) error {
-					return drainRelay(ctx, f.store, cfg, sinkFor(l, single), l)
+					return drainRelay(ctx, f.store.Driver().Relay, cfg, sinkFor(l, single), l)
 				}
 			})}
 	}

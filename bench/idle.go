@@ -38,7 +38,7 @@ func (s *pgServer) idle(ctx context.Context, warm, turn time.Duration, out, prog
 	if err := f.calm(ctx); err != nil {
 		return err
 	}
-	stop, err := startRelay(ctx, db, relay.Config{}, func([]byte) {})
+	stop, err := startRelay(ctx, db.Driver().Relay, relay.Config{}, func([]byte) {})
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -105,7 +105,7 @@ func pgFloor(ctx context.Context, pool *pgxpool.Pool, business func(context.Cont
 	b := &pgx.Batch{}
 	if n == 1 {
 		ev := evs[0]
-		b.Queue(pgOne, int16(store.LaneOf("", ev.AggregateType, ev.AggregateID, lanes)), pgtype.UUID{Bytes: waybill.NewID(), Valid: true},
+		b.Queue(pgOne, int16(driver.LaneOf("", ev.AggregateType, ev.AggregateID, lanes)), pgtype.UUID{Bytes: waybill.NewID(), Valid: true},
 			ev.Type, ev.AggregateType, ev.AggregateID, ev.Type, 1, now, 0, ev.Payload)
 	} else {
 		lane, ids := make([]int16, n), make([]pgtype.UUID, n)
@@ -113,7 +113,7 @@ func pgFloor(ctx context.Context, pool *pgxpool.Pool, business func(context.Cont
 		versions, priorities := make([]int32, n), make([]int16, n)
 		times, payloads := make([]time.Time, n), make([][]byte, n)
 		for i, ev := range evs {
-			lane[i] = int16(store.LaneOf("", ev.AggregateType, ev.AggregateID, lanes))
+			lane[i] = int16(driver.LaneOf("", ev.AggregateType, ev.AggregateID, lanes))
 			ids[i] = pgtype.UUID{Bytes: waybill.NewID(), Valid: true}
 			types[i], aggregates[i], aggregateIDs[i] = ev.Type, ev.AggregateType, ev.AggregateID
 			versions[i], times[i], payloads[i] = 1, now, ev.Payload

@@ -15,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
@@ -173,7 +173,7 @@ func openMySQLKind(ctx context.Context, name string, conns int) (*target, error)
 		row: "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '1970-01-01' + INTERVAL ? MICROSECOND, ?, ?, ?, ?, ?, ?)",
 		args: func(ev waybill.Event) []any {
 			id := waybill.NewID()
-			return rowArgs(store.LaneOf("", ev.AggregateType, ev.AggregateID, lanes), id[:], ev, time.Now().UnixMicro())
+			return rowArgs(driver.LaneOf("", ev.AggregateType, ev.AggregateID, lanes), id[:], ev, time.Now().UnixMicro())
 		},
 		begin: func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) },
 	}

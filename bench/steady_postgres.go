@@ -12,9 +12,10 @@ import (
 	oagudo "github.com/oagudo/outbox"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -212,15 +213,15 @@ func (s *pgServer) waybillLine(cfg *relay.Config, elsewhere bool) func(ctx conte
 			}
 		}
 		l.start = func(ctx context.Context, handle func([]byte)) (func() error, error) {
-			return startRelay(ctx, other, *cfg, handle)
+			return startRelay(ctx, other.Driver().Relay, *cfg, handle)
 		}
 		return l, nil
 	}
 }
 
 // startRelay runs a relay in the background; stop ends it.
-func startRelay(ctx context.Context, db store.Relay, cfg relay.Config, handle func([]byte)) (stop func() error, err error) {
-	r, err := relay.New(db, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
+func startRelay(ctx context.Context, db driver.Relay, cfg relay.Config, handle func([]byte)) (stop func() error, err error) {
+	r, err := relay.New(testroles.Of[any](db), relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
 		handle(d.Payload)
 		return nil
 	}), cfg)

@@ -9,13 +9,14 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // attempt is a run whose claim is committed.
 type attempt[T any] struct {
 	*invocation[T]
 	flight  *inflight
-	key     store.KeyAttempt
+	key     driver.KeyAttempt
 	created time.Time
 	point   store.KeyPoint // progress of earlier attempts
 	until   time.Time      // latest end of the lease, by this process's clock
@@ -109,9 +110,9 @@ const keepTries = 3
 
 // keep stores the answer. It reports false if the attempt no longer holds the
 // key, which includes an earlier try that succeeded unnoticed.
-func (a *attempt[T]) keep(ctx context.Context, stored store.KeyAnswer) (ok bool, err error) {
+func (a *attempt[T]) keep(ctx context.Context, stored driver.KeyAnswer) (ok bool, err error) {
 	for n := 1; ; n++ {
-		ok, err = a.k.db.EndKey(ctx, a.key, store.KeyEnd{State: store.KeySucceeded, Answer: stored})
+		ok, err = a.k.db.EndKey(ctx, a.key, driver.KeyEnd{State: store.KeySucceeded, Answer: stored})
 		if err == nil || n == keepTries {
 			return ok, err
 		}
@@ -128,7 +129,7 @@ func (a *attempt[T]) keep(ctx context.Context, stored store.KeyAnswer) (ok bool,
 // run the operation a second time. One key has one answer, the stored one. The
 // stored answer may be this run's own, if the response to an earlier try was
 // lost; otherwise this run's answer is discarded.
-func (a *attempt[T]) late(ctx context.Context, answer Answer, stored store.KeyAnswer) (Reply, error) {
+func (a *attempt[T]) late(ctx context.Context, answer Answer, stored driver.KeyAnswer) (Reply, error) {
 	rec, there, err := a.k.db.FindKey(ctx, a.key.KeyID)
 	mine := there && rec.Owner == a.key.Owner && rec.Fence == a.key.Fence
 	switch {

@@ -15,8 +15,10 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/idempotency"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -32,10 +34,10 @@ var errBoom = errors.New("boom")
 // db is a store with configurable failures, which also fails when a context has
 // ended.
 type db struct {
-	*memstore.Store[tx]
+	driver.Complete[tx]
 	claims, ends, finds, renews atomic.Int64
 	// Each replaces the store's method, and may call it.
-	commit func(next func() (store.CommitInfo, error)) (store.CommitInfo, error)
+	commit func(next func() (driver.CommitInfo, error)) (driver.CommitInfo, error)
 	claim  func(next func() (store.KeyRecord, bool, error)) (store.KeyRecord, bool, error)
 	end    func(next func() (bool, error)) (bool, error)
 	find   func(next func() (store.KeyRecord, bool, error)) (store.KeyRecord, bool, error)
@@ -45,18 +47,18 @@ type db struct {
 	prove  func() error
 }
 
-func (d *db) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[tx], error) {
-	s, err := d.Store.Begin(ctx, opts)
+func (d *db) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[tx], error) {
+	s, err := d.Complete.Begin(ctx, opts)
 	return &session{Session: s, db: d}, err
 }
 
 type session struct {
-	store.Session[tx]
+	driver.Session[tx]
 	db *db
 }
 
-func (s *session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
-	next := func() (store.CommitInfo, error) { return s.Session.Commit(ctx, accepted, check) }
+func (s *session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (driver.CommitInfo, error) {
+	next := func() (driver.CommitInfo, error) { return s.Session.Commit(ctx, accepted, check) }
 	if s.db.commit == nil {
 		return next()
 	}
@@ -78,30 +80,30 @@ func (d *db) CheckOpen(context.Context, tx) error {
 	return d.prove()
 }
 
-func (d *db) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+func (d *db) ClaimKey(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 	d.claims.Add(1)
-	next := func() (store.KeyRecord, bool, error) { return d.Store.ClaimKey(ctx, c) }
+	next := func() (store.KeyRecord, bool, error) { return d.Complete.ClaimKey(ctx, c) }
 	if d.claim == nil {
 		return next()
 	}
 	return d.claim(next)
 }
 
-func (d *db) EndKey(ctx context.Context, a store.KeyAttempt, e store.KeyEnd) (bool, error) {
+func (d *db) EndKey(ctx context.Context, a driver.KeyAttempt, e driver.KeyEnd) (bool, error) {
 	d.ends.Add(1)
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	next := func() (bool, error) { return d.Store.EndKey(ctx, a, e) }
+	next := func() (bool, error) { return d.Complete.EndKey(ctx, a, e) }
 	if d.end == nil {
 		return next()
 	}
 	return d.end(next)
 }
 
-func (d *db) RenewKey(ctx context.Context, a store.KeyAttempt, lease time.Duration) (bool, error) {
+func (d *db) RenewKey(ctx context.Context, a driver.KeyAttempt, lease time.Duration) (bool, error) {
 	d.renews.Add(1)
-	next := func() (bool, error) { return d.Store.RenewKey(ctx, a, lease) }
+	next := func() (bool, error) { return d.Complete.RenewKey(ctx, a, lease) }
 	if d.renew == nil {
 		return next()
 	}
@@ -113,7 +115,7 @@ func (d *db) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool
 	if err := ctx.Err(); err != nil {
 		return store.KeyRecord{}, false, err
 	}
-	next := func() (store.KeyRecord, bool, error) { return d.Store.FindKey(ctx, id) }
+	next := func() (store.KeyRecord, bool, error) { return d.Complete.FindKey(ctx, id) }
 	if d.find == nil {
 		return next()
 	}
@@ -122,14 +124,14 @@ func (d *db) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool
 
 func (d *db) KeyStats(ctx context.Context) (store.KeyStats, error) {
 	if d.stats == nil {
-		return d.Store.KeyStats(ctx)
+		return d.Complete.KeyStats(ctx)
 	}
 	return d.stats()
 }
 
 func (d *db) PurgeKeys(ctx context.Context, limit int) (int, error) {
 	if d.purge == nil {
-		return d.Store.PurgeKeys(ctx, limit)
+		return d.Complete.PurgeKeys(ctx, limit)
 	}
 	return d.purge(limit)
 }
@@ -140,14 +142,14 @@ func open(t *testing.T, cfg idempotency.Config) (*db, *keys) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &db{Store: s}
+	d := &db{Complete: testroles.Complete[tx](s)}
 	return d, another(t, d, cfg)
 }
 
 // another returns other keys over the same store, as in another process.
 func another(t *testing.T, d *db, cfg idempotency.Config) *keys {
 	t.Helper()
-	k, err := idempotency.New[tx](d, cfg)
+	k, err := idempotency.New[tx](testroles.Of[tx](d), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +183,7 @@ func never(t *testing.T) func(context.Context) (string, error) {
 
 func stateOf(t *testing.T, d *db, req idempotency.Request) (store.KeyRecord, bool) {
 	t.Helper()
-	rec, ok, err := d.Store.FindKey(context.Background(), store.KeyID{Tenant: req.TenantID, Operation: req.Operation, Key: req.Key})
+	rec, ok, err := d.Complete.FindKey(context.Background(), store.KeyID{Tenant: req.TenantID, Operation: req.Operation, Key: req.Key})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +217,7 @@ func TestEveryWrongFieldIsNamed(t *testing.T) {
 			t.Errorf("%s is accepted", name)
 		}
 	}
-	_, err = idempotency.New[tx](&db{}, idempotency.Config{TTL: -1, ResultTTL: -1, Lease: -1, PurgeBatchSize: -1})
+	_, err = idempotency.New[tx](testroles.Of[tx](&db{}), idempotency.Config{TTL: -1, ResultTTL: -1, Lease: -1, PurgeBatchSize: -1})
 	for _, field := range []string{"TTL", "ResultTTL", "Lease", "PurgeBatchSize"} {
 		if err == nil || !strings.Contains(err.Error(), "Config."+field) {
 			t.Errorf("%s is not named: %v", field, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/backoff"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 const (
@@ -122,15 +123,15 @@ func (e *invocation[T]) lead(ctx context.Context, f *inflight) (Reply, error) {
 		return reply, err
 	}
 	a := &attempt[T]{
-		invocation: e, flight: f, key: store.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: rec.Fence},
+		invocation: e, flight: f, key: driver.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: rec.Fence},
 		created: rec.CreatedAt, point: rec.Point, until: began.Add(e.k.cfg.Lease),
 	}
 	f.take(a.until)
 	return a.run(ctx)
 }
 
-func (e *invocation[T]) claim() store.KeyClaim {
-	claim := store.KeyClaim{KeyID: e.req.id(), Hash: string(e.req.Hash), Owner: waybill.NewID(), Lease: e.k.cfg.Lease, TTL: e.ttl()}
+func (e *invocation[T]) claim() driver.KeyClaim {
+	claim := driver.KeyClaim{KeyID: e.req.id(), Hash: string(e.req.Hash), Owner: waybill.NewID(), Lease: e.k.cfg.Lease, TTL: e.ttl()}
 	if e.k.cfg.ResultTTL > 0 {
 		claim.TTL = min(claim.TTL, e.k.cfg.ResultTTL)
 	}
@@ -144,7 +145,7 @@ func (e *invocation[T]) unclaim(ctx context.Context, owner waybill.ID) {
 	defer cancel()
 	rec, there, err := e.k.db.FindKey(ctx, e.req.id())
 	if err == nil && there && rec.State == store.KeyProcessing && rec.Owner == owner {
-		_, err = e.k.db.EndKey(ctx, store.KeyAttempt{KeyID: rec.KeyID, Owner: owner, Fence: rec.Fence}, e.failure(codeReleased, "the response to the claim was lost"))
+		_, err = e.k.db.EndKey(ctx, driver.KeyAttempt{KeyID: rec.KeyID, Owner: owner, Fence: rec.Fence}, e.failure(codeReleased, "the response to the claim was lost"))
 	}
 	if err != nil {
 		e.warn(ctx, "waybill: a key may be held until its lease expires", err)
@@ -209,8 +210,8 @@ const (
 )
 
 // failure returns the end of an attempt whose key may be taken again.
-func (e *invocation[T]) failure(code, text string) store.KeyEnd {
-	return store.KeyEnd{State: store.KeyFailed, Code: code, Error: text, Answer: store.KeyAnswer{TTL: e.ttl()}}
+func (e *invocation[T]) failure(code, text string) driver.KeyEnd {
+	return driver.KeyEnd{State: store.KeyFailed, Code: code, Error: text, Answer: driver.KeyAnswer{TTL: e.ttl()}}
 }
 
 func (e *invocation[T]) ttl() time.Duration {
@@ -222,7 +223,7 @@ func (e *invocation[T]) ttl() time.Duration {
 
 // final returns the answer as it is stored, with its reference. An answer that
 // is too large is marked as lost.
-func (e *invocation[T]) final(ctx context.Context, answer *Answer, said string) store.KeyAnswer {
+func (e *invocation[T]) final(ctx context.Context, answer *Answer, said string) driver.KeyAnswer {
 	if answer.Ref == "" {
 		answer.Ref = said
 	}
@@ -230,7 +231,7 @@ func (e *invocation[T]) final(ctx context.Context, answer *Answer, said string) 
 		e.warn(ctx, "waybill: a reference was not stored", fmt.Errorf("reference has %d bytes, more than the maximum of %d", len(answer.Ref), maxRef))
 		answer.Ref = ""
 	}
-	out := store.KeyAnswer{Ref: answer.Ref, TTL: e.ttl(), Lost: answer.Lost}
+	out := driver.KeyAnswer{Ref: answer.Ref, TTL: e.ttl(), Lost: answer.Lost}
 	if limit := e.k.cfg.MaxResult; limit > 0 && len(answer.Body) > limit {
 		out.Lost = true
 	}
@@ -244,7 +245,7 @@ func (e *invocation[T]) final(ctx context.Context, answer *Answer, said string) 
 }
 
 // kept returns the answer for requests that wait in this process.
-func kept(stored *store.KeyAnswer) *Answer {
+func kept(stored *driver.KeyAnswer) *Answer {
 	if stored.Lost {
 		return nil
 	}

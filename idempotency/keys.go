@@ -11,6 +11,7 @@ import (
 	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Config configures [Keys]. The zero value is valid.
@@ -89,8 +90,8 @@ func (c Config) withDefaults() Config {
 // Keys manages the idempotency keys of one database. T is the type of its
 // transactions. It is safe for concurrent use.
 type Keys[T any] struct {
-	db      store.Keys[T]
-	peeker  store.KeyPeeker // db, if it implements KeyPeeker
+	db      driver.Keys[T]
+	peeker  driver.KeyPeeker // db, if it implements KeyPeeker
 	policy  peekPolicy
 	cfg     Config
 	runner  *txrun.Runner[T]
@@ -101,14 +102,18 @@ type Keys[T any] struct {
 }
 
 // New returns keys over a store. It does not access the database.
-func New[T any](db store.Keys[T], cfg Config) (*Keys[T], error) {
-	if db == nil {
-		return nil, errors.New("idempotency: store is nil")
+func New[T any](db driver.Store[T], cfg Config) (*Keys[T], error) {
+	roles, err := driver.Get(db, "idempotency", "Keys")
+	if err != nil {
+		return nil, err
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("idempotency: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	peeker, _ := db.(store.KeyPeeker)
-	return &Keys[T]{db: db, peeker: peeker, cfg: cfg, runner: txrun.NewRunner[T](db, cfg.Logger), flights: make(map[store.KeyID]*inflight)}, nil
+	peeker, _ := roles.Keys.(driver.KeyPeeker)
+	return &Keys[T]{
+		db: roles.Keys, peeker: peeker, cfg: cfg, runner: txrun.NewRunner[T](roles.Keys, cfg.Logger),
+		flights: make(map[store.KeyID]*inflight),
+	}, nil
 }

@@ -222,7 +222,7 @@ func TestRunCleans(t *testing.T) {
 			if len(times) == 2 {
 				return 0, errBoom
 			}
-			return d.Store.PurgeKeys(t.Context(), limit)
+			return d.Complete.PurgeKeys(t.Context(), limit)
 		}
 		d.stats = func() (store.KeyStats, error) { return store.KeyStats{Lapsed: 1}, nil }
 		ctx, cancel := context.WithCancel(t.Context())

@@ -10,6 +10,7 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 var errLost = fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
@@ -21,13 +22,13 @@ func TestUncertainCommit(t *testing.T) {
 	for _, committed := range []bool{true, false} {
 		t.Run(fmt.Sprint("committed ", committed), func(t *testing.T) {
 			d, k := open(t, idempotency.Config{})
-			d.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
+			d.commit = func(next func() (driver.CommitInfo, error)) (driver.CommitInfo, error) {
 				if committed {
 					if _, err := next(); err != nil {
-						return store.CommitInfo{}, err
+						return driver.CommitInfo{}, err
 					}
 				}
-				return store.CommitInfo{}, errLost
+				return driver.CommitInfo{}, errLost
 			}
 			req := request(t, "k")
 			res, err := idempotency.DoTx(t.Context(), k, req, inTx(value("mine")))
@@ -58,7 +59,9 @@ func TestAnotherRunsSuccess(t *testing.T) {
 	d.find = func(func() (store.KeyRecord, bool, error)) (store.KeyRecord, bool, error) {
 		return store.KeyRecord{State: store.KeySucceeded, Owner: waybill.NewID()}, true, nil
 	}
-	d.commit = func(func() (store.CommitInfo, error)) (store.CommitInfo, error) { return store.CommitInfo{}, errLost }
+	d.commit = func(func() (driver.CommitInfo, error)) (driver.CommitInfo, error) {
+		return driver.CommitInfo{}, errLost
+	}
 	if res, err := idempotency.DoTx(t.Context(), k, req, inTx(value("mine"))); !errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("got %+v, %v", res, err)
 	}
@@ -78,10 +81,10 @@ func TestRestarts(t *testing.T) {
 			collisions--
 			return errCollided
 		}
-		d.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
+		d.commit = func(next func() (driver.CommitInfo, error)) (driver.CommitInfo, error) {
 			if at == "commit" {
 				if err := collide(); err != nil {
-					return store.CommitInfo{}, err
+					return driver.CommitInfo{}, err
 				}
 			}
 			return next()
@@ -217,16 +220,16 @@ func TestAPhaseWhoseCommitWasLost(t *testing.T) {
 	for _, committed := range []bool{true, false} {
 		d, k := open(t, idempotency.Config{})
 		lost := true
-		d.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
+		d.commit = func(next func() (driver.CommitInfo, error)) (driver.CommitInfo, error) {
 			if !lost {
 				return next()
 			}
 			lost = false
 			if committed {
 				_, _ = next()
-				return store.CommitInfo{}, errLost
+				return driver.CommitInfo{}, errLost
 			}
-			return store.CommitInfo{}, errBoom
+			return driver.CommitInfo{}, errBoom
 		}
 		calls := 0
 		run := func() (idempotency.Result[int], error) {
@@ -274,7 +277,9 @@ func TestPhasesHaveALimit(t *testing.T) {
 // TestStoreErrors: errors of the store are distinct from those of the function.
 func TestStoreErrors(t *testing.T) {
 	d, k := open(t, idempotency.Config{})
-	d.commit = func(func() (store.CommitInfo, error)) (store.CommitInfo, error) { return store.CommitInfo{}, errBoom }
+	d.commit = func(func() (driver.CommitInfo, error)) (driver.CommitInfo, error) {
+		return driver.CommitInfo{}, errBoom
+	}
 	if _, err := idempotency.DoTx(t.Context(), k, request(t, "k"), inTx(value(""))); !errors.Is(err, idempotency.ErrStore) || !errors.Is(err, errBoom) {
 		t.Errorf("the commit: %v", err)
 	}

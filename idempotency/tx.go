@@ -9,10 +9,11 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // errRecordExists reports that the key could not be taken.
-type errRecordExists struct{ taken store.KeyTaken }
+type errRecordExists struct{ taken driver.KeyTaken }
 
 func (*errRecordExists) Error() string { return "a record exists" }
 
@@ -31,7 +32,7 @@ type taking[T any] struct {
 	owner  waybill.ID
 	note   runFlags
 	answer Answer
-	stored store.KeyAnswer
+	stored driver.KeyAnswer
 }
 
 // inTransaction takes the key, calls the function and stores its answer in one
@@ -62,7 +63,7 @@ func (e *invocation[T]) inTransaction(ctx context.Context, f *inflight) (Reply, 
 }
 
 // stands returns the reply for a key that could not be taken.
-func (e *invocation[T]) stands(t *store.KeyTaken) (Reply, error) {
+func (e *invocation[T]) stands(t *driver.KeyTaken) (Reply, error) {
 	if t.Busy {
 		return Reply{}, e.inProgress(busyDelay)
 	}
@@ -105,8 +106,8 @@ func (t *taking[T]) run(ctx context.Context, tx T) error {
 
 // keep stores the answer in the transaction, together with the commit if the
 // store supports that.
-func (k *Keys[T]) keep(ctx context.Context, tx T, a store.KeyAttempt, answer store.KeyAnswer) error {
-	if keeper, ok := k.db.(store.AnswerAtCommit[T]); ok {
+func (k *Keys[T]) keep(ctx context.Context, tx T, a driver.KeyAttempt, answer driver.KeyAnswer) error {
+	if keeper, ok := k.db.(driver.AnswerAtCommit[T]); ok {
 		if later, err := keeper.StoreAnswerAtCommit(ctx, tx, a, answer); later || err != nil {
 			return err
 		}
@@ -156,7 +157,7 @@ func (t *taking[T]) failed(ctx context.Context, code string, cause error) error 
 	if err == nil && taken {
 		end := t.failure(code, cause.Error())
 		end.State = store.KeyUncertain
-		_, err = t.k.db.EndKey(ctx, store.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: rec.Fence}, end)
+		_, err = t.k.db.EndKey(ctx, driver.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: rec.Fence}, end)
 	}
 	if err == nil && !taken {
 		err = errors.New("another run has taken the key")
@@ -182,7 +183,7 @@ func (t *taking[T]) uncertain(ctx context.Context, cause error) (Reply, error) {
 // restartable reports whether a transaction failed because of a conflict with
 // others.
 func (k *Keys[T]) restartable(err error) bool {
-	r, ok := k.db.(store.RetryClassifier)
+	r, ok := k.db.(driver.RetryClassifier)
 	return ok && !errors.Is(err, waybill.ErrUncertain) && r.IsRetryable(err)
 }
 
@@ -190,7 +191,7 @@ func (k *Keys[T]) restartable(err error) bool {
 // databases, a function that swallows a deadlock continues outside of any
 // transaction, and the answer would be stored without the writes.
 func (k *Keys[T]) prove(ctx context.Context, tx T) error {
-	if p, ok := k.db.(store.TxChecker[T]); ok {
+	if p, ok := k.db.(driver.TxChecker[T]); ok {
 		if err := p.CheckOpen(ctx, tx); err != nil {
 			return fmt.Errorf("before storing the answer: %w", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Result describes how an event was applied.
@@ -141,7 +142,7 @@ func (e *consumption[T]) run(ctx context.Context) (Result, error) {
 
 // errRecordExists reports that the event has a record, or that a concurrent
 // transaction is about to write it.
-type errRecordExists struct{ acceptance store.AcceptResult }
+type errRecordExists struct{ acceptance driver.AcceptResult }
 
 func (*errRecordExists) Error() string { return "the record exists" }
 
@@ -183,7 +184,7 @@ func (e *consumption[T]) consumeInTx(ctx context.Context) (Result, error) {
 		e.suspect = stands.acceptance.Record.State == store.InboxProcessing
 		return e.claim(ctx, e.claimed)
 	case errors.As(err, &failed):
-		return Result{}, e.failed(ctx, store.Attempt{Owner: owner}, 1, failed.error)
+		return Result{}, e.failed(ctx, driver.Attempt{Owner: owner}, 1, failed.error)
 	case errors.Is(err, waybill.ErrUncertain):
 		return e.uncertain(ctx, owner, 1, err)
 	}
@@ -193,7 +194,7 @@ func (e *consumption[T]) consumeInTx(ctx context.Context) (Result, error) {
 // claim records an attempt durably and then makes it: if the event kills the
 // process, the attempt has been counted. No other attempt is counted with it,
 // because a suspect is attempted while no other counted attempt is in flight.
-func (e *consumption[T]) claim(ctx context.Context, then func(context.Context, store.Attempt, int) (Result, error)) (Result, error) {
+func (e *consumption[T]) claim(ctx context.Context, then func(context.Context, driver.Attempt, int) (Result, error)) (Result, error) {
 	g := e.g
 	wait := g.inbox.turns.among
 	if e.suspect {
@@ -220,12 +221,12 @@ func (e *consumption[T]) claim(ctx context.Context, then func(context.Context, s
 		}
 		return res, err
 	}
-	return then(ctx, store.Attempt{Group: g.name, Key: e.in.Key, Owner: owner, Fence: rec.Fence}, rec.Attempts)
+	return then(ctx, driver.Attempt{Group: g.name, Key: e.in.Key, Owner: owner, Fence: rec.Fence}, rec.Attempts)
 }
 
 // claimed applies an event in a transaction that commits only if the claim
 // still holds.
-func (e *consumption[T]) claimed(ctx context.Context, a store.Attempt, number int) (Result, error) {
+func (e *consumption[T]) claimed(ctx context.Context, a driver.Attempt, number int) (Result, error) {
 	err := e.transaction(ctx, func(ctx context.Context, tx T) error {
 		if err := e.apply(ctx, tx, number); err != nil {
 			return err
@@ -252,7 +253,7 @@ func (e *consumption[T]) claimed(ctx context.Context, a store.Attempt, number in
 var errLapsed = fmt.Errorf("%w: the attempt took longer than Options.Lease and was rolled back", waybill.ErrLeaseLost)
 
 // succeed records the attempt as succeeded if it still owns the event.
-func (e *consumption[T]) succeed(ctx context.Context, tx T, a store.Attempt) error {
+func (e *consumption[T]) succeed(ctx context.Context, tx T, a driver.Attempt) error {
 	ok, err := e.g.inbox.db.Succeed(ctx, tx, a)
 	if err == nil && !ok {
 		err = errLapsed
@@ -274,7 +275,7 @@ func (e *consumption[T]) transaction(ctx context.Context, fn func(ctx context.Co
 // restartable reports whether a transaction failed because of a conflict with
 // other transactions.
 func (g *Group[T]) restartable(err error) bool {
-	r, ok := g.inbox.db.(store.RetryClassifier)
+	r, ok := g.inbox.db.(driver.RetryClassifier)
 	return ok && !errors.Is(err, waybill.ErrUncertain) && r.IsRetryable(err)
 }
 
@@ -289,7 +290,7 @@ func (e *consumption[T]) delivered(ctx context.Context, attempt int) context.Con
 // prove checks that the handler's effects are in the transaction. Recording a
 // success or settling a delivery proves it as well.
 func (g *Group[T]) prove(ctx context.Context, tx T) error {
-	if p, ok := g.inbox.db.(store.TxChecker[T]); ok {
+	if p, ok := g.inbox.db.(driver.TxChecker[T]); ok {
 		return p.CheckOpen(ctx, tx)
 	}
 	return nil
@@ -358,7 +359,7 @@ const recordTime = 10 * time.Second
 // failed records a failed attempt in a transaction of its own, because the
 // transaction with the effects is rolled back. It returns the error for the
 // caller.
-func (e *consumption[T]) failed(ctx context.Context, a store.Attempt, attempts int, err error) error {
+func (e *consumption[T]) failed(ctx context.Context, a driver.Attempt, attempts int, err error) error {
 	g := e.g
 	class, delay := waybill.Classify(err)
 	if ctx.Err() != nil || class == waybill.ClassDefer || class == waybill.ClassUnavailable {
@@ -368,7 +369,7 @@ func (e *consumption[T]) failed(ctx context.Context, a store.Attempt, attempts i
 		}
 		return e.wrap(err)
 	}
-	f := store.Failure{Owner: a.Owner, Fence: a.Fence, Delay: delay, Error: err.Error(), Stored: e.kept()}
+	f := driver.Failure{Owner: a.Owner, Fence: a.Fence, Delay: delay, Error: err.Error(), Stored: e.kept()}
 	if f.Delay == 0 {
 		f.Delay = g.opts.after(attempts)
 	}
@@ -376,7 +377,7 @@ func (e *consumption[T]) failed(ctx context.Context, a store.Attempt, attempts i
 	case class == waybill.ClassPermanent:
 		f.Dead = true
 	case attempts >= g.opts.attempts():
-		f.Dead, f.Error = true, store.ExceededError(err.Error())
+		f.Dead, f.Error = true, driver.ExceededError(err.Error())
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
@@ -400,7 +401,7 @@ func (e *consumption[T]) attrs(attempts int, err error) []slog.Attr {
 }
 
 // release returns an attempt that does not count.
-func (e *consumption[T]) release(ctx context.Context, a store.Attempt) {
+func (e *consumption[T]) release(ctx context.Context, a driver.Attempt) {
 	if a.Fence == 0 {
 		return // nothing was recorded
 	}
@@ -419,7 +420,7 @@ func (e *consumption[T]) unclaim(ctx context.Context, owner waybill.ID) {
 	defer cancel()
 	rec, ok, err := e.g.inbox.db.FindRecord(ctx, e.g.name, e.in.Key)
 	if err == nil && ok && rec.State == store.InboxProcessing && rec.Owner == owner {
-		e.release(ctx, store.Attempt{Group: e.g.name, Key: e.in.Key, Owner: owner, Fence: rec.Fence})
+		e.release(ctx, driver.Attempt{Group: e.g.name, Key: e.in.Key, Owner: owner, Fence: rec.Fence})
 	}
 }
 

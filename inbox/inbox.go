@@ -9,7 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Config configures an [Inbox]. The zero value is valid.
@@ -41,10 +41,10 @@ type Config struct {
 // Inbox holds the consumer groups of one database. T is the type of its
 // transactions. It is safe for concurrent use.
 type Inbox[T any] struct {
-	db     store.Inbox[T]
+	db     driver.Inbox[T]
 	cfg    Config
 	runner *txrun.Runner[T]
-	finish store.Finisher[T] // nil if the store has no outbox
+	finish driver.Finisher[T] // nil if the store has no outbox
 
 	mu     sync.Mutex
 	groups map[string]*Group[T]
@@ -54,9 +54,10 @@ type Inbox[T any] struct {
 }
 
 // New returns an inbox over a store. It does not touch the database.
-func New[T any](db store.Inbox[T], cfg Config) (*Inbox[T], error) {
-	if db == nil {
-		return nil, errors.New("inbox: the store is nil")
+func New[T any](db driver.Store[T], cfg Config) (*Inbox[T], error) {
+	roles, err := driver.Get(db, "inbox", "Inbox")
+	if err != nil {
+		return nil, err
 	}
 	var errs []error
 	if cfg.Retention < 0 || cfg.RedeliveryWindow < 0 || cfg.PurgeInterval < 0 {
@@ -81,9 +82,10 @@ func New[T any](db store.Inbox[T], cfg Config) (*Inbox[T], error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	i := &Inbox[T]{db: db, cfg: cfg, runner: txrun.NewRunner[T](db, cfg.Logger), groups: make(map[string]*Group[T]), turns: newTurns()}
-	i.finish, _ = db.(store.Finisher[T])
-	return i, nil
+	return &Inbox[T]{
+		db: roles.Inbox, finish: roles.Finisher, cfg: cfg, runner: txrun.NewRunner[T](roles.Inbox, cfg.Logger),
+		groups: make(map[string]*Group[T]), turns: newTurns(),
+	}, nil
 }
 
 // Group returns the consumer group of a name, with handlers of its own. It

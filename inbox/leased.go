@@ -8,13 +8,13 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/panics"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Lease is the right to apply an event until another attempt may begin.
 type Lease[T any] struct {
 	effort   *consumption[T]
-	attempt  store.Attempt
+	attempt  driver.Attempt
 	number   int
 	finished bool
 }
@@ -74,7 +74,7 @@ func (g *Group[T]) ConsumeLeased(ctx context.Context, ev waybill.Event, fn func(
 }
 
 // underLease applies an event without a transaction, while the claim holds.
-func (e *consumption[T]) underLease(ctx context.Context, a store.Attempt, number int) (Result, error) {
+func (e *consumption[T]) underLease(ctx context.Context, a driver.Attempt, number int) (Result, error) {
 	g := e.g
 	l := &Lease[T]{effort: e, attempt: a, number: number}
 	inner, cancel := context.WithDeadlineCause(ctx, e.until, fmt.Errorf("%w: Options.Lease has expired", waybill.ErrLeaseLost))
@@ -102,7 +102,7 @@ func (e *consumption[T]) underLease(ctx context.Context, a store.Attempt, number
 // unfinished handles a database error while recording a success. The attempt is
 // released, unless another attempt may have claimed the event or the event may
 // be applied: the next attempt finds out.
-func (e *consumption[T]) unfinished(ctx context.Context, a store.Attempt, err error) error {
+func (e *consumption[T]) unfinished(ctx context.Context, a driver.Attempt, err error) error {
 	if !errors.Is(err, waybill.ErrLeaseLost) && !errors.Is(err, waybill.ErrUncertain) {
 		e.release(ctx, a)
 	}

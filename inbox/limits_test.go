@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/inbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/internal/testroles"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -32,7 +33,7 @@ func TestDedupID(t *testing.T) {
 
 // purged is a store with a number of old records.
 type purged struct {
-	store.Inbox[*memstore.Tx]
+	driver.Inbox[*memstore.Tx]
 	left   int
 	limits []int
 }
@@ -51,8 +52,8 @@ func TestPurgeGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &purged{Inbox: db, left: left}
-		in, err := inbox.New[*memstore.Tx](p, inbox.Config{Retention: time.Hour, RedeliveryWindow: time.Minute})
+		p := &purged{Inbox: db.Driver().Inbox, left: left}
+		in, err := inbox.New[*memstore.Tx](testroles.Of[*memstore.Tx](p), inbox.Config{Retention: time.Hour, RedeliveryWindow: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,29 +10,31 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
 // unsteady is a store with scripted commits.
 type unsteady struct {
-	*memstore.Store[*memstore.Tx]
+	driver.Complete[*memstore.Tx]
 	// commit replaces the session's Commit; next calls the original.
-	commit func(next func() (store.CommitInfo, error)) (store.CommitInfo, error)
+	commit func(next func() (driver.CommitInfo, error)) (driver.CommitInfo, error)
 }
 
 type unsteadySession struct {
-	store.Session[*memstore.Tx]
+	driver.Session[*memstore.Tx]
 	db *unsteady
 }
 
-func (u *unsteady) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*memstore.Tx], error) {
-	s, err := u.Store.Begin(ctx, opts)
+func (u *unsteady) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[*memstore.Tx], error) {
+	s, err := u.Complete.Begin(ctx, opts)
 	return &unsteadySession{Session: s, db: u}, err
 }
 
-func (s *unsteadySession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
-	end, err := s.db.commit(func() (store.CommitInfo, error) { return s.Session.Commit(ctx, accepted, check) })
+func (s *unsteadySession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (driver.CommitInfo, error) {
+	end, err := s.db.commit(func() (driver.CommitInfo, error) { return s.Session.Commit(ctx, accepted, check) })
 	if err != nil && !errors.Is(err, waybill.ErrUncertain) {
 		_ = s.Rollback(ctx) // a failed commit has rolled back
 	}
@@ -49,8 +51,8 @@ func newUnsteady(t *testing.T) (*unsteady, *inbox.Group[*memstore.Tx]) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &unsteady{Store: db, commit: func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) { return next() }}
-	in, err := inbox.New(u, inbox.Config{})
+	u := &unsteady{Complete: testroles.Complete[*memstore.Tx](db), commit: func(next func() (driver.CommitInfo, error)) (driver.CommitInfo, error) { return next() }}
+	in, err := inbox.New(testroles.Of[*memstore.Tx](u), inbox.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,17 +90,17 @@ func TestUncertainCommit(t *testing.T) {
 		for way, consume := range ways(g, nothing) {
 			t.Run(fmt.Sprint(way, " committed ", committed), func(t *testing.T) {
 				lost := true
-				u.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
+				u.commit = func(next func() (driver.CommitInfo, error)) (driver.CommitInfo, error) {
 					if !lost {
 						return next()
 					}
 					lost = false
 					if committed {
 						if _, err := next(); err != nil {
-							return store.CommitInfo{}, err
+							return driver.CommitInfo{}, err
 						}
 					}
-					return store.CommitInfo{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
+					return driver.CommitInfo{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
 				}
 				ev := waybill.NewEvent("A", 1).Complete()
 				err := consume(ev)
@@ -124,12 +126,12 @@ func TestAnotherAttemptsSuccess(t *testing.T) {
 	u, g := newUnsteady(t)
 	ev := waybill.NewEvent("A", 1).Complete()
 	first := true
-	u.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
+	u.commit = func(next func() (driver.CommitInfo, error)) (driver.CommitInfo, error) {
 		if !first {
 			return next()
 		}
 		first = false
-		return store.CommitInfo{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
+		return driver.CommitInfo{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
 	}
 	// The session is still open, as it would be on the server after a lost
 	// connection, so the second call gets ErrInProgress.
@@ -150,10 +152,10 @@ func TestRestarts(t *testing.T) {
 	for way, consume := range ways(g, count) {
 		t.Run(way, func(t *testing.T) {
 			collisions := 3
-			u.commit = func(next func() (store.CommitInfo, error)) (store.CommitInfo, error) {
+			u.commit = func(next func() (driver.CommitInfo, error)) (driver.CommitInfo, error) {
 				if collisions > 0 {
 					collisions--
-					return store.CommitInfo{}, errCollided
+					return driver.CommitInfo{}, errCollided
 				}
 				return next()
 			}
@@ -181,12 +183,12 @@ func TestRestarts(t *testing.T) {
 
 // cutOff is a store whose claims commit after their callers have gone.
 type cutOff struct {
-	*memstore.Store[*memstore.Tx]
+	driver.Complete[*memstore.Tx]
 	cut context.CancelFunc
 }
 
 func (c *cutOff) ClaimEvent(ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool, error) {
-	rec, ok, err := c.Store.ClaimEvent(ctx, in, owner, lease, most, kept)
+	rec, ok, err := c.Complete.ClaimEvent(ctx, in, owner, lease, most, kept)
 	if c.cut != nil {
 		c.cut()
 		return store.InboxRecord{}, false, ctx.Err()
@@ -202,8 +204,8 @@ func TestClaimCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cutOff{Store: db}
-	in, err := inbox.New(c, inbox.Config{})
+	c := &cutOff{Complete: testroles.Complete[*memstore.Tx](db)}
+	in, err := inbox.New(testroles.Of[*memstore.Tx](c), inbox.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

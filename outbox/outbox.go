@@ -10,7 +10,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/txrun"
 	"github.com/waybillhq/waybill/observe"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Config configures an outbox; the zero value is ready to use.
@@ -27,21 +27,22 @@ type Config struct {
 // Outbox writes events. T is the type of the transactions that the events join.
 // An Outbox is safe for concurrent use.
 type Outbox[T any] struct {
-	db     store.Outbox[T]
+	db     driver.Outbox[T]
 	runner *txrun.Runner[T]
 	writer *writer
 }
 
 // New returns an outbox over a store. It runs no SQL.
-func New[T any](db store.Outbox[T], cfg Config) (*Outbox[T], error) {
-	if db == nil {
-		return nil, errors.New("outbox: the store is nil")
+func New[T any](db driver.Store[T], cfg Config) (*Outbox[T], error) {
+	roles, err := driver.Get(db, "outbox", "Outbox")
+	if err != nil {
+		return nil, err
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
 	w := &writer{hooks: cfg.Hooks, observe: cfg.Observe, logger: cfg.Logger}
-	return &Outbox[T]{db: db, runner: txrun.NewRunner[T](db, cfg.Logger), writer: w}, nil
+	return &Outbox[T]{db: roles.Outbox, runner: txrun.NewRunner[T](roles.Outbox, cfg.Logger), writer: w}, nil
 }
 
 // InTx calls fn in a transaction and commits it if fn returns nil. If fn

@@ -14,7 +14,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -39,9 +39,9 @@ func open(t *testing.T, cfg outbox.Config) (*outbox.Outbox[memTx], *memstore.Sto
 }
 
 // stored returns the ready events, in order.
-func stored(t *testing.T, db store.Reader) []waybill.Event {
+func stored(t *testing.T, db driver.Reader) []waybill.Event {
 	t.Helper()
-	page, err := db.Fetch(t.Context(), []store.Cursor{{}}, 1000)
+	page, err := db.Fetch(t.Context(), []driver.Cursor{{}}, 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestWriteReportsEveryInvalidEvent(t *testing.T) {
 			t.Errorf("the error %q does not contain %q", err, want)
 		}
 	}
-	if n := len(stored(t, db)); n != 0 {
+	if n := len(stored(t, db.Driver().Relay)); n != 0 {
 		t.Errorf("%d events were written", n)
 	}
 	// The write reports the encoding error.
@@ -100,7 +100,7 @@ func TestBeforeWriteReceivesCompleteEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := stored(t, db)
+	got := stored(t, db.Driver().Relay)
 	if len(seen) != 1 || len(got) != 1 || seen[0].ID != got[0].ID || seen[0].ID.IsZero() || seen[0].TenantID != "acme" {
 		t.Errorf("the hook saw %+v, stored is %+v", seen, got)
 	}
@@ -118,7 +118,7 @@ func TestBeforeWriteKeepsItsOwnSlice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := stored(t, db)
+	got := stored(t, db.Driver().Relay)
 	if len(got) != 2 || got[0].ID == got[1].ID || !audit[0].ID.IsZero() {
 		t.Errorf("stored are %+v; the hook's own event is %+v", got, audit[0])
 	}
@@ -135,7 +135,7 @@ func TestBeforeWriteIsChecked(t *testing.T) {
 	box, db := open(t, outbox.Config{Hooks: []outbox.Hook{{
 		BeforeWrite: func(_ context.Context, evs []waybill.Event) ([]waybill.Event, error) { return mend(evs), nil },
 	}}})
-	if err := write(t, box, waybill.NewEvent("", nil)); err != nil || len(stored(t, db)) != 1 {
+	if err := write(t, box, waybill.NewEvent("", nil)); err != nil || len(stored(t, db.Driver().Relay)) != 1 {
 		t.Errorf("an event that a hook fixed: %v", err)
 	}
 	box, db = open(t, outbox.Config{Hooks: []outbox.Hook{{
@@ -143,7 +143,7 @@ func TestBeforeWriteIsChecked(t *testing.T) {
 			return append(evs, waybill.Event{}), nil
 		},
 	}}})
-	if err := write(t, box, waybill.NewEvent("t", nil)); err == nil || !strings.Contains(err.Error(), "event 2 of 2") || len(stored(t, db)) != 0 {
+	if err := write(t, box, waybill.NewEvent("t", nil)); err == nil || !strings.Contains(err.Error(), "event 2 of 2") || len(stored(t, db.Driver().Relay)) != 0 {
 		t.Errorf("an event that a hook broke: %v", err)
 	}
 }
@@ -208,7 +208,7 @@ func TestObserveAddsHeaders(t *testing.T) {
 	if err := write(t, box, with, without); err != nil {
 		t.Fatal(err)
 	}
-	got := stored(t, db)
+	got := stored(t, db.Driver().Relay)
 	if !maps.Equal(got[0].Headers, map[string]string{"traceparent": "00-ab", "own": "event"}) || !maps.Equal(got[1].Headers, added) {
 		t.Errorf("stored headers are %v and %v", got[0].Headers, got[1].Headers)
 	}
@@ -218,7 +218,7 @@ func TestObserveAddsHeaders(t *testing.T) {
 	box, db = open(t, outbox.Config{Observe: observe.Hooks{Write: func(context.Context, waybill.Event) map[string]string {
 		return map[string]string{"bad": "a\r\nb"}
 	}}})
-	if err := write(t, box, waybill.NewEvent("t", nil)); err == nil || len(stored(t, db)) != 0 {
+	if err := write(t, box, waybill.NewEvent("t", nil)); err == nil || len(stored(t, db.Driver().Relay)) != 0 {
 		t.Errorf("headers that no event may have: %v", err)
 	}
 }
@@ -252,7 +252,7 @@ func TestTrackForgetsOnlyWhatWasWritten(t *testing.T) {
 	if err := track(); err != nil || len(agg.Raised()) != 0 {
 		t.Fatalf("the second transaction: %v, left %v", err, agg.Raised())
 	}
-	if got := stored(t, db); len(got) != 2 || got[0].Type != "first" || got[1].Type != "second" {
+	if got := stored(t, db.Driver().Relay); len(got) != 2 || got[0].Type != "first" || got[1].Type != "second" {
 		t.Errorf("stored are %v", got)
 	}
 }

@@ -10,35 +10,36 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // sqlDB is a fake store over database/sql.
 type sqlDB struct {
-	hub       store.Hub
+	hub       driver.Hub
 	commitErr error
 	appendErr error
 	appended  []waybill.Event
 }
 
-func (d *sqlDB) Local() *store.Hub { return &d.hub }
+func (d *sqlDB) Local() *driver.Hub { return &d.hub }
 
-func (d *sqlDB) Begin(context.Context, *sql.TxOptions) (store.Session[*sql.Tx], error) {
+func (d *sqlDB) Begin(context.Context, *sql.TxOptions) (driver.Session[*sql.Tx], error) {
 	return &sqlSession{db: d, tx: new(sql.Tx)}, nil
 }
 
-func (d *sqlDB) Append(_ context.Context, _ *sql.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
+func (d *sqlDB) Append(_ context.Context, _ *sql.Tx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	return d.take(evs)
 }
 
 func (d *sqlDB) Committed(context.Context, waybill.ID) (bool, error) { return true, nil }
 
-func (d *sqlDB) take(evs []waybill.Event) ([]store.AppendResult, error) {
+func (d *sqlDB) take(evs []waybill.Event) ([]driver.AppendResult, error) {
 	if d.appendErr != nil {
 		return nil, d.appendErr
 	}
-	placed := make([]store.AppendResult, len(evs))
+	placed := make([]driver.AppendResult, len(evs))
 	for i, ev := range evs {
 		d.appended = append(d.appended, ev)
 		placed[i].ID = ev.ID
@@ -57,28 +58,28 @@ type sqlSession struct {
 func (s *sqlSession) Tx() *sql.Tx                    { return s.tx }
 func (s *sqlSession) Owns(tx *sql.Tx) bool           { return tx == s.tx }
 func (s *sqlSession) Rollback(context.Context) error { return nil }
-func (s *sqlSession) Commit(context.Context, []waybill.ID, bool) (store.CommitInfo, error) {
-	return store.CommitInfo{}, s.db.commitErr
+func (s *sqlSession) Commit(context.Context, []waybill.ID, bool) (driver.CommitInfo, error) {
+	return driver.CommitInfo{}, s.db.commitErr
 }
 
 // appenderDB is a store that also writes to types that only resemble a *sql.Tx.
 type appenderDB struct {
 	*sqlDB
-	through []store.SQLTx
+	through []driver.SQLTx
 }
 
-func (d *appenderDB) AppendSQL(_ context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.AppendResult, error) {
+func (d *appenderDB) AppendSQL(_ context.Context, tx driver.SQLTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	d.through = append(d.through, tx)
 	return d.take(evs)
 }
 
 // hidden is the transaction type of a library.
-type hidden struct{ store.SQLTx }
+type hidden struct{ driver.SQLTx }
 
 func TestWriteSQL(t *testing.T) {
 	var after []waybill.Event
 	db := &appenderDB{sqlDB: &sqlDB{}}
-	box, err := outbox.New(db, outbox.Config{Hooks: []outbox.Hook{{
+	box, err := outbox.New(testroles.Of[*sql.Tx](db), outbox.Config{Hooks: []outbox.Hook{{
 		AfterWrite: func(_ context.Context, evs []waybill.Event) { after = append(after, evs...) },
 	}}})
 	if err != nil {
@@ -110,14 +111,14 @@ func TestWriteSQL(t *testing.T) {
 
 func TestWriteSQLErrors(t *testing.T) {
 	db := &appenderDB{sqlDB: &sqlDB{}}
-	box, err := outbox.New(db, outbox.Config{})
+	box, err := outbox.New(testroles.Of[*sql.Tx](db), outbox.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ev := waybill.NewEvent("t", 1)
 	var noTx *sql.Tx
 	var noLib *hidden
-	for name, tx := range map[string]store.SQLTx{"nil": nil, "a nil *sql.Tx": noTx, "a nil pointer": noLib} {
+	for name, tx := range map[string]driver.SQLTx{"nil": nil, "a nil *sql.Tx": noTx, "a nil pointer": noLib} {
 		if err := outbox.WriteSQL(t.Context(), box, tx, ev); !errors.Is(err, waybill.ErrNoTx) {
 			t.Errorf("%s: %v, want ErrNoTx", name, err)
 		}
@@ -133,7 +134,7 @@ func TestWriteSQLErrors(t *testing.T) {
 	if err := outbox.WriteSQL(t.Context(), box, &hidden{}, ev); !errors.Is(err, errBoom) {
 		t.Errorf("what the database refused: %v", err)
 	}
-	plain, err := outbox.New(&sqlDB{}, outbox.Config{})
+	plain, err := outbox.New(testroles.Of[*sql.Tx](&sqlDB{}), outbox.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func TestUncertainError(t *testing.T) {
 	reset := errors.New("connection reset by peer")
 	db := &sqlDB{commitErr: fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, reset)}
 	var told []string
-	box, err := outbox.New(db, outbox.Config{Hooks: []outbox.Hook{{
+	box, err := outbox.New(testroles.Of[*sql.Tx](db), outbox.Config{Hooks: []outbox.Hook{{
 		AfterCommit:   func(context.Context, []waybill.Event) { told = append(told, "commit") },
 		AfterRollback: func(context.Context, []waybill.Event) { told = append(told, "rollback") },
 	}}})
@@ -155,7 +156,7 @@ func TestUncertainError(t *testing.T) {
 		t.Fatal(err)
 	}
 	woken := 0
-	defer db.hub.Listen(func(store.Commit) { woken++ })()
+	defer db.hub.Listen(func(driver.Commit) { woken++ })()
 	evs := []waybill.Event{waybill.NewEvent("a", nil), waybill.NewEvent("b", nil)}
 	evs[0].ID, evs[1].ID = waybill.NewID(), waybill.NewID()
 	agg := &thing{}
@@ -194,7 +195,7 @@ func TestUncertainError(t *testing.T) {
 func TestFailedCommit(t *testing.T) {
 	db := &sqlDB{commitErr: errBoom}
 	rolledBack := 0
-	box, err := outbox.New(db, outbox.Config{Hooks: []outbox.Hook{{
+	box, err := outbox.New(testroles.Of[*sql.Tx](db), outbox.Config{Hooks: []outbox.Hook{{
 		AfterRollback: func(_ context.Context, evs []waybill.Event) { rolledBack += len(evs) },
 	}}})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Outcome is the outcome of a write for one event.
@@ -78,7 +78,7 @@ func (o *Outbox[T]) write(ctx context.Context, tx T, evs []waybill.Event, now bo
 	if isNil(tx) {
 		return nil, fmt.Errorf("outbox: write: %w: the transaction is nil", waybill.ErrNoTx)
 	}
-	return o.writer.write(ctx, evs, now, func(prepared []waybill.Event) ([]store.AppendResult, error) {
+	return o.writer.write(ctx, evs, now, func(prepared []waybill.Event) ([]driver.AppendResult, error) {
 		if u := o.runner.Owner(ctx, tx); u != nil {
 			return u.Write(ctx, o.db, o.writer, tx, prepared, now)
 		}
@@ -99,6 +99,10 @@ func isNil(tx any) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil()
 }
 
+// SQLTx is the part of a [*sql.Tx] that [WriteSQL] uses. Libraries that hide
+// their transaction still expose these methods.
+type SQLTx = driver.SQLTx
+
 // WriteSQL is [Outbox.Write] for transactions of libraries that hide their
 // [*sql.Tx], such as gorm with prepared statements and ent. The store must work
 // over database/sql. A nil tx, the result of a failed type assertion, gives
@@ -108,7 +112,7 @@ func isNil(tx any) bool {
 // a wrapper inside [Outbox.InTx] are stored, but the outbox cannot match them
 // to that transaction, so AfterCommit and AfterRollback hooks do not receive
 // them. For bun.Tx, pass its field Tx.
-func WriteSQL(ctx context.Context, o *Outbox[*sql.Tx], tx store.SQLTx, evs ...waybill.Event) error {
+func WriteSQL(ctx context.Context, o *Outbox[*sql.Tx], tx SQLTx, evs ...waybill.Event) error {
 	if len(evs) == 0 {
 		return nil
 	}
@@ -118,11 +122,11 @@ func WriteSQL(ctx context.Context, o *Outbox[*sql.Tx], tx store.SQLTx, evs ...wa
 	if plain, ok := tx.(*sql.Tx); ok {
 		return o.Write(ctx, plain, evs...)
 	}
-	db, ok := o.db.(store.SQLAppender)
+	db, ok := o.db.(driver.SQLAppender)
 	if !ok {
 		return fmt.Errorf("outbox: write: %T cannot write to a %T", o.db, tx)
 	}
-	_, err := o.writer.write(ctx, evs, false, func(prepared []waybill.Event) ([]store.AppendResult, error) {
+	_, err := o.writer.write(ctx, evs, false, func(prepared []waybill.Event) ([]driver.AppendResult, error) {
 		placed, err := db.AppendSQL(ctx, tx, prepared)
 		if err == nil {
 			o.writer.acceptedOf(ctx, prepared, placed)
@@ -147,14 +151,14 @@ type writer struct {
 // write prepares the events, passes them to put, and returns a receipt for each
 // one if put returns their results.
 func (w *writer) write(
-	ctx context.Context, evs []waybill.Event, receipts bool, put func([]waybill.Event) ([]store.AppendResult, error),
+	ctx context.Context, evs []waybill.Event, receipts bool, put func([]waybill.Event) ([]driver.AppendResult, error),
 ) ([]Receipt, error) {
 	given := make([]waybill.ID, len(evs))
 	prepared, err := w.prepare(ctx, evs, given)
 	if err != nil {
 		return nil, err
 	}
-	var placed []store.AppendResult
+	var placed []driver.AppendResult
 	if len(prepared) > 0 {
 		if placed, err = put(prepared); err != nil {
 			return nil, fmt.Errorf("outbox: write: %w", err)
@@ -232,7 +236,7 @@ func addHeaders(ev waybill.Event, headers map[string]string) waybill.Event {
 }
 
 // acceptedOf passes the events that were written and not absorbed to the hooks.
-func (w *writer) acceptedOf(ctx context.Context, evs []waybill.Event, placed []store.AppendResult) {
+func (w *writer) acceptedOf(ctx context.Context, evs []waybill.Event, placed []driver.AppendResult) {
 	written := make([]waybill.Event, 0, len(evs))
 	for i, ev := range evs {
 		if placed[i].ID == ev.ID {

@@ -9,6 +9,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Jobs over Waybill's own tables. Each is a value: change its name, schedule or
@@ -21,17 +22,21 @@ const pageSize = 500
 // whose lease expired longer ago than age: the consumer died, and the event has
 // not been delivered again since. It wakes the relays of this database, if
 // there are any.
-func StuckLeases(db store.Records, age time.Duration) Job {
+func StuckLeases[T any](db driver.Store[T], age time.Duration) Job {
+	roles, missing := driver.Get(db, "reconcile", "InboxRecords")
 	return Job{Name: "stuck-leases", Check: func(ctx context.Context, _ Window, found func(string)) error {
+		if missing != nil {
+			return missing
+		}
 		stuck := false
-		err := eachRecord(ctx, db, store.RecordFilter{States: []store.InboxState{store.InboxProcessing}}, func(r store.InboxRecord) {
+		err := eachRecord(ctx, roles.InboxRecords, store.RecordFilter{States: []store.InboxState{store.InboxProcessing}}, func(r store.InboxRecord) {
 			if since := r.Now.Sub(r.LeaseUntil); since > age {
 				stuck = true
 				found(fmt.Sprintf("group %s: event %s, attempt %d: its lease expired %v ago", r.Group, r.Event, r.Attempts, since.Round(time.Second)))
 			}
 		})
-		if l, ok := db.(store.Local); ok && stuck {
-			l.Local().Wake()
+		if stuck && roles.Relay != nil {
+			roles.Relay.Local().Wake()
 		}
 		return err
 	}}
@@ -40,11 +45,15 @@ func StuckLeases(db store.Records, age time.Duration) Job {
 // StuckKeys reports idempotency keys that are in processing and whose lease
 // expired longer ago than age: the client has not repeated the request since,
 // and may not know its outcome.
-func StuckKeys(db store.KeyRecords, age time.Duration) Job {
+func StuckKeys[T any](db driver.Store[T], age time.Duration) Job {
+	roles, missing := driver.Get(db, "reconcile", "KeyRecords")
 	return Job{Name: "stuck-keys", Check: func(ctx context.Context, _ Window, found func(string)) error {
+		if missing != nil {
+			return missing
+		}
 		f := store.KeyFilter{States: []store.KeyState{store.KeyProcessing}}
 		for after := (store.KeyID{}); ; {
-			page, err := db.ListKeys(ctx, f, after, pageSize)
+			page, err := roles.KeyRecords.ListKeys(ctx, f, after, pageSize)
 			if err != nil {
 				return err
 			}
@@ -64,21 +73,25 @@ func StuckKeys(db store.KeyRecords, age time.Duration) Job {
 
 // NearLimit reports events of a group that have failed at least the given
 // number of times and are not dead yet. An empty group means all groups.
-func NearLimit(db store.Records, group string, attempts int) Job {
+func NearLimit[T any](db driver.Store[T], group string, attempts int) Job {
+	roles, missing := driver.Get(db, "reconcile", "InboxRecords")
 	name := "near-limit"
 	if group != "" {
 		name += ":" + group
 	}
 	f := store.RecordFilter{Group: group, States: []store.InboxState{store.InboxFailed, store.InboxProcessing}, MinAttempts: attempts}
 	return Job{Name: name, Check: func(ctx context.Context, _ Window, found func(string)) error {
-		return eachRecord(ctx, db, f, func(r store.InboxRecord) {
+		if missing != nil {
+			return missing
+		}
+		return eachRecord(ctx, roles.InboxRecords, f, func(r store.InboxRecord) {
 			found(fmt.Sprintf("group %s: event %s has %d attempts", r.Group, r.Event, r.Attempts))
 		})
 	}}
 }
 
 // eachRecord calls fn for every matching record.
-func eachRecord(ctx context.Context, db store.Records, f store.RecordFilter, fn func(store.InboxRecord)) error {
+func eachRecord(ctx context.Context, db driver.InboxRecords, f store.RecordFilter, fn func(store.InboxRecord)) error {
 	group, key := f.Group, waybill.ID{}
 	for {
 		page, err := db.ListRecords(ctx, f, group, key, pageSize)
@@ -95,13 +108,6 @@ func eachRecord(ctx context.Context, db store.Records, f store.RecordFilter, fn 
 	}
 }
 
-// History is a database with both the outbox's history and the records of
-// consumer groups.
-type History interface {
-	store.HistoryAudit
-	store.Records
-}
-
 // Unrecorded delivers to a group the events that were delivered in the window
 // and of which the group has no record, because the broker or a restored backup
 // lost them. They are delivered to the group alone and under their own ids, so
@@ -109,10 +115,10 @@ type History interface {
 // retention of delivered events: purged events cannot be found. An event that
 // fails in the group has a record from then on: set [inbox.Options.StoreEvent],
 // so that the group retries it by itself.
-func Unrecorded(db History, group inbox.Consumer, keepHistory time.Duration) Job {
+func Unrecorded[T any](db driver.Store[T], group inbox.Consumer, keepHistory time.Duration) Job {
 	j := UnrecordedReport(db, group.Name(), keepHistory, group.Handles)
 	j.Repair = func(ctx context.Context, w Window) (fixed int, err error) {
-		err = eachUnrecorded(ctx, db, group.Name(), w, group.Handles, func(ev waybill.Event) error {
+		err = eachUnrecorded(ctx, db.Driver(), group.Name(), w, group.Handles, func(ev waybill.Event) error {
 			// Passed as a redelivery: the attempt is counted before the handler
 			// runs, because the event may have killed its consumer.
 			result := group.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: 2}})
@@ -130,11 +136,15 @@ func Unrecorded(db History, group inbox.Consumer, keepHistory time.Duration) Job
 // UnrecordedReport only reports the events that [Unrecorded] would deliver to a
 // group of that name: for groups in another process. handles selects the
 // group's events; nil means all.
-func UnrecordedReport(db History, group string, keepHistory time.Duration, handles func(aggregateType, eventType string) bool) Job {
+func UnrecordedReport[T any](db driver.Store[T], group string, keepHistory time.Duration, handles func(aggregateType, eventType string) bool) Job {
+	roles, missing := driver.Get(db, "reconcile", "HistoryAudit", "InboxRecords")
 	return Job{
 		Name: "unrecorded:" + group, LookBack: time.Hour, MinAge: 5 * time.Minute, TracesKept: keepHistory,
 		Check: func(ctx context.Context, w Window, found func(string)) error {
-			return eachUnrecorded(ctx, db, group, w, handles, func(ev waybill.Event) error {
+			if missing != nil {
+				return missing
+			}
+			return eachUnrecorded(ctx, roles, group, w, handles, func(ev waybill.Event) error {
 				found(fmt.Sprintf("group %s: event %s (%s) was delivered and not recorded", group, ev.ID, ev.Type))
 				return nil
 			})
@@ -145,12 +155,12 @@ func UnrecordedReport(db History, group string, keepHistory time.Duration, handl
 // eachUnrecorded calls fn for every event of a group that has no record,
 // neither under its id nor under its dedup key. It continues after errors of
 // fn, and returns the first few.
-func eachUnrecorded(
-	ctx context.Context, db History, group string, w Window, handles func(aggregateType, eventType string) bool, fn func(waybill.Event) error,
+func eachUnrecorded[T any](
+	ctx context.Context, db driver.Roles[T], group string, w Window, handles func(aggregateType, eventType string) bool, fn func(waybill.Event) error,
 ) error {
 	var errs []error
-	for span := (store.HistorySpan{From: w.From, To: w.To}); ; {
-		page, err := db.DeliveredWithoutRecord(ctx, group, span, pageSize)
+	for span := (driver.HistorySpan{From: w.From, To: w.To}); ; {
+		page, err := db.HistoryAudit.DeliveredWithoutRecord(ctx, group, span, pageSize)
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
@@ -162,7 +172,7 @@ func eachUnrecorded(
 			}
 			there := false
 			if ev.DedupKey != "" {
-				if _, there, err = db.FindRecord(ctx, group, inbox.DedupID(ev.TenantID, ev.DedupKey)); err != nil {
+				if _, there, err = db.InboxRecords.FindRecord(ctx, group, inbox.DedupID(ev.TenantID, ev.DedupKey)); err != nil {
 					return errors.Join(append(errs, err)...)
 				}
 			}

@@ -10,14 +10,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
 // away is a database whose job queries fail until a given time.
 type away struct {
-	*memstore.Store[*memstore.Tx]
+	driver.Complete[*memstore.Tx]
 	until time.Time
 }
 
@@ -25,7 +27,7 @@ func (a away) FindJob(ctx context.Context, name string) (store.JobRecord, bool, 
 	if time.Now().Before(a.until) {
 		return store.JobRecord{}, false, errors.New("the database is away")
 	}
-	return a.Store.FindJob(ctx, name)
+	return a.Complete.FindJob(ctx, name)
 }
 
 // TestAnOutageOfTheDatabaseIsOneLine: an outage is one line for all jobs
@@ -34,7 +36,7 @@ func (a away) FindJob(ctx context.Context, name string) (store.JobRecord, bool, 
 func TestAnOutageOfTheDatabaseIsOneLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		db := away{open(t), time.Now().Add(50 * time.Second)}
+		db := away{testroles.Complete(open(t)), time.Now().Add(50 * time.Second)}
 		runs, mended := 0, time.Now().Add(100*time.Second)
 		jobs := []reconcile.Job{{Name: "good", Find: yields()}, {Name: "bad", Schedule: reconcile.Every(time.Second), Repair: func(context.Context, reconcile.Window) (int, error) {
 			if runs++; time.Now().Before(mended) {
@@ -42,7 +44,7 @@ func TestAnOutageOfTheDatabaseIsOneLine(t *testing.T) {
 			}
 			return 0, nil
 		}}}
-		r, err := reconcile.New(db, jobs, reconcile.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		r, err := reconcile.New(testroles.Of[*memstore.Tx](db), jobs, reconcile.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Config configures a [Reconciler]. The zero value is valid.
@@ -44,7 +45,7 @@ const (
 // Reconciler runs jobs over one database. T is the type of its transactions. It
 // is safe for concurrent use.
 type Reconciler[T any] struct {
-	db      store.Jobs[T]
+	db      driver.Jobs[T]
 	box     *outbox.Outbox[T]
 	runner  *txrun.Runner[T] // detects an open transaction
 	jobs    []*Job
@@ -56,9 +57,10 @@ type Reconciler[T any] struct {
 }
 
 // New returns a reconciler for the jobs. It does not touch the database.
-func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error) {
-	if db == nil {
-		return nil, errors.New("reconcile: the store is nil")
+func New[T any](db driver.Store[T], jobs []Job, cfg Config) (*Reconciler[T], error) {
+	roles, err := driver.Get(db, "reconcile", "Jobs", "Outbox")
+	if err != nil {
+		return nil, err
 	}
 	var errs []error
 	if cfg.Lease == 0 {
@@ -80,7 +82,7 @@ func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error
 		cfg.Outbox.Logger = cfg.Logger
 	}
 	r := &Reconciler[T]{
-		db: db, cfg: cfg, runner: txrun.NewRunner[T](db, cfg.Logger),
+		db: roles.Jobs, cfg: cfg, runner: txrun.NewRunner[T](roles.Outbox, cfg.Logger),
 		database: outage.New(cfg.Logger, "the reconciler's database"), trouble: make(map[string]*outage.Log),
 	}
 	if len(jobs) == 0 {
@@ -98,8 +100,7 @@ func New[T any](db store.Jobs[T], jobs []Job, cfg Config) (*Reconciler[T], error
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("reconcile: %w", err)
 	}
-	var err error
-	r.box, err = outbox.New[T](db, cfg.Outbox)
+	r.box, err = outbox.New(roles, cfg.Outbox)
 	return r, err
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -83,11 +84,11 @@ func TestNewRefuses(t *testing.T) {
 }
 
 // forgetful is a store that cannot remember sent events.
-type forgetful struct{ store.Jobs[*memstore.Tx] }
+type forgetful struct{ driver.Jobs[*memstore.Tx] }
 
 var errForgot = errors.New("cannot remember")
 
-func (forgetful) RememberSent(context.Context, *memstore.Tx, store.JobAttempt, []store.Sent) (bool, error) {
+func (forgetful) RememberSent(context.Context, *memstore.Tx, driver.JobAttempt, []driver.Sent) (bool, error) {
 	return false, errForgot
 }
 
@@ -95,17 +96,19 @@ func (forgetful) RememberSent(context.Context, *memstore.Tx, store.JobAttempt, [
 // sent, because both are one transaction.
 func TestSentAndRememberedTogether(t *testing.T) {
 	db := open(t)
-	r, err := reconcile.New[*memstore.Tx](forgetful{db}, []reconcile.Job{{Name: "j", Find: yields("1", "2")}}, reconcile.Config{})
+	forgets := db.Driver()
+	forgets.Jobs = forgetful{forgets.Jobs}
+	r, err := reconcile.New(forgets, []reconcile.Job{{Name: "j", Find: yields("1", "2")}}, reconcile.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if rep, err := r.RunOnce(t.Context(), "j"); !errors.Is(err, errForgot) || rep.Sent != 0 || rep.Failed != 2 {
 		t.Errorf("the run: %+v, %v", rep, err)
 	}
-	if n, err := db.Count(t.Context(), store.Ready, store.Filter{}); n != 0 || err != nil {
+	if n, err := db.Driver().OutboxAdmin.Count(t.Context(), store.Ready, store.Filter{}); n != 0 || err != nil {
 		t.Errorf("%d events were sent, %v", n, err)
 	}
-	if rec, _, err := db.FindJob(t.Context(), "j"); err != nil || rec.Failed != 2 || !rec.Owner.IsZero() || rec.LastError == "" {
+	if rec, _, err := db.Driver().JobRecords.FindJob(t.Context(), "j"); err != nil || rec.Failed != 2 || !rec.Owner.IsZero() || rec.LastError == "" {
 		t.Errorf("the record: %+v, %v", rec, err)
 	}
 }

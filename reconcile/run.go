@@ -12,6 +12,7 @@ import (
 	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 const (
@@ -130,7 +131,7 @@ func (r *Reconciler[T]) DryRun(ctx context.Context, job string) (Report, error) 
 		return Report{}, fmt.Errorf("reconcile: job %s: %w", j.Name, err)
 	}
 	rep := Report{Job: j.Name, Window: j.window(rec.Now), DryRun: true}
-	err = r.work(ctx, j, store.JobAttempt{}, &rep)
+	err = r.work(ctx, j, driver.JobAttempt{}, &rep)
 	return rep, err
 }
 
@@ -149,7 +150,7 @@ func (r *Reconciler[T]) named(ctx context.Context, name string) (*Job, error) {
 // run leases a job, does its work and releases it. busy reports that another
 // node holds the job, or held it since the fence was read.
 func (r *Reconciler[T]) run(ctx context.Context, j *Job, seen int64) (rep Report, busy bool, err error) {
-	claim := store.JobClaim{Name: j.Name, Owner: waybill.NewID(), Lease: r.cfg.Lease, Seen: seen}
+	claim := driver.JobClaim{Name: j.Name, Owner: waybill.NewID(), Lease: r.cfg.Lease, Seen: seen}
 	began := time.Now()
 	rec, taken, err := r.db.ClaimJob(ctx, claim)
 	if err != nil {
@@ -158,7 +159,7 @@ func (r *Reconciler[T]) run(ctx context.Context, j *Job, seen int64) (rep Report
 	if !taken {
 		return rep, true, waybill.Later(max(rec.LeaseUntil.Sub(rec.Now), 0), fmt.Errorf("reconcile: job %s: %w", j.Name, waybill.ErrInProgress))
 	}
-	a := store.JobAttempt{Name: j.Name, Owner: claim.Owner, Fence: rec.Fence}
+	a := driver.JobAttempt{Name: j.Name, Owner: claim.Owner, Fence: rec.Fence}
 	rep = Report{Job: j.Name, Window: j.window(rec.StartedAt), DryRun: r.cfg.DryRun}
 	held, release := r.hold(ctx, a, began)
 	err = r.work(held, j, a, &rep)
@@ -170,7 +171,7 @@ func (r *Reconciler[T]) run(ctx context.Context, j *Job, seen int64) (rep Report
 
 // hold renews the lease until release is called. The returned context ends when
 // the lease is lost.
-func (r *Reconciler[T]) hold(ctx context.Context, a store.JobAttempt, since time.Time) (held context.Context, release func()) {
+func (r *Reconciler[T]) hold(ctx context.Context, a driver.JobAttempt, since time.Time) (held context.Context, release func()) {
 	held, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -202,8 +203,8 @@ func (r *Reconciler[T]) hold(ctx context.Context, a store.JobAttempt, since time
 }
 
 // end releases the job and reports the run.
-func (r *Reconciler[T]) end(ctx context.Context, j *Job, a store.JobAttempt, began time.Time, rep *Report, err error) {
-	end := store.JobEnd{JobCounts: rep.counts(), Next: j.next(began)}
+func (r *Reconciler[T]) end(ctx context.Context, j *Job, a driver.JobAttempt, began time.Time, rep *Report, err error) {
+	end := driver.JobEnd{JobCounts: rep.counts(), Next: j.next(began)}
 	if err != nil {
 		end.Error = err.Error()
 	}
@@ -231,7 +232,7 @@ func (r *Reconciler[T]) end(ctx context.Context, j *Job, a store.JobAttempt, beg
 }
 
 // work does the job's work.
-func (r *Reconciler[T]) work(ctx context.Context, j *Job, a store.JobAttempt, rep *Report) error {
+func (r *Reconciler[T]) work(ctx context.Context, j *Job, a driver.JobAttempt, rep *Report) error {
 	var err error
 	switch {
 	case j.Find != nil:

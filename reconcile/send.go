@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // errEnough tells Find that the limit is reached.
@@ -85,7 +85,7 @@ const forgetLimit = 5000
 
 // resend finds missing events and writes them again. Events found before Find
 // failed are sent as well: they are missing.
-func (r *Reconciler[T]) resend(ctx context.Context, j *Job, a store.JobAttempt, rep *Report) error {
+func (r *Reconciler[T]) resend(ctx context.Context, j *Job, a driver.JobAttempt, rep *Report) error {
 	f := &found{origin: waybill.OriginFrom(ctx), known: make(map[waybill.ID]struct{}), limit: j.Limit, rep: rep}
 	if j.ResendAfter > 0 {
 		sent, err := r.db.SentKeys(ctx, j.Name, j.ResendAfter)
@@ -129,7 +129,7 @@ func (r *Reconciler[T]) forget(ctx context.Context, j *Job) error {
 // event that the outbox rejects must not hold back the others. It returns an
 // error if the run must end, because another node holds the job or nothing can
 // be written.
-func (r *Reconciler[T]) send(ctx context.Context, j *Job, a store.JobAttempt, f *found, batch []waybill.Event) error {
+func (r *Reconciler[T]) send(ctx context.Context, j *Job, a driver.JobAttempt, f *found, batch []waybill.Event) error {
 	err := r.sendAll(ctx, j, a, f, batch)
 	if err == nil || over(ctx, err) {
 		return err
@@ -165,16 +165,16 @@ const restarts = 10
 
 // sendAll writes events and remembers them in one transaction, under the job's
 // fence.
-func (r *Reconciler[T]) sendAll(ctx context.Context, j *Job, a store.JobAttempt, f *found, evs []waybill.Event) error {
+func (r *Reconciler[T]) sendAll(ctx context.Context, j *Job, a driver.JobAttempt, f *found, evs []waybill.Event) error {
 	var receipts []outbox.Receipt
 	send := func(ctx context.Context, tx T) (err error) {
 		if receipts, err = r.box.WriteEach(ctx, tx, evs...); err != nil {
 			return err
 		}
-		var sent []store.Sent
+		var sent []driver.Sent
 		for i, receipt := range receipts {
 			if receipt.Outcome == outbox.Written && j.ResendAfter > 0 {
-				sent = append(sent, store.Sent{Key: keyOf(evs[i]), Event: receipt.ID})
+				sent = append(sent, driver.Sent{Key: keyOf(evs[i]), Event: receipt.ID})
 			}
 		}
 		held, err := r.db.RememberSent(ctx, tx, a, sent)
@@ -184,7 +184,7 @@ func (r *Reconciler[T]) sendAll(ctx context.Context, j *Job, a store.JobAttempt,
 		return err
 	}
 	err := r.box.InTx(ctx, send)
-	restarter, _ := r.db.(store.RetryClassifier)
+	restarter, _ := r.db.(driver.RetryClassifier)
 	for n := 0; err != nil && n < restarts && restarter != nil && restarter.IsRetryable(err) && !over(ctx, err); n++ {
 		err = r.box.InTx(ctx, send)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // hotQueue holds commits of this process until the engine takes them. Its
@@ -27,8 +27,8 @@ type hotQueue struct {
 
 	mu      sync.Mutex
 	closed  bool
-	commits []store.Commit
-	spare   []store.Commit // the slice that take gave back, for reuse
+	commits []driver.Commit
+	spare   []driver.Commit // the slice that take gave back, for reuse
 }
 
 func newHotQueue(cfg Config) *hotQueue {
@@ -36,7 +36,7 @@ func newHotQueue(cfg Config) *hotQueue {
 }
 
 // offer queues a commit. Writers call it after their commit; it never blocks.
-func (q *hotQueue) offer(c store.Commit) {
+func (q *hotQueue) offer(c driver.Commit) {
 	n := int64(len(c.Entries))
 	if room := q.capacity - q.depth.Add(n); room < 0 {
 		over := min(-room, n)
@@ -57,7 +57,7 @@ func (q *hotQueue) offer(c store.Commit) {
 	}
 	if short && len(c.Entries) > 0 {
 		// The rows of the other events are committed: wake the reads.
-		q.commits = append(q.commits, store.Commit{})
+		q.commits = append(q.commits, driver.Commit{})
 	}
 	q.mu.Unlock()
 	if !first {
@@ -94,7 +94,7 @@ func (q *hotQueue) dropped(n int, why observe.Drop) {
 }
 
 // take calls fn with each commit that has been offered.
-func (q *hotQueue) take(fn func(*store.Commit)) {
+func (q *hotQueue) take(fn func(*driver.Commit)) {
 	q.mu.Lock()
 	commits := q.commits
 	q.commits, q.spare = q.spare, nil

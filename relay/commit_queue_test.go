@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestSelfPolling: at high rates the relay reads all its lanes without
@@ -14,15 +14,15 @@ import (
 // straight from memory: the event may have been delivered already.
 func TestSelfPolling(t *testing.T) {
 	db := &hubOnly{}
-	defer db.hub.Listen(func(store.Commit) {})()
+	defer db.hub.Listen(func(driver.Commit) {})()
 	cfg, err := Config{}.complete()
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{db: db, cfg: cfg, window: 100, commits: newHotQueue(cfg)}
+	e := &engine{db: database{Relay: db}, cfg: cfg, window: 100, commits: newHotQueue(cfg)}
 	e.horizon.next = time.Now()
 	for _, n := range []int{21, 9, 30} {
-		l := newLane(store.Lease{Lane: n})
+		l := newLane(driver.Lease{Lane: n})
 		l.open, l.wake = true, false
 		e.lanes.add(l)
 	}
@@ -53,7 +53,7 @@ func TestSelfPolling(t *testing.T) {
 	}
 	// A writer may announce a commit nevertheless. The event may have been
 	// delivered and not remembered: its row has to be read.
-	e.takeEntry(&store.Entry{Lane: 21, Event: waybill.Event{ID: waybill.NewID(), Type: "Tested"}}, &store.Commit{Checked: true, BeganAt: time.Now()})
+	e.takeEntry(&driver.Entry{Lane: 21, Event: waybill.Event{ID: waybill.NewID(), Type: "Tested"}}, &driver.Commit{Checked: true, BeganAt: time.Now()})
 	if l := e.lanes.at(21); l.unsettled != 0 || !l.wake {
 		t.Error("an event is delivered straight from memory")
 	}

@@ -63,7 +63,7 @@ func TestConfigReportsEveryBadField(t *testing.T) {
 	if _, err := New(db, nil, Config{}); err == nil {
 		t.Error("New accepted a nil sink")
 	}
-	if _, err := New(nil, SinkFunc(nil), Config{}); err == nil {
+	if _, err := New[any](nil, SinkFunc(nil), Config{}); err == nil {
 		t.Error("New accepted a nil store")
 	}
 	if _, err := (Config{Lease: 3 * time.Second, Heartbeat: 2 * time.Second}).complete(); err == nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // answers is a sink that returns prepared results.
@@ -59,11 +60,11 @@ func allocations(t *testing.T, hooks observe.Hooks, answer error) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEngine(&hubOnly{}, answers{answer}, cfg)
+	e := newEngine(database{Relay: &hubOnly{}}, answers{answer}, cfg)
 	defer e.timer.Stop()
 	now := time.Now()
 	e.member.renewed(now, time.Hour)
-	l := newLane(store.Lease{Lane: 1})
+	l := newLane(driver.Lease{Lane: 1})
 	l.open = true
 	e.lanes.add(l)
 	row := store.Row{Key: store.Key{Lane: 1, Seq: 1, ID: waybill.NewID()}, CreatedAt: now}

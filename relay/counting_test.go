@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -19,7 +21,7 @@ import (
 // test releases it, the others until more rows have been read. It records
 // settlements that name an event twice.
 type countGate struct {
-	store.Relay
+	driver.Relay
 	open chan struct{}
 
 	mu       sync.Mutex
@@ -30,10 +32,10 @@ type countGate struct {
 	twice    []waybill.ID
 }
 
-func (g *countGate) Settle(ctx context.Context, set store.Settlement) (store.Settled, error) {
+func (g *countGate) Settle(ctx context.Context, set driver.Settlement) (driver.Settled, error) {
 	g.mu.Lock()
 	seen := make(map[waybill.ID]bool)
-	for _, list := range [][]store.Result{set.Done, set.Retry, set.Dead} {
+	for _, list := range [][]driver.Result{set.Done, set.Retry, set.Dead} {
 		for _, r := range list {
 			if seen[r.ID] {
 				g.twice = append(g.twice, r.ID)
@@ -59,7 +61,7 @@ func (g *countGate) Settle(ctx context.Context, set store.Settlement) (store.Set
 	return settled, err
 }
 
-func (g *countGate) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+func (g *countGate) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	p, err := g.Relay.Due(ctx, lanes, limit)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -69,7 +71,7 @@ func (g *countGate) Due(ctx context.Context, lanes []int, limit int) (store.Page
 	return p, err
 }
 
-func (g *countGate) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (g *countGate) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	g.mu.Lock()
 	g.reads++
 	g.mu.Unlock()
@@ -113,7 +115,7 @@ func holdDuringACount(t *testing.T, late bool) {
 		ev.ID = waybill.NewID()
 	}
 	state := func(id waybill.ID) store.Record {
-		found, err := f.db.Find(context.Background(), id)
+		found, err := f.db.Driver().OutboxAdmin.Find(context.Background(), id)
 		if err != nil || len(found) != 1 {
 			t.Errorf("%v: %v, %v", id, err, found)
 			return store.Record{}
@@ -129,7 +131,7 @@ func holdDuringACount(t *testing.T, late bool) {
 	f.write(second, other)
 	f.abandonLane()
 
-	g := &countGate{Relay: f.db, open: make(chan struct{}), due: make(map[waybill.ID]bool)}
+	g := &countGate{Relay: f.db.Driver().Relay, open: make(chan struct{}), due: make(map[waybill.ID]bool)}
 	var done atomic.Bool
 	sink := relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
 		switch {
@@ -146,7 +148,7 @@ func holdDuringACount(t *testing.T, late bool) {
 		}
 		return nil
 	})
-	r, err := relay.New(g, sink, relay.Config{PollInterval: time.Millisecond, Lease: time.Minute, Heartbeat: time.Second})
+	r, err := relay.New(testroles.Of[any](g), sink, relay.Config{PollInterval: time.Millisecond, Lease: time.Minute, Heartbeat: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,14 +156,14 @@ func holdDuringACount(t *testing.T, late bool) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 	await(t, "the second is being counted", func() bool { return g.is(func() bool { return g.counts == 1 }) })
-	if _, err := f.db.Replay(t.Context(), []waybill.ID{first.ID}); err != nil {
+	if _, err := f.db.Driver().OutboxAdmin.Replay(t.Context(), []waybill.ID{first.ID}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the first is read", func() bool { return g.is(func() bool { return g.due[first.ID] }) })
 	g.awaitReads()
 	close(g.open)
 	await(t, "all are settled", func() bool {
-		s, err := f.db.Stats(t.Context())
+		s, err := f.db.Driver().OutboxAdmin.Stats(t.Context())
 		return err == nil && s.Ready+s.Failed+s.Scheduled+s.Dead == 0
 	})
 	cancel()
@@ -182,9 +184,9 @@ func holdDuringACount(t *testing.T, late bool) {
 func (f *fixture) abandonLane() {
 	f.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
-	_, beat := f.db.Heartbeat(f.Context(), node, time.Minute)
-	_, acquired := f.db.Acquire(f.Context(), node, []int{0}, 64)
-	if err := errors.Join(beat, acquired, f.db.Leave(f.Context(), node)); err != nil {
+	_, beat := f.db.Driver().Relay.Heartbeat(f.Context(), node, time.Minute)
+	_, acquired := f.db.Driver().Relay.Acquire(f.Context(), node, []int{0}, 64)
+	if err := errors.Join(beat, acquired, f.db.Driver().Relay.Leave(f.Context(), node)); err != nil {
 		f.Fatal(err)
 	}
 }

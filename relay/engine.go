@@ -18,7 +18,7 @@ import (
 // against the state at the time when the answer arrives.
 type engine struct {
 	cfg     Config
-	db      store.Relay
+	db      database
 	sink    waybill.Sink
 	node    store.Node
 	log     *slog.Logger

@@ -104,7 +104,7 @@ func TestFanKeepsDestinationsApart(t *testing.T) {
 		if n := one.of("X"); n != 1 {
 			t.Errorf("the healthy part got %d copies of one event in %d probes", n, probes)
 		}
-		if s, err := f.db.Stats(t.Context()); err != nil || s.Ready+s.Failed+s.Dead != 0 {
+		if s, err := f.db.Driver().OutboxAdmin.Stats(t.Context()); err != nil || s.Ready+s.Failed+s.Dead != 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
 		if err := stop(); err != nil {
@@ -136,16 +136,16 @@ func TestFanAndDeadLetters(t *testing.T) {
 		pass(time.Minute)
 		two.say("X", errors.New("not now"))
 		for range 2 {
-			if s, err := f.db.Stats(t.Context()); err != nil || s.Dead != 1 {
+			if s, err := f.db.Driver().OutboxAdmin.Stats(t.Context()); err != nil || s.Dead != 1 {
 				t.Fatalf("%+v, %v", s, err)
 			}
-			if _, err := f.db.Replay(t.Context(), []waybill.ID{ev.ID}); err != nil {
+			if _, err := f.db.Driver().OutboxAdmin.Replay(t.Context(), []waybill.ID{ev.ID}); err != nil {
 				t.Fatal(err)
 			}
 			pass(time.Minute)
 			two.say("X", nil)
 		}
-		if s, err := f.db.Stats(t.Context()); err != nil || s.Ready+s.Failed+s.Dead != 0 {
+		if s, err := f.db.Driver().OutboxAdmin.Stats(t.Context()); err != nil || s.Ready+s.Failed+s.Dead != 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
 		// The event died at once, died after three attempts, and was delivered.

@@ -59,7 +59,7 @@ func (c Config) byRelay() string { return " (relay " + c.Name + ")" }
 // while another relay took over the outbox finds the other sink at its next
 // heartbeat, before it acquires a lane.
 func (e *engine) heartbeat(ctx context.Context, node store.Node) (store.Membership, error) {
-	guard, guarded := e.db.(store.SinkGuard)
+	guard, guarded := e.db.guard, e.db.guard != nil
 	sink := e.cfg.Fingerprint()
 	takeOver := e.cfg.TakeOver && !e.member.claimed
 	if guarded && !e.member.claimed && !takeOver {

@@ -13,8 +13,11 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
+	"github.com/waybillhq/waybill/store/memstore"
 )
 
 // lockedBuffer is a log that a relay writes while a test reads it.
@@ -78,7 +81,7 @@ func (f *fixture) refused(cfg relay.Config, want error) error {
 	if !errors.Is(err, want) {
 		f.Errorf("Run returned %v, want %v", err, want)
 	}
-	s, statsErr := f.db.Stats(f.Context())
+	s, statsErr := f.db.Driver().OutboxAdmin.Stats(f.Context())
 	if statsErr != nil {
 		f.Fatal(statsErr)
 	}
@@ -102,7 +105,7 @@ func TestOutboxRemembersItsSink(t *testing.T) {
 		t.Errorf("the error %v does not say where the events go", err)
 	}
 	_ = f.refused(relay.Config{Name: "refused"}, waybill.ErrOtherSink)
-	if s, err := f.db.Stats(t.Context()); err != nil || s.Ready != 1 {
+	if s, err := f.db.Driver().OutboxAdmin.Stats(t.Context()); err != nil || s.Ready != 1 {
 		t.Fatalf("%d events are ready, %v; want the one that was not delivered", s.Ready, err)
 	}
 	f.deliverOne(relay.Config{}) // its own relay continues
@@ -118,7 +121,7 @@ func TestTakeOver(t *testing.T) {
 	var log lockedBuffer
 	cfg := relay.Config{SinkName: "new", TakeOver: true, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 	alive := store.Node{ID: waybill.NewID(), Relay: "relay"}
-	if _, err := f.db.Heartbeat(t.Context(), alive, time.Hour); err != nil {
+	if _, err := f.db.Driver().Relay.Heartbeat(t.Context(), alive, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	r, err := relay.New(f.db, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }), cfg)
@@ -128,7 +131,7 @@ func TestTakeOver(t *testing.T) {
 	if err := r.Run(t.Context()); !errors.Is(err, store.ErrRelayLive) {
 		t.Fatalf("Run while another relay runs returned %v, want ErrRelayLive", err)
 	}
-	if err := f.db.Leave(t.Context(), alive); err != nil {
+	if err := f.db.Driver().Relay.Leave(t.Context(), alive); err != nil {
 		t.Fatal(err)
 	}
 	f.deliverOne(cfg)
@@ -143,7 +146,7 @@ func TestTakeOver(t *testing.T) {
 // takenOver is an outbox that another relay takes over after this relay's first
 // claim.
 type takenOver struct {
-	*mem
+	driver.Complete[*memstore.Tx]
 	claims atomic.Int64
 }
 
@@ -151,14 +154,14 @@ func (o *takenOver) ClaimSink(ctx context.Context, n store.Node, sink string, ta
 	if o.claims.Add(1) > 1 {
 		return "new", fmt.Errorf("%w: %q", waybill.ErrOtherSink, "new")
 	}
-	return o.mem.ClaimSink(ctx, n, sink, takeOver)
+	return o.Complete.ClaimSink(ctx, n, sink, takeOver)
 }
 
 // TestTakeOverEndsARelayThatSlept: a relay whose outbox was taken over while it
 // was paused stops at its next heartbeat.
 func TestTakeOverEndsARelayThatSlept(t *testing.T) {
 	f := newFixture(t)
-	r, err := relay.New(&takenOver{mem: f.db}, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }),
+	r, err := relay.New(testroles.Of[any](&takenOver{Complete: testroles.Complete(f.db)}), relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }),
 		relay.Config{SinkName: "old", Heartbeat: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)

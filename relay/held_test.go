@@ -13,6 +13,7 @@ import (
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -27,17 +28,17 @@ func TestALateRowOfAHeldAggregate(t *testing.T) {
 	var there, healed atomic.Bool
 	var sweeps atomic.Int64
 	hidden := func(id waybill.ID) bool { return id == late.ID && !there.Load() }
-	hide := func(p store.Page, err error) (store.Page, error) {
+	hide := func(p driver.Page, err error) (driver.Page, error) {
 		p.Rows = slices.DeleteFunc(p.Rows, func(r store.Row) bool { return hidden(r.ID) })
 		return p, err
 	}
-	db := &scripted{Relay: f.db}
-	db.fetch = func(next func() (store.Page, error)) (store.Page, error) { return hide(next()) }
-	db.follow = func(next func() (store.Page, error)) (store.Page, error) { return hide(next()) }
-	db.sweep = func(next func() ([]store.RowRef, error)) ([]store.RowRef, error) {
+	db := &scripted{Relay: f.db.Driver().Relay}
+	db.fetch = func(next func() (driver.Page, error)) (driver.Page, error) { return hide(next()) }
+	db.follow = func(next func() (driver.Page, error)) (driver.Page, error) { return hide(next()) }
+	db.sweep = func(next func() ([]driver.RowRef, error)) ([]driver.RowRef, error) {
 		sweeps.Add(1)
 		seen, err := next()
-		return slices.DeleteFunc(seen, func(s store.RowRef) bool { return hidden(s.ID) }), err
+		return slices.DeleteFunc(seen, func(s driver.RowRef) bool { return hidden(s.ID) }), err
 	}
 	c := &collector{fail: func(d waybill.Delivery) error {
 		if d.ID == first.ID && !healed.Load() {
@@ -56,7 +57,7 @@ func TestALateRowOfAHeldAggregate(t *testing.T) {
 	seen := sweeps.Load() + 3 // one may be under way; the next has been handled when a third begins
 	await(t, "sweeps have seen it", func() bool { return sweeps.Load() >= seen })
 	healed.Store(true)
-	if _, err := f.db.Replay(t.Context(), []waybill.ID{first.ID}); err != nil {
+	if _, err := f.db.Driver().OutboxAdmin.Replay(t.Context(), []waybill.ID{first.ID}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "all are delivered", func() bool { return c.count() == 5 })
@@ -81,7 +82,7 @@ func TestReplayBehindAnEventInFlight(t *testing.T) {
 			first.ID, second.ID = waybill.NewID(), waybill.NewID()
 			flying, land := make(chan struct{}), make(chan struct{})
 			var healed, flown atomic.Bool
-			due := &dueWatch{Relay: f.db}
+			due := &dueWatch{Relay: f.db.Driver().Relay}
 			c := &collector{}
 			sink := relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
 				switch {
@@ -103,7 +104,7 @@ func TestReplayBehindAnEventInFlight(t *testing.T) {
 			f.write(second)
 			<-flying
 			healed.Store(true)
-			if _, err := f.db.Replay(t.Context(), []waybill.ID{first.ID}); err != nil {
+			if _, err := f.db.Driver().OutboxAdmin.Replay(t.Context(), []waybill.ID{first.ID}); err != nil {
 				t.Fatal(err)
 			}
 			due.await(t, first.ID)
@@ -120,12 +121,12 @@ func TestReplayBehindAnEventInFlight(t *testing.T) {
 
 // dueWatch is a store that records which deferred rows a relay has read.
 type dueWatch struct {
-	store.Relay
+	driver.Relay
 	seen, reads atomic.Int64
 	id          atomic.Value
 }
 
-func (w *dueWatch) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+func (w *dueWatch) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	p, err := w.Relay.Due(ctx, lanes, limit)
 	for i := range p.Rows {
 		if p.Rows[i].ID == w.id.Load() {
@@ -135,7 +136,7 @@ func (w *dueWatch) Due(ctx context.Context, lanes []int, limit int) (store.Page,
 	return p, err
 }
 
-func (w *dueWatch) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (w *dueWatch) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	w.reads.Add(1)
 	return w.Relay.Fetch(ctx, from, limit)
 }
@@ -153,7 +154,7 @@ func (w *dueWatch) await(t *testing.T, id waybill.ID) {
 // stateOf returns an event's state.
 func (f *fixture) stateOf(id waybill.ID) store.State {
 	f.Helper()
-	found, err := f.db.Find(context.Background(), id)
+	found, err := f.db.Driver().OutboxAdmin.Find(context.Background(), id)
 	if err != nil || len(found) == 0 {
 		return store.Ready
 	}
@@ -204,7 +205,7 @@ func TestReplayMoreThanAPage(t *testing.T) {
 	}
 	f.write(evs...)
 	await(t, "all are dead", func() bool {
-		s, err := f.db.Stats(t.Context())
+		s, err := f.db.Driver().OutboxAdmin.Stats(t.Context())
 		return err == nil && s.Dead == many
 	})
 	healed.Store(true)
@@ -213,7 +214,7 @@ func TestReplayMoreThanAPage(t *testing.T) {
 	for _, ev := range evs {
 		ids = append(ids, ev.ID)
 	}
-	if _, err := f.db.Replay(t.Context(), ids); err != nil {
+	if _, err := f.db.Driver().OutboxAdmin.Replay(t.Context(), ids); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "all are delivered", func() bool { return c.count() >= many })

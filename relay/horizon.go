@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // horizon is the seq up to which every row that will ever exist is visible. A
@@ -65,7 +66,7 @@ func (h *horizon) wanted(lanes []*lane) bool {
 
 // check takes the store's report about open transactions, and the highest seq
 // that was read.
-func (h *horizon) check(w store.WriterState, read int64, now time.Time) {
+func (h *horizon) check(w driver.WriterState, read int64, now time.Time) {
 	h.unknown = w.Unknown
 	h.next = now.Add(horizonInterval)
 	if h.unknown {
@@ -110,7 +111,7 @@ func (h *horizon) forget() { *h = horizon{unknown: h.unknown, issued: h.issued, 
 
 // ended returns from where to search for rows of excluded transactions that
 // have ended, and forgets these transactions.
-func (h *horizon) ended(w *store.WriterState) (from int64, some bool) {
+func (h *horizon) ended(w *driver.WriterState) (from int64, some bool) {
 	if w == nil || w.Unknown {
 		return 0, false
 	}
@@ -149,7 +150,7 @@ func (e *engine) floor(l *lane) int64 {
 }
 
 // settleHorizon takes the store's report about open transactions.
-func (e *engine) settleHorizon(w store.WriterState) {
+func (e *engine) settleHorizon(w driver.WriterState) {
 	read := int64(0)
 	for _, l := range e.lanes.list {
 		read = max(read, l.read)

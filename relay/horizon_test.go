@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestHorizon: the horizon moves when every transaction that was open at the
@@ -13,7 +13,7 @@ import (
 func TestHorizon(t *testing.T) {
 	var h horizon
 	say := func(drawn int64, open ...string) {
-		h.check(store.WriterState{HighSeq: drawn, Issued: drawn, Open: open}, 0, time.Now())
+		h.check(driver.WriterState{HighSeq: drawn, Issued: drawn, Open: open}, 0, time.Now())
 	}
 	want := func(seq int64, old int) {
 		t.Helper()
@@ -39,10 +39,10 @@ func TestHorizon(t *testing.T) {
 	say(70, "c", "d")
 	say(80, "c")
 	want(80, 1) // c does not hold the horizon back any more
-	if _, some := h.ended(&store.WriterState{Open: []string{"c"}}); some {
+	if _, some := h.ended(&driver.WriterState{Open: []string{"c"}}); some {
 		t.Error("c has not ended")
 	}
-	if from, some := h.ended(&store.WriterState{}); !some || from != 40 {
+	if from, some := h.ended(&driver.WriterState{}); !some || from != 40 {
 		t.Errorf("rows of c are searched from %d (%v), want from 40", from, some)
 	}
 	want(80, 0)
@@ -54,7 +54,7 @@ func TestHorizon(t *testing.T) {
 func TestHorizonGoesBack(t *testing.T) {
 	var h horizon
 	say := func(drawn, read int64, open ...string) {
-		h.check(store.WriterState{HighSeq: drawn, Issued: drawn, Open: open}, read, time.Now())
+		h.check(driver.WriterState{HighSeq: drawn, Issued: drawn, Open: open}, read, time.Now())
 	}
 	want := func(seq int64) {
 		t.Helper()
@@ -81,16 +81,16 @@ func TestHorizonGoesBack(t *testing.T) {
 // crash, so that nothing shows that the sequence had gone back.
 func TestHorizonAfterAFailure(t *testing.T) {
 	var h horizon
-	h.check(store.WriterState{HighSeq: 100, Issued: 100}, 70, time.Now())
+	h.check(driver.WriterState{HighSeq: 100, Issued: 100}, 70, time.Now())
 	h.forget()
 	if !h.next.IsZero() {
 		t.Error("the store is not asked at once")
 	}
-	h.check(store.WriterState{HighSeq: 120, Issued: 120, Open: []string{"a"}}, 70, time.Now()) // a may have drawn 67
+	h.check(driver.WriterState{HighSeq: 120, Issued: 120, Open: []string{"a"}}, 70, time.Now()) // a may have drawn 67
 	if h.seq != 0 {
 		t.Errorf("the horizon is %d while a is open, want 0", h.seq)
 	}
-	h.check(store.WriterState{HighSeq: 130, Issued: 130}, 70, time.Now())
+	h.check(driver.WriterState{HighSeq: 130, Issued: 130}, 70, time.Now())
 	if h.seq != 130 {
 		t.Errorf("the horizon is %d when a has ended, want 130", h.seq)
 	}
@@ -103,15 +103,15 @@ func TestHorizonAfterAFailure(t *testing.T) {
 func TestHorizonStaysWhenRowsAreDeleted(t *testing.T) {
 	h := horizon{}
 	lanes := []*lane{{read: 70}}
-	h.check(store.WriterState{HighSeq: 100, Issued: 100}, 70, time.Now())
+	h.check(driver.WriterState{HighSeq: 100, Issued: 100}, 70, time.Now())
 	for _, drawn := range []int64{90, 0} {
-		h.check(store.WriterState{HighSeq: drawn, Issued: 100}, 70, time.Now())
+		h.check(driver.WriterState{HighSeq: drawn, Issued: 100}, 70, time.Now())
 		if h.seq != 100 || h.behind || h.wanted(lanes) {
 			t.Errorf("highest row %d: the horizon is %d, behind %v, wanted %v; want 100, false, false", drawn, h.seq, h.behind, h.wanted(lanes))
 		}
 	}
 	h.forget() // a heartbeat failed
-	h.check(store.WriterState{HighSeq: 0, Issued: 100}, 70, time.Now())
+	h.check(driver.WriterState{HighSeq: 0, Issued: 100}, 70, time.Now())
 	if h.seq != 70 || h.behind || h.wanted(lanes) {
 		t.Errorf("after a failure: the horizon is %d, behind %v, wanted %v; want 70, false, false", h.seq, h.behind, h.wanted(lanes))
 	}

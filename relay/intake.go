@@ -7,6 +7,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // take takes a row that a read of the outbox returned, unless the row is known,
@@ -28,7 +29,7 @@ func (e *engine) take(l *lane, row *store.Row, now time.Time) bool {
 		e.deferEvent(e.add(l, row, false), row.DueAt.Sub(now), false, "")
 		return true
 	}
-	agg := store.AggregateOf(&row.Event)
+	agg := driver.AggregateOf(&row.Event)
 	if agg.IsZero() {
 		return e.takeUnordered(l, row, hot)
 	}
@@ -75,7 +76,7 @@ func (e *engine) takeUnordered(l *lane, row *store.Row, hot bool) bool {
 // this row have been taken. takeAhead reports false for a row that has to wait;
 // the fast read will return it.
 func (e *engine) takeAhead(l *lane, row *store.Row) bool {
-	a := l.aggregate(store.AggregateOf(&row.Event))
+	a := l.aggregate(driver.AggregateOf(&row.Event))
 	defer a.tidy()
 	if a.passes(row.Seq) {
 		return false
@@ -232,7 +233,7 @@ func (e *engine) takeDue(l *lane, row *store.Row) bool {
 		return true // the next read returns the row again
 	}
 	dest, down := e.down(&row.Event)
-	agg := store.AggregateOf(&row.Event)
+	agg := driver.AggregateOf(&row.Event)
 	if agg.IsZero() {
 		it := e.add(l, row, false)
 		it.late = true
@@ -271,7 +272,7 @@ func (e *engine) takeDue(l *lane, row *store.Row) bool {
 // applyHolds replaces the aggregates' holds with those in the tables. Changes
 // made while the read was under way take precedence: an event in memory is not
 // held by its own row, and a hold that was added meanwhile stays.
-func (e *engine) applyHolds(lanes []*lane, holds []store.Hold) {
+func (e *engine) applyHolds(lanes []*lane, holds []driver.Hold) {
 	found := make(map[waybill.ID]bool, len(holds))
 	for _, h := range holds {
 		found[h.ID] = true
@@ -328,7 +329,7 @@ func (e *engine) holding() bool {
 // takeHot takes the events that commits of this process handed over.
 func (e *engine) takeHot() {
 	e.hotWaits = false
-	e.commits.take(func(c *store.Commit) {
+	e.commits.take(func(c *driver.Commit) {
 		if len(c.Entries) == 0 {
 			e.wakeAll()
 		}
@@ -356,7 +357,7 @@ func (e *engine) wakeAll() {
 // that wake-ups cause.
 const wakePause = 50 * time.Millisecond
 
-func (e *engine) takeEntry(entry *store.Entry, c *store.Commit) {
+func (e *engine) takeEntry(entry *driver.Entry, c *driver.Commit) {
 	ev := &entry.Event
 	l := e.lanes.at(entry.Lane)
 	switch {

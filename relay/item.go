@@ -5,6 +5,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // item is an event in the relay's memory, from the time when it is taken until
@@ -61,8 +62,8 @@ func (it *item) delivery(history bool, source any) waybill.Delivery {
 }
 
 // result returns the item's entry in a settlement.
-func (it *item) result() store.Result {
-	return store.Result{Lane: it.lane.number, ID: it.row.ID, Seq: it.row.Seq, Late: it.late, Replay: it.row.Replay, Attempts: it.attempts}
+func (it *item) result() driver.Result {
+	return driver.Result{Lane: it.lane.number, ID: it.row.ID, Seq: it.row.Seq, Late: it.late, Replay: it.row.Replay, Attempts: it.attempts}
 }
 
 // queue holds items that can be delivered, urgent ones separately. pop skips

@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func anItem(hot bool, priority int, seq int64) *item {
@@ -166,7 +167,7 @@ func TestRecentlyDelivered(t *testing.T) {
 // TestPassedOver: once a row of an aggregate was passed over, all rows behind
 // it are, until they are read again in their order.
 func TestPassedOver(t *testing.T) {
-	l := newLane(store.Lease{})
+	l := newLane(driver.Lease{})
 	a := l.aggregate(store.Aggregate{ID: "a"})
 	if a.passes(10) {
 		t.Error("a row of an unknown aggregate was passed over")

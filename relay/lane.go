@@ -8,13 +8,14 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // lane is the state of a lane that this relay owns. Only the engine's goroutine
 // uses it.
 type lane struct {
 	number int
-	lease  store.Lease
+	lease  driver.Lease
 	since  time.Time // when this relay learned that it owns the lane
 
 	// items are the events in memory, and those that a read under way might
@@ -95,7 +96,7 @@ type lane struct {
 	gone     bool // released or lost
 }
 
-func newLane(lease store.Lease) *lane {
+func newLane(lease driver.Lease) *lane {
 	l := &lane{
 		number: lease.Lane, lease: lease, items: make(map[waybill.ID]*item), aggs: make(map[store.Aggregate]*aggregate),
 		announced: make(map[waybill.ID]int), skipped: make(map[int64]struct{}), skippedFrom: make(map[string]int64), wake: true, since: time.Now(),

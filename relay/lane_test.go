@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestOwned: a loop over the lanes may remove lanes, and visits each once,
@@ -16,9 +16,9 @@ func TestOwned(t *testing.T) {
 		t.Error("at returned a lane of an empty set")
 	}
 	for n := range 5 {
-		o.add(newLane(store.Lease{Lane: n}))
+		o.add(newLane(driver.Lease{Lane: n}))
 	}
-	again := newLane(store.Lease{Lane: 3, Epoch: 2})
+	again := newLane(driver.Lease{Lane: 3, Epoch: 2})
 	o.add(again)
 	if o.at(3) != again || o.at(7) != nil || len(o.list) != 5 {
 		t.Fatalf("%d lanes, and lane 3 is %v", len(o.list), o.at(3))
@@ -51,19 +51,19 @@ func TestOwned(t *testing.T) {
 
 // hubOnly is a store that has only a hub.
 type hubOnly struct {
-	store.Relay
-	hub store.Hub
+	driver.Relay
+	hub driver.Hub
 }
 
-func (h *hubOnly) Local() *store.Hub { return &h.hub }
+func (h *hubOnly) Local() *driver.Hub { return &h.hub }
 
 // TestPrefersItsLanes: writers of this process learn which lanes the relay
 // owns, by their numbers, without those that are being handed over.
 func TestPrefersItsLanes(t *testing.T) {
 	db := &hubOnly{}
-	e := &engine{db: db}
+	e := &engine{db: database{Relay: db}}
 	for _, n := range []int{21, 9, 30} {
-		e.lanes.add(newLane(store.Lease{Lane: n}))
+		e.lanes.add(newLane(driver.Lease{Lane: n}))
 	}
 	e.drain(e.lanes.at(9), time.Now())
 	seen := make(map[int]bool)

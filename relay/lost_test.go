@@ -8,6 +8,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestReplayBehindALostAnswer: the answer to the settlement that makes an event
@@ -19,13 +20,13 @@ func TestReplayBehindALostAnswer(t *testing.T) {
 		ev := event(aggregate, 1)
 		ev.ID = waybill.NewID()
 		var lost atomic.Bool
-		db := &scripted{Relay: f.db, settle: func(s store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
+		db := &scripted{Relay: f.db.Driver().Relay, settle: func(s driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error) {
 			out, err := next()
 			if err == nil && len(s.Dead) > 0 && !lost.Swap(true) {
-				if replayed, err := f.db.Replay(t.Context(), []waybill.ID{ev.ID}); err != nil || len(replayed.IDs) != 1 {
+				if replayed, err := f.db.Driver().OutboxAdmin.Replay(t.Context(), []waybill.ID{ev.ID}); err != nil || len(replayed.IDs) != 1 {
 					t.Errorf("replay: %+v, %v", replayed, err)
 				}
-				return store.Settled{}, errors.New("the answer was lost")
+				return driver.Settled{}, errors.New("the answer was lost")
 			}
 			return out, err
 		}}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // membership is this node's membership: its lease, and the lanes that it wants.
@@ -52,7 +53,7 @@ type memberJob struct {
 	kind   memberKind
 	node   store.Node
 	lanes  []int
-	leases []store.Lease
+	leases []driver.Lease
 	dirty  bool
 	until  time.Time
 }
@@ -61,7 +62,7 @@ type memberReply struct {
 	memberJob
 	began  time.Time
 	view   store.Membership
-	leases []store.Lease
+	leases []driver.Lease
 	err    error
 }
 
@@ -154,8 +155,8 @@ func (e *engine) membership(now time.Time) {
 	m.jobs <- j
 }
 
-func leases(lanes []*lane) []store.Lease {
-	out := make([]store.Lease, len(lanes))
+func leases(lanes []*lane) []driver.Lease {
+	out := make([]driver.Lease, len(lanes))
 	for i, l := range lanes {
 		out[i] = l.lease
 	}

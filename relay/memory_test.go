@@ -53,7 +53,7 @@ func TestColdQueueBoundsMemory(t *testing.T) {
 					}
 					sink := &stuck{open: make(chan struct{})}
 					var read atomic.Int64
-					stop := run(t, f.db, sink, relay.Config{
+					stop := run(t, f.db.Driver().Relay, sink, relay.Config{
 						ColdQueue: queue, BatchSize: batch, HotQueue: -1, Workers: 2, Logger: slog.New(slog.DiscardHandler),
 						Observe: observe.Hooks{ColdEnqueued: func(n int) { read.Add(int64(n)) }},
 					})

@@ -7,16 +7,18 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
 // migrated is a store whose tables have a migration that the code does not
 // know.
 type migrated struct {
-	store.Relay
-	store.Migrator
+	driver.Relay
+	driver.Migrator
 }
 
 func (migrated) Migrations(context.Context) ([]store.Migration, error) {
@@ -33,7 +35,7 @@ func TestNewerTables(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, allowed := range []bool{false, true} {
-		r, err := relay.New(migrated{Relay: db}, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }), relay.Config{NewerTables: allowed})
+		r, err := relay.New(testroles.Of[any](migrated{Relay: db.Driver().Relay}), relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }), relay.Config{NewerTables: allowed})
 		if err != nil {
 			t.Fatal(err)
 		}

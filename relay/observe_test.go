@@ -16,7 +16,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestMain verifies that no goroutine outlives Run.
@@ -151,14 +151,14 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 // late is a store that settles only when the relay does not wait for answers
 // any more.
 type late struct {
-	store.Relay
+	driver.Relay
 	settling atomic.Bool
 	reading  chan struct{} // closed when a read is under way that ends with the relay
 	ended    chan struct{}
 	once     sync.Once
 }
 
-func (l *late) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (l *late) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	if l.settling.Load() {
 		l.once.Do(func() {
 			close(l.reading)
@@ -169,7 +169,7 @@ func (l *late) Fetch(ctx context.Context, from []store.Cursor, limit int) (store
 	return l.Relay.Fetch(ctx, from, limit)
 }
 
-func (l *late) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
+func (l *late) Settle(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 	l.settling.Store(true)
 	<-l.ended
 	return l.Relay.Settle(ctx, s)
@@ -180,7 +180,7 @@ func (l *late) Settle(ctx context.Context, s store.Settlement) (store.Settled, e
 func TestTheLastSettlementIsReported(t *testing.T) {
 	f := newFixture(t)
 	f.write(event("a", 0))
-	db := &late{Relay: f.db, reading: make(chan struct{}), ended: make(chan struct{})}
+	db := &late{Relay: f.db.Driver().Relay, reading: make(chan struct{}), ended: make(chan struct{})}
 	var settled atomic.Int64
 	stop := f.startOn(db, (&collector{}).sink(), relay.Config{
 		DrainTimeout: -1, PollInterval: time.Millisecond,
@@ -268,7 +268,7 @@ func TestEveryAnnouncementIsCounted(t *testing.T) {
 	}}
 	var in intake
 	// A second listener keeps announcements on at every rate.
-	defer f.db.Local().Listen(func(store.Commit) {})()
+	defer f.db.Driver().Outbox.Local().Listen(func(driver.Commit) {})()
 	stop := f.start(orderedSink{c.sink()}, relay.Config{
 		HotQueue: 40, PollInterval: time.Millisecond, BackoffBase: time.Millisecond, BackoffMax: 5 * time.Millisecond, Observe: in.hooks(),
 	})
@@ -307,8 +307,8 @@ func TestEveryAnnouncementIsCounted(t *testing.T) {
 // commit. Then the announcement changes nothing, and is counted.
 func TestReadFirstIsCounted(t *testing.T) {
 	f := newFixture(t)
-	var said store.Commit
-	unsubscribe := f.db.Local().Listen(func(c store.Commit) { said = c })
+	var said driver.Commit
+	unsubscribe := f.db.Driver().Outbox.Local().Listen(func(c driver.Commit) { said = c })
 	f.write(event("", 0))
 	unsubscribe()
 	var first atomic.Int64
@@ -319,7 +319,7 @@ func TestReadFirstIsCounted(t *testing.T) {
 		}
 	}}})
 	await(t, "it was read", func() bool { return c.count() == 1 })
-	f.db.Local().Publish(said)
+	f.db.Driver().Outbox.Local().Publish(said)
 	await(t, "its announcement is counted", func() bool { return first.Load() == 1 })
 	if err := stop(); err != nil {
 		t.Fatal(err)

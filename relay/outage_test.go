@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // logLines is a log handler that counts lines.
@@ -45,7 +47,7 @@ func (l *logLines) with(texts ...string) []string {
 
 // away is a database that can be unavailable.
 type away struct {
-	store.Relay
+	driver.Relay
 	err    atomic.Pointer[error]
 	failed atomic.Int64
 	only   string // if not empty, only this operation fails
@@ -68,66 +70,66 @@ func (a *away) Heartbeat(ctx context.Context, n store.Node, lease time.Duration)
 	return a.Relay.Heartbeat(ctx, n, lease)
 }
 
-func (a *away) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
+func (a *away) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
 	if err := a.is("acquire"); err != nil {
 		return nil, err
 	}
 	return a.Relay.Acquire(ctx, n, lanes, window)
 }
 
-func (a *away) Release(ctx context.Context, leases []store.Lease, dirty bool) error {
+func (a *away) Release(ctx context.Context, leases []driver.Lease, dirty bool) error {
 	if err := a.is("release"); err != nil {
 		return err
 	}
 	return a.Relay.Release(ctx, leases, dirty)
 }
 
-func (a *away) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
+func (a *away) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
 	if err := a.is("holds"); err != nil {
 		return nil, err
 	}
 	return a.Relay.Holds(ctx, lanes)
 }
 
-func (a *away) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (a *away) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	if err := a.is("fetch"); err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
 	return a.Relay.Fetch(ctx, from, limit)
 }
 
-func (a *away) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+func (a *away) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	if err := a.is("due"); err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
 	return a.Relay.Due(ctx, lanes, limit)
 }
 
-func (a *away) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+func (a *away) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 	if err := a.is("sweep"); err != nil {
 		return nil, err
 	}
 	return a.Relay.Sweep(ctx, from, limit)
 }
 
-func (a *away) OpenWriters(ctx context.Context) (store.WriterState, error) {
+func (a *away) OpenWriters(ctx context.Context) (driver.WriterState, error) {
 	if err := a.is("writers"); err != nil {
-		return store.WriterState{}, err
+		return driver.WriterState{}, err
 	}
 	return a.Relay.OpenWriters(ctx)
 }
 
-func (a *away) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
+func (a *away) Settle(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 	if err := a.is("settle"); err != nil {
-		return store.Settled{}, err
+		return driver.Settled{}, err
 	}
 	return a.Relay.Settle(ctx, s)
 }
 
 // run runs a relay over any store until stop is called.
-func run(t *testing.T, db store.Relay, sink waybill.Sink, cfg relay.Config) (stop func()) {
+func run(t *testing.T, db driver.Relay, sink waybill.Sink, cfg relay.Config) (stop func()) {
 	t.Helper()
-	r, err := relay.New(db, sink, cfg)
+	r, err := relay.New(testroles.Of[any](db), sink, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +152,7 @@ var errRefused = errors.New("connection refused")
 func TestLogOfAnUnavailableDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, c, log := newFixture(t), &collector{}, &logLines{}
-		db := &away{Relay: f.db}
+		db := &away{Relay: f.db.Driver().Relay}
 		stop := run(t, db, c.sink(), relay.Config{Logger: log.logger()})
 		f.write(event("a", 1))
 		pass(10 * time.Second)
@@ -226,7 +228,7 @@ func TestLogOfAnUnavailableDestination(t *testing.T) {
 		if back := log.with("destination is back", "lasted=", "failures="); len(back) != down {
 			t.Errorf("the line lacks the duration: %s", log.with("destination is back"))
 		}
-		if s, err := f.db.Stats(t.Context()); err != nil || s.Ready+s.Failed+s.Dead != 0 {
+		if s, err := f.db.Driver().OutboxAdmin.Stats(t.Context()); err != nil || s.Ready+s.Failed+s.Dead != 0 {
 			t.Errorf("%+v, %v", s, err)
 		}
 	})
@@ -239,7 +241,7 @@ func TestLogsGoToTheDefault(t *testing.T) {
 	defer slog.SetDefault(before)
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		stop := run(t, f.db, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return waybill.Permanent(errRefused) }), relay.Config{})
+		stop := run(t, f.db.Driver().Relay, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return waybill.Permanent(errRefused) }), relay.Config{})
 		f.write(event("a", 1))
 		pass(time.Second)
 		stop()
@@ -266,7 +268,7 @@ func TestLagWhileReadsFail(t *testing.T) {
 
 func lagWithout(t *testing.T, only string, fromTheStart bool) {
 	f, c := newFixture(t), &collector{}
-	db := &away{Relay: f.db, only: only}
+	db := &away{Relay: f.db.Driver().Relay, only: only}
 	if fromTheStart {
 		db.say(errRefused)
 	}
@@ -323,7 +325,7 @@ func lagWithout(t *testing.T, only string, fromTheStart bool) {
 
 // slow is a database whose first read of rows takes a while.
 type slow struct {
-	store.Relay
+	driver.Relay
 	open chan struct{}
 }
 
@@ -336,16 +338,16 @@ func (s *slow) wait(ctx context.Context) error {
 	}
 }
 
-func (s *slow) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (s *slow) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	if err := s.wait(ctx); err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
 	return s.Relay.Fetch(ctx, from, limit)
 }
 
-func (s *slow) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+func (s *slow) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	if err := s.wait(ctx); err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
 	return s.Relay.Due(ctx, lanes, limit)
 }
@@ -358,7 +360,7 @@ func (s *slow) Due(ctx context.Context, lanes []int, limit int) (store.Page, err
 func TestNothingIsEarlyBeforeTheClockIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, c := newFixture(t), &collector{}
-		db := &slow{Relay: f.db, open: make(chan struct{})}
+		db := &slow{Relay: f.db.Driver().Relay, open: make(chan struct{})}
 		stop := run(t, db, c.sink(), relay.Config{})
 		pass(time.Second)
 		ev := event("", 1)

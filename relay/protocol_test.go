@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -23,49 +25,49 @@ import (
 // this file are the interleavings behind the rules of the relay's protocol, one
 // by one.
 type scripted struct {
-	store.Relay
-	fetch     func(next func() (store.Page, error)) (store.Page, error)
-	settle    func(s store.Settlement, next func() (store.Settled, error)) (store.Settled, error)
+	driver.Relay
+	fetch     func(next func() (driver.Page, error)) (driver.Page, error)
+	settle    func(s driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error)
 	heartbeat func(next func() (store.Membership, error)) (store.Membership, error)
-	acquire   func(next func() ([]store.Lease, error)) ([]store.Lease, error)
-	follow    func(next func() (store.Page, error)) (store.Page, error)
-	writers   func() store.WriterState
-	sweep     func(next func() ([]store.RowRef, error)) ([]store.RowRef, error)
+	acquire   func(next func() ([]driver.Lease, error)) ([]driver.Lease, error)
+	follow    func(next func() (driver.Page, error)) (driver.Page, error)
+	writers   func() driver.WriterState
+	sweep     func(next func() ([]driver.RowRef, error)) ([]driver.RowRef, error)
 }
 
-func (s *scripted) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
-	next := func() ([]store.RowRef, error) { return s.Relay.Sweep(ctx, from, limit) }
+func (s *scripted) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
+	next := func() ([]driver.RowRef, error) { return s.Relay.Sweep(ctx, from, limit) }
 	if s.sweep == nil {
 		return next()
 	}
 	return s.sweep(next)
 }
 
-func (s *scripted) OpenWriters(ctx context.Context) (store.WriterState, error) {
+func (s *scripted) OpenWriters(ctx context.Context) (driver.WriterState, error) {
 	if s.writers == nil {
 		return s.Relay.OpenWriters(ctx)
 	}
 	return s.writers(), nil
 }
 
-func (s *scripted) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
-	next := func() (store.Page, error) { return s.Relay.FetchAggregate(ctx, agg, from, limit) }
+func (s *scripted) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
+	next := func() (driver.Page, error) { return s.Relay.FetchAggregate(ctx, agg, from, limit) }
 	if s.follow == nil {
 		return next()
 	}
 	return s.follow(next)
 }
 
-func (s *scripted) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	next := func() (store.Page, error) { return s.Relay.Fetch(ctx, from, limit) }
+func (s *scripted) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+	next := func() (driver.Page, error) { return s.Relay.Fetch(ctx, from, limit) }
 	if s.fetch == nil {
 		return next()
 	}
 	return s.fetch(next)
 }
 
-func (s *scripted) Settle(ctx context.Context, t store.Settlement) (store.Settled, error) {
-	next := func() (store.Settled, error) { return s.Relay.Settle(ctx, t) }
+func (s *scripted) Settle(ctx context.Context, t driver.Settlement) (driver.Settled, error) {
+	next := func() (driver.Settled, error) { return s.Relay.Settle(ctx, t) }
 	if s.settle == nil {
 		return next()
 	}
@@ -80,8 +82,8 @@ func (s *scripted) Heartbeat(ctx context.Context, node store.Node, lease time.Du
 	return s.heartbeat(next)
 }
 
-func (s *scripted) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]store.Lease, error) {
-	next := func() ([]store.Lease, error) { return s.Relay.Acquire(ctx, node, lanes, window) }
+func (s *scripted) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]driver.Lease, error) {
+	next := func() ([]driver.Lease, error) { return s.Relay.Acquire(ctx, node, lanes, window) }
 	if s.acquire == nil {
 		return next()
 	}
@@ -89,9 +91,9 @@ func (s *scripted) Acquire(ctx context.Context, node store.Node, lanes []int, wi
 }
 
 // startOn runs a relay over a scripted store.
-func (f *fixture) startOn(db store.Relay, sink waybill.Sink, cfg relay.Config) (stop func() error) {
+func (f *fixture) startOn(db driver.Relay, sink waybill.Sink, cfg relay.Config) (stop func() error) {
 	f.Helper()
-	r, err := relay.New(db, sink, cfg)
+	r, err := relay.New(testroles.Of[any](db), sink, cfg)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -111,8 +113,8 @@ func TestSeenUntilALaterRead(t *testing.T) {
 		f := newFixture(t)
 		var armed, answered atomic.Bool
 		seen := make(chan struct{})
-		db := &scripted{Relay: f.db, writers: openWriter}
-		db.fetch = func(next func() (store.Page, error)) (store.Page, error) {
+		db := &scripted{Relay: f.db.Driver().Relay, writers: openWriter}
+		db.fetch = func(next func() (driver.Page, error)) (driver.Page, error) {
 			page, err := next()
 			if len(page.Rows) > 0 && armed.CompareAndSwap(true, false) {
 				close(seen) // this read has seen the row
@@ -120,7 +122,7 @@ func TestSeenUntilALaterRead(t *testing.T) {
 			}
 			return page, err
 		}
-		db.settle = func(_ store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
+		db.settle = func(_ driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error) {
 			armed.Store(true)
 			f.box.Wake() // a read begins
 			<-seen
@@ -166,15 +168,15 @@ func TestARowAppearsBelow(t *testing.T) {
 	below := event("below", 0).Complete()
 	var there atomic.Bool
 	hidden := func(id waybill.ID) bool { return id == below.ID && !there.Load() }
-	db := &scripted{Relay: f.db}
-	db.fetch = func(next func() (store.Page, error)) (store.Page, error) {
+	db := &scripted{Relay: f.db.Driver().Relay}
+	db.fetch = func(next func() (driver.Page, error)) (driver.Page, error) {
 		page, err := next()
 		page.Rows = slices.DeleteFunc(page.Rows, func(r store.Row) bool { return hidden(r.ID) })
 		return page, err
 	}
-	db.sweep = func(next func() ([]store.RowRef, error)) ([]store.RowRef, error) {
+	db.sweep = func(next func() ([]driver.RowRef, error)) ([]driver.RowRef, error) {
 		seen, err := next()
-		return slices.DeleteFunc(seen, func(s store.RowRef) bool { return hidden(s.ID) }), err
+		return slices.DeleteFunc(seen, func(s driver.RowRef) bool { return hidden(s.ID) }), err
 	}
 	delivered := make(chan string, 10)
 	f.startOn(db, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
@@ -205,7 +207,7 @@ func TestARowAppearsBelow(t *testing.T) {
 }
 
 // openWriter keeps the relay from reading only new rows.
-func openWriter() store.WriterState { return store.WriterState{Open: []string{"writer"}} }
+func openWriter() driver.WriterState { return driver.WriterState{Open: []string{"writer"}} }
 
 // TestDeferredWhileItsRowsAreRead: while the rows of an aggregate that were
 // passed over are being read, an earlier event is deferred, and with it all
@@ -216,7 +218,7 @@ func TestDeferredWhileItsRowsAreRead(t *testing.T) {
 	read, following, failed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var once, all sync.Once
 	rows := 0
-	db := &scripted{Relay: f.db, follow: func(next func() (store.Page, error)) (store.Page, error) {
+	db := &scripted{Relay: f.db.Driver().Relay, follow: func(next func() (driver.Page, error)) (driver.Page, error) {
 		page, err := next()
 		once.Do(func() { close(following); <-failed })
 		return page, err
@@ -264,7 +266,7 @@ func TestDeferredWhileItsRowsAreRead(t *testing.T) {
 func TestAggregateWaitsForTheDeadMove(t *testing.T) {
 	f := newFixture(t)
 	moving, move := make(chan struct{}), make(chan struct{})
-	db := &scripted{Relay: f.db, settle: func(s store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
+	db := &scripted{Relay: f.db.Driver().Relay, settle: func(s driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error) {
 		if len(s.Dead) > 0 {
 			close(moving)
 			<-move
@@ -304,7 +306,7 @@ func TestAggregateWaitsForTheDeadMove(t *testing.T) {
 func TestNothingStartsAfterTheLapse(t *testing.T) {
 	f := newFixture(t)
 	var away atomic.Bool
-	db := &scripted{Relay: f.db, heartbeat: func(next func() (store.Membership, error)) (store.Membership, error) {
+	db := &scripted{Relay: f.db.Driver().Relay, heartbeat: func(next func() (store.Membership, error)) (store.Membership, error) {
 		if away.Load() {
 			return store.Membership{}, errors.New("the database is unavailable")
 		}
@@ -355,7 +357,7 @@ func TestNothingStartsAfterTheLapse(t *testing.T) {
 func TestLostAnswerToAnAcquisition(t *testing.T) {
 	f := newFixture(t)
 	var lost atomic.Bool
-	db := &scripted{Relay: f.db, acquire: func(next func() ([]store.Lease, error)) ([]store.Lease, error) {
+	db := &scripted{Relay: f.db.Driver().Relay, acquire: func(next func() ([]driver.Lease, error)) ([]driver.Lease, error) {
 		leases, err := next()
 		if err == nil && len(leases) > 0 && !lost.Swap(true) {
 			return nil, errors.New("the answer was lost")
@@ -388,7 +390,7 @@ func TestMemoryOfAHeldAggregate(t *testing.T) {
 		}
 	}
 	f.write(evs...)
-	f.startOn(f.db, c.sink(), relay.Config{
+	f.startOn(f.db.Driver().Relay, c.sink(), relay.Config{
 		MaxAttempts: -1, BackoffBase: 5 * time.Millisecond, BackoffMax: 5 * time.Millisecond, Lease: 3 * time.Second, Heartbeat: 10 * time.Millisecond,
 		Observe: observe.Hooks{QueueDepths: func(hot, cold int) { most.Store(max(most.Load(), int64(hot+cold))) }},
 	})
@@ -403,7 +405,7 @@ func TestMemoryOfAHeldAggregate(t *testing.T) {
 	await(t, "the others", func() bool { return others() == 200 })
 	healed.Store(true)
 	await(t, "all of it", func() bool {
-		s, err := f.db.Stats(t.Context())
+		s, err := f.db.Driver().OutboxAdmin.Stats(t.Context())
 		return err == nil && s.Ready+s.Failed == 0
 	})
 	if most.Load() > 3000 {
@@ -454,7 +456,7 @@ func TestLateAnnouncementAfterAnotherOwner(t *testing.T) {
 
 // silent writes an event without announcing it, waits until it is settled, and
 // returns the commit that its writer would announce.
-func (f *fixture) silent() store.Commit {
+func (f *fixture) silent() driver.Commit {
 	f.Helper()
 	ev := event("", 1)
 	ev.ID = waybill.NewID()
@@ -465,14 +467,14 @@ func (f *fixture) silent() store.Commit {
 	if err := tx.Commit(f.Context()); err != nil {
 		f.Fatal(err)
 	}
-	return store.Commit{Entries: []store.Entry{{Event: ev, Lane: f.settled(ev.ID).Lane}}, Checked: true}
+	return driver.Commit{Entries: []driver.Entry{{Event: ev, Lane: f.settled(ev.ID).Lane}}, Checked: true}
 }
 
 // settled waits until an event is settled.
 func (f *fixture) settled(id waybill.ID) (row store.Record) {
 	f.Helper()
 	await(f.T, "it is settled", func() bool {
-		found, err := f.db.Find(f.Context(), id)
+		found, err := f.db.Driver().OutboxAdmin.Find(f.Context(), id)
 		if err != nil || len(found) == 0 || found[0].State != store.Delivered {
 			return false
 		}
@@ -485,9 +487,9 @@ func (f *fixture) settled(id waybill.ID) (row store.Record) {
 // announce publishes a commit once, as a writer does: an event that is still in
 // memory then is not remembered any more. The event must not be delivered from
 // memory.
-func (f *fixture) announce(c *collector, commit store.Commit) {
+func (f *fixture) announce(c *collector, commit driver.Commit) {
 	f.Helper()
-	f.db.Local().Publish(commit)
+	f.db.Driver().Outbox.Local().Publish(commit)
 	before := c.count()
 	await(f.T, "the relay has handled the announcement", func() bool {
 		f.write(event("", 2))

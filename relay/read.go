@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // readKind is a kind of read.
@@ -36,14 +37,14 @@ var readNames = [readKinds]string{"read holds", "read fast", "read due", "read f
 type readJob struct {
 	kind    readKind
 	lanes   []*lane
-	cursors []store.Cursor
+	cursors []driver.Cursor
 	limit   int
 	agg     *aggregate
 	passed  int64 // its first row that was passed over
 	keys    []store.Key
-	whole   bool           // a fast read that covers a sweep as well
-	verify  bool           // check open transactions after the read
-	check   []store.Cursor // check these ranges for unknown rows after the read
+	whole   bool            // a fast read that covers a sweep as well
+	verify  bool            // check open transactions after the read
+	check   []driver.Cursor // check these ranges for unknown rows after the read
 	// skip is set for a lane whose rows are nearly all passed over: rows of
 	// these aggregates are listed, but not loaded.
 	skip map[store.Aggregate]struct{}
@@ -51,10 +52,10 @@ type readJob struct {
 
 type readReply struct {
 	readJob
-	page      store.Page
-	sightings []store.RowRef
-	holds     []store.Hold
-	writers   *store.WriterState
+	page      driver.Page
+	sightings []driver.RowRef
+	holds     []driver.Hold
+	writers   *driver.WriterState
 	err       error
 	took      time.Duration
 }
@@ -91,7 +92,7 @@ func (e *engine) reader() {
 			j.verify = true
 		}
 		if r.err == nil && j.verify {
-			var w store.WriterState
+			var w driver.WriterState
 			w, r.err = e.db.OpenWriters(ctx)
 			r.writers = &w
 		}
@@ -111,10 +112,10 @@ func (e *engine) reader() {
 
 // pick lists the next rows of a lane, and loads those that are not to be
 // skipped.
-func (e *engine) pick(ctx context.Context, j readJob) ([]store.RowRef, store.Page, error) {
+func (e *engine) pick(ctx context.Context, j readJob) ([]driver.RowRef, driver.Page, error) {
 	seen, err := e.db.Sweep(ctx, j.cursors, j.limit)
 	if err != nil {
-		return nil, store.Page{}, err
+		return nil, driver.Page{}, err
 	}
 	var keys []store.Key
 	for _, s := range seen {
@@ -328,7 +329,7 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 		a := e.nextFollow()
 		p.follow = slices.DeleteFunc(p.follow, func(x *aggregate) bool { return x == a })
 		j.agg, j.passed, j.limit = a, a.passed, maxQueued
-		j.cursors = []store.Cursor{{
+		j.cursors = []driver.Cursor{{
 			Lane: a.lane.number, After: min(a.passed-1, e.floor(a.lane)), UpTo: max(a.lane.read, a.passedTo),
 		}}
 		j.verify = e.horizon.hasExcluded()
@@ -346,7 +347,7 @@ func (e *engine) readJob(k readKind, now time.Time) (readJob, bool) {
 		for _, l := range j.lanes {
 			// As for the fast read: a row of the same aggregate, in front of an
 			// urgent one, may have committed late.
-			j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: e.floor(l)})
+			j.cursors = append(j.cursors, driver.Cursor{Lane: l.number, After: e.floor(l)})
 		}
 	case readWriters:
 		return j, true
@@ -400,7 +401,7 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 	if l := e.barrenLane(); l != nil {
 		l.wake = false
 		j.limit, j.lanes, j.skip = sweepLimit, []*lane{l}, l.passedOver()
-		j.cursors = []store.Cursor{{Lane: l.number, After: l.read}}
+		j.cursors = []driver.Cursor{{Lane: l.number, After: l.read}}
 		return j, true
 	}
 	room := e.cfg.ColdQueue + e.cfg.BatchSize - e.cold.depth
@@ -450,9 +451,9 @@ func (e *engine) fastJob(now time.Time) (readJob, bool) {
 			from = min(from, l.lookFrom)
 		}
 		if from < after {
-			j.check = append(j.check, store.Cursor{Lane: l.number, After: from, UpTo: after})
+			j.check = append(j.check, driver.Cursor{Lane: l.number, After: from, UpTo: after})
 		}
-		j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: after})
+		j.cursors = append(j.cursors, driver.Cursor{Lane: l.number, After: after})
 	}
 	p.lastFast = now
 	if poll {
@@ -508,7 +509,7 @@ func (e *engine) sweepJob(now time.Time) (readJob, bool) {
 			continue
 		}
 		j.lanes = append(j.lanes, l)
-		j.cursors = append(j.cursors, store.Cursor{Lane: l.number, After: after, UpTo: l.read})
+		j.cursors = append(j.cursors, driver.Cursor{Lane: l.number, After: after, UpTo: l.read})
 	}
 	if len(j.lanes) == 0 {
 		e.endSweep(now)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // finishFast takes a page of new rows, lane by lane.
@@ -199,7 +200,7 @@ func (e *engine) finishDue(r readReply) {
 			// it.
 			it := e.add(l, row, false)
 			it.late = true
-			if a := l.aggs[store.AggregateOf(&row.Event)]; a != nil && row.Holds {
+			if a := l.aggs[driver.AggregateOf(&row.Event)]; a != nil && row.Holds {
 				a.deferBehind(row)
 				it.behind = a
 			}
@@ -318,7 +319,7 @@ func (e *engine) finishSweep(r readReply) {
 // known reports whether there is a reason why a row below the read position
 // still exists. A row that waits behind a hold is noted as passed over: it may
 // have committed late, and then no read has noted it before.
-func (e *engine) known(l *lane, s *store.RowRef) bool {
+func (e *engine) known(l *lane, s *driver.RowRef) bool {
 	if l.items[s.ID] != nil {
 		return true
 	}
@@ -370,7 +371,7 @@ func (e *engine) finishUrgent(r readReply) {
 		if l == nil || l.draining || l.items[row.ID] != nil || row.DueAt.After(r.page.Now) {
 			continue
 		}
-		agg := store.AggregateOf(&row.Event)
+		agg := driver.AggregateOf(&row.Event)
 		if row.Seq <= l.read {
 			waits[agg] = struct{}{} // it committed late, and the fast read returns it
 			continue

@@ -13,30 +13,43 @@ import (
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/internal/retention"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Relay delivers the events of an outbox to a sink.
 type Relay struct {
-	db      store.Relay
+	db      database
 	sink    waybill.Sink
 	cfg     Config
 	running atomic.Bool
 }
 
+// database is the part of a store that a relay uses. Its fields other than
+// Relay may be nil.
+type database struct {
+	driver.Relay
+	guard    driver.SinkGuard
+	watcher  driver.Watcher
+	migrator driver.Migrator
+	purger   driver.Maintainer
+}
+
 // New returns a relay that delivers the events of an outbox to a sink. The
 // error names every invalid field of cfg.
-func New(db store.Relay, sink waybill.Sink, cfg Config) (*Relay, error) {
-	if db == nil {
-		return nil, errors.New("relay: the store is nil")
+func New[T any](db driver.Store[T], sink waybill.Sink, cfg Config) (*Relay, error) {
+	roles, err := driver.Get(db, "relay", "Relay")
+	if err != nil {
+		return nil, err
 	}
 	if sink == nil {
 		return nil, errors.New("relay: the sink is nil")
 	}
-	cfg, err := cfg.complete()
+	cfg, err = cfg.complete()
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	return &Relay{db: db, sink: sink, cfg: cfg}, nil
+	d := database{Relay: roles.Relay, guard: roles.SinkGuard, watcher: roles.Watcher, migrator: roles.Migrator, purger: roles.OutboxAdmin}
+	return &Relay{db: d, sink: sink, cfg: cfg}, nil
 }
 
 var errRunning = errors.New("relay: already running")
@@ -74,15 +87,14 @@ func (r *Relay) Run(ctx context.Context) error {
 // the store can report them. The first heartbeat reports tables that cannot be
 // read.
 func (r *Relay) checkTables(ctx context.Context) error {
-	m, ok := r.db.(store.Migrator)
-	if !ok {
+	if r.db.migrator == nil {
 		return nil
 	}
-	all, err := m.Migrations(ctx)
+	all, err := r.db.migrator.Migrations(ctx)
 	if err != nil {
 		return nil //nolint:nilerr // see above
 	}
-	newer := store.Newer(all)
+	newer := driver.Newer(all)
 	if newer != nil && r.cfg.NewerTables {
 		r.cfg.Logger.Warn("waybill: the tables are newer than this relay", slog.String("error", newer.Error()))
 		return nil
@@ -97,7 +109,7 @@ func (r *Relay) checkTables(ctx context.Context) error {
 // memory.
 const minWindow = 128
 
-func newEngine(db store.Relay, sink waybill.Sink, cfg Config) *engine {
+func newEngine(db database, sink waybill.Sink, cfg Config) *engine {
 	e := &engine{
 		cfg: cfg, db: db, sink: sink, log: cfg.Logger, observe: cfg.Observe,
 		node:    store.Node{ID: waybill.NewID(), Relay: cfg.Name},
@@ -169,13 +181,13 @@ const workerTime = time.Second
 // and purging. Every node purges, which is harmless: the first purge deletes
 // the rows, and the others find none.
 func (e *engine) startBackground(ctx context.Context, group *sync.WaitGroup) {
-	if k, ok := e.db.(store.Maintainer); ok && e.cfg.PurgeInterval > 0 {
+	if k := e.db.purger; k != nil && e.cfg.PurgeInterval > 0 {
 		p := retention.Policy{KeepHistory: e.cfg.HistoryRetention, KeepDead: e.cfg.DeadRetention, Batch: e.cfg.PurgeBatchSize}
 		group.Go(func() {
 			retention.Loop(ctx, k, p, min(purgeDelay, e.cfg.PurgeInterval), e.cfg.PurgeInterval, e.log, e.observe)
 		})
 	}
-	if w, ok := e.db.(store.Watcher); ok {
-		group.Go(func() { w.Watch(ctx, func() { e.commits.offer(store.Commit{}) }) })
+	if w := e.db.watcher; w != nil {
+		group.Go(func() { w.Watch(ctx, func() { e.commits.offer(driver.Commit{}) }) })
 	}
 }

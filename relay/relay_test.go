@@ -153,7 +153,7 @@ func TestDeliversEverythingInOrder(t *testing.T) {
 		}
 	}
 	await(t, "settled", func() bool {
-		s, err := f.db.Stats(t.Context())
+		s, err := f.db.Driver().OutboxAdmin.Stats(t.Context())
 		return err == nil && s.Ready == 0
 	})
 	if c.count() != len(evs) {
@@ -191,7 +191,7 @@ func TestSelfPolledEventsAreDelivered(t *testing.T) {
 	f := newFixture(t)
 	c := &collector{}
 	f.start(c.sink(), relay.Config{PollInterval: time.Hour, SweepInterval: time.Hour})
-	hub, none := f.db.Local(), waybill.Event{}
+	hub, none := f.db.Driver().Outbox.Local(), waybill.Event{}
 	written := 0
 	for range 3 {
 		await(t, "writers announce nothing", func() bool {

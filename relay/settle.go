@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // outcome is the outcome of an item, to be settled.
@@ -72,7 +72,7 @@ func (p *pending) flushAt(e *engine) time.Time {
 
 // settleJob is a settlement, with the outcomes and lanes that it covers.
 type settleJob struct {
-	settlement store.Settlement
+	settlement driver.Settlement
 	outcomes   []outcome
 	lanes      []*lane
 	until      time.Time
@@ -80,7 +80,7 @@ type settleJob struct {
 
 type settleReply struct {
 	settleJob
-	settled store.Settled
+	settled driver.Settled
 	took    time.Duration
 	err     error
 }
@@ -93,7 +93,7 @@ func (e *engine) settle(now time.Time) {
 	p := &e.pending
 	n := min(len(p.list), e.cfg.BatchSize)
 	j := settleJob{outcomes: make([]outcome, 0, n)}
-	j.settlement.History, j.settlement.Done = e.history, make([]store.Result, 0, n)
+	j.settlement.History, j.settlement.Done = e.history, make([]driver.Result, 0, n)
 	rest := p.list[:0] // nothing is written to it before the rest is known
 	e.settleNo++
 	for i, o := range p.list {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestReleaseInGoodOrder: a lane is released in good order when no delivery is
@@ -25,8 +26,8 @@ func TestReleaseInGoodOrder(t *testing.T) {
 		{"deferred rows are suspect", func(l *lane) { l.lateSuspects = 1 }, false, true},
 		{"ready rows are suspect, and a delivery is in flight", func(l *lane) { l.busy, l.suspects = 1, 1 }, false, false},
 	} {
-		e := &engine{db: &hubOnly{}}
-		l := newLane(store.Lease{Lane: 3})
+		e := &engine{db: database{Relay: &hubOnly{}}}
+		l := newLane(driver.Lease{Lane: 3})
 		e.lanes.add(l)
 		if clean, dirty := e.toRelease(now); len(clean)+len(dirty) > 0 {
 			t.Errorf("%s: a lane that is not handed over is released", c.what)
@@ -43,10 +44,10 @@ func TestReleaseInGoodOrder(t *testing.T) {
 // TestDueWhileDraining: deferred rows that a read returns for a lane that is
 // being handed over are not taken, and stay suspect.
 func TestDueWhileDraining(t *testing.T) {
-	e := &engine{db: &hubOnly{}}
+	e := &engine{db: database{Relay: &hubOnly{}}}
 	var lanes []*lane
 	for n := range 2 {
-		l := newLane(store.Lease{Lane: n, Unclean: true, Window: 5})
+		l := newLane(driver.Lease{Lane: n, Unclean: true, Window: 5})
 		l.open = true
 		e.lanes.add(l)
 		lanes = append(lanes, l)
@@ -61,8 +62,8 @@ func TestDueWhileDraining(t *testing.T) {
 // TestPassAllDuringACount: an aggregate whose destination is unavailable leaves
 // memory, except for the event whose attempt is being counted.
 func TestPassAllDuringACount(t *testing.T) {
-	e := &engine{db: &hubOnly{}}
-	l := newLane(store.Lease{Lane: 1, Unclean: true, Window: 5})
+	e := &engine{db: database{Relay: &hubOnly{}}}
+	l := newLane(driver.Lease{Lane: 1, Unclean: true, Window: 5})
 	a := l.aggregate(store.Aggregate{Type: "thing", ID: "a"})
 	for seq := range int64(2) {
 		it := e.add(l, &store.Row{Key: store.Key{Lane: 1, Seq: seq + 1, ID: waybill.NewID()}}, false)
@@ -98,7 +99,7 @@ func TestSuspectsTakeTurns(t *testing.T) {
 // unavailable destination gives its place to the next row, which is not taken
 // before that is decided; and the row stays suspect itself.
 func TestSuspectsGiveTheirPlaceBack(t *testing.T) {
-	l := newLane(store.Lease{Lane: 1, Unclean: true, Window: 2})
+	l := newLane(driver.Lease{Lane: 1, Unclean: true, Window: 2})
 	row := func() *item {
 		it := &item{lane: l, row: &store.Row{Key: store.Key{Lane: 1, ID: waybill.NewID()}}}
 		l.suspect(it, &l.suspects)
@@ -125,7 +126,7 @@ func TestSuspectsGiveTheirPlaceBack(t *testing.T) {
 	if !again.suspect || len(l.wary) != 0 {
 		t.Error("the first is not suspect any more")
 	}
-	last := newLane(store.Lease{Lane: 1, Unclean: true, Window: 1})
+	last := newLane(driver.Lease{Lane: 1, Unclean: true, Window: 1})
 	it := &item{lane: last, row: &store.Row{Key: store.Key{ID: waybill.NewID()}}}
 	last.suspect(it, &last.suspects)
 	last.seenAll()

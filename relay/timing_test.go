@@ -29,7 +29,7 @@ func TestRetriesBackOff(t *testing.T) {
 				f := newFixture(t)
 				var mu sync.Mutex
 				var at []time.Time
-				stop := run(t, f.db, relay.SinkFunc(func(context.Context, waybill.Delivery) error {
+				stop := run(t, f.db.Driver().Relay, relay.SinkFunc(func(context.Context, waybill.Delivery) error {
 					mu.Lock()
 					defer mu.Unlock()
 					at = append(at, time.Now())
@@ -61,10 +61,10 @@ func TestUnknownGraceEnds(t *testing.T) {
 		f := newFixture(t)
 		ev := event("a", 1)
 		ev.ID = waybill.NewID()
-		stop := run(t, f.db, handler.NewMux(), relay.Config{UnknownGrace: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+		stop := run(t, f.db.Driver().Relay, handler.NewMux(), relay.Config{UnknownGrace: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 		f.write(ev)
 		state := func() store.State {
-			found, err := f.db.Find(t.Context(), ev.ID)
+			found, err := f.db.Driver().OutboxAdmin.Find(t.Context(), ev.ID)
 			if err != nil || len(found) != 1 {
 				t.Fatal(err, found)
 			}
@@ -91,7 +91,7 @@ func TestPollIntervalIsObeyed(t *testing.T) {
 				f := newFixture(t)
 				var mu sync.Mutex
 				reads := map[string]int{}
-				stop := run(t, f.db, (&collector{}).sink(), relay.Config{
+				stop := run(t, f.db.Driver().Relay, (&collector{}).sink(), relay.Config{
 					PollInterval: interval, Logger: slog.New(slog.DiscardHandler),
 					Observe: observe.Hooks{Read: func(kind string, _ int, _ time.Duration, _ error) {
 						mu.Lock()

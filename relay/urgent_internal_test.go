@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestUrgentReadBeginsAtTheHorizon: a transaction drew seq 41 early and commits
@@ -12,12 +12,12 @@ import (
 // behind the backlog must not be taken before the event with seq 41, so the
 // read of urgent events begins where the fast read does.
 func TestUrgentReadBeginsAtTheHorizon(t *testing.T) {
-	l := newLane(store.Lease{Lane: 3})
+	l := newLane(driver.Lease{Lane: 3})
 	l.open, l.backlog, l.read, l.floor = true, true, 100, 40
 	var e engine
 	e.lanes.list = []*lane{l}
 	j, ok := e.readJob(readUrgent, time.Now())
-	if !ok || len(j.cursors) != 1 || j.cursors[0] != (store.Cursor{Lane: 3, After: 40}) {
+	if !ok || len(j.cursors) != 1 || j.cursors[0] != (driver.Cursor{Lane: 3, After: 40}) {
 		t.Errorf("the read begins at %+v, want lane 3 after 40", j.cursors)
 	}
 }

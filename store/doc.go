@@ -1,15 +1,8 @@
-// Package store defines the roles that a database plays for Waybill, as small
-// interfaces, and the process-local [Hub] that connects the writers and relays
-// of one process. It also holds the rules of the table layout that every store
-// shares ([LaneOf], [EncodeHeaders], [DecodeHeaders], [CutError],
-// [HistoryReaches]).
+// Package store holds what users of a store see: the states and rows of an
+// outbox, the records of consumer groups, jobs and idempotency keys, their
+// filters and counts, and the migrations of the tables.
 //
-// Roles that use the caller's transaction are generic over its type T (pgx.Tx,
-// *sql.Tx); roles after the commit are not generic. A store implements the
-// roles that it supports; callers accept one role each. Package storetest is
-// the conformance suite for stores.
-//
-// Unless its documentation states otherwise, every method may be called
-// concurrently, does not retain or change the slices that it receives, blocks
-// no longer than its context allows, and does not retry.
+// The stores are in their own packages: pgstore, mysqlstore, sqlitestore and
+// memstore. Package [github.com/waybillhq/waybill/store/driver] is for authors
+// of stores.
 package store

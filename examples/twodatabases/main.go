@@ -23,7 +23,7 @@ import (
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
@@ -79,11 +79,7 @@ type stack struct {
 
 // run writes an event every few milliseconds, and delivers the written events,
 // until ctx ends.
-func run[T any](ctx context.Context, group *sync.WaitGroup, prefix string, db interface {
-	store.Outbox[T]
-	store.Relay
-},
-) *stack {
+func run[T any](ctx context.Context, group *sync.WaitGroup, prefix string, db driver.Store[T]) *stack {
 	s := &stack{prefix: prefix}
 	box, err := outbox.New[T](db, outbox.Config{})
 	check(err)

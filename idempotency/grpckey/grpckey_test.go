@@ -27,7 +27,9 @@ import (
 
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/idempotency/grpckey"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -74,12 +76,12 @@ type bed struct {
 }
 
 type failing struct {
-	store.Keys[*memstore.Tx]
+	driver.Keys[*memstore.Tx]
 	down   atomic.Bool
 	damage atomic.Bool
 }
 
-func (f *failing) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+func (f *failing) ClaimKey(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 	if f.down.Load() {
 		return store.KeyRecord{}, false, errors.New("connection refused")
 	}
@@ -96,11 +98,11 @@ func newBed(t *testing.T, cfg grpckey.Config) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{T: t, db: &failing{Keys: db}, typ: request(t), outer: make(chan context.Context, 1000)}
+	b := &bed{T: t, db: &failing{Keys: db.Driver().Keys}, typ: request(t), outer: make(chan context.Context, 1000)}
 	b.serve = func(_ context.Context, sku string) (proto.Message, error) {
 		return wrapperspb.String("order of " + sku), nil
 	}
-	keys, err := idempotency.New[*memstore.Tx](b.db, idempotency.Config{})
+	keys, err := idempotency.New[*memstore.Tx](testroles.Of[*memstore.Tx](b.db), idempotency.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

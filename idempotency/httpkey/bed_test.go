@@ -18,7 +18,9 @@ import (
 
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/idempotency/httpkey"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -32,14 +34,14 @@ type tx = *memstore.Tx
 
 // keyStore is a store whose responses a test can change.
 type keyStore struct {
-	store.Keys[tx]
-	claim  func(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error)
-	end    func(ctx context.Context, a store.KeyAttempt, e store.KeyEnd) (bool, error)
-	renew  func(ctx context.Context, a store.KeyAttempt, lease time.Duration) (bool, error)
+	driver.Keys[tx]
+	claim  func(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error)
+	end    func(ctx context.Context, a driver.KeyAttempt, e driver.KeyEnd) (bool, error)
+	renew  func(ctx context.Context, a driver.KeyAttempt, lease time.Duration) (bool, error)
 	claims atomic.Int64
 }
 
-func (s *keyStore) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+func (s *keyStore) ClaimKey(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 	s.claims.Add(1)
 	if s.claim != nil {
 		return s.claim(ctx, c)
@@ -47,14 +49,14 @@ func (s *keyStore) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRec
 	return s.Keys.ClaimKey(ctx, c)
 }
 
-func (s *keyStore) EndKey(ctx context.Context, a store.KeyAttempt, e store.KeyEnd) (bool, error) {
+func (s *keyStore) EndKey(ctx context.Context, a driver.KeyAttempt, e driver.KeyEnd) (bool, error) {
 	if s.end != nil {
 		return s.end(ctx, a, e)
 	}
 	return s.Keys.EndKey(ctx, a, e)
 }
 
-func (s *keyStore) RenewKey(ctx context.Context, a store.KeyAttempt, lease time.Duration) (bool, error) {
+func (s *keyStore) RenewKey(ctx context.Context, a driver.KeyAttempt, lease time.Duration) (bool, error) {
 	if s.renew != nil {
 		return s.renew(ctx, a, lease)
 	}
@@ -95,7 +97,7 @@ func (s *syncBuffer) String() string {
 type setup struct {
 	cfg   httpkey.Config
 	keys  idempotency.Config
-	db    store.Keys[tx] // shared with another bed
+	db    driver.Keys[tx] // shared with another bed
 	outer func(http.Handler) http.Handler
 	// run is the handler, runTx the one in a transaction.
 	run   http.HandlerFunc
@@ -111,7 +113,7 @@ func newBed(t *testing.T, s setup) *bed {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.db = db
+		s.db = db.Driver().Keys
 	}
 	b.db = &keyStore{Keys: s.db}
 	logger := slog.New(slog.NewTextHandler(b.log, nil))
@@ -120,7 +122,7 @@ func newBed(t *testing.T, s setup) *bed {
 		s.cfg.Scope = httpkey.Unscoped
 	}
 	var err error
-	if b.keys, err = idempotency.New[tx](b.db, s.keys); err != nil {
+	if b.keys, err = idempotency.New[tx](testroles.Of[tx](b.db), s.keys); err != nil {
 		t.Fatal(err)
 	}
 	if b.once, err = httpkey.New(b.keys, s.cfg); err != nil {

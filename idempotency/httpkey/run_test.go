@@ -18,6 +18,7 @@ import (
 	"github.com/waybillhq/waybill/idempotency/httpkey"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func TestConcurrentDuplicate(t *testing.T) {
@@ -135,7 +136,7 @@ func TestFailureAfterAnEffect(t *testing.T) {
 					t.Error(a.problem.OperationState)
 				}
 				// An operator decides that it may run again.
-				ok, err := b.db.ResolveKey(t.Context(), b.record().KeyID, store.KeyEnd{State: store.KeyFailed, Answer: store.KeyAnswer{TTL: time.Hour}})
+				ok, err := b.db.ResolveKey(t.Context(), b.record().KeyID, driver.KeyEnd{State: store.KeyFailed, Answer: driver.KeyAnswer{TTL: time.Hour}})
 				if !ok || err != nil {
 					t.Fatal(ok, err)
 				}
@@ -253,7 +254,7 @@ func TestStoredBeforeTheFirstByte(t *testing.T) {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(watched{w, &sent}, r) })
 		},
 	})
-	b.db.end = func(ctx context.Context, a store.KeyAttempt, e store.KeyEnd) (bool, error) {
+	b.db.end = func(ctx context.Context, a driver.KeyAttempt, e driver.KeyEnd) (bool, error) {
 		early.Store(sent.Load())
 		return b.db.Keys.EndKey(ctx, a, e)
 	}
@@ -268,7 +269,7 @@ func TestStoredBeforeTheFirstByte(t *testing.T) {
 func TestPersistFails(t *testing.T) {
 	var unkept atomic.Int64
 	b := newBed(t, setup{keys: idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(string, error) { unkept.Add(1) }}}})
-	b.db.end = func(context.Context, store.KeyAttempt, store.KeyEnd) (bool, error) {
+	b.db.end = func(context.Context, driver.KeyAttempt, driver.KeyEnd) (bool, error) {
 		return false, errors.New("disk full")
 	}
 	if a := b.post("k", "{}"); a.status != http.StatusOK || a.body != "done" {
@@ -288,7 +289,7 @@ func TestPersistFails(t *testing.T) {
 func stuck(t *testing.T, run http.HandlerFunc) *bed {
 	t.Helper()
 	b := newBed(t, setup{run: run, keys: idempotency.Config{Lease: 50 * time.Millisecond}})
-	b.db.renew = func(ctx context.Context, _ store.KeyAttempt, _ time.Duration) (bool, error) {
+	b.db.renew = func(ctx context.Context, _ driver.KeyAttempt, _ time.Duration) (bool, error) {
 		<-ctx.Done() // as if the process hung
 		return false, ctx.Err()
 	}
@@ -354,7 +355,7 @@ func TestLongHandler(t *testing.T) {
 	g := newGate()
 	b := newBed(t, setup{run: g.ServeHTTP, keys: idempotency.Config{Lease: lease}})
 	var renewed atomic.Int64
-	b.db.renew = func(ctx context.Context, a store.KeyAttempt, d time.Duration) (bool, error) {
+	b.db.renew = func(ctx context.Context, a driver.KeyAttempt, d time.Duration) (bool, error) {
 		ok, err := b.db.Keys.RenewKey(ctx, a, d)
 		if ok {
 			renewed.Add(1)
@@ -376,7 +377,7 @@ func TestLongHandler(t *testing.T) {
 			<-r.Context().Done()
 			cause <- context.Cause(r.Context())
 		}})
-		b.db.renew = func(context.Context, store.KeyAttempt, time.Duration) (bool, error) { return false, nil }
+		b.db.renew = func(context.Context, driver.KeyAttempt, time.Duration) (bool, error) { return false, nil }
 		running := b.later("k", "{}")
 		if err := receive(t, cause); !errors.Is(err, waybill.ErrLeaseLost) {
 			t.Error(err)
@@ -395,7 +396,7 @@ func TestLongHandler(t *testing.T) {
 }
 
 func TestStoreDown(t *testing.T) {
-	down := func(context.Context, store.KeyClaim) (store.KeyRecord, bool, error) {
+	down := func(context.Context, driver.KeyClaim) (store.KeyRecord, bool, error) {
 		return store.KeyRecord{}, false, errors.New("connection refused: password=secret")
 	}
 	b := newBed(t, setup{})
@@ -470,7 +471,7 @@ func TestOnlyTheStoresClockCounts(t *testing.T) {
 	g := newGate()
 	b := newBed(t, setup{run: g.ServeHTTP})
 	ahead := b.twin(setup{})
-	ahead.db.claim = func(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+	ahead.db.claim = func(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 		r, ok, err := ahead.db.Keys.ClaimKey(ctx, c)
 		r.Now, r.LeaseUntil = r.Now.Add(time.Hour), r.LeaseUntil.Add(time.Hour)
 		return r, ok, err
@@ -497,7 +498,7 @@ func TestCorruptRecord(t *testing.T) {
 		"no type":   func(r *store.KeyRecord) { r.ContentType = "" },
 		"too short": func(r *store.KeyRecord) { r.Result = []byte("abc") },
 	} {
-		b.db.claim = func(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+		b.db.claim = func(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 			r, ok, err := b.db.Keys.ClaimKey(ctx, c)
 			r.Result = append([]byte(nil), r.Result...)
 			damage(&r)
@@ -520,7 +521,7 @@ func TestCorruptRecord(t *testing.T) {
 func TestUnknownState(t *testing.T) {
 	b := newBed(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(_ string, err error) { t.Error("it failed open:", err) }}})
 	b.post("k", "{}")
-	b.db.claim = func(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+	b.db.claim = func(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 		r, ok, err := b.db.Keys.ClaimKey(ctx, c)
 		r.State = 9
 		return r, ok, err

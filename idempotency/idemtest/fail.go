@@ -9,6 +9,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func failChecks[T any]() []check[T] {
@@ -112,7 +113,7 @@ func afterAnEffect[T any](b *bed[T]) {
 			}
 			// The operator decides that the effect did not happen.
 			id := store.KeyID{Tenant: req.TenantID, Operation: req.Operation, Key: req.Key}
-			ok, err := b.db.ResolveKey(context.Background(), id, store.KeyEnd{State: store.KeyFailed, Answer: store.KeyAnswer{TTL: 1e15}})
+			ok, err := b.db.ResolveKey(context.Background(), id, driver.KeyEnd{State: store.KeyFailed, Answer: driver.KeyAnswer{TTL: 1e15}})
 			if err != nil || !ok {
 				b.Fatalf("%s: resolving: %v, %v", how, ok, err)
 			}

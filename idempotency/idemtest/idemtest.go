@@ -15,6 +15,7 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
@@ -45,7 +46,7 @@ type bed[T any] struct {
 	*testing.T
 	storetest.Instance[T]
 	features storetest.Features
-	db       store.Keys[T]
+	db       driver.Keys[T]
 	box      *outbox.Outbox[T]
 	keys     *idempotency.Keys[T]
 }
@@ -53,7 +54,7 @@ type bed[T any] struct {
 func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
 	t.Helper()
 	b := &bed[T]{T: t, Instance: h.Open(t), features: h.Features}
-	b.db = any(b.DB).(store.Keys[T])
+	b.db = b.DB.Keys
 	var err error
 	if b.box, err = outbox.New[T](b.DB, outbox.Config{}); err != nil {
 		t.Fatal(err)
@@ -64,9 +65,9 @@ func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
 
 // open returns other keys over the same tables, as in another process: they
 // share only the store.
-func (b *bed[T]) open(db store.Keys[T], cfg idempotency.Config) *idempotency.Keys[T] {
+func (b *bed[T]) open(db driver.Keys[T], cfg idempotency.Config) *idempotency.Keys[T] {
 	b.Helper()
-	k, err := idempotency.New(db, cfg)
+	k, err := idempotency.New(driver.Roles[T]{Keys: db}, cfg)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -188,14 +189,14 @@ func (b *bed[T]) until(what string, ok func() bool) {
 }
 
 // dead claims a key as a process that then dies.
-func (b *bed[T]) dead(req idempotency.Request, lease time.Duration) store.KeyAttempt {
+func (b *bed[T]) dead(req idempotency.Request, lease time.Duration) driver.KeyAttempt {
 	b.Helper()
 	id := store.KeyID{Tenant: req.TenantID, Operation: req.Operation, Key: req.Key}
-	rec, taken, err := b.db.ClaimKey(context.Background(), store.KeyClaim{KeyID: id, Hash: string(req.Hash), Owner: waybill.NewID(), Lease: lease})
+	rec, taken, err := b.db.ClaimKey(context.Background(), driver.KeyClaim{KeyID: id, Hash: string(req.Hash), Owner: waybill.NewID(), Lease: lease})
 	if err != nil || !taken {
 		b.Fatalf("the claim of a process that will die: %v, %v", taken, err)
 	}
-	return store.KeyAttempt{KeyID: id, Owner: rec.Owner, Fence: rec.Fence}
+	return driver.KeyAttempt{KeyID: id, Owner: rec.Owner, Fence: rec.Fence}
 }
 
 // effect is the effect of functions in a transaction: an event of that name in
@@ -212,7 +213,7 @@ func (b *bed[T]) effect(ctx context.Context, tx T, name string) error {
 
 func (b *bed[T]) wantEffects(name string, want int) {
 	b.Helper()
-	n, err := b.DB.Count(context.Background(), store.Ready, store.Filter{AggregateType: "effect", AggregateID: name})
+	n, err := b.DB.OutboxAdmin.Count(context.Background(), store.Ready, store.Filter{AggregateType: "effect", AggregateID: name})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func leaseChecks[T any]() []check[T] {
@@ -26,9 +27,9 @@ func leaseChecks[T any]() []check[T] {
 
 // unrenewed is a store whose leases cannot be renewed: the process is
 // disconnected until the end of its run.
-type unrenewed[T any] struct{ store.Keys[T] }
+type unrenewed[T any] struct{ driver.Keys[T] }
 
-func (unrenewed[T]) RenewKey(context.Context, store.KeyAttempt, time.Duration) (bool, error) {
+func (unrenewed[T]) RenewKey(context.Context, driver.KeyAttempt, time.Duration) (bool, error) {
 	return false, errors.New("no route to the database")
 }
 

@@ -11,7 +11,9 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func failChecks[T any]() []check[T] {
@@ -184,7 +186,7 @@ func redrive[T any](b *bed[T]) {
 	b.exhaust(g, two)
 	db := b.DB
 	before := b.record(g, one)
-	if n, err := db.Redrive(context.Background(), "G", []waybill.ID{one.ID}, 10); err != nil || n != 1 {
+	if n, err := db.InboxRecords.Redrive(context.Background(), "G", []waybill.ID{one.ID}, 10); err != nil || n != 1 {
 		b.Fatalf("Redrive: %d, %v", n, err)
 	}
 	rec := b.record(g, one)
@@ -195,7 +197,7 @@ func redrive[T any](b *bed[T]) {
 	if rec := b.record(g, one); rec.Fence <= before.Fence {
 		b.Errorf("the fence was %d and is %d", before.Fence, rec.Fence)
 	}
-	if n, err := db.Redrive(context.Background(), "G", nil, 10); err != nil || n != 1 {
+	if n, err := db.InboxRecords.Redrive(context.Background(), "G", nil, 10); err != nil || n != 1 {
 		b.Errorf("Redrive of all: %d, %v", n, err)
 	}
 	b.consume(g, two, b.apply("driven"))
@@ -205,7 +207,7 @@ func redrive[T any](b *bed[T]) {
 // killed: an event whose consumers all die becomes dead. Each dead consumer
 // leaves a claim whose lease expires.
 func killed[T any](b *bed[T]) {
-	in, err := inbox.New[T](gone[T]{b.DB}, inbox.Config{})
+	in, err := inbox.New[T](testroles.Of[T](gone[T]{b.DB.Inbox}), inbox.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -401,7 +403,7 @@ func alone[T any](b *bed[T]) {
 // consumer dies. Then the events of that consumer are handled one at a time,
 // because one of them may be the cause.
 func abandoned[T any](b *bed[T]) {
-	in, err := inbox.New[T](gone[T]{b.DB}, inbox.Config{})
+	in, err := inbox.New[T](testroles.Of[T](gone[T]{b.DB.Inbox}), inbox.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -452,14 +454,14 @@ func suspected(ev waybill.Event) context.Context {
 
 // gone is the store of a process that is killed while its handler runs: later
 // calls do not reach the database.
-type gone[T any] struct{ store.Inbox[T] }
+type gone[T any] struct{ driver.Inbox[T] }
 
 var errGone = errors.New("the process is gone")
 
-func (gone[T]) Succeed(context.Context, T, store.Attempt) (bool, error) { return false, errGone }
+func (gone[T]) Succeed(context.Context, T, driver.Attempt) (bool, error) { return false, errGone }
 
-func (gone[T]) FailEvent(context.Context, store.InboxEntry, store.Failure) (bool, error) {
+func (gone[T]) FailEvent(context.Context, store.InboxEntry, driver.Failure) (bool, error) {
 	return false, errGone
 }
 
-func (gone[T]) ReleaseEvent(context.Context, store.Attempt) (bool, error) { return false, errGone }
+func (gone[T]) ReleaseEvent(context.Context, driver.Attempt) (bool, error) { return false, errGone }

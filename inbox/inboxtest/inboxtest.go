@@ -88,7 +88,7 @@ func (b *bed[T]) effect(ctx context.Context, tx T, name string) error {
 // effects counts the committed effects.
 func (b *bed[T]) effects(name string) int {
 	b.Helper()
-	n, err := b.DB.Count(context.Background(), store.Ready, store.Filter{AggregateType: "effect", AggregateID: name})
+	n, err := b.DB.OutboxAdmin.Count(context.Background(), store.Ready, store.Filter{AggregateType: "effect", AggregateID: name})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -158,21 +158,21 @@ func stats[T any](b *bed[T]) {
 		return b.record(one, failed).Attempts >= 2
 	})
 	_, _ = two.Consume(context.Background(), dead, b.failing("s", waybill.Permanent(errNo)))
-	got, err := db.GroupStats(context.Background(), false)
+	got, err := db.InboxRecords.GroupStats(context.Background(), false)
 	if err != nil || len(got) != 2 || got[0].Group != "one" || got[1].Group != "two" {
 		b.Fatalf("the groups are %+v, %v", got, err)
 	}
 	if got[0].Failed != 1 || got[0].HighestAttempts < 2 || got[0].Dead != 0 || got[0].OldestDue <= 0 || got[1].Dead != 1 || got[1].Failed != 0 {
 		b.Errorf("the groups stand at %+v", got)
 	}
-	if all, err := db.GroupStats(context.Background(), true); err != nil || len(all) != 3 {
+	if all, err := db.InboxRecords.GroupStats(context.Background(), true); err != nil || len(all) != 3 {
 		b.Errorf("all groups are %+v, %v", all, err)
 	}
-	list, err := db.ListRecords(context.Background(), store.RecordFilter{}, "", waybill.ID{}, 10)
+	list, err := db.InboxRecords.ListRecords(context.Background(), store.RecordFilter{}, "", waybill.ID{}, 10)
 	if err != nil || len(list) != 2 || list[0].Group != "one" || list[1].Group != "two" {
 		b.Fatalf("the records are %+v, %v", list, err)
 	}
-	next, err := db.ListRecords(context.Background(), store.RecordFilter{}, list[0].Group, list[0].Key, 10)
+	next, err := db.InboxRecords.ListRecords(context.Background(), store.RecordFilter{}, list[0].Group, list[0].Key, 10)
 	if err != nil || len(next) != 1 || next[0].Group != "two" {
 		b.Errorf("the records behind the first are %+v, %v", next, err)
 	}
@@ -186,7 +186,7 @@ func stats[T any](b *bed[T]) {
 		{store.RecordFilter{MinAttempts: 2}, 1},
 		{store.RecordFilter{MinAttempts: 100}, 0},
 	} {
-		if got, err := db.ListRecords(context.Background(), c.filter, "", waybill.ID{}, 10); err != nil || len(got) != c.want {
+		if got, err := db.InboxRecords.ListRecords(context.Background(), c.filter, "", waybill.ID{}, 10); err != nil || len(got) != c.want {
 			b.Errorf("%+v: %d records, %v, want %d", c.filter, len(got), err, c.want)
 		}
 	}

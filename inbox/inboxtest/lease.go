@@ -9,6 +9,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func leaseChecks[T any]() []check[T] {
@@ -202,26 +203,26 @@ func takeoverOfSuccess[T any](b *bed[T]) {
 	db := b.DB
 	g := b.in.Group("G", inbox.Options{})
 	ev := event(1)
-	var old store.Attempt
+	var old driver.Attempt
 	_, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error {
 		rec := b.record(g, ev)
-		old = store.Attempt{Group: "G", Key: rec.Key, Owner: rec.Owner, Fence: rec.Fence}
+		old = driver.Attempt{Group: "G", Key: rec.Key, Owner: rec.Owner, Fence: rec.Fence}
 		return nil
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
 	before := b.record(g, ev)
-	if _, ok, err := db.ClaimEvent(context.Background(), before.InboxEntry, waybill.NewID(), time.Minute, 100, nil); ok || err != nil {
+	if _, ok, err := db.Inbox.ClaimEvent(context.Background(), before.InboxEntry, waybill.NewID(), time.Minute, 100, nil); ok || err != nil {
 		b.Errorf("a success was taken over: %v, %v", ok, err)
 	}
-	if ok, err := db.FailEvent(context.Background(), before.InboxEntry, store.Failure{Owner: old.Owner, Fence: old.Fence}); ok || err != nil {
+	if ok, err := db.Inbox.FailEvent(context.Background(), before.InboxEntry, driver.Failure{Owner: old.Owner, Fence: old.Fence}); ok || err != nil {
 		b.Errorf("a success was made a failure: %v, %v", ok, err)
 	}
-	if ok, err := db.FailEvent(context.Background(), before.InboxEntry, store.Failure{}); ok || err != nil {
+	if ok, err := db.Inbox.FailEvent(context.Background(), before.InboxEntry, driver.Failure{}); ok || err != nil {
 		b.Errorf("a success was made a failure by who had claimed nothing: %v, %v", ok, err)
 	}
-	if ok, err := db.ReleaseEvent(context.Background(), old); ok || err != nil {
+	if ok, err := db.Inbox.ReleaseEvent(context.Background(), old); ok || err != nil {
 		b.Errorf("a success was released: %v, %v", ok, err)
 	}
 	if rec := b.record(g, ev); rec.State != store.InboxSucceeded || rec.Fence != before.Fence || rec.Attempts != before.Attempts {

@@ -10,6 +10,7 @@ import (
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func sinkChecks[T any]() []check[T] {
@@ -35,25 +36,25 @@ func (b *bed[T]) deliveries(n int) []waybill.Delivery {
 	if err := b.box.InTx(ctx, func(ctx context.Context, tx T) error { return b.box.Write(ctx, tx, evs...) }); err != nil {
 		b.Fatal(err)
 	}
-	stats, err := b.DB.Stats(ctx)
+	stats, err := b.DB.OutboxAdmin.Stats(ctx)
 	if err != nil {
 		b.Fatal(err)
 	}
 	var lanes []int
-	var from []store.Cursor
+	var from []driver.Cursor
 	for i := range stats.Lanes {
 		lanes = append(lanes, i)
-		from = append(from, store.Cursor{Lane: i})
+		from = append(from, driver.Cursor{Lane: i})
 	}
 	node := store.Node{ID: waybill.NewID(), Relay: "r"}
-	if _, err := b.DB.Heartbeat(ctx, node, time.Hour); err != nil {
+	if _, err := b.DB.Relay.Heartbeat(ctx, node, time.Hour); err != nil {
 		b.Fatal(err)
 	}
-	leases, err := b.DB.Acquire(ctx, node, lanes, 10)
+	leases, err := b.DB.Relay.Acquire(ctx, node, lanes, 10)
 	if err != nil {
 		b.Fatal(err)
 	}
-	page, err := b.DB.Fetch(ctx, from, 100)
+	page, err := b.DB.Relay.Fetch(ctx, from, 100)
 	if err != nil || len(page.Rows) != n {
 		b.Fatal(page, err)
 	}
@@ -63,7 +64,7 @@ func (b *bed[T]) deliveries(n int) []waybill.Delivery {
 			if l.Lane == row.Lane {
 				p := waybill.Position{Lane: row.Lane, Epoch: l.Epoch, Seq: row.Seq}
 				out = append(out, waybill.Delivery{
-					Event: row.Event, Attempt: 1, Claim: waybill.NewClaim(p, l.Token).WithHistory(true).WithSource(b.DB.Local()),
+					Event: row.Event, Attempt: 1, Claim: waybill.NewClaim(p, l.Token).WithHistory(true).WithSource(b.DB.Outbox.Local()),
 				})
 			}
 		}
@@ -73,7 +74,7 @@ func (b *bed[T]) deliveries(n int) []waybill.Delivery {
 
 func (b *bed[T]) state(id waybill.ID) string {
 	b.Helper()
-	recs, err := b.DB.Find(context.Background(), id)
+	recs, err := b.DB.OutboxAdmin.Find(context.Background(), id)
 	if err != nil || len(recs) != 1 {
 		b.Fatalf("the event: %v, %v", recs, err)
 	}
@@ -119,7 +120,7 @@ func allOrNothing[T any](b *bed[T]) {
 	for i := range ds {
 		p := ds[i].Claim.Position()
 		p.Epoch-- // as if another node had taken the lane over
-		ds[i].Claim = waybill.NewClaim(p, ds[i].Claim.Token()).WithSource(b.DB.Local())
+		ds[i].Claim = waybill.NewClaim(p, ds[i].Claim.Token()).WithSource(b.DB.Outbox.Local())
 	}
 	for _, part := range [][]waybill.Delivery{ds[:1], ds} {
 		for _, err := range g.Deliver(context.Background(), part) {
@@ -172,7 +173,7 @@ func relayed[T any](b *bed[T]) {
 		}
 	}
 	b.await("all are delivered", func() bool {
-		n, err := b.DB.Count(ctx, store.Delivered, store.Filter{Type: "Happened"})
+		n, err := b.DB.OutboxAdmin.Count(ctx, store.Delivered, store.Filter{Type: "Happened"})
 		return err == nil && n == 40
 	})
 	cancel()

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // AheadReach is the number of priority rows that a store inspects for each
@@ -21,7 +22,7 @@ const aheadShare = 8
 // the cursor's range; it may return other aggregates as well. looked is the
 // length of the longest of these ranges.
 func Ahead(
-	from []store.Cursor, seen []store.RowRef, limit int, plain func(store.Cursor, []store.Aggregate) (map[store.Aggregate]int64, error),
+	from []driver.Cursor, seen []driver.RowRef, limit int, plain func(driver.Cursor, []store.Aggregate) (map[store.Aggregate]int64, error),
 ) (keys []store.Key, looked int, err error) {
 	for _, c := range from {
 		var aggs []store.Aggregate

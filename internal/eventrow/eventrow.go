@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Columns are the columns of an event, in the order of [Encode] and
@@ -32,7 +33,7 @@ type Encoder struct {
 // [Columns]. Empty values are NULL; so is the content type of JSON, which
 // nearly all events have.
 func (e Encoder) Append(args []any, ev waybill.Event) ([]any, error) {
-	headers, err := store.EncodeHeaders(ev.Headers)
+	headers, err := driver.EncodeHeaders(ev.Headers)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +142,7 @@ func Finish(row *store.Row, headers string) {
 		ev.Payload = []byte{}
 	}
 	if row.Err == nil {
-		ev.Headers, row.Err = store.DecodeHeaders(headers)
+		ev.Headers, row.Err = driver.DecodeHeaders(headers)
 	}
 	if row.Err == nil && ev.Type == "" {
 		row.Err = fmt.Errorf("the row has no type")

@@ -12,6 +12,7 @@ import (
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Policy defines how long events are kept.
@@ -33,7 +34,7 @@ type Report struct {
 
 // Once purges, batch by batch, until nothing is left to delete. The report is
 // valid even if it fails.
-func Once(ctx context.Context, db store.Maintainer, p Policy, hooks observe.Hooks) (Report, error) {
+func Once(ctx context.Context, db driver.Maintainer, p Policy, hooks observe.Hooks) (Report, error) {
 	var r Report
 	age := p.KeepHistory
 	if age <= 0 {
@@ -56,7 +57,7 @@ func Once(ctx context.Context, db store.Maintainer, p Policy, hooks observe.Hook
 }
 
 func (p Policy) purge(
-	ctx context.Context, db store.Maintainer, state store.State, age time.Duration, hooks observe.Hooks, r *Report, sum *int,
+	ctx context.Context, db driver.Maintainer, state store.State, age time.Duration, hooks observe.Hooks, r *Report, sum *int,
 ) error {
 	for {
 		n, err := db.Purge(ctx, state, age, p.Batch)
@@ -82,7 +83,7 @@ func (p Policy) purge(
 // Loop purges once after the delay and then at every interval, until ctx ends.
 // A failure is retried at the next interval; an outage is logged when it
 // begins, at most once a minute, and when it ends.
-func Loop(ctx context.Context, db store.Maintainer, p Policy, delay, interval time.Duration, log *slog.Logger, hooks observe.Hooks) {
+func Loop(ctx context.Context, db driver.Maintainer, p Policy, delay, interval time.Duration, log *slog.Logger, hooks observe.Hooks) {
 	first := time.NewTimer(delay)
 	defer first.Stop()
 	select {

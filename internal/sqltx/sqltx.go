@@ -9,7 +9,7 @@ import (
 	"fmt"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Dialect holds the differences between the databases.
@@ -39,7 +39,7 @@ type Dialect struct {
 	Ended func()
 }
 
-// Session is a transaction over database/sql. It implements [store.Session].
+// Session is a transaction over database/sql. It implements [driver.Session].
 type Session struct {
 	dialect Dialect
 	conn    *sql.Conn
@@ -85,26 +85,26 @@ func Begin(ctx context.Context, db *sql.DB, opts *sql.TxOptions, d Dialect) (*Se
 	return s, nil
 }
 
-// Tx implements [store.Session].
+// Tx implements [driver.Session].
 func (s *Session) Tx() *sql.Tx { return s.tx }
 
-// Owns implements [store.Session].
+// Owns implements [driver.Session].
 func (s *Session) Owns(tx *sql.Tx) bool { return tx == s.tx }
 
-// Commit implements [store.Session].
-func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
+// Commit implements [driver.Session].
+func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (driver.CommitInfo, error) {
 	if s.over {
-		return store.CommitInfo{}, waybill.ErrTxDone
+		return driver.CommitInfo{}, waybill.ErrTxDone
 	}
 	defer s.end()
-	var ending store.CommitInfo
+	var ending driver.CommitInfo
 	switch {
 	case check && len(accepted) > 0:
 		// Statements on a *sql.Tx are not visible here, so neither is a
 		// ROLLBACK TO SAVEPOINT: query the rows.
 		present, err := s.dialect.Present(ctx, s.tx, accepted)
 		if err != nil {
-			return store.CommitInfo{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
+			return driver.CommitInfo{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
 		}
 		ending.Checked = true
 		for _, id := range accepted {
@@ -114,7 +114,7 @@ func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 		}
 	case s.dialect.Open != nil:
 		if err := s.dialect.Open(ctx, s.tx); err != nil {
-			return store.CommitInfo{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
+			return driver.CommitInfo{}, errors.Join(s.owned(ctx, err), s.rollback(ctx))
 		}
 	}
 	err := s.tx.Commit()
@@ -122,12 +122,12 @@ func (s *Session) Commit(ctx context.Context, accepted []waybill.ID, check bool)
 	case err == nil:
 		return ending, nil
 	case s.dialect.RolledBack(err), s.undone(ctx, err):
-		return store.CommitInfo{}, fmt.Errorf("waybill: commit: %w", err)
+		return driver.CommitInfo{}, fmt.Errorf("waybill: commit: %w", err)
 	}
 	if owned := s.owned(ctx, err); errors.Is(owned, waybill.ErrTxOwned) {
-		return store.CommitInfo{}, owned
+		return driver.CommitInfo{}, owned
 	}
-	return store.CommitInfo{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
+	return driver.CommitInfo{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
 }
 
 // owned translates "already ended": the caller's function ended a transaction
@@ -153,7 +153,7 @@ func (s *Session) undone(ctx context.Context, err error) bool {
 	return undone
 }
 
-// Rollback implements [store.Session]. If the caller's function ended the
+// Rollback implements [driver.Session]. If the caller's function ended the
 // transaction, it may have been committed: the outcome is uncertain.
 func (s *Session) Rollback(ctx context.Context) error {
 	if s.over {

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,11 +30,11 @@ func (t *tx) root() *tx {
 
 // fake is a scripted database that records its calls.
 type fake struct {
-	hub      *store.Hub
+	hub      *driver.Hub
 	beginErr error
 	// begun is called for every session that begins.
 	begun  func(s *session)
-	placed func(ev waybill.Event) store.AppendResult
+	placed func(ev waybill.Event) driver.AppendResult
 
 	mu       sync.Mutex
 	sessions []*session
@@ -42,12 +42,12 @@ type fake struct {
 }
 
 func newFake() *fake {
-	return &fake{hub: new(store.Hub), placed: func(ev waybill.Event) store.AppendResult { return store.AppendResult{ID: ev.ID, Lane: 7} }}
+	return &fake{hub: new(driver.Hub), placed: func(ev waybill.Event) driver.AppendResult { return driver.AppendResult{ID: ev.ID, Lane: 7} }}
 }
 
-func (f *fake) Local() *store.Hub { return f.hub }
+func (f *fake) Local() *driver.Hub { return f.hub }
 
-func (f *fake) Begin(_ context.Context, _ *sql.TxOptions) (store.Session[*tx], error) {
+func (f *fake) Begin(_ context.Context, _ *sql.TxOptions) (driver.Session[*tx], error) {
 	if f.beginErr != nil {
 		return nil, f.beginErr
 	}
@@ -64,10 +64,10 @@ func (f *fake) Begin(_ context.Context, _ *sql.TxOptions) (store.Session[*tx], e
 	return s, nil
 }
 
-func (f *fake) Append(_ context.Context, _ *tx, evs []waybill.Event) ([]store.AppendResult, error) {
+func (f *fake) Append(_ context.Context, _ *tx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make([]store.AppendResult, len(evs))
+	out := make([]driver.AppendResult, len(evs))
 	for i, ev := range evs {
 		f.appended = append(f.appended, ev.ID)
 		out[i] = f.placed(ev)
@@ -81,7 +81,7 @@ type session struct {
 	deferring bool
 
 	commitErr, rollbackErr error
-	ending                 store.CommitInfo
+	ending                 driver.CommitInfo
 
 	commits, rollbacks int
 	asked              time.Time // by the last commit
@@ -94,12 +94,12 @@ type session struct {
 func (s *session) Tx() *tx         { return s.tx }
 func (s *session) Owns(t *tx) bool { return t.root() == s.tx }
 
-func (s *session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
+func (s *session) Commit(ctx context.Context, accepted []waybill.ID, check bool) (driver.CommitInfo, error) {
 	s.commits++
 	s.asked = time.Now()
 	s.ctx, s.accepted, s.check = ctx, accepted, check
 	if s.commitErr != nil {
-		return store.CommitInfo{}, s.commitErr
+		return driver.CommitInfo{}, s.commitErr
 	}
 	for _, fn := range s.flush {
 		fn()
@@ -116,9 +116,9 @@ func (s *session) Rollback(ctx context.Context) error {
 // deferrer defers events to the commit.
 type deferrer struct{ *session }
 
-func (d *deferrer) Defer(_ context.Context, _ *tx, evs []waybill.Event, accepted func([]store.AppendResult)) error {
+func (d *deferrer) Defer(_ context.Context, _ *tx, evs []waybill.Event, accepted func([]driver.AppendResult)) error {
 	d.flush = append(d.flush, func() {
-		out := make([]store.AppendResult, len(evs))
+		out := make([]driver.AppendResult, len(evs))
 		for i, ev := range evs {
 			out[i] = d.db.placed(ev)
 		}

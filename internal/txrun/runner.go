@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // endTimeout bounds a commit or rollback, which is detached from the caller's
@@ -20,8 +20,8 @@ const endTimeout = 30 * time.Second
 
 // Database is the part of a store that a runner needs.
 type Database[T any] interface {
-	store.Beginner[T]
-	store.Local
+	driver.Beginner[T]
+	driver.Local
 }
 
 // Runner runs units of work on one store.
@@ -39,7 +39,7 @@ func NewRunner[T any](db Database[T], logger *slog.Logger) *Runner[T] {
 }
 
 // contextKey finds the unit of one hub, that is, of one set of tables.
-type contextKey struct{ hub *store.Hub }
+type contextKey struct{ hub *driver.Hub }
 
 // From returns the unit that ctx carries for this runner's tables, if any. The
 // unit may have ended.
@@ -226,7 +226,7 @@ func (r *Runner[T]) commit(ctx context.Context, u *Unit[T]) error {
 	return nil
 }
 
-func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after []func(), ending store.CommitInfo, begun time.Time) {
+func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after []func(), ending driver.CommitInfo, begun time.Time) {
 	// there may be as many as there are events
 	undone := make(map[waybill.ID]bool, len(ending.Undone))
 	for _, id := range ending.Undone {
@@ -236,7 +236,7 @@ func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after
 		return func(i int) bool { return !b.accepted(i) || len(undone) > 0 && undone[b.evs[i].ID] }
 	}
 	if hub := r.db.Local(); hub.HasListeners() {
-		commit := store.Commit{Checked: ending.Checked, BeganAt: begun}
+		commit := driver.Commit{Checked: ending.Checked, BeganAt: begun}
 		for _, b := range batches {
 			gone := lost(b)
 			for i := range b.evs {
@@ -244,7 +244,7 @@ func (r *Runner[T]) tellCommitted(ctx context.Context, batches []*written, after
 					continue
 				}
 				if ev, lane := &b.evs[i], b.placed[i].Lane; hub.NeedsPublish(ev, lane) {
-					commit.Entries = append(commit.Entries, store.Entry{Event: *ev, Lane: lane})
+					commit.Entries = append(commit.Entries, driver.Entry{Event: *ev, Lane: lane})
 				}
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"sync"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Writer is notified of the outcome of its events. It is comparable: units
@@ -30,7 +30,7 @@ type Writer interface {
 // Unit is one transaction that a [Runner] began. Its methods are as safe for
 // concurrent use as the transaction is.
 type Unit[T any] struct {
-	session store.Session[T]
+	session driver.Session[T]
 	opts    sql.TxOptions
 
 	mu            sync.Mutex
@@ -50,7 +50,7 @@ type written struct {
 	evs    []waybill.Event
 	// placed holds the result of each event, once the transaction has accepted
 	// them. The result of an absorbed event has a different id than the event.
-	placed []store.AppendResult
+	placed []driver.AppendResult
 }
 
 // accepted reports whether the transaction has accepted the i-th event, as
@@ -86,14 +86,14 @@ func (u *Unit[T]) Tx() T { return u.session.Tx() }
 // returns the result of each; without, they may be deferred to the
 // transaction's next round trip, and placed is nil.
 func (u *Unit[T]) Write(
-	ctx context.Context, db store.Appender[T], w Writer, tx T, evs []waybill.Event, now bool,
-) (placed []store.AppendResult, err error) {
+	ctx context.Context, db driver.Appender[T], w Writer, tx T, evs []waybill.Event, now bool,
+) (placed []driver.AppendResult, err error) {
 	if err := u.Usable(); err != nil {
 		return nil, err
 	}
 	batch := u.offer(w, evs)
-	accept := func(placed []store.AppendResult) { u.accept(ctx, batch, placed) }
-	if d, ok := u.session.(store.Deferrer[T]); ok && !now {
+	accept := func(placed []driver.AppendResult) { u.accept(ctx, batch, placed) }
+	if d, ok := u.session.(driver.Deferrer[T]); ok && !now {
 		err = d.Defer(ctx, tx, evs, accept)
 	} else if placed, err = db.Append(ctx, tx, evs); err == nil {
 		accept(placed)
@@ -118,7 +118,7 @@ func (u *Unit[T]) offer(w Writer, evs []waybill.Event) *written {
 }
 
 // accept records the accepted events, and notifies the writer.
-func (u *Unit[T]) accept(ctx context.Context, batch *written, placed []store.AppendResult) {
+func (u *Unit[T]) accept(ctx context.Context, batch *written, placed []driver.AppendResult) {
 	u.mu.Lock()
 	batch.placed = placed
 	u.mu.Unlock()

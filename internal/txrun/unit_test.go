@@ -13,7 +13,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/txrun"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 var discard = slog.New(slog.DiscardHandler)
@@ -41,10 +41,10 @@ func same(t *testing.T, what string, got [][]waybill.ID, want ...[]waybill.ID) {
 	}
 }
 
-func listen(t *testing.T, hub *store.Hub) *[]store.Commit {
+func listen(t *testing.T, hub *driver.Hub) *[]driver.Commit {
 	t.Helper()
-	var heard []store.Commit
-	t.Cleanup(hub.Listen(func(c store.Commit) { heard = append(heard, c) }))
+	var heard []driver.Commit
+	t.Cleanup(hub.Listen(func(c driver.Commit) { heard = append(heard, c) }))
 	return &heard
 }
 
@@ -113,11 +113,11 @@ func TestCommitSpares(t *testing.T) {
 func TestDeferredEvents(t *testing.T) {
 	db := newFake()
 	evs := events(4)
-	db.placed = func(ev waybill.Event) store.AppendResult {
+	db.placed = func(ev waybill.Event) driver.AppendResult {
 		if ev.ID == evs[2].ID {
-			return store.AppendResult{ID: waybill.NewID()} // absorbed
+			return driver.AppendResult{ID: waybill.NewID()} // absorbed
 		}
-		return store.AppendResult{ID: ev.ID, Lane: 3}
+		return driver.AppendResult{ID: ev.ID, Lane: 3}
 	}
 	db.begun = func(s *session) { s.deferring = true }
 	r := txrun.NewRunner[*tx](db, discard)
@@ -154,7 +154,7 @@ func TestDeferredEvents(t *testing.T) {
 func TestUndoneEvents(t *testing.T) {
 	db := newFake()
 	evs := events(5)
-	db.begun = func(s *session) { s.ending = store.CommitInfo{Undone: ids(evs[1:3]), Checked: true} }
+	db.begun = func(s *session) { s.ending = driver.CommitInfo{Undone: ids(evs[1:3]), Checked: true} }
 	r := txrun.NewRunner[*tx](db, discard)
 	w := &teller{wants: true}
 	heard := listen(t, db.hub)
@@ -166,7 +166,7 @@ func TestUndoneEvents(t *testing.T) {
 		t.Errorf("the hub heard %v", *heard)
 	}
 	// All of them are absorbed: no writer is notified.
-	db.begun = func(s *session) { s.ending = store.CommitInfo{Undone: ids(evs), Checked: true} }
+	db.begun = func(s *session) { s.ending = driver.CommitInfo{Undone: ids(evs), Checked: true} }
 	w, before := &teller{wants: true}, len(*heard)
 	if err := write(db, r, w, nil, evs); err != nil {
 		t.Fatalf("Run: %v", err)
@@ -340,11 +340,11 @@ func TestAnotherDriverOnTheSameTables(t *testing.T) {
 	}
 }
 
-type otherDriver struct{ hub *store.Hub }
+type otherDriver struct{ hub *driver.Hub }
 
-func (o otherDriver) Local() *store.Hub { return o.hub }
+func (o otherDriver) Local() *driver.Hub { return o.hub }
 
-func (otherDriver) Begin(context.Context, *sql.TxOptions) (store.Session[int], error) {
+func (otherDriver) Begin(context.Context, *sql.TxOptions) (driver.Session[int], error) {
 	return otherSession{}, nil
 }
 
@@ -353,8 +353,8 @@ type otherSession struct{}
 func (otherSession) Tx() int                        { return 1 }
 func (otherSession) Owns(int) bool                  { return false }
 func (otherSession) Rollback(context.Context) error { return nil }
-func (otherSession) Commit(context.Context, []waybill.ID, bool) (store.CommitInfo, error) {
-	return store.CommitInfo{}, nil
+func (otherSession) Commit(context.Context, []waybill.ID, bool) (driver.CommitInfo, error) {
+	return driver.CommitInfo{}, nil
 }
 
 // TestOwner: a unit owns its savepoints, and is found without its context only

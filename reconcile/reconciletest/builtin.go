@@ -13,6 +13,7 @@ import (
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func builtinChecks[T any]() []check[T] {
@@ -37,12 +38,12 @@ func stuckLeases[T any](b *bed[T]) {
 	stuck := waybill.NewID()
 	for id, lease := range map[waybill.ID]time.Duration{stuck: 0, waybill.NewID(): time.Hour} {
 		in := store.InboxEntry{Group: "G", Key: id, Event: id, Type: "t"}
-		if _, ok, err := b.DB.ClaimEvent(context.Background(), in, waybill.NewID(), lease, 5, nil); !ok || err != nil {
+		if _, ok, err := b.DB.Inbox.ClaimEvent(context.Background(), in, waybill.NewID(), lease, 5, nil); !ok || err != nil {
 			b.Fatalf("ClaimEvent: %v, %v", ok, err)
 		}
 	}
 	woken := make(chan struct{}, 10)
-	stop := b.DB.Local().Listen(func(store.Commit) { woken <- struct{}{} })
+	stop := b.DB.Outbox.Local().Listen(func(driver.Commit) { woken <- struct{}{} })
 	b.finds(reconcile.StuckLeases(b.DB, time.Hour), 0, "")
 	if len(woken) > 0 {
 		b.Error("relays were woken for nothing")
@@ -55,17 +56,17 @@ func stuckLeases[T any](b *bed[T]) {
 }
 
 func stuckKeys[T any](b *bed[T]) {
-	keys := b.DB.(store.Keys[T])
+	keys := b.DB.Keys
 	for key, lease := range map[string]time.Duration{"stuck": 0, "held": time.Hour} {
-		claim := store.KeyClaim{
+		claim := driver.KeyClaim{
 			KeyID: store.KeyID{Tenant: "t", Operation: "op", Key: key}, Hash: "v1:" + strings.Repeat("0", 64), Owner: waybill.NewID(), Lease: lease,
 		}
 		if _, ok, err := keys.ClaimKey(context.Background(), claim); !ok || err != nil {
 			b.Fatalf("ClaimKey: %v, %v", ok, err)
 		}
 	}
-	b.finds(reconcile.StuckKeys(keys, time.Hour), 0, "")
-	b.finds(reconcile.StuckKeys(keys, 0), 1, "operation op")
+	b.finds(reconcile.StuckKeys(b.DB, time.Hour), 0, "")
+	b.finds(reconcile.StuckKeys(b.DB, 0), 1, "operation op")
 }
 
 func nearLimit[T any](b *bed[T]) {
@@ -73,11 +74,11 @@ func nearLimit[T any](b *bed[T]) {
 		id := waybill.NewID()
 		in := store.InboxEntry{Group: "G", Key: id, Event: id, Type: "t"}
 		for range attempts {
-			rec, ok, err := b.DB.ClaimEvent(context.Background(), in, waybill.NewID(), time.Hour, 10, nil)
+			rec, ok, err := b.DB.Inbox.ClaimEvent(context.Background(), in, waybill.NewID(), time.Hour, 10, nil)
 			if !ok || err != nil {
 				b.Fatalf("ClaimEvent: %v, %v", ok, err)
 			}
-			if ok, err := b.DB.FailEvent(context.Background(), in, store.Failure{Owner: rec.Owner, Fence: rec.Fence}); !ok || err != nil {
+			if ok, err := b.DB.Inbox.FailEvent(context.Background(), in, driver.Failure{Owner: rec.Owner, Fence: rec.Fence}); !ok || err != nil {
 				b.Fatalf("FailEvent: %v, %v", ok, err)
 			}
 		}

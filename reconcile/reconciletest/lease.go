@@ -8,8 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/reconcile"
-	"github.com/waybillhq/waybill/store"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func leaseChecks[T any]() []check[T] {
@@ -36,7 +35,9 @@ func zombie[T any](b *bed[T]) {
 		<-resume
 		return err
 	}
-	slow := b.new(&paused[T]{nodes[0]}, reconcile.Config{Lease: 100 * time.Millisecond}, job)
+	stale := nodes[0]
+	stale.Jobs = paused[T]{stale.Jobs}
+	slow := b.new(stale, reconcile.Config{Lease: 100 * time.Millisecond}, job)
 	result := make(chan error, 1)
 	go func() {
 		rep, err := slow.RunOnce(context.Background(), "job")
@@ -65,15 +66,15 @@ func zombie[T any](b *bed[T]) {
 	if n := len(b.pending()); n != 0 {
 		b.Errorf("%d events are pending: the one who lost the job has sent", n)
 	}
-	if rec, _, err := b.DB.FindJob(context.Background(), "job"); err != nil || rec.Fence != 2 || rec.Sent != 1 || rec.LastError != "" {
+	if rec, _, err := b.DB.JobRecords.FindJob(context.Background(), "job"); err != nil || rec.Fence != 2 || rec.Sent != 1 || rec.LastError != "" {
 		b.Errorf("who lost the job has changed its record: %+v, %v", rec, err)
 	}
 }
 
-// paused is a store whose node cannot renew its leases and does not notice.
-type paused[T any] struct{ storetest.DB[T] }
+// paused is a job role whose node cannot renew its leases and does not notice.
+type paused[T any] struct{ driver.Jobs[T] }
 
-func (paused[T]) RenewJob(context.Context, store.JobAttempt, time.Duration) (bool, error) {
+func (paused[T]) RenewJob(context.Context, driver.JobAttempt, time.Duration) (bool, error) {
 	return true, nil
 }
 
@@ -84,7 +85,7 @@ func inProgress[T any](b *bed[T]) {
 	if class, left := waybill.Classify(err); !errors.Is(err, waybill.ErrInProgress) || class != waybill.ClassDefer || left < 50*time.Minute {
 		b.Errorf("a job that another node runs: %v of class %v, %v", err, class, left)
 	}
-	if ok, err := b.DB.EndJob(context.Background(), a, store.JobEnd{}); !ok || err != nil {
+	if ok, err := b.DB.Jobs.EndJob(context.Background(), a, driver.JobEnd{}); !ok || err != nil {
 		b.Errorf("EndJob: %v, %v", ok, err)
 	}
 	b.once(r, "job", 0, 0, 0)
@@ -99,12 +100,12 @@ func renewed[T any](b *bed[T]) {
 	job := b.truth.job()
 	lease := 2 * time.Second
 	job.Find = func(ctx context.Context, w reconcile.Window, missing func(waybill.Event) error) error {
-		first, _, err := b.DB.FindJob(ctx, "job")
+		first, _, err := b.DB.JobRecords.FindJob(ctx, "job")
 		if err != nil {
 			return err
 		}
 		b.await("the lease is renewed", func() bool {
-			rec, _, err := b.DB.FindJob(ctx, "job")
+			rec, _, err := b.DB.JobRecords.FindJob(ctx, "job")
 			return err == nil && rec.LeaseUntil.After(first.LeaseUntil)
 		})
 		return b.truth.find(ctx, w, missing)
@@ -135,7 +136,7 @@ func cutShort[T any](b *bed[T]) {
 	go func() { done <- r.Run(again) }()
 	b.await("it runs again", func() bool { return runs.Load() == 2 })
 	b.await("it is given back", func() bool {
-		rec, _, err := b.DB.FindJob(context.Background(), "job")
+		rec, _, err := b.DB.JobRecords.FindJob(context.Background(), "job")
 		return err == nil && rec.Owner.IsZero() && rec.Next.Equal(rec.StartedAt.Add(time.Hour))
 	})
 	stop()
@@ -164,7 +165,7 @@ func repairs[T any](b *bed[T]) {
 	if err := <-done; err != nil {
 		b.Error(err)
 	}
-	if rec, _, err := b.DB.FindJob(context.Background(), "repair"); err != nil || rec.Sent != 3 || !rec.Owner.IsZero() {
+	if rec, _, err := b.DB.JobRecords.FindJob(context.Background(), "repair"); err != nil || rec.Sent != 3 || !rec.Owner.IsZero() {
 		b.Errorf("the record: %+v, %v", rec, err)
 	}
 }

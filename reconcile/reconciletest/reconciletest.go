@@ -17,6 +17,7 @@ import (
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
@@ -62,8 +63,8 @@ func (b *bed[T]) reopen() {
 }
 
 // nodes returns the store as n processes would open it, where that is possible.
-func (b *bed[T]) nodes(n int) []storetest.DB[T] {
-	out := []storetest.DB[T]{b.DB}
+func (b *bed[T]) nodes(n int) []driver.Roles[T] {
+	out := []driver.Roles[T]{b.DB}
 	for len(out) < n {
 		db := b.DB
 		if b.harness.Features.SecondStore {
@@ -75,7 +76,7 @@ func (b *bed[T]) nodes(n int) []storetest.DB[T] {
 }
 
 // new returns a reconciler.
-func (b *bed[T]) new(db storetest.DB[T], cfg reconcile.Config, jobs ...reconcile.Job) *reconcile.Reconciler[T] {
+func (b *bed[T]) new(db driver.Roles[T], cfg reconcile.Config, jobs ...reconcile.Job) *reconcile.Reconciler[T] {
 	b.Helper()
 	r, err := reconcile.New[T](db, jobs, cfg)
 	if err != nil {
@@ -97,7 +98,7 @@ func (b *bed[T]) once(r *reconcile.Reconciler[T], job string, found, sent, skipp
 // pending returns all events that wait for their first delivery.
 func (b *bed[T]) pending() []store.Record {
 	b.Helper()
-	list, err := b.DB.List(context.Background(), store.Ready, store.Filter{}, 0, 1000)
+	list, err := b.DB.OutboxAdmin.List(context.Background(), store.Ready, store.Filter{}, 0, 1000)
 	if err != nil {
 		b.Fatal(err)
 	}

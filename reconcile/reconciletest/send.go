@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func sendChecks[T any]() []check[T] {
@@ -158,7 +158,7 @@ func remembered[T any](b *bed[T]) {
 	soon.ResendAfter = time.Microsecond // long ago by now
 	b.settleAll()
 	b.once(b.new(b.DB, reconcile.Config{}, soon), "job", 2, 2, 0)
-	if rec, ok, err := b.DB.FindJob(context.Background(), "job"); err != nil || !ok || rec.Fence != 4 || rec.Sent != 2 || rec.EndedAt.IsZero() {
+	if rec, ok, err := b.DB.JobRecords.FindJob(context.Background(), "job"); err != nil || !ok || rec.Fence != 4 || rec.Sent != 2 || rec.EndedAt.IsZero() {
 		b.Errorf("the job's record: %+v, %v, %v", rec, ok, err)
 	}
 }
@@ -227,7 +227,7 @@ func windowed[T any](b *bed[T]) {
 	if list := b.pending(); len(list) != 1 || list[0].Event.AggregateID != "middle" {
 		b.Errorf("pending are %+v", list)
 	}
-	rec, _, err := b.DB.FindJob(context.Background(), "job")
+	rec, _, err := b.DB.JobRecords.FindJob(context.Background(), "job")
 	if err != nil || !rep.Window.To.Equal(rec.StartedAt.Add(-time.Minute)) || !rep.Window.From.Equal(rec.StartedAt.Add(-time.Hour)) {
 		b.Errorf("the window is %+v, and the run began %v, %v", rep.Window, rec.StartedAt, err)
 	}
@@ -257,7 +257,7 @@ func refused[T any](b *bed[T]) {
 	if list := b.pending(); len(list) != 2 || list[0].Event.AggregateID != "1" || list[1].Event.AggregateID != "2" {
 		b.Errorf("pending are %+v", list)
 	}
-	if rec, _, err := b.DB.FindJob(context.Background(), "job"); err != nil || rec.Failed != 3 || !strings.Contains(rec.LastError, "3 of 6") {
+	if rec, _, err := b.DB.JobRecords.FindJob(context.Background(), "job"); err != nil || rec.Failed != 3 || !strings.Contains(rec.LastError, "3 of 6") {
 		b.Errorf("the record: %+v, %v", rec, err)
 	}
 }
@@ -317,7 +317,7 @@ func dryRun[T any](b *bed[T]) {
 	if _, err := r.DryRun(context.Background(), "repair"); err == nil {
 		b.Error("a repair had a dry run")
 	}
-	if _, ok, err := b.DB.FindJob(context.Background(), "job"); ok || err != nil {
+	if _, ok, err := b.DB.JobRecords.FindJob(context.Background(), "job"); ok || err != nil {
 		b.Errorf("it left a record: %v", err)
 	}
 	dry := b.new(b.DB, reconcile.Config{DryRun: true}, b.truth.job())
@@ -329,12 +329,12 @@ func dryRun[T any](b *bed[T]) {
 }
 
 // held checks a job that another node holds.
-func (b *bed[T]) held(name string) store.JobAttempt {
+func (b *bed[T]) held(name string) driver.JobAttempt {
 	b.Helper()
 	owner := waybill.NewID()
-	rec, ok, err := b.DB.ClaimJob(context.Background(), store.JobClaim{Name: name, Owner: owner, Lease: time.Hour, Seen: -1})
+	rec, ok, err := b.DB.Jobs.ClaimJob(context.Background(), driver.JobClaim{Name: name, Owner: owner, Lease: time.Hour, Seen: -1})
 	if err != nil || !ok {
 		b.Fatalf("ClaimJob: %v, %v", ok, err)
 	}
-	return store.JobAttempt{Name: name, Owner: owner, Fence: rec.Fence}
+	return driver.JobAttempt{Name: name, Owner: owner, Fence: rec.Fence}
 }

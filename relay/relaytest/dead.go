@@ -327,7 +327,7 @@ func blocked[T any](b *bed[T], how action) {
 		b.Fatal(err)
 	}
 	// Another node takes over.
-	b.startOn(b.second(), r.sink(), cfg)
+	b.startOn(b.second().Relay, r.sink(), cfg)
 	other = event("b", 10)
 	late := event("a", 3)
 	b.write(other, late)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
@@ -164,21 +165,21 @@ func panics[T any](b *bed[T]) {
 
 // broken is a store whose settlements fail as the test demands.
 type broken struct {
-	store.Relay
-	settle func(ctx context.Context, s store.Settlement, next func() (store.Settled, error)) (store.Settled, error)
+	driver.Relay
+	settle func(ctx context.Context, s driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error)
 }
 
-func (r *broken) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
-	return r.settle(ctx, s, func() (store.Settled, error) { return r.Relay.Settle(ctx, s) })
+func (r *broken) Settle(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
+	return r.settle(ctx, s, func() (driver.Settled, error) { return r.Relay.Settle(ctx, s) })
 }
 
 // settleFails: a settlement that fails after the delivery never counts as a
 // failed attempt, and the event is delivered again at most once per failure.
 func settleFails[T any](b *bed[T]) {
 	var failures atomic.Int32
-	db := &broken{Relay: b.DB, settle: func(_ context.Context, _ store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
+	db := &broken{Relay: b.DB.Relay, settle: func(_ context.Context, _ driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error) {
 		if failures.Add(1) <= 3 {
-			return store.Settled{}, errors.New("the database is unavailable")
+			return driver.Settled{}, errors.New("the database is unavailable")
 		}
 		return next()
 	}}
@@ -201,10 +202,10 @@ func settleFails[T any](b *bed[T]) {
 // settleAnswerLost: the settlement succeeded, and only its answer was lost.
 func settleAnswerLost[T any](b *bed[T]) {
 	var lost atomic.Bool
-	db := &broken{Relay: b.DB, settle: func(_ context.Context, _ store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
+	db := &broken{Relay: b.DB.Relay, settle: func(_ context.Context, _ driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error) {
 		done, err := next()
 		if err == nil && !lost.Swap(true) {
-			return store.Settled{}, errors.New("the answer was lost")
+			return driver.Settled{}, errors.New("the answer was lost")
 		}
 		return done, err
 	}}

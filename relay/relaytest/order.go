@@ -37,8 +37,8 @@ func exactlyOnce[T any](b *bed[T]) {
 	r := &recorder{}
 	cfg := b.quick()
 	cfg.Workers = 8
-	b.startOn(b.DB, r.sink(), cfg)
-	b.startOn(b.second(), r.sink(), cfg)
+	b.startOn(b.DB.Relay, r.sink(), cfg)
+	b.startOn(b.second().Relay, r.sink(), cfg)
 	var evs []waybill.Event
 	for i := 0; i < events; i += 30 {
 		var some []waybill.Event
@@ -86,8 +86,8 @@ func orderWithRetries[T any](b *bed[T]) {
 		}
 		b.write(anyPriority(some)...)
 		if n == each/2 {
-			b.startOn(b.DB, r.sink(), cfg)
-			b.startOn(b.second(), r.sink(), cfg)
+			b.startOn(b.DB.Relay, r.sink(), cfg)
+			b.startOn(b.second().Relay, r.sink(), cfg)
 		}
 	}
 	b.awaitEmpty()
@@ -122,10 +122,10 @@ func orderThroughHandOver[T any](b *bed[T]) {
 			}
 		}
 	}()
-	b.startOn(b.DB, r.sink(), cfg)
+	b.startOn(b.DB.Relay, r.sink(), cfg)
 	for range 3 {
 		before := r.count()
-		guest := b.startOn(b.second(), r.sink(), cfg)
+		guest := b.startOn(b.second().Relay, r.sink(), cfg)
 		b.await("some are delivered", func() bool { return r.count() > before || r.count() == aggregates*each })
 		b.await("the guest is known", func() bool { return len(b.stats().Nodes) == 2 })
 		if err := guest.stop(); err != nil {

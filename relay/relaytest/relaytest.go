@@ -18,9 +18,11 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
@@ -92,7 +94,7 @@ func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
 
 // second returns another store over the same tables, as another process would
 // have; the same store if there is none.
-func (b *bed[T]) second() storetest.DB[T] {
+func (b *bed[T]) second() driver.Roles[T] {
 	if b.features.SecondStore {
 		return b.Second()
 	}
@@ -149,12 +151,12 @@ func (r *running) stop() error {
 // called.
 func (b *bed[T]) start(sink waybill.Sink, cfg relay.Config) *running {
 	b.Helper()
-	return b.startOn(b.DB, sink, cfg)
+	return b.startOn(b.DB.Relay, sink, cfg)
 }
 
-func (b *bed[T]) startOn(db store.Relay, sink waybill.Sink, cfg relay.Config) *running {
+func (b *bed[T]) startOn(db driver.Relay, sink waybill.Sink, cfg relay.Config) *running {
 	b.Helper()
-	rel, err := relay.New(db, sink, cfg)
+	rel, err := relay.New(testroles.Of[any](db), sink, cfg)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -223,7 +225,7 @@ func (b *bed[T]) find(id waybill.ID) store.Record {
 
 // state returns the state of an event, or "nowhere".
 func (b *bed[T]) state(id waybill.ID) string {
-	records, err := b.DB.Find(b.Context(), id)
+	records, err := b.DB.OutboxAdmin.Find(b.Context(), id)
 	if err != nil {
 		b.Fatal(err)
 	}

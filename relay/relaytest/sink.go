@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // sinkChecks are the checks of sinks that settle in their own transaction.
@@ -39,7 +40,7 @@ func (s *ownTx[T]) Deliver(ctx context.Context, batch []waybill.Delivery) []erro
 			if err := s.fail(d); err != nil {
 				return err
 			}
-			return s.b.DB.Finish(ctx, tx, batch[i:i+1])
+			return s.b.DB.Finisher.Finish(ctx, tx, batch[i:i+1])
 		})
 		if results[i] == nil {
 			results[i] = waybill.ErrSettled
@@ -52,7 +53,7 @@ func (s *ownTx[T]) Deliver(ctx context.Context, batch []waybill.Delivery) []erro
 // leaves neither; the relay sends no other settlement.
 func settlesItself[T any](b *bed[T]) {
 	var settled atomic.Int64
-	db := &broken{Relay: b.DB, settle: func(_ context.Context, s store.Settlement, next func() (store.Settled, error)) (store.Settled, error) {
+	db := &broken{Relay: b.DB.Relay, settle: func(_ context.Context, s driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error) {
 		settled.Add(int64(len(s.Done)))
 		return next()
 	}}

@@ -13,6 +13,7 @@ import (
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/storetest"
 )
 
@@ -41,7 +42,7 @@ func newBehind[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
 // dbNow returns the time by the database's clock.
 func (b *bed[T]) dbNow() time.Time {
 	b.Helper()
-	p, err := b.DB.Fetch(context.WithoutCancel(b.Context()), nil, 0)
+	p, err := b.DB.Relay.Fetch(context.WithoutCancel(b.Context()), nil, 0)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func (b *bed[T]) dbNow() time.Time {
 
 // shut is a store that returns no page of rows before it is opened.
 type shut struct {
-	store.Relay
+	driver.Relay
 	open chan struct{}
 }
 
@@ -63,16 +64,16 @@ func (s *shut) wait(ctx context.Context) error {
 	}
 }
 
-func (s *shut) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (s *shut) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	if err := s.wait(ctx); err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
 	return s.Relay.Fetch(ctx, from, limit)
 }
 
-func (s *shut) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+func (s *shut) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	if err := s.wait(ctx); err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
 	return s.Relay.Due(ctx, lanes, limit)
 }
@@ -103,7 +104,7 @@ func behindFromMemory[T any](b *bed[T]) {
 		HotDropped:  func(n int, _ observe.Drop) { notified.Add(int64(n)) },
 		HotEnqueued: func(n int) { notified.Add(int64(n)) },
 	}
-	db := &shut{Relay: b.DB, open: make(chan struct{})}
+	db := &shut{Relay: b.DB.Relay, open: make(chan struct{})}
 	b.startOn(db, rec.sink(), cfg)
 	b.await("the relay owns all lanes", func() bool {
 		s := b.stats()
@@ -140,7 +141,7 @@ func behindDue[T any](b *bed[T]) {
 	early, attempts := 0, make(map[waybill.ID]int)
 	sink := relay.SinkFunc(func(ctx context.Context, d waybill.Delivery) error {
 		now := b.dbNow()
-		records, err := b.DB.Find(ctx, d.ID)
+		records, err := b.DB.OutboxAdmin.Find(ctx, d.ID)
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // stopChecks are the checks of stopping, and of crashed owners.
@@ -39,7 +40,7 @@ func graceful[T any](b *bed[T]) {
 	b.await("two are with the sink", func() bool { return g.count() == 2 })
 	r := &recorder{}
 	other := cfg
-	b.startOn(b.second(), r.sink(), other)
+	b.startOn(b.second().Relay, r.sink(), other)
 	b.await("the other is there", func() bool { return len(b.stats().Nodes) == 2 })
 	b.stopWith(run, g, 2)
 	// With a lease of an hour, only released lanes can be acquired.
@@ -96,11 +97,11 @@ func fairShare[T any](b *bed[T]) {
 		}
 	}
 	r := &recorder{}
-	b.startOn(b.DB, r.sink(), b.quick())
+	b.startOn(b.DB.Relay, r.sink(), b.quick())
 	b.await("one has all", fair(1))
-	two := b.startOn(b.second(), r.sink(), b.quick())
+	two := b.startOn(b.second().Relay, r.sink(), b.quick())
 	b.await("two have half each", fair(2))
-	three := b.startOn(b.second(), r.sink(), b.quick())
+	three := b.startOn(b.second().Relay, r.sink(), b.quick())
 	b.await("three have a third each", fair(3))
 	for _, run := range []*running{two, three} {
 		if err := run.stop(); err != nil {
@@ -207,7 +208,7 @@ func rebalancesInOutage[T any](b *bed[T]) {
 	cfg.MaxAttempts, cfg.DrainTimeout = 2, 50*time.Millisecond
 	for range 3 {
 		r := &recorder{}
-		db := &crowded{Relay: b.DB}
+		db := &crowded{Relay: b.DB.Relay}
 		run := b.startOn(db, relay.SinkFunc(func(ctx context.Context, d waybill.Delivery) error {
 			_ = r.take(d)
 			<-ctx.Done()
@@ -234,7 +235,7 @@ func rebalancesInOutage[T any](b *bed[T]) {
 // crowded is a store that, once others is set, reports so many other nodes that
 // a relay has to release all of its lanes.
 type crowded struct {
-	store.Relay
+	driver.Relay
 	others atomic.Bool
 }
 
@@ -253,7 +254,7 @@ func (c *crowded) Heartbeat(ctx context.Context, node store.Node, lease time.Dur
 func (b *bed[T]) abandonLanes() {
 	b.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
-	m, err := b.DB.Heartbeat(b.Context(), node, time.Minute)
+	m, err := b.DB.Relay.Heartbeat(b.Context(), node, time.Minute)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -261,10 +262,10 @@ func (b *bed[T]) abandonLanes() {
 	for _, l := range m.Lanes {
 		lanes = append(lanes, l.Lane)
 	}
-	if _, err := b.DB.Acquire(b.Context(), node, lanes, 64); err != nil {
+	if _, err := b.DB.Relay.Acquire(b.Context(), node, lanes, 64); err != nil {
 		b.Fatal(err)
 	}
-	if err := b.DB.Leave(b.Context(), node); err != nil {
+	if err := b.DB.Relay.Leave(b.Context(), node); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -272,7 +273,7 @@ func (b *bed[T]) abandonLanes() {
 // ownerDied: another node delivers all events after the lease ends.
 func ownerDied[T any](b *bed[T]) {
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
-	m, err := b.DB.Heartbeat(b.Context(), node, 300*time.Millisecond)
+	m, err := b.DB.Relay.Heartbeat(b.Context(), node, 300*time.Millisecond)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -280,7 +281,7 @@ func ownerDied[T any](b *bed[T]) {
 	for _, l := range m.Lanes {
 		lanes = append(lanes, l.Lane)
 	}
-	if _, err := b.DB.Acquire(b.Context(), node, lanes, 64); err != nil {
+	if _, err := b.DB.Relay.Acquire(b.Context(), node, lanes, 64); err != nil {
 		b.Fatal(err)
 	}
 	var evs []waybill.Event
@@ -300,7 +301,7 @@ func ownerDied[T any](b *bed[T]) {
 func staleOwner[T any](b *bed[T]) {
 	g := newGate()
 	ev := event("a", 0)
-	db := &deaf{Relay: b.DB}
+	db := &deaf{Relay: b.DB.Relay}
 	cfg := b.quick()
 	cfg.Lease = time.Minute // it must not expire during the test
 	b.startOn(db, g.sink(), cfg)
@@ -313,10 +314,10 @@ func staleOwner[T any](b *bed[T]) {
 	if got := b.state(ev.ID); got != "ready" {
 		b.Errorf("the event is %s: a stale settlement was accepted", got)
 	}
-	if err := b.DB.Release(b.Context(), leases, false); err != nil {
+	if err := b.DB.Relay.Release(b.Context(), leases, false); err != nil {
 		b.Fatal(err)
 	}
-	if err := b.DB.Leave(b.Context(), node); err != nil {
+	if err := b.DB.Relay.Leave(b.Context(), node); err != nil {
 		b.Fatal(err)
 	}
 	g.let(5)
@@ -333,22 +334,22 @@ func staleOwner[T any](b *bed[T]) {
 // longer than its lease. Meanwhile the relay must not learn that it has left:
 // it would take back its lanes as those of a crashed node, and count the
 // event's attempt before the delivery.
-func (b *bed[T]) takeAll(node store.Node, db *deaf) []store.Lease {
+func (b *bed[T]) takeAll(node store.Node, db *deaf) []driver.Lease {
 	b.Helper()
 	db.held.Lock()
 	defer db.held.Unlock()
 	s := b.stats()
-	if err := b.DB.Leave(b.Context(), s.Nodes[0]); err != nil {
+	if err := b.DB.Relay.Leave(b.Context(), s.Nodes[0]); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := b.DB.Heartbeat(b.Context(), node, time.Minute); err != nil {
+	if _, err := b.DB.Relay.Heartbeat(b.Context(), node, time.Minute); err != nil {
 		b.Fatal(err)
 	}
 	var lanes []int
 	for _, l := range s.Lanes {
 		lanes = append(lanes, l.Lane)
 	}
-	leases, err := b.DB.Acquire(b.Context(), node, lanes, 64)
+	leases, err := b.DB.Relay.Acquire(b.Context(), node, lanes, 64)
 	if err != nil || len(leases) != len(lanes) {
 		b.Fatalf("%d of %d lanes were taken: %v", len(leases), len(lanes), err)
 	}
@@ -357,7 +358,7 @@ func (b *bed[T]) takeAll(node store.Node, db *deaf) []store.Lease {
 
 // deaf is a store whose heartbeats block while they are held.
 type deaf struct {
-	store.Relay
+	driver.Relay
 	held sync.Mutex
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // suspectChecks cover events that may have crashed their owner.
@@ -230,21 +231,21 @@ func (b *bed[T]) spend(id waybill.ID, attempts int) {
 	b.Helper()
 	row := b.find(id)
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
-	if _, err := b.DB.Heartbeat(b.Context(), node, time.Minute); err != nil {
+	if _, err := b.DB.Relay.Heartbeat(b.Context(), node, time.Minute); err != nil {
 		b.Fatal(err)
 	}
-	leases, err := b.DB.Acquire(b.Context(), node, []int{row.Lane}, 64)
+	leases, err := b.DB.Relay.Acquire(b.Context(), node, []int{row.Lane}, 64)
 	if err != nil {
 		b.Fatal(err)
 	}
-	_, err = b.DB.Settle(b.Context(), store.Settlement{
+	_, err = b.DB.Relay.Settle(b.Context(), driver.Settlement{
 		Leases: leases, Durable: true,
-		Retry: []store.Result{{Lane: row.Lane, ID: id, Attempts: attempts, Holds: true}},
+		Retry: []driver.Result{{Lane: row.Lane, ID: id, Attempts: attempts, Holds: true}},
 	})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if err := b.DB.Leave(b.Context(), node); err != nil {
+	if err := b.DB.Relay.Leave(b.Context(), node); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -256,7 +257,7 @@ func suspectsAhead[T any](b *bed[T]) {
 	lanes := len(b.stats().Lanes)
 	var evs []waybill.Event
 	for i := 0; len(evs) < 600; i++ {
-		if ev := event(fmt.Sprint("a", i), 0); store.LaneOf("", ev.AggregateType, ev.AggregateID, lanes) == 0 {
+		if ev := event(fmt.Sprint("a", i), 0); driver.LaneOf("", ev.AggregateType, ev.AggregateID, lanes) == 0 {
 			evs = append(evs, ev)
 		}
 	}
@@ -291,7 +292,7 @@ func suspectsAheadBehindOutage[T any](b *bed[T]) {
 	var evs []waybill.Event
 	for i := 0; len(evs) < 400; i++ {
 		ev := event(fmt.Sprint("a", i), 0)
-		if store.LaneOf("", ev.AggregateType, ev.AggregateID, lanes) != 0 {
+		if driver.LaneOf("", ev.AggregateType, ev.AggregateID, lanes) != 0 {
 			continue
 		}
 		if len(evs) >= 250 {

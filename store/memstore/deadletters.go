@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Replay implements [store.DeadLetters].
+// Replay implements [driver.DeadLetters].
 func (t *tables) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +71,7 @@ func (t *tables) those(ids []waybill.ID, meant func(*record) bool) []*record {
 	return slices.Compact(found)
 }
 
-// Discard implements [store.DeadLetters].
+// Discard implements [driver.DeadLetters].
 func (t *tables) Discard(_ context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +83,7 @@ func (t *tables) Discard(_ context.Context, ids []waybill.ID) ([]waybill.ID, err
 	return idsOf(dead), nil
 }
 
-// Unblock implements [store.DeadLetters].
+// Unblock implements [driver.DeadLetters].
 func (t *tables) Unblock(_ context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

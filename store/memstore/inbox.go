@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // inboxKey identifies a record.
@@ -36,8 +37,8 @@ type intake struct {
 	attempt bool // claimed before; otherwise a new record
 }
 
-// Accept implements [store.InboxTx].
-func (s *Store[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
+// Accept implements [driver.InboxTx].
+func (s *backend[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []store.InboxEntry) ([]driver.AcceptResult, error) {
 	x, err := s.txnOf(tx)
 	if err != nil {
 		return nil, fmt.Errorf("memstore: accept: %w", err)
@@ -48,7 +49,7 @@ func (s *Store[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []store.
 	if x.over {
 		return nil, fmt.Errorf("memstore: accept: %w", waybill.ErrTxDone)
 	}
-	out := make([]store.AcceptResult, len(in))
+	out := make([]driver.AcceptResult, len(in))
 	for i, one := range in {
 		k := inboxKeyOf(one)
 		r := t.inbox[k]
@@ -66,8 +67,8 @@ func (s *Store[T]) Accept(_ context.Context, tx T, owner waybill.ID, in []store.
 	return out, nil
 }
 
-// Succeed implements [store.InboxTx].
-func (s *Store[T]) Succeed(ctx context.Context, tx T, a store.Attempt) (bool, error) {
+// Succeed implements [driver.InboxTx].
+func (s *backend[T]) Succeed(ctx context.Context, tx T, a driver.Attempt) (bool, error) {
 	x, err := s.txnOf(tx)
 	if err != nil {
 		return false, fmt.Errorf("memstore: succeed: %w", err)
@@ -104,7 +105,7 @@ func (t *tables) receivedBy(ctx context.Context, k inboxKey, x *txn) (*received,
 	}
 }
 
-func (r *received) heldBy(a store.Attempt) bool {
+func (r *received) heldBy(a driver.Attempt) bool {
 	return r.State == store.InboxProcessing && r.Owner == a.Owner && r.Fence == a.Fence
 }
 
@@ -144,7 +145,7 @@ func (x *txn) forgetIntakes(n int) {
 	x.intakes = x.intakes[:n]
 }
 
-// ClaimEvent implements [store.Claimer].
+// ClaimEvent implements [driver.Claimer].
 func (t *tables) ClaimEvent(
 	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (store.InboxRecord, bool, error) {
@@ -166,7 +167,7 @@ func (t *tables) ClaimEvent(
 	}
 	if r.Attempts >= most {
 		r.State, r.ProcessedAt, r.LeaseUntil, r.NextRetryAt = store.InboxDead, now, time.Time{}, time.Time{}
-		r.LastError = store.ExceededError(r.LastError)
+		r.LastError = driver.ExceededError(r.LastError)
 		return r.copy(), false, nil
 	}
 	r.State, r.Owner, r.LeaseUntil, r.NextRetryAt = store.InboxProcessing, owner, now.Add(lease), time.Time{}
@@ -178,8 +179,8 @@ func (t *tables) ClaimEvent(
 	return r.copy(), true, nil
 }
 
-// FailEvent implements [store.Claimer].
-func (t *tables) FailEvent(ctx context.Context, in store.InboxEntry, f store.Failure) (bool, error) {
+// FailEvent implements [driver.Claimer].
+func (t *tables) FailEvent(ctx context.Context, in store.InboxEntry, f driver.Failure) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := inboxKeyOf(in)
@@ -194,10 +195,10 @@ func (t *tables) FailEvent(ctx context.Context, in store.InboxEntry, f store.Fai
 		}
 		r = &received{InboxRecord: store.InboxRecord{InboxEntry: in, Fence: 1, Attempts: 1, ReceivedAt: now}}
 		t.inbox[k] = r
-	} else if r == nil || !r.heldBy(store.Attempt{Owner: f.Owner, Fence: f.Fence}) {
+	} else if r == nil || !r.heldBy(driver.Attempt{Owner: f.Owner, Fence: f.Fence}) {
 		return false, nil
 	}
-	r.Owner, r.LeaseUntil, r.LastError = waybill.ID{}, time.Time{}, store.CutError(f.Error)
+	r.Owner, r.LeaseUntil, r.LastError = waybill.ID{}, time.Time{}, driver.CutError(f.Error)
 	if f.Stored != nil {
 		r.Stored = bytes.Clone(f.Stored)
 	}
@@ -209,8 +210,8 @@ func (t *tables) FailEvent(ctx context.Context, in store.InboxEntry, f store.Fai
 	return true, nil
 }
 
-// ReleaseEvent implements [store.Claimer].
-func (t *tables) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error) {
+// ReleaseEvent implements [driver.Claimer].
+func (t *tables) ReleaseEvent(ctx context.Context, a driver.Attempt) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r, err := t.receivedBy(ctx, inboxKey{a.Group, a.Key}, nil)
@@ -222,7 +223,7 @@ func (t *tables) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error
 	return true, nil
 }
 
-// FindRecord implements [store.Records].
+// FindRecord implements [driver.InboxRecords].
 func (t *tables) FindRecord(_ context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,7 +251,7 @@ func (t *tables) records(match func(r *received) bool) []store.InboxRecord {
 	return out
 }
 
-// DueRecords implements [store.Records].
+// DueRecords implements [driver.InboxRecords].
 func (t *tables) DueRecords(_ context.Context, group string, limit int) ([]store.InboxRecord, error) {
 	now := clock()
 	due := func(r *store.InboxRecord) time.Time {
@@ -267,7 +268,7 @@ func (t *tables) DueRecords(_ context.Context, group string, limit int) ([]store
 	return out[:min(len(out), max(limit, 0))], nil
 }
 
-// ListRecords implements [store.Records].
+// ListRecords implements [driver.InboxRecords].
 func (t *tables) ListRecords(
 	_ context.Context, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int,
 ) ([]store.InboxRecord, error) {
@@ -282,7 +283,7 @@ func (t *tables) ListRecords(
 	return out[:min(len(out), max(limit, 0))], nil
 }
 
-// GroupStats implements [store.Records].
+// GroupStats implements [driver.InboxRecords].
 func (t *tables) GroupStats(_ context.Context, all bool) ([]store.GroupStats, error) {
 	var out []store.GroupStats
 	for _, r := range t.records(func(r *received) bool { return all || r.State != store.InboxSucceeded }) {
@@ -305,7 +306,7 @@ func (t *tables) GroupStats(_ context.Context, all bool) ([]store.GroupStats, er
 	return out, nil
 }
 
-// Redrive implements [store.Records].
+// Redrive implements [driver.InboxRecords].
 func (t *tables) Redrive(_ context.Context, group string, keys []waybill.ID, limit int) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -321,7 +322,7 @@ func (t *tables) Redrive(_ context.Context, group string, keys []waybill.ID, lim
 	return n, nil
 }
 
-// PurgeRecords implements [store.Records].
+// PurgeRecords implements [driver.InboxRecords].
 func (t *tables) PurgeRecords(_ context.Context, group string, age time.Duration, limit int) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -335,5 +336,5 @@ func (t *tables) PurgeRecords(_ context.Context, group string, age time.Duration
 	return n, nil
 }
 
-// IsRetryable implements [store.RetryClassifier].
+// IsRetryable implements [driver.RetryClassifier].
 func (t *tables) IsRetryable(err error) bool { return errors.Is(err, errDeadlock) }

@@ -10,7 +10,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Stats implements [store.Inspector].
+// Stats implements [driver.Inspector].
 func (t *tables) Stats(context.Context) (store.Stats, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,7 +37,7 @@ func (t *tables) Stats(context.Context) (store.Stats, error) {
 	return s, nil
 }
 
-// Count implements [store.Inspector].
+// Count implements [driver.Inspector].
 func (t *tables) Count(_ context.Context, state store.State, f store.Filter) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,7 +45,7 @@ func (t *tables) Count(_ context.Context, state store.State, f store.Filter) (in
 	return int64(len(found)), err
 }
 
-// List implements [store.Inspector].
+// List implements [driver.Inspector].
 func (t *tables) List(_ context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +54,7 @@ func (t *tables) List(_ context.Context, state store.State, f store.Filter, afte
 	return copyRecords(found[:min(max(limit, 0), len(found))]), err
 }
 
-// Find implements [store.Inspector].
+// Find implements [driver.Inspector].
 func (t *tables) Find(_ context.Context, id waybill.ID) ([]store.Record, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // job is the record of a job, its sent events, and the open transactions that
@@ -30,11 +31,11 @@ type sent struct {
 // sending is an event that a transaction sends for a job at its commit.
 type sending struct {
 	job  string
-	sent []store.Sent
+	sent []driver.Sent
 }
 
-// RememberSent implements [store.JobSender].
-func (s *Store[T]) RememberSent(_ context.Context, tx T, a store.JobAttempt, list []store.Sent) (bool, error) {
+// RememberSent implements [driver.JobSender].
+func (s *backend[T]) RememberSent(_ context.Context, tx T, a driver.JobAttempt, list []driver.Sent) (bool, error) {
 	x, err := s.txnOf(tx)
 	if err != nil {
 		return false, fmt.Errorf("memstore: remember: %w", err)
@@ -54,7 +55,7 @@ func (s *Store[T]) RememberSent(_ context.Context, tx T, a store.JobAttempt, lis
 	return true, nil
 }
 
-func (j *job) heldBy(a store.JobAttempt) bool {
+func (j *job) heldBy(a driver.JobAttempt) bool {
 	return j != nil && !j.Owner.IsZero() && j.Owner == a.Owner && j.Fence == a.Fence
 }
 
@@ -97,8 +98,8 @@ func (t *tables) quietJob(ctx context.Context, name string) (*job, error) {
 	}
 }
 
-// ClaimJob implements [store.JobClaimer].
-func (t *tables) ClaimJob(ctx context.Context, c store.JobClaim) (store.JobRecord, bool, error) {
+// ClaimJob implements [driver.JobClaimer].
+func (t *tables) ClaimJob(ctx context.Context, c driver.JobClaim) (store.JobRecord, bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	j, err := t.quietJob(ctx, c.Name)
@@ -125,8 +126,8 @@ func (j *job) copy() store.JobRecord {
 	return r
 }
 
-// RenewJob implements [store.JobClaimer].
-func (t *tables) RenewJob(_ context.Context, a store.JobAttempt, lease time.Duration) (bool, error) {
+// RenewJob implements [driver.JobClaimer].
+func (t *tables) RenewJob(_ context.Context, a driver.JobAttempt, lease time.Duration) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := clock()
@@ -138,8 +139,8 @@ func (t *tables) RenewJob(_ context.Context, a store.JobAttempt, lease time.Dura
 	return true, nil
 }
 
-// EndJob implements [store.JobClaimer].
-func (t *tables) EndJob(_ context.Context, a store.JobAttempt, end store.JobEnd) (bool, error) {
+// EndJob implements [driver.JobClaimer].
+func (t *tables) EndJob(_ context.Context, a driver.JobAttempt, end driver.JobEnd) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	j := t.jobs[a.Name]
@@ -150,11 +151,11 @@ func (t *tables) EndJob(_ context.Context, a store.JobAttempt, end store.JobEnd)
 	if end.Next.IsZero() {
 		j.Next = time.Time{}
 	}
-	j.JobCounts, j.LastError = end.JobCounts, store.CutError(end.Error)
+	j.JobCounts, j.LastError = end.JobCounts, driver.CutError(end.Error)
 	return true, nil
 }
 
-// FindJob implements [store.JobRecords].
+// FindJob implements [driver.JobRecords].
 func (t *tables) FindJob(_ context.Context, name string) (store.JobRecord, bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,7 +166,7 @@ func (t *tables) FindJob(_ context.Context, name string) (store.JobRecord, bool,
 	return j.copy(), true, nil
 }
 
-// ListJobs implements [store.JobRecords].
+// ListJobs implements [driver.JobRecords].
 func (t *tables) ListJobs(context.Context) ([]store.JobRecord, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,8 +177,8 @@ func (t *tables) ListJobs(context.Context) ([]store.JobRecord, error) {
 	return out, nil
 }
 
-// SentKeys implements [store.JobRecords].
-func (t *tables) SentKeys(_ context.Context, name string, age time.Duration) ([]store.Sent, error) {
+// SentKeys implements [driver.JobRecords].
+func (t *tables) SentKeys(_ context.Context, name string, age time.Duration) ([]driver.Sent, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	j := t.jobs[name]
@@ -185,16 +186,16 @@ func (t *tables) SentKeys(_ context.Context, name string, age time.Duration) ([]
 		return nil, nil
 	}
 	cutoff := clock().Add(-age)
-	var out []store.Sent
+	var out []driver.Sent
 	for key, s := range j.sent {
 		if !s.at.Before(cutoff) {
-			out = append(out, store.Sent{Key: key, Event: s.event})
+			out = append(out, driver.Sent{Key: key, Event: s.event})
 		}
 	}
 	return out, nil
 }
 
-// ForgetSent implements [store.JobRecords].
+// ForgetSent implements [driver.JobRecords].
 func (t *tables) ForgetSent(_ context.Context, name string, age time.Duration, limit int) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -212,8 +213,8 @@ func (t *tables) ForgetSent(_ context.Context, name string, age time.Duration, l
 	return n, nil
 }
 
-// DeliveredWithoutRecord implements [store.HistoryAudit].
-func (t *tables) DeliveredWithoutRecord(_ context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
+// DeliveredWithoutRecord implements [driver.HistoryAudit].
+func (t *tables) DeliveredWithoutRecord(_ context.Context, group string, span driver.HistorySpan, limit int) ([]store.Record, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []store.Record

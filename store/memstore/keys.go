@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // keyed is the record of an idempotency key.
@@ -24,52 +25,52 @@ type keyed struct {
 // has taken the key; with one, it stores that record at its commit.
 type keyStep struct {
 	id     store.KeyID
-	claim  store.KeyClaim
+	claim  driver.KeyClaim
 	fence  int64
 	record *keyed
 }
 
-// TakeKey implements [store.KeyTx].
-func (s *Store[T]) TakeKey(_ context.Context, tx T, c store.KeyClaim) (store.KeyTaken, error) {
+// TakeKey implements [driver.KeyTx].
+func (s *backend[T]) TakeKey(_ context.Context, tx T, c driver.KeyClaim) (driver.KeyTaken, error) {
 	x, err := s.txnOf(tx)
 	if err != nil {
-		return store.KeyTaken{}, fmt.Errorf("memstore: take: %w", err)
+		return driver.KeyTaken{}, fmt.Errorf("memstore: take: %w", err)
 	}
 	t := s.tables
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if x.over {
-		return store.KeyTaken{}, fmt.Errorf("memstore: take: %w", waybill.ErrTxDone)
+		return driver.KeyTaken{}, fmt.Errorf("memstore: take: %w", waybill.ErrTxDone)
 	}
 	if holder := t.keyHolders[c.KeyID]; holder != nil && (holder != x || x.took(c.KeyID) != nil) {
-		return store.KeyTaken{Busy: true}, nil
+		return driver.KeyTaken{Busy: true}, nil
 	}
 	r := x.keyed(c.KeyID)
 	if !r.free(c) {
-		return store.KeyTaken{Record: r.answer()}, nil
+		return driver.KeyTaken{Record: r.answer()}, nil
 	}
-	a := store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}
+	a := driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}
 	if r != nil {
 		a.Fence = r.Fence + 1
 	}
 	x.stepOn(keyStep{id: c.KeyID, claim: c, fence: a.Fence})
-	return store.KeyTaken{Taken: true, Attempt: a}, nil
+	return driver.KeyTaken{Taken: true, Attempt: a}, nil
 }
 
-// StoreAnswer implements [store.KeyTx].
-func (s *Store[T]) StoreAnswer(ctx context.Context, tx T, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+// StoreAnswer implements [driver.KeyTx].
+func (s *backend[T]) StoreAnswer(ctx context.Context, tx T, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
 	return s.stepKey(ctx, tx, a, true, func(r *keyed) { r.succeed(answer) })
 }
 
-// SavePoint implements [store.KeyTx].
-func (s *Store[T]) SavePoint(ctx context.Context, tx T, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
+// SavePoint implements [driver.KeyTx].
+func (s *backend[T]) SavePoint(ctx context.Context, tx T, a driver.KeyAttempt, p store.KeyPoint) (bool, error) {
 	return s.stepKey(ctx, tx, a, false, func(r *keyed) { r.Point = store.KeyPoint{Name: p.Name, Data: bytes.Clone(p.Data)} })
 }
 
 // stepKey changes the record of an attempt when the transaction commits, if the
 // attempt holds the key; with orTaken, also if the transaction itself took the
 // key.
-func (s *Store[T]) stepKey(ctx context.Context, tx T, a store.KeyAttempt, orTaken bool, change func(r *keyed)) (bool, error) {
+func (s *backend[T]) stepKey(ctx context.Context, tx T, a driver.KeyAttempt, orTaken bool, change func(r *keyed)) (bool, error) {
 	x, err := s.txnOf(tx)
 	if err != nil {
 		return false, fmt.Errorf("memstore: key: %w", err)
@@ -155,7 +156,7 @@ func (r *keyed) live() bool { return r != nil && (r.ExpiresAt.IsZero() || r.Expi
 
 // free reports whether a key may be taken. Expiry is checked first, then the
 // hash, then the state.
-func (r *keyed) free(c store.KeyClaim) bool {
+func (r *keyed) free(c driver.KeyClaim) bool {
 	switch {
 	case !r.live():
 		return true
@@ -167,7 +168,7 @@ func (r *keyed) free(c store.KeyClaim) bool {
 
 // next returns the record of a new attempt; r, which may be nil, is the record
 // of the last attempt.
-func (r *keyed) next(c store.KeyClaim) *keyed {
+func (r *keyed) next(c driver.KeyClaim) *keyed {
 	now := clock()
 	n := &keyed{KeyRecord: store.KeyRecord{
 		KeyID: c.KeyID, Hash: c.Hash, Owner: c.Owner, Fence: 1, Attempts: 1, LeaseUntil: now.Add(c.Lease), CreatedAt: now,
@@ -181,12 +182,12 @@ func (r *keyed) next(c store.KeyClaim) *keyed {
 	return n
 }
 
-func (r *keyed) heldBy(a store.KeyAttempt) bool {
+func (r *keyed) heldBy(a driver.KeyAttempt) bool {
 	return r != nil && r.State == store.KeyProcessing && r.Owner == a.Owner && r.Fence == a.Fence
 }
 
 // succeed turns the record into a success.
-func (r *keyed) succeed(answer store.KeyAnswer) {
+func (r *keyed) succeed(answer driver.KeyAnswer) {
 	now := clock()
 	r.State, r.CompletedAt, r.ExpiresAt, r.LeaseUntil = store.KeySucceeded, now, now.Add(answer.TTL), time.Time{}
 	r.Ref, r.Result, r.ContentType, r.Lost = answer.Ref, bytes.Clone(answer.Result), answer.ContentType, answer.Lost
@@ -197,14 +198,14 @@ func (r *keyed) succeed(answer store.KeyAnswer) {
 }
 
 // end ends the attempt.
-func (r *keyed) end(e store.KeyEnd) {
+func (r *keyed) end(e driver.KeyEnd) {
 	if e.State == store.KeySucceeded {
 		r.succeed(e.Answer)
 		return
 	}
 	now := clock()
 	r.State, r.CompletedAt, r.ExpiresAt, r.LeaseUntil = e.State, now, time.Time{}, time.Time{}
-	r.Code, r.LastError = e.Code, store.CutError(e.Error)
+	r.Code, r.LastError = e.Code, driver.CutError(e.Error)
 	if e.State == store.KeyFailed {
 		r.ExpiresAt = now.Add(e.Answer.TTL)
 	}
@@ -235,8 +236,8 @@ func (t *tables) keyedAlone(ctx context.Context, id store.KeyID) (*keyed, error)
 	return t.keyed[id], nil
 }
 
-// ClaimKey implements [store.KeyClaimer].
-func (t *tables) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+// ClaimKey implements [driver.KeyClaimer].
+func (t *tables) ClaimKey(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r, err := t.keyedAlone(ctx, c.KeyID)
@@ -251,8 +252,8 @@ func (t *tables) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecor
 	return r.answer(), true, nil
 }
 
-// EndKey implements [store.KeyClaimer].
-func (t *tables) EndKey(ctx context.Context, a store.KeyAttempt, e store.KeyEnd) (bool, error) {
+// EndKey implements [driver.KeyClaimer].
+func (t *tables) EndKey(ctx context.Context, a driver.KeyAttempt, e driver.KeyEnd) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r, err := t.keyedAlone(ctx, a.KeyID)
@@ -263,8 +264,8 @@ func (t *tables) EndKey(ctx context.Context, a store.KeyAttempt, e store.KeyEnd)
 	return true, nil
 }
 
-// RenewKey implements [store.KeyClaimer].
-func (t *tables) RenewKey(ctx context.Context, a store.KeyAttempt, lease time.Duration) (bool, error) {
+// RenewKey implements [driver.KeyClaimer].
+func (t *tables) RenewKey(ctx context.Context, a driver.KeyAttempt, lease time.Duration) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r, err := t.keyedAlone(ctx, a.KeyID)
@@ -275,7 +276,7 @@ func (t *tables) RenewKey(ctx context.Context, a store.KeyAttempt, lease time.Du
 	return true, nil
 }
 
-// FindKey implements [store.KeyRecords].
+// FindKey implements [driver.KeyRecords].
 func (t *tables) FindKey(_ context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -290,7 +291,7 @@ func compareKeys(a, b store.KeyID) int {
 	return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Operation, b.Operation), strings.Compare(a.Key, b.Key))
 }
 
-// ListKeys implements [store.KeyRecords].
+// ListKeys implements [driver.KeyRecords].
 func (t *tables) ListKeys(_ context.Context, f store.KeyFilter, after store.KeyID, limit int) ([]store.KeyRecord, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -310,7 +311,7 @@ func (t *tables) ListKeys(_ context.Context, f store.KeyFilter, after store.KeyI
 	return out[:min(len(out), max(limit, 0))], nil
 }
 
-// KeyStats implements [store.KeyRecords].
+// KeyStats implements [driver.KeyRecords].
 func (t *tables) KeyStats(context.Context) (store.KeyStats, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -334,8 +335,8 @@ func (t *tables) KeyStats(context.Context) (store.KeyStats, error) {
 	return s, nil
 }
 
-// ResolveKey implements [store.KeyRecords].
-func (t *tables) ResolveKey(_ context.Context, id store.KeyID, e store.KeyEnd) (bool, error) {
+// ResolveKey implements [driver.KeyRecords].
+func (t *tables) ResolveKey(_ context.Context, id store.KeyID, e driver.KeyEnd) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.keyed[id]
@@ -346,7 +347,7 @@ func (t *tables) ResolveKey(_ context.Context, id store.KeyID, e store.KeyEnd) (
 	return true, nil
 }
 
-// PurgeKeys implements [store.KeyRecords].
+// PurgeKeys implements [driver.KeyRecords].
 func (t *tables) PurgeKeys(_ context.Context, limit int) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

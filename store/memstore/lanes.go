@@ -8,9 +8,10 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Heartbeat implements [store.Lanes].
+// Heartbeat implements [driver.Lanes].
 func (t *tables) Heartbeat(_ context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -45,8 +46,8 @@ func (t *tables) liveAt(id waybill.ID, now time.Time) bool {
 	return ok && n.expires.After(now)
 }
 
-// Acquire implements [store.Lanes].
-func (t *tables) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
+// Acquire implements [driver.Lanes].
+func (t *tables) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	free := func(i int, l *lane) bool { return slices.Contains(lanes, i) && !t.liveAt(l.owner, time.Now()) }
@@ -56,14 +57,14 @@ func (t *tables) Acquire(ctx context.Context, n store.Node, lanes []int, window 
 	if !t.liveAt(n.ID, time.Now()) {
 		return nil, fmt.Errorf("memstore: acquire: %w: the node has no valid lease", waybill.ErrLeaseLost)
 	}
-	var leases []store.Lease
+	var leases []driver.Lease
 	for i := range t.lanes {
 		l := &t.lanes[i]
 		if !free(i, l) || len(l.shared) > 0 {
 			// The owner's lease has just expired.
 			continue
 		}
-		leases = append(leases, store.Lease{
+		leases = append(leases, driver.Lease{
 			Lane: i, Epoch: l.epoch + 1, Token: waybill.NewID(), Unclean: l.dirty || !l.owner.IsZero(), Window: l.window,
 		})
 		*l = lane{owner: n.ID, epoch: l.epoch + 1, token: leases[len(leases)-1].Token, window: window}
@@ -71,12 +72,12 @@ func (t *tables) Acquire(ctx context.Context, n store.Node, lanes []int, window 
 	return leases, nil
 }
 
-// Release implements [store.Lanes].
-func (t *tables) Release(ctx context.Context, leases []store.Lease, dirty bool) error {
+// Release implements [driver.Lanes].
+func (t *tables) Release(ctx context.Context, leases []driver.Lease, dirty bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	given := func(i int, _ *lane) bool {
-		return slices.ContainsFunc(leases, func(lease store.Lease) bool { return lease.Lane == i && t.holds(lease) })
+		return slices.ContainsFunc(leases, func(lease driver.Lease) bool { return lease.Lane == i && t.holds(lease) })
 	}
 	if err := t.quiet(ctx, given); err != nil {
 		return fmt.Errorf("memstore: release: %w", err)
@@ -85,7 +86,7 @@ func (t *tables) Release(ctx context.Context, leases []store.Lease, dirty bool) 
 	return nil
 }
 
-// Leave implements [store.Lanes].
+// Leave implements [driver.Lanes].
 func (t *tables) Leave(ctx context.Context, n store.Node) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,7 +134,7 @@ func (t *tables) sharer(which func(i int, l *lane) bool) *txn {
 }
 
 // holds reports whether a lease is the lane's current one; mu is held.
-func (t *tables) holds(lease store.Lease) bool {
+func (t *tables) holds(lease driver.Lease) bool {
 	if !t.has(lease.Lane) {
 		return false
 	}

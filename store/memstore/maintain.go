@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Purge implements [store.Maintainer].
+// Purge implements [driver.Maintainer].
 func (t *tables) Purge(_ context.Context, state store.State, age time.Duration, limit int) (int, error) {
 	if state != store.Delivered && state != store.Dead {
 		return 0, fmt.Errorf("memstore: purge: state %v cannot be purged", state)
@@ -52,7 +53,7 @@ func (t *tables) forgetUntil(last time.Time) {
 	t.reaches = max(t.reaches, last.UTC().Format(time.RFC3339))
 }
 
-// PurgeWritten implements [store.Maintainer].
+// PurgeWritten implements [driver.Maintainer].
 func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
 		return 0, fmt.Errorf("memstore: purge: negative age %v", age)
@@ -77,7 +78,7 @@ func (t *tables) PurgeWritten(_ context.Context, age time.Duration, limit int) (
 	return len(old), nil
 }
 
-// MakeReady implements [store.Maintainer].
+// MakeReady implements [driver.Maintainer].
 func (t *tables) MakeReady(_ context.Context, limit int) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,7 +114,7 @@ func (t *tables) relayLive() bool {
 	return false
 }
 
-// Tidy implements [store.Maintainer].
+// Tidy implements [driver.Maintainer].
 func (t *tables) Tidy(context.Context, time.Duration) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +127,7 @@ func (t *tables) Tidy(context.Context, time.Duration) error {
 	return nil
 }
 
-// SetLanes implements [store.Maintainer].
+// SetLanes implements [driver.Maintainer].
 func (t *tables) SetLanes(ctx context.Context, n int) error {
 	if n < 1 || n > maxLanes {
 		return fmt.Errorf("memstore: lanes: %d is not between 1 and %d", n, maxLanes)
@@ -153,9 +154,9 @@ func (t *tables) SetLanes(ctx context.Context, n int) error {
 		case r.state == store.Delivered:
 			continue
 		case r.Event.Ordered():
-			r.Lane = store.LaneOf(r.Event.TenantID, r.Event.AggregateType, r.Event.AggregateID, n)
+			r.Lane = driver.LaneOf(r.Event.TenantID, r.Event.AggregateType, r.Event.AggregateID, n)
 		default:
-			r.Lane = store.LaneOf("", "", r.ID.String(), n)
+			r.Lane = driver.LaneOf("", "", r.ID.String(), n)
 		}
 		if r.pending() {
 			pending = append(pending, r)

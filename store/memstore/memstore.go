@@ -18,7 +18,7 @@ import (
 	"sync"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Config configures a store; the zero value is ready to use.
@@ -33,25 +33,31 @@ const (
 )
 
 // Store holds events in memory. T is the type of the transactions that the
-// events join. Store implements every role of package store.
+// events join. Store has every role of package driver, and is safe for
+// concurrent use.
 type Store[T any] struct {
+	backend *backend[T]
+	roles   driver.Roles[T]
+}
+
+// Driver returns the roles of the store for Waybill's packages.
+func (s *Store[T]) Driver() driver.Roles[T] { return s.roles }
+
+func newStore[T any](b *backend[T]) *Store[T] {
+	return &Store[T]{backend: b, roles: driver.RolesOf[T](b)}
+}
+
+// backend implements every role of package driver.
+type backend[T any] struct {
 	*tables
 	begin func(ctx context.Context, opts *sql.TxOptions) (Handle[T], error)
 
 	live sync.Map // *session[T] → struct{}: open transactions of InTx
 }
 
-// Store implements every role for every type of transaction.
 var (
-	_ store.Outbox[*Tx]     = (*Store[*Tx])(nil)
-	_ store.Finisher[*Tx]   = (*Store[*Tx])(nil)
-	_ store.Relay           = (*Store[*Tx])(nil)
-	_ store.Operator        = (*Store[*Tx])(nil)
-	_ store.Inbox[*Tx]      = (*Store[*Tx])(nil)
-	_ store.Keys[*Tx]       = (*Store[*Tx])(nil)
-	_ store.RetryClassifier = (*Store[*Tx])(nil)
-	_ store.Jobs[*Tx]       = (*Store[*Tx])(nil)
-	_ store.HistoryAudit    = (*Store[*Tx])(nil)
+	_ driver.Complete[*Tx]   = (*backend[*Tx])(nil)
+	_ driver.RetryClassifier = (*backend[*Tx])(nil)
 )
 
 // Handle is a transaction that the function passed to [Over] began.
@@ -71,11 +77,11 @@ func New(cfg Config) (*Store[*Tx], error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store[*Tx]{tables: t, begin: func(context.Context, *sql.TxOptions) (Handle[*Tx], error) {
+	return newStore(&backend[*Tx]{tables: t, begin: func(context.Context, *sql.TxOptions) (Handle[*Tx], error) {
 		tx := &Tx{txn: newTxn(t), owned: true}
 		nothing := func(context.Context) error { return nil }
 		return Handle[*Tx]{Tx: tx, Commit: nothing, Rollback: nothing}, nil
-	}}, nil
+	}}), nil
 }
 
 // Over returns a store that follows the transactions that begin starts. The
@@ -89,11 +95,11 @@ func Over[T any](begin func(ctx context.Context, opts *sql.TxOptions) (Handle[T]
 	if err != nil {
 		return nil, err
 	}
-	return &Store[T]{tables: t, begin: begin}, nil
+	return newStore(&backend[T]{tables: t, begin: begin}), nil
 }
 
-// Begin implements [store.Beginner].
-func (s *Store[T]) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[T], error) {
+// Begin implements [driver.Beginner].
+func (s *backend[T]) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[T], error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -111,8 +117,8 @@ func (s *Store[T]) Begin(ctx context.Context, opts *sql.TxOptions) (store.Sessio
 	return sess, nil
 }
 
-// Append implements [store.Appender].
-func (s *Store[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]store.AppendResult, error) {
+// Append implements [driver.Appender].
+func (s *backend[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]driver.AppendResult, error) {
 	txn, err := s.txnOf(tx)
 	if err != nil {
 		return nil, err
@@ -120,7 +126,7 @@ func (s *Store[T]) Append(ctx context.Context, tx T, evs []waybill.Event) ([]sto
 	return txn.append(ctx, evs)
 }
 
-func (s *Store[T]) txnOf(tx T) (*txn, error) {
+func (s *backend[T]) txnOf(tx T) (*txn, error) {
 	if own, ok := any(tx).(*Tx); ok {
 		if own == nil || own.txn.tables != s.tables {
 			return nil, fmt.Errorf("%w: transaction of another store", waybill.ErrNoTx)
@@ -146,12 +152,12 @@ func (s *Store[T]) txnOf(tx T) (*txn, error) {
 // BeginTx starts a transaction that the caller ends. It is available only for
 // stores of [New].
 func BeginTx(s *Store[*Tx]) *Tx {
-	return &Tx{txn: newTxn(s.tables)}
+	return &Tx{txn: newTxn(s.backend.tables)}
 }
 
 // session is a transaction of InTx.
 type session[T any] struct {
-	store  *Store[T]
+	store  *backend[T]
 	handle Handle[T]
 	txn    *txn
 }
@@ -166,11 +172,11 @@ func (s *session[T]) Owns(tx T) bool {
 	return a != nil && b != nil && reflect.TypeOf(a).Comparable() && reflect.TypeOf(b).Comparable() && a == b
 }
 
-func (s *session[T]) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.CommitInfo, error) {
+func (s *session[T]) Commit(ctx context.Context, _ []waybill.ID, _ bool) (driver.CommitInfo, error) {
 	defer s.store.live.Delete(s)
 	if err := ended(s.handle.Commit(ctx)); err != nil {
 		s.txn.abandon(errors.Is(err, waybill.ErrUncertain))
-		return store.CommitInfo{}, err
+		return driver.CommitInfo{}, err
 	}
 	return s.txn.commit(), nil
 }

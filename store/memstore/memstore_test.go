@@ -14,9 +14,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The store implements every role.
-var _ storetest.DB[*memstore.Tx] = (*memstore.Store[*memstore.Tx])(nil)
-
 func TestConformance(t *testing.T) {
 	storetest.Run(t, storetest.Harness[*memstore.Tx]{
 		Name:     "memstore",
@@ -41,7 +38,7 @@ func instance(t *testing.T, cfg memstore.Config) storetest.Instance[*memstore.Tx
 		t.Fatal(err)
 	}
 	return storetest.Instance[*memstore.Tx]{
-		DB: db,
+		DB: db.Driver(),
 		Begin: func(ctx context.Context) (storetest.Foreign[*memstore.Tx], error) {
 			tx := memstore.BeginTx(db)
 			return storetest.Foreign[*memstore.Tx]{

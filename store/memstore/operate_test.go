@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -20,7 +21,7 @@ func put(t *testing.T, db *memstore.Store[*memstore.Tx], evs ...waybill.Event) [
 	for i := range evs {
 		evs[i] = evs[i].Complete()
 	}
-	if _, err := db.Append(t.Context(), tx, evs); err != nil {
+	if _, err := db.Driver().Outbox.Append(t.Context(), tx, evs); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
@@ -30,7 +31,7 @@ func put(t *testing.T, db *memstore.Store[*memstore.Tx], evs ...waybill.Event) [
 }
 
 // own returns the lease of lane 0, and its owner.
-func own(t *testing.T, db store.Lanes) (store.Node, store.Lease) {
+func own(t *testing.T, db driver.Lanes) (store.Node, driver.Lease) {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "r"}
 	if _, err := db.Heartbeat(t.Context(), node, time.Hour); err != nil {
@@ -43,12 +44,12 @@ func own(t *testing.T, db store.Lanes) (store.Node, store.Lease) {
 	return node, leases[0]
 }
 
-func claimed(ev waybill.Event, lease store.Lease) []waybill.Delivery {
+func claimed(ev waybill.Event, lease driver.Lease) []waybill.Delivery {
 	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch}, lease.Token)
 	return []waybill.Delivery{{Event: ev, Claim: claim.WithHistory(true)}}
 }
 
-func wantState(t *testing.T, db store.Inspector, id waybill.ID, want store.State) {
+func wantState(t *testing.T, db driver.Inspector, id waybill.ID, want store.State) {
 	t.Helper()
 	if recs, err := db.Find(t.Context(), id); err != nil || len(recs) != 1 || recs[0].State != want {
 		t.Errorf("the event is %v, %v; want it %v", recs, err, want)
@@ -71,11 +72,11 @@ func TestManyRows(t *testing.T) {
 		}
 		put(t, db, evs...)
 	}
-	_, lease := own(t, db)
+	_, lease := own(t, db.Driver().Relay)
 	agg := store.Aggregate{Type: waybill.GlobalAggregate, ID: "a"}
 	seen := 0
 	for after := int64(0); ; {
-		rows, err := db.FetchAggregate(ctx, agg, store.Cursor{After: after}, page)
+		rows, err := db.Driver().Relay.FetchAggregate(ctx, agg, driver.Cursor{After: after}, page)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,13 +86,13 @@ func TestManyRows(t *testing.T) {
 		seen += len(rows.Rows)
 		after = rows.Rows[len(rows.Rows)-1].Seq
 	}
-	if urgent, err := db.FetchPriority(ctx, []store.Cursor{{}}, n); err != nil || seen+len(urgent.Rows) != n {
+	if urgent, err := db.Driver().Relay.FetchPriority(ctx, []driver.Cursor{{}}, n); err != nil || seen+len(urgent.Rows) != n {
 		t.Errorf("Follow saw %d rows and Urgent %d, %v; want %d", seen, len(urgent.Rows), err, n)
 	}
 	// Settle all but the first row: a row that stays at the front must not make
 	// the rows after it expensive.
 	for after := int64(1); ; {
-		rows, err := db.Fetch(ctx, []store.Cursor{{After: after}}, page)
+		rows, err := db.Driver().Relay.Fetch(ctx, []driver.Cursor{{After: after}}, page)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,22 +100,22 @@ func TestManyRows(t *testing.T) {
 			break
 		}
 		after = rows.Rows[len(rows.Rows)-1].Seq
-		s := store.Settlement{Leases: []store.Lease{lease}, History: true}
+		s := driver.Settlement{Leases: []driver.Lease{lease}, History: true}
 		for _, row := range rows.Rows {
-			r := store.Result{ID: row.ID}
+			r := driver.Result{ID: row.ID}
 			if row.Seq%2 == 0 {
 				s.Done = append(s.Done, r)
 			} else {
 				s.Retry = append(s.Retry, r)
 			}
 		}
-		if _, err := db.Settle(ctx, s); err != nil {
+		if _, err := db.Driver().Relay.Settle(ctx, s); err != nil {
 			t.Fatal(err)
 		}
 	}
 	due := 0
 	for {
-		rows, err := db.Due(ctx, []int{0}, page)
+		rows, err := db.Driver().Relay.Due(ctx, []int{0}, page)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,17 +123,17 @@ func TestManyRows(t *testing.T) {
 			break
 		}
 		due += len(rows.Rows)
-		s := store.Settlement{Leases: []store.Lease{lease}, History: true}
+		s := driver.Settlement{Leases: []driver.Lease{lease}, History: true}
 		for _, row := range rows.Rows {
-			s.Done = append(s.Done, store.Result{ID: row.ID})
+			s.Done = append(s.Done, driver.Result{ID: row.ID})
 		}
-		if _, err := db.Settle(ctx, s); err != nil {
+		if _, err := db.Driver().Relay.Settle(ctx, s); err != nil {
 			t.Fatal(err)
 		}
 	}
 	purged := 0
 	for {
-		k, err := db.Purge(ctx, store.Delivered, 0, page)
+		k, err := db.Driver().OutboxAdmin.Purge(ctx, store.Delivered, 0, page)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +145,7 @@ func TestManyRows(t *testing.T) {
 	if due != n/2-1 || purged != n-1 {
 		t.Errorf("%d rows were due and %d purged, want %d and %d", due, purged, n/2-1, n-1)
 	}
-	if stats, err := db.Stats(ctx); err != nil || stats.Ready != 1 || stats.Scheduled+stats.Failed+stats.Dead != 0 {
+	if stats, err := db.Driver().OutboxAdmin.Stats(ctx); err != nil || stats.Ready != 1 || stats.Scheduled+stats.Failed+stats.Dead != 0 {
 		t.Errorf("left are %+v, %v; want one that is ready", stats, err)
 	}
 }
@@ -161,21 +162,21 @@ func TestFinishIsWaitedFor(t *testing.T) {
 				ctx := t.Context()
 				db := open(t)
 				ev := put(t, db, waybill.NewEvent("t", nil))[0]
-				node, lease := own(t, db)
+				node, lease := own(t, db.Driver().Relay)
 				tx := memstore.BeginTx(db)
-				if err := db.Finish(ctx, tx, claimed(ev, lease)); err != nil {
+				if err := db.Driver().Finisher.Finish(ctx, tx, claimed(ev, lease)); err != nil {
 					t.Fatal(err)
 				}
 				waiting := make(map[string]chan error)
 				for name, do := range map[string]func() error{
 					"Settle": func() error {
-						_, err := db.Settle(ctx, store.Settlement{Leases: []store.Lease{lease}, Dead: []store.Result{{ID: ev.ID}}})
+						_, err := db.Driver().Relay.Settle(ctx, driver.Settlement{Leases: []driver.Lease{lease}, Dead: []driver.Result{{ID: ev.ID}}})
 						return err
 					},
 					"Finish": func() error {
 						other := memstore.BeginTx(db)
 						defer other.Rollback(ctx) //nolint:errcheck // always rolled back
-						return db.Finish(ctx, other, claimed(ev, lease))
+						return db.Driver().Finisher.Finish(ctx, other, claimed(ev, lease))
 					},
 				} {
 					done := make(chan error, 1)
@@ -190,7 +191,7 @@ func TestFinishIsWaitedFor(t *testing.T) {
 				}
 				short, cancel := context.WithTimeout(ctx, time.Second)
 				defer cancel()
-				if err := db.Leave(short, node); !errors.Is(err, context.DeadlineExceeded) {
+				if err := db.Driver().Relay.Leave(short, node); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("Leave did not wait: %v", err)
 				}
 				end := tx.Rollback
@@ -205,7 +206,7 @@ func TestFinishIsWaitedFor(t *testing.T) {
 						t.Errorf("%s: %v", name, err)
 					}
 				}
-				wantState(t, db, ev.ID, c.want)
+				wantState(t, db.Driver().OutboxAdmin, ev.ID, c.want)
 			})
 		})
 	}
@@ -222,11 +223,11 @@ func TestSetLanesWaitsForWriters(t *testing.T) {
 		}
 		ev := waybill.Event{Type: "t", AggregateID: "a"}.Complete()
 		tx := memstore.BeginTx(db)
-		if _, err := db.Append(ctx, tx, []waybill.Event{ev}); err != nil {
+		if _, err := db.Driver().Outbox.Append(ctx, tx, []waybill.Event{ev}); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error, 1)
-		go func() { done <- db.SetLanes(ctx, 7) }()
+		go func() { done <- db.Driver().OutboxAdmin.SetLanes(ctx, 7) }()
 		synctest.Wait()
 		if len(done) > 0 {
 			t.Error("SetLanes did not wait")
@@ -237,8 +238,8 @@ func TestSetLanesWaitsForWriters(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		recs, err := db.Find(ctx, ev.ID)
-		if want := store.LaneOf("", waybill.GlobalAggregate, "a", 7); err != nil || len(recs) != 1 || recs[0].Lane != want {
+		recs, err := db.Driver().OutboxAdmin.Find(ctx, ev.ID)
+		if want := driver.LaneOf("", waybill.GlobalAggregate, "a", 7); err != nil || len(recs) != 1 || recs[0].Lane != want {
 			t.Errorf("the event is %v, %v; want it in lane %d", recs, err, want)
 		}
 	})
@@ -250,17 +251,17 @@ func TestFinishDeadlock(t *testing.T) {
 		ctx := t.Context()
 		db := open(t)
 		evs := put(t, db, waybill.NewEvent("t", nil), waybill.NewEvent("t", nil))
-		_, lease := own(t, db)
+		_, lease := own(t, db.Driver().Relay)
 		one, two := memstore.BeginTx(db), memstore.BeginTx(db)
 		for i, tx := range []*memstore.Tx{one, two} {
-			if err := db.Finish(ctx, tx, claimed(evs[i], lease)); err != nil {
+			if err := db.Driver().Finisher.Finish(ctx, tx, claimed(evs[i], lease)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		done := make(chan error, 1)
-		go func() { done <- db.Finish(ctx, one, claimed(evs[1], lease)) }()
+		go func() { done <- db.Driver().Finisher.Finish(ctx, one, claimed(evs[1], lease)) }()
 		synctest.Wait()
-		if err := db.Finish(ctx, two, claimed(evs[0], lease)); err == nil {
+		if err := db.Driver().Finisher.Finish(ctx, two, claimed(evs[0], lease)); err == nil {
 			t.Error("the second of two that wait for each other was not refused")
 		}
 		if err := two.Rollback(ctx); err != nil {
@@ -270,7 +271,7 @@ func TestFinishDeadlock(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, ev := range evs {
-			wantState(t, db, ev.ID, store.Delivered)
+			wantState(t, db.Driver().OutboxAdmin, ev.ID, store.Delivered)
 		}
 	})
 }
@@ -284,20 +285,20 @@ func TestReplayWaitsForWriters(t *testing.T) {
 				ctx := t.Context()
 				db := open(t)
 				dead := put(t, db, keyed("k")...)[0]
-				_, lease := own(t, db)
-				if _, err := db.Settle(ctx, store.Settlement{Leases: []store.Lease{lease}, Dead: []store.Result{{ID: dead.ID}}}); err != nil {
+				_, lease := own(t, db.Driver().Relay)
+				if _, err := db.Driver().Relay.Settle(ctx, driver.Settlement{Leases: []driver.Lease{lease}, Dead: []driver.Result{{ID: dead.ID}}}); err != nil {
 					t.Fatal(err)
 				}
 				tx := memstore.BeginTx(db)
 				writer := keyed("k")
-				if _, err := db.Append(ctx, tx, writer); err != nil {
+				if _, err := db.Driver().Outbox.Append(ctx, tx, writer); err != nil {
 					t.Fatal(err)
 				}
 				var replayed store.Replayed
 				done := make(chan error, 1)
 				go func() {
 					var err error
-					replayed, err = db.Replay(ctx, []waybill.ID{dead.ID})
+					replayed, err = db.Driver().OutboxAdmin.Replay(ctx, []waybill.ID{dead.ID})
 					done <- err
 				}()
 				synctest.Wait()
@@ -324,31 +325,31 @@ func TestReplayWaitsForWriters(t *testing.T) {
 // counts.
 func TestSettledOnce(t *testing.T) {
 	for name, c := range map[string]struct {
-		settle func(store.Result) store.Settlement
+		settle func(driver.Result) driver.Settlement
 		want   store.State
 	}{
-		"done": {func(r store.Result) store.Settlement {
-			return store.Settlement{Done: []store.Result{r, r}, Dead: []store.Result{r}}
+		"done": {func(r driver.Result) driver.Settlement {
+			return driver.Settlement{Done: []driver.Result{r, r}, Dead: []driver.Result{r}}
 		}, store.Delivered},
-		"retry": {func(r store.Result) store.Settlement {
+		"retry": {func(r driver.Result) driver.Settlement {
 			r.Delay = time.Hour
-			return store.Settlement{Retry: []store.Result{r, r}, Dead: []store.Result{r}}
+			return driver.Settlement{Retry: []driver.Result{r, r}, Dead: []driver.Result{r}}
 		}, store.Delayed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := open(t)
 			ev := put(t, db, waybill.NewEvent("t", nil))[0]
-			_, lease := own(t, db)
-			twice := c.settle(store.Result{ID: ev.ID})
-			twice.History, twice.Leases = true, []store.Lease{lease}
-			settled, err := db.Settle(t.Context(), twice)
+			_, lease := own(t, db.Driver().Relay)
+			twice := c.settle(driver.Result{ID: ev.ID})
+			twice.History, twice.Leases = true, []driver.Lease{lease}
+			settled, err := db.Driver().Relay.Settle(t.Context(), twice)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if len(settled.Moved) != 1 {
 				t.Errorf("%d were moved", len(settled.Moved))
 			}
-			wantState(t, db, ev.ID, c.want)
+			wantState(t, db.Driver().OutboxAdmin, ev.ID, c.want)
 		})
 	}
 }
@@ -360,14 +361,14 @@ func TestSettledByID(t *testing.T) {
 	for range 40 {
 		evs = append(evs, put(t, db, waybill.NewEvent("t", nil))...)
 	}
-	_, lease := own(t, db)
-	page, err := db.Fetch(t.Context(), []store.Cursor{{}}, len(evs))
+	_, lease := own(t, db.Driver().Relay)
+	page, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{}}, len(evs))
 	if err != nil || len(page.Rows) != len(evs) {
 		t.Fatalf("%d rows, %v", len(page.Rows), err)
 	}
-	var done []store.Result
+	var done []driver.Result
 	for i, row := range page.Rows {
-		res := store.Result{ID: row.ID, Seq: row.Seq}
+		res := driver.Result{ID: row.ID, Seq: row.Seq}
 		switch i % 5 {
 		case 1: // seq of another event
 			res.Seq = page.Rows[(i+7)%len(page.Rows)].Seq
@@ -380,7 +381,7 @@ func TestSettledByID(t *testing.T) {
 		}
 		done = append(done, res)
 	}
-	settled, err := db.Settle(t.Context(), store.Settlement{History: true, Leases: []store.Lease{lease}, Done: done})
+	settled, err := db.Driver().Relay.Settle(t.Context(), driver.Settlement{History: true, Leases: []driver.Lease{lease}, Done: done})
 	if err != nil || len(settled.Moved) != 32 {
 		t.Errorf("%d were moved, %v", len(settled.Moved), err)
 	}
@@ -389,6 +390,6 @@ func TestSettledByID(t *testing.T) {
 		if i%5 == 4 {
 			want = store.Ready
 		}
-		wantState(t, db, row.ID, want)
+		wantState(t, db.Driver().OutboxAdmin, row.ID, want)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 	"github.com/waybillhq/waybill/store/storetest"
 )
@@ -59,7 +59,7 @@ func TestOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			return storetest.Instance[*entryTx]{
-				DB: db,
+				DB: db.Driver(),
 				Insert: func(_ context.Context, tx *entryTx, note string) error {
 					tx.notes = append(tx.notes, note)
 					return nil
@@ -120,7 +120,7 @@ func TestOverCommitFails(t *testing.T) {
 			if yes || errors.Is(err, waybill.ErrUncertain) != c.uncertain {
 				t.Errorf("Committed: %v, %v", yes, err)
 			}
-			if page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: 0}}, 1); err != nil || len(page.Rows) != 0 {
+			if page, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{Lane: 0}}, 1); err != nil || len(page.Rows) != 0 {
 				t.Errorf("Fetch: %v, %v", page.Rows, err)
 			}
 			if yes, err := box.Committed(t.Context(), waybill.NewID()); yes || err != nil {
@@ -192,7 +192,7 @@ func TestOverRefusesOtherTransactions(t *testing.T) {
 	if err := box.Write(t.Context(), new(int), waybill.NewEvent("t", nil)); !errors.Is(err, waybill.ErrNoTx) {
 		t.Errorf("Write: %v, want ErrNoTx", err)
 	}
-	if _, err := db.Append(t.Context(), nil, nil); !errors.Is(err, waybill.ErrNoTx) {
+	if _, err := db.Driver().Outbox.Append(t.Context(), nil, nil); !errors.Is(err, waybill.ErrNoTx) {
 		t.Errorf("Append: %v, want ErrNoTx", err)
 	}
 }
@@ -208,7 +208,7 @@ func TestOverBegin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Begin(t.Context(), nil); !errors.Is(err, boom) {
+	if _, err := db.Driver().Outbox.Begin(t.Context(), nil); !errors.Is(err, boom) {
 		t.Errorf("Begin: %v", err)
 	}
 }

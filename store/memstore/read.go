@@ -9,11 +9,12 @@ import (
 
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // pageOf returns copies of records; mu is held.
-func pageOf(rs []*record) store.Page {
-	page := store.Page{Now: clock(), Rows: make([]store.Row, len(rs))}
+func pageOf(rs []*record) driver.Page {
+	page := driver.Page{Now: clock(), Rows: make([]store.Row, len(rs))}
 	size := 0
 	for _, r := range rs {
 		size += len(r.Event.Payload)
@@ -44,7 +45,7 @@ const pieceSize = 64 << 10
 func copyRow(r *record) store.Row { return pageOf([]*record{r}).Rows[0] }
 
 // scan reads a series of each cursor's lane; mu is held.
-func (t *tables) scan(from []store.Cursor, limit int, of func(*queue) *series) []*record {
+func (t *tables) scan(from []driver.Cursor, limit int, of func(*queue) *series) []*record {
 	var found []*record
 	for _, c := range from {
 		if t.has(c.Lane) {
@@ -58,42 +59,42 @@ func (t *tables) has(lane int) bool { return lane >= 0 && lane < len(t.lanes) }
 
 func ready(q *queue) *series { return &q.ready }
 
-// Fetch implements [store.Reader].
-func (t *tables) Fetch(_ context.Context, from []store.Cursor, limit int) (store.Page, error) {
+// Fetch implements [driver.Reader].
+func (t *tables) Fetch(_ context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return pageOf(t.scan(from, limit, ready)), nil
 }
 
-// Sweep implements [store.Reader].
-func (t *tables) Sweep(_ context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+// Sweep implements [driver.Reader].
+func (t *tables) Sweep(_ context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var seen []store.RowRef
+	var seen []driver.RowRef
 	for _, r := range t.scan(from, limit, ready) {
-		seen = append(seen, store.RowRef{Key: r.Key, Aggregate: store.AggregateOf(&r.Event)})
+		seen = append(seen, driver.RowRef{Key: r.Key, Aggregate: driver.AggregateOf(&r.Event)})
 	}
 	return seen, nil
 }
 
-// FetchPriority implements [store.Seeker].
-func (t *tables) FetchPriority(_ context.Context, from []store.Cursor, limit int) (store.Page, error) {
+// FetchPriority implements [driver.Seeker].
+func (t *tables) FetchPriority(_ context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var seen []store.RowRef
+	var seen []driver.RowRef
 	for _, r := range t.scan(from, eventrow.AheadReach*max(limit, 0), func(q *queue) *series { return &q.urgent }) {
-		seen = append(seen, store.RowRef{Key: r.Key, Aggregate: store.AggregateOf(&r.Event)})
+		seen = append(seen, driver.RowRef{Key: r.Key, Aggregate: driver.AggregateOf(&r.Event)})
 	}
 	keys, _, err := eventrow.Ahead(from, seen, limit, t.plain)
 	if err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
 	return pageOf(t.load(keys)), nil
 }
 
 // plain returns the first row without a priority of each aggregate in a range;
 // mu is held.
-func (t *tables) plain(c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+func (t *tables) plain(c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	first := make(map[store.Aggregate]int64, len(aggs))
 	for _, agg := range aggs {
 		for r := range t.follow[agg].between(c.After, c.UpTo) {
@@ -106,8 +107,8 @@ func (t *tables) plain(c store.Cursor, aggs []store.Aggregate) (map[store.Aggreg
 	return first, nil
 }
 
-// FetchAggregate implements [store.Seeker].
-func (t *tables) FetchAggregate(_ context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+// FetchAggregate implements [driver.Seeker].
+func (t *tables) FetchAggregate(_ context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.follow[agg]
@@ -117,8 +118,8 @@ func (t *tables) FetchAggregate(_ context.Context, agg store.Aggregate, from sto
 	return pageOf(s.stretch(nil, from.After, from.UpTo, limit)), nil
 }
 
-// Load implements [store.Reader].
-func (t *tables) Load(_ context.Context, keys []store.Key) (store.Page, error) {
+// Load implements [driver.Reader].
+func (t *tables) Load(_ context.Context, keys []store.Key) (driver.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return pageOf(t.load(keys)), nil
@@ -138,8 +139,8 @@ func (t *tables) load(keys []store.Key) []*record {
 
 func byLane(a, b *record) int { return cmp.Or(cmp.Compare(a.Lane, b.Lane), bySeq(a, b)) }
 
-// Due implements [store.Reader].
-func (t *tables) Due(_ context.Context, lanes []int, limit int) (store.Page, error) {
+// Due implements [driver.Reader].
+func (t *tables) Due(_ context.Context, lanes []int, limit int) (driver.Page, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := clock()
@@ -172,8 +173,8 @@ func distinct(lanes []int) []int {
 	return slices.Compact(slices.Sorted(slices.Values(lanes)))
 }
 
-// Holds implements [store.Seeker].
-func (t *tables) Holds(_ context.Context, lanes []int) ([]store.Hold, error) {
+// Holds implements [driver.Seeker].
+func (t *tables) Holds(_ context.Context, lanes []int) ([]driver.Hold, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	wanted := make(map[int]bool, len(lanes))
@@ -187,9 +188,9 @@ func (t *tables) Holds(_ context.Context, lanes []int) ([]store.Hold, error) {
 		}
 	}
 	slices.SortFunc(found, byLane)
-	var holds []store.Hold
+	var holds []driver.Hold
 	for _, r := range found {
-		holds = append(holds, store.Hold{Key: r.Key, Aggregate: store.AggregateOf(&r.Event), Dead: r.state == store.Dead})
+		holds = append(holds, driver.Hold{Key: r.Key, Aggregate: driver.AggregateOf(&r.Event), Dead: r.state == store.Dead})
 	}
 	return holds, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -36,7 +37,7 @@ func TestRowsAreTheirReadersOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	fetch := func() []store.Row {
-		page, err := db.Fetch(t.Context(), []store.Cursor{{}}, 100)
+		page, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{}}, 100)
 		if err != nil || len(page.Rows) != len(evs) {
 			t.Fatalf("%d rows, %v", len(page.Rows), err)
 		}

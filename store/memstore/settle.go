@@ -7,17 +7,18 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Settle implements [store.Settler].
-func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
+// Settle implements [driver.Settler].
+func (t *tables) Settle(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	found, err := t.settled(ctx, s)
 	if err != nil {
-		return store.Settled{}, fmt.Errorf("memstore: settle: %w", err)
+		return driver.Settled{}, fmt.Errorf("memstore: settle: %w", err)
 	}
-	out := store.Settled{Held: make([]int, 0, len(s.Leases)), Moved: make([]waybill.ID, 0, len(found))}
+	out := driver.Settled{Held: make([]int, 0, len(s.Leases)), Moved: make([]waybill.ID, 0, len(found))}
 	for _, lease := range s.Leases {
 		if t.holds(lease) {
 			out.Held = append(out.Held, lease.Lane)
@@ -25,7 +26,7 @@ func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled,
 	}
 	out.Held = distinct(out.Held)
 	now := clock()
-	each := func(results []store.Result, done bool, move func(r *record, res store.Result)) {
+	each := func(results []driver.Result, done bool, move func(r *record, res driver.Result)) {
 		for i, res := range results {
 			r := found[i]
 			if r != nil && !r.left && r.pending() && r.Lane == res.Lane && (done || r.Replay == res.Replay) && slices.Contains(out.Held, r.Lane) {
@@ -35,17 +36,17 @@ func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled,
 		}
 		found = found[len(results):]
 	}
-	each(s.Done, true, func(r *record, _ store.Result) { t.deliver(r, s.History) })
-	each(s.Retry, false, func(r *record, res store.Result) {
+	each(s.Done, true, func(r *record, _ driver.Result) { t.deliver(r, s.History) })
+	each(s.Retry, false, func(r *record, res driver.Result) {
 		t.move(r, store.Delayed, func(next *record) {
-			next.Attempts, next.LastError, next.Holds = res.Attempts, store.CutError(res.Error), res.Holds
+			next.Attempts, next.LastError, next.Holds = res.Attempts, driver.CutError(res.Error), res.Holds
 			next.deferUntil(now.Add(res.Delay))
 		})
 	})
-	each(s.Dead, false, func(r *record, res store.Result) {
+	each(s.Dead, false, func(r *record, res driver.Result) {
 		t.freeKey(r)
 		t.move(r, store.Dead, func(next *record) {
-			next.Attempts, next.LastError, next.Holds = res.Attempts, store.CutError(res.Error), res.Holds
+			next.Attempts, next.LastError, next.Holds = res.Attempts, driver.CutError(res.Error), res.Holds
 			next.ended = now
 		})
 	})
@@ -56,7 +57,7 @@ func (t *tables) Settle(ctx context.Context, s store.Settlement) (store.Settled,
 // missing ones. It waits until no open transaction has recorded any of them as
 // done, because the end of that transaction decides; mu is held, but not during
 // the wait.
-func (t *tables) settled(ctx context.Context, s store.Settlement) ([]*record, error) {
+func (t *tables) settled(ctx context.Context, s driver.Settlement) ([]*record, error) {
 	for {
 		found, taker := t.named(s)
 		if taker == nil {
@@ -70,9 +71,9 @@ func (t *tables) settled(ctx context.Context, s store.Settlement) ([]*record, er
 
 // named returns the records that a settlement names, or a transaction that has
 // recorded one of them as done; mu is held.
-func (t *tables) named(s store.Settlement) (found []*record, taker *txn) {
+func (t *tables) named(s driver.Settlement) (found []*record, taker *txn) {
 	found = make([]*record, 0, len(s.Done)+len(s.Retry)+len(s.Dead))
-	for _, results := range [][]store.Result{s.Done, s.Retry, s.Dead} {
+	for _, results := range [][]driver.Result{s.Done, s.Retry, s.Dead} {
 		for _, res := range results {
 			r := t.find(&res)
 			if r != nil && r.taker != nil {
@@ -87,7 +88,7 @@ func (t *tables) named(s store.Settlement) (found []*record, taker *txn) {
 // find returns the record of a result, or nil; mu is held. The record is nearly
 // always among the first ones of its lane, which is faster than a lookup in a
 // large map.
-func (t *tables) find(res *store.Result) *record {
+func (t *tables) find(res *driver.Result) *record {
 	if res.Seq > 0 && t.has(res.Lane) {
 		if r := t.queues[res.Lane].ready.near(res.Seq); r != nil && r.ID == res.ID {
 			return r
@@ -126,8 +127,8 @@ type finish struct {
 	history bool
 }
 
-// Finish implements [store.Finisher].
-func (s *Store[T]) Finish(ctx context.Context, tx T, done []waybill.Delivery) error {
+// Finish implements [driver.Finisher].
+func (s *backend[T]) Finish(ctx context.Context, tx T, done []waybill.Delivery) error {
 	if len(done) == 0 {
 		return nil
 	}
@@ -152,7 +153,7 @@ func (x *txn) finish(ctx context.Context, done []waybill.Delivery) error {
 	}
 	for _, d := range done {
 		p := d.Claim.Position()
-		if !t.holds(store.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}) {
+		if !t.holds(driver.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}) {
 			return fmt.Errorf("lane %d: %w", p.Lane, waybill.ErrLeaseLost)
 		}
 	}

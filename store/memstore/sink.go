@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// ClaimSink implements [store.SinkGuard].
+// ClaimSink implements [driver.SinkGuard].
 func (t *tables) ClaimSink(_ context.Context, n store.Node, sink string, takeOver bool) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -29,7 +29,7 @@ func (t *tables) ClaimSink(_ context.Context, n store.Node, sink string, takeOve
 	return before, nil
 }
 
-// RecordedSink implements [store.SinkGuard].
+// RecordedSink implements [driver.SinkGuard].
 func (t *tables) RecordedSink(context.Context) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,11 +9,12 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // tables are the contents of the store. mu guards all fields below it.
 type tables struct {
-	hub store.Hub
+	hub driver.Hub
 
 	mu     sync.Mutex
 	seq    int64
@@ -34,9 +35,9 @@ type tables struct {
 	keyed      map[store.KeyID]*keyed
 	keyHolders map[store.KeyID]*txn // open transactions that hold a key
 	jobs       map[string]*job
-	reaches    string // see store.HistoryReaches
+	reaches    string // see driver.HistoryReaches
 
-	sink  string // see store.SinkGuard
+	sink  string // see driver.SinkGuard
 	nodes map[waybill.ID]node
 	lanes []lane
 }
@@ -83,8 +84,8 @@ func newTables(cfg Config) (*tables, error) {
 	}, nil
 }
 
-// Local implements [store.Local].
-func (t *tables) Local() *store.Hub { return &t.hub }
+// Local implements [driver.Local].
+func (t *tables) Local() *driver.Hub { return &t.hub }
 
 // clock is the current time with the precision of a database: in microseconds,
 // UTC. Leases are measured by the process's monotonic clock.
@@ -92,13 +93,13 @@ func clock() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 func (t *tables) laneFor(ev waybill.Event) int {
 	if ev.Ordered() {
-		return store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, len(t.lanes))
+		return driver.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, len(t.lanes))
 	}
 	return t.hub.AnyLane(len(t.lanes))
 }
 
 // insert adds a committed event to its table; mu is held.
-func (t *tables) insert(e store.Entry) {
+func (t *tables) insert(e driver.Entry) {
 	now := clock()
 	t.seq++
 	r := &record{Row: store.Row{
@@ -146,7 +147,7 @@ func (t *tables) enqueue(r *record) {
 	if urgent(r) {
 		q.urgent.add(r)
 	}
-	if agg := store.AggregateOf(&r.Event); !agg.IsZero() {
+	if agg := driver.AggregateOf(&r.Event); !agg.IsZero() {
 		r.group = t.follow[agg]
 		if r.group == nil {
 			r.group = &series{order: bySeq}
@@ -187,7 +188,7 @@ func (t *tables) unfile(r *record) {
 func (t *tables) ungroup(r *record) {
 	if s := r.group; s != nil {
 		if len(s.rows) == s.gone+1 {
-			delete(t.follow, store.AggregateOf(&r.Event))
+			delete(t.follow, driver.AggregateOf(&r.Event))
 		} else {
 			s.drop()
 		}
@@ -217,7 +218,7 @@ func (t *tables) freeKey(r *record) {
 	}
 }
 
-// Committed implements [store.Resolver].
+// Committed implements [driver.Resolver].
 func (t *tables) Committed(_ context.Context, id waybill.ID) (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -227,7 +228,7 @@ func (t *tables) Committed(_ context.Context, id waybill.ID) (bool, error) {
 	if _, lost := t.lost[id]; lost {
 		return false, fmt.Errorf("memstore: event %s: %w: the commit was uncertain", id, waybill.ErrUncertain)
 	}
-	if !store.HistoryReaches(t.reaches, id) {
+	if !driver.HistoryReaches(t.reaches, id) {
 		return false, fmt.Errorf("memstore: event %s: %w: the history does not cover it", id, waybill.ErrUncertain)
 	}
 	return false, nil

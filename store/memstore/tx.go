@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Tx is a transaction of a store made by [New], or a savepoint in one.
@@ -95,7 +95,7 @@ var errDeadlock = errors.New("memstore: deadlock: two transactions wait for each
 // fields.
 type txn struct {
 	tables   *tables
-	pending  []store.Entry
+	pending  []driver.Entry
 	finished []finish  // recorded as done
 	intakes  []intake  // accepted and succeeded
 	keySteps []keyStep // changes of idempotency keys
@@ -122,7 +122,7 @@ func (x *txn) mark() mark {
 	}
 }
 
-func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.AppendResult, error) {
+func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]driver.AppendResult, error) {
 	holders, err := x.reserve(ctx, evs)
 	if err != nil {
 		return nil, err
@@ -133,10 +133,10 @@ func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.AppendRe
 	if x.over {
 		return nil, waybill.ErrTxDone
 	}
-	placed := make([]store.AppendResult, len(evs))
-	var entries []store.Entry
+	placed := make([]driver.AppendResult, len(evs))
+	var entries []driver.Entry
 	for i, ev := range evs {
-		placed[i] = store.AppendResult{ID: ev.ID, Lane: t.laneFor(ev)}
+		placed[i] = driver.AppendResult{ID: ev.ID, Lane: t.laneFor(ev)}
 		if holder, ok := holders[keyOf(ev)]; ok && ev.DedupKey != "" && holder != ev.ID {
 			placed[i].ID = holder
 			continue
@@ -144,7 +144,7 @@ func (x *txn) append(ctx context.Context, evs []waybill.Event) ([]store.AppendRe
 		if err := x.take(ctx, ev.ID); err != nil {
 			return nil, err
 		}
-		entries = append(entries, store.Entry{Event: ev, Lane: placed[i].Lane})
+		entries = append(entries, driver.Entry{Event: ev, Lane: placed[i].Lane})
 	}
 	x.pending = append(x.pending, entries...)
 	return placed, nil
@@ -267,12 +267,12 @@ func (x *txn) truncate(to mark) {
 	x.pending = x.pending[:to.events]
 }
 
-func (x *txn) commit() store.CommitInfo {
+func (x *txn) commit() driver.CommitInfo {
 	t := x.tables
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if x.over {
-		return store.CommitInfo{Checked: true}
+		return driver.CommitInfo{Checked: true}
 	}
 	for _, f := range x.finished {
 		if r := t.rows[f.id]; r != nil && r.pending() && r.Lane == f.lane {
@@ -289,7 +289,7 @@ func (x *txn) commit() store.CommitInfo {
 		t.insert(e)
 	}
 	x.end()
-	return store.CommitInfo{Undone: x.undone, Checked: true}
+	return driver.CommitInfo{Undone: x.undone, Checked: true}
 }
 
 func (x *txn) rollback() {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -59,14 +59,14 @@ func TestSavepointsEndOnce(t *testing.T) {
 		}
 	}
 	for name, old := range map[string]*memstore.Tx{"savepoint": sp, "inside": inner} {
-		if _, err := db.Append(ctx, old, keyed("")); !errors.Is(err, waybill.ErrTxDone) {
+		if _, err := db.Driver().Outbox.Append(ctx, old, keyed("")); !errors.Is(err, waybill.ErrTxDone) {
 			t.Errorf("Append to the %s: %v, want ErrTxDone", name, err)
 		}
 		if _, err := old.Begin(ctx); !errors.Is(err, waybill.ErrTxDone) {
 			t.Errorf("Begin in the %s: %v, want ErrTxDone", name, err)
 		}
 	}
-	if _, err := db.Append(ctx, tx, keyed("")); err != nil {
+	if _, err := db.Driver().Outbox.Append(ctx, tx, keyed("")); err != nil {
 		t.Errorf("the transaction around it: %v", err)
 	}
 	if err := tx.Commit(ctx); err != nil {
@@ -79,10 +79,10 @@ func TestSavepointsEndOnce(t *testing.T) {
 
 func TestTransactionsOfAnotherStore(t *testing.T) {
 	one, two := open(t), open(t)
-	if _, err := one.Append(t.Context(), memstore.BeginTx(two), keyed("")); !errors.Is(err, waybill.ErrNoTx) {
+	if _, err := one.Driver().Outbox.Append(t.Context(), memstore.BeginTx(two), keyed("")); !errors.Is(err, waybill.ErrNoTx) {
 		t.Errorf("Append: %v, want ErrNoTx", err)
 	}
-	if _, err := one.Append(t.Context(), nil, keyed("")); !errors.Is(err, waybill.ErrNoTx) {
+	if _, err := one.Driver().Outbox.Append(t.Context(), nil, keyed("")); !errors.Is(err, waybill.ErrNoTx) {
 		t.Errorf("Append to nil: %v, want ErrNoTx", err)
 	}
 }
@@ -94,14 +94,14 @@ func TestDeadlockIsFound(t *testing.T) {
 	db := open(t)
 	one, two := memstore.BeginTx(db), memstore.BeginTx(db)
 	for tx, key := range map[*memstore.Tx]string{one: "a", two: "b"} {
-		if _, err := db.Append(ctx, tx, keyed(key)); err != nil {
+		if _, err := db.Driver().Outbox.Append(ctx, tx, keyed(key)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	errs := make(chan error, 2)
 	for tx, key := range map[*memstore.Tx]string{one: "b", two: "a"} {
 		go func() {
-			_, err := db.Append(ctx, tx, keyed(key))
+			_, err := db.Driver().Outbox.Append(ctx, tx, keyed(key))
 			if err != nil { // as a database does with its victim
 				err = errors.Join(err, tx.Rollback(ctx))
 			}
@@ -118,13 +118,13 @@ func TestDeadlockIsFound(t *testing.T) {
 func TestWaitEnds(t *testing.T) {
 	db := open(t)
 	holder := memstore.BeginTx(db)
-	if _, err := db.Append(t.Context(), holder, keyed("k")); err != nil {
+	if _, err := db.Driver().Outbox.Append(t.Context(), holder, keyed("k")); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		_, err := db.Append(ctx, memstore.BeginTx(db), keyed("k"))
+		_, err := db.Driver().Outbox.Append(ctx, memstore.BeginTx(db), keyed("k"))
 		done <- err
 	}()
 	cancel()
@@ -133,7 +133,7 @@ func TestWaitEnds(t *testing.T) {
 	}
 	waiter := memstore.BeginTx(db)
 	go func() {
-		_, err := db.Append(t.Context(), waiter, keyed("k"))
+		_, err := db.Driver().Outbox.Append(t.Context(), waiter, keyed("k"))
 		done <- err
 	}()
 	if err := waiter.Rollback(t.Context()); err != nil {
@@ -155,17 +155,17 @@ func TestSameIDInTwoTransactions(t *testing.T) {
 		db := open(t)
 		evs := keyed("")
 		first, second := memstore.BeginTx(db), memstore.BeginTx(db)
-		if _, err := db.Append(t.Context(), first, evs); err != nil {
+		if _, err := db.Driver().Outbox.Append(t.Context(), first, evs); err != nil {
 			t.Fatal(err)
 		}
 		gone, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := db.Append(gone, memstore.BeginTx(db), evs); !errors.Is(err, context.Canceled) {
+		if _, err := db.Driver().Outbox.Append(gone, memstore.BeginTx(db), evs); !errors.Is(err, context.Canceled) {
 			t.Errorf("Append: %v, want it to have waited for as long as its context", err)
 		}
 		done := make(chan error)
 		go func() {
-			_, err := db.Append(t.Context(), second, evs)
+			_, err := db.Driver().Outbox.Append(t.Context(), second, evs)
 			done <- err
 		}()
 		end := first.Rollback
@@ -195,7 +195,7 @@ func TestRowsAreCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		page, err := db.Fetch(t.Context(), []store.Cursor{{}}, 1)
+		page, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{}}, 1)
 		if err != nil || len(page.Rows) != 1 {
 			t.Fatal(page, err)
 		}
@@ -221,7 +221,7 @@ func Example() {
 		return box.Write(ctx, tx, waybill.NewEvent("OrderPlaced", nil), waybill.NewEvent("OrderPaid", nil))
 	})
 	fmt.Println(err)
-	page, err := db.Fetch(ctx, []store.Cursor{{Lane: 0}}, 10) // as a relay does
+	page, err := db.Driver().Relay.Fetch(ctx, []driver.Cursor{{Lane: 0}}, 10) // as a relay does
 	for _, row := range page.Rows {
 		fmt.Println(row.Seq, row.Event.Type)
 	}

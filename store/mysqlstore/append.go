@@ -10,24 +10,24 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/sqltx"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // savepoint is the name of the savepoint that a write of several statements
 // rolls back to if one of them fails.
 const savepoint = "waybill_append"
 
-// Append implements [store.Appender].
-func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
+// Append implements [driver.Appender].
+func (s *backend) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	return s.append(ctx, tx, evs)
 }
 
-// AppendSQL implements [store.SQLAppender].
-func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.AppendResult, error) {
+// AppendSQL implements [driver.SQLAppender].
+func (s *backend) AppendSQL(ctx context.Context, tx driver.SQLTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	return s.append(ctx, tx, evs)
 }
 
-func (s *Store) append(ctx context.Context, tx querier, evs []waybill.Event) ([]store.AppendResult, error) {
+func (s *backend) append(ctx context.Context, tx querier, evs []waybill.Event) ([]driver.AppendResult, error) {
 	if len(evs) == 0 {
 		return nil, nil
 	}
@@ -51,14 +51,14 @@ func (s *Store) append(ctx context.Context, tx querier, evs []waybill.Event) ([]
 }
 
 // refused explains an error inside the caller's transaction.
-func (s *Store) refused(err error) error {
+func (s *backend) refused(err error) error {
 	if done := ended(err); done != err { //nolint:errorlint // the same error means that the transaction is not over
 		return done
 	}
 	return s.explain(err)
 }
 
-func (s *Store) put(ctx context.Context, tx querier, f facts, evs []waybill.Event) ([]store.AppendResult, error) {
+func (s *backend) put(ctx context.Context, tx querier, f facts, evs []waybill.Event) ([]driver.AppendResult, error) {
 	if !f.proves {
 		open, err := inTransaction(ctx, tx)
 		if err != nil {
@@ -68,10 +68,10 @@ func (s *Store) put(ctx context.Context, tx querier, f facts, evs []waybill.Even
 			return nil, fmt.Errorf("%w: the server has no transaction open on this connection", waybill.ErrTxDone)
 		}
 	}
-	placed := make([]store.AppendResult, len(evs))
+	placed := make([]driver.AppendResult, len(evs))
 	special := false
 	for i, ev := range evs {
-		placed[i] = store.AppendResult{ID: ev.ID, Lane: s.laneFor(ev, f.lanes)}
+		placed[i] = driver.AppendResult{ID: ev.ID, Lane: s.laneFor(ev, f.lanes)}
 		special = special || ev.DedupKey != "" || ev.Delayed()
 	}
 	if special {
@@ -90,7 +90,7 @@ func (s *Store) put(ctx context.Context, tx querier, f facts, evs []waybill.Even
 // atOnce runs fn, which takes more than one statement, all or nothing: the
 // server undoes only the statement that failed, not those before it, and the
 // caller may continue the transaction.
-func (s *Store) atOnce(ctx context.Context, tx querier, fn func() error) error {
+func (s *backend) atOnce(ctx context.Context, tx querier, fn func() error) error {
 	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+savepoint); err != nil {
 		return err
 	}
@@ -108,11 +108,11 @@ func (s *Store) atOnce(ctx context.Context, tx querier, fn func() error) error {
 // a type and content, which draws its seq and reads the database's clock; that
 // row is then deleted. A reader of the binary log therefore sees an event only
 // when it may be published, and never a row with a type before that.
-func (s *Store) putSpecial(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []store.AppendResult) error {
+func (s *backend) putSpecial(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []driver.AppendResult) error {
 	if err := s.takeKeys(ctx, tx, f, evs, placed); err != nil {
 		return err
 	}
-	kept, where := make([]waybill.Event, 0, len(evs)), make([]store.AppendResult, 0, len(evs))
+	kept, where := make([]waybill.Event, 0, len(evs)), make([]driver.AppendResult, 0, len(evs))
 	for i, ev := range evs {
 		if placed[i].ID == ev.ID {
 			kept, where = append(kept, ev), append(where, placed[i])
@@ -144,7 +144,7 @@ type draw struct {
 
 // takeDrawn returns the values assigned to delayed events and deletes their
 // placeholder rows.
-func (s *Store) takeDrawn(ctx context.Context, tx querier, evs []waybill.Event) (map[waybill.ID]draw, error) {
+func (s *backend) takeDrawn(ctx context.Context, tx querier, evs []waybill.Event) (map[waybill.ID]draw, error) {
 	drawn := make(map[waybill.ID]draw)
 	var late []waybill.ID
 	for _, ev := range evs {
@@ -180,7 +180,7 @@ func (s *Store) takeDrawn(ctx context.Context, tx querier, evs []waybill.Event) 
 }
 
 // insertDrawn inserts the events with an assigned seq into their tables.
-func (s *Store) insertDrawn(ctx context.Context, tx querier, f facts, b *batch, drawn map[waybill.ID]draw) error {
+func (s *backend) insertDrawn(ctx context.Context, tx querier, f facts, b *batch, drawn map[waybill.ID]draw) error {
 	ready, late := &batch{used: b.used, drawn: drawn}, &batch{used: allColumns, drawn: drawn, delayed: true}
 	for i, ev := range b.evs {
 		to := ready

@@ -13,7 +13,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // benchBoth runs a benchmark on MariaDB and on MySQL, one after the other. The
@@ -75,7 +75,7 @@ func benchWrite(b *testing.B, interpolate bool, conns, events int, byHand bool) 
 		args := make([]any, 0, 8*events)
 		for _, ev := range evs {
 			id := waybill.NewID()
-			args = append(args, store.LaneOf("", ev.AggregateType, ev.AggregateID, 32), id[:], ev.Type, ev.AggregateType, ev.AggregateID,
+			args = append(args, driver.LaneOf("", ev.AggregateType, ev.AggregateID, 32), id[:], ev.Type, ev.AggregateType, ev.AggregateID,
 				ev.Type, id.Time().UTC().Format("2006-01-02 15:04:05.000000"), ev.Payload)
 		}
 		_, err := tx.StmtContext(ctx, insert).ExecContext(ctx, args...) //nolint:sqlclosecheck // ends with the transaction
@@ -139,18 +139,18 @@ func benchDrain(b *testing.B, page int, way string) {
 		}
 		write(b, s, db, evs...)
 	}
-	lane := store.LaneOf("", "thing", "a", 32)
+	lane := driver.LaneOf("", "thing", "a", 32)
 	ctx := b.Context()
 	var after int64
 	b.ResetTimer()
 	for done := 0; done < b.N; done += page {
-		p, err := s.Fetch(ctx, []store.Cursor{{Lane: lane, After: after}}, page)
+		p, err := s.Driver().Relay.Fetch(ctx, []driver.Cursor{{Lane: lane, After: after}}, page)
 		if err != nil || len(p.Rows) != page {
 			b.Fatal(len(p.Rows), err)
 		}
 		after = p.Rows[page-1].Seq
 		if way != "floor" {
-			settled, err := s.Settle(ctx, store.Settlement{Leases: leases[lane : lane+1], Done: results(p.Rows), History: way != "done"})
+			settled, err := s.Driver().Relay.Settle(ctx, driver.Settlement{Leases: leases[lane : lane+1], Done: results(p.Rows), History: way != "done"})
 			if err != nil || len(settled.Moved) != page {
 				b.Fatal(len(settled.Moved), err)
 			}

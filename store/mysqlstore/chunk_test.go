@@ -75,11 +75,11 @@ func testSplitWrites(t *testing.T) {
 	}
 	evs[1499].ID = evs[0].ID
 	tx := begin(t, db, nil)
-	if _, err := s.Append(t.Context(), tx, evs); err == nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), tx, evs); err == nil {
 		t.Error("a duplicate id is accepted")
 	}
 	last := event("a")
-	if _, err := s.Append(t.Context(), tx, []waybill.Event{last}); err != nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{last}); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Commit(); err != nil {

@@ -5,10 +5,10 @@ import (
 	"fmt"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Committed implements [store.Resolver].
+// Committed implements [driver.Resolver].
 //
 // A locking read that does not wait detects an open transaction that may still
 // commit the event: the server answered the INSERT before the COMMIT was sent,
@@ -17,7 +17,7 @@ import (
 // in between would be missed by both. Committed needs no privilege to list
 // other sessions, and no transaction other than the event's own delays the
 // answer.
-func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
+func (s *backend) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	for _, probe := range s.sql.probe {
 		var lane int
 		switch err := each(ctx, s.db, probe, []any{id[:]}, nil, &lane); number(err) {
@@ -34,7 +34,7 @@ func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	if err := each(ctx, s.db, s.sql.found, []any{id[:]}, nil, &found, &historyFrom); err != nil {
 		return false, s.explain(err)
 	}
-	if !found && !store.HistoryReaches(historyFrom, id) {
+	if !found && !driver.HistoryReaches(historyFrom, id) {
 		return false, fmt.Errorf("mysqlstore: event %s: %w: the history does not reach back to the event", id, waybill.ErrUncertain)
 	}
 	return found, nil
@@ -42,7 +42,7 @@ func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 
 // noteGap records, once, that delivered events leave no history from now on: a
 // missing event may then have been delivered.
-func (s *Store) noteGap(ctx context.Context) error {
+func (s *backend) noteGap(ctx context.Context) error {
 	s.mu.Lock()
 	noted := s.gap
 	s.mu.Unlock()

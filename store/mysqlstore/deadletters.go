@@ -14,7 +14,7 @@ import (
 
 // transact runs fn in a transaction of its own. A deadlock rolls everything
 // back, and transact runs fn again: fn must start from scratch.
-func (s *Store) transact(ctx context.Context, fn func(tx *sql.Tx) error) error {
+func (s *backend) transact(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	for round := 0; ; round++ {
 		err := s.transactOnce(ctx, fn)
 		if number(err) != errDeadlock || round == maxRounds {
@@ -25,7 +25,7 @@ func (s *Store) transact(ctx context.Context, fn func(tx *sql.Tx) error) error {
 
 // transactOnce works at READ COMMITTED: a read returns the current rows, and
 // missing rows are not locked.
-func (s *Store) transactOnce(ctx context.Context, fn func(tx *sql.Tx) error) error {
+func (s *backend) transactOnce(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err
@@ -44,9 +44,9 @@ type deadLetter struct {
 	key dedupKey
 }
 
-// Replay implements [store.DeadLetters]. It locks the dead letters, then takes
+// Replay implements [driver.DeadLetters]. It locks the dead letters, then takes
 // their dedup keys as a producer does, and then moves the rows.
-func (s *Store) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
+func (s *backend) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 	var out store.Replayed
 	if len(ids) == 0 {
 		return out, nil
@@ -88,7 +88,7 @@ func readClock(ctx context.Context, q querier) (time.Time, error) {
 
 // lockDead locks the given events that are dead, in the order of their ids, and
 // returns them, the oldest first.
-func (s *Store) lockDead(ctx context.Context, tx querier, ids []waybill.ID) ([]deadLetter, error) {
+func (s *backend) lockDead(ctx context.Context, tx querier, ids []waybill.ID) ([]deadLetter, error) {
 	var letters []deadLetter
 	for part := range parts(sortedIDs(ids), maxIDs) {
 		var id scanID
@@ -117,7 +117,7 @@ func sortedIDs(ids []waybill.ID) []waybill.ID {
 // can be replayed; of several with the same key, the oldest. A dead letter
 // whose id is also pending, because the id was written twice, is refused like
 // one whose key is taken.
-func (s *Store) retake(ctx context.Context, tx querier, letters []deadLetter) (store.Replayed, error) {
+func (s *backend) retake(ctx context.Context, tx querier, letters []deadLetter) (store.Replayed, error) {
 	var out store.Replayed
 	f, err := s.facts(ctx, tx)
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *Store) retake(ctx context.Context, tx querier, letters []deadLetter) (s
 }
 
 // pending returns the dead letters whose id is also pending.
-func (s *Store) pending(ctx context.Context, tx querier, letters []deadLetter) (map[waybill.ID]bool, error) {
+func (s *backend) pending(ctx context.Context, tx querier, letters []deadLetter) (map[waybill.ID]bool, error) {
 	pending := make(map[waybill.ID]bool)
 	for part := range parts(letters, maxIDs) {
 		ids := make([]waybill.ID, len(part))
@@ -173,13 +173,13 @@ func (s *Store) pending(ctx context.Context, tx querier, letters []deadLetter) (
 	return pending, nil
 }
 
-// Discard implements [store.DeadLetters].
-func (s *Store) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+// Discard implements [driver.DeadLetters].
+func (s *backend) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	return s.changeRows(ctx, ids, true, change{s.sql.lockDeadIDs, s.sql.dropDead})
 }
 
-// Unblock implements [store.DeadLetters].
-func (s *Store) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+// Unblock implements [driver.DeadLetters].
+func (s *backend) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	return s.changeRows(ctx, ids, false, change{s.sql.lockHolding[0], s.sql.unblock[0]}, change{s.sql.lockHolding[1], s.sql.unblock[1]})
 }
 
@@ -191,7 +191,7 @@ type change struct{ lock, run string }
 // the order of ids. If gone is set, the rows are deleted for good, and
 // changeRows records that the history is incomplete for events of that age and
 // older.
-func (s *Store) changeRows(ctx context.Context, ids []waybill.ID, gone bool, changes ...change) ([]waybill.ID, error) {
+func (s *backend) changeRows(ctx context.Context, ids []waybill.ID, gone bool, changes ...change) ([]waybill.ID, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Dedup keys are taken so that a settlement never waits for a producer.
@@ -60,7 +60,7 @@ func compareKeys(a, b dedupKey) int {
 // concurrent writes cannot deadlock. For an event whose key is taken, placed
 // gets the ID of the event that holds the key; of two events with the same key,
 // the first takes it.
-func (s *Store) takeKeys(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []store.AppendResult) error {
+func (s *backend) takeKeys(ctx context.Context, tx querier, f facts, evs []waybill.Event, placed []driver.AppendResult) error {
 	first := make(map[dedupKey]waybill.ID)
 	for _, ev := range evs {
 		if _, again := first[keyOf(ev)]; ev.DedupKey != "" && !again {
@@ -90,7 +90,7 @@ func (s *Store) takeKeys(ctx context.Context, tx querier, f facts, evs []waybill
 
 // takeSorted takes keys for the events in holders, and replaces the holder of
 // each key that another event holds.
-func (s *Store) takeSorted(ctx context.Context, tx querier, f facts, keys []dedupKey, holders map[dedupKey]waybill.ID) error {
+func (s *backend) takeSorted(ctx context.Context, tx querier, f facts, keys []dedupKey, holders map[dedupKey]waybill.ID) error {
 	if f.readCommitted {
 		seen, err := s.keyStates(ctx, tx, keys)
 		if err != nil {
@@ -127,7 +127,7 @@ func (s *Store) takeSorted(ctx context.Context, tx querier, f facts, keys []dedu
 
 // insertKeys takes the free keys, locks the rows of all keys, and reports
 // whether any key was taken.
-func (s *Store) insertKeys(ctx context.Context, tx querier, f facts, keys []dedupKey, holders map[dedupKey]waybill.ID) (met bool, err error) {
+func (s *backend) insertKeys(ctx context.Context, tx querier, f facts, keys []dedupKey, holders map[dedupKey]waybill.ID) (met bool, err error) {
 	first := provenBytes
 	if !f.proves {
 		first = "?"
@@ -152,7 +152,7 @@ type keyState struct {
 	pending bool
 }
 
-func (s *Store) keyStates(ctx context.Context, tx querier, keys []dedupKey) (map[dedupKey]keyState, error) {
+func (s *backend) keyStates(ctx context.Context, tx querier, keys []dedupKey) (map[dedupKey]keyState, error) {
 	args := make([]any, 0, 2*len(keys))
 	for _, k := range keys {
 		args = append(args, k.bytes()...)
@@ -172,7 +172,7 @@ func (s *Store) keyStates(ctx context.Context, tx querier, keys []dedupKey) (map
 // transaction sees that event as no longer pending, the row was left behind and
 // id takes it over. An event that the transaction cannot see at all was written
 // after the snapshot.
-func (s *Store) settleKey(ctx context.Context, tx querier, k dedupKey, id waybill.ID, seen keyState) (waybill.ID, error) {
+func (s *backend) settleKey(ctx context.Context, tx querier, k dedupKey, id waybill.ID, seen keyState) (waybill.ID, error) {
 	var holder scanID
 	if err := each(ctx, tx, s.sql.holder, k.bytes(), nil, &holder); err != nil {
 		return id, err

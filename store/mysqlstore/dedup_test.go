@@ -12,7 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
@@ -21,10 +21,10 @@ import (
 func impatient(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1"} }
 
 // write commits events in a transaction of their own and returns the results.
-func write(t testing.TB, s *mysqlstore.Store, db *sql.DB, evs ...waybill.Event) []store.AppendResult {
+func write(t testing.TB, s *mysqlstore.Store, db *sql.DB, evs ...waybill.Event) []driver.AppendResult {
 	t.Helper()
 	tx := begin(t, db, nil)
-	placed, err := s.Append(t.Context(), tx, evs)
+	placed, err := s.Driver().Outbox.Append(t.Context(), tx, evs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,10 +35,10 @@ func write(t testing.TB, s *mysqlstore.Store, db *sql.DB, evs ...waybill.Event) 
 }
 
 // deliver settles an event as done.
-func deliver(t testing.TB, s *mysqlstore.Store, leases []store.Lease, ev waybill.Event) {
+func deliver(t testing.TB, s *mysqlstore.Store, leases []driver.Lease, ev waybill.Event) {
 	t.Helper()
-	lane := store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, 32)
-	settled, err := s.Settle(t.Context(), store.Settlement{Leases: leases, Done: []store.Result{{Lane: lane, ID: ev.ID}}, History: true})
+	lane := driver.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, 32)
+	settled, err := s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases, Done: []driver.Result{{Lane: lane, ID: ev.ID}}, History: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func testSettlementNeverWaitsForAProducer(t *testing.T) {
 	first, second, third := keyed("k"), keyed("k"), keyed("k")
 	write(t, s, db, first)
 	open := begin(t, db, nil)
-	placed, err := s.Append(t.Context(), open, []waybill.Event{second})
+	placed, err := s.Driver().Outbox.Append(t.Context(), open, []waybill.Event{second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func testLeftBehindKeyIsFreedLater(t *testing.T) {
 	first, other, last := keyed("k"), event("b"), event("b")
 	write(t, s, db, first, other, last)
 	open := begin(t, db, nil)
-	if _, err := s.Append(t.Context(), open, []waybill.Event{keyed("k")}); err != nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), open, []waybill.Event{keyed("k")}); err != nil {
 		t.Fatal(err)
 	}
 	deliver(t, s, leases, first)
@@ -137,12 +137,12 @@ func testLeftBehindKeyIsFreedLater(t *testing.T) {
 }
 
 // leaveBehind leaves a row of the key "k" whose event is delivered.
-func leaveBehind(t *testing.T, s *mysqlstore.Store, db *sql.DB, leases []store.Lease) {
+func leaveBehind(t *testing.T, s *mysqlstore.Store, db *sql.DB, leases []driver.Lease) {
 	t.Helper()
 	first := keyed("k")
 	write(t, s, db, first)
 	open := begin(t, db, nil)
-	if _, err := s.Append(t.Context(), open, []waybill.Event{keyed("k")}); err != nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), open, []waybill.Event{keyed("k")}); err != nil {
 		t.Fatal(err)
 	}
 	deliver(t, s, leases, first)
@@ -182,7 +182,7 @@ func testTakeOverHasOneWinner(t *testing.T) {
 						return
 					}
 					defer tx.Rollback() //nolint:errcheck // harmless after the commit
-					placed, err := s.Append(t.Context(), tx, evs[i:i+1])
+					placed, err := s.Driver().Outbox.Append(t.Context(), tx, evs[i:i+1])
 					if err == nil {
 						got[i], err = placed[0].ID, tx.Commit()
 					}
@@ -279,7 +279,7 @@ func testSnapshotsDoNotDecide(t *testing.T) {
 					takeSnapshot(t, tx)
 					holder := c.since()
 					ev := keyed("k")
-					placed, err := s.Append(t.Context(), tx, []waybill.Event{ev})
+					placed, err := s.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{ev})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -321,7 +321,7 @@ func testConcurrentWritersAtRepeatableRead(t *testing.T) {
 		wg.Go(func() {
 			for i := range each {
 				evs := []waybill.Event{keyed(fmt.Sprint("k", i%3)), event("a"), keyed(fmt.Sprint("k", (i+w)%3))}
-				placed, err := func() ([]store.AppendResult, error) {
+				placed, err := func() ([]driver.AppendResult, error) {
 					tx, err := db.BeginTx(t.Context(), nil)
 					if err != nil {
 						return nil, err
@@ -331,7 +331,7 @@ func testConcurrentWritersAtRepeatableRead(t *testing.T) {
 					if err := tx.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM business").Scan(&n); err != nil {
 						return nil, err
 					}
-					placed, err := s.Append(t.Context(), tx, evs)
+					placed, err := s.Driver().Outbox.Append(t.Context(), tx, evs)
 					return placed, errors.Join(err, tx.Commit())
 				}()
 				if err != nil {
@@ -355,14 +355,14 @@ func testConcurrentWritersAtRepeatableRead(t *testing.T) {
 	delivered := map[waybill.ID]bool{}
 	for last := false; ; {
 		rows := ready(t, s)
-		settlement := store.Settlement{Leases: leases, History: true}
+		settlement := driver.Settlement{Leases: leases, History: true}
 		pending := map[string]waybill.ID{}
 		for _, row := range rows {
 			if delivered[row.ID] {
 				t.Fatalf("event %s came back", row.ID)
 			}
 			delivered[row.ID] = true
-			settlement.Done = append(settlement.Done, store.Result{Lane: row.Lane, ID: row.ID})
+			settlement.Done = append(settlement.Done, driver.Result{Lane: row.Lane, ID: row.ID})
 			if key := row.Event.DedupKey; key != "" {
 				if other, twice := pending[key]; twice {
 					t.Errorf("%s and %s are pending with the same key", other, row.ID)
@@ -370,7 +370,7 @@ func testConcurrentWritersAtRepeatableRead(t *testing.T) {
 				pending[key] = row.ID
 			}
 		}
-		if _, err := s.Settle(t.Context(), settlement); err != nil {
+		if _, err := s.Driver().Relay.Settle(t.Context(), settlement); err != nil {
 			t.Fatal(err)
 		}
 		if last && len(rows) == 0 {
@@ -420,7 +420,7 @@ func testDelayedWritesDoNotBlockOthers(t *testing.T) {
 		tx *sql.Tx
 		ev waybill.Event
 	}{{one, late(2)}, {two, late(4)}, {two, plain(1)}, {one, plain(3)}, {one, late(5)}, {two, late(0)}} {
-		if _, err := s.Append(context.WithoutCancel(t.Context()), step.tx, []waybill.Event{step.ev}); err != nil {
+		if _, err := s.Driver().Outbox.Append(context.WithoutCancel(t.Context()), step.tx, []waybill.Event{step.ev}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -36,14 +36,14 @@ func testDelayedInTheirPlace(t *testing.T) {
 	tx := begin(t, db, nil)
 	exec(t, tx, `INSERT INTO business (note) VALUES ('before')`)
 	exec(t, tx, `SAVEPOINT mine`)
-	placed, err := s.Append(t.Context(), tx, append([]waybill.Event{absorbed}, evs...))
+	placed, err := s.Driver().Outbox.Append(t.Context(), tx, append([]waybill.Event{absorbed}, evs...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	gone := event("a")
 	gone.Delay = time.Hour
 	exec(t, tx, `SAVEPOINT other`)
-	if _, err := s.Append(t.Context(), tx, []waybill.Event{gone}); err != nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{gone}); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, tx, `ROLLBACK TO SAVEPOINT other`)
@@ -68,7 +68,7 @@ func testDelayedInTheirPlace(t *testing.T) {
 		t.Error("a delayed event survived a rollback to a savepoint")
 	}
 	for i, ev := range evs {
-		rec, err := s.Find(t.Context(), ev.ID)
+		rec, err := s.Driver().OutboxAdmin.Find(t.Context(), ev.ID)
 		if err != nil || len(rec) != 1 {
 			t.Fatalf("event %d: %+v, %v", i, rec, err)
 		}
@@ -85,7 +85,7 @@ func testDelayedInTheirPlace(t *testing.T) {
 		case i == 4 && !row.DueAt.Equal(lateKeyed.AvailableAt):
 			t.Errorf("it waits until %v, want %v", row.DueAt, lateKeyed.AvailableAt)
 		}
-		if now := clock(t, s); now.Sub(row.CreatedAt) > 5*time.Minute || now.Before(row.CreatedAt) {
+		if now := clock(t, s.Driver().Relay); now.Sub(row.CreatedAt) > 5*time.Minute || now.Before(row.CreatedAt) {
 			t.Errorf("event %d was written at %v, and it is %v", i, row.CreatedAt, now)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
@@ -118,7 +119,7 @@ func roundTrip(t *testing.T, s *mysqlstore.Store, db *sql.DB) {
 		ev.OccurredAt = time.Date(year, 12, 31, 23, 59, 59, 999999000, time.UTC)
 		evs = append(evs, ev)
 	}
-	now := clock(t, s)
+	now := clock(t, s.Driver().Relay)
 	later, past := event("a"), event("a")
 	later.AvailableAt, past.AvailableAt = now.Add(24*time.Hour), now.Add(-time.Hour)
 	soon := full("soon 😀")
@@ -138,7 +139,7 @@ func roundTrip(t *testing.T, s *mysqlstore.Store, db *sql.DB) {
 			continue
 		}
 		sameEvent(t, row.Event, ev)
-		if want := store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, 32); row.Lane != want {
+		if want := driver.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, 32); row.Lane != want {
 			t.Errorf("event %q is in lane %d, want %d", ev.Type, row.Lane, want)
 		}
 		if !row.DueAt.IsZero() || row.CreatedAt.Before(now) || row.CreatedAt.Location() != time.UTC || row.CreatedAt.After(now.Add(time.Hour)) {
@@ -149,7 +150,7 @@ func roundTrip(t *testing.T, s *mysqlstore.Store, db *sql.DB) {
 		t.Errorf("%d events are ready, want %d", len(rows), len(evs)+2)
 	}
 
-	due := awaitDue(t, s, soon.ID)
+	due := awaitDue(t, s.Driver().Relay, soon.ID)
 	sameEvent(t, due.Event, soon)
 	if due.DueAt.Before(due.CreatedAt) || due.DueAt.After(due.CreatedAt.Add(time.Minute)) {
 		t.Errorf("an event with a delay of %v, written at %v, is due at %v", soon.Delay, due.CreatedAt, due.DueAt)
@@ -164,53 +165,53 @@ func roundTrip(t *testing.T, s *mysqlstore.Store, db *sql.DB) {
 func settleAll(t *testing.T, s *mysqlstore.Store, rows map[waybill.ID]store.Row, due store.Row) {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "test 😀"}
-	m, err := s.Heartbeat(t.Context(), node, time.Hour)
+	m, err := s.Driver().Relay.Heartbeat(t.Context(), node, time.Hour)
 	if err != nil || len(m.Nodes) != 1 || m.Nodes[0] != node || len(m.Lanes) != 32 {
 		t.Fatalf("Heartbeat: %+v, %v", m, err)
 	}
-	leases, err := s.Acquire(t.Context(), node, allLanes(), 1)
+	leases, err := s.Driver().Relay.Acquire(t.Context(), node, allLanes(), 1)
 	if err != nil || len(leases) != 32 {
 		t.Fatalf("Acquire: %d leases, %v", len(leases), err)
 	}
-	settlement := store.Settlement{Leases: leases, History: true, Done: []store.Result{{Lane: due.Lane, ID: due.ID}}}
+	settlement := driver.Settlement{Leases: leases, History: true, Done: []driver.Result{{Lane: due.Lane, ID: due.ID}}}
 	put := map[waybill.ID]string{}
 	i := 0
 	for id, row := range rows {
-		result := store.Result{Lane: row.Lane, ID: id, Attempts: i, Holds: i%2 == 0, Error: strange[i%len(strange)] + strings.Repeat("😀", i*100)}
+		result := driver.Result{Lane: row.Lane, ID: id, Attempts: i, Holds: i%2 == 0, Error: strange[i%len(strange)] + strings.Repeat("😀", i*100)}
 		switch i % 3 {
 		case 0:
 			settlement.Done = append(settlement.Done, result)
 		case 1:
 			settlement.Retry = append(settlement.Retry, result)
-			put[id] = store.CutError(result.Error)
+			put[id] = driver.CutError(result.Error)
 		case 2:
 			settlement.Dead = append(settlement.Dead, result)
 		}
 		i++
 	}
-	settled, err := s.Settle(t.Context(), settlement)
+	settled, err := s.Driver().Relay.Settle(t.Context(), settlement)
 	if err != nil || len(settled.Moved) != len(rows)+1 || len(settled.Held) != 32 {
 		t.Fatalf("Settle moved %d of %d, held %d lanes: %v", len(settled.Moved), len(rows)+1, len(settled.Held), err)
 	}
 	for id, text := range put {
-		row := awaitDue(t, s, id)
+		row := awaitDue(t, s.Driver().Relay, id)
 		sameEvent(t, row.Event, rows[id].Event)
 		if row.LastError != text || row.Key != rows[id].Key {
 			t.Errorf("deferred as %+v with the error %.40q, want %+v and %.40q", row.Key, row.LastError, rows[id].Key, text)
 		}
 	}
 	for id := range rows {
-		if yes, err := s.Committed(t.Context(), id); err != nil || !yes {
+		if yes, err := s.Driver().Outbox.Committed(t.Context(), id); err != nil || !yes {
 			t.Errorf("Committed: %v, %v", yes, err)
 		}
 	}
-	if yes, err := s.Committed(t.Context(), waybill.NewID()); err != nil || yes {
+	if yes, err := s.Driver().Outbox.Committed(t.Context(), waybill.NewID()); err != nil || yes {
 		t.Errorf("Committed of an event that never was: %v, %v", yes, err)
 	}
-	if err := s.Release(t.Context(), leases, true); err != nil {
+	if err := s.Driver().Relay.Release(t.Context(), leases, true); err != nil {
 		t.Error(err)
 	}
-	if err := s.Leave(t.Context(), node); err != nil {
+	if err := s.Driver().Relay.Leave(t.Context(), node); err != nil {
 		t.Error(err)
 	}
 }
@@ -224,7 +225,7 @@ func byID(rows []store.Row) map[waybill.ID]store.Row {
 }
 
 // clock returns the database's time.
-func clock(t testing.TB, s store.Reader) time.Time {
+func clock(t testing.TB, s driver.Reader) time.Time {
 	t.Helper()
 	page, err := s.Fetch(t.Context(), nil, 1)
 	if err != nil || page.Now.IsZero() {
@@ -237,7 +238,7 @@ func clock(t testing.TB, s store.Reader) time.Time {
 }
 
 // awaitDue polls until a deferred event is due.
-func awaitDue(t testing.TB, s store.Reader, id waybill.ID) store.Row {
+func awaitDue(t testing.TB, s driver.Reader, id waybill.ID) store.Row {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Internals for tests.
@@ -23,61 +23,61 @@ func ParseStatus(text string) (open []string, answer string) {
 // PretendMySQL makes the store prove its transactions as on MySQL, which has no
 // variable for that. MariaDB supports that way as well.
 func (s *Store) PretendMySQL(ctx context.Context) error {
-	f, err := s.facts(ctx, s.db)
+	f, err := s.backend.facts(ctx, s.backend.db)
 	if err != nil {
 		return err
 	}
 	f.proves = false
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.known = &f
+	s.backend.mu.Lock()
+	defer s.backend.mu.Unlock()
+	s.backend.known = &f
 	return nil
 }
 
 // PretendWaiting makes the store accept events as on MySQL, whose statements
 // cannot opt out of waiting.
 func (s *Store) PretendWaiting(ctx context.Context) error {
-	f, err := s.facts(ctx, s.db)
+	f, err := s.backend.facts(ctx, s.backend.db)
 	if err != nil {
 		return err
 	}
 	f.proves, f.noWait = false, false
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.known = &f
+	s.backend.mu.Lock()
+	defer s.backend.mu.Unlock()
+	s.backend.known = &f
 	return nil
 }
 
 // Leftover returns the number of dedup keys to be freed.
 func (s *Store) Leftover() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.leftover)
+	s.backend.mu.Lock()
+	defer s.backend.mu.Unlock()
+	return len(s.backend.leftover)
 }
 
 // Prepared returns the number of prepared statements.
 func (s *Store) Prepared() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.inserts)
+	s.backend.mu.Lock()
+	defer s.backend.mu.Unlock()
+	return len(s.backend.inserts)
 }
 
 // ShrinkPackets sets the assumed packet size of the server.
 func (s *Store) ShrinkPackets(ctx context.Context, bytes int64) error {
-	f, err := s.facts(ctx, s.db)
+	f, err := s.backend.facts(ctx, s.backend.db)
 	if err != nil {
 		return err
 	}
 	f.packet = packetBytes(bytes)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.known = &f
+	s.backend.mu.Lock()
+	defer s.backend.mu.Unlock()
+	s.backend.known = &f
 	return nil
 }
 
 // Arguments returns the query arguments of an event, by column.
 func Arguments(ev waybill.Event) (map[string]any, error) {
-	b, err := encode([]waybill.Event{ev}, []store.AppendResult{{ID: ev.ID}})
+	b, err := encode([]waybill.Event{ev}, []driver.AppendResult{{ID: ev.ID}})
 	if err != nil {
 		return nil, err
 	}

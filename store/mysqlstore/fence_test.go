@@ -3,7 +3,7 @@ package mysqlstore_test
 import (
 	"testing"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // The fence is a lock. A settlement that meets a take-over in progress waits
@@ -19,12 +19,12 @@ func testSettlementWaitsForTakeOver(t *testing.T) {
 	takeOver := begin(t, db, nil)
 	exec(t, takeOver, "UPDATE waybill_lane SET epoch = epoch + 1, token = RANDOM_BYTES(16) WHERE lane = ?", lane)
 	type answer struct {
-		settled store.Settled
+		settled driver.Settled
 		err     error
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		settled, err := s.Settle(t.Context(), store.Settlement{Leases: leases[lane : lane+1], Done: results(rows), History: true})
+		settled, err := s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases[lane : lane+1], Done: results(rows), History: true})
 		answers <- answer{settled, err}
 	}()
 	// innodb_trx is a copy that is not refreshed while it is being read.

@@ -11,13 +11,13 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/sqltx"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Finish implements [store.Finisher]. It takes two round trips: one proves that
-// the transaction is open and finds the tables of the events, the other calls a
-// procedure that checks the fences and settles the events.
-func (s *Store) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery) error {
+// Finish implements [driver.Finisher]. It takes two round trips: one proves
+// that the transaction is open and finds the tables of the events, the other
+// calls a procedure that checks the fences and settles the events.
+func (s *backend) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery) error {
 	if len(done) == 0 {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (s *Store) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery)
 // finishing lists every fence and every event once, in the order in which they
 // are locked.
 type finishing struct {
-	fences []store.Lease
+	fences []driver.Lease
 	events []finished
 }
 
@@ -46,7 +46,7 @@ func newFinishing(done []waybill.Delivery) finishing {
 	var w finishing
 	for _, d := range done {
 		p := d.Claim.Position()
-		w.fences = append(w.fences, store.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()})
+		w.fences = append(w.fences, driver.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()})
 		w.events = append(w.events, finished{p.Lane, d.ID, d.Claim.History()})
 	}
 	w.fences = sortedFences(w.fences)
@@ -55,7 +55,7 @@ func newFinishing(done []waybill.Delivery) finishing {
 	return w
 }
 
-func (s *Store) finish(ctx context.Context, tx querier, f facts, w finishing) error {
+func (s *backend) finish(ctx context.Context, tx querier, f facts, w finishing) error {
 	late, err := s.lateOnes(ctx, tx, f, w.events)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (s *Store) finish(ctx context.Context, tx querier, f facts, w finishing) er
 
 // lateOnes proves that a transaction is open, and returns the events that it
 // sees among the delayed ones.
-func (s *Store) lateOnes(ctx context.Context, tx querier, f facts, events []finished) (map[waybill.ID]bool, error) {
+func (s *backend) lateOnes(ctx context.Context, tx querier, f facts, events []finished) (map[waybill.ID]bool, error) {
 	query, open := s.sql.lateProven, false
 	if !f.proves {
 		query = s.sql.late
@@ -103,7 +103,7 @@ func (s *Store) lateOnes(ctx context.Context, tx querier, f facts, events []fini
 	return late, nil
 }
 
-func (s *Store) callFinish(ctx context.Context, tx querier, w finishing, late map[waybill.ID]bool) error {
+func (s *backend) callFinish(ctx context.Context, tx querier, w finishing, late map[waybill.ID]bool) error {
 	isLate := func(e finished) bool { return late[e.id] }
 	isReady := func(e finished) bool { return !late[e.id] }
 	query := fill(s.sql.finish, "{fences}", string(list(w.fences, fenceItem)))
@@ -131,11 +131,11 @@ func finishedItem(b []byte, e finished) []byte {
 
 // sortedFences returns every fence once, in the order in which all sessions
 // lock several fences.
-func sortedFences(fences []store.Lease) []store.Lease {
-	slices.SortFunc(fences, func(a, b store.Lease) int {
+func sortedFences(fences []driver.Lease) []driver.Lease {
+	slices.SortFunc(fences, func(a, b driver.Lease) int {
 		return cmp.Or(cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Epoch, b.Epoch), bytes.Compare(a.Token[:], b.Token[:]))
 	})
-	return slices.CompactFunc(fences, func(a, b store.Lease) bool {
+	return slices.CompactFunc(fences, func(a, b driver.Lease) bool {
 		return a.Lane == b.Lane && a.Epoch == b.Epoch && a.Token == b.Token
 	})
 }

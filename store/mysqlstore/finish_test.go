@@ -14,12 +14,13 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
 // deliveries returns rows as deliveries to a sink. leases cover all lanes, in
 // order.
-func deliveries(rows []store.Row, leases []store.Lease, history bool) []waybill.Delivery {
+func deliveries(rows []store.Row, leases []driver.Lease, history bool) []waybill.Delivery {
 	var list []waybill.Delivery
 	for _, row := range rows {
 		l := leases[row.Lane]
@@ -31,7 +32,7 @@ func deliveries(rows []store.Row, leases []store.Lease, history bool) []waybill.
 
 func finish(t testing.TB, s *mysqlstore.Store, tx *sql.Tx, done []waybill.Delivery) {
 	t.Helper()
-	if err := s.Finish(t.Context(), tx, done); err != nil {
+	if err := s.Driver().Finisher.Finish(t.Context(), tx, done); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -58,11 +59,11 @@ func testFinishWithAnOldSnapshot(t *testing.T) {
 			takeSnapshot(t, tx)
 			write(t, s, db, keyed("k"), event("b"), event("c"))
 			rows := ready(t, s)
-			put := slices.DeleteFunc(results(rows), func(r store.Result) bool {
+			put := slices.DeleteFunc(results(rows), func(r driver.Result) bool {
 				i := slices.IndexFunc(rows, func(row store.Row) bool { return row.ID == r.ID })
 				return rows[i].Event.AggregateID == "a" || rows[i].Event.AggregateID == "c"
 			})
-			settle(t, s, store.Settlement{Leases: leases, Retry: put})
+			settle(t, s, driver.Settlement{Leases: leases, Retry: put})
 			done := deliveries(rows, leases, true)
 			finish(t, s, tx, append(done, done[0]))
 			exec(t, tx, "INSERT INTO business (note) VALUES ('x')")
@@ -99,7 +100,7 @@ func testFinishWithoutHistory(t *testing.T) {
 		if err := end(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Committed(t.Context(), waybill.NewID()); errors.Is(err, waybill.ErrUncertain) != commit {
+		if _, err := s.Driver().Outbox.Committed(t.Context(), waybill.NewID()); errors.Is(err, waybill.ErrUncertain) != commit {
 			t.Errorf("committed %t: Committed of an unknown event: %v", commit, err)
 		}
 		if n := counts(t, db); commit && (n["history"] != 1 || n["outbox"] != 0 || n["dedup"] != 0) || !commit && (n["outbox"] != 2 || n["dedup"] != 1) {
@@ -117,15 +118,15 @@ func testFinishLost(t *testing.T) {
 	_, leases := own(t, s)
 	write(t, s, db, event("a"), event("b"))
 	rows := ready(t, s)
-	for _, spoil := range []func(*store.Lease){
-		func(l *store.Lease) { l.Epoch-- },
-		func(l *store.Lease) { l.Token = waybill.NewID() },
-		func(l *store.Lease) { l.Lane = 99 },
+	for _, spoil := range []func(*driver.Lease){
+		func(l *driver.Lease) { l.Epoch-- },
+		func(l *driver.Lease) { l.Token = waybill.NewID() },
+		func(l *driver.Lease) { l.Lane = 99 },
 	} {
 		stale := slices.Clone(leases)
 		spoil(&stale[rows[1].Lane])
 		tx := begin(t, db, nil)
-		err := s.Finish(t.Context(), tx, append(deliveries(rows[:1], leases, false), deliveries(rows[1:], stale, true)...))
+		err := s.Driver().Finisher.Finish(t.Context(), tx, append(deliveries(rows[:1], leases, false), deliveries(rows[1:], stale, true)...))
 		if !errors.Is(err, waybill.ErrLeaseLost) || !strings.HasPrefix(err.Error(), "mysqlstore: finish: lane ") {
 			t.Errorf("Finish: %v, want ErrLeaseLost", err)
 		}
@@ -137,7 +138,7 @@ func testFinishLost(t *testing.T) {
 			t.Errorf("after it: %v", n)
 		}
 	}
-	if err := s.Finish(t.Context(), nil, nil); err != nil {
+	if err := s.Driver().Finisher.Finish(t.Context(), nil, nil); err != nil {
 		t.Errorf("nothing to finish: %v", err)
 	}
 }
@@ -166,7 +167,7 @@ func testFinishNeedsAnOpenTransaction(t *testing.T) {
 		for name, end := range ways {
 			tx := begin(t, db, nil)
 			end(tx)
-			if err := s.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
+			if err := s.Driver().Finisher.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
 				t.Errorf("%s: %v, want ErrTxDone", name, err)
 			}
 			_ = tx.Rollback()
@@ -195,16 +196,16 @@ func takeOverWaits(t *testing.T, level sql.IsolationLevel) {
 	finish(t, s, tx, deliveries(rows, leases, true))
 	exec(t, db, "UPDATE waybill_node SET expires_at = UTC_TIMESTAMP(6) WHERE id = ?", old.ID[:])
 	heir := store.Node{ID: waybill.NewID(), Relay: "test"}
-	if _, err := s.Heartbeat(t.Context(), heir, time.Hour); err != nil {
+	if _, err := s.Driver().Relay.Heartbeat(t.Context(), heir, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	type answer struct {
-		leases []store.Lease
+		leases []driver.Lease
 		err    error
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		leases, err := s.Acquire(t.Context(), heir, []int{rows[0].Lane}, 5)
+		leases, err := s.Driver().Relay.Acquire(t.Context(), heir, []int{rows[0].Lane}, 5)
 		answers <- answer{leases, err}
 	}()
 	await(t, "the take-over waits, or has ended", func() bool {
@@ -237,7 +238,7 @@ func testFinishSeesATakeOver(t *testing.T) {
 		tx := begin(t, db, &sql.TxOptions{Isolation: level})
 		takeSnapshot(t, tx)
 		exec(t, db, "UPDATE waybill_lane SET epoch = epoch + 1, token = RANDOM_BYTES(16) WHERE lane = ?", rows[0].Lane)
-		if err := s.Finish(t.Context(), tx, deliveries(rows, leases, true)); !errors.Is(err, waybill.ErrLeaseLost) {
+		if err := s.Driver().Finisher.Finish(t.Context(), tx, deliveries(rows, leases, true)); !errors.Is(err, waybill.ErrLeaseLost) {
 			t.Errorf("%v: %v, want ErrLeaseLost", level, err)
 		}
 		_ = tx.Rollback()
@@ -255,7 +256,7 @@ func testFinishBlocksNoOtherSession(t *testing.T) {
 		write(t, s, db, event("a"), event("b"))
 		rows := ready(t, s)
 		if late {
-			settle(t, s, store.Settlement{Leases: leases, Retry: results(rows[:1])})
+			settle(t, s, driver.Settlement{Leases: leases, Retry: results(rows[:1])})
 		}
 		tx := begin(t, db, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 		takeSnapshot(t, tx)
@@ -263,12 +264,12 @@ func testFinishBlocksNoOtherSession(t *testing.T) {
 		later := event("c")
 		later.Delay = time.Hour
 		write(t, s, db, event("c"), later, keyed("k"))
-		settle(t, s, store.Settlement{Leases: leases, Retry: results(rows[1:])})
+		settle(t, s, driver.Settlement{Leases: leases, Retry: results(rows[1:])})
 		node := store.Node{ID: waybill.NewID(), Relay: "test"}
-		if _, err := s.Heartbeat(t.Context(), node, time.Hour); err != nil {
+		if _, err := s.Driver().Relay.Heartbeat(t.Context(), node, time.Hour); err != nil {
 			t.Error(err)
 		}
-		if err := s.Release(t.Context(), leases[(rows[0].Lane+1)%32:][:1], false); err != nil {
+		if err := s.Driver().Relay.Release(t.Context(), leases[(rows[0].Lane+1)%32:][:1], false); err != nil {
 			t.Error(err)
 		}
 		if err := tx.Commit(); err != nil {
@@ -286,7 +287,7 @@ func testFinishNeverWaitsForAProducer(t *testing.T) {
 	_, leases := own(t, s)
 	write(t, s, db, keyed("k"))
 	producer := begin(t, db, nil)
-	if _, err := s.Append(t.Context(), producer, []waybill.Event{keyed("k")}); err != nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), producer, []waybill.Event{keyed("k")}); err != nil {
 		t.Fatal(err)
 	}
 	tx := begin(t, db, nil)
@@ -300,7 +301,7 @@ func testFinishNeverWaitsForAProducer(t *testing.T) {
 	if keys(t, db) != 1 {
 		t.Errorf("%d keys, want the locked one", keys(t, db))
 	}
-	if err := s.Tidy(t.Context(), 0); err != nil || keys(t, db) != 0 {
+	if err := s.Driver().OutboxAdmin.Tidy(t.Context(), 0); err != nil || keys(t, db) != 0 {
 		t.Errorf("%d keys are left after Tidy, %v", keys(t, db), err)
 	}
 }
@@ -324,7 +325,7 @@ func testFinishFails(t *testing.T) {
 			"IF OLD.seq = %d THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'refused'; END IF", last.Seq))
 		tx := begin(t, db, nil)
 		exec(t, tx, "INSERT INTO business (note) VALUES ('x')")
-		if err := s.Finish(t.Context(), tx, deliveries(rows, leases, true)); err == nil || !strings.Contains(err.Error(), "refused") {
+		if err := s.Driver().Finisher.Finish(t.Context(), tx, deliveries(rows, leases, true)); err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("%d events: %v, want the server's error", events, err)
 		}
 		if err := tx.Commit(); err != nil {
@@ -369,7 +370,7 @@ func testFinishInADeadlock(t *testing.T) {
 		_, err := other.ExecContext(context.WithoutCancel(t.Context()), "UPDATE business_rows SET n = 2 WHERE id = 1")
 		done <- err
 	}()
-	err := s.Finish(t.Context(), tx, deliveries(rows, leases, true))
+	err := s.Driver().Finisher.Finish(t.Context(), tx, deliveries(rows, leases, true))
 	var answer *mysql.MySQLError
 	if !errors.As(err, &answer) || answer.Number != 1213 {
 		t.Errorf("Finish: %v, want a deadlock", err)

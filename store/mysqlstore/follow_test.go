@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
@@ -38,7 +39,7 @@ func testWritersFollowTheLanes(t *testing.T) {
 				t.Fatal(err)
 			}
 			operator := newStore(t, db)
-			if err := operator.SetLanes(t.Context(), c.to); err != nil {
+			if err := operator.Driver().OutboxAdmin.SetLanes(t.Context(), c.to); err != nil {
 				t.Fatal(err)
 			}
 			// Each kind of write has statements of its own.
@@ -51,7 +52,7 @@ func testWritersFollowTheLanes(t *testing.T) {
 			all := append([]waybill.Event{late, dedup}, many...)
 			// The server does not show changed tables to an older snapshot; the
 			// transaction has to be run again.
-			if _, err := writer.Append(t.Context(), old, all); err == nil || !writer.IsRetryable(err) {
+			if _, err := writer.Driver().Outbox.Append(t.Context(), old, all); err == nil || !writer.Driver().Inbox.(driver.RetryClassifier).IsRetryable(err) {
 				t.Errorf("a write behind an old snapshot: %v, want a retryable error", err)
 			}
 			if err := old.Rollback(); err != nil {

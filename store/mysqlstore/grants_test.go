@@ -18,6 +18,7 @@ import (
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
@@ -81,7 +82,7 @@ func testDocumentedGrants(t *testing.T) {
 	if _, err := migrator.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := migrator.SetLanes(t.Context(), 32); err != nil {
+	if err := migrator.Driver().OutboxAdmin.SetLanes(t.Context(), 32); err != nil {
 		t.Fatal(err)
 	}
 	writer, writerDB := a.as("writer", "a-long-password-2")
@@ -146,7 +147,7 @@ func grantedWriter(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 func grantedRelay(t *testing.T, s *mysqlstore.Store, pending int) {
 	t.Helper()
 	me, leases := own(t, s)
-	if w, err := s.OpenWriters(t.Context()); err != nil || w.Unknown {
+	if w, err := s.Driver().Relay.OpenWriters(t.Context()); err != nil || w.Unknown {
 		t.Errorf("OpenWriters: %+v, %v; want known writers", w, err)
 	}
 	rows := ready(t, s)
@@ -160,33 +161,33 @@ func grantedRelay(t *testing.T, s *mysqlstore.Store, pending int) {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}
-	_, err := s.Settle(t.Context(), store.Settlement{Leases: leases, Done: all[:1], Retry: all[1:2], Dead: all[2:3], History: true})
+	_, err := s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases, Done: all[:1], Retry: all[1:2], Dead: all[2:3], History: true})
 	must("Settle", err)
-	_, err = s.Settle(t.Context(), store.Settlement{Leases: leases, Done: all[3:]})
+	_, err = s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases, Done: all[3:]})
 	must("Settle without a history", err)
-	_, err = s.Due(t.Context(), allLanes(), 10)
+	_, err = s.Driver().Relay.Due(t.Context(), allLanes(), 10)
 	must("Due", err)
-	_, err = s.Holds(t.Context(), allLanes())
+	_, err = s.Driver().Relay.Holds(t.Context(), allLanes())
 	must("Holds", err)
-	_, err = s.Replay(t.Context(), []waybill.ID{all[2].ID})
+	_, err = s.Driver().OutboxAdmin.Replay(t.Context(), []waybill.ID{all[2].ID})
 	must("Replay", err)
-	_, err = s.Unblock(t.Context(), []waybill.ID{all[2].ID})
+	_, err = s.Driver().OutboxAdmin.Unblock(t.Context(), []waybill.ID{all[2].ID})
 	must("Unblock", err)
-	_, err = s.Discard(t.Context(), []waybill.ID{all[2].ID})
+	_, err = s.Driver().OutboxAdmin.Discard(t.Context(), []waybill.ID{all[2].ID})
 	must("Discard", err)
-	_, err = s.Purge(t.Context(), store.Delivered, 0, 10)
+	_, err = s.Driver().OutboxAdmin.Purge(t.Context(), store.Delivered, 0, 10)
 	must("Purge", err)
-	must("Tidy", s.Tidy(t.Context(), time.Hour))
-	must("Release", s.Release(t.Context(), leases, false))
-	must("Leave", s.Leave(t.Context(), me))
-	_, err = s.PurgeWritten(t.Context(), 0, 10)
+	must("Tidy", s.Driver().OutboxAdmin.Tidy(t.Context(), time.Hour))
+	must("Release", s.Driver().Relay.Release(t.Context(), leases, false))
+	must("Leave", s.Driver().Relay.Leave(t.Context(), me))
+	_, err = s.Driver().OutboxAdmin.PurgeWritten(t.Context(), 0, 10)
 	must("PurgeWritten", err)
-	if _, took, err := s.ClaimEvent(t.Context(), intakes("g", 1)[0], waybill.NewID(), time.Minute, 3, nil); err != nil || !took {
+	if _, took, err := s.Driver().Inbox.ClaimEvent(t.Context(), intakes("g", 1)[0], waybill.NewID(), time.Minute, 3, nil); err != nil || !took {
 		t.Errorf("ClaimEvent: %t, %v", took, err)
 	}
-	_, _, err = s.ClaimKey(t.Context(), store.KeyClaim{KeyID: store.KeyID{Operation: "o", Key: "k"}, Owner: waybill.NewID(), Hash: "h", Lease: time.Minute})
+	_, _, err = s.Driver().Keys.ClaimKey(t.Context(), driver.KeyClaim{KeyID: store.KeyID{Operation: "o", Key: "k"}, Owner: waybill.NewID(), Hash: "h", Lease: time.Minute})
 	must("ClaimKey", err)
-	_, err = s.PurgeKeys(t.Context(), 10)
+	_, err = s.Driver().KeyRecords.PurgeKeys(t.Context(), 10)
 	must("PurgeKeys", err)
 }
 
@@ -216,15 +217,15 @@ func grantedConsumer(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 		t.Fatalf("Consume of a failing event: %v", err)
 	}
 	intake, owner := intakes("G", 1)[0], waybill.NewID()
-	rec, took, err := s.ClaimEvent(t.Context(), intake, owner, time.Minute, 3, nil)
+	rec, took, err := s.Driver().Inbox.ClaimEvent(t.Context(), intake, owner, time.Minute, 3, nil)
 	if err != nil || !took {
 		t.Fatalf("ClaimEvent: %t, %v", took, err)
 	}
-	_, err = s.FailEvent(t.Context(), intake, store.Failure{Owner: owner, Fence: rec.Fence, Dead: true, Error: "x"})
+	_, err = s.Driver().Inbox.FailEvent(t.Context(), intake, driver.Failure{Owner: owner, Fence: rec.Fence, Dead: true, Error: "x"})
 	must("FailEvent", err)
-	_, err = s.DueRecords(t.Context(), "G", 10)
+	_, err = s.Driver().InboxRecords.DueRecords(t.Context(), "G", 10)
 	must("DueRecords", err)
-	_, err = s.PurgeRecords(t.Context(), "G", time.Hour, 10)
+	_, err = s.Driver().InboxRecords.PurgeRecords(t.Context(), "G", time.Hour, 10)
 	must("PurgeRecords", err)
 
 	keys, err := idempotency.New(s, idempotency.Config{})
@@ -279,7 +280,7 @@ func grantedOperator(t *testing.T, s *mysqlstore.Store) {
 	})
 	cancel()
 	must("Run", <-done)
-	if sink, err := s.RecordedSink(t.Context()); err != nil || !strings.Contains(sink, "in-process") {
+	if sink, err := s.Driver().SinkGuard.RecordedSink(t.Context()); err != nil || !strings.Contains(sink, "in-process") {
 		t.Errorf("RecordedSink: %q, %v", sink, err)
 	}
 	if n, err := desk.Unblock(t.Context(), evs[0].ID); err != nil || len(n) != 1 {
@@ -303,15 +304,15 @@ func grantedOperator(t *testing.T, s *mysqlstore.Store) {
 	if gone, err := p.Once(t.Context(), nil); err != nil || gone.Delivered == 0 {
 		t.Errorf("Purger.Once: %+v, %v", gone, err)
 	}
-	if n, err := s.Redrive(t.Context(), "G", nil, 10); err != nil || n == 0 {
+	if n, err := s.Driver().InboxRecords.Redrive(t.Context(), "G", nil, 10); err != nil || n == 0 {
 		t.Errorf("Redrive: %d, %v", n, err)
 	}
-	if n, err := s.PurgeRecords(t.Context(), "G", time.Nanosecond, 10); err != nil || n == 0 {
+	if n, err := s.Driver().InboxRecords.PurgeRecords(t.Context(), "G", time.Nanosecond, 10); err != nil || n == 0 {
 		t.Errorf("PurgeRecords: %d, %v", n, err)
 	}
-	_, err = s.PurgeKeys(t.Context(), 10)
+	_, err = s.Driver().KeyRecords.PurgeKeys(t.Context(), 10)
 	must("PurgeKeys", err)
-	_, err = s.ResolveKey(t.Context(), store.KeyID{Operation: "op", Key: "none"}, store.KeyEnd{State: store.KeyFailed})
+	_, err = s.Driver().KeyRecords.ResolveKey(t.Context(), store.KeyID{Operation: "op", Key: "none"}, driver.KeyEnd{State: store.KeyFailed})
 	must("ResolveKey", err)
 	grantedJobs(t, s)
 }
@@ -333,7 +334,7 @@ func grantedJobs(t *testing.T, s *mysqlstore.Store) {
 			t.Errorf("the job %s: %+v, %v", job, rep, err)
 		}
 	}
-	if n, err := s.ForgetSent(t.Context(), "sends", 0, 10); err != nil || n != 1 {
+	if n, err := s.Driver().JobRecords.ForgetSent(t.Context(), "sends", 0, 10); err != nil || n != 1 {
 		t.Errorf("ForgetSent: %d, %v", n, err)
 	}
 }
@@ -352,30 +353,30 @@ func until(t *testing.T, what string, done func() bool) {
 // grantedReader reads everything.
 func grantedReader(t *testing.T, s *mysqlstore.Store) {
 	t.Helper()
-	if _, err := s.Stats(t.Context()); err != nil {
+	if _, err := s.Driver().OutboxAdmin.Stats(t.Context()); err != nil {
 		t.Errorf("Stats: %v", err)
 	}
 	for _, state := range []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered} {
-		if _, err := s.List(t.Context(), state, store.Filter{}, 0, 10); err != nil {
+		if _, err := s.Driver().OutboxAdmin.List(t.Context(), state, store.Filter{}, 0, 10); err != nil {
 			t.Errorf("List: %v", err)
 		}
 	}
-	if _, err := s.GroupStats(t.Context(), true); err != nil {
+	if _, err := s.Driver().InboxRecords.GroupStats(t.Context(), true); err != nil {
 		t.Errorf("GroupStats: %v", err)
 	}
-	if _, err := s.KeyStats(t.Context()); err != nil {
+	if _, err := s.Driver().KeyRecords.KeyStats(t.Context()); err != nil {
 		t.Errorf("KeyStats: %v", err)
 	}
-	if _, err := s.ListJobs(t.Context()); err != nil {
+	if _, err := s.Driver().JobRecords.ListJobs(t.Context()); err != nil {
 		t.Errorf("ListJobs: %v", err)
 	}
-	if _, err := s.RecordedSink(t.Context()); err != nil { // waybill doctor
+	if _, err := s.Driver().SinkGuard.RecordedSink(t.Context()); err != nil { // waybill doctor
 		t.Errorf("RecordedSink: %v", err)
 	}
-	if _, err := s.ListRecords(t.Context(), store.RecordFilter{}, "", waybill.ID{}, 10); err != nil {
+	if _, err := s.Driver().InboxRecords.ListRecords(t.Context(), store.RecordFilter{}, "", waybill.ID{}, 10); err != nil {
 		t.Errorf("ListRecords: %v", err)
 	}
-	if _, err := s.ListKeys(t.Context(), store.KeyFilter{}, store.KeyID{}, 10); err != nil {
+	if _, err := s.Driver().KeyRecords.ListKeys(t.Context(), store.KeyFilter{}, store.KeyID{}, 10); err != nil {
 		t.Errorf("ListKeys: %v", err)
 	}
 	if _, err := s.Migrations(t.Context()); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/sqltx"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Events are accepted without waiting.
@@ -53,10 +54,10 @@ type inboxKey struct {
 
 func inboxKeyOf(in store.InboxEntry) inboxKey { return inboxKey{in.Group, in.Key} }
 
-// Accept implements [store.InboxTx]. On MySQL it may wait up to one second for
+// Accept implements [driver.InboxTx]. On MySQL it may wait up to one second for
 // a transaction that is accepting the same event; see the package
 // documentation.
-func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
+func (s *backend) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]driver.AcceptResult, error) {
 	if len(in) == 0 {
 		return nil, nil
 	}
@@ -75,7 +76,7 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 	slices.SortFunc(sorted, func(a, b store.InboxEntry) int {
 		return cmp.Or(strings.Compare(a.Group, b.Group), bytes.Compare(a.Key[:], b.Key[:]))
 	})
-	w := accepting{store: s, tx: tx, facts: f, owner: owner, answers: make(map[inboxKey]store.AcceptResult, len(in))}
+	w := accepting{store: s, tx: tx, facts: f, owner: owner, answers: make(map[inboxKey]driver.AcceptResult, len(in))}
 	err = briefly(ctx, tx, f, func() error {
 		for part := range parts(sorted, maxIntakes) {
 			if err := w.accept(ctx, part); err != nil {
@@ -87,7 +88,7 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 	if err != nil {
 		return nil, s.refused(err)
 	}
-	out := make([]store.AcceptResult, len(in))
+	out := make([]driver.AcceptResult, len(in))
 	for i, one := range in {
 		out[i] = w.answers[inboxKeyOf(one)]
 	}
@@ -96,11 +97,11 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 
 // accepting is the state of one call of Accept.
 type accepting struct {
-	store   *Store
+	store   *backend
 	tx      *sql.Tx
 	facts   facts
 	owner   waybill.ID
-	answers map[inboxKey]store.AcceptResult
+	answers map[inboxKey]driver.AcceptResult
 	locked  []store.InboxEntry
 }
 
@@ -118,7 +119,7 @@ func (w *accepting) accept(ctx context.Context, in []store.InboxEntry) error {
 		return err
 	}
 	for _, one := range in {
-		w.answers[inboxKeyOf(one)] = store.AcceptResult{Accepted: true}
+		w.answers[inboxKeyOf(one)] = driver.AcceptResult{Accepted: true}
 	}
 	if !met {
 		return nil
@@ -126,7 +127,7 @@ func (w *accepting) accept(ctx context.Context, in []store.InboxEntry) error {
 	records, err := w.store.inboxRecords(ctx, w.tx, fill(w.store.sql.lockRecords, "{keys}", recordKeys(in)))
 	for _, r := range records {
 		if r.Owner != w.owner {
-			w.answers[inboxKeyOf(r.InboxEntry)] = store.AcceptResult{Record: r}
+			w.answers[inboxKeyOf(r.InboxEntry)] = driver.AcceptResult{Record: r}
 		}
 	}
 	return err
@@ -225,7 +226,7 @@ func (w *accepting) lookAgain(ctx context.Context) error {
 	}
 	for part := range parts(w.locked, maxIntakes) {
 		for _, one := range part {
-			w.answers[inboxKeyOf(one)] = store.AcceptResult{Busy: true}
+			w.answers[inboxKeyOf(one)] = driver.AcceptResult{Busy: true}
 		}
 		records, err := w.store.inboxRecords(ctx, w.tx, fill(look, "{keys}", recordKeys(part)))
 		if err != nil && !isLocked(err) {
@@ -233,7 +234,7 @@ func (w *accepting) lookAgain(ctx context.Context) error {
 		}
 		for _, r := range records {
 			if r.State == store.InboxSucceeded {
-				w.answers[inboxKeyOf(r.InboxEntry)] = store.AcceptResult{Record: r}
+				w.answers[inboxKeyOf(r.InboxEntry)] = driver.AcceptResult{Record: r}
 			}
 		}
 	}
@@ -269,9 +270,9 @@ func recordKeys(in []store.InboxEntry) string {
 	}))
 }
 
-// Succeed implements [store.InboxTx]. A consumer that takes the event over has
+// Succeed implements [driver.InboxTx]. A consumer that takes the event over has
 // its row locked; the update waits for that lock and then matches no row.
-func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool, error) {
+func (s *backend) Succeed(ctx context.Context, tx *sql.Tx, a driver.Attempt) (bool, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
 		return false, sqltx.Done(err)
@@ -309,7 +310,7 @@ func intakeArgs(in store.InboxEntry) []any {
 }
 
 // heldArgs returns the arguments of heldRecord.
-func heldArgs(a store.Attempt) []any { return []any{[]byte(a.Group), a.Key[:], a.Owner[:], a.Fence} }
+func heldArgs(a driver.Attempt) []any { return []any{[]byte(a.Group), a.Key[:], a.Owner[:], a.Fence} }
 
 // bytesArg returns bytes as an argument; nil is NULL.
 func bytesArg(b []byte) any {
@@ -322,18 +323,18 @@ func bytesArg(b []byte) any {
 // errorArg returns an error text as the argument of utf8Argument; an empty text
 // is NULL.
 func errorArg(text string) any {
-	if text = store.CutError(text); text == "" {
+	if text = driver.CutError(text); text == "" {
 		return nil
 	}
 	return hexText(text)
 }
 
-// ClaimEvent implements [store.Claimer]. Every statement is a transaction of
+// ClaimEvent implements [driver.Claimer]. Every statement is a transaction of
 // its own. The statement that takes the event is conditional: of several
 // concurrent claims one changes the row, and the others, which waited for it,
 // no longer match. The record is read afterwards and may have changed; an
 // attempt that was lost in between is not reported as taken.
-func (s *Store) ClaimEvent(
+func (s *backend) ClaimEvent(
 	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	// Without autocommit nothing would be committed.
@@ -355,7 +356,7 @@ func (s *Store) ClaimEvent(
 
 // claimOnce tries to take an event, or to mark it dead. done is false if the
 // record changed in the meantime.
-func (s *Store) claimOnce(
+func (s *backend) claimOnce(
 	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (record store.InboxRecord, done bool, err error) {
 	_, err = s.db.ExecContext(ctx, s.sql.claimNew, append(intakeArgs(in), owner[:], lease.Microseconds(), bytesArg(kept))...)
@@ -381,7 +382,7 @@ func (s *Store) claimOnce(
 	case record.Attempts < most: // it became free after the claim
 		return record, false, nil
 	}
-	n, err := affected(s.db.ExecContext(ctx, s.sql.giveUp, hexText(store.ExceededError(record.LastError)),
+	n, err := affected(s.db.ExecContext(ctx, s.sql.giveUp, hexText(driver.ExceededError(record.LastError)),
 		[]byte(in.Group), in.Key[:], int(record.State), record.Fence, record.Attempts))
 	if err != nil || n == 0 {
 		return record, false, err
@@ -389,8 +390,8 @@ func (s *Store) claimOnce(
 	return s.record(ctx, in.Group, in.Key)
 }
 
-// FailEvent implements [store.Claimer].
-func (s *Store) FailEvent(ctx context.Context, in store.InboxEntry, f store.Failure) (bool, error) {
+// FailEvent implements [driver.Claimer].
+func (s *backend) FailEvent(ctx context.Context, in store.InboxEntry, f driver.Failure) (bool, error) {
 	if _, err := s.facts(ctx, s.db); err != nil {
 		return false, err
 	}
@@ -400,7 +401,7 @@ func (s *Store) FailEvent(ctx context.Context, in store.InboxEntry, f store.Fail
 		state, delay = store.InboxDead, nil
 	}
 	args := []any{int(state), delay, f.Dead, errorArg(f.Error), bytesArg(f.Stored)}
-	query, args := s.sql.failHeld, append(args, heldArgs(store.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})...)
+	query, args := s.sql.failHeld, append(args, heldArgs(driver.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})...)
 	if f.Fence == 0 {
 		query, args = s.sql.failNew, append(intakeArgs(in), args[:5]...)
 	}
@@ -411,8 +412,8 @@ func (s *Store) FailEvent(ctx context.Context, in store.InboxEntry, f store.Fail
 	return n == 1, s.explain(err)
 }
 
-// ReleaseEvent implements [store.Claimer].
-func (s *Store) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error) {
+// ReleaseEvent implements [driver.Claimer].
+func (s *backend) ReleaseEvent(ctx context.Context, a driver.Attempt) (bool, error) {
 	if _, err := s.facts(ctx, s.db); err != nil {
 		return false, err
 	}
@@ -420,8 +421,8 @@ func (s *Store) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error)
 	return n == 1, s.explain(err)
 }
 
-// IsRetryable implements [store.RetryClassifier].
-func (*Store) IsRetryable(err error) bool {
+// IsRetryable implements [driver.RetryClassifier].
+func (*backend) IsRetryable(err error) bool {
 	switch number(err) {
 	case errDeadlock, errLockTimeout, errLockNoWait, errRecordChanged, errTableChanged:
 		return true
@@ -429,8 +430,8 @@ func (*Store) IsRetryable(err error) bool {
 	return false
 }
 
-// CheckOpen implements [store.TxChecker].
-func (s *Store) CheckOpen(ctx context.Context, tx *sql.Tx) error {
+// CheckOpen implements [driver.TxChecker].
+func (s *backend) CheckOpen(ctx context.Context, tx *sql.Tx) error {
 	f, err := s.facts(ctx, tx)
 	if err == nil {
 		err = proveOpen(ctx, tx, f)

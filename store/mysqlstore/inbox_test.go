@@ -16,6 +16,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
@@ -29,9 +30,9 @@ func intakes(group string, n int) []store.InboxEntry {
 	return list
 }
 
-func accept(t testing.TB, s *mysqlstore.Store, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) []store.AcceptResult {
+func accept(t testing.TB, s *mysqlstore.Store, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) []driver.AcceptResult {
 	t.Helper()
-	out, err := s.Accept(t.Context(), tx, owner, in)
+	out, err := s.Driver().Inbox.Accept(t.Context(), tx, owner, in)
 	if err != nil || len(out) != len(in) {
 		t.Fatalf("Accept of %d: %d answers, %v", len(in), len(out), err)
 	}
@@ -55,7 +56,7 @@ func commit(t testing.TB, tx *sql.Tx) {
 
 func claim(t testing.TB, s *mysqlstore.Store, in store.InboxEntry, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool) {
 	t.Helper()
-	record, taken, err := s.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, kept)
+	record, taken, err := s.Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, kept)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,7 @@ func claim(t testing.TB, s *mysqlstore.Store, in store.InboxEntry, lease time.Du
 
 func findRecord(t testing.TB, s *mysqlstore.Store, in store.InboxEntry) store.InboxRecord {
 	t.Helper()
-	record, found, err := s.FindRecord(t.Context(), in.Group, in.Key)
+	record, found, err := s.Driver().InboxRecords.FindRecord(t.Context(), in.Group, in.Key)
 	if err != nil || !found {
 		t.Fatalf("FindRecord: %t, %v", found, err)
 	}
@@ -112,17 +113,17 @@ func testAcceptMany(t *testing.T) {
 			}
 			in := intakes("größe abc", 1)[0]
 			text := strings.Repeat("ä\\'", 2000)
-			if did, err := s.FailEvent(t.Context(), in, store.Failure{Error: text, Stored: []byte("\x00\\'ä\xff")}); !did || err != nil {
+			if did, err := s.Driver().Inbox.FailEvent(t.Context(), in, driver.Failure{Error: text, Stored: []byte("\x00\\'ä\xff")}); !did || err != nil {
 				t.Fatalf("FailEvent: %t, %v", did, err)
 			}
 			r := findRecord(t, s, in)
-			if r.LastError != store.CutError(text) || string(r.Stored) != "\x00\\'ä\xff" || r.NextRetryAt.IsZero() || !r.LeaseUntil.IsZero() || !r.ProcessedAt.IsZero() {
+			if r.LastError != driver.CutError(text) || string(r.Stored) != "\x00\\'ä\xff" || r.NextRetryAt.IsZero() || !r.LeaseUntil.IsZero() || !r.ProcessedAt.IsZero() {
 				t.Errorf("%+v", r)
 			}
 			if r, taken := claim(t, s, in, time.Hour, 2, nil); !taken || r.LeaseUntil.Sub(r.Now).Round(time.Minute) != time.Hour || string(r.Stored) != "\x00\\'ä\xff" {
 				t.Errorf("ClaimEvent: %t, %+v", taken, r)
 			}
-			if stats, err := s.GroupStats(t.Context(), true); err != nil || len(stats) < 3 {
+			if stats, err := s.Driver().InboxRecords.GroupStats(t.Context(), true); err != nil || len(stats) < 3 {
 				t.Errorf("GroupStats: %+v, %v", stats, err)
 			}
 		})
@@ -237,13 +238,13 @@ func testBusyIsToldSoon(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	in := intakes("g", 20)
-	key := store.KeyClaim{KeyID: store.KeyID{Operation: "op", Key: "k"}, Owner: waybill.NewID(), Hash: "h"}
+	key := driver.KeyClaim{KeyID: store.KeyID{Operation: "op", Key: "k"}, Owner: waybill.NewID(), Hash: "h"}
 	first, second := begin(t, db, nil), begin(t, db, nil)
 	accept(t, s, first, waybill.NewID(), in[7:8])
-	if got, err := s.TakeKey(ctx, first, key); err != nil || !got.Taken {
+	if got, err := s.Driver().Keys.TakeKey(ctx, first, key); err != nil || !got.Taken {
 		t.Fatalf("TakeKey: %+v, %v", got, err)
 	}
-	answers, err := s.Accept(ctx, second, waybill.NewID(), in)
+	answers, err := s.Driver().Inbox.Accept(ctx, second, waybill.NewID(), in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +254,7 @@ func testBusyIsToldSoon(t *testing.T) {
 		}
 	}
 	key.Owner = waybill.NewID()
-	if got, err := s.TakeKey(ctx, second, key); err != nil || !got.Busy {
+	if got, err := s.Driver().Keys.TakeKey(ctx, second, key); err != nil || !got.Busy {
 		t.Errorf("TakeKey: %+v, %v; want busy", got, err)
 	}
 	var now int
@@ -306,12 +307,12 @@ func testAcceptNeedsAnOpenTransaction(t *testing.T) {
 			}
 		}
 		claimed, _ := claim(t, s, intakes("g", 1)[0], time.Hour, 3, nil)
-		attempt := store.Attempt{Group: "g", Key: claimed.Key, Owner: claimed.Owner, Fence: claimed.Fence}
+		attempt := driver.Attempt{Group: "g", Key: claimed.Key, Owner: claimed.Owner, Fence: claimed.Fence}
 		refused := func(tx *sql.Tx, when string) {
-			if _, err := s.Accept(t.Context(), tx, waybill.NewID(), intakes("g", 2)); !errors.Is(err, waybill.ErrTxDone) {
+			if _, err := s.Driver().Inbox.Accept(t.Context(), tx, waybill.NewID(), intakes("g", 2)); !errors.Is(err, waybill.ErrTxDone) {
 				t.Errorf("Accept %s (as MySQL: %t): %v, want ErrTxDone", when, asMySQL, err)
 			}
-			if did, err := s.Succeed(t.Context(), tx, attempt); did || !errors.Is(err, waybill.ErrTxDone) {
+			if did, err := s.Driver().Inbox.Succeed(t.Context(), tx, attempt); did || !errors.Is(err, waybill.ErrTxDone) {
 				t.Errorf("Succeed %s (as MySQL: %t): %t, %v, want ErrTxDone", when, asMySQL, did, err)
 			}
 		}
@@ -341,7 +342,7 @@ func testClaimTogether(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 16 {
 			wg.Go(func() {
-				record, taken, err := s.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 100, nil)
+				record, taken, err := s.Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 100, nil)
 				if err != nil {
 					t.Error(err)
 				}
@@ -361,7 +362,7 @@ func testClaimTogether(t *testing.T) {
 		}
 		if round%2 == 0 {
 			exec(t, db, "UPDATE waybill_inbox SET lease_until = received_at")
-		} else if did, err := s.FailEvent(t.Context(), in, store.Failure{Owner: record.Owner, Fence: round, Error: "boom"}); !did || err != nil {
+		} else if did, err := s.Driver().Inbox.FailEvent(t.Context(), in, driver.Failure{Owner: record.Owner, Fence: round, Error: "boom"}); !did || err != nil {
 			t.Fatalf("FailEvent: %t, %v", did, err)
 		}
 	}
@@ -374,10 +375,10 @@ func TestGiveUpTogether(t *testing.T) { onBoth(t, testGiveUpTogether) }
 func testGiveUpTogether(t *testing.T) {
 	s, db := openStore(t, nil)
 	in := intakes("g", 1)[0]
-	if did, err := s.FailEvent(t.Context(), in, store.Failure{Error: "boom"}); !did || err != nil {
+	if did, err := s.Driver().Inbox.FailEvent(t.Context(), in, driver.Failure{Error: "boom"}); !did || err != nil {
 		t.Fatalf("FailEvent: %t, %v", did, err)
 	}
-	if did, err := s.FailEvent(t.Context(), in, store.Failure{Error: "again"}); did || err != nil {
+	if did, err := s.Driver().Inbox.FailEvent(t.Context(), in, driver.Failure{Error: "again"}); did || err != nil {
 		t.Errorf("FailEvent where there is a record: %t, %v", did, err)
 	}
 	other := in
@@ -388,14 +389,14 @@ func testGiveUpTogether(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
-			r, taken, err := s.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 1, nil)
-			if err != nil || taken || r.State != store.InboxDead || r.LastError != "boom; "+store.ExceededMaxAttempts || r.ProcessedAt.IsZero() {
+			r, taken, err := s.Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 1, nil)
+			if err != nil || taken || r.State != store.InboxDead || r.LastError != "boom; "+driver.ExceededMaxAttempts || r.ProcessedAt.IsZero() {
 				t.Errorf("ClaimEvent: %+v, %t, %v", r, taken, err)
 			}
 		})
 	}
 	wg.Wait()
-	if n, err := s.Redrive(t.Context(), "g", []waybill.ID{in.Key, in.Key}, 10); n != 1 || err != nil {
+	if n, err := s.Driver().InboxRecords.Redrive(t.Context(), "g", []waybill.ID{in.Key, in.Key}, 10); n != 1 || err != nil {
 		t.Errorf("Redrive: %d, %v", n, err)
 	}
 	if r, taken := claim(t, s, in, time.Hour, 1, nil); !taken || r.Attempts != 1 || r.Fence != 2 || !r.ProcessedAt.IsZero() {
@@ -415,11 +416,11 @@ func testZombie(t *testing.T) {
 		s, db := openStore(t, nil)
 		in := intakes("g", 1)[0]
 		old, _ := claim(t, s, in, time.Hour, 5, nil)
-		attempt := func(r store.InboxRecord) store.Attempt {
-			return store.Attempt{Group: r.Group, Key: r.Key, Owner: r.Owner, Fence: r.Fence}
+		attempt := func(r store.InboxRecord) driver.Attempt {
+			return driver.Attempt{Group: r.Group, Key: r.Key, Owner: r.Owner, Fence: r.Fence}
 		}
-		succeed := func(tx *sql.Tx, a store.Attempt) bool {
-			did, err := s.Succeed(t.Context(), tx, a)
+		succeed := func(tx *sql.Tx, a driver.Attempt) bool {
+			did, err := s.Driver().Inbox.Succeed(t.Context(), tx, a)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -437,13 +438,13 @@ func testZombie(t *testing.T) {
 			t.Errorf("%v: the old attempt succeeded", level)
 		}
 		_ = zombie.Rollback()
-		if did, err := s.FailEvent(t.Context(), in, store.Failure{Owner: old.Owner, Fence: old.Fence, Error: "late"}); did || err != nil {
+		if did, err := s.Driver().Inbox.FailEvent(t.Context(), in, driver.Failure{Owner: old.Owner, Fence: old.Fence, Error: "late"}); did || err != nil {
 			t.Errorf("FailEvent of the old attempt: %t, %v", did, err)
 		}
-		if held, err := s.ReleaseEvent(t.Context(), attempt(old)); held || err != nil {
+		if held, err := s.Driver().Inbox.ReleaseEvent(t.Context(), attempt(old)); held || err != nil {
 			t.Errorf("ReleaseEvent of the old attempt: %t, %v", held, err)
 		}
-		if held, err := s.ReleaseEvent(t.Context(), attempt(next)); !held || err != nil {
+		if held, err := s.Driver().Inbox.ReleaseEvent(t.Context(), attempt(next)); !held || err != nil {
 			t.Errorf("ReleaseEvent: %t, %v", held, err)
 		}
 		if r := findRecord(t, s, in); r.State != store.InboxFailed || r.Attempts != 1 || string(r.Stored) != "kept" || r.NextRetryAt.After(r.Now) {
@@ -472,11 +473,11 @@ func testPurgeRecords(t *testing.T) {
 	open := intakes("g", 3)
 	claim(t, s, open[0], 0, 3, nil)
 	for i, dead := range []bool{false, true} {
-		if _, err := s.FailEvent(t.Context(), open[1+i], store.Failure{Dead: dead}); err != nil {
+		if _, err := s.Driver().Inbox.FailEvent(t.Context(), open[1+i], driver.Failure{Dead: dead}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n, err := s.PurgeRecords(t.Context(), "g", time.Hour, 100); n != 0 || err != nil {
+	if n, err := s.Driver().InboxRecords.PurgeRecords(t.Context(), "g", time.Hour, 100); n != 0 || err != nil {
 		t.Errorf("none is old: %d, %v", n, err)
 	}
 	exec(t, db, `UPDATE waybill_inbox SET received_at = '2001-01-01', processed_at = IF(processed_at IS NULL, NULL, '2001-01-01'),
@@ -484,18 +485,18 @@ func testPurgeRecords(t *testing.T) {
 	met := begin(t, db, nil)
 	accept(t, s, met, waybill.NewID(), done[5:])
 	for _, want := range []int{3, 2, 0} {
-		if n, err := s.PurgeRecords(t.Context(), "g", time.Hour, 3); n != want || err != nil {
+		if n, err := s.Driver().InboxRecords.PurgeRecords(t.Context(), "g", time.Hour, 3); n != want || err != nil {
 			t.Errorf("PurgeRecords: %d, %v; want %d", n, err, want)
 		}
 	}
 	_ = met.Rollback()
-	if n, err := s.PurgeRecords(t.Context(), "g", time.Hour, 3); n != 1 || err != nil {
+	if n, err := s.Driver().InboxRecords.PurgeRecords(t.Context(), "g", time.Hour, 3); n != 1 || err != nil {
 		t.Errorf("PurgeRecords: %d, %v", n, err)
 	}
 	if n := ask[int](t, db, "SELECT COUNT(*) FROM waybill_inbox"); n != len(open)+len(elsewhere) {
 		t.Errorf("%d records are left", n)
 	}
-	if _, err := s.PurgeRecords(t.Context(), "g", -1, 3); err == nil {
+	if _, err := s.Driver().InboxRecords.PurgeRecords(t.Context(), "g", -1, 3); err == nil {
 		t.Error("a negative age was accepted")
 	}
 }
@@ -510,11 +511,11 @@ func testRecordsInOrder(t *testing.T) {
 	var failed, dead []store.InboxEntry
 	for _, group := range []string{"b", "B", "b "} {
 		for i, in := range intakes(group, 4) {
-			f := store.Failure{Error: "boom", Dead: i == 3, Delay: time.Duration(i-2) * time.Hour}
+			f := driver.Failure{Error: "boom", Dead: i == 3, Delay: time.Duration(i-2) * time.Hour}
 			if i != 1 {
 				f.Stored = []byte(group)
 			}
-			if did, err := s.FailEvent(t.Context(), in, f); !did || err != nil {
+			if did, err := s.Driver().Inbox.FailEvent(t.Context(), in, f); !did || err != nil {
 				t.Fatal(did, err)
 			}
 			if f.Dead {
@@ -526,18 +527,18 @@ func testRecordsInOrder(t *testing.T) {
 	}
 	overdue := intakes("b", 1)[0]
 	claim(t, s, overdue, -time.Hour, 3, []byte("b"))
-	due, err := s.DueRecords(t.Context(), "b", 10)
+	due, err := s.Driver().InboxRecords.DueRecords(t.Context(), "b", 10)
 	if err != nil || len(due) != 3 || due[0].InboxEntry != failed[0] || due[1].InboxEntry != overdue || due[2].InboxEntry != failed[2] || string(due[0].Stored) != "b" {
 		t.Errorf("DueRecords: %+v, %v", due, err)
 	}
-	if due, err := s.DueRecords(t.Context(), "b", 1); err != nil || len(due) != 1 || due[0].InboxEntry != failed[0] {
+	if due, err := s.Driver().InboxRecords.DueRecords(t.Context(), "b", 1); err != nil || len(due) != 1 || due[0].InboxEntry != failed[0] {
 		t.Errorf("DueRecords: %+v, %v", due, err)
 	}
 	var groups []string
 	var group string
 	var key waybill.ID
 	for {
-		page, err := s.ListRecords(t.Context(), store.RecordFilter{}, group, key, 5)
+		page, err := s.Driver().InboxRecords.ListRecords(t.Context(), store.RecordFilter{}, group, key, 5)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -553,14 +554,14 @@ func testRecordsInOrder(t *testing.T) {
 		t.Errorf("ListRecords: %q", got)
 	}
 	only := store.RecordFilter{Group: "b", States: []store.InboxState{store.InboxDead, store.InboxSucceeded}, MinAttempts: 1}
-	if page, err := s.ListRecords(t.Context(), only, "", waybill.ID{}, 5); err != nil || len(page) != 1 || page[0].InboxEntry != dead[0] {
+	if page, err := s.Driver().InboxRecords.ListRecords(t.Context(), only, "", waybill.ID{}, 5); err != nil || len(page) != 1 || page[0].InboxEntry != dead[0] {
 		t.Errorf("ListRecords of the dead: %+v, %v", page, err)
 	}
-	if _, err := s.ListRecords(t.Context(), store.RecordFilter{States: []store.InboxState{7}}, "", waybill.ID{}, 5); err == nil {
+	if _, err := s.Driver().InboxRecords.ListRecords(t.Context(), store.RecordFilter{States: []store.InboxState{7}}, "", waybill.ID{}, 5); err == nil {
 		t.Error("an unknown state was accepted")
 	}
 	for all, want := range map[bool]string{false: "B,b,b ", true: "B,b,b ,done"} {
-		stats, err := s.GroupStats(t.Context(), all)
+		stats, err := s.Driver().InboxRecords.GroupStats(t.Context(), all)
 		var names []string
 		for _, g := range stats {
 			names = append(names, g.Group)
@@ -574,11 +575,11 @@ func testRecordsInOrder(t *testing.T) {
 		}
 	}
 	for _, want := range []int{1, 0} {
-		if n, err := s.Redrive(t.Context(), "b", nil, 10); n != want || err != nil {
+		if n, err := s.Driver().InboxRecords.Redrive(t.Context(), "b", nil, 10); n != want || err != nil {
 			t.Errorf("Redrive: %d, %v; want %d", n, err, want)
 		}
 	}
-	if n, err := s.Redrive(t.Context(), "B", []waybill.ID{failed[3].Key, failed[4].Key, dead[1].Key, waybill.NewID()}, 2); n != 2 || err != nil {
+	if n, err := s.Driver().InboxRecords.Redrive(t.Context(), "B", []waybill.ID{failed[3].Key, failed[4].Key, dead[1].Key, waybill.NewID()}, 2); n != 2 || err != nil {
 		t.Errorf("Redrive of some: %d, %v", n, err)
 	}
 }
@@ -591,8 +592,8 @@ func testRestartable(t *testing.T) {
 	in := intakes("g", 1)
 	tx := begin(t, db, nil)
 	accept(t, s, tx, waybill.NewID(), in)
-	_, _, err := s.ClaimEvent(t.Context(), in[0], waybill.NewID(), time.Hour, 3, nil)
-	if !s.IsRetryable(err) {
+	_, _, err := s.Driver().Inbox.ClaimEvent(t.Context(), in[0], waybill.NewID(), time.Hour, 3, nil)
+	if !s.Driver().Inbox.(driver.RetryClassifier).IsRetryable(err) {
 		t.Errorf("ClaimEvent beside a transaction that accepts: %v", err)
 	}
 	commit(t, tx)
@@ -600,7 +601,7 @@ func testRestartable(t *testing.T) {
 		t.Errorf("ClaimEvent after it: %+v, %t", r, taken)
 	}
 	for _, other := range []error{nil, errRollback, context.Canceled, &mysql.MySQLError{Number: 1062}} {
-		if s.IsRetryable(other) {
+		if s.Driver().Inbox.(driver.RetryClassifier).IsRetryable(other) {
 			t.Errorf("%v is restartable", other)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Limits of one statement. The protocol counts placeholders in 16 bits. A
@@ -90,7 +90,7 @@ func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000
 // Text beyond ASCII is sent as bytes, or as hexadecimal digits for a text
 // column, so that neither the driver nor the server converts it to another
 // character set.
-func encode(evs []waybill.Event, placed []store.AppendResult) (*batch, error) {
+func encode(evs []waybill.Event, placed []driver.AppendResult) (*batch, error) {
 	b := &batch{evs: evs, values: make([]any, 0, len(evs)*len(columns))}
 	for i, ev := range evs {
 		var err error
@@ -137,7 +137,7 @@ func isDefault(column string, value any) bool {
 }
 
 // fits returns how many events, beginning at start, fit into one statement.
-func (s *Store) fits(b *batch, f facts, start int) int {
+func (s *backend) fits(b *batch, f facts, start int) int {
 	n, size := 0, 0
 	for start+n < len(b.evs) && n < chunkRows {
 		ev := b.evs[start+n]
@@ -160,7 +160,7 @@ func (s *Store) fits(b *batch, f facts, start int) int {
 }
 
 // insertAll inserts a batch with as many statements as needed.
-func (s *Store) insertAll(ctx context.Context, tx querier, f facts, b *batch) error {
+func (s *backend) insertAll(ctx context.Context, tx querier, f facts, b *batch) error {
 	for start := 0; start < len(b.evs); {
 		n := s.fits(b, f, start)
 		if err := s.insert(ctx, tx, f, b, start, n); err != nil {
@@ -173,7 +173,7 @@ func (s *Store) insertAll(ctx context.Context, tx querier, f facts, b *batch) er
 
 // insert inserts n events of a batch with one statement. It uses a prepared
 // statement if there is one and the transaction belongs to this store's pool.
-func (s *Store) insert(ctx context.Context, tx querier, f facts, b *batch, start, n int) error {
+func (s *backend) insert(ctx context.Context, tx querier, f facts, b *batch, start, n int) error {
 	width := len(columns)
 	args := make([]any, 0, n*(width+3))
 	more := s.tailOf(b)
@@ -212,7 +212,7 @@ type tail struct {
 }
 
 // tailOf returns the tail of a batch, without rows.
-func (s *Store) tailOf(b *batch) tail {
+func (s *backend) tailOf(b *batch) tail {
 	switch {
 	case b.delayed:
 		return tail{head: s.sql.insertDelayed, columns: ", seq, created_at, due_at"}
@@ -252,7 +252,7 @@ func dueValue(args []any, ev waybill.Event) (string, []any) {
 }
 
 // insertText returns the INSERT statement for rows of one shape.
-func (s *Store) insertText(f facts, sh shape, more tail) string {
+func (s *backend) insertText(f facts, sh shape, more tail) string {
 	var text strings.Builder
 	text.WriteString(more.head)
 	row := ""

@@ -15,9 +15,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Stats implements [store.Inspector]. All values come from one snapshot, and so
-// from one moment.
-func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+// Stats implements [driver.Inspector]. All values come from one snapshot, and
+// so from one moment.
+func (s *backend) Stats(ctx context.Context) (store.Stats, error) {
 	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err != nil {
 		return store.Stats{}, s.explain(err)
@@ -38,7 +38,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 }
 
 // membership returns the nodes that are live at the time now.
-func (s *Store) membership(ctx context.Context, q querier, now time.Time) (store.Membership, error) {
+func (s *backend) membership(ctx context.Context, q querier, now time.Time) (store.Membership, error) {
 	var m store.Membership
 	var id scanID
 	var relay []byte
@@ -97,8 +97,8 @@ func filtered(state store.State, f store.Filter) (where string, args []any, err 
 	return strings.Join(conditions, ` AND `), args, nil
 }
 
-// Count implements [store.Inspector].
-func (s *Store) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
+// Count implements [driver.Inspector].
+func (s *backend) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
 	where, args, err := filtered(state, f)
 	if err != nil {
 		return 0, err
@@ -110,9 +110,9 @@ func (s *Store) Count(ctx context.Context, state store.State, f store.Filter) (i
 	return n, nil
 }
 
-// List implements [store.Inspector]. Only ready rows have an index on seq
+// List implements [driver.Inspector]. Only ready rows have an index on seq
 // alone: the other tables are scanned.
-func (s *Store) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
+func (s *backend) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
 	where, args, err := filtered(state, f)
 	if err != nil {
 		return nil, err
@@ -123,14 +123,14 @@ func (s *Store) List(ctx context.Context, state store.State, f store.Filter, aft
 	return records, err
 }
 
-// Find implements [store.Inspector]. One statement reads all tables, so an
+// Find implements [driver.Inspector]. One statement reads all tables, so an
 // event that moves is found in its old or its new table.
-func (s *Store) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
+func (s *backend) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
 	return s.records(ctx, fill(s.sql.find, "{id}", hexID(id)))
 }
 
 // records reads whole rows with their state.
-func (s *Store) records(ctx context.Context, query string, args ...any) ([]store.Record, error) {
+func (s *backend) records(ctx context.Context, query string, args ...any) ([]store.Record, error) {
 	var records []store.Record
 	var state store.State
 	var ended sql.NullInt64

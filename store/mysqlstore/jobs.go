@@ -14,6 +14,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/sqltx"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // jobStatements holds the SQL of reconciliation jobs.
@@ -69,13 +70,13 @@ ORDER BY o.done_at, o.id LIMIT {limit}`),
 }
 
 // jobArgs returns the arguments of jobHeld.
-func jobArgs(a store.JobAttempt) []any { return []any{[]byte(a.Name), a.Owner[:], a.Fence} }
+func jobArgs(a driver.JobAttempt) []any { return []any{[]byte(a.Name), a.Owner[:], a.Fence} }
 
-// ClaimJob implements [store.JobClaimer]. Every statement is a transaction of
+// ClaimJob implements [driver.JobClaimer]. Every statement is a transaction of
 // its own, and the one that takes the job is conditional: of several concurrent
 // claims one changes the row, and the others, which waited for it, no longer
 // match.
-func (s *Store) ClaimJob(ctx context.Context, c store.JobClaim) (store.JobRecord, bool, error) {
+func (s *backend) ClaimJob(ctx context.Context, c driver.JobClaim) (store.JobRecord, bool, error) {
 	// Without autocommit nothing would be committed.
 	if _, err := s.facts(ctx, s.db); err != nil {
 		return store.JobRecord{}, false, err
@@ -93,7 +94,7 @@ func (s *Store) ClaimJob(ctx context.Context, c store.JobClaim) (store.JobRecord
 	return rec, err == nil && rec.Owner == c.Owner, err
 }
 
-func (s *Store) claimJobOnce(ctx context.Context, c store.JobClaim) error {
+func (s *backend) claimJobOnce(ctx context.Context, c driver.JobClaim) error {
 	n, err := affected(s.db.ExecContext(ctx, s.sql.claimJob, c.Owner[:], c.Lease.Microseconds(), []byte(c.Name), c.Seen, c.Seen))
 	if err != nil || n == 1 || c.Seen > 0 {
 		return err
@@ -106,14 +107,14 @@ func (s *Store) claimJobOnce(ctx context.Context, c store.JobClaim) error {
 	return err
 }
 
-// RenewJob implements [store.JobClaimer].
-func (s *Store) RenewJob(ctx context.Context, a store.JobAttempt, lease time.Duration) (bool, error) {
+// RenewJob implements [driver.JobClaimer].
+func (s *backend) RenewJob(ctx context.Context, a driver.JobAttempt, lease time.Duration) (bool, error) {
 	n, err := affected(s.db.ExecContext(ctx, s.sql.renewJob, append([]any{lease.Microseconds()}, jobArgs(a)...)...))
 	return n == 1, s.explain(err)
 }
 
-// EndJob implements [store.JobClaimer].
-func (s *Store) EndJob(ctx context.Context, a store.JobAttempt, end store.JobEnd) (bool, error) {
+// EndJob implements [driver.JobClaimer].
+func (s *backend) EndJob(ctx context.Context, a driver.JobAttempt, end driver.JobEnd) (bool, error) {
 	next := `NULL`
 	if !end.Next.IsZero() {
 		next = `TIMESTAMP'` + utc(end.Next) + `'`
@@ -124,7 +125,7 @@ func (s *Store) EndJob(ctx context.Context, a store.JobAttempt, end store.JobEnd
 }
 
 // jobs reads jobColumns.
-func (s *Store) jobs(ctx context.Context, query string, args ...any) ([]store.JobRecord, error) {
+func (s *backend) jobs(ctx context.Context, query string, args ...any) ([]store.JobRecord, error) {
 	var list []store.JobRecord
 	var r store.JobRecord
 	var lease, started, ended, next sql.NullInt64
@@ -144,8 +145,8 @@ func (s *Store) jobs(ctx context.Context, query string, args ...any) ([]store.Jo
 	return list, nil
 }
 
-// FindJob implements [store.JobRecords].
-func (s *Store) FindJob(ctx context.Context, name string) (store.JobRecord, bool, error) {
+// FindJob implements [driver.JobRecords].
+func (s *backend) FindJob(ctx context.Context, name string) (store.JobRecord, bool, error) {
 	list, err := s.jobs(ctx, s.sql.findJob, []byte(name))
 	if err != nil {
 		return store.JobRecord{}, false, err
@@ -160,14 +161,14 @@ func (s *Store) FindJob(ctx context.Context, name string) (store.JobRecord, bool
 	return store.JobRecord{Now: time.UnixMicro(now).UTC()}, false, nil
 }
 
-// ListJobs implements [store.JobRecords].
-func (s *Store) ListJobs(ctx context.Context) ([]store.JobRecord, error) {
+// ListJobs implements [driver.JobRecords].
+func (s *backend) ListJobs(ctx context.Context) ([]store.JobRecord, error) {
 	return s.jobs(ctx, s.sql.listJobs)
 }
 
-// RememberSent implements [store.JobSender]. It locks the job's row until the
+// RememberSent implements [driver.JobSender]. It locks the job's row until the
 // transaction ends: a take-over of the job waits for that.
-func (s *Store) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt, sent []store.Sent) (bool, error) {
+func (s *backend) RememberSent(ctx context.Context, tx *sql.Tx, a driver.JobAttempt, sent []driver.Sent) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("mysqlstore: remember: %w", waybill.ErrNoTx)
 	}
@@ -185,7 +186,7 @@ func (s *Store) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt
 	if fence != a.Fence || fence == 0 {
 		return false, nil
 	}
-	sorted := slices.SortedFunc(slices.Values(sent), func(a, b store.Sent) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+	sorted := slices.SortedFunc(slices.Values(sent), func(a, b driver.Sent) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	for part := range parts(sorted, maxIntakes) {
 		rows := make([]string, len(part))
 		for i, one := range part {
@@ -198,10 +199,10 @@ func (s *Store) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt
 	return true, nil
 }
 
-// SentKeys implements [store.JobRecords].
-func (s *Store) SentKeys(ctx context.Context, name string, age time.Duration) ([]store.Sent, error) {
-	var list []store.Sent
-	var one store.Sent
+// SentKeys implements [driver.JobRecords].
+func (s *backend) SentKeys(ctx context.Context, name string, age time.Duration) ([]driver.Sent, error) {
+	var list []driver.Sent
+	var one driver.Sent
 	err := each(ctx, s.db, s.sql.sentKeys, []any{[]byte(name), age.Microseconds()}, func() {
 		list = append(list, one)
 	}, (*scanID)(&one.Key), (*scanID)(&one.Event))
@@ -211,8 +212,8 @@ func (s *Store) SentKeys(ctx context.Context, name string, age time.Duration) ([
 	return list, nil
 }
 
-// ForgetSent implements [store.JobRecords].
-func (s *Store) ForgetSent(ctx context.Context, name string, age time.Duration, limit int) (int, error) {
+// ForgetSent implements [driver.JobRecords].
+func (s *backend) ForgetSent(ctx context.Context, name string, age time.Duration, limit int) (int, error) {
 	forgotten := 0
 	err := s.transact(ctx, func(tx *sql.Tx) error {
 		var old []waybill.ID
@@ -236,8 +237,8 @@ func (s *Store) ForgetSent(ctx context.Context, name string, age time.Duration, 
 	return forgotten, nil
 }
 
-// DeliveredWithoutRecord implements [store.HistoryAudit].
-func (s *Store) DeliveredWithoutRecord(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
+// DeliveredWithoutRecord implements [driver.HistoryAudit].
+func (s *backend) DeliveredWithoutRecord(ctx context.Context, group string, span driver.HistorySpan, limit int) ([]store.Record, error) {
 	query := strings.NewReplacer("{group}", hexText(group), "{from}", utc(span.From), "{to}", utc(span.To), "{after}", hexID(span.After),
 		"{limit}", strconv.Itoa(max(limit, 0))).Replace(s.sql.unrecorded)
 	list, err := s.records(ctx, query)

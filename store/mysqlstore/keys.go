@@ -13,22 +13,23 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/sqltx"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Keys are taken as events are accepted: see the comment in inbox.go. INSERT …
 // ON DUPLICATE KEY UPDATE creates the row, or marks the existing row if the key
 // is free, or only locks it.
 
-// TakeKey implements [store.KeyTx]. On MySQL it may wait up to one second for a
-// transaction that is taking the same key; see the package documentation.
-func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
+// TakeKey implements [driver.KeyTx]. On MySQL it may wait up to one second for
+// a transaction that is taking the same key; see the package documentation.
+func (s *backend) TakeKey(ctx context.Context, tx *sql.Tx, c driver.KeyClaim) (driver.KeyTaken, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
-		return store.KeyTaken{}, sqltx.Done(err)
+		return driver.KeyTaken{}, sqltx.Done(err)
 	}
 	if !f.proves {
 		if err := proveOpen(ctx, tx, f); err != nil {
-			return store.KeyTaken{}, s.refused(err)
+			return driver.KeyTaken{}, s.refused(err)
 		}
 	}
 	values := keyValues(c.KeyID, "{mark}", hexID(c.Owner), "{hash}", hexText(c.Hash))
@@ -41,28 +42,28 @@ func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (stor
 	case isLocked(err):
 		return s.lookAtKey(ctx, tx, f, c, values)
 	case err != nil:
-		return store.KeyTaken{}, s.refused(err)
+		return driver.KeyTaken{}, s.refused(err)
 	}
-	a := store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}
+	a := driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}
 	if !met {
-		return store.KeyTaken{Taken: true, Attempt: a}, nil
+		return driver.KeyTaken{Taken: true, Attempt: a}, nil
 	}
 	found, err := s.keyRecords(ctx, tx, values.Replace(s.sql.lockKey))
 	switch {
 	case err != nil:
-		return store.KeyTaken{}, s.refused(err)
+		return driver.KeyTaken{}, s.refused(err)
 	case len(found) == 0: // the row existed, and this transaction has it locked
-		return store.KeyTaken{}, fmt.Errorf("mysqlstore: take key: %w: the row is gone", waybill.ErrTxDone)
+		return driver.KeyTaken{}, fmt.Errorf("mysqlstore: take key: %w: the row is gone", waybill.ErrTxDone)
 	case found[0].taken:
 		a.Fence = found[0].Fence + 1
-		return store.KeyTaken{Taken: true, Attempt: a}, nil
+		return driver.KeyTaken{Taken: true, Attempt: a}, nil
 	}
-	return store.KeyTaken{Record: found[0].KeyRecord}, nil
+	return driver.KeyTaken{Record: found[0].KeyRecord}, nil
 }
 
 // takeOnce creates the row of a key, or marks the existing one, and reports
 // whether a row existed.
-func (s *Store) takeOnce(ctx context.Context, tx *sql.Tx, f facts, values *strings.Replacer) (met bool, err error) {
+func (s *backend) takeOnce(ctx context.Context, tx *sql.Tx, f facts, values *strings.Replacer) (met bool, err error) {
 	query, proof := s.sql.takeKey, "x'{mark}'"
 	switch {
 	case f.noWait:
@@ -85,7 +86,7 @@ func (s *Store) takeOnce(ctx context.Context, tx *sql.Tx, f facts, values *strin
 
 // lookAtKey answers for a key whose row is locked. If the committed record is
 // not free, it is returned; otherwise the key is busy.
-func (s *Store) lookAtKey(ctx context.Context, tx *sql.Tx, f facts, c store.KeyClaim, values *strings.Replacer) (store.KeyTaken, error) {
+func (s *backend) lookAtKey(ctx context.Context, tx *sql.Tx, f facts, c driver.KeyClaim, values *strings.Replacer) (driver.KeyTaken, error) {
 	look := s.sql.lookKey
 	if f.noWait {
 		look = s.sql.noWait + look // at SERIALIZABLE every read takes a lock
@@ -97,15 +98,15 @@ func (s *Store) lookAtKey(ctx context.Context, tx *sql.Tx, f facts, c store.KeyC
 		return err
 	})
 	if err != nil && !isLocked(err) {
-		return store.KeyTaken{}, s.refused(err)
+		return driver.KeyTaken{}, s.refused(err)
 	}
 	if err := proveOpen(ctx, tx, f); err != nil {
-		return store.KeyTaken{}, s.refused(err)
+		return driver.KeyTaken{}, s.refused(err)
 	}
 	if len(found) > 0 && !keyFree(&found[0].KeyRecord, c.Hash) {
-		return store.KeyTaken{Record: found[0].KeyRecord}, nil
+		return driver.KeyTaken{Record: found[0].KeyRecord}, nil
 	}
-	return store.KeyTaken{Busy: true}, nil
+	return driver.KeyTaken{Busy: true}, nil
 }
 
 // keyFree reports whether a request with the hash could take a live record when
@@ -114,20 +115,20 @@ func keyFree(r *store.KeyRecord, hash string) bool {
 	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
 }
 
-// StoreAnswer implements [store.KeyTx]. A run that takes the key over has its
+// StoreAnswer implements [driver.KeyTx]. A run that takes the key over has its
 // row locked; the update waits for that lock and then matches no row.
-func (s *Store) StoreAnswer(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+func (s *backend) StoreAnswer(ctx context.Context, tx *sql.Tx, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
 	return s.changeIn(ctx, tx, s.sql.keepKey, s.sql.keepProven, answer.Result, attemptValues(a, answerValues(answer)...))
 }
 
-// SavePoint implements [store.KeyTx].
-func (s *Store) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
+// SavePoint implements [driver.KeyTx].
+func (s *backend) SavePoint(ctx context.Context, tx *sql.Tx, a driver.KeyAttempt, p store.KeyPoint) (bool, error) {
 	return s.changeIn(ctx, tx, s.sql.savePoint, s.sql.saveProven, p.Data, attemptValues(a, "{point}", "x'"+hexText(p.Name)+"'"))
 }
 
 // changeIn changes the record of an attempt in the caller's transaction, and
 // reports whether the record matched.
-func (s *Store) changeIn(ctx context.Context, tx *sql.Tx, plain, proven string, data []byte, values *strings.Replacer) (bool, error) {
+func (s *backend) changeIn(ctx context.Context, tx *sql.Tx, plain, proven string, data []byte, values *strings.Replacer) (bool, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
 		return false, sqltx.Done(err)
@@ -153,7 +154,7 @@ const largeData = 64 << 10
 // changes runs a statement that changes at most one record, and reports whether
 // the record was found. A statement whose record already has the new values
 // affects no row, and signals the match with the last insert id.
-func (s *Store) changes(ctx context.Context, q querier, query string, data []byte, values *strings.Replacer) (bool, error) {
+func (s *backend) changes(ctx context.Context, q querier, query string, data []byte, values *strings.Replacer) (bool, error) {
 	text, args := hexBytes, []any(nil)
 	if len(data) > largeData {
 		text, args = func([]byte) string { return "?" }, []any{data}
@@ -167,8 +168,8 @@ func (s *Store) changes(ctx context.Context, q querier, query string, data []byt
 	return id == 1, err
 }
 
-// PeekKey implements [store.KeyPeeker].
-func (s *Store) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
+// PeekKey implements [driver.KeyPeeker].
+func (s *backend) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
 	var hash string // never empty
 	var ref, result, contentType []byte
 	err := each(ctx, s.db, keyValues(id).Replace(s.sql.peekKey), nil, nil, &hash, &ref, &result, &contentType)
@@ -180,15 +181,15 @@ func (s *Store) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, b
 	}, true, nil
 }
 
-// PeekAlways implements [store.KeyPeeker]: a peek costs a round trip.
-func (s *Store) PeekAlways() bool { return false }
+// PeekAlways implements [driver.KeyPeeker]: a peek costs a round trip.
+func (s *backend) PeekAlways() bool { return false }
 
-// ClaimKey implements [store.KeyClaimer]. It is one statement with a
+// ClaimKey implements [driver.KeyClaimer]. It is one statement with a
 // transaction of its own; of several concurrent claims one changes the row, and
 // the others, which waited for it, no longer match. MariaDB's statement returns
 // the record. On MySQL the record is read afterwards and may have changed: an
 // attempt that was lost in between is not reported as taken.
-func (s *Store) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+func (s *backend) ClaimKey(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 	// Without autocommit nothing would be committed.
 	f, err := s.facts(ctx, s.db)
 	if err != nil {
@@ -216,8 +217,8 @@ func (s *Store) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord
 	}
 }
 
-// EndKey implements [store.KeyClaimer].
-func (s *Store) EndKey(ctx context.Context, a store.KeyAttempt, end store.KeyEnd) (bool, error) {
+// EndKey implements [driver.KeyClaimer].
+func (s *backend) EndKey(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 	switch end.State {
 	case store.KeySucceeded:
 		return s.change(ctx, s.sql.endKey, end.Answer.Result, attemptValues(a, answerValues(end.Answer)...))
@@ -228,13 +229,13 @@ func (s *Store) EndKey(ctx context.Context, a store.KeyAttempt, end store.KeyEnd
 	return false, fmt.Errorf("mysqlstore: an attempt cannot end as %s", end.State)
 }
 
-// RenewKey implements [store.KeyClaimer].
-func (s *Store) RenewKey(ctx context.Context, a store.KeyAttempt, lease time.Duration) (bool, error) {
+// RenewKey implements [driver.KeyClaimer].
+func (s *backend) RenewKey(ctx context.Context, a driver.KeyAttempt, lease time.Duration) (bool, error) {
 	return s.change(ctx, s.sql.renewKey, nil, attemptValues(a, "{lease}", strconv.FormatInt(lease.Microseconds(), 10)))
 }
 
-// ResolveKey implements [store.KeyRecords].
-func (s *Store) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd) (bool, error) {
+// ResolveKey implements [driver.KeyRecords].
+func (s *backend) ResolveKey(ctx context.Context, id store.KeyID, end driver.KeyEnd) (bool, error) {
 	switch end.State {
 	case store.KeySucceeded:
 		return s.change(ctx, s.sql.settleKey, end.Answer.Result, keyValues(id, answerValues(end.Answer)...))
@@ -247,7 +248,7 @@ func (s *Store) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd
 
 // change changes a record in a transaction of its own, and reports whether the
 // record matched.
-func (s *Store) change(ctx context.Context, query string, data []byte, values *strings.Replacer) (bool, error) {
+func (s *backend) change(ctx context.Context, query string, data []byte, values *strings.Replacer) (bool, error) {
 	if _, err := s.facts(ctx, s.db); err != nil {
 		return false, err
 	}
@@ -255,8 +256,8 @@ func (s *Store) change(ctx context.Context, query string, data []byte, values *s
 	return fitted, s.explain(err)
 }
 
-// FindKey implements [store.KeyRecords].
-func (s *Store) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
+// FindKey implements [driver.KeyRecords].
+func (s *backend) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
 	found, err := s.keyRecords(ctx, s.db, keyValues(id).Replace(s.sql.lookKey))
 	if err != nil || len(found) == 0 {
 		return store.KeyRecord{}, false, s.explain(err)
@@ -264,8 +265,8 @@ func (s *Store) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, b
 	return found[0].KeyRecord, true, nil
 }
 
-// ListKeys implements [store.KeyRecords].
-func (s *Store) ListKeys(ctx context.Context, f store.KeyFilter, after store.KeyID, limit int) ([]store.KeyRecord, error) {
+// ListKeys implements [driver.KeyRecords].
+func (s *backend) ListKeys(ctx context.Context, f store.KeyFilter, after store.KeyID, limit int) ([]store.KeyRecord, error) {
 	states, index := f.States, "status"
 	if len(states) == 0 {
 		states = []store.KeyState{store.KeyProcessing, store.KeyFailed, store.KeyUncertain}
@@ -299,8 +300,8 @@ func (s *Store) ListKeys(ctx context.Context, f store.KeyFilter, after store.Key
 	return list, nil
 }
 
-// KeyStats implements [store.KeyRecords].
-func (s *Store) KeyStats(ctx context.Context) (store.KeyStats, error) {
+// KeyStats implements [driver.KeyRecords].
+func (s *backend) KeyStats(ctx context.Context) (store.KeyStats, error) {
 	var k store.KeyStats
 	var oldest int64
 	err := each(ctx, s.db, s.sql.keyStats, nil, nil, &k.Processing, &k.Failed, &k.Uncertain, &k.Lapsed, &oldest)
@@ -311,8 +312,8 @@ func (s *Store) KeyStats(ctx context.Context) (store.KeyStats, error) {
 	return k, nil
 }
 
-// PurgeKeys implements [store.KeyRecords].
-func (s *Store) PurgeKeys(ctx context.Context, limit int) (int, error) {
+// PurgeKeys implements [driver.KeyRecords].
+func (s *backend) PurgeKeys(ctx context.Context, limit int) (int, error) {
 	purged := 0
 	err := s.transact(ctx, func(tx *sql.Tx) error {
 		purged = 0
@@ -368,13 +369,13 @@ func keyValues(id store.KeyID, more ...string) *strings.Replacer {
 }
 
 // attemptValues inserts the values of an attempt into a statement.
-func attemptValues(a store.KeyAttempt, more ...string) *strings.Replacer {
+func attemptValues(a driver.KeyAttempt, more ...string) *strings.Replacer {
 	return keyValues(a.KeyID, append(more, "{owner}", hexID(a.Owner), "{fence}", strconv.FormatInt(a.Fence, 10))...)
 }
 
 // answerValues returns the values of answerKey, except for the result. NULL
 // microseconds mean no expiry.
-func answerValues(a store.KeyAnswer) []string {
+func answerValues(a driver.KeyAnswer) []string {
 	answer := "NULL"
 	if a.ResultTTL > 0 {
 		answer = strconv.FormatInt(a.ResultTTL.Microseconds(), 10)
@@ -387,13 +388,13 @@ func answerValues(a store.KeyAnswer) []string {
 
 // failureValues returns the values of failedKey. An uncertain record does not
 // expire.
-func failureValues(end store.KeyEnd) []string {
+func failureValues(end driver.KeyEnd) []string {
 	ttl := "NULL"
 	if end.State == store.KeyFailed {
 		ttl = strconv.FormatInt(end.Answer.TTL.Microseconds(), 10)
 	}
 	text := func(s string) string {
-		if s = store.CutError(s); s == "" {
+		if s = driver.CutError(s); s == "" {
 			return "NULL"
 		}
 		return "x'" + hexText(s) + "'"
@@ -416,7 +417,7 @@ type foundKey struct {
 }
 
 // keyRecords reads takenBy and keyColumns.
-func (s *Store) keyRecords(ctx context.Context, q querier, query string) ([]foundKey, error) {
+func (s *backend) keyRecords(ctx context.Context, q querier, query string) ([]foundKey, error) {
 	var found []foundKey
 	var r foundKey
 	var lease, completed, expires sql.NullInt64

@@ -11,10 +11,11 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Heartbeat implements [store.Lanes].
-func (s *Store) Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error) {
+// Heartbeat implements [driver.Lanes].
+func (s *backend) Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error) {
 	var m store.Membership
 	if err := s.checkKind(ctx); err != nil {
 		return m, err
@@ -55,21 +56,21 @@ type laneRow struct {
 	dirty, live  bool
 }
 
-// Acquire implements [store.Lanes]. It reads which lanes are free and then
+// Acquire implements [driver.Lanes]. It reads which lanes are free and then
 // takes them with one statement that names the epochs it read: no lock is held
 // while a client may be paused. The statement waits for settlements in
 // progress, which lock the lane's row. A lane that another node took or
 // released in between has another epoch or owner, and is left alone.
-func (s *Store) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]store.Lease, error) {
+func (s *backend) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]driver.Lease, error) {
 	free, err := s.freeLanes(ctx, node, lanes)
 	if err != nil || len(free) == 0 {
 		return nil, err
 	}
-	leases := make([]store.Lease, len(free))
+	leases := make([]driver.Lease, len(free))
 	var where strings.Builder
 	var tokens, which []any
 	for i, l := range free {
-		leases[i] = store.Lease{
+		leases[i] = driver.Lease{
 			Lane: l.lane, Epoch: l.epoch + 1, Unclean: l.dirty || l.owner != (scanID{}), Window: l.window,
 		}
 		_, _ = rand.Read(leases[i].Token[:]) // never fails
@@ -99,11 +100,11 @@ func (s *Store) Acquire(ctx context.Context, node store.Node, lanes []int, windo
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	return slices.DeleteFunc(leases, func(l store.Lease) bool { return !held[l.Token] }), nil
+	return slices.DeleteFunc(leases, func(l driver.Lease) bool { return !held[l.Token] }), nil
 }
 
 // freeLanes returns the given lanes that no live node owns, in order.
-func (s *Store) freeLanes(ctx context.Context, node store.Node, lanes []int) ([]laneRow, error) {
+func (s *backend) freeLanes(ctx context.Context, node store.Node, lanes []int) ([]laneRow, error) {
 	var free []laneRow
 	var row laneRow
 	self := false
@@ -138,8 +139,8 @@ func (st statements) take(n int) string {
 	return st.takeLanes + `CASE lane` + strings.Repeat(` WHEN ? THEN ?`, n) + ` END, in_flight = ?, dirty = 0 WHERE `
 }
 
-// Release implements [store.Lanes].
-func (s *Store) Release(ctx context.Context, leases []store.Lease, dirty bool) error {
+// Release implements [driver.Lanes].
+func (s *backend) Release(ctx context.Context, leases []driver.Lease, dirty bool) error {
 	if len(leases) == 0 {
 		return nil
 	}
@@ -152,10 +153,10 @@ func (s *Store) Release(ctx context.Context, leases []store.Lease, dirty bool) e
 	return s.explain(err)
 }
 
-// Leave implements [store.Lanes]. When the node is gone its lanes are free, and
-// count as dirty because they have an owner; releasing them only keeps the
+// Leave implements [driver.Lanes]. When the node is gone its lanes are free,
+// and count as dirty because they have an owner; releasing them only keeps the
 // table readable.
-func (s *Store) Leave(ctx context.Context, node store.Node) error {
+func (s *backend) Leave(ctx context.Context, node store.Node) error {
 	if _, err := s.db.ExecContext(ctx, s.sql.forgetNode, node.ID[:]); err != nil {
 		return s.explain(err)
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Purge implements [store.Maintainer]. Purged events leave no trace, dead
+// Purge implements [driver.Maintainer]. Purged events leave no trace, dead
 // letters as well as delivered events: the history begins where the purge
 // ended.
-func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
+func (s *backend) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
 	purge := s.sql.purgeHistory
 	switch state {
 	case store.Delivered:
@@ -53,7 +53,7 @@ func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration,
 
 // moveHistoryFrom records, in the transaction that deletes older rows, that the
 // history is complete only from the given time on, rounded up to whole seconds.
-func (s *Store) moveHistoryFrom(ctx context.Context, tx querier, from time.Time) error {
+func (s *backend) moveHistoryFrom(ctx context.Context, tx querier, from time.Time) error {
 	whole := from.UTC().Truncate(time.Second)
 	if whole.Before(from) {
 		whole = whole.Add(time.Second)
@@ -69,10 +69,10 @@ type oldRow struct {
 	keyed     bool
 }
 
-// PurgeWritten implements [store.Maintainer]. It finds the rows without a lock;
-// a procedure then deletes them, in parts, if no relay is live. It frees their
-// dedup keys afterwards; Tidy frees any that it misses.
-func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
+// PurgeWritten implements [driver.Maintainer]. It finds the rows without a
+// lock; a procedure then deletes them, in parts, if no relay is live. It frees
+// their dedup keys afterwards; Tidy frees any that it misses.
+func (s *backend) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
 		return 0, fmt.Errorf("mysqlstore: purge: negative age %v", age)
 	}
@@ -96,7 +96,7 @@ func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) 
 
 // purgeSome deletes at most limit rows written before a time, and reports
 // whether there may be more.
-func (s *Store) purgeSome(ctx context.Context, before time.Time, limit int) (purged int, more bool, err error) {
+func (s *backend) purgeSome(ctx context.Context, before time.Time, limit int) (purged int, more bool, err error) {
 	ready, err := s.oldRows(ctx, s.sql.oldReady, before, limit)
 	if err != nil {
 		return 0, false, err
@@ -125,10 +125,10 @@ func (s *Store) purgeSome(ctx context.Context, before time.Time, limit int) (pur
 	return purged, purged > 0 && len(ready) == limit, nil
 }
 
-// MakeReady implements [store.Maintainer]. It takes the heartbeat's mutex, as
+// MakeReady implements [driver.Maintainer]. It takes the heartbeat's mutex, as
 // the purge procedure does, so that it is serialized with a relay that starts
 // at the same moment.
-func (s *Store) MakeReady(ctx context.Context, limit int) (int, error) {
+func (s *backend) MakeReady(ctx context.Context, limit int) (int, error) {
 	moved := 0
 	err := s.transact(ctx, func(tx *sql.Tx) error {
 		moved = 0
@@ -160,7 +160,7 @@ func (s *Store) MakeReady(ctx context.Context, limit int) (int, error) {
 	return moved, nil
 }
 
-func (s *Store) oldRows(ctx context.Context, query string, before time.Time, limit int) ([]oldRow, error) {
+func (s *backend) oldRows(ctx context.Context, query string, before time.Time, limit int) ([]oldRow, error) {
 	if limit <= 0 {
 		return nil, nil
 	}
@@ -173,7 +173,7 @@ func (s *Store) oldRows(ctx context.Context, query string, before time.Time, lim
 
 // freeKeys frees the dedup keys of the given events that are not pending, and
 // returns the events whose keys remain: locked by a producer, or still needed.
-func (s *Store) freeKeys(ctx context.Context, ids []waybill.ID) (left []waybill.ID, err error) {
+func (s *backend) freeKeys(ctx context.Context, ids []waybill.ID) (left []waybill.ID, err error) {
 	for part := range parts(ids, maxIDs) {
 		var id scanID
 		err := each(ctx, s.db, fill(s.sql.freeKeys, "{ids}", idList(part)), nil, func() { left = append(left, waybill.ID(id)) }, &id)
@@ -184,10 +184,10 @@ func (s *Store) freeKeys(ctx context.Context, ids []waybill.ID) (left []waybill.
 	return left, nil
 }
 
-// Tidy implements [store.Maintainer]. This store has no partitions. Tidy
+// Tidy implements [driver.Maintainer]. This store has no partitions. Tidy
 // removes nodes that have been silent for a day, and dedup keys that a producer
 // had locked when their event was settled.
-func (s *Store) Tidy(ctx context.Context, _ time.Duration) error {
+func (s *backend) Tidy(ctx context.Context, _ time.Duration) error {
 	err := s.transact(ctx, func(tx *sql.Tx) error {
 		_, err := tx.ExecContext(ctx, s.sql.forgetNodes)
 		return err
@@ -213,7 +213,7 @@ func (s *Store) Tidy(ctx context.Context, _ time.Duration) error {
 
 // keyPage returns the next page of keys, and the events among their holders
 // that are not pending.
-func (s *Store) keyPage(ctx context.Context, after dedupKey) (page []dedupKey, left []waybill.ID, err error) {
+func (s *backend) keyPage(ctx context.Context, after dedupKey) (page []dedupKey, left []waybill.ID, err error) {
 	var tenant, key []byte
 	var id scanID
 	var pending bool

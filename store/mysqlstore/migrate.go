@@ -44,11 +44,11 @@ func (c Config) steps() ([]migration.Step, error) {
 	return migration.Read(migrationFiles, "migrations", c.replacer())
 }
 
-// Migrate implements [store.Migrator]. MySQL commits every DDL statement on its
-// own, so an interrupted migration is run again from its beginning: its
+// Migrate implements [driver.Migrator]. MySQL commits every DDL statement on
+// its own, so an interrupted migration is run again from its beginning: its
 // statements do nothing if already done, and its version is recorded last. A
 // named lock serializes concurrent processes.
-func (s *Store) Migrate(ctx context.Context) (applied []store.Migration, err error) {
+func (s *backend) Migrate(ctx context.Context) (applied []store.Migration, err error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("mysqlstore: migrate: %w", err)
@@ -69,7 +69,7 @@ func (s *Store) Migrate(ctx context.Context) (applied []store.Migration, err err
 	return applied, nil
 }
 
-func (s *Store) migrate(ctx context.Context, conn *sql.Conn) ([]store.Migration, error) {
+func (s *backend) migrate(ctx context.Context, conn *sql.Conn) ([]store.Migration, error) {
 	cfg, err := s.madeWith(ctx, conn)
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn) ([]store.Migration,
 
 // lock takes the named lock of these tables, which belongs to the session, and
 // sets the SQL mode in which they are created. unlock undoes both.
-func (s *Store) lock(ctx context.Context, conn *sql.Conn) (unlock func(), err error) {
+func (s *backend) lock(ctx context.Context, conn *sql.Conn) (unlock func(), err error) {
 	const name = `CONCAT('waybill ', LEFT(SHA2(CONCAT(COALESCE(NULLIF(?, ''), DATABASE(), ''), '.', ?), 256), 40))`
 	args := []any{s.cfg.Schema, s.cfg.Prefix}
 	for {
@@ -149,7 +149,7 @@ var versionNumbers = regexp.MustCompile(`(\d+)\.(\d+)\.(\d+)(-MariaDB)?`)
 
 // checkServer refuses servers that cannot create the tables: the server itself
 // would only report a syntax error.
-func (s *Store) checkServer(ctx context.Context, conn *sql.Conn) error {
+func (s *backend) checkServer(ctx context.Context, conn *sql.Conn) error {
 	var version string
 	if err := each(ctx, conn, `SELECT VERSION()`, nil, nil, &version); err != nil {
 		return err
@@ -183,7 +183,7 @@ func checkVersion(version string) error {
 
 // madeWith creates the schema, and returns the configuration with the number of
 // lanes of existing tables.
-func (s *Store) madeWith(ctx context.Context, conn *sql.Conn) (Config, error) {
+func (s *backend) madeWith(ctx context.Context, conn *sql.Conn) (Config, error) {
 	cfg := s.config()
 	if cfg.Schema != "" {
 		// Read first: CREATE DATABASE IF NOT EXISTS needs the CREATE privilege
@@ -215,7 +215,7 @@ func (s *Store) madeWith(ctx context.Context, conn *sql.Conn) (Config, error) {
 func (c Config) schemaSQL() string { return "CREATE DATABASE IF NOT EXISTS `" + c.Schema + "`" }
 
 // applied returns the applied migrations.
-func (s *Store) applied(ctx context.Context, q querier) (map[int]store.Migration, error) {
+func (s *backend) applied(ctx context.Context, q querier) (map[int]store.Migration, error) {
 	had := make(map[int]store.Migration)
 	var m store.Migration
 	var at int64
@@ -227,8 +227,8 @@ func (s *Store) applied(ctx context.Context, q querier) (map[int]store.Migration
 	return had, err
 }
 
-// Migrations implements [store.Migrator].
-func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
+// Migrations implements [driver.Migrator].
+func (s *backend) Migrations(ctx context.Context) ([]store.Migration, error) {
 	steps, err := s.cfg.steps()
 	if err != nil {
 		return nil, err
@@ -251,18 +251,18 @@ func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
 	return all, nil
 }
 
-// MigrationSQL implements [store.Migrator]. It returns a script for the mariadb
-// or mysql shell. Every statement commits on its own; after an error the script
-// can be run again.
-func (s *Store) MigrationSQL() string { return s.UpgradeSQL(0) }
+// MigrationSQL implements [driver.Migrator]. It returns a script for the
+// mariadb or mysql shell. Every statement commits on its own; after an error
+// the script can be run again.
+func (s *backend) MigrationSQL() string { return s.UpgradeSQL(0) }
 
 // hadVersion fails if a migration has not been applied: the name column is not
 // null.
 const hadVersion = `INSERT INTO {migration} (version, name)
   SELECT %[1]d, NULL FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE version = %[1]d)`
 
-// UpgradeSQL implements [store.Upgrader].
-func (s *Store) UpgradeSQL(version int) string {
+// UpgradeSQL implements [driver.Upgrader].
+func (s *backend) UpgradeSQL(version int) string {
 	steps, err := s.config().steps()
 	if err != nil {
 		panic(err) // the files are embedded, and a test reads them

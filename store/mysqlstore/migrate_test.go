@@ -15,6 +15,7 @@ import (
 	"github.com/waybillhq/waybill/internal/docblock"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
@@ -200,14 +201,14 @@ func testUpgradeSQL(t *testing.T) {
 func own7(t *testing.T, s *mysqlstore.Store) {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "test"}
-	if m, err := s.Heartbeat(t.Context(), node, time.Minute); err != nil || len(m.Lanes) != 7 {
+	if m, err := s.Driver().Relay.Heartbeat(t.Context(), node, time.Minute); err != nil || len(m.Lanes) != 7 {
 		t.Fatalf("Heartbeat: %+v, %v", m, err)
 	}
-	leases, err := s.Acquire(t.Context(), node, []int{6}, 1)
+	leases, err := s.Driver().Relay.Acquire(t.Context(), node, []int{6}, 1)
 	if err != nil || len(leases) != 1 {
 		t.Fatalf("Acquire: %v, %v", leases, err)
 	}
-	if settled, err := s.Settle(t.Context(), store.Settlement{Leases: leases}); err != nil || !slices.Equal(settled.Held, []int{6}) {
+	if settled, err := s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases}); err != nil || !slices.Equal(settled.Held, []int{6}) {
 		t.Errorf("Settle: %+v, %v", settled, err)
 	}
 }
@@ -363,7 +364,7 @@ func testDocumentedSQL(t *testing.T) {
 		t.Fatal("nothing was inserted")
 	}
 	for _, row := range rows {
-		if row.Err != nil || row.Event.AggregateID == "" || row.Lane != store.LaneOf("", row.Event.AggregateType, row.Event.AggregateID, 32) {
+		if row.Err != nil || row.Event.AggregateID == "" || row.Lane != driver.LaneOf("", row.Event.AggregateType, row.Event.AggregateID, 32) {
 			t.Errorf("read back: %+v", row)
 		}
 	}
@@ -386,7 +387,7 @@ func testPlainInsert(t *testing.T) {
 	script.WriteString("INSERT INTO waybill_outbox (type, payload) VALUES ('alone', '{}'), ('alone', '{}'), ('alone', '{}');\n")
 	script.WriteString("INSERT INTO waybill_outbox (type, aggregate_id, payload) VALUES ('alone', '', '{}');\n")
 	script.WriteString("INSERT INTO waybill_outbox (type, payload, available_at) VALUES ('later', '{}', UTC_TIMESTAMP(6) + INTERVAL 1 HOUR);\n")
-	now := clock(t, s)
+	now := clock(t, s.Driver().Relay)
 	shell(t, ask[string](t, db, "SELECT DATABASE()"), script.String())
 	ids, lanes := map[waybill.ID]bool{}, map[int]bool{}
 	for _, row := range ready(t, s) {
@@ -395,8 +396,8 @@ func testPlainInsert(t *testing.T) {
 		switch {
 		case row.Err != nil || ev.SchemaVersion != 1 || ev.Topic != ev.Type || ev.ContentType != waybill.JSON || ev.Priority != 0 || ev.Headers != nil:
 			t.Errorf("read back: %+v", row)
-		case ev.Type == "named" && row.Lane != store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, 32),
-			ev.Type == "only an id" && row.Lane != store.LaneOf("", waybill.GlobalAggregate, ev.AggregateID, 32):
+		case ev.Type == "named" && row.Lane != driver.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, 32),
+			ev.Type == "only an id" && row.Lane != driver.LaneOf("", waybill.GlobalAggregate, ev.AggregateID, 32):
 			t.Errorf("%q is in lane %d", ev.AggregateID, row.Lane)
 		case ev.Type == "alone" && (ev.AggregateID != "" || ev.AggregateType != waybill.GlobalAggregate || row.Lane < 0 || row.Lane > 31):
 			t.Errorf("an unordered event: %+v", row)

@@ -14,6 +14,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/storetest"
 )
@@ -203,8 +204,8 @@ func keyed(key string) waybill.Event {
 }
 
 // cursors returns cursors at the beginning of all lanes.
-func cursors(lanes int) []store.Cursor {
-	from := make([]store.Cursor, lanes)
+func cursors(lanes int) []driver.Cursor {
+	from := make([]driver.Cursor, lanes)
 	for i := range from {
 		from[i].Lane = i
 	}
@@ -223,7 +224,7 @@ func allLanes() []int {
 // ready returns all ready rows.
 func ready(t testing.TB, s *mysqlstore.Store) []store.Row {
 	t.Helper()
-	page, err := s.Fetch(t.Context(), cursors(32), 10_000)
+	page, err := s.Driver().Relay.Fetch(t.Context(), cursors(32), 10_000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,13 +232,13 @@ func ready(t testing.TB, s *mysqlstore.Store) []store.Row {
 }
 
 // own registers a live node that owns all lanes.
-func own(t testing.TB, s *mysqlstore.Store) (store.Node, []store.Lease) {
+func own(t testing.TB, s *mysqlstore.Store) (store.Node, []driver.Lease) {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "test"}
-	if _, err := s.Heartbeat(t.Context(), node, time.Hour); err != nil {
+	if _, err := s.Driver().Relay.Heartbeat(t.Context(), node, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	leases, err := s.Acquire(t.Context(), node, allLanes(), 7)
+	leases, err := s.Driver().Relay.Acquire(t.Context(), node, allLanes(), 7)
 	if err != nil || len(leases) != 32 {
 		t.Fatalf("Acquire: %d leases, %v", len(leases), err)
 	}
@@ -258,11 +259,11 @@ func instanceOf(t *testing.T, s *mysqlstore.Store, db *sql.DB, with func(*mysqls
 	}
 	with(s)
 	return storetest.Instance[*sql.Tx]{
-		DB: s,
-		Second: func() storetest.DB[*sql.Tx] {
+		DB: s.Driver(),
+		Second: func() driver.Roles[*sql.Tx] {
 			second := newStore(t, db)
 			with(second)
-			return second
+			return second.Driver()
 		},
 		Insert: func(ctx context.Context, tx *sql.Tx, note string) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO business (note) VALUES (?)", note)
@@ -298,7 +299,7 @@ func instanceOf(t *testing.T, s *mysqlstore.Store, db *sql.DB, with func(*mysqls
 			_, err := db.ExecContext(ctx, "UPDATE waybill_node SET expires_at = UTC_TIMESTAMP(6) WHERE id = ?", id[:])
 			return err
 		},
-		Pending: func(ctx context.Context) ([]store.Row, error) { return pending(ctx, db, s) },
+		Pending: func(ctx context.Context) ([]store.Row, error) { return pending(ctx, db, s.Driver().Relay) },
 	}
 }
 
@@ -318,7 +319,7 @@ func insertPlain(ctx context.Context, db *sql.DB, p storetest.Plain) error {
 
 // pending reads the tables directly, so that it sees events that are not due,
 // too.
-func pending(ctx context.Context, db *sql.DB, s store.Reader) ([]store.Row, error) {
+func pending(ctx context.Context, db *sql.DB, s driver.Reader) ([]store.Row, error) {
 	var lanes int
 	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM waybill_lane").Scan(&lanes); err != nil {
 		return nil, err

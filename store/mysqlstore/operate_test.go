@@ -11,19 +11,20 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
 // deadLetterAll dead-letters every ready event and returns the rows, in the
 // order of seq.
-func deadLetterAll(t testing.TB, s *mysqlstore.Store, leases []store.Lease, holds bool) []store.Row {
+func deadLetterAll(t testing.TB, s *mysqlstore.Store, leases []driver.Lease, holds bool) []store.Row {
 	t.Helper()
 	rows := ready(t, s)
 	dead := results(rows)
 	for i := range dead {
 		dead[i].Attempts, dead[i].Holds, dead[i].Error = 5, holds, "boom"
 	}
-	settle(t, s, store.Settlement{Leases: leases, Dead: dead})
+	settle(t, s, driver.Settlement{Leases: leases, Dead: dead})
 	slices.SortFunc(rows, func(a, b store.Row) int { return int(a.Seq - b.Seq) })
 	return rows
 }
@@ -32,7 +33,7 @@ func TestStats(t *testing.T) { onBoth(t, testStats) }
 
 func testStats(t *testing.T) {
 	s, db := openStore(t, nil)
-	if st, err := s.Stats(t.Context()); err != nil || st.Ready != 0 || !st.Oldest.IsZero() || len(st.Lanes) != 32 || len(st.Nodes) != 0 || st.Now.IsZero() {
+	if st, err := s.Driver().OutboxAdmin.Stats(t.Context()); err != nil || st.Ready != 0 || !st.Oldest.IsZero() || len(st.Lanes) != 32 || len(st.Nodes) != 0 || st.Now.IsZero() {
 		t.Errorf("of nothing: %+v, %v", st, err)
 	}
 	node, leases := own(t, s)
@@ -41,13 +42,13 @@ func testStats(t *testing.T) {
 	write(t, s, db, event("b"))
 	retry := results(ready(t, s))
 	retry[0].Attempts, retry[0].Holds = 4, true
-	settle(t, s, store.Settlement{Leases: leases, Retry: retry})
+	settle(t, s, driver.Settlement{Leases: leases, Retry: retry})
 	later := event("c")
 	later.Delay = time.Hour
 	write(t, s, db, later, event("d"))
 	write(t, s, db, event("e"))
 	oldest := ask[int64](t, db, "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', MIN(created_at)) FROM waybill_outbox")
-	st, err := s.Stats(t.Context())
+	st, err := s.Driver().OutboxAdmin.Stats(t.Context())
 	if err != nil || st.Ready != 2 || st.Scheduled != 1 || st.Failed != 1 || st.Dead != 1 || st.Holding != 2 || st.MaxAttempts != 4 ||
 		st.Oldest.UnixMicro() != oldest || st.Now.Before(st.Oldest) {
 		t.Errorf("Stats: %+v, %v", st, err)
@@ -64,7 +65,7 @@ func TestBrowse(t *testing.T) { onBoth(t, testBrowse) }
 func testBrowse(t *testing.T) {
 	s, db := openStore(t, nil)
 	_, leases := own(t, s)
-	verdict := func() []store.Result {
+	verdict := func() []driver.Result {
 		exec(t, db, `INSERT INTO waybill_outbox (type, payload, aggregate_type, aggregate_id, tenant_id) VALUES
 ('A', '1', 'order', 'x', 't'), ('a', '1', 'order', 'X', NULL), ('A', '1', '', 'x ', 'T'), ('b', '1', '__GLOBAL__', NULL, NULL)`)
 		list := results(ready(t, s))
@@ -73,9 +74,9 @@ func testBrowse(t *testing.T) {
 		}
 		return list
 	}
-	settle(t, s, store.Settlement{Leases: leases, Done: verdict(), History: true})
-	settle(t, s, store.Settlement{Leases: leases, Dead: verdict()})
-	settle(t, s, store.Settlement{Leases: leases, Retry: verdict()})
+	settle(t, s, driver.Settlement{Leases: leases, Done: verdict(), History: true})
+	settle(t, s, driver.Settlement{Leases: leases, Dead: verdict()})
+	settle(t, s, driver.Settlement{Leases: leases, Retry: verdict()})
 	verdict()
 	for _, c := range []struct {
 		filter store.Filter
@@ -95,14 +96,14 @@ func testBrowse(t *testing.T) {
 		}
 	}
 	for _, state := range []store.State{-1, 4} {
-		if _, err := s.Count(t.Context(), state, store.Filter{}); err == nil {
+		if _, err := s.Driver().OutboxAdmin.Count(t.Context(), state, store.Filter{}); err == nil {
 			t.Errorf("Count of %v", state)
 		}
-		if _, err := s.List(t.Context(), state, store.Filter{}, 0, 1); err == nil {
+		if _, err := s.Driver().OutboxAdmin.List(t.Context(), state, store.Filter{}, 0, 1); err == nil {
 			t.Errorf("List of %v", state)
 		}
 	}
-	if found, err := s.Find(t.Context(), waybill.NewID()); err != nil || len(found) != 0 {
+	if found, err := s.Driver().OutboxAdmin.Find(t.Context(), waybill.NewID()); err != nil || len(found) != 0 {
 		t.Errorf("Find of nothing: %+v, %v", found, err)
 	}
 }
@@ -110,12 +111,12 @@ func testBrowse(t *testing.T) {
 // browse counts and lists rows, in pages, and finds every listed row.
 func browse(t *testing.T, s *mysqlstore.Store, state store.State, f store.Filter, want int) {
 	t.Helper()
-	if n, err := s.Count(t.Context(), state, f); err != nil || n != int64(want) {
+	if n, err := s.Driver().OutboxAdmin.Count(t.Context(), state, f); err != nil || n != int64(want) {
 		t.Errorf("Count %v %+v: %d, %v; want %d", state, f, n, err, want)
 	}
 	var listed []store.Record
 	for after := int64(0); ; after = listed[len(listed)-1].Seq {
-		page, err := s.List(t.Context(), state, f, after, 3)
+		page, err := s.Driver().OutboxAdmin.List(t.Context(), state, f, after, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +128,7 @@ func browse(t *testing.T, s *mysqlstore.Store, state store.State, f store.Filter
 		t.Errorf("List %v %+v: %d, want %d", state, f, len(listed), want)
 	}
 	for _, r := range listed {
-		found, err := s.Find(t.Context(), r.ID)
+		found, err := s.Driver().OutboxAdmin.Find(t.Context(), r.ID)
 		if err != nil || len(found) != 1 || fmt.Sprint(found[0]) != fmt.Sprint(r) {
 			t.Errorf("Find: %+v, %v; want %+v", found, err, r)
 		}
@@ -155,14 +156,14 @@ func testReplayMany(t *testing.T) {
 	rows := deadLetterAll(t, s, leases, false)
 	asked := append(idsOf(rows), waybill.NewID(), rows[0].ID)
 	slices.Reverse(asked)
-	replayed, err := s.Replay(t.Context(), asked)
+	replayed, err := s.Driver().OutboxAdmin.Replay(t.Context(), asked)
 	if err != nil || !slices.Equal(replayed.IDs, idsOf(rows)) || len(replayed.Refused) != 0 {
 		t.Fatalf("%d replayed, %d refused, %v", len(replayed.IDs), len(replayed.Refused), err)
 	}
-	if again, err := s.Replay(t.Context(), asked); err != nil || len(again.IDs) != 0 || len(again.Refused) != 0 {
+	if again, err := s.Driver().OutboxAdmin.Replay(t.Context(), asked); err != nil || len(again.IDs) != 0 || len(again.Refused) != 0 {
 		t.Errorf("once more: %+v, %v", again, err)
 	}
-	page, err := s.Due(t.Context(), allLanes(), 5000)
+	page, err := s.Driver().Relay.Due(t.Context(), allLanes(), 5000)
 	if err != nil || len(page.Rows) != len(rows) || keys(t, db) != len(rows) {
 		t.Fatalf("%d are due, %d keys, %v", len(page.Rows), keys(t, db), err)
 	}
@@ -171,14 +172,14 @@ func testReplayMany(t *testing.T) {
 			t.Fatalf("row %d is %+v", i, row)
 		}
 	}
-	settle(t, s, store.Settlement{Leases: leases, Dead: results(page.Rows)})
-	if gone, err := s.Discard(t.Context(), asked); err != nil || len(gone) != len(rows) {
+	settle(t, s, driver.Settlement{Leases: leases, Dead: results(page.Rows)})
+	if gone, err := s.Driver().OutboxAdmin.Discard(t.Context(), asked); err != nil || len(gone) != len(rows) {
 		t.Errorf("%d discarded, %v", len(gone), err)
 	}
 	if n := counts(t, db); n["dead"] != 0 || n["delayed"] != 0 || n["dedup"] != 0 {
 		t.Errorf("after it: %v", n)
 	}
-	if _, err := s.Committed(t.Context(), rows[0].ID); !errors.Is(err, waybill.ErrUncertain) {
+	if _, err := s.Driver().Outbox.Committed(t.Context(), rows[0].ID); !errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("Committed of an event that was discarded: %v, want uncertain", err)
 	}
 }
@@ -194,7 +195,7 @@ func testReplayKeys(t *testing.T) {
 		write(t, s, db, keyed("k"))
 		deadLetterAll(t, s, leases, false)
 	}
-	dead, err := s.List(t.Context(), store.Dead, store.Filter{}, 0, 10)
+	dead, err := s.Driver().OutboxAdmin.List(t.Context(), store.Dead, store.Filter{}, 0, 10)
 	if err != nil || len(dead) != 2 {
 		t.Fatal(dead, err)
 	}
@@ -203,16 +204,16 @@ func testReplayKeys(t *testing.T) {
 	write(t, s, db, pending)
 	// Absorbed, and locks nothing.
 	producer := begin(t, db, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-	if _, err := s.Append(t.Context(), producer, []waybill.Event{event("z")}); err != nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), producer, []waybill.Event{event("z")}); err != nil {
 		t.Fatal(err)
 	}
-	replayed, err := s.Replay(t.Context(), both)
+	replayed, err := s.Driver().OutboxAdmin.Replay(t.Context(), both)
 	want := []store.Refusal{{ID: dead[0].ID, Holder: pending.ID}, {ID: dead[1].ID, Holder: pending.ID}}
 	if err != nil || len(replayed.IDs) != 0 || !slices.Equal(replayed.Refused, want) {
 		t.Errorf("with a pending one: %+v, %v; want %+v", replayed, err, want)
 	}
 	deliver(t, s, leases, pending)
-	replayed, err = s.Replay(t.Context(), both)
+	replayed, err = s.Driver().OutboxAdmin.Replay(t.Context(), both)
 	if err != nil || !slices.Equal(replayed.IDs, both[1:]) || !slices.Equal(replayed.Refused, []store.Refusal{{ID: both[0], Holder: both[1]}}) {
 		t.Errorf("two of one key: %+v, %v", replayed, err)
 	}
@@ -234,11 +235,11 @@ func testReplayOneIDTwice(t *testing.T) {
 	write(t, s, db, event("a"), event(""))
 	rows := deadLetterAll(t, s, leases, false)
 	exec(t, db, "INSERT INTO waybill_outbox (type, payload, id) VALUES ('again', '', ?)", rows[0].ID[:])
-	replayed, err := s.Replay(t.Context(), idsOf(rows))
+	replayed, err := s.Driver().OutboxAdmin.Replay(t.Context(), idsOf(rows))
 	if err != nil || !slices.Equal(replayed.IDs, idsOf(rows)[1:]) || !slices.Equal(replayed.Refused, []store.Refusal{{ID: rows[0].ID, Holder: rows[0].ID}}) {
 		t.Errorf("Replay: %+v, %v", replayed, err)
 	}
-	page, err := s.Due(t.Context(), allLanes(), 10)
+	page, err := s.Driver().Relay.Due(t.Context(), allLanes(), 10)
 	if err != nil || len(page.Rows) != 1 || page.Rows[0].Holds {
 		t.Errorf("an unordered event is due as %+v, %v; want no hold", page.Rows, err)
 	}
@@ -255,7 +256,7 @@ func testReplayedEventKeepsItsKey(t *testing.T) {
 	first := keyed("k")
 	write(t, s, db, first)
 	producer := begin(t, db, nil)
-	if _, err := s.Append(t.Context(), producer, []waybill.Event{keyed("k")}); err != nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), producer, []waybill.Event{keyed("k")}); err != nil {
 		t.Fatal(err)
 	}
 	deadLetterAll(t, s, leases, false)
@@ -265,13 +266,13 @@ func testReplayedEventKeepsItsKey(t *testing.T) {
 	if s.Leftover() != 1 {
 		t.Fatalf("%d keys are left behind, want 1", s.Leftover())
 	}
-	if replayed, err := s.Replay(t.Context(), []waybill.ID{first.ID}); err != nil || len(replayed.IDs) != 1 {
+	if replayed, err := s.Driver().OutboxAdmin.Replay(t.Context(), []waybill.ID{first.ID}); err != nil || len(replayed.IDs) != 1 {
 		t.Fatalf("Replay: %+v, %v", replayed, err)
 	}
 	other := event("b")
 	write(t, s, db, other)
 	deliver(t, s, leases, other)
-	if err := s.Tidy(t.Context(), 0); err != nil {
+	if err := s.Driver().OutboxAdmin.Tidy(t.Context(), 0); err != nil {
 		t.Error(err)
 	}
 	if s.Leftover() != 0 || keys(t, db) != 1 {
@@ -304,11 +305,11 @@ func testReplayAndDiscardTogether(t *testing.T) {
 		for range 2 {
 			operator := newStore(t, db)
 			wg.Go(func() {
-				replayed, err := operator.Replay(t.Context(), part[:20])
+				replayed, err := operator.Driver().OutboxAdmin.Replay(t.Context(), part[:20])
 				if err != nil {
 					t.Error(err)
 				}
-				discarded, err := operator.Discard(t.Context(), part[10:])
+				discarded, err := operator.Driver().OutboxAdmin.Discard(t.Context(), part[10:])
 				if err != nil {
 					t.Error(err)
 				}
@@ -349,16 +350,16 @@ func testUnblock(t *testing.T) {
 	write(t, s, db, event("b"))
 	retry := results(ready(t, s))
 	retry[0].Holds = true
-	settle(t, s, store.Settlement{Leases: leases, Retry: retry})
+	settle(t, s, driver.Settlement{Leases: leases, Retry: retry})
 	put := retry[0].ID
 	asked := []waybill.ID{put, waybill.NewID(), dead, put}
-	if done, err := s.Unblock(t.Context(), asked); err != nil || !slices.Equal(done, []waybill.ID{put, dead}) {
+	if done, err := s.Driver().OutboxAdmin.Unblock(t.Context(), asked); err != nil || !slices.Equal(done, []waybill.ID{put, dead}) {
 		t.Errorf("Unblock: %v, %v", done, err)
 	}
-	if done, err := s.Unblock(t.Context(), asked); err != nil || len(done) != 0 {
+	if done, err := s.Driver().OutboxAdmin.Unblock(t.Context(), asked); err != nil || len(done) != 0 {
 		t.Errorf("once more: %v, %v", done, err)
 	}
-	if holds, err := s.Holds(t.Context(), allLanes()); err != nil || len(holds) != 0 {
+	if holds, err := s.Driver().Relay.Holds(t.Context(), allLanes()); err != nil || len(holds) != 0 {
 		t.Errorf("Holds: %v, %v", holds, err)
 	}
 	if n := counts(t, db); n["dead"] != 1 || n["delayed"] != 1 {

@@ -27,7 +27,7 @@ type shape struct {
 }
 
 // prepared returns the prepared statement for a shape, or nil.
-func (s *Store) prepared(sh shape) *sql.Stmt {
+func (s *backend) prepared(sh shape) *sql.Stmt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.inserts[sh]
@@ -36,7 +36,7 @@ func (s *Store) prepared(sh shape) *sql.Stmt {
 // want records that a statement of this shape is worth preparing. It cannot
 // prepare the statement itself: that takes a connection of the pool, and
 // waiting for another connection inside a transaction might never end.
-func (s *Store) want(sh shape) {
+func (s *backend) want(sh shape) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	room := map[int]int{one: maxOnes, hundred: maxHundreds}[sh.rows]
@@ -58,7 +58,7 @@ func (s *Store) want(sh shape) {
 // prepareWanted prepares the wanted statements. The caller must not hold a
 // connection. If the server refuses, the insert stays unprepared, and the store
 // does not try again.
-func (s *Store) prepareWanted(ctx context.Context, f facts) {
+func (s *backend) prepareWanted(ctx context.Context, f facts) {
 	s.mu.Lock()
 	wanted := s.wanted
 	if len(wanted) == 0 {

@@ -53,7 +53,7 @@ VALUES (?, 'Tested', 'thing', 'a', X'7b7d')`, id[:])
 				if committed, err := box.Committed(t.Context(), id); !errors.Is(err, waybill.ErrUncertain) {
 					t.Errorf("%s, %s: Committed returned %v, %v, want ErrUncertain", end, when, committed, err)
 				}
-				if w, err := s.OpenWriters(t.Context()); err != nil || !w.Unknown && len(w.Open) == 0 {
+				if w, err := s.Driver().Relay.OpenWriters(t.Context()); err != nil || !w.Unknown && len(w.Open) == 0 {
 					t.Errorf("%s, %s: OpenWriters returned %+v, %v, want an open transaction", end, when, w, err)
 				}
 			}

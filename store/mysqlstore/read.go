@@ -11,11 +11,12 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // page reads whole rows, with a statement whose first row is the clock row.
-func (s *Store) page(ctx context.Context, query string, args ...any) (store.Page, error) {
-	var p store.Page
+func (s *backend) page(ctx context.Context, query string, args ...any) (driver.Page, error) {
+	var p driver.Page
 	var rec eventrow.Record
 	dest := rec.DelayedDest()
 	err := each(ctx, s.db, query, args, func() {
@@ -28,13 +29,13 @@ func (s *Store) page(ctx context.Context, query string, args ...any) (store.Page
 		p.Rows = append(p.Rows, row)
 	}, dest...)
 	if err != nil {
-		return store.Page{}, s.explain(err)
+		return driver.Page{}, s.explain(err)
 	}
 	return p, nil
 }
 
-// Fetch implements [store.Reader].
-func (s *Store) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+// Fetch implements [driver.Reader].
+func (s *backend) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	if len(from) == 0 {
 		return s.clock(ctx)
 	}
@@ -44,12 +45,12 @@ func (s *Store) Fetch(ctx context.Context, from []store.Cursor, limit int) (stor
 }
 
 // clock returns a page without rows, only with the time.
-func (s *Store) clock(ctx context.Context) (store.Page, error) {
+func (s *backend) clock(ctx context.Context) (driver.Page, error) {
 	return s.page(ctx, clockRow)
 }
 
 // perLane returns one SELECT per cursor, joined by UNION ALL.
-func perLane(statement string, from []store.Cursor, limit int) string {
+func perLane(statement string, from []driver.Cursor, limit int) string {
 	selects := make([]string, len(from))
 	for i, c := range from {
 		where := "lane = " + strconv.Itoa(c.Lane) + " AND seq > " + strconv.FormatInt(c.After, 10)
@@ -61,13 +62,13 @@ func perLane(statement string, from []store.Cursor, limit int) string {
 	return strings.Join(selects, " UNION ALL ")
 }
 
-// Sweep implements [store.Reader].
-func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+// Sweep implements [driver.Reader].
+func (s *backend) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 	if len(from) == 0 {
 		return nil, nil
 	}
-	var seen []store.RowRef
-	var sight store.RowRef
+	var seen []driver.RowRef
+	var sight driver.RowRef
 	var id scanID
 	var agg aggregate
 	err := each(ctx, s.db, perLane(s.sql.sweep, from, limit), nil, func() {
@@ -77,16 +78,16 @@ func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]st
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	eventrow.Sort(seen, func(sight *store.RowRef) store.Key { return sight.Key })
+	eventrow.Sort(seen, func(sight *driver.RowRef) store.Key { return sight.Key })
 	return seen, nil
 }
 
-// Load implements [store.Reader].
-func (s *Store) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
+// Load implements [driver.Reader].
+func (s *backend) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
 	if len(keys) == 0 {
 		return s.clock(ctx)
 	}
-	var p store.Page
+	var p driver.Page
 	for part := range parts(keys, maxIDs) {
 		var list strings.Builder
 		for _, k := range part {
@@ -95,7 +96,7 @@ func (s *Store) Load(ctx context.Context, keys []store.Key) (store.Page, error) 
 		list.WriteByte(']')
 		more, err := s.page(ctx, fill(s.sql.load, "{keys}", list.String()))
 		if err != nil {
-			return store.Page{}, err
+			return driver.Page{}, err
 		}
 		p.Rows = append(p.Rows, more.Rows...)
 		if p.Now.IsZero() {
@@ -112,18 +113,18 @@ type dueKey struct {
 	id      waybill.ID
 }
 
-// Due implements [store.Reader]. It first reads the keys of all lanes from the
+// Due implements [driver.Reader]. It first reads the keys of all lanes from the
 // index, and then the rows that have been due longest: sorting whole rows
 // across the lanes would carry all their payloads through a sort on disk.
-func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+func (s *backend) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	if len(lanes) == 0 {
 		return s.clock(ctx)
 	}
 	keys, next, err := s.dueKeys(ctx, lanes, limit)
 	if err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
-	var p store.Page
+	var p driver.Page
 	for part := range parts(keys[:min(max(limit, 0), len(keys))], maxIDs) {
 		ids := make([]waybill.ID, len(part))
 		for i, k := range part {
@@ -131,13 +132,13 @@ func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, er
 		}
 		more, err := s.page(ctx, fill(s.sql.due, "{ids}", idList(ids)))
 		if err != nil {
-			return store.Page{}, err
+			return driver.Page{}, err
 		}
 		p.Rows, p.Now = append(p.Rows, more.Rows...), more.Now
 	}
 	if len(p.Rows) == 0 {
 		if p, err = s.clock(ctx); err != nil {
-			return store.Page{}, err
+			return driver.Page{}, err
 		}
 	}
 	p.Next = next
@@ -149,7 +150,7 @@ func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, er
 
 // dueKeys returns the keys of due events, the longest due first, and the due
 // time of the next event.
-func (s *Store) dueKeys(ctx context.Context, lanes []int, limit int) (keys []dueKey, next time.Time, err error) {
+func (s *backend) dueKeys(ctx context.Context, lanes []int, limit int) (keys []dueKey, next time.Time, err error) {
 	selects := make([]string, len(lanes))
 	for i, lane := range lanes {
 		selects[i] = fill(fill(s.sql.dueKeys, "{number}", strconv.Itoa(lane)), "{limit}", strconv.Itoa(max(limit, 0)))

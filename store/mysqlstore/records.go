@@ -16,7 +16,7 @@ import (
 )
 
 // record reads a committed record.
-func (s *Store) record(ctx context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error) {
+func (s *backend) record(ctx context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error) {
 	list, err := s.inboxRecords(ctx, s.db, s.sql.findRecord, []byte(group), key[:])
 	if err != nil || len(list) == 0 {
 		return store.InboxRecord{}, false, err
@@ -25,7 +25,7 @@ func (s *Store) record(ctx context.Context, group string, key waybill.ID) (store
 }
 
 // inboxRecords reads recordColumns.
-func (s *Store) inboxRecords(ctx context.Context, q querier, query string, args ...any) ([]store.InboxRecord, error) {
+func (s *backend) inboxRecords(ctx context.Context, q querier, query string, args ...any) ([]store.InboxRecord, error) {
 	var list []store.InboxRecord
 	var r store.InboxRecord
 	var lease, retry, processed sql.NullInt64
@@ -43,14 +43,14 @@ func (s *Store) inboxRecords(ctx context.Context, q querier, query string, args 
 	return list, err
 }
 
-// FindRecord implements [store.Records].
-func (s *Store) FindRecord(ctx context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error) {
+// FindRecord implements [driver.InboxRecords].
+func (s *backend) FindRecord(ctx context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error) {
 	record, found, err := s.record(ctx, group, key)
 	return record, found, s.explain(err)
 }
 
-// DueRecords implements [store.Records].
-func (s *Store) DueRecords(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
+// DueRecords implements [driver.InboxRecords].
+func (s *backend) DueRecords(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
 	limit = max(limit, 0)
 	query := fill(fill(s.sql.dueRecords, "{group}", hexText(group)), "{limit}", strconv.Itoa(limit))
 	list, err := s.inboxRecords(ctx, s.db, query)
@@ -69,8 +69,8 @@ func (s *Store) DueRecords(ctx context.Context, group string, limit int) ([]stor
 	return list[:min(len(list), limit)], nil
 }
 
-// ListRecords implements [store.Records].
-func (s *Store) ListRecords(
+// ListRecords implements [driver.InboxRecords].
+func (s *backend) ListRecords(
 	ctx context.Context, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int,
 ) ([]store.InboxRecord, error) {
 	states := f.States
@@ -100,8 +100,8 @@ func (s *Store) ListRecords(
 	return list, nil
 }
 
-// GroupStats implements [store.Records].
-func (s *Store) GroupStats(ctx context.Context, all bool) ([]store.GroupStats, error) {
+// GroupStats implements [driver.InboxRecords].
+func (s *backend) GroupStats(ctx context.Context, all bool) ([]store.GroupStats, error) {
 	var list []store.GroupStats
 	var g store.GroupStats
 	var due int64
@@ -125,8 +125,8 @@ func (s *Store) GroupStats(ctx context.Context, all bool) ([]store.GroupStats, e
 	return list, nil
 }
 
-// Redrive implements [store.Records].
-func (s *Store) Redrive(ctx context.Context, group string, keys []waybill.ID, limit int) (int, error) {
+// Redrive implements [driver.InboxRecords].
+func (s *backend) Redrive(ctx context.Context, group string, keys []waybill.ID, limit int) (int, error) {
 	limit = max(limit, 0)
 	var done int64
 	err := s.transact(ctx, func(tx *sql.Tx) error {
@@ -153,8 +153,8 @@ func (s *Store) Redrive(ctx context.Context, group string, keys []waybill.ID, li
 	return int(done), nil
 }
 
-// PurgeRecords implements [store.Records].
-func (s *Store) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
+// PurgeRecords implements [driver.InboxRecords].
+func (s *backend) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
 	if age < 0 {
 		return 0, fmt.Errorf("mysqlstore: purge: negative age %v", age)
 	}

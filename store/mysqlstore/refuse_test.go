@@ -16,6 +16,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
+	storedriver "github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
@@ -39,61 +40,61 @@ func TestNew(t *testing.T) {
 // everything calls every method that accesses the tables.
 func everything(ctx context.Context, s *mysqlstore.Store, db *sql.DB) map[string]error {
 	errs := map[string]error{}
-	_, errs["Begin"] = s.Begin(ctx, nil)
+	_, errs["Begin"] = s.Driver().Outbox.Begin(ctx, nil)
 	if tx, err := db.BeginTx(ctx, nil); err != nil {
 		errs["BeginTx"] = err
 	} else {
-		_, errs["Append"] = s.Append(ctx, tx, []waybill.Event{event("a")})
-		_, errs["AppendSQL"] = s.AppendSQL(ctx, tx, []waybill.Event{event("a")})
-		errs["Finish"] = s.Finish(ctx, tx, []waybill.Delivery{{Event: event("a")}})
+		_, errs["Append"] = s.Driver().Outbox.Append(ctx, tx, []waybill.Event{event("a")})
+		_, errs["AppendSQL"] = s.Driver().Outbox.(storedriver.SQLAppender).AppendSQL(ctx, tx, []waybill.Event{event("a")})
+		errs["Finish"] = s.Driver().Finisher.Finish(ctx, tx, []waybill.Delivery{{Event: event("a")}})
 		_ = tx.Rollback()
 	}
-	_, errs["Committed"] = s.Committed(ctx, waybill.NewID())
+	_, errs["Committed"] = s.Driver().Outbox.Committed(ctx, waybill.NewID())
 	node := store.Node{ID: waybill.NewID(), Relay: "test"}
-	_, errs["Heartbeat"] = s.Heartbeat(ctx, node, 1)
-	_, errs["Acquire"] = s.Acquire(ctx, node, []int{1}, 1)
-	leases := []store.Lease{{Lane: 1, Epoch: 1, Token: waybill.NewID()}}
-	errs["Release"] = s.Release(ctx, leases, false)
-	errs["Leave"] = s.Leave(ctx, node)
-	_, errs["Fetch"] = s.Fetch(ctx, cursors(2), 1)
-	_, errs["Sweep"] = s.Sweep(ctx, cursors(2), 1)
-	_, errs["Load"] = s.Load(ctx, []store.Key{{Lane: 1, Seq: 1}})
-	_, errs["Due"] = s.Due(ctx, []int{1}, 1)
-	result := []store.Result{{Lane: 1, ID: waybill.NewID()}}
-	_, errs["Settle"] = s.Settle(ctx, store.Settlement{Leases: leases, Done: result, History: true})
-	_, errs["Settle without history"] = s.Settle(ctx, store.Settlement{Leases: leases, Done: result})
-	_, errs["Holds"] = s.Holds(ctx, []int{1})
-	_, errs["Follow"] = s.FetchAggregate(ctx, store.Aggregate{ID: "a"}, store.Cursor{}, 1)
-	_, errs["Urgent"] = s.FetchPriority(ctx, cursors(2), 1)
-	_, errs["Stats"] = s.Stats(ctx)
-	_, errs["Count"] = s.Count(ctx, store.Dead, store.Filter{})
-	_, errs["List"] = s.List(ctx, store.Dead, store.Filter{}, 0, 1)
+	_, errs["Heartbeat"] = s.Driver().Relay.Heartbeat(ctx, node, 1)
+	_, errs["Acquire"] = s.Driver().Relay.Acquire(ctx, node, []int{1}, 1)
+	leases := []storedriver.Lease{{Lane: 1, Epoch: 1, Token: waybill.NewID()}}
+	errs["Release"] = s.Driver().Relay.Release(ctx, leases, false)
+	errs["Leave"] = s.Driver().Relay.Leave(ctx, node)
+	_, errs["Fetch"] = s.Driver().Relay.Fetch(ctx, cursors(2), 1)
+	_, errs["Sweep"] = s.Driver().Relay.Sweep(ctx, cursors(2), 1)
+	_, errs["Load"] = s.Driver().Relay.Load(ctx, []store.Key{{Lane: 1, Seq: 1}})
+	_, errs["Due"] = s.Driver().Relay.Due(ctx, []int{1}, 1)
+	result := []storedriver.Result{{Lane: 1, ID: waybill.NewID()}}
+	_, errs["Settle"] = s.Driver().Relay.Settle(ctx, storedriver.Settlement{Leases: leases, Done: result, History: true})
+	_, errs["Settle without history"] = s.Driver().Relay.Settle(ctx, storedriver.Settlement{Leases: leases, Done: result})
+	_, errs["Holds"] = s.Driver().Relay.Holds(ctx, []int{1})
+	_, errs["Follow"] = s.Driver().Relay.FetchAggregate(ctx, store.Aggregate{ID: "a"}, storedriver.Cursor{}, 1)
+	_, errs["Urgent"] = s.Driver().Relay.FetchPriority(ctx, cursors(2), 1)
+	_, errs["Stats"] = s.Driver().OutboxAdmin.Stats(ctx)
+	_, errs["Count"] = s.Driver().OutboxAdmin.Count(ctx, store.Dead, store.Filter{})
+	_, errs["List"] = s.Driver().OutboxAdmin.List(ctx, store.Dead, store.Filter{}, 0, 1)
 	ids := []waybill.ID{waybill.NewID()}
-	_, errs["Find"] = s.Find(ctx, ids[0])
-	_, errs["Replay"] = s.Replay(ctx, ids)
-	_, errs["Discard"] = s.Discard(ctx, ids)
-	_, errs["Unblock"] = s.Unblock(ctx, ids)
-	_, errs["Purge"] = s.Purge(ctx, store.Dead, 0, 1)
-	_, errs["PurgeWritten"] = s.PurgeWritten(ctx, 0, 1)
-	errs["Tidy"] = s.Tidy(ctx, 0)
+	_, errs["Find"] = s.Driver().OutboxAdmin.Find(ctx, ids[0])
+	_, errs["Replay"] = s.Driver().OutboxAdmin.Replay(ctx, ids)
+	_, errs["Discard"] = s.Driver().OutboxAdmin.Discard(ctx, ids)
+	_, errs["Unblock"] = s.Driver().OutboxAdmin.Unblock(ctx, ids)
+	_, errs["Purge"] = s.Driver().OutboxAdmin.Purge(ctx, store.Dead, 0, 1)
+	_, errs["PurgeWritten"] = s.Driver().OutboxAdmin.PurgeWritten(ctx, 0, 1)
+	errs["Tidy"] = s.Driver().OutboxAdmin.Tidy(ctx, 0)
 	in := intakes("g", 1)
 	if tx, err := db.BeginTx(ctx, nil); err != nil {
 		errs["BeginTx"] = err
 	} else {
-		_, errs["Accept"] = s.Accept(ctx, tx, ids[0], in)
-		_, errs["Succeed"] = s.Succeed(ctx, tx, store.Attempt{Group: "g"})
+		_, errs["Accept"] = s.Driver().Inbox.Accept(ctx, tx, ids[0], in)
+		_, errs["Succeed"] = s.Driver().Inbox.Succeed(ctx, tx, storedriver.Attempt{Group: "g"})
 		_ = tx.Rollback()
 	}
-	_, _, errs["ClaimEvent"] = s.ClaimEvent(ctx, in[0], ids[0], 1, 1, nil)
-	_, errs["FailEvent"] = s.FailEvent(ctx, in[0], store.Failure{})
-	_, errs["ReleaseEvent"] = s.ReleaseEvent(ctx, store.Attempt{})
-	_, _, errs["FindRecord"] = s.FindRecord(ctx, "g", ids[0])
-	_, errs["DueRecords"] = s.DueRecords(ctx, "g", 1)
-	_, errs["ListRecords"] = s.ListRecords(ctx, store.RecordFilter{}, "", waybill.ID{}, 1)
-	_, errs["GroupStats"] = s.GroupStats(ctx, true)
-	_, errs["Redrive"] = s.Redrive(ctx, "g", ids, 1)
-	_, errs["PurgeRecords"] = s.PurgeRecords(ctx, "g", 0, 1)
-	errs["SetLanes"] = s.SetLanes(ctx, 1)
+	_, _, errs["ClaimEvent"] = s.Driver().Inbox.ClaimEvent(ctx, in[0], ids[0], 1, 1, nil)
+	_, errs["FailEvent"] = s.Driver().Inbox.FailEvent(ctx, in[0], storedriver.Failure{})
+	_, errs["ReleaseEvent"] = s.Driver().Inbox.ReleaseEvent(ctx, storedriver.Attempt{})
+	_, _, errs["FindRecord"] = s.Driver().InboxRecords.FindRecord(ctx, "g", ids[0])
+	_, errs["DueRecords"] = s.Driver().InboxRecords.DueRecords(ctx, "g", 1)
+	_, errs["ListRecords"] = s.Driver().InboxRecords.ListRecords(ctx, store.RecordFilter{}, "", waybill.ID{}, 1)
+	_, errs["GroupStats"] = s.Driver().InboxRecords.GroupStats(ctx, true)
+	_, errs["Redrive"] = s.Driver().InboxRecords.Redrive(ctx, "g", ids, 1)
+	_, errs["PurgeRecords"] = s.Driver().InboxRecords.PurgeRecords(ctx, "g", 0, 1)
+	errs["SetLanes"] = s.Driver().OutboxAdmin.SetLanes(ctx, 1)
 	return errs
 }
 
@@ -126,17 +127,17 @@ func testOtherEngines(t *testing.T) {
 	for _, engine := range engines {
 		s, db := openStore(t, nil)
 		exec(t, db, "ALTER TABLE waybill_dedup ENGINE="+engine)
-		_, err := s.Begin(t.Context(), nil)
+		_, err := s.Driver().Outbox.Begin(t.Context(), nil)
 		if err == nil || !strings.Contains(err.Error(), "waybill_dedup is "+engine) || !strings.Contains(err.Error(), "ENGINE=InnoDB") {
 			t.Errorf("%s: %v, want a hint", engine, err)
 		}
 		tx := begin(t, db, nil)
-		if _, err := s.Append(t.Context(), tx, []waybill.Event{event("a")}); err == nil || !strings.Contains(err.Error(), engine) {
+		if _, err := s.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{event("a")}); err == nil || !strings.Contains(err.Error(), engine) {
 			t.Errorf("%s: %v, want a hint", engine, err)
 		}
 		_ = tx.Rollback()
 		exec(t, db, "ALTER TABLE waybill_dedup ENGINE=InnoDB")
-		sess, err := s.Begin(t.Context(), nil)
+		sess, err := s.Driver().Outbox.Begin(t.Context(), nil)
 		if err != nil {
 			t.Fatalf("the key is not released: %v", err)
 		}
@@ -153,7 +154,7 @@ func testAutocommitOff(t *testing.T) {
 	off := configOf(t, ask[string](t, db, "SELECT DATABASE()"))
 	off.Params = map[string]string{"autocommit": "0"}
 	other := pool(t, off)
-	if _, err := newStore(t, other).Begin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "autocommit") {
+	if _, err := newStore(t, other).Driver().Outbox.Begin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "autocommit") {
 		t.Errorf("Begin: %v, want a hint", err)
 	}
 	if serverOf(t) == testserver.MySQLName {
@@ -164,7 +165,7 @@ func testAutocommitOff(t *testing.T) {
 	// Without autocommit the server begins transactions on its own, and none of
 	// them can be proven to be the caller's.
 	write(t, s, db, event("a"))
-	if _, err := s.Append(t.Context(), begin(t, other, nil), []waybill.Event{event("a")}); !errors.Is(err, waybill.ErrTxDone) {
+	if _, err := s.Driver().Outbox.Append(t.Context(), begin(t, other, nil), []waybill.Event{event("a")}); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("Append: %v, want ErrTxDone", err)
 	}
 }
@@ -177,14 +178,14 @@ func testOtherNumberOfLanes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Begin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "the tables have 32") {
+	if _, err := other.Driver().Outbox.Begin(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "the tables have 32") {
 		t.Errorf("Begin: %v, want a refusal", err)
 	}
 	same, err := mysqlstore.New(db, mysqlstore.Config{Lanes: 32})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sess, err := same.Begin(t.Context(), nil)
+	sess, err := same.Driver().Outbox.Begin(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +194,7 @@ func testOtherNumberOfLanes(t *testing.T) {
 	}
 	for _, lanes := range []string{"0", "many", "1025"} {
 		exec(t, db, "UPDATE waybill_setting SET value = ? WHERE name = 'lanes'", lanes)
-		if _, err := newStore(t, db).Begin(t.Context(), nil); err == nil {
+		if _, err := newStore(t, db).Driver().Outbox.Begin(t.Context(), nil); err == nil {
 			t.Errorf("tables with %s lanes are accepted", lanes)
 		}
 	}
@@ -241,12 +242,15 @@ func (a *answers) Next(dest []driver.Value) error {
 func TestTiDB(t *testing.T) {
 	for name, begin := range map[string]func(s *mysqlstore.Store) error{
 		"Migrate": func(s *mysqlstore.Store) error { _, err := s.Migrate(t.Context()); return err },
-		"Begin":   func(s *mysqlstore.Store) error { _, err := s.Begin(t.Context(), nil); return err },
+		"Begin":   func(s *mysqlstore.Store) error { _, err := s.Driver().Outbox.Begin(t.Context(), nil); return err },
 		"Heartbeat": func(s *mysqlstore.Store) error {
-			_, err := s.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: "r"}, time.Minute)
+			_, err := s.Driver().Relay.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: "r"}, time.Minute)
 			return err
 		},
-		"ClaimKey": func(s *mysqlstore.Store) error { _, _, err := s.ClaimKey(t.Context(), store.KeyClaim{}); return err },
+		"ClaimKey": func(s *mysqlstore.Store) error {
+			_, _, err := s.Driver().Keys.ClaimKey(t.Context(), storedriver.KeyClaim{})
+			return err
+		},
 	} {
 		server := &tidb{}
 		db := sql.OpenDB(server)
@@ -295,7 +299,7 @@ func testErrorsKeepSecrets(t *testing.T) {
 	tx := begin(t, db, nil)
 	again := ev
 	again.DedupKey = ""
-	if _, err := s.Append(t.Context(), tx, []waybill.Event{again}); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := s.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{again}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("an id that is taken: %v", err)
 	}
 }

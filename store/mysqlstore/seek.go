@@ -11,6 +11,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // aggregate receives the columns of an aggregate.
@@ -23,8 +24,8 @@ func (a *aggregate) decode() store.Aggregate {
 	return store.Aggregate{Tenant: string(a.tenant), Type: cmp.Or(string(a.kind), waybill.GlobalAggregate), ID: string(a.id)}
 }
 
-// Holds implements [store.Seeker].
-func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
+// Holds implements [driver.Seeker].
+func (s *backend) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
 	if len(lanes) == 0 {
 		return nil, nil
 	}
@@ -32,8 +33,8 @@ func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	for i, lane := range lanes {
 		numbers[i] = strconv.Itoa(lane)
 	}
-	var holds []store.Hold
-	var h store.Hold
+	var holds []driver.Hold
+	var h driver.Hold
 	var id scanID
 	var agg aggregate
 	err := each(ctx, s.db, fill(s.sql.holds, "{numbers}", strings.Join(numbers, ", ")), nil, func() {
@@ -43,38 +44,38 @@ func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	eventrow.Sort(holds, func(h *store.Hold) store.Key { return h.Key })
+	eventrow.Sort(holds, func(h *driver.Hold) store.Key { return h.Key })
 	return holds, nil
 }
 
-// FetchAggregate implements [store.Seeker]. It scans the whole range and skips
+// FetchAggregate implements [driver.Seeker]. It scans the whole range and skips
 // rows of other aggregates. Unordered events have no aggregate to fetch.
-func (s *Store) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+func (s *backend) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
 	if agg.IsZero() {
 		return s.clock(ctx)
 	}
-	keys := perLane(s.sql.followKeys, []store.Cursor{from}, limit)
+	keys := perLane(s.sql.followKeys, []driver.Cursor{from}, limit)
 	p, err := s.page(ctx, fill(s.sql.fetch, "{keys}", keys), []byte(agg.ID), []byte(agg.Type), []byte(agg.Tenant))
 	eventrow.Sort(p.Rows, func(r *store.Row) store.Key { return r.Key })
 	return p, err
 }
 
-// FetchPriority implements [store.Seeker]. It reads keys first, from an index
+// FetchPriority implements [driver.Seeker]. It reads keys first, from an index
 // that covers all rows and has few columns, and then only the rows that do not
 // wait for others.
-func (s *Store) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (s *backend) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	if len(from) == 0 || limit <= 0 {
 		return s.clock(ctx)
 	}
 	seen, drawn, err := s.urgentKeys(ctx, from, eventrow.AheadReach*limit)
 	if err != nil {
-		return store.Page{}, s.explain(err)
+		return driver.Page{}, s.explain(err)
 	}
-	keys, _, err := eventrow.Ahead(from, seen, limit, func(c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+	keys, _, err := eventrow.Ahead(from, seen, limit, func(c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 		return s.plain(ctx, c, aggs)
 	})
 	if err != nil {
-		return store.Page{}, s.explain(err)
+		return driver.Page{}, s.explain(err)
 	}
 	p, err := s.Load(ctx, keys)
 	for _, c := range from {
@@ -85,14 +86,14 @@ func (s *Store) FetchPriority(ctx context.Context, from []store.Cursor, limit in
 
 // urgentKeys returns the first rows with a priority of each lane, and the
 // highest seq.
-func (s *Store) urgentKeys(ctx context.Context, from []store.Cursor, limit int) (seen []store.RowRef, drawn int64, err error) {
+func (s *backend) urgentKeys(ctx context.Context, from []driver.Cursor, limit int) (seen []driver.RowRef, drawn int64, err error) {
 	first := from[0].After
-	cursor := make(map[int]store.Cursor, len(from))
+	cursor := make(map[int]driver.Cursor, len(from))
 	numbers := make([]string, len(from))
 	for i, c := range from {
 		first, numbers[i], cursor[c.Lane] = min(first, c.After), strconv.Itoa(c.Lane), c
 	}
-	var sight store.RowRef
+	var sight driver.RowRef
 	var id scanID
 	var agg aggregate
 	count := make(map[int]int, len(from))
@@ -106,8 +107,8 @@ func (s *Store) urgentKeys(ctx context.Context, from []store.Cursor, limit int) 
 		sight.ID, sight.Aggregate = waybill.ID(id), agg.decode()
 		seen = append(seen, sight)
 	}, &sight.Lane, &sight.Seq, &id, &agg.tenant, &agg.kind, &agg.id)
-	eventrow.Sort(seen, func(sight *store.RowRef) store.Key { return sight.Key })
-	return slices.DeleteFunc(seen, func(sight store.RowRef) bool {
+	eventrow.Sort(seen, func(sight *driver.RowRef) store.Key { return sight.Key })
+	return slices.DeleteFunc(seen, func(sight driver.RowRef) bool {
 		c := cursor[sight.Lane]
 		if sight.Seq <= c.After || c.UpTo != 0 && sight.Seq > c.UpTo {
 			return true
@@ -120,7 +121,7 @@ func (s *Store) urgentKeys(ctx context.Context, from []store.Cursor, limit int) 
 // plain returns the seq of the first row without a priority, for each aggregate
 // with one of these ids. The server sorts the ids as constants and scans the
 // range once.
-func (s *Store) plain(ctx context.Context, c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+func (s *backend) plain(ctx context.Context, c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	ids := make([]string, len(aggs))
 	for i, agg := range aggs {
 		ids[i] = "X'" + hex.EncodeToString([]byte(agg.ID)) + "'"
@@ -128,7 +129,7 @@ func (s *Store) plain(ctx context.Context, c store.Cursor, aggs []store.Aggregat
 	first := make(map[store.Aggregate]int64)
 	var seq int64
 	var agg aggregate
-	query := fill(perLane(s.sql.plain, []store.Cursor{c}, 0), "{ids}", strings.Join(ids, ", "))
+	query := fill(perLane(s.sql.plain, []driver.Cursor{c}, 0), "{ids}", strings.Join(ids, ", "))
 	err := each(ctx, s.db, query, nil, func() {
 		// Without a type, an aggregate may appear under two names.
 		if known, ok := first[agg.decode()]; !ok || seq < known {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
@@ -30,9 +31,9 @@ func idsOf(rows []store.Row) []waybill.ID {
 }
 
 // settle records results of held lanes.
-func settle(t testing.TB, s *mysqlstore.Store, set store.Settlement) {
+func settle(t testing.TB, s *mysqlstore.Store, set driver.Settlement) {
 	t.Helper()
-	settled, err := s.Settle(t.Context(), set)
+	settled, err := s.Driver().Relay.Settle(t.Context(), set)
 	if want := len(set.Done) + len(set.Retry) + len(set.Dead); err != nil || len(settled.Moved) != want {
 		t.Fatalf("Settle: %d moved, want %d; %v", len(settled.Moved), want, err)
 	}
@@ -45,14 +46,14 @@ func TestSightings(t *testing.T) { onBoth(t, testSightings) }
 func testSightings(t *testing.T) {
 	s, db := openStore(t, nil)
 	// One lane for all aggregates.
-	if err := s.SetLanes(t.Context(), 1); err != nil {
+	if err := s.Driver().OutboxAdmin.SetLanes(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
 	exec(t, db, `INSERT INTO waybill_outbox (lane, type, payload, aggregate_type, aggregate_id, tenant_id) VALUES
 (0, 'A', '', '__GLOBAL__', NULL, NULL), (0, 'A', '', 'order', '', 't'), (0, 'A', '', '', 'x', NULL), (0, 'A', '', 'order', 'x', ''),
 (0, 'A', '', 'order', 'x', 't'), (0, 'A', '', 'order', 'X', 't'), (0, 'A', '', 'order', 'x ', 't'), (0, 'A', '', 'order', ' ', ''), (0, 'A', '', 'order', 'é', 't')`)
 	rows := ready(t, s)
-	seen, err := s.Sweep(t.Context(), []store.Cursor{{Lane: 0, UpTo: 100}}, 100)
+	seen, err := s.Driver().Relay.Sweep(t.Context(), []driver.Cursor{{Lane: 0, UpTo: 100}}, 100)
 	if err != nil || len(seen) != len(rows) {
 		t.Fatalf("Sweep: %d, %v; want %d", len(seen), err, len(rows))
 	}
@@ -60,14 +61,14 @@ func testSightings(t *testing.T) {
 		t.Errorf("Sweep: %+v", seen[:3])
 	}
 	for i, row := range rows {
-		agg := store.AggregateOf(&row.Event)
+		agg := driver.AggregateOf(&row.Event)
 		if seen[i].Key != row.Key || seen[i].Aggregate != agg {
 			t.Errorf("%+v, read whole %+v", seen[i], row)
 		}
-		page, err := s.FetchAggregate(t.Context(), agg, store.Cursor{Lane: 0}, 100)
+		page, err := s.Driver().Relay.FetchAggregate(t.Context(), agg, driver.Cursor{Lane: 0}, 100)
 		var want []waybill.ID
 		for _, other := range rows {
-			if !agg.IsZero() && store.AggregateOf(&other.Event) == agg {
+			if !agg.IsZero() && driver.AggregateOf(&other.Event) == agg {
 				want = append(want, other.ID)
 			}
 		}
@@ -89,7 +90,7 @@ SELECT 1, 'x', '', IF(n IN (3, 900, 999), 1, 0) FROM JSON_TABLE(CONCAT('[', REPE
 	for limit, want := range map[int][]waybill.ID{
 		0: {}, 1: {rows[2].ID}, 2: {rows[2].ID, rows[899].ID}, 3: {rows[2].ID, rows[899].ID, rows[998].ID},
 	} {
-		page, err := s.FetchPriority(t.Context(), []store.Cursor{{Lane: 0}, {Lane: 1}}, limit)
+		page, err := s.Driver().Relay.FetchPriority(t.Context(), []driver.Cursor{{Lane: 0}, {Lane: 1}}, limit)
 		if err != nil || !slices.Equal(idsOf(page.Rows), want) || page.Now.IsZero() {
 			t.Errorf("limit %d: %v, %v; want %v", limit, idsOf(page.Rows), err, want)
 		}
@@ -110,26 +111,26 @@ func TestNextDue(t *testing.T) { onBoth(t, testNextDue) }
 
 func testNextDue(t *testing.T) {
 	s, db := openStore(t, nil)
-	if page, err := s.Due(t.Context(), allLanes(), 10); err != nil || !page.Next.IsZero() || page.Now.IsZero() {
+	if page, err := s.Driver().Relay.Due(t.Context(), allLanes(), 10); err != nil || !page.Next.IsZero() || page.Now.IsZero() {
 		t.Errorf("without rows: %+v, %v", page, err)
 	}
-	soon := clock(t, s).Add(time.Hour)
+	soon := clock(t, s.Driver().Relay).Add(time.Hour)
 	late, later := event("a"), event("b")
 	late.AvailableAt, later.AvailableAt = soon, soon.Add(time.Second)
 	write(t, s, db, later, late)
 	for _, limit := range []int{0, 1, 10} {
-		if page, err := s.Due(t.Context(), allLanes(), limit); err != nil || len(page.Rows) != 0 || !page.Next.Equal(soon) {
+		if page, err := s.Driver().Relay.Due(t.Context(), allLanes(), limit); err != nil || len(page.Rows) != 0 || !page.Next.Equal(soon) {
 			t.Errorf("limit %d: next %v, %v; want %v", limit, page.Next, err, soon)
 		}
 	}
 	_, leases := own(t, s)
 	write(t, s, db, event("a"), event("b"), event("c"))
-	settle(t, s, store.Settlement{Leases: leases, Retry: results(ready(t, s)), Durable: true})
-	if page, err := s.Due(t.Context(), allLanes(), 2); err != nil || len(page.Rows) != 2 || !page.Next.Equal(soon) {
+	settle(t, s, driver.Settlement{Leases: leases, Retry: results(ready(t, s)), Durable: true})
+	if page, err := s.Driver().Relay.Due(t.Context(), allLanes(), 2); err != nil || len(page.Rows) != 2 || !page.Next.Equal(soon) {
 		t.Errorf("%d rows, next %v, %v; want 2 and %v", len(page.Rows), page.Next, err, soon)
 	}
-	lane := store.LaneOf("", "thing", "b", 32)
-	if page, err := s.Due(t.Context(), []int{lane}, 2); err != nil || !page.Next.Equal(soon.Add(time.Second)) {
+	lane := driver.LaneOf("", "thing", "b", 32)
+	if page, err := s.Driver().Relay.Due(t.Context(), []int{lane}, 2); err != nil || !page.Next.Equal(soon.Add(time.Second)) {
 		t.Errorf("of one lane: next %v, %v", page.Next, err)
 	}
 }
@@ -145,16 +146,16 @@ func testAllTheLanes(t *testing.T) {
 	for i := range lanes {
 		lanes[i] = i
 	}
-	if _, err := s.Due(t.Context(), lanes, 100); err != nil {
+	if _, err := s.Driver().Relay.Due(t.Context(), lanes, 100); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Holds(t.Context(), lanes); err != nil {
+	if _, err := s.Driver().Relay.Holds(t.Context(), lanes); err != nil {
 		t.Error(err)
 	}
-	if seen, err := s.Sweep(t.Context(), cursors(1024), 100); err != nil || len(seen) != 1 {
+	if seen, err := s.Driver().Relay.Sweep(t.Context(), cursors(1024), 100); err != nil || len(seen) != 1 {
 		t.Errorf("Sweep: %v, %v", seen, err)
 	}
-	if page, err := s.FetchPriority(t.Context(), cursors(1024), 100); err != nil || len(page.Rows) != 0 {
+	if page, err := s.Driver().Relay.FetchPriority(t.Context(), cursors(1024), 100); err != nil || len(page.Rows) != 0 {
 		t.Errorf("Urgent: %v, %v", page, err)
 	}
 }
@@ -171,17 +172,17 @@ func testHolds(t *testing.T) {
 	for i := range verdict {
 		verdict[i].Holds, verdict[i].Delay = i < 3, time.Hour
 	}
-	settle(t, s, store.Settlement{Leases: leases, Dead: verdict[:1], Retry: verdict[1:]})
-	holds, err := s.Holds(t.Context(), allLanes())
+	settle(t, s, driver.Settlement{Leases: leases, Dead: verdict[:1], Retry: verdict[1:]})
+	holds, err := s.Driver().Relay.Holds(t.Context(), allLanes())
 	if err != nil || len(holds) != 3 {
 		t.Fatalf("Holds: %+v, %v", holds, err)
 	}
 	for i, h := range holds {
-		if h.Key != rows[i].Key || h.Dead != (i == 0) || h.Aggregate != store.AggregateOf(&rows[i].Event) {
+		if h.Key != rows[i].Key || h.Dead != (i == 0) || h.Aggregate != driver.AggregateOf(&rows[i].Event) {
 			t.Errorf("hold %d: %+v, want %+v", i, h, rows[i])
 		}
 	}
-	if holds, err := s.Holds(t.Context(), []int{rows[1].Lane}); err != nil || len(holds) != 1 {
+	if holds, err := s.Driver().Relay.Holds(t.Context(), []int{rows[1].Lane}); err != nil || len(holds) != 1 {
 		t.Errorf("of one lane: %+v, %v", holds, err)
 	}
 }

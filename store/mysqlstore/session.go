@@ -9,11 +9,11 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/sqltx"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Begin implements [store.Beginner].
-func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*sql.Tx], error) {
+// Begin implements [driver.Beginner].
+func (s *backend) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[*sql.Tx], error) {
 	f, err := s.facts(ctx, s.db)
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func (w *written) all() []waybill.ID {
 
 // note records the events that a transaction of this store has written. The
 // store does not see the end of any other transaction.
-func (s *Store) note(tx querier, evs []waybill.Event, placed []store.AppendResult) {
+func (s *backend) note(tx querier, evs []waybill.Event, placed []driver.AppendResult) {
 	begun, ok := tx.(*sql.Tx)
 	if !ok {
 		return
@@ -81,7 +81,7 @@ func (s *Store) note(tx querier, evs []waybill.Event, placed []store.AppendResul
 // reliable: the statements of a *sql.Tx are not visible to the store, and the
 // driver does not expose the transaction status that the server sends with
 // every response.
-func (s *Store) stillOpen(ctx context.Context, tx *sql.Tx) error {
+func (s *backend) stillOpen(ctx context.Context, tx *sql.Tx) error {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ func errEndedInside() error {
 // kept returns an error if the server ended a transaction that is to be rolled
 // back and some of its writes survived: a DDL statement commits the writes
 // before it. After a deadlock nothing survives, which equals a rollback.
-func (s *Store) kept(ctx context.Context, tx *sql.Tx, ids []waybill.ID) error {
+func (s *backend) kept(ctx context.Context, tx *sql.Tx, ids []waybill.ID) error {
 	// If the connection is lost, the server rolls back.
 	if len(ids) == 0 || !errors.Is(s.stillOpen(ctx, tx), waybill.ErrTxDone) {
 		return nil
@@ -132,7 +132,7 @@ func (s *Store) kept(ctx context.Context, tx *sql.Tx, ids []waybill.ID) error {
 // after it has ended the transaction. After a deadlock everything was rolled
 // back; after a DDL statement everything before it was committed. Only a later
 // query of the rows can tell which.
-func (s *Store) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error) {
+func (s *backend) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error) {
 	f, err := s.facts(ctx, tx)
 	if err != nil {
 		return nil, err

@@ -21,8 +21,8 @@ const tablesPatience = 30
 // lane that is added again must not start below it.
 const highestEpoch = "highest_epoch"
 
-// SetLanes implements [store.Maintainer]. It needs the privileges ALTER and
-// LOCK TABLES. While it works it blocks every other session, including
+// SetLanes implements [storedriver.Maintainer]. It needs the privileges ALTER
+// and LOCK TABLES. While it works it blocks every other session, including
 // producers, and it cannot be canceled once it holds the locks.
 //
 // The lane of a plain insert is a default of the table, and a constraint
@@ -33,7 +33,7 @@ const highestEpoch = "highest_epoch"
 // A writer in another process still uses the old number. The constraint rejects
 // its next insert into a wrong lane; the error names the new number, and the
 // writer recomputes the lanes.
-func (s *Store) SetLanes(ctx context.Context, n int) error {
+func (s *backend) SetLanes(ctx context.Context, n int) error {
 	if n < 1 || n > maxLanes {
 		return fmt.Errorf("mysqlstore: lane count %d is not between 1 and %d", n, maxLanes)
 	}
@@ -69,7 +69,7 @@ func (s *Store) SetLanes(ctx context.Context, n int) error {
 // lanesChanged reports whether an insert failed because the number of lanes
 // changed, and stores the new number. The number comes from the error, because
 // the transaction's snapshot may be older than the change.
-func (s *Store) lanesChanged(err error, f facts) (facts, bool) {
+func (s *backend) lanesChanged(err error, f facts) (facts, bool) {
 	if code := number(err); code != errCheckMySQL && code != errCheckMariaDB {
 		return f, false
 	}
@@ -92,7 +92,7 @@ func (s *Store) lanesChanged(err error, f facts) (facts, bool) {
 }
 
 // noRelay returns an error while a relay is live.
-func (s *Store) noRelay(ctx context.Context, q querier) error {
+func (s *backend) noRelay(ctx context.Context, q querier) error {
 	var relay []byte
 	live := false
 	err := each(ctx, q, s.sql.liveRelay, nil, func() { live = true }, &relay)
@@ -104,7 +104,7 @@ func (s *Store) noRelay(ctx context.Context, q querier) error {
 
 // setLanes changes the lanes under locks on all affected tables. Without
 // autocommit, only UNLOCK TABLES releases the locks.
-func (s *Store) setLanes(ctx context.Context, conn *sql.Conn, n int) error {
+func (s *backend) setLanes(ctx context.Context, conn *sql.Conn, n int) error {
 	var guard string
 	drop := ""
 	err := each(ctx, conn, s.sql.laneGuards, []any{s.cfg.Schema}, func() { drop += ", DROP CONSTRAINT `" + guard + "`" }, &guard)
@@ -158,7 +158,7 @@ func withLanes(statement string, n int) string { return fill(statement, "{modulu
 //
 // Events that were in flight when a relay died are now spread over all lanes,
 // so every lane becomes as unclean as the worst one was.
-func (s *Store) moveToLanes(ctx context.Context, conn querier, n int) error {
+func (s *backend) moveToLanes(ctx context.Context, conn querier, n int) error {
 	var last, window int
 	var epoch int64
 	var dirty bool

@@ -9,7 +9,7 @@ import (
 	"strconv"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // The outcomes of the settle procedure.
@@ -31,31 +31,31 @@ const (
 	maxRounds = 10
 )
 
-// Settle implements [store.Settler]. The procedure settles everything in one
+// Settle implements [driver.Settler]. The procedure settles everything in one
 // transaction, or returns the obstacle: lost lanes, or rows that an operator
 // discarded. Settle then settles the rest without them. Obstacles are rare, so
 // the normal case does not query which rows exist.
-func (s *Store) Settle(ctx context.Context, settlement store.Settlement) (store.Settled, error) {
+func (s *backend) Settle(ctx context.Context, settlement driver.Settlement) (driver.Settled, error) {
 	if len(settlement.Done) > 0 && !settlement.History {
 		if err := s.noteGap(ctx); err != nil {
-			return store.Settled{}, s.explain(err)
+			return driver.Settled{}, s.explain(err)
 		}
 	}
 	s.freeLeftover(ctx)
 	w := newWork(settlement)
 	for round := 0; ; round++ {
 		if len(w.fences) == 0 {
-			return store.Settled{}, nil
+			return driver.Settled{}, nil
 		}
 		answer, err := s.callSettle(ctx, w)
 		switch {
 		case err != nil:
-			return store.Settled{}, s.explain(err)
+			return driver.Settled{}, s.explain(err)
 		case answer.outcome == settled:
 			s.keepLeftover(nil, answer.ids)
 			return w.settled(), nil
 		case round == maxRounds:
-			return store.Settled{}, errors.New("mysqlstore: settle: other sessions keep changing the rows")
+			return driver.Settled{}, errors.New("mysqlstore: settle: other sessions keep changing the rows")
 		case answer.outcome == fenceShort:
 			w.keepFences(answer.ids)
 		default:
@@ -71,7 +71,7 @@ type answer struct {
 	ids     []waybill.ID
 }
 
-func (s *Store) callSettle(ctx context.Context, w *work) (answer, error) {
+func (s *backend) callSettle(ctx context.Context, w *work) (answer, error) {
 	var a answer
 	var lane int
 	var id scanID
@@ -88,7 +88,7 @@ func (s *Store) callSettle(ctx context.Context, w *work) (answer, error) {
 // It runs outside the settlement: an operator may have replayed an event in the
 // meantime, which then holds its key again, and that check needs a lock on the
 // key's row. Failures are retried by the next settlement.
-func (s *Store) freeLeftover(ctx context.Context) {
+func (s *backend) freeLeftover(ctx context.Context) {
 	tried := s.someLeftover()
 	if len(tried) == 0 {
 		return
@@ -99,7 +99,7 @@ func (s *Store) freeLeftover(ctx context.Context) {
 }
 
 // someLeftover returns some of the events whose keys are still to be freed.
-func (s *Store) someLeftover() []waybill.ID {
+func (s *backend) someLeftover() []waybill.ID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var some []waybill.ID
@@ -113,7 +113,7 @@ func (s *Store) someLeftover() []waybill.ID {
 }
 
 // keepLeftover records the events whose keys could not be freed this time.
-func (s *Store) keepLeftover(tried, left []waybill.ID) {
+func (s *backend) keepLeftover(tried, left []waybill.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range tried {
@@ -128,8 +128,8 @@ func (s *Store) keepLeftover(tried, left []waybill.ID) {
 
 // work is the part of a settlement that is still to do.
 type work struct {
-	fences            []store.Lease
-	done, retry, dead []store.Result
+	fences            []driver.Lease
+	done, retry, dead []driver.Result
 	history           bool
 }
 
@@ -137,17 +137,17 @@ type work struct {
 // that two settlements of the same events cannot deadlock. It drops results
 // that cannot be settled: those of lanes without a fence, and duplicates of an
 // event.
-func newWork(s store.Settlement) *work {
+func newWork(s driver.Settlement) *work {
 	w := &work{history: s.History}
 	w.fences = sortedFences(slices.Clone(s.Leases))
 	seen := make(map[waybill.ID]bool, len(s.Done)+len(s.Retry)+len(s.Dead))
-	first := func(results []store.Result) []store.Result {
-		results = slices.DeleteFunc(slices.Clone(results), func(r store.Result) bool {
+	first := func(results []driver.Result) []driver.Result {
+		results = slices.DeleteFunc(slices.Clone(results), func(r driver.Result) bool {
 			again := seen[r.ID]
 			seen[r.ID] = true
 			return again
 		})
-		slices.SortFunc(results, func(a, b store.Result) int { return bytes.Compare(a.ID[:], b.ID[:]) })
+		slices.SortFunc(results, func(a, b driver.Result) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 		return results
 	}
 	w.done, w.retry, w.dead = first(s.Done), first(s.Retry), first(s.Dead)
@@ -157,7 +157,7 @@ func newWork(s store.Settlement) *work {
 
 // keepFences drops lost lanes and their results.
 func (w *work) keepFences(tokens []waybill.ID) {
-	w.fences = slices.DeleteFunc(w.fences, func(l store.Lease) bool { return !slices.Contains(tokens, l.Token) })
+	w.fences = slices.DeleteFunc(w.fences, func(l driver.Lease) bool { return !slices.Contains(tokens, l.Token) })
 	w.dropUnfenced()
 }
 
@@ -166,7 +166,7 @@ func (w *work) dropUnfenced() {
 	for _, l := range w.fences {
 		fenced[l.Lane] = true
 	}
-	w.keep(func(r store.Result) bool { return fenced[r.Lane] })
+	w.keep(func(r driver.Result) bool { return fenced[r.Lane] })
 }
 
 // keepRows drops the results of missing rows.
@@ -175,22 +175,22 @@ func (w *work) keepRows(ids []waybill.ID) {
 	for _, id := range ids {
 		there[id] = true
 	}
-	w.keep(func(r store.Result) bool { return there[r.ID] })
+	w.keep(func(r driver.Result) bool { return there[r.ID] })
 }
 
-func (w *work) keep(fit func(store.Result) bool) {
-	for _, results := range []*[]store.Result{&w.done, &w.retry, &w.dead} {
-		*results = slices.DeleteFunc(*results, func(r store.Result) bool { return !fit(r) })
+func (w *work) keep(fit func(driver.Result) bool) {
+	for _, results := range []*[]driver.Result{&w.done, &w.retry, &w.dead} {
+		*results = slices.DeleteFunc(*results, func(r driver.Result) bool { return !fit(r) })
 	}
 }
 
 // settled returns the answer after everything in w was settled.
-func (w *work) settled() store.Settled {
-	var out store.Settled
+func (w *work) settled() driver.Settled {
+	var out driver.Settled
 	for _, l := range w.fences {
 		out.Held = append(out.Held, l.Lane)
 	}
-	for _, results := range [][]store.Result{w.done, w.retry, w.dead} {
+	for _, results := range [][]driver.Result{w.done, w.retry, w.dead} {
 		for _, r := range results {
 			out.Moved = append(out.Moved, r.ID)
 		}
@@ -199,7 +199,7 @@ func (w *work) settled() store.Settled {
 }
 
 // fenceItem is [lane, epoch, token].
-func fenceItem(b []byte, l store.Lease) []byte {
+func fenceItem(b []byte, l driver.Lease) []byte {
 	b = strconv.AppendInt(append(b, '['), int64(l.Lane), 10)
 	b = strconv.AppendInt(append(b, ','), l.Epoch, 10)
 	return append(appendID(append(b, ','), l.Token), ']')
@@ -208,7 +208,7 @@ func fenceItem(b []byte, l store.Lease) []byte {
 // freeList returns the events whose dedup keys are to be freed.
 func (w *work) freeList() []byte {
 	var ids []waybill.ID
-	for _, results := range [][]store.Result{w.done, w.dead} {
+	for _, results := range [][]driver.Result{w.done, w.dead} {
 		for _, r := range results {
 			ids = append(ids, r.ID)
 		}
@@ -232,10 +232,10 @@ func list[E any](elements []E, item func([]byte, E) []byte) []byte {
 func appendID(b []byte, id waybill.ID) []byte { return strconv.AppendQuote(b, hexID(id)) }
 
 // doneItem is [lane, id].
-func doneItem(b []byte, r store.Result) []byte { return append(appendKeyOf(b, r), ']') }
+func doneItem(b []byte, r driver.Result) []byte { return append(appendKeyOf(b, r), ']') }
 
 // retryItem is [lane, id, attempts, delay, holds, error, replay].
-func retryItem(b []byte, r store.Result) []byte {
+func retryItem(b []byte, r driver.Result) []byte {
 	b = strconv.AppendInt(append(appendKeyOf(b, r), ','), int64(r.Attempts), 10)
 	b = strconv.AppendInt(append(b, ','), r.Delay.Microseconds(), 10)
 	return appendReplay(appendVerdict(b, r), r)
@@ -243,28 +243,28 @@ func retryItem(b []byte, r store.Result) []byte {
 
 // deadItem is [lane, id, attempts, holds, error, null, replay]: replay has the
 // same position as in retryItem.
-func deadItem(b []byte, r store.Result) []byte {
+func deadItem(b []byte, r driver.Result) []byte {
 	b = strconv.AppendInt(append(appendKeyOf(b, r), ','), int64(r.Attempts), 10)
 	return appendReplay(append(appendVerdict(b, r), ",null"...), r)
 }
 
 // appendReplay ends an item with the number of replays of its row when it was
 // read.
-func appendReplay(b []byte, r store.Result) []byte {
+func appendReplay(b []byte, r driver.Result) []byte {
 	return append(strconv.AppendInt(append(b, ','), int64(r.Replay), 10), ']')
 }
 
-func appendKeyOf(b []byte, r store.Result) []byte {
+func appendKeyOf(b []byte, r driver.Result) []byte {
 	b = strconv.AppendInt(append(b, '['), int64(r.Lane), 10)
 	return appendID(append(b, ','), r.ID)
 }
 
-func appendVerdict(b []byte, r store.Result) []byte {
+func appendVerdict(b []byte, r driver.Result) []byte {
 	holds := byte('0')
 	if r.Holds {
 		holds = '1'
 	}
-	text, err := json.Marshal(store.CutError(r.Error))
+	text, err := json.Marshal(driver.CutError(r.Error))
 	if err != nil {
 		panic(err) // encoding a string cannot fail
 	}

@@ -10,12 +10,13 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-func results(rows []store.Row) []store.Result {
-	var out []store.Result
+func results(rows []store.Row) []driver.Result {
+	var out []driver.Result
 	for _, row := range rows {
-		out = append(out, store.Result{Lane: row.Lane, ID: row.ID, Replay: row.Replay, Attempts: 1, Error: "x"})
+		out = append(out, driver.Result{Lane: row.Lane, ID: row.ID, Replay: row.Replay, Attempts: 1, Error: "x"})
 	}
 	return out
 }
@@ -41,10 +42,10 @@ func testSettleWithoutWhatIsGone(t *testing.T) {
 			exec(t, db, "DELETE FROM waybill_delayed WHERE id = ?", ev.ID[:])
 		}
 	}
-	settlement := store.Settlement{Leases: leases, History: true}
+	settlement := driver.Settlement{Leases: leases, History: true}
 	var want []waybill.ID
 	for i, ev := range evs {
-		r := store.Result{Lane: store.LaneOf("", "thing", ev.AggregateID, 32), ID: ev.ID, Attempts: 3, Error: "boom"}
+		r := driver.Result{Lane: driver.LaneOf("", "thing", ev.AggregateID, 32), ID: ev.ID, Attempts: 3, Error: "boom"}
 		switch i % 4 {
 		case 0:
 			// Duplicates count once.
@@ -62,7 +63,7 @@ func testSettleWithoutWhatIsGone(t *testing.T) {
 			want = append(want, ev.ID)
 		}
 	}
-	settled, err := s.Settle(t.Context(), settlement)
+	settled, err := s.Driver().Relay.Settle(t.Context(), settlement)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,22 +92,22 @@ func testTakeOverWaitsForTheLock(t *testing.T) {
 	old, leases := own(t, s)
 	ev := event("a")
 	write(t, s, db, ev)
-	lane := store.LaneOf("", "thing", "a", 32)
+	lane := driver.LaneOf("", "thing", "a", 32)
 	// A settlement in progress: it has the lane's row locked as the procedure
 	// does.
 	under := begin(t, db, nil)
 	exec(t, under, "SELECT lane FROM waybill_lane WHERE lane = ? LOCK IN SHARE MODE", lane)
 	exec(t, db, "UPDATE waybill_node SET expires_at = UTC_TIMESTAMP(6) WHERE id = ?", old.ID[:])
 	heir := store.Node{ID: waybill.NewID(), Relay: "test"}
-	if _, err := s.Heartbeat(t.Context(), heir, time.Hour); err != nil {
+	if _, err := s.Driver().Relay.Heartbeat(t.Context(), heir, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	var taken []store.Lease
+	var taken []driver.Lease
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		var err error
-		if taken, err = s.Acquire(t.Context(), heir, []int{lane}, 5); err != nil {
+		if taken, err = s.Driver().Relay.Acquire(t.Context(), heir, []int{lane}, 5); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -125,11 +126,11 @@ func testTakeOverWaitsForTheLock(t *testing.T) {
 	if len(taken) != 1 || !taken[0].Unclean || taken[0].Window != 7 || taken[0].Epoch != leases[lane].Epoch+1 {
 		t.Errorf("taken: %+v", taken)
 	}
-	settled, err := s.Settle(t.Context(), store.Settlement{Leases: leases, Done: results(ready(t, s)), History: true})
+	settled, err := s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases, Done: results(ready(t, s)), History: true})
 	if err != nil || len(settled.Held) != 31 || slices.Contains(settled.Held, lane) || len(settled.Moved) != 0 {
 		t.Errorf("the old owner settled %+v, %v; want the lane to be lost", settled, err)
 	}
-	settled, err = s.Settle(t.Context(), store.Settlement{Leases: append(leases[:0:0], taken[0], leases[lane]), Done: results(ready(t, s)), History: true})
+	settled, err = s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: append(leases[:0:0], taken[0], leases[lane]), Done: results(ready(t, s)), History: true})
 	if err != nil || !slices.Equal(settled.Held, []int{lane}) || len(settled.Moved) != 1 {
 		t.Errorf("the new owner, with the old lease beside its own, settled %+v, %v", settled, err)
 	}
@@ -144,7 +145,7 @@ func testSettlementsShareALane(t *testing.T) {
 	write(t, s, db, event("a"))
 	other := begin(t, db, nil)
 	exec(t, other, "SELECT lane FROM waybill_lane LOCK IN SHARE MODE")
-	if settled, err := s.Settle(t.Context(), store.Settlement{Leases: leases, Done: results(ready(t, s)), History: true}); err != nil || len(settled.Moved) != 1 {
+	if settled, err := s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases, Done: results(ready(t, s)), History: true}); err != nil || len(settled.Moved) != 1 {
 		t.Errorf("Settle: %+v, %v", settled, err)
 	}
 }
@@ -157,7 +158,7 @@ func testSettleFails(t *testing.T) {
 	_, leases := own(t, s)
 	write(t, s, db, event("a"), event("b"))
 	exec(t, db, "ALTER TABLE waybill_history ADD CONSTRAINT refused CHECK (lane < 0)")
-	if _, err := s.Settle(t.Context(), store.Settlement{Leases: leases, Done: results(ready(t, s)), History: true}); err == nil ||
+	if _, err := s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases, Done: results(ready(t, s)), History: true}); err == nil ||
 		!strings.Contains(err.Error(), "refused") {
 		t.Errorf("Settle: %v, want the server's error", err)
 	}
@@ -168,7 +169,7 @@ func testSettleFails(t *testing.T) {
 		t.Errorf("%d rows are in the history", n)
 	}
 	exec(t, db, "ALTER TABLE waybill_history DROP CONSTRAINT refused")
-	if settled, err := s.Settle(t.Context(), store.Settlement{Leases: leases, Done: results(ready(t, s)), History: true}); err != nil || len(settled.Moved) != 2 {
+	if settled, err := s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases, Done: results(ready(t, s)), History: true}); err != nil || len(settled.Moved) != 2 {
 		t.Errorf("Settle: %+v, %v", settled, err)
 	}
 }
@@ -198,7 +199,9 @@ func testOneRelayWins(t *testing.T) {
 		errs := make([]error, len(names))
 		var wg sync.WaitGroup
 		for i, name := range names {
-			wg.Go(func() { _, errs[i] = s.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: name}, time.Hour) })
+			wg.Go(func() {
+				_, errs[i] = s.Driver().Relay.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: name}, time.Hour)
+			})
 		}
 		wg.Wait()
 		won := 0

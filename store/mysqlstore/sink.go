@@ -19,10 +19,10 @@ const (
 AND NOT EXISTS (SELECT 1 FROM {node} AS n WHERE n.id <> ? AND n.expires_at > UTC_TIMESTAMP(6))`
 )
 
-// ClaimSink implements [store.SinkGuard]. Each statement commits on its own. A
+// ClaimSink implements [driver.SinkGuard]. Each statement commits on its own. A
 // node that joins between the check for live nodes and the commit of a
 // take-over sees the new sink at its next heartbeat, and stops.
-func (s *Store) ClaimSink(ctx context.Context, node store.Node, sink string, takeOver bool) (string, error) {
+func (s *backend) ClaimSink(ctx context.Context, node store.Node, sink string, takeOver bool) (string, error) {
 	names := s.cfg.replacer()
 	before, err := s.RecordedSink(ctx)
 	if err != nil || before == sink {
@@ -47,8 +47,8 @@ func (s *Store) ClaimSink(ctx context.Context, node store.Node, sink string, tak
 	return now, fmt.Errorf("mysqlstore: %w: %q", waybill.ErrOtherSink, now)
 }
 
-// RecordedSink implements [store.SinkGuard].
-func (s *Store) RecordedSink(ctx context.Context) (string, error) {
+// RecordedSink implements [driver.SinkGuard].
+func (s *backend) RecordedSink(ctx context.Context) (string, error) {
 	var sink []byte
 	err := each(ctx, s.db, s.cfg.replacer().Replace(readSink), nil, nil, &sink)
 	return string(sink), s.explain(err)

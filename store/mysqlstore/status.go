@@ -48,7 +48,7 @@ const (
 
 // statusWriters queries the server's status, which the server creates anew for
 // every query.
-func (s *Store) statusWriters(ctx context.Context) ([]string, statusAnswer, error) {
+func (s *backend) statusWriters(ctx context.Context) ([]string, statusAnswer, error) {
 	var kind, name, text string
 	if err := each(ctx, s.db, `SHOW ENGINE INNODB STATUS`, nil, nil, &kind, &name, &text); err != nil {
 		return nil, statusUnknown, err

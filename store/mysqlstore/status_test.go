@@ -82,7 +82,7 @@ func testWritersWhilePolled(t *testing.T) {
 
 func known(t *testing.T, s *mysqlstore.Store) []string {
 	t.Helper()
-	w, err := s.OpenWriters(t.Context())
+	w, err := s.Driver().Relay.OpenWriters(t.Context())
 	if err != nil || w.Unknown {
 		t.Fatalf("OpenWriters returned %+v, %v; want known writers", w, err)
 	}
@@ -159,7 +159,7 @@ func testWritersBesideBytes(t *testing.T) {
 		waits <- err
 	}()
 	await(t, "the statement waits", func() bool { return lockWaits(t, db) > 0 })
-	w, err := s.OpenWriters(t.Context())
+	w, err := s.Driver().Relay.OpenWriters(t.Context())
 	if err != nil || !w.Unknown && len(w.Open) < 2 {
 		t.Errorf("OpenWriters: %+v, %v; want both, or Unknown", w, err)
 	}

@@ -4,56 +4,19 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"strconv"
-	"strings"
-	"sync"
-
-	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/sqltx"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Store stores the outbox, the inbox and idempotency keys in MySQL or MariaDB.
-// It implements every role of package store.
+// Store stores the outbox, the inbox and idempotency keys in MySQL or MariaDB,
+// for transactions of type [*sql.Tx]. It has every role of package driver, and
+// is safe for concurrent use.
 type Store struct {
-	db  *sql.DB
-	cfg Config
-	sql statements
-	hub store.Hub
-
-	mu    sync.Mutex
-	known *facts // nil until the first query
-	// kindKnown reports that the kind of server was queried and is supported.
-	kindKnown bool
-	// Set by SetLanes if Config.Lanes is set, else 0.
-	lanes   int
-	inserts map[shape]*sql.Stmt // prepared statements
-	wanted  map[shape]*sql.Stmt // statements to prepare
-	// Events written by this store's open transactions.
-	sessions map[*sql.Tx]*written
-	// The tables record that delivered events leave no history.
-	gap bool
-	// Settled events whose dedup keys were locked by a producer.
-	leftover map[waybill.ID]struct{}
+	backend *backend
+	roles   driver.Roles[*sql.Tx]
 }
-
-var (
-	_ store.Outbox[*sql.Tx]   = (*Store)(nil)
-	_ store.SQLAppender       = (*Store)(nil)
-	_ store.Relay             = (*Store)(nil)
-	_ store.Finisher[*sql.Tx] = (*Store)(nil)
-	_ store.Operator          = (*Store)(nil)
-	_ store.Inbox[*sql.Tx]    = (*Store)(nil)
-	_ store.Keys[*sql.Tx]     = (*Store)(nil)
-	_ store.KeyPeeker         = (*Store)(nil)
-	_ store.RetryClassifier   = (*Store)(nil)
-	_ store.Jobs[*sql.Tx]     = (*Store)(nil)
-	_ store.HistoryAudit      = (*Store)(nil)
-	_ store.Migrator          = (*Store)(nil)
-)
 
 // New returns a store over database/sql. It runs no statement; the caller
 // remains responsible for closing db.
@@ -65,208 +28,35 @@ func New(db *sql.DB, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{
+	b := &backend{
 		db: db, cfg: cfg, sql: newStatements(cfg), leftover: make(map[waybill.ID]struct{}),
 		inserts: make(map[shape]*sql.Stmt), wanted: make(map[shape]*sql.Stmt),
 		sessions: make(map[*sql.Tx]*written),
-	}, nil
+	}
+	return &Store{backend: b, roles: driver.RolesOf[*sql.Tx](b)}, nil
 }
 
-// Local implements [store.Local].
-func (s *Store) Local() *store.Hub { return &s.hub }
+// Driver returns the roles of the store for Waybill's packages.
+func (s *Store) Driver() driver.Roles[*sql.Tx] { return s.roles }
 
-// config returns the configuration with the number of lanes that SetLanes
-// stored.
-func (s *Store) config() Config {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	cfg := s.cfg
-	if s.lanes != 0 {
-		cfg.Lanes = s.lanes
-	}
-	return cfg
+// Migrate applies the missing migrations, in order, and returns them. It is
+// safe to call from several processes concurrently, and does nothing if no
+// migration is missing.
+func (s *Store) Migrate(ctx context.Context) ([]store.Migration, error) {
+	return s.backend.Migrate(ctx)
 }
 
-// querier is a database, a connection or a transaction.
-type querier interface {
-	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+// Migrations returns all migrations that the code knows, and those that only
+// the tables have.
+func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
+	return s.backend.Migrations(ctx)
 }
 
-// facts holds properties of the server and of the tables.
-type facts struct {
-	lanes int
-	// proves reports whether a statement can prove by itself that its
-	// transaction is open: MariaDB has a variable for that.
-	proves bool
-	// noWait reports whether a statement can opt out of lock waits: MariaDB
-	// only.
-	noWait bool
-	// readCommitted reports whether READ COMMITTED is the default isolation
-	// level.
-	readCommitted bool
-	// packet is the maximum number of event bytes in one statement.
-	packet int
-}
+// MigrationSQL returns all migrations as a script for the database's own shell,
+// for users who may not run DDL from code.
+func (s *Store) MigrationSQL() string { return s.backend.MigrationSQL() }
 
-// facts returns the properties of the server. It queries them once, through q:
-// inside a transaction the query uses the transaction's connection, because the
-// pool may have no other.
-func (s *Store) facts(ctx context.Context, q querier) (facts, error) {
-	s.mu.Lock()
-	known := s.known
-	s.mu.Unlock()
-	if known != nil {
-		return *known, nil
-	}
-	var version, lanes, engines string
-	var packet int64
-	var autocommit bool
-	cfg := s.config()
-	args := cfg.tableNames()
-	err := each(ctx, q, s.sql.facts, append(args, cfg.Schema), nil, &version, &packet, &autocommit, &lanes, &engines)
-	if err != nil {
-		return facts{}, s.explain(err)
-	}
-	if isTiDB(version) {
-		return facts{}, errTiDB(version)
-	}
-	var name, isolation string
-	if err := each(ctx, q, s.sql.isolation, nil, nil, &name, &isolation); err != nil {
-		return facts{}, s.explain(err)
-	}
-	f := facts{readCommitted: isolation == "READ-COMMITTED", packet: packetBytes(packet)}
-	f.proves = strings.Contains(version, "MariaDB")
-	f.noWait = f.proves
-	f.lanes, err = strconv.Atoi(lanes)
-	switch {
-	case err != nil || f.lanes < 1 || f.lanes > maxLanes:
-		return facts{}, fmt.Errorf("mysqlstore: the tables have an invalid number of lanes: %q", lanes)
-	case cfg.Lanes != 0 && cfg.Lanes != f.lanes:
-		return facts{}, fmt.Errorf("mysqlstore: Config.Lanes: %d, but the tables have %d; omit it, or change the tables", cfg.Lanes, f.lanes)
-	case engines != "":
-		return facts{}, fmt.Errorf("mysqlstore: %s: only InnoDB rolls back rows; run ALTER TABLE … ENGINE=InnoDB", engines)
-	case !autocommit:
-		return facts{}, errors.New("mysqlstore: autocommit is off; remove the setting from the data source name")
-	}
-	s.mu.Lock()
-	s.known = &f
-	s.mu.Unlock()
-	return f, nil
-}
-
-// errTiDB is the error for TiDB, which speaks MySQL's protocol and names itself
-// in its version.
-func errTiDB(version string) error {
-	return fmt.Errorf("mysqlstore: the server is TiDB (%s), which is not supported: it has no stored procedures, which relays need, and its "+
-		"nodes assign AUTO_INCREMENT in separate blocks, so events would be out of order; use MySQL 8.0.19, MariaDB 10.10 or later", version)
-}
-
-func isTiDB(version string) bool { return strings.Contains(version, "TiDB") }
-
-// checkKind refuses servers that no relay can work on. It queries the server
-// once.
-func (s *Store) checkKind(ctx context.Context) error {
-	s.mu.Lock()
-	known := s.known != nil || s.kindKnown
-	s.mu.Unlock()
-	if known {
-		return nil
-	}
-	var version string
-	if err := each(ctx, s.db, `SELECT VERSION()`, nil, nil, &version); err != nil {
-		return s.explain(err)
-	}
-	if isTiDB(version) {
-		return errTiDB(version)
-	}
-	s.mu.Lock()
-	s.kindKnown = true
-	s.mu.Unlock()
-	return nil
-}
-
-// each runs a query, scans every row into dest and calls fn, if set, after each
-// row.
-func each(ctx context.Context, q querier, query string, args []any, fn func(), dest ...any) error {
-	rows, err := q.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := rows.Scan(dest...); err != nil {
-			return err
-		}
-		if fn != nil {
-			fn()
-		}
-	}
-	return rows.Err()
-}
-
-func (s *Store) laneFor(ev waybill.Event, n int) int {
-	if ev.Ordered() {
-		return store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, n)
-	}
-	return s.hub.AnyLane(n)
-}
-
-// Error numbers of the server that the store handles.
-const (
-	errRecordChanged  = 1020
-	errNoDatabase     = 1049
-	errDuplicate      = 1062
-	errNoTable        = 1146
-	errLockTimeout    = 1205
-	errDeadlock       = 1213
-	errNoRoutine      = 1305
-	errNeedsPrivilege = 1227
-	errTxInProgress   = 1568
-	errOutOfRange     = 1690
-	errTableChanged   = 1412
-	errLockNoWait     = 3572
-	errCheckMySQL     = 3819
-	// MySQL cannot show the statement of another session.
-	errNotText      = 3854
-	errCheckMariaDB = 4025
-)
-
-// number returns the server's error number, or 0 if err is not from the server.
-func number(err error) uint16 {
-	var answer *mysql.MySQLError
-	if errors.As(err, &answer) {
-		return answer.Number
-	}
-	return 0
-}
-
-// explain adds the package prefix, and the remedy where the server's message
-// does not state it.
-func (s *Store) explain(err error) error {
-	if err == nil {
-		return nil
-	}
-	switch number(err) {
-	case errNoDatabase, errNoTable, errNoRoutine:
-		if strings.Contains(err.Error(), s.cfg.Prefix) || s.cfg.Schema != "" && strings.Contains(err.Error(), s.cfg.Schema) {
-			return fmt.Errorf("mysqlstore: the tables are missing; call Migrate, or apply MigrationSQL with the mariadb shell: %w", err)
-		}
-	case errTableChanged:
-		return fmt.Errorf("mysqlstore: a migration or SetLanes changed the tables after the transaction began; run the transaction again: %w", err)
-	case errDeadlock:
-		return fmt.Errorf("mysqlstore: a deadlock ended the transaction; run the transaction again: %w", err)
-	}
-	return fmt.Errorf("mysqlstore: %w", err)
-}
-
-// ended converts errors of an ended transaction to [waybill.ErrTxDone]: those
-// of the driver, and the one that a statement's proof of its transaction fails
-// with.
-func ended(err error) error {
-	if number(err) == errOutOfRange {
-		return fmt.Errorf("%w: the server has no transaction open on this connection: a deadlock or a DDL statement ended it, "+
-			"or none was begun", waybill.ErrTxDone)
-	}
-	return sqltx.Done(err)
-}
+// UpgradeSQL returns [Store.MigrationSQL] without the migrations up to version,
+// which the tables already have. Applied to tables without that version, the
+// script fails before it changes anything.
+func (s *Store) UpgradeSQL(version int) string { return s.backend.UpgradeSQL(version) }

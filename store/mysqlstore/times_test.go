@@ -7,6 +7,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // A producer with plain SQL may write any time that the server accepts, even
@@ -28,7 +29,7 @@ func testExtremeTimes(t *testing.T) {
 	if len(rows) != 16 {
 		t.Fatalf("%d rows are read, want 16", len(rows))
 	}
-	now := clock(t, s)
+	now := clock(t, s.Driver().Relay)
 	for _, r := range rows {
 		if late := r.DueAt.After(now); late != (r.Event.Type == "available_at "+last) {
 			t.Errorf("%s: due at %v", r.Event.Type, r.DueAt)
@@ -36,25 +37,25 @@ func testExtremeTimes(t *testing.T) {
 	}
 	// Each event can be deferred, as a relay does with events that are not due,
 	// found again, and settled.
-	var retry []store.Result
+	var retry []driver.Result
 	for _, r := range rows {
-		retry = append(retry, store.Result{Lane: r.Lane, ID: r.ID, Delay: max(r.DueAt.Sub(now), 0)})
+		retry = append(retry, driver.Result{Lane: r.Lane, ID: r.ID, Delay: max(r.DueAt.Sub(now), 0)})
 	}
-	settled, err := s.Settle(t.Context(), store.Settlement{Leases: leases, Retry: retry})
+	settled, err := s.Driver().Relay.Settle(t.Context(), driver.Settlement{Leases: leases, Retry: retry})
 	if err != nil || len(settled.Moved) != 16 {
 		t.Fatalf("Settle: %d moved, %v", len(settled.Moved), err)
 	}
-	page, err := s.Due(t.Context(), allLanes(), 100)
+	page, err := s.Driver().Relay.Due(t.Context(), allLanes(), 100)
 	if err != nil || len(page.Rows) != 15 {
 		t.Fatalf("Due: %d rows, %v; want 15", len(page.Rows), err)
 	}
 	if page.Next.Before(now.Add(100 * 365 * 24 * time.Hour)) {
 		t.Errorf("the next is due at %v", page.Next)
 	}
-	if list, err := s.List(t.Context(), store.Delayed, store.Filter{}, 0, 100); err != nil || len(list) != 16 {
+	if list, err := s.Driver().OutboxAdmin.List(t.Context(), store.Delayed, store.Filter{}, 0, 100); err != nil || len(list) != 16 {
 		t.Errorf("List: %d, %v", len(list), err)
 	}
-	if _, err := s.Stats(t.Context()); err != nil {
+	if _, err := s.Driver().OutboxAdmin.Stats(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 )
 
@@ -75,14 +75,14 @@ func writes() map[string][]waybill.Event {
 func TestWriteNeedsAnOpenTransaction(t *testing.T) { onBoth(t, testWriteNeedsAnOpenTransaction) }
 
 func testWriteNeedsAnOpenTransaction(t *testing.T) {
-	ways := map[string]func(t *testing.T, db *sql.DB, tx *sql.Tx) store.SQLTx{
-		"deadlock": func(t *testing.T, db *sql.DB, tx *sql.Tx) store.SQLTx { deadlock(t, db, tx); return tx },
-		"DDL": func(t *testing.T, _ *sql.DB, tx *sql.Tx) store.SQLTx {
+	ways := map[string]func(t *testing.T, db *sql.DB, tx *sql.Tx) driver.SQLTx{
+		"deadlock": func(t *testing.T, db *sql.DB, tx *sql.Tx) driver.SQLTx { deadlock(t, db, tx); return tx },
+		"DDL": func(t *testing.T, _ *sql.DB, tx *sql.Tx) driver.SQLTx {
 			exec(t, tx, "CREATE TABLE IF NOT EXISTS made_inside (id INT) ENGINE=InnoDB")
 			return tx
 		},
-		"COMMIT as text": func(t *testing.T, _ *sql.DB, tx *sql.Tx) store.SQLTx { exec(t, tx, "COMMIT"); return tx },
-		"autocommit": func(t *testing.T, db *sql.DB, _ *sql.Tx) store.SQLTx {
+		"COMMIT as text": func(t *testing.T, _ *sql.DB, tx *sql.Tx) driver.SQLTx { exec(t, tx, "COMMIT"); return tx },
+		"autocommit": func(t *testing.T, db *sql.DB, _ *sql.Tx) driver.SQLTx {
 			c, err := db.Conn(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -116,14 +116,16 @@ func testWriteNeedsAnOpenTransaction(t *testing.T) {
 		for way, end := range ways {
 			for what, evs := range writes() {
 				tx := end(t, db, begin(t, db, nil))
-				for name, write := range map[string]func() ([]store.AppendResult, error){
-					"Append": func() ([]store.AppendResult, error) {
+				for name, write := range map[string]func() ([]driver.AppendResult, error){
+					"Append": func() ([]driver.AppendResult, error) {
 						if plain, ok := tx.(*sql.Tx); ok {
-							return s.Append(t.Context(), plain, evs)
+							return s.Driver().Outbox.Append(t.Context(), plain, evs)
 						}
-						return s.AppendSQL(t.Context(), tx, evs)
+						return s.Driver().Outbox.(driver.SQLAppender).AppendSQL(t.Context(), tx, evs)
 					},
-					"AppendSQL": func() ([]store.AppendResult, error) { return s.AppendSQL(t.Context(), tx, evs) },
+					"AppendSQL": func() ([]driver.AppendResult, error) {
+						return s.Driver().Outbox.(driver.SQLAppender).AppendSQL(t.Context(), tx, evs)
+					},
 				} {
 					if _, err := write(); !errors.Is(err, waybill.ErrTxDone) {
 						t.Errorf("%s after %s, %s (as MySQL: %t): %v, want ErrTxDone", name, way, what, asMySQL, err)
@@ -162,7 +164,7 @@ func testProofChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	exec(t, tx, "COMMIT")
-	if _, err := s.Append(t.Context(), tx, []waybill.Event{event("a")}); !errors.Is(err, waybill.ErrTxDone) {
+	if _, err := s.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{event("a")}); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("Append: %v, want ErrTxDone", err)
 	}
 	if err := tx.Rollback(); err != nil {
@@ -172,7 +174,7 @@ func testProofChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback() //nolint:errcheck // the test is over then
-	_, err = s.Append(t.Context(), tx, []waybill.Event{event("a")})
+	_, err = s.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{event("a")})
 	var answer *mysql.MySQLError
 	if !errors.As(err, &answer) || answer.Number != 1792 {
 		t.Errorf("a write to a transaction of a read-only session: %v, want the server's refusal", err)
@@ -240,7 +242,7 @@ func testLockWaitTimeout(t *testing.T) {
 	s, db := openStore(t, func(c *mysql.Config) { c.Params = map[string]string{"innodb_lock_wait_timeout": "1"} })
 	box := newBox(t, s)
 	holder := begin(t, db, nil)
-	if _, err := s.Append(t.Context(), holder, []waybill.Event{keyed("k")}); err != nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), holder, []waybill.Event{keyed("k")}); err != nil {
 		t.Fatal(err)
 	}
 	var inside error
@@ -262,7 +264,7 @@ func testLockWaitTimeout(t *testing.T) {
 	// The caller's transaction may continue; it contains nothing of the write.
 	foreign := begin(t, db, nil)
 	exec(t, foreign, "INSERT INTO business (note) VALUES ('kept')")
-	if _, err := s.Append(t.Context(), foreign, []waybill.Event{event("a"), keyed("j"), keyed("k")}); err == nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), foreign, []waybill.Event{event("a"), keyed("j"), keyed("k")}); err == nil {
 		t.Error("a write that had to wait succeeded")
 	}
 	if err := foreign.Commit(); err != nil {
@@ -296,7 +298,7 @@ func testTransactionOfAnotherPool(t *testing.T) {
 	}
 	other := pool(t, configOf(t, ask[string](t, db, "SELECT DATABASE()")))
 	tx := begin(t, other, nil)
-	if _, err := s.Append(t.Context(), tx, []waybill.Event{event("a")}); err != nil {
+	if _, err := s.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{event("a")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Commit(); err != nil {
@@ -325,7 +327,7 @@ func testPoolOfOne(t *testing.T) {
 	}
 	fresh := newStore(t, db) // has no cached facts
 	tx := begin(t, db, nil)
-	if _, err := fresh.Append(t.Context(), tx, []waybill.Event{event("a"), keyed("k")}); err != nil {
+	if _, err := fresh.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{event("a"), keyed("k")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := tx.Commit(); err != nil {

@@ -94,7 +94,7 @@ func settleDoubt(t *testing.T, s *mysqlstore.Store, id waybill.ID) bool {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		yes, err := s.Committed(ctx, id)
+		yes, err := s.Driver().Outbox.Committed(ctx, id)
 		if err == nil {
 			return yes
 		}
@@ -173,12 +173,12 @@ func testOpenTransactionIsUncertain(t *testing.T) {
 		}
 		held := <-cut.kept
 		for range 3 {
-			if yes, err := s.Committed(t.Context(), ev.ID); !errors.Is(err, waybill.ErrUncertain) {
+			if yes, err := s.Driver().Outbox.Committed(t.Context(), ev.ID); !errors.Is(err, waybill.ErrUncertain) {
 				t.Errorf("Committed is %v, %v, want ErrUncertain: the transaction is open", yes, err)
 			}
 		}
 		// Other transactions do not matter.
-		if yes, err := s.Committed(t.Context(), waybill.NewID()); yes || err != nil {
+		if yes, err := s.Driver().Outbox.Committed(t.Context(), waybill.NewID()); yes || err != nil {
 			t.Errorf("Committed of another event: %v, %v", yes, err)
 		}
 		if err := held.Close(); err != nil {

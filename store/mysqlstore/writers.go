@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // The number of retries while another transaction is committing, and the pause
@@ -19,13 +19,13 @@ const (
 	commitPause = time.Millisecond
 )
 
-// OpenWriters implements [store.Reader]. It needs the PROCESS privilege. The
+// OpenWriters implements [driver.Reader]. It needs the PROCESS privilege. The
 // server refreshes its table of transactions only if no session has read it for
 // 100 ms, and otherwise returns the previous copy. A copy is current if it
 // contains the querying transaction with the very statement that queries. If
 // other sessions keep reading the table, OpenWriters uses the server's status
 // instead.
-func (s *Store) OpenWriters(ctx context.Context) (store.WriterState, error) {
+func (s *backend) OpenWriters(ctx context.Context) (driver.WriterState, error) {
 	w, ok, err := s.openWriters(ctx)
 	// The statement of another session is not valid text.
 	if number(err) == errNotText {
@@ -38,17 +38,17 @@ func (s *Store) OpenWriters(ctx context.Context) (store.WriterState, error) {
 	}
 	switch {
 	case number(err) == errNeedsPrivilege, number(err) == errNotText:
-		return store.WriterState{Unknown: true}, nil
+		return driver.WriterState{Unknown: true}, nil
 	case err != nil:
-		return store.WriterState{}, s.explain(err)
+		return driver.WriterState{}, s.explain(err)
 	case !ok:
-		return store.WriterState{Unknown: true}, nil
+		return driver.WriterState{Unknown: true}, nil
 	}
 	return w, nil
 }
 
 // writersByStatus queries the status until no transaction is committing.
-func (s *Store) writersByStatus(ctx context.Context) (open []string, ok bool, err error) {
+func (s *backend) writersByStatus(ctx context.Context) (open []string, ok bool, err error) {
 	for range commitTries {
 		open, answer, err := s.statusWriters(ctx)
 		if err != nil || answer != statusCommitting {
@@ -64,7 +64,7 @@ func (s *Store) writersByStatus(ctx context.Context) (open []string, ok bool, er
 }
 
 // openWriters queries once, and reports whether the answer is current.
-func (s *Store) openWriters(ctx context.Context) (w store.WriterState, ok bool, err error) {
+func (s *backend) openWriters(ctx context.Context) (w driver.WriterState, ok bool, err error) {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return w, false, err
@@ -105,7 +105,7 @@ var autoIncrement = regexp.MustCompile(`\) ENGINE=.* AUTO_INCREMENT=(\d+)`)
 // assigned. The highest seq in the table is not that number: delivered rows are
 // deleted. Only the definition shows the current counter on both servers;
 // information_schema of MySQL shows a copy that is up to a day old.
-func (s *Store) issued(ctx context.Context, conn *sql.Conn) (int64, error) {
+func (s *backend) issued(ctx context.Context, conn *sql.Conn) (int64, error) {
 	var table, definition string
 	if err := each(ctx, conn, s.sql.definition, nil, func() {}, &table, &definition); err != nil {
 		return 0, err

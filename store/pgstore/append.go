@@ -12,7 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Limits of one INSERT statement, so that neither the client nor the server
@@ -42,10 +42,10 @@ func special(ev waybill.Event) bool {
 }
 
 // place chooses the lanes of events.
-func (c *core) place(evs []waybill.Event, lanes int) []store.AppendResult {
-	placed := make([]store.AppendResult, len(evs))
+func (c *core) place(evs []waybill.Event, lanes int) []driver.AppendResult {
+	placed := make([]driver.AppendResult, len(evs))
 	for i, ev := range evs {
-		placed[i] = store.AppendResult{ID: ev.ID, Lane: c.laneFor(ev, lanes)}
+		placed[i] = driver.AppendResult{ID: ev.ID, Lane: c.laneFor(ev, lanes)}
 	}
 	return placed
 }
@@ -54,7 +54,7 @@ func (c *core) place(evs []waybill.Event, lanes int) []store.AppendResult {
 // position, counted from 1, of an absorbed event. A negative number is the
 // negated lane count of the tables: the writer assumed another count, and the
 // database chose the lanes.
-func (c *core) answer(evs []waybill.Event, placed []store.AppendResult, n int64) {
+func (c *core) answer(evs []waybill.Event, placed []driver.AppendResult, n int64) {
 	if n > 0 {
 		placed[n-1].ID = waybill.ID{}
 		return
@@ -63,9 +63,9 @@ func (c *core) answer(evs []waybill.Event, placed []store.AppendResult, n int64)
 	c.noteLanes(lanes)
 	for i, ev := range evs {
 		if ev.Ordered() {
-			placed[i].Lane = store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, lanes)
+			placed[i].Lane = driver.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, lanes)
 		} else {
-			placed[i].Lane = store.LaneOf("", "", ev.ID.UUID(), lanes)
+			placed[i].Lane = driver.LaneOf("", "", ev.ID.UUID(), lanes)
 		}
 	}
 }
@@ -78,7 +78,7 @@ var pgxEncoder = eventrow.Encoder{
 
 // insert returns the statement that writes a chunk into the given number of
 // lanes, and its arguments for pgx.
-func (c *core) insert(evs []waybill.Event, placed []store.AppendResult, lanes int) (query string, args []any, err error) {
+func (c *core) insert(evs []waybill.Event, placed []driver.AppendResult, lanes int) (query string, args []any, err error) {
 	extra := false
 	for _, ev := range evs {
 		extra = extra || special(ev)
@@ -104,7 +104,7 @@ func (c *core) insert(evs []waybill.Event, placed []store.AppendResult, lanes in
 
 // arrays returns a column per argument, in the order of maxNames. A column that
 // is empty in all events is nil.
-func arrays(evs []waybill.Event, placed []store.AppendResult) ([]any, error) {
+func arrays(evs []waybill.Event, placed []driver.AppendResult) ([]any, error) {
 	n := len(evs)
 	lanes, ids := make([]int16, n), make([]pgtype.UUID, n)
 	versions, priorities := make([]int32, n), make([]int16, n)
@@ -118,7 +118,7 @@ func arrays(evs []waybill.Event, placed []store.AppendResult) ([]any, error) {
 		occurred[i], payloads[i] = ev.OccurredAt, ev.Payload
 		plain = plain && ev.SchemaVersion == 1 && ev.Priority == 0
 		var err error
-		if headers[i], err = store.EncodeHeaders(ev.Headers); err != nil {
+		if headers[i], err = driver.EncodeHeaders(ev.Headers); err != nil {
 			return nil, err
 		}
 	}
@@ -172,8 +172,8 @@ func nullTexts(n int, field func(i int) string) any {
 	return column
 }
 
-// Append implements [store.Appender].
-func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
+// Append implements [driver.Appender].
+func (s *pgxBackend) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	// An empty batch reports whether the transaction is open, without a round
 	// trip. The store may inspect the connection only while the transaction is
 	// open.
@@ -184,7 +184,7 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]s
 	if !ours && tx.Conn() != nil && tx.Conn().PgConn().TxStatus() == idle {
 		return nil, fmt.Errorf("%w: ended by an SQL statement", waybill.ErrTxDone)
 	}
-	put := func(evs []waybill.Event, placed []store.AppendResult, lanes int) error {
+	put := func(evs []waybill.Event, placed []driver.AppendResult, lanes int) error {
 		var parts []part
 		all := &pgx.Batch{}
 		for _, chunk := range chunks(evs) {
@@ -218,8 +218,8 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, evs []waybill.Event) ([]s
 // append writes events through put and looks up the holders of absorbed dedup
 // keys. put marks an absorbed event with the zero id.
 func (c *core) append(
-	ctx context.Context, tx database, evs []waybill.Event, put func([]waybill.Event, []store.AppendResult, int) error,
-) ([]store.AppendResult, error) {
+	ctx context.Context, tx database, evs []waybill.Event, put func([]waybill.Event, []driver.AppendResult, int) error,
+) ([]driver.AppendResult, error) {
 	lanes, err := c.laneCount(ctx, tx)
 	if err != nil {
 		return nil, ended(err)
@@ -247,9 +247,9 @@ func (c *core) append(
 		}
 		// The event that held the key was delivered between the two statements.
 		// The key is free, so the store writes the event again.
-		again, where := make([]waybill.Event, len(vanished)), make([]store.AppendResult, len(vanished))
+		again, where := make([]waybill.Event, len(vanished)), make([]driver.AppendResult, len(vanished))
 		for i, at := range vanished {
-			again[i], where[i] = evs[at], store.AppendResult{ID: evs[at].ID, Lane: placed[at].Lane}
+			again[i], where[i] = evs[at], driver.AppendResult{ID: evs[at].ID, Lane: placed[at].Lane}
 		}
 		if err := put(again, where, lanes); err != nil {
 			return nil, c.explain(ended(err))
@@ -263,7 +263,7 @@ func (c *core) append(
 // findHolders writes the ids of the events that hold the dedup keys of absorbed
 // events into placed. It returns the absorbed events whose key holder is gone.
 func (c *core) findHolders(
-	ctx context.Context, tx database, evs []waybill.Event, placed []store.AppendResult, absorbed []int,
+	ctx context.Context, tx database, evs []waybill.Event, placed []driver.AppendResult, absorbed []int,
 ) (vanished []int, err error) {
 	tenants, keys := make([]string, len(absorbed)), make([]string, len(absorbed))
 	for i, at := range absorbed {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Of several concurrent claims of an event, one succeeds: without a record, and
@@ -101,14 +102,14 @@ func TestInboxClaimWaitsForAccept(t *testing.T) {
 func TestInboxAttempts(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, _ *pgxpool.Pool, _ string) {
 		in := intake("g")
-		fail := func(a store.Attempt, fl store.Failure, want bool) {
+		fail := func(a driver.Attempt, fl driver.Failure, want bool) {
 			t.Helper()
 			fl.Owner, fl.Fence = a.Owner, a.Fence
 			if did, err := f.FailEvent(t.Context(), in, fl); err != nil || did != want {
 				t.Fatalf("FailEvent: %v, %v; want %v", did, err, want)
 			}
 		}
-		succeed := func(a store.Attempt, want bool) {
+		succeed := func(a driver.Attempt, want bool) {
 			t.Helper()
 			tx := f.begin(t, sql.LevelDefault)
 			if ok, err := tx.succeed(t.Context(), a); err != nil || ok != want {
@@ -119,8 +120,8 @@ func TestInboxAttempts(t *testing.T) {
 			}
 		}
 		// The first attempt fails without a claim.
-		fail(store.Attempt{}, store.Failure{Error: "no", Delay: time.Hour, Stored: []byte{}}, true)
-		fail(store.Attempt{}, store.Failure{Error: "again"}, false)
+		fail(driver.Attempt{}, driver.Failure{Error: "no", Delay: time.Hour, Stored: []byte{}}, true)
+		fail(driver.Attempt{}, driver.Failure{Error: "again"}, false)
 		rec, taken := f.claim(t, in, time.Hour, 9)
 		if taken || rec.State != store.InboxFailed || rec.Attempts != 1 || rec.LastError != "no" || rec.Stored == nil || !rec.Owner.IsZero() ||
 			rec.NextRetryAt.Sub(rec.Now) < time.Minute || !rec.ProcessedAt.IsZero() || !rec.LeaseUntil.IsZero() {
@@ -158,8 +159,8 @@ func TestInboxAttempts(t *testing.T) {
 			t.Fatal(taken, heir)
 		}
 		succeed(attemptOf(late), false)
-		fail(attemptOf(late), store.Failure{}, false)
-		fail(attemptOf(heir), store.Failure{Error: "bad \x00\xff", Dead: true}, true)
+		fail(attemptOf(late), driver.Failure{}, false)
+		fail(attemptOf(heir), driver.Failure{Error: "bad \x00\xff", Dead: true}, true)
 		rec, _ = f.find(t, in)
 		if rec.State != store.InboxDead || rec.ProcessedAt.IsZero() || rec.LastError != "bad ??" || !rec.LeaseUntil.IsZero() {
 			t.Fatalf("a dead event: %+v", rec)
@@ -187,7 +188,7 @@ func TestInboxAttemptsExhausted(t *testing.T) {
 	eachFace(t, func(t *testing.T, f face, _ *pgxpool.Pool, _ string) {
 		for name, text := range map[string]string{"no error": "", "a short error": "no", "a long error": strings.Repeat("\u20ac", 2000)} {
 			in := intake("g")
-			if did, err := f.FailEvent(t.Context(), in, store.Failure{Error: text}); err != nil || !did {
+			if did, err := f.FailEvent(t.Context(), in, driver.Failure{Error: text}); err != nil || !did {
 				t.Fatal(did, err)
 			}
 			// The process crashes after the claim.
@@ -202,7 +203,7 @@ func TestInboxAttemptsExhausted(t *testing.T) {
 					if err != nil || taken || rec.State != store.InboxDead || rec.Attempts != 2 || rec.ProcessedAt.IsZero() || !rec.LeaseUntil.IsZero() {
 						t.Errorf("%s: %v, %+v, %v", name, taken, rec, err)
 					}
-					if rec.LastError == store.ExceededError(store.CutError(text)) && len(rec.LastError) <= 4000 && utf8.ValidString(rec.LastError) {
+					if rec.LastError == driver.ExceededError(driver.CutError(text)) && len(rec.LastError) <= 4000 && utf8.ValidString(rec.LastError) {
 						dead.Add(1)
 					}
 				})
@@ -236,23 +237,26 @@ func TestInboxClaimsAreDurable(t *testing.T) {
 	var rec store.InboxRecord
 	for name, step := range []func() (bool, error){
 		func() (did bool, err error) {
-			rec, did, err = db.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 9, nil)
+			rec, did, err = db.Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 9, nil)
 			return did, err
 		},
-		func() (bool, error) { return db.ReleaseEvent(t.Context(), attemptOf(rec)) },
+		func() (bool, error) { return db.Driver().Inbox.ReleaseEvent(t.Context(), attemptOf(rec)) },
 		func() (did bool, err error) {
-			rec, did, err = db.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 9, nil)
+			rec, did, err = db.Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 9, nil)
 			return did, err
 		},
 		func() (bool, error) {
-			return db.FailEvent(t.Context(), in, store.Failure{Owner: rec.Owner, Fence: rec.Fence})
+			return db.Driver().Inbox.FailEvent(t.Context(), in, driver.Failure{Owner: rec.Owner, Fence: rec.Fence})
 		},
-		func() (bool, error) { return db.FailEvent(t.Context(), lost, store.Failure{}) },
+		func() (bool, error) { return db.Driver().Inbox.FailEvent(t.Context(), lost, driver.Failure{}) },
 		func() (bool, error) {
-			rec, _, err := db.ClaimEvent(t.Context(), lost, waybill.NewID(), time.Hour, 1, nil)
+			rec, _, err := db.Driver().Inbox.ClaimEvent(t.Context(), lost, waybill.NewID(), time.Hour, 1, nil)
 			return rec.State == store.InboxDead, err
 		},
-		func() (bool, error) { n, err := db.Redrive(t.Context(), "g", nil, 9); return n == 1, err },
+		func() (bool, error) {
+			n, err := db.Driver().InboxRecords.Redrive(t.Context(), "g", nil, 9)
+			return n == 1, err
+		},
 	} {
 		if did, err := step(); err != nil || !did {
 			t.Fatal(name, did, err)

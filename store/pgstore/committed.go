@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // maxDoubted bounds the number of unresolved ids in memory.
 const maxDoubted = 10_000
 
-// Committed implements [store.Resolver].
+// Committed implements [driver.Resolver].
 //
 // Committed queries the open transactions before the tables. In the opposite
 // order, a transaction that commits between the two queries would be missing
@@ -48,7 +48,7 @@ func (c *core) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	if prepared {
 		return false, fmt.Errorf("pgstore: event %s: %w: a prepared transaction that may contain the event is pending; see pg_prepared_xacts", id, waybill.ErrUncertain)
 	}
-	if !store.HistoryReaches(historyFrom, id) {
+	if !driver.HistoryReaches(historyFrom, id) {
 		return false, fmt.Errorf("pgstore: event %s: %w: the history does not reach back to the event", id, waybill.ErrUncertain)
 	}
 	c.forgetDoubt(id)

@@ -18,14 +18,14 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver/private"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
-// watched is a store that records what its relay has read, and what the store
-// has reported to the relay about open transactions.
+// watched is a relay role that records what its relay has read, and what the
+// store has reported to the relay about open transactions.
 type watched struct {
-	*pgstore.Store
+	driver.Relay
 	pause sync.RWMutex // reads wait while it is locked
 
 	mu      sync.Mutex
@@ -39,37 +39,37 @@ type watched struct {
 	resume chan struct{} // closed when the query may continue
 }
 
-// Due implements [store.Reader].
-func (w *watched) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+// Due implements [driver.Reader].
+func (w *watched) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	w.pause.RLock()
 	defer w.pause.RUnlock()
-	return w.Store.Due(ctx, lanes, limit)
+	return w.Relay.Due(ctx, lanes, limit)
 }
 
-// Sweep implements [store.Reader].
-func (w *watched) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+// Sweep implements [driver.Reader].
+func (w *watched) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 	w.pause.RLock()
 	defer w.pause.RUnlock()
-	return w.Store.Sweep(ctx, from, limit)
+	return w.Relay.Sweep(ctx, from, limit)
 }
 
-// Holds implements [store.Seeker].
-func (w *watched) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
+// Holds implements [driver.Seeker].
+func (w *watched) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
 	w.pause.RLock()
 	defer w.pause.RUnlock()
-	return w.Store.Holds(ctx, lanes)
+	return w.Relay.Holds(ctx, lanes)
 }
 
-// Fetch implements [store.Reader].
-func (w *watched) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+// Fetch implements [driver.Reader].
+func (w *watched) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	w.pause.RLock()
 	defer w.pause.RUnlock()
-	page, err := w.Store.Fetch(ctx, from, limit)
+	page, err := w.Relay.Fetch(ctx, from, limit)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.fail {
 		w.fail = false
-		return store.Page{}, errors.New("the connection was lost")
+		return driver.Page{}, errors.New("the connection was lost")
 	}
 	if err == nil {
 		w.reads++
@@ -82,8 +82,8 @@ func (w *watched) Fetch(ctx context.Context, from []store.Cursor, limit int) (st
 	return page, err
 }
 
-// OpenWriters implements [store.Reader].
-func (w *watched) OpenWriters(ctx context.Context) (store.WriterState, error) {
+// OpenWriters implements [driver.Reader].
+func (w *watched) OpenWriters(ctx context.Context) (driver.WriterState, error) {
 	w.mu.Lock()
 	asking, resume := w.asking, w.resume
 	w.asking = nil
@@ -93,12 +93,12 @@ func (w *watched) OpenWriters(ctx context.Context) (store.WriterState, error) {
 		select {
 		case <-resume:
 		case <-ctx.Done():
-			return store.WriterState{}, ctx.Err()
+			return driver.WriterState{}, ctx.Err()
 		}
 	}
 	w.pause.RLock()
 	defer w.pause.RUnlock()
-	answer, err := w.Store.OpenWriters(ctx)
+	answer, err := w.Relay.OpenWriters(ctx)
 	if err == nil {
 		w.mu.Lock()
 		w.answers++
@@ -135,7 +135,7 @@ func newCrashBed(t *testing.T, server manage.Server) *crashBed {
 	pool := openPoolAt(t, server.DSN, nil)
 	db, schema := openWith(t, pool, pgstore.Config{Lanes: 1})
 	b := &crashBed{
-		server: server, pool: pool, db: &watched{Store: db},
+		server: server, pool: pool, db: &watched{Relay: db.Driver().Relay},
 		table: `"` + schema + `".waybill_outbox`, seq: `"` + schema + `".waybill_outbox_seq`,
 	}
 	var err error
@@ -148,7 +148,9 @@ func newCrashBed(t *testing.T, server manage.Server) *crashBed {
 		b.seen = append(b.seen, d.Type)
 		return nil
 	})
-	r, err := relay.New(b.db, sink, relay.Config{
+	roles := db.Driver()
+	roles.Relay = b.db
+	r, err := relay.New(roles, sink, relay.Config{
 		// The lease outlives the crash.
 		Lease: 10 * time.Minute, Heartbeat: 2 * time.Minute,
 		// No sweep finds events that a read has passed.

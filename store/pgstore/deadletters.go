@@ -72,7 +72,7 @@ const unblockRows = `WITH ` + durable + `, buried AS MATERIALIZED (
 )
 SELECT id FROM dead UNION ALL SELECT id FROM delayed`
 
-// Replay implements [store.DeadLetters].
+// Replay implements [driver.DeadLetters].
 func (c *core) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 	var out store.Replayed
 	// All events get one due time, even across several statements.
@@ -144,12 +144,12 @@ func (c *core) holdersOf(ctx context.Context, refused []refusal) (found []store.
 	return found, vanished, err
 }
 
-// Discard implements [store.DeadLetters].
+// Discard implements [driver.DeadLetters].
 func (c *core) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	return c.changed(ctx, c.sql.discard, ids)
 }
 
-// Unblock implements [store.DeadLetters].
+// Unblock implements [driver.DeadLetters].
 func (c *core) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	return c.changed(ctx, c.sql.unblock, ids)
 }

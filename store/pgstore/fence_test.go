@@ -10,6 +10,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // The fence is a lock. A settlement that meets a takeover in progress waits for
@@ -26,15 +27,15 @@ func TestSettlementWaitsForTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := store.Node{ID: waybill.NewID(), Relay: "r"}
-	if _, err := db.Heartbeat(t.Context(), node, time.Hour); err != nil {
+	if _, err := db.Driver().Relay.Heartbeat(t.Context(), node, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	lane := store.LaneOf("", waybill.GlobalAggregate, "a", 32)
-	leases, err := db.Acquire(t.Context(), node, []int{lane}, 1)
+	lane := driver.LaneOf("", waybill.GlobalAggregate, "a", 32)
+	leases, err := db.Driver().Relay.Acquire(t.Context(), node, []int{lane}, 1)
 	if err != nil || len(leases) != 1 {
 		t.Fatal(leases, err)
 	}
-	page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: lane}}, 1)
+	page, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{Lane: lane}}, 1)
 	if err != nil || len(page.Rows) != 1 {
 		t.Fatal(page, err)
 	}
@@ -48,13 +49,13 @@ func TestSettlementWaitsForTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	type answer struct {
-		settled store.Settled
+		settled driver.Settled
 		err     error
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		settled, err := db.Settle(t.Context(), store.Settlement{
-			Leases: leases, Done: []store.Result{{Lane: lane, ID: page.Rows[0].ID}}, History: true,
+		settled, err := db.Driver().Relay.Settle(t.Context(), driver.Settlement{
+			Leases: leases, Done: []driver.Result{{Lane: lane, ID: page.Rows[0].ID}}, History: true,
 		})
 		answers <- answer{settled, err}
 	}()
@@ -66,7 +67,7 @@ func TestSettlementWaitsForTakeOver(t *testing.T) {
 	if got.err != nil || len(got.settled.Held) > 0 || len(got.settled.Moved) > 0 {
 		t.Errorf("the stale settlement: %+v, %v; want nothing held and nothing moved", got.settled, got.err)
 	}
-	if page, err = db.Fetch(t.Context(), []store.Cursor{{Lane: lane}}, 1); err != nil || len(page.Rows) != 1 {
+	if page, err = db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{Lane: lane}}, 1); err != nil || len(page.Rows) != 1 {
 		t.Errorf("the event is gone from the outbox: %v, %v", page.Rows, err)
 	}
 }
@@ -77,10 +78,10 @@ func TestHeartbeatsLeaveLanesAlone(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
 	node := store.Node{ID: waybill.NewID(), Relay: "r"}
-	if _, err := db.Heartbeat(t.Context(), node, time.Hour); err != nil {
+	if _, err := db.Driver().Relay.Heartbeat(t.Context(), node, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if leases, err := db.Acquire(t.Context(), node, []int{0, 1, 2}, 1); err != nil || len(leases) != 3 {
+	if leases, err := db.Driver().Relay.Acquire(t.Context(), node, []int{0, 1, 2}, 1); err != nil || len(leases) != 3 {
 		t.Fatal(leases, err)
 	}
 	versions := func() (out string) {
@@ -91,7 +92,7 @@ func TestHeartbeatsLeaveLanesAlone(t *testing.T) {
 		return out
 	}
 	before := versions()
-	if _, err := db.Heartbeat(t.Context(), node, time.Hour); err != nil {
+	if _, err := db.Driver().Relay.Heartbeat(t.Context(), node, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if after := versions(); after != before {

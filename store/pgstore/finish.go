@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // finishDeliveries settles delivered events in the caller's transaction. It
@@ -53,8 +53,8 @@ func finishDeliveries() string {
 SELECT lane FROM fence`, "{events}", eventColumns)
 }
 
-// Finish implements [store.Finisher].
-func (s *Store) Finish(ctx context.Context, tx pgx.Tx, done []waybill.Delivery) error {
+// Finish implements [driver.Finisher].
+func (s *pgxBackend) Finish(ctx context.Context, tx pgx.Tx, done []waybill.Delivery) error {
 	if tx == nil {
 		return fmt.Errorf("pgstore: finish: %w", waybill.ErrNoTx)
 	}
@@ -69,8 +69,8 @@ func (s *Store) Finish(ctx context.Context, tx pgx.Tx, done []waybill.Delivery) 
 	return s.finish(ctx, pgxDB{tx}, done)
 }
 
-// Finish implements [store.Finisher].
-func (s *SQLStore) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery) error {
+// Finish implements [driver.Finisher].
+func (s *sqlBackend) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery) error {
 	if tx == nil {
 		return fmt.Errorf("pgstore: finish: %w", waybill.ErrNoTx)
 	}
@@ -82,11 +82,11 @@ func (c *core) finish(ctx context.Context, tx database, done []waybill.Delivery)
 	if len(done) == 0 {
 		return nil
 	}
-	var leases []store.Lease
+	var leases []driver.Lease
 	var ids, kept []waybill.ID
 	for _, d := range done {
 		p := d.Claim.Position()
-		lease := store.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}
+		lease := driver.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}
 		if !slices.Contains(leases, lease) {
 			leases = append(leases, lease)
 		}

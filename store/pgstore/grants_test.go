@@ -22,6 +22,7 @@ import (
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -99,7 +100,7 @@ func grantedOperator(t *testing.T, db *pgstore.Store, box *outbox.Outbox[pgx.Tx]
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	for deadline := time.Now().Add(time.Minute); ; {
-		n, err := db.Count(t.Context(), store.Dead, store.Filter{AggregateType: "t"})
+		n, err := db.Driver().OutboxAdmin.Count(t.Context(), store.Dead, store.Filter{AggregateType: "t"})
 		must("Count", err)
 		if n == int64(len(evs)) {
 			break
@@ -111,7 +112,7 @@ func grantedOperator(t *testing.T, db *pgstore.Store, box *outbox.Outbox[pgx.Tx]
 	}
 	cancel()
 	must("Run", <-done)
-	if sink, err := db.RecordedSink(t.Context()); err != nil || !strings.Contains(sink, "in-process") {
+	if sink, err := db.Driver().SinkGuard.RecordedSink(t.Context()); err != nil || !strings.Contains(sink, "in-process") {
 		t.Errorf("RecordedSink: %q, %v", sink, err)
 	}
 	desk, err := admin.New(db, admin.Config{})
@@ -129,14 +130,14 @@ func grantedOperator(t *testing.T, db *pgstore.Store, box *outbox.Outbox[pgx.Tx]
 		t.Errorf("MakeReady: %d, %v", n, err)
 	}
 	// Purges the consumer's record.
-	if n, err := db.PurgeRecords(t.Context(), "G", time.Nanosecond, 10); err != nil || n != 1 {
+	if n, err := db.Driver().InboxRecords.PurgeRecords(t.Context(), "G", time.Nanosecond, 10); err != nil || n != 1 {
 		t.Errorf("PurgeRecords: %d, %v", n, err)
 	}
-	_, err = db.Redrive(t.Context(), "G", nil, 10)
+	_, err = db.Driver().InboxRecords.Redrive(t.Context(), "G", nil, 10)
 	must("Redrive", err)
-	_, err = db.PurgeKeys(t.Context(), 10)
+	_, err = db.Driver().KeyRecords.PurgeKeys(t.Context(), 10)
 	must("PurgeKeys", err)
-	_, err = db.ResolveKey(t.Context(), store.KeyID{Operation: "op", Key: "none"}, store.KeyEnd{State: store.KeyFailed})
+	_, err = db.Driver().KeyRecords.ResolveKey(t.Context(), store.KeyID{Operation: "op", Key: "none"}, driver.KeyEnd{State: store.KeyFailed})
 	must("ResolveKey", err)
 	rec, err := reconcile.New(db, []reconcile.Job{
 		{Name: "sends", LookBack: time.Hour, Find: func(_ context.Context, _ reconcile.Window, missing func(waybill.Event) error) error {
@@ -150,7 +151,7 @@ func grantedOperator(t *testing.T, db *pgstore.Store, box *outbox.Outbox[pgx.Tx]
 			t.Errorf("the job %s: %+v, %v", job, rep, err)
 		}
 	}
-	if n, err := db.ForgetSent(t.Context(), "sends", 0, 10); err != nil || n != 1 {
+	if n, err := db.Driver().JobRecords.ForgetSent(t.Context(), "sends", 0, 10); err != nil || n != 1 {
 		t.Errorf("ForgetSent: %d, %v", n, err)
 	}
 }
@@ -230,7 +231,7 @@ func TestDocumentedGrants(t *testing.T) {
 		t.Errorf("database/sql: %v", err)
 	}
 	events++
-	if yes, err := db.Committed(t.Context(), late[0].ID); !yes || err != nil {
+	if yes, err := db.Driver().Outbox.Committed(t.Context(), late[0].ID); !yes || err != nil {
 		t.Errorf("Committed: %v, %v", yes, err)
 	}
 	if _, err := db.Migrations(t.Context()); err != nil {
@@ -346,11 +347,11 @@ func TestDocumentedGrants(t *testing.T) {
 		t.Errorf("Find: %v", err)
 	}
 	for what, err := range map[string]error{ // the queries of waybill doctor
-		"RecordedSink": second(sdb.RecordedSink(t.Context())), "Migrations": second(sdb.Migrations(t.Context())),
-		"GroupStats": second(sdb.GroupStats(t.Context(), true)), "KeyStats": second(sdb.KeyStats(t.Context())),
-		"ListJobs":    second(sdb.ListJobs(t.Context())),
-		"ListRecords": second(sdb.ListRecords(t.Context(), store.RecordFilter{}, "", waybill.ID{}, 10)),
-		"ListKeys":    second(sdb.ListKeys(t.Context(), store.KeyFilter{}, store.KeyID{}, 10)),
+		"RecordedSink": second(sdb.Driver().SinkGuard.RecordedSink(t.Context())), "Migrations": second(sdb.Migrations(t.Context())),
+		"GroupStats": second(sdb.Driver().InboxRecords.GroupStats(t.Context(), true)), "KeyStats": second(sdb.Driver().KeyRecords.KeyStats(t.Context())),
+		"ListJobs":    second(sdb.Driver().JobRecords.ListJobs(t.Context())),
+		"ListRecords": second(sdb.Driver().InboxRecords.ListRecords(t.Context(), store.RecordFilter{}, "", waybill.ID{}, 10)),
+		"ListKeys":    second(sdb.Driver().KeyRecords.ListKeys(t.Context(), store.KeyFilter{}, store.KeyID{}, 10)),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", what, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // keyLock is the advisory lock of a record that does not exist yet. The
@@ -123,7 +124,7 @@ FROM durable WHERE ` + heldBy
 
 // inOpenTx returns an error unless the transaction is open. [Store.Append] uses
 // the same check: outside a transaction, a statement would commit by itself.
-func (s *Store) inOpenTx(ctx context.Context, tx pgx.Tx, what string) error {
+func (s *pgxBackend) inOpenTx(ctx context.Context, tx pgx.Tx, what string) error {
 	if tx == nil {
 		return fmt.Errorf("pgstore: %s: %w", what, waybill.ErrNoTx)
 	}
@@ -136,16 +137,16 @@ func (s *Store) inOpenTx(ctx context.Context, tx pgx.Tx, what string) error {
 	return nil
 }
 
-// Accept implements [store.InboxTx].
-func (s *Store) Accept(ctx context.Context, tx pgx.Tx, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
+// Accept implements [driver.InboxTx].
+func (s *pgxBackend) Accept(ctx context.Context, tx pgx.Tx, owner waybill.ID, in []store.InboxEntry) ([]driver.AcceptResult, error) {
 	if err := s.inOpenTx(ctx, tx, "accept"); err != nil {
 		return nil, err
 	}
 	return s.accept(ctx, pgxDB{tx}, owner, in)
 }
 
-// Accept implements [store.InboxTx].
-func (s *SQLStore) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
+// Accept implements [driver.InboxTx].
+func (s *sqlBackend) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]driver.AcceptResult, error) {
 	if tx == nil {
 		return nil, fmt.Errorf("pgstore: accept: %w", waybill.ErrNoTx)
 	}
@@ -155,11 +156,11 @@ func (s *SQLStore) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in 
 // accept records events as succeeded in the caller's transaction. Each event
 // holds an advisory lock until the transaction ends, and all transactions
 // together have max_locks_per_transaction times max_connections locks.
-func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
+func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []store.InboxEntry) ([]driver.AcceptResult, error) {
 	if len(in) == 0 {
 		return nil, nil
 	}
-	out := make([]store.AcceptResult, len(in))
+	out := make([]driver.AcceptResult, len(in))
 	if len(in) == 1 {
 		accepted, err := c.did(ctx, tx, c.sql.acceptEvent, append([]any{owner.UUID()}, intakeArgs(in[0])...))
 		if err != nil {
@@ -202,7 +203,7 @@ func (c *core) accept(ctx context.Context, tx database, owner waybill.ID, in []s
 // readUnseen reads the records that were committed after the snapshot of
 // acceptEvents. A record that is gone again counts as busy: a retry will find
 // the key free.
-func (c *core) readUnseen(ctx context.Context, tx database, in []store.InboxEntry, out []store.AcceptResult, unseen []int) error {
+func (c *core) readUnseen(ctx context.Context, tx database, in []store.InboxEntry, out []driver.AcceptResult, unseen []int) error {
 	type name struct {
 		group string
 		key   waybill.ID
@@ -250,7 +251,7 @@ func intakeArgs(in store.InboxEntry) []any {
 }
 
 // attemptArgs returns the arguments of heldBy.
-func attemptArgs(a store.Attempt) []any {
+func attemptArgs(a driver.Attempt) []any {
 	return []any{a.Group, a.Key.UUID(), a.Owner.UUID(), a.Fence}
 }
 
@@ -262,16 +263,16 @@ func bytesArg(b []byte) any {
 	return b
 }
 
-// Succeed implements [store.InboxTx].
-func (s *Store) Succeed(ctx context.Context, tx pgx.Tx, a store.Attempt) (bool, error) {
+// Succeed implements [driver.InboxTx].
+func (s *pgxBackend) Succeed(ctx context.Context, tx pgx.Tx, a driver.Attempt) (bool, error) {
 	if err := s.inOpenTx(ctx, tx, "succeed"); err != nil {
 		return false, err
 	}
 	return s.did(ctx, pgxDB{tx}, s.sql.succeedAttempt, attemptArgs(a))
 }
 
-// Succeed implements [store.InboxTx].
-func (s *SQLStore) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool, error) {
+// Succeed implements [driver.InboxTx].
+func (s *sqlBackend) Succeed(ctx context.Context, tx *sql.Tx, a driver.Attempt) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("pgstore: succeed: %w", waybill.ErrNoTx)
 	}
@@ -288,7 +289,7 @@ func (c *core) did(ctx context.Context, db database, query string, args []any) (
 	return n == 1, nil
 }
 
-// ClaimEvent implements [store.Claimer]. If the claim fails, ClaimEvent reads
+// ClaimEvent implements [driver.Claimer]. If the claim fails, ClaimEvent reads
 // the record again, because the record may have changed, and decides by the new
 // state. If the record has become free in the meantime, ClaimEvent starts over.
 func (c *core) ClaimEvent(
@@ -311,7 +312,7 @@ func (c *core) ClaimEvent(
 			continue
 		}
 		rec, gone, err := c.oneRecord(ctx, c.sql.markRecordDead,
-			rec.Group, rec.Key.UUID(), rec.Fence, rec.Attempts, rec.LastError, store.ExceededError(rec.LastError))
+			rec.Group, rec.Key.UUID(), rec.Fence, rec.Attempts, rec.LastError, driver.ExceededError(rec.LastError))
 		if err != nil || gone {
 			return rec, false, err
 		}
@@ -328,31 +329,31 @@ func free(r *store.InboxRecord) bool {
 	return (r.State == store.InboxProcessing || r.State == store.InboxFailed) && !due.IsZero() && !due.After(r.Now)
 }
 
-// FailEvent implements [store.Claimer].
-func (c *core) FailEvent(ctx context.Context, in store.InboxEntry, f store.Failure) (bool, error) {
+// FailEvent implements [driver.Claimer].
+func (c *core) FailEvent(ctx context.Context, in store.InboxEntry, f driver.Failure) (bool, error) {
 	query, args := c.sql.failNew, intakeArgs(in)
 	if f.Fence != 0 {
-		query, args = c.sql.failHeld, attemptArgs(store.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})
+		query, args = c.sql.failHeld, attemptArgs(driver.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})
 	}
-	return c.did(ctx, c.db, query, append(args, f.Dead, seconds(f.Delay), store.CutError(f.Error), bytesArg(f.Stored)))
+	return c.did(ctx, c.db, query, append(args, f.Dead, seconds(f.Delay), driver.CutError(f.Error), bytesArg(f.Stored)))
 }
 
-// ReleaseEvent implements [store.Claimer].
-func (c *core) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error) {
+// ReleaseEvent implements [driver.Claimer].
+func (c *core) ReleaseEvent(ctx context.Context, a driver.Attempt) (bool, error) {
 	return c.did(ctx, c.db, c.sql.releaseHeld, attemptArgs(a))
 }
 
-// IsRetryable implements [store.RetryClassifier]. It reports true for a
+// IsRetryable implements [driver.RetryClassifier]. It reports true for a
 // serialization failure and for a deadlock.
 func (*core) IsRetryable(err error) bool {
 	state := sqlState(err)
 	return state == "40001" || state == "40P01"
 }
 
-// CheckOpen implements [store.TxChecker]. It sets a savepoint, which fails
+// CheckOpen implements [driver.TxChecker]. It sets a savepoint, which fails
 // outside a transaction. It is the last statement before the commit, so the
 // savepoint contains nothing.
-func (s *SQLStore) CheckOpen(ctx context.Context, tx *sql.Tx) error {
+func (s *sqlBackend) CheckOpen(ctx context.Context, tx *sql.Tx) error {
 	err := sqlDB{tx}.exec(ctx, `SAVEPOINT waybill_open`)
 	if sqlState(err) == noActiveTransaction {
 		return fmt.Errorf("pgstore: %w: ended by an SQL statement", waybill.ErrTxDone)

@@ -16,6 +16,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func intake(group string) store.InboxEntry {
@@ -23,22 +24,22 @@ func intake(group string) store.InboxEntry {
 	return store.InboxEntry{Group: group, Key: key, Event: key, Tenant: "acme", Type: "OrderPlaced", Hash: [16]byte{1, 2, 3}}
 }
 
-func attemptOf(r store.InboxRecord) store.Attempt {
-	return store.Attempt{Group: r.Group, Key: r.Key, Owner: r.Owner, Fence: r.Fence}
+func attemptOf(r store.InboxRecord) driver.Attempt {
+	return driver.Attempt{Group: r.Group, Key: r.Key, Owner: r.Owner, Fence: r.Fence}
 }
 
 // face is one of the two stores, with its transactions behind functions.
 type face struct {
-	store.Claimer
-	store.Records
-	store.RetryClassifier
+	driver.Claimer
+	driver.InboxRecords
+	driver.RetryClassifier
 	// begin starts a transaction, with the isolation level if one is given.
 	begin func(t *testing.T, level sql.IsolationLevel) faceTx
 }
 
 type faceTx struct {
-	accept           func(ctx context.Context, owner waybill.ID, in ...store.InboxEntry) ([]store.AcceptResult, error)
-	succeed          func(ctx context.Context, a store.Attempt) (bool, error)
+	accept           func(ctx context.Context, owner waybill.ID, in ...store.InboxEntry) ([]driver.AcceptResult, error)
+	succeed          func(ctx context.Context, a driver.Attempt) (bool, error)
 	exec             func(ctx context.Context, query string) error
 	commit, rollback func() error
 }
@@ -84,19 +85,21 @@ func eachFace(t *testing.T, fn func(t *testing.T, f face, pool *pgxpool.Pool, sc
 	t.Run("pgx", func(t *testing.T) {
 		pool := openPool(t, nil)
 		db, schema := openStore(t, pool)
-		fn(t, face{Claimer: db, Records: db, RetryClassifier: db, begin: func(t *testing.T, level sql.IsolationLevel) faceTx {
+		fn(t, face{Claimer: db.Driver().Inbox, InboxRecords: db.Driver().InboxRecords, RetryClassifier: db.Driver().Inbox.(driver.RetryClassifier), begin: func(t *testing.T, level sql.IsolationLevel) faceTx {
 			t.Helper()
-			session, err := db.Begin(t.Context(), &sql.TxOptions{Isolation: level})
+			session, err := db.Driver().Outbox.Begin(t.Context(), &sql.TxOptions{Isolation: level})
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = session.Rollback(context.Background()) })
 			return faceTx{
-				accept: func(ctx context.Context, owner waybill.ID, in ...store.InboxEntry) ([]store.AcceptResult, error) {
-					return db.Accept(ctx, session.Tx(), owner, in)
+				accept: func(ctx context.Context, owner waybill.ID, in ...store.InboxEntry) ([]driver.AcceptResult, error) {
+					return db.Driver().Inbox.Accept(ctx, session.Tx(), owner, in)
 				},
-				succeed: func(ctx context.Context, a store.Attempt) (bool, error) { return db.Succeed(ctx, session.Tx(), a) },
-				exec:    func(ctx context.Context, query string) error { _, err := session.Tx().Exec(ctx, query); return err },
+				succeed: func(ctx context.Context, a driver.Attempt) (bool, error) {
+					return db.Driver().Inbox.Succeed(ctx, session.Tx(), a)
+				},
+				exec: func(ctx context.Context, query string) error { _, err := session.Tx().Exec(ctx, query); return err },
 				commit: func() error {
 					_, err := session.Commit(context.Background(), nil, false)
 					return err
@@ -111,7 +114,7 @@ func eachFace(t *testing.T, fn func(t *testing.T, f face, pool *pgxpool.Pool, sc
 		sqldb := stdlib.OpenDBFromPool(pool)
 		t.Cleanup(func() { _ = sqldb.Close() })
 		db := pgxdb.SQL(sqldb)
-		fn(t, face{Claimer: db, Records: db, RetryClassifier: db, begin: func(t *testing.T, level sql.IsolationLevel) faceTx {
+		fn(t, face{Claimer: db.Driver().Inbox, InboxRecords: db.Driver().InboxRecords, RetryClassifier: db.Driver().Inbox.(driver.RetryClassifier), begin: func(t *testing.T, level sql.IsolationLevel) faceTx {
 			t.Helper()
 			tx, err := sqldb.BeginTx(context.Background(), &sql.TxOptions{Isolation: level})
 			if err != nil {
@@ -119,10 +122,12 @@ func eachFace(t *testing.T, fn func(t *testing.T, f face, pool *pgxpool.Pool, sc
 			}
 			t.Cleanup(func() { _ = tx.Rollback() })
 			return faceTx{
-				accept: func(ctx context.Context, owner waybill.ID, in ...store.InboxEntry) ([]store.AcceptResult, error) {
-					return db.Accept(ctx, tx, owner, in)
+				accept: func(ctx context.Context, owner waybill.ID, in ...store.InboxEntry) ([]driver.AcceptResult, error) {
+					return db.Driver().Inbox.Accept(ctx, tx, owner, in)
 				},
-				succeed:  func(ctx context.Context, a store.Attempt) (bool, error) { return db.Succeed(ctx, tx, a) },
+				succeed: func(ctx context.Context, a driver.Attempt) (bool, error) {
+					return db.Driver().Inbox.Succeed(ctx, tx, a)
+				},
 				exec:     func(ctx context.Context, query string) error { _, err := tx.ExecContext(ctx, query); return err },
 				commit:   tx.Commit,
 				rollback: tx.Rollback,
@@ -258,7 +263,7 @@ func TestInboxAcceptReadsAgain(t *testing.T) {
 		insertRecord(t, maker, schema, in)
 		tx := f.begin(t, sql.LevelReadCommitted)
 		done := make(chan error, 1)
-		var got []store.AcceptResult
+		var got []driver.AcceptResult
 		go func() {
 			var err error
 			got, err = tx.accept(t.Context(), waybill.NewID(), other, in)
@@ -352,14 +357,14 @@ func TestInboxAcceptKeepsItsPlace(t *testing.T) {
 		if err := box.Write(ctx, tx, ev); err != nil {
 			return err
 		}
-		if _, err := db.Accept(ctx, tx, waybill.NewID(), []store.InboxEntry{in}); err != nil {
+		if _, err := db.Driver().Inbox.Accept(ctx, tx, waybill.NewID(), []store.InboxEntry{in}); err != nil {
 			return err
 		}
 		inner, err := tx.Begin(ctx)
 		if err != nil {
 			return err
 		}
-		if _, err := db.Accept(ctx, inner, waybill.NewID(), []store.InboxEntry{undone}); err != nil {
+		if _, err := db.Driver().Inbox.Accept(ctx, inner, waybill.NewID(), []store.InboxEntry{undone}); err != nil {
 			return err
 		}
 		return inner.Rollback(ctx)
@@ -371,11 +376,11 @@ func TestInboxAcceptKeepsItsPlace(t *testing.T) {
 		in    store.InboxEntry
 		there bool
 	}{{in, true}, {undone, false}} {
-		if rec, there, err := db.FindRecord(t.Context(), "g", want.in.Key); err != nil || there != want.there {
+		if rec, there, err := db.Driver().InboxRecords.FindRecord(t.Context(), "g", want.in.Key); err != nil || there != want.there {
 			t.Errorf("got %+v, %v, %v; want it there: %v", rec, there, err, want.there)
 		}
 	}
-	if recs, err := db.Find(t.Context(), ev.ID); err != nil || len(recs) != 1 {
+	if recs, err := db.Driver().OutboxAdmin.Find(t.Context(), ev.ID); err != nil || len(recs) != 1 {
 		t.Errorf("the event: %v, %v", recs, err)
 	}
 }
@@ -408,43 +413,43 @@ func TestInboxNeedsAnOpenTransaction(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		want    error
-		accept  func() ([]store.AcceptResult, error)
+		accept  func() ([]driver.AcceptResult, error)
 		succeed func() (bool, error)
 	}{
 		"none": {
 			waybill.ErrNoTx,
-			func() ([]store.AcceptResult, error) {
-				return db.Accept(t.Context(), nil, in.Key, []store.InboxEntry{in})
+			func() ([]driver.AcceptResult, error) {
+				return db.Driver().Inbox.Accept(t.Context(), nil, in.Key, []store.InboxEntry{in})
 			},
-			func() (bool, error) { return db.Succeed(t.Context(), nil, store.Attempt{}) },
+			func() (bool, error) { return db.Driver().Inbox.Succeed(t.Context(), nil, driver.Attempt{}) },
 		},
 		"none of database/sql": {
 			waybill.ErrNoTx,
-			func() ([]store.AcceptResult, error) {
-				return face.Accept(t.Context(), nil, in.Key, []store.InboxEntry{in})
+			func() ([]driver.AcceptResult, error) {
+				return face.Driver().Inbox.Accept(t.Context(), nil, in.Key, []store.InboxEntry{in})
 			},
-			func() (bool, error) { return face.Succeed(t.Context(), nil, store.Attempt{}) },
+			func() (bool, error) { return face.Driver().Inbox.Succeed(t.Context(), nil, driver.Attempt{}) },
 		},
 		"an ended transaction": {
 			waybill.ErrTxDone,
-			func() ([]store.AcceptResult, error) {
-				return db.Accept(t.Context(), ptx, in.Key, []store.InboxEntry{in})
+			func() ([]driver.AcceptResult, error) {
+				return db.Driver().Inbox.Accept(t.Context(), ptx, in.Key, []store.InboxEntry{in})
 			},
-			func() (bool, error) { return db.Succeed(t.Context(), ptx, store.Attempt{}) },
+			func() (bool, error) { return db.Driver().Inbox.Succeed(t.Context(), ptx, driver.Attempt{}) },
 		},
 		"a transaction that a statement ended": {
 			waybill.ErrTxDone,
-			func() ([]store.AcceptResult, error) {
-				return db.Accept(t.Context(), ended, in.Key, []store.InboxEntry{in})
+			func() ([]driver.AcceptResult, error) {
+				return db.Driver().Inbox.Accept(t.Context(), ended, in.Key, []store.InboxEntry{in})
 			},
-			func() (bool, error) { return db.Succeed(t.Context(), ended, store.Attempt{}) },
+			func() (bool, error) { return db.Driver().Inbox.Succeed(t.Context(), ended, driver.Attempt{}) },
 		},
 		"an ended transaction of database/sql": {
 			waybill.ErrTxDone,
-			func() ([]store.AcceptResult, error) {
-				return face.Accept(t.Context(), stx, in.Key, []store.InboxEntry{in})
+			func() ([]driver.AcceptResult, error) {
+				return face.Driver().Inbox.Accept(t.Context(), stx, in.Key, []store.InboxEntry{in})
 			},
-			func() (bool, error) { return face.Succeed(t.Context(), stx, store.Attempt{}) },
+			func() (bool, error) { return face.Driver().Inbox.Succeed(t.Context(), stx, driver.Attempt{}) },
 		},
 	} {
 		if got, err := tc.accept(); !errors.Is(err, tc.want) {

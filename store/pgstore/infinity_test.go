@@ -15,6 +15,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -24,8 +25,8 @@ var strangeTimes = []string{"infinity", "-infinity", "294276-12-31 23:59:59.9999
 
 // reader is the part of a store that reads times.
 type reader interface {
-	store.Reader
-	store.Inspector
+	driver.Reader
+	driver.Inspector
 }
 
 // A plain-SQL producer writes times that an event cannot have. Every read
@@ -42,11 +43,11 @@ func TestTimesThatEventsHaveNot(t *testing.T) {
 		for _, strange := range strangeTimes {
 			t.Run(name+", "+strange, func(t *testing.T) {
 				s, schema := openWith(t, pool, pgstore.Config{Lanes: 1, NotifyInterval: -1})
-				var db reader = s
+				db := s.Driver().Relay.(reader)
 				if mode < 0 {
 					plain := stdlib.OpenDBFromPool(pool)
 					t.Cleanup(func() { _ = plain.Close() })
-					db = s.SQL(plain)
+					db = s.SQL(plain).Driver().Relay.(reader)
 				}
 				insert := fmt.Sprintf(`INSERT INTO %q.waybill_outbox (type, payload, occurred_at, created_at, available_at) VALUES`, schema)
 				for _, row := range []string{
@@ -58,7 +59,7 @@ func TestTimesThatEventsHaveNot(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: 0}}, 10)
+				page, err := db.Fetch(t.Context(), []driver.Cursor{{Lane: 0}}, 10)
 				if err != nil || len(page.Rows) != 3 {
 					t.Fatalf("%d ready rows, %v; want 3", len(page.Rows), err)
 				}

@@ -119,7 +119,7 @@ func findEvent() string {
 	return query
 }
 
-// Stats implements [store.Inspector].
+// Stats implements [driver.Inspector].
 func (c *core) Stats(ctx context.Context) (store.Stats, error) {
 	var s store.Stats
 	var kind, lane int
@@ -171,7 +171,7 @@ func filterArgs(f store.Filter) []any {
 	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed}
 }
 
-// Count implements [store.Inspector].
+// Count implements [driver.Inspector].
 func (c *core) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
 	query, ok := c.sql.count[state]
 	if !ok {
@@ -182,7 +182,7 @@ func (c *core) Count(ctx context.Context, state store.State, f store.Filter) (in
 	return n, c.explain(collect(rows, err, func() error { return nil }, &n))
 }
 
-// List implements [store.Inspector].
+// List implements [driver.Inspector].
 func (c *core) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
 	query, ok := c.sql.list[state]
 	if !ok {
@@ -191,7 +191,7 @@ func (c *core) List(ctx context.Context, state store.State, f store.Filter, afte
 	return c.records(ctx, &state, nil, query, append(filterArgs(f), after, limit)...)
 }
 
-// Find implements [store.Inspector].
+// Find implements [driver.Inspector].
 func (c *core) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
 	var state store.State
 	return c.records(ctx, &state, []any{&state}, c.sql.find, id.UUID())

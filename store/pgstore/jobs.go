@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // jobStatements are the statements of jobs.
@@ -145,8 +146,8 @@ func (c *core) oneJob(ctx context.Context, query string, args ...any) (rec store
 	return rec, there, nil
 }
 
-// ClaimJob implements [store.JobClaimer].
-func (c *core) ClaimJob(ctx context.Context, claim store.JobClaim) (store.JobRecord, bool, error) {
+// ClaimJob implements [driver.JobClaimer].
+func (c *core) ClaimJob(ctx context.Context, claim driver.JobClaim) (store.JobRecord, bool, error) {
 	rec, taken, err := c.oneJob(ctx, c.sql.claimJob, claim.Name, claim.Owner.UUID(), seconds(claim.Lease), claim.Seen)
 	if err != nil || taken {
 		return rec, taken, err
@@ -156,28 +157,28 @@ func (c *core) ClaimJob(ctx context.Context, claim store.JobClaim) (store.JobRec
 }
 
 // jobArgs returns the arguments of jobHeld.
-func jobArgs(a store.JobAttempt) []any { return []any{a.Name, a.Owner.UUID(), a.Fence} }
+func jobArgs(a driver.JobAttempt) []any { return []any{a.Name, a.Owner.UUID(), a.Fence} }
 
-// RenewJob implements [store.JobClaimer].
-func (c *core) RenewJob(ctx context.Context, a store.JobAttempt, lease time.Duration) (bool, error) {
+// RenewJob implements [driver.JobClaimer].
+func (c *core) RenewJob(ctx context.Context, a driver.JobAttempt, lease time.Duration) (bool, error) {
 	return c.did(ctx, c.db, c.sql.renewJob, append(jobArgs(a), seconds(lease)))
 }
 
-// EndJob implements [store.JobClaimer].
-func (c *core) EndJob(ctx context.Context, a store.JobAttempt, end store.JobEnd) (bool, error) {
+// EndJob implements [driver.JobClaimer].
+func (c *core) EndJob(ctx context.Context, a driver.JobAttempt, end driver.JobEnd) (bool, error) {
 	var next any
 	if !end.Next.IsZero() {
 		next = end.Next.UTC()
 	}
-	return c.did(ctx, c.db, c.sql.endJob, append(jobArgs(a), next, end.Found, end.Sent, end.Skipped, end.Failed, store.CutError(end.Error)))
+	return c.did(ctx, c.db, c.sql.endJob, append(jobArgs(a), next, end.Found, end.Sent, end.Skipped, end.Failed, driver.CutError(end.Error)))
 }
 
-// FindJob implements [store.JobRecords].
+// FindJob implements [driver.JobRecords].
 func (c *core) FindJob(ctx context.Context, name string) (store.JobRecord, bool, error) {
 	return c.oneJob(ctx, c.sql.findJob, name)
 }
 
-// ListJobs implements [store.JobRecords].
+// ListJobs implements [driver.JobRecords].
 func (c *core) ListJobs(ctx context.Context) ([]store.JobRecord, error) {
 	var out []store.JobRecord
 	r := newJobRow(c.db)
@@ -193,23 +194,23 @@ func (c *core) ListJobs(ctx context.Context) ([]store.JobRecord, error) {
 	return out, nil
 }
 
-// RememberSent implements [store.JobSender].
-func (s *Store) RememberSent(ctx context.Context, tx pgx.Tx, a store.JobAttempt, sent []store.Sent) (bool, error) {
+// RememberSent implements [driver.JobSender].
+func (s *pgxBackend) RememberSent(ctx context.Context, tx pgx.Tx, a driver.JobAttempt, sent []driver.Sent) (bool, error) {
 	if err := s.inOpenTx(ctx, tx, "remember"); err != nil {
 		return false, err
 	}
 	return s.remember(ctx, pgxDB{tx}, a, sent)
 }
 
-// RememberSent implements [store.JobSender].
-func (s *SQLStore) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt, sent []store.Sent) (bool, error) {
+// RememberSent implements [driver.JobSender].
+func (s *sqlBackend) RememberSent(ctx context.Context, tx *sql.Tx, a driver.JobAttempt, sent []driver.Sent) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("pgstore: remember: %w", waybill.ErrNoTx)
 	}
 	return s.remember(ctx, sqlDB{tx}, a, sent)
 }
 
-func (c *core) remember(ctx context.Context, tx database, a store.JobAttempt, sent []store.Sent) (bool, error) {
+func (c *core) remember(ctx context.Context, tx database, a driver.JobAttempt, sent []driver.Sent) (bool, error) {
 	keys, events := make([]waybill.ID, len(sent)), make([]waybill.ID, len(sent))
 	for i, one := range sent {
 		keys[i], events[i] = one.Key, one.Event
@@ -217,10 +218,10 @@ func (c *core) remember(ctx context.Context, tx database, a store.JobAttempt, se
 	return c.did(ctx, tx, c.sql.rememberSent, append(jobArgs(a), tx.ids(keys), tx.ids(events)))
 }
 
-// SentKeys implements [store.JobRecords].
-func (c *core) SentKeys(ctx context.Context, name string, age time.Duration) ([]store.Sent, error) {
-	var out []store.Sent
-	var one store.Sent
+// SentKeys implements [driver.JobRecords].
+func (c *core) SentKeys(ctx context.Context, name string, age time.Duration) ([]driver.Sent, error) {
+	var out []driver.Sent
+	var one driver.Sent
 	rows, err := c.db.query(ctx, c.sql.sentKeys, name, seconds(age))
 	err = collect(rows, err, func() error { out = append(out, one); return nil }, c.db.scanID(&one.Key), c.db.scanID(&one.Event))
 	if err != nil {
@@ -229,13 +230,13 @@ func (c *core) SentKeys(ctx context.Context, name string, age time.Duration) ([]
 	return out, nil
 }
 
-// ForgetSent implements [store.JobRecords].
+// ForgetSent implements [driver.JobRecords].
 func (c *core) ForgetSent(ctx context.Context, name string, age time.Duration, limit int) (int, error) {
 	return c.howMany(ctx, c.sql.forgetSent, name, seconds(age), max(limit, 0))
 }
 
-// DeliveredWithoutRecord implements [store.HistoryAudit].
-func (c *core) DeliveredWithoutRecord(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
+// DeliveredWithoutRecord implements [driver.HistoryAudit].
+func (c *core) DeliveredWithoutRecord(ctx context.Context, group string, span driver.HistorySpan, limit int) ([]store.Record, error) {
 	state := store.Delivered
 	return c.records(ctx, &state, nil, c.sql.unrecorded, group, span.From.UTC(), span.To.UTC(), span.After.UUID(), max(limit, 0))
 }

@@ -13,20 +13,21 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// TakeKey implements [store.KeyTx].
-func (s *Store) TakeKey(ctx context.Context, tx pgx.Tx, c store.KeyClaim) (store.KeyTaken, error) {
+// TakeKey implements [driver.KeyTx].
+func (s *pgxBackend) TakeKey(ctx context.Context, tx pgx.Tx, c driver.KeyClaim) (driver.KeyTaken, error) {
 	if err := s.inOpenTx(ctx, tx, "take key"); err != nil {
-		return store.KeyTaken{}, err
+		return driver.KeyTaken{}, err
 	}
 	return s.take(ctx, pgxDB{tx}, c)
 }
 
-// TakeKey implements [store.KeyTx].
-func (s *SQLStore) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
+// TakeKey implements [driver.KeyTx].
+func (s *sqlBackend) TakeKey(ctx context.Context, tx *sql.Tx, c driver.KeyClaim) (driver.KeyTaken, error) {
 	if tx == nil {
-		return store.KeyTaken{}, fmt.Errorf("pgstore: take key: %w", waybill.ErrNoTx)
+		return driver.KeyTaken{}, fmt.Errorf("pgstore: take key: %w", waybill.ErrNoTx)
 	}
 	return s.take(ctx, sqlDB{tx}, c)
 }
@@ -34,14 +35,14 @@ func (s *SQLStore) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (s
 // take takes a key in the caller's transaction. A record that was committed
 // after the snapshot is read again. A key that is free by then counts as busy:
 // a retry will get it.
-func (c *core) take(ctx context.Context, tx database, claim store.KeyClaim) (store.KeyTaken, error) {
+func (c *core) take(ctx context.Context, tx database, claim driver.KeyClaim) (driver.KeyTaken, error) {
 	args := append(keyArgs(claim.KeyID), claim.Hash, claim.Owner.UUID(), keyTurnOf(claim.KeyID), secondsIf(claim.TTL > 0, claim.TTL))
 	isNew, err := c.did(ctx, tx, c.sql.takeNew, args)
 	if err != nil {
-		return store.KeyTaken{}, c.locksHint(err)
+		return driver.KeyTaken{}, c.locksHint(err)
 	}
-	taken := func(fence int64) store.KeyTaken {
-		return store.KeyTaken{Taken: true, Attempt: store.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: fence}}
+	taken := func(fence int64) driver.KeyTaken {
+		return driver.KeyTaken{Taken: true, Attempt: driver.KeyAttempt{KeyID: claim.KeyID, Owner: claim.Owner, Fence: fence}}
 	}
 	if isNew {
 		return taken(1), nil
@@ -53,19 +54,19 @@ func (c *core) take(ctx context.Context, tx database, claim store.KeyClaim) (sto
 	err = collect(rows, err, func() error { return nil }, append([]any{&ours, &fence}, r.dest...)...)
 	switch {
 	case err != nil:
-		return store.KeyTaken{}, c.locksHint(c.explain(ended(err)))
+		return driver.KeyTaken{}, c.locksHint(c.explain(ended(err)))
 	case fence > 0:
 		return taken(fence), nil
 	case ours == nil:
-		return store.KeyTaken{Record: r.record(claim.KeyID)}, nil
+		return driver.KeyTaken{Record: r.record(claim.KeyID)}, nil
 	case !*ours:
-		return store.KeyTaken{Busy: true}, nil
+		return driver.KeyTaken{Busy: true}, nil
 	}
 	record, there, err := c.oneKey(ctx, tx, claim.KeyID)
 	if err != nil || there && !keyFree(&record, claim.Hash) {
-		return store.KeyTaken{Record: record}, ended(err)
+		return driver.KeyTaken{Record: record}, ended(err)
 	}
-	return store.KeyTaken{Busy: true}, nil
+	return driver.KeyTaken{Busy: true}, nil
 }
 
 // keyFree reports whether a request with the hash could have taken the live
@@ -74,25 +75,25 @@ func keyFree(r *store.KeyRecord, hash string) bool {
 	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
 }
 
-// StoreAnswer implements [store.KeyTx].
-func (s *Store) StoreAnswer(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+// StoreAnswer implements [driver.KeyTx].
+func (s *pgxBackend) StoreAnswer(ctx context.Context, tx pgx.Tx, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
 	if err := s.inOpenTx(ctx, tx, "store answer"); err != nil {
 		return false, err
 	}
 	return s.did(ctx, pgxDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
 }
 
-// StoreAnswer implements [store.KeyTx].
-func (s *SQLStore) StoreAnswer(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+// StoreAnswer implements [driver.KeyTx].
+func (s *sqlBackend) StoreAnswer(ctx context.Context, tx *sql.Tx, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("pgstore: store answer: %w", waybill.ErrNoTx)
 	}
 	return s.did(ctx, sqlDB{tx}, s.sql.keepKey, append(keyAttemptArgs(a), answerArgs(answer)...))
 }
 
-// StoreAnswerAtCommit implements [store.AnswerAtCommit], for the transactions
+// StoreAnswerAtCommit implements [driver.AnswerAtCommit], for the transactions
 // of InTx.
-func (s *Store) StoreAnswerAtCommit(_ context.Context, tx pgx.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+func (s *pgxBackend) StoreAnswerAtCommit(_ context.Context, tx pgx.Tx, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
 	g, ours := tx.(*guard)
 	if !ours || g.parent != nil || !g.s.begun || g.s.last != nil {
 		return false, nil
@@ -104,23 +105,23 @@ func (s *Store) StoreAnswerAtCommit(_ context.Context, tx pgx.Tx, a store.KeyAtt
 	return true, nil
 }
 
-// SavePoint implements [store.KeyTx].
-func (s *Store) SavePoint(ctx context.Context, tx pgx.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
+// SavePoint implements [driver.KeyTx].
+func (s *pgxBackend) SavePoint(ctx context.Context, tx pgx.Tx, a driver.KeyAttempt, p store.KeyPoint) (bool, error) {
 	if err := s.inOpenTx(ctx, tx, "save recovery point"); err != nil {
 		return false, err
 	}
 	return s.did(ctx, pgxDB{tx}, s.sql.savePoint, append(keyAttemptArgs(a), []byte(p.Name), bytesArg(p.Data)))
 }
 
-// SavePoint implements [store.KeyTx].
-func (s *SQLStore) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
+// SavePoint implements [driver.KeyTx].
+func (s *sqlBackend) SavePoint(ctx context.Context, tx *sql.Tx, a driver.KeyAttempt, p store.KeyPoint) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("pgstore: save recovery point: %w", waybill.ErrNoTx)
 	}
 	return s.did(ctx, sqlDB{tx}, s.sql.savePoint, append(keyAttemptArgs(a), []byte(p.Name), bytesArg(p.Data)))
 }
 
-// PeekKey implements [store.KeyPeeker].
+// PeekKey implements [driver.KeyPeeker].
 func (c *core) PeekKey(ctx context.Context, id store.KeyID) (rec store.KeyRecord, there bool, err error) {
 	found := func(hash string, ref, result []byte, contentType string) {
 		there = true
@@ -146,13 +147,13 @@ func (c *core) PeekKey(ctx context.Context, id store.KeyID) (rec store.KeyRecord
 // peekTexts marks the text columns of peekKey.
 var peekTexts = []bool{true, false, false, false}
 
-// PeekAlways implements [store.KeyPeeker]. It reports false, because a peek
+// PeekAlways implements [driver.KeyPeeker]. It reports false, because a peek
 // costs a round trip.
 func (c *core) PeekAlways() bool { return false }
 
-// ClaimKey implements [store.KeyClaimer]. If the record changes during the
+// ClaimKey implements [driver.KeyClaimer]. If the record changes during the
 // claim, ClaimKey reads it again.
-func (c *core) ClaimKey(ctx context.Context, claim store.KeyClaim) (store.KeyRecord, bool, error) {
+func (c *core) ClaimKey(ctx context.Context, claim driver.KeyClaim) (store.KeyRecord, bool, error) {
 	if record, taken, err := c.claimNew(ctx, claim); err != nil || taken {
 		return record, taken, err
 	}
@@ -172,7 +173,7 @@ func (c *core) ClaimKey(ctx context.Context, claim store.KeyClaim) (store.KeyRec
 }
 
 // claimNew claims a key that has no record.
-func (c *core) claimNew(ctx context.Context, claim store.KeyClaim) (store.KeyRecord, bool, error) {
+func (c *core) claimNew(ctx context.Context, claim driver.KeyClaim) (store.KeyRecord, bool, error) {
 	rec := store.KeyRecord{
 		KeyID: claim.KeyID, Hash: claim.Hash, State: store.KeyProcessing, Owner: claim.Owner, Fence: 1, Attempts: 1,
 		// The time has the precision of the column.
@@ -185,30 +186,30 @@ func (c *core) claimNew(ctx context.Context, claim store.KeyClaim) (store.KeyRec
 	return rec, true, nil
 }
 
-// EndKey implements [store.KeyClaimer].
-func (c *core) EndKey(ctx context.Context, a store.KeyAttempt, end store.KeyEnd) (bool, error) {
+// EndKey implements [driver.KeyClaimer].
+func (c *core) EndKey(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 	switch end.State {
 	case store.KeySucceeded:
 		return c.did(ctx, c.db, c.sql.endKey, append(keyAttemptArgs(a), answerArgs(end.Answer)...))
 	case store.KeyFailed, store.KeyUncertain:
-		return c.did(ctx, c.db, c.sql.failKey, append(keyAttemptArgs(a), int(end.State), store.CutError(end.Code), store.CutError(end.Error),
+		return c.did(ctx, c.db, c.sql.failKey, append(keyAttemptArgs(a), int(end.State), driver.CutError(end.Code), driver.CutError(end.Error),
 			secondsIf(end.State == store.KeyFailed, end.Answer.TTL)))
 	case store.KeyProcessing:
 	}
 	return false, fmt.Errorf("pgstore: an attempt cannot end as %s", end.State)
 }
 
-// RenewKey implements [store.KeyClaimer].
-func (c *core) RenewKey(ctx context.Context, a store.KeyAttempt, lease time.Duration) (bool, error) {
+// RenewKey implements [driver.KeyClaimer].
+func (c *core) RenewKey(ctx context.Context, a driver.KeyAttempt, lease time.Duration) (bool, error) {
 	return c.did(ctx, c.db, c.sql.renewKey, append(keyAttemptArgs(a), seconds(lease)))
 }
 
-// FindKey implements [store.KeyRecords].
+// FindKey implements [driver.KeyRecords].
 func (c *core) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
 	return c.oneKey(ctx, c.db, id)
 }
 
-// ListKeys implements [store.KeyRecords].
+// ListKeys implements [driver.KeyRecords].
 func (c *core) ListKeys(ctx context.Context, f store.KeyFilter, after store.KeyID, limit int) ([]store.KeyRecord, error) {
 	query, states := c.sql.openKeys, []int16{int16(store.KeyProcessing), int16(store.KeyFailed), int16(store.KeyUncertain)}
 	if len(f.States) > 0 {
@@ -238,7 +239,7 @@ func (c *core) ListKeys(ctx context.Context, f store.KeyFilter, after store.KeyI
 	return out, nil
 }
 
-// KeyStats implements [store.KeyRecords].
+// KeyStats implements [driver.KeyRecords].
 func (c *core) KeyStats(ctx context.Context) (store.KeyStats, error) {
 	var s store.KeyStats
 	var oldest float64
@@ -250,19 +251,19 @@ func (c *core) KeyStats(ctx context.Context) (store.KeyStats, error) {
 	return s, nil
 }
 
-// ResolveKey implements [store.KeyRecords].
-func (c *core) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd) (bool, error) {
+// ResolveKey implements [driver.KeyRecords].
+func (c *core) ResolveKey(ctx context.Context, id store.KeyID, end driver.KeyEnd) (bool, error) {
 	switch end.State {
 	case store.KeySucceeded:
 		return c.did(ctx, c.db, c.sql.settleKey, append(keyArgs(id), answerArgs(end.Answer)...))
 	case store.KeyFailed:
-		return c.did(ctx, c.db, c.sql.reopenKey, append(keyArgs(id), store.CutError(end.Code), store.CutError(end.Error), seconds(end.Answer.TTL)))
+		return c.did(ctx, c.db, c.sql.reopenKey, append(keyArgs(id), driver.CutError(end.Code), driver.CutError(end.Error), seconds(end.Answer.TTL)))
 	case store.KeyProcessing, store.KeyUncertain:
 	}
 	return false, fmt.Errorf("pgstore: an uncertain key cannot be resolved as %s", end.State)
 }
 
-// PurgeKeys implements [store.KeyRecords]. It repeats the statement while the
+// PurgeKeys implements [driver.KeyRecords]. It repeats the statement while the
 // statement defers records, so that deferred records do not keep it from later
 // ones.
 func (c *core) PurgeKeys(ctx context.Context, limit int) (int, error) {
@@ -300,12 +301,12 @@ func keyTurnOf(id store.KeyID) int64 {
 }
 
 // keyAttemptArgs returns the arguments of isHeld.
-func keyAttemptArgs(a store.KeyAttempt) []any {
+func keyAttemptArgs(a driver.KeyAttempt) []any {
 	return append(keyArgs(a.KeyID), a.Owner.UUID(), a.Fence)
 }
 
 // answerArgs returns the arguments of answerKey.
-func answerArgs(a store.KeyAnswer) []any {
+func answerArgs(a driver.KeyAnswer) []any {
 	return []any{[]byte(a.Ref), bytesArg(a.Result), []byte(a.ContentType), a.Lost, seconds(a.TTL), secondsIf(a.ResultTTL > 0, a.ResultTTL)}
 }
 

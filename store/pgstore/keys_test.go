@@ -14,10 +14,11 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-func keyClaim(key string) store.KeyClaim {
-	return store.KeyClaim{
+func keyClaim(key string) driver.KeyClaim {
+	return driver.KeyClaim{
 		KeyID: store.KeyID{Tenant: "t", Operation: "pay", Key: key}, Hash: "v1:hash", Owner: waybill.NewID(), Lease: time.Hour,
 	}
 }
@@ -30,12 +31,12 @@ func TestKeyLocked(t *testing.T) {
 	s, schema := openStore(t, pool)
 	ctx := t.Context()
 	c := keyClaim("locked")
-	rec, ok, err := s.ClaimKey(ctx, c)
+	rec, ok, err := s.Driver().Keys.ClaimKey(ctx, c)
 	if err != nil || !ok {
 		t.Fatalf("ClaimKey: %v, %v", ok, err)
 	}
-	a := store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: rec.Fence}
-	if ok, err := s.EndKey(ctx, a, store.KeyEnd{State: store.KeyFailed, Answer: store.KeyAnswer{TTL: time.Hour}}); err != nil || !ok {
+	a := driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: rec.Fence}
+	if ok, err := s.Driver().Keys.EndKey(ctx, a, driver.KeyEnd{State: store.KeyFailed, Answer: driver.KeyAnswer{TTL: time.Hour}}); err != nil || !ok {
 		t.Fatalf("EndKey: %v, %v", ok, err)
 	}
 	holder, err := pool.Begin(ctx)
@@ -48,7 +49,7 @@ func TestKeyLocked(t *testing.T) {
 	}
 	next := keyClaim("locked")
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		got, err := s.TakeKey(ctx, tx, next)
+		got, err := s.Driver().Keys.TakeKey(ctx, tx, next)
 		if err == nil && !got.Busy {
 			t.Errorf("a key whose record is locked: %+v", got)
 		}
@@ -76,22 +77,22 @@ func TestKeysAreDurable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var a store.KeyAttempt
+	var a driver.KeyAttempt
 	claim := func() (bool, error) {
 		c := keyClaim("durable")
-		rec, ok, err := s.ClaimKey(ctx, c)
-		a = store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: rec.Fence}
+		rec, ok, err := s.Driver().Keys.ClaimKey(ctx, c)
+		a = driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: rec.Fence}
 		return ok, err
 	}
 	end := func(state store.KeyState) (bool, error) {
-		return s.EndKey(ctx, a, store.KeyEnd{State: state, Answer: store.KeyAnswer{TTL: time.Hour}})
+		return s.Driver().Keys.EndKey(ctx, a, driver.KeyEnd{State: state, Answer: driver.KeyAnswer{TTL: time.Hour}})
 	}
 	resolve := func(state store.KeyState) (bool, error) {
-		return s.ResolveKey(ctx, a.KeyID, store.KeyEnd{State: state, Answer: store.KeyAnswer{TTL: time.Hour}})
+		return s.Driver().KeyRecords.ResolveKey(ctx, a.KeyID, driver.KeyEnd{State: state, Answer: driver.KeyAnswer{TTL: time.Hour}})
 	}
 	steps := []func() (bool, error){
 		claim,
-		func() (bool, error) { return s.RenewKey(ctx, a, time.Hour) },
+		func() (bool, error) { return s.Driver().Keys.RenewKey(ctx, a, time.Hour) },
 		func() (bool, error) { return end(store.KeyFailed) },
 		claim,
 		func() (bool, error) { return end(store.KeyUncertain) },

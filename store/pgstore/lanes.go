@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // durable makes its statement commit synchronously, even where the session's
@@ -68,7 +69,7 @@ WHERE l.lane = f.lane AND l.epoch = f.epoch AND l.token = f.token`
 const leaveRelay = `WITH ` + durable + `, gone AS (DELETE FROM {node} WHERE id = $1)
 UPDATE {lane} l SET owner = NULL, token = NULL, dirty = true FROM durable WHERE l.owner = $1`
 
-// Heartbeat implements [store.Lanes].
+// Heartbeat implements [driver.Lanes].
 func (c *core) Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error) {
 	m, renewed, err := c.renew(ctx, node, lease)
 	if err != nil || renewed {
@@ -140,16 +141,16 @@ func (c *core) renew(ctx context.Context, node store.Node, lease time.Duration) 
 	return m, renewed, nil
 }
 
-// Acquire implements [store.Lanes].
-func (c *core) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]store.Lease, error) {
+// Acquire implements [driver.Lanes].
+func (c *core) Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]driver.Lease, error) {
 	var lane, prev int
 	var epoch int64
 	var token waybill.ID
 	var unclean bool
-	var leases []store.Lease
+	var leases []driver.Lease
 	rows, err := c.db.query(ctx, c.sql.acquire, node.ID.UUID(), c.db.int16s(int16s(lanes)), window)
 	err = collect(rows, err, func() error {
-		leases = append(leases, store.Lease{Lane: lane, Epoch: epoch, Token: token, Unclean: unclean, Window: prev})
+		leases = append(leases, driver.Lease{Lane: lane, Epoch: epoch, Token: token, Unclean: unclean, Window: prev})
 		return nil
 	}, &lane, &epoch, c.db.scanID(&token), &unclean, &prev)
 	if err != nil {
@@ -171,19 +172,19 @@ func (c *core) Acquire(ctx context.Context, node store.Node, lanes []int, window
 	return nil, nil
 }
 
-// Release implements [store.Lanes].
-func (c *core) Release(ctx context.Context, leases []store.Lease, dirty bool) error {
+// Release implements [driver.Lanes].
+func (c *core) Release(ctx context.Context, leases []driver.Lease, dirty bool) error {
 	lanes, epochs, tokens := fences(leases)
 	return c.explain(c.db.exec(ctx, c.sql.release, c.db.int16s(lanes), c.db.int64s(epochs), c.db.ids(tokens), dirty))
 }
 
-// Leave implements [store.Lanes].
+// Leave implements [driver.Lanes].
 func (c *core) Leave(ctx context.Context, node store.Node) error {
 	return c.explain(c.db.exec(ctx, c.sql.leave, node.ID.UUID()))
 }
 
 // fences splits leases into columns.
-func fences(leases []store.Lease) (lanes []int16, epochs []int64, tokens []waybill.ID) {
+func fences(leases []driver.Lease) (lanes []int16, epochs []int64, tokens []waybill.ID) {
 	for _, l := range leases {
 		lanes = append(lanes, int16(l.Lane))
 		epochs = append(epochs, l.Epoch)

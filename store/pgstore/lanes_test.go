@@ -15,20 +15,20 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
 // heard collects the entries that the writers of a store publish to its hub.
 type heard struct {
 	mu      sync.Mutex
-	entries []store.Entry
+	entries []driver.Entry
 }
 
-func listen(t *testing.T, hub *store.Hub) *heard {
+func listen(t *testing.T, hub *driver.Hub) *heard {
 	t.Helper()
 	h := &heard{}
-	t.Cleanup(hub.Listen(func(c store.Commit) {
+	t.Cleanup(hub.Listen(func(c driver.Commit) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.entries = append(h.entries, c.Entries...)
@@ -36,10 +36,10 @@ func listen(t *testing.T, hub *store.Hub) *heard {
 	return h
 }
 
-func (h *heard) list() []store.Entry {
+func (h *heard) list() []driver.Entry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]store.Entry(nil), h.entries...)
+	return append([]driver.Entry(nil), h.entries...)
 }
 
 // forget drops the entries from before the number of lanes changed: no relay
@@ -73,7 +73,7 @@ UNION ALL SELECT id::text, lane FROM "`+schema+`".waybill_delayed`)
 
 // checkLanes checks that every row is in the lane where a reader searches for
 // its aggregate, and that every published entry has the lane of its row.
-func checkLanes(t *testing.T, pool *pgxpool.Pool, schema string, evs []waybill.Event, published []store.Entry) {
+func checkLanes(t *testing.T, pool *pgxpool.Pool, schema string, evs []waybill.Event, published []driver.Entry) {
 	t.Helper()
 	rows, lanes := lanesOf(t, pool, schema)
 	for _, ev := range evs {
@@ -84,7 +84,7 @@ func checkLanes(t *testing.T, pool *pgxpool.Pool, schema string, evs []waybill.E
 		case lane >= lanes:
 			t.Errorf("%s is in lane %d of %d: no relay reads it", ev.Type, lane, lanes)
 		case ev.Ordered():
-			if want := store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, lanes); lane != want {
+			if want := driver.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, lanes); lane != want {
 				t.Errorf("%s is in lane %d, its aggregate in %d of %d", ev.Type, lane, want, lanes)
 			}
 		}
@@ -136,14 +136,14 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 					t.Fatal(err)
 				}
 				return writer, func() {
-					if err := operator.SetLanes(context.Background(), c.to); err != nil {
+					if err := operator.Driver().OutboxAdmin.SetLanes(context.Background(), c.to); err != nil {
 						t.Error(err)
 					}
 				}, schema
 			}
 			t.Run(name+", pgx", func(t *testing.T) {
 				writer, setLanes, schema := change(t)
-				published := listen(t, writer.Local())
+				published := listen(t, writer.Driver().Outbox.Local())
 				box, err := outbox.New(writer, outbox.Config{})
 				if err != nil {
 					t.Fatal(err)
@@ -190,7 +190,7 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 			t.Run(name+", database/sql", func(t *testing.T) {
 				store, setLanes, schema := change(t)
 				writer := store.SQL(db)
-				published := listen(t, writer.Local())
+				published := listen(t, writer.Driver().Outbox.Local())
 				box, err := outbox.New(writer, outbox.Config{})
 				if err != nil {
 					t.Fatal(err)
@@ -218,7 +218,7 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			published := listen(t, writer.Local())
+			published := listen(t, writer.Driver().Outbox.Local())
 			box, err := outbox.New(writer, outbox.Config{})
 			if err != nil {
 				t.Fatal(err)
@@ -231,7 +231,7 @@ func TestLanesAreChangedUnderAWriter(t *testing.T) {
 				if _, err := tx.Exec(ctx, `SELECT count(*) FROM "`+schema+`".waybill_setting`); err != nil {
 					return err
 				}
-				if err := operator.SetLanes(ctx, 32); err != nil {
+				if err := operator.Driver().OutboxAdmin.SetLanes(ctx, 32); err != nil {
 					return err
 				}
 				if err := box.Write(ctx, tx, evs...); err != nil {
@@ -297,7 +297,7 @@ func TestLanesAreChangedUnderManyWriters(t *testing.T) {
 		mu.Lock()
 		before := len(evs)
 		mu.Unlock()
-		if err := operator.SetLanes(t.Context(), n); err != nil {
+		if err := operator.Driver().OutboxAdmin.SetLanes(t.Context(), n); err != nil {
 			t.Error(err)
 		}
 		// Wait until the writers have continued after the change.

@@ -26,7 +26,7 @@ func (c *core) steps() ([]migration.Step, error) {
 	return migration.Read(migrationFiles, "migrations", c.cfg.replacer())
 }
 
-// Migrate implements [store.Migrator]. All steps run in one transaction under
+// Migrate implements [driver.Migrator]. All steps run in one transaction under
 // an advisory lock: several processes may call Migrate at once, and a failed
 // call leaves nothing behind.
 func (c *core) Migrate(ctx context.Context) ([]store.Migration, error) {
@@ -101,7 +101,7 @@ func (c *core) applied(ctx context.Context, db database) (map[int]store.Migratio
 	return had, err
 }
 
-// Migrations implements [store.Migrator].
+// Migrations implements [driver.Migrator].
 func (c *core) Migrations(ctx context.Context) ([]store.Migration, error) {
 	steps, err := c.steps()
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *core) Migrations(ctx context.Context) ([]store.Migration, error) {
 	return all, nil
 }
 
-// MigrationSQL implements [store.Migrator]. The script is for psql and runs in
+// MigrationSQL implements [driver.Migrator]. The script is for psql and runs in
 // one transaction.
 func (c *core) MigrationSQL() string { return c.UpgradeSQL(0) }
 
@@ -136,7 +136,7 @@ func (c *core) MigrationSQL() string { return c.UpgradeSQL(0) }
 const hadVersion = `INSERT INTO {migration} (version, name)
   SELECT %[1]d, NULL WHERE NOT EXISTS (SELECT 1 FROM {migration} WHERE version = %[1]d)`
 
-// UpgradeSQL implements [store.Upgrader].
+// UpgradeSQL implements [driver.Upgrader].
 func (c *core) UpgradeSQL(version int) string {
 	steps, err := c.steps()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/docblock"
 	"github.com/waybillhq/waybill/internal/testserver"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -107,8 +107,8 @@ func TestMigrationSQLGivesTheSameCatalog(t *testing.T) {
 			t.Errorf("after the script: %+v", m)
 		}
 	}
-	for _, s := range []store.Reader{code, shell} {
-		if _, err := s.Fetch(t.Context(), []store.Cursor{{Lane: 6}}, 1); err != nil {
+	for _, s := range []driver.Reader{code.Driver().Relay, shell.Driver().Relay} {
+		if _, err := s.Fetch(t.Context(), []driver.Cursor{{Lane: 6}}, 1); err != nil {
 			t.Error(err)
 		}
 	}
@@ -267,11 +267,11 @@ func TestLanesBelongToTheTables(t *testing.T) {
 	defer tx.Rollback(context.Background()) //nolint:errcheck // always rolled back
 	for i := range 40 {
 		ev := waybill.Event{Type: "A", AggregateID: fmt.Sprint(i), Payload: []byte("1")}.Complete()
-		placed, err := silent.Append(t.Context(), tx, []waybill.Event{ev})
+		placed, err := silent.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{ev})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := store.LaneOf("", waybill.GlobalAggregate, ev.AggregateID, 4); placed[0].Lane != want {
+		if want := driver.LaneOf("", waybill.GlobalAggregate, ev.AggregateID, 4); placed[0].Lane != want {
 			t.Fatalf("lane %d, want %d of 4", placed[0].Lane, want)
 		}
 	}
@@ -279,7 +279,7 @@ func TestLanesBelongToTheTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	session, err := other.Begin(t.Context(), nil)
+	session, err := other.Driver().Outbox.Begin(t.Context(), nil)
 	if err == nil {
 		_ = session.Rollback(t.Context())
 	}
@@ -309,8 +309,8 @@ func TestDocumentedSQL(t *testing.T) {
 	for _, block := range docblock.Blocks(t, "docs/sql.md", "sql postgresql") {
 		psql(t, block, schema)
 	}
-	lane := store.LaneOf("", "order", "A-1", 32)
-	page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: lane}}, 10)
+	lane := driver.LaneOf("", "order", "A-1", 32)
+	page, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{Lane: lane}}, 10)
 	if err != nil || len(page.Rows) != 1 {
 		t.Fatalf("lane %d has %d rows, %v; want the inserted row", lane, len(page.Rows), err)
 	}

@@ -143,8 +143,9 @@ func (c *core) keepListening(ctx context.Context, woken func(), connect func(ctx
 	}
 }
 
-// Watch implements [store.Watcher], on a connection of its own beside the pool.
-func (s *Store) Watch(ctx context.Context, woken func()) {
+// Watch implements [driver.Watcher], on a connection of its own beside the
+// pool.
+func (s *pgxBackend) Watch(ctx context.Context, woken func()) {
 	s.keepListening(ctx, woken, func(ctx context.Context, use func(*pgx.Conn) error) error {
 		cfg := s.pool.Config()
 		if cfg.BeforeConnect != nil {
@@ -176,9 +177,9 @@ func (s *Store) Watch(ctx context.Context, woken func()) {
 // connection for listening.
 const fewConnections = 4
 
-// Watch implements [store.Watcher] if the driver is pgx. It keeps one
+// Watch implements [driver.Watcher] if the driver is pgx. It keeps one
 // connection. With other drivers the relay polls.
-func (s *SQLStore) Watch(ctx context.Context, woken func()) {
+func (s *sqlBackend) Watch(ctx context.Context, woken func()) {
 	if most := s.sqldb.Stats().MaxOpenConnections; most > 0 && most < fewConnections {
 		return
 	}

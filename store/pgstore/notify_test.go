@@ -9,9 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestNotifyWakesAnotherProcess: a relay that does not poll delivers events
@@ -19,24 +20,24 @@ import (
 // can have caused the delivery.
 func TestNotifyWakesAnotherProcess(t *testing.T) {
 	pool := openPool(t, nil)
-	for name, in := range map[string]func() (relayDB store.Relay, write func(ev waybill.Event) error){
-		"pgx": func() (store.Relay, func(waybill.Event) error) {
+	for name, in := range map[string]func() (relayDB driver.Relay, write func(ev waybill.Event) error){
+		"pgx": func() (driver.Relay, func(waybill.Event) error) {
 			in := pgxInstance(t, pool)
 			box, err := outbox.New[pgx.Tx](in.Second(), outbox.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return in.DB, func(ev waybill.Event) error {
+			return in.DB.Relay, func(ev waybill.Event) error {
 				return box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, ev) })
 			}
 		},
-		"sql": func() (store.Relay, func(waybill.Event) error) {
+		"sql": func() (driver.Relay, func(waybill.Event) error) {
 			in := sqlInstance(t, pool)
 			box, err := outbox.New(in.Second(), outbox.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return in.DB, func(ev waybill.Event) error {
+			return in.DB.Relay, func(ev waybill.Event) error {
 				tx, err := in.Begin(t.Context())
 				if err != nil {
 					return err
@@ -56,7 +57,7 @@ func TestNotifyWakesAnotherProcess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db, write := in()
 			var got atomic.Int64
-			r, err := relay.New(db, relay.SinkFunc(func(context.Context, waybill.Delivery) error { got.Add(1); return nil }), relay.Config{
+			r, err := relay.New(testroles.Of[any](db), relay.SinkFunc(func(context.Context, waybill.Delivery) error { got.Add(1); return nil }), relay.Config{
 				PollInterval: time.Hour, SweepInterval: time.Hour,
 			})
 			if err != nil {

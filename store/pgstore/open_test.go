@@ -15,6 +15,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 	"github.com/waybillhq/waybill/store/storetest"
 )
@@ -131,11 +132,11 @@ func expireNode(pool *pgxpool.Pool, schema string) func(context.Context, waybill
 
 // pending reads the tables themselves, so that it also returns rows that are
 // not due.
-func pending(pool *pgxpool.Pool, schema string, db store.Reader) func(context.Context) ([]store.Row, error) {
+func pending(pool *pgxpool.Pool, schema string, db driver.Reader) func(context.Context) ([]store.Row, error) {
 	return func(ctx context.Context) ([]store.Row, error) {
-		var cursors []store.Cursor
+		var cursors []driver.Cursor
 		for lane := range 32 {
-			cursors = append(cursors, store.Cursor{Lane: lane})
+			cursors = append(cursors, driver.Cursor{Lane: lane})
 		}
 		page, err := db.Fetch(ctx, cursors, 100_000)
 		if err != nil {
@@ -162,13 +163,13 @@ func pending(pool *pgxpool.Pool, schema string, db store.Reader) func(context.Co
 func pgxInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[pgx.Tx] {
 	db, schema := openStore(t, pool)
 	return storetest.Instance[pgx.Tx]{
-		DB: db,
-		Second: func() storetest.DB[pgx.Tx] {
+		DB: db.Driver(),
+		Second: func() driver.Roles[pgx.Tx] {
 			second, err := pgstore.New(pool, pgstore.Config{Schema: schema})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return second
+			return second.Driver()
 		},
 		Insert: func(ctx context.Context, tx pgx.Tx, note string) error {
 			_, err := tx.Exec(ctx, `INSERT INTO "`+schema+`".business VALUES ($1)`, note)
@@ -204,7 +205,7 @@ func pgxInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[pgx.Tx] {
 			return err
 		},
 		InsertPlain: insertPlain(pool, schema), SetHeaders: setHeaders(pool, schema), ExpireNode: expireNode(pool, schema),
-		Pending: pending(pool, schema, db),
+		Pending: pending(pool, schema, db.Driver().Relay),
 	}
 }
 
@@ -212,12 +213,12 @@ func sqlInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[*sql.Tx] {
 	_, schema := openStore(t, pool)
 	sqldb := stdlib.OpenDBFromPool(pool)
 	t.Cleanup(func() { _ = sqldb.Close() })
-	open := func() storetest.DB[*sql.Tx] {
+	open := func() driver.Roles[*sql.Tx] {
 		db, err := pgstore.NewSQL(sqldb, pgstore.Config{Schema: schema})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return db
+		return db.Driver()
 	}
 	db := open()
 	exec := func(ctx context.Context, tx *sql.Tx, query string) error {
@@ -241,6 +242,6 @@ func sqlInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[*sql.Tx] {
 		},
 		Exec:        exec,
 		InsertPlain: insertPlain(pool, schema), SetHeaders: setHeaders(pool, schema), ExpireNode: expireNode(pool, schema),
-		Pending: pending(pool, schema, db),
+		Pending: pending(pool, schema, db.Relay),
 	}
 }

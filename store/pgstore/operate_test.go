@@ -15,6 +15,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -46,7 +47,7 @@ func days(now time.Time, from, to int) []string {
 
 // dayOf returns the database's clock. A test that starts right before midnight
 // waits until midnight has passed, because the test depends on the day.
-func dayOf(t *testing.T, db store.Inspector) time.Time {
+func dayOf(t *testing.T, db driver.Inspector) time.Time {
 	t.Helper()
 	for {
 		stats, err := db.Stats(t.Context())
@@ -71,10 +72,10 @@ func deliver(t *testing.T, db *pgstore.Store) waybill.Event {
 	if err := box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error { return box.Write(ctx, tx, ev) }); err != nil {
 		t.Fatal(err)
 	}
-	lease, leave := acquire(t, db)
+	lease, leave := acquire(t, db.Driver().Relay)
 	defer leave()
-	settled, err := db.Settle(t.Context(), store.Settlement{
-		Leases: []store.Lease{lease}, Done: []store.Result{{Lane: lease.Lane, ID: ev.ID}}, History: true,
+	settled, err := db.Driver().Relay.Settle(t.Context(), driver.Settlement{
+		Leases: []driver.Lease{lease}, Done: []driver.Result{{Lane: lease.Lane, ID: ev.ID}}, History: true,
 	})
 	if err != nil || len(settled.Moved) != 1 {
 		t.Fatal(settled, err)
@@ -84,13 +85,13 @@ func deliver(t *testing.T, db *pgstore.Store) waybill.Event {
 
 // acquire returns a lease on the lane of the events that event returns, and a
 // function with which its node leaves.
-func acquire(t *testing.T, db store.Lanes) (lease store.Lease, leave func()) {
+func acquire(t *testing.T, db driver.Lanes) (lease driver.Lease, leave func()) {
 	t.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "r"}
 	if _, err := db.Heartbeat(t.Context(), node, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	leases, err := db.Acquire(t.Context(), node, []int{store.LaneOf("", waybill.GlobalAggregate, "a", 32)}, 1)
+	leases, err := db.Acquire(t.Context(), node, []int{driver.LaneOf("", waybill.GlobalAggregate, "a", 32)}, 1)
 	if err != nil || len(leases) != 1 {
 		t.Fatal(leases, err)
 	}
@@ -107,10 +108,10 @@ func acquire(t *testing.T, db store.Lanes) (lease store.Lease, leave func()) {
 func TestDays(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
-	now := dayOf(t, db)
+	now := dayOf(t, db.Driver().OutboxAdmin)
 	tidy := func(age time.Duration, want []string) {
 		t.Helper()
-		if err := db.Tidy(t.Context(), age); err != nil {
+		if err := db.Driver().OutboxAdmin.Tidy(t.Context(), age); err != nil {
 			t.Fatal(err)
 		}
 		if got := partitions(t, pool, schema); !slices.Equal(got, want) {
@@ -151,12 +152,12 @@ func TestDays(t *testing.T) {
 		t.Errorf("the history reaches back to %q, %v; want %q", from, err, want)
 	}
 	for back, there := range map[int]bool{6: false, 3: false, 1: true} {
-		if recs, err := db.Find(t.Context(), ids[back]); err != nil || (len(recs) == 1) != there {
+		if recs, err := db.Driver().OutboxAdmin.Find(t.Context(), ids[back]); err != nil || (len(recs) == 1) != there {
 			t.Errorf("the event that was delivered %d days ago: %v, %v", back, recs, err)
 		}
 	}
 	gone := waybill.ID{15: 1} // an id from the year 1970
-	if yes, err := db.Committed(t.Context(), gone); yes || !errors.Is(err, waybill.ErrUncertain) {
+	if yes, err := db.Driver().Outbox.Committed(t.Context(), gone); yes || !errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("Committed of an event from before the history: %v, %v", yes, err)
 	}
 }
@@ -165,16 +166,16 @@ func TestDays(t *testing.T) {
 func TestTheDefaultPartitionKeepsItsDays(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
-	now := dayOf(t, db)
+	now := dayOf(t, db.Driver().OutboxAdmin)
 	ev := deliver(t, db)
 	for range 2 {
-		if err := db.Tidy(t.Context(), 0); err != nil {
+		if err := db.Driver().OutboxAdmin.Tidy(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := partitions(t, pool, schema), days(now, 1, 3); !slices.Equal(got, want) {
 			t.Errorf("the days are %v, want %v", got, want)
 		}
-		if recs, err := db.Find(t.Context(), ev.ID); err != nil || len(recs) != 1 {
+		if recs, err := db.Driver().OutboxAdmin.Find(t.Context(), ev.ID); err != nil || len(recs) != 1 {
 			t.Errorf("the delivered event is %v, %v", recs, err)
 		}
 		ev = deliver(t, db)
@@ -213,21 +214,21 @@ func TestWithoutRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Tidy(t.Context(), 0); err != nil {
+	if err := db.Driver().OutboxAdmin.Tidy(t.Context(), 0); err != nil {
 		t.Errorf("Tidy without rights: %v", err)
 	}
 	if got := partitions(t, pool, schema); len(got) > 0 {
 		t.Errorf("the days are %v", got)
 	}
 	deliver(t, db)
-	if n, err := db.Purge(t.Context(), store.Delivered, 0, 10); err != nil || n != 1 {
+	if n, err := db.Driver().OutboxAdmin.Purge(t.Context(), store.Delivered, 0, 10); err != nil || n != 1 {
 		t.Errorf("Purge deleted %d, %v; want 1", n, err)
 	}
 	// SetLanes needs more privileges, and returns an error.
-	if err := db.SetLanes(t.Context(), 8); err == nil || errors.Is(err, store.ErrRelayLive) {
+	if err := db.Driver().OutboxAdmin.SetLanes(t.Context(), 8); err == nil || errors.Is(err, store.ErrRelayLive) {
 		t.Errorf("SetLanes without rights: %v", err)
 	}
-	if stats, err := owner.Stats(t.Context()); err != nil || len(stats.Lanes) != 32 {
+	if stats, err := owner.Driver().OutboxAdmin.Stats(t.Context()); err != nil || len(stats.Lanes) != 32 {
 		t.Errorf("after SetLanes failed there are %d lanes, %v", len(stats.Lanes), err)
 	}
 }
@@ -237,7 +238,7 @@ func TestWithoutRights(t *testing.T) {
 func TestTidyTriesAgain(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
-	now := dayOf(t, db)
+	now := dayOf(t, db.Driver().OutboxAdmin)
 	busy, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -247,7 +248,7 @@ func TestTidyTriesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- db.Tidy(t.Context(), -1) }()
+	go func() { done <- db.Driver().OutboxAdmin.Tidy(t.Context(), -1) }()
 	awaitLockWait(t, pool, schema, done)
 	deliver(t, db) // waits behind the lock until its first attempt has failed
 	if err := busy.Commit(t.Context()); err != nil {
@@ -269,15 +270,15 @@ func TestFinishNeedsAnOpenTransaction(t *testing.T) {
 	sqldb := stdlib.OpenDBFromPool(pool)
 	defer sqldb.Close() //nolint:errcheck // nothing can fail
 	face := db.SQL(sqldb)
-	lease, leave := acquire(t, db)
+	lease, leave := acquire(t, db.Driver().Relay)
 	defer leave()
 	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: 1}, lease.Token)
 	done := []waybill.Delivery{{Event: event("A").Complete(), Claim: claim}}
 
-	if err := db.Finish(t.Context(), nil, done); !errors.Is(err, waybill.ErrNoTx) {
+	if err := db.Driver().Finisher.Finish(t.Context(), nil, done); !errors.Is(err, waybill.ErrNoTx) {
 		t.Errorf("no transaction: %v", err)
 	}
-	if err := face.Finish(t.Context(), nil, done); !errors.Is(err, waybill.ErrNoTx) {
+	if err := face.Driver().Finisher.Finish(t.Context(), nil, done); !errors.Is(err, waybill.ErrNoTx) {
 		t.Errorf("no transaction of database/sql: %v", err)
 	}
 	tx, err := pool.Begin(t.Context())
@@ -285,19 +286,19 @@ func TestFinishNeedsAnOpenTransaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background()) //nolint:errcheck // harmless
-	if err := db.Finish(t.Context(), tx, done); err != nil {
+	if err := db.Driver().Finisher.Finish(t.Context(), tx, done); err != nil {
 		t.Errorf("an open transaction, an event that is gone: %v", err)
 	}
 	if _, err := tx.Exec(t.Context(), "COMMIT"); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
+	if err := db.Driver().Finisher.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("a transaction that a statement ended: %v", err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
+	if err := db.Driver().Finisher.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("a transaction that has ended: %v", err)
 	}
 	stx, err := sqldb.BeginTx(t.Context(), nil)
@@ -307,7 +308,7 @@ func TestFinishNeedsAnOpenTransaction(t *testing.T) {
 	if err := stx.Rollback(); err != nil {
 		t.Fatal(err)
 	}
-	if err := face.Finish(t.Context(), stx, done); !errors.Is(err, waybill.ErrTxDone) {
+	if err := face.Driver().Finisher.Finish(t.Context(), stx, done); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("a transaction of database/sql that has ended: %v", err)
 	}
 }
@@ -316,7 +317,7 @@ func TestFinishNeedsAnOpenTransaction(t *testing.T) {
 func TestFinishWaitsForTakeOver(t *testing.T) {
 	pool := openPool(t, nil)
 	db, schema := openStore(t, pool)
-	lease, leave := acquire(t, db)
+	lease, leave := acquire(t, db.Driver().Relay)
 	defer leave()
 	takeOver, err := pool.Begin(t.Context())
 	if err != nil {
@@ -334,7 +335,7 @@ func TestFinishWaitsForTakeOver(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		done <- box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-			return db.Finish(ctx, tx, []waybill.Delivery{{Event: event("A").Complete(), Claim: claim}})
+			return db.Driver().Finisher.Finish(ctx, tx, []waybill.Delivery{{Event: event("A").Complete(), Claim: claim}})
 		})
 	}()
 	awaitLockWait(t, pool, schema, done)
@@ -362,7 +363,7 @@ func TestSetLanesIsKnownAtOnce(t *testing.T) {
 	sqldb := stdlib.OpenDBFromPool(pool)
 	defer sqldb.Close() //nolint:errcheck // nothing can fail
 	face := db.SQL(sqldb)
-	if err := face.SetLanes(t.Context(), 9); err != nil {
+	if err := face.Driver().OutboxAdmin.SetLanes(t.Context(), 9); err != nil {
 		t.Fatal(err)
 	}
 	tx, err := pool.Begin(t.Context())
@@ -372,11 +373,11 @@ func TestSetLanesIsKnownAtOnce(t *testing.T) {
 	defer tx.Rollback(context.Background()) //nolint:errcheck // always rolled back
 	for i := range 20 {
 		ev := waybill.Event{Type: "A", AggregateID: fmt.Sprint(i), Payload: []byte("1")}.Complete()
-		placed, err := db.Append(t.Context(), tx, []waybill.Event{ev})
+		placed, err := db.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{ev})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := store.LaneOf("", waybill.GlobalAggregate, ev.AggregateID, 9); placed[0].Lane != want {
+		if want := driver.LaneOf("", waybill.GlobalAggregate, ev.AggregateID, 9); placed[0].Lane != want {
 			t.Fatalf("lane %d, want %d of 9", placed[0].Lane, want)
 		}
 	}
@@ -384,7 +385,7 @@ func TestSetLanesIsKnownAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := again.Begin(t.Context(), nil); err == nil || !containsAll(err.Error(), "Config.Lanes: 4", "the tables have 9") {
+	if _, err := again.Driver().Outbox.Begin(t.Context(), nil); err == nil || !containsAll(err.Error(), "Config.Lanes: 4", "the tables have 9") {
 		t.Errorf("a store that wants 4 lanes: %v", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Reads are planned once: planning takes longer than reading a few rows, and
@@ -14,10 +14,10 @@ func TestReadsAreNotPlannedAgain(t *testing.T) {
 	pool := openPool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
 	s, _ := openStore(t, pool)
 	for range 20 {
-		if _, err := s.Fetch(t.Context(), []store.Cursor{{Lane: 1}, {Lane: 2}}, 10); err != nil {
+		if _, err := s.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{Lane: 1}, {Lane: 2}}, 10); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Sweep(t.Context(), []store.Cursor{{Lane: 1}}, 10); err != nil {
+		if _, err := s.Driver().Relay.Sweep(t.Context(), []driver.Cursor{{Lane: 1}}, 10); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -182,7 +182,7 @@ func TestListenURL(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	woken := make(chan struct{}, 100)
 	ended := make(chan struct{})
-	go func() { defer close(ended); through.Watch(ctx, func() { woken <- struct{}{} }) }()
+	go func() { defer close(ended); through.Driver().Watcher.Watch(ctx, func() { woken <- struct{}{} }) }()
 	<-woken // the listener is connected
 	box, err := outbox.New(db, outbox.Config{})
 	if err != nil {

@@ -109,7 +109,7 @@ func (c *core) freeOrphans(ctx context.Context) error {
 // does.
 const forgetSilentNodes = `DELETE FROM {node} WHERE expires_at < clock_timestamp() - interval '1 day'`
 
-// Purge implements [store.Maintainer].
+// Purge implements [driver.Maintainer].
 func (c *core) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
 	query, ok := c.sql.purge[state]
 	if !ok {
@@ -123,7 +123,7 @@ func (c *core) Purge(ctx context.Context, state store.State, age time.Duration, 
 	return n, c.explain(collect(rows, err, func() error { return nil }, &n))
 }
 
-// PurgeWritten implements [store.Maintainer].
+// PurgeWritten implements [driver.Maintainer].
 func (c *core) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
 		return 0, fmt.Errorf("pgstore: purge: negative age %v", age)
@@ -131,7 +131,7 @@ func (c *core) PurgeWritten(ctx context.Context, age time.Duration, limit int) (
 	return c.withoutRelay(ctx, "purge", c.sql.purgeWritten, seconds(age), max(limit, 0))
 }
 
-// MakeReady implements [store.Maintainer].
+// MakeReady implements [driver.Maintainer].
 func (c *core) MakeReady(ctx context.Context, limit int) (int, error) {
 	return c.withoutRelay(ctx, "make ready", c.sql.makeReady, max(limit, 0))
 }

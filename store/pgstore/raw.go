@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // The read that drains an outbox decodes the wire format by hand: scanning
@@ -42,7 +43,7 @@ var rawTexts = [rawCount]bool{
 
 // fetchPage reads ready rows from the wire. It reports false if the driver or
 // protocol does not send the binary format; nothing was read then.
-func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p store.Page, ok bool, err error) {
+func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p driver.Page, ok bool, err error) {
 	// The capacity is about the size of the last page.
 	p.Rows = make([]store.Row, 0, c.pageSize.Load())
 	var d rawDecoder
@@ -55,7 +56,7 @@ func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p store.P
 		d.row(&p.Rows[len(p.Rows)-1], values)
 	}, args...)
 	if err != nil || !ok {
-		return store.Page{}, ok, err
+		return driver.Page{}, ok, err
 	}
 	c.pageSize.Store(int64(len(p.Rows) + len(p.Rows)/8))
 	return p, true, nil
@@ -65,10 +66,10 @@ func (c *core) fetchPage(ctx context.Context, limit int, args ...any) (p store.P
 var sweepTexts = []bool{false, false, false, true, true, true}
 
 // sweepPage is Sweep from the wire.
-func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []store.RowRef, ok bool, err error) {
+func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []driver.RowRef, ok bool, err error) {
 	var tenant, typ, id string
 	ok, err = c.raw(ctx, limited(c.sql.sweep, limit), sweepTexts, func(v [][]byte) {
-		s := store.RowRef{Key: store.Key{Lane: int(int16(binary.BigEndian.Uint16(v[0]))), Seq: int64(binary.BigEndian.Uint64(v[1]))}}
+		s := driver.RowRef{Key: store.Key{Lane: int(int16(binary.BigEndian.Uint16(v[0]))), Seq: int64(binary.BigEndian.Uint64(v[1]))}}
 		copy(s.ID[:], v[2])
 		if len(v[5]) > 0 {
 			s.Aggregate = store.Aggregate{Tenant: same(&tenant, v[3]), Type: same(&typ, v[4]), ID: same(&id, v[5])}

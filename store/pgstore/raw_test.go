@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -26,8 +27,8 @@ func TestAReadFromTheWireThatFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			id := store.KeyID{Operation: "o", Key: "k"}
-			_, _, want := s.FindKey(t.Context(), id)
-			if _, there, err := s.PeekKey(t.Context(), id); there || err == nil || err.Error() != want.Error() {
+			_, _, want := s.Driver().KeyRecords.FindKey(t.Context(), id)
+			if _, there, err := s.Driver().Keys.(driver.KeyPeeker).PeekKey(t.Context(), id); there || err == nil || err.Error() != want.Error() {
 				t.Errorf("PeekKey without tables: %v, FindKey: %v", err, want)
 			}
 		})
@@ -50,7 +51,7 @@ func TestAnAnswerFromTheWireStays(t *testing.T) {
 	}
 	look := func(name string) []byte {
 		req := keyRequest(name)
-		rec, there, err := s.PeekKey(t.Context(), store.KeyID{Tenant: req.TenantID, Operation: req.Operation, Key: req.Key})
+		rec, there, err := s.Driver().Keys.(driver.KeyPeeker).PeekKey(t.Context(), store.KeyID{Tenant: req.TenantID, Operation: req.Operation, Key: req.Key})
 		if err != nil || !there {
 			t.Fatalf("no answer of %s: %v", name, err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // record receives one row of a read.
@@ -48,13 +49,13 @@ func (r *record) decode() store.Row {
 }
 
 // page reads whole rows.
-func (c *core) page(ctx context.Context, query string, args ...any) (store.Page, error) {
+func (c *core) page(ctx context.Context, query string, args ...any) (driver.Page, error) {
 	return c.pageAnd(ctx, nil, query, args...)
 }
 
 // pageAnd reads whole rows and the additional columns of the statement.
-func (c *core) pageAnd(ctx context.Context, behind []any, query string, args ...any) (store.Page, error) {
-	var p store.Page
+func (c *core) pageAnd(ctx context.Context, behind []any, query string, args ...any) (driver.Page, error) {
+	var p driver.Page
 	var rec record
 	rows, err := c.db.ordered(ctx, query, args...)
 	err = collect(rows, err, func() error {
@@ -64,14 +65,14 @@ func (c *core) pageAnd(ctx context.Context, behind []any, query string, args ...
 		return nil
 	}, append(rec.dest(c.db), behind...)...)
 	if err != nil {
-		return store.Page{}, c.explain(err)
+		return driver.Page{}, c.explain(err)
 	}
 	p.Now = rec.now.UTC()
 	return p, nil
 }
 
-// Fetch implements [store.Reader].
-func (c *core) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+// Fetch implements [driver.Reader].
+func (c *core) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	lanes, after, upTo := cursors(from)
 	p, ok, err := c.fetchPage(ctx, limit, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	if ok {
@@ -83,15 +84,15 @@ func (c *core) Fetch(ctx context.Context, from []store.Cursor, limit int) (store
 	return p, err
 }
 
-// Sweep implements [store.Reader].
-func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+// Sweep implements [driver.Reader].
+func (c *core) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 	lanes, after, upTo := cursors(from)
 	seen, ok, err := c.sweepPage(ctx, limit, c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	if ok {
-		eventrow.Sort(seen, func(s *store.RowRef) store.Key { return s.Key })
+		eventrow.Sort(seen, func(s *driver.RowRef) store.Key { return s.Key })
 		return seen, err
 	}
-	var s store.RowRef
+	var s driver.RowRef
 	rows, err := c.db.ordered(ctx, limited(c.sql.sweep, limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	err = collect(rows, err, func() error {
 		if s.Aggregate.IsZero() {
@@ -100,12 +101,12 @@ func (c *core) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]sto
 		seen = append(seen, s)
 		return nil
 	}, &s.Lane, &s.Seq, c.db.scanID(&s.ID), &s.Aggregate.Tenant, &s.Aggregate.Type, &s.Aggregate.ID)
-	eventrow.Sort(seen, func(s *store.RowRef) store.Key { return s.Key })
+	eventrow.Sort(seen, func(s *driver.RowRef) store.Key { return s.Key })
 	return seen, c.explain(err)
 }
 
-// Load implements [store.Reader].
-func (c *core) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
+// Load implements [driver.Reader].
+func (c *core) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
 	lanes, seqs := make([]int16, len(keys)), make([]int64, len(keys))
 	for i, k := range keys {
 		lanes[i], seqs[i] = int16(k.Lane), k.Seq
@@ -115,8 +116,8 @@ func (c *core) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
 	return p, err
 }
 
-// Due implements [store.Reader].
-func (c *core) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+// Due implements [driver.Reader].
+func (c *core) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	var next instant
 	p, err := c.pageAnd(ctx, []any{&next}, limited(c.sql.due, limit), c.db.int16s(int16s(lanes)))
 	if err == nil {
@@ -133,7 +134,7 @@ func limited(statement string, limit int) string {
 }
 
 // cursors splits cursors into columns.
-func cursors(from []store.Cursor) (lanes []int16, after, upTo []int64) {
+func cursors(from []driver.Cursor) (lanes []int16, after, upTo []int64) {
 	for _, cur := range from {
 		if cur.UpTo == 0 {
 			cur.UpTo = math.MaxInt64

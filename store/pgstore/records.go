@@ -138,18 +138,18 @@ func (c *core) maxRecords(ctx context.Context, query string, args ...any) ([]sto
 	return out, nil
 }
 
-// FindRecord implements [store.Records].
+// FindRecord implements [driver.InboxRecords].
 func (c *core) FindRecord(ctx context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error) {
 	return c.oneRecord(ctx, c.sql.findRecord, group, key.UUID())
 }
 
-// DueRecords implements [store.Records].
+// DueRecords implements [driver.InboxRecords].
 func (c *core) DueRecords(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
 	return c.maxRecords(ctx, limited(c.sql.dueRecords, limit), group)
 }
 
-// ListRecords implements [store.Records]. It returns succeeded records, too, if
-// the filter asks for them.
+// ListRecords implements [driver.InboxRecords]. It returns succeeded records,
+// too, if the filter asks for them.
 func (c *core) ListRecords(
 	ctx context.Context, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int,
 ) ([]store.InboxRecord, error) {
@@ -169,7 +169,7 @@ func (c *core) ListRecords(
 	return c.maxRecords(ctx, limited(query, limit), afterGroup, afterKey.UUID(), f.Group, c.db.int16s(states), f.MinAttempts)
 }
 
-// GroupStats implements [store.Records].
+// GroupStats implements [driver.InboxRecords].
 func (c *core) GroupStats(ctx context.Context, all bool) ([]store.GroupStats, error) {
 	var open []store.GroupStats
 	var g store.GroupStats
@@ -205,7 +205,7 @@ func (c *core) GroupStats(ctx context.Context, all bool) ([]store.GroupStats, er
 	return open, nil
 }
 
-// Redrive implements [store.Records].
+// Redrive implements [driver.InboxRecords].
 func (c *core) Redrive(ctx context.Context, group string, keys []waybill.ID, limit int) (int, error) {
 	query, args := c.sql.redriveDead, []any{group, max(limit, 0)}
 	if len(keys) > 0 {
@@ -214,7 +214,7 @@ func (c *core) Redrive(ctx context.Context, group string, keys []waybill.ID, lim
 	return c.howMany(ctx, query, args...)
 }
 
-// PurgeRecords implements [store.Records].
+// PurgeRecords implements [driver.InboxRecords].
 func (c *core) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
 	if age < 0 {
 		return 0, fmt.Errorf("pgstore: purge: negative age %v", age)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func TestInboxRecords(t *testing.T) {
@@ -25,11 +26,11 @@ func TestInboxRecords(t *testing.T) {
 		// record is dead, one is in progress, one has an expired lease, and the
 		// others succeed.
 		for i := range 4 {
-			if _, err := f.FailEvent(t.Context(), in[3-i], store.Failure{Stored: []byte("k")}); err != nil {
+			if _, err := f.FailEvent(t.Context(), in[3-i], driver.Failure{Stored: []byte("k")}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := f.FailEvent(t.Context(), in[4], store.Failure{Dead: true, Stored: []byte("k")}); err != nil {
+		if _, err := f.FailEvent(t.Context(), in[4], driver.Failure{Dead: true, Stored: []byte("k")}); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := f.ClaimEvent(t.Context(), in[5], waybill.NewID(), time.Hour, 3, []byte("k")); err != nil {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -53,7 +53,7 @@ func TestPlainInsertWithAnySearchPath(t *testing.T) {
 			}
 			var right, all int
 			err = conn.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE aggregate_id = 'A-1' AND lane = $1), count(*) FROM "`+schema+`".waybill_outbox`,
-				store.LaneOf("", "order", "A-1", 32)).Scan(&right, &all)
+				driver.LaneOf("", "order", "A-1", 32)).Scan(&right, &all)
 			if err != nil || right != 3 || all != 6 {
 				t.Errorf("%d of 3 are in their lane, and %d of 6 are there: %v", right, all, err)
 			}

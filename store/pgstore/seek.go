@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // holdingRows finds the events that hold their aggregate. delayed_holds_idx and
@@ -47,10 +48,10 @@ WHERE lane = $1::smallint AND seq > $2::bigint AND seq <= $3::bigint AND priorit
  AND CASE WHEN aggregate_id IN (SELECT unnest($4::text[])) THEN true ELSE false END
 GROUP BY 1, 2, 3`
 
-// Holds implements [store.Seeker].
-func (c *core) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
-	var holds []store.Hold
-	var h store.Hold
+// Holds implements [driver.Seeker].
+func (c *core) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
+	var holds []driver.Hold
+	var h driver.Hold
 	rows, err := c.db.query(ctx, c.sql.holds, c.db.int16s(int16s(lanes)))
 	err = collect(rows, err, func() error {
 		if h.Aggregate.IsZero() {
@@ -62,18 +63,18 @@ func (c *core) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	return holds, c.explain(err)
 }
 
-// FetchAggregate implements [store.Seeker].
-func (c *core) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
-	lanes, after, upTo := cursors([]store.Cursor{from})
+// FetchAggregate implements [driver.Seeker].
+func (c *core) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
+	lanes, after, upTo := cursors([]driver.Cursor{from})
 	return c.page(ctx, limited(c.sql.follow, limit), lanes[0], after[0], upTo[0], agg.Tenant, agg.Type, agg.ID)
 }
 
-// FetchPriority implements [store.Seeker]. It finds the keys first, and then
+// FetchPriority implements [driver.Seeker]. It finds the keys first, and then
 // reads only the rows that do not wait for other rows.
-func (c *core) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (c *core) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	lanes, after, upTo := cursors(from)
-	var seen []store.RowRef
-	var s store.RowRef
+	var seen []driver.RowRef
+	var s driver.RowRef
 	var now time.Time
 	rows, err := c.db.ordered(ctx, limited(c.sql.urgent, eventrow.AheadReach*limit), c.db.int16s(lanes), c.db.int64s(after), c.db.int64s(upTo))
 	err = collect(rows, err, func() error {
@@ -86,17 +87,17 @@ func (c *core) FetchPriority(ctx context.Context, from []store.Cursor, limit int
 		return nil
 	}, &s.Lane, &s.Seq, c.db.scanID(&s.ID), &s.Aggregate.Tenant, &s.Aggregate.Type, &s.Aggregate.ID, &now)
 	if err != nil {
-		return store.Page{}, c.explain(err)
+		return driver.Page{}, c.explain(err)
 	}
-	eventrow.Sort(seen, func(s *store.RowRef) store.Key { return s.Key })
-	keys, looked, err := eventrow.Ahead(from, seen, limit, func(cur store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+	eventrow.Sort(seen, func(s *driver.RowRef) store.Key { return s.Key })
+	keys, looked, err := eventrow.Ahead(from, seen, limit, func(cur driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 		return c.plain(ctx, cur, aggs)
 	})
 	if err != nil {
-		return store.Page{}, c.explain(err)
+		return driver.Page{}, c.explain(err)
 	}
 	if len(keys) == 0 {
-		return store.Page{Now: now.UTC(), RowsScanned: looked}, nil
+		return driver.Page{Now: now.UTC(), RowsScanned: looked}, nil
 	}
 	p, err := c.Load(ctx, keys)
 	p.RowsScanned = looked
@@ -105,7 +106,7 @@ func (c *core) FetchPriority(ctx context.Context, from []store.Cursor, limit int
 
 // plain returns the positions of the first rows without a priority of
 // aggregates with these ids.
-func (c *core) plain(ctx context.Context, cur store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+func (c *core) plain(ctx context.Context, cur driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	ids := make([]string, len(aggs))
 	for i, agg := range aggs {
 		ids[i] = agg.ID

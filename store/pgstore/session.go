@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Transaction states, as the connection reports them.
@@ -36,7 +36,7 @@ const waitBytes = 4 << 20
 // BEGIN is buffered too, and sent in front of the first round trip. A
 // transaction without statements never reaches the server.
 type session struct {
-	store *Store
+	store *pgxBackend
 	conn  *pgxpool.Conn
 	begin string          // the statement that begins the transaction
 	base  context.Context // for flushes without a context of their own
@@ -65,11 +65,11 @@ type session struct {
 // batch is the events of one Write.
 type batch struct {
 	evs      []waybill.Event
-	accepted func([]store.AppendResult)
+	accepted func([]driver.AppendResult)
 }
 
-// Begin implements [store.Beginner].
-func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[pgx.Tx], error) {
+// Begin implements [driver.Beginner].
+func (s *pgxBackend) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[pgx.Tx], error) {
 	begin, err := beginSQL(opts)
 	if err != nil {
 		return nil, err
@@ -131,8 +131,8 @@ func (s *session) busy() bool { return s.conn.Conn().PgConn().IsBusy() }
 // pending reports whether events or the BEGIN wait for the next round trip.
 func (s *session) pending() bool { return !s.begun || len(s.waiting) > 0 }
 
-// Defer implements [store.Deferrer].
-func (s *session) Defer(ctx context.Context, tx pgx.Tx, evs []waybill.Event, accepted func([]store.AppendResult)) error {
+// Defer implements [driver.Deferrer].
+func (s *session) Defer(ctx context.Context, tx pgx.Tx, evs []waybill.Event, accepted func([]driver.AppendResult)) error {
 	if err := tx.(*guard).usable(); err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func (s *session) readFront(results pgx.BatchResults, front []part) error {
 // part is one statement of a flush.
 type part struct {
 	evs    []waybill.Event
-	placed []store.AppendResult
+	placed []driver.AppendResult
 	query  string
 	args   []any
 	err    error
@@ -317,26 +317,26 @@ func (s *session) drop() {
 	s.waiting, s.size = nil, 0
 }
 
-// Commit implements [store.Session]. The buffered events, the check for
+// Commit implements [driver.Session]. The buffered events, the check for
 // surviving events if one is needed, and the COMMIT are one round trip with one
 // Sync: if the INSERT fails, the server skips the COMMIT.
-func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.CommitInfo, error) {
+func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (driver.CommitInfo, error) {
 	if s.over {
-		return store.CommitInfo{}, waybill.ErrTxDone
+		return driver.CommitInfo{}, waybill.ErrTxDone
 	}
 	defer s.end()
 	s.ending = true
 	switch {
 	case s.conn.Conn().IsClosed():
-		return store.CommitInfo{}, errors.New("pgstore: connection lost before the commit")
+		return driver.CommitInfo{}, errors.New("pgstore: connection lost before the commit")
 	case !s.begun && s.failed == nil && len(s.waiting) == 0:
 		// Nothing was ever sent.
-		return store.CommitInfo{Undone: s.dropped, Checked: true}, nil
+		return driver.CommitInfo{Undone: s.dropped, Checked: true}, nil
 	case s.begun && s.status() == idle:
-		return store.CommitInfo{}, fmt.Errorf("%w: %w: ended inside InTx", waybill.ErrUncertain, waybill.ErrTxOwned)
+		return driver.CommitInfo{}, fmt.Errorf("%w: %w: ended inside InTx", waybill.ErrUncertain, waybill.ErrTxOwned)
 	case s.failed != nil:
 		_ = s.undo(ctx)
-		return store.CommitInfo{}, fmt.Errorf("pgstore: rolled back: sending events failed: %w", s.failed)
+		return driver.CommitInfo{}, fmt.Errorf("pgstore: rolled back: sending events failed: %w", s.failed)
 	}
 	ending, err := s.commit(ctx)
 	if err == nil {
@@ -346,16 +346,16 @@ func (s *session) Commit(ctx context.Context, _ []waybill.ID, _ bool) (store.Com
 		// The server did not reach the COMMIT, because an INSERT in front of it
 		// failed.
 		_ = s.undo(ctx)
-		return store.CommitInfo{}, s.store.explain(err)
+		return driver.CommitInfo{}, s.store.explain(err)
 	}
 	if answeredNo(err) {
-		return store.CommitInfo{}, s.store.explain(err)
+		return driver.CommitInfo{}, s.store.explain(err)
 	}
-	return store.CommitInfo{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
+	return driver.CommitInfo{}, fmt.Errorf("%w: commit: %w", waybill.ErrUncertain, err)
 }
 
-func (s *session) commit(ctx context.Context) (store.CommitInfo, error) {
-	ending := store.CommitInfo{Checked: true}
+func (s *session) commit(ctx context.Context) (driver.CommitInfo, error) {
+	ending := driver.CommitInfo{Checked: true}
 	var tag pgconn.CommandTag
 	var err error
 	if !s.begun {
@@ -381,7 +381,7 @@ func (s *session) commit(ctx context.Context) (store.CommitInfo, error) {
 }
 
 // commitBehind commits after the buffered events and after the answer of a key.
-func (s *session) commitBehind(ctx context.Context, ending *store.CommitInfo) (pgconn.CommandTag, error) {
+func (s *session) commitBehind(ctx context.Context, ending *driver.CommitInfo) (pgconn.CommandTag, error) {
 	behind := &pgx.Batch{}
 	// Events that are still buffered cannot have been rolled back.
 	asked := s.flushed
@@ -426,7 +426,7 @@ func (s *session) commitBehind(ctx context.Context, ending *store.CommitInfo) (p
 // divisionByZero is the code with which keepLast fails.
 const divisionByZero = "22012"
 
-// Rollback implements [store.Session].
+// Rollback implements [driver.Session].
 func (s *session) Rollback(ctx context.Context) error {
 	if s.over {
 		return nil

@@ -43,7 +43,7 @@ const countLanes = `CREATE OR REPLACE FUNCTION {lane_count}() RETURNS integer LA
 // anyLive reports whether a relay is running.
 const anyLive = `WITH ` + durable + ` SELECT EXISTS (SELECT FROM {node} WHERE expires_at > clock_timestamp()) FROM durable`
 
-// SetLanes implements [store.Maintainer].
+// SetLanes implements [driver.Maintainer].
 func (c *core) SetLanes(ctx context.Context, n int) error {
 	if n < 1 || n > maxLanes {
 		return fmt.Errorf("pgstore: lane count %d is not between 1 and %d", n, maxLanes)

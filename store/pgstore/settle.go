@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // settleKind says which parts a settlement's statement has. Missing parts cost
@@ -181,13 +181,13 @@ func renumber(statement string, k settleKind) string {
 	return strings.NewReplacer(pairs...).Replace(statement)
 }
 
-// Settle implements [store.Settler]. It settles done events in the table from
+// Settle implements [driver.Settler]. It settles done events in the table from
 // which the relay read them. If some events are missing there, a second
 // statement behind the same fence settles them in the other table.
-func (c *core) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
+func (c *core) Settle(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 	if len(s.Done) > 0 && !s.History {
 		if err := c.noteGap(ctx); err != nil {
-			return store.Settled{}, c.explain(err)
+			return driver.Settled{}, c.explain(err)
 		}
 	}
 	var ready, late []waybill.ID
@@ -211,9 +211,9 @@ func (c *core) Settle(ctx context.Context, s store.Settlement) (store.Settled, e
 	if len(ready)+len(late) == 0 {
 		return out, nil
 	}
-	more, err := c.settle(ctx, store.Settlement{Leases: s.Leases, History: s.History}, late, ready)
+	more, err := c.settle(ctx, driver.Settlement{Leases: s.Leases, History: s.History}, late, ready)
 	if err != nil {
-		return store.Settled{}, err
+		return driver.Settled{}, err
 	}
 	out.Held = slices.DeleteFunc(out.Held, func(lane int) bool { return !slices.Contains(more.Held, lane) })
 	out.Moved = append(out.Moved, more.Moved...)
@@ -222,7 +222,7 @@ func (c *core) Settle(ctx context.Context, s store.Settlement) (store.Settled, e
 
 // settle runs one statement. ready and late are the done events in the outbox
 // and in the delayed table.
-func (c *core) settle(ctx context.Context, s store.Settlement, ready, late []waybill.ID) (store.Settled, error) {
+func (c *core) settle(ctx context.Context, s driver.Settlement, ready, late []waybill.ID) (driver.Settled, error) {
 	k := settleKind{
 		done: len(ready) > 0, late: len(late) > 0, history: s.History && len(ready)+len(late) > 0, retry: len(s.Retry) > 0, dead: len(s.Dead) > 0,
 	}
@@ -251,16 +251,16 @@ func (c *core) settle(ctx context.Context, s store.Settlement, ready, late []way
 	var n int
 	rows, err := c.db.query(ctx, c.sql.settle[k], args...)
 	if err := collect(rows, err, func() error { return nil }, &held, &n, &ids); err != nil {
-		return store.Settled{}, c.explain(err)
+		return driver.Settled{}, c.explain(err)
 	}
 	return settledOf(held, n, ids, all, slices.Concat(ready, late, column(s.Retry, resultID), column(s.Dead, resultID)))
 }
 
-func resultID(r store.Result) waybill.ID { return r.ID }
+func resultID(r driver.Result) waybill.ID { return r.ID }
 
 // settledOf reads the result of a settlement.
-func settledOf(held string, n int, ids string, all int, asked []waybill.ID) (store.Settled, error) {
-	var out store.Settled
+func settledOf(held string, n int, ids string, all int, asked []waybill.ID) (driver.Settled, error) {
+	var out driver.Settled
 	for lane := range strings.SplitSeq(held, ",") {
 		if lane == "" {
 			continue
@@ -291,22 +291,22 @@ func settledOf(held string, n int, ids string, all int, asked []waybill.ID) (sto
 
 // results splits results into columns: id, attempts, delay if asked for, holds,
 // error and replay.
-func (c *core) results(rs []store.Result, delays bool) []any {
+func (c *core) results(rs []driver.Result, delays bool) []any {
 	out := []any{
-		c.db.ids(column(rs, func(r store.Result) waybill.ID { return r.ID })),
-		c.db.int32s(column(rs, func(r store.Result) int32 { return int32(r.Attempts) })),
+		c.db.ids(column(rs, func(r driver.Result) waybill.ID { return r.ID })),
+		c.db.int32s(column(rs, func(r driver.Result) int32 { return int32(r.Attempts) })),
 	}
 	if delays {
-		out = append(out, c.db.int64s(column(rs, func(r store.Result) int64 { return r.Delay.Microseconds() })))
+		out = append(out, c.db.int64s(column(rs, func(r driver.Result) int64 { return r.Delay.Microseconds() })))
 	}
 	return append(out,
-		c.db.bools(column(rs, func(r store.Result) bool { return r.Holds })),
-		c.db.texts(column(rs, func(r store.Result) string { return store.CutError(r.Error) })),
-		c.db.int32s(column(rs, func(r store.Result) int32 { return int32(r.Replay) })),
+		c.db.bools(column(rs, func(r driver.Result) bool { return r.Holds })),
+		c.db.texts(column(rs, func(r driver.Result) string { return driver.CutError(r.Error) })),
+		c.db.int32s(column(rs, func(r driver.Result) int32 { return int32(r.Replay) })),
 	)
 }
 
-func column[E any](rs []store.Result, field func(store.Result) E) []E {
+func column[E any](rs []driver.Result, field func(driver.Result) E) []E {
 	out := make([]E, len(rs))
 	for i, r := range rs {
 		out[i] = field(r)

@@ -10,12 +10,13 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
 // owned writes events of one aggregate and returns their rows, and the lease of
 // their lane.
-func owned(t *testing.T, pool *pgxpool.Pool, n int) (*pgstore.Store, string, []store.Row, []store.Lease) {
+func owned(t *testing.T, pool *pgxpool.Pool, n int) (*pgstore.Store, string, []store.Row, []driver.Lease) {
 	t.Helper()
 	db, schema := openStore(t, pool)
 	box, err := outbox.New(db, outbox.Config{})
@@ -36,16 +37,16 @@ func owned(t *testing.T, pool *pgxpool.Pool, n int) (*pgstore.Store, string, []s
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	lane := store.LaneOf("", "thing", "a", 32)
+	lane := driver.LaneOf("", "thing", "a", 32)
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
-	if _, err := db.Heartbeat(t.Context(), node, time.Minute); err != nil {
+	if _, err := db.Driver().Relay.Heartbeat(t.Context(), node, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	leases, err := db.Acquire(t.Context(), node, []int{lane}, 10)
+	leases, err := db.Driver().Relay.Acquire(t.Context(), node, []int{lane}, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: lane}}, n)
+	page, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{Lane: lane}}, n)
 	if err != nil || len(page.Rows) != n {
 		t.Fatalf("%d rows: %v", len(page.Rows), err)
 	}
@@ -70,21 +71,21 @@ func TestDurability(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	result := func(i int) []store.Result {
-		return []store.Result{{Lane: rows[i].Lane, ID: rows[i].ID, Attempts: 1, Delay: time.Hour}}
+	result := func(i int) []driver.Result {
+		return []driver.Result{{Lane: rows[i].Lane, ID: rows[i].ID, Attempts: 1, Delay: time.Hour}}
 	}
 	for _, step := range []struct {
 		name string
-		s    store.Settlement
+		s    driver.Settlement
 		want []string
 	}{
-		{"done", store.Settlement{Done: result(0), History: true}, []string{"waybill_outbox off"}},
-		{"retry", store.Settlement{Retry: result(1)}, []string{"waybill_delayed off", "waybill_outbox off"}},
-		{"retry that must last", store.Settlement{Retry: result(2), Durable: true}, []string{"waybill_delayed on", "waybill_outbox on"}},
-		{"dead", store.Settlement{Dead: result(3)}, []string{"waybill_dead on", "waybill_outbox on"}},
+		{"done", driver.Settlement{Done: result(0), History: true}, []string{"waybill_outbox off"}},
+		{"retry", driver.Settlement{Retry: result(1)}, []string{"waybill_delayed off", "waybill_outbox off"}},
+		{"retry that must last", driver.Settlement{Retry: result(2), Durable: true}, []string{"waybill_delayed on", "waybill_outbox on"}},
+		{"dead", driver.Settlement{Dead: result(3)}, []string{"waybill_dead on", "waybill_outbox on"}},
 	} {
 		step.s.Leases = leases
-		if got, err := db.Settle(t.Context(), step.s); err != nil || len(got.Moved) != 1 {
+		if got, err := db.Driver().Relay.Settle(t.Context(), step.s); err != nil || len(got.Moved) != 1 {
 			t.Fatalf("%s: %+v, %v", step.name, got, err)
 		}
 		var got []string
@@ -118,7 +119,7 @@ func TestFetchFollowsSeq(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: rows[0].Lane}}, 2)
+	page, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{Lane: rows[0].Lane}}, 2)
 	if err != nil || len(page.Rows) != 2 {
 		t.Fatalf("%d rows: %v", len(page.Rows), err)
 	}
@@ -135,7 +136,7 @@ func TestFetchWalksTheIndex(t *testing.T) {
 	pool := openPool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
 	db, schema, _, _ := owned(t, pool, 1)
 	for range 10 { // until the server has chosen a plan
-		if _, err := db.Fetch(t.Context(), []store.Cursor{{Lane: 1}}, 2); err != nil {
+		if _, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{Lane: 1}}, 2); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -144,7 +145,7 @@ func TestFetchWalksTheIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := blocks(t, pool, schema)
-	if page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: 1}}, 2); err != nil || len(page.Rows) != 2 {
+	if page, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{Lane: 1}}, 2); err != nil || len(page.Rows) != 2 {
 		t.Fatalf("%d rows: %v", len(page.Rows), err)
 	}
 	if read := blocks(t, pool, schema) - before; read > 20 {

@@ -21,7 +21,7 @@ WHERE name = 'sink' AND value = $2::text
   AND NOT EXISTS (SELECT FROM {node} WHERE id <> $3::uuid AND expires_at > clock_timestamp())`
 )
 
-// ClaimSink implements [store.SinkGuard]. Each statement commits by itself. A
+// ClaimSink implements [driver.SinkGuard]. Each statement commits by itself. A
 // node that joins between the check for live nodes and the commit of a takeover
 // sees the new sink at its next heartbeat, and stops.
 func (c *core) ClaimSink(ctx context.Context, node store.Node, sink string, takeOver bool) (string, error) {
@@ -50,7 +50,7 @@ func (c *core) ClaimSink(ctx context.Context, node store.Node, sink string, take
 	return now, fmt.Errorf("pgstore: %w: %q", waybill.ErrOtherSink, now)
 }
 
-// RecordedSink implements [store.SinkGuard].
+// RecordedSink implements [driver.SinkGuard].
 func (c *core) RecordedSink(ctx context.Context) (string, error) {
 	var sink string
 	rows, err := c.db.query(ctx, c.cfg.replacer().Replace(readSink))

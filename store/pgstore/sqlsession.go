@@ -6,11 +6,11 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/sqltx"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Begin implements [store.Beginner].
-func (s *SQLStore) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*sql.Tx], error) {
+// Begin implements [driver.Beginner].
+func (s *sqlBackend) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[*sql.Tx], error) {
 	if _, err := s.laneCount(ctx, s.db); err != nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func (s *SQLStore) Begin(ctx context.Context, opts *sql.TxOptions) (store.Sessio
 }
 
 // stillThere returns the events that have a row visible to tx.
-func (s *SQLStore) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error) {
+func (s *sqlBackend) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error) {
 	db := sqlDB{tx}
 	there := make(map[waybill.ID]bool, len(ids))
 	var id waybill.ID
@@ -34,15 +34,15 @@ func (s *SQLStore) stillThere(ctx context.Context, tx *sql.Tx, ids []waybill.ID)
 	return there, err
 }
 
-// Append implements [store.Appender].
-func (s *SQLStore) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
+// Append implements [driver.Appender].
+func (s *sqlBackend) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	return s.AppendSQL(ctx, tx, evs)
 }
 
-// AppendSQL implements [store.SQLAppender].
-func (s *SQLStore) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.AppendResult, error) {
+// AppendSQL implements [driver.SQLAppender].
+func (s *sqlBackend) AppendSQL(ctx context.Context, tx driver.SQLTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	db := sqlDB{tx}
-	put := func(evs []waybill.Event, placed []store.AppendResult, lanes int) error {
+	put := func(evs []waybill.Event, placed []driver.AppendResult, lanes int) error {
 		for _, chunk := range chunks(evs) {
 			here := placed[:len(chunk)]
 			placed = placed[len(chunk):]

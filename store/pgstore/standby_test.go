@@ -28,7 +28,7 @@ func TestRelayOnAReadOnlyConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = db.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: "relay"}, time.Minute)
+	_, err = db.Driver().Relay.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: "relay"}, time.Minute)
 	if err == nil || !containsAll(err.Error(), "default_transaction_read_only") {
 		t.Errorf("got %v, want a hint", err)
 	}
@@ -48,7 +48,7 @@ func TestRelayOnAStandby(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
-	if _, err := db.Heartbeat(t.Context(), node, time.Hour); err != nil {
+	if _, err := db.Driver().Relay.Heartbeat(t.Context(), node, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if err := server.Kill(t.Context()); err != nil {
@@ -69,9 +69,9 @@ func TestRelayOnAStandby(t *testing.T) {
 			t.Errorf("%s: got %v, want a hint", node, err)
 		}
 	}
-	_, err = db.Heartbeat(t.Context(), node, time.Hour)
+	_, err = db.Driver().Relay.Heartbeat(t.Context(), node, time.Hour)
 	check("a relay that runs", err)
-	_, err = db.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: "relay"}, time.Hour)
+	_, err = db.Driver().Relay.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: "relay"}, time.Hour)
 	check("a node that joins", err)
 	r, err := relay.New(db, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return errors.New("not reached") }), relay.Config{})
 	if err != nil {

@@ -101,7 +101,7 @@ const maxNames = `lane, id, type, aggregate_type, aggregate_id, tenant_id, topic
 const maxValues = `id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, coalesce(schema_version, 1), dedup_key,
  occurred_at, coalesce(priority, 0), correlation_id, causation_id, headers, content_type, payload`
 
-// rightLane is the lane of a row, as the trigger chooses it and store.LaneOf
+// rightLane is the lane of a row, as the trigger chooses it and driver.LaneOf
 // computes it. {n} is the number of lanes.
 const rightLane = `CASE WHEN coalesce(aggregate_id, '') = '' THEN {lane_of}('', '', id::text, {n})
   ELSE {lane_of}(tenant_id, aggregate_type, aggregate_id, {n}) END`

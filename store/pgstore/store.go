@@ -4,59 +4,29 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"strconv"
-	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Store stores the outbox, the inbox and idempotency keys in PostgreSQL, for
-// transactions of pgx. It implements every role of package store.
+// transactions of pgx. It has every role of package driver, and is safe for
+// concurrent use.
 type Store struct {
-	*core
-	pool *pgxpool.Pool
+	backend *pgxBackend
+	roles   driver.Roles[pgx.Tx]
 }
 
 // SQLStore stores the outbox, the inbox and idempotency keys in PostgreSQL, for
-// transactions of database/sql. It implements every role of package store.
+// transactions of database/sql. It has every role of package driver, and is
+// safe for concurrent use.
 type SQLStore struct {
-	*core
-	sqldb *sql.DB
+	backend *sqlBackend
+	roles   driver.Roles[*sql.Tx]
 }
-
-// Both stores implement every role.
-var (
-	_ store.Outbox[pgx.Tx]    = (*Store)(nil)
-	_ store.Finisher[pgx.Tx]  = (*Store)(nil)
-	_ store.Inbox[pgx.Tx]     = (*Store)(nil)
-	_ store.Keys[pgx.Tx]      = (*Store)(nil)
-	_ store.KeyPeeker         = (*Store)(nil)
-	_ store.RetryClassifier   = (*Store)(nil)
-	_ store.Relay             = (*Store)(nil)
-	_ store.Operator          = (*Store)(nil)
-	_ store.Watcher           = (*Store)(nil)
-	_ store.Jobs[pgx.Tx]      = (*Store)(nil)
-	_ store.HistoryAudit      = (*Store)(nil)
-	_ store.Outbox[*sql.Tx]   = (*SQLStore)(nil)
-	_ store.Finisher[*sql.Tx] = (*SQLStore)(nil)
-	_ store.Inbox[*sql.Tx]    = (*SQLStore)(nil)
-	_ store.Keys[*sql.Tx]     = (*SQLStore)(nil)
-	_ store.RetryClassifier   = (*SQLStore)(nil)
-	_ store.Relay             = (*SQLStore)(nil)
-	_ store.Operator          = (*SQLStore)(nil)
-	_ store.Watcher           = (*SQLStore)(nil)
-	_ store.Jobs[*sql.Tx]     = (*SQLStore)(nil)
-	_ store.HistoryAudit      = (*SQLStore)(nil)
-)
 
 // New returns a store over a pgx pool. It does not access the database. The
 // caller keeps ownership of the pool.
@@ -68,9 +38,9 @@ func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{core: newCore(pgxDB{pool}, cfg, newShared()), pool: pool}
-	s.wakeOthers()
-	return s, nil
+	b := &pgxBackend{core: newCore(pgxDB{pool}, cfg, newShared()), pool: pool}
+	b.wakeOthers()
+	return &Store{backend: b, roles: driver.RolesOf[pgx.Tx](b)}, nil
 }
 
 // NewSQL returns a store over database/sql, with any driver. It does not access
@@ -83,158 +53,68 @@ func NewSQL(db *sql.DB, cfg Config) (*SQLStore, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &SQLStore{core: newCore(sqlDB{db}, cfg, newShared()), sqldb: db}
-	s.wakeOthers()
-	return s, nil
+	b := &sqlBackend{core: newCore(sqlDB{db}, cfg, newShared()), sqldb: db}
+	b.wakeOthers()
+	return newSQLStore(b), nil
 }
 
 // SQL returns a store over the same tables for transactions of db, which must
 // be a handle to the same database. The two stores share their hub: a relay on
 // one store is notified of commits through the other.
 func (s *Store) SQL(db *sql.DB) *SQLStore {
-	return &SQLStore{core: newCore(sqlDB{db}, s.cfg, s.shared), sqldb: db}
+	return newSQLStore(&sqlBackend{core: newCore(sqlDB{db}, s.backend.cfg, s.backend.shared), sqldb: db})
 }
 
-// core is the common part of Store and SQLStore: everything that does not touch
-// the caller's transaction.
-type core struct {
-	db  database
-	cfg Config
-	sql statements
-	// textual reports that the driver sends columns as text, so they are
-	// scanned.
-	textual atomic.Bool
-	// pageSize is the approximate number of rows in the last page.
-	pageSize atomic.Int64
-	*shared
+func newSQLStore(b *sqlBackend) *SQLStore {
+	return &SQLStore{backend: b, roles: driver.RolesOf[*sql.Tx](b)}
 }
 
-func newCore(db database, cfg Config, s *shared) *core {
-	return &core{db: db, cfg: cfg, sql: newStatements(cfg.replacer()), shared: s}
+// Driver returns the roles of the store for Waybill's packages.
+func (s *Store) Driver() driver.Roles[pgx.Tx] { return s.roles }
+
+// Migrate applies the missing migrations, in order, and returns them. It is
+// safe to call from several processes concurrently, and does nothing if no
+// migration is missing.
+func (s *Store) Migrate(ctx context.Context) ([]store.Migration, error) {
+	return s.backend.Migrate(ctx)
 }
 
-// shared is the state that the stores over the same tables share.
-type shared struct {
-	hub store.Hub
-	// self distinguishes this process's wake-ups from those of others.
-	self waybill.ID
-
-	mu sync.Mutex
-	// lanes is 0 until it is read from the tables; an insert corrects a stale
-	// number.
-	lanes int
-	// gap means that the tables record that delivered events leave no history.
-	gap bool
-	// doubted has the time of the first uncertain answer of Committed, by the
-	// database's clock.
-	doubted map[waybill.ID]time.Time
+// Migrations returns all migrations that the code knows, and those that only
+// the tables have.
+func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
+	return s.backend.Migrations(ctx)
 }
 
-func newShared() *shared {
-	return &shared{self: waybill.NewID(), doubted: make(map[waybill.ID]time.Time)}
+// MigrationSQL returns all migrations as a script for the database's own shell,
+// for users who may not run DDL from code.
+func (s *Store) MigrationSQL() string { return s.backend.MigrationSQL() }
+
+// UpgradeSQL returns [Store.MigrationSQL] without the migrations up to version,
+// which the tables already have. Applied to tables without that version, the
+// script fails before it changes anything.
+func (s *Store) UpgradeSQL(version int) string { return s.backend.UpgradeSQL(version) }
+
+// Driver returns the roles of the store for Waybill's packages.
+func (s *SQLStore) Driver() driver.Roles[*sql.Tx] { return s.roles }
+
+// Migrate applies the missing migrations, in order, and returns them. It is
+// safe to call from several processes concurrently, and does nothing if no
+// migration is missing.
+func (s *SQLStore) Migrate(ctx context.Context) ([]store.Migration, error) {
+	return s.backend.Migrate(ctx)
 }
 
-// Local implements [store.Local].
-func (s *shared) Local() *store.Hub { return &s.hub }
-
-// laneCount returns the number of lanes in the tables. It queries the number
-// once, through db: inside a transaction on the transaction's own connection,
-// because the pool may have no other.
-func (c *core) laneCount(ctx context.Context, db database) (int, error) {
-	c.mu.Lock()
-	n := c.lanes
-	c.mu.Unlock()
-	if n > 0 {
-		return n, nil
-	}
-	var text string
-	rows, err := db.query(ctx, c.sql.lanes)
-	if err := collect(rows, err, func() error { return nil }, &text); err != nil {
-		return 0, c.explain(err)
-	}
-	n, err = strconv.Atoi(text)
-	if err != nil || n < 1 || n > maxLanes {
-		return 0, fmt.Errorf("pgstore: invalid lane count %q in the tables", text)
-	}
-	if c.cfg.Lanes != 0 && c.cfg.Lanes != n {
-		return 0, fmt.Errorf("pgstore: Config.Lanes: %d, but the tables have %d; omit it, or change the tables", c.cfg.Lanes, n)
-	}
-	c.noteLanes(n)
-	return n, nil
+// Migrations returns all migrations that the code knows, and those that only
+// the tables have.
+func (s *SQLStore) Migrations(ctx context.Context) ([]store.Migration, error) {
+	return s.backend.Migrations(ctx)
 }
 
-// noteLanes remembers the number of lanes in the tables.
-func (s *shared) noteLanes(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lanes = n
-}
+// MigrationSQL returns all migrations as a script for the database's own shell,
+// for users who may not run DDL from code.
+func (s *SQLStore) MigrationSQL() string { return s.backend.MigrationSQL() }
 
-func (c *core) laneFor(ev waybill.Event, n int) int {
-	if ev.Ordered() {
-		return store.LaneOf(ev.TenantID, ev.AggregateType, ev.AggregateID, n)
-	}
-	return c.hub.AnyLane(n)
-}
-
-// undefined are the codes for a missing table, schema or function.
-var undefined = map[string]bool{"42P01": true, "3F000": true, "42883": true}
-
-// hint adds advice to an error where the database's message alone is not
-// enough.
-func (c *core) hint(err error) error {
-	if undefined[sqlState(err)] && strings.Contains(err.Error(), c.cfg.Prefix) {
-		return fmt.Errorf("pgstore: the tables are missing; call Migrate, or apply MigrationSQL with psql: %w", err)
-	}
-	// 26000: the prepared statement does not exist; 42P05: it already exists.
-	if state := sqlState(err); state == "26000" || state == "42P05" {
-		return fmt.Errorf("pgstore: a pooler shares the server's sessions among clients, and prepared statements belong to a session; "+
-			"add default_query_exec_mode=exec to the URL: %w", err)
-	}
-	return err
-}
-
-// explain is hint for errors of the store's own statements.
-func (c *core) explain(err error) error {
-	if err == nil {
-		return nil
-	}
-	if hinted := c.hint(err); hinted != err { //nolint:errorlint // the same error means that there was nothing to add
-		return hinted
-	}
-	return fmt.Errorf("pgstore: %w", err)
-}
-
-// sqlState returns the server's code of an error, from any driver, or "".
-func sqlState(err error) string {
-	var coded interface{ SQLState() string } // pgx and lib/pq both implement it
-	if errors.As(err, &coded) {
-		return coded.SQLState()
-	}
-	return ""
-}
-
-// ended converts the drivers' errors for an ended transaction into Waybill's.
-func ended(err error) error {
-	if errors.Is(err, pgx.ErrTxClosed) || errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("%w: %w", waybill.ErrTxDone, err)
-	}
-	return err
-}
-
-// answeredNo reports whether a failed COMMIT certainly left nothing: the server
-// itself reported the failure, and was not shutting down.
-func answeredNo(err error) bool {
-	if errors.Is(err, pgx.ErrTxCommitRollback) {
-		return true
-	}
-	var pg *pgconn.PgError
-	// FATAL: the connection is gone, and the time of the loss is unknown.
-	if errors.As(err, &pg) && pg.SeverityUnlocalized != "ERROR" {
-		return false
-	}
-	state := sqlState(err)
-	// 57P0x: the server is shutting down; 40003: the server reports that the
-	// outcome is unknown; 08xxx: the connection failed.
-	return state != "" && state != "40003" && state[:2] != "08" && (len(state) < 4 || state[:4] != "57P0")
-}
+// UpgradeSQL returns [SQLStore.MigrationSQL] without the migrations up to
+// version, which the tables already have. Applied to tables without that
+// version, the script fails before it changes anything.
+func (s *SQLStore) UpgradeSQL(version int) string { return s.backend.UpgradeSQL(version) }

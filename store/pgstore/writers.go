@@ -3,25 +3,25 @@ package pgstore
 import (
 	"context"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // insufficientPrivilege is the server's code for a missing privilege.
 const insufficientPrivilege = "42501"
 
-// OpenWriters implements [store.Reader]. A transaction that has drawn from a
+// OpenWriters implements [driver.Reader]. A transaction that has drawn from a
 // sequence holds a lock on it until the transaction ends and its rows are
 // visible. This includes prepared transactions, even across a restart of the
 // server. Every account may read the locks.
-func (c *core) OpenWriters(ctx context.Context) (store.WriterState, error) {
-	var w store.WriterState
+func (c *core) OpenWriters(ctx context.Context) (driver.WriterState, error) {
+	var w driver.WriterState
 	rows, err := c.db.query(ctx, c.sql.drawn)
 	err = collect(rows, err, func() error { return nil }, &w.HighSeq)
 	if sqlState(err) == insufficientPrivilege {
-		return store.WriterState{Unknown: true}, nil
+		return driver.WriterState{Unknown: true}, nil
 	}
 	if err != nil {
-		return store.WriterState{}, c.explain(err)
+		return driver.WriterState{}, c.explain(err)
 	}
 	w.Issued = w.HighSeq
 	// The order matters: transactions that draw after this point draw higher

@@ -12,7 +12,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/internal/sqltx"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // encoder encodes ids and times for SQLite.
@@ -21,9 +21,9 @@ var encoder = eventrow.Encoder{
 	Time: func(t time.Time) any { return micros(t) },
 }
 
-// Append implements [store.Appender]. tx may belong to another [*sql.DB] on the
-// same file.
-func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]store.AppendResult, error) {
+// Append implements [driver.Appender]. tx may belong to another [*sql.DB] on
+// the same file.
+func (s *backend) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	if len(evs) == 0 {
 		return nil, nil
 	}
@@ -41,7 +41,7 @@ func (s *Store) Append(ctx context.Context, tx *sql.Tx, evs []waybill.Event) ([]
 // whose returns the store's own write transaction if tx is that transaction,
 // and the context for the following statements. It returns an error for a
 // read-only transaction.
-func (s *Store) whose(ctx context.Context, tx *sql.Tx) (context.Context, *writing, error) {
+func (s *backend) whose(ctx context.Context, tx *sql.Tx) (context.Context, *writing, error) {
 	if w := s.writer.Load(); w != nil && w.tx == tx {
 		// The store's own transaction has the write lock, so there is nothing
 		// to wait for; see enter.
@@ -56,8 +56,8 @@ func (s *Store) whose(ctx context.Context, tx *sql.Tx) (context.Context, *writin
 	return ctx, nil, nil
 }
 
-// AppendSQL implements [store.SQLAppender].
-func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Event) ([]store.AppendResult, error) {
+// AppendSQL implements [driver.SQLAppender].
+func (s *backend) AppendSQL(ctx context.Context, tx driver.SQLTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	if len(evs) == 0 {
 		return nil, nil
 	}
@@ -71,12 +71,12 @@ func (s *Store) AppendSQL(ctx context.Context, tx store.SQLTx, evs []waybill.Eve
 // nothing of the write behind.
 const savepoint = `waybill_append`
 
-func (s *Store) append(ctx context.Context, t target, evs []waybill.Event, own bool) ([]store.AppendResult, error) {
+func (s *backend) append(ctx context.Context, t target, evs []waybill.Event, own bool) ([]driver.AppendResult, error) {
 	ctx, err := s.enter(ctx, t, own)
 	if err != nil {
 		return nil, err
 	}
-	var placed []store.AppendResult
+	var placed []driver.AppendResult
 	insert := func() error {
 		var err error
 		placed, err = s.insert(ctx, t, evs)
@@ -98,7 +98,7 @@ func (s *Store) append(ctx context.Context, t target, evs []waybill.Event, own b
 
 // enter ensures that a transaction is open and has the write lock, and returns
 // the context for the statements in it.
-func (s *Store) enter(ctx context.Context, t target, own bool) (context.Context, error) {
+func (s *backend) enter(ctx context.Context, t target, own bool) (context.Context, error) {
 	if err := s.prove(ctx, t); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (s *Store) enter(ctx context.Context, t target, own bool) (context.Context,
 
 // atOnce runs a write of several statements. After an error nothing of the
 // write is left.
-func (s *Store) atOnce(ctx context.Context, t target, fn func() error) error {
+func (s *backend) atOnce(ctx context.Context, t target, fn func() error) error {
 	if err := t.text(ctx, "SAVEPOINT "+savepoint); err != nil {
 		return s.refused(err)
 	}
@@ -139,7 +139,7 @@ func simple(evs []waybill.Event) bool {
 	return len(evs) == 1 && evs[0].DedupKey == "" && !evs[0].Delayed()
 }
 
-func (s *Store) refused(err error) error { return s.explain(sqltx.Done(err)) }
+func (s *backend) refused(err error) error { return s.explain(sqltx.Done(err)) }
 
 // prove returns an error unless a transaction is open. SQLite rolls back by
 // itself when a writing statement is interrupted (its context ended), when the
@@ -147,7 +147,7 @@ func (s *Store) refused(err error) error { return s.explain(sqltx.Done(err)) }
 // the rollback, and later statements on the same [*sql.Tx] commit immediately,
 // each by itself. An event must not be committed that way. BEGIN fails exactly
 // while the transaction is open.
-func (s *Store) prove(ctx context.Context, t target) error {
+func (s *backend) prove(ctx context.Context, t target) error {
 	_, err := t.exec(ctx, s.sql.probe)
 	if err == nil {
 		_ = t.text(context.WithoutCancel(ctx), "ROLLBACK")
@@ -159,8 +159,8 @@ func (s *Store) prove(ctx context.Context, t target) error {
 	return s.refused(err)
 }
 
-func (s *Store) insert(ctx context.Context, t target, evs []waybill.Event) ([]store.AppendResult, error) {
-	placed := make([]store.AppendResult, len(evs))
+func (s *backend) insert(ctx context.Context, t target, evs []waybill.Event) ([]driver.AppendResult, error) {
+	placed := make([]driver.AppendResult, len(evs))
 	for i, ev := range evs {
 		placed[i].ID = ev.ID
 	}
@@ -214,7 +214,7 @@ func dueAt(ev waybill.Event, now time.Time) any {
 
 // deferRows moves those of the n inserted rows that are not due. Their seqs are
 // the last n, because one statement counts up without a gap.
-func (s *Store) deferRows(ctx context.Context, t target, result sql.Result, n int, now time.Time) error {
+func (s *backend) deferRows(ctx context.Context, t target, result sql.Result, n int, now time.Time) error {
 	last, err := result.LastInsertId()
 	if err != nil {
 		return err
@@ -231,8 +231,8 @@ func (s *Store) deferRows(ctx context.Context, t target, result sql.Result, n in
 // be inserted. An absorbed event gets the holder's id in placed. SQLite has one
 // writer, so the holder cannot vanish in between, and the order of the keys
 // cannot cause a deadlock.
-func (s *Store) takeKeys(
-	ctx context.Context, t target, evs []waybill.Event, placed []store.AppendResult,
+func (s *backend) takeKeys(
+	ctx context.Context, t target, evs []waybill.Event, placed []driver.AppendResult,
 ) ([]waybill.Event, error) {
 	var kept []waybill.Event
 	for i := range evs {

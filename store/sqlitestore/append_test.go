@@ -12,7 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -21,7 +21,7 @@ import (
 // first transaction) and from its prepared form (the later transactions).
 func TestAppendSizes(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	var want []string
 	for round := range 2 {
 		for _, n := range []int{1, 2, 7, 8, 9, 63, 64, 65, 73, 200} {
@@ -36,7 +36,7 @@ func TestAppendSizes(t *testing.T) {
 			}
 		}
 	}
-	rows := fetch(t, db)
+	rows := fetch(t, db.Driver().Relay)
 	if len(rows) != len(want) {
 		t.Fatalf("%d rows, want %d", len(rows), len(want))
 	}
@@ -54,7 +54,7 @@ func TestAppendSizes(t *testing.T) {
 // are drawn in the order of the slice.
 func TestDelayedKeepsItsPlace(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	var evs []waybill.Event
 	for i := range 100 {
 		ev := placed(fmt.Sprint(i))
@@ -72,7 +72,7 @@ func TestDelayedKeepsItsPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ready := fetch(t, db)
+	ready := fetch(t, db.Driver().Relay)
 	if len(ready) != 50 {
 		t.Fatalf("%d rows are ready, want 50", len(ready))
 	}
@@ -97,7 +97,7 @@ func TestDelayedKeepsItsPlace(t *testing.T) {
 func TestAppendOtherHandle(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "test.db")
 	db := openAt(t, path, sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	other := openAt(t, path, sqlitestore.Config{})
 	for i := range 3 {
 		tx, err := other.DB().BeginTx(t.Context(), nil)
@@ -111,7 +111,7 @@ func TestAppendOtherHandle(t *testing.T) {
 			t.Fatal(err)
 		}
 		write(t, box, placed("3")) // prepares the statements
-		if n := len(fetch(t, db)); n != (i+1)*3 {
+		if n := len(fetch(t, db.Driver().Relay)); n != (i+1)*3 {
 			t.Fatalf("%d rows, want %d", n, (i+1)*3)
 		}
 	}
@@ -132,7 +132,7 @@ func (h hidden) Rollback() error { return h.tx.Rollback() }
 
 func TestAppendSQL(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	tx, err := db.DB().BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestAppendSQL(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(fetch(t, db)); n != 2 {
+	if n := len(fetch(t, db.Driver().Relay)); n != 2 {
 		t.Errorf("%d rows, want 2", n)
 	}
 	if err := outbox.WriteSQL(t.Context(), box, hidden{tx}, placed("3")); !errors.Is(err, waybill.ErrTxDone) {
@@ -157,7 +157,7 @@ func TestAppendSQL(t *testing.T) {
 // transaction that commits anyway.
 func TestAppendAllOrNone(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	taken := write(t, box, placed("0"))
 	var evs []waybill.Event
 	for i := range 70 {
@@ -184,7 +184,7 @@ func TestAppendAllOrNone(t *testing.T) {
 	if err := tx.Commit(); err != nil {
 		t.Fatal(err)
 	}
-	if rows := fetch(t, db); len(rows) != 2 {
+	if rows := fetch(t, db.Driver().Relay); len(rows) != 2 {
 		t.Errorf("%d rows, want the first event and the event before the failure", len(rows))
 	}
 	evs[69].ID = waybill.ID{}
@@ -204,7 +204,7 @@ func TestAppendAllOrNone(t *testing.T) {
 
 func TestAppendReadOnly(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	err := box.InTxWith(t.Context(), &sql.TxOptions{ReadOnly: true}, func(ctx context.Context, tx *sql.Tx) error {
 		return box.Write(ctx, tx, placed("1"))
 	})
@@ -217,12 +217,12 @@ func TestAppendReadOnly(t *testing.T) {
 // transaction writes.
 func TestReadOnlyDoesNotQueue(t *testing.T) {
 	db := open(t, sqlitestore.Config{BusyTimeout: -1})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	err := box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		if err := box.Write(ctx, tx, placed("1")); err != nil {
 			return err
 		}
-		reader, err := db.Begin(ctx, &sql.TxOptions{ReadOnly: true})
+		reader, err := db.Driver().Outbox.Begin(ctx, &sql.TxOptions{ReadOnly: true})
 		if err != nil {
 			return err
 		}
@@ -245,11 +245,11 @@ func TestSameEventTwice(t *testing.T) {
 	ev.DedupKey = "k"
 	ev = ev.Complete()
 	for i := range 2 {
-		session, err := db.Begin(t.Context(), nil)
+		session, err := db.Driver().Outbox.Begin(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = db.Append(t.Context(), session.Tx(), []waybill.Event{ev})
+		_, err = db.Driver().Outbox.Append(t.Context(), session.Tx(), []waybill.Event{ev})
 		if (err == nil) != (i == 0) {
 			t.Errorf("write %d: %v", i+1, err)
 		}
@@ -264,4 +264,4 @@ func TestSameEventTwice(t *testing.T) {
 	}
 }
 
-var _ store.SQLTx = hidden{}
+var _ driver.SQLTx = hidden{}

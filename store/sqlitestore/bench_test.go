@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -137,7 +137,7 @@ func BenchmarkDrain(b *testing.B) {
 		for _, batch := range []int{100, 500, 1000} {
 			b.Run(fmt.Sprintf("history=%v/%d", history, batch), func(b *testing.B) {
 				db := open(b, sqlitestore.Config{})
-				box := newBox(b, db)
+				box := newBox(b, db.Driver().Outbox)
 				leases := owner(b, db)
 				for left := b.N; left > 0; left -= 1000 {
 					err := box.InTx(b.Context(), func(ctx context.Context, tx *sql.Tx) error {
@@ -152,16 +152,16 @@ func BenchmarkDrain(b *testing.B) {
 				b.ResetTimer()
 				after, n := int64(0), 0
 				for n < b.N {
-					page, err := db.Fetch(ctx, []store.Cursor{{After: after}}, batch)
+					page, err := db.Driver().Relay.Fetch(ctx, []driver.Cursor{{After: after}}, batch)
 					if err != nil {
 						b.Fatal(err)
 					}
-					done := make([]store.Result, len(page.Rows))
+					done := make([]driver.Result, len(page.Rows))
 					for i, row := range page.Rows {
 						done[i].ID = row.ID
 						after = row.Seq
 					}
-					settled, err := db.Settle(ctx, store.Settlement{Leases: leases, Done: done, History: history})
+					settled, err := db.Driver().Relay.Settle(ctx, driver.Settlement{Leases: leases, Done: done, History: history})
 					if err != nil || len(settled.Moved) != len(done) {
 						b.Fatal(err, len(settled.Moved))
 					}

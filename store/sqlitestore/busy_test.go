@@ -29,7 +29,7 @@ func TestDeferredUpgrade(t *testing.T) {
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	readThenWrite := func(ctx context.Context, tx *sql.Tx, between func()) error {
 		var n int
 		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM waybill_outbox`).Scan(&n); err != nil {
@@ -71,7 +71,7 @@ func TestDeferredUpgrade(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("the other writer: %v", err)
 	}
-	if n := len(fetch(t, db)); n != 3 {
+	if n := len(fetch(t, db.Driver().Relay)); n != 3 {
 		t.Errorf("%d rows, want 3", n)
 	}
 }
@@ -85,7 +85,7 @@ func TestLockFromTheStart(t *testing.T) {
 		if _, err := db.Migrate(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		box := newBox(t, db)
+		box := newBox(t, db.Driver().Outbox)
 		lock := func(ctx context.Context) error {
 			conn, err := db.DB().Conn(ctx)
 			if err != nil {
@@ -128,7 +128,7 @@ func TestLockDirtiesNothing(t *testing.T) {
 		}
 		return n
 	}
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	before := frames()
 	for range 3 {
 		if err := box.InTx(t.Context(), func(context.Context, *sql.Tx) error { return nil }); err != nil {
@@ -144,7 +144,7 @@ func TestLockDirtiesNothing(t *testing.T) {
 // in which they are served.
 func TestWritersTakeTurns(t *testing.T) {
 	db := open(t, sqlitestore.Config{BusyTimeout: time.Minute})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	const n = 20
 	var wg sync.WaitGroup
 	err := box.InTx(t.Context(), func(context.Context, *sql.Tx) error {
@@ -166,7 +166,7 @@ func TestWritersTakeTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	for i, row := range fetch(t, db) {
+	for i, row := range fetch(t, db.Driver().Relay) {
 		if string(row.Event.Payload) != fmt.Sprint(i) {
 			t.Errorf("place %d is %s", i, row.Event.Payload)
 		}
@@ -189,7 +189,7 @@ func await(t testing.TB, condition func() bool) {
 // the queue, and at the lock of a transaction that does not queue.
 func TestWaitingEnds(t *testing.T) {
 	db := open(t, sqlitestore.Config{BusyTimeout: 50 * time.Millisecond})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	nothing := func(context.Context, *sql.Tx) error { return nil }
 	cause := errors.New("the client has left")
 	err := box.InTx(t.Context(), func(context.Context, *sql.Tx) error {
@@ -222,7 +222,7 @@ func TestWaitingEnds(t *testing.T) {
 	if err := box.InTx(ctx, nothing); !errors.Is(err, context.Canceled) {
 		t.Errorf("a writer that was canceled behind it: %v", err)
 	}
-	if _, err := db.Committed(t.Context(), waybill.NewID()); !errors.Is(err, waybill.ErrUncertain) {
+	if _, err := db.Driver().Outbox.Committed(t.Context(), waybill.NewID()); !errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("Committed beside an open transaction: %v, want ErrUncertain", err)
 	}
 	if err := tx.Rollback(); err != nil {
@@ -231,7 +231,7 @@ func TestWaitingEnds(t *testing.T) {
 	if err := box.InTx(t.Context(), nothing); err != nil {
 		t.Errorf("after all that: %v", err)
 	}
-	if yes, err := db.Committed(t.Context(), waybill.NewID()); yes || err != nil {
+	if yes, err := db.Driver().Outbox.Committed(t.Context(), waybill.NewID()); yes || err != nil {
 		t.Errorf("Committed is %v, %v", yes, err)
 	}
 }
@@ -244,7 +244,7 @@ func TestNoBusyTimeout(t *testing.T) {
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	conn, err := db.DB().Conn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -281,7 +281,7 @@ func TestOneConnection(t *testing.T) {
 	if _, err := db.Migrate(ctx); err != nil {
 		t.Fatal(err)
 	}
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	keyed := placed("2")
 	keyed.DedupKey, keyed.Delay = "k", time.Hour
 	// The transaction begins before the store has used the file at all.
@@ -303,10 +303,10 @@ func TestOneConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if yes, err := db.Committed(ctx, waybill.NewID()); yes || err != nil {
+	if yes, err := db.Driver().Outbox.Committed(ctx, waybill.NewID()); yes || err != nil {
 		t.Errorf("Committed is %v, %v", yes, err)
 	}
-	if n := len(fetch(t, db)); n != 4 {
+	if n := len(fetch(t, db.Driver().Relay)); n != 4 {
 		t.Errorf("%d rows, want 4", n)
 	}
 }

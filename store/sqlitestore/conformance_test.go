@@ -13,6 +13,7 @@ import (
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 	"github.com/waybillhq/waybill/store/storetest"
 )
@@ -59,15 +60,15 @@ func harness(open func(t *testing.T, path string) *sqlitestore.Store) storetest.
 			if _, err := db.DB().ExecContext(t.Context(), `CREATE TABLE business (note TEXT NOT NULL)`); err != nil {
 				t.Fatal(err)
 			}
-			return instance(t, db, func() storetest.DB[*sql.Tx] { return open(t, path) })
+			return instance(t, db, func() driver.Roles[*sql.Tx] { return open(t, path).Driver() })
 		},
 	}
 }
 
-func instance(t *testing.T, db *sqlitestore.Store, second func() storetest.DB[*sql.Tx]) storetest.Instance[*sql.Tx] {
+func instance(t *testing.T, db *sqlitestore.Store, second func() driver.Roles[*sql.Tx]) storetest.Instance[*sql.Tx] {
 	prefix := tablePrefix(t, db)
 	return storetest.Instance[*sql.Tx]{
-		DB: db, Second: second,
+		DB: db.Driver(), Second: second,
 		Insert: func(ctx context.Context, tx *sql.Tx, note string) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO business (note) VALUES (?)`, note)
 			return err

@@ -18,9 +18,9 @@ type deadLetter struct {
 	tenant, key string
 }
 
-// Replay implements [store.DeadLetters]. It is one write transaction, so a
+// Replay implements [driver.DeadLetters]. It is one write transaction, so a
 // concurrent replay or discard of the same events runs before or after it.
-func (s *Store) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
+func (s *backend) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 	var out store.Replayed
 	if len(ids) == 0 {
 		return out, nil
@@ -49,7 +49,7 @@ func (s *Store) Replay(ctx context.Context, ids []waybill.ID) (store.Replayed, e
 }
 
 // deadLetters returns the dead letters among the events, oldest first.
-func (s *Store) deadLetters(ctx context.Context, t txTarget, ids []waybill.ID) ([]deadLetter, error) {
+func (s *backend) deadLetters(ctx context.Context, t txTarget, ids []waybill.ID) ([]deadLetter, error) {
 	found := make(map[waybill.ID]deadLetter, len(ids))
 	err := lists(ids, idArg, func(index int, args []any) error {
 		rows, err := t.query(ctx, s.sql.deadKeys[index], args...)
@@ -73,7 +73,7 @@ func (s *Store) deadLetters(ctx context.Context, t txTarget, ids []waybill.ID) (
 // retake takes the dedup keys of dead letters again and returns the dead
 // letters that can be replayed. It refuses a dead letter whose key is taken,
 // and one whose id is also pending because a producer used the id twice.
-func (s *Store) retake(ctx context.Context, t txTarget, letters []deadLetter) (store.Replayed, error) {
+func (s *backend) retake(ctx context.Context, t txTarget, letters []deadLetter) (store.Replayed, error) {
 	var out store.Replayed
 	ids := make([]waybill.ID, len(letters))
 	for i, l := range letters {
@@ -107,13 +107,13 @@ func (s *Store) retake(ctx context.Context, t txTarget, letters []deadLetter) (s
 	return out, nil
 }
 
-// Discard implements [store.DeadLetters].
-func (s *Store) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+// Discard implements [driver.DeadLetters].
+func (s *backend) Discard(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	return s.updateByID(ctx, ids, true, s.sql.discard)
 }
 
-// Unblock implements [store.DeadLetters].
-func (s *Store) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
+// Unblock implements [driver.DeadLetters].
+func (s *backend) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 	return s.updateByID(ctx, ids, false, s.sql.unblockDead, s.sql.unblockDelayed)
 }
 
@@ -121,7 +121,7 @@ func (s *Store) Unblock(ctx context.Context, ids []waybill.ID) ([]waybill.ID, er
 // and returns the changed ids in the order of ids. If rows are deleted, it
 // records that for events of their age "not found" does not prove "never
 // committed".
-func (s *Store) updateByID(ctx context.Context, ids []waybill.ID, gone bool, ways ...[]*statement) ([]waybill.ID, error) {
+func (s *backend) updateByID(ctx context.Context, ids []waybill.ID, gone bool, ways ...[]*statement) ([]waybill.ID, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -158,7 +158,7 @@ func (s *Store) updateByID(ctx context.Context, ids []waybill.ID, gone bool, way
 
 // changed calls fn with each id that a statement returns, and the time at which
 // the event was written.
-func (s *Store) changed(ctx context.Context, t txTarget, st *statement, args []any, fn func(id waybill.ID, written int64)) error {
+func (s *backend) changed(ctx context.Context, t txTarget, st *statement, args []any, fn func(id waybill.ID, written int64)) error {
 	rows, err := t.query(ctx, st, args...)
 	return eachRow(rows, err, func(rows *sql.Rows) error {
 		var id waybill.ID

@@ -10,7 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -63,7 +63,7 @@ func Example() {
 	fmt.Println(place("o-1", 9990))
 	fmt.Println(place("o-2", 0))
 
-	page, err := db.Fetch(ctx, []store.Cursor{{Lane: 0}}, 10)
+	page, err := db.Driver().Relay.Fetch(ctx, []driver.Cursor{{Lane: 0}}, 10)
 	if err != nil {
 		panic(err)
 	}

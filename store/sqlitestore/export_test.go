@@ -7,7 +7,7 @@ import (
 )
 
 // Waiting returns the number of writers that wait for their turn.
-func (s *Store) Waiting() int { return s.turns.waiting() }
+func (s *Store) Waiting() int { return s.backend.turns.waiting() }
 
 // CheckVersion checks SQLite's version.
 func CheckVersion(version string) error { return checkVersion(version) }
@@ -15,7 +15,7 @@ func CheckVersion(version string) error { return checkVersion(version) }
 // Statements returns the texts of the statements that read or change events,
 // except those that count and those that scan because there is no index.
 func (s *Store) Statements() map[string]string {
-	q := s.sql
+	q := s.backend.sql
 	list := map[string]string{
 		"fetch": q.fetch.text, "sweep": q.sweep.text, "due": q.due.text, "found": q.found.text, "deferRows": q.deferRows.text,
 		"unready": q.unready.text, "keyHolder": q.keyHolder.text, "held": q.held.text, "freeKey": q.freeKey.text,

@@ -7,13 +7,13 @@ import (
 	"slices"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Finish implements [store.Finisher]. tx may belong to another [*sql.DB] on the
-// same file. From here to its end, tx has the write lock, which a takeover
+// Finish implements [driver.Finisher]. tx may belong to another [*sql.DB] on
+// the same file. From here to its end, tx has the write lock, which a takeover
 // needs too.
-func (s *Store) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery) error {
+func (s *backend) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery) error {
 	if len(done) == 0 {
 		return nil
 	}
@@ -33,16 +33,16 @@ func (s *Store) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Delivery)
 
 // fenced returns an error unless every lane of the deliveries is still held
 // under the lease of its claim.
-func (s *Store) fenced(ctx context.Context, t txTarget, done []waybill.Delivery) error {
-	var leases []store.Lease
+func (s *backend) fenced(ctx context.Context, t txTarget, done []waybill.Delivery) error {
+	var leases []driver.Lease
 	for _, d := range done {
 		p := d.Claim.Position()
-		lease := store.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}
+		lease := driver.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}
 		if slices.Contains(leases, lease) {
 			continue
 		}
 		leases = append(leases, lease)
-		held, err := s.heldLanes(ctx, t, []store.Lease{lease})
+		held, err := s.heldLanes(ctx, t, []driver.Lease{lease})
 		if err != nil {
 			return s.refused(err)
 		}
@@ -54,10 +54,10 @@ func (s *Store) fenced(ctx context.Context, t txTarget, done []waybill.Delivery)
 }
 
 // finish moves the events to the history or drops them, as their claims say.
-func (s *Store) finish(ctx context.Context, t txTarget, done []waybill.Delivery) error {
-	var kept, dropped []store.Result
+func (s *backend) finish(ctx context.Context, t txTarget, done []waybill.Delivery) error {
+	var kept, dropped []driver.Result
 	for _, d := range done {
-		result := store.Result{Lane: d.Claim.Position().Lane, ID: d.ID}
+		result := driver.Result{Lane: d.Claim.Position().Lane, ID: d.ID}
 		if d.Claim.History() {
 			kept = append(kept, result)
 		} else {

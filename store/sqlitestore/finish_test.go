@@ -10,11 +10,12 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
 // delivery returns a row as a delivery in flight.
-func delivery(row store.Row, lease store.Lease, history bool) waybill.Delivery {
+func delivery(row store.Row, lease driver.Lease, history bool) waybill.Delivery {
 	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: row.Seq}, lease.Token)
 	return waybill.Delivery{Event: row.Event, Attempt: 1, Claim: claim.WithHistory(history)}
 }
@@ -35,7 +36,7 @@ func TestFinish(t *testing.T) {
 	db := openAt(t, path, sqlitestore.Config{})
 	run(t, db, `CREATE TABLE business (note TEXT NOT NULL)`)
 	other := over(t, path, deferred, sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	lease := owner(t, db)[0]
 	foreign := func(db *sqlitestore.Store) func(fn func(ctx context.Context, tx *sql.Tx) error) error {
 		return func(fn func(ctx context.Context, tx *sql.Tx) error) error {
@@ -59,13 +60,13 @@ func TestFinish(t *testing.T) {
 		keyed.DedupKey = "k"
 		write(t, box, keyed)
 		write(t, box, placed("2"))
-		rows := fetch(t, db)
-		settle(t, db, store.Settlement{Leases: []store.Lease{lease}, Retry: []store.Result{{ID: rows[1].ID, Attempts: 3}}})
+		rows := fetch(t, db.Driver().Relay)
+		settle(t, db, driver.Settlement{Leases: []driver.Lease{lease}, Retry: []driver.Result{{ID: rows[1].ID, Attempts: 3}}})
 		done := []waybill.Delivery{delivery(rows[0], lease, true), delivery(rows[1], lease, true), delivery(rows[0], lease, true)}
 		before := counts(t, db)
 		undo := errors.New("undo")
 		err := inTx(func(ctx context.Context, tx *sql.Tx) error {
-			if err := db.Finish(ctx, tx, done); err != nil {
+			if err := db.Driver().Finisher.Finish(ctx, tx, done); err != nil {
 				t.Error(err)
 			}
 			return undo
@@ -77,7 +78,7 @@ func TestFinish(t *testing.T) {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO business (note) VALUES (?)`, name); err != nil {
 				return err
 			}
-			return db.Finish(ctx, tx, done)
+			return db.Driver().Finisher.Finish(ctx, tx, done)
 		})
 		after := counts(t, db)
 		if err != nil || after["history"] != before["history"]+2 || after["outbox"] != 0 || after["delayed"] != 0 || after["dedup"] != 0 {
@@ -96,18 +97,18 @@ func TestFinish(t *testing.T) {
 // transaction; a rollback removes the record.
 func TestFinishWithoutHistory(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	lease := owner(t, db)[0]
 	write(t, box, placed("1"))
 	write(t, box, placed("2"))
-	rows := fetch(t, db)
+	rows := fetch(t, db.Driver().Relay)
 	done := []waybill.Delivery{delivery(rows[0], lease, false), delivery(rows[1], lease, true)}
 	for _, commit := range []bool{false, true} {
 		tx, err := db.DB().BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := db.Finish(t.Context(), tx, done); err != nil {
+		if err := db.Driver().Finisher.Finish(t.Context(), tx, done); err != nil {
 			t.Fatal(err)
 		}
 		if commit {
@@ -118,7 +119,7 @@ func TestFinishWithoutHistory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = db.Committed(t.Context(), waybill.NewID())
+		_, err = db.Driver().Outbox.Committed(t.Context(), waybill.NewID())
 		if errors.Is(err, waybill.ErrUncertain) != commit {
 			t.Errorf("committed %t: Committed of an event that never was: %v", commit, err)
 		}
@@ -132,17 +133,17 @@ func TestFinishWithoutHistory(t *testing.T) {
 // error names the lane.
 func TestFinishLost(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	lease := owner(t, db)[0]
 	write(t, box, placed("1"))
 	write(t, box, placed("2"))
-	rows := fetch(t, db)
+	rows := fetch(t, db.Driver().Relay)
 	stale, elsewhere := lease, lease
 	stale.Epoch--
 	elsewhere.Lane = 7
-	for _, lost := range []store.Lease{stale, elsewhere, {Epoch: lease.Epoch, Token: waybill.NewID()}} {
+	for _, lost := range []driver.Lease{stale, elsewhere, {Epoch: lease.Epoch, Token: waybill.NewID()}} {
 		err := box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-			err := db.Finish(ctx, tx, []waybill.Delivery{delivery(rows[0], lease, true), delivery(rows[1], lost, false)})
+			err := db.Driver().Finisher.Finish(ctx, tx, []waybill.Delivery{delivery(rows[0], lease, true), delivery(rows[1], lost, false)})
 			if !errors.Is(err, waybill.ErrLeaseLost) || !strings.Contains(err.Error(), "lane ") {
 				t.Errorf("Finish: %v, want ErrLeaseLost", err)
 			}
@@ -152,7 +153,7 @@ func TestFinishLost(t *testing.T) {
 			t.Errorf("InTx: %v: %v", err, n)
 		}
 	}
-	if err := db.Finish(t.Context(), nil, nil); err != nil {
+	if err := db.Driver().Finisher.Finish(t.Context(), nil, nil); err != nil {
 		t.Errorf("nothing to finish: %v", err)
 	}
 }
@@ -161,27 +162,27 @@ func TestFinishLost(t *testing.T) {
 // rejected.
 func TestFinishNeedsTx(t *testing.T) {
 	db := withBusiness(t)
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	lease := owner(t, db)[0]
 	write(t, box, placed("1"))
-	done := []waybill.Delivery{delivery(fetch(t, db)[0], lease, true)}
+	done := []waybill.Delivery{delivery(fetch(t, db.Driver().Relay)[0], lease, true)}
 	tx, err := db.DB().BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	interrupt(t.Context(), t, tx)
-	if err := db.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
+	if err := db.Driver().Finisher.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("after SQLite has rolled back: %v, want ErrTxDone", err)
 	}
 	_ = tx.Rollback()
-	if err := db.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
+	if err := db.Driver().Finisher.Finish(t.Context(), tx, done); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("after a rollback: %v, want ErrTxDone", err)
 	}
-	session, err := db.Begin(t.Context(), &sql.TxOptions{ReadOnly: true})
+	session, err := db.Driver().Outbox.Begin(t.Context(), &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Finish(t.Context(), session.Tx(), done); err == nil || !strings.Contains(err.Error(), "read-only") {
+	if err := db.Driver().Finisher.Finish(t.Context(), session.Tx(), done); err == nil || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("in a transaction that reads: %v", err)
 	}
 	if err := session.Rollback(t.Context()); err != nil {
@@ -197,7 +198,7 @@ func TestFinishNeedsTx(t *testing.T) {
 func TestFinishFails(t *testing.T) {
 	db := withBusiness(t)
 	lease := owner(t, db)[0]
-	write(t, newBox(t, db), placed("1"))
+	write(t, newBox(t, db.Driver().Outbox), placed("1"))
 	run(t, db, `CREATE TRIGGER refused BEFORE DELETE ON waybill_outbox BEGIN SELECT RAISE(ABORT, 'refused'); END`)
 	tx, err := db.DB().BeginTx(t.Context(), nil)
 	if err != nil {
@@ -207,7 +208,7 @@ func TestFinishFails(t *testing.T) {
 	if _, err := tx.ExecContext(t.Context(), `INSERT INTO business (note) VALUES ('x')`); err != nil {
 		t.Fatal(err)
 	}
-	err = db.Finish(t.Context(), tx, []waybill.Delivery{delivery(fetch(t, db)[0], lease, true)})
+	err = db.Driver().Finisher.Finish(t.Context(), tx, []waybill.Delivery{delivery(fetch(t, db.Driver().Relay)[0], lease, true)})
 	if err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("Finish: %v", err)
 	}

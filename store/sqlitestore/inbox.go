@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // inboxKey identifies a record.
@@ -18,9 +19,9 @@ type inboxKey struct {
 	key   waybill.ID
 }
 
-// Accept implements [store.InboxTx]. From here to its end, the transaction has
+// Accept implements [driver.InboxTx]. From here to its end, the transaction has
 // the write lock, so no other transaction can work on the same events.
-func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]store.AcceptResult, error) {
+func (s *backend) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []store.InboxEntry) ([]driver.AcceptResult, error) {
 	if len(in) == 0 {
 		return nil, nil
 	}
@@ -36,11 +37,11 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 	if err != nil {
 		return nil, s.refused(err)
 	}
-	out := make([]store.AcceptResult, len(in))
+	out := make([]driver.AcceptResult, len(in))
 	for i, one := range in {
 		if out[i].Accepted = accepted[inboxKey{one.Group, one.Key}]; out[i].Accepted {
 			if w != nil {
-				w.handled(store.Attempt{Group: one.Group, Key: one.Key, Owner: owner, Fence: 1})
+				w.handled(driver.Attempt{Group: one.Group, Key: one.Key, Owner: owner, Fence: 1})
 			}
 			continue
 		}
@@ -52,7 +53,7 @@ func (s *Store) Accept(ctx context.Context, tx *sql.Tx, owner waybill.ID, in []s
 }
 
 // acceptNew records the events that have no record, and returns their keys.
-func (s *Store) acceptNew(ctx context.Context, t target, owner waybill.ID, in []store.InboxEntry) (map[inboxKey]bool, error) {
+func (s *backend) acceptNew(ctx context.Context, t target, owner waybill.ID, in []store.InboxEntry) (map[inboxKey]bool, error) {
 	accepted := make(map[inboxKey]bool, len(in))
 	now := micros(clock())
 	for len(in) > 0 {
@@ -84,11 +85,11 @@ func appendIntake(args []any, in store.InboxEntry) []any {
 }
 
 // heldArgs returns the arguments of heldRecord.
-func heldArgs(a store.Attempt) []any { return []any{a.Group, a.Key[:], a.Owner[:], a.Fence} }
+func heldArgs(a driver.Attempt) []any { return []any{a.Group, a.Key[:], a.Owner[:], a.Fence} }
 
-// Succeed implements [store.InboxTx]. A takeover needs the write lock, which
+// Succeed implements [driver.InboxTx]. A takeover needs the write lock, which
 // the transaction has from here to its end.
-func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool, error) {
+func (s *backend) Succeed(ctx context.Context, tx *sql.Tx, a driver.Attempt) (bool, error) {
 	ctx, w, err := s.whose(ctx, tx)
 	if err != nil {
 		return false, err
@@ -107,9 +108,9 @@ func (s *Store) Succeed(ctx context.Context, tx *sql.Tx, a store.Attempt) (bool,
 	return n == 1, nil
 }
 
-// ClaimEvent implements [store.Claimer]. It is one write transaction: of
+// ClaimEvent implements [driver.Claimer]. It is one write transaction: of
 // several concurrent claims one comes first, and the others see its result.
-func (s *Store) ClaimEvent(
+func (s *backend) ClaimEvent(
 	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	var record store.InboxRecord
@@ -136,19 +137,19 @@ func (s *Store) ClaimEvent(
 
 // markDead marks a record as dead that has no attempts left and could otherwise
 // be claimed.
-func (s *Store) markDead(ctx context.Context, t txTarget, in store.InboxEntry, most int, r *store.InboxRecord) error {
+func (s *backend) markDead(ctx context.Context, t txTarget, in store.InboxEntry, most int, r *store.InboxRecord) error {
 	free := r.State == store.InboxProcessing && !r.LeaseUntil.After(r.Now) || r.State == store.InboxFailed && !r.NextRetryAt.After(r.Now)
 	if !free || r.Attempts < most || r.Type != in.Type || r.Hash != in.Hash {
 		return nil
 	}
 	r.State, r.ProcessedAt, r.LeaseUntil, r.NextRetryAt = store.InboxDead, r.Now, time.Time{}, time.Time{}
-	r.LastError = store.ExceededError(r.LastError)
+	r.LastError = driver.ExceededError(r.LastError)
 	_, err := t.exec(ctx, s.sql.markDead, r.Group, r.Key[:], micros(r.ProcessedAt), r.LastError)
 	return err
 }
 
-// FailEvent implements [store.Claimer].
-func (s *Store) FailEvent(ctx context.Context, in store.InboxEntry, f store.Failure) (bool, error) {
+// FailEvent implements [driver.Claimer].
+func (s *backend) FailEvent(ctx context.Context, in store.InboxEntry, f driver.Failure) (bool, error) {
 	did := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		now := clock()
@@ -156,7 +157,7 @@ func (s *Store) FailEvent(ctx context.Context, in store.InboxEntry, f store.Fail
 		if f.Dead {
 			state, retry, ended = store.InboxDead, nil, micros(now)
 		}
-		st, args := s.sql.failHeld, heldArgs(store.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})
+		st, args := s.sql.failHeld, heldArgs(driver.Attempt{Group: in.Group, Key: in.Key, Owner: f.Owner, Fence: f.Fence})
 		args = append(args, int(state), retry, ended)
 		if f.Fence == 0 {
 			st, args = s.sql.failNew, append(appendIntake(nil, in), int(state), retry, ended, micros(now))
@@ -168,8 +169,8 @@ func (s *Store) FailEvent(ctx context.Context, in store.InboxEntry, f store.Fail
 	return did && err == nil, err
 }
 
-// ReleaseEvent implements [store.Claimer].
-func (s *Store) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error) {
+// ReleaseEvent implements [driver.Claimer].
+func (s *backend) ReleaseEvent(ctx context.Context, a driver.Attempt) (bool, error) {
 	held := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		n, err := affected(t.exec(ctx, s.sql.giveBack, append(heldArgs(a), micros(clock()))...))
@@ -179,9 +180,9 @@ func (s *Store) ReleaseEvent(ctx context.Context, a store.Attempt) (bool, error)
 	return held && err == nil, err
 }
 
-// IsRetryable implements [store.RetryClassifier]. An error after a wait of
+// IsRetryable implements [driver.RetryClassifier]. An error after a wait of
 // Config.BusyTimeout is not retryable: a retry would only wait again.
-func (*Store) IsRetryable(err error) bool {
+func (*backend) IsRetryable(err error) bool {
 	_, primary := code(err)
 	return (primary == sqlite3.SQLITE_BUSY || primary == sqlite3.SQLITE_LOCKED) && !errors.Is(err, errWaited)
 }

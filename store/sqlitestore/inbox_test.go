@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -29,12 +30,12 @@ func intakes(group string, n int) []store.InboxEntry {
 
 // accept accepts events in a transaction of their own, and commits the
 // transaction unless there is an error.
-func accept(t testing.TB, db *sqlitestore.Store, owner waybill.ID, in []store.InboxEntry) []store.AcceptResult {
+func accept(t testing.TB, db *sqlitestore.Store, owner waybill.ID, in []store.InboxEntry) []driver.AcceptResult {
 	t.Helper()
-	var out []store.AcceptResult
-	err := newBox(t, db).InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+	var out []driver.AcceptResult
+	err := newBox(t, db.Driver().Outbox).InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		var err error
-		out, err = db.Accept(ctx, tx, owner, in)
+		out, err = db.Driver().Inbox.Accept(ctx, tx, owner, in)
 		return err
 	})
 	if err != nil || len(out) != len(in) {
@@ -45,7 +46,7 @@ func accept(t testing.TB, db *sqlitestore.Store, owner waybill.ID, in []store.In
 
 func claim(t testing.TB, db *sqlitestore.Store, in store.InboxEntry, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool) {
 	t.Helper()
-	record, taken, err := db.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, kept)
+	record, taken, err := db.Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, kept)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func claim(t testing.TB, db *sqlitestore.Store, in store.InboxEntry, lease time.
 
 func find(t testing.TB, db *sqlitestore.Store, in store.InboxEntry) store.InboxRecord {
 	t.Helper()
-	record, found, err := db.FindRecord(t.Context(), in.Group, in.Key)
+	record, found, err := db.Driver().InboxRecords.FindRecord(t.Context(), in.Group, in.Key)
 	if err != nil || !found {
 		t.Fatalf("FindRecord: %t, %v", found, err)
 	}
@@ -110,7 +111,7 @@ func TestAcceptWithEffects(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			answers, err := db.Accept(t.Context(), tx, waybill.NewID(), in)
+			answers, err := db.Driver().Inbox.Accept(t.Context(), tx, waybill.NewID(), in)
 			if err != nil || !answers[0].Accepted {
 				t.Fatalf("%s: %+v, %v", name, answers, err)
 			}
@@ -124,7 +125,7 @@ func TestAcceptWithEffects(t *testing.T) {
 			if err := end(); err != nil {
 				t.Fatal(err)
 			}
-			if _, found, err := db.FindRecord(t.Context(), "g", in[0].Key); err != nil || found != commit {
+			if _, found, err := db.Driver().InboxRecords.FindRecord(t.Context(), "g", in[0].Key); err != nil || found != commit {
 				t.Errorf("%s: committed %t: %t, %v", name, commit, found, err)
 			}
 		}
@@ -137,12 +138,12 @@ func TestAcceptNeedsTx(t *testing.T) {
 	db := withBusiness(t)
 	in := intakes("g", 1)
 	claimed, _ := claim(t, db, intakes("g", 1)[0], time.Hour, 3, nil)
-	attempt := store.Attempt{Group: "g", Key: claimed.Key, Owner: claimed.Owner, Fence: claimed.Fence}
+	attempt := driver.Attempt{Group: "g", Key: claimed.Key, Owner: claimed.Owner, Fence: claimed.Fence}
 	refused := func(tx *sql.Tx, when string, fits func(error) bool) {
-		if _, err := db.Accept(t.Context(), tx, waybill.NewID(), in); !fits(err) {
+		if _, err := db.Driver().Inbox.Accept(t.Context(), tx, waybill.NewID(), in); !fits(err) {
 			t.Errorf("Accept %s: %v", when, err)
 		}
-		if done, err := db.Succeed(t.Context(), tx, attempt); done || !fits(err) {
+		if done, err := db.Driver().Inbox.Succeed(t.Context(), tx, attempt); done || !fits(err) {
 			t.Errorf("Succeed %s: %t, %v", when, done, err)
 		}
 	}
@@ -155,7 +156,7 @@ func TestAcceptNeedsTx(t *testing.T) {
 	refused(tx, "after SQLite has rolled back", done)
 	_ = tx.Rollback()
 	refused(tx, "after a rollback", done)
-	session, err := db.Begin(t.Context(), &sql.TxOptions{ReadOnly: true})
+	session, err := db.Driver().Outbox.Begin(t.Context(), &sql.TxOptions{ReadOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,11 +177,11 @@ func TestAcceptEndedInside(t *testing.T) {
 	for text, uncertain := range map[string]bool{"COMMIT": true, "ROLLBACK": false} {
 		db := open(t, sqlitestore.Config{})
 		in := intakes("g", 1)
-		session, err := db.Begin(t.Context(), nil)
+		session, err := db.Driver().Outbox.Begin(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.Accept(t.Context(), session.Tx(), waybill.NewID(), in); err != nil {
+		if _, err := db.Driver().Inbox.Accept(t.Context(), session.Tx(), waybill.NewID(), in); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := session.Tx().ExecContext(t.Context(), text); err != nil {
@@ -205,7 +206,7 @@ func TestClaimTogether(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 16 {
 			wg.Go(func() {
-				record, taken, err := stores[i%2].ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 100, nil)
+				record, taken, err := stores[i%2].Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), time.Hour, 100, nil)
 				if err != nil {
 					t.Error(err)
 				}
@@ -225,7 +226,7 @@ func TestClaimTogether(t *testing.T) {
 		}
 		if round%2 == 0 {
 			run(t, stores[0], `UPDATE waybill_inbox SET lease_until = received_at`)
-		} else if did, err := stores[1].FailEvent(t.Context(), in, store.Failure{Owner: record.Owner, Fence: round, Error: "boom"}); !did || err != nil {
+		} else if did, err := stores[1].Driver().Inbox.FailEvent(t.Context(), in, driver.Failure{Owner: record.Owner, Fence: round, Error: "boom"}); !did || err != nil {
 			t.Fatalf("FailEvent: %t, %v", did, err)
 		}
 	}
@@ -237,13 +238,13 @@ func TestZombie(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	in := intakes("g", 1)[0]
 	old, _ := claim(t, db, in, 0, 3, nil)
-	attempt := func(r store.InboxRecord) store.Attempt {
-		return store.Attempt{Group: r.Group, Key: r.Key, Owner: r.Owner, Fence: r.Fence}
+	attempt := func(r store.InboxRecord) driver.Attempt {
+		return driver.Attempt{Group: r.Group, Key: r.Key, Owner: r.Owner, Fence: r.Fence}
 	}
-	succeed := func(a store.Attempt) (did bool) {
-		err := newBox(t, db).InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+	succeed := func(a driver.Attempt) (did bool) {
+		err := newBox(t, db.Driver().Outbox).InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 			var err error
-			did, err = db.Succeed(ctx, tx, a)
+			did, err = db.Driver().Inbox.Succeed(ctx, tx, a)
 			return err
 		})
 		if err != nil {
@@ -258,13 +259,13 @@ func TestZombie(t *testing.T) {
 	if succeed(attempt(old)) {
 		t.Error("succeeded after another attempt had taken over")
 	}
-	if did, err := db.FailEvent(t.Context(), in, store.Failure{Owner: old.Owner, Fence: old.Fence, Error: "late"}); did || err != nil {
+	if did, err := db.Driver().Inbox.FailEvent(t.Context(), in, driver.Failure{Owner: old.Owner, Fence: old.Fence, Error: "late"}); did || err != nil {
 		t.Errorf("FailEvent of the old attempt: %t, %v", did, err)
 	}
-	if held, err := db.ReleaseEvent(t.Context(), attempt(old)); held || err != nil {
+	if held, err := db.Driver().Inbox.ReleaseEvent(t.Context(), attempt(old)); held || err != nil {
 		t.Errorf("ReleaseEvent of the old attempt: %t, %v", held, err)
 	}
-	if held, err := db.ReleaseEvent(t.Context(), attempt(next)); !held || err != nil {
+	if held, err := db.Driver().Inbox.ReleaseEvent(t.Context(), attempt(next)); !held || err != nil {
 		t.Errorf("ReleaseEvent: %t, %v", held, err)
 	}
 	if r := find(t, db, in); r.State != store.InboxFailed || r.Attempts != 1 || string(r.Stored) != "kept" || r.NextRetryAt.After(r.Now) {
@@ -285,10 +286,10 @@ func TestAttemptsExhausted(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	in := intakes("g", 1)[0]
 	long := strings.Repeat("ä", 3000)
-	if did, err := db.FailEvent(t.Context(), in, store.Failure{Error: long, Stored: []byte("e")}); !did || err != nil {
+	if did, err := db.Driver().Inbox.FailEvent(t.Context(), in, driver.Failure{Error: long, Stored: []byte("e")}); !did || err != nil {
 		t.Fatalf("FailEvent: %t, %v", did, err)
 	}
-	if did, err := db.FailEvent(t.Context(), in, store.Failure{Error: "again"}); did || err != nil {
+	if did, err := db.Driver().Inbox.FailEvent(t.Context(), in, driver.Failure{Error: "again"}); did || err != nil {
 		t.Errorf("FailEvent where there is a record: %t, %v", did, err)
 	}
 	other := in
@@ -299,13 +300,13 @@ func TestAttemptsExhausted(t *testing.T) {
 	r, taken := claim(t, db, in, time.Hour, 1, nil)
 	stored := find(t, db, in)
 	stored.Now = r.Now
-	if taken || r.State != store.InboxDead || r.ProcessedAt.IsZero() || !strings.HasSuffix(r.LastError, store.ExceededMaxAttempts) || len(r.LastError) > 4000 {
+	if taken || r.State != store.InboxDead || r.ProcessedAt.IsZero() || !strings.HasSuffix(r.LastError, driver.ExceededMaxAttempts) || len(r.LastError) > 4000 {
 		t.Errorf("dead: %t, %+v", taken, r)
 	}
 	if stored.LastError != r.LastError || stored.State != r.State || stored.ProcessedAt != r.ProcessedAt || !stored.NextRetryAt.IsZero() {
 		t.Errorf("stored: %+v", stored)
 	}
-	if n, err := db.Redrive(t.Context(), "g", []waybill.ID{in.Key, in.Key}, 10); n != 1 || err != nil {
+	if n, err := db.Driver().InboxRecords.Redrive(t.Context(), "g", []waybill.ID{in.Key, in.Key}, 10); n != 1 || err != nil {
 		t.Errorf("Redrive: %d, %v", n, err)
 	}
 	if r, taken := claim(t, db, in, time.Hour, 1, nil); !taken || r.Attempts != 1 || r.Fence != 2 || !r.ProcessedAt.IsZero() {
@@ -321,23 +322,23 @@ func TestPurgeRecords(t *testing.T) {
 	open := intakes("g", 3)
 	claim(t, db, open[0], 0, 3, nil)
 	for i, dead := range []bool{false, true} {
-		if _, err := db.FailEvent(t.Context(), open[1+i], store.Failure{Dead: dead}); err != nil {
+		if _, err := db.Driver().Inbox.FailEvent(t.Context(), open[1+i], driver.Failure{Dead: dead}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n, err := db.PurgeRecords(t.Context(), "g", time.Hour, 100); n != 0 || err != nil {
+	if n, err := db.Driver().InboxRecords.PurgeRecords(t.Context(), "g", time.Hour, 100); n != 0 || err != nil {
 		t.Errorf("none is old: %d, %v", n, err)
 	}
 	run(t, db, `UPDATE waybill_inbox SET received_at = 0, processed_at = 0, lease_until = min(lease_until, 0), next_retry_at = min(next_retry_at, 0)`)
 	for _, want := range []int{3, 2, 0} {
-		if n, err := db.PurgeRecords(t.Context(), "g", time.Hour, 3); n != want || err != nil {
+		if n, err := db.Driver().InboxRecords.PurgeRecords(t.Context(), "g", time.Hour, 3); n != want || err != nil {
 			t.Errorf("PurgeRecords: %d, %v; want %d", n, err, want)
 		}
 	}
 	if n := value[int](t, db, `SELECT count(*) FROM waybill_inbox`); n != len(open)+len(elsewhere) {
 		t.Errorf("%d records are left", n)
 	}
-	if _, err := db.PurgeRecords(t.Context(), "g", -1, 3); err == nil {
+	if _, err := db.Driver().InboxRecords.PurgeRecords(t.Context(), "g", -1, 3); err == nil {
 		t.Error("a negative age was taken")
 	}
 }
@@ -349,11 +350,11 @@ func TestRecordsInOrder(t *testing.T) {
 	var failed, dead []store.InboxEntry
 	for _, group := range []string{"b", "B", "b "} {
 		for i, in := range intakes(group, 4) {
-			f := store.Failure{Error: "boom", Dead: i == 3, Delay: time.Duration(i-2) * time.Hour}
+			f := driver.Failure{Error: "boom", Dead: i == 3, Delay: time.Duration(i-2) * time.Hour}
 			if i != 1 {
 				f.Stored = []byte(group)
 			}
-			if did, err := db.FailEvent(t.Context(), in, f); !did || err != nil {
+			if did, err := db.Driver().Inbox.FailEvent(t.Context(), in, f); !did || err != nil {
 				t.Fatal(did, err)
 			}
 			if f.Dead {
@@ -363,7 +364,7 @@ func TestRecordsInOrder(t *testing.T) {
 			}
 		}
 	}
-	due, err := db.DueRecords(t.Context(), "b", 10)
+	due, err := db.Driver().InboxRecords.DueRecords(t.Context(), "b", 10)
 	if err != nil || len(due) != 2 || due[0].InboxEntry != failed[0] || due[1].InboxEntry != failed[2] || string(due[0].Stored) != "b" {
 		t.Errorf("DueRecords: %+v, %v", due, err)
 	}
@@ -371,7 +372,7 @@ func TestRecordsInOrder(t *testing.T) {
 	var group string
 	var key waybill.ID
 	for {
-		page, err := db.ListRecords(t.Context(), store.RecordFilter{}, group, key, 5)
+		page, err := db.Driver().InboxRecords.ListRecords(t.Context(), store.RecordFilter{}, group, key, 5)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -387,14 +388,14 @@ func TestRecordsInOrder(t *testing.T) {
 		t.Errorf("ListRecords: %q", got)
 	}
 	only := store.RecordFilter{Group: "b", States: []store.InboxState{store.InboxDead, store.InboxSucceeded}, MinAttempts: 1}
-	if page, err := db.ListRecords(t.Context(), only, "", waybill.ID{}, 5); err != nil || len(page) != 1 || page[0].InboxEntry != dead[0] {
+	if page, err := db.Driver().InboxRecords.ListRecords(t.Context(), only, "", waybill.ID{}, 5); err != nil || len(page) != 1 || page[0].InboxEntry != dead[0] {
 		t.Errorf("ListRecords of the dead: %+v, %v", page, err)
 	}
-	if _, err := db.ListRecords(t.Context(), store.RecordFilter{States: []store.InboxState{7}}, "", waybill.ID{}, 5); err == nil {
+	if _, err := db.Driver().InboxRecords.ListRecords(t.Context(), store.RecordFilter{States: []store.InboxState{7}}, "", waybill.ID{}, 5); err == nil {
 		t.Error("a state that is none was taken")
 	}
 	for all, want := range map[bool]string{false: "B,b,b ", true: "B,b,b ,done"} {
-		stats, err := db.GroupStats(t.Context(), all)
+		stats, err := db.Driver().InboxRecords.GroupStats(t.Context(), all)
 		var names []string
 		for _, g := range stats {
 			names = append(names, g.Group)
@@ -407,7 +408,7 @@ func TestRecordsInOrder(t *testing.T) {
 		}
 	}
 	for _, want := range []int{1, 0} {
-		if n, err := db.Redrive(t.Context(), "b", nil, 10); n != want || err != nil {
+		if n, err := db.Driver().InboxRecords.Redrive(t.Context(), "b", nil, 10); n != want || err != nil {
 			t.Errorf("Redrive: %d, %v; want %d", n, err, want)
 		}
 	}
@@ -429,20 +430,20 @@ func TestRestartable(t *testing.T) {
 		t.Fatal(err)
 	}
 	accept(t, db, waybill.NewID(), intakes("g", 1))
-	if _, err := late.Accept(t.Context(), tx, waybill.NewID(), intakes("g", 1)); !late.IsRetryable(err) {
+	if _, err := late.Driver().Inbox.Accept(t.Context(), tx, waybill.NewID(), intakes("g", 1)); !late.Driver().Inbox.(driver.RetryClassifier).IsRetryable(err) {
 		t.Errorf("Accept: %v", err)
 	}
-	session, err := db.Begin(t.Context(), nil)
+	session, err := db.Driver().Outbox.Begin(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.ReleaseEvent(t.Context(), store.Attempt{}); err == nil || db.IsRetryable(err) {
+	if _, err := db.Driver().Inbox.ReleaseEvent(t.Context(), driver.Attempt{}); err == nil || db.Driver().Inbox.(driver.RetryClassifier).IsRetryable(err) {
 		t.Errorf("after waiting: %v", err)
 	}
 	if err := session.Rollback(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if db.IsRetryable(nil) || db.IsRetryable(errors.New("other")) {
+	if db.Driver().Inbox.(driver.RetryClassifier).IsRetryable(nil) || db.Driver().Inbox.(driver.RetryClassifier).IsRetryable(errors.New("other")) {
 		t.Error("other errors are restartable")
 	}
 }

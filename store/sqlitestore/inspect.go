@@ -10,9 +10,9 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Stats implements [store.Inspector]. It reads everything in one transaction,
+// Stats implements [driver.Inspector]. It reads everything in one transaction,
 // so the numbers are consistent.
-func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
+func (s *backend) Stats(ctx context.Context) (store.Stats, error) {
 	st := store.Stats{Now: clock()}
 	err := s.reading(ctx, func(t txTarget) error {
 		var oldest sql.NullInt64
@@ -31,7 +31,7 @@ func (s *Store) Stats(ctx context.Context) (store.Stats, error) {
 }
 
 // reading runs fn in a read-only transaction.
-func (s *Store) reading(ctx context.Context, fn func(t txTarget) error) error {
+func (s *backend) reading(ctx context.Context, fn func(t txTarget) error) error {
 	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
@@ -64,8 +64,8 @@ func filterArgs(f store.Filter) []any {
 	return []any{f.Type, f.AggregateType, f.AggregateID, tenant, f.Holding, failed}
 }
 
-// Count implements [store.Inspector].
-func (s *Store) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
+// Count implements [driver.Inspector].
+func (s *backend) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
 	if err := known(state); err != nil {
 		return 0, err
 	}
@@ -80,23 +80,23 @@ func (s *Store) Count(ctx context.Context, state store.State, f store.Filter) (i
 	return n, nil
 }
 
-// List implements [store.Inspector]. Delayed and delivered rows have no index
+// List implements [driver.Inspector]. Delayed and delivered rows have no index
 // on seq, so List scans their tables.
-func (s *Store) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
+func (s *backend) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) ([]store.Record, error) {
 	if err := known(state); err != nil {
 		return nil, err
 	}
 	return s.records(ctx, s.sql.list[state], append(filterArgs(f), after, max(limit, 0))...)
 }
 
-// Find implements [store.Inspector]. One statement searches all tables, so Find
-// sees an event that moves before or after the move, not in between.
-func (s *Store) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
+// Find implements [driver.Inspector]. One statement searches all tables, so
+// Find sees an event that moves before or after the move, not in between.
+func (s *backend) Find(ctx context.Context, id waybill.ID) ([]store.Record, error) {
 	return s.records(ctx, s.sql.find, id[:])
 }
 
 // records reads whole rows with their state.
-func (s *Store) records(ctx context.Context, st *statement, args ...any) ([]store.Record, error) {
+func (s *backend) records(ctx context.Context, st *statement, args ...any) ([]store.Record, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}

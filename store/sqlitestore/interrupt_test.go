@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -40,7 +41,7 @@ func withBusiness(t *testing.T) *sqlitestore.Store {
 // committed immediately, and the rest of the transaction never.
 func TestWriteAfterSilentRollback(t *testing.T) {
 	db := withBusiness(t)
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	write(t, box, placed("0")) // prepares the statements
 	ids := []waybill.ID{waybill.NewID(), waybill.NewID()}
 	event := func(i int) waybill.Event {
@@ -71,7 +72,7 @@ func TestWriteAfterSilentRollback(t *testing.T) {
 		func() error { return box.Write(t.Context(), tx, event(1)) },
 		func() error { return box.Write(t.Context(), tx, event(0), event(1)) },
 		func() error {
-			_, err := db.AppendSQL(t.Context(), hidden{tx}, []waybill.Event{event(1).Complete()})
+			_, err := db.Driver().Outbox.(driver.SQLAppender).AppendSQL(t.Context(), hidden{tx}, []waybill.Event{event(1).Complete()})
 			return err
 		},
 	} {
@@ -83,11 +84,11 @@ func TestWriteAfterSilentRollback(t *testing.T) {
 		t.Error("database/sql noticed; is the check still needed?")
 	}
 	for _, id := range ids {
-		if yes, err := db.Committed(t.Context(), id); yes || err != nil {
+		if yes, err := db.Driver().Outbox.Committed(t.Context(), id); yes || err != nil {
 			t.Errorf("Committed is %v, %v", yes, err)
 		}
 	}
-	if n := len(fetch(t, db)); n != 1 {
+	if n := len(fetch(t, db.Driver().Relay)); n != 1 {
 		t.Errorf("%d rows, want the earlier row", n)
 	}
 }
@@ -97,7 +98,7 @@ func TestWriteAfterSilentRollback(t *testing.T) {
 // certain.
 func TestInterruptedIsNotUncertain(t *testing.T) {
 	db := withBusiness(t)
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	for _, swallow := range []bool{false, true} {
 		err := box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 			if err := box.Write(ctx, tx, placed("1")); err != nil {
@@ -118,7 +119,7 @@ func TestInterruptedIsNotUncertain(t *testing.T) {
 			t.Errorf("InTx: %v, want the statement's own error", err)
 		}
 	}
-	if n := len(fetch(t, db)); n != 0 {
+	if n := len(fetch(t, db.Driver().Relay)); n != 0 {
 		t.Errorf("%d rows, want none", n)
 	}
 }
@@ -127,7 +128,7 @@ func TestInterruptedIsNotUncertain(t *testing.T) {
 // cannot prevent. The store must not report a commit as a rollback.
 func TestEndedByText(t *testing.T) {
 	db := withBusiness(t)
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	boom := errors.New("boom")
 	for _, text := range []string{"COMMIT", "ROLLBACK"} {
 		for _, result := range []error{nil, boom} {
@@ -149,7 +150,7 @@ func TestEndedByText(t *testing.T) {
 			if errors.Is(err, waybill.ErrUncertain) != committed || errors.Is(err, waybill.ErrTxOwned) != committed {
 				t.Errorf("%s inside InTx, which returns %v: %v", text, result, err)
 			}
-			if yes, err := db.Committed(t.Context(), ev.ID); yes != committed || err != nil {
+			if yes, err := db.Driver().Outbox.Committed(t.Context(), ev.ID); yes != committed || err != nil {
 				t.Errorf("%s: Committed is %v, %v", text, yes, err)
 			}
 		}
@@ -161,22 +162,22 @@ func TestEndedByText(t *testing.T) {
 // was interrupted.
 func TestCanceledWriteKeepsTheTransaction(t *testing.T) {
 	db := withBusiness(t)
-	session, err := db.Begin(t.Context(), nil)
+	session, err := db.Driver().Outbox.Begin(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := db.Append(canceled, session.Tx(), []waybill.Event{placed("1").Complete()}); !errors.Is(err, context.Canceled) {
+	if _, err := db.Driver().Outbox.Append(canceled, session.Tx(), []waybill.Event{placed("1").Complete()}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a write with a context that has ended: %v", err)
 	}
-	if _, err := db.Append(t.Context(), session.Tx(), []waybill.Event{placed("2").Complete()}); err != nil {
+	if _, err := db.Driver().Outbox.Append(t.Context(), session.Tx(), []waybill.Event{placed("2").Complete()}); err != nil {
 		t.Error(err)
 	}
 	if _, err := session.Commit(t.Context(), nil, false); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(fetch(t, db)); n != 1 {
+	if n := len(fetch(t, db.Driver().Relay)); n != 1 {
 		t.Errorf("%d rows, want 1", n)
 	}
 }
@@ -191,16 +192,16 @@ func TestCanceledHalfway(t *testing.T) {
 		for i := range evs {
 			evs[i] = placed("1").Complete()
 		}
-		session, err := db.Begin(t.Context(), nil)
+		session, err := db.Driver().Outbox.Begin(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Duration(round+1)*50*time.Microsecond)
-		if _, err := db.Append(short, session.Tx(), evs); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := db.Driver().Outbox.Append(short, session.Tx(), evs); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a write whose context ends: %v", err)
 		}
 		cancel()
-		if _, err := db.Append(t.Context(), session.Tx(), []waybill.Event{placed("2").Complete()}); err != nil {
+		if _, err := db.Driver().Outbox.Append(t.Context(), session.Tx(), []waybill.Event{placed("2").Complete()}); err != nil {
 			t.Fatalf("round %d: the next write: %v", round, err)
 		}
 		if err := session.Rollback(t.Context()); err != nil {
@@ -225,11 +226,11 @@ func TestCanceledHalfwayElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Duration(round+10)*200*time.Microsecond)
-		if _, err := db.Append(short, tx, evs); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := db.Driver().Outbox.Append(short, tx, evs); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a write whose context ends: %v", err)
 		}
 		cancel()
-		switch _, err := db.Append(t.Context(), tx, []waybill.Event{placed("2").Complete()}); {
+		switch _, err := db.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{placed("2").Complete()}); {
 		case errors.Is(err, waybill.ErrTxDone):
 			lost++
 		case err != nil:
@@ -250,7 +251,7 @@ func TestCommitThatFails(t *testing.T) {
 CREATE TABLE child (parent INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)`); err != nil {
 		t.Fatal(err)
 	}
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	err := box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO child (parent) VALUES (1)`); err != nil {
 			return err
@@ -260,7 +261,7 @@ CREATE TABLE child (parent INTEGER REFERENCES parent (id) DEFERRABLE INITIALLY D
 	if err == nil || errors.Is(err, waybill.ErrUncertain) {
 		t.Errorf("a commit that violates a constraint: %v, want a definite error", err)
 	}
-	if n := len(fetch(t, db)); n != 0 {
+	if n := len(fetch(t, db.Driver().Relay)); n != 0 {
 		t.Errorf("%d rows, want none", n)
 	}
 	write(t, box, placed("2")) // the connection is clean

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // jobStatements are the statements of reconciliation jobs.
@@ -54,7 +55,7 @@ WHERE h.done_at >= ?2 AND h.done_at < ?3 AND (h.done_at, h.id) > (?2, ?4)
 }
 
 // jobArgs returns the arguments of jobFence.
-func jobArgs(a store.JobAttempt) []any { return []any{a.Name, a.Owner[:], a.Fence} }
+func jobArgs(a driver.JobAttempt) []any { return []any{a.Name, a.Owner[:], a.Fence} }
 
 // readJobs reads jobColumns, as of now.
 func readJobs(rows *sql.Rows, err error, now time.Time) ([]store.JobRecord, error) {
@@ -75,11 +76,11 @@ func readJobs(rows *sql.Rows, err error, now time.Time) ([]store.JobRecord, erro
 	return list, err
 }
 
-// ClaimJob implements [store.JobClaimer]. It is one write transaction: of
+// ClaimJob implements [driver.JobClaimer]. It is one write transaction: of
 // several concurrent claims one comes first, and the others see its result. A
 // claim that meets a run in the middle of a commit also waits for that commit
 // and sees its result.
-func (s *Store) ClaimJob(ctx context.Context, c store.JobClaim) (store.JobRecord, bool, error) {
+func (s *backend) ClaimJob(ctx context.Context, c driver.JobClaim) (store.JobRecord, bool, error) {
 	var rec store.JobRecord
 	taken := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
@@ -107,7 +108,7 @@ func (s *Store) ClaimJob(ctx context.Context, c store.JobClaim) (store.JobRecord
 
 // changeJob runs a statement that changes the job of a run, and reports whether
 // it did.
-func (s *Store) changeJob(ctx context.Context, st *statement, args func(now time.Time) []any) (bool, error) {
+func (s *backend) changeJob(ctx context.Context, st *statement, args func(now time.Time) []any) (bool, error) {
 	did := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		n, err := affected(t.exec(ctx, st, args(clock())...))
@@ -117,13 +118,13 @@ func (s *Store) changeJob(ctx context.Context, st *statement, args func(now time
 	return did && err == nil, err
 }
 
-// RenewJob implements [store.JobClaimer].
-func (s *Store) RenewJob(ctx context.Context, a store.JobAttempt, lease time.Duration) (bool, error) {
+// RenewJob implements [driver.JobClaimer].
+func (s *backend) RenewJob(ctx context.Context, a driver.JobAttempt, lease time.Duration) (bool, error) {
 	return s.changeJob(ctx, s.sql.renewJob, func(now time.Time) []any { return append(jobArgs(a), micros(now.Add(lease))) })
 }
 
-// EndJob implements [store.JobClaimer].
-func (s *Store) EndJob(ctx context.Context, a store.JobAttempt, end store.JobEnd) (bool, error) {
+// EndJob implements [driver.JobClaimer].
+func (s *backend) EndJob(ctx context.Context, a driver.JobAttempt, end driver.JobEnd) (bool, error) {
 	var next any
 	if !end.Next.IsZero() {
 		next = micros(end.Next)
@@ -134,7 +135,7 @@ func (s *Store) EndJob(ctx context.Context, a store.JobAttempt, end store.JobEnd
 }
 
 // listJobs reads jobs.
-func (s *Store) listJobs(ctx context.Context, st *statement, now time.Time, args ...any) ([]store.JobRecord, error) {
+func (s *backend) listJobs(ctx context.Context, st *statement, now time.Time, args ...any) ([]store.JobRecord, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
@@ -146,8 +147,8 @@ func (s *Store) listJobs(ctx context.Context, st *statement, now time.Time, args
 	return list, nil
 }
 
-// FindJob implements [store.JobRecords].
-func (s *Store) FindJob(ctx context.Context, name string) (store.JobRecord, bool, error) {
+// FindJob implements [driver.JobRecords].
+func (s *backend) FindJob(ctx context.Context, name string) (store.JobRecord, bool, error) {
 	now := clock()
 	list, err := s.listJobs(ctx, s.sql.findJob, now, name)
 	if err != nil || len(list) == 0 {
@@ -156,14 +157,14 @@ func (s *Store) FindJob(ctx context.Context, name string) (store.JobRecord, bool
 	return list[0], true, nil
 }
 
-// ListJobs implements [store.JobRecords].
-func (s *Store) ListJobs(ctx context.Context) ([]store.JobRecord, error) {
+// ListJobs implements [driver.JobRecords].
+func (s *backend) ListJobs(ctx context.Context) ([]store.JobRecord, error) {
 	return s.listJobs(ctx, s.sql.listJobs, clock())
 }
 
-// RememberSent implements [store.JobSender]. A takeover needs the write lock,
+// RememberSent implements [driver.JobSender]. A takeover needs the write lock,
 // which the transaction has from here to its end.
-func (s *Store) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt, sent []store.Sent) (bool, error) {
+func (s *backend) RememberSent(ctx context.Context, tx *sql.Tx, a driver.JobAttempt, sent []driver.Sent) (bool, error) {
 	if tx == nil {
 		return false, fmt.Errorf("sqlitestore: remember: %w", waybill.ErrNoTx)
 	}
@@ -192,15 +193,15 @@ func (s *Store) RememberSent(ctx context.Context, tx *sql.Tx, a store.JobAttempt
 	return true, nil
 }
 
-// SentKeys implements [store.JobRecords].
-func (s *Store) SentKeys(ctx context.Context, name string, age time.Duration) ([]store.Sent, error) {
+// SentKeys implements [driver.JobRecords].
+func (s *backend) SentKeys(ctx context.Context, name string, age time.Duration) ([]driver.Sent, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
-	var list []store.Sent
+	var list []driver.Sent
 	rows, err := s.query(ctx, s.sql.sentKeys, name, micros(clock().Add(-age)))
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
-		var one store.Sent
+		var one driver.Sent
 		if err := rows.Scan((*scanID)(&one.Key), (*scanID)(&one.Event)); err != nil {
 			return err
 		}
@@ -213,8 +214,8 @@ func (s *Store) SentKeys(ctx context.Context, name string, age time.Duration) ([
 	return list, nil
 }
 
-// ForgetSent implements [store.JobRecords].
-func (s *Store) ForgetSent(ctx context.Context, name string, age time.Duration, limit int) (int, error) {
+// ForgetSent implements [driver.JobRecords].
+func (s *backend) ForgetSent(ctx context.Context, name string, age time.Duration, limit int) (int, error) {
 	var n int64
 	err := s.within(ctx, func(ctx context.Context, t txTarget) (err error) {
 		n, err = affected(t.exec(ctx, s.sql.forgetSent, name, micros(clock().Add(-age)), max(limit, 0)))
@@ -226,7 +227,7 @@ func (s *Store) ForgetSent(ctx context.Context, name string, age time.Duration, 
 	return int(n), nil
 }
 
-// DeliveredWithoutRecord implements [store.HistoryAudit].
-func (s *Store) DeliveredWithoutRecord(ctx context.Context, group string, span store.HistorySpan, limit int) ([]store.Record, error) {
+// DeliveredWithoutRecord implements [driver.HistoryAudit].
+func (s *backend) DeliveredWithoutRecord(ctx context.Context, group string, span driver.HistorySpan, limit int) ([]store.Record, error) {
 	return s.records(ctx, s.sql.unrecorded, group, micros(span.From), micros(span.To), span.After[:], max(limit, 0))
 }

@@ -7,22 +7,23 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// TakeKey implements [store.KeyTx]. From here to its end, the transaction has
+// TakeKey implements [driver.KeyTx]. From here to its end, the transaction has
 // the write lock, so no other transaction can work on the same key.
-func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (store.KeyTaken, error) {
-	var out store.KeyTaken
+func (s *backend) TakeKey(ctx context.Context, tx *sql.Tx, c driver.KeyClaim) (driver.KeyTaken, error) {
+	var out driver.KeyTaken
 	err := s.withKey(ctx, tx, func(ctx context.Context, t txTarget, _ *writing) error {
 		now := clock()
-		a := store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner}
+		a := driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner}
 		rows, err := t.query(ctx, s.sql.takeRecord, append(keyArgs(c.KeyID, now), c.Hash, c.Owner[:])...)
 		taken, err := scanOne(rows, err, &a.Fence)
 		if err != nil {
 			return err
 		}
 		if taken {
-			out = store.KeyTaken{Taken: true, Attempt: a}
+			out = driver.KeyTaken{Taken: true, Attempt: a}
 			return nil
 		}
 		rows, err = t.query(ctx, s.sql.findKey, keyArgs(c.KeyID, now)...)
@@ -34,7 +35,7 @@ func (s *Store) TakeKey(ctx context.Context, tx *sql.Tx, c store.KeyClaim) (stor
 
 // withKey runs fn in the caller's transaction, once the transaction has the
 // write lock.
-func (s *Store) withKey(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, t txTarget, w *writing) error) error {
+func (s *backend) withKey(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, t txTarget, w *writing) error) error {
 	ctx, w, err := s.whose(ctx, tx)
 	if err != nil {
 		return err
@@ -49,8 +50,8 @@ func (s *Store) withKey(ctx context.Context, tx *sql.Tx, fn func(ctx context.Con
 	return nil
 }
 
-// StoreAnswer implements [store.KeyTx].
-func (s *Store) StoreAnswer(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, answer store.KeyAnswer) (bool, error) {
+// StoreAnswer implements [driver.KeyTx].
+func (s *backend) StoreAnswer(ctx context.Context, tx *sql.Tx, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
 	held := false
 	err := s.withKey(ctx, tx, func(ctx context.Context, t txTarget, w *writing) error {
 		now := clock()
@@ -63,8 +64,8 @@ func (s *Store) StoreAnswer(ctx context.Context, tx *sql.Tx, a store.KeyAttempt,
 	return held && err == nil, err
 }
 
-// SavePoint implements [store.KeyTx].
-func (s *Store) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p store.KeyPoint) (bool, error) {
+// SavePoint implements [driver.KeyTx].
+func (s *backend) SavePoint(ctx context.Context, tx *sql.Tx, a driver.KeyAttempt, p store.KeyPoint) (bool, error) {
 	held := false
 	err := s.withKey(ctx, tx, func(ctx context.Context, t txTarget, _ *writing) error {
 		n, err := affected(t.exec(ctx, s.sql.savePoint, append(keyHeldArgs(a, clock()), p.Name, bytesArg(p.Data))...))
@@ -74,8 +75,8 @@ func (s *Store) SavePoint(ctx context.Context, tx *sql.Tx, a store.KeyAttempt, p
 	return held && err == nil, err
 }
 
-// PeekKey implements [store.KeyPeeker].
-func (s *Store) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
+// PeekKey implements [driver.KeyPeeker].
+func (s *backend) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return store.KeyRecord{}, false, err
 	}
@@ -92,14 +93,14 @@ func (s *Store) PeekKey(ctx context.Context, id store.KeyID) (store.KeyRecord, b
 	return rec, true, nil
 }
 
-// PeekAlways implements [store.KeyPeeker]. It reports true: a claim waits for
+// PeekAlways implements [driver.KeyPeeker]. It reports true: a claim waits for
 // all writers of the file, and a peek does not.
-func (s *Store) PeekAlways() bool { return true }
+func (s *backend) PeekAlways() bool { return true }
 
-// ClaimKey implements [store.KeyClaimer]. It only reads a record that is not
+// ClaimKey implements [driver.KeyClaimer]. It only reads a record that is not
 // free. Otherwise it is one write transaction: of several concurrent claims one
 // comes first, and the others see its result.
-func (s *Store) ClaimKey(ctx context.Context, c store.KeyClaim) (store.KeyRecord, bool, error) {
+func (s *backend) ClaimKey(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 	record, found, err := s.FindKey(ctx, c.KeyID)
 	if err != nil || found && !keyFree(&record, c.Hash) {
 		return record, false, err
@@ -129,8 +130,8 @@ func keyFree(r *store.KeyRecord, hash string) bool {
 	return r.Hash == hash && (r.State == store.KeyFailed || r.State == store.KeyProcessing && !r.LeaseUntil.After(r.Now))
 }
 
-// EndKey implements [store.KeyClaimer].
-func (s *Store) EndKey(ctx context.Context, a store.KeyAttempt, end store.KeyEnd) (bool, error) {
+// EndKey implements [driver.KeyClaimer].
+func (s *backend) EndKey(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 	if end.State < store.KeySucceeded || end.State > store.KeyUncertain {
 		return false, fmt.Errorf("sqlitestore: an attempt cannot end as %s", end.State)
 	}
@@ -142,15 +143,15 @@ func (s *Store) EndKey(ctx context.Context, a store.KeyAttempt, end store.KeyEnd
 	})
 }
 
-// RenewKey implements [store.KeyClaimer].
-func (s *Store) RenewKey(ctx context.Context, a store.KeyAttempt, lease time.Duration) (bool, error) {
+// RenewKey implements [driver.KeyClaimer].
+func (s *backend) RenewKey(ctx context.Context, a driver.KeyAttempt, lease time.Duration) (bool, error) {
 	return s.changesKey(ctx, func(now time.Time) (*statement, []any) {
 		return s.sql.renewKey, append(keyHeldArgs(a, now), micros(now.Add(lease)))
 	})
 }
 
-// ResolveKey implements [store.KeyRecords].
-func (s *Store) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd) (bool, error) {
+// ResolveKey implements [driver.KeyRecords].
+func (s *backend) ResolveKey(ctx context.Context, id store.KeyID, end driver.KeyEnd) (bool, error) {
 	if end.State != store.KeySucceeded && end.State != store.KeyFailed {
 		return false, fmt.Errorf("sqlitestore: an uncertain key cannot be resolved as %s", end.State)
 	}
@@ -165,7 +166,7 @@ func (s *Store) ResolveKey(ctx context.Context, id store.KeyID, end store.KeyEnd
 
 // changesKey runs a statement in a transaction of its own, and reports whether
 // it changed a record. It reads the clock after it has the write lock.
-func (s *Store) changesKey(ctx context.Context, which func(now time.Time) (*statement, []any)) (bool, error) {
+func (s *backend) changesKey(ctx context.Context, which func(now time.Time) (*statement, []any)) (bool, error) {
 	changed := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		st, args := which(clock())
@@ -176,8 +177,8 @@ func (s *Store) changesKey(ctx context.Context, which func(now time.Time) (*stat
 	return changed && err == nil, err
 }
 
-// FindKey implements [store.KeyRecords].
-func (s *Store) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
+// FindKey implements [driver.KeyRecords].
+func (s *backend) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, bool, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return store.KeyRecord{}, false, err
 	}
@@ -190,8 +191,8 @@ func (s *Store) FindKey(ctx context.Context, id store.KeyID) (store.KeyRecord, b
 	return record, found, nil
 }
 
-// ListKeys implements [store.KeyRecords].
-func (s *Store) ListKeys(ctx context.Context, f store.KeyFilter, after store.KeyID, limit int) ([]store.KeyRecord, error) {
+// ListKeys implements [driver.KeyRecords].
+func (s *backend) ListKeys(ctx context.Context, f store.KeyFilter, after store.KeyID, limit int) ([]store.KeyRecord, error) {
 	st, states := s.sql.openKeys, 1<<store.KeyProcessing|1<<store.KeyFailed|1<<store.KeyUncertain
 	if len(f.States) > 0 {
 		states = 0
@@ -225,8 +226,8 @@ func (s *Store) ListKeys(ctx context.Context, f store.KeyFilter, after store.Key
 	return list, nil
 }
 
-// KeyStats implements [store.KeyRecords].
-func (s *Store) KeyStats(ctx context.Context) (store.KeyStats, error) {
+// KeyStats implements [driver.KeyRecords].
+func (s *backend) KeyStats(ctx context.Context) (store.KeyStats, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return store.KeyStats{}, err
 	}
@@ -243,8 +244,8 @@ func (s *Store) KeyStats(ctx context.Context) (store.KeyStats, error) {
 	return k, nil
 }
 
-// PurgeKeys implements [store.KeyRecords].
-func (s *Store) PurgeKeys(ctx context.Context, limit int) (int, error) {
+// PurgeKeys implements [driver.KeyRecords].
+func (s *backend) PurgeKeys(ctx context.Context, limit int) (int, error) {
 	purged := int64(0)
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		now, left := micros(clock()), int64(max(limit, 0))
@@ -269,12 +270,12 @@ func keyArgs(id store.KeyID, now time.Time) []any {
 }
 
 // keyHeldArgs returns ?1 to ?6.
-func keyHeldArgs(a store.KeyAttempt, now time.Time) []any {
+func keyHeldArgs(a driver.KeyAttempt, now time.Time) []any {
 	return append(keyArgs(a.KeyID, now), a.Owner[:], a.Fence)
 }
 
 // answerArgs returns the arguments of answerKey.
-func answerArgs(a store.KeyAnswer, now time.Time) []any {
+func answerArgs(a driver.KeyAnswer, now time.Time) []any {
 	var answerUntil any
 	if a.ResultTTL > 0 {
 		answerUntil = micros(now.Add(a.ResultTTL))
@@ -284,7 +285,7 @@ func answerArgs(a store.KeyAnswer, now time.Time) []any {
 
 // failureArgs returns the arguments of failedKey. An uncertain record does not
 // expire.
-func failureArgs(end store.KeyEnd, now time.Time) []any {
+func failureArgs(end driver.KeyEnd, now time.Time) []any {
 	var until any
 	if end.State == store.KeyFailed {
 		until = micros(now.Add(end.Answer.TTL))

@@ -9,13 +9,14 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // forgetAfter is the time after which a node that is no longer live is removed.
 const forgetAfter = 24 * time.Hour
 
-// Heartbeat implements [store.Lanes].
-func (s *Store) Heartbeat(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
+// Heartbeat implements [driver.Lanes].
+func (s *backend) Heartbeat(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
 	var m store.Membership
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		// Read the clock after taking the lock: the wait must not shorten the
@@ -43,7 +44,7 @@ func (s *Store) Heartbeat(ctx context.Context, n store.Node, lease time.Duration
 	return m, nil
 }
 
-func (s *Store) membership(ctx context.Context, t txTarget, now time.Time) (store.Membership, error) {
+func (s *backend) membership(ctx context.Context, t txTarget, now time.Time) (store.Membership, error) {
 	var m store.Membership
 	rows, err := t.query(ctx, s.sql.nodes, micros(now))
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
@@ -69,10 +70,10 @@ func (s *Store) membership(ctx context.Context, t txTarget, now time.Time) (stor
 	return m, err
 }
 
-// Acquire implements [store.Lanes]. Settlements are write transactions too, so
+// Acquire implements [driver.Lanes]. Settlements are write transactions too, so
 // Acquire waits for settlements that are under way.
-func (s *Store) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
-	var leases []store.Lease
+func (s *backend) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
+	var leases []driver.Lease
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		now := clock()
 		var live bool
@@ -86,7 +87,7 @@ func (s *Store) Acquire(ctx context.Context, n store.Node, lanes []int, window i
 		if !slices.Contains(lanes, onlyLane) {
 			return nil
 		}
-		lease := store.Lease{Lane: onlyLane, Token: waybill.NewID()}
+		lease := driver.Lease{Lane: onlyLane, Token: waybill.NewID()}
 		rows, err = t.query(ctx, s.sql.freeLane, onlyLane, micros(now))
 		if free, err := scanOne(rows, err, &lease.Epoch, &lease.Unclean, &lease.Window); err != nil || !free {
 			return err
@@ -104,8 +105,8 @@ func (s *Store) Acquire(ctx context.Context, n store.Node, lanes []int, window i
 	return leases, nil
 }
 
-// Release implements [store.Lanes].
-func (s *Store) Release(ctx context.Context, leases []store.Lease, dirty bool) error {
+// Release implements [driver.Lanes].
+func (s *backend) Release(ctx context.Context, leases []driver.Lease, dirty bool) error {
 	if len(leases) == 0 {
 		return nil
 	}
@@ -119,8 +120,8 @@ func (s *Store) Release(ctx context.Context, leases []store.Lease, dirty bool) e
 	})
 }
 
-// Leave implements [store.Lanes].
-func (s *Store) Leave(ctx context.Context, n store.Node) error {
+// Leave implements [driver.Lanes].
+func (s *backend) Leave(ctx context.Context, n store.Node) error {
 	return s.within(ctx, func(ctx context.Context, t txTarget) error {
 		if _, err := t.exec(ctx, s.sql.leave, n.ID[:]); err != nil {
 			return err

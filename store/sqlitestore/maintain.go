@@ -10,10 +10,10 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Purge implements [store.Maintainer]. Purged events leave no trace, neither
+// Purge implements [driver.Maintainer]. Purged events leave no trace, neither
 // dead letters nor delivered events, so the history is complete only after the
 // cutoff of the purge.
-func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
+func (s *backend) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
 	purge := s.sql.purgeHistory
 	switch state {
 	case store.Delivered:
@@ -44,7 +44,7 @@ func (s *Store) Purge(ctx context.Context, state store.State, age time.Duration,
 
 // moveHistoryFrom records the start of the complete history, in the transaction
 // that deletes older rows.
-func (s *Store) moveHistoryFrom(ctx context.Context, t txTarget, from time.Time) error {
+func (s *backend) moveHistoryFrom(ctx context.Context, t txTarget, from time.Time) error {
 	var old string
 	rows, err := t.query(ctx, s.sql.historyFrom)
 	if _, err := scanOne(rows, err, &old); err != nil {
@@ -75,9 +75,9 @@ func laterFrom(old string, from time.Time) (text string, later bool) {
 	return whole.Format(time.RFC3339), true
 }
 
-// PurgeWritten implements [store.Maintainer]. Relays join in write transactions
-// of their own, before or after this one.
-func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
+// PurgeWritten implements [driver.Maintainer]. Relays join in write
+// transactions of their own, before or after this one.
+func (s *backend) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
 	if age < 0 {
 		return 0, fmt.Errorf("sqlitestore: purge: negative age %v", age)
 	}
@@ -100,8 +100,8 @@ func (s *Store) PurgeWritten(ctx context.Context, age time.Duration, limit int) 
 	return purged, nil
 }
 
-// MakeReady implements [store.Maintainer].
-func (s *Store) MakeReady(ctx context.Context, limit int) (int, error) {
+// MakeReady implements [driver.Maintainer].
+func (s *backend) MakeReady(ctx context.Context, limit int) (int, error) {
 	var ids []waybill.ID
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		ids = nil
@@ -133,7 +133,7 @@ func (s *Store) MakeReady(ctx context.Context, limit int) (int, error) {
 }
 
 // noRelay returns an error while a relay is live.
-func (s *Store) noRelay(ctx context.Context, t txTarget, now time.Time) error {
+func (s *backend) noRelay(ctx context.Context, t txTarget, now time.Time) error {
 	var relay string
 	rows, err := t.query(ctx, s.sql.anyLive, micros(now))
 	found, err := scanOne(rows, err, &relay)
@@ -143,10 +143,10 @@ func (s *Store) noRelay(ctx context.Context, t txTarget, now time.Time) error {
 	return err
 }
 
-// Tidy implements [store.Maintainer]. SQLite has no partitions. Tidy removes
+// Tidy implements [driver.Maintainer]. SQLite has no partitions. Tidy removes
 // nodes that have been silent for long, and dedup keys of events whose rows
 // were deleted by hand.
-func (s *Store) Tidy(ctx context.Context, _ time.Duration) error {
+func (s *backend) Tidy(ctx context.Context, _ time.Duration) error {
 	return s.within(ctx, func(ctx context.Context, t txTarget) error {
 		if _, err := t.exec(ctx, s.sql.forgetNodes, micros(clock().Add(-forgetAfter))); err != nil {
 			return err
@@ -156,8 +156,8 @@ func (s *Store) Tidy(ctx context.Context, _ time.Duration) error {
 	})
 }
 
-// SetLanes implements [store.Maintainer]. The outbox always has one lane.
-func (s *Store) SetLanes(ctx context.Context, n int) error {
+// SetLanes implements [driver.Maintainer]. The outbox always has one lane.
+func (s *backend) SetLanes(ctx context.Context, n int) error {
 	if n != lanesOfFile {
 		return fmt.Errorf("sqlitestore: %d lanes: SQLite has one writer, so the outbox has one lane", n)
 	}

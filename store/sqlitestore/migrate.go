@@ -43,10 +43,11 @@ func newMigrations(names *strings.Replacer) migrations {
 	}
 }
 
-// Migrate implements [store.Migrator]. It applies all missing migrations in one
-// transaction. It ignores migrations that this code does not know: they belong
-// to a newer version, and a service that was rolled back must be able to start.
-func (s *Store) Migrate(ctx context.Context) ([]store.Migration, error) {
+// Migrate implements [driver.Migrator]. It applies all missing migrations in
+// one transaction. It ignores migrations that this code does not know: they
+// belong to a newer version, and a service that was rolled back must be able to
+// start.
+func (s *backend) Migrate(ctx context.Context) ([]store.Migration, error) {
 	if err := s.fit(ctx, s.db); err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func isMissing(m store.Migration) bool { return m.AppliedAt.IsZero() }
 
 // lockLedger creates the table of migrations if it is missing, and takes the
 // write lock in both cases.
-func (s *Store) lockLedger(ctx context.Context, tx *sql.Tx) error {
+func (s *backend) lockLedger(ctx context.Context, tx *sql.Tx) error {
 	if _, err := tx.ExecContext(ctx, s.migrations.ledger); err != nil {
 		return err
 	}
@@ -96,8 +97,8 @@ func (s *Store) lockLedger(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
-// Migrations implements [store.Migrator].
-func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
+// Migrations implements [driver.Migrator].
+func (s *backend) Migrations(ctx context.Context) ([]store.Migration, error) {
 	var made bool
 	rows, err := s.db.QueryContext(ctx, `SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE type = 'table' AND name = ?)`,
 		s.cfg.Prefix+"migration")
@@ -125,7 +126,7 @@ func (s *Store) Migrations(ctx context.Context) ([]store.Migration, error) {
 }
 
 // applied returns the applied migrations.
-func (s *Store) applied(ctx context.Context, q querier) ([]store.Migration, error) {
+func (s *backend) applied(ctx context.Context, q querier) ([]store.Migration, error) {
 	var list []store.Migration
 	rows, err := q.QueryContext(ctx, s.migrations.applied)
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
@@ -141,13 +142,13 @@ func (s *Store) applied(ctx context.Context, q querier) ([]store.Migration, erro
 	return list, err
 }
 
-// MigrationSQL implements [store.Migrator]. The script is for the sqlite3
+// MigrationSQL implements [driver.Migrator]. The script is for the sqlite3
 // shell, version 3.40 or later, and for an empty outbox. The script stops at
 // the first error and then leaves nothing behind.
-func (s *Store) MigrationSQL() string { return s.UpgradeSQL(0) }
+func (s *backend) MigrationSQL() string { return s.UpgradeSQL(0) }
 
-// UpgradeSQL implements [store.Upgrader].
-func (s *Store) UpgradeSQL(version int) string {
+// UpgradeSQL implements [driver.Upgrader].
+func (s *backend) UpgradeSQL(version int) string {
 	steps := s.migrations.steps
 	steps = steps[min(max(version, 0), len(steps)):]
 	if len(steps) == 0 {

@@ -121,7 +121,7 @@ func TestMigrateUnknown(t *testing.T) {
 	if applied, err := db.Migrate(t.Context()); err != nil || len(applied) != 0 {
 		t.Errorf("Migrate: %v, %v", applied, err)
 	}
-	write(t, newBox(t, db), placed("1"))
+	write(t, newBox(t, db.Driver().Outbox), placed("1"))
 }
 
 // TestMigrateFails migrates a file with a conflicting table: nothing is left
@@ -201,7 +201,7 @@ func TestMigrationSQL(t *testing.T) {
 		if err != nil || len(list) == 0 || list[0].AppliedAt.IsZero() {
 			t.Errorf("Migrations after the script: %v, %v", list, err)
 		}
-		write(t, newBox(t, byShell), placed("1"))
+		write(t, newBox(t, byShell.Driver().Outbox), placed("1"))
 		if out, err := shell(t, path, byCode.MigrationSQL()); err == nil {
 			t.Errorf("the script went through a second time: %s", out)
 		}
@@ -263,11 +263,11 @@ func TestPrefix(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.db")
 	one := openAt(t, path, sqlitestore.Config{})
 	two := openAt(t, path, sqlitestore.Config{Prefix: "two_"})
-	write(t, newBox(t, one), placed("1"))
+	write(t, newBox(t, one.Driver().Outbox), placed("1"))
 	for range 2 {
-		write(t, newBox(t, two), placed("2"))
+		write(t, newBox(t, two.Driver().Outbox), placed("2"))
 	}
-	if a, b := len(fetch(t, one)), len(fetch(t, two)); a != 1 || b != 2 {
+	if a, b := len(fetch(t, one.Driver().Relay)), len(fetch(t, two.Driver().Relay)); a != 1 || b != 2 {
 		t.Errorf("%d and %d rows, want 1 and 2", a, b)
 	}
 }
@@ -283,8 +283,8 @@ func TestTempTables(t *testing.T) {
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	write(t, newBox(t, db), placed("1"))
-	if n := len(fetch(t, db)); n != 1 {
+	write(t, newBox(t, db.Driver().Outbox), placed("1"))
+	if n := len(fetch(t, db.Driver().Relay)); n != 1 {
 		t.Errorf("%d rows, want 1", n)
 	}
 }

@@ -46,9 +46,9 @@ func Open(path string, cfg Config) (*Store, error) {
 		_ = db.Close()
 		return nil, fmt.Errorf("sqlitestore: open %s: %w; the directory must exist, and the directory and the file must be writable", path, err)
 	}
-	s := newStore(db, cfg)
-	s.opened, s.immediate = true, true
-	return s, nil
+	b := newBackend(db, cfg)
+	b.opened, b.immediate = true, true
+	return newStore(b), nil
 }
 
 // private creates a missing file so that only its owner may read it, because

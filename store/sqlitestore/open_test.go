@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -32,7 +33,7 @@ func TestOpenPaths(t *testing.T) {
 	for _, name := range []string{"plain.db", "a b.db", "what?.db", "100%.db", "%41.db", "x#y.db", "a&b=c.db", "ä.db", "a+b.db", "-.db", "a:b.db"} {
 		path := filepath.Join(dir, name)
 		db := openAt(t, path, sqlitestore.Config{})
-		write(t, newBox(t, db), placed("1"))
+		write(t, newBox(t, db.Driver().Outbox), placed("1"))
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
@@ -53,13 +54,13 @@ func TestOpenPaths(t *testing.T) {
 func TestOpenRelative(t *testing.T) {
 	t.Chdir(t.TempDir())
 	db := openAt(t, "relative.db", sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	t.Chdir(t.TempDir())
 	err := box.InTx(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		if err := box.Write(ctx, tx, placed("1")); err != nil {
 			return err
 		}
-		fetch(t, db) // needs a connection of its own
+		fetch(t, db.Driver().Relay) // needs a connection of its own
 		return nil
 	})
 	if err != nil {
@@ -122,7 +123,7 @@ func TestUnfit(t *testing.T) {
 		"mode=memory":          "x",
 	} {
 		db := over(t, path, settings, sqlitestore.Config{})
-		box := newBox(t, db)
+		box := newBox(t, db.Driver().Outbox)
 		for name, use := range uses(t, db) {
 			if err := use(); err == nil || !strings.Contains(err.Error(), "want wal") {
 				t.Errorf("%s: %s: %v, want a hint", settings, name, err)
@@ -155,7 +156,7 @@ func TestNoTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback() //nolint:errcheck // the test is over then
-	if err := newBox(t, db).Write(t.Context(), tx, placed("1")); err == nil || !strings.Contains(err.Error(), "call Migrate") {
+	if err := newBox(t, db.Driver().Outbox).Write(t.Context(), tx, placed("1")); err == nil || !strings.Contains(err.Error(), "call Migrate") {
 		t.Errorf("Write: %v, want a hint", err)
 	}
 	if list, err := db.Migrations(t.Context()); err != nil || len(list) == 0 || !list[0].AppliedAt.IsZero() {
@@ -169,42 +170,45 @@ func uses(t *testing.T, db *sqlitestore.Store) map[string]func() error {
 	node := store.Node{ID: waybill.NewID(), Relay: "test"}
 	ids := []waybill.ID{waybill.NewID()}
 	return map[string]func() error{
-		"Begin":     func() error { _, err := db.Begin(ctx, nil); return err },
-		"Fetch":     func() error { _, err := db.Fetch(ctx, []store.Cursor{{}}, 1); return err },
-		"Sweep":     func() error { _, err := db.Sweep(ctx, []store.Cursor{{}}, 1); return err },
-		"Load":      func() error { _, err := db.Load(ctx, []store.Key{{Seq: 1}}); return err },
-		"Due":       func() error { _, err := db.Due(ctx, []int{0}, 1); return err },
-		"Committed": func() error { _, err := db.Committed(ctx, waybill.NewID()); return err },
-		"Heartbeat": func() error { _, err := db.Heartbeat(ctx, node, time.Minute); return err },
-		"Acquire":   func() error { _, err := db.Acquire(ctx, node, []int{0}, 1); return err },
-		"Release":   func() error { return db.Release(ctx, []store.Lease{{}}, false) },
-		"Leave":     func() error { return db.Leave(ctx, node) },
-		"Settle":    func() error { _, err := db.Settle(ctx, store.Settlement{}); return err },
-		"Holds":     func() error { _, err := db.Holds(ctx, []int{0}); return err },
+		"Begin":     func() error { _, err := db.Driver().Outbox.Begin(ctx, nil); return err },
+		"Fetch":     func() error { _, err := db.Driver().Relay.Fetch(ctx, []driver.Cursor{{}}, 1); return err },
+		"Sweep":     func() error { _, err := db.Driver().Relay.Sweep(ctx, []driver.Cursor{{}}, 1); return err },
+		"Load":      func() error { _, err := db.Driver().Relay.Load(ctx, []store.Key{{Seq: 1}}); return err },
+		"Due":       func() error { _, err := db.Driver().Relay.Due(ctx, []int{0}, 1); return err },
+		"Committed": func() error { _, err := db.Driver().Outbox.Committed(ctx, waybill.NewID()); return err },
+		"Heartbeat": func() error { _, err := db.Driver().Relay.Heartbeat(ctx, node, time.Minute); return err },
+		"Acquire":   func() error { _, err := db.Driver().Relay.Acquire(ctx, node, []int{0}, 1); return err },
+		"Release":   func() error { return db.Driver().Relay.Release(ctx, []driver.Lease{{}}, false) },
+		"Leave":     func() error { return db.Driver().Relay.Leave(ctx, node) },
+		"Settle":    func() error { _, err := db.Driver().Relay.Settle(ctx, driver.Settlement{}); return err },
+		"Holds":     func() error { _, err := db.Driver().Relay.Holds(ctx, []int{0}); return err },
 		"Follow": func() error {
-			_, err := db.FetchAggregate(ctx, store.Aggregate{ID: "x"}, store.Cursor{}, 1)
+			_, err := db.Driver().Relay.FetchAggregate(ctx, store.Aggregate{ID: "x"}, driver.Cursor{}, 1)
 			return err
 		},
-		"Urgent": func() error { _, err := db.FetchPriority(ctx, []store.Cursor{{}}, 1); return err },
+		"Urgent": func() error { _, err := db.Driver().Relay.FetchPriority(ctx, []driver.Cursor{{}}, 1); return err },
 		"Finish": func() error {
 			tx, err := db.DB().BeginTx(ctx, nil)
 			if err != nil {
 				return err
 			}
 			defer tx.Rollback() //nolint:errcheck // nothing was written
-			return db.Finish(ctx, tx, []waybill.Delivery{{}})
+			return db.Driver().Finisher.Finish(ctx, tx, []waybill.Delivery{{}})
 		},
-		"Stats":        func() error { _, err := db.Stats(ctx); return err },
-		"Count":        func() error { _, err := db.Count(ctx, store.Dead, store.Filter{}); return err },
-		"List":         func() error { _, err := db.List(ctx, store.Dead, store.Filter{}, 0, 1); return err },
-		"Find":         func() error { _, err := db.Find(ctx, ids[0]); return err },
-		"Replay":       func() error { _, err := db.Replay(ctx, ids); return err },
-		"Discard":      func() error { _, err := db.Discard(ctx, ids); return err },
-		"Unblock":      func() error { _, err := db.Unblock(ctx, ids); return err },
-		"Purge":        func() error { _, err := db.Purge(ctx, store.Dead, 0, 1); return err },
-		"PurgeWritten": func() error { _, err := db.PurgeWritten(ctx, 0, 1); return err },
-		"Tidy":         func() error { return db.Tidy(ctx, 0) },
-		"SetLanes":     func() error { return db.SetLanes(ctx, 1) },
+		"Stats": func() error { _, err := db.Driver().OutboxAdmin.Stats(ctx); return err },
+		"Count": func() error { _, err := db.Driver().OutboxAdmin.Count(ctx, store.Dead, store.Filter{}); return err },
+		"List": func() error {
+			_, err := db.Driver().OutboxAdmin.List(ctx, store.Dead, store.Filter{}, 0, 1)
+			return err
+		},
+		"Find":         func() error { _, err := db.Driver().OutboxAdmin.Find(ctx, ids[0]); return err },
+		"Replay":       func() error { _, err := db.Driver().OutboxAdmin.Replay(ctx, ids); return err },
+		"Discard":      func() error { _, err := db.Driver().OutboxAdmin.Discard(ctx, ids); return err },
+		"Unblock":      func() error { _, err := db.Driver().OutboxAdmin.Unblock(ctx, ids); return err },
+		"Purge":        func() error { _, err := db.Driver().OutboxAdmin.Purge(ctx, store.Dead, 0, 1); return err },
+		"PurgeWritten": func() error { _, err := db.Driver().OutboxAdmin.PurgeWritten(ctx, 0, 1); return err },
+		"Tidy":         func() error { return db.Driver().OutboxAdmin.Tidy(ctx, 0) },
+		"SetLanes":     func() error { return db.Driver().OutboxAdmin.SetLanes(ctx, 1) },
 	}
 }
 
@@ -234,7 +238,7 @@ func TestClose(t *testing.T) {
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	write(t, box, placed("1"))
 	write(t, box, placed("1"))
 	if err := db.Close(); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -32,7 +33,7 @@ INSERT INTO waybill_outbox (type, payload) SELECT 'Many', '{}' FROM generate_ser
 		t.Fatalf("%v\n%s", err, out)
 	}
 	end := time.Now()
-	rows := fetch(t, db)
+	rows := fetch(t, db.Driver().Relay)
 	if len(rows) != 204 {
 		t.Fatalf("%d rows, want 204", len(rows))
 	}
@@ -92,7 +93,7 @@ func TestDocumentedSQL(t *testing.T) {
 			t.Errorf("%v: %s\n%s", err, out, block[1])
 		}
 	}
-	rows := fetch(t, db)
+	rows := fetch(t, db.Driver().Relay)
 	if len(rows) == 0 || rows[0].Err != nil || rows[0].Event.AggregateID == "" {
 		t.Errorf("rows: %+v", rows)
 	}
@@ -120,7 +121,7 @@ func TestPlainRefused(t *testing.T) {
 			t.Errorf("%s was accepted: %s", row, out)
 		}
 	}
-	if n := len(fetch(t, db)); n != 0 {
+	if n := len(fetch(t, db.Driver().Relay)); n != 0 {
 		t.Errorf("%d rows, want none", n)
 	}
 }
@@ -136,7 +137,7 @@ VALUES ('Later', '{}', %d), ('Now', '{}', 1);`, future.UnixMicro()))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	rows := fetch(t, db)
+	rows := fetch(t, db.Driver().Relay)
 	if len(rows) != 2 || !rows[0].DueAt.Equal(future) || !rows[0].Event.AvailableAt.Equal(future) {
 		t.Fatalf("rows: %+v", rows)
 	}
@@ -144,23 +145,23 @@ VALUES ('Later', '{}', %d), ('Now', '{}', 1);`, future.UnixMicro()))
 		t.Errorf("a time that has passed: due %v", rows[1].DueAt)
 	}
 	node := store.Node{ID: waybill.NewID(), Relay: "test"}
-	if _, err := db.Heartbeat(t.Context(), node, time.Minute); err != nil {
+	if _, err := db.Driver().Relay.Heartbeat(t.Context(), node, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	leases, err := db.Acquire(t.Context(), node, []int{0}, 1)
+	leases, err := db.Driver().Relay.Acquire(t.Context(), node, []int{0}, 1)
 	if err != nil || len(leases) != 1 {
 		t.Fatal(leases, err)
 	}
-	settled, err := db.Settle(t.Context(), store.Settlement{
-		Leases: leases, Retry: []store.Result{{ID: rows[0].ID, Delay: time.Until(future)}},
+	settled, err := db.Driver().Relay.Settle(t.Context(), driver.Settlement{
+		Leases: leases, Retry: []driver.Result{{ID: rows[0].ID, Delay: time.Until(future)}},
 	})
 	if err != nil || len(settled.Moved) != 1 {
 		t.Fatalf("%+v, %v", settled, err)
 	}
-	if rest := fetch(t, db); len(rest) != 1 || rest[0].Event.Type != "Now" {
+	if rest := fetch(t, db.Driver().Relay); len(rest) != 1 || rest[0].Event.Type != "Now" {
 		t.Errorf("left in outbox: %+v", rest)
 	}
-	if page, err := db.Due(t.Context(), []int{0}, 10); err != nil || len(page.Rows) != 0 {
+	if page, err := db.Driver().Relay.Due(t.Context(), []int{0}, 10); err != nil || len(page.Rows) != 0 {
 		t.Errorf("due: %+v, %v", page.Rows, err)
 	}
 }
@@ -169,15 +170,15 @@ VALUES ('Later', '{}', %d), ('Now', '{}', 1);`, future.UnixMicro()))
 // because a reader remembers its position.
 func TestSeqIsNeverReused(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
-	box := newBox(t, db)
+	box := newBox(t, db.Driver().Outbox)
 	write(t, box, placed("1"))
 	write(t, box, placed("2"))
-	newest := fetch(t, db)[1].Seq
+	newest := fetch(t, db.Driver().Relay)[1].Seq
 	if _, err := db.DB().ExecContext(t.Context(), `DELETE FROM waybill_outbox WHERE seq = ?`, newest); err != nil {
 		t.Fatal(err)
 	}
 	write(t, box, placed("3"))
-	if got := fetch(t, db)[1].Seq; got <= newest {
+	if got := fetch(t, db.Driver().Relay)[1].Seq; got <= newest {
 		t.Errorf("seq %d after %d", got, newest)
 	}
 }

@@ -31,7 +31,7 @@ func whole(t *testing.T, db *sqlitestore.Store, id string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	event, err := db.Committed(t.Context(), parsed)
+	event, err := db.Driver().Outbox.Committed(t.Context(), parsed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestProcessesWrite(t *testing.T) {
 	var wg sync.WaitGroup
 	for i, own := range []*sqlitestore.Store{db, openAt(t, path, sqlitestore.Config{})} {
 		wg.Go(func() {
-			c := &childProcess{name: fmt.Sprintf("handle-%d", i), db: own, box: newBox(t, own)}
+			c := &childProcess{name: fmt.Sprintf("handle-%d", i), db: own, box: newBox(t, own.Driver().Outbox)}
 			if err := tasks["many"](t.Context(), c); err != nil {
 				t.Error(err)
 			}
@@ -96,7 +96,7 @@ func TestProcessesWrite(t *testing.T) {
 		p.end(t)
 	}
 	next := map[string]int{}
-	for _, row := range fetch(t, db) {
+	for _, row := range fetch(t, db.Driver().Relay) {
 		name := row.Event.AggregateID
 		if got := string(row.Event.Payload); got != fmt.Sprint(next[name]) {
 			t.Fatalf("%s: event %s, want %d", name, got, next[name])
@@ -123,7 +123,7 @@ func TestKilledBeforeCommit(t *testing.T) {
 	if whole(t, db, id) {
 		t.Error("an event of a process that never committed is there")
 	}
-	write(t, newBox(t, db), placed("1"))
+	write(t, newBox(t, db.Driver().Outbox), placed("1"))
 }
 
 // TestKilledAfterCommit kills a process right after its commit: everything is

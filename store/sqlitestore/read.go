@@ -11,28 +11,29 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // onlyLane is the lane of every row.
 const onlyLane = 0
 
-// Fetch implements [store.Reader].
-func (s *Store) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	page := store.Page{Now: clock()}
+// Fetch implements [driver.Reader].
+func (s *backend) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+	page := driver.Page{Now: clock()}
 	for _, c := range from {
 		if c.Lane != onlyLane {
 			continue
 		}
 		if err := s.read(ctx, &page, s.sql.fetch, []any{c.After, upTo(c), limit}, scanReady); err != nil {
-			return store.Page{}, err
+			return driver.Page{}, err
 		}
 	}
 	return page, nil
 }
 
-// Sweep implements [store.Reader].
-func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
-	var seen []store.RowRef
+// Sweep implements [driver.Reader].
+func (s *backend) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
+	var seen []driver.RowRef
 	for _, c := range from {
 		if c.Lane != onlyLane {
 			continue
@@ -47,14 +48,14 @@ func (s *Store) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]st
 }
 
 // sight reads keys and aggregates.
-func (s *Store) sight(ctx context.Context, st *statement, args ...any) ([]store.RowRef, error) {
+func (s *backend) sight(ctx context.Context, st *statement, args ...any) ([]driver.RowRef, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
-	var seen []store.RowRef
+	var seen []driver.RowRef
 	rows, err := s.query(ctx, st, args...)
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
-		sight := store.RowRef{Key: store.Key{Lane: onlyLane}}
+		sight := driver.RowRef{Key: store.Key{Lane: onlyLane}}
 		var agg aggregate
 		if err := rows.Scan(append([]any{&sight.Seq, (*scanID)(&sight.ID)}, agg.dest()...)...); err != nil {
 			return err
@@ -69,9 +70,9 @@ func (s *Store) sight(ctx context.Context, st *statement, args ...any) ([]store.
 	return seen, nil
 }
 
-// Load implements [store.Reader].
-func (s *Store) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
-	page := store.Page{Now: clock()}
+// Load implements [driver.Reader].
+func (s *backend) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
+	page := driver.Page{Now: clock()}
 	ids := make(map[int64]waybill.ID, len(keys))
 	seqs := make([]int64, 0, len(keys))
 	for _, k := range keys {
@@ -87,20 +88,20 @@ func (s *Store) Load(ctx context.Context, keys []store.Key) (store.Page, error) 
 		return s.read(ctx, &page, s.sql.load[index], args, scanReady)
 	})
 	if err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
 	page.Rows = slices.DeleteFunc(page.Rows, func(row store.Row) bool { return ids[row.Seq] != row.ID })
 	return page, nil
 }
 
-// Due implements [store.Reader].
-func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
-	page := store.Page{Now: clock()}
+// Due implements [driver.Reader].
+func (s *backend) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
+	page := driver.Page{Now: clock()}
 	if !slices.Contains(lanes, onlyLane) {
 		return page, nil
 	}
 	if err := s.read(ctx, &page, s.sql.due, []any{micros(page.Now), limit}, scanDelayed); err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
 	// Events that are committed between the two reads are not missed. An event
 	// that is due is as late as an event that is committed after both reads; an
@@ -108,7 +109,7 @@ func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, er
 	var next sql.NullInt64
 	rows, err := s.query(ctx, s.sql.nextDue, micros(page.Now))
 	if _, err := scanOne(rows, err, &next); err != nil {
-		return store.Page{}, s.explain(err)
+		return driver.Page{}, s.explain(err)
 	}
 	page.Next = timeOf(next)
 	return page, nil
@@ -117,7 +118,7 @@ func (s *Store) Due(ctx context.Context, lanes []int, limit int) (store.Page, er
 // clock returns the database's time, in the precision of stored times.
 func clock() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-func upTo(c store.Cursor) int64 {
+func upTo(c driver.Cursor) int64 {
 	if c.UpTo == 0 {
 		return math.MaxInt64
 	}
@@ -149,8 +150,8 @@ func scanDelayed(record *eventrow.Record) (dest []any, decode func(now time.Time
 }
 
 // read appends the rows of a statement to page.
-func (s *Store) read(
-	ctx context.Context, page *store.Page, st *statement, args []any,
+func (s *backend) read(
+	ctx context.Context, page *driver.Page, st *statement, args []any,
 	scan func(*eventrow.Record) (dest []any, decode func(now time.Time) store.Row),
 ) error {
 	if err := s.ready(ctx, s.db); err != nil {

@@ -47,13 +47,13 @@ func scanRecord(rows *sql.Rows, err error, now time.Time) (store.InboxRecord, bo
 }
 
 // recordIn reads a record in a transaction.
-func (s *Store) recordIn(ctx context.Context, t target, group string, key waybill.ID) (store.InboxRecord, bool, error) {
+func (s *backend) recordIn(ctx context.Context, t target, group string, key waybill.ID) (store.InboxRecord, bool, error) {
 	rows, err := t.query(ctx, s.sql.findRecord, group, key[:])
 	return scanRecord(rows, err, clock())
 }
 
-// FindRecord implements [store.Records].
-func (s *Store) FindRecord(ctx context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error) {
+// FindRecord implements [driver.InboxRecords].
+func (s *backend) FindRecord(ctx context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return store.InboxRecord{}, false, err
 	}
@@ -65,15 +65,15 @@ func (s *Store) FindRecord(ctx context.Context, group string, key waybill.ID) (s
 	return record, found, nil
 }
 
-// DueRecords implements [store.Records].
-func (s *Store) DueRecords(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
+// DueRecords implements [driver.InboxRecords].
+func (s *backend) DueRecords(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
 	now := clock()
 	var takenAt int64
 	return s.inboxRecords(ctx, now, s.sql.dueRecords, []any{group, micros(now), max(limit, 0)}, &takenAt)
 }
 
-// ListRecords implements [store.Records].
-func (s *Store) ListRecords(
+// ListRecords implements [driver.InboxRecords].
+func (s *backend) ListRecords(
 	ctx context.Context, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int,
 ) ([]store.InboxRecord, error) {
 	st, states := s.sql.openRecords, 1<<store.InboxProcessing|1<<store.InboxFailed|1<<store.InboxDead
@@ -93,7 +93,7 @@ func (s *Store) ListRecords(
 }
 
 // inboxRecords reads records and the additional columns of a statement.
-func (s *Store) inboxRecords(ctx context.Context, now time.Time, st *statement, args []any, more ...any) ([]store.InboxRecord, error) {
+func (s *backend) inboxRecords(ctx context.Context, now time.Time, st *statement, args []any, more ...any) ([]store.InboxRecord, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
@@ -113,9 +113,9 @@ func (s *Store) inboxRecords(ctx context.Context, now time.Time, st *statement, 
 	return list, nil
 }
 
-// GroupStats implements [store.Records]. It reads everything in one
+// GroupStats implements [driver.InboxRecords]. It reads everything in one
 // transaction, so the numbers are consistent.
-func (s *Store) GroupStats(ctx context.Context, all bool) ([]store.GroupStats, error) {
+func (s *backend) GroupStats(ctx context.Context, all bool) ([]store.GroupStats, error) {
 	var open, list []store.GroupStats
 	now := clock()
 	err := s.reading(ctx, func(t txTarget) error {
@@ -155,8 +155,8 @@ func (s *Store) GroupStats(ctx context.Context, all bool) ([]store.GroupStats, e
 	return list, nil
 }
 
-// Redrive implements [store.Records].
-func (s *Store) Redrive(ctx context.Context, group string, keys []waybill.ID, limit int) (int, error) {
+// Redrive implements [driver.InboxRecords].
+func (s *backend) Redrive(ctx context.Context, group string, keys []waybill.ID, limit int) (int, error) {
 	left := max(limit, 0)
 	keys = slices.Clone(keys)
 	slices.SortFunc(keys, func(a, b waybill.ID) int { return bytes.Compare(a[:], b[:]) })
@@ -179,8 +179,8 @@ func (s *Store) Redrive(ctx context.Context, group string, keys []waybill.ID, li
 	return max(limit, 0) - left, nil
 }
 
-// PurgeRecords implements [store.Records].
-func (s *Store) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
+// PurgeRecords implements [driver.InboxRecords].
+func (s *backend) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
 	if age < 0 {
 		return 0, fmt.Errorf("sqlitestore: purge: negative age %v", age)
 	}

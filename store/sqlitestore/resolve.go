@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // resolvePatience is the maximum time that Committed waits for the write lock.
@@ -20,11 +20,11 @@ const resolvePatience = time.Second
 // no trace.
 const noHistory = "never"
 
-// Committed implements [store.Resolver]. An event that is not found may be in a
-// transaction that is still open. Before Committed answers no, it takes the
+// Committed implements [driver.Resolver]. An event that is not found may be in
+// a transaction that is still open. Before Committed answers no, it takes the
 // write lock, which an open transaction that has written would still hold. If
 // Committed cannot get the lock within a second, the answer is uncertain.
-func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
+func (s *backend) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return false, err
 	}
@@ -51,14 +51,14 @@ func (s *Store) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 		return false, err
 	case found:
 		return true, nil
-	case !store.HistoryReaches(from, id):
+	case !driver.HistoryReaches(from, id):
 		return false, fmt.Errorf("sqlitestore: event %s: %w: the event may have been delivered, and its history is gone", id, waybill.ErrUncertain)
 	}
 	return false, nil
 }
 
 // found reports whether any table has the event, as committed.
-func (s *Store) found(ctx context.Context, id waybill.ID) (bool, error) {
+func (s *backend) found(ctx context.Context, id waybill.ID) (bool, error) {
 	var found bool
 	rows, err := s.query(ctx, s.sql.found, id[:])
 	if _, err := scanOne(rows, err, &found); err != nil {
@@ -69,7 +69,7 @@ func (s *Store) found(ctx context.Context, id waybill.ID) (bool, error) {
 
 // keepNoHistory records in the tables, once per process, that delivered events
 // leave no trace.
-func (s *Store) keepNoHistory(ctx context.Context, t txTarget) error {
+func (s *backend) keepNoHistory(ctx context.Context, t txTarget) error {
 	if s.gap.Load() {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // shownType is the aggregate type that a read of a row returns.
@@ -27,18 +28,18 @@ func (a *aggregate) decode() store.Aggregate {
 	return store.Aggregate{Tenant: a.tenant.String, Type: cmp.Or(a.kind.String, waybill.GlobalAggregate), ID: a.id.String}
 }
 
-// Holds implements [store.Seeker].
-func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
+// Holds implements [driver.Seeker].
+func (s *backend) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
 	if !slices.Contains(lanes, onlyLane) {
 		return nil, nil
 	}
-	var holds []store.Hold
+	var holds []driver.Hold
 	rows, err := s.query(ctx, s.sql.holds)
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
-		hold := store.Hold{Key: store.Key{Lane: onlyLane}}
+		hold := driver.Hold{Key: store.Key{Lane: onlyLane}}
 		var agg aggregate
 		if err := rows.Scan(append(append([]any{&hold.Seq, (*scanID)(&hold.ID)}, agg.dest()...), &hold.Dead)...); err != nil {
 			return err
@@ -50,45 +51,45 @@ func (s *Store) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	slices.SortFunc(holds, func(a, b store.Hold) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(holds, func(a, b driver.Hold) int { return cmp.Compare(a.Seq, b.Seq) })
 	return holds, nil
 }
 
-// FetchAggregate implements [store.Seeker]. It scans the whole range and skips
+// FetchAggregate implements [driver.Seeker]. It scans the whole range and skips
 // rows of other aggregates. Unordered events have no aggregate to fetch.
-func (s *Store) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
-	page := store.Page{Now: clock()}
+func (s *backend) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
+	page := driver.Page{Now: clock()}
 	if from.Lane != onlyLane || agg.IsZero() {
 		return page, nil
 	}
 	args := []any{from.After, upTo(from), agg.ID, agg.Type, agg.Tenant, max(limit, 0)}
 	if err := s.read(ctx, &page, s.sql.follow, args, scanReady); err != nil {
-		return store.Page{}, err
+		return driver.Page{}, err
 	}
 	return page, nil
 }
 
-// FetchPriority implements [store.Seeker]. It finds the keys first, and then
+// FetchPriority implements [driver.Seeker]. It finds the keys first, and then
 // reads only the rows that do not wait for other rows.
-func (s *Store) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	page := store.Page{Now: clock()}
+func (s *backend) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+	page := driver.Page{Now: clock()}
 	for _, c := range from {
 		if c.Lane != onlyLane {
 			continue
 		}
 		seen, err := s.sight(ctx, s.sql.urgent, c.After, upTo(c), eventrow.AheadReach*max(limit, 0))
 		if err != nil {
-			return store.Page{}, err
+			return driver.Page{}, err
 		}
-		keys, looked, err := eventrow.Ahead([]store.Cursor{c}, seen, limit, func(c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+		keys, looked, err := eventrow.Ahead([]driver.Cursor{c}, seen, limit, func(c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 			return s.plain(ctx, c, aggs)
 		})
 		if err != nil {
-			return store.Page{}, err
+			return driver.Page{}, err
 		}
 		more, err := s.Load(ctx, keys)
 		if err != nil {
-			return store.Page{}, err
+			return driver.Page{}, err
 		}
 		page.Rows, page.RowsScanned = append(page.Rows, more.Rows...), max(page.RowsScanned, looked)
 	}
@@ -97,7 +98,7 @@ func (s *Store) FetchPriority(ctx context.Context, from []store.Cursor, limit in
 
 // plain returns the positions of the first rows without a priority of
 // aggregates with these ids.
-func (s *Store) plain(ctx context.Context, c store.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
+func (s *backend) plain(ctx context.Context, c driver.Cursor, aggs []store.Aggregate) (map[store.Aggregate]int64, error) {
 	first := make(map[store.Aggregate]int64)
 	id := func(agg store.Aggregate) any { return agg.ID }
 	err := lists(aggs, id, func(index int, args []any) error {

@@ -12,14 +12,14 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/sqltx"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Begin implements [store.Beginner]. The transaction has the write lock from
+// Begin implements [driver.Beginner]. The transaction has the write lock from
 // the start, unless opts say that it is read-only. Begin waits for the write
 // lock for at most Config.BusyTimeout. All isolation levels are the same in
 // SQLite: serializable.
-func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*sql.Tx], error) {
+func (s *backend) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[*sql.Tx], error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func (s *Store) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*
 	return s.begin(ctx, opts, s.lock())
 }
 
-func (s *Store) beginReading(ctx context.Context, opts *sql.TxOptions) (store.Session[*sql.Tx], error) {
+func (s *backend) beginReading(ctx context.Context, opts *sql.TxOptions) (driver.Session[*sql.Tx], error) {
 	var tx *sql.Tx
 	d := s.dialect()
 	d.Ended = func() { s.readers.Delete(tx) }
@@ -47,7 +47,7 @@ func (s *Store) beginReading(ctx context.Context, opts *sql.TxOptions) (store.Se
 type locker func(ctx context.Context, tx *sql.Tx) error
 
 // lock returns the locker for transactions, once the tables exist.
-func (s *Store) lock() locker {
+func (s *backend) lock() locker {
 	if s.immediate {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (s *Store) lock() locker {
 }
 
 // begin starts a write transaction when its turn has come.
-func (s *Store) begin(ctx context.Context, opts *sql.TxOptions, lock locker) (*sqltx.Session, error) {
+func (s *backend) begin(ctx context.Context, opts *sql.TxOptions, lock locker) (*sqltx.Session, error) {
 	// Prepare before the turn, and before a connection is held.
 	if err := s.prepareWanted(ctx); err != nil {
 		return nil, err
@@ -81,26 +81,26 @@ type writing struct {
 	tx   *sql.Tx
 	mu   sync.Mutex // several goroutines may use a *sql.Tx
 	ids  []waybill.ID
-	done []store.Attempt
-	kept []store.KeyAttempt
+	done []driver.Attempt
+	kept []driver.KeyAttempt
 }
 
 // keeps notes an attempt whose answer the transaction has stored.
-func (w *writing) keeps(a store.KeyAttempt) {
+func (w *writing) keeps(a driver.KeyAttempt) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.kept = append(w.kept, a)
 }
 
 // handled notes a record that the transaction has marked as succeeded.
-func (w *writing) handled(a store.Attempt) {
+func (w *writing) handled(a driver.Attempt) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done = append(w.done, a)
 }
 
 // took notes events that the transaction has written.
-func (w *writing) took(evs []waybill.Event, placed []store.AppendResult) {
+func (w *writing) took(evs []waybill.Event, placed []driver.AppendResult) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, ev := range evs {
@@ -116,7 +116,7 @@ func (w *writing) took(evs []waybill.Event, placed []store.AppendResult) {
 // the connection has no busy timeout, or a shorter one, beginLocked retries
 // until Config.BusyTimeout has passed. Nothing has been read yet, so a retry is
 // safe.
-func (s *Store) beginLocked(ctx context.Context, opts *sql.TxOptions, lock locker) (*sqltx.Session, error) {
+func (s *backend) beginLocked(ctx context.Context, opts *sql.TxOptions, lock locker) (*sqltx.Session, error) {
 	d := s.dialect()
 	d.Started = lock
 	w := &writing{}
@@ -150,7 +150,7 @@ func (s *Store) beginLocked(ctx context.Context, opts *sql.TxOptions, lock locke
 	}
 }
 
-func (s *Store) dialect() sqltx.Dialect {
+func (s *backend) dialect() sqltx.Dialect {
 	return sqltx.Dialect{
 		Present: func(ctx context.Context, tx *sql.Tx, ids []waybill.ID) (map[waybill.ID]bool, error) {
 			return s.presentIn(context.WithoutCancel(ctx), txTarget{s, tx}, ids)
@@ -183,7 +183,7 @@ func rolledBack(err error) bool {
 // count as an uncertain commit. The other cause is a COMMIT or ROLLBACK as SQL
 // text inside InTx. The events show which case it was: they exist, in any
 // table, or they do not. The records of the inbox and of keys show the same.
-func (s *Store) noTx(ctx context.Context, conn *sql.Conn, err error, w *writing) (ended, undone bool) {
+func (s *backend) noTx(ctx context.Context, conn *sql.Conn, err error, w *writing) (ended, undone bool) {
 	if _, primary := code(err); primary != sqlite3.SQLITE_ERROR {
 		return false, false
 	}
@@ -212,7 +212,7 @@ func (s *Store) noTx(ctx context.Context, conn *sql.Conn, err error, w *writing)
 }
 
 // within runs fn in a write transaction, for the store's own work.
-func (s *Store) within(ctx context.Context, fn func(ctx context.Context, t txTarget) error) error {
+func (s *backend) within(ctx context.Context, fn func(ctx context.Context, t txTarget) error) error {
 	if err := s.ready(ctx, s.db); err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (s *Store) within(ctx context.Context, fn func(ctx context.Context, t txTar
 // transact runs fn in a write transaction. The statements of fn cannot be
 // canceled: they are few and short, and an interrupted statement would roll
 // back the transaction.
-func (s *Store) transact(ctx context.Context, lock locker, fn func(ctx context.Context, t txTarget) error) error {
+func (s *backend) transact(ctx context.Context, lock locker, fn func(ctx context.Context, t txTarget) error) error {
 	session, err := s.begin(ctx, nil, lock)
 	if err != nil {
 		return err
@@ -236,7 +236,7 @@ func (s *Store) transact(ctx context.Context, lock locker, fn func(ctx context.C
 }
 
 // presentIn returns the ids that are pending, as the transaction sees them.
-func (s *Store) presentIn(ctx context.Context, t target, ids []waybill.ID) (map[waybill.ID]bool, error) {
+func (s *backend) presentIn(ctx context.Context, t target, ids []waybill.ID) (map[waybill.ID]bool, error) {
 	found := make(map[waybill.ID]bool, len(ids))
 	err := lists(ids, idArg, func(index int, args []any) error {
 		rows, err := t.query(ctx, s.sql.present[index], args...)

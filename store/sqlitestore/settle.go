@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// Settle implements [store.Settler]. It is one write transaction: a takeover,
+// Settle implements [driver.Settler]. It is one write transaction: a takeover,
 // which is another write transaction, cannot come between the check of the
 // lease and the commit.
-func (s *Store) Settle(ctx context.Context, set store.Settlement) (store.Settled, error) {
-	var out store.Settled
+func (s *backend) Settle(ctx context.Context, set driver.Settlement) (driver.Settled, error) {
+	var out driver.Settled
 	gap := false
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
 		var err error
@@ -41,7 +41,7 @@ func (s *Store) Settle(ctx context.Context, set store.Settlement) (store.Settled
 		return nil
 	})
 	if err != nil {
-		return store.Settled{}, err
+		return driver.Settled{}, err
 	}
 	if gap {
 		s.gap.Store(true)
@@ -50,7 +50,7 @@ func (s *Store) Settle(ctx context.Context, set store.Settlement) (store.Settled
 }
 
 // heldLanes returns the lanes whose lease is still held.
-func (s *Store) heldLanes(ctx context.Context, t txTarget, leases []store.Lease) ([]int, error) {
+func (s *backend) heldLanes(ctx context.Context, t txTarget, leases []driver.Lease) ([]int, error) {
 	var held []int
 	for _, l := range leases {
 		var yes bool
@@ -68,7 +68,7 @@ func (s *Store) heldLanes(ctx context.Context, t txTarget, leases []store.Lease)
 
 // settling is a settlement in progress.
 type settling struct {
-	store *Store
+	store *backend
 	t     txTarget
 	now   time.Time
 	held  []int
@@ -77,7 +77,7 @@ type settling struct {
 
 // done moves events to the history, or drops them. Most events are in outbox;
 // the others are in delayed.
-func (w *settling) done(ctx context.Context, results []store.Result, history bool) error {
+func (w *settling) done(ctx context.Context, results []driver.Result, history bool) error {
 	var ids []waybill.ID
 	for _, r := range results {
 		if slices.Contains(w.held, r.Lane) {
@@ -159,7 +159,7 @@ func (w *settling) drop(ctx context.Context, st *statement, args []any, dropped 
 
 // each calls move for every result of a held lane and notes the moved events.
 func (w *settling) each(
-	ctx context.Context, results []store.Result, move func(context.Context, store.Result) (bool, error),
+	ctx context.Context, results []driver.Result, move func(context.Context, driver.Result) (bool, error),
 ) error {
 	for _, r := range results {
 		if !slices.Contains(w.held, r.Lane) {
@@ -177,7 +177,7 @@ func (w *settling) each(
 }
 
 // retry defers an event, from either table. The event keeps its dedup key.
-func (w *settling) retry(ctx context.Context, r store.Result) (bool, error) {
+func (w *settling) retry(ctx context.Context, r driver.Result) (bool, error) {
 	stmts := w.store.sql
 	args := []any{micros(w.now.Add(r.Delay)), r.Attempts, r.Holds, errorText(r.Error), r.ID[:]}
 	n, err := affected(w.t.exec(ctx, stmts.retryDelayed, append(args, r.Replay)...))
@@ -193,7 +193,7 @@ func (w *settling) retry(ctx context.Context, r store.Result) (bool, error) {
 }
 
 // bury dead-letters an event and frees its dedup key.
-func (w *settling) bury(ctx context.Context, r store.Result) (bool, error) {
+func (w *settling) bury(ctx context.Context, r driver.Result) (bool, error) {
 	stmts := w.store.sql
 	args := []any{r.Attempts, r.Holds, errorText(r.Error), micros(w.now), r.ID[:]}
 	drop := single(stmts.dropDelayed)
@@ -213,7 +213,7 @@ func single(list []*statement) *statement { return list[len(sizes)-1] }
 
 // errorText returns an error as it is stored.
 func errorText(text string) any {
-	if text = store.CutError(text); text == "" {
+	if text = driver.CutError(text); text == "" {
 		return nil
 	}
 	return text

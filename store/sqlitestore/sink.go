@@ -19,9 +19,9 @@ func (s *sinkStatements) fill(one func(string) *statement) {
 	s.otherLive = one(`SELECT 1 FROM {node} WHERE id <> ?1 AND expires_at > ?2 LIMIT 1`)
 }
 
-// ClaimSink implements [store.SinkGuard]. It takes no lock if the sink is
+// ClaimSink implements [driver.SinkGuard]. It takes no lock if the sink is
 // already recorded.
-func (s *Store) ClaimSink(ctx context.Context, n store.Node, sink string, takeOver bool) (string, error) {
+func (s *backend) ClaimSink(ctx context.Context, n store.Node, sink string, takeOver bool) (string, error) {
 	before, err := s.RecordedSink(ctx)
 	if err != nil || before == sink {
 		return before, err
@@ -53,8 +53,8 @@ func (s *Store) ClaimSink(ctx context.Context, n store.Node, sink string, takeOv
 	return before, err
 }
 
-// RecordedSink implements [store.SinkGuard].
-func (s *Store) RecordedSink(ctx context.Context) (string, error) {
+// RecordedSink implements [driver.SinkGuard].
+func (s *backend) RecordedSink(ctx context.Context) (string, error) {
 	if err := s.ready(ctx, s.db); err != nil {
 		return "", err
 	}

@@ -214,7 +214,7 @@ SELECT ` + rowColumns + `, 0, ?, ?, ?, ? FROM {outbox} WHERE id = ?`)
 
 // prepare prepares a statement. It needs a connection of the pool: never call
 // it while holding one.
-func (s *Store) prepare(ctx context.Context, st *statement) (*sql.Stmt, error) {
+func (s *backend) prepare(ctx context.Context, st *statement) (*sql.Stmt, error) {
 	s.preparing.Lock()
 	defer s.preparing.Unlock()
 	if p := st.prepared.Load(); p != nil {
@@ -229,7 +229,7 @@ func (s *Store) prepare(ctx context.Context, st *statement) (*sql.Stmt, error) {
 }
 
 // prepareWanted prepares the statements that transactions have marked.
-func (s *Store) prepareWanted(ctx context.Context) error {
+func (s *backend) prepareWanted(ctx context.Context) error {
 	if !s.wanted.Swap(false) {
 		return nil
 	}
@@ -246,7 +246,7 @@ func (s *Store) prepareWanted(ctx context.Context) error {
 }
 
 // query runs a statement outside any transaction.
-func (s *Store) query(ctx context.Context, st *statement, args ...any) (*sql.Rows, error) {
+func (s *backend) query(ctx context.Context, st *statement, args ...any) (*sql.Rows, error) {
 	p := st.prepared.Load() //nolint:sqlclosecheck // Close does it
 	if p == nil {
 		var err error

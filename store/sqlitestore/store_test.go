@@ -11,8 +11,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -64,9 +66,9 @@ func over(t testing.TB, path, settings string, cfg sqlitestore.Config) *sqlitest
 	return s
 }
 
-func newBox(t testing.TB, db store.Outbox[*sql.Tx]) *outbox.Outbox[*sql.Tx] {
+func newBox(t testing.TB, db driver.Outbox[*sql.Tx]) *outbox.Outbox[*sql.Tx] {
 	t.Helper()
-	box, err := outbox.New(db, outbox.Config{})
+	box, err := outbox.New(testroles.Of[*sql.Tx](db), outbox.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,9 +87,9 @@ func write(t testing.TB, box *outbox.Outbox[*sql.Tx], ev waybill.Event) waybill.
 }
 
 // fetch returns all ready rows.
-func fetch(t testing.TB, db store.Reader) []store.Row {
+func fetch(t testing.TB, db driver.Reader) []store.Row {
 	t.Helper()
-	page, err := db.Fetch(t.Context(), []store.Cursor{{}}, 1_000_000)
+	page, err := db.Fetch(t.Context(), []driver.Cursor{{}}, 1_000_000)
 	if err != nil {
 		t.Fatal(err)
 	}

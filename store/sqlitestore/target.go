@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // target is a transaction that statements run in.
@@ -22,7 +22,7 @@ type target interface {
 // txTarget is a transaction of database/sql. It uses prepared statements where
 // they exist.
 type txTarget struct {
-	store *Store
+	store *backend
 	*sql.Tx
 }
 
@@ -76,7 +76,7 @@ func otherHandle(err error) bool {
 }
 
 // sqlTarget is a transaction of a library that hides its [*sql.Tx].
-type sqlTarget struct{ store.SQLTx }
+type sqlTarget struct{ driver.SQLTx }
 
 func (t sqlTarget) exec(ctx context.Context, st *statement, args ...any) (sql.Result, error) {
 	return t.ExecContext(ctx, st.text, args...)

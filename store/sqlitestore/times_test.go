@@ -13,6 +13,7 @@ import (
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -32,7 +33,7 @@ func TestTimesThatAreNoNumbers(t *testing.T) {
 			}
 		}
 	}
-	if rows := fetch(t, db); len(rows) != 0 {
+	if rows := fetch(t, db.Driver().Relay); len(rows) != 0 {
 		t.Errorf("%d rows are there", len(rows))
 	}
 }
@@ -46,7 +47,7 @@ func TestTimesThatEventsHaveNot(t *testing.T) {
 			run(t, db, `INSERT INTO waybill_outbox (type, payload) VALUES ('plain', '1')`)
 			run(t, db, `INSERT INTO waybill_outbox (type, payload, occurred_at, created_at, available_at) VALUES ('strange', '1', ?1, ?1, ?1)`, strange)
 			run(t, db, `INSERT INTO waybill_outbox (type, payload) VALUES ('plain', '1')`)
-			page, err := db.Fetch(t.Context(), []store.Cursor{{Lane: 0}}, 10)
+			page, err := db.Driver().Relay.Fetch(t.Context(), []driver.Cursor{{Lane: 0}}, 10)
 			if err != nil || len(page.Rows) != 3 {
 				t.Fatalf("%d ready rows, %v; want 3", len(page.Rows), err)
 			}
@@ -63,10 +64,10 @@ func TestTimesThatEventsHaveNot(t *testing.T) {
 					t.Errorf("%s reads as %v, %v", what, at, err)
 				}
 			}
-			if _, err := db.Load(t.Context(), []store.Key{row.Key}); err != nil {
+			if _, err := db.Driver().Relay.Load(t.Context(), []store.Key{row.Key}); err != nil {
 				t.Errorf("load: %v", err)
 			}
-			if stats, err := db.Stats(t.Context()); err != nil || stats.Ready != 3 {
+			if stats, err := db.Driver().OutboxAdmin.Stats(t.Context()); err != nil || stats.Ready != 3 {
 				t.Errorf("stats: %+v, %v", stats, err)
 			}
 		})
@@ -137,7 +138,7 @@ func TestRelayPassesTimesThatEventsHaveNot(t *testing.T) {
 	if err != nil || int(stats.Scheduled) != len(never) || stats.Ready+stats.Failed != 0 {
 		t.Errorf("%d are scheduled, %d ready, %d failed, %v; want %d, 0, 0", stats.Scheduled, stats.Ready, stats.Failed, err, len(never))
 	}
-	listed, err := db.List(t.Context(), store.Delayed, store.Filter{}, 0, 100)
+	listed, err := db.Driver().OutboxAdmin.List(t.Context(), store.Delayed, store.Filter{}, 0, 100)
 	if err != nil || len(listed) != len(never) {
 		t.Fatalf("%d are listed, %v; want %d", len(listed), err, len(never))
 	}
@@ -172,10 +173,10 @@ func TestDiscardOfTimesThatEventsHaveNot(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-			if gone, err := db.Discard(t.Context(), []waybill.ID{id}); err != nil || len(gone) != 1 {
+			if gone, err := db.Driver().OutboxAdmin.Discard(t.Context(), []waybill.ID{id}); err != nil || len(gone) != 1 {
 				t.Fatalf("Discard: %v, %v", gone, err)
 			}
-			known, err := db.Committed(t.Context(), waybill.NewID())
+			known, err := db.Driver().Outbox.Committed(t.Context(), waybill.NewID())
 			if known || err != nil && !errors.Is(err, waybill.ErrUncertain) {
 				t.Errorf("Committed of an event that never was: %v, %v", known, err)
 			}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"math"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
-// OpenWriters implements [store.Reader]. One transaction writes at a time, so
+// OpenWriters implements [driver.Reader]. One transaction writes at a time, so
 // no commit is late.
-func (*Store) OpenWriters(context.Context) (store.WriterState, error) {
-	return store.WriterState{HighSeq: math.MaxInt64, Issued: math.MaxInt64}, nil
+func (*backend) OpenWriters(context.Context) (driver.WriterState, error) {
+	return driver.WriterState{HighSeq: math.MaxInt64, Issued: math.MaxInt64}, nil
 }

@@ -23,7 +23,7 @@ func commitChecks[T any]() []check[T] {
 
 func rollsBack[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
-	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
+	box, heard := b.box(t, hooks.hook()), b.listen(b.DB.Outbox)
 	evs := b.events(2, "a")
 	var committed, rolledBack int
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {

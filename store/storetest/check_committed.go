@@ -6,7 +6,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // committedChecks check the outcome of writes.
@@ -19,7 +19,7 @@ func committedChecks[T any]() []check[T] {
 
 func committedAnywhere[T any](ctx context.Context, t tb, b *env[T]) {
 	// Also for another process.
-	box := boxOver[T](t, b.second(), outbox.Config{})
+	box := boxOver[T](t, b.second().Outbox, outbox.Config{})
 	evs := b.events(5, "a")
 	evs[4].Delay = defaultLease
 	b.write(ctx, t, evs...)
@@ -40,9 +40,9 @@ func committedAnywhere[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	retry := result(rows[1])
 	retry.Delay = defaultLease
-	b.settle(ctx, t, store.Settlement{
+	b.settle(ctx, t, driver.Settlement{
 		Leases: b.own(ctx, t), History: true,
-		Done: results(rows[:1]), Retry: []store.Result{retry}, Dead: results(rows[2:3]),
+		Done: results(rows[:1]), Retry: []driver.Result{retry}, Dead: results(rows[2:3]),
 	})
 	ask("done, deferred, dead and pending")
 }
@@ -55,8 +55,8 @@ func committedNoTrace[T any](ctx context.Context, t tb, b *env[T]) {
 	b.write(ctx, t, kept, gone)
 	b.wantCommitted(ctx, t, false, unknown)
 	row := b.row(ctx, t, gone.ID)
-	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: []store.Result{result(row)}})
-	for name, db := range map[string]store.Resolver{"the store": b.DB, "another process": b.second()} {
+	b.settle(ctx, t, driver.Settlement{Leases: b.own(ctx, t), Done: []driver.Result{result(row)}})
+	for name, db := range map[string]driver.Resolver{"the store": b.DB.Outbox, "another process": b.second().Outbox} {
 		for _, ev := range []waybill.Event{gone, unknown, b.event("a")} {
 			if yes, err := db.Committed(ctx, ev.ID); !errors.Is(err, waybill.ErrUncertain) || yes {
 				t.Errorf("%s: Committed is %v, %v for an event whose trace may be gone, want ErrUncertain", name, yes, err)

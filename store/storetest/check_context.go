@@ -71,7 +71,7 @@ func callbacksNoTx[T any](ctx context.Context, t tb, b *env[T]) {
 // recognizes the transaction.
 func otherContext[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
-	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
+	box, heard := b.box(t, hooks.hook()), b.listen(b.DB.Outbox)
 	ev := b.event("a")
 	outer := ctx
 	err := box.InTx(ctx, func(_ context.Context, tx T) error { return box.Write(outer, tx, ev) })
@@ -144,7 +144,7 @@ func canceledBeforeCommit[T any](ctx context.Context, t tb, b *env[T]) {
 func canceledDuringCommit[T any](ctx context.Context, t tb, b *env[T]) {
 	for range 5 {
 		gone, cancel := context.WithCancel(ctx)
-		db := &spy[T]{Outbox: b.DB, committing: cancel}
+		db := &spy[T]{Outbox: b.DB.Outbox, committing: cancel}
 		var hooks record
 		box := boxOver[T](t, db, outbox.Config{Hooks: []outbox.Hook{hooks.hook()}})
 		ev := b.event("a")
@@ -193,7 +193,7 @@ func otherOptions[T any](ctx context.Context, t tb, b *env[T]) {
 func twoOutboxes[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks1, hooks2 record
 	box1, box2 := b.box(t, hooks1.hook()), b.box(t, hooks2.hook())
-	heard := b.listen(b.DB)
+	heard := b.listen(b.DB.Outbox)
 	ev := b.events(4, "a")
 	err := box1.InTx(ctx, func(ctx context.Context, tx T) error {
 		if err := box1.Write(ctx, tx, ev[0]); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // deadLetterChecks check Discard and Unblock.
@@ -18,7 +19,7 @@ func deadLetterChecks[T any]() []check[T] {
 
 func discards[T any](ctx context.Context, t tb, b *env[T]) {
 	dead := append(b.events(3, "a"), b.keyed("a", "k"))
-	b.bury(ctx, t, func(_ int, r *store.Result) { r.Holds = true }, dead...)
+	b.bury(ctx, t, func(_ int, r *driver.Result) { r.Holds = true }, dead...)
 	alive := b.events(2, "a")
 	alive[1].Delay = defaultLease
 	b.write(ctx, t, alive...)
@@ -49,7 +50,7 @@ func discardsMany[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(1200, "a")
 	b.bury(ctx, t, nil, evs...)
 	wantSame(t, "Discard", b.discard(ctx, t, evs[:1100]...), evs[:1100]...)
-	if n, err := b.DB.Count(ctx, store.Dead, store.Filter{}); err != nil || n != 100 {
+	if n, err := b.DB.OutboxAdmin.Count(ctx, store.Dead, store.Filter{}); err != nil || n != 100 {
 		t.Errorf("after Discard %d are dead, %v, want 100", n, err)
 	}
 }
@@ -59,7 +60,7 @@ func discardsMany[T any](ctx context.Context, t tb, b *env[T]) {
 func unblocks[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(5, "a")
 	rows := b.writeRows(ctx, t, evs...)
-	s := store.Settlement{Leases: b.own(ctx, t)}
+	s := driver.Settlement{Leases: b.own(ctx, t)}
 	for i, row := range rows[:4] {
 		// 0 dead, 1 deferred, 2 dead and replayed, 3 dead and holding
 		r := result(row)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // dedupChecks check that there is at most one pending event per tenant and
@@ -17,13 +17,13 @@ func dedupChecks[T any]() []check[T] {
 	return []check[T]{
 		{row: "11", name: "absorbed while pending", run: absorbed[T]},
 		{row: "11", name: "absorbed while deferred", run: absorbedByDelayed[T]},
-		{row: "11", name: "accepted again after done", run: keyFreedBy[T](func(s *store.Settlement, r store.Result) {
-			s.Done, s.History = []store.Result{r}, true
+		{row: "11", name: "accepted again after done", run: keyFreedBy[T](func(s *driver.Settlement, r driver.Result) {
+			s.Done, s.History = []driver.Result{r}, true
 		})},
 		{row: "11", name: "accepted again after done without history", fresh: true, run: keyFreedBy[T](
-			func(s *store.Settlement, r store.Result) { s.Done = []store.Result{r} })},
-		{row: "11", name: "accepted again after dead-lettering", run: keyFreedBy[T](func(s *store.Settlement, r store.Result) {
-			s.Dead = []store.Result{r}
+			func(s *driver.Settlement, r driver.Result) { s.Done = []driver.Result{r} })},
+		{row: "11", name: "accepted again after dead-lettering", run: keyFreedBy[T](func(s *driver.Settlement, r driver.Result) {
+			s.Dead = []driver.Result{r}
 		})},
 		{row: "11", name: "accepted again after a rollback", run: keyFreedByRollback[T]},
 		{row: "11", name: "tenants are separate", run: tenantsApart[T]},
@@ -64,7 +64,7 @@ func wantReceipts(t tb, got []outbox.Receipt, want ...outbox.Receipt) {
 
 func absorbed[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
-	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
+	box, heard := b.box(t, hooks.hook()), b.listen(b.DB.Outbox)
 	first, second, other := b.keyed("a", "k"), b.keyed("b", "k"), b.event("a")
 	wantReceipts(t, receipts(ctx, t, box, first), written(first))
 	wantReceipts(t, receipts(ctx, t, box, second), duplicateOf(first))
@@ -89,10 +89,10 @@ func absorbed[T any](ctx context.Context, t tb, b *env[T]) {
 	// Settling another event does not free the key.
 	leases := b.own(ctx, t)
 	row := b.row(ctx, t, other.ID)
-	b.settle(ctx, t, store.Settlement{Leases: leases, Done: []store.Result{result(row)}, History: true})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: []driver.Result{result(row)}, History: true})
 	wantReceipts(t, receipts(ctx, t, box, b.keyed("", "k")), duplicateOf(first))
 	// Events of another process are absorbed as well.
-	wantReceipts(t, receipts(ctx, t, boxOver[T](t, b.second(), outbox.Config{}), b.keyed("", "k")), duplicateOf(first))
+	wantReceipts(t, receipts(ctx, t, boxOver[T](t, b.second().Outbox, outbox.Config{}), b.keyed("", "k")), duplicateOf(first))
 }
 
 func absorbedByDelayed[T any](ctx context.Context, t tb, b *env[T]) {
@@ -107,19 +107,19 @@ func absorbedByDelayed[T any](ctx context.Context, t tb, b *env[T]) {
 	leases := b.own(ctx, t)
 	r := result(b.row(ctx, t, failed.ID))
 	r.Attempts, r.Delay = 1, defaultLease
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}}), failed.ID)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: []driver.Result{r}}), failed.ID)
 	late := b.keyed("a", "failed")
 	late.Delay = defaultLease
 	wantReceipts(t, receipts(ctx, t, box, late), duplicateOf(failed))
 	b.wantReady(ctx, t)
 	// After its delivery from the delayed events, the key is free.
-	b.settle(ctx, t, store.Settlement{Leases: leases, Done: []store.Result{r}, History: true})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: []driver.Result{r}, History: true})
 	again := b.keyed("a", "failed")
 	wantReceipts(t, receipts(ctx, t, box, again), written(again))
 	b.wantReady(ctx, t, again)
 }
 
-func keyFreedBy[T any](with func(s *store.Settlement, r store.Result)) func(context.Context, tb, *env[T]) {
+func keyFreedBy[T any](with func(s *driver.Settlement, r driver.Result)) func(context.Context, tb, *env[T]) {
 	return func(ctx context.Context, t tb, b *env[T]) {
 		box := b.box(t)
 		first := b.keyed("a", "k")
@@ -127,7 +127,7 @@ func keyFreedBy[T any](with func(s *store.Settlement, r store.Result)) func(cont
 		for range 3 { // repeatedly
 			wantReceipts(t, receipts(ctx, t, box, first), written(first))
 			wantReceipts(t, receipts(ctx, t, box, b.keyed("a", "k")), duplicateOf(first))
-			s := store.Settlement{Leases: leases}
+			s := driver.Settlement{Leases: leases}
 			with(&s, result(b.row(ctx, t, first.ID)))
 			wantMoved(t, b.settle(ctx, t, s), first.ID)
 			first = b.keyed("a", "k")
@@ -173,7 +173,7 @@ func tenantsApart[T any](ctx context.Context, t tb, b *env[T]) {
 	// Freeing the key of one tenant leaves the keys of the others.
 	leases := b.own(ctx, t)
 	row := b.row(ctx, t, evs[1].ID)
-	b.settle(ctx, t, store.Settlement{Leases: leases, Done: []store.Result{result(row)}, History: true})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: []driver.Result{result(row)}, History: true})
 	for i, first := range evs {
 		ev := b.keyed("b", "k")
 		ev.TenantID = first.TenantID

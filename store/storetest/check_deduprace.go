@@ -28,7 +28,7 @@ func dedupRaceChecks[T any]() []check[T] {
 // the first has ended.
 func secondWriter[T any](end error) func(context.Context, tb, *env[T]) {
 	return func(ctx context.Context, t tb, b *env[T]) {
-		box, other := b.box(t), boxOver[T](t, b.second(), outbox.Config{})
+		box, other := b.box(t), boxOver[T](t, b.second().Outbox, outbox.Config{})
 		first, second := b.keyed("a", "k"), b.keyed("a", "k")
 		type answer struct {
 			receipts []outbox.Receipt

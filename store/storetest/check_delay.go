@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // delayChecks check that no event is delivered before its time, by the
@@ -98,11 +98,11 @@ func farAway[T any](ctx context.Context, t tb, b *env[T]) {
 	b.wantCommitted(ctx, t, true, evs...)
 	// They can be settled by id, in whatever table they are.
 	leases := b.own(ctx, t)
-	var done []store.Result
+	var done []driver.Result
 	for _, ev := range evs {
-		done = append(done, store.Result{Lane: b.laneOf(ev), ID: ev.ID})
+		done = append(done, driver.Result{Lane: b.laneOf(ev), ID: ev.ID})
 	}
-	settled := b.settle(ctx, t, store.Settlement{Leases: leases, Done: done, History: true})
+	settled := b.settle(ctx, t, driver.Settlement{Leases: leases, Done: done, History: true})
 	wantMoved(t, settled, idsOf(evs)...)
 	b.wantCommitted(ctx, t, true, evs...)
 }

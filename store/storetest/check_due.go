@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // dueChecks check deferred rows that are due.
@@ -26,7 +26,7 @@ func dueInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 	if len(rows) != 7 {
 		return
 	}
-	var retry []store.Result
+	var retry []driver.Result
 	for i, row := range rows {
 		r := result(row)
 		r.Delay = time.Duration(60-10*i) * time.Millisecond
@@ -36,7 +36,7 @@ func dueInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 		retry = append(retry, r)
 	}
 	leases := b.own(ctx, t)
-	b.settle(ctx, t, store.Settlement{Leases: leases, Retry: retry})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: retry})
 	b.wantReady(ctx, t)
 	mine := func(rows []row) []waybill.ID {
 		return rowIDs(slices.DeleteFunc(rows, func(r row) bool { return !slices.Contains(idsOf(evs), r.ID) }))
@@ -58,7 +58,7 @@ func dueInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 	if got := mine(page.Rows); !slices.Equal(got, want) {
 		t.Errorf("Due returned %v, want the longest due first: %v", got, want)
 	}
-	first, err := b.DB.Due(ctx, b.allLanes(), 2)
+	first, err := b.DB.Relay.Due(ctx, b.allLanes(), 2)
 	if err != nil {
 		t.Fatalf("Due: %v", err)
 	}
@@ -66,7 +66,7 @@ func dueInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Errorf("Due of 2 returned %v, want %v", got, want[:2])
 	}
 	// Reading changes nothing; settling does.
-	done := store.Settlement{Leases: leases, History: true}
+	done := driver.Settlement{Leases: leases, History: true}
 	for _, row := range rows {
 		done.Done = append(done.Done, result(row))
 	}
@@ -88,7 +88,7 @@ func dueLanes[T any](ctx context.Context, t tb, b *env[T]) {
 		b.awaitDue(ctx, t, ev.ID)
 	}
 	for _, ev := range evs {
-		page, err := b.DB.Due(ctx, []int{b.laneOf(ev)}, 100)
+		page, err := b.DB.Relay.Due(ctx, []int{b.laneOf(ev)}, 100)
 		if err != nil {
 			t.Fatalf("Due: %v", err)
 		}
@@ -103,11 +103,11 @@ func dueLanes[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	// Rows that are due stay where they are until they are settled.
 	leases := b.own(ctx, t)
-	var done []store.Result
+	var done []driver.Result
 	for _, ev := range evs {
-		done = append(done, store.Result{Lane: b.laneOf(ev), ID: ev.ID})
+		done = append(done, driver.Result{Lane: b.laneOf(ev), ID: ev.ID})
 	}
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Done: done, History: true}), idsOf(evs)...)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Done: done, History: true}), idsOf(evs)...)
 	for _, row := range b.due(ctx, t).Rows {
 		if slices.Contains(idsOf(evs), row.ID) {
 			t.Errorf("a settled event is still due")

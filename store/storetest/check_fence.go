@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // fenceChecks check that a settlement applies to held lanes only.
@@ -24,17 +24,17 @@ func staleLeases[T any](ctx context.Context, t tb, b *env[T]) {
 	b.write(ctx, t, evs...)
 	ready := b.row(ctx, t, evs[0].ID)
 	due := b.awaitDue(ctx, t, evs[1].ID)
-	n := b.node(ctx, t, b.DB)
-	old := b.acquire(ctx, t, b.DB, n, ready.Lane)[0]
-	if err := b.DB.Release(ctx, []store.Lease{old}, false); err != nil {
+	n := b.node(ctx, t, b.DB.Relay)
+	old := b.acquire(ctx, t, b.DB.Relay, n, ready.Lane)[0]
+	if err := b.DB.Relay.Release(ctx, []driver.Lease{old}, false); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
-	try := func(what string, lease store.Lease) {
+	try := func(what string, lease driver.Lease) {
 		t.Helper()
 		for kind := range 3 {
 			r1, r2 := result(ready), result(due)
 			r1.Attempts, r2.Attempts, r1.Error, r2.Error = 9, 9, "stale", "stale"
-			settled, err := b.DB.Settle(ctx, settlement(kind, []store.Lease{lease}, r1, r2))
+			settled, err := b.DB.Relay.Settle(ctx, settlement(kind, []driver.Lease{lease}, r1, r2))
 			if err != nil {
 				t.Errorf("%s: Settle returned the error %v, want an empty answer", what, err)
 			}
@@ -48,19 +48,19 @@ func staleLeases[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 	}
 	try("a lease that was released", old)
-	try("a lease without a token, on a lane without an owner", store.Lease{Lane: old.Lane, Epoch: old.Epoch})
-	held := b.acquire(ctx, t, b.DB, n, ready.Lane)[0]
+	try("a lease without a token, on a lane without an owner", driver.Lease{Lane: old.Lane, Epoch: old.Epoch})
+	held := b.acquire(ctx, t, b.DB.Relay, n, ready.Lane)[0]
 	try("the lease before the present one", old)
-	for what, change := range map[string]func(l *store.Lease){
-		"an old epoch with the present token": func(l *store.Lease) { l.Epoch = old.Epoch },
-		"a later epoch":                       func(l *store.Lease) { l.Epoch++ },
-		"the present epoch with an old token": func(l *store.Lease) { l.Token = old.Token },
-		"the present epoch with another token": func(l *store.Lease) {
+	for what, change := range map[string]func(l *driver.Lease){
+		"an old epoch with the present token": func(l *driver.Lease) { l.Epoch = old.Epoch },
+		"a later epoch":                       func(l *driver.Lease) { l.Epoch++ },
+		"the present epoch with an old token": func(l *driver.Lease) { l.Token = old.Token },
+		"the present epoch with another token": func(l *driver.Lease) {
 			l.Token[15] ^= 1
 		},
-		"no token":                    func(l *store.Lease) { l.Token = waybill.ID{} },
-		"a lane that does not exist":  func(l *store.Lease) { l.Lane = b.lanes + 5 },
-		"a lane below the first lane": func(l *store.Lease) { l.Lane = -1 },
+		"no token":                    func(l *driver.Lease) { l.Token = waybill.ID{} },
+		"a lane that does not exist":  func(l *driver.Lease) { l.Lane = b.lanes + 5 },
+		"a lane below the first lane": func(l *driver.Lease) { l.Lane = -1 },
 	} {
 		lease := held
 		change(&lease)
@@ -68,7 +68,7 @@ func staleLeases[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	// The current lease still counts, whatever its other fields are.
 	held.Unclean, held.Window = !held.Unclean, held.Window+1
-	settled := b.settle(ctx, t, store.Settlement{Leases: []store.Lease{held}, Done: []store.Result{result(ready), result(due)}, History: true})
+	settled := b.settle(ctx, t, driver.Settlement{Leases: []driver.Lease{held}, Done: []driver.Result{result(ready), result(due)}, History: true})
 	wantMoved(t, settled, evs[0].ID, evs[1].ID)
 }
 
@@ -83,16 +83,16 @@ func lostBesideHeld[T any](ctx context.Context, t tb, b *env[T]) {
 		evs = append(evs, b.events(3, name)...)
 	}
 	rows := b.writeRows(ctx, t, evs...)
-	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
+	one, two := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, b.second().Relay)
 	lanes := []int{rows[0].Lane, rows[3].Lane, rows[6].Lane}
-	leases := b.acquire(ctx, t, b.DB, one, lanes...)
-	slices.SortFunc(leases, func(x, y store.Lease) int { return slices.Index(lanes, x.Lane) - slices.Index(lanes, y.Lane) })
+	leases := b.acquire(ctx, t, b.DB.Relay, one, lanes...)
+	slices.SortFunc(leases, func(x, y driver.Lease) int { return slices.Index(lanes, x.Lane) - slices.Index(lanes, y.Lane) })
 	// The middle lane changes its owner.
-	if err := b.DB.Release(ctx, leases[1:2], false); err != nil {
+	if err := b.DB.Relay.Release(ctx, leases[1:2], false); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
-	b.acquire(ctx, t, b.second(), two, lanes[1])
-	s := store.Settlement{Leases: leases, History: true}
+	b.acquire(ctx, t, b.second().Relay, two, lanes[1])
+	s := driver.Settlement{Leases: leases, History: true}
 	for i, row := range rows {
 		r := result(row)
 		r.Attempts, r.Delay = 1, defaultLease
@@ -105,7 +105,7 @@ func lostBesideHeld[T any](ctx context.Context, t tb, b *env[T]) {
 			s.Dead = append(s.Dead, r)
 		}
 	}
-	settled, err := b.DB.Settle(ctx, s)
+	settled, err := b.DB.Relay.Settle(ctx, s)
 	if err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
@@ -129,7 +129,7 @@ func resultsWithoutLease[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
-	settled, err := b.DB.Settle(ctx, store.Settlement{Done: results(rows), History: true})
+	settled, err := b.DB.Relay.Settle(ctx, driver.Settlement{Done: results(rows), History: true})
 	if err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
@@ -140,7 +140,7 @@ func resultsWithoutLease[T any](ctx context.Context, t tb, b *env[T]) {
 		return
 	}
 	first := leases[rows[0].Lane : rows[0].Lane+1]
-	settled = b.settle(ctx, t, store.Settlement{Leases: first, Done: results(rows), History: true})
+	settled = b.settle(ctx, t, driver.Settlement{Leases: first, Done: results(rows), History: true})
 	wantMoved(t, settled, evs[0].ID)
 	b.wantReady(ctx, t, evs[1])
 	// The fence of the row's actual lane protects it, not the fence of the lane

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // finishChecks check Finish with held lanes: an event is done if and only if
@@ -25,14 +26,14 @@ func finishChecks[T any]() []check[T] {
 }
 
 // delivery is a row in flight to a sink, under a lease.
-func delivery(r row, lease store.Lease, history bool) waybill.Delivery {
+func delivery(r row, lease driver.Lease, history bool) waybill.Delivery {
 	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: r.Seq}, lease.Token)
 	return waybill.Delivery{Event: r.Event, Attempt: r.Attempts + 1, Replay: r.Replay, Claim: claim.WithHistory(history)}
 }
 
 // deliveries are rows in flight to a sink, with history; leases are those of
 // all lanes, in their order.
-func deliveries(leases []store.Lease, rows ...row) []waybill.Delivery {
+func deliveries(leases []driver.Lease, rows ...row) []waybill.Delivery {
 	var ds []waybill.Delivery
 	for _, r := range rows {
 		ds = append(ds, delivery(r, leases[r.Lane], true))
@@ -49,7 +50,7 @@ func (b *env[T]) finishIn(ctx context.Context, t tb, end error, ds ...waybill.De
 		if err := b.insert(ctx, tx, "note"); err != nil {
 			return err
 		}
-		if err := b.DB.Finish(ctx, tx, ds); err != nil {
+		if err := b.DB.Finisher.Finish(ctx, tx, ds); err != nil {
 			return err
 		}
 		return end
@@ -93,8 +94,8 @@ func finishCommits[T any](ctx context.Context, t tb, b *env[T]) {
 	wantReceipts(t, receipts(ctx, t, b.box(t), next), written(next))
 	// The lease stays valid: a later settlement of the relay skips these rows
 	// and applies the rest.
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows), History: true}))
-	b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(b.ready(ctx, t)), History: true})
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(rows), History: true}))
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(b.ready(ctx, t)), History: true})
 	b.wantReady(ctx, t)
 }
 
@@ -153,7 +154,7 @@ func finishBesideWrite[T any](ctx context.Context, t tb, b *env[T]) {
 			if err := box.Write(ctx, tx, before, keyed); err != nil {
 				return err
 			}
-			if err := b.DB.Finish(ctx, tx, deliveries(leases, rows...)); err != nil {
+			if err := b.DB.Finisher.Finish(ctx, tx, deliveries(leases, rows...)); err != nil {
 				return err
 			}
 			return end
@@ -178,12 +179,12 @@ func finishInSavepoint[T any](ctx context.Context, t tb, b *env[T]) {
 	leases := b.own(ctx, t)
 	err := b.box(t).InTx(ctx, func(ctx context.Context, tx T) error {
 		err := savepointDriver(ctx, b, tx, func(tx T) error {
-			return errors.Join(b.DB.Finish(ctx, tx, deliveries(leases, rows[0])), errBoom)
+			return errors.Join(b.DB.Finisher.Finish(ctx, tx, deliveries(leases, rows[0])), errBoom)
 		})
 		if !errors.Is(err, errBoom) || errors.Is(err, waybill.ErrLeaseLost) {
 			t.Errorf("Finish in a savepoint: %v, want the function's own error", err)
 		}
-		return savepointDriver(ctx, b, tx, func(tx T) error { return b.DB.Finish(ctx, tx, deliveries(leases, rows[1])) })
+		return savepointDriver(ctx, b, tx, func(tx T) error { return b.DB.Finisher.Finish(ctx, tx, deliveries(leases, rows[1])) })
 	})
 	if err != nil {
 		t.Fatalf("InTx: %v", err)
@@ -200,7 +201,7 @@ func finishForeign[T any](ctx context.Context, t tb, b *env[T]) {
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
 	back := b.foreign(ctx, t)
-	if err := errors.Join(b.insert(ctx, back.Tx, "back"), b.DB.Finish(ctx, back.Tx, deliveries(leases, rows...))); err != nil {
+	if err := errors.Join(b.insert(ctx, back.Tx, "back"), b.DB.Finisher.Finish(ctx, back.Tx, deliveries(leases, rows...))); err != nil {
 		t.Fatalf("Finish: %v", err)
 	}
 	b.wantReady(ctx, t, evs...) // not yet
@@ -209,7 +210,7 @@ func finishForeign[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	b.wantReady(ctx, t, evs...)
 	there := b.foreign(ctx, t)
-	if err := errors.Join(b.insert(ctx, there.Tx, "there"), b.DB.Finish(ctx, there.Tx, deliveries(leases, rows...))); err != nil {
+	if err := errors.Join(b.insert(ctx, there.Tx, "there"), b.DB.Finisher.Finish(ctx, there.Tx, deliveries(leases, rows...))); err != nil {
 		t.Fatalf("Finish: %v", err)
 	}
 	if err := there.Commit(); err != nil {
@@ -219,7 +220,7 @@ func finishForeign[T any](ctx context.Context, t tb, b *env[T]) {
 	b.wantNotes(ctx, t, "back", 0)
 	b.wantNotes(ctx, t, "there", 1)
 	b.wantState(ctx, t, evs[0], store.Delivered)
-	if err := b.DB.Finish(ctx, there.Tx, deliveries(leases, rows...)); err == nil {
+	if err := b.DB.Finisher.Finish(ctx, there.Tx, deliveries(leases, rows...)); err == nil {
 		t.Errorf("Finish in a transaction that has ended returned nil")
 	}
 }

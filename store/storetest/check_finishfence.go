@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // finishFenceChecks check Finish with lost lanes: nothing is finished.
@@ -31,7 +32,7 @@ func (b *env[T]) wantLost(ctx context.Context, t tb, what string, evs []waybill.
 	}
 	b.wantReady(ctx, t, evs...)
 	_ = b.box(t).InTx(ctx, func(ctx context.Context, tx T) error {
-		if err := b.DB.Finish(ctx, tx, ds); !errors.Is(err, waybill.ErrLeaseLost) {
+		if err := b.DB.Finisher.Finish(ctx, tx, ds); !errors.Is(err, waybill.ErrLeaseLost) {
 			t.Errorf("%s: Finish returned %v, want ErrLeaseLost", what, err)
 		}
 		return nil
@@ -43,26 +44,26 @@ func (b *env[T]) wantLost(ctx context.Context, t tb, what string, evs []waybill.
 func finishStale[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := []waybill.Event{b.event("a"), b.event("a")}
 	rows := b.writeRows(ctx, t, evs...)
-	n := b.node(ctx, t, b.DB)
-	old := b.acquire(ctx, t, b.DB, n, rows[0].Lane)[0]
-	if err := b.DB.Release(ctx, []store.Lease{old}, false); err != nil {
+	n := b.node(ctx, t, b.DB.Relay)
+	old := b.acquire(ctx, t, b.DB.Relay, n, rows[0].Lane)[0]
+	if err := b.DB.Relay.Release(ctx, []driver.Lease{old}, false); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
-	try := func(what string, lease store.Lease) {
+	try := func(what string, lease driver.Lease) {
 		t.Helper()
 		b.wantLost(ctx, t, what, evs, delivery(rows[0], lease, true), delivery(rows[1], lease, true))
 	}
 	try("a lease that was released", old)
-	try("a lease without a token, on a lane without an owner", store.Lease{Lane: old.Lane, Epoch: old.Epoch})
-	held := b.acquire(ctx, t, b.DB, n, rows[0].Lane)[0]
+	try("a lease without a token, on a lane without an owner", driver.Lease{Lane: old.Lane, Epoch: old.Epoch})
+	held := b.acquire(ctx, t, b.DB.Relay, n, rows[0].Lane)[0]
 	try("the lease before the present one", old)
-	for what, change := range map[string]func(l *store.Lease){
-		"an old epoch with the present token": func(l *store.Lease) { l.Epoch = old.Epoch },
-		"a later epoch":                       func(l *store.Lease) { l.Epoch++ },
-		"the present epoch with an old token": func(l *store.Lease) { l.Token = old.Token },
-		"no token":                            func(l *store.Lease) { l.Token = waybill.ID{} },
-		"a lane that does not exist":          func(l *store.Lease) { l.Lane = b.lanes + 5 },
-		"a lane below the first lane":         func(l *store.Lease) { l.Lane = -1 },
+	for what, change := range map[string]func(l *driver.Lease){
+		"an old epoch with the present token": func(l *driver.Lease) { l.Epoch = old.Epoch },
+		"a later epoch":                       func(l *driver.Lease) { l.Epoch++ },
+		"the present epoch with an old token": func(l *driver.Lease) { l.Token = old.Token },
+		"no token":                            func(l *driver.Lease) { l.Token = waybill.ID{} },
+		"a lane that does not exist":          func(l *driver.Lease) { l.Lane = b.lanes + 5 },
+		"a lane below the first lane":         func(l *driver.Lease) { l.Lane = -1 },
 	} {
 		lease := held
 		change(&lease)
@@ -93,10 +94,10 @@ func finishLostBesideHeld[T any](ctx context.Context, t tb, b *env[T]) {
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
 	lost := leases[rows[1].Lane]
-	if err := b.DB.Release(ctx, []store.Lease{lost}, false); err != nil {
+	if err := b.DB.Relay.Release(ctx, []driver.Lease{lost}, false); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
-	b.acquire(ctx, t, b.second(), b.node(ctx, t, b.second()), lost.Lane)
+	b.acquire(ctx, t, b.second().Relay, b.node(ctx, t, b.second().Relay), lost.Lane)
 	b.wantLost(ctx, t, "the middle lane is lost", evs, deliveries(leases, rows...)...)
 	if err := b.finishIn(ctx, t, nil, deliveries(leases, rows[0], rows[2])...); err != nil {
 		t.Fatalf("InTx with Finish of held deliveries: %v", err)
@@ -106,18 +107,18 @@ func finishLostBesideHeld[T any](ctx context.Context, t tb, b *env[T]) {
 
 // takeOver is the result of a takeover of a lane.
 type takeOver struct {
-	leases []store.Lease
+	leases []driver.Lease
 	seen   []row // rows that the heir finds
 	err    error
 }
 
 // takeOver takes a lane whose owner is dead, and reads its rows.
-func (b *env[T]) takeOver(ctx context.Context, db DB[T], heir store.Node, lane int) takeOver {
-	leases, err := db.Acquire(ctx, heir, []int{lane}, 7)
+func (b *env[T]) takeOver(ctx context.Context, db driver.Roles[T], heir store.Node, lane int) takeOver {
+	leases, err := db.Relay.Acquire(ctx, heir, []int{lane}, 7)
 	if err != nil {
 		return takeOver{err: err}
 	}
-	page, err := db.Fetch(ctx, []store.Cursor{{Lane: lane}}, 100)
+	page, err := db.Relay.Fetch(ctx, []driver.Cursor{{Lane: lane}}, 100)
 	return takeOver{leases: leases, seen: page.Rows, err: err}
 }
 
@@ -139,12 +140,12 @@ func (o takeOver) want(t tb, round int, id waybill.ID, err error) {
 
 // staleOwner writes an event and lets the lease of its lane's owner expire;
 // heir is a live node.
-func staleOwner[T any](ctx context.Context, t tb, b *env[T], other DB[T]) (r row, lease store.Lease, heir store.Node) {
+func staleOwner[T any](ctx context.Context, t tb, b *env[T], other driver.Roles[T]) (r row, lease driver.Lease, heir store.Node) {
 	t.Helper()
 	r = b.writeRows(ctx, t, b.event("a"))[0]
-	stale, heir := b.node(ctx, t, b.DB), b.node(ctx, t, other)
-	lease = b.acquire(ctx, t, b.DB, stale, r.Lane)[0]
-	b.expire(ctx, t, b.DB, stale, heir)
+	stale, heir := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, other.Relay)
+	lease = b.acquire(ctx, t, b.DB.Relay, stale, r.Lane)[0]
+	b.expire(ctx, t, b.DB.Relay, stale, heir)
 	return r, lease, heir
 }
 
@@ -158,12 +159,12 @@ func takeOverWaits[T any](ctx context.Context, t tb, b *env[T]) {
 		took := make(chan takeOver, 1)
 		early := false
 		err := b.box(t).InTx(ctx, func(ctx context.Context, tx T) error {
-			if err := b.DB.Finish(ctx, tx, []waybill.Delivery{delivery(r, lease, true)}); err != nil {
+			if err := b.DB.Finisher.Finish(ctx, tx, []waybill.Delivery{delivery(r, lease, true)}); err != nil {
 				return err
 			}
 			go func() { took <- b.takeOver(context.WithoutCancel(ctx), other, heir, r.Lane) }()
 			for range 25 { // time for a takeover that does not wait
-				if _, err := b.DB.Fetch(ctx, b.cursors(), 1); err != nil {
+				if _, err := b.DB.Relay.Fetch(ctx, b.cursors(), 1); err != nil {
 					return err
 				}
 			}
@@ -180,7 +181,7 @@ func takeOverWaits[T any](ctx context.Context, t tb, b *env[T]) {
 		case o := <-took:
 			o.want(t, round, r.ID, err)
 			if err != nil && len(o.leases) == 1 {
-				b.settle(ctx, t, store.Settlement{Leases: o.leases, Done: []store.Result{result(r)}, History: true})
+				b.settle(ctx, t, driver.Settlement{Leases: o.leases, Done: []driver.Result{result(r)}, History: true})
 			}
 		case <-ctx.Done():
 			t.Fatalf("round %d: the takeover never ends", round)
@@ -220,7 +221,7 @@ func finishAgainstTakeOver[T any](ctx context.Context, t tb, b *env[T]) {
 		if err == nil {
 			first++
 		} else {
-			b.settle(ctx, t, store.Settlement{Leases: took.leases, Done: []store.Result{result(r)}, History: true})
+			b.settle(ctx, t, driver.Settlement{Leases: took.leases, Done: []driver.Result{result(r)}, History: true})
 		}
 		b.wantState(ctx, t, r.Event, store.Delivered)
 		b.end()
@@ -245,7 +246,7 @@ func finishTogether[T any](ctx context.Context, t tb, b *env[T]) {
 			})
 		}
 		wg.Go(func() {
-			if _, err := b.DB.Settle(ctx, store.Settlement{Leases: leases, Done: results(rows), History: true}); err != nil {
+			if _, err := b.DB.Relay.Settle(ctx, driver.Settlement{Leases: leases, Done: results(rows), History: true}); err != nil {
 				t.Errorf("Settle: %v", err)
 			}
 		})

@@ -20,7 +20,7 @@ func foreignChecks[T any]() []check[T] {
 
 func foreignCommits[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
-	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
+	box, heard := b.box(t, hooks.hook()), b.listen(b.DB.Outbox)
 	evs := []waybill.Event{b.event("a"), b.event(""), b.event("a"), b.event("b")}
 	f := b.foreign(ctx, t)
 	if err := errors.Join(box.Write(ctx, f.Tx, evs[:2]...), b.insert(ctx, f.Tx, "note")); err != nil {
@@ -94,7 +94,7 @@ func foreignInside[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Skipf("two transactions that write cannot be open at the same time: nothing to confuse")
 	}
 	var hooks record
-	box := boxOver[T](t, b.DB, outbox.Config{Hooks: []outbox.Hook{hooks.hook()}})
+	box := boxOver[T](t, b.DB.Outbox, outbox.Config{Hooks: []outbox.Hook{hooks.hook()}})
 	f := b.foreign(ctx, t)
 	mine, theirs := b.event("a"), b.event("b")
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // headerChecks check stored headers.
@@ -93,7 +94,7 @@ func headersGarbage[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 		// All reads report the same.
 		keys := []store.Key{rows[0].Key, broken.Key, rows[2].Key}
-		page, err := b.DB.Load(ctx, keys)
+		page, err := b.DB.Relay.Load(ctx, keys)
 		if err != nil || len(page.Rows) != 3 {
 			t.Fatalf("Load beside a broken row: %d rows, %v", len(page.Rows), err)
 		}
@@ -102,11 +103,11 @@ func headersGarbage[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 		retry := result(broken)
 		retry.Attempts, retry.Error = 1, "broken"
-		wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{retry}}), broken.ID)
+		wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: []driver.Result{retry}}), broken.ID)
 		if row := b.awaitDue(ctx, t, broken.ID); row.Err == nil {
 			t.Errorf("the corrupt row is readable after it was deferred: %v", row.Event.Headers)
 		}
-		dead := store.Settlement{Leases: leases, Dead: []store.Result{retry}, Done: []store.Result{result(rows[0]), result(rows[2])}, History: true}
+		dead := driver.Settlement{Leases: leases, Dead: []driver.Result{retry}, Done: []driver.Result{result(rows[0]), result(rows[2])}, History: true}
 		wantMoved(t, b.settle(ctx, t, dead), rowIDs(rows)...)
 	}
 	b.wantReady(ctx, t)

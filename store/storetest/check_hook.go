@@ -79,7 +79,7 @@ func hookSuppresses[T any](ctx context.Context, t tb, b *env[T]) {
 	box := b.box(t, hooks.hook(),
 		before(func([]waybill.Event) ([]waybill.Event, error) { return nil, nil }),
 		before(func(evs []waybill.Event) ([]waybill.Event, error) { later++; return evs, nil }))
-	heard := b.listen(b.DB)
+	heard := b.listen(b.DB.Outbox)
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 		receipts, err := box.WriteEach(ctx, tx, b.events(2, "a")...)
 		want := []outbox.Receipt{{Outcome: outbox.Suppressed}, {Outcome: outbox.Suppressed}}
@@ -157,7 +157,7 @@ func hookPanics[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	var log lines
 	var hooks record
-	box := boxOver(t, b.DB, outbox.Config{
+	box := boxOver(t, b.DB.Outbox, outbox.Config{
 		Logger: log.logger(),
 		Hooks: []outbox.Hook{
 			{AfterWrite: bad("write"), AfterCommit: bad("commit"), AfterRollback: bad("rollback")},

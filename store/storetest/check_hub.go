@@ -7,7 +7,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // hubChecks check that in-process notifications match the rows that a relay
@@ -23,9 +23,9 @@ func hubChecks[T any]() []check[T] {
 
 func hubOnce[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
-	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
+	box, heard := b.box(t, hooks.hook()), b.listen(b.DB.Outbox)
 	away := b.second()
-	afar := b.listen(away)
+	afar := b.listen(away.Outbox)
 	evs := []waybill.Event{b.event("a"), b.event(""), b.event("b"), b.keyed("c", "k"), b.event("a")}
 	evs[2].Headers = map[string]string{"h": "v"}
 	evs[2].TenantID = "acme"
@@ -64,19 +64,19 @@ func hubOnce[T any](ctx context.Context, t tb, b *env[T]) {
 			t.Errorf("the published event %s differs from its row: %s", row.ID, diff)
 		}
 	}
-	if away.Local() != b.DB.Local() && len(afar.heard()) > 0 {
+	if away.Outbox.Local() != b.DB.Outbox.Local() && len(afar.heard()) > 0 {
 		t.Errorf("the hub of another process published %v", afar.heard())
 	}
-	if got := rowIDs(b.readyIn(ctx, t, away)); !slices.Equal(got, idsOf(evs)) {
+	if got := rowIDs(b.readyIn(ctx, t, away.Relay)); !slices.Equal(got, idsOf(evs)) {
 		t.Errorf("another process reads %v, want %v", got, idsOf(evs))
 	}
 }
 
 func hubSame[T any](_ context.Context, t tb, b *env[T]) {
-	if first, second := b.DB.Local(), b.DB.Local(); first == nil || first != second {
+	if first, second := b.DB.Outbox.Local(), b.DB.Outbox.Local(); first == nil || first != second {
 		t.Errorf("Local does not return the same hub every time")
 	}
-	if b.features.SecondStore && b.second().Local() == b.DB.Local() {
+	if b.features.SecondStore && b.second().Outbox.Local() == b.DB.Outbox.Local() {
 		t.Errorf("Instance.Second returned a store with the same hub: it must look like another process")
 	}
 }
@@ -85,8 +85,8 @@ func hubSame[T any](_ context.Context, t tb, b *env[T]) {
 // ordered ones to their own.
 func hubPrefers[T any](ctx context.Context, t tb, b *env[T]) {
 	mine := []int{b.lanes - 1, b.lanes / 2}
-	b.DB.Local().SetLocalLanes(mine)
-	b.later(func() { b.DB.Local().SetLocalLanes(nil) })
+	b.DB.Outbox.Local().SetLocalLanes(mine)
+	b.later(func() { b.DB.Outbox.Local().SetLocalLanes(nil) })
 	evs := append(b.events(20, ""), b.event("a"), b.event("b"))
 	b.write(ctx, t, evs...)
 	for _, row := range b.wantReady(ctx, t, evs...) {
@@ -99,7 +99,7 @@ func hubPrefers[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	// Without local lanes the events are spread: 40 events in one of several
 	// lanes by chance are practically impossible.
-	b.DB.Local().SetLocalLanes(nil)
+	b.DB.Outbox.Local().SetLocalLanes(nil)
 	b.write(ctx, t, b.events(40, "")...)
 	lanes := map[int]bool{}
 	for _, row := range b.ready(ctx, t)[len(evs):] {
@@ -113,11 +113,11 @@ func hubPrefers[T any](ctx context.Context, t tb, b *env[T]) {
 // hubAfterCommit reads on another connection inside the listener: the published
 // events are visible.
 func hubAfterCommit[T any](ctx context.Context, t tb, b *env[T]) {
-	box := boxOver[T](t, b.DB, outbox.Config{})
+	box := boxOver[T](t, b.DB.Outbox, outbox.Config{})
 	ev := b.event("a")
 	told := false
 	var seen []waybill.ID
-	b.later(b.DB.Local().Listen(func(c store.Commit) {
+	b.later(b.DB.Outbox.Local().Listen(func(c driver.Commit) {
 		told = told || len(c.Entries) > 0
 		seen = rowIDs(b.ready(ctx, t))
 	}))

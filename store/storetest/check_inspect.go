@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // inspectChecks check Count, List and Find.
@@ -53,7 +54,7 @@ func exhibits[T any](ctx context.Context, t tb, b *env[T]) []exhibit {
 		evs = append(evs, e.Event)
 	}
 	rows := b.writeRows(ctx, t, evs...)
-	s := store.Settlement{Leases: b.own(ctx, t), History: true}
+	s := driver.Settlement{Leases: b.own(ctx, t), History: true}
 	for i, row := range rows {
 		r := result(row)
 		r.Delay, r.Error, r.Attempts, r.Holds = defaultLease, "boom", i%3, i%2 == 0
@@ -92,7 +93,7 @@ func (b *env[T]) list(ctx context.Context, t tb, state store.State, f store.Filt
 	t.Helper()
 	var all []store.Record
 	for after := int64(0); ; {
-		page, err := b.DB.List(ctx, state, f, after, limit)
+		page, err := b.DB.OutboxAdmin.List(ctx, state, f, after, limit)
 		if err != nil {
 			t.Fatalf("List: %v", err)
 		}
@@ -155,7 +156,7 @@ func listsByFilter[T any](ctx context.Context, t tb, b *env[T]) {
 			if got := recordIDs(b.list(ctx, t, state, f, 100)); !slices.Equal(got, want) {
 				t.Errorf("List(%v, %+v) returned %v, want %v", state, f, got, want)
 			}
-			if n, err := b.DB.Count(ctx, state, f); err != nil || n != int64(len(want)) {
+			if n, err := b.DB.OutboxAdmin.Count(ctx, state, f); err != nil || n != int64(len(want)) {
 				t.Errorf("Count(%v, %+v) is %d, %v, want %d", state, f, n, err, len(want))
 			}
 		}
@@ -176,7 +177,7 @@ func listsPages[T any](ctx context.Context, t tb, b *env[T]) {
 				t.Errorf("List(%v) in pages of %d returned %v, want %v", state, limit, got, want)
 			}
 		}
-		if n, err := b.DB.Count(ctx, state, store.Filter{}); err != nil || n != int64(len(want)) {
+		if n, err := b.DB.OutboxAdmin.Count(ctx, state, store.Filter{}); err != nil || n != int64(len(want)) {
 			t.Errorf("Count(%v) is %d, %v, want %d", state, n, err, len(want))
 		}
 	}
@@ -194,7 +195,7 @@ func filtersAsBytes[T any](ctx context.Context, t tb, b *env[T]) {
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
 	for kind, state := range []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered} {
-		s := store.Settlement{Leases: leases, History: true}
+		s := driver.Settlement{Leases: leases, History: true}
 		for _, row := range rows {
 			r := result(row)
 			r.Delay = defaultLease
@@ -242,10 +243,10 @@ func listsBroken[T any](ctx context.Context, t tb, b *env[T]) {
 
 func listsNothing[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, state := range []store.State{-1, 4, 99} {
-		if _, err := b.DB.List(ctx, state, store.Filter{}, 0, 10); err == nil {
+		if _, err := b.DB.OutboxAdmin.List(ctx, state, store.Filter{}, 0, 10); err == nil {
 			t.Errorf("List of %v returned no error", state)
 		}
-		if _, err := b.DB.Count(ctx, state, store.Filter{}); err == nil {
+		if _, err := b.DB.OutboxAdmin.Count(ctx, state, store.Filter{}); err == nil {
 			t.Errorf("Count of %v returned no error", state)
 		}
 	}
@@ -258,9 +259,9 @@ func finds[T any](ctx context.Context, t tb, b *env[T]) {
 	retry, dead := result(rows[1]), result(rows[2])
 	retry.Delay, retry.Attempts, retry.Error, retry.Holds = defaultLease, 2, "deferred", true
 	dead.Attempts, dead.Error, dead.Holds = 9, "dead", true
-	b.settle(ctx, t, store.Settlement{
+	b.settle(ctx, t, driver.Settlement{
 		Leases: b.own(ctx, t), History: true,
-		Retry: []store.Result{retry}, Dead: []store.Result{dead}, Done: results(rows[3:]),
+		Retry: []driver.Result{retry}, Dead: []driver.Result{dead}, Done: results(rows[3:]),
 	})
 	for i, want := range []struct {
 		attempts  int
@@ -282,7 +283,7 @@ func finds[T any](ctx context.Context, t tb, b *env[T]) {
 			t.Errorf("%v: the row is due at %v", rec.State, rec.DueAt)
 		}
 	}
-	if recs, err := b.DB.Find(ctx, waybill.NewID()); err != nil || len(recs) > 0 {
+	if recs, err := b.DB.OutboxAdmin.Find(ctx, waybill.NewID()); err != nil || len(recs) > 0 {
 		t.Errorf("Find of an event that does not exist returned %v, %v", recs, err)
 	}
 	open := b.event("a")
@@ -308,7 +309,7 @@ func statsChecks[T any]() []check[T] {
 
 func (b *env[T]) stats(ctx context.Context, t tb) store.Stats {
 	t.Helper()
-	s, err := b.DB.Stats(ctx)
+	s, err := b.DB.OutboxAdmin.Stats(ctx)
 	if err != nil {
 		t.Fatalf("Stats: %v", err)
 	}
@@ -340,7 +341,7 @@ func stats[T any](ctx context.Context, t tb, b *env[T]) {
 	later[0].Delay, later[1].Delay = defaultLease, defaultLease
 	b.write(ctx, t, later...)
 	want("written", store.Stats{Ready: 8, Scheduled: 2, Oldest: rows[0].CreatedAt})
-	s := store.Settlement{Leases: b.own(ctx, t), History: true, Done: results(rows[:1])}
+	s := driver.Settlement{Leases: b.own(ctx, t), History: true, Done: results(rows[:1])}
 	for i, row := range rows[1:6] {
 		r := result(row)
 		r.Delay, r.Holds, r.Attempts = defaultLease, i%2 == 0, i+2
@@ -353,7 +354,7 @@ func stats[T any](ctx context.Context, t tb, b *env[T]) {
 	s.Retry[1].Attempts = 0 // deferred without an attempt
 	b.settle(ctx, t, s)
 	want("settled", store.Stats{Ready: 2, Scheduled: 3, Failed: 2, Dead: 2, Holding: 3, MaxAttempts: 4, Oldest: rows[6].CreatedAt})
-	done := store.Settlement{Leases: s.Leases, History: true, Done: append(results(rows[6:]), s.Retry...)}
+	done := driver.Settlement{Leases: s.Leases, History: true, Done: append(results(rows[6:]), s.Retry...)}
 	b.settle(ctx, t, done)
 	want("nearly nothing", store.Stats{Scheduled: 2, Dead: 2, Holding: 1})
 }
@@ -363,9 +364,9 @@ func statsMembers[T any](ctx context.Context, t tb, b *env[T]) {
 	if s := b.stats(ctx, t); len(s.Nodes) > 0 || len(s.Lanes) != b.lanes {
 		t.Errorf("with no relay, Stats has the nodes %v and %d of %d lanes", s.Nodes, len(s.Lanes), b.lanes)
 	}
-	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
-	b.acquire(ctx, t, b.DB, one, 0)
-	m := b.beat(ctx, t, b.DB, two, defaultLease)
+	one, two := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, b.second().Relay)
+	b.acquire(ctx, t, b.DB.Relay, one, 0)
+	m := b.beat(ctx, t, b.DB.Relay, two, defaultLease)
 	s := b.stats(ctx, t)
 	byID := func(x, y store.Node) int { return slices.Compare(x.ID[:], y.ID[:]) }
 	if got, want := slices.SortedFunc(slices.Values(s.Nodes), byID), slices.SortedFunc(slices.Values(m.Nodes), byID); !slices.Equal(got, want) {
@@ -375,7 +376,7 @@ func statsMembers[T any](ctx context.Context, t tb, b *env[T]) {
 	if got, want := slices.SortedFunc(slices.Values(s.Lanes), byLane), slices.SortedFunc(slices.Values(m.Lanes), byLane); !slices.Equal(got, want) {
 		t.Errorf("Stats has the lanes %v, want %v", got, want)
 	}
-	b.expire(ctx, t, b.DB, one, two)
+	b.expire(ctx, t, b.DB.Relay, one, two)
 	if s := b.stats(ctx, t); !slices.Equal(s.Nodes, []store.Node{two}) || s.Lanes[0].Owner != one.ID || s.Lanes[0].Live {
 		t.Errorf("one of two nodes is dead, and Stats has the nodes %v, lane 0 as %+v", s.Nodes, s.Lanes[0])
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // jobChecks check the records of reconciliation jobs and their sent events.
@@ -32,14 +33,14 @@ func jobChecks[T any]() []check[T] {
 }
 
 // claimJob claims a free job.
-func (b *env[T]) claimJob(ctx context.Context, t tb, name string, lease time.Duration) store.JobAttempt {
+func (b *env[T]) claimJob(ctx context.Context, t tb, name string, lease time.Duration) driver.JobAttempt {
 	t.Helper()
 	owner := waybill.NewID()
-	rec, ok, err := b.DB.ClaimJob(ctx, store.JobClaim{Name: name, Owner: owner, Lease: lease, Seen: -1})
+	rec, ok, err := b.DB.Jobs.ClaimJob(ctx, driver.JobClaim{Name: name, Owner: owner, Lease: lease, Seen: -1})
 	if err != nil || !ok {
 		t.Fatalf("ClaimJob: %+v, %v, %v", rec, ok, err)
 	}
-	return store.JobAttempt{Name: name, Owner: owner, Fence: rec.Fence}
+	return driver.JobAttempt{Name: name, Owner: owner, Fence: rec.Fence}
 }
 
 // jobRace claims a job concurrently: a new one, one whose lease has expired,
@@ -47,7 +48,7 @@ func (b *env[T]) claimJob(ctx context.Context, t tb, name string, lease time.Dur
 func jobRace[T any](ctx context.Context, t tb, b *env[T]) {
 	lapsed, ended := b.tag+"lapsed", b.tag+"ended"
 	b.claimJob(ctx, t, lapsed, 0)
-	if ok, err := b.DB.EndJob(ctx, b.claimJob(ctx, t, ended, time.Hour), store.JobEnd{}); !ok || err != nil {
+	if ok, err := b.DB.Jobs.EndJob(ctx, b.claimJob(ctx, t, ended, time.Hour), driver.JobEnd{}); !ok || err != nil {
 		t.Fatalf("EndJob: %v, %v", ok, err)
 	}
 	for name, seen := range map[string]int64{b.tag + "new": 0, lapsed: 1, ended: 1} {
@@ -55,7 +56,7 @@ func jobRace[T any](ctx context.Context, t tb, b *env[T]) {
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				rec, ok, err := b.DB.ClaimJob(ctx, store.JobClaim{Name: name, Owner: waybill.NewID(), Lease: time.Minute, Seen: seen})
+				rec, ok, err := b.DB.Jobs.ClaimJob(ctx, driver.JobClaim{Name: name, Owner: waybill.NewID(), Lease: time.Minute, Seen: seen})
 				if err != nil || rec.Fence != seen+1 {
 					t.Errorf("ClaimJob: %+v, %v", rec, err)
 				}
@@ -73,17 +74,17 @@ func jobRace[T any](ctx context.Context, t tb, b *env[T]) {
 
 func jobClaims[T any](ctx context.Context, t tb, b *env[T]) {
 	name := b.tag + "Job"
-	rec, ok, err := b.DB.FindJob(ctx, name)
+	rec, ok, err := b.DB.JobRecords.FindJob(ctx, name)
 	if ok || err != nil || rec.Now.IsZero() {
 		t.Errorf("a job that never ran: %+v, %v, %v", rec, ok, err)
 	}
-	if rec, ok, err := b.DB.ClaimJob(ctx, store.JobClaim{Name: name, Owner: waybill.NewID(), Lease: time.Hour, Seen: 7}); ok || err != nil {
+	if rec, ok, err := b.DB.Jobs.ClaimJob(ctx, driver.JobClaim{Name: name, Owner: waybill.NewID(), Lease: time.Hour, Seen: 7}); ok || err != nil {
 		t.Errorf("a claim with an unknown fence: %+v, %v", rec, err)
 	}
 	a := b.claimJob(ctx, t, name, time.Hour)
 	// Names compare as bytes.
 	b.claimJob(ctx, t, strings.ToLower(name), time.Hour)
-	rec, ok, err = b.DB.FindJob(ctx, name)
+	rec, ok, err = b.DB.JobRecords.FindJob(ctx, name)
 	if err != nil || !ok || rec.Name != name || rec.Owner != a.Owner || rec.Fence != 1 || rec.StartedAt.IsZero() || rec.Now.Before(rec.StartedAt) || !rec.EndedAt.IsZero() {
 		t.Errorf("after the claim: %+v, %v, %v", rec, ok, err)
 	}
@@ -91,38 +92,38 @@ func jobClaims[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Errorf("its lease is %v", left)
 	}
 	for _, seen := range []int64{-1, 0, 1} {
-		if rec, ok, err := b.DB.ClaimJob(ctx, store.JobClaim{Name: name, Owner: waybill.NewID(), Lease: time.Hour, Seen: seen}); ok || err != nil || rec.Owner != a.Owner {
+		if rec, ok, err := b.DB.Jobs.ClaimJob(ctx, driver.JobClaim{Name: name, Owner: waybill.NewID(), Lease: time.Hour, Seen: seen}); ok || err != nil || rec.Owner != a.Owner {
 			t.Errorf("a claim of a held job, with the fence %d: %+v, %v, %v", seen, rec, ok, err)
 		}
 	}
-	for what, wrong := range map[string]store.JobAttempt{
+	for what, wrong := range map[string]driver.JobAttempt{
 		"another owner": {Name: name, Owner: waybill.NewID(), Fence: 1}, "another fence": {Name: name, Owner: a.Owner, Fence: 2},
 		"another job": {Name: name + "x", Owner: a.Owner, Fence: 1},
 	} {
-		renewed, err := b.DB.RenewJob(ctx, wrong, time.Hour)
-		ended, err2 := b.DB.EndJob(ctx, wrong, store.JobEnd{})
+		renewed, err := b.DB.Jobs.RenewJob(ctx, wrong, time.Hour)
+		ended, err2 := b.DB.Jobs.EndJob(ctx, wrong, driver.JobEnd{})
 		if renewed || ended || err != nil || err2 != nil {
 			t.Errorf("%s renewed: %v, %v; ended: %v, %v", what, renewed, err, ended, err2)
 		}
 	}
 	for range 2 {
-		if ok, err := b.DB.RenewJob(ctx, a, 2*time.Hour); !ok || err != nil {
+		if ok, err := b.DB.Jobs.RenewJob(ctx, a, 2*time.Hour); !ok || err != nil {
 			t.Errorf("RenewJob: %v, %v", ok, err)
 		}
 	}
 	for range 2 { // the first lets it expire, the second finds it expired
-		if ok, err := b.DB.RenewJob(ctx, a, 0); !ok || err != nil {
+		if ok, err := b.DB.Jobs.RenewJob(ctx, a, 0); !ok || err != nil {
 			t.Errorf("RenewJob: %v, %v", ok, err)
 		}
 	}
 	next := b.claimJob(ctx, t, name, time.Hour)
-	if ok, err := b.DB.RenewJob(ctx, a, time.Hour); ok || err != nil {
+	if ok, err := b.DB.Jobs.RenewJob(ctx, a, time.Hour); ok || err != nil {
 		t.Errorf("a run that lost the job renewed it: %v, %v", ok, err)
 	}
 	if next.Fence != 2 {
 		t.Errorf("the fence of a takeover is %d", next.Fence)
 	}
-	if ok, err := b.DB.EndJob(ctx, a, store.JobEnd{}); ok || err != nil {
+	if ok, err := b.DB.Jobs.EndJob(ctx, a, driver.JobEnd{}); ok || err != nil {
 		t.Errorf("a run that lost the job ended it: %v, %v", ok, err)
 	}
 }
@@ -134,25 +135,25 @@ func jobEnds[T any](ctx context.Context, t tb, b *env[T]) {
 	next := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
 	long := strings.Repeat("ü", 3000)
 	want := store.JobCounts{Found: 4, Sent: 1, Skipped: 2, Failed: 3}
-	if ok, err := b.DB.EndJob(ctx, a, store.JobEnd{JobCounts: want, Next: next, Error: long}); !ok || err != nil {
+	if ok, err := b.DB.Jobs.EndJob(ctx, a, driver.JobEnd{JobCounts: want, Next: next, Error: long}); !ok || err != nil {
 		t.Fatalf("EndJob: %v, %v", ok, err)
 	}
-	rec, _, err := b.DB.FindJob(ctx, name)
-	if err != nil || !rec.Owner.IsZero() || !rec.LeaseUntil.IsZero() || rec.EndedAt.Before(rec.StartedAt) || !rec.Next.Equal(next) || rec.JobCounts != want || rec.LastError != store.CutError(long) {
+	rec, _, err := b.DB.JobRecords.FindJob(ctx, name)
+	if err != nil || !rec.Owner.IsZero() || !rec.LeaseUntil.IsZero() || rec.EndedAt.Before(rec.StartedAt) || !rec.Next.Equal(next) || rec.JobCounts != want || rec.LastError != driver.CutError(long) {
 		t.Errorf("after the end: %+v, %v", rec, err)
 	}
-	if ok, err := b.DB.EndJob(ctx, a, store.JobEnd{}); ok || err != nil {
+	if ok, err := b.DB.Jobs.EndJob(ctx, a, driver.JobEnd{}); ok || err != nil {
 		t.Errorf("a second end: %v, %v", ok, err)
 	}
-	if ok, err := b.DB.EndJob(ctx, b.claimJob(ctx, t, name, time.Hour), store.JobEnd{}); !ok || err != nil {
+	if ok, err := b.DB.Jobs.EndJob(ctx, b.claimJob(ctx, t, name, time.Hour), driver.JobEnd{}); !ok || err != nil {
 		t.Fatalf("EndJob: %v, %v", ok, err)
 	}
-	rec, _, err = b.DB.FindJob(ctx, name)
+	rec, _, err = b.DB.JobRecords.FindJob(ctx, name)
 	if err != nil || rec.Fence != 2 || !rec.Next.IsZero() || rec.JobCounts != (store.JobCounts{}) || rec.LastError != "" {
 		t.Errorf("after another run: %+v, %v", rec, err)
 	}
 	b.claimJob(ctx, t, b.tag+"another", time.Hour)
-	all, err := b.DB.ListJobs(ctx)
+	all, err := b.DB.JobRecords.ListJobs(ctx)
 	mine := slices.DeleteFunc(all, func(r store.JobRecord) bool { return !strings.HasPrefix(r.Name, b.tag) })
 	if err != nil || len(mine) != 2 || mine[0].Name != b.tag+"another" || mine[1].Name != name {
 		t.Errorf("ListJobs: %+v, %v", mine, err)
@@ -160,19 +161,19 @@ func jobEnds[T any](ctx context.Context, t tb, b *env[T]) {
 }
 
 // sendings returns n sent events.
-func sendings(n int) []store.Sent {
-	list := make([]store.Sent, n)
+func sendings(n int) []driver.Sent {
+	list := make([]driver.Sent, n)
 	for i := range list {
-		list[i] = store.Sent{Key: waybill.NewID(), Event: waybill.NewID()}
+		list[i] = driver.Sent{Key: waybill.NewID(), Event: waybill.NewID()}
 	}
 	return list
 }
 
 // remember sends in its own transaction, which fails with result.
-func (b *env[T]) remember(ctx context.Context, t tb, a store.JobAttempt, sent []store.Sent, result error) (ok bool) {
+func (b *env[T]) remember(ctx context.Context, t tb, a driver.JobAttempt, sent []driver.Sent, result error) (ok bool) {
 	t.Helper()
 	err := b.inTx(ctx, func(tx T) (err error) {
-		if ok, err = b.DB.RememberSent(ctx, tx, a, sent); err != nil {
+		if ok, err = b.DB.Jobs.RememberSent(ctx, tx, a, sent); err != nil {
 			return err
 		}
 		return result
@@ -184,10 +185,10 @@ func (b *env[T]) remember(ctx context.Context, t tb, a store.JobAttempt, sent []
 }
 
 // wantSent asserts the sent events of a job.
-func (b *env[T]) wantSent(ctx context.Context, t tb, job string, want ...store.Sent) {
+func (b *env[T]) wantSent(ctx context.Context, t tb, job string, want ...driver.Sent) {
 	t.Helper()
-	got, err := b.DB.SentKeys(ctx, job, time.Hour)
-	order := func(a, b store.Sent) int { return cmp.Compare(string(a.Key[:]), string(b.Key[:])) }
+	got, err := b.DB.JobRecords.SentKeys(ctx, job, time.Hour)
+	order := func(a, b driver.Sent) int { return cmp.Compare(string(a.Key[:]), string(b.Key[:])) }
 	slices.SortFunc(got, order)
 	if want = slices.SortedFunc(slices.Values(want), order); err != nil || !slices.Equal(got, want) {
 		t.Errorf("the job has sent %d, want %d: %v", len(got), len(want), err)
@@ -207,8 +208,8 @@ func jobSends[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	b.wantSent(ctx, t, a.Name, sent...)
 	b.wantSent(ctx, t, other.Name, sent[0])
-	again := store.Sent{Key: sent[3].Key, Event: waybill.NewID()}
-	if !b.remember(ctx, t, a, []store.Sent{again}, nil) {
+	again := driver.Sent{Key: sent[3].Key, Event: waybill.NewID()}
+	if !b.remember(ctx, t, a, []driver.Sent{again}, nil) {
 		t.Errorf("it may not send again")
 	}
 	sent[3] = again
@@ -218,7 +219,7 @@ func jobSends[T any](ctx context.Context, t tb, b *env[T]) {
 func jobSendsLate[T any](ctx context.Context, t tb, b *env[T]) {
 	a := b.claimJob(ctx, t, b.tag+"late", time.Hour)
 	sent := sendings(1)
-	for what, wrong := range map[string]store.JobAttempt{
+	for what, wrong := range map[string]driver.JobAttempt{
 		"another owner": {Name: a.Name, Owner: waybill.NewID(), Fence: 1}, "another fence": {Name: a.Name, Owner: a.Owner, Fence: 2},
 		"no such job": {Name: a.Name + "x", Owner: a.Owner, Fence: 1},
 	} {
@@ -234,7 +235,7 @@ func jobSendsLate[T any](ctx context.Context, t tb, b *env[T]) {
 	if b.remember(ctx, t, lapsed, sendings(1), nil) {
 		t.Errorf("it may send after another run has taken over")
 	}
-	if ok, err := b.DB.EndJob(ctx, a, store.JobEnd{}); !ok || err != nil {
+	if ok, err := b.DB.Jobs.EndJob(ctx, a, driver.JobEnd{}); !ok || err != nil {
 		t.Fatalf("EndJob: %v, %v", ok, err)
 	}
 	if b.remember(ctx, t, a, sent, nil) {
@@ -250,7 +251,7 @@ func jobSendsEnded[T any](ctx context.Context, t tb, b *env[T]) {
 	if err := tx.Commit(); err != nil {
 		t.Fatalf("%v", err)
 	}
-	if _, err := b.DB.RememberSent(ctx, tx.Tx, a, sendings(1)); !errors.Is(err, waybill.ErrTxDone) {
+	if _, err := b.DB.Jobs.RememberSent(ctx, tx.Tx, a, sendings(1)); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("RememberSent in a transaction that has ended: %v", err)
 	}
 	b.wantSent(ctx, t, a.Name)
@@ -261,15 +262,15 @@ func jobSendsEnded[T any](ctx context.Context, t tb, b *env[T]) {
 func jobTakeOverWaits[T any](ctx context.Context, t tb, b *env[T]) {
 	a, tx, sent := b.sendSlowly(ctx, t)
 	b.await(ctx, t, "the lease runs out", func() bool {
-		rec, _, err := b.DB.FindJob(ctx, a.Name)
+		rec, _, err := b.DB.JobRecords.FindJob(ctx, a.Name)
 		return err == nil && rec.Now.After(rec.LeaseUntil)
 	})
 	taken := make(chan error, 1)
 	go func() {
 		for {
-			_, ok, err := b.DB.ClaimJob(ctx, store.JobClaim{Name: a.Name, Owner: waybill.NewID(), Lease: time.Hour, Seen: -1})
+			_, ok, err := b.DB.Jobs.ClaimJob(ctx, driver.JobClaim{Name: a.Name, Owner: waybill.NewID(), Lease: time.Hour, Seen: -1})
 			if ok || err != nil {
-				if got, serr := b.DB.SentKeys(ctx, a.Name, time.Hour); err == nil && (serr != nil || !slices.Equal(got, sent)) {
+				if got, serr := b.DB.JobRecords.SentKeys(ctx, a.Name, time.Hour); err == nil && (serr != nil || !slices.Equal(got, sent)) {
 					err = fmt.Errorf("the new run sees %d events: %w", len(got), errors.Join(serr, errors.New("want 1")))
 				}
 				taken <- err
@@ -300,13 +301,13 @@ func jobTakeOverWaits[T any](ctx context.Context, t tb, b *env[T]) {
 
 // sendSlowly sends in a transaction that stays open. The lease is as short as
 // the machine allows.
-func (b *env[T]) sendSlowly(ctx context.Context, t tb) (store.JobAttempt, Foreign[T], []store.Sent) {
+func (b *env[T]) sendSlowly(ctx context.Context, t tb) (driver.JobAttempt, Foreign[T], []driver.Sent) {
 	t.Helper()
 	sent := sendings(1)
 	for lease := 200 * time.Millisecond; lease < b.patience; lease *= 2 {
 		a := b.claimJob(ctx, t, b.tag+"slow"+lease.String(), lease)
 		tx := b.foreign(ctx, t)
-		ok, err := b.DB.RememberSent(ctx, tx.Tx, a, sent)
+		ok, err := b.DB.Jobs.RememberSent(ctx, tx.Tx, a, sent)
 		if err != nil {
 			t.Fatalf("RememberSent: %v", err)
 		}
@@ -318,26 +319,26 @@ func (b *env[T]) sendSlowly(ctx context.Context, t tb) (store.JobAttempt, Foreig
 		}
 	}
 	t.Fatalf("nothing could be sent within a lease")
-	return store.JobAttempt{}, Foreign[T]{}, nil
+	return driver.JobAttempt{}, Foreign[T]{}, nil
 }
 
 func jobForgets[T any](ctx context.Context, t tb, b *env[T]) {
 	a := b.claimJob(ctx, t, b.tag+"forgets", time.Hour)
 	sent := sendings(5)
 	b.remember(ctx, t, a, sent, nil)
-	if n, err := b.DB.ForgetSent(ctx, a.Name, time.Hour, 10); n != 0 || err != nil {
+	if n, err := b.DB.JobRecords.ForgetSent(ctx, a.Name, time.Hour, 10); n != 0 || err != nil {
 		t.Errorf("recently sent events were forgotten: %d, %v", n, err)
 	}
 	b.await(ctx, t, "the clock", func() bool {
-		got, err := b.DB.SentKeys(ctx, a.Name, time.Microsecond)
+		got, err := b.DB.JobRecords.SentKeys(ctx, a.Name, time.Microsecond)
 		return err == nil && len(got) == 0
 	})
 	other := b.claimJob(ctx, t, b.tag+"keeps", time.Hour)
 	b.remember(ctx, t, other, sent, nil)
-	if n, err := b.DB.ForgetSent(ctx, a.Name, 0, 2); n != 2 || err != nil {
+	if n, err := b.DB.JobRecords.ForgetSent(ctx, a.Name, 0, 2); n != 2 || err != nil {
 		t.Errorf("ForgetSent of 2: %d, %v", n, err)
 	}
-	if n, err := b.DB.ForgetSent(ctx, a.Name, 0, 10); n != 3 || err != nil {
+	if n, err := b.DB.JobRecords.ForgetSent(ctx, a.Name, 0, 10); n != 3 || err != nil {
 		t.Errorf("ForgetSent of the rest: %d, %v", n, err)
 	}
 	b.wantSent(ctx, t, a.Name)
@@ -363,14 +364,14 @@ func unrecorded[T any](ctx context.Context, t tb, b *env[T]) {
 		in.Key, in.Event = rows[n].ID, rows[n].ID
 		b.accept(ctx, t, waybill.NewID(), in)
 	}
-	now, err := b.DB.Stats(ctx)
+	now, err := b.DB.OutboxAdmin.Stats(ctx)
 	if err != nil {
 		t.Fatalf("Stats: %v", err)
 	}
-	span := store.HistorySpan{From: now.Now.Add(-time.Hour), To: now.Now.Add(time.Hour)}
+	span := driver.HistorySpan{From: now.Now.Add(-time.Hour), To: now.Now.Add(time.Hour)}
 	found := map[waybill.ID]bool{}
 	for pages := 0; ; pages++ {
-		page, err := b.DB.DeliveredWithoutRecord(ctx, group, span, 4)
+		page, err := b.DB.HistoryAudit.DeliveredWithoutRecord(ctx, group, span, 4)
 		if err != nil || pages > 3 {
 			t.Fatalf("page %d: %v", pages, err)
 		}
@@ -390,14 +391,14 @@ func unrecorded[T any](ctx context.Context, t tb, b *env[T]) {
 			t.Errorf("event %d was found: %v, want %v", i, found[row.ID], want)
 		}
 	}
-	for what, span := range map[string]store.HistorySpan{
+	for what, span := range map[string]driver.HistorySpan{
 		"before": {From: now.Now.Add(-2 * time.Hour), To: now.Now.Add(-time.Hour)}, "after": {From: now.Now.Add(time.Hour), To: now.Now.Add(2 * time.Hour)},
 	} {
-		if page, err := b.DB.DeliveredWithoutRecord(ctx, group, span, 10); err != nil || len(page) != 0 {
+		if page, err := b.DB.HistoryAudit.DeliveredWithoutRecord(ctx, group, span, 10); err != nil || len(page) != 0 {
 			t.Errorf("%s that: %d, %v", what, len(page), err)
 		}
 	}
-	if page, err := b.DB.DeliveredWithoutRecord(ctx, group+"x", store.HistorySpan{From: now.Now.Add(-time.Hour), To: now.Now.Add(time.Hour)}, 100); err != nil || len(page) != 11 {
+	if page, err := b.DB.HistoryAudit.DeliveredWithoutRecord(ctx, group+"x", driver.HistorySpan{From: now.Now.Add(-time.Hour), To: now.Now.Add(time.Hour)}, 100); err != nil || len(page) != 11 {
 		t.Errorf("of a group without records: %d, %v", len(page), err)
 	}
 }

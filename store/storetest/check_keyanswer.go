@@ -10,22 +10,23 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // point saves a point of a claimed attempt, and commits it.
-func (b *env[T]) point(ctx context.Context, t tb, a store.KeyAttempt, name string) {
+func (b *env[T]) point(ctx context.Context, t tb, a driver.KeyAttempt, name string) {
 	t.Helper()
 	tx, end := b.begun(ctx, t)
-	if ok, err := b.DB.SavePoint(ctx, tx, a, store.KeyPoint{Name: name, Data: []byte(name)}); !ok || err != nil {
+	if ok, err := b.DB.Keys.SavePoint(ctx, tx, a, store.KeyPoint{Name: name, Data: []byte(name)}); !ok || err != nil {
 		t.Fatalf("SavePoint: %v, %v", ok, err)
 	}
 	end(true)
 }
 
 // lapse makes the lease of an attempt expire.
-func (b *env[T]) lapse(ctx context.Context, t tb, a store.KeyAttempt) {
+func (b *env[T]) lapse(ctx context.Context, t tb, a driver.KeyAttempt) {
 	t.Helper()
-	if ok, err := b.DB.RenewKey(ctx, a, time.Millisecond); !ok || err != nil {
+	if ok, err := b.DB.Keys.RenewKey(ctx, a, time.Millisecond); !ok || err != nil {
 		t.Fatalf("RenewKey: %v, %v", ok, err)
 	}
 	b.await(ctx, t, "the lease is over", func() bool {
@@ -39,13 +40,13 @@ func keyPoints[T any](ctx context.Context, t tb, b *env[T]) {
 	a := b.claimed(ctx, t, c)
 	for what, wrong := range strangers(a) {
 		tx, end := b.begun(ctx, t)
-		if ok, err := b.DB.SavePoint(ctx, tx, wrong, store.KeyPoint{Name: "no"}); ok || err != nil {
+		if ok, err := b.DB.Keys.SavePoint(ctx, tx, wrong, store.KeyPoint{Name: "no"}); ok || err != nil {
 			t.Errorf("%s saved a point: %v, %v", what, ok, err)
 		}
 		end(false)
 	}
 	tx, end := b.begun(ctx, t)
-	if ok, err := b.DB.SavePoint(ctx, tx, a, store.KeyPoint{Name: "rolled back"}); !ok || err != nil {
+	if ok, err := b.DB.Keys.SavePoint(ctx, tx, a, store.KeyPoint{Name: "rolled back"}); !ok || err != nil {
 		t.Errorf("SavePoint: %v, %v", ok, err)
 	}
 	end(false)
@@ -77,9 +78,9 @@ func keyRenew[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("renew")
 	c.Lease = time.Minute
 	a := b.claimed(ctx, t, c)
-	renew := func(a store.KeyAttempt) bool {
+	renew := func(a driver.KeyAttempt) bool {
 		t.Helper()
-		ok, err := b.DB.RenewKey(ctx, a, time.Hour)
+		ok, err := b.DB.Keys.RenewKey(ctx, a, time.Hour)
 		if err != nil {
 			t.Fatalf("RenewKey: %v", err)
 		}
@@ -113,7 +114,7 @@ func keyAnswers[T any](ctx context.Context, t tb, b *env[T]) {
 	for i := range large {
 		large[i] = byte(rand.Uint32())
 	}
-	answers := map[string]store.KeyAnswer{
+	answers := map[string]driver.KeyAnswer{
 		"nothing": {},
 		"empty":   {Result: []byte{}},
 		"bytes":   {Ref: "ord_1 'ü' \\", Result: []byte{0, 1, 255, '\'', '\\', 0}, ContentType: "text/plain; charset=\"\xe9\""},
@@ -123,18 +124,18 @@ func keyAnswers[T any](ctx context.Context, t tb, b *env[T]) {
 	for name, answer := range answers {
 		answer.TTL = time.Hour
 		ended, kept, taken := b.claim("ended "+name), b.claim("kept "+name), b.claim("taken "+name)
-		if !b.endKey(ctx, t, b.claimed(ctx, t, ended), store.KeyEnd{State: store.KeySucceeded, Answer: answer}) {
+		if !b.endKey(ctx, t, b.claimed(ctx, t, ended), driver.KeyEnd{State: store.KeySucceeded, Answer: answer}) {
 			t.Fatalf("%s: the attempt did not end", name)
 		}
 		a := b.claimed(ctx, t, kept)
 		tx, end := b.begun(ctx, t)
-		for _, a := range []store.KeyAttempt{a, b.take(ctx, t, tx, taken).Attempt} {
-			if ok, err := b.DB.StoreAnswer(ctx, tx, a, answer); !ok || err != nil {
+		for _, a := range []driver.KeyAttempt{a, b.take(ctx, t, tx, taken).Attempt} {
+			if ok, err := b.DB.Keys.StoreAnswer(ctx, tx, a, answer); !ok || err != nil {
 				t.Errorf("%s: KeepKey: %v, %v", name, ok, err)
 			}
 		}
 		end(true)
-		for _, c := range []store.KeyClaim{ended, kept, taken} {
+		for _, c := range []driver.KeyClaim{ended, kept, taken} {
 			rec, ok := b.tryClaim(ctx, t, again(c))
 			if ok || rec.Ref != answer.Ref || !bytes.Equal(rec.Result, answer.Result) || (rec.Result == nil) != (answer.Result == nil) ||
 				rec.ContentType != answer.ContentType || rec.Lost != answer.Lost || rec.ResultExpired {
@@ -147,11 +148,11 @@ func keyAnswers[T any](ctx context.Context, t tb, b *env[T]) {
 
 func keyAnswerExpires[T any](ctx context.Context, t tb, b *env[T]) {
 	c, long := b.claim("answer expires"), b.claim("answer stays")
-	short := store.KeyAnswer{Ref: "ref", Result: []byte("gone"), ContentType: "text/plain", TTL: time.Hour, ResultTTL: time.Microsecond}
+	short := driver.KeyAnswer{Ref: "ref", Result: []byte("gone"), ContentType: "text/plain", TTL: time.Hour, ResultTTL: time.Microsecond}
 	stays := short
 	stays.ResultTTL = time.Minute
-	for c, answer := range map[store.KeyClaim]store.KeyAnswer{c: short, long: stays} {
-		if !b.endKey(ctx, t, b.claimed(ctx, t, c), store.KeyEnd{State: store.KeySucceeded, Answer: answer}) {
+	for c, answer := range map[driver.KeyClaim]driver.KeyAnswer{c: short, long: stays} {
+		if !b.endKey(ctx, t, b.claimed(ctx, t, c), driver.KeyEnd{State: store.KeySucceeded, Answer: answer}) {
 			t.Fatalf("the attempt did not end")
 		}
 	}
@@ -167,7 +168,7 @@ func keyAnswerExpires[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 	}
 	look("before the purge")
-	if n, err := b.DB.PurgeKeys(ctx, 1000); err != nil || n < 1 {
+	if n, err := b.DB.KeyRecords.PurgeKeys(ctx, 1000); err != nil || n < 1 {
 		t.Errorf("PurgeKeys: %d, %v", n, err)
 	}
 	look("after the purge")
@@ -182,7 +183,7 @@ func (b *env[T]) keyStates(ctx context.Context, t tb) map[store.KeyState][]store
 	t.Helper()
 	made := map[store.KeyState][]store.KeyID{}
 	for i := range 2 {
-		for state, end := range map[store.KeyState]store.KeyEnd{
+		for state, end := range map[store.KeyState]driver.KeyEnd{
 			store.KeyProcessing: {}, store.KeySucceeded: answered("done"), store.KeyFailed: failed("no"), store.KeyUncertain: {State: store.KeyUncertain},
 		} {
 			c := b.claim(fmt.Sprintf("%d %s", i, state))
@@ -197,7 +198,7 @@ func (b *env[T]) keyStates(ctx context.Context, t tb) map[store.KeyState][]store
 			made[state] = append(made[state], c.KeyID)
 		}
 	}
-	for _, end := range []store.KeyEnd{{State: store.KeySucceeded}, {State: store.KeyFailed}} {
+	for _, end := range []driver.KeyEnd{{State: store.KeySucceeded}, {State: store.KeyFailed}} {
 		b.endKey(ctx, t, b.claimed(ctx, t, b.claim("expired "+end.State.String())), end)
 	}
 	return made
@@ -210,7 +211,7 @@ func keyLists[T any](ctx context.Context, t tb, b *env[T]) {
 		var all []store.KeyID
 		var after store.KeyID
 		for {
-			records, err := b.DB.ListKeys(ctx, f, after, page)
+			records, err := b.DB.KeyRecords.ListKeys(ctx, f, after, page)
 			if err != nil || len(records) > page {
 				t.Fatalf("ListKeys of %d: %d, %v", page, len(records), err)
 			}
@@ -255,12 +256,12 @@ func keyLists[T any](ctx context.Context, t tb, b *env[T]) {
 }
 
 func keyCounts[T any](ctx context.Context, t tb, b *env[T]) {
-	if s, err := b.DB.KeyStats(ctx); err != nil || s != (store.KeyStats{}) {
+	if s, err := b.DB.KeyRecords.KeyStats(ctx); err != nil || s != (store.KeyStats{}) {
 		t.Errorf("no keys are %+v, %v", s, err)
 	}
 	b.keyStates(ctx, t)
 	b.tick(ctx, t)
-	s, err := b.DB.KeyStats(ctx)
+	s, err := b.DB.KeyRecords.KeyStats(ctx)
 	if err != nil || s.Processing != 2 || s.Failed != 2 || s.Uncertain != 2 || s.Lapsed != 1 || s.OldestLapsed <= 0 || s.OldestLapsed > time.Hour {
 		t.Errorf("the keys stand at %+v, %v", s, err)
 	}
@@ -271,12 +272,12 @@ func keyCounts[T any](ctx context.Context, t tb, b *env[T]) {
 func keyPurges[T any](ctx context.Context, t tb, b *env[T]) {
 	made := b.keyStates(ctx, t)
 	for i := range 5 {
-		b.endKey(ctx, t, b.claimed(ctx, t, b.claim(fmt.Sprintf("old %d", i))), store.KeyEnd{State: store.KeySucceeded})
+		b.endKey(ctx, t, b.claimed(ctx, t, b.claim(fmt.Sprintf("old %d", i))), driver.KeyEnd{State: store.KeySucceeded})
 	}
 	b.tick(ctx, t)
 	var purged []int
 	for range 5 {
-		n, err := b.DB.PurgeKeys(ctx, 3)
+		n, err := b.DB.KeyRecords.PurgeKeys(ctx, 3)
 		if err != nil {
 			t.Fatalf("PurgeKeys: %v", err)
 		}
@@ -292,7 +293,7 @@ func keyPurges[T any](ctx context.Context, t tb, b *env[T]) {
 			}
 		}
 	}
-	if n, err := b.DB.PurgeKeys(ctx, 0); n != 0 || err != nil {
+	if n, err := b.DB.KeyRecords.PurgeKeys(ctx, 0); n != 0 || err != nil {
 		t.Errorf("a purge of none: %d, %v", n, err)
 	}
 }

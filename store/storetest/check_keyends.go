@@ -7,20 +7,21 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // strangers returns attempts that do not hold the key of a.
-func strangers(a store.KeyAttempt) map[string]store.KeyAttempt {
+func strangers(a driver.KeyAttempt) map[string]driver.KeyAttempt {
 	owner, fence, tenant, operation, key, older := a, a, a, a, a, a
 	owner.Owner, fence.Fence, older.Fence = waybill.NewID(), a.Fence+1, a.Fence-1
 	tenant.Tenant, operation.Operation, key.Key = "another tenant", "another operation", "another key"
-	return map[string]store.KeyAttempt{
+	return map[string]driver.KeyAttempt{
 		"another owner": owner, "a later fence": fence, "an earlier fence": older, "another tenant": tenant, "another operation": operation, "another key": key,
 	}
 }
 
 func keyEnds[T any](ctx context.Context, t tb, b *env[T]) {
-	for _, end := range []store.KeyEnd{answered("done"), failed("no"), {State: store.KeyUncertain, Error: "who knows"}} {
+	for _, end := range []driver.KeyEnd{answered("done"), failed("no"), {State: store.KeyUncertain, Error: "who knows"}} {
 		c := b.claim("ends " + end.State.String())
 		a := b.claimed(ctx, t, c)
 		for what, wrong := range strangers(a) {
@@ -44,7 +45,7 @@ func keyEnds[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	long := strings.Repeat("ü", 3000)
 	a := b.claimed(ctx, t, b.claim("long"))
-	if !b.endKey(ctx, t, a, failed(long)) || b.key(ctx, t, a.KeyID).LastError != store.CutError(long) {
+	if !b.endKey(ctx, t, a, failed(long)) || b.key(ctx, t, a.KeyID).LastError != driver.CutError(long) {
 		t.Errorf("a long error was not cut")
 	}
 }
@@ -84,7 +85,7 @@ func keyLateSuccess[T any](ctx context.Context, t tb, b *env[T]) {
 }
 
 func keyLateFailure[T any](ctx context.Context, t tb, b *env[T]) {
-	for _, end := range []store.KeyEnd{failed("late"), {State: store.KeyUncertain, Error: "late"}} {
+	for _, end := range []driver.KeyEnd{failed("late"), {State: store.KeyUncertain, Error: "late"}} {
 		c := b.claim("overwrite " + end.State.String())
 		c.Lease = 0
 		first := b.claimed(ctx, t, c)
@@ -108,14 +109,14 @@ func keyUncertain[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("uncertain")
 	c.Lease = 0
 	a := b.claimed(ctx, t, c)
-	if !b.endKey(ctx, t, a, store.KeyEnd{State: store.KeyUncertain, Code: "charged", Error: "who knows"}) {
+	if !b.endKey(ctx, t, a, driver.KeyEnd{State: store.KeyUncertain, Code: "charged", Error: "who knows"}) {
 		t.Fatalf("the attempt did not end")
 	}
 	if rec, ok := b.tryClaim(ctx, t, again(c)); ok || rec.State != store.KeyUncertain || rec.Fence != a.Fence || rec.Code != "charged" {
 		t.Errorf("a claim of it: %v, %+v", ok, rec)
 	}
 	_ = b.inTx(ctx, func(tx T) error {
-		if taken, err := b.DB.TakeKey(ctx, tx, again(c)); err != nil || taken.Taken || taken.Busy || taken.Record.State != store.KeyUncertain {
+		if taken, err := b.DB.Keys.TakeKey(ctx, tx, again(c)); err != nil || taken.Taken || taken.Busy || taken.Record.State != store.KeyUncertain {
 			t.Errorf("taking it: %+v, %v", taken, err)
 		}
 		return errRollBack
@@ -125,19 +126,19 @@ func keyUncertain[T any](ctx context.Context, t tb, b *env[T]) {
 // keyResolves checks that an operator can resolve an uncertain key, both ways,
 // and no other key.
 func keyResolves[T any](ctx context.Context, t tb, b *env[T]) {
-	unsure := func(name string) store.KeyClaim {
+	unsure := func(name string) driver.KeyClaim {
 		t.Helper()
 		c := b.claim(name)
 		a := b.claimed(ctx, t, c)
 		b.point(ctx, t, a, "paid")
-		if !b.endKey(ctx, t, a, store.KeyEnd{State: store.KeyUncertain, Error: "who knows"}) {
+		if !b.endKey(ctx, t, a, driver.KeyEnd{State: store.KeyUncertain, Error: "who knows"}) {
 			t.Fatalf("the attempt did not end")
 		}
 		return c
 	}
-	resolve := func(id store.KeyID, end store.KeyEnd) bool {
+	resolve := func(id store.KeyID, end driver.KeyEnd) bool {
 		t.Helper()
-		ok, err := b.DB.ResolveKey(ctx, id, end)
+		ok, err := b.DB.KeyRecords.ResolveKey(ctx, id, end)
 		if err != nil {
 			t.Fatalf("ResolveKey: %v", err)
 		}

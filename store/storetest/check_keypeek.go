@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // keyPeeks checks that PeekKey returns the answers of repeated requests, and
 // nothing else: without a result, the caller claims the key. Stores need not
 // implement PeekKey.
 func keyPeeks[T any](ctx context.Context, t tb, b *env[T]) {
-	peeker, ok := b.DB.(store.KeyPeeker)
+	peeker, ok := b.DB.Keys.(driver.KeyPeeker)
 	if !ok {
 		return
 	}
@@ -23,7 +24,7 @@ func keyPeeks[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 		return rec, ok
 	}
-	for name, answer := range map[string]store.KeyAnswer{
+	for name, answer := range map[string]driver.KeyAnswer{
 		"nothing": {},
 		"empty":   {Result: []byte{}},
 		"bytes":   {Ref: "ord_1 'ü' \\", Result: []byte{0, 1, 255, '\'', '\\', 0}, ContentType: "text/plain; charset=\"\xe9\""},
@@ -31,7 +32,7 @@ func keyPeeks[T any](ctx context.Context, t tb, b *env[T]) {
 	} {
 		answer.TTL = time.Hour
 		c := b.claim("peek 'ü' \\ " + name)
-		if !b.endKey(ctx, t, b.claimed(ctx, t, c), store.KeyEnd{State: store.KeySucceeded, Answer: answer}) {
+		if !b.endKey(ctx, t, b.claimed(ctx, t, c), driver.KeyEnd{State: store.KeySucceeded, Answer: answer}) {
 			t.Fatalf("the attempt did not end")
 		}
 		rec, ok := seen(c.KeyID)
@@ -59,12 +60,12 @@ func (b *env[T]) unanswered(ctx context.Context, t tb) map[string]store.KeyID {
 	processing := b.claim("peek processing")
 	b.claimed(ctx, t, processing)
 	ids["is being processed"] = processing.KeyID
-	for name, end := range map[string]store.KeyEnd{
+	for name, end := range map[string]driver.KeyEnd{
 		"failed":                    failed("no"),
 		"is uncertain":              {State: store.KeyUncertain},
-		"has expired":               {State: store.KeySucceeded, Answer: store.KeyAnswer{Result: []byte("old")}},
-		"was lost":                  {State: store.KeySucceeded, Answer: store.KeyAnswer{TTL: time.Hour, Lost: true}},
-		"has outlived its own time": {State: store.KeySucceeded, Answer: store.KeyAnswer{TTL: time.Hour, ResultTTL: time.Nanosecond, Result: []byte("old")}},
+		"has expired":               {State: store.KeySucceeded, Answer: driver.KeyAnswer{Result: []byte("old")}},
+		"was lost":                  {State: store.KeySucceeded, Answer: driver.KeyAnswer{TTL: time.Hour, Lost: true}},
+		"has outlived its own time": {State: store.KeySucceeded, Answer: driver.KeyAnswer{TTL: time.Hour, ResultTTL: time.Nanosecond, Result: []byte("old")}},
 	} {
 		c := b.claim("peek " + name)
 		if !b.endKey(ctx, t, b.claimed(ctx, t, c), end) {

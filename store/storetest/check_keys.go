@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // keyChecks check the records of idempotency keys. Package idempotency checks
@@ -48,8 +49,8 @@ func keyChecks[T any]() []check[T] {
 func keyHash(letter string) string { return "v1:" + strings.Repeat(letter, 64) }
 
 // claim returns a claim of a key.
-func (b *env[T]) claim(key string) store.KeyClaim {
-	return store.KeyClaim{
+func (b *env[T]) claim(key string) driver.KeyClaim {
+	return driver.KeyClaim{
 		KeyID: store.KeyID{Tenant: "tenant", Operation: b.unique("operation"), Key: key},
 		// TTL is a hint, mostly wrong.
 		Hash: keyHash("a"), Owner: waybill.NewID(), Lease: time.Hour, TTL: time.Millisecond,
@@ -57,15 +58,15 @@ func (b *env[T]) claim(key string) store.KeyClaim {
 }
 
 // again returns the same claim of another attempt.
-func again(c store.KeyClaim) store.KeyClaim {
+func again(c driver.KeyClaim) driver.KeyClaim {
 	c.Owner = waybill.NewID()
 	return c
 }
 
 // tryClaim claims a key.
-func (b *env[T]) tryClaim(ctx context.Context, t tb, c store.KeyClaim) (store.KeyRecord, bool) {
+func (b *env[T]) tryClaim(ctx context.Context, t tb, c driver.KeyClaim) (store.KeyRecord, bool) {
 	t.Helper()
-	rec, ok, err := b.DB.ClaimKey(ctx, c)
+	rec, ok, err := b.DB.Keys.ClaimKey(ctx, c)
 	if err != nil {
 		t.Fatalf("ClaimKey: %v", err)
 	}
@@ -73,19 +74,19 @@ func (b *env[T]) tryClaim(ctx context.Context, t tb, c store.KeyClaim) (store.Ke
 }
 
 // claimed claims a key that is free.
-func (b *env[T]) claimed(ctx context.Context, t tb, c store.KeyClaim) store.KeyAttempt {
+func (b *env[T]) claimed(ctx context.Context, t tb, c driver.KeyClaim) driver.KeyAttempt {
 	t.Helper()
 	rec, ok := b.tryClaim(ctx, t, c)
 	if !ok {
 		t.Fatalf("the key was not taken: %+v", rec)
 	}
-	return store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: rec.Fence}
+	return driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: rec.Fence}
 }
 
 // endKey ends an attempt, and reports whether it changed anything.
-func (b *env[T]) endKey(ctx context.Context, t tb, a store.KeyAttempt, end store.KeyEnd) bool {
+func (b *env[T]) endKey(ctx context.Context, t tb, a driver.KeyAttempt, end driver.KeyEnd) bool {
 	t.Helper()
-	ok, err := b.DB.EndKey(ctx, a, end)
+	ok, err := b.DB.Keys.EndKey(ctx, a, end)
 	if err != nil {
 		t.Fatalf("EndKey: %v", err)
 	}
@@ -95,7 +96,7 @@ func (b *env[T]) endKey(ctx context.Context, t tb, a store.KeyAttempt, end store
 // key returns a live record.
 func (b *env[T]) key(ctx context.Context, t tb, id store.KeyID) store.KeyRecord {
 	t.Helper()
-	rec, ok, err := b.DB.FindKey(ctx, id)
+	rec, ok, err := b.DB.KeyRecords.FindKey(ctx, id)
 	if err != nil || !ok || rec.KeyID != id {
 		t.Fatalf("the record of %+v: %v, %+v, %v", id, ok, rec, err)
 	}
@@ -105,19 +106,19 @@ func (b *env[T]) key(ctx context.Context, t tb, id store.KeyID) store.KeyRecord 
 // wantNoKey asserts that a key has no live record.
 func (b *env[T]) wantNoKey(ctx context.Context, t tb, id store.KeyID) {
 	t.Helper()
-	if rec, ok, err := b.DB.FindKey(ctx, id); ok || err != nil {
+	if rec, ok, err := b.DB.KeyRecords.FindKey(ctx, id); ok || err != nil {
 		t.Errorf("there is a record of %+v: %+v, %v", id, rec, err)
 	}
 }
 
 // answered is the end of a success.
-func answered(ref string) store.KeyEnd {
-	return store.KeyEnd{State: store.KeySucceeded, Answer: store.KeyAnswer{Ref: ref, Result: []byte(ref), TTL: time.Hour}}
+func answered(ref string) driver.KeyEnd {
+	return driver.KeyEnd{State: store.KeySucceeded, Answer: driver.KeyAnswer{Ref: ref, Result: []byte(ref), TTL: time.Hour}}
 }
 
 // failed is the end of a failure that may be retried.
-func failed(text string) store.KeyEnd {
-	return store.KeyEnd{State: store.KeyFailed, Code: "code", Error: text, Answer: store.KeyAnswer{TTL: time.Hour}}
+func failed(text string) driver.KeyEnd {
+	return driver.KeyEnd{State: store.KeyFailed, Code: "code", Error: text, Answer: driver.KeyAnswer{TTL: time.Hour}}
 }
 
 // anHour reports whether a record expires about an hour after its end.
@@ -145,7 +146,7 @@ func keyClaims[T any](ctx context.Context, t tb, b *env[T]) {
 	if rec, ok := b.tryClaim(ctx, t, c); ok || rec.Fence != 1 {
 		t.Errorf("the same claim again: %v, %+v", ok, rec)
 	}
-	a := store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}
+	a := driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}
 	other := again(c)
 	other.Hash = keyHash("b")
 	conflict := func(state store.KeyState) {
@@ -172,7 +173,7 @@ func keyClaims[T any](ctx context.Context, t tb, b *env[T]) {
 	if !ok || rec.Fence != 2 || rec.Attempts != 2 || rec.Owner != second.Owner || rec.State != store.KeyProcessing || !rec.ExpiresAt.IsZero() {
 		t.Fatalf("a claim of what failed: %v, %+v", ok, rec)
 	}
-	if !b.endKey(ctx, t, store.KeyAttempt{KeyID: c.KeyID, Owner: second.Owner, Fence: 2}, answered("done")) {
+	if !b.endKey(ctx, t, driver.KeyAttempt{KeyID: c.KeyID, Owner: second.Owner, Fence: 2}, answered("done")) {
 		t.Fatalf("the second attempt did not succeed")
 	}
 	conflict(store.KeySucceeded)
@@ -188,8 +189,8 @@ func keyClaims[T any](ctx context.Context, t tb, b *env[T]) {
 // keyExpires checks that an expired record counts as missing, whatever its hash
 // and its state.
 func keyExpires[T any](ctx context.Context, t tb, b *env[T]) {
-	for name, end := range map[string]store.KeyEnd{
-		"succeeded": {State: store.KeySucceeded, Answer: store.KeyAnswer{Ref: "old", Result: []byte("old")}},
+	for name, end := range map[string]driver.KeyEnd{
+		"succeeded": {State: store.KeySucceeded, Answer: driver.KeyAnswer{Ref: "old", Result: []byte("old")}},
 		"failed":    {State: store.KeyFailed, Code: "old", Error: "old"},
 	} {
 		c := b.claim("expired " + name)
@@ -252,14 +253,14 @@ func keyRace[T any](ctx context.Context, t tb, b *env[T]) {
 	late.Lease = 0
 	b.claimed(ctx, t, late)
 	for _, one := range []struct {
-		c      store.KeyClaim
+		c      driver.KeyClaim
 		before int64
 	}{{fresh, 0}, {lost, 1}, {lapsed, 1}} {
 		var won atomic.Int64
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
-				rec, ok, err := b.DB.ClaimKey(ctx, again(one.c))
+				rec, ok, err := b.DB.Keys.ClaimKey(ctx, again(one.c))
 				if err != nil || rec.State != store.KeyProcessing {
 					t.Errorf("ClaimKey: %+v, %v", rec, err)
 				}

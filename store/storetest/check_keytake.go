@@ -9,12 +9,13 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // take takes a key in a transaction.
-func (b *env[T]) take(ctx context.Context, t tb, tx T, c store.KeyClaim) store.KeyTaken {
+func (b *env[T]) take(ctx context.Context, t tb, tx T, c driver.KeyClaim) driver.KeyTaken {
 	t.Helper()
-	taken, err := b.DB.TakeKey(ctx, tx, c)
+	taken, err := b.DB.Keys.TakeKey(ctx, tx, c)
 	if err != nil {
 		t.Fatalf("TakeKey: %v", err)
 	}
@@ -23,9 +24,9 @@ func (b *env[T]) take(ctx context.Context, t tb, tx T, c store.KeyClaim) store.K
 
 // keep stores an answer in a transaction, and reports whether it changed
 // anything.
-func (b *env[T]) keep(ctx context.Context, t tb, tx T, a store.KeyAttempt, ref string) bool {
+func (b *env[T]) keep(ctx context.Context, t tb, tx T, a driver.KeyAttempt, ref string) bool {
 	t.Helper()
-	ok, err := b.DB.StoreAnswer(ctx, tx, a, answered(ref).Answer)
+	ok, err := b.DB.Keys.StoreAnswer(ctx, tx, a, answered(ref).Answer)
 	if err != nil {
 		t.Fatalf("KeepKey: %v", err)
 	}
@@ -36,7 +37,7 @@ func (b *env[T]) keep(ctx context.Context, t tb, tx T, a store.KeyAttempt, ref s
 // the check unless it was committed.
 func (b *env[T]) begun(ctx context.Context, t tb) (tx T, end func(commit bool)) {
 	t.Helper()
-	s, err := b.DB.Begin(ctx, nil)
+	s, err := b.DB.Outbox.Begin(ctx, nil)
 	if err != nil {
 		t.Fatalf("Begin: %v", err)
 	}
@@ -62,7 +63,7 @@ func (b *env[T]) begun(ctx context.Context, t tb) (tx T, end func(commit bool)) 
 }
 
 // taken takes a key and stores an answer, in one transaction.
-func (b *env[T]) taken(ctx context.Context, t tb, c store.KeyClaim, ref string) store.KeyTaken {
+func (b *env[T]) taken(ctx context.Context, t tb, c driver.KeyClaim, ref string) driver.KeyTaken {
 	t.Helper()
 	tx, end := b.begun(ctx, t)
 	taken := b.take(ctx, t, tx, c)
@@ -76,7 +77,7 @@ func (b *env[T]) taken(ctx context.Context, t tb, c store.KeyClaim, ref string) 
 func keyTake[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("take")
 	got := b.taken(ctx, t, c, "done")
-	if !got.Taken || got.Busy || got.Attempt != (store.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}) {
+	if !got.Taken || got.Busy || got.Attempt != (driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}) {
 		t.Fatalf("taken as %+v", got)
 	}
 	rec := b.key(ctx, t, c.KeyID)
@@ -97,7 +98,7 @@ func keyTake[T any](ctx context.Context, t tb, b *env[T]) {
 	short := b.claim("expired")
 	err := b.inTx(ctx, func(tx T) error {
 		got := b.take(ctx, t, tx, short)
-		ok, err := b.DB.StoreAnswer(ctx, tx, got.Attempt, store.KeyAnswer{Ref: "old"})
+		ok, err := b.DB.Keys.StoreAnswer(ctx, tx, got.Attempt, driver.KeyAnswer{Ref: "old"})
 		if !ok {
 			t.Errorf("it was not kept")
 		}
@@ -138,8 +139,8 @@ func keyTakeUnkept[T any](ctx context.Context, t tb, b *env[T]) {
 	fresh, lost := b.claim("unkept"), b.claim("unkept after a failure")
 	b.endKey(ctx, t, b.claimed(ctx, t, lost), failed("first"))
 	before := b.key(ctx, t, lost.KeyID)
-	var attempts []store.KeyAttempt
-	for _, c := range []store.KeyClaim{fresh, again(lost)} {
+	var attempts []driver.KeyAttempt
+	for _, c := range []driver.KeyClaim{fresh, again(lost)} {
 		tx, end := b.begun(ctx, t)
 		got := b.take(ctx, t, tx, c)
 		if !got.Taken {
@@ -176,7 +177,7 @@ func keyTakeAgain[T any](ctx context.Context, t tb, b *env[T]) {
 	lapsed.Lease = 0
 	late := b.claimed(ctx, t, lapsed)
 	b.claimed(ctx, t, held)
-	for _, c := range []store.KeyClaim{lost, lapsed} {
+	for _, c := range []driver.KeyClaim{lost, lapsed} {
 		next := again(c)
 		next.Hash = keyHash("b")
 		if got := b.taken(ctx, t, next, "no"); got.Taken || got.Busy || got.Record.Hash != c.Hash {
@@ -211,7 +212,7 @@ func keyTakeBusy[T any](ctx context.Context, t tb, b *env[T]) {
 			case "failed":
 				b.endKey(ctx, t, b.claimed(ctx, t, c), failed("first"))
 			case "expired":
-				b.endKey(ctx, t, b.claimed(ctx, t, c), store.KeyEnd{State: store.KeySucceeded})
+				b.endKey(ctx, t, b.claimed(ctx, t, c), driver.KeyEnd{State: store.KeySucceeded})
 			}
 			c = again(c)
 			tx, end := b.begun(ctx, t)
@@ -249,15 +250,15 @@ func keyTakeRace[T any](ctx context.Context, t tb, b *env[T]) {
 	for range 30 {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				got := store.KeyTaken{}
+				got := driver.KeyTaken{}
 				err := b.inTx(ctx, func(tx T) (err error) {
-					if got, err = b.DB.TakeKey(ctx, tx, again(c)); err != nil || !got.Taken {
+					if got, err = b.DB.Keys.TakeKey(ctx, tx, again(c)); err != nil || !got.Taken {
 						return errors.Join(err, errRollBack)
 					}
 					if err := b.insert(ctx, tx, note); err != nil {
 						return err
 					}
-					ok, err := b.DB.StoreAnswer(ctx, tx, got.Attempt, answered("done").Answer)
+					ok, err := b.DB.Keys.StoreAnswer(ctx, tx, got.Attempt, answered("done").Answer)
 					if err == nil && !ok {
 						err = errRollBack
 					}
@@ -290,15 +291,15 @@ func keyTakeEnded[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Fatalf("%v", err)
 	}
 	c := b.claim("ended")
-	if _, err := b.DB.TakeKey(ctx, tx.Tx, c); !errors.Is(err, waybill.ErrTxDone) {
+	if _, err := b.DB.Keys.TakeKey(ctx, tx.Tx, c); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("TakeKey in a transaction that has ended: %v", err)
 	}
 	held := b.claim("ended and held")
 	a := b.claimed(ctx, t, held)
-	if _, err := b.DB.StoreAnswer(ctx, tx.Tx, a, answered("no").Answer); !errors.Is(err, waybill.ErrTxDone) {
+	if _, err := b.DB.Keys.StoreAnswer(ctx, tx.Tx, a, answered("no").Answer); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("KeepKey in a transaction that has ended: %v", err)
 	}
-	if _, err := b.DB.SavePoint(ctx, tx.Tx, a, store.KeyPoint{Name: "no"}); !errors.Is(err, waybill.ErrTxDone) {
+	if _, err := b.DB.Keys.SavePoint(ctx, tx.Tx, a, store.KeyPoint{Name: "no"}); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("SavePoint in a transaction that has ended: %v", err)
 	}
 	b.wantNoKey(ctx, t, c.KeyID)
@@ -349,14 +350,14 @@ func keyKeepLate[T any](ctx context.Context, t tb, b *env[T]) {
 	if !b.features.OneWriter {
 		b.lapse(ctx, t, a)
 	}
-	if ok, err := b.DB.SavePoint(ctx, tx, a, store.KeyPoint{Name: "late"}); !ok || err != nil {
+	if ok, err := b.DB.Keys.SavePoint(ctx, tx, a, store.KeyPoint{Name: "late"}); !ok || err != nil {
 		t.Errorf("a point was not saved after the lease was over: %v, %v", ok, err)
 	}
 	if !b.keep(ctx, t, tx, a, "late") {
 		t.Errorf("an answer was not kept after the lease was over")
 	}
 	end(false)
-	if ok, err := b.DB.RenewKey(ctx, a, time.Hour); !ok || err != nil {
+	if ok, err := b.DB.Keys.RenewKey(ctx, a, time.Hour); !ok || err != nil {
 		t.Errorf("a lease was not renewed after it was over: %v, %v", ok, err)
 	}
 	if rec, ok := b.tryClaim(ctx, t, again(c)); ok || rec.Fence != a.Fence {
@@ -365,14 +366,14 @@ func keyKeepLate[T any](ctx context.Context, t tb, b *env[T]) {
 	b.lapse(ctx, t, a)
 	b.claimed(ctx, t, again(c))
 	tx, end = b.begun(ctx, t)
-	if ok, err := b.DB.SavePoint(ctx, tx, a, store.KeyPoint{Name: "late"}); ok || err != nil {
+	if ok, err := b.DB.Keys.SavePoint(ctx, tx, a, store.KeyPoint{Name: "late"}); ok || err != nil {
 		t.Errorf("a point was saved after another one took over: %v, %v", ok, err)
 	}
 	if b.keep(ctx, t, tx, a, "late") {
 		t.Errorf("an answer was kept after another one took over")
 	}
 	end(false)
-	if ok, err := b.DB.RenewKey(ctx, a, time.Hour); ok || err != nil {
+	if ok, err := b.DB.Keys.RenewKey(ctx, a, time.Hour); ok || err != nil {
 		t.Errorf("a lease was renewed after another one took over: %v, %v", ok, err)
 	}
 	if rec := b.key(ctx, t, c.KeyID); rec.State != store.KeyProcessing || rec.Point.Name != "" || rec.Fence != a.Fence+1 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // laneChecks check the ownership of lanes.
@@ -32,7 +33,7 @@ func laneChecks[T any]() []check[T] {
 // states returns the state of every lane, as a witness sees it.
 func (b *env[T]) states(ctx context.Context, t tb, witness store.Node) []store.LaneState {
 	t.Helper()
-	m := b.beat(ctx, t, b.DB, witness, defaultLease)
+	m := b.beat(ctx, t, b.DB.Relay, witness, defaultLease)
 	lanes := slices.SortedFunc(slices.Values(m.Lanes), func(a, b store.LaneState) int { return a.Lane - b.Lane })
 	if len(lanes) != b.lanes {
 		t.Fatalf("Heartbeat returned %d lanes, want %d", len(lanes), b.lanes)
@@ -62,8 +63,8 @@ func wantNodes(t tb, got []store.Node, want ...store.Node) {
 }
 
 func membership[T any](ctx context.Context, t tb, b *env[T]) {
-	one := b.node(ctx, t, b.DB)
-	m := b.beat(ctx, t, b.DB, one, defaultLease)
+	one := b.node(ctx, t, b.DB.Relay)
+	m := b.beat(ctx, t, b.DB.Relay, one, defaultLease)
 	wantNodes(t, m.Nodes, one)
 	seen := map[int]bool{}
 	for _, l := range m.Lanes {
@@ -75,9 +76,9 @@ func membership[T any](ctx context.Context, t tb, b *env[T]) {
 	if len(seen) != b.lanes || len(m.Lanes) != b.lanes {
 		t.Errorf("Heartbeat returned %d lanes, %d of them different, want %d", len(m.Lanes), len(seen), b.lanes)
 	}
-	two := b.node(ctx, t, b.second())
-	wantNodes(t, b.beat(ctx, t, b.DB, one, defaultLease).Nodes, one, two)
-	leases := b.acquire(ctx, t, b.second(), two, b.lanes-1)
+	two := b.node(ctx, t, b.second().Relay)
+	wantNodes(t, b.beat(ctx, t, b.DB.Relay, one, defaultLease).Nodes, one, two)
+	leases := b.acquire(ctx, t, b.second().Relay, two, b.lanes-1)
 	for _, l := range b.states(ctx, t, one) {
 		owned := l.Lane == b.lanes-1
 		if owned != (l.Owner == two.ID) || owned != l.Live || owned && l.Epoch != leases[0].Epoch {
@@ -86,24 +87,24 @@ func membership[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	// A node that is not live is not a member, but keeps its lanes until they
 	// are taken.
-	b.expire(ctx, t, b.DB, two, one)
-	wantNodes(t, b.beat(ctx, t, b.DB, one, defaultLease).Nodes, one)
+	b.expire(ctx, t, b.DB.Relay, two, one)
+	wantNodes(t, b.beat(ctx, t, b.DB.Relay, one, defaultLease).Nodes, one)
 	if l := b.states(ctx, t, one)[b.lanes-1]; l.Live || l.Owner != two.ID || l.Epoch != leases[0].Epoch {
 		t.Errorf("the lane of a node that died is %+v, want it not live, still with its owner %s", l, two.ID)
 	}
 }
 
 func renews[T any](ctx context.Context, t tb, b *env[T]) {
-	one, witness := b.node(ctx, t, b.DB), b.node(ctx, t, b.DB)
-	lease := b.acquire(ctx, t, b.DB, one, 0)[0]
-	b.expire(ctx, t, b.DB, one, witness)
-	b.beat(ctx, t, b.DB, one, defaultLease)
+	one, witness := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, b.DB.Relay)
+	lease := b.acquire(ctx, t, b.DB.Relay, one, 0)[0]
+	b.expire(ctx, t, b.DB.Relay, one, witness)
+	b.beat(ctx, t, b.DB.Relay, one, defaultLease)
 	// The node renews in time: it still owns the lane, under the same lease.
 	l := b.states(ctx, t, witness)[0]
 	if !l.Live || l.Owner != one.ID || l.Epoch != lease.Epoch {
 		t.Errorf("after the node came back its lane is %+v, want it live, with epoch %d", l, lease.Epoch)
 	}
-	settled, err := b.DB.Settle(ctx, store.Settlement{Leases: []store.Lease{lease}})
+	settled, err := b.DB.Relay.Settle(ctx, driver.Settlement{Leases: []driver.Lease{lease}})
 	if err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
@@ -111,13 +112,13 @@ func renews[T any](ctx context.Context, t tb, b *env[T]) {
 }
 
 func otherRelay[T any](ctx context.Context, t tb, b *env[T]) {
-	one := b.node(ctx, t, b.DB)
-	b.acquire(ctx, t, b.DB, one, 0)
+	one := b.node(ctx, t, b.DB.Relay)
+	b.acquire(ctx, t, b.DB.Relay, one, 0)
 	before := b.states(ctx, t, one)
 	stranger := store.Node{ID: waybill.NewID(), Relay: "another"}
-	b.laterDo(func(ctx context.Context) error { return b.DB.Leave(ctx, stranger) })
+	b.laterDo(func(ctx context.Context) error { return b.DB.Relay.Leave(ctx, stranger) })
 	for range 2 {
-		_, err := b.second().Heartbeat(ctx, stranger, defaultLease)
+		_, err := b.second().Relay.Heartbeat(ctx, stranger, defaultLease)
 		if !errors.Is(err, waybill.ErrOtherRelay) {
 			t.Fatalf("Heartbeat of another relay returned %v, want ErrOtherRelay", err)
 		}
@@ -125,12 +126,12 @@ func otherRelay[T any](ctx context.Context, t tb, b *env[T]) {
 			t.Errorf("the error %q does not name the relay that is at work", err)
 		}
 	}
-	m := b.beat(ctx, t, b.DB, one, defaultLease)
+	m := b.beat(ctx, t, b.DB.Relay, one, defaultLease)
 	wantNodes(t, m.Nodes, one)
 	if got := b.states(ctx, t, one); !slices.Equal(got, before) {
 		t.Errorf("a relay that was refused has changed the lanes: %v, before %v", got, before)
 	}
-	if leases, err := b.DB.Acquire(ctx, stranger, b.allLanes(), 1); !errors.Is(err, waybill.ErrLeaseLost) || len(leases) > 0 {
+	if leases, err := b.DB.Relay.Acquire(ctx, stranger, b.allLanes(), 1); !errors.Is(err, waybill.ErrLeaseLost) || len(leases) > 0 {
 		t.Errorf("a relay that was refused acquired %v, %v, want ErrLeaseLost", leases, err)
 	}
 }
@@ -138,34 +139,34 @@ func otherRelay[T any](ctx context.Context, t tb, b *env[T]) {
 func nextRelay[T any](ctx context.Context, t tb, b *env[T]) {
 	old := store.Node{ID: waybill.NewID(), Relay: "old"}
 	next := store.Node{ID: waybill.NewID(), Relay: "new"}
-	b.beat(ctx, t, b.DB, old, defaultLease)
-	if err := b.DB.Leave(ctx, old); err != nil {
+	b.beat(ctx, t, b.DB.Relay, old, defaultLease)
+	if err := b.DB.Relay.Leave(ctx, old); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
 	// A node that dies instead of leaving.
-	b.beat(ctx, t, b.DB, old, time.Millisecond)
+	b.beat(ctx, t, b.DB.Relay, old, time.Millisecond)
 	b.await(ctx, t, "a relay of another name may start", func() bool {
-		_, err := b.DB.Heartbeat(ctx, next, defaultLease)
+		_, err := b.DB.Relay.Heartbeat(ctx, next, defaultLease)
 		if err != nil && !errors.Is(err, waybill.ErrOtherRelay) {
 			t.Fatalf("Heartbeat: %v", err)
 		}
 		return err == nil
 	})
-	if err := b.DB.Leave(ctx, next); err != nil {
+	if err := b.DB.Relay.Leave(ctx, next); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
 }
 
 func acquiresFree[T any](ctx context.Context, t tb, b *env[T]) {
-	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
+	one, two := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, b.second().Relay)
 	half := b.allLanes()[:max(1, b.lanes/2)]
-	mine := b.acquire(ctx, t, b.DB, one, half...)
+	mine := b.acquire(ctx, t, b.DB.Relay, one, half...)
 	for _, l := range mine {
 		if !slices.Contains(half, l.Lane) || l.Epoch <= 0 || l.Token.IsZero() {
 			t.Errorf("the lease %+v is not of the lanes %v, or not fenced", l, half)
 		}
 	}
-	leases, err := b.second().Acquire(ctx, two, b.allLanes(), 7)
+	leases, err := b.second().Relay.Acquire(ctx, two, b.allLanes(), 7)
 	if err != nil {
 		t.Fatalf("Acquire: %v", err)
 	}
@@ -180,12 +181,12 @@ func acquiresFree[T any](ctx context.Context, t tb, b *env[T]) {
 	// Neither node gets lanes that it already has, lanes of the other node, or
 	// lanes that do not exist.
 	for _, n := range []store.Node{one, two} {
-		leases, err := b.DB.Acquire(ctx, n, append(b.allLanes(), b.lanes, b.lanes+7, -1), 7)
+		leases, err := b.DB.Relay.Acquire(ctx, n, append(b.allLanes(), b.lanes, b.lanes+7, -1), 7)
 		if err != nil || len(leases) > 0 {
 			t.Errorf("Acquire of lanes that are not free returned %v, %v", leases, err)
 		}
 	}
-	if leases, err := b.DB.Acquire(ctx, one, nil, 7); err != nil || len(leases) > 0 {
+	if leases, err := b.DB.Relay.Acquire(ctx, one, nil, 7); err != nil || len(leases) > 0 {
 		t.Errorf("Acquire of no lanes returned %v, %v", leases, err)
 	}
 	for _, l := range b.states(ctx, t, one) {
@@ -200,11 +201,11 @@ func acquiresFree[T any](ctx context.Context, t tb, b *env[T]) {
 }
 
 func acquiresAnew[T any](ctx context.Context, t tb, b *env[T]) {
-	n := b.node(ctx, t, b.DB)
+	n := b.node(ctx, t, b.DB.Relay)
 	epoch := b.states(ctx, t, n)[0].Epoch
 	tokens := map[waybill.ID]bool{}
 	for i := range 5 {
-		lease := b.acquire(ctx, t, b.DB, n, 0)[0]
+		lease := b.acquire(ctx, t, b.DB.Relay, n, 0)[0]
 		if lease.Epoch != epoch+1 || tokens[lease.Token] || lease.Token.IsZero() {
 			t.Errorf("acquisition %d gave %+v behind epoch %d: want the next epoch and a new token", i, lease, epoch)
 		}
@@ -215,7 +216,7 @@ func acquiresAnew[T any](ctx context.Context, t tb, b *env[T]) {
 		if got := b.states(ctx, t, n)[0]; got.Epoch != epoch || got.Owner != n.ID || !got.Live {
 			t.Errorf("Heartbeat shows %+v for the lease %+v", got, lease)
 		}
-		if err := b.DB.Release(ctx, []store.Lease{lease}, false); err != nil {
+		if err := b.DB.Relay.Release(ctx, []driver.Lease{lease}, false); err != nil {
 			t.Fatalf("Release: %v", err)
 		}
 		if got := b.states(ctx, t, n)[0]; !got.Owner.IsZero() || got.Live || got.Epoch != epoch {
@@ -225,17 +226,17 @@ func acquiresAnew[T any](ctx context.Context, t tb, b *env[T]) {
 }
 
 func acquiresDead[T any](ctx context.Context, t tb, b *env[T]) {
-	witness := b.node(ctx, t, b.DB)
+	witness := b.node(ctx, t, b.DB.Relay)
 	unknown := store.Node{ID: waybill.NewID(), Relay: relayName}
-	expired := b.node(ctx, t, b.DB)
-	b.expire(ctx, t, b.DB, expired, witness)
-	left := b.node(ctx, t, b.DB)
-	if err := b.DB.Leave(ctx, left); err != nil {
+	expired := b.node(ctx, t, b.DB.Relay)
+	b.expire(ctx, t, b.DB.Relay, expired, witness)
+	left := b.node(ctx, t, b.DB.Relay)
+	if err := b.DB.Relay.Leave(ctx, left); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
 	before := b.states(ctx, t, witness)
 	for name, n := range map[string]store.Node{"unknown": unknown, "expired": expired, "gone": left} {
-		leases, err := b.DB.Acquire(ctx, n, b.allLanes(), 7)
+		leases, err := b.DB.Relay.Acquire(ctx, n, b.allLanes(), 7)
 		if !errors.Is(err, waybill.ErrLeaseLost) || len(leases) > 0 {
 			t.Errorf("a node that is %s acquired %v, %v, want ErrLeaseLost", name, leases, err)
 		}
@@ -246,39 +247,39 @@ func acquiresDead[T any](ctx context.Context, t tb, b *env[T]) {
 }
 
 func releases[T any](ctx context.Context, t tb, b *env[T]) {
-	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
+	one, two := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, b.second().Relay)
 	for _, dirty := range []bool{false, true, false} {
-		lease := b.acquire(ctx, t, b.DB, one, 0)[0]
-		if err := b.DB.Release(ctx, []store.Lease{lease}, dirty); err != nil {
+		lease := b.acquire(ctx, t, b.DB.Relay, one, 0)[0]
+		if err := b.DB.Relay.Release(ctx, []driver.Lease{lease}, dirty); err != nil {
 			t.Fatalf("Release: %v", err)
 		}
-		next := b.acquire(ctx, t, b.second(), two, 0)[0]
+		next := b.acquire(ctx, t, b.second().Relay, two, 0)[0]
 		if next.Unclean != dirty || next.Window != 7 || next.Epoch != lease.Epoch+1 || next.Token == lease.Token {
 			t.Errorf("after a release (dirty: %v) of %+v the next lease is %+v", dirty, lease, next)
 		}
-		if err := b.second().Release(ctx, []store.Lease{next}, false); err != nil {
+		if err := b.second().Relay.Release(ctx, []driver.Lease{next}, false); err != nil {
 			t.Fatalf("Release: %v", err)
 		}
 	}
-	if err := b.DB.Release(ctx, nil, true); err != nil {
+	if err := b.DB.Relay.Release(ctx, nil, true); err != nil {
 		t.Errorf("Release of nothing: %v", err)
 	}
 }
 
 func releasesStale[T any](ctx context.Context, t tb, b *env[T]) {
-	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
-	old := b.acquire(ctx, t, b.DB, one, 0)[0]
-	if err := b.DB.Release(ctx, []store.Lease{old}, false); err != nil {
+	one, two := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, b.second().Relay)
+	old := b.acquire(ctx, t, b.DB.Relay, one, 0)[0]
+	if err := b.DB.Relay.Release(ctx, []driver.Lease{old}, false); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
-	held := b.acquire(ctx, t, b.second(), two, 0)[0]
+	held := b.acquire(ctx, t, b.second().Relay, two, 0)[0]
 	guessed, wrongEpoch := held, held
 	guessed.Token = waybill.NewID()
 	wrongEpoch.Epoch--
-	beyond := store.Lease{Lane: b.lanes + 3, Epoch: 1, Token: waybill.NewID()}
-	for _, stale := range []store.Lease{old, guessed, wrongEpoch, beyond, {Lane: 0}} {
+	beyond := driver.Lease{Lane: b.lanes + 3, Epoch: 1, Token: waybill.NewID()}
+	for _, stale := range []driver.Lease{old, guessed, wrongEpoch, beyond, {Lane: 0}} {
 		for _, dirty := range []bool{true, false} {
-			if err := b.DB.Release(ctx, []store.Lease{stale}, dirty); err != nil {
+			if err := b.DB.Relay.Release(ctx, []driver.Lease{stale}, dirty); err != nil {
 				t.Errorf("Release of a lease that is not held any more: %v, want it passed over", err)
 			}
 		}
@@ -286,47 +287,47 @@ func releasesStale[T any](ctx context.Context, t tb, b *env[T]) {
 	if got := b.states(ctx, t, one)[0]; got.Owner != two.ID || got.Epoch != held.Epoch {
 		t.Errorf("a stale lease released the lane: %+v", got)
 	}
-	settled, err := b.DB.Settle(ctx, store.Settlement{Leases: []store.Lease{held}})
+	settled, err := b.DB.Relay.Settle(ctx, driver.Settlement{Leases: []driver.Lease{held}})
 	if err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
 	wantHeld(t, settled, 0)
 	// A held lease among leases that are not held.
-	if err := b.DB.Release(ctx, []store.Lease{old, held, guessed}, false); err != nil {
+	if err := b.DB.Relay.Release(ctx, []driver.Lease{old, held, guessed}, false); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
-	if next := b.acquire(ctx, t, b.DB, one, 0)[0]; next.Unclean {
+	if next := b.acquire(ctx, t, b.DB.Relay, one, 0)[0]; next.Unclean {
 		t.Errorf("a stale lease made the lane dirty: %+v", next)
 	}
 }
 
 func leaves[T any](ctx context.Context, t tb, b *env[T]) {
-	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
+	one, two := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, b.second().Relay)
 	all := b.allLanes()
 	half := all[:max(1, b.lanes/2)]
-	mine := b.acquire(ctx, t, b.DB, one, half...)
-	var others []store.Lease
+	mine := b.acquire(ctx, t, b.DB.Relay, one, half...)
+	var others []driver.Lease
 	if len(half) < len(all) {
-		others = b.acquire(ctx, t, b.second(), two, all[len(half):]...)
+		others = b.acquire(ctx, t, b.second().Relay, two, all[len(half):]...)
 	}
 	for range 2 { // twice is the same as once
-		if err := b.DB.Leave(ctx, one); err != nil {
+		if err := b.DB.Relay.Leave(ctx, one); err != nil {
 			t.Fatalf("Leave: %v", err)
 		}
 	}
-	m := b.beat(ctx, t, b.second(), two, defaultLease)
+	m := b.beat(ctx, t, b.second().Relay, two, defaultLease)
 	wantNodes(t, m.Nodes, two)
 	for _, l := range b.states(ctx, t, two) {
 		if slices.Contains(half, l.Lane) != l.Owner.IsZero() {
 			t.Errorf("after one of two nodes left, lane %d belongs to %s", l.Lane, l.Owner)
 		}
 	}
-	settled, err := b.DB.Settle(ctx, store.Settlement{Leases: slices.Concat(mine, others)})
+	settled, err := b.DB.Relay.Settle(ctx, driver.Settlement{Leases: slices.Concat(mine, others)})
 	if err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
 	wantHeld(t, settled, all[len(half):]...)
-	for _, lease := range b.acquire(ctx, t, b.second(), two, half...) {
+	for _, lease := range b.acquire(ctx, t, b.second().Relay, two, half...) {
 		// At once, without waiting for a lease to end.
 		if !lease.Unclean || lease.Window != 7 {
 			t.Errorf("after its owner left the lane is %+v, want it unclean, with window 7", lease)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // largeChecks check transactions that exceed a packet and a parameter list.
@@ -43,8 +44,8 @@ func manyEvents[T any](ctx context.Context, t tb, b *env[T]) {
 	if err != nil {
 		t.Fatalf("InTx: %v", err)
 	}
-	cursor := store.Cursor{Lane: b.laneOf(evs[0]), UpTo: 1 << 62}
-	var seen []store.RowRef
+	cursor := driver.Cursor{Lane: b.laneOf(evs[0]), UpTo: 1 << 62}
+	var seen []driver.RowRef
 	for {
 		page := b.sweep(ctx, t, 5000, cursor)
 		seen = append(seen, page...)
@@ -67,7 +68,7 @@ func manyEvents[T any](ctx context.Context, t tb, b *env[T]) {
 	for i := 0; i < n; i += 97 {
 		samples, want = append(samples, seen[i].Key), append(want, evs[i])
 	}
-	page, err := b.DB.Load(ctx, samples)
+	page, err := b.DB.Relay.Load(ctx, samples)
 	if err != nil {
 		t.Fatalf("Load: %v", err)
 	}
@@ -102,9 +103,9 @@ func muchPayload[T any](ctx context.Context, t tb, b *env[T]) {
 	if err != nil {
 		t.Fatalf("InTx: %v", err)
 	}
-	cursor := store.Cursor{Lane: b.laneOf(evs[0])}
+	cursor := driver.Cursor{Lane: b.laneOf(evs[0])}
 	for i := 0; i < n; {
-		page, err := b.DB.Fetch(ctx, []store.Cursor{cursor}, 5)
+		page, err := b.DB.Relay.Fetch(ctx, []driver.Cursor{cursor}, 5)
 		if err != nil {
 			t.Fatalf("Fetch: %v", err)
 		}

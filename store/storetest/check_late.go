@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // lateChecks check that a row that appears below an already read seq can be
@@ -38,8 +39,8 @@ func lateCommit[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Fatalf("the second transaction did not pass the first")
 	}
 	read := rows[0]
-	sweep := []store.Cursor{{Lane: read.Lane, UpTo: read.Seq}}
-	seen, err := b.DB.Sweep(ctx, sweep, 100)
+	sweep := []driver.Cursor{{Lane: read.Lane, UpTo: read.Seq}}
+	seen, err := b.DB.Relay.Sweep(ctx, sweep, 100)
 	if err != nil || len(seen) != 1 || seen[0].Key != read.Key {
 		t.Fatalf("Sweep while the first is open: %v, %v", seen, err)
 	}
@@ -48,13 +49,13 @@ func lateCommit[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	b.wantNotes(ctx, t, "late", 1)
 	// A reader that continues from its cursor never sees the row ...
-	page, err := b.DB.Fetch(ctx, []store.Cursor{{Lane: read.Lane, After: read.Seq}}, 100)
+	page, err := b.DB.Relay.Fetch(ctx, []driver.Cursor{{Lane: read.Lane, After: read.Seq}}, 100)
 	if err != nil || len(page.Rows) != 0 {
 		t.Fatalf("Fetch behind the second: %v, %v: Features.LateCommits promises that the first has the lower seq",
 			rowIDs(page.Rows), err)
 	}
 	// ... and the sweep does.
-	seen, err = b.DB.Sweep(ctx, sweep, 100)
+	seen, err = b.DB.Relay.Sweep(ctx, sweep, 100)
 	if err != nil || len(seen) != 2 {
 		t.Fatalf("Sweep after the late commit: %v, %v, want both", seen, err)
 	}
@@ -62,7 +63,7 @@ func lateCommit[T any](ctx context.Context, t tb, b *env[T]) {
 	if late.ID != first.ID || late.Seq >= read.Seq || late.Lane != read.Lane || seen[1].Key != read.Key {
 		t.Errorf("Sweep returned %v, want the late event in front of %v", seen, read.Key)
 	}
-	loaded, err := b.DB.Load(ctx, []store.Key{late.Key})
+	loaded, err := b.DB.Relay.Load(ctx, []store.Key{late.Key})
 	if err != nil || len(loaded.Rows) != 1 {
 		t.Fatalf("Load of the late event: %v, %v", rowIDs(loaded.Rows), err)
 	}
@@ -79,7 +80,7 @@ func lateRollback[T any](ctx context.Context, t tb, b *env[T]) {
 	if len(rows) != 1 {
 		return
 	}
-	seen, err := b.DB.Sweep(ctx, []store.Cursor{{Lane: rows[0].Lane, UpTo: rows[0].Seq}}, 100)
+	seen, err := b.DB.Relay.Sweep(ctx, []driver.Cursor{{Lane: rows[0].Lane, UpTo: rows[0].Seq}}, 100)
 	if err != nil || len(seen) != 1 || seen[0].Key != rows[0].Key {
 		t.Errorf("Sweep after the rollback: %v, %v, want %v", seen, err, rows[0].Key)
 	}

@@ -26,7 +26,7 @@ func limitChecks[T any]() []check[T] {
 }
 
 func payloadLimit[T any](ctx context.Context, t tb, b *env[T]) {
-	db := &spy[T]{Outbox: b.DB}
+	db := &spy[T]{Outbox: b.DB.Outbox}
 	box := boxOver[T](t, db, outbox.Config{})
 	fits, tooLong := b.event("a"), b.event("a")
 	fits.ContentType, tooLong.ContentType = "application/octet-stream", "application/octet-stream"
@@ -64,7 +64,7 @@ func payloadLimit[T any](ctx context.Context, t tb, b *env[T]) {
 // everyLimit writes an event with every text at its limit, and one event per
 // field with one byte more.
 func everyLimit[T any](ctx context.Context, t tb, b *env[T]) {
-	db := &spy[T]{Outbox: b.DB}
+	db := &spy[T]{Outbox: b.DB.Outbox}
 	box := boxOver[T](t, db, outbox.Config{})
 	limits := []struct {
 		name  string
@@ -148,7 +148,7 @@ func laterChanges[T any](ctx context.Context, t tb, b *env[T]) {
 	ev.Payload, ev.Headers = payload, headers
 	each.Payload, each.Headers = payload, headers
 	evs := []waybill.Event{ev, each}
-	heard := b.listen(b.DB)
+	heard := b.listen(b.DB.Outbox)
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 		if _, err := box.WriteEach(ctx, tx, evs[1]); err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // tidyChecks check Tidy.
@@ -27,20 +28,20 @@ func tidies[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := []waybill.Event{b.event("a"), b.event("a"), b.event("a"), b.keyed("b", "k"), b.keyed("b", "late"), b.keyed("b", "free")}
 	evs[4].Delay = defaultLease
 	b.write(ctx, t, evs...)
-	witness := b.node(ctx, t, b.DB)
-	leases := b.acquire(ctx, t, b.DB, witness, b.allLanes()...)
+	witness := b.node(ctx, t, b.DB.Relay)
+	leases := b.acquire(ctx, t, b.DB.Relay, witness, b.allLanes()...)
 	end := func(kind int, ev waybill.Event) {
 		t.Helper()
 		b.settle(ctx, t, settlement(kind, leases, result(b.row(ctx, t, ev.ID))))
 	}
 	end(0, evs[0])
 	end(2, evs[1])
-	b.expire(ctx, t, b.DB, b.node(ctx, t, b.DB), witness)
+	b.expire(ctx, t, b.DB.Relay, b.node(ctx, t, b.DB.Relay), witness)
 	for i, age := range []time.Duration{-1, keepDays, keepDays, 365 * 24 * time.Hour, -1} {
 		if i == 2 {
 			end(0, evs[5]) // after Tidy
 		}
-		if err := b.DB.Tidy(ctx, age); err != nil {
+		if err := b.DB.OutboxAdmin.Tidy(ctx, age); err != nil {
 			t.Fatalf("Tidy(%v): %v", age, err)
 		}
 		b.wantState(ctx, t, evs[0], store.Delivered)
@@ -56,10 +57,10 @@ func tidies[T any](ctx context.Context, t tb, b *env[T]) {
 	next := b.keyed("b", "free")
 	wantReceipts(t, receipts(ctx, t, box, b.keyed("a", "k"), b.keyed("a", "late"), next), duplicateOf(evs[3]), duplicateOf(evs[4]), written(next))
 	// The relay continues.
-	if m := b.beat(ctx, t, b.DB, witness, defaultLease); !slices.Equal(m.Nodes, []store.Node{witness}) {
+	if m := b.beat(ctx, t, b.DB.Relay, witness, defaultLease); !slices.Equal(m.Nodes, []store.Node{witness}) {
 		t.Errorf("after Tidy the nodes are %v, want %v", m.Nodes, witness)
 	}
-	b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(b.ready(ctx, t)), History: true})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(b.ready(ctx, t)), History: true})
 	b.wantReady(ctx, t)
 }
 
@@ -70,10 +71,10 @@ func tidiesTogether[T any](ctx context.Context, t tb, b *env[T]) {
 	leases := b.own(ctx, t)
 	var wg sync.WaitGroup
 	defer wg.Wait() // no report to a finished test
-	for _, db := range []DB[T]{b.DB, b.second(), b.DB} {
+	for _, db := range []driver.Roles[T]{b.DB, b.second(), b.DB} {
 		wg.Go(func() {
 			for range 3 {
-				if err := db.Tidy(ctx, keepDays); err != nil {
+				if err := db.OutboxAdmin.Tidy(ctx, keepDays); err != nil {
 					t.Errorf("Tidy: %v", err)
 				}
 			}
@@ -81,7 +82,7 @@ func tidiesTogether[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	for _, ev := range evs {
 		b.write(ctx, t, ev)
-		b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(b.ready(ctx, t)), History: true})
+		b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(b.ready(ctx, t)), History: true})
 	}
 	wg.Wait()
 	for _, ev := range evs {
@@ -109,7 +110,7 @@ func (b *env[T]) numbers() []int {
 
 func (b *env[T]) setLanes(ctx context.Context, t tb, n int) {
 	t.Helper()
-	if err := b.DB.SetLanes(ctx, n); err != nil {
+	if err := b.DB.OutboxAdmin.SetLanes(ctx, n); err != nil {
 		t.Fatalf("SetLanes(%d): %v", n, err)
 	}
 	b.lanes = n
@@ -125,7 +126,7 @@ func setsLanes[T any](ctx context.Context, t tb, b *env[T]) {
 		evs = append(evs, ev)
 	}
 	rows := b.writeRows(ctx, t, evs...)
-	s := store.Settlement{Leases: b.own(ctx, t), History: true, Done: results(rows[:2])}
+	s := driver.Settlement{Leases: b.own(ctx, t), History: true, Done: results(rows[:2])}
 	for i, row := range rows[2:12] {
 		r := result(row)
 		r.Holds = row.Event.Ordered()
@@ -166,14 +167,14 @@ func setsLanes[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	leases := b.own(ctx, t)
 	last := append(b.ready(ctx, t), b.due(ctx, t).Rows...)
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(last), History: true}), rowIDs(last)...)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(last), History: true}), rowIDs(last)...)
 }
 
 // wantLane asserts that a row is in an allowed lane.
 func (b *env[T]) wantLane(t tb, r row) {
 	t.Helper()
 	if r.Event.Ordered() && r.Lane != b.laneOf(r.Event) || r.Lane < 0 || r.Lane >= b.lanes {
-		t.Errorf("with %d lanes event %s of %+v is in lane %d, want %d", b.lanes, r.ID, store.AggregateOf(&r.Event), r.Lane, b.laneOf(r.Event))
+		t.Errorf("with %d lanes event %s of %+v is in lane %d, want %d", b.lanes, r.ID, driver.AggregateOf(&r.Event), r.Lane, b.laneOf(r.Event))
 	}
 }
 
@@ -205,13 +206,13 @@ func setLanesEpochs[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := b.event("a")
 	b.write(ctx, t, ev)
 	highest := map[int]int64{}
-	var stale []store.Lease
+	var stale []driver.Lease
 	for round, n := range append(b.numbers(), b.numbers()...) {
 		// The last lane changes its owner most often in round 0.
 		hands := 1 + 6/(round+1)
 		for lane := b.lanes - 1; lane >= 0; lane -= max(b.lanes-1, 1) {
 			for range hands {
-				stale = append(stale, b.acquire(ctx, t, b.DB, b.node(ctx, t, b.DB), lane)...)
+				stale = append(stale, b.acquire(ctx, t, b.DB.Relay, b.node(ctx, t, b.DB.Relay), lane)...)
 				b.end()
 			}
 			hands = 1
@@ -230,7 +231,7 @@ func setLanesEpochs[T any](ctx context.Context, t tb, b *env[T]) {
 			}
 		}
 		for _, l := range stale {
-			settled, err := b.DB.Settle(ctx, store.Settlement{Leases: []store.Lease{l}, Done: []store.Result{{Lane: l.Lane, ID: ev.ID}}, History: true})
+			settled, err := b.DB.Relay.Settle(ctx, driver.Settlement{Leases: []driver.Lease{l}, Done: []driver.Result{{Lane: l.Lane, ID: ev.ID}}, History: true})
 			if err != nil || len(settled.Held)+len(settled.Moved) > 0 {
 				t.Errorf("round %d: a lease from before settled %+v, %v", round, settled, err)
 			}
@@ -242,16 +243,16 @@ func setLanesEpochs[T any](ctx context.Context, t tb, b *env[T]) {
 func setLanesRefused[T any](ctx context.Context, t tb, b *env[T]) {
 	ev := b.event("a")
 	row := b.writeRows(ctx, t, ev)[0]
-	n := b.node(ctx, t, b.second())
-	lease := b.acquire(ctx, t, b.second(), n, row.Lane)[0]
+	n := b.node(ctx, t, b.second().Relay)
+	lease := b.acquire(ctx, t, b.second().Relay, n, row.Lane)[0]
 	number := b.numbers()[0]
-	if err := b.DB.SetLanes(ctx, number); !errors.Is(err, store.ErrRelayLive) {
+	if err := b.DB.OutboxAdmin.SetLanes(ctx, number); !errors.Is(err, store.ErrRelayLive) {
 		t.Errorf("SetLanes beside a live relay returned %v, want ErrRelayLive", err)
 	}
-	if m := b.beat(ctx, t, b.DB, n, defaultLease); len(m.Lanes) != b.lanes || m.Lanes[lease.Lane].Epoch != lease.Epoch {
+	if m := b.beat(ctx, t, b.DB.Relay, n, defaultLease); len(m.Lanes) != b.lanes || m.Lanes[lease.Lane].Epoch != lease.Epoch {
 		t.Errorf("refused, SetLanes changed the lanes: %+v", m.Lanes)
 	}
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: []store.Lease{lease}, Done: []store.Result{result(row)}, History: true}), ev.ID)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: []driver.Lease{lease}, Done: []driver.Result{result(row)}, History: true}), ev.ID)
 	b.end()
 	b.setLanes(ctx, t, number)
 }
@@ -263,7 +264,7 @@ func setLanesBounds[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	before := b.stats(ctx, t)
 	for _, n := range wrong {
-		if err := b.DB.SetLanes(ctx, n); err == nil || errors.Is(err, store.ErrRelayLive) {
+		if err := b.DB.OutboxAdmin.SetLanes(ctx, n); err == nil || errors.Is(err, store.ErrRelayLive) {
 			t.Errorf("SetLanes(%d) returned %v", n, err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // modelChecks compare random transactions with a model.
@@ -131,7 +131,7 @@ type walk[T any] struct {
 	rnd     *rand.Rand
 	box     *outbox.Outbox[T]
 	hooks   record
-	leases  []store.Lease
+	leases  []driver.Lease
 	model   model
 	batches [][]waybill.Event // expected batches of AfterCommit
 }
@@ -208,13 +208,13 @@ func (w *walk[T]) write(ctx context.Context, tx T) error {
 
 // settlement settles a few random pending events, and one that is not pending.
 func (w *walk[T]) settlement(ctx context.Context) {
-	s := store.Settlement{Leases: w.leases, History: true}
+	s := driver.Settlement{Leases: w.leases, History: true}
 	rows := w.ready(ctx, w.t)
 	var moved []waybill.ID
 	pending := slices.Concat(w.model.ready, w.model.delayed)
 	for _, i := range w.rnd.Perm(len(pending))[:min(len(pending), 1+w.rnd.IntN(4))] {
 		ev := pending[i]
-		r := store.Result{Lane: w.laneOf(ev), ID: ev.ID, Attempts: 1, Delay: defaultLease, Error: "random"}
+		r := driver.Result{Lane: w.laneOf(ev), ID: ev.ID, Attempts: 1, Delay: defaultLease, Error: "random"}
 		if row, ok := find(rows, ev.ID); ok {
 			r.Lane = row.Lane
 		} else if !ev.Ordered() {
@@ -235,7 +235,7 @@ func (w *walk[T]) settlement(ctx context.Context) {
 	if n := len(w.model.ended); n > 0 {
 		old := w.model.ended[w.rnd.IntN(n)]
 		if !slices.Contains(moved, old.ID) {
-			s.Retry = append(s.Retry, store.Result{Lane: w.laneOf(old), ID: old.ID})
+			s.Retry = append(s.Retry, driver.Result{Lane: w.laneOf(old), ID: old.ID})
 		}
 	}
 	wantMoved(w.t, w.settle(ctx, w.t, s), moved...)

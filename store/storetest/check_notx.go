@@ -88,7 +88,7 @@ func writesToFinishedForeign[T any](ctx context.Context, t tb, b *env[T]) {
 		if err := box.Write(ctx, f.Tx, b.event("a")); !errors.Is(err, waybill.ErrTxDone) {
 			t.Errorf("Write to a finished transaction (committed: %v) returned %v, want ErrTxDone", commit, err)
 		}
-		if _, err := b.DB.Append(ctx, f.Tx, []waybill.Event{b.event("a").Complete()}); !errors.Is(err, waybill.ErrTxDone) {
+		if _, err := b.DB.Outbox.Append(ctx, f.Tx, []waybill.Event{b.event("a").Complete()}); !errors.Is(err, waybill.ErrTxDone) {
 			t.Errorf("Append to a finished transaction (committed: %v) returned %v, want ErrTxDone", commit, err)
 		}
 	}
@@ -105,7 +105,7 @@ func writesNothing[T any](ctx context.Context, t tb, b *env[T]) {
 		before++
 		return evs, nil
 	}
-	box, heard := b.box(t, hook), b.listen(b.DB)
+	box, heard := b.box(t, hook), b.listen(b.DB.Outbox)
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 		receipts, err := box.WriteEach(ctx, tx)
 		if len(receipts) > 0 {

@@ -157,7 +157,7 @@ func innerSwallowed[T any](ctx context.Context, t tb, b *env[T]) {
 
 func innerJoins[T any](ctx context.Context, t tb, b *env[T]) {
 	var hooks record
-	box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
+	box, heard := b.box(t, hooks.hook()), b.listen(b.DB.Outbox)
 	ev := b.events(3, "a")
 	var calls []string
 	err := box.InTx(ctx, func(ctx context.Context, tx T) error {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // plainChecks check plain SQL inserts: a producer in any language needs a type,
@@ -121,9 +121,9 @@ func plainSettles[T any](ctx context.Context, t tb, b *env[T]) {
 	leases := b.own(ctx, t)
 	retry := result(rows[1])
 	retry.Attempts, retry.Error = 1, "not yet"
-	settled := b.settle(ctx, t, store.Settlement{
+	settled := b.settle(ctx, t, driver.Settlement{
 		Leases: leases, History: true,
-		Done: results(rows[:1]), Retry: []store.Result{retry}, Dead: results(rows[2:]),
+		Done: results(rows[:1]), Retry: []driver.Result{retry}, Dead: results(rows[2:]),
 	})
 	wantMoved(t, settled, rowIDs(rows)...)
 	b.wantReady(ctx, t)

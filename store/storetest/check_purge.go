@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // purgeChecks check Purge.
@@ -124,8 +125,8 @@ func purgeKeepsGap[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(2, "a")
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
-	b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows[:1])})
-	b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows[1:]), History: true})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(rows[:1])})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(rows[1:]), History: true})
 	b.tick(ctx, t)
 	if n := b.purge(ctx, t, store.Delivered, 0, 100); n != 1 {
 		t.Errorf("Purge deleted %d, want 1", n)
@@ -139,7 +140,7 @@ func purgesNothingElse[T any](ctx context.Context, t tb, b *env[T]) {
 	b.write(ctx, t, evs...)
 	b.tick(ctx, t)
 	for _, state := range []store.State{store.Ready, store.Delayed, -1, 99} {
-		if n, err := b.DB.Purge(ctx, state, 0, 100); err == nil || n > 0 {
+		if n, err := b.DB.OutboxAdmin.Purge(ctx, state, 0, 100); err == nil || n > 0 {
 			t.Errorf("Purge of rows that are %v deleted %d, and returned %v", state, n, err)
 		}
 	}
@@ -149,7 +150,7 @@ func purgesNothingElse[T any](ctx context.Context, t tb, b *env[T]) {
 
 func (b *env[T]) purgeWritten(ctx context.Context, t tb, age time.Duration, limit int) int {
 	t.Helper()
-	n, err := b.DB.PurgeWritten(ctx, age, limit)
+	n, err := b.DB.OutboxAdmin.PurgeWritten(ctx, age, limit)
 	if err != nil {
 		t.Fatalf("PurgeWritten: %v", err)
 	}
@@ -195,7 +196,7 @@ func purgesWritten[T any](ctx context.Context, t tb, b *env[T]) {
 
 func (b *env[T]) makeReady(ctx context.Context, t tb, limit int) int {
 	t.Helper()
-	n, err := b.DB.MakeReady(ctx, limit)
+	n, err := b.DB.OutboxAdmin.MakeReady(ctx, limit)
 	if err != nil {
 		t.Fatalf("MakeReady: %v", err)
 	}
@@ -213,7 +214,7 @@ func makesReady[T any](ctx context.Context, t tb, b *env[T]) {
 	b.write(ctx, t, evs...)
 	failed := result(b.row(ctx, t, evs[0].ID))
 	failed.Delay, failed.Holds = 10*time.Millisecond, true
-	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Retry: []store.Result{failed}})
+	b.settle(ctx, t, driver.Settlement{Leases: b.own(ctx, t), Retry: []driver.Result{failed}})
 	b.end()
 	first := b.awaitDue(ctx, t, evs[1].ID)
 	var due []row
@@ -255,13 +256,13 @@ func makeReadyRefused[T any](ctx context.Context, t tb, b *env[T]) {
 	ev.Delay = time.Millisecond
 	b.write(ctx, t, ev)
 	b.awaitDue(ctx, t, ev.ID)
-	one, two := b.node(ctx, t, b.second()), b.node(ctx, t, b.DB)
-	if n, err := b.DB.MakeReady(ctx, 100); !errors.Is(err, store.ErrRelayLive) || n > 0 {
+	one, two := b.node(ctx, t, b.second().Relay), b.node(ctx, t, b.DB.Relay)
+	if n, err := b.DB.OutboxAdmin.MakeReady(ctx, 100); !errors.Is(err, store.ErrRelayLive) || n > 0 {
 		t.Errorf("MakeReady beside a live relay moved %d, and returned %v, want ErrRelayLive", n, err)
 	}
 	b.wantState(ctx, t, ev, store.Delayed)
-	b.expire(ctx, t, b.DB, one, two)
-	if err := b.DB.Leave(ctx, two); err != nil {
+	b.expire(ctx, t, b.DB.Relay, one, two)
+	if err := b.DB.Relay.Leave(ctx, two); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
 	if n := b.makeReady(ctx, t, 100); n != 1 { // a dead relay does not count
@@ -275,15 +276,15 @@ func purgeWrittenRefused[T any](ctx context.Context, t tb, b *env[T]) {
 	evs[1].Delay = defaultLease
 	b.write(ctx, t, evs...)
 	b.tick(ctx, t)
-	one, two := b.node(ctx, t, b.second()), b.node(ctx, t, b.DB)
-	if n, err := b.DB.PurgeWritten(ctx, 0, 100); !errors.Is(err, store.ErrRelayLive) || n > 0 {
+	one, two := b.node(ctx, t, b.second().Relay), b.node(ctx, t, b.DB.Relay)
+	if n, err := b.DB.OutboxAdmin.PurgeWritten(ctx, 0, 100); !errors.Is(err, store.ErrRelayLive) || n > 0 {
 		t.Errorf("PurgeWritten beside a live relay deleted %d, and returned %v, want ErrRelayLive", n, err)
 	}
 	b.wantReady(ctx, t, evs[0])
 	b.wantState(ctx, t, evs[1], store.Delayed)
 	b.wantCommitted(ctx, t, false, b.event("a"))
-	b.expire(ctx, t, b.DB, one, two)
-	if err := b.DB.Leave(ctx, two); err != nil {
+	b.expire(ctx, t, b.DB.Relay, one, two)
+	if err := b.DB.Relay.Leave(ctx, two); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
 	if n := b.purgeWritten(ctx, t, 0, 100); n != 1 {
@@ -308,14 +309,14 @@ func purgeWrittenRaces[T any](ctx context.Context, t tb, b *env[T]) {
 		wg.Go(func() {
 			<-start
 			b.stumble(ctx)
-			_, purge = b.DB.PurgeWritten(ctx, 0, 1000)
+			_, purge = b.DB.OutboxAdmin.PurgeWritten(ctx, 0, 1000)
 		})
 		wg.Go(func() {
 			<-start
 			b.stumble(ctx)
-			if _, beat = other.Heartbeat(ctx, n, defaultLease); beat == nil {
-				var page store.Page
-				page, beat = other.Fetch(ctx, b.cursors(), 1000)
+			if _, beat = other.Relay.Heartbeat(ctx, n, defaultLease); beat == nil {
+				var page driver.Page
+				page, beat = other.Relay.Fetch(ctx, b.cursors(), 1000)
 				seen = page.Rows
 			}
 		})
@@ -330,7 +331,7 @@ func purgeWrittenRaces[T any](ctx context.Context, t tb, b *env[T]) {
 		if left := b.ready(ctx, t); !slices.Equal(rowIDs(left), rowIDs(slices.SortedFunc(slices.Values(seen), bySeq))) {
 			t.Errorf("round %d: a relay saw %d rows when it was live; %d are left", round, len(seen), len(left))
 		}
-		if err := other.Leave(ctx, n); err != nil {
+		if err := other.Relay.Leave(ctx, n); err != nil {
 			t.Fatalf("Leave: %v", err)
 		}
 		b.purgeWritten(ctx, t, 0, 1000)

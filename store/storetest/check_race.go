@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // raceChecks check a paused owner that resumes during a takeover.
@@ -34,32 +34,32 @@ func settleAgainstTakeOver[T any](ctx context.Context, t tb, b *env[T]) {
 		ev := b.event("a")
 		lane := b.laneOf(ev)
 		b.write(ctx, t, ev)
-		stale, heir := b.node(ctx, t, b.DB), b.node(ctx, t, other)
-		lease := b.acquire(ctx, t, b.DB, stale, lane)[0]
-		b.expire(ctx, t, b.DB, stale, heir)
+		stale, heir := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, other.Relay)
+		lease := b.acquire(ctx, t, b.DB.Relay, stale, lane)[0]
+		b.expire(ctx, t, b.DB.Relay, stale, heir)
 
-		s := settlement(round%3, []store.Lease{lease},
-			store.Result{Lane: lane, ID: ev.ID, Attempts: 1, Delay: defaultLease, Error: "stale"})
-		var settled store.Settled
+		s := settlement(round%3, []driver.Lease{lease},
+			driver.Result{Lane: lane, ID: ev.ID, Attempts: 1, Delay: defaultLease, Error: "stale"})
+		var settled driver.Settled
 		var settleErr error
-		var next []store.Lease
+		var next []driver.Lease
 		var seen []row
 		start := make(chan struct{})
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			<-start
 			b.stumble(ctx)
-			settled, settleErr = b.DB.Settle(ctx, s)
+			settled, settleErr = b.DB.Relay.Settle(ctx, s)
 		})
 		wg.Go(func() {
 			<-start
 			b.stumble(ctx)
 			var err error
-			if next, err = other.Acquire(ctx, heir, []int{lane}, 7); err != nil {
+			if next, err = other.Relay.Acquire(ctx, heir, []int{lane}, 7); err != nil {
 				t.Errorf("Acquire: %v", err)
 				return
 			}
-			page, err := other.Fetch(ctx, []store.Cursor{{Lane: lane}}, 100)
+			page, err := other.Relay.Fetch(ctx, []driver.Cursor{{Lane: lane}}, 100)
 			if err != nil {
 				t.Errorf("Fetch: %v", err)
 			}
@@ -85,7 +85,7 @@ func settleAgainstTakeOver[T any](ctx context.Context, t tb, b *env[T]) {
 			accepted++
 		}
 		// From now on the stale owner is always rejected.
-		late, err := b.DB.Settle(ctx, s)
+		late, err := b.DB.Relay.Settle(ctx, s)
 		if err != nil {
 			t.Fatalf("Settle: %v", err)
 		}
@@ -104,7 +104,7 @@ func settleAgainstTakeOver[T any](ctx context.Context, t tb, b *env[T]) {
 // stumble waits a little at random, so that the two sides meet in every order.
 func (b *env[T]) stumble(ctx context.Context) {
 	for range rand.IntN(3) {
-		_, _ = b.DB.Fetch(ctx, []store.Cursor{{Lane: 0}}, 1)
+		_, _ = b.DB.Relay.Fetch(ctx, []driver.Cursor{{Lane: 0}}, 1)
 	}
 }
 
@@ -123,7 +123,7 @@ func settleTogether[T any](ctx context.Context, t tb, b *env[T]) {
 		var wg sync.WaitGroup
 		for w := range moved {
 			wg.Go(func() {
-				s := store.Settlement{Leases: append([]store.Lease(nil), leases...), History: true}
+				s := driver.Settlement{Leases: append([]driver.Lease(nil), leases...), History: true}
 				rand.Shuffle(len(s.Leases), func(i, j int) { s.Leases[i], s.Leases[j] = s.Leases[j], s.Leases[i] })
 				for i, row := range rows {
 					if i%3 == w%3 { // the first and the last have the same key
@@ -131,7 +131,7 @@ func settleTogether[T any](ctx context.Context, t tb, b *env[T]) {
 					}
 				}
 				rand.Shuffle(len(s.Done), func(i, j int) { s.Done[i], s.Done[j] = s.Done[j], s.Done[i] })
-				settled, err := b.DB.Settle(ctx, s)
+				settled, err := b.DB.Relay.Settle(ctx, s)
 				if err != nil {
 					t.Errorf("Settle: %v", err)
 				}
@@ -187,7 +187,7 @@ func settleBesideWriters[T any](ctx context.Context, t tb, b *env[T]) {
 			seen[row.ID.String()] = true
 		}
 		if len(rows) > 0 {
-			wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows), History: true}), rowIDs(rows)...)
+			wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(rows), History: true}), rowIDs(rows)...)
 		} else if last {
 			break
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // readChecks check how a relay finds ready rows.
@@ -22,18 +23,18 @@ func readChecks[T any]() []check[T] {
 	}
 }
 
-func (b *env[T]) fetch(ctx context.Context, t tb, limit int, from ...store.Cursor) []row {
+func (b *env[T]) fetch(ctx context.Context, t tb, limit int, from ...driver.Cursor) []row {
 	t.Helper()
-	page, err := b.DB.Fetch(ctx, from, limit)
+	page, err := b.DB.Relay.Fetch(ctx, from, limit)
 	if err != nil {
 		t.Fatalf("Fetch: %v", err)
 	}
 	return page.Rows
 }
 
-func (b *env[T]) sweep(ctx context.Context, t tb, limit int, from ...store.Cursor) []store.RowRef {
+func (b *env[T]) sweep(ctx context.Context, t tb, limit int, from ...driver.Cursor) []driver.RowRef {
 	t.Helper()
-	seen, err := b.DB.Sweep(ctx, from, limit)
+	seen, err := b.DB.Relay.Sweep(ctx, from, limit)
 	if err != nil {
 		t.Fatalf("Sweep: %v", err)
 	}
@@ -41,10 +42,10 @@ func (b *env[T]) sweep(ctx context.Context, t tb, limit int, from ...store.Curso
 }
 
 // sightings returns the row references of a sweep.
-func sightings(rows []row) []store.RowRef {
-	seen := make([]store.RowRef, len(rows))
+func sightings(rows []row) []driver.RowRef {
+	seen := make([]driver.RowRef, len(rows))
 	for i, row := range rows {
-		seen[i] = store.RowRef{Key: row.Key, Aggregate: store.AggregateOf(&row.Event)}
+		seen[i] = driver.RowRef{Key: row.Key, Aggregate: driver.AggregateOf(&row.Event)}
 	}
 	return seen
 }
@@ -71,7 +72,7 @@ func fetchInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 		b.write(ctx, t, part...)
 	}
 	lane := b.laneOf(evs[0])
-	page, err := b.DB.Fetch(ctx, []store.Cursor{{Lane: lane}}, 100)
+	page, err := b.DB.Relay.Fetch(ctx, []driver.Cursor{{Lane: lane}}, 100)
 	if err != nil {
 		t.Fatalf("Fetch: %v", err)
 	}
@@ -90,16 +91,16 @@ func fetchInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 	}
 	at := func(i int) int64 { return all[i].Seq }
-	wantIDs(t, "Fetch of 4", b.fetch(ctx, t, 4, store.Cursor{Lane: lane}), evs[:4])
-	wantIDs(t, "Fetch after the third", b.fetch(ctx, t, 100, store.Cursor{Lane: lane, After: at(2)}), evs[3:])
-	wantIDs(t, "Fetch of 2 after the third", b.fetch(ctx, t, 2, store.Cursor{Lane: lane, After: at(2)}), evs[3:5])
-	wantIDs(t, "Fetch up to the sixth", b.fetch(ctx, t, 100, store.Cursor{Lane: lane, UpTo: at(5)}), evs[:6])
-	wantIDs(t, "Fetch from third to sixth", b.fetch(ctx, t, 100, store.Cursor{Lane: lane, After: at(1), UpTo: at(5)}), evs[2:6])
-	wantIDs(t, "Fetch of 1 from third to sixth", b.fetch(ctx, t, 1, store.Cursor{Lane: lane, After: at(1), UpTo: at(5)}), evs[2:3])
-	wantIDs(t, "Fetch of an empty stretch", b.fetch(ctx, t, 100, store.Cursor{Lane: lane, After: at(5), UpTo: at(5)}), nil)
-	wantIDs(t, "Fetch behind the end", b.fetch(ctx, t, 100, store.Cursor{Lane: lane, After: at(9)}), nil)
+	wantIDs(t, "Fetch of 4", b.fetch(ctx, t, 4, driver.Cursor{Lane: lane}), evs[:4])
+	wantIDs(t, "Fetch after the third", b.fetch(ctx, t, 100, driver.Cursor{Lane: lane, After: at(2)}), evs[3:])
+	wantIDs(t, "Fetch of 2 after the third", b.fetch(ctx, t, 2, driver.Cursor{Lane: lane, After: at(2)}), evs[3:5])
+	wantIDs(t, "Fetch up to the sixth", b.fetch(ctx, t, 100, driver.Cursor{Lane: lane, UpTo: at(5)}), evs[:6])
+	wantIDs(t, "Fetch from third to sixth", b.fetch(ctx, t, 100, driver.Cursor{Lane: lane, After: at(1), UpTo: at(5)}), evs[2:6])
+	wantIDs(t, "Fetch of 1 from third to sixth", b.fetch(ctx, t, 1, driver.Cursor{Lane: lane, After: at(1), UpTo: at(5)}), evs[2:3])
+	wantIDs(t, "Fetch of an empty stretch", b.fetch(ctx, t, 100, driver.Cursor{Lane: lane, After: at(5), UpTo: at(5)}), nil)
+	wantIDs(t, "Fetch behind the end", b.fetch(ctx, t, 100, driver.Cursor{Lane: lane, After: at(9)}), nil)
 	var paged []row
-	for c := (store.Cursor{Lane: lane}); ; {
+	for c := (driver.Cursor{Lane: lane}); ; {
 		rows := b.fetch(ctx, t, 3, c)
 		if len(rows) == 0 {
 			break
@@ -112,7 +113,7 @@ func fetchInOrder[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	wantIDs(t, "paging by three", paged, evs)
 	// Reading changes nothing.
-	wantIDs(t, "Fetch again", b.fetch(ctx, t, 100, store.Cursor{Lane: lane}), evs)
+	wantIDs(t, "Fetch again", b.fetch(ctx, t, 100, driver.Cursor{Lane: lane}), evs)
 }
 
 // fetchLanes reads several lanes at once, each from its own position.
@@ -138,16 +139,16 @@ func fetchLanes[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	rowsOf := perLane(all)
 	for lane, want := range byLane { // one lane returns only its own rows
-		wantIDs(t, "Fetch of one lane", b.fetch(ctx, t, 100, store.Cursor{Lane: lane}), want)
+		wantIDs(t, "Fetch of one lane", b.fetch(ctx, t, 100, driver.Cursor{Lane: lane}), want)
 	}
-	var from []store.Cursor
+	var from []driver.Cursor
 	want := map[int][]waybill.Event{}
 	for i, name := range names {
 		lane := b.laneOf(b.event(name))
 		if len(rowsOf[lane]) != 6 {
 			return // reported above
 		}
-		c := store.Cursor{Lane: lane}
+		c := driver.Cursor{Lane: lane}
 		if i > 0 {
 			c.After = rowsOf[lane][i-1].Seq
 		}
@@ -169,17 +170,17 @@ func fetchLanes[T any](ctx context.Context, t tb, b *env[T]) {
 
 func fetchNothing[T any](ctx context.Context, t tb, b *env[T]) {
 	wantIDs(t, "Fetch of empty tables", b.fetch(ctx, t, 10, b.cursors()...), nil)
-	page, err := b.DB.Fetch(ctx, nil, 10)
+	page, err := b.DB.Relay.Fetch(ctx, nil, 10)
 	if err != nil || len(page.Rows) != 0 {
 		t.Errorf("Fetch of no lanes returned %d rows, %v", len(page.Rows), err)
 	}
-	if seen, err := b.DB.Sweep(ctx, nil, 10); err != nil || len(seen) != 0 {
+	if seen, err := b.DB.Relay.Sweep(ctx, nil, 10); err != nil || len(seen) != 0 {
 		t.Errorf("Sweep of no lanes returned %v, %v", seen, err)
 	}
-	if page, err := b.DB.Load(ctx, nil); err != nil || len(page.Rows) != 0 {
+	if page, err := b.DB.Relay.Load(ctx, nil); err != nil || len(page.Rows) != 0 {
 		t.Errorf("Load of no keys returned %d rows, %v", len(page.Rows), err)
 	}
-	if page, err := b.DB.Due(ctx, nil, 10); err != nil || len(page.Rows) != 0 {
+	if page, err := b.DB.Relay.Due(ctx, nil, 10); err != nil || len(page.Rows) != 0 {
 		t.Errorf("Due of no lanes returned %d rows, %v", len(page.Rows), err)
 	}
 	first := b.now(ctx, t)
@@ -205,7 +206,7 @@ func sweeps[T any](ctx context.Context, t tb, b *env[T]) {
 		limit       int
 	}{{0, top, 100}, {0, top, 2}, {all[2].Seq, top, 100}, {0, all[7].Seq, 100}, {all[2].Seq, all[7].Seq, 1}, {top, top, 10}} {
 		for lane := range b.lanes {
-			cursor := store.Cursor{Lane: lane, After: c.after, UpTo: c.upTo}
+			cursor := driver.Cursor{Lane: lane, After: c.after, UpTo: c.upTo}
 			seen, rows := b.sweep(ctx, t, c.limit, cursor), b.fetch(ctx, t, c.limit, cursor)
 			if !slices.Equal(seen, sightings(rows)) {
 				t.Errorf("Sweep(%+v, %d) returned %v, Fetch %v", cursor, c.limit, seen, sightings(rows))
@@ -213,12 +214,12 @@ func sweeps[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 	}
 	// Several lanes at once.
-	var from []store.Cursor
+	var from []driver.Cursor
 	for lane := range b.lanes {
-		from = append(from, store.Cursor{Lane: lane, UpTo: top})
+		from = append(from, driver.Cursor{Lane: lane, UpTo: top})
 	}
 	seen := b.sweep(ctx, t, 100, from...)
-	slices.SortFunc(seen, func(a, b store.RowRef) int { return int(a.Seq - b.Seq) })
+	slices.SortFunc(seen, func(a, b driver.RowRef) int { return int(a.Seq - b.Seq) })
 	if !slices.Equal(seen, sightings(all)) {
 		t.Errorf("Sweep of all lanes returned %v, want %v", seen, sightings(all))
 	}
@@ -244,7 +245,7 @@ func loads[T any](ctx context.Context, t tb, b *env[T]) {
 	keys := keysOf(byKey)
 	shuffled := slices.Clone(keys)
 	slices.Reverse(shuffled)
-	page, err := b.DB.Load(ctx, shuffled)
+	page, err := b.DB.Relay.Load(ctx, shuffled)
 	if err != nil {
 		t.Fatalf("Load: %v", err)
 	}
@@ -260,9 +261,9 @@ func loads[T any](ctx context.Context, t tb, b *env[T]) {
 	leases := b.own(ctx, t)
 	retry := result(byKey[1])
 	retry.Delay = defaultLease
-	b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(byKey[:1]), History: true, Retry: []store.Result{retry}})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(byKey[:1]), History: true, Retry: []driver.Result{retry}})
 	never := store.Key{Lane: keys[2].Lane, Seq: keys[len(keys)-1].Seq + 1000, ID: waybill.NewID()}
-	page, err = b.DB.Load(ctx, append(slices.Clone(keys[:4]), never))
+	page, err = b.DB.Relay.Load(ctx, append(slices.Clone(keys[:4]), never))
 	if err != nil || !slices.Equal(keysOf(page.Rows), keys[2:4]) {
 		t.Errorf("Load returned %v, %v, want %v", keysOf(page.Rows), err, keys[2:4])
 	}
@@ -272,7 +273,7 @@ func loadsMany[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := b.events(1500, "a")
 	b.write(ctx, t, evs...)
 	all := b.wantReady(ctx, t, evs...)
-	page, err := b.DB.Load(ctx, keysOf(all))
+	page, err := b.DB.Relay.Load(ctx, keysOf(all))
 	if err != nil {
 		t.Fatalf("Load: %v", err)
 	}
@@ -289,22 +290,22 @@ func readsCommitted[T any](ctx context.Context, t tb, b *env[T]) {
 		if _, err := box.WriteEach(ctx, tx, ready, soon); err != nil {
 			return err
 		}
-		for _, db := range []DB[T]{b.DB, b.second()} {
-			rows := b.readyIn(ctx, t, db)
+		for _, db := range []driver.Roles[T]{b.DB, b.second()} {
+			rows := b.readyIn(ctx, t, db.Relay)
 			wantIDs(t, "Fetch beside an open transaction", rows, []waybill.Event{old})
 			if len(rows) != 1 {
 				continue
 			}
-			seen, err := db.Sweep(ctx, []store.Cursor{{Lane: rows[0].Lane, UpTo: 1 << 62}}, 10)
+			seen, err := db.Relay.Sweep(ctx, []driver.Cursor{{Lane: rows[0].Lane, UpTo: 1 << 62}}, 10)
 			if err != nil || !slices.Equal(seen, sightings(rows)) {
 				t.Errorf("Sweep beside an open transaction returned %v, %v, want %v", seen, err, sightings(rows))
 			}
-			if page, err := db.Due(ctx, b.allLanes(), 100); err != nil {
+			if page, err := db.Relay.Due(ctx, b.allLanes(), 100); err != nil {
 				t.Errorf("Due: %v", err)
 			} else if _, seen := find(page.Rows, soon.ID); seen {
 				t.Errorf("Due shows an event that is not committed")
 			}
-			if yes, err := db.Committed(ctx, ready.ID); yes || err != nil && !errors.Is(err, waybill.ErrUncertain) {
+			if yes, err := db.Outbox.Committed(ctx, ready.ID); yes || err != nil && !errors.Is(err, waybill.ErrUncertain) {
 				t.Errorf("Committed is %v, %v for an event in an open transaction", yes, err)
 			}
 		}

@@ -106,7 +106,7 @@ func sameIDRace[T any](ctx context.Context, t tb, b *env[T]) {
 					return err
 				}
 				_, err := box.WriteEach(ctx, tx, ev)
-				_, _ = b.DB.Fetch(ctx, b.cursors(), 1) // takes some time
+				_, _ = b.DB.Relay.Fetch(ctx, b.cursors(), 1) // takes some time
 				return err
 			})
 		})

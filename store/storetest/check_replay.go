@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // replayChecks check Replay without dedup keys.
@@ -56,7 +57,7 @@ func replays[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	// After the delivery, the event keeps its replay number.
 	leases := b.own(ctx, t)
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(due), History: true}), idsOf(evs[:3])...)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(due), History: true}), idsOf(evs[:3])...)
 	if rec := b.wantState(ctx, t, evs[0], store.Delivered); rec.Replay != 1 {
 		t.Errorf("delivered after a replay, its replay number is %d", rec.Replay)
 	}
@@ -75,7 +76,7 @@ func replaysAgain[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 		r := result(row)
 		r.Attempts, r.Error = i, "again"
-		b.settle(ctx, t, store.Settlement{Leases: leases, Dead: []store.Result{r}})
+		b.settle(ctx, t, driver.Settlement{Leases: leases, Dead: []driver.Result{r}})
 		if rec := b.wantState(ctx, t, ev, store.Dead); rec.Replay != i || rec.Attempts != i || rec.LastError != "again" || rec.Holds {
 			t.Errorf("dead after %d replays, the row is %+v", i, rec.Row)
 		}
@@ -86,7 +87,7 @@ func replaysAgain[T any](ctx context.Context, t tb, b *env[T]) {
 // not.
 func replayHolds[T any](ctx context.Context, t tb, b *env[T]) {
 	evs := append(b.events(2, "a"), b.event(""))
-	rows := b.bury(ctx, t, func(i int, r *store.Result) { r.Holds = i == 0 }, evs...)
+	rows := b.bury(ctx, t, func(i int, r *driver.Result) { r.Holds = i == 0 }, evs...)
 	b.wantHolds(ctx, t, "dead", evs, hold(rows[0], true))
 	b.replay(ctx, t, evs...)
 	b.wantHolds(ctx, t, "replayed", evs, hold(rows[0], false), hold(rows[1], false))
@@ -99,7 +100,7 @@ func replaysNothing[T any](ctx context.Context, t tb, b *env[T]) {
 	rows := b.writeRows(ctx, t, evs...)
 	r := result(rows[1])
 	r.Delay, r.Attempts = defaultLease, 4
-	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Retry: []store.Result{r}, Done: results(rows[2:]), History: true})
+	b.settle(ctx, t, driver.Settlement{Leases: b.own(ctx, t), Retry: []driver.Result{r}, Done: results(rows[2:]), History: true})
 	never := b.event("a")
 	for _, list := range [][]waybill.Event{append(evs, never), nil} {
 		if got := b.replay(ctx, t, list...); len(got.IDs)+len(got.Refused) > 0 {
@@ -144,7 +145,7 @@ func replayRaces[T any](ctx context.Context, t tb, b *env[T]) {
 		got := make([][]waybill.ID, 4)
 		var wg sync.WaitGroup
 		for i := range got {
-			db := []DB[T]{b.DB, b.second()}[i%2]
+			db := []driver.Roles[T]{b.DB, b.second()}[i%2]
 			ids := idsOf(evs)
 			if i >= 2 {
 				slices.Reverse(ids)
@@ -152,12 +153,12 @@ func replayRaces[T any](ctx context.Context, t tb, b *env[T]) {
 			wg.Go(func() {
 				if i == 3 && round%2 == 0 {
 					var err error
-					if got[i], err = db.Discard(ctx, ids); err != nil {
+					if got[i], err = db.OutboxAdmin.Discard(ctx, ids); err != nil {
 						t.Errorf("Discard: %v", err)
 					}
 					return
 				}
-				replayed, err := db.Replay(ctx, ids)
+				replayed, err := db.OutboxAdmin.Replay(ctx, ids)
 				if err != nil || len(replayed.Refused) > 0 {
 					t.Errorf("Replay: %+v, %v", replayed, err)
 				}
@@ -166,7 +167,7 @@ func replayRaces[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 		wg.Wait()
 		wantSame(t, "together, three replays and a discard", slices.Concat(got...), evs...)
-		s := store.Settlement{Leases: b.own(ctx, t), History: true}
+		s := driver.Settlement{Leases: b.own(ctx, t), History: true}
 		for _, ev := range evs {
 			if rec, ok := b.where(ctx, t, ev.ID); ok {
 				if rec.Replay != 1 || rec.State != store.Delayed {

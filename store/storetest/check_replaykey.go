@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // replayKeyChecks check Replay with dedup keys: a dead letter has released its
@@ -30,7 +31,7 @@ func replayTakesKey[T any](ctx context.Context, t tb, b *env[T]) {
 	wantReceipts(t, receipts(ctx, t, box, b.keyed("b", "k")), duplicateOf(ev))
 	b.wantReady(ctx, t)
 	row := b.awaitDue(ctx, t, ev.ID)
-	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: []store.Result{result(row)}, History: true})
+	b.settle(ctx, t, driver.Settlement{Leases: b.own(ctx, t), Done: []driver.Result{result(row)}, History: true})
 	next := b.keyed("b", "k")
 	wantReceipts(t, receipts(ctx, t, box, next), written(next))
 }
@@ -38,7 +39,7 @@ func replayTakesKey[T any](ctx context.Context, t tb, b *env[T]) {
 func replayRefused[T any](ctx context.Context, t tb, b *env[T]) {
 	ev, free, apart := b.keyed("a", "k"), b.keyed("a", "free"), b.keyed("a", "k")
 	apart.TenantID = "other"
-	dead := b.bury(ctx, t, func(_ int, r *store.Result) { r.Holds = true }, ev, free, apart)
+	dead := b.bury(ctx, t, func(_ int, r *driver.Result) { r.Holds = true }, ev, free, apart)
 	holder := b.keyed("b", "k")
 	b.write(ctx, t, holder)
 	refused := []store.Refusal{{ID: ev.ID, Holder: holder.ID}}
@@ -55,11 +56,11 @@ func replayRefused[T any](ctx context.Context, t tb, b *env[T]) {
 	row := b.row(ctx, t, holder.ID)
 	r := result(row)
 	r.Delay = defaultLease
-	b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: []driver.Result{r}})
 	if got := b.replay(ctx, t, ev); len(got.IDs) > 0 || !slices.Equal(got.Refused, refused) {
 		t.Errorf("Replay while the holder is deferred: %+v", got)
 	}
-	b.settle(ctx, t, store.Settlement{Leases: leases, Done: []store.Result{r}, History: true})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: []driver.Result{r}, History: true})
 	if got := b.replay(ctx, t, ev); !slices.Equal(got.IDs, []waybill.ID{ev.ID}) || len(got.Refused) > 0 {
 		t.Errorf("Replay when the holder is done: %+v", got)
 	}
@@ -77,7 +78,7 @@ func replaySameKey[T any](ctx context.Context, t tb, b *env[T]) {
 	b.wantState(ctx, t, first, store.Delayed)
 	b.wantState(ctx, t, second, store.Dead)
 	row := b.awaitDue(ctx, t, first.ID)
-	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: []store.Result{result(row)}, History: true})
+	b.settle(ctx, t, driver.Settlement{Leases: b.own(ctx, t), Done: []driver.Result{result(row)}, History: true})
 	wantSame(t, "Replay of the other", b.replay(ctx, t, second).IDs, second)
 }
 
@@ -110,7 +111,7 @@ func replayBesideWriters[T any](ctx context.Context, t tb, b *env[T]) {
 				failed[w] = box.InTx(ctx, func(ctx context.Context, tx T) error { return box.Write(ctx, tx, evs...) })
 			})
 		}
-		wg.Go(func() { replayed, failed[2] = b.DB.Replay(ctx, idsOf(dead)) })
+		wg.Go(func() { replayed, failed[2] = b.DB.OutboxAdmin.Replay(ctx, idsOf(dead)) })
 		wg.Wait()
 		if err := errors.Join(failed[:]...); err != nil {
 			t.Fatalf("round %d: writers and Replay: %v", round, err)
@@ -138,7 +139,7 @@ func replayBesideWriters[T any](ctx context.Context, t tb, b *env[T]) {
 				t.Errorf("round %d: %s has the key of %s; Replay refused %v", round, id, ev.ID, replayed.Refused)
 			}
 		}
-		b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: results(rows), History: true})
+		b.settle(ctx, t, driver.Settlement{Leases: b.own(ctx, t), Done: results(rows), History: true})
 		b.end()
 	}
 }

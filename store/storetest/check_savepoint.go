@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // savepointChecks check savepoints, with the driver's API and with SQL text.
@@ -73,7 +73,7 @@ func swallow(t tb, err error) {
 func savepointRolledBack[T any](sp savepoint[T]) func(context.Context, tb, *env[T]) {
 	return func(ctx context.Context, t tb, b *env[T]) {
 		var hooks record
-		box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
+		box, heard := b.box(t, hooks.hook()), b.listen(b.DB.Outbox)
 		before, gone, after := b.events(2, "a"), b.events(3, "a"), b.events(2, "a")
 		err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 			if err := errors.Join(b.insert(ctx, tx, "before"), box.Write(ctx, tx, before...)); err != nil {
@@ -106,7 +106,7 @@ func savepointRolledBack[T any](sp savepoint[T]) func(context.Context, tb, *env[
 // wantHeard asserts that the hub published one transaction, with exactly the
 // events that have rows; if the commit is not checked, undone events may be
 // among them.
-func wantHeard(t tb, commits []store.Commit, left, gone []waybill.Event) {
+func wantHeard(t tb, commits []driver.Commit, left, gone []waybill.Event) {
 	t.Helper()
 	if len(commits) != 1 {
 		t.Errorf("the hub published one transaction %d times", len(commits))
@@ -128,7 +128,7 @@ func wantHeard(t tb, commits []store.Commit, left, gone []waybill.Event) {
 // may then skip the check.
 func savepointWithoutHooks[T any](sp savepoint[T]) func(context.Context, tb, *env[T]) {
 	return func(ctx context.Context, t tb, b *env[T]) {
-		box, heard := b.box(t), b.listen(b.DB)
+		box, heard := b.box(t), b.listen(b.DB.Outbox)
 		kept, gone := b.event("a"), b.event("a")
 		err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 			if err := box.Write(ctx, tx, kept); err != nil {
@@ -150,7 +150,7 @@ func savepointWithoutHooks[T any](sp savepoint[T]) func(context.Context, tb, *en
 func savepointEverything[T any](sp savepoint[T]) func(context.Context, tb, *env[T]) {
 	return func(ctx context.Context, t tb, b *env[T]) {
 		var hooks record
-		box, heard := b.box(t, hooks.hook()), b.listen(b.DB)
+		box, heard := b.box(t, hooks.hook()), b.listen(b.DB.Outbox)
 		gone := b.events(2, "a")
 		err := box.InTx(ctx, func(ctx context.Context, tx T) error {
 			swallow(t, sp(ctx, b, tx, func(tx T) error { return errors.Join(box.Write(ctx, tx, gone...), errBoom) }))

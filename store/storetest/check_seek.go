@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // seekChecks check how a relay finds particular events.
@@ -30,7 +31,7 @@ func seekChecks[T any]() []check[T] {
 func dueNext[T any](ctx context.Context, t tb, b *env[T]) {
 	next := func(limit int, lanes ...int) time.Time {
 		t.Helper()
-		page, err := b.DB.Due(ctx, lanes, limit)
+		page, err := b.DB.Relay.Due(ctx, lanes, limit)
 		if err != nil {
 			t.Fatalf("Due: %v", err)
 		}
@@ -73,9 +74,9 @@ func dueNext[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, limit := range []int{1, 2, 10} {
 		want(fmt.Sprintf("%d of two that are due", limit), next(limit, b.allLanes()...), evs[2].AvailableAt)
 	}
-	done := store.Settlement{Leases: b.own(ctx, t), History: true}
+	done := driver.Settlement{Leases: b.own(ctx, t), History: true}
 	for _, ev := range evs {
-		done.Done = append(done.Done, store.Result{Lane: b.laneOf(ev), ID: ev.ID})
+		done.Done = append(done.Done, driver.Result{Lane: b.laneOf(ev), ID: ev.ID})
 	}
 	b.settle(ctx, t, done)
 	want("only due rows", next(10, b.allLanes()...), time.Time{})
@@ -93,18 +94,18 @@ func (b *env[T]) otherLane(not ...int) int {
 }
 
 // heldBy returns the holds of these events, in the order of the store.
-func (b *env[T]) heldBy(ctx context.Context, t tb, lanes []int, evs ...waybill.Event) []store.Hold {
+func (b *env[T]) heldBy(ctx context.Context, t tb, lanes []int, evs ...waybill.Event) []driver.Hold {
 	t.Helper()
-	held, err := b.DB.Holds(ctx, lanes)
+	held, err := b.DB.Relay.Holds(ctx, lanes)
 	if err != nil {
 		t.Fatalf("Holds: %v", err)
 	}
-	return slices.DeleteFunc(held, func(h store.Hold) bool { return !slices.Contains(idsOf(evs), h.ID) })
+	return slices.DeleteFunc(held, func(h driver.Hold) bool { return !slices.Contains(idsOf(evs), h.ID) })
 }
 
 // wantHolds asserts which of the events block their aggregate, and from which
 // table.
-func (b *env[T]) wantHolds(ctx context.Context, t tb, when string, among []waybill.Event, want ...store.Hold) {
+func (b *env[T]) wantHolds(ctx context.Context, t tb, when string, among []waybill.Event, want ...driver.Hold) {
 	t.Helper()
 	if got := b.heldBy(ctx, t, b.allLanes(), among...); !slices.Equal(got, want) {
 		t.Errorf("%s: Holds returned %v, want %v", when, got, want)
@@ -112,8 +113,8 @@ func (b *env[T]) wantHolds(ctx context.Context, t tb, when string, among []waybi
 }
 
 // hold is the expected hold of an event in this row.
-func hold(r row, dead bool) store.Hold {
-	return store.Hold{Key: r.Key, Aggregate: store.AggregateOf(&r.Event), Dead: dead}
+func hold(r row, dead bool) driver.Hold {
+	return driver.Hold{Key: r.Key, Aggregate: driver.AggregateOf(&r.Event), Dead: dead}
 }
 
 func holds[T any](ctx context.Context, t tb, b *env[T]) {
@@ -125,7 +126,7 @@ func holds[T any](ctx context.Context, t tb, b *env[T]) {
 	b.write(ctx, t, evs...)
 	rows := b.ready(ctx, t)
 	leases := b.own(ctx, t)
-	s := store.Settlement{Leases: leases}
+	s := driver.Settlement{Leases: leases}
 	for i, row := range rows[:4] {
 		// 0 and 1 are deferred, 2 and 3 dead; 0 and 2 hold
 		r := result(row)
@@ -142,7 +143,7 @@ func holds[T any](ctx context.Context, t tb, b *env[T]) {
 	if got := b.heldBy(ctx, t, b.allLanes(), evs[0]); len(got) == 1 && got[0].Aggregate.Type != waybill.GlobalAggregate {
 		t.Errorf("an aggregate without a type is %+v", got[0].Aggregate)
 	}
-	if held, err := b.DB.Holds(ctx, nil); err != nil || len(held) > 0 {
+	if held, err := b.DB.Relay.Holds(ctx, nil); err != nil || len(held) > 0 {
 		t.Errorf("Holds of no lanes returned %v, %v", held, err)
 	}
 	if lane := b.otherLane(rows[0].Lane); lane != rows[0].Lane {
@@ -155,7 +156,7 @@ func holds[T any](ctx context.Context, t tb, b *env[T]) {
 	s.Retry[0].Holds, s.Retry[1].Holds, s.Dead = false, true, nil
 	b.settle(ctx, t, s)
 	b.wantHolds(ctx, t, "deferred again", evs, hold(rows[1], false), hold(rows[2], true))
-	b.settle(ctx, t, store.Settlement{Leases: leases, History: true, Done: results(rows[1:2])})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, History: true, Done: results(rows[1:2])})
 	b.wantHolds(ctx, t, "delivered", evs, hold(rows[2], true))
 }
 
@@ -167,8 +168,8 @@ func holdsOfLanes[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 	}
 	rows := b.writeRows(ctx, t, evs...)
-	s := store.Settlement{Leases: b.own(ctx, t)}
-	var want []store.Hold
+	s := driver.Settlement{Leases: b.own(ctx, t)}
+	var want []driver.Hold
 	for i, row := range rows {
 		r := result(row)
 		r.Delay, r.Holds = defaultLease, true
@@ -180,22 +181,22 @@ func holdsOfLanes[T any](ctx context.Context, t tb, b *env[T]) {
 		want = append(want, hold(row, i < len(rows)/2))
 	}
 	b.settle(ctx, t, s)
-	slices.SortFunc(want, func(x, y store.Hold) int {
+	slices.SortFunc(want, func(x, y driver.Hold) int {
 		if x.Lane != y.Lane {
 			return x.Lane - y.Lane
 		}
 		return int(x.Seq - y.Seq)
 	})
 	b.wantHolds(ctx, t, "all lanes", evs, want...)
-	one := slices.DeleteFunc(slices.Clone(want), func(h store.Hold) bool { return h.Lane != want[0].Lane })
+	one := slices.DeleteFunc(slices.Clone(want), func(h driver.Hold) bool { return h.Lane != want[0].Lane })
 	if got := b.heldBy(ctx, t, []int{want[0].Lane}, evs...); !slices.Equal(got, one) {
 		t.Errorf("Holds of lane %d returned %v, want %v", want[0].Lane, got, one)
 	}
 }
 
-func (b *env[T]) follow(ctx context.Context, t tb, agg store.Aggregate, from store.Cursor, limit int) []row {
+func (b *env[T]) follow(ctx context.Context, t tb, agg store.Aggregate, from driver.Cursor, limit int) []row {
 	t.Helper()
-	page, err := b.DB.FetchAggregate(ctx, agg, from, limit)
+	page, err := b.DB.Relay.FetchAggregate(ctx, agg, from, limit)
 	if err != nil {
 		t.Fatalf("Follow: %v", err)
 	}
@@ -227,33 +228,33 @@ func follows[T any](ctx context.Context, t tb, b *env[T]) {
 		all = append(all, ev)
 	}
 	rows := b.writeRows(ctx, t, all...)
-	agg, lane := store.AggregateOf(&mine[0]), b.laneOf(mine[0])
+	agg, lane := driver.AggregateOf(&mine[0]), b.laneOf(mine[0])
 	var seqs []int64
 	for _, row := range rows {
 		if row.Event.AggregateID == agg.ID {
 			seqs = append(seqs, row.Seq)
 		}
 	}
-	got := b.follow(ctx, t, agg, store.Cursor{Lane: lane}, 100)
+	got := b.follow(ctx, t, agg, driver.Cursor{Lane: lane}, 100)
 	wantIDs(t, "Follow", got, mine)
 	for i := range min(len(got), len(mine)) {
 		wantEvent(t, got[i], mine[i])
 	}
-	wantIDs(t, "Follow of 3", b.follow(ctx, t, agg, store.Cursor{Lane: lane}, 3), mine[:3])
-	wantIDs(t, "Follow after the third", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[2]}, 100), mine[3:])
-	wantIDs(t, "Follow up to the fifth", b.follow(ctx, t, agg, store.Cursor{Lane: lane, UpTo: seqs[4]}, 100), mine[:5])
-	wantIDs(t, "Follow of 1 from third to fifth", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[1], UpTo: seqs[4]}, 1), mine[2:3])
-	wantIDs(t, "Follow of an empty stretch", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[4], UpTo: seqs[4]}, 100), nil)
-	wantIDs(t, "Follow behind the end", b.follow(ctx, t, agg, store.Cursor{Lane: lane, After: seqs[7]}, 100), nil)
-	wantIDs(t, "FetchAggregate of an unknown aggregate", b.follow(ctx, t, store.Aggregate{Type: "thing", ID: b.unique("none")}, store.Cursor{Lane: lane}, 100), nil)
-	wantIDs(t, "Follow of no aggregate", b.follow(ctx, t, store.Aggregate{}, store.Cursor{Lane: lane}, 100), nil)
+	wantIDs(t, "Follow of 3", b.follow(ctx, t, agg, driver.Cursor{Lane: lane}, 3), mine[:3])
+	wantIDs(t, "Follow after the third", b.follow(ctx, t, agg, driver.Cursor{Lane: lane, After: seqs[2]}, 100), mine[3:])
+	wantIDs(t, "Follow up to the fifth", b.follow(ctx, t, agg, driver.Cursor{Lane: lane, UpTo: seqs[4]}, 100), mine[:5])
+	wantIDs(t, "Follow of 1 from third to fifth", b.follow(ctx, t, agg, driver.Cursor{Lane: lane, After: seqs[1], UpTo: seqs[4]}, 1), mine[2:3])
+	wantIDs(t, "Follow of an empty stretch", b.follow(ctx, t, agg, driver.Cursor{Lane: lane, After: seqs[4], UpTo: seqs[4]}, 100), nil)
+	wantIDs(t, "Follow behind the end", b.follow(ctx, t, agg, driver.Cursor{Lane: lane, After: seqs[7]}, 100), nil)
+	wantIDs(t, "FetchAggregate of an unknown aggregate", b.follow(ctx, t, store.Aggregate{Type: "thing", ID: b.unique("none")}, driver.Cursor{Lane: lane}, 100), nil)
+	wantIDs(t, "Follow of no aggregate", b.follow(ctx, t, store.Aggregate{}, driver.Cursor{Lane: lane}, 100), nil)
 	if apart := b.otherLane(lane); apart != lane {
-		wantIDs(t, "Follow in another lane", b.follow(ctx, t, agg, store.Cursor{Lane: apart}, 100), nil)
+		wantIDs(t, "Follow in another lane", b.follow(ctx, t, agg, driver.Cursor{Lane: apart}, 100), nil)
 	}
 	// Ready rows only.
-	s := store.Settlement{Leases: b.own(ctx, t), History: true}
+	s := driver.Settlement{Leases: b.own(ctx, t), History: true}
 	for i, ev := range mine[:3] {
-		r := store.Result{Lane: lane, ID: ev.ID, Delay: defaultLease, Holds: true}
+		r := driver.Result{Lane: lane, ID: ev.ID, Delay: defaultLease, Holds: true}
 		switch i {
 		case 0:
 			s.Done = append(s.Done, r)
@@ -264,7 +265,7 @@ func follows[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 	}
 	b.settle(ctx, t, s)
-	wantIDs(t, "Follow after a settlement", b.follow(ctx, t, agg, store.Cursor{Lane: lane}, 100), mine[3:])
+	wantIDs(t, "Follow after a settlement", b.follow(ctx, t, agg, driver.Cursor{Lane: lane}, 100), mine[3:])
 }
 
 // followsAlike reads aggregates of one lane whose names a database may confuse.
@@ -281,10 +282,10 @@ func followsAlike[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 		b.write(ctx, t, evs...)
 		for _, ev := range evs {
-			got := b.follow(ctx, t, store.AggregateOf(&ev), store.Cursor{Lane: b.laneOf(ev)}, 100)
-			wantIDs(t, fmt.Sprintf("Follow of %+v", store.AggregateOf(&ev)), got, []waybill.Event{ev})
+			got := b.follow(ctx, t, driver.AggregateOf(&ev), driver.Cursor{Lane: b.laneOf(ev)}, 100)
+			wantIDs(t, fmt.Sprintf("Follow of %+v", driver.AggregateOf(&ev)), got, []waybill.Event{ev})
 		}
-		s := store.Settlement{Leases: b.own(ctx, t), Done: results(b.ready(ctx, t)), History: true}
+		s := driver.Settlement{Leases: b.own(ctx, t), Done: results(b.ready(ctx, t)), History: true}
 		b.settle(ctx, t, s)
 		b.end()
 	}
@@ -307,9 +308,9 @@ func urgent[T any](ctx context.Context, t tb, b *env[T]) {
 			byLane[row.Lane] = append(byLane[row.Lane], row)
 		}
 	}
-	look := func(limit int, from ...store.Cursor) map[int][]waybill.ID {
+	look := func(limit int, from ...driver.Cursor) map[int][]waybill.ID {
 		t.Helper()
-		page, err := b.DB.FetchPriority(ctx, from, limit)
+		page, err := b.DB.Relay.FetchPriority(ctx, from, limit)
 		if err != nil {
 			t.Fatalf("Urgent: %v", err)
 		}
@@ -340,7 +341,7 @@ func urgent[T any](ctx context.Context, t tb, b *env[T]) {
 	want("Urgent behind the first", look(100, behind...), func(rows []row) []row { return rows[min(1, len(rows)):] })
 	want("Urgent up to the first", look(100, upTo...), func(rows []row) []row { return rows[:min(1, len(rows))] })
 	want("Urgent of no lanes", look(100), func([]row) []row { return nil })
-	s := store.Settlement{Leases: b.own(ctx, t), History: true}
+	s := driver.Settlement{Leases: b.own(ctx, t), History: true}
 	for _, rows := range byLane {
 		s.Done = append(s.Done, result(rows[0]))
 	}
@@ -372,16 +373,16 @@ func urgentOrdered[T any](ctx context.Context, t tb, b *env[T]) {
 	for _, row := range b.ready(ctx, t) {
 		rows[row.ID] = row
 	}
-	from := func(after, upTo int64) []store.Cursor {
+	from := func(after, upTo int64) []driver.Cursor {
 		cs := b.cursors()
 		for i := range cs {
 			cs[i].After, cs[i].UpTo = after, upTo
 		}
 		return cs
 	}
-	want := func(what string, limit int, from []store.Cursor, want ...waybill.Event) {
+	want := func(what string, limit int, from []driver.Cursor, want ...waybill.Event) {
 		t.Helper()
-		page, err := b.DB.FetchPriority(ctx, from, limit)
+		page, err := b.DB.Relay.FetchPriority(ctx, from, limit)
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
@@ -408,6 +409,6 @@ func urgentOrdered[T any](ctx context.Context, t tb, b *env[T]) {
 	want("behind a's first", 100, from(rows[before.ID].Seq, 0), append([]waybill.Event{free}, all...)...)
 	want("up to b's second", 100, from(rows[before.ID].Seq, rows[evs[3].ID].Seq), free)
 	// Of one aggregate, the first rows are returned.
-	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: []store.Result{result(rows[before.ID]), result(rows[evs[8].ID])}, History: true})
+	b.settle(ctx, t, driver.Settlement{Leases: b.own(ctx, t), Done: []driver.Result{result(rows[before.ID]), result(rows[evs[8].ID])}, History: true})
 	want("after a settlement", 100, from(0, 0), free, evs[5], evs[6], evs[7], evs[9], evs[13])
 }

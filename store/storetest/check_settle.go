@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // doneChecks check delivered events.
@@ -49,17 +50,17 @@ func done[T any](history bool) func(context.Context, tb, *env[T]) {
 		evs := b.events(4, "a")
 		rows := b.writeRows(ctx, t, evs...)
 		leases := b.own(ctx, t)
-		settled := b.settle(ctx, t, store.Settlement{
-			Leases: leases, Done: []store.Result{result(rows[2]), result(rows[0])}, History: history,
+		settled := b.settle(ctx, t, driver.Settlement{
+			Leases: leases, Done: []driver.Result{result(rows[2]), result(rows[0])}, History: history,
 		})
 		wantMoved(t, settled, rows[0].ID, rows[2].ID)
 		b.wantReady(ctx, t, evs[1], evs[3])
-		seen := b.sweep(ctx, t, 100, store.Cursor{Lane: rows[0].Lane, UpTo: rows[3].Seq})
+		seen := b.sweep(ctx, t, 100, driver.Cursor{Lane: rows[0].Lane, UpTo: rows[3].Seq})
 		if want := sightings([]row{rows[1], rows[3]}); !slices.Equal(seen, want) {
 			t.Errorf("Sweep after the settlement returned %v, want %v", seen, want)
 		}
 		// A settled event cannot be settled again.
-		again := b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows[:3]), History: history})
+		again := b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(rows[:3]), History: history})
 		wantMoved(t, again, rows[1].ID)
 		b.wantReady(ctx, t, evs[3])
 		if history {
@@ -81,7 +82,7 @@ func doneMany[T any](ctx context.Context, t tb, b *env[T]) {
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
 	part := len(rows) - 7
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Done: results(rows[:part]), History: true}), rowIDs(rows[:part])...)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Done: results(rows[:part]), History: true}), rowIDs(rows[:part])...)
 	b.wantReady(ctx, t, evs[part:]...)
 	// A new event comes after the old ones, whatever was deleted before it.
 	next := b.event(b.aggregates(1)[0])
@@ -96,7 +97,7 @@ func retries[T any](ctx context.Context, t tb, b *env[T]) {
 	r := result(rows[0])
 	r.Attempts, r.Delay, r.Holds, r.Error = 3, 100*time.Millisecond, true, "connection refused"
 	before := b.now(ctx, t)
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}}), ev.ID)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: []driver.Result{r}}), ev.ID)
 	if got := rowIDs(b.ready(ctx, t)); !slices.Equal(got, []waybill.ID{rows[1].ID}) {
 		t.Errorf("ready are %v: a deferred event is never ready again", got)
 	}
@@ -111,11 +112,11 @@ func retries[T any](ctx context.Context, t tb, b *env[T]) {
 	if row.DueAt.Before(before.Add(r.Delay)) || !inMicrosUTC(row.DueAt) || !row.Event.AvailableAt.Equal(row.DueAt) {
 		t.Errorf("deferred by %v after %v, the row is due at %v, available at %v", r.Delay, before, row.DueAt, row.Event.AvailableAt)
 	}
-	if page, err := b.DB.Load(ctx, []store.Key{row.Key}); err != nil || len(page.Rows) > 0 {
+	if page, err := b.DB.Relay.Load(ctx, []store.Key{row.Key}); err != nil || len(page.Rows) > 0 {
 		t.Errorf("Load returned a deferred row: %v, %v", rowIDs(page.Rows), err)
 	}
-	seen := b.sweep(ctx, t, 10, store.Cursor{Lane: row.Lane, UpTo: 1 << 62})
-	if slices.ContainsFunc(seen, func(s store.RowRef) bool { return s.Key == row.Key }) {
+	seen := b.sweep(ctx, t, 10, driver.Cursor{Lane: row.Lane, UpTo: 1 << 62})
+	if slices.ContainsFunc(seen, func(s driver.RowRef) bool { return s.Key == row.Key }) {
 		t.Errorf("Sweep returned a deferred row")
 	}
 	b.wantCommitted(ctx, t, true, ev)
@@ -131,7 +132,7 @@ func retriesAgain[T any](ctx context.Context, t tb, b *env[T]) {
 		if i == 3 {
 			r.Error = ""
 		}
-		wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}, Durable: i == 2}), ev.ID)
+		wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: []driver.Result{r}, Durable: i == 2}), ev.ID)
 		row := b.awaitDue(ctx, t, ev.ID)
 		if row.Attempts != i || row.Holds != r.Holds || row.LastError != r.Error || row.Key != rows[0].Key {
 			t.Errorf("deferred for the %d. time, the row is %+v", i, row)
@@ -140,7 +141,7 @@ func retriesAgain[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	// After a long deferral the event is not due any more.
 	r.Delay = defaultLease
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}}), ev.ID)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: []driver.Result{r}}), ev.ID)
 	if _, ok := find(b.due(ctx, t).Rows, ev.ID); ok {
 		t.Errorf("an event that was deferred for a long time is still due")
 	}
@@ -151,7 +152,7 @@ func retriesAgain[T any](ctx context.Context, t tb, b *env[T]) {
 	row := b.awaitDue(ctx, t, scheduled.ID)
 	r = result(row)
 	r.Attempts = 1
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{r}}), scheduled.ID)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: []driver.Result{r}}), scheduled.ID)
 	if again := b.awaitDue(ctx, t, scheduled.ID); again.Attempts != 1 || again.Key != row.Key || again.DueAt.Before(row.DueAt) {
 		t.Errorf("a scheduled event, deferred: %+v, before %+v", again, row)
 	}
@@ -163,11 +164,11 @@ func dies[T any](ctx context.Context, t tb, b *env[T]) {
 	leases := b.own(ctx, t)
 	late := result(rows[1])
 	late.Attempts = 1
-	b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{late}})
+	b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: []driver.Result{late}})
 	b.awaitDue(ctx, t, evs[1].ID)
-	dead := []store.Result{result(rows[0]), late}
+	dead := []driver.Result{result(rows[0]), late}
 	dead[0].Attempts, dead[0].Error, dead[0].Holds = 10, "no handler", true
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Dead: dead}), evs[0].ID, evs[1].ID)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Dead: dead}), evs[0].ID, evs[1].ID)
 	b.wantReady(ctx, t, evs[2])
 	for _, row := range b.due(ctx, t).Rows {
 		if row.ID == evs[1].ID {
@@ -176,7 +177,7 @@ func dies[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	b.wantCommitted(ctx, t, true, evs...)
 	// No settlement of a relay changes a dead letter.
-	again := b.settle(ctx, t, store.Settlement{Leases: leases, Done: dead[:1], Retry: dead[1:], History: true})
+	again := b.settle(ctx, t, driver.Settlement{Leases: leases, Done: dead[:1], Retry: dead[1:], History: true})
 	wantMoved(t, again)
 	b.wantReady(ctx, t, evs[2])
 }
@@ -190,7 +191,7 @@ func mixed[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 	}
 	rows := b.writeRows(ctx, t, evs...)
-	s := store.Settlement{Leases: b.own(ctx, t), History: true}
+	s := driver.Settlement{Leases: b.own(ctx, t), History: true}
 	var moved []waybill.ID
 	var left, retried []waybill.Event
 	for i, row := range rows {
@@ -231,14 +232,14 @@ func gone[T any](ctx context.Context, t tb, b *env[T]) {
 	ev, other := b.event("a"), b.event("a")
 	rows := b.writeRows(ctx, t, ev, other)
 	leases := b.own(ctx, t)
-	never := func() store.Result {
-		return store.Result{Lane: rows[0].Lane, ID: waybill.NewID(), Attempts: 1, Error: "x"}
+	never := func() driver.Result {
+		return driver.Result{Lane: rows[0].Lane, ID: waybill.NewID(), Attempts: 1, Error: "x"}
 	}
-	settled := b.settle(ctx, t, store.Settlement{
+	settled := b.settle(ctx, t, driver.Settlement{
 		Leases: leases, History: true,
-		Done:  []store.Result{never(), result(rows[0])},
-		Retry: []store.Result{never()},
-		Dead:  []store.Result{never()},
+		Done:  []driver.Result{never(), result(rows[0])},
+		Retry: []driver.Result{never()},
+		Dead:  []driver.Result{never()},
 	})
 	wantMoved(t, settled, ev.ID)
 	b.wantReady(ctx, t, other)
@@ -246,8 +247,8 @@ func gone[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Errorf("deferring an event that does not exist created %d rows", n)
 	}
 	// An empty settlement is no error, with and without leases.
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases}))
-	if empty, err := b.DB.Settle(ctx, store.Settlement{}); err != nil || len(empty.Held)+len(empty.Moved) > 0 {
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases}))
+	if empty, err := b.DB.Relay.Settle(ctx, driver.Settlement{}); err != nil || len(empty.Held)+len(empty.Moved) > 0 {
 		t.Errorf("an empty settlement: %+v, %v", empty, err)
 	}
 }
@@ -263,7 +264,7 @@ func storedErrors[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	rows := b.writeRows(ctx, t, evs...)
 	leases := b.own(ctx, t)
-	s := store.Settlement{Leases: leases}
+	s := driver.Settlement{Leases: leases}
 	for i, row := range rows {
 		r := result(row)
 		r.Attempts, r.Error = 1, texts[i]
@@ -272,7 +273,7 @@ func storedErrors[T any](ctx context.Context, t tb, b *env[T]) {
 	wantMoved(t, b.settle(ctx, t, s), idsOf(evs)...)
 	for i, text := range texts {
 		got := b.awaitDue(ctx, t, evs[i].ID).LastError
-		if want := store.CutError(text); got != want {
+		if want := driver.CutError(text); got != want {
 			t.Errorf("the error %.20q… (%d bytes) is stored as %.20q… (%d bytes), want %d bytes", text, len(text), got, len(got), len(want))
 		}
 		if len(got) > 4000 || !utf8.ValidString(got) || strings.ContainsRune(got, 0) {
@@ -293,23 +294,23 @@ func repeatedBehindReplay[T any](ctx context.Context, t tb, b *env[T]) {
 	leases := b.own(ctx, t)
 	late := result(rows[1])
 	late.Attempts, late.Holds = 1, true
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Retry: []store.Result{late}}), evs[1].ID)
-	var dead []store.Result
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Retry: []driver.Result{late}}), evs[1].ID)
+	var dead []driver.Result
 	for _, r := range rows[:2] {
 		one := result(r)
 		one.Attempts, one.Error = 2, "no"
 		dead = append(dead, one)
 	}
 	for replay := 1; replay <= 2; replay++ {
-		wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Dead: dead}), evs[0].ID, evs[1].ID)
-		if _, err := b.DB.Replay(ctx, idsOf(evs[:2])); err != nil {
+		wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Dead: dead}), evs[0].ID, evs[1].ID)
+		if _, err := b.DB.OutboxAdmin.Replay(ctx, idsOf(evs[:2])); err != nil {
 			t.Fatalf("Replay: %v", err)
 		}
 		retry := slices.Clone(dead)
 		for i := range retry {
 			retry[i].Delay = defaultLease
 		}
-		for what, s := range map[string]store.Settlement{"dead": {Dead: dead}, "retry": {Retry: retry}} {
+		for what, s := range map[string]driver.Settlement{"dead": {Dead: dead}, "retry": {Retry: retry}} {
 			s.Leases = leases
 			if out := b.settle(ctx, t, s); len(out.Moved) != 0 || len(out.Held) == 0 {
 				t.Errorf("%s, repeated behind replay %d: %+v; want the lanes held, and nothing moved", what, replay, out)
@@ -322,5 +323,5 @@ func repeatedBehindReplay[T any](ctx context.Context, t tb, b *env[T]) {
 			dead[i].Replay = replay
 		}
 	}
-	wantMoved(t, b.settle(ctx, t, store.Settlement{Leases: leases, Dead: dead, Done: []store.Result{result(rows[2])}}), idsOf(evs)...)
+	wantMoved(t, b.settle(ctx, t, driver.Settlement{Leases: leases, Dead: dead, Done: []driver.Result{result(rows[2])}}), idsOf(evs)...)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // takeOverChecks check lanes that change their owner without being released.
@@ -18,27 +19,27 @@ func takeOverChecks[T any]() []check[T] {
 }
 
 func takesOver[T any](ctx context.Context, t tb, b *env[T]) {
-	one, two := b.node(ctx, t, b.DB), b.node(ctx, t, b.second())
+	one, two := b.node(ctx, t, b.DB.Relay), b.node(ctx, t, b.second().Relay)
 	ev := b.event("a")
 	lane := b.laneOf(ev)
 	b.write(ctx, t, ev)
-	leases, err := b.DB.Acquire(ctx, one, []int{lane}, 123)
+	leases, err := b.DB.Relay.Acquire(ctx, one, []int{lane}, 123)
 	if err != nil || len(leases) != 1 {
 		t.Fatalf("Acquire: %v, %v", leases, err)
 	}
 	old := leases[0]
-	if got, err := b.second().Acquire(ctx, two, []int{lane}, 7); err != nil || len(got) > 0 {
+	if got, err := b.second().Relay.Acquire(ctx, two, []int{lane}, 7); err != nil || len(got) > 0 {
 		t.Errorf("a lane whose owner is live was taken: %v, %v", got, err)
 	}
-	b.expire(ctx, t, b.DB, one, two)
-	next := b.acquire(ctx, t, b.second(), two, lane)[0]
+	b.expire(ctx, t, b.DB.Relay, one, two)
+	next := b.acquire(ctx, t, b.second().Relay, two, lane)[0]
 	if !next.Unclean || next.Window != 123 || next.Epoch != old.Epoch+1 || next.Token == old.Token {
 		t.Errorf("taken over from %+v with window 123: %+v, want it unclean, with that window, fenced anew", old, next)
 	}
 	// The first node comes back: its lease is gone, although it is live.
-	b.beat(ctx, t, b.DB, one, defaultLease)
-	settled, err := b.DB.Settle(ctx, store.Settlement{
-		Leases: []store.Lease{old}, Done: []store.Result{{Lane: lane, ID: ev.ID}}, History: true,
+	b.beat(ctx, t, b.DB.Relay, one, defaultLease)
+	settled, err := b.DB.Relay.Settle(ctx, driver.Settlement{
+		Leases: []driver.Lease{old}, Done: []driver.Result{{Lane: lane, ID: ev.ID}}, History: true,
 	})
 	if err != nil {
 		t.Fatalf("Settle: %v", err)
@@ -46,25 +47,25 @@ func takesOver[T any](ctx context.Context, t tb, b *env[T]) {
 	wantHeld(t, settled)
 	wantMoved(t, settled)
 	b.wantReady(ctx, t, ev)
-	if got, err := b.DB.Acquire(ctx, one, []int{lane}, 7); err != nil || len(got) > 0 {
+	if got, err := b.DB.Relay.Acquire(ctx, one, []int{lane}, 7); err != nil || len(got) > 0 {
 		t.Errorf("the first owner took back a lane that is not free: %v, %v", got, err)
 	}
 	// The window of the new lease is the last owner's, not an earlier one's.
-	if err := b.second().Leave(ctx, two); err != nil {
+	if err := b.second().Relay.Leave(ctx, two); err != nil {
 		t.Fatalf("Leave: %v", err)
 	}
-	if again := b.acquire(ctx, t, b.DB, one, lane)[0]; !again.Unclean || again.Window != 7 || again.Epoch != next.Epoch+1 {
+	if again := b.acquire(ctx, t, b.DB.Relay, one, lane)[0]; !again.Unclean || again.Window != 7 || again.Epoch != next.Epoch+1 {
 		t.Errorf("taken over from %+v: %+v", next, again)
 	}
 }
 
 // takesOverAgain passes one lane through a series of nodes that die.
 func takesOverAgain[T any](ctx context.Context, t tb, b *env[T]) {
-	witness := b.node(ctx, t, b.DB)
-	var last store.Lease
+	witness := b.node(ctx, t, b.DB.Relay)
+	var last driver.Lease
 	for i := range 6 {
-		n := b.node(ctx, t, b.DB)
-		leases, err := b.DB.Acquire(ctx, n, []int{0}, 100+i)
+		n := b.node(ctx, t, b.DB.Relay)
+		leases, err := b.DB.Relay.Acquire(ctx, n, []int{0}, 100+i)
 		if err != nil || len(leases) != 1 {
 			t.Fatalf("Acquire: %v, %v", leases, err)
 		}
@@ -73,8 +74,8 @@ func takesOverAgain[T any](ctx context.Context, t tb, b *env[T]) {
 			t.Errorf("takeover %d from %+v: %+v", i, last, lease)
 		}
 		if i > 0 { // only the new owner can settle
-			for _, l := range []store.Lease{last, lease} {
-				settled, err := b.DB.Settle(ctx, store.Settlement{Leases: []store.Lease{l}})
+			for _, l := range []driver.Lease{last, lease} {
+				settled, err := b.DB.Relay.Settle(ctx, driver.Settlement{Leases: []driver.Lease{l}})
 				if err != nil {
 					t.Fatalf("Settle: %v", err)
 				}
@@ -84,24 +85,24 @@ func takesOverAgain[T any](ctx context.Context, t tb, b *env[T]) {
 			}
 		}
 		last = lease
-		b.expire(ctx, t, b.DB, n, witness)
+		b.expire(ctx, t, b.DB.Relay, n, witness)
 	}
 }
 
 // nodesRace acquires all lanes from several nodes concurrently, free lanes and
 // lanes of a dead owner.
 func nodesRace[T any](ctx context.Context, t tb, b *env[T]) {
-	dbs := []DB[T]{b.DB, b.second(), b.DB}
-	witness := b.node(ctx, t, b.DB)
+	dbs := []driver.Roles[T]{b.DB, b.second(), b.DB}
+	witness := b.node(ctx, t, b.DB.Relay)
 	epochs := map[int]int64{}
 	for _, l := range b.states(ctx, t, witness) {
 		epochs[l.Lane] = l.Epoch
 	}
 	for round := range 8 {
 		nodes := make([]store.Node, len(dbs))
-		won := make([][]store.Lease, len(dbs))
+		won := make([][]driver.Lease, len(dbs))
 		for i, db := range dbs {
-			nodes[i] = b.node(ctx, t, db)
+			nodes[i] = b.node(ctx, t, db.Relay)
 		}
 		start := make(chan struct{})
 		var wg sync.WaitGroup
@@ -115,7 +116,7 @@ func nodesRace[T any](ctx context.Context, t tb, b *env[T]) {
 				}
 				<-start
 				var err error
-				if won[i], err = db.Acquire(ctx, nodes[i], lanes, 7); err != nil {
+				if won[i], err = db.Relay.Acquire(ctx, nodes[i], lanes, 7); err != nil {
 					t.Errorf("Acquire: %v", err)
 				}
 			})
@@ -145,12 +146,12 @@ func nodesRace[T any](ctx context.Context, t tb, b *env[T]) {
 		for i, db := range dbs {
 			// Half of the nodes release the lanes, the others die.
 			if round%2 == 0 {
-				if err := db.Release(ctx, won[i], false); err != nil {
+				if err := db.Relay.Release(ctx, won[i], false); err != nil {
 					t.Fatalf("Release: %v", err)
 				}
 				continue
 			}
-			b.expire(ctx, t, db, nodes[i], witness)
+			b.expire(ctx, t, db.Relay, nodes[i], witness)
 		}
 	}
 }

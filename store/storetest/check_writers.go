@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // writersChecks check which transactions may still commit a row before existing
@@ -17,9 +17,9 @@ func writersChecks[T any]() []check[T] {
 	}
 }
 
-func (b *env[T]) writers(ctx context.Context, t tb) store.WriterState {
+func (b *env[T]) writers(ctx context.Context, t tb) driver.WriterState {
 	t.Helper()
-	w, err := b.DB.OpenWriters(ctx)
+	w, err := b.DB.Relay.OpenWriters(ctx)
 	if err != nil {
 		t.Fatalf("Writers: %v", err)
 	}
@@ -28,7 +28,7 @@ func (b *env[T]) writers(ctx context.Context, t tb) store.WriterState {
 
 // until polls until the condition holds: a store may sometimes be unable to
 // answer.
-func (b *env[T]) until(ctx context.Context, t tb, what string, ok func(store.WriterState) bool) store.WriterState {
+func (b *env[T]) until(ctx context.Context, t tb, what string, ok func(driver.WriterState) bool) driver.WriterState {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		w := b.writers(ctx, t)
@@ -52,11 +52,11 @@ func drawn[T any](ctx context.Context, t tb, b *env[T]) {
 	if len(rows) != 1 {
 		return
 	}
-	b.until(ctx, t, "a committed row", func(w store.WriterState) bool {
+	b.until(ctx, t, "a committed row", func(w driver.WriterState) bool {
 		return w.HighSeq >= rows[0].Seq && w.Issued >= rows[0].Seq
 	})
-	b.settle(ctx, t, store.Settlement{Leases: b.own(ctx, t), Done: []store.Result{result(rows[0])}})
-	b.until(ctx, t, "a delivered row", func(w store.WriterState) bool { return w.Issued >= rows[0].Seq })
+	b.settle(ctx, t, driver.Settlement{Leases: b.own(ctx, t), Done: []driver.Result{result(rows[0])}})
+	b.until(ctx, t, "a delivered row", func(w driver.WriterState) bool { return w.Issued >= rows[0].Seq })
 }
 
 func stillWriting[T any](ctx context.Context, t tb, b *env[T]) {
@@ -67,14 +67,14 @@ func stillWriting[T any](ctx context.Context, t tb, b *env[T]) {
 		return
 	}
 	isNew := func(name string) bool { return !slices.Contains(before.Open, name) }
-	w := b.until(ctx, t, "while the first is open", func(w store.WriterState) bool {
+	w := b.until(ctx, t, "while the first is open", func(w driver.WriterState) bool {
 		return w.HighSeq >= rows[0].Seq && slices.ContainsFunc(w.Open, isNew)
 	})
 	names := slices.DeleteFunc(w.Open, func(name string) bool { return !isNew(name) })
 	if err := open.Commit(); err != nil {
 		t.Fatalf("the late commit: %v", err)
 	}
-	b.until(ctx, t, "after the late commit", func(w store.WriterState) bool {
+	b.until(ctx, t, "after the late commit", func(w driver.WriterState) bool {
 		return slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(w.Open, name) })
 	})
 	b.wantReady(ctx, t, first, second)

@@ -15,6 +15,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // tb is the part of *testing.T that a check needs. The suite's own tests run
@@ -65,11 +66,11 @@ func newEnv[T any](ctx context.Context, in Instance[T], features Features, patie
 		return nil, err
 	}
 	probe := store.Node{ID: waybill.NewID(), Relay: relayName}
-	m, err := in.DB.Heartbeat(ctx, probe, time.Minute)
+	m, err := in.DB.Relay.Heartbeat(ctx, probe, time.Minute)
 	if err != nil {
 		return nil, fmt.Errorf("storetest: heartbeat on fresh tables: %w", err)
 	}
-	if err := in.DB.Leave(ctx, probe); err != nil {
+	if err := in.DB.Relay.Leave(ctx, probe); err != nil {
 		return nil, fmt.Errorf("storetest: leave: %w", err)
 	}
 	if len(m.Lanes) == 0 {
@@ -113,11 +114,11 @@ func (b *env[T]) laterDo(fn func(ctx context.Context) error) {
 // tables.
 func (b *env[T]) clear(ctx context.Context) error {
 	n := store.Node{ID: waybill.NewID(), Relay: relayName}
-	if _, err := b.DB.Heartbeat(ctx, n, time.Minute); err != nil {
+	if _, err := b.DB.Relay.Heartbeat(ctx, n, time.Minute); err != nil {
 		return err
 	}
-	defer func() { _ = b.DB.Leave(ctx, n) }()
-	leases, err := b.DB.Acquire(ctx, n, b.allLanes(), 1)
+	defer func() { _ = b.DB.Relay.Leave(ctx, n) }()
+	leases, err := b.DB.Relay.Acquire(ctx, n, b.allLanes(), 1)
 	if err != nil {
 		return err
 	}
@@ -125,19 +126,19 @@ func (b *env[T]) clear(ctx context.Context) error {
 		return fmt.Errorf("storetest: only %d of %d lanes are free after a check", len(leases), b.lanes)
 	}
 	for {
-		ready, err := b.DB.Fetch(ctx, b.cursors(), 500)
+		ready, err := b.DB.Relay.Fetch(ctx, b.cursors(), 500)
 		if err != nil {
 			return err
 		}
-		due, err := b.DB.Due(ctx, b.allLanes(), 500)
+		due, err := b.DB.Relay.Due(ctx, b.allLanes(), 500)
 		if err != nil {
 			return err
 		}
 		rows := append(ready.Rows, due.Rows...)
 		if len(rows) == 0 {
-			return b.DB.Release(ctx, leases, false)
+			return b.DB.Relay.Release(ctx, leases, false)
 		}
-		settled, err := b.DB.Settle(ctx, store.Settlement{Leases: leases, Done: results(rows), History: true})
+		settled, err := b.DB.Relay.Settle(ctx, driver.Settlement{Leases: leases, Done: results(rows), History: true})
 		if err != nil {
 			return err
 		}
@@ -180,12 +181,12 @@ func (b *env[T]) keyed(aggregate, key string) waybill.Event {
 // box returns an outbox over the instance's store.
 func (b *env[T]) box(t tb, hooks ...outbox.Hook) *outbox.Outbox[T] {
 	t.Helper()
-	return boxOver(t, b.DB, outbox.Config{Hooks: hooks})
+	return boxOver(t, b.DB.Outbox, outbox.Config{Hooks: hooks})
 }
 
-func boxOver[T any](t tb, db store.Outbox[T], cfg outbox.Config) *outbox.Outbox[T] {
+func boxOver[T any](t tb, db driver.Outbox[T], cfg outbox.Config) *outbox.Outbox[T] {
 	t.Helper()
-	box, err := outbox.New(db, cfg)
+	box, err := outbox.New(driver.Roles[T]{Outbox: db}, cfg)
 	if err != nil {
 		t.Fatalf("outbox.New: %v", err)
 	}
@@ -203,7 +204,7 @@ func (b *env[T]) write(ctx context.Context, t tb, evs ...waybill.Event) {
 
 // second returns another store value over the same tables, like that of another
 // process, if supported.
-func (b *env[T]) second() DB[T] {
+func (b *env[T]) second() driver.Roles[T] {
 	if b.features.SecondStore {
 		return b.Second()
 	}
@@ -264,13 +265,13 @@ func (b *env[T]) await(ctx context.Context, t tb, what string, cond func() bool)
 // ear records the commits that a hub publishes.
 type ear struct {
 	mu      sync.Mutex
-	commits []store.Commit
+	commits []driver.Commit
 }
 
 // listen attaches an ear to the store's hub until the end of the check.
-func (b *env[T]) listen(db store.Local) *ear {
+func (b *env[T]) listen(db driver.Local) *ear {
 	e := &ear{}
-	b.later(db.Local().Listen(func(c store.Commit) {
+	b.later(db.Local().Listen(func(c driver.Commit) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.commits = append(e.commits, c)
@@ -278,7 +279,7 @@ func (b *env[T]) listen(db store.Local) *ear {
 	return e
 }
 
-func (e *ear) heard() []store.Commit {
+func (e *ear) heard() []driver.Commit {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.commits)

@@ -53,8 +53,8 @@ func (in Instance[T]) check(f Features) error {
 			errs = append(errs, fmt.Errorf("storetest: Features.%s is on, but Instance.%s is nil", name, function))
 		}
 	}
-	if in.DB == nil {
-		errs = append(errs, errors.New("storetest: Instance.DB is nil"))
+	if len(in.DB.Names()) == 0 {
+		errs = append(errs, errors.New("storetest: Instance.DB has no roles"))
 	}
 	if (in.Insert == nil) != (in.Count == nil) {
 		errs = append(errs, errors.New("storetest: Instance has only one of Insert and Count"))

@@ -6,20 +6,8 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
-
-// DB is a store under test, with all its roles.
-type DB[T any] interface {
-	store.Outbox[T]
-	store.Finisher[T]
-	store.Relay
-	store.Operator
-	store.Inbox[T]
-	store.Keys[T]
-	store.Jobs[T]
-	store.HistoryAudit
-	store.SinkGuard
-}
 
 // Harness describes a store and how to open it.
 type Harness[T any] struct {
@@ -76,14 +64,14 @@ type Features struct {
 
 // Instance is one store over its own tables. Optional functions may be nil.
 //
-// Reads (the store's own methods of [store.Reader] and [store.Resolver], and
+// Reads (the store's own methods of [driver.Reader] and [driver.Resolver], and
 // Count) must work while a transaction that has written is open.
 type Instance[T any] struct {
 	// DB is the store.
-	DB DB[T]
+	DB driver.Roles[T]
 	// Second returns another store value over the same tables, with its own
 	// hub, like that of another process. Optional; see Features.SecondStore.
-	Second func() DB[T]
+	Second func() driver.Roles[T]
 
 	// Insert adds one row to a business table, inside tx, and Count returns the
 	// number of committed rows with that note. They are nil for a store without

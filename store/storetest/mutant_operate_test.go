@@ -9,38 +9,39 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // operates breaks one of the methods of worseOperator.
-func operates(change func(db DB[memTx], w *worseOperator)) tamper {
-	return func(db DB[memTx]) DB[memTx] {
-		w := &worse{DB: db}
+func operates(change func(db complete, w *worseOperator)) tamper {
+	return func(db complete) complete {
+		w := &worse{complete: db}
 		change(db, &w.worseOperator)
 		return w
 	}
 }
 
-func heldRows(change func(holds []store.Hold) []store.Hold) tamper {
-	return operates(func(db DB[memTx], w *worseOperator) {
-		w.holds = func(ctx context.Context, lanes []int) ([]store.Hold, error) {
+func heldRows(change func(holds []driver.Hold) []driver.Hold) tamper {
+	return operates(func(db complete, w *worseOperator) {
+		w.holds = func(ctx context.Context, lanes []int) ([]driver.Hold, error) {
 			holds, err := db.Holds(ctx, lanes)
 			return change(holds), err
 		}
 	})
 }
 
-func followed(change func(agg *store.Aggregate, from *store.Cursor, limit *int)) tamper {
-	return operates(func(db DB[memTx], w *worseOperator) {
-		w.follow = func(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
+func followed(change func(agg *store.Aggregate, from *driver.Cursor, limit *int)) tamper {
+	return operates(func(db complete, w *worseOperator) {
+		w.follow = func(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
 			change(&agg, &from, &limit)
 			return db.FetchAggregate(ctx, agg, from, limit)
 		}
 	})
 }
 
-func nextDue(change func(page *store.Page)) tamper {
-	return func(db DB[memTx]) DB[memTx] {
-		return &worse{DB: db, due: func(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+func nextDue(change func(page *driver.Page)) tamper {
+	return func(db complete) complete {
+		return &worse{complete: db, due: func(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 			page, err := db.Due(ctx, lanes, limit)
 			change(&page)
 			return page, err
@@ -50,50 +51,50 @@ func nextDue(change func(page *store.Page)) tamper {
 
 func seekMutants() []mutant {
 	return []mutant{
-		{"does not know when the next is due", "R4", nextDue(func(p *store.Page) { p.Next = time.Time{} })},
-		{"returns a due row as the next one", "R4", nextDue(func(p *store.Page) {
+		{"does not know when the next is due", "R4", nextDue(func(p *driver.Page) { p.Next = time.Time{} })},
+		{"returns a due row as the next one", "R4", nextDue(func(p *driver.Page) {
 			if len(p.Rows) > 0 {
 				p.Next = p.Rows[0].DueAt
 			}
 		})},
-		{"hides dead holds", "R6 O4", heldRows(func(hs []store.Hold) []store.Hold {
-			return slices.DeleteFunc(hs, func(h store.Hold) bool { return h.Dead })
+		{"hides dead holds", "R6 O4", heldRows(func(hs []driver.Hold) []driver.Hold {
+			return slices.DeleteFunc(hs, func(h driver.Hold) bool { return h.Dead })
 		})},
-		{"hides holds of deferred events", "R6 O6", heldRows(func(hs []store.Hold) []store.Hold {
-			return slices.DeleteFunc(hs, func(h store.Hold) bool { return !h.Dead })
+		{"hides holds of deferred events", "R6 O6", heldRows(func(hs []driver.Hold) []driver.Hold {
+			return slices.DeleteFunc(hs, func(h driver.Hold) bool { return !h.Dead })
 		})},
-		{"has its own order of holds", "R6", heldRows(func(hs []store.Hold) []store.Hold {
+		{"has its own order of holds", "R6", heldRows(func(hs []driver.Hold) []driver.Hold {
 			slices.Reverse(hs)
 			return hs
 		})},
-		{"does not say whose holds they are", "R6", heldRows(func(hs []store.Hold) []store.Hold {
+		{"does not say whose holds they are", "R6", heldRows(func(hs []driver.Hold) []driver.Hold {
 			for i := range hs {
 				hs[i].Aggregate.Tenant = ""
 			}
 			return hs
 		})},
-		{"shows the holds of all lanes", "R6", operates(func(db DB[memTx], w *worseOperator) {
-			w.holds = func(ctx context.Context, _ []int) ([]store.Hold, error) {
+		{"shows the holds of all lanes", "R6", operates(func(db complete, w *worseOperator) {
+			w.holds = func(ctx context.Context, _ []int) ([]driver.Hold, error) {
 				return db.Holds(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7})
 			}
 		})},
-		{"follows the whole lane", "R7", operates(func(db DB[memTx], w *worseOperator) {
-			w.follow = func(ctx context.Context, _ store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
-				return db.Fetch(ctx, []store.Cursor{from}, limit)
+		{"follows the whole lane", "R7", operates(func(db complete, w *worseOperator) {
+			w.follow = func(ctx context.Context, _ store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
+				return db.Fetch(ctx, []driver.Cursor{from}, limit)
 			}
 		})},
-		{"follows from the beginning", "R7", followed(func(_ *store.Aggregate, from *store.Cursor, _ *int) { from.After = 0 })},
-		{"follows to the end", "R7", followed(func(_ *store.Aggregate, from *store.Cursor, _ *int) { from.UpTo = 0 })},
-		{"follows without a limit", "R7", followed(func(_ *store.Aggregate, _ *store.Cursor, limit *int) { *limit = 1000 })},
-		{"follows names in lower case", "R7", followed(func(agg *store.Aggregate, _ *store.Cursor, _ *int) {
+		{"follows from the beginning", "R7", followed(func(_ *store.Aggregate, from *driver.Cursor, _ *int) { from.After = 0 })},
+		{"follows to the end", "R7", followed(func(_ *store.Aggregate, from *driver.Cursor, _ *int) { from.UpTo = 0 })},
+		{"follows without a limit", "R7", followed(func(_ *store.Aggregate, _ *driver.Cursor, limit *int) { *limit = 1000 })},
+		{"follows names in lower case", "R7", followed(func(agg *store.Aggregate, _ *driver.Cursor, _ *int) {
 			agg.ID = strings.ToLower(agg.ID)
 		})},
-		{"takes every row for urgent", "R8", operates(func(db DB[memTx], w *worseOperator) { w.urgent = db.Fetch })},
-		{"takes no row for urgent", "R8", operates(func(_ DB[memTx], w *worseOperator) {
-			w.urgent = func(context.Context, []store.Cursor, int) (store.Page, error) { return store.Page{}, nil }
+		{"takes every row for urgent", "R8", operates(func(db complete, w *worseOperator) { w.urgent = db.Fetch })},
+		{"takes no row for urgent", "R8", operates(func(_ complete, w *worseOperator) {
+			w.urgent = func(context.Context, []driver.Cursor, int) (driver.Page, error) { return driver.Page{}, nil }
 		})},
-		{"lets priority rows overtake their aggregate", "R8", operates(func(db DB[memTx], w *worseOperator) {
-			w.urgent = func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+		{"lets priority rows overtake their aggregate", "R8", operates(func(db complete, w *worseOperator) {
+			w.urgent = func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 				page, err := db.Fetch(ctx, from, 1000)
 				lanes := make(map[int]int)
 				page.Rows = slices.DeleteFunc(page.Rows, func(row store.Row) bool {
@@ -105,23 +106,23 @@ func seekMutants() []mutant {
 				return page, err
 			}
 		})},
-		{"knows no urgent rows of aggregates", "R8", operates(func(db DB[memTx], w *worseOperator) {
-			w.urgent = func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+		{"knows no urgent rows of aggregates", "R8", operates(func(db complete, w *worseOperator) {
+			w.urgent = func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 				page, err := db.FetchPriority(ctx, from, limit)
 				page.Rows = slices.DeleteFunc(page.Rows, func(row store.Row) bool { return row.Event.Ordered() })
 				return page, err
 			}
 		})},
-		{"ignores the limit of priority rows", "R8", operates(func(db DB[memTx], w *worseOperator) {
-			w.urgent = func(ctx context.Context, from []store.Cursor, _ int) (store.Page, error) {
+		{"ignores the limit of priority rows", "R8", operates(func(db complete, w *worseOperator) {
+			w.urgent = func(ctx context.Context, from []driver.Cursor, _ int) (driver.Page, error) {
 				return db.FetchPriority(ctx, from, 1000)
 			}
 		})},
-		{"does not report drawn seqs", "R9", operates(func(_ DB[memTx], w *worseOperator) {
-			w.writers = func(context.Context) (store.WriterState, error) { return store.WriterState{}, nil }
+		{"does not report drawn seqs", "R9", operates(func(_ complete, w *worseOperator) {
+			w.writers = func(context.Context) (driver.WriterState, error) { return driver.WriterState{}, nil }
 		})},
-		{"reads priority rows from the beginning", "R8", operates(func(db DB[memTx], w *worseOperator) {
-			w.urgent = func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+		{"reads priority rows from the beginning", "R8", operates(func(db complete, w *worseOperator) {
+			w.urgent = func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 				from = slices.Clone(from)
 				for i := range from {
 					from[i].After = 0
@@ -134,7 +135,7 @@ func seekMutants() []mutant {
 
 // finishes breaks the input of Finish.
 func finishes(change func(done []waybill.Delivery) []waybill.Delivery) tamper {
-	return operates(func(db DB[memTx], w *worseOperator) {
+	return operates(func(db complete, w *worseOperator) {
 		w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
 			return db.Finish(ctx, tx, change(slices.Clone(done)))
 		}
@@ -142,10 +143,10 @@ func finishes(change func(done []waybill.Delivery) []waybill.Delivery) tamper {
 }
 
 // claimed replaces the lease in the claim of every delivery.
-func claimed(done []waybill.Delivery, change func(l store.Lease) store.Lease) []waybill.Delivery {
+func claimed(done []waybill.Delivery, change func(l driver.Lease) driver.Lease) []waybill.Delivery {
 	for i, d := range done {
 		p := d.Claim.Position()
-		l := change(store.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()})
+		l := change(driver.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()})
 		claim := waybill.NewClaim(waybill.Position{Lane: l.Lane, Epoch: l.Epoch, Seq: p.Seq}, l.Token)
 		done[i].Claim = claim.WithHistory(d.Claim.History())
 	}
@@ -154,13 +155,13 @@ func claimed(done []waybill.Delivery, change func(l store.Lease) store.Lease) []
 
 // settleInstead settles deliveries in its own transaction instead of finishing
 // them in the caller's.
-func settleInstead(db DB[memTx], lost func(held bool) error) func(context.Context, memTx, []waybill.Delivery) error {
+func settleInstead(db complete, lost func(held bool) error) func(context.Context, memTx, []waybill.Delivery) error {
 	return func(ctx context.Context, _ memTx, done []waybill.Delivery) error {
 		for _, d := range done {
 			p := d.Claim.Position()
-			settled, err := db.Settle(ctx, store.Settlement{
-				Leases: []store.Lease{{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}},
-				Done:   []store.Result{{Lane: p.Lane, ID: d.ID}}, History: d.Claim.History(),
+			settled, err := db.Settle(ctx, driver.Settlement{
+				Leases: []driver.Lease{{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}},
+				Done:   []driver.Result{{Lane: p.Lane, ID: d.ID}}, History: d.Claim.History(),
 			})
 			if err = errors.Join(err, lost(len(settled.Held) > 0)); err != nil {
 				return err
@@ -172,7 +173,7 @@ func settleInstead(db DB[memTx], lost func(held bool) error) func(context.Contex
 
 func finishMutants() []mutant {
 	return []mutant{
-		{"finishes outside the transaction", "S9", operates(func(db DB[memTx], w *worseOperator) {
+		{"finishes outside the transaction", "S9", operates(func(db complete, w *worseOperator) {
 			w.finish = settleInstead(db, func(held bool) error {
 				if held {
 					return nil
@@ -180,7 +181,7 @@ func finishMutants() []mutant {
 				return waybill.ErrLeaseLost
 			})
 		})},
-		{"finishes nothing", "S9", operates(func(_ DB[memTx], w *worseOperator) {
+		{"finishes nothing", "S9", operates(func(_ complete, w *worseOperator) {
 			w.finish = func(context.Context, memTx, []waybill.Delivery) error { return nil }
 		})},
 		{"finishes only the first", "S9", finishes(func(done []waybill.Delivery) []waybill.Delivery { return done[:min(1, len(done))] })},
@@ -190,7 +191,7 @@ func finishMutants() []mutant {
 			}
 			return done
 		})},
-		{"finishes held deliveries and skips the rest", "S9", operates(func(db DB[memTx], w *worseOperator) {
+		{"finishes held deliveries and skips the rest", "S9", operates(func(db complete, w *worseOperator) {
 			w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
 				var lost error
 				for _, d := range done {
@@ -201,7 +202,7 @@ func finishMutants() []mutant {
 				return lost
 			}
 		})},
-		{"returns another error for a lost lane", "S9", operates(func(db DB[memTx], w *worseOperator) {
+		{"returns another error for a lost lane", "S9", operates(func(db complete, w *worseOperator) {
 			w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
 				if err := db.Finish(ctx, tx, done); err != nil {
 					return errors.New("lost")
@@ -209,18 +210,18 @@ func finishMutants() []mutant {
 				return nil
 			}
 		})},
-		{"finishes without a fence", "S9", func(db DB[memTx]) DB[memTx] {
+		{"finishes without a fence", "S9", func(db complete) complete {
 			p, w := watch(db)
 			w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
-				return db.Finish(ctx, tx, claimed(slices.Clone(done), func(l store.Lease) store.Lease { return p.of([]store.Lease{l})[0] }))
+				return db.Finish(ctx, tx, claimed(slices.Clone(done), func(l driver.Lease) driver.Lease { return p.of([]driver.Lease{l})[0] }))
 			}
 			return w
 		}},
-		{"looks at the token of a claim only", "S9", func(db DB[memTx]) DB[memTx] {
+		{"looks at the token of a claim only", "S9", func(db complete) complete {
 			p, w := watch(db)
 			w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
-				return db.Finish(ctx, tx, claimed(slices.Clone(done), func(l store.Lease) store.Lease {
-					l.Epoch = p.of([]store.Lease{l})[0].Epoch
+				return db.Finish(ctx, tx, claimed(slices.Clone(done), func(l driver.Lease) driver.Lease {
+					l.Epoch = p.of([]driver.Lease{l})[0].Epoch
 					return l
 				}))
 			}
@@ -230,7 +231,7 @@ func finishMutants() []mutant {
 }
 
 func counted(change func(s *store.Stats)) tamper {
-	return operates(func(db DB[memTx], w *worseOperator) {
+	return operates(func(db complete, w *worseOperator) {
 		w.stats = func(ctx context.Context) (store.Stats, error) {
 			s, err := db.Stats(ctx)
 			change(&s)
@@ -241,7 +242,7 @@ func counted(change func(s *store.Stats)) tamper {
 
 // filtered breaks the filter of Count and List.
 func filtered(change func(f *store.Filter)) tamper {
-	return operates(func(db DB[memTx], w *worseOperator) {
+	return operates(func(db complete, w *worseOperator) {
 		w.count = func(ctx context.Context, state store.State, f store.Filter) (int64, error) {
 			change(&f)
 			return db.Count(ctx, state, f)
@@ -254,7 +255,7 @@ func filtered(change func(f *store.Filter)) tamper {
 }
 
 func found(change func(r *store.Record)) tamper {
-	return operates(func(db DB[memTx], w *worseOperator) {
+	return operates(func(db complete, w *worseOperator) {
 		w.find = func(ctx context.Context, id waybill.ID) ([]store.Record, error) {
 			recs, err := db.Find(ctx, id)
 			for i := range recs {
@@ -272,8 +273,8 @@ func browseMutants() []mutant {
 		{"counts no holds", "O1", counted(func(s *store.Stats) { s.Holding = 0 })},
 		{"forgets the highest attempts", "O1", counted(func(s *store.Stats) { s.MaxAttempts = 0 })},
 		{"does not report the live nodes", "O1", counted(func(s *store.Stats) { s.Nodes = nil })},
-		{"sends a heartbeat to read the members", "O1", func(db DB[memTx]) DB[memTx] {
-			w := &worse{DB: db}
+		{"sends a heartbeat to read the members", "O1", func(db complete) complete {
+			w := &worse{complete: db}
 			w.stats = func(ctx context.Context) (store.Stats, error) {
 				s, err := db.Stats(ctx)
 				if err == nil {
@@ -288,12 +289,12 @@ func browseMutants() []mutant {
 		{"filters in lower case", "O2", filtered(func(f *store.Filter) { f.AggregateID = strings.ToLower(f.AggregateID) })},
 		{"ignores Holding", "O2", filtered(func(f *store.Filter) { f.Holding = false })},
 		{"ignores Failed", "O2", filtered(func(f *store.Filter) { f.Failed = false })},
-		{"starts every page anew", "O2", operates(func(db DB[memTx], w *worseOperator) {
+		{"starts every page anew", "O2", operates(func(db complete, w *worseOperator) {
 			w.list = func(ctx context.Context, state store.State, f store.Filter, _ int64, limit int) ([]store.Record, error) {
 				return db.List(ctx, state, f, 0, limit)
 			}
 		})},
-		{"finds nothing", "O3", operates(func(_ DB[memTx], w *worseOperator) {
+		{"finds nothing", "O3", operates(func(_ complete, w *worseOperator) {
 			w.find = func(context.Context, waybill.ID) ([]store.Record, error) { return nil, nil }
 		})},
 		{"forgets when it ended", "O3", found(func(r *store.Record) { r.EndedAt = time.Time{} })},
@@ -302,8 +303,8 @@ func browseMutants() []mutant {
 }
 
 func mendMutants() []mutant {
-	each := func(step func(db DB[memTx], ctx context.Context, id waybill.ID) (store.Replayed, error)) tamper {
-		return operates(func(db DB[memTx], w *worseOperator) {
+	each := func(step func(db complete, ctx context.Context, id waybill.ID) (store.Replayed, error)) tamper {
+		return operates(func(db complete, w *worseOperator) {
 			w.replay = func(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 				var all store.Replayed
 				for _, id := range ids {
@@ -318,51 +319,51 @@ func mendMutants() []mutant {
 		})
 	}
 	return []mutant{
-		{"replays nothing", "O4", operates(func(_ DB[memTx], w *worseOperator) {
+		{"replays nothing", "O4", operates(func(_ complete, w *worseOperator) {
 			w.replay = func(context.Context, []waybill.ID) (store.Replayed, error) { return store.Replayed{}, nil }
 		})},
-		{"replays each at a time of its own, in any order", "O4", each(func(db DB[memTx], ctx context.Context, id waybill.ID) (store.Replayed, error) {
+		{"replays each at a time of its own, in any order", "O4", each(func(db complete, ctx context.Context, id waybill.ID) (store.Replayed, error) {
 			return db.Replay(ctx, []waybill.ID{id})
 		})},
-		{"unblocks replayed events", "O4", each(func(db DB[memTx], ctx context.Context, id waybill.ID) (store.Replayed, error) {
+		{"unblocks replayed events", "O4", each(func(db complete, ctx context.Context, id waybill.ID) (store.Replayed, error) {
 			replayed, err := db.Replay(ctx, []waybill.ID{id})
 			_, _ = db.Unblock(ctx, replayed.IDs)
 			return replayed, err
 		})},
-		{"does not report the holder of the key", "O4", operates(func(db DB[memTx], w *worseOperator) {
+		{"does not report the holder of the key", "O4", operates(func(db complete, w *worseOperator) {
 			w.replay = func(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 				replayed, err := db.Replay(ctx, ids)
 				replayed.Refused = nil
 				return replayed, err
 			}
 		})},
-		{"reports all events as replayed", "O4", operates(func(db DB[memTx], w *worseOperator) {
+		{"reports all events as replayed", "O4", operates(func(db complete, w *worseOperator) {
 			w.replay = func(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 				replayed, err := db.Replay(ctx, ids)
 				replayed.IDs = ids
 				return replayed, err
 			}
 		})},
-		{"discards nothing", "O5", operates(func(_ DB[memTx], w *worseOperator) {
+		{"discards nothing", "O5", operates(func(_ complete, w *worseOperator) {
 			w.discard = func(_ context.Context, ids []waybill.ID) ([]waybill.ID, error) { return ids, nil }
 		})},
-		{"forgets that discarded events were committed", "O5", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, committed: func(ctx context.Context, id waybill.ID) (bool, error) {
+		{"forgets that discarded events were committed", "O5", func(db complete) complete {
+			return &worse{complete: db, committed: func(ctx context.Context, id waybill.ID) (bool, error) {
 				yes, _ := db.Committed(ctx, id)
 				return yes, nil
 			}}
 		}},
-		{"unblocks nothing", "O6", operates(func(_ DB[memTx], w *worseOperator) {
+		{"unblocks nothing", "O6", operates(func(_ complete, w *worseOperator) {
 			w.unblock = func(context.Context, []waybill.ID) ([]waybill.ID, error) { return nil, nil }
 		})},
-		{"discards to unblock", "O6", operates(func(db DB[memTx], w *worseOperator) {
+		{"discards to unblock", "O6", operates(func(db complete, w *worseOperator) {
 			w.unblock = func(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 				done, err := db.Unblock(ctx, ids)
 				_, _ = db.Discard(ctx, ids)
 				return done, err
 			}
 		})},
-		{"unblocks everything", "O6", operates(func(db DB[memTx], w *worseOperator) {
+		{"unblocks everything", "O6", operates(func(db complete, w *worseOperator) {
 			w.unblock = func(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 				holds, err := db.Holds(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7})
 				if err != nil || len(ids) == 0 {
@@ -379,7 +380,7 @@ func mendMutants() []mutant {
 
 func keepMutants() []mutant {
 	purges := func(change func(state *store.State, age *time.Duration, limit *int)) tamper {
-		return operates(func(db DB[memTx], w *worseOperator) {
+		return operates(func(db complete, w *worseOperator) {
 			w.purge = func(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
 				change(&state, &age, &limit)
 				return db.Purge(ctx, state, age, limit)
@@ -398,14 +399,14 @@ func keepMutants() []mutant {
 			case store.Ready, store.Delayed:
 			}
 		})},
-		{"reports purged events as never written", "O7 O8", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, committed: func(ctx context.Context, id waybill.ID) (bool, error) {
+		{"reports purged events as never written", "O7 O8", func(db complete) complete {
+			return &worse{complete: db, committed: func(ctx context.Context, id waybill.ID) (bool, error) {
 				yes, _ := db.Committed(ctx, id)
 				return yes, nil
 			}}
 		}},
-		{"purges under a relay", "O8", func(db DB[memTx]) DB[memTx] {
-			w := &worse{DB: db}
+		{"purges under a relay", "O8", func(db complete) complete {
+			w := &worse{complete: db}
 			w.purgeWritten = func(ctx context.Context, age time.Duration, limit int) (int, error) {
 				s, err := db.Stats(ctx)
 				if err != nil {
@@ -418,17 +419,17 @@ func keepMutants() []mutant {
 			}
 			return w
 		}},
-		{"reports too many ready events", "O8", operates(func(db DB[memTx], w *worseOperator) {
+		{"reports too many ready events", "O8", operates(func(db complete, w *worseOperator) {
 			w.makeReady = func(ctx context.Context, limit int) (int, error) {
 				n, err := db.MakeReady(ctx, limit)
 				return n + 1, err
 			}
 		})},
-		{"makes ready all that is due", "O8", operates(func(db DB[memTx], w *worseOperator) {
+		{"makes ready all that is due", "O8", operates(func(db complete, w *worseOperator) {
 			w.makeReady = func(ctx context.Context, _ int) (int, error) { return db.MakeReady(ctx, 1000) }
 		})},
-		{"makes ready under a relay", "O8", func(db DB[memTx]) DB[memTx] {
-			w := &worse{DB: db}
+		{"makes ready under a relay", "O8", func(db complete) complete {
+			w := &worse{complete: db}
 			w.makeReady = func(ctx context.Context, limit int) (int, error) {
 				s, err := db.Stats(ctx)
 				if err != nil {
@@ -441,19 +442,19 @@ func keepMutants() []mutant {
 			}
 			return w
 		}},
-		{"purges all that was written", "O8", operates(func(db DB[memTx], w *worseOperator) {
+		{"purges all that was written", "O8", operates(func(db complete, w *worseOperator) {
 			w.purgeWritten = func(ctx context.Context, age time.Duration, _ int) (int, error) {
 				return db.PurgeWritten(ctx, age, 1000)
 			}
 		})},
-		{"purges the history when it tidies", "O9", operates(func(db DB[memTx], w *worseOperator) {
+		{"purges the history when it tidies", "O9", operates(func(db complete, w *worseOperator) {
 			w.tidy = func(ctx context.Context, _ time.Duration) error {
 				_, err := db.Purge(ctx, store.Delivered, 0, 1000)
 				return err
 			}
 		})},
-		{"refuses to tidy twice", "O9", func(db DB[memTx]) DB[memTx] {
-			w := &worse{DB: db}
+		{"refuses to tidy twice", "O9", func(db complete) complete {
+			w := &worse{complete: db}
 			tidied := make(chan struct{}, 1)
 			w.tidy = func(ctx context.Context, age time.Duration) error {
 				select {
@@ -465,14 +466,14 @@ func keepMutants() []mutant {
 			}
 			return w
 		}},
-		{"keeps the number of lanes", "O10", operates(func(_ DB[memTx], w *worseOperator) {
+		{"keeps the number of lanes", "O10", operates(func(_ complete, w *worseOperator) {
 			w.setLanes = func(context.Context, int) error { return nil }
 		})},
-		{"gives one lane more", "O10", operates(func(db DB[memTx], w *worseOperator) {
+		{"gives one lane more", "O10", operates(func(db complete, w *worseOperator) {
 			w.setLanes = func(ctx context.Context, n int) error { return db.SetLanes(ctx, n+1) }
 		})},
-		{"changes lanes under a relay", "O10", func(db DB[memTx]) DB[memTx] {
-			w := &worse{DB: db}
+		{"changes lanes under a relay", "O10", func(db complete) complete {
+			w := &worse{complete: db}
 			w.setLanes = func(ctx context.Context, n int) error {
 				s, err := db.Stats(ctx)
 				if err != nil {

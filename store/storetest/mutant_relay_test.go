@@ -8,12 +8,13 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // fetches breaks the cursors and the limit of Fetch and Sweep.
-func fetches(change func(c *store.Cursor, limit *int)) tamper {
-	return func(db DB[memTx]) DB[memTx] {
-		changed := func(from []store.Cursor, limit int) ([]store.Cursor, int) {
+func fetches(change func(c *driver.Cursor, limit *int)) tamper {
+	return func(db complete) complete {
+		changed := func(from []driver.Cursor, limit int) ([]driver.Cursor, int) {
 			from = slices.Clone(from)
 			for i := range from {
 				change(&from[i], &limit)
@@ -21,12 +22,12 @@ func fetches(change func(c *store.Cursor, limit *int)) tamper {
 			return from, limit
 		}
 		return &worse{
-			DB: db,
-			fetch: func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+			complete: db,
+			fetch: func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 				from, limit = changed(from, limit)
 				return db.Fetch(ctx, from, limit)
 			},
-			sweep: func(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+			sweep: func(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 				from, limit = changed(from, limit)
 				return db.Sweep(ctx, from, limit)
 			},
@@ -35,23 +36,23 @@ func fetches(change func(c *store.Cursor, limit *int)) tamper {
 }
 
 func readMutants() []mutant {
-	reversed := func(page store.Page, err error) (store.Page, error) {
+	reversed := func(page driver.Page, err error) (driver.Page, error) {
 		slices.Reverse(page.Rows)
 		return page, err
 	}
 	return []mutant{
-		{"reads from the cursor on, not after it", "R1", fetches(func(c *store.Cursor, _ *int) { c.After = max(c.After-1, 0) })},
-		{"does not know where to stop", "R1", fetches(func(c *store.Cursor, _ *int) { c.UpTo = 0 })},
-		{"stops before the end", "R1 R2", fetches(func(c *store.Cursor, _ *int) { c.UpTo = max(c.UpTo-1, 0) })},
-		{"has no limit", "R1", fetches(func(_ *store.Cursor, limit *int) { *limit = 1000 })},
-		{"reads one lane for all", "R1", fetches(func(c *store.Cursor, _ *int) { c.Lane = 3 })},
-		{"reads backwards", "R1 R2", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, fetch: func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+		{"reads from the cursor on, not after it", "R1", fetches(func(c *driver.Cursor, _ *int) { c.After = max(c.After-1, 0) })},
+		{"does not know where to stop", "R1", fetches(func(c *driver.Cursor, _ *int) { c.UpTo = 0 })},
+		{"stops before the end", "R1 R2", fetches(func(c *driver.Cursor, _ *int) { c.UpTo = max(c.UpTo-1, 0) })},
+		{"has no limit", "R1", fetches(func(_ *driver.Cursor, limit *int) { *limit = 1000 })},
+		{"reads one lane for all", "R1", fetches(func(c *driver.Cursor, _ *int) { c.Lane = 3 })},
+		{"reads backwards", "R1 R2", func(db complete) complete {
+			return &worse{complete: db, fetch: func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 				return reversed(db.Fetch(ctx, from, limit))
 			}}
 		}},
-		{"sweeps from half the way", "R2", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, sweep: func(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+		{"sweeps from half the way", "R2", func(db complete) complete {
+			return &worse{complete: db, sweep: func(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 				from = slices.Clone(from)
 				for i := range from {
 					from[i].After = max(from[i].After, from[i].UpTo/2)
@@ -59,41 +60,41 @@ func readMutants() []mutant {
 				return db.Sweep(ctx, from, limit)
 			}}
 		}},
-		{"loads backwards", "R3", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, load: func(ctx context.Context, keys []store.Key) (store.Page, error) {
+		{"loads backwards", "R3", func(db complete) complete {
+			return &worse{complete: db, load: func(ctx context.Context, keys []store.Key) (driver.Page, error) {
 				return reversed(db.Load(ctx, keys))
 			}}
 		}},
-		{"loads a thousand at most", "R3", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, load: func(ctx context.Context, keys []store.Key) (store.Page, error) {
+		{"loads a thousand at most", "R3", func(db complete) complete {
+			return &worse{complete: db, load: func(ctx context.Context, keys []store.Key) (driver.Page, error) {
 				return db.Load(ctx, keys[:min(len(keys), 1000)])
 			}}
 		}},
-		{"returns due rows in another order", "R4", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, due: func(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+		{"returns due rows in another order", "R4", func(db complete) complete {
+			return &worse{complete: db, due: func(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 				return reversed(db.Due(ctx, lanes, limit))
 			}}
 		}},
-		{"ignores the limit of due rows", "R4", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, due: func(ctx context.Context, lanes []int, _ int) (store.Page, error) {
+		{"ignores the limit of due rows", "R4", func(db complete) complete {
+			return &worse{complete: db, due: func(ctx context.Context, lanes []int, _ int) (driver.Page, error) {
 				return db.Due(ctx, lanes, 1000)
 			}}
 		}},
-		{"returns due rows of any lane", "R4", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, due: func(ctx context.Context, _ []int, limit int) (store.Page, error) {
+		{"returns due rows of any lane", "R4", func(db complete) complete {
+			return &worse{complete: db, due: func(ctx context.Context, _ []int, limit int) (driver.Page, error) {
 				return db.Due(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7}, limit)
 			}}
 		}},
-		{"shows nothing that is due", "R4 S2 W11", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, due: func(context.Context, []int, int) (store.Page, error) { return store.Page{Now: time.Now()}, nil }}
+		{"shows nothing that is due", "R4 S2 W11", func(db complete) complete {
+			return &worse{complete: db, due: func(context.Context, []int, int) (driver.Page, error) { return driver.Page{Now: time.Now()}, nil }}
 		}},
 	}
 }
 
 // leases breaks the result of Acquire.
-func leases(change func(l *store.Lease)) tamper {
-	return func(db DB[memTx]) DB[memTx] {
-		return &worse{DB: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
+func leases(change func(l *driver.Lease)) tamper {
+	return func(db complete) complete {
+		return &worse{complete: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
 			got, err := db.Acquire(ctx, n, lanes, window)
 			for i := range got {
 				change(&got[i])
@@ -106,12 +107,12 @@ func leases(change func(l *store.Lease)) tamper {
 // present tracks the current leases.
 type present struct {
 	mu     sync.Mutex
-	leases map[int]store.Lease
+	leases map[int]driver.Lease
 }
 
-func watch(db DB[memTx]) (*present, *worse) {
-	p := &present{leases: map[int]store.Lease{}}
-	return p, &worse{DB: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
+func watch(db complete) (*present, *worse) {
+	p := &present{leases: map[int]driver.Lease{}}
+	return p, &worse{complete: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
 		got, err := db.Acquire(ctx, n, lanes, window)
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -123,10 +124,10 @@ func watch(db DB[memTx]) (*present, *worse) {
 }
 
 // of returns the current leases of the lanes of the given leases.
-func (p *present) of(leases []store.Lease) []store.Lease {
+func (p *present) of(leases []driver.Lease) []driver.Lease {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var held []store.Lease
+	var held []driver.Lease
 	for _, l := range leases {
 		held = append(held, p.leases[l.Lane])
 	}
@@ -135,26 +136,26 @@ func (p *present) of(leases []store.Lease) []store.Lease {
 
 func laneMutants() []mutant {
 	return []mutant{
-		{"lets every relay in", "L2", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
+		{"lets every relay in", "L2", func(db complete) complete {
+			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
 				n.Relay = relayName
 				return db.Heartbeat(ctx, n, lease)
 			}}
 		}},
-		{"keeps every node forever", "L1 L4", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, heartbeat: func(ctx context.Context, n store.Node, _ time.Duration) (store.Membership, error) {
+		{"keeps every node forever", "L1 L4", func(db complete) complete {
+			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, _ time.Duration) (store.Membership, error) {
 				return db.Heartbeat(ctx, n, time.Hour)
 			}}
 		}},
-		{"does not count nodes", "L1", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
+		{"does not count nodes", "L1", func(db complete) complete {
+			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
 				m, err := db.Heartbeat(ctx, n, lease)
 				m.Nodes = slices.DeleteFunc(m.Nodes, func(other store.Node) bool { return other.ID != n.ID })
 				return m, err
 			}}
 		}},
-		{"takes every owner for live", "L1", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
+		{"takes every owner for live", "L1", func(db complete) complete {
+			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
 				m, err := db.Heartbeat(ctx, n, lease)
 				for i := range m.Lanes {
 					m.Lanes[i].Live = true
@@ -162,57 +163,57 @@ func laneMutants() []mutant {
 				return m, err
 			}}
 		}},
-		{"uses one token for all", "L3 L5", leases(func(l *store.Lease) { l.Token = waybill.ID{15: 1} })},
-		{"starts again with every epoch", "L3", leases(func(l *store.Lease) { l.Epoch = 1 })},
-		{"calls every lane clean", "L4 L5 L6", leases(func(l *store.Lease) { l.Unclean = false })},
-		{"calls every lane unclean", "L3 L5", leases(func(l *store.Lease) { l.Unclean = true })},
-		{"forgets the window", "L4 L6", leases(func(l *store.Lease) { l.Window = 0 })},
-		{"gives lanes to nodes that are dead", "L3 L2", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
+		{"uses one token for all", "L3 L5", leases(func(l *driver.Lease) { l.Token = waybill.ID{15: 1} })},
+		{"starts again with every epoch", "L3", leases(func(l *driver.Lease) { l.Epoch = 1 })},
+		{"calls every lane clean", "L4 L5 L6", leases(func(l *driver.Lease) { l.Unclean = false })},
+		{"calls every lane unclean", "L3 L5", leases(func(l *driver.Lease) { l.Unclean = true })},
+		{"forgets the window", "L4 L6", leases(func(l *driver.Lease) { l.Window = 0 })},
+		{"gives lanes to nodes that are dead", "L3 L2", func(db complete) complete {
+			return &worse{complete: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
 				_, _ = db.Heartbeat(ctx, n, time.Minute)
 				n.Relay = relayName
 				_, _ = db.Heartbeat(ctx, n, time.Minute)
 				return db.Acquire(ctx, n, lanes, window)
 			}}
 		}},
-		{"gives lanes away that have an owner", "L3 L4 L7", func(db DB[memTx]) DB[memTx] {
+		{"gives lanes away that have an owner", "L3 L4 L7", func(db complete) complete {
 			p, w := watch(db)
 			inner := w.acquire
-			w.acquire = func(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
-				var all []store.Lease
+			w.acquire = func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
+				var all []driver.Lease
 				for _, lane := range lanes {
-					all = append(all, store.Lease{Lane: lane})
+					all = append(all, driver.Lease{Lane: lane})
 				}
 				_ = db.Release(ctx, p.of(all), true)
 				return inner(ctx, n, lanes, window)
 			}
 			return w
 		}},
-		{"forgets that a lane is dirty", "L5", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, release: func(ctx context.Context, leases []store.Lease, _ bool) error {
+		{"forgets that a lane is dirty", "L5", func(db complete) complete {
+			return &worse{complete: db, release: func(ctx context.Context, leases []driver.Lease, _ bool) error {
 				return db.Release(ctx, leases, false)
 			}}
 		}},
-		{"releases lanes without the fence", "L5", func(db DB[memTx]) DB[memTx] {
+		{"releases lanes without the fence", "L5", func(db complete) complete {
 			p, w := watch(db)
-			w.release = func(ctx context.Context, leases []store.Lease, dirty bool) error {
+			w.release = func(ctx context.Context, leases []driver.Lease, dirty bool) error {
 				return db.Release(ctx, p.of(leases), dirty)
 			}
 			return w
 		}},
-		{"releases nothing", "L3 L5", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, release: func(context.Context, []store.Lease, bool) error { return nil }}
+		{"releases nothing", "L3 L5", func(db complete) complete {
+			return &worse{complete: db, release: func(context.Context, []driver.Lease, bool) error { return nil }}
 		}},
-		{"does not let nodes leave", "L6 L2", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, leave: func(context.Context, store.Node) error { return nil }}
+		{"does not let nodes leave", "L6 L2", func(db complete) complete {
+			return &worse{complete: db, leave: func(context.Context, store.Node) error { return nil }}
 		}},
 	}
 }
 
 // settles breaks the input of a settlement.
-func settles(change func(s *store.Settlement)) tamper {
-	return func(db DB[memTx]) DB[memTx] {
-		return &worse{DB: db, settle: func(ctx context.Context, s store.Settlement) (store.Settled, error) {
+func settles(change func(s *driver.Settlement)) tamper {
+	return func(db complete) complete {
+		return &worse{complete: db, settle: func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 			s.Done, s.Retry, s.Dead = slices.Clone(s.Done), slices.Clone(s.Retry), slices.Clone(s.Dead)
 			change(&s)
 			return db.Settle(ctx, s)
@@ -221,9 +222,9 @@ func settles(change func(s *store.Settlement)) tamper {
 }
 
 // settled breaks the result of a settlement.
-func settled(change func(s store.Settlement, out *store.Settled)) tamper {
-	return func(db DB[memTx]) DB[memTx] {
-		return &worse{DB: db, settle: func(ctx context.Context, s store.Settlement) (store.Settled, error) {
+func settled(change func(s driver.Settlement, out *driver.Settled)) tamper {
+	return func(db complete) complete {
+		return &worse{complete: db, settle: func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 			out, err := db.Settle(ctx, s)
 			change(s, &out)
 			return out, err
@@ -231,8 +232,8 @@ func settled(change func(s store.Settlement, out *store.Settled)) tamper {
 	}
 }
 
-func retry(change func(r *store.Result)) func(s *store.Settlement) {
-	return func(s *store.Settlement) {
+func retry(change func(r *driver.Result)) func(s *driver.Settlement) {
+	return func(s *driver.Settlement) {
 		for i := range s.Retry {
 			change(&s.Retry[i])
 		}
@@ -241,17 +242,17 @@ func retry(change func(r *store.Result)) func(s *store.Settlement) {
 
 func settleMutants() []mutant {
 	return []mutant{
-		{"ignores the fence", "S5 L4 S8", func(db DB[memTx]) DB[memTx] {
+		{"ignores the fence", "S5 L4 S8", func(db complete) complete {
 			p, w := watch(db)
-			w.settle = func(ctx context.Context, s store.Settlement) (store.Settled, error) {
+			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 				s.Leases = p.of(s.Leases)
 				return db.Settle(ctx, s)
 			}
 			return w
 		}},
-		{"looks at the epoch only", "S5", func(db DB[memTx]) DB[memTx] {
+		{"looks at the epoch only", "S5", func(db complete) complete {
 			p, w := watch(db)
-			w.settle = func(ctx context.Context, s store.Settlement) (store.Settled, error) {
+			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 				s.Leases = slices.Clone(s.Leases)
 				for i, held := range p.of(s.Leases) {
 					s.Leases[i].Token = held.Token
@@ -260,9 +261,9 @@ func settleMutants() []mutant {
 			}
 			return w
 		}},
-		{"looks at the token only", "S5", func(db DB[memTx]) DB[memTx] {
+		{"looks at the token only", "S5", func(db complete) complete {
 			p, w := watch(db)
-			w.settle = func(ctx context.Context, s store.Settlement) (store.Settled, error) {
+			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 				s.Leases = slices.Clone(s.Leases)
 				for i, held := range p.of(s.Leases) {
 					s.Leases[i].Epoch = held.Epoch
@@ -271,13 +272,13 @@ func settleMutants() []mutant {
 			}
 			return w
 		}},
-		{"believes the lane in a result", "S5", func(db DB[memTx]) DB[memTx] {
+		{"believes the lane in a result", "S5", func(db complete) complete {
 			// As with DELETE … WHERE id = ?: the fence is checked for the named
 			// lane, but the row is in another one.
 			p, w := watch(db)
-			w.settle = func(ctx context.Context, s store.Settlement) (store.Settled, error) {
+			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 				s.Done = slices.Clone(s.Done)
-				probe, err := db.Settle(ctx, store.Settlement{Leases: s.Leases})
+				probe, err := db.Settle(ctx, driver.Settlement{Leases: s.Leases})
 				if err != nil {
 					return probe, err
 				}
@@ -288,49 +289,49 @@ func settleMutants() []mutant {
 				for i, r := range s.Done {
 					if row, ok := find(page.Rows, r.ID); ok && row.Lane != r.Lane && slices.Contains(probe.Held, r.Lane) {
 						s.Done[i].Lane = row.Lane
-						s.Leases = append(slices.Clone(s.Leases), p.of([]store.Lease{{Lane: row.Lane}})...)
+						s.Leases = append(slices.Clone(s.Leases), p.of([]driver.Lease{{Lane: row.Lane}})...)
 					}
 				}
 				return db.Settle(ctx, s)
 			}
 			return w
 		}},
-		{"loses a lane and takes the whole settlement for lost", "S5", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, settle: func(ctx context.Context, s store.Settlement) (store.Settled, error) {
-				probe, err := db.Settle(ctx, store.Settlement{Leases: s.Leases})
+		{"loses a lane and takes the whole settlement for lost", "S5", func(db complete) complete {
+			return &worse{complete: db, settle: func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
+				probe, err := db.Settle(ctx, driver.Settlement{Leases: s.Leases})
 				if err != nil || len(probe.Held) < len(s.Leases) {
-					return store.Settled{}, err
+					return driver.Settled{}, err
 				}
 				return db.Settle(ctx, s)
 			}}
 		}},
-		{"takes every lane for held", "S5 L4", settled(func(s store.Settlement, out *store.Settled) {
+		{"takes every lane for held", "S5 L4", settled(func(s driver.Settlement, out *driver.Settled) {
 			out.Held = nil
 			for _, l := range s.Leases {
 				out.Held = append(out.Held, l.Lane)
 			}
 		})},
-		{"moves nothing that is done", "S1 S4", settles(func(s *store.Settlement) { s.Done = nil })},
-		{"moves only the first that is done", "S1", settles(func(s *store.Settlement) { s.Done = s.Done[:min(len(s.Done), 1)] })},
-		{"does not report the moved events", "S1 S2 S3 S6", settled(func(_ store.Settlement, out *store.Settled) { out.Moved = nil })},
-		{"reports missing rows as moved", "S1 S6", settled(func(s store.Settlement, out *store.Settled) {
+		{"moves nothing that is done", "S1 S4", settles(func(s *driver.Settlement) { s.Done = nil })},
+		{"moves only the first that is done", "S1", settles(func(s *driver.Settlement) { s.Done = s.Done[:min(len(s.Done), 1)] })},
+		{"does not report the moved events", "S1 S2 S3 S6", settled(func(_ driver.Settlement, out *driver.Settled) { out.Moved = nil })},
+		{"reports missing rows as moved", "S1 S6", settled(func(s driver.Settlement, out *driver.Settled) {
 			for _, r := range s.Done {
 				if !slices.Contains(out.Moved, r.ID) {
 					out.Moved = append(out.Moved, r.ID)
 				}
 			}
 		})},
-		{"keeps a history that was not asked for", "W12", settles(func(s *store.Settlement) { s.History = true })},
-		{"keeps no history", "W12 S1", settles(func(s *store.Settlement) { s.History = false })},
-		{"forgets attempts", "S2 S4", settles(retry(func(r *store.Result) { r.Attempts = 0 }))},
-		{"forgets errors", "S2 S7", settles(retry(func(r *store.Result) { r.Error = "" }))},
-		{"cuts errors early", "S7", settles(retry(func(r *store.Result) { r.Error = r.Error[:min(len(r.Error), 3000)] }))},
-		{"forgets holds", "S2", settles(retry(func(r *store.Result) { r.Holds = false }))},
-		{"retries at once", "S2 R4", settles(retry(func(r *store.Result) { r.Delay = 0 }))},
-		{"never gives up", "S3 S4 11", settles(func(s *store.Settlement) {
+		{"keeps a history that was not asked for", "W12", settles(func(s *driver.Settlement) { s.History = true })},
+		{"keeps no history", "W12 S1", settles(func(s *driver.Settlement) { s.History = false })},
+		{"forgets attempts", "S2 S4", settles(retry(func(r *driver.Result) { r.Attempts = 0 }))},
+		{"forgets errors", "S2 S7", settles(retry(func(r *driver.Result) { r.Error = "" }))},
+		{"cuts errors early", "S7", settles(retry(func(r *driver.Result) { r.Error = r.Error[:min(len(r.Error), 3000)] }))},
+		{"forgets holds", "S2", settles(retry(func(r *driver.Result) { r.Holds = false }))},
+		{"retries at once", "S2 R4", settles(retry(func(r *driver.Result) { r.Delay = 0 }))},
+		{"never gives up", "S3 S4 11", settles(func(s *driver.Settlement) {
 			s.Retry, s.Dead = append(s.Retry, s.Dead...), nil
 		})},
-		{"gives up at once", "S2 S4", settles(func(s *store.Settlement) {
+		{"gives up at once", "S2 S4", settles(func(s *driver.Settlement) {
 			s.Dead, s.Retry = append(s.Dead, s.Retry...), nil
 		})},
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // A correct store passes every check.
@@ -66,19 +66,19 @@ type mutant struct {
 
 // appends breaks the input of Append.
 func appends(change func(evs []waybill.Event) []waybill.Event) tamper {
-	return func(db DB[memTx]) DB[memTx] {
-		return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
+	return func(db complete) complete {
+		return &worse{complete: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 			placed, err := db.Append(ctx, tx, change(slices.Clone(evs)))
 			if err != nil {
 				return nil, err
 			}
-			byID := map[waybill.ID]store.AppendResult{}
+			byID := map[waybill.ID]driver.AppendResult{}
 			for _, p := range placed {
 				byID[p.ID] = p
 			}
-			out := make([]store.AppendResult, len(evs))
+			out := make([]driver.AppendResult, len(evs))
 			for i, ev := range evs {
-				out[i] = cmp.Or(byID[ev.ID], store.AppendResult{ID: ev.ID})
+				out[i] = cmp.Or(byID[ev.ID], driver.AppendResult{ID: ev.ID})
 			}
 			return out, nil
 		}}
@@ -96,9 +96,9 @@ func each(change func(ev *waybill.Event)) func(evs []waybill.Event) []waybill.Ev
 }
 
 // placed breaks the result of Append.
-func placed(change func(ev waybill.Event, p *store.AppendResult)) tamper {
-	return func(db DB[memTx]) DB[memTx] {
-		return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
+func placed(change func(ev waybill.Event, p *driver.AppendResult)) tamper {
+	return func(db complete) complete {
+		return &worse{complete: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 			placed, err := db.Append(ctx, tx, evs)
 			for i := range placed {
 				change(evs[i], &placed[i])
@@ -110,8 +110,8 @@ func placed(change func(ev waybill.Event, p *store.AppendResult)) tamper {
 
 // sessions breaks transactions.
 func sessions(change func(ctx context.Context, s *worseSession)) tamper {
-	return func(db DB[memTx]) DB[memTx] {
-		return &worse{DB: db, begin: func(ctx context.Context, opts *sql.TxOptions) (store.Session[memTx], error) {
+	return func(db complete) complete {
+		return &worse{complete: db, begin: func(ctx context.Context, opts *sql.TxOptions) (driver.Session[memTx], error) {
 			inner, err := db.Begin(ctx, opts)
 			if err != nil {
 				return nil, err
@@ -124,9 +124,9 @@ func sessions(change func(ctx context.Context, s *worseSession)) tamper {
 }
 
 // endings breaks the result of a commit with savepoints.
-func endings(change func(e *store.CommitInfo)) tamper {
+func endings(change func(e *driver.CommitInfo)) tamper {
 	return sessions(func(_ context.Context, s *worseSession) {
-		s.commit = func(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
+		s.commit = func(ctx context.Context, accepted []waybill.ID, check bool) (driver.CommitInfo, error) {
 			ending, err := s.Session.Commit(ctx, accepted, check)
 			change(&ending)
 			return ending, err
@@ -152,13 +152,13 @@ func writeMutants() []mutant {
 			}
 		})},
 		{"rolls back on commit", "2 10 W1 W3", sessions(func(_ context.Context, s *worseSession) {
-			s.commit = func(ctx context.Context, _ []waybill.ID, _ bool) (store.CommitInfo, error) {
-				return store.CommitInfo{Checked: true}, s.Session.Rollback(ctx)
+			s.commit = func(ctx context.Context, _ []waybill.ID, _ bool) (driver.CommitInfo, error) {
+				return driver.CommitInfo{Checked: true}, s.Session.Rollback(ctx)
 			}
 		})},
 		{"commits every write by itself", "1 13 13b R5 W4 W13", autocommit},
-		{"returns the wrong lane", "W6", placed(func(_ waybill.Event, p *store.AppendResult) { p.Lane = (p.Lane + 1) % 8 })},
-		{"hides duplicates", "11", placed(func(ev waybill.Event, p *store.AppendResult) { p.ID = ev.ID })},
+		{"returns the wrong lane", "W6", placed(func(_ waybill.Event, p *driver.AppendResult) { p.Lane = (p.Lane + 1) % 8 })},
+		{"hides duplicates", "11", placed(func(ev waybill.Event, p *driver.AppendResult) { p.ID = ev.ID })},
 		{"folds dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.DedupKey = strings.ToLower(ev.DedupKey) }))},
 		{"pads dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.DedupKey = strings.TrimRight(ev.DedupKey, " ") }))},
 		{"forgets the tenant of dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.TenantID = "" }))},
@@ -175,30 +175,30 @@ func writeMutants() []mutant {
 		{"drops headers", "6 W9 W7", appends(each(func(ev *waybill.Event) { ev.Headers = nil }))},
 		{"keeps seconds only", "W7", appends(each(func(ev *waybill.Event) { ev.OccurredAt = ev.OccurredAt.Truncate(time.Second) }))},
 		{"drops the causation", "W7 W10", appends(each(func(ev *waybill.Event) { ev.CausationID = "" }))},
-		{"hides undone events", "13", endings(func(e *store.CommitInfo) { e.Undone = nil })},
-		{"never checks", "W6", endings(func(e *store.CommitInfo) { e.Checked = false })},
-		{"gives out a new hub every time", "W6", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, local: func() *store.Hub { return new(store.Hub) }}
+		{"hides undone events", "13", endings(func(e *driver.CommitInfo) { e.Undone = nil })},
+		{"never checks", "W6", endings(func(e *driver.CommitInfo) { e.Checked = false })},
+		{"gives out a new hub every time", "W6", func(db complete) complete {
+			return &worse{complete: db, local: func() *driver.Hub { return new(driver.Hub) }}
 		}},
 		{"commits under the caller's context", "W2", sessions(func(outer context.Context, s *worseSession) {
-			s.commit = func(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
+			s.commit = func(ctx context.Context, accepted []waybill.ID, check bool) (driver.CommitInfo, error) {
 				if err := outer.Err(); err != nil {
-					return store.CommitInfo{}, errors.Join(err, s.Session.Rollback(ctx))
+					return driver.CommitInfo{}, errors.Join(err, s.Session.Rollback(ctx))
 				}
 				return s.Session.Commit(ctx, accepted, check)
 			}
 		})},
-		{"begins with a canceled context", "W2", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, begin: func(ctx context.Context, opts *sql.TxOptions) (store.Session[memTx], error) {
+		{"begins with a canceled context", "W2", func(db complete) complete {
+			return &worse{complete: db, begin: func(ctx context.Context, opts *sql.TxOptions) (driver.Session[memTx], error) {
 				return db.Begin(context.WithoutCancel(ctx), opts)
 			}}
 		}},
-		{"accepts an id twice", "W4 13a", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
+		{"accepts an id twice", "W4 13a", func(db complete) complete {
+			return &worse{complete: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 				placed, err := db.Append(ctx, tx, evs)
 				if err != nil && strings.Contains(err.Error(), "duplicate id") {
 					// As INSERT IGNORE would.
-					err, placed = nil, make([]store.AppendResult, len(evs))
+					err, placed = nil, make([]driver.AppendResult, len(evs))
 					for i, ev := range evs {
 						placed[i].ID = ev.ID
 					}
@@ -206,8 +206,8 @@ func writeMutants() []mutant {
 				return placed, err
 			}}
 		}},
-		{"returns another error for a finished transaction", "3", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
+		{"returns another error for a finished transaction", "3", func(db complete) complete {
+			return &worse{complete: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 				placed, err := db.Append(ctx, tx, evs)
 				if errors.Is(err, waybill.ErrTxDone) {
 					err = errors.New("closed")
@@ -215,14 +215,14 @@ func writeMutants() []mutant {
 				return placed, err
 			}}
 		}},
-		{"reports every event as committed", "1 11 W12", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, committed: func(context.Context, waybill.ID) (bool, error) { return true, nil }}
+		{"reports every event as committed", "1 11 W12", func(db complete) complete {
+			return &worse{complete: db, committed: func(context.Context, waybill.ID) (bool, error) { return true, nil }}
 		}},
-		{"reports no event as committed", "2 W12", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, committed: func(context.Context, waybill.ID) (bool, error) { return false, nil }}
+		{"reports no event as committed", "2 W12", func(db complete) complete {
+			return &worse{complete: db, committed: func(context.Context, waybill.ID) (bool, error) { return false, nil }}
 		}},
-		{"is never uncertain", "W12", func(db DB[memTx]) DB[memTx] {
-			return &worse{DB: db, committed: func(ctx context.Context, id waybill.ID) (bool, error) {
+		{"is never uncertain", "W12", func(db complete) complete {
+			return &worse{complete: db, committed: func(ctx context.Context, id waybill.ID) (bool, error) {
 				found, _ := db.Committed(ctx, id)
 				return found, nil
 			}}
@@ -231,8 +231,8 @@ func writeMutants() []mutant {
 }
 
 // autocommit writes every batch in its own transaction.
-func autocommit(db DB[memTx]) DB[memTx] {
-	return &worse{DB: db, append: func(ctx context.Context, _ memTx, evs []waybill.Event) ([]store.AppendResult, error) {
+func autocommit(db complete) complete {
+	return &worse{complete: db, append: func(ctx context.Context, _ memTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 		s, err := db.Begin(ctx, nil)
 		if err != nil {
 			return nil, err

@@ -8,12 +8,13 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // where returns the record of an event in any state, and whether there is one.
 func (b *env[T]) where(ctx context.Context, t tb, id waybill.ID) (store.Record, bool) {
 	t.Helper()
-	found, err := b.DB.Find(ctx, id)
+	found, err := b.DB.OutboxAdmin.Find(ctx, id)
 	if err != nil {
 		t.Fatalf("Find: %v", err)
 	}
@@ -57,17 +58,17 @@ func (b *env[T]) wantNowhere(ctx context.Context, t tb, evs ...waybill.Event) {
 func (b *env[T]) wantUncertain(ctx context.Context, t tb, evs ...waybill.Event) {
 	t.Helper()
 	for _, ev := range evs {
-		if yes, err := b.DB.Committed(ctx, ev.ID); !errors.Is(err, waybill.ErrUncertain) || yes {
+		if yes, err := b.DB.Outbox.Committed(ctx, ev.ID); !errors.Is(err, waybill.ErrUncertain) || yes {
 			t.Errorf("Committed is %v, %v for event %s, whose trace is gone; want ErrUncertain", yes, err, ev.ID)
 		}
 	}
 }
 
 // bury writes events and dead-letters them; change modifies the result of each.
-func (b *env[T]) bury(ctx context.Context, t tb, change func(i int, r *store.Result), evs ...waybill.Event) []row {
+func (b *env[T]) bury(ctx context.Context, t tb, change func(i int, r *driver.Result), evs ...waybill.Event) []row {
 	t.Helper()
 	rows := b.writeRows(ctx, t, evs...)
-	s := store.Settlement{Leases: b.own(ctx, t)}
+	s := driver.Settlement{Leases: b.own(ctx, t)}
 	for i, row := range rows {
 		r := result(row)
 		r.Attempts, r.Error = 3, "boom"
@@ -94,7 +95,7 @@ func wantSame(t tb, what string, got []waybill.ID, want ...waybill.Event) {
 
 func (b *env[T]) replay(ctx context.Context, t tb, evs ...waybill.Event) store.Replayed {
 	t.Helper()
-	replayed, err := b.DB.Replay(ctx, idsOf(evs))
+	replayed, err := b.DB.OutboxAdmin.Replay(ctx, idsOf(evs))
 	if err != nil {
 		t.Fatalf("Replay: %v", err)
 	}
@@ -103,7 +104,7 @@ func (b *env[T]) replay(ctx context.Context, t tb, evs ...waybill.Event) store.R
 
 func (b *env[T]) discard(ctx context.Context, t tb, evs ...waybill.Event) []waybill.ID {
 	t.Helper()
-	ids, err := b.DB.Discard(ctx, idsOf(evs))
+	ids, err := b.DB.OutboxAdmin.Discard(ctx, idsOf(evs))
 	if err != nil {
 		t.Fatalf("Discard: %v", err)
 	}
@@ -112,7 +113,7 @@ func (b *env[T]) discard(ctx context.Context, t tb, evs ...waybill.Event) []wayb
 
 func (b *env[T]) unblock(ctx context.Context, t tb, evs ...waybill.Event) []waybill.ID {
 	t.Helper()
-	ids, err := b.DB.Unblock(ctx, idsOf(evs))
+	ids, err := b.DB.OutboxAdmin.Unblock(ctx, idsOf(evs))
 	if err != nil {
 		t.Fatalf("Unblock: %v", err)
 	}
@@ -121,7 +122,7 @@ func (b *env[T]) unblock(ctx context.Context, t tb, evs ...waybill.Event) []wayb
 
 func (b *env[T]) purge(ctx context.Context, t tb, state store.State, age time.Duration, limit int) int {
 	t.Helper()
-	n, err := b.DB.Purge(ctx, state, age, limit)
+	n, err := b.DB.OutboxAdmin.Purge(ctx, state, age, limit)
 	if err != nil {
 		t.Fatalf("Purge of rows that are %v: %v", state, err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -40,8 +41,11 @@ func (r *recorder) Skipf(string, ...any) { runtime.Goexit() }
 
 type memTx = *memstore.Tx
 
+// complete is a store with all roles in one type.
+type complete = driver.Complete[memTx]
+
 // tamper breaks a store.
-type tamper func(db DB[memTx]) DB[memTx]
+type tamper func(db complete) complete
 
 // try runs a check on a fresh, tampered memstore.
 func try(t *testing.T, c check[memTx], worse tamper) *recorder {
@@ -50,12 +54,12 @@ func try(t *testing.T, c check[memTx], worse tamper) *recorder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var worsened DB[memTx] = db
+	worsened := db.Driver().Relay.(complete)
 	if worse != nil {
-		worsened = worse(db)
+		worsened = worse(worsened)
 	}
 	in := Instance[memTx]{
-		DB: worsened,
+		DB: driver.RolesOf(worsened),
 		Begin: func(ctx context.Context) (Foreign[memTx], error) {
 			tx := memstore.BeginTx(db)
 			return Foreign[memTx]{
@@ -105,122 +109,122 @@ func try(t *testing.T, c check[memTx], worse tamper) *recorder {
 
 // worse is a store in which single methods can be replaced.
 type worse struct {
-	DB[memTx]
-	begin     func(ctx context.Context, opts *sql.TxOptions) (store.Session[memTx], error)
-	append    func(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error)
+	complete
+	begin     func(ctx context.Context, opts *sql.TxOptions) (driver.Session[memTx], error)
+	append    func(ctx context.Context, tx memTx, evs []waybill.Event) ([]driver.AppendResult, error)
 	committed func(ctx context.Context, id waybill.ID) (bool, error)
-	local     func() *store.Hub
+	local     func() *driver.Hub
 	heartbeat func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error)
-	acquire   func(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error)
-	release   func(ctx context.Context, leases []store.Lease, dirty bool) error
+	acquire   func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error)
+	release   func(ctx context.Context, leases []driver.Lease, dirty bool) error
 	leave     func(ctx context.Context, n store.Node) error
-	fetch     func(ctx context.Context, from []store.Cursor, limit int) (store.Page, error)
-	sweep     func(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error)
-	load      func(ctx context.Context, keys []store.Key) (store.Page, error)
-	due       func(ctx context.Context, lanes []int, limit int) (store.Page, error)
-	settle    func(ctx context.Context, s store.Settlement) (store.Settled, error)
+	fetch     func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error)
+	sweep     func(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error)
+	load      func(ctx context.Context, keys []store.Key) (driver.Page, error)
+	due       func(ctx context.Context, lanes []int, limit int) (driver.Page, error)
+	settle    func(ctx context.Context, s driver.Settlement) (driver.Settled, error)
 	worseOperator
 }
 
-func (w *worse) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[memTx], error) {
+func (w *worse) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[memTx], error) {
 	if w.begin != nil {
 		return w.begin(ctx, opts)
 	}
-	return w.DB.Begin(ctx, opts)
+	return w.complete.Begin(ctx, opts)
 }
 
-func (w *worse) Append(ctx context.Context, tx memTx, evs []waybill.Event) ([]store.AppendResult, error) {
+func (w *worse) Append(ctx context.Context, tx memTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 	if w.append != nil {
 		return w.append(ctx, tx, evs)
 	}
-	return w.DB.Append(ctx, tx, evs)
+	return w.complete.Append(ctx, tx, evs)
 }
 
 func (w *worse) Committed(ctx context.Context, id waybill.ID) (bool, error) {
 	if w.committed != nil {
 		return w.committed(ctx, id)
 	}
-	return w.DB.Committed(ctx, id)
+	return w.complete.Committed(ctx, id)
 }
 
-func (w *worse) Local() *store.Hub {
+func (w *worse) Local() *driver.Hub {
 	if w.local != nil {
 		return w.local()
 	}
-	return w.DB.Local()
+	return w.complete.Local()
 }
 
 func (w *worse) Heartbeat(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
 	if w.heartbeat != nil {
 		return w.heartbeat(ctx, n, lease)
 	}
-	return w.DB.Heartbeat(ctx, n, lease)
+	return w.complete.Heartbeat(ctx, n, lease)
 }
 
-func (w *worse) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]store.Lease, error) {
+func (w *worse) Acquire(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
 	if w.acquire != nil {
 		return w.acquire(ctx, n, lanes, window)
 	}
-	return w.DB.Acquire(ctx, n, lanes, window)
+	return w.complete.Acquire(ctx, n, lanes, window)
 }
 
-func (w *worse) Release(ctx context.Context, leases []store.Lease, dirty bool) error {
+func (w *worse) Release(ctx context.Context, leases []driver.Lease, dirty bool) error {
 	if w.release != nil {
 		return w.release(ctx, leases, dirty)
 	}
-	return w.DB.Release(ctx, leases, dirty)
+	return w.complete.Release(ctx, leases, dirty)
 }
 
 func (w *worse) Leave(ctx context.Context, n store.Node) error {
 	if w.leave != nil {
 		return w.leave(ctx, n)
 	}
-	return w.DB.Leave(ctx, n)
+	return w.complete.Leave(ctx, n)
 }
 
-func (w *worse) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+func (w *worse) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	if w.fetch != nil {
 		return w.fetch(ctx, from, limit)
 	}
-	return w.DB.Fetch(ctx, from, limit)
+	return w.complete.Fetch(ctx, from, limit)
 }
 
-func (w *worse) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
+func (w *worse) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 	if w.sweep != nil {
 		return w.sweep(ctx, from, limit)
 	}
-	return w.DB.Sweep(ctx, from, limit)
+	return w.complete.Sweep(ctx, from, limit)
 }
 
-func (w *worse) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
+func (w *worse) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
 	if w.load != nil {
 		return w.load(ctx, keys)
 	}
-	return w.DB.Load(ctx, keys)
+	return w.complete.Load(ctx, keys)
 }
 
-func (w *worse) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
+func (w *worse) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 	if w.due != nil {
 		return w.due(ctx, lanes, limit)
 	}
-	return w.DB.Due(ctx, lanes, limit)
+	return w.complete.Due(ctx, lanes, limit)
 }
 
-func (w *worse) Settle(ctx context.Context, s store.Settlement) (store.Settled, error) {
+func (w *worse) Settle(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 	if w.settle != nil {
 		return w.settle(ctx, s)
 	}
-	return w.DB.Settle(ctx, s)
+	return w.complete.Settle(ctx, s)
 }
 
 // worseSession is a session in which Commit and Rollback can be replaced.
 type worseSession struct {
-	store.Session[memTx]
-	commit   func(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error)
+	driver.Session[memTx]
+	commit   func(ctx context.Context, accepted []waybill.ID, check bool) (driver.CommitInfo, error)
 	rollback func(ctx context.Context) error
 }
 
-func (s *worseSession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
+func (s *worseSession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (driver.CommitInfo, error) {
 	if s.commit != nil {
 		return s.commit(ctx, accepted, check)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // relayName is the name of the suite's relay.
@@ -27,8 +28,8 @@ func (b *env[T]) allLanes() []int {
 }
 
 // cursors returns all lanes from their beginning.
-func (b *env[T]) cursors() []store.Cursor {
-	from := make([]store.Cursor, b.lanes)
+func (b *env[T]) cursors() []driver.Cursor {
+	from := make([]driver.Cursor, b.lanes)
 	for i := range from {
 		from[i].Lane = i
 	}
@@ -38,7 +39,7 @@ func (b *env[T]) cursors() []store.Cursor {
 // laneOf returns the expected lane of an ordered event.
 func (b *env[T]) laneOf(ev waybill.Event) int {
 	kind := cmp.Or(ev.AggregateType, waybill.GlobalAggregate)
-	return store.LaneOf(ev.TenantID, kind, ev.AggregateID, b.lanes)
+	return driver.LaneOf(ev.TenantID, kind, ev.AggregateID, b.lanes)
 }
 
 // aggregates returns the names of n aggregates whose events are in different
@@ -59,10 +60,10 @@ func (b *env[T]) aggregates(n int) []string {
 // ready returns all ready rows, in the order of seq.
 func (b *env[T]) ready(ctx context.Context, t tb) []store.Row {
 	t.Helper()
-	return b.readyIn(ctx, t, b.DB)
+	return b.readyIn(ctx, t, b.DB.Relay)
 }
 
-func (b *env[T]) readyIn(ctx context.Context, t tb, db store.Reader) []store.Row {
+func (b *env[T]) readyIn(ctx context.Context, t tb, db driver.Reader) []store.Row {
 	t.Helper()
 	const limit = 1000
 	var rows []store.Row
@@ -80,13 +81,13 @@ func (b *env[T]) readyIn(ctx context.Context, t tb, db store.Reader) []store.Row
 
 // next returns the cursors of the lanes that returned a full page, moved after
 // it.
-func next(from []store.Cursor, rows []store.Row, limit int) []store.Cursor {
+func next(from []driver.Cursor, rows []store.Row, limit int) []driver.Cursor {
 	found, last := map[int]int{}, map[int]int64{}
 	for _, row := range rows {
 		found[row.Lane]++
 		last[row.Lane] = max(last[row.Lane], row.Seq)
 	}
-	var more []store.Cursor
+	var more []driver.Cursor
 	for _, c := range from {
 		if found[c.Lane] >= limit && last[c.Lane] > c.After {
 			c.After = last[c.Lane]
@@ -138,9 +139,9 @@ func find(rows []store.Row, id waybill.ID) (store.Row, bool) {
 
 // due returns the deferred rows of all lanes that are due, and the database's
 // clock.
-func (b *env[T]) due(ctx context.Context, t tb) store.Page {
+func (b *env[T]) due(ctx context.Context, t tb) driver.Page {
 	t.Helper()
-	page, err := b.DB.Due(ctx, b.allLanes(), 10_000)
+	page, err := b.DB.Relay.Due(ctx, b.allLanes(), 10_000)
 	if err != nil {
 		t.Fatalf("Due: %v", err)
 	}
@@ -176,7 +177,7 @@ func (b *env[T]) committed(ctx context.Context, t tb, id waybill.ID) bool {
 	var yes bool
 	b.await(ctx, t, "Committed is certain about "+id.String(), func() bool {
 		var err error
-		yes, err = b.DB.Committed(ctx, id)
+		yes, err = b.DB.Outbox.Committed(ctx, id)
 		if err != nil && !errors.Is(err, waybill.ErrUncertain) {
 			t.Fatalf("Committed: %v", err)
 		}
@@ -196,7 +197,7 @@ func (b *env[T]) wantCommitted(ctx context.Context, t tb, want bool, evs ...wayb
 }
 
 // node makes a node live; it leaves at the end of the check.
-func (b *env[T]) node(ctx context.Context, t tb, db store.Lanes) store.Node {
+func (b *env[T]) node(ctx context.Context, t tb, db driver.Lanes) store.Node {
 	t.Helper()
 	n := store.Node{ID: waybill.NewID(), Relay: relayName}
 	b.beat(ctx, t, db, n, defaultLease)
@@ -204,7 +205,7 @@ func (b *env[T]) node(ctx context.Context, t tb, db store.Lanes) store.Node {
 	return n
 }
 
-func (b *env[T]) beat(ctx context.Context, t tb, db store.Lanes, n store.Node, lease time.Duration) store.Membership {
+func (b *env[T]) beat(ctx context.Context, t tb, db driver.Lanes, n store.Node, lease time.Duration) store.Membership {
 	t.Helper()
 	m, err := db.Heartbeat(ctx, n, lease)
 	if err != nil {
@@ -215,7 +216,7 @@ func (b *env[T]) beat(ctx context.Context, t tb, db store.Lanes, n store.Node, l
 
 // expire makes a node's lease expire, and returns once the database confirms
 // it.
-func (b *env[T]) expire(ctx context.Context, t tb, db store.Lanes, n, witness store.Node) {
+func (b *env[T]) expire(ctx context.Context, t tb, db driver.Lanes, n, witness store.Node) {
 	t.Helper()
 	if b.ExpireNode != nil {
 		if err := b.ExpireNode(ctx, n.ID); err != nil {
@@ -231,7 +232,7 @@ func (b *env[T]) expire(ctx context.Context, t tb, db store.Lanes, n, witness st
 }
 
 // acquire acquires lanes and fails the test unless it gets all of them.
-func (b *env[T]) acquire(ctx context.Context, t tb, db store.Lanes, n store.Node, lanes ...int) []store.Lease {
+func (b *env[T]) acquire(ctx context.Context, t tb, db driver.Lanes, n store.Node, lanes ...int) []driver.Lease {
 	t.Helper()
 	leases, err := db.Acquire(ctx, n, lanes, 7)
 	if err != nil {
@@ -245,17 +246,17 @@ func (b *env[T]) acquire(ctx context.Context, t tb, db store.Lanes, n store.Node
 
 // own makes a node live that owns all lanes; leases are in the order of their
 // lanes.
-func (b *env[T]) own(ctx context.Context, t tb) []store.Lease {
+func (b *env[T]) own(ctx context.Context, t tb) []driver.Lease {
 	t.Helper()
-	leases := b.acquire(ctx, t, b.DB, b.node(ctx, t, b.DB), b.allLanes()...)
-	slices.SortFunc(leases, func(a, b store.Lease) int { return cmp.Compare(a.Lane, b.Lane) })
+	leases := b.acquire(ctx, t, b.DB.Relay, b.node(ctx, t, b.DB.Relay), b.allLanes()...)
+	slices.SortFunc(leases, func(a, b driver.Lease) int { return cmp.Compare(a.Lane, b.Lane) })
 	return leases
 }
 
 // settle settles and fails the test unless all lanes of the leases were held.
-func (b *env[T]) settle(ctx context.Context, t tb, s store.Settlement) store.Settled {
+func (b *env[T]) settle(ctx context.Context, t tb, s driver.Settlement) driver.Settled {
 	t.Helper()
-	settled, err := b.DB.Settle(ctx, s)
+	settled, err := b.DB.Relay.Settle(ctx, s)
 	if err != nil {
 		t.Fatalf("Settle: %v", err)
 	}
@@ -272,7 +273,7 @@ func (b *env[T]) settle(ctx context.Context, t tb, s store.Settlement) store.Set
 }
 
 // wantMoved asserts which events a settlement moved, in any order.
-func wantMoved(t tb, settled store.Settled, want ...waybill.ID) {
+func wantMoved(t tb, settled driver.Settled, want ...waybill.ID) {
 	t.Helper()
 	order := func(a, b waybill.ID) int { return slices.Compare(a[:], b[:]) }
 	got := slices.SortedFunc(slices.Values(settled.Moved), order)
@@ -282,7 +283,7 @@ func wantMoved(t tb, settled store.Settled, want ...waybill.ID) {
 }
 
 // wantHeld asserts which lanes a settlement found held.
-func wantHeld(t tb, settled store.Settled, want ...int) {
+func wantHeld(t tb, settled driver.Settled, want ...int) {
 	t.Helper()
 	got := slices.Sorted(slices.Values(settled.Held))
 	if want = slices.Sorted(slices.Values(want)); !slices.Equal(got, want) {
@@ -291,12 +292,12 @@ func wantHeld(t tb, settled store.Settled, want ...int) {
 }
 
 // result is an event's result in the lane of its row.
-func result(row store.Row) store.Result {
-	return store.Result{Lane: row.Lane, ID: row.ID, Seq: row.Seq, Late: !row.DueAt.IsZero(), Replay: row.Replay}
+func result(row store.Row) driver.Result {
+	return driver.Result{Lane: row.Lane, ID: row.ID, Seq: row.Seq, Late: !row.DueAt.IsZero(), Replay: row.Replay}
 }
 
-func results(rows []store.Row) []store.Result {
-	rs := make([]store.Result, len(rows))
+func results(rows []store.Row) []driver.Result {
+	rs := make([]driver.Result, len(rows))
 	for i, row := range rows {
 		rs[i] = result(row)
 	}
@@ -310,8 +311,8 @@ func bySeq(a, b row) int { return cmp.Compare(a.Seq, b.Seq) }
 
 // settlement returns a settlement whose results are all of one kind: 0 done,
 // with history, 1 retry, 2 dead.
-func settlement(kind int, leases []store.Lease, rs ...store.Result) store.Settlement {
-	s := store.Settlement{Leases: leases, History: true}
+func settlement(kind int, leases []driver.Lease, rs ...driver.Result) driver.Settlement {
+	s := driver.Settlement{Leases: leases, History: true}
 	switch kind {
 	case 0:
 		s.Done = rs

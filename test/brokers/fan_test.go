@@ -101,7 +101,7 @@ func TestFanOverTwoBrokers(t *testing.T) {
 	await(t, "RabbitMQ is tried again", func() bool { return refused.Load() > tried })
 	bind(unbound)
 	await(t, "all is delivered", func() bool {
-		s, err := db.Stats(t.Context())
+		s, err := db.Driver().OutboxAdmin.Stats(t.Context())
 		must(t, err)
 		return s.Ready+s.Failed+s.Dead == 0
 	})

@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -31,14 +33,14 @@ func TestFaults(t *testing.T) {
 
 			db, write := newOutbox(t)
 			write(events.events[:p.events/2])
-			stop := startRelay(t, db, inStorm(sink, faults))
+			stop := startRelay(t, db.Driver().Relay, inStorm(sink, faults))
 			rest := events.events[p.events/2:]
 			faults.run(t, func(n int) { // producers continue meanwhile
 				write(rest[len(rest)*n/p.faults : len(rest)*(n+1)/p.faults])
 			})
 			back := time.Now()
 			awaitAll(t, "end of the backlog", func() (int64, bool) {
-				stats, err := db.Stats(t.Context())
+				stats, err := db.Driver().OutboxAdmin.Stats(t.Context())
 				must(t, err)
 				left := stats.Ready + stats.Scheduled + stats.Failed
 				return left, left == 0
@@ -76,9 +78,9 @@ func newOutbox(t *testing.T) (*memstore.Store[*memstore.Tx], func(evs []waybill.
 }
 
 // startRelay runs a relay until stop is called.
-func startRelay(t *testing.T, db store.Relay, sink waybill.Sink) (stop func()) {
+func startRelay(t *testing.T, db driver.Relay, sink waybill.Sink) (stop func()) {
 	t.Helper()
-	r, err := relay.New(db, sink, relay.Config{BackoffBase: 20 * time.Millisecond, BackoffMax: 250 * time.Millisecond, MaxAttempts: 2})
+	r, err := relay.New(testroles.Of[any](db), sink, relay.Config{BackoffBase: 20 * time.Millisecond, BackoffMax: 250 * time.Millisecond, MaxAttempts: 2})
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -99,10 +101,10 @@ func startRelay(t *testing.T, db store.Relay, sink waybill.Sink) (stop func()) {
 // unspent checks that every event is delivered at its first attempt.
 func unspent(t *testing.T, db *memstore.Store[*memstore.Tx], events int) {
 	t.Helper()
-	if dead, err := db.Count(t.Context(), store.Dead, store.Filter{}); err != nil || dead > 0 {
+	if dead, err := db.Driver().OutboxAdmin.Count(t.Context(), store.Dead, store.Filter{}); err != nil || dead > 0 {
 		t.Errorf("%d events are dead, %v", dead, err)
 	}
-	records, err := db.List(t.Context(), store.Delivered, store.Filter{}, 0, events+1)
+	records, err := db.Driver().OutboxAdmin.List(t.Context(), store.Delivered, store.Filter{}, 0, events+1)
 	must(t, err)
 	if len(records) != events {
 		t.Errorf("the history has %d events, want %d", len(records), events)

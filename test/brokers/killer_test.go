@@ -267,7 +267,7 @@ func settled(t *testing.T, db *pgstore.Store, killers, others []waybill.ID) bool
 // recordOf returns the record of an event; without one, it is in processing.
 func recordOf(t *testing.T, db *pgstore.Store, id waybill.ID) store.InboxRecord {
 	t.Helper()
-	rec, _, err := db.FindRecord(t.Context(), mortalGroup, id)
+	rec, _, err := db.Driver().InboxRecords.FindRecord(t.Context(), mortalGroup, id)
 	must(t, err)
 	return rec
 }

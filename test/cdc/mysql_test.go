@@ -278,7 +278,7 @@ func TestBinlog(t *testing.T) {
 				if seen := log.published(r.ID); len(seen) != 0 {
 					t.Errorf("an event that is due in an hour is in the log: %v", seen)
 				}
-				rec, err := s.Find(t.Context(), r.ID)
+				rec, err := s.Driver().OutboxAdmin.Find(t.Context(), r.ID)
 				if err != nil || len(rec) != 1 || rec[0].State != store.Delayed {
 					t.Errorf("the delayed event: %+v, %v", rec, err)
 				}

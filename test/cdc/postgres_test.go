@@ -282,7 +282,7 @@ func TestPostgres(t *testing.T) {
 		if b.there(t, old) {
 			t.Fatalf("%s left an event that is old enough", name)
 		}
-		if _, err := b.db.Committed(t.Context(), old); !errors.Is(err, waybill.ErrUncertain) {
+		if _, err := b.db.Driver().Outbox.Committed(t.Context(), old); !errors.Is(err, waybill.ErrUncertain) {
 			t.Errorf("after %s, Committed of an event that is gone: %v, want uncertain", name, err)
 		}
 		again := b.write(t, event("k", 0))
@@ -297,7 +297,7 @@ func TestPostgres(t *testing.T) {
 	if r := b.write(t, event("k", 0)); r.Outcome != outbox.Duplicate {
 		t.Fatalf("a key that was left behind gives %+v", r)
 	}
-	if err := b.db.Tidy(t.Context(), -1); err != nil {
+	if err := b.db.Driver().OutboxAdmin.Tidy(t.Context(), -1); err != nil {
 		t.Fatal(err)
 	}
 	r := b.write(t, event("k", 0))

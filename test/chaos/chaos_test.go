@@ -71,7 +71,7 @@ func TestChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &driver{
+	d := &workload{
 		t: t, seed: seed, server: pg, desk: desk, tally: make(map[string]int),
 		role: role{Source: pg.DSN, Folder: folder, Seed: seed},
 	}
@@ -130,7 +130,7 @@ func isSet(name string) bool {
 }
 
 // report describes a run.
-func (d *driver) report(e evidence, s summary) string {
+func (d *workload) report(e evidence, s summary) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, %v\n", d.seed, time.Since(d.begun).Round(time.Second))
 	for _, what := range slices.Sorted(maps.Keys(d.tally)) {

@@ -18,8 +18,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -34,7 +35,7 @@ func playProducer(ctx context.Context, r role) error {
 	if err != nil {
 		return err
 	}
-	p, err := newProducer(r, db, throughPGX())
+	p, err := newProducer(r, db.Driver().Outbox, throughPGX())
 	if err != nil {
 		return err
 	}
@@ -84,8 +85,8 @@ type producer[T any] struct {
 	claims *os.File
 }
 
-func newProducer[T any](r role, db store.Outbox[T], via statements[T]) (*producer[T], error) {
-	box, err := outbox.New(db, outbox.Config{})
+func newProducer[T any](r role, db driver.Outbox[T], via statements[T]) (*producer[T], error) {
+	box, err := outbox.New(testroles.Of[T](db), outbox.Config{})
 	if err != nil {
 		return nil, err
 	}

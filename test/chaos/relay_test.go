@@ -68,7 +68,7 @@ func playRelay(ctx context.Context, r role) error {
 	cfg.RuntimeParams["application_name"] = "producer"
 	handle := stdlib.OpenDB(*cfg)
 	defer handle.Close() //nolint:errcheck // the process ends
-	p, err := newProducer(r, db.SQL(handle), throughSQL())
+	p, err := newProducer(r, db.SQL(handle).Driver().Outbox, throughSQL())
 	if err != nil {
 		return err
 	}

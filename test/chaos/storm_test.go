@@ -14,16 +14,18 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
 // shaky is a store whose calls are delayed, and sometimes fail: before or after
 // their effect.
 type shaky struct {
-	store.Relay
+	driver.Relay
 	mu   sync.Mutex
 	rng  *rand.Rand
 	away time.Time // until then every call fails
@@ -68,36 +70,36 @@ func shake[T any](s *shaky, fn func() (T, error)) (T, error) {
 	return out, err
 }
 
-func (s *shaky) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	return shake(s, func() (store.Page, error) { return s.Relay.Fetch(ctx, from, limit) })
+func (s *shaky) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+	return shake(s, func() (driver.Page, error) { return s.Relay.Fetch(ctx, from, limit) })
 }
 
-func (s *shaky) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
-	return shake(s, func() ([]store.RowRef, error) { return s.Relay.Sweep(ctx, from, limit) })
+func (s *shaky) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
+	return shake(s, func() ([]driver.RowRef, error) { return s.Relay.Sweep(ctx, from, limit) })
 }
 
-func (s *shaky) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
-	return shake(s, func() (store.Page, error) { return s.Relay.Load(ctx, keys) })
+func (s *shaky) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
+	return shake(s, func() (driver.Page, error) { return s.Relay.Load(ctx, keys) })
 }
 
-func (s *shaky) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
-	return shake(s, func() (store.Page, error) { return s.Relay.Due(ctx, lanes, limit) })
+func (s *shaky) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
+	return shake(s, func() (driver.Page, error) { return s.Relay.Due(ctx, lanes, limit) })
 }
 
-func (s *shaky) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
-	return shake(s, func() ([]store.Hold, error) { return s.Relay.Holds(ctx, lanes) })
+func (s *shaky) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
+	return shake(s, func() ([]driver.Hold, error) { return s.Relay.Holds(ctx, lanes) })
 }
 
-func (s *shaky) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
-	return shake(s, func() (store.Page, error) { return s.Relay.FetchAggregate(ctx, agg, from, limit) })
+func (s *shaky) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
+	return shake(s, func() (driver.Page, error) { return s.Relay.FetchAggregate(ctx, agg, from, limit) })
 }
 
-func (s *shaky) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	return shake(s, func() (store.Page, error) { return s.Relay.FetchPriority(ctx, from, limit) })
+func (s *shaky) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+	return shake(s, func() (driver.Page, error) { return s.Relay.FetchPriority(ctx, from, limit) })
 }
 
-func (s *shaky) Settle(ctx context.Context, set store.Settlement) (store.Settled, error) {
-	return shake(s, func() (store.Settled, error) { return s.Relay.Settle(ctx, set) })
+func (s *shaky) Settle(ctx context.Context, set driver.Settlement) (driver.Settled, error) {
+	return shake(s, func() (driver.Settled, error) { return s.Relay.Settle(ctx, set) })
 }
 
 // gale is a sink that fails at random, and checks the order.
@@ -239,7 +241,7 @@ func storm(t *testing.T, seed uint64, long time.Duration) {
 		}
 		log = slog.New(slog.NewTextHandler(f, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	rel, err := relay.New(&shaky{Relay: db, rng: rand.New(rand.NewPCG(seed, 2))}, galeSink{g}, relay.Config{
+	rel, err := relay.New(testroles.Of[any](&shaky{Relay: db.Driver().Relay, rng: rand.New(rand.NewPCG(seed, 2))}), galeSink{g}, relay.Config{
 		BackoffBase: time.Millisecond, BackoffMax: 20 * time.Millisecond, PollInterval: 20 * time.Millisecond, SweepInterval: 10 * time.Millisecond,
 		MaxAttempts: -1, BatchSize: 40, ColdQueue: 80, Lease: time.Minute, Heartbeat: time.Second, Logger: log,
 	})

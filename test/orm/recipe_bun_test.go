@@ -91,7 +91,7 @@ func TestBunSavepoint(t *testing.T) {
 	s.wants(t, order)
 }
 
-// TestBunWhole: a bun.Tx has the methods of a store.SQLTx, so the compiler
+// TestBunWhole: a bun.Tx has the methods of a driver.SQLTx, so the compiler
 // accepts it, but its own placeholders are question marks: it drops the
 // arguments of other statements. The database reports the error.
 func TestBunWhole(t *testing.T) {

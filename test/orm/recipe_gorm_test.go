@@ -13,7 +13,6 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/outbox/outboxtest"
-	"github.com/waybillhq/waybill/store"
 )
 
 // saveGorm writes an order and its event in a transaction of gorm.
@@ -22,7 +21,7 @@ func saveGorm(ctx context.Context, tx *gorm.DB, box *outbox.Outbox[*sql.Tx], o O
 		return err
 	}
 	// nil outside a transaction; WriteSQL refuses that
-	conn, _ := tx.Statement.ConnPool.(store.SQLTx)
+	conn, _ := tx.Statement.ConnPool.(outbox.SQLTx)
 	return outbox.WriteSQL(ctx, box, conn, OrderPlaced.New(o.ID, Placed{Total: o.Total}))
 }
 
@@ -97,7 +96,7 @@ func TestGorm(t *testing.T) {
 							return err
 						}
 						return then(func(evs ...waybill.Event) error {
-							conn, _ := tx.Statement.ConnPool.(store.SQLTx)
+							conn, _ := tx.Statement.ConnPool.(outbox.SQLTx)
 							return outbox.WriteSQL(ctx, s.box, conn, evs...)
 						})
 					})

@@ -80,7 +80,7 @@ func TestSQLX(t *testing.T) {
 	}.run(t)
 }
 
-// TestSQLXWhole: a *sqlx.Tx is also a store.SQLTx: both ways of passing it
+// TestSQLXWhole: a *sqlx.Tx is also a driver.SQLTx: both ways of passing it
 // work.
 func TestSQLXWhole(t *testing.T) {
 	s := openSQL(t)

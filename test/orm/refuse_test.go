@@ -11,7 +11,7 @@ import (
 	"github.com/uptrace/bun"
 	"gorm.io/gorm"
 
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/test/orm/ent"
 	"github.com/waybillhq/waybill/test/orm/sqlc/pgxorders"
 	"github.com/waybillhq/waybill/test/orm/sqlc/sqlorders"
@@ -33,7 +33,7 @@ func TestCompilerRefuses(t *testing.T) {
 		for what, tx := range map[string]reflect.Type{
 			"Write, over database/sql": reflect.TypeFor[*sql.Tx](),
 			"Write, over pgx":          reflect.TypeFor[pgx.Tx](),
-			"WriteSQL":                 reflect.TypeFor[store.SQLTx](),
+			"WriteSQL":                 reflect.TypeFor[driver.SQLTx](),
 		} {
 			if handle.AssignableTo(tx) {
 				t.Errorf("%s takes a %v", what, handle)

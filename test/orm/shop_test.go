@@ -14,10 +14,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/outbox/outboxtest"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
 )
 
@@ -45,10 +46,7 @@ var ordersTable string
 // shop is a database with the table of orders and an outbox. T is the type of
 // the transactions.
 type shop[T any] struct {
-	db interface {
-		store.Outbox[T]
-		store.Reader
-	}
+	db    driver.Roles[T]
 	box   *outbox.Outbox[T]
 	rec   *outboxtest.Recorder
 	pool  *pgxpool.Pool
@@ -66,11 +64,11 @@ func openSQL(t *testing.T) shop[*sql.Tx] {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.db = db
+	s.db = db.Driver()
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.box, s.rec = openBox[*sql.Tx](t, db)
+	s.box, s.rec = openBox[*sql.Tx](t, db.Driver().Outbox)
 	return s
 }
 
@@ -83,18 +81,18 @@ func openPGX(t *testing.T) shop[pgx.Tx] {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.db = db
+	s.db = db.Driver()
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.box, s.rec = openBox[pgx.Tx](t, db)
+	s.box, s.rec = openBox[pgx.Tx](t, db.Driver().Outbox)
 	return s
 }
 
-func openBox[T any](t *testing.T, db store.Outbox[T]) (*outbox.Outbox[T], *outboxtest.Recorder) {
+func openBox[T any](t *testing.T, db driver.Outbox[T]) (*outbox.Outbox[T], *outboxtest.Recorder) {
 	t.Helper()
 	var rec outboxtest.Recorder
-	box, err := outbox.New(db, outbox.Config{Hooks: []outbox.Hook{rec.Hook()}})
+	box, err := outbox.New(testroles.Of[T](db), outbox.Config{Hooks: []outbox.Hook{rec.Hook()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,11 +179,11 @@ func (s shop[T]) wants(t *testing.T, orders ...Order) {
 // lanes.
 func (s shop[T]) events(t *testing.T) []waybill.Event {
 	t.Helper()
-	cursors := make([]store.Cursor, 32)
+	cursors := make([]driver.Cursor, 32)
 	for lane := range cursors {
 		cursors[lane].Lane = lane
 	}
-	page, err := s.db.Fetch(t.Context(), cursors, 100)
+	page, err := s.db.Relay.Fetch(t.Context(), cursors, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,10 +198,10 @@ func (s shop[T]) events(t *testing.T) []waybill.Event {
 }
 
 // listen returns the hub's notifications until the test ends.
-func (s shop[T]) listen(t *testing.T) *[]store.Commit {
+func (s shop[T]) listen(t *testing.T) *[]driver.Commit {
 	t.Helper()
-	heard := new([]store.Commit)
-	t.Cleanup(s.db.Local().Listen(func(c store.Commit) { *heard = append(*heard, c) }))
+	heard := new([]driver.Commit)
+	t.Cleanup(s.db.Outbox.Local().Listen(func(c driver.Commit) { *heard = append(*heard, c) }))
 	return heard
 }
 

@@ -22,7 +22,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/pgstore"
 	"github.com/waybillhq/waybill/test/process/child"
@@ -48,31 +48,35 @@ func consumedEvent(n int) waybill.Event {
 }
 
 // openInbox opens the tables for database/sql.
-func (p place) openInbox(ctx context.Context) (store.Inbox[*sql.Tx], *sql.DB, error) {
+func (p place) openInbox(ctx context.Context) (driver.Roles[*sql.Tx], *sql.DB, error) {
+	var none driver.Roles[*sql.Tx]
 	switch p.Database {
 	case "postgres":
 		pool, err := pgxpool.New(ctx, p.Source)
 		if err != nil {
-			return nil, nil, err
+			return none, nil, err
 		}
 		db, err := pgstore.New(pool, pgstore.Config{Schema: p.Schema, Lanes: p.Lanes})
 		if err != nil {
-			return nil, nil, err
+			return none, nil, err
 		}
 		handle, err := sql.Open("pgx", p.Source)
 		if err != nil {
-			return nil, nil, err
+			return none, nil, err
 		}
-		return db.SQL(handle), handle, nil
+		return db.SQL(handle).Driver(), handle, nil
 	case "mariadb", "mysql":
 		handle, err := sql.Open("mysql", p.Source)
 		if err != nil {
-			return nil, nil, err
+			return none, nil, err
 		}
 		db, err := mysqlstore.New(handle, mysqlstore.Config{Lanes: p.Lanes})
-		return db, handle, err
+		if err != nil {
+			return none, nil, err
+		}
+		return db.Driver(), handle, nil
 	}
-	return nil, nil, fmt.Errorf("no database is called %q", p.Database)
+	return none, nil, fmt.Errorf("no database is called %q", p.Database)
 }
 
 // Statements of the business tables: an account to which every event adds 1,

@@ -25,6 +25,7 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 	"github.com/waybillhq/waybill/test/process/child"
 )
@@ -42,22 +43,17 @@ type keyed struct {
 	Services string
 }
 
-// keyStore is the part of a store that the tests of keys need.
-type keyStore interface {
-	store.Keys[*sql.Tx]
-	store.Outbox[*sql.Tx]
-}
-
 // openKeys opens the tables for database/sql.
-func (p place) openKeys(ctx context.Context) (keyStore, error) {
+func (p place) openKeys(ctx context.Context) (driver.Roles[*sql.Tx], error) {
 	if p.Database == "sqlite" {
-		return sqlitestore.Open(p.Source, sqlitestore.Config{})
+		db, err := sqlitestore.Open(p.Source, sqlitestore.Config{})
+		if err != nil {
+			return driver.Roles[*sql.Tx]{}, err
+		}
+		return db.Driver(), nil
 	}
 	db, _, err := p.openInbox(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return db.(keyStore), nil
+	return db, err
 }
 
 // die ends the process if this is the given point.
@@ -68,23 +64,23 @@ func (c keyed) die(where string) {
 	}
 }
 
-// mortal is a store whose process can die before and after a commit.
+// mortal is a key role whose process can die before and after a commit.
 type mortal struct {
-	keyStore
+	driver.Keys[*sql.Tx]
 	keyed keyed
 }
 
-func (m mortal) Begin(ctx context.Context, opts *sql.TxOptions) (store.Session[*sql.Tx], error) {
-	s, err := m.keyStore.Begin(ctx, opts)
+func (m mortal) Begin(ctx context.Context, opts *sql.TxOptions) (driver.Session[*sql.Tx], error) {
+	s, err := m.Keys.Begin(ctx, opts)
 	return mortalSession{s, m.keyed}, err
 }
 
 type mortalSession struct {
-	store.Session[*sql.Tx]
+	driver.Session[*sql.Tx]
 	keyed keyed
 }
 
-func (s mortalSession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (store.CommitInfo, error) {
+func (s mortalSession) Commit(ctx context.Context, accepted []waybill.ID, check bool) (driver.CommitInfo, error) {
 	s.keyed.die("before the commit")
 	end, err := s.Session.Commit(ctx, accepted, check)
 	s.keyed.die("after the commit")
@@ -107,10 +103,10 @@ func (c keyed) open(ctx context.Context) (*keyUser, error) {
 		return nil, err
 	}
 	u := &keyUser{keyed: c}
-	if u.keys, err = idempotency.New[*sql.Tx](mortal{db, c}, idempotency.Config{Lease: keyLease}); err != nil {
+	if u.keys, err = idempotency.New(driver.Roles[*sql.Tx]{Keys: mortal{db.Keys, c}}, idempotency.Config{Lease: keyLease}); err != nil {
 		return nil, err
 	}
-	u.box, err = outbox.New[*sql.Tx](db, outbox.Config{})
+	u.box, err = outbox.New(db, outbox.Config{})
 	return u, err
 }
 

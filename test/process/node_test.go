@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/test/process/journal"
 )
@@ -74,7 +75,7 @@ func runNode(text string) error {
 	if err != nil {
 		return err
 	}
-	rel, err := relay.New(tables.db, s.sink(notes), relay.Config{
+	rel, err := relay.New(testroles.Of[any](tables.db), s.sink(notes), relay.Config{
 		Lease: s.Lease, Heartbeat: s.Heartbeat, DrainTimeout: s.Drain, MaxAttempts: s.MaxAttempts, Workers: s.Workers,
 		BackoffBase: s.Backoff, BackoffMax: max(s.Backoff, time.Second), PollInterval: s.Poll, SweepInterval: s.Sweep,
 		PurgeInterval: -1, // purging commits at arbitrary times

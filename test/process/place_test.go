@@ -11,15 +11,15 @@ import (
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
 	// the driver for the tests' own statements
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/pgstore"
 	"github.com/waybillhq/waybill/store/sqlitestore"
@@ -69,9 +69,9 @@ type tables struct {
 
 // roles is the part of a store that the tests need.
 type roles interface {
-	store.Relay
-	store.Operator
-	store.Migrator
+	driver.Relay
+	driver.OutboxAdmin
+	driver.Migrator
 }
 
 // open opens the tables, which exist.
@@ -86,7 +86,7 @@ func (p place) open(ctx context.Context) (*tables, error) {
 		if err != nil {
 			return nil, err
 		}
-		return tablesOf[pgx.Tx](db, func() error { pool.Close(); return nil })
+		return tablesOf(db.Driver(), func() error { pool.Close(); return nil })
 	case "mariadb", "mysql":
 		pool, err := sql.Open("mysql", p.Source)
 		if err != nil {
@@ -96,23 +96,19 @@ func (p place) open(ctx context.Context) (*tables, error) {
 		if err != nil {
 			return nil, err
 		}
-		return tablesOf[*sql.Tx](db, pool.Close)
+		return tablesOf(db.Driver(), pool.Close)
 	case "sqlite":
 		db, err := sqlitestore.Open(p.Source, sqlitestore.Config{})
 		if err != nil {
 			return nil, err
 		}
-		return tablesOf[*sql.Tx](db, db.Close)
+		return tablesOf(db.Driver(), db.Close)
 	}
 	return nil, fmt.Errorf("no database is called %q", p.Database)
 }
 
-func tablesOf[T any](db interface {
-	roles
-	store.Outbox[T]
-}, closer func() error,
-) (*tables, error) {
-	box, err := outbox.New[T](db, outbox.Config{})
+func tablesOf[T any](db driver.Roles[T], closer func() error) (*tables, error) {
+	box, err := outbox.New(db, outbox.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +122,7 @@ func tablesOf[T any](db interface {
 			return err
 		})
 	}
-	return &tables{db: db, write: write, late: late, close: closer}, nil
+	return &tables{db: db.Relay.(roles), write: write, late: late, close: closer}, nil
 }
 
 // postgresPlace creates a schema for a test.

@@ -10,15 +10,16 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
 // slowReader is a store that can hold up the response of a read.
 type slowReader struct {
-	store.Relay
+	driver.Relay
 	hold atomic.Pointer[heldRead]
 }
 
@@ -29,8 +30,8 @@ type heldRead struct {
 	tell chan struct{}
 }
 
-// Fetch implements [store.Reader].
-func (s *slowReader) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
+// Fetch implements [driver.Reader].
+func (s *slowReader) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 	page, err := s.Relay.Fetch(ctx, from, limit)
 	if h := s.hold.Load(); h != nil {
 		for _, row := range page.Rows {
@@ -78,8 +79,8 @@ func TestBackDuringARead(t *testing.T) {
 		got = append(got, string(d.Payload))
 		return nil
 	})
-	slow := &slowReader{Relay: db}
-	rel, err := relay.New(slow, sink, relay.Config{
+	slow := &slowReader{Relay: db.Driver().Relay}
+	rel, err := relay.New(testroles.Of[any](slow), sink, relay.Config{
 		BackoffBase: 20 * time.Millisecond, BackoffMax: 20 * time.Millisecond, PollInterval: 20 * time.Millisecond, SweepInterval: time.Second,
 	})
 	if err != nil {

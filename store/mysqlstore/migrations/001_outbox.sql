@@ -11,7 +11,7 @@ INSERT INTO {setting} (name, value) VALUES ('lanes', '{lanes}') ON DUPLICATE KEY
 -- Ready events, read in the order of (lane, seq). A row is here from its commit until it is delivered, put off or given up.
 -- Texts are the bytes of their UTF-8 and compare as bytes: a collation would take 'abc', 'ABC' and 'abc ' for one. The defaults
 -- are for producers that insert with plain SQL: the id is 48 bits of milliseconds and 80 random ones; the lane of an ordered
--- event is what store.LaneOf computes in Go, and for any other it comes from the id. The index on seq is what AUTO_INCREMENT
+-- event is what driver.LaneOf computes in Go, and for any other it comes from the id. The index on seq is what AUTO_INCREMENT
 -- asks for.
 CREATE TABLE IF NOT EXISTS {outbox} (
   id             BINARY(16)     NOT NULL DEFAULT (UNHEX(CONCAT(

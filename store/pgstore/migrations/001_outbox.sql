@@ -2,7 +2,7 @@
 -- are older than what others have already committed, for as long as it likes.
 CREATE SEQUENCE {outbox_seq} AS bigint CACHE 1
 -- next
--- The lane of an ordered event. Go computes the same: store.LaneOf.
+-- The lane of an ordered event. Go computes the same: driver.LaneOf.
 CREATE FUNCTION {lane_of}(tenant_id text, aggregate_type text, aggregate_id text, lanes integer) RETURNS smallint
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
   SELECT (('x' || encode(substr(sha256(convert_to(

@@ -153,13 +153,13 @@ func (a *app) atDesk(cmd *cobra.Command, fn func(ctx context.Context, d *desk) e
 		}
 		d := &desk{store: st, settings: s}
 		cfg := admin.Config{BatchSize: s.Purge.BatchSize}
-		if d.Desk, err = admin.New(st.Tables, cfg); err != nil {
+		if d.Desk, err = admin.New(st, cfg); err != nil {
 			return err
 		}
-		if d.groups, err = admin.NewGroups(st.Tables, cfg); err != nil {
+		if d.groups, err = admin.NewGroups(st, cfg); err != nil {
 			return err
 		}
-		if d.keys, err = admin.NewKeys(st.Tables, cfg); err != nil {
+		if d.keys, err = admin.NewKeys(st, cfg); err != nil {
 			return err
 		}
 		return fn(ctx, d)

@@ -19,6 +19,7 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // mariadb is the other server of the store "mysql".
@@ -103,7 +104,7 @@ func (s *script) open() *connect.Store {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if _, err := st.Migrate(s.t.Context()); err != nil {
+	if _, err := st.Migrator.Migrate(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
 	return st
@@ -165,7 +166,7 @@ func (s *script) events(ctx context.Context, st *connect.Store, onDead relay.OnD
 	}
 	_, err := st.Send(ctx, first...)
 	s.must(err)
-	r, err := relay.New(st.Tables, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
+	r, err := relay.New(st, relay.SinkFunc(func(_ context.Context, d waybill.Delivery) error {
 		switch d.ID.String() {
 		case s.names["dead"]:
 			return waybill.Permanent(errors.New("no such customer"))
@@ -181,9 +182,9 @@ func (s *script) events(ctx context.Context, st *connect.Store, onDead relay.OnD
 	done := make(chan error, 1)
 	go func() { done <- r.Run(running) }()
 	waitFor(s.t, "the events to arrive", func() bool {
-		stats, err := st.Stats(ctx)
+		stats, err := st.OutboxAdmin.Stats(ctx)
 		s.must(err)
-		delivered, err := st.Count(ctx, store.Delivered, store.Filter{})
+		delivered, err := st.OutboxAdmin.Count(ctx, store.Delivered, store.Filter{})
 		s.must(err)
 		return stats.Ready == 0 && stats.Dead == 2 && stats.Failed == 1 && delivered == 1
 	})
@@ -212,7 +213,7 @@ func waitFor(t *testing.T, what string, done func() bool) {
 
 func (s *script) inbox(ctx context.Context, st *connect.Store) {
 	s.t.Helper()
-	db, ok := st.Tables.(store.Claimer)
+	db, ok := st.Relay.(driver.Claimer)
 	if !ok {
 		s.t.Fatal("the store claims no events")
 	}
@@ -223,7 +224,7 @@ func (s *script) inbox(ctx context.Context, st *connect.Store) {
 		id := waybill.NewID()
 		s.names[r.name] = id.String()
 		in := store.InboxEntry{Group: r.group, Key: id, Event: id, Type: "OrderPlaced"}
-		_, err := db.FailEvent(ctx, in, store.Failure{Owner: waybill.NewID(), Delay: time.Hour, Dead: r.dead, Error: "out of stock"})
+		_, err := db.FailEvent(ctx, in, driver.Failure{Owner: waybill.NewID(), Delay: time.Hour, Dead: r.dead, Error: "out of stock"})
 		s.must(err)
 	}
 	s.names["unknown"] = waybill.NewID().String()
@@ -231,26 +232,26 @@ func (s *script) inbox(ctx context.Context, st *connect.Store) {
 
 func (s *script) keys(ctx context.Context, st *connect.Store) {
 	s.t.Helper()
-	db, ok := st.Tables.(store.KeyClaimer)
+	db, ok := st.Relay.(driver.KeyClaimer)
 	if !ok {
 		s.t.Fatal("the store claims no keys")
 	}
 	for _, k := range []struct {
 		key string
-		end store.KeyEnd
+		end driver.KeyEnd
 	}{
-		{"k-failed", store.KeyEnd{State: store.KeyFailed, Error: "card refused", Answer: store.KeyAnswer{TTL: time.Hour}}},
-		{"k-done", store.KeyEnd{State: store.KeySucceeded, Answer: store.KeyAnswer{Ref: "ord_1", Result: []byte(`{}`), ContentType: "application/json", TTL: time.Hour}}},
-		{"k-unsure", store.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
-		{"k-unsure2", store.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
+		{"k-failed", driver.KeyEnd{State: store.KeyFailed, Error: "card refused", Answer: driver.KeyAnswer{TTL: time.Hour}}},
+		{"k-done", driver.KeyEnd{State: store.KeySucceeded, Answer: driver.KeyAnswer{Ref: "ord_1", Result: []byte(`{}`), ContentType: "application/json", TTL: time.Hour}}},
+		{"k-unsure", driver.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
+		{"k-unsure2", driver.KeyEnd{State: store.KeyUncertain, Error: "no answer from the bank"}},
 	} {
 		id := store.KeyID{Tenant: "acme", Operation: "POST /orders", Key: k.key}
-		claim := store.KeyClaim{KeyID: id, Hash: "v1:" + strings.Repeat("a", 64), Owner: waybill.NewID(), Lease: time.Minute}
+		claim := driver.KeyClaim{KeyID: id, Hash: "v1:" + strings.Repeat("a", 64), Owner: waybill.NewID(), Lease: time.Minute}
 		rec, taken, err := db.ClaimKey(ctx, claim)
 		if err != nil || !taken {
 			s.t.Fatalf("claiming %s: %v, %v", k.key, taken, err)
 		}
-		ended, err := db.EndKey(ctx, store.KeyAttempt{KeyID: id, Owner: claim.Owner, Fence: rec.Fence}, k.end)
+		ended, err := db.EndKey(ctx, driver.KeyAttempt{KeyID: id, Owner: claim.Owner, Fence: rec.Fence}, k.end)
 		if err != nil || !ended {
 			s.t.Fatalf("ending %s: %v, %v", k.key, ended, err)
 		}

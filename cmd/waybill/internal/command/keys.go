@@ -16,6 +16,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/view"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 func (a *app) keys() *cobra.Command {
@@ -160,7 +161,7 @@ func (a *app) keysResolve() *cobra.Command {
 					return usage("set --content-type for other formats", "--answer is not valid JSON")
 				}
 				decide = func(ctx context.Context, d *desk) error {
-					return d.keys.Done(ctx, id, store.KeyAnswer{Ref: ref, Result: []byte(answer), ContentType: contentType, TTL: keep})
+					return d.keys.Done(ctx, id, driver.KeyAnswer{Ref: ref, Result: []byte(answer), ContentType: contentType, TTL: keep})
 				}
 			}
 			if err := a.confirm(yes, "Resolve "+plain(id.Operation+" "+id.Key)+" as "+map[bool]string{true: "failed", false: "succeeded"}[failed]+"?"); err != nil {

@@ -30,7 +30,7 @@ func (a *app) migrateUp() *cobra.Command {
 				return err
 			}
 			return a.open(cmd.Context(), s, true, func(ctx context.Context, st *connect.Store) error {
-				applied, err := st.Migrate(ctx)
+				applied, err := st.Migrator.Migrate(ctx)
 				if err != nil {
 					return hint.New("check the user's right to create tables; waybill migrate sql prints a script for an administrator", "%w", st.Clean(err))
 				}
@@ -49,7 +49,7 @@ func (a *app) migrateStatus() *cobra.Command {
 				return err
 			}
 			return a.open(cmd.Context(), s, false, func(ctx context.Context, st *connect.Store) error {
-				all, err := st.Migrations(ctx)
+				all, err := st.Migrator.Migrations(ctx)
 				if err != nil {
 					return st.Clean(err)
 				}

@@ -39,7 +39,7 @@ func (a *app) reconcileList() *cobra.Command {
 		Use: "list", Short: "List the jobs of the file and the jobs that ran on this store", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.atJobs(cmd, func(ctx context.Context, d *desk, defs []settings.Job) error {
-				records, err := d.store.ListJobs(ctx)
+				records, err := d.store.JobRecords.ListJobs(ctx)
 				if err != nil {
 					return d.store.Clean(err)
 				}

@@ -234,11 +234,11 @@ func TestServePurgesTheInbox(t *testing.T) {
 	}
 	d := serve(t, nil, "--relay-enabled=false", "--inbox-retention", "1ms", "--inbox-redelivery-window", "1ms", "--inbox-purge-interval", "10ms")
 	waitFor(t, "the record to go", func() bool {
-		_, there, err := db.FindRecord(t.Context(), "BILLING", good.ID)
+		_, there, err := db.Driver().InboxRecords.FindRecord(t.Context(), "BILLING", good.ID)
 		return err == nil && !there
 	})
 	d.end(t)
-	if rec, there, err := db.FindRecord(t.Context(), "BILLING", bad.ID); err != nil || !there || rec.State != store.InboxFailed {
+	if rec, there, err := db.Driver().InboxRecords.FindRecord(t.Context(), "BILLING", bad.ID); err != nil || !there || rec.State != store.InboxFailed {
 		t.Errorf("the failed record: %v, %v, %v", rec.State, there, err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 func service(t *testing.T, s *script) (stop func()) {
 	t.Helper()
 	st := s.open()
-	r, err := relay.New(st.Tables, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }), relay.Config{PollInterval: 20 * time.Millisecond})
+	r, err := relay.New(st, relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }), relay.Config{PollInterval: 20 * time.Millisecond})
 	s.must(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -21,7 +21,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/reconcile"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/pgstore"
 	"github.com/waybillhq/waybill/store/sqlitestore"
@@ -47,22 +47,10 @@ type Reconciler interface {
 	DryRun(ctx context.Context, job string) (reconcile.Report, error)
 }
 
-// Tables are the functions of every store that do not depend on the type of a
-// transaction.
-type Tables interface {
-	store.Relay
-	store.Operator
-	store.Migrator
-	store.Records
-	store.KeyRecords
-	store.JobRecords
-	store.HistoryAudit
-	store.SinkGuard
-}
-
 // Store is an open store.
 type Store struct {
-	Tables
+	// Roles are the roles that do not depend on the type of a transaction.
+	driver.Roles[any]
 	// Kind is [Postgres], [MySQL] or [SQLite].
 	Kind string
 	// Address is the store's URL. It prints without its password.
@@ -139,7 +127,7 @@ func (s *Store) reach(ctx context.Context, limit time.Duration) error {
 
 // Ready checks that all migrations of this program are applied.
 func (s *Store) Ready(ctx context.Context) error {
-	all, err := s.Migrations(ctx)
+	all, err := s.Migrator.Migrations(ctx)
 	if err != nil {
 		return s.Clean(err)
 	}
@@ -164,11 +152,11 @@ func (s *Store) Ready(ctx context.Context) error {
 // Newer returns an error if the tables have migrations that this program does
 // not know.
 func (s *Store) Newer(ctx context.Context) error {
-	all, err := s.Migrations(ctx)
+	all, err := s.Migrator.Migrations(ctx)
 	if err != nil {
 		return s.Clean(err)
 	}
-	if err := store.Newer(all); err != nil {
+	if err := driver.Newer(all); err != nil {
 		return hint.New("use the version of waybill that applied them, or set store.newer-tables if its changelog permits older programs",
 			"%s: %w", s.Address, err)
 	}
@@ -179,16 +167,16 @@ func (s *Store) Newer(ctx context.Context) error {
 func (s *Store) Clean(err error) error { return clean(s.Address, err) }
 
 // newStore returns a store and hides the type of its transactions.
-func newStore[T any](kind string, handle *sql.DB, db interface {
-	Tables
-	store.Jobs[T]
-}, closers ...func() error,
-) (*Store, error) {
-	box, err := outbox.New[T](db, outbox.Config{})
+func newStore[T any](kind string, handle *sql.DB, db driver.Store[T], closers ...func() error) (*Store, error) {
+	box, err := outbox.New(db, outbox.Config{})
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{Tables: db, Kind: kind, SQL: handle, closers: closers}
+	r := db.Driver()
+	s := &Store{Roles: driver.Roles[any]{
+		Relay: r.Relay, SinkGuard: r.SinkGuard, Watcher: r.Watcher, Migrator: r.Migrator, HistoryAudit: r.HistoryAudit,
+		OutboxAdmin: r.OutboxAdmin, InboxRecords: r.InboxRecords, KeyRecords: r.KeyRecords, JobRecords: r.JobRecords,
+	}, Kind: kind, SQL: handle, closers: closers}
 	s.Send = func(ctx context.Context, evs ...waybill.Event) ([]outbox.Receipt, error) {
 		var receipts []outbox.Receipt
 		err := box.InTx(ctx, func(ctx context.Context, tx T) error {
@@ -199,7 +187,7 @@ func newStore[T any](kind string, handle *sql.DB, db interface {
 		return receipts, err
 	}
 	s.Reconciler = func(jobs []reconcile.Job, cfg reconcile.Config) (Reconciler, error) {
-		r, err := reconcile.New[T](db, jobs, cfg)
+		r, err := reconcile.New(db, jobs, cfg)
 		if err != nil {
 			return nil, err
 		}
@@ -322,7 +310,7 @@ func MigrationSQL(cfg settings.Store, from int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var tables store.Upgrader
+	var tables driver.Upgrader
 	none := new(sql.DB) // the constructors do not connect
 	switch u.Scheme {
 	case Postgres:

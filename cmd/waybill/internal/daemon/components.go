@@ -85,12 +85,14 @@ func (r *Relay) every(name string, interval time.Duration, do func(ctx context.C
 // than the retention, of every group.
 func (r *Relay) purgeRecords(ctx context.Context) error {
 	s := r.Settings.Inbox
-	groups, err := r.Store.GroupStats(ctx, true)
+	groups, err := r.Store.InboxRecords.GroupStats(ctx, true)
 	if err != nil {
 		return err
 	}
 	for _, g := range groups {
-		err := r.drain(ctx, s.PurgeBatchSize, "inbox", func() (int, error) { return r.Store.PurgeRecords(ctx, g.Group, s.Retention, s.PurgeBatchSize) })
+		err := r.drain(ctx, s.PurgeBatchSize, "inbox", func() (int, error) {
+			return r.Store.InboxRecords.PurgeRecords(ctx, g.Group, s.Retention, s.PurgeBatchSize)
+		})
 		if err != nil {
 			return fmt.Errorf("group %s: %w", g.Group, err)
 		}
@@ -181,7 +183,7 @@ const (
 )
 
 func (t *retry) once(ctx context.Context) error {
-	groups, err := t.relay.Store.GroupStats(ctx, false)
+	groups, err := t.relay.Store.InboxRecords.GroupStats(ctx, false)
 	if err != nil {
 		return err
 	}
@@ -202,7 +204,7 @@ func (t *retry) once(ctx context.Context) error {
 }
 
 func (t *retry) group(ctx context.Context, group string) error {
-	due, err := t.relay.Store.DueRecords(ctx, group, dueLimit)
+	due, err := t.relay.Store.InboxRecords.DueRecords(ctx, group, dueLimit)
 	if err != nil {
 		return err
 	}

@@ -152,14 +152,14 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 		}
 	}
 	desk := admin.Config{BatchSize: s.Purge.BatchSize, Logger: r.Log, Captured: s.CDC.Enabled, Observe: r.Observe}
-	if r.Desk, err = admin.New(r.Store.Tables, desk); err != nil {
+	if r.Desk, err = admin.New(r.Store, desk); err != nil {
 		return err
 	}
-	if r.Groups, err = admin.NewGroups(r.Store.Tables, desk); err != nil {
+	if r.Groups, err = admin.NewGroups(r.Store, desk); err != nil {
 		return err
 	}
 	desk.BatchSize = s.Keys.PurgeBatchSize
-	if r.Keys, err = admin.NewKeys(r.Store.Tables, desk); err != nil {
+	if r.Keys, err = admin.NewKeys(r.Store, desk); err != nil {
 		return err
 	}
 	if !r.delivers() {
@@ -181,7 +181,7 @@ func (r *Relay) guard(ctx context.Context) error {
 	if r.Settings.TakeOver || !r.Settings.Relay.Enabled {
 		return nil
 	}
-	recorded, err := r.Store.RecordedSink(ctx)
+	recorded, err := r.Store.SinkGuard.RecordedSink(ctx)
 	if err != nil {
 		return r.Store.Clean(err)
 	}
@@ -223,7 +223,7 @@ func (r *Relay) tables(ctx context.Context) error {
 	if r.Store.Ready(ctx) == nil {
 		return nil
 	}
-	applied, err := r.Store.Migrate(ctx)
+	applied, err := r.Store.Migrator.Migrate(ctx)
 	if err != nil {
 		return hint.New("create the tables with waybill migrate as a user with that right, and set store.migrate to false", "%w", r.Store.Clean(err))
 	}
@@ -317,7 +317,7 @@ func (r *Relay) relayConfig() relay.Config {
 
 // deliver returns the component that delivers events.
 func (r *Relay) deliver() (Component, error) {
-	flow, err := relay.New(r.Store.Tables, r.Sink.Sink, r.relayConfig())
+	flow, err := relay.New(r.Store, r.Sink.Sink, r.relayConfig())
 	if err != nil {
 		return Component{}, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
 
@@ -43,7 +44,7 @@ func TestAStoredEventIsSentOncePerAttempt(t *testing.T) {
 	sent := 0
 	sink := relay.SinkFunc(func(context.Context, waybill.Delivery) error { sent++; return nil })
 	again := &retry{
-		relay: &Relay{Store: &connect.Store{Tables: db}, Sink: &connect.Sink{Sink: sink}, Log: slog.New(slog.DiscardHandler)},
+		relay: &Relay{Store: &connect.Store{Roles: driver.Roles[any]{InboxRecords: db.Driver().InboxRecords}}, Sink: &connect.Sink{Sink: sink}, Log: slog.New(slog.DiscardHandler)},
 		sent:  make(map[retryKey]retrySent),
 	}
 	for attempt := 1; attempt <= 3; attempt++ {

@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
-	"github.com/waybillhq/waybill/store/sqlitestore"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // crossings counts events at the boundaries between two parts, independently of
@@ -115,14 +115,14 @@ func (b border) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return results
 }
 
-// watched is a store whose settlements and reads by the relay are counted.
+// watched is a relay role whose settlements and reads by the relay are counted.
 type watched struct {
-	*sqlitestore.Store
+	driver.Relay
 	seen *crossings
 }
 
-func (w watched) Settle(ctx context.Context, set store.Settlement) (store.Settled, error) {
-	settled, err := w.Store.Settle(ctx, set)
+func (w watched) Settle(ctx context.Context, set driver.Settlement) (driver.Settled, error) {
+	settled, err := w.Relay.Settle(ctx, set)
 	w.seen.call(atSettle, len(set.Done)+len(set.Retry)+len(set.Dead), err)
 	for _, r := range set.Retry {
 		if err == nil && r.Delay == 0 { // a failed event has a delay
@@ -132,45 +132,45 @@ func (w watched) Settle(ctx context.Context, set store.Settlement) (store.Settle
 	return settled, err
 }
 
-func (w watched) page(p store.Page, err error) (store.Page, error) {
+func (w watched) page(p driver.Page, err error) (driver.Page, error) {
 	w.seen.call(atRead, len(p.Rows), err)
 	return p, err
 }
 
-func (w watched) Fetch(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	return w.page(w.Store.Fetch(ctx, from, limit))
+func (w watched) Fetch(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+	return w.page(w.Relay.Fetch(ctx, from, limit))
 }
 
-func (w watched) Load(ctx context.Context, keys []store.Key) (store.Page, error) {
-	return w.page(w.Store.Load(ctx, keys))
+func (w watched) Load(ctx context.Context, keys []store.Key) (driver.Page, error) {
+	return w.page(w.Relay.Load(ctx, keys))
 }
 
-func (w watched) Due(ctx context.Context, lanes []int, limit int) (store.Page, error) {
-	return w.page(w.Store.Due(ctx, lanes, limit))
+func (w watched) Due(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
+	return w.page(w.Relay.Due(ctx, lanes, limit))
 }
 
-func (w watched) FetchAggregate(ctx context.Context, agg store.Aggregate, from store.Cursor, limit int) (store.Page, error) {
-	return w.page(w.Store.FetchAggregate(ctx, agg, from, limit))
+func (w watched) FetchAggregate(ctx context.Context, agg store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
+	return w.page(w.Relay.FetchAggregate(ctx, agg, from, limit))
 }
 
-func (w watched) FetchPriority(ctx context.Context, from []store.Cursor, limit int) (store.Page, error) {
-	return w.page(w.Store.FetchPriority(ctx, from, limit))
+func (w watched) FetchPriority(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+	return w.page(w.Relay.FetchPriority(ctx, from, limit))
 }
 
-func (w watched) Sweep(ctx context.Context, from []store.Cursor, limit int) ([]store.RowRef, error) {
-	seen, err := w.Store.Sweep(ctx, from, limit)
+func (w watched) Sweep(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
+	seen, err := w.Relay.Sweep(ctx, from, limit)
 	w.seen.call(atRead, len(seen), err)
 	return seen, err
 }
 
-func (w watched) Holds(ctx context.Context, lanes []int) ([]store.Hold, error) {
-	held, err := w.Store.Holds(ctx, lanes)
+func (w watched) Holds(ctx context.Context, lanes []int) ([]driver.Hold, error) {
+	held, err := w.Relay.Holds(ctx, lanes)
 	w.seen.call(atRead, len(held), err)
 	return held, err
 }
 
-func (w watched) OpenWriters(ctx context.Context) (store.WriterState, error) {
-	open, err := w.Store.OpenWriters(ctx)
+func (w watched) OpenWriters(ctx context.Context) (driver.WriterState, error) {
+	open, err := w.Relay.OpenWriters(ctx)
 	w.seen.call(atRead, 0, err)
 	return open, err
 }

@@ -222,7 +222,9 @@ func (w *world) openRelay(context.Context) error {
 	}
 	w.publishing = &publishing{to: sink, faults: w.faults}
 	w.delivering = &part{run: func(ctx context.Context) error {
-		r, err := relay.New(watched{w.store, w.crossings}, border{atSink, w.publishing, w.crossings}, relay.Config{
+		db := w.store.Driver()
+		db.Relay = watched{db.Relay, w.crossings}
+		r, err := relay.New(db, border{atSink, w.publishing, w.crossings}, relay.Config{
 			BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, PollInterval: 200 * time.Millisecond, Observe: w.hooks(),
 			Logger: silent,
 		})

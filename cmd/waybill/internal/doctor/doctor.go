@@ -122,13 +122,13 @@ func (p *patient) openTables(ctx context.Context) (err error) {
 		return err
 	}
 	var cfg admin.Config
-	if p.desk, err = admin.New(p.store.Tables, cfg); err != nil {
+	if p.desk, err = admin.New(p.store, cfg); err != nil {
 		return err
 	}
-	if p.groups, err = admin.NewGroups(p.store.Tables, cfg); err != nil {
+	if p.groups, err = admin.NewGroups(p.store, cfg); err != nil {
 		return err
 	}
-	p.keys, err = admin.NewKeys(p.store.Tables, cfg)
+	p.keys, err = admin.NewKeys(p.store, cfg)
 	return err
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // TestMain ignores goroutines of NATS servers that are stopped while they
@@ -71,7 +72,7 @@ func (w *ward) open() *connect.Store {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { _ = st.Close() })
-	if _, err := st.Migrate(w.t.Context()); err != nil {
+	if _, err := st.Migrator.Migrate(w.t.Context()); err != nil {
 		w.t.Fatal(err)
 	}
 	return st
@@ -248,7 +249,7 @@ func TestStoreAndTables(t *testing.T) {
 	defer func() { _ = st.Close() }()
 	w.well("store")
 	w.sees("tables", Fail, "4 of 4 migrations", "waybill migrate up")
-	_, err = st.Migrate(t.Context())
+	_, err = st.Migrator.Migrate(t.Context())
 	w.must(err)
 	w.well("tables")
 	_, err = st.SQL.ExecContext(t.Context(), "INSERT INTO waybill_migration SELECT 99, 'future', applied_at FROM waybill_migration WHERE version = 3")
@@ -271,7 +272,7 @@ func TestClock(t *testing.T) {
 // runRelay runs a relay until the returned function is called.
 func (w *ward) runRelay(st *connect.Store, name string, sink waybill.Sink, onDead relay.OnDead) (stop func()) {
 	w.t.Helper()
-	r, err := relay.New(st.Tables, sink, relay.Config{Name: name, OnDead: onDead})
+	r, err := relay.New(st, sink, relay.Config{Name: name, OnDead: onDead})
 	w.must(err)
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan error, 1)
@@ -302,10 +303,10 @@ func TestRelayAndLanes(t *testing.T) {
 	w.must(err)
 	w.sees("relay", Fail, "1 events are ready", "waybill serve")
 	node := store.Node{ID: waybill.NewID(), Relay: "waybill"}
-	_, err = st.Heartbeat(t.Context(), node, 10*time.Minute)
+	_, err = st.Relay.Heartbeat(t.Context(), node, 10*time.Minute)
 	w.must(err)
 	w.sees("relay", Warn, "1 of 1 lanes have no owner", "run doctor again")
-	_, err = st.Acquire(t.Context(), node, []int{0}, 100)
+	_, err = st.Relay.Acquire(t.Context(), node, []int{0}, 100)
 	w.must(err)
 	w.well("relay")
 	w.set("relay.name", "other")
@@ -324,9 +325,9 @@ func TestWaiting(t *testing.T) {
 	w.must(err)
 	w.well("waiting")
 	node := store.Node{ID: waybill.NewID(), Relay: "waybill"}
-	_, err = st.Heartbeat(t.Context(), node, 10*time.Minute)
+	_, err = st.Relay.Heartbeat(t.Context(), node, 10*time.Minute)
 	w.must(err)
-	_, err = st.Acquire(t.Context(), node, []int{0}, 100)
+	_, err = st.Relay.Acquire(t.Context(), node, []int{0}, 100)
 	w.must(err)
 	older := func(by time.Duration) {
 		t.Helper()
@@ -352,7 +353,7 @@ func TestRecordedSink(t *testing.T) {
 	st := w.open()
 	w.sees("relay", Warn, "no relay is alive", "waybill serve")
 	w.well("outbox")
-	_, err := st.ClaimSink(t.Context(), store.Node{ID: waybill.NewID()}, "in-process (relay relay)", false)
+	_, err := st.SinkGuard.ClaimSink(t.Context(), store.Node{ID: waybill.NewID()}, "in-process (relay relay)", false)
 	w.must(err)
 	w.sees("relay", Warn, "no relay is alive", "start the service, or the waybill serve, that delivers to in-process (relay relay)")
 	w.sees("outbox", Fail, "the outbox records in-process (relay relay)", "--take-over")
@@ -385,32 +386,32 @@ func TestItemsForAnOperator(t *testing.T) {
 	stop()
 	w.sees("dead letters", Warn, "1 dead letters", "waybill dead list")
 	w.sees("blocked", Warn, "1 aggregates wait behind a dead letter", "waybill blocked list")
-	_, err = st.Discard(t.Context(), []waybill.ID{evs[0].ID})
+	_, err = st.OutboxAdmin.Discard(t.Context(), []waybill.ID{evs[0].ID})
 	w.must(err)
 	w.well("dead letters")
 	w.well("blocked")
 
 	key := waybill.NewID()
-	group, ok := st.Tables.(store.Claimer)
+	group, ok := st.Relay.(driver.Claimer)
 	if !ok {
 		t.Fatal("no claims")
 	}
-	_, err = group.FailEvent(t.Context(), store.InboxEntry{Group: "BILLING", Key: key, Event: key, Type: "X"}, store.Failure{Owner: waybill.NewID(), Dead: true, Error: "no"})
+	_, err = group.FailEvent(t.Context(), store.InboxEntry{Group: "BILLING", Key: key, Event: key, Type: "X"}, driver.Failure{Owner: waybill.NewID(), Dead: true, Error: "no"})
 	w.must(err)
 	w.sees("inbox", Warn, "BILLING has 1", "waybill inbox redrive")
-	_, err = st.Redrive(t.Context(), "BILLING", []waybill.ID{key}, 1)
+	_, err = st.InboxRecords.Redrive(t.Context(), "BILLING", []waybill.ID{key}, 1)
 	w.must(err)
 	w.well("inbox")
 
-	keys, ok := st.Tables.(store.KeyClaimer)
+	keys, ok := st.Relay.(driver.KeyClaimer)
 	if !ok {
 		t.Fatal("no keys")
 	}
 	id := store.KeyID{Operation: "POST /orders", Key: "k"}
-	claim := store.KeyClaim{KeyID: id, Hash: "v1:" + strings.Repeat("a", 64), Owner: waybill.NewID(), Lease: time.Minute}
+	claim := driver.KeyClaim{KeyID: id, Hash: "v1:" + strings.Repeat("a", 64), Owner: waybill.NewID(), Lease: time.Minute}
 	rec, _, err := keys.ClaimKey(t.Context(), claim)
 	w.must(err)
-	_, err = keys.EndKey(t.Context(), store.KeyAttempt{KeyID: id, Owner: claim.Owner, Fence: rec.Fence}, store.KeyEnd{State: store.KeyUncertain, Error: "?"})
+	_, err = keys.EndKey(t.Context(), driver.KeyAttempt{KeyID: id, Owner: claim.Owner, Fence: rec.Fence}, driver.KeyEnd{State: store.KeyUncertain, Error: "?"})
 	w.must(err)
 	w.sees("keys", Warn, "1 uncertain idempotency keys", "waybill keys resolve")
 	p := &patient{Settings: w.settings(), now: time.Now}

@@ -31,7 +31,7 @@ func migrations(ctx context.Context, p *patient) (Finding, error) {
 	if p.noStore != nil {
 		return unseen("the store is unreachable"), nil
 	}
-	all, err := p.store.Migrations(ctx)
+	all, err := p.store.Migrator.Migrations(ctx)
 	if err != nil {
 		return Finding{}, err
 	}
@@ -129,7 +129,7 @@ func lanes(ctx context.Context, p *patient) (Finding, error) {
 // starter returns the command that starts the relay of this outbox: waybill
 // serve must not deliver every outbox.
 func (p *patient) starter(ctx context.Context) (string, error) {
-	recorded, err := p.store.RecordedSink(ctx)
+	recorded, err := p.store.SinkGuard.RecordedSink(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -146,7 +146,7 @@ func (p *patient) starter(ctx context.Context) (string, error) {
 // recordedSink compares the sink of the settings with the one that the outbox
 // records.
 func recordedSink(ctx context.Context, p *patient) (Finding, error) {
-	recorded, err := p.store.RecordedSink(ctx)
+	recorded, err := p.store.SinkGuard.RecordedSink(ctx)
 	if err != nil {
 		return Finding{}, err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 const token = "s3cret-of-the-operator"
@@ -78,7 +79,7 @@ func (b *bed) fill() {
 		}
 		return waybill.Permanent(errors.New("never"))
 	})
-	r, err := relay.New(b.relay.Store.Tables, sink, relay.Config{})
+	r, err := relay.New(b.relay.Store, sink, relay.Config{})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -257,12 +258,12 @@ func TestChanges(t *testing.T) {
 	if text := post("/api/blocked/unblock", ids(b.failed)); !strings.Contains(text, b.failed.String()) {
 		t.Error(text)
 	}
-	group, ok := b.relay.Store.Tables.(store.Claimer)
+	group, ok := b.relay.Store.Relay.(driver.Claimer)
 	if !ok {
 		t.Fatal("no claims")
 	}
 	key := waybill.NewID()
-	_, err := group.FailEvent(t.Context(), store.InboxEntry{Group: "BILLING", Key: key, Event: key, Type: "X"}, store.Failure{Owner: waybill.NewID(), Dead: true, Error: "no"})
+	_, err := group.FailEvent(t.Context(), store.InboxEntry{Group: "BILLING", Key: key, Event: key, Type: "X"}, driver.Failure{Owner: waybill.NewID(), Dead: true, Error: "no"})
 	if err != nil {
 		t.Fatal(err)
 	}

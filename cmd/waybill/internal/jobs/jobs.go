@@ -39,13 +39,13 @@ func kinds() map[string]kind {
 			return reconcile.Job{Find: reconcile.QueryFind(st.SQL, reconcile.Query{SQL: def.SQL, Event: shared})}, nil
 		},
 		"stuck-leases": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
-			return reconcile.StuckLeases(st.Tables, orDefault(def.Age, defaultAge)), nil
+			return reconcile.StuckLeases(st, orDefault(def.Age, defaultAge)), nil
 		},
 		"stuck-keys": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
-			return reconcile.StuckKeys(st.Tables, orDefault(def.Age, defaultAge)), nil
+			return reconcile.StuckKeys(st, orDefault(def.Age, defaultAge)), nil
 		},
 		"near-limit": func(st *connect.Store, _ *settings.Settings, def settings.Job) (reconcile.Job, error) {
-			return reconcile.NearLimit(st.Tables, def.Group, orDefault(def.Attempts, defaultAttempts)), nil
+			return reconcile.NearLimit(st, def.Group, orDefault(def.Attempts, defaultAttempts)), nil
 		},
 		"unrecorded": func(st *connect.Store, s *settings.Settings, def settings.Job) (reconcile.Job, error) {
 			switch {
@@ -54,7 +54,7 @@ func kinds() map[string]kind {
 			case s.Relay.HistoryRetention < 0:
 				return reconcile.Job{}, errors.New("the job reads the history, and relay.history-retention is off")
 			}
-			return reconcile.UnrecordedReport(st.Tables, def.Group, s.Relay.HistoryRetention, nil), nil
+			return reconcile.UnrecordedReport(st, def.Group, s.Relay.HistoryRetention, nil), nil
 		},
 	}
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/memstore"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
@@ -74,7 +73,7 @@ func NewSchool(ctx context.Context, rows *sql.DB, age time.Duration, logger *slo
 	if err != nil {
 		return nil, err
 	}
-	if m, ok := any(db).(store.Migrator); ok { // a store with tables
+	if m := db.Driver().Migrator; m != nil { // a store with tables
 		if _, err := m.Migrate(ctx); err != nil {
 			return nil, err
 		}

@@ -25,6 +25,6 @@ func main() {
 	sqlBox, _ := outbox.New(db.SQL(nil), outbox.Config{})
 	_ = sqlBox.Write(ctx, pgxTx, ev)                                              // refused: cannot use pgxTx
 	_ = outbox.WriteSQL(ctx, box, sqlTx, ev)                                      // refused: cannot use box
-	_ = outbox.WriteSQL(ctx, sqlBox, pgxTx, ev)                                   // refused: does not implement store.SQLTx
+	_ = outbox.WriteSQL(ctx, sqlBox, pgxTx, ev)                                   // refused: as outbox.SQLTx value
 	_ = box.InTx(ctx, func(ctx context.Context, tx *sql.Tx) error { return nil }) // refused: cannot use func
 }

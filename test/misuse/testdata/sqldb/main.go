@@ -16,6 +16,6 @@ func main() {
 	var ev waybill.Event
 	_ = box.Write(ctx, db, ev)              // refused: cannot use db
 	_ = box.Write(ctx, conn, ev)            // refused: cannot use conn
-	_ = outbox.WriteSQL(ctx, box, db, ev)   // refused: does not implement store.SQLTx
-	_ = outbox.WriteSQL(ctx, box, conn, ev) // refused: does not implement store.SQLTx
+	_ = outbox.WriteSQL(ctx, box, db, ev)   // refused: as outbox.SQLTx value
+	_ = outbox.WriteSQL(ctx, box, conn, ev) // refused: as outbox.SQLTx value
 }

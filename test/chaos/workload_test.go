@@ -23,8 +23,8 @@ import (
 	"github.com/waybillhq/waybill/test/process/server"
 )
 
-// driver runs the processes and injects faults.
-type driver struct {
+// workload runs the processes and injects faults.
+type workload struct {
 	t      *testing.T
 	seed   uint64
 	role   role
@@ -42,7 +42,7 @@ type driver struct {
 	wrong    []string // reasons of a failed test
 }
 
-func (d *driver) errorf(format string, args ...any) {
+func (d *workload) errorf(format string, args ...any) {
 	d.t.Helper()
 	text := fmt.Sprintf(format, args...)
 	d.t.Error(text)
@@ -120,7 +120,7 @@ func schedule(seed uint64, total time.Duration) []harm {
 }
 
 // run executes the schedule.
-func (d *driver) run(ctx context.Context, plan []harm, total time.Duration) {
+func (d *workload) run(ctx context.Context, plan []harm, total time.Duration) {
 	d.begun = time.Now()
 	for i := range relays {
 		r := d.role
@@ -146,7 +146,7 @@ func (d *driver) run(ctx context.Context, plan []harm, total time.Duration) {
 }
 
 // tend handles processes that have ended, or must continue.
-func (d *driver) tend() {
+func (d *workload) tend() {
 	now := time.Now()
 	for _, u := range d.units {
 		switch {
@@ -162,7 +162,7 @@ func (d *driver) tend() {
 	}
 }
 
-func (d *driver) launch(u *unit) {
+func (d *workload) launch(u *unit) {
 	text, err := json.Marshal(u.role)
 	if err != nil {
 		d.t.Fatal(err)
@@ -175,7 +175,7 @@ func (d *driver) launch(u *unit) {
 }
 
 // ended judges the end of a process: a panic or a data race fails the test.
-func (d *driver) ended(u *unit) {
+func (d *workload) ended(u *unit) {
 	err := u.process.Wait()
 	u.process = nil
 	var exit *exec.ExitError
@@ -199,26 +199,26 @@ func (d *driver) ended(u *unit) {
 }
 
 // serverAway reports whether the server was down a short while ago.
-func (d *driver) serverAway() bool {
+func (d *workload) serverAway() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.down || slices.ContainsFunc(d.crashes, func(o outage) bool { return time.Since(o.to) < 10*time.Second })
 }
 
-func (d *driver) count(what string) {
+func (d *workload) count(what string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.tally[what]++
 }
 
-func (d *driver) signal(u *unit, sig syscall.Signal) {
+func (d *workload) signal(u *unit, sig syscall.Signal) {
 	if err := u.process.Signal(sig); err != nil {
 		d.t.Fatal(err)
 	}
 }
 
 // do injects one harm.
-func (d *driver) do(ctx context.Context, h harm) {
+func (d *workload) do(ctx context.Context, h harm) {
 	u := d.units[h.who%relays]
 	switch h.what {
 	case "kill producer", "stop producer":
@@ -255,7 +255,7 @@ func (d *driver) do(ctx context.Context, h harm) {
 	d.count(h.what)
 }
 
-func (d *driver) destinationDown(name string, long time.Duration) {
+func (d *workload) destinationDown(name string, long time.Duration) {
 	path := d.role.downFile(name)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		d.errorf("%v", err)
@@ -268,7 +268,7 @@ func (d *driver) destinationDown(name string, long time.Duration) {
 }
 
 // replay replays all dead letters, unless the server is unavailable.
-func (d *driver) replay(ctx context.Context) {
+func (d *workload) replay(ctx context.Context) {
 	out, err := d.desk.ReplayAll(ctx, store.Filter{}, nil)
 	d.mu.Lock()
 	d.replayed += len(out.IDs)
@@ -279,7 +279,7 @@ func (d *driver) replay(ctx context.Context) {
 }
 
 // crash crashes the server and restarts it.
-func (d *driver) crash(ctx context.Context) {
+func (d *workload) crash(ctx context.Context) {
 	d.mu.Lock()
 	d.down = true
 	d.mu.Unlock()
@@ -300,7 +300,7 @@ const patience = 2 * time.Minute
 
 // heal ends all faults, lets the producers finish, and waits until every event
 // is delivered and the relays have stopped.
-func (d *driver) heal(ctx context.Context) {
+func (d *workload) heal(ctx context.Context) {
 	if err := os.WriteFile(d.role.Folder+"/"+healthyFile, nil, 0o600); err != nil {
 		d.t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func (d *driver) heal(ctx context.Context) {
 }
 
 // stopRelays terminates all relays and waits for them.
-func (d *driver) stopRelays() {
+func (d *workload) stopRelays() {
 	for _, u := range d.units {
 		if u.process != nil && u.doomed == "" {
 			u.doomed = "terminate"
@@ -362,7 +362,7 @@ func (d *driver) stopRelays() {
 }
 
 // kill ends the remaining processes.
-func (d *driver) kill() {
+func (d *workload) kill() {
 	for _, u := range d.units {
 		if u.process != nil {
 			u.process.Kill()
@@ -370,7 +370,7 @@ func (d *driver) kill() {
 	}
 }
 
-func (d *driver) await(what string, ok func() bool) {
+func (d *workload) await(what string, ok func() bool) {
 	deadline := time.Now().Add(patience)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

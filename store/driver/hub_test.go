@@ -1,4 +1,4 @@
-package store_test
+package driver_test
 
 import (
 	"context"
@@ -11,21 +11,21 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
 func TestHubCallsEveryListenerUntilItStops(t *testing.T) {
-	var hub store.Hub
+	var hub driver.Hub
 	hub.Wake() // no listener: no effect
 	var one, two []int
-	stopOne := hub.Listen(func(c store.Commit) { one = append(one, len(c.Entries)) })
-	stopTwo := hub.Listen(func(c store.Commit) { two = append(two, len(c.Entries)) })
-	hub.Publish(store.Commit{Entries: make([]store.Entry, 2), Checked: true})
+	stopOne := hub.Listen(func(c driver.Commit) { one = append(one, len(c.Entries)) })
+	stopTwo := hub.Listen(func(c driver.Commit) { two = append(two, len(c.Entries)) })
+	hub.Publish(driver.Commit{Entries: make([]driver.Entry, 2), Checked: true})
 	hub.Wake()
 	stopOne()
 	stopOne() // a second call has no effect
-	hub.Publish(store.Commit{Entries: make([]store.Entry, 1)})
+	hub.Publish(driver.Commit{Entries: make([]driver.Entry, 1)})
 	stopTwo()
 	hub.Wake()
 	if !slices.Equal(one, []int{2, 0}) || !slices.Equal(two, []int{2, 0, 1}) {
@@ -36,7 +36,7 @@ func TestHubCallsEveryListenerUntilItStops(t *testing.T) {
 // After stop has returned, the listener is not called, even if a commit is
 // published at that moment.
 func TestHubStopIsFinal(t *testing.T) {
-	var hub store.Hub
+	var hub driver.Hub
 	var wg sync.WaitGroup
 	done := make(chan struct{})
 	for range 4 {
@@ -53,7 +53,7 @@ func TestHubStopIsFinal(t *testing.T) {
 	}
 	for range 200 {
 		var stopped atomic.Bool
-		stop := hub.Listen(func(store.Commit) {
+		stop := hub.Listen(func(driver.Commit) {
 			if stopped.Load() {
 				t.Error("a listener was called after it was stopped")
 			}
@@ -66,7 +66,7 @@ func TestHubStopIsFinal(t *testing.T) {
 }
 
 func TestHubAnyLane(t *testing.T) {
-	var hub store.Hub
+	var hub driver.Hub
 	lanes := func(n int) map[int]bool {
 		seen := map[int]bool{}
 		for range 500 {
@@ -105,7 +105,7 @@ func ExampleHub_Listen() {
 	if err != nil {
 		panic(err)
 	}
-	stop := db.Local().Listen(func(c store.Commit) {
+	stop := db.Driver().Outbox.Local().Listen(func(c driver.Commit) {
 		for _, e := range c.Entries {
 			fmt.Println("committed:", e.Event.Type, "in lane", e.Lane)
 		}
@@ -126,34 +126,34 @@ func ExampleHub_Listen() {
 
 func ExampleLaneOf() {
 	for _, id := range []string{"o-1", "o-2", "o-3", "o-1"} {
-		fmt.Print(store.LaneOf("", "order", id, 32), " ")
+		fmt.Print(driver.LaneOf("", "order", id, 32), " ")
 	}
 	// Output: 3 25 14 3
 }
 
 func ExampleCutError() {
-	fmt.Println(store.CutError("broken \xff pipe\x00"))
+	fmt.Println(driver.CutError("broken \xff pipe\x00"))
 	// Output: broken ? pipe?
 }
 
 // Other processes are woken for lanes that no relay of this process owns and
 // for bare wake-ups, and for nothing else.
 func TestOnRemoteCommit(t *testing.T) {
-	var h store.Hub
+	var h driver.Hub
 	woken := 0
 	h.OnRemoteCommit(func() { woken++ })
 	if !h.HasListeners() {
 		t.Error("a hub with OnRemoteCommit has no listeners")
 	}
 	h.SetLocalLanes([]int{1, 2})
-	entry := func(lane int) store.Entry { return store.Entry{Lane: lane} }
+	entry := func(lane int) driver.Entry { return driver.Entry{Lane: lane} }
 	for _, step := range []struct {
-		c    store.Commit
+		c    driver.Commit
 		want int
 	}{
-		{store.Commit{Entries: []store.Entry{entry(1), entry(2)}}, 0},
-		{store.Commit{Entries: []store.Entry{entry(1), entry(3)}}, 1},
-		{store.Commit{}, 2},
+		{driver.Commit{Entries: []driver.Entry{entry(1), entry(2)}}, 0},
+		{driver.Commit{Entries: []driver.Entry{entry(1), entry(3)}}, 1},
+		{driver.Commit{}, 2},
 	} {
 		h.Publish(step.c)
 		if woken != step.want {
@@ -165,11 +165,11 @@ func TestOnRemoteCommit(t *testing.T) {
 // With self-polling, commits in the lanes of the only listener need no
 // notification, unless the event is not due yet.
 func TestSelfPolling(t *testing.T) {
-	var h store.Hub
+	var h driver.Hub
 	var now, later, someday waybill.Event
 	later.Delay = time.Second
 	someday.AvailableAt = time.Now().Add(time.Hour)
-	stop := h.Listen(func(store.Commit) {})
+	stop := h.Listen(func(driver.Commit) {})
 	h.SetLocalLanes([]int{5, 2})
 	if !h.NeedsPublish(&now, 2) {
 		t.Error("no self-polling, and an event needs no publish")
@@ -192,7 +192,7 @@ func TestSelfPolling(t *testing.T) {
 		t.Error("self-polling has ended, and an event needs no publish")
 	}
 	h.SetSelfPolling(true)
-	other := h.Listen(func(store.Commit) {})
+	other := h.Listen(func(driver.Commit) {})
 	if !h.NeedsPublish(&now, 3) {
 		t.Error("another listener misses an event")
 	}

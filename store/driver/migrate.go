@@ -1,11 +1,11 @@
-package store
+package driver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
-	"time"
+
+	"github.com/waybillhq/waybill/store"
 )
 
 // Migrator migrates the tables to the schema that the code needs.
@@ -13,10 +13,10 @@ type Migrator interface {
 	// Migrate applies the missing migrations, in order, and returns them. It is
 	// safe to call from several processes concurrently, and does nothing if no
 	// migration is missing.
-	Migrate(ctx context.Context) ([]Migration, error)
+	Migrate(ctx context.Context) ([]store.Migration, error)
 	// Migrations returns all migrations that the code knows, and those that
 	// only the tables have.
-	Migrations(ctx context.Context) ([]Migration, error)
+	Migrations(ctx context.Context) ([]store.Migration, error)
 	// MigrationSQL returns all migrations as a script for the database's own
 	// shell, for users who may not run DDL from code. Applied to an empty
 	// database, the script creates the same tables as Migrate.
@@ -33,13 +33,9 @@ type Upgrader interface {
 	UpgradeSQL(version int) string
 }
 
-// ErrNewerTables means that the tables have migrations that this code does not
-// know, with unknown consequences.
-var ErrNewerTables = errors.New("store: the tables are newer than this program")
-
-// Newer returns [ErrNewerTables], with the names of the migrations, if this
-// code does not know some of them.
-func Newer(all []Migration) error {
+// Newer returns [store.ErrNewerTables], with the names of the migrations, if
+// this code does not know some of them.
+func Newer(all []store.Migration) error {
 	var names []string
 	for _, m := range all {
 		if m.Unknown {
@@ -49,16 +45,5 @@ func Newer(all []Migration) error {
 	if names == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: unknown migrations %s", ErrNewerTables, strings.Join(names, ", "))
-}
-
-// Migration is one step of the schema.
-type Migration struct {
-	Version int
-	Name    string
-	// AppliedAt is zero for a missing migration.
-	AppliedAt time.Time
-	// Unknown means that the tables have the migration and this code does not
-	// know it: the code is older than the tables.
-	Unknown bool
+	return fmt.Errorf("%w: unknown migrations %s", store.ErrNewerTables, strings.Join(names, ", "))
 }

@@ -1,4 +1,4 @@
-package store_test
+package driver_test
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // The vectors were computed with another program: databases and other languages
@@ -31,13 +31,13 @@ func TestLaneOfVectors(t *testing.T) {
 		{"", "order", "order-42", []int{0, 0, 0, 22, 982}},
 	} {
 		for i, n := range sizes {
-			if got := store.LaneOf(v.tenant, v.kind, v.id, n); got != v.lanes[i] {
+			if got := driver.LaneOf(v.tenant, v.kind, v.id, n); got != v.lanes[i] {
 				t.Errorf("LaneOf(%.10q, %.10q, %.10q, %d) is %d, want %d", v.tenant, v.kind, v.id, n, got, v.lanes[i])
 			}
 		}
 	}
 	for _, n := range []int{0, -1} {
-		if got := store.LaneOf("", "a", "b", n); got != 0 {
+		if got := driver.LaneOf("", "a", "b", n); got != 0 {
 			t.Errorf("of %d lanes LaneOf chose %d", n, got)
 		}
 	}
@@ -48,7 +48,7 @@ func TestLaneOfSpreads(t *testing.T) {
 	const n, each = 32, 500
 	var count [n]int
 	for i := range n * each {
-		count[store.LaneOf("", "order", fmt.Sprint(i), n)]++
+		count[driver.LaneOf("", "order", fmt.Sprint(i), n)]++
 	}
 	for lane, c := range count {
 		if c < each*3/4 || c > each*5/4 {
@@ -58,7 +58,7 @@ func TestLaneOfSpreads(t *testing.T) {
 }
 
 func TestLaneOfDoesNotAllocate(t *testing.T) {
-	if n := testing.AllocsPerRun(100, func() { store.LaneOf("acme", "order", "order-42", 32) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { driver.LaneOf("acme", "order", "order-42", 32) }); n > 0 {
 		t.Errorf("LaneOf allocates %v times", n)
 	}
 }
@@ -67,14 +67,14 @@ func TestHeadersRoundTrip(t *testing.T) {
 	for _, h := range []map[string]string{
 		nil, {}, {"a": "1"}, {"a": ""}, {"é": "😀", `"`: `\`, "<&>": "\u2028"},
 	} {
-		text, err := store.EncodeHeaders(h)
+		text, err := driver.EncodeHeaders(h)
 		if err != nil {
 			t.Fatalf("EncodeHeaders(%v): %v", h, err)
 		}
 		if (text == "") != (len(h) == 0) {
 			t.Errorf("EncodeHeaders(%v) is %q", h, text)
 		}
-		got, err := store.DecodeHeaders(text)
+		got, err := driver.DecodeHeaders(text)
 		if err != nil || !maps.Equal(got, h) {
 			t.Errorf("%v came back as %v, %v", h, got, err)
 		}
@@ -82,7 +82,7 @@ func TestHeadersRoundTrip(t *testing.T) {
 			t.Errorf("no headers came back as %v, want nil", got)
 		}
 	}
-	if _, err := store.EncodeHeaders(map[string]string{"": "x"}); err == nil {
+	if _, err := driver.EncodeHeaders(map[string]string{"": "x"}); err == nil {
 		t.Errorf("an empty name was accepted")
 	}
 }
@@ -92,14 +92,14 @@ func TestDecodeHeaders(t *testing.T) {
 		"": nil, "null": nil, "{}": nil, " { } ": nil, " null ": nil, `{"a":"b"}`: {"a": "b"}, `{ "a" : "\u00e9" }`: {"a": "é"},
 		`{"a":"1","a":"2"}`: {"a": "2"},
 	} {
-		if got, err := store.DecodeHeaders(text); err != nil || !maps.Equal(got, want) || want == nil && got != nil {
+		if got, err := driver.DecodeHeaders(text); err != nil || !maps.Equal(got, want) || want == nil && got != nil {
 			t.Errorf("DecodeHeaders(%q) is %v, %v, want %v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{
 		"garbage", "{", `{"a":1}`, `{"a":null}`, `{"a":{}}`, `{"a":["b"]}`, `[]`, `"a"`, "1", "true", `{"":"x"}`, `{"a":"b"} x`, "\x00",
 	} {
-		if got, err := store.DecodeHeaders(text); err == nil || got != nil {
+		if got, err := driver.DecodeHeaders(text); err == nil || got != nil {
 			t.Errorf("DecodeHeaders(%q) is %v, %v, want an error", text, got, err)
 		}
 	}
@@ -111,7 +111,7 @@ func FuzzHeaders(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		first, err := store.DecodeHeaders(text)
+		first, err := driver.DecodeHeaders(text)
 		if err != nil {
 			if first != nil {
 				t.Errorf("DecodeHeaders(%q) failed and returned %v", text, first)
@@ -121,11 +121,11 @@ func FuzzHeaders(f *testing.F) {
 		if first != nil && len(first) == 0 {
 			t.Errorf("DecodeHeaders(%q) is empty and not nil", text)
 		}
-		again, err := store.EncodeHeaders(first)
+		again, err := driver.EncodeHeaders(first)
 		if err != nil {
 			t.Fatalf("EncodeHeaders(%q): %v", first, err)
 		}
-		second, err := store.DecodeHeaders(again)
+		second, err := driver.DecodeHeaders(again)
 		if err != nil || !maps.Equal(first, second) {
 			t.Errorf("%q came back as %q, %v", first, second, err)
 		}
@@ -149,11 +149,11 @@ func TestCutError(t *testing.T) {
 		{"all broken", strings.Repeat("\xe9", 5000), strings.Repeat("?", 4000)},
 		{"broken at the edge", strings.Repeat("x", 3999) + "\xc3\xa9", strings.Repeat("x", 3999)},
 	} {
-		got := store.CutError(c.text)
+		got := driver.CutError(c.text)
 		if got != c.want {
 			t.Errorf("%s: %d bytes became %d, want %d", c.name, len(c.text), len(got), len(c.want))
 		}
-		if store.CutError(got) != got {
+		if driver.CutError(got) != got {
 			t.Errorf("%s: cutting twice is not the same as once", c.name)
 		}
 	}
@@ -165,7 +165,7 @@ func FuzzCutError(f *testing.F) {
 	f.Add("😀", 1001)
 	f.Fuzz(func(t *testing.T, text string, n int) {
 		text = strings.Repeat(text, min(max(n, 1), 3000))
-		got := store.CutError(text)
+		got := driver.CutError(text)
 		if len(got) > 4000 || !utf8.ValidString(got) || strings.ContainsRune(got, 0) {
 			t.Errorf("%d bytes, valid: %v", len(got), utf8.ValidString(got))
 		}
@@ -188,7 +188,7 @@ func TestHistoryReaches(t *testing.T) {
 		at.Add(-time.Minute).Format(time.RFC3339): false,
 		at.Add(time.Hour).Format(time.RFC3339):    false,
 	} {
-		if got := store.HistoryReaches(from, id); got != want {
+		if got := driver.HistoryReaches(from, id); got != want {
 			t.Errorf("history from %q, an event of %v: %v, want %v", from, at, got, want)
 		}
 	}

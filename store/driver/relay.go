@@ -1,10 +1,11 @@
-package store
+package driver
 
 import (
 	"context"
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
 )
 
 // Relay is the part of a store that a relay needs.
@@ -25,45 +26,19 @@ type Lanes interface {
 	// clock, and returns the state of all lanes and the live nodes. If a node
 	// with another relay name is live, it returns [waybill.ErrOtherRelay] and
 	// changes nothing.
-	Heartbeat(ctx context.Context, node Node, lease time.Duration) (Membership, error)
+	Heartbeat(ctx context.Context, node store.Node, lease time.Duration) (store.Membership, error)
 	// Acquire acquires those of the lanes that are free: released, or owned by
 	// a node that is not live. It waits for running settlements. window is the
 	// maximum number of events that the owner will have in flight; it is stored
 	// for the next owner.
-	Acquire(ctx context.Context, node Node, lanes []int, window int) ([]Lease, error)
+	Acquire(ctx context.Context, node store.Node, lanes []int, window int) ([]Lease, error)
 	// Release releases lanes and skips leases that are no longer held. dirty
 	// means that deliveries may still be running: the next owner must treat the
 	// lane like one whose owner died.
 	Release(ctx context.Context, leases []Lease, dirty bool) error
 	// Leave removes the node; lanes that it still owns are free at once, as
 	// dirty.
-	Leave(ctx context.Context, node Node) error
-}
-
-// Node is one running relay.
-type Node struct {
-	// ID is new for every run.
-	ID waybill.ID
-	// Relay is the name of the relay; an outbox has one relay.
-	Relay string
-}
-
-// Membership is the set of live nodes and lane owners at one moment of the
-// database's clock.
-type Membership struct {
-	Nodes []Node
-	Lanes []LaneState
-}
-
-// LaneState is a lane and its owner.
-type LaneState struct {
-	Lane int
-	// Owner is zero for a lane that was released.
-	Owner waybill.ID
-	// Live means that the owner's lease is valid.
-	Live bool
-	// Epoch counts acquisitions.
-	Epoch int64
+	Leave(ctx context.Context, node store.Node) error
 }
 
 // Lease is the right to deliver the events of a lane: the fence of every
@@ -93,7 +68,7 @@ type Reader interface {
 	Sweep(ctx context.Context, from []Cursor, limit int) ([]RowRef, error)
 	// Load returns ready rows by key, in the order of lane and seq, and skips
 	// keys whose rows are gone.
-	Load(ctx context.Context, keys []Key) (Page, error)
+	Load(ctx context.Context, keys []store.Key) (Page, error)
 	// Due returns deferred rows of these lanes that are due, the longest due
 	// first, then by seq. Its page contains the time at which the next row of
 	// these lanes is due.
@@ -129,7 +104,7 @@ type Seeker interface {
 	Holds(ctx context.Context, lanes []int) ([]Hold, error)
 	// FetchAggregate returns ready rows of one aggregate in the cursor's range,
 	// in the order of their seq, at most limit.
-	FetchAggregate(ctx context.Context, agg Aggregate, from Cursor, limit int) (Page, error)
+	FetchAggregate(ctx context.Context, agg store.Aggregate, from Cursor, limit int) (Page, error)
 	// FetchPriority returns ready rows with a priority above 0 after each
 	// cursor, in the order of their seq, at most limit per lane. A row of an
 	// aggregate is returned only if no row of its aggregate with priority 0
@@ -140,34 +115,25 @@ type Seeker interface {
 	FetchPriority(ctx context.Context, from []Cursor, limit int) (Page, error)
 }
 
-// Aggregate identifies the events that are delivered in order. The zero
-// Aggregate is that of unordered events.
-type Aggregate struct {
-	Tenant, Type, ID string
-}
-
 // AggregateOf returns the aggregate of an event; zero if the event is
 // unordered.
-func AggregateOf(ev *waybill.Event) Aggregate {
+func AggregateOf(ev *waybill.Event) store.Aggregate {
 	if ev.AggregateID == "" {
-		return Aggregate{}
+		return store.Aggregate{}
 	}
-	return Aggregate{Tenant: ev.TenantID, Type: ev.AggregateType, ID: ev.AggregateID}
+	return store.Aggregate{Tenant: ev.TenantID, Type: ev.AggregateType, ID: ev.AggregateID}
 }
-
-// IsZero reports whether a is the aggregate of unordered events.
-func (a Aggregate) IsZero() bool { return a.ID == "" }
 
 // RowRef is a reference to a row, with its aggregate.
 type RowRef struct {
-	Key
-	Aggregate Aggregate
+	store.Key
+	Aggregate store.Aggregate
 }
 
 // Hold is a row that blocks its aggregate.
 type Hold struct {
-	Key
-	Aggregate Aggregate
+	store.Key
+	Aggregate store.Aggregate
 	// Dead means that the row is a dead letter and not deferred.
 	Dead bool
 }
@@ -179,16 +145,9 @@ type Cursor struct {
 	UpTo  int64
 }
 
-// Key identifies a row.
-type Key struct {
-	Lane int
-	Seq  int64
-	ID   waybill.ID
-}
-
 // Page holds rows and the database's time of the read.
 type Page struct {
-	Rows []Row
+	Rows []store.Row
 	Now  time.Time
 	// Next is, for [Reader.Due], the time at which the next row is due; zero if
 	// there is none.
@@ -196,27 +155,6 @@ type Page struct {
 	// RowsScanned is, for [Seeker.FetchPriority], the approximate number of
 	// rows per lane that the store scanned: the cost of the read.
 	RowsScanned int
-}
-
-// Row is an event as it is stored in a table.
-type Row struct {
-	Key
-	Event waybill.Event
-	// CreatedAt is the write time, by the database's clock.
-	CreatedAt time.Time
-	// DueAt is the time of the earliest delivery; zero means at once.
-	DueAt time.Time
-	// Attempts is the number of attempts; Replay is the number of replays by an
-	// operator.
-	Attempts int
-	Replay   int
-	// Holds means that the row blocks later events of its aggregate.
-	Holds bool
-	// LastError is the error of the last attempt.
-	LastError string
-	// Err is the decoding error of the row; Event then holds the fields that
-	// could be read.
-	Err error
 }
 
 // Settler records the results of deliveries.
