@@ -37,16 +37,16 @@ type Config struct {
 	Observe observe.Hooks
 }
 
-// Desk inspects and maintains an outbox. Its methods may be called
+// Outbox inspects and maintains an outbox. Its methods may be called
 // concurrently, and while relays run.
-type Desk struct {
+type Outbox struct {
 	db  driver.OutboxAdmin
 	hub *driver.Hub // nil if the store has no relay role
 	cfg Config
 }
 
-// New returns a desk for an outbox.
-func New[T any](db driver.Store[T], cfg Config) (*Desk, error) {
+// NewOutbox returns the administrative functions of an outbox.
+func NewOutbox[T any](db driver.Store[T], cfg Config) (*Outbox, error) {
 	roles, err := driver.Get(db, "admin", "OutboxAdmin")
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func New[T any](db driver.Store[T], cfg Config) (*Desk, error) {
 	if cfg, err = cfg.complete(); err != nil {
 		return nil, err
 	}
-	d := &Desk{db: roles.OutboxAdmin, cfg: cfg}
+	d := &Outbox{db: roles.OutboxAdmin, cfg: cfg}
 	if roles.Relay != nil {
 		d.hub = roles.Relay.Local()
 	}
@@ -77,7 +77,7 @@ func (c Config) complete() (Config, error) {
 
 // wake wakes the relays of this process, and other relays if the store supports
 // it.
-func (d *Desk) wake(changed int) {
+func (d *Outbox) wake(changed int) {
 	if d.hub != nil && changed > 0 {
 		d.hub.Wake()
 	}
@@ -95,7 +95,7 @@ type Stats struct {
 }
 
 // Stats counts the events and reports the counts to the observer.
-func (d *Desk) Stats(ctx context.Context) (Stats, error) {
+func (d *Outbox) Stats(ctx context.Context) (Stats, error) {
 	s, err := d.db.Stats(ctx)
 	if err != nil {
 		return Stats{}, fmt.Errorf("admin: stats: %w", err)
@@ -113,10 +113,10 @@ func (d *Desk) Stats(ctx context.Context) (Stats, error) {
 	return out, nil
 }
 
-// Watch calls [Desk.Stats] at every interval until ctx ends, so that the
+// Watch calls [Outbox.Stats] at every interval until ctx ends, so that the
 // observer's gauges stay fresh. The log reports when counting begins to fail,
 // once a minute that it continues to fail, and when it recovers.
-func (d *Desk) Watch(ctx context.Context, every time.Duration) error {
+func (d *Outbox) Watch(ctx context.Context, every time.Duration) error {
 	if every <= 0 {
 		return fmt.Errorf("admin: watch: the interval %v is not positive", every)
 	}
@@ -135,7 +135,7 @@ func (d *Desk) Watch(ctx context.Context, every time.Duration) error {
 }
 
 // Count returns the number of events of a state that match a filter.
-func (d *Desk) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
+func (d *Outbox) Count(ctx context.Context, state store.State, f store.Filter) (int64, error) {
 	n, err := d.db.Count(ctx, state, f)
 	if err != nil {
 		return 0, fmt.Errorf("admin: counting %s events: %w", state, err)
@@ -152,7 +152,7 @@ type Page struct {
 
 // List returns events of a state that match a filter, oldest first: those after
 // a position (0 for the first page), and at most limit of them.
-func (d *Desk) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) (Page, error) {
+func (d *Outbox) List(ctx context.Context, state store.State, f store.Filter, after int64, limit int) (Page, error) {
 	if limit <= 0 {
 		limit = d.cfg.BatchSize
 	}
@@ -168,7 +168,7 @@ func (d *Desk) List(ctx context.Context, state store.State, f store.Filter, afte
 }
 
 // Find returns an event in any state, or [ErrNotFound].
-func (d *Desk) Find(ctx context.Context, id waybill.ID) (store.Record, error) {
+func (d *Outbox) Find(ctx context.Context, id waybill.ID) (store.Record, error) {
 	records, err := d.db.Find(ctx, id)
 	if err != nil {
 		return store.Record{}, fmt.Errorf("admin: event %s: %w", id, err)
@@ -183,7 +183,7 @@ func (d *Desk) Find(ctx context.Context, id waybill.ID) (store.Record, error) {
 // while one is live, SetLanes returns [store.ErrRelayLive]. Services may
 // continue to write: the change waits for transactions that have written, and
 // later transactions use the new number.
-func (d *Desk) SetLanes(ctx context.Context, n int) error {
+func (d *Outbox) SetLanes(ctx context.Context, n int) error {
 	if err := d.db.SetLanes(ctx, n); err != nil {
 		return fmt.Errorf("admin: changing the number of lanes to %d: %w", n, err)
 	}

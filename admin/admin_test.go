@@ -25,7 +25,7 @@ func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	db, _ := memstore.New(memstore.Config{})
 	box, _ := outbox.New(db, outbox.Config{})
-	desk, _ := admin.New(db, admin.Config{})
+	ops, _ := admin.NewOutbox(db, admin.Config{})
 	mended := false
 	died, healed := make(chan struct{}, 1), make(chan struct{}, 1)
 	r, _ := relay.New(db, relay.SinkFunc(func(context.Context, waybill.Delivery) error {
@@ -42,12 +42,12 @@ func Example() {
 	})
 	<-died
 	for n := int64(0); n == 0; {
-		n, _ = desk.Count(ctx, store.Dead, store.Filter{})
+		n, _ = ops.Count(ctx, store.Dead, store.Filter{})
 	}
-	page, _ := desk.List(ctx, store.Dead, store.Filter{Type: "InvoiceSent"}, 0, 10)
+	page, _ := ops.List(ctx, store.Dead, store.Filter{Type: "InvoiceSent"}, 0, 10)
 	fmt.Println(page.Records[0].Event.Type, "is dead:", page.Records[0].LastError)
 	mended = true
-	replayed, _ := desk.Replay(ctx, page.Records[0].ID)
+	replayed, _ := ops.Replay(ctx, page.Records[0].ID)
 	fmt.Println("replayed:", len(replayed.IDs))
 	<-healed
 	cancel()
@@ -58,13 +58,13 @@ func Example() {
 	// <nil>
 }
 
-func newDesk(t *testing.T, db driver.OutboxAdmin, hooks observe.Hooks) *admin.Desk {
+func newAdmin(t *testing.T, db driver.OutboxAdmin, hooks observe.Hooks) *admin.Outbox {
 	t.Helper()
-	desk, err := admin.New(testroles.Of[any](db), admin.Config{Observe: hooks})
+	ops, err := admin.NewOutbox(testroles.Of[any](db), admin.Config{Observe: hooks})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return desk
+	return ops
 }
 
 func newStore(t *testing.T, n int) *memstore.Store[*memstore.Tx] {
@@ -94,8 +94,8 @@ func newStore(t *testing.T, n int) *memstore.Store[*memstore.Tx] {
 // TestStatsTellTheObserver: the counts reach the gauges.
 func TestStatsTellTheObserver(t *testing.T) {
 	var got observe.Backlog
-	desk := newDesk(t, newStore(t, 3).Driver().OutboxAdmin, observe.Hooks{Backlog: func(b observe.Backlog) { got = b }})
-	s, err := desk.Stats(t.Context())
+	ops := newAdmin(t, newStore(t, 3).Driver().OutboxAdmin, observe.Hooks{Backlog: func(b observe.Backlog) { got = b }})
+	s, err := ops.Stats(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,15 +105,15 @@ func TestStatsTellTheObserver(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	got = observe.Backlog{}
 	watched := 0
-	desk = newDesk(t, newStore(t, 1).Driver().OutboxAdmin, observe.Hooks{Backlog: func(observe.Backlog) {
+	ops = newAdmin(t, newStore(t, 1).Driver().OutboxAdmin, observe.Hooks{Backlog: func(observe.Backlog) {
 		if watched++; watched == 3 {
 			cancel()
 		}
 	}})
-	if err := desk.Watch(ctx, time.Millisecond); err != nil || watched < 3 {
+	if err := ops.Watch(ctx, time.Millisecond); err != nil || watched < 3 {
 		t.Errorf("Watch returned %v after %d counts", err, watched)
 	}
-	if err := desk.Watch(t.Context(), 0); err == nil {
+	if err := ops.Watch(t.Context(), 0); err == nil {
 		t.Error("an interval of 0 was accepted")
 	}
 }
@@ -150,34 +150,34 @@ func (failing) Purge(context.Context, store.State, time.Duration, int) (int, err
 
 // TestErrorsAreReturned: no error is turned into an empty result.
 func TestErrorsAreReturned(t *testing.T) {
-	desk := newDesk(t, failing{}, observe.Hooks{})
+	ops := newAdmin(t, failing{}, observe.Hooks{})
 	ctx, id := t.Context(), waybill.NewID()
-	purger, err := desk.Purger(admin.Retention{})
+	purger, err := ops.Purger(admin.Retention{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, call := range map[string]func() error{
-		"Stats":        func() error { _, err := desk.Stats(ctx); return err },
-		"Count":        func() error { _, err := desk.Count(ctx, store.Dead, store.Filter{}); return err },
-		"List":         func() error { _, err := desk.List(ctx, store.Dead, store.Filter{}, 0, 1); return err },
-		"Find":         func() error { _, err := desk.Find(ctx, id); return err },
-		"Journey":      func() error { _, err := desk.Journey(ctx, id); return err },
-		"Replay":       func() error { _, err := desk.Replay(ctx, id); return err },
-		"ReplayAll":    func() error { _, err := desk.ReplayAll(ctx, store.Filter{}, nil); return err },
-		"Discard":      func() error { _, err := desk.Discard(ctx, id); return err },
-		"DiscardAll":   func() error { _, err := desk.DiscardAll(ctx, store.Filter{}, nil); return err },
-		"Blocked":      func() error { _, err := desk.Blocked(ctx, 1); return err },
-		"Unblock":      func() error { _, err := desk.Unblock(ctx, id); return err },
-		"PurgeWritten": func() error { _, err := desk.PurgeWritten(ctx, time.Hour, nil); return err },
-		"MakeReady":    func() error { _, err := desk.MakeReady(ctx); return err },
+		"Stats":        func() error { _, err := ops.Stats(ctx); return err },
+		"Count":        func() error { _, err := ops.Count(ctx, store.Dead, store.Filter{}); return err },
+		"List":         func() error { _, err := ops.List(ctx, store.Dead, store.Filter{}, 0, 1); return err },
+		"Find":         func() error { _, err := ops.Find(ctx, id); return err },
+		"Journey":      func() error { _, err := ops.Journey(ctx, id); return err },
+		"Replay":       func() error { _, err := ops.Replay(ctx, id); return err },
+		"ReplayAll":    func() error { _, err := ops.ReplayAll(ctx, store.Filter{}, nil); return err },
+		"Discard":      func() error { _, err := ops.Discard(ctx, id); return err },
+		"DiscardAll":   func() error { _, err := ops.DiscardAll(ctx, store.Filter{}, nil); return err },
+		"Blocked":      func() error { _, err := ops.Blocked(ctx, 1); return err },
+		"Unblock":      func() error { _, err := ops.Unblock(ctx, id); return err },
+		"PurgeWritten": func() error { _, err := ops.PurgeWritten(ctx, time.Hour, nil); return err },
+		"MakeReady":    func() error { _, err := ops.MakeReady(ctx); return err },
 		"Purger.Once":  func() error { _, err := purger.Once(ctx, nil); return err },
-		"SetLanes":     func() error { return desk.SetLanes(ctx, 8) },
+		"SetLanes":     func() error { return ops.SetLanes(ctx, 8) },
 	} {
 		if err := call(); !errors.Is(err, errAway) {
 			t.Errorf("%s returned %v", name, err)
 		}
 	}
-	if _, err := newDesk(t, newStore(t, 0).Driver().OutboxAdmin, observe.Hooks{}).Find(ctx, id); !errors.Is(err, admin.ErrNotFound) {
+	if _, err := newAdmin(t, newStore(t, 0).Driver().OutboxAdmin, observe.Hooks{}).Find(ctx, id); !errors.Is(err, admin.ErrNotFound) {
 		t.Errorf("Find of nothing: %v", err)
 	}
 }
@@ -234,11 +234,11 @@ func TestTenantsAreNotMixed(t *testing.T) {
 		}
 	}
 	// fewer than there are
-	desk, err := admin.New(db, admin.Config{BatchSize: 2})
+	ops, err := admin.NewOutbox(db, admin.Config{BatchSize: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocked, err := desk.Blocked(t.Context(), 10)
+	blocked, err := ops.Blocked(t.Context(), 10)
 	if err != nil || len(blocked) != len(tenants) {
 		t.Fatalf("%d aggregates are blocked, %v", len(blocked), err)
 	}
@@ -248,7 +248,7 @@ func TestTenantsAreNotMixed(t *testing.T) {
 		}
 	}
 	for _, tenant := range tenants {
-		j, err := desk.Journey(t.Context(), last[tenant])
+		j, err := ops.Journey(t.Context(), last[tenant])
 		if err != nil || j.Behind == nil || j.Behind.Event.TenantID != tenant {
 			t.Errorf("an event of tenant %q waits for %+v, %v", tenant, j.Behind, err)
 		}
@@ -273,8 +273,8 @@ func (s signaling) Tidy(ctx context.Context, _ time.Duration) error {
 // and refuses to run twice.
 func TestPurger(t *testing.T) {
 	db := signaling{called: make(chan struct{})}
-	desk := newDesk(t, db, observe.Hooks{})
-	p, err := desk.Purger(admin.Retention{Interval: time.Millisecond})
+	ops := newAdmin(t, db, observe.Hooks{})
+	p, err := ops.Purger(admin.Retention{Interval: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,10 +290,10 @@ func TestPurger(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if _, err := desk.Purger(admin.Retention{Dead: -1, Interval: -1, BatchSize: -1}); err == nil {
+	if _, err := ops.Purger(admin.Retention{Dead: -1, Interval: -1, BatchSize: -1}); err == nil {
 		t.Error("negative fields were accepted")
 	}
-	if n, err := desk.PurgeWritten(t.Context(), 0, nil); err == nil || n != 0 {
+	if n, err := ops.PurgeWritten(t.Context(), 0, nil); err == nil || n != 0 {
 		t.Error("an age of 0 was accepted")
 	}
 }
@@ -301,19 +301,19 @@ func TestPurger(t *testing.T) {
 // TestPurgeWritten: without a relay, old events are purged in batches.
 func TestPurgeWritten(t *testing.T) {
 	db := newStore(t, 25)
-	desk, err := admin.New(db, admin.Config{BatchSize: 10})
+	ops, err := admin.NewOutbox(db, admin.Config{BatchSize: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var steps []int
-	n, err := desk.PurgeWritten(t.Context(), time.Nanosecond, func(n int) { steps = append(steps, n) })
+	n, err := ops.PurgeWritten(t.Context(), time.Nanosecond, func(n int) { steps = append(steps, n) })
 	if err != nil || n != 25 || len(steps) != 3 {
 		t.Errorf("%d were purged in %v: %v", n, steps, err)
 	}
 	if _, err := db.Driver().Relay.Heartbeat(t.Context(), store.Node{ID: waybill.NewID(), Relay: "relay"}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := desk.PurgeWritten(t.Context(), time.Nanosecond, nil); !errors.Is(err, store.ErrRelayLive) {
+	if _, err := ops.PurgeWritten(t.Context(), time.Nanosecond, nil); !errors.Is(err, store.ErrRelayLive) {
 		t.Errorf("while a relay is live: %v", err)
 	}
 }
@@ -343,8 +343,8 @@ func TestCapturer(t *testing.T) {
 	if got := write(time.Millisecond); got != outbox.Written {
 		t.Fatalf("the first write: %v", got)
 	}
-	desk := newDesk(t, db.Driver().OutboxAdmin, observe.Hooks{})
-	c, err := desk.Capturer(admin.Capture{Retention: time.Nanosecond, Interval: time.Millisecond, PurgeInterval: time.Millisecond})
+	ops := newAdmin(t, db.Driver().OutboxAdmin, observe.Hooks{})
+	c, err := ops.Capturer(admin.Capture{Retention: time.Nanosecond, Interval: time.Millisecond, PurgeInterval: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +352,7 @@ func TestCapturer(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
 	for deadline := time.Now().Add(20 * time.Second); ; {
-		s, err := desk.Stats(t.Context())
+		s, err := ops.Stats(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -375,17 +375,17 @@ func TestCapturer(t *testing.T) {
 	if got := write(0); got != outbox.Written {
 		t.Errorf("the key of an event that is gone: %v", got)
 	}
-	if _, err := desk.Capturer(admin.Capture{Retention: -1}); err == nil {
+	if _, err := ops.Capturer(admin.Capture{Retention: -1}); err == nil {
 		t.Error("a negative field was accepted")
 	}
 }
 
 // TestConfig: invalid configurations are refused.
 func TestConfig(t *testing.T) {
-	if _, err := admin.New[any](nil, admin.Config{}); err == nil {
+	if _, err := admin.NewOutbox[any](nil, admin.Config{}); err == nil {
 		t.Error("a nil store was accepted")
 	}
-	if _, err := admin.New(testroles.Of[any](failing{}), admin.Config{BatchSize: -1}); err == nil {
+	if _, err := admin.NewOutbox(testroles.Of[any](failing{}), admin.Config{BatchSize: -1}); err == nil {
 		t.Error("a negative batch was accepted")
 	}
 }

@@ -28,7 +28,7 @@ type Blocked struct {
 // Blocked lists aggregates that are blocked by one of their events: first those
 // that wait for an operator, then those that wait for a retry, each oldest
 // first, and at most limit.
-func (d *Desk) Blocked(ctx context.Context, limit int) ([]Blocked, error) {
+func (d *Outbox) Blocked(ctx context.Context, limit int) ([]Blocked, error) {
 	if limit <= 0 {
 		limit = d.cfg.BatchSize
 	}
@@ -71,7 +71,7 @@ func (d *Desk) Blocked(ctx context.Context, limit int) ([]Blocked, error) {
 // block them, are not delivered. The events stay in place: dead letters stay
 // dead, and deferred events are retried later, behind their successors. Unblock
 // returns the ids that blocked an aggregate.
-func (d *Desk) Unblock(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, error) {
+func (d *Outbox) Unblock(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, error) {
 	var out []waybill.ID
 	for part := range slices.Chunk(ids, d.cfg.BatchSize) {
 		done, err := d.db.Unblock(ctx, part)

@@ -31,13 +31,13 @@ type Capture struct {
 // after their retention. Change data capture does neither: it reads inserts
 // into the outbox. Any number of capturers may run.
 type Capturer struct {
-	desk    *Desk
+	ops     *Outbox
 	cfg     Capture
 	running atomic.Bool
 }
 
 // Capturer returns a capturer. The error lists every invalid field.
-func (d *Desk) Capturer(c Capture) (*Capturer, error) {
+func (d *Outbox) Capturer(c Capture) (*Capturer, error) {
 	var errs []error
 	for _, field := range []struct {
 		name  string
@@ -54,7 +54,7 @@ func (d *Desk) Capturer(c Capture) (*Capturer, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
-	return &Capturer{desk: d, cfg: c}, nil
+	return &Capturer{ops: d, cfg: c}, nil
 }
 
 // Run makes delayed events ready and purges until ctx ends; failures are
@@ -68,10 +68,10 @@ func (c *Capturer) Run(ctx context.Context) error {
 	defer c.running.Store(false)
 	tick := time.NewTicker(c.cfg.Interval)
 	defer tick.Stop()
-	trouble := outage.New(c.desk.cfg.Logger, "maintaining a captured outbox")
+	trouble := outage.New(c.ops.cfg.Logger, "maintaining a captured outbox")
 	var purged time.Time
 	for {
-		_, err := c.desk.MakeReady(ctx)
+		_, err := c.ops.MakeReady(ctx)
 		trouble.Note(ctx, "make delayed events ready", err)
 		if err == nil && (purged.IsZero() || time.Since(purged) >= c.cfg.PurgeInterval) {
 			err = c.purge(ctx)
@@ -89,14 +89,14 @@ func (c *Capturer) Run(ctx context.Context) error {
 }
 
 func (c *Capturer) purge(ctx context.Context) error {
-	n, err := c.desk.PurgeWritten(ctx, c.cfg.Retention, nil)
+	n, err := c.ops.PurgeWritten(ctx, c.cfg.Retention, nil)
 	if n > 0 {
-		c.desk.cfg.Logger.Info("waybill: purged", slog.Int("written", n))
+		c.ops.cfg.Logger.Info("waybill: purged", slog.Int("written", n))
 	}
 	if err != nil {
 		return err
 	}
-	if err := c.desk.db.Tidy(ctx, -1); err != nil {
+	if err := c.ops.db.Tidy(ctx, -1); err != nil {
 		return fmt.Errorf("admin: tidying: %w", err)
 	}
 	return nil
@@ -105,7 +105,7 @@ func (c *Capturer) purge(ctx context.Context) error {
 // MakeReady makes all due delayed events ready, in batches, and returns how
 // many, even if it fails: for an outbox that change data capture reads and that
 // has no relay. While a relay is live, MakeReady returns [store.ErrRelayLive].
-func (d *Desk) MakeReady(ctx context.Context) (int, error) {
+func (d *Outbox) MakeReady(ctx context.Context) (int, error) {
 	for sum := 0; ; {
 		n, err := d.db.MakeReady(ctx, d.cfg.BatchSize)
 		sum += n

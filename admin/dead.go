@@ -24,7 +24,7 @@ type Replayed struct {
 
 // Replay delivers dead letters again: same id, attempts from 0. An id that is
 // no longer dead is skipped, so a repeated call replays once.
-func (d *Desk) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error) {
+func (d *Outbox) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error) {
 	var out Replayed
 	for len(ids) > 0 {
 		n := min(len(ids), d.cfg.BatchSize)
@@ -46,7 +46,7 @@ func (d *Desk) Replay(ctx context.Context, ids ...waybill.ID) (Replayed, error) 
 // batches, up to the last one that existed at the start. It calls progress, if
 // not nil, after every batch. If it fails, the count is the number of replayed
 // events.
-func (d *Desk) ReplayAll(ctx context.Context, f store.Filter, progress func(Progress)) (Replayed, error) {
+func (d *Outbox) ReplayAll(ctx context.Context, f store.Filter, progress func(Progress)) (Replayed, error) {
 	var out Replayed
 	err := d.each(ctx, f, progress, func(ids []waybill.ID) error {
 		r, err := d.Replay(ctx, ids...)
@@ -58,7 +58,7 @@ func (d *Desk) ReplayAll(ctx context.Context, f store.Filter, progress func(Prog
 
 // Discard deletes dead letters and returns the deleted ids; ids that are no
 // longer dead are skipped.
-func (d *Desk) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, error) {
+func (d *Outbox) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, error) {
 	var out []waybill.ID
 	for len(ids) > 0 {
 		n := min(len(ids), d.cfg.BatchSize)
@@ -77,7 +77,7 @@ func (d *Desk) Discard(ctx context.Context, ids ...waybill.ID) ([]waybill.ID, er
 
 // DiscardAll discards the dead letters that match a filter, in batches, up to
 // the last one that existed at the start.
-func (d *Desk) DiscardAll(ctx context.Context, f store.Filter, progress func(Progress)) ([]waybill.ID, error) {
+func (d *Outbox) DiscardAll(ctx context.Context, f store.Filter, progress func(Progress)) ([]waybill.ID, error) {
 	var out []waybill.ID
 	err := d.each(ctx, f, progress, func(ids []waybill.ID) error {
 		gone, err := d.Discard(ctx, ids...)
@@ -90,7 +90,7 @@ func (d *Desk) DiscardAll(ctx context.Context, f store.Filter, progress func(Pro
 // each calls fn with the ids of dead letters that match a filter, batch by
 // batch, up to the last one that existed at the start: an event that dies again
 // meanwhile must not be processed twice.
-func (d *Desk) each(ctx context.Context, f store.Filter, progress func(Progress), fn func([]waybill.ID) error) error {
+func (d *Outbox) each(ctx context.Context, f store.Filter, progress func(Progress), fn func([]waybill.ID) error) error {
 	total, err := d.Count(ctx, store.Dead, f)
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ type Step struct {
 }
 
 // Journey returns the journey of an event, or [ErrNotFound].
-func (d *Desk) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
+func (d *Outbox) Journey(ctx context.Context, id waybill.ID) (Journey, error) {
 	r, err := d.Find(ctx, id)
 	if err != nil {
 		return Journey{}, err
@@ -99,7 +99,7 @@ func orNone(text string) string {
 }
 
 // behind returns the event that blocks another one of its aggregate, or nil.
-func (d *Desk) behind(ctx context.Context, r store.Record) (*store.Record, error) {
+func (d *Outbox) behind(ctx context.Context, r store.Record) (*store.Record, error) {
 	agg := driver.AggregateOf(&r.Event)
 	if agg.IsZero() {
 		return nil, nil

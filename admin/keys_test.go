@@ -40,7 +40,7 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	var told observe.Keys
-	desk, err := admin.NewKeys(db, admin.Config{BatchSize: 2, Observe: observe.Hooks{Keys: func(k observe.Keys) { told = k }}})
+	ops, err := admin.NewKeys(db, admin.Config{BatchSize: 2, Observe: observe.Hooks{Keys: func(k observe.Keys) { told = k }}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,14 +54,14 @@ func TestKeys(t *testing.T) {
 	for i := range 5 {
 		attempt(t, db.Driver().Keys, fmt.Sprint("old ", i), driver.KeyEnd{State: store.KeySucceeded})
 	}
-	s, err := desk.Stats(ctx)
+	s, err := ops.Stats(ctx)
 	if want := (observe.Keys{Processing: 1, Failed: 1, Uncertain: 2}); err != nil || s.Uncertain != 2 || told != want {
 		t.Errorf("the keys stand at %+v, %v; the observer was told %+v", s, err, told)
 	}
 	var keys []string
 	var after store.KeyID
 	for more := true; more; {
-		page, err := desk.List(ctx, store.KeyFilter{}, after, 3)
+		page, err := ops.List(ctx, store.KeyFilter{}, after, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,49 +73,49 @@ func TestKeys(t *testing.T) {
 	if want := []string{"failed", "running", "unsure 1", "unsure 2"}; !slices.Equal(keys, want) {
 		t.Errorf("the list is %q, want %q", keys, want)
 	}
-	if page, err := desk.List(ctx, store.KeyFilter{}, store.KeyID{}, 0); err != nil || len(page.Records) != 2 {
+	if page, err := ops.List(ctx, store.KeyFilter{}, store.KeyID{}, 0); err != nil || len(page.Records) != 2 {
 		t.Errorf("without a limit: %d, %v", len(page.Records), err)
 	}
-	if n, err := desk.Purge(ctx, func(p admin.Progress) { t.Logf("purged %d", p.Done) }); err != nil || n != 5 {
+	if n, err := ops.Purge(ctx, func(p admin.Progress) { t.Logf("purged %d", p.Done) }); err != nil || n != 5 {
 		t.Errorf("purged: %d, %v", n, err)
 	}
-	decide(t, db, desk, again, done, running)
+	decide(t, db, ops, again, done, running)
 	if _, err := admin.NewKeys[any](nil, admin.Config{}); err == nil {
-		t.Error("a desk without a store")
+		t.Error("a nil store was accepted")
 	}
 }
 
 // decide lets one uncertain key run again and resolves the other as done.
-func decide(t *testing.T, db *memstore.Store[*memstore.Tx], desk *admin.Keys, again, done, running store.KeyID) {
+func decide(t *testing.T, db *memstore.Store[*memstore.Tx], ops *admin.Keys, again, done, running store.KeyID) {
 	t.Helper()
 	ctx := t.Context()
-	if err := desk.RunAgain(ctx, again, "the bank knows nothing of it", 0); err == nil {
+	if err := ops.RunAgain(ctx, again, "the bank knows nothing of it", 0); err == nil {
 		t.Error("a decision that is forgotten at once")
 	}
-	if err := desk.RunAgain(ctx, again, "the bank knows nothing of it", time.Hour); err != nil {
+	if err := ops.RunAgain(ctx, again, "the bank knows nothing of it", time.Hour); err != nil {
 		t.Error(err)
 	}
-	if rec, err := desk.Find(ctx, again); err != nil || rec.State != store.KeyFailed || rec.LastError != "the bank knows nothing of it" {
+	if rec, err := ops.Find(ctx, again); err != nil || rec.State != store.KeyFailed || rec.LastError != "the bank knows nothing of it" {
 		t.Errorf("the record is %+v, %v", rec, err)
 	}
 	if _, ok, err := db.Driver().Keys.ClaimKey(ctx, driver.KeyClaim{KeyID: again, Hash: "v1:h", Owner: waybill.NewID(), Lease: time.Hour}); !ok || err != nil {
 		t.Errorf("the key cannot be used again: %v", err)
 	}
-	if err := desk.Done(ctx, done, driver.KeyAnswer{Ref: "pay_1", TTL: time.Hour}); err != nil {
+	if err := ops.Done(ctx, done, driver.KeyAnswer{Ref: "pay_1", TTL: time.Hour}); err != nil {
 		t.Error(err)
 	}
-	if rec, err := desk.Find(ctx, done); err != nil || rec.State != store.KeySucceeded || rec.Ref != "pay_1" || !rec.Lost {
+	if rec, err := ops.Find(ctx, done); err != nil || rec.State != store.KeySucceeded || rec.Ref != "pay_1" || !rec.Lost {
 		t.Errorf("the record is %+v, %v", rec, err)
 	}
 	for _, id := range []store.KeyID{again, done, running} {
-		if err := desk.Done(ctx, id, driver.KeyAnswer{Ref: "no", TTL: time.Hour}); !errors.Is(err, admin.ErrNotUncertain) {
+		if err := ops.Done(ctx, id, driver.KeyAnswer{Ref: "no", TTL: time.Hour}); !errors.Is(err, admin.ErrNotUncertain) {
 			t.Errorf("%q: %v", id.Key, err)
 		}
 	}
-	if err := desk.RunAgain(ctx, store.KeyID{Key: "missing"}, "", time.Hour); !errors.Is(err, admin.ErrNoKey) {
+	if err := ops.RunAgain(ctx, store.KeyID{Key: "missing"}, "", time.Hour); !errors.Is(err, admin.ErrNoKey) {
 		t.Errorf("a key that is not there: %v", err)
 	}
-	if _, err := desk.Find(ctx, store.KeyID{Key: "missing"}); !errors.Is(err, admin.ErrNoKey) {
+	if _, err := ops.Find(ctx, store.KeyID{Key: "missing"}); !errors.Is(err, admin.ErrNoKey) {
 		t.Errorf("a key that is not there: %v", err)
 	}
 }

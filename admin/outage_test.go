@@ -47,14 +47,14 @@ func (c comesBack) Tidy(context.Context, time.Duration) error { return c.err() }
 // TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver: a loop that retries every
 // second does not log every second.
 func TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver(t *testing.T) {
-	loops := map[string]func(ctx context.Context, desk *admin.Desk) error{
-		"Watch": func(ctx context.Context, desk *admin.Desk) error { return desk.Watch(ctx, time.Second) },
-		"Capturer": func(ctx context.Context, desk *admin.Desk) error {
-			c, err := desk.Capturer(admin.Capture{})
+	loops := map[string]func(ctx context.Context, ops *admin.Outbox) error{
+		"Watch": func(ctx context.Context, ops *admin.Outbox) error { return ops.Watch(ctx, time.Second) },
+		"Capturer": func(ctx context.Context, ops *admin.Outbox) error {
+			c, err := ops.Capturer(admin.Capture{})
 			return errors.Join(err, c.Run(ctx))
 		},
-		"Purger": func(ctx context.Context, desk *admin.Desk) error {
-			p, err := desk.Purger(admin.Retention{Interval: time.Second, History: -1})
+		"Purger": func(ctx context.Context, ops *admin.Outbox) error {
+			p, err := ops.Purger(admin.Retention{Interval: time.Second, History: -1})
 			return errors.Join(err, p.Run(ctx))
 		},
 	}
@@ -63,13 +63,13 @@ func TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
 				db := comesBack{newStore(t, 1).Driver().OutboxAdmin, time.Now().Add(100 * time.Second)}
-				desk, err := admin.New(testroles.Of[any](db), admin.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				ops, err := admin.NewOutbox(testroles.Of[any](db), admin.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				if err != nil {
 					t.Fatal(err)
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 				defer cancel()
-				if err := run(ctx, desk); err != nil {
+				if err := run(ctx, ops); err != nil {
 					t.Error(err)
 				}
 				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
@@ -87,11 +87,11 @@ func TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver(t *testing.T) {
 func TestACapturerThatARelayKeepsOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		desk, err := admin.New(testroles.Of[any](keptOut{OutboxAdmin: newStore(t, 0).Driver().OutboxAdmin}), admin.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		ops, err := admin.NewOutbox(testroles.Of[any](keptOut{OutboxAdmin: newStore(t, 0).Driver().OutboxAdmin}), admin.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := desk.Capturer(admin.Capture{})
+		c, err := ops.Capturer(admin.Capture{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,11 +127,11 @@ func (b batches) MakeReady(_ context.Context, limit int) (int, error) {
 // error, and the error states only the cause.
 func TestMakeReadyCountsBeforeAnError(t *testing.T) {
 	left := 2
-	desk, err := admin.New(testroles.Of[any](batches{left: &left}), admin.Config{BatchSize: 10})
+	ops, err := admin.NewOutbox(testroles.Of[any](batches{left: &left}), admin.Config{BatchSize: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := desk.MakeReady(t.Context())
+	n, err := ops.MakeReady(t.Context())
 	if n != 20 || !errors.Is(err, errAway) || err.Error() != "admin: making delayed events ready: "+errAway.Error() {
 		t.Errorf("%d, %v", n, err)
 	}
@@ -141,11 +141,11 @@ func TestMakeReadyCountsBeforeAnError(t *testing.T) {
 // wait for no delivery.
 func TestStatsOfACapturedOutbox(t *testing.T) {
 	var got observe.Backlog
-	desk, err := admin.New(newStore(t, 3), admin.Config{Captured: true, Observe: observe.Hooks{Backlog: func(b observe.Backlog) { got = b }}})
+	ops, err := admin.NewOutbox(newStore(t, 3), admin.Config{Captured: true, Observe: observe.Hooks{Backlog: func(b observe.Backlog) { got = b }}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := desk.Stats(t.Context()); err != nil || got.Ready != 3 || !got.Captured {
+	if _, err := ops.Stats(t.Context()); err != nil || got.Ready != 3 || !got.Captured {
 		t.Errorf("the observer is told %+v, %v", got, err)
 	}
 }

@@ -45,7 +45,7 @@ type Purger struct {
 }
 
 // Purger returns a purger. The error lists every invalid field.
-func (d *Desk) Purger(k Retention) (*Purger, error) {
+func (d *Outbox) Purger(k Retention) (*Purger, error) {
 	var errs []error
 	if k.History == 0 {
 		k.History = 7 * 24 * time.Hour
@@ -120,7 +120,7 @@ func (p *Purger) Run(ctx context.Context) error {
 // returns [store.ErrRelayLive]. It calls progress, if not nil, after every
 // batch, and returns the number of deleted events, even if it fails.
 // [Capturer.Run] calls PurgeWritten by itself.
-func (d *Desk) PurgeWritten(ctx context.Context, age time.Duration, progress func(n int)) (int, error) {
+func (d *Outbox) PurgeWritten(ctx context.Context, age time.Duration, progress func(n int)) (int, error) {
 	if age <= 0 {
 		return 0, fmt.Errorf("admin: purging written events: the age %v is not positive", age)
 	}

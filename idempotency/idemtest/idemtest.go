@@ -16,7 +16,7 @@ import (
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // check is one test of the suite.
@@ -29,7 +29,7 @@ type check[T any] struct {
 }
 
 // Run runs the suite, one subtest of t per check.
-func Run[T any](t *testing.T, h storetest.Harness[T]) {
+func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 	t.Helper()
 	for _, c := range slices.Concat(answerChecks[T](), failChecks[T](), leaseChecks[T](), txChecks[T](), phaseChecks[T]()) {
 		t.Run(c.name, func(t *testing.T) {
@@ -44,14 +44,14 @@ func Run[T any](t *testing.T, h storetest.Harness[T]) {
 // bed holds keys over a separate store for one check.
 type bed[T any] struct {
 	*testing.T
-	storetest.Instance[T]
-	features storetest.Features
+	drivertest.Instance[T]
+	features drivertest.Features
 	db       driver.Keys[T]
 	box      *outbox.Outbox[T]
 	keys     *idempotency.Keys[T]
 }
 
-func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
+func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
 	t.Helper()
 	b := &bed[T]{T: t, Instance: h.Open(t), features: h.Features}
 	b.db = b.DB.Keys

@@ -14,7 +14,7 @@ import (
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // check is one test of the suite.
@@ -26,7 +26,7 @@ type check[T any] struct {
 }
 
 // Run runs the suite as subtests of t.
-func Run[T any](t *testing.T, h storetest.Harness[T]) {
+func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 	t.Helper()
 	for _, c := range slices.Concat(onceChecks[T](), failChecks[T](), leaseChecks[T](), batchChecks[T](), sinkChecks[T](), keepChecks[T]()) {
 		t.Run(c.name, func(t *testing.T) {
@@ -41,13 +41,13 @@ func Run[T any](t *testing.T, h storetest.Harness[T]) {
 // bed is an inbox of its own for one check.
 type bed[T any] struct {
 	*testing.T
-	storetest.Instance[T]
-	features storetest.Features
+	drivertest.Instance[T]
+	features drivertest.Features
 	box      *outbox.Outbox[T]
 	in       *inbox.Inbox[T]
 }
 
-func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
+func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
 	t.Helper()
 	b := &bed[T]{T: t, Instance: h.Open(t), features: h.Features}
 	var err error

@@ -53,7 +53,7 @@ func TestGuarantees(t *testing.T) {
 // TestGuaranteeTestsAreLookedUp: a reference to a missing test is detected.
 func TestGuaranteeTestsAreLookedUp(t *testing.T) {
 	root := docblock.Root(t)
-	for _, name := range []string{"relay TestNoSuchThing", "relay/relaytest no_such_check", "store/storetest Z9"} {
+	for _, name := range []string{"relay TestNoSuchThing", "relay/relaytest no_such_check", "store/drivertest Z9"} {
 		if testExists(t, root, name) == "" {
 			t.Errorf("%s counts as a test", name)
 		}
@@ -64,8 +64,8 @@ func TestGuaranteeTestsAreLookedUp(t *testing.T) {
 func testExists(t *testing.T, root, name string) string {
 	t.Helper()
 	folder, test, _ := strings.Cut(name, " ")
-	if folder == "store/storetest" {
-		matrix, err := os.ReadFile(filepath.Join(root, "store/storetest/testdata/matrix.txt"))
+	if folder == "store/drivertest" {
+		matrix, err := os.ReadFile(filepath.Join(root, "store/drivertest/testdata/matrix.txt"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -76,11 +76,11 @@ func TestCountersEqualWhatHappened(t *testing.T) {
 	if n := p.value("waybill.lanes"); n != 32 {
 		t.Errorf("waybill.lanes = %v", n)
 	}
-	desk, err := admin.New(s.db, admin.Config{Observe: p.Hooks()})
+	ops, err := admin.NewOutbox(s.db, admin.Config{Observe: p.Hooks()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := desk.Stats(t.Context()); err != nil {
+	if _, err := ops.Stats(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	p.want(0, "waybill.backlog")
@@ -133,12 +133,12 @@ func TestRefusalReasonLabels(t *testing.T) {
 // not affect each other.
 func TestGroupThatRecoveredIsZero(t *testing.T) {
 	p := newProcess(t, otelobserve.Config{})
-	desk, own := p.Hooks(), p.Hooks()
-	desk.Groups([]observe.Group{{Group: "BILLING", Failed: 3, OldestDue: time.Minute}, {Group: "INVENTORY", Dead: 1}})
+	ops, own := p.Hooks(), p.Hooks()
+	ops.Groups([]observe.Group{{Group: "BILLING", Failed: 3, OldestDue: time.Minute}, {Group: "INVENTORY", Dead: 1}})
 	own.Groups([]observe.Group{{Group: "MAIL"}})
 	p.want(3, "waybill.group.failed", "group", "BILLING")
 	p.want(60, "waybill.group.due.oldest", "group", "BILLING")
-	desk.Groups([]observe.Group{{Group: "INVENTORY", Dead: 1}})
+	ops.Groups([]observe.Group{{Group: "INVENTORY", Dead: 1}})
 	p.want(0, "waybill.group.failed", "group", "BILLING")
 	p.want(0, "waybill.group.due.oldest", "group", "BILLING")
 	p.want(1, "waybill.group.dead", "group", "INVENTORY")

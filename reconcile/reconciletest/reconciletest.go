@@ -18,7 +18,7 @@ import (
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // check is one test of the suite.
@@ -28,7 +28,7 @@ type check[T any] struct {
 }
 
 // Run runs the suite, as subtests of t.
-func Run[T any](t *testing.T, h storetest.Harness[T]) {
+func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 	t.Helper()
 	for _, c := range slices.Concat(sendChecks[T](), leaseChecks[T](), builtinChecks[T]()) {
 		t.Run(c.name, func(t *testing.T) { c.run(newBed(t, h)) })
@@ -38,13 +38,13 @@ func Run[T any](t *testing.T, h storetest.Harness[T]) {
 // bed is a database of its own for one check, with a source of truth.
 type bed[T any] struct {
 	*testing.T
-	storetest.Instance[T]
-	harness storetest.Harness[T]
+	drivertest.Instance[T]
+	harness drivertest.Harness[T]
 	box     *outbox.Outbox[T]
 	truth   truth
 }
 
-func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
+func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
 	t.Helper()
 	b := &bed[T]{T: t, harness: h}
 	b.reopen()

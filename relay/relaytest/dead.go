@@ -58,7 +58,7 @@ func purge[T any](b *bed[T]) {
 	if err := run.stop(); err != nil {
 		b.Fatal(err)
 	}
-	p, err := b.desk.Purger(admin.Retention{History: time.Microsecond, Dead: time.Microsecond, BatchSize: 10})
+	p, err := b.ops.Purger(admin.Retention{History: time.Microsecond, Dead: time.Microsecond, BatchSize: 10})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func deadLetters[T any](b *bed[T]) {
 	evs[1].Type = "Other"
 	b.write(evs...)
 	b.await("all are dead", func() bool { return b.stats().Dead == 4 })
-	page, err := b.desk.List(b.Context(), store.Dead, store.Filter{Type: "Tested"}, 0, 2)
+	page, err := b.ops.List(b.Context(), store.Dead, store.Filter{Type: "Tested"}, 0, 2)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -108,20 +108,20 @@ func deadLetters[T any](b *bed[T]) {
 	if page.Records[0].LastError != "bad 0" {
 		b.Errorf("its error is %q", page.Records[0].LastError)
 	}
-	page, err = b.desk.List(b.Context(), store.Dead, store.Filter{Type: "Tested"}, page.Next, 2)
+	page, err = b.ops.List(b.Context(), store.Dead, store.Filter{Type: "Tested"}, page.Next, 2)
 	if err != nil || len(page.Records) != 1 || page.Records[0].ID != evs[3].ID || page.Next != 0 {
 		b.Errorf("the second page is wrong: %+v, %v", page, err)
 	}
-	n, err := b.desk.Count(b.Context(), store.Dead, store.Filter{AggregateType: "thing", AggregateID: "a"})
+	n, err := b.ops.Count(b.Context(), store.Dead, store.Filter{AggregateType: "thing", AggregateID: "a"})
 	if err != nil || n != 2 {
 		b.Errorf("%d dead of aggregate a (%v), want 2", n, err)
 	}
 	healed.Store(true)
-	got, err := b.desk.Replay(b.Context(), evs[0].ID)
+	got, err := b.ops.Replay(b.Context(), evs[0].ID)
 	if err != nil || len(got.IDs) != 1 {
 		b.Fatalf("replay: %+v, %v", got, err)
 	}
-	if again, err := b.desk.Replay(b.Context(), evs[0].ID); err != nil || len(again.IDs) != 0 {
+	if again, err := b.ops.Replay(b.Context(), evs[0].ID); err != nil || len(again.IDs) != 0 {
 		b.Errorf("replaying twice: %+v, %v", again, err)
 	}
 	b.await("it is delivered", func() bool { return b.state(evs[0].ID) == "delivered" })
@@ -129,14 +129,14 @@ func deadLetters[T any](b *bed[T]) {
 	if len(ds) != 2 || ds[1].Attempt != 1 || ds[1].Replay != 1 {
 		b.Errorf("deliveries %d; the last has attempt %d and replay %d", len(ds), ds[len(ds)-1].Attempt, ds[len(ds)-1].Replay)
 	}
-	gone, err := b.desk.Discard(b.Context(), evs[1].ID, evs[1].ID, waybill.NewID())
+	gone, err := b.ops.Discard(b.Context(), evs[1].ID, evs[1].ID, waybill.NewID())
 	if err != nil || len(gone) != 1 {
 		b.Errorf("discard: %v, %v", gone, err)
 	}
 	if s := b.state(evs[1].ID); s != "nowhere" {
 		b.Errorf("what was discarded is %s", s)
 	}
-	j, err := b.desk.Journey(b.Context(), evs[0].ID)
+	j, err := b.ops.Journey(b.Context(), evs[0].ID)
 	if err != nil || len(j.Steps) < 3 || j.Steps[len(j.Steps)-1].What != "delivered" {
 		b.Errorf("its journey: %+v, %v", j.Steps, err)
 	}
@@ -169,7 +169,7 @@ func replayInOrder[T any](b *bed[T]) {
 		for _, ev := range half {
 			ids = append(ids, ev.ID)
 		}
-		if got, err := b.desk.Replay(b.Context(), ids...); err != nil || len(got.IDs) != 15 {
+		if got, err := b.ops.Replay(b.Context(), ids...); err != nil || len(got.IDs) != 15 {
 			b.Fatalf("replay: %+v, %v", got, err)
 		}
 	}
@@ -212,7 +212,7 @@ func replayBehind[T any](b *bed[T]) {
 	b.await("it is dead", func() bool { return b.state(evs[0].ID) == "dead" })
 	b.write(evs[1])
 	b.await("the next is with the sink", func() bool { return len(g.of(evs[1].ID)) == 1 })
-	if _, err := b.desk.Replay(b.Context(), evs[0].ID); err != nil {
+	if _, err := b.ops.Replay(b.Context(), evs[0].ID); err != nil {
 		b.Fatal(err)
 	}
 	b.await("the relay has read what was replayed, and has dealt with it", func() bool { return due.Load() >= 2 })
@@ -246,7 +246,7 @@ func replayMany[T any](b *bed[T]) {
 	b.write(evs...)
 	b.await("all are dead", func() bool { return b.stats().Dead == many })
 	healed.Store(true)
-	if got, err := b.desk.Replay(b.Context(), ids...); err != nil || len(got.IDs) != many {
+	if got, err := b.ops.Replay(b.Context(), ids...); err != nil || len(got.IDs) != many {
 		b.Fatalf("%d were replayed, %v", len(got.IDs), err)
 	}
 	b.awaitEmpty()
@@ -276,12 +276,12 @@ func replayByFilter[T any](b *bed[T]) {
 	b.write(evs...)
 	b.await("all are dead", func() bool { return b.stats().Dead == 45 })
 	healed.Store(true)
-	desk, err := admin.New(b.DB, admin.Config{BatchSize: 10})
+	ops, err := admin.NewOutbox(b.DB, admin.Config{BatchSize: 10})
 	if err != nil {
 		b.Fatal(err)
 	}
 	var progress []admin.Progress
-	got, err := desk.ReplayAll(b.Context(), store.Filter{Type: "Tested"}, func(p admin.Progress) { progress = append(progress, p) })
+	got, err := ops.ReplayAll(b.Context(), store.Filter{Type: "Tested"}, func(p admin.Progress) { progress = append(progress, p) })
 	if err != nil || len(got.IDs) != 35 {
 		b.Fatalf("%d were replayed (%v), want 35", len(got.IDs), err)
 	}
@@ -292,7 +292,7 @@ func replayByFilter[T any](b *bed[T]) {
 	if s := b.stats(); s.Dead != 10 {
 		b.Errorf("%d are dead, want 10", s.Dead)
 	}
-	if gone, err := desk.DiscardAll(b.Context(), store.Filter{}, nil); err != nil || len(gone) != 10 {
+	if gone, err := ops.DiscardAll(b.Context(), store.Filter{}, nil); err != nil || len(gone) != 10 {
 		b.Errorf("%d were discarded (%v), want 10", len(gone), err)
 	}
 }
@@ -335,11 +335,11 @@ func blocked[T any](b *bed[T], how action) {
 	if n := len(r.payloads("a")); n != 1 {
 		b.Errorf("%d deliveries of the blocked aggregate, want 1", n)
 	}
-	list, err := b.desk.Blocked(b.Context(), 10)
+	list, err := b.ops.Blocked(b.Context(), 10)
 	if err != nil || len(list) != 1 || list[0].By.ID != evs[0].ID || list[0].Waiting != 3 {
 		b.Errorf("blocked: %+v, %v", list, err)
 	}
-	j, err := b.desk.Journey(b.Context(), evs[1].ID)
+	j, err := b.ops.Journey(b.Context(), evs[1].ID)
 	if err != nil || j.Behind == nil || j.Behind.ID != evs[0].ID {
 		b.Errorf("the journey of a successor does not name what it waits for: %+v, %v", j.Behind, err)
 	}
@@ -347,12 +347,12 @@ func blocked[T any](b *bed[T], how action) {
 	want := "[0 1 2 3]"
 	switch how {
 	case replayIt:
-		_, err = b.desk.Replay(b.Context(), evs[0].ID)
+		_, err = b.ops.Replay(b.Context(), evs[0].ID)
 		want = "[0 0 1 2 3]"
 	case discardIt:
-		_, err = b.desk.Discard(b.Context(), evs[0].ID)
+		_, err = b.ops.Discard(b.Context(), evs[0].ID)
 	case unblockIt:
-		_, err = b.desk.Unblock(b.Context(), evs[0].ID)
+		_, err = b.ops.Unblock(b.Context(), evs[0].ID)
 	}
 	if err != nil {
 		b.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // failChecks are the checks of failing deliveries.
@@ -24,7 +24,7 @@ func failChecks[T any]() []check[T] {
 		{name: "panic", run: panics[T]},
 		{name: "settle_fails", run: settleFails[T]},
 		{name: "settle_answer_lost", run: settleAnswerLost[T]},
-		{name: "undecodable", run: undecodable[T], needs: func(f storetest.Features) bool { return f.StoredHeaders }, why: "its rows cannot be broken"},
+		{name: "undecodable", run: undecodable[T], needs: func(f drivertest.Features) bool { return f.StoredHeaders }, why: "its rows cannot be broken"},
 		{name: "wrong_number_of_results", run: wrongResults[T]},
 	}
 }

@@ -334,7 +334,7 @@ func priorityInside[T any](b *bed[T]) {
 	}
 	blocked.Store(false)
 	for _, ev := range dead {
-		if _, err := b.desk.Replay(b.Context(), ev.ID); err != nil {
+		if _, err := b.ops.Replay(b.Context(), ev.ID); err != nil {
 			b.Fatal(err)
 		}
 	}

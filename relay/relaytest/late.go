@@ -10,18 +10,18 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // lateChecks are the checks of rows that appear below the read position.
 func lateChecks[T any]() []check[T] {
-	late := func(f storetest.Features) bool { return f.LateCommits }
+	late := func(f drivertest.Features) bool { return f.LateCommits }
 	return []check[T]{
 		{name: "late_commit", run: lateCommit[T], needs: late, why: "no row can appear below one that was read"},
 		{name: "many_late_commits", run: manyLateCommits[T], needs: late, why: "no row can appear below one that was read"},
 		{name: "late_commit_of_a_held_aggregate", run: lateOfHeld[T], needs: late, why: "no row can appear below one that was read"},
 		{name: "settled_while_reading", run: settledWhileReading[T]},
-		{name: "plain_sql", run: plainSQL[T], needs: func(f storetest.Features) bool { return f.PlainSQL }, why: "it has no SQL"},
+		{name: "plain_sql", run: plainSQL[T], needs: func(f drivertest.Features) bool { return f.PlainSQL }, why: "it has no SQL"},
 	}
 }
 
@@ -129,7 +129,7 @@ func lateOfHeld[T any](b *bed[T]) {
 	seen := sweeps.Load() + 4
 	b.await("the lanes were swept", func() bool { return sweeps.Load() >= seen })
 	healed.Store(true)
-	if _, err := b.desk.Replay(b.Context(), evs[0].ID); err != nil {
+	if _, err := b.ops.Replay(b.Context(), evs[0].ID); err != nil {
 		b.Fatal(err)
 	}
 	b.awaitEmpty()
@@ -214,12 +214,12 @@ func plainSQL[T any](b *bed[T]) {
 			b.write(event("p", n))
 			continue
 		}
-		p := storetest.Plain{Type: "Tested", AggregateType: "thing", AggregateID: "p", Payload: fmt.Append(nil, n)}
+		p := drivertest.Plain{Type: "Tested", AggregateType: "thing", AggregateID: "p", Payload: fmt.Append(nil, n)}
 		if err := b.InsertPlain(b.Context(), p); err != nil {
 			b.Fatal(err)
 		}
 	}
-	if err := b.InsertPlain(b.Context(), storetest.Plain{Type: "Tested", Payload: []byte("1")}); err != nil {
+	if err := b.InsertPlain(b.Context(), drivertest.Plain{Type: "Tested", Payload: []byte("1")}); err != nil {
 		b.Fatal(err)
 	}
 	b.await("all of them", func() bool { return r.count() == 11 })

@@ -23,7 +23,7 @@ import (
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // patience is the timeout of a condition: long enough for a loaded machine.
@@ -32,13 +32,13 @@ const patience = 40 * time.Second
 // check is one check of the suite.
 type check[T any] struct {
 	name  string
-	needs func(storetest.Features) bool
+	needs func(drivertest.Features) bool
 	why   string // what a store without the feature cannot show
 	run   func(b *bed[T])
 }
 
 // Run runs the suite, as subtests of t that are named after the checks.
-func Run[T any](t *testing.T, h storetest.Harness[T]) {
+func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 	t.Helper()
 	for _, c := range checks[T]() {
 		t.Run(c.name, func(t *testing.T) {
@@ -72,21 +72,21 @@ func checks[T any]() []check[T] {
 // bed is the environment of one check, with an outbox of its own.
 type bed[T any] struct {
 	*testing.T
-	storetest.Instance[T]
-	features storetest.Features
+	drivertest.Instance[T]
+	features drivertest.Features
 	box      *outbox.Outbox[T]
-	desk     *admin.Desk
+	ops      *admin.Outbox
 	logs     *logs
 }
 
-func newBed[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
+func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
 	t.Helper()
 	b := &bed[T]{T: t, Instance: h.Open(t), features: h.Features, logs: &logs{}}
 	var err error
 	if b.box, err = outbox.New[T](b.DB, outbox.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if b.desk, err = admin.New(b.DB, admin.Config{}); err != nil {
+	if b.ops, err = admin.NewOutbox(b.DB, admin.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -189,7 +189,7 @@ func (b *bed[T]) await(what string, ok func() bool) {
 
 // picture describes the state of the outbox, for failure messages.
 func (b *bed[T]) picture() string {
-	s, err := b.desk.Stats(context.Background())
+	s, err := b.ops.Stats(context.Background())
 	if err != nil {
 		return err.Error()
 	}
@@ -198,7 +198,7 @@ func (b *bed[T]) picture() string {
 
 func (b *bed[T]) stats() admin.Stats {
 	b.Helper()
-	s, err := b.desk.Stats(b.Context())
+	s, err := b.ops.Stats(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func (b *bed[T]) awaitEmpty() {
 
 func (b *bed[T]) find(id waybill.ID) store.Record {
 	b.Helper()
-	r, err := b.desk.Find(b.Context(), id)
+	r, err := b.ops.Find(b.Context(), id)
 	if err != nil {
 		b.Fatal(err)
 	}

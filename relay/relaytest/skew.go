@@ -14,14 +14,14 @@ import (
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // RunBehind checks a store whose database clock is about an hour behind this
 // process's clock: nothing is delivered before its time by the database's
 // clock, neither from memory, before and after the first page of rows, nor
 // scheduled, nor retried.
-func RunBehind[T any](t *testing.T, h storetest.Harness[T]) {
+func RunBehind[T any](t *testing.T, h drivertest.Harness[T]) {
 	t.Helper()
 	t.Run("from_memory", func(t *testing.T) { behindFromMemory(newBehind(t, h)) })
 	t.Run("scheduled_and_retried", func(t *testing.T) { behindDue(newBehind(t, h)) })
@@ -30,7 +30,7 @@ func RunBehind[T any](t *testing.T, h storetest.Harness[T]) {
 
 // newBehind returns a bed, and fails if the database's clock is not behind:
 // then the test shows nothing.
-func newBehind[T any](t *testing.T, h storetest.Harness[T]) *bed[T] {
+func newBehind[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
 	t.Helper()
 	b := newBed(t, h)
 	if off := time.Until(b.dbNow()); off > -50*time.Minute || off < -70*time.Minute {

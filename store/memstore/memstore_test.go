@@ -8,40 +8,40 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/drivertest"
 	"github.com/waybillhq/waybill/store/memstore"
-	"github.com/waybillhq/waybill/store/storetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	storetest.Run(t, storetest.Harness[*memstore.Tx]{
+	drivertest.Run(t, drivertest.Harness[*memstore.Tx]{
 		Name:     "memstore",
-		Features: storetest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},
-		Open:     func(t *testing.T) storetest.Instance[*memstore.Tx] { return instance(t, memstore.Config{}) },
+		Features: drivertest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},
+		Open:     func(t *testing.T) drivertest.Instance[*memstore.Tx] { return instance(t, memstore.Config{}) },
 	})
 }
 
 // With one lane, as in an embedded database, all events are in one order.
 func TestConformanceOneLane(t *testing.T) {
-	storetest.Run(t, storetest.Harness[*memstore.Tx]{
+	drivertest.Run(t, drivertest.Harness[*memstore.Tx]{
 		Name:     "memstore with one lane",
-		Features: storetest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},
-		Open:     func(t *testing.T) storetest.Instance[*memstore.Tx] { return instance(t, memstore.Config{Lanes: 1}) },
+		Features: drivertest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},
+		Open:     func(t *testing.T) drivertest.Instance[*memstore.Tx] { return instance(t, memstore.Config{Lanes: 1}) },
 	})
 }
 
-func instance(t *testing.T, cfg memstore.Config) storetest.Instance[*memstore.Tx] {
+func instance(t *testing.T, cfg memstore.Config) drivertest.Instance[*memstore.Tx] {
 	t.Helper()
 	db, err := memstore.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return storetest.Instance[*memstore.Tx]{
+	return drivertest.Instance[*memstore.Tx]{
 		DB: db.Driver(),
-		Begin: func(ctx context.Context) (storetest.Foreign[*memstore.Tx], error) {
+		Begin: func(ctx context.Context) (drivertest.Foreign[*memstore.Tx], error) {
 			tx := memstore.BeginTx(db)
-			return storetest.Foreign[*memstore.Tx]{
+			return drivertest.Foreign[*memstore.Tx]{
 				Tx:       tx,
 				Commit:   func() error { return tx.Commit(ctx) },
 				Rollback: func() error { return tx.Rollback(ctx) },

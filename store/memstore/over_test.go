@@ -11,8 +11,8 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store/driver"
+	"github.com/waybillhq/waybill/store/drivertest"
 	"github.com/waybillhq/waybill/store/memstore"
-	"github.com/waybillhq/waybill/store/storetest"
 )
 
 // ledger is a custom database with one table of notes.
@@ -49,16 +49,16 @@ func (l *ledger) begin(context.Context, *sql.TxOptions) (memstore.Handle[*entryT
 // Over foreign transactions the store supports everything except savepoints and
 // transactions that it did not begin.
 func TestOver(t *testing.T) {
-	storetest.Run(t, storetest.Harness[*entryTx]{
+	drivertest.Run(t, drivertest.Harness[*entryTx]{
 		Name:     "memstore.Over",
-		Features: storetest.Features{StoredHeaders: true},
-		Open: func(t *testing.T) storetest.Instance[*entryTx] {
+		Features: drivertest.Features{StoredHeaders: true},
+		Open: func(t *testing.T) drivertest.Instance[*entryTx] {
 			l := &ledger{notes: map[string]int{}}
 			db, err := memstore.Over(l.begin, memstore.Config{Lanes: 4})
 			if err != nil {
 				t.Fatal(err)
 			}
-			return storetest.Instance[*entryTx]{
+			return drivertest.Instance[*entryTx]{
 				DB: db.Driver(),
 				Insert: func(_ context.Context, tx *entryTx, note string) error {
 					tx.notes = append(tx.notes, note)

@@ -14,7 +14,7 @@ import (
 	"github.com/waybillhq/waybill/inbox/inboxtest"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/relay/relaytest"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // behind makes connections whose sessions have a clock one hour behind. A
@@ -70,9 +70,9 @@ func (c behindConn) ResetSession(ctx context.Context) error {
 func TestClockBehind(t *testing.T) { onBoth(t, testClockBehind) }
 
 func testClockBehind(t *testing.T) {
-	h := storetest.Harness[*sql.Tx]{
+	h := drivertest.Harness[*sql.Tx]{
 		Name: columnOf(t), Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] {
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] {
 			_, name := openDB(t, nil)
 			connector, err := mysql.NewConnector(configOf(t, name))
 			if err != nil {

@@ -7,10 +7,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybillhq/waybill/internal/testserver"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
-var features = storetest.Features{
+var features = drivertest.Features{
 	PlainSQL: true, SavepointSQL: true, SecondStore: true, LateCommits: true, ForeignTx: true, StoredHeaders: true,
 }
 
@@ -26,9 +26,9 @@ func columnOf(t *testing.T) string {
 
 func TestConformance(t *testing.T) {
 	onBoth(t, func(t *testing.T) {
-		storetest.Run(t, storetest.Harness[*sql.Tx]{
+		drivertest.Run(t, drivertest.Harness[*sql.Tx]{
 			Name: columnOf(t), Features: features,
-			Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return instance(t, nil, nil) },
+			Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return instance(t, nil, nil) },
 		})
 	})
 }
@@ -37,9 +37,9 @@ func TestConformance(t *testing.T) {
 // survive that, too.
 func TestConformanceInterpolated(t *testing.T) {
 	onBoth(t, func(t *testing.T) {
-		storetest.Run(t, storetest.Harness[*sql.Tx]{
+		drivertest.Run(t, drivertest.Harness[*sql.Tx]{
 			Name: columnOf(t), Features: features,
-			Open: func(t *testing.T) storetest.Instance[*sql.Tx] {
+			Open: func(t *testing.T) drivertest.Instance[*sql.Tx] {
 				return instance(t, func(c *mysql.Config) { c.InterpolateParams, c.ParseTime = true, false }, nil)
 			},
 		})

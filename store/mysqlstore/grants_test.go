@@ -265,13 +265,13 @@ func grantedOperator(t *testing.T, s *mysqlstore.Store) {
 		return nil
 	}), relay.Config{OnDead: relay.Block, PollInterval: 10 * time.Millisecond})
 	must("relay.New", err)
-	desk, err := admin.New(s, admin.Config{})
+	ops, err := admin.NewOutbox(s, admin.Config{})
 	must("operate.New", err)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
 	state := func(ev waybill.Event) store.State {
-		rec, err := desk.Find(t.Context(), ev.ID)
+		rec, err := ops.Find(t.Context(), ev.ID)
 		must("Find", err)
 		return rec.State
 	}
@@ -283,23 +283,23 @@ func grantedOperator(t *testing.T, s *mysqlstore.Store) {
 	if sink, err := s.Driver().SinkGuard.RecordedSink(t.Context()); err != nil || !strings.Contains(sink, "in-process") {
 		t.Errorf("RecordedSink: %q, %v", sink, err)
 	}
-	if n, err := desk.Unblock(t.Context(), evs[0].ID); err != nil || len(n) != 1 {
+	if n, err := ops.Unblock(t.Context(), evs[0].ID); err != nil || len(n) != 1 {
 		t.Errorf("Unblock: %v, %v", n, err)
 	}
-	if n, err := desk.Replay(t.Context(), evs[0].ID); err != nil || len(n.IDs) != 1 {
+	if n, err := ops.Replay(t.Context(), evs[0].ID); err != nil || len(n.IDs) != 1 {
 		t.Errorf("Replay: %+v, %v", n, err)
 	}
-	if n, err := desk.Discard(t.Context(), evs[1].ID); err != nil || len(n) != 1 {
+	if n, err := ops.Discard(t.Context(), evs[1].ID); err != nil || len(n) != 1 {
 		t.Errorf("Discard: %v, %v", n, err)
 	}
 	// The replayed event.
-	if n, err := desk.MakeReady(t.Context()); err != nil || n != 1 {
+	if n, err := ops.MakeReady(t.Context()); err != nil || n != 1 {
 		t.Errorf("MakeReady: %d, %v", n, err)
 	}
-	if n, err := desk.PurgeWritten(t.Context(), time.Nanosecond, nil); err != nil || n == 0 {
+	if n, err := ops.PurgeWritten(t.Context(), time.Nanosecond, nil); err != nil || n == 0 {
 		t.Errorf("PurgeWritten: %d, %v", n, err)
 	}
-	p, err := desk.Purger(admin.Retention{History: time.Nanosecond, Dead: time.Nanosecond})
+	p, err := ops.Purger(admin.Retention{History: time.Nanosecond, Dead: time.Nanosecond})
 	must("Purger", err)
 	if gone, err := p.Once(t.Context(), nil); err != nil || gone.Delivered == 0 {
 		t.Errorf("Purger.Once: %+v, %v", gone, err)

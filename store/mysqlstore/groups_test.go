@@ -5,15 +5,15 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill/inbox/inboxtest"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // TestInbox runs the inbox suite on this store.
 func TestInbox(t *testing.T) { onBoth(t, testInbox) }
 
 func testInbox(t *testing.T) {
-	inboxtest.Run(t, storetest.Harness[*sql.Tx]{
+	inboxtest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: columnOf(t), Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return instance(t, nil, nil) },
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return instance(t, nil, nil) },
 	})
 }

@@ -5,15 +5,15 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill/idempotency/idemtest"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // TestIdempotency runs the idempotency suite on this store.
 func TestIdempotency(t *testing.T) { onBoth(t, testIdempotency) }
 
 func testIdempotency(t *testing.T) {
-	idemtest.Run(t, storetest.Harness[*sql.Tx]{
+	idemtest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: columnOf(t), Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return instance(t, nil, nil) },
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return instance(t, nil, nil) },
 	})
 }

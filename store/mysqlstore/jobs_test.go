@@ -5,15 +5,15 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill/reconcile/reconciletest"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // TestReconcile runs the reconciliation suite on this store.
 func TestReconcile(t *testing.T) { onBoth(t, testReconcile) }
 
 func testReconcile(t *testing.T) {
-	reconciletest.Run(t, storetest.Harness[*sql.Tx]{
+	reconciletest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: columnOf(t), Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return instance(t, nil, nil) },
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return instance(t, nil, nil) },
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
+	"github.com/waybillhq/waybill/store/drivertest"
 	"github.com/waybillhq/waybill/store/mysqlstore"
-	"github.com/waybillhq/waybill/store/storetest"
 )
 
 func TestMain(m *testing.M) {
@@ -247,18 +247,18 @@ func own(t testing.TB, s *mysqlstore.Store) (store.Node, []driver.Lease) {
 
 // instance returns an instance for the suite. change may adjust the data source
 // name, and with every store.
-func instance(t *testing.T, change func(*mysql.Config), with func(*mysqlstore.Store)) storetest.Instance[*sql.Tx] {
+func instance(t *testing.T, change func(*mysql.Config), with func(*mysqlstore.Store)) drivertest.Instance[*sql.Tx] {
 	s, db := openStore(t, change)
 	return instanceOf(t, s, db, with)
 }
 
 // instanceOf returns an instance over an existing store.
-func instanceOf(t *testing.T, s *mysqlstore.Store, db *sql.DB, with func(*mysqlstore.Store)) storetest.Instance[*sql.Tx] {
+func instanceOf(t *testing.T, s *mysqlstore.Store, db *sql.DB, with func(*mysqlstore.Store)) drivertest.Instance[*sql.Tx] {
 	if with == nil {
 		with = func(*mysqlstore.Store) {}
 	}
 	with(s)
-	return storetest.Instance[*sql.Tx]{
+	return drivertest.Instance[*sql.Tx]{
 		DB: s.Driver(),
 		Second: func() driver.Roles[*sql.Tx] {
 			second := newStore(t, db)
@@ -273,18 +273,18 @@ func instanceOf(t *testing.T, s *mysqlstore.Store, db *sql.DB, with func(*mysqls
 			err = db.QueryRowContext(ctx, "SELECT COUNT(*) FROM business WHERE note = ?", note).Scan(&n)
 			return n, err
 		},
-		Begin: func(ctx context.Context) (storetest.Foreign[*sql.Tx], error) {
+		Begin: func(ctx context.Context) (drivertest.Foreign[*sql.Tx], error) {
 			tx, err := db.BeginTx(ctx, nil)
 			if err != nil {
-				return storetest.Foreign[*sql.Tx]{}, err
+				return drivertest.Foreign[*sql.Tx]{}, err
 			}
-			return storetest.Foreign[*sql.Tx]{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}, nil
+			return drivertest.Foreign[*sql.Tx]{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}, nil
 		},
 		Exec: func(ctx context.Context, tx *sql.Tx, query string) error {
 			_, err := tx.ExecContext(ctx, query)
 			return err
 		},
-		InsertPlain: func(ctx context.Context, p storetest.Plain) error { return insertPlain(ctx, db, p) },
+		InsertPlain: func(ctx context.Context, p drivertest.Plain) error { return insertPlain(ctx, db, p) },
 		SetHeaders: func(ctx context.Context, id waybill.ID, text string) error {
 			res, err := db.ExecContext(ctx, "UPDATE waybill_outbox SET headers = ? WHERE id = ?", text, id[:])
 			if err != nil {
@@ -303,7 +303,7 @@ func instanceOf(t *testing.T, s *mysqlstore.Store, db *sql.DB, with func(*mysqls
 	}
 }
 
-func insertPlain(ctx context.Context, db *sql.DB, p storetest.Plain) error {
+func insertPlain(ctx context.Context, db *sql.DB, p drivertest.Plain) error {
 	columns, values := []string{"type", "payload"}, []any{p.Type, p.Payload}
 	for name, value := range map[string]string{
 		"aggregate_type": p.AggregateType, "aggregate_id": p.AggregateID, "tenant_id": p.TenantID,

@@ -5,15 +5,15 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill/relay/relaytest"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // TestRelay runs the relay suite on this store.
 func TestRelay(t *testing.T) { onBoth(t, testRelay) }
 
 func testRelay(t *testing.T) {
-	relaytest.Run(t, storetest.Harness[*sql.Tx]{
+	relaytest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: columnOf(t), Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return instance(t, nil, nil) },
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return instance(t, nil, nil) },
 	})
 }

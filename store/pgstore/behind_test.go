@@ -9,7 +9,7 @@ import (
 	"github.com/waybillhq/waybill/idempotency/idemtest"
 	"github.com/waybillhq/waybill/inbox/inboxtest"
 	"github.com/waybillhq/waybill/relay/relaytest"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // behind returns a pool for whose sessions the server's clock is an hour
@@ -43,9 +43,9 @@ func behind(t *testing.T) *pgxpool.Pool {
 // the leases of consumers and of keys follow the server's clock.
 func TestClockBehind(t *testing.T) {
 	pool := behind(t)
-	h := storetest.Harness[pgx.Tx]{
+	h := drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	}
 	t.Run("relay", func(t *testing.T) { relaytest.RunBehind(t, h) })
 	t.Run("inbox", func(t *testing.T) { inboxtest.Run(t, h) })

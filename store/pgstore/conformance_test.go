@@ -8,18 +8,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/waybillhq/waybill/internal/testserver"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
-var all = storetest.Features{
+var all = drivertest.Features{
 	PlainSQL: true, SavepointAPI: true, SavepointSQL: true, SecondStore: true, LateCommits: true, ForeignTx: true, StoredHeaders: true,
 }
 
 func TestConformance(t *testing.T) {
 	pool := openPool(t, nil)
-	storetest.Run(t, storetest.Harness[pgx.Tx]{
+	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})
 }
 
@@ -27,9 +27,9 @@ func TestConformanceSQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all
 	features.SavepointAPI = false // a *sql.Tx has no savepoints
-	storetest.Run(t, storetest.Harness[*sql.Tx]{
+	drivertest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
 	})
 }
 
@@ -48,9 +48,9 @@ func foreignSession(c *pgxpool.Config) {
 // foreignSession.
 func TestConformanceNew(t *testing.T) {
 	pool := openPoolAt(t, testserver.PostgresNew(t), foreignSession)
-	storetest.Run(t, storetest.Harness[pgx.Tx]{
+	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})
 }
 
@@ -69,8 +69,8 @@ func TestConformanceSimpleProtocol(t *testing.T) {
 		delete(c.ConnConfig.RuntimeParams, "datestyle")
 		delete(c.ConnConfig.RuntimeParams, "bytea_output")
 	})
-	storetest.Run(t, storetest.Harness[pgx.Tx]{
+	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore/simple", Features: all,
-		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})
 }

@@ -115,18 +115,18 @@ func grantedOperator(t *testing.T, db *pgstore.Store, box *outbox.Outbox[pgx.Tx]
 	if sink, err := db.Driver().SinkGuard.RecordedSink(t.Context()); err != nil || !strings.Contains(sink, "in-process") {
 		t.Errorf("RecordedSink: %q, %v", sink, err)
 	}
-	desk, err := admin.New(db, admin.Config{})
+	ops, err := admin.NewOutbox(db, admin.Config{})
 	must("operate.New", err)
-	if n, err := desk.Unblock(t.Context(), evs[0].ID); err != nil || len(n) != 1 {
+	if n, err := ops.Unblock(t.Context(), evs[0].ID); err != nil || len(n) != 1 {
 		t.Errorf("Unblock: %v, %v", n, err)
 	}
-	if n, err := desk.Discard(t.Context(), evs[1].ID); err != nil || len(n) != 1 {
+	if n, err := ops.Discard(t.Context(), evs[1].ID); err != nil || len(n) != 1 {
 		t.Errorf("Discard: %v, %v", n, err)
 	}
-	if n, err := desk.Replay(t.Context(), evs[2].ID); err != nil || len(n.IDs) != 1 {
+	if n, err := ops.Replay(t.Context(), evs[2].ID); err != nil || len(n.IDs) != 1 {
 		t.Errorf("Replay: %+v, %v", n, err)
 	}
-	if n, err := desk.MakeReady(t.Context()); err != nil || n != 1 {
+	if n, err := ops.MakeReady(t.Context()); err != nil || n != 1 {
 		t.Errorf("MakeReady: %d, %v", n, err)
 	}
 	// Purges the consumer's record.
@@ -308,24 +308,24 @@ func TestDocumentedGrants(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	desk, err := admin.New(rdb, admin.Config{})
+	ops, err := admin.NewOutbox(rdb, admin.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	purger, err := desk.Purger(admin.Retention{History: time.Nanosecond, Dead: time.Hour})
+	purger, err := ops.Purger(admin.Retention{History: time.Nanosecond, Dead: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if gone, err := purger.Once(t.Context(), nil); err != nil || gone.Delivered != ready {
 		t.Errorf("purging: %+v, %v; want %d", gone, err, ready)
 	}
-	if done, err := desk.ReplayAll(t.Context(), store.Filter{}, nil); err != nil || len(done.IDs) != 1 {
+	if done, err := ops.ReplayAll(t.Context(), store.Filter{}, nil); err != nil || len(done.IDs) != 1 {
 		t.Errorf("ReplayAll: %+v, %v", done, err)
 	}
-	if _, err := desk.MakeReady(t.Context()); err != nil {
+	if _, err := ops.MakeReady(t.Context()); err != nil {
 		t.Errorf("MakeReady: %v", err)
 	}
-	if _, err := desk.PurgeWritten(t.Context(), time.Nanosecond, nil); err != nil {
+	if _, err := ops.PurgeWritten(t.Context(), time.Nanosecond, nil); err != nil {
 		t.Errorf("PurgeWritten: %v", err)
 	}
 	grantedOperator(t, rdb, rbox)
@@ -333,7 +333,7 @@ func TestDocumentedGrants(t *testing.T) {
 
 	reader := as("reader")
 	sdb, _ := open(reader)
-	look, err := admin.New(sdb, admin.Config{})
+	look, err := admin.NewOutbox(sdb, admin.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,15 +14,15 @@ import (
 	"github.com/waybillhq/waybill/inbox/inboxtest"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // TestInbox tests the guarantees of consumer groups over pgx.
 func TestInbox(t *testing.T) {
 	pool := openPool(t, nil)
-	inboxtest.Run(t, storetest.Harness[pgx.Tx]{
+	inboxtest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})
 }
 
@@ -31,9 +31,9 @@ func TestInboxSQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all
 	features.SavepointAPI = false
-	inboxtest.Run(t, storetest.Harness[*sql.Tx]{
+	inboxtest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
 	})
 }
 

@@ -7,15 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybillhq/waybill/idempotency/idemtest"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // TestIdempotency tests the guarantees of idempotency keys over pgx.
 func TestIdempotency(t *testing.T) {
 	pool := openPool(t, nil)
-	idemtest.Run(t, storetest.Harness[pgx.Tx]{
+	idemtest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})
 }
 
@@ -25,8 +25,8 @@ func TestIdempotencySQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all
 	features.SavepointAPI = false
-	idemtest.Run(t, storetest.Harness[*sql.Tx]{
+	idemtest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
 	})
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybillhq/waybill/reconcile/reconciletest"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // TestReconcile tests the guarantees of reconciliation over pgx.
 func TestReconcile(t *testing.T) {
 	pool := openPool(t, nil)
-	reconciletest.Run(t, storetest.Harness[pgx.Tx]{
+	reconciletest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})
 }
 
@@ -24,8 +24,8 @@ func TestReconcileSQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all
 	features.SavepointAPI = false
-	reconciletest.Run(t, storetest.Harness[*sql.Tx]{
+	reconciletest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
 	})
 }

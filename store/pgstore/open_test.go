@@ -16,8 +16,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
+	"github.com/waybillhq/waybill/store/drivertest"
 	"github.com/waybillhq/waybill/store/pgstore"
-	"github.com/waybillhq/waybill/store/storetest"
 )
 
 func TestMain(m *testing.M) {
@@ -93,8 +93,8 @@ func count(pool *pgxpool.Pool, schema string) func(context.Context, string) (int
 	}
 }
 
-func insertPlain(pool *pgxpool.Pool, schema string) func(context.Context, storetest.Plain) error {
-	return func(ctx context.Context, p storetest.Plain) error {
+func insertPlain(pool *pgxpool.Pool, schema string) func(context.Context, drivertest.Plain) error {
+	return func(ctx context.Context, p drivertest.Plain) error {
 		columns, values := []string{"type", "payload"}, []any{p.Type, p.Payload}
 		for name, value := range map[string]string{
 			"aggregate_type": p.AggregateType, "aggregate_id": p.AggregateID, "tenant_id": p.TenantID,
@@ -160,9 +160,9 @@ func pending(pool *pgxpool.Pool, schema string, db driver.Reader) func(context.C
 	}
 }
 
-func pgxInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[pgx.Tx] {
+func pgxInstance(t *testing.T, pool *pgxpool.Pool) drivertest.Instance[pgx.Tx] {
 	db, schema := openStore(t, pool)
-	return storetest.Instance[pgx.Tx]{
+	return drivertest.Instance[pgx.Tx]{
 		DB: db.Driver(),
 		Second: func() driver.Roles[pgx.Tx] {
 			second, err := pgstore.New(pool, pgstore.Config{Schema: schema})
@@ -176,12 +176,12 @@ func pgxInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[pgx.Tx] {
 			return err
 		},
 		Count: count(pool, schema),
-		Begin: func(ctx context.Context) (storetest.Foreign[pgx.Tx], error) {
+		Begin: func(ctx context.Context) (drivertest.Foreign[pgx.Tx], error) {
 			tx, err := pool.Begin(ctx)
 			if err != nil {
-				return storetest.Foreign[pgx.Tx]{}, err
+				return drivertest.Foreign[pgx.Tx]{}, err
 			}
-			return storetest.Foreign[pgx.Tx]{
+			return drivertest.Foreign[pgx.Tx]{
 				Tx:       tx,
 				Commit:   func() error { return tx.Commit(context.WithoutCancel(ctx)) },
 				Rollback: func() error { return tx.Rollback(context.WithoutCancel(ctx)) },
@@ -209,7 +209,7 @@ func pgxInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[pgx.Tx] {
 	}
 }
 
-func sqlInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[*sql.Tx] {
+func sqlInstance(t *testing.T, pool *pgxpool.Pool) drivertest.Instance[*sql.Tx] {
 	_, schema := openStore(t, pool)
 	sqldb := stdlib.OpenDBFromPool(pool)
 	t.Cleanup(func() { _ = sqldb.Close() })
@@ -225,7 +225,7 @@ func sqlInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[*sql.Tx] {
 		_, err := tx.ExecContext(ctx, query)
 		return err
 	}
-	return storetest.Instance[*sql.Tx]{
+	return drivertest.Instance[*sql.Tx]{
 		DB:     db,
 		Second: open,
 		Insert: func(ctx context.Context, tx *sql.Tx, note string) error {
@@ -233,12 +233,12 @@ func sqlInstance(t *testing.T, pool *pgxpool.Pool) storetest.Instance[*sql.Tx] {
 			return err
 		},
 		Count: count(pool, schema),
-		Begin: func(ctx context.Context) (storetest.Foreign[*sql.Tx], error) {
+		Begin: func(ctx context.Context) (drivertest.Foreign[*sql.Tx], error) {
 			tx, err := sqldb.BeginTx(ctx, nil)
 			if err != nil {
-				return storetest.Foreign[*sql.Tx]{}, err
+				return drivertest.Foreign[*sql.Tx]{}, err
 			}
-			return storetest.Foreign[*sql.Tx]{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}, nil
+			return drivertest.Foreign[*sql.Tx]{Tx: tx, Commit: tx.Commit, Rollback: tx.Rollback}, nil
 		},
 		Exec:        exec,
 		InsertPlain: insertPlain(pool, schema), SetHeaders: setHeaders(pool, schema), ExpireNode: expireNode(pool, schema),

@@ -16,8 +16,8 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver/private"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/relay"
+	"github.com/waybillhq/waybill/store/drivertest"
 	"github.com/waybillhq/waybill/store/pgstore"
-	"github.com/waybillhq/waybill/store/storetest"
 )
 
 // bouncer returns a pool through PgBouncer, with pgx's execution mode in the
@@ -35,9 +35,9 @@ func bouncer(t *testing.T, poolMode, execMode string) *pgxpool.Pool {
 // docs/operating.md names.
 func TestConformancePooler(t *testing.T) {
 	pool := bouncer(t, "transaction", "exec")
-	storetest.Run(t, storetest.Harness[pgx.Tx]{
+	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore/exec", Features: all, SkipLarge: !testserver.Full(),
-		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})
 }
 
@@ -55,9 +55,9 @@ func TestConformancePoolerPrepares(t *testing.T) {
 		t.Skip("make test-stores-full runs it; TestPoolerEndToEnd has this PgBouncer, too")
 	}
 	pool := prepares(t)
-	storetest.Run(t, storetest.Harness[pgx.Tx]{
+	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore/prepares", Features: all,
-		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})
 }
 

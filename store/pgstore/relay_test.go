@@ -10,15 +10,15 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/relay/relaytest"
-	"github.com/waybillhq/waybill/store/storetest"
+	"github.com/waybillhq/waybill/store/drivertest"
 )
 
 // TestRelay tests the guarantees of the relay over pgx.
 func TestRelay(t *testing.T) {
 	pool := openPool(t, nil)
-	relaytest.Run(t, storetest.Harness[pgx.Tx]{
+	relaytest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
-		Open: func(t *testing.T) storetest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})
 }
 
@@ -27,9 +27,9 @@ func TestRelaySQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all
 	features.SavepointAPI = false
-	relaytest.Run(t, storetest.Harness[*sql.Tx]{
+	relaytest.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
 	})
 }
 

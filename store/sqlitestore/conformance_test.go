@@ -14,12 +14,12 @@ import (
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
+	"github.com/waybillhq/waybill/store/drivertest"
 	"github.com/waybillhq/waybill/store/sqlitestore"
-	"github.com/waybillhq/waybill/store/storetest"
 )
 
 func TestConformance(t *testing.T) {
-	storetest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
+	drivertest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
 		return openAt(t, path, sqlitestore.Config{})
 	}))
 }
@@ -42,19 +42,19 @@ func TestConformanceNew(t *testing.T) {
 		}
 		return s
 	})
-	storetest.Run(t, h)
+	drivertest.Run(t, h)
 }
 
 // features are the features of SQLite. There is one writer, so no transaction
 // can commit late.
-var features = storetest.Features{
+var features = drivertest.Features{
 	PlainSQL: true, SavepointSQL: true, SecondStore: true, ForeignTx: true, StoredHeaders: true, OneLane: true, OneWriter: true,
 }
 
-func harness(open func(t *testing.T, path string) *sqlitestore.Store) storetest.Harness[*sql.Tx] {
-	return storetest.Harness[*sql.Tx]{
+func harness(open func(t *testing.T, path string) *sqlitestore.Store) drivertest.Harness[*sql.Tx] {
+	return drivertest.Harness[*sql.Tx]{
 		Name: "sqlitestore", Features: features,
-		Open: func(t *testing.T) storetest.Instance[*sql.Tx] {
+		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] {
 			path := filepath.Join(t.TempDir(), "suite.db")
 			db := open(t, path)
 			if _, err := db.DB().ExecContext(t.Context(), `CREATE TABLE business (note TEXT NOT NULL)`); err != nil {
@@ -65,9 +65,9 @@ func harness(open func(t *testing.T, path string) *sqlitestore.Store) storetest.
 	}
 }
 
-func instance(t *testing.T, db *sqlitestore.Store, second func() driver.Roles[*sql.Tx]) storetest.Instance[*sql.Tx] {
+func instance(t *testing.T, db *sqlitestore.Store, second func() driver.Roles[*sql.Tx]) drivertest.Instance[*sql.Tx] {
 	prefix := tablePrefix(t, db)
-	return storetest.Instance[*sql.Tx]{
+	return drivertest.Instance[*sql.Tx]{
 		DB: db.Driver(), Second: second,
 		Insert: func(ctx context.Context, tx *sql.Tx, note string) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO business (note) VALUES (?)`, note)
@@ -77,12 +77,12 @@ func instance(t *testing.T, db *sqlitestore.Store, second func() driver.Roles[*s
 			err = db.DB().QueryRowContext(ctx, `SELECT count(*) FROM business WHERE note = ?`, note).Scan(&n)
 			return n, err
 		},
-		Begin: func(ctx context.Context) (storetest.Foreign[*sql.Tx], error) {
+		Begin: func(ctx context.Context) (drivertest.Foreign[*sql.Tx], error) {
 			tx, err := db.DB().BeginTx(ctx, nil)
 			if err != nil {
-				return storetest.Foreign[*sql.Tx]{}, err
+				return drivertest.Foreign[*sql.Tx]{}, err
 			}
-			return storetest.Foreign[*sql.Tx]{Tx: tx, Commit: tx.Commit, Rollback: func() error {
+			return drivertest.Foreign[*sql.Tx]{Tx: tx, Commit: tx.Commit, Rollback: func() error {
 				if err := tx.Rollback(); !errors.Is(err, sql.ErrTxDone) {
 					return err
 				}
@@ -93,7 +93,7 @@ func instance(t *testing.T, db *sqlitestore.Store, second func() driver.Roles[*s
 			_, err := tx.ExecContext(ctx, text)
 			return err
 		},
-		InsertPlain: func(ctx context.Context, p storetest.Plain) error {
+		InsertPlain: func(ctx context.Context, p drivertest.Plain) error {
 			names, args := []string{"type", "payload"}, []any{p.Type, string(p.Payload)}
 			for name, value := range map[string]string{
 				"aggregate_type": p.AggregateType, "aggregate_id": p.AggregateID, "tenant_id": p.TenantID,

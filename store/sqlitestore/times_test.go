@@ -92,7 +92,7 @@ func TestRelayPassesTimesThatEventsHaveNot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	desk, err := admin.New(db, admin.Config{})
+	ops, err := admin.NewOutbox(db, admin.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestRelayPassesTimesThatEventsHaveNot(t *testing.T) {
 			t.Errorf("%s was delivered", name)
 		}
 	}
-	stats, err := desk.Stats(t.Context())
+	stats, err := ops.Stats(t.Context())
 	if err != nil || int(stats.Scheduled) != len(never) || stats.Ready+stats.Failed != 0 {
 		t.Errorf("%d are scheduled, %d ready, %d failed, %v; want %d, 0, 0", stats.Scheduled, stats.Ready, stats.Failed, err, len(never))
 	}

@@ -294,11 +294,11 @@ func TestBinlog(t *testing.T) {
 			}
 
 			// The Capturer makes ready what is due, and nothing else.
-			desk, err := admin.New(s, admin.Config{})
+			ops, err := admin.NewOutbox(s, admin.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			capturer, err := desk.Capturer(admin.Capture{Interval: 20 * time.Millisecond})
+			capturer, err := ops.Capturer(admin.Capture{Interval: 20 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -149,7 +149,7 @@ type bed struct {
 	pool     *pgxpool.Pool
 	db       *pgstore.Store
 	box      *outbox.Outbox[pgx.Tx]
-	desk     *admin.Desk
+	ops      *admin.Outbox
 	log      *reader
 	deletion string
 }
@@ -172,7 +172,7 @@ func newBed(t *testing.T) *bed {
 	if b.box, err = outbox.New(b.db, outbox.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	if b.desk, err = admin.New(b.db, admin.Config{}); err != nil {
+	if b.ops, err = admin.NewOutbox(b.db, admin.Config{}); err != nil {
 		t.Fatal(err)
 	}
 	statements := docblock.Blocks(t, "docs/sql.md", "sql postgresql-cdc")
@@ -237,7 +237,7 @@ func TestPostgres(t *testing.T) {
 	}
 	b.published(t, plain.ID)
 
-	capturer, err := b.desk.Capturer(admin.Capture{Interval: 20 * time.Millisecond})
+	capturer, err := b.ops.Capturer(admin.Capture{Interval: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestPostgres(t *testing.T) {
 	for name, deletion := range map[string]func(){
 		"the documented statement": func() { b.exec(t, b.deletion) },
 		"PurgeWritten": func() {
-			if n, err := b.desk.PurgeWritten(t.Context(), 7*24*time.Hour, nil); err != nil || n == 0 {
+			if n, err := b.ops.PurgeWritten(t.Context(), 7*24*time.Hour, nil); err != nil || n == 0 {
 				t.Errorf("PurgeWritten: %d, %v", n, err)
 			}
 		},

@@ -67,12 +67,12 @@ func TestChaos(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), serviceTables); err != nil {
 		t.Fatal(err)
 	}
-	desk, err := admin.New(db, admin.Config{})
+	ops, err := admin.NewOutbox(db, admin.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := &workload{
-		t: t, seed: seed, server: pg, desk: desk, tally: make(map[string]int),
+		t: t, seed: seed, server: pg, ops: ops, tally: make(map[string]int),
 		role: role{Source: pg.DSN, Folder: folder, Seed: seed},
 	}
 	t.Cleanup(func() {

@@ -29,7 +29,7 @@ type workload struct {
 	seed   uint64
 	role   role
 	server *server.Postgres
-	desk   *admin.Desk
+	ops    *admin.Outbox
 	units  []*unit
 	begun  time.Time
 	wg     sync.WaitGroup // of the work beside the schedule
@@ -269,7 +269,7 @@ func (d *workload) destinationDown(name string, long time.Duration) {
 
 // replay replays all dead letters, unless the server is unavailable.
 func (d *workload) replay(ctx context.Context) {
-	out, err := d.desk.ReplayAll(ctx, store.Filter{}, nil)
+	out, err := d.ops.ReplayAll(ctx, store.Filter{}, nil)
 	d.mu.Lock()
 	d.replayed += len(out.IDs)
 	d.mu.Unlock()
@@ -333,7 +333,7 @@ func (d *workload) heal(ctx context.Context) {
 	d.await("everything is delivered", func() bool {
 		d.tend()
 		d.replay(ctx)
-		s, err := d.desk.Stats(ctx)
+		s, err := d.ops.Stats(ctx)
 		last = s.Stats
 		return err == nil && s.Ready+s.Failed+s.Scheduled+s.Dead == 0
 	})

@@ -132,17 +132,17 @@ func (a *app) relayName() string {
 	return ""
 }
 
-// desk is an open store with the administrative functions over it.
-type desk struct {
-	*admin.Desk
-	groups   *admin.Groups
+// session is an open store with the administrative functions over it.
+type session struct {
+	*admin.Outbox
+	groups   *admin.Inbox
 	keys     *admin.Keys
 	store    *connect.Store
 	settings *settings.Settings
 }
 
-// atDesk opens a store with its tables and runs a command on it.
-func (a *app) atDesk(cmd *cobra.Command, fn func(ctx context.Context, d *desk) error) error {
+// withStore opens a store with its tables and runs a command on it.
+func (a *app) withStore(cmd *cobra.Command, fn func(ctx context.Context, d *session) error) error {
 	s, err := a.pick(cmd)
 	if err != nil {
 		return err
@@ -151,12 +151,12 @@ func (a *app) atDesk(cmd *cobra.Command, fn func(ctx context.Context, d *desk) e
 		if err := st.Ready(ctx); err != nil {
 			return err
 		}
-		d := &desk{store: st, settings: s}
+		d := &session{store: st, settings: s}
 		cfg := admin.Config{BatchSize: s.Purge.BatchSize}
-		if d.Desk, err = admin.New(st, cfg); err != nil {
+		if d.Outbox, err = admin.NewOutbox(st, cfg); err != nil {
 			return err
 		}
-		if d.groups, err = admin.NewGroups(st, cfg); err != nil {
+		if d.groups, err = admin.NewInbox(st, cfg); err != nil {
 			return err
 		}
 		if d.keys, err = admin.NewKeys(st, cfg); err != nil {

@@ -39,7 +39,7 @@ func (a *app) deadList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List dead letters, oldest first", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				return a.listEvents(ctx, d, []store.State{store.Dead}, filter, after, max(limit, 1))
 			})
 		},
@@ -92,7 +92,7 @@ func (a *app) deadReplay() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				var r admin.Replayed
 				var err error
 				if byID {
@@ -112,7 +112,7 @@ func (a *app) deadReplay() *cobra.Command {
 var errNone = errors.New("no matches")
 
 // confirmed counts the matching dead letters and asks for a confirmation.
-func (a *app) confirmed(ctx context.Context, d *desk, which chosen, what string) error {
+func (a *app) confirmed(ctx context.Context, d *session, which chosen, what string) error {
 	n, err := d.Count(ctx, store.Dead, which.filter)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (a *app) confirmed(ctx context.Context, d *desk, which chosen, what string)
 	return a.confirmCount(which.yes, fmt.Sprintf("%s will be %s", count(n, "dead letter", "dead letters"), what), n)
 }
 
-func (a *app) replayAll(ctx context.Context, d *desk, which chosen) (admin.Replayed, error) {
+func (a *app) replayAll(ctx context.Context, d *session, which chosen) (admin.Replayed, error) {
 	if err := a.confirmed(ctx, d, which, "replayed"); err != nil {
 		return admin.Replayed{}, err
 	}
@@ -134,7 +134,7 @@ func (a *app) replayAll(ctx context.Context, d *desk, which chosen) (admin.Repla
 
 // changed ends a command that changes events: it prints the changes, also after
 // a partial failure.
-func (a *app) changed(d *desk, v view.Changed, verb string, asked int, err error) error {
+func (a *app) changed(d *session, v view.Changed, verb string, asked int, err error) error {
 	var unasked *coded
 	switch {
 	case errors.As(err, &unasked): // not confirmed: nothing was done
@@ -183,7 +183,7 @@ func (a *app) deadDiscard() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				var gone []waybill.ID
 				var err error
 				if byID {
@@ -199,14 +199,14 @@ func (a *app) deadDiscard() *cobra.Command {
 	return cmd
 }
 
-func (a *app) discard(ctx context.Context, d *desk, ids []waybill.ID, yes bool) ([]waybill.ID, error) {
+func (a *app) discard(ctx context.Context, d *session, ids []waybill.ID, yes bool) ([]waybill.ID, error) {
 	if err := a.confirm(yes, "Delete "+count(int64(len(ids)), "dead letter", "dead letters")+" permanently?"); err != nil {
 		return nil, err
 	}
 	return d.Discard(ctx, ids...)
 }
 
-func (a *app) discardAll(ctx context.Context, d *desk, which chosen) ([]waybill.ID, error) {
+func (a *app) discardAll(ctx context.Context, d *session, which chosen) ([]waybill.ID, error) {
 	if err := a.confirmed(ctx, d, which, "deleted permanently"); err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func (a *app) blockedList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List blocked aggregates: first those that wait for an operator, then those that wait for a retry", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				all, err := d.Blocked(ctx, max(limit, 1))
 				if err != nil {
 					return d.store.Clean(err)
@@ -267,7 +267,7 @@ func (a *app) unblock() *cobra.Command {
 			if err := a.confirm(yes, fmt.Sprintf("Give up the order of events after %s?", strings.Join(args, ", "))); err != nil {
 				return err
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				done, err := d.Unblock(ctx, ids...)
 				return a.changed(d, view.ChangedOf(done), "unblocked", len(ids), err)
 			})

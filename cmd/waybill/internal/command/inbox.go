@@ -22,7 +22,7 @@ func (a *app) inboxStats() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Count failed and dead records by group", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				stats, err := d.groups.Stats(ctx, all)
 				if err != nil {
 					return d.store.Clean(err)
@@ -88,7 +88,7 @@ func (a *app) inboxList() *cobra.Command {
 				}
 				after = ids[0]
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				return a.listRecords(ctx, d, f, afterGroup, after, max(limit, 1))
 			})
 		},
@@ -104,7 +104,7 @@ func (a *app) inboxList() *cobra.Command {
 	return cmd
 }
 
-func (a *app) listRecords(ctx context.Context, d *desk, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int) error {
+func (a *app) listRecords(ctx context.Context, d *session, f store.RecordFilter, afterGroup string, afterKey waybill.ID, limit int) error {
 	page, err := d.groups.List(ctx, f, afterGroup, afterKey, limit)
 	if err != nil {
 		return d.store.Clean(err)
@@ -155,7 +155,7 @@ func (a *app) inboxShow() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				rec, err := d.groups.Find(ctx, args[0], ids[0])
 				if err != nil {
 					return notFound(d.store.Clean(err), "the group never received the event, or its record was purged (inbox.retention)")
@@ -204,7 +204,7 @@ func (a *app) inboxRedrive() *cobra.Command {
 			if all == (len(keys) > 0) {
 				return usage("give keys, or --all", "no records selected")
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.redrive(ctx, d, args[0], keys, yes) })
+			return a.withStore(cmd, func(ctx context.Context, d *session) error { return a.redrive(ctx, d, args[0], keys, yes) })
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "Selection of all dead records of the group")
@@ -212,7 +212,7 @@ func (a *app) inboxRedrive() *cobra.Command {
 	return cmd
 }
 
-func (a *app) redrive(ctx context.Context, d *desk, group string, keys []waybill.ID, yes bool) error {
+func (a *app) redrive(ctx context.Context, d *session, group string, keys []waybill.ID, yes bool) error {
 	var n int
 	var err error
 	if len(keys) > 0 {

@@ -65,7 +65,7 @@ func (a *app) stats() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Count pending, failed and dead events, and list the relays", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				v, err := d.stats(ctx, all)
 				if err != nil {
 					return d.store.Clean(err)
@@ -82,7 +82,7 @@ func (a *app) stats() *cobra.Command {
 }
 
 // stats reads the counts of events, groups and keys.
-func (d *desk) stats(ctx context.Context, all bool) (view.Stats, error) {
+func (d *session) stats(ctx context.Context, all bool) (view.Stats, error) {
 	s, err := d.Stats(ctx)
 	if err != nil {
 		return view.Stats{}, err
@@ -173,7 +173,7 @@ func (a *app) list() *cobra.Command {
 			} else if after != 0 {
 				return usage("add --state", "--after requires --state")
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.listEvents(ctx, d, which, filter, after, limit) })
+			return a.withStore(cmd, func(ctx context.Context, d *session) error { return a.listEvents(ctx, d, which, filter, after, limit) })
 		},
 	}
 	filterFlags(cmd, &filter)
@@ -187,7 +187,7 @@ func (a *app) list() *cobra.Command {
 	return cmd
 }
 
-func (a *app) listEvents(ctx context.Context, d *desk, which []store.State, filter store.Filter, after int64, limit int) error {
+func (a *app) listEvents(ctx context.Context, d *session, which []store.State, filter store.Filter, after int64, limit int) error {
 	var page view.Page
 	page.Events = []view.Event{}
 	for _, state := range which {
@@ -226,14 +226,14 @@ func (a *app) show() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.showEvent(ctx, d, ids[0], payload) })
+			return a.withStore(cmd, func(ctx context.Context, d *session) error { return a.showEvent(ctx, d, ids[0], payload) })
 		},
 	}
 	cmd.Flags().BoolVar(&payload, "payload", false, "Output of the headers and the payload")
 	return cmd
 }
 
-func (a *app) showEvent(ctx context.Context, d *desk, id waybill.ID, payload bool) error {
+func (a *app) showEvent(ctx context.Context, d *session, id waybill.ID, payload bool) error {
 	j, err := d.Journey(ctx, id)
 	if err != nil {
 		return notFound(d.store.Clean(err), "the event was never written, or was delivered and purged from the history (relay.history-retention)")

@@ -54,7 +54,7 @@ func (a *app) keysList() *cobra.Command {
 			if f.States, err = parseKeyStates(names); err != nil {
 				return err
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				page, err := d.keys.List(ctx, f, after, max(limit, 1))
 				if err != nil {
 					return d.store.Clean(err)
@@ -111,7 +111,7 @@ func (a *app) keysShow() *cobra.Command {
 		Use: "show OPERATION KEY", Short: "Show the record of one key, without its answer", Args: needs(2, 2, "an operation and a key"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id.Operation, id.Key = args[0], args[1]
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				rec, err := d.keys.Find(ctx, id)
 				if err != nil {
 					return noKey(d.store.Clean(err))
@@ -153,21 +153,21 @@ func (a *app) keysResolve() *cobra.Command {
 			if err != nil || keep <= 0 {
 				return usage("write --ttl 24h", "--ttl %s is not a duration", ttl)
 			}
-			decide := func(ctx context.Context, d *desk) error {
+			decide := func(ctx context.Context, d *session) error {
 				return d.keys.RunAgain(ctx, id, "an operator decided that the effect did not happen", keep)
 			}
 			if answered {
 				if !json.Valid([]byte(answer)) && contentType == waybill.JSON {
 					return usage("set --content-type for other formats", "--answer is not valid JSON")
 				}
-				decide = func(ctx context.Context, d *desk) error {
+				decide = func(ctx context.Context, d *session) error {
 					return d.keys.Done(ctx, id, driver.KeyAnswer{Ref: ref, Result: []byte(answer), ContentType: contentType, TTL: keep})
 				}
 			}
 			if err := a.confirm(yes, "Resolve "+plain(id.Operation+" "+id.Key)+" as "+map[bool]string{true: "failed", false: "succeeded"}[failed]+"?"); err != nil {
 				return err
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.resolved(d, decide(ctx, d), failed) })
+			return a.withStore(cmd, func(ctx context.Context, d *session) error { return a.resolved(d, decide(ctx, d), failed) })
 		},
 	}
 	keyFlags(cmd, &id)
@@ -182,7 +182,7 @@ func (a *app) keysResolve() *cobra.Command {
 }
 
 // resolved prints the resolution.
-func (a *app) resolved(d *desk, err error, failed bool) error {
+func (a *app) resolved(d *session, err error, failed bool) error {
 	switch {
 	case errors.Is(err, admin.ErrNotUncertain):
 		return &hint.Error{Err: err, Hint: "only uncertain keys can be resolved"}

@@ -123,7 +123,7 @@ func (a *app) migrateLanes() *cobra.Command {
 			if err := a.confirm(yes, fmt.Sprintf("Move every event to one of %d lanes? Writers must be restarted afterwards.", n)); err != nil {
 				return err
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+			return a.withStore(cmd, func(ctx context.Context, d *session) error {
 				err := d.SetLanes(ctx, n)
 				if errors.Is(err, store.ErrRelayLive) {
 					return hint.New("stop every waybill serve and every service with a relay on this store, then retry", "%w", err)
@@ -175,7 +175,7 @@ func (a *app) purge() *cobra.Command {
 }
 
 func (a *app) purgeOld(cmd *cobra.Command, history, dead string, yes bool) error {
-	return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+	return a.withStore(cmd, func(ctx context.Context, d *session) error {
 		keep := admin.Retention{History: d.settings.Relay.HistoryRetention, Dead: d.settings.Relay.DeadRetention, BatchSize: d.settings.Purge.BatchSize}
 		for _, o := range []struct {
 			flag, text string
@@ -225,7 +225,7 @@ func (a *app) purgeWritten(cmd *cobra.Command, age time.Duration, yes bool) erro
 	if err := a.confirm(yes, question); err != nil {
 		return err
 	}
-	return a.atDesk(cmd, func(ctx context.Context, d *desk) error {
+	return a.withStore(cmd, func(ctx context.Context, d *session) error {
 		b := a.bar("deleting")
 		n, err := d.PurgeWritten(ctx, age, func(n int) { b.show(int64(n), 0) })
 		b.end()

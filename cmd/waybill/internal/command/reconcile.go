@@ -22,7 +22,7 @@ func (a *app) reconcile() *cobra.Command {
 }
 
 // atJobs runs a command with the jobs of a relay.
-func (a *app) atJobs(cmd *cobra.Command, fn func(ctx context.Context, d *desk, defs []settings.Job) error) error {
+func (a *app) atJobs(cmd *cobra.Command, fn func(ctx context.Context, d *session, defs []settings.Job) error) error {
 	loaded, err := a.load(cmd)
 	if err != nil {
 		return err
@@ -31,14 +31,14 @@ func (a *app) atJobs(cmd *cobra.Command, fn func(ctx context.Context, d *desk, d
 	if err != nil {
 		return &coded{err, Usage}
 	}
-	return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return fn(ctx, d, loaded.JobsOf(one)) })
+	return a.withStore(cmd, func(ctx context.Context, d *session) error { return fn(ctx, d, loaded.JobsOf(one)) })
 }
 
 func (a *app) reconcileList() *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "List the jobs of the file and the jobs that ran on this store", Args: needs(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.atJobs(cmd, func(ctx context.Context, d *desk, defs []settings.Job) error {
+			return a.atJobs(cmd, func(ctx context.Context, d *session, defs []settings.Job) error {
 				records, err := d.store.JobRecords.ListJobs(ctx)
 				if err != nil {
 					return d.store.Clean(err)
@@ -88,7 +88,7 @@ func (a *app) reconcileRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run JOB", Short: "Run a job of the file now, independent of its schedule", Args: needs(1, 1, "the name of a job"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.atJobs(cmd, func(ctx context.Context, d *desk, defs []settings.Job) error {
+			return a.atJobs(cmd, func(ctx context.Context, d *session, defs []settings.Job) error {
 				return a.runJob(ctx, d, defs, args[0], dry)
 			})
 		},
@@ -97,7 +97,7 @@ func (a *app) reconcileRun() *cobra.Command {
 	return cmd
 }
 
-func (a *app) runJob(ctx context.Context, d *desk, defs []settings.Job, name string, dry bool) error {
+func (a *app) runJob(ctx context.Context, d *session, defs []settings.Job, name string, dry bool) error {
 	var names []string
 	for _, def := range defs {
 		names = append(names, def.Name)

@@ -47,7 +47,7 @@ func (a *app) send() *cobra.Command {
 			if ev.Payload, err = a.payload(payload); err != nil {
 				return err
 			}
-			return a.atDesk(cmd, func(ctx context.Context, d *desk) error { return a.write(ctx, d, ev) })
+			return a.withStore(cmd, func(ctx context.Context, d *session) error { return a.write(ctx, d, ev) })
 		},
 	}
 	flags := cmd.Flags()
@@ -89,7 +89,7 @@ func (a *app) payload(flag string) ([]byte, error) {
 	return data, nil
 }
 
-func (a *app) write(ctx context.Context, d *desk, ev waybill.Event) error {
+func (a *app) write(ctx context.Context, d *session, ev waybill.Event) error {
 	ev.ID = waybill.NewID()
 	if err := ev.Complete().Validate(); err != nil {
 		return usage("see waybill send --help", "%s", strings.TrimPrefix(err.Error(), "waybill: "))

@@ -38,8 +38,8 @@ func (a *app) tail() *cobra.Command {
 				ctx, cancel = context.WithTimeout(ctx, limit)
 				defer cancel()
 			}
-			return a.atDesk(cmd, func(_ context.Context, d *desk) error {
-				w := &watch{app: a, desk: d, filter: filter, seen: make(map[waybill.ID]seenEvent), left: lines, back: int64(back)}
+			return a.withStore(cmd, func(_ context.Context, d *session) error {
+				w := &watch{app: a, ops: d, filter: filter, seen: make(map[waybill.ID]seenEvent), left: lines, back: int64(back)}
 				return w.run(ctx, pause)
 			})
 		},
@@ -66,7 +66,7 @@ type seenEvent struct {
 // watch prints events whose state has changed.
 type watch struct {
 	*app
-	desk   *desk
+	ops    *session
 	filter store.Filter
 	seen   map[waybill.ID]seenEvent
 	from   int64 // older events are not read
@@ -97,7 +97,7 @@ func (w *watch) run(ctx context.Context, pause time.Duration) error {
 	if ctx.Err() != nil {
 		return nil // ended by Ctrl-C or --for
 	}
-	return w.desk.store.Clean(err)
+	return w.ops.store.Clean(err)
 }
 
 // end returns the position of the newest event by bisection: the largest
@@ -108,7 +108,7 @@ func (w *watch) end(ctx context.Context) (int64, error) {
 		lo, hi := newest, int64(math.MaxInt64) // something may be after lo, nothing is after hi
 		for lo < hi {
 			mid := lo + (hi-lo)/2
-			page, err := w.desk.List(ctx, state, store.Filter{}, mid, 1)
+			page, err := w.ops.List(ctx, state, store.Filter{}, mid, 1)
 			if err != nil {
 				return 0, err
 			}
@@ -128,7 +128,7 @@ func (w *watch) end(ctx context.Context) (int64, error) {
 func (w *watch) poll(ctx context.Context) (bool, error) {
 	for _, state := range states {
 		for after := w.from; ; {
-			page, err := w.desk.List(ctx, state, w.filter, after, 500)
+			page, err := w.ops.List(ctx, state, w.filter, after, 500)
 			if err != nil {
 				return false, err
 			}

@@ -25,14 +25,14 @@ func (r *Relay) components() ([]Component, error) {
 		}
 		all = append(all, c)
 	} else if s.Purge.Enabled {
-		p, err := r.Desk.Purger(admin.Retention{History: s.Relay.HistoryRetention, Dead: s.Relay.DeadRetention, Interval: s.Purge.Interval, BatchSize: s.Purge.BatchSize})
+		p, err := r.Outbox.Purger(admin.Retention{History: s.Relay.HistoryRetention, Dead: s.Relay.DeadRetention, Interval: s.Purge.Interval, BatchSize: s.Purge.BatchSize})
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, Component{Name: "purge", Run: p.Run})
 	}
 	if s.CDC.Enabled {
-		c, err := r.Desk.Capturer(admin.Capture{Retention: s.CDC.Retention, Interval: s.CDC.Interval, PurgeInterval: s.Purge.Interval})
+		c, err := r.Outbox.Capturer(admin.Capture{Retention: s.CDC.Retention, Interval: s.CDC.Interval, PurgeInterval: s.Purge.Interval})
 		if err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func (r *Relay) drain(ctx context.Context, batch int, what string, purge func() 
 
 // count refreshes the observer's gauges.
 func (r *Relay) count(ctx context.Context) error {
-	if _, err := r.Desk.Stats(ctx); err != nil {
+	if _, err := r.Outbox.Stats(ctx); err != nil {
 		return err
 	}
 	if _, err := r.Groups.Stats(ctx, false); err != nil {

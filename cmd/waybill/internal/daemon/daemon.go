@@ -61,8 +61,8 @@ type Relay struct {
 	Store    *connect.Store
 	// Sink is nil if no events are delivered.
 	Sink   *connect.Sink
-	Desk   *admin.Desk
-	Groups *admin.Groups
+	Outbox *admin.Outbox
+	Groups *admin.Inbox
 	Keys   *admin.Keys
 	// Progress tracks whether deliveries make progress, for readiness.
 	Progress *Progress
@@ -151,15 +151,15 @@ func (r *Relay) fill(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	desk := admin.Config{BatchSize: s.Purge.BatchSize, Logger: r.Log, Captured: s.CDC.Enabled, Observe: r.Observe}
-	if r.Desk, err = admin.New(r.Store, desk); err != nil {
+	ops := admin.Config{BatchSize: s.Purge.BatchSize, Logger: r.Log, Captured: s.CDC.Enabled, Observe: r.Observe}
+	if r.Outbox, err = admin.NewOutbox(r.Store, ops); err != nil {
 		return err
 	}
-	if r.Groups, err = admin.NewGroups(r.Store, desk); err != nil {
+	if r.Groups, err = admin.NewInbox(r.Store, ops); err != nil {
 		return err
 	}
-	desk.BatchSize = s.Keys.PurgeBatchSize
-	if r.Keys, err = admin.NewKeys(r.Store, desk); err != nil {
+	ops.BatchSize = s.Keys.PurgeBatchSize
+	if r.Keys, err = admin.NewKeys(r.Store, ops); err != nil {
 		return err
 	}
 	if !r.delivers() {

@@ -38,8 +38,8 @@ type world struct {
 	observer *otelobserve.Observer
 	metrics  *telemetry.Telemetry
 
-	desk   *admin.Desk
-	groups *admin.Groups
+	ops    *admin.Outbox
+	groups *admin.Inbox
 	keys   *admin.Keys
 
 	shop      *shop
@@ -161,10 +161,10 @@ func (w *world) openMetrics(context.Context) (err error) {
 		return err
 	}
 	cfg := admin.Config{Observe: w.observer.Hooks(), Logger: silent}
-	if w.desk, err = admin.New(w.store, cfg); err != nil {
+	if w.ops, err = admin.NewOutbox(w.store, cfg); err != nil {
 		return err
 	}
-	if w.groups, err = admin.NewGroups(w.store, cfg); err != nil {
+	if w.groups, err = admin.NewInbox(w.store, cfg); err != nil {
 		return err
 	}
 	w.keys, err = admin.NewKeys(w.store, cfg)
@@ -318,7 +318,7 @@ func (w *world) count(ctx context.Context) error {
 
 // countNow sets the gauges of the tables.
 func (w *world) countNow(ctx context.Context) error {
-	if _, err := w.desk.Stats(ctx); err != nil {
+	if _, err := w.ops.Stats(ctx); err != nil {
 		return err
 	}
 	if _, err := w.groups.Stats(ctx, true); err != nil {

@@ -73,8 +73,8 @@ type Config struct {
 type patient struct {
 	*settings.Settings
 	store  *connect.Store
-	desk   *admin.Desk
-	groups *admin.Groups
+	ops    *admin.Outbox
+	groups *admin.Inbox
 	keys   *admin.Keys
 	// noStore, noTables and noSink are the reasons why checks of these cannot
 	// run; nil if they can.
@@ -122,10 +122,10 @@ func (p *patient) openTables(ctx context.Context) (err error) {
 		return err
 	}
 	var cfg admin.Config
-	if p.desk, err = admin.New(p.store, cfg); err != nil {
+	if p.ops, err = admin.NewOutbox(p.store, cfg); err != nil {
 		return err
 	}
-	if p.groups, err = admin.NewGroups(p.store, cfg); err != nil {
+	if p.groups, err = admin.NewInbox(p.store, cfg); err != nil {
 		return err
 	}
 	p.keys, err = admin.NewKeys(p.store, cfg)

@@ -148,7 +148,7 @@ func (p *patient) topics(ctx context.Context, names broker.TopicRules) ([]string
 	}
 	var out []string
 	for _, state := range []store.State{store.Ready, store.Delayed, store.Dead, store.Delivered} {
-		page, err := p.desk.List(ctx, state, store.Filter{}, 0, sampled)
+		page, err := p.ops.List(ctx, state, store.Filter{}, 0, sampled)
 		if err != nil {
 			return nil, err
 		}

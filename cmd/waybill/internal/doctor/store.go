@@ -74,7 +74,7 @@ const clockLimit = 2 * time.Second
 
 func clock(ctx context.Context, p *patient) (Finding, error) {
 	sent := p.now()
-	s, err := p.desk.Stats(ctx)
+	s, err := p.ops.Stats(ctx)
 	if err != nil {
 		return Finding{}, err
 	}
@@ -88,7 +88,7 @@ func clock(ctx context.Context, p *patient) (Finding, error) {
 }
 
 func lanes(ctx context.Context, p *patient) (Finding, error) {
-	s, err := p.desk.Stats(ctx)
+	s, err := p.ops.Stats(ctx)
 	if err != nil {
 		return Finding{}, err
 	}
@@ -177,7 +177,7 @@ const (
 // waiting checks the age of the oldest ready event: events that wait for
 // minutes are a problem, whatever the reason.
 func waiting(ctx context.Context, p *patient) (Finding, error) {
-	s, err := p.desk.Stats(ctx)
+	s, err := p.ops.Stats(ctx)
 	if err != nil {
 		return Finding{}, err
 	}
@@ -207,7 +207,7 @@ func events(n int64) string {
 }
 
 func deadLetters(ctx context.Context, p *patient) (Finding, error) {
-	s, err := p.desk.Stats(ctx)
+	s, err := p.ops.Stats(ctx)
 	if err != nil {
 		return Finding{}, err
 	}
@@ -221,7 +221,7 @@ func deadLetters(ctx context.Context, p *patient) (Finding, error) {
 const blockedLimit = 100
 
 func blocked(ctx context.Context, p *patient) (Finding, error) {
-	all, err := p.desk.Blocked(ctx, blockedLimit)
+	all, err := p.ops.Blocked(ctx, blockedLimit)
 	if err != nil {
 		return Finding{}, err
 	}

@@ -89,7 +89,7 @@ func (b *bed) fill() {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
-		s, err := b.relay.Desk.Stats(b.t.Context())
+		s, err := b.relay.Outbox.Stats(b.t.Context())
 		if err != nil || time.Now().After(deadline) {
 			b.t.Fatalf("%+v, %v", s, err)
 		}
@@ -164,7 +164,7 @@ func TestEveryChangingRouteRefuses(t *testing.T) {
 	if changing != 5 {
 		t.Errorf("%d routes change something", changing)
 	}
-	if n, err := b.relay.Desk.Count(t.Context(), store.Dead, store.Filter{}); err != nil || n != 2 {
+	if n, err := b.relay.Outbox.Count(t.Context(), store.Dead, store.Filter{}); err != nil || n != 2 {
 		t.Errorf("%d dead letters are left, %v: a refused request has changed something", n, err)
 	}
 }
@@ -252,7 +252,7 @@ func TestChanges(t *testing.T) {
 	if text := post("/api/dead/discard", ids(b.dead[1])); !strings.Contains(text, b.dead[1].String()) {
 		t.Error(text)
 	}
-	if _, err := b.relay.Desk.Find(t.Context(), b.dead[1]); !errors.Is(err, admin.ErrNotFound) {
+	if _, err := b.relay.Outbox.Find(t.Context(), b.dead[1]); !errors.Is(err, admin.ErrNotFound) {
 		t.Errorf("the event still exists: %v", err)
 	}
 	if text := post("/api/blocked/unblock", ids(b.failed)); !strings.Contains(text, b.failed.String()) {

@@ -25,10 +25,10 @@ func Routes() []Route {
 		{Method: "GET", Path: "/api/events", access: look, answer: (*api).events, Help: "Events of a ?state=; filters: type, aggregate_type, aggregate_id, tenant_id; paging: limit, after"},
 		{Method: "GET", Path: "/api/events/{id}", access: look, answer: (*api).event, Help: "State and history of one event; ?payload=1 needs the token"},
 		{Method: "GET", Path: "/api/dead", access: look, answer: (*api).dead, Help: "Dead letters; parameters as for /api/events"},
-		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Desk).Replay, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}"},
-		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Desk).Discard, view.ChangedOf), Help: "Permanent deletion of dead letters: {\"ids\": […]}"},
+		{Method: "POST", Path: "/api/dead/replay", access: change, answer: changes((*admin.Outbox).Replay, view.ReplayedOf), Help: "Replay of dead letters: {\"ids\": […]}"},
+		{Method: "POST", Path: "/api/dead/discard", access: change, answer: changes((*admin.Outbox).Discard, view.ChangedOf), Help: "Permanent deletion of dead letters: {\"ids\": […]}"},
 		{Method: "GET", Path: "/api/blocked", access: look, answer: (*api).blocked, Help: "Aggregates that wait for one of their events"},
-		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: changes((*admin.Desk).Unblock, view.ChangedOf), Help: "Continuation of blocked aggregates: {\"ids\": […]}"},
+		{Method: "POST", Path: "/api/blocked/unblock", access: change, answer: changes((*admin.Outbox).Unblock, view.ChangedOf), Help: "Continuation of blocked aggregates: {\"ids\": […]}"},
 		{Method: "GET", Path: "/api/inbox", access: look, answer: (*api).inbox, Help: "Inbox records of a ?group= without success, or of a ?state=; paging: limit, after_group, after_key"},
 		{Method: "POST", Path: "/api/inbox/redrive", access: change, answer: (*api).redrive, Help: "Retry of failed and dead inbox records: {\"group\": …, \"keys\": […]}"},
 		{Method: "GET", Path: "/api/keys", access: look, answer: (*api).keys, Help: "Idempotency keys without success, or of a ?state=; filters: tenant_id, operation; paging: limit"},
@@ -144,7 +144,7 @@ func (a *api) stats(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := one.Desk.Stats(r.Context())
+	s, err := one.Outbox.Stats(r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (a *api) list(r *http.Request, state store.State, f store.Filter) (any, err
 		}
 	}
 	f.Type, f.AggregateType, f.AggregateID, f.TenantID = q.Get("type"), q.Get("aggregate_type"), q.Get("aggregate_id"), q.Get("tenant_id")
-	page, err := one.Desk.List(r.Context(), state, f, after, n)
+	page, err := one.Outbox.List(r.Context(), state, f, after, n)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (a *api) event(r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	j, err := one.Desk.Journey(r.Context(), id)
+	j, err := one.Outbox.Journey(r.Context(), id)
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func (a *api) blocked(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := one.Desk.Blocked(r.Context(), n)
+	all, err := one.Outbox.Blocked(r.Context(), n)
 	shown := []view.Blocked{}
 	for _, b := range all {
 		shown = append(shown, view.BlockedOf(b))

@@ -1,0 +1,277 @@
+package drivertest
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
+)
+
+// keyChecks check the records of idempotency keys. Package idempotency checks
+// the requests themselves.
+func keyChecks[T any]() []check[T] {
+	return []check[T]{
+		{row: "K1", name: "claim, and the existing record", run: keyClaims[T]},
+		{row: "K1", name: "expiry comes before the hash", run: keyExpires[T]},
+		{row: "K1", name: "names compare as bytes", run: keyNames[T]},
+		{row: "K2", name: "one of many claims a key", run: keyRace[T]},
+		{row: "K3", name: "ends need owner and fence", run: keyEnds[T]},
+		{row: "K3", name: "a success needs its fence and not its lease", run: keyLateSuccess[T]},
+		{row: "K3", name: "a late failure overwrites nothing", run: keyLateFailure[T]},
+		{row: "K3", name: "uncertain is never taken", run: keyUncertain[T]},
+		{row: "K4", name: "take and store", run: keyTake[T]},
+		{row: "K4", name: "a rollback leaves nothing", run: keyTakeRollback[T]},
+		{row: "K4", name: "a commit without an answer leaves nothing", run: keyTakeUnkept[T]},
+		{row: "K4", name: "taking failed and lapsed keys", run: keyTakeAgain[T]},
+		{row: "K4", name: "others are busy at once", run: keyTakeBusy[T]},
+		{row: "K4", name: "one of many takes a key", run: keyTakeRace[T]},
+		{row: "K4", name: "take needs an open transaction", needs: foreignTx, run: keyTakeEnded[T]},
+		{row: "K5", name: "storing the answer of a claimed attempt", run: keyKeepClaimed[T]},
+		{row: "K5", name: "a lease ends inside a transaction", run: keyKeepLate[T]},
+		{row: "K5", name: "points", run: keyPoints[T]},
+		{row: "K5", name: "renewing a lease", run: keyRenew[T]},
+		{row: "K6", name: "answers come back byte for byte", run: keyAnswers[T]},
+		{row: "K6", name: "answers expire before their record", run: keyAnswerExpires[T]},
+		{row: "K6", name: "a peek sees valid answers", run: keyPeeks[T]},
+		{row: "K7", name: "lists in pages", fresh: true, run: keyLists[T]},
+		{row: "K7", name: "stats", fresh: true, run: keyCounts[T]},
+		{row: "K7", name: "an operator decides", run: keyResolves[T]},
+		{row: "K8", name: "purge in batches", fresh: true, run: keyPurges[T]},
+	}
+}
+
+// keyHash returns a request's hash; every letter gives another one.
+func keyHash(letter string) string { return "v1:" + strings.Repeat(letter, 64) }
+
+// claim returns a claim of a key.
+func (b *env[T]) claim(key string) driver.KeyClaim {
+	return driver.KeyClaim{
+		KeyID: store.KeyID{Tenant: "tenant", Operation: b.unique("operation"), Key: key},
+		// TTL is a hint, mostly wrong.
+		Hash: keyHash("a"), Owner: waybill.NewID(), Lease: time.Hour, TTL: time.Millisecond,
+	}
+}
+
+// again returns the same claim of another attempt.
+func again(c driver.KeyClaim) driver.KeyClaim {
+	c.Owner = waybill.NewID()
+	return c
+}
+
+// tryClaim claims a key.
+func (b *env[T]) tryClaim(ctx context.Context, t tb, c driver.KeyClaim) (store.KeyRecord, bool) {
+	t.Helper()
+	rec, ok, err := b.DB.Keys.ClaimKey(ctx, c)
+	if err != nil {
+		t.Fatalf("ClaimKey: %v", err)
+	}
+	return rec, ok
+}
+
+// claimed claims a key that is free.
+func (b *env[T]) claimed(ctx context.Context, t tb, c driver.KeyClaim) driver.KeyAttempt {
+	t.Helper()
+	rec, ok := b.tryClaim(ctx, t, c)
+	if !ok {
+		t.Fatalf("the key was not taken: %+v", rec)
+	}
+	return driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: rec.Fence}
+}
+
+// endKey ends an attempt, and reports whether it changed anything.
+func (b *env[T]) endKey(ctx context.Context, t tb, a driver.KeyAttempt, end driver.KeyEnd) bool {
+	t.Helper()
+	ok, err := b.DB.Keys.EndKey(ctx, a, end)
+	if err != nil {
+		t.Fatalf("EndKey: %v", err)
+	}
+	return ok
+}
+
+// key returns a live record.
+func (b *env[T]) key(ctx context.Context, t tb, id store.KeyID) store.KeyRecord {
+	t.Helper()
+	rec, ok, err := b.DB.KeyRecords.FindKey(ctx, id)
+	if err != nil || !ok || rec.KeyID != id {
+		t.Fatalf("the record of %+v: %v, %+v, %v", id, ok, rec, err)
+	}
+	return rec
+}
+
+// wantNoKey asserts that a key has no live record.
+func (b *env[T]) wantNoKey(ctx context.Context, t tb, id store.KeyID) {
+	t.Helper()
+	if rec, ok, err := b.DB.KeyRecords.FindKey(ctx, id); ok || err != nil {
+		t.Errorf("there is a record of %+v: %+v, %v", id, rec, err)
+	}
+}
+
+// answered is the end of a success.
+func answered(ref string) driver.KeyEnd {
+	return driver.KeyEnd{State: store.KeySucceeded, Answer: driver.KeyAnswer{Ref: ref, Result: []byte(ref), TTL: time.Hour}}
+}
+
+// failed is the end of a failure that may be retried.
+func failed(text string) driver.KeyEnd {
+	return driver.KeyEnd{State: store.KeyFailed, Code: "code", Error: text, Answer: driver.KeyAnswer{TTL: time.Hour}}
+}
+
+// anHour reports whether a record expires about an hour after its end.
+func anHour(rec store.KeyRecord) bool {
+	return (rec.ExpiresAt.Sub(rec.CompletedAt) - time.Hour).Abs() < time.Second
+}
+
+func keyClaims[T any](ctx context.Context, t tb, b *env[T]) {
+	c := b.claim("claims")
+	rec, ok := b.tryClaim(ctx, t, c)
+	if !ok || rec.KeyID != c.KeyID || rec.Hash != c.Hash || rec.State != store.KeyProcessing || rec.Owner != c.Owner || rec.Fence != 1 || rec.Attempts != 1 {
+		t.Fatalf("the first claim: %v, %+v", ok, rec)
+	}
+	made := rec.CreatedAt // later claims must return the same time
+	if made.IsZero() {
+		t.Errorf("the claim does not say when the record was made: %+v", rec)
+	}
+	rec = b.key(ctx, t, c.KeyID)
+	if left := rec.LeaseUntil.Sub(rec.Now); left < 59*time.Minute || left > time.Hour || !rec.CreatedAt.Equal(made) || !rec.ExpiresAt.IsZero() || !rec.CompletedAt.IsZero() {
+		t.Errorf("its times are %+v, and it was made at %v", rec, made)
+	}
+	if rec, ok := b.tryClaim(ctx, t, again(c)); ok || rec.State != store.KeyProcessing || rec.Owner != c.Owner || rec.Fence != 1 || rec.Attempts != 1 {
+		t.Errorf("a claim of a held key: %v, %+v", ok, rec)
+	}
+	if rec, ok := b.tryClaim(ctx, t, c); ok || rec.Fence != 1 {
+		t.Errorf("the same claim again: %v, %+v", ok, rec)
+	}
+	a := driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}
+	other := again(c)
+	other.Hash = keyHash("b")
+	conflict := func(state store.KeyState) {
+		t.Helper()
+		before := b.key(ctx, t, c.KeyID)
+		if rec, ok := b.tryClaim(ctx, t, other); ok || rec.Hash != c.Hash || rec.State != state {
+			t.Errorf("another request, in state %s: %v, %+v", state, ok, rec)
+		}
+		if after := b.key(ctx, t, c.KeyID); after.Owner != before.Owner || after.Fence != before.Fence || after.State != before.State || after.Attempts != before.Attempts {
+			t.Errorf("another request changed the record from %+v to %+v", before, after)
+		}
+	}
+	conflict(store.KeyProcessing)
+	if !b.endKey(ctx, t, a, failed("first")) {
+		t.Fatalf("the attempt did not fail")
+	}
+	conflict(store.KeyFailed)
+	rec = b.key(ctx, t, c.KeyID)
+	if rec.Code != "code" || rec.LastError != "first" || !rec.LeaseUntil.IsZero() || rec.ExpiresAt.Sub(rec.Now) < 59*time.Minute {
+		t.Errorf("after the failure the record is %+v", rec)
+	}
+	second := again(c)
+	rec, ok = b.tryClaim(ctx, t, second)
+	if !ok || rec.Fence != 2 || rec.Attempts != 2 || rec.Owner != second.Owner || rec.State != store.KeyProcessing || !rec.ExpiresAt.IsZero() {
+		t.Fatalf("a claim of what failed: %v, %+v", ok, rec)
+	}
+	if !b.endKey(ctx, t, driver.KeyAttempt{KeyID: c.KeyID, Owner: second.Owner, Fence: 2}, answered("done")) {
+		t.Fatalf("the second attempt did not succeed")
+	}
+	conflict(store.KeySucceeded)
+	rec, ok = b.tryClaim(ctx, t, again(c))
+	if ok || rec.State != store.KeySucceeded || rec.Ref != "done" || string(rec.Result) != "done" || rec.Owner != second.Owner || rec.Fence != 2 || rec.Attempts != 2 {
+		t.Errorf("a repeat got %v, %+v", ok, rec)
+	}
+	if rec.CompletedAt.IsZero() || rec.CompletedAt.After(rec.Now) || !anHour(rec) || !rec.LeaseUntil.IsZero() {
+		t.Errorf("the times of a success are %+v", rec)
+	}
+}
+
+// keyExpires checks that an expired record counts as missing, whatever its hash
+// and its state.
+func keyExpires[T any](ctx context.Context, t tb, b *env[T]) {
+	for name, end := range map[string]driver.KeyEnd{
+		"succeeded": {State: store.KeySucceeded, Answer: driver.KeyAnswer{Ref: "old", Result: []byte("old")}},
+		"failed":    {State: store.KeyFailed, Code: "old", Error: "old"},
+	} {
+		c := b.claim("expired " + name)
+		c.Lease = time.Minute
+		a := b.claimed(ctx, t, c)
+		b.point(ctx, t, a, "old")
+		if !b.endKey(ctx, t, a, end) { // expires at once
+			t.Fatalf("the attempt did not end as %s", name)
+		}
+		b.wantNoKey(ctx, t, c.KeyID)
+		next := again(c)
+		next.Hash = keyHash("b")
+		rec, ok := b.tryClaim(ctx, t, next)
+		if !ok || rec.Hash != next.Hash || rec.Owner != next.Owner || rec.Attempts != 1 || rec.State != store.KeyProcessing || !rec.ExpiresAt.IsZero() {
+			t.Fatalf("a claim of a key that has %s and expired, with another hash: %v, %+v", name, ok, rec)
+		}
+		if rec.Point.Name != "" || rec.Point.Data != nil || rec.Ref != "" || rec.Result != nil || rec.Code != "" || rec.LastError != "" || !rec.CompletedAt.IsZero() {
+			t.Errorf("it inherited from what had %s and expired: %+v", name, rec)
+		}
+	}
+}
+
+func keyNames[T any](ctx context.Context, t tb, b *env[T]) {
+	op := b.unique("names")
+	ids := []store.KeyID{
+		{Tenant: "t", Operation: op, Key: "abc"},
+		{Tenant: "t", Operation: op, Key: "ABC"},
+		{Tenant: "t", Operation: op, Key: "abc "},
+		{Tenant: "t", Operation: op, Key: "äbc"},
+		{Tenant: "t", Operation: op, Key: "a\u0308bc"},
+		{Tenant: "T", Operation: op, Key: "abc"},
+		{Tenant: "", Operation: op, Key: "abc"},
+		{Tenant: "t", Operation: op + "X", Key: "abc"},
+		{Tenant: "t", Operation: op + "x", Key: "abc"},
+		{Tenant: "t", Operation: op, Key: "it's \\ \"quoted\" {owner} ?"},
+		{Tenant: "t", Operation: op, Key: "not UTF-8: \xff\xfe"},
+		{Tenant: strings.Repeat("t", 64), Operation: strings.Repeat("o", 128), Key: strings.Repeat("k", 255)},
+	}
+	for i, id := range ids {
+		c := b.claim("")
+		c.KeyID = id
+		a := b.claimed(ctx, t, c)
+		if a.Fence != 1 || !b.endKey(ctx, t, a, answered(string(rune('a'+i)))) {
+			t.Errorf("%+v is not a key of its own", id)
+		}
+	}
+	for i, id := range ids {
+		if rec := b.key(ctx, t, id); rec.Ref != string(rune('a'+i)) {
+			t.Errorf("%+v has the answer %q", id, rec.Ref)
+		}
+	}
+}
+
+// keyRace claims a key concurrently: a new one, a failed one, and one whose
+// lease has expired.
+func keyRace[T any](ctx context.Context, t tb, b *env[T]) {
+	fresh, lost, lapsed := b.claim("new"), b.claim("failed"), b.claim("lapsed")
+	b.endKey(ctx, t, b.claimed(ctx, t, lost), failed("once"))
+	late := lapsed
+	late.Lease = 0
+	b.claimed(ctx, t, late)
+	for _, one := range []struct {
+		c      driver.KeyClaim
+		before int64
+	}{{fresh, 0}, {lost, 1}, {lapsed, 1}} {
+		var won atomic.Int64
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				rec, ok, err := b.DB.Keys.ClaimKey(ctx, again(one.c))
+				if err != nil || rec.State != store.KeyProcessing {
+					t.Errorf("ClaimKey: %+v, %v", rec, err)
+				}
+				if ok {
+					won.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		if rec := b.key(ctx, t, one.c.KeyID); won.Load() != 1 || rec.Fence != one.before+1 || int64(rec.Attempts) != one.before+1 {
+			t.Errorf("%d of 100 have the key %q; it had fence %d, and is %+v", won.Load(), one.c.Key, one.before, rec)
+		}
+	}
+}

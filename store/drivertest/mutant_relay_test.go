@@ -1,0 +1,338 @@
+package drivertest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
+)
+
+// fetches breaks the cursors and the limit of Fetch and Sweep.
+func fetches(change func(c *driver.Cursor, limit *int)) tamper {
+	return func(db complete) complete {
+		changed := func(from []driver.Cursor, limit int) ([]driver.Cursor, int) {
+			from = slices.Clone(from)
+			for i := range from {
+				change(&from[i], &limit)
+			}
+			return from, limit
+		}
+		return &worse{
+			complete: db,
+			fetch: func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+				from, limit = changed(from, limit)
+				return db.Fetch(ctx, from, limit)
+			},
+			sweep: func(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
+				from, limit = changed(from, limit)
+				return db.Sweep(ctx, from, limit)
+			},
+		}
+	}
+}
+
+func readMutants() []mutant {
+	reversed := func(page driver.Page, err error) (driver.Page, error) {
+		slices.Reverse(page.Rows)
+		return page, err
+	}
+	return []mutant{
+		{"reads from the cursor on, not after it", "R1", fetches(func(c *driver.Cursor, _ *int) { c.After = max(c.After-1, 0) })},
+		{"does not know where to stop", "R1", fetches(func(c *driver.Cursor, _ *int) { c.UpTo = 0 })},
+		{"stops before the end", "R1 R2", fetches(func(c *driver.Cursor, _ *int) { c.UpTo = max(c.UpTo-1, 0) })},
+		{"has no limit", "R1", fetches(func(_ *driver.Cursor, limit *int) { *limit = 1000 })},
+		{"reads one lane for all", "R1", fetches(func(c *driver.Cursor, _ *int) { c.Lane = 3 })},
+		{"reads backwards", "R1 R2", func(db complete) complete {
+			return &worse{complete: db, fetch: func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
+				return reversed(db.Fetch(ctx, from, limit))
+			}}
+		}},
+		{"sweeps from half the way", "R2", func(db complete) complete {
+			return &worse{complete: db, sweep: func(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
+				from = slices.Clone(from)
+				for i := range from {
+					from[i].After = max(from[i].After, from[i].UpTo/2)
+				}
+				return db.Sweep(ctx, from, limit)
+			}}
+		}},
+		{"loads backwards", "R3", func(db complete) complete {
+			return &worse{complete: db, load: func(ctx context.Context, keys []store.Key) (driver.Page, error) {
+				return reversed(db.Load(ctx, keys))
+			}}
+		}},
+		{"loads a thousand at most", "R3", func(db complete) complete {
+			return &worse{complete: db, load: func(ctx context.Context, keys []store.Key) (driver.Page, error) {
+				return db.Load(ctx, keys[:min(len(keys), 1000)])
+			}}
+		}},
+		{"returns due rows in another order", "R4", func(db complete) complete {
+			return &worse{complete: db, due: func(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
+				return reversed(db.Due(ctx, lanes, limit))
+			}}
+		}},
+		{"ignores the limit of due rows", "R4", func(db complete) complete {
+			return &worse{complete: db, due: func(ctx context.Context, lanes []int, _ int) (driver.Page, error) {
+				return db.Due(ctx, lanes, 1000)
+			}}
+		}},
+		{"returns due rows of any lane", "R4", func(db complete) complete {
+			return &worse{complete: db, due: func(ctx context.Context, _ []int, limit int) (driver.Page, error) {
+				return db.Due(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7}, limit)
+			}}
+		}},
+		{"shows nothing that is due", "R4 S2 W11", func(db complete) complete {
+			return &worse{complete: db, due: func(context.Context, []int, int) (driver.Page, error) { return driver.Page{Now: time.Now()}, nil }}
+		}},
+	}
+}
+
+// leases breaks the result of Acquire.
+func leases(change func(l *driver.Lease)) tamper {
+	return func(db complete) complete {
+		return &worse{complete: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
+			got, err := db.Acquire(ctx, n, lanes, window)
+			for i := range got {
+				change(&got[i])
+			}
+			return got, err
+		}}
+	}
+}
+
+// present tracks the current leases.
+type present struct {
+	mu     sync.Mutex
+	leases map[int]driver.Lease
+}
+
+func watch(db complete) (*present, *worse) {
+	p := &present{leases: map[int]driver.Lease{}}
+	return p, &worse{complete: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
+		got, err := db.Acquire(ctx, n, lanes, window)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, l := range got {
+			p.leases[l.Lane] = l
+		}
+		return got, err
+	}}
+}
+
+// of returns the current leases of the lanes of the given leases.
+func (p *present) of(leases []driver.Lease) []driver.Lease {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var held []driver.Lease
+	for _, l := range leases {
+		held = append(held, p.leases[l.Lane])
+	}
+	return held
+}
+
+func laneMutants() []mutant {
+	return []mutant{
+		{"lets every relay in", "L2", func(db complete) complete {
+			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
+				n.Relay = relayName
+				return db.Heartbeat(ctx, n, lease)
+			}}
+		}},
+		{"keeps every node forever", "L1 L4", func(db complete) complete {
+			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, _ time.Duration) (store.Membership, error) {
+				return db.Heartbeat(ctx, n, time.Hour)
+			}}
+		}},
+		{"does not count nodes", "L1", func(db complete) complete {
+			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
+				m, err := db.Heartbeat(ctx, n, lease)
+				m.Nodes = slices.DeleteFunc(m.Nodes, func(other store.Node) bool { return other.ID != n.ID })
+				return m, err
+			}}
+		}},
+		{"takes every owner for live", "L1", func(db complete) complete {
+			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
+				m, err := db.Heartbeat(ctx, n, lease)
+				for i := range m.Lanes {
+					m.Lanes[i].Live = true
+				}
+				return m, err
+			}}
+		}},
+		{"uses one token for all", "L3 L5", leases(func(l *driver.Lease) { l.Token = waybill.ID{15: 1} })},
+		{"starts again with every epoch", "L3", leases(func(l *driver.Lease) { l.Epoch = 1 })},
+		{"calls every lane clean", "L4 L5 L6", leases(func(l *driver.Lease) { l.Unclean = false })},
+		{"calls every lane unclean", "L3 L5", leases(func(l *driver.Lease) { l.Unclean = true })},
+		{"forgets the window", "L4 L6", leases(func(l *driver.Lease) { l.Window = 0 })},
+		{"gives lanes to nodes that are dead", "L3 L2", func(db complete) complete {
+			return &worse{complete: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
+				_, _ = db.Heartbeat(ctx, n, time.Minute)
+				n.Relay = relayName
+				_, _ = db.Heartbeat(ctx, n, time.Minute)
+				return db.Acquire(ctx, n, lanes, window)
+			}}
+		}},
+		{"gives lanes away that have an owner", "L3 L4 L7", func(db complete) complete {
+			p, w := watch(db)
+			inner := w.acquire
+			w.acquire = func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
+				var all []driver.Lease
+				for _, lane := range lanes {
+					all = append(all, driver.Lease{Lane: lane})
+				}
+				_ = db.Release(ctx, p.of(all), true)
+				return inner(ctx, n, lanes, window)
+			}
+			return w
+		}},
+		{"forgets that a lane is dirty", "L5", func(db complete) complete {
+			return &worse{complete: db, release: func(ctx context.Context, leases []driver.Lease, _ bool) error {
+				return db.Release(ctx, leases, false)
+			}}
+		}},
+		{"releases lanes without the fence", "L5", func(db complete) complete {
+			p, w := watch(db)
+			w.release = func(ctx context.Context, leases []driver.Lease, dirty bool) error {
+				return db.Release(ctx, p.of(leases), dirty)
+			}
+			return w
+		}},
+		{"releases nothing", "L3 L5", func(db complete) complete {
+			return &worse{complete: db, release: func(context.Context, []driver.Lease, bool) error { return nil }}
+		}},
+		{"does not let nodes leave", "L6 L2", func(db complete) complete {
+			return &worse{complete: db, leave: func(context.Context, store.Node) error { return nil }}
+		}},
+	}
+}
+
+// settles breaks the input of a settlement.
+func settles(change func(s *driver.Settlement)) tamper {
+	return func(db complete) complete {
+		return &worse{complete: db, settle: func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
+			s.Done, s.Retry, s.Dead = slices.Clone(s.Done), slices.Clone(s.Retry), slices.Clone(s.Dead)
+			change(&s)
+			return db.Settle(ctx, s)
+		}}
+	}
+}
+
+// settled breaks the result of a settlement.
+func settled(change func(s driver.Settlement, out *driver.Settled)) tamper {
+	return func(db complete) complete {
+		return &worse{complete: db, settle: func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
+			out, err := db.Settle(ctx, s)
+			change(s, &out)
+			return out, err
+		}}
+	}
+}
+
+func retry(change func(r *driver.Result)) func(s *driver.Settlement) {
+	return func(s *driver.Settlement) {
+		for i := range s.Retry {
+			change(&s.Retry[i])
+		}
+	}
+}
+
+func settleMutants() []mutant {
+	return []mutant{
+		{"ignores the fence", "S5 L4 S8", func(db complete) complete {
+			p, w := watch(db)
+			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
+				s.Leases = p.of(s.Leases)
+				return db.Settle(ctx, s)
+			}
+			return w
+		}},
+		{"looks at the epoch only", "S5", func(db complete) complete {
+			p, w := watch(db)
+			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
+				s.Leases = slices.Clone(s.Leases)
+				for i, held := range p.of(s.Leases) {
+					s.Leases[i].Token = held.Token
+				}
+				return db.Settle(ctx, s)
+			}
+			return w
+		}},
+		{"looks at the token only", "S5", func(db complete) complete {
+			p, w := watch(db)
+			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
+				s.Leases = slices.Clone(s.Leases)
+				for i, held := range p.of(s.Leases) {
+					s.Leases[i].Epoch = held.Epoch
+				}
+				return db.Settle(ctx, s)
+			}
+			return w
+		}},
+		{"believes the lane in a result", "S5", func(db complete) complete {
+			// As with DELETE … WHERE id = ?: the fence is checked for the named
+			// lane, but the row is in another one.
+			p, w := watch(db)
+			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
+				s.Done = slices.Clone(s.Done)
+				probe, err := db.Settle(ctx, driver.Settlement{Leases: s.Leases})
+				if err != nil {
+					return probe, err
+				}
+				page, err := db.Fetch(ctx, (&env[memTx]{lanes: 8}).cursors(), 10_000)
+				if err != nil {
+					return probe, err
+				}
+				for i, r := range s.Done {
+					if row, ok := find(page.Rows, r.ID); ok && row.Lane != r.Lane && slices.Contains(probe.Held, r.Lane) {
+						s.Done[i].Lane = row.Lane
+						s.Leases = append(slices.Clone(s.Leases), p.of([]driver.Lease{{Lane: row.Lane}})...)
+					}
+				}
+				return db.Settle(ctx, s)
+			}
+			return w
+		}},
+		{"loses a lane and takes the whole settlement for lost", "S5", func(db complete) complete {
+			return &worse{complete: db, settle: func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
+				probe, err := db.Settle(ctx, driver.Settlement{Leases: s.Leases})
+				if err != nil || len(probe.Held) < len(s.Leases) {
+					return driver.Settled{}, err
+				}
+				return db.Settle(ctx, s)
+			}}
+		}},
+		{"takes every lane for held", "S5 L4", settled(func(s driver.Settlement, out *driver.Settled) {
+			out.Held = nil
+			for _, l := range s.Leases {
+				out.Held = append(out.Held, l.Lane)
+			}
+		})},
+		{"moves nothing that is done", "S1 S4", settles(func(s *driver.Settlement) { s.Done = nil })},
+		{"moves only the first that is done", "S1", settles(func(s *driver.Settlement) { s.Done = s.Done[:min(len(s.Done), 1)] })},
+		{"does not report the moved events", "S1 S2 S3 S6", settled(func(_ driver.Settlement, out *driver.Settled) { out.Moved = nil })},
+		{"reports missing rows as moved", "S1 S6", settled(func(s driver.Settlement, out *driver.Settled) {
+			for _, r := range s.Done {
+				if !slices.Contains(out.Moved, r.ID) {
+					out.Moved = append(out.Moved, r.ID)
+				}
+			}
+		})},
+		{"keeps a history that was not asked for", "W12", settles(func(s *driver.Settlement) { s.History = true })},
+		{"keeps no history", "W12 S1", settles(func(s *driver.Settlement) { s.History = false })},
+		{"forgets attempts", "S2 S4", settles(retry(func(r *driver.Result) { r.Attempts = 0 }))},
+		{"forgets errors", "S2 S7", settles(retry(func(r *driver.Result) { r.Error = "" }))},
+		{"cuts errors early", "S7", settles(retry(func(r *driver.Result) { r.Error = r.Error[:min(len(r.Error), 3000)] }))},
+		{"forgets holds", "S2", settles(retry(func(r *driver.Result) { r.Holds = false }))},
+		{"retries at once", "S2 R4", settles(retry(func(r *driver.Result) { r.Delay = 0 }))},
+		{"never gives up", "S3 S4 11", settles(func(s *driver.Settlement) {
+			s.Retry, s.Dead = append(s.Retry, s.Dead...), nil
+		})},
+		{"gives up at once", "S2 S4", settles(func(s *driver.Settlement) {
+			s.Dead, s.Retry = append(s.Dead, s.Retry...), nil
+		})},
+	}
+}
