@@ -39,8 +39,8 @@ BROKER_TESTS := broker/kafkabroker broker/pulsarbroker test/brokers internal/tes
 # by itself at the end.
 SLOW_TESTS := store/pgstore store/mysqlstore test/process store/sqlitestore test/chaos
 
-# The folders of all modules in go.work.
-MODULES = $$(go list -m -f '{{.Dir}}')
+# It needs the core module only, and has to work while go.work does not.
+RELEASE := GOWORK=off go run ./internal/release/cmd/release
 
 .PHONY: help
 help: ## list the targets
@@ -109,10 +109,8 @@ servers-stop: testserver ## stop what make servers started
 	@$(TESTSERVER) stop
 
 .PHONY: tidy
-tidy: ## go mod tidy in every module
-	@for dir in $(MODULES); do \
-		echo "go mod tidy: .$${dir#$(CURDIR)}"; (cd "$$dir" && GOWORK=off go mod tidy); \
-	done
+tidy: ## go mod tidy in every module; repairs the list in go.work
+	@$(RELEASE) tidy
 
 .PHONY: newest
 newest: ## build and test with every direct dependency at its newest release

@@ -117,17 +117,3 @@ require (
 	sigs.k8s.io/structured-merge-diff/v4 v4.4.2 // indirect
 	sigs.k8s.io/yaml v1.4.0 // indirect
 )
-
-replace (
-	github.com/waybillhq/waybill => ../
-	github.com/waybillhq/waybill/broker/kafkabroker => ../broker/kafkabroker
-	github.com/waybillhq/waybill/broker/natsbroker => ../broker/natsbroker
-	github.com/waybillhq/waybill/broker/pulsarbroker => ../broker/pulsarbroker
-	github.com/waybillhq/waybill/broker/rabbitbroker => ../broker/rabbitbroker
-	github.com/waybillhq/waybill/broker/redisbroker => ../broker/redisbroker
-	github.com/waybillhq/waybill/broker/webhook => ../broker/webhook
-	github.com/waybillhq/waybill/idempotency/httpkey => ../idempotency/httpkey
-	github.com/waybillhq/waybill/store/mysqlstore => ../store/mysqlstore
-	github.com/waybillhq/waybill/store/pgstore => ../store/pgstore
-	github.com/waybillhq/waybill/store/sqlitestore => ../store/sqlitestore
-)

@@ -31,11 +31,3 @@ require (
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
 )
-
-replace (
-	github.com/waybillhq/waybill => ..
-	github.com/waybillhq/waybill/idempotency/httpkey => ../idempotency/httpkey
-	github.com/waybillhq/waybill/store/mysqlstore => ../store/mysqlstore
-	github.com/waybillhq/waybill/store/pgstore => ../store/pgstore
-	github.com/waybillhq/waybill/store/sqlitestore => ../store/sqlitestore
-)

@@ -46,11 +46,3 @@ require (
 	modernc.org/memory v1.12.1 // indirect
 	modernc.org/sqlite v1.60.1 // indirect
 )
-
-replace (
-	github.com/waybillhq/waybill => ../
-	github.com/waybillhq/waybill/idempotency/httpkey => ../idempotency/httpkey
-	github.com/waybillhq/waybill/store/mysqlstore => ../store/mysqlstore
-	github.com/waybillhq/waybill/store/pgstore => ../store/pgstore
-	github.com/waybillhq/waybill/store/sqlitestore => ../store/sqlitestore
-)

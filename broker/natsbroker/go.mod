@@ -7,7 +7,7 @@ require (
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nats-io/nkeys v0.4.16
-	github.com/waybillhq/waybill v0.0.0-00010101000000-000000000000
+	github.com/waybillhq/waybill v0.0.0
 	go.uber.org/goleak v1.3.0
 )
 
@@ -23,5 +23,3 @@ require (
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 )
-
-replace github.com/waybillhq/waybill => ../..

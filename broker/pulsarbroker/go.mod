@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	github.com/apache/pulsar-client-go v0.19.0
 	github.com/prometheus/client_golang v1.25.0
-	github.com/waybillhq/waybill v0.0.0-00010101000000-000000000000
+	github.com/waybillhq/waybill v0.0.0
 	go.uber.org/goleak v1.3.0
 )
 
@@ -60,5 +60,3 @@ require (
 	sigs.k8s.io/structured-merge-diff/v4 v4.4.2 // indirect
 	sigs.k8s.io/yaml v1.4.0 // indirect
 )
-
-replace github.com/waybillhq/waybill => ../..

@@ -12,5 +12,3 @@ require (
 	github.com/oklog/ulid/v2 v2.1.2 // indirect
 	github.com/stretchr/testify v1.10.0 // indirect
 )
-
-replace github.com/waybillhq/waybill => ../..

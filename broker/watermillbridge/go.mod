@@ -15,5 +15,3 @@ require (
 	github.com/oklog/ulid/v2 v2.1.2 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 )
-
-replace github.com/waybillhq/waybill => ../..

@@ -9,5 +9,3 @@ require (
 )
 
 require github.com/oklog/ulid/v2 v2.1.2 // indirect
-
-replace github.com/waybillhq/waybill => ../..

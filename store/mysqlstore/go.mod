@@ -12,5 +12,3 @@ require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/oklog/ulid/v2 v2.1.2 // indirect
 )
-
-replace github.com/waybillhq/waybill => ../..

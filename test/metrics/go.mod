@@ -60,8 +60,3 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
-
-replace (
-	github.com/waybillhq/waybill => ../../
-	github.com/waybillhq/waybill/observe/otelobserve => ../../observe/otelobserve
-)

@@ -43,8 +43,3 @@ require (
 	golang.org/x/sys v0.41.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
 )
-
-replace (
-	github.com/waybillhq/waybill => ../..
-	github.com/waybillhq/waybill/store/pgstore => ../../store/pgstore
-)

@@ -47,8 +47,3 @@ require (
 	golang.org/x/text v0.40.0 // indirect
 	google.golang.org/protobuf v1.36.10 // indirect
 )
-
-replace (
-	github.com/waybillhq/waybill => ../..
-	github.com/waybillhq/waybill/idempotency/httpkey => ../../idempotency/httpkey
-)

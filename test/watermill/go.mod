@@ -22,9 +22,3 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 )
-
-replace (
-	github.com/waybillhq/waybill => ../..
-	github.com/waybillhq/waybill/broker/redisbroker => ../../broker/redisbroker
-	github.com/waybillhq/waybill/broker/watermillbridge => ../../broker/watermillbridge
-)

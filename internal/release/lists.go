@@ -1,0 +1,35 @@
+package release
+
+// Each module of go.work is in exactly one of these lists, by its folder. The
+// tests of this package fail for a module that is in neither.
+
+// released are the modules that a release tags.
+var released = []string{
+	".",
+	"broker/kafkabroker",
+	"broker/natsbroker",
+	"broker/pulsarbroker",
+	"broker/rabbitbroker",
+	"broker/redisbroker",
+	"broker/watermillbridge",
+	"broker/webhook",
+	"cmd/waybill",
+	"idempotency/grpckey",
+	"idempotency/httpkey",
+	"observe/otelobserve",
+	"store/mysqlstore",
+	"store/pgstore",
+	"store/sqlitestore",
+}
+
+// internal are the modules that only tests, benchmarks and readers use.
+var internal = []string{
+	"bench",
+	"examples",
+	"test",
+	"test/brokers",
+	"test/metrics",
+	"test/orm",
+	"test/routers",
+	"test/watermill",
+}
