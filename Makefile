@@ -112,6 +112,10 @@ servers-stop: testserver ## stop what make servers started
 tidy: ## go mod tidy in every module; repairs the list in go.work
 	@$(RELEASE) tidy
 
+.PHONY: release
+release: ## make the release commit and its tags here: VERSION=v0.1.0; pushes nothing
+	@$(RELEASE) tag "$(VERSION)"
+
 .PHONY: newest
 newest: ## build and test with every direct dependency at its newest release
 	@.ci/newest

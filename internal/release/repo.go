@@ -138,6 +138,18 @@ func (r *Repo) in(dir string) (module, error) {
 	return r.modules[i], nil
 }
 
+// isRelease reports whether the checkout is a release commit: all requirements
+// between modules have one version, and it is not the placeholder.
+func (r *Repo) isRelease() bool {
+	found := map[string]bool{}
+	for _, m := range r.modules {
+		for _, need := range r.siblings(m) {
+			found[need.Version] = true
+		}
+	}
+	return len(found) == 1 && !found[Placeholder]
+}
+
 // siblings returns the requirements of m that are modules of the repository.
 func (r *Repo) siblings(m module) []requirement {
 	var found []requirement

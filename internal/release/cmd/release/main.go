@@ -18,6 +18,8 @@ const usage = `usage, in the root folder of the repository:
   release check                  check the go.mod files, go.work and the lists
   release tidy                   go mod tidy in every module
   release go FOLDER COMMAND...   run a command in a module, without the workspace
+  release tag VERSION            make the release commit and its tags
+  release proxy VERSION FOLDER   write the modules as a module proxy serves them
 `
 
 func main() {
@@ -45,6 +47,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return repo.Tidy(ctx, out)
 	case len(args) > 2 && args[0] == "go":
 		return repo.Go(ctx, args[1], out, os.Stderr, args[2:]...)
+	case len(args) == 2 && args[0] == "tag":
+		return repo.Tag(ctx, args[1], out)
+	case len(args) == 3 && args[0] == "proxy":
+		return repo.Proxy(ctx, args[1], args[2])
 	}
 	fmt.Fprint(os.Stderr, usage)
 	return errors.New("unknown command or wrong number of arguments")
