@@ -12,6 +12,9 @@ GOFUMPT := v0.12.0
 GOVULNCHECK := v1.8.0
 TOOLS := $(CURDIR)/.tools/bin-golangci-lint-$(GOLANGCI_LINT)-gofumpt-$(GOFUMPT)-govulncheck-$(GOVULNCHECK)
 
+APIDIFF := v0.0.0-20260709172345-9ea1abe57597
+APIDIFF_TOOL := $(CURDIR)/.tools/apidiff-$(APIDIFF)/apidiff
+
 FUZZTIME ?= 30s
 
 # No version control stamp: builds in containers often run as another user than
@@ -112,9 +115,14 @@ servers-stop: testserver ## stop what make servers started
 tidy: ## go mod tidy in every module; repairs the list in go.work
 	@$(RELEASE) tidy
 
+# VERSION and BASE come from the command line.
 .PHONY: release
 release: ## make the release commit and its tags here: VERSION=v0.1.0; pushes nothing
 	@$(RELEASE) tag "$(VERSION)"
+
+.PHONY: apidiff
+apidiff: $(APIDIFF_TOOL) ## compare the API of the released modules with the last tag, or with BASE
+	@$(RELEASE) apidiff $(APIDIFF_TOOL) $(BASE)
 
 .PHONY: newest
 newest: ## build and test with every direct dependency at its newest release
@@ -145,3 +153,6 @@ $(TOOLS)/gofumpt:
 
 $(TOOLS)/govulncheck:
 	GOBIN=$(TOOLS) CGO_ENABLED=0 go install golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK)
+
+$(APIDIFF_TOOL):
+	GOBIN=$(@D) CGO_ENABLED=0 go install golang.org/x/exp/cmd/apidiff@$(APIDIFF)

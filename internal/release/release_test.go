@@ -189,6 +189,9 @@ func TestTag(t *testing.T) {
 	}
 	download(t, dir, git("show", "v0.1.0:cmd/tool/go.sum"))
 
+	if last, err := r.lastTag(t.Context()); err != nil || last != "v0.1.0" {
+		t.Errorf("the last tag is %q, %v", last, err)
+	}
 	for version, want := range map[string]string{
 		"v0.1.0": "tags exist: cmd/tool/v0.1.0", "0.2.0": "is not of the form", "v0.2": "is not of the form", "v2.0.0": "is not of the form",
 		"v0.2.0+x": "is not of the form", "v0.2.0-rc.01": "leading zero", "v0.0.0": "placeholder",

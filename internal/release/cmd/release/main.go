@@ -20,6 +20,7 @@ const usage = `usage, in the root folder of the repository:
   release go FOLDER COMMAND...   run a command in a module, without the workspace
   release tag VERSION            make the release commit and its tags
   release proxy VERSION FOLDER   write the modules as a module proxy serves them
+  release apidiff TOOL [BASE]    compare the API with BASE or the last tag
 `
 
 func main() {
@@ -51,6 +52,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return repo.Tag(ctx, args[1], out)
 	case len(args) == 3 && args[0] == "proxy":
 		return repo.Proxy(ctx, args[1], args[2])
+	case len(args) == 2 && args[0] == "apidiff":
+		return repo.APIDiff(ctx, args[1], "", out)
+	case len(args) == 3 && args[0] == "apidiff":
+		return repo.APIDiff(ctx, args[1], args[2], out)
 	}
 	fmt.Fprint(os.Stderr, usage)
 	return errors.New("unknown command or wrong number of arguments")
