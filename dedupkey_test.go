@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 func TestDedupKeys(t *testing.T) {
@@ -26,7 +27,7 @@ func TestDedupKeys(t *testing.T) {
 		{ev.HourKey(at), "student:Enrolled:s-1#h2026022822"},
 		{ev.HourKey(at.Add(time.Minute)), "student:Enrolled:s-1#h2026022823"},
 		{global.NaturalKey(), "__GLOBAL__:Enrolled:s-1#1"},
-		{global.Complete().NaturalKey(), global.NaturalKey()},
+		{eventfill.Defaults(global).NaturalKey(), global.NaturalKey()},
 		{awkward.NaturalKey(), "c%23d:a%3Ab:50%25#1"},
 		{waybill.DedupKey("a", "b", "c"), "a:b:c"},
 		{waybill.DedupKey("a:b", "c"), "a%3Ab:c"},

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 type placed struct {
@@ -30,7 +31,7 @@ func TestDefineNewAndDecode(t *testing.T) {
 		string(ev.Payload) != `{"total":9990}` {
 		t.Errorf("the event is %+v", ev)
 	}
-	p, err := d.Decode(ev.Complete())
+	p, err := d.Decode(eventfill.Defaults(ev))
 	if err != nil || p.Total != 9990 {
 		t.Errorf("Decode: %+v, %v", p, err)
 	}
@@ -55,7 +56,7 @@ func TestDefinitionKeepsErrors(t *testing.T) {
 		if got := fields(ev.Validate()); len(got) != 1 || got[0] != name {
 			t.Errorf("Validate: %v, want an error about %s", ev.Validate(), name)
 		}
-		if got := fields(ev.Complete().Validate()); len(got) != 1 {
+		if got := fields(eventfill.Defaults(ev).Validate()); len(got) != 1 {
 			t.Errorf("completing the event lost its error about %s", name)
 		}
 	}
@@ -117,7 +118,7 @@ func (number) Unmarshal(data []byte, v any) error {
 func TestDefineWithACodec(t *testing.T) {
 	d := waybill.Define[uint64]("N", waybill.Spec{ContentType: "application/octet-stream", Codec: number{}})
 	ev := d.New("", 7)
-	if n, err := d.Decode(ev.Complete()); err != nil || n != 7 || len(ev.Payload) != 8 || ev.Validate() != nil {
+	if n, err := d.Decode(eventfill.Defaults(ev)); err != nil || n != 7 || len(ev.Payload) != 8 || ev.Validate() != nil {
 		t.Errorf("round trip: %d, %v, payload %x", n, err, ev.Payload)
 	}
 	if got := fields(d.New("", 0).Validate()); len(got) != 1 || got[0] != "Payload" {
@@ -132,7 +133,7 @@ func TestDefineWithACodec(t *testing.T) {
 func TestDefineBytes(t *testing.T) {
 	d := waybill.Define[[]byte]("B", waybill.Spec{ContentType: "image/png"})
 	data := []byte{0, 255, 1}
-	ev := d.New("", data).Complete()
+	ev := eventfill.Defaults(d.New("", data))
 	got, err := d.Decode(ev)
 	if err != nil || string(got) != string(data) {
 		t.Fatalf("round trip: %x, %v", got, err)

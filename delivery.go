@@ -27,49 +27,6 @@ func (p Position) Newer(q Position) bool {
 	return p.Seq > q.Seq
 }
 
-// Claim is a relay's right to a delivery. It is opaque: relays create it,
-// stores check it, handlers may read its position.
-type Claim struct {
-	position Position
-	token    ID
-	history  bool
-	source   any
-}
-
-// NewClaim returns a claim for a position under the owner's token. Relays call
-// NewClaim; tests of sinks may.
-func NewClaim(p Position, token ID) Claim {
-	return Claim{position: p, token: token}
-}
-
-// Position returns the place of the delivery.
-func (c Claim) Position() Position { return c.position }
-
-// Token returns the random token of the lane's owner. It is zero if the sink
-// must not settle the delivery itself because other sinks receive the delivery
-// too.
-func (c Claim) Token() ID { return c.token }
-
-// WithHistory returns a copy of the claim that records whether the event is
-// kept in the history after its delivery.
-func (c Claim) WithHistory(keep bool) Claim {
-	c.history = keep
-	return c
-}
-
-// WithSource returns a copy of the claim with its source: a comparable value
-// that identifies the outbox's tables.
-func (c Claim) WithSource(source any) Claim {
-	c.source = source
-	return c
-}
-
-// Source returns the value that identifies the outbox's tables, or nil.
-func (c Claim) Source() any { return c.source }
-
-// History reports whether the event is kept in the history after its delivery.
-func (c Claim) History() bool { return c.history }
-
 // Delivery is one attempt to hand an event to a sink.
 type Delivery struct {
 	Event
@@ -77,8 +34,13 @@ type Delivery struct {
 	Attempt int
 	// Replay is the number of times that an operator replayed the event.
 	Replay int
-	// Claim is the relay's right to this delivery.
-	Claim Claim
+	// Position is the place of the delivery in its lane. It is zero if the
+	// carrier does not report it.
+	Position Position
+	// Claim is the relay's right to settle this delivery, for the packages
+	// of Waybill. It is nil if the sink must not settle the delivery itself:
+	// other sinks receive it too, or it did not come from a relay.
+	Claim any
 	// Uncounted means that the carrier does not count deliveries: this one may
 	// be a redelivery whatever Attempt is. A consumer group counts the attempt
 	// before it calls the handler.

@@ -1,8 +1,6 @@
 package waybill
 
 import (
-	"bytes"
-	"maps"
 	"strings"
 	"time"
 )
@@ -83,48 +81,6 @@ func NewEvent(eventType string, payload any) Event {
 	ev := Event{Type: eventType}
 	ev.Payload, ev.err = encodeJSON(payload)
 	return ev
-}
-
-// Complete returns the event as it will be stored: a deep copy with all
-// defaults filled in. The outbox completes every event that it writes; Complete
-// is idempotent.
-func (e Event) Complete() Event {
-	if e.ID.IsZero() {
-		e.ID = NewID()
-	}
-	if e.AggregateType == "" {
-		e.AggregateType = GlobalAggregate
-	}
-	if e.Topic == "" {
-		e.Topic = e.Type
-	}
-	if e.SchemaVersion == 0 {
-		e.SchemaVersion = 1
-	}
-	if e.ContentType == "" {
-		e.ContentType = JSON
-	}
-	if e.OccurredAt.IsZero() {
-		e.OccurredAt = time.Now()
-	}
-	// Databases store microseconds: an event delivered from memory must equal
-	// the event read from the table.
-	e.OccurredAt = e.OccurredAt.UTC().Truncate(time.Microsecond)
-	if !e.AvailableAt.IsZero() {
-		e.AvailableAt = e.AvailableAt.UTC().Truncate(time.Microsecond)
-	}
-	if e.Delay > 0 { // round up: a short delay must not become none
-		e.Delay = (e.Delay + time.Microsecond - 1).Truncate(time.Microsecond)
-	}
-	e.Headers = maps.Clone(e.Headers)
-	if len(e.Headers) == 0 {
-		e.Headers = nil
-	}
-	e.Payload = bytes.Clone(e.Payload)
-	if e.Payload == nil {
-		e.Payload = []byte{}
-	}
-	return e
 }
 
 // Ordered reports whether the event names an aggregate and is therefore

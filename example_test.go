@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // Placed is the payload of OrderPlaced.
@@ -88,7 +89,7 @@ func ExampleLog() {
 func ExampleContextWithOrigin() {
 	ctx := waybill.ContextWithOrigin(context.Background(), waybill.Origin{TenantID: "acme", CorrelationID: "req-7"})
 	// The outbox does this for every write.
-	ev := waybill.OriginFrom(ctx).Fill(waybill.NewEvent("Ping", nil))
+	ev := eventfill.Origin(waybill.OriginFrom(ctx), waybill.NewEvent("Ping", nil))
 	fmt.Println(ev.TenantID, ev.CorrelationID)
 	// Output: acme req-7
 }

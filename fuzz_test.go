@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -71,7 +72,7 @@ func FuzzValidate(f *testing.F) {
 				t.Errorf("Validate accepts the text %q", s)
 			}
 		}
-		c := ev.Complete()
+		c := eventfill.Defaults(ev)
 		if err := c.Validate(); err != nil {
 			t.Errorf("completing the event made it invalid: %v", err)
 		}

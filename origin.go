@@ -39,18 +39,3 @@ func OriginFrom(ctx context.Context) Origin {
 	}
 	return o
 }
-
-// Fill returns the event with its empty tenant, correlation and causation
-// fields set from o.
-func (o Origin) Fill(ev Event) Event {
-	if ev.TenantID == "" {
-		ev.TenantID = o.TenantID
-	}
-	if ev.CorrelationID == "" {
-		ev.CorrelationID = o.CorrelationID
-	}
-	if ev.CausationID == "" {
-		ev.CausationID = o.CausationID
-	}
-	return ev
-}

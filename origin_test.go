@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 func TestOrigin(t *testing.T) {
@@ -39,11 +40,11 @@ func TestOrigin(t *testing.T) {
 
 func TestOriginFill(t *testing.T) {
 	o := waybill.Origin{TenantID: "t", CorrelationID: "c", CausationID: "a"}
-	if got := o.Fill(waybill.Event{}); got.TenantID != "t" || got.CorrelationID != "c" || got.CausationID != "a" {
+	if got := eventfill.Origin(o, waybill.Event{}); got.TenantID != "t" || got.CorrelationID != "c" || got.CausationID != "a" {
 		t.Errorf("an empty event became %+v", got)
 	}
 	own := waybill.Event{TenantID: "1", CorrelationID: "2", CausationID: "3"}
-	if got := o.Fill(own); got.TenantID != "1" || got.CorrelationID != "2" || got.CausationID != "3" {
+	if got := eventfill.Origin(o, own); got.TenantID != "1" || got.CorrelationID != "2" || got.CausationID != "3" {
 		t.Errorf("an event's own origin became %+v", got)
 	}
 }
@@ -54,9 +55,9 @@ func TestDeliveryFrom(t *testing.T) {
 	}
 	pos := waybill.Position{Lane: 3, Epoch: 2, Seq: 7}
 	token := waybill.NewID()
-	d := waybill.Delivery{Event: waybill.Event{Type: "t"}, Attempt: 1, Claim: waybill.NewClaim(pos, token)}
+	d := waybill.Delivery{Event: waybill.Event{Type: "t"}, Attempt: 1, Position: pos, Claim: token}
 	got, ok := waybill.DeliveryFrom(waybill.ContextWithDelivery(context.Background(), d))
-	if !ok || got.Type != "t" || got.Attempt != 1 || got.Claim.Position() != pos || got.Claim.Token() != token {
+	if !ok || got.Type != "t" || got.Attempt != 1 || got.Position != pos || got.Claim != any(token) {
 		t.Errorf("the delivery is %+v, %v", got, ok)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 func valid() waybill.Event {
@@ -160,7 +161,7 @@ func TestValidateOtherFields(t *testing.T) {
 				t.Errorf("Validate: %v, about %v, want an error about %s", err, got, c.field)
 			}
 			if err == nil {
-				if again := ev.Complete().Validate(); again != nil {
+				if again := eventfill.Defaults(ev).Validate(); again != nil {
 					t.Errorf("completing the event made it invalid: %v", again)
 				}
 			}
@@ -210,7 +211,7 @@ func TestValidateReportsAll(t *testing.T) {
 func TestCompleteFillsInAndCopies(t *testing.T) {
 	start := time.Now().Truncate(time.Microsecond)
 	ev := waybill.Event{Type: "t"}
-	c := ev.Complete()
+	c := eventfill.Defaults(ev)
 	if c.ID.IsZero() || c.AggregateType != waybill.GlobalAggregate || c.Topic != "t" || c.SchemaVersion != 1 ||
 		c.ContentType != waybill.JSON || c.OccurredAt.Before(start) || c.Payload == nil || c.Headers != nil {
 		t.Errorf("complete is %+v", c)
@@ -225,7 +226,7 @@ func TestCompleteFillsInAndCopies(t *testing.T) {
 		AvailableAt: time.Date(2030, 1, 2, 3, 4, 5, 6789, zone),
 		Headers:     map[string]string{"a": "1"}, Payload: []byte("x"),
 	}
-	c = full.Complete()
+	c = eventfill.Defaults(full)
 	if c.OccurredAt != time.Date(2024, 1, 2, 2, 4, 5, 6000, time.UTC) || c.AvailableAt.Location() != time.UTC ||
 		c.AvailableAt.Nanosecond()%1000 != 0 {
 		t.Errorf("times are %v and %v, want microseconds in UTC", c.OccurredAt, c.AvailableAt)
@@ -237,13 +238,13 @@ func TestCompleteFillsInAndCopies(t *testing.T) {
 	if c.Headers["a"] != "1" || string(c.Payload) != "x" {
 		t.Errorf("a complete event shares its headers or payload with the original")
 	}
-	if again := c.Complete(); fmt.Sprint(again) != fmt.Sprint(c) {
+	if again := eventfill.Defaults(c); fmt.Sprint(again) != fmt.Sprint(c) {
 		t.Errorf("completing twice changed %+v to %+v", c, again)
 	}
 	if !c.Ordered() || !c.Delayed() || !(waybill.Event{Delay: 1}).Delayed() {
 		t.Errorf("an event with aggregate and time is not ordered or not delayed")
 	}
-	if short := (waybill.Event{Delay: 1}).Complete(); short.Delay == 0 {
+	if short := eventfill.Defaults((waybill.Event{Delay: 1})); short.Delay == 0 {
 		t.Errorf("a short delay was rounded to none")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/memstore"
@@ -33,13 +34,13 @@ func TestGroups(t *testing.T) {
 	ctx := t.Context()
 	g := in.Group("G", inbox.Options{MaxAttempts: 2, BackoffBase: time.Hour, BackoffMax: time.Hour})
 	fail := func(context.Context, *memstore.Tx, waybill.Event) error { return errors.New("no") }
-	failed := waybill.NewEvent("A", 0).Complete()
+	failed := eventfill.Defaults(waybill.NewEvent("A", 0))
 	if _, err := g.Consume(ctx, failed, fail); err == nil {
 		t.Fatal("it did not fail")
 	}
 	var dead []waybill.ID
 	for i := range 5 {
-		ev := waybill.NewEvent("A", i).Complete()
+		ev := eventfill.Defaults(waybill.NewEvent("A", i))
 		dead = append(dead, ev.ID)
 		_, _ = g.Consume(ctx, ev, func(context.Context, *memstore.Tx, waybill.Event) error {
 			return waybill.Permanent(errors.New("never"))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
@@ -190,7 +191,7 @@ func (r brokerRace) byHand(loops int) func(context.Context, *brokerField) (time.
 	return func(ctx context.Context, f *brokerField) (time.Duration, error) {
 		events := numberedEvents(0, r.events)
 		for i := range events {
-			events[i] = events[i].Complete()
+			events[i] = eventfill.Defaults(events[i])
 		}
 		workers := make([]func(context.Context, []broker.Message) error, loops)
 		for i := range workers {
@@ -230,7 +231,7 @@ func (r brokerRace) byHand(loops int) func(context.Context, *brokerField) (time.
 func encodeAll(codec *broker.Codec, events []waybill.Event) ([]broker.Message, error) {
 	messages := make([]broker.Message, len(events))
 	for n := range events {
-		d := waybill.Delivery{Event: events[n], Attempt: 1, Claim: waybill.NewClaim(waybill.Position{Lane: n % lanes, Epoch: 1, Seq: int64(n)}, waybill.ID{})}
+		d := waybill.Delivery{Event: events[n], Attempt: 1, Position: waybill.Position{Lane: n % lanes, Epoch: 1, Seq: int64(n)}}
 		var err error
 		if messages[n], err = codec.Encode(&d); err != nil {
 			return nil, err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // prepareInbox defines the flags of inbox.
@@ -184,7 +185,7 @@ func (c *inboxContender) run(ctx context.Context, turn time.Duration) (int64, er
 			for time.Now().Before(end) && ctx.Err() == nil {
 				evs := numberedEvents(0, c.many)
 				for i := range evs {
-					evs[i] = evs[i].Complete()
+					evs[i] = eventfill.Defaults(evs[i])
 				}
 				if err := c.consume(ctx, evs); err != nil {
 					cancel(err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 func BenchmarkEncode(b *testing.B) {
@@ -13,7 +14,7 @@ func BenchmarkEncode(b *testing.B) {
 		b.Fatal(err)
 	}
 	ev := waybill.Event{Type: "OrderPlaced", AggregateType: "order", AggregateID: "1", Payload: make([]byte, 500)}
-	d := waybill.Delivery{Event: ev.Complete(), Attempt: 1, Claim: waybill.NewClaim(waybill.Position{Lane: 1, Epoch: 1, Seq: 12345}, waybill.ID{})}
+	d := waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1, Position: waybill.Position{Lane: 1, Epoch: 1, Seq: 12345}}
 	b.Run("alone", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 var bindings = []broker.Binding{broker.HTTP, broker.NATS, broker.Kafka, broker.AMQP, broker.Pulsar, broker.Redis}
@@ -39,7 +40,7 @@ func full() waybill.Delivery {
 		},
 	}
 	return waybill.Delivery{
-		Event: ev.Complete(), Attempt: 1, Replay: 4, Claim: waybill.NewClaim(waybill.Position{Lane: 3, Epoch: 2, Seq: 1}, waybill.ID{}),
+		Event: eventfill.Defaults(ev), Attempt: 1, Replay: 4, Position: waybill.Position{Lane: 3, Epoch: 2, Seq: 1},
 	}
 }
 
@@ -47,8 +48,8 @@ func TestRoundTrip(t *testing.T) {
 	for _, b := range bindings {
 		for name, d := range map[string]waybill.Delivery{
 			"every field": full(),
-			"no field":    {Event: waybill.Event{Type: "x", Payload: []byte("1")}.Complete(), Attempt: 1},
-			"no payload":  {Event: waybill.Event{Type: "x", ContentType: "text/plain"}.Complete(), Attempt: 1},
+			"no field":    {Event: eventfill.Defaults(waybill.Event{Type: "x", Payload: []byte("1")}), Attempt: 1},
+			"no payload":  {Event: eventfill.Defaults(waybill.Event{Type: "x", ContentType: "text/plain"}), Attempt: 1},
 		} {
 			t.Run(fmt.Sprint(b, "/", name), func(t *testing.T) {
 				c := codec(t, b, broker.CodecConfig{})
@@ -145,7 +146,7 @@ func TestInjection(t *testing.T) {
 				if b == broker.AMQP && field == "the content type" {
 					continue // not a header there; the client encodes its length
 				}
-				d := waybill.Delivery{Event: waybill.Event{Type: "x", Topic: "t", Payload: []byte("1")}.Complete()}
+				d := waybill.Delivery{Event: eventfill.Defaults(waybill.Event{Type: "x", Topic: "t", Payload: []byte("1")})}
 				set(&d.Event)
 				_, err := codec(t, b, broker.CodecConfig{}).Encode(&d)
 				if class, _ := waybill.Classify(err); class != waybill.ClassPermanent {
@@ -161,7 +162,7 @@ func TestInjection(t *testing.T) {
 func TestUserHeadersHaveTheirOwnNames(t *testing.T) {
 	for _, b := range bindings {
 		c := codec(t, b, broker.CodecConfig{})
-		d := waybill.Delivery{Event: waybill.Event{Type: "x", Payload: []byte("1"), Headers: map[string]string{}}.Complete()}
+		d := waybill.Delivery{Event: eventfill.Defaults(waybill.Event{Type: "x", Payload: []byte("1"), Headers: map[string]string{}})}
 		plain, err := c.Encode(&d)
 		if err != nil {
 			t.Fatal(err)
@@ -201,7 +202,7 @@ func TestPublishID(t *testing.T) {
 func TestKey(t *testing.T) {
 	c := codec(t, broker.Kafka, broker.CodecConfig{})
 	key := func(ev waybill.Event) string {
-		d := waybill.Delivery{Event: ev.Complete()}
+		d := waybill.Delivery{Event: eventfill.Defaults(ev)}
 		m, err := c.Encode(&d)
 		if err != nil {
 			t.Fatal(err)

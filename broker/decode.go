@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // ErrMessage reports a message that cannot be decoded as an event. The error is
@@ -191,7 +192,7 @@ func (in *input) delivery() (waybill.Delivery, error) {
 	d.Headers = in.headers
 	payload := d.Payload
 	d.Payload = nil // Complete copies it; a source needs only one copy
-	d.Event = d.Complete()
+	d.Event = eventfill.Defaults(d.Event)
 	if d.Payload = payload; payload == nil {
 		d.Payload = []byte{}
 	}
@@ -253,7 +254,7 @@ func (in *input) fields(d *waybill.Delivery) {
 	if id := in.attrs[attrAggregateID]; id != "" {
 		d.AggregateID = id
 	}
-	d.Claim = waybill.NewClaim(p, waybill.ID{})
+	d.Position = p
 }
 
 // keep adds a header unless the event already has a header of that name.

@@ -122,7 +122,7 @@ func (w *writer) event(d *waybill.Delivery, id, source string) {
 	w.attr(attrTenant, d.TenantID)
 	w.attr(attrAggregateType, d.AggregateType)
 	w.attr(attrAggregateID, d.AggregateID)
-	w.position(d.Claim.Position())
+	w.position(d.Position)
 	w.number(attrReplay, d.Replay)
 	w.attr(attrCorrelation, d.CorrelationID)
 	w.attr(attrCausation, d.CausationID)

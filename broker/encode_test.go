@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // Messages that share memory equal messages that are encoded separately, also
@@ -37,8 +38,8 @@ func TestEncoder(t *testing.T) {
 			case 4:
 				ev.CausationID = "not\nallowed"
 			}
-			claim := waybill.NewClaim(waybill.Position{Lane: 1, Epoch: 2, Seq: int64(i) + 1}, waybill.ID{})
-			batch = append(batch, waybill.Delivery{Event: ev.Complete(), Attempt: 1, Replay: i % 3, Claim: claim})
+			position := waybill.Position{Lane: 1, Epoch: 2, Seq: int64(i) + 1}
+			batch = append(batch, waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1, Replay: i % 3, Position: position})
 		}
 		for _, n := range []int{0, 1, 10, len(batch)} {
 			e := c.Encoder(n)

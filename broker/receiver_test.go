@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe"
 )
 
@@ -88,7 +89,7 @@ func (c consumer) Deliver(ctx context.Context, batch []waybill.Delivery) []error
 func message(t *testing.T, aggregate string, order uint64, attempt int) *broker.Incoming {
 	t.Helper()
 	ev := waybill.Event{Type: fmt.Sprint("n", order), AggregateType: "o", AggregateID: aggregate, Payload: []byte("1")}
-	d := waybill.Delivery{Event: ev.Complete()}
+	d := waybill.Delivery{Event: eventfill.Defaults(ev)}
 	m, err := codec(t, broker.Kafka, broker.CodecConfig{}).Encode(&d)
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/handler"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 type placed struct {
@@ -42,7 +43,7 @@ func Example() {
 func deliver(m waybill.Sink, evs ...waybill.Event) []error {
 	batch := make([]waybill.Delivery, len(evs))
 	for i, ev := range evs {
-		batch[i] = waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+		batch[i] = waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 	}
 	return m.Deliver(context.Background(), batch)
 }
@@ -109,7 +110,7 @@ func TestEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	calls := 0
 	mux.Handle("", "Good", func(context.Context, waybill.Event) error { calls++; cancel(); return nil })
-	ev := waybill.Delivery{Event: waybill.NewEvent("Good", 1).Complete()}
+	ev := waybill.Delivery{Event: eventfill.Defaults(waybill.NewEvent("Good", 1))}
 	errs := mux.Deliver(ctx, []waybill.Delivery{ev, ev})
 	if calls != 1 || errs[0] != nil || !errors.Is(errs[1], context.Canceled) {
 		t.Errorf("%d calls, results %v", calls, errs)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -22,7 +23,7 @@ func ExampleGroup_Consume() {
 	in, _ := inbox.New(db, inbox.Config{})
 	inventory := in.Group("INVENTORY", inbox.Options{})
 
-	ev := orderPlaced.New("A-1", placed{Total: 9990}).Complete()
+	ev := eventfill.Defaults(orderPlaced.New("A-1", placed{Total: 9990}))
 	for range 2 {
 		res, err := inventory.Consume(ctx, ev, func(context.Context, *memstore.Tx, waybill.Event) error {
 			fmt.Println("one item less")
@@ -51,7 +52,7 @@ func ExampleBus() {
 		return nil
 	})
 	bus := inbox.NewBus(inventory, billing)
-	ev := orderPlaced.New("A-1", placed{Total: 9990}).Complete()
+	ev := eventfill.Defaults(orderPlaced.New("A-1", placed{Total: 9990}))
 	fmt.Println(bus.Publish(ctx, ev))
 	fmt.Println(bus.Publish(ctx, ev))
 	// Output:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/memstore"
@@ -76,7 +77,7 @@ func TestGroupsAreReported(t *testing.T) {
 				}}})
 				in.Group("fine", inbox.Options{StoreEvent: c.keep})
 				poor := in.Group("poor", inbox.Options{})
-				_, err := poor.Consume(t.Context(), waybill.NewEvent("Tested", 1).Complete(), func(context.Context, *memstore.Tx, waybill.Event) error {
+				_, err := poor.Consume(t.Context(), eventfill.Defaults(waybill.NewEvent("Tested", 1)), func(context.Context, *memstore.Tx, waybill.Event) error {
 					return waybill.Permanent(errors.New("no good"))
 				})
 				if !errors.Is(err, waybill.ErrDead) {
@@ -129,7 +130,7 @@ func TestFailuresBackOff(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, in := newInbox(t, inbox.Config{})
 				g := in.Group("G", inbox.Options{})
-				ev := waybill.NewEvent("Tested", 1).Complete()
+				ev := eventfill.Defaults(waybill.NewEvent("Tested", 1))
 				calls := 0
 				consume := func() error {
 					return way(g, t.Context(), ev, func() error {
@@ -163,7 +164,7 @@ func TestStoredEventsBackOff(t *testing.T) {
 		const interval = 100 * time.Millisecond
 		_, in := newInbox(t, inbox.Config{RetryInterval: interval})
 		g := in.Group("G", inbox.Options{StoreEvent: true})
-		ev := waybill.NewEvent("Tested", 1).Complete()
+		ev := eventfill.Defaults(waybill.NewEvent("Tested", 1))
 		var mu sync.Mutex
 		var at []time.Time
 		fail := func(context.Context, *memstore.Tx, waybill.Event) error {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/kind"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // Deliver makes the group a sink: it applies the events of a relay or a broker
@@ -35,7 +37,11 @@ func (g *Group[T]) Deliver(ctx context.Context, deliveries []waybill.Delivery) [
 // with its effects: it comes from a relay on the same tables and has no other
 // destination.
 func (e *consumption[T]) settles() bool {
-	return e.fence != nil && e.g.inbox.finish != nil && !e.fence.Claim.Token().IsZero() && e.fence.Claim.Source() == any(e.g.inbox.db.Local())
+	if e.fence == nil || e.g.inbox.finish == nil {
+		return false
+	}
+	claim := driver.ClaimOf(e.fence)
+	return !claim.Token.IsZero() && claim.Source == e.g.inbox.db.Local()
 }
 
 // settled turns success into the result that tells a relay that nothing is left
@@ -80,7 +86,7 @@ func NewBus(consumers ...Consumer) *Bus {
 func (b *Bus) Publish(ctx context.Context, evs ...waybill.Event) error {
 	deliveries := make([]waybill.Delivery, len(evs))
 	for i, ev := range evs {
-		deliveries[i] = waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+		deliveries[i] = waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 	}
 	var errs []error
 	for _, err := range b.Deliver(ctx, deliveries) {
@@ -115,7 +121,7 @@ func (b *Bus) Deliver(ctx context.Context, deliveries []waybill.Delivery) []erro
 			part[n] = deliveries[i]
 			if handled[i] > 1 {
 				// settled only after all groups applied it
-				part[n].Claim = waybill.Claim{}
+				part[n].Claim = nil
 			}
 		}
 		for n, err := range consumer.Deliver(ctx, part) {

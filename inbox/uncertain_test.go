@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -102,7 +103,7 @@ func TestUncertainCommit(t *testing.T) {
 					}
 					return driver.CommitInfo{}, fmt.Errorf("%w: the connection is gone", waybill.ErrUncertain)
 				}
-				ev := waybill.NewEvent("A", 1).Complete()
+				ev := eventfill.Defaults(waybill.NewEvent("A", 1))
 				err := consume(ev)
 				rec, ok, ferr := g.Find(t.Context(), ev)
 				switch class, _ := waybill.Classify(err); {
@@ -124,7 +125,7 @@ func TestUncertainCommit(t *testing.T) {
 // uncertain commit into a success.
 func TestAnotherAttemptsSuccess(t *testing.T) {
 	u, g := newUnsteady(t)
-	ev := waybill.NewEvent("A", 1).Complete()
+	ev := eventfill.Defaults(waybill.NewEvent("A", 1))
 	first := true
 	u.commit = func(next func() (driver.CommitInfo, error)) (driver.CommitInfo, error) {
 		if !first {
@@ -160,7 +161,7 @@ func TestRestarts(t *testing.T) {
 				return next()
 			}
 			calls = 0
-			ev := waybill.NewEvent("A", 1).Complete()
+			ev := eventfill.Defaults(waybill.NewEvent("A", 1))
 			if err := consume(ev); err != nil || calls != 4 {
 				t.Errorf("after three collisions: %v, %d calls", err, calls)
 			}
@@ -169,7 +170,7 @@ func TestRestarts(t *testing.T) {
 			}
 			collisions = 1000
 			calls = 0
-			other := waybill.NewEvent("A", 2).Complete()
+			other := eventfill.Defaults(waybill.NewEvent("A", 2))
 			err := consume(other)
 			if class, _ := waybill.Classify(err); !errors.Is(err, errCollided) || class != waybill.ClassDefer || calls < 2 || calls > 50 {
 				t.Errorf("after many collisions: %v, %d calls", err, calls)
@@ -210,7 +211,7 @@ func TestClaimCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := in.Group("G", inbox.Options{})
-	ev := waybill.NewEvent("Placed", 1).Complete()
+	ev := eventfill.Defaults(waybill.NewEvent("Placed", 1))
 	again := waybill.ContextWithDelivery(context.Background(), waybill.Delivery{Event: ev, Attempt: 2})
 	ctx, cancel := context.WithCancel(again)
 	c.cut = cancel

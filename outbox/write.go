@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -197,7 +198,7 @@ func (w *writer) prepare(ctx context.Context, evs []waybill.Event, given []waybi
 			ev.ID = waybill.NewID()
 		}
 		given[i] = ev.ID
-		prepared[i] = origin.Fill(ev)
+		prepared[i] = eventfill.Origin(origin, ev)
 	}
 	for _, hook := range w.hooks {
 		if hook.BeforeWrite == nil || len(prepared) == 0 {
@@ -218,7 +219,7 @@ func (w *writer) prepare(ctx context.Context, evs []waybill.Event, given []waybi
 			errs = append(errs, fmt.Errorf("outbox: write: event %d of %d: %w", i+1, len(prepared), err))
 			continue
 		}
-		prepared[i] = prepared[i].Complete()
+		prepared[i] = eventfill.Defaults(prepared[i])
 	}
 	return prepared, errors.Join(errs...)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/panics"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store/driver"
@@ -38,7 +39,7 @@ func (f *found) missing(ev waybill.Event) error {
 		return errEnough
 	}
 	f.rep.Found++
-	ev = f.origin.Fill(ev)
+	ev = eventfill.Origin(f.origin, ev)
 	ev.ID = waybill.ID{} // a new event, even if it comes from the history
 	if ev.DedupKey == "" && ev.AggregateID == "" {
 		f.fail(ev, errNoKey)
@@ -57,7 +58,7 @@ func (f *found) missing(ev waybill.Event) error {
 		return nil
 	}
 	f.known[key] = struct{}{}
-	f.evs = append(f.evs, ev.Complete()) // a copy: Find may reuse its buffers
+	f.evs = append(f.evs, eventfill.Defaults(ev)) // a copy: Find may reuse its buffers
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/waybillhq/waybill/internal/outage"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // engine is a running relay. One goroutine owns all of its state and blocks
@@ -28,7 +29,7 @@ type engine struct {
 	serial  bool // the sink is a SerialSink
 	backoff delays
 	history bool
-	source  any // stands for the tables
+	source  *driver.Hub // identifies the tables
 	window  int
 
 	lanes owned

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store/driver"
 )
 
 // FanOut delivers every event to all sinks, one after the other. It joins the
@@ -89,8 +90,8 @@ func (f *fan) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 				continue
 			}
 			d := batch[i]
-			// A sink must not settle for the others: without a token it cannot.
-			d.Claim = waybill.NewClaim(d.Claim.Position(), waybill.ID{})
+			// A sink must not settle for the others: without a claim it cannot.
+			d.Claim = nil
 			part, index = append(part, d), append(index, i)
 		}
 		if len(part) == 0 {
@@ -142,11 +143,11 @@ func (h having) is(i, sink int) bool { return h.flags[i*h.sinks+sink] }
 type fanKey struct {
 	id     waybill.ID
 	replay int
-	source any // the same id may come from two outboxes
+	source *driver.Hub // the same id may come from two outboxes
 }
 
 func fanKeyOf(d *waybill.Delivery) fanKey {
-	return fanKey{id: d.ID, replay: d.Replay, source: d.Claim.Source()}
+	return fanKey{id: d.ID, replay: d.Replay, source: driver.ClaimOf(d).Source}
 }
 
 // fanMemory remembers which sinks have an event that others do not have yet. It

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store"
@@ -23,7 +24,7 @@ import (
 // that were written after it.
 func TestALateRowOfAHeldAggregate(t *testing.T) {
 	f := newFixtureOf(t, memstore.Config{Lanes: 1})
-	first, late, last := event("a", 0), event("a", 1).Complete(), event("a", 2)
+	first, late, last := event("a", 0), eventfill.Defaults(event("a", 1)), event("a", 2)
 	first.ID = waybill.NewID()
 	var there, healed atomic.Bool
 	var sweeps atomic.Int64

@@ -53,11 +53,13 @@ func (it *item) attempt() int {
 }
 
 // delivery returns the delivery for the sink.
-func (it *item) delivery(history bool, source any) waybill.Delivery {
-	p := waybill.Position{Lane: it.lane.number, Epoch: it.lane.lease.Epoch, Seq: it.row.Seq}
+func (it *item) delivery(history bool, source *driver.Hub) waybill.Delivery {
+	if it.lane.claim == nil {
+		it.lane.claim = &driver.Claim{Token: it.lane.lease.Token, History: history, Source: source}
+	}
 	return waybill.Delivery{
-		Event: it.row.Event, Attempt: it.attempt(), Replay: it.row.Replay,
-		Claim: waybill.NewClaim(p, it.lane.lease.Token).WithHistory(history).WithSource(source),
+		Event: it.row.Event, Attempt: it.attempt(), Replay: it.row.Replay, Claim: it.lane.claim,
+		Position: waybill.Position{Lane: it.lane.number, Epoch: it.lane.lease.Epoch, Seq: it.row.Seq},
 	}
 }
 

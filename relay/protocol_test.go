@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testroles"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/outbox"
@@ -165,7 +166,7 @@ func TestARowAppearsBelow(t *testing.T) {
 	if f.box, err = outbox.New(f.db, outbox.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	below := event("below", 0).Complete()
+	below := eventfill.Defaults(event("below", 0))
 	var there atomic.Bool
 	hidden := func(id waybill.ID) bool { return id == below.ID && !there.Load() }
 	db := &scripted{Relay: f.db.Driver().Relay}
@@ -449,7 +450,7 @@ func TestLateAnnouncementAfterAnotherOwner(t *testing.T) {
 	f.start(c.sink(), relay.Config{PollInterval: 5 * time.Millisecond})
 	await(t, "events are delivered straight from memory", func() bool {
 		f.write(event("", 0))
-		return slices.ContainsFunc(c.all(), func(d waybill.Delivery) bool { return d.Claim.Position().Seq == 0 })
+		return slices.ContainsFunc(c.all(), func(d waybill.Delivery) bool { return d.Position.Seq == 0 })
 	})
 	f.announce(c, commit)
 }
@@ -496,7 +497,7 @@ func (f *fixture) announce(c *collector, commit driver.Commit) {
 		return c.count() > before+10
 	})
 	for _, d := range c.all() {
-		if d.ID == commit.Entries[0].Event.ID && d.Claim.Position().Seq == 0 {
+		if d.ID == commit.Entries[0].Event.ID && d.Position.Seq == 0 {
 			f.Fatal("it was delivered again, from memory")
 		}
 	}

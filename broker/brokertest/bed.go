@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // patience bounds every wait for a condition.
@@ -26,7 +27,7 @@ type bed struct {
 func (b *bed) event(aggregate string, n int) waybill.Delivery {
 	ev := waybill.NewEvent("OrderPlaced", number{N: n})
 	ev.Topic, ev.AggregateType, ev.AggregateID = b.Topic, "order", aggregate
-	return waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+	return waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 }
 
 type number struct{ N int }

@@ -17,6 +17,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/brokertest"
 	"github.com/waybillhq/waybill/broker/kafkabroker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/private"
 	"github.com/waybillhq/waybill/relay"
@@ -108,7 +109,7 @@ func led(t *testing.T, admin *kadm.Client, partitions int, topics ...string) {
 func event(topic, aggregate string) waybill.Delivery {
 	ev := waybill.NewEvent("OrderPlaced", 1)
 	ev.Topic, ev.AggregateType, ev.AggregateID = topic, "order", aggregate
-	return waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+	return waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 }
 
 func TestConformance(t *testing.T) {

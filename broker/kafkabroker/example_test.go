@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/kafkabroker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // A sink publishes to a cluster; this one runs inside the process.
@@ -34,6 +35,6 @@ func ExampleBroker_Sink() {
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 7})
 	ev.Topic, ev.AggregateType, ev.AggregateID = "orders", "order", "A-1"
 	// The relay calls Deliver with events from the outbox.
-	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev.Complete(), Attempt: 1}}))
+	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: eventfill.Defaults(ev), Attempt: 1}}))
 	// Output: [<nil>]
 }

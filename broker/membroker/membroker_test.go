@@ -12,6 +12,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/brokertest"
 	"github.com/waybillhq/waybill/broker/membroker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -165,7 +166,7 @@ func consume(t *testing.T, b *membroker.Broker) (seen *set, stop func()) {
 // publish delivers one event until it is confirmed.
 func publish(t *testing.T, b *membroker.Broker) {
 	t.Helper()
-	d := waybill.Delivery{Event: waybill.NewEvent("x", 1).Complete(), Attempt: 1}
+	d := waybill.Delivery{Event: eventfill.Defaults(waybill.NewEvent("x", 1)), Attempt: 1}
 	for {
 		err := b.Sink().Deliver(t.Context(), []waybill.Delivery{d})[0]
 		if err == nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/waybillhq/waybill/broker/natsbroker"
 	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
 	"github.com/waybillhq/waybill/handler"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // A server inside the process, a published event, and a consumer. In a program,
@@ -41,7 +42,7 @@ func Example() {
 	}
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990})
 	ev.Topic, ev.AggregateType, ev.AggregateID = "orders.placed", "order", "42"
-	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev.Complete(), Attempt: 1}}))
+	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: eventfill.Defaults(ev), Attempt: 1}}))
 
 	src, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
 	if err != nil {

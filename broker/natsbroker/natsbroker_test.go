@@ -18,13 +18,14 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/natsbroker"
 	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // event returns an event of an aggregate; its type is its number.
 func event(aggregate string, n int) waybill.Delivery {
 	ev := waybill.NewEvent(fmt.Sprint("n", n), n)
 	ev.Topic, ev.AggregateType, ev.AggregateID = "orders.placed", "order", aggregate
-	return waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+	return waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 }
 
 func sink(t *testing.T, b *natsbroker.Broker) *natsbroker.Sink {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/natsbroker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
@@ -105,7 +106,7 @@ func thereAndBack(t *testing.T, b *natsbroker.Broker) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ev := waybill.Event{Type: "Ping", Topic: "orders.ping", Payload: []byte("{}")}.Complete()
+	ev := eventfill.Defaults(waybill.Event{Type: "Ping", Topic: "orders.ping", Payload: []byte("{}")})
 	if err := s.Deliver(t.Context(), []waybill.Delivery{{Event: ev, Attempt: 1}})[0]; err != nil {
 		t.Fatal(err)
 	}

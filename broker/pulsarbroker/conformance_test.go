@@ -22,6 +22,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/brokertest"
 	"github.com/waybillhq/waybill/broker/pulsarbroker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/private"
 	"github.com/waybillhq/waybill/relay"
@@ -243,7 +244,7 @@ func instance(t *testing.T, address string, keyShared bool) brokertest.Instance 
 func event(topic, id string) waybill.Delivery {
 	ev := waybill.NewEvent("OrderPlaced", 1)
 	ev.Topic, ev.AggregateType, ev.AggregateID = topic, "order", id
-	return waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+	return waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 }
 
 func await(t *testing.T, what string, ok func() bool) {

@@ -8,6 +8,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/brokertest"
 	"github.com/waybillhq/waybill/broker/pulsarbroker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/manage"
 	"github.com/waybillhq/waybill/internal/testserver/private"
@@ -26,7 +27,7 @@ func TestTLS(t *testing.T) {
 			topic := "tls-" + waybill.NewID().String()
 			s := sink(t, b, pulsarbroker.SinkConfig{Subscriptions: []string{"billing"}})
 			from := source(t, b, pulsarbroker.SourceConfig{Subscription: "billing", Topics: []string{topic}})
-			ev := waybill.Event{Type: "Ping", Topic: topic, Payload: []byte("{}")}.Complete()
+			ev := eventfill.Defaults(waybill.Event{Type: "Ping", Topic: topic, Payload: []byte("{}")})
 			brokertest.ThereAndBack(t, s, from, waybill.Delivery{Event: ev, Attempt: 1})
 		}, err
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/brokertest"
 	"github.com/waybillhq/waybill/broker/rabbitbroker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/manage"
 	"github.com/waybillhq/waybill/internal/testserver/private"
@@ -229,7 +230,7 @@ func instance(t *testing.T, address string, classic bool) brokertest.Instance {
 func event(topic, id string) waybill.Delivery {
 	ev := waybill.NewEvent("OrderPlaced", 1)
 	ev.Topic, ev.AggregateType, ev.AggregateID = topic, "order", id
-	return waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+	return waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 }
 
 // amqp091 alone reads properties, headers and payload as documented.

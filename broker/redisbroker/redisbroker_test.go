@@ -20,6 +20,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/brokertest"
 	"github.com/waybillhq/waybill/broker/redisbroker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/private"
 	"github.com/waybillhq/waybill/relay"
@@ -228,7 +229,7 @@ func TestFullMemoryIsDown(t *testing.T) {
 func event(topic string) waybill.Delivery {
 	ev := waybill.NewEvent("OrderPlaced", 1)
 	ev.Topic = topic
-	return waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+	return waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 }
 
 // A stream that cannot be written to does not affect another stream.

@@ -10,6 +10,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/brokertest"
 	"github.com/waybillhq/waybill/broker/redisbroker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testtls"
 )
@@ -40,7 +41,7 @@ func TestTLS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ev := waybill.Event{Type: "Ping", Topic: stream, Payload: []byte("{}")}.Complete()
+			ev := eventfill.Defaults(waybill.Event{Type: "Ping", Topic: stream, Payload: []byte("{}")})
 			brokertest.ThereAndBack(t, sink(t, b, redisbroker.SinkConfig{}), source, waybill.Delivery{Event: ev, Attempt: 1})
 		}, err
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/membroker"
 	"github.com/waybillhq/waybill/broker/watermillbridge"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/outbox/outboxtest"
 	"github.com/waybillhq/waybill/relay"
@@ -48,10 +49,10 @@ func channel(t *testing.T) *gochannel.GoChannel {
 }
 
 func delivery(id string) waybill.Delivery {
-	ev := waybill.Event{
+	ev := eventfill.Defaults(waybill.Event{
 		Type: "OrderPlaced", AggregateType: "order", AggregateID: id, TenantID: "acme", Topic: "orders", DedupKey: "d", CorrelationID: "c",
 		Headers: map[string]string{"Über": "naïve"}, Payload: []byte(`{"total":1}`),
-	}.Complete()
+	})
 	return waybill.Delivery{Event: ev, Attempt: 1}
 }
 
@@ -414,8 +415,8 @@ func TestCopiedMetadataMakeANewEvent(t *testing.T) {
 	}
 	former.ID, former.AggregateID, former.TenantID, former.Headers["Über"] = waybill.NewID(), "A-1", "acme", "naïve"
 	for name, consumed := range map[string]*message.Message{
-		"an event": watermillMessage(t, first), "a replay": replayed, "a message": watermillMessage(t, waybill.Delivery{Event: former.Complete(), Attempt: 1}),
-		"a replay of a message": watermillMessage(t, waybill.Delivery{Event: former.Complete(), Attempt: 1, Replay: 2}),
+		"an event": watermillMessage(t, first), "a replay": replayed, "a message": watermillMessage(t, waybill.Delivery{Event: eventfill.Defaults(former), Attempt: 1}),
+		"a replay of a message": watermillMessage(t, waybill.Delivery{Event: eventfill.Defaults(former), Attempt: 1, Replay: 2}),
 	} {
 		same, err := watermillbridge.EventOf("orders", consumed)
 		if want := consumed.Metadata.Get("ce_id"); err != nil || same.ID.String() != want {
@@ -443,7 +444,7 @@ func TestCopiedMetadataMakeANewEvent(t *testing.T) {
 				ev.CorrelationID != same.CorrelationID || ev.Priority != same.Priority || ev.Headers["Über"] != "naïve" || ev.Headers["reason"] != "paid" {
 				t.Errorf("%s as %q: the metadata made %+v, want what is in %+v", name, uuid, ev, same)
 			}
-			if err := ev.Complete().Validate(); err != nil || string(ev.Payload) != "no JSON" {
+			if err := eventfill.Defaults(ev).Validate(); err != nil || string(ev.Payload) != "no JSON" {
 				t.Errorf("%s as %q: %s: %v", name, uuid, ev.Payload, err)
 			}
 		}
@@ -471,7 +472,7 @@ func TestMetadataDoNotPassForAttributes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ev = ev.Complete()
+	ev = eventfill.Defaults(ev)
 	if err := sink.Deliver(t.Context(), []waybill.Delivery{{Event: ev, Attempt: 1}})[0]; err != nil {
 		t.Fatal(err)
 	}

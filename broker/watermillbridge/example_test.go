@@ -8,6 +8,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/membroker"
 	"github.com/waybillhq/waybill/broker/watermillbridge"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 func ExampleNewSubscriber() {
@@ -29,7 +30,7 @@ func ExampleNewSubscriber() {
 		fmt.Println(err)
 		return
 	}
-	ev := waybill.Event{Type: "OrderPlaced", Topic: "orders", Payload: []byte(`{"total":9990}`)}.Complete()
+	ev := eventfill.Defaults(waybill.Event{Type: "OrderPlaced", Topic: "orders", Payload: []byte(`{"total":9990}`)})
 	fmt.Println(b.Sink().Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}))
 	msg := <-messages
 	fmt.Println(msg.Metadata.Get("ce_type"), string(msg.Payload))

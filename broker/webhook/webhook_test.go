@@ -21,6 +21,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/webhook"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe"
 )
 
@@ -32,12 +33,12 @@ var (
 )
 
 func delivery(id string) waybill.Delivery {
-	ev := waybill.Event{
+	ev := eventfill.Defaults(waybill.Event{
 		Type: "OrderPlaced", AggregateType: "order", AggregateID: id, TenantID: "acme", CorrelationID: "c-1", CausationID: "c-0", DedupKey: "d-" + id,
 		SchemaID: "urn:orders", SchemaVersion: 3, RoutingKey: "eu", Topic: "orders", Priority: 7,
 		Headers: map[string]string{"Über": "naïve, \"quoted\" 100 %", "plain": "x"}, Payload: []byte(`{"total":9990}`),
-	}.Complete()
-	return waybill.Delivery{Event: ev, Attempt: 1, Claim: waybill.NewClaim(waybill.Position{Lane: 3, Epoch: 4, Seq: 5}, waybill.ID{})}
+	})
+	return waybill.Delivery{Event: ev, Attempt: 1, Position: waybill.Position{Lane: 3, Epoch: 4, Seq: 5}}
 }
 
 // consumer answers with a function and records its deliveries.
@@ -121,8 +122,8 @@ func TestAnEventArrivesAsItWas(t *testing.T) {
 	if !got[0].Uncounted || got[0].Suspect {
 		t.Errorf("uncounted %v, suspect %v: the sender cannot tell that a receiver died of it", got[0].Uncounted, got[0].Suspect)
 	}
-	if got[0].Claim.Position() != want.Claim.Position() {
-		t.Errorf("position %v, want %v", got[0].Claim.Position(), want.Claim.Position())
+	if got[0].Position != want.Position {
+		t.Errorf("position %v, want %v", got[0].Position, want.Position)
 	}
 }
 
@@ -488,7 +489,7 @@ func ExampleNewReceiver() {
 		return
 	}
 	defer func() { _ = s.Close() }()
-	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990}).Complete()
+	ev := eventfill.Defaults(waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990}))
 	fmt.Println(s.Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}))
 	// Output:
 	// OrderPlaced {"total":9990}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/drivertest"
@@ -70,7 +71,7 @@ func (b *bed[T]) inbox(cfg inbox.Config) *inbox.Inbox[T] {
 
 // event returns an event whose payload is n.
 func event(n int) waybill.Event {
-	return waybill.NewEvent("Happened", n).Complete()
+	return eventfill.Defaults(waybill.NewEvent("Happened", n))
 }
 
 // effect writes an event of that name to the outbox, and a row where the store

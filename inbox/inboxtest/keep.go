@@ -7,6 +7,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/store"
 )
@@ -46,7 +47,7 @@ func retriedWithoutDelivery[T any](b *bed[T]) {
 	var calls atomic.Int64
 	ev := waybill.NewEvent("Happened", 1)
 	ev.TenantID, ev.CorrelationID, ev.Headers = "t", "c", map[string]string{"h": "v"}
-	ev = ev.Complete()
+	ev = eventfill.Defaults(ev)
 	fn := func(ctx context.Context, tx T, got waybill.Event) error {
 		if got.ID != ev.ID || string(got.Payload) != "1" || got.TenantID != "t" || got.CorrelationID != "c" || got.Headers["h"] != "v" || !got.OccurredAt.Equal(ev.OccurredAt) {
 			b.Errorf("the event came back as %+v", got)

@@ -64,7 +64,7 @@ func (b *bed[T]) deliveries(n int) []waybill.Delivery {
 			if l.Lane == row.Lane {
 				p := waybill.Position{Lane: row.Lane, Epoch: l.Epoch, Seq: row.Seq}
 				out = append(out, waybill.Delivery{
-					Event: row.Event, Attempt: 1, Claim: waybill.NewClaim(p, l.Token).WithHistory(true).WithSource(b.DB.Outbox.Local()),
+					Event: row.Event, Attempt: 1, Position: p, Claim: &driver.Claim{Token: l.Token, History: true, Source: b.DB.Outbox.Local()},
 				})
 			}
 		}
@@ -118,9 +118,9 @@ func allOrNothing[T any](b *bed[T]) {
 	g.Handle("", "Happened", b.apply("lost"))
 	ds := b.deliveries(3)
 	for i := range ds {
-		p := ds[i].Claim.Position()
+		p := ds[i].Position
 		p.Epoch-- // as if another node had taken the lane over
-		ds[i].Claim = waybill.NewClaim(p, ds[i].Claim.Token()).WithSource(b.DB.Outbox.Local())
+		ds[i].Position, ds[i].Claim = p, &driver.Claim{Token: driver.ClaimOf(&ds[i]).Token, Source: b.DB.Outbox.Local()}
 	}
 	for _, part := range [][]waybill.Delivery{ds[:1], ds} {
 		for _, err := range g.Deliver(context.Background(), part) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/store"
 )
@@ -18,7 +19,7 @@ var encoder = eventrow.Encoder{
 }
 
 func TestEncoderFollowsColumns(t *testing.T) {
-	ev := waybill.Event{Type: "A", Payload: []byte("1")}.Complete()
+	ev := eventfill.Defaults(waybill.Event{Type: "A", Payload: []byte("1")})
 	args, err := encoder.Append(nil, ev)
 	if err != nil || len(args) != len(eventrow.Columns()) {
 		t.Fatalf("%d values, %v; want one for each of %d columns", len(args), err, len(eventrow.Columns()))
@@ -53,7 +54,7 @@ func TestFinish(t *testing.T) {
 
 func ExampleEncoder_Append() {
 	ev := waybill.Event{ID: waybill.ID{15: 1}, Type: "OrderPlaced", AggregateID: "A-1", OccurredAt: time.Unix(1, 0), Payload: []byte("{}")}
-	args, err := encoder.Append([]any{"lane 3"}, ev.Complete())
+	args, err := encoder.Append([]any{"lane 3"}, eventfill.Defaults(ev))
 	fmt.Println(len(args), args[0], args[2], args[4], args[5], err)
 	// Output: 18 lane 3 OrderPlaced A-1 <nil> <nil>
 }

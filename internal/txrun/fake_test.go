@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -158,7 +159,7 @@ func ids(evs []waybill.Event) []waybill.ID {
 func events(n int) []waybill.Event {
 	evs := make([]waybill.Event, n)
 	for i := range evs {
-		evs[i] = waybill.NewEvent("t", i).Complete()
+		evs[i] = eventfill.Defaults(waybill.NewEvent("t", i))
 	}
 	return evs
 }

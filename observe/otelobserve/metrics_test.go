@@ -12,6 +12,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/admin"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/observe/otelobserve"
 	"github.com/waybillhq/waybill/store/memstore"
@@ -50,7 +51,7 @@ func TestCountersEqualWhatHappened(t *testing.T) {
 	}
 	s.write(t.Context(), placed("bad"), placed("shaky"))
 	p.await("all is settled", func() bool { return p.value("waybill.dispatch.success") == 11 && p.value("waybill.dispatch.dead") == 1 })
-	again := placed("o0").Complete()
+	again := eventfill.Defaults(placed("o0"))
 	for range 2 { // the second is a duplicate
 		if errs := p.WrapGroup(group).Deliver(t.Context(), []waybill.Delivery{{Event: again, Attempt: 1}}); errs[0] != nil {
 			t.Fatal(errs[0])

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe/otelobserve"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store/memstore"
@@ -145,7 +146,7 @@ func batch(sampled string) []waybill.Delivery {
 	for i, c := range sampled {
 		ev := placed(string(rune('a' + i)))
 		ev.Headers = map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319" + string(rune('a'+i)) + "-b7ad6b7169203331-0" + string(c)}
-		out[i] = waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+		out[i] = waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 	}
 	return out
 }
@@ -246,7 +247,7 @@ func TestWrapKeepsWhatASinkSays(t *testing.T) {
 	group.Handle("order", "OrderPlaced", func(context.Context, *memstore.Tx, waybill.Event) error { return nil })
 	// The wrapped group is still a consumer.
 	bus := inbox.NewBus(p.WrapGroup(group))
-	ev := placed("A-1").Complete()
+	ev := eventfill.Defaults(placed("A-1"))
 	if err := bus.Publish(t.Context(), ev); err != nil {
 		t.Error(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/outbox"
 )
 
@@ -33,9 +34,9 @@ func (r *Recorder) Emit(ctx context.Context, evs ...waybill.Event) error {
 	var errs []error
 	completed := make([]waybill.Event, len(evs))
 	for i, ev := range evs {
-		ev = origin.Fill(ev)
+		ev = eventfill.Origin(origin, ev)
 		errs = append(errs, ev.Validate())
-		completed[i] = ev.Complete()
+		completed[i] = eventfill.Defaults(ev)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -81,9 +81,9 @@ type AppendResult struct {
 // Appender writes events in a transaction of the caller.
 type Appender[T any] interface {
 	// Append inserts the events now, in their order, and returns one
-	// AppendResult per event. The events are complete and valid
-	// ([waybill.Event.Complete]). It writes all events or none: after an error
-	// the transaction contains none of them and can only be rolled back.
+	// AppendResult per event. The events are valid, and the outbox has filled
+	// in their defaults. It writes all events or none: after an error the
+	// transaction contains none of them and can only be rolled back.
 	//
 	// It never commits, and rejects a transaction that has ended:
 	// [waybill.ErrTxDone].

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store/driver"
 )
 
@@ -50,7 +51,7 @@ func availableAt[T any](ctx context.Context, t tb, b *env[T]) {
 	b.write(ctx, t, ev)
 	row := b.awaitDue(ctx, t, ev.ID) // asserts that the row is not early
 	wantEvent(t, row, ev)
-	if want := ev.Complete().AvailableAt; !row.DueAt.Equal(want) || !row.Event.AvailableAt.Equal(want) {
+	if want := eventfill.Defaults(ev).AvailableAt; !row.DueAt.Equal(want) || !row.Event.AvailableAt.Equal(want) {
 		t.Errorf("DueAt is %v and AvailableAt %v, want %v", row.DueAt, row.Event.AvailableAt, want)
 	}
 	if !inMicrosUTC(row.DueAt) || !inMicrosUTC(row.Event.AvailableAt) {

@@ -27,8 +27,10 @@ func finishChecks[T any]() []check[T] {
 
 // delivery is a row in flight to a sink, under a lease.
 func delivery(r row, lease driver.Lease, history bool) waybill.Delivery {
-	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: r.Seq}, lease.Token)
-	return waybill.Delivery{Event: r.Event, Attempt: r.Attempts + 1, Replay: r.Replay, Claim: claim.WithHistory(history)}
+	return waybill.Delivery{
+		Event: r.Event, Attempt: r.Attempts + 1, Replay: r.Replay, Claim: &driver.Claim{Token: lease.Token, History: history},
+		Position: waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: r.Seq},
+	}
 }
 
 // deliveries are rows in flight to a sink, with history; leases are those of

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -78,7 +79,7 @@ func exhibits[T any](ctx context.Context, t tb, b *env[T]) []exhibit {
 
 func (e exhibit) fits(state store.State, f store.Filter) bool {
 	same := func(want, got string) bool { return want == "" || want == got }
-	ev := e.Complete()
+	ev := eventfill.Defaults(e.Event)
 	if f.NoTenant {
 		f.TenantID = ""
 	}

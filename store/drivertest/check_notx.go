@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // noTxChecks check writes without a transaction, and writes without events.
@@ -88,7 +89,7 @@ func writesToFinishedForeign[T any](ctx context.Context, t tb, b *env[T]) {
 		if err := box.Write(ctx, f.Tx, b.event("a")); !errors.Is(err, waybill.ErrTxDone) {
 			t.Errorf("Write to a finished transaction (committed: %v) returned %v, want ErrTxDone", commit, err)
 		}
-		if _, err := b.DB.Outbox.Append(ctx, f.Tx, []waybill.Event{b.event("a").Complete()}); !errors.Is(err, waybill.ErrTxDone) {
+		if _, err := b.DB.Outbox.Append(ctx, f.Tx, []waybill.Event{eventfill.Defaults(b.event("a"))}); !errors.Is(err, waybill.ErrTxDone) {
 			t.Errorf("Append to a finished transaction (committed: %v) returned %v, want ErrTxDone", commit, err)
 		}
 	}

@@ -7,12 +7,13 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // differences returns the fields in which a read event differs from the written
 // one. The checks of delays compare Delay and AvailableAt.
 func differences(got, written waybill.Event) []string {
-	want := written.Complete()
+	want := eventfill.Defaults(written)
 	var diffs []string
 	differ := func(name string, same bool, got, want any) {
 		if !same {

@@ -145,10 +145,10 @@ func finishes(change func(done []waybill.Delivery) []waybill.Delivery) tamper {
 // claimed replaces the lease in the claim of every delivery.
 func claimed(done []waybill.Delivery, change func(l driver.Lease) driver.Lease) []waybill.Delivery {
 	for i, d := range done {
-		p := d.Claim.Position()
-		l := change(driver.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()})
-		claim := waybill.NewClaim(waybill.Position{Lane: l.Lane, Epoch: l.Epoch, Seq: p.Seq}, l.Token)
-		done[i].Claim = claim.WithHistory(d.Claim.History())
+		p := d.Position
+		l := change(driver.LeaseOf(&d))
+		done[i].Position = waybill.Position{Lane: l.Lane, Epoch: l.Epoch, Seq: p.Seq}
+		done[i].Claim = &driver.Claim{Token: l.Token, History: driver.ClaimOf(&d).History}
 	}
 	return done
 }
@@ -158,10 +158,10 @@ func claimed(done []waybill.Delivery, change func(l driver.Lease) driver.Lease) 
 func settleInstead(db complete, lost func(held bool) error) func(context.Context, memTx, []waybill.Delivery) error {
 	return func(ctx context.Context, _ memTx, done []waybill.Delivery) error {
 		for _, d := range done {
-			p := d.Claim.Position()
+			p := d.Position
 			settled, err := db.Settle(ctx, driver.Settlement{
-				Leases: []driver.Lease{{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}},
-				Done:   []driver.Result{{Lane: p.Lane, ID: d.ID}}, History: d.Claim.History(),
+				Leases: []driver.Lease{driver.LeaseOf(&d)},
+				Done:   []driver.Result{{Lane: p.Lane, ID: d.ID}}, History: driver.ClaimOf(&d).History,
 			})
 			if err = errors.Join(err, lost(len(settled.Held) > 0)); err != nil {
 				return err
@@ -187,7 +187,7 @@ func finishMutants() []mutant {
 		{"finishes only the first", "S9", finishes(func(done []waybill.Delivery) []waybill.Delivery { return done[:min(1, len(done))] })},
 		{"always keeps the history of finished events", "S9", finishes(func(done []waybill.Delivery) []waybill.Delivery {
 			for i := range done {
-				done[i].Claim = done[i].Claim.WithHistory(true)
+				done[i].Claim = &driver.Claim{Token: driver.ClaimOf(&done[i]).Token, History: true}
 			}
 			return done
 		})},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
@@ -19,7 +20,7 @@ func put(t *testing.T, db *memstore.Store[*memstore.Tx], evs ...waybill.Event) [
 	t.Helper()
 	tx := memstore.BeginTx(db)
 	for i := range evs {
-		evs[i] = evs[i].Complete()
+		evs[i] = eventfill.Defaults(evs[i])
 	}
 	if _, err := db.Driver().Outbox.Append(t.Context(), tx, evs); err != nil {
 		t.Fatal(err)
@@ -45,8 +46,7 @@ func own(t *testing.T, db driver.Lanes) (store.Node, driver.Lease) {
 }
 
 func claimed(ev waybill.Event, lease driver.Lease) []waybill.Delivery {
-	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch}, lease.Token)
-	return []waybill.Delivery{{Event: ev, Claim: claim.WithHistory(true)}}
+	return []waybill.Delivery{{Event: ev, Position: waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch}, Claim: &driver.Claim{Token: lease.Token, History: true}}}
 }
 
 func wantState(t *testing.T, db driver.Inspector, id waybill.ID, want store.State) {
@@ -221,7 +221,7 @@ func TestSetLanesWaitsForWriters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ev := waybill.Event{Type: "t", AggregateID: "a"}.Complete()
+		ev := eventfill.Defaults(waybill.Event{Type: "t", AggregateID: "a"})
 		tx := memstore.BeginTx(db)
 		if _, err := db.Driver().Outbox.Append(ctx, tx, []waybill.Event{ev}); err != nil {
 			t.Fatal(err)

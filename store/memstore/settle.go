@@ -152,19 +152,18 @@ func (x *txn) finish(ctx context.Context, done []waybill.Delivery) error {
 		return waybill.ErrTxDone
 	}
 	for _, d := range done {
-		p := d.Claim.Position()
-		if !t.holds(driver.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}) {
-			return fmt.Errorf("lane %d: %w", p.Lane, waybill.ErrLeaseLost)
+		if !t.holds(driver.LeaseOf(&d)) {
+			return fmt.Errorf("lane %d: %w", d.Position.Lane, waybill.ErrLeaseLost)
 		}
 	}
 	for _, d := range done { // no takeover of these lanes until the end
-		l := &t.lanes[d.Claim.Position().Lane]
+		l := &t.lanes[d.Position.Lane]
 		if l.shared == nil {
 			l.shared = make(map[*txn]struct{})
 		}
 		if _, has := l.shared[x]; !has {
 			l.shared[x] = struct{}{}
-			x.shares = append(x.shares, d.Claim.Position().Lane)
+			x.shares = append(x.shares, d.Position.Lane)
 		}
 	}
 	for _, d := range done {
@@ -175,9 +174,9 @@ func (x *txn) finish(ctx context.Context, done []waybill.Delivery) error {
 			}
 			r = t.rows[d.ID]
 		}
-		if r != nil && r.pending() && r.taker == nil && r.Lane == d.Claim.Position().Lane {
+		if r != nil && r.pending() && r.taker == nil && r.Lane == d.Position.Lane {
 			r.taker = x
-			x.finished = append(x.finished, finish{id: d.ID, lane: r.Lane, history: d.Claim.History()})
+			x.finished = append(x.finished, finish{id: d.ID, lane: r.Lane, history: driver.ClaimOf(&d).History})
 		}
 	}
 	return nil

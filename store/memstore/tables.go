@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 )
@@ -103,7 +104,7 @@ func (t *tables) insert(e driver.Entry) {
 	now := clock()
 	t.seq++
 	r := &record{Row: store.Row{
-		Key: store.Key{Lane: e.Lane, Seq: t.seq, ID: e.Event.ID}, Event: e.Event.Complete(), CreatedAt: now,
+		Key: store.Key{Lane: e.Lane, Seq: t.seq, ID: e.Event.ID}, Event: eventfill.Defaults(e.Event), CreatedAt: now,
 	}}
 	switch {
 	case e.Event.Delay > 0:

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/memstore"
@@ -24,7 +25,7 @@ func open(t *testing.T) *memstore.Store[*memstore.Tx] {
 func keyed(key string) []waybill.Event {
 	ev := waybill.NewEvent("t", nil)
 	ev.DedupKey = key
-	return []waybill.Event{ev.Complete()}
+	return []waybill.Event{eventfill.Defaults(ev)}
 }
 
 func TestConfig(t *testing.T) {

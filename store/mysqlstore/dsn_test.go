@@ -12,6 +12,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
@@ -72,7 +73,7 @@ func full(text string) waybill.Event {
 		Priority: 32767, CorrelationID: "C" + text, CausationID: "U" + text, Headers: map[string]string{text: text, "k": text + text},
 		ContentType: "X" + text, Payload: []byte("\x00\xff\\'\"" + text),
 	}
-	return ev.Complete()
+	return eventfill.Defaults(ev)
 }
 
 func sameEvent(t *testing.T, got, want waybill.Event) {

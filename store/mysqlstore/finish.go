@@ -45,9 +45,8 @@ type finished struct {
 func newFinishing(done []waybill.Delivery) finishing {
 	var w finishing
 	for _, d := range done {
-		p := d.Claim.Position()
-		w.fences = append(w.fences, driver.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()})
-		w.events = append(w.events, finished{p.Lane, d.ID, d.Claim.History()})
+		w.fences = append(w.fences, driver.LeaseOf(&d))
+		w.events = append(w.events, finished{d.Position.Lane, d.ID, driver.ClaimOf(&d).History})
 	}
 	w.fences = sortedFences(w.fences)
 	slices.SortStableFunc(w.events, func(a, b finished) int { return bytes.Compare(a.id[:], b.id[:]) })

@@ -24,8 +24,7 @@ func deliveries(rows []store.Row, leases []driver.Lease, history bool) []waybill
 	var list []waybill.Delivery
 	for _, row := range rows {
 		l := leases[row.Lane]
-		claim := waybill.NewClaim(waybill.Position{Lane: l.Lane, Epoch: l.Epoch, Seq: row.Seq}, l.Token)
-		list = append(list, waybill.Delivery{Event: row.Event, Attempt: 1, Claim: claim.WithHistory(history)})
+		list = append(list, waybill.Delivery{Event: row.Event, Attempt: 1, Position: waybill.Position{Lane: l.Lane, Epoch: l.Epoch, Seq: row.Seq}, Claim: &driver.Claim{Token: l.Token, History: history}})
 	}
 	return list
 }

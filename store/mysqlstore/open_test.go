@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -194,7 +195,7 @@ func event(aggregate string) waybill.Event {
 	if aggregate != "" {
 		ev.AggregateType, ev.AggregateID = "thing", aggregate
 	}
-	return ev.Complete()
+	return eventfill.Defaults(ev)
 }
 
 func keyed(key string) waybill.Event {

@@ -85,13 +85,12 @@ func (c *core) finish(ctx context.Context, tx database, done []waybill.Delivery)
 	var leases []driver.Lease
 	var ids, kept []waybill.ID
 	for _, d := range done {
-		p := d.Claim.Position()
-		lease := driver.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}
+		lease := driver.LeaseOf(&d)
 		if !slices.Contains(leases, lease) {
 			leases = append(leases, lease)
 		}
 		ids = append(ids, d.ID)
-		if d.Claim.History() {
+		if driver.ClaimOf(&d).History {
 			kept = append(kept, d.ID)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/waybillhq/waybill/idempotency"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/docblock"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/reconcile"
 	"github.com/waybillhq/waybill/relay"
@@ -255,7 +256,7 @@ func TestDocumentedGrants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = in.Group("G", inbox.Options{}).Consume(t.Context(), ev("", 0).Complete(), func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error {
+	_, err = in.Group("G", inbox.Options{}).Consume(t.Context(), eventfill.Defaults(ev("", 0)), func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error {
 		events++
 		return cbox.Write(ctx, tx, ev("", 0))
 	})

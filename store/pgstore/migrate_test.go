@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/docblock"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/pgstore"
@@ -266,7 +267,7 @@ func TestLanesBelongToTheTables(t *testing.T) {
 	}
 	defer tx.Rollback(context.Background()) //nolint:errcheck // always rolled back
 	for i := range 40 {
-		ev := waybill.Event{Type: "A", AggregateID: fmt.Sprint(i), Payload: []byte("1")}.Complete()
+		ev := eventfill.Defaults(waybill.Event{Type: "A", AggregateID: fmt.Sprint(i), Payload: []byte("1")})
 		placed, err := silent.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{ev})
 		if err != nil {
 			t.Fatal(err)

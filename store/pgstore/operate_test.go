@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -272,8 +273,7 @@ func TestFinishNeedsAnOpenTransaction(t *testing.T) {
 	face := db.SQL(sqldb)
 	lease, leave := acquire(t, db.Driver().Relay)
 	defer leave()
-	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: 1}, lease.Token)
-	done := []waybill.Delivery{{Event: event("A").Complete(), Claim: claim}}
+	done := []waybill.Delivery{{Event: eventfill.Defaults(event("A")), Position: waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: 1}, Claim: &driver.Claim{Token: lease.Token}}}
 
 	if err := db.Driver().Finisher.Finish(t.Context(), nil, done); !errors.Is(err, waybill.ErrNoTx) {
 		t.Errorf("no transaction: %v", err)
@@ -331,11 +331,10 @@ func TestFinishWaitsForTakeOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: 1}, lease.Token)
 	done := make(chan error, 1)
 	go func() {
 		done <- box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-			return db.Driver().Finisher.Finish(ctx, tx, []waybill.Delivery{{Event: event("A").Complete(), Claim: claim}})
+			return db.Driver().Finisher.Finish(ctx, tx, []waybill.Delivery{{Event: eventfill.Defaults(event("A")), Position: waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: 1}, Claim: &driver.Claim{Token: lease.Token}}})
 		})
 	}()
 	awaitLockWait(t, pool, schema, done)
@@ -372,7 +371,7 @@ func TestSetLanesIsKnownAtOnce(t *testing.T) {
 	}
 	defer tx.Rollback(context.Background()) //nolint:errcheck // always rolled back
 	for i := range 20 {
-		ev := waybill.Event{Type: "A", AggregateID: fmt.Sprint(i), Payload: []byte("1")}.Complete()
+		ev := eventfill.Defaults(waybill.Event{Type: "A", AggregateID: fmt.Sprint(i), Payload: []byte("1")})
 		placed, err := db.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{ev})
 		if err != nil {
 			t.Fatal(err)

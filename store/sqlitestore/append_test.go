@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/outbox"
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
@@ -243,7 +244,7 @@ func TestSameEventTwice(t *testing.T) {
 	db := open(t, sqlitestore.Config{})
 	ev := placed("1")
 	ev.DedupKey = "k"
-	ev = ev.Complete()
+	ev = eventfill.Defaults(ev)
 	for i := range 2 {
 		session, err := db.Driver().Outbox.Begin(t.Context(), nil)
 		if err != nil {

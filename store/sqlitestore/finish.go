@@ -36,8 +36,7 @@ func (s *backend) Finish(ctx context.Context, tx *sql.Tx, done []waybill.Deliver
 func (s *backend) fenced(ctx context.Context, t txTarget, done []waybill.Delivery) error {
 	var leases []driver.Lease
 	for _, d := range done {
-		p := d.Claim.Position()
-		lease := driver.Lease{Lane: p.Lane, Epoch: p.Epoch, Token: d.Claim.Token()}
+		lease := driver.LeaseOf(&d)
 		if slices.Contains(leases, lease) {
 			continue
 		}
@@ -47,7 +46,7 @@ func (s *backend) fenced(ctx context.Context, t txTarget, done []waybill.Deliver
 			return s.refused(err)
 		}
 		if len(held) == 0 {
-			return fmt.Errorf("sqlitestore: finish: lane %d: %w", p.Lane, waybill.ErrLeaseLost)
+			return fmt.Errorf("sqlitestore: finish: lane %d: %w", d.Position.Lane, waybill.ErrLeaseLost)
 		}
 	}
 	return nil
@@ -57,8 +56,8 @@ func (s *backend) fenced(ctx context.Context, t txTarget, done []waybill.Deliver
 func (s *backend) finish(ctx context.Context, t txTarget, done []waybill.Delivery) error {
 	var kept, dropped []driver.Result
 	for _, d := range done {
-		result := driver.Result{Lane: d.Claim.Position().Lane, ID: d.ID}
-		if d.Claim.History() {
+		result := driver.Result{Lane: d.Position.Lane, ID: d.ID}
+		if driver.ClaimOf(&d).History {
 			kept = append(kept, result)
 		} else {
 			dropped = append(dropped, result)

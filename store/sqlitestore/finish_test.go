@@ -16,8 +16,7 @@ import (
 
 // delivery returns a row as a delivery in flight.
 func delivery(row store.Row, lease driver.Lease, history bool) waybill.Delivery {
-	claim := waybill.NewClaim(waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: row.Seq}, lease.Token)
-	return waybill.Delivery{Event: row.Event, Attempt: 1, Claim: claim.WithHistory(history)}
+	return waybill.Delivery{Event: row.Event, Attempt: 1, Position: waybill.Position{Lane: lease.Lane, Epoch: lease.Epoch, Seq: row.Seq}, Claim: &driver.Claim{Token: lease.Token, History: history}}
 }
 
 func counts(t testing.TB, db *sqlitestore.Store) map[string]int {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
@@ -72,7 +73,7 @@ func TestWriteAfterSilentRollback(t *testing.T) {
 		func() error { return box.Write(t.Context(), tx, event(1)) },
 		func() error { return box.Write(t.Context(), tx, event(0), event(1)) },
 		func() error {
-			_, err := db.Driver().Outbox.(driver.SQLAppender).AppendSQL(t.Context(), hidden{tx}, []waybill.Event{event(1).Complete()})
+			_, err := db.Driver().Outbox.(driver.SQLAppender).AppendSQL(t.Context(), hidden{tx}, []waybill.Event{eventfill.Defaults(event(1))})
 			return err
 		},
 	} {
@@ -168,10 +169,10 @@ func TestCanceledWriteKeepsTheTransaction(t *testing.T) {
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := db.Driver().Outbox.Append(canceled, session.Tx(), []waybill.Event{placed("1").Complete()}); !errors.Is(err, context.Canceled) {
+	if _, err := db.Driver().Outbox.Append(canceled, session.Tx(), []waybill.Event{eventfill.Defaults(placed("1"))}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a write with a context that has ended: %v", err)
 	}
-	if _, err := db.Driver().Outbox.Append(t.Context(), session.Tx(), []waybill.Event{placed("2").Complete()}); err != nil {
+	if _, err := db.Driver().Outbox.Append(t.Context(), session.Tx(), []waybill.Event{eventfill.Defaults(placed("2"))}); err != nil {
 		t.Error(err)
 	}
 	if _, err := session.Commit(t.Context(), nil, false); err != nil {
@@ -190,7 +191,7 @@ func TestCanceledHalfway(t *testing.T) {
 	evs := make([]waybill.Event, 512)
 	for round := range 50 {
 		for i := range evs {
-			evs[i] = placed("1").Complete()
+			evs[i] = eventfill.Defaults(placed("1"))
 		}
 		session, err := db.Driver().Outbox.Begin(t.Context(), nil)
 		if err != nil {
@@ -201,7 +202,7 @@ func TestCanceledHalfway(t *testing.T) {
 			t.Errorf("a write whose context ends: %v", err)
 		}
 		cancel()
-		if _, err := db.Driver().Outbox.Append(t.Context(), session.Tx(), []waybill.Event{placed("2").Complete()}); err != nil {
+		if _, err := db.Driver().Outbox.Append(t.Context(), session.Tx(), []waybill.Event{eventfill.Defaults(placed("2"))}); err != nil {
 			t.Fatalf("round %d: the next write: %v", round, err)
 		}
 		if err := session.Rollback(t.Context()); err != nil {
@@ -219,7 +220,7 @@ func TestCanceledHalfwayElsewhere(t *testing.T) {
 	lost := 0
 	for round := range 20 {
 		for i := range evs {
-			evs[i] = placed("1").Complete()
+			evs[i] = eventfill.Defaults(placed("1"))
 		}
 		tx, err := db.DB().BeginTx(t.Context(), nil)
 		if err != nil {
@@ -230,7 +231,7 @@ func TestCanceledHalfwayElsewhere(t *testing.T) {
 			t.Errorf("a write whose context ends: %v", err)
 		}
 		cancel()
-		switch _, err := db.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{placed("2").Complete()}); {
+		switch _, err := db.Driver().Outbox.Append(t.Context(), tx, []waybill.Event{eventfill.Defaults(placed("2"))}); {
 		case errors.Is(err, waybill.ErrTxDone):
 			lost++
 		case err != nil:

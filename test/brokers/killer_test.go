@@ -20,6 +20,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/pgstore"
@@ -184,7 +185,7 @@ func killer(t *testing.T, m mortal, there place, events, aggregates int) {
 		} else {
 			others = append(others, ev.ID)
 		}
-		d := waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+		d := waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 		if name != "webhook" {
 			must(t, sink.Deliver(t.Context(), []waybill.Delivery{d})[0])
 			continue

@@ -123,7 +123,7 @@ func (g *gale) deliver(_ context.Context, d waybill.Delivery) error {
 	name := fmt.Sprintf("%s/%d", agg, n)
 	if agg != "" {
 		if d.Replay == 0 && g.done[agg] != n-1 {
-			g.bad = append(g.bad, fmt.Sprintf("%s comes when %d was the last one (attempt %d, seq %d)", name, g.done[agg], d.Attempt, d.Claim.Position().Seq))
+			g.bad = append(g.bad, fmt.Sprintf("%s comes when %d was the last one (attempt %d, seq %d)", name, g.done[agg], d.Attempt, d.Position.Seq))
 		}
 		if other := g.flying[agg]; other != "" {
 			g.bad = append(g.bad, fmt.Sprintf("%s comes while %s is under way", name, other))

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe"
 	"github.com/waybillhq/waybill/observe/otelobserve"
 )
@@ -21,7 +22,7 @@ import (
 // calls calls every hook, with all its variants.
 func calls(h *observe.Hooks) map[string]func() {
 	ctx, boom := context.Background(), errors.New("boom")
-	ev := waybill.NewEvent("OrderPlaced", 1).Complete()
+	ev := eventfill.Defaults(waybill.NewEvent("OrderPlaced", 1))
 	d := &waybill.Delivery{Event: ev, Attempt: 1}
 	return map[string]func(){
 		"Write":        func() { h.Write(ctx, ev) },

@@ -82,7 +82,7 @@ func Open(path, node string) (*Writer, error) {
 // Note appends one record about a delivery. A journal that cannot be written
 // makes every result meaningless, so Note panics.
 func (w *Writer) Note(what string, d waybill.Delivery) {
-	p := d.Claim.Position()
+	p := d.Position
 	line, err := json.Marshal(Record{
 		What: what, ID: d.ID.String(), Aggregate: d.AggregateID, Number: string(d.Payload), Attempt: d.Attempt, Replay: d.Replay,
 		Lane: p.Lane, Epoch: p.Epoch, Seq: p.Seq, Node: w.node, PID: os.Getpid(), At: time.Now(),

@@ -14,7 +14,7 @@ import (
 func delivery(aggregate string, n int) waybill.Delivery {
 	ev := waybill.NewEvent("Noted", n)
 	ev.ID, ev.AggregateID = waybill.NewID(), aggregate
-	return waybill.Delivery{Event: ev, Attempt: 2, Claim: waybill.NewClaim(waybill.Position{Lane: 3, Epoch: 4, Seq: 5}, waybill.ID{})}
+	return waybill.Delivery{Event: ev, Attempt: 2, Position: waybill.Position{Lane: 3, Epoch: 4, Seq: 5}}
 }
 
 func Example() {

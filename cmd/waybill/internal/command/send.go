@@ -13,6 +13,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/outbox"
 )
 
@@ -91,7 +92,7 @@ func (a *app) payload(flag string) ([]byte, error) {
 
 func (a *app) write(ctx context.Context, d *session, ev waybill.Event) error {
 	ev.ID = waybill.NewID()
-	if err := ev.Complete().Validate(); err != nil {
+	if err := eventfill.Defaults(ev).Validate(); err != nil {
 		return usage("see waybill send --help", "%s", strings.TrimPrefix(err.Error(), "waybill: "))
 	}
 	receipts, err := d.store.Send(ctx, ev)

@@ -18,6 +18,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/command"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/sqlitestore"
 )
@@ -187,7 +188,7 @@ func TestServeRedeliversStoredEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := in.Group("BILLING", inbox.Options{StoreEvent: true, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
-	ev := waybill.NewEvent("OrderPlaced", 7).Complete()
+	ev := eventfill.Defaults(waybill.NewEvent("OrderPlaced", 7))
 	fails := func(context.Context, txOf, waybill.Event) error { return fmt.Errorf("out of stock") }
 	if _, err := group.Consume(t.Context(), ev, fails); err == nil {
 		t.Fatal("the event did not fail")
@@ -225,7 +226,7 @@ func TestServePurgesTheInbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := in.Group("BILLING", inbox.Options{})
-	good, bad := waybill.NewEvent("OrderPlaced", 1).Complete(), waybill.NewEvent("OrderPlaced", 2).Complete()
+	good, bad := eventfill.Defaults(waybill.NewEvent("OrderPlaced", 1)), eventfill.Defaults(waybill.NewEvent("OrderPlaced", 2))
 	if _, err := group.Consume(t.Context(), good, func(context.Context, txOf, waybill.Event) error { return nil }); err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/waybillhq/waybill/broker/webhook"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
@@ -51,7 +52,7 @@ func post(t *testing.T, cfg settings.Sink, log *slog.Logger) error {
 			t.Error(err)
 		}
 	}()
-	d := waybill.Delivery{Event: waybill.NewEvent("OrderPlaced", 1).Complete(), Attempt: 1}
+	d := waybill.Delivery{Event: eventfill.Defaults(waybill.NewEvent("OrderPlaced", 1)), Attempt: 1}
 	return s.Deliver(t.Context(), []waybill.Delivery{d})[0]
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/connect"
 	"github.com/waybillhq/waybill/inbox"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/relay"
 	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/sqlitestore"
@@ -33,7 +34,7 @@ func TestAStoredEventIsSentOncePerAttempt(t *testing.T) {
 		t.Fatal(err)
 	}
 	group := in.Group("BILLING", inbox.Options{StoreEvent: true, BackoffBase: time.Microsecond, BackoffMax: time.Microsecond})
-	ev := waybill.NewEvent("OrderPlaced", 7).Complete()
+	ev := eventfill.Defaults(waybill.NewEvent("OrderPlaced", 7))
 	fail := func() {
 		t.Helper()
 		_, err := group.Consume(t.Context(), ev, func(context.Context, *sql.Tx, waybill.Event) error { return errors.New("out of stock") })
