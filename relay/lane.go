@@ -17,7 +17,7 @@ type lane struct {
 	number int
 	lease  driver.Lease
 	claim  *driver.Claim // of all deliveries; nil before the first one
-	since  time.Time // when this relay learned that it owns the lane
+	since  time.Time     // when this relay learned that it owns the lane
 
 	// items are the events in memory, and those that a read under way might
 	// still return.
