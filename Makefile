@@ -26,12 +26,12 @@ export GOWORK := $(wildcard $(CURDIR)/go.work)
 # Built and then run, rather than "go run": that would pass on neither SIGTERM
 # nor the exit code. exec, so that make's signals reach it and not a shell.
 TESTSERVER := exec $(CURDIR)/.tools/testserver
-WITH_SERVERS := $(TESTSERVER) run --race-tools --also postgres18 --
-WITH_BROKERS := $(TESTSERVER) run --race-tools --only postgres,redis,rabbitmq,kafka,pulsar --
-WITH_ALL := $(TESTSERVER) run --race-tools --only postgres,mariadb,mysql,redis,rabbitmq,kafka,pulsar --
+WITH_SERVERS := $(TESTSERVER) run --no-sync --race-tools --also postgres18 --
+WITH_BROKERS := $(TESTSERVER) run --no-sync --race-tools --only postgres,redis,rabbitmq,kafka,pulsar --
+WITH_ALL := $(TESTSERVER) run --no-sync --race-tools --only postgres,mariadb,mysql,redis,rabbitmq,kafka,pulsar --
 # Three packages at a time: most of them wait for servers. make lint has vet. Without symbols
 # for debuggers a test links in half the time; stacks have their names all the same.
-RACE := env CGO_ENABLED=1 go test -race -count=1 -vet=off -ldflags=-s -p 3 -timeout 40m
+RACE := env CGO_ENABLED=1 go test -race -count=1 -vet=off -ldflags=-s -p 3 -parallel 4 -timeout 40m
 
 # The folders whose tests need the brokers that take long to start. make test
 # builds them, too, and there they skip: test/brokers wants Kafka for all its
@@ -62,13 +62,13 @@ test-brokers: testserver ## test what needs Kafka and Pulsar, which make test le
 test-postgres-versions: testserver ## run the store's suite on every major version of PostgreSQL, besides the system's
 	@for version in 14 16 17 18; do \
 		echo "PostgreSQL $$version"; \
-		.tools/testserver run --race-tools --only postgres$$version -- env CGO_ENABLED=1 go test -race -count=1 -vet=off -timeout 40m \
+		.tools/testserver run --no-sync --race-tools --only postgres$$version -- env CGO_ENABLED=1 go test -race -count=1 -vet=off -timeout 40m \
 			-run '^TestConformanceNew$$' ./store/pgstore; \
 	done
 
 .PHONY: test-stores-full
-test-stores-full: testserver ## run every store's suite in full over every way to connect: poolers, protocols, clocks
-	$(WITH_SERVERS) env WAYBILL_TEST_FULL=1 $(RACE) ./store/pgstore ./store/mysqlstore ./store/sqlitestore
+test-stores-full: testserver ## run every store's suite in full over every way to connect: poolers, protocols, clocks; chaos for longer
+	$(WITH_SERVERS) env WAYBILL_TEST_FULL=1 $(RACE) ./store/pgstore ./store/mysqlstore ./store/sqlitestore ./test/chaos
 
 .PHONY: test-all
 test-all: test test-brokers ## make test and make test-brokers

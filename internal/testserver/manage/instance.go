@@ -42,6 +42,9 @@ type Request struct {
 	// Secure, if not nil, makes Kafka and Pulsar also listen with TLS, at the
 	// last of their ports.
 	Secure *Certificates
+	// NoSync makes MariaDB and MySQL answer before the disk has the data: they
+	// create and drop tables faster, and are no measure of a commit's time.
+	NoSync bool
 }
 
 // Certificates are PEM files.
@@ -54,6 +57,24 @@ type Certificates struct {
 // securer is an engine that can listen with TLS.
 type securer interface {
 	secured(c Certificates) engine
+}
+
+// unsyncer is an engine that can run without waiting for the disk.
+type unsyncer interface {
+	// noSync returns the arguments that override those of start.
+	noSync() []string
+}
+
+// unsynced is an engine that runs with these arguments.
+type unsynced struct {
+	engine
+	args []string
+}
+
+func (u unsynced) start(at place, ports []int) command {
+	c := u.engine.start(at, ports)
+	c.argv = append(c.argv, u.args...)
+	return c
 }
 
 // shells are the clients that tests run.
@@ -176,6 +197,11 @@ func (h *Home) prepare(ctx context.Context, req Request) ([]engine, error) {
 			if err := f.fetch(ctx, h); err != nil {
 				return nil, fmt.Errorf("fetch %s: %w", e.name(), err)
 			}
+		}
+	}
+	for i, e := range chosen {
+		if u, ok := e.(unsyncer); ok && req.NoSync {
+			chosen[i] = unsynced{e, u.noSync()}
 		}
 	}
 	return chosen, nil

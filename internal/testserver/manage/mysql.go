@@ -103,7 +103,7 @@ func (m mysql) start(at place, ports []int) command {
 			"--pid-file=mysql.pid",
 			"--tmpdir="+at.dir,
 			"--secure-file-priv=",
-			// benchmarks and crash tests need real durability
+			// Benchmarks need real durability; see noSync.
 			"--innodb-flush-log-at-trx-commit=1",
 			"--innodb-buffer-pool-size=256M",
 			"--max-connections=300",
@@ -115,6 +115,8 @@ func (m mysql) start(at place, ports []int) command {
 		also: []string{testserver.EnvMySQLClient + "=" + client},
 	}
 }
+
+func (mysql) noSync() []string { return mariadb{}.noSync() }
 
 // ready waits for the line that the server logs at the end of its start.
 func (mysql) ready(_ context.Context, r running) bool {

@@ -28,6 +28,7 @@ func (a app) run(ctx context.Context, args []string) (code int, err error) {
 	command, err := parse(args, func(fs *flag.FlagSet) {
 		onlyFlag(fs, "only", &req.Only)
 		onlyFlag(fs, "also", &also)
+		fs.BoolVar(&req.NoSync, "no-sync", false, "do not wait for the disk")
 		fs.BoolVar(&req.RaceTools, "race-tools", false, "install a C compiler")
 	})
 	if err != nil {

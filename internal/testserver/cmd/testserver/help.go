@@ -43,7 +43,7 @@ Environment:
   WAYBILL_TEST_INSTANCE   set by testserver: the folder of this instance
 `
 
-const runUsage = `Usage: testserver run [--only NAMES] [--also NAMES] [--race-tools] -- COMMAND [ARGS...]
+const runUsage = `Usage: testserver run [--only NAMES] [--also NAMES] [--no-sync] [--race-tools] -- COMMAND [ARGS...]
 
 Starts servers, runs COMMAND with their addresses in the environment, stops
 the servers, and exits with COMMAND's exit code. Also stops them when COMMAND
@@ -55,6 +55,8 @@ Flags:
                  postgres,mariadb,mysql,redis,rabbitmq; kafka and pulsar also exist)
   --also NAMES   additional servers: postgres14, postgres16, postgres17 or
                  postgres18, of which one at a time gets an address
+  --no-sync      MariaDB and MySQL that answer before the disk has the data, for
+                 tests; benchmarks need the disk
   --race-tools   installation of a C compiler, which go test -race needs
 
 Example:
