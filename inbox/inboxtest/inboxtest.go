@@ -31,6 +31,7 @@ func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 	t.Helper()
 	for _, c := range slices.Concat(onceChecks[T](), failChecks[T](), leaseChecks[T](), batchChecks[T](), sinkChecks[T](), keepChecks[T]()) {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			if c.concurrent && !h.Features.LateCommits {
 				t.Skip("this store has one writer at a time")
 			}

@@ -31,7 +31,10 @@ type check[T any] struct {
 func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 	t.Helper()
 	for _, c := range slices.Concat(sendChecks[T](), leaseChecks[T](), builtinChecks[T]()) {
-		t.Run(c.name, func(t *testing.T) { c.run(newBed(t, h)) })
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(newBed(t, h))
+		})
 	}
 }
 

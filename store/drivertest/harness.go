@@ -23,9 +23,10 @@ type Harness[T any] struct {
 	// in full elsewhere.
 	SkipLarge bool
 	// Open returns a store over fresh, empty, migrated tables. It registers all
-	// cleanup with t.Cleanup. The suite calls Open a few times, never
+	// cleanup with t.Cleanup. This suite calls Open a few times, never
 	// concurrently; most tests share one instance, one after another, and the
-	// instance of a failed test is not reused.
+	// instance of a failed test is not reused. The suites of the relay, the
+	// inbox, the keys and the jobs call it once per check, concurrently.
 	Open func(t *testing.T) Instance[T]
 }
 

@@ -34,6 +34,7 @@ func behind(t *testing.T) *pgxpool.Pool {
 		}
 	}
 	return openPool(t, func(c *pgxpool.Config) {
+		manyConns(c)
 		c.ConnConfig.RuntimeParams["search_path"] = schema + ", pg_catalog, public"
 	})
 }

@@ -19,7 +19,7 @@ import (
 
 // TestInbox tests the guarantees of consumer groups over pgx.
 func TestInbox(t *testing.T) {
-	pool := openPool(t, nil)
+	pool := openPool(t, manyConns)
 	inboxtest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
 		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
@@ -28,7 +28,7 @@ func TestInbox(t *testing.T) {
 
 // TestInboxSQL tests the guarantees of consumer groups over database/sql.
 func TestInboxSQL(t *testing.T) {
-	pool := openPool(t, nil)
+	pool := openPool(t, manyConns)
 	features := all
 	features.SavepointAPI = false
 	inboxtest.Run(t, drivertest.Harness[*sql.Tx]{

@@ -12,7 +12,7 @@ import (
 
 // TestIdempotency tests the guarantees of idempotency keys over pgx.
 func TestIdempotency(t *testing.T) {
-	pool := openPool(t, nil)
+	pool := openPool(t, manyConns)
 	idemtest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
 		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
@@ -22,7 +22,7 @@ func TestIdempotency(t *testing.T) {
 // TestIdempotencySQL tests the guarantees of idempotency keys over
 // database/sql.
 func TestIdempotencySQL(t *testing.T) {
-	pool := openPool(t, nil)
+	pool := openPool(t, manyConns)
 	features := all
 	features.SavepointAPI = false
 	idemtest.Run(t, drivertest.Harness[*sql.Tx]{

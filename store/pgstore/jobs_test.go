@@ -12,7 +12,7 @@ import (
 
 // TestReconcile tests the guarantees of reconciliation over pgx.
 func TestReconcile(t *testing.T) {
-	pool := openPool(t, nil)
+	pool := openPool(t, manyConns)
 	reconciletest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
 		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
@@ -21,7 +21,7 @@ func TestReconcile(t *testing.T) {
 
 // TestReconcileSQL tests the guarantees of reconciliation over database/sql.
 func TestReconcileSQL(t *testing.T) {
-	pool := openPool(t, nil)
+	pool := openPool(t, manyConns)
 	features := all
 	features.SavepointAPI = false
 	reconciletest.Run(t, drivertest.Harness[*sql.Tx]{

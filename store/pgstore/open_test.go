@@ -43,6 +43,9 @@ func openPool(t testing.TB, change func(*pgxpool.Config)) *pgxpool.Pool {
 	return openPoolAt(t, testserver.Postgres(t), change)
 }
 
+// manyConns is for a pool that the concurrent checks of a suite share.
+func manyConns(c *pgxpool.Config) { c.MaxConns = 64 }
+
 // openPoolAt is openPool on another server.
 func openPoolAt(t testing.TB, dsn string, change func(*pgxpool.Config)) *pgxpool.Pool {
 	t.Helper()

@@ -15,7 +15,7 @@ import (
 
 // TestRelay tests the guarantees of the relay over pgx.
 func TestRelay(t *testing.T) {
-	pool := openPool(t, nil)
+	pool := openPool(t, manyConns)
 	relaytest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
 		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
@@ -24,7 +24,7 @@ func TestRelay(t *testing.T) {
 
 // TestRelaySQL tests the guarantees of the relay over database/sql.
 func TestRelaySQL(t *testing.T) {
-	pool := openPool(t, nil)
+	pool := openPool(t, manyConns)
 	features := all
 	features.SavepointAPI = false
 	relaytest.Run(t, drivertest.Harness[*sql.Tx]{
