@@ -25,6 +25,7 @@ func columnOf(t *testing.T) string {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T) {
 		drivertest.Run(t, drivertest.Harness[*sql.Tx]{
 			Name: columnOf(t), Features: features,
@@ -36,9 +37,10 @@ func TestConformance(t *testing.T) {
 // The driver interpolates arguments into the statement: every value must
 // survive that, too.
 func TestConformanceInterpolated(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T) {
 		drivertest.Run(t, drivertest.Harness[*sql.Tx]{
-			Name: columnOf(t), Features: features,
+			Name: columnOf(t), Features: features, SkipLarge: !testserver.Full(),
 			Open: func(t *testing.T) drivertest.Instance[*sql.Tx] {
 				return instance(t, func(c *mysql.Config) { c.InterpolateParams, c.ParseTime = true, false }, nil)
 			},

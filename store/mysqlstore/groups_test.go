@@ -9,7 +9,7 @@ import (
 )
 
 // TestInbox runs the inbox suite on this store.
-func TestInbox(t *testing.T) { onBoth(t, testInbox) }
+func TestInbox(t *testing.T) { t.Parallel(); onBoth(t, testInbox) }
 
 func testInbox(t *testing.T) {
 	inboxtest.Run(t, drivertest.Harness[*sql.Tx]{

@@ -9,7 +9,7 @@ import (
 )
 
 // TestIdempotency runs the idempotency suite on this store.
-func TestIdempotency(t *testing.T) { onBoth(t, testIdempotency) }
+func TestIdempotency(t *testing.T) { t.Parallel(); onBoth(t, testIdempotency) }
 
 func testIdempotency(t *testing.T) {
 	idemtest.Run(t, drivertest.Harness[*sql.Tx]{

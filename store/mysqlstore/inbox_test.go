@@ -133,7 +133,7 @@ func testAcceptMany(t *testing.T) {
 // A transaction that accepts an event waits neither for another that is
 // accepting the same event, nor for one that accepts adjacent keys. The
 // transaction continues: the server undid only the statement that met a lock.
-func TestAcceptDoesNotWait(t *testing.T) { onBoth(t, testAcceptDoesNotWait) }
+func TestAcceptDoesNotWait(t *testing.T) { t.Parallel(); onBoth(t, testAcceptDoesNotWait) }
 
 func testAcceptDoesNotWait(t *testing.T) {
 	for _, mine := range levels {
@@ -199,7 +199,7 @@ func acceptBeside(t *testing.T, mine, theirs sql.IsolationLevel) {
 
 // Transactions that meet the same succeeded event do not block each other, and
 // each sees the record, however old its snapshot.
-func TestReplaysTogether(t *testing.T) { onBoth(t, testReplaysTogether) }
+func TestReplaysTogether(t *testing.T) { t.Parallel(); onBoth(t, testReplaysTogether) }
 
 func testReplaysTogether(t *testing.T) {
 	for _, level := range levels[:3] {

@@ -9,7 +9,7 @@ import (
 )
 
 // TestReconcile runs the reconciliation suite on this store.
-func TestReconcile(t *testing.T) { onBoth(t, testReconcile) }
+func TestReconcile(t *testing.T) { t.Parallel(); onBoth(t, testReconcile) }
 
 func testReconcile(t *testing.T) {
 	reconciletest.Run(t, drivertest.Harness[*sql.Tx]{

@@ -9,7 +9,7 @@ import (
 )
 
 // TestRelay runs the relay suite on this store.
-func TestRelay(t *testing.T) { onBoth(t, testRelay) }
+func TestRelay(t *testing.T) { t.Parallel(); onBoth(t, testRelay) }
 
 func testRelay(t *testing.T) {
 	relaytest.Run(t, drivertest.Harness[*sql.Tx]{

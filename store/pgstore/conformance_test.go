@@ -16,6 +16,7 @@ var all = drivertest.Features{
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	pool := openPool(t, nil)
 	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
@@ -24,6 +25,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceSQL(t *testing.T) {
+	t.Parallel()
 	pool := openPool(t, nil)
 	features := all
 	features.SavepointAPI = false // a *sql.Tx has no savepoints
@@ -47,6 +49,7 @@ func foreignSession(c *pgxpool.Config) {
 // each in make test-postgres-versions. The sessions are those of
 // foreignSession.
 func TestConformanceNew(t *testing.T) {
+	t.Parallel()
 	pool := openPoolAt(t, testserver.PostgresNew(t), foreignSession)
 	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,

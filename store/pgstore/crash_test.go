@@ -303,6 +303,7 @@ func (b *crashBed) draw(t *testing.T) (last int64) {
 // them, too: x1 draws, another event is read, x1 commits, and x2, which is
 // written after that, is delivered after x1.
 func TestCrashSequenceGoesBack(t *testing.T) {
+	t.Parallel() // it has a server of its own
 	server := private.Start(t, testserver.PostgresName)
 	// Otherwise a rollback is on the disk after 200 ms, and with it the drawn
 	// numbers.
@@ -398,6 +399,7 @@ func preparing(t *testing.T) manage.Server {
 // the server, under another name. Events that are written after its commit are
 // delivered after its events, whether or not the relay has seen the restart.
 func TestCrashPreparedTransaction(t *testing.T) {
+	t.Parallel() // it has a server of its own
 	server := preparing(t)
 	for name, tc := range map[string]struct {
 		hidden bool
@@ -462,6 +464,7 @@ func (b *crashBed) asked(t *testing.T, name string, times int) {
 // open, even after a restart of the server. Until the transaction has ended,
 // the event is neither "committed" nor "rolled back".
 func TestCommittedOfAPreparedTransaction(t *testing.T) {
+	t.Parallel() // it has a server of its own
 	server := preparing(t)
 	for end, want := range map[string]bool{"COMMIT": true, "ROLLBACK": false} {
 		t.Run(end, func(t *testing.T) {

@@ -34,6 +34,7 @@ func bouncer(t *testing.T, poolMode, execMode string) *pgxpool.Pool {
 // The whole suite, through PgBouncer in transaction mode, with the setting that
 // docs/operating.md names.
 func TestConformancePooler(t *testing.T) {
+	t.Parallel()
 	pool := bouncer(t, "transaction", "exec")
 	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore/exec", Features: all, SkipLarge: !testserver.Full(),

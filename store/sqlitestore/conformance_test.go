@@ -19,6 +19,7 @@ import (
 )
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	drivertest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
 		return openAt(t, path, sqlitestore.Config{})
 	}))

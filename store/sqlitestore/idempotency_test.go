@@ -9,6 +9,7 @@ import (
 
 // TestIdempotency tests the guarantees of idempotency keys over this store.
 func TestIdempotency(t *testing.T) {
+	t.Parallel()
 	idemtest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
 		return openAt(t, path, sqlitestore.Config{})
 	}))

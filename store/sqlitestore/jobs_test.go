@@ -9,6 +9,7 @@ import (
 
 // TestReconcile tests the guarantees of reconciliation over this store.
 func TestReconcile(t *testing.T) {
+	t.Parallel()
 	reconciletest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
 		return openAt(t, path, sqlitestore.Config{})
 	}))
