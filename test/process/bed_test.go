@@ -212,11 +212,10 @@ func (b *bed) await(what string, ok func() bool) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
+	for looked := time.Now(); !ok(); looked = time.Now() {
 		select {
-		case <-tick.C:
+		// A look that costs the database much must not slow down the nodes.
+		case <-time.After(max(5*time.Millisecond, 3*time.Since(looked))):
 		case <-deadline.C:
 			s := b.stats()
 			b.Fatalf("waited in vain for this: %s; %d ready, %d failed, %d scheduled, %d dead, %d holding, %d nodes",

@@ -16,7 +16,6 @@ import (
 // and its rows are the first of the lane. They take no slot of the killer.
 func TestBehindABacklog(t *testing.T) {
 	onEach(t, func(t *testing.T, p place) {
-		t.Parallel()
 		if p.Lanes > 0 {
 			// with more lanes, fewer events of one lane are in flight
 			p.Lanes = 32
@@ -75,7 +74,6 @@ func behindABacklog(b *bed, backlog int) {
 // attempt, and clears no suspect.
 func TestBehindAnOutage(t *testing.T) {
 	onEach(t, func(t *testing.T, p place) {
-		t.Parallel()
 		behindAnOutage(newBed(t, p.oneLane()), false)
 	})
 }

@@ -212,6 +212,9 @@ func onEach(t *testing.T, test func(t *testing.T, p place)) {
 		name string
 		make func(*testing.T) place
 	}{{"postgres", postgresPlace}, {"mariadb", mariadbPlace}, {"mysql", mysqlPlace}, {"sqlite", sqlitePlace}} {
-		t.Run(d.name, func(t *testing.T) { test(t, d.make(t)) })
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, d.make(t))
+		})
 	}
 }
