@@ -20,13 +20,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybillhq/waybill/admin"
+	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store/pgstore"
 	"github.com/waybillhq/waybill/test/process/journal"
 	"github.com/waybillhq/waybill/test/process/server"
 )
 
 var (
-	chaosTime = flag.Duration("chaos.time", 2*time.Minute, "how long TestChaos does harm; 15s with -short, unless it is set")
+	chaosTime = flag.Duration("chaos.time", time.Minute, "how long TestChaos does harm; unless it is set, 15s with -short and 2m in full")
 	chaosSeed = flag.Uint64("chaos.seed", 0, "the seed of TestChaos's schedule; 0: a new one")
 	chaosDir  = flag.String("chaos.dir", "", "where TestChaos keeps its journal and its logs; a temporary folder if it is not set")
 )
@@ -37,8 +38,12 @@ var (
 // explain.
 func TestChaos(t *testing.T) {
 	total, seed, folder := *chaosTime, *chaosSeed, *chaosDir
-	if testing.Short() && !isSet("chaos.time") {
+	switch {
+	case isSet("chaos.time"):
+	case testing.Short():
 		total = 15 * time.Second
+	case testserver.Full():
+		total = 2 * time.Minute
 	}
 	if seed == 0 {
 		seed = rand.Uint64()

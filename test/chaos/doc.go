@@ -2,8 +2,8 @@
 // own under faults, and then proves from the remaining data that the relays
 // kept their guarantees.
 //
-// [TestChaos] starts three relay processes and two producer processes. For two
-// minutes (-chaos.time) a schedule that is drawn from a seed (-chaos.seed)
+// [TestChaos] starts three relay processes and two producer processes. For one
+// minute (-chaos.time) a schedule that is drawn from a seed (-chaos.seed)
 // kills them, stops them for shorter and for longer than their lease,
 // terminates them, makes destinations unavailable, replays dead letters and
 // crashes the database server; the sinks fail, panic, delay and kill their
