@@ -43,6 +43,7 @@ func TestRenewedWhileTakenOver(t *testing.T) {
 		},
 	} {
 		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
 			at := d.make(t)
 			at.Lanes = 1 // and A, which came first, keeps it
 			b := newBed(t, at)
