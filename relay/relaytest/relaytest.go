@@ -42,7 +42,11 @@ func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 	t.Helper()
 	for _, c := range checks[T]() {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
+			// SQLite works in this process and does not wait for a server:
+			// concurrent checks would only slow each other down.
+			if !h.Features.OneWriter {
+				t.Parallel()
+			}
 			if c.needs != nil && !c.needs(h.Features) {
 				if allowed, known := lacking[h.Name]; known && !slices.Contains(allowed, c.name) {
 					t.Errorf("%s must show this", h.Name)

@@ -9,7 +9,6 @@ import (
 
 // TestRelay tests the guarantees of the relay over this store.
 func TestRelay(t *testing.T) {
-	t.Parallel()
 	relaytest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
 		return openAt(t, path, sqlitestore.Config{})
 	}))
