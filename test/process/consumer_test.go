@@ -23,7 +23,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
 	"github.com/waybillhq/waybill/internal/testserver"
-	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
 	"github.com/waybillhq/waybill/store/mysqlstore"
 	"github.com/waybillhq/waybill/store/pgstore"
 	"github.com/waybillhq/waybill/test/process/child"
