@@ -97,9 +97,10 @@ func (s *backend) openWriters(ctx context.Context) (w driver.WriterState, ok boo
 	return w, ok, err
 }
 
-// autoIncrement finds the next number in a table's definition. The definition
-// of a table that never had a row contains none.
-var autoIncrement = regexp.MustCompile(`\) ENGINE=.* AUTO_INCREMENT=(\d+)`)
+// autoIncrement finds the next number in the last line of a table's definition.
+// The definition of a table that never had a row contains none. A table of the
+// system tablespace has a comment before the engine.
+var autoIncrement = regexp.MustCompile(`\n\)[^\n]* AUTO_INCREMENT=(\d+)[^\n]*(?:\n|$)`)
 
 // issued returns the last number that AUTO_INCREMENT of the outbox has
 // assigned. The highest seq in the table is not that number: delivered rows are
@@ -110,13 +111,19 @@ func (s *backend) issued(ctx context.Context, conn *sql.Conn) (int64, error) {
 	if err := each(ctx, conn, s.sql.definition, nil, func() {}, &table, &definition); err != nil {
 		return 0, err
 	}
+	last, err := lastIssued(definition)
+	if err != nil {
+		return 0, fmt.Errorf("mysqlstore: AUTO_INCREMENT of %s: %w", table, err)
+	}
+	return last, nil
+}
+
+// lastIssued returns the last number that a table's definition has assigned.
+func lastIssued(definition string) (int64, error) {
 	found := autoIncrement.FindStringSubmatch(definition)
 	if found == nil {
 		return 0, nil
 	}
 	next, err := strconv.ParseInt(found[1], 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("mysqlstore: AUTO_INCREMENT of %s: %w", table, err)
-	}
-	return next - 1, nil
+	return next - 1, err
 }
