@@ -8,6 +8,7 @@
 //	go run ./bench idle      the cost of an idle relay
 //	go run ./bench brokers   the publish rate of a relay for each broker, beside its client library by hand
 //	go run ./bench idempotency  the cost of a key for its request
+//	go run ./bench page docs/benchmarks.md  the results of a page
 //	go run ./bench drain -h  the flags of a command
 //
 // Bench starts and stops private databases and brokers, unless
@@ -81,6 +82,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		return 2
 	}
+	if args[0] == "page" {
+		return page(ctx, args[1:], stdout, stderr)
+	}
 	at := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
 	if at < 0 {
 		fmt.Fprintf(stderr, "bench: unknown command %q\n\n", args[0])
@@ -124,6 +128,7 @@ func usage(w io.Writer) {
 	for _, c := range commands {
 		fmt.Fprintf(w, "  %-7s  %s\n", c.name, c.about)
 	}
+	fmt.Fprintf(w, "  %-7s  %s\n", "page", "the blocks of a page, such as docs/benchmarks.md: runs their commands and replaces their results")
 	fmt.Fprint(w, "\nbench COMMAND -h lists the flags of a command.\n")
 }
 
