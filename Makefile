@@ -34,13 +34,13 @@ WITH_ALL := $(TESTSERVER) run --no-sync --race-tools --only postgres,mariadb,mys
 RACE := env CGO_ENABLED=1 go test -race -count=1 -vet=off -ldflags=-s -p 3 -parallel 4 -timeout 40m
 
 # The folders whose tests need the brokers that take long to start. make test
-# builds them, too, and there they skip: test/brokers wants Kafka for all its
-# tests, so that the streams over Redis and the like do not run twice.
-BROKER_TESTS := broker/kafkabroker broker/pulsarbroker test/brokers internal/testserver/private cmd/waybill/internal/doctor
+# builds them, too, and there they skip: internal/e2e/brokers wants Kafka for
+# all its tests, so that the streams over Redis and the like do not run twice.
+BROKER_TESTS := broker/kafkabroker broker/pulsarbroker internal/e2e/brokers internal/testserver/private cmd/waybill/internal/doctor
 
 # The folders whose tests take minutes. They go first, so that none of them runs
 # by itself at the end.
-SLOW_TESTS := store/pgstore store/mysqlstore test/process store/sqlitestore test/chaos
+SLOW_TESTS := store/pgstore store/mysqlstore internal/e2e/process store/sqlitestore internal/e2e/chaos
 
 # It needs the core module only, and has to work while go.work does not.
 RELEASE := GOWORK=off go run ./internal/release/cmd/release
@@ -87,7 +87,7 @@ fmt: tools ## format all Go files
 
 .PHONY: bench
 bench: testserver ## measure writes against real servers
-	$(TESTSERVER) run --only postgres,mariadb,mysql -- go run ./bench write
+	$(TESTSERVER) run --only postgres,mariadb,mysql -- go run ./internal/e2e/bench write
 
 .PHONY: mutants
 mutants: testserver ## break the code on purpose, and see that tests notice

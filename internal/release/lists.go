@@ -24,12 +24,5 @@ var released = []string{
 
 // internal are the modules that only tests, benchmarks and readers use.
 var internal = []string{
-	"bench",
-	"examples",
-	"test",
-	"test/brokers",
-	"test/metrics",
-	"test/orm",
-	"test/routers",
-	"test/watermill",
+	"internal/e2e",
 }

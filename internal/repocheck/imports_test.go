@@ -116,10 +116,8 @@ var rules = []struct {
 	{"internal/eventrow", []string{".", "store", "store/driver"}},
 	{"internal/eventfill", []string{"."}},
 	{"internal/testroles", []string{"store/driver"}},
+	{"internal/e2e", nil},
 	{"internal", []string{"internal/testserver", "internal/mutants", "internal/docblock"}},
-	{"examples", nil},
-	{"bench", nil},
-	{"test", nil},
 	{".", []string{"internal/jsontext"}},
 }
 
@@ -145,6 +143,9 @@ func judge(folder, target string) string {
 	}
 	if (target == "cmd" || strings.HasPrefix(target, "cmd/")) && !strings.HasPrefix(folder, "cmd/") {
 		return "nothing imports cmd"
+	}
+	if strings.HasPrefix(target, "internal/e2e/") && !strings.HasPrefix(folder, "internal/e2e/") {
+		return "nothing imports internal/e2e"
 	}
 	for _, rule := range rules {
 		if folder != rule.folder && (rule.folder == "." || !strings.HasPrefix(folder, rule.folder+"/")) {
@@ -194,7 +195,9 @@ func TestJudge(t *testing.T) {
 		{".", "store", false},
 		{".", "internal/jsontext", true},
 		{"internal/txrun", "outbox", false},
-		{"examples/plain", "store/sqlitestore", true},
+		{"internal/e2e/examples/plain", "store/sqlitestore", true},
+		{"internal/e2e/chaos", "internal/e2e/process/journal", true},
+		{"cmd/waybill", "internal/e2e/process/journal", false},
 		{"outbox", "cmd/waybill", false},
 		{"broker/natsbroker", "broker", true},
 		{"broker/natsbroker", "broker/redisbroker", false},

@@ -67,7 +67,7 @@ func walkText(t *testing.T, root string, fn func(file string, text []byte)) {
 			return err
 		}
 		if entry.IsDir() {
-			if name := entry.Name(); path != root && strings.HasPrefix(name, ".") && name != ".github" || path == filepath.Join(root, "test", "orm", "ent") {
+			if name := entry.Name(); path != root && strings.HasPrefix(name, ".") && name != ".github" || path == filepath.Join(root, "internal", "e2e", "orm", "ent") {
 				return filepath.SkipDir
 			}
 			return nil
