@@ -1,6 +1,9 @@
 package webhook_test
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,8 +13,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	standard "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/webhook"
@@ -157,13 +158,21 @@ func TestTheSignedBodyIsTheWholeEvent(t *testing.T) {
 	}
 }
 
-// The signed id is the event's id: a request that is signed with one id for
-// another event is rejected.
-func TestTheSignedIDIsTheEvents(t *testing.T) {
-	reference, err := standard.NewWebhook(secret)
+// signed returns the signature of a body, as the specification computes it.
+func signed(t *testing.T, id string, at time.Time, body string) string {
+	t.Helper()
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "%s.%d.%s", id, at.Unix(), body)
+	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// The signed id is the event's id: a request that is signed with one id for
+// another event is rejected.
+func TestTheSignedIDIsTheEvents(t *testing.T) {
 	id := waybill.NewID().String()
 	for name, tc := range map[string]struct {
 		webhookID, eventID, replay string
@@ -181,10 +190,7 @@ func TestTheSignedIDIsTheEvents(t *testing.T) {
 			c := &consumer{}
 			now := time.Now()
 			body := `{"specversion":"1.0","id":"` + tc.eventID + `","source":"/x","type":"Ping"` + tc.replay + `,"data":{}}`
-			signature, err := reference.Sign(tc.webhookID, now, []byte(body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			signature := signed(t, tc.webhookID, now, body)
 			h := http.Header{
 				"Webhook-Id": {tc.webhookID}, "Webhook-Timestamp": {fmt.Sprint(now.Unix())}, "Webhook-Signature": {signature},
 				"Content-Type": {"application/cloudevents+json; charset=utf-8"},

@@ -21,7 +21,6 @@ require (
 	github.com/waybillhq/waybill/broker/pulsarbroker v0.0.0
 	github.com/waybillhq/waybill/broker/rabbitbroker v0.0.0
 	github.com/waybillhq/waybill/broker/redisbroker v0.0.0
-	github.com/waybillhq/waybill/broker/webhook v0.0.0
 	github.com/waybillhq/waybill/idempotency/httpkey v0.0.0
 	github.com/waybillhq/waybill/observe/otelobserve v0.0.0
 	github.com/waybillhq/waybill/store/mysqlstore v0.0.0

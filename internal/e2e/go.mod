@@ -28,6 +28,7 @@ require (
 	github.com/riverqueue/river v0.51.0
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.0
 	github.com/rs/zerolog v1.35.1
+	github.com/standard-webhooks/standard-webhooks/libraries v0.0.1
 	github.com/twmb/franz-go v1.22.2
 	github.com/twmb/franz-go/pkg/kadm v1.19.0
 	github.com/uptrace/bun v1.3.0
@@ -39,7 +40,6 @@ require (
 	github.com/waybillhq/waybill/broker/rabbitbroker v0.0.0
 	github.com/waybillhq/waybill/broker/redisbroker v0.0.0
 	github.com/waybillhq/waybill/broker/watermillbridge v0.0.0
-	github.com/waybillhq/waybill/broker/webhook v0.0.0
 	github.com/waybillhq/waybill/idempotency/httpkey v0.0.0
 	github.com/waybillhq/waybill/observe/otelobserve v0.0.0
 	github.com/waybillhq/waybill/store/mysqlstore v0.0.0

@@ -12,7 +12,6 @@ var released = []string{
 	"broker/rabbitbroker",
 	"broker/redisbroker",
 	"broker/watermillbridge",
-	"broker/webhook",
 	"cmd/waybill",
 	"idempotency/grpckey",
 	"idempotency/httpkey",

@@ -1,0 +1,3 @@
+// Package webhook tests broker/webhook against the reference library of the
+// Standard Webhooks specification.
+package webhook
