@@ -18,6 +18,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/webhook"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -91,7 +92,7 @@ func TestTheReferenceLibraryVerifies(t *testing.T) {
 	}))
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990})
 	ev.AggregateType, ev.AggregateID, ev.Topic = "order", "A-1", "orders"
-	d := waybill.Delivery{Event: ev.Complete(), Attempt: 1}
+	d := waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1}
 	// While secrets are rotated, a receiver may have either.
 	for _, secrets := range [][]string{{secret}, {second, secret}} {
 		if err := deliver(t, server.URL, secrets, d); err != nil {
