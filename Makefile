@@ -89,6 +89,10 @@ fmt: tools ## format all Go files
 bench: testserver ## measure writes against real servers
 	$(TESTSERVER) run --only postgres,mariadb,mysql -- go run ./internal/e2e/bench write
 
+.PHONY: benchmarks
+benchmarks: ## measure the numbers of docs/benchmarks.md again; ONLY=^drain limits it
+	go run ./internal/e2e/bench page -only '$(ONLY)' docs/benchmarks.md
+
 .PHONY: mutants
 mutants: testserver ## break the code on purpose, and see that tests notice
 	$(WITH_ALL) go run ./internal/mutants/cmd/mutants
