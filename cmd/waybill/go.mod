@@ -18,6 +18,7 @@ require (
 	github.com/waybillhq/waybill v0.0.0
 	github.com/waybillhq/waybill/broker/kafkabroker v0.0.0
 	github.com/waybillhq/waybill/broker/natsbroker v0.0.0
+	github.com/waybillhq/waybill/broker/natsembed v0.0.0
 	github.com/waybillhq/waybill/broker/pulsarbroker v0.0.0
 	github.com/waybillhq/waybill/broker/rabbitbroker v0.0.0
 	github.com/waybillhq/waybill/broker/redisbroker v0.0.0

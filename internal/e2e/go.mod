@@ -17,8 +17,10 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/jmoiron/sqlx v1.4.0
 	github.com/labstack/echo/v4 v4.16.0
+	github.com/nats-io/jwt/v2 v2.8.2
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
+	github.com/nats-io/nkeys v0.4.16
 	github.com/oagudo/outbox v1.0.1
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/common v0.72.0
@@ -36,6 +38,7 @@ require (
 	github.com/waybillhq/waybill v0.0.0
 	github.com/waybillhq/waybill/broker/kafkabroker v0.0.0
 	github.com/waybillhq/waybill/broker/natsbroker v0.0.0
+	github.com/waybillhq/waybill/broker/natsembed v0.0.0
 	github.com/waybillhq/waybill/broker/pulsarbroker v0.0.0
 	github.com/waybillhq/waybill/broker/rabbitbroker v0.0.0
 	github.com/waybillhq/waybill/broker/redisbroker v0.0.0
@@ -124,8 +127,6 @@ require (
 	github.com/modern-go/reflect2 v1.0.3-0.20250322232337-35a7c28c31ee // indirect
 	github.com/mschoch/smat v0.2.0 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
-	github.com/nats-io/jwt/v2 v2.8.2 // indirect
-	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/oklog/ulid v1.3.1 // indirect

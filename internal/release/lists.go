@@ -8,6 +8,7 @@ var released = []string{
 	".",
 	"broker/kafkabroker",
 	"broker/natsbroker",
+	"broker/natsembed",
 	"broker/pulsarbroker",
 	"broker/rabbitbroker",
 	"broker/redisbroker",

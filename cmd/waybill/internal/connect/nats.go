@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/waybillhq/waybill/broker/natsbroker"
-	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
+	"github.com/waybillhq/waybill/broker/natsembed"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
 )

@@ -22,7 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
+	"github.com/waybillhq/waybill/broker/natsembed"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/private"
 )

@@ -2,9 +2,7 @@ package natsbroker_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"strings"
 	"testing"
@@ -17,7 +15,7 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/brokertest"
 	"github.com/waybillhq/waybill/broker/natsbroker"
-	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
+	"github.com/waybillhq/waybill/broker/natsembed"
 )
 
 func TestConformance(t *testing.T) {
@@ -89,24 +87,4 @@ func instance(t *testing.T) brokertest.Instance {
 			return fmt.Errorf("%v; %v", err, bad) //nolint:errorlint // the texts are what counts
 		},
 	}
-}
-
-// The documentation shows the failure table, and each row matches the error of
-// the client or the server.
-func TestFailures(t *testing.T) {
-	api := func(code int, number jetstream.ErrorCode) error {
-		return fmt.Errorf("publishing: %w", &jetstream.APIError{Code: code, ErrorCode: number, Description: "x"})
-	}
-	brokertest.Failures(t, natsbroker.Failures(), map[string]error{
-		"message or headers larger than the server or the stream permits": api(400, 10054),
-		"a subject that is not valid":                                     fmt.Errorf("x: %w", nats.ErrBadSubject),
-		"no stream listens to the subject":                                jetstream.ErrNoStreamResponse,
-		"another stream listens to the subject":                           api(400, 10060),
-		"stream full, sealed or offline, or no storage left":              api(500, 10047),
-		"any other error with code 503":                                   api(503, 10077),
-		"too many messages without a PubAck":                              jetstream.ErrTooManyStalledMsgs,
-		"no PubAck in time":                                               jetstream.ErrAsyncPublishTimeout,
-		"disconnected, or closed":                                         nats.ErrReconnectBufExceeded,
-		"connection lost, refused or silent":                              &net.OpError{Op: "read", Err: errors.New("x")},
-	}, "../../docs/brokers.md")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/natsbroker"
-	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
+	"github.com/waybillhq/waybill/broker/natsembed"
 )
 
 // takeOver is a stream with a durable consumer whose first process is a plain
@@ -212,7 +213,7 @@ func TestConnectionComesBackInAFetch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src.FetchFor(4 * time.Second)
+	fetchFor(src, 4*time.Second)
 	got := &seen{}
 	runSource(t, src, got)
 	is := func(ok func(*jetstream.ConsumerInfo) bool) func() bool {
@@ -235,6 +236,12 @@ func TestConnectionComesBackInAFetch(t *testing.T) {
 	<-back
 	o.publish(3)
 	o.check(got)
+}
+
+// fetchFor sets the duration of every fetch of a source. Only tests need
+// another duration, so the field is not exported.
+func fetchFor(src *natsbroker.Source, d time.Duration) {
+	*(*time.Duration)(reflect.ValueOf(src).Elem().FieldByName("fetchFor").Addr().UnsafePointer()) = d
 }
 
 type writerFunc func([]byte) (int, error)

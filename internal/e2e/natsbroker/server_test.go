@@ -14,7 +14,7 @@ import (
 
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/natsbroker"
-	"github.com/waybillhq/waybill/broker/natsbroker/natsembed"
+	"github.com/waybillhq/waybill/broker/natsembed"
 	"github.com/waybillhq/waybill/internal/testproxy"
 )
 
