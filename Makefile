@@ -36,7 +36,7 @@ RACE := env CGO_ENABLED=1 go test -race -count=1 -vet=off -ldflags=-s -p 3 -para
 # The folders whose tests need the brokers that take long to start. make test
 # builds them, too, and there they skip: internal/e2e/brokers wants Kafka for
 # all its tests, so that the streams over Redis and the like do not run twice.
-BROKER_TESTS := broker/kafkabroker broker/pulsarbroker internal/e2e/brokers internal/testserver/private cmd/waybill/internal/doctor
+BROKER_TESTS := internal/e2e/kafkabroker broker/pulsarbroker internal/e2e/brokers internal/testserver/private cmd/waybill/internal/doctor
 
 # The folders whose tests take minutes. They go first, so that none of them runs
 # by itself at the end.

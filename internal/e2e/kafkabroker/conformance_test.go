@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -241,15 +240,4 @@ func readAll(ctx context.Context, address, topic string) ([]broker.Message, erro
 		found = append(found, m)
 	}
 	return found, err
-}
-
-func TestTheTableIsInThePackageComment(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := strings.ReplaceAll(string(doc), "// ", "")
-	if !strings.Contains(text, strings.TrimSpace(kafkabroker.Failures().Table())) {
-		t.Errorf("the package comment does not have\n%s", kafkabroker.Failures().Table())
-	}
 }

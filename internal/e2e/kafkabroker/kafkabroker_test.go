@@ -2,8 +2,6 @@ package kafkabroker_test
 
 import (
 	"context"
-	"errors"
-	"io"
 	"os/exec"
 	"strings"
 	"testing"
@@ -11,38 +9,16 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/broker/brokertest"
 	"github.com/waybillhq/waybill/broker/kafkabroker"
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
 func noDeadLetters() kfake.Fault {
 	return kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "orders.dead", Err: kerr.TopicAuthorizationFailed, Count: -1}
-}
-
-func TestFailures(t *testing.T) {
-	brokertest.Failures(t, kafkabroker.Failures(), map[string]error{
-		"MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE":              kerr.RecordListTooLarge,
-		"INVALID_RECORD, INVALID_TIMESTAMP":                     kerr.InvalidTimestamp,
-		"INVALID_TOPIC_EXCEPTION":                               kerr.InvalidTopicException,
-		"UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID":          kerr.UnknownTopicID,
-		"TOPIC_AUTHORIZATION_FAILED":                            kerr.TopicAuthorizationFailed,
-		"NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND": kerr.NotEnoughReplicasAfterAppend,
-		"any other error that Kafka calls retriable":            kerr.LeaderNotAvailable,
-		"not confirmed in time":                                 kgo.ErrRecordTimeout,
-		"closed":                                                kgo.ErrClientClosed,
-		"connection lost, refused or silent":                    io.ErrUnexpectedEOF,
-		"OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED": kerr.ProducerFenced,
-		"CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE":                kerr.SaslAuthenticationFailed,
-	}, "../../docs/brokers.md")
-	if class := classOf(kafkabroker.Failures().Classify(errors.New("an unknown error"))); class != waybill.ClassRetry {
-		t.Errorf("anything else is %v", class)
-	}
 }
 
 // kcat shows key, ids, headers and payload as documented.
