@@ -4,9 +4,13 @@
 // A store gives Waybill's packages its [Roles], one per package: [Outbox] for
 // package outbox, [Relay] for package relay, and so on. A store implements the
 // roles that it supports; a constructor whose role is missing returns a
-// [MissingRoleError]. The roles may grow in minor versions: a type that
-// implements a role embeds [Unimplemented], so that it compiles with a later
-// version of this package. Package drivertest has the conformance suites.
+// [MissingRoleError]. Package drivertest has the conformance suites.
+//
+// The roles may grow in minor versions. A type that implements a role embeds
+// [Unimplemented], so that the type compiles with a later version of this
+// package; a method that the type lacks fails with [ErrUnimplemented]. [Session]
+// does not grow: a later version adds an optional interface, such as
+// [Deferrer], instead.
 //
 // Roles that use the caller's transaction are generic over its type T (pgx.Tx,
 // *sql.Tx); roles after the commit are not generic. The process-local [Hub]

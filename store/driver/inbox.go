@@ -118,7 +118,7 @@ func ExceededError(last string) string {
 	return last + suffix
 }
 
-// Records inspects and maintains records.
+// InboxRecords inspects and maintains records.
 type InboxRecords interface {
 	// FindRecord returns a record, and whether there is one.
 	FindRecord(ctx context.Context, group string, key waybill.ID) (store.InboxRecord, bool, error)

@@ -8,7 +8,7 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// Operator is the part of a store for inspecting and repairing an outbox.
+// OutboxAdmin is the part of a store for inspecting and repairing an outbox.
 type OutboxAdmin interface {
 	Inspector
 	DeadLetters

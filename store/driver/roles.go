@@ -70,7 +70,8 @@ func (r Roles[T]) Names() []string {
 }
 
 // Check returns a [MissingRoleError] if the store lacks one of the roles, which
-// are names of fields of Roles. pkg is the package that needs the roles.
+// are names of fields of Roles. pkg is the package that needs the roles. Check
+// returns another error if a role of the store has no hub: see [Local].
 func (r Roles[T]) Check(pkg string, roles ...string) error {
 	has := r.Names()
 	var lacks []string
@@ -79,10 +80,16 @@ func (r Roles[T]) Check(pkg string, roles ...string) error {
 			lacks = append(lacks, role)
 		}
 	}
-	if lacks == nil {
-		return nil
+	if lacks != nil {
+		return &MissingRoleError{Package: pkg, Lacks: lacks, Has: has}
 	}
-	return &MissingRoleError{Package: pkg, Lacks: lacks, Has: has}
+	for _, role := range has {
+		local, ok := reflect.ValueOf(r).FieldByName(role).Interface().(Local)
+		if ok && local.Local() == nil {
+			return fmt.Errorf("%s: the store's role %s has no hub: Local returned nil", pkg, role)
+		}
+	}
+	return nil
 }
 
 // MissingRoleError is the error of a constructor that was given a store without
@@ -103,8 +110,8 @@ func (e *MissingRoleError) Error() string {
 	return fmt.Sprintf("%s: the store lacks the role %s; it has %s", e.Package, strings.Join(e.Lacks, ", "), has)
 }
 
-// Get returns the roles of a store for a package, and an error if db is nil or
-// lacks one of the roles.
+// Get returns the roles of a store for a package, and an error if db is nil,
+// lacks one of the roles, or has a role without a hub.
 func Get[T any](db Store[T], pkg string, roles ...string) (Roles[T], error) {
 	if v := reflect.ValueOf(db); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return Roles[T]{}, fmt.Errorf("%s: the store is nil", pkg)
@@ -127,7 +134,9 @@ type Complete[T any] interface {
 }
 
 // RolesOf returns the roles of a type that implements all of them. Migrator and
-// Watcher are set if db implements them.
+// Watcher are set if db implements them; a type that embeds [Unimplemented]
+// implements Migrator. A store with some of the roles sets the fields of
+// [Roles] instead.
 func RolesOf[T any](db Complete[T]) Roles[T] {
 	r := Roles[T]{
 		Outbox: db, Relay: db, Inbox: db, Keys: db, Jobs: db,

@@ -116,7 +116,7 @@ type Resolver interface {
 // Local connects the writers and relays of one process that use the same
 // tables.
 type Local interface {
-	// Local returns the hub of the store, always the same one. The hub also
-	// identifies the database when transactions are joined.
+	// Local returns the hub of the store, always the same one, never nil. The
+	// hub also identifies the database when transactions are joined.
 	Local() *Hub
 }
