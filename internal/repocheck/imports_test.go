@@ -117,6 +117,7 @@ var rules = []struct {
 	{"internal/eventfill", []string{"."}},
 	{"internal/testroles", []string{"store/driver"}},
 	{"internal/e2e", nil},
+	{"internal/storematrix", []string{"store/drivertest"}},
 	{"internal", []string{"internal/testserver", "internal/mutants", "internal/docblock"}},
 	{".", []string{"internal/jsontext"}},
 }

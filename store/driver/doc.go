@@ -8,8 +8,8 @@
 //
 // The roles may grow in minor versions. A type that implements a role embeds
 // [Unimplemented], so that the type compiles with a later version of this
-// package; a method that the type lacks fails with [ErrUnimplemented]. [Session]
-// does not grow: a later version adds an optional interface, such as
+// package; a method that the type lacks fails with [ErrUnimplemented].
+// [Session] does not grow: a later version adds an optional interface, such as
 // [Deferrer], instead.
 //
 // Roles that use the caller's transaction are generic over its type T (pgx.Tx,

@@ -12,19 +12,22 @@ import (
 // committedChecks check the outcome of writes.
 func committedChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "W12", name: "in every state", run: committedAnywhere[T]},
-		{row: "W12", name: "no trace without history", fresh: true, run: committedNoTrace[T]},
+		{row: "committed_resolves", name: "pending", run: committedPending[T]},
+		{row: "committed_resolves", name: "in every state", suite: relaySuite, run: committedAnywhere[T]},
+		{row: "committed_resolves", name: "no trace without history", suite: relaySuite, fresh: true, run: committedNoTrace[T]},
 	}
 }
 
-func committedAnywhere[T any](ctx context.Context, t tb, b *env[T]) {
-	// Also for another process.
+// askCommitted asserts that another process knows five events that were written
+// and not others, whenever the returned function is called.
+func (b *env[T]) askCommitted(ctx context.Context, t tb) (ask func(when string)) {
+	t.Helper()
 	box := boxOver[T](t, b.second().Outbox, outbox.Config{})
 	evs := b.events(5, "a")
 	evs[4].Delay = defaultLease
 	b.write(ctx, t, evs...)
 	unknown := []waybill.Event{b.event("a"), {ID: waybill.ID{0: 1}}}
-	ask := func(when string) {
+	return func(when string) {
 		t.Helper()
 		for _, ev := range evs {
 			if yes, err := box.Committed(ctx, ev.ID); err != nil || !yes {
@@ -33,7 +36,14 @@ func committedAnywhere[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 		b.wantCommitted(ctx, t, false, unknown...)
 	}
-	ask("pending")
+}
+
+func committedPending[T any](ctx context.Context, t tb, b *env[T]) {
+	b.askCommitted(ctx, t)("pending")
+}
+
+func committedAnywhere[T any](ctx context.Context, t tb, b *env[T]) {
+	ask := b.askCommitted(ctx, t)
 	rows := b.ready(ctx, t)
 	if len(rows) != 4 {
 		t.Fatalf("%d rows are ready, want 4", len(rows))

@@ -13,15 +13,15 @@ import (
 // joined transactions.
 func contextChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "W1", name: "emit", run: emits[T]},
-		{row: "W1", name: "callbacks need a transaction", run: callbacksNoTx[T]},
-		{row: "W1", name: "write with another context", run: otherContext[T]},
-		{row: "W1", name: "a canceled context begins anew", run: endedContext[T]},
-		{row: "W2", name: "canceled before the start", run: canceledBeforeStart[T]},
-		{row: "W2", name: "canceled before the commit", run: canceledBeforeCommit[T]},
-		{row: "W2", name: "canceled during the commit", run: canceledDuringCommit[T]},
-		{row: "W3", name: "other options", run: otherOptions[T]},
-		{row: "W3", name: "two outboxes of one store", run: twoOutboxes[T]},
+		{row: "transaction_in_the_context", name: "emit", run: emits[T]},
+		{row: "transaction_in_the_context", name: "callbacks need a transaction", run: callbacksNoTx[T]},
+		{row: "transaction_in_the_context", name: "write with another context", run: otherContext[T]},
+		{row: "transaction_in_the_context", name: "a canceled context begins anew", run: endedContext[T]},
+		{row: "canceled_contexts", name: "canceled before the start", run: canceledBeforeStart[T]},
+		{row: "canceled_contexts", name: "canceled before the commit", run: canceledBeforeCommit[T]},
+		{row: "canceled_contexts", name: "canceled during the commit", run: canceledDuringCommit[T]},
+		{row: "joined_transactions", name: "other options", run: otherOptions[T]},
+		{row: "joined_transactions", name: "two outboxes of one store", run: twoOutboxes[T]},
 	}
 }
 

@@ -11,9 +11,9 @@ import (
 // deadLetterChecks check Discard and Unblock.
 func deadLetterChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O5", name: "discard dead letters", fresh: true, run: discards[T]},
-		{row: "O5", name: "discard many", fresh: true, large: true, run: discardsMany[T]},
-		{row: "O6", name: "unblock", run: unblocks[T]},
+		{row: "discard", name: "discard dead letters", fresh: true, run: discards[T]},
+		{row: "discard", name: "discard many", fresh: true, large: true, run: discardsMany[T]},
+		{row: "unblock", name: "unblock", run: unblocks[T]},
 	}
 }
 

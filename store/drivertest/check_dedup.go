@@ -15,21 +15,24 @@ import (
 // dedup key.
 func dedupChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "11", name: "absorbed while pending", run: absorbed[T]},
-		{row: "11", name: "absorbed while deferred", run: absorbedByDelayed[T]},
-		{row: "11", name: "accepted again after done", run: keyFreedBy[T](func(s *driver.Settlement, r driver.Result) {
+		{row: "dedup_key_absorbs_repeats", name: "absorbed while pending", run: absorbed[T]},
+		{row: "dedup_key_absorbs_repeats", name: "absorbed while delayed", run: absorbedByDelayed[T]},
+		{row: "dedup_key_absorbs_repeats", name: "absorbed after another event is done", suite: relaySuite, run: absorbedAfterAnother[T]},
+		{row: "dedup_key_absorbs_repeats", name: "absorbed while deferred", suite: relaySuite, run: absorbedByDeferred[T]},
+		{row: "dedup_key_absorbs_repeats", name: "accepted again after done", suite: relaySuite, run: keyFreedBy[T](func(s *driver.Settlement, r driver.Result) {
 			s.Done, s.History = []driver.Result{r}, true
 		})},
-		{row: "11", name: "accepted again after done without history", fresh: true, run: keyFreedBy[T](
+		{row: "dedup_key_absorbs_repeats", name: "accepted again after done without history", suite: relaySuite, fresh: true, run: keyFreedBy[T](
 			func(s *driver.Settlement, r driver.Result) { s.Done = []driver.Result{r} })},
-		{row: "11", name: "accepted again after dead-lettering", run: keyFreedBy[T](func(s *driver.Settlement, r driver.Result) {
+		{row: "dedup_key_absorbs_repeats", name: "accepted again after dead-lettering", suite: relaySuite, run: keyFreedBy[T](func(s *driver.Settlement, r driver.Result) {
 			s.Dead = []driver.Result{r}
 		})},
-		{row: "11", name: "accepted again after a rollback", run: keyFreedByRollback[T]},
-		{row: "11", name: "tenants are separate", run: tenantsApart[T]},
-		{row: "11", name: "keys compare as bytes", run: keysAsBytes[T]},
-		{row: "11", name: "twice in one write", run: sameKeyTwice[T]},
-		{row: "11", name: "different facts", run: differentFacts[T]},
+		{row: "dedup_key_absorbs_repeats", name: "accepted again after a rollback", run: keyFreedByRollback[T]},
+		{row: "dedup_key_absorbs_repeats", name: "tenants are separate", run: tenantsApart[T]},
+		{row: "dedup_key_absorbs_repeats", name: "tenants are freed separately", suite: relaySuite, run: tenantsFreedApart[T]},
+		{row: "dedup_key_absorbs_repeats", name: "keys compare as bytes", run: keysAsBytes[T]},
+		{row: "dedup_key_absorbs_repeats", name: "twice in one write", run: sameKeyTwice[T]},
+		{row: "dedup_key_absorbs_repeats", name: "different facts", run: differentFacts[T]},
 	}
 }
 
@@ -86,12 +89,19 @@ func absorbed[T any](ctx context.Context, t tb, b *env[T]) {
 	if want := []waybill.ID{first.ID, other.ID}; !slices.Equal(told, want) {
 		t.Errorf("the hub published %v, want %v: absorbed events are not committed", told, want)
 	}
-	// Settling another event does not free the key.
+	// Events of another process are absorbed as well.
+	wantReceipts(t, receipts(ctx, t, boxOver[T](t, b.second().Outbox, outbox.Config{}), b.keyed("", "k")), duplicateOf(first))
+}
+
+// absorbedAfterAnother settles another event, which does not free the key.
+func absorbedAfterAnother[T any](ctx context.Context, t tb, b *env[T]) {
+	box := b.box(t)
+	first, other := b.keyed("a", "k"), b.event("a")
+	b.write(ctx, t, first, other)
 	leases := b.own(ctx, t)
 	row := b.row(ctx, t, other.ID)
 	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: []driver.Result{result(row)}, History: true})
 	wantReceipts(t, receipts(ctx, t, box, b.keyed("", "k")), duplicateOf(first))
-	// Events of another process are absorbed as well.
 	wantReceipts(t, receipts(ctx, t, boxOver[T](t, b.second().Outbox, outbox.Config{}), b.keyed("", "k")), duplicateOf(first))
 }
 
@@ -101,7 +111,11 @@ func absorbedByDelayed[T any](ctx context.Context, t tb, b *env[T]) {
 	scheduled.Delay = defaultLease
 	wantReceipts(t, receipts(ctx, t, box, scheduled), written(scheduled))
 	wantReceipts(t, receipts(ctx, t, box, b.keyed("a", "scheduled")), duplicateOf(scheduled))
+	b.wantReady(ctx, t)
+}
 
+func absorbedByDeferred[T any](ctx context.Context, t tb, b *env[T]) {
+	box := b.box(t)
 	failed := b.keyed("a", "failed")
 	b.write(ctx, t, failed)
 	leases := b.own(ctx, t)
@@ -151,15 +165,21 @@ func keyFreedByRollback[T any](ctx context.Context, t tb, b *env[T]) {
 	b.wantReady(ctx, t, next)
 }
 
-func tenantsApart[T any](ctx context.Context, t tb, b *env[T]) {
-	box := b.box(t)
-	var evs []waybill.Event
+// tenants writes one event per tenant, with the same dedup key.
+func (b *env[T]) tenants(ctx context.Context, t tb, box *outbox.Outbox[T]) (evs []waybill.Event) {
+	t.Helper()
 	for _, tenant := range []string{"", "acme", "ACME", "acme ", "umbrella"} {
 		ev := b.keyed("a", "k")
 		ev.TenantID = tenant
 		wantReceipts(t, receipts(ctx, t, box, ev), written(ev))
 		evs = append(evs, ev)
 	}
+	return evs
+}
+
+func tenantsApart[T any](ctx context.Context, t tb, b *env[T]) {
+	box := b.box(t)
+	evs := b.tenants(ctx, t, box)
 	for _, first := range evs {
 		ev := b.keyed("b", "k")
 		ev.TenantID = first.TenantID
@@ -169,8 +189,13 @@ func tenantsApart[T any](ctx context.Context, t tb, b *env[T]) {
 	ctx2 := waybill.ContextWithOrigin(ctx, waybill.Origin{TenantID: "umbrella"})
 	wantReceipts(t, receipts(ctx2, t, box, b.keyed("c", "k")), duplicateOf(evs[4]))
 	b.wantReady(ctx, t, evs...)
+}
 
-	// Freeing the key of one tenant leaves the keys of the others.
+// tenantsFreedApart frees the key of one tenant, which leaves the keys of the
+// others.
+func tenantsFreedApart[T any](ctx context.Context, t tb, b *env[T]) {
+	box := b.box(t)
+	evs := b.tenants(ctx, t, box)
 	leases := b.own(ctx, t)
 	row := b.row(ctx, t, evs[1].ID)
 	b.settle(ctx, t, driver.Settlement{Leases: leases, Done: []driver.Result{result(row)}, History: true})

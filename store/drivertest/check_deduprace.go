@@ -15,10 +15,10 @@ import (
 // outcome of the first.
 func dedupRaceChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "11", name: "second writer, first commits", run: secondWriter[T](nil)},
-		{row: "11", name: "second writer, first rolls back", run: secondWriter[T](errBoom)},
-		{row: "11", name: "many writers, one winner", run: manyWriters[T]},
-		{row: "11", name: "keys in any order do not deadlock", run: keysInAnyOrder[T]},
+		{row: "dedup_key_absorbs_repeats", name: "second writer, first commits", run: secondWriter[T](nil)},
+		{row: "dedup_key_absorbs_repeats", name: "second writer, first rolls back", run: secondWriter[T](errBoom)},
+		{row: "dedup_key_absorbs_repeats", name: "many writers, one winner", run: manyWriters[T]},
+		{row: "dedup_key_absorbs_repeats", name: "keys in any order do not deadlock", run: keysInAnyOrder[T]},
 	}
 }
 

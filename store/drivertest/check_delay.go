@@ -13,10 +13,11 @@ import (
 // database's clock.
 func delayChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "W11", name: "delay", run: delay[T]},
-		{row: "W11", name: "available at", run: availableAt[T]},
-		{row: "W11", name: "available in the past", run: availableInThePast[T]},
-		{row: "W11", name: "far away", run: farAway[T]},
+		{row: "delays", name: "delay", run: delay[T]},
+		{row: "delays", name: "available at", run: availableAt[T]},
+		{row: "delays", name: "available in the past", run: availableInThePast[T]},
+		{row: "delays", name: "far away", run: farAway[T]},
+		{row: "delays", name: "far away and settled", suite: relaySuite, run: farAwaySettled[T]},
 	}
 }
 
@@ -76,10 +77,9 @@ func availableInThePast[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 }
 
-// farAway writes events that are not due for a long time: the rows exist, and
-// no read returns them.
-func farAway[T any](ctx context.Context, t tb, b *env[T]) {
-	var evs []waybill.Event
+// writeFarAway writes events that are not due for a long time.
+func (b *env[T]) writeFarAway(ctx context.Context, t tb) (evs []waybill.Event) {
+	t.Helper()
 	for _, d := range []time.Duration{time.Hour, 24 * time.Hour, 100 * 365 * 24 * time.Hour} {
 		ev := b.event("a")
 		ev.Delay = d
@@ -89,6 +89,12 @@ func farAway[T any](ctx context.Context, t tb, b *env[T]) {
 	last.AvailableAt = time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 	evs = append(evs, last)
 	b.write(ctx, t, evs...)
+	return evs
+}
+
+// farAway checks that the rows exist, and that no read returns them.
+func farAway[T any](ctx context.Context, t tb, b *env[T]) {
+	evs := b.writeFarAway(ctx, t)
 	b.wantReady(ctx, t)
 	due := b.due(ctx, t)
 	for _, ev := range evs {
@@ -97,7 +103,11 @@ func farAway[T any](ctx context.Context, t tb, b *env[T]) {
 		}
 	}
 	b.wantCommitted(ctx, t, true, evs...)
-	// They can be settled by id, in whatever table they are.
+}
+
+// farAwaySettled settles the events by id, in whatever table they are.
+func farAwaySettled[T any](ctx context.Context, t tb, b *env[T]) {
+	evs := b.writeFarAway(ctx, t)
 	leases := b.own(ctx, t)
 	var done []driver.Result
 	for _, ev := range evs {

@@ -12,8 +12,8 @@ import (
 // dueChecks check deferred rows that are due.
 func dueChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "R4", name: "due in order", run: dueInOrder[T]},
-		{row: "R4", name: "due of these lanes only", run: dueLanes[T]},
+		{row: "due", name: "due in order", run: dueInOrder[T]},
+		{row: "due", name: "due of these lanes only", run: dueLanes[T]},
 	}
 }
 

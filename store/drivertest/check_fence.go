@@ -11,9 +11,9 @@ import (
 // fenceChecks check that a settlement applies to held lanes only.
 func fenceChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "S5", name: "stale leases change nothing", run: staleLeases[T]},
-		{row: "S5", name: "a lost lane beside a held one", run: lostBesideHeld[T]},
-		{row: "S5", name: "results without a lease", run: resultsWithoutLease[T]},
+		{row: "stale_owner_fenced", name: "stale leases change nothing", run: staleLeases[T]},
+		{row: "stale_owner_fenced", name: "a lost lane beside a held one", run: lostBesideHeld[T]},
+		{row: "stale_owner_fenced", name: "results without a lease", run: resultsWithoutLease[T]},
 	}
 }
 

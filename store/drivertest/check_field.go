@@ -14,13 +14,13 @@ import (
 // fieldChecks check that reads return what was written.
 func fieldChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "W7", name: "every field", run: everyField[T]},
-		{row: "W7", name: "defaults", run: defaultFields[T]},
-		{row: "W7", name: "awkward texts", run: awkwardTexts[T]},
-		{row: "W7", name: "times", run: times[T]},
-		{row: "W8", name: "any bytes", run: anyBytes[T]},
-		{row: "W8", name: "JSON as it was", run: jsonAsItWas[T]},
-		{row: "W10", name: "origin", run: originOf[T]},
+		{row: "fields_are_stored_unchanged", name: "every field", run: everyField[T]},
+		{row: "fields_are_stored_unchanged", name: "defaults", run: defaultFields[T]},
+		{row: "fields_are_stored_unchanged", name: "awkward texts", run: awkwardTexts[T]},
+		{row: "fields_are_stored_unchanged", name: "times", run: times[T]},
+		{row: "payloads_are_stored_unchanged", name: "any bytes", run: anyBytes[T]},
+		{row: "payloads_are_stored_unchanged", name: "JSON as it was", run: jsonAsItWas[T]},
+		{row: "origin_from_the_context", name: "origin", run: originOf[T]},
 	}
 }
 

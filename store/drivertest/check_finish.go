@@ -14,14 +14,14 @@ import (
 // the transaction commits.
 func finishChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "S9", name: "commit", run: finishCommits[T]},
-		{row: "S9", name: "rollback", run: finishRollsBack[T]},
-		{row: "S9", name: "with and without history", fresh: true, run: finishHistory[T]},
-		{row: "S9", name: "beside a write", run: finishBesideWrite[T]},
-		{row: "S9", name: "in a savepoint", run: finishInSavepoint[T]},
-		{row: "S9", name: "in a foreign transaction", run: finishForeign[T]},
-		{row: "S9", name: "rows that are gone", run: finishGone[T]},
-		{row: "S9", name: "many", run: finishMany[T]},
+		{row: "effect_and_settlement_together", name: "commit", run: finishCommits[T]},
+		{row: "effect_and_settlement_together", name: "rollback", run: finishRollsBack[T]},
+		{row: "effect_and_settlement_together", name: "with and without history", fresh: true, run: finishHistory[T]},
+		{row: "effect_and_settlement_together", name: "beside a write", run: finishBesideWrite[T]},
+		{row: "effect_and_settlement_together", name: "in a savepoint", run: finishInSavepoint[T]},
+		{row: "effect_and_settlement_together", name: "in a foreign transaction", run: finishForeign[T]},
+		{row: "effect_and_settlement_together", name: "rows that are gone", run: finishGone[T]},
+		{row: "effect_and_settlement_together", name: "many", run: finishMany[T]},
 	}
 }
 

@@ -14,11 +14,11 @@ import (
 // finishFenceChecks check Finish with lost lanes: nothing is finished.
 func finishFenceChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "S9", name: "stale claims change nothing", run: finishStale[T]},
-		{row: "S9", name: "a lost lane beside a held one", run: finishLostBesideHeld[T]},
-		{row: "S9", name: "a takeover waits", run: takeOverWaits[T]},
-		{row: "S9", name: "against a takeover", run: finishAgainstTakeOver[T]},
-		{row: "S9", name: "concurrent finishes of one delivery", run: finishTogether[T]},
+		{row: "effect_and_settlement_together", name: "stale claims change nothing", run: finishStale[T]},
+		{row: "effect_and_settlement_together", name: "a lost lane beside a held one", run: finishLostBesideHeld[T]},
+		{row: "effect_and_settlement_together", name: "a takeover waits", run: takeOverWaits[T]},
+		{row: "effect_and_settlement_together", name: "against a takeover", run: finishAgainstTakeOver[T]},
+		{row: "effect_and_settlement_together", name: "concurrent finishes of one delivery", run: finishTogether[T]},
 	}
 }
 

@@ -11,10 +11,10 @@ import (
 // foreignChecks check transactions that the caller commits.
 func foreignChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "W5", name: "committed", needs: foreignTx, run: foreignCommits[T]},
-		{row: "W5", name: "rolled back", needs: foreignTx, run: foreignRollsBack[T]},
-		{row: "W5", name: "dedup keys", needs: foreignTx, run: foreignKeys[T]},
-		{row: "W5", name: "beside a transaction of the context", needs: foreignTx, run: foreignInside[T]},
+		{row: "foreign_transactions", name: "committed", needs: foreignTx, run: foreignCommits[T]},
+		{row: "foreign_transactions", name: "rolled back", needs: foreignTx, run: foreignRollsBack[T]},
+		{row: "foreign_transactions", name: "dedup keys", needs: foreignTx, run: foreignKeys[T]},
+		{row: "foreign_transactions", name: "beside a transaction of the context", needs: foreignTx, run: foreignInside[T]},
 	}
 }
 

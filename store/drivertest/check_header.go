@@ -13,9 +13,9 @@ import (
 // headerChecks check stored headers.
 func headerChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "W9", name: "round trip", run: headersRoundTrip[T]},
-		{row: "W9", name: "none", needs: storedHeaders, run: headersNone[T]},
-		{row: "W9", name: "garbage", needs: storedHeaders, run: headersGarbage[T]},
+		{row: "headers_are_stored_unchanged", name: "round trip", run: headersRoundTrip[T]},
+		{row: "headers_are_stored_unchanged", name: "none", needs: storedHeaders, run: headersNone[T]},
+		{row: "headers_are_stored_unchanged", name: "garbage", suite: relaySuite, needs: storedHeaders, run: headersGarbage[T]},
 	}
 }
 

@@ -15,11 +15,11 @@ import (
 // hookChecks check what hooks may and may not change.
 func hookChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "6", name: "changes", run: hookChanges[T]},
-		{row: "6", name: "suppresses all", run: hookSuppresses[T]},
-		{row: "6", name: "suppresses some", run: hookSuppressesSome[T]},
-		{row: "6", name: "fails", run: hookFails[T]},
-		{row: "7", name: "panics after the write", run: hookPanics[T]},
+		{row: "hooks_before_the_write", name: "changes", run: hookChanges[T]},
+		{row: "hooks_before_the_write", name: "suppresses all", run: hookSuppresses[T]},
+		{row: "hooks_before_the_write", name: "suppresses some", run: hookSuppressesSome[T]},
+		{row: "hooks_before_the_write", name: "fails", run: hookFails[T]},
+		{row: "hooks_change_nothing_after_the_write", name: "panics after the write", run: hookPanics[T]},
 	}
 }
 

@@ -18,14 +18,14 @@ import (
 // the groups themselves.
 func inboxChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "I1", name: "accept in order, with existing records", run: accepts[T]},
-		{row: "I1", name: "a rollback leaves no record", run: acceptRollback[T]},
-		{row: "I1", name: "accept needs an open transaction", needs: foreignTx, run: acceptEnded[T]},
-		{row: "I2", name: "one of many claims an event", run: claimRace[T]},
-		{row: "I2", name: "claims, failures and their fences", run: claims[T]},
-		{row: "I2", name: "attempts are used up", run: claimsUsedUp[T]},
-		{row: "I3", name: "success under a claim", run: succeeds[T]},
-		{row: "I4", name: "due records", run: dueRecords[T]},
+		{row: "accept_events", name: "accept in order, with existing records", run: accepts[T]},
+		{row: "accept_events", name: "a rollback leaves no record", run: acceptRollback[T]},
+		{row: "accept_events", name: "accept needs an open transaction", needs: foreignTx, run: acceptEnded[T]},
+		{row: "claim_events", name: "one of many claims an event", run: claimRace[T]},
+		{row: "claim_events", name: "claims, failures and their fences", run: claims[T]},
+		{row: "claim_events", name: "attempts are used up", run: claimsUsedUp[T]},
+		{row: "overtaken_attempts_roll_back", name: "success under a claim", run: succeeds[T]},
+		{row: "due_records", name: "due records", run: dueRecords[T]},
 	}
 }
 
@@ -37,7 +37,7 @@ func (b *env[T]) intake(group string) store.InboxEntry {
 
 // inTx runs fn in a transaction of the store and commits it, unless fn fails.
 func (b *env[T]) inTx(ctx context.Context, fn func(tx T) error) error {
-	s, err := b.DB.Outbox.Begin(ctx, nil)
+	s, err := b.beginner.Begin(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (b *env[T]) accept(ctx context.Context, t tb, owner waybill.ID, in ...store
 
 func (b *env[T]) record(ctx context.Context, t tb, in store.InboxEntry) store.InboxRecord {
 	t.Helper()
-	rec, ok, err := b.DB.InboxRecords.FindRecord(ctx, in.Group, in.Key)
+	rec, ok, err := b.DB.Inbox.FindRecord(ctx, in.Group, in.Key)
 	if err != nil || !ok || rec.InboxEntry != in {
 		t.Fatalf("the record of %+v: %v, %+v, %v", in, ok, rec, err)
 	}
@@ -107,7 +107,7 @@ func acceptRollback[T any](ctx context.Context, t tb, b *env[T]) {
 	if !errors.Is(err, errRollBack) {
 		t.Fatalf("the transaction: %v", err)
 	}
-	if rec, ok, err := b.DB.InboxRecords.FindRecord(ctx, in.Group, in.Key); ok || err != nil {
+	if rec, ok, err := b.DB.Inbox.FindRecord(ctx, in.Group, in.Key); ok || err != nil {
 		t.Errorf("a record is there: %+v, %v", rec, err)
 	}
 	if out := b.accept(ctx, t, waybill.NewID(), in); !out[0].Accepted {
@@ -124,7 +124,7 @@ func acceptEnded[T any](ctx context.Context, t tb, b *env[T]) {
 	if _, err := b.DB.Inbox.Accept(ctx, tx.Tx, waybill.NewID(), []store.InboxEntry{in}); !errors.Is(err, waybill.ErrTxDone) {
 		t.Errorf("Accept in a transaction that has ended: %v", err)
 	}
-	if _, ok, err := b.DB.InboxRecords.FindRecord(ctx, in.Group, in.Key); ok || err != nil {
+	if _, ok, err := b.DB.Inbox.FindRecord(ctx, in.Group, in.Key); ok || err != nil {
 		t.Errorf("it left a record: %v", err)
 	}
 }
@@ -191,7 +191,7 @@ func claims[T any](ctx context.Context, t tb, b *env[T]) {
 	if _, ok, err := b.DB.Inbox.ClaimEvent(ctx, in, owner, time.Hour, 5, nil); ok || err != nil {
 		t.Errorf("a claim of an event that is not due: %v, %v", ok, err)
 	}
-	if n, err := b.DB.InboxRecords.Redrive(ctx, "claims", []waybill.ID{in.Key}, 10); n != 1 || err != nil {
+	if n, err := b.DB.Inbox.Redrive(ctx, "claims", []waybill.ID{in.Key}, 10); n != 1 || err != nil {
 		t.Fatalf("Redrive: %d, %v", n, err)
 	}
 	other := in
@@ -320,11 +320,11 @@ func dueRecords[T any](ctx context.Context, t tb, b *env[T]) {
 			t.Fatalf("Claim: %v, %v", ok, err)
 		}
 	}
-	due, err := b.DB.InboxRecords.DueRecords(ctx, "due", 10)
+	due, err := b.DB.Inbox.DueRecords(ctx, "due", 10)
 	if err != nil || len(due) != 3 || due[0].InboxEntry != in[0] || due[1].InboxEntry != in[1] || due[2].InboxEntry != lapsed || string(due[0].Stored) != "event" {
 		t.Errorf("due are %+v, %v", due, err)
 	}
-	if due, err := b.DB.InboxRecords.DueRecords(ctx, "due", 1); err != nil || len(due) != 1 || due[0].InboxEntry != in[0] {
+	if due, err := b.DB.Inbox.DueRecords(ctx, "due", 1); err != nil || len(due) != 1 || due[0].InboxEntry != in[0] {
 		t.Errorf("the first that is due is %+v, %v", due, err)
 	}
 }

@@ -15,12 +15,12 @@ import (
 // inspectChecks check Count, List and Find.
 func inspectChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O2", name: "list and count by filter", run: listsByFilter[T]},
-		{row: "O2", name: "list in pages", fresh: true, run: listsPages[T]},
-		{row: "O2", name: "filters compare as bytes", run: filtersAsBytes[T]},
-		{row: "O2", name: "rows that cannot be read", run: listsBroken[T]},
-		{row: "O2", name: "states that do not exist", run: listsNothing[T]},
-		{row: "O3", name: "find an event in every state", run: finds[T]},
+		{row: "count_and_list", name: "list and count by filter", run: listsByFilter[T]},
+		{row: "count_and_list", name: "list in pages", fresh: true, run: listsPages[T]},
+		{row: "count_and_list", name: "filters compare as bytes", run: filtersAsBytes[T]},
+		{row: "count_and_list", name: "rows that cannot be read", run: listsBroken[T]},
+		{row: "count_and_list", name: "states that do not exist", run: listsNothing[T]},
+		{row: "find", name: "find an event in every state", run: finds[T]},
 	}
 }
 
@@ -303,8 +303,8 @@ func finds[T any](ctx context.Context, t tb, b *env[T]) {
 // statsChecks check Stats.
 func statsChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O1", name: "counts", fresh: true, run: stats[T]},
-		{row: "O1", name: "members", fresh: true, run: statsMembers[T]},
+		{row: "stats", name: "counts", fresh: true, run: stats[T]},
+		{row: "stats", name: "members", fresh: true, run: statsMembers[T]},
 	}
 }
 

@@ -20,15 +20,16 @@ import (
 // Package reconciletest checks the jobs themselves.
 func jobChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "J1", name: "one of many runs a job", run: jobRace[T]},
-		{row: "J1", name: "claims, leases and their fences", run: jobClaims[T]},
-		{row: "J1", name: "the end of a run", run: jobEnds[T]},
-		{row: "J2", name: "sent with the transaction", run: jobSends[T]},
-		{row: "J2", name: "nothing is sent without the fence", run: jobSendsLate[T]},
-		{row: "J2", name: "sending needs an open transaction", needs: foreignTx, run: jobSendsEnded[T]},
-		{row: "J2", name: "a takeover waits for events being sent", needs: foreignTx, run: jobTakeOverWaits[T]},
-		{row: "J3", name: "sent events are forgotten", run: jobForgets[T]},
-		{row: "J4", name: "delivered and never recorded", fresh: true, run: unrecorded[T]},
+		{row: "jobs_run_on_one_node", name: "one of many runs a job", run: jobRace[T]},
+		{row: "jobs_run_on_one_node", name: "claims, leases and their fences", run: jobClaims[T]},
+		{row: "jobs_run_on_one_node", name: "the end of a run", run: jobEnds[T]},
+		{row: "sent_and_remembered_together", name: "sent with the transaction", run: jobSends[T]},
+		{row: "sent_and_remembered_together", name: "nothing is sent without the fence", run: jobSendsLate[T]},
+		{row: "sent_and_remembered_together", name: "sending needs an open transaction", needs: foreignTx, run: jobSendsEnded[T]},
+		{row: "sent_and_remembered_together", name: "a takeover waits for events being sent", needs: foreignTx, run: jobTakeOverWaits[T]},
+		{row: "forget_sent_events", name: "sent events are forgotten", run: jobForgets[T]},
+		{row: "delivered_without_record", name: "delivered and never recorded", fresh: true, run: unrecorded[T],
+			roles: []string{"Outbox", "Relay", "Inbox", "OutboxAdmin", "HistoryAudit"}},
 	}
 }
 
@@ -74,7 +75,7 @@ func jobRace[T any](ctx context.Context, t tb, b *env[T]) {
 
 func jobClaims[T any](ctx context.Context, t tb, b *env[T]) {
 	name := b.tag + "Job"
-	rec, ok, err := b.DB.JobRecords.FindJob(ctx, name)
+	rec, ok, err := b.DB.Jobs.FindJob(ctx, name)
 	if ok || err != nil || rec.Now.IsZero() {
 		t.Errorf("a job that never ran: %+v, %v, %v", rec, ok, err)
 	}
@@ -84,7 +85,7 @@ func jobClaims[T any](ctx context.Context, t tb, b *env[T]) {
 	a := b.claimJob(ctx, t, name, time.Hour)
 	// Names compare as bytes.
 	b.claimJob(ctx, t, strings.ToLower(name), time.Hour)
-	rec, ok, err = b.DB.JobRecords.FindJob(ctx, name)
+	rec, ok, err = b.DB.Jobs.FindJob(ctx, name)
 	if err != nil || !ok || rec.Name != name || rec.Owner != a.Owner || rec.Fence != 1 || rec.StartedAt.IsZero() || rec.Now.Before(rec.StartedAt) || !rec.EndedAt.IsZero() {
 		t.Errorf("after the claim: %+v, %v, %v", rec, ok, err)
 	}
@@ -138,7 +139,7 @@ func jobEnds[T any](ctx context.Context, t tb, b *env[T]) {
 	if ok, err := b.DB.Jobs.EndJob(ctx, a, driver.JobEnd{JobCounts: want, Next: next, Error: long}); !ok || err != nil {
 		t.Fatalf("EndJob: %v, %v", ok, err)
 	}
-	rec, _, err := b.DB.JobRecords.FindJob(ctx, name)
+	rec, _, err := b.DB.Jobs.FindJob(ctx, name)
 	if err != nil || !rec.Owner.IsZero() || !rec.LeaseUntil.IsZero() || rec.EndedAt.Before(rec.StartedAt) || !rec.Next.Equal(next) || rec.JobCounts != want || rec.LastError != driver.CutError(long) {
 		t.Errorf("after the end: %+v, %v", rec, err)
 	}
@@ -148,12 +149,12 @@ func jobEnds[T any](ctx context.Context, t tb, b *env[T]) {
 	if ok, err := b.DB.Jobs.EndJob(ctx, b.claimJob(ctx, t, name, time.Hour), driver.JobEnd{}); !ok || err != nil {
 		t.Fatalf("EndJob: %v, %v", ok, err)
 	}
-	rec, _, err = b.DB.JobRecords.FindJob(ctx, name)
+	rec, _, err = b.DB.Jobs.FindJob(ctx, name)
 	if err != nil || rec.Fence != 2 || !rec.Next.IsZero() || rec.JobCounts != (store.JobCounts{}) || rec.LastError != "" {
 		t.Errorf("after another run: %+v, %v", rec, err)
 	}
 	b.claimJob(ctx, t, b.tag+"another", time.Hour)
-	all, err := b.DB.JobRecords.ListJobs(ctx)
+	all, err := b.DB.Jobs.ListJobs(ctx)
 	mine := slices.DeleteFunc(all, func(r store.JobRecord) bool { return !strings.HasPrefix(r.Name, b.tag) })
 	if err != nil || len(mine) != 2 || mine[0].Name != b.tag+"another" || mine[1].Name != name {
 		t.Errorf("ListJobs: %+v, %v", mine, err)
@@ -187,7 +188,7 @@ func (b *env[T]) remember(ctx context.Context, t tb, a driver.JobAttempt, sent [
 // wantSent asserts the sent events of a job.
 func (b *env[T]) wantSent(ctx context.Context, t tb, job string, want ...driver.Sent) {
 	t.Helper()
-	got, err := b.DB.JobRecords.SentKeys(ctx, job, time.Hour)
+	got, err := b.DB.Jobs.SentKeys(ctx, job, time.Hour)
 	order := func(a, b driver.Sent) int { return cmp.Compare(string(a.Key[:]), string(b.Key[:])) }
 	slices.SortFunc(got, order)
 	if want = slices.SortedFunc(slices.Values(want), order); err != nil || !slices.Equal(got, want) {
@@ -262,7 +263,7 @@ func jobSendsEnded[T any](ctx context.Context, t tb, b *env[T]) {
 func jobTakeOverWaits[T any](ctx context.Context, t tb, b *env[T]) {
 	a, tx, sent := b.sendSlowly(ctx, t)
 	b.await(ctx, t, "the lease runs out", func() bool {
-		rec, _, err := b.DB.JobRecords.FindJob(ctx, a.Name)
+		rec, _, err := b.DB.Jobs.FindJob(ctx, a.Name)
 		return err == nil && rec.Now.After(rec.LeaseUntil)
 	})
 	taken := make(chan error, 1)
@@ -270,7 +271,7 @@ func jobTakeOverWaits[T any](ctx context.Context, t tb, b *env[T]) {
 		for {
 			_, ok, err := b.DB.Jobs.ClaimJob(ctx, driver.JobClaim{Name: a.Name, Owner: waybill.NewID(), Lease: time.Hour, Seen: -1})
 			if ok || err != nil {
-				if got, serr := b.DB.JobRecords.SentKeys(ctx, a.Name, time.Hour); err == nil && (serr != nil || !slices.Equal(got, sent)) {
+				if got, serr := b.DB.Jobs.SentKeys(ctx, a.Name, time.Hour); err == nil && (serr != nil || !slices.Equal(got, sent)) {
 					err = fmt.Errorf("the new run sees %d events: %w", len(got), errors.Join(serr, errors.New("want 1")))
 				}
 				taken <- err
@@ -326,19 +327,19 @@ func jobForgets[T any](ctx context.Context, t tb, b *env[T]) {
 	a := b.claimJob(ctx, t, b.tag+"forgets", time.Hour)
 	sent := sendings(5)
 	b.remember(ctx, t, a, sent, nil)
-	if n, err := b.DB.JobRecords.ForgetSent(ctx, a.Name, time.Hour, 10); n != 0 || err != nil {
+	if n, err := b.DB.Jobs.ForgetSent(ctx, a.Name, time.Hour, 10); n != 0 || err != nil {
 		t.Errorf("recently sent events were forgotten: %d, %v", n, err)
 	}
 	b.await(ctx, t, "the clock", func() bool {
-		got, err := b.DB.JobRecords.SentKeys(ctx, a.Name, time.Microsecond)
+		got, err := b.DB.Jobs.SentKeys(ctx, a.Name, time.Microsecond)
 		return err == nil && len(got) == 0
 	})
 	other := b.claimJob(ctx, t, b.tag+"keeps", time.Hour)
 	b.remember(ctx, t, other, sent, nil)
-	if n, err := b.DB.JobRecords.ForgetSent(ctx, a.Name, 0, 2); n != 2 || err != nil {
+	if n, err := b.DB.Jobs.ForgetSent(ctx, a.Name, 0, 2); n != 2 || err != nil {
 		t.Errorf("ForgetSent of 2: %d, %v", n, err)
 	}
-	if n, err := b.DB.JobRecords.ForgetSent(ctx, a.Name, 0, 10); n != 3 || err != nil {
+	if n, err := b.DB.Jobs.ForgetSent(ctx, a.Name, 0, 10); n != 3 || err != nil {
 		t.Errorf("ForgetSent of the rest: %d, %v", n, err)
 	}
 	b.wantSent(ctx, t, a.Name)

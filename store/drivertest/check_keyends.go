@@ -138,7 +138,7 @@ func keyResolves[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	resolve := func(id store.KeyID, end driver.KeyEnd) bool {
 		t.Helper()
-		ok, err := b.DB.KeyRecords.ResolveKey(ctx, id, end)
+		ok, err := b.DB.Keys.ResolveKey(ctx, id, end)
 		if err != nil {
 			t.Fatalf("ResolveKey: %v", err)
 		}

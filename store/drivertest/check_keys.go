@@ -16,32 +16,32 @@ import (
 // the requests themselves.
 func keyChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "K1", name: "claim, and the existing record", run: keyClaims[T]},
-		{row: "K1", name: "expiry comes before the hash", run: keyExpires[T]},
-		{row: "K1", name: "names compare as bytes", run: keyNames[T]},
-		{row: "K2", name: "one of many claims a key", run: keyRace[T]},
-		{row: "K3", name: "ends need owner and fence", run: keyEnds[T]},
-		{row: "K3", name: "a success needs its fence and not its lease", run: keyLateSuccess[T]},
-		{row: "K3", name: "a late failure overwrites nothing", run: keyLateFailure[T]},
-		{row: "K3", name: "uncertain is never taken", run: keyUncertain[T]},
-		{row: "K4", name: "take and store", run: keyTake[T]},
-		{row: "K4", name: "a rollback leaves nothing", run: keyTakeRollback[T]},
-		{row: "K4", name: "a commit without an answer leaves nothing", run: keyTakeUnkept[T]},
-		{row: "K4", name: "taking failed and lapsed keys", run: keyTakeAgain[T]},
-		{row: "K4", name: "others are busy at once", run: keyTakeBusy[T]},
-		{row: "K4", name: "one of many takes a key", run: keyTakeRace[T]},
-		{row: "K4", name: "take needs an open transaction", needs: foreignTx, run: keyTakeEnded[T]},
-		{row: "K5", name: "storing the answer of a claimed attempt", run: keyKeepClaimed[T]},
-		{row: "K5", name: "a lease ends inside a transaction", run: keyKeepLate[T]},
-		{row: "K5", name: "points", run: keyPoints[T]},
-		{row: "K5", name: "renewing a lease", run: keyRenew[T]},
-		{row: "K6", name: "answers come back byte for byte", run: keyAnswers[T]},
-		{row: "K6", name: "answers expire before their record", run: keyAnswerExpires[T]},
-		{row: "K6", name: "a peek sees valid answers", run: keyPeeks[T]},
-		{row: "K7", name: "lists in pages", fresh: true, run: keyLists[T]},
-		{row: "K7", name: "stats", fresh: true, run: keyCounts[T]},
-		{row: "K7", name: "an operator decides", run: keyResolves[T]},
-		{row: "K8", name: "purge in batches", fresh: true, run: keyPurges[T]},
+		{row: "claim_keys", name: "claim, and the existing record", run: keyClaims[T]},
+		{row: "claim_keys", name: "expiry comes before the hash", run: keyExpires[T]},
+		{row: "claim_keys", name: "names compare as bytes", run: keyNames[T]},
+		{row: "concurrent_key_claims", name: "one of many claims a key", run: keyRace[T]},
+		{row: "end_keys", name: "ends need owner and fence", run: keyEnds[T]},
+		{row: "end_keys", name: "a success needs its fence and not its lease", run: keyLateSuccess[T]},
+		{row: "end_keys", name: "a late failure overwrites nothing", run: keyLateFailure[T]},
+		{row: "end_keys", name: "uncertain is never taken", run: keyUncertain[T]},
+		{row: "take_keys", name: "take and store", run: keyTake[T]},
+		{row: "take_keys", name: "a rollback leaves nothing", run: keyTakeRollback[T]},
+		{row: "take_keys", name: "a commit without an answer leaves nothing", run: keyTakeUnkept[T]},
+		{row: "take_keys", name: "taking failed and lapsed keys", run: keyTakeAgain[T]},
+		{row: "take_keys", name: "others are busy at once", run: keyTakeBusy[T]},
+		{row: "take_keys", name: "one of many takes a key", run: keyTakeRace[T]},
+		{row: "take_keys", name: "take needs an open transaction", needs: foreignTx, run: keyTakeEnded[T]},
+		{row: "claimed_keys", name: "storing the answer of a claimed attempt", run: keyKeepClaimed[T]},
+		{row: "claimed_keys", name: "a lease ends inside a transaction", run: keyKeepLate[T]},
+		{row: "claimed_keys", name: "points", run: keyPoints[T]},
+		{row: "claimed_keys", name: "renewing a lease", run: keyRenew[T]},
+		{row: "stored_answers", name: "answers come back byte for byte", run: keyAnswers[T]},
+		{row: "stored_answers", name: "answers expire before their record", run: keyAnswerExpires[T]},
+		{row: "stored_answers", name: "a peek sees valid answers", run: keyPeeks[T]},
+		{row: "inspect_keys", name: "lists in pages", fresh: true, run: keyLists[T]},
+		{row: "inspect_keys", name: "stats", fresh: true, run: keyCounts[T]},
+		{row: "inspect_keys", name: "an operator decides", run: keyResolves[T]},
+		{row: "purge_keys", name: "purge in batches", fresh: true, run: keyPurges[T]},
 	}
 }
 
@@ -96,7 +96,7 @@ func (b *env[T]) endKey(ctx context.Context, t tb, a driver.KeyAttempt, end driv
 // key returns a live record.
 func (b *env[T]) key(ctx context.Context, t tb, id store.KeyID) store.KeyRecord {
 	t.Helper()
-	rec, ok, err := b.DB.KeyRecords.FindKey(ctx, id)
+	rec, ok, err := b.DB.Keys.FindKey(ctx, id)
 	if err != nil || !ok || rec.KeyID != id {
 		t.Fatalf("the record of %+v: %v, %+v, %v", id, ok, rec, err)
 	}
@@ -106,7 +106,7 @@ func (b *env[T]) key(ctx context.Context, t tb, id store.KeyID) store.KeyRecord 
 // wantNoKey asserts that a key has no live record.
 func (b *env[T]) wantNoKey(ctx context.Context, t tb, id store.KeyID) {
 	t.Helper()
-	if rec, ok, err := b.DB.KeyRecords.FindKey(ctx, id); ok || err != nil {
+	if rec, ok, err := b.DB.Keys.FindKey(ctx, id); ok || err != nil {
 		t.Errorf("there is a record of %+v: %+v, %v", id, rec, err)
 	}
 }

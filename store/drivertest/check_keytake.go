@@ -37,7 +37,7 @@ func (b *env[T]) keep(ctx context.Context, t tb, tx T, a driver.KeyAttempt, ref 
 // the check unless it was committed.
 func (b *env[T]) begun(ctx context.Context, t tb) (tx T, end func(commit bool)) {
 	t.Helper()
-	s, err := b.DB.Outbox.Begin(ctx, nil)
+	s, err := b.beginner.Begin(ctx, nil)
 	if err != nil {
 		t.Fatalf("Begin: %v", err)
 	}

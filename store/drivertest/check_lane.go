@@ -15,18 +15,18 @@ import (
 // laneChecks check the ownership of lanes.
 func laneChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "L1", name: "membership", run: membership[T]},
-		{row: "L1", name: "a node that renews", run: renews[T]},
-		{row: "L2", name: "another relay is rejected", run: otherRelay[T]},
-		{row: "L2", name: "another relay after the first has left", run: nextRelay[T]},
-		{row: "L2", name: "the outbox remembers its sink", run: remembersSink[T], fresh: true},
-		{row: "L2", name: "a takeover waits for the running relay", run: takesSinkOver[T], fresh: true},
-		{row: "L3", name: "only free lanes", run: acquiresFree[T]},
-		{row: "L3", name: "a new epoch and token every time", run: acquiresAnew[T]},
-		{row: "L3", name: "a node that is not live", run: acquiresDead[T]},
-		{row: "L5", name: "release", run: releases[T]},
-		{row: "L5", name: "a stale lease releases nothing", run: releasesStale[T]},
-		{row: "L6", name: "leave", run: leaves[T]},
+		{row: "membership", name: "membership", run: membership[T]},
+		{row: "membership", name: "a node that renews", run: renews[T]},
+		{row: "one_relay_per_outbox", name: "another relay is rejected", run: otherRelay[T]},
+		{row: "one_relay_per_outbox", name: "another relay after the first has left", run: nextRelay[T]},
+		{row: "one_relay_per_outbox", name: "the outbox remembers its sink", run: remembersSink[T], fresh: true, roles: []string{"SinkGuard"}},
+		{row: "one_relay_per_outbox", name: "a takeover waits for the running relay", run: takesSinkOver[T], fresh: true, roles: []string{"SinkGuard"}},
+		{row: "acquire_free_lanes", name: "only free lanes", run: acquiresFree[T]},
+		{row: "acquire_free_lanes", name: "a new epoch and token every time", run: acquiresAnew[T]},
+		{row: "acquire_free_lanes", name: "a node that is not live", run: acquiresDead[T]},
+		{row: "release_lanes", name: "release", run: releases[T]},
+		{row: "release_lanes", name: "a stale lease releases nothing", run: releasesStale[T]},
+		{row: "leave", name: "leave", run: leaves[T]},
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 // found.
 func lateChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "33", name: "early seq, late commit", needs: lateCommits, run: lateCommit[T]},
-		{row: "33", name: "early seq, rollback", needs: lateCommits, run: lateRollback[T]},
+		{row: "late_commits_are_found", name: "early seq, late commit", needs: lateCommits, run: lateCommit[T]},
+		{row: "late_commits_are_found", name: "early seq, rollback", needs: lateCommits, run: lateRollback[T]},
 	}
 }
 

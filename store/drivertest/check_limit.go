@@ -17,11 +17,11 @@ import (
 // limitChecks check validation, the copying of events, and ids.
 func limitChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "8", name: "exact payload limit", run: payloadLimit[T]},
-		{row: "8", name: "every limit at its edge", run: everyLimit[T]},
-		{row: "8", name: "validation precedes the transaction check", run: limitsFirst[T]},
-		{row: "9", name: "later changes", run: laterChanges[T]},
-		{row: "10", name: "ids across goroutines", run: idsIncrease[T]},
+		{row: "invalid_events_are_rejected_first", name: "exact payload limit", run: payloadLimit[T]},
+		{row: "invalid_events_are_rejected_first", name: "every limit at its edge", run: everyLimit[T]},
+		{row: "invalid_events_are_rejected_first", name: "validation precedes the transaction check", run: limitsFirst[T]},
+		{row: "written_events_are_copies", name: "later changes", run: laterChanges[T]},
+		{row: "ids_increase", name: "ids across goroutines", run: idsIncrease[T]},
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 // tidyChecks check Tidy.
 func tidyChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O9", name: "tidying loses nothing", fresh: true, run: tidies[T]},
-		{row: "O9", name: "several nodes concurrently", fresh: true, run: tidiesTogether[T]},
+		{row: "tidy", name: "tidying loses nothing", fresh: true, run: tidies[T]},
+		{row: "tidy", name: "several nodes concurrently", fresh: true, run: tidiesTogether[T]},
 	}
 }
 
@@ -93,10 +93,10 @@ func tidiesTogether[T any](ctx context.Context, t tb, b *env[T]) {
 // setLanesChecks check SetLanes.
 func setLanesChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O10", name: "rows move to their new lane", fresh: true, run: setsLanes[T]},
-		{row: "O10", name: "epochs rise", fresh: true, run: setLanesEpochs[T]},
-		{row: "O10", name: "not while a relay is live", fresh: true, run: setLanesRefused[T]},
-		{row: "O10", name: "invalid numbers", run: setLanesBounds[T]},
+		{row: "set_lanes", name: "rows move to their new lane", fresh: true, run: setsLanes[T]},
+		{row: "set_lanes", name: "epochs rise", fresh: true, run: setLanesEpochs[T]},
+		{row: "set_lanes", name: "not while a relay is live", fresh: true, run: setLanesRefused[T]},
+		{row: "set_lanes", name: "invalid numbers", run: setLanesBounds[T]},
 	}
 }
 

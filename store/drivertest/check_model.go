@@ -17,11 +17,11 @@ import (
 
 // modelChecks compare random transactions with a model.
 func modelChecks[T any]() []check[T] {
-	return []check[T]{{row: "W13", name: "random transactions", run: randomTransactions[T]}}
+	return []check[T]{{row: "random_transactions", name: "random transactions", run: randomTransactions[T]}}
 }
 
 // seedVariable repeats a run of the random check.
-const seedVariable = "STORETEST_SEED"
+const seedVariable = "DRIVERTEST_SEED"
 
 // model is the expected contents of the tables after a sequence of transactions
 // and settlements. It has no concurrency and no time: a deferred event never

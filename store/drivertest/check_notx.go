@@ -11,10 +11,10 @@ import (
 // noTxChecks check writes without a transaction, and writes without events.
 func noTxChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "3", name: "no transaction", run: writesWithoutTx[T]},
-		{row: "3", name: "finished", run: writesToFinished[T]},
-		{row: "3", name: "finished by the caller", needs: foreignTx, run: writesToFinishedForeign[T]},
-		{row: "5", name: "empty write", run: writesNothing[T]},
+		{row: "no_write_without_a_transaction", name: "no transaction", run: writesWithoutTx[T]},
+		{row: "no_write_without_a_transaction", name: "finished", run: writesToFinished[T]},
+		{row: "no_write_without_a_transaction", name: "finished by the caller", needs: foreignTx, run: writesToFinishedForeign[T]},
+		{row: "empty_write", name: "empty write", run: writesNothing[T]},
 	}
 }
 

@@ -13,15 +13,15 @@ import (
 // with it.
 func ownedChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "13b", name: "commit on the handle", run: endsHandle[T](true, nil)},
-		{row: "13b", name: "rollback on the handle", run: endsHandle[T](false, nil)},
-		{row: "13b", name: "commit on the handle and an error", run: endsHandle[T](true, errBoom)},
-		{row: "13b", name: "rollback on the handle and an error", run: endsHandle[T](false, errBoom)},
-		{row: "13b", name: "inner error ignored", run: innerSwallowed[T]},
-		{row: "13b", name: "inner joins", run: innerJoins[T]},
-		{row: "13b", name: "panic", run: panics[T]},
-		{row: "13b", name: "inner panic recovered", run: innerPanics[T]},
-		{row: "13b", name: "goexit", run: goexits[T]},
+		{row: "transaction_belongs_to_intx", name: "commit on the handle", run: endsHandle[T](true, nil)},
+		{row: "transaction_belongs_to_intx", name: "rollback on the handle", run: endsHandle[T](false, nil)},
+		{row: "transaction_belongs_to_intx", name: "commit on the handle and an error", run: endsHandle[T](true, errBoom)},
+		{row: "transaction_belongs_to_intx", name: "rollback on the handle and an error", run: endsHandle[T](false, errBoom)},
+		{row: "transaction_belongs_to_intx", name: "inner error ignored", run: innerSwallowed[T]},
+		{row: "transaction_belongs_to_intx", name: "inner joins", run: innerJoins[T]},
+		{row: "transaction_belongs_to_intx", name: "panic", run: panics[T]},
+		{row: "transaction_belongs_to_intx", name: "inner panic recovered", run: innerPanics[T]},
+		{row: "transaction_belongs_to_intx", name: "goexit", run: goexits[T]},
 	}
 }
 

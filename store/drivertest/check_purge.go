@@ -17,21 +17,21 @@ import (
 // purgeChecks check Purge.
 func purgeChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O7", name: "delivered events, the oldest first", fresh: true, run: purgesDelivered[T]},
-		{row: "O7", name: "dead letters, the oldest first", fresh: true, run: purgesDead[T]},
-		{row: "O7", name: "a history keeps its gaps", fresh: true, run: purgeKeepsGap[T]},
-		{row: "O7", name: "states that cannot be purged", run: purgesNothingElse[T]},
+		{row: "purge_respects_retention", name: "delivered events, the oldest first", fresh: true, run: purgesDelivered[T]},
+		{row: "purge_respects_retention", name: "dead letters, the oldest first", fresh: true, run: purgesDead[T]},
+		{row: "purge_respects_retention", name: "a history keeps its gaps", fresh: true, run: purgeKeepsGap[T]},
+		{row: "purge_respects_retention", name: "states that cannot be purged", run: purgesNothingElse[T]},
 	}
 }
 
 // purgeWrittenChecks check outboxes that change data capture reads.
 func purgeWrittenChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O8", name: "ready events, in batches", fresh: true, run: purgesWritten[T]},
-		{row: "O8", name: "delayed events become ready when they are due", fresh: true, run: makesReady[T]},
-		{row: "O8", name: "nothing is made ready while a relay is live", fresh: true, run: makeReadyRefused[T]},
-		{row: "O8", name: "not while a relay is live", fresh: true, run: purgeWrittenRefused[T]},
-		{row: "O8", name: "a relay that starts concurrently", fresh: true, run: purgeWrittenRaces[T]},
+		{row: "purge_written_and_make_ready", name: "ready events, in batches", fresh: true, run: purgesWritten[T]},
+		{row: "purge_written_and_make_ready", name: "delayed events become ready when they are due", fresh: true, run: makesReady[T]},
+		{row: "purge_written_and_make_ready", name: "nothing is made ready while a relay is live", fresh: true, run: makeReadyRefused[T]},
+		{row: "purge_written_and_make_ready", name: "not while a relay is live", fresh: true, run: purgeWrittenRefused[T]},
+		{row: "purge_written_and_make_ready", name: "a relay that starts concurrently", fresh: true, run: purgeWrittenRaces[T]},
 	}
 }
 

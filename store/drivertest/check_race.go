@@ -12,9 +12,9 @@ import (
 // raceChecks check a paused owner that resumes during a takeover.
 func raceChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "S8", name: "settlement against takeover", run: settleAgainstTakeOver[T]},
-		{row: "S8", name: "concurrent settlements of one owner", run: settleTogether[T]},
-		{row: "S8", name: "concurrent writers and settlements", run: settleBesideWriters[T]},
+		{row: "stale_owner_during_takeover", name: "settlement against takeover", run: settleAgainstTakeOver[T]},
+		{row: "stale_owner_during_takeover", name: "concurrent settlements of one owner", run: settleTogether[T]},
+		{row: "stale_owner_during_takeover", name: "concurrent writers and settlements", run: settleBesideWriters[T]},
 	}
 }
 

@@ -13,13 +13,13 @@ import (
 // readChecks check how a relay finds ready rows.
 func readChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "R1", name: "fetch in order", run: fetchInOrder[T]},
-		{row: "R1", name: "fetch several lanes", run: fetchLanes[T]},
-		{row: "R1", name: "fetch nothing", run: fetchNothing[T]},
-		{row: "R2", name: "sweep finds the rows of fetch", run: sweeps[T]},
-		{row: "R3", name: "load by key", run: loads[T]},
-		{row: "R3", name: "load many", large: true, run: loadsMany[T]},
-		{row: "R5", name: "uncommitted rows are invisible", run: readsCommitted[T]},
+		{row: "fetch", name: "fetch in order", run: fetchInOrder[T]},
+		{row: "fetch", name: "fetch several lanes", run: fetchLanes[T]},
+		{row: "fetch", name: "fetch nothing", run: fetchNothing[T]},
+		{row: "sweep", name: "sweep finds the rows of fetch", run: sweeps[T]},
+		{row: "load", name: "load by key", run: loads[T]},
+		{row: "load", name: "load many", large: true, run: loadsMany[T]},
+		{row: "reads_see_committed_rows", name: "uncommitted rows are invisible", run: readsCommitted[T]},
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 // caller ignores the error.
 func refusedChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "W4", name: "a duplicate id", run: takenID[T]},
-		{row: "W4", name: "the same id twice in one write", run: sameIDTwice[T]},
-		{row: "W4", name: "the same id in two transactions", run: sameIDRace[T]},
+		{row: "rejected_writes", name: "a duplicate id", run: takenID[T]},
+		{row: "rejected_writes", name: "the same id twice in one write", run: sameIDTwice[T]},
+		{row: "rejected_writes", name: "the same id in two transactions", run: sameIDRace[T]},
 	}
 }
 
@@ -106,7 +106,7 @@ func sameIDRace[T any](ctx context.Context, t tb, b *env[T]) {
 					return err
 				}
 				_, err := box.WriteEach(ctx, tx, ev)
-				_, _ = b.DB.Relay.Fetch(ctx, b.cursors(), 1) // takes some time
+				_, _ = b.DB.Outbox.Committed(ctx, ev.ID) // takes some time
 				return err
 			})
 		})

@@ -13,12 +13,12 @@ import (
 // replayChecks check Replay without dedup keys.
 func replayChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O4", name: "dead letters are due again", run: replays[T]},
-		{row: "O4", name: "repeatedly", run: replaysAgain[T]},
-		{row: "O4", name: "the hold is carried over", run: replayHolds[T]},
-		{row: "O4", name: "events that are not dead", run: replaysNothing[T]},
-		{row: "O4", name: "many", large: true, run: replaysMany[T]},
-		{row: "O4", name: "concurrent operators", fresh: true, run: replayRaces[T]},
+		{row: "replay", name: "dead letters are due again", run: replays[T]},
+		{row: "replay", name: "repeatedly", run: replaysAgain[T]},
+		{row: "replay", name: "the hold is carried over", run: replayHolds[T]},
+		{row: "replay", name: "events that are not dead", run: replaysNothing[T]},
+		{row: "replay", name: "many", large: true, run: replaysMany[T]},
+		{row: "replay", name: "concurrent operators", fresh: true, run: replayRaces[T]},
 	}
 }
 

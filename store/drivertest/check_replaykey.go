@@ -16,10 +16,10 @@ import (
 // key, and needs it again.
 func replayKeyChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "O4", name: "the dedup key is taken again", run: replayTakesKey[T]},
-		{row: "O4", name: "rejected while another event has the key", run: replayRefused[T]},
-		{row: "O4", name: "two dead letters with one key", run: replaySameKey[T]},
-		{row: "O4", name: "concurrent writers", run: replayBesideWriters[T]},
+		{row: "replay", name: "the dedup key is taken again", run: replayTakesKey[T]},
+		{row: "replay", name: "rejected while another event has the key", run: replayRefused[T]},
+		{row: "replay", name: "two dead letters with one key", run: replaySameKey[T]},
+		{row: "replay", name: "concurrent writers", run: replayBesideWriters[T]},
 	}
 }
 

@@ -18,7 +18,7 @@ func savepointChecks[T any]() []check[T] {
 		run   func(ctx context.Context, b *env[T], tx T, fn func(tx T) error) error
 	}
 	var all []check[T]
-	for _, w := range []way{{"13", savepoints, savepointDriver[T]}, {"13 (SQL text)", savepointSQL, savepointText[T]}} {
+	for _, w := range []way{{"savepoints_are_respected", savepoints, savepointDriver[T]}, {"savepoints_in_sql_are_respected", savepointSQL, savepointText[T]}} {
 		for _, c := range []struct {
 			name string
 			run  func(sp savepoint[T]) func(context.Context, tb, *env[T])

@@ -16,13 +16,13 @@ import (
 // seekChecks check how a relay finds particular events.
 func seekChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "R4", name: "time of the next due row", fresh: true, run: dueNext[T]},
-		{row: "R6", name: "holds of deferred and dead rows", run: holds[T]},
-		{row: "R6", name: "holds of these lanes in order", run: holdsOfLanes[T]},
-		{row: "R7", name: "fetch one aggregate", run: follows[T]},
-		{row: "R7", name: "fetch similar aggregates", run: followsAlike[T]},
-		{row: "R8", name: "priority rows", run: urgent[T]},
-		{row: "R8", name: "priority rows of aggregates", run: urgentOrdered[T]},
+		{row: "due", name: "time of the next due row", fresh: true, run: dueNext[T]},
+		{row: "holds", name: "holds of deferred and dead rows", run: holds[T]},
+		{row: "holds", name: "holds of these lanes in order", run: holdsOfLanes[T]},
+		{row: "fetch_aggregate", name: "fetch one aggregate", run: follows[T]},
+		{row: "fetch_aggregate", name: "fetch similar aggregates", run: followsAlike[T]},
+		{row: "fetch_priority", name: "priority rows", run: urgent[T]},
+		{row: "fetch_priority", name: "priority rows of aggregates", run: urgentOrdered[T]},
 	}
 }
 

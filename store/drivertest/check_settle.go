@@ -15,22 +15,22 @@ import (
 // doneChecks check delivered events.
 func doneChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "S1", name: "with history", run: done[T](true)},
-		{row: "S1", name: "without history", fresh: true, run: done[T](false)},
-		{row: "S1", name: "many at once", run: doneMany[T]},
+		{row: "settle_done", name: "with history", run: done[T](true)},
+		{row: "settle_done", name: "without history", fresh: true, run: done[T](false)},
+		{row: "settle_done", name: "many at once", run: doneMany[T]},
 	}
 }
 
 // retryChecks check the other results.
 func retryChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "S2", name: "a ready row is deferred", run: retries[T]},
-		{row: "S2", name: "a deferred row is deferred again", run: retriesAgain[T]},
-		{row: "S3", name: "dead from either table", run: dies[T]},
-		{row: "S3", name: "a settlement repeated after a replay changes nothing", run: repeatedBehindReplay[T]},
-		{row: "S4", name: "all results in one settlement", run: mixed[T]},
-		{row: "S6", name: "missing rows are skipped", run: gone[T]},
-		{row: "S7", name: "errors are truncated and cleaned", run: storedErrors[T]},
+		{row: "settle_retry", name: "a ready row is deferred", run: retries[T]},
+		{row: "settle_retry", name: "a deferred row is deferred again", run: retriesAgain[T]},
+		{row: "settle_dead", name: "dead from either table", run: dies[T]},
+		{row: "settle_dead", name: "a settlement repeated after a replay changes nothing", suite: adminSuite, run: repeatedBehindReplay[T]},
+		{row: "settle_mixed", name: "all results in one settlement", run: mixed[T]},
+		{row: "settle_missing_rows", name: "missing rows are skipped", run: gone[T]},
+		{row: "stored_errors", name: "errors are truncated and cleaned", run: storedErrors[T]},
 	}
 }
 

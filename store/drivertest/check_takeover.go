@@ -12,9 +12,9 @@ import (
 // takeOverChecks check lanes that change their owner without being released.
 func takeOverChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "L4", name: "from a node that died", run: takesOver[T]},
-		{row: "L4", name: "repeatedly", run: takesOverAgain[T]},
-		{row: "L7", name: "two nodes race", run: nodesRace[T]},
+		{row: "takeover_from_a_dead_node", name: "from a node that died", run: takesOver[T]},
+		{row: "takeover_from_a_dead_node", name: "repeatedly", run: takesOverAgain[T]},
+		{row: "one_winner_per_lane", name: "two nodes race", run: nodesRace[T]},
 	}
 }
 

@@ -11,11 +11,11 @@ import (
 // once.
 func trackChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "13a", name: "written at commit", run: trackCommit[T]},
-		{row: "13a", name: "kept after a rollback", run: trackRollback[T]},
-		{row: "13a", name: "kept when the commit fails", run: trackRefused[T]},
-		{row: "13a", name: "inside a joined transaction", run: trackJoined[T]},
-		{row: "13a", name: "needs a transaction", run: trackNoTx[T]},
+		{row: "tracked_events_survive_a_rollback", name: "written at commit", run: trackCommit[T]},
+		{row: "tracked_events_survive_a_rollback", name: "kept after a rollback", run: trackRollback[T]},
+		{row: "tracked_events_survive_a_rollback", name: "kept when the commit fails", run: trackRefused[T]},
+		{row: "tracked_events_survive_a_rollback", name: "inside a joined transaction", run: trackJoined[T]},
+		{row: "tracked_events_survive_a_rollback", name: "needs a transaction", run: trackNoTx[T]},
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 // ones.
 func writersChecks[T any]() []check[T] {
 	return []check[T]{
-		{row: "R9", name: "drawn seqs", run: drawn[T]},
-		{row: "R10", name: "open writers", needs: lateCommits, run: stillWriting[T]},
+		{row: "drawn_seqs", name: "drawn seqs", run: drawn[T]},
+		{row: "open_writers", name: "open writers", needs: lateCommits, run: stillWriting[T]},
 	}
 }
 

@@ -1,5 +1,9 @@
-// Package drivertest is the conformance suite for stores: each guarantee of
-// package store is a test that can fail. A store runs it from its own tests:
+// Package drivertest has the conformance suites for stores: each guarantee of
+// package driver is a test that can fail. There is one suite per role:
+// [RunOutbox], [RunRelay], [RunInbox], [RunKeys], [RunJobs] and [RunAdmin];
+// [Run] runs all of them. A suite needs only the roles that its documentation
+// names, so that a store with one role can be tested. A store runs a suite from
+// its own tests:
 //
 //	func TestConformance(t *testing.T) {
 //		drivertest.Run(t, drivertest.Harness[*sql.Tx]{
@@ -11,14 +15,13 @@
 //		})
 //	}
 //
-// Tests are named after the rows of the [Matrix]: numbered rows are about
-// writing, W rows are more about writing, R rows about reading, L rows about
-// lanes, S rows about settlements, I rows about the inbox, K rows about
-// idempotency keys, J rows about jobs, and O rows about operations. An
-// unsupported feature is a "no" in the store's column of the matrix, never a
-// silent skip; columns of stores that are not in the matrix are only printed.
+// A subtest is named after a behavior of stores and a check of it:
+// TestConformance/stale_owner_fenced/stale_leases_change_nothing. The names are
+// stable. The [Report] has one entry per behavior. A behavior that a store does
+// not support, because a feature or an optional role is missing, is a "no" with
+// a reason in the report, never a silent skip.
 //
-// The suite does not sleep and asserts no duration: it polls for effects of the
-// database's clock, with a generous deadline. Run it with the race detector.
-// The random test logs its seed; STORETEST_SEED=… repeats it.
+// The suites do not sleep and assert no duration: they poll for effects of the
+// database's clock, with a generous deadline. Run them with the race detector.
+// The random test logs its seed; DRIVERTEST_SEED=… repeats it.
 package drivertest

@@ -1,138 +1,111 @@
 package drivertest
 
 import (
-	"fmt"
+	"context"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/store"
+	"github.com/waybillhq/waybill/store/driver"
+	"github.com/waybillhq/waybill/store/memstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// The golden matrix has a cell for every behavior and store, and no other "no"
-// than these.
-func TestGoldenMatrix(t *testing.T) {
-	allowed := []string{"memstore 12", "memstore 13 (SQL text)", "memstore 33", "memstore R10", "sqlitestore 33", "sqlitestore R10"}
-	columns, err := parseMatrix(Matrix())
-	if err != nil {
-		t.Fatal(err)
-	}
-	stores := []string{"memstore", "mysqlstore", "mysqlstore/mariadb", "pgstore", "pgstore/sql", "sqlitestore"}
-	var names []string
-	for name := range columns {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	if !slices.Equal(names, stores) {
-		t.Errorf("the matrix has the stores %v, want %v", names, stores)
-	}
-	var nos []string
-	for _, name := range names {
-		if len(columns[name]) != len(behaviors()) {
-			t.Errorf("%s has %d rows, want %d", name, len(columns[name]), len(behaviors()))
-		}
-		for _, b := range behaviors() {
-			switch cell := columns[name][b.id]; cell {
-			case yes:
-			case no:
-				nos = append(nos, name+" "+b.id)
-			default:
-				t.Errorf("%s, behavior %s: the cell is %q", name, b.id, cell)
-			}
-		}
-	}
-	if !slices.Equal(nos, allowed) {
-		t.Errorf("the cells with no are %q, want %q", nos, allowed)
-	}
-	for _, b := range behaviors() { // the titles equal those of the code
-		if !strings.Contains(Matrix(), "| "+b.title+" ") {
-			t.Errorf("the matrix does not have the title of behavior %s, %q", b.id, b.title)
-		}
-	}
-}
 
 // Every behavior has a check and every check a behavior, under a unique name.
 func TestEveryBehaviorIsChecked(t *testing.T) {
 	known := map[string]int{}
 	for _, b := range behaviors() {
-		known[b.id] = 0
+		known[b.name] = 0
 	}
 	names := map[string]bool{}
 	for _, c := range checks[int]() {
 		if _, ok := known[c.row]; !ok {
-			t.Errorf("check %q is of the behavior %q, which the matrix does not have", c.name, c.row)
+			t.Errorf("check %q is of the behavior %q, which does not exist", c.name, c.row)
 		}
 		known[c.row]++
-		if name := c.testName(); names[name] || strings.ContainsAny(name, " ()/") {
+		if name := c.row + "." + c.testName(); names[name] || strings.ContainsAny(name, " ()/") {
 			t.Errorf("the test name %q is not unique or contains invalid characters", name)
 		} else {
 			names[name] = true
 		}
 	}
-	for id, n := range known {
+	readable := regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
+	for name, n := range known {
 		if n == 0 {
-			t.Errorf("behavior %s has no check", id)
+			t.Errorf("behavior %s has no check", name)
+		}
+		if !readable.MatchString(name) {
+			t.Errorf("the name of behavior %q is not words in lower case", name)
 		}
 	}
 }
 
-func TestCompareColumns(t *testing.T) {
-	all := column{}
-	for _, b := range behaviors() {
-		all[b.id] = yes
+// A missing role or function is one message that names what the suite needs.
+func TestMissing(t *testing.T) {
+	db, err := memstore.New(memstore.Config{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if diffs := compare("x", all, all); len(diffs) > 0 || !all.complete() {
-		t.Errorf("a column differs from itself: %v", diffs)
-	}
-	worse := column{}
-	for id := range all {
-		worse[id] = yes
-	}
-	worse["13b"] = no
-	if diffs := compare("x", worse, all); len(diffs) != 1 || !strings.Contains(diffs[0], "13b") {
-		t.Errorf("the differences are %q, want one about 13b", diffs)
-	}
-	if diffs := compare("x", all, worse); len(diffs) != 1 {
-		// Better than golden is a difference, too.
-		t.Errorf("the differences are %q, want one", diffs)
-	}
-	delete(worse, "13b")
-	if worse.complete() {
-		t.Errorf("a column with a hole is complete")
-	}
-	text := column{"1": yes, "12": no}.text("mystore", map[string]string{"12": "no SQL"})
-	for _, want := range []string{"mystore", "yes", "no: no SQL", " -\n"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the printed column lacks %q:\n%s", want, text)
+	roles := db.Driver()
+	find := func(context.Context, waybill.ID) ([]store.Record, error) { return nil, nil }
+	pending := func(context.Context) ([]store.Row, error) { return nil, nil }
+	type has = driver.Roles[memTx]
+	for _, c := range []struct {
+		suite suiteID
+		in    Instance[memTx]
+		want  string // "": nothing is missing
+	}{
+		{outboxSuite, Instance[memTx]{}, "RunOutbox needs the roles Outbox; the store has no roles. Missing:\n" +
+			"\tthe role Outbox\n\tInstance.Pending, with which the suite reads events if the store has no role Relay"},
+		{outboxSuite, Instance[memTx]{DB: has{Outbox: roles.Outbox}, Pending: pending}, ""},
+		{outboxSuite, Instance[memTx]{DB: has{Outbox: roles.Outbox, Relay: roles.Relay}}, ""},
+		{relaySuite, Instance[memTx]{DB: has{Outbox: roles.Outbox}}, "RunRelay needs the roles Outbox, Relay; the store has the roles Outbox. Missing:\n" +
+			"\tthe role Relay\n\tInstance.Find, with which the suite finds events if the store has no role OutboxAdmin"},
+		{relaySuite, Instance[memTx]{DB: has{Outbox: roles.Outbox, Relay: roles.Relay}, Find: find}, ""},
+		{relaySuite, Instance[memTx]{DB: has{Outbox: roles.Outbox, Relay: roles.Relay, OutboxAdmin: roles.OutboxAdmin}}, ""},
+		{inboxSuite, Instance[memTx]{DB: has{InboxRecords: roles.Inbox}}, "RunInbox needs the roles Inbox; the store has the roles InboxRecords. Missing:\n\tthe role Inbox"},
+		{keysSuite, Instance[memTx]{DB: has{Outbox: roles.Outbox}}, "RunKeys needs the roles Keys; the store has the roles Outbox. Missing:\n\tthe role Keys"},
+		{jobsSuite, Instance[memTx]{DB: has{Outbox: roles.Outbox}}, "RunJobs needs the roles Jobs; the store has the roles Outbox. Missing:\n\tthe role Jobs"},
+		{adminSuite, Instance[memTx]{DB: has{Outbox: roles.Outbox}}, "RunAdmin needs the roles Outbox, Relay, OutboxAdmin; the store has the roles Outbox. Missing:\n" +
+			"\tthe role Relay\n\tthe role OutboxAdmin"},
+		{wholeSuite, Instance[memTx]{DB: has{Outbox: roles.Outbox, Relay: roles.Relay, OutboxAdmin: roles.OutboxAdmin}},
+			"Run needs the roles Outbox, Relay, Inbox, Keys, Jobs, OutboxAdmin; the store has the roles Outbox, Relay, OutboxAdmin. Missing:\n" +
+				"\tthe role Inbox\n\tthe role Keys\n\tthe role Jobs"},
+		{wholeSuite, Instance[memTx]{DB: roles}, ""},
+	} {
+		err := c.in.check(c.suite, Features{})
+		if (err == nil) != (c.want == "") || err != nil && err.Error() != "drivertest: "+c.want {
+			t.Errorf("%s, with %q:\n%v\nwant:\n%s", suites[c.suite].name, c.in.DB.Names(), err, c.want)
 		}
 	}
-}
-
-func TestParseMatrix(t *testing.T) {
-	columns, err := parseMatrix("words\n| b | title | one | two |\n|---|---|---|---|\n| 1 | t | yes | no |\n")
-	if err != nil || columns["one"]["1"] != yes || columns["two"]["1"] != no {
-		t.Errorf("parsed as %v, %v", columns, err)
-	}
-	for _, bad := range []string{"| b |\n", "| b | t | one |\n| 1 | t |\n"} {
-		if _, err := parseMatrix(bad); err == nil {
-			t.Errorf("%q was accepted", bad)
-		}
+	err = Instance[memTx]{DB: has{Outbox: driver.Unimplemented[memTx]{}}, Pending: pending}.check(outboxSuite, Features{})
+	if err == nil || !strings.Contains(err.Error(), "Local returned nil") {
+		t.Errorf("a store without a hub: %v", err)
 	}
 }
 
 // An enabled feature needs its function, and a disabled one gives the reason
-// for a "no".
+// why a behavior is unsupported.
 func TestFeatures(t *testing.T) {
 	all := Features{
 		PlainSQL: true, SavepointAPI: true, SavepointSQL: true, SecondStore: true, LateCommits: true, ForeignTx: true, StoredHeaders: true,
 	}
-	err := Instance[int]{}.check(all)
-	for _, want := range []string{"DB", "InsertPlain", "Savepoint", "Exec", "Second", "Begin", "SetHeaders"} {
-		if err == nil || !strings.Contains(err.Error(), "Instance."+want) {
+	err := Instance[int]{}.check(outboxSuite, all)
+	for _, want := range []string{"InsertPlain", "Savepoint", "Exec", "Second", "Begin", "SetHeaders"} {
+		if err == nil || !strings.Contains(err.Error(), "Instance."+want+", because Features.") {
 			t.Errorf("the error %q does not name %s", err, want)
 		}
+	}
+	err = Instance[int]{Count: func(context.Context, string) (int, error) { return 0, nil }}.check(outboxSuite, Features{})
+	if err == nil || !strings.Contains(err.Error(), "Instance.Insert, because Instance.Count is set") {
+		t.Errorf("the error %q does not name Insert", err)
 	}
 	for need := anyStore; need <= storedHeaders; need++ {
 		if reason := all.lacks(need); reason != "" {
@@ -144,14 +117,83 @@ func TestFeatures(t *testing.T) {
 	}
 }
 
-func ExampleMatrix() {
-	for line := range strings.Lines(Matrix()) {
-		if strings.HasPrefix(line, "- ") {
-			fmt.Print(line)
+// reduced returns a memstore with some of its roles.
+func reduced(t *testing.T, names ...string) Instance[memTx] {
+	t.Helper()
+	db, err := memstore.New(memstore.Config{Lanes: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := instance(db, db.Driver())
+	all := reflect.ValueOf(&in.DB).Elem()
+	for i := range all.NumField() {
+		if !slices.Contains(names, all.Type().Field(i).Name) {
+			all.Field(i).SetZero()
 		}
 	}
-	// Output:
-	// - memstore, 12 and 13 (SQL text): no SQL.
-	// - memstore, 33: an event gets its seq at commit, so no row can appear below an already read seq.
-	// - sqlitestore, 33: SQLite has one writer at a time, which commits before the next one can write.
+	full := db.Driver()
+	in.Lanes = 4
+	in.Find = full.OutboxAdmin.Find
+	in.Pending = func(ctx context.Context) ([]store.Row, error) {
+		var rows []store.Row
+		for _, state := range []store.State{store.Ready, store.Delayed} {
+			records, err := full.OutboxAdmin.List(ctx, state, store.Filter{}, 0, 100_000)
+			if err != nil {
+				return nil, err
+			}
+			for _, r := range records {
+				rows = append(rows, r.Row)
+			}
+		}
+		return rows, nil
+	}
+	return in
+}
+
+// Each suite passes on a store that has only the roles that the suite names: a
+// check that calls another role would dereference nil.
+func TestSuitesNeedOnlyTheirRoles(t *testing.T) {
+	features := Features{SavepointAPI: true, ForeignTx: true}
+	for id, run := range map[suiteID]func(*testing.T, Harness[memTx]) Report{
+		outboxSuite: RunOutbox[memTx], relaySuite: RunRelay[memTx], inboxSuite: RunInbox[memTx], keysSuite: RunKeys[memTx],
+		jobsSuite: RunJobs[memTx], adminSuite: RunAdmin[memTx],
+	} {
+		t.Run(suites[id].name, func(t *testing.T) {
+			open := func(t *testing.T) Instance[memTx] {
+				t.Helper()
+				return reduced(t, suites[id].roles...)
+			}
+			report := run(t, Harness[memTx]{Name: "memstore", Features: features, Open: open})
+			if len(report) == 0 || !testing.Short() && !report.Complete() {
+				t.Errorf("the report is incomplete:\n%s", report)
+			}
+			for _, e := range report {
+				if strings.HasPrefix(e.Reason, "no role") && id != relaySuite && id != jobsSuite {
+					t.Errorf("%s needs a role that the suite does not name: %s", e.Name, e.Reason)
+				}
+			}
+		})
+	}
+}
+
+// Every check belongs to one suite, so that the suites together are Run.
+func TestEveryCheckHasASuite(t *testing.T) {
+	total := 0
+	for id := outboxSuite; id <= adminSuite; id++ {
+		total += len(checksOf[int](id))
+	}
+	if all := len(checksOf[int](wholeSuite)); all != total || all < 150 {
+		t.Errorf("the suites have %d checks, Run has %d", total, all)
+	}
+}
+
+func TestReport(t *testing.T) {
+	r := Report{{Name: "a", Title: "one", Result: Passed}, {Name: "b", Title: "two", Result: Unsupported, Reason: "no SQL"}}
+	if !r.Complete() || append(r, Entry{Name: "c", Result: Incomplete}).Complete() {
+		t.Errorf("Complete does not tell whether every check ran")
+	}
+	lines := strings.Split(r.String(), "\n")
+	if len(lines) != 3 || !strings.HasSuffix(lines[0], " yes") || !strings.HasSuffix(lines[1], " no: no SQL") {
+		t.Errorf("the report is %q", lines)
+	}
 }

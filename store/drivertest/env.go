@@ -28,13 +28,17 @@ type tb interface {
 	Skipf(format string, args ...any)
 }
 
-// check is one test of a row of the matrix.
+// check is one test of a behavior.
 type check[T any] struct {
-	// row is the id of the row in the matrix.
+	// row is the name of the behavior.
 	row  string
 	name string
-	// needs is the feature that the check requires.
+	// suite is the suite that runs the check.
+	suite suiteID
+	// needs is the feature that the check requires, roles the roles beyond
+	// those of its suite.
 	needs feature
+	roles []string
 	// fresh requires unused tables: because the check needs all of them, or
 	// leaves traces.
 	fresh bool
@@ -49,6 +53,8 @@ type env[T any] struct {
 	features Features
 	// lanes is the number of lanes.
 	lanes int
+	// beginner begins the transactions of the check: the role of its suite.
+	beginner driver.Beginner[T]
 	// patience is the maximum time for a condition to become true.
 	patience time.Duration
 	// short requests smaller sizes.
@@ -62,8 +68,9 @@ type env[T any] struct {
 
 // newEnv determines the properties of an instance.
 func newEnv[T any](ctx context.Context, in Instance[T], features Features, patience time.Duration) (*env[T], error) {
-	if err := in.check(features); err != nil {
-		return nil, err
+	b := &env[T]{Instance: in, features: features, lanes: max(in.Lanes, 1), patience: patience}
+	if in.DB.Relay == nil {
+		return b, nil
 	}
 	probe := store.Node{ID: waybill.NewID(), Relay: relayName}
 	m, err := in.DB.Relay.Heartbeat(ctx, probe, time.Minute)
@@ -76,13 +83,24 @@ func newEnv[T any](ctx context.Context, in Instance[T], features Features, patie
 	if len(m.Lanes) == 0 {
 		return nil, errors.New("drivertest: fresh tables have no lanes")
 	}
-	return &env[T]{Instance: in, features: features, lanes: len(m.Lanes), patience: patience}, nil
+	b.lanes = len(m.Lanes)
+	return b, nil
 }
 
-// begin prepares the environment for a check.
-func (b *env[T]) begin(tag string) {
+// begin prepares the environment for a check of a suite.
+func (b *env[T]) begin(tag string, suite suiteID) {
 	b.tag = tag
 	b.cleanups = nil
+	switch suite {
+	case inboxSuite:
+		b.beginner = b.DB.Inbox
+	case keysSuite:
+		b.beginner = b.DB.Keys
+	case jobsSuite:
+		b.beginner = b.DB.Jobs
+	default:
+		b.beginner = b.DB.Outbox
+	}
 }
 
 // end undoes the setup of the check.

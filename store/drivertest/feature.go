@@ -1,10 +1,5 @@
 package drivertest
 
-import (
-	"errors"
-	"fmt"
-)
-
 // feature is a requirement of a check.
 type feature int
 
@@ -43,28 +38,4 @@ func unless(has bool, reason string) string {
 		return ""
 	}
 	return reason
-}
-
-// check reports the functions that features require and the instance lacks.
-func (in Instance[T]) check(f Features) error {
-	var errs []error
-	want := func(on bool, name string, missing bool, function string) {
-		if on && missing {
-			errs = append(errs, fmt.Errorf("drivertest: Features.%s is on, but Instance.%s is nil", name, function))
-		}
-	}
-	if len(in.DB.Names()) == 0 {
-		errs = append(errs, errors.New("drivertest: Instance.DB has no roles"))
-	}
-	if (in.Insert == nil) != (in.Count == nil) {
-		errs = append(errs, errors.New("drivertest: Instance has only one of Insert and Count"))
-	}
-	want(f.PlainSQL, "PlainSQL", in.InsertPlain == nil, "InsertPlain")
-	want(f.SavepointAPI, "SavepointAPI", in.Savepoint == nil, "Savepoint")
-	want(f.SavepointSQL, "SavepointSQL", in.Exec == nil, "Exec")
-	want(f.SecondStore, "SecondStore", in.Second == nil, "Second")
-	want(f.ForeignTx, "ForeignTx", in.Begin == nil, "Begin")
-	want(f.LateCommits, "LateCommits", in.Begin == nil, "Begin")
-	want(f.StoredHeaders, "StoredHeaders", in.SetHeaders == nil, "SetHeaders")
-	return errors.Join(errs...)
 }

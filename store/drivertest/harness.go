@@ -11,12 +11,10 @@ import (
 
 // Harness describes a store and how to open it.
 type Harness[T any] struct {
-	// Name is the store's column in the matrix: "memstore", "sqlitestore",
-	// "mysqlstore" (on MySQL), "mysqlstore/mariadb", "pgstore", "pgstore/sql",
-	// or a custom name.
+	// Name is the name of the store in the log.
 	Name string
-	// Features are the features of the store. A check that needs a missing
-	// feature is a "no" in the matrix.
+	// Features are the features of the store. A behavior that needs a missing
+	// feature is [Unsupported] in the report.
 	Features Features
 	// SkipLarge skips the checks that write thousands of rows or tens of
 	// megabytes. It is for a second way to connect to a store whose suite runs
@@ -65,10 +63,11 @@ type Features struct {
 
 // Instance is one store over its own tables. Optional functions may be nil.
 //
-// Reads (the store's own methods of [driver.Reader] and [driver.Resolver], and
-// Count) must work while a transaction that has written is open.
+// Reads (the store's own methods of [driver.Reader] and [driver.Resolver],
+// Count, Pending and Find) must work while a transaction that has written is
+// open.
 type Instance[T any] struct {
-	// DB is the store.
+	// DB is the store. The suites of single roles need only these roles.
 	DB driver.Roles[T]
 	// Second returns another store value over the same tables, with its own
 	// hub, like that of another process. Optional; see Features.SecondStore.
@@ -112,9 +111,17 @@ type Instance[T any] struct {
 	// see Features.StoredHeaders.
 	SetHeaders func(ctx context.Context, id waybill.ID, text string) error
 
-	// Pending returns all rows that are ready or deferred, due or not.
-	// Optional: without it the suite sees deferred rows only once they are due.
+	// Pending returns all committed rows that are ready or delayed, due or not,
+	// in any order. DueAt is zero in a ready row. Mandatory for RunOutbox if
+	// the store has no role Relay; otherwise optional: without it the suite
+	// sees delayed rows only once they are due.
 	Pending func(ctx context.Context) ([]store.Row, error)
+	// Lanes is the number of lanes of a store without the role Relay. Defaults
+	// to 1.
+	Lanes int
+	// Find returns an event in any state; no record if the event does not
+	// exist. Mandatory for RunRelay if the store has no role OutboxAdmin.
+	Find func(ctx context.Context, id waybill.ID) ([]store.Record, error)
 
 	// ExpireNode makes the node's lease expire now, by the database's clock.
 	// Optional: without it the suite renews the lease for a millisecond and

@@ -127,10 +127,10 @@ func claimMutants() []mutant {
 		})
 	}
 	return []mutant{
-		{"has keys in whatever case", "K1", named(func(id *store.KeyID) { id.Key = strings.ToLower(id.Key) })},
-		{"has keys without the spaces behind them", "K1", named(func(id *store.KeyID) { id.Key = strings.TrimRight(id.Key, " ") })},
-		{"has one scope for all tenants", "K1", named(func(id *store.KeyID) { id.Tenant = "" })},
-		{"looks at no hash", "K1", keys(func(db complete, w *worseKeys) {
+		{"has keys in whatever case", "claim_keys", named(func(id *store.KeyID) { id.Key = strings.ToLower(id.Key) })},
+		{"has keys without the spaces behind them", "claim_keys", named(func(id *store.KeyID) { id.Key = strings.TrimRight(id.Key, " ") })},
+		{"has one scope for all tenants", "claim_keys", named(func(id *store.KeyID) { id.Tenant = "" })},
+		{"looks at no hash", "claim_keys", keys(func(db complete, w *worseKeys) {
 			w.claim = func(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 				if rec, ok, _ := db.FindKey(ctx, c.KeyID); ok {
 					c.Hash = rec.Hash
@@ -138,13 +138,13 @@ func claimMutants() []mutant {
 				return db.ClaimKey(ctx, c)
 			}
 		})},
-		{"grants the key to every claim", "K1 K2", keys(func(db complete, w *worseKeys) {
+		{"grants the key to every claim", "claim_keys concurrent_key_claims", keys(func(db complete, w *worseKeys) {
 			w.claim = func(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 				rec, _, err := db.ClaimKey(ctx, c)
 				return rec, true, err
 			}
 		})},
-		{"ends attempts of other owners", "K3", keys(func(db complete, w *worseKeys) {
+		{"ends attempts of other owners", "end_keys", keys(func(db complete, w *worseKeys) {
 			w.end = func(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 				if rec, ok, _ := db.FindKey(ctx, a.KeyID); ok {
 					a.Owner, a.Fence = rec.Owner, rec.Fence
@@ -152,7 +152,7 @@ func claimMutants() []mutant {
 				return db.EndKey(ctx, a, end)
 			}
 		})},
-		{"does not expire failures", "K1", keys(func(db complete, w *worseKeys) {
+		{"does not expire failures", "claim_keys", keys(func(db complete, w *worseKeys) {
 			w.end = func(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 				if end.State == store.KeyFailed {
 					end.Answer.TTL += time.Hour
@@ -160,7 +160,7 @@ func claimMutants() []mutant {
 				return db.EndKey(ctx, a, end)
 			}
 		})},
-		{"takes failures that are uncertain for others", "K3 K7", keys(func(db complete, w *worseKeys) {
+		{"takes failures that are uncertain for others", "end_keys inspect_keys", keys(func(db complete, w *worseKeys) {
 			w.end = func(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 				if end.State == store.KeyUncertain {
 					end.State, end.Answer.TTL = store.KeyFailed, time.Hour
@@ -168,7 +168,7 @@ func claimMutants() []mutant {
 				return db.EndKey(ctx, a, end)
 			}
 		})},
-		{"cannot decide", "K7", keys(func(_ complete, w *worseKeys) {
+		{"cannot decide", "inspect_keys", keys(func(_ complete, w *worseKeys) {
 			w.solve = func(context.Context, store.KeyID, driver.KeyEnd) (bool, error) { return true, nil }
 		})},
 	}
@@ -176,13 +176,13 @@ func claimMutants() []mutant {
 
 func takeMutants() []mutant {
 	return []mutant{
-		{"commits a claim where it should take", "K4", keys(func(db complete, w *worseKeys) {
+		{"commits a claim where it should take", "take_keys", keys(func(db complete, w *worseKeys) {
 			w.take = func(ctx context.Context, _ memTx, c driver.KeyClaim) (driver.KeyTaken, error) {
 				rec, ok, err := db.ClaimKey(ctx, c)
 				return driver.KeyTaken{Taken: ok, Attempt: driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: rec.Fence}, Record: rec}, err
 			}
 		})},
-		{"gives a key to all that are busy", "K4", keys(func(db complete, w *worseKeys) {
+		{"gives a key to all that are busy", "take_keys", keys(func(db complete, w *worseKeys) {
 			w.take = func(ctx context.Context, tx memTx, c driver.KeyClaim) (driver.KeyTaken, error) {
 				got, err := db.TakeKey(ctx, tx, c)
 				if got.Busy {
@@ -191,31 +191,31 @@ func takeMutants() []mutant {
 				return got, err
 			}
 		})},
-		{"keeps nothing", "K4 K5 K6", keys(func(_ complete, w *worseKeys) {
+		{"keeps nothing", "take_keys claimed_keys stored_answers", keys(func(_ complete, w *worseKeys) {
 			w.keep = func(context.Context, memTx, driver.KeyAttempt, driver.KeyAnswer) (bool, error) { return true, nil }
 		})},
-		{"stores the answers of other owners", "K5", keys(func(db complete, w *worseKeys) {
+		{"stores the answers of other owners", "claimed_keys", keys(func(db complete, w *worseKeys) {
 			w.keep = func(ctx context.Context, tx memTx, a driver.KeyAttempt, answer driver.KeyAnswer) (bool, error) {
 				_, err := db.StoreAnswer(ctx, tx, a, answer)
 				return true, err
 			}
 		})},
-		{"renews expired leases", "K5", keys(func(db complete, w *worseKeys) {
+		{"renews expired leases", "claimed_keys", keys(func(db complete, w *worseKeys) {
 			w.renew = func(ctx context.Context, a driver.KeyAttempt, lease time.Duration) (bool, error) {
 				_, err := db.RenewKey(ctx, a, lease)
 				return true, err
 			}
 		})},
-		{"forgets points", "K5", keys(func(_ complete, w *worseKeys) {
+		{"forgets points", "claimed_keys", keys(func(_ complete, w *worseKeys) {
 			w.save = func(context.Context, memTx, driver.KeyAttempt, store.KeyPoint) (bool, error) { return true, nil }
 		})},
-		{"cuts answers", "K6", keys(func(db complete, w *worseKeys) {
+		{"cuts answers", "stored_answers", keys(func(db complete, w *worseKeys) {
 			w.end = func(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 				end.Answer.Result = end.Answer.Result[:min(len(end.Answer.Result), 4096)]
 				return db.EndKey(ctx, a, end)
 			}
 		})},
-		{"takes an empty answer for none", "K6", keys(func(db complete, w *worseKeys) {
+		{"takes an empty answer for none", "stored_answers", keys(func(db complete, w *worseKeys) {
 			w.end = func(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 				if len(end.Answer.Result) == 0 {
 					end.Answer.Result = nil
@@ -223,16 +223,16 @@ func takeMutants() []mutant {
 				return db.EndKey(ctx, a, end)
 			}
 		})},
-		{"ignores stored answers in PeekKey", "K6", keys(func(_ complete, w *worseKeys) {
+		{"ignores stored answers in PeekKey", "stored_answers", keys(func(_ complete, w *worseKeys) {
 			w.looks = func(store.KeyRecord) bool { return false }
 		})},
-		{"peeks at keys that have not succeeded", "K6", keys(func(_ complete, w *worseKeys) {
+		{"peeks at keys that have not succeeded", "stored_answers", keys(func(_ complete, w *worseKeys) {
 			w.looks = func(rec store.KeyRecord) bool { return !rec.Lost && !rec.ResultExpired }
 		})},
-		{"sees answers that are not there", "K6", keys(func(_ complete, w *worseKeys) {
+		{"sees answers that are not there", "stored_answers", keys(func(_ complete, w *worseKeys) {
 			w.looks = func(rec store.KeyRecord) bool { return rec.State == store.KeySucceeded }
 		})},
-		{"has answers for as long as their records", "K6", keys(func(db complete, w *worseKeys) {
+		{"has answers for as long as their records", "stored_answers", keys(func(db complete, w *worseKeys) {
 			w.end = func(ctx context.Context, a driver.KeyAttempt, end driver.KeyEnd) (bool, error) {
 				end.Answer.ResultTTL = 0
 				return db.EndKey(ctx, a, end)
@@ -243,7 +243,7 @@ func takeMutants() []mutant {
 
 func keyDeskMutants() []mutant {
 	return []mutant{
-		{"lists from the beginning", "K7", keys(func(db complete, w *worseKeys) {
+		{"lists from the beginning", "inspect_keys", keys(func(db complete, w *worseKeys) {
 			calls := 0
 			w.list = func(ctx context.Context, f store.KeyFilter, _ store.KeyID, limit int) ([]store.KeyRecord, error) {
 				if calls++; calls > 100 {
@@ -252,7 +252,7 @@ func keyDeskMutants() []mutant {
 				return db.ListKeys(ctx, f, store.KeyID{}, limit)
 			}
 		})},
-		{"lists what succeeded", "K7", keys(func(db complete, w *worseKeys) {
+		{"lists what succeeded", "inspect_keys", keys(func(db complete, w *worseKeys) {
 			w.list = func(ctx context.Context, f store.KeyFilter, after store.KeyID, limit int) ([]store.KeyRecord, error) {
 				if len(f.States) == 0 {
 					f.States = []store.KeyState{store.KeyProcessing, store.KeySucceeded, store.KeyFailed, store.KeyUncertain}
@@ -260,20 +260,20 @@ func keyDeskMutants() []mutant {
 				return db.ListKeys(ctx, f, after, limit)
 			}
 		})},
-		{"counts nothing that lapsed", "K7", keys(func(db complete, w *worseKeys) {
+		{"counts nothing that lapsed", "inspect_keys", keys(func(db complete, w *worseKeys) {
 			w.stats = func(ctx context.Context) (store.KeyStats, error) {
 				s, err := db.KeyStats(ctx)
 				s.Lapsed = 0
 				return s, err
 			}
 		})},
-		{"purges all at once", "K8", keys(func(db complete, w *worseKeys) {
+		{"purges all at once", "purge_keys", keys(func(db complete, w *worseKeys) {
 			w.purge = func(ctx context.Context, _ int) (int, error) { return db.PurgeKeys(ctx, 1000) }
 		})},
-		{"purges nothing", "K6 K8", keys(func(_ complete, w *worseKeys) {
+		{"purges nothing", "stored_answers purge_keys", keys(func(_ complete, w *worseKeys) {
 			w.purge = func(context.Context, int) (int, error) { return 0, nil }
 		})},
-		{"purges uncertain keys", "K8", keys(func(db complete, w *worseKeys) {
+		{"purges uncertain keys", "purge_keys", keys(func(db complete, w *worseKeys) {
 			w.purge = func(ctx context.Context, limit int) (int, error) {
 				records, err := db.ListKeys(ctx, store.KeyFilter{States: []store.KeyState{store.KeyUncertain}}, store.KeyID{}, limit)
 				for _, r := range records { // treated as deleted
@@ -288,7 +288,7 @@ func keyDeskMutants() []mutant {
 				return n, err
 			}
 		})},
-		{"purges keys in processing", "K8", keys(func(db complete, w *worseKeys) {
+		{"purges keys in processing", "purge_keys", keys(func(db complete, w *worseKeys) {
 			w.purge = func(ctx context.Context, limit int) (int, error) {
 				records, err := db.ListKeys(ctx, store.KeyFilter{States: []store.KeyState{store.KeyProcessing}}, store.KeyID{}, limit)
 				for _, r := range records {

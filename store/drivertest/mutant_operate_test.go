@@ -51,49 +51,49 @@ func nextDue(change func(page *driver.Page)) tamper {
 
 func seekMutants() []mutant {
 	return []mutant{
-		{"does not know when the next is due", "R4", nextDue(func(p *driver.Page) { p.Next = time.Time{} })},
-		{"returns a due row as the next one", "R4", nextDue(func(p *driver.Page) {
+		{"does not know when the next is due", "due", nextDue(func(p *driver.Page) { p.Next = time.Time{} })},
+		{"returns a due row as the next one", "due", nextDue(func(p *driver.Page) {
 			if len(p.Rows) > 0 {
 				p.Next = p.Rows[0].DueAt
 			}
 		})},
-		{"hides dead holds", "R6 O4", heldRows(func(hs []driver.Hold) []driver.Hold {
+		{"hides dead holds", "holds replay", heldRows(func(hs []driver.Hold) []driver.Hold {
 			return slices.DeleteFunc(hs, func(h driver.Hold) bool { return h.Dead })
 		})},
-		{"hides holds of deferred events", "R6 O6", heldRows(func(hs []driver.Hold) []driver.Hold {
+		{"hides holds of deferred events", "holds unblock", heldRows(func(hs []driver.Hold) []driver.Hold {
 			return slices.DeleteFunc(hs, func(h driver.Hold) bool { return !h.Dead })
 		})},
-		{"has its own order of holds", "R6", heldRows(func(hs []driver.Hold) []driver.Hold {
+		{"has its own order of holds", "holds", heldRows(func(hs []driver.Hold) []driver.Hold {
 			slices.Reverse(hs)
 			return hs
 		})},
-		{"does not say whose holds they are", "R6", heldRows(func(hs []driver.Hold) []driver.Hold {
+		{"does not say whose holds they are", "holds", heldRows(func(hs []driver.Hold) []driver.Hold {
 			for i := range hs {
 				hs[i].Aggregate.Tenant = ""
 			}
 			return hs
 		})},
-		{"shows the holds of all lanes", "R6", operates(func(db complete, w *worseOperator) {
+		{"shows the holds of all lanes", "holds", operates(func(db complete, w *worseOperator) {
 			w.holds = func(ctx context.Context, _ []int) ([]driver.Hold, error) {
 				return db.Holds(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7})
 			}
 		})},
-		{"follows the whole lane", "R7", operates(func(db complete, w *worseOperator) {
+		{"follows the whole lane", "fetch_aggregate", operates(func(db complete, w *worseOperator) {
 			w.follow = func(ctx context.Context, _ store.Aggregate, from driver.Cursor, limit int) (driver.Page, error) {
 				return db.Fetch(ctx, []driver.Cursor{from}, limit)
 			}
 		})},
-		{"follows from the beginning", "R7", followed(func(_ *store.Aggregate, from *driver.Cursor, _ *int) { from.After = 0 })},
-		{"follows to the end", "R7", followed(func(_ *store.Aggregate, from *driver.Cursor, _ *int) { from.UpTo = 0 })},
-		{"follows without a limit", "R7", followed(func(_ *store.Aggregate, _ *driver.Cursor, limit *int) { *limit = 1000 })},
-		{"follows names in lower case", "R7", followed(func(agg *store.Aggregate, _ *driver.Cursor, _ *int) {
+		{"follows from the beginning", "fetch_aggregate", followed(func(_ *store.Aggregate, from *driver.Cursor, _ *int) { from.After = 0 })},
+		{"follows to the end", "fetch_aggregate", followed(func(_ *store.Aggregate, from *driver.Cursor, _ *int) { from.UpTo = 0 })},
+		{"follows without a limit", "fetch_aggregate", followed(func(_ *store.Aggregate, _ *driver.Cursor, limit *int) { *limit = 1000 })},
+		{"follows names in lower case", "fetch_aggregate", followed(func(agg *store.Aggregate, _ *driver.Cursor, _ *int) {
 			agg.ID = strings.ToLower(agg.ID)
 		})},
-		{"takes every row for urgent", "R8", operates(func(db complete, w *worseOperator) { w.urgent = db.Fetch })},
-		{"takes no row for urgent", "R8", operates(func(_ complete, w *worseOperator) {
+		{"takes every row for urgent", "fetch_priority", operates(func(db complete, w *worseOperator) { w.urgent = db.Fetch })},
+		{"takes no row for urgent", "fetch_priority", operates(func(_ complete, w *worseOperator) {
 			w.urgent = func(context.Context, []driver.Cursor, int) (driver.Page, error) { return driver.Page{}, nil }
 		})},
-		{"lets priority rows overtake their aggregate", "R8", operates(func(db complete, w *worseOperator) {
+		{"lets priority rows overtake their aggregate", "fetch_priority", operates(func(db complete, w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 				page, err := db.Fetch(ctx, from, 1000)
 				lanes := make(map[int]int)
@@ -106,22 +106,22 @@ func seekMutants() []mutant {
 				return page, err
 			}
 		})},
-		{"knows no urgent rows of aggregates", "R8", operates(func(db complete, w *worseOperator) {
+		{"knows no urgent rows of aggregates", "fetch_priority", operates(func(db complete, w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 				page, err := db.FetchPriority(ctx, from, limit)
 				page.Rows = slices.DeleteFunc(page.Rows, func(row store.Row) bool { return row.Event.Ordered() })
 				return page, err
 			}
 		})},
-		{"ignores the limit of priority rows", "R8", operates(func(db complete, w *worseOperator) {
+		{"ignores the limit of priority rows", "fetch_priority", operates(func(db complete, w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []driver.Cursor, _ int) (driver.Page, error) {
 				return db.FetchPriority(ctx, from, 1000)
 			}
 		})},
-		{"does not report drawn seqs", "R9", operates(func(_ complete, w *worseOperator) {
+		{"does not report drawn seqs", "drawn_seqs", operates(func(_ complete, w *worseOperator) {
 			w.writers = func(context.Context) (driver.WriterState, error) { return driver.WriterState{}, nil }
 		})},
-		{"reads priority rows from the beginning", "R8", operates(func(db complete, w *worseOperator) {
+		{"reads priority rows from the beginning", "fetch_priority", operates(func(db complete, w *worseOperator) {
 			w.urgent = func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 				from = slices.Clone(from)
 				for i := range from {
@@ -173,7 +173,7 @@ func settleInstead(db complete, lost func(held bool) error) func(context.Context
 
 func finishMutants() []mutant {
 	return []mutant{
-		{"finishes outside the transaction", "S9", operates(func(db complete, w *worseOperator) {
+		{"finishes outside the transaction", "effect_and_settlement_together", operates(func(db complete, w *worseOperator) {
 			w.finish = settleInstead(db, func(held bool) error {
 				if held {
 					return nil
@@ -181,17 +181,17 @@ func finishMutants() []mutant {
 				return waybill.ErrLeaseLost
 			})
 		})},
-		{"finishes nothing", "S9", operates(func(_ complete, w *worseOperator) {
+		{"finishes nothing", "effect_and_settlement_together", operates(func(_ complete, w *worseOperator) {
 			w.finish = func(context.Context, memTx, []waybill.Delivery) error { return nil }
 		})},
-		{"finishes only the first", "S9", finishes(func(done []waybill.Delivery) []waybill.Delivery { return done[:min(1, len(done))] })},
-		{"always keeps the history of finished events", "S9", finishes(func(done []waybill.Delivery) []waybill.Delivery {
+		{"finishes only the first", "effect_and_settlement_together", finishes(func(done []waybill.Delivery) []waybill.Delivery { return done[:min(1, len(done))] })},
+		{"always keeps the history of finished events", "effect_and_settlement_together", finishes(func(done []waybill.Delivery) []waybill.Delivery {
 			for i := range done {
 				done[i].Claim = &driver.Claim{Token: driver.ClaimOf(&done[i]).Token, History: true}
 			}
 			return done
 		})},
-		{"finishes held deliveries and skips the rest", "S9", operates(func(db complete, w *worseOperator) {
+		{"finishes held deliveries and skips the rest", "effect_and_settlement_together", operates(func(db complete, w *worseOperator) {
 			w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
 				var lost error
 				for _, d := range done {
@@ -202,7 +202,7 @@ func finishMutants() []mutant {
 				return lost
 			}
 		})},
-		{"returns another error for a lost lane", "S9", operates(func(db complete, w *worseOperator) {
+		{"returns another error for a lost lane", "effect_and_settlement_together", operates(func(db complete, w *worseOperator) {
 			w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
 				if err := db.Finish(ctx, tx, done); err != nil {
 					return errors.New("lost")
@@ -210,14 +210,14 @@ func finishMutants() []mutant {
 				return nil
 			}
 		})},
-		{"finishes without a fence", "S9", func(db complete) complete {
+		{"finishes without a fence", "effect_and_settlement_together", func(db complete) complete {
 			p, w := watch(db)
 			w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
 				return db.Finish(ctx, tx, claimed(slices.Clone(done), func(l driver.Lease) driver.Lease { return p.of([]driver.Lease{l})[0] }))
 			}
 			return w
 		}},
-		{"looks at the token of a claim only", "S9", func(db complete) complete {
+		{"looks at the token of a claim only", "effect_and_settlement_together", func(db complete) complete {
 			p, w := watch(db)
 			w.finish = func(ctx context.Context, tx memTx, done []waybill.Delivery) error {
 				return db.Finish(ctx, tx, claimed(slices.Clone(done), func(l driver.Lease) driver.Lease {
@@ -268,12 +268,12 @@ func found(change func(r *store.Record)) tamper {
 
 func browseMutants() []mutant {
 	return []mutant{
-		{"counts failed events as scheduled", "O1", counted(func(s *store.Stats) { s.Scheduled, s.Failed = s.Scheduled+s.Failed, 0 })},
-		{"does not know the oldest", "O1", counted(func(s *store.Stats) { s.Oldest = s.Now })},
-		{"counts no holds", "O1", counted(func(s *store.Stats) { s.Holding = 0 })},
-		{"forgets the highest attempts", "O1", counted(func(s *store.Stats) { s.MaxAttempts = 0 })},
-		{"does not report the live nodes", "O1", counted(func(s *store.Stats) { s.Nodes = nil })},
-		{"sends a heartbeat to read the members", "O1", func(db complete) complete {
+		{"counts failed events as scheduled", "stats", counted(func(s *store.Stats) { s.Scheduled, s.Failed = s.Scheduled+s.Failed, 0 })},
+		{"does not know the oldest", "stats", counted(func(s *store.Stats) { s.Oldest = s.Now })},
+		{"counts no holds", "stats", counted(func(s *store.Stats) { s.Holding = 0 })},
+		{"forgets the highest attempts", "stats", counted(func(s *store.Stats) { s.MaxAttempts = 0 })},
+		{"does not report the live nodes", "stats", counted(func(s *store.Stats) { s.Nodes = nil })},
+		{"sends a heartbeat to read the members", "stats", func(db complete) complete {
 			w := &worse{complete: db}
 			w.stats = func(ctx context.Context) (store.Stats, error) {
 				s, err := db.Stats(ctx)
@@ -284,21 +284,21 @@ func browseMutants() []mutant {
 			}
 			return w
 		}},
-		{"ignores the tenant of a filter", "O2", filtered(func(f *store.Filter) { f.TenantID = "" })},
-		{"ignores the aggregate type of a filter", "O2", filtered(func(f *store.Filter) { f.AggregateType = "" })},
-		{"filters in lower case", "O2", filtered(func(f *store.Filter) { f.AggregateID = strings.ToLower(f.AggregateID) })},
-		{"ignores Holding", "O2", filtered(func(f *store.Filter) { f.Holding = false })},
-		{"ignores Failed", "O2", filtered(func(f *store.Filter) { f.Failed = false })},
-		{"starts every page anew", "O2", operates(func(db complete, w *worseOperator) {
+		{"ignores the tenant of a filter", "count_and_list", filtered(func(f *store.Filter) { f.TenantID = "" })},
+		{"ignores the aggregate type of a filter", "count_and_list", filtered(func(f *store.Filter) { f.AggregateType = "" })},
+		{"filters in lower case", "count_and_list", filtered(func(f *store.Filter) { f.AggregateID = strings.ToLower(f.AggregateID) })},
+		{"ignores Holding", "count_and_list", filtered(func(f *store.Filter) { f.Holding = false })},
+		{"ignores Failed", "count_and_list", filtered(func(f *store.Filter) { f.Failed = false })},
+		{"starts every page anew", "count_and_list", operates(func(db complete, w *worseOperator) {
 			w.list = func(ctx context.Context, state store.State, f store.Filter, _ int64, limit int) ([]store.Record, error) {
 				return db.List(ctx, state, f, 0, limit)
 			}
 		})},
-		{"finds nothing", "O3", operates(func(_ complete, w *worseOperator) {
+		{"finds nothing", "find", operates(func(_ complete, w *worseOperator) {
 			w.find = func(context.Context, waybill.ID) ([]store.Record, error) { return nil, nil }
 		})},
-		{"forgets when it ended", "O3", found(func(r *store.Record) { r.EndedAt = time.Time{} })},
-		{"forgets what went wrong", "O3 O4", found(func(r *store.Record) { r.LastError = "" })},
+		{"forgets when it ended", "find", found(func(r *store.Record) { r.EndedAt = time.Time{} })},
+		{"forgets what went wrong", "find replay", found(func(r *store.Record) { r.LastError = "" })},
 	}
 }
 
@@ -319,51 +319,51 @@ func mendMutants() []mutant {
 		})
 	}
 	return []mutant{
-		{"replays nothing", "O4", operates(func(_ complete, w *worseOperator) {
+		{"replays nothing", "replay", operates(func(_ complete, w *worseOperator) {
 			w.replay = func(context.Context, []waybill.ID) (store.Replayed, error) { return store.Replayed{}, nil }
 		})},
-		{"replays each at a time of its own, in any order", "O4", each(func(db complete, ctx context.Context, id waybill.ID) (store.Replayed, error) {
+		{"replays each at a time of its own, in any order", "replay", each(func(db complete, ctx context.Context, id waybill.ID) (store.Replayed, error) {
 			return db.Replay(ctx, []waybill.ID{id})
 		})},
-		{"unblocks replayed events", "O4", each(func(db complete, ctx context.Context, id waybill.ID) (store.Replayed, error) {
+		{"unblocks replayed events", "replay", each(func(db complete, ctx context.Context, id waybill.ID) (store.Replayed, error) {
 			replayed, err := db.Replay(ctx, []waybill.ID{id})
 			_, _ = db.Unblock(ctx, replayed.IDs)
 			return replayed, err
 		})},
-		{"does not report the holder of the key", "O4", operates(func(db complete, w *worseOperator) {
+		{"does not report the holder of the key", "replay", operates(func(db complete, w *worseOperator) {
 			w.replay = func(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 				replayed, err := db.Replay(ctx, ids)
 				replayed.Refused = nil
 				return replayed, err
 			}
 		})},
-		{"reports all events as replayed", "O4", operates(func(db complete, w *worseOperator) {
+		{"reports all events as replayed", "replay", operates(func(db complete, w *worseOperator) {
 			w.replay = func(ctx context.Context, ids []waybill.ID) (store.Replayed, error) {
 				replayed, err := db.Replay(ctx, ids)
 				replayed.IDs = ids
 				return replayed, err
 			}
 		})},
-		{"discards nothing", "O5", operates(func(_ complete, w *worseOperator) {
+		{"discards nothing", "discard", operates(func(_ complete, w *worseOperator) {
 			w.discard = func(_ context.Context, ids []waybill.ID) ([]waybill.ID, error) { return ids, nil }
 		})},
-		{"forgets that discarded events were committed", "O5", func(db complete) complete {
+		{"forgets that discarded events were committed", "discard", func(db complete) complete {
 			return &worse{complete: db, committed: func(ctx context.Context, id waybill.ID) (bool, error) {
 				yes, _ := db.Committed(ctx, id)
 				return yes, nil
 			}}
 		}},
-		{"unblocks nothing", "O6", operates(func(_ complete, w *worseOperator) {
+		{"unblocks nothing", "unblock", operates(func(_ complete, w *worseOperator) {
 			w.unblock = func(context.Context, []waybill.ID) ([]waybill.ID, error) { return nil, nil }
 		})},
-		{"discards to unblock", "O6", operates(func(db complete, w *worseOperator) {
+		{"discards to unblock", "unblock", operates(func(db complete, w *worseOperator) {
 			w.unblock = func(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 				done, err := db.Unblock(ctx, ids)
 				_, _ = db.Discard(ctx, ids)
 				return done, err
 			}
 		})},
-		{"unblocks everything", "O6", operates(func(db complete, w *worseOperator) {
+		{"unblocks everything", "unblock", operates(func(db complete, w *worseOperator) {
 			w.unblock = func(ctx context.Context, ids []waybill.ID) ([]waybill.ID, error) {
 				holds, err := db.Holds(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7})
 				if err != nil || len(ids) == 0 {
@@ -388,9 +388,9 @@ func keepMutants() []mutant {
 		})
 	}
 	return []mutant{
-		{"purges everything at once", "O7", purges(func(_ *store.State, _ *time.Duration, limit *int) { *limit = 1000 })},
-		{"purges whatever its age", "O7", purges(func(_ *store.State, age *time.Duration, _ *int) { *age = 0 })},
-		{"purges the wrong table", "O7", purges(func(s *store.State, _ *time.Duration, _ *int) {
+		{"purges everything at once", "purge_respects_retention", purges(func(_ *store.State, _ *time.Duration, limit *int) { *limit = 1000 })},
+		{"purges whatever its age", "purge_respects_retention", purges(func(_ *store.State, age *time.Duration, _ *int) { *age = 0 })},
+		{"purges the wrong table", "purge_respects_retention", purges(func(s *store.State, _ *time.Duration, _ *int) {
 			switch *s {
 			case store.Dead:
 				*s = store.Delivered
@@ -399,13 +399,13 @@ func keepMutants() []mutant {
 			case store.Ready, store.Delayed:
 			}
 		})},
-		{"reports purged events as never written", "O7 O8", func(db complete) complete {
+		{"reports purged events as never written", "purge_respects_retention purge_written_and_make_ready", func(db complete) complete {
 			return &worse{complete: db, committed: func(ctx context.Context, id waybill.ID) (bool, error) {
 				yes, _ := db.Committed(ctx, id)
 				return yes, nil
 			}}
 		}},
-		{"purges under a relay", "O8", func(db complete) complete {
+		{"purges under a relay", "purge_written_and_make_ready", func(db complete) complete {
 			w := &worse{complete: db}
 			w.purgeWritten = func(ctx context.Context, age time.Duration, limit int) (int, error) {
 				s, err := db.Stats(ctx)
@@ -419,16 +419,16 @@ func keepMutants() []mutant {
 			}
 			return w
 		}},
-		{"reports too many ready events", "O8", operates(func(db complete, w *worseOperator) {
+		{"reports too many ready events", "purge_written_and_make_ready", operates(func(db complete, w *worseOperator) {
 			w.makeReady = func(ctx context.Context, limit int) (int, error) {
 				n, err := db.MakeReady(ctx, limit)
 				return n + 1, err
 			}
 		})},
-		{"makes ready all that is due", "O8", operates(func(db complete, w *worseOperator) {
+		{"makes ready all that is due", "purge_written_and_make_ready", operates(func(db complete, w *worseOperator) {
 			w.makeReady = func(ctx context.Context, _ int) (int, error) { return db.MakeReady(ctx, 1000) }
 		})},
-		{"makes ready under a relay", "O8", func(db complete) complete {
+		{"makes ready under a relay", "purge_written_and_make_ready", func(db complete) complete {
 			w := &worse{complete: db}
 			w.makeReady = func(ctx context.Context, limit int) (int, error) {
 				s, err := db.Stats(ctx)
@@ -442,18 +442,18 @@ func keepMutants() []mutant {
 			}
 			return w
 		}},
-		{"purges all that was written", "O8", operates(func(db complete, w *worseOperator) {
+		{"purges all that was written", "purge_written_and_make_ready", operates(func(db complete, w *worseOperator) {
 			w.purgeWritten = func(ctx context.Context, age time.Duration, _ int) (int, error) {
 				return db.PurgeWritten(ctx, age, 1000)
 			}
 		})},
-		{"purges the history when it tidies", "O9", operates(func(db complete, w *worseOperator) {
+		{"purges the history when it tidies", "tidy", operates(func(db complete, w *worseOperator) {
 			w.tidy = func(ctx context.Context, _ time.Duration) error {
 				_, err := db.Purge(ctx, store.Delivered, 0, 1000)
 				return err
 			}
 		})},
-		{"refuses to tidy twice", "O9", func(db complete) complete {
+		{"refuses to tidy twice", "tidy", func(db complete) complete {
 			w := &worse{complete: db}
 			tidied := make(chan struct{}, 1)
 			w.tidy = func(ctx context.Context, age time.Duration) error {
@@ -466,13 +466,13 @@ func keepMutants() []mutant {
 			}
 			return w
 		}},
-		{"keeps the number of lanes", "O10", operates(func(_ complete, w *worseOperator) {
+		{"keeps the number of lanes", "set_lanes", operates(func(_ complete, w *worseOperator) {
 			w.setLanes = func(context.Context, int) error { return nil }
 		})},
-		{"gives one lane more", "O10", operates(func(db complete, w *worseOperator) {
+		{"gives one lane more", "set_lanes", operates(func(db complete, w *worseOperator) {
 			w.setLanes = func(ctx context.Context, n int) error { return db.SetLanes(ctx, n+1) }
 		})},
-		{"changes lanes under a relay", "O10", func(db complete) complete {
+		{"changes lanes under a relay", "set_lanes", func(db complete) complete {
 			w := &worse{complete: db}
 			w.setLanes = func(ctx context.Context, n int) error {
 				s, err := db.Stats(ctx)

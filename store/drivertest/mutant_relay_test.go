@@ -41,17 +41,17 @@ func readMutants() []mutant {
 		return page, err
 	}
 	return []mutant{
-		{"reads from the cursor on, not after it", "R1", fetches(func(c *driver.Cursor, _ *int) { c.After = max(c.After-1, 0) })},
-		{"does not know where to stop", "R1", fetches(func(c *driver.Cursor, _ *int) { c.UpTo = 0 })},
-		{"stops before the end", "R1 R2", fetches(func(c *driver.Cursor, _ *int) { c.UpTo = max(c.UpTo-1, 0) })},
-		{"has no limit", "R1", fetches(func(_ *driver.Cursor, limit *int) { *limit = 1000 })},
-		{"reads one lane for all", "R1", fetches(func(c *driver.Cursor, _ *int) { c.Lane = 3 })},
-		{"reads backwards", "R1 R2", func(db complete) complete {
+		{"reads from the cursor on, not after it", "fetch", fetches(func(c *driver.Cursor, _ *int) { c.After = max(c.After-1, 0) })},
+		{"does not know where to stop", "fetch", fetches(func(c *driver.Cursor, _ *int) { c.UpTo = 0 })},
+		{"stops before the end", "fetch sweep", fetches(func(c *driver.Cursor, _ *int) { c.UpTo = max(c.UpTo-1, 0) })},
+		{"has no limit", "fetch", fetches(func(_ *driver.Cursor, limit *int) { *limit = 1000 })},
+		{"reads one lane for all", "fetch", fetches(func(c *driver.Cursor, _ *int) { c.Lane = 3 })},
+		{"reads backwards", "fetch sweep", func(db complete) complete {
 			return &worse{complete: db, fetch: func(ctx context.Context, from []driver.Cursor, limit int) (driver.Page, error) {
 				return reversed(db.Fetch(ctx, from, limit))
 			}}
 		}},
-		{"sweeps from half the way", "R2", func(db complete) complete {
+		{"sweeps from half the way", "sweep", func(db complete) complete {
 			return &worse{complete: db, sweep: func(ctx context.Context, from []driver.Cursor, limit int) ([]driver.RowRef, error) {
 				from = slices.Clone(from)
 				for i := range from {
@@ -60,32 +60,32 @@ func readMutants() []mutant {
 				return db.Sweep(ctx, from, limit)
 			}}
 		}},
-		{"loads backwards", "R3", func(db complete) complete {
+		{"loads backwards", "load", func(db complete) complete {
 			return &worse{complete: db, load: func(ctx context.Context, keys []store.Key) (driver.Page, error) {
 				return reversed(db.Load(ctx, keys))
 			}}
 		}},
-		{"loads a thousand at most", "R3", func(db complete) complete {
+		{"loads a thousand at most", "load", func(db complete) complete {
 			return &worse{complete: db, load: func(ctx context.Context, keys []store.Key) (driver.Page, error) {
 				return db.Load(ctx, keys[:min(len(keys), 1000)])
 			}}
 		}},
-		{"returns due rows in another order", "R4", func(db complete) complete {
+		{"returns due rows in another order", "due", func(db complete) complete {
 			return &worse{complete: db, due: func(ctx context.Context, lanes []int, limit int) (driver.Page, error) {
 				return reversed(db.Due(ctx, lanes, limit))
 			}}
 		}},
-		{"ignores the limit of due rows", "R4", func(db complete) complete {
+		{"ignores the limit of due rows", "due", func(db complete) complete {
 			return &worse{complete: db, due: func(ctx context.Context, lanes []int, _ int) (driver.Page, error) {
 				return db.Due(ctx, lanes, 1000)
 			}}
 		}},
-		{"returns due rows of any lane", "R4", func(db complete) complete {
+		{"returns due rows of any lane", "due", func(db complete) complete {
 			return &worse{complete: db, due: func(ctx context.Context, _ []int, limit int) (driver.Page, error) {
 				return db.Due(ctx, []int{0, 1, 2, 3, 4, 5, 6, 7}, limit)
 			}}
 		}},
-		{"shows nothing that is due", "R4 S2 W11", func(db complete) complete {
+		{"shows nothing that is due", "due settle_retry delays", func(db complete) complete {
 			return &worse{complete: db, due: func(context.Context, []int, int) (driver.Page, error) { return driver.Page{Now: time.Now()}, nil }}
 		}},
 	}
@@ -136,25 +136,25 @@ func (p *present) of(leases []driver.Lease) []driver.Lease {
 
 func laneMutants() []mutant {
 	return []mutant{
-		{"lets every relay in", "L2", func(db complete) complete {
+		{"lets every relay in", "one_relay_per_outbox", func(db complete) complete {
 			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
 				n.Relay = relayName
 				return db.Heartbeat(ctx, n, lease)
 			}}
 		}},
-		{"keeps every node forever", "L1 L4", func(db complete) complete {
+		{"keeps every node forever", "membership takeover_from_a_dead_node", func(db complete) complete {
 			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, _ time.Duration) (store.Membership, error) {
 				return db.Heartbeat(ctx, n, time.Hour)
 			}}
 		}},
-		{"does not count nodes", "L1", func(db complete) complete {
+		{"does not count nodes", "membership", func(db complete) complete {
 			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
 				m, err := db.Heartbeat(ctx, n, lease)
 				m.Nodes = slices.DeleteFunc(m.Nodes, func(other store.Node) bool { return other.ID != n.ID })
 				return m, err
 			}}
 		}},
-		{"takes every owner for live", "L1", func(db complete) complete {
+		{"takes every owner for live", "membership", func(db complete) complete {
 			return &worse{complete: db, heartbeat: func(ctx context.Context, n store.Node, lease time.Duration) (store.Membership, error) {
 				m, err := db.Heartbeat(ctx, n, lease)
 				for i := range m.Lanes {
@@ -163,12 +163,12 @@ func laneMutants() []mutant {
 				return m, err
 			}}
 		}},
-		{"uses one token for all", "L3 L5", leases(func(l *driver.Lease) { l.Token = waybill.ID{15: 1} })},
-		{"starts again with every epoch", "L3", leases(func(l *driver.Lease) { l.Epoch = 1 })},
-		{"calls every lane clean", "L4 L5 L6", leases(func(l *driver.Lease) { l.Unclean = false })},
-		{"calls every lane unclean", "L3 L5", leases(func(l *driver.Lease) { l.Unclean = true })},
-		{"forgets the window", "L4 L6", leases(func(l *driver.Lease) { l.Window = 0 })},
-		{"gives lanes to nodes that are dead", "L3 L2", func(db complete) complete {
+		{"uses one token for all", "acquire_free_lanes release_lanes", leases(func(l *driver.Lease) { l.Token = waybill.ID{15: 1} })},
+		{"starts again with every epoch", "acquire_free_lanes", leases(func(l *driver.Lease) { l.Epoch = 1 })},
+		{"calls every lane clean", "takeover_from_a_dead_node release_lanes leave", leases(func(l *driver.Lease) { l.Unclean = false })},
+		{"calls every lane unclean", "acquire_free_lanes release_lanes", leases(func(l *driver.Lease) { l.Unclean = true })},
+		{"forgets the window", "takeover_from_a_dead_node leave", leases(func(l *driver.Lease) { l.Window = 0 })},
+		{"gives lanes to nodes that are dead", "acquire_free_lanes one_relay_per_outbox", func(db complete) complete {
 			return &worse{complete: db, acquire: func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
 				_, _ = db.Heartbeat(ctx, n, time.Minute)
 				n.Relay = relayName
@@ -176,7 +176,7 @@ func laneMutants() []mutant {
 				return db.Acquire(ctx, n, lanes, window)
 			}}
 		}},
-		{"gives lanes away that have an owner", "L3 L4 L7", func(db complete) complete {
+		{"gives lanes away that have an owner", "acquire_free_lanes takeover_from_a_dead_node one_winner_per_lane", func(db complete) complete {
 			p, w := watch(db)
 			inner := w.acquire
 			w.acquire = func(ctx context.Context, n store.Node, lanes []int, window int) ([]driver.Lease, error) {
@@ -189,22 +189,22 @@ func laneMutants() []mutant {
 			}
 			return w
 		}},
-		{"forgets that a lane is dirty", "L5", func(db complete) complete {
+		{"forgets that a lane is dirty", "release_lanes", func(db complete) complete {
 			return &worse{complete: db, release: func(ctx context.Context, leases []driver.Lease, _ bool) error {
 				return db.Release(ctx, leases, false)
 			}}
 		}},
-		{"releases lanes without the fence", "L5", func(db complete) complete {
+		{"releases lanes without the fence", "release_lanes", func(db complete) complete {
 			p, w := watch(db)
 			w.release = func(ctx context.Context, leases []driver.Lease, dirty bool) error {
 				return db.Release(ctx, p.of(leases), dirty)
 			}
 			return w
 		}},
-		{"releases nothing", "L3 L5", func(db complete) complete {
+		{"releases nothing", "acquire_free_lanes release_lanes", func(db complete) complete {
 			return &worse{complete: db, release: func(context.Context, []driver.Lease, bool) error { return nil }}
 		}},
-		{"does not let nodes leave", "L6 L2", func(db complete) complete {
+		{"does not let nodes leave", "leave one_relay_per_outbox", func(db complete) complete {
 			return &worse{complete: db, leave: func(context.Context, store.Node) error { return nil }}
 		}},
 	}
@@ -242,7 +242,7 @@ func retry(change func(r *driver.Result)) func(s *driver.Settlement) {
 
 func settleMutants() []mutant {
 	return []mutant{
-		{"ignores the fence", "S5 L4 S8", func(db complete) complete {
+		{"ignores the fence", "stale_owner_fenced takeover_from_a_dead_node stale_owner_during_takeover", func(db complete) complete {
 			p, w := watch(db)
 			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 				s.Leases = p.of(s.Leases)
@@ -250,7 +250,7 @@ func settleMutants() []mutant {
 			}
 			return w
 		}},
-		{"looks at the epoch only", "S5", func(db complete) complete {
+		{"looks at the epoch only", "stale_owner_fenced", func(db complete) complete {
 			p, w := watch(db)
 			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 				s.Leases = slices.Clone(s.Leases)
@@ -261,7 +261,7 @@ func settleMutants() []mutant {
 			}
 			return w
 		}},
-		{"looks at the token only", "S5", func(db complete) complete {
+		{"looks at the token only", "stale_owner_fenced", func(db complete) complete {
 			p, w := watch(db)
 			w.settle = func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 				s.Leases = slices.Clone(s.Leases)
@@ -272,7 +272,7 @@ func settleMutants() []mutant {
 			}
 			return w
 		}},
-		{"believes the lane in a result", "S5", func(db complete) complete {
+		{"believes the lane in a result", "stale_owner_fenced", func(db complete) complete {
 			// As with DELETE … WHERE id = ?: the fence is checked for the named
 			// lane, but the row is in another one.
 			p, w := watch(db)
@@ -296,7 +296,7 @@ func settleMutants() []mutant {
 			}
 			return w
 		}},
-		{"loses a lane and takes the whole settlement for lost", "S5", func(db complete) complete {
+		{"loses a lane and takes the whole settlement for lost", "stale_owner_fenced", func(db complete) complete {
 			return &worse{complete: db, settle: func(ctx context.Context, s driver.Settlement) (driver.Settled, error) {
 				probe, err := db.Settle(ctx, driver.Settlement{Leases: s.Leases})
 				if err != nil || len(probe.Held) < len(s.Leases) {
@@ -305,33 +305,33 @@ func settleMutants() []mutant {
 				return db.Settle(ctx, s)
 			}}
 		}},
-		{"takes every lane for held", "S5 L4", settled(func(s driver.Settlement, out *driver.Settled) {
+		{"takes every lane for held", "stale_owner_fenced takeover_from_a_dead_node", settled(func(s driver.Settlement, out *driver.Settled) {
 			out.Held = nil
 			for _, l := range s.Leases {
 				out.Held = append(out.Held, l.Lane)
 			}
 		})},
-		{"moves nothing that is done", "S1 S4", settles(func(s *driver.Settlement) { s.Done = nil })},
-		{"moves only the first that is done", "S1", settles(func(s *driver.Settlement) { s.Done = s.Done[:min(len(s.Done), 1)] })},
-		{"does not report the moved events", "S1 S2 S3 S6", settled(func(_ driver.Settlement, out *driver.Settled) { out.Moved = nil })},
-		{"reports missing rows as moved", "S1 S6", settled(func(s driver.Settlement, out *driver.Settled) {
+		{"moves nothing that is done", "settle_done settle_mixed", settles(func(s *driver.Settlement) { s.Done = nil })},
+		{"moves only the first that is done", "settle_done", settles(func(s *driver.Settlement) { s.Done = s.Done[:min(len(s.Done), 1)] })},
+		{"does not report the moved events", "settle_done settle_retry settle_dead settle_missing_rows", settled(func(_ driver.Settlement, out *driver.Settled) { out.Moved = nil })},
+		{"reports missing rows as moved", "settle_done settle_missing_rows", settled(func(s driver.Settlement, out *driver.Settled) {
 			for _, r := range s.Done {
 				if !slices.Contains(out.Moved, r.ID) {
 					out.Moved = append(out.Moved, r.ID)
 				}
 			}
 		})},
-		{"keeps a history that was not asked for", "W12", settles(func(s *driver.Settlement) { s.History = true })},
-		{"keeps no history", "W12 S1", settles(func(s *driver.Settlement) { s.History = false })},
-		{"forgets attempts", "S2 S4", settles(retry(func(r *driver.Result) { r.Attempts = 0 }))},
-		{"forgets errors", "S2 S7", settles(retry(func(r *driver.Result) { r.Error = "" }))},
-		{"cuts errors early", "S7", settles(retry(func(r *driver.Result) { r.Error = r.Error[:min(len(r.Error), 3000)] }))},
-		{"forgets holds", "S2", settles(retry(func(r *driver.Result) { r.Holds = false }))},
-		{"retries at once", "S2 R4", settles(retry(func(r *driver.Result) { r.Delay = 0 }))},
-		{"never gives up", "S3 S4 11", settles(func(s *driver.Settlement) {
+		{"keeps a history that was not asked for", "committed_resolves", settles(func(s *driver.Settlement) { s.History = true })},
+		{"keeps no history", "committed_resolves settle_done", settles(func(s *driver.Settlement) { s.History = false })},
+		{"forgets attempts", "settle_retry settle_mixed", settles(retry(func(r *driver.Result) { r.Attempts = 0 }))},
+		{"forgets errors", "settle_retry stored_errors", settles(retry(func(r *driver.Result) { r.Error = "" }))},
+		{"cuts errors early", "stored_errors", settles(retry(func(r *driver.Result) { r.Error = r.Error[:min(len(r.Error), 3000)] }))},
+		{"forgets holds", "settle_retry", settles(retry(func(r *driver.Result) { r.Holds = false }))},
+		{"retries at once", "settle_retry due", settles(retry(func(r *driver.Result) { r.Delay = 0 }))},
+		{"never gives up", "settle_dead settle_mixed dedup_key_absorbs_repeats", settles(func(s *driver.Settlement) {
 			s.Retry, s.Dead = append(s.Retry, s.Dead...), nil
 		})},
-		{"gives up at once", "S2 S4", settles(func(s *driver.Settlement) {
+		{"gives up at once", "settle_retry settle_mixed", settles(func(s *driver.Settlement) {
 			s.Dead, s.Retry = append(s.Dead, s.Retry...), nil
 		})},
 	}

@@ -136,51 +136,51 @@ func endings(change func(e *driver.CommitInfo)) tamper {
 
 func writeMutants() []mutant {
 	return []mutant{
-		{"drops the last event of a batch", "2 4 13a W7", appends(func(evs []waybill.Event) []waybill.Event { return evs[:len(evs)-1] })},
-		{"reorders a batch", "2 4 13c R1", appends(func(evs []waybill.Event) []waybill.Event {
+		{"drops the last event of a batch", "commit_keeps_rows write_order tracked_events_survive_a_rollback fields_are_stored_unchanged", appends(func(evs []waybill.Event) []waybill.Event { return evs[:len(evs)-1] })},
+		{"reorders a batch", "commit_keeps_rows write_order large_transactions fetch", appends(func(evs []waybill.Event) []waybill.Event {
 			slices.Reverse(evs)
 			return evs
 		})},
-		{"writes events with a dedup key first", "4", appends(func(evs []waybill.Event) []waybill.Event {
+		{"writes events with a dedup key first", "write_order", appends(func(evs []waybill.Event) []waybill.Event {
 			slices.SortStableFunc(evs, func(a, b waybill.Event) int { return strings.Compare(b.DedupKey, a.DedupKey) })
 			return evs
 		})},
-		{"commits on rollback", "1 13a 13b W2 W4", sessions(func(_ context.Context, s *worseSession) {
+		{"commits on rollback", "rollback_leaves_nothing tracked_events_survive_a_rollback transaction_belongs_to_intx canceled_contexts rejected_writes", sessions(func(_ context.Context, s *worseSession) {
 			s.rollback = func(ctx context.Context) error {
 				_, err := s.Session.Commit(ctx, nil, false)
 				return err
 			}
 		})},
-		{"rolls back on commit", "2 10 W1 W3", sessions(func(_ context.Context, s *worseSession) {
+		{"rolls back on commit", "commit_keeps_rows ids_increase transaction_in_the_context joined_transactions", sessions(func(_ context.Context, s *worseSession) {
 			s.commit = func(ctx context.Context, _ []waybill.ID, _ bool) (driver.CommitInfo, error) {
 				return driver.CommitInfo{Checked: true}, s.Session.Rollback(ctx)
 			}
 		})},
-		{"commits every write by itself", "1 13 13b R5 W4 W13", autocommit},
-		{"returns the wrong lane", "W6", placed(func(_ waybill.Event, p *driver.AppendResult) { p.Lane = (p.Lane + 1) % 8 })},
-		{"hides duplicates", "11", placed(func(ev waybill.Event, p *driver.AppendResult) { p.ID = ev.ID })},
-		{"folds dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.DedupKey = strings.ToLower(ev.DedupKey) }))},
-		{"pads dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.DedupKey = strings.TrimRight(ev.DedupKey, " ") }))},
-		{"forgets the tenant of dedup keys", "11", appends(each(func(ev *waybill.Event) { ev.TenantID = "" }))},
-		{"ignores dedup keys", "11 13 W5", appends(each(func(ev *waybill.Event) { ev.DedupKey = "" }))},
-		{"ignores delays", "4 R4 W11", appends(each(func(ev *waybill.Event) { ev.Delay, ev.AvailableAt = 0, time.Time{} }))},
-		{"has no order of aggregates", "2", appends(each(func(ev *waybill.Event) { ev.AggregateID = "" }))},
-		{"compacts payloads", "W8", appends(each(func(ev *waybill.Event) {
+		{"commits every write by itself", "rollback_leaves_nothing savepoints_are_respected transaction_belongs_to_intx reads_see_committed_rows rejected_writes random_transactions", autocommit},
+		{"returns the wrong lane", "commits_are_published_once", placed(func(_ waybill.Event, p *driver.AppendResult) { p.Lane = (p.Lane + 1) % 8 })},
+		{"hides duplicates", "dedup_key_absorbs_repeats", placed(func(ev waybill.Event, p *driver.AppendResult) { p.ID = ev.ID })},
+		{"folds dedup keys", "dedup_key_absorbs_repeats", appends(each(func(ev *waybill.Event) { ev.DedupKey = strings.ToLower(ev.DedupKey) }))},
+		{"pads dedup keys", "dedup_key_absorbs_repeats", appends(each(func(ev *waybill.Event) { ev.DedupKey = strings.TrimRight(ev.DedupKey, " ") }))},
+		{"forgets the tenant of dedup keys", "dedup_key_absorbs_repeats", appends(each(func(ev *waybill.Event) { ev.TenantID = "" }))},
+		{"ignores dedup keys", "dedup_key_absorbs_repeats savepoints_are_respected foreign_transactions", appends(each(func(ev *waybill.Event) { ev.DedupKey = "" }))},
+		{"ignores delays", "write_order due delays", appends(each(func(ev *waybill.Event) { ev.Delay, ev.AvailableAt = 0, time.Time{} }))},
+		{"has no order of aggregates", "commit_keeps_rows", appends(each(func(ev *waybill.Event) { ev.AggregateID = "" }))},
+		{"compacts payloads", "payloads_are_stored_unchanged", appends(each(func(ev *waybill.Event) {
 			var out bytes.Buffer
 			if json.Compact(&out, ev.Payload) == nil {
 				ev.Payload = out.Bytes()
 			}
 		}))},
-		{"cuts payloads at NUL", "W8", appends(each(func(ev *waybill.Event) { ev.Payload, _, _ = bytes.Cut(ev.Payload, []byte{0}) }))},
-		{"drops headers", "6 W9 W7", appends(each(func(ev *waybill.Event) { ev.Headers = nil }))},
-		{"keeps seconds only", "W7", appends(each(func(ev *waybill.Event) { ev.OccurredAt = ev.OccurredAt.Truncate(time.Second) }))},
-		{"drops the causation", "W7 W10", appends(each(func(ev *waybill.Event) { ev.CausationID = "" }))},
-		{"hides undone events", "13", endings(func(e *driver.CommitInfo) { e.Undone = nil })},
-		{"never checks", "W6", endings(func(e *driver.CommitInfo) { e.Checked = false })},
-		{"gives out a new hub every time", "W6", func(db complete) complete {
+		{"cuts payloads at NUL", "payloads_are_stored_unchanged", appends(each(func(ev *waybill.Event) { ev.Payload, _, _ = bytes.Cut(ev.Payload, []byte{0}) }))},
+		{"drops headers", "hooks_before_the_write headers_are_stored_unchanged fields_are_stored_unchanged", appends(each(func(ev *waybill.Event) { ev.Headers = nil }))},
+		{"keeps seconds only", "fields_are_stored_unchanged", appends(each(func(ev *waybill.Event) { ev.OccurredAt = ev.OccurredAt.Truncate(time.Second) }))},
+		{"drops the causation", "fields_are_stored_unchanged origin_from_the_context", appends(each(func(ev *waybill.Event) { ev.CausationID = "" }))},
+		{"hides undone events", "savepoints_are_respected", endings(func(e *driver.CommitInfo) { e.Undone = nil })},
+		{"never checks", "commits_are_published_once", endings(func(e *driver.CommitInfo) { e.Checked = false })},
+		{"gives out a new hub every time", "commits_are_published_once", func(db complete) complete {
 			return &worse{complete: db, local: func() *driver.Hub { return new(driver.Hub) }}
 		}},
-		{"commits under the caller's context", "W2", sessions(func(outer context.Context, s *worseSession) {
+		{"commits under the caller's context", "canceled_contexts", sessions(func(outer context.Context, s *worseSession) {
 			s.commit = func(ctx context.Context, accepted []waybill.ID, check bool) (driver.CommitInfo, error) {
 				if err := outer.Err(); err != nil {
 					return driver.CommitInfo{}, errors.Join(err, s.Session.Rollback(ctx))
@@ -188,12 +188,12 @@ func writeMutants() []mutant {
 				return s.Session.Commit(ctx, accepted, check)
 			}
 		})},
-		{"begins with a canceled context", "W2", func(db complete) complete {
+		{"begins with a canceled context", "canceled_contexts", func(db complete) complete {
 			return &worse{complete: db, begin: func(ctx context.Context, opts *sql.TxOptions) (driver.Session[memTx], error) {
 				return db.Begin(context.WithoutCancel(ctx), opts)
 			}}
 		}},
-		{"accepts an id twice", "W4 13a", func(db complete) complete {
+		{"accepts an id twice", "rejected_writes tracked_events_survive_a_rollback", func(db complete) complete {
 			return &worse{complete: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 				placed, err := db.Append(ctx, tx, evs)
 				if err != nil && strings.Contains(err.Error(), "duplicate id") {
@@ -206,7 +206,7 @@ func writeMutants() []mutant {
 				return placed, err
 			}}
 		}},
-		{"returns another error for a finished transaction", "3", func(db complete) complete {
+		{"returns another error for a finished transaction", "no_write_without_a_transaction", func(db complete) complete {
 			return &worse{complete: db, append: func(ctx context.Context, tx memTx, evs []waybill.Event) ([]driver.AppendResult, error) {
 				placed, err := db.Append(ctx, tx, evs)
 				if errors.Is(err, waybill.ErrTxDone) {
@@ -215,13 +215,13 @@ func writeMutants() []mutant {
 				return placed, err
 			}}
 		}},
-		{"reports every event as committed", "1 11 W12", func(db complete) complete {
+		{"reports every event as committed", "rollback_leaves_nothing dedup_key_absorbs_repeats committed_resolves", func(db complete) complete {
 			return &worse{complete: db, committed: func(context.Context, waybill.ID) (bool, error) { return true, nil }}
 		}},
-		{"reports no event as committed", "2 W12", func(db complete) complete {
+		{"reports no event as committed", "commit_keeps_rows committed_resolves", func(db complete) complete {
 			return &worse{complete: db, committed: func(context.Context, waybill.ID) (bool, error) { return false, nil }}
 		}},
-		{"is never uncertain", "W12", func(db complete) complete {
+		{"is never uncertain", "committed_resolves", func(db complete) complete {
 			return &worse{complete: db, committed: func(ctx context.Context, id waybill.ID) (bool, error) {
 				found, _ := db.Committed(ctx, id)
 				return found, nil

@@ -14,7 +14,11 @@ import (
 // where returns the record of an event in any state, and whether there is one.
 func (b *env[T]) where(ctx context.Context, t tb, id waybill.ID) (store.Record, bool) {
 	t.Helper()
-	found, err := b.DB.OutboxAdmin.Find(ctx, id)
+	find := b.Find
+	if b.DB.OutboxAdmin != nil {
+		find = b.DB.OutboxAdmin.Find
+	}
+	found, err := find(ctx, id)
 	if err != nil {
 		t.Fatalf("Find: %v", err)
 	}

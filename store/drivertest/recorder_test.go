@@ -58,8 +58,40 @@ func try(t *testing.T, c check[memTx], worse tamper) *recorder {
 	if worse != nil {
 		worsened = worse(worsened)
 	}
-	in := Instance[memTx]{
-		DB: driver.RolesOf(worsened),
+	in := instance(db, driver.RolesOf(worsened))
+	features := Features{SavepointAPI: true, ForeignTx: true}
+	if c.lacks(features, in.DB) != "" {
+		return &recorder{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	rec := &recorder{}
+	b, err := newEnv(ctx, in, features, 300*time.Millisecond)
+	if err != nil {
+		rec.Errorf("%v", err)
+		return rec
+	}
+	b.short = true
+	b.begin("t", c.suite)
+	done := make(chan struct{})
+	go func() { // Fatalf ends the goroutine
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				rec.panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
+			}
+		}()
+		c.run(ctx, rec, b)
+	}()
+	<-done
+	b.end()
+	return rec
+}
+
+// instance returns an instance over a memstore, with these roles.
+func instance(db *memstore.Store[memTx], roles driver.Roles[memTx]) Instance[memTx] {
+	return Instance[memTx]{
+		DB: roles,
 		Begin: func(ctx context.Context) (Foreign[memTx], error) {
 			tx := memstore.BeginTx(db)
 			return Foreign[memTx]{
@@ -78,33 +110,6 @@ func try(t *testing.T, c check[memTx], worse tamper) *recorder {
 			return sp.Commit(ctx)
 		},
 	}
-	features := Features{SavepointAPI: true, ForeignTx: true}
-	if features.lacks(c.needs) != "" {
-		return &recorder{}
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	rec := &recorder{}
-	b, err := newEnv(ctx, in, features, 300*time.Millisecond)
-	if err != nil {
-		rec.Errorf("%v", err)
-		return rec
-	}
-	b.short = true
-	b.begin("t")
-	done := make(chan struct{})
-	go func() { // Fatalf ends the goroutine
-		defer close(done)
-		defer func() {
-			if p := recover(); p != nil {
-				rec.panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
-			}
-		}()
-		c.run(ctx, rec, b)
-	}()
-	<-done
-	b.end()
-	return rec
 }
 
 // worse is a store in which single methods can be replaced.

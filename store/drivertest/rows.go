@@ -60,7 +60,21 @@ func (b *env[T]) aggregates(n int) []string {
 // ready returns all ready rows, in the order of seq.
 func (b *env[T]) ready(ctx context.Context, t tb) []store.Row {
 	t.Helper()
-	return b.readyIn(ctx, t, b.DB.Relay)
+	if b.DB.Relay != nil {
+		return b.readyIn(ctx, t, b.DB.Relay)
+	}
+	return slices.DeleteFunc(b.pending(ctx, t), func(r store.Row) bool { return !r.DueAt.IsZero() })
+}
+
+// pending returns all rows of Instance.Pending, in the order of seq.
+func (b *env[T]) pending(ctx context.Context, t tb) []store.Row {
+	t.Helper()
+	rows, err := b.Pending(ctx)
+	if err != nil {
+		t.Fatalf("Pending: %v", err)
+	}
+	slices.SortFunc(rows, bySeq)
+	return rows
 }
 
 func (b *env[T]) readyIn(ctx context.Context, t tb, db driver.Reader) []store.Row {
@@ -138,9 +152,14 @@ func find(rows []store.Row, id waybill.ID) (store.Row, bool) {
 }
 
 // due returns the deferred rows of all lanes that are due, and the database's
-// clock.
+// clock; the clock of this process if the store has no role Relay.
 func (b *env[T]) due(ctx context.Context, t tb) driver.Page {
 	t.Helper()
+	if b.DB.Relay == nil {
+		now := time.Now()
+		due := func(r store.Row) bool { return !r.DueAt.IsZero() && !r.DueAt.After(now) }
+		return driver.Page{Now: now, Rows: slices.DeleteFunc(b.pending(ctx, t), func(r store.Row) bool { return !due(r) })}
+	}
 	page, err := b.DB.Relay.Due(ctx, b.allLanes(), 10_000)
 	if err != nil {
 		t.Fatalf("Due: %v", err)
@@ -165,9 +184,13 @@ func (b *env[T]) awaitDue(ctx context.Context, t tb, id waybill.ID) store.Row {
 	return row
 }
 
-// now returns the database's clock.
+// now returns the database's clock; the clock of this process if the store has
+// no role Relay.
 func (b *env[T]) now(ctx context.Context, t tb) time.Time {
 	t.Helper()
+	if b.DB.Relay == nil {
+		return time.Now()
+	}
 	return b.due(ctx, t).Now
 }
 

@@ -7,6 +7,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/storematrix"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/drivertest"
 	"github.com/waybillhq/waybill/store/memstore"
@@ -15,7 +16,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	drivertest.Run(t, drivertest.Harness[*memstore.Tx]{
+	storematrix.Run(t, drivertest.Harness[*memstore.Tx]{
 		Name:     "memstore",
 		Features: drivertest.Features{SavepointAPI: true, ForeignTx: true, StoredHeaders: true},
 		Open:     func(t *testing.T) drivertest.Instance[*memstore.Tx] { return instance(t, memstore.Config{}) },

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/waybillhq/waybill/internal/storematrix"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store/drivertest"
 )
@@ -27,7 +28,7 @@ func columnOf(t *testing.T) string {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T) {
-		drivertest.Run(t, drivertest.Harness[*sql.Tx]{
+		storematrix.Run(t, drivertest.Harness[*sql.Tx]{
 			Name: columnOf(t), Features: features,
 			Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return instance(t, nil, nil) },
 		})
@@ -39,7 +40,7 @@ func TestConformance(t *testing.T) {
 func TestConformanceInterpolated(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T) {
-		drivertest.Run(t, drivertest.Harness[*sql.Tx]{
+		storematrix.Run(t, drivertest.Harness[*sql.Tx]{
 			Name: columnOf(t), Features: features, SkipLarge: !testserver.Full(),
 			Open: func(t *testing.T) drivertest.Instance[*sql.Tx] {
 				return instance(t, func(c *mysql.Config) { c.InterpolateParams, c.ParseTime = true, false }, nil)

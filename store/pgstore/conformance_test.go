@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/waybillhq/waybill/internal/storematrix"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store/drivertest"
 )
@@ -18,7 +19,7 @@ var all = drivertest.Features{
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	pool := openPool(t, nil)
-	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
+	storematrix.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
 		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})
@@ -29,7 +30,7 @@ func TestConformanceSQL(t *testing.T) {
 	pool := openPool(t, nil)
 	features := all
 	features.SavepointAPI = false // a *sql.Tx has no savepoints
-	drivertest.Run(t, drivertest.Harness[*sql.Tx]{
+	storematrix.Run(t, drivertest.Harness[*sql.Tx]{
 		Name: "pgstore/sql", Features: features,
 		Open: func(t *testing.T) drivertest.Instance[*sql.Tx] { return sqlInstance(t, pool) },
 	})
@@ -51,7 +52,7 @@ func foreignSession(c *pgxpool.Config) {
 func TestConformanceNew(t *testing.T) {
 	t.Parallel()
 	pool := openPoolAt(t, testserver.PostgresNew(t), foreignSession)
-	drivertest.Run(t, drivertest.Harness[pgx.Tx]{
+	storematrix.Run(t, drivertest.Harness[pgx.Tx]{
 		Name: "pgstore", Features: all,
 		Open: func(t *testing.T) drivertest.Instance[pgx.Tx] { return pgxInstance(t, pool) },
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/internal/eventrow"
+	"github.com/waybillhq/waybill/internal/storematrix"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/store"
 	"github.com/waybillhq/waybill/store/driver"
@@ -20,7 +21,7 @@ import (
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	drivertest.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
+	storematrix.Run(t, harness(func(t *testing.T, path string) *sqlitestore.Store {
 		return openAt(t, path, sqlitestore.Config{})
 	}))
 }
@@ -43,7 +44,7 @@ func TestConformanceNew(t *testing.T) {
 		}
 		return s
 	})
-	drivertest.Run(t, h)
+	storematrix.Run(t, h)
 }
 
 // features are the features of SQLite. There is one writer, so no transaction

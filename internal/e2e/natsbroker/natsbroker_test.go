@@ -17,8 +17,8 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/natsbroker"
-	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/broker/natsembed"
+	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // event returns an event of an aggregate; its type is its number.
