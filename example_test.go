@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // Placed is the payload of OrderPlaced.
@@ -88,9 +87,9 @@ func ExampleLog() {
 
 func ExampleContextWithOrigin() {
 	ctx := waybill.ContextWithOrigin(context.Background(), waybill.Origin{TenantID: "acme", CorrelationID: "req-7"})
-	// The outbox does this for every write.
-	ev := eventfill.Origin(waybill.OriginFrom(ctx), waybill.NewEvent("Ping", nil))
-	fmt.Println(ev.TenantID, ev.CorrelationID)
+	// Events that are written with ctx get this origin.
+	origin := waybill.OriginFrom(ctx)
+	fmt.Println(origin.TenantID, origin.CorrelationID)
 	// Output: acme req-7
 }
 

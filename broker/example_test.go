@@ -5,7 +5,6 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // An event as a Kafka record: a consumer in any language finds the CloudEvents
@@ -18,7 +17,8 @@ func ExampleCodec() {
 	}
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990})
 	ev.AggregateType, ev.AggregateID, ev.Headers = "order", "42", map[string]string{"color": "red"}
-	m, err := codec.Encode(&waybill.Delivery{Event: eventfill.Defaults(ev), Attempt: 1})
+	ev.ID = waybill.NewID()
+	m, err := codec.Encode(&waybill.Delivery{Event: ev, Attempt: 1})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -6,7 +6,6 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/inbox"
-	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/store/memstore"
 )
 
@@ -23,7 +22,8 @@ func ExampleGroup_Consume() {
 	in, _ := inbox.New(db, inbox.Config{})
 	inventory := in.Group("INVENTORY", inbox.Options{})
 
-	ev := eventfill.Defaults(orderPlaced.New("A-1", placed{Total: 9990}))
+	ev := orderPlaced.New("A-1", placed{Total: 9990})
+	ev.ID = waybill.NewID()
 	for range 2 {
 		res, err := inventory.Consume(ctx, ev, func(context.Context, *memstore.Tx, waybill.Event) error {
 			fmt.Println("one item less")
@@ -52,7 +52,8 @@ func ExampleBus() {
 		return nil
 	})
 	bus := inbox.NewBus(inventory, billing)
-	ev := eventfill.Defaults(orderPlaced.New("A-1", placed{Total: 9990}))
+	ev := orderPlaced.New("A-1", placed{Total: 9990})
+	ev.ID = waybill.NewID()
 	fmt.Println(bus.Publish(ctx, ev))
 	fmt.Println(bus.Publish(ctx, ev))
 	// Output:

@@ -6,7 +6,6 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/kafkabroker"
-	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // A sink publishes to a cluster.
@@ -26,5 +25,6 @@ func ExampleBroker_Sink() {
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 7})
 	ev.Topic, ev.AggregateType, ev.AggregateID = "orders", "order", "A-1"
 	// The relay calls Deliver with events from the outbox.
-	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: eventfill.Defaults(ev), Attempt: 1}}))
+	ev.ID = waybill.NewID()
+	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: 1}}))
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/membroker"
 	"github.com/waybillhq/waybill/handler"
-	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // A sink, a source, and a broker that loses the first acknowledgement.
@@ -26,7 +25,8 @@ func Example() {
 	}
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990})
 	ev.AggregateType, ev.AggregateID = "order", "42"
-	fmt.Println(b.Sink().Deliver(context.Background(), []waybill.Delivery{{Event: eventfill.Defaults(ev), Attempt: 1}}))
+	ev.ID = waybill.NewID()
+	fmt.Println(b.Sink().Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}))
 
 	ctx, cancel := context.WithCancel(context.Background())
 	mux := handler.NewMux()

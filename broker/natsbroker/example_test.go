@@ -8,7 +8,6 @@ import (
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker/natsbroker"
 	"github.com/waybillhq/waybill/handler"
-	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 // A published event, and a consumer. In a program, a relay calls the sink, and
@@ -30,7 +29,8 @@ func Example() {
 	}
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990})
 	ev.Topic, ev.AggregateType, ev.AggregateID = "orders.placed", "order", "42"
-	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: eventfill.Defaults(ev), Attempt: 1}}))
+	ev.ID = waybill.NewID()
+	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: 1}}))
 
 	src, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
 	if err != nil {

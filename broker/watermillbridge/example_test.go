@@ -8,7 +8,6 @@ import (
 	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/broker/membroker"
 	"github.com/waybillhq/waybill/broker/watermillbridge"
-	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
 func ExampleNewSubscriber() {
@@ -30,7 +29,8 @@ func ExampleNewSubscriber() {
 		fmt.Println(err)
 		return
 	}
-	ev := eventfill.Defaults(waybill.Event{Type: "OrderPlaced", Topic: "orders", Payload: []byte(`{"total":9990}`)})
+	ev := waybill.Event{Type: "OrderPlaced", Topic: "orders", Payload: []byte(`{"total":9990}`)}
+	ev.ID = waybill.NewID()
 	fmt.Println(b.Sink().Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}))
 	msg := <-messages
 	fmt.Println(msg.Metadata.Get("ce_type"), string(msg.Payload))

@@ -34,6 +34,7 @@ func ExampleBroker_Sink() {
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 7})
 	ev.Topic, ev.AggregateType, ev.AggregateID = "orders", "order", "A-1"
 	// The relay calls Deliver with events from the outbox.
-	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev.Complete(), Attempt: 1}}))
+	ev.ID = waybill.NewID()
+	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: 1}}))
 	// Output: [<nil>]
 }

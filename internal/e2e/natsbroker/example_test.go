@@ -41,7 +41,8 @@ func Example() {
 	}
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990})
 	ev.Topic, ev.AggregateType, ev.AggregateID = "orders.placed", "order", "42"
-	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev.Complete(), Attempt: 1}}))
+	ev.ID = waybill.NewID()
+	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: 1}}))
 
 	src, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
 	if err != nil {
