@@ -87,6 +87,13 @@ func (b Binding) UserHeader(name string) string {
 	return r.userName(name)
 }
 
+// HeaderValue returns a value as a header of this binding carries it:
+// percent-encoded where the binding requires ASCII.
+func (b Binding) HeaderValue(value string) string {
+	r, _ := b.rules()
+	return r.value(value)
+}
+
 func (r *rules) userName(name string) string {
 	if !r.ascii {
 		return r.user + name

@@ -3,16 +3,16 @@ package broker
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/message"
 )
 
 // The attributes of CloudEvents 1.0 and Waybill's extension attributes.
 // Attributes without a value are omitted.
 const (
 	attrID          = "id"          // Event.ID
-	attrSource      = "source"      // CodecConfig.Source
+	attrSource      = "source"      // CodecConfig.EventSource
 	attrSpecVersion = "specversion" // 1.0
 	attrType        = "type"        // Event.Type
 	attrSubject     = "subject"     // Event.AggregateID
@@ -47,9 +47,9 @@ const specVersion = "1.0"
 
 // CodecConfig configures a [Codec]. The zero value is valid.
 type CodecConfig struct {
-	// Source is the CloudEvents attribute source: the producer of the event, as
-	// a URI reference. Defaults to "waybill".
-	Source string
+	// EventSource is the CloudEvents attribute source: the producer of the
+	// event, as a URI reference. Defaults to "waybill".
+	EventSource string
 	// Topics returns the topic of an event. Defaults to the event's Topic.
 	Topics Topics
 }
@@ -77,8 +77,9 @@ type Codec struct {
 	binding Binding
 	rules   rules
 	names   map[string]string // header names of the attributes, built once
-	source  string
 	topics  Topics
+
+	eventSource string
 }
 
 // NewCodec returns the codec of a protocol.
@@ -87,11 +88,11 @@ func NewCodec(b Binding, cfg CodecConfig) (*Codec, error) {
 	if !ok {
 		return nil, fmt.Errorf("broker: unknown %v", b)
 	}
-	if cfg.Source == "" {
-		cfg.Source = "waybill"
+	if err := message.CheckEventSource(cfg.EventSource); err != nil {
+		return nil, fmt.Errorf("broker: CodecConfig.EventSource: %w", err)
 	}
-	if len(cfg.Source) > maxSource || strings.ContainsFunc(cfg.Source, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
-		return nil, fmt.Errorf("broker: CodecConfig.Source: not a URI reference of at most %d printable ASCII characters", maxSource)
+	if cfg.EventSource == "" {
+		cfg.EventSource = "waybill"
 	}
 	if cfg.Topics == nil {
 		cfg.Topics = ownTopic
@@ -100,10 +101,8 @@ func NewCodec(b Binding, cfg CodecConfig) (*Codec, error) {
 	for _, name := range attributes {
 		names[name] = r.prefix + name
 	}
-	return &Codec{binding: b, rules: r, names: names, source: cfg.Source, topics: cfg.Topics}, nil
+	return &Codec{binding: b, rules: r, names: names, eventSource: cfg.EventSource, topics: cfg.Topics}, nil
 }
-
-const maxSource = 512
 
 // Binding returns the binding of the codec.
 func (c *Codec) Binding() Binding { return c.binding }

@@ -355,11 +355,11 @@ func TestCodecConfig(t *testing.T) {
 		t.Error("a codec of no binding")
 	}
 	for _, source := range []string{"a b", "a\n", "ü", strings.Repeat("x", 600)} {
-		if _, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: source}); err == nil {
+		if _, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{EventSource: source}); err == nil {
 			t.Errorf("the source %q is accepted", source)
 		}
 	}
-	c := codec(t, broker.Kafka, broker.CodecConfig{Source: "/shop", Topics: broker.OneTopic("")})
+	c := codec(t, broker.Kafka, broker.CodecConfig{EventSource: "/shop", Topics: broker.OneTopic("")})
 	d := full()
 	if _, err := c.Encode(&d); err == nil {
 		t.Error("an event without a topic is published")
@@ -381,8 +381,8 @@ func TestDeadLetter(t *testing.T) {
 			t.Fatal(err)
 		}
 		in := &broker.Incoming{Message: m, Attempt: 3}
-		dead := c.DeadLetter("billing", in, errors.New("bad\r\nce_id: x "+strings.Repeat("é", 1000)))
-		dead = c.DeadLetter("billing", &broker.Incoming{Message: dead, Attempt: 4}, errors.New("bad\r\nce_id: x "+strings.Repeat("é", 1000)))
+		dead := broker.DeadLetter(c, "billing", in, errors.New("bad\r\nce_id: x "+strings.Repeat("é", 1000)))
+		dead = broker.DeadLetter(c, "billing", &broker.Incoming{Message: dead, Attempt: 4}, errors.New("bad\r\nce_id: x "+strings.Repeat("é", 1000)))
 		got, err := c.Decode(&dead)
 		if err != nil {
 			t.Fatal(err)

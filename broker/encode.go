@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/message"
 )
 
 // Encode returns the message for a delivery. The payload is shared with the
@@ -68,14 +69,14 @@ func (e *Encoder) Encode(d *waybill.Delivery) (Message, error) {
 	e.room(d)
 	id := d.ID.String()
 	m := Message{
-		PublishID: publishID(id, d.Replay), ID: d.ID, Topic: topic, Key: e.key(&d.Event), RoutingKey: d.RoutingKey,
+		PublishID: message.PublishID(id, d.Replay), ID: d.ID, Topic: topic, Key: e.key(&d.Event), RoutingKey: d.RoutingKey,
 		ContentType: d.ContentType, Payload: d.Payload,
 	}
 	if m.ContentType == "" {
 		m.ContentType = waybill.JSON
 	}
 	w := writer{rules: &c.rules, names: c.names, headers: e.headers[len(e.headers):], text: &e.text}
-	w.event(d, id, c.source)
+	w.event(d, id, c.eventSource)
 	w.check(attrContentType, m.ContentType)
 	if c.rules.contentType != "" {
 		w.plain(c.rules.contentType, m.ContentType)
@@ -99,7 +100,7 @@ func (e *Encoder) key(ev *waybill.Event) string {
 	if ev.RoutingKey != "" {
 		return ev.RoutingKey
 	}
-	return aggregateKey(&e.text, ev)
+	return message.AppendAggregateKey(&e.text, ev)
 }
 
 // writer collects the headers of a message.

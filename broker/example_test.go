@@ -10,7 +10,7 @@ import (
 // An event as a Kafka record: a consumer in any language finds the CloudEvents
 // attributes.
 func ExampleCodec() {
-	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: "/shop"})
+	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{EventSource: "/shop"})
 	if err != nil {
 		fmt.Println(err)
 		return

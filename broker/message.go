@@ -1,10 +1,10 @@
 package broker
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/message"
 )
 
 // Message is an event in transit, independent of the broker.
@@ -61,43 +61,17 @@ func (m *Message) Size() int {
 
 // PublishID returns the id of one publication of an event: "ID", and "ID-r2"
 // for its second replay.
-func PublishID(id waybill.ID, replay int) string { return publishID(id.String(), replay) }
-
-func publishID(id string, replay int) string {
-	if replay <= 0 {
-		return id
-	}
-	return id + "-r" + strconv.Itoa(replay)
-}
+func PublishID(id waybill.ID, replay int) string { return message.PublishID(id.String(), replay) }
 
 // AggregateKey returns the tenant, aggregate type and aggregate id of an event
 // as one text that is unique per aggregate. The result is empty for an event
 // without order.
 func AggregateKey(ev *waybill.Event) string {
 	var text strings.Builder
-	return aggregateKey(&text, ev)
+	return message.AppendAggregateKey(&text, ev)
 }
 
-// aggregateKey appends AggregateKey to text.
-func aggregateKey(text *strings.Builder, ev *waybill.Event) string {
-	if !ev.Ordered() {
-		return ""
-	}
-	start := text.Len()
-	for i, part := range [...]string{ev.TenantID, ev.AggregateType, ev.AggregateID} {
-		if i > 0 {
-			text.WriteByte('/')
-		}
-		text.WriteString(keyPart(part))
-	}
-	return text.String()[start:]
-}
-
-// keyPart escapes the separator, so that "a/b" of "c" and "a" of "b/c" have
-// different keys.
-func keyPart(s string) string {
-	if !strings.ContainsAny(s, "/%") {
-		return s
-	}
-	return strings.NewReplacer("%", "%25", "/", "%2F").Replace(s)
-}
+// CheckEventSource returns an error if source cannot be the CloudEvents
+// attribute source. Sinks call it in their constructors, and name their own
+// field in the error. An empty source is valid.
+func CheckEventSource(source string) error { return message.CheckEventSource(source) }

@@ -33,9 +33,9 @@ var errEnded = errors.New("session ended")
 // Receive then returns nil. It returns an error if open returns a permanent
 // one.
 func Receive(ctx context.Context, name string, codec *Codec, c waybill.Sink, cfg ReceiverConfig, open func(context.Context) (Session, error)) error {
-	cfg, err := cfg.complete()
+	cfg, err := cfg.Complete()
 	if err != nil {
-		return err
+		return fmt.Errorf("broker: source %s: %w", name, err)
 	}
 	connection := outage.New(cfg.Logger, "the source's connection", "source", name)
 	for failures := 0; ctx.Err() == nil; {

@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/observe"
@@ -77,7 +74,7 @@ type Session interface {
 	Ack(ctx context.Context, batch []*Incoming) error
 	// DeadLetter copies a message to the dead-letter destination and returns
 	// after the broker's confirmation. It does not acknowledge the message. The
-	// reason is for the headers of the dead letter; see [Codec.DeadLetter].
+	// reason is for the headers of the dead letter; see [DeadLetter].
 	DeadLetter(ctx context.Context, in *Incoming, reason error) error
 	// Close closes the connection. The broker redelivers unacknowledged
 	// messages. Close is called once, after all other methods.
@@ -142,9 +139,9 @@ type ReceiverConfig struct {
 	Observe observe.Hooks
 }
 
-// complete returns the config with defaults, or an error that lists every
+// Complete returns the config with defaults, or an error that lists every
 // invalid field.
-func (c ReceiverConfig) complete() (ReceiverConfig, error) {
+func (c ReceiverConfig) Complete() (ReceiverConfig, error) {
 	var errs []error
 	number := func(n *int, name string, def int) {
 		switch {
@@ -173,22 +170,19 @@ func (c ReceiverConfig) complete() (ReceiverConfig, error) {
 	number(&c.MaxAttempts, "MaxAttempts", 0)
 	positive(&c.BackoffBase, "BackoffBase", time.Second)
 	positive(&c.BackoffMax, "BackoffMax", 5*time.Minute)
-	positive(&c.ReconnectMax, "ReconnectMax", 10*time.Second)
 	off(&c.MaxHold, 5*time.Second)
 	off(&c.DrainTimeout, 5*time.Second)
+	positive(&c.ReconnectMax, "ReconnectMax", 10*time.Second)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	if err := errors.Join(errs...); err != nil {
-		return c, fmt.Errorf("broker: %w", err)
-	}
-	return c, nil
+	return c, errors.Join(errs...)
 }
 
 // Validate returns an error that lists every invalid field. Sources call it in
 // their constructors.
 func (c ReceiverConfig) Validate() error {
-	_, err := c.complete()
+	_, err := c.Complete()
 	return err
 }
 
@@ -201,51 +195,3 @@ const (
 	HeaderDeadAttempt = "dead-letter-attempt"
 	HeaderDeadTime    = "dead-letter-time"
 )
-
-// maxReason limits the reason in a dead letter, in bytes.
-const maxReason = 512
-
-// DeadLetter returns the message for the dead-letter destination: the original
-// message, with the reason, the source, the delivery count and the time in its
-// headers. The publish id differs from the original's, which the broker may
-// have seen in the same stream.
-func (c *Codec) DeadLetter(source string, in *Incoming, reason error) Message {
-	m := in.Message
-	headers := make([]Header, 0, len(m.Headers)+4)
-	for _, h := range m.Headers {
-		switch h.Name {
-		case HeaderDeadReason, HeaderDeadSource, HeaderDeadAttempt, HeaderDeadTime: // moved back, and dead again
-		default:
-			headers = append(headers, h)
-		}
-	}
-	text := ""
-	if reason != nil {
-		text = printable(reason.Error(), maxReason)
-	}
-	m.Headers = append(headers,
-		Header{HeaderDeadReason, c.rules.value(text)}, Header{HeaderDeadSource, c.rules.value(printable(source, maxReason))},
-		Header{HeaderDeadAttempt, strconv.Itoa(in.attempt())}, Header{HeaderDeadTime, time.Now().UTC().Format(time.RFC3339)})
-	if m.PublishID != "" {
-		m.PublishID += "-dead"
-	}
-	return m
-}
-
-// printable returns s as valid UTF-8 of at most limit bytes without control
-// characters.
-func printable(s string, limit int) string {
-	s = strings.Map(func(r rune) rune {
-		if r < 0x20 || r >= 0x7f && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
-	if len(s) <= limit {
-		return s
-	}
-	for limit > 0 && !utf8.RuneStart(s[limit]) {
-		limit--
-	}
-	return s[:limit]
-}

@@ -42,7 +42,7 @@ func (c *Codec) EncodeStructured(d *waybill.Delivery) (Message, error) {
 	}
 	var text strings.Builder
 	w := writer{rules: &rules{}, names: plainNames, text: &text}
-	w.event(d, d.ID.String(), c.source)
+	w.event(d, d.ID.String(), c.eventSource)
 	own := make(map[string]string, len(d.Headers))
 	var plain []Header
 	for name, value := range d.Headers {

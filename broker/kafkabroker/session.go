@@ -188,7 +188,7 @@ func (s *session) forget(gone map[string][]int32) {
 
 // DeadLetter implements broker.Session.
 func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
-	letter := s.codec.DeadLetter(s.cfg.Name, in, reason)
+	letter := broker.DeadLetter(s.codec, s.cfg.Name, in, reason)
 	letter.Topic = deadLetter(&s.cfg, in.Topic)
 	return s.b.hide(s.b.publishAlone(ctx, records([]broker.Message{letter})[0]))
 }

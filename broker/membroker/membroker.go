@@ -122,7 +122,7 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.MaxMessage == 0 {
 		cfg.MaxMessage = 2 << 20
 	}
-	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: cfg.EventSource, Topics: broker.TopicRules{}.Checked(cfg.Topics)})
+	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{EventSource: cfg.EventSource, Topics: broker.TopicRules{}.Checked(cfg.Topics)})
 	if err != nil {
 		errs = append(errs, err)
 	}

@@ -251,7 +251,7 @@ func (s *session) ExtendInterval() time.Duration { return s.b.cfg.AckWait / 3 }
 
 // DeadLetter implements [broker.Session].
 func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
-	m := s.b.codec.DeadLetter(s.cfg.Name, in, reason)
+	m := broker.DeadLetter(s.b.codec, s.cfg.Name, in, reason)
 	m.Topic = s.cfg.DeadLetter
 	return s.b.Publish(ctx, m)
 }

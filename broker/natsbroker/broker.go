@@ -181,7 +181,7 @@ func open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	codec, err := broker.NewCodec(broker.NATS, broker.CodecConfig{Source: cfg.EventSource, Topics: topics(cfg.Topics)})
+	codec, err := broker.NewCodec(broker.NATS, broker.CodecConfig{EventSource: cfg.EventSource, Topics: topics(cfg.Topics)})
 	if err != nil {
 		return nil, err
 	}

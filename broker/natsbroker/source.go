@@ -261,7 +261,7 @@ func (s *session) ExtendInterval() time.Duration { return s.s.cfg.AckWait / 3 }
 
 // DeadLetter implements [broker.Session].
 func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
-	m := s.s.b.codec.DeadLetter(s.s.cfg.Name, in, reason)
+	m := broker.DeadLetter(s.s.b.codec, s.s.cfg.Name, in, reason)
 	m.Topic = s.s.cfg.DeadLetter
 	_, err := s.s.b.js.PublishMsg(ctx, toNATS(&m), jetstream.WithRetryAttempts(0))
 	if err != nil {

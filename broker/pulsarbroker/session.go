@@ -207,7 +207,7 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	}
 	ctx, cancel := s.b.timeout(ctx)
 	defer cancel()
-	letter := s.codec.DeadLetter(s.cfg.Subscription, in, reason)
+	letter := broker.DeadLetter(s.codec, s.cfg.Subscription, in, reason)
 	return s.b.hide(errors.Join(s.b.dead.send(ctx, topic, []*pulsar.ProducerMessage{publishing(&letter, at)})...))
 }
 

@@ -51,7 +51,7 @@ func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
 		cfg.MaxProducers = 256
 	}
 	cfg.Subscriptions = slices.Clone(cfg.Subscriptions)
-	codec, err := broker.NewCodec(broker.Pulsar, broker.CodecConfig{Source: cfg.EventSource, Topics: b.topics(cfg.Topics)})
+	codec, err := broker.NewCodec(broker.Pulsar, broker.CodecConfig{EventSource: cfg.EventSource, Topics: b.topics(cfg.Topics)})
 	if err != nil {
 		return nil, err
 	}

@@ -160,7 +160,7 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	defer release()
 	ctx, ended := s.link.until(ctx)
 	defer ended()
-	letter := s.codec.DeadLetter(s.cfg.Queue, in, reason)
+	letter := broker.DeadLetter(s.codec, s.cfg.Queue, in, reason)
 	letter.Topic = s.cfg.DeadLetter
 	failed, err := s.dead.send(ctx, true, []outgoing{{message: letter}})
 	if err != nil {

@@ -47,7 +47,7 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	codec, err := broker.NewCodec(broker.AMQP, broker.CodecConfig{Source: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
+	codec, err := broker.NewCodec(broker.AMQP, broker.CodecConfig{EventSource: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
 	if err != nil {
 		return nil, err
 	}

@@ -131,7 +131,7 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	codec, err := broker.NewCodec(broker.Redis, broker.CodecConfig{Source: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
+	codec, err := broker.NewCodec(broker.Redis, broker.CodecConfig{EventSource: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
 	if err != nil {
 		return nil, err
 	}

@@ -309,7 +309,7 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	if stream == "" {
 		stream = in.Topic + ":dead"
 	}
-	dead := s.codec.DeadLetter(s.cfg.Group, in, reason)
+	dead := broker.DeadLetter(s.codec, s.cfg.Group, in, reason)
 	return s.b.hide(s.b.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: fields(&dead)}).Err())
 }
 

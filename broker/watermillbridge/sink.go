@@ -63,7 +63,7 @@ func NewSink(p message.Publisher, cfg SinkConfig) (*Sink, error) {
 // newCodec returns the codec for messages. Watermill has no binding of its own:
 // its metadata look like Kafka's headers.
 func newCodec(source string, topics broker.Topics) (*broker.Codec, error) {
-	return broker.NewCodec(broker.Kafka, broker.CodecConfig{Source: source, Topics: topics})
+	return broker.NewCodec(broker.Kafka, broker.CodecConfig{EventSource: source, Topics: topics})
 }
 
 // Destination implements relay.DestinationSink: each topic is a destination.

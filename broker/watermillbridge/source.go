@@ -132,7 +132,7 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	if s.source.cfg.DeadLetters == nil {
 		return nil
 	}
-	dead := s.source.codec.DeadLetter(s.source.topic, in, reason)
+	dead := broker.DeadLetter(s.source.codec, s.source.topic, in, reason)
 	msg := message.NewMessage(dead.PublishID, dead.Payload)
 	msg.SetContext(ctx)
 	for _, h := range dead.Headers {

@@ -139,7 +139,7 @@ func NewSink(url string, cfg Config) (*Sink, error) {
 	if cfg.Requests < 0 || cfg.PublishTimeout < 0 || cfg.MaxRetryAfter < 0 {
 		errs = append(errs, errors.New("Config.Requests, PublishTimeout or MaxRetryAfter: negative"))
 	}
-	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{Source: cfg.EventSource})
+	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{EventSource: cfg.EventSource})
 	errs = append(errs, err)
 	if err := fieldError(errs...); err != nil {
 		return nil, err
