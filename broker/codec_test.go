@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 	"github.com/waybillhq/waybill/internal/eventfill"
 )
 
@@ -191,10 +192,10 @@ func TestUserHeadersHaveTheirOwnNames(t *testing.T) {
 
 func TestPublishID(t *testing.T) {
 	id := waybill.NewID()
-	if got := broker.PublishID(id, 0); got != id.String() {
+	if got := driver.PublishID(id, 0); got != id.String() {
 		t.Errorf("%s, want the event's id", got)
 	}
-	if one, two := broker.PublishID(id, 1), broker.PublishID(id, 2); one == two || one == id.String() {
+	if one, two := driver.PublishID(id, 1), driver.PublishID(id, 2); one == two || one == id.String() {
 		t.Errorf("replays have %s and %s", one, two)
 	}
 }
@@ -380,9 +381,9 @@ func TestDeadLetter(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in := &broker.Incoming{Message: m, Attempt: 3}
-		dead := broker.DeadLetter(c, "billing", in, errors.New("bad\r\nce_id: x "+strings.Repeat("é", 1000)))
-		dead = broker.DeadLetter(c, "billing", &broker.Incoming{Message: dead, Attempt: 4}, errors.New("bad\r\nce_id: x "+strings.Repeat("é", 1000)))
+		in := &driver.Incoming{Message: m, Attempt: 3}
+		dead := driver.DeadLetter(c, "billing", in, errors.New("bad\r\nce_id: x "+strings.Repeat("é", 1000)))
+		dead = driver.DeadLetter(c, "billing", &driver.Incoming{Message: dead, Attempt: 4}, errors.New("bad\r\nce_id: x "+strings.Repeat("é", 1000)))
 		got, err := c.Decode(&dead)
 		if err != nil {
 			t.Fatal(err)

@@ -32,6 +32,11 @@
 //
 // A [Source] hands messages to a [waybill.Sink] and acknowledges a message when
 // its result is done; an inbox group returns that result after its commit. A
-// [Receiver] does that for every broker and documents the other results.
-// Messages of one aggregate are handled one after another.
+// message with a temporary failure is deferred, and blocks later messages of
+// its aggregate. A message with a permanent failure, or that cannot be decoded,
+// is moved to the dead-letter destination. Messages of one aggregate are
+// handled one after another.
+//
+// Package driver, below this one, is for authors of brokers, and package
+// drivertest has their conformance suite.
 package broker

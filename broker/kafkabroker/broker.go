@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Config configures the connections. The zero value is valid; zero fields have
@@ -88,7 +89,7 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	}
 	fromURL, err := options(url, cfg)
 	if err != nil {
-		return nil, broker.RedactError(fmt.Errorf("kafkabroker: URL: %w", err), url)
+		return nil, driver.RedactError(fmt.Errorf("kafkabroker: URL: %w", err), url)
 	}
 	b := &Broker{url: url, cfg: cfg, turn: make(chan struct{}, 1)}
 	b.common = append(append(b.common, cfg.Options...), fromURL...)
@@ -146,7 +147,7 @@ func (b *Broker) Close() error {
 }
 
 // hide redacts the URL's secrets in an error and keeps its class.
-func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
+func (b *Broker) hide(err error) error { return driver.RedactError(err, b.url) }
 
 // names holds the rules for topic names.
 var names = broker.TopicRules{

@@ -8,13 +8,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Failures returns the failure table of Kafka, as the package comment and
 // docs/brokers.md show it.
-func Failures() broker.Failures {
-	return broker.Failures{
+func Failures() driver.Failures {
+	return driver.Failures{
 		{
 			Name: "MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE", Class: waybill.ClassPermanent, Why: "it was sent alone; its size does not change",
 			Match: codes(kerr.MessageTooLarge, kerr.RecordListTooLarge),
@@ -70,8 +70,8 @@ func Failures() broker.Failures {
 }
 
 // unreachable extends the default row by the client's own connection errors.
-func unreachable() broker.Failure {
-	row := broker.Unreachable()
+func unreachable() driver.Failure {
+	row := driver.Unreachable()
 	match := row.Match
 	row.Match = func(err error) bool { return match(err) || kgo.IsRetryableBrokerErr(err) }
 	return row

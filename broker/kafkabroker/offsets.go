@@ -6,7 +6,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // offsets tracks, for every partition of a session, the records that were taken
@@ -31,7 +31,7 @@ type partition struct {
 	open      []int64
 	next      int64 // offset after the last record that was taken
 	committed int64 // last offset that was committed
-	tenure    broker.Tenure
+	tenure    driver.Tenure
 	// end is the end of the partition at its assignment: no other member has
 	// had a record at or after it.
 	end int64
@@ -52,7 +52,7 @@ func (h handle) order() (uint64, [2]uint64) {
 
 // tenure returns the tenure that makes a record a suspect, or nil if the record
 // was written after the assignment.
-func (h handle) tenure() *broker.Tenure {
+func (h handle) tenure() *driver.Tenure {
 	if h.offset >= h.partition.end {
 		return nil
 	}

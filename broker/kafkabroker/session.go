@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // session is one membership in the group.
@@ -24,12 +25,12 @@ type session struct {
 	committing sync.Mutex // one commit at a time: a late commit must not undo another
 
 	mu       sync.Mutex
-	receiver *broker.Receiver
+	receiver *driver.Receiver
 }
 
-// Take implements broker.Session. Take does not poll while the receiver is
+// Take implements driver.Session. Take does not poll while the receiver is
 // full; the client keeps the membership alive meanwhile.
-func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
+func (s *session) Take(ctx context.Context, r *driver.Receiver) error {
 	s.mu.Lock()
 	s.receiver = r
 	s.mu.Unlock()
@@ -48,7 +49,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 	}
 }
 
-func (s *session) poll(ctx context.Context, r *broker.Receiver, limit int) error {
+func (s *session) poll(ctx context.Context, r *driver.Receiver, limit int) error {
 	fetches := s.client.PollRecords(ctx, limit)
 	defer s.client.AllowRebalance()
 	var failed error
@@ -76,9 +77,9 @@ func (s *session) poll(ctx context.Context, r *broker.Receiver, limit int) error
 }
 
 // incoming converts a record for the receiver.
-func incoming(record *kgo.Record, h handle) *broker.Incoming {
+func incoming(record *kgo.Record, h handle) *driver.Incoming {
 	m := message(record)
-	in := &broker.Incoming{Message: m, OrderBy: m.Key, Tenure: h.tenure(), Handle: h}
+	in := &driver.Incoming{Message: m, OrderBy: m.Key, Tenure: h.tenure(), Handle: h}
 	in.Order, in.Within = h.order()
 	return in
 }
@@ -99,9 +100,9 @@ func message(record *kgo.Record) broker.Message {
 	return m
 }
 
-// Ack implements broker.Session. Messages that are done behind one that is not
+// Ack implements driver.Session. Messages that are done behind one that is not
 // done are committed together with it.
-func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
+func (s *session) Ack(ctx context.Context, batch []*driver.Incoming) error {
 	for _, in := range batch {
 		if h, ok := in.Handle.(handle); ok {
 			s.offsets.done(h)
@@ -172,7 +173,7 @@ func (s *session) release(ctx context.Context, gone map[string][]int32) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, handOver)
 	defer cancel()
-	_ = r.Drop(ctx, func(in *broker.Incoming) bool {
+	_ = r.Drop(ctx, func(in *driver.Incoming) bool {
 		h, ok := in.Handle.(handle)
 		return ok && slices.Contains(gone[h.partition.topic], h.partition.number)
 	})
@@ -186,14 +187,14 @@ func (s *session) forget(gone map[string][]int32) {
 	s.offsets.forget(gone)
 }
 
-// DeadLetter implements broker.Session.
-func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
-	letter := broker.DeadLetter(s.codec, s.cfg.Name, in, reason)
+// DeadLetter implements driver.Session.
+func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason error) error {
+	letter := driver.DeadLetter(s.codec, s.cfg.Name, in, reason)
 	letter.Topic = deadLetter(&s.cfg, in.Topic)
 	return s.b.hide(s.b.publishAlone(ctx, records([]broker.Message{letter})[0]))
 }
 
-// Close implements broker.Session. Leaving the group hands its partitions over
+// Close implements driver.Session. Leaving the group hands its partitions over
 // at once.
 func (s *session) Close(ctx context.Context) error {
 	err := s.client.LeaveGroupContext(ctx)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // SinkConfig configures a [Sink]. The zero value is valid.
@@ -22,7 +23,7 @@ type SinkConfig struct {
 type Sink struct {
 	b     *Broker
 	codec *broker.Codec
-	table broker.Failures
+	table driver.Failures
 }
 
 // Sink returns a sink.
@@ -48,7 +49,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver implements waybill.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
+	return driver.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
 }
 
 // wave publishes events of different aggregates.

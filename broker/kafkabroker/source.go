@@ -13,6 +13,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // SourceConfig configures a [Source]. Zero fields have their defaults.
@@ -95,7 +96,7 @@ func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements broker.Source. It waits for topics that do not exist.
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return broker.Receive(ctx, s.cfg.Name, s.codec, c, s.cfg.Receive, s.open)
+	return driver.Receive(ctx, s.cfg.Name, s.codec, c, s.cfg.Receive, s.open)
 }
 
 const (
@@ -108,7 +109,7 @@ const (
 	handOver = 40 * time.Second
 )
 
-func (s *Source) open(ctx context.Context) (broker.Session, error) {
+func (s *Source) open(ctx context.Context) (driver.Session, error) {
 	if err := s.find(ctx); err != nil {
 		return nil, s.b.hide(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 const scheme = "kafka://"
@@ -35,7 +35,7 @@ func options(text string, cfg Config) ([]kgo.Opt, error) {
 	}
 	opts := []kgo.Opt{kgo.SeedBrokers(hosts...)}
 	query := u.Query()
-	secure, err := broker.TakeTLS(query, cfg.TLS)
+	secure, err := driver.TakeTLS(query, cfg.TLS)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func options(text string, cfg Config) ([]kgo.Opt, error) {
 		return nil, err
 	}
 	log := cmp.Or(cfg.Logger, slog.Default())
-	broker.WarnInsecure(log, secure, scheme+hosts[0])
+	driver.WarnInsecure(log, secure, scheme+hosts[0])
 	if mechanism != nil && mechanism.Name() == "PLAIN" && secure == nil {
 		log.Warn("INSECURE: the password is sent to Kafka as plain text; use tls=true, or sasl=scram-sha-512", "broker", scheme+hosts[0])
 	}

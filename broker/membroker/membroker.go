@@ -22,6 +22,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Config configures a [Broker]. The zero value is valid.
@@ -72,13 +73,13 @@ var (
 )
 
 // Failures returns the failure table.
-func Failures() broker.Failures {
+func Failures() driver.Failures {
 	is := func(target error) func(error) bool { return func(err error) bool { return errors.Is(err, target) } }
-	return broker.Failures{
+	return driver.Failures{
 		{Name: "down", Class: waybill.ClassUnavailable, Scope: "broker", Why: "SetDown was called", Match: is(errDown)},
 		{Name: "not confirmed in time", Class: waybill.ClassUnavailable, Scope: "broker", Why: "the broker may or may not have the message", Match: is(errConfirm)},
 		{Name: "message too large", Class: waybill.ClassPermanent, Why: "its size does not change", Match: is(errSize)},
-		broker.Unreachable(),
+		driver.Unreachable(),
 	}
 }
 
@@ -140,7 +141,7 @@ func New(cfg Config) (*Broker, error) {
 func Open(_ context.Context, address string, cfg Config) (*Broker, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "mem" {
-		return nil, fmt.Errorf("membroker: %s: not a URL with the scheme mem", broker.Redact(address))
+		return nil, fmt.Errorf("membroker: %s: not a URL with the scheme mem", driver.Redact(address))
 	}
 	return New(cfg)
 }
@@ -255,7 +256,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver publishes a batch.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.PublishInOrder(batch, func(wave []int, results []error) {
+	return driver.PublishInOrder(batch, func(wave []int, results []error) {
 		for _, i := range wave {
 			m, err := s.b.codec.Encode(&batch[i])
 			if err == nil {

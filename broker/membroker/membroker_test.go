@@ -10,7 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/membroker"
 	"github.com/waybillhq/waybill/internal/eventfill"
 )
@@ -18,12 +18,12 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	brokertest.Run(t, brokertest.Harness{
+	drivertest.Run(t, drivertest.Harness{
 		Name: "membroker", Parallel: true,
-		Capabilities: brokertest.Capabilities{
+		Capabilities: drivertest.Capabilities{
 			Source: true, Counts: true, Dedup: true, MaxPayload: 64 << 10, Outage: true, Restart: true, Secrets: true,
 		},
-		Open: func(t *testing.T) brokertest.Instance {
+		Open: func(t *testing.T) drivertest.Instance {
 			b := open(t, membroker.Config{MaxMessage: 100 << 10})
 			return instance(t, b)
 		},
@@ -39,8 +39,8 @@ func open(t *testing.T, cfg membroker.Config) *membroker.Broker {
 	return b
 }
 
-func instance(t *testing.T, b *membroker.Broker) brokertest.Instance {
-	return brokertest.Instance{
+func instance(t *testing.T, b *membroker.Broker) drivertest.Instance {
+	return drivertest.Instance{
 		Topic: "orders",
 		Sink:  b.Sink(),
 		Codec: b.Codec(),
@@ -73,7 +73,7 @@ func TestFailures(t *testing.T) {
 	unconfirmed := b.Publish(t.Context(), broker.Message{Topic: "t"})
 	b.SetDown(true)
 	down := b.Publish(t.Context(), broker.Message{Topic: "t"})
-	brokertest.Failures(t, membroker.Failures(), map[string]error{
+	drivertest.Failures(t, membroker.Failures(), map[string]error{
 		"message too large": large, "not confirmed in time": unconfirmed, "down": down, "connection lost, refused or silent": context.Canceled,
 	}, "")
 	if got := b.Messages("t"); len(got) != 1 {

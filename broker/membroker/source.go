@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // SourceConfig configures a [Source].
@@ -75,7 +76,7 @@ func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements [broker.Source].
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return broker.Receive(ctx, s.cfg.Name, s.b.codec, c, s.cfg.Receive, func(context.Context) (broker.Session, error) {
+	return driver.Receive(ctx, s.cfg.Name, s.b.codec, c, s.cfg.Receive, func(context.Context) (driver.Session, error) {
 		s.b.mu.Lock()
 		defer s.b.mu.Unlock()
 		if s.b.down {
@@ -101,8 +102,8 @@ type session struct {
 	outage int // number of outages at the start; a new one ends the session
 }
 
-// Take implements [broker.Session].
-func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
+// Take implements [driver.Session].
+func (s *session) Take(ctx context.Context, r *driver.Receiver) error {
 	for {
 		free := r.WaitFree(ctx, 1)
 		if ctx.Err() != nil {
@@ -132,7 +133,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 
 // deliver returns the messages to deliver now, and when there may be more: at
 // next, or when changed is closed.
-func (s *session) deliver(limit int) (batch []*broker.Incoming, next time.Time, changed <-chan struct{}, err error) {
+func (s *session) deliver(limit int) (batch []*driver.Incoming, next time.Time, changed <-chan struct{}, err error) {
 	b := s.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,12 +196,12 @@ func (s *session) delayed(p *pending) time.Duration {
 	return time.Duration(s.b.random.Int64N(int64(s.b.faults.MaxDelay))) + 1
 }
 
-func (s *session) incoming(p *pending) *broker.Incoming {
-	return &broker.Incoming{Message: p.message, Order: p.seq, Attempt: p.count, Handle: p.seq}
+func (s *session) incoming(p *pending) *driver.Incoming {
+	return &driver.Incoming{Message: p.message, Order: p.seq, Attempt: p.count, Handle: p.seq}
 }
 
 // answer calls fn for a pending message.
-func (s *session) answer(in *broker.Incoming, fn func(p *pending)) error {
+func (s *session) answer(in *driver.Incoming, fn func(p *pending)) error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	if s.b.outages != s.outage || s.b.down {
@@ -212,8 +213,8 @@ func (s *session) answer(in *broker.Incoming, fn func(p *pending)) error {
 	return nil
 }
 
-// Ack implements [broker.Session].
-func (s *session) Ack(_ context.Context, batch []*broker.Incoming) error {
+// Ack implements [driver.Session].
+func (s *session) Ack(_ context.Context, batch []*driver.Incoming) error {
 	var errs []error
 	for _, in := range batch {
 		errs = append(errs, s.answer(in, func(p *pending) {
@@ -225,16 +226,16 @@ func (s *session) Ack(_ context.Context, batch []*broker.Incoming) error {
 	return errors.Join(errs...)
 }
 
-// NakWithDelay implements [broker.Nakker].
-func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, delay time.Duration) error {
+// NakWithDelay implements [driver.Nakker].
+func (s *session) NakWithDelay(_ context.Context, in *driver.Incoming, delay time.Duration) error {
 	return s.answer(in, func(p *pending) {
 		p.due, p.owner = time.Now().Add(delay), nil
 		s.b.signal()
 	})
 }
 
-// ExtendAck implements [broker.AckExtender].
-func (s *session) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
+// ExtendAck implements [driver.AckExtender].
+func (s *session) ExtendAck(_ context.Context, batch []*driver.Incoming) error {
 	var errs []error
 	for _, in := range batch {
 		errs = append(errs, s.answer(in, func(p *pending) {
@@ -246,17 +247,17 @@ func (s *session) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
 	return errors.Join(errs...)
 }
 
-// ExtendInterval implements [broker.AckExtender].
+// ExtendInterval implements [driver.AckExtender].
 func (s *session) ExtendInterval() time.Duration { return s.b.cfg.AckWait / 3 }
 
-// DeadLetter implements [broker.Session].
-func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
-	m := broker.DeadLetter(s.b.codec, s.cfg.Name, in, reason)
+// DeadLetter implements [driver.Session].
+func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason error) error {
+	m := driver.DeadLetter(s.b.codec, s.cfg.Name, in, reason)
 	m.Topic = s.cfg.DeadLetter
 	return s.b.Publish(ctx, m)
 }
 
-// Close implements [broker.Session]: unacknowledged messages are redelivered at
+// Close implements [driver.Session]: unacknowledged messages are redelivered at
 // once.
 func (s *session) Close(context.Context) error {
 	s.b.mu.Lock()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Config configures the connection and its streams. Zero fields have their
@@ -142,13 +143,13 @@ func Address(urls string, log *slog.Logger) (string, []nats.Option, error) {
 	if err != nil || strings.Contains(text, "://") {
 		return "", nil, errors.New("URL: invalid query; with several URLs it must follow the last one")
 	}
-	secure, err := broker.TakeTLS(query, nil)
+	secure, err := driver.TakeTLS(query, nil)
 	if err != nil {
 		return "", nil, fmt.Errorf("URL: %w", err)
 	}
 	var opts []nats.Option
 	if secure != nil {
-		broker.WarnInsecure(log, secure, bare)
+		driver.WarnInsecure(log, secure, bare)
 		opts = append(opts, nats.Secure(secure))
 	}
 	if file := query.Get("creds"); file != "" {
@@ -170,7 +171,7 @@ func Address(urls string, log *slog.Logger) (string, []nats.Option, error) {
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	b, err := open(ctx, url, cfg)
 	if err != nil {
-		return nil, broker.RedactError(fmt.Errorf("natsbroker: %s: %w", broker.Redact(url), err), url)
+		return nil, driver.RedactError(fmt.Errorf("natsbroker: %s: %w", driver.Redact(url), err), url)
 	}
 	return b, nil
 }
@@ -185,7 +186,7 @@ func open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{cfg: cfg, codec: codec, log: cfg.Logger.With("broker", broker.Redact(url))}
+	b := &Broker{cfg: cfg, codec: codec, log: cfg.Logger.With("broker", driver.Redact(url))}
 	b.lost.Store(newSignal())
 	bare, secure, err := Address(url, cmp.Or(given, slog.Default()))
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Error codes of the server that the client does not name.
@@ -22,8 +22,8 @@ const (
 )
 
 // Failures returns the failure table of NATS, as docs/brokers.md shows it.
-func Failures() broker.Failures {
-	return broker.Failures{
+func Failures() driver.Failures {
+	return driver.Failures{
 		{
 			Name: "message or headers larger than the server or the stream permits", Class: waybill.ClassPermanent, Why: "its size does not change",
 			Match: either(is(nats.ErrMaxPayload), code(codeTooLarge, codeHeadersLarge)),
@@ -58,7 +58,7 @@ func Failures() broker.Failures {
 			Match: is(nats.ErrDisconnected, nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrReconnectBufExceeded, nats.ErrNoServers,
 				nats.ErrStaleConnection, nats.ErrConnectionDraining, jetstream.ErrConnectionClosed, jetstream.ErrJetStreamPublisherClosed),
 		},
-		broker.Unreachable(),
+		driver.Unreachable(),
 	}
 }
 

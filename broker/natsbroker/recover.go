@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // quiet returns the consumer's state when no fetch is pending. A crashed
@@ -35,7 +35,7 @@ func quiet(ctx context.Context, c jetstream.Consumer) (*jetstream.ConsumerInfo, 
 // or they were lost with the connection. The server redelivers such messages in
 // any order, after AckWait, with newer messages in between. None is handed out
 // before all of them have arrived.
-func (s *session) recover(ctx context.Context, r *broker.Receiver) error {
+func (s *session) recover(ctx context.Context, r *driver.Receiver) error {
 	held := &collection{before: s.before}
 	defer func() {
 		for _, in := range held.all { // not put: ctx has ended, or the connection is lost
@@ -86,7 +86,7 @@ func (s *session) settled(ctx context.Context) (bool, error) {
 
 // putAll passes the collected messages to the receiver, in order, and extends
 // the deadlines of those that wait.
-func (s *session) putAll(ctx context.Context, r *broker.Receiver, held *collection) error {
+func (s *session) putAll(ctx context.Context, r *driver.Receiver, held *collection) error {
 	for len(held.all) > 0 && ctx.Err() == nil {
 		waiting, cancel := context.WithTimeout(ctx, s.ExtendInterval()/2)
 		free := r.WaitFree(waiting, 1)
@@ -107,13 +107,13 @@ func (s *session) putAll(ctx context.Context, r *broker.Receiver, held *collecti
 
 // collection holds messages sorted by their order.
 type collection struct {
-	all    []*broker.Incoming
+	all    []*driver.Incoming
 	before uint64
 	found  int // messages up to before
 }
 
-func (c *collection) add(in *broker.Incoming) {
-	at, again := slices.BinarySearchFunc(c.all, in.Order, func(h *broker.Incoming, order uint64) int { return cmp.Compare(h.Order, order) })
+func (c *collection) add(in *driver.Incoming) {
+	at, again := slices.BinarySearchFunc(c.all, in.Order, func(h *driver.Incoming, order uint64) int { return cmp.Compare(h.Order, order) })
 	if again {
 		c.all[at] = in // the server expects the answer to the latest delivery
 		return

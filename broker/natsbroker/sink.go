@@ -9,12 +9,13 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Sink publishes the relay's deliveries. Several relays may share it.
 type Sink struct {
 	b        *Broker
-	failures broker.Failures
+	failures driver.Failures
 }
 
 // Sink returns a sink that uses the connection.
@@ -35,7 +36,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver publishes a batch and waits for the PubAck of each message.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.PublishInOrder(batch, func(wave []int, results []error) {
+	return driver.PublishInOrder(batch, func(wave []int, results []error) {
 		acks := make([]jetstream.PubAckFuture, len(wave))
 		for k, i := range wave {
 			acks[k], results[i] = s.publish(ctx, &batch[i])

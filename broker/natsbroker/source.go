@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // SourceConfig configures a [Source]. Zero fields have their defaults.
@@ -81,11 +82,11 @@ func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements [broker.Source].
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return broker.Receive(ctx, s.cfg.Name, s.b.codec, c, s.cfg.Receive, s.open)
+	return driver.Receive(ctx, s.cfg.Name, s.b.codec, c, s.cfg.Receive, s.open)
 }
 
 // open creates or finds the durable consumer.
-func (s *Source) open(ctx context.Context) (broker.Session, error) {
+func (s *Source) open(ctx context.Context) (driver.Session, error) {
 	ctx, cancel := s.b.connected(ctx)
 	defer cancel()
 	reconnects := s.b.conn.Stats().Reconnects
@@ -143,8 +144,8 @@ func (s *session) lost() bool {
 	return s.s.b.conn.Status() != nats.CONNECTED || s.s.b.conn.Stats().Reconnects != s.reconnects
 }
 
-// Take implements [broker.Session].
-func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
+// Take implements [driver.Session].
+func (s *session) Take(ctx context.Context, r *driver.Receiver) error {
 	if err := s.recover(ctx, r); err != nil {
 		return err
 	}
@@ -153,8 +154,8 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		var back []*broker.Incoming
-		err := s.fetch(free, func(in *broker.Incoming) {
+		var back []*driver.Incoming
+		err := s.fetch(free, func(in *driver.Incoming) {
 			if ctx.Err() != nil || r.Put(ctx, in) != nil {
 				back = append(back, in)
 			}
@@ -175,7 +176,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 // fetch requests up to n messages and calls fn for each. fetch always drains
 // the channel: a message that is left in it would be redelivered only after
 // AckWait.
-func (s *session) fetch(n int, fn func(*broker.Incoming)) error {
+func (s *session) fetch(n int, fn func(*driver.Incoming)) error {
 	if s.lost() {
 		return errLost
 	}
@@ -201,28 +202,28 @@ func (s *session) fetch(n int, fn func(*broker.Incoming)) error {
 	return nil
 }
 
-func incoming(msg jetstream.Msg) (*broker.Incoming, error) {
+func incoming(msg jetstream.Msg) (*driver.Incoming, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return nil, fmt.Errorf("natsbroker: message without metadata: %w", err)
 	}
 	h := &handle{msg: msg}
 	h.extended.Store(time.Now().UnixMilli())
-	return &broker.Incoming{
+	return &driver.Incoming{
 		Message: fromNATS(msg.Subject(), msg.Headers(), msg.Data()), Order: meta.Sequence.Stream, Attempt: int(meta.NumDelivered), Handle: h, //nolint:gosec // a count
 	}, nil
 }
 
 // release returns a message that was never handed out.
-func (s *session) release(in *broker.Incoming) {
+func (s *session) release(in *driver.Incoming) {
 	if err := in.Handle.(*handle).msg.Nak(); err != nil {
 		s.s.b.log.Warn("returning a message to the server failed; it will be redelivered after AckWait", "source", s.s.cfg.Name, "error", err)
 	}
 }
 
-// Ack implements [broker.Session]. The server confirms each acknowledgement;
+// Ack implements [driver.Session]. The server confirms each acknowledgement;
 // all of them are in flight together.
-func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
+func (s *session) Ack(ctx context.Context, batch []*driver.Incoming) error {
 	errs := make([]error, len(batch))
 	var wg sync.WaitGroup
 	for i, in := range batch {
@@ -232,16 +233,16 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return errors.Join(errs...)
 }
 
-// NakWithDelay implements [broker.Nakker].
-func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, delay time.Duration) error {
+// NakWithDelay implements [driver.Nakker].
+func (s *session) NakWithDelay(_ context.Context, in *driver.Incoming, delay time.Duration) error {
 	if delay <= 0 {
 		return in.Handle.(*handle).msg.Nak()
 	}
 	return in.Handle.(*handle).msg.NakWithDelay(delay)
 }
 
-// ExtendAck implements [broker.AckExtender].
-func (s *session) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
+// ExtendAck implements [driver.AckExtender].
+func (s *session) ExtendAck(_ context.Context, batch []*driver.Incoming) error {
 	now := time.Now()
 	for _, in := range batch {
 		h := in.Handle.(*handle)
@@ -256,12 +257,12 @@ func (s *session) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
 	return nil
 }
 
-// ExtendInterval implements [broker.AckExtender].
+// ExtendInterval implements [driver.AckExtender].
 func (s *session) ExtendInterval() time.Duration { return s.s.cfg.AckWait / 3 }
 
-// DeadLetter implements [broker.Session].
-func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
-	m := broker.DeadLetter(s.s.b.codec, s.s.cfg.Name, in, reason)
+// DeadLetter implements [driver.Session].
+func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason error) error {
+	m := driver.DeadLetter(s.s.b.codec, s.s.cfg.Name, in, reason)
 	m.Topic = s.s.cfg.DeadLetter
 	_, err := s.s.b.js.PublishMsg(ctx, toNATS(&m), jetstream.WithRetryAttempts(0))
 	if err != nil {
@@ -270,6 +271,6 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	return nil
 }
 
-// Close implements [broker.Session]. The connection belongs to the broker and
+// Close implements [driver.Session]. The connection belongs to the broker and
 // stays open.
 func (*session) Close(context.Context) error { return nil }

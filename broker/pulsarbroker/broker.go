@@ -19,6 +19,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Config configures the client. The zero value is valid; zero fields have their
@@ -132,7 +133,7 @@ func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 	// The client reads the files again for every connection, and sets the name
 	// of the host that it connects to.
 	opts.TLSTrustCertsFilePath, opts.TLSCertificateFile, opts.TLSKeyFilePath = values.Get("ca"), values.Get("cert"), values.Get("key")
-	secure, err := broker.TakeTLS(values, nil)
+	secure, err := driver.TakeTLS(values, nil)
 	if err != nil {
 		return opts, err
 	}
@@ -140,7 +141,7 @@ func options(text string, cfg Config) (pulsar.ClientOptions, error) {
 		if scheme != "pulsar+ssl" {
 			return opts, errors.New("parameters ca, cert, key and insecure require pulsar+ssl://")
 		}
-		broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, scheme+"://"+hosts)
+		driver.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, scheme+"://"+hosts)
 		opts.TLSAllowInsecureConnection, opts.TLSValidateHostname = secure.InsecureSkipVerify, !secure.InsecureSkipVerify
 	}
 	for name := range values {
@@ -171,7 +172,7 @@ func greet(ctx context.Context, opts *pulsar.ClientOptions) error {
 			insecure = "true"
 		}
 		var err error
-		if secure, err = broker.TakeTLS(url.Values{
+		if secure, err = driver.TakeTLS(url.Values{
 			"ca": {opts.TLSTrustCertsFilePath}, "cert": {opts.TLSCertificateFile}, "key": {opts.TLSKeyFilePath}, "insecure": {insecure},
 		}, nil); err != nil {
 			return err
@@ -271,7 +272,7 @@ func (b *Broker) timeout(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, b.cfg.PublishTimeout, errSilent)
 }
 
-func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
+func (b *Broker) hide(err error) error { return driver.RedactError(err, b.url) }
 
 // await bounds a client call, which does not support contexts. If ctx ends
 // first, the call continues until the client's own timeout, and late receives

@@ -20,7 +20,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/pulsarbroker"
 	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
@@ -168,10 +168,10 @@ func newTopic() string { return "test-" + waybill.NewID().String() }
 func TestConformance(t *testing.T) {
 	address := testserver.Pulsar(t)
 	server := private.Start(t, testserver.PulsarName) // may be killed or stopped
-	brokertest.Run(t, brokertest.Harness{
+	drivertest.Run(t, drivertest.Harness{
 		Name:         "pulsarbroker",
-		Capabilities: brokertest.Capabilities{Source: true, Outage: true, Restart: true, Secrets: true, Unroutable: waybill.ClassUnavailable},
-		Open: func(t *testing.T) brokertest.Instance {
+		Capabilities: drivertest.Capabilities{Source: true, Outage: true, Restart: true, Secrets: true, Unroutable: waybill.ClassUnavailable},
+		Open: func(t *testing.T) drivertest.Instance {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") && !strings.HasSuffix(t.Name(), "an_outage_counts_no_attempt_and_loses_nothing") {
 				return instance(t, address, false)
 			}
@@ -191,13 +191,13 @@ func TestConformance(t *testing.T) {
 
 func TestConformanceOfKeyShared(t *testing.T) {
 	address := testserver.Pulsar(t)
-	brokertest.Run(t, brokertest.Harness{
-		Name: "pulsarbroker, Key_Shared", Capabilities: brokertest.Capabilities{Source: true}, Parallel: true,
-		Open: func(t *testing.T) brokertest.Instance { return instance(t, address, true) },
+	drivertest.Run(t, drivertest.Harness{
+		Name: "pulsarbroker, Key_Shared", Capabilities: drivertest.Capabilities{Source: true}, Parallel: true,
+		Open: func(t *testing.T) drivertest.Instance { return instance(t, address, true) },
 	})
 }
 
-func instance(t *testing.T, address string, keyShared bool) brokertest.Instance {
+func instance(t *testing.T, address string, keyShared bool) drivertest.Instance {
 	t.Helper()
 	c := client(t, address)
 	b := open(t, address, pulsarbroker.Config{PublishTimeout: 5 * time.Second, Heartbeat: time.Second})
@@ -206,7 +206,7 @@ func instance(t *testing.T, address string, keyShared bool) brokertest.Instance 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return brokertest.Instance{
+	return drivertest.Instance{
 		Topic: topic, Codec: codec, Nowhere: "public/nowhere-" + topic + "/" + topic,
 		Sink: sink(t, b, pulsarbroker.SinkConfig{}),
 		Source: func(name string, cfg broker.ReceiverConfig) broker.Source {

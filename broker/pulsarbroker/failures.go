@@ -8,7 +8,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 var (
@@ -20,11 +20,11 @@ var (
 
 // Failures returns the failure table of Pulsar, as the package comment and
 // docs/brokers.md show it.
-func Failures() broker.Failures {
+func Failures() driver.Failures {
 	matches := func(codes ...string) func(error) bool {
 		return func(err error) bool { return reports(err, codes...) }
 	}
-	return broker.Failures{
+	return driver.Failures{
 		{
 			Name: "larger than MaxMessageSize", Class: waybill.ClassPermanent, Why: "its size does not change", Match: tooLarge,
 		},
@@ -77,8 +77,8 @@ func tooLarge(err error) bool {
 }
 
 // unreachable matches the texts of the client's own errors, which have no type.
-func unreachable() broker.Failure {
-	row := broker.Unreachable()
+func unreachable() driver.Failure {
+	row := driver.Unreachable()
 	match := row.Match
 	row.Match = func(err error) bool {
 		return match(err) || errors.Is(err, errSilent) || errors.Is(err, errClosed) || reports(err, "TimeoutError", "ConnectError", "NotConnectedError") ||

@@ -16,7 +16,8 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/driver"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/pulsarbroker"
 	"github.com/waybillhq/waybill/internal/testserver"
 )
@@ -335,7 +336,7 @@ func TestEveryMessageIsAnEntry(t *testing.T) {
 // Every error in the documentation has the documented class.
 func TestFailures(t *testing.T) {
 	server := func(code string) error { return fmt.Errorf("x: %w", errors.New("server error: "+code+": why")) }
-	brokertest.Failures(t, pulsarbroker.Failures(), map[string]error{
+	drivertest.Failures(t, pulsarbroker.Failures(), map[string]error{
 		"larger than MaxMessageSize":                    fmt.Errorf("x: %w", pulsar.ErrMessageTooLarge),
 		"InvalidTopicName":                              server("InvalidTopicName"),
 		"receipt without a message id (-1:-1)":          pulsarbroker.ErrUnverified,
@@ -429,7 +430,7 @@ func TestConfigs(t *testing.T) {
 	}
 	for _, url := range []string{"http://localhost", "pulsar://u:canary%@host", "pulsar://host?token=canary&x=y", "pulsar://host?token=canary%"} {
 		if _, err := pulsarbroker.Open(t.Context(), url, pulsarbroker.Config{}); err == nil || strings.Contains(err.Error(), "canary") {
-			t.Errorf("%s: %v", broker.Redact(url), err)
+			t.Errorf("%s: %v", driver.Redact(url), err)
 		}
 	}
 	if _, err := pulsarbroker.Open(t.Context(), "pulsar://host", pulsarbroker.Config{Namespace: "x"}); err == nil {

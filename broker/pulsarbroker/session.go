@@ -14,6 +14,7 @@ import (
 	"github.com/apache/pulsar-client-go/pulsar"
 
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // session is one consumer of the subscription. The client reconnects the
@@ -32,7 +33,7 @@ type session struct {
 // away.
 type reign struct {
 	number int // how often the topic was taken away
-	tenure *broker.Tenure
+	tenure *driver.Tenure
 	order  uint64 // position of the last message
 	within [2]uint64
 }
@@ -41,9 +42,9 @@ type reign struct {
 // crashed process go to other consumers, which may already have handled many
 // messages of the topic. Such messages arrive behind later ones, and nothing
 // else identifies them, so each gets a tenure of its own.
-func (r *reign) suspects(order uint64, within [2]uint64) *broker.Tenure {
+func (r *reign) suspects(order uint64, within [2]uint64) *driver.Tenure {
 	if cmp.Or(cmp.Compare(order, r.order), slices.Compare(within[:], r.within[:])) < 0 {
-		return new(broker.Tenure)
+		return new(driver.Tenure)
 	}
 	r.order, r.within = order, within
 	return r.tenure
@@ -52,7 +53,7 @@ func (r *reign) suspects(order uint64, within [2]uint64) *broker.Tenure {
 // of returns the state of a topic. The caller holds s.mu.
 func (s *session) of(topic string) *reign {
 	if s.tenures[topic] == nil {
-		s.tenures[topic] = &reign{tenure: new(broker.Tenure)}
+		s.tenures[topic] = &reign{tenure: new(driver.Tenure)}
 	}
 	return s.tenures[topic]
 }
@@ -71,8 +72,8 @@ type handle struct {
 	number int
 }
 
-// Take implements broker.Session.
-func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
+// Take implements driver.Session.
+func (s *session) Take(ctx context.Context, r *driver.Receiver) error {
 	taking, end := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() { end(s.watch(taking, r)) })
@@ -97,7 +98,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 }
 
 // watch monitors the consumer until ctx ends or the consumer is unusable.
-func (s *session) watch(ctx context.Context, r *broker.Receiver) error {
+func (s *session) watch(ctx context.Context, r *driver.Receiver) error {
 	tick := time.NewTicker(s.b.cfg.Heartbeat)
 	defer tick.Stop()
 	for {
@@ -106,7 +107,7 @@ func (s *session) watch(ctx context.Context, r *broker.Receiver) error {
 			return nil
 		case gone := <-s.lost:
 			// Another process receives the messages that are in flight here.
-			_ = r.Drop(ctx, func(in *broker.Incoming) bool {
+			_ = r.Drop(ctx, func(in *driver.Incoming) bool {
 				h, ok := in.Handle.(handle)
 				return ok && h.Topic() == gone.topic && h.number <= gone.number
 			})
@@ -140,7 +141,7 @@ func (*session) BecameActive(pulsar.Consumer, string, int32) {}
 func (s *session) BecameInactive(_ pulsar.Consumer, topic string, _ int32) {
 	s.mu.Lock()
 	gone := tenure{topic, s.of(topic).number}
-	s.tenures[topic] = &reign{number: gone.number + 1, tenure: new(broker.Tenure)}
+	s.tenures[topic] = &reign{number: gone.number + 1, tenure: new(driver.Tenure)}
 	s.mu.Unlock()
 	select {
 	case s.lost <- gone:
@@ -151,8 +152,8 @@ func (s *session) BecameInactive(_ pulsar.Consumer, topic string, _ int32) {
 }
 
 // incoming converts a message for the receiver.
-func (s *session) incoming(m pulsar.Message) *broker.Incoming {
-	in := &broker.Incoming{
+func (s *session) incoming(m pulsar.Message) *driver.Incoming {
+	in := &driver.Incoming{
 		Message: broker.Message{Topic: m.Topic(), Key: m.Key(), Payload: m.Payload()},
 		OrderBy: m.Key(), Attempt: int(m.RedeliveryCount()) + 1,
 	}
@@ -183,8 +184,8 @@ func order(id pulsar.MessageID) (uint64, [2]uint64) {
 	return max(number(id.LedgerID()), 1), [2]uint64{number(id.EntryID()), number(int64(id.BatchIdx()))}
 }
 
-// Ack implements broker.Session.
-func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
+// Ack implements driver.Session.
+func (s *session) Ack(ctx context.Context, batch []*driver.Incoming) error {
 	ids := make([]pulsar.MessageID, 0, len(batch))
 	for _, in := range batch {
 		if m, ok := in.Handle.(handle); ok {
@@ -195,8 +196,8 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return s.b.hide(err)
 }
 
-// DeadLetter implements broker.Session.
-func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLetter implements driver.Session.
+func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason error) error {
 	topic := s.cfg.DeadLetter
 	if topic == "" {
 		topic = whole(in.Topic) + "-dead"
@@ -207,7 +208,7 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	}
 	ctx, cancel := s.b.timeout(ctx)
 	defer cancel()
-	letter := broker.DeadLetter(s.codec, s.cfg.Subscription, in, reason)
+	letter := driver.DeadLetter(s.codec, s.cfg.Subscription, in, reason)
 	return s.b.hide(errors.Join(s.b.dead.send(ctx, topic, []*pulsar.ProducerMessage{publishing(&letter, at)})...))
 }
 
@@ -219,7 +220,7 @@ func whole(topic string) string {
 	return topic
 }
 
-// Close implements broker.Session. The broker redelivers unacknowledged
+// Close implements driver.Session. The broker redelivers unacknowledged
 // messages.
 func (s *session) Close(ctx context.Context) error {
 	_, err := await(ctx, s.b, func() (struct{}, error) { s.consumer.Close(); return struct{}{}, nil }, nil)

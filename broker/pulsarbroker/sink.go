@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // SinkConfig configures a [Sink]. The zero value is valid.
@@ -38,7 +39,7 @@ type SinkConfig struct {
 type Sink struct {
 	b     *Broker
 	codec *broker.Codec
-	table broker.Failures
+	table driver.Failures
 	pool  *producers
 }
 
@@ -72,7 +73,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver implements waybill.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
+	return driver.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
 }
 
 // outgoing holds the messages for one topic.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // DeadLetterSubscription is the subscription that keeps dead letters until they
@@ -82,10 +83,10 @@ func (s *Source) Name() string { return s.cfg.Subscription }
 
 // Run implements broker.Source.
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return broker.Receive(ctx, s.cfg.Subscription, s.codec, c, s.cfg.Receive, s.open)
+	return driver.Receive(ctx, s.cfg.Subscription, s.codec, c, s.cfg.Receive, s.open)
 }
 
-func (s *Source) open(ctx context.Context) (broker.Session, error) {
+func (s *Source) open(ctx context.Context) (driver.Session, error) {
 	opening, cancel := s.b.timeout(ctx)
 	defer cancel()
 	sess := &session{Source: s, lost: make(chan tenure, 64), tenures: make(map[string]*reign)}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // messageDouble is a message of a topic.
@@ -24,7 +24,7 @@ func (messageDouble) Properties() map[string]string { return nil }
 
 // tenured is the expected tenure of an incoming message.
 type tenured struct {
-	tenure *broker.Tenure
+	tenure *driver.Tenure
 	number int
 }
 

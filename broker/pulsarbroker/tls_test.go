@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/pulsarbroker"
 	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
@@ -28,7 +28,7 @@ func TestTLS(t *testing.T) {
 			s := sink(t, b, pulsarbroker.SinkConfig{Subscriptions: []string{"billing"}})
 			from := source(t, b, pulsarbroker.SourceConfig{Subscription: "billing", Topics: []string{topic}})
 			ev := eventfill.Defaults(waybill.Event{Type: "Ping", Topic: topic, Payload: []byte("{}")})
-			brokertest.ThereAndBack(t, s, from, waybill.Delivery{Event: ev, Attempt: 1})
+			drivertest.ThereAndBack(t, s, from, waybill.Delivery{Event: ev, Attempt: 1})
 		}, err
 	})
 }

@@ -14,6 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Config configures the connections. The zero value is valid; zero fields have
@@ -59,7 +60,7 @@ func Address(text string) (string, *tls.Config, error) {
 		return text, nil, nil
 	}
 	query := u.Query()
-	secure, err := broker.TakeTLS(query, nil)
+	secure, err := driver.TakeTLS(query, nil)
 	if err != nil {
 		return "", nil, err
 	}
@@ -79,9 +80,9 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	}
 	bare, secure, err := Address(url)
 	if err != nil {
-		return nil, broker.RedactError(fmt.Errorf("rabbitbroker: URL: %w", err), url)
+		return nil, driver.RedactError(fmt.Errorf("rabbitbroker: URL: %w", err), url)
 	}
-	broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, url)
+	driver.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, url)
 	if cfg.Name == "" {
 		cfg.Name = "waybill"
 	}
@@ -132,7 +133,7 @@ func (b *Broker) connected(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
+func (b *Broker) hide(err error) error { return driver.RedactError(err, b.url) }
 
 // names holds the rules for names of exchanges and queues.
 var names = broker.TopicRules{

@@ -8,7 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 var (
@@ -28,8 +28,8 @@ func (e *returnedError) Error() string { return "returned by the broker: " + e.t
 
 // Failures returns the failure table of RabbitMQ, as the package comment and
 // docs/brokers.md show it.
-func Failures() broker.Failures {
-	return broker.Failures{
+func Failures() driver.Failures {
+	return driver.Failures{
 		{
 			Name: "returned: no queue is bound (312 NO_ROUTE)", Class: waybill.ClassUnavailable, Scope: "topic",
 			Why:   "a queue has yet to be bound; the event must not be lost",
@@ -74,8 +74,8 @@ func tooLarge(err error) bool {
 	return e.Code == amqp.ContentTooLarge || e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "larger than")
 }
 
-func unreachable() broker.Failure {
-	row := broker.Unreachable()
+func unreachable() driver.Failure {
+	row := driver.Unreachable()
 	match := row.Match
 	row.Match = func(err error) bool { return match(err) || errors.Is(err, errSilent) || errors.Is(err, errClosed) }
 	return row

@@ -18,7 +18,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/rabbitbroker"
 	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
@@ -129,12 +129,12 @@ func (p plain) exchange() string {
 
 func TestConformance(t *testing.T) {
 	address := testserver.RabbitMQ(t)
-	brokertest.Run(t, brokertest.Harness{
+	drivertest.Run(t, drivertest.Harness{
 		Name: "rabbitbroker",
-		Capabilities: brokertest.Capabilities{
+		Capabilities: drivertest.Capabilities{
 			Source: true, Counts: true, Outage: true, Restart: true, Secrets: true, Unroutable: waybill.ClassUnavailable,
 		},
-		Open: func(t *testing.T) brokertest.Instance {
+		Open: func(t *testing.T) drivertest.Instance {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") {
 				return instance(t, address, false)
 			}
@@ -154,7 +154,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func instance(t *testing.T, address string, classic bool) brokertest.Instance {
+func instance(t *testing.T, address string, classic bool) drivertest.Instance {
 	t.Helper()
 	// The broker under test connects through a proxy that can be cut; the
 	// inspecting client does not.
@@ -165,7 +165,7 @@ func instance(t *testing.T, address string, classic bool) brokertest.Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return brokertest.Instance{
+	return drivertest.Instance{
 		Topic: topic, Sink: sink(t, b, rabbitbroker.SinkConfig{Create: true}), Codec: codec, Nowhere: topic + ".nowhere",
 		Source: func(name string, cfg broker.ReceiverConfig) broker.Source {
 			queue := topic + "." + name

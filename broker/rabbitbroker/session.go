@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // session is one connection of a source.
@@ -29,8 +30,8 @@ type session struct {
 	dead    *publisher
 }
 
-// Take implements broker.Session.
-func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
+// Take implements driver.Session.
+func (s *session) Take(ctx context.Context, r *driver.Receiver) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -66,7 +67,7 @@ func (s *session) why() error {
 
 // incoming converts a message for the receiver. RabbitMQ returns a message to
 // its original position, so it needs no order of its own.
-func incoming(queue string, d *amqp.Delivery) *broker.Incoming {
+func incoming(queue string, d *amqp.Delivery) *driver.Incoming {
 	m := broker.Message{
 		PublishID: d.MessageId, Topic: queue, Key: d.RoutingKey, RoutingKey: d.RoutingKey, ContentType: d.ContentType, Payload: d.Body,
 	}
@@ -87,7 +88,7 @@ func incoming(queue string, d *amqp.Delivery) *broker.Incoming {
 			attempt = int(n) + 1
 		}
 	}
-	return &broker.Incoming{Message: m, Attempt: attempt, Handle: d.DeliveryTag}
+	return &driver.Incoming{Message: m, Attempt: attempt, Handle: d.DeliveryTag}
 }
 
 // unackedMax is the maximum number of deliveries that are done behind one that
@@ -95,12 +96,12 @@ func incoming(queue string, d *amqp.Delivery) *broker.Incoming {
 // in flight.
 const unackedMax = 128
 
-// Ack implements broker.Session. The broker does not confirm acknowledgements;
+// Ack implements driver.Session. The broker does not confirm acknowledgements;
 // it redelivers a message whose acknowledgement was lost. One acknowledgement
 // covers all deliveries before the first that is not done; deliveries behind it
 // wait. A quorum queue processes about thirty acknowledgements at a time and,
 // when the channel is closed, forgets those that it has not processed.
-func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
+func (s *session) Ack(ctx context.Context, batch []*driver.Incoming) error {
 	release := s.link.guard(ctx)
 	defer release()
 	s.acking.Lock()
@@ -152,15 +153,15 @@ func (s *session) ackAll() error {
 	return nil
 }
 
-// DeadLetter implements broker.Session.
-func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLetter implements driver.Session.
+func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason error) error {
 	s.setting.Lock()
 	defer s.setting.Unlock()
 	release := s.link.guard(ctx)
 	defer release()
 	ctx, ended := s.link.until(ctx)
 	defer ended()
-	letter := broker.DeadLetter(s.codec, s.cfg.Queue, in, reason)
+	letter := driver.DeadLetter(s.codec, s.cfg.Queue, in, reason)
 	letter.Topic = s.cfg.DeadLetter
 	failed, err := s.dead.send(ctx, true, []outgoing{{message: letter}})
 	if err != nil {
@@ -171,7 +172,7 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	return s.b.hide(errors.Join(failed[0], orCause(ctx, err)))
 }
 
-// Close implements broker.Session. The broker redelivers unacknowledged
+// Close implements driver.Session. The broker redelivers unacknowledged
 // messages.
 func (s *session) Close(ctx context.Context) error {
 	release := s.link.guard(ctx)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // SinkConfig configures a [Sink]. The zero value is valid.
@@ -34,7 +35,7 @@ type Sink struct {
 	b     *Broker
 	cfg   SinkConfig
 	codec *broker.Codec
-	table broker.Failures
+	table driver.Failures
 
 	keys  sync.Map     // named destinations
 	known atomic.Int64 // number of keys
@@ -90,7 +91,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver implements waybill.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
+	return driver.PublishInOrder(batch, func(wave []int, results []error) { s.wave(ctx, batch, wave, results) })
 }
 
 // outgoing is an event that is being published.

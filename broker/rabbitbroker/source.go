@@ -9,6 +9,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Binding binds a queue to an exchange.
@@ -82,12 +83,12 @@ func (s *Source) Name() string { return s.cfg.Queue }
 
 // Run implements broker.Source.
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return broker.Receive(ctx, s.cfg.Queue, s.codec, c, s.cfg.Receive, s.open)
+	return driver.Receive(ctx, s.cfg.Queue, s.codec, c, s.cfg.Receive, s.open)
 }
 
 // open opens a separate connection for the source: a broker that is short of
 // memory blocks publishing connections, and acknowledgements must go on.
-func (s *Source) open(ctx context.Context) (broker.Session, error) {
+func (s *Source) open(ctx context.Context) (driver.Session, error) {
 	opening, cancel := context.WithTimeoutCause(ctx, s.b.cfg.PublishTimeout, errSilent)
 	defer cancel()
 	l, err := dial(opening, s.b)

@@ -8,7 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/rabbitbroker"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testtls"
@@ -44,7 +44,7 @@ func TestTLS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			brokertest.ThereAndBack(t, sink(t, b, rabbitbroker.SinkConfig{}), source, event(topic, "1"))
+			drivertest.ThereAndBack(t, sink(t, b, rabbitbroker.SinkConfig{}), source, event(topic, "1"))
 		}, err
 	})
 	u.RawQuery = "ca=" + a.CA

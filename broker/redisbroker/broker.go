@@ -12,6 +12,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Config configures the connection. The zero value is valid.
@@ -40,7 +41,7 @@ func Options(text string) (*redis.Options, error) {
 		return nil, err
 	}
 	query := u.Query()
-	secure, err := broker.TakeTLS(query, nil)
+	secure, err := driver.TakeTLS(query, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -67,9 +68,9 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	}
 	opts, err := Options(url)
 	if err != nil {
-		return nil, broker.RedactError(fmt.Errorf("redisbroker: URL: %w", err), url)
+		return nil, driver.RedactError(fmt.Errorf("redisbroker: URL: %w", err), url)
 	}
-	broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), opts.TLSConfig, url)
+	driver.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), opts.TLSConfig, url)
 	if cfg.PoolSize > 0 {
 		opts.PoolSize = cfg.PoolSize
 	}
@@ -100,7 +101,7 @@ func (b *Broker) Close() error {
 }
 
 // hide redacts the URL's secrets in an error and keeps its class.
-func (b *Broker) hide(err error) error { return broker.RedactError(err, b.url) }
+func (b *Broker) hide(err error) error { return driver.RedactError(err, b.url) }
 
 // names holds the rules for stream names. Redis permits any bytes; the rules
 // permit printable ASCII.
@@ -126,7 +127,7 @@ type Sink struct {
 	b     *Broker
 	cfg   SinkConfig
 	codec *broker.Codec
-	table broker.Failures
+	table driver.Failures
 }
 
 // Sink returns a sink.
@@ -152,7 +153,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 
 // Deliver implements waybill.Sink.
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
-	return broker.PublishInOrder(batch, func(wave []int, results []error) { s.publish(ctx, batch, wave, results) })
+	return driver.PublishInOrder(batch, func(wave []int, results []error) { s.publish(ctx, batch, wave, results) })
 }
 
 // errNoStream reports a stream that must exist and does not.

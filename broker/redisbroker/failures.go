@@ -7,13 +7,13 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Failures returns the failure table of Redis, as the package comment and
 // docs/brokers.md show it.
-func Failures() broker.Failures {
-	return broker.Failures{
+func Failures() driver.Failures {
+	return driver.Failures{
 		{
 			Name:  "OOM, MISCONF, LOADING, MASTERDOWN, READONLY, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, BUSY, UNKILLABLE, max number of clients",
 			Class: waybill.ClassUnavailable, Scope: "broker", Why: "the server accepts no writes now",
@@ -40,8 +40,8 @@ func Failures() broker.Failures {
 }
 
 // unreachable extends the default row by the client's own connection errors.
-func unreachable() broker.Failure {
-	row := broker.Unreachable()
+func unreachable() driver.Failure {
+	row := driver.Unreachable()
 	match := row.Match
 	row.Match = func(err error) bool {
 		return match(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/redisbroker"
 	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
@@ -68,10 +68,10 @@ func sink(t *testing.T, b *redisbroker.Broker, cfg redisbroker.SinkConfig) *redi
 
 func TestConformance(t *testing.T) {
 	address := testserver.Redis(t)
-	brokertest.Run(t, brokertest.Harness{
+	drivertest.Run(t, drivertest.Harness{
 		Name:         "redisbroker",
-		Capabilities: brokertest.Capabilities{Source: true, Counts: true, Outage: true, Restart: true, Secrets: true},
-		Open: func(t *testing.T) brokertest.Instance {
+		Capabilities: drivertest.Capabilities{Source: true, Counts: true, Outage: true, Restart: true, Secrets: true},
+		Open: func(t *testing.T) drivertest.Instance {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") {
 				return instance(t, address)
 			}
@@ -87,7 +87,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-func instance(t *testing.T, address string) brokertest.Instance {
+func instance(t *testing.T, address string) drivertest.Instance {
 	t.Helper()
 	// The broker under test connects through a proxy that can be cut; the
 	// inspecting client does not.
@@ -124,7 +124,7 @@ func instance(t *testing.T, address string) brokertest.Instance {
 		}
 		return found, err
 	}
-	return brokertest.Instance{
+	return drivertest.Instance{
 		Topic: topic, Sink: sink(t, b, redisbroker.SinkConfig{}), Codec: codec,
 		Source: func(name string, cfg broker.ReceiverConfig) broker.Source {
 			s, err := b.Source(redisbroker.SourceConfig{

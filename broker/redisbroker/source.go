@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // SourceConfig configures a [Source]. Zero fields have their defaults.
@@ -93,10 +94,10 @@ func (s *Source) Name() string { return s.cfg.Group }
 
 // Run implements broker.Source.
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return broker.Receive(ctx, s.cfg.Group, s.codec, c, s.cfg.Receive, s.open)
+	return driver.Receive(ctx, s.cfg.Group, s.codec, c, s.cfg.Receive, s.open)
 }
 
-func (s *Source) open(ctx context.Context) (broker.Session, error) {
+func (s *Source) open(ctx context.Context) (driver.Session, error) {
 	for _, stream := range s.cfg.Streams {
 		err := s.b.client.XGroupCreateMkStream(ctx, stream, s.cfg.Group, "0").Err()
 		switch {
@@ -124,9 +125,9 @@ const (
 	readMax = 256
 )
 
-// Take implements broker.Session. Unanswered entries of this consumer come
+// Take implements driver.Session. Unanswered entries of this consumer come
 // first, so that later ones do not overtake them.
-func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
+func (s *session) Take(ctx context.Context, r *driver.Receiver) error {
 	for _, stream := range s.cfg.Streams {
 		if err := s.takeOver(ctx, r, stream, s.cfg.Consumer, 0); err != nil {
 			return s.ended(ctx, err)
@@ -157,7 +158,7 @@ func (s *session) ended(ctx context.Context, err error) error {
 }
 
 // read reads new entries.
-func (s *session) read(ctx context.Context, r *broker.Receiver) error {
+func (s *session) read(ctx context.Context, r *driver.Receiver) error {
 	free := r.WaitFree(ctx, len(s.cfg.Streams))
 	if free == 0 {
 		return nil
@@ -188,7 +189,7 @@ func (s *session) read(ctx context.Context, r *broker.Receiver) error {
 
 // takeOver takes entries that one consumer, or any, has left unanswered for at
 // least idle.
-func (s *session) takeOver(ctx context.Context, r *broker.Receiver, stream, consumer string, idle time.Duration) error {
+func (s *session) takeOver(ctx context.Context, r *driver.Receiver, stream, consumer string, idle time.Duration) error {
 	for start := "-"; ; {
 		n := min(r.WaitFree(ctx, 1), readMax)
 		if n == 0 {
@@ -225,7 +226,7 @@ func (s *session) takeOver(ctx context.Context, r *broker.Receiver, stream, cons
 }
 
 // incoming converts an entry for the receiver.
-func (s *session) incoming(stream string, entry redis.XMessage, attempt int) *broker.Incoming {
+func (s *session) incoming(stream string, entry redis.XMessage, attempt int) *driver.Incoming {
 	m := broker.Message{Topic: stream}
 	for name, value := range entry.Values {
 		text, ok := value.(string)
@@ -244,7 +245,7 @@ func (s *session) incoming(stream string, entry redis.XMessage, attempt int) *br
 			m.Headers = append(m.Headers, broker.Header{Name: name, Value: text})
 		}
 	}
-	in := &broker.Incoming{Message: m, Attempt: attempt, Handle: handle{stream, entry.ID}}
+	in := &driver.Incoming{Message: m, Attempt: attempt, Handle: handle{stream, entry.ID}}
 	in.Order, in.Within = order(entry.ID, slices.Index(s.cfg.Streams, stream))
 	return in
 }
@@ -266,7 +267,7 @@ func order(id string, stream int) (uint64, [2]uint64) {
 const streamsMax = 64
 
 // byStream groups the ids of entries by stream.
-func byStream(batch []*broker.Incoming) map[string][]string {
+func byStream(batch []*driver.Incoming) map[string][]string {
 	ids := make(map[string][]string, 1)
 	for _, in := range batch {
 		if h, ok := in.Handle.(handle); ok {
@@ -276,8 +277,8 @@ func byStream(batch []*broker.Incoming) map[string][]string {
 	return ids
 }
 
-// Ack implements broker.Session.
-func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
+// Ack implements driver.Session.
+func (s *session) Ack(ctx context.Context, batch []*driver.Incoming) error {
 	pipe := s.b.client.Pipeline()
 	for stream, ids := range byStream(batch) {
 		pipe.XAck(ctx, stream, s.cfg.Group, ids...)
@@ -289,9 +290,9 @@ func (s *session) Ack(ctx context.Context, batch []*broker.Incoming) error {
 	return s.b.hide(err)
 }
 
-// ExtendAck implements broker.AckExtender: it resets the idle time of the
+// ExtendAck implements driver.AckExtender: it resets the idle time of the
 // entries.
-func (s *session) ExtendAck(ctx context.Context, batch []*broker.Incoming) error {
+func (s *session) ExtendAck(ctx context.Context, batch []*driver.Incoming) error {
 	pipe := s.b.client.Pipeline()
 	for stream, ids := range byStream(batch) {
 		pipe.XClaimJustID(ctx, &redis.XClaimArgs{Stream: stream, Group: s.cfg.Group, Consumer: s.cfg.Consumer, Messages: ids})
@@ -300,20 +301,20 @@ func (s *session) ExtendAck(ctx context.Context, batch []*broker.Incoming) error
 	return s.b.hide(err)
 }
 
-// ExtendInterval implements broker.AckExtender.
+// ExtendInterval implements driver.AckExtender.
 func (s *session) ExtendInterval() time.Duration { return s.cfg.ClaimIdle / 3 }
 
-// DeadLetter implements broker.Session.
-func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLetter implements driver.Session.
+func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason error) error {
 	stream := s.cfg.DeadLetter
 	if stream == "" {
 		stream = in.Topic + ":dead"
 	}
-	dead := broker.DeadLetter(s.codec, s.cfg.Group, in, reason)
+	dead := driver.DeadLetter(s.codec, s.cfg.Group, in, reason)
 	return s.b.hide(s.b.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: fields(&dead)}).Err())
 }
 
-// Close implements broker.Session. Redis cannot take an entry back, but an
+// Close implements driver.Session. Redis cannot take an entry back, but an
 // entry with a long idle time is taken over at once. A consumer with a random
 // name is removed when it has no pending entries.
 func (s *session) Close(ctx context.Context) error {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/redisbroker"
 	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
@@ -42,7 +42,7 @@ func TestTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 			ev := eventfill.Defaults(waybill.Event{Type: "Ping", Topic: stream, Payload: []byte("{}")})
-			brokertest.ThereAndBack(t, sink(t, b, redisbroker.SinkConfig{}), source, waybill.Delivery{Event: ev, Attempt: 1})
+			drivertest.ThereAndBack(t, sink(t, b, redisbroker.SinkConfig{}), source, waybill.Delivery{Event: ev, Attempt: 1})
 		}, err
 	})
 	u.RawQuery = "ca=" + a.CA

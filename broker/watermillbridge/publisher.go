@@ -199,7 +199,7 @@ func sameEvent(m *broker.Message, uuid string) bool {
 	}
 	replay := ""
 	if n := m.Header(attrReplay); n != "" {
-		replay = "-r" + n // as broker.PublishID writes it
+		replay = "-r" + n // as driver.PublishID writes it
 	}
 	for _, id := range []string{m.Header(attrID), m.Header(broker.Kafka.UserHeader(headerUUID))} {
 		if id != "" && (uuid == id || uuid == id+replay) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // SinkConfig configures a [Sink]. Zero fields have their defaults.
@@ -55,7 +56,7 @@ func NewSink(p message.Publisher, cfg SinkConfig) (*Sink, error) {
 		cfg.Parallel = 8
 	}
 	if cfg.Classify == nil {
-		cfg.Classify = broker.Failures{broker.Unreachable()}.Classify
+		cfg.Classify = driver.Failures{driver.Unreachable()}.Classify
 	}
 	return &Sink{publisher: p, cfg: cfg, codec: codec}, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // SourceConfig configures a [Source]. Zero fields have their defaults.
@@ -63,10 +64,10 @@ func (s *Source) Name() string { return s.topic }
 
 // Run implements broker.Source.
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return broker.Receive(ctx, s.topic, s.codec, c, s.cfg.Receive, s.open)
+	return driver.Receive(ctx, s.topic, s.codec, c, s.cfg.Receive, s.open)
 }
 
-func (s *Source) open(ctx context.Context) (broker.Session, error) {
+func (s *Source) open(ctx context.Context) (driver.Session, error) {
 	// The subscription outlives ctx, so that messages in flight can still be
 	// acknowledged after ctx has ended.
 	sub, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -83,11 +84,11 @@ type session struct {
 	messages <-chan *message.Message
 	cancel   context.CancelFunc
 	order    uint64
-	tenure   broker.Tenure // Watermill reports no delivery counts
+	tenure   driver.Tenure // Watermill reports no delivery counts
 }
 
-// Take implements broker.Session.
-func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
+// Take implements driver.Session.
+func (s *session) Take(ctx context.Context, r *driver.Receiver) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -97,7 +98,7 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 				return errors.New("watermillbridge: subscription closed by the subscriber")
 			}
 			s.order++
-			in := &broker.Incoming{Message: *incoming(s.source.topic, msg), Order: s.order, Tenure: &s.tenure, Handle: msg}
+			in := &driver.Incoming{Message: *incoming(s.source.topic, msg), Order: s.order, Tenure: &s.tenure, Handle: msg}
 			if err := r.Put(ctx, in); err != nil {
 				msg.Nack()
 				if ctx.Err() != nil {
@@ -109,8 +110,8 @@ func (s *session) Take(ctx context.Context, r *broker.Receiver) error {
 	}
 }
 
-// Ack implements broker.Session.
-func (s *session) Ack(_ context.Context, batch []*broker.Incoming) error {
+// Ack implements driver.Session.
+func (s *session) Ack(_ context.Context, batch []*driver.Incoming) error {
 	for _, in := range batch {
 		if msg, ok := in.Handle.(*message.Message); ok {
 			msg.Ack()
@@ -119,20 +120,20 @@ func (s *session) Ack(_ context.Context, batch []*broker.Incoming) error {
 	return nil
 }
 
-// NakWithDelay implements broker.Nakker. Watermill does not support delays.
-func (s *session) NakWithDelay(_ context.Context, in *broker.Incoming, _ time.Duration) error {
+// NakWithDelay implements driver.Nakker. Watermill does not support delays.
+func (s *session) NakWithDelay(_ context.Context, in *driver.Incoming, _ time.Duration) error {
 	if msg, ok := in.Handle.(*message.Message); ok {
 		msg.Nack()
 	}
 	return nil
 }
 
-// DeadLetter implements broker.Session.
-func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason error) error {
+// DeadLetter implements driver.Session.
+func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason error) error {
 	if s.source.cfg.DeadLetters == nil {
 		return nil
 	}
-	dead := broker.DeadLetter(s.source.codec, s.source.topic, in, reason)
+	dead := driver.DeadLetter(s.source.codec, s.source.topic, in, reason)
 	msg := message.NewMessage(dead.PublishID, dead.Payload)
 	msg.SetContext(ctx)
 	for _, h := range dead.Headers {
@@ -144,7 +145,7 @@ func (s *session) DeadLetter(ctx context.Context, in *broker.Incoming, reason er
 	return nil
 }
 
-// Close implements broker.Session.
+// Close implements driver.Session.
 func (s *session) Close(context.Context) error {
 	s.cancel()
 	for msg := range s.messages { // return the messages that the subscriber still holds

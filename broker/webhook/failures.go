@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // StatusError is a response that is not a delivery.
@@ -34,8 +34,8 @@ func (e *StatusError) Error() string {
 
 // Failures returns the failure table of webhooks, as the package comment and
 // docs/brokers.md show it.
-func Failures() broker.Failures {
-	return broker.Failures{
+func Failures() driver.Failures {
+	return driver.Failures{
 		{
 			Name: "425 with Retry-After", Class: waybill.ClassDefer, Why: "the receiver is not ready for the event",
 			Match: func(err error) bool {
@@ -65,7 +65,7 @@ func Failures() broker.Failures {
 		},
 		{
 			Name: "connection lost, refused or silent", Class: waybill.ClassUnavailable, Scope: "endpoint", Why: "the event was not rejected",
-			Match: broker.IsUnreachable,
+			Match: driver.IsUnreachable,
 		},
 		{
 			Name: "the certificate is not trusted", Class: waybill.ClassUnavailable, Scope: "endpoint",
@@ -92,7 +92,7 @@ func untrusted(err error) bool {
 }
 
 // classify gives an error its class, and the delay that the response asks for.
-func classify(table broker.Failures, err error) error {
+func classify(table driver.Failures, err error) error {
 	row, known := table.Row(err)
 	if !known {
 		// The client failed before it had a response, with an error that is in

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/webhook"
 )
 
@@ -34,7 +34,7 @@ func TestWhatCannotTravelIsDead(t *testing.T) {
 				}
 			}))
 			var batch []waybill.Delivery
-			odds := brokertest.Odds()
+			odds := drivertest.Odds()
 			for _, o := range odds {
 				odd := delivery("odd")
 				o.Change(&odd)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 	"github.com/waybillhq/waybill/observe"
 )
 
@@ -182,7 +183,7 @@ func (r *Receiver) event(h http.Header, body []byte) (waybill.Delivery, error) {
 // of a foreign producer. An id that Waybill generated never counts as foreign,
 // because the publish id of a replay would otherwise become a new event.
 func names(id string, d *waybill.Delivery, foreign string) bool {
-	if id == broker.PublishID(d.ID, d.Replay) {
+	if id == driver.PublishID(d.ID, d.Replay) {
 		return true
 	}
 	own, _, _ := strings.Cut(id, "-")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Config configures a [Sink]. Zero fields have their defaults.
@@ -104,7 +105,7 @@ type Sink struct {
 	keys   []key
 	codec  *broker.Codec
 	client *http.Client
-	table  broker.Failures
+	table  driver.Failures
 }
 
 // NewSink returns a sink that posts to url. With [Config.Endpoint] or

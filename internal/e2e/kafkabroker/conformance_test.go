@@ -14,7 +14,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/kafkabroker"
 	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
@@ -113,12 +113,12 @@ func event(topic, aggregate string) waybill.Delivery {
 
 func TestConformance(t *testing.T) {
 	address := testserver.Kafka(t)
-	brokertest.Run(t, brokertest.Harness{
+	drivertest.Run(t, drivertest.Harness{
 		Name: "kafkabroker",
-		Capabilities: brokertest.Capabilities{
+		Capabilities: drivertest.Capabilities{
 			Source: true, Outage: true, Restart: true, Secrets: true, MaxPayload: maxPayload, Unroutable: waybill.ClassUnavailable,
 		},
-		Open: func(t *testing.T) brokertest.Instance {
+		Open: func(t *testing.T) drivertest.Instance {
 			if !strings.HasSuffix(t.Name(), "a_restart_loses_nothing") {
 				return instance(t, address)
 			}
@@ -146,7 +146,7 @@ func groups() []string {
 	return []string{"reader", "through", "ordered", "failing", "vanishing", "acks", "grim", "strict", "panicking", "drained", "sums"}
 }
 
-func instance(t *testing.T, address string) brokertest.Instance {
+func instance(t *testing.T, address string) drivertest.Instance {
 	t.Helper()
 	// The broker under test connects through a proxy that can be cut; the
 	// inspecting client does not.
@@ -165,7 +165,7 @@ func instance(t *testing.T, address string) brokertest.Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return brokertest.Instance{
+	return drivertest.Instance{
 		Topic: name, Sink: sink(t, b, kafkabroker.SinkConfig{}), Codec: codec, Nowhere: name + ".nowhere",
 		Source: func(group string, cfg broker.ReceiverConfig) broker.Source {
 			s, err := b.Source(kafkabroker.SourceConfig{

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/kafkabroker"
 	"github.com/waybillhq/waybill/internal/testserver"
 	"github.com/waybillhq/waybill/internal/testserver/manage"
@@ -30,7 +30,7 @@ func TestTLSOfAServer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			brokertest.ThereAndBack(t, insistent{t, s}, source, event(topic, "a"))
+			drivertest.ThereAndBack(t, insistent{t, s}, source, event(topic, "a"))
 		}, err
 	})
 }

@@ -13,22 +13,22 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/natsbroker"
 	"github.com/waybillhq/waybill/broker/natsembed"
 )
 
 func TestConformance(t *testing.T) {
-	brokertest.Run(t, brokertest.Harness{
+	drivertest.Run(t, drivertest.Harness{
 		Name: "natsbroker", Parallel: true,
-		Capabilities: brokertest.Capabilities{
+		Capabilities: drivertest.Capabilities{
 			Source: true, Counts: true, Dedup: true, MaxPayload: 256 << 10, Unroutable: waybill.ClassUnavailable, Outage: true, Restart: true, Secrets: true,
 		},
 		Open: instance,
 	})
 }
 
-func instance(t *testing.T) brokertest.Instance {
+func instance(t *testing.T) drivertest.Instance {
 	s := startServer(t, natsembed.Config{MaxPayload: 300 << 10})
 	p := startProxy(t, s.url())
 	b := open(t, p.url(), natsbroker.Config{PublishTimeout: 2 * time.Second})
@@ -36,7 +36,7 @@ func instance(t *testing.T) brokertest.Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return brokertest.Instance{
+	return drivertest.Instance{
 		Topic: "orders.placed", Nowhere: "elsewhere.placed", Sink: sink, Codec: b.Codec(),
 		Source: func(name string, cfg broker.ReceiverConfig) broker.Source {
 			src, err := b.Source(natsbroker.SourceConfig{Name: name, AckWait: 2 * time.Second, Receive: cfg})

@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 	"github.com/waybillhq/waybill/broker/webhook"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/hint"
 	"github.com/waybillhq/waybill/cmd/waybill/internal/settings"
@@ -40,7 +40,7 @@ func openWebhook(_ context.Context, _ *url.URL, cfg SinkConfig) (*Sink, error) {
 		return nil, hint.New("see docs/brokers.md", "sink.url: %w: %w", ErrBadSetting, clean(cfg.Secret, clean(cfg.URL, err)))
 	}
 	// Without the path, which is often the only protection of an endpoint.
-	broker.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, endpoint.Scheme+"://"+endpoint.Host)
+	driver.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, endpoint.Scheme+"://"+endpoint.Host)
 	return &Sink{Sink: s, close: s.Close}, nil
 }
 
@@ -55,7 +55,7 @@ func Webhook(cfg settings.Sink) (*url.URL, *tls.Config, error) {
 	if len(given) > 0 && u.Scheme != "https" {
 		return nil, nil, badURL("sink.url", "write https://, or omit ca, cert, key and insecure", "TLS parameters without TLS")
 	}
-	secure, err := broker.TakeTLS(given, nil)
+	secure, err := driver.TakeTLS(given, nil)
 	if err != nil {
 		return nil, nil, hint.New("ca, cert and key name files in PEM; see docs/brokers.md", "sink.url: %w: %w", ErrBadSetting, clean(cfg.URL, err))
 	}

@@ -1,4 +1,4 @@
-package broker
+package driver
 
 import (
 	"errors"
@@ -83,7 +83,8 @@ type hidden struct {
 	err  error
 }
 
-func (h *hidden) Error() string        { return h.text }
+func (h *hidden) Error() string { return h.text }
+
 func (h *hidden) Is(target error) bool { return errors.Is(h.err, target) }
 
 // secrets returns every part of the URLs that must not be shown.

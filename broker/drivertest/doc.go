@@ -1,11 +1,11 @@
-// Package brokertest is the conformance suite for brokers: it tests every
+// Package drivertest is the conformance suite for brokers: it tests every
 // guarantee of package broker. A broker runs the suite from its own tests,
 // against a real server:
 //
 //	func TestConformance(t *testing.T) {
-//		brokertest.Run(t, brokertest.Harness{
+//		drivertest.Run(t, drivertest.Harness{
 //			Name: "mybroker",
-//			Capabilities: brokertest.Capabilities{
+//			Capabilities: drivertest.Capabilities{
 //				Source: true, Counts: true, Outage: true,
 //			},
 //			Open: open, // a sink and a source over an unused topic
@@ -16,7 +16,7 @@
 // does not sleep and asserts no duration: it waits for conditions, with a
 // generous deadline. Brokers check for leaked goroutines with goleak in their
 // TestMain.
-package brokertest
+package drivertest
 
 import (
 	"context"

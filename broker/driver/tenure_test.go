@@ -1,4 +1,4 @@
-package broker_test
+package driver_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // If the broker does not count deliveries, the suspects are the messages that a
@@ -38,8 +39,8 @@ func TestSuspects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var tenure broker.Tenure
-				var ms []*broker.Incoming
+				var tenure driver.Tenure
+				var ms []*driver.Incoming
 				for i, a := range c.aggregates {
 					m := message(t, string(a), uint64(i+1), 0)
 					if !c.counted {
@@ -83,8 +84,8 @@ func TestSuspects(t *testing.T) {
 // other.
 func TestSuspectsOfEachTenure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var one, two broker.Tenure
-		var ms []*broker.Incoming
+		var one, two driver.Tenure
+		var ms []*driver.Incoming
 		for i := range 8 {
 			m := message(t, fmt.Sprint(i), uint64(i+1), 0)
 			m.Tenure = &one

@@ -1,4 +1,4 @@
-package brokertest
+package drivertest
 
 import (
 	"os"
@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 )
 
 // Failures checks a broker's failure table: every row has a sample, which
 // matches that row and no earlier one, and which gets the row's class. If doc
 // is not empty, it names a file that must contain the table.
-func Failures(t *testing.T, table broker.Failures, samples map[string]error, doc string) {
+func Failures(t *testing.T, table driver.Failures, samples map[string]error, doc string) {
 	t.Helper()
 	for _, row := range table {
 		sample, ok := samples[row.Name]

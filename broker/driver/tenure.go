@@ -1,4 +1,4 @@
-package broker
+package driver
 
 import (
 	"errors"
@@ -13,10 +13,11 @@ import (
 //
 // The previous owner may have crashed, and a message that was in flight at that
 // time may be the cause. Therefore the first messages of a tenure are suspects:
-// [waybill.Delivery.Suspect]. At most [ReceiverConfig.MaxInFlight] messages can
-// have been in flight. The tenure counts messages that the consumer handles for
-// the first time. Messages that were done before ([waybill.ErrReplayed]) do not
-// count, because any number of them may stand between two that were not done.
+// [waybill.Delivery.Suspect]. At most [broker.ReceiverConfig.MaxInFlight]
+// messages can have been in flight. The tenure counts messages that the
+// consumer handles for the first time. Messages that were done before
+// ([waybill.ErrReplayed]) do not count, because any number of them may stand
+// between two that were not done.
 type Tenure struct { // guarded by the receiver
 	put   uint64 // number of messages so far
 	fresh int    // messages handled for the first time, at most the window

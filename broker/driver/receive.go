@@ -1,4 +1,4 @@
-package broker
+package driver
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/internal/backoff"
 	"github.com/waybillhq/waybill/internal/outage"
 )
@@ -32,7 +33,7 @@ var errEnded = errors.New("session ended")
 // another, and lets a [Receiver] feed the consumer from each, until ctx ends.
 // Receive then returns nil. It returns an error if open returns a permanent
 // one.
-func Receive(ctx context.Context, name string, codec *Codec, c waybill.Sink, cfg ReceiverConfig, open func(context.Context) (Session, error)) error {
+func Receive(ctx context.Context, name string, codec *broker.Codec, c waybill.Sink, cfg broker.ReceiverConfig, open func(context.Context) (Session, error)) error {
 	cfg, err := cfg.Complete()
 	if err != nil {
 		return fmt.Errorf("broker: source %s: %w", name, err)
@@ -62,7 +63,7 @@ func Receive(ctx context.Context, name string, codec *Codec, c waybill.Sink, cfg
 
 // session runs one session until ctx or the connection ends. It reports whether
 // a message was received.
-func session(ctx context.Context, name string, codec *Codec, c waybill.Sink, cfg ReceiverConfig, open func(context.Context) (Session, error),
+func session(ctx context.Context, name string, codec *broker.Codec, c waybill.Sink, cfg broker.ReceiverConfig, open func(context.Context) (Session, error),
 	connection *outage.Log,
 ) (bool, error) {
 	s, err := open(ctx)

@@ -1,4 +1,4 @@
-package broker_test
+package driver_test
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 	"github.com/waybillhq/waybill/internal/testtls"
 )
 
@@ -45,7 +45,7 @@ func TestTakeTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, err := broker.TakeTLS(query, base)
+		cfg, err := driver.TakeTLS(query, base)
 		switch {
 		case tc.want != "":
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -62,12 +62,12 @@ func TestTakeTLS(t *testing.T) {
 func TestWarnInsecure(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	broker.WarnInsecure(log, nil, "rediss://host")
-	broker.WarnInsecure(log, &tls.Config{}, "rediss://host") //nolint:gosec // no connection
+	driver.WarnInsecure(log, nil, "rediss://host")
+	driver.WarnInsecure(log, &tls.Config{}, "rediss://host") //nolint:gosec // no connection
 	if out.Len() > 0 {
 		t.Errorf("logged %s", out.String())
 	}
-	broker.WarnInsecure(log, &tls.Config{InsecureSkipVerify: true}, "rediss://shop:canary@host") //nolint:gosec // no connection
+	driver.WarnInsecure(log, &tls.Config{InsecureSkipVerify: true}, "rediss://shop:canary@host") //nolint:gosec // no connection
 	if text := out.String(); !strings.Contains(text, "WARN") || !strings.Contains(text, "INSECURE") || strings.Contains(text, "canary") {
 		t.Errorf("logged %s", text)
 	}
@@ -75,7 +75,7 @@ func TestWarnInsecure(t *testing.T) {
 
 // A file name is not a secret: an operator must know which file cannot be read.
 func TestFilesAreShown(t *testing.T) {
-	err := broker.RedactError(errors.New("open /etc/waybill/ca.pem: token canary-token"), "pulsar+ssl://host?ca=/etc/waybill/ca.pem&token=canary-token")
+	err := driver.RedactError(errors.New("open /etc/waybill/ca.pem: token canary-token"), "pulsar+ssl://host?ca=/etc/waybill/ca.pem&token=canary-token")
 	if text := err.Error(); !strings.Contains(text, "/etc/waybill/ca.pem") || strings.Contains(text, "canary") {
 		t.Errorf("it shows %s", text)
 	}

@@ -1,4 +1,4 @@
-package broker_test
+package driver_test
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/broker"
+	"github.com/waybillhq/waybill/broker/driver"
 	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/observe"
 )
@@ -22,7 +23,7 @@ var errBoom = errors.New("boom")
 
 // script is a session with scripted answers that records its calls.
 type script struct {
-	take func(ctx context.Context, r *broker.Receiver) error
+	take func(ctx context.Context, r *driver.Receiver) error
 
 	mu      sync.Mutex
 	answers []string
@@ -43,13 +44,13 @@ func (s *script) said() string {
 	return strings.Join(s.answers, ", ")
 }
 
-func (s *script) Take(ctx context.Context, r *broker.Receiver) error { return s.take(ctx, r) }
+func (s *script) Take(ctx context.Context, r *driver.Receiver) error { return s.take(ctx, r) }
 func (s *script) Close(context.Context) error                        { return s.note("close") }
-func (s *script) DeadLetter(_ context.Context, in *broker.Incoming, _ error) error {
+func (s *script) DeadLetter(_ context.Context, in *driver.Incoming, _ error) error {
 	return s.note("aside %d", in.Order)
 }
 
-func (s *script) Ack(ctx context.Context, batch []*broker.Incoming) error {
+func (s *script) Ack(ctx context.Context, batch []*driver.Incoming) error {
 	for _, in := range batch {
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -65,11 +66,11 @@ func (s *script) Ack(ctx context.Context, batch []*broker.Incoming) error {
 // extended.
 type giver struct{ *script }
 
-func (g giver) NakWithDelay(_ context.Context, in *broker.Incoming, delay time.Duration) error {
+func (g giver) NakWithDelay(_ context.Context, in *driver.Incoming, delay time.Duration) error {
 	return g.note("back %d for %v", in.Order, delay.Round(time.Second))
 }
 
-func (g giver) ExtendAck(_ context.Context, batch []*broker.Incoming) error {
+func (g giver) ExtendAck(_ context.Context, batch []*driver.Incoming) error {
 	return g.note("keep %d", len(batch))
 }
 func (g giver) ExtendInterval() time.Duration { return 10 * time.Second }
@@ -85,8 +86,18 @@ func (c consumer) Deliver(ctx context.Context, batch []waybill.Delivery) []error
 	return errs
 }
 
+// codec returns the codec of a protocol.
+func codec(t testing.TB, b broker.Binding, cfg broker.CodecConfig) *broker.Codec {
+	t.Helper()
+	c, err := broker.NewCodec(b, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // message returns a message of an aggregate.
-func message(t *testing.T, aggregate string, order uint64, attempt int) *broker.Incoming {
+func message(t *testing.T, aggregate string, order uint64, attempt int) *driver.Incoming {
 	t.Helper()
 	ev := waybill.Event{Type: fmt.Sprint("n", order), AggregateType: "o", AggregateID: aggregate, Payload: []byte("1")}
 	d := waybill.Delivery{Event: eventfill.Defaults(ev)}
@@ -94,15 +105,15 @@ func message(t *testing.T, aggregate string, order uint64, attempt int) *broker.
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &broker.Incoming{Message: m, Order: order, Attempt: attempt}
+	return &driver.Incoming{Message: m, Order: order, Attempt: attempt}
 }
 
 // pass lets time pass, on the clock of the test's bubble.
 func pass(d time.Duration) { <-time.After(d) }
 
 // put returns a Take that puts messages and waits for the end.
-func put(ms ...*broker.Incoming) func(context.Context, *broker.Receiver) error {
-	return func(ctx context.Context, r *broker.Receiver) error {
+func put(ms ...*driver.Incoming) func(context.Context, *driver.Receiver) error {
+	return func(ctx context.Context, r *driver.Receiver) error {
 		for _, m := range ms {
 			if err := r.Put(ctx, m); err != nil {
 				return nil
@@ -114,12 +125,12 @@ func put(ms ...*broker.Incoming) func(context.Context, *broker.Receiver) error {
 }
 
 // receive runs a session until stop is called.
-func receive(t *testing.T, s broker.Session, c waybill.Sink, cfg broker.ReceiverConfig) (stop func()) {
+func receive(t *testing.T, s driver.Session, c waybill.Sink, cfg broker.ReceiverConfig) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- broker.Receive(ctx, "test", codec(t, broker.Kafka, broker.CodecConfig{}), c, cfg, func(context.Context) (broker.Session, error) { return s, nil })
+		ended <- driver.Receive(ctx, "test", codec(t, broker.Kafka, broker.CodecConfig{}), c, cfg, func(context.Context) (driver.Session, error) { return s, nil })
 	}()
 	return func() {
 		cancel()
@@ -203,7 +214,7 @@ func TestDeferredMessageBlocksItsAggregate(t *testing.T) {
 				return nil
 			})
 			s := &script{}
-			s.take = func(ctx context.Context, r *broker.Receiver) error {
+			s.take = func(ctx context.Context, r *driver.Receiver) error {
 				_ = r.Put(ctx, message(t, "a", 1, 1))
 				synctest.Wait()
 				_ = r.Put(ctx, message(t, "a", 2, 1))
@@ -242,7 +253,7 @@ func TestDeferredMessageBlocksItsAggregate(t *testing.T) {
 func TestAbsenceLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{}
-		s.take = func(ctx context.Context, r *broker.Receiver) error {
+		s.take = func(ctx context.Context, r *driver.Receiver) error {
 			_ = r.Put(ctx, message(t, "a", 1, 1))
 			pass(11 * time.Second)
 			_ = r.Put(ctx, message(t, "a", 2, 1))
@@ -267,7 +278,7 @@ func TestAbsenceLapses(t *testing.T) {
 // distinct, and ordered by the whole place.
 func TestPlacesAreComparedAsAWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		at := func(n uint64, a, b uint64, name uint64) *broker.Incoming {
+		at := func(n uint64, a, b uint64, name uint64) *driver.Incoming {
 			in := message(t, "a", name, 1)
 			in.Order, in.Within = n, [2]uint64{a, b}
 			return in
@@ -317,7 +328,7 @@ func TestBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var puts int
 		s := &script{}
-		s.take = func(ctx context.Context, r *broker.Receiver) error {
+		s.take = func(ctx context.Context, r *driver.Receiver) error {
 			for n := uint64(1); r.Put(ctx, message(t, fmt.Sprint("a", n), n, 1)) == nil; n++ {
 				puts++
 			}
@@ -435,12 +446,12 @@ func TestDrop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{}
 		dropped := false
-		s.take = func(ctx context.Context, r *broker.Receiver) error {
+		s.take = func(ctx context.Context, r *driver.Receiver) error {
 			for n := range uint64(4) {
 				_ = r.Put(ctx, message(t, fmt.Sprint("a", n%2), n+1, 1))
 			}
 			synctest.Wait()
-			if err := r.Drop(ctx, func(in *broker.Incoming) bool { return in.Order%2 == 1 }); err != nil {
+			if err := r.Drop(ctx, func(in *driver.Incoming) bool { return in.Order%2 == 1 }); err != nil {
 				t.Error(err)
 			}
 			dropped = strings.Contains(s.said(), "ack 1")
@@ -464,12 +475,12 @@ func TestDrop(t *testing.T) {
 func TestDropLetsTheNextOneGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{}
-		s.take = func(ctx context.Context, r *broker.Receiver) error {
+		s.take = func(ctx context.Context, r *driver.Receiver) error {
 			for n := range uint64(2) {
 				_ = r.Put(ctx, message(t, "a", n+1, 1))
 			}
 			pass(time.Second)
-			if err := r.Drop(ctx, func(in *broker.Incoming) bool { return in.Order == 1 }); err != nil {
+			if err := r.Drop(ctx, func(in *driver.Incoming) bool { return in.Order == 1 }); err != nil {
 				t.Error(err)
 			}
 			<-ctx.Done()
@@ -496,13 +507,13 @@ func TestDropLetsTheNextOneGo(t *testing.T) {
 func TestReconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened := 0
-		err := broker.Receive(t.Context(), "test", codec(t, broker.Kafka, broker.CodecConfig{}), consumer(nil), broker.ReceiverConfig{},
-			func(context.Context) (broker.Session, error) {
+		err := driver.Receive(t.Context(), "test", codec(t, broker.Kafka, broker.CodecConfig{}), consumer(nil), broker.ReceiverConfig{},
+			func(context.Context) (driver.Session, error) {
 				switch opened++; {
 				case opened < 5:
 					return nil, waybill.Unavailable(errBoom)
 				case opened < 10:
-					return &script{take: func(context.Context, *broker.Receiver) error { return errBoom }}, nil
+					return &script{take: func(context.Context, *driver.Receiver) error { return errBoom }}, nil
 				}
 				return nil, waybill.Permanent(errBoom)
 			})
@@ -523,13 +534,13 @@ func TestPausesBetweenSessions(t *testing.T) {
 				const each = 16
 				most := cmp.Or(cfg.ReconnectMax, 10*time.Second)
 				var at []time.Time
-				err := broker.Receive(t.Context(), "test", codec(t, broker.Kafka, broker.CodecConfig{}),
+				err := driver.Receive(t.Context(), "test", codec(t, broker.Kafka, broker.CodecConfig{}),
 					consumer(func(context.Context, waybill.Delivery) error { return nil }), cfg,
-					func(context.Context) (broker.Session, error) {
+					func(context.Context) (driver.Session, error) {
 						at = append(at, time.Now())
 						switch n := len(at); {
 						case n == each:
-							return &script{take: func(ctx context.Context, r *broker.Receiver) error {
+							return &script{take: func(ctx context.Context, r *driver.Receiver) error {
 								if err := r.Put(ctx, message(t, "a", 1, 1)); err != nil {
 									t.Error(err)
 								}
@@ -538,7 +549,7 @@ func TestPausesBetweenSessions(t *testing.T) {
 						case n > 2*each:
 							return nil, waybill.Permanent(errBoom)
 						case n%2 == 0:
-							return &script{take: func(context.Context, *broker.Receiver) error { return errBoom }}, nil
+							return &script{take: func(context.Context, *driver.Receiver) error { return errBoom }}, nil
 						}
 						return nil, waybill.Unavailable(errBoom)
 					})

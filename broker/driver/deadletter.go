@@ -1,10 +1,12 @@
-package broker
+package driver
 
 import (
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/waybillhq/waybill/broker"
 )
 
 // maxReason limits the reason in a dead letter, in bytes.
@@ -14,12 +16,12 @@ const maxReason = 512
 // message, with the reason, the source, the delivery count and the time in its
 // headers. The publish id differs from the original's, which the broker may
 // have seen in the same stream.
-func DeadLetter(c *Codec, source string, in *Incoming, reason error) Message {
+func DeadLetter(c *broker.Codec, source string, in *Incoming, reason error) broker.Message {
 	m, b := in.Message, c.Binding()
-	headers := make([]Header, 0, len(m.Headers)+4)
+	headers := make([]broker.Header, 0, len(m.Headers)+4)
 	for _, h := range m.Headers {
 		switch h.Name {
-		case HeaderDeadReason, HeaderDeadSource, HeaderDeadAttempt, HeaderDeadTime: // moved back, and dead again
+		case broker.HeaderDeadReason, broker.HeaderDeadSource, broker.HeaderDeadAttempt, broker.HeaderDeadTime: // moved back, and dead again
 		default:
 			headers = append(headers, h)
 		}
@@ -29,8 +31,10 @@ func DeadLetter(c *Codec, source string, in *Incoming, reason error) Message {
 		text = printable(reason.Error(), maxReason)
 	}
 	m.Headers = append(headers,
-		Header{HeaderDeadReason, b.HeaderValue(text)}, Header{HeaderDeadSource, b.HeaderValue(printable(source, maxReason))},
-		Header{HeaderDeadAttempt, strconv.Itoa(in.attempt())}, Header{HeaderDeadTime, time.Now().UTC().Format(time.RFC3339)})
+		broker.Header{Name: broker.HeaderDeadReason, Value: b.HeaderValue(text)},
+		broker.Header{Name: broker.HeaderDeadSource, Value: b.HeaderValue(printable(source, maxReason))},
+		broker.Header{Name: broker.HeaderDeadAttempt, Value: strconv.Itoa(in.attempt())},
+		broker.Header{Name: broker.HeaderDeadTime, Value: time.Now().UTC().Format(time.RFC3339)})
 	if m.PublishID != "" {
 		m.PublishID += "-dead"
 	}

@@ -1,4 +1,4 @@
-package broker
+package driver
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/broker"
 	"github.com/waybillhq/waybill/internal/backoff"
 	"github.com/waybillhq/waybill/internal/panics"
 )
@@ -36,9 +37,9 @@ var errStopped = errors.New("broker: session ended")
 // Sessions pass messages to [Receiver.Put]; [Receive] does everything else.
 type Receiver struct {
 	name     string
-	codec    *Codec
+	codec    *broker.Codec
 	consumer waybill.Sink
-	cfg      ReceiverConfig
+	cfg      broker.ReceiverConfig
 	session  Session
 	giver    Nakker // nil if the broker takes no message back
 	log      *slog.Logger
@@ -58,7 +59,7 @@ type Receiver struct {
 	changed chan struct{} // closed and replaced whenever a message leaves
 }
 
-func newReceiver(ctx context.Context, name string, codec *Codec, c waybill.Sink, cfg ReceiverConfig, s Session) *Receiver {
+func newReceiver(ctx context.Context, name string, codec *broker.Codec, c waybill.Sink, cfg broker.ReceiverConfig, s Session) *Receiver {
 	r := &Receiver{
 		name: name, codec: codec, consumer: c, cfg: cfg, session: s, log: cfg.Logger.With("source", name),
 		stopping: make(chan struct{}), wake: make(chan struct{}, 1), workers: make(chan struct{}, cfg.Workers), kept: make(chan struct{}),
