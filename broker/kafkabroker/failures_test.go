@@ -11,12 +11,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/waybillhq/waybill"
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/kafkabroker"
 )
 
 func TestFailures(t *testing.T) {
-	brokertest.Failures(t, kafkabroker.Failures(), map[string]error{
+	drivertest.Failures(t, kafkabroker.Failures(), map[string]error{
 		"MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE":              kerr.RecordListTooLarge,
 		"INVALID_RECORD, INVALID_TIMESTAMP":                     kerr.InvalidTimestamp,
 		"INVALID_TOPIC_EXCEPTION":                               kerr.InvalidTopicException,

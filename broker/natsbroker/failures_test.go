@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/waybillhq/waybill/broker/brokertest"
+	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/natsbroker"
 )
 
@@ -19,7 +19,7 @@ func TestFailures(t *testing.T) {
 	api := func(code int, number jetstream.ErrorCode) error {
 		return fmt.Errorf("publishing: %w", &jetstream.APIError{Code: code, ErrorCode: number, Description: "x"})
 	}
-	brokertest.Failures(t, natsbroker.Failures(), map[string]error{
+	drivertest.Failures(t, natsbroker.Failures(), map[string]error{
 		"message or headers larger than the server or the stream permits": api(400, 10054),
 		"a subject that is not valid":                                     fmt.Errorf("x: %w", nats.ErrBadSubject),
 		"no stream listens to the subject":                                jetstream.ErrNoStreamResponse,
