@@ -47,7 +47,7 @@ func TestAModuleOutside(t *testing.T) {
 		}
 	}
 	const waybill = "github.com/waybillhq/waybill"
-	mod := fmt.Sprintf("module example.com/service\n\ngo 1.25.0\n\nreplace %s => %s\n\nreplace %s/store/pgstore => %s\n",
+	mod := fmt.Sprintf("module example.com/service\n\ngo 1.26.0\n\nreplace %s => %s\n\nreplace %s/store/pgstore => %s\n",
 		waybill, root, waybill, filepath.Join(root, "store", "pgstore"))
 	write("main.go", outside)
 	write("go.mod", mod)
