@@ -13,7 +13,10 @@ import (
 )
 
 // elsewhere lists the guides whose code is run, not only compiled.
-var elsewhere = map[string]string{"orm": "internal/e2e/orm", "guide": "internal/e2e/readme"}
+var elsewhere = map[string]string{
+	"orm": "internal/e2e/orm", "guide": "internal/e2e/readme",
+	"writing-a-store": "internal/repocheck", "writing-a-broker": "internal/repocheck",
+}
 
 // marker is a line of a frame that stands for a block of the guide, counted
 // from 0, or only for its declarations or statements.
