@@ -6,7 +6,7 @@
 //
 //	mutant: a rollback commits instead
 //	file: store/memstore/memstore.go
-//	test: store/memstore TestConformance/rollback_
+//	test: store/memstore ^TestConformance$/^rollback_leaves_nothing$
 //	- 	s.txn.rollback()
 //	+ 	s.txn.commit()
 //

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -48,6 +49,60 @@ func TestListIsUpToDate(t *testing.T) {
 		if !hasTest(t, filepath.Join(root, m.Folder), strings.Trim(name, "^$")) {
 			t.Errorf("%s: %s has no test named %s", m.Where, m.Folder, name)
 		}
+	}
+}
+
+// TestConformanceNamesExist: a mutant that a store's conformance suite detects
+// names a behavior of the suite and, if any, a check of it. A pattern without a
+// match would run nothing.
+func TestConformanceNamesExist(t *testing.T) {
+	root := docblock.Root(t)
+	all, err := mutants.Read(os.DirFS("."), "testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	matrix, err := os.ReadFile(filepath.Join(root, "internal/storematrix/testdata/matrix.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	behaviors := regexp.MustCompile(`(?m)^\| ([a-z_]+) `).FindAllStringSubmatch(string(matrix), -1)
+	files, err := filepath.Glob(filepath.Join(root, "store/drivertest/check_*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var checks [][]string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := strings.NewReplacer(" ", "_", ",", "").Replace(strings.Join(regexp.MustCompile(`name: "[^"]*"`).FindAllString(string(text), -1), "\n"))
+		checks = append(checks, regexp.MustCompile(`"(.*)"`).FindAllStringSubmatch(names, -1)...)
+	}
+	matches := func(pattern string, names [][]string) bool {
+		re, err := regexp.Compile(pattern)
+		return err == nil && slices.ContainsFunc(names, func(m []string) bool { return re.MatchString(m[1]) })
+	}
+	found := 0
+	for _, m := range all {
+		parts := strings.Split(m.Pattern, "/")
+		if !strings.HasPrefix(m.Folder, "store/") || strings.Trim(parts[0], "^$") != "TestConformance" {
+			continue
+		}
+		parts = parts[1:]
+		if m.Folder == "store/mysqlstore" && len(parts) > 0 {
+			parts = parts[1:] // the server
+		}
+		if len(parts) > 0 && !matches(parts[0], behaviors) {
+			t.Errorf("%s: the suite has no behavior %s", m.Where, parts[0])
+		}
+		if len(parts) > 1 && !matches(parts[1], checks) {
+			t.Errorf("%s: the suite has no check %s", m.Where, parts[1])
+		}
+		found++
+	}
+	if found < 50 || len(behaviors) < 50 || len(checks) < 100 {
+		t.Errorf("only %d mutants, %d behaviors and %d checks were read", found, len(behaviors), len(checks))
 	}
 }
 
