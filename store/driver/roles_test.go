@@ -32,7 +32,9 @@ func (h *halves) Local() *driver.Hub { return &h.hub }
 
 type nowhere struct{}
 
-func (nowhere) Deliver(_ context.Context, ds []waybill.Delivery) []error { return make([]error, len(ds)) }
+func (nowhere) Deliver(_ context.Context, ds []waybill.Delivery) []error {
+	return make([]error, len(ds))
+}
 
 // constructors call each constructor that takes a store.
 var constructors = map[string]func(db driver.Store[handle]) error{

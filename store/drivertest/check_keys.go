@@ -129,22 +129,30 @@ func anHour(rec store.KeyRecord) bool {
 func keyClaims[T any](ctx context.Context, t tb, b *env[T]) {
 	c := b.claim("claims")
 	rec, ok := b.tryClaim(ctx, t, c)
-	if !ok || rec.KeyID != c.KeyID || rec.Hash != c.Hash || rec.State != store.KeyProcessing || rec.Owner != c.Owner || rec.Fence != 1 || rec.Attempts != 1 {
-		t.Fatalf("the first claim: %v, %+v", ok, rec)
+	if !ok {
+		t.Fatalf("the first claim was rejected: %+v", rec)
 	}
+	held := func(w *store.KeyRecord) {
+		w.KeyID, w.Hash, w.State, w.Owner, w.Fence, w.Attempts = c.KeyID, c.Hash, store.KeyProcessing, c.Owner, 1, 1
+	}
+	wantFields(t, "the first claim", rec, held)
 	made := rec.CreatedAt // later claims must return the same time
 	if made.IsZero() {
 		t.Errorf("the claim does not say when the record was made: %+v", rec)
 	}
 	rec = b.key(ctx, t, c.KeyID)
-	if left := rec.LeaseUntil.Sub(rec.Now); left < 59*time.Minute || left > time.Hour || !rec.CreatedAt.Equal(made) || !rec.ExpiresAt.IsZero() || !rec.CompletedAt.IsZero() {
-		t.Errorf("its times are %+v, and it was made at %v", rec, made)
+	if left := rec.LeaseUntil.Sub(rec.Now); left < 59*time.Minute || left > time.Hour {
+		t.Errorf("the lease of an hour ends after %v", left)
 	}
-	if rec, ok := b.tryClaim(ctx, t, again(c)); ok || rec.State != store.KeyProcessing || rec.Owner != c.Owner || rec.Fence != 1 || rec.Attempts != 1 {
-		t.Errorf("a claim of a held key: %v, %+v", ok, rec)
-	}
-	if rec, ok := b.tryClaim(ctx, t, c); ok || rec.Fence != 1 {
-		t.Errorf("the same claim again: %v, %+v", ok, rec)
+	wantFields(t, "the times of a claim", rec, func(w *store.KeyRecord) {
+		w.CreatedAt, w.ExpiresAt, w.CompletedAt = made, time.Time{}, time.Time{}
+	})
+	for what, repeated := range map[string]driver.KeyClaim{"a claim of a held key": again(c), "the same claim again": c} {
+		rec, ok := b.tryClaim(ctx, t, repeated)
+		if ok {
+			t.Errorf("%s was accepted", what)
+		}
+		wantFields(t, what, rec, held)
 	}
 	a := driver.KeyAttempt{KeyID: c.KeyID, Owner: c.Owner, Fence: 1}
 	other := again(c)
@@ -152,12 +160,14 @@ func keyClaims[T any](ctx context.Context, t tb, b *env[T]) {
 	conflict := func(state store.KeyState) {
 		t.Helper()
 		before := b.key(ctx, t, c.KeyID)
-		if rec, ok := b.tryClaim(ctx, t, other); ok || rec.Hash != c.Hash || rec.State != state {
-			t.Errorf("another request, in state %s: %v, %+v", state, ok, rec)
+		rec, ok := b.tryClaim(ctx, t, other)
+		if ok {
+			t.Errorf("another request was accepted, in state %s", state)
 		}
-		if after := b.key(ctx, t, c.KeyID); after.Owner != before.Owner || after.Fence != before.Fence || after.State != before.State || after.Attempts != before.Attempts {
-			t.Errorf("another request changed the record from %+v to %+v", before, after)
-		}
+		wantFields(t, "another request", rec, func(w *store.KeyRecord) { w.Hash, w.State = c.Hash, state })
+		wantFields(t, "the record after another request", b.key(ctx, t, c.KeyID), func(w *store.KeyRecord) {
+			w.Owner, w.Fence, w.State, w.Attempts = before.Owner, before.Fence, before.State, before.Attempts
+		})
 	}
 	conflict(store.KeyProcessing)
 	if !b.endKey(ctx, t, a, failed("first")) {
@@ -165,24 +175,34 @@ func keyClaims[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	conflict(store.KeyFailed)
 	rec = b.key(ctx, t, c.KeyID)
-	if rec.Code != "code" || rec.LastError != "first" || !rec.LeaseUntil.IsZero() || rec.ExpiresAt.Sub(rec.Now) < 59*time.Minute {
-		t.Errorf("after the failure the record is %+v", rec)
+	wantFields(t, "after the failure", rec, func(w *store.KeyRecord) {
+		w.Code, w.LastError, w.LeaseUntil = "code", "first", time.Time{}
+	})
+	if left := rec.ExpiresAt.Sub(rec.Now); left < 59*time.Minute {
+		t.Errorf("after the failure the record expires in %v, want an hour", left)
 	}
 	second := again(c)
 	rec, ok = b.tryClaim(ctx, t, second)
-	if !ok || rec.Fence != 2 || rec.Attempts != 2 || rec.Owner != second.Owner || rec.State != store.KeyProcessing || !rec.ExpiresAt.IsZero() {
-		t.Fatalf("a claim of what failed: %v, %+v", ok, rec)
+	if !ok {
+		t.Fatalf("a claim of a failed key was rejected: %+v", rec)
 	}
+	wantFields(t, "a claim of a failed key", rec, func(w *store.KeyRecord) {
+		w.Fence, w.Attempts, w.Owner, w.State, w.ExpiresAt = 2, 2, second.Owner, store.KeyProcessing, time.Time{}
+	})
 	if !b.endKey(ctx, t, driver.KeyAttempt{KeyID: c.KeyID, Owner: second.Owner, Fence: 2}, answered("done")) {
 		t.Fatalf("the second attempt did not succeed")
 	}
 	conflict(store.KeySucceeded)
 	rec, ok = b.tryClaim(ctx, t, again(c))
-	if ok || rec.State != store.KeySucceeded || rec.Ref != "done" || string(rec.Result) != "done" || rec.Owner != second.Owner || rec.Fence != 2 || rec.Attempts != 2 {
-		t.Errorf("a repeat got %v, %+v", ok, rec)
+	if ok {
+		t.Errorf("a repeat of a success was accepted")
 	}
-	if rec.CompletedAt.IsZero() || rec.CompletedAt.After(rec.Now) || !anHour(rec) || !rec.LeaseUntil.IsZero() {
-		t.Errorf("the times of a success are %+v", rec)
+	wantFields(t, "a repeat", rec, func(w *store.KeyRecord) {
+		w.State, w.Ref, w.Result, w.Owner, w.Fence, w.Attempts = store.KeySucceeded, "done", []byte("done"), second.Owner, 2, 2
+		w.LeaseUntil = time.Time{}
+	})
+	if rec.CompletedAt.IsZero() || rec.CompletedAt.After(rec.Now) || !anHour(rec) {
+		t.Errorf("a success completed at %v and expires at %v; it is %v", rec.CompletedAt, rec.ExpiresAt, rec.Now)
 	}
 }
 
@@ -204,12 +224,16 @@ func keyExpires[T any](ctx context.Context, t tb, b *env[T]) {
 		next := again(c)
 		next.Hash = keyHash("b")
 		rec, ok := b.tryClaim(ctx, t, next)
-		if !ok || rec.Hash != next.Hash || rec.Owner != next.Owner || rec.Attempts != 1 || rec.State != store.KeyProcessing || !rec.ExpiresAt.IsZero() {
-			t.Fatalf("a claim of a key that has %s and expired, with another hash: %v, %+v", name, ok, rec)
+		if !ok {
+			t.Fatalf("a claim of a key that has %s and expired, with another hash, was rejected: %+v", name, rec)
 		}
-		if rec.Point.Name != "" || rec.Point.Data != nil || rec.Ref != "" || rec.Result != nil || rec.Code != "" || rec.LastError != "" || !rec.CompletedAt.IsZero() {
-			t.Errorf("it inherited from what had %s and expired: %+v", name, rec)
-		}
+		// Nothing is inherited.
+		wantFields(t, "a claim of a key that has "+name+" and expired", rec, func(w *store.KeyRecord) {
+			*w = store.KeyRecord{
+				KeyID: next.KeyID, Hash: next.Hash, Owner: next.Owner, Attempts: 1, State: store.KeyProcessing,
+				Fence: w.Fence, LeaseUntil: w.LeaseUntil, CreatedAt: w.CreatedAt, Now: w.Now,
+			}
+		})
 	}
 }
 
@@ -270,8 +294,11 @@ func keyRace[T any](ctx context.Context, t tb, b *env[T]) {
 			})
 		}
 		all.Wait()
-		if rec := b.key(ctx, t, one.c.KeyID); won.Load() != 1 || rec.Fence != one.before+1 || int64(rec.Attempts) != one.before+1 {
-			t.Errorf("%d of 100 have the key %q; it had fence %d, and is %+v", won.Load(), one.c.Key, one.before, rec)
+		if won.Load() != 1 {
+			t.Errorf("%d of 100 have the key %q", won.Load(), one.c.Key)
 		}
+		wantFields(t, "the key "+one.c.Key, b.key(ctx, t, one.c.KeyID), func(w *store.KeyRecord) {
+			w.Fence, w.Attempts = one.before+1, int(one.before+1)
+		})
 	}
 }

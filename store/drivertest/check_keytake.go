@@ -81,19 +81,20 @@ func keyTake[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Fatalf("taken as %+v", got)
 	}
 	rec := b.key(ctx, t, c.KeyID)
-	if rec.State != store.KeySucceeded || rec.Hash != c.Hash || rec.Owner != c.Owner || rec.Fence != 1 || rec.Attempts != 1 || rec.Ref != "done" {
-		t.Errorf("the record is %+v", rec)
-	}
-	if rec.CreatedAt.IsZero() || rec.CompletedAt.IsZero() || !anHour(rec) || !rec.LeaseUntil.IsZero() {
-		t.Errorf("its times are %+v", rec)
+	wantFields(t, "the record", rec, func(w *store.KeyRecord) {
+		w.State, w.Hash, w.Owner, w.Fence, w.Attempts, w.Ref = store.KeySucceeded, c.Hash, c.Owner, 1, 1, "done"
+		w.LeaseUntil = time.Time{}
+	})
+	if rec.CreatedAt.IsZero() || rec.CompletedAt.IsZero() || !anHour(rec) {
+		t.Errorf("the record was made at %v, completed at %v, and expires at %v", rec.CreatedAt, rec.CompletedAt, rec.ExpiresAt)
 	}
 	for name, hash := range map[string]string{"a repeat": c.Hash, "another request": keyHash("b")} {
 		next := again(c)
 		next.Hash = hash
-		if got := b.taken(ctx, t, next, name); got.Taken || got.Busy || got.Record.State != store.KeySucceeded || got.Record.Hash != c.Hash ||
-			got.Record.Ref != "done" || string(got.Record.Result) != "done" {
-			t.Errorf("%s got %+v", name, got)
-		}
+		wantFields(t, name, b.taken(ctx, t, next, name), func(w *driver.KeyTaken) {
+			w.Taken, w.Busy = false, false
+			w.Record.State, w.Record.Hash, w.Record.Ref, w.Record.Result = store.KeySucceeded, c.Hash, "done", []byte("done")
+		})
 	}
 	short := b.claim("expired")
 	err := b.inTx(ctx, func(tx T) error {
@@ -113,9 +114,9 @@ func keyTake[T any](ctx context.Context, t tb, b *env[T]) {
 	if got := b.taken(ctx, t, next, "new"); !got.Taken {
 		t.Errorf("an expired key, with another hash: %+v", got)
 	}
-	if rec := b.key(ctx, t, short.KeyID); rec.Hash != next.Hash || rec.Ref != "new" || rec.Attempts != 1 || rec.Owner != next.Owner {
-		t.Errorf("its record is %+v", rec)
-	}
+	wantFields(t, "the record of an expired key", b.key(ctx, t, short.KeyID), func(w *store.KeyRecord) {
+		w.Hash, w.Ref, w.Attempts, w.Owner = next.Hash, "new", 1, next.Owner
+	})
 }
 
 func keyTakeRollback[T any](ctx context.Context, t tb, b *env[T]) {
@@ -151,11 +152,8 @@ func keyTakeUnkept[T any](ctx context.Context, t tb, b *env[T]) {
 	}
 	b.wantNoKey(ctx, t, fresh.KeyID)
 	after := b.key(ctx, t, lost.KeyID)
-	before.Now, after.Now = time.Time{}, time.Time{}
-	if after.State != before.State || after.Fence != before.Fence || after.Attempts != before.Attempts || after.Owner != before.Owner ||
-		after.LastError != before.LastError || !after.ExpiresAt.Equal(before.ExpiresAt) {
-		t.Errorf("the record of the failure was %+v, and is %+v", before, after)
-	}
+	after.Now = before.Now
+	want(t, "the record of the failure", after, before)
 	if rec, ok := b.tryClaim(ctx, t, again(fresh)); !ok || rec.Attempts != 1 {
 		t.Errorf("a claim afterwards: %v, %+v", ok, rec)
 	}
@@ -186,9 +184,9 @@ func keyTakeAgain[T any](ctx context.Context, t tb, b *env[T]) {
 		if got := b.taken(ctx, t, again(c), "yes"); !got.Taken || got.Attempt.Fence != 2 {
 			t.Errorf("%q: %+v", c.Key, got)
 		}
-		if rec := b.key(ctx, t, c.KeyID); rec.State != store.KeySucceeded || rec.Fence != 2 || rec.Attempts != 2 || rec.Ref != "yes" || rec.LastError != "" {
-			t.Errorf("the record of %q is %+v", c.Key, rec)
-		}
+		wantFields(t, "the record of "+c.Key, b.key(ctx, t, c.KeyID), func(w *store.KeyRecord) {
+			w.State, w.Fence, w.Attempts, w.Ref, w.LastError = store.KeySucceeded, 2, 2, "yes", ""
+		})
 	}
 	if b.endKey(ctx, t, late, failed("late")) || b.endKey(ctx, t, late, answered("late")) {
 		t.Errorf("the attempt that was taken over has ended the second time")
@@ -331,9 +329,9 @@ func keyKeepClaimed[T any](ctx context.Context, t tb, b *env[T]) {
 		t.Errorf("it was not kept once")
 	}
 	end(true)
-	if rec := b.key(ctx, t, c.KeyID); rec.State != store.KeySucceeded || rec.Ref != "done" || rec.Fence != 1 || rec.Attempts != 1 || !rec.LeaseUntil.IsZero() {
-		t.Errorf("the record is %+v", rec)
-	}
+	wantFields(t, "the record", b.key(ctx, t, c.KeyID), func(w *store.KeyRecord) {
+		w.State, w.Ref, w.Fence, w.Attempts, w.LeaseUntil = store.KeySucceeded, "done", 1, 1, time.Time{}
+	})
 }
 
 // keyKeepLate checks that a lease that expires before or inside a transaction

@@ -75,9 +75,12 @@ func TestMissing(t *testing.T) {
 		{jobsSuite, Instance[memTx]{DB: has{Outbox: roles.Outbox}}, "RunJobs needs the roles Jobs; the store has the roles Outbox. Missing:\n\tthe role Jobs"},
 		{adminSuite, Instance[memTx]{DB: has{Outbox: roles.Outbox}}, "RunAdmin needs the roles Outbox, Relay, OutboxAdmin; the store has the roles Outbox. Missing:\n" +
 			"\tthe role Relay\n\tthe role OutboxAdmin"},
-		{wholeSuite, Instance[memTx]{DB: has{Outbox: roles.Outbox, Relay: roles.Relay, OutboxAdmin: roles.OutboxAdmin}},
+		{
+			wholeSuite,
+			Instance[memTx]{DB: has{Outbox: roles.Outbox, Relay: roles.Relay, OutboxAdmin: roles.OutboxAdmin}},
 			"Run needs the roles Outbox, Relay, Inbox, Keys, Jobs, OutboxAdmin; the store has the roles Outbox, Relay, OutboxAdmin. Missing:\n" +
-				"\tthe role Inbox\n\tthe role Keys\n\tthe role Jobs"},
+				"\tthe role Inbox\n\tthe role Keys\n\tthe role Jobs",
+		},
 		{wholeSuite, Instance[memTx]{DB: roles}, ""},
 	} {
 		err := c.in.check(c.suite, Features{})

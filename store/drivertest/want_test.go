@@ -29,9 +29,9 @@ func TestWantListsDifferences(t *testing.T) {
 		{func(w *store.KeyRecord) { w.CreatedAt = time.Time{} }, "it: CreatedAt is 2026-01-02T03:04:05.000006Z, want no time"},
 		{func(w *store.KeyRecord) { w.LastError = strings.Repeat("e", 1000) }, `it: LastError is "", want "` + strings.Repeat("e", 199) + "… (1002 bytes)"},
 	} {
-		rec1 := &recorder{}
-		wantFields(rec1, "it", rec, c.set)
-		if got := strings.Join(rec1.failures, "\n"); got != c.want {
+		log := &recorder{}
+		wantFields(log, "it", rec, c.set)
+		if got := strings.Join(log.failures, "\n"); got != c.want {
 			t.Errorf("reported as %q, want %q", got, c.want)
 		}
 	}
