@@ -24,11 +24,12 @@ type Entry struct {
 type Result string
 
 const (
-	// Passed: every check ran and passed.
+	// Passed means that every check ran and passed.
 	Passed Result = "yes"
-	// Unsupported: the store lacks a feature or a role that a check needs.
+	// Unsupported means that the store lacks a feature or a role that a check
+	// needs.
 	Unsupported Result = "no"
-	// Incomplete: a check failed or did not run.
+	// Incomplete means that a check failed or did not run.
 	Incomplete Result = "-"
 )
 
