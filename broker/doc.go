@@ -5,11 +5,11 @@
 //
 //	b, err := natsbroker.Open(ctx, url, natsbroker.Config{Stream: "orders"})
 //	…
-//	sink, err := b.Sink()
+//	sink, err := b.Sink(natsbroker.SinkConfig{})
 //	…
 //	r, err := relay.New(db, sink, relay.Config{}) // publish
 //	…
-//	source, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
+//	source, err := b.Source(natsbroker.SourceConfig{Durable: "billing"})
 //	…
 //	err = source.Run(ctx, group) // consume
 //

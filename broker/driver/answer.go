@@ -20,7 +20,7 @@ func (r *Receiver) answer(verdicts []verdict) {
 				continue
 			}
 		case waybill.ClassUnavailable, waybill.ClassDefer, waybill.ClassRetry:
-			r.log.Debug("message deferred", "event", v.it.delivery.ID, "class", v.class, "delay", v.delay, "attempt", v.it.in.attempt(), "error", v.err)
+			r.log.Debug("message deferred", "event_id", v.it.delivery.ID, "class", v.class, "delay", v.delay, "attempt", v.it.in.attempt(), "error", v.err)
 			r.deferMessage(v)
 			continue
 		}
@@ -60,11 +60,11 @@ func (r *Receiver) deadLetter(v verdict) error {
 	ctx, cancel := r.answering()
 	defer cancel()
 	if err := r.session.DeadLetter(ctx, v.it.in, v.err); err != nil {
-		r.log.Warn("moving a message to the dead-letter destination failed; it will be retried", "event", v.it.delivery.ID, "error", err)
+		r.log.Warn("moving a message to the dead-letter destination failed; it will be retried", "event_id", v.it.delivery.ID, "error", err)
 		return err
 	}
-	r.log.Error("message moved to the dead-letter destination", "event", v.it.delivery.ID, "type", v.it.delivery.Type,
-		"topic", v.it.in.Topic, "attempt", v.it.in.attempt(), "reason", v.err)
+	r.log.Error("message moved to the dead-letter destination", "event_id", v.it.delivery.ID, "event_type", v.it.delivery.Type,
+		"topic", v.it.in.Topic, "attempt", v.it.in.attempt(), "error", v.err)
 	if r.cfg.Observe.DeadLettered != nil {
 		r.cfg.Observe.DeadLettered(r.name, v.err)
 	}
@@ -130,7 +130,7 @@ func (r *Receiver) giveBack(it *item, delay time.Duration) {
 	ctx, cancel := r.answering()
 	defer cancel()
 	if err := r.giver.NakWithDelay(ctx, it.in, delay); err != nil {
-		r.log.Warn("returning a message to the broker failed; the broker will redeliver it after its deadline", "event", it.delivery.ID, "error", err)
+		r.log.Warn("returning a message to the broker failed; the broker will redeliver it after its deadline", "event_id", it.delivery.ID, "error", err)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -18,7 +20,7 @@ import (
 // their defaults.
 type Config struct {
 	// ClientID identifies the connections in Kafka's tools. Defaults to
-	// "waybill".
+	// "waybill", with New to the id of the caller's client.
 	ClientID string
 	// PublishTimeout is how long the brokers may take to confirm a batch. At
 	// least 2 s. Defaults to 15 s.
@@ -30,19 +32,25 @@ type Config struct {
 	// auto.create.topics.enable is on. Without Create, events for a missing
 	// topic are deferred.
 	Create bool
-	// TLS sets certificates that the system does not trust by default. Defaults
-	// to nil, or to the system's certificates if the URL says tls=true.
+	// TLS sets certificates that the system does not trust by default, for
+	// Open. Defaults to nil, or to the system's certificates if the URL says
+	// tls=true. New rejects it.
 	TLS *tls.Config
-	// Options are additional client options, such as another SASL mechanism or
-	// a dialer. They cannot override the options on which the guarantees of
-	// this package depend.
+	// Options are additional client options of Open, such as another SASL
+	// mechanism or a dialer. They cannot override the options on which the
+	// guarantees of this package depend. New rejects them.
 	Options []kgo.Opt
 	// Logger receives a warning if the connection, or the password on it, is
 	// not protected. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
-func (c Config) complete() (Config, error) {
+// complete returns the config with defaults, or an error that lists every
+// invalid field.
+func (c Config) complete() (Config, error) { return c.check() }
+
+// check is complete with errors of the last fields.
+func (c Config) check(last ...error) (Config, error) {
 	var errs []error
 	if c.PublishTimeout == 0 {
 		c.PublishTimeout = 15 * time.Second
@@ -59,7 +67,7 @@ func (c Config) complete() (Config, error) {
 	if c.ClientID == "" {
 		c.ClientID = "waybill"
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, last...)...); err != nil {
 		return c, fmt.Errorf("kafkabroker: %w", err)
 	}
 	return c, nil
@@ -91,11 +99,7 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, driver.RedactError(fmt.Errorf("kafkabroker: URL: %w", err), url)
 	}
-	b := &Broker{url: url, cfg: cfg, turn: make(chan struct{}, 1)}
-	b.common = append(append(b.common, cfg.Options...), fromURL...)
-	b.common = append(b.common, kgo.ClientID(cfg.ClientID), kgo.DisableClientMetrics(), kgo.MetadataMinAge(metadataEvery))
-	b.batches.make, b.batches.timeout = func() (*kgo.Client, error) { return b.producing(cfg.MaxMessageBytes) }, cfg.PublishTimeout
-	b.singles.make, b.singles.timeout = func() (*kgo.Client, error) { return b.producing(cfg.MaxMessageBytes + deadLetterBytes) }, cfg.PublishTimeout
+	b := newBroker(url, append(slices.Clone(cfg.Options), fromURL...), cfg)
 	client, err := b.batches.current()
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, cfg.PublishTimeout)
@@ -106,6 +110,52 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 		return nil, errors.Join(b.hide(fmt.Errorf("kafkabroker: connect: %w", err)), b.Close())
 	}
 	return b, nil
+}
+
+// New returns a broker for the cluster of the caller's client. Kafka's clients
+// have one role each, so the broker opens clients of its own, with the options
+// of the caller's: seed brokers, TLS, SASL, dialer and hooks. The client must
+// have neither a consumer group nor topics nor a transactional id, and may be
+// closed at any time. New does not connect.
+func New(client *kgo.Client, cfg Config) (*Broker, error) {
+	var errs []error
+	if cfg.TLS != nil {
+		errs = append(errs, errors.New("Config.TLS: not nil, but New uses the caller's client"))
+	}
+	if len(cfg.Options) > 0 {
+		errs = append(errs, errors.New("Config.Options: not empty, but New uses the caller's client"))
+	}
+	clientID := cfg.ClientID
+	cfg, err := cfg.check(errs...)
+	if err != nil {
+		return nil, err
+	}
+	if client == nil {
+		return nil, errors.New("kafkabroker: client: nil")
+	}
+	for _, option := range []any{kgo.ConsumerGroup, kgo.TransactionalID} {
+		if name, ok := client.OptValue(option).(string); ok && name != "" {
+			return nil, fmt.Errorf("kafkabroker: client: it has the consumer group or transactional id %s; want a client without", name)
+		}
+	}
+	for _, option := range []any{kgo.ConsumeTopics, kgo.ConsumePartitions} {
+		if topics := reflect.ValueOf(client.OptValue(option)); topics.Kind() == reflect.Map && topics.Len() > 0 {
+			return nil, errors.New("kafkabroker: client: it consumes topics; want a client without topics")
+		}
+	}
+	if id, ok := client.OptValue(kgo.ClientID).(string); ok && clientID == "" {
+		cfg.ClientID = id
+	}
+	return newBroker("", client.Opts(), cfg), nil
+}
+
+// newBroker returns a broker whose clients have the options.
+func newBroker(url string, options []kgo.Opt, cfg Config) *Broker {
+	b := &Broker{url: url, cfg: cfg, turn: make(chan struct{}, 1)}
+	b.common = append(slices.Clone(options), kgo.ClientID(cfg.ClientID), kgo.DisableClientMetrics(), kgo.MetadataMinAge(metadataEvery))
+	b.batches.make, b.batches.timeout = func() (*kgo.Client, error) { return b.producing(cfg.MaxMessageBytes) }, cfg.PublishTimeout
+	b.singles.make, b.singles.timeout = func() (*kgo.Client, error) { return b.producing(cfg.MaxMessageBytes + deadLetterBytes) }, cfg.PublishTimeout
+	return b
 }
 
 // metadataEvery is the interval at which the client queries a topic that is

@@ -28,6 +28,9 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
+	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
+		return nil, fmt.Errorf("kafkabroker: SinkConfig.EventSource: %w", err)
+	}
 	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{EventSource: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
 	if err != nil {
 		return nil, err

@@ -51,30 +51,32 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	if cfg.Group == "" {
 		errs = append(errs, errors.New("SourceConfig.Group: empty"))
 	}
-	if len(cfg.Topics) == 0 {
-		errs = append(errs, errors.New("SourceConfig.Topics: empty"))
-	}
 	if cfg.Name == "" {
 		cfg.Name = cfg.Group
 	}
+	if len(cfg.Topics) == 0 {
+		errs = append(errs, errors.New("SourceConfig.Topics: empty"))
+	}
 	cfg.Topics = slices.Clone(cfg.Topics)
-	if cfg.SessionTimeout == 0 {
-		cfg.SessionTimeout = 45 * time.Second
-	}
-	if cfg.SessionTimeout < time.Second {
-		errs = append(errs, fmt.Errorf("SourceConfig.SessionTimeout: %v is less than 1s", cfg.SessionTimeout))
-	}
 	for _, name := range cfg.Topics {
 		if err := names.Check(name); err != nil {
 			errs = append(errs, fmt.Errorf("SourceConfig.Topics: %w", err))
 		}
+	}
+	for _, name := range cfg.Topics {
 		dead := deadLetter(&cfg, name)
-		if err := names.Check(dead); err != nil {
+		if err := names.Check(dead); err != nil && names.Check(name) == nil {
 			errs = append(errs, fmt.Errorf("SourceConfig.DeadLetter: %w", err))
 		}
 		if slices.Contains(cfg.Topics, dead) {
 			errs = append(errs, fmt.Errorf("SourceConfig.DeadLetter: %s is one of Topics", dead))
 		}
+	}
+	if cfg.SessionTimeout == 0 {
+		cfg.SessionTimeout = 45 * time.Second
+	}
+	if cfg.SessionTimeout < time.Second {
+		errs = append(errs, fmt.Errorf("SourceConfig.SessionTimeout: %v is less than 1s", cfg.SessionTimeout))
 	}
 	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{})
 	errs = append(errs, err, cfg.Receive.Validate())

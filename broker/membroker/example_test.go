@@ -18,7 +18,7 @@ func Example() {
 		return
 	}
 	b.SetFaults(membroker.Faults{DropAck: 1})
-	src, err := b.Source(membroker.SourceConfig{Name: "billing"})
+	src, err := b.Source(membroker.SourceConfig{Durable: "billing"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -26,7 +26,12 @@ func Example() {
 	ev := waybill.NewEvent("OrderPlaced", map[string]int{"total": 9990})
 	ev.AggregateType, ev.AggregateID = "order", "42"
 	ev.ID = waybill.NewID()
-	fmt.Println(b.Sink().Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}))
+	sink, err := b.Sink(membroker.SinkConfig{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(sink.Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}))
 
 	ctx, cancel := context.WithCancel(context.Background())
 	mux := handler.NewMux()

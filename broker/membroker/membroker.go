@@ -5,8 +5,9 @@
 //
 //	b, err := membroker.New(membroker.Config{})
 //	…
-//	r, err := relay.New(db, b.Sink(), relay.Config{})
-//	src, err := b.Source(membroker.SourceConfig{Name: "billing"})
+//	sink, err := b.Sink(membroker.SinkConfig{})
+//	r, err := relay.New(db, sink, relay.Config{})
+//	src, err := b.Source(membroker.SourceConfig{Durable: "billing"})
 //	b.SetFaults(membroker.Faults{Duplicate: 0.1, DropAck: 0.1, Seed: 7})
 package membroker
 
@@ -27,10 +28,6 @@ import (
 
 // Config configures a [Broker]. The zero value is valid.
 type Config struct {
-	// Topics returns the topic of an event. Defaults to the event's Topic.
-	Topics broker.Topics
-	// EventSource is the CloudEvents attribute "source". Defaults to "waybill".
-	EventSource string
 	// AckWait is how long a consumer may leave a message unanswered before the
 	// broker redelivers it. Defaults to 30 s.
 	AckWait time.Duration
@@ -86,7 +83,7 @@ func Failures() driver.Failures {
 // Broker is an in-memory broker.
 type Broker struct {
 	cfg   Config
-	codec *broker.Codec
+	codec *broker.Codec // of the sources
 
 	mu      sync.Mutex
 	log     []*stored
@@ -123,10 +120,8 @@ func New(cfg Config) (*Broker, error) {
 	if cfg.MaxMessage == 0 {
 		cfg.MaxMessage = 2 << 20
 	}
-	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{EventSource: cfg.EventSource, Topics: broker.TopicRules{}.Checked(cfg.Topics)})
-	if err != nil {
-		errs = append(errs, err)
-	}
+	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{})
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("membroker: %w", err)
 	}
@@ -145,9 +140,6 @@ func Open(_ context.Context, address string, cfg Config) (*Broker, error) {
 	}
 	return New(cfg)
 }
-
-// Codec returns the codec of the messages: that of Kafka.
-func (b *Broker) Codec() *broker.Codec { return b.codec }
 
 // SetFaults sets the faults from now on.
 func (b *Broker) SetFaults(f Faults) {
@@ -235,11 +227,31 @@ func (b *Broker) signal() {
 	b.changed = make(chan struct{})
 }
 
-// Sink publishes the relay's deliveries.
-type Sink struct{ b *Broker }
+// SinkConfig configures a [Sink]. The zero value is valid.
+type SinkConfig struct {
+	// EventSource is the CloudEvents attribute source. Defaults to "waybill".
+	EventSource string
+	// Topics returns the topic of an event. Defaults to the event's Topic.
+	Topics broker.Topics
+}
 
-// Sink returns the broker's sink.
-func (b *Broker) Sink() *Sink { return &Sink{b: b} }
+// Sink publishes the relay's deliveries, in the binding of Kafka.
+type Sink struct {
+	b     *Broker
+	codec *broker.Codec
+}
+
+// Sink returns a sink.
+func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
+	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
+		return nil, fmt.Errorf("membroker: SinkConfig.EventSource: %w", err)
+	}
+	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{EventSource: cfg.EventSource, Topics: broker.TopicRules{}.Checked(cfg.Topics)})
+	if err != nil {
+		return nil, err
+	}
+	return &Sink{b: b, codec: codec}, nil
+}
 
 // StopsAtFailure implements relay.OrderedSink: a batch may hold several events
 // of an aggregate.
@@ -247,7 +259,7 @@ func (*Sink) StopsAtFailure() {}
 
 // Destination implements relay.DestinationSink: each topic is a destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
-	topic, err := s.b.codec.Topic(ev)
+	topic, err := s.codec.Topic(ev)
 	if err != nil {
 		return ""
 	}
@@ -258,7 +270,7 @@ func (s *Sink) Destination(ev *waybill.Event) string {
 func (s *Sink) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
 	return driver.PublishInOrder(batch, func(wave []int, results []error) {
 		for _, i := range wave {
-			m, err := s.b.codec.Encode(&batch[i])
+			m, err := s.codec.Encode(&batch[i])
 			if err == nil {
 				err = s.b.Publish(ctx, m)
 			}

@@ -39,13 +39,26 @@ func open(t *testing.T, cfg membroker.Config) *membroker.Broker {
 	return b
 }
 
+func sink(t *testing.T, b *membroker.Broker) *membroker.Sink {
+	t.Helper()
+	s, err := b.Sink(membroker.SinkConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 func instance(t *testing.T, b *membroker.Broker) drivertest.Instance {
+	codec, err := broker.NewCodec(broker.Kafka, broker.CodecConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return drivertest.Instance{
 		Topic: "orders",
-		Sink:  b.Sink(),
-		Codec: b.Codec(),
+		Sink:  sink(t, b),
+		Codec: codec,
 		Source: func(name string, cfg broker.ReceiverConfig) broker.Source {
-			src, err := b.Source(membroker.SourceConfig{Name: name, Receive: cfg})
+			src, err := b.Source(membroker.SourceConfig{Durable: name, Receive: cfg})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -147,7 +160,7 @@ func TestTheOnlyMessageIsLost(t *testing.T) {
 // consume runs a source until stop is called.
 func consume(t *testing.T, b *membroker.Broker) (seen *set, stop func()) {
 	t.Helper()
-	src, err := b.Source(membroker.SourceConfig{Name: "s"})
+	src, err := b.Source(membroker.SourceConfig{Durable: "s"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +181,7 @@ func publish(t *testing.T, b *membroker.Broker) {
 	t.Helper()
 	d := waybill.Delivery{Event: eventfill.Defaults(waybill.NewEvent("x", 1)), Attempt: 1}
 	for {
-		err := b.Sink().Deliver(t.Context(), []waybill.Delivery{d})[0]
+		err := sink(t, b).Deliver(t.Context(), []waybill.Delivery{d})[0]
 		if err == nil {
 			return
 		}
@@ -210,17 +223,28 @@ func (s *set) most() int {
 }
 
 func TestConfig(t *testing.T) {
-	if _, err := membroker.New(membroker.Config{AckWait: -1, MaxMessage: -1, EventSource: "a b"}); err == nil {
-		t.Error("a config with three mistakes is accepted")
-	}
+	_, err := membroker.New(membroker.Config{AckWait: -1, MaxMessage: -1})
+	says(t, err, "membroker: Config.AckWait: -1ns is negative\nConfig.MaxMessage: -1 is negative")
 	if _, err := membroker.Open(t.Context(), "mem:", membroker.Config{}); err != nil {
 		t.Error(err)
 	}
 	b := open(t, membroker.Config{})
-	if _, err := b.Source(membroker.SourceConfig{}); err == nil {
-		t.Error("a source without a name")
+	_, err = b.Sink(membroker.SinkConfig{EventSource: "a b"})
+	says(t, err, "membroker: SinkConfig.EventSource: not a URI reference of at most 512 printable ASCII characters")
+	_, err = b.Source(membroker.SourceConfig{Receive: broker.ReceiverConfig{Workers: -1, ReconnectMax: -1, BackoffBase: -1}})
+	says(t, err, "membroker: SourceConfig.Durable: empty\nReceiverConfig.Workers: -1 is negative\n"+
+		"ReceiverConfig.BackoffBase: -1ns is negative\nReceiverConfig.ReconnectMax: -1ns is negative")
+	if s, err := b.Source(membroker.SourceConfig{Durable: "billing"}); err != nil || s.Name() != "billing" {
+		t.Errorf("the source is %v, %v", s, err)
 	}
-	if _, err := b.Source(membroker.SourceConfig{Name: "s", Receive: broker.ReceiverConfig{Workers: -1}}); err == nil {
-		t.Error("a source with a wrong config")
+	if s, err := b.Source(membroker.SourceConfig{Durable: "billing", Name: "invoices"}); err != nil || s.Name() != "invoices" {
+		t.Errorf("the source is %v, %v", s, err)
+	}
+}
+
+func says(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is %v, want %s", err, want)
 	}
 }

@@ -16,14 +16,17 @@ import (
 
 // SourceConfig configures a [Source].
 type SourceConfig struct {
-	// Name is the durable consumer. Sources with the same name share its
-	// messages, and a later source continues where the last one stopped.
-	// Required.
+	// Durable is the name of the durable consumer. Sources with the same
+	// Durable share its messages, and a later source continues where the last
+	// one stopped. Required.
+	Durable string
+	// Name identifies the source in logs, metrics and dead letters. Defaults to
+	// Durable.
 	Name string
 	// Topics are the topics to consume, from the beginning. Defaults to all
 	// topics except dead letters.
 	Topics []string
-	// DeadLetter is the topic for dead letters. Defaults to Name + ".dead".
+	// DeadLetter is the topic for dead letters. Defaults to Durable + ".dead".
 	DeadLetter string
 	// Receive configures how messages are passed to the consumer.
 	Receive broker.ReceiverConfig
@@ -54,24 +57,29 @@ type Source struct {
 
 // Source returns a source and creates its durable consumer.
 func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
-	if cfg.Name == "" {
-		return nil, errors.New("membroker: SourceConfig.Name: empty")
+	var errs []error
+	if cfg.Durable == "" {
+		errs = append(errs, errors.New("SourceConfig.Durable: empty"))
 	}
-	if err := cfg.Receive.Validate(); err != nil {
-		return nil, fmt.Errorf("membroker: source %s: %w", cfg.Name, err)
+	errs = append(errs, cfg.Receive.Validate())
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("membroker: %w", err)
+	}
+	if cfg.Name == "" {
+		cfg.Name = cfg.Durable
 	}
 	if cfg.DeadLetter == "" {
-		cfg.DeadLetter = cfg.Name + deadSuffix
+		cfg.DeadLetter = cfg.Durable + deadSuffix
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.groups[cfg.Name] == nil {
-		b.groups[cfg.Name] = &group{pending: make(map[uint64]*pending)}
+	if b.groups[cfg.Durable] == nil {
+		b.groups[cfg.Durable] = &group{pending: make(map[uint64]*pending)}
 	}
 	return &Source{b: b, cfg: cfg}, nil
 }
 
-// Name returns the name of the durable consumer.
+// Name implements [broker.Source].
 func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements [broker.Source].
@@ -82,7 +90,7 @@ func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
 		if s.b.down {
 			return nil, waybill.Unavailable(errDown)
 		}
-		return &session{b: s.b, cfg: &s.cfg, group: s.b.groups[s.cfg.Name], outage: s.b.outages}, nil
+		return &session{b: s.b, cfg: &s.cfg, group: s.b.groups[s.cfg.Durable], outage: s.b.outages}, nil
 	})
 }
 

@@ -1,7 +1,6 @@
 package natsbroker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +26,7 @@ type Config struct {
 	// Required.
 	Stream string
 	// Create creates the stream, and one for dead letters, if they do not
-	// exist. Without Create, Open fails if the stream does not exist.
+	// exist. Without Create, Open and New fail if the stream does not exist.
 	Create bool
 	// Subjects are the subjects of the stream; required with Create.
 	Subjects []string
@@ -38,16 +37,11 @@ type Config struct {
 	// Nats-Msg-Id, for a created stream. Defaults to 2 min.
 	DedupWindow time.Duration
 
-	// Topics returns the subject of an event. Defaults to the event's Topic.
-	// See [Names] for templates.
-	Topics broker.Topics
-	// EventSource is the CloudEvents attribute "source". Defaults to "waybill".
-	EventSource string
 	// PublishTimeout is how long a message may wait for its PubAck. Defaults to
 	// 10 s.
 	PublishTimeout time.Duration
-	// Options are client options, for TLS, credentials and so on. Open's own
-	// options are applied after them.
+	// Options are client options of Open, for TLS, credentials and so on. The
+	// package's own options are applied after them. New rejects them.
 	Options []nats.Option
 	// Logger receives connection changes and server errors. Defaults to
 	// [slog.Default]; slog.New(slog.DiscardHandler) disables logging.
@@ -85,7 +79,10 @@ func (c Config) complete() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	return c, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return c, fmt.Errorf("natsbroker: %w", err)
+	}
+	return c, nil
 }
 
 // checkName checks the name of a stream or consumer.
@@ -101,7 +98,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// Names returns the rules for subjects; use its Template for [Config.Topics].
+// Names returns the rules for subjects; use its Template for [SinkConfig.Topics].
 func Names() broker.TopicRules {
 	return broker.TopicRules{Separator: '.', Max: 255, Allowed: func(c byte) bool { return c > ' ' && c < 0x7f && c != '*' && c != '>' }}
 }
@@ -124,8 +121,9 @@ type Broker struct {
 	cfg   Config
 	conn  *nats.Conn
 	js    jetstream.JetStream
-	codec *broker.Codec
+	codec *broker.Codec // of the sources
 	log   *slog.Logger
+	owned bool                   // the broker opened the connection
 	lost  atomic.Pointer[signal] // signaled when the connection is lost next
 }
 
@@ -169,6 +167,10 @@ func Address(urls string, log *slog.Logger) (string, []nats.Option, error) {
 // see [Address]) and finds the stream. Errors and logs never show the URL's
 // password. A lost connection is restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
 	b, err := open(ctx, url, cfg)
 	if err != nil {
 		return nil, driver.RedactError(fmt.Errorf("natsbroker: %s: %w", driver.Redact(url), err), url)
@@ -177,18 +179,12 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 }
 
 func open(ctx context.Context, url string, cfg Config) (*Broker, error) {
-	given := cfg.Logger
-	cfg, err := cfg.complete()
+	b, err := newBroker(cfg, driver.Redact(url))
 	if err != nil {
 		return nil, err
 	}
-	codec, err := broker.NewCodec(broker.NATS, broker.CodecConfig{EventSource: cfg.EventSource, Topics: topics(cfg.Topics)})
-	if err != nil {
-		return nil, err
-	}
-	b := &Broker{cfg: cfg, codec: codec, log: cfg.Logger.With("broker", driver.Redact(url))}
-	b.lost.Store(newSignal())
-	bare, secure, err := Address(url, cmp.Or(given, slog.Default()))
+	b.owned = true
+	bare, secure, err := Address(url, cfg.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -196,15 +192,70 @@ func open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if b.conn, err = nats.Connect(bare, b.options()...); err != nil {
 		return nil, err
 	}
-	b.js, err = jetstream.New(b.conn, jetstream.WithPublishAsyncTimeout(cfg.PublishTimeout), jetstream.WithPublishAsyncMaxPending(maxPending))
-	if err == nil {
-		err = b.ensure(ctx)
-	}
-	if err != nil {
+	if err := b.start(ctx); err != nil {
 		b.conn.Close()
 		return nil, err
 	}
 	return b, nil
+}
+
+// New returns a broker that uses the caller's connection, and finds the stream.
+// The caller closes the connection, after the broker. The connection must not
+// buffer messages while it is lost (nats.ReconnectBufSize(-1)): the client
+// would publish events that the relay has long since taken back. It should
+// reconnect without end (nats.MaxReconnects(-1)). New adds a handler of lost
+// connections in front of the connection's own.
+func New(ctx context.Context, conn *nats.Conn, cfg Config) (*Broker, error) {
+	options := len(cfg.Options) > 0
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case options:
+		return nil, errors.New("natsbroker: Config.Options: not empty, but New uses the caller's connection")
+	case conn == nil:
+		return nil, errors.New("natsbroker: connection: nil")
+	case conn.Opts.ReconnectBufSize >= 0:
+		return nil, errors.New("natsbroker: connection: it buffers messages while it is lost; want nats.ReconnectBufSize(-1)")
+	}
+	b, err := newBroker(cfg, conn.ConnectedUrlRedacted())
+	if err != nil {
+		return nil, err
+	}
+	b.conn = conn
+	before := conn.DisconnectErrHandler()
+	conn.SetDisconnectErrHandler(func(c *nats.Conn, err error) {
+		b.disconnected(c, err)
+		if before != nil {
+			before(c, err)
+		}
+	})
+	if err := b.start(ctx); err != nil {
+		return nil, fmt.Errorf("natsbroker: %w", err)
+	}
+	return b, nil
+}
+
+// newBroker returns a broker without a connection.
+func newBroker(cfg Config, address string) (*Broker, error) {
+	codec, err := broker.NewCodec(broker.NATS, broker.CodecConfig{})
+	if err != nil {
+		return nil, err
+	}
+	b := &Broker{cfg: cfg, codec: codec, log: cfg.Logger.With("broker", address)}
+	b.lost.Store(newSignal())
+	return b, nil
+}
+
+// start finds the streams.
+func (b *Broker) start(ctx context.Context) error {
+	var err error
+	b.js, err = jetstream.New(b.conn, jetstream.WithPublishAsyncTimeout(b.cfg.PublishTimeout), jetstream.WithPublishAsyncMaxPending(maxPending))
+	if err != nil {
+		return err
+	}
+	return b.ensure(ctx)
 }
 
 // maxPending is the maximum number of messages that wait for their PubAck: more
@@ -287,11 +338,13 @@ func (b *Broker) disconnected(_ *nats.Conn, err error) {
 	b.log.Warn("connection to NATS lost", "error", err)
 }
 
-// Codec returns the codec of the messages.
-func (b *Broker) Codec() *broker.Codec { return b.codec }
-
-// Close closes the connection. Sources must have ended before.
+// Close closes the connection, if Open created it. Sources must have ended
+// before.
 func (b *Broker) Close() error {
-	b.conn.Close()
+	if b.owned {
+		b.conn.Close()
+	} else {
+		b.js.CleanupPublisher()
+	}
 	return nil
 }

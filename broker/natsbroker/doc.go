@@ -5,10 +5,10 @@
 //		Stream: "orders", Subjects: []string{"orders.>"}, Create: true,
 //	})
 //	…
-//	sink, err := b.Sink()
+//	sink, err := b.Sink(natsbroker.SinkConfig{})
 //	r, err := relay.New(db, sink, relay.Config{}) // publish
 //
-//	source, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
+//	source, err := b.Source(natsbroker.SourceConfig{Durable: "billing"})
 //	err = source.Run(ctx, group) // consume
 //
 // # Publishing

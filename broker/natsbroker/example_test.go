@@ -22,7 +22,7 @@ func Example() {
 		return
 	}
 	defer func() { _ = b.Close() }()
-	sink, err := b.Sink()
+	sink, err := b.Sink(natsbroker.SinkConfig{})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -32,7 +32,7 @@ func Example() {
 	ev.ID = waybill.NewID()
 	fmt.Println(sink.Deliver(ctx, []waybill.Delivery{{Event: ev, Attempt: 1}}))
 
-	src, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
+	src, err := b.Source(natsbroker.SourceConfig{Durable: "billing"})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -12,14 +12,33 @@ import (
 	"github.com/waybillhq/waybill/broker/driver"
 )
 
+// SinkConfig configures a [Sink]. The zero value is valid.
+type SinkConfig struct {
+	// EventSource is the CloudEvents attribute source. Defaults to "waybill".
+	EventSource string
+	// Topics returns the subject of an event. Defaults to the event's Topic.
+	// See [Names] for templates.
+	Topics broker.Topics
+}
+
 // Sink publishes the relay's deliveries. Several relays may share it.
 type Sink struct {
 	b        *Broker
+	codec    *broker.Codec
 	failures driver.Failures
 }
 
 // Sink returns a sink that uses the connection.
-func (b *Broker) Sink() (*Sink, error) { return &Sink{b: b, failures: Failures()}, nil }
+func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
+	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
+		return nil, fmt.Errorf("natsbroker: SinkConfig.EventSource: %w", err)
+	}
+	codec, err := broker.NewCodec(broker.NATS, broker.CodecConfig{EventSource: cfg.EventSource, Topics: topics(cfg.Topics)})
+	if err != nil {
+		return nil, err
+	}
+	return &Sink{b: b, codec: codec, failures: Failures()}, nil
+}
 
 // StopsAtFailure implements relay.OrderedSink: a batch may hold several events
 // of an aggregate.
@@ -27,7 +46,7 @@ func (*Sink) StopsAtFailure() {}
 
 // Destination implements relay.DestinationSink: each subject is a destination.
 func (s *Sink) Destination(ev *waybill.Event) string {
-	subject, err := s.b.codec.Topic(ev)
+	subject, err := s.codec.Topic(ev)
 	if err != nil {
 		return ""
 	}
@@ -54,7 +73,7 @@ func (s *Sink) publish(ctx context.Context, d *waybill.Delivery) (jetstream.PubA
 	if ctx.Err() != nil {
 		return nil, waybill.Unavailable(context.Cause(ctx))
 	}
-	m, err := s.b.codec.Encode(d)
+	m, err := s.codec.Encode(d)
 	if err != nil {
 		return nil, err
 	}

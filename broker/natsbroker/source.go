@@ -19,7 +19,10 @@ import (
 
 // SourceConfig configures a [Source]. Zero fields have their defaults.
 type SourceConfig struct {
-	// Name is the name of the durable consumer. Required.
+	// Durable is the name of the durable consumer. Required.
+	Durable string
+	// Name identifies the source in logs, metrics and dead letters. Defaults to
+	// Durable.
 	Name string
 	// Subjects are the subjects to consume, from the beginning of the stream.
 	// Defaults to all subjects of the stream.
@@ -29,7 +32,7 @@ type SourceConfig struct {
 	// third of AckWait. Defaults to 15 s; at least 1 s.
 	AckWait time.Duration
 	// DeadLetter is the subject for dead letters; a stream must have it.
-	// Defaults to "dead.<stream>.<name>".
+	// Defaults to "dead.<stream>.<durable>".
 	DeadLetter string
 	// Receive configures how messages are passed to the consumer. Its MaxHold
 	// defaults to unlimited: if the server held a deferred message for longer
@@ -49,8 +52,12 @@ type Source struct {
 // this config.
 func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	var errs []error
-	if err := checkName(cfg.Name); err != nil {
-		errs = append(errs, fmt.Errorf("SourceConfig.Name: %w", err))
+	unnamed := checkName(cfg.Durable)
+	if unnamed != nil {
+		errs = append(errs, fmt.Errorf("SourceConfig.Durable: %w", unnamed))
+	}
+	if cfg.Name == "" {
+		cfg.Name = cfg.Durable
 	}
 	if cfg.AckWait == 0 {
 		cfg.AckWait = 15 * time.Second
@@ -58,10 +65,11 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	if cfg.AckWait < time.Second {
 		errs = append(errs, fmt.Errorf("SourceConfig.AckWait: %v is less than 1s", cfg.AckWait))
 	}
-	if cfg.DeadLetter == "" {
-		cfg.DeadLetter = b.deadSubject(cfg.Name)
+	byName := cfg.DeadLetter == ""
+	if byName {
+		cfg.DeadLetter = b.deadSubject(cfg.Durable)
 	}
-	if err := Names().Check(cfg.DeadLetter); err != nil {
+	if err := Names().Check(cfg.DeadLetter); err != nil && (unnamed == nil || !byName) {
 		errs = append(errs, fmt.Errorf("SourceConfig.DeadLetter: %w", err))
 	}
 	if cfg.Receive.MaxHold == 0 {
@@ -69,7 +77,7 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	}
 	errs = append(errs, cfg.Receive.Validate())
 	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("natsbroker: source %s: %w", cfg.Name, err)
+		return nil, fmt.Errorf("natsbroker: %w", err)
 	}
 	if cfg.Receive.Logger == nil {
 		cfg.Receive.Logger = b.log
@@ -77,7 +85,7 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	return &Source{b: b, cfg: cfg, fetchFor: fetchWait}, nil
 }
 
-// Name returns the name of the durable consumer.
+// Name implements [broker.Source].
 func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements [broker.Source].
@@ -94,15 +102,15 @@ func (s *Source) open(ctx context.Context) (driver.Session, error) {
 		return nil, waybill.Unavailable(errLost)
 	}
 	consumer, err := s.b.js.CreateOrUpdateConsumer(ctx, s.b.cfg.Stream, jetstream.ConsumerConfig{
-		Durable: s.cfg.Name, AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.cfg.AckWait, FilterSubjects: s.cfg.Subjects,
+		Durable: s.cfg.Durable, AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.cfg.AckWait, FilterSubjects: s.cfg.Subjects,
 		MaxDeliver: -1, MaxAckPending: maxAckPending,
 	})
 	if err != nil {
-		return nil, Failures().Classify(fmt.Errorf("natsbroker: durable consumer %s: %w", s.cfg.Name, err))
+		return nil, Failures().Classify(fmt.Errorf("natsbroker: durable consumer %s: %w", s.cfg.Durable, err))
 	}
 	info, err := quiet(ctx, consumer)
 	if err != nil {
-		return nil, Failures().Classify(fmt.Errorf("natsbroker: durable consumer %s: %w", s.cfg.Name, err))
+		return nil, Failures().Classify(fmt.Errorf("natsbroker: durable consumer %s: %w", s.cfg.Durable, err))
 	}
 	return &session{s: s, consumer: consumer, reconnects: reconnects, before: info.Delivered.Stream, missing: info.NumAckPending}, nil
 }

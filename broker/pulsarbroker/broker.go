@@ -34,13 +34,41 @@ type Config struct {
 	// Heartbeat is the interval at which an idle connection is checked.
 	// Defaults to 10 s.
 	Heartbeat time.Duration
-	// Options, if not nil, modifies the client options: certificates, other
-	// kinds of authentication, metrics.
+	// Options, if not nil, modifies the client options of Open: certificates,
+	// other kinds of authentication, metrics. New rejects it.
 	Options func(*pulsar.ClientOptions)
-	// Logger receives the client's log. Defaults to [slog.Default], which
+	// Logger receives the log of Open's client. Defaults to [slog.Default], which
 	// receives only warnings and errors; slog.New(slog.DiscardHandler) disables
 	// logging.
 	Logger *slog.Logger
+}
+
+// complete returns the config with defaults, or an error that lists every
+// invalid field.
+func (c Config) complete() (Config, error) {
+	var errs []error
+	if c.Namespace == "" {
+		c.Namespace = "public/default"
+	}
+	if strings.Count(c.Namespace, "/") != 1 || names.Check(c.Namespace) != nil {
+		errs = append(errs, fmt.Errorf("Config.Namespace: %q, want tenant/namespace", c.Namespace))
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		def   time.Duration
+	}{{"PublishTimeout", &c.PublishTimeout, 15 * time.Second}, {"Heartbeat", &c.Heartbeat, 10 * time.Second}} {
+		switch {
+		case *d.value == 0:
+			*d.value = d.def
+		case *d.value < 0:
+			errs = append(errs, fmt.Errorf("Config.%s: %v is negative", d.name, *d.value))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return c, fmt.Errorf("pulsarbroker: %w", err)
+	}
+	return c, nil
 }
 
 // Broker is a Pulsar cluster. It is safe for concurrent use.
@@ -48,6 +76,7 @@ type Broker struct {
 	url    string
 	cfg    Config
 	client pulsar.Client
+	owned  bool       // the broker made the client
 	dead   *producers // for dead letters of the sources
 
 	mu      sync.Mutex
@@ -63,22 +92,11 @@ type Broker struct {
 // insecure=true accepts any certificate. Open returns an error if the cluster
 // is unreachable. Connections that are lost later are restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
-	if cfg.PublishTimeout < 0 || cfg.Heartbeat < 0 {
-		return nil, errors.New("pulsarbroker: Config.PublishTimeout or Heartbeat: negative")
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
 	}
-	if cfg.Namespace == "" {
-		cfg.Namespace = "public/default"
-	}
-	if strings.Count(cfg.Namespace, "/") != 1 || names.Check(cfg.Namespace) != nil {
-		return nil, fmt.Errorf("pulsarbroker: Config.Namespace: %q, want tenant/namespace", cfg.Namespace)
-	}
-	if cfg.PublishTimeout == 0 {
-		cfg.PublishTimeout = 15 * time.Second
-	}
-	if cfg.Heartbeat == 0 {
-		cfg.Heartbeat = 10 * time.Second
-	}
-	b := &Broker{url: url, cfg: cfg}
+	b := &Broker{url: url, cfg: cfg, owned: true}
 	opts, err := options(url, cfg)
 	if err != nil {
 		return nil, b.hide(fmt.Errorf("pulsarbroker: URL: %w", err))
@@ -89,12 +107,33 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if b.client, err = pulsar.NewClient(opts); err != nil {
 		return nil, b.hide(fmt.Errorf("pulsarbroker: %w", err))
 	}
-	b.dead = b.newProducers(SinkConfig{Subscriptions: []string{DeadLetterSubscription}, MaxProducers: 64})
+	b.dead = b.newProducers(deadLetters)
 	if err := b.reach(ctx); err != nil {
 		// The client does not support contexts and runs on for a while.
 		go func() { _ = b.Close() }()
 		return nil, b.hide(fmt.Errorf("pulsarbroker: connect: %w", err))
 	}
+	return b, nil
+}
+
+// deadLetters configures the producers of dead letters.
+var deadLetters = SinkConfig{Subscriptions: []string{DeadLetterSubscription}, MaxProducers: 64} //nolint:gochecknoglobals // never changed
+
+// New returns a broker that uses the caller's client. The caller closes the
+// client, after the broker. New does not connect.
+func New(client pulsar.Client, cfg Config) (*Broker, error) {
+	options := cfg.Options != nil
+	cfg, err := cfg.complete()
+	switch {
+	case err != nil:
+		return nil, err
+	case options:
+		return nil, errors.New("pulsarbroker: Config.Options: not nil, but New uses the caller's client")
+	case client == nil:
+		return nil, errors.New("pulsarbroker: client: nil")
+	}
+	b := &Broker{cfg: cfg, client: client}
+	b.dead = b.newProducers(deadLetters)
 	return b, nil
 }
 
@@ -213,8 +252,8 @@ func (b *Broker) reach(ctx context.Context) error {
 	return err
 }
 
-// Close closes the client and all sinks and sources of this broker. Sources
-// must have been stopped before.
+// Close closes all sinks and sources of this broker, and the client, if Open
+// made it. Sources must have been stopped before.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	pools := b.pools
@@ -236,7 +275,9 @@ func (b *Broker) Close() error {
 		case <-idle:
 		case <-time.After(b.cfg.PublishTimeout + time.Second): // the client never answers some calls
 		}
-		b.client.Close()
+		if b.owned {
+			b.client.Close()
+		}
 	}()
 	// Calls end after the timeout; the client's own close takes as long again.
 	select {

@@ -423,11 +423,17 @@ func TestNames(t *testing.T) {
 func TestConfigs(t *testing.T) {
 	var b pulsarbroker.Broker
 	_, err := b.Source(pulsarbroker.SourceConfig{Topics: []string{"a b"}, DeadLetter: "a/b", Receive: broker.ReceiverConfig{Workers: -1}})
-	for _, want := range []string{"Subscription", "Topics", "DeadLetter", "Workers"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not name %s", err, want)
-		}
-	}
+	says(t, err, "pulsarbroker: SourceConfig.Subscription: empty\nSourceConfig.Topics: \"a b\" has an invalid character\n"+
+		"SourceConfig.DeadLetter: \"a/b\": want a name, tenant/namespace/name, or persistent://tenant/namespace/name\nReceiverConfig.Workers: -1 is negative")
+	_, err = b.Sink(pulsarbroker.SinkConfig{EventSource: "a b", Subscriptions: []string{""}, MaxProducers: -1})
+	says(t, err, "pulsarbroker: SinkConfig.EventSource: not a URI reference of at most 512 printable ASCII characters\n"+
+		"SinkConfig.Subscriptions: empty name\nSinkConfig.MaxProducers: -1 is negative")
+	_, err = pulsarbroker.New(nil, pulsarbroker.Config{Namespace: "x", PublishTimeout: -1, Heartbeat: -1})
+	says(t, err, "pulsarbroker: Config.Namespace: \"x\", want tenant/namespace\nConfig.PublishTimeout: -1ns is negative\nConfig.Heartbeat: -1ns is negative")
+	_, err = pulsarbroker.New(nil, pulsarbroker.Config{Options: func(*pulsar.ClientOptions) {}})
+	says(t, err, "pulsarbroker: Config.Options: not nil, but New uses the caller's client")
+	_, err = pulsarbroker.New(nil, pulsarbroker.Config{})
+	says(t, err, "pulsarbroker: client: nil")
 	for _, url := range []string{"http://localhost", "pulsar://u:canary%@host", "pulsar://host?token=canary&x=y", "pulsar://host?token=canary%"} {
 		if _, err := pulsarbroker.Open(t.Context(), url, pulsarbroker.Config{}); err == nil || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v", driver.Redact(url), err)
@@ -435,5 +441,40 @@ func TestConfigs(t *testing.T) {
 	}
 	if _, err := pulsarbroker.Open(t.Context(), "pulsar://host", pulsarbroker.Config{Namespace: "x"}); err == nil {
 		t.Error("a namespace without a tenant")
+	}
+}
+
+func says(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is %v, want %s", err, want)
+	}
+}
+
+// New uses the caller's client and leaves it open.
+func TestNew(t *testing.T) {
+	client, err := pulsar.NewClient(pulsar.ClientOptions{URL: testserver.Pulsar(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	b, err := pulsarbroker.New(client, pulsarbroker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	topic := "new-" + waybill.NewID().String()
+	s, err := b.Sink(pulsarbroker.SinkConfig{Topics: broker.OneTopic(topic)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := waybill.Delivery{Event: waybill.NewEvent("x", 1).Complete(), Attempt: 1}
+	if err := s.Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
+		t.Error(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := client.TopicPartitions(topic); err != nil {
+		t.Errorf("the client after Close: %v", err)
 	}
 }

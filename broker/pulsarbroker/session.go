@@ -208,7 +208,7 @@ func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason er
 	}
 	ctx, cancel := s.b.timeout(ctx)
 	defer cancel()
-	letter := driver.DeadLetter(s.codec, s.cfg.Subscription, in, reason)
+	letter := driver.DeadLetter(s.codec, s.cfg.Name, in, reason)
 	return s.b.hide(errors.Join(s.b.dead.send(ctx, topic, []*pulsar.ProducerMessage{publishing(&letter, at)})...))
 }
 

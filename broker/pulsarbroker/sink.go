@@ -45,8 +45,18 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
-	if cfg.MaxProducers < 0 || slices.Contains(cfg.Subscriptions, "") {
-		return nil, errors.New("pulsarbroker: SinkConfig.MaxProducers: negative, or Subscriptions: empty name")
+	var errs []error
+	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
+		errs = append(errs, fmt.Errorf("SinkConfig.EventSource: %w", err))
+	}
+	if slices.Contains(cfg.Subscriptions, "") {
+		errs = append(errs, errors.New("SinkConfig.Subscriptions: empty name"))
+	}
+	if cfg.MaxProducers < 0 {
+		errs = append(errs, fmt.Errorf("SinkConfig.MaxProducers: %d is negative", cfg.MaxProducers))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("pulsarbroker: %w", err)
 	}
 	if cfg.MaxProducers == 0 {
 		cfg.MaxProducers = 256

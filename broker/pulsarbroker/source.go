@@ -23,6 +23,9 @@ type SourceConfig struct {
 	// Subscription is shared by all processes of a consumer. It is created at
 	// the beginning of the topics if it does not exist. Required.
 	Subscription string
+	// Name identifies the source in logs, metrics and dead letters. Defaults to
+	// Subscription.
+	Name string
 	// Topics are the topics to read. At least one.
 	Topics []string
 	// KeyShared lets all processes work concurrently, each on different keys;
@@ -52,6 +55,9 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	if cfg.Subscription == "" {
 		errs = append(errs, errors.New("SourceConfig.Subscription: empty"))
 	}
+	if cfg.Name == "" {
+		cfg.Name = cfg.Subscription
+	}
 	if len(cfg.Topics) == 0 {
 		errs = append(errs, errors.New("SourceConfig.Topics: empty"))
 	}
@@ -67,7 +73,7 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 		if cfg.DeadLetter, err = b.topic(cfg.DeadLetter); err != nil {
 			errs = append(errs, fmt.Errorf("SourceConfig.DeadLetter: %w", err))
 		} else if slices.Contains(cfg.Topics, cfg.DeadLetter) {
-			errs = append(errs, errors.New("SourceConfig.DeadLetter: one of Topics"))
+			errs = append(errs, fmt.Errorf("SourceConfig.DeadLetter: %s is one of Topics", cfg.DeadLetter))
 		}
 	}
 	codec, err := broker.NewCodec(broker.Pulsar, broker.CodecConfig{})
@@ -79,11 +85,11 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 }
 
 // Name implements broker.Source.
-func (s *Source) Name() string { return s.cfg.Subscription }
+func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements broker.Source.
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return driver.Receive(ctx, s.cfg.Subscription, s.codec, c, s.cfg.Receive, s.open)
+	return driver.Receive(ctx, s.cfg.Name, s.codec, c, s.cfg.Receive, s.open)
 }
 
 func (s *Source) open(ctx context.Context) (driver.Session, error) {

@@ -33,11 +33,35 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// complete returns the config with defaults, or an error that lists every
+// invalid field.
+func (c Config) complete() (Config, error) {
+	var errs []error
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		def   time.Duration
+	}{{"PublishTimeout", &c.PublishTimeout, 15 * time.Second}, {"Heartbeat", &c.Heartbeat, 10 * time.Second}} {
+		switch {
+		case *d.value == 0:
+			*d.value = d.def
+		case *d.value < 0:
+			errs = append(errs, fmt.Errorf("Config.%s: %v is negative", d.name, *d.value))
+		}
+	}
+	if c.Name == "" {
+		c.Name = "waybill"
+	}
+	if err := errors.Join(errs...); err != nil {
+		return c, fmt.Errorf("rabbitbroker: %w", err)
+	}
+	return c, nil
+}
+
 // Broker is a RabbitMQ server. It is safe for concurrent use.
 type Broker struct {
 	url  string // to redact its secrets in errors
-	bare string // without the parameters that the client does not know
-	tls  *tls.Config
+	dial Dial
 	cfg  Config
 
 	mu     sync.Mutex
@@ -75,28 +99,48 @@ func Address(text string) (string, *tls.Config, error) {
 // for TLS; see [Address]. Open returns an error if the broker is unreachable.
 // Connections that are lost later are restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
-	if cfg.PublishTimeout < 0 || cfg.Heartbeat < 0 {
-		return nil, errors.New("rabbitbroker: Config.PublishTimeout or Heartbeat: negative")
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
 	}
 	bare, secure, err := Address(url)
 	if err != nil {
 		return nil, driver.RedactError(fmt.Errorf("rabbitbroker: URL: %w", err), url)
 	}
 	driver.WarnInsecure(cmp.Or(cfg.Logger, slog.Default()), secure, url)
-	if cfg.Name == "" {
-		cfg.Name = "waybill"
-	}
-	if cfg.PublishTimeout == 0 {
-		cfg.PublishTimeout = 15 * time.Second
-	}
-	if cfg.Heartbeat == 0 {
-		cfg.Heartbeat = 10 * time.Second
-	}
-	b := &Broker{url: url, bare: bare, tls: secure, cfg: cfg}
+	b := &Broker{url: url, cfg: cfg, dial: func(_ context.Context, config amqp.Config) (*amqp.Connection, error) {
+		config.TLSClientConfig = secure.Clone() // the client sets the server name in it
+		return amqp.DialConfig(bare, config)
+	}}
 	if _, err := b.connected(ctx); err != nil {
 		return nil, b.hide(fmt.Errorf("rabbitbroker: connect: %w", err))
 	}
 	return b, nil
+}
+
+// Dial opens a connection for a broker. The config has the broker's heartbeat,
+// properties and socket; Dial may set everything else, such as SASL and TLS,
+// and passes the config to the client:
+//
+//	func(_ context.Context, config amqp.Config) (*amqp.Connection, error) {
+//		config.SASL = []amqp.Authentication{&amqp.ExternalAuth{}}
+//		return amqp.DialConfig("amqps://host:5671/", config)
+//	}
+type Dial func(ctx context.Context, config amqp.Config) (*amqp.Connection, error)
+
+// New returns a broker whose connections the caller's function opens. An AMQP
+// connection that is lost stays lost, and a source has a connection of its own,
+// so the broker needs a function instead of one connection. New does not
+// connect. The broker closes the connections.
+func New(dial Dial, cfg Config) (*Broker, error) {
+	cfg, err := cfg.complete()
+	if err != nil {
+		return nil, err
+	}
+	if dial == nil {
+		return nil, errors.New("rabbitbroker: dial: nil")
+	}
+	return &Broker{cfg: cfg, dial: dial}, nil
 }
 
 // Close closes the connection of the sinks. Sources close their own.

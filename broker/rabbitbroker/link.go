@@ -24,6 +24,10 @@ type link struct {
 	closing sync.Once
 }
 
+// errNoSocket reports a connection that was not made with the socket of the
+// broker's config.
+var errNoSocket = errors.New("rabbitbroker: the connection was not made by the config's Dial")
+
 // dial opens a connection; ctx bounds all of it, including the handshake.
 func dial(ctx context.Context, b *Broker) (*link, error) {
 	cfg := b.cfg
@@ -35,9 +39,8 @@ func dial(ctx context.Context, b *Broker) (*link, error) {
 	var err error
 	go func() {
 		defer close(done)
-		l.conn, err = amqp.DialConfig(b.bare, amqp.Config{
-			TLSClientConfig: b.tls.Clone(), // the client sets the server name in it
-			Heartbeat:       cfg.Heartbeat, Locale: "en_US", Properties: amqp.Table{"product": "waybill", "connection_name": cfg.Name},
+		l.conn, err = b.dial(ctx, amqp.Config{
+			Heartbeat: cfg.Heartbeat, Locale: "en_US", Properties: amqp.Table{"product": "waybill", "connection_name": cfg.Name},
 			Dial: func(network, address string) (net.Conn, error) {
 				raw, err := dialer.DialContext(ctx, network, address)
 				if err != nil {
@@ -66,6 +69,9 @@ func dial(ctx context.Context, b *Broker) (*link, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if l.raw == nil {
+		return nil, errors.Join(errNoSocket, l.conn.Close())
 	}
 	go l.watch(l.conn.NotifyBlocked(make(chan amqp.Blocking, 4)), l.conn.NotifyClose(make(chan *amqp.Error, 1)))
 	return l, nil

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -486,12 +487,98 @@ func TestASourceWithoutItsQueue(t *testing.T) {
 func TestConfigs(t *testing.T) {
 	var b rabbitbroker.Broker
 	_, err := b.Source(rabbitbroker.SourceConfig{Bind: []rabbitbroker.Binding{{Exchange: "a b"}}, Receive: broker.ReceiverConfig{Workers: -1}})
-	for _, want := range []string{"Queue", "Bind.Exchange", "Workers"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not name %s", err, want)
+	says(t, err, "rabbitbroker: SourceConfig.Queue: empty\nSourceConfig.Bind.Exchange: \"a b\" has an invalid character\nReceiverConfig.Workers: -1 is negative")
+	_, err = b.Source(rabbitbroker.SourceConfig{Queue: "a", DeadLetter: "a"})
+	says(t, err, "rabbitbroker: SourceConfig.DeadLetter: equal to Queue")
+	_, err = b.Source(rabbitbroker.SourceConfig{DeadLetter: "a b"})
+	says(t, err, "rabbitbroker: SourceConfig.Queue: empty\nSourceConfig.DeadLetter: \"a b\" has an invalid character")
+	_, err = b.Sink(rabbitbroker.SinkConfig{EventSource: "a b"})
+	says(t, err, "rabbitbroker: SinkConfig.EventSource: not a URI reference of at most 512 printable ASCII characters")
+	_, err = rabbitbroker.New(nil, rabbitbroker.Config{PublishTimeout: -1, Heartbeat: -1})
+	says(t, err, "rabbitbroker: Config.PublishTimeout: -1ns is negative\nConfig.Heartbeat: -1ns is negative")
+	_, err = rabbitbroker.New(nil, rabbitbroker.Config{})
+	says(t, err, "rabbitbroker: dial: nil")
+	for want, cfg := range map[string]rabbitbroker.SourceConfig{"billing": {Queue: "billing"}, "invoices": {Queue: "billing", Name: "invoices"}} {
+		if s, err := b.Source(cfg); err != nil || s.Name() != want {
+			t.Errorf("the source is %v, %v", s, err)
 		}
 	}
 	if _, err := rabbitbroker.Open(t.Context(), "amqp://u:canary@[bad", rabbitbroker.Config{}); err == nil || strings.Contains(err.Error(), "canary") {
 		t.Errorf("a bad URL: %v", err)
+	}
+}
+
+func says(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is %v, want %s", err, want)
+	}
+}
+
+type consumerFunc func(ctx context.Context, batch []waybill.Delivery) []error
+
+func (f consumerFunc) Deliver(ctx context.Context, batch []waybill.Delivery) []error {
+	return f(ctx, batch)
+}
+
+// New connects with the caller's function: once for the sinks and once for each
+// source.
+func TestNew(t *testing.T) {
+	address := testserver.RabbitMQ(t)
+	var dialed atomic.Int32
+	b, err := rabbitbroker.New(func(_ context.Context, config amqp.Config) (*amqp.Connection, error) {
+		dialed.Add(1)
+		return amqp.DialConfig(address, config)
+	}, rabbitbroker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	if n := dialed.Load(); n != 0 {
+		t.Errorf("New has connected %d times", n)
+	}
+	queue := "new-" + waybill.NewID().String()
+	src, err := b.Source(rabbitbroker.SourceConfig{Queue: queue, Bind: []rabbitbroker.Binding{{Exchange: queue, Key: "#"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan string, 1)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- src.Run(ctx, consumerFunc(func(_ context.Context, batch []waybill.Delivery) []error {
+			got <- batch[0].AggregateID
+			return make([]error, len(batch))
+		}))
+	}()
+	s := sink(t, b, rabbitbroker.SinkConfig{Create: true})
+	for err := errors.New("not published"); err != nil; { // until the source has bound its queue
+		if err = s.Deliver(t.Context(), []waybill.Delivery{event(queue, "42")})[0]; t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	if id := <-got; id != "42" || dialed.Load() != 2 {
+		t.Errorf("event of %s over %d connections, want 42 over 2", id, dialed.Load())
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A connection that the broker could not cut is rejected.
+func TestNewNeedsItsSocket(t *testing.T) {
+	address := testserver.RabbitMQ(t)
+	b, err := rabbitbroker.New(func(_ context.Context, config amqp.Config) (*amqp.Connection, error) {
+		config.Dial = nil
+		return amqp.DialConfig(address, config)
+	}, rabbitbroker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	err = sink(t, b, rabbitbroker.SinkConfig{}).Deliver(t.Context(), []waybill.Delivery{event("x", "1")})[0]
+	if err == nil || !strings.Contains(err.Error(), "Dial") {
+		t.Errorf("the error is %v", err)
 	}
 }

@@ -161,7 +161,7 @@ func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason er
 	defer release()
 	ctx, ended := s.link.until(ctx)
 	defer ended()
-	letter := driver.DeadLetter(s.codec, s.cfg.Queue, in, reason)
+	letter := driver.DeadLetter(s.codec, s.cfg.Name, in, reason)
 	letter.Topic = s.cfg.DeadLetter
 	failed, err := s.dead.send(ctx, true, []outgoing{{message: letter}})
 	if err != nil {

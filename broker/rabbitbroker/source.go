@@ -24,6 +24,9 @@ type Binding struct {
 type SourceConfig struct {
 	// Queue is the queue to read. Required.
 	Queue string
+	// Name identifies the source in logs, metrics and dead letters. Defaults to
+	// Queue.
+	Name string
 	// Bind lists the bindings of the queue. With Bind, the queue is declared as
 	// well: durable and replicated (a quorum queue, which counts deliveries),
 	// with one active consumer at a time, which keeps the order. Without Bind,
@@ -63,10 +66,16 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 	for _, bind := range cfg.Bind {
 		name("Bind.Exchange", bind.Exchange)
 	}
-	if cfg.DeadLetter == "" {
+	if cfg.Name == "" {
+		cfg.Name = cfg.Queue
+	}
+	byName := cfg.DeadLetter == ""
+	if byName {
 		cfg.DeadLetter = cfg.Queue + ".dead"
 	}
-	name("DeadLetter", cfg.DeadLetter)
+	if !byName || names.Check(cfg.Queue) == nil {
+		name("DeadLetter", cfg.DeadLetter)
+	}
 	if cfg.DeadLetter == cfg.Queue {
 		errs = append(errs, errors.New("SourceConfig.DeadLetter: equal to Queue"))
 	}
@@ -79,11 +88,11 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 }
 
 // Name implements broker.Source.
-func (s *Source) Name() string { return s.cfg.Queue }
+func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements broker.Source.
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return driver.Receive(ctx, s.cfg.Queue, s.codec, c, s.cfg.Receive, s.open)
+	return driver.Receive(ctx, s.cfg.Name, s.codec, c, s.cfg.Receive, s.open)
 }
 
 // open opens a separate connection for the source: a broker that is short of

@@ -17,11 +17,11 @@ import (
 
 // Config configures the connection. The zero value is valid.
 type Config struct {
-	// PoolSize is the maximum number of connections. Defaults to the client's
-	// default: ten per core.
+	// PoolSize is the maximum number of connections of Open. Defaults to the
+	// client's default: ten per core. New rejects it.
 	PoolSize int
-	// Logger receives a warning if the connection is not secure. Defaults to
-	// [slog.Default].
+	// Logger receives a warning of Open if the connection is not secure.
+	// Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
@@ -64,7 +64,7 @@ func Options(text string) (*redis.Options, error) {
 // unreachable. Connections that are lost later are restored automatically.
 func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 	if cfg.PoolSize < 0 {
-		return nil, errors.New("redisbroker: Config.PoolSize: negative")
+		return nil, fmt.Errorf("redisbroker: Config.PoolSize: %d is negative", cfg.PoolSize)
 	}
 	opts, err := Options(url)
 	if err != nil {
@@ -89,8 +89,16 @@ func Open(ctx context.Context, url string, cfg Config) (*Broker, error) {
 
 // New returns a broker that uses the caller's client, for Sentinel or Cluster.
 // The caller closes the client. The client should not retry commands
-// (MaxRetries: -1), because retries may reorder entries.
-func New(client redis.UniversalClient) *Broker { return &Broker{client: client} }
+// (MaxRetries: -1), because retries may reorder entries. New does not connect.
+func New(client redis.UniversalClient, cfg Config) (*Broker, error) {
+	switch {
+	case client == nil:
+		return nil, errors.New("redisbroker: client: nil")
+	case cfg.PoolSize != 0:
+		return nil, fmt.Errorf("redisbroker: Config.PoolSize: %d, but New uses the caller's client", cfg.PoolSize)
+	}
+	return &Broker{client: client}, nil
+}
 
 // Close closes the connection, if Open created it.
 func (b *Broker) Close() error {
@@ -117,9 +125,9 @@ type SinkConfig struct {
 	EventSource string
 	// Topics returns the stream of an event. Defaults to the event's Topic.
 	Topics broker.Topics
-	// ExistingOnly does not create streams: events for a missing stream are
-	// deferred.
-	ExistingOnly bool
+	// NoCreate does not create streams: events for a missing stream are
+	// deferred. By default Redis creates a stream with its first entry.
+	NoCreate bool
 }
 
 // Sink publishes events as entries of streams. It is safe for concurrent use.
@@ -132,6 +140,9 @@ type Sink struct {
 
 // Sink returns a sink.
 func (b *Broker) Sink(cfg SinkConfig) (*Sink, error) {
+	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
+		return nil, fmt.Errorf("redisbroker: SinkConfig.EventSource: %w", err)
+	}
 	codec, err := broker.NewCodec(broker.Redis, broker.CodecConfig{EventSource: cfg.EventSource, Topics: names.Checked(cfg.Topics)})
 	if err != nil {
 		return nil, err
@@ -174,7 +185,7 @@ func (s *Sink) publish(ctx context.Context, batch []waybill.Delivery, wave []int
 			results[i] = err
 			continue
 		}
-		sent[n] = pipe.XAdd(ctx, &redis.XAddArgs{Stream: m.Topic, NoMkStream: s.cfg.ExistingOnly, Values: fields(&m)})
+		sent[n] = pipe.XAdd(ctx, &redis.XAddArgs{Stream: m.Topic, NoMkStream: s.cfg.NoCreate, Values: fields(&m)})
 	}
 	if pipe.Len() == 0 {
 		return

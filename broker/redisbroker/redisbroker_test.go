@@ -256,7 +256,7 @@ func TestStreamsThatMustExist(t *testing.T) {
 	address := testserver.Redis(t)
 	client := plain(t, address)
 	name := "test:" + waybill.NewID().String()
-	s := sink(t, open(t, address), redisbroker.SinkConfig{ExistingOnly: true})
+	s := sink(t, open(t, address), redisbroker.SinkConfig{NoCreate: true})
 	err := s.Deliver(t.Context(), []waybill.Delivery{event(name)})[0]
 	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
 		t.Errorf("class %v: %v", class, err)
@@ -478,14 +478,69 @@ func (f consumerFunc) Deliver(ctx context.Context, batch []waybill.Delivery) []e
 }
 
 func TestConfigs(t *testing.T) {
-	b := redisbroker.New(nil)
-	_, err := b.Source(redisbroker.SourceConfig{Streams: []string{"a b"}, DeadLetter: "a b", ClaimIdle: -1, Receive: broker.ReceiverConfig{Workers: -1}})
-	for _, want := range []string{"Group", "Streams", "DeadLetter", "ClaimIdle", "Workers"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not name %s", err, want)
+	client := redis.NewClient(&redis.Options{Addr: "localhost:1"})
+	t.Cleanup(func() { _ = client.Close() })
+	b, err := redisbroker.New(client, redisbroker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Source(redisbroker.SourceConfig{Streams: []string{"a b"}, DeadLetter: "a b", ClaimIdle: -1, Receive: broker.ReceiverConfig{Workers: -1}})
+	says(t, err, "redisbroker: SourceConfig.Group: empty\nSourceConfig.Streams: \"a b\" has an invalid character\nSourceConfig.ClaimIdle: -1ns is negative\n"+
+		"SourceConfig.DeadLetter: a b is one of Streams\nReceiverConfig.Workers: -1 is negative")
+	_, err = b.Sink(redisbroker.SinkConfig{EventSource: "a b"})
+	says(t, err, "redisbroker: SinkConfig.EventSource: not a URI reference of at most 512 printable ASCII characters")
+	_, err = redisbroker.Open(t.Context(), "redis://localhost:1", redisbroker.Config{PoolSize: -1})
+	says(t, err, "redisbroker: Config.PoolSize: -1 is negative")
+	_, err = redisbroker.New(client, redisbroker.Config{PoolSize: 3})
+	says(t, err, "redisbroker: Config.PoolSize: 3, but New uses the caller's client")
+	_, err = redisbroker.New(nil, redisbroker.Config{})
+	says(t, err, "redisbroker: client: nil")
+	for want, cfg := range map[string]redisbroker.SourceConfig{
+		"billing":  {Group: "billing", Streams: []string{"a"}},
+		"invoices": {Group: "billing", Name: "invoices", Streams: []string{"a"}},
+	} {
+		if s, err := b.Source(cfg); err != nil || s.Name() != want {
+			t.Errorf("the source is %v, %v", s, err)
 		}
 	}
 	if _, err := redisbroker.Open(t.Context(), "redis://:canary@[bad", redisbroker.Config{}); err == nil || strings.Contains(err.Error(), "canary") {
 		t.Errorf("a bad URL: %v", err)
+	}
+}
+
+func says(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is %v, want %s", err, want)
+	}
+}
+
+// New uses the caller's client and leaves it open.
+func TestNew(t *testing.T) {
+	opts, err := redisbroker.Options(testserver.Redis(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.MaxRetries = -1
+	client := redis.NewClient(opts)
+	t.Cleanup(func() { _ = client.Close() })
+	b, err := redisbroker.New(client, redisbroker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := "new-" + waybill.NewID().String()
+	s, err := b.Sink(redisbroker.SinkConfig{Topics: broker.OneTopic(stream)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := waybill.Delivery{Event: waybill.NewEvent("x", 1).Complete(), Attempt: 1}
+	if err := s.Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, err := client.XLen(t.Context(), stream).Result(); err != nil || n != 1 {
+		t.Errorf("%d entries, %v", n, err)
 	}
 }

@@ -22,6 +22,9 @@ type SourceConfig struct {
 	// Group is the consumer group. It is created at the beginning of the
 	// streams if it does not exist. Required.
 	Group string
+	// Name identifies the source in logs, metrics and dead letters. Defaults to
+	// Group.
+	Name string
 	// Streams are the streams to read; missing ones are created. At least one,
 	// at most 64.
 	Streams []string
@@ -69,15 +72,18 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 		}
 	}
 	if cfg.ClaimIdle < 0 {
-		errs = append(errs, errors.New("SourceConfig.ClaimIdle: negative"))
+		errs = append(errs, fmt.Errorf("SourceConfig.ClaimIdle: %v is negative", cfg.ClaimIdle))
 	}
 	if slices.Contains(cfg.Streams, cfg.DeadLetter) {
-		errs = append(errs, errors.New("SourceConfig.DeadLetter: one of Streams"))
+		errs = append(errs, fmt.Errorf("SourceConfig.DeadLetter: %s is one of Streams", cfg.DeadLetter))
 	}
 	codec, err := broker.NewCodec(broker.Redis, broker.CodecConfig{})
 	errs = append(errs, err, cfg.Receive.Validate())
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("redisbroker: %w", err)
+	}
+	if cfg.Name == "" {
+		cfg.Name = cfg.Group
 	}
 	if cfg.Consumer == "" {
 		cfg.Consumer = "waybill-" + waybill.NewID().String()
@@ -90,11 +96,11 @@ func (b *Broker) Source(cfg SourceConfig) (*Source, error) {
 }
 
 // Name implements broker.Source.
-func (s *Source) Name() string { return s.cfg.Group }
+func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements broker.Source.
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return driver.Receive(ctx, s.cfg.Group, s.codec, c, s.cfg.Receive, s.open)
+	return driver.Receive(ctx, s.cfg.Name, s.codec, c, s.cfg.Receive, s.open)
 }
 
 func (s *Source) open(ctx context.Context) (driver.Session, error) {
@@ -310,7 +316,7 @@ func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason er
 	if stream == "" {
 		stream = in.Topic + ":dead"
 	}
-	dead := driver.DeadLetter(s.codec, s.cfg.Group, in, reason)
+	dead := driver.DeadLetter(s.codec, s.cfg.Name, in, reason)
 	return s.b.hide(s.b.client.XAdd(ctx, &redis.XAddArgs{Stream: stream, Values: fields(&dead)}).Err())
 }
 

@@ -338,7 +338,11 @@ func TestAMessageKeepsItsUUIDAndMetadata(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := relay.New(db, relay.FanOut(mem.Sink(), sink), relay.Config{})
+			direct, err := mem.Sink(membroker.SinkConfig{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := relay.New(db, relay.FanOut(direct, sink), relay.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -347,7 +351,7 @@ func TestAMessageKeepsItsUUIDAndMetadata(t *testing.T) {
 			go func() { ran <- r.Run(ctx) }()
 			defer func() { stop(); <-ran }()
 			sub, err := watermillbridge.NewSubscriber(func(topic string) (broker.Source, error) {
-				return mem.Source(membroker.SourceConfig{Name: "billing", Topics: []string{topic}})
+				return mem.Source(membroker.SourceConfig{Durable: "billing", Topics: []string{topic}})
 			}, watermillbridge.SubscriberConfig{})
 			if err != nil {
 				t.Fatal(err)

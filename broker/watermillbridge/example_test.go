@@ -17,7 +17,7 @@ func ExampleNewSubscriber() {
 		return
 	}
 	sub, err := watermillbridge.NewSubscriber(func(topic string) (broker.Source, error) {
-		return b.Source(membroker.SourceConfig{Name: "billing", Topics: []string{topic}})
+		return b.Source(membroker.SourceConfig{Durable: "billing", Topics: []string{topic}})
 	}, watermillbridge.SubscriberConfig{})
 	if err != nil {
 		fmt.Println(err)
@@ -31,7 +31,12 @@ func ExampleNewSubscriber() {
 	}
 	ev := waybill.Event{Type: "OrderPlaced", Topic: "orders", Payload: []byte(`{"total":9990}`)}
 	ev.ID = waybill.NewID()
-	fmt.Println(b.Sink().Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}))
+	sink, err := b.Sink(membroker.SinkConfig{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(sink.Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}))
 	msg := <-messages
 	fmt.Println(msg.Metadata.Get("ce_type"), string(msg.Payload))
 	msg.Ack()

@@ -15,8 +15,8 @@ import (
 
 // SinkConfig configures a [Sink]. Zero fields have their defaults.
 type SinkConfig struct {
-	// Source is the CloudEvents attribute source. Defaults to "waybill".
-	Source string
+	// EventSource is the CloudEvents attribute source. Defaults to "waybill".
+	EventSource string
 	// Topics returns the topic of an event. Defaults to the event's Topic.
 	Topics broker.Topics
 	// Parallel is the number of messages of one batch that are published
@@ -44,11 +44,12 @@ func NewSink(p message.Publisher, cfg SinkConfig) (*Sink, error) {
 	if p == nil {
 		errs = append(errs, errors.New("publisher: nil"))
 	}
-	if cfg.Parallel < 0 {
-		errs = append(errs, errors.New("SinkConfig.Parallel: negative"))
+	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
+		errs = append(errs, fmt.Errorf("SinkConfig.EventSource: %w", err))
 	}
-	codec, err := newCodec(cfg.Source, cfg.Topics)
-	errs = append(errs, err)
+	if cfg.Parallel < 0 {
+		errs = append(errs, fmt.Errorf("SinkConfig.Parallel: %d is negative", cfg.Parallel))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("watermillbridge: %w", err)
 	}
@@ -57,6 +58,10 @@ func NewSink(p message.Publisher, cfg SinkConfig) (*Sink, error) {
 	}
 	if cfg.Classify == nil {
 		cfg.Classify = driver.Failures{driver.Unreachable()}.Classify
+	}
+	codec, err := newCodec(cfg.EventSource, cfg.Topics)
+	if err != nil {
+		return nil, err
 	}
 	return &Sink{publisher: p, cfg: cfg, codec: codec}, nil
 }

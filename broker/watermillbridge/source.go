@@ -15,6 +15,9 @@ import (
 
 // SourceConfig configures a [Source]. Zero fields have their defaults.
 type SourceConfig struct {
+	// Name identifies the source in logs, metrics and dead letters. Defaults to
+	// the topic.
+	Name string
 	// DeadLetters publishes messages that can never be handled to DeadTopic.
 	// Without it, such messages are logged, reported, and acknowledged.
 	DeadLetters message.Publisher
@@ -53,6 +56,9 @@ func NewSource(s message.Subscriber, topic string, cfg SourceConfig) (*Source, e
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("watermillbridge: %w", err)
 	}
+	if cfg.Name == "" {
+		cfg.Name = topic
+	}
 	if cfg.DeadTopic == "" {
 		cfg.DeadTopic = topic + ".dead"
 	}
@@ -60,11 +66,11 @@ func NewSource(s message.Subscriber, topic string, cfg SourceConfig) (*Source, e
 }
 
 // Name implements broker.Source.
-func (s *Source) Name() string { return s.topic }
+func (s *Source) Name() string { return s.cfg.Name }
 
 // Run implements broker.Source.
 func (s *Source) Run(ctx context.Context, c waybill.Sink) error {
-	return driver.Receive(ctx, s.topic, s.codec, c, s.cfg.Receive, s.open)
+	return driver.Receive(ctx, s.cfg.Name, s.codec, c, s.cfg.Receive, s.open)
 }
 
 func (s *Source) open(ctx context.Context) (driver.Session, error) {
@@ -133,7 +139,7 @@ func (s *session) DeadLetter(ctx context.Context, in *driver.Incoming, reason er
 	if s.source.cfg.DeadLetters == nil {
 		return nil
 	}
-	dead := driver.DeadLetter(s.source.codec, s.source.topic, in, reason)
+	dead := driver.DeadLetter(s.source.codec, s.source.cfg.Name, in, reason)
 	msg := message.NewMessage(dead.PublishID, dead.Payload)
 	msg.SetContext(ctx)
 	for _, h := range dead.Headers {

@@ -85,8 +85,14 @@ func NewReceiver(c waybill.Sink, cfg ReceiverConfig) (*Receiver, error) {
 	if cfg.Unsigned && cfg.UnsignedAttributes {
 		errs = append(errs, errors.New("ReceiverConfig.UnsignedAttributes: true, but Unsigned is true as well"))
 	}
-	if cfg.Tolerance < 0 || cfg.MaxBody < 0 || cfg.Timeout < 0 {
-		errs = append(errs, errors.New("ReceiverConfig.Tolerance, MaxBody or Timeout: negative"))
+	if cfg.Tolerance < 0 {
+		errs = append(errs, fmt.Errorf("ReceiverConfig.Tolerance: %v is negative", cfg.Tolerance))
+	}
+	if cfg.MaxBody < 0 {
+		errs = append(errs, fmt.Errorf("ReceiverConfig.MaxBody: %d is negative", cfg.MaxBody))
+	}
+	if cfg.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("ReceiverConfig.Timeout: %v is negative", cfg.Timeout))
 	}
 	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{})
 	errs = append(errs, err)
@@ -231,7 +237,7 @@ func (r *Receiver) answer(w http.ResponseWriter, err error, id waybill.ID) {
 			w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(delay.Seconds()))))
 		}
 		// The failure goes to this log; the sender does not see internals.
-		r.cfg.Logger.Warn("webhook failed", "source", r.cfg.Name, "event", id.String(), "error", err)
+		r.cfg.Logger.Warn("webhook failed", "source", r.cfg.Name, "event_id", id.String(), "error", err)
 		http.Error(w, "failed", http.StatusInternalServerError)
 	}
 }
@@ -240,7 +246,7 @@ func (r *Receiver) answer(w http.ResponseWriter, err error, id waybill.ID) {
 // response tells the sender, which keeps the dead letter.
 func (r *Receiver) deadLettered(id waybill.ID, err error) {
 	r.cfg.Logger.Error("webhook failed permanently; the sender keeps the dead letter",
-		"source", r.cfg.Name, "event", id.String(), "error", err)
+		"source", r.cfg.Name, "event_id", id.String(), "error", err)
 	if aside := r.cfg.Observe.DeadLettered; aside != nil {
 		aside(r.cfg.Name, err)
 	}

@@ -119,30 +119,42 @@ func NewSink(url string, cfg Config) (*Sink, error) {
 		}
 	}
 	var keys []key
-	if cfg.Target != nil {
-		if url != "" || cfg.Endpoint != nil || len(cfg.Secrets) > 0 || cfg.Unsigned || len(cfg.Header) > 0 {
-			errs = append(errs, errors.New("Config.Target: set together with url, Endpoint, Secrets, Unsigned or Header"))
-		}
-	} else {
+	if cfg.Target == nil {
 		var err error
 		keys, err = (&Target{Secrets: cfg.Secrets, Unsigned: cfg.Unsigned}).keys("Config")
 		errs = append(errs, err)
 	}
+	if cfg.Unsigned && cfg.UnsignedAttributes {
+		errs = append(errs, errors.New("Config.UnsignedAttributes: true, but Unsigned is true as well"))
+	}
+	if cfg.Target != nil {
+		if url != "" || cfg.Endpoint != nil || len(cfg.Secrets) > 0 || cfg.Unsigned || len(cfg.Header) > 0 {
+			errs = append(errs, errors.New("Config.Target: set together with url, Endpoint, Secrets, Unsigned or Header"))
+		}
+	}
 	if cfg.PublicOnly && cfg.Client != nil {
 		errs = append(errs, errors.New("Config.PublicOnly: set together with Client (use PublicDialer in the Client)"))
+	}
+	if err := driver.CheckEventSource(cfg.EventSource); err != nil {
+		errs = append(errs, fmt.Errorf("Config.EventSource: %w", err))
+	}
+	if cfg.Requests < 0 {
+		errs = append(errs, fmt.Errorf("Config.Requests: %d is negative", cfg.Requests))
+	}
+	if cfg.PublishTimeout < 0 {
+		errs = append(errs, fmt.Errorf("Config.PublishTimeout: %v is negative", cfg.PublishTimeout))
+	}
+	if cfg.MaxRetryAfter < 0 {
+		errs = append(errs, fmt.Errorf("Config.MaxRetryAfter: %v is negative", cfg.MaxRetryAfter))
 	}
 	if cfg.TLS != nil && cfg.Client != nil {
 		errs = append(errs, errors.New("Config.TLS: set together with Client"))
 	}
-	if cfg.Unsigned && cfg.UnsignedAttributes {
-		errs = append(errs, errors.New("Config.UnsignedAttributes: true, but Unsigned is true as well"))
-	}
-	if cfg.Requests < 0 || cfg.PublishTimeout < 0 || cfg.MaxRetryAfter < 0 {
-		errs = append(errs, errors.New("Config.Requests, PublishTimeout or MaxRetryAfter: negative"))
+	if err := fieldError(errs...); err != nil {
+		return nil, err
 	}
 	codec, err := broker.NewCodec(broker.HTTP, broker.CodecConfig{EventSource: cfg.EventSource})
-	errs = append(errs, err)
-	if err := fieldError(errs...); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if cfg.Requests == 0 {

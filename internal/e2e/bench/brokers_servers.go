@@ -54,12 +54,12 @@ func natsLane() lane {
 			return nil, errors.New("the NATS server does not start")
 		}
 		b, err := natsbroker.Open(ctx, embedded.ClientURL(), natsbroker.Config{
-			Stream: "bench", Create: true, Subjects: []string{"bench.>"}, Topics: broker.OneTopic("bench.events"),
+			Stream: "bench", Create: true, Subjects: []string{"bench.>"},
 		})
 		if err != nil {
 			return nil, err
 		}
-		sink, err := b.Sink()
+		sink, err := b.Sink(natsbroker.SinkConfig{Topics: broker.OneTopic("bench.events")})
 		if err != nil {
 			return nil, err
 		}
@@ -71,8 +71,12 @@ func natsLane() lane {
 		if err != nil {
 			return nil, err
 		}
+		codec, err := codecFor(broker.NATS, "bench.events")
+		if err != nil {
+			return nil, err
+		}
 		return &brokerField{
-			sink: sink, codec: b.Codec(),
+			sink: sink, codec: codec,
 			byHand: func() (func(context.Context, []broker.Message) error, error) {
 				return func(_ context.Context, batch []broker.Message) error { return publishNATS(js, batch) }, nil
 			},

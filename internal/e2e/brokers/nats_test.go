@@ -129,7 +129,7 @@ func (p natsPlace) sink(ctx context.Context, via *proxy) (relay.DestinationSink,
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := b.Sink()
+	s, err := b.Sink(natsbroker.SinkConfig{})
 	return s, func() { _ = b.Close() }, err
 }
 
@@ -138,7 +138,7 @@ func (p natsPlace) source(ctx context.Context, cfg broker.ReceiverConfig) (broke
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := b.Source(natsbroker.SourceConfig{Name: "flow", AckWait: 2 * time.Second, Receive: cfg})
+	s, err := b.Source(natsbroker.SourceConfig{Durable: "flow", AckWait: 2 * time.Second, Receive: cfg})
 	return s, func() { _ = b.Close() }, err
 }
 

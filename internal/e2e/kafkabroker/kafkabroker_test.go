@@ -2,6 +2,7 @@ package kafkabroker_test
 
 import (
 	"context"
+	"crypto/tls"
 	"os/exec"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/waybillhq/waybill"
@@ -98,20 +100,17 @@ func TestConfigs(t *testing.T) {
 	_, address := fake(t)
 	b := open(t, address, kafkabroker.Config{})
 	_, err := b.Source(kafkabroker.SourceConfig{Topics: []string{"a b"}, SessionTimeout: -1, Receive: broker.ReceiverConfig{Workers: -1}})
-	for _, want := range []string{"Group", "Topics", "DeadLetter", "SessionTimeout", "Workers"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not name %s", err, want)
-		}
-	}
+	says(t, err, "kafkabroker: SourceConfig.Group: empty\nSourceConfig.Topics: \"a b\" has an invalid character\n"+
+		"SourceConfig.SessionTimeout: -1ns is less than 1s\nReceiverConfig.Workers: -1 is negative")
+	_, err = b.Source(kafkabroker.SourceConfig{Group: "g", Topics: []string{"a"}, DeadLetter: "a b", SessionTimeout: -1})
+	says(t, err, "kafkabroker: SourceConfig.DeadLetter: \"a b\" has an invalid character\nSourceConfig.SessionTimeout: -1ns is less than 1s")
+	_, err = b.Sink(kafkabroker.SinkConfig{EventSource: "a b"})
+	says(t, err, "kafkabroker: SinkConfig.EventSource: not a URI reference of at most 512 printable ASCII characters")
 	if _, err := b.Source(kafkabroker.SourceConfig{Group: "x", Topics: []string{"a", "b"}, DeadLetter: "b"}); err == nil {
 		t.Error("a source that reads its own dead letters")
 	}
 	_, err = kafkabroker.Open(t.Context(), "kafka://"+address, kafkabroker.Config{PublishTimeout: 1, MaxMessageBytes: 1})
-	for _, want := range []string{"Timeout", "MaxMessageBytes"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not name %s", err, want)
-		}
-	}
+	says(t, err, "kafkabroker: Config.PublishTimeout: 1ns is less than 2s\nConfig.MaxMessageBytes: 1 is less than 1024")
 	for _, bad := range []string{
 		"", "nats://h", "kafka://", "kafka://a,,b", "kafka://u:canary@[bad", "kafka://h/topic", "kafka://h?tls=canary", "kafka://h?sasl=plain",
 		"kafka://u:canary@h?sasl=gssapi", "kafka://h?password=canary", "kafka://u:can%ary@h", "kafka://h:9092:9093",
@@ -126,4 +125,56 @@ func TestConfigs(t *testing.T) {
 func TestSeveralHosts(t *testing.T) {
 	_, address := fake(t)
 	open(t, "127.0.0.1:1,"+address, kafkabroker.Config{})
+}
+
+func says(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is %v, want %s", err, want)
+	}
+}
+
+// New uses the address and options of the caller's client, and works after the
+// client is closed.
+func TestNew(t *testing.T) {
+	_, address := fake(t)
+	newClient := func(opts ...kgo.Opt) *kgo.Client {
+		client, err := kgo.NewClient(append(opts, kgo.SeedBrokers(address), kgo.ClientID("shop"))...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		return client
+	}
+	client := newClient()
+	b, err := kafkabroker.New(client, kafkabroker.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	t.Cleanup(func() { _ = b.Close() })
+	s, err := b.Sink(kafkabroker.SinkConfig{Topics: broker.OneTopic("orders")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := waybill.Delivery{Event: waybill.NewEvent("x", 1).Complete(), Attempt: 1}
+	if err := s.Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
+		t.Error(err)
+	}
+	for _, tc := range []struct {
+		client *kgo.Client
+		want   string
+	}{
+		{newClient(kgo.ConsumerGroup("g"), kgo.ConsumeTopics("orders")), "it has the consumer group or transactional id g; want a client without"},
+		{newClient(kgo.TransactionalID("x")), "it has the consumer group or transactional id x; want a client without"},
+		{newClient(kgo.ConsumeTopics("orders")), "it consumes topics; want a client without topics"},
+		{newClient(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"orders": {0: kgo.NewOffset()}})), "it consumes topics; want a client without topics"},
+		{nil, "nil"},
+	} {
+		_, err := kafkabroker.New(tc.client, kafkabroker.Config{})
+		says(t, err, "kafkabroker: client: "+tc.want)
+	}
+	_, err = kafkabroker.New(newClient(), kafkabroker.Config{PublishTimeout: 1, TLS: &tls.Config{MinVersion: tls.VersionTLS13}, Options: []kgo.Opt{kgo.ClientID("x")}})
+	says(t, err, "kafkabroker: Config.PublishTimeout: 1ns is less than 2s\nConfig.TLS: not nil, but New uses the caller's client\n"+
+		"Config.Options: not empty, but New uses the caller's client")
 }

@@ -32,14 +32,18 @@ func instance(t *testing.T) drivertest.Instance {
 	s := startServer(t, natsembed.Config{MaxPayload: 300 << 10})
 	p := startProxy(t, s.url())
 	b := open(t, p.url(), natsbroker.Config{PublishTimeout: 2 * time.Second})
-	sink, err := b.Sink()
+	sink, err := b.Sink(natsbroker.SinkConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	codec, err := broker.NewCodec(broker.NATS, broker.CodecConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return drivertest.Instance{
-		Topic: "orders.placed", Nowhere: "elsewhere.placed", Sink: sink, Codec: b.Codec(),
+		Topic: "orders.placed", Nowhere: "elsewhere.placed", Sink: sink, Codec: codec,
 		Source: func(name string, cfg broker.ReceiverConfig) broker.Source {
-			src, err := b.Source(natsbroker.SourceConfig{Name: name, AckWait: 2 * time.Second, Receive: cfg})
+			src, err := b.Source(natsbroker.SourceConfig{Durable: name, AckWait: 2 * time.Second, Receive: cfg})
 			if err != nil {
 				t.Fatal(err)
 			}

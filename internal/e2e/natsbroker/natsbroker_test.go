@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,7 +31,7 @@ func event(aggregate string, n int) waybill.Delivery {
 
 func sink(t *testing.T, b *natsbroker.Broker) *natsbroker.Sink {
 	t.Helper()
-	s, err := b.Sink()
+	s, err := b.Sink(natsbroker.SinkConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ func TestNakWithDelay(t *testing.T) {
 		}
 		return nil
 	}
-	run(t, b, natsbroker.SourceConfig{Name: "billing", Receive: broker.ReceiverConfig{MaxHold: -1}}, c)
+	run(t, b, natsbroker.SourceConfig{Durable: "billing", Receive: broker.ReceiverConfig{MaxHold: -1}}, c)
 	if errs := sink(t, b).Deliver(t.Context(), []waybill.Delivery{event("a", 0), event("a", 1)}); errors.Join(errs...) != nil {
 		t.Fatal(errs)
 	}
@@ -155,7 +156,7 @@ func TestLongWork(t *testing.T) {
 		}
 		return nil
 	}}
-	stop := run(t, b, natsbroker.SourceConfig{Name: "billing", AckWait: time.Second, Receive: broker.ReceiverConfig{BatchSize: 1}}, c)
+	stop := run(t, b, natsbroker.SourceConfig{Durable: "billing", AckWait: time.Second, Receive: broker.ReceiverConfig{BatchSize: 1}}, c)
 	to := sink(t, b)
 	if err := to.Deliver(t.Context(), []waybill.Delivery{event("slow", 0)})[0]; err != nil {
 		t.Fatal(err)
@@ -260,22 +261,83 @@ func TestOpen(t *testing.T) {
 		t.Errorf("a stream that does not exist: %v", err)
 	}
 	_, err := natsbroker.Open(t.Context(), s.url(), natsbroker.Config{Stream: "a.b", Create: true, Replicas: -1, PublishTimeout: -1, DedupWindow: -1})
-	for _, field := range []string{"Stream", "Subjects", "Replicas", "PublishTimeout", "DedupWindow"} {
-		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s is not in %v", field, err)
-		}
-	}
+	fields(t, err, "natsbroker: Config.Stream", "Config.Subjects", "Config.Replicas", "Config.DedupWindow", "Config.PublishTimeout")
 	b := open(t, s.url(), natsbroker.Config{})
-	again := open(t, s.url(), natsbroker.Config{}) // the streams exist now
-	if again.Codec().Binding() != broker.NATS {
-		t.Error("another binding")
+	open(t, s.url(), natsbroker.Config{}) // the streams exist now
+	_, err = b.Source(natsbroker.SourceConfig{Durable: "a b", AckWait: time.Millisecond, DeadLetter: "x.*", Receive: broker.ReceiverConfig{Workers: -1}})
+	fields(t, err, "natsbroker: SourceConfig.Durable", "SourceConfig.AckWait", "SourceConfig.DeadLetter", "ReceiverConfig.Workers")
+	_, err = b.Source(natsbroker.SourceConfig{})
+	fields(t, err, "natsbroker: SourceConfig.Durable")
+	_, err = b.Sink(natsbroker.SinkConfig{EventSource: "a b"})
+	fields(t, err, "natsbroker: SinkConfig.EventSource")
+}
+
+// fields checks that an error has one line per field, in this order.
+func fields(t *testing.T, err error, want ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want %q", want)
+		return
 	}
-	_, err = b.Source(natsbroker.SourceConfig{Name: "a b", AckWait: time.Millisecond, DeadLetter: "x.*", Receive: broker.ReceiverConfig{Workers: -1}})
-	for _, field := range []string{"Name", "AckWait", "DeadLetter", "Workers"} {
-		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s is not in %v", field, err)
-		}
+	var got []string
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		got = append(got, line[:max(strings.LastIndex(line, ": "), 0)])
 	}
+	if !slices.EqualFunc(got, want, strings.HasPrefix) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// New uses the caller's connection, keeps its handler, and leaves it open.
+func TestNew(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, natsembed.Config{})
+	lost := make(chan error, 1)
+	conn, err := nats.Connect(s.url(), nats.ReconnectBufSize(-1), nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { lost <- err }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	cfg := natsbroker.Config{Stream: "orders", Subjects: []string{"orders.>"}, Create: true}
+	b, err := natsbroker.New(t.Context(), conn, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c seen
+	src := natsbroker.SourceConfig{Durable: "billing", Name: "invoices"}
+	stop := run(t, b, src, &c)
+	d := event("a", 1)
+	if err := sink(t, b).Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the event", func() bool { return c.all() == "a/n1" })
+	stop()
+	if named, err := b.Source(src); err != nil || named.Name() != "invoices" {
+		t.Errorf("the source is %v, %v", named, err)
+	}
+	if err := b.Close(); err != nil || conn.Status() != nats.CONNECTED {
+		t.Errorf("after Close: %v, %v", err, conn.Status())
+	}
+	if err := conn.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-lost:
+	case <-t.Context().Done():
+		t.Error("the connection's own handler is not called")
+	}
+	buffered, err := nats.Connect(s.url())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(buffered.Close)
+	_, err = natsbroker.New(t.Context(), buffered, cfg)
+	fields(t, err, "natsbroker: connection")
+	_, err = natsbroker.New(t.Context(), nil, cfg)
+	fields(t, err, "natsbroker: connection")
+	cfg.Options = []nats.Option{nats.Name("x")}
+	_, err = natsbroker.New(t.Context(), conn, cfg)
+	fields(t, err, "natsbroker: Config.Options")
 }
 
 // A source recreates its consumer after an operator deleted it.
@@ -284,7 +346,7 @@ func TestDeletedConsumer(t *testing.T) {
 	s := startServer(t, natsembed.Config{})
 	b := open(t, s.url(), natsbroker.Config{})
 	var c seen
-	run(t, b, natsbroker.SourceConfig{Name: "billing"}, &c)
+	run(t, b, natsbroker.SourceConfig{Durable: "billing"}, &c)
 	if err := sink(t, b).Deliver(t.Context(), []waybill.Delivery{event("a", 0)})[0]; err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +370,7 @@ func TestStoppingCountsNothing(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, natsembed.Config{})
 	b := open(t, s.url(), natsbroker.Config{})
-	src, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
+	src, err := b.Source(natsbroker.SourceConfig{Durable: "billing"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +397,7 @@ func TestStoppingCountsNothing(t *testing.T) {
 		most.Store(max(most.Load(), int64(d.Attempt)))
 		return nil
 	}}
-	run(t, b, natsbroker.SourceConfig{Name: "billing"}, second)
+	run(t, b, natsbroker.SourceConfig{Durable: "billing"}, second)
 	await(t, "the others", func() bool { return strings.Count(second.all(), "b") >= 20 })
 	if got := most.Load(); got > 2 {
 		t.Errorf("a message is delivered for the %dth time, although one source has given it back", got)

@@ -93,7 +93,7 @@ func (o *takeOver) check(second *seen) {
 func (o *takeOver) run(cfg broker.ReceiverConfig) *seen {
 	o.Helper()
 	second := &seen{}
-	run(o.T, o.b, natsbroker.SourceConfig{Name: "billing", AckWait: shortWait, Receive: cfg}, second)
+	run(o.T, o.b, natsbroker.SourceConfig{Durable: "billing", AckWait: shortWait, Receive: cfg}, second)
 	return second
 }
 
@@ -188,7 +188,7 @@ func TestSuccessorTakesDeferredMessages(t *testing.T) {
 	t.Parallel()
 	o := newTakeOver(t)
 	first := &seen{answer: func(context.Context, waybill.Delivery) error { return waybill.Later(time.Hour, errors.New("not yet")) }}
-	stop := run(t, o.b, natsbroker.SourceConfig{Name: "billing", AckWait: shortWait}, first)
+	stop := run(t, o.b, natsbroker.SourceConfig{Durable: "billing", AckWait: shortWait}, first)
 	o.publish(2)
 	await(t, "the first message", func() bool { return first.all() == "a/n0" })
 	stop()
@@ -209,7 +209,7 @@ func TestConnectionComesBackInAFetch(t *testing.T) {
 		}
 		return len(line), nil
 	}), nil))})
-	src, err := through.Source(natsbroker.SourceConfig{Name: "billing", AckWait: shortWait})
+	src, err := through.Source(natsbroker.SourceConfig{Durable: "billing", AckWait: shortWait})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -102,7 +102,7 @@ func (b *lockedBuffer) String() string {
 // thereAndBack publishes an event, consumes it, and closes the broker.
 func thereAndBack(t *testing.T, b *natsbroker.Broker) {
 	t.Helper()
-	s, err := b.Sink()
+	s, err := b.Sink(natsbroker.SinkConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func thereAndBack(t *testing.T, b *natsbroker.Broker) {
 	if err := s.Deliver(t.Context(), []waybill.Delivery{{Event: ev, Attempt: 1}})[0]; err != nil {
 		t.Fatal(err)
 	}
-	source, err := b.Source(natsbroker.SourceConfig{Name: "billing"})
+	source, err := b.Source(natsbroker.SourceConfig{Durable: "billing"})
 	if err != nil {
 		t.Fatal(err)
 	}

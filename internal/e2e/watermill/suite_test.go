@@ -38,8 +38,12 @@ func inMemory(t *testing.T) carrier {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return carrier{sink: b.Sink(), source: func(group, topic string) (broker.Source, error) {
-		return b.Source(membroker.SourceConfig{Name: group + "/" + topic, Topics: []string{topic}, Receive: receive()})
+	sink, err := b.Sink(membroker.SinkConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return carrier{sink: sink, source: func(group, topic string) (broker.Source, error) {
+		return b.Source(membroker.SourceConfig{Durable: group + "/" + topic, Topics: []string{topic}, Receive: receive()})
 	}}
 }
 

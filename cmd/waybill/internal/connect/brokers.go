@@ -79,7 +79,7 @@ func openRedis(ctx context.Context, u *url.URL, cfg SinkConfig) (*Sink, error) {
 	if err != nil {
 		return nil, unreachable("sink.url", cfg.URL, "check that the server is running, and the user name and password", err)
 	}
-	s, err := b.Sink(redisbroker.SinkConfig{EventSource: cfg.EventSource, Topics: topics, ExistingOnly: given["existing"] == "true"})
+	s, err := b.Sink(redisbroker.SinkConfig{EventSource: cfg.EventSource, Topics: topics, NoCreate: given["existing"] == "true"})
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}

@@ -95,7 +95,7 @@ func connectNATS(ctx context.Context, servers, stream string, create bool, cfg S
 	if err != nil {
 		return nil, wrongTopic(err)
 	}
-	nc := natsbroker.Config{Stream: stream, Create: create, Topics: topics, EventSource: cfg.EventSource, Logger: cfg.Logger}
+	nc := natsbroker.Config{Stream: stream, Create: create, Logger: cfg.Logger}
 	if create {
 		nc.Subjects = []string{literal(pattern, '.') + ">"}
 	}
@@ -103,7 +103,7 @@ func connectNATS(ctx context.Context, servers, stream string, create bool, cfg S
 	if err != nil {
 		return nil, unreachable("sink.url", cfg.URL, "check that the server is running with JetStream (nats-server -js); ?create=true creates the stream", err)
 	}
-	s, err := b.Sink()
+	s, err := b.Sink(natsbroker.SinkConfig{EventSource: cfg.EventSource, Topics: topics})
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}

@@ -216,7 +216,7 @@ func (w *world) openShop(context.Context) error {
 }
 
 func (w *world) openRelay(context.Context) error {
-	sink, err := w.links.shop.Sink()
+	sink, err := w.links.shop.Sink(natsbroker.SinkConfig{})
 	if err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func (w *world) openInventory(context.Context) error {
 	if w.cfg.Sabotage != NoSabotage {
 		wire.sabotage = &saboteur{kind: w.cfg.Sabotage, again: w.shop.again, seen: map[waybill.ID]bool{}}
 	}
-	source, err := w.links.inventory.Source(natsbroker.SourceConfig{Name: inventory, AckWait: time.Second, Receive: broker.ReceiverConfig{
+	source, err := w.links.inventory.Source(natsbroker.SourceConfig{Durable: inventory, AckWait: time.Second, Receive: broker.ReceiverConfig{
 		// A crashed consumer does not finish its messages in flight.
 		DrainTimeout: -1, BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, ReconnectMax: 500 * time.Millisecond, Observe: w.hooks(),
 		Logger: silent,
