@@ -98,7 +98,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// Names returns the rules for subjects; use its Template for [SinkConfig.Topics].
+// Names returns the rules for subjects; use its Template for
+// [SinkConfig.Topics].
 func Names() broker.TopicRules {
 	return broker.TopicRules{Separator: '.', Max: 255, Allowed: func(c byte) bool { return c > ' ' && c < 0x7f && c != '*' && c != '>' }}
 }

@@ -37,9 +37,9 @@ type Config struct {
 	// Options, if not nil, modifies the client options of Open: certificates,
 	// other kinds of authentication, metrics. New rejects it.
 	Options func(*pulsar.ClientOptions)
-	// Logger receives the log of Open's client. Defaults to [slog.Default], which
-	// receives only warnings and errors; slog.New(slog.DiscardHandler) disables
-	// logging.
+	// Logger receives the log of Open's client. Defaults to [slog.Default],
+	// which receives only warnings and errors; slog.New(slog.DiscardHandler)
+	// disables logging.
 	Logger *slog.Logger
 }
 
