@@ -33,13 +33,13 @@ func (c Class) String() string {
 	case ClassDone:
 		return "done"
 	case ClassUnavailable:
-		return "down"
+		return "unavailable"
 	case ClassDefer:
-		return "uncounted"
+		return "defer"
 	case ClassRetry:
-		return "counted"
+		return "retry"
 	case ClassPermanent:
-		return "dead"
+		return "permanent"
 	}
 	return fmt.Sprintf("class(%d)", int(c))
 }

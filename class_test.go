@@ -76,7 +76,7 @@ func TestClassKeepsTheError(t *testing.T) {
 
 func TestClassString(t *testing.T) {
 	for class, want := range map[waybill.Class]string{
-		waybill.ClassDone: "done", waybill.ClassUnavailable: "down", waybill.ClassDefer: "uncounted", waybill.ClassRetry: "counted", waybill.ClassPermanent: "dead",
+		waybill.ClassDone: "done", waybill.ClassUnavailable: "unavailable", waybill.ClassDefer: "defer", waybill.ClassRetry: "retry", waybill.ClassPermanent: "permanent",
 		waybill.Class(42): "class(42)",
 	} {
 		if got := class.String(); got != want {

@@ -59,11 +59,11 @@ func ExampleClassify() {
 	}
 	// Output:
 	// done 0s
-	// counted 0s
-	// dead 0s
-	// down 0s
-	// counted 30s
-	// down 0s
+	// retry 0s
+	// permanent 0s
+	// unavailable 0s
+	// retry 30s
+	// unavailable 0s
 }
 
 // Order is an aggregate: it collects its events, and the outbox's Track writes

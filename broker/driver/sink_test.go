@@ -74,7 +74,7 @@ func TestFailures(t *testing.T) {
 	if table.Classify(nil) != nil {
 		t.Error("nil is not nil")
 	}
-	if got := table.Table(); !strings.Contains(got, "| full | dead | w |\n") || !strings.Contains(got, "down (broker)") {
+	if got := table.Table(); !strings.Contains(got, "| full | permanent | w |\n") || !strings.Contains(got, "unavailable (broker)") {
 		t.Errorf("the table is\n%s", got)
 	}
 }

@@ -47,18 +47,18 @@
 //
 // | broker error | class | reason |
 // |---|---|---|
-// | MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE | dead | it was sent alone; its size does not change |
-// | INVALID_RECORD, INVALID_TIMESTAMP | dead | it was sent alone; the topic does not accept it |
-// | INVALID_TOPIC_EXCEPTION | dead | the name comes from the event |
-// | UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID | down (topic) | the topic has yet to be created |
-// | TOPIC_AUTHORIZATION_FAILED | down (topic) | the account has no write access |
-// | NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND | down (topic) | fewer in-sync replicas than min.insync.replicas; temporary |
-// | OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED | down (broker) | the producer is unusable and is replaced |
-// | CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE | down (broker) | the account is at fault, not the event |
-// | any other error that Kafka calls retriable | down (broker) | no leader, no room, too busy: temporary, according to Kafka |
-// | not confirmed in time | down (broker) | the broker may or may not have the message |
-// | closed | down (broker) | the client reconnects by itself, unless the broker was closed |
-// | connection lost, refused or silent | down (broker) | the event was not rejected |
+// | MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE | permanent | it was sent alone; its size does not change |
+// | INVALID_RECORD, INVALID_TIMESTAMP | permanent | it was sent alone; the topic does not accept it |
+// | INVALID_TOPIC_EXCEPTION | permanent | the name comes from the event |
+// | UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID | unavailable (topic) | the topic has yet to be created |
+// | TOPIC_AUTHORIZATION_FAILED | unavailable (topic) | the account has no write access |
+// | NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND | unavailable (topic) | fewer in-sync replicas than min.insync.replicas; temporary |
+// | OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED | unavailable (broker) | the producer is unusable and is replaced |
+// | CLUSTER_AUTHORIZATION_FAILED, SASL_AUTHENTICATION_FAILED, UNSUPPORTED_SASL_MECHANISM, ILLEGAL_SASL_STATE | unavailable (broker) | the account is at fault, not the event |
+// | any other error that Kafka calls retriable | unavailable (broker) | no leader, no room, too busy: temporary, according to Kafka |
+// | not confirmed in time | unavailable (broker) | the broker may or may not have the message |
+// | closed | unavailable (broker) | the client reconnects by itself, unless the broker was closed |
+// | connection lost, refused or silent | unavailable (broker) | the event was not rejected |
 //
 // Any other error is a failed attempt.
 package kafkabroker

@@ -44,16 +44,16 @@
 //
 // | broker error | class | reason |
 // |---|---|---|
-// | larger than MaxMessageSize | dead | its size does not change |
-// | InvalidTopicName | dead | it comes from the event |
-// | receipt without a message id (-1:-1) | uncounted | the broker treats it as a duplicate of a message that it may never have stored |
-// | TopicNotFound | down (topic) | the topic has yet to be created |
-// | TopicTerminated | down (topic) | an operator has terminated it and must decide where its events go |
-// | ProducerBlockedQuotaExceeded | down (topic) | the backlog is full: the consumers do not keep up |
-// | AuthorizationError, NotAllowedError | down (topic) | the account has no access, or a policy forbids it |
-// | IncompatibleSchema | down (topic) | the topic requires a schema |
-// | ProducerClosed, ProducerFenced, ProducerBusy | down (topic) | a new producer is created |
-// | ProducerQueueIsFull, ClientMemoryBufferIsFull | uncounted | other messages are in flight |
-// | any other error of the server | down (broker) | not ready, too many requests, no metadata, no storage: temporary |
-// | connection lost, refused or silent | down (broker) | the event was not rejected |
+// | larger than MaxMessageSize | permanent | its size does not change |
+// | InvalidTopicName | permanent | it comes from the event |
+// | receipt without a message id (-1:-1) | defer | the broker treats it as a duplicate of a message that it may never have stored |
+// | TopicNotFound | unavailable (topic) | the topic has yet to be created |
+// | TopicTerminated | unavailable (topic) | an operator has terminated it and must decide where its events go |
+// | ProducerBlockedQuotaExceeded | unavailable (topic) | the backlog is full: the consumers do not keep up |
+// | AuthorizationError, NotAllowedError | unavailable (topic) | the account has no access, or a policy forbids it |
+// | IncompatibleSchema | unavailable (topic) | the topic requires a schema |
+// | ProducerClosed, ProducerFenced, ProducerBusy | unavailable (topic) | a new producer is created |
+// | ProducerQueueIsFull, ClientMemoryBufferIsFull | defer | other messages are in flight |
+// | any other error of the server | unavailable (broker) | not ready, too many requests, no metadata, no storage: temporary |
+// | connection lost, refused or silent | unavailable (broker) | the event was not rejected |
 package pulsarbroker

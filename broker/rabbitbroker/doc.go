@@ -41,11 +41,11 @@
 //
 // | broker error | class | reason |
 // |---|---|---|
-// | returned: no queue is bound (312 NO_ROUTE) | down (topic) | a queue has yet to be bound; the event must not be lost |
-// | nack | down (topic) | a queue is full, or the broker could not store the message |
-// | 404 NOT_FOUND, 403 ACCESS_REFUSED, 405 RESOURCE_LOCKED, 406 PRECONDITION_FAILED | down (topic) | the exchange is missing, differs from its declaration, or denies access to the account |
-// | connection.blocked | down (broker) | the broker is short of memory or disk |
-// | 311 CONTENT_TOO_LARGE, frame larger than permitted | dead | larger than max_message_size |
-// | any other exception | down (broker) | the connection or channel is closed; the event was not rejected |
-// | connection lost, refused or silent | down (broker) | the event was not rejected |
+// | returned: no queue is bound (312 NO_ROUTE) | unavailable (topic) | a queue has yet to be bound; the event must not be lost |
+// | nack | unavailable (topic) | a queue is full, or the broker could not store the message |
+// | 404 NOT_FOUND, 403 ACCESS_REFUSED, 405 RESOURCE_LOCKED, 406 PRECONDITION_FAILED | unavailable (topic) | the exchange is missing, differs from its declaration, or denies access to the account |
+// | connection.blocked | unavailable (broker) | the broker is short of memory or disk |
+// | 311 CONTENT_TOO_LARGE, frame larger than permitted | permanent | larger than max_message_size |
+// | any other exception | unavailable (broker) | the connection or channel is closed; the event was not rejected |
+// | connection lost, refused or silent | unavailable (broker) | the event was not rejected |
 package rabbitbroker

@@ -40,11 +40,11 @@
 //
 // | broker error | class | reason |
 // |---|---|---|
-// | OOM, MISCONF, LOADING, MASTERDOWN, READONLY, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, BUSY, UNKILLABLE, max number of clients | down (broker) | the server accepts no writes now |
-// | NOAUTH, WRONGPASS | down (broker) | the account is at fault, not the event |
-// | NOPERM, WRONGTYPE | down (topic) | the account has no write access, or the key is not a stream |
-// | bulk length | dead | larger than proto-max-bulk-len |
-// | connection lost, refused or silent | down (broker) | the event was not rejected |
+// | OOM, MISCONF, LOADING, MASTERDOWN, READONLY, CLUSTERDOWN, TRYAGAIN, NOREPLICAS, BUSY, UNKILLABLE, max number of clients | unavailable (broker) | the server accepts no writes now |
+// | NOAUTH, WRONGPASS | unavailable (broker) | the account is at fault, not the event |
+// | NOPERM, WRONGTYPE | unavailable (topic) | the account has no write access, or the key is not a stream |
+// | bulk length | permanent | larger than proto-max-bulk-len |
+// | connection lost, refused or silent | unavailable (broker) | the event was not rejected |
 //
 // Any other error is a failed attempt.
 package redisbroker

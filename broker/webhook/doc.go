@@ -30,14 +30,14 @@
 //
 // | endpoint response | class | reason |
 // |---|---|---|
-// | 425 with Retry-After | uncounted | the receiver is not ready for the event |
-// | 400, 410, 413, 414, 415, 422, 431 | dead | the event is rejected permanently |
-// | 429 | counted | too many requests; Retry-After sets the delay |
-// | 502, 503, 504 | down (endpoint) | a proxy answers for the endpoint, or the endpoint reports that it is unavailable |
-// | any other status | counted | the endpoint answered and did not accept the event |
-// | the address is not public (PublicOnly) | counted | the endpoint's name resolves to a network that PublicOnly excludes; nothing was sent |
-// | connection lost, refused or silent | down (endpoint) | the event was not rejected |
-// | the certificate is not trusted | down (endpoint) | the endpoint could not be verified; nothing was sent |
+// | 425 with Retry-After | defer | the receiver is not ready for the event |
+// | 400, 410, 413, 414, 415, 422, 431 | permanent | the event is rejected permanently |
+// | 429 | retry | too many requests; Retry-After sets the delay |
+// | 502, 503, 504 | unavailable (endpoint) | a proxy answers for the endpoint, or the endpoint reports that it is unavailable |
+// | any other status | retry | the endpoint answered and did not accept the event |
+// | the address is not public (PublicOnly) | retry | the endpoint's name resolves to a network that PublicOnly excludes; nothing was sent |
+// | connection lost, refused or silent | unavailable (endpoint) | the event was not rejected |
+// | the certificate is not trusted | unavailable (endpoint) | the endpoint could not be verified; nothing was sent |
 //
 // Each combination of scheme and host is a destination: while one is
 // unavailable, events for the others are delivered.

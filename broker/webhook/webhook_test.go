@@ -192,7 +192,7 @@ func TestAnswers(t *testing.T) {
 		}
 		code = n
 		if class, _ := waybill.Classify(deliver(t, s, delivery("A-1"))); class != waybill.ClassRetry {
-			t.Errorf("%d: class %v, want counted", n, class)
+			t.Errorf("%d: class %v, want retry", n, class)
 		}
 	}
 	for _, n := range []int{200, 201, 202, 204} {

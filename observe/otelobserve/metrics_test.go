@@ -68,8 +68,8 @@ func TestCountersEqualWhatHappened(t *testing.T) {
 	p.want(1, "waybill.consume.replayed", "group", "INVENTORY")
 	p.want(1, "waybill.consume.failure", "group", "INVENTORY")
 	p.want(1, "waybill.consume.dead", "group", "INVENTORY")
-	p.want(1, "waybill.dispatch.failure", "class", "uncounted")
-	p.want(0, "waybill.dispatch.failure", "class", "counted")
+	p.want(1, "waybill.dispatch.failure", "class", "defer")
+	p.want(0, "waybill.dispatch.failure", "class", "retry")
 	p.want(11, "waybill.publish.latency")
 	if in := p.value("waybill.enqueue.hot") + p.value("waybill.enqueue.cold"); in < 12 {
 		t.Errorf("%v events came into the relay, want 12 or more", in)
@@ -109,7 +109,7 @@ func TestCountersBeginAtZero(t *testing.T) {
 	p.want(-1, "waybill.dispatch.dead")
 	h.Write(t.Context(), placed("a"))
 	p.want(0, "waybill.dispatch.dead", "event_type", "OrderPlaced")
-	p.want(0, "waybill.dispatch.failure", "event_type", "OrderPlaced", "class", "down")
+	p.want(0, "waybill.dispatch.failure", "event_type", "OrderPlaced", "class", "unavailable")
 	h.KeyRepeated("POST /orders")
 	p.want(0, "waybill.key.refused", "operation", "POST /orders", "reason", "uncertain")
 	h.Reconciled("payout", observe.Reconciled{})
@@ -159,7 +159,7 @@ func TestLabelsAreLimited(t *testing.T) {
 	p.want(1, "waybill.dispatch.success", "event_type", "T1")
 	p.want(8, "waybill.dispatch.success", "event_type", "other")
 	p.want(16, "waybill.dispatch.failure", "event_type", "other")
-	p.want(1, "waybill.dispatch.failure", "event_type", "T1", "class", "down")
+	p.want(1, "waybill.dispatch.failure", "event_type", "T1", "class", "unavailable")
 	p.want(10, "waybill.dispatch.success")
 	p.want(-1, "waybill.publish.latency") // no age was known
 }

@@ -167,7 +167,7 @@ func TestBatchOfARelay(t *testing.T) {
 	}
 	for _, s := range sent {
 		failed := strings.HasSuffix(s.SpanContext().TraceID().String(), "c")
-		if (s.Status().Code == codes.Error) != failed || (attr(s, "error.type") == "dead") != failed {
+		if (s.Status().Code == codes.Error) != failed || (attr(s, "error.type") == "permanent") != failed {
 			t.Errorf("%v: status %v", s.SpanContext().TraceID(), s.Status())
 		}
 	}

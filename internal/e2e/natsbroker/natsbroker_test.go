@@ -106,7 +106,7 @@ func TestFrozenServer(t *testing.T) {
 	d := event("a", 1)
 	err := to.Deliver(t.Context(), []waybill.Delivery{d})[0]
 	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
-		t.Errorf("the class is %v (%v), want down", class, err)
+		t.Errorf("the class is %v (%v), want unavailable", class, err)
 	}
 	p.thaw()
 	await(t, "delivery after the thaw", func() bool { return to.Deliver(t.Context(), []waybill.Delivery{d})[0] == nil })
@@ -245,7 +245,7 @@ func TestRefusals(t *testing.T) {
 	}
 	err = sink(t, b).Deliver(t.Context(), []waybill.Delivery{event("j", 1)})[0]
 	if class, _ := waybill.Classify(err); class != waybill.ClassUnavailable {
-		t.Errorf("a full stream is %v (%v), want down", class, err)
+		t.Errorf("a full stream is %v (%v), want unavailable", class, err)
 	}
 }
 

@@ -30,9 +30,9 @@ var inTables = []struct{ metric, labels, sql string }{
 	{"waybill_received_total", "", `SELECT total(n) FROM seen WHERE place = 'source'`},
 	{"waybill_received_total", `class="done",redelivered="false"`, `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'done' AND NOT again`},
 	{"waybill_received_total", `class="done",redelivered="true"`, `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'done' AND again`},
-	{"waybill_received_total", `class="counted"`, `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'counted'`},
-	{"waybill_received_total", `class="uncounted"`, `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'uncounted'`},
-	{"waybill_dispatch_failure_total", `class="counted"`, `SELECT total(n) FROM seen WHERE place = 'sink' AND class = 'counted'`},
+	{"waybill_received_total", `class="retry"`, `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'retry'`},
+	{"waybill_received_total", `class="defer"`, `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'defer'`},
+	{"waybill_dispatch_failure_total", `class="retry"`, `SELECT total(n) FROM seen WHERE place = 'sink' AND class = 'retry'`},
 	// Counters that only the parts know; the tables bound them (bounded).
 	{"waybill_enqueue_hot_total", "", `SELECT total(n) FROM seen WHERE place = 'told' AND class = 'hot'`},
 	{"waybill_enqueue_hot_dropped_total", "", `SELECT total(n) FROM seen WHERE place = 'told' AND class = 'dropped'`},
@@ -43,7 +43,7 @@ var inTables = []struct{ metric, labels, sql string }{
 	{"waybill_settle_failure_total", "", `SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'failed'`},
 	{"waybill_read_rows_total", "", `SELECT total(n) FROM seen WHERE place = 'read' AND class = 'done'`},
 	{"waybill_read_failure_total", "", `SELECT total(n) FROM seen WHERE place = 'read' AND class = 'failed'`},
-	{"waybill_receive_dead_total", "", `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'dead'`},
+	{"waybill_receive_dead_total", "", `SELECT total(n) FROM seen WHERE place = 'source' AND class = 'permanent'`},
 	// Missing rows: an order without an event, and a sale without a record.
 	{"waybill_dead_discarded_total", "", `SELECT (SELECT count(*) FROM orders) - (SELECT count(*) FROM waybill_outbox) -
 		(SELECT count(*) FROM waybill_delayed) - (SELECT count(*) FROM waybill_dead) - (SELECT count(*) FROM waybill_history)`},
@@ -82,7 +82,7 @@ var bounded = []struct {
 	why                 string
 }{
 	{
-		metrics: []string{"waybill_dispatch_failure_total"}, labels: `class="counted"`, most: `SELECT sum(attempts) FROM waybill_history`,
+		metrics: []string{"waybill_dispatch_failure_total"}, labels: `class="retry"`, most: `SELECT sum(attempts) FROM waybill_history`,
 		least: `SELECT sum(attempts) - (SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'suspect') FROM waybill_history`,
 		why:   "a suspect, possibly in flight in a lost relay, uses an attempt before it is known to fail",
 	},
@@ -101,7 +101,7 @@ var bounded = []struct {
 		why: "the event was read; rows of events in memory are read, too",
 	},
 	{
-		metrics: []string{"waybill_consume_failure_total"}, most: `SELECT total(n) FROM seen WHERE place = 'inbox' AND class NOT IN ('done', 'dead')`,
+		metrics: []string{"waybill_consume_failure_total"}, most: `SELECT total(n) FROM seen WHERE place = 'inbox' AND class NOT IN ('done', 'permanent')`,
 		why: "a message that a crashed consumer had not started is returned as not done, and counts as no attempt",
 	},
 }
