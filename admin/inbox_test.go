@@ -32,7 +32,7 @@ func TestGroups(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	g := in.Group("G", inbox.Options{MaxAttempts: 2, BackoffBase: time.Hour, BackoffMax: time.Hour})
+	g := in.MustGroup("G", inbox.Options{MaxAttempts: 2, BackoffBase: time.Hour, BackoffMax: time.Hour})
 	fail := func(context.Context, *memstore.Tx, waybill.Event) error { return errors.New("no") }
 	failed := eventfill.Defaults(waybill.NewEvent("A", 0))
 	if _, err := g.Consume(ctx, failed, fail); err == nil {

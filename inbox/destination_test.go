@@ -19,7 +19,7 @@ func TestDestinationsAreApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := in.Group("g", inbox.Options{})
+	group := in.MustGroup("g", inbox.Options{})
 	one, two := waybill.Event{AggregateType: "a:b", Type: "c"}, waybill.Event{AggregateType: "a", Type: "b:c"}
 	usual := waybill.Event{AggregateType: "order", Type: "OrderPlaced"}
 	for name, destination := range map[string]func(*waybill.Event) string{

@@ -20,7 +20,7 @@ func ExampleGroup_Consume() {
 	ctx := context.Background()
 	db, _ := memstore.New(memstore.Config{})
 	in, _ := inbox.New(db, inbox.Config{})
-	inventory := in.Group("INVENTORY", inbox.Options{})
+	inventory := in.MustGroup("INVENTORY", inbox.Options{})
 
 	ev := orderPlaced.New("A-1", placed{Total: 9990})
 	ev.ID = waybill.NewID()
@@ -42,7 +42,7 @@ func ExampleBus() {
 	ctx := context.Background()
 	db, _ := memstore.New(memstore.Config{})
 	in, _ := inbox.New(db, inbox.Config{})
-	inventory, billing := in.Group("INVENTORY", inbox.Options{}), in.Group("BILLING", inbox.Options{})
+	inventory, billing := in.MustGroup("INVENTORY", inbox.Options{}), in.MustGroup("BILLING", inbox.Options{})
 	inbox.On(inventory, orderPlaced, func(_ context.Context, _ *memstore.Tx, ev waybill.Event, _ placed) error {
 		fmt.Println("one item less for", ev.AggregateID)
 		return nil

@@ -24,8 +24,9 @@ type Config struct {
 	// with Retention.
 	RedeliveryWindow time.Duration
 	// RetryInterval is the interval at which [Inbox.Run] retries failed events
-	// that are due, in groups that store them, and reports the groups' state to
-	// the observer. Defaults to 1 s; negative: Run retries no events and
+	// that are due, in groups that store them ([Options.StoreEvent]), and
+	// reports the groups' state to the observer. Defaults to 1 s; negative, or
+	// by default if no group stores its events: Run retries no events and
 	// reports every 10 s.
 	RetryInterval time.Duration
 	// PurgeInterval is the interval at which [Inbox.Run] purges records.
@@ -59,22 +60,8 @@ func New[T any](db driver.Store[T], cfg Config) (*Inbox[T], error) {
 	if err != nil {
 		return nil, err
 	}
-	var errs []error
-	if cfg.Retention < 0 || cfg.RedeliveryWindow < 0 || cfg.PurgeInterval < 0 {
-		errs = append(errs, errors.New("Config: a duration is negative"))
-	}
-	switch {
-	case cfg.Retention > 0 && cfg.RedeliveryWindow == 0:
-		errs = append(errs, errors.New("Config.Retention: requires Config.RedeliveryWindow"))
-	case cfg.Retention > 0 && cfg.Retention < cfg.RedeliveryWindow:
-		errs = append(errs, fmt.Errorf("Config.Retention: %v is shorter than Config.RedeliveryWindow (%v)",
-			cfg.Retention, cfg.RedeliveryWindow))
-	}
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("inbox: %w", errors.Join(errs...))
-	}
-	if cfg.RetryInterval == 0 {
-		cfg.RetryInterval = time.Second
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("inbox: %w", err)
 	}
 	if cfg.PurgeInterval == 0 {
 		cfg.PurgeInterval = 10 * time.Minute
@@ -88,24 +75,51 @@ func New[T any](db driver.Store[T], cfg Config) (*Inbox[T], error) {
 	}, nil
 }
 
-// Group returns the consumer group of a name, with handlers of its own. It
-// panics if the name or the options are invalid, or if a group of this name
-// exists. [Options.Validate] checks options from other sources.
-func (i *Inbox[T]) Group(name string, o Options) *Group[T] {
-	if name == "" || len(name) > maxName {
-		panic(fmt.Sprintf("inbox: the group name %q has %d bytes, want 1 to %d", name, len(name), maxName))
+// validate returns an error that lists every invalid field.
+func (c Config) validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
 	}
-	if err := o.Validate(); err != nil {
-		panic(fmt.Sprintf("inbox: group %s: %v", name, err))
+	check(c.Retention >= 0, "Config.Retention: %v is negative", c.Retention)
+	check(c.Retention <= 0 || c.RedeliveryWindow != 0, "Config.Retention: requires Config.RedeliveryWindow")
+	check(c.Retention <= 0 || c.Retention >= c.RedeliveryWindow,
+		"Config.Retention: %v is shorter than Config.RedeliveryWindow (%v)", c.Retention, c.RedeliveryWindow)
+	check(c.RedeliveryWindow >= 0, "Config.RedeliveryWindow: %v is negative", c.RedeliveryWindow)
+	check(c.PurgeInterval >= 0, "Config.PurgeInterval: %v is negative", c.PurgeInterval)
+	return errors.Join(errs...)
+}
+
+// Group returns the consumer group of a name, with handlers of its own. The
+// name has 1 to 255 bytes. An inbox has one group of a name. The error lists
+// every invalid option.
+func (i *Inbox[T]) Group(name string, o Options) (*Group[T], error) {
+	if name == "" || len(name) > maxName {
+		return nil, fmt.Errorf("inbox: group %q: the name has %d bytes, want 1 to %d", name, len(name), maxName)
+	}
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("inbox: group %q: %w", name, err)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.groups[name] != nil {
-		panic("inbox: duplicate group " + name)
+		return nil, fmt.Errorf("inbox: group %q: the name is taken", name)
 	}
 	g := &Group[T]{inbox: i, name: name, opts: o.withDefaults(), handlers: make(map[handlerKey]HandlerFunc[T]), busy: make(map[[16]byte]struct{})}
 	i.groups[name] = g
 	i.order = append(i.order, g)
+	return g, nil
+}
+
+// MustGroup is [Inbox.Group] for a name and options that are known to be valid.
+// It panics if Group returns an error.
+func (i *Inbox[T]) MustGroup(name string, o Options) *Group[T] {
+	g, err := i.Group(name, o)
+	if err != nil {
+		panic(err)
+	}
 	return g
 }
 

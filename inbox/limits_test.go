@@ -57,7 +57,7 @@ func TestPurgeGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in.Group("G", inbox.Options{})
+		in.MustGroup("G", inbox.Options{})
 		if err := in.Purge(t.Context()); err != nil || p.left != 0 || len(p.limits) != batches || slices.Max(p.limits) != 5000 {
 			t.Errorf("of %d records %d are left after batches of %v, %v", left, p.left, p.limits, err)
 		}
@@ -74,15 +74,14 @@ func TestGroupNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.Group(strings.Repeat("g", 255), inbox.Options{})
-	for _, name := range []string{"", strings.Repeat("g", 256)} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("a group of %d bytes was made", len(name))
-				}
-			}()
-			in.Group(name, inbox.Options{})
-		}()
+	in.MustGroup(strings.Repeat("g", 255), inbox.Options{})
+	for name, want := range map[string]string{
+		"":                       `inbox: group "": the name has 0 bytes, want 1 to 255`,
+		strings.Repeat("g", 256): `inbox: group "` + strings.Repeat("g", 256) + `": the name has 256 bytes, want 1 to 255`,
+		strings.Repeat("g", 255): `inbox: group "` + strings.Repeat("g", 255) + `": the name is taken`,
+	} {
+		if _, err := in.Group(name, inbox.Options{}); err == nil || err.Error() != want {
+			t.Errorf("Group: %v, want %s", err, want)
+		}
 	}
 }

@@ -51,29 +51,36 @@ const (
 
 // Validate returns an error that lists every invalid option.
 func (o Options) Validate() error {
+	if err := o.validate(); err != nil {
+		return fmt.Errorf("inbox: %w", err)
+	}
+	return nil
+}
+
+func (o Options) validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	check(o.Lease >= 0, "Options.Lease: %v is negative", o.Lease)
-	check(o.MaxAttempts >= 0, "Options.MaxAttempts: %d is negative", o.MaxAttempts)
-	check(o.WaitMax >= 0, "Options.WaitMax: %v is negative", o.WaitMax)
-	check(o.BackoffBase >= 0, "Options.BackoffBase: %v is negative", o.BackoffBase)
-	check(o.BackoffMax >= 0, "Options.BackoffMax: %v is negative", o.BackoffMax)
-	check(!o.WaitIfInProgress || o.WaitMax > 0, "Options.WaitIfInProgress: requires Options.WaitMax")
-	check(o.WaitIfInProgress || o.WaitMax == 0, "Options.WaitMax: requires Options.WaitIfInProgress")
-	check(o.Key == ByEventID || o.Key == ByDedupKey, "Options.Key: unknown value %d", o.Key)
 	d := o.withDefaults()
-	check(d.BackoffBase <= d.BackoffMax, "Options.BackoffBase: %v is above Options.BackoffMax (%v)", d.BackoffBase, d.BackoffMax)
+	check(o.Lease >= 0, "Options.Lease: %v is negative", o.Lease)
+	check(!o.WaitIfInProgress || o.WaitMax != 0, "Options.WaitIfInProgress: requires Options.WaitMax")
+	check(o.WaitMax >= 0, "Options.WaitMax: %v is negative", o.WaitMax)
+	check(o.WaitIfInProgress || o.WaitMax <= 0, "Options.WaitMax: requires Options.WaitIfInProgress")
+	check(o.MaxAttempts >= 0, "Options.MaxAttempts: %d is negative", o.MaxAttempts)
+	check(o.BackoffBase >= 0, "Options.BackoffBase: %v is negative", o.BackoffBase)
+	check(o.BackoffMax < 0 || d.BackoffBase <= d.BackoffMax, "Options.BackoffBase: %v is above Options.BackoffMax (%v)", d.BackoffBase, d.BackoffMax)
+	check(o.BackoffMax >= 0, "Options.BackoffMax: %v is negative", o.BackoffMax)
+	check(o.Key == ByEventID || o.Key == ByDedupKey, "Options.Key: unknown value %d", o.Key)
 	return errors.Join(errs...)
 }
 
 func (o Options) withDefaults() Options {
-	duration := func(d *time.Duration, usual time.Duration) {
+	duration := func(d *time.Duration, def time.Duration) {
 		if *d == 0 {
-			*d = usual
+			*d = def
 		}
 	}
 	duration(&o.Lease, 30*time.Second)

@@ -14,26 +14,33 @@ import (
 
 // Run retries failed events when they are due, in groups that store them
 // ([Options.StoreEvent]), and purges records after [Config.Retention], until
-// ctx ends; then it returns nil. Run returns an error if no group stores its
-// events, unless RetryInterval is negative. Any number of processes may call
-// Run at the same time.
+// ctx ends; then it returns nil. If no group stores its events, Run only purges
+// and reports; a RetryInterval above 0 is then an error. Groups that are made
+// after the call of Run are not retried. Any number of processes may call Run
+// at the same time.
 func (i *Inbox[T]) Run(ctx context.Context) error {
-	var keeping []*Group[T]
+	var storing []*Group[T]
 	for _, g := range i.all() {
 		if g.opts.StoreEvent {
-			keeping = append(keeping, g)
+			storing = append(storing, g)
 		}
 	}
-	if len(keeping) == 0 && i.cfg.RetryInterval > 0 {
-		return errors.New("inbox: no group has Options.StoreEvent, so no event can be retried; " +
-			"set Config.RetryInterval < 0 to only purge records")
+	if len(storing) == 0 && i.cfg.RetryInterval > 0 {
+		return errors.New("inbox: Config.RetryInterval: no group has Options.StoreEvent, so no event can be retried")
+	}
+	interval := i.cfg.RetryInterval
+	switch {
+	case len(storing) == 0:
+		interval = -1
+	case interval == 0:
+		interval = defaultRetry
 	}
 	database := outage.New(i.cfg.Logger, "the inbox's database")
-	retry, stopRetry := ticks(i.cfg.RetryInterval)
+	retry, stopRetry := ticks(interval)
 	defer stopRetry()
 	purge, stopPurge := ticks(i.cfg.PurgeInterval)
 	defer stopPurge()
-	count, stopCount := ticks(i.countInterval())
+	count, stopCount := ticks(i.countInterval(interval))
 	defer stopCount()
 	note := func(operation string, err error) {
 		switch {
@@ -48,7 +55,7 @@ func (i *Inbox[T]) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-retry:
-			for _, g := range keeping {
+			for _, g := range storing {
 				note("find failed events of "+g.name, g.retryDue(ctx))
 			}
 		case <-count:
@@ -59,18 +66,22 @@ func (i *Inbox[T]) Run(ctx context.Context) error {
 	}
 }
 
-// countEvery is the interval between counts of the groups if Run retries no
-// events.
-const countEvery = 10 * time.Second
+const (
+	// defaultRetry is the default of Config.RetryInterval.
+	defaultRetry = time.Second
+	// countEvery is the interval between counts of the groups if Run retries no
+	// events.
+	countEvery = 10 * time.Second
+)
 
 // countInterval returns the interval at which the groups' state is reported to
-// the observer; negative: never.
-func (i *Inbox[T]) countInterval() time.Duration {
+// the observer; negative: never. retry is the interval between retries.
+func (i *Inbox[T]) countInterval(retry time.Duration) time.Duration {
 	switch {
 	case i.cfg.Observe.Groups == nil:
 		return -1
-	case i.cfg.RetryInterval > 0:
-		return i.cfg.RetryInterval
+	case retry > 0:
+		return retry
 	}
 	return countEvery
 }

@@ -61,7 +61,8 @@ func TestGroupsAreReported(t *testing.T) {
 		retry, every time.Duration
 		keep         bool
 	}{
-		"no group keeps its events":  {retry: -1, every: 10 * time.Second},
+		"no group keeps its events":  {every: 10 * time.Second},
+		"Run retries no events":      {retry: -1, every: 10 * time.Second, keep: true},
 		"one group keeps its events": {retry: 3 * time.Second, every: 3 * time.Second, keep: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,8 +76,8 @@ func TestGroupsAreReported(t *testing.T) {
 					defer mu.Unlock()
 					told, at = append(told, groups), append(at, time.Since(began))
 				}}})
-				in.Group("fine", inbox.Options{StoreEvent: c.keep})
-				poor := in.Group("poor", inbox.Options{})
+				in.MustGroup("fine", inbox.Options{StoreEvent: c.keep})
+				poor := in.MustGroup("poor", inbox.Options{})
 				_, err := poor.Consume(t.Context(), eventfill.Defaults(waybill.NewEvent("Tested", 1)), func(context.Context, *memstore.Tx, waybill.Event) error {
 					return waybill.Permanent(errors.New("no good"))
 				})
@@ -129,7 +130,7 @@ func TestFailuresBackOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, in := newInbox(t, inbox.Config{})
-				g := in.Group("G", inbox.Options{})
+				g := in.MustGroup("G", inbox.Options{})
 				ev := eventfill.Defaults(waybill.NewEvent("Tested", 1))
 				calls := 0
 				consume := func() error {
@@ -163,7 +164,7 @@ func TestStoredEventsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const interval = 100 * time.Millisecond
 		_, in := newInbox(t, inbox.Config{RetryInterval: interval})
-		g := in.Group("G", inbox.Options{StoreEvent: true})
+		g := in.MustGroup("G", inbox.Options{StoreEvent: true})
 		ev := eventfill.Defaults(waybill.NewEvent("Tested", 1))
 		var mu sync.Mutex
 		var at []time.Time

@@ -57,7 +57,7 @@ func newUnsteady(t *testing.T) (*unsteady, *inbox.Group[*memstore.Tx]) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return u, in.Group("G", inbox.Options{})
+	return u, in.MustGroup("G", inbox.Options{})
 }
 
 // ways returns the ways to consume an event.
@@ -210,7 +210,7 @@ func TestClaimCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := in.Group("G", inbox.Options{})
+	g := in.MustGroup("G", inbox.Options{})
 	ev := eventfill.Defaults(waybill.NewEvent("Placed", 1))
 	again := waybill.ContextWithDelivery(context.Background(), waybill.Delivery{Event: ev, Attempt: 2})
 	ctx, cancel := context.WithCancel(again)

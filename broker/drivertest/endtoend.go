@@ -42,7 +42,7 @@ func endToEnd(b *bed) {
 	}
 	var mu sync.Mutex
 	sums, failed := make(map[string]int), make(map[waybill.ID]bool)
-	group := in.Group("sums", inbox.Options{})
+	group := in.MustGroup("sums", inbox.Options{})
 	group.Handle("order", "OrderPlaced", func(ctx context.Context, _ *memstore.Tx, ev waybill.Event) error {
 		var p number
 		if err := json.Unmarshal(ev.Payload, &p); err != nil {

@@ -37,7 +37,7 @@ var eager = inbox.Options{BackoffBase: time.Microsecond, BackoffMax: time.Micros
 // failureRecorded: the effects are rolled back and the failure is recorded,
 // without a lease that would delay the next attempt.
 func failureRecorded[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	for n, ctx := range []context.Context{context.Background(), redelivered(event(2), 2)} {
 		if d, ok := waybill.DeliveryFrom(ctx); ok {
@@ -60,7 +60,7 @@ func failureRecorded[T any](b *bed[T]) {
 }
 
 func panics[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	_, err := g.Consume(context.Background(), ev, func(ctx context.Context, tx T, _ waybill.Event) error {
 		_ = b.effect(ctx, tx, "panic")
@@ -74,7 +74,7 @@ func panics[T any](b *bed[T]) {
 }
 
 func notDue[T any](b *bed[T]) {
-	later := b.in.Group("later", inbox.Options{BackoffBase: time.Hour, BackoffMax: time.Hour})
+	later := b.in.MustGroup("later", inbox.Options{BackoffBase: time.Hour, BackoffMax: time.Hour})
 	ev := event(1)
 	if _, err := later.Consume(context.Background(), ev, b.failing("a", errNo)); err == nil {
 		b.Fatal("it did not fail")
@@ -84,7 +84,7 @@ func notDue[T any](b *bed[T]) {
 	if _, delay := waybill.Classify(err); delay < 59*time.Minute || delay > time.Hour {
 		b.Errorf("it is due in %v", delay)
 	}
-	soon := b.in.Group("soon", eager)
+	soon := b.in.MustGroup("soon", eager)
 	if _, err := soon.Consume(context.Background(), ev, b.failing("b", errNo)); err == nil {
 		b.Fatal("it did not fail")
 	}
@@ -118,7 +118,7 @@ func (b *bed[T]) exhaust(g *inbox.Group[T], ev waybill.Event) int {
 func deadAfterMax[T any](b *bed[T]) {
 	o := eager
 	o.MaxAttempts = 3
-	g := b.in.Group("G", o)
+	g := b.in.MustGroup("G", o)
 	ev := event(1)
 	if ran := b.exhaust(g, ev); ran != 3 {
 		b.Errorf("the handler ran %d times, want once and two retries", ran)
@@ -130,14 +130,14 @@ func deadAfterMax[T any](b *bed[T]) {
 	_, err := g.Consume(context.Background(), ev, b.never())
 	b.wantError(err, waybill.ErrDead, waybill.ClassPermanent)
 	o.MaxAttempts = 1
-	never := b.in.Group("never", o)
+	never := b.in.MustGroup("never", o)
 	if ran := b.exhaust(never, ev); ran != 1 {
 		b.Errorf("without retries the handler ran %d times", ran)
 	}
 }
 
 func permanent[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	_, err := g.Consume(context.Background(), ev, b.failing("p", waybill.Permanent(errNo)))
 	b.wantError(err, waybill.ErrDead, waybill.ClassPermanent)
@@ -150,7 +150,7 @@ func permanent[T any](b *bed[T]) {
 // uncounted: an error that is not the event's fault spends no attempt, and
 // neither does a shutdown.
 func uncounted[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	fresh, again := event(1), event(2)
 	for _, result := range []error{waybill.Later(time.Minute, errNo), waybill.Unavailable(errNo)} {
 		class, _ := waybill.Classify(result)
@@ -180,7 +180,7 @@ func uncounted[T any](b *bed[T]) {
 func redrive[T any](b *bed[T]) {
 	o := eager
 	o.MaxAttempts = 2
-	g := b.in.Group("G", o)
+	g := b.in.MustGroup("G", o)
 	one, two := event(1), event(2)
 	b.exhaust(g, one)
 	b.exhaust(g, two)
@@ -211,7 +211,7 @@ func killed[T any](b *bed[T]) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	g := in.Group("G", inbox.Options{MaxAttempts: 3, Lease: time.Millisecond})
+	g := in.MustGroup("G", inbox.Options{MaxAttempts: 3, Lease: time.Millisecond})
 	attempts := 0
 	die := func(ctx context.Context, tx T, _ waybill.Event) error {
 		attempts++
@@ -258,7 +258,7 @@ func killed[T any](b *bed[T]) {
 // attempt counted, however many are delivered at once and to whichever group,
 // because an attempt that dies together with a killer is counted too.
 func suspects[T any](b *bed[T]) {
-	one, two := b.in.Group("one", inbox.Options{}), b.in.Group("two", inbox.Options{})
+	one, two := b.in.MustGroup("one", inbox.Options{}), b.in.MustGroup("two", inbox.Options{})
 	var ds []waybill.Delivery
 	for n := range 12 {
 		ds = append(ds, waybill.Delivery{Event: event(n), Attempt: 1, Suspect: true})
@@ -315,7 +315,7 @@ func suspects[T any](b *bed[T]) {
 	// While a suspect is being handled, a source that stops does not wait for
 	// it.
 	held, let := make(chan struct{}), make(chan struct{})
-	slow := b.in.Group("slow", inbox.Options{})
+	slow := b.in.MustGroup("slow", inbox.Options{})
 	ended := make(chan error, 1)
 	go func() {
 		_, err := slow.Consume(suspected(ds[0].Event), ds[0].Event, func(context.Context, T, waybill.Event) error {
@@ -341,7 +341,7 @@ func suspects[T any](b *bed[T]) {
 // handled, such as a retried one. A group called by a handler does not wait for
 // its caller.
 func alone[T any](b *bed[T]) {
-	g, other := b.in.Group("G", eager), b.in.Group("other", eager)
+	g, other := b.in.MustGroup("G", eager), b.in.MustGroup("other", eager)
 	retried, suspect := event(0), event(1)
 	_, err := g.Consume(context.Background(), retried, func(context.Context, T, waybill.Event) error { return errNo })
 	b.wantError(err, errNo, waybill.ClassDefer)
@@ -412,13 +412,13 @@ func abandoned[T any](b *bed[T]) {
 		ds = append(ds, waybill.Delivery{Event: event(n), Attempt: 1, Uncounted: true})
 	}
 	o := inbox.Options{Lease: time.Millisecond, BackoffBase: time.Microsecond, BackoffMax: time.Microsecond}
-	before := in.Group("G", o)
+	before := in.MustGroup("G", o)
 	before.Handle("", "Happened", b.apply("abandoned"))
 	for _, err := range before.Deliver(context.Background(), ds) {
 		b.wantError(err, errGone, waybill.ClassDefer)
 	}
 	var under atomic.Int64
-	g := b.in.Group("G", o)
+	g := b.in.MustGroup("G", o)
 	g.Handle("", "Happened", func(ctx context.Context, tx T, _ waybill.Event) error {
 		if n := under.Add(1); n != 1 {
 			b.Errorf("%d events whose consumer died are being handled", n)

@@ -25,7 +25,7 @@ func leaseChecks[T any]() []check[T] {
 }
 
 func leased[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	for n, finishes := range []bool{true, false} {
 		ev := event(n)
 		res, err := g.ConsumeLeased(context.Background(), ev, func(ctx context.Context, l *inbox.Lease[T]) error {
@@ -58,8 +58,8 @@ func leased[T any](b *bed[T]) {
 // leaseExpires: an attempt that begins after the lease has expired takes the
 // event over, and the first attempt's effects are rolled back when it finishes.
 func leaseExpires[T any](b *bed[T]) {
-	slow := b.in.Group("G", inbox.Options{Lease: time.Millisecond})
-	other := b.inbox(inbox.Config{}).Group("G", inbox.Options{})
+	slow := b.in.MustGroup("G", inbox.Options{Lease: time.Millisecond})
+	other := b.inbox(inbox.Config{}).MustGroup("G", inbox.Options{})
 	ev := event(1)
 	_, err := slow.ConsumeLeased(context.Background(), ev, func(_ context.Context, l *inbox.Lease[T]) error {
 		b.await("the second one has it", func() bool {
@@ -88,7 +88,7 @@ func leaseExpires[T any](b *bed[T]) {
 // if no other attempt has taken over. Refused, it would be delivered again, and
 // its external effects would happen twice.
 func leaseExpiresAlone[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{Lease: time.Millisecond})
+	g := b.in.MustGroup("G", inbox.Options{Lease: time.Millisecond})
 	overdue := func(ev waybill.Event) {
 		b.await("the lease is over", func() bool { rec := b.record(g, ev); return !rec.LeaseUntil.After(rec.Now) })
 	}
@@ -131,8 +131,8 @@ func leaseExpiresAlone[T any](b *bed[T]) {
 }
 
 func leaseExpiresInTx[T any](b *bed[T]) {
-	slow := b.in.Group("G", inbox.Options{Lease: time.Millisecond})
-	other := b.inbox(inbox.Config{}).Group("G", inbox.Options{})
+	slow := b.in.MustGroup("G", inbox.Options{Lease: time.Millisecond})
+	other := b.inbox(inbox.Config{}).MustGroup("G", inbox.Options{})
 	ev := event(1)
 	_, err := slow.Consume(redelivered(ev, 2), ev, func(ctx context.Context, tx T, _ waybill.Event) error {
 		b.await("the second one has it", func() bool {
@@ -150,7 +150,7 @@ func leaseExpiresInTx[T any](b *bed[T]) {
 }
 
 func leasedFailure[T any](b *bed[T]) {
-	g := b.in.Group("G", eager)
+	g := b.in.MustGroup("G", eager)
 	ev := event(1)
 	_, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error { return errNo })
 	b.wantError(err, errNo, waybill.ClassDefer)
@@ -182,9 +182,9 @@ func leaseKey[T any](b *bed[T]) {
 		return key
 	}
 	opts := eager
-	byID := b.in.Group("BY_ID", opts)
+	byID := b.in.MustGroup("BY_ID", opts)
 	opts.Key = inbox.ByDedupKey
-	byKey := b.in.Group("BY_KEY", opts)
+	byKey := b.in.MustGroup("BY_KEY", opts)
 	if k := key(byID, first); k != "BY_ID:"+first.ID.String() || key(byID, first) != k || key(byID, again) == k {
 		b.Errorf("by id, the key is %s", k)
 	}
@@ -201,7 +201,7 @@ func leaseKey[T any](b *bed[T]) {
 // release by an earlier attempt changes nothing.
 func takeoverOfSuccess[T any](b *bed[T]) {
 	db := b.DB
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	var old driver.Attempt
 	_, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error {

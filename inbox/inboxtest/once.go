@@ -32,13 +32,13 @@ func onceChecks[T any]() []check[T] {
 // the harness has two, has one effect; the other calls see the effect or that
 // it is in progress.
 func parallel[T any](b *bed[T]) {
-	groups := []*inbox.Group[T]{b.in.Group("G", inbox.Options{})}
+	groups := []*inbox.Group[T]{b.in.MustGroup("G", inbox.Options{})}
 	if b.features.SecondStore {
 		other, err := inbox.New[T](b.Second(), inbox.Config{})
 		if err != nil {
 			b.Fatal(err)
 		}
-		groups = append(groups, other.Group("G", inbox.Options{}))
+		groups = append(groups, other.MustGroup("G", inbox.Options{}))
 	}
 	ev := event(1)
 	var applied, replayed, busy atomic.Int64
@@ -75,7 +75,7 @@ func busyElsewhere[T any](b *bed[T]) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	one, two := b.in.Group("G", inbox.Options{}), other.Group("G", inbox.Options{})
+	one, two := b.in.MustGroup("G", inbox.Options{}), other.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	b.consume(one, ev, func(ctx context.Context, tx T, _ waybill.Event) error {
 		_, err := two.Consume(context.Background(), ev, b.never())
@@ -89,7 +89,7 @@ func busyElsewhere[T any](b *bed[T]) {
 }
 
 func replayed[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	b.consume(g, ev, b.apply("once"))
 	for _, ctx := range []context.Context{context.Background(), redelivered(ev, 2)} {
@@ -107,7 +107,7 @@ func replayed[T any](b *bed[T]) {
 // conflict: the same id with different content is refused and changes nothing,
 // in every state of the record.
 func conflict[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{BackoffBase: time.Nanosecond, BackoffMax: time.Nanosecond})
+	g := b.in.MustGroup("G", inbox.Options{BackoffBase: time.Nanosecond, BackoffMax: time.Nanosecond})
 	done, failed := event(1), event(2)
 	b.consume(g, done, b.apply("done"))
 	if _, err := g.Consume(context.Background(), failed, b.failing("failed", errNo)); err == nil {
@@ -133,7 +133,7 @@ func conflict[T any](b *bed[T]) {
 }
 
 func twoGroups[T any](b *bed[T]) {
-	one, two := b.in.Group("one", inbox.Options{}), b.in.Group("two", inbox.Options{})
+	one, two := b.in.MustGroup("one", inbox.Options{}), b.in.MustGroup("two", inbox.Options{})
 	ev := event(1)
 	if _, err := one.Consume(context.Background(), ev, b.failing("one", errNo)); err == nil {
 		b.Error("it did not fail")
@@ -144,7 +144,7 @@ func twoGroups[T any](b *bed[T]) {
 }
 
 func twoHandlers[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	g.Handle("", "A", b.never())
 	if !g.Handles(waybill.GlobalAggregate, "A") || g.Handles("other", "A") || g.Handles("", "B") {
 		b.Error("the group does not know what it handles")
@@ -158,15 +158,14 @@ func twoHandlers[T any](b *bed[T]) {
 		fn()
 	}
 	mustPanic("a second handler", func() { g.Handle("", "A", b.never()) })
-	mustPanic("a second group", func() { b.in.Group("G", inbox.Options{}) })
-	mustPanic("waiting without a bound", func() { b.in.Group("H", inbox.Options{WaitIfInProgress: true}) })
+	mustPanic("a second group", func() { b.in.MustGroup("G", inbox.Options{}) })
 	mustPanic("two groups of one name on a bus", func() { inbox.NewBus(g, g) })
 }
 
 // nested: nil means that the effect is committed, which cannot hold inside an
 // open transaction.
 func nested[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	err := b.box.InTx(context.Background(), func(ctx context.Context, _ T) error {
 		_, err := g.Consume(ctx, ev, b.never())
@@ -196,7 +195,7 @@ func endedByHandler[T any](b *bed[T]) {
 	if !b.features.SavepointSQL {
 		b.Skip("this store has no SQL text")
 	}
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	one, two, three := event(1), event(2), event(3)
 	ended := func(ctx context.Context, tx T, ev waybill.Event) error {
 		if ev.ID == one.ID {
@@ -222,7 +221,7 @@ func endedByHandler[T any](b *bed[T]) {
 }
 
 func byDedupKey[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{Key: inbox.ByDedupKey})
+	g := b.in.MustGroup("G", inbox.Options{Key: inbox.ByDedupKey})
 	one, again, tenant := event(1), event(2), event(3)
 	one.DedupKey, again.DedupKey, tenant.DedupKey, tenant.TenantID = "order-1:paid", "order-1:paid", "order-1:paid", "t"
 	b.consume(g, one, b.apply("key"))
@@ -235,7 +234,7 @@ func byDedupKey[T any](b *bed[T]) {
 }
 
 func noID[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	_, err := g.Consume(context.Background(), waybill.Event{Type: "A"}, b.never())
 	if class, _ := waybill.Classify(err); class != waybill.ClassPermanent {
 		b.Errorf("an event without an id: %v of class %v", err, class)
@@ -246,9 +245,9 @@ func noID[T any](b *bed[T]) {
 // than WaitMax.
 func waits[T any](b *bed[T]) {
 	o := inbox.Options{WaitIfInProgress: true, WaitMax: 20 * time.Second}
-	g := b.in.Group("G", o)
+	g := b.in.MustGroup("G", o)
 	o.WaitMax = 30 * time.Millisecond
-	short := b.in.Group("short", o)
+	short := b.in.MustGroup("short", o)
 	long := event(3)
 	begun := func(g *inbox.Group[T], ev waybill.Event, go_ <-chan struct{}, result error) (started chan struct{}, done chan error) {
 		started, done = make(chan struct{}), make(chan error, 1)

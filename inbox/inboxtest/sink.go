@@ -84,7 +84,7 @@ func (b *bed[T]) state(id waybill.ID) string {
 // settlesWithEffect: outbox row, effect and record are one transaction, for a
 // batch as for one event.
 func settlesWithEffect[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	g.Handle("", "Happened", b.apply("sink"))
 	ds := b.deliveries(5)
 	again := ds[4]
@@ -114,7 +114,7 @@ func settlesWithEffect[T any](b *bed[T]) {
 // allOrNothing: if the lane is lost between effect and settlement, there is no
 // effect, no record and no settlement.
 func allOrNothing[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	g.Handle("", "Happened", b.apply("lost"))
 	ds := b.deliveries(3)
 	for i := range ds {
@@ -140,7 +140,7 @@ func allOrNothing[T any](b *bed[T]) {
 // is applied once, and the relay counts no attempt.
 func relayed[T any](b *bed[T]) {
 	o := eager
-	g := b.in.Group("G", o)
+	g := b.in.MustGroup("G", o)
 	var failures atomic.Int64
 	g.Handle("", "Happened", func(ctx context.Context, tx T, _ waybill.Event) error {
 		if d, _ := waybill.DeliveryFrom(ctx); d.Attempt > 1 {
@@ -191,7 +191,7 @@ func relayed[T any](b *bed[T]) {
 // busSettles: an event that two groups handle is settled by the relay after
 // both have applied it.
 func busSettles[T any](b *bed[T]) {
-	one, two := b.in.Group("one", inbox.Options{}), b.in.Group("two", inbox.Options{})
+	one, two := b.in.MustGroup("one", inbox.Options{}), b.in.MustGroup("two", inbox.Options{})
 	one.Handle("", "Happened", b.apply("one"))
 	two.Handle("", "Happened", b.failing("two", errNo))
 	ds := b.deliveries(3)
@@ -210,7 +210,7 @@ func busSettles[T any](b *bed[T]) {
 // bus: every group that handles an event gets it; a failing group does not stop
 // the others, and is the only one that gets the event again.
 func bus[T any](b *bed[T]) {
-	one, two := b.in.Group("one", eager), b.in.Group("two", eager)
+	one, two := b.in.MustGroup("one", eager), b.in.MustGroup("two", eager)
 	fail := true
 	one.Handle("", "Happened", func(ctx context.Context, tx T, _ waybill.Event) error {
 		if err := b.effect(ctx, tx, "one"); err != nil || !fail {
@@ -235,7 +235,7 @@ func bus[T any](b *bed[T]) {
 }
 
 func noHandler[T any](b *bed[T]) {
-	g := b.in.Group("G", inbox.Options{})
+	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	for _, err := range g.Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}) {
 		b.wantError(err, waybill.ErrNoHandler, waybill.ClassPermanent)

@@ -33,7 +33,7 @@ func TestCountersEqualWhatHappened(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := in.Group("INVENTORY", inbox.Options{BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+	group := in.MustGroup("INVENTORY", inbox.Options{BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
 	var applied, refused atomic.Int64
 	group.Handle("order", "OrderPlaced", func(_ context.Context, _ *memstore.Tx, ev waybill.Event) error {
 		switch {

@@ -55,7 +55,7 @@ func TestOneTraceThroughTwoProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := in.Group("INVENTORY", inbox.Options{})
+	group := in.MustGroup("INVENTORY", inbox.Options{})
 	group.Handle("order", "OrderPlaced", func(ctx context.Context, tx *memstore.Tx, _ waybill.Event) error {
 		_, span := stock.traces.Tracer("sql").Start(ctx, "UPDATE stock")
 		span.End()
@@ -243,7 +243,7 @@ func TestWrapKeepsWhatASinkSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := in.Group("INVENTORY", inbox.Options{})
+	group := in.MustGroup("INVENTORY", inbox.Options{})
 	group.Handle("order", "OrderPlaced", func(context.Context, *memstore.Tx, waybill.Event) error { return nil })
 	// The wrapped group is still a consumer.
 	bus := inbox.NewBus(p.WrapGroup(group))

@@ -155,7 +155,7 @@ func (b *bed[T]) group(o inbox.Options) *inbox.Group[T] {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return in.Group("GROUP", o)
+	return in.MustGroup("GROUP", o)
 }
 
 // truth is the business table: what happened, when, and which rows have left a

@@ -205,7 +205,7 @@ func grantedConsumer(t *testing.T, s *mysqlstore.Store) []waybill.Event {
 	caused := []waybill.Event{event("consumed"), event("asked")}
 	in, err := inbox.New(s, inbox.Config{})
 	must("inbox.New", err)
-	group := in.Group("G", inbox.Options{StoreEvent: true})
+	group := in.MustGroup("G", inbox.Options{StoreEvent: true})
 	ev := event("x")
 	for range 2 { // the second finds the record
 		_, err = group.Consume(t.Context(), ev, func(ctx context.Context, tx *sql.Tx, _ waybill.Event) error { return box.Write(ctx, tx, caused[0]) })

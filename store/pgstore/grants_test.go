@@ -256,7 +256,7 @@ func TestDocumentedGrants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = in.Group("G", inbox.Options{}).Consume(t.Context(), eventfill.Defaults(ev("", 0)), func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error {
+	_, err = in.MustGroup("G", inbox.Options{}).Consume(t.Context(), eventfill.Defaults(ev("", 0)), func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error {
 		events++
 		return cbox.Write(ctx, tx, ev("", 0))
 	})

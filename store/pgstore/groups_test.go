@@ -54,7 +54,7 @@ func TestGroupAsSinkIsOneTransaction(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `CREATE TABLE "`+schema+`".effect (id uuid, xid xid8 DEFAULT pg_current_xact_id())`); err != nil {
 		t.Fatal(err)
 	}
-	g := in.Group("G", inbox.Options{})
+	g := in.MustGroup("G", inbox.Options{})
 	var applied atomic.Int64
 	g.Handle("", "A", func(ctx context.Context, tx pgx.Tx, ev waybill.Event) error {
 		_, err := tx.Exec(ctx, `INSERT INTO "`+schema+`".effect (id) VALUES ($1)`, [16]byte(ev.ID))

@@ -105,7 +105,7 @@ func (s *pgServer) inbox(ctx context.Context, race inboxRace, out, progress io.W
 	if err != nil {
 		return err
 	}
-	g := in.Group("BENCH", inbox.Options{})
+	g := in.MustGroup("BENCH", inbox.Options{})
 	apply := func(ctx context.Context, tx pgx.Tx, _ waybill.Event) error { return order(ctx, tx) }
 	hash := []byte("0123456789abcdef")
 	each := func(consume func(ctx context.Context, ev waybill.Event) error) func(context.Context, []waybill.Event) error {

@@ -95,7 +95,7 @@ func newFlow(t *testing.T, p plan, there place) *flow {
 	f.exec(`INSERT INTO account SELECT 'a' || n, 0, 0 FROM generate_series(0, $1) n`, p.aggregates-1)
 	in, err := inbox.New[pgx.Tx](f.db, inbox.Config{})
 	must(t, err)
-	f.group = in.Group("accounts", inbox.Options{})
+	f.group = in.MustGroup("accounts", inbox.Options{})
 	inbox.On(f.group, waybill.Define[letter](eventType, waybill.Spec{AggregateType: aggregateType}), f.apply)
 	return f
 }

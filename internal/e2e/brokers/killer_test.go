@@ -93,7 +93,7 @@ func runMortal(text string) error {
 	if err != nil {
 		return err
 	}
-	g := in.Group(mortalGroup, inbox.Options{MaxAttempts: m.MaxAttempts, Lease: time.Second, BackoffBase: 10 * time.Millisecond})
+	g := in.MustGroup(mortalGroup, inbox.Options{MaxAttempts: m.MaxAttempts, Lease: time.Second, BackoffBase: 10 * time.Millisecond})
 	for _, typ := range []string{otherType, killerType} {
 		g.Handle("order", typ, func(ctx context.Context, _ pgx.Tx, ev waybill.Event) error {
 			if _, err := fmt.Fprintln(journal, ev.Type, ev.AggregateID); err != nil {

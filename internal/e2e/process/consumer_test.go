@@ -114,7 +114,7 @@ func runConsumer(text string) error {
 	if err != nil {
 		return err
 	}
-	g := in.Group("G", inbox.Options{
+	g := in.MustGroup("G", inbox.Options{
 		Lease: 300 * time.Millisecond, BackoffBase: time.Millisecond, BackoffMax: 20 * time.Millisecond, MaxAttempts: 1_000_000,
 	})
 	var all sync.WaitGroup

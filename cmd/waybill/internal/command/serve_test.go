@@ -187,7 +187,7 @@ func TestServeRedeliversStoredEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := in.Group("BILLING", inbox.Options{StoreEvent: true, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
+	group := in.MustGroup("BILLING", inbox.Options{StoreEvent: true, BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
 	ev := eventfill.Defaults(waybill.NewEvent("OrderPlaced", 7))
 	fails := func(context.Context, txOf, waybill.Event) error { return fmt.Errorf("out of stock") }
 	if _, err := group.Consume(t.Context(), ev, fails); err == nil {
@@ -225,7 +225,7 @@ func TestServePurgesTheInbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := in.Group("BILLING", inbox.Options{})
+	group := in.MustGroup("BILLING", inbox.Options{})
 	good, bad := eventfill.Defaults(waybill.NewEvent("OrderPlaced", 1)), eventfill.Defaults(waybill.NewEvent("OrderPlaced", 2))
 	if _, err := group.Consume(t.Context(), good, func(context.Context, txOf, waybill.Event) error { return nil }); err != nil {
 		t.Fatal(err)

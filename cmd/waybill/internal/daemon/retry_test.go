@@ -33,7 +33,7 @@ func TestAStoredEventIsSentOncePerAttempt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group := in.Group("BILLING", inbox.Options{StoreEvent: true, BackoffBase: time.Microsecond, BackoffMax: time.Microsecond})
+	group := in.MustGroup("BILLING", inbox.Options{StoreEvent: true, BackoffBase: time.Microsecond, BackoffMax: time.Microsecond})
 	ev := eventfill.Defaults(waybill.NewEvent("OrderPlaced", 7))
 	fail := func() {
 		t.Helper()

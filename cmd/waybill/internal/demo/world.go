@@ -238,11 +238,14 @@ func (w *world) openRelay(context.Context) error {
 }
 
 func (w *world) openInventory(context.Context) error {
-	in, err := inbox.New(w.store, inbox.Config{RetryInterval: -1, Observe: w.hooks(), Logger: silent}) // the broker redelivers failed events
+	in, err := inbox.New(w.store, inbox.Config{Observe: w.hooks(), Logger: silent}) // the broker redelivers failed events
 	if err != nil {
 		return err
 	}
-	consumer := in.Group(group, inbox.Options{BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, Lease: 2 * time.Second})
+	consumer, err := in.Group(group, inbox.Options{BackoffBase: 50 * time.Millisecond, BackoffMax: 500 * time.Millisecond, Lease: 2 * time.Second})
+	if err != nil {
+		return err
+	}
 	inbox.On(consumer, OrderPlaced, w.shop.reserve)
 	wire := &consuming{to: border{atInbox, consumer, w.crossings}, faults: w.faults, crash: w.crash}
 	if w.cfg.Sabotage != NoSabotage {

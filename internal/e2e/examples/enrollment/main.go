@@ -93,12 +93,12 @@ func NewSchool(ctx context.Context, rows *sql.DB, age time.Duration, logger *slo
 	}
 	// Jobs publish a fact again under a new id, so consumers deduplicate by
 	// dedup key.
-	notify := in.Group("NOTIFY", inbox.Options{Key: inbox.ByDedupKey})
+	notify := in.MustGroup("NOTIFY", inbox.Options{Key: inbox.ByDedupKey})
 	inbox.On(notify, EnrollmentCreated, func(ctx context.Context, tx *sql.Tx, _ waybill.Event, p Created) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO notification (enrollment_id) VALUES (?) ON CONFLICT DO NOTHING`, p.EnrollmentID)
 		return err
 	})
-	settle := in.Group("SETTLE", inbox.Options{Key: inbox.ByDedupKey})
+	settle := in.MustGroup("SETTLE", inbox.Options{Key: inbox.ByDedupKey})
 	inbox.On(settle, SessionClosed, func(ctx context.Context, tx *sql.Tx, _ waybill.Event, p Closed) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO payout (session_id) VALUES (?) ON CONFLICT DO NOTHING`, p.SessionID)
 		return err

@@ -143,10 +143,9 @@ func main() {
 	check(err)
 	once, err := httpkey.New(keys, httpkey.Config{Scope: customer})
 	check(err)
-	// the relay redelivers failed events
-	in, err := inbox.New(db, inbox.Config{RetryInterval: -1})
+	in, err := inbox.New(db, inbox.Config{}) // the relay redelivers failed events
 	check(err)
-	inventory := in.Group("INVENTORY", inbox.Options{})
+	inventory := in.MustGroup("INVENTORY", inbox.Options{})
 	inbox.On(inventory, OrderPlaced, reserve)
 	deliver, err := relay.New(db, inventory, relay.Config{})
 	check(err)
