@@ -380,12 +380,25 @@ func TestCapturer(t *testing.T) {
 	}
 }
 
-// TestConfig: invalid configurations are refused.
+// TestConfig: the errors list every invalid field, in the order of the fields.
 func TestConfig(t *testing.T) {
 	if _, err := admin.NewOutbox[any](nil, admin.Config{}); err == nil {
 		t.Error("a nil store was accepted")
 	}
-	if _, err := admin.NewOutbox(testroles.Of[any](failing{}), admin.Config{BatchSize: -1}); err == nil {
-		t.Error("a negative batch was accepted")
+	broken := testroles.Of[any](failing{})
+	if _, err := admin.NewOutbox(broken, admin.Config{BatchSize: -1}); err == nil || err.Error() != "admin: Config.BatchSize: -1 is negative" {
+		t.Errorf("a negative batch size: %v", err)
+	}
+	ops, err := admin.NewOutbox(broken, admin.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = ops.Purger(admin.Retention{History: -1, Dead: -2, Interval: -3, BatchSize: -4})
+	if want := "admin: Retention.Dead: -2ns is negative\nRetention.Interval: -3ns is negative\nRetention.BatchSize: -4 is negative"; err == nil || err.Error() != want {
+		t.Errorf("the error is\n%v\nwant\n%s", err, want)
+	}
+	_, err = ops.Capturer(admin.Capture{Retention: -1, Interval: -2, PurgeInterval: -3})
+	if want := "admin: Capture.Retention: -1ns is negative\nCapture.Interval: -2ns is negative\nCapture.PurgeInterval: -3ns is negative"; err == nil || err.Error() != want {
+		t.Errorf("the error is\n%v\nwant\n%s", err, want)
 	}
 }

@@ -42,10 +42,10 @@ func (d *Outbox) Capturer(c Capture) (*Capturer, error) {
 	for _, field := range []struct {
 		name  string
 		value *time.Duration
-		usual time.Duration
-	}{{"Keep", &c.Retention, 7 * 24 * time.Hour}, {"Interval", &c.Interval, time.Second}, {"PurgeInterval", &c.PurgeInterval, time.Hour}} {
+		def   time.Duration
+	}{{"Retention", &c.Retention, 7 * 24 * time.Hour}, {"Interval", &c.Interval, time.Second}, {"PurgeInterval", &c.PurgeInterval, time.Hour}} {
 		if *field.value == 0 {
-			*field.value = field.usual
+			*field.value = field.def
 		}
 		if *field.value < 0 {
 			errs = append(errs, fmt.Errorf("Capture.%s: %v is negative", field.name, *field.value))

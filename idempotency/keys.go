@@ -61,7 +61,10 @@ func (c Config) Validate() error {
 	check(c.ResultTTL >= 0, "Config.ResultTTL: %v is negative", c.ResultTTL)
 	check(c.Lease >= 0, "Config.Lease: %v is negative", c.Lease)
 	check(c.PurgeBatchSize >= 0, "Config.PurgeBatchSize: %d is negative", c.PurgeBatchSize)
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("idempotency: %w", err)
+	}
+	return nil
 }
 
 func (c Config) withDefaults() Config {
@@ -108,7 +111,7 @@ func New[T any](db driver.Store[T], cfg Config) (*Keys[T], error) {
 		return nil, err
 	}
 	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("idempotency: %w", err)
+		return nil, err
 	}
 	cfg = cfg.withDefaults()
 	peeker, _ := roles.Keys.(driver.KeyPeeker)

@@ -48,9 +48,9 @@ const (
 func (r Request) Validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	text := func(field, s string, most int) {
-		if len(s) > most {
-			wrong("Request.%s: %d bytes, more than the maximum of %d", field, len(s), most)
+	text := func(field, s string, limit int) {
+		if len(s) > limit {
+			wrong("Request.%s: %d bytes, more than the maximum of %d", field, len(s), limit)
 		}
 		if !utf8.ValidString(s) || strings.IndexByte(s, 0) >= 0 {
 			wrong("Request.%s: not valid UTF-8 without NUL", field)
@@ -58,10 +58,10 @@ func (r Request) Validate() error {
 	}
 	text("TenantID", r.TenantID, maxTenant)
 	text("Operation", r.Operation, maxOperation)
-	text("Key", r.Key, maxKey)
 	if r.Operation == "" {
 		wrong("Request.Operation: empty")
 	}
+	text("Key", r.Key, maxKey)
 	if r.Key == "" {
 		wrong("Request.Key: empty")
 	}

@@ -107,16 +107,16 @@ func (j Job) complete() (Job, error) {
 		}
 	}
 	e, fixed := j.Schedule.(every)
-	check(j.Name != "" && len(j.Name) <= maxName, "Name: %d bytes, want 1 to %d", len(j.Name), maxName)
-	check(!fixed || e > 0, "Schedule: Every(%v) is not positive", time.Duration(e))
-	check(j.LookBack > j.MinAge, "LookBack: %v is not above MinAge (%v)", j.LookBack, j.MinAge)
-	check(j.TracesKept >= 0, "TracesKept: %v is negative", j.TracesKept)
+	check(j.Name != "" && len(j.Name) <= maxName, "Job.Name: %d bytes, want 1 to %d", len(j.Name), maxName)
+	check(!fixed || e > 0, "Job.Schedule: Every(%v) is not positive", time.Duration(e))
+	check(j.LookBack > j.MinAge, "Job.LookBack: %v is not above Job.MinAge (%v)", j.LookBack, j.MinAge)
 	check(j.TracesKept <= 0 || j.LookBack < j.TracesKept,
-		"LookBack: %v is not shorter than TracesKept (%v)", j.LookBack, j.TracesKept)
-	check(j.ResendAfter <= j.LookBack, "ResendAfter: %v is above LookBack (%v)", j.ResendAfter, j.LookBack)
-	check(j.Limit > 0, "Limit: %d is negative", j.Limit)
-	check(j.Find != nil || j.Repair != nil || j.Check != nil, "no Find, Repair or Check")
-	check(j.Find == nil || j.Repair == nil && j.Check == nil, "Find excludes Repair and Check")
+		"Job.LookBack: %v is not shorter than Job.TracesKept (%v)", j.LookBack, j.TracesKept)
+	check(j.TracesKept >= 0, "Job.TracesKept: %v is negative", j.TracesKept)
+	check(j.ResendAfter <= j.LookBack, "Job.ResendAfter: %v is above Job.LookBack (%v)", j.ResendAfter, j.LookBack)
+	check(j.Limit > 0, "Job.Limit: %d is negative", j.Limit)
+	check(j.Find != nil || j.Repair != nil || j.Check != nil, "Job.Find: nil; a job has a Find, a Repair or a Check")
+	check(j.Find == nil || j.Repair == nil && j.Check == nil, "Job.Find: excludes Job.Repair and Job.Check")
 	return j, errors.Join(errs...)
 }
 
@@ -136,9 +136,9 @@ func (j *Job) next(began time.Time) time.Time {
 	if at.IsZero() {
 		return at
 	}
-	if least := began.Add(minPause); at.Before(least) {
+	if earliest := began.Add(minPause); at.Before(earliest) {
 		if _, fixed := j.Schedule.(every); !fixed {
-			return least
+			return earliest
 		}
 	}
 	return at.UTC()

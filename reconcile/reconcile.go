@@ -91,7 +91,7 @@ func New[T any](db driver.Store[T], jobs []Job, cfg Config) (*Reconciler[T], err
 	for _, j := range jobs {
 		j, err := j.complete()
 		if err == nil && r.job(j.Name) != nil {
-			err = fmt.Errorf("job %q: duplicate name", j.Name)
+			err = fmt.Errorf("job %q: Job.Name: another job has it", j.Name)
 		}
 		errs = append(errs, err)
 		r.jobs = append(r.jobs, &j)

@@ -45,34 +45,39 @@ func yields(ids ...string) func(context.Context, reconcile.Window, func(waybill.
 	}
 }
 
-// TestNewRefuses: New reports all invalid fields at once, and refuses a
-// look-back that is longer than the traces are kept.
+// TestNewRefuses: New reports all invalid fields at once, in the order of the
+// fields, and refuses a look-back that is longer than the traces are kept.
 func TestNewRefuses(t *testing.T) {
 	repair := func(context.Context, reconcile.Window) (int, error) { return 0, nil }
 	for want, job := range map[string]reconcile.Job{
-		"Name: 0 bytes":              {Find: yields()},
-		"Name: 129 bytes":            {Name: strings.Repeat("x", 129), Find: yields()},
-		"no Find":                    {Name: "j"},
-		"Find excludes Repair":       {Name: "j", Find: yields(), Repair: repair},
-		"Every(-1s) is not positive": {Name: "j", Find: yields(), Schedule: reconcile.Every(-time.Second)},
-		"LookBack: 1m0s is not above MinAge (1m0s)":   {Name: "j", Find: yields(), LookBack: time.Minute},
-		"not shorter than TracesKept (24h0m0s)":       {Name: "j", Find: yields(), TracesKept: 24 * time.Hour},
-		"ResendAfter: 2h0m0s is above LookBack (1h0m": {Name: "j", Find: yields(), LookBack: time.Hour, ResendAfter: 2 * time.Hour},
-		"Limit: -1":       {Name: "j", Find: yields(), Limit: -1},
-		"TracesKept: -1s": {Name: "j", Find: yields(), TracesKept: -time.Second},
+		`job "": Job.Name: 0 bytes, want 1 to 128`:                                    {Find: yields()},
+		`job "j": Job.Find: nil; a job has a Find, a Repair or a Check`:               {Name: "j"},
+		`job "j": Job.Find: excludes Job.Repair and Job.Check`:                        {Name: "j", Find: yields(), Repair: repair},
+		`job "j": Job.LookBack: 1m0s is not above Job.MinAge (1m0s)`:                  {Name: "j", Find: yields(), LookBack: time.Minute},
+		`job "j": Job.LookBack: 24h0m0s is not shorter than Job.TracesKept (24h0m0s)`: {Name: "j", Find: yields(), TracesKept: 24 * time.Hour},
+		`job "j": Job.ResendAfter: 2h0m0s is above Job.LookBack (1h0m0s)`:             {Name: "j", Find: yields(), LookBack: time.Hour, ResendAfter: 2 * time.Hour},
+		`job "` + strings.Repeat("x", 129) + `": Job.Name: 129 bytes, want 1 to 128`:  {Name: strings.Repeat("x", 129), Find: yields()},
+		`job "": Job.Name: 0 bytes, want 1 to 128
+job "": Job.Schedule: Every(-1s) is not positive
+job "": Job.LookBack: -1s is not above Job.MinAge (0s)
+job "": Job.TracesKept: -3s is negative
+job "": Job.ResendAfter: 1s is above Job.LookBack (-1s)
+job "": Job.Limit: -1 is negative
+job "": Job.Find: nil; a job has a Find, a Repair or a Check`: {
+			Schedule: reconcile.Every(-time.Second), LookBack: -time.Second, MinAge: -time.Second, TracesKept: -3 * time.Second, ResendAfter: time.Second, Limit: -1,
+		},
 	} {
-		_, err := reconcile.New(open(t), []reconcile.Job{job, job}, reconcile.Config{Lease: -1, BatchSize: -1})
-		for _, want := range []string{want, "Config.Lease", "Config.BatchSize"} {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("the error %v does not say %q", err, want)
-			}
+		_, err := reconcile.New(open(t), []reconcile.Job{job}, reconcile.Config{Lease: -1, BatchSize: -2})
+		want = "reconcile: Config.Lease: -1ns is shorter than 100ms\nConfig.BatchSize: -2 is negative\n" + want
+		if err == nil || err.Error() != want {
+			t.Errorf("the error is\n%v\nwant\n%s", err, want)
 		}
 	}
 	good := reconcile.Job{Name: "j", Find: yields(), TracesKept: 25 * time.Hour}
 	if _, err := reconcile.New(open(t), []reconcile.Job{good}, reconcile.Config{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := reconcile.New(open(t), []reconcile.Job{good, good}, reconcile.Config{}); err == nil || !strings.Contains(err.Error(), "duplicate") {
+	if _, err := reconcile.New(open(t), []reconcile.Job{good, good}, reconcile.Config{}); err == nil || err.Error() != `reconcile: job "j": Job.Name: another job has it` {
 		t.Errorf("two jobs of one name: %v", err)
 	}
 	if _, err := reconcile.New(open(t), nil, reconcile.Config{}); err == nil {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -156,6 +157,11 @@ func (c Config) complete() (Config, error) {
 			errs = append(errs, fmt.Errorf("Config.%s: %d is negative", name, *n))
 		}
 	}
+	notNegative := func(d time.Duration, name string) {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("Config.%s: %v is negative", name, d))
+		}
+	}
 	if c.Name == "" {
 		c.Name = defaultName
 	}
@@ -167,54 +173,47 @@ func (c Config) complete() (Config, error) {
 	}
 	number(&c.Workers, "Workers", 4)
 	number(&c.BatchSize, "BatchSize", 500)
-	number(&c.ColdQueue, "ColdQueue", 1000)
 	if c.HotQueue == 0 {
 		c.HotQueue = 1000
 	}
+	number(&c.ColdQueue, "ColdQueue", 1000)
 	if c.MaxAttempts == 0 {
 		c.MaxAttempts = 10
 	}
 	positive(&c.BackoffBase, "BackoffBase", 200*time.Millisecond)
-	positive(&c.BackoffMax, "BackoffMax", 60*time.Second)
+	if longest := cmp.Or(c.BackoffMax, defaultBackoffMax); longest > 0 && c.BackoffBase > longest {
+		errs = append(errs, fmt.Errorf("Config.BackoffBase: %v is more than Config.BackoffMax, %v", c.BackoffBase, longest))
+	}
+	positive(&c.BackoffMax, "BackoffMax", defaultBackoffMax)
 	for i, d := range c.BackoffSeries {
-		if d < 0 {
-			errs = append(errs, fmt.Errorf("Config.BackoffSeries[%d]: %v is negative", i, d))
-		}
+		notNegative(d, fmt.Sprintf("BackoffSeries[%d]", i))
 	}
-	if c.BackoffBase > c.BackoffMax {
-		errs = append(errs, fmt.Errorf("Config.BackoffBase: %v is more than BackoffMax, %v", c.BackoffBase, c.BackoffMax))
-	}
-	positive(&c.Lease, "Lease", 15*time.Second)
-	if c.Heartbeat == 0 {
-		c.Heartbeat = min(5*time.Second, c.Lease/3)
-	}
-	positive(&c.Heartbeat, "Heartbeat", 5*time.Second)
-	if c.Heartbeat > c.Lease/3 {
-		errs = append(errs, fmt.Errorf("Config.Heartbeat: %v is more than a third of Lease, %v", c.Heartbeat, c.Lease))
-	}
-	positive(&c.PollInterval, "PollInterval", 2*time.Second)
-	positive(&c.SweepInterval, "SweepInterval", time.Second)
-	optional(&c.Linger, 2*time.Millisecond)
-	optional(&c.DrainTimeout, 5*time.Second)
-	optional(&c.HistoryRetention, 7*24*time.Hour)
-	optional(&c.PurgeInterval, time.Hour)
-	number(&c.PurgeBatchSize, "PurgeBatchSize", 500)
-	notNegative := func(d time.Duration, name string) {
-		if d < 0 {
-			errs = append(errs, fmt.Errorf("Config.%s: %v is negative", name, d))
-		}
-	}
-	notNegative(c.DeadRetention, "DeadRetention")
 	notNegative(c.UnknownGrace, "UnknownGrace")
-	notNegative(c.DeliverTimeout, "DeliverTimeout")
 	if c.OnDead != Continue && c.OnDead != Block {
 		errs = append(errs, fmt.Errorf("Config.OnDead: %d is neither Continue nor Block", c.OnDead))
 	}
+	notNegative(c.DeliverTimeout, "DeliverTimeout")
+	positive(&c.Lease, "Lease", 15*time.Second)
+	positive(&c.Heartbeat, "Heartbeat", min(5*time.Second, c.Lease/3))
+	if c.Lease > 0 && c.Heartbeat > c.Lease/3 {
+		errs = append(errs, fmt.Errorf("Config.Heartbeat: %v is more than a third of Config.Lease, %v", c.Heartbeat, c.Lease))
+	}
+	positive(&c.PollInterval, "PollInterval", 2*time.Second)
+	optional(&c.Linger, 2*time.Millisecond)
+	positive(&c.SweepInterval, "SweepInterval", time.Second)
+	optional(&c.DrainTimeout, 5*time.Second)
+	optional(&c.HistoryRetention, 7*24*time.Hour)
+	notNegative(c.DeadRetention, "DeadRetention")
+	optional(&c.PurgeInterval, time.Hour)
+	number(&c.PurgeBatchSize, "PurgeBatchSize", 500)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	return c, errors.Join(errs...)
 }
+
+// defaultBackoffMax is the default of Config.BackoffMax.
+const defaultBackoffMax = 60 * time.Second
 
 // maxName is the maximum length of a relay's name, in bytes.
 const maxName = 255

@@ -435,3 +435,17 @@ func TestWaiting(t *testing.T) {
 	wg.Wait()
 	b.wantRuns(1)
 }
+
+// TestConfigErrors: the error of New lists every invalid field, in the order of
+// the fields.
+func TestConfigErrors(t *testing.T) {
+	_, err := grpckey.New[*memstore.Tx](nil, grpckey.Config{Methods: []string{"Create", "/s/m"}, TTL: -1, WaitMax: -2})
+	want := `grpckey: keys is nil
+Config.Scope: nil; set it, or use grpckey.Unscoped
+Config.Methods: "Create" is not /service/method of at most 128 bytes
+Config.TTL: -1ns is negative
+Config.WaitMax: -2ns is negative`
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is\n%v\nwant\n%s", err, want)
+	}
+}

@@ -1,6 +1,7 @@
 package httpkey
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -158,37 +159,36 @@ func (c *Config) settle() error {
 			bad("Methods: %q cannot be repeated", m)
 		}
 	}
-	name := func(field string, value *string, def string) {
-		if *value == "" {
-			*value = def
-		}
+	name := func(field string, value *string) {
 		if *value != "" && !isToken(*value) {
 			bad("%s: %q is not a header name", field, *value)
 		}
 		*value = textproto.CanonicalMIMEHeaderKey(*value)
 	}
-	name("Header", &c.Header, "Idempotency-Key")
-	name("ReplayedHeader", &c.ReplayedHeader, "Idempotent-Replayed")
-	name("DigestHeader", &c.DigestHeader, "")
-	c.Headers = slices.Clone(c.Headers)
-	for i := range c.Headers {
-		name("Headers", &c.Headers[i], "")
-		if h := c.Headers[i]; h == "" || slices.Contains(neverKept, h) || h == c.ReplayedHeader {
-			bad("Headers: %q must not be stored", h)
-		}
-	}
+	c.Header = cmp.Or(c.Header, "Idempotency-Key")
+	c.ReplayedHeader = cmp.Or(c.ReplayedHeader, "Idempotent-Replayed")
+	name("Header", &c.Header)
 	if c.MinLen < 0 || c.MinLen > maxKey {
 		bad("MinLen: %d is not between 0 and %d", c.MinLen, maxKey)
 	}
 	if c.MaxBody < 0 {
 		bad("MaxBody: %d is negative", c.MaxBody)
 	}
-	if c.MaxReply < 0 {
-		bad("MaxReply: %d is negative", c.MaxReply)
-	}
 	if c.LargeBody != Refuse && c.LargeBody != Bypass {
 		bad("LargeBody: %d is neither Refuse nor Bypass", c.LargeBody)
 	}
+	name("DigestHeader", &c.DigestHeader)
+	if c.MaxReply < 0 {
+		bad("MaxReply: %d is negative", c.MaxReply)
+	}
+	c.Headers = slices.Clone(c.Headers)
+	for i := range c.Headers {
+		name("Headers", &c.Headers[i])
+		if h := c.Headers[i]; h == "" || slices.Contains(neverKept, h) || h == textproto.CanonicalMIMEHeaderKey(c.ReplayedHeader) {
+			bad("Headers: %q must not be stored", h)
+		}
+	}
+	name("ReplayedHeader", &c.ReplayedHeader)
 	if c.TTL < 0 {
 		bad("TTL: %v is negative", c.TTL)
 	}

@@ -237,3 +237,14 @@ func TestMeasuringAllocatesNothing(t *testing.T) {
 		}
 	}
 }
+
+// TestConfigErrors: the error of New lists every invalid field, in the order of
+// the fields.
+func TestConfigErrors(t *testing.T) {
+	_, err := otelobserve.New(otelobserve.Config{Prefix: "1st", Labels: -1})
+	want := `otelobserve: Config.Prefix: "1st": want a letter, then letters, digits and any of _ . - /, 200 at most
+Config.Labels: -1 is negative`
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is\n%v\nwant\n%s", err, want)
+	}
+}

@@ -72,7 +72,7 @@ func (c Config) complete() (Config, error) {
 		c.Labels = 200
 	}
 	if c.Labels < 0 {
-		errs = append(errs, fmt.Errorf("Config.Labels: %d: want 1 or more", c.Labels))
+		errs = append(errs, fmt.Errorf("Config.Labels: %d is negative", c.Labels))
 	}
 	return c, errors.Join(errs...)
 }

@@ -34,6 +34,9 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%d lanes: %v", lanes, err)
 		}
 	}
+	if _, err := memstore.New(memstore.Config{Lanes: -1}); err == nil || err.Error() != "memstore: Config.Lanes: -1 is not between 1 and 1024" {
+		t.Errorf("the error is %v", err)
+	}
 }
 
 func TestSavepointsEndOnce(t *testing.T) {

@@ -31,16 +31,16 @@ const (
 
 func (c Config) complete() (Config, error) {
 	var errs []error
+	if c.Schema != "" {
+		if err := sqlname.Check("Config.Schema", c.Schema); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	if c.Prefix == "" {
 		c.Prefix = sqlname.UsualPrefix
 	}
 	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
 		errs = append(errs, err)
-	}
-	if c.Schema != "" {
-		if err := sqlname.Check("Config.Schema", c.Schema); err != nil {
-			errs = append(errs, err)
-		}
 	}
 	if c.Lanes < 0 || c.Lanes > maxLanes {
 		errs = append(errs, fmt.Errorf("Config.Lanes: %d is not between 1 and %d", c.Lanes, maxLanes))

@@ -30,10 +30,11 @@ func TestNew(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := mysqlstore.New(db, mysqlstore.Config{Schema: "a`b", Prefix: "1x", Lanes: 1025})
-	for _, field := range []string{"Config.Schema", "Config.Prefix", "Config.Lanes"} {
-		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%v does not name %s", err, field)
-		}
+	want := "mysqlstore: Config.Schema: \"a`b\" is not a plain name (letters, digits and underscores, no digit first)\n" +
+		"Config.Prefix: \"1x\" is not a plain name (letters, digits and underscores, no digit first)\n" +
+		"Config.Lanes: 1025 is not between 1 and 1024"
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is\n%v\nwant\n%s", err, want)
 	}
 }
 

@@ -44,19 +44,22 @@ const (
 
 func (c Config) complete() (Config, error) {
 	var errs []error
+	if c.Schema != "" {
+		if err := sqlname.Check("Config.Schema", c.Schema); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	if c.Prefix == "" {
 		c.Prefix = sqlname.UsualPrefix
 	}
 	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
 		errs = append(errs, err)
 	}
-	if c.Schema != "" {
-		if err := sqlname.Check("Config.Schema", c.Schema); err != nil {
-			errs = append(errs, err)
-		}
-	}
 	if c.Lanes < 0 || c.Lanes > maxLanes {
 		errs = append(errs, fmt.Errorf("Config.Lanes: %d is not between 1 and %d", c.Lanes, maxLanes))
+	}
+	if c.NotifyInterval == 0 {
+		c.NotifyInterval = defaultNotify
 	}
 	if c.ListenURL != "" {
 		// The store does not return the parser's error, which may quote the
@@ -64,9 +67,6 @@ func (c Config) complete() (Config, error) {
 		if _, err := pgx.ParseConfig(c.ListenURL); err != nil {
 			errs = append(errs, errors.New("Config.ListenURL: invalid PostgreSQL URL"))
 		}
-	}
-	if c.NotifyInterval == 0 {
-		c.NotifyInterval = defaultNotify
 	}
 	if err := errors.Join(errs...); err != nil {
 		return c, fmt.Errorf("pgstore: %w", err)

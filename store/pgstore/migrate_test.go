@@ -289,20 +289,6 @@ func TestLanesBelongToTheTables(t *testing.T) {
 	}
 }
 
-func TestConfig(t *testing.T) {
-	pool := openPool(t, nil)
-	_, err := pgstore.New(pool, pgstore.Config{Schema: `x"; DROP TABLE y`, Prefix: "1st", Lanes: 5000})
-	if err == nil || !containsAll(err.Error(), "Config.Schema", "Config.Prefix", "Config.Lanes") {
-		t.Errorf("got %v, want every wrong field", err)
-	}
-	if _, err := pgstore.New(nil, pgstore.Config{}); err == nil {
-		t.Error("a nil pool was accepted")
-	}
-	if _, err := pgstore.NewSQL(nil, pgstore.Config{}); err == nil {
-		t.Error("a nil database was accepted")
-	}
-}
-
 // The SQL in docs/sql.md works in psql.
 func TestDocumentedSQL(t *testing.T) {
 	pool := openPool(t, nil)

@@ -42,14 +42,6 @@ const (
 
 func (c Config) complete() (Config, error) {
 	var errs []error
-	if c.Prefix == "" {
-		c.Prefix = sqlname.UsualPrefix
-	}
-	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
-		errs = append(errs, err)
-	} else if strings.HasPrefix(strings.ToLower(c.Prefix), "sqlite_") {
-		errs = append(errs, fmt.Errorf("Config.Prefix: %q: SQLite reserves names that start with sqlite_", c.Prefix))
-	}
 	if c.Schema == "" {
 		c.Schema = mainSchema
 	}
@@ -57,6 +49,14 @@ func (c Config) complete() (Config, error) {
 		errs = append(errs, fmt.Errorf(
 			"Config.Schema: %q: the outbox must be in the file of the connection, main; commits are not atomic across attached files",
 			c.Schema))
+	}
+	if c.Prefix == "" {
+		c.Prefix = sqlname.UsualPrefix
+	}
+	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
+		errs = append(errs, err)
+	} else if strings.HasPrefix(strings.ToLower(c.Prefix), "sqlite_") {
+		errs = append(errs, fmt.Errorf("Config.Prefix: %q: SQLite reserves names that start with sqlite_", c.Prefix))
 	}
 	if c.Lanes == 0 {
 		c.Lanes = lanesOfFile

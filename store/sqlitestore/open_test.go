@@ -91,10 +91,12 @@ func TestConfig(t *testing.T) {
 	_, err := sqlitestore.Open(filepath.Join(t.TempDir(), "x.db"), sqlitestore.Config{
 		Schema: "other", Prefix: "no good", Lanes: 32, BusyTimeout: 1000 * time.Hour,
 	})
-	for _, field := range []string{"Config.Schema", "Config.Prefix", "Config.Lanes", "Config.BusyTimeout"} {
-		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%v does not name %s", err, field)
-		}
+	want := `sqlitestore: Config.Schema: "other": the outbox must be in the file of the connection, main; commits are not atomic across attached files
+Config.Prefix: "no good" is not a plain name (letters, digits and underscores, no digit first)
+Config.Lanes: 32: SQLite has one writer, so the outbox has one lane
+Config.BusyTimeout: 1000h0m0s exceeds the maximum of 24h0m0s`
+	if err == nil || err.Error() != want {
+		t.Errorf("the error is\n%v\nwant\n%s", err, want)
 	}
 	if _, err := sqlitestore.New(nil, sqlitestore.Config{}); err == nil {
 		t.Error("no database was accepted")
