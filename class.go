@@ -121,17 +121,17 @@ func find(err error) *classified {
 		case interface{ Unwrap() error }:
 			err = e.Unwrap()
 		case interface{ Unwrap() []error }:
-			var least *classified
+			var decisive *classified
 			for _, branch := range e.Unwrap() {
 				if branch == nil {
 					continue
 				}
 				class, delay := Classify(branch)
-				if least == nil || class < least.class || class == least.class && delay > least.delay {
-					least = &classified{class: class, delay: delay, err: branch}
+				if decisive == nil || class < decisive.class || class == decisive.class && delay > decisive.delay {
+					decisive = &classified{class: class, delay: delay, err: branch}
 				}
 			}
-			return least
+			return decisive
 		default:
 			return nil
 		}

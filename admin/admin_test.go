@@ -274,7 +274,7 @@ func (s signaling) Tidy(ctx context.Context, _ time.Duration) error {
 func TestPurger(t *testing.T) {
 	db := signaling{called: make(chan struct{})}
 	ops := newAdmin(t, db, observe.Hooks{})
-	p, err := ops.Purger(admin.Retention{Interval: time.Millisecond})
+	p, err := ops.Purger(admin.Retention{PurgeInterval: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestPurger(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if _, err := ops.Purger(admin.Retention{Dead: -1, Interval: -1, BatchSize: -1}); err == nil {
+	if _, err := ops.Purger(admin.Retention{Dead: -1, PurgeInterval: -1, PurgeBatchSize: -1}); err == nil {
 		t.Error("negative fields were accepted")
 	}
 	if n, err := ops.PurgeWritten(t.Context(), 0, nil); err == nil || n != 0 {
@@ -393,8 +393,8 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = ops.Purger(admin.Retention{History: -1, Dead: -2, Interval: -3, BatchSize: -4})
-	if want := "admin: Retention.Dead: -2ns is negative\nRetention.Interval: -3ns is negative\nRetention.BatchSize: -4 is negative"; err == nil || err.Error() != want {
+	_, err = ops.Purger(admin.Retention{History: -1, Dead: -2, PurgeInterval: -3, PurgeBatchSize: -4})
+	if want := "admin: Retention.Dead: -2ns is negative\nRetention.PurgeInterval: -3ns is negative\nRetention.PurgeBatchSize: -4 is negative"; err == nil || err.Error() != want {
 		t.Errorf("the error is\n%v\nwant\n%s", err, want)
 	}
 	_, err = ops.Capturer(admin.Capture{Retention: -1, Interval: -2, PurgeInterval: -3})

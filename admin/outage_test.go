@@ -54,7 +54,7 @@ func TestAnOutageIsALineWhenItBeginsAndOneWhenItIsOver(t *testing.T) {
 			return errors.Join(err, c.Run(ctx))
 		},
 		"Purger": func(ctx context.Context, ops *admin.Outbox) error {
-			p, err := ops.Purger(admin.Retention{Interval: time.Second, History: -1})
+			p, err := ops.Purger(admin.Retention{PurgeInterval: time.Second, History: -1})
 			return errors.Join(err, p.Run(ctx))
 		},
 	}

@@ -22,10 +22,12 @@ type Retention struct {
 	// Dead is how long dead letters are kept. Defaults to 0: until an operator
 	// decides.
 	Dead time.Duration
-	// Interval is the interval at which [Purger.Run] purges. Defaults to 1 h.
-	Interval time.Duration
-	// BatchSize is the number of rows deleted per transaction. Defaults to 500.
-	BatchSize int
+	// PurgeInterval is the interval at which [Purger.Run] purges. Defaults to 1
+	// h.
+	PurgeInterval time.Duration
+	// PurgeBatchSize is the number of rows deleted per transaction. Defaults to
+	// 500.
+	PurgeBatchSize int
 }
 
 // Purged is the number of deleted rows.
@@ -53,24 +55,24 @@ func (d *Outbox) Purger(k Retention) (*Purger, error) {
 	if k.Dead < 0 {
 		errs = append(errs, fmt.Errorf("Retention.Dead: %v is negative", k.Dead))
 	}
-	if k.Interval == 0 {
-		k.Interval = time.Hour
+	if k.PurgeInterval == 0 {
+		k.PurgeInterval = time.Hour
 	}
-	if k.Interval < 0 {
-		errs = append(errs, fmt.Errorf("Retention.Interval: %v is negative", k.Interval))
+	if k.PurgeInterval < 0 {
+		errs = append(errs, fmt.Errorf("Retention.PurgeInterval: %v is negative", k.PurgeInterval))
 	}
-	if k.BatchSize == 0 {
-		k.BatchSize = 500
+	if k.PurgeBatchSize == 0 {
+		k.PurgeBatchSize = 500
 	}
-	if k.BatchSize < 0 {
-		errs = append(errs, fmt.Errorf("Retention.BatchSize: %d is negative", k.BatchSize))
+	if k.PurgeBatchSize < 0 {
+		errs = append(errs, fmt.Errorf("Retention.PurgeBatchSize: %d is negative", k.PurgeBatchSize))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	return &Purger{
-		db: d.db, policy: retention.Policy{KeepHistory: k.History, KeepDead: k.Dead, Batch: k.BatchSize},
-		interval: k.Interval, log: d.cfg.Logger, observe: d.cfg.Observe,
+		db: d.db, policy: retention.Policy{HistoryRetention: k.History, DeadRetention: k.Dead, BatchSize: k.PurgeBatchSize},
+		interval: k.PurgeInterval, log: d.cfg.Logger, observe: d.cfg.Observe,
 	}, nil
 }
 

@@ -16,10 +16,10 @@ func TestConfigErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := idempotency.Config{
-		TTL: -1, ResultTTL: -2, Lease: -3, MaxExecution: -1, MaxResult: -1, PurgeInterval: -1, PurgeBatchSize: -4, CountInterval: -1,
+		Retention: -1, ResultRetention: -2, Lease: -3, MaxExecution: -1, MaxResult: -1, PurgeInterval: -1, PurgeBatchSize: -4, CountInterval: -1,
 	}
-	want := `idempotency: Config.TTL: -1ns is negative
-Config.ResultTTL: -2ns is negative
+	want := `idempotency: Config.Retention: -1ns is negative
+Config.ResultRetention: -2ns is negative
 Config.Lease: -3ns is negative
 Config.PurgeBatchSize: -4 is negative`
 	if _, err := idempotency.New(db, cfg); err == nil || err.Error() != want {
@@ -34,12 +34,12 @@ Config.PurgeBatchSize: -4 is negative`
 // order of the fields.
 func TestRequestErrors(t *testing.T) {
 	long := strings.Repeat("x", 256)
-	err := idempotency.Request{TenantID: long, Operation: long, Key: "\x00", Hash: "h", TTL: -1, WaitMax: -2}.Validate()
+	err := idempotency.Request{TenantID: long, Operation: long, Key: "\x00", Hash: "h", Retention: -1, WaitMax: -2}.Validate()
 	want := `idempotency: Request.TenantID: 256 bytes, more than the maximum of 64
 Request.Operation: 256 bytes, more than the maximum of 128
 Request.Key: not valid UTF-8 without NUL
 Request.Hash: not a hash; see HashJSON
-Request.TTL: -1ns is negative
+Request.Retention: -1ns is negative
 Request.WaitMax: -2ns is negative`
 	if err == nil || err.Error() != want {
 		t.Errorf("the error is\n%v\nwant\n%s", err, want)

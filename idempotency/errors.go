@@ -19,7 +19,7 @@ var (
 	// the answer was too large, or a stream.
 	ErrResultUnavailable = errors.New("idempotency: the operation ran, but its answer was not stored")
 	// ErrResultExpired: the operation ran, and its answer has outlived
-	// [Config.ResultTTL].
+	// [Config.ResultRetention].
 	ErrResultExpired = errors.New("idempotency: the operation ran, but its answer has expired")
 	// ErrUnknownPhase: an earlier attempt completed a phase that the current
 	// code does not have, or does not have at this position.

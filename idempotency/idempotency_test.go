@@ -198,8 +198,8 @@ func inTx[R any](fn func(context.Context) (R, error)) func(context.Context, tx) 
 func TestEveryWrongFieldIsNamed(t *testing.T) {
 	d, k := open(t, idempotency.Config{})
 	long := strings.Repeat("x", 300)
-	_, err := idempotency.Do(t.Context(), k, idempotency.Request{TenantID: long, Operation: "", Key: "a\x00", Hash: "md5", TTL: -1, WaitMax: -1}, never(t))
-	for _, field := range []string{"TenantID", "Operation", "Key", "Hash", "TTL", "WaitMax"} {
+	_, err := idempotency.Do(t.Context(), k, idempotency.Request{TenantID: long, Operation: "", Key: "a\x00", Hash: "md5", Retention: -1, WaitMax: -1}, never(t))
+	for _, field := range []string{"TenantID", "Operation", "Key", "Hash", "Retention", "WaitMax"} {
 		if err == nil || !strings.Contains(err.Error(), "Request."+field) {
 			t.Errorf("%s is not named: %v", field, err)
 		}
@@ -217,8 +217,8 @@ func TestEveryWrongFieldIsNamed(t *testing.T) {
 			t.Errorf("%s is accepted", name)
 		}
 	}
-	_, err = idempotency.New[tx](testroles.Of[tx](d), idempotency.Config{TTL: -1, ResultTTL: -1, Lease: -1, PurgeBatchSize: -1})
-	for _, field := range []string{"TTL", "ResultTTL", "Lease", "PurgeBatchSize"} {
+	_, err = idempotency.New[tx](testroles.Of[tx](d), idempotency.Config{Retention: -1, ResultRetention: -1, Lease: -1, PurgeBatchSize: -1})
+	for _, field := range []string{"Retention", "ResultRetention", "Lease", "PurgeBatchSize"} {
 		if err == nil || !strings.Contains(err.Error(), "Config."+field) {
 			t.Errorf("%s is not named: %v", field, err)
 		}

@@ -132,8 +132,8 @@ func (e *invocation[T]) lead(ctx context.Context, f *inflight) (Reply, error) {
 
 func (e *invocation[T]) claim() driver.KeyClaim {
 	claim := driver.KeyClaim{KeyID: e.req.id(), Hash: string(e.req.Hash), Owner: waybill.NewID(), Lease: e.k.cfg.Lease, TTL: e.ttl()}
-	if e.k.cfg.ResultTTL > 0 {
-		claim.TTL = min(claim.TTL, e.k.cfg.ResultTTL)
+	if e.k.cfg.ResultRetention > 0 {
+		claim.TTL = min(claim.TTL, e.k.cfg.ResultRetention)
 	}
 	return claim
 }
@@ -215,10 +215,10 @@ func (e *invocation[T]) failure(code, text string) driver.KeyEnd {
 }
 
 func (e *invocation[T]) ttl() time.Duration {
-	if e.req.TTL > 0 {
-		return e.req.TTL
+	if e.req.Retention > 0 {
+		return e.req.Retention
 	}
-	return e.k.cfg.TTL
+	return e.k.cfg.Retention
 }
 
 // final returns the answer as it is stored, with its reference. An answer that
@@ -237,8 +237,8 @@ func (e *invocation[T]) final(ctx context.Context, answer *Answer, said string) 
 	}
 	if !out.Lost {
 		out.Result, out.ContentType = answer.Body, answer.ContentType
-		if e.k.cfg.ResultTTL > 0 && e.k.cfg.ResultTTL < out.TTL {
-			out.ResultTTL = e.k.cfg.ResultTTL
+		if e.k.cfg.ResultRetention > 0 && e.k.cfg.ResultRetention < out.TTL {
+			out.ResultTTL = e.k.cfg.ResultRetention
 		}
 	}
 	return out

@@ -16,13 +16,14 @@ import (
 
 // Config configures [Keys]. The zero value is valid.
 type Config struct {
-	// TTL is how long a repeat gets the answer, counted from its completion,
-	// and how long a failed key remembers its request. Defaults to 24 h.
-	TTL time.Duration
-	// ResultTTL is the retention of the answer itself, if shorter than TTL: a
-	// later repeat gets [ErrResultExpired]. Defaults to the retention of the
-	// record.
-	ResultTTL time.Duration
+	// Retention is how long a repeat gets the answer, counted from its
+	// completion, and how long a failed key remembers its request. Defaults to
+	// 24 h.
+	Retention time.Duration
+	// ResultRetention is the retention of the answer itself, if shorter than
+	// Retention: a later repeat gets [ErrResultExpired]. Defaults to the
+	// retention of the record.
+	ResultRetention time.Duration
 	// Lease is how long the key of a dead process stays claimed. [Do] renews
 	// the lease every third of it. Defaults to 30 s.
 	Lease time.Duration
@@ -57,8 +58,8 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	check(c.TTL >= 0, "Config.TTL: %v is negative", c.TTL)
-	check(c.ResultTTL >= 0, "Config.ResultTTL: %v is negative", c.ResultTTL)
+	check(c.Retention >= 0, "Config.Retention: %v is negative", c.Retention)
+	check(c.ResultRetention >= 0, "Config.ResultRetention: %v is negative", c.ResultRetention)
 	check(c.Lease >= 0, "Config.Lease: %v is negative", c.Lease)
 	check(c.PurgeBatchSize >= 0, "Config.PurgeBatchSize: %d is negative", c.PurgeBatchSize)
 	if err := errors.Join(errs...); err != nil {
@@ -73,7 +74,7 @@ func (c Config) withDefaults() Config {
 			*d = def
 		}
 	}
-	duration(&c.TTL, 24*time.Hour)
+	duration(&c.Retention, 24*time.Hour)
 	duration(&c.Lease, 30*time.Second)
 	duration(&c.MaxExecution, 15*time.Minute)
 	duration(&c.PurgeInterval, time.Hour)

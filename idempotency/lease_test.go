@@ -138,7 +138,7 @@ func TestALateRunWhoseKeyIsAnothers(t *testing.T) {
 		req := request(t, "k")
 		_, err := idempotency.Do(t.Context(), k, req, func(context.Context) (string, error) {
 			<-time.After(time.Minute)
-			successor := another(t, d, idempotency.Config{TTL: time.Second})
+			successor := another(t, d, idempotency.Config{Retention: time.Second})
 			if _, err := idempotency.Do(t.Context(), successor, req, value("the successor's")); err != nil {
 				t.Error(err)
 			}
@@ -205,7 +205,7 @@ func TestRunCleans(t *testing.T) {
 			},
 			Keys: func(s observe.Keys) { counted += int(s.Lapsed) },
 		}
-		d, k := open(t, idempotency.Config{Observe: hooks, TTL: time.Minute})
+		d, k := open(t, idempotency.Config{Observe: hooks, Retention: time.Minute})
 		for i := range 1100 {
 			if _, err := idempotency.Do(t.Context(), k, request(t, fmt.Sprint(i)), value("")); err != nil {
 				t.Fatal(err)

@@ -56,7 +56,7 @@ func TestLimitsOfARequest(t *testing.T) {
 
 // An answer of MaxResult bytes is stored; one byte more, and it is lost.
 func TestLimitsOfAnAnswer(t *testing.T) {
-	e := &invocation[int]{k: &Keys[int]{cfg: Config{MaxResult: 10, TTL: time.Hour}}}
+	e := &invocation[int]{k: &Keys[int]{cfg: Config{MaxResult: 10, Retention: time.Hour}}}
 	for n, lost := range map[int]bool{0: false, 9: false, 10: false, 11: true} {
 		out := e.final(t.Context(), &Answer{Body: make([]byte, n), ContentType: "t"}, "")
 		if out.Lost != lost || len(out.Result) != n && !lost || lost && (out.Result != nil || out.ContentType != "") {
@@ -64,9 +64,9 @@ func TestLimitsOfAnAnswer(t *testing.T) {
 		}
 	}
 	for ttl, want := range map[time.Duration]time.Duration{0: 0, time.Minute: time.Minute, time.Hour: 0, 2 * time.Hour: 0} {
-		e.k.cfg.ResultTTL = ttl
+		e.k.cfg.ResultRetention = ttl
 		if out := e.final(t.Context(), &Answer{}, ""); out.ResultTTL != want || out.TTL != time.Hour {
-			t.Errorf("ResultTTL %v: %+v", ttl, out)
+			t.Errorf("ResultRetention %v: %+v", ttl, out)
 		}
 	}
 }

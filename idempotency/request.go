@@ -28,9 +28,9 @@ type Request struct {
 	// Hash is the hash of all parts of the request that define the operation;
 	// see [HashJSON] and [HashFields].
 	Hash Hash
-	// TTL is how long a repeat gets the answer, counted from its completion.
-	// Defaults to [Config.TTL].
-	TTL time.Duration
+	// Retention is how long a repeat gets the answer, counted from its
+	// completion. Defaults to [Config.Retention].
+	Retention time.Duration
 	// WaitMax is how long to wait for a concurrent run of the same key, instead
 	// of returning [waybill.ErrInProgress] immediately. If that run fails, one
 	// of the waiting requests runs the operation. Defaults to no waiting.
@@ -71,8 +71,8 @@ func (r Request) Validate() error {
 	case !r.Hash.Valid():
 		wrong("Request.Hash: not a hash; see HashJSON")
 	}
-	if r.TTL < 0 {
-		wrong("Request.TTL: %v is negative", r.TTL)
+	if r.Retention < 0 {
+		wrong("Request.Retention: %v is negative", r.Retention)
 	}
 	if r.WaitMax < 0 {
 		wrong("Request.WaitMax: %v is negative", r.WaitMax)

@@ -60,8 +60,8 @@ func timer(d time.Duration) (*time.Timer, func() bool) {
 }
 
 // Purge removes expired records, and answers that have outlived
-// [Config.ResultTTL], and returns their number. It never touches a key that is
-// in progress or uncertain.
+// [Config.ResultRetention], and returns their number. It never touches a key
+// that is in progress or uncertain.
 func (k *Keys[T]) Purge(ctx context.Context) (int, error) {
 	sum := 0
 	for {

@@ -188,8 +188,8 @@ type cutOff struct {
 	cut context.CancelFunc
 }
 
-func (c *cutOff) ClaimEvent(ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool, error) {
-	rec, ok, err := c.Complete.ClaimEvent(ctx, in, owner, lease, most, kept)
+func (c *cutOff) ClaimEvent(ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, maxAttempts int, kept []byte) (store.InboxRecord, bool, error) {
+	rec, ok, err := c.Complete.ClaimEvent(ctx, in, owner, lease, maxAttempts, kept)
 	if c.cut != nil {
 		c.cut()
 		return store.InboxRecord{}, false, ctx.Err()

@@ -111,12 +111,12 @@ func eachRecord(ctx context.Context, db driver.InboxRecords, f store.RecordFilte
 // Unrecorded delivers to a group the events that were delivered in the window
 // and of which the group has no record, because the broker or a restored backup
 // lost them. They are delivered to the group alone and under their own ids, so
-// that a late original is not applied twice. keepHistory is the relay's
+// that a late original is not applied twice. historyRetention is the relay's
 // retention of delivered events: purged events cannot be found. An event that
 // fails in the group has a record from then on: set [inbox.Options.StoreEvent],
 // so that the group retries it by itself.
-func Unrecorded[T any](db driver.Store[T], group inbox.Consumer, keepHistory time.Duration) Job {
-	j := UnrecordedReport(db, group.Name(), keepHistory, group.Handles)
+func Unrecorded[T any](db driver.Store[T], group inbox.Consumer, historyRetention time.Duration) Job {
+	j := UnrecordedReport(db, group.Name(), historyRetention, group.Handles)
 	j.Repair = func(ctx context.Context, w Window) (fixed int, err error) {
 		err = eachUnrecorded(ctx, db.Driver(), group.Name(), w, group.Handles, func(ev waybill.Event) error {
 			// Passed as a redelivery: the attempt is counted before the handler
@@ -136,10 +136,10 @@ func Unrecorded[T any](db driver.Store[T], group inbox.Consumer, keepHistory tim
 // UnrecordedReport only reports the events that [Unrecorded] would deliver to a
 // group of that name: for groups in another process. handles selects the
 // group's events; nil means all.
-func UnrecordedReport[T any](db driver.Store[T], group string, keepHistory time.Duration, handles func(aggregateType, eventType string) bool) Job {
+func UnrecordedReport[T any](db driver.Store[T], group string, historyRetention time.Duration, handles func(aggregateType, eventType string) bool) Job {
 	roles, missing := driver.Get(db, "reconcile", "HistoryAudit", "InboxRecords")
 	return Job{
-		Name: "unrecorded:" + group, LookBack: time.Hour, MinAge: 5 * time.Minute, TracesKept: keepHistory,
+		Name: "unrecorded:" + group, LookBack: time.Hour, MinAge: 5 * time.Minute, TraceRetention: historyRetention,
 		Check: func(ctx context.Context, w Window, found func(string)) error {
 			if missing != nil {
 				return missing

@@ -22,11 +22,11 @@ type Job struct {
 	// younger event may still be in flight. Use more than the typical delivery
 	// time. Defaults to 1 minute; negative: none.
 	MinAge time.Duration
-	// TracesKept is how long the traces that Find looks for are kept: the
+	// TraceRetention is how long the traces that Find looks for are kept: the
 	// history, the records of a group, or anything else that is purged.
 	// LookBack must be shorter; otherwise an event whose trace was purged would
 	// be sent again. Defaults to 0: forever.
-	TracesKept time.Duration
+	TraceRetention time.Duration
 	// ResendAfter is how long a job waits for the effect of a sent event before
 	// it sends the event again. At most LookBack, which is also the default: by
 	// then the event is out of the window, so it is sent once. Negative: sent
@@ -110,9 +110,9 @@ func (j Job) complete() (Job, error) {
 	check(j.Name != "" && len(j.Name) <= maxName, "Job.Name: %d bytes, want 1 to %d", len(j.Name), maxName)
 	check(!fixed || e > 0, "Job.Schedule: Every(%v) is not positive", time.Duration(e))
 	check(j.LookBack > j.MinAge, "Job.LookBack: %v is not above Job.MinAge (%v)", j.LookBack, j.MinAge)
-	check(j.TracesKept <= 0 || j.LookBack < j.TracesKept,
-		"Job.LookBack: %v is not shorter than Job.TracesKept (%v)", j.LookBack, j.TracesKept)
-	check(j.TracesKept >= 0, "Job.TracesKept: %v is negative", j.TracesKept)
+	check(j.TraceRetention <= 0 || j.LookBack < j.TraceRetention,
+		"Job.LookBack: %v is not shorter than Job.TraceRetention (%v)", j.LookBack, j.TraceRetention)
+	check(j.TraceRetention >= 0, "Job.TraceRetention: %v is negative", j.TraceRetention)
 	check(j.ResendAfter <= j.LookBack, "Job.ResendAfter: %v is above Job.LookBack (%v)", j.ResendAfter, j.LookBack)
 	check(j.Limit > 0, "Job.Limit: %d is negative", j.Limit)
 	check(j.Find != nil || j.Repair != nil || j.Check != nil, "Job.Find: nil; a job has a Find, a Repair or a Check")

@@ -50,21 +50,21 @@ func yields(ids ...string) func(context.Context, reconcile.Window, func(waybill.
 func TestNewRefuses(t *testing.T) {
 	repair := func(context.Context, reconcile.Window) (int, error) { return 0, nil }
 	for want, job := range map[string]reconcile.Job{
-		`job "": Job.Name: 0 bytes, want 1 to 128`:                                    {Find: yields()},
-		`job "j": Job.Find: nil; a job has a Find, a Repair or a Check`:               {Name: "j"},
-		`job "j": Job.Find: excludes Job.Repair and Job.Check`:                        {Name: "j", Find: yields(), Repair: repair},
-		`job "j": Job.LookBack: 1m0s is not above Job.MinAge (1m0s)`:                  {Name: "j", Find: yields(), LookBack: time.Minute},
-		`job "j": Job.LookBack: 24h0m0s is not shorter than Job.TracesKept (24h0m0s)`: {Name: "j", Find: yields(), TracesKept: 24 * time.Hour},
-		`job "j": Job.ResendAfter: 2h0m0s is above Job.LookBack (1h0m0s)`:             {Name: "j", Find: yields(), LookBack: time.Hour, ResendAfter: 2 * time.Hour},
-		`job "` + strings.Repeat("x", 129) + `": Job.Name: 129 bytes, want 1 to 128`:  {Name: strings.Repeat("x", 129), Find: yields()},
+		`job "": Job.Name: 0 bytes, want 1 to 128`:                                        {Find: yields()},
+		`job "j": Job.Find: nil; a job has a Find, a Repair or a Check`:                   {Name: "j"},
+		`job "j": Job.Find: excludes Job.Repair and Job.Check`:                            {Name: "j", Find: yields(), Repair: repair},
+		`job "j": Job.LookBack: 1m0s is not above Job.MinAge (1m0s)`:                      {Name: "j", Find: yields(), LookBack: time.Minute},
+		`job "j": Job.LookBack: 24h0m0s is not shorter than Job.TraceRetention (24h0m0s)`: {Name: "j", Find: yields(), TraceRetention: 24 * time.Hour},
+		`job "j": Job.ResendAfter: 2h0m0s is above Job.LookBack (1h0m0s)`:                 {Name: "j", Find: yields(), LookBack: time.Hour, ResendAfter: 2 * time.Hour},
+		`job "` + strings.Repeat("x", 129) + `": Job.Name: 129 bytes, want 1 to 128`:      {Name: strings.Repeat("x", 129), Find: yields()},
 		`job "": Job.Name: 0 bytes, want 1 to 128
 job "": Job.Schedule: Every(-1s) is not positive
 job "": Job.LookBack: -1s is not above Job.MinAge (0s)
-job "": Job.TracesKept: -3s is negative
+job "": Job.TraceRetention: -3s is negative
 job "": Job.ResendAfter: 1s is above Job.LookBack (-1s)
 job "": Job.Limit: -1 is negative
 job "": Job.Find: nil; a job has a Find, a Repair or a Check`: {
-			Schedule: reconcile.Every(-time.Second), LookBack: -time.Second, MinAge: -time.Second, TracesKept: -3 * time.Second, ResendAfter: time.Second, Limit: -1,
+			Schedule: reconcile.Every(-time.Second), LookBack: -time.Second, MinAge: -time.Second, TraceRetention: -3 * time.Second, ResendAfter: time.Second, Limit: -1,
 		},
 	} {
 		_, err := reconcile.New(open(t), []reconcile.Job{job}, reconcile.Config{Lease: -1, BatchSize: -2})
@@ -73,7 +73,7 @@ job "": Job.Find: nil; a job has a Find, a Repair or a Check`: {
 			t.Errorf("the error is\n%v\nwant\n%s", err, want)
 		}
 	}
-	good := reconcile.Job{Name: "j", Find: yields(), TracesKept: 25 * time.Hour}
+	good := reconcile.Job{Name: "j", Find: yields(), TraceRetention: 25 * time.Hour}
 	if _, err := reconcile.New(open(t), []reconcile.Job{good}, reconcile.Config{}); err != nil {
 		t.Error(err)
 	}

@@ -220,8 +220,8 @@ func TestReplayMoreThanAPage(t *testing.T) {
 	}
 	await(t, "all are delivered", func() bool { return c.count() >= many })
 	spent := statements.Load() - before
-	if most := int64(8 * many); spent > most {
-		t.Errorf("%d statements for %d events, want at most %d", spent, many, most)
+	if limit := int64(8 * many); spent > limit {
+		t.Errorf("%d statements for %d events, want at most %d", spent, many, limit)
 	}
 	t.Logf("%d statements for %d events", spent, many)
 	for i, got := range c.payloads("a") {

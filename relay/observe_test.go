@@ -31,11 +31,11 @@ func TestObserver(t *testing.T) {
 		defer mu.Unlock()
 		calls[name] += n
 	}
-	is := func(name string, least int) func() bool {
+	is := func(name string, minimum int) func() bool {
 		return func() bool {
 			mu.Lock()
 			defer mu.Unlock()
-			return calls[name] >= least
+			return calls[name] >= minimum
 		}
 	}
 	f := newFixture(t)
@@ -94,12 +94,12 @@ func TestObserver(t *testing.T) {
 	f.write(event("dead", 0), event("retry", 0), event("", 0), later)
 	await(t, "they are settled", is("delivered", 3))
 	f.write(event("down", 0))
-	for name, least := range map[string]int{
+	for name, minimum := range map[string]int{
 		"hot": 3, "dropped not due": 1, "cold": 1, "depths": 1, "deliver": 5, "delivered results": 5, "delivered": 4, "with age": 1,
-		"failed counted": 1, "failed down": 1, "died": 1, "paused": 1, "back": 1, "read fast": 1, "read due": 1, "read holds": 1,
+		"failed retry": 1, "failed unavailable": 1, "died": 1, "paused": 1, "back": 1, "read fast": 1, "read due": 1, "read holds": 1,
 		"settled": 5, "lanes": 1, "lag": 1,
 	} {
-		await(t, name, is(name, least))
+		await(t, name, is(name, minimum))
 	}
 }
 

@@ -76,9 +76,9 @@ func (p *plan) arrived(n int, now time.Time) {
 func (e *engine) batchDelay(pause time.Duration) time.Duration {
 	p := &e.plan
 	pause = max(pause, 0)
-	most := min(restFactor*time.Duration(p.reads+p.writes), maxPatient*max(e.cfg.Linger, 0))
+	longest := min(restFactor*time.Duration(p.reads+p.writes), maxPatient*max(e.cfg.Linger, 0))
 	share := (p.rate - calmRate) / (busyRate - calmRate)
-	return pause + time.Duration(min(max(share, 0), 1)*float64(max(most-pause, 0)))
+	return pause + time.Duration(min(max(share, 0), 1)*float64(max(longest-pause, 0)))
 }
 
 // busy makes the next polls come soon.
@@ -93,9 +93,9 @@ const (
 	sweepShare = 20
 )
 
-// empty doubles the interval between polls, up to most.
-func (p *plan) empty(most time.Duration) {
-	p.interval = min(max(2*p.interval, firstPoll), most)
+// empty doubles the interval between polls, up to longest.
+func (p *plan) empty(longest time.Duration) {
+	p.interval = min(max(2*p.interval, firstPoll), longest)
 }
 
 // dueTimes is the earliest known time at which a deferred row is due.

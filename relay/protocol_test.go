@@ -376,7 +376,7 @@ func TestLostAnswerToAnAcquisition(t *testing.T) {
 func TestMemoryOfAHeldAggregate(t *testing.T) {
 	f := newFixture(t)
 	var healed atomic.Bool
-	var most atomic.Int64
+	var highest atomic.Int64
 	c := &collector{fail: func(d waybill.Delivery) error {
 		if d.AggregateID == "bad" && !healed.Load() {
 			return errors.New("no")
@@ -393,7 +393,7 @@ func TestMemoryOfAHeldAggregate(t *testing.T) {
 	f.write(evs...)
 	f.startOn(f.db.Driver().Relay, c.sink(), relay.Config{
 		MaxAttempts: -1, BackoffBase: 5 * time.Millisecond, BackoffMax: 5 * time.Millisecond, Lease: 3 * time.Second, Heartbeat: 10 * time.Millisecond,
-		Observe: observe.Hooks{QueueDepths: func(hot, cold int) { most.Store(max(most.Load(), int64(hot+cold))) }},
+		Observe: observe.Hooks{QueueDepths: func(hot, cold int) { highest.Store(max(highest.Load(), int64(hot+cold))) }},
 	})
 	others := func() (n int) {
 		for _, d := range c.all() {
@@ -409,8 +409,8 @@ func TestMemoryOfAHeldAggregate(t *testing.T) {
 		s, err := f.db.Driver().OutboxAdmin.Stats(t.Context())
 		return err == nil && s.Ready+s.Failed == 0
 	})
-	if most.Load() > 3000 {
-		t.Errorf("%d events waited in memory", most.Load())
+	if highest.Load() > 3000 {
+		t.Errorf("%d events waited in memory", highest.Load())
 	}
 }
 

@@ -182,7 +182,7 @@ const workerTime = time.Second
 // the rows, and the others find none.
 func (e *engine) startBackground(ctx context.Context, group *sync.WaitGroup) {
 	if k := e.db.purger; k != nil && e.cfg.PurgeInterval > 0 {
-		p := retention.Policy{KeepHistory: e.cfg.HistoryRetention, KeepDead: e.cfg.DeadRetention, Batch: e.cfg.PurgeBatchSize}
+		p := retention.Policy{HistoryRetention: e.cfg.HistoryRetention, DeadRetention: e.cfg.DeadRetention, BatchSize: e.cfg.PurgeBatchSize}
 		group.Go(func() {
 			retention.Loop(ctx, k, p, min(purgeDelay, e.cfg.PurgeInterval), e.cfg.PurgeInterval, e.log, e.observe)
 		})

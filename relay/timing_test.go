@@ -44,8 +44,8 @@ func TestRetriesBackOff(t *testing.T) {
 				want := 200 * time.Millisecond
 				for n := 1; n < 14; n++ {
 					delay := at[n].Sub(at[n-1])
-					if least, most := want/2, min(want*3/2, time.Minute)+handOver; delay < least || delay > most {
-						t.Errorf("the delay after failure %d is %v, want %v to %v", n, delay, least, most)
+					if shortest, longest := want/2, min(want*3/2, time.Minute)+handOver; delay < shortest || delay > longest {
+						t.Errorf("the delay after failure %d is %v, want %v to %v", n, delay, shortest, longest)
 					}
 					want = min(2*want, time.Minute)
 				}

@@ -48,9 +48,9 @@ type Config struct {
 	// goes to its client only, and the key may be used again. Defaults to
 	// [StoreFinal].
 	Store func(code codes.Code) bool
-	// TTL is how long a repeat gets the answer, counted from its completion.
-	// Defaults to the TTL of the keys.
-	TTL time.Duration
+	// Retention is how long a repeat gets the answer, counted from its
+	// completion. Defaults to the Retention of the keys.
+	Retention time.Duration
 	// WaitMax is how long a repeat waits for a concurrent call with the same
 	// key. Defaults to no waiting.
 	WaitMax time.Duration
@@ -105,8 +105,8 @@ func New[T any](keys *idempotency.Keys[T], cfg Config) (*Interceptor[T], error) 
 			bad("Config.Methods: %q is not /service/method of at most 128 bytes", m)
 		}
 	}
-	if cfg.TTL < 0 {
-		bad("Config.TTL: %v is negative", cfg.TTL)
+	if cfg.Retention < 0 {
+		bad("Config.Retention: %v is negative", cfg.Retention)
 	}
 	if cfg.WaitMax < 0 {
 		bad("Config.WaitMax: %v is negative", cfg.WaitMax)
@@ -175,7 +175,7 @@ func (i *Interceptor[T]) request(ctx context.Context, key string, req any, metho
 		return idempotency.Request{}, refusal(codes.Internal, "INTERNAL", "the request cannot be compared")
 	}
 	out := idempotency.Request{
-		TenantID: scope.Tenant, Operation: method, Key: recordKey(scope, method, key), TTL: i.cfg.TTL, WaitMax: i.cfg.WaitMax,
+		TenantID: scope.Tenant, Operation: method, Key: recordKey(scope, method, key), Retention: i.cfg.Retention, WaitMax: i.cfg.WaitMax,
 		Hash: idempotency.HashRequest(idempotency.RequestContent{
 			Method: "gRPC", Operation: method, ContentType: string(message.ProtoReflect().Descriptor().FullName()), Body: body,
 		}),

@@ -63,8 +63,8 @@ func request(t testing.TB) protoreflect.MessageDescriptor {
 	return file.Messages().Get(0)
 }
 
-// bed is a server on a real socket, and a client.
-type bed struct {
+// env is a server on a real socket, and a client.
+type env struct {
 	*testing.T
 	db   *failing
 	conn *grpc.ClientConn
@@ -92,13 +92,13 @@ func (f *failing) ClaimKey(ctx context.Context, c driver.KeyClaim) (store.KeyRec
 	return r, ok, err
 }
 
-func newBed(t *testing.T, cfg grpckey.Config) *bed {
+func newEnv(t *testing.T, cfg grpckey.Config) *env {
 	t.Helper()
 	db, err := memstore.New(memstore.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{T: t, db: &failing{Keys: db.Driver().Keys}, typ: request(t), outer: make(chan context.Context, 1000)}
+	b := &env{T: t, db: &failing{Keys: db.Driver().Keys}, typ: request(t), outer: make(chan context.Context, 1000)}
 	b.serve = func(_ context.Context, sku string) (proto.Message, error) {
 		return wrapperspb.String("order of " + sku), nil
 	}
@@ -161,7 +161,7 @@ func newBed(t *testing.T, cfg grpckey.Config) *bed {
 
 // call calls a method with metadata, and returns the answer and whether it is a
 // replay.
-func (b *bed) call(method, id, sku string, md ...string) (text string, replayed bool, err error) {
+func (b *env) call(method, id, sku string, md ...string) (text string, replayed bool, err error) {
 	in := dynamicpb.NewMessage(b.typ)
 	in.Set(b.typ.Fields().ByName("sku"), protoreflect.ValueOfString(sku))
 	if id != "" {
@@ -175,14 +175,14 @@ func (b *bed) call(method, id, sku string, md ...string) (text string, replayed 
 	return out.Value, strings.Join(header.Get("idempotent-replayed"), ",") == "true", err
 }
 
-func (b *bed) want(err error, code codes.Code, reason string) {
+func (b *env) want(err error, code codes.Code, reason string) {
 	b.Helper()
 	if status.Code(err) != code || detail[*errdetails.ErrorInfo](err).GetReason() != reason {
 		b.Errorf("%v, %v; want %v %s", err, status.Convert(err).Details(), code, reason)
 	}
 }
 
-func (b *bed) wantRuns(n int64) {
+func (b *env) wantRuns(n int64) {
 	b.Helper()
 	if b.runs.Load() != n {
 		b.Errorf("the handler ran %d times, want %d", b.runs.Load(), n)
@@ -199,7 +199,7 @@ func detail[D proto.Message](err error) (found D) {
 }
 
 func TestReplay(t *testing.T) {
-	b := newBed(t, grpckey.Config{})
+	b := newEnv(t, grpckey.Config{})
 	for name, md := range map[string][]string{"metadata": {"idempotency-key", "m"}, "request_id": nil, "both": {"idempotency-key", "b"}} {
 		id := map[string]string{"request_id": "r", "both": "b"}[name]
 		before := b.runs.Load()
@@ -222,7 +222,7 @@ func TestReplay(t *testing.T) {
 }
 
 func TestMissing(t *testing.T) {
-	b := newBed(t, grpckey.Config{})
+	b := newEnv(t, grpckey.Config{})
 	_, _, err := b.call(create, "", "A-1")
 	b.want(err, codes.InvalidArgument, "KEY_MISSING")
 	for name, md := range map[string][]string{
@@ -234,7 +234,7 @@ func TestMissing(t *testing.T) {
 	_, _, err = b.call(create, "a", "A-1", "idempotency-key", "b")
 	b.want(err, codes.InvalidArgument, "KEY_INVALID")
 	b.wantRuns(0)
-	optional := newBed(t, grpckey.Config{Optional: true})
+	optional := newEnv(t, grpckey.Config{Optional: true})
 	for range 2 {
 		if _, _, err := optional.call(create, "", "A-1"); err != nil {
 			t.Error(err)
@@ -244,7 +244,7 @@ func TestMissing(t *testing.T) {
 }
 
 func TestInFlight(t *testing.T) {
-	b := newBed(t, grpckey.Config{})
+	b := newEnv(t, grpckey.Config{})
 	reached, open := make(chan struct{}), make(chan struct{})
 	b.serve = func(ctx context.Context, _ string) (proto.Message, error) {
 		close(reached)
@@ -286,7 +286,7 @@ func TestInFlight(t *testing.T) {
 }
 
 func TestStoreDown(t *testing.T) {
-	b := newBed(t, grpckey.Config{})
+	b := newEnv(t, grpckey.Config{})
 	b.db.down.Store(true)
 	_, _, err := b.call(create, "k", "A-1")
 	b.want(err, codes.Unavailable, "STORE_UNAVAILABLE")
@@ -305,7 +305,7 @@ func TestStoreDown(t *testing.T) {
 }
 
 func TestUnaryOnly(t *testing.T) {
-	b := newBed(t, grpckey.Config{})
+	b := newEnv(t, grpckey.Config{})
 	for _, key := range []string{"", "k"} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
@@ -331,7 +331,7 @@ func TestUnaryOnly(t *testing.T) {
 }
 
 func TestErrorsByTheirCode(t *testing.T) {
-	b := newBed(t, grpckey.Config{})
+	b := newEnv(t, grpckey.Config{})
 	b.serve = func(_ context.Context, sku string) (proto.Message, error) {
 		var code codes.Code
 		if _, err := fmt.Sscan(sku, (*uint32)(&code)); err != nil {
@@ -355,7 +355,7 @@ func TestErrorsByTheirCode(t *testing.T) {
 }
 
 func TestEffectsRefsAndLargeAnswers(t *testing.T) {
-	b := newBed(t, grpckey.Config{})
+	b := newEnv(t, grpckey.Config{})
 	b.serve = func(ctx context.Context, sku string) (proto.Message, error) {
 		if sku == "effect" {
 			idempotency.MarkEffect(ctx)
@@ -382,7 +382,7 @@ func TestEffectsRefsAndLargeAnswers(t *testing.T) {
 }
 
 func TestScope(t *testing.T) {
-	b := newBed(t, grpckey.Config{Scope: func(ctx context.Context) (grpckey.Scope, error) {
+	b := newEnv(t, grpckey.Config{Scope: func(ctx context.Context) (grpckey.Scope, error) {
 		caller := strings.Join(metadata.ValueFromIncomingContext(ctx, "caller"), "")
 		tenant, principal, ok := strings.Cut(caller, "/")
 		if !ok {
@@ -398,8 +398,8 @@ func TestScope(t *testing.T) {
 	}
 	_, _, err := b.call(create, "k", "A-1")
 	b.want(err, codes.PermissionDenied, "SCOPE_REFUSED")
-	if _, err := grpckey.New[*memstore.Tx](nil, grpckey.Config{TTL: -1}); err == nil || !strings.Contains(err.Error(), "Scope") ||
-		!strings.Contains(err.Error(), "Methods") || !strings.Contains(err.Error(), "keys") || !strings.Contains(err.Error(), "TTL") {
+	if _, err := grpckey.New[*memstore.Tx](nil, grpckey.Config{Retention: -1}); err == nil || !strings.Contains(err.Error(), "Scope") ||
+		!strings.Contains(err.Error(), "Methods") || !strings.Contains(err.Error(), "keys") || !strings.Contains(err.Error(), "Retention") {
 		t.Errorf("not every mistake is named: %v", err)
 	}
 }
@@ -407,7 +407,7 @@ func TestScope(t *testing.T) {
 // A client that disconnects while it waits starts nothing; one that stays gets
 // the answer.
 func TestWaiting(t *testing.T) {
-	b := newBed(t, grpckey.Config{WaitMax: time.Minute})
+	b := newEnv(t, grpckey.Config{WaitMax: time.Minute})
 	reached, open := make(chan struct{}), make(chan struct{})
 	b.serve = func(context.Context, string) (proto.Message, error) {
 		close(reached)
@@ -439,11 +439,11 @@ func TestWaiting(t *testing.T) {
 // TestConfigErrors: the error of New lists every invalid field, in the order of
 // the fields.
 func TestConfigErrors(t *testing.T) {
-	_, err := grpckey.New[*memstore.Tx](nil, grpckey.Config{Methods: []string{"Create", "/s/m"}, TTL: -1, WaitMax: -2})
+	_, err := grpckey.New[*memstore.Tx](nil, grpckey.Config{Methods: []string{"Create", "/s/m"}, Retention: -1, WaitMax: -2})
 	want := `grpckey: keys is nil
 Config.Scope: nil; set it, or use grpckey.Unscoped
 Config.Methods: "Create" is not /service/method of at most 128 bytes
-Config.TTL: -1ns is negative
+Config.Retention: -1ns is negative
 Config.WaitMax: -2ns is negative`
 	if err == nil || err.Error() != want {
 		t.Errorf("the error is\n%v\nwant\n%s", err, want)

@@ -31,9 +31,9 @@ type capture struct {
 	held bool
 }
 
-func newCapture(w http.ResponseWriter, most int, held bool) *capture {
+func newCapture(w http.ResponseWriter, limit int, held bool) *capture {
 	outer := w.Header().Clone()
-	return &capture{w: w, outer: outer, header: outer.Clone(), max: most, held: held}
+	return &capture{w: w, outer: outer, header: outer.Clone(), max: limit, held: held}
 }
 
 // Header implements [http.ResponseWriter]. The map may be nil here, because

@@ -55,10 +55,10 @@ type Config struct {
 	// none.
 	DigestHeader string
 
-	// MaxReply is the maximum size of a stored answer, in bytes. The client
+	// MaxResult is the maximum size of a stored answer, in bytes. The client
 	// gets a larger answer in full, but a repeat is refused with 409. Defaults
 	// to 1 MiB; the limit of the keys themselves applies as well.
-	MaxReply int
+	MaxResult int
 	// Headers are stored in addition to Content-Type, Content-Encoding,
 	// Content-Language, Content-Disposition, Location and ETag. Cookies,
 	// credentials, connection headers, dates and trace ids are refused.
@@ -76,9 +76,9 @@ type Config struct {
 	// the answer. Defaults to allowing replays within the same scope.
 	AuthorizeReplay func(r *http.Request, ref string) error
 
-	// TTL is how long a repeat gets the answer, counted from its completion.
-	// Defaults to the TTL of the keys.
-	TTL time.Duration
+	// Retention is how long a repeat gets the answer, counted from its
+	// completion. Defaults to the Retention of the keys.
+	Retention time.Duration
 	// WaitMax is how long a repeat waits for a concurrent request with the same
 	// key. Defaults to no waiting: the repeat gets 409 immediately.
 	WaitMax time.Duration
@@ -178,8 +178,8 @@ func (c *Config) settle() error {
 		bad("LargeBody: %d is neither Refuse nor Bypass", c.LargeBody)
 	}
 	name("DigestHeader", &c.DigestHeader)
-	if c.MaxReply < 0 {
-		bad("MaxReply: %d is negative", c.MaxReply)
+	if c.MaxResult < 0 {
+		bad("MaxResult: %d is negative", c.MaxResult)
 	}
 	c.Headers = slices.Clone(c.Headers)
 	for i := range c.Headers {
@@ -189,8 +189,8 @@ func (c *Config) settle() error {
 		}
 	}
 	name("ReplayedHeader", &c.ReplayedHeader)
-	if c.TTL < 0 {
-		bad("TTL: %v is negative", c.TTL)
+	if c.Retention < 0 {
+		bad("Retention: %v is negative", c.Retention)
 	}
 	if c.WaitMax < 0 {
 		bad("WaitMax: %v is negative", c.WaitMax)
@@ -216,8 +216,8 @@ func (c *Config) fill() {
 	if c.MaxBody == 0 {
 		c.MaxBody = mebi
 	}
-	if c.MaxReply == 0 {
-		c.MaxReply = mebi
+	if c.MaxResult == 0 {
+		c.MaxResult = mebi
 	}
 	if c.Store == nil {
 		c.Store = StoreFinal

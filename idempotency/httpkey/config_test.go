@@ -12,8 +12,8 @@ import (
 // the fields.
 func TestConfigErrors(t *testing.T) {
 	_, err := httpkey.New[*memstore.Tx](nil, httpkey.Config{
-		Methods: []string{http.MethodGet, http.MethodPost, ""}, Header: "a b", MinLen: 256, MaxBody: -1, LargeBody: 7, DigestHeader: "c d", MaxReply: -2,
-		Headers: []string{"X-Fine", "Date", "x-replayed"}, ReplayedHeader: "X-Replayed", TTL: -3, WaitMax: -4, DocsURL: "not a URL",
+		Methods: []string{http.MethodGet, http.MethodPost, ""}, Header: "a b", MinLen: 256, MaxBody: -1, LargeBody: 7, DigestHeader: "c d", MaxResult: -2,
+		Headers: []string{"X-Fine", "Date", "x-replayed"}, ReplayedHeader: "X-Replayed", Retention: -3, WaitMax: -4, DocsURL: "not a URL",
 	})
 	want := `httpkey: keys is nil
 Config.Scope: nil; set it, or use httpkey.Unscoped
@@ -24,17 +24,17 @@ Config.MinLen: 256 is not between 0 and 255
 Config.MaxBody: -1 is negative
 Config.LargeBody: 7 is neither Refuse nor Bypass
 Config.DigestHeader: "c d" is not a header name
-Config.MaxReply: -2 is negative
+Config.MaxResult: -2 is negative
 Config.Headers: "Date" must not be stored
 Config.Headers: "X-Replayed" must not be stored
-Config.TTL: -3ns is negative
+Config.Retention: -3ns is negative
 Config.WaitMax: -4ns is negative
 Config.DocsURL: not a URL`
 	if err == nil || err.Error() != want {
 		t.Errorf("the error is\n%v\nwant\n%s", err, want)
 	}
-	_, err = httpkey.New(newKeys(t), httpkey.Config{Scope: httpkey.Unscoped, Headers: []string{"Idempotent-Replayed"}, ReplayedHeader: "a b", TTL: -1})
-	want = "httpkey: Config.ReplayedHeader: \"a b\" is not a header name\nConfig.TTL: -1ns is negative"
+	_, err = httpkey.New(newKeys(t), httpkey.Config{Scope: httpkey.Unscoped, Headers: []string{"Idempotent-Replayed"}, ReplayedHeader: "a b", Retention: -1})
+	want = "httpkey: Config.ReplayedHeader: \"a b\" is not a header name\nConfig.Retention: -1ns is negative"
 	if err == nil || err.Error() != want {
 		t.Errorf("the error is\n%v\nwant\n%s", err, want)
 	}

@@ -55,7 +55,7 @@ func SetRef(ctx context.Context, ref string) { idempotency.SetRef(ctx, ref) }
 // next finishes, and its answer is stored.
 //
 // An answer that next flushes or hijacks, or that is larger than
-// [Config.MaxReply], is sent as it is written. The answer is not stored, but
+// [Config.MaxResult], is sent as it is written. The answer is not stored, but
 // its completion is: repeats get 409, and next does not run again.
 func (m *Middleware[T]) Wrap(next http.Handler) http.Handler {
 	if next == nil {
@@ -111,7 +111,7 @@ func (m *Middleware[T]) WrapTx(fn func(w http.ResponseWriter, r *http.Request, t
 			return
 		case pass:
 			c.req = idempotency.Request{
-				Operation: storable(c.operation), Key: waybill.NewID().String(), Hash: idempotency.HashRequest(c.content("")), TTL: time.Minute,
+				Operation: storable(c.operation), Key: waybill.NewID().String(), Hash: idempotency.HashRequest(c.content("")), Retention: time.Minute,
 			}
 		}
 		m.serveTx(w, c, fn)
@@ -167,7 +167,7 @@ func (m *Middleware[T]) prepare(r *http.Request) (c *call, pass bool, refusal *p
 	}
 	c.req = idempotency.Request{
 		TenantID: scope.Tenant, Operation: operation, Key: recordKey(scope, operation, key), Hash: idempotency.HashRequest(c.content(digest)),
-		TTL: m.cfg.TTL, WaitMax: m.cfg.WaitMax,
+		Retention: m.cfg.Retention, WaitMax: m.cfg.WaitMax,
 	}
 	if err := c.req.Validate(); err != nil {
 		m.cfg.Logger.ErrorContext(r.Context(), "httpkey: request refused", "operation", c.operation, "error", err)
@@ -195,7 +195,7 @@ func (m *Middleware[T]) serve(w http.ResponseWriter, c *call, next http.Handler)
 		if err := started(); err != nil {
 			return idempotency.Answer{}, err
 		}
-		fresh = newCapture(w, m.cfg.MaxReply, false)
+		fresh = newCapture(w, m.cfg.MaxResult, false)
 		r := c.request(ctx)
 		defer dropForm(r)
 		next.ServeHTTP(fresh, r)
@@ -221,7 +221,7 @@ func (m *Middleware[T]) serveTx(w http.ResponseWriter, c *call, fn func(http.Res
 		if err := started(); err != nil {
 			return idempotency.Answer{}, err
 		}
-		fresh = newCapture(w, m.cfg.MaxReply, true)
+		fresh = newCapture(w, m.cfg.MaxResult, true)
 		r := c.request(ctx)
 		defer dropForm(r)
 		if wrong = fn(fresh, r, tx); wrong != nil {
@@ -273,7 +273,7 @@ func (m *Middleware[T]) answer(fresh *capture) idempotency.Answer {
 	switch {
 	case !m.cfg.Store(fresh.status):
 		return idempotency.Answer{Release: true}
-	case fresh.through, fresh.body.Len() > m.cfg.MaxReply:
+	case fresh.through, fresh.body.Len() > m.cfg.MaxResult:
 		return idempotency.Answer{Lost: true}
 	}
 	return idempotency.Answer{Body: m.cfg.stored(fresh).encode(), ContentType: replyType}

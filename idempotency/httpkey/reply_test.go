@@ -27,7 +27,7 @@ func respond(w http.ResponseWriter, r *http.Request) {
 
 func TestReplay(t *testing.T) {
 	for _, http2 := range []bool{false, true} {
-		b := newBed(t, setup{http2: http2, run: func(w http.ResponseWriter, _ *http.Request) {
+		b := newEnv(t, setup{http2: http2, run: func(w http.ResponseWriter, _ *http.Request) {
 			// False: a handler may not set it.
 			w.Header().Set("Idempotent-Replayed", "true")
 			w.Header().Set("Location", "/orders/1")
@@ -47,7 +47,7 @@ func TestReplay(t *testing.T) {
 		}
 		b.wantRuns(1)
 	}
-	named := newBed(t, setup{cfg: httpkey.Config{ReplayedHeader: "X-Again"}})
+	named := newEnv(t, setup{cfg: httpkey.Config{ReplayedHeader: "X-Again"}})
 	named.post("k", "{}")
 	if a := named.post("k", "{}"); a.header.Get("X-Again") != "true" || a.replayed() {
 		t.Errorf("%v", a.header)
@@ -55,12 +55,12 @@ func TestReplay(t *testing.T) {
 }
 
 func TestSuccesses(t *testing.T) {
-	b := newBed(t, setup{run: respond})
+	b := newEnv(t, setup{run: respond})
 	for _, status := range []string{"200", "201", "202", "204", "205", "301", "302", "303", "304", "307", "308"} {
 		b.wantReplay(b.post(status, "{}", with("Status", status)), status, "{}", with("Status", status))
 	}
 	b.wantRuns(11)
-	silent := newBed(t, setup{run: func(http.ResponseWriter, *http.Request) {}})
+	silent := newEnv(t, setup{run: func(http.ResponseWriter, *http.Request) {}})
 	first := silent.post("k", "{}")
 	if first.status != http.StatusOK || first.body != "" {
 		t.Errorf("%+v", first)
@@ -71,14 +71,14 @@ func TestSuccesses(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	released := []int{401, 403, 408, 421, 423, 425, 429, 500, 501, 502, 503, 504, 599}
 	stored := []int{400, 402, 404, 405, 406, 409, 410, 412, 413, 415, 418, 422, 424, 428, 431, 451}
-	b := newBed(t, setup{run: respond})
-	all := newBed(t, setup{run: respond, cfg: httpkey.Config{Store: httpkey.StoreAll}})
-	only2xx := newBed(t, setup{run: respond, cfg: httpkey.Config{Store: func(s int) bool { return s < 300 }}})
+	b := newEnv(t, setup{run: respond})
+	all := newEnv(t, setup{run: respond, cfg: httpkey.Config{Store: httpkey.StoreAll}})
+	only2xx := newEnv(t, setup{run: respond, cfg: httpkey.Config{Store: func(s int) bool { return s < 300 }}})
 	for _, status := range append(released, stored...) {
 		s := fmt.Sprint(status)
-		for bed, keeps := range map[*bed]bool{b: slices.Contains(stored, status), all: true, only2xx: false} {
-			first := bed.post(s, "{}", with("Status", s))
-			if again := bed.post(s, "{}", with("Status", s)); again.replayed() != keeps || first.status != status || again.status != status {
+		for e, keeps := range map[*env]bool{b: slices.Contains(stored, status), all: true, only2xx: false} {
+			first := e.post(s, "{}", with("Status", s))
+			if again := e.post(s, "{}", with("Status", s)); again.replayed() != keeps || first.status != status || again.status != status {
 				t.Errorf("%d: stored %t, want %t", status, again.replayed(), keeps)
 			}
 		}
@@ -94,7 +94,7 @@ func TestHeaders(t *testing.T) {
 		"Set-Cookie": "session=1", "Www-Authenticate": "Basic", "Date": "Mon, 02 Jan 2006 15:04:05 GMT", "Traceparent": "00-1", "X-Request-Id": "1",
 		"X-Other": "1", "Cache-Control": "private", "Keep-Alive": "timeout=5",
 	}
-	b := newBed(t, setup{
+	b := newEnv(t, setup{
 		cfg: httpkey.Config{Headers: []string{"x-order"}},
 		outer: func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -135,7 +135,7 @@ func TestHeaders(t *testing.T) {
 }
 
 func TestTypeIsGuessedOnce(t *testing.T) {
-	b := newBed(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
+	b := newEnv(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("None") != "" {
 			w.Header()["Content-Type"] = nil // in net/http: do not guess
 		}
@@ -153,7 +153,7 @@ func TestTypeIsGuessedOnce(t *testing.T) {
 
 func TestManyValues(t *testing.T) {
 	values := []string{`<a>; rel="x, y"`, "", "<b>", "<a>, <c>"}
-	b := newBed(t, setup{cfg: httpkey.Config{Headers: []string{"Link"}}, run: func(w http.ResponseWriter, _ *http.Request) {
+	b := newEnv(t, setup{cfg: httpkey.Config{Headers: []string{"Link"}}, run: func(w http.ResponseWriter, _ *http.Request) {
 		for _, v := range values {
 			w.Header().Add("Link", v)
 		}
@@ -166,7 +166,7 @@ func TestManyValues(t *testing.T) {
 }
 
 func TestHeaderTiming(t *testing.T) {
-	b := newBed(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
+	b := newEnv(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
 		h := w.Header()
 		h.Set("Link", "</style.css>; rel=preload")
 		w.WriteHeader(http.StatusEarlyHints)
@@ -217,7 +217,7 @@ func TestLargeReply(t *testing.T) {
 		"WrapTx": {runTx: func(w http.ResponseWriter, r *http.Request, _ tx) error { write(w, r); return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, s)
+			b := newEnv(t, s)
 			if a := b.post("k", "{}"); a.status != http.StatusCreated || len(a.body) != chunk*chunks {
 				t.Errorf("%d, %d bytes", a.status, len(a.body))
 			}
@@ -236,7 +236,7 @@ func TestLargeReply(t *testing.T) {
 func TestStreams(t *testing.T) {
 	t.Run("flush", func(t *testing.T) {
 		next := make(chan struct{})
-		b := newBed(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
+		b := newEnv(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			for i := range 3 {
 				_, _ = fmt.Fprintf(w, "data: %d\n\n", i)
@@ -273,7 +273,7 @@ func TestStreams(t *testing.T) {
 		b.wantRuns(1)
 	})
 	t.Run("hijack", func(t *testing.T) {
-		b := newBed(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
+		b := newEnv(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
 			conn, rw, err := http.NewResponseController(w).Hijack()
 			if err != nil {
 				t.Error(err)
@@ -291,7 +291,7 @@ func TestStreams(t *testing.T) {
 		b.wantRuns(1)
 	})
 	t.Run("not in a transaction", func(t *testing.T) {
-		b := newBed(t, setup{runTx: func(w http.ResponseWriter, _ *http.Request, _ tx) error {
+		b := newEnv(t, setup{runTx: func(w http.ResponseWriter, _ *http.Request, _ tx) error {
 			_, _ = io.WriteString(w, "a")
 			rc := http.NewResponseController(w)
 			_, _, err := rc.Hijack()
@@ -303,7 +303,7 @@ func TestStreams(t *testing.T) {
 		b.wantReplay(b.post("k", "{}"), "k", "{}")
 	})
 	t.Run("a stream that fails", func(t *testing.T) {
-		b := newBed(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
+		b := newEnv(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 			w.(http.Flusher).Flush()
 		}})
@@ -315,7 +315,7 @@ func TestStreams(t *testing.T) {
 
 func TestWrapTx(t *testing.T) {
 	fails := errors.New("no")
-	b := newBed(t, setup{runTx: func(w http.ResponseWriter, r *http.Request, _ tx) error {
+	b := newEnv(t, setup{runTx: func(w http.ResponseWriter, r *http.Request, _ tx) error {
 		switch r.Header.Get("Case") {
 		case "error":
 			w.WriteHeader(http.StatusCreated)
@@ -347,7 +347,7 @@ func TestWrapTx(t *testing.T) {
 	if a := b.post("k", "", method(http.MethodGet)); a.status != http.StatusMethodNotAllowed || a.header.Get("Allow") != "POST, PATCH" {
 		t.Errorf("%+v", a)
 	}
-	optional := newBed(t, setup{cfg: httpkey.Config{Optional: true}, runTx: func(http.ResponseWriter, *http.Request, tx) error { return nil }})
+	optional := newEnv(t, setup{cfg: httpkey.Config{Optional: true}, runTx: func(http.ResponseWriter, *http.Request, tx) error { return nil }})
 	for range 2 {
 		if a := optional.post("", "{}"); a.status != http.StatusOK || a.replayed() {
 			t.Errorf("%+v", a)
@@ -358,7 +358,7 @@ func TestWrapTx(t *testing.T) {
 
 // The boundary of a form differs between tries.
 func TestFormsAreCompared(t *testing.T) {
-	b := newBed(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
+	b := newEnv(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
 		// A file on disk, which must be removed.
 		if err := r.ParseMultipartForm(1); err != nil {
 			t.Error(err)
@@ -386,12 +386,12 @@ func TestFormsAreCompared(t *testing.T) {
 
 func TestNewNamesEveryMistake(t *testing.T) {
 	_, err := httpkey.New[tx](nil, httpkey.Config{
-		Methods: []string{"GET"}, Header: "a b", MinLen: 256, MaxBody: -1, TTL: -1, LargeBody: 7, DocsURL: "no url", Headers: []string{"Set-Cookie"},
+		Methods: []string{"GET"}, Header: "a b", MinLen: 256, MaxBody: -1, Retention: -1, LargeBody: 7, DocsURL: "no url", Headers: []string{"Set-Cookie"},
 	})
 	if err == nil {
 		t.Fatal("it is accepted")
 	}
-	for _, field := range []string{"keys", "Scope", "Methods", "Header:", "MinLen", "MaxBody", "TTL", "LargeBody", "DocsURL", "Headers"} {
+	for _, field := range []string{"keys", "Scope", "Methods", "Header:", "MinLen", "MaxBody", "Retention", "LargeBody", "DocsURL", "Headers"} {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%s is not named: %v", field, err)
 		}

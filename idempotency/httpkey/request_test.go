@@ -30,7 +30,7 @@ func newKeys(t *testing.T) *idempotency.Keys[tx] {
 }
 
 func TestSafeMethodsPassThrough(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	for _, m := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace} {
 		for range 2 {
 			if a := b.post(`"k"`, "", method(m)); a.status != http.StatusOK || a.replayed() {
@@ -48,7 +48,7 @@ func TestSafeMethodsPassThrough(t *testing.T) {
 }
 
 func TestMethods(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	for i, m := range []string{http.MethodPost, http.MethodPatch} {
 		first := b.post(fmt.Sprintf(`"%d"`, i), "{}", method(m))
 		b.wantReplay(first, fmt.Sprintf(`"%d"`, i), "{}", method(m))
@@ -64,20 +64,20 @@ func TestMethods(t *testing.T) {
 		}
 	}
 	b.wantRuns(8)
-	put := newBed(t, setup{cfg: httpkey.Config{Methods: []string{http.MethodPut}}})
+	put := newEnv(t, setup{cfg: httpkey.Config{Methods: []string{http.MethodPut}}})
 	put.wantReplay(put.post("k", "{}", method(http.MethodPut)), "k", "{}", method(http.MethodPut))
 	put.wantRuns(1)
 }
 
 func TestMissing(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	a := b.post("", "{}")
 	b.want(a, http.StatusBadRequest, "key-missing")
 	if link := a.header.Get("Link"); !strings.Contains(link, `rel="describedby"`) || !strings.Contains(link, "<http") {
 		t.Errorf("Link: %s", link)
 	}
 	b.wantRuns(0)
-	optional := newBed(t, setup{cfg: httpkey.Config{Optional: true}})
+	optional := newEnv(t, setup{cfg: httpkey.Config{Optional: true}})
 	for range 2 {
 		if a := optional.post("", "{}"); a.body != "done" || a.replayed() {
 			t.Errorf("%+v", a)
@@ -89,7 +89,7 @@ func TestMissing(t *testing.T) {
 }
 
 func TestSyntax(t *testing.T) {
-	b := newBed(t, setup{cfg: httpkey.Config{Strict: true}})
+	b := newEnv(t, setup{cfg: httpkey.Config{Strict: true}})
 	first := b.post(`"a \"b\" \\ ,;~"`, "{}")
 	b.want(first, http.StatusOK, "")
 	b.wantReplay(first, `  "a \"b\" \\ ,;~"  `, "{}")
@@ -103,26 +103,26 @@ func TestSyntax(t *testing.T) {
 }
 
 func TestBareKey(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	first := b.post(`abc;x=1`, "{}")
 	b.wantReplay(first, `"abc;x=1"`, "{}")
 	b.wantReplay(b.post(`8e03978e-40d5-43dd-bc93-6894a57f9324`, "{}"), `"8e03978e-40d5-43dd-bc93-6894a57f9324"`, "{}")
 	for _, bad := range []string{`"abc`, `a b`, `a,b`, "a\tb", `é`, `"a"b`} {
 		b.want(b.post(bad, "{}"), http.StatusBadRequest, "key-invalid")
 	}
-	strict := newBed(t, setup{cfg: httpkey.Config{Strict: true}})
+	strict := newEnv(t, setup{cfg: httpkey.Config{Strict: true}})
 	strict.want(strict.post(`abc`, "{}"), http.StatusBadRequest, "key-invalid")
 }
 
 func TestEmpty(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	b.want(b.post(`""`, "{}"), http.StatusBadRequest, "key-invalid")
 	b.want(b.post("", "{}", with("Idempotency-Key", "")), http.StatusBadRequest, "key-invalid")
 	b.wantRuns(0)
 }
 
 func TestLength(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	for key, status := range map[string]int{
 		"a": 200, strings.Repeat("a", 255): 200, strings.Repeat("a", 256): 400, `"` + strings.Repeat("b", 255) + `"`: 200,
 		`"` + strings.Repeat("b", 256) + `"`:  400,
@@ -132,13 +132,13 @@ func TestLength(t *testing.T) {
 			t.Errorf("%d bytes: %d, want %d", len(key), a.status, status)
 		}
 	}
-	long := newBed(t, setup{cfg: httpkey.Config{MinLen: 20}})
+	long := newEnv(t, setup{cfg: httpkey.Config{MinLen: 20}})
 	long.want(long.post(strings.Repeat("a", 19), "{}"), http.StatusBadRequest, "key-invalid")
 	long.want(long.post(strings.Repeat("a", 20), "{}"), http.StatusOK, "")
 }
 
 func TestTwoLinesOrAList(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	for _, lines := range [][]string{{`"a"`, `"b"`}, {`"a"`, `"a"`}, {`"a", "b"`}, {`a,b`}, {`"a",`}} {
 		b.want(b.post("", "{}", with("Idempotency-Key", lines...)), http.StatusBadRequest, "key-invalid")
 	}
@@ -146,7 +146,7 @@ func TestTwoLinesOrAList(t *testing.T) {
 }
 
 func TestKeysAreBytes(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	for _, key := range []string{`"abc"`, `"ABC"`, `"abc "`, `" abc"`} {
 		if b.post(key, "{}").replayed() {
 			t.Errorf("%s is taken for another", key)
@@ -162,7 +162,7 @@ func callerScope(r *http.Request) (httpkey.Scope, error) {
 }
 
 func TestScope(t *testing.T) {
-	b := newBed(t, setup{cfg: httpkey.Config{Scope: callerScope}, run: func(w http.ResponseWriter, r *http.Request) {
+	b := newEnv(t, setup{cfg: httpkey.Config{Scope: callerScope}, run: func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "for "+r.Header.Get("Tenant")+"/"+r.Header.Get("Principal"))
 	}})
 	// Parts that would be the same text if they were concatenated.
@@ -185,18 +185,18 @@ func TestScope(t *testing.T) {
 }
 
 func TestOtherRoute(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	if b.post("k", "{}").replayed() || b.post("k", "{}", path("/payments")).replayed() {
 		t.Error("another route is treated as the same")
 	}
 	b.wantRuns(2)
-	strict := newBed(t, setup{cfg: httpkey.Config{StrictRoutes: true}})
+	strict := newEnv(t, setup{cfg: httpkey.Config{StrictRoutes: true}})
 	first := strict.post("k", "{}")
 	strict.want(strict.post("k", "{}", path("/payments")), http.StatusUnprocessableEntity, "key-reused")
 	strict.wantReplay(first, "k", "{}")
 	strict.wantRuns(1)
 	// With a pattern as the operation, another path is other content.
-	named := newBed(t, setup{cfg: httpkey.Config{Operation: func(*http.Request) string { return "POST /orders/{id}/pay" }}})
+	named := newEnv(t, setup{cfg: httpkey.Config{Operation: func(*http.Request) string { return "POST /orders/{id}/pay" }}})
 	named.post("k", "{}", path("/orders/1/pay"))
 	named.want(named.post("k", "{}", path("/orders/2/pay")), http.StatusUnprocessableEntity, "key-reused")
 	named.wantRuns(1)
@@ -209,7 +209,7 @@ func TestScopeError(t *testing.T) {
 		"long":  func(*http.Request) (httpkey.Scope, error) { return httpkey.Scope{Tenant: strings.Repeat("a", 65)}, nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, setup{cfg: httpkey.Config{Scope: scope}})
+			b := newEnv(t, setup{cfg: httpkey.Config{Scope: scope}})
 			a := b.post("k", "{}")
 			b.want(a, http.StatusForbidden, "scope-refused")
 			if strings.Contains(a.body, "token") {
@@ -221,7 +221,7 @@ func TestScopeError(t *testing.T) {
 }
 
 func TestAuthorizeReplay(t *testing.T) {
-	b := newBed(t, setup{cfg: httpkey.Config{Scope: callerScope, AuthorizeReplay: func(r *http.Request, ref string) error {
+	b := newEnv(t, setup{cfg: httpkey.Config{Scope: callerScope, AuthorizeReplay: func(r *http.Request, ref string) error {
 		if ref != "ord_1" || r.Header.Get("Lowered") != "" {
 			return errors.New("not any more")
 		}
@@ -256,7 +256,7 @@ func TestAuthorizeReplay(t *testing.T) {
 }
 
 func TestOuterRefusals(t *testing.T) {
-	b := newBed(t, setup{outer: func(next http.Handler) http.Handler {
+	b := newEnv(t, setup{outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if s, err := strconv.Atoi(r.Header.Get("Refuse")); err == nil {
 				w.WriteHeader(s)
@@ -275,7 +275,7 @@ func TestOuterRefusals(t *testing.T) {
 }
 
 func TestBodyIsThereAgain(t *testing.T) {
-	b := newBed(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
+	b := newEnv(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		_, _ = fmt.Fprintf(w, "%d %d %v %v %v", len(body), r.ContentLength, r.TransferEncoding, err, r.Body.Close())
 	}})
@@ -288,7 +288,7 @@ func TestBodyIsThereAgain(t *testing.T) {
 			}
 		}
 	}
-	forms := newBed(t, setup{outer: func(next http.Handler) http.Handler {
+	forms := newEnv(t, setup{outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_ = r.ParseForm() // an outer middleware that consumes the body
 			next.ServeHTTP(w, r)
@@ -305,7 +305,7 @@ func TestLargeBody(t *testing.T) {
 		_, _ = fmt.Fprint(w, n, err)
 	}
 	large := strings.Repeat("x", 101)
-	refuse := newBed(t, setup{cfg: httpkey.Config{MaxBody: 100}, run: echo})
+	refuse := newEnv(t, setup{cfg: httpkey.Config{MaxBody: 100}, run: echo})
 	refuse.want(refuse.post("k", large), http.StatusRequestEntityTooLarge, "body-too-large")
 	refuse.want(refuse.post("k", large, func(r *http.Request) { r.ContentLength = -1 }), http.StatusRequestEntityTooLarge, "body-too-large")
 	if refuse.wantRuns(0); refuse.db.claims.Load() != 0 {
@@ -313,7 +313,7 @@ func TestLargeBody(t *testing.T) {
 	}
 	refuse.want(refuse.post("k", large[1:]), http.StatusOK, "")
 
-	bypass := newBed(t, setup{cfg: httpkey.Config{MaxBody: 100, LargeBody: httpkey.Bypass}, run: echo})
+	bypass := newEnv(t, setup{cfg: httpkey.Config{MaxBody: 100, LargeBody: httpkey.Bypass}, run: echo})
 	for range 2 {
 		if a := bypass.post("k", large); a.body != "101 <nil>" || a.replayed() {
 			t.Errorf("%+v", a)
@@ -321,7 +321,7 @@ func TestLargeBody(t *testing.T) {
 	}
 	bypass.wantRuns(2)
 
-	digest := newBed(t, setup{cfg: httpkey.Config{MaxBody: 100, DigestHeader: "Content-Digest"}, run: echo})
+	digest := newEnv(t, setup{cfg: httpkey.Config{MaxBody: 100, DigestHeader: "Content-Digest"}, run: echo})
 	first := digest.post("k", large, with("Content-Digest", "a"))
 	if first.body != "101 <nil>" {
 		t.Errorf("%+v", first)
@@ -331,12 +331,12 @@ func TestLargeBody(t *testing.T) {
 	digest.want(digest.post("k2", large), http.StatusRequestEntityTooLarge, "body-too-large")
 	digest.wantRuns(1)
 
-	inTx := newBed(t, setup{cfg: httpkey.Config{MaxBody: 100, LargeBody: httpkey.Bypass}, runTx: func(http.ResponseWriter, *http.Request, tx) error { return nil }})
+	inTx := newEnv(t, setup{cfg: httpkey.Config{MaxBody: 100, LargeBody: httpkey.Bypass}, runTx: func(http.ResponseWriter, *http.Request, tx) error { return nil }})
 	inTx.want(inTx.post("k", large), http.StatusRequestEntityTooLarge, "body-too-large")
 }
 
 func TestTruncatedUpload(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	for name, request := range map[string]string{
 		"length": "Content-Length: 100\r\n\r\n{\"a\":",
 		"chunks": "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n",
@@ -363,8 +363,8 @@ func TestTruncatedUpload(t *testing.T) {
 }
 
 func TestClaimIsCommittedBeforeTheHandler(t *testing.T) {
-	var b *bed
-	b = newBed(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
+	var b *env
+	b = newEnv(t, setup{run: func(w http.ResponseWriter, _ *http.Request) {
 		r := b.record() // in another transaction
 		_, _ = fmt.Fprintf(w, "%s %d %t %t", r.State, r.Fence, r.LeaseUntil.After(r.Now), r.Owner.IsZero())
 	}})
@@ -372,8 +372,8 @@ func TestClaimIsCommittedBeforeTheHandler(t *testing.T) {
 		t.Error(a.body)
 	}
 	// In a transaction, nothing is visible before the commit.
-	var inTx *bed
-	inTx = newBed(t, setup{runTx: func(w http.ResponseWriter, _ *http.Request, _ tx) error {
+	var inTx *env
+	inTx = newEnv(t, setup{runTx: func(w http.ResponseWriter, _ *http.Request, _ tx) error {
 		all := []store.KeyState{store.KeyProcessing, store.KeySucceeded, store.KeyFailed, store.KeyUncertain}
 		records, err := inTx.db.ListKeys(t.Context(), store.KeyFilter{States: all}, store.KeyID{}, 10)
 		_, _ = fmt.Fprint(w, len(records), err)
@@ -389,13 +389,13 @@ func TestClaimIsCommittedBeforeTheHandler(t *testing.T) {
 
 func TestOtherContentInEveryState(t *testing.T) {
 	g := newGate()
-	b := newBed(t, setup{run: g.ServeHTTP})
+	b := newEnv(t, setup{run: g.ServeHTTP})
 	other := b.twin(setup{})
 	running := b.later("k", `{"a":1}`)
 	receive(t, g.reached)
 	// In flight, in this process and in another.
-	for _, bed := range []*bed{b, other} {
-		bed.want(bed.post("k", `{"a":2}`), http.StatusUnprocessableEntity, "key-reused")
+	for _, e := range []*env{b, other} {
+		e.want(e.post("k", `{"a":2}`), http.StatusUnprocessableEntity, "key-reused")
 	}
 	close(g.open)
 	first := receive(t, running)
@@ -406,7 +406,7 @@ func TestOtherContentInEveryState(t *testing.T) {
 	b.wantReplay(first, "k", ` { "a" : 1.0 } `)
 	b.wantRuns(1)
 
-	failed := newBed(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
+	failed := newEnv(t, setup{run: func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Effect") != "" {
 			httpkey.MarkEffect(r.Context())
 		}

@@ -23,7 +23,7 @@ import (
 
 func TestConcurrentDuplicate(t *testing.T) {
 	g := newGate()
-	b := newBed(t, setup{run: g.ServeHTTP})
+	b := newEnv(t, setup{run: g.ServeHTTP})
 	other := b.twin(setup{})
 	var entered, over atomic.Int64
 	waiting := b.twin(setup{cfg: httpkey.Config{WaitMax: time.Minute}, outer: func(next http.Handler) http.Handler {
@@ -35,9 +35,9 @@ func TestConcurrentDuplicate(t *testing.T) {
 	}})
 	running := b.later("k", "{}")
 	receive(t, g.reached)
-	for _, bed := range []*bed{b, other} {
-		a := bed.post("k", "{}")
-		bed.want(a, http.StatusConflict, "in-progress")
+	for _, e := range []*env{b, other} {
+		a := e.post("k", "{}")
+		e.want(a, http.StatusConflict, "in-progress")
 		if n, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || n < 1 || n > 30 {
 			t.Errorf("Retry-After: %s", a.header.Get("Retry-After"))
 		}
@@ -66,13 +66,13 @@ func TestConcurrentDuplicate(t *testing.T) {
 func TestParallelRequestsRunOnce(t *testing.T) {
 	for name, cfg := range map[string]httpkey.Config{"immediately": {}, "waiting": {WaitMax: time.Minute}} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, setup{cfg: cfg})
+			b := newEnv(t, setup{cfg: cfg})
 			twin := b.twin(setup{cfg: cfg})
 			var wg sync.WaitGroup
 			var done, busy atomic.Int64
 			for i := range 100 {
 				wg.Go(func() {
-					a, err := []*bed{b, twin}[i%2].try("k", "{}")
+					a, err := []*env{b, twin}[i%2].try("k", "{}")
 					switch {
 					case err == nil && a.status == 200 && a.body == "done":
 						done.Add(1)
@@ -100,15 +100,15 @@ func TestDontStore(t *testing.T) {
 		httpkey.DontStore(r.Context())
 		w.WriteHeader(http.StatusUnprocessableEntity)
 	}
-	b := newBed(t, setup{run: wrap})
-	inTx := newBed(t, setup{runTx: func(w http.ResponseWriter, r *http.Request, _ tx) error { wrap(w, r); return nil }})
-	for _, bed := range []*bed{b, inTx} {
+	b := newEnv(t, setup{run: wrap})
+	inTx := newEnv(t, setup{runTx: func(w http.ResponseWriter, r *http.Request, _ tx) error { wrap(w, r); return nil }})
+	for _, e := range []*env{b, inTx} {
 		for range 2 {
-			if a := bed.post("k", "{}"); a.status != http.StatusUnprocessableEntity || a.replayed() {
+			if a := e.post("k", "{}"); a.status != http.StatusUnprocessableEntity || a.replayed() {
 				t.Errorf("%+v", a)
 			}
 		}
-		bed.wantRuns(2)
+		e.wantRuns(2)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestFailureAfterAnEffect(t *testing.T) {
 			"WrapTx": {runTx: func(w http.ResponseWriter, r *http.Request, _ tx) error { run(w, r); return nil }},
 		} {
 			t.Run(name+" "+kind, func(t *testing.T) {
-				b := newBed(t, s)
+				b := newEnv(t, s)
 				if a, err := b.try("k", "{}"); name == "5xx" && (err != nil || a.status != http.StatusBadGateway) {
 					t.Errorf("%+v, %v", a, err)
 				}
@@ -157,7 +157,7 @@ func TestPanic(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			seen := make(chan any, 10)
-			b := newBed(t, setup{
+			b := newEnv(t, setup{
 				run: func(w http.ResponseWriter, r *http.Request) {
 					_, _ = io.WriteString(w, "half")
 					if r.Header.Get("Fail") != "" {
@@ -199,7 +199,7 @@ func TestPanic(t *testing.T) {
 func TestClientGone(t *testing.T) {
 	g := newGate()
 	outer := make(chan context.Context, 10)
-	b := newBed(t, setup{run: g.ServeHTTP, outer: func(next http.Handler) http.Handler {
+	b := newEnv(t, setup{run: g.ServeHTTP, outer: func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			outer <- r.Context()
 			next.ServeHTTP(w, r)
@@ -244,7 +244,7 @@ func (w watched) Write(p []byte) (int, error) {
 
 func TestStoredBeforeTheFirstByte(t *testing.T) {
 	var sent, early atomic.Bool
-	b := newBed(t, setup{
+	b := newEnv(t, setup{
 		run: func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusCreated)
 			// More than any buffer below.
@@ -268,7 +268,7 @@ func TestStoredBeforeTheFirstByte(t *testing.T) {
 
 func TestPersistFails(t *testing.T) {
 	var unkept atomic.Int64
-	b := newBed(t, setup{keys: idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(string, error) { unkept.Add(1) }}}})
+	b := newEnv(t, setup{keys: idempotency.Config{Observe: observe.Hooks{KeyUnkept: func(string, error) { unkept.Add(1) }}}})
 	b.db.end = func(context.Context, driver.KeyAttempt, driver.KeyEnd) (bool, error) {
 		return false, errors.New("disk full")
 	}
@@ -286,9 +286,9 @@ func TestPersistFails(t *testing.T) {
 
 // stuck is a process whose heartbeats have stopped: its handler waits at a
 // gate, and its lease expires.
-func stuck(t *testing.T, run http.HandlerFunc) *bed {
+func stuck(t *testing.T, run http.HandlerFunc) *env {
 	t.Helper()
-	b := newBed(t, setup{run: run, keys: idempotency.Config{Lease: 50 * time.Millisecond}})
+	b := newEnv(t, setup{run: run, keys: idempotency.Config{Lease: 50 * time.Millisecond}})
 	b.db.renew = func(ctx context.Context, _ driver.KeyAttempt, _ time.Duration) (bool, error) {
 		<-ctx.Done() // as if the process hung
 		return false, ctx.Err()
@@ -353,7 +353,7 @@ func TestLateWhileTheSuccessorRuns(t *testing.T) {
 func TestLongHandler(t *testing.T) {
 	const lease = 150 * time.Millisecond
 	g := newGate()
-	b := newBed(t, setup{run: g.ServeHTTP, keys: idempotency.Config{Lease: lease}})
+	b := newEnv(t, setup{run: g.ServeHTTP, keys: idempotency.Config{Lease: lease}})
 	var renewed atomic.Int64
 	b.db.renew = func(ctx context.Context, a driver.KeyAttempt, d time.Duration) (bool, error) {
 		ok, err := b.db.Keys.RenewKey(ctx, a, d)
@@ -373,7 +373,7 @@ func TestLongHandler(t *testing.T) {
 
 	t.Run("lost lease", func(t *testing.T) {
 		cause := make(chan error, 1)
-		b := newBed(t, setup{keys: idempotency.Config{Lease: lease}, run: func(_ http.ResponseWriter, r *http.Request) {
+		b := newEnv(t, setup{keys: idempotency.Config{Lease: lease}, run: func(_ http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
 			cause <- context.Cause(r.Context())
 		}})
@@ -385,7 +385,7 @@ func TestLongHandler(t *testing.T) {
 		receive(t, running)
 	})
 	t.Run("MaxExecution", func(t *testing.T) {
-		b := newBed(t, setup{keys: idempotency.Config{MaxExecution: 10 * time.Millisecond}, run: func(w http.ResponseWriter, r *http.Request) {
+		b := newEnv(t, setup{keys: idempotency.Config{MaxExecution: 10 * time.Millisecond}, run: func(w http.ResponseWriter, r *http.Request) {
 			<-r.Context().Done()
 			w.WriteHeader(http.StatusGatewayTimeout)
 		}})
@@ -399,7 +399,7 @@ func TestStoreDown(t *testing.T) {
 	down := func(context.Context, driver.KeyClaim) (store.KeyRecord, bool, error) {
 		return store.KeyRecord{}, false, errors.New("connection refused: password=secret")
 	}
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	b.db.claim = down
 	a := b.post("k", "{}")
 	b.want(a, http.StatusServiceUnavailable, "store-unavailable")
@@ -409,7 +409,7 @@ func TestStoreDown(t *testing.T) {
 	b.wantRuns(0)
 
 	var open atomic.Int64
-	loose := newBed(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(operation string, err error) {
+	loose := newEnv(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(operation string, err error) {
 		if operation == "POST /orders" && err != nil {
 			open.Add(1)
 		}
@@ -430,7 +430,7 @@ func TestStoreDown(t *testing.T) {
 
 func TestTTL(t *testing.T) {
 	g := newGate()
-	b := newBed(t, setup{cfg: httpkey.Config{TTL: time.Hour}, run: g.ServeHTTP})
+	b := newEnv(t, setup{cfg: httpkey.Config{Retention: time.Hour}, run: g.ServeHTTP})
 	running := b.later("k", "{}")
 	receive(t, g.reached)
 	if r := b.record(); !r.ExpiresAt.IsZero() {
@@ -441,13 +441,13 @@ func TestTTL(t *testing.T) {
 	if r := b.record(); r.ExpiresAt.Sub(r.CompletedAt) != time.Hour {
 		t.Errorf("it lives from %v to %v", r.CompletedAt, r.ExpiresAt)
 	}
-	def := newBed(t, setup{})
+	def := newEnv(t, setup{})
 	def.post("k", "{}")
 	if r := def.record(); r.ExpiresAt.Sub(r.CompletedAt) != 24*time.Hour {
 		t.Errorf("it lives from %v to %v", r.CompletedAt, r.ExpiresAt)
 	}
 	// The answer may expire before the record.
-	short := newBed(t, setup{keys: idempotency.Config{ResultTTL: time.Millisecond}, run: func(_ http.ResponseWriter, r *http.Request) {
+	short := newEnv(t, setup{keys: idempotency.Config{ResultRetention: time.Millisecond}, run: func(_ http.ResponseWriter, r *http.Request) {
 		httpkey.SetRef(r.Context(), "ord_1")
 	}})
 	short.post("k", "{}")
@@ -461,7 +461,7 @@ func TestTTL(t *testing.T) {
 }
 
 func TestExpiryComesBeforeTheHash(t *testing.T) {
-	b := newBed(t, setup{cfg: httpkey.Config{TTL: time.Millisecond}})
+	b := newEnv(t, setup{cfg: httpkey.Config{Retention: time.Millisecond}})
 	b.post("k", `{"a":1}`)
 	b.await("the record expires", func() bool { return b.post("k", `{"a":2}`).status == http.StatusOK })
 }
@@ -469,7 +469,7 @@ func TestExpiryComesBeforeTheHash(t *testing.T) {
 // A store whose clock is one hour ahead gives the same answers.
 func TestOnlyTheStoresClockCounts(t *testing.T) {
 	g := newGate()
-	b := newBed(t, setup{run: g.ServeHTTP})
+	b := newEnv(t, setup{run: g.ServeHTTP})
 	ahead := b.twin(setup{})
 	ahead.db.claim = func(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 		r, ok, err := ahead.db.Keys.ClaimKey(ctx, c)
@@ -488,7 +488,7 @@ func TestOnlyTheStoresClockCounts(t *testing.T) {
 }
 
 func TestCorruptRecord(t *testing.T) {
-	b := newBed(t, setup{})
+	b := newEnv(t, setup{})
 	b.post("k", "{}")
 	for name, damage := range map[string]func(r *store.KeyRecord){
 		"a bit":     func(r *store.KeyRecord) { r.Result[len(r.Result)-1] ^= 1 },
@@ -519,7 +519,7 @@ func TestCorruptRecord(t *testing.T) {
 // TestUnknownState: an unknown state is not an unavailable store, so FailOpen
 // does not run the request either.
 func TestUnknownState(t *testing.T) {
-	b := newBed(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(_ string, err error) { t.Error("it failed open:", err) }}})
+	b := newEnv(t, setup{cfg: httpkey.Config{FailOpen: true, FailedOpen: func(_ string, err error) { t.Error("it failed open:", err) }}})
 	b.post("k", "{}")
 	b.db.claim = func(ctx context.Context, c driver.KeyClaim) (store.KeyRecord, bool, error) {
 		r, ok, err := b.db.Keys.ClaimKey(ctx, c)
@@ -534,7 +534,7 @@ func TestUnknownState(t *testing.T) {
 
 func TestCleaningLeavesWhatIsNotOver(t *testing.T) {
 	g := newGate()
-	b := newBed(t, setup{cfg: httpkey.Config{TTL: time.Millisecond}, run: func(w http.ResponseWriter, r *http.Request) {
+	b := newEnv(t, setup{cfg: httpkey.Config{Retention: time.Millisecond}, run: func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Effect") != "" {
 			httpkey.MarkEffect(r.Context())
 			w.WriteHeader(500)
@@ -563,7 +563,7 @@ func TestCleaningLeavesWhatIsNotOver(t *testing.T) {
 
 func TestProblems(t *testing.T) {
 	const secret = "secret-key-that-must-not-leak"
-	b := newBed(t, setup{cfg: httpkey.Config{DocsURL: "https://example.com/keys", Scope: callerScope}})
+	b := newEnv(t, setup{cfg: httpkey.Config{DocsURL: "https://example.com/keys", Scope: callerScope}})
 	principal := with("Principal", "alice")
 	b.post(secret, `{"a":1}`, principal)
 	for name, a := range map[string]answer{

@@ -31,8 +31,8 @@ func answerChecks[T any]() []check[T] {
 	}
 }
 
-func sameHashReplays[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func sameHashReplays[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		req := request(way)
 		calls := 0
 		first, err := do(context.Background(), b.keys, req, making(&calls, "O-1"))
@@ -55,7 +55,7 @@ func sameHashReplays[T any](b *bed[T]) {
 	})
 }
 
-func byteForByte[T any](b *bed[T]) {
+func byteForByte[T any](b *env[T]) {
 	body := []byte("\x00\xff{ \"a\" : 1e2 }\r\n\u00e9 '\";--")
 	for _, want := range []idempotency.Answer{
 		{Body: body, ContentType: "application/vnd.x+json; charset=\"utf-8\"", Ref: "Ö-1"},
@@ -80,7 +80,7 @@ func byteForByte[T any](b *bed[T]) {
 	}
 }
 
-func otherHashConflicts[T any](b *bed[T]) {
+func otherHashConflicts[T any](b *env[T]) {
 	for state, arrange := range map[string]func(req idempotency.Request){
 		"succeeded": func(req idempotency.Request) {
 			if _, err := idempotency.Do(context.Background(), b.keys, req, making(new(int), "O")); err != nil {
@@ -125,10 +125,10 @@ func otherHashConflicts[T any](b *bed[T]) {
 	}
 }
 
-func expiredRunsAgain[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func expiredRunsAgain[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		req := request(way)
-		req.TTL = time.Millisecond
+		req.Retention = time.Millisecond
 		calls := 0
 		for i := range 3 {
 			req.Hash = hash(fmt.Sprint(i))
@@ -143,8 +143,8 @@ func expiredRunsAgain[T any](b *bed[T]) {
 
 const crowd = 100
 
-func parallelRunsOnce[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func parallelRunsOnce[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		// Two processes, so that the store decides, too.
 		processes := []*idempotency.Keys[T]{b.keys, b.open(b.db, idempotency.Config{})}
 		if way == "DoTx" && !b.features.LateCommits {
@@ -188,8 +188,8 @@ func parallelRunsOnce[T any](b *bed[T]) {
 	})
 }
 
-func waitingReturnsTheAnswer[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func waitingReturnsTheAnswer[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		processes := []*idempotency.Keys[T]{b.keys, b.open(b.db, idempotency.Config{})}
 		req := request(way)
 		req.WaitMax = time.Minute
@@ -228,8 +228,8 @@ func waitingReturnsTheAnswer[T any](b *bed[T]) {
 	})
 }
 
-func separate[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func separate[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		calls := 0
 		for _, req := range []idempotency.Request{
 			{TenantID: "", Operation: "A" + way, Key: "k"},
@@ -248,8 +248,8 @@ func separate[T any](b *bed[T]) {
 	})
 }
 
-func asBytes[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func asBytes[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		calls := 0
 		// A collation would treat some of these as equal: case, trailing
 		// spaces, composed and decomposed accents, a sharp s, a wild card.
@@ -274,9 +274,9 @@ func asBytes[T any](b *bed[T]) {
 	})
 }
 
-func tooLarge[T any](b *bed[T]) {
+func tooLarge[T any](b *env[T]) {
 	keys := b.open(b.db, idempotency.Config{MaxResult: 100})
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		req := request(way)
 		note := strings.Repeat("x", 200)
 		res, err := do(context.Background(), keys, req, func(context.Context) (order, error) { return order{ID: "O-9", Note: note}, nil })
@@ -296,9 +296,9 @@ func tooLarge[T any](b *bed[T]) {
 	})
 }
 
-func answerExpires[T any](b *bed[T]) {
-	keys := b.open(b.db, idempotency.Config{ResultTTL: time.Millisecond})
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func answerExpires[T any](b *env[T]) {
+	keys := b.open(b.db, idempotency.Config{ResultRetention: time.Millisecond})
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		req := request(way)
 		if _, err := do(context.Background(), keys, req, making(new(int), "O-3")); err != nil {
 			b.Fatal(err)
@@ -318,11 +318,11 @@ func answerExpires[T any](b *bed[T]) {
 	})
 }
 
-func purging[T any](b *bed[T]) {
+func purging[T any](b *env[T]) {
 	keys := b.open(b.db, idempotency.Config{PurgeBatchSize: 3})
 	short := func(key string) idempotency.Request {
 		req := request(key)
-		req.TTL = time.Millisecond
+		req.Retention = time.Millisecond
 		return req
 	}
 	for i := range 10 {

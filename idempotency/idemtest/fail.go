@@ -22,8 +22,8 @@ func failChecks[T any]() []check[T] {
 	}
 }
 
-func failedRunsAgain[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func failedRunsAgain[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		req := request(way)
 		for range 2 {
 			if _, err := do(context.Background(), b.keys, req, func(context.Context) (order, error) { return order{}, errBoom }); err != errBoom { //nolint:errorlint // as it is
@@ -50,7 +50,7 @@ func failedRunsAgain[T any](b *bed[T]) {
 
 // lateFailure: a run that lost its key and then fails does not change the
 // answer of its successor.
-func lateFailure[T any](b *bed[T]) {
+func lateFailure[T any](b *env[T]) {
 	for _, effect := range []bool{false, true} {
 		req := request("late")
 		req.TenantID = map[bool]string{true: "marked", false: "not"}[effect]
@@ -71,8 +71,8 @@ func lateFailure[T any](b *bed[T]) {
 	}
 }
 
-func dontStore[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func dontStore[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		req := request(way)
 		res, err := do(context.Background(), b.keys, req, func(ctx context.Context) (order, error) {
 			idempotency.DontStore(ctx)
@@ -88,8 +88,8 @@ func dontStore[T any](b *bed[T]) {
 	})
 }
 
-func afterAnEffect[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func afterAnEffect[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		for how, end := range map[string]func(ctx context.Context) (order, error){
 			"error": func(context.Context) (order, error) { return order{}, errBoom },
 			"panic": func(context.Context) (order, error) { panic("boom") },
@@ -124,8 +124,8 @@ func afterAnEffect[T any](b *bed[T]) {
 	})
 }
 
-func panics[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func panics[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		req := request(way)
 		value := &struct{ int }{7}
 		func() {

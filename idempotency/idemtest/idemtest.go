@@ -25,7 +25,7 @@ type check[T any] struct {
 	// concurrent reports that the check needs two concurrent write
 	// transactions.
 	concurrent bool
-	run        func(b *bed[T])
+	run        func(b *env[T])
 }
 
 // Run runs the suite, one subtest of t per check.
@@ -37,13 +37,13 @@ func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 			if c.concurrent && !h.Features.LateCommits {
 				t.Skip("this store has one writer at a time")
 			}
-			c.run(newBed(t, h))
+			c.run(newEnv(t, h))
 		})
 	}
 }
 
 // bed holds keys over a separate store for one check.
-type bed[T any] struct {
+type env[T any] struct {
 	*testing.T
 	drivertest.Instance[T]
 	features drivertest.Features
@@ -52,9 +52,9 @@ type bed[T any] struct {
 	keys     *idempotency.Keys[T]
 }
 
-func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
+func newEnv[T any](t *testing.T, h drivertest.Harness[T]) *env[T] {
 	t.Helper()
-	b := &bed[T]{T: t, Instance: h.Open(t), features: h.Features}
+	b := &env[T]{T: t, Instance: h.Open(t), features: h.Features}
 	b.db = b.DB.Keys
 	var err error
 	if b.box, err = outbox.New[T](b.DB, outbox.Config{}); err != nil {
@@ -66,7 +66,7 @@ func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
 
 // open returns other keys over the same tables, as in another process: they
 // share only the store.
-func (b *bed[T]) open(db driver.Keys[T], cfg idempotency.Config) *idempotency.Keys[T] {
+func (b *env[T]) open(db driver.Keys[T], cfg idempotency.Config) *idempotency.Keys[T] {
 	b.Helper()
 	k, err := idempotency.New(driver.Roles[T]{Keys: db}, cfg)
 	if err != nil {
@@ -119,7 +119,7 @@ type doFunc[T any] func(
 ) (idempotency.Result[order], error)
 
 // ways are Do and DoTx; each calls fn once.
-func (b *bed[T]) ways() map[string]doFunc[T] {
+func (b *env[T]) ways() map[string]doFunc[T] {
 	return map[string]doFunc[T]{
 		"Do": idempotency.Do[order, T],
 		"DoTx": func(
@@ -131,7 +131,7 @@ func (b *bed[T]) ways() map[string]doFunc[T] {
 }
 
 // eachWay runs a test for Do and for DoTx.
-func (b *bed[T]) eachWay(test func(b *bed[T], way string, do doFunc[T])) {
+func (b *env[T]) eachWay(test func(b *env[T], way string, do doFunc[T])) {
 	for name, do := range b.ways() {
 		b.Run(name, func(t *testing.T) {
 			inner := *b
@@ -142,7 +142,7 @@ func (b *bed[T]) eachWay(test func(b *bed[T], way string, do doFunc[T])) {
 }
 
 // record returns the record of a request.
-func (b *bed[T]) record(req idempotency.Request) store.KeyRecord {
+func (b *env[T]) record(req idempotency.Request) store.KeyRecord {
 	b.Helper()
 	rec, ok, err := b.keys.Find(context.Background(), req.TenantID, req.Operation, req.Key)
 	if err != nil || !ok {
@@ -151,7 +151,7 @@ func (b *bed[T]) record(req idempotency.Request) store.KeyRecord {
 	return rec
 }
 
-func (b *bed[T]) wantState(req idempotency.Request, want store.KeyState) store.KeyRecord {
+func (b *env[T]) wantState(req idempotency.Request, want store.KeyState) store.KeyRecord {
 	b.Helper()
 	rec := b.record(req)
 	if rec.State != want {
@@ -160,7 +160,7 @@ func (b *bed[T]) wantState(req idempotency.Request, want store.KeyState) store.K
 	return rec
 }
 
-func (b *bed[T]) wantNone(req idempotency.Request) {
+func (b *env[T]) wantNone(req idempotency.Request) {
 	b.Helper()
 	if rec, ok, err := b.keys.Find(context.Background(), req.TenantID, req.Operation, req.Key); err != nil || ok {
 		b.Errorf("there is a record: %+v, %v", rec, err)
@@ -168,7 +168,7 @@ func (b *bed[T]) wantNone(req idempotency.Request) {
 }
 
 // expired waits until a record has expired.
-func (b *bed[T]) expired(req idempotency.Request) {
+func (b *env[T]) expired(req idempotency.Request) {
 	b.Helper()
 	b.until("the record has expired", func() bool {
 		_, ok, err := b.keys.Find(context.Background(), req.TenantID, req.Operation, req.Key)
@@ -180,7 +180,7 @@ func (b *bed[T]) expired(req idempotency.Request) {
 }
 
 // until waits for a condition.
-func (b *bed[T]) until(what string, ok func() bool) {
+func (b *env[T]) until(what string, ok func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !ok(); <-time.After(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -190,7 +190,7 @@ func (b *bed[T]) until(what string, ok func() bool) {
 }
 
 // dead claims a key as a process that then dies.
-func (b *bed[T]) dead(req idempotency.Request, lease time.Duration) driver.KeyAttempt {
+func (b *env[T]) dead(req idempotency.Request, lease time.Duration) driver.KeyAttempt {
 	b.Helper()
 	id := store.KeyID{Tenant: req.TenantID, Operation: req.Operation, Key: req.Key}
 	rec, taken, err := b.db.ClaimKey(context.Background(), driver.KeyClaim{KeyID: id, Hash: string(req.Hash), Owner: waybill.NewID(), Lease: lease})
@@ -202,7 +202,7 @@ func (b *bed[T]) dead(req idempotency.Request, lease time.Duration) driver.KeyAt
 
 // effect is the effect of functions in a transaction: an event of that name in
 // the outbox, and a row if the store has tables.
-func (b *bed[T]) effect(ctx context.Context, tx T, name string) error {
+func (b *env[T]) effect(ctx context.Context, tx T, name string) error {
 	ev := waybill.NewEvent("Effect", 0)
 	ev.AggregateType, ev.AggregateID = "effect", name
 	var err error
@@ -212,7 +212,7 @@ func (b *bed[T]) effect(ctx context.Context, tx T, name string) error {
 	return errors.Join(err, b.box.Write(ctx, tx, ev))
 }
 
-func (b *bed[T]) wantEffects(name string, want int) {
+func (b *env[T]) wantEffects(name string, want int) {
 	b.Helper()
 	n, err := b.DB.OutboxAdmin.Count(context.Background(), store.Ready, store.Filter{AggregateType: "effect", AggregateID: name})
 	if err != nil {
@@ -234,7 +234,7 @@ func (b *bed[T]) wantEffects(name string, want int) {
 }
 
 // wantSecret checks that an error does not contain the key.
-func (b *bed[T]) wantSecret(err error, key string) {
+func (b *env[T]) wantSecret(err error, key string) {
 	b.Helper()
 	if err != nil && strings.Contains(err.Error(), key) {
 		b.Errorf("the error contains the key: %v", err)

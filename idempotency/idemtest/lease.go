@@ -34,13 +34,13 @@ func (unrenewed[T]) RenewKey(context.Context, driver.KeyAttempt, time.Duration) 
 }
 
 // leaseless returns keys that lose every lease.
-func (b *bed[T]) leaseless() *idempotency.Keys[T] {
+func (b *env[T]) leaseless() *idempotency.Keys[T] {
 	b.Helper()
 	return b.open(unrenewed[T]{b.db}, idempotency.Config{Lease: 100 * time.Millisecond})
 }
 
 // takeOver runs a request in another process as soon as possible.
-func (b *bed[T]) takeOver(req idempotency.Request, id string) {
+func (b *env[T]) takeOver(req idempotency.Request, id string) {
 	b.Helper()
 	k := b.open(b.db, idempotency.Config{})
 	b.until("the key is taken over", func() bool {
@@ -52,8 +52,8 @@ func (b *bed[T]) takeOver(req idempotency.Request, id string) {
 	})
 }
 
-func retryAfter[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func retryAfter[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		req := request(way)
 		b.dead(req, time.Hour)
 		_, err := do(context.Background(), b.keys, req, never[order](b))
@@ -67,8 +67,8 @@ func retryAfter[T any](b *bed[T]) {
 	})
 }
 
-func takenOver[T any](b *bed[T]) {
-	b.eachWay(func(b *bed[T], way string, do doFunc[T]) {
+func takenOver[T any](b *env[T]) {
+	b.eachWay(func(b *env[T], way string, do doFunc[T]) {
 		req := request(way)
 		b.dead(req, 50*time.Millisecond)
 		var calls int
@@ -85,7 +85,7 @@ func takenOver[T any](b *bed[T]) {
 	})
 }
 
-func lateFinisher[T any](b *bed[T]) {
+func lateFinisher[T any](b *env[T]) {
 	req := request("late")
 	res, err := idempotency.Do(context.Background(), b.leaseless(), req, func(context.Context) (order, error) {
 		b.takeOver(req, "the successor's")
@@ -96,7 +96,7 @@ func lateFinisher[T any](b *bed[T]) {
 	}
 }
 
-func lateFinisherBusy[T any](b *bed[T]) {
+func lateFinisherBusy[T any](b *env[T]) {
 	req := request("late")
 	_, err := idempotency.Do(context.Background(), b.leaseless(), req, func(context.Context) (order, error) {
 		b.until("the lease has run out", func() bool { rec := b.record(req); return !rec.LeaseUntil.After(rec.Now) })
@@ -114,7 +114,7 @@ func lateFinisherBusy[T any](b *bed[T]) {
 // lateFinisherAlone: the database was unavailable for longer than the lease,
 // and is back before the run ends. No other run has the key, so the answer is
 // stored, and the repeat gets it.
-func lateFinisherAlone[T any](b *bed[T]) {
+func lateFinisherAlone[T any](b *env[T]) {
 	for _, effect := range []bool{false, true} {
 		req := request("late")
 		req.TenantID = map[bool]string{true: "marked", false: "not"}[effect]
@@ -140,7 +140,7 @@ func lateFinisherAlone[T any](b *bed[T]) {
 
 // latePhase: a phase that commits after the lease has expired is saved, as long
 // as no other run has the key.
-func latePhase[T any](b *bed[T]) {
+func latePhase[T any](b *env[T]) {
 	leaseless, req := b.leaseless(), request("late")
 	res, err := idempotency.Do(context.Background(), leaseless, req, func(ctx context.Context) (order, error) {
 		b.until("the lease has run out", func() bool { rec := b.record(req); return !rec.LeaseUntil.After(rec.Now) })
@@ -155,7 +155,7 @@ func latePhase[T any](b *bed[T]) {
 	b.wantState(req, store.KeySucceeded)
 }
 
-func longRun[T any](b *bed[T]) {
+func longRun[T any](b *env[T]) {
 	// On a busy machine, a shorter one ends before it is renewed.
 	const lease = 5 * time.Second
 	k := b.open(b.db, idempotency.Config{Lease: lease})
@@ -177,7 +177,7 @@ func longRun[T any](b *bed[T]) {
 	}
 }
 
-func lostLease[T any](b *bed[T]) {
+func lostLease[T any](b *env[T]) {
 	_, err := idempotency.Do(context.Background(), b.leaseless(), request("lost"), func(ctx context.Context) (order, error) {
 		select {
 		case <-ctx.Done():
@@ -191,7 +191,7 @@ func lostLease[T any](b *bed[T]) {
 	}
 }
 
-func callerGone[T any](b *bed[T]) {
+func callerGone[T any](b *env[T]) {
 	ctx, cancel := context.WithCancel(context.Background())
 	req := request("gone")
 	res, err := idempotency.Do(ctx, b.keys, req, func(context.Context) (order, error) {

@@ -23,7 +23,7 @@ func phaseChecks[T any]() []check[T] {
 
 // journey is a run of three phases that is interrupted after some of them.
 type journey[T any] struct {
-	b     *bed[T]
+	b     *env[T]
 	req   idempotency.Request
 	calls []string // the calls, with the downstream keys
 }
@@ -62,7 +62,7 @@ func (j *journey[T]) run(cut int) (idempotency.Result[order], error) {
 	})
 }
 
-func resume[T any](b *bed[T]) {
+func resume[T any](b *env[T]) {
 	j := &journey[T]{b: b, req: request("journey")}
 	for _, cut := range []int{0, 1, 0, 2, 2, 3, 1, 4, 0} {
 		if _, err := j.run(cut); !errors.Is(err, errBoom) {
@@ -91,7 +91,7 @@ func resume[T any](b *bed[T]) {
 	}
 }
 
-func otherCode[T any](b *bed[T]) {
+func otherCode[T any](b *env[T]) {
 	nothing := func(context.Context, T) (int, error) { return 0, nil }
 	never := func(context.Context, T) (int, error) { b.Error("a phase of other code was called"); return 0, nil }
 	for how, next := range map[string]struct {
@@ -129,7 +129,7 @@ func otherCode[T any](b *bed[T]) {
 	}
 }
 
-func phaseLost[T any](b *bed[T]) {
+func phaseLost[T any](b *env[T]) {
 	leaseless := b.leaseless()
 	req := request("lost")
 	_, err := idempotency.Do(context.Background(), leaseless, req, func(ctx context.Context) (order, error) {
@@ -149,7 +149,7 @@ func phaseLost[T any](b *bed[T]) {
 	}
 }
 
-func downstream[T any](b *bed[T]) {
+func downstream[T any](b *env[T]) {
 	key := func(req idempotency.Request, name string, result error) (key string) {
 		_, err := idempotency.Do(context.Background(), b.keys, req, func(ctx context.Context) (order, error) {
 			var err error
@@ -164,7 +164,7 @@ func downstream[T any](b *bed[T]) {
 		return key
 	}
 	req := request("k")
-	req.TTL = 24 * time.Hour
+	req.Retention = 24 * time.Hour
 	first := key(req, "charge", errBoom)
 	if again := key(req, "charge", errBoom); again != first {
 		b.Errorf("two attempts have %s and %s", first, again)
@@ -175,7 +175,7 @@ func downstream[T any](b *bed[T]) {
 	if other := key(request("K"), "charge", errBoom); other == first {
 		b.Error("two requests have the same downstream key")
 	}
-	req.TTL = time.Millisecond
+	req.Retention = time.Millisecond
 	if last := key(req, "charge", nil); last != first {
 		b.Errorf("two attempts have %s and %s", first, last)
 	}
@@ -185,7 +185,7 @@ func downstream[T any](b *bed[T]) {
 	}
 }
 
-func phasesNeedDo[T any](b *bed[T]) {
+func phasesNeedDo[T any](b *env[T]) {
 	nothing := func(context.Context, T) (int, error) { return 0, nil }
 	if _, err := idempotency.Phase(context.Background(), b.keys, "p", nothing); err == nil {
 		b.Error("outside of a run")

@@ -19,7 +19,7 @@ func txChecks[T any]() []check[T] {
 	}
 }
 
-func oneTransaction[T any](b *bed[T]) {
+func oneTransaction[T any](b *env[T]) {
 	req := request("tx")
 	run := func(id string, result error) (idempotency.Result[order], error) {
 		return idempotency.DoTx(context.Background(), b.keys, req, func(ctx context.Context, tx T) (order, error) {
@@ -43,7 +43,7 @@ func oneTransaction[T any](b *bed[T]) {
 	b.wantEffects("E", 2)
 }
 
-func answeredAtOnce[T any](b *bed[T]) {
+func answeredAtOnce[T any](b *env[T]) {
 	req := request("tx")
 	other := b.open(b.db, idempotency.Config{})
 	_, err := idempotency.DoTx(context.Background(), b.keys, req, func(ctx context.Context, tx T) (order, error) {
@@ -65,7 +65,7 @@ func answeredAtOnce[T any](b *bed[T]) {
 	b.wantEffects("E", 1)
 }
 
-func afterDo[T any](b *bed[T]) {
+func afterDo[T any](b *env[T]) {
 	req := request("tx")
 	_, _ = idempotency.Do(context.Background(), b.keys, req, func(context.Context) (order, error) { return order{}, errBoom })
 	b.wantState(req, store.KeyFailed)
@@ -90,7 +90,7 @@ func afterDo[T any](b *bed[T]) {
 	b.wantEffects("E", 1)
 }
 
-func nested[T any](b *bed[T]) {
+func nested[T any](b *env[T]) {
 	for way, do := range b.ways() {
 		req := request(way)
 		err := b.box.InTx(context.Background(), func(ctx context.Context, _ T) error {
@@ -111,7 +111,7 @@ func nested[T any](b *bed[T]) {
 	}
 }
 
-func savepoint[T any](b *bed[T]) {
+func savepoint[T any](b *env[T]) {
 	if b.Savepoint == nil {
 		b.Skip("this driver's transactions have no savepoints")
 	}

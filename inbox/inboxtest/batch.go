@@ -19,7 +19,7 @@ func batchChecks[T any]() []check[T] {
 
 // batches: a batch contains new events, events applied before, duplicates and
 // invalid events.
-func batches[T any](b *bed[T]) {
+func batches[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	var evs []waybill.Event
 	for i := range 30 {
@@ -56,7 +56,7 @@ func batches[T any](b *bed[T]) {
 }
 
 // batchWithFailures: failed events are recorded, the others are applied once.
-func batchWithFailures[T any](b *bed[T]) {
+func batchWithFailures[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	for _, bad := range [][]int{{0}, {4, 9}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}} {
 		var evs []waybill.Event

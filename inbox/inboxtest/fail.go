@@ -36,7 +36,7 @@ var eager = inbox.Options{BackoffBase: time.Microsecond, BackoffMax: time.Micros
 
 // failureRecorded: the effects are rolled back and the failure is recorded,
 // without a lease that would delay the next attempt.
-func failureRecorded[T any](b *bed[T]) {
+func failureRecorded[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	for n, ctx := range []context.Context{context.Background(), redelivered(event(2), 2)} {
@@ -59,7 +59,7 @@ func failureRecorded[T any](b *bed[T]) {
 	b.wantEffects("failed", 0)
 }
 
-func panics[T any](b *bed[T]) {
+func panics[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	_, err := g.Consume(context.Background(), ev, func(ctx context.Context, tx T, _ waybill.Event) error {
@@ -73,7 +73,7 @@ func panics[T any](b *bed[T]) {
 	b.wantEffects("panic", 0)
 }
 
-func notDue[T any](b *bed[T]) {
+func notDue[T any](b *env[T]) {
 	later := b.in.MustGroup("later", inbox.Options{BackoffBase: time.Hour, BackoffMax: time.Hour})
 	ev := event(1)
 	if _, err := later.Consume(context.Background(), ev, b.failing("a", errNo)); err == nil {
@@ -106,7 +106,7 @@ func notDue[T any](b *bed[T]) {
 
 // exhaust fails an event until it is dead, and returns how often the handler
 // ran.
-func (b *bed[T]) exhaust(g *inbox.Group[T], ev waybill.Event) int {
+func (b *env[T]) exhaust(g *inbox.Group[T], ev waybill.Event) int {
 	ran := 0
 	b.await("it is dead", func() bool {
 		_, err := g.Consume(context.Background(), ev, func(context.Context, T, waybill.Event) error { ran++; return errNo })
@@ -115,7 +115,7 @@ func (b *bed[T]) exhaust(g *inbox.Group[T], ev waybill.Event) int {
 	return ran
 }
 
-func deadAfterMax[T any](b *bed[T]) {
+func deadAfterMax[T any](b *env[T]) {
 	o := eager
 	o.MaxAttempts = 3
 	g := b.in.MustGroup("G", o)
@@ -136,7 +136,7 @@ func deadAfterMax[T any](b *bed[T]) {
 	}
 }
 
-func permanent[T any](b *bed[T]) {
+func permanent[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	_, err := g.Consume(context.Background(), ev, b.failing("p", waybill.Permanent(errNo)))
@@ -149,7 +149,7 @@ func permanent[T any](b *bed[T]) {
 
 // uncounted: an error that is not the event's fault spends no attempt, and
 // neither does a shutdown.
-func uncounted[T any](b *bed[T]) {
+func uncounted[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	fresh, again := event(1), event(2)
 	for _, result := range []error{waybill.Later(time.Minute, errNo), waybill.Unavailable(errNo)} {
@@ -177,7 +177,7 @@ func uncounted[T any](b *bed[T]) {
 
 // redrive: an operator lets a dead event be retried; its fence continues from
 // the previous value.
-func redrive[T any](b *bed[T]) {
+func redrive[T any](b *env[T]) {
 	o := eager
 	o.MaxAttempts = 2
 	g := b.in.MustGroup("G", o)
@@ -206,7 +206,7 @@ func redrive[T any](b *bed[T]) {
 
 // killed: an event whose consumers all die becomes dead. Each dead consumer
 // leaves a claim whose lease expires.
-func killed[T any](b *bed[T]) {
+func killed[T any](b *env[T]) {
 	in, err := inbox.New[T](testroles.Of[T](gone[T]{b.DB.Inbox}), inbox.Config{})
 	if err != nil {
 		b.Fatal(err)
@@ -257,7 +257,7 @@ func killed[T any](b *bed[T]) {
 // suspects: of all events that may kill their consumer, one at a time has an
 // attempt counted, however many are delivered at once and to whichever group,
 // because an attempt that dies together with a killer is counted too.
-func suspects[T any](b *bed[T]) {
+func suspects[T any](b *env[T]) {
 	one, two := b.in.MustGroup("one", inbox.Options{}), b.in.MustGroup("two", inbox.Options{})
 	var ds []waybill.Delivery
 	for n := range 12 {
@@ -340,7 +340,7 @@ func suspects[T any](b *bed[T]) {
 // alone: while a suspect is handled, no other event with a counted attempt is
 // handled, such as a retried one. A group called by a handler does not wait for
 // its caller.
-func alone[T any](b *bed[T]) {
+func alone[T any](b *env[T]) {
 	g, other := b.in.MustGroup("G", eager), b.in.MustGroup("other", eager)
 	retried, suspect := event(0), event(1)
 	_, err := g.Consume(context.Background(), retried, func(context.Context, T, waybill.Event) error { return errNo })
@@ -402,7 +402,7 @@ func alone[T any](b *bed[T]) {
 // abandoned: events without a delivery count are handled concurrently until a
 // consumer dies. Then the events of that consumer are handled one at a time,
 // because one of them may be the cause.
-func abandoned[T any](b *bed[T]) {
+func abandoned[T any](b *env[T]) {
 	in, err := inbox.New[T](testroles.Of[T](gone[T]{b.DB.Inbox}), inbox.Config{})
 	if err != nil {
 		b.Fatal(err)

@@ -23,7 +23,7 @@ type check[T any] struct {
 	name string
 	// concurrent: the check needs two transactions that write at the same time.
 	concurrent bool
-	run        func(b *bed[T])
+	run        func(b *env[T])
 }
 
 // Run runs the suite as subtests of t.
@@ -35,13 +35,13 @@ func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 			if c.concurrent && !h.Features.LateCommits {
 				t.Skip("this store has one writer at a time")
 			}
-			c.run(newBed(t, h))
+			c.run(newEnv(t, h))
 		})
 	}
 }
 
-// bed is an inbox of its own for one check.
-type bed[T any] struct {
+// env is an inbox of its own for one check.
+type env[T any] struct {
 	*testing.T
 	drivertest.Instance[T]
 	features drivertest.Features
@@ -49,9 +49,9 @@ type bed[T any] struct {
 	in       *inbox.Inbox[T]
 }
 
-func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
+func newEnv[T any](t *testing.T, h drivertest.Harness[T]) *env[T] {
 	t.Helper()
-	b := &bed[T]{T: t, Instance: h.Open(t), features: h.Features}
+	b := &env[T]{T: t, Instance: h.Open(t), features: h.Features}
 	var err error
 	if b.box, err = outbox.New[T](b.DB, outbox.Config{}); err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
 }
 
 // inbox returns another inbox over the same store.
-func (b *bed[T]) inbox(cfg inbox.Config) *inbox.Inbox[T] {
+func (b *env[T]) inbox(cfg inbox.Config) *inbox.Inbox[T] {
 	b.Helper()
 	in, err := inbox.New[T](b.DB, cfg)
 	if err != nil {
@@ -77,7 +77,7 @@ func event(n int) waybill.Event {
 
 // effect writes an event of that name to the outbox, and a row where the store
 // has tables. Both are committed with the record, or not at all.
-func (b *bed[T]) effect(ctx context.Context, tx T, name string) error {
+func (b *env[T]) effect(ctx context.Context, tx T, name string) error {
 	ev := waybill.NewEvent("Effect", 0)
 	ev.AggregateType, ev.AggregateID = "effect", name
 	var err error
@@ -88,7 +88,7 @@ func (b *bed[T]) effect(ctx context.Context, tx T, name string) error {
 }
 
 // effects counts the committed effects.
-func (b *bed[T]) effects(name string) int {
+func (b *env[T]) effects(name string) int {
 	b.Helper()
 	n, err := b.DB.OutboxAdmin.Count(context.Background(), store.Ready, store.Filter{AggregateType: "effect", AggregateID: name})
 	if err != nil {
@@ -106,7 +106,7 @@ func (b *bed[T]) effects(name string) int {
 	return int(n)
 }
 
-func (b *bed[T]) wantEffects(name string, want int) {
+func (b *env[T]) wantEffects(name string, want int) {
 	b.Helper()
 	if got := b.effects(name); got != want {
 		b.Errorf("%d effects of %s, want %d", got, name, want)
@@ -114,19 +114,19 @@ func (b *bed[T]) wantEffects(name string, want int) {
 }
 
 // apply is a handler with an effect of this name.
-func (b *bed[T]) apply(name string) inbox.HandlerFunc[T] {
+func (b *env[T]) apply(name string) inbox.HandlerFunc[T] {
 	return func(ctx context.Context, tx T, _ waybill.Event) error { return b.effect(ctx, tx, name) }
 }
 
 // failing is a handler whose effect is rolled back.
-func (b *bed[T]) failing(name string, result error) inbox.HandlerFunc[T] {
+func (b *env[T]) failing(name string, result error) inbox.HandlerFunc[T] {
 	return func(ctx context.Context, tx T, _ waybill.Event) error {
 		return errors.Join(b.effect(ctx, tx, name), result)
 	}
 }
 
 // record returns the record of an event.
-func (b *bed[T]) record(g *inbox.Group[T], ev waybill.Event) store.InboxRecord {
+func (b *env[T]) record(g *inbox.Group[T], ev waybill.Event) store.InboxRecord {
 	b.Helper()
 	rec, ok, err := g.Find(context.Background(), ev)
 	if err != nil || !ok {
@@ -135,7 +135,7 @@ func (b *bed[T]) record(g *inbox.Group[T], ev waybill.Event) store.InboxRecord {
 	return rec
 }
 
-func (b *bed[T]) wantNone(g *inbox.Group[T], ev waybill.Event) {
+func (b *env[T]) wantNone(g *inbox.Group[T], ev waybill.Event) {
 	b.Helper()
 	if rec, ok, err := g.Find(context.Background(), ev); err != nil || ok {
 		b.Errorf("there is a record: %+v, %v", rec, err)
@@ -143,7 +143,7 @@ func (b *bed[T]) wantNone(g *inbox.Group[T], ev waybill.Event) {
 }
 
 // consume consumes an event that must be applied now.
-func (b *bed[T]) consume(g *inbox.Group[T], ev waybill.Event, fn inbox.HandlerFunc[T]) {
+func (b *env[T]) consume(g *inbox.Group[T], ev waybill.Event, fn inbox.HandlerFunc[T]) {
 	b.Helper()
 	if res, err := g.Consume(context.Background(), ev, fn); err != nil || res.Replayed {
 		b.Fatalf("Consume: %+v, %v", res, err)
@@ -151,7 +151,7 @@ func (b *bed[T]) consume(g *inbox.Group[T], ev waybill.Event, fn inbox.HandlerFu
 }
 
 // wantError checks an error and its class.
-func (b *bed[T]) wantError(err, want error, class waybill.Class) {
+func (b *env[T]) wantError(err, want error, class waybill.Class) {
 	b.Helper()
 	got, _ := waybill.Classify(err)
 	if !errors.Is(err, want) || got != class {
@@ -160,7 +160,7 @@ func (b *bed[T]) wantError(err, want error, class waybill.Class) {
 }
 
 // never is a handler that must not be called.
-func (b *bed[T]) never() inbox.HandlerFunc[T] {
+func (b *env[T]) never() inbox.HandlerFunc[T] {
 	return func(context.Context, T, waybill.Event) error {
 		b.Error("the handler was called")
 		return nil
@@ -168,7 +168,7 @@ func (b *bed[T]) never() inbox.HandlerFunc[T] {
 }
 
 // await waits for a condition.
-func (b *bed[T]) await(what string, ok func() bool) {
+func (b *env[T]) await(what string, ok func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !ok(); {
 		if time.Now().After(deadline) {

@@ -22,7 +22,7 @@ func keepChecks[T any]() []check[T] {
 }
 
 // run runs an inbox until stop is called.
-func (b *bed[T]) run(in *inbox.Inbox[T]) (stop func()) {
+func (b *env[T]) run(in *inbox.Inbox[T]) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- in.Run(ctx) }()
@@ -36,7 +36,7 @@ func (b *bed[T]) run(in *inbox.Inbox[T]) (stop func()) {
 
 // retriedWithoutDelivery: a group that stores its failed events retries them by
 // itself.
-func retriedWithoutDelivery[T any](b *bed[T]) {
+func retriedWithoutDelivery[T any](b *env[T]) {
 	in := b.inbox(inbox.Config{RetryInterval: 5 * time.Millisecond})
 	if err := in.Run(context.Background()); err == nil {
 		b.Error("Run accepts a RetryInterval although no group stores its events")
@@ -75,7 +75,7 @@ func retriedWithoutDelivery[T any](b *bed[T]) {
 
 // retriedAfterCrash: an event whose consumer died is retried when its lease has
 // expired.
-func retriedAfterCrash[T any](b *bed[T]) {
+func retriedAfterCrash[T any](b *env[T]) {
 	in := b.inbox(inbox.Config{RetryInterval: 5 * time.Millisecond})
 	g := in.MustGroup("G", inbox.Options{StoreEvent: true, Lease: 20 * time.Millisecond})
 	ev := event(1)
@@ -101,7 +101,7 @@ func retriedAfterCrash[T any](b *bed[T]) {
 }
 
 // retention: only records of success are purged, and only after the retention.
-func retention[T any](b *bed[T]) {
+func retention[T any](b *env[T]) {
 	for what, cfg := range map[string]inbox.Config{
 		"without a window":        {Retention: time.Hour},
 		"shorter than the window": {Retention: time.Hour, RedeliveryWindow: 2 * time.Hour},
@@ -139,7 +139,7 @@ func retention[T any](b *bed[T]) {
 	b.record(fresh, done)
 }
 
-func stats[T any](b *bed[T]) {
+func stats[T any](b *env[T]) {
 	db := b.DB
 	one := b.in.MustGroup("one", inbox.Options{MaxAttempts: 6, BackoffBase: time.Microsecond, BackoffMax: time.Microsecond})
 	two := b.in.MustGroup("two", inbox.Options{})

@@ -24,7 +24,7 @@ func leaseChecks[T any]() []check[T] {
 	}
 }
 
-func leased[T any](b *bed[T]) {
+func leased[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	for n, finishes := range []bool{true, false} {
 		ev := event(n)
@@ -57,7 +57,7 @@ func leased[T any](b *bed[T]) {
 
 // leaseExpires: an attempt that begins after the lease has expired takes the
 // event over, and the first attempt's effects are rolled back when it finishes.
-func leaseExpires[T any](b *bed[T]) {
+func leaseExpires[T any](b *env[T]) {
 	slow := b.in.MustGroup("G", inbox.Options{Lease: time.Millisecond})
 	other := b.inbox(inbox.Config{}).MustGroup("G", inbox.Options{})
 	ev := event(1)
@@ -87,7 +87,7 @@ func leaseExpires[T any](b *bed[T]) {
 // leaseExpiresAlone: an attempt that takes longer than its lease still succeeds
 // if no other attempt has taken over. Refused, it would be delivered again, and
 // its external effects would happen twice.
-func leaseExpiresAlone[T any](b *bed[T]) {
+func leaseExpiresAlone[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{Lease: time.Millisecond})
 	overdue := func(ev waybill.Event) {
 		b.await("the lease is over", func() bool { rec := b.record(g, ev); return !rec.LeaseUntil.After(rec.Now) })
@@ -130,7 +130,7 @@ func leaseExpiresAlone[T any](b *bed[T]) {
 	b.wantEffects("in a transaction", 1)
 }
 
-func leaseExpiresInTx[T any](b *bed[T]) {
+func leaseExpiresInTx[T any](b *env[T]) {
 	slow := b.in.MustGroup("G", inbox.Options{Lease: time.Millisecond})
 	other := b.inbox(inbox.Config{}).MustGroup("G", inbox.Options{})
 	ev := event(1)
@@ -149,7 +149,7 @@ func leaseExpiresInTx[T any](b *bed[T]) {
 	b.wantEffects("second", 1)
 }
 
-func leasedFailure[T any](b *bed[T]) {
+func leasedFailure[T any](b *env[T]) {
 	g := b.in.MustGroup("G", eager)
 	ev := event(1)
 	_, err := g.ConsumeLeased(context.Background(), ev, func(context.Context, *inbox.Lease[T]) error { return errNo })
@@ -167,7 +167,7 @@ func leasedFailure[T any](b *bed[T]) {
 // leaseKey: the key for other services is the same for every attempt at an
 // event that the group considers the same, under any event id, and differs for
 // every other event.
-func leaseKey[T any](b *bed[T]) {
+func leaseKey[T any](b *env[T]) {
 	first, again, other, tenant := event(1), event(1), event(1), event(1)
 	first.DedupKey, again.DedupKey, other.DedupKey, tenant.DedupKey = "paid", "paid", "paid too", "paid"
 	tenant.TenantID = "other"
@@ -199,7 +199,7 @@ func leaseKey[T any](b *bed[T]) {
 
 // takeoverOfSuccess: an applied event is not claimed, and a late failure or
 // release by an earlier attempt changes nothing.
-func takeoverOfSuccess[T any](b *bed[T]) {
+func takeoverOfSuccess[T any](b *env[T]) {
 	db := b.DB
 	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)

@@ -31,7 +31,7 @@ func onceChecks[T any]() []check[T] {
 // parallel: the same event, consumed by many goroutines over two stores where
 // the harness has two, has one effect; the other calls see the effect or that
 // it is in progress.
-func parallel[T any](b *bed[T]) {
+func parallel[T any](b *env[T]) {
 	groups := []*inbox.Group[T]{b.in.MustGroup("G", inbox.Options{})}
 	if b.features.SecondStore {
 		other, err := inbox.New[T](b.Second(), inbox.Config{})
@@ -67,7 +67,7 @@ func parallel[T any](b *bed[T]) {
 
 // busyElsewhere: while another process's transaction is handling the event, a
 // duplicate fails at once with ErrInProgress.
-func busyElsewhere[T any](b *bed[T]) {
+func busyElsewhere[T any](b *env[T]) {
 	if !b.features.SecondStore {
 		b.Skip("there is one store")
 	}
@@ -88,7 +88,7 @@ func busyElsewhere[T any](b *bed[T]) {
 	b.wantEffects("once", 1)
 }
 
-func replayed[T any](b *bed[T]) {
+func replayed[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	b.consume(g, ev, b.apply("once"))
@@ -106,7 +106,7 @@ func replayed[T any](b *bed[T]) {
 
 // conflict: the same id with different content is refused and changes nothing,
 // in every state of the record.
-func conflict[T any](b *bed[T]) {
+func conflict[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{BackoffBase: time.Nanosecond, BackoffMax: time.Nanosecond})
 	done, failed := event(1), event(2)
 	b.consume(g, done, b.apply("done"))
@@ -132,7 +132,7 @@ func conflict[T any](b *bed[T]) {
 	}
 }
 
-func twoGroups[T any](b *bed[T]) {
+func twoGroups[T any](b *env[T]) {
 	one, two := b.in.MustGroup("one", inbox.Options{}), b.in.MustGroup("two", inbox.Options{})
 	ev := event(1)
 	if _, err := one.Consume(context.Background(), ev, b.failing("one", errNo)); err == nil {
@@ -143,7 +143,7 @@ func twoGroups[T any](b *bed[T]) {
 	b.wantEffects("two", 1)
 }
 
-func twoHandlers[T any](b *bed[T]) {
+func twoHandlers[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	g.Handle("", "A", b.never())
 	if !g.Handles(waybill.GlobalAggregate, "A") || g.Handles("other", "A") || g.Handles("", "B") {
@@ -164,7 +164,7 @@ func twoHandlers[T any](b *bed[T]) {
 
 // nested: nil means that the effect is committed, which cannot hold inside an
 // open transaction.
-func nested[T any](b *bed[T]) {
+func nested[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	err := b.box.InTx(context.Background(), func(ctx context.Context, _ T) error {
@@ -191,7 +191,7 @@ func nested[T any](b *bed[T]) {
 
 // endedByHandler: the transaction ends without the group's knowledge, as after
 // a deadlock whose error the handler swallows.
-func endedByHandler[T any](b *bed[T]) {
+func endedByHandler[T any](b *env[T]) {
 	if !b.features.SavepointSQL {
 		b.Skip("this store has no SQL text")
 	}
@@ -220,7 +220,7 @@ func endedByHandler[T any](b *bed[T]) {
 	}
 }
 
-func byDedupKey[T any](b *bed[T]) {
+func byDedupKey[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{Key: inbox.ByDedupKey})
 	one, again, tenant := event(1), event(2), event(3)
 	one.DedupKey, again.DedupKey, tenant.DedupKey, tenant.TenantID = "order-1:paid", "order-1:paid", "order-1:paid", "t"
@@ -233,7 +233,7 @@ func byDedupKey[T any](b *bed[T]) {
 	b.wantEffects("key", 3)
 }
 
-func noID[T any](b *bed[T]) {
+func noID[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	_, err := g.Consume(context.Background(), waybill.Event{Type: "A"}, b.never())
 	if class, _ := waybill.Classify(err); class != waybill.ClassPermanent {
@@ -243,7 +243,7 @@ func noID[T any](b *bed[T]) {
 
 // waits: a waiting call sees how the other attempt ends, and waits no longer
 // than WaitMax.
-func waits[T any](b *bed[T]) {
+func waits[T any](b *env[T]) {
 	o := inbox.Options{WaitIfInProgress: true, WaitMax: 20 * time.Second}
 	g := b.in.MustGroup("G", o)
 	o.WaitMax = 30 * time.Millisecond

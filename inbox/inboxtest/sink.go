@@ -26,7 +26,7 @@ func sinkChecks[T any]() []check[T] {
 
 // deliveries writes events and returns them as a relay that owns all lanes
 // would read them.
-func (b *bed[T]) deliveries(n int) []waybill.Delivery {
+func (b *env[T]) deliveries(n int) []waybill.Delivery {
 	b.Helper()
 	ctx := context.Background()
 	var evs []waybill.Event
@@ -72,7 +72,7 @@ func (b *bed[T]) deliveries(n int) []waybill.Delivery {
 	return out
 }
 
-func (b *bed[T]) state(id waybill.ID) string {
+func (b *env[T]) state(id waybill.ID) string {
 	b.Helper()
 	recs, err := b.DB.OutboxAdmin.Find(context.Background(), id)
 	if err != nil || len(recs) != 1 {
@@ -83,7 +83,7 @@ func (b *bed[T]) state(id waybill.ID) string {
 
 // settlesWithEffect: outbox row, effect and record are one transaction, for a
 // batch as for one event.
-func settlesWithEffect[T any](b *bed[T]) {
+func settlesWithEffect[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	g.Handle("", "Happened", b.apply("sink"))
 	ds := b.deliveries(5)
@@ -113,7 +113,7 @@ func settlesWithEffect[T any](b *bed[T]) {
 
 // allOrNothing: if the lane is lost between effect and settlement, there is no
 // effect, no record and no settlement.
-func allOrNothing[T any](b *bed[T]) {
+func allOrNothing[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	g.Handle("", "Happened", b.apply("lost"))
 	ds := b.deliveries(3)
@@ -138,7 +138,7 @@ func allOrNothing[T any](b *bed[T]) {
 
 // relayed: a relay feeds the group, and some events fail at first. Every event
 // is applied once, and the relay counts no attempt.
-func relayed[T any](b *bed[T]) {
+func relayed[T any](b *env[T]) {
 	o := eager
 	g := b.in.MustGroup("G", o)
 	var failures atomic.Int64
@@ -190,7 +190,7 @@ func relayed[T any](b *bed[T]) {
 
 // busSettles: an event that two groups handle is settled by the relay after
 // both have applied it.
-func busSettles[T any](b *bed[T]) {
+func busSettles[T any](b *env[T]) {
 	one, two := b.in.MustGroup("one", inbox.Options{}), b.in.MustGroup("two", inbox.Options{})
 	one.Handle("", "Happened", b.apply("one"))
 	two.Handle("", "Happened", b.failing("two", errNo))
@@ -209,7 +209,7 @@ func busSettles[T any](b *bed[T]) {
 
 // bus: every group that handles an event gets it; a failing group does not stop
 // the others, and is the only one that gets the event again.
-func bus[T any](b *bed[T]) {
+func bus[T any](b *env[T]) {
 	one, two := b.in.MustGroup("one", eager), b.in.MustGroup("two", eager)
 	fail := true
 	one.Handle("", "Happened", func(ctx context.Context, tx T, _ waybill.Event) error {
@@ -234,7 +234,7 @@ func bus[T any](b *bed[T]) {
 	b.wantError(bus.Publish(context.Background(), other), waybill.ErrNoHandler, waybill.ClassPermanent)
 }
 
-func noHandler[T any](b *bed[T]) {
+func noHandler[T any](b *env[T]) {
 	g := b.in.MustGroup("G", inbox.Options{})
 	ev := event(1)
 	for _, err := range g.Deliver(context.Background(), []waybill.Delivery{{Event: ev, Attempt: 1}}) {

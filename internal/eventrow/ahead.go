@@ -26,11 +26,11 @@ func Ahead(
 ) (keys []store.Key, looked int, err error) {
 	for _, c := range from {
 		var aggs []store.Aggregate
-		many := make(map[store.Aggregate]int)
+		taken := make(map[store.Aggregate]int)
 		for i := range seen {
 			if s := &seen[i]; s.Lane == c.Lane && !s.Aggregate.IsZero() {
 				c.UpTo = s.Seq
-				if many[s.Aggregate]++; many[s.Aggregate] == 1 {
+				if taken[s.Aggregate]++; taken[s.Aggregate] == 1 {
 					aggs = append(aggs, s.Aggregate)
 				}
 			}
@@ -42,8 +42,8 @@ func Ahead(
 				return nil, 0, err
 			}
 		}
-		clear(many)
-		most := max(limit/aheadShare, 1)
+		clear(taken)
+		share := max(limit/aheadShare, 1)
 		left := limit
 		for i := range seen {
 			s := &seen[i]
@@ -51,10 +51,10 @@ func Ahead(
 				continue
 			}
 			if !s.Aggregate.IsZero() {
-				if seq, waits := first[s.Aggregate]; waits && seq < s.Seq || many[s.Aggregate] >= most {
+				if seq, waits := first[s.Aggregate]; waits && seq < s.Seq || taken[s.Aggregate] >= share {
 					continue
 				}
-				many[s.Aggregate]++
+				taken[s.Aggregate]++
 			}
 			keys = append(keys, s.Key)
 			left--

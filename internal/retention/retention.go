@@ -17,12 +17,13 @@ import (
 
 // Policy defines how long events are kept.
 type Policy struct {
-	// KeepHistory is how long delivered events are kept; not positive: forever.
-	KeepHistory time.Duration
-	// KeepDead is how long dead letters are kept; not positive: forever.
-	KeepDead time.Duration
-	// Batch is the number of rows deleted per transaction.
-	Batch int
+	// HistoryRetention is how long delivered events are kept; not positive:
+	// forever.
+	HistoryRetention time.Duration
+	// DeadRetention is how long dead letters are kept; not positive: forever.
+	DeadRetention time.Duration
+	// BatchSize is the number of rows deleted per transaction.
+	BatchSize int
 	// Progress, if not nil, is called after every batch.
 	Progress func(Report)
 }
@@ -36,20 +37,20 @@ type Report struct {
 // valid even if it fails.
 func Once(ctx context.Context, db driver.Maintainer, p Policy, hooks observe.Hooks) (Report, error) {
 	var r Report
-	age := p.KeepHistory
+	age := p.HistoryRetention
 	if age <= 0 {
 		age = -1
 	}
 	if err := db.Tidy(ctx, age); err != nil {
 		return r, fmt.Errorf("tidying: %w", err)
 	}
-	if p.KeepHistory > 0 {
-		if err := p.purge(ctx, db, store.Delivered, p.KeepHistory, hooks, &r, &r.Delivered); err != nil {
+	if p.HistoryRetention > 0 {
+		if err := p.purge(ctx, db, store.Delivered, p.HistoryRetention, hooks, &r, &r.Delivered); err != nil {
 			return r, err
 		}
 	}
-	if p.KeepDead > 0 {
-		if err := p.purge(ctx, db, store.Dead, p.KeepDead, hooks, &r, &r.Dead); err != nil {
+	if p.DeadRetention > 0 {
+		if err := p.purge(ctx, db, store.Dead, p.DeadRetention, hooks, &r, &r.Dead); err != nil {
 			return r, err
 		}
 	}
@@ -60,7 +61,7 @@ func (p Policy) purge(
 	ctx context.Context, db driver.Maintainer, state store.State, age time.Duration, hooks observe.Hooks, r *Report, sum *int,
 ) error {
 	for {
-		n, err := db.Purge(ctx, state, age, p.Batch)
+		n, err := db.Purge(ctx, state, age, p.BatchSize)
 		if err != nil {
 			return fmt.Errorf("purging %s events: %w", state, err)
 		}
@@ -71,7 +72,7 @@ func (p Policy) purge(
 		if p.Progress != nil {
 			p.Progress(*r)
 		}
-		if n < p.Batch {
+		if n < p.BatchSize {
 			return nil
 		}
 		if err := ctx.Err(); err != nil {

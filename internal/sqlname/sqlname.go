@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// UsualPrefix is the default prefix of table names.
-const UsualPrefix = "waybill_"
+// DefaultPrefix is the default prefix of table names.
+const DefaultPrefix = "waybill_"
 
 // maxLen is the longest name that PostgreSQL does not truncate.
 const maxLen = 63

@@ -39,8 +39,8 @@ func TestCheckPrefixLeavesRoom(t *testing.T) {
 	if err := sqlname.CheckPrefix("Prefix", "a-b"); err == nil {
 		t.Errorf("a prefix that is no name was accepted")
 	}
-	if err := sqlname.CheckPrefix("Prefix", sqlname.UsualPrefix); err != nil {
-		t.Errorf("the usual prefix: %v", err)
+	if err := sqlname.CheckPrefix("Prefix", sqlname.DefaultPrefix); err != nil {
+		t.Errorf("the default prefix: %v", err)
 	}
 }
 
@@ -82,7 +82,7 @@ func FuzzName(f *testing.F) {
 
 func ExampleQuote() {
 	fmt.Println(sqlname.Check("Config.Schema", "app; DROP TABLE users"))
-	fmt.Println(sqlname.Quote(`"`, "app", sqlname.UsualPrefix+"outbox"))
+	fmt.Println(sqlname.Quote(`"`, "app", sqlname.DefaultPrefix+"outbox"))
 	// Output:
 	// Config.Schema: "app; DROP TABLE users" is not a plain name (letters, digits and underscores, no digit first)
 	// "app"."waybill_outbox"

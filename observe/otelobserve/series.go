@@ -20,10 +20,10 @@ type series struct {
 // overflow is the label of all series beyond the limit.
 const overflow = "other"
 
-// most is the maximum number of labels of a family.
-const most = 3
+// maxLabels is the maximum number of labels of a family.
+const maxLabels = 3
 
-type values [most]string
+type values [maxLabels]string
 
 // family holds the series of all label values seen so far. A read is one lookup
 // in an immutable map, because all workers of a relay call hooks concurrently.

@@ -26,7 +26,7 @@ func builtinChecks[T any]() []check[T] {
 }
 
 // finds runs a check that must find n gaps.
-func (b *bed[T]) finds(job reconcile.Job, want int, text string) {
+func (b *env[T]) finds(job reconcile.Job, want int, text string) {
 	b.Helper()
 	rep, err := b.new(b.DB, reconcile.Config{}, job).RunOnce(context.Background(), job.Name)
 	if err != nil || rep.Found != want || rep.Sent != 0 || len(rep.Notes) != want || want > 0 && !strings.Contains(rep.Notes[0], text) {
@@ -34,7 +34,7 @@ func (b *bed[T]) finds(job reconcile.Job, want int, text string) {
 	}
 }
 
-func stuckLeases[T any](b *bed[T]) {
+func stuckLeases[T any](b *env[T]) {
 	stuck := waybill.NewID()
 	for id, lease := range map[waybill.ID]time.Duration{stuck: 0, waybill.NewID(): time.Hour} {
 		in := store.InboxEntry{Group: "G", Key: id, Event: id, Type: "t"}
@@ -55,7 +55,7 @@ func stuckLeases[T any](b *bed[T]) {
 	}
 }
 
-func stuckKeys[T any](b *bed[T]) {
+func stuckKeys[T any](b *env[T]) {
 	keys := b.DB.Keys
 	for key, lease := range map[string]time.Duration{"stuck": 0, "held": time.Hour} {
 		claim := driver.KeyClaim{
@@ -69,7 +69,7 @@ func stuckKeys[T any](b *bed[T]) {
 	b.finds(reconcile.StuckKeys(b.DB, 0), 1, "operation op")
 }
 
-func nearLimit[T any](b *bed[T]) {
+func nearLimit[T any](b *env[T]) {
 	for attempts := range 4 {
 		id := waybill.NewID()
 		in := store.InboxEntry{Group: "G", Key: id, Event: id, Type: "t"}
@@ -90,7 +90,7 @@ func nearLimit[T any](b *bed[T]) {
 
 // unrecorded delivers events, of which a group gets some. The job passes the
 // missing ones to the group, except events of other groups, and only once.
-func unrecorded[T any](b *bed[T]) {
+func unrecorded[T any](b *env[T]) {
 	g := b.group(inbox.Options{Key: inbox.ByDedupKey})
 	var mu sync.Mutex // events are handled concurrently
 	var handled []string

@@ -24,7 +24,7 @@ func leaseChecks[T any]() []check[T] {
 
 // zombie pauses a node in the middle of its Find until another node has taken
 // the job over and sent the event.
-func zombie[T any](b *bed[T]) {
+func zombie[T any](b *env[T]) {
 	b.truth.add("one", 10*time.Minute)
 	nodes := b.nodes(2)
 	found, resume := make(chan struct{}), make(chan struct{})
@@ -78,7 +78,7 @@ func (paused[T]) RenewJob(context.Context, driver.JobAttempt, time.Duration) (bo
 	return true, nil
 }
 
-func inProgress[T any](b *bed[T]) {
+func inProgress[T any](b *env[T]) {
 	r := b.new(b.DB, reconcile.Config{}, b.truth.job())
 	a := b.held("job")
 	_, err := r.RunOnce(context.Background(), "job")
@@ -95,7 +95,7 @@ func inProgress[T any](b *bed[T]) {
 }
 
 // renewed runs a Find that takes several times its lease.
-func renewed[T any](b *bed[T]) {
+func renewed[T any](b *env[T]) {
 	b.truth.add("one", 10*time.Minute)
 	job := b.truth.job()
 	lease := 2 * time.Second
@@ -115,7 +115,7 @@ func renewed[T any](b *bed[T]) {
 
 // cutShort ends a run in the middle: another run begins at once, regardless of
 // the schedule.
-func cutShort[T any](b *bed[T]) {
+func cutShort[T any](b *env[T]) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var runs atomic.Int64
@@ -145,7 +145,7 @@ func cutShort[T any](b *bed[T]) {
 	}
 }
 
-func repairs[T any](b *bed[T]) {
+func repairs[T any](b *env[T]) {
 	var runs atomic.Int64
 	r := b.new(b.DB, reconcile.Config{}, reconcile.Job{
 		Name: "repair", Schedule: reconcile.Every(20 * time.Millisecond),
@@ -170,7 +170,7 @@ func repairs[T any](b *bed[T]) {
 	}
 }
 
-func nested[T any](b *bed[T]) {
+func nested[T any](b *env[T]) {
 	r := b.new(b.DB, reconcile.Config{}, b.truth.job())
 	err := b.box.InTx(context.Background(), func(ctx context.Context, _ T) error {
 		_, err := r.RunOnce(ctx, "job")

@@ -24,7 +24,7 @@ import (
 // check is one test of the suite.
 type check[T any] struct {
 	name string
-	run  func(b *bed[T])
+	run  func(b *env[T])
 }
 
 // Run runs the suite, as subtests of t.
@@ -33,13 +33,13 @@ func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 	for _, c := range slices.Concat(sendChecks[T](), leaseChecks[T](), builtinChecks[T]()) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.run(newBed(t, h))
+			c.run(newEnv(t, h))
 		})
 	}
 }
 
-// bed is a database of its own for one check, with a source of truth.
-type bed[T any] struct {
+// env is a database of its own for one check, with a source of truth.
+type env[T any] struct {
 	*testing.T
 	drivertest.Instance[T]
 	harness drivertest.Harness[T]
@@ -47,16 +47,16 @@ type bed[T any] struct {
 	truth   truth
 }
 
-func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
+func newEnv[T any](t *testing.T, h drivertest.Harness[T]) *env[T] {
 	t.Helper()
-	b := &bed[T]{T: t, harness: h}
+	b := &env[T]{T: t, harness: h}
 	b.reopen()
 	return b
 }
 
 // reopen replaces the database by an empty one, as after the restart of a
 // memory queue or the failover to a lagging standby.
-func (b *bed[T]) reopen() {
+func (b *env[T]) reopen() {
 	b.Helper()
 	b.Instance = b.harness.Open(b.T)
 	var err error
@@ -66,7 +66,7 @@ func (b *bed[T]) reopen() {
 }
 
 // nodes returns the store as n processes would open it, where that is possible.
-func (b *bed[T]) nodes(n int) []driver.Roles[T] {
+func (b *env[T]) nodes(n int) []driver.Roles[T] {
 	out := []driver.Roles[T]{b.DB}
 	for len(out) < n {
 		db := b.DB
@@ -79,7 +79,7 @@ func (b *bed[T]) nodes(n int) []driver.Roles[T] {
 }
 
 // new returns a reconciler.
-func (b *bed[T]) new(db driver.Roles[T], cfg reconcile.Config, jobs ...reconcile.Job) *reconcile.Reconciler[T] {
+func (b *env[T]) new(db driver.Roles[T], cfg reconcile.Config, jobs ...reconcile.Job) *reconcile.Reconciler[T] {
 	b.Helper()
 	r, err := reconcile.New[T](db, jobs, cfg)
 	if err != nil {
@@ -89,7 +89,7 @@ func (b *bed[T]) new(db driver.Roles[T], cfg reconcile.Config, jobs ...reconcile
 }
 
 // once runs a job that must find, send and skip the given numbers of events.
-func (b *bed[T]) once(r *reconcile.Reconciler[T], job string, found, sent, skipped int) reconcile.Report {
+func (b *env[T]) once(r *reconcile.Reconciler[T], job string, found, sent, skipped int) reconcile.Report {
 	b.Helper()
 	rep, err := r.RunOnce(context.Background(), job)
 	if err != nil || rep.Found != found || rep.Sent != sent || rep.Skipped != skipped || rep.Failed != 0 {
@@ -99,7 +99,7 @@ func (b *bed[T]) once(r *reconcile.Reconciler[T], job string, found, sent, skipp
 }
 
 // pending returns all events that wait for their first delivery.
-func (b *bed[T]) pending() []store.Record {
+func (b *env[T]) pending() []store.Record {
 	b.Helper()
 	list, err := b.DB.OutboxAdmin.List(context.Background(), store.Ready, store.Filter{}, 0, 1000)
 	if err != nil {
@@ -109,7 +109,7 @@ func (b *bed[T]) pending() []store.Record {
 }
 
 // write commits events.
-func (b *bed[T]) write(evs ...waybill.Event) {
+func (b *env[T]) write(evs ...waybill.Event) {
 	b.Helper()
 	err := b.box.InTx(context.Background(), func(ctx context.Context, tx T) error { return b.box.Write(ctx, tx, evs...) })
 	if err != nil {
@@ -118,7 +118,7 @@ func (b *bed[T]) write(evs ...waybill.Event) {
 }
 
 // deliver runs a relay until the test ends or stop is called.
-func (b *bed[T]) deliver(sink waybill.Sink) (stop func()) {
+func (b *env[T]) deliver(sink waybill.Sink) (stop func()) {
 	b.Helper()
 	r, err := relay.New(b.DB, sink, relay.Config{PollInterval: 10 * time.Millisecond})
 	if err != nil {
@@ -138,7 +138,7 @@ func (b *bed[T]) deliver(sink waybill.Sink) (stop func()) {
 }
 
 // await waits for a condition.
-func (b *bed[T]) await(what string, ok func() bool) {
+func (b *env[T]) await(what string, ok func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !ok(); {
 		if time.Now().After(deadline) {
@@ -149,7 +149,7 @@ func (b *bed[T]) await(what string, ok func() bool) {
 }
 
 // group returns a consumer group.
-func (b *bed[T]) group(o inbox.Options) *inbox.Group[T] {
+func (b *env[T]) group(o inbox.Options) *inbox.Group[T] {
 	b.Helper()
 	in, err := inbox.New[T](b.DB, inbox.Config{})
 	if err != nil {

@@ -34,7 +34,7 @@ func sendChecks[T any]() []check[T] {
 
 // threeNodes runs a job repeatedly on three nodes, with a consumer that leaves
 // no trace: the event is sent once.
-func threeNodes[T any](b *bed[T]) {
+func threeNodes[T any](b *env[T]) {
 	b.truth.add("lost", 10*time.Minute)
 	var delivered atomic.Int64
 	b.deliver(relay.SinkFunc(func(context.Context, waybill.Delivery) error {
@@ -70,7 +70,7 @@ func threeNodes[T any](b *bed[T]) {
 
 // restored loses the queue: the rows of the business tables are sent and reach
 // their consumer.
-func restored[T any](b *bed[T]) {
+func restored[T any](b *env[T]) {
 	const many = 250
 	for n := range many {
 		b.truth.add(named(n), 10*time.Minute)
@@ -96,7 +96,7 @@ func restored[T any](b *bed[T]) {
 
 // severalIDs runs a job that does not wait for its consumer three times, and
 // then lets the consumer handle all events: there is one effect.
-func severalIDs[T any](b *bed[T]) {
+func severalIDs[T any](b *env[T]) {
 	b.truth.add("slow", 10*time.Minute)
 	job := b.truth.job()
 	job.ResendAfter = -1
@@ -138,14 +138,14 @@ func severalIDs[T any](b *bed[T]) {
 }
 
 // settleAll delivers all pending events at once.
-func (b *bed[T]) settleAll() {
+func (b *env[T]) settleAll() {
 	b.Helper()
 	stop := b.deliver(relay.SinkFunc(func(context.Context, waybill.Delivery) error { return nil }))
 	b.await("nothing is pending", func() bool { return len(b.pending()) == 0 })
 	stop()
 }
 
-func remembered[T any](b *bed[T]) {
+func remembered[T any](b *env[T]) {
 	b.truth.add("one", 10*time.Minute)
 	r := b.new(b.DB, reconcile.Config{}, b.truth.job())
 	b.once(r, "job", 1, 1, 0)
@@ -165,7 +165,7 @@ func remembered[T any](b *bed[T]) {
 
 // pendingStays: the original is still pending, so the job finds it and sends
 // nothing. Once the original is dead, its key is free.
-func pendingStays[T any](b *bed[T]) {
+func pendingStays[T any](b *env[T]) {
 	original := happened("late")
 	original.DedupKey = original.NaturalKey()
 	b.write(original)
@@ -187,7 +187,7 @@ func pendingStays[T any](b *bed[T]) {
 
 // keptApart runs a Find that sets no keys and yields similar events: each event
 // is a fact of its own, and is sent.
-func keptApart[T any](b *bed[T]) {
+func keptApart[T any](b *env[T]) {
 	long := strings.Repeat("x", 128)
 	evs := []waybill.Event{
 		{Type: "Created", AggregateType: "order", AggregateID: "1"},
@@ -219,7 +219,7 @@ func keptApart[T any](b *bed[T]) {
 	b.once(r, "job", len(evs), 0, len(evs))
 }
 
-func windowed[T any](b *bed[T]) {
+func windowed[T any](b *env[T]) {
 	b.truth.add("young", 10*time.Second)
 	b.truth.add("middle", 10*time.Minute)
 	b.truth.add("old", 2*time.Hour)
@@ -234,7 +234,7 @@ func windowed[T any](b *bed[T]) {
 }
 
 // refused runs a Find that yields events that the outbox rejects, among others.
-func refused[T any](b *bed[T]) {
+func refused[T any](b *env[T]) {
 	bad := happened("bad")
 	bad.Payload = []byte("no JSON")
 	keyless := happened("")
@@ -262,7 +262,7 @@ func refused[T any](b *bed[T]) {
 	}
 }
 
-func limited[T any](b *bed[T]) {
+func limited[T any](b *env[T]) {
 	for n := range 25 {
 		b.truth.add(named(n), 10*time.Minute)
 	}
@@ -285,7 +285,7 @@ func limited[T any](b *bed[T]) {
 	}
 }
 
-func foundBeforeError[T any](b *bed[T]) {
+func foundBeforeError[T any](b *env[T]) {
 	boom := errors.New("boom")
 	for name, end := range map[string]func() error{"error": func() error { return boom }, "panic": func() error { panic(boom) }} {
 		r := b.new(b.DB, reconcile.Config{}, reconcile.Job{Name: name, Find: func(_ context.Context, _ reconcile.Window, missing func(waybill.Event) error) error {
@@ -304,7 +304,7 @@ func foundBeforeError[T any](b *bed[T]) {
 	}
 }
 
-func dryRun[T any](b *bed[T]) {
+func dryRun[T any](b *env[T]) {
 	b.truth.add("one", 10*time.Minute)
 	r := b.new(b.DB, reconcile.Config{}, b.truth.job(), reconcile.Job{Name: "repair", Repair: func(context.Context, reconcile.Window) (int, error) {
 		b.Error("it was repaired")
@@ -329,7 +329,7 @@ func dryRun[T any](b *bed[T]) {
 }
 
 // held checks a job that another node holds.
-func (b *bed[T]) held(name string) driver.JobAttempt {
+func (b *env[T]) held(name string) driver.JobAttempt {
 	b.Helper()
 	owner := waybill.NewID()
 	rec, ok, err := b.DB.Jobs.ClaimJob(context.Background(), driver.JobClaim{Name: name, Owner: owner, Lease: time.Hour, Seen: -1})

@@ -21,16 +21,16 @@ func deadChecks[T any]() []check[T] {
 		{name: "replay_behind_an_event_in_flight", run: replayBehind[T]},
 		{name: "replay_more_than_a_page", run: replayMany[T]},
 		{name: "replay_by_filter", run: replayByFilter[T]},
-		{name: "block_replay", run: func(b *bed[T]) { blocked(b, replayIt) }},
-		{name: "block_discard", run: func(b *bed[T]) { blocked(b, discardIt) }},
-		{name: "block_unblock", run: func(b *bed[T]) { blocked(b, unblockIt) }},
+		{name: "block_replay", run: func(b *env[T]) { blocked(b, replayIt) }},
+		{name: "block_discard", run: func(b *env[T]) { blocked(b, discardIt) }},
+		{name: "block_unblock", run: func(b *env[T]) { blocked(b, unblockIt) }},
 		{name: "many_successors", run: manySuccessors[T]},
 		{name: "many_of_one_aggregate", run: manyOfOne[T]},
 	}
 }
 
 // purge: a purge never deletes pending events, and works in bounded batches.
-func purge[T any](b *bed[T]) {
+func purge[T any](b *env[T]) {
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		switch d.AggregateID {
 		case "dead":
@@ -58,7 +58,7 @@ func purge[T any](b *bed[T]) {
 	if err := run.stop(); err != nil {
 		b.Fatal(err)
 	}
-	p, err := b.ops.Purger(admin.Retention{History: time.Microsecond, Dead: time.Microsecond, BatchSize: 10})
+	p, err := b.ops.Purger(admin.Retention{History: time.Microsecond, Dead: time.Microsecond, PurgeBatchSize: 10})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func purge[T any](b *bed[T]) {
 
 // deadLetters: list and count with filters, oldest first; a replay keeps the
 // id, resets the attempts, and does nothing the second time.
-func deadLetters[T any](b *bed[T]) {
+func deadLetters[T any](b *env[T]) {
 	var healed atomic.Bool
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		if healed.Load() {
@@ -144,7 +144,7 @@ func deadLetters[T any](b *bed[T]) {
 
 // replayInOrder: replayed events of one aggregate are delivered one at a time,
 // in their order, and hold the others back.
-func replayInOrder[T any](b *bed[T]) {
+func replayInOrder[T any](b *env[T]) {
 	var healed atomic.Bool
 	r := &recorder{answer: func(waybill.Delivery) error {
 		if healed.Load() {
@@ -185,7 +185,7 @@ func replayInOrder[T any](b *bed[T]) {
 // replayBehind: a dead letter is replayed while the next event of its aggregate
 // is with the sink, which then rejects that event. The replayed event is
 // delivered, and then the other.
-func replayBehind[T any](b *bed[T]) {
+func replayBehind[T any](b *env[T]) {
 	g := newGate()
 	inner := g.answer
 	evs := []waybill.Event{event("a", 0), event("a", 1)}
@@ -225,7 +225,7 @@ func replayBehind[T any](b *bed[T]) {
 
 // replayMany: more dead letters of one aggregate are replayed than a read
 // returns; they are delivered in their order, each after the one before it.
-func replayMany[T any](b *bed[T]) {
+func replayMany[T any](b *env[T]) {
 	const many = 240
 	var healed atomic.Bool
 	r := &recorder{answer: func(waybill.Delivery) error {
@@ -256,7 +256,7 @@ func replayMany[T any](b *bed[T]) {
 }
 
 // replayByFilter: a replay by filter works in batches and reports progress.
-func replayByFilter[T any](b *bed[T]) {
+func replayByFilter[T any](b *env[T]) {
 	var healed atomic.Bool
 	r := &recorder{answer: func(waybill.Delivery) error {
 		if healed.Load() {
@@ -308,7 +308,7 @@ const (
 
 // blocked: under Block, successors wait, also after a take-over, until the dead
 // letter is replayed, discarded or unblocked.
-func blocked[T any](b *bed[T], how action) {
+func blocked[T any](b *env[T], how action) {
 	var healed atomic.Bool
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		if string(d.Payload) == "0" && !healed.Load() {
@@ -366,7 +366,7 @@ func blocked[T any](b *bed[T], how action) {
 // manySuccessors: one aggregate fails with many successors behind it; all other
 // events are delivered meanwhile, and afterwards the successors are, in order.
 // (The benchmark measures how fast.)
-func manySuccessors[T any](b *bed[T]) {
+func manySuccessors[T any](b *env[T]) {
 	successors, others := 3000, 600
 	var healed atomic.Bool
 	r := &recorder{answer: func(d waybill.Delivery) error {
@@ -407,7 +407,7 @@ func manySuccessors[T any](b *bed[T]) {
 
 // manyOfOne: many events of one slow aggregate leave room for the other events
 // of its lane.
-func manyOfOne[T any](b *bed[T]) {
+func manyOfOne[T any](b *env[T]) {
 	g := newGate()
 	inner := g.answer
 	g.answer = func(d waybill.Delivery) error {

@@ -23,7 +23,7 @@ func downChecks[T any]() []check[T] {
 
 // unavailable: while the destination is unavailable no attempt is spent and no
 // event dies; when it is available again the outbox drains without help.
-func unavailable[T any](b *bed[T]) {
+func unavailable[T any](b *env[T]) {
 	r := &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
 	var paused, back atomic.Int64
 	cfg := b.quick()
@@ -82,7 +82,7 @@ func unavailable[T any](b *bed[T]) {
 
 // oneCallsItDown: an event that reports its destination as unavailable by
 // mistake does not keep it paused for the others.
-func oneCallsItDown[T any](b *bed[T]) {
+func oneCallsItDown[T any](b *env[T]) {
 	liar := event("liar", 0)
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		if d.ID == liar.ID {
@@ -113,7 +113,7 @@ func oneCallsItDown[T any](b *bed[T]) {
 
 // unavailableSuspects: suspects of a crashed owner are counted before their
 // delivery; if the destination is unavailable, the count is taken back.
-func unavailableSuspects[T any](b *bed[T]) {
+func unavailableSuspects[T any](b *env[T]) {
 	b.abandonLanes()
 	evs := []waybill.Event{event("a", 0), event("a", 1), event("", 2)}
 	b.write(evs...)
@@ -141,7 +141,7 @@ func unavailableSuspects[T any](b *bed[T]) {
 // deadProbe: the event that is to probe a destination may have used up its
 // attempts in processes that crashed. It becomes a dead letter without a
 // delivery, and other events probe the destination.
-func deadProbe[T any](b *bed[T]) {
+func deadProbe[T any](b *env[T]) {
 	killer, other := event("", 0), event("a", 1)
 	b.write(killer, other)
 	b.abandonLanes()
@@ -163,7 +163,7 @@ func deadProbe[T any](b *bed[T]) {
 
 // noEventWaits: an unavailable destination that no event in memory waits for is
 // not reported as paused forever: no delivery would probe it.
-func noEventWaits[T any](b *bed[T]) {
+func noEventWaits[T any](b *env[T]) {
 	b.abandonLanes()
 	// The event is deferred, and does not wait in memory: it may have crashed
 	// its first owner.

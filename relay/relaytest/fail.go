@@ -33,7 +33,7 @@ var errBoom = errors.New("boom")
 
 // failing: a failing handler leaves its event pending with one attempt, its
 // error, and a due time in the future; other aggregates continue.
-func failing[T any](b *bed[T]) {
+func failing[T any](b *env[T]) {
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		if d.AggregateID == "bad" {
 			return errBoom
@@ -64,7 +64,7 @@ func failing[T any](b *bed[T]) {
 
 // maxAttempts: an event that always fails is delivered three times, and is then
 // dead with its last error.
-func maxAttempts[T any](b *bed[T]) {
+func maxAttempts[T any](b *env[T]) {
 	r := &recorder{answer: func(d waybill.Delivery) error { return fmt.Errorf("failure %d", d.Attempt) }}
 	cfg := b.quick()
 	cfg.MaxAttempts = 3
@@ -95,7 +95,7 @@ func maxAttempts[T any](b *bed[T]) {
 }
 
 // permanent: a permanent error makes the event a dead letter at once.
-func permanent[T any](b *bed[T]) {
+func permanent[T any](b *env[T]) {
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		if string(d.Payload) == "0" {
 			return waybill.Permanent(errBoom)
@@ -113,7 +113,7 @@ func permanent[T any](b *bed[T]) {
 
 // laterAndRetryAfter: Later spends no attempt, RetryAfter does, and both set
 // the delay.
-func laterAndRetryAfter[T any](b *bed[T]) {
+func laterAndRetryAfter[T any](b *env[T]) {
 	var calls atomic.Int32
 	r := &recorder{answer: func(waybill.Delivery) error {
 		switch calls.Add(1) {
@@ -141,7 +141,7 @@ func laterAndRetryAfter[T any](b *bed[T]) {
 
 // panics: a panic is a counted attempt, the process continues, and the stack is
 // in the log and not in the row.
-func panics[T any](b *bed[T]) {
+func panics[T any](b *env[T]) {
 	r := &recorder{answer: func(d waybill.Delivery) error {
 		if d.Attempt == 1 && string(d.Payload) == "0" {
 			panic("the sky is falling")
@@ -175,7 +175,7 @@ func (r *broken) Settle(ctx context.Context, s driver.Settlement) (driver.Settle
 
 // settleFails: a settlement that fails after the delivery never counts as a
 // failed attempt, and the event is delivered again at most once per failure.
-func settleFails[T any](b *bed[T]) {
+func settleFails[T any](b *env[T]) {
 	var failures atomic.Int32
 	db := &broken{Relay: b.DB.Relay, settle: func(_ context.Context, _ driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error) {
 		if failures.Add(1) <= 3 {
@@ -200,7 +200,7 @@ func settleFails[T any](b *bed[T]) {
 }
 
 // settleAnswerLost: the settlement succeeded, and only its answer was lost.
-func settleAnswerLost[T any](b *bed[T]) {
+func settleAnswerLost[T any](b *env[T]) {
 	var lost atomic.Bool
 	db := &broken{Relay: b.DB.Relay, settle: func(_ context.Context, _ driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error) {
 		done, err := next()
@@ -221,7 +221,7 @@ func settleAnswerLost[T any](b *bed[T]) {
 }
 
 // undecodable: an undecodable row is dead with a reason, and others continue.
-func undecodable[T any](b *bed[T]) {
+func undecodable[T any](b *env[T]) {
 	evs := []waybill.Event{event("a", 0), event("a", 1), event("b", 2)}
 	for i := range evs {
 		evs[i].Headers = map[string]string{"k": "v"}
@@ -261,7 +261,7 @@ func (s *short) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 }
 
 // wrongResults: a wrong number of results settles nothing.
-func wrongResults[T any](b *bed[T]) {
+func wrongResults[T any](b *env[T]) {
 	s := &short{recorder: &recorder{}}
 	evs := []waybill.Event{event("a", 0), event("b", 1), event("", 2)}
 	b.start(s, b.quick())

@@ -24,7 +24,7 @@ func handlerChecks[T any]() []check[T] {
 
 // noHandler: an event without a handler is dead at once; the same event type of
 // another aggregate type goes to its own handler.
-func noHandler[T any](b *bed[T]) {
+func noHandler[T any](b *env[T]) {
 	mux := handler.NewMux()
 	r := &recorder{}
 	mux.Handle("thing", "Tested", func(ctx context.Context, _ waybill.Event) error {
@@ -46,7 +46,7 @@ func noHandler[T any](b *bed[T]) {
 
 // unknownGrace: an event without a handler waits for a handler, which a deploy
 // may add.
-func unknownGrace[T any](b *bed[T]) {
+func unknownGrace[T any](b *env[T]) {
 	mux := handler.NewMux()
 	r := &recorder{}
 	cfg := b.quick()
@@ -91,7 +91,7 @@ func (s *steps) all() []string {
 // middleware: middlewares run in order before the handler, and in reverse after
 // it, with its result; one that fails before the handler stops the delivery,
 // and the attempt counts.
-func middleware[T any](b *bed[T]) {
+func middleware[T any](b *env[T]) {
 	var s steps
 	around := func(name string) func(handler.Func) handler.Func {
 		return func(next handler.Func) handler.Func {
@@ -144,7 +144,7 @@ type order struct {
 
 // typed: a typed handler gets its payload; an event whose payload cannot be
 // decoded is dead. Events that the handler writes have its origin.
-func typed[T any](b *bed[T]) {
+func typed[T any](b *env[T]) {
 	placed := waybill.Define[order]("Placed", waybill.Spec{AggregateType: "order"})
 	mux := handler.NewMux()
 	total := make(chan int, 1)

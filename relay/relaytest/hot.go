@@ -48,7 +48,7 @@ func (g *gate) let(n int) {
 
 // hotFull: the write succeeds, a counter and a warning report the full queue,
 // and the cold path delivers.
-func hotFull[T any](b *bed[T]) {
+func hotFull[T any](b *env[T]) {
 	g := newGate()
 	var dropped atomic.Int64
 	cfg := b.quick()
@@ -80,7 +80,7 @@ func hotFull[T any](b *bed[T]) {
 }
 
 // hotPath: events that this process commits are delivered without polling.
-func hotPath[T any](b *bed[T]) {
+func hotPath[T any](b *env[T]) {
 	r := &recorder{}
 	cfg := b.quick()
 	cfg.PollInterval, cfg.SweepInterval = time.Hour, time.Hour
@@ -102,7 +102,7 @@ func hotPath[T any](b *bed[T]) {
 
 // delayed: a delayed event is never delivered early, by the database's clock,
 // and does not use the hot path.
-func delayed[T any](b *bed[T]) {
+func delayed[T any](b *env[T]) {
 	r := &recorder{}
 	arrived := make(chan time.Time, 10)
 	r.answer = func(waybill.Delivery) error { arrived <- time.Now(); return nil }
@@ -142,7 +142,7 @@ func delayed[T any](b *bed[T]) {
 
 // hotAndCold: with one worker and both waiting, hot events come first, and
 // about a third of the deliveries are cold.
-func hotAndCold[T any](b *bed[T]) {
+func hotAndCold[T any](b *env[T]) {
 	const each = 60
 	var cold []waybill.Event
 	for i := range each + 1 {
@@ -178,7 +178,7 @@ func hotAndCold[T any](b *bed[T]) {
 }
 
 // priority: higher priority first between aggregates, never inside one.
-func priority[T any](b *bed[T]) {
+func priority[T any](b *env[T]) {
 	low := []waybill.Event{event("a", 0), event("a", 1), event("b", 2), event("c", 3), event("d", 4), event("", 5)}
 	urgent := []waybill.Event{event("a", 6), event("e", 7), event("", 8), event("f", 9)}
 	for i, p := range []int{9, 1, 5, 9} {
@@ -204,7 +204,7 @@ func priority[T any](b *bed[T]) {
 
 // priorityAhead: an urgent event does not wait until a long backlog has been
 // read.
-func priorityAhead[T any](b *bed[T]) {
+func priorityAhead[T any](b *env[T]) {
 	const backlog = 3000
 	var evs []waybill.Event
 	for i := range backlog {
@@ -242,7 +242,7 @@ func priorityAhead[T any](b *bed[T]) {
 // ColdQueue + BatchSize more, or a sixteenth of the backlog if that is more;
 // the read before that may return ColdQueue + BatchSize. Of four deliveries,
 // three are urgent then.
-func priorityOrderedAhead[T any](b *bed[T]) {
+func priorityOrderedAhead[T any](b *env[T]) {
 	const backlog, before = 4000, 300
 	cfg := b.quick()
 	cfg.Workers, cfg.ColdQueue, cfg.BatchSize = 1, 50, 50
@@ -264,7 +264,7 @@ func priorityOrderedAhead[T any](b *bed[T]) {
 	}
 	b.write(urgent...)
 	done := g.count()
-	most := room + cfg.Workers*cfg.BatchSize + max(room, backlog/16) + room + (len(urgent)+2)/3
+	limit := room + cfg.Workers*cfg.BatchSize + max(room, backlog/16) + room + (len(urgent)+2)/3
 	g.let(backlog)
 	b.awaitEmpty()
 	evs = append(evs, urgent...)
@@ -274,8 +274,8 @@ func priorityOrderedAhead[T any](b *bed[T]) {
 		switch {
 		case d.Priority == 0:
 			others++
-		case others > most:
-			b.Errorf("the urgent event of %s came after %d others, want at most %d of %d", d.AggregateID, others, most, backlog-before)
+		case others > limit:
+			b.Errorf("the urgent event of %s came after %d others, want at most %d of %d", d.AggregateID, others, limit, backlog-before)
 		}
 	}
 }
@@ -284,7 +284,7 @@ func priorityOrderedAhead[T any](b *bed[T]) {
 // aggregate, although a read ahead of the backlog finds the urgent one first:
 // whether the other event is unread, waits for its next attempt, or is a dead
 // letter that blocks the aggregate.
-func priorityInside[T any](b *bed[T]) {
+func priorityInside[T any](b *env[T]) {
 	const backlog, aggregates = 2000, 20
 	cfg := b.quick()
 	cfg.Workers, cfg.ColdQueue, cfg.BatchSize, cfg.MaxAttempts, cfg.OnDead = 1, 20, 50, 3, relay.Block

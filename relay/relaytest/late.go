@@ -27,7 +27,7 @@ func lateChecks[T any]() []check[T] {
 
 // lateCommit: a transaction that drew its seq early and commits late still has
 // its event delivered, also when its row is far below the read position.
-func lateCommit[T any](b *bed[T]) {
+func lateCommit[T any](b *env[T]) {
 	g := newGate()
 	inner := g.answer
 	g.answer = func(d waybill.Delivery) error {
@@ -80,7 +80,7 @@ func lateCommit[T any](b *bed[T]) {
 // open for longer than the horizon waits commits the aggregate's next event,
 // and then another event is written. When the dead letter is replayed, all
 // events are delivered in their order.
-func lateOfHeld[T any](b *bed[T]) {
+func lateOfHeld[T any](b *env[T]) {
 	var healed atomic.Bool
 	var sweeps atomic.Int64
 	r := &recorder{answer: func(d waybill.Delivery) error {
@@ -141,7 +141,7 @@ func lateOfHeld[T any](b *bed[T]) {
 
 // manyLateCommits: transactions overlap at random; every event is delivered
 // once, and in order per aggregate.
-func manyLateCommits[T any](b *bed[T]) {
+func manyLateCommits[T any](b *env[T]) {
 	r := &recorder{}
 	cfg := b.quick()
 	cfg.ColdQueue, cfg.BatchSize = 5, 5 // a backlog: urgent events are read ahead of it
@@ -181,7 +181,7 @@ func manyLateCommits[T any](b *bed[T]) {
 // settledWhileReading: a read does not bring back an event that was delivered
 // and settled while the read was under way. The relay reads as fast as it can
 // while events come and go.
-func settledWhileReading[T any](b *bed[T]) {
+func settledWhileReading[T any](b *env[T]) {
 	r := &recorder{}
 	cfg := b.quick()
 	cfg.Linger, cfg.SweepInterval, cfg.PollInterval = -1, time.Millisecond, time.Millisecond
@@ -206,7 +206,7 @@ func settledWhileReading[T any](b *bed[T]) {
 
 // plainSQL: events that another language inserts are delivered, in their order
 // among the events that Go writes.
-func plainSQL[T any](b *bed[T]) {
+func plainSQL[T any](b *env[T]) {
 	r := &recorder{}
 	b.start(r.sink(), b.quick())
 	for n := range 10 {

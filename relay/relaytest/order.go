@@ -32,7 +32,7 @@ func orderChecks[T any]() []check[T] {
 
 // exactlyOnce: N workers, M events, two relays: when nothing fails, each event
 // is delivered once.
-func exactlyOnce[T any](b *bed[T]) {
+func exactlyOnce[T any](b *env[T]) {
 	const events = 1500
 	r := &recorder{}
 	cfg := b.quick()
@@ -68,7 +68,7 @@ func anyPriority(evs []waybill.Event) []waybill.Event {
 // orderWithRetries: aggregates keep their order although every third delivery
 // fails, over two relays, for any priorities of the events. The relays have
 // room for few events, so that urgent ones are read ahead of the others.
-func orderWithRetries[T any](b *bed[T]) {
+func orderWithRetries[T any](b *env[T]) {
 	const aggregates, each = 12, 25
 	r := &recorder{answer: func(waybill.Delivery) error {
 		if rand.IntN(3) == 0 {
@@ -103,7 +103,7 @@ func orderWithRetries[T any](b *bed[T]) {
 
 // orderThroughHandOver: relays come and go while events of all priorities are
 // written and delivered.
-func orderThroughHandOver[T any](b *bed[T]) {
+func orderThroughHandOver[T any](b *env[T]) {
 	const aggregates, each = 10, 60
 	r := &recorder{}
 	cfg := b.quick()
@@ -176,7 +176,7 @@ func (k *keeper) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 
 // orderedSink: an ordered sink may get several events of an aggregate at once;
 // events behind a failure are not counted.
-func orderedSink[T any](b *bed[T]) {
+func orderedSink[T any](b *env[T]) {
 	const each = 40
 	k := &keeper{recorder: &recorder{}, fail: func(d waybill.Delivery) bool { return d.Attempt == 1 && string(d.Payload) == "7" }}
 	var evs []waybill.Event
@@ -232,7 +232,7 @@ func (s *topics) Deliver(_ context.Context, batch []waybill.Delivery) []error {
 // orderedSinkDown: an aggregate's events go to two destinations, and the
 // destination of the first event is unavailable. Events behind it in the same
 // call must not overtake it, however many wait.
-func orderedSinkDown[T any](b *bed[T]) {
+func orderedSinkDown[T any](b *env[T]) {
 	s := &topics{recorder: &recorder{}}
 	s.down.Store(true)
 	var evs []waybill.Event
@@ -257,7 +257,7 @@ func orderedSinkDown[T any](b *bed[T]) {
 
 // oneAtATime: two events of one aggregate are never with the sink at the same
 // time.
-func oneAtATime[T any](b *bed[T]) {
+func oneAtATime[T any](b *env[T]) {
 	var mu sync.Mutex
 	busy := make(map[string]bool)
 	r := &recorder{}
@@ -292,7 +292,7 @@ func oneAtATime[T any](b *bed[T]) {
 
 // routes: every event reaches its sink; a failing or unavailable sink does not
 // stop the others; an event without a route is dead.
-func routes[T any](b *bed[T]) {
+func routes[T any](b *env[T]) {
 	good, bad := &recorder{}, &recorder{answer: func(waybill.Delivery) error { return waybill.Unavailable(errBoom) }}
 	goodSink, badSink := good.sink(), bad.sink()
 	sink := relay.Route(func(ev waybill.Event) waybill.Sink {
@@ -337,7 +337,7 @@ func routes[T any](b *bed[T]) {
 
 // fans: every event reaches all sinks; a sink that fails for one aggregate does
 // not stop the others.
-func fans[T any](b *bed[T]) {
+func fans[T any](b *env[T]) {
 	one, two := &recorder{}, &recorder{answer: func(d waybill.Delivery) error {
 		if d.AggregateID == "bad" && d.Attempt < 3 {
 			return errBoom
@@ -368,7 +368,7 @@ func fans[T any](b *bed[T]) {
 }
 
 // otherName: one outbox has one relay.
-func otherName[T any](b *bed[T]) {
+func otherName[T any](b *env[T]) {
 	r := &recorder{}
 	b.start(r.sink(), b.quick())
 	b.await("it is there", func() bool { return len(b.stats().Nodes) == 1 })

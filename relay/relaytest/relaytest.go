@@ -34,7 +34,7 @@ type check[T any] struct {
 	name  string
 	needs func(drivertest.Features) bool
 	why   string // what a store without the feature cannot show
-	run   func(b *bed[T])
+	run   func(b *env[T])
 }
 
 // Run runs the suite, as subtests of t that are named after the checks.
@@ -53,7 +53,7 @@ func Run[T any](t *testing.T, h drivertest.Harness[T]) {
 				}
 				t.Skip("not shown by this store: " + c.why)
 			}
-			c.run(newBed(t, h))
+			c.run(newEnv(t, h))
 		})
 	}
 }
@@ -74,8 +74,8 @@ func checks[T any]() []check[T] {
 		lateChecks[T](), deadChecks[T](), sinkChecks[T]())
 }
 
-// bed is the environment of one check, with an outbox of its own.
-type bed[T any] struct {
+// env is the environment of one check, with an outbox of its own.
+type env[T any] struct {
 	*testing.T
 	drivertest.Instance[T]
 	features drivertest.Features
@@ -84,9 +84,9 @@ type bed[T any] struct {
 	logs     *logs
 }
 
-func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
+func newEnv[T any](t *testing.T, h drivertest.Harness[T]) *env[T] {
 	t.Helper()
-	b := &bed[T]{T: t, Instance: h.Open(t), features: h.Features, logs: &logs{}}
+	b := &env[T]{T: t, Instance: h.Open(t), features: h.Features, logs: &logs{}}
 	var err error
 	if b.box, err = outbox.New[T](b.DB, outbox.Config{}); err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func newBed[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
 
 // second returns another store over the same tables, as another process would
 // have; the same store if there is none.
-func (b *bed[T]) second() driver.Roles[T] {
+func (b *env[T]) second() driver.Roles[T] {
 	if b.features.SecondStore {
 		return b.Second()
 	}
@@ -107,14 +107,14 @@ func (b *bed[T]) second() driver.Roles[T] {
 }
 
 // write commits events in one transaction.
-func (b *bed[T]) write(evs ...waybill.Event) {
+func (b *env[T]) write(evs ...waybill.Event) {
 	b.Helper()
 	if err := b.tryWrite(evs...); err != nil {
 		b.Fatalf("write: %v", err)
 	}
 }
 
-func (b *bed[T]) tryWrite(evs ...waybill.Event) error {
+func (b *env[T]) tryWrite(evs ...waybill.Event) error {
 	return b.box.InTx(context.Background(), func(ctx context.Context, tx T) error { return b.box.Write(ctx, tx, evs...) })
 }
 
@@ -129,7 +129,7 @@ func event(aggregate string, n int) waybill.Event {
 }
 
 // quick returns a config with short intervals.
-func (b *bed[T]) quick() relay.Config {
+func (b *env[T]) quick() relay.Config {
 	return relay.Config{
 		BackoffBase: 5 * time.Millisecond, BackoffMax: 40 * time.Millisecond, PollInterval: 100 * time.Millisecond,
 		SweepInterval: 50 * time.Millisecond, Lease: 3 * time.Second, Heartbeat: 200 * time.Millisecond,
@@ -154,12 +154,12 @@ func (r *running) stop() error {
 
 // start runs a relay over the store until the test ends, or until stop is
 // called.
-func (b *bed[T]) start(sink waybill.Sink, cfg relay.Config) *running {
+func (b *env[T]) start(sink waybill.Sink, cfg relay.Config) *running {
 	b.Helper()
 	return b.startOn(b.DB.Relay, sink, cfg)
 }
 
-func (b *bed[T]) startOn(db driver.Relay, sink waybill.Sink, cfg relay.Config) *running {
+func (b *env[T]) startOn(db driver.Relay, sink waybill.Sink, cfg relay.Config) *running {
 	b.Helper()
 	rel, err := relay.New(testroles.Of[any](db), sink, cfg)
 	if err != nil {
@@ -177,7 +177,7 @@ func (b *bed[T]) startOn(db driver.Relay, sink waybill.Sink, cfg relay.Config) *
 }
 
 // await waits for a condition.
-func (b *bed[T]) await(what string, ok func() bool) {
+func (b *env[T]) await(what string, ok func() bool) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -192,7 +192,7 @@ func (b *bed[T]) await(what string, ok func() bool) {
 }
 
 // picture describes the state of the outbox, for failure messages.
-func (b *bed[T]) picture() string {
+func (b *env[T]) picture() string {
 	s, err := b.ops.Stats(context.Background())
 	if err != nil {
 		return err.Error()
@@ -200,7 +200,7 @@ func (b *bed[T]) picture() string {
 	return fmt.Sprintf("%d ready, %d failed, %d scheduled, %d dead, %d holding, %d nodes", s.Ready, s.Failed, s.Scheduled, s.Dead, s.Holding, len(s.Nodes))
 }
 
-func (b *bed[T]) stats() admin.Stats {
+func (b *env[T]) stats() admin.Stats {
 	b.Helper()
 	s, err := b.ops.Stats(b.Context())
 	if err != nil {
@@ -210,7 +210,7 @@ func (b *bed[T]) stats() admin.Stats {
 }
 
 // awaitEmpty waits until no event is pending.
-func (b *bed[T]) awaitEmpty() {
+func (b *env[T]) awaitEmpty() {
 	b.Helper()
 	b.await("nothing is pending", func() bool {
 		s := b.stats()
@@ -218,7 +218,7 @@ func (b *bed[T]) awaitEmpty() {
 	})
 }
 
-func (b *bed[T]) find(id waybill.ID) store.Record {
+func (b *env[T]) find(id waybill.ID) store.Record {
 	b.Helper()
 	r, err := b.ops.Find(b.Context(), id)
 	if err != nil {
@@ -228,7 +228,7 @@ func (b *bed[T]) find(id waybill.ID) store.Record {
 }
 
 // state returns the state of an event, or "nowhere".
-func (b *bed[T]) state(id waybill.ID) string {
+func (b *env[T]) state(id waybill.ID) string {
 	records, err := b.DB.OutboxAdmin.Find(b.Context(), id)
 	if err != nil {
 		b.Fatal(err)
@@ -355,7 +355,7 @@ func numbers(n int) []string {
 }
 
 // wantOnce reports events that were not delivered exactly once.
-func (b *bed[T]) wantOnce(r *recorder, evs []waybill.Event) {
+func (b *env[T]) wantOnce(r *recorder, evs []waybill.Event) {
 	b.Helper()
 	calls := make(map[waybill.ID]int)
 	for _, d := range r.all() {
@@ -373,7 +373,7 @@ func (b *bed[T]) wantOnce(r *recorder, evs []waybill.Event) {
 
 // wantOrder reports aggregates whose first deliveries are out of order.
 // Payloads are increasing numbers.
-func (b *bed[T]) wantOrder(ds []waybill.Delivery) {
+func (b *env[T]) wantOrder(ds []waybill.Delivery) {
 	b.Helper()
 	last := make(map[string]int)
 	seen := make(map[waybill.ID]bool)

@@ -20,7 +20,7 @@ func sinkChecks[T any]() []check[T] {
 // settlement are one commit.
 type ownTx[T any] struct {
 	*recorder
-	b    *bed[T]
+	b    *env[T]
 	fail func(d waybill.Delivery) error
 }
 
@@ -51,7 +51,7 @@ func (s *ownTx[T]) Deliver(ctx context.Context, batch []waybill.Delivery) []erro
 
 // settlesItself: settlement and effect are one commit; a failure in between
 // leaves neither; the relay sends no other settlement.
-func settlesItself[T any](b *bed[T]) {
+func settlesItself[T any](b *env[T]) {
 	var settled atomic.Int64
 	db := &broken{Relay: b.DB.Relay, settle: func(_ context.Context, s driver.Settlement, next func() (driver.Settled, error)) (driver.Settled, error) {
 		settled.Add(int64(len(s.Done)))

@@ -28,11 +28,11 @@ func RunBehind[T any](t *testing.T, h drivertest.Harness[T]) {
 	t.Run("after_a_take_over", func(t *testing.T) { behindTakeOver(newBehind(t, h)) })
 }
 
-// newBehind returns a bed, and fails if the database's clock is not behind:
+// newBehind returns an env, and fails if the database's clock is not behind:
 // then the test shows nothing.
-func newBehind[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
+func newBehind[T any](t *testing.T, h drivertest.Harness[T]) *env[T] {
 	t.Helper()
-	b := newBed(t, h)
+	b := newEnv(t, h)
 	if off := time.Until(b.dbNow()); off > -50*time.Minute || off < -70*time.Minute {
 		t.Fatalf("the database's clock is off by %v, not by an hour", off)
 	}
@@ -40,7 +40,7 @@ func newBehind[T any](t *testing.T, h drivertest.Harness[T]) *bed[T] {
 }
 
 // dbNow returns the time by the database's clock.
-func (b *bed[T]) dbNow() time.Time {
+func (b *env[T]) dbNow() time.Time {
 	b.Helper()
 	p, err := b.DB.Relay.Fetch(context.WithoutCancel(b.Context()), nil, 0)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *shut) Due(ctx context.Context, lanes []int, limit int) (driver.Page, er
 
 // inHalfAnHour returns events that are due in half an hour by the database's
 // clock, and half an hour ago by this process's clock.
-func (b *bed[T]) inHalfAnHour(n int) []waybill.Event {
+func (b *env[T]) inHalfAnHour(n int) []waybill.Event {
 	evs := make([]waybill.Event, n)
 	for i := range evs {
 		evs[i] = event("", i)
@@ -95,7 +95,7 @@ func (b *bed[T]) inHalfAnHour(n int) []waybill.Event {
 // behindFromMemory: the relay is notified of commits before it has read a page,
 // and so before it knows the database's clock; then it is notified of more
 // commits when it knows the clock.
-func behindFromMemory[T any](b *bed[T]) {
+func behindFromMemory[T any](b *env[T]) {
 	const some = 20
 	rec := &recorder{}
 	var notified atomic.Int64
@@ -135,7 +135,7 @@ func behindFromMemory[T any](b *bed[T]) {
 
 // behindDue: scheduled and failed events are delivered when they are due by the
 // database's clock, and not before.
-func behindDue[T any](b *bed[T]) {
+func behindDue[T any](b *env[T]) {
 	const wait = time.Second
 	var mu sync.Mutex
 	early, attempts := 0, make(map[waybill.ID]int)
@@ -187,7 +187,7 @@ func behindDue[T any](b *bed[T]) {
 
 // behindTakeOver: a node that takes over the lanes does not deliver events that
 // are not due.
-func behindTakeOver[T any](b *bed[T]) {
+func behindTakeOver[T any](b *env[T]) {
 	rec := &recorder{}
 	b.write(b.inHalfAnHour(20)...)
 	for range 2 {

@@ -30,7 +30,7 @@ func stopChecks[T any]() []check[T] {
 
 // graceful: deliveries in flight finish and are settled, the lanes are
 // released, and another node acquires them soon.
-func graceful[T any](b *bed[T]) {
+func graceful[T any](b *env[T]) {
 	g := newGate()
 	evs := []waybill.Event{event("a", 0), event("a", 1), event("b", 2)}
 	b.write(evs...)
@@ -56,7 +56,7 @@ func graceful[T any](b *bed[T]) {
 
 // stopWith stops a relay that has n events in flight; its sink releases them
 // when the relay takes no more events.
-func (b *bed[T]) stopWith(run *running, g *gate, n int) {
+func (b *env[T]) stopWith(run *running, g *gate, n int) {
 	b.Helper()
 	stopped := make(chan error, 1)
 	go func() { stopped <- run.stop() }()
@@ -69,7 +69,7 @@ func (b *bed[T]) stopWith(run *running, g *gate, n int) {
 
 // fairShare: nodes that join get their share, also from a running relay; when
 // they leave, the remaining node gets all lanes.
-func fairShare[T any](b *bed[T]) {
+func fairShare[T any](b *env[T]) {
 	total := len(b.stats().Lanes)
 	if total < 4 {
 		b.Skipf("the store has %d lanes", total)
@@ -113,7 +113,7 @@ func fairShare[T any](b *bed[T]) {
 
 // runTwice: a second Run is an error, and a relay can run again after it has
 // stopped.
-func runTwice[T any](b *bed[T]) {
+func runTwice[T any](b *env[T]) {
 	r := &recorder{}
 	rel, err := relay.New(b.DB, r.sink(), b.quick())
 	if err != nil {
@@ -137,7 +137,7 @@ func runTwice[T any](b *bed[T]) {
 
 // drainTimeout: events whose deliveries do not finish stay pending, uncounted,
 // and are delivered after a restart.
-func drainTimeout[T any](b *bed[T]) {
+func drainTimeout[T any](b *env[T]) {
 	var ended error
 	r := &recorder{}
 	stuck := relay.SinkFunc(func(ctx context.Context, d waybill.Delivery) error {
@@ -170,7 +170,7 @@ func drainTimeout[T any](b *bed[T]) {
 // restartsInOutage: a destination hangs, and the relay is restarted again and
 // again: no attempt is spent, also of an event that is suspect from the
 // beginning.
-func restartsInOutage[T any](b *bed[T]) {
+func restartsInOutage[T any](b *env[T]) {
 	evs := []waybill.Event{event("a", 0), event("", 1)}
 	b.write(evs...)
 	b.abandonLanes()
@@ -200,7 +200,7 @@ func restartsInOutage[T any](b *bed[T]) {
 // rebalancesInOutage: a destination hangs, and the lanes move to other nodes
 // again and again: no attempt is spent, also of an event whose attempt was
 // counted before its delivery.
-func rebalancesInOutage[T any](b *bed[T]) {
+func rebalancesInOutage[T any](b *env[T]) {
 	evs := []waybill.Event{event("a", 0), event("", 1)}
 	b.write(evs...)
 	b.abandonLanes()
@@ -251,7 +251,7 @@ func (c *crowded) Heartbeat(ctx context.Context, node store.Node, lease time.Dur
 
 // abandonLanes makes all lanes look as if their owner had crashed with a full
 // window.
-func (b *bed[T]) abandonLanes() {
+func (b *env[T]) abandonLanes() {
 	b.Helper()
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
 	m, err := b.DB.Relay.Heartbeat(b.Context(), node, time.Minute)
@@ -271,7 +271,7 @@ func (b *bed[T]) abandonLanes() {
 }
 
 // ownerDied: another node delivers all events after the lease ends.
-func ownerDied[T any](b *bed[T]) {
+func ownerDied[T any](b *env[T]) {
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
 	m, err := b.DB.Relay.Heartbeat(b.Context(), node, 300*time.Millisecond)
 	if err != nil {
@@ -298,7 +298,7 @@ func ownerDied[T any](b *bed[T]) {
 
 // staleOwner: settlements of a relay whose lanes were taken over are rejected,
 // and the relay continues with the lanes that it still owns.
-func staleOwner[T any](b *bed[T]) {
+func staleOwner[T any](b *env[T]) {
 	g := newGate()
 	ev := event("a", 0)
 	db := &deaf{Relay: b.DB.Relay}
@@ -334,7 +334,7 @@ func staleOwner[T any](b *bed[T]) {
 // longer than its lease. Meanwhile the relay must not learn that it has left:
 // it would take back its lanes as those of a crashed node, and count the
 // event's attempt before the delivery.
-func (b *bed[T]) takeAll(node store.Node, db *deaf) []driver.Lease {
+func (b *env[T]) takeAll(node store.Node, db *deaf) []driver.Lease {
 	b.Helper()
 	db.held.Lock()
 	defer db.held.Unlock()

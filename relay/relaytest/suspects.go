@@ -28,7 +28,7 @@ func suspectChecks[T any]() []check[T] {
 // suspects: after an owner crashed, events that may have been in flight are
 // delivered one at a time, and their attempts are counted before the delivery.
 // An event whose attempts are used up by then is dead.
-func suspects[T any](b *bed[T]) {
+func suspects[T any](b *env[T]) {
 	r := &recorder{}
 	r.answer = func(d waybill.Delivery) error {
 		if d.AggregateID == "a1" {
@@ -89,7 +89,7 @@ func suspects[T any](b *bed[T]) {
 // suspectsHandedOn: an owner that releases its lanes before all suspects of a
 // crashed owner are settled hands them on as suspects. Otherwise an event that
 // kills its process would kill one process after the other, uncounted.
-func suspectsHandedOn[T any](b *bed[T]) {
+func suspectsHandedOn[T any](b *env[T]) {
 	var evs []waybill.Event
 	for i := range 6 {
 		name := ""
@@ -124,7 +124,7 @@ func suspectsHandedOn[T any](b *bed[T]) {
 // their delivery even if the first deliveries met an unavailable destination,
 // or a sink that deferred them: otherwise an event that then kills its process
 // is never counted.
-func suspectsBehindOutage[T any](b *bed[T]) {
+func suspectsBehindOutage[T any](b *env[T]) {
 	var evs []waybill.Event
 	for i := range 40 {
 		name := ""
@@ -161,7 +161,7 @@ func suspectsBehindOutage[T any](b *bed[T]) {
 // suspectsBehindBacklog: a suspect is counted before its delivery even if more
 // events than the crashed owner's window are in front of it, for an unavailable
 // destination: the owner passed them over.
-func suspectsBehindBacklog[T any](b *bed[T]) {
+func suspectsBehindBacklog[T any](b *env[T]) {
 	lane := -1
 	var evs []waybill.Event
 	for i := range 300 {
@@ -219,7 +219,7 @@ func (*destined) Destination(ev *waybill.Event) string { return ev.Type }
 
 // counted returns an error unless the current attempt was counted before the
 // delivery.
-func (b *bed[T]) counted(d waybill.Delivery) error {
+func (b *env[T]) counted(d waybill.Delivery) error {
 	if row := b.find(d.ID); row.Attempts != d.Attempt || row.State != store.Delayed {
 		return fmt.Errorf("event %s is delivered with %d attempts in its row, want %d", d.Payload, row.Attempts, d.Attempt)
 	}
@@ -227,7 +227,7 @@ func (b *bed[T]) counted(d waybill.Delivery) error {
 }
 
 // spend counts attempts of an event whose deliveries did not end.
-func (b *bed[T]) spend(id waybill.ID, attempts int) {
+func (b *env[T]) spend(id waybill.ID, attempts int) {
 	b.Helper()
 	row := b.find(id)
 	node := store.Node{ID: waybill.NewID(), Relay: "relay"}
@@ -253,7 +253,7 @@ func (b *bed[T]) spend(id waybill.ID, attempts int) {
 // suspectsAhead: an urgent event of an aggregate that the crashed owner may
 // have taken from far behind its window is counted before its delivery,
 // although it is taken from there again.
-func suspectsAhead[T any](b *bed[T]) {
+func suspectsAhead[T any](b *env[T]) {
 	lanes := len(b.stats().Lanes)
 	var evs []waybill.Event
 	for i := 0; len(evs) < 600; i++ {
@@ -287,7 +287,7 @@ func suspectsAhead[T any](b *bed[T]) {
 
 // suspectsAheadBehindOutage: the same if more urgent events than the window of
 // the crashed owner are in front of it, for an unavailable destination.
-func suspectsAheadBehindOutage[T any](b *bed[T]) {
+func suspectsAheadBehindOutage[T any](b *env[T]) {
 	lanes := len(b.stats().Lanes)
 	var evs []waybill.Event
 	for i := 0; len(evs) < 400; i++ {

@@ -65,14 +65,15 @@ type Attempt struct {
 type Claimer interface {
 	// ClaimEvent claims an event for an attempt and counts the attempt. It
 	// succeeds if the event has no record, a failed record that is due, or a
-	// record in processing whose lease has expired, and if fewer than most
-	// attempts were made. It returns the resulting record and whether the event
-	// was claimed. A record with another type or hash is not changed. A record
-	// that is claimable but has used up its attempts becomes dead: its state
-	// becomes [store.InboxDead], and its error that of [ExceededError].
+	// record in processing whose lease has expired, and if fewer than
+	// maxAttempts attempts were made. It returns the resulting record and
+	// whether the event was claimed. A record with another type or hash is not
+	// changed. A record that is claimable but has used up its attempts becomes
+	// dead: its state becomes [store.InboxDead], and its error that of
+	// [ExceededError].
 	//
 	// kept, if not empty, is stored with the record.
-	ClaimEvent(ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool, error)
+	ClaimEvent(ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, maxAttempts int, kept []byte) (store.InboxRecord, bool, error)
 	// FailEvent records that an attempt failed. With Fence 0 no attempt was
 	// claimed: FailEvent creates the record with one attempt, and does nothing
 	// if a record exists. Otherwise the record must still be in processing

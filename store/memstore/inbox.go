@@ -147,7 +147,7 @@ func (x *txn) forgetIntakes(n int) {
 
 // ClaimEvent implements [driver.Claimer].
 func (t *tables) ClaimEvent(
-	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
+	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, maxAttempts int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,7 +165,7 @@ func (t *tables) ClaimEvent(
 	if !free || r.Type != in.Type || r.Hash != in.Hash {
 		return r.copy(), false, nil
 	}
-	if r.Attempts >= most {
+	if r.Attempts >= maxAttempts {
 		r.State, r.ProcessedAt, r.LeaseUntil, r.NextRetryAt = store.InboxDead, now, time.Time{}, time.Time{}
 		r.LastError = driver.ExceededError(r.LastError)
 		return r.copy(), false, nil

@@ -335,14 +335,14 @@ func errorArg(text string) any {
 // no longer match. The record is read afterwards and may have changed; an
 // attempt that was lost in between is not reported as taken.
 func (s *backend) ClaimEvent(
-	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
+	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, maxAttempts int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	// Without autocommit nothing would be committed.
 	if _, err := s.facts(ctx, s.db); err != nil {
 		return store.InboxRecord{}, false, err
 	}
 	for round := 0; ; round++ {
-		record, done, err := s.claimOnce(ctx, in, owner, lease, most, kept)
+		record, done, err := s.claimOnce(ctx, in, owner, lease, maxAttempts, kept)
 		switch {
 		case err != nil && (number(err) != errDeadlock || round == maxRounds):
 			return store.InboxRecord{}, false, s.explain(err)
@@ -357,14 +357,14 @@ func (s *backend) ClaimEvent(
 // claimOnce tries to take an event, or to mark it dead. done is false if the
 // record changed in the meantime.
 func (s *backend) claimOnce(
-	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
+	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, maxAttempts int, kept []byte,
 ) (record store.InboxRecord, done bool, err error) {
 	_, err = s.db.ExecContext(ctx, s.sql.claimNew, append(intakeArgs(in), owner[:], lease.Microseconds(), bytesArg(kept))...)
 	taken := err == nil
 	if number(err) == errDuplicate {
 		var n int64
 		n, err = affected(s.db.ExecContext(ctx, s.sql.claimAgain, owner[:], lease.Microseconds(), bytesArg(kept),
-			[]byte(in.Group), in.Key[:], []byte(in.Type), in.Hash[:], most))
+			[]byte(in.Group), in.Key[:], []byte(in.Type), in.Hash[:], maxAttempts))
 		taken = n == 1
 	}
 	if err != nil {
@@ -379,7 +379,7 @@ func (s *backend) claimOnce(
 	switch {
 	case !free || record.Type != in.Type || record.Hash != in.Hash:
 		return record, true, nil
-	case record.Attempts < most: // it became free after the claim
+	case record.Attempts < maxAttempts: // it became free after the claim
 		return record, false, nil
 	}
 	n, err := affected(s.db.ExecContext(ctx, s.sql.giveUp, hexText(driver.ExceededError(record.LastError)),

@@ -54,9 +54,9 @@ func commit(t testing.TB, tx *sql.Tx) {
 	}
 }
 
-func claim(t testing.TB, s *mysqlstore.Store, in store.InboxEntry, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool) {
+func claim(t testing.TB, s *mysqlstore.Store, in store.InboxEntry, lease time.Duration, maxAttempts int, kept []byte) (store.InboxRecord, bool) {
 	t.Helper()
-	record, taken, err := s.Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, kept)
+	record, taken, err := s.Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), lease, maxAttempts, kept)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,16 +157,16 @@ func acceptBeside(t *testing.T, mine, theirs sql.IsolationLevel) {
 	seen := intakes("g", 2)
 	received(t, s, db, waybill.NewID(), seen[:1])
 	a, b := begin(t, db, &sql.TxOptions{Isolation: theirs}), begin(t, db, &sql.TxOptions{Isolation: mine})
-	var odd, most []store.InboxEntry
+	var odd, mixed []store.InboxEntry
 	for i := range in {
 		if i%2 == 1 && i < busyOnes {
 			odd = append(odd, in[i])
 		}
 	}
-	most = append(append(most, in[:30]...), seen...)
+	mixed = append(append(mixed, in[:30]...), seen...)
 	exec(t, b, "INSERT INTO business (note) VALUES ('kept')")
 	accept(t, s, a, waybill.NewID(), odd)
-	for i, answer := range accept(t, s, b, waybill.NewID(), most) {
+	for i, answer := range accept(t, s, b, waybill.NewID(), mixed) {
 		busy := i%2 == 1 && i < busyOnes
 		if known := i == 30; answer.Busy != busy || answer.Accepted == (busy || known) || (answer.Record.Key == seen[0].Key) != known {
 			t.Errorf("%v beside %v: %d: %+v", mine, theirs, i, answer)

@@ -171,11 +171,11 @@ func checkVersion(version string) error {
 		got[i], _ = strconv.Atoi(found[i+1])
 	}
 	// Expression defaults, enforced constraints, DROP CONSTRAINT.
-	least := [3]int{8, 0, 19}
+	oldest := [3]int{8, 0, 19}
 	if strings.Contains(version, "MariaDB") {
-		least = [3]int{10, 10, 1} // RANDOM_BYTES
+		oldest = [3]int{10, 10, 1} // RANDOM_BYTES
 	}
-	if slices.Compare(got[:], least[:]) < 0 {
+	if slices.Compare(got[:], oldest[:]) < 0 {
 		return fmt.Errorf("unsupported server version %s; MySQL 8.0.19, MariaDB 10.10 or later is required", version)
 	}
 	return nil

@@ -23,9 +23,9 @@ const (
 	// maxLeftover bounds the number of remembered dedup keys that could not be
 	// freed. The next writer of a forgotten key finds and frees it.
 	maxLeftover = 10_000
-	// manyLeftover is the number of leftover keys that one settlement tries to
+	// leftoverBatch is the number of leftover keys that one settlement tries to
 	// free.
-	manyLeftover = 100
+	leftoverBatch = 100
 	// maxRounds bounds how often a settlement starts over because rows changed
 	// in the meantime.
 	maxRounds = 10
@@ -104,7 +104,7 @@ func (s *backend) someLeftover() []waybill.ID {
 	defer s.mu.Unlock()
 	var some []waybill.ID
 	for id := range s.leftover {
-		if len(some) == manyLeftover {
+		if len(some) == leftoverBatch {
 			break
 		}
 		some = append(some, id)

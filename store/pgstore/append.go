@@ -102,8 +102,8 @@ func (c *core) insert(evs []waybill.Event, placed []driver.AppendResult, lanes i
 	return c.sql.insertWith, append(args, at, delay, int32(lanes)), nil
 }
 
-// arrays returns a column per argument, in the order of maxNames. A column that
-// is empty in all events is nil.
+// arrays returns a column per argument, in the order of insertColumns. A column
+// that is empty in all events is nil.
 func arrays(evs []waybill.Event, placed []driver.AppendResult) ([]any, error) {
 	n := len(evs)
 	lanes, ids := make([]int16, n), make([]pgtype.UUID, n)

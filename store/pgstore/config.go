@@ -50,7 +50,7 @@ func (c Config) complete() (Config, error) {
 		}
 	}
 	if c.Prefix == "" {
-		c.Prefix = sqlname.UsualPrefix
+		c.Prefix = sqlname.DefaultPrefix
 	}
 	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
 		errs = append(errs, err)

@@ -293,10 +293,10 @@ func (c *core) did(ctx context.Context, db database, query string, args []any) (
 // the record again, because the record may have changed, and decides by the new
 // state. If the record has become free in the meantime, ClaimEvent starts over.
 func (c *core) ClaimEvent(
-	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
+	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, maxAttempts int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	for {
-		args := append(intakeArgs(in), owner.UUID(), seconds(lease), most, bytesArg(kept))
+		args := append(intakeArgs(in), owner.UUID(), seconds(lease), maxAttempts, bytesArg(kept))
 		rec, taken, err := c.oneRecord(ctx, c.sql.claimEvent, args...)
 		if err != nil || taken {
 			return rec, taken, err
@@ -308,7 +308,7 @@ func (c *core) ClaimEvent(
 		if there && (rec.Type != in.Type || rec.Hash != in.Hash || !free(&rec)) {
 			return rec, false, nil
 		}
-		if !there || rec.Attempts < most {
+		if !there || rec.Attempts < maxAttempts {
 			continue
 		}
 		rec, gone, err := c.oneRecord(ctx, c.sql.markRecordDead,

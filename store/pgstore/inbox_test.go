@@ -62,9 +62,9 @@ func (f face) acceptAll(t *testing.T, in ...store.InboxEntry) {
 	}
 }
 
-func (f face) claim(t *testing.T, in store.InboxEntry, lease time.Duration, most int) (store.InboxRecord, bool) {
+func (f face) claim(t *testing.T, in store.InboxEntry, lease time.Duration, maxAttempts int) (store.InboxRecord, bool) {
 	t.Helper()
-	rec, taken, err := f.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, nil)
+	rec, taken, err := f.ClaimEvent(t.Context(), in, waybill.NewID(), lease, maxAttempts, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

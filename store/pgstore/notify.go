@@ -180,7 +180,7 @@ const fewConnections = 4
 // Watch implements [driver.Watcher] if the driver is pgx. It keeps one
 // connection. With other drivers the relay polls.
 func (s *sqlBackend) Watch(ctx context.Context, woken func()) {
-	if most := s.sqldb.Stats().MaxOpenConnections; most > 0 && most < fewConnections {
+	if limit := s.sqldb.Stats().MaxOpenConnections; limit > 0 && limit < fewConnections {
 		return
 	}
 	listening, stop := context.WithCancel(ctx)

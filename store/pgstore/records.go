@@ -126,8 +126,8 @@ func (c *core) oneRecord(ctx context.Context, query string, args ...any) (rec st
 	return rec, there, nil
 }
 
-// maxRecords runs a statement that follows an index.
-func (c *core) maxRecords(ctx context.Context, query string, args ...any) ([]store.InboxRecord, error) {
+// queryRecords runs a statement that follows an index.
+func (c *core) queryRecords(ctx context.Context, query string, args ...any) ([]store.InboxRecord, error) {
 	var out []store.InboxRecord
 	r := newInboxRow(c.db)
 	rows, err := c.db.ordered(ctx, query, args...)
@@ -145,7 +145,7 @@ func (c *core) FindRecord(ctx context.Context, group string, key waybill.ID) (st
 
 // DueRecords implements [driver.InboxRecords].
 func (c *core) DueRecords(ctx context.Context, group string, limit int) ([]store.InboxRecord, error) {
-	return c.maxRecords(ctx, limited(c.sql.dueRecords, limit), group)
+	return c.queryRecords(ctx, limited(c.sql.dueRecords, limit), group)
 }
 
 // ListRecords implements [driver.InboxRecords]. It returns succeeded records,
@@ -166,7 +166,7 @@ func (c *core) ListRecords(
 	if slices.Contains(f.States, store.InboxSucceeded) {
 		query = c.sql.allRecords
 	}
-	return c.maxRecords(ctx, limited(query, limit), afterGroup, afterKey.UUID(), f.Group, c.db.int16s(states), f.MinAttempts)
+	return c.queryRecords(ctx, limited(query, limit), afterGroup, afterKey.UUID(), f.Group, c.db.int16s(states), f.MinAttempts)
 }
 
 // GroupStats implements [driver.InboxRecords].

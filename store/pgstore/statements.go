@@ -87,18 +87,18 @@ const aggregateColumns = `coalesce(tenant_id, ''), ` + aggregateType + `, coales
 // as in eventrow.Finish.
 const aggregateType = `coalesce(nullif(aggregate_type, ''), '` + waybill.GlobalAggregate + `')`
 
-// maxColumns is the table that insertMany and insertWith build from their
+// insertArrays is the table that insertMany and insertWith build from their
 // arrays. PostgreSQL fills a shorter array up with NULLs, so a column that is
 // empty in all events is sent as NULL instead of an array.
-const maxColumns = `unnest($1::smallint[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+const insertArrays = `unnest($1::smallint[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
  $10::integer[], $11::text[], $12::timestamptz[], $13::smallint[], $14::text[], $15::text[], $16::text[], $17::text[], $18::bytea[]`
 
-const maxNames = `lane, id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, schema_version, dedup_key,
+const insertColumns = `lane, id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, schema_version, dedup_key,
  occurred_at, priority, correlation_id, causation_id, headers, content_type, payload`
 
-// maxValues is maxNames after the lane, with the defaults of columns that an
-// array may omit.
-const maxValues = `id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, coalesce(schema_version, 1), dedup_key,
+// insertValues is insertColumns after the lane, with the defaults of columns
+// that an array may omit.
+const insertValues = `id, type, aggregate_type, aggregate_id, tenant_id, topic, routing_key, schema_id, coalesce(schema_version, 1), dedup_key,
  occurred_at, coalesce(priority, 0), correlation_id, causation_id, headers, content_type, payload`
 
 // rightLane is the lane of a row, as the trigger chooses it and driver.LaneOf
@@ -124,12 +124,12 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value <> exclude
 		// remains. A change of the number waits for the transactions that have
 		// inserted, and every INSERT waits for the change and is planned again
 		// after it, even in a transaction whose snapshot is older.
-		insertOne: r(`WITH put AS (INSERT INTO {outbox} (` + maxNames + `)
+		insertOne: r(`WITH put AS (INSERT INTO {outbox} (` + insertColumns + `)
 VALUES (CASE WHEN $19::integer = {lane_count}() THEN $1::smallint END,
  $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18))
 SELECT -{lane_count}()::bigint WHERE $19::integer <> {lane_count}()`),
-		insertMany: r(`WITH put AS (INSERT INTO {outbox} (` + maxNames + `)
-SELECT CASE WHEN $19::integer = {lane_count}() THEN lane END, ` + maxValues + ` FROM ` + maxColumns + `) AS i(` + maxNames + `))
+		insertMany: r(`WITH put AS (INSERT INTO {outbox} (` + insertColumns + `)
+SELECT CASE WHEN $19::integer = {lane_count}() THEN lane END, ` + insertValues + ` FROM ` + insertArrays + `) AS i(` + insertColumns + `))
 SELECT -{lane_count}()::bigint WHERE $19::integer <> {lane_count}()`),
 
 		// Dedup keys are taken in sorted order, so that two writers with one
@@ -144,8 +144,8 @@ SELECT -{lane_count}()::bigint WHERE $19::integer <> {lane_count}()`),
 input AS MATERIALIZED (
   SELECT i.*, CASE WHEN i.delay > 0 THEN clock.now + i.delay * interval '1 microsecond'
                    WHEN i.available_at > clock.now THEN i.available_at END AS due_at
-  FROM clock, ` + maxColumns + `, $19::timestamptz[], $20::bigint[]) WITH ORDINALITY
-    AS i(` + maxNames + `, available_at, delay, place)
+  FROM clock, ` + insertArrays + `, $19::timestamptz[], $20::bigint[]) WITH ORDINALITY
+    AS i(` + insertColumns + `, available_at, delay, place)
 ), taken AS (
   INSERT INTO {dedup} (tenant_id, dedup_key, id)
   SELECT DISTINCT ON (tenant, key) coalesce(tenant_id, '') COLLATE "C" AS tenant, dedup_key COLLATE "C" AS key, id
@@ -159,11 +159,11 @@ input AS MATERIALIZED (
     ORDER BY place
   ) AS ordered
 ), ready AS (
-  INSERT INTO {outbox} (` + maxNames + `, seq)
-  SELECT ` + countedLane + `, ` + maxValues + `, seq FROM kept WHERE due_at IS NULL
+  INSERT INTO {outbox} (` + insertColumns + `, seq)
+  SELECT ` + countedLane + `, ` + insertValues + `, seq FROM kept WHERE due_at IS NULL
 ), later AS (
-  INSERT INTO {delayed} (` + maxNames + `, seq, due_at)
-  SELECT ` + countedLane + `, ` + maxValues + `, seq, due_at FROM kept WHERE due_at IS NOT NULL
+  INSERT INTO {delayed} (` + insertColumns + `, seq, due_at)
+  SELECT ` + countedLane + `, ` + insertValues + `, seq, due_at FROM kept WHERE due_at IS NOT NULL
 )
 SELECT place FROM input WHERE dedup_key IS NOT NULL AND id NOT IN (SELECT id FROM kept)
 UNION ALL SELECT -{lane_count}()::bigint WHERE $21::integer <> {lane_count}()`),

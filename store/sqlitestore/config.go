@@ -51,7 +51,7 @@ func (c Config) complete() (Config, error) {
 			c.Schema))
 	}
 	if c.Prefix == "" {
-		c.Prefix = sqlname.UsualPrefix
+		c.Prefix = sqlname.DefaultPrefix
 	}
 	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
 		errs = append(errs, err)

@@ -111,7 +111,7 @@ func (s *backend) Succeed(ctx context.Context, tx *sql.Tx, a driver.Attempt) (bo
 // ClaimEvent implements [driver.Claimer]. It is one write transaction: of
 // several concurrent claims one comes first, and the others see its result.
 func (s *backend) ClaimEvent(
-	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, most int, kept []byte,
+	ctx context.Context, in store.InboxEntry, owner waybill.ID, lease time.Duration, maxAttempts int, kept []byte,
 ) (store.InboxRecord, bool, error) {
 	var record store.InboxRecord
 	taken := false
@@ -119,7 +119,7 @@ func (s *backend) ClaimEvent(
 		// Read the clock after taking the lock: the wait must not shorten the
 		// lease.
 		now := clock()
-		args := append(appendIntake(nil, in), owner[:], micros(now.Add(lease)), micros(now), bytesArg(kept), most)
+		args := append(appendIntake(nil, in), owner[:], micros(now.Add(lease)), micros(now), bytesArg(kept), maxAttempts)
 		rows, err := t.query(ctx, s.sql.claim, args...)
 		if record, taken, err = scanRecord(rows, err, now); err != nil || taken {
 			return err
@@ -127,7 +127,7 @@ func (s *backend) ClaimEvent(
 		if record, _, err = s.recordIn(ctx, t, in.Group, in.Key); err != nil {
 			return err
 		}
-		return s.markDead(ctx, t, in, most, &record)
+		return s.markDead(ctx, t, in, maxAttempts, &record)
 	})
 	if err != nil {
 		return store.InboxRecord{}, false, err
@@ -137,9 +137,9 @@ func (s *backend) ClaimEvent(
 
 // markDead marks a record as dead that has no attempts left and could otherwise
 // be claimed.
-func (s *backend) markDead(ctx context.Context, t txTarget, in store.InboxEntry, most int, r *store.InboxRecord) error {
+func (s *backend) markDead(ctx context.Context, t txTarget, in store.InboxEntry, maxAttempts int, r *store.InboxRecord) error {
 	free := r.State == store.InboxProcessing && !r.LeaseUntil.After(r.Now) || r.State == store.InboxFailed && !r.NextRetryAt.After(r.Now)
-	if !free || r.Attempts < most || r.Type != in.Type || r.Hash != in.Hash {
+	if !free || r.Attempts < maxAttempts || r.Type != in.Type || r.Hash != in.Hash {
 		return nil
 	}
 	r.State, r.ProcessedAt, r.LeaseUntil, r.NextRetryAt = store.InboxDead, r.Now, time.Time{}, time.Time{}

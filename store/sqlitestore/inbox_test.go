@@ -44,9 +44,9 @@ func accept(t testing.TB, db *sqlitestore.Store, owner waybill.ID, in []store.In
 	return out
 }
 
-func claim(t testing.TB, db *sqlitestore.Store, in store.InboxEntry, lease time.Duration, most int, kept []byte) (store.InboxRecord, bool) {
+func claim(t testing.TB, db *sqlitestore.Store, in store.InboxEntry, lease time.Duration, maxAttempts int, kept []byte) (store.InboxRecord, bool) {
 	t.Helper()
-	record, taken, err := db.Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), lease, most, kept)
+	record, taken, err := db.Driver().Inbox.ClaimEvent(t.Context(), in, waybill.NewID(), lease, maxAttempts, kept)
 	if err != nil {
 		t.Fatal(err)
 	}

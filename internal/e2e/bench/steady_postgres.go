@@ -143,7 +143,7 @@ INSERT INTO waybill_history (lane, seq, ` + handColumns + `, attempts, replay, d
 // handRelay reads, handles and deletes, or moves to the history, until done; no
 // order, no fence, one reader.
 func handRelay(ctx context.Context, conn *pgx.Conn, every time.Duration, history bool, handle func([]byte), done <-chan struct{}) error {
-	const most = 1000
+	const limit = 1000
 	settle := handDelete
 	if history {
 		settle = handMove
@@ -154,7 +154,7 @@ func handRelay(ctx context.Context, conn *pgx.Conn, every time.Duration, history
 			return nil
 		case <-time.After(every):
 		}
-		rows, err := conn.Query(ctx, `SELECT id, payload FROM waybill_outbox LIMIT $1`, most)
+		rows, err := conn.Query(ctx, `SELECT id, payload FROM waybill_outbox LIMIT $1`, limit)
 		if err != nil {
 			return err
 		}

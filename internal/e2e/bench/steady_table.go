@@ -79,12 +79,12 @@ func (p steadyPlan) write(out io.Writer, version string, figures []steadyFigure)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "business row and one event a transaction\tcommits/s\tof ceiling\tdelivered/s\tp50\tp99\tmax\tserver µs/ev\tGo µs/ev\tstatements/ev\t")
 	for _, f := range figures {
-		p50, p99, most := "-", "-", "-"
+		p50, p99, slowest := "-", "-", "-"
 		if f.events > 0 {
-			p50, p99, most = f.latency(f.p50, 0.5), f.latency(f.p99, 0.99), f.latency(f.max, 1)
+			p50, p99, slowest = f.latency(f.p50, 0.5), f.latency(f.p99, 0.99), f.latency(f.max, 1)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, rate(f.commits), orDash(f.ofCeiling, "%.0f %%", 100),
-			rate(f.delivered), p50, p99, most, orDash(f.server.Seconds(), "%.0f", 1e6), orDash(f.own.Seconds(), "%.0f", 1e6), orDash(f.statements, "%.2f", 1))
+			rate(f.delivered), p50, p99, slowest, orDash(f.server.Seconds(), "%.0f", 1e6), orDash(f.own.Seconds(), "%.0f", 1e6), orDash(f.statements, "%.2f", 1))
 	}
 	_ = w.Flush()
 	var all []float64
@@ -139,7 +139,7 @@ func (p steadyPlan) chart(s *pgServer, figures []steadyFigure) chart {
 	} else {
 		c.title = fmt.Sprintf("From commit to handler at %s events/s", thousands(float64(p.rate)))
 		c.subtitle = []string{"p50 (dark) and p99 (light) on a logarithmic scale, lower is better", about}
-		c.log, c.least, c.pair = true, 0.01, [2]string{"p50", "p99"}
+		c.log, c.minimum, c.pair = true, 0.01, [2]string{"p50", "p99"}
 		c.value = func(ms float64) string { return latency(time.Duration(ms * float64(time.Millisecond))) }
 		c.axis = func(ms float64) string {
 			return time.Duration(ms * float64(time.Millisecond)).Round(time.Microsecond).String()

@@ -18,8 +18,8 @@ type chart struct {
 	// log draws on a logarithmic scale, for values that are orders of magnitude
 	// apart.
 	log bool
-	// least is the lowest possible start of a logarithmic scale.
-	least float64
+	// minimum is the lowest possible start of a logarithmic scale.
+	minimum float64
 	// pair names the two values of a bar, where bars have two.
 	pair [2]string
 }
@@ -115,24 +115,24 @@ func (s scale) x(v float64) float64 {
 // the bars.
 func (c chart) layout() scale {
 	s := scale{log: c.log, to: 1}
-	least := math.Inf(1)
+	lowest := math.Inf(1)
 	names, labels := 0.0, 0.0
 	for _, g := range c.groups {
 		s.to = max(s.to, g.mark)
 		for _, b := range g.bars {
 			s.to = max(s.to, b.value, b.more)
 			if b.value > 0 {
-				least = min(least, b.value)
+				lowest = min(lowest, b.value)
 			}
 			names = max(names, textWidth(b.name, nameSize)*boldWidth)
 			labels = max(labels, textWidth(c.label(b), nameSize)*boldWidth+textWidth("   "+b.note, noteSize))
 		}
 	}
 	if c.log {
-		if math.IsInf(least, 1) {
-			least = 1
+		if math.IsInf(lowest, 1) {
+			lowest = 1
 		}
-		s.from = max(math.Pow(10, math.Floor(math.Log10(least))), c.least)
+		s.from = max(math.Pow(10, math.Floor(math.Log10(lowest))), c.minimum)
 		s.to = max(math.Pow(10, math.Ceil(math.Log10(s.to))), 10*s.from)
 	}
 	s.left = margin + names + 14

@@ -97,7 +97,7 @@ func (c *statementCounter) forget() {
 }
 
 // write lists the statements, the most expensive first, at most limit; 0: all.
-func (c *statementCounter) write(out io.Writer, most int) {
+func (c *statementCounter) write(out io.Writer, limit int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var list []*statementStat
@@ -107,8 +107,8 @@ func (c *statementCounter) write(out io.Writer, most int) {
 	slices.SortFunc(list, func(a, b *statementStat) int {
 		return cmp.Or(cmp.Compare(b.took, a.took), cmp.Compare(a.text, b.text))
 	})
-	if most > 0 && len(list) > most {
-		list = list[:most]
+	if limit > 0 && len(list) > limit {
+		list = list[:limit]
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "  calls\ttotal\tmean\tstatement")

@@ -231,14 +231,14 @@ func killer(t *testing.T, m mortal, there place, events, aggregates int) {
 			t.Errorf("the killer is %v after %d attempts, want it dead after %d", rec.State, rec.Attempts, m.MaxAttempts)
 		}
 	}
-	most := 1
+	maxAttempts := 1
 	if name == "webhook" {
 		// attempts are counted beforehand, also those in flight at the first
 		// kill
-		most = 2
+		maxAttempts = 2
 	}
 	for _, id := range others {
-		if rec := recordOf(t, db, id); rec.State != store.InboxSucceeded || rec.Attempts > most {
+		if rec := recordOf(t, db, id); rec.State != store.InboxSucceeded || rec.Attempts > maxAttempts {
 			t.Errorf("another event is %v after %d attempts", rec.State, rec.Attempts)
 		}
 	}

@@ -69,8 +69,8 @@ func begin(t *testing.T) (plan, *rand.Rand) {
 }
 
 // between draws a duration.
-func between(rng *rand.Rand, least, most time.Duration) time.Duration {
-	return least + time.Duration(rng.Int64N(int64(most-least)+1))
+func between(rng *rand.Rand, shortest, longest time.Duration) time.Duration {
+	return shortest + time.Duration(rng.Int64N(int64(longest-shortest)+1))
 }
 
 // await waits for a condition.

@@ -143,9 +143,9 @@ func wait(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// bed is an outbox without a relay, set up according to docs/sql.md, and a
+// env is an outbox without a relay, set up according to docs/sql.md, and a
 // reader of its log.
-type bed struct {
+type env struct {
 	pool     *pgxpool.Pool
 	db       *pgstore.Store
 	box      *outbox.Outbox[pgx.Tx]
@@ -154,10 +154,10 @@ type bed struct {
 	deletion string
 }
 
-func newBed(t *testing.T) *bed {
+func newEnv(t *testing.T) *env {
 	t.Helper()
 	server := private.Start(t, testserver.PostgresName)
-	b := &bed{}
+	b := &env{}
 	var err error
 	if b.pool, err = pgxpool.New(t.Context(), server.DSN); err != nil {
 		t.Fatal(err)
@@ -190,14 +190,14 @@ func newBed(t *testing.T) *bed {
 	return b
 }
 
-func (b *bed) exec(t *testing.T, statement string) {
+func (b *env) exec(t *testing.T, statement string) {
 	t.Helper()
 	if _, err := b.pool.Exec(t.Context(), statement); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (b *bed) write(t *testing.T, ev waybill.Event) outbox.Receipt {
+func (b *env) write(t *testing.T, ev waybill.Event) outbox.Receipt {
 	t.Helper()
 	var out []outbox.Receipt
 	err := b.box.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -212,7 +212,7 @@ func (b *bed) write(t *testing.T, ev waybill.Event) outbox.Receipt {
 
 // published waits until the log shows an event, and checks that it does so
 // once.
-func (b *bed) published(t *testing.T, id waybill.ID) read {
+func (b *env) published(t *testing.T, id waybill.ID) read {
 	t.Helper()
 	wait(t, "the log shows "+id.String(), func() bool { return len(b.log.of(id)) > 0 })
 	seen := b.log.of(id)
@@ -229,7 +229,7 @@ func event(key string, delay time.Duration) waybill.Event {
 // TestPostgres follows docs/sql.md: every event is in the log once, delayed
 // events when they are due, and a key is free when its row is deleted.
 func TestPostgres(t *testing.T) {
-	b := newBed(t)
+	b := newEnv(t)
 	plain, keyed := b.write(t, event("", 0)), b.write(t, event("k", 0))
 	late := b.write(t, event("late", 500*time.Millisecond))
 	if got := b.published(t, keyed.ID).columns; got["dedup_key"] != "k" || got["type"] != "OrderPlaced" || got["aggregate_id"] != "A-1" {
@@ -307,7 +307,7 @@ func TestPostgres(t *testing.T) {
 	b.published(t, r.ID)
 }
 
-func (b *bed) there(t *testing.T, id waybill.ID) bool {
+func (b *env) there(t *testing.T, id waybill.ID) bool {
 	t.Helper()
 	var there bool
 	if err := b.pool.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM waybill_outbox WHERE id = $1)`, id.UUID()).Scan(&there); err != nil {

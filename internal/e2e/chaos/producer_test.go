@@ -145,13 +145,13 @@ func (p *producer[T]) transaction(ctx context.Context, rng *rand.Rand) error {
 			if _, err := p.box.WriteEach(ctx, tx, evs...); err != nil {
 				return err
 			}
-			most := 1500 * time.Millisecond
+			longest := 1500 * time.Millisecond
 			if aggregates[len(aggregates)-1] == "" {
-				most = 4 * time.Second
+				longest = 4 * time.Second
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(time.Duration(rng.Int64N(int64(most)))):
+			case <-time.After(time.Duration(rng.Int64N(int64(longest)))):
 			}
 		}
 		switch u := rng.Float64(); {

@@ -20,7 +20,7 @@ func TestBehindABacklog(t *testing.T) {
 			// with more lanes, fewer events of one lane are in flight
 			p.Lanes = 32
 		}
-		behindABacklog(newBed(t, p), 300)
+		behindABacklog(newEnv(t, p), 300)
 	})
 }
 
@@ -30,10 +30,10 @@ func TestBehindALongBacklog(t *testing.T) {
 	t.Parallel()
 	p := postgresPlace(t)
 	p.Lanes = 32
-	behindABacklog(newBed(t, p), window+400)
+	behindABacklog(newEnv(t, p), window+400)
 }
 
-func behindABacklog(b *bed, backlog int) {
+func behindABacklog(b *env, backlog int) {
 	down := series("", backlog)
 	for i, name := range down {
 		// negative numbers go to the unavailable destination
@@ -74,17 +74,17 @@ func behindABacklog(b *bed, backlog int) {
 // attempt, and clears no suspect.
 func TestBehindAnOutage(t *testing.T) {
 	onEach(t, func(t *testing.T, p place) {
-		behindAnOutage(newBed(t, p.oneLane()), false)
+		behindAnOutage(newEnv(t, p.oneLane()), false)
 	})
 }
 
 // TestBatchBehindAnOutage is the same with a sink for batches.
 func TestBatchBehindAnOutage(t *testing.T) {
 	t.Parallel()
-	behindAnOutage(newBed(t, postgresPlace(t).oneLane()), true)
+	behindAnOutage(newEnv(t, postgresPlace(t).oneLane()), true)
 }
 
-func behindAnOutage(b *bed, batch bool) {
+func behindAnOutage(b *env, batch bool) {
 	others := slices.Concat(series("a", 3), series("b", 3))
 	b.add("/0")
 	b.add(others...)
@@ -98,7 +98,7 @@ func behindAnOutage(b *bed, batch bool) {
 // killedBy starts nodes of a kind until the event that kills them is dead and
 // the events of the aggregates are delivered. It reports more kills than
 // attempts, apart from the first kill, which is not counted beforehand.
-func (b *bed) killedBy(name string, s spec) {
+func (b *env) killedBy(name string, s spec) {
 	b.Helper()
 	const attempts = 3
 	s.MaxAttempts, s.Script = attempts, map[string]act{name: {Kill: true}}

@@ -13,12 +13,12 @@ import (
 	"github.com/waybillhq/waybill/store"
 )
 
-// forgetful is a bed on a server of its own that writes to disk only when a
+// forgetful is an env on a server of its own that writes to disk only when a
 // commit waits for it: asynchronous commits are lost in a crash. Nodes on it
 // must be quiet, because a heartbeat makes the server write everything before
 // it.
 type forgetful struct {
-	*bed
+	*env
 	server *server.Postgres
 }
 
@@ -37,7 +37,7 @@ func newForgetful(t *testing.T) *forgetful {
 	if err := conn.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &forgetful{newBed(t, place{Database: "postgres", Source: pg.DSN, Lanes: 1}), pg}
+	return &forgetful{newEnv(t, place{Database: "postgres", Source: pg.DSN, Lanes: 1}), pg}
 }
 
 // quiet is a node that has a long lease and rarely renews it.

@@ -20,7 +20,7 @@ const window = 500
 // are in order, and no more events are delivered twice than the dead node may
 // have had in flight.
 func TestKilled(t *testing.T) {
-	everywhere(t, func(b *bed) {
+	everywhere(t, func(b *env) {
 		const aggregates, each = 30, 6
 		script := map[string]act{}
 		var names []string
@@ -66,15 +66,15 @@ func TestKilled(t *testing.T) {
 // TestKillerInAnAggregate: an event that kills its process is dead after as
 // many restarts as it has attempts; all others are delivered.
 func TestKillerInAnAggregate(t *testing.T) {
-	everywhere(t, func(b *bed) { killer(b, "a/2") })
+	everywhere(t, func(b *env) { killer(b, "a/2") })
 }
 
 // TestKillerUnordered is the same with an unordered event.
 func TestKillerUnordered(t *testing.T) {
-	everywhere(t, func(b *bed) { killer(b, "/2") })
+	everywhere(t, func(b *env) { killer(b, "/2") })
 }
 
-func killer(b *bed, name string) {
+func killer(b *env, name string) {
 	const attempts = 3
 	names := slices.Concat(series("a", 5), series("", 5), series("b", 3), series("c", 3), series("d", 3))
 	b.add(names...)

@@ -15,7 +15,7 @@ import (
 // takes over. The settlements of the first node are refused when it continues;
 // it notices that its lanes are lost and continues like a new node.
 func TestStopped(t *testing.T) {
-	everywhere(t, func(b *bed) {
+	everywhere(t, func(b *env) {
 		a := b.start(spec{Name: "A", Script: map[string]act{
 			"a/0": {Gate: "gate", Deaf: true}, "b/0": {Gate: "gate", Deaf: true, Error: "A says no"},
 			"/0": {Gate: "gate", Deaf: true}, "/1": {Gate: "gate", Deaf: true, Error: "A says no"},
@@ -92,7 +92,7 @@ func TestStopped(t *testing.T) {
 // TestStoppedWithASuspect: a node that was stopped while it had a suspect in
 // flight, and lost the lane, delivers other suspects later.
 func TestStoppedWithASuspect(t *testing.T) {
-	everywhere(t, func(b *bed) {
+	everywhere(t, func(b *env) {
 		a := b.start(spec{Name: "A", Script: map[string]act{"a/0": {Gate: "never"}}})
 		b.add("a/0")
 		b.await("it is with A", func() bool { return b.count(journal.Begin, "A", "a/0") == 1 })

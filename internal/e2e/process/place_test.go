@@ -200,9 +200,9 @@ func unique(t *testing.T) string {
 }
 
 // everywhere runs a test on every database.
-func everywhere(t *testing.T, test func(b *bed)) {
+func everywhere(t *testing.T, test func(b *env)) {
 	t.Helper()
-	onEach(t, func(t *testing.T, p place) { test(newBed(t, p)) })
+	onEach(t, func(t *testing.T, p place) { test(newEnv(t, p)) })
 }
 
 // onEach runs a test with a place in every database.

@@ -16,7 +16,7 @@ import (
 //
 // SQLite cannot show it: it has one writer at a time.
 func TestLateBesideAHold(t *testing.T) {
-	late(t, spec{}, longOpen, "/0", func(b *bed) {
+	late(t, spec{}, longOpen, "/0", func(b *env) {
 		b.await("the late one is delivered", func() bool { return b.count(journal.OK, "A", "/0") == 1 })
 	})
 }
@@ -26,12 +26,12 @@ const longOpen = 3 * time.Second
 
 // late lets a transaction commit an event long after later events were read and
 // delivered, while another event is held.
-func late(t *testing.T, s spec, open time.Duration, name string, then func(b *bed)) {
+func late(t *testing.T, s spec, open time.Duration, name string, then func(b *env)) {
 	for database, place := range map[string]func(*testing.T) place{"postgres": postgresPlace, "mariadb": mariadbPlace, "mysql": mysqlPlace} {
 		t.Run(database, func(t *testing.T) {
 			at := place(t)
 			at.Lanes = 1
-			b := newBed(t, at)
+			b := newEnv(t, at)
 			s := s
 			s.Name, s.Backoff, s.Script = "A", time.Hour, map[string]act{"held/0": {Error: "no"}}
 			b.start(s)
@@ -66,7 +66,7 @@ func late(t *testing.T, s spec, open time.Duration, name string, then func(b *be
 func TestBehindALateCommit(t *testing.T) {
 	for name, open := range map[string]time.Duration{"soon": 50 * time.Millisecond, "long after": longOpen} {
 		t.Run(name, func(t *testing.T) {
-			late(t, spec{Sweep: time.Minute}, open, "x/0", func(b *bed) {
+			late(t, spec{Sweep: time.Minute}, open, "x/0", func(b *env) {
 				b.add("x/1")
 				b.await("the next one is delivered", func() bool { return b.count(journal.OK, "A", "x/1") == 1 })
 				b.wantOrder()
@@ -85,7 +85,7 @@ func TestClockSetBack(t *testing.T) {
 		"mysql":    `UPDATE {outbox} SET created_at = created_at - INTERVAL seq MINUTE`,
 		"sqlite":   `UPDATE {outbox} SET created_at = created_at - seq * 60000000`,
 	}
-	everywhere(t, func(b *bed) {
+	everywhere(t, func(b *env) {
 		names := series("x", 20)
 		for _, name := range names {
 			b.add(name)

@@ -46,13 +46,13 @@ func TestRenewedWhileTakenOver(t *testing.T) {
 			t.Parallel()
 			at := d.make(t)
 			at.Lanes = 1 // and A, which came first, keeps it
-			b := newBed(t, at)
+			b := newEnv(t, at)
 			renewed(b, at.handle(t), at.fill(d.lock), at.fill(d.waiting))
 		})
 	}
 }
 
-func renewed(b *bed, db *sql.DB, lock, waiting string) {
+func renewed(b *env, db *sql.DB, lock, waiting string) {
 	// A reads rarely, so that it does not read x/1 while x/1 is ready, and
 	// checks its lanes once a second.
 	a := b.start(spec{Name: "A", Lease: 4 * time.Second, Heartbeat: 1200 * time.Millisecond, Poll: 600 * time.Millisecond})

@@ -16,7 +16,7 @@ import (
 // lanes are released, and another node acquires them at once: with a lease of
 // an hour, only released lanes can be acquired.
 func TestGracefulStop(t *testing.T) {
-	everywhere(t, func(b *bed) {
+	everywhere(t, func(b *env) {
 		held := map[string]act{"a/0": {Gate: "gate"}, "b/0": {Gate: "gate"}}
 		a := b.start(spec{Name: "A", Script: held, Lease: time.Hour, Drain: time.Minute})
 		b.add("a/0", "a/1", "a/2", "b/0")
@@ -58,7 +58,7 @@ func TestGracefulStop(t *testing.T) {
 // pending, uncounted, and are repeated after a restart, even if the sink
 // ignores its context.
 func TestDrainTimeout(t *testing.T) {
-	everywhere(t, func(b *bed) {
+	everywhere(t, func(b *env) {
 		script := map[string]act{"a/0": {Gate: "never", Deaf: true}, "b/0": {Gate: "never"}, "/0": {Gate: "never"}}
 		a := b.start(spec{Name: "A", Script: script, Drain: 200 * time.Millisecond, Workers: 3})
 		names := []string{"a/0", "a/1", "b/0", "b/1", "/0"}

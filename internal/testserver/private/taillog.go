@@ -14,9 +14,9 @@ type tailLog struct {
 func (l *tailLog) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	const most = 4096
+	const limit = 4096
 	l.text = append(l.text, b...)
-	l.text = l.text[max(0, len(l.text)-most):]
+	l.text = l.text[max(0, len(l.text)-limit):]
 	return len(b), nil
 }
 

@@ -176,7 +176,7 @@ func (a *app) purge() *cobra.Command {
 
 func (a *app) purgeOld(cmd *cobra.Command, history, dead string, yes bool) error {
 	return a.withStore(cmd, func(ctx context.Context, d *session) error {
-		keep := admin.Retention{History: d.settings.Relay.HistoryRetention, Dead: d.settings.Relay.DeadRetention, BatchSize: d.settings.Purge.BatchSize}
+		keep := admin.Retention{History: d.settings.Relay.HistoryRetention, Dead: d.settings.Relay.DeadRetention, PurgeBatchSize: d.settings.Purge.BatchSize}
 		for _, o := range []struct {
 			flag, text string
 			to         *time.Duration

@@ -58,8 +58,8 @@ func TestServeLogsAnOutageOnce(t *testing.T) {
 			// In addition: a lapsed lease, a run of the job that was not
 			// released, and components that run every few minutes: purging, the
 			// key cleaner.
-			if most := len(c.parts) + 4; len(lines) > most {
-				t.Errorf("%d lines about one outage, want at most %d:\n%s", len(lines), most, strings.Join(lines, "\n"))
+			if limit := len(c.parts) + 4; len(lines) > limit {
+				t.Errorf("%d lines about one outage, want at most %d:\n%s", len(lines), limit, strings.Join(lines, "\n"))
 			}
 			for _, part := range c.parts {
 				if n := said(part + " fails and is retried"); n != 1 {

@@ -25,7 +25,7 @@ func (r *Relay) components() ([]Component, error) {
 		}
 		all = append(all, c)
 	} else if s.Purge.Enabled {
-		p, err := r.Outbox.Purger(admin.Retention{History: s.Relay.HistoryRetention, Dead: s.Relay.DeadRetention, Interval: s.Purge.Interval, BatchSize: s.Purge.BatchSize})
+		p, err := r.Outbox.Purger(admin.Retention{History: s.Relay.HistoryRetention, Dead: s.Relay.DeadRetention, PurgeInterval: s.Purge.Interval, PurgeBatchSize: s.Purge.BatchSize})
 		if err != nil {
 			return nil, err
 		}

@@ -77,31 +77,31 @@ var inTables = []struct{ metric, labels, sql string }{
 // bounded are the bounds from the tables for counters whose exact value only
 // the parts know.
 var bounded = []struct {
-	metrics             []string
-	labels, least, most string
-	why                 string
+	metrics          []string
+	labels, min, max string
+	why              string
 }{
 	{
-		metrics: []string{"waybill_dispatch_failure_total"}, labels: `class="retry"`, most: `SELECT sum(attempts) FROM waybill_history`,
-		least: `SELECT sum(attempts) - (SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'suspect') FROM waybill_history`,
-		why:   "a suspect, possibly in flight in a lost relay, uses an attempt before it is known to fail",
+		metrics: []string{"waybill_dispatch_failure_total"}, labels: `class="retry"`, max: `SELECT sum(attempts) FROM waybill_history`,
+		min: `SELECT sum(attempts) - (SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'suspect') FROM waybill_history`,
+		why: "a suspect, possibly in flight in a lost relay, uses an attempt before it is known to fail",
 	},
 	{
 		metrics: []string{"waybill_enqueue_hot_total", "waybill_enqueue_cold_total"},
-		least: `SELECT (SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'done') -
+		min: `SELECT (SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'done') -
 			(SELECT total(n) FROM seen WHERE place = 'settle' AND class = 'suspect')`,
 		why: "a settled event had been enqueued, and a suspect is settled twice; an event that is put back, or read again after a restart, is enqueued again",
 	},
 	{
-		metrics: []string{"waybill_enqueue_hot_total", "waybill_enqueue_hot_dropped_total"}, most: `SELECT count(*) FROM orders`,
+		metrics: []string{"waybill_enqueue_hot_total", "waybill_enqueue_hot_dropped_total"}, max: `SELECT count(*) FROM orders`,
 		why: "a commit announces its event once, and while a relay is replaced no relay receives it",
 	},
 	{
-		metrics: []string{"waybill_enqueue_cold_total"}, most: `SELECT total(n) FROM seen WHERE place = 'read' AND class = 'done'`,
+		metrics: []string{"waybill_enqueue_cold_total"}, max: `SELECT total(n) FROM seen WHERE place = 'read' AND class = 'done'`,
 		why: "the event was read; rows of events in memory are read, too",
 	},
 	{
-		metrics: []string{"waybill_consume_failure_total"}, most: `SELECT total(n) FROM seen WHERE place = 'inbox' AND class NOT IN ('done', 'permanent')`,
+		metrics: []string{"waybill_consume_failure_total"}, max: `SELECT total(n) FROM seen WHERE place = 'inbox' AND class NOT IN ('done', 'permanent')`,
 		why: "a message that a crashed consumer had not started is returned as not done, and counts as no attempt",
 	},
 }
@@ -192,8 +192,8 @@ func differences(t *testing.T, w *world) (wrong []string) {
 		for _, name := range c.metrics {
 			sum += shown.sum(name, c.labels)
 		}
-		if c.least != "" && sum < query(c.least) || c.most != "" && sum > query(c.most) {
-			wrong = append(wrong, fmt.Sprintf("%v: %g, and the tables say at least (%s), at most (%s): %s", c.metrics, sum, c.least, c.most, c.why))
+		if c.min != "" && sum < query(c.min) || c.max != "" && sum > query(c.max) {
+			wrong = append(wrong, fmt.Sprintf("%v: %g, and the tables say at least (%s), at most (%s): %s", c.metrics, sum, c.min, c.max, c.why))
 		}
 	}
 	return wrong

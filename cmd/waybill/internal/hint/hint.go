@@ -35,10 +35,10 @@ func Of(err error) string {
 // Nearest returns the name that is closest to a misspelled one, or "" if none
 // is close.
 func Nearest(wrong string, names []string) string {
-	best, least := "", max(2, len(wrong)/3)+1
+	best, nearest := "", max(2, len(wrong)/3)+1
 	for _, name := range names {
-		if d := distance(wrong, name); d < least {
-			best, least = name, d
+		if d := distance(wrong, name); d < nearest {
+			best, nearest = name, d
 		}
 	}
 	return best

@@ -25,8 +25,8 @@ import (
 
 const token = "s3cret-of-the-operator"
 
-// bed is an API in front of a store with one event in every state.
-type bed struct {
+// env is an API in front of a store with one event in every state.
+type env struct {
 	t       *testing.T
 	handler http.Handler
 	daemon  *daemon.Daemon
@@ -35,7 +35,7 @@ type bed struct {
 	failed  waybill.ID
 }
 
-func newBed(t *testing.T, args ...string) *bed {
+func newEnv(t *testing.T, args ...string) *env {
 	t.Helper()
 	flags := map[string]string{
 		"store.url": "sqlite:" + filepath.Join(t.TempDir(), "waybill.db"), "sink.url": "log:", "http.listen": "127.0.0.1:0", "http.token": token,
@@ -47,7 +47,7 @@ func newBed(t *testing.T, args ...string) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{t: t}
+	b := &env{t: t}
 	if b.daemon, err = daemon.Open(t.Context(), loaded, daemon.Config{Logger: slog.New(slog.DiscardHandler), Out: io.Discard}); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func newBed(t *testing.T, args ...string) *bed {
 
 // fill writes events and runs a relay that brings them into their states: two
 // dead, one failed that blocks its aggregate.
-func (b *bed) fill() {
+func (b *env) fill() {
 	b.t.Helper()
 	evs := []waybill.Event{
 		{ID: waybill.NewID(), Type: "OrderPlaced", AggregateType: "order", AggregateID: "1", Payload: []byte(`{"card": "4111"}`)},
@@ -104,7 +104,7 @@ func (b *bed) fill() {
 }
 
 // call sends a request, which change may modify.
-func (b *bed) call(method, path, body string, change ...func(*http.Request)) (int, string) {
+func (b *env) call(method, path, body string, change ...func(*http.Request)) (int, string) {
 	b.t.Helper()
 	r := httptest.NewRequestWithContext(b.t.Context(), method, "http://127.0.0.1:9292"+path, strings.NewReader(body))
 	for _, fn := range change {
@@ -128,7 +128,7 @@ func onlyOrigin(r *http.Request) { r.Header.Set("Origin", "https://evil.example"
 // one, from another site's page, and with GET. The routes are those of the API,
 // so new ones are included.
 func TestEveryChangingRouteRefuses(t *testing.T) {
-	b, without := newBed(t), newBed(t, "http.token", "")
+	b, without := newEnv(t), newEnv(t, "http.token", "")
 	b.fill()
 	changing := 0
 	for _, route := range Routes() {
@@ -141,7 +141,7 @@ func TestEveryChangingRouteRefuses(t *testing.T) {
 		}
 		body := `{"ids": ["` + b.dead[0].String() + `"]}`
 		for name, c := range map[string]struct {
-			bed    *bed
+			env    *env
 			method string
 			change []func(*http.Request)
 			want   int
@@ -156,7 +156,7 @@ func TestEveryChangingRouteRefuses(t *testing.T) {
 			"no token is set":       {without, "POST", []func(*http.Request){withToken}, http.StatusForbidden},
 			"an empty token":        {without, "POST", []func(*http.Request){func(r *http.Request) { r.Header.Set("Authorization", "Bearer ") }}, http.StatusForbidden},
 		} {
-			if code, text := c.bed.call(c.method, route.Path, body, c.change...); code != c.want {
+			if code, text := c.env.call(c.method, route.Path, body, c.change...); code != c.want {
 				t.Errorf("%s, %s: %d, want %d: %s", route.Path, name, code, c.want, text)
 			}
 		}
@@ -172,7 +172,7 @@ func TestEveryChangingRouteRefuses(t *testing.T) {
 // TestEveryReadRoute checks that without a token every local client gets JSON,
 // and nothing changes.
 func TestEveryReadRoute(t *testing.T) {
-	b := newBed(t, "http.token", "")
+	b := newEnv(t, "http.token", "")
 	b.fill()
 	for _, route := range Routes() {
 		if route.Method != http.MethodGet || route.Path == "/readyz" {
@@ -200,7 +200,7 @@ func TestEveryReadRoute(t *testing.T) {
 
 // TestAPayloadNeedsTheToken includes local clients.
 func TestAPayloadNeedsTheToken(t *testing.T) {
-	b := newBed(t)
+	b := newEnv(t)
 	b.fill()
 	path := "/api/events/" + b.dead[0].String() + "?payload=1"
 	if code, text := b.call("GET", path, ""); code != http.StatusUnauthorized || strings.Contains(text, "4111") {
@@ -209,7 +209,7 @@ func TestAPayloadNeedsTheToken(t *testing.T) {
 	if code, text := b.call("GET", path, "", withToken); code != http.StatusOK || !strings.Contains(text, "4111") {
 		t.Errorf("with: %d %s", code, text)
 	}
-	open := newBed(t, "http.token", "") // local clients have read access
+	open := newEnv(t, "http.token", "") // local clients have read access
 	open.fill()
 	path = "/api/events/" + open.dead[0].String()
 	if code, text := open.call("GET", path, ""); code != http.StatusOK {
@@ -222,7 +222,7 @@ func TestAPayloadNeedsTheToken(t *testing.T) {
 
 // TestRemoteRequestsNeedTheToken checks every route but the probes.
 func TestRemoteRequestsNeedTheToken(t *testing.T) {
-	b := newBed(t, "http.listen", "0.0.0.0:0")
+	b := newEnv(t, "http.listen", "0.0.0.0:0")
 	for _, route := range append(Routes(), Route{Method: "GET", Path: "/metrics", access: look}) {
 		code, text := b.call(route.Method, strings.Replace(route.Path, "{id}", waybill.NewID().String(), 1), "")
 		if refused := code == http.StatusUnauthorized; refused == (route.access == open) {
@@ -235,7 +235,7 @@ func TestRemoteRequestsNeedTheToken(t *testing.T) {
 }
 
 func TestChanges(t *testing.T) {
-	b := newBed(t)
+	b := newEnv(t)
 	b.fill()
 	post := func(path, body string) string {
 		t.Helper()
@@ -292,7 +292,7 @@ func TestChanges(t *testing.T) {
 // TestReadinessIsProgress checks that a relay is not ready before its first
 // read, and is ready after it.
 func TestReadinessIsProgress(t *testing.T) {
-	b := newBed(t)
+	b := newEnv(t)
 	if code, text := b.call("GET", "/readyz", ""); code != http.StatusServiceUnavailable || !strings.Contains(text, "the tables have not been read yet") {
 		t.Errorf("before the relay runs: %d %s", code, text)
 	}
@@ -335,7 +335,7 @@ func TestExposureIsRefused(t *testing.T) {
 }
 
 func TestTooManyConcurrentRequestsAreRejected(t *testing.T) {
-	b := newBed(t)
+	b := newEnv(t)
 	inside, leave := make(chan struct{}), make(chan struct{})
 	h, err := newHandler(b.daemon, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inside <- struct{}{}; <-leave }))
 	if err != nil {
@@ -363,7 +363,7 @@ func TestTooManyConcurrentRequestsAreRejected(t *testing.T) {
 
 // TestErrorsAreScrubbed checks errors of a driver, which may quote its address.
 func TestErrorsAreScrubbed(t *testing.T) {
-	b := newBed(t)
+	b := newEnv(t)
 	a := &api{scrub: settings.NewScrubber(b.daemon.Loaded.Secrets()...)}
 	w := httptest.NewRecorder()
 	a.fail(w, errors.New("cannot connect with "+token))

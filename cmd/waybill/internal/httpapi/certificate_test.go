@@ -117,7 +117,7 @@ func newSecured(t *testing.T) *secured {
 	t.Helper()
 	s := &secured{t: t, log: &logged{}, ca: newAuthority(t), dir: t.TempDir()}
 	certFile, keyFile := s.ca.issue(t, s.dir, 100)
-	b := newBed(t, "http.listen", "0.0.0.0:0", "http.cert", certFile, "http.key", keyFile)
+	b := newEnv(t, "http.listen", "0.0.0.0:0", "http.cert", certFile, "http.key", keyFile)
 	b.daemon.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	c, err := Component(b.daemon, nil)
 	if err != nil {

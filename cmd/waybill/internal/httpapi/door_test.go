@@ -15,7 +15,7 @@ import (
 // TestReadingNeedsTheTokenIfOneIsSet includes this machine, which has other
 // users and programs.
 func TestReadingNeedsTheTokenIfOneIsSet(t *testing.T) {
-	b := newBed(t)
+	b := newEnv(t)
 	for _, route := range append(Routes(), Route{Method: "GET", Path: "/metrics", access: look}) {
 		if route.access != look {
 			continue
@@ -46,7 +46,7 @@ func TestShortTokensAreRefused(t *testing.T) {
 // TestGuessesAreLoggedAndSlowed checks that a client with thirty wrong tokens
 // is rejected for a while, and others are not.
 func TestGuessesAreLoggedAndSlowed(t *testing.T) {
-	b := newBed(t)
+	b := newEnv(t)
 	var log bytes.Buffer
 	b.daemon.Log = slog.New(slog.NewTextHandler(&log, nil))
 	handler, err := newHandler(b.daemon, nil)
@@ -110,7 +110,7 @@ func TestDoor(t *testing.T) {
 // TestReadyzHidesNames checks that a probe without a token gets the number of
 // unavailable destinations, not their names.
 func TestReadyzHidesNames(t *testing.T) {
-	b := newBed(t, "relay.name", "orders-of-acme")
+	b := newEnv(t, "relay.name", "orders-of-acme")
 	b.relay.Progress.Pause("partner-bank", true)
 	_, text := b.call("GET", "/readyz", "")
 	if strings.Contains(text, "partner-bank") || strings.Contains(text, "orders-of-acme") || !strings.Contains(text, `"destinations_down": 1`) {

@@ -119,7 +119,7 @@ func build(st *connect.Store, s *settings.Settings, def settings.Job) (reconcile
 	j.LookBack = orDefault(def.LookBack, j.LookBack)
 	j.MinAge = orDefault(def.MinAge, j.MinAge)
 	j.ResendAfter = orDefault(def.ResendAfter, j.ResendAfter)
-	j.TracesKept = orDefault(def.TracesKept, j.TracesKept)
+	j.TraceRetention = orDefault(def.TraceRetention, j.TraceRetention)
 	j.Limit = orDefault(def.Limit, j.Limit)
 	return j, nil
 }

@@ -21,7 +21,7 @@ type Job struct {
 	Kind string
 	// Every is the interval between runs; LookBack is the length of the window;
 	// MinAge is the minimum age of the rows in it. Zero: the job's default.
-	Every, LookBack, MinAge, ResendAfter, TracesKept time.Duration
+	Every, LookBack, MinAge, ResendAfter, TraceRetention time.Duration
 	// SQL returns the missing events; Type, AggregateType and Topic apply to
 	// all of them.
 	SQL, Type, AggregateType, Topic string
@@ -43,7 +43,7 @@ func (j *Job) fields() map[string]slot {
 	return map[string]slot{
 		"enabled": switchSlot{&j.Enabled}, "relay": textSlot{&j.Relay}, "kind": textSlot{&j.Kind},
 		"every": durationSlot{p: &j.Every}, "look-back": durationSlot{p: &j.LookBack}, "min-age": durationSlot{p: &j.MinAge, allowOff: true},
-		"resend-after": durationSlot{p: &j.ResendAfter, allowOff: true}, "traces-kept": durationSlot{p: &j.TracesKept},
+		"resend-after": durationSlot{p: &j.ResendAfter, allowOff: true}, "trace-retention": durationSlot{p: &j.TraceRetention},
 		"sql": textSlot{&j.SQL}, "type": textSlot{&j.Type}, "aggregate-type": textSlot{&j.AggregateType}, "topic": textSlot{&j.Topic},
 		"group": textSlot{&j.Group}, "age": durationSlot{p: &j.Age}, "attempts": numberSlot{p: &j.Attempts, min: 1},
 		"limit": numberSlot{p: &j.Limit, min: 1},

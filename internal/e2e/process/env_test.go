@@ -23,8 +23,8 @@ import (
 // loaded machine.
 const patience = 60 * time.Second
 
-// bed is an outbox for one test, and the nodes on it.
-type bed struct {
+// env is an outbox for one test, and the nodes on it.
+type env struct {
 	*testing.T
 	*tables
 	place  place
@@ -33,7 +33,7 @@ type bed struct {
 	nodes  []*node
 }
 
-func newBed(t *testing.T, p place) *bed {
+func newEnv(t *testing.T, p place) *env {
 	t.Helper()
 	tables, err := p.open(t.Context())
 	if err != nil {
@@ -42,7 +42,7 @@ func newBed(t *testing.T, p place) *bed {
 	if _, err := tables.db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b := &bed{T: t, tables: tables, place: p, folder: t.TempDir(), names: map[string]waybill.ID{}}
+	b := &env{T: t, tables: tables, place: p, folder: t.TempDir(), names: map[string]waybill.ID{}}
 	t.Cleanup(func() {
 		for _, n := range b.nodes {
 			n.Kill()
@@ -58,7 +58,7 @@ func newBed(t *testing.T, p place) *bed {
 }
 
 // tell logs the nodes' logs and the journal.
-func (b *bed) tell() {
+func (b *env) tell() {
 	for _, r := range b.journal() {
 		b.Log(r)
 	}
@@ -74,12 +74,12 @@ func (b *bed) tell() {
 // node is a process with a relay.
 type node struct {
 	*child.Process
-	b    *bed
+	b    *env
 	spec spec
 }
 
 // start starts a node. It is killed at the latest when the test ends.
-func (b *bed) start(s spec) *node {
+func (b *env) start(s spec) *node {
 	b.Helper()
 	s.Place, s.Folder = b.place, b.folder
 	if s.Lease == 0 {
@@ -168,7 +168,7 @@ func (n *node) says(parts ...string) bool {
 }
 
 // open opens a gate.
-func (b *bed) open(gate string) {
+func (b *env) open(gate string) {
 	b.Helper()
 	if err := os.WriteFile(filepath.Join(b.folder, gate), nil, 0o600); err != nil {
 		b.Fatal(err)
@@ -177,7 +177,7 @@ func (b *bed) open(gate string) {
 
 // add commits events in one transaction: aggregate/number, with "" as the
 // aggregate of unordered events.
-func (b *bed) add(names ...string) {
+func (b *env) add(names ...string) {
 	b.Helper()
 	if err := b.write(b.Context(), b.events(names...)...); err != nil {
 		b.Fatal(err)
@@ -185,7 +185,7 @@ func (b *bed) add(names ...string) {
 }
 
 // events returns the events that add commits.
-func (b *bed) events(names ...string) []waybill.Event {
+func (b *env) events(names ...string) []waybill.Event {
 	evs := make([]waybill.Event, len(names))
 	for i, name := range names {
 		aggregate, number, _ := strings.Cut(name, "/")
@@ -208,7 +208,7 @@ func series(aggregate string, n int) []string {
 }
 
 // await waits for a condition.
-func (b *bed) await(what string, ok func() bool) {
+func (b *env) await(what string, ok func() bool) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -224,7 +224,7 @@ func (b *bed) await(what string, ok func() bool) {
 	}
 }
 
-func (b *bed) stats() store.Stats {
+func (b *env) stats() store.Stats {
 	b.Helper()
 	s, err := b.db.Stats(b.Context())
 	if err != nil {
@@ -234,7 +234,7 @@ func (b *bed) stats() store.Stats {
 }
 
 // awaitEmpty waits until no event is pending.
-func (b *bed) awaitEmpty() {
+func (b *env) awaitEmpty() {
 	b.Helper()
 	b.await("nothing is pending", func() bool {
 		s := b.stats()
@@ -243,13 +243,13 @@ func (b *bed) awaitEmpty() {
 }
 
 // awaitNodes waits until n nodes are live.
-func (b *bed) awaitNodes(n int) {
+func (b *env) awaitNodes(n int) {
 	b.Helper()
 	b.await(fmt.Sprintf("%d nodes are live", n), func() bool { return len(b.stats().Nodes) == n })
 }
 
 // find returns an event's row, in any table.
-func (b *bed) find(name string) store.Record {
+func (b *env) find(name string) store.Record {
 	b.Helper()
 	records, err := b.db.Find(b.Context(), b.names[name])
 	if err != nil {
@@ -262,7 +262,7 @@ func (b *bed) find(name string) store.Record {
 }
 
 // journal returns the deliveries so far.
-func (b *bed) journal() []journal.Record {
+func (b *env) journal() []journal.Record {
 	b.Helper()
 	records, err := journal.Read(filepath.Join(b.folder, journalName))
 	if err != nil {
@@ -273,7 +273,7 @@ func (b *bed) journal() []journal.Record {
 
 // count returns the number of matching records: of a kind, of a node, of an
 // event; "" matches all.
-func (b *bed) count(what, node, name string) int {
+func (b *env) count(what, node, name string) int {
 	b.Helper()
 	return count(b.journal(), what, node, name)
 }
@@ -289,7 +289,7 @@ func count(records []journal.Record, what, node, name string) int {
 }
 
 // wantOK reports events that were not delivered successfully exactly n times.
-func (b *bed) wantOK(times int, names ...string) {
+func (b *env) wantOK(times int, names ...string) {
 	b.Helper()
 	records := b.journal()
 	for _, name := range names {
@@ -301,7 +301,7 @@ func (b *bed) wantOK(times int, names ...string) {
 
 // wantDelivered reports events that are not in the history, or were never
 // delivered.
-func (b *bed) wantDelivered(names ...string) {
+func (b *env) wantDelivered(names ...string) {
 	b.Helper()
 	records := b.journal()
 	for _, name := range names {
@@ -317,7 +317,7 @@ func (b *bed) wantDelivered(names ...string) {
 // wantOrder reports events whose delivery began before their predecessor had
 // been delivered or was dead. Redeliveries of delivered events do not matter: a
 // consumer detects them by their position.
-func (b *bed) wantOrder(dead ...string) {
+func (b *env) wantOrder(dead ...string) {
 	b.Helper()
 	done := map[string]bool{}
 	for _, name := range dead {
@@ -340,7 +340,7 @@ func (b *bed) wantOrder(dead ...string) {
 
 // wantEpochs reports epochs that two processes have used, and epochs of one
 // process that do not rise.
-func (b *bed) wantEpochs() {
+func (b *env) wantEpochs() {
 	b.Helper()
 	type fence struct {
 		lane  int

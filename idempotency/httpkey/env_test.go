@@ -63,8 +63,8 @@ func (s *keyStore) RenewKey(ctx context.Context, a driver.KeyAttempt, lease time
 	return s.Keys.RenewKey(ctx, a, lease)
 }
 
-// bed is a server for one test. Several may share a store, as processes do.
-type bed struct {
+// env is a server for one test. Several may share a store, as processes do.
+type env struct {
 	*testing.T
 	db   *keyStore
 	keys *idempotency.Keys[tx]
@@ -105,9 +105,9 @@ type setup struct {
 	http2 bool
 }
 
-func newBed(t *testing.T, s setup) *bed {
+func newEnv(t *testing.T, s setup) *env {
 	t.Helper()
-	b := &bed{T: t, log: &syncBuffer{}}
+	b := &env{T: t, log: &syncBuffer{}}
 	if s.db == nil {
 		db, err := memstore.New(memstore.Config{})
 		if err != nil {
@@ -196,7 +196,7 @@ func path(p string) change {
 }
 
 // try sends a POST with a key.
-func (b *bed) try(key, body string, changes ...change) (answer, error) {
+func (b *env) try(key, body string, changes ...change) (answer, error) {
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+"/orders", strings.NewReader(body))
 	if err != nil {
 		return answer{}, err
@@ -221,7 +221,7 @@ func (b *bed) try(key, body string, changes ...change) (answer, error) {
 	return a, err
 }
 
-func (b *bed) post(key, body string, changes ...change) answer {
+func (b *env) post(key, body string, changes ...change) answer {
 	b.Helper()
 	a, err := b.try(key, body, changes...)
 	if err != nil {
@@ -231,14 +231,14 @@ func (b *bed) post(key, body string, changes ...change) answer {
 }
 
 // want reports an answer that differs from the expected one.
-func (b *bed) want(a answer, status int, code string) {
+func (b *env) want(a answer, status int, code string) {
 	b.Helper()
 	if a.status != status || a.problem.Code != code {
 		b.Errorf("the answer is %d %s, want %d %s\n%s", a.status, a.problem.Code, status, code, a.body)
 	}
 }
 
-func (b *bed) wantRuns(n int64) {
+func (b *env) wantRuns(n int64) {
 	b.Helper()
 	if got := b.runs.Load(); got != n {
 		b.Errorf("the handler ran %d times, want %d", got, n)
@@ -246,7 +246,7 @@ func (b *bed) wantRuns(n int64) {
 }
 
 // wantReplay sends a request again and expects the same answer.
-func (b *bed) wantReplay(first answer, key, body string, changes ...change) {
+func (b *env) wantReplay(first answer, key, body string, changes ...change) {
 	b.Helper()
 	again := b.post(key, body, changes...)
 	if !again.replayed() || again.status != first.status || again.body != first.body {
@@ -258,7 +258,7 @@ func (b *bed) wantReplay(first answer, key, body string, changes ...change) {
 }
 
 // await waits for a condition.
-func (b *bed) await(what string, ok func() bool) {
+func (b *env) await(what string, ok func() bool) {
 	b.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
@@ -286,7 +286,7 @@ func receive[V any](t *testing.T, c <-chan V) V {
 }
 
 // record returns the only record of the store.
-func (b *bed) record() store.KeyRecord {
+func (b *env) record() store.KeyRecord {
 	b.Helper()
 	all := []store.KeyState{store.KeyProcessing, store.KeySucceeded, store.KeyFailed, store.KeyUncertain}
 	records, err := b.db.ListKeys(b.Context(), store.KeyFilter{States: all}, store.KeyID{}, 10)
@@ -297,10 +297,10 @@ func (b *bed) record() store.KeyRecord {
 }
 
 // twin is another process on the same store.
-func (b *bed) twin(s setup) *bed {
+func (b *env) twin(s setup) *env {
 	b.Helper()
 	s.db = b.db.Keys
-	return newBed(b.T, s)
+	return newEnv(b.T, s)
 }
 
 // gate is a handler that signals when it is reached, and waits until it may
@@ -319,7 +319,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // later sends a request in the background.
-func (b *bed) later(key, body string, changes ...change) <-chan answer {
+func (b *env) later(key, body string, changes ...change) <-chan answer {
 	out := make(chan answer, 1)
 	go func() {
 		a, err := b.try(key, body, changes...)
