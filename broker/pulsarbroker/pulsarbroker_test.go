@@ -19,6 +19,7 @@ import (
 	"github.com/waybillhq/waybill/broker/driver"
 	"github.com/waybillhq/waybill/broker/drivertest"
 	"github.com/waybillhq/waybill/broker/pulsarbroker"
+	"github.com/waybillhq/waybill/internal/eventfill"
 	"github.com/waybillhq/waybill/internal/testserver"
 )
 
@@ -467,7 +468,7 @@ func TestNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := waybill.Delivery{Event: waybill.NewEvent("x", 1).Complete(), Attempt: 1}
+	d := waybill.Delivery{Event: eventfill.Defaults(waybill.NewEvent("x", 1)), Attempt: 1}
 	if err := s.Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
 		t.Error(err)
 	}

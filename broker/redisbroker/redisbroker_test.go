@@ -533,7 +533,7 @@ func TestNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := waybill.Delivery{Event: waybill.NewEvent("x", 1).Complete(), Attempt: 1}
+	d := waybill.Delivery{Event: eventfill.Defaults(waybill.NewEvent("x", 1)), Attempt: 1}
 	if err := s.Deliver(t.Context(), []waybill.Delivery{d})[0]; err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func Example() {
 		return
 	}
 	defer func() { _ = b.Close() }()
-	sink, err := b.Sink()
+	sink, err := b.Sink(natsbroker.SinkConfig{})
 	if err != nil {
 		fmt.Println(err)
 		return
