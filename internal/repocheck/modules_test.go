@@ -125,7 +125,8 @@ func judgeRequirement(folder, need string, used bool) string {
 	}
 	// The tests of the program drive the servers of its sinks.
 	may, ok := testLibraries[need]
-	if !used && folder != "cmd/waybill" && !(ok && (may == nil || slices.Contains(may, folder))) {
+	allowed := ok && (may == nil || slices.Contains(may, folder))
+	if !used && !allowed && folder != "cmd/waybill" {
 		return folder + "/go.mod requires " + need + " only for tests, which belong in internal/e2e"
 	}
 	return ""
