@@ -67,16 +67,23 @@ var sweepTexts = []bool{false, false, false, true, true, true}
 
 // sweepPage is Sweep from the wire.
 func (c *core) sweepPage(ctx context.Context, limit int, args ...any) (seen []driver.RowRef, ok bool, err error) {
-	var tenant, typ, id string
-	ok, err = c.raw(ctx, limited(c.sql.sweep, limit), sweepTexts, func(v [][]byte) {
-		s := driver.RowRef{Key: store.Key{Lane: int(int16(binary.BigEndian.Uint16(v[0]))), Seq: int64(binary.BigEndian.Uint64(v[1]))}}
-		copy(s.ID[:], v[2])
-		if len(v[5]) > 0 {
-			s.Aggregate = store.Aggregate{Tenant: same(&tenant, v[3]), Type: same(&typ, v[4]), ID: same(&id, v[5])}
-		}
-		seen = append(seen, s)
-	}, args...)
+	var d refDecoder
+	ok, err = c.raw(ctx, limited(c.sql.sweep, limit), sweepTexts, func(v [][]byte) { seen = append(seen, d.ref(v)) }, args...)
 	return seen, ok, err
+}
+
+// refDecoder decodes the rows of a sweep. It allocates a text that repeats from
+// row to row once.
+type refDecoder struct{ tenant, typ, id string }
+
+// ref decodes one row.
+func (d *refDecoder) ref(v [][]byte) driver.RowRef {
+	s := driver.RowRef{Key: store.Key{Lane: int(int16(binary.BigEndian.Uint16(v[0]))), Seq: int64(binary.BigEndian.Uint64(v[1]))}}
+	copy(s.ID[:], v[2])
+	if len(v[5]) > 0 {
+		s.Aggregate = store.Aggregate{Tenant: same(&d.tenant, v[3]), Type: same(&d.typ, v[4]), ID: same(&d.id, v[5])}
+	}
+	return s
 }
 
 // raw runs a statement that follows an index and calls fn with the bytes of

@@ -1,0 +1,233 @@
+package pgstore
+
+import (
+	"strconv"
+	"strings"
+)
+
+// settleKind says which parts a settlement's statement has. Missing parts cost
+// nothing. The history is a part of done and late.
+type settleKind struct{ done, late, history, retry, dead bool }
+
+// settleStatements are the statements of all kinds. Each is one autocommit
+// statement: a client that stops between a lock and its commit would block the
+// takeover for as long as its connection lives.
+//
+// The fence is a lock, not a read. With EXISTS(epoch) instead, a statement
+// whose snapshot is older than a takeover would still move rows after the
+// takeover. FOR SHARE makes the takeover's FOR UPDATE wait. If the settlement
+// waits for a takeover instead, the server checks the row again, and its epoch
+// no longer matches. Rows are found by id: unique id of outbox, primary key of
+// delayed.
+func settleStatements(r func(string) string) map[settleKind]string {
+	out := make(map[settleKind]string)
+	for _, k := range settleKinds() {
+		out[k] = r(k.statement())
+	}
+	return out
+}
+
+// settleKinds returns all kinds.
+func settleKinds() []settleKind {
+	kinds := []settleKind{{}, {done: true}, {late: true}, {done: true, late: true}}
+	double := func(change func(*settleKind)) {
+		for _, k := range kinds {
+			change(&k)
+			kinds = append(kinds, k)
+		}
+	}
+	double(func(k *settleKind) { k.retry = true })
+	double(func(k *settleKind) { k.dead = true })
+	for _, k := range kinds {
+		if k.done || k.late {
+			k.history = true
+			kinds = append(kinds, k)
+		}
+	}
+	return kinds
+}
+
+// statement returns the statement of a kind. The order of the parts is the
+// order of the arguments in core.settle.
+func (k settleKind) statement() string {
+	b := settleBuilder{columns: "lane, id, tenant_id, dedup_key"}
+	if k.history {
+		b.columns = "lane, seq, " + eventColumns + ", created_at"
+	}
+	b.fence()
+	if k.done {
+		b.done()
+	}
+	if k.late {
+		b.late()
+	}
+	if k.done || k.late {
+		b.keys()
+	}
+	if k.history {
+		b.history()
+	}
+	if k.retry {
+		b.retry()
+	}
+	if k.dead {
+		b.dead()
+	}
+	b.answer()
+	return b.text.String()
+}
+
+// settleBuilder appends the parts of a statement and numbers its parameters in
+// the order in which the parts ask for them.
+type settleBuilder struct {
+	text    strings.Builder
+	params  int
+	columns string   // the columns of done events that the other parts need
+	gone    []string // the parts that return done events
+	moved   []string // the parts that return moved events
+}
+
+// add appends pieces of text.
+func (b *settleBuilder) add(pieces ...string) {
+	for _, piece := range pieces {
+		b.text.WriteString(piece)
+	}
+}
+
+// param returns the next parameter with its type, such as $5::uuid[].
+func (b *settleBuilder) param(typ string) string {
+	b.params++
+	return "$" + strconv.Itoa(b.params) + "::" + typ
+}
+
+// paramList returns the next parameters, separated by commas.
+func (b *settleBuilder) paramList(types ...string) string {
+	list := make([]string, len(types))
+	for i, typ := range types {
+		list[i] = b.param(typ)
+	}
+	return strings.Join(list, ", ")
+}
+
+// laneHeld is the condition on the lanes of the fence, as an array: comparing
+// with a few numbers is cheaper per row than a join. The lanes are compared as
+// integers, which no index has, so that rows are found by id only.
+const laneHeld = `lane::integer = ANY(ARRAY(SELECT lane::integer FROM fence))`
+
+// fence has four parameters: whether the commit may be lost, and the lanes,
+// epochs and tokens of the leases.
+func (b *settleBuilder) fence() {
+	b.add(`WITH mode AS MATERIALIZED (
+  SELECT set_config('synchronous_commit', CASE WHEN `, b.param("boolean"), ` THEN 'off' WHEN current = 'off' THEN 'on' ELSE current END, true)
+  FROM current_setting('synchronous_commit') AS current
+),
+fence AS MATERIALIZED (
+  SELECT l.lane FROM mode, {lane} l JOIN unnest(`, b.paramList("smallint[]", "bigint[]", "uuid[]"), `) AS f(lane, epoch, token)
+    ON l.lane = f.lane AND l.epoch = f.epoch AND l.token = f.token
+  ORDER BY l.lane FOR SHARE OF l
+)`)
+}
+
+// done has one parameter: the ids of done events that are ready.
+func (b *settleBuilder) done() {
+	b.add(`, done AS (
+  DELETE FROM {outbox} WHERE id = ANY(`, b.param("uuid[]"), `) AND `, laneHeld, `
+  RETURNING `, b.columns, `, 0 AS attempts, 0 AS replay
+)`)
+	b.gone, b.moved = append(b.gone, "done"), append(b.moved, "done")
+}
+
+// late has one parameter: the ids of done events that were delayed.
+func (b *settleBuilder) late() {
+	b.add(`, done_late AS (
+  DELETE FROM {delayed} WHERE id = ANY(`, b.param("uuid[]"), `) AND `, laneHeld, `
+  RETURNING `, b.columns, `, attempts, replay
+)`)
+	b.gone, b.moved = append(b.gone, "done_late"), append(b.moved, "done_late")
+}
+
+// allGone returns a query of all done events.
+func (b *settleBuilder) allGone() string {
+	return "SELECT * FROM " + strings.Join(b.gone, " UNION ALL SELECT * FROM ")
+}
+
+// keys removes the dedup keys of done events.
+func (b *settleBuilder) keys() {
+	b.add(`, done_key AS (
+  DELETE FROM {dedup} d USING (`, b.allGone(), `) AS g
+  WHERE g.dedup_key IS NOT NULL AND d.tenant_id = coalesce(g.tenant_id, '') AND d.dedup_key = g.dedup_key AND d.id = g.id
+)`)
+}
+
+// history copies done events to the history.
+func (b *settleBuilder) history() {
+	b.add(`, kept AS (
+  INSERT INTO {history} (`, b.columns, `, attempts, replay, done_at)
+  SELECT *, clock_timestamp() FROM (`, b.allGone(), `) AS g
+)`)
+}
+
+// retry has six parameters: ids, attempts, delays in microseconds, holds,
+// errors and replays of retried events. A row that was replayed since it was
+// read belongs to another delivery.
+func (b *settleBuilder) retry() {
+	ids := b.param("uuid[]")
+	b.add(`, retry AS MATERIALIZED (
+  SELECT * FROM unnest(`, ids, `, `, b.paramList("integer[]", "bigint[]", "boolean[]", "text[]", "integer[]"), `)
+    AS r(id, attempts, delay, holds, error, replay)
+), put_off AS (
+  DELETE FROM {outbox} WHERE id = ANY(`, ids, `) AND `, laneHeld, `
+  RETURNING lane, seq, `, eventColumns, `, created_at
+), late AS (
+  INSERT INTO {delayed} (lane, seq, `, eventColumns, `, created_at, due_at, attempts, holds, last_error)
+  SELECT p.*, clock_timestamp() + r.delay * interval '1 microsecond', r.attempts, r.holds, r.error
+  FROM put_off p JOIN retry r ON r.id = p.id RETURNING lane, id
+), again AS (
+  UPDATE {delayed} d SET due_at = clock_timestamp() + r.delay * interval '1 microsecond',
+    attempts = r.attempts, holds = r.holds, last_error = r.error
+  FROM retry r WHERE d.id = ANY(`, ids, `) AND d.id = r.id AND d.replay = r.replay AND d.`, laneHeld, ` RETURNING d.lane, d.id
+)`)
+	b.moved = append(b.moved, "late", "again")
+}
+
+// dead has five parameters: ids, attempts, holds, errors and replays of dead
+// events.
+func (b *settleBuilder) dead() {
+	ids := b.param("uuid[]")
+	b.add(`, verdict AS MATERIALIZED (
+  SELECT * FROM unnest(`, ids, `, `, b.paramList("integer[]", "boolean[]", "text[]", "integer[]"), `) AS v(id, attempts, holds, error, replay)
+), given_up AS (
+  DELETE FROM {outbox} WHERE id = ANY(`, ids, `) AND `, laneHeld, `
+  RETURNING lane, seq, `, eventColumns, `, created_at, 0 AS replay
+), given_up_late AS (
+  DELETE FROM {delayed} WHERE id = ANY(`, ids, `) AND (id, replay) IN (SELECT id, replay FROM verdict) AND `, laneHeld, `
+  RETURNING lane, seq, `, eventColumns, `, created_at, replay
+), buried AS (
+  INSERT INTO {dead} (lane, seq, `, eventColumns, `, created_at, replay, attempts, holds, last_error)
+  SELECT g.*, v.attempts, v.holds, v.error
+  FROM (SELECT * FROM given_up UNION ALL SELECT * FROM given_up_late) AS g JOIN verdict v ON v.id = g.id
+  RETURNING lane, id, tenant_id, dedup_key
+), dead_key AS (
+  DELETE FROM {dedup} d USING buried b
+  WHERE b.dedup_key IS NOT NULL AND d.tenant_id = coalesce(b.tenant_id, '') AND d.dedup_key = b.dedup_key AND d.id = b.id
+)`)
+	b.moved = append(b.moved, "buried")
+}
+
+// answer appends the final SELECT, which has one row: the lanes that are held,
+// the number of moved events, and, only if not all were moved, their ids. The
+// server does not return what the client already knows: returning five hundred
+// ids took as long as deleting their rows. If the statement moves events, the
+// answer has one parameter: their number.
+func (b *settleBuilder) answer() {
+	b.add("\nSELECT coalesce((SELECT string_agg(lane::text, ',') FROM fence), '')")
+	if len(b.moved) == 0 {
+		b.add(", 0, ''")
+		return
+	}
+	all := b.param("bigint")
+	b.add(`, m.n, CASE WHEN m.n < `, all, ` THEN m.ids ELSE '' END
+FROM (SELECT count(*) AS n, CASE WHEN count(*) < `, all, ` THEN coalesce(string_agg(id::text, ','), '') END AS ids FROM (
+  SELECT id FROM `, strings.Join(b.moved, " UNION ALL SELECT id FROM "), `
+) AS all_of_them) AS m`)
+}
