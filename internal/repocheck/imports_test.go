@@ -89,7 +89,7 @@ var rules = []struct {
 }{
 	{"store/driver", []string{".", "store"}},
 	{"store/drivertest", []string{".", "store", "store/driver", "outbox", "internal/eventfill"}},
-	{"store", []string{".", "store", "store/driver", "internal/eventrow", "internal/sqlname", "internal/sqltx", "internal/migration", "internal/eventfill"}},
+	{"store", []string{".", "store", "store/driver", "internal/eventrow", "internal/sqlname", "internal/sqltx", "internal/migration", "internal/sqlstore", "internal/eventfill"}},
 	{"outbox/outboxtest", []string{".", "outbox", "internal/eventfill"}},
 	{"outbox", []string{".", "store", "store/driver", "observe", "internal/txrun", "internal/eventfill"}},
 	{"observe", []string{".", "observe"}},
@@ -117,6 +117,7 @@ var rules = []struct {
 	{"internal/eventrow", []string{".", "store", "store/driver"}},
 	{"internal/eventfill", []string{"."}},
 	{"internal/message", []string{"."}},
+	{"internal/sqlstore", []string{".", "store", "internal/migration", "internal/sqlname"}},
 	{"internal/testroles", []string{"store/driver"}},
 	{"internal/e2e", nil},
 	{"internal/storematrix", []string{"store/drivertest"}},

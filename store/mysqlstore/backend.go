@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/waybillhq/waybill/internal/sqlstore"
+
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/waybillhq/waybill"
@@ -115,7 +117,7 @@ func (s *backend) facts(ctx context.Context, q querier) (facts, error) {
 	f.noWait = f.proves
 	f.lanes, err = strconv.Atoi(lanes)
 	switch {
-	case err != nil || f.lanes < 1 || f.lanes > maxLanes:
+	case err != nil || f.lanes < 1 || f.lanes > sqlstore.MaxLanes:
 		return facts{}, fmt.Errorf("mysqlstore: the tables have an invalid number of lanes: %q", lanes)
 	case cfg.Lanes != 0 && cfg.Lanes != f.lanes:
 		return facts{}, fmt.Errorf("mysqlstore: Config.Lanes: %d, but the tables have %d; omit it, or change the tables", cfg.Lanes, f.lanes)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waybillhq/waybill/internal/eventrow"
 	"github.com/waybillhq/waybill/internal/sqlname"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 )
 
 // Config names the tables. The zero value is valid.
@@ -24,27 +25,11 @@ type Config struct {
 	Lanes int
 }
 
-const (
-	defaultLanes = 32
-	maxLanes     = 1024
-)
-
 func (c Config) complete() (Config, error) {
-	var errs []error
-	if c.Schema != "" {
-		if err := sqlname.Check("Config.Schema", c.Schema); err != nil {
-			errs = append(errs, err)
-		}
-	}
 	if c.Prefix == "" {
 		c.Prefix = sqlname.DefaultPrefix
 	}
-	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
-		errs = append(errs, err)
-	}
-	if c.Lanes < 0 || c.Lanes > maxLanes {
-		errs = append(errs, fmt.Errorf("Config.Lanes: %d is not between 1 and %d", c.Lanes, maxLanes))
-	}
+	errs := sqlstore.CheckTables(c.Schema, c.Prefix, c.Lanes)
 	if err := errors.Join(errs...); err != nil {
 		return c, fmt.Errorf("mysqlstore: %w", err)
 	}
@@ -70,7 +55,7 @@ func (c Config) tableNames() []any {
 func (c Config) replacer() *strings.Replacer {
 	lanes := c.Lanes
 	if lanes == 0 {
-		lanes = defaultLanes
+		lanes = sqlstore.DefaultLanes
 	}
 	numbers := make([]string, lanes)
 	for i := range numbers {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/sqlstore"
+
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 )
@@ -216,14 +218,7 @@ func (s *backend) changeRows(ctx context.Context, ids []waybill.ID, gone bool, c
 	if err != nil {
 		return nil, err
 	}
-	var changed []waybill.ID
-	for _, id := range ids {
-		if done[id] {
-			changed = append(changed, id)
-			delete(done, id) // an id that was passed twice was changed once
-		}
-	}
-	return changed, nil
+	return sqlstore.InOrder(ids, done), nil
 }
 
 // apply adds the changed events to done, and returns the creation time of the

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -16,18 +17,12 @@ import (
 // letters as well as delivered events: the history begins where the purge
 // ended.
 func (s *backend) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
-	purge := s.sql.purgeHistory
-	switch state {
-	case store.Delivered:
-	case store.Dead:
-		purge = s.sql.purgeDead
-	case store.Ready, store.Delayed:
-		return 0, fmt.Errorf("mysqlstore: purge: %v events are pending and cannot be purged", state)
-	default:
-		return 0, fmt.Errorf("mysqlstore: purge: unknown state %v", state)
+	if err := sqlstore.CheckPurge(state, age); err != nil {
+		return 0, fmt.Errorf("mysqlstore: %w", err)
 	}
-	if age < 0 {
-		return 0, fmt.Errorf("mysqlstore: purge: negative age %v", age)
+	purge := s.sql.purgeHistory
+	if state == store.Dead {
+		purge = s.sql.purgeDead
 	}
 	var purged int64
 	err := s.transact(ctx, func(tx *sql.Tx) error {
@@ -54,10 +49,7 @@ func (s *backend) Purge(ctx context.Context, state store.State, age time.Duratio
 // moveHistoryFrom records, in the transaction that deletes older rows, that the
 // history is complete only from the given time on, rounded up to whole seconds.
 func (s *backend) moveHistoryFrom(ctx context.Context, tx querier, from time.Time) error {
-	whole := from.UTC().Truncate(time.Second)
-	if whole.Before(from) {
-		whole = whole.Add(time.Second)
-	}
+	whole := sqlstore.WholeSecond(from)
 	_, err := tx.ExecContext(ctx, fill(s.sql.moveHistoryFrom, "{from}", whole.Format(time.RFC3339)))
 	return err
 }
@@ -73,8 +65,8 @@ type oldRow struct {
 // lock; a procedure then deletes them, in parts, if no relay is live. It frees
 // their dedup keys afterwards; Tidy frees any that it misses.
 func (s *backend) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
-	if age < 0 {
-		return 0, fmt.Errorf("mysqlstore: purge: negative age %v", age)
+	if err := sqlstore.CheckAge(age); err != nil {
+		return 0, fmt.Errorf("mysqlstore: %w", err)
 	}
 	now, err := readClock(ctx, s.db)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/internal/migration"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -88,22 +88,14 @@ func (s *backend) migrate(ctx context.Context, conn *sql.Conn) ([]store.Migratio
 	if err != nil {
 		return nil, err
 	}
-	var applied []store.Migration
-	for _, step := range steps {
-		if _, ok := had[step.Version]; ok {
-			continue
-		}
-		for i, statement := range step.Statements {
-			if _, err := conn.ExecContext(ctx, statement); err != nil {
-				return applied, fmt.Errorf("migration %d (%s), statement %d: %w", step.Version, step.Name, i+1, err)
-			}
-		}
-		if _, err := conn.ExecContext(ctx, r.Replace(`INSERT INTO {migration} (version, name) VALUES (?, ?)`), step.Version, step.Name); err != nil {
-			return applied, err
-		}
-		applied = append(applied, store.Migration{Version: step.Version, Name: step.Name, AppliedAt: time.Now().UTC()})
+	exec := func(statement string, args ...any) error {
+		_, err := conn.ExecContext(ctx, statement, args...)
+		return err
 	}
-	return applied, nil
+	return sqlstore.Migrate(steps, had, func(statement string) error { return exec(statement) },
+		func(step migration.Step, _ time.Time) error {
+			return exec(r.Replace(`INSERT INTO {migration} (version, name) VALUES (?, ?)`), step.Version, step.Name)
+		})
 }
 
 // lock takes the named lock of these tables, which belongs to the session, and
@@ -238,17 +230,7 @@ func (s *backend) Migrations(ctx context.Context) ([]store.Migration, error) {
 	if err != nil && number(err) != errNoTable && number(err) != errNoDatabase {
 		return nil, s.explain(err)
 	}
-	var all []store.Migration
-	for _, step := range steps {
-		all = append(all, store.Migration{Version: step.Version, Name: step.Name, AppliedAt: had[step.Version].AppliedAt})
-		delete(had, step.Version)
-	}
-	for _, version := range slices.Sorted(maps.Keys(had)) {
-		m := had[version]
-		m.Unknown = true
-		all = append(all, m)
-	}
-	return all, nil
+	return sqlstore.Migrations(steps, had), nil
 }
 
 // MigrationSQL implements [driver.Migrator]. It returns a script for the

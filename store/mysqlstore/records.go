@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -155,8 +156,8 @@ func (s *backend) Redrive(ctx context.Context, group string, keys []waybill.ID, 
 
 // PurgeRecords implements [driver.InboxRecords].
 func (s *backend) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
-	if age < 0 {
-		return 0, fmt.Errorf("mysqlstore: purge: negative age %v", age)
+	if err := sqlstore.CheckAge(age); err != nil {
+		return 0, fmt.Errorf("mysqlstore: %w", err)
 	}
 	purged := 0
 	err := s.transact(ctx, func(tx *sql.Tx) error {

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/waybillhq/waybill/internal/sqlstore"
+
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -34,8 +36,8 @@ const highestEpoch = "highest_epoch"
 // its next insert into a wrong lane; the error names the new number, and the
 // writer recomputes the lanes.
 func (s *backend) SetLanes(ctx context.Context, n int) error {
-	if n < 1 || n > maxLanes {
-		return fmt.Errorf("mysqlstore: lane count %d is not between 1 and %d", n, maxLanes)
+	if n < 1 || n > sqlstore.MaxLanes {
+		return fmt.Errorf("mysqlstore: lane count %d is not between 1 and %d", n, sqlstore.MaxLanes)
 	}
 	// A check before any session has to wait.
 	if err := s.noRelay(ctx, s.db); err != nil {
@@ -78,7 +80,7 @@ func (s *backend) lanesChanged(err error, f facts) (facts, bool) {
 		return f, false
 	}
 	n, _ := strconv.Atoi(found[1])
-	if n < 1 || n > maxLanes || n == f.lanes {
+	if n < 1 || n > sqlstore.MaxLanes || n == f.lanes {
 		return f, false
 	}
 	f.lanes = n

@@ -2,9 +2,8 @@ package mysqlstore
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -24,27 +23,18 @@ AND NOT EXISTS (SELECT 1 FROM {node} AS n WHERE n.id <> ? AND n.expires_at > UTC
 // take-over sees the new sink at its next heartbeat, and stops.
 func (s *backend) ClaimSink(ctx context.Context, node store.Node, sink string, takeOver bool) (string, error) {
 	names := s.cfg.replacer()
-	before, err := s.RecordedSink(ctx)
-	if err != nil || before == sink {
-		return before, err
-	}
-	if before == "" {
-		if _, err := s.db.ExecContext(ctx, names.Replace(firstSink), []byte(sink)); err != nil {
-			return "", s.explain(err)
-		}
-	} else if takeOver {
-		if _, err := s.db.ExecContext(ctx, names.Replace(takeSink), []byte(sink), []byte(before), node.ID[:]); err != nil {
-			return before, s.explain(err)
-		}
-	}
-	now, err := s.RecordedSink(ctx) // another relay may have been faster
-	switch {
-	case err != nil || now == sink:
-		return before, err
-	case takeOver && before != "":
-		return now, fmt.Errorf("mysqlstore: %w: the relay delivers to %q", store.ErrRelayLive, now)
-	}
-	return now, fmt.Errorf("mysqlstore: %w: %q", waybill.ErrOtherSink, now)
+	return sqlstore.Sink{
+		Store: "mysqlstore",
+		Read:  func() (string, error) { return s.RecordedSink(ctx) },
+		First: func(sink string) error {
+			_, err := s.db.ExecContext(ctx, names.Replace(firstSink), []byte(sink))
+			return s.explain(err)
+		},
+		Replace: func(sink, before string) error {
+			_, err := s.db.ExecContext(ctx, names.Replace(takeSink), []byte(sink), []byte(before), node.ID[:])
+			return s.explain(err)
+		},
+	}.Claim(sink, takeOver)
 }
 
 // RecordedSink implements [driver.SinkGuard].

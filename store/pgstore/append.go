@@ -229,12 +229,7 @@ func (c *core) append(
 		return nil, c.explain(ended(err))
 	}
 	for {
-		var absorbed []int
-		for i := range placed {
-			if placed[i].ID.IsZero() {
-				absorbed = append(absorbed, i)
-			}
-		}
+		absorbed := absorbedOf(placed)
 		if len(absorbed) == 0 {
 			return placed, nil
 		}
@@ -258,6 +253,17 @@ func (c *core) append(
 			placed[at] = where[i]
 		}
 	}
+}
+
+// absorbedOf returns the indexes of absorbed events whose holder is not known.
+func absorbedOf(placed []driver.AppendResult) []int {
+	var absorbed []int
+	for i := range placed {
+		if placed[i].ID.IsZero() {
+			absorbed = append(absorbed, i)
+		}
+	}
+	return absorbed
 }
 
 // findHolders writes the ids of the events that hold the dedup keys of absorbed

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/sqlstore"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -103,7 +105,7 @@ func (c *core) laneCount(ctx context.Context, db database) (int, error) {
 		return 0, c.explain(err)
 	}
 	n, err = strconv.Atoi(text)
-	if err != nil || n < 1 || n > maxLanes {
+	if err != nil || n < 1 || n > sqlstore.MaxLanes {
 		return 0, fmt.Errorf("pgstore: invalid lane count %q in the tables", text)
 	}
 	if c.cfg.Lanes != 0 && c.cfg.Lanes != n {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/waybillhq/waybill/internal/sqlname"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 )
 
 // Config configures the tables and the wake-ups of relays. The zero value is
@@ -37,27 +38,11 @@ type Config struct {
 	ListenURL string
 }
 
-const (
-	defaultLanes = 32
-	maxLanes     = 1024
-)
-
 func (c Config) complete() (Config, error) {
-	var errs []error
-	if c.Schema != "" {
-		if err := sqlname.Check("Config.Schema", c.Schema); err != nil {
-			errs = append(errs, err)
-		}
-	}
 	if c.Prefix == "" {
 		c.Prefix = sqlname.DefaultPrefix
 	}
-	if err := sqlname.CheckPrefix("Config.Prefix", c.Prefix); err != nil {
-		errs = append(errs, err)
-	}
-	if c.Lanes < 0 || c.Lanes > maxLanes {
-		errs = append(errs, fmt.Errorf("Config.Lanes: %d is not between 1 and %d", c.Lanes, maxLanes))
-	}
+	errs := sqlstore.CheckTables(c.Schema, c.Prefix, c.Lanes)
 	if c.NotifyInterval == 0 {
 		c.NotifyInterval = defaultNotify
 	}
@@ -84,7 +69,7 @@ var objects = []string{
 func (c Config) replacer() *strings.Replacer {
 	lanes := c.Lanes
 	if lanes == 0 {
-		lanes = defaultLanes
+		lanes = sqlstore.DefaultLanes
 	}
 	pairs := []string{"{prefix}", c.Prefix, "{lanes}", strconv.Itoa(lanes)}
 	for _, name := range objects {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/internal/migration"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -52,21 +53,11 @@ func (c *core) Migrate(ctx context.Context) ([]store.Migration, error) {
 		if err != nil {
 			return err
 		}
-		for _, step := range steps {
-			if _, ok := had[step.Version]; ok {
-				continue
-			}
-			for i, statement := range step.Statements {
-				if err := tx.exec(ctx, statement); err != nil {
-					return fmt.Errorf("migration %d (%s), statement %d: %w", step.Version, step.Name, i+1, err)
-				}
-			}
-			if err := tx.exec(ctx, r.Replace(`INSERT INTO {migration} (version, name) VALUES ($1, $2)`), step.Version, step.Name); err != nil {
-				return err
-			}
-			applied = append(applied, store.Migration{Version: step.Version, Name: step.Name, AppliedAt: time.Now().UTC()})
-		}
-		return nil
+		applied, err = sqlstore.Migrate(steps, had, func(statement string) error { return tx.exec(ctx, statement) },
+			func(step migration.Step, _ time.Time) error {
+				return tx.exec(ctx, r.Replace(`INSERT INTO {migration} (version, name) VALUES ($1, $2)`), step.Version, step.Name)
+			})
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("pgstore: migrate: %w", err)
@@ -112,19 +103,7 @@ func (c *core) Migrations(ctx context.Context) ([]store.Migration, error) {
 	if err != nil && sqlState(err) != "42P01" && sqlState(err) != "3F000" {
 		return nil, c.explain(err)
 	}
-	var all []store.Migration
-	for _, step := range steps {
-		all = append(all, store.Migration{Version: step.Version, Name: step.Name, AppliedAt: had[step.Version].AppliedAt})
-		delete(had, step.Version)
-	}
-	for version := len(steps) + 1; len(had) > 0; version++ {
-		if m, ok := had[version]; ok {
-			m.Unknown = true
-			all = append(all, m)
-			delete(had, version)
-		}
-	}
-	return all, nil
+	return sqlstore.Migrations(steps, had), nil
 }
 
 // MigrationSQL implements [driver.Migrator]. The script is for psql and runs in

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -111,13 +112,10 @@ const forgetSilentNodes = `DELETE FROM {node} WHERE expires_at < clock_timestamp
 
 // Purge implements [driver.Maintainer].
 func (c *core) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
-	query, ok := c.sql.purge[state]
-	if !ok {
-		return 0, fmt.Errorf("pgstore: purge: state %v cannot be purged", state)
+	if err := sqlstore.CheckPurge(state, age); err != nil {
+		return 0, fmt.Errorf("pgstore: %w", err)
 	}
-	if age < 0 {
-		return 0, fmt.Errorf("pgstore: purge: negative age %v", age)
-	}
+	query := c.sql.purge[state]
 	var n int
 	rows, err := c.db.query(ctx, query, seconds(age), max(limit, 0))
 	return n, c.explain(collect(rows, err, func() error { return nil }, &n))
@@ -125,8 +123,8 @@ func (c *core) Purge(ctx context.Context, state store.State, age time.Duration, 
 
 // PurgeWritten implements [driver.Maintainer].
 func (c *core) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
-	if age < 0 {
-		return 0, fmt.Errorf("pgstore: purge: negative age %v", age)
+	if err := sqlstore.CheckAge(age); err != nil {
+		return 0, fmt.Errorf("pgstore: %w", err)
 	}
 	return c.withoutRelay(ctx, "purge", c.sql.purgeWritten, seconds(age), max(limit, 0))
 }

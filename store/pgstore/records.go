@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -216,8 +217,8 @@ func (c *core) Redrive(ctx context.Context, group string, keys []waybill.ID, lim
 
 // PurgeRecords implements [driver.InboxRecords].
 func (c *core) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
-	if age < 0 {
-		return 0, fmt.Errorf("pgstore: purge: negative age %v", age)
+	if err := sqlstore.CheckAge(age); err != nil {
+		return 0, fmt.Errorf("pgstore: %w", err)
 	}
 	return c.howMany(ctx, c.sql.purgeRecords, group, seconds(age), max(limit, 0))
 }

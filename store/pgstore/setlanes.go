@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/waybillhq/waybill/internal/sqlstore"
+
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -45,8 +47,8 @@ const anyLive = `WITH ` + durable + ` SELECT EXISTS (SELECT FROM {node} WHERE ex
 
 // SetLanes implements [driver.Maintainer].
 func (c *core) SetLanes(ctx context.Context, n int) error {
-	if n < 1 || n > maxLanes {
-		return fmt.Errorf("pgstore: lane count %d is not between 1 and %d", n, maxLanes)
+	if n < 1 || n > sqlstore.MaxLanes {
+		return fmt.Errorf("pgstore: lane count %d is not between 1 and %d", n, sqlstore.MaxLanes)
 	}
 	err := c.db.within(ctx, func(tx database) error {
 		if err := tx.exec(ctx, c.sql.lockNodes); err != nil {

@@ -2,9 +2,8 @@ package pgstore
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -26,28 +25,16 @@ WHERE name = 'sink' AND value = $2::text
 // sees the new sink at its next heartbeat, and stops.
 func (c *core) ClaimSink(ctx context.Context, node store.Node, sink string, takeOver bool) (string, error) {
 	names := c.cfg.replacer()
-	before, err := c.RecordedSink(ctx)
-	if err != nil || before == sink {
-		return before, err
-	}
-	if before == "" {
-		if err := c.db.exec(ctx, names.Replace(firstSink), sink); err != nil {
-			return "", c.explain(err)
-		}
-	} else if takeOver {
-		if err := c.db.exec(ctx, names.Replace(takeSink), sink, before, node.ID.UUID()); err != nil {
-			return before, c.explain(err)
-		}
-	}
-	// Another relay may have recorded its sink first.
-	now, err := c.RecordedSink(ctx)
-	switch {
-	case err != nil || now == sink:
-		return before, err
-	case takeOver && before != "":
-		return now, fmt.Errorf("pgstore: %w: the relay delivers to %q", store.ErrRelayLive, now)
-	}
-	return now, fmt.Errorf("pgstore: %w: %q", waybill.ErrOtherSink, now)
+	return sqlstore.Sink{
+		Store: "pgstore",
+		Read:  func() (string, error) { return c.RecordedSink(ctx) },
+		First: func(sink string) error {
+			return c.explain(c.db.exec(ctx, names.Replace(firstSink), sink))
+		},
+		Replace: func(sink, before string) error {
+			return c.explain(c.db.exec(ctx, names.Replace(takeSink), sink, before, node.ID.UUID()))
+		},
+	}.Claim(sink, takeOver)
 }
 
 // RecordedSink implements [driver.SinkGuard].

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waybillhq/waybill/internal/sqlstore"
+
 	"github.com/waybillhq/waybill"
 	"github.com/waybillhq/waybill/store"
 )
@@ -146,14 +148,7 @@ func (s *backend) updateByID(ctx context.Context, ids []waybill.ID, gone bool, w
 	if err != nil {
 		return nil, err
 	}
-	var list []waybill.ID
-	for _, id := range ids {
-		if done[id] {
-			list = append(list, id)
-			delete(done, id) // a repeated id was changed once
-		}
-	}
-	return list, nil
+	return sqlstore.InOrder(ids, done), nil
 }
 
 // changed calls fn with each id that a statement returns, and the time at which

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -14,18 +15,12 @@ import (
 // dead letters nor delivered events, so the history is complete only after the
 // cutoff of the purge.
 func (s *backend) Purge(ctx context.Context, state store.State, age time.Duration, limit int) (int, error) {
-	purge := s.sql.purgeHistory
-	switch state {
-	case store.Delivered:
-	case store.Dead:
-		purge = s.sql.purgeDead
-	case store.Ready, store.Delayed:
-		return 0, fmt.Errorf("sqlitestore: purge: %v events are pending and cannot be purged", state)
-	default:
-		return 0, fmt.Errorf("sqlitestore: purge: unknown state %v", state)
+	if err := sqlstore.CheckPurge(state, age); err != nil {
+		return 0, fmt.Errorf("sqlitestore: %w", err)
 	}
-	if age < 0 {
-		return 0, fmt.Errorf("sqlitestore: purge: negative age %v", age)
+	purge := s.sql.purgeHistory
+	if state == store.Dead {
+		purge = s.sql.purgeDead
 	}
 	var purged int64
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
@@ -62,10 +57,7 @@ func (s *backend) moveHistoryFrom(ctx context.Context, t txTarget, from time.Tim
 // reports whether it is later than the current value. No time is later than
 // "never" or than an unreadable value, which counts as never.
 func laterFrom(old string, from time.Time) (text string, later bool) {
-	whole := from.UTC().Truncate(time.Second)
-	if whole.Before(from) {
-		whole = whole.Add(time.Second)
-	}
+	whole := sqlstore.WholeSecond(from)
 	if old != "" {
 		since, err := time.Parse(time.RFC3339, old)
 		if err != nil || !since.Before(whole) {
@@ -78,8 +70,8 @@ func laterFrom(old string, from time.Time) (text string, later bool) {
 // PurgeWritten implements [driver.Maintainer]. Relays join in write
 // transactions of their own, before or after this one.
 func (s *backend) PurgeWritten(ctx context.Context, age time.Duration, limit int) (int, error) {
-	if age < 0 {
-		return 0, fmt.Errorf("sqlitestore: purge: negative age %v", age)
+	if err := sqlstore.CheckAge(age); err != nil {
+		return 0, fmt.Errorf("sqlitestore: %w", err)
 	}
 	purged := 0
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {

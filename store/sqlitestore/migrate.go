@@ -1,7 +1,6 @@
 package sqlitestore
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"embed"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill/internal/migration"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -39,7 +39,7 @@ func newMigrations(names *strings.Replacer) migrations {
 		steps: steps, ledger: names.Replace(ledger),
 		lock:    names.Replace(`DELETE FROM {migration} WHERE 0`),
 		enter:   names.Replace(`INSERT INTO {migration} (version, name, applied_at) VALUES (?, ?, ?)`),
-		applied: names.Replace(`SELECT version, name, applied_at FROM {migration} ORDER BY version`),
+		applied: names.Replace(`SELECT version, name, applied_at FROM {migration}`),
 	}
 }
 
@@ -62,22 +62,12 @@ func (s *backend) Migrate(ctx context.Context) ([]store.Migration, error) {
 		if err != nil {
 			return err
 		}
-		for _, step := range s.migrations.steps {
-			if slices.ContainsFunc(had, func(m store.Migration) bool { return m.Version == step.Version }) {
-				continue
-			}
-			for i, text := range step.Statements {
-				if err := t.text(ctx, text); err != nil {
-					return fmt.Errorf("migration %d (%s), statement %d: %w", step.Version, step.Name, i+1, err)
-				}
-			}
-			now := clock()
-			if _, err := t.ExecContext(ctx, s.migrations.enter, step.Version, step.Name, micros(now)); err != nil {
+		done, err = sqlstore.Migrate(s.migrations.steps, had, func(statement string) error { return t.text(ctx, statement) },
+			func(step migration.Step, at time.Time) error {
+				_, err := t.ExecContext(ctx, s.migrations.enter, step.Version, step.Name, micros(at))
 				return err
-			}
-			done = append(done, store.Migration{Version: step.Version, Name: step.Name, AppliedAt: now})
-		}
-		return nil
+			})
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -105,29 +95,18 @@ func (s *backend) Migrations(ctx context.Context) ([]store.Migration, error) {
 	if _, err := scanOne(rows, err, &made); err != nil {
 		return nil, s.explain(err)
 	}
-	var list []store.Migration
+	var had map[int]store.Migration
 	if made {
-		if list, err = s.applied(ctx, s.db); err != nil {
+		if had, err = s.applied(ctx, s.db); err != nil {
 			return nil, s.explain(err)
 		}
 	}
-	for i := range list {
-		list[i].Unknown = true
-	}
-	for _, step := range s.migrations.steps {
-		if i := slices.IndexFunc(list, func(m store.Migration) bool { return m.Version == step.Version }); i >= 0 {
-			list[i].Unknown = false
-			continue
-		}
-		list = append(list, store.Migration{Version: step.Version, Name: step.Name})
-	}
-	slices.SortFunc(list, func(a, b store.Migration) int { return cmp.Compare(a.Version, b.Version) })
-	return list, nil
+	return sqlstore.Migrations(s.migrations.steps, had), nil
 }
 
 // applied returns the applied migrations.
-func (s *backend) applied(ctx context.Context, q querier) ([]store.Migration, error) {
-	var list []store.Migration
+func (s *backend) applied(ctx context.Context, q querier) (map[int]store.Migration, error) {
+	had := make(map[int]store.Migration)
 	rows, err := q.QueryContext(ctx, s.migrations.applied)
 	err = eachRow(rows, err, func(rows *sql.Rows) error {
 		var m store.Migration
@@ -136,10 +115,10 @@ func (s *backend) applied(ctx context.Context, q querier) ([]store.Migration, er
 			return err
 		}
 		m.AppliedAt = time.UnixMicro(at).UTC()
-		list = append(list, m)
+		had[m.Version] = m
 		return nil
 	})
-	return list, err
+	return had, err
 }
 
 // MigrationSQL implements [driver.Migrator]. The script is for the sqlite3

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/waybillhq/waybill"
+	"github.com/waybillhq/waybill/internal/sqlstore"
 	"github.com/waybillhq/waybill/store"
 )
 
@@ -181,8 +182,8 @@ func (s *backend) Redrive(ctx context.Context, group string, keys []waybill.ID, 
 
 // PurgeRecords implements [driver.InboxRecords].
 func (s *backend) PurgeRecords(ctx context.Context, group string, age time.Duration, limit int) (int, error) {
-	if age < 0 {
-		return 0, fmt.Errorf("sqlitestore: purge: negative age %v", age)
+	if err := sqlstore.CheckAge(age); err != nil {
+		return 0, fmt.Errorf("sqlitestore: %w", err)
 	}
 	var purged int64
 	err := s.within(ctx, func(ctx context.Context, t txTarget) error {
